@@ -1,0 +1,37 @@
+# make demo    the main job on the bundled demo pair
+# make test    everything that CI runs: lint, types, tests
+# make check   lint and types
+# make bench   speed of the engine, as ratios
+
+PYTHON ?= python3
+BIN := .venv/bin
+RESULTS ?= results/demo
+# One thread per test worker; two workers.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
+
+.PHONY: install demo test check bench
+
+install: .venv/installed
+
+.venv/installed: pyproject.toml constraints.txt _lm_eval_takeover_autoload.py lm_eval_takeover_autoload.pth
+	$(PYTHON) -m venv .venv
+	# torch first and alone: the exact version keeps the CPU build that pip finds.
+	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt torch
+	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[test,check]'
+	touch $@
+
+demo: install
+	rm -rf $(RESULTS)
+	$(BIN)/lm_eval --model guided-takeover --tasks takeover_demo --batch_size 128 --output_path $(RESULTS) --log_samples
+	$(BIN)/python -m lm_eval_takeover.demo.compare $(RESULTS)
+
+check: install
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+test: check
+	$(PYTEST)
+
+bench: install
+	$(BIN)/python benchmarks/lockstep.py

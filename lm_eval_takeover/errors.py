@@ -1,0 +1,69 @@
+"""Errors of a user, each one line that says what was wrong and what to do.
+
+    TakeoverError(ValueError)
+    ├── ArgumentError       a model argument, generation setting or command option is wrong
+    ├── VocabularyError     the two models do not share a vocabulary
+    ├── CalibrationError    a calibration file is missing, broken, or belongs to another pair
+    └── ModelOutputError    a model returned logits that are no distribution (NaN)
+
+Python callers get the exception. Under the `lm_eval` and `lm-eval-takeover` commands only its line is printed and the
+exit status is 2; every other exception keeps its traceback.
+"""
+
+import sys
+from collections.abc import Iterable
+from difflib import get_close_matches
+from pathlib import Path
+from types import TracebackType
+
+
+class TakeoverError(ValueError):
+    """Something that the user can put right."""
+
+
+class ArgumentError(TakeoverError):
+    """A model argument, generation setting or command option is wrong."""
+
+
+class VocabularyError(TakeoverError):
+    """The two models do not share a vocabulary."""
+
+
+class CalibrationError(TakeoverError):
+    """A calibration file is missing, broken, or belongs to another pair."""
+
+
+class ModelOutputError(TakeoverError):
+    """A model returned logits that are no distribution."""
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """`; did you mean 'x'?` where a known name is close to `name`, else the list of known names."""
+    names = sorted(known)
+    close = get_close_matches(name, names, n=1, cutoff=0.6)
+    return f"did you mean '{close[0]}'?" if close else f"known: {', '.join(names)}"
+
+
+def _is_our_command() -> bool:
+    main = sys.modules.get("__main__")
+    spec = getattr(main, "__spec__", None)
+    if spec is not None and spec.name in ("lm_eval.__main__", "lm_eval_takeover.__main__", "lm_eval_takeover.cli"):
+        return True
+    return Path(sys.argv[0]).stem in ("lm_eval", "lm-eval", "lm-eval-takeover")
+
+
+def install_error_hook() -> None:
+    """Print a `TakeoverError` as one line and exit with 2, if this process is one of the two commands."""
+    if not _is_our_command() or getattr(sys.excepthook, "takeover", False):
+        return
+    previous = sys.excepthook
+
+    def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        if isinstance(error, TakeoverError):
+            print(f"error: {error}", file=sys.stderr)
+            # Raised inside the hook, SystemExit sets the status and still runs the exit handlers.
+            raise SystemExit(2)
+        previous(kind, error, trace)
+
+    hook.takeover = True  # type: ignore[attr-defined]
+    sys.excepthook = hook
