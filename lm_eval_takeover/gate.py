@@ -1,0 +1,63 @@
+"""The gate: equation (5) of the paper, which scores are spikes.
+
+    m_t  = mean(s_i for i in max(0, t - w) .. t - 1)
+    fire = s_t > tau  and  (t == 0 or s_t > kappa * m_t)
+
+Pure functions on tensors. The window's state is the last `w` scores of each row; every emitted position enters it,
+takeovers included.
+"""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from lm_eval_takeover.errors import ArgumentError
+
+
+@dataclass(frozen=True, slots=True)
+class Gate:
+    """The calibrated test. `tau` in nats; `kappa` has no unit, 0 turns the window test off; `window` in tokens."""
+
+    tau: float
+    kappa: float = 0.0
+    window: int = 10
+
+    def __post_init__(self) -> None:
+        for name, value in (("tau", self.tau), ("kappa", self.kappa)):
+            if math.isnan(value) or value < 0:
+                raise ArgumentError(f"{name}={value} is not a number of at least 0")
+        if self.window < 1:
+            raise ArgumentError(f"window={self.window} is not at least 1 token; kappa=0 turns the window test off")
+
+    def empty(self, rows: int, device: torch.device | str = "cpu") -> Tensor:
+        """The window before the first token: zeros `[rows, window]`."""
+        return torch.zeros(rows, self.window, device=device)
+
+
+def fires(gate: Gate, score: Tensor, recent: Tensor, position: Tensor | int) -> Tensor:
+    """Equation (5).
+
+    score: `[...]` the score at this position. recent: `[..., window]` the scores just before it, oldest first, zeros
+    where there are none yet. position: `[...]` or one number, tokens emitted so far (`t`). Returns bool `[...]`.
+    """
+    emitted = torch.as_tensor(position, device=score.device)
+    # float64, so that the mean of float32 scores is exact and equal scores never exceed their own mean.
+    mean = recent.double().sum(-1) / emitted.clamp(1, gate.window)
+    score = score.double()
+    spike = score > gate.tau
+    return spike if gate.kappa == 0 else spike & ((emitted == 0) | (score > gate.kappa * mean))
+
+
+def push(recent: Tensor, score: Tensor) -> Tensor:
+    """The window `[..., window]` after one more emitted position with this score `[...]`."""
+    return torch.cat([recent[..., 1:], score[..., None]], dim=-1)
+
+
+def fires_along(gate: Gate, scores: Tensor) -> Tensor:
+    """Equation (5) at every position of whole trajectories at once: scores `[..., tokens]` to bool `[..., tokens]`."""
+    tokens = scores.shape[-1]
+    before = torch.nn.functional.pad(scores, (gate.window, 0))[..., : tokens + gate.window - 1]
+    recent = before.unfold(-1, gate.window, 1) if tokens else scores.new_zeros(*scores.shape, gate.window)
+    return fires(gate, scores, recent, torch.arange(tokens, device=scores.device))

@@ -1,0 +1,89 @@
+"""The disagreement scores: equations (1) and (2) of the paper.
+
+Pure functions on logits. Every function takes raw logits `[..., vocab]` (temperature 1, no top-p; finite or -inf), works
+in float32 and returns scores `[...]` in nats. Host `p` writes by default, donor `q` takes over.
+
+    ce       -sum_v p(v) log q(v)          eq. (2), the paper's default
+    rkl      ce - H(p) = KL(p || q)        appendix C.1
+    entropy  H(p)                          appendix C.3, needs no donor
+    js       Jensen-Shannon divergence     bounded by ln 2
+"""
+
+import math
+
+import torch
+from torch import Tensor
+
+SCORES = ("ce", "rkl", "entropy", "js")
+JS_MAX = 0.69314712  # the float32 just below ln 2; the nearest one lies above it
+
+
+def log_probs(logits: Tensor) -> Tensor:
+    """Float32 log-softmax `[..., vocab]` over the last dimension."""
+    return logits.float().log_softmax(-1)
+
+
+def _expectation(log_p: Tensor, values: Tensor) -> Tensor:
+    """E_p[values], where p = 0 contributes nothing even if the value there is infinite (0 log 0 = 0)."""
+    p = log_p.exp()
+    return torch.where(p > 0, p * values, 0.0).sum(-1)
+
+
+def cross_entropy(host_logits: Tensor, donor_logits: Tensor) -> Tensor:
+    """`-sum_v p(v) log q(v)`, equation (2); infinite where the donor rules out a token that the host may write."""
+    return _nan_where_undefined(-_expectation(log_probs(host_logits), log_probs(donor_logits)), host_logits)
+
+
+def entropy(host_logits: Tensor) -> Tensor:
+    """Shannon entropy `H(p)`."""
+    log_p = log_probs(host_logits)
+    return _nan_where_undefined(-_expectation(log_p, log_p), host_logits).clamp(min=0.0)
+
+
+def reverse_kl(host_logits: Tensor, donor_logits: Tensor) -> Tensor:
+    """`KL(p || q) = ce - H(p)`, summed term by term so that nearly equal models do not cancel to noise."""
+    log_p = log_probs(host_logits)
+    value = _expectation(log_p, log_p - log_probs(donor_logits))
+    return _nan_where_undefined(value, host_logits).clamp(min=0.0)
+
+
+def jensen_shannon(host_logits: Tensor, donor_logits: Tensor, top_p: float = 1.0) -> Tensor:
+    """`KL(p || m) / 2 + KL(q || m) / 2` with `m = (p + q) / 2`; symmetric, at most ln 2.
+
+    `top_p < 1` first truncates either side to its nucleus and renormalises it, as in 'Sparse but Critical'.
+    """
+    log_p, log_q = log_probs(_nucleus(host_logits, top_p)), log_probs(_nucleus(donor_logits, top_p))
+    log_m = torch.logaddexp(log_p, log_q) - math.log(2.0)
+    value = (_expectation(log_p, log_p - log_m) + _expectation(log_q, log_q - log_m)) / 2
+    value = _nan_where_undefined(_nan_where_undefined(value, host_logits), donor_logits)
+    return value.clamp(min=0.0, max=JS_MAX)
+
+
+def disagreement(score: str, host_logits: Tensor, donor_logits: Tensor | None, top_p: float = 1.0) -> Tensor:
+    """The score of that name at every position: `s_t`, equation (1). `entropy` takes no donor."""
+    if score == "entropy":
+        return entropy(host_logits)
+    if donor_logits is None:
+        raise ValueError(f"score '{score}' needs the donor's logits")
+    match score:
+        case "ce":
+            return cross_entropy(host_logits, donor_logits)
+        case "rkl":
+            return reverse_kl(host_logits, donor_logits)
+        case "js":
+            return jensen_shannon(host_logits, donor_logits, top_p)
+    raise ValueError(f"score '{score}' is none of {', '.join(SCORES)}")
+
+
+def _nan_where_undefined(value: Tensor, logits: Tensor) -> Tensor:
+    """NaN logits give NaN probabilities, which `p > 0` would drop: keep them visible in the score."""
+    return torch.where(logits.amax(-1).isnan(), torch.nan, value)
+
+
+def _nucleus(logits: Tensor, top_p: float) -> Tensor:
+    if top_p >= 1.0:
+        return logits
+    ordered, index = logits.float().sort(dim=-1, descending=True, stable=True)
+    p = ordered.softmax(-1)
+    outside = p.cumsum(-1) - p >= top_p  # the mass before this token already reaches top_p
+    return ordered.masked_fill(outside, -torch.inf).scatter(-1, index, ordered.masked_fill(outside, -torch.inf))

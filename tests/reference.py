@@ -1,0 +1,90 @@
+"""An independent slow loop: full forward at every step, no cache, one sequence at a time, scores and gate in numpy.
+
+Shares nothing with the package but the documented definition of the uniform numbers, which is written out again here.
+"""
+
+import hashlib
+import math
+
+import numpy as np
+import torch
+
+
+def uniform(seed, prompt, sample, position, stream="token"):
+    request = hashlib.blake2b(b"".join(int(t).to_bytes(8, "little") for t in prompt), digest_size=16).digest()
+    digest = hashlib.blake2b(f"{stream}\0{seed}\0{sample}\0".encode() + request, digest_size=16).digest()
+    key = np.array([int.from_bytes(digest[:8], "little"), int.from_bytes(digest[8:], "little")], dtype=np.uint64)
+    words = np.random.Philox(key=key)
+    return float(words.random_raw(position + 1)[-1] >> np.uint64(11)) / 2**53
+
+
+@torch.inference_mode()
+def next_logits(model, ids, vocab):
+    return model(input_ids=torch.tensor([ids])).logits[0, -1, :vocab].double().numpy()
+
+
+def log_softmax(x):
+    x = x - x.max()
+    return x - math.log(np.exp(x).sum())
+
+
+def score_of(name, host, donor):
+    p, q = log_softmax(host), log_softmax(donor)
+    entropy = -sum(math.exp(a) * a for a in p if a > -700)
+    ce = -sum(math.exp(a) * b for a, b in zip(p, q, strict=True) if a > -700)
+    if name == "js":
+        m = np.logaddexp(p, q) - math.log(2)
+        return float((np.exp(p) * (p - m)).sum() + (np.exp(q) * (q - m)).sum()) / 2
+    return {"ce": ce, "rkl": ce - entropy, "entropy": entropy}[name]
+
+
+def draw(logits, u, temperature, top_p, top_k):
+    if temperature == 0:
+        return int(logits.argmax())
+    p = np.exp(log_softmax(logits / temperature))
+    order = sorted(range(len(p)), key=lambda i: (-p[i], i))
+    if top_k:
+        order = order[:top_k]
+    total = sum(p[i] for i in order)
+    kept, mass = [], 0.0
+    for i in order:
+        if mass >= top_p * total and kept:
+            break
+        kept.append(i)
+        mass += p[i]
+    reached = 0.0
+    for i in kept:
+        reached += p[i]
+        if reached > u * mass:
+            return i
+    return kept[-1]
+
+
+def generate(
+    models, vocab, prompt, *, policy, host="base", donor="guide", score="ce", tau=0.0, kappa=0.0, window=10, rate=0.0,
+    early=0, seed=0, sample=0, max_new_tokens=100, temperature=0.0, top_p=1.0, top_k=0, eos=(),
+):  # fmt: skip
+    """(tokens, taken_over, scores) of one sample."""
+    if policy in ("base", "guide"):
+        host = donor = policy
+    tokens, taken, scores = [], [], []
+    for t in range(max_new_tokens):
+        ids = [*prompt, *tokens]
+        h, d = next_logits(models[host], ids, vocab), next_logits(models[donor], ids, vocab)
+        s = score_of(score, h, d)
+        recent = scores[max(0, t - window) :]
+        if policy in ("disagreement", "entropy"):
+            fire = s > tau and (t == 0 or kappa == 0 or s > kappa * (sum(recent) / len(recent)))
+        elif policy == "random":
+            fire = uniform(seed, prompt, sample, t, "takeover") < rate
+        elif policy == "early":
+            fire = t < early
+        else:
+            fire = policy == "guide"
+        token = draw(d if fire else h, uniform(seed, prompt, sample, t), temperature, top_p, top_k)
+        tokens.append(token)
+        taken.append(bool(fire))
+        scores.append(s)
+        if token in eos:
+            break
+    return tokens, taken, scores

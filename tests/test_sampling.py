@@ -1,0 +1,129 @@
+"""Sampling: the uniform numbers, and inverse CDF against a plain full sort."""
+
+import math
+
+import numpy as np
+import pytest
+import reference
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lm_eval_takeover.errors import ArgumentError
+from lm_eval_takeover.sampling import Sampling, draw, request_digest, uniforms
+
+
+def test_uniforms_are_fixed_for_ever():
+    """A changed stream would change every published text: these are the first numbers of one request."""
+    numbers = uniforms(0, request_digest((1, 2, 3)), 0, 3)
+    assert numbers.tolist() == [reference.uniform(0, (1, 2, 3), 0, t) for t in range(3)]
+    assert numbers.tolist() == pytest.approx(GOLDEN, abs=0)
+
+
+GOLDEN = [0.3141010462937869, 0.564177148882612, 0.5261688687987942]
+
+
+def test_position_does_not_depend_on_how_many_are_asked_for():
+    request = request_digest((5,))
+    assert uniforms(7, request, 2, 1000)[:10].tolist() == uniforms(7, request, 2, 10).tolist()
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        lambda r: uniforms(1, r, 0, 64),
+        lambda r: uniforms(0, r, 1, 64),
+        lambda r: uniforms(0, request_digest((1, 2)), 0, 64),
+        lambda r: uniforms(0, r, 0, 64, stream="takeover"),
+    ],
+)
+def test_seed_request_sample_and_stream_give_other_numbers(other):
+    request = request_digest((1, 2, 3))
+    assert not set(uniforms(0, request, 0, 64)) & set(other(request))
+
+
+def test_uniforms_are_uniform():
+    from scipy.stats import kstest
+
+    numbers = np.concatenate([uniforms(0, request_digest((i,)), j, 50) for i in range(40) for j in range(8)])
+    assert numbers.min() >= 0
+    assert numbers.max() < 1
+    assert kstest(numbers, "uniform").pvalue > 0.001
+
+
+settings_of = st.builds(
+    Sampling,
+    temperature=st.sampled_from([0.2, 0.6, 1.0, 2.5]),
+    top_p=st.sampled_from([0.05, 0.5, 0.95, 1.0]),
+    top_k=st.sampled_from([0, 1, 2, 5, 40]),
+)
+
+
+@settings(max_examples=300)
+@given(
+    st.lists(st.one_of(st.integers(-8, 8).map(float), st.just(-math.inf)), min_size=2, max_size=48),
+    st.floats(0, 1, exclude_max=True),
+    settings_of,
+    st.integers(1, 6),
+)
+def test_draw_equals_a_full_sort_whatever_the_head(values, u, sampling, head):
+    """Whole-number logits make many ties, which go to the smaller id."""
+    if all(v == -math.inf for v in values):
+        values[0] = 0.0
+    logits = torch.tensor([values, values])
+    uniform = torch.tensor([u, u], dtype=torch.float64)
+    expected = draw(logits, uniform, sampling, head=len(values))
+    assert draw(logits, uniform, sampling, head=head).tolist() == expected.tolist()
+    token = int(expected[0])
+    assert values[token] > -math.inf
+    with np.errstate(all="ignore"):
+        slow = {
+            reference.draw(np.array(values), min(max(u + e, 0), 1 - 1e-16), sampling.temperature, p, sampling.top_k)
+            for e in (-1e-6, 0, 1e-6)
+            for p in {min(sampling.top_p * (1 + e), 1.0) for e in (-1e-6, 0, 1e-6)}
+        }
+    assert token in slow
+
+
+def test_draw_follows_the_distribution():
+    from scipy.stats import chisquare
+
+    logits = torch.tensor([[0.0, 1.0, 2.0, -1.0, 0.5]])
+    u = torch.from_numpy(uniforms(3, request_digest((9,)), 0, 20_000))
+    tokens = draw(logits.expand(len(u), -1), u, Sampling(0.7))
+    expected = (logits[0] / 0.7).softmax(-1).double().numpy() * len(u)
+    assert chisquare(np.bincount(tokens.numpy(), minlength=5), expected * len(u) / expected.sum()).pvalue > 0.001
+
+
+def test_greedy_is_the_first_maximum():
+    assert draw(torch.tensor([[1.0, 3.0, 3.0]]), torch.tensor([0.99]), Sampling()).tolist() == [1]
+
+
+def test_a_large_vocabulary_is_not_sorted_whole(monkeypatch):
+    logits = torch.randn(4, 151_936, generator=torch.Generator().manual_seed(1)) * 6
+    sorted_sizes = []
+    plain = torch.Tensor.sort
+    monkeypatch.setattr(
+        torch.Tensor, "sort", lambda self, *a, **k: sorted_sizes.append(self.shape[-1]) or plain(self, *a, **k)
+    )
+    draw(logits, torch.full((4,), 0.5, dtype=torch.float64), Sampling(0.6, 0.95))
+    assert max(sorted_sizes) < 151_936
+
+
+def test_the_smallest_temperature_does_not_overflow():
+    assert draw(torch.tensor([[3e4, 3.1e4, -3e4]]), torch.tensor([0.9]).double(), Sampling(1e-6)).tolist() == [1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ({"temperature": -1.0}, "temperature=-1.0"),
+        ({"temperature": math.nan}, "temperature=nan"),
+        ({"top_p": 0.0}, "top_p=0.0 is outside"),
+        ({"top_p": 1.5}, "top_p=1.5"),
+        ({"top_k": -1}, "top_k=-1 is negative"),
+    ],
+)
+def test_impossible_settings_are_refused(arguments, text):
+    with pytest.raises(ArgumentError, match=text):
+        Sampling(**arguments)
