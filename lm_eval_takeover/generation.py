@@ -1,0 +1,70 @@
+"""The nouns that every engine shares: what is asked for and what comes back."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from lm_eval_takeover.errors import ArgumentError
+from lm_eval_takeover.sampling import GREEDY, Sampling
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One sample to generate. `label` names it in errors; `early_tokens` is read by the policy `early` only."""
+
+    prompt: tuple[int, ...]
+    sample: int = 0
+    max_new_tokens: int = 256
+    sampling: Sampling = GREEDY
+    until: tuple[str, ...] = ()
+    label: str = ""
+    early_tokens: int = 0
+
+    def __post_init__(self) -> None:
+        if not self.prompt:
+            raise ArgumentError(f"the prompt of {self.label or 'a request'} has no tokens")
+        if self.max_new_tokens < 1:
+            raise ArgumentError(f"max_gen_toks={self.max_new_tokens} is not at least 1 token")
+
+
+@dataclass(slots=True)
+class Generation:
+    """One finished sample. All three lists have one entry per emitted token, the end token included.
+
+    `scores` in nats, NaN under a policy that asks for none. Passes are forward passes of this row, prefill apart.
+    """
+
+    tokens: list[int] = field(default_factory=list)
+    taken_over: list[bool] = field(default_factory=list)
+    scores: list[float] = field(default_factory=list)
+    base_passes: int = 0
+    guide_passes: int = 0
+
+    @property
+    def takeovers(self) -> int:
+        return sum(self.taken_over)
+
+
+class StopStrings:
+    """Whether the text of the tokens so far holds one of the `until` strings (special tokens included)."""
+
+    def __init__(self, tokenizer: Any, strings: Sequence[str]) -> None:
+        self._tokenizer = tokenizer
+        self._strings = [string for string in strings if string]
+        # Every token but a part of a character is at least one byte long; the first few may be such parts.
+        self._lookback = max((len(string.encode()) for string in self._strings), default=0) + 4
+
+    def found(self, tokens: Sequence[int]) -> bool:
+        if not self._strings:
+            return False
+        tail = self._tokenizer.decode(tokens[-self._lookback :], skip_special_tokens=False)
+        return any(string in tail for string in self._strings)
+
+
+def text_of(tokenizer: Any, tokens: Sequence[int], until: Sequence[str]) -> str:
+    """The response as lm-eval's `hf` gives it: special tokens skipped, cut before the first stop string."""
+    text: str = tokenizer.decode(tokens, skip_special_tokens=True)
+    for string in until:
+        if string:
+            text = text.split(string)[0]
+    return text

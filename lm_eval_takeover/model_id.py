@@ -1,0 +1,44 @@
+"""What a model is called: enough to tell whether a calibration or a journal belongs to it."""
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class ModelId:
+    """What a model is called. `revision` is the hub's commit, or `sha256:…` of the files of a local folder."""
+
+    id: str
+    revision: str | None
+
+    def same_model(self, other: "ModelId") -> bool:
+        """One model, as far as names tell: the same files, or the same hub id (whatever its commit)."""
+        if self.revision is not None and self.revision == other.revision:
+            return True
+        local = any((m.revision or "").startswith("sha256:") for m in (self, other))
+        return not local and self.id == other.id
+
+    def __str__(self) -> str:
+        return self.id if self.revision is None else f"{self.id}@{self.revision[:15]}"
+
+
+def locate(name: str) -> tuple[str, str | None]:
+    """Split `id@revision`; a local folder is taken as it is."""
+    if Path(name).expanduser().is_dir():
+        return str(Path(name).expanduser()), None
+    path, _, revision = name.partition("@")
+    return path, revision or None
+
+
+def folder_digest(folder: Path) -> str:
+    """`sha256:…` of a local checkpoint: its configuration, and of each weight file the size and the first and last MiB."""
+    digest, edge = hashlib.sha256(), 2**20
+    for file in sorted(folder.glob("config.json")) + sorted(folder.glob("*.safetensors")):
+        size = file.stat().st_size
+        digest.update(f"{file.name}\0{size}\0".encode())
+        with file.open("rb") as stream:
+            digest.update(stream.read(edge))
+            stream.seek(max(edge, size - edge))
+            digest.update(stream.read(edge))
+    return f"sha256:{digest.hexdigest()}"

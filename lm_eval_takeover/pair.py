@@ -1,0 +1,127 @@
+"""The pair: a base and a guide that share a vocabulary, loaded with transformers."""
+
+import logging
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig
+
+from lm_eval_takeover.demo import DEMO
+from lm_eval_takeover.errors import ArgumentError
+from lm_eval_takeover.model_id import ModelId, folder_digest, locate
+from lm_eval_takeover.vocabulary import SharedVocabulary, Vocabulary, describe, share
+
+logger = logging.getLogger(__name__)
+
+
+class Member:
+    """One model of the pair. Its tokenizer and configuration are read at once, its weights when first used."""
+
+    def __init__(
+        self,
+        role: str,
+        name: str,
+        *,
+        device: str = "cpu",
+        dtype: str | torch.dtype = "auto",
+        trust_remote_code: bool = False,
+    ) -> None:
+        self.role = role
+        self.path, self._revision = locate(name)
+        self.device = torch.device(device)
+        self._dtype = dtype
+        self._options: dict[str, Any] = {"revision": self._revision, "trust_remote_code": trust_remote_code}
+        self.config = self._load(AutoConfig)
+        self.tokenizer = self._load(AutoTokenizer)
+        self.vocabulary = Vocabulary.of(self.tokenizer, self.config.get_text_config().vocab_size)
+        self.id = ModelId(*self._identity(name))
+
+    def _load(self, kind: Any, **options: Any) -> Any:
+        try:
+            return kind.from_pretrained(self.path, **self._options, **options)
+        except (OSError, ValueError, KeyError) as error:
+            reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+            where = f" at revision '{self._revision}'" if self._revision else ""
+            raise ArgumentError(
+                f"{self.role}='{self.path}'{where} cannot be loaded: {reason} "
+                f"(expected a local folder or a hub id, 'owner/name' or 'owner/name@revision')"
+            ) from error
+
+    def _identity(self, name: str) -> tuple[str, str | None]:
+        if not Path(self.path).is_dir():
+            return self.path, getattr(self.config, "_commit_hash", None) or self._revision
+        demo = next((role for role, folder in DEMO.items() if Path(self.path).resolve() == folder.resolve()), None)
+        return (f"demo-{demo}" if demo else Path(name).resolve().name), folder_digest(Path(self.path))
+
+    @cached_property
+    def model(self) -> Any:
+        """The transformers model in eval mode, on its device; loaded at the first use."""
+        safe = None if self._options["trust_remote_code"] else True
+        model = self._load(AutoModelForCausalLM, dtype=self._dtype, use_safetensors=safe)
+        return model.to(self.device).eval()
+
+    @cached_property
+    def eos_ids(self) -> frozenset[int]:
+        """The ids that end this model's text, as transformers' `generate` and lm-eval's `hf` see them."""
+        try:
+            ids = GenerationConfig.from_pretrained(self.path, revision=self._revision).eos_token_id
+        except OSError:
+            ids = None
+        if ids is None:
+            ids = self.config.get_text_config().eos_token_id
+        listed = ids if isinstance(ids, Iterable) else [ids]
+        return frozenset(i for i in (*listed, self.tokenizer.eos_token_id) if i is not None)
+
+    @property
+    def max_length(self) -> int | None:
+        """The longest context in tokens, where the configuration or the tokenizer says so."""
+        config = self.config.get_text_config()
+        names = ("n_positions", "max_position_embeddings", "n_ctx")
+        lengths = [int(getattr(config, name)) for name in names if getattr(config, name, None)][:1]
+        if not lengths and self.tokenizer.model_max_length < 10**9:  # transformers' "no limit" is 10^30
+            lengths.append(int(self.tokenizer.model_max_length))
+        return lengths[0] if lengths else None
+
+
+class Pair:
+    """The base and the guide, or one of them where a policy needs no other.
+
+    Warns about renamed special tokens. Raises VocabularyError where the two do not share a vocabulary.
+    """
+
+    def __init__(self, base: Member | None, guide: Member | None) -> None:
+        members = [member for member in (base, guide) if member is not None]
+        if not members:
+            raise ArgumentError("neither base nor guide is given")
+        self.base, self.guide = base, guide
+        self.members = members
+        self.vocabulary: SharedVocabulary = share(members[0].vocabulary, members[-1].vocabulary)
+        if self.vocabulary.renamed:
+            logger.warning(
+                "base and guide name %d special tokens differently, which is allowed: %s",
+                len(self.vocabulary.renamed),
+                describe(self.vocabulary.renamed),
+            )
+
+    @property
+    def tokenizer(self) -> Any:
+        """The guide's tokenizer, whose chat template the prompts go through; the base's where there is no guide."""
+        return (self.guide or self.members[0]).tokenizer
+
+    @property
+    def max_length(self) -> int | None:
+        """The longest context in tokens that every member of the pair can read."""
+        return min((m.max_length for m in self.members if m.max_length), default=None)
+
+    def vocab_size(self, roles: Sequence[str]) -> int:
+        """How many token ids these models write: the shared ones, or all of a model that works alone."""
+        return self.vocabulary.size if len(roles) > 1 else self.member(roles[0]).vocabulary.size
+
+    def member(self, role: str) -> Member:
+        member = self.base if role == "base" else self.guide
+        if member is None:
+            raise ArgumentError(f"{role} is not given, and this policy needs it: pass {role}=<hub id or local folder>")
+        return member

@@ -1,0 +1,69 @@
+"""The vocabulary that two models share: what has to agree before their distributions can be compared."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from lm_eval_takeover.errors import VocabularyError
+
+SHOWN = 5  # differing entries that an error or a warning lists
+
+
+@dataclass(frozen=True, slots=True)
+class Vocabulary:
+    """The token ids of one model: `size` rows of its output layer and the names that its tokenizer gives them."""
+
+    size: int
+    names: Mapping[int, str]
+    added: frozenset[int]  # ids of added tokens: special ones, chat marks, reserved places
+
+    @classmethod
+    def of(cls, tokenizer: Any, size: int) -> "Vocabulary":
+        names = {index: name for name, index in tokenizer.get_vocab().items()}
+        return cls(size, names, frozenset(tokenizer.added_tokens_decoder))
+
+
+@dataclass(frozen=True, slots=True)
+class SharedVocabulary:
+    """The first `size` token ids, which mean the same to both models; `digest` identifies them.
+
+    `renamed` lists the ids whose added token has another name in the other tokenizer: (id, base's name, guide's name).
+    """
+
+    size: int
+    digest: str
+    renamed: tuple[tuple[int, str | None, str | None], ...] = ()
+
+
+def share(base: Vocabulary, guide: Vocabulary) -> SharedVocabulary:
+    """The common part of two vocabularies.
+
+    Different padded sizes share the smaller one (Qwen2.5: 151,936 and 152,064). Added tokens may carry different names on
+    the same ids (Llama-3.1-8B and DeepSeek-R1-Distill-Llama-8B). Raises VocabularyError where anything else differs.
+    """
+    size = min(base.size, guide.size)
+    same, renamed, different = [], [], []
+    for index in range(size):
+        b, g = base.names.get(index), guide.names.get(index)
+        if b == g:
+            if b is not None:
+                same.append((index, b))
+        elif all(name is None or index in side.added for side, name in ((base, b), (guide, g))):
+            renamed.append((index, b, g))
+        else:
+            different.append((index, b, g))
+    if different:
+        raise VocabularyError(
+            f"base and guide do not share a vocabulary: {len(different)} of {size} entries differ, "
+            f"first {describe(different)}; choose two models of one tokenizer family"
+        )
+    digest = hashlib.sha256(json.dumps([size, same], ensure_ascii=True).encode()).hexdigest()
+    return SharedVocabulary(size, f"sha256:{digest}", tuple(renamed))
+
+
+def describe(entries: list[tuple[int, str | None, str | None]] | tuple[tuple[int, str | None, str | None], ...]) -> str:
+    """`id 5: base 'x', guide 'y'` for the first few entries."""
+    text = "; ".join(f"id {index}: base {b!r}, guide {g!r}" for index, b, g in entries[:SHOWN])
+    return text + (f"; and {len(entries) - SHOWN} more" if len(entries) > SHOWN else "")
