@@ -1,0 +1,213 @@
+"""Calibration files: equations (3) and (4) of the paper, measured once for a pair and read by every run.
+
+    tau   = quantile(S, 1 - rho)                  S: all scores of base rollouts on held-out prompts
+    kappa = tau / mean(S)                         rule threshold_to_mean, the one that the paper's Table 13 shows
+    kappa = mean(s in S, s > tau) / mean(S)       rule tail_to_mean
+
+A measured file holds, for each score, tau and both kappas at many rho. A published one (`source: published`) holds the
+(tau, kappa) columns of a printed table, whose rho is not known.
+"""
+
+import json
+import os
+import re
+import tempfile
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from lm_eval_takeover.errors import CalibrationError, nearest
+from lm_eval_takeover.model_id import ModelId
+from lm_eval_takeover.resources import data_folder
+
+SCHEMA = 1
+KAPPA_RULES = ("threshold_to_mean", "tail_to_mean")
+RHO_MIN, RHO_MAX = 0.001, 0.5
+DEFAULT_RHO = 0.03
+TABLE = (0.005, 0.01, 0.02, 0.03, 0.05, 0.08, 0.1, 0.2)
+# Fine where spikes are: steps of 0.0001 up to 0.01 and of 0.0005 above. Any rho between two of them is interpolated.
+GRID = tuple(
+    float(rho) for rho in np.round(np.concatenate([np.arange(10, 100) / 10_000, np.arange(20, 1001) / 2_000]), 6)
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Threshold:
+    """`tau` in nats and one `kappa` per rule; a published pair fills only the rule that it was made with."""
+
+    tau: float
+    kappa_threshold_to_mean: float
+    kappa_tail_to_mean: float
+
+
+@dataclass(frozen=True, slots=True)
+class ScoreCalibration:
+    """One score's distribution: `mean` in nats, a readable `table`, and the `sketch` that any rho is read from."""
+
+    mean: float
+    table: tuple[dict[str, float], ...]
+    sketch: dict[str, list[float]]
+
+    @classmethod
+    def of(cls, values: ArrayLike) -> Self:
+        """From all scores: exact quantiles on `GRID`, linear between order statistics as numpy does by default."""
+        scores: NDArray[np.float64] = np.sort(np.asarray(values, dtype=np.float64))
+        if len(scores) == 0:
+            raise CalibrationError("no score was collected; the prompts gave no rollout")
+        if not np.isfinite(scores).all():
+            count = int((~np.isfinite(scores)).sum())
+            raise CalibrationError(f"{count} of {len(scores)} scores are NaN or infinite; load the models in float32")
+        tau = np.quantile(scores, 1.0 - np.asarray(GRID))
+        # Sums from the top down give the mean of any tail.
+        above = len(scores) - np.searchsorted(scores, tau, side="right")
+        sums = np.concatenate([[0.0], np.cumsum(scores[::-1])])
+        tail = np.where(above > 0, sums[above] / np.maximum(above, 1), tau)
+        mean = float(scores.mean())
+        sketch = {"rho": list(GRID), "tau": tau.tolist(), "tail_mean": tail.tolist()}
+        made = cls(mean, (), sketch)
+        rows = [{"rho": rho, **asdict(made.threshold(rho))} for rho in TABLE]
+        return cls(mean, tuple(rows), sketch)
+
+    def threshold(self, rho: float) -> Threshold:
+        """tau and both kappas at this rho, in [0.001, 0.5]."""
+        if not RHO_MIN <= rho <= RHO_MAX:
+            raise CalibrationError(f"spike_ratio={rho} is outside {RHO_MIN}..{RHO_MAX}, which the calibration holds")
+        tau = float(np.interp(rho, self.sketch["rho"], self.sketch["tau"]))
+        tail = float(np.interp(rho, self.sketch["rho"], self.sketch["tail_mean"]))
+        # All scores zero: nothing is a spike whatever the factor.
+        mean = self.mean or float("inf")
+        return Threshold(tau, tau / mean, tail / mean)
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """A calibration file. `scores` is filled in a measured one, `columns` in a published one."""
+
+    base: ModelId
+    guide: ModelId
+    vocabulary: dict[str, Any] | None
+    direction: str = "forward"
+    source: str = "measured"
+    prompts: dict[str, Any] = field(default_factory=dict)
+    decoding: dict[str, Any] = field(default_factory=dict)
+    rollouts: int | None = None
+    tokens: int | None = None
+    library_versions: dict[str, str] = field(default_factory=dict)
+    scores: dict[str, ScoreCalibration] = field(default_factory=dict)
+    columns: dict[str, dict[str, list[dict[str, float]]]] = field(default_factory=dict)
+    default_row: str | None = None
+    notes: str = ""
+    schema: int = SCHEMA
+    name: str = ""
+
+    def score(self, score: str) -> ScoreCalibration:
+        if score not in self.scores:
+            held = ", ".join(self.scores or self.columns)
+            raise CalibrationError(
+                f"calibration '{self.name}' does not hold score={score} (it holds {held}); choose one of those or "
+                f"make a new file with `lm-eval-takeover calibrate`"
+            )
+        return self.scores[score]
+
+    def published(self, score: str, column: int) -> Threshold:
+        """Column `column` (from 1, strictest first) of the default row of a published table."""
+        if score not in self.columns:
+            self.score(score)
+        rows = self.columns[score]
+        row = rows[self.default_row or next(iter(rows))]
+        if not 1 <= column <= len(row):
+            raise CalibrationError(f"calibration '{self.name}:{column}' has columns 1..{len(row)}, strictest first")
+        return Threshold(row[column - 1]["tau"], row[column - 1]["kappa"], row[column - 1]["kappa"])
+
+    def write(self, path: Path) -> None:
+        """Write the file whole or not at all."""
+        content = {"schema": self.schema, **{k: v for k, v in asdict(self).items() if k not in ("schema", "name")}}
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        try:
+            with os.fdopen(handle, "w") as stream:
+                stream.write(_dumps(content))
+            os.chmod(temporary, 0o644)
+            os.replace(temporary, path)
+        except BaseException:
+            os.unlink(temporary)
+            raise
+
+
+def read(path: Path) -> Calibration:
+    """Read and check one calibration file. Raises CalibrationError that names the file and the field."""
+    try:
+        content = json.loads(path.read_text())
+    except FileNotFoundError:
+        raise CalibrationError(f"calibration file '{path}' does not exist") from None
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise CalibrationError(f"calibration file '{path}' cannot be read: {error}; make it anew") from error
+    if not isinstance(content, dict) or not isinstance(content.get("schema"), int):
+        raise CalibrationError(f"calibration file '{path}' has no field 'schema'; it is not a calibration file")
+    if content["schema"] > SCHEMA:
+        raise CalibrationError(
+            f"calibration file '{path}': schema={content['schema']} is newer than {SCHEMA}, which this version reads; "
+            f"upgrade lm-eval-takeover"
+        )
+    try:
+        scores = {
+            name: ScoreCalibration(values["mean"], tuple(values["table"]), values["sketch"])
+            for name, values in content.pop("scores", {}).items()
+        }
+        for name, held in scores.items():
+            grid = [len(held.sketch[column]) for column in ("rho", "tau", "tail_mean")]
+            if (
+                len(set(grid)) != 1
+                or not np.isfinite([held.mean, *held.sketch["tau"], *held.sketch["tail_mean"]]).all()
+            ):
+                raise ValueError(f"field 'scores.{name}.sketch' is damaged")
+        base, guide = ModelId(**content.pop("base")), ModelId(**content.pop("guide"))
+        return Calibration(base, guide, **content, scores=scores, name=path.stem)
+    except (TypeError, KeyError, ValueError, AttributeError) as error:
+        raise CalibrationError(f"calibration file '{path}' is damaged: {error}; make it anew") from error
+
+
+def packaged() -> dict[str, Path]:
+    """The calibration files that ship with the package, by name."""
+    return {path.stem: path for path in sorted(data_folder("calibration").glob("*.json"))}
+
+
+def find(name: str) -> tuple[Calibration, int | None]:
+    """A packaged name or a path, with the column of `NAME:COLUMN`."""
+    known = packaged()
+    if name in known:
+        return read(known[name]), None
+    if Path(name).exists():
+        return read(Path(name)), None
+    stem, _, column = name.rpartition(":")
+    if stem and column.isdecimal():
+        return find(stem)[0], int(column)
+    raise CalibrationError(
+        f"calibration='{name}' is neither a file nor a packaged calibration ({', '.join(known)}); {nearest(name, known)}"
+    )
+
+
+def command_for(base: str, guide: str) -> str:
+    """The command that makes a calibration for this pair."""
+    return f"lm-eval-takeover calibrate --base {base} --guide {guide} --prompts openai/gsm8k:main --out my-pair.json"
+
+
+def _dumps(content: dict[str, Any]) -> str:
+    """Indented JSON with each list of numbers on one line."""
+    text = json.dumps(content, indent=2, ensure_ascii=False)
+    return re.sub(r"\[([-+.\deE,\s]+)\]", lambda found: f"[{' '.join(found[1].split())}]", text) + "\n"
+
+
+def matching(files: Iterable[Path], base: ModelId, guide: ModelId, direction: str) -> list[Calibration]:
+    """The calibrations among `files` that were made for this pair and direction."""
+    found = [read(path) for path in files]
+    return [c for c in found if made_for(c, base, guide) and c.direction == direction]
+
+
+def made_for(calibration: Calibration, base: ModelId, guide: ModelId) -> bool:
+    """Whether a calibration's pair is this one."""
+    return base.same_model(calibration.base) and guide.same_model(calibration.guide)
