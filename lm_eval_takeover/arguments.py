@@ -1,0 +1,126 @@
+"""The model arguments of `lm_eval --model guided-takeover --model_args …`, checked once when they come in."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self, get_args, get_type_hints
+
+from lm_eval_takeover.errors import ArgumentError, nearest
+
+BACKENDS = ("hf",)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ModelArguments:
+    """Every model argument with its default; what each means stands in the README's table.
+
+    Raises ArgumentError for an unknown name, with the nearest known one, and for a value of the wrong type or range.
+    """
+
+    base: str | None = None
+    guide: str | None = None
+    backend: str = "hf"
+    policy: str = "disagreement"
+    score: str | None = None
+    score_top_p: float = 1.0
+    calibration: str | None = None
+    allow_calibration_mismatch: bool = False
+    spike_ratio: float | None = None
+    tau: float | None = None
+    kappa: float | None = None
+    window: int = 10
+    kappa_rule: str | None = None
+    direction: str = "forward"
+    rate: float | None = None
+    early_tokens: int | None = None
+    block_size: int | str = "auto"
+    seed: int = 0
+    dtype: str = "auto"
+    device: str | None = None
+    guide_device: str | None = None
+    guide_dtype: str | None = None
+    batch_size: int | str = 1
+    max_batch_size: int | None = None
+    max_length: int | None = None
+    max_gen_toks: int = 256
+    enable_thinking: bool | None = None
+    trust_remote_code: bool = False
+
+    @classmethod
+    def parse(cls, values: dict[str, Any]) -> Self:
+        """From lm-eval's keyword arguments, whose values its command line has turned into numbers where it could."""
+        hints = get_type_hints(cls)
+        unknown = [name for name in values if name not in hints]
+        if unknown:
+            raise ArgumentError(f"unknown model argument '{unknown[0]}'; {nearest(unknown[0], hints)}")
+        return cls(**{name: _typed(name, value, hints[name]) for name, value in values.items()})
+
+    def __post_init__(self) -> None:
+        if self.backend not in BACKENDS:
+            raise ArgumentError(
+                f"backend='{self.backend}' is not in this version; expected one of {', '.join(BACKENDS)}"
+            )
+        if self.block_size not in ("auto", 1):
+            reason = "the lockstep engine of this version reads one token at a time"
+            if isinstance(self.block_size, str) or self.block_size < 1:
+                reason = "a block has at least 1 token"
+            raise ArgumentError(f"block_size={self.block_size}: {reason}; expected 'auto' or 1")
+        if isinstance(self.batch_size, int) and self.batch_size < 1:
+            raise ArgumentError(f"batch_size={self.batch_size} is not at least 1, nor 'auto'")
+        for name in ("max_length", "max_gen_toks", "max_batch_size"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ArgumentError(f"{name}={value} is not at least 1")
+        for gate in ("tau", "kappa"):
+            for read in ("calibration", "spike_ratio", "kappa_rule"):
+                if getattr(self, gate) is not None and getattr(self, read) is not None:
+                    raise ArgumentError(
+                        f"{gate}={getattr(self, gate)} sets the gate by hand, so {read}={getattr(self, read)} would be "
+                        f"ignored; give one or the other"
+                    )
+        if self.kappa is not None and self.tau is None:
+            raise ArgumentError(f"kappa={self.kappa} sets the gate by hand and needs tau=… beside it")
+
+    @property
+    def rows(self) -> int:
+        """The batch size in samples; `auto` is 64, or `max_batch_size` where that is smaller."""
+        if isinstance(self.batch_size, int):
+            return self.batch_size
+        return min(64, self.max_batch_size or 64)
+
+
+def _typed(name: str, value: Any, hint: Any) -> Any:
+    """`value` as the type that the argument has."""
+    kinds = get_args(hint) or (hint,)
+    if value is None or value == "None":
+        if type(None) in kinds:
+            return None
+        raise ArgumentError(f"{name}={value} has no value; leave it out for its default")
+    if name == "batch_size" and str(value).partition(":")[0] == "auto":
+        return "auto"
+    if bool in kinds:
+        if isinstance(value, bool):
+            return value
+        if str(value).lower() in ("true", "false"):
+            return str(value).lower() == "true"
+        raise ArgumentError(f"{name}={value!r} is neither True nor False")
+    if isinstance(value, bool):
+        raise ArgumentError(f"{name}={value} is a truth value; expected {_named(kinds)}")
+    for kind in (int, float):
+        if kind in kinds:
+            try:
+                number = kind(value)
+                if kind is float or float(value) == number:
+                    return number
+            except (TypeError, ValueError, OverflowError):
+                pass
+    if str in kinds:
+        if isinstance(value, (str, Path, int, float)):
+            return str(value)
+        if isinstance(value, kinds):
+            return value
+    raise ArgumentError(f"{name}={value!r} is not {_named(kinds)}")
+
+
+def _named(kinds: tuple[Any, ...]) -> str:
+    words = {int: "a whole number", float: "a number", str: "a text"}
+    return " or ".join(words[kind] for kind in kinds if kind in words)

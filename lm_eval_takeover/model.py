@@ -1,0 +1,321 @@
+"""The model type `guided-takeover` of lm-evaluation-harness."""
+
+import logging
+import time
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import jinja2
+from lm_eval import utils
+from lm_eval.api.instance import Instance
+from lm_eval.api.model import TemplateLM
+from lm_eval.models.utils import has_bos_prefix, normalize_gen_kwargs
+from tqdm import tqdm
+
+from lm_eval_takeover.arguments import ModelArguments
+from lm_eval_takeover.errors import ArgumentError, VocabularyError, install_error_hook, nearest
+from lm_eval_takeover.generation import Generation, Request, text_of
+from lm_eval_takeover.lockstep import generate
+from lm_eval_takeover.sampling import Sampling
+from lm_eval_takeover.setup import load_pair, load_policy
+from lm_eval_takeover.teacher_forcing import force
+
+logger = logging.getLogger(__name__)
+
+GENERATION_ARGUMENTS = ("until", "max_gen_toks", "do_sample", "temperature", "top_p", "top_k")
+DEFAULT_MAX_LENGTH = 2048  # as lm-eval's hf, where no configuration says otherwise
+
+
+@dataclass(slots=True)
+class Tally:
+    """What was emitted and what it cost; passes are forward passes of one row, prefill apart."""
+
+    tokens: int = 0
+    takeovers: int = 0
+    base_passes: int = 0
+    guide_passes: int = 0
+
+    def add(self, generation: Generation) -> None:
+        self.tokens += len(generation.tokens)
+        self.takeovers += generation.takeovers
+        self.base_passes += generation.base_passes
+        self.guide_passes += generation.guide_passes
+
+    @property
+    def realized_rate(self) -> float:
+        """`gamma`: the share of emitted tokens that the donor wrote."""
+        return self.takeovers / self.tokens if self.tokens else 0.0
+
+    def report(self) -> dict[str, float]:
+        return {**asdict(self), "realized_rate": self.realized_rate}
+
+
+class GuidedTakeover(TemplateLM):  # type: ignore[misc]
+    """A base model that writes, and a guide that takes over at decision tokens.
+
+    Takes the model arguments of `lm_eval_takeover.arguments.ModelArguments` as keywords. Raises a TakeoverError, one
+    line, for whatever the user can put right.
+    """
+
+    def __init__(self, **arguments: Any) -> None:
+        super().__init__()
+        install_error_hook()
+        self.arguments = ModelArguments.parse(arguments)
+        self.pair = load_pair(self.arguments)
+        self.policy, self.gate_origin = load_policy(self.arguments, self.pair)
+        for role in self.policy.roles:
+            _ = self.pair.member(role).model  # a missing or broken checkpoint is an error now, not hours later
+        self.tokenizer = self.pair.tokenizer
+        self.tally: defaultdict[str, Tally] = defaultdict(Tally)
+        self._labels: list[str] = []  # of the log-likelihood requests at hand
+
+    # What lm-eval asks about the model
+
+    @property
+    def device(self) -> Any:
+        return self.pair.members[0].device
+
+    @property
+    def batch_size(self) -> int:
+        return self.arguments.rows
+
+    @property
+    def eot_token_id(self) -> int:
+        return int(self.tokenizer.eos_token_id)
+
+    @property
+    def prefix_token_id(self) -> int:
+        bos = self.tokenizer.bos_token_id
+        return int(self.tokenizer.eos_token_id if bos is None else bos)
+
+    @property
+    def max_length(self) -> int:
+        return self.arguments.max_length or self.pair.max_length or DEFAULT_MAX_LENGTH
+
+    @property
+    def tokenizer_name(self) -> str:
+        return str(self.tokenizer.name_or_path).replace("/", "__")
+
+    def tok_encode(self, string: str, add_special_tokens: bool | None = None, **_: Any) -> list[int]:
+        if add_special_tokens is None:
+            has_bos = has_bos_prefix(string, getattr(self.tokenizer, "bos_token", None))
+            options = {"add_special_tokens": False} if has_bos else {}
+        else:
+            options = {"add_special_tokens": add_special_tokens}
+        return list(self.tokenizer.encode(string, **options))
+
+    def apply_chat_template(self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
+        """The prompt in the guide's chat template; without the system message where the template refuses one."""
+        thinking = self.arguments.enable_thinking
+        options: dict[str, Any] = {
+            "tokenize": False,
+            "add_generation_prompt": add_generation_prompt,
+            "continue_final_message": not add_generation_prompt,
+            **({} if thinking is None else {"enable_thinking": thinking}),
+        }
+        try:
+            return str(self.tokenizer.apply_chat_template(chat_history, **options))
+        except jinja2.TemplateError:
+            logger.warning("the chat template refuses the messages as they are; leaving out the system message")
+            messages = [message for message in chat_history if message["role"] != "system"]
+            return str(self.tokenizer.apply_chat_template(messages, **options))
+
+    def get_model_info(self) -> dict[str, Any]:
+        """What the run was, for lm-eval's results file: `config.takeover`."""
+        gate, total = self.policy.gate, Tally()
+        for tally in self.tally.values():
+            total = Tally(*(getattr(total, name) + getattr(tally, name) for name in asdict(total)))
+        used = self.policy.gated
+        return {
+            "takeover": {
+                "base": asdict(self.pair.base.id) if self.pair.base else None,
+                "guide": asdict(self.pair.guide.id) if self.pair.guide else None,
+                "backend": self.arguments.backend,
+                "policy": self.policy.name,
+                "direction": self.policy.direction,
+                "score": self.policy.score if used else None,
+                "tau": gate.tau if gate and used else None,
+                "kappa": gate.kappa if gate and used else None,
+                "window": gate.window if gate and used else None,
+                "spike_ratio": self.gate_origin.spike_ratio,
+                "calibration": self.gate_origin.calibration,
+                "rate": self.policy.rate,
+                "early_tokens": self.policy.early_tokens,
+                "seed": self.arguments.seed,
+                "block_size": self.arguments.block_size,
+                **total.report(),
+                "per_task": {task: tally.report() for task, tally in self.tally.items()},
+            }
+        }
+
+    # Generation
+
+    def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
+        """All repeats of all requests; the text of sample j of a document depends on its prompt, j and the seed only."""
+        made = self._requests(requests)
+        texts = [""] * len(requests)
+        bar = tqdm(total=len(requests), desc="Running generate_until requests", disable=disable_tqdm, unit="sample")
+        run, started = Tally(), time.perf_counter()
+        samples = generate(self.pair, self.policy, made, seed=self.arguments.seed, batch_size=self.batch_size)
+        for i, generation in samples:
+            texts[i] = text_of(self.tokenizer, generation.tokens, made[i].until)
+            self.tally[requests[i].task_name or "none"].add(generation)
+            self.cache_hook.add_partial("generate_until", requests[i].args, texts[i])
+            run.add(generation)
+            speed = run.tokens / (time.perf_counter() - started)
+            bar.set_postfix_str(f"{speed:,.0f} tokens/s, realized rate {run.realized_rate:.1%}", refresh=False)
+            bar.update()
+        bar.close()
+        return texts
+
+    def _requests(self, instances: Sequence[Instance]) -> list[Request]:
+        """Tokenized requests, their repeats numbered from 0, cut to the context."""
+        repeats: Counter[tuple[Any, ...]] = Counter()
+        encoded: dict[str, list[int]] = {}
+        cut = Counter[str]()
+        requests = []
+        for instance in instances:
+            context, settings = instance.args
+            sampling, until, max_gen_toks = generation_settings(settings, self.arguments.max_gen_toks)
+            if context not in encoded:
+                encoded[context] = self._checked(self.tok_encode(context) or [self.prefix_token_id], instance)
+            ids = encoded[context]
+            room = self.max_length - len(ids)
+            if room < 1:
+                # No room at all: as hf, keep the end of the prompt and leave max_gen_toks free, or half the context.
+                keep = self.max_length - max_gen_toks if max_gen_toks < self.max_length else self.max_length // 2
+                ids, room = ids[-max(keep, 1) :], self.max_length - max(keep, 1)
+                cut["prompt"] += 1
+                if room < 1:
+                    raise ArgumentError(f"max_length={self.max_length} leaves no room for a prompt and one new token")
+            elif room < max_gen_toks:
+                cut["answer"] += 1
+            key = (instance.task_name, instance.doc_id, instance.idx, context)
+            sample = repeats[key]
+            repeats[key] += 1
+            label = f"{_label(instance)}, sample {sample}"
+            requests.append(Request(tuple(ids), sample, min(max_gen_toks, room), sampling, until, label))
+        if cut["prompt"]:
+            logger.warning(
+                "%d of %d prompts are longer than the context of %d tokens; truncated from the left",
+                cut["prompt"], len(instances), self.max_length,
+            )  # fmt: skip
+        if cut["answer"]:
+            logger.warning(
+                "max_gen_toks is cut to the room that the context of %d tokens leaves for %d of %d requests",
+                self.max_length, cut["answer"], len(instances),
+            )  # fmt: skip
+        return requests
+
+    def _checked(self, ids: list[int], instance: Instance) -> list[int]:
+        if max(ids) >= self.pair.vocab_size(self.policy.roles):
+            token = self.tokenizer.convert_ids_to_tokens(max(ids))
+            raise VocabularyError(
+                f"the prompt of task {instance.task_name}, doc {instance.doc_id} holds token {max(ids)} ({token!r}), "
+                f"which lies outside the {self.pair.vocabulary.size} tokens that base and guide share; "
+                f"run without --apply_chat_template or choose a base with this token"
+            )
+        return ids
+
+    # Log-likelihoods
+
+    def loglikelihood(self, requests: list[Instance], disable_tqdm: bool = False) -> list[tuple[float, bool]]:
+        """(log-prob in nats, whether greedy) of each continuation under takeover."""
+        self._labels = [_label(request) for request in requests]
+        scored: list[tuple[float, bool]] = super().loglikelihood(requests, disable_tqdm=disable_tqdm)
+        return scored
+
+    def loglikelihood_rolling(self, requests: list[Instance], disable_tqdm: bool = False) -> list[float]:
+        """Log-prob of whole texts under takeover, in nats; windows of the context's length, as `hf` cuts them."""
+        windows: list[tuple[tuple[str, str], list[int], list[int]]] = []
+        owners: list[int] = []
+        for owner, request in enumerate(requests):
+            (text,) = request.args
+            rolling = utils.get_rolling_token_windows(
+                token_list=self.tok_encode(text),
+                prefix_token=self.prefix_token_id,
+                max_seq_len=self.max_length,
+                context_len=1,
+            )
+            for context, continuation in map(utils.make_disjoint_window, rolling):
+                windows.append((("", ""), context, continuation))
+                owners.append(owner)
+        self._labels = [_label(requests[owner]) for owner in owners]
+        totals = [0.0] * len(requests)
+        scored = self._loglikelihood_tokens(windows, disable_tqdm=disable_tqdm)
+        for owner, (log_prob, _) in zip(owners, scored, strict=True):
+            totals[owner] += log_prob
+        for request, total in zip(requests, totals, strict=True):
+            self.cache_hook.add_partial("loglikelihood_rolling", request.args, total)
+        return totals
+
+    def _loglikelihood_tokens(
+        self,
+        requests: list[tuple[tuple[str, str], list[int], list[int]]],
+        disable_tqdm: bool = False,
+        **_: Any,
+    ) -> list[tuple[float, bool]]:
+        """For each (texts, context ids, continuation ids) the log-prob of the continuation and whether it is greedy.
+
+        Teacher-forced: each token counts under the model that the policy lets write it.
+        """
+        results: list[tuple[float, bool]] = [(0.0, True)] * len(requests)
+        order = sorted(range(len(requests)), key=lambda i: -len(requests[i][1]) - len(requests[i][2]))
+        bar = tqdm(total=len(requests), desc="Running loglikelihood requests", disable=disable_tqdm)
+        for start in range(0, len(order), self.batch_size):
+            chosen = order[start : start + self.batch_size]
+            prompts, continuations = [], []
+            for i in chosen:
+                context, continuation = requests[i][1:]
+                whole = [*context, *continuation][-(self.max_length + 1) :]
+                prompts.append(whole[: len(whole) - len(continuation)])
+                continuations.append(continuation[-self.max_length :])
+            forced = force(
+                self.pair,
+                self.policy,
+                prompts,
+                continuations,
+                seed=self.arguments.seed,
+                labels=[self._labels[i] for i in chosen],
+            )
+            for i, one in zip(chosen, forced, strict=True):
+                results[i] = (float(one.log_probs.double().sum()), bool(one.greedy.all()))
+                if requests[i][0] != ("", ""):
+                    self.cache_hook.add_partial("loglikelihood", requests[i][0], results[i])
+            bar.update(len(chosen))
+        bar.close()
+        return results
+
+
+def _label(instance: Instance) -> str:
+    """What an error calls a request."""
+    return f"task {instance.task_name}, doc {instance.doc_id}"
+
+
+def generation_settings(settings: dict[str, Any], default_max_gen_toks: int) -> tuple[Sampling, tuple[str, ...], int]:
+    """lm-eval's generation kwargs as (sampling, until, max_gen_toks). Raises ArgumentError for what cannot be had."""
+    try:
+        known = normalize_gen_kwargs(settings, default_max_gen_toks)
+        temperature = float(known.pop("temperature", 0.0))
+        top_p = float(known.pop("top_p", 1.0))
+        top_k = int(known.pop("top_k", 0) or 0)
+    except (TypeError, ValueError) as error:
+        raise ArgumentError(f"generation settings {settings} cannot be read: {error}") from error
+    if known.pop("do_sample") and temperature == 0:
+        raise ArgumentError(
+            "temperature=0 with do_sample=True: give a temperature above 0, or do_sample=False for greedy"
+        )
+    max_gen_toks = known.pop("max_gen_toks")
+    if max_gen_toks < 1:
+        raise ArgumentError(f"max_gen_toks={max_gen_toks} is not at least 1 token")
+    until = known.pop("until")
+    if not all(isinstance(stop, str) for stop in until):
+        raise ArgumentError(f"until={until} is not a list of texts")
+    if known:
+        name = next(iter(known))
+        raise ArgumentError(
+            f"generation setting '{name}={known[name]}' is not known; {nearest(name, GENERATION_ARGUMENTS)}"
+        )
+    return Sampling(temperature, top_p, top_k), tuple(until), max_gen_toks

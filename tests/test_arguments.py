@@ -1,0 +1,55 @@
+"""Model arguments: types, ranges, and errors that name the argument, the value and the way out."""
+
+import pytest
+
+from lm_eval_takeover.arguments import ModelArguments
+from lm_eval_takeover.errors import ArgumentError
+
+
+def parse(**values):
+    return ModelArguments.parse(values)
+
+
+def test_defaults_are_those_of_the_contract():
+    made = parse()
+    assert (made.policy, made.direction, made.window, made.seed, made.block_size, made.backend) == (
+        "disagreement", "forward", 10, 0, "auto", "hf",
+    )  # fmt: skip
+    assert made.score is None
+    assert made.rows == 1
+
+
+def test_command_line_values_are_typed():
+    made = parse(tau="1.5", kappa=2, window="7", trust_remote_code="true", batch_size="auto:4", base=7)
+    assert (made.tau, made.kappa, made.window, made.trust_remote_code, made.rows, made.base) == (
+        1.5, 2.0, 7, True, 64, "7",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("values", "text"),
+    [
+        ({"spike_ration": 0.1}, "unknown model argument 'spike_ration'; did you mean 'spike_ratio'?"),
+        ({"pretrained": "x"}, "unknown model argument 'pretrained'; known: allow_calibration_mismatch, backend, base"),
+        ({"window": "ten"}, "window='ten' is not a whole number"),
+        ({"window": 2.5}, "window=2.5 is not a whole number"),
+        ({"tau": "high"}, "tau='high' is not a number"),
+        ({"tau": True}, "tau=True is a truth value"),
+        ({"trust_remote_code": "maybe"}, "trust_remote_code='maybe' is neither True nor False"),
+        ({"policy": None}, "policy=None has no value"),
+        ({"block_size": 0}, "block_size=0: a block has at least 1 token; expected 'auto' or 1"),
+        ({"block_size": "big"}, "block_size=big"),
+        ({"batch_size": 0}, "batch_size=0 is not at least 1"),
+        ({"max_length": 0}, "max_length=0 is not at least 1"),
+        ({"max_gen_toks": -1}, "max_gen_toks=-1 is not at least 1"),
+        ({"backend": "jax"}, "backend='jax' is not in this version"),
+        ({"kappa": 2.0}, "kappa=2.0 sets the gate by hand and needs tau"),
+        ({"tau": 1.0, "spike_ratio": 0.03}, "tau=1.0 sets the gate by hand, so spike_ratio=0.03 would be ignored"),
+        ({"tau": 1.0, "calibration": "x"}, "so calibration=x would be ignored"),
+    ],
+)
+def test_errors_name_argument_value_and_way_out(values, text):
+    with pytest.raises(ArgumentError) as caught:
+        parse(**values)
+    assert text in str(caught.value)
+    assert "\n" not in str(caught.value)

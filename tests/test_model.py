@@ -1,0 +1,315 @@
+"""The LM class: repeats, settings, truncation, log-likelihoods, chat templates, and agreement with lm-eval's own `hf`."""
+
+import json
+import math
+
+import pytest
+import torch
+from conftest import save_random_model
+from lm_eval.api.instance import Instance
+from lm_eval.models.huggingface import HFLM
+
+from lm_eval_takeover.demo import CALIBRATION_PROMPTS, DEMO
+from lm_eval_takeover.errors import ArgumentError, CalibrationError, TakeoverError, VocabularyError
+from lm_eval_takeover.model import GuidedTakeover, generation_settings
+from lm_eval_takeover.sampling import Sampling
+
+PROMPTS = [json.loads(line)["prompt"] for line in CALIBRATION_PROMPTS.read_text().splitlines()[:6]]
+SAMPLED = {"do_sample": True, "temperature": 0.6, "top_p": 0.95, "max_gen_toks": 40, "until": []}
+
+
+def instances(prompts, settings, repeats=1, task="some_task", kind="generate_until"):
+    made = [
+        Instance(kind, {}, (prompt, dict(settings)), 0, metadata=(task, doc_id, repeats))
+        for doc_id, prompt in enumerate(prompts)
+    ]
+    return [instance for instance in made for _ in range(repeats)]
+
+
+@pytest.fixture(scope="module")
+def demo_lm():
+    return GuidedTakeover(batch_size=16)
+
+
+def test_the_demo_pair_and_its_calibration_are_the_defaults(demo_lm):
+    info = demo_lm.get_model_info()["takeover"]
+    assert info["base"]["id"] == "demo-base"
+    assert info["guide"]["id"] == "demo-guide"
+    assert (info["policy"], info["score"], info["spike_ratio"], info["calibration"]) == (
+        "disagreement",
+        "ce",
+        0.03,
+        "demo",
+    )
+    assert info["tau"] > 0
+    assert info["kappa"] > 0
+
+
+def test_text_depends_on_prompt_sample_and_seed_only(demo_lm):
+    together = demo_lm.generate_until(instances(PROMPTS, SAMPLED, repeats=3), disable_tqdm=True)
+    backwards = demo_lm.generate_until(instances(PROMPTS[::-1], SAMPLED, repeats=3), disable_tqdm=True)
+    by_prompt = [together[i : i + 3] for i in range(0, len(together), 3)]
+    assert by_prompt == [backwards[i : i + 3] for i in range(0, len(backwards), 3)][::-1]
+    alone = GuidedTakeover(batch_size=1).generate_until(instances(PROMPTS[2:3], SAMPLED, repeats=3), disable_tqdm=True)
+    assert alone == by_prompt[2]
+    assert len(set(alone)) > 1  # repeats differ
+    other = GuidedTakeover(batch_size=16, seed=1)
+    assert other.generate_until(instances(PROMPTS[2:3], SAMPLED, repeats=3), disable_tqdm=True) != alone
+
+
+def test_tasks_are_reported_apart_and_together():
+    lm = GuidedTakeover(batch_size=8, policy="random", rate=0.3)
+    lm.generate_until(
+        instances(PROMPTS[:2], SAMPLED, 2, "a") + instances(PROMPTS[:1], SAMPLED, 1, "b"), disable_tqdm=True
+    )
+    info = lm.get_model_info()["takeover"]
+    assert info["per_task"].keys() == {"a", "b"}
+    for name in ("tokens", "takeovers", "base_passes", "guide_passes"):
+        assert info[name] == sum(task[name] for task in info["per_task"].values())
+    assert (
+        info["base_passes"] == info["guide_passes"] == info["tokens"] - 5
+    )  # the last token of a text is read by nobody
+    assert info["realized_rate"] == info["takeovers"] / info["tokens"]
+    assert info["realized_rate"] == pytest.approx(0.3, abs=0.12)
+    json.dumps(info)
+
+
+@pytest.mark.parametrize(("policy", "rate"), [("base", 0.0), ("guide", 1.0)])
+def test_one_model_alone_reports_rate_0_or_1(policy, rate):
+    lm = GuidedTakeover(policy=policy, batch_size=8)
+    lm.generate_until(instances(PROMPTS[:2], SAMPLED), disable_tqdm=True)
+    assert lm.get_model_info()["takeover"]["realized_rate"] == rate
+
+
+@pytest.mark.parametrize("chat", [False, True], ids=["plain", "chat"])
+@pytest.mark.parametrize("role", ["base", "guide"])
+def test_greedy_texts_equal_those_of_hf(role, chat):
+    """The same prompts, stop strings and limit through lm-eval's own `hf` on that model."""
+    ours = GuidedTakeover(policy=role, batch_size=4)
+    theirs = HFLM(pretrained=str(DEMO[role]), batch_size=4, dtype="float32", device="cpu")
+    prompts = PROMPTS
+    if chat:
+        prompts = [ours.apply_chat_template([{"role": "user", "content": p}]) for p in PROMPTS]
+        assert prompts == [theirs.apply_chat_template([{"role": "user", "content": p}]) for p in PROMPTS]
+    for until in ([], ["\nStep 2"], [". Units", "\n\n"], ["<|im_end|>"]):
+        settings = {"do_sample": False, "temperature": 0.0, "max_gen_toks": 260, "until": until}
+        made = ours.generate_until(instances(prompts, settings), disable_tqdm=True)
+        assert made == theirs.generate_until(instances(prompts, settings), disable_tqdm=True)
+        assert all(made)
+
+
+@pytest.mark.parametrize("role", ["base", "guide"])
+def test_greedy_texts_equal_those_of_hf_on_random_weights(random_pair, role):
+    ours = GuidedTakeover(**{role: str(random_pair[role])}, policy=role, batch_size=3)
+    theirs = HFLM(pretrained=str(random_pair[role]), batch_size=3, dtype="float32", device="cpu")
+    settings = {"do_sample": False, "temperature": 0.0, "max_gen_toks": 60, "until": ["a"]}
+    assert ours.generate_until(instances(PROMPTS, settings), disable_tqdm=True) == theirs.generate_until(
+        instances(PROMPTS, settings), disable_tqdm=True
+    )
+
+
+@pytest.mark.parametrize("role", ["base", "guide"])
+def test_log_likelihoods_equal_those_of_hf(role):
+    ours = GuidedTakeover(policy=role, batch_size=3)
+    theirs = HFLM(pretrained=str(DEMO[role]), batch_size=3, dtype="float32", device="cpu")
+    pairs = [(p, "\nStep 1: the ant adds 5.") for p in PROMPTS[:3]] + [
+        ("", "Step 1"),
+        ("Step", " 1"),
+        ("x " * 900, "y " * 500),
+    ]
+    requests = [Instance("loglikelihood", {}, pair, 0, metadata=("t", i, 1)) for i, pair in enumerate(pairs)]
+    for mine, other in zip(
+        ours.loglikelihood(requests, disable_tqdm=True), theirs.loglikelihood(requests, disable_tqdm=True), strict=True
+    ):
+        assert mine[0] == pytest.approx(other[0], rel=1e-4, abs=1e-3)
+        assert mine[1] == other[1]
+    texts = [
+        Instance("loglikelihood_rolling", {}, (text,), 0, metadata=("t", 0, 1)) for text in (PROMPTS[0], "ab " * 1500)
+    ]
+    mine, other = (
+        ours.loglikelihood_rolling(texts, disable_tqdm=True),
+        theirs.loglikelihood_rolling(texts, disable_tqdm=True),
+    )
+    assert mine == pytest.approx(other, rel=1e-4)
+
+
+def test_log_likelihood_under_takeover_counts_each_token_under_its_writer(random_pair):
+    """Against the two models asked one by one, with the decisions of the gate worked out in plain Python."""
+    lm = GuidedTakeover(base=str(random_pair["base"]), guide=str(random_pair["guide"]), tau=7.6, kappa=0.99, window=4)
+    context, continuation = PROMPTS[0], "\nStep 1: the ant adds 5. We have 58."
+    ((value, greedy),) = lm.loglikelihood(
+        [Instance("loglikelihood", {}, (context, continuation), 0)], disable_tqdm=True
+    )
+    prompt, ids = lm._encode_pair(context, continuation)
+    import reference
+
+    scores, total = [], 0.0
+    fired = []
+    for t, token in enumerate(ids):
+        host, donor = (reference.next_logits(m.model, [*prompt, *ids[:t]], 512) for m in (lm.pair.base, lm.pair.guide))
+        score, recent = reference.score_of("ce", host, donor), scores[-4:]
+        fire = score > 7.6 and (t == 0 or score > 0.99 * sum(recent) / len(recent))
+        total += float(reference.log_softmax(donor if fire else host)[token])
+        scores.append(score)
+        fired.append(fire)
+    assert value == pytest.approx(total, rel=1e-5)
+    assert 0 < sum(fired) < len(fired)
+    assert greedy is False
+
+
+def test_long_prompts_are_cut_from_the_left_with_one_warning(caplog):
+    lm = GuidedTakeover(max_length=64, policy="guide", batch_size=4)
+    theirs = HFLM(pretrained=str(DEMO["guide"]), batch_size=1, dtype="float32", device="cpu", max_length=64)
+    long = [PROMPTS[0] * 4, PROMPTS[1] * 3]
+    settings = {"do_sample": False, "max_gen_toks": 20, "until": []}
+    made = lm.generate_until(instances([*long, "Step"], settings), disable_tqdm=True)
+    assert made[:2] == theirs.generate_until(instances(long, settings), disable_tqdm=True)
+    messages = [record.message for record in caplog.records if record.name.startswith("lm_eval_takeover")]
+    assert messages == ["2 of 3 prompts are longer than the context of 64 tokens; truncated from the left"]
+
+
+def test_max_gen_toks_is_cut_to_the_room_with_one_notice(caplog):
+    lm = GuidedTakeover(max_length=80, policy="random", rate=0.5, batch_size=4)
+    room = 80 - len(lm.tok_encode(PROMPTS[0]))
+    assert 0 < room < 60
+    lm.generate_until(instances(PROMPTS[:1] * 3, SAMPLED | {"max_gen_toks": 60}), disable_tqdm=True)
+    assert lm.get_model_info()["takeover"]["tokens"] == 3 * room
+    messages = [record.message for record in caplog.records if record.name.startswith("lm_eval_takeover")]
+    assert messages == ["max_gen_toks is cut to the room that the context of 80 tokens leaves for 3 of 3 requests"]
+
+
+def test_enable_thinking_reaches_the_guides_template():
+    messages = [{"role": "user", "content": "2 + 2?"}]
+    texts = [GuidedTakeover(enable_thinking=value).apply_chat_template(messages) for value in (None, True, False)]
+    assert texts[0] == texts[1]
+    assert texts[2] == texts[0] + "<think>\n\n</think>\n\n"
+
+
+def test_the_end_tokens_of_both_models_end_a_text(random_pair, tmp_path):
+    tokenizer = GuidedTakeover(policy="base").tokenizer
+    one, other = (tokenizer.convert_tokens_to_ids(t) for t in ("<|endoftext|>", "<think>"))
+    base = save_random_model(tmp_path / "base", vocab_size=512, seed=1, eos_token_id=one)
+    guide = save_random_model(tmp_path / "guide", vocab_size=512, seed=2, eos_token_id=[other])
+    lm = GuidedTakeover(base=str(base), guide=str(guide), tau=1.0)
+    assert {one, other} <= lm.pair.base.eos_ids | lm.pair.guide.eos_ids
+    assert other not in lm.pair.base.eos_ids
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({"until": "x"}, (Sampling(), ("x",), 256)),
+        ({"temperature": 0.7, "top_k": 5, "max_new_tokens": 9}, (Sampling(0.7, 1.0, 5), (), 9)),
+        ({"do_sample": False, "temperature": 0.0}, (Sampling(), (), 256)),
+    ],
+)
+def test_generation_settings_are_read_as_hf_reads_them(settings, expected):
+    assert generation_settings(settings, 256) == expected
+
+
+@pytest.mark.parametrize(
+    ("settings", "text"),
+    [
+        ({"do_sample": True, "temperature": 0.0}, "temperature=0 with do_sample=True"),
+        ({"do_sample": True, "temperature": -1}, "temperature=-1.0"),
+        ({"max_gen_toks": 0}, "max_gen_toks=0 is not at least 1 token"),
+        ({"max_gen_toks": -5}, "max_gen_toks=-5"),
+        ({"max_gen_toks": "many"}, "cannot be read"),
+        ({"temperatur": 1}, "generation setting 'temperatur=1' is not known; did you mean 'temperature'?"),
+        ({"num_beams": 4}, "num_beams=4"),
+        ({"until": [1]}, r"until=[1] is not a list of texts"),
+    ],
+)
+def test_impossible_generation_settings_are_refused(settings, text):
+    with pytest.raises(ArgumentError) as caught:
+        generation_settings(settings, 256)
+    assert text in str(caught.value)
+
+
+BAD = [
+    ({"policy": "guided"}, ArgumentError, "policy='guided' is not known; did you mean 'guide'?"),
+    ({"policy": "randon"}, ArgumentError, "did you mean 'random'?"),
+    ({"direction": "backward"}, ArgumentError, "direction='backward' is not known; known: forward, reverse"),
+    ({"score": "kl"}, ArgumentError, "score='kl' is not known; did you mean 'rkl'?"),
+    ({"score": "entropy"}, ArgumentError, "policy=entropy goes with score=entropy"),
+    ({"policy": "random"}, ArgumentError, "policy=random needs rate"),
+    ({"policy": "random", "rate": 1.5}, ArgumentError, "rate=1.5 is outside 0..1"),
+    ({"policy": "random", "rate": float("nan")}, ArgumentError, "rate=nan is outside 0..1"),
+    ({"policy": "early"}, ArgumentError, "policy=early needs either rate"),
+    ({"policy": "early", "early_tokens": -1}, ArgumentError, "early_tokens=-1 is negative"),
+    ({"score_top_p": 0.9}, ArgumentError, "score_top_p=0.9 is read by score=js, not ce"),
+    ({"score_top_p": 0.9, "score": "js"}, ArgumentError, "set the gate by hand with tau"),
+    ({"rate": 0.1}, ArgumentError, "rate=0.1 is read by policy=random or early, not disagreement"),
+    ({"tau": -1.0}, ArgumentError, "tau=-1.0 is not a number of at least 0"),
+    ({"tau": float("nan")}, ArgumentError, "tau=nan"),
+    ({"tau": 1.0, "kappa": -2.0}, ArgumentError, "kappa=-2.0"),
+    ({"tau": 1.0, "window": 0}, ArgumentError, "window=0 is not at least 1 token"),
+    ({"window": 0}, ArgumentError, "window=0 is not at least 1 token"),
+    ({"spike_ratio": 0.9}, CalibrationError, "spike_ratio=0.9 is outside 0.001..0.5"),
+    ({"kappa_rule": "tail"}, ArgumentError, "kappa_rule='tail' is not known"),
+    ({"calibration": "no-such.json"}, CalibrationError, "calibration='no-such.json' is neither a file nor"),
+    ({"calibration": "demo:2"}, ArgumentError, "only published calibrations have columns"),
+    ({"direction": "reverse"}, CalibrationError, "with direction=reverse; make one with `lm-eval-takeover calibrate"),
+    ({"direction": "reverse", "calibration": "demo"}, CalibrationError, "was made for direction=forward, not reverse"),
+    ({"calibration": "qwen3-0.6b-base+qwen3-8b"}, CalibrationError, "was made for base=Qwen/Qwen3-0.6B-Base"),
+    ({"base": str(DEMO["base"])}, ArgumentError, "guide is missing: policy=disagreement asks two models"),
+    ({"base": "no/such-model", "guide": "no/other"}, ArgumentError, "base='no/such-model' cannot be loaded"),
+    ({"base": "/no/folder", "policy": "base"}, ArgumentError, "base='/no/folder' cannot be loaded"),
+    ({"dtype": "float12"}, ArgumentError, "dtype='float12' is not known; expected auto, float32"),
+    ({"device": "tpu9"}, ArgumentError, "device='tpu9' cannot be used"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("arguments", "kind", "text"), BAD, ids=[str(list(b[0].items())[-1]) for b in BAD])
+def test_bad_arguments_are_one_line_errors(arguments, kind, text):
+    with pytest.raises(kind) as caught:
+        GuidedTakeover(**arguments)
+    assert isinstance(caught.value, TakeoverError)
+    assert text in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_two_vocabularies_are_refused(tmp_path):
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(DEMO["base"])
+    state = json.loads(tokenizer.backend_tokenizer.to_str())
+    vocabulary = state["model"]["vocab"]
+    a, b = [word for word in vocabulary if word.isalpha()][:2]
+    vocabulary[a], vocabulary[b] = vocabulary[b], vocabulary[a]
+    folder = save_random_model(tmp_path / "other", vocab_size=512, seed=1)
+    (folder / "tokenizer.json").write_text(json.dumps(state))
+    with pytest.raises(VocabularyError, match="do not share a vocabulary: 2 of 512 entries differ"):
+        GuidedTakeover(base=str(DEMO["base"]), guide=str(folder), tau=1.0)
+
+
+def test_a_calibration_of_another_pair_needs_permission(random_pair, caplog):
+    pair = {role: str(folder) for role, folder in random_pair.items()}
+    with pytest.raises(CalibrationError, match="no packaged calibration for base=base and guide=guide"):
+        GuidedTakeover(**pair)
+    with pytest.raises(CalibrationError, match=r"was made for base=demo-base@.* pass allow_calibration_mismatch=True"):
+        GuidedTakeover(**pair, calibration="demo")
+    lm = GuidedTakeover(**pair, calibration="demo", allow_calibration_mismatch=True)
+    assert lm.policy.gate.tau > 0
+    assert "used all the same" in caplog.text
+
+
+def test_renamed_special_tokens_are_a_warning(tmp_path, caplog):
+    folder = save_random_model(tmp_path / "renamed", vocab_size=512, seed=1)
+    for path in folder.glob("tokenizer*.json"):
+        path.write_text(path.read_text().replace("<|im_start|>", "<|User|>"))
+    lm = GuidedTakeover(base=str(DEMO["base"]), guide=str(folder), tau=1.0)
+    assert len(lm.pair.vocabulary.renamed) == 1
+    assert "base '<|im_start|>', guide '<|User|>'" in caplog.text
+
+
+def test_nan_logits_name_the_request(random_pair, tmp_path):
+    lm = GuidedTakeover(base=str(random_pair["base"]), guide=str(random_pair["guide"]), tau=1.0, batch_size=4)
+    with torch.no_grad():
+        lm.pair.base.model.model.norm.weight[0] = math.nan
+    with pytest.raises(TakeoverError, match=r"base 'base' returned logits .* of task some_task, doc 0, sample 0"):
+        lm.generate_until(instances(PROMPTS[:1], SAMPLED, 2), disable_tqdm=True)
+
+
+def test_an_empty_prompt_starts_from_the_prefix_token(demo_lm):
+    assert len(demo_lm.generate_until(instances([""], SAMPLED), disable_tqdm=True)) == 1
