@@ -1,0 +1,74 @@
+"""Makes the stock `lm_eval` command find our model type and tasks; standard library only.
+
+Run at every start of Python by a `.pth` file (3.15+: a `.start` file), so it must cost next to nothing: it puts one finder
+on `sys.meta_path`, which does nothing until lm-eval imports `lm_eval.models` or `lm_eval.tasks.manager`. Only then, once
+lm-eval's own models are in its registry (registering earlier would hide them: `get_model` fills the registry only while
+it is empty), the model type is added by name and our task folder joins the default ones.
+
+`LM_EVAL_TAKEOVER_AUTOLOAD=0` switches it off. lm-eval releases that read the entry-point group `lm_eval.models` find the
+model type by themselves; then it is left as it is.
+"""
+
+import os
+import sys
+
+MODEL = "guided-takeover"
+TARGET = "lm_eval_takeover.model:GuidedTakeover"
+
+
+def _register_model(module):
+    from lm_eval.api.registry import model_registry
+
+    if MODEL not in model_registry:
+        model_registry.register(MODEL, target=TARGET)
+
+
+def _add_task_folder(module):
+    from functools import wraps
+
+    plain = module.TaskManager.__init__
+
+    @wraps(plain)
+    def init(self, verbosity=None, include_path=None, include_defaults=True, *args, **kwargs):
+        paths = include_path
+        if include_defaults:
+            from lm_eval_takeover.resources import data_folder
+
+            given = include_path if isinstance(include_path, (list, tuple)) else [include_path]
+            # Ours first: a task of the same name in the user's folder wins.
+            paths = [str(data_folder("task_configs")), *(path for path in given if path)]
+        plain(self, verbosity, paths, include_defaults, *args, **kwargs)
+        self.include_path = include_path
+
+    module.TaskManager.__init__ = init
+
+
+AFTER = {"lm_eval.models": _register_model, "lm_eval.tasks.manager": _add_task_folder}
+
+
+class _Finder:
+    """Finds the two modules as usual and lets `AFTER` run behind their own code."""
+
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        if name not in AFTER:
+            return None
+        from importlib.machinery import PathFinder
+
+        spec = PathFinder.find_spec(name, path, target)
+        if spec is None or spec.loader is None:
+            return None
+        execute = spec.loader.exec_module
+
+        def exec_module(module):
+            execute(module)
+            AFTER[name](module)
+
+        spec.loader.exec_module = exec_module
+        return spec
+
+
+def install():
+    """Put the finder in place, once per process."""
+    if os.environ.get("LM_EVAL_TAKEOVER_AUTOLOAD") != "0" and _Finder not in sys.meta_path:
+        sys.meta_path.insert(0, _Finder)

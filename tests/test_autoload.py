@@ -1,0 +1,128 @@
+"""The import hook, from a wheel in a fresh environment: found by the stock lm-eval, and costs next to nothing."""
+
+import os
+import subprocess
+import sys
+import sysconfig
+import venv
+from pathlib import Path
+
+import pytest
+from conftest import ROOT
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def python(tmp_path_factory):
+    """Python of a fresh environment with our wheel; lm-eval and the rest are seen through one path entry.
+
+    Path files inside that entry are not read, so what is found there of an editable install of ours stays unknown.
+    """
+    folder = tmp_path_factory.mktemp("wheel")
+    subprocess.run(
+        [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", folder, ROOT],
+        check=True,
+        capture_output=True,
+    )
+    (wheel,) = folder.glob("*.whl")
+    venv.create(folder / "venv", with_pip=False)
+    python = folder / "venv" / "bin" / "python"
+    (site,) = (folder / "venv" / "lib").glob("python*/site-packages")
+    dependencies = sysconfig.get_paths()["purelib"]
+    subprocess.run(
+        [sys.executable, "-m", "pip", "--python", python, "install", "--no-deps", "--no-index", "--quiet",
+         "--disable-pip-version-check", wheel],
+        check=True,
+    )  # fmt: skip
+    (site / "zz_dependencies.pth").write_text(f"{dependencies}\n")
+    return python
+
+
+def run(python, code, **environment):
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "LM_EVAL_TAKEOVER"))}
+    done = subprocess.run(
+        [python, "-c", code], env=clean | environment, capture_output=True, text=True, cwd=Path(python).parent
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+BOTH = "from lm_eval.api.registry import get_model; print(get_model('hf').__name__, get_model('guided-takeover').__module__)"
+
+
+def test_our_model_and_the_built_in_ones_resolve(python):
+    assert run(python, BOTH) == "HFLM lm_eval_takeover.model"
+
+
+@pytest.mark.parametrize("first", ["lm_eval", "lm_eval.models", "lm_eval.models.dummy", "lm_eval.api.registry"])
+def test_whatever_is_imported_first(python, first):
+    code = (
+        f"import {first}; import lm_eval.models; from lm_eval.api.registry import model_registry as r; "
+        "print('hf' in r, 'vllm' in r, 'guided-takeover' in r)"
+    )
+    assert run(python, code) == "True True True"
+
+
+def test_tasks_are_found_from_the_wheel(python):
+    code = (
+        "from lm_eval.tasks import TaskManager; import lm_eval_takeover; "
+        "manager = TaskManager(); print(lm_eval_takeover.__file__); "
+        "print(sorted(t for t in manager.all_tasks if 'takeover' in t)); "
+        "print('gsm8k' in manager.all_tasks, manager.include_path); "
+        "print(manager.task_index['takeover_demo'].yaml_path)"
+    )
+    where, ours, theirs, path = run(python, code).splitlines()
+    package = Path(where).parent
+    assert Path(python).parent.parent in package.parents
+    assert "takeover_demo" in ours
+    assert theirs == "True None"
+    assert Path(path) == package / "task_configs" / "takeover_demo.yaml"
+
+
+def test_data_is_inside_the_installed_package(python):
+    code = (
+        "from importlib.resources import files; package = files('lm_eval_takeover'); "
+        "print(sorted(f.name for folder in ('calibration', 'demo/base', 'demo/guide') "
+        "for f in (package / folder).iterdir() if f.name.endswith(('.json', '.safetensors'))))"
+    )
+    listed = run(python, code)
+    assert "demo.json" in listed
+    assert listed.count("model.safetensors") == 2
+
+
+def test_the_switch_turns_it_off(python):
+    code = (
+        "import sys; print(any('takeover' in str(f) for f in sys.meta_path)); from lm_eval.api.registry import model_registry; "
+        "import lm_eval.models; print('guided-takeover' in model_registry)"
+    )
+    assert run(python, code, LM_EVAL_TAKEOVER_AUTOLOAD="0") == "False\nFalse"
+    assert run(python, code).startswith("True\nTrue")
+
+
+def test_a_bare_python_imports_the_hook_only_and_takes_under_a_millisecond(python):
+    code = "import sys; print([m for m in sys.modules if 'takeover' in m])"
+    assert run(python, code) == "['_lm_eval_takeover_autoload']"
+    # What the path file does, timed in the process itself: the median of fresh interpreters, import from disk included.
+    timed = (
+        "import sys, time; del sys.modules['_lm_eval_takeover_autoload']; sys.meta_path.pop(0); t = time.perf_counter(); "
+        "import _lm_eval_takeover_autoload; _lm_eval_takeover_autoload.install(); print((time.perf_counter() - t) * 1e3)"
+    )
+    milliseconds = sorted(float(run(python, timed)) for _ in range(9))[4]
+    assert milliseconds < 1.0
+
+
+def test_importing_the_package_is_light(python):
+    code = (
+        "import sys, lm_eval_takeover; "
+        "print([m for m in ('torch', 'transformers', 'lm_eval', 'datasets', 'numpy', 'math_verify') if m in sys.modules])"
+    )
+    assert run(python, code) == "[]"
+
+
+def test_the_entry_points_of_coming_releases_are_declared(python):
+    code = (
+        "from importlib.metadata import entry_points; "
+        "(e,) = entry_points(group='lm_eval.models', name='guided-takeover'); print(e.load().__name__)"
+    )
+    assert run(python, code) == "GuidedTakeover"
