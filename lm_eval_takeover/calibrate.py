@@ -13,14 +13,14 @@ import torch
 from tqdm import tqdm
 
 from lm_eval_takeover.calibration import Calibration, ScoreCalibration
-from lm_eval_takeover.errors import ArgumentError, ModelOutputError
+from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.generation import Request
 from lm_eval_takeover.lockstep import generate
 from lm_eval_takeover.pair import Pair
 from lm_eval_takeover.policy import Policy
 from lm_eval_takeover.sampling import Sampling
 from lm_eval_takeover.scores import SCORES, disagreement
-from lm_eval_takeover.teacher_forcing import continuation_logits
+from lm_eval_takeover.teacher_forcing import logit_blocks
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +87,7 @@ def _read_jsonl(path: Path) -> list[dict[str, Any]]:
     return rows
 
 
+@torch.inference_mode()
 def calibrate(
     pair: Pair,
     prompts: Prompts,
@@ -109,18 +110,18 @@ def calibrate(
         bar.update()
     collected: dict[str, list[torch.Tensor]] = {score: [] for score in SCORES}
     order = sorted(rollouts, key=lambda i: (-len(requests[i].prompt) - len(rollouts[i]), i))
-    rows = max(1, batch_size // 4)  # whole sequences of logits take more room than one position each
-    for start in range(0, len(order), rows):
-        chosen = order[start : start + rows]
-        texts = [requests[i].prompt for i in chosen], [rollouts[i] for i in chosen]
-        read = {role: continuation_logits(pair.member(role), pair.vocabulary.size, *texts) for role in (host, donor)}
-        for i, host_logits, donor_logits in zip(chosen, read[host], read[donor], strict=True):
-            for role, logits in ((host, host_logits), (donor, donor_logits)):
-                if not logits.amax(-1).isfinite().all():
-                    raise ModelOutputError(f"{role} returned NaN or infinite logits for {requests[i].label}")
+    for start in range(0, len(order), batch_size):
+        chosen = order[start : start + batch_size]
+        texts = [requests[i].prompt for i in chosen], [rollouts[i] for i in chosen], [requests[i].label for i in chosen]
+        read = (logit_blocks(pair.member(role), pair.vocabulary.size, *texts) for role in (host, donor))
+        blocks: dict[str, list[torch.Tensor]] = {score: [] for score in SCORES}
+        for host_logits, donor_logits in zip(*read, strict=True):
             for score in SCORES:
-                collected[score].append(disagreement(score, host_logits, donor_logits.to(host_logits.device)).cpu())
-            bar.update()
+                blocks[score].append(disagreement(score, host_logits, donor_logits.to(host_logits.device)).cpu())
+        for score in SCORES:
+            whole = torch.cat(blocks[score], dim=1)
+            collected[score] += [row[-len(rollouts[i]) :] for row, i in zip(whole, chosen, strict=True)]
+        bar.update(len(chosen))
     bar.close()
     assert pair.base is not None and pair.guide is not None
     return Calibration(

@@ -1,6 +1,7 @@
 """The command `lm-eval-takeover`."""
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -61,11 +62,12 @@ def _calibrate(options: argparse.Namespace) -> int:
         raise ArgumentError(f"--num_prompts {options.num_prompts} is not at least 1")
     if options.max_gen_toks < 1:
         raise ArgumentError(f"--max_gen_toks {options.max_gen_toks} is not at least 1 token")
+    _check_writable(options.out)
 
     from lm_eval_takeover.arguments import ModelArguments
     from lm_eval_takeover.calibrate import calibrate, read_prompts, table
+    from lm_eval_takeover.loading import load_pair
     from lm_eval_takeover.sampling import Sampling
-    from lm_eval_takeover.setup import load_pair
 
     names = ("base", "guide", "device", "guide_device", "dtype", "guide_dtype", "trust_remote_code", "batch_size")
     given = {name: getattr(options, name) for name in names if getattr(options, name) is not None}
@@ -87,6 +89,15 @@ def _calibrate(options: argparse.Namespace) -> int:
     print(table(made))
     print(f"\n{made.rollouts} rollouts, {made.tokens} tokens -> {options.out}")
     return 0
+
+
+def _check_writable(out: Path) -> None:
+    """Find out before hours of work, not after, that the result cannot be written."""
+    if out.is_dir():
+        raise ArgumentError(f"--out '{out}' is a folder; expected a file, NAME.json")
+    folder = next(parent for parent in out.absolute().parents if parent.exists())
+    if not folder.is_dir() or not os.access(folder, os.W_OK):
+        raise ArgumentError(f"--out '{out}' cannot be written: no permission in '{folder}', or it is no folder")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -49,16 +49,7 @@ class Sequences:
 
     def _read(self, ids: Tensor, mask: Tensor) -> None:
         self.mask = torch.cat([self.mask, mask], dim=1)
-        positions = (self.mask.cumsum(1) - 1).clamp(min=0)[:, -ids.shape[1] :]
-        output = self.member.model(
-            input_ids=ids,
-            attention_mask=self.mask,
-            position_ids=positions,
-            past_key_values=self.cache,
-            use_cache=True,
-            logits_to_keep=1,
-        )
-        self.logits = output.logits[:, -1, : self.vocab].float()
+        self.logits = self.member.logits(ids, self.mask, cache=self.cache)[:, -1, : self.vocab]
 
     def select(self, rows: Sequence[int]) -> "Sequences":
         """These rows, in this order; a row may be taken more than once. The original stays as it is."""

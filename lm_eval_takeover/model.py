@@ -17,9 +17,9 @@ from tqdm import tqdm
 from lm_eval_takeover.arguments import ModelArguments
 from lm_eval_takeover.errors import ArgumentError, VocabularyError, install_error_hook, nearest
 from lm_eval_takeover.generation import Generation, Request, text_of
+from lm_eval_takeover.loading import load_pair, load_policy
 from lm_eval_takeover.lockstep import generate
 from lm_eval_takeover.sampling import Sampling
-from lm_eval_takeover.setup import load_pair, load_policy
 from lm_eval_takeover.teacher_forcing import force
 
 logger = logging.getLogger(__name__)

@@ -1,5 +1,6 @@
 """The pair: a base and a guide that share a vocabulary, loaded with transformers."""
 
+import inspect
 import logging
 from collections.abc import Iterable, Sequence
 from functools import cached_property
@@ -7,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig
+from torch import Tensor
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, Cache, GenerationConfig
 
 from lm_eval_takeover.demo import DEMO
 from lm_eval_takeover.errors import ArgumentError
@@ -62,6 +64,28 @@ class Member:
         safe = None if self._options["trust_remote_code"] else True
         model = self._load(AutoModelForCausalLM, dtype=self._dtype, use_safetensors=safe)
         return model.to(self.device).eval()
+
+    @cached_property
+    def _takes(self) -> frozenset[str]:
+        """The arguments of this architecture's forward pass."""
+        return frozenset(inspect.signature(self.model.forward).parameters)
+
+    def logits(self, ids: Tensor, mask: Tensor, *, cache: Cache | None = None, keep: int = 1) -> Tensor:
+        """One forward pass: float32 logits `[rows, keep, vocab]` of the last `keep` positions.
+
+        ids `[rows, new]` are read after what the cache holds; mask `[rows, cached + new]` is 0 on left padding.
+        """
+        positions = (mask.cumsum(1) - 1).clamp(min=0)[:, -ids.shape[1] :]
+        options: dict[str, Any] = {"position_ids": positions, "logits_to_keep": keep}
+        output = self.model(
+            input_ids=ids,
+            attention_mask=mask,
+            past_key_values=cache,
+            use_cache=cache is not None,
+            **{name: value for name, value in options.items() if name in self._takes},
+        )
+        logits: Tensor = output.logits[:, -keep:]
+        return logits.float()
 
     @cached_property
     def eos_ids(self) -> frozenset[int]:

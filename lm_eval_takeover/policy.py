@@ -85,6 +85,12 @@ class Policy:
         """The models that this policy asks."""
         return tuple(role for role in (self.host, self.donor) if role is not None)
 
+    def writes(self, taken_over: bool) -> str:
+        """The role that writes a token, given whether it is a takeover."""
+        role = (self.donor or self.host) if taken_over else (self.host or self.donor)
+        assert role is not None
+        return role
+
     def scores(self, host_logits: Tensor | None, donor_logits: Tensor | None) -> Tensor:
         """`s_t` for logits `[..., vocab]`: `[...]` in nats, NaN where this policy asks for no score."""
         logits = host_logits if host_logits is not None else donor_logits

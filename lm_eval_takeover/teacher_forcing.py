@@ -1,16 +1,19 @@
-"""Teacher forcing: the scores, the gate and the log-probs along a given text, two forward passes and no loop."""
+"""Teacher forcing: the scores, the gate and the log-probs along given texts, one forward pass per model and no decoding."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from transformers import DynamicCache
 
 from lm_eval_takeover.errors import ModelOutputError
 from lm_eval_takeover.pair import Member, Pair
 from lm_eval_takeover.policy import Policy
 from lm_eval_takeover.sampling import request_digest, uniforms
 from lm_eval_takeover.scores import log_probs
+
+BLOCK = 2**26  # logits at a time and model: long texts over large vocabularies come in blocks of columns
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,23 +29,40 @@ class Forced:
     greedy: Tensor
 
 
-@torch.inference_mode()
-def continuation_logits(
-    member: Member, vocab: int, prompts: Sequence[Sequence[int]], continuations: Sequence[Sequence[int]]
-) -> list[Tensor]:
-    """One forward pass over all rows: for each, the logits `[len(continuation), vocab]` that predict its tokens."""
+def logit_blocks(
+    member: Member,
+    vocab: int,
+    prompts: Sequence[Sequence[int]],
+    continuations: Sequence[Sequence[int]],
+    labels: Sequence[str],
+) -> Iterator[Tensor]:
+    """The logits that predict the continuations, as consecutive blocks `[rows, columns, vocab]`.
+
+    Rows are aligned at their ends, so the last `len(continuation)` columns of all blocks together belong to a row. Raises
+    ModelOutputError with the row's label where its logits are no distribution.
+    """
     rows = [[*prompt, *continuation][:-1] for prompt, continuation in zip(prompts, continuations, strict=True)]
     longest, kept = max(map(len, rows)), max(map(len, continuations))
     ids = torch.tensor([[0] * (longest - len(row)) + row for row in rows], device=member.device)
     mask = torch.tensor([[0] * (longest - len(row)) + [1] * len(row) for row in rows], device=member.device)
-    positions = (mask.cumsum(1) - 1).clamp(min=0)
-    output = member.model(
-        input_ids=ids, attention_mask=mask, position_ids=positions, use_cache=False, logits_to_keep=kept
-    )
-    logits = output.logits[..., :vocab].float()
-    return [row[logits.shape[1] - len(continuation) :] for row, continuation in zip(logits, continuations, strict=True)]
+    columns = max(1, BLOCK // (len(rows) * vocab))
+    cache = DynamicCache(config=member.model.config) if columns < kept else None
+    read = 0
+    for start in range(longest - kept, longest, columns):
+        end = min(start + columns, longest)
+        logits = member.logits(ids[:, read:end], mask[:, :end], cache=cache, keep=end - start)[..., :vocab]
+        read = end
+        real = mask[:, start:end].bool()
+        broken = (~logits.amax(-1).isfinite() & real).any(-1)
+        if broken.any():
+            raise ModelOutputError(
+                f"{member.role} '{member.id.id}' returned logits that are no distribution (NaN or infinite) for "
+                f"{labels[int(broken.nonzero()[0])]}; try {'guide_' if member.role == 'guide' else ''}dtype=float32"
+            )
+        yield logits
 
 
+@torch.inference_mode()
 def force(
     pair: Pair,
     policy: Policy,
@@ -50,37 +70,40 @@ def force(
     continuations: Sequence[Sequence[int]],
     *,
     seed: int = 0,
-    labels: Sequence[str] = (),
+    labels: Sequence[str] | None = None,
 ) -> list[Forced]:
     """Each continuation under the policy: at every position the gate sees the scores of the positions before it.
 
     `random` draws as sample 0 of the prompt does; `early` with a rate takes the continuation's length for the donor's.
     """
+    labels = labels or [f"row {i}" for i in range(len(prompts))]
     vocab = pair.vocab_size(policy.roles)
-    read = {role: continuation_logits(pair.member(role), vocab, prompts, continuations) for role in policy.roles}
+    kept = max(map(len, continuations))
+    tokens = torch.tensor([[0] * (kept - len(c)) + list(c) for c in continuations])
+    read = {role: logit_blocks(pair.member(role), vocab, prompts, continuations, labels) for role in policy.roles}
+    scores: list[Tensor] = []
+    chosen: dict[str, list[Tensor]] = {role: [] for role in policy.roles}
+    greedy: dict[str, list[Tensor]] = {role: [] for role in policy.roles}
+    column = 0
+    for blocks in zip(*read.values(), strict=True):
+        logits = {role: block.to(blocks[0].device) for role, block in zip(read, blocks, strict=True)}
+        scores.append(policy.scores(logits.get(policy.host or ""), logits.get(policy.donor or "")).cpu())
+        here = tokens[:, column : column + blocks[0].shape[1]]
+        column += blocks[0].shape[1]
+        for role, block in logits.items():
+            chosen[role].append(log_probs(block).gather(-1, here.to(block.device)[..., None])[..., 0].cpu())
+            greedy[role].append(block.argmax(-1).cpu() == here)
+    whole = {role: (torch.cat(chosen[role], 1), torch.cat(greedy[role], 1)) for role in policy.roles}
+    all_scores = torch.cat(scores, 1)
     results = []
     for i, (prompt, continuation) in enumerate(zip(prompts, continuations, strict=True)):
-        for role in policy.roles:
-            if not read[role][i].amax(-1).isfinite().all():
-                raise ModelOutputError(
-                    f"{role} '{pair.member(role).id.id}' returned logits that are no distribution (NaN or infinite) "
-                    f"for {labels[i] if labels else 'a request'}; try dtype=float32"
-                )
-        host = read[policy.host][i] if policy.host else None
-        donor = read[policy.donor][i] if policy.donor else None
-        if host is not None and donor is not None:
-            donor = donor.to(host.device)
-        scores = policy.scores(host, donor)
-        chances = torch.from_numpy(uniforms(seed, request_digest(prompt), 0, len(continuation), stream="takeover")).to(
-            scores.device
+        row = all_scores[i, -len(continuation) :]
+        chances = torch.from_numpy(uniforms(seed, request_digest(prompt), 0, len(row), stream="takeover"))
+        early = policy.early_tokens if policy.early_tokens is not None else round((policy.rate or 0) * len(row))
+        taken = policy.takes_over_along(row, chances, early)
+        donor, host = (whole[policy.writes(taken_over)] for taken_over in (True, False))
+        log_p, is_greedy = (
+            torch.where(taken, d[i, -len(row) :], h[i, -len(row) :]) for d, h in zip(donor, host, strict=True)
         )
-        early = (
-            policy.early_tokens if policy.early_tokens is not None else round((policy.rate or 0) * len(continuation))
-        )
-        taken = policy.takes_over_along(scores, chances, early)
-        logits = donor if host is None else host if donor is None else torch.where(taken[:, None], donor, host)
-        assert logits is not None
-        tokens = torch.tensor(continuation, device=logits.device)
-        chosen = log_probs(logits).gather(-1, tokens[:, None])[:, 0]
-        results.append(Forced(scores, taken, chosen, logits.argmax(-1) == tokens))
+        results.append(Forced(row, taken, log_p, is_greedy))
     return results

@@ -10,7 +10,7 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 import pytest
 import torch
-from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM, Qwen3Config, Qwen3ForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from lm_eval_takeover.demo import DEMO
 
@@ -27,7 +27,6 @@ def save_random_model(folder, *, vocab_size, seed, hidden_size=32, layers=2, kin
     """A checkpoint with random weights, wide enough apart that its distributions are neither flat nor certain."""
     tokenizer = tokenizer or AutoTokenizer.from_pretrained(DEMO["base"])
     ends = tokenizer.convert_tokens_to_ids(["<|im_end|>", "<|endoftext|>"])
-    config_type, model_type = {"qwen3": (Qwen3Config, Qwen3ForCausalLM), "llama": (LlamaConfig, LlamaForCausalLM)}[kind]
     torch.manual_seed(seed)
     settings = {
         "vocab_size": vocab_size,
@@ -44,7 +43,7 @@ def save_random_model(folder, *, vocab_size, seed, hidden_size=32, layers=2, kin
         "eos_token_id": ends,
         "pad_token_id": ends[1],
     }
-    model = model_type(config_type(**(settings | options)))
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, **(settings | options)), dtype=torch.float32)
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder

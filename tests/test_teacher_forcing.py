@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from lm_eval_takeover import teacher_forcing
 from lm_eval_takeover.demo import CALIBRATION_PROMPTS, DEMO
 from lm_eval_takeover.gate import Gate
 from lm_eval_takeover.generation import Request
@@ -58,6 +59,19 @@ def test_greedy_texts_are_greedy_and_others_are_not(pair, requests):
     assert all(f.greedy.all() for f in force(pair, policy, prompts, [g.tokens for g in made]))
     wrong = [[t + 1 for t in g.tokens] for g in made]
     assert not any(f.greedy.all() for f in force(pair, policy, prompts, wrong))
+
+
+def test_blocks_of_columns_change_nothing(pair, requests, monkeypatch):
+    """Long texts over large vocabularies are read a few columns at a time."""
+    policy = Policy("disagreement", gate=GATES["ce"])
+    made = [g for _, g in sorted(generate(pair, policy, requests[:4], batch_size=4))]
+    texts = [r.prompt for r in requests[:4]], [g.tokens for g in made]
+    whole = force(pair, policy, *texts)
+    monkeypatch.setattr(teacher_forcing, "BLOCK", 4 * 512 * 7)
+    for one, other in zip(whole, force(pair, policy, *texts), strict=True):
+        torch.testing.assert_close(one.scores, other.scores, rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(one.log_probs, other.log_probs, rtol=1e-4, atol=1e-4)
+        assert one.taken_over.tolist() == other.taken_over.tolist()
 
 
 def test_rows_do_not_depend_on_their_batch(pair, requests):
