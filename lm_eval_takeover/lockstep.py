@@ -3,7 +3,6 @@
 This engine is the reference that every faster one is compared with, so it is kept short and plain.
 """
 
-import copy
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
@@ -15,6 +14,7 @@ from transformers import DynamicCache
 from lm_eval_takeover.errors import ModelOutputError
 from lm_eval_takeover.gate import Gate, push
 from lm_eval_takeover.generation import Generation, Request, StopStrings
+from lm_eval_takeover.kv_cache import empty_cache, select
 from lm_eval_takeover.pair import Member, Pair
 from lm_eval_takeover.policy import Policy
 from lm_eval_takeover.sampling import draw, request_digest, uniforms
@@ -38,7 +38,7 @@ class Sequences:
         longest = max(map(len, prompts))
         ids = torch.tensor([[0] * (longest - len(p)) + list(p) for p in prompts], device=member.device)
         mask = torch.tensor([[0] * (longest - len(p)) + [1] * len(p) for p in prompts], device=member.device)
-        sequences = cls(member, vocab, DynamicCache(config=member.model.config), mask[:, :0], torch.empty(0))
+        sequences = cls(member, vocab, empty_cache(member.model.config), mask[:, :0], torch.empty(0))
         sequences._read(ids, mask)
         return sequences
 
@@ -54,10 +54,7 @@ class Sequences:
     def select(self, rows: Sequence[int]) -> "Sequences":
         """These rows, in this order; a row may be taken more than once. The original stays as it is."""
         index = torch.tensor(rows, device=self.member.device)
-        cache = copy.copy(self.cache)
-        cache.layers = [copy.copy(layer) for layer in self.cache.layers]
-        cache.batch_select_indices(index)  # makes new tensors
-        return replace(self, cache=cache, mask=self.mask[index], logits=self.logits[index])
+        return replace(self, cache=select(self.cache, index), mask=self.mask[index], logits=self.logits[index])
 
 
 @dataclass(slots=True)

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from transformers import DynamicCache
 
 from lm_eval_takeover.errors import ModelOutputError
+from lm_eval_takeover.kv_cache import empty_cache
 from lm_eval_takeover.pair import Member, Pair
 from lm_eval_takeover.policy import Policy
 from lm_eval_takeover.sampling import request_digest, uniforms
@@ -46,7 +46,7 @@ def logit_blocks(
     ids = torch.tensor([[0] * (longest - len(row)) + row for row in rows], device=member.device)
     mask = torch.tensor([[0] * (longest - len(row)) + [1] * len(row) for row in rows], device=member.device)
     columns = max(1, BLOCK // (len(rows) * vocab))
-    cache = DynamicCache(config=member.model.config) if columns < kept else None
+    cache = empty_cache(member.model.config) if columns < kept else None
     read = 0
     for start in range(longest - kept, longest, columns):
         end = min(start + columns, longest)

@@ -1,0 +1,64 @@
+"""A KV cache whose step costs one column: transformers' own copies all of it to append one token."""
+
+import copy
+from typing import Any
+
+from torch import Tensor
+from transformers import DynamicCache
+from transformers.cache_utils import DynamicLayer
+
+SPARE = 64  # columns allocated ahead, at least
+
+
+class GrowingLayer(DynamicLayer):  # type: ignore[misc]
+    """A layer of full attention in buffers that are longer than what they hold; `keys` and `values` are views of them."""
+
+    keys: Tensor
+    values: Tensor
+    _buffers: tuple[Tensor, Tensor] | None = None
+
+    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+        """Append keys and values `[rows, heads, new, head_dim]`; return all of them."""
+        if not self.is_initialized:
+            self.lazy_initialization(key_states, value_states)
+        held = self.get_seq_length()
+        length = held + key_states.shape[-2]
+        if self._buffers is None or self._buffers[0].shape[-2] < length:
+            self._buffers = (
+                self._longer(key_states, self.keys, held, length),
+                self._longer(value_states, self.values, held, length),
+            )
+        for buffer, new in zip(self._buffers, (key_states, value_states), strict=True):
+            buffer[..., held:length, :] = new
+        self.keys, self.values = (buffer[..., :length, :] for buffer in self._buffers)
+        return self.keys, self.values
+
+    @staticmethod
+    def _longer(new: Tensor, old: Tensor, held: int, length: int) -> Tensor:
+        rows, heads, _, head_dim = new.shape
+        buffer = new.new_empty(rows, heads, length + max(SPARE, length // 2), head_dim)
+        if held:
+            buffer[..., :held, :] = old
+        return buffer
+
+    def batch_select_indices(self, indices: Tensor) -> None:
+        """Keep these rows, in new buffers of the same length."""
+        if self._buffers is not None:
+            held = self.get_seq_length()
+            self._buffers = (self._buffers[0][indices], self._buffers[1][indices])
+            self.keys, self.values = (buffer[..., :held, :] for buffer in self._buffers)
+
+
+def empty_cache(config: Any) -> DynamicCache:
+    """A cache for this model; layers other than full attention stay transformers' own."""
+    cache = DynamicCache(config=config)
+    cache.layers = [GrowingLayer() if type(layer) is DynamicLayer else layer for layer in cache.layers]
+    return cache
+
+
+def select(cache: DynamicCache, rows: Tensor) -> DynamicCache:
+    """A new cache with these rows, in this order; a row may be taken more than once. The original stays as it is."""
+    selected = copy.copy(cache)
+    selected.layers = [copy.copy(layer) for layer in cache.layers]
+    selected.batch_select_indices(rows)  # gives every layer new tensors
+    return selected
