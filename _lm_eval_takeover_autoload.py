@@ -12,24 +12,37 @@ model type by themselves; then it is left as it is.
 import os
 import sys
 
+TYPE_CHECKING = False  # typing itself would cost more than all of this
+if TYPE_CHECKING:
+    from importlib.machinery import ModuleSpec
+    from types import ModuleType
+    from typing import Any
+
 MODEL = "guided-takeover"
 TARGET = "lm_eval_takeover.model:GuidedTakeover"
 
 
-def _register_model(module):
+def _register_model(module: "ModuleType") -> None:
     from lm_eval.api.registry import model_registry
 
     if MODEL not in model_registry:
         model_registry.register(MODEL, target=TARGET)
 
 
-def _add_task_folder(module):
+def _add_task_folder(module: "ModuleType") -> None:
     from functools import wraps
 
     plain = module.TaskManager.__init__
 
     @wraps(plain)
-    def init(self, verbosity=None, include_path=None, include_defaults=True, *args, **kwargs):
+    def init(
+        self: "Any",
+        verbosity: "Any" = None,
+        include_path: "Any" = None,
+        include_defaults: bool = True,
+        *args: "Any",
+        **kwargs: "Any",
+    ) -> None:
         paths = include_path
         if include_defaults:
             from lm_eval_takeover.resources import data_folder
@@ -50,7 +63,7 @@ class _Finder:
     """Finds the two modules as usual and lets `AFTER` run behind their own code."""
 
     @staticmethod
-    def find_spec(name, path=None, target=None):
+    def find_spec(name: str, path: "Any" = None, target: "Any" = None) -> "ModuleSpec | None":
         if name not in AFTER:
             return None
         from importlib.machinery import PathFinder
@@ -60,15 +73,15 @@ class _Finder:
             return None
         execute = spec.loader.exec_module
 
-        def exec_module(module):
+        def exec_module(module: "ModuleType") -> None:
             execute(module)
             AFTER[name](module)
 
-        spec.loader.exec_module = exec_module
+        spec.loader.exec_module = exec_module  # type: ignore[method-assign]
         return spec
 
 
-def install():
+def install() -> None:
     """Put the finder in place, once per process."""
     if os.environ.get("LM_EVAL_TAKEOVER_AUTOLOAD") != "0" and _Finder not in sys.meta_path:
         sys.meta_path.insert(0, _Finder)
