@@ -21,8 +21,8 @@ install: .venv/installed
 	touch $@
 
 demo: install
-	rm -rf $(RESULTS)
-	$(BIN)/lm_eval --model guided-takeover --tasks takeover_demo --batch_size 128 --output_path $(RESULTS) --log_samples
+	$(BIN)/lm_eval --model guided-takeover --model_args spike_ratio=0.045 --tasks takeover_demo \
+		--batch_size 400 --output_path $(RESULTS) --log_samples
 	$(BIN)/python -m lm_eval_takeover.demo.compare $(RESULTS)
 
 check: install

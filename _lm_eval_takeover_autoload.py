@@ -75,7 +75,13 @@ class _Finder:
 
         def exec_module(module: "ModuleType") -> None:
             execute(module)
-            AFTER[name](module)
+            try:
+                AFTER[name](module)
+            except Exception as error:  # lm-eval itself must go on working, whatever its next release renames
+                print(
+                    f"lm-eval-takeover does not fit this lm-eval: {error!r}; LM_EVAL_TAKEOVER_AUTOLOAD=0 silences this",
+                    file=sys.stderr,
+                )
 
         spec.loader.exec_module = exec_module  # type: ignore[method-assign]
         return spec

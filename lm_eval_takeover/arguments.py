@@ -64,8 +64,17 @@ class ModelArguments:
             if isinstance(self.block_size, str) or self.block_size < 1:
                 reason = "a block has at least 1 token"
             raise ArgumentError(f"block_size={self.block_size}: {reason}; expected 'auto' or 1")
-        if isinstance(self.batch_size, int) and self.batch_size < 1:
-            raise ArgumentError(f"batch_size={self.batch_size} is not at least 1, nor 'auto'")
+        if self.batch_size != "auto" and (isinstance(self.batch_size, str) or self.batch_size < 1):
+            raise ArgumentError(f"batch_size={self.batch_size} is neither 'auto' nor a whole number of at least 1")
+        if self.window < 1:
+            raise ArgumentError(f"window={self.window} is not at least 1 token; kappa=0 turns the window test off")
+        if self.spike_ratio is not None and not 0 < self.spike_ratio < 1:
+            raise ArgumentError(
+                f"spike_ratio={self.spike_ratio} is outside 0..1, the share of calibration tokens that spike"
+            )
+        for name in ("base", "guide"):
+            if getattr(self, name) == "":
+                raise ArgumentError(f"{name}= is empty; expected a hub id or a local folder")
         for name in ("max_length", "max_gen_toks", "max_batch_size"):
             value = getattr(self, name)
             if value is not None and value < 1:
@@ -113,11 +122,9 @@ def _typed(name: str, value: Any, hint: Any) -> Any:
                     return number
             except (TypeError, ValueError, OverflowError):
                 pass
-    if str in kinds:
-        if isinstance(value, (str, Path, int, float)):
-            return str(value)
-        if isinstance(value, kinds):
-            return value
+    texts = isinstance(value, (str, Path, int, float)) or type(value).__name__ in ("dtype", "device")  # torch's
+    if str in kinds and texts:
+        return str(value)
     raise ArgumentError(f"{name}={value!r} is not {_named(kinds)}")
 
 

@@ -3,6 +3,7 @@
 import hashlib
 import importlib.metadata
 import json
+import logging
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,6 +22,8 @@ from lm_eval_takeover.policy import Policy
 from lm_eval_takeover.sampling import Sampling
 from lm_eval_takeover.scores import SCORES, disagreement
 from lm_eval_takeover.teacher_forcing import logit_blocks
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +108,7 @@ def calibrate(
     requests = _requests(pair, prompts, sampling, max_gen_toks)
     bar = tqdm(total=2 * len(requests), desc="Calibrating", unit="rollout", disable=not progress)
     rollouts: dict[int, tuple[int, ...]] = {}
-    for i, generation in generate(pair, Policy(host), requests, seed=seed, batch_size=batch_size):
+    for i, generation in generate(pair, Policy(host), requests, seed=seed, batch_size=batch_size, as_pair=True):
         rollouts[i] = tuple(generation.tokens)
         bar.update()
     collected: dict[str, list[torch.Tensor]] = {score: [] for score in SCORES}
@@ -150,7 +153,7 @@ def _requests(pair: Pair, prompts: Prompts, sampling: Sampling, max_gen_toks: in
     limit = pair.max_length or 2**31
     requests = []
     for number, text in enumerate(prompts.texts):
-        ids = tuple(pair.tokenizer(text).input_ids)
+        ids = tuple(pair.encode(text))
         room = limit - len(ids)
         if ids and room >= 1:
             label = f"calibration prompt {prompts.source['indices'][number] + 1}"
@@ -159,6 +162,9 @@ def _requests(pair: Pair, prompts: Prompts, sampling: Sampling, max_gen_toks: in
         raise ArgumentError(
             f"--prompts: all {len(prompts.texts)} prompts are empty or longer than the context of {limit} tokens"
         )
+    left_out = len(prompts.texts) - len(requests)
+    if left_out:
+        logger.warning("%d prompts are empty or longer than the context of %d tokens; left out", left_out, limit)
     return requests
 
 

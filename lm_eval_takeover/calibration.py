@@ -26,7 +26,6 @@ from lm_eval_takeover.resources import data_folder
 
 SCHEMA = 1
 KAPPA_RULES = ("threshold_to_mean", "tail_to_mean")
-RHO_MIN, RHO_MAX = 0.001, 0.5
 DEFAULT_RHO = 0.03
 TABLE = (0.005, 0.01, 0.02, 0.03, 0.05, 0.08, 0.1, 0.2)
 # Fine where spikes are: steps of 0.0001 up to 0.01 and of 0.0005 above. Any rho between two of them is interpolated.
@@ -37,7 +36,7 @@ GRID = tuple(
 
 @dataclass(frozen=True, slots=True)
 class Threshold:
-    """`tau` in nats and one `kappa` per rule; a published pair fills only the rule that it was made with."""
+    """`tau` in nats and one `kappa` per rule. What is published was made with threshold_to_mean, and stands for both."""
 
     tau: float
     kappa_threshold_to_mean: float
@@ -74,13 +73,14 @@ class ScoreCalibration:
 
     def threshold(self, rho: float) -> Threshold:
         """tau and both kappas at this rho, in [0.001, 0.5]."""
-        if not RHO_MIN <= rho <= RHO_MAX:
-            raise CalibrationError(f"spike_ratio={rho} is outside {RHO_MIN}..{RHO_MAX}, which the calibration holds")
+        lowest, highest = self.sketch["rho"][0], self.sketch["rho"][-1]
+        if not lowest <= rho <= highest:
+            raise CalibrationError(f"spike_ratio={rho} is outside {lowest}..{highest}, which the calibration holds")
         tau = float(np.interp(rho, self.sketch["rho"], self.sketch["tau"]))
         tail = float(np.interp(rho, self.sketch["rho"], self.sketch["tail_mean"]))
-        # All scores zero: nothing is a spike whatever the factor.
-        mean = self.mean or float("inf")
-        return Threshold(tau, tau / mean, tail / mean)
+        if self.mean == 0:
+            return Threshold(tau, 0.0, 0.0)  # all scores zero: no window test, and whatever is not zero is a spike
+        return Threshold(tau, tau / self.mean, tail / self.mean)
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,16 +159,41 @@ def read(path: Path) -> Calibration:
             for name, values in content.pop("scores", {}).items()
         }
         for name, held in scores.items():
-            grid = [len(held.sketch[column]) for column in ("rho", "tau", "tail_mean")]
-            if (
-                len(set(grid)) != 1
-                or not np.isfinite([held.mean, *held.sketch["tau"], *held.sketch["tail_mean"]]).all()
-            ):
-                raise ValueError(f"field 'scores.{name}.sketch' is damaged")
+            _check_score(name, held)
         base, guide = ModelId(**content.pop("base")), ModelId(**content.pop("guide"))
-        return Calibration(base, guide, **content, scores=scores, name=path.stem)
-    except (TypeError, KeyError, ValueError, AttributeError) as error:
+        made = Calibration(base, guide, **content, scores=scores, name=path.stem)
+        _check_pair(made)
+        return made
+    except (TypeError, KeyError, ValueError, AttributeError) as error:  # whatever a hand-edited file can hold
         raise CalibrationError(f"calibration file '{path}' is damaged: {error}; make it anew") from error
+
+
+def _check_score(name: str, held: ScoreCalibration) -> None:
+    columns = [np.asarray(held.sketch[column], dtype=np.float64) for column in ("rho", "tau", "tail_mean")]
+    rho, tau, tail = columns
+    sound = len(rho) == len(tau) == len(tail) > 0 and all(np.isfinite(column).all() for column in columns)
+    if not sound or (np.diff(rho) <= 0).any() or not 0 < rho[0] <= rho[-1] < 1 or min(tau.min(), tail.min()) < 0:
+        raise ValueError(f"field 'scores.{name}.sketch' is damaged")
+    if not np.isfinite(held.mean) or held.mean < 0 or (held.mean == 0 and tau.max() > 0):
+        raise ValueError(f"field 'scores.{name}.mean' is {held.mean}")
+
+
+def _check_pair(made: Calibration) -> None:
+    for role, model in (("base", made.base), ("guide", made.guide)):
+        if not isinstance(model.id, str) or not isinstance(model.revision, (str, type(None))):
+            raise ValueError(f"field '{role}' is damaged")
+    if made.vocabulary is not None and not isinstance(made.vocabulary.get("digest"), str):
+        raise ValueError("field 'vocabulary' is damaged")
+    if made.direction not in ("forward", "reverse") or made.source not in ("measured", "published"):
+        raise ValueError(f"field 'direction' or 'source' is not known: {made.direction}, {made.source}")
+    if made.source == "published" and not made.columns:
+        raise ValueError("field 'columns' is empty")
+    for score, rows in made.columns.items():
+        if (made.default_row or next(iter(rows), None)) not in rows:
+            raise ValueError(f"field 'columns.{score}' has no row '{made.default_row}'")
+        for row, cells in rows.items():
+            if not cells or not all(float(cell["tau"]) >= 0 and float(cell["kappa"]) >= 0 for cell in cells):
+                raise ValueError(f"field 'columns.{score}.{row}' is damaged")
 
 
 def packaged() -> dict[str, Path]:

@@ -47,7 +47,7 @@ def nearest(name: str, known: Iterable[str]) -> str:
 def _is_our_command() -> bool:
     main = sys.modules.get("__main__")
     spec = getattr(main, "__spec__", None)
-    if spec is not None and spec.name in ("lm_eval.__main__", "lm_eval_takeover.__main__", "lm_eval_takeover.cli"):
+    if spec is not None and spec.name in ("lm_eval.__main__", "lm_eval_takeover.cli"):
         return True
     return Path(sys.argv[0]).stem in ("lm_eval", "lm-eval", "lm-eval-takeover")
 

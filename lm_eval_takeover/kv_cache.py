@@ -3,6 +3,7 @@
 import copy
 from typing import Any
 
+import torch
 from torch import Tensor
 from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer
@@ -47,6 +48,12 @@ class GrowingLayer(DynamicLayer):  # type: ignore[misc]
             held = self.get_seq_length()
             self._buffers = (self._buffers[0][indices], self._buffers[1][indices])
             self.keys, self.values = (buffer[..., :held, :] for buffer in self._buffers)
+
+    def reorder_cache(self, beam_idx: Tensor) -> None:
+        self.batch_select_indices(beam_idx)
+
+    def batch_repeat_interleave(self, repeats: int) -> None:
+        self.batch_select_indices(torch.arange(self.keys.shape[0], device=self.keys.device).repeat_interleave(repeats))
 
 
 def empty_cache(config: Any) -> DynamicCache:

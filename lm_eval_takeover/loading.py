@@ -106,8 +106,13 @@ def _calibrated_gate(arguments: ModelArguments, pair: Pair, policy: Policy) -> t
                 f"spike_ratio={arguments.spike_ratio}: the rho behind the published calibration '{calibration.name}' is "
                 f"not known; choose a column instead, calibration={calibration.name}:1 is the strictest"
             )
-        threshold = calibration.published(policy.score, column or 1)
-        name = f"{calibration.name}:{column or 1}"
+        if arguments.kappa_rule == "tail_to_mean":
+            raise ArgumentError(
+                f"kappa_rule=tail_to_mean: the published calibration '{calibration.name}' holds kappa by threshold_to_mean only"
+            )
+        number = 1 if column is None else column
+        threshold = calibration.published(policy.score, number)
+        name = f"{calibration.name}:{number}"
         if column is None:
             logger.warning("calibration '%s' is read off a published table; its column 1, the strictest, is used", name)
         origin = GateOrigin(name)
@@ -164,9 +169,7 @@ def _device(argument: str, device: str | None) -> str:
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:
         reason = str(error).strip().splitlines()[0]
-        raise ArgumentError(
-            f"{argument}='{device}' cannot be used: {reason}; expected cpu, cuda, cuda:0, mps"
-        ) from error
+        raise ArgumentError(f"{argument}='{device}' cannot be used: {reason}; expected cpu, cuda or cuda:0") from error
     return str(device)
 
 

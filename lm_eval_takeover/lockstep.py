@@ -11,11 +11,10 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache
 
-from lm_eval_takeover.errors import ModelOutputError
 from lm_eval_takeover.gate import Gate, push
 from lm_eval_takeover.generation import Generation, Request, StopStrings
 from lm_eval_takeover.kv_cache import empty_cache, select
-from lm_eval_takeover.pair import Member, Pair
+from lm_eval_takeover.pair import Member, Pair, left_padded
 from lm_eval_takeover.policy import Policy
 from lm_eval_takeover.sampling import draw, request_digest, uniforms
 
@@ -35,9 +34,7 @@ class Sequences:
 
     @classmethod
     def prefill(cls, member: Member, vocab: int, prompts: Sequence[Sequence[int]]) -> "Sequences":
-        longest = max(map(len, prompts))
-        ids = torch.tensor([[0] * (longest - len(p)) + list(p) for p in prompts], device=member.device)
-        mask = torch.tensor([[0] * (longest - len(p)) + [1] * len(p) for p in prompts], device=member.device)
+        ids, mask = left_padded(prompts, member.device)
         sequences = cls(member, vocab, empty_cache(member.model.config), mask[:, :0], torch.empty(0))
         sequences._read(ids, mask)
         return sequences
@@ -68,40 +65,48 @@ class Row:
 
 @torch.inference_mode()
 def generate(
-    pair: Pair, policy: Policy, requests: Sequence[Request], *, seed: int = 0, batch_size: int = 1
+    pair: Pair,
+    policy: Policy,
+    requests: Sequence[Request],
+    *,
+    seed: int = 0,
+    batch_size: int = 1,
+    as_pair: bool = False,
 ) -> Iterator[tuple[int, Generation]]:
     """Yield `(index into requests, generation)` as samples finish. The order of work never changes a text.
 
-    A prompt is prefilled once per model for all its samples. `batch_size` counts samples.
+    A prompt is prefilled once per model for all its samples. `batch_size` counts samples. `as_pair` lets one model that
+    writes alone keep to what the pair shares, its vocabulary and both sets of end tokens, as rollouts for calibration do.
     """
     if policy.name == "early" and policy.early_tokens is None:
         yield from _early(pair, policy, requests, seed=seed, batch_size=batch_size)
         return
-    vocab = pair.vocab_size(policy.roles)
+    roles = tuple(member.role for member in pair.members) if as_pair else policy.roles
+    vocab = pair.vocab_size(roles)
+    eos = frozenset().union(*(pair.member(role).eos_ids for role in roles))
     for group in _whole_prompts(requests, batch_size):
         prompts = list(dict.fromkeys(requests[i].prompt for i in group))
         read = {role: Sequences.prefill(pair.member(role), vocab, prompts) for role in policy.roles}
         for start in range(0, len(group), batch_size):
             rows = [Row(i, requests[i], Generation()) for i in group[start : start + batch_size]]
             places = [prompts.index(row.request.prompt) for row in rows]
-            yield from _decode(pair, policy, rows, {r: s.select(places) for r, s in read.items()}, seed)
+            yield from _decode(pair, policy, rows, {r: s.select(places) for r, s in read.items()}, eos, seed)
 
 
 def _decode(
-    pair: Pair, policy: Policy, rows: list[Row], read: dict[str, Sequences], seed: int
+    pair: Pair, policy: Policy, rows: list[Row], read: dict[str, Sequences], eos: frozenset[int], seed: int
 ) -> Iterator[tuple[int, Generation]]:
     """Algorithm 1, lines 5-14, on rows that share their sampling and `until`."""
     sampling = rows[0].request.sampling
     stop = StopStrings(pair.tokenizer, rows[0].request.until)
-    eos = frozenset().union(*(pair.member(role).eos_ids for role in policy.roles))
     device = next(iter(read.values())).logits.device
     token_uniforms, chances = _uniforms(rows, seed, "token", device), _uniforms(rows, seed, "takeover", device)
     early = torch.tensor([row.request.early_tokens or policy.early_tokens or 0 for row in rows], device=device)
     recent = (policy.gate or Gate(0.0)).empty(len(rows), device)
     position = 0
     while True:
-        for sequences in read.values():
-            _check(sequences, rows)
+        for sequences in read.values():  # no token is ever drawn from what is no distribution
+            sequences.member.check(sequences.logits, [f"token {position} of {row.request.label}" for row in rows])
         host = read[policy.host].logits.to(device) if policy.host else None
         donor = read[policy.donor].logits.to(device) if policy.donor else None
         score = policy.scores(host, donor)
@@ -138,18 +143,6 @@ def _decode(
             token_uniforms, chances = token_uniforms[keep], chances[keep]
         for sequences in read.values():
             sequences.append(tokens)
-
-
-def _check(sequences: Sequences, rows: list[Row]) -> None:
-    """Never emit a token from logits that are no distribution: NaN, +inf, or -inf everywhere."""
-    broken = ~sequences.logits.amax(-1).isfinite()
-    if broken.any():
-        row = rows[int(broken.nonzero()[0])]
-        raise ModelOutputError(
-            f"{sequences.member.role} '{sequences.member.id.id}' returned logits that are no distribution (NaN or "
-            f"infinite) at token {len(row.generation.tokens)} of {row.request.label or 'a request'}; no token was "
-            f"emitted there; try {'guide_' if sequences.member.role == 'guide' else ''}dtype=float32"
-        )
 
 
 def _uniforms(rows: list[Row], seed: int, stream: str, device: torch.device) -> Tensor:

@@ -11,7 +11,7 @@ import jinja2
 from lm_eval import utils
 from lm_eval.api.instance import Instance
 from lm_eval.api.model import TemplateLM
-from lm_eval.models.utils import has_bos_prefix, normalize_gen_kwargs
+from lm_eval.models.utils import normalize_gen_kwargs
 from tqdm import tqdm
 
 from lm_eval_takeover.arguments import ModelArguments
@@ -47,9 +47,6 @@ class Tally:
     def realized_rate(self) -> float:
         """`gamma`: the share of emitted tokens that the donor wrote."""
         return self.takeovers / self.tokens if self.tokens else 0.0
-
-    def report(self) -> dict[str, float]:
-        return {**asdict(self), "realized_rate": self.realized_rate}
 
 
 class GuidedTakeover(TemplateLM):  # type: ignore[misc]
@@ -99,15 +96,14 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
         return str(self.tokenizer.name_or_path).replace("/", "__")
 
     def tok_encode(self, string: str, add_special_tokens: bool | None = None, **_: Any) -> list[int]:
-        if add_special_tokens is None:
-            has_bos = has_bos_prefix(string, getattr(self.tokenizer, "bos_token", None))
-            options = {"add_special_tokens": False} if has_bos else {}
-        else:
-            options = {"add_special_tokens": add_special_tokens}
-        return list(self.tokenizer.encode(string, **options))
+        return self.pair.encode(string, add_special_tokens)
 
     def apply_chat_template(self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
         """The prompt in the guide's chat template; without the system message where the template refuses one."""
+        if not self.tokenizer.chat_template:
+            raise ArgumentError(
+                f"--apply_chat_template: the tokenizer of '{self.tokenizer.name_or_path}' has no chat template; run without it"
+            )
         thinking = self.arguments.enable_thinking
         options: dict[str, Any] = {
             "tokenize": False,
@@ -145,10 +141,29 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
                 "early_tokens": self.policy.early_tokens,
                 "seed": self.arguments.seed,
                 "block_size": self.arguments.block_size,
-                **total.report(),
-                "per_task": {task: tally.report() for task, tally in self.tally.items()},
+                **self._report(total),
+                "per_task": {task: self._report(tally) for task, tally in self.tally.items()},
             }
         }
+
+    def _report(self, tally: Tally) -> dict[str, float]:
+        nothing_emitted = float(self.policy.host is None)  # the guide alone has a rate of 1 whatever it did
+        return {**asdict(tally), "realized_rate": tally.realized_rate if tally.tokens else nothing_emitted}
+
+    # lm-eval passes its own batch_size and device beside the model arguments; what the user put there wins.
+
+    @classmethod
+    def create_from_arg_obj(
+        cls, arg_dict: dict[str, Any], additional_config: dict[str, Any] | None = None
+    ) -> "GuidedTakeover":
+        own = {name: value for name, value in (additional_config or {}).items() if value is not None}
+        return cls(**(own | arg_dict))
+
+    @classmethod
+    def create_from_arg_string(
+        cls, arg_string: str, additional_config: dict[str, Any] | None = None
+    ) -> "GuidedTakeover":
+        return cls.create_from_arg_obj(utils.simple_parse_args_string(arg_string), additional_config)
 
     # Generation
 
@@ -174,48 +189,48 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
         """Tokenized requests, their repeats numbered from 0, cut to the context."""
         repeats: Counter[tuple[Any, ...]] = Counter()
         encoded: dict[str, list[int]] = {}
-        cut = Counter[str]()
+        truncated, shortened = set[str](), set[str]()
         requests = []
         for instance in instances:
             context, settings = instance.args
             sampling, until, max_gen_toks = generation_settings(settings, self.arguments.max_gen_toks)
             if context not in encoded:
-                encoded[context] = self._checked(self.tok_encode(context) or [self.prefix_token_id], instance)
+                encoded[context] = self._checked(self.tok_encode(context) or [self.prefix_token_id], _label(instance))
             ids = encoded[context]
             room = self.max_length - len(ids)
             if room < 1:
                 # No room at all: as hf, keep the end of the prompt and leave max_gen_toks free, or half the context.
                 keep = self.max_length - max_gen_toks if max_gen_toks < self.max_length else self.max_length // 2
                 ids, room = ids[-max(keep, 1) :], self.max_length - max(keep, 1)
-                cut["prompt"] += 1
+                truncated.add(context)
                 if room < 1:
                     raise ArgumentError(f"max_length={self.max_length} leaves no room for a prompt and one new token")
             elif room < max_gen_toks:
-                cut["answer"] += 1
+                shortened.add(context)
             key = (instance.task_name, instance.doc_id, instance.idx, context)
             sample = repeats[key]
             repeats[key] += 1
             label = f"{_label(instance)}, sample {sample}"
             requests.append(Request(tuple(ids), sample, min(max_gen_toks, room), sampling, until, label))
-        if cut["prompt"]:
+        if truncated:
             logger.warning(
                 "%d of %d prompts are longer than the context of %d tokens; truncated from the left",
-                cut["prompt"], len(instances), self.max_length,
+                len(truncated), len(encoded), self.max_length,
             )  # fmt: skip
-        if cut["answer"]:
+        if shortened:
             logger.warning(
-                "max_gen_toks is cut to the room that the context of %d tokens leaves for %d of %d requests",
-                self.max_length, cut["answer"], len(instances),
+                "max_gen_toks is cut to the room that the context of %d tokens leaves after %d of %d prompts",
+                self.max_length, len(shortened), len(encoded),
             )  # fmt: skip
         return requests
 
-    def _checked(self, ids: list[int], instance: Instance) -> list[int]:
-        if max(ids) >= self.pair.vocab_size(self.policy.roles):
+    def _checked(self, ids: list[int], label: str) -> list[int]:
+        size = self.pair.vocab_size(self.policy.roles)
+        if max(ids) >= size:
             token = self.tokenizer.convert_ids_to_tokens(max(ids))
             raise VocabularyError(
-                f"the prompt of task {instance.task_name}, doc {instance.doc_id} holds token {max(ids)} ({token!r}), "
-                f"which lies outside the {self.pair.vocabulary.size} tokens that base and guide share; "
-                f"run without --apply_chat_template or choose a base with this token"
+                f"{label} holds token {max(ids)} ({token!r}), which lies outside the {size} tokens that "
+                f"{' and '.join(self.policy.roles)} can read; run without --apply_chat_template or choose a base with it"
             )
         return ids
 
@@ -261,22 +276,31 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
 
         Teacher-forced: each token counts under the model that the policy lets write it.
         """
-        results: list[tuple[float, bool]] = [(0.0, True)] * len(requests)
-        order = sorted(range(len(requests)), key=lambda i: -len(requests[i][1]) - len(requests[i][2]))
-        bar = tqdm(total=len(requests), desc="Running loglikelihood requests", disable=disable_tqdm)
+        results: list[tuple[float, bool]] = [(0.0, True)] * len(requests)  # what adds no token has probability 1
+        prompts: dict[int, list[int]] = {}
+        continuations: dict[int, list[int]] = {}
+        cut = 0
+        for i, (_texts, context, continuation) in enumerate(requests):
+            if continuation:
+                self._checked([*context, *continuation], self._labels[i])
+                continuations[i] = continuation[-self.max_length :]
+                whole = [*(context or [self.prefix_token_id]), *continuations[i]][-(self.max_length + 1) :]
+                prompts[i] = whole[: len(whole) - len(continuations[i])]
+                cut += len(whole) < len(context) + len(continuation)
+        if cut:
+            logger.warning(
+                "%d of %d texts are longer than the context of %d tokens; truncated from the left",
+                cut, len(requests), self.max_length,
+            )  # fmt: skip
+        order = sorted(continuations, key=lambda i: -len(prompts[i]) - len(continuations[i]))
+        bar = tqdm(total=len(order), desc="Running loglikelihood requests", disable=disable_tqdm)
         for start in range(0, len(order), self.batch_size):
             chosen = order[start : start + self.batch_size]
-            prompts, continuations = [], []
-            for i in chosen:
-                context, continuation = requests[i][1:]
-                whole = [*context, *continuation][-(self.max_length + 1) :]
-                prompts.append(whole[: len(whole) - len(continuation)])
-                continuations.append(continuation[-self.max_length :])
             forced = force(
                 self.pair,
                 self.policy,
-                prompts,
-                continuations,
+                [prompts[i] for i in chosen],
+                [continuations[i] for i in chosen],
                 seed=self.arguments.seed,
                 labels=[self._labels[i] for i in chosen],
             )
@@ -301,7 +325,7 @@ def generation_settings(settings: dict[str, Any], default_max_gen_toks: int) -> 
         temperature = float(known.pop("temperature", 0.0))
         top_p = float(known.pop("top_p", 1.0))
         top_k = int(known.pop("top_k", 0) or 0)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise ArgumentError(f"generation settings {settings} cannot be read: {error}") from error
     if known.pop("do_sample") and temperature == 0:
         raise ArgumentError(

@@ -14,10 +14,9 @@ class ModelId:
 
     def same_model(self, other: "ModelId") -> bool:
         """One model, as far as names tell: the same files, or the same hub id (whatever its commit)."""
-        if self.revision is not None and self.revision == other.revision:
-            return True
-        local = any((m.revision or "").startswith("sha256:") for m in (self, other))
-        return not local and self.id == other.id
+        if any((model.revision or "").startswith("sha256:") for model in (self, other)):
+            return self.revision == other.revision
+        return self.id == other.id
 
     def __str__(self) -> str:
         return self.id if self.revision is None else f"{self.id}@{self.revision[:15]}"
@@ -32,13 +31,13 @@ def locate(name: str) -> tuple[str, str | None]:
 
 
 def folder_digest(folder: Path) -> str:
-    """`sha256:…` of a local checkpoint: its configuration, and of each weight file the size and the first and last MiB."""
-    digest, edge = hashlib.sha256(), 2**20
-    for file in sorted(folder.glob("config.json")) + sorted(folder.glob("*.safetensors")):
+    """`sha256:…` of a local checkpoint: its configuration, and of each weight file the size and 64 KiB of each 1/256."""
+    digest, chunk = hashlib.sha256(), 2**16
+    for file in sorted(path for kind in ("config.json", "*.safetensors", "*.bin") for path in folder.glob(kind)):
         size = file.stat().st_size
         digest.update(f"{file.name}\0{size}\0".encode())
         with file.open("rb") as stream:
-            digest.update(stream.read(edge))
-            stream.seek(max(edge, size - edge))
-            digest.update(stream.read(edge))
+            for start in range(0, size, max(chunk, size // 256)):
+                stream.seek(start)
+                digest.update(stream.read(chunk))
     return f"sha256:{digest.hexdigest()}"

@@ -12,7 +12,7 @@ from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, Cache, GenerationConfig
 
 from lm_eval_takeover.demo import DEMO
-from lm_eval_takeover.errors import ArgumentError
+from lm_eval_takeover.errors import ArgumentError, ModelOutputError
 from lm_eval_takeover.model_id import ModelId, folder_digest, locate
 from lm_eval_takeover.vocabulary import SharedVocabulary, Vocabulary, describe, share
 
@@ -44,7 +44,7 @@ class Member:
     def _load(self, kind: Any, **options: Any) -> Any:
         try:
             return kind.from_pretrained(self.path, **self._options, **options)
-        except (OSError, ValueError, KeyError) as error:
+        except Exception as error:  # a checkpoint can be broken in as many ways as there are loaders
             reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
             where = f" at revision '{self._revision}'" if self._revision else ""
             raise ArgumentError(
@@ -87,6 +87,21 @@ class Member:
         logits: Tensor = output.logits[:, -keep:]
         return logits.float()
 
+    def check(self, logits: Tensor, names: Sequence[str], real: Tensor | None = None) -> None:
+        """Refuse logits `[rows, ..., vocab]` that are no distribution: NaN, +inf, or -inf everywhere.
+
+        `real` says which positions count, all of them by default. Raises ModelOutputError with the name of the first row.
+        """
+        broken = ~logits.amax(-1).isfinite()
+        if real is not None:
+            broken &= real
+        if broken.any():
+            row = int(broken.nonzero()[0][0])
+            raise ModelOutputError(
+                f"{self.role} '{self.id.id}' returned logits that are no distribution (NaN or infinite) for {names[row]}; "
+                f"try {'guide_' if self.role == 'guide' else ''}dtype=float32"
+            )
+
     @cached_property
     def eos_ids(self) -> frozenset[int]:
         """The ids that end this model's text, as transformers' `generate` and lm-eval's `hf` see them."""
@@ -108,6 +123,14 @@ class Member:
         if not lengths and self.tokenizer.model_max_length < 10**9:  # transformers' "no limit" is 10^30
             lengths.append(int(self.tokenizer.model_max_length))
         return lengths[0] if lengths else None
+
+
+def left_padded(rows: Sequence[Sequence[int]], device: torch.device) -> tuple[Tensor, Tensor]:
+    """Token ids and mask `[rows, longest]`, the rows aligned at their ends."""
+    longest = max(map(len, rows))
+    ids = torch.tensor([[0] * (longest - len(row)) + list(row) for row in rows], device=device)
+    mask = torch.tensor([[0] * (longest - len(row)) + [1] * len(row) for row in rows], device=device)
+    return ids, mask
 
 
 class Pair:
@@ -143,6 +166,14 @@ class Pair:
     def vocab_size(self, roles: Sequence[str]) -> int:
         """How many token ids these models write: the shared ones, or all of a model that works alone."""
         return self.vocabulary.size if len(roles) > 1 else self.member(roles[0]).vocabulary.size
+
+    def encode(self, text: str, add_special_tokens: bool | None = None) -> list[int]:
+        """Token ids as lm-eval's `hf` makes them: the tokenizer's own special tokens, but no second BOS."""
+        bos = getattr(self.tokenizer, "bos_token", None)
+        if add_special_tokens is None and bos and text.startswith(bos):
+            add_special_tokens = False
+        options = {} if add_special_tokens is None else {"add_special_tokens": add_special_tokens}
+        return list(self.tokenizer.encode(text, **options))
 
     def member(self, role: str) -> Member:
         member = self.base if role == "base" else self.guide

@@ -30,8 +30,8 @@ class Sampling:
     top_k: int = 0
 
     def __post_init__(self) -> None:
-        if not 0 <= self.temperature < float("inf"):
-            raise ArgumentError(f"temperature={self.temperature} is not a number of at least 0")
+        if not (self.temperature == 0 or 1e-6 <= self.temperature < float("inf")):
+            raise ArgumentError(f"temperature={self.temperature} is neither 0 (greedy) nor a number of at least 1e-6")
         if not 0 < self.top_p <= 1:
             raise ArgumentError(f"top_p={self.top_p} is outside (0, 1]; 1 keeps every token")
         if self.top_k < 0:

@@ -76,8 +76,8 @@ def disagreement(score: str, host_logits: Tensor, donor_logits: Tensor | None, t
 
 
 def _nan_where_undefined(value: Tensor, logits: Tensor) -> Tensor:
-    """NaN logits give NaN probabilities, which `p > 0` would drop: keep them visible in the score."""
-    return torch.where(logits.amax(-1).isnan(), torch.nan, value)
+    """Logits that are no distribution (NaN, +inf, -inf everywhere) give NaN, which `p > 0` alone would hide."""
+    return torch.where(logits.amax(-1).isfinite(), value, torch.nan)
 
 
 def _nucleus(logits: Tensor, top_p: float) -> Tensor:

@@ -6,9 +6,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from lm_eval_takeover.errors import ModelOutputError
 from lm_eval_takeover.kv_cache import empty_cache
-from lm_eval_takeover.pair import Member, Pair
+from lm_eval_takeover.pair import Member, Pair, left_padded
 from lm_eval_takeover.policy import Policy
 from lm_eval_takeover.sampling import request_digest, uniforms
 from lm_eval_takeover.scores import log_probs
@@ -38,13 +37,13 @@ def logit_blocks(
 ) -> Iterator[Tensor]:
     """The logits that predict the continuations, as consecutive blocks `[rows, columns, vocab]`.
 
-    Rows are aligned at their ends, so the last `len(continuation)` columns of all blocks together belong to a row. Raises
-    ModelOutputError with the row's label where its logits are no distribution.
+    Every prompt and continuation has at least one token. Rows are aligned at their ends, so the last `len(continuation)`
+    columns of all blocks together belong to a row. Raises ModelOutputError with the row's label where its logits are no
+    distribution.
     """
     rows = [[*prompt, *continuation][:-1] for prompt, continuation in zip(prompts, continuations, strict=True)]
     longest, kept = max(map(len, rows)), max(map(len, continuations))
-    ids = torch.tensor([[0] * (longest - len(row)) + row for row in rows], device=member.device)
-    mask = torch.tensor([[0] * (longest - len(row)) + [1] * len(row) for row in rows], device=member.device)
+    ids, mask = left_padded(rows, member.device)
     columns = max(1, BLOCK // (len(rows) * vocab))
     cache = empty_cache(member.model.config) if columns < kept else None
     read = 0
@@ -52,13 +51,7 @@ def logit_blocks(
         end = min(start + columns, longest)
         logits = member.logits(ids[:, read:end], mask[:, :end], cache=cache, keep=end - start)[..., :vocab]
         read = end
-        real = mask[:, start:end].bool()
-        broken = (~logits.amax(-1).isfinite() & real).any(-1)
-        if broken.any():
-            raise ModelOutputError(
-                f"{member.role} '{member.id.id}' returned logits that are no distribution (NaN or infinite) for "
-                f"{labels[int(broken.nonzero()[0])]}; try {'guide_' if member.role == 'guide' else ''}dtype=float32"
-            )
+        member.check(logits, labels, mask[:, start:end].bool())
         yield logits
 
 

@@ -19,9 +19,9 @@ import torch
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
+from lm_eval_takeover.demo import PROMPT
 from lm_eval_takeover.demo.puzzle import ANIMALS, Puzzle, make_puzzle
 
-PROMPT = "Problem: {problem}\nSolution:"
 SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<think>", "</think>"]
 CHAT_TEMPLATE = (
     "{%- for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>\n' }}"
