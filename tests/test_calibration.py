@@ -5,11 +5,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from lm_eval_takeover.calibration import Calibration, ScoreCalibration, find, made_for, packaged, read
 from lm_eval_takeover.errors import CalibrationError
+from lm_eval_takeover.gate import Gate, fires_along
 from lm_eval_takeover.model_id import ModelId
 
 BASE, GUIDE = ModelId("some/base", "abc"), ModelId("some/guide", "def")
@@ -43,9 +45,10 @@ def test_any_rho_is_read_within_a_tenth_of_a_percent_of_rank(rho):
 CALIBRATED = ScoreCalibration.of(SCORES)
 
 
-def test_zero_scores_give_a_gate_that_never_fires():
+def test_zero_scores_give_a_gate_that_fires_on_whatever_is_not_zero():
     threshold = ScoreCalibration.of(np.zeros(100)).threshold(0.03)
-    assert (threshold.tau, threshold.kappa_threshold_to_mean) == (0, 0)
+    gate = Gate(threshold.tau, threshold.kappa_threshold_to_mean)
+    assert fires_along(gate, torch.tensor([0.0, 0.1, 0.0])).tolist() == [False, True, False]
 
 
 @pytest.mark.parametrize("rho", [0.0005, 0.6, 0.0, -1.0, float("nan")])
@@ -87,7 +90,21 @@ def test_a_failed_write_keeps_the_old_file(made, tmp_path):
         (lambda c: c.pop("base"), "is damaged"),
         (lambda c: c.update(extra=1), "unexpected keyword argument 'extra'"),
         (lambda c: c["scores"]["ce"]["sketch"]["tau"].pop(), "field 'scores.ce.sketch' is damaged"),
-        (lambda c: c["scores"]["ce"].update(mean=float("nan")), "field 'scores.ce.sketch' is damaged"),
+        (lambda c: c["scores"]["ce"].update(mean=float("nan")), "field 'scores.ce.mean' is nan"),
+        (lambda c: c["scores"]["ce"].update(mean=0), "field 'scores.ce.mean' is 0"),
+        (lambda c: c["scores"]["ce"]["sketch"]["rho"].reverse(), "field 'scores.ce.sketch' is damaged"),
+        (
+            lambda c: [column.clear() for column in c["scores"]["ce"]["sketch"].values()],
+            "'scores.ce.sketch' is damaged",
+        ),
+        (lambda c: c["scores"]["ce"]["sketch"].update(tau="high"), "is damaged"),
+        (lambda c: c.update(vocabulary="x"), "is damaged"),
+        (lambda c: c["base"].update(id=None), "field 'base' is damaged"),
+        (lambda c: c.update(direction="up"), "is not known: up"),
+        (lambda c: c.update(source="published"), "field 'columns' is empty"),
+        (lambda c: c.update(columns={"ce": {}}), "has no row"),
+        (lambda c: c.update(columns={"ce": {"A": [{"tau": 1}]}}), "is damaged"),
+        (lambda c: c.update(columns={"ce": {"A": [{"tau": 1, "kappa": 1}]}}, default_row="B"), "has no row 'B'"),
     ],
 )
 def test_a_damaged_file_is_named_with_its_field(made, tmp_path, edit, text):
@@ -124,6 +141,7 @@ def test_pairs_match_by_files_or_by_hub_id(made):
     assert made_for(made, BASE, GUIDE)
     assert made_for(made, ModelId("some/base", "another commit"), GUIDE)
     assert not made_for(made, GUIDE, BASE)
+    assert not ModelId("a/x", "main").same_model(ModelId("b/y", "main"))
     local = ModelId("base", "sha256:11")
     assert made_for(replace(made, base=local), ModelId("renamed", "sha256:11"), GUIDE)
     assert not made_for(replace(made, base=local), ModelId("base", "sha256:22"), GUIDE)
@@ -147,6 +165,8 @@ def test_published_table_keeps_its_arithmetic():
     assert published.default_row == "GSM8K"
     with pytest.raises(CalibrationError, match=r"has columns 1\.\.3, strictest first"):
         published.published("ce", 4)
+    with pytest.raises(CalibrationError, match=r"has columns 1\.\.3, strictest first"):
+        published.published("ce", 0)
     with pytest.raises(CalibrationError, match="does not hold score=rkl"):
         published.published("rkl", 1)
 

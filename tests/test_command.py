@@ -48,13 +48,18 @@ def test_real_benchmarks_run_through_their_hub_ids(lm_eval_command, hub, tmp_pat
 
     done = run(
         [lm_eval_command, "--model", "guided-takeover", "--tasks", "takeover_gsm8k,takeover_math500", "--limit", "2",
-         "--batch_size", "16", "--gen_kwargs", "max_gen_toks=12", "--output_path", tmp_path, "--log_samples"],
+         "--batch_size", "16", "--model_args",
+         "base=acme/base,guide=acme/guide,tau=7.6", "--gen_kwargs", "max_gen_toks=12", "--output_path", tmp_path,
+         "--log_samples"],
         env=pointed_at(hub.url, str(tmp_path / "hf-home")) | {"OMP_NUM_THREADS": "1"},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     (results,) = tmp_path.rglob("results_*.json")
     content = json.loads(results.read_text())
-    assert content["config"]["takeover"]["per_task"].keys() == {"takeover_gsm8k", "takeover_math500"}
+    takeover = content["config"]["takeover"]
+    assert takeover["base"]["id"] == "acme/base"
+    assert len(takeover["guide"]["revision"]) == 40
+    assert takeover["per_task"].keys() == {"takeover_gsm8k", "takeover_math500"}
     assert {task: n["original"] for task, n in content["n-samples"].items()} == {
         "takeover_gsm8k": 1319,
         "takeover_math500": 500,
@@ -69,12 +74,16 @@ def test_real_benchmarks_run_through_their_hub_ids(lm_eval_command, hub, tmp_pat
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        ("spike_ration=0.05", "error: unknown model argument 'spike_ration'; did you mean 'spike_ratio'?"),
-        ("base=no/such-model,guide=no/such-guide", "error: base='no/such-model' cannot be loaded"),
+        (
+            ["--model_args", "spike_ration=0.05"],
+            "error: unknown model argument 'spike_ration'; did you mean 'spike_ratio'?",
+        ),
+        (["--model_args", "base=no/such,guide=no/other"], "error: base='no/such' cannot be loaded"),
+        (["--gen_kwargs", "max_gen_toks=0", "--limit", "1"], "error: max_gen_toks=0 is not at least 1 token"),
     ],
 )
 def test_an_error_of_the_user_is_one_line_and_status_2(lm_eval_command, arguments, text):
-    done = run([lm_eval_command, "--model", "guided-takeover", "--model_args", arguments, "--tasks", "takeover_demo"])
+    done = run([lm_eval_command, "--model", "guided-takeover", "--tasks", "takeover_demo", *arguments])
     assert done.returncode == 2
     lines = done.stderr.strip().splitlines()
     assert lines[-1].startswith(text)

@@ -72,6 +72,7 @@ def slow(pair, policy, request, seed=0):
 
 
 def assert_equal(pair, policy, requests, batch_sizes=(1, 3, 16)):
+    """Returns whether the donor wrote, token by token."""
     expected = [slow(pair, policy, request) for request in requests]
     for batch_size in batch_sizes:
         order = list(range(len(requests)))
@@ -85,6 +86,7 @@ def assert_equal(pair, policy, requests, batch_sizes=(1, 3, 16)):
                 assert made[place].scores == pytest.approx(scores, rel=1e-4, abs=2e-5)
             else:
                 assert all(math.isnan(score) for score in made[place].scores)
+    return [fire for _, taken, _ in expected for fire in taken]
 
 
 @pytest.mark.parametrize("sampling", [SAMPLED, GREEDY], ids=["sampled", "greedy"])
@@ -101,7 +103,9 @@ def test_equals_the_slow_loop_on_the_demo_pair(demo_pair, prompts, name, directi
     policy = replace(POLICIES[name], direction=direction)
     samples = (0, 1, 2) if sampling is SAMPLED else (0,)
     requests = [Request(p, j, 40 + 5 * i, sampling) for i, p in enumerate(prompts[:3]) for j in samples]
-    assert_equal(demo_pair, policy, requests)
+    taken = assert_equal(demo_pair, policy, requests)
+    assert any(taken) == (name != "base")
+    assert all(taken) == (name == "guide")
 
 
 @pytest.mark.parametrize("name", ["disagreement", "random", "guide"])

@@ -2,17 +2,24 @@
 
 import json
 import math
+import shutil
 
 import pytest
 import torch
 from conftest import save_random_model
+from lm_eval import simple_evaluate
 from lm_eval.api.instance import Instance
 from lm_eval.models.huggingface import HFLM
+from lm_eval.tasks import TaskManager
 
 from lm_eval_takeover.demo import CALIBRATION_PROMPTS, DEMO
 from lm_eval_takeover.errors import ArgumentError, CalibrationError, TakeoverError, VocabularyError
+from lm_eval_takeover.lockstep import generate
 from lm_eval_takeover.model import GuidedTakeover, generation_settings
+from lm_eval_takeover.policy import Policy
+from lm_eval_takeover.resources import data_folder
 from lm_eval_takeover.sampling import Sampling
+from lm_eval_takeover.teacher_forcing import force
 
 PROMPTS = [json.loads(line)["prompt"] for line in CALIBRATION_PROMPTS.read_text().splitlines()[:6]]
 SAMPLED = {"do_sample": True, "temperature": 0.6, "top_p": 0.95, "max_gen_toks": 40, "until": []}
@@ -162,7 +169,7 @@ def test_long_prompts_are_cut_from_the_left_with_one_warning(caplog):
     theirs = HFLM(pretrained=str(DEMO["guide"]), batch_size=1, dtype="float32", device="cpu", max_length=64)
     long = [PROMPTS[0] * 4, PROMPTS[1] * 3]
     settings = {"do_sample": False, "max_gen_toks": 20, "until": []}
-    made = lm.generate_until(instances([*long, "Step"], settings), disable_tqdm=True)
+    made = lm.generate_until(instances([*long, "Step"], settings, repeats=2), disable_tqdm=True)[::2]
     assert made[:2] == theirs.generate_until(instances(long, settings), disable_tqdm=True)
     messages = [record.message for record in caplog.records if record.name.startswith("lm_eval_takeover")]
     assert messages == ["2 of 3 prompts are longer than the context of 64 tokens; truncated from the left"]
@@ -175,7 +182,7 @@ def test_max_gen_toks_is_cut_to_the_room_with_one_notice(caplog):
     lm.generate_until(instances(PROMPTS[:1] * 3, SAMPLED | {"max_gen_toks": 60}), disable_tqdm=True)
     assert lm.get_model_info()["takeover"]["tokens"] == 3 * room
     messages = [record.message for record in caplog.records if record.name.startswith("lm_eval_takeover")]
-    assert messages == ["max_gen_toks is cut to the room that the context of 80 tokens leaves for 3 of 3 requests"]
+    assert messages == ["max_gen_toks is cut to the room that the context of 80 tokens leaves after 1 of 1 prompts"]
 
 
 def test_enable_thinking_reaches_the_guides_template():
@@ -185,14 +192,115 @@ def test_enable_thinking_reaches_the_guides_template():
     assert texts[2] == texts[0] + "<think>\n\n</think>\n\n"
 
 
-def test_the_end_tokens_of_both_models_end_a_text(random_pair, tmp_path):
+def test_the_end_tokens_of_both_models_end_a_guided_text(random_pair, tmp_path):
+    """A base and a guide with different end tokens: a guided text ends at either, the base alone at its own only."""
+    settings = {"do_sample": True, "temperature": 2.0, "max_gen_toks": 300, "until": []}
     tokenizer = GuidedTakeover(policy="base").tokenizer
-    one, other = (tokenizer.convert_tokens_to_ids(t) for t in ("<|endoftext|>", "<think>"))
-    base = save_random_model(tmp_path / "base", vocab_size=512, seed=1, eos_token_id=one)
-    guide = save_random_model(tmp_path / "guide", vocab_size=512, seed=2, eos_token_id=[other])
-    lm = GuidedTakeover(base=str(base), guide=str(guide), tau=1.0)
-    assert {one, other} <= lm.pair.base.eos_ids | lm.pair.guide.eos_ids
-    assert other not in lm.pair.base.eos_ids
+    base = save_random_model(tmp_path / "base", vocab_size=512, seed=1, eos_token_id=5)
+    guide = save_random_model(tmp_path / "guide", vocab_size=512, seed=2, eos_token_id=[6, 7])
+    own = tokenizer.eos_token_id
+    for arguments, ends in (
+        ({"policy": "random", "rate": 0.5}, {5, 6, 7, own}),
+        ({"policy": "base"}, {5, own}),
+        ({"policy": "guide"}, {6, 7, own}),
+    ):
+        lm = GuidedTakeover(base=str(base), guide=str(guide), batch_size=32, **arguments)
+        requests = lm._requests(instances(PROMPTS, settings, repeats=8))
+        made = dict(generate(lm.pair, lm.policy, requests, batch_size=48)).values()
+        assert {g.tokens[-1] for g in made if len(g.tokens) < 300} == ends
+        assert not any(ends & set(g.tokens[:-1]) for g in made)
+
+
+def test_stop_strings_end_guided_rows_of_a_batch_one_by_one(demo_lm):
+    stop = {**SAMPLED, "max_gen_toks": 200, "until": ["\nStep 3", " 9 "]}
+    whole = demo_lm.generate_until(instances(PROMPTS, SAMPLED | {"max_gen_toks": 200}, repeats=2), disable_tqdm=True)
+    cut = demo_lm.generate_until(instances(PROMPTS, stop, repeats=2), disable_tqdm=True)
+    assert cut == [text.split("\nStep 3")[0].split(" 9 ")[0] for text in whole]
+    assert len({len(text) for text in cut}) > 2
+
+
+@pytest.mark.parametrize("role", ["base", "guide"])
+def test_the_demo_task_gives_the_texts_of_hf(role):
+    """Through lm-eval's own evaluation of the same task, greedy."""
+    tasks = TaskManager(include_path=str(data_folder("task_configs")), include_defaults=False)
+    ours = GuidedTakeover(policy=role, batch_size=16)
+    theirs = HFLM(pretrained=str(DEMO[role]), batch_size=16, dtype="float32", device="cpu")
+    greedy = {"do_sample": False, "temperature": 0.0, "max_gen_toks": 240}
+    mine, other = (
+        simple_evaluate(model=lm, tasks=["takeover_demo"], task_manager=tasks, limit=4, gen_kwargs=dict(greedy))
+        for lm in (ours, theirs)
+    )
+    texts = [[sample["resps"] for sample in run["samples"]["takeover_demo"]] for run in (mine, other)]
+    assert texts[0] == texts[1]
+    assert mine["results"]["takeover_demo"]["acc,all"] == other["results"]["takeover_demo"]["acc,all"]
+
+
+def test_two_dtypes_work_together():
+    lm = GuidedTakeover(guide_dtype="bfloat16", spike_ratio=0.045, batch_size=8)
+    assert {str(m.model.dtype) for m in lm.pair.members} == {"torch.float32", "torch.bfloat16"}
+    texts = lm.generate_until(instances(PROMPTS, SAMPLED | {"max_gen_toks": 250}), disable_tqdm=True)
+    assert all("boxed" in text for text in texts)
+    assert GuidedTakeover(dtype=torch.float32, policy="base").pair.base.model.dtype == torch.float32
+
+
+@pytest.mark.parametrize("direction", ["forward", "reverse"])
+def test_rolling_log_likelihood_under_takeover_lies_between_its_models(direction):
+    """Every token counts under one of the two models, so the sum lies between the worst and the best choice."""
+    text = PROMPTS[0] + "\nStep 1: the ant takes 5. We have 58. Units: 8 - 5 = 3, so 58 - 5 = 53.\n"
+    request = Instance("loglikelihood_rolling", {}, (text,), 0, metadata=("t", 0, 1))
+    lm = GuidedTakeover(tau=1.0, kappa=2.0, direction=direction, batch_size=2)
+    (value,) = lm.loglikelihood_rolling([request], disable_tqdm=True)
+    ids = lm.tok_encode(text)
+    alone = [force(lm.pair, Policy(role), [[lm.prefix_token_id]], [ids])[0].log_probs for role in ("base", "guide")]
+    assert torch.minimum(*alone).sum() < value < torch.maximum(*alone).sum()
+    assert value not in [pytest.approx(float(one.sum())) for one in alone]
+
+
+def test_log_likelihoods_of_empty_short_and_long_texts(caplog):
+    lm = GuidedTakeover(policy="guide", max_length=64, batch_size=3)
+    pairs = [("St", "ep"), (" ", "Step 1"), ("Step", "y " * 100), ("x " * 90, "y")]
+    values = lm.loglikelihood(
+        [Instance("loglikelihood", {}, p, 0, metadata=("t", 0, 1)) for p in pairs], disable_tqdm=True
+    )
+    assert values[0] == (0.0, True) or values[0][0] < 0
+    assert all(math.isfinite(value) and value <= 0 for value, _ in values)
+    longest = lm.tok_encode("y " * 100)[-64:]
+    (forced,) = force(lm.pair, lm.policy, [lm.tok_encode("Step" + "y " * 100)[-65:-64]], [longest])
+    assert values[2][0] == pytest.approx(float(forced.log_probs.sum()), rel=1e-4)
+    assert "2 of 4 texts are longer than the context of 64 tokens; truncated from the left" in caplog.text
+
+
+def test_tokens_that_only_one_model_knows_are_refused(random_pair, tmp_path):
+    guide = save_random_model(tmp_path / "guide", vocab_size=544, seed=2)
+    lm = GuidedTakeover(base=str(random_pair["base"]), guide=str(guide), tau=1.0)
+    lm.tokenizer.add_tokens([f"<new{i}>" for i in range(544 - len(lm.tokenizer))])
+    for call, kind, args in (
+        (lm.generate_until, "generate_until", ("a <new138>", dict(SAMPLED))),
+        (lm.loglikelihood, "loglikelihood", ("a", " <new138>")),
+    ):
+        with pytest.raises(VocabularyError, match=r"task t, doc 3 holds token 54. .* lies outside the 512 tokens"):
+            call([Instance(kind, {}, args, 0, metadata=("t", 3, 1))], disable_tqdm=True)
+
+
+def test_a_missing_chat_template_is_one_line(tmp_path, random_pair):
+    lm = GuidedTakeover(policy="base")
+    lm.tokenizer.chat_template = None
+    with pytest.raises(ArgumentError, match=r"--apply_chat_template: the tokenizer of .* has no chat template"):
+        lm.apply_chat_template([{"role": "user", "content": "x"}])
+
+
+def test_model_arguments_win_over_what_lm_eval_passes_beside_them():
+    made = GuidedTakeover.create_from_arg_obj({"batch_size": 7, "policy": "base"}, {"batch_size": 1, "device": None})
+    assert made.batch_size == 7
+    assert GuidedTakeover.create_from_arg_string("policy=base", {"batch_size": "auto:3"}).batch_size == 64
+
+
+def test_a_broken_checkpoint_is_one_line(random_pair, tmp_path):
+    folder = tmp_path / "broken"
+    shutil.copytree(random_pair["base"], folder)
+    (folder / "model.safetensors").write_bytes((folder / "model.safetensors").read_bytes()[:5000])
+    with pytest.raises(ArgumentError, match=r"base='.*broken' cannot be loaded: "):
+        GuidedTakeover(base=str(folder), policy="base")
 
 
 @pytest.mark.parametrize(
@@ -215,6 +323,8 @@ def test_generation_settings_are_read_as_hf_reads_them(settings, expected):
         ({"max_gen_toks": 0}, "max_gen_toks=0 is not at least 1 token"),
         ({"max_gen_toks": -5}, "max_gen_toks=-5"),
         ({"max_gen_toks": "many"}, "cannot be read"),
+        ({"max_gen_toks": float("inf")}, "cannot be read"),
+        ({"temperature": 1e-50}, "temperature=1e-50 is neither 0"),
         ({"temperatur": 1}, "generation setting 'temperatur=1' is not known; did you mean 'temperature'?"),
         ({"num_beams": 4}, "num_beams=4"),
         ({"until": [1]}, r"until=[1] is not a list of texts"),
@@ -251,6 +361,7 @@ BAD = [
     ({"calibration": "demo:2"}, ArgumentError, "only published calibrations have columns"),
     ({"direction": "reverse"}, CalibrationError, "with direction=reverse; make one with `lm-eval-takeover calibrate"),
     ({"direction": "reverse", "calibration": "demo"}, CalibrationError, "was made for direction=forward, not reverse"),
+    ({"base": "", "guide": "x"}, ArgumentError, "base= is empty"),
     ({"calibration": "qwen3-0.6b-base+qwen3-8b"}, CalibrationError, "was made for base=Qwen/Qwen3-0.6B-Base"),
     ({"base": str(DEMO["base"])}, ArgumentError, "guide is missing: policy=disagreement asks two models"),
     ({"base": "no/such-model", "guide": "no/other"}, ArgumentError, "base='no/such-model' cannot be loaded"),
