@@ -284,7 +284,7 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
             if continuation:
                 self._checked([*context, *continuation], self._labels[i])
                 continuations[i] = continuation[-self.max_length :]
-                whole = [*(context or [self.prefix_token_id]), *continuations[i]][-(self.max_length + 1) :]
+                whole = [*(context or [self.prefix_token_id]), *continuation][-(self.max_length + 1) :]
                 prompts[i] = whole[: len(whole) - len(continuations[i])]
                 cut += len(whole) < len(context) + len(continuation)
         if cut:

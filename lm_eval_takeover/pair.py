@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from huggingface_hub import try_to_load_from_cache
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, Cache, GenerationConfig
 
@@ -54,7 +55,9 @@ class Member:
 
     def _identity(self, name: str) -> tuple[str, str | None]:
         if not Path(self.path).is_dir():
-            return self.path, getattr(self.config, "_commit_hash", None) or self._revision
+            # The hub's cache keeps the files of a commit in a folder of that name.
+            file = try_to_load_from_cache(self.path, "config.json", revision=self._revision or "main")
+            return self.path, Path(file).parent.name if isinstance(file, str) else self._revision
         demo = next((role for role, folder in DEMO.items() if Path(self.path).resolve() == folder.resolve()), None)
         return (f"demo-{demo}" if demo else Path(name).resolve().name), folder_digest(Path(self.path))
 
