@@ -216,9 +216,11 @@ def find(name: str) -> tuple[Calibration, int | None]:
     )
 
 
-def command_for(base: str, guide: str) -> str:
-    """The command that makes a calibration for this pair."""
-    return f"lm-eval-takeover calibrate --base {base} --guide {guide} --prompts openai/gsm8k:main --out my-pair.json"
+def command_for(base: str | None, guide: str | None, direction: str) -> str:
+    """The command that makes a calibration for this pair; None stands for the bundled one."""
+    pair = f" --base {base} --guide {guide}" if base and guide else ""
+    reverse = " --direction reverse" if direction == "reverse" else ""
+    return f"lm-eval-takeover calibrate{pair}{reverse} --prompts openai/gsm8k:main --out my-pair.json"
 
 
 def _dumps(content: dict[str, Any]) -> str:

@@ -131,7 +131,7 @@ def _calibrated_gate(arguments: ModelArguments, pair: Pair, policy: Policy) -> t
 
 def _find_calibration(arguments: ModelArguments, pair: Pair, policy: Policy) -> tuple[Calibration, int | None]:
     base, guide = pair.member("base").id, pair.member("guide").id
-    command = command_for(arguments.base or base.id, arguments.guide or guide.id)
+    command = command_for(arguments.base, arguments.guide, policy.direction)
     if arguments.calibration is None:
         found = matching(packaged().values(), base, guide, policy.direction)
         if not found:
