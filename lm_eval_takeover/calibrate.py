@@ -106,26 +106,33 @@ def calibrate(
     sampling = sampling or Sampling(temperature=0.6, top_p=0.95)
     host, donor = ("base", "guide") if direction == "forward" else ("guide", "base")
     requests = _requests(pair, prompts, sampling, max_gen_toks)
-    bar = tqdm(total=2 * len(requests), desc="Calibrating", unit="rollout", disable=not progress)
+    for role in (host, donor):
+        _ = pair.member(role).model  # loaded before the bars, whose speed it would spoil
     rollouts: dict[int, tuple[int, ...]] = {}
-    for i, generation in generate(pair, Policy(host), requests, seed=seed, batch_size=batch_size, as_pair=True):
-        rollouts[i] = tuple(generation.tokens)
-        bar.update()
+    with tqdm(total=len(requests), desc="Calibrating: rollouts", unit="rollout", disable=not progress) as bar:
+        written = generate(pair, Policy(host), requests, seed=seed, batch_size=batch_size, as_pair=True)
+        for i, generation in written:
+            rollouts[i] = tuple(generation.tokens)
+            bar.update()
     collected: dict[str, list[torch.Tensor]] = {score: [] for score in SCORES}
     order = sorted(rollouts, key=lambda i: (-len(requests[i].prompt) - len(rollouts[i]), i))
-    for start in range(0, len(order), batch_size):
-        chosen = order[start : start + batch_size]
-        texts = [requests[i].prompt for i in chosen], [rollouts[i] for i in chosen], [requests[i].label for i in chosen]
-        read = (logit_blocks(pair.member(role), pair.vocabulary.size, *texts) for role in (host, donor))
-        blocks: dict[str, list[torch.Tensor]] = {score: [] for score in SCORES}
-        for host_logits, donor_logits in zip(*read, strict=True):
+    with tqdm(total=len(requests), desc="Calibrating: scores", unit="rollout", disable=not progress) as bar:
+        for start in range(0, len(order), batch_size):
+            chosen = order[start : start + batch_size]
+            texts = (
+                [requests[i].prompt for i in chosen],
+                [rollouts[i] for i in chosen],
+                [requests[i].label for i in chosen],
+            )
+            read = (logit_blocks(pair.member(role), pair.vocabulary.size, *texts) for role in (host, donor))
+            blocks: dict[str, list[torch.Tensor]] = {score: [] for score in SCORES}
+            for host_logits, donor_logits in zip(*read, strict=True):
+                for score in SCORES:
+                    blocks[score].append(disagreement(score, host_logits, donor_logits.to(host_logits.device)).cpu())
             for score in SCORES:
-                blocks[score].append(disagreement(score, host_logits, donor_logits.to(host_logits.device)).cpu())
-        for score in SCORES:
-            whole = torch.cat(blocks[score], dim=1)
-            collected[score] += [row[-len(rollouts[i]) :] for row, i in zip(whole, chosen, strict=True)]
-        bar.update(len(chosen))
-    bar.close()
+                whole = torch.cat(blocks[score], dim=1)
+                collected[score] += [row[-len(rollouts[i]) :] for row, i in zip(whole, chosen, strict=True)]
+            bar.update(len(chosen))
     assert pair.base is not None and pair.guide is not None
     return Calibration(
         base=pair.base.id,
@@ -171,8 +178,8 @@ def _requests(pair: Pair, prompts: Prompts, sampling: Sampling, max_gen_toks: in
 def table(calibration: Calibration, scores: Sequence[str] = SCORES) -> str:
     """tau and both kappas by score and rho, as Markdown."""
     lines = [
-        "|score|mean (nats)|rho|tau (nats)|kappa threshold_to_mean|kappa tail_to_mean|",
-        "|-----|----------:|--:|---------:|----------------------:|-----------------:|",
+        "|score|mean (nats)|spike ratio|tau (nats)|kappa threshold_to_mean|kappa tail_to_mean|",
+        "|-----|----------:|----------:|---------:|----------------------:|-----------------:|",
     ]
     for score in scores:
         held = calibration.scores[score]

@@ -20,6 +20,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from lm_eval_takeover.demo import CALIBRATION_PROMPTS
 from lm_eval_takeover.errors import CalibrationError, nearest
 from lm_eval_takeover.model_id import ModelId
 from lm_eval_takeover.resources import data_folder
@@ -218,9 +219,11 @@ def find(name: str) -> tuple[Calibration, int | None]:
 
 def command_for(base: str | None, guide: str | None, direction: str) -> str:
     """The command that makes a calibration for this pair; None stands for the bundled one."""
-    pair = f" --base {base} --guide {guide}" if base and guide else ""
+    pair, prompts = f" --base {base} --guide {guide}", "openai/gsm8k:main"
+    if base is None or guide is None:
+        pair, prompts = "", str(CALIBRATION_PROMPTS)
     reverse = " --direction reverse" if direction == "reverse" else ""
-    return f"lm-eval-takeover calibrate{pair}{reverse} --prompts openai/gsm8k:main --out my-pair.json"
+    return f"lm-eval-takeover calibrate{pair}{reverse} --prompts {prompts} --out my-pair.json"
 
 
 def _dumps(content: dict[str, Any]) -> str:

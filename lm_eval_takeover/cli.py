@@ -11,7 +11,7 @@ from lm_eval_takeover.errors import ArgumentError, install_error_hook
 
 CALIBRATE_EXAMPLE = """example:
   lm-eval-takeover calibrate --base Qwen/Qwen3-0.6B-Base --guide Qwen/Qwen3-8B \\
-      --prompts openai/gsm8k:main --field question --out calibration/my-pair.json
+      --prompts openai/gsm8k:main --out my-pair.json
 """
 
 
@@ -42,17 +42,22 @@ def parser() -> argparse.ArgumentParser:
     add("--field", help="field of the prompt text (default: prompt; question for a hub data set without one)")
     add("--num_prompts", type=int, default=500, help="how many prompts to draw (default: 500)")
     add("--out", required=True, type=Path, help="the calibration file to write, NAME.json")
-    add("--direction", choices=["forward", "reverse"], default="forward")
-    add("--temperature", type=float, default=0.6)
-    add("--top_p", type=float, default=0.95)
-    add("--max_gen_toks", type=int, default=4096)
+    add(
+        "--direction",
+        choices=["forward", "reverse"],
+        default="forward",
+        help="who hosts: base, or guide (default: forward)",
+    )
+    add("--temperature", type=float, default=0.6, help="of the rollouts (default: 0.6)")
+    add("--top_p", type=float, default=0.95, help="of the rollouts (default: 0.95)")
+    add("--max_gen_toks", type=int, default=4096, help="of a rollout, at most (default: 4096)")
     add("--seed", type=int, default=0, help="of the draw of prompts and of the rollouts (default: 0)")
     add("--batch_size", default="auto", help="rollouts at a time, a number or auto (default: auto)")
     add("--device", help="as in lm-eval's hf")
     add("--guide_device", help="default: --device")
     add("--dtype", default="auto", help="as in lm-eval's hf")
     add("--guide_dtype", help="default: --dtype")
-    add("--trust_remote_code", action="store_true")
+    add("--trust_remote_code", action="store_true", help="as in lm-eval's hf")
     calibrate.set_defaults(run=_calibrate)
     return root
 
@@ -88,6 +93,8 @@ def _calibrate(options: argparse.Namespace) -> int:
     made.write(options.out)
     print(table(made))
     print(f"\n{made.rollouts} rollouts, {made.tokens} tokens -> {options.out}")
+    if made.tokens and 30 / made.tokens > 0.001:
+        print(f"few tokens: below a spike ratio of {30 / made.tokens:.2g}, fewer than 30 of them lie above tau")
     return 0
 
 

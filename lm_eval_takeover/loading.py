@@ -31,6 +31,7 @@ class GateOrigin:
 
     calibration: str | None = None
     spike_ratio: float | None = None
+    kappa_rule: str | None = None
 
 
 def load_pair(arguments: ModelArguments) -> Pair:
@@ -41,6 +42,7 @@ def load_pair(arguments: ModelArguments) -> Pair:
     """
     names = {"base": arguments.base, "guide": arguments.guide}
     if names == {"base": None, "guide": None}:
+        logger.warning("no base= and guide= are given: this is the bundled demo pair, which knows takeover_demo only")
         names = {role: str(path) for role, path in DEMO.items()}
     elif None in names.values() and arguments.policy not in names:
         missing = next(role for role, name in names.items() if name is None)
@@ -115,7 +117,7 @@ def _calibrated_gate(arguments: ModelArguments, pair: Pair, policy: Policy) -> t
         name = f"{calibration.name}:{number}"
         if column is None:
             logger.warning("calibration '%s' is read off a published table; its column 1, the strictest, is used", name)
-        origin = GateOrigin(name)
+        origin = GateOrigin(name, None, rule)
     else:
         if column is not None:
             raise ArgumentError(
@@ -124,7 +126,7 @@ def _calibrated_gate(arguments: ModelArguments, pair: Pair, policy: Policy) -> t
             )
         rho = DEFAULT_RHO if arguments.spike_ratio is None else arguments.spike_ratio
         threshold = calibration.score(policy.score).threshold(rho)
-        origin = GateOrigin(calibration.name, rho)
+        origin = GateOrigin(calibration.name, rho, rule)
     kappa = threshold.kappa_threshold_to_mean if rule == KAPPA_RULES[0] else threshold.kappa_tail_to_mean
     return Gate(threshold.tau, kappa, arguments.window), origin
 

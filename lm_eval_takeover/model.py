@@ -137,10 +137,13 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
                 "window": gate.window if gate and used else None,
                 "spike_ratio": self.gate_origin.spike_ratio,
                 "calibration": self.gate_origin.calibration,
+                "kappa_rule": self.gate_origin.kappa_rule,
                 "rate": self.policy.rate,
                 "early_tokens": self.policy.early_tokens,
                 "seed": self.arguments.seed,
                 "block_size": self.arguments.block_size,
+                "devices": {role: str(self.pair.member(role).device) for role in self.policy.roles},
+                "dtypes": {role: str(self.pair.member(role).model.dtype) for role in self.policy.roles},
                 **self._report(total),
                 "per_task": {task: self._report(tally) for task, tally in self.tally.items()},
             }
@@ -171,18 +174,18 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
         """All repeats of all requests; the text of sample j of a document depends on its prompt, j and the seed only."""
         made = self._requests(requests)
         texts = [""] * len(requests)
-        bar = tqdm(total=len(requests), desc="Running generate_until requests", disable=disable_tqdm, unit="sample")
         run, started = Tally(), time.perf_counter()
         samples = generate(self.pair, self.policy, made, seed=self.arguments.seed, batch_size=self.batch_size)
-        for i, generation in samples:
-            texts[i] = text_of(self.tokenizer, generation.tokens, made[i].until)
-            self.tally[requests[i].task_name or "none"].add(generation)
-            self.cache_hook.add_partial("generate_until", requests[i].args, texts[i])
-            run.add(generation)
-            speed = run.tokens / (time.perf_counter() - started)
-            bar.set_postfix_str(f"{speed:,.0f} tokens/s, realized rate {run.realized_rate:.1%}", refresh=False)
-            bar.update()
-        bar.close()
+        progress = {"desc": "Running generate_until requests", "disable": disable_tqdm, "unit": "sample"}
+        with tqdm(total=len(requests), **progress) as bar:
+            for i, generation in samples:
+                texts[i] = text_of(self.tokenizer, generation.tokens, made[i].until)
+                self.tally[requests[i].task_name or "none"].add(generation)
+                self.cache_hook.add_partial("generate_until", requests[i].args, texts[i])
+                run.add(generation)
+                speed = run.tokens / (time.perf_counter() - started)
+                bar.set_postfix_str(f"{speed:,.0f} tokens/s, realized rate {run.realized_rate:.1%}", refresh=False)
+                bar.update()
         return texts
 
     def _requests(self, instances: Sequence[Instance]) -> list[Request]:

@@ -46,6 +46,8 @@ class Member:
         try:
             return kind.from_pretrained(self.path, **self._options, **options)
         except Exception as error:  # a checkpoint can be broken in as many ways as there are loaders
+            if self.path.startswith(("/", ".", "~")):
+                error = FileNotFoundError("there is no such folder") if not Path(self.path).is_dir() else error
             reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
             where = f" at revision '{self._revision}'" if self._revision else ""
             raise ArgumentError(

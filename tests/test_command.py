@@ -105,6 +105,7 @@ def test_calibrate_writes_a_file_that_lm_eval_accepts(tmp_path, capsys):
     printed = capsys.readouterr().out
     assert "|ce|" in printed
     assert "12 rollouts" in printed
+    assert "few tokens: below a spike ratio of 0.0" in printed
     content = json.loads(out.read_text())
     assert content["scores"].keys() == {"ce", "rkl", "entropy", "js"}
     assert content["base"]["id"] == "demo-base"

@@ -42,6 +42,8 @@ def test_the_demo_pair_and_its_calibration_are_the_defaults(demo_lm):
     info = demo_lm.get_model_info()["takeover"]
     assert info["base"]["id"] == "demo-base"
     assert info["guide"]["id"] == "demo-guide"
+    assert info["dtypes"] == {"base": "torch.float32", "guide": "torch.float32"}
+    assert info["kappa_rule"] == "threshold_to_mean"
     assert (info["policy"], info["score"], info["spike_ratio"], info["calibration"]) == (
         "disagreement",
         "ce",
@@ -171,7 +173,7 @@ def test_long_prompts_are_cut_from_the_left_with_one_warning(caplog):
     settings = {"do_sample": False, "max_gen_toks": 20, "until": []}
     made = lm.generate_until(instances([*long, "Step"], settings, repeats=2), disable_tqdm=True)[::2]
     assert made[:2] == theirs.generate_until(instances(long, settings), disable_tqdm=True)
-    messages = [record.message for record in caplog.records if record.name.startswith("lm_eval_takeover")]
+    messages = [record.message for record in caplog.records if record.name == "lm_eval_takeover.model"]
     assert messages == ["2 of 3 prompts are longer than the context of 64 tokens; truncated from the left"]
 
 
@@ -181,7 +183,7 @@ def test_max_gen_toks_is_cut_to_the_room_with_one_notice(caplog):
     assert 0 < room < 60
     lm.generate_until(instances(PROMPTS[:1] * 3, SAMPLED | {"max_gen_toks": 60}), disable_tqdm=True)
     assert lm.get_model_info()["takeover"]["tokens"] == 3 * room
-    messages = [record.message for record in caplog.records if record.name.startswith("lm_eval_takeover")]
+    messages = [record.message for record in caplog.records if record.name == "lm_eval_takeover.model"]
     assert messages == ["max_gen_toks is cut to the room that the context of 80 tokens leaves after 1 of 1 prompts"]
 
 
@@ -365,7 +367,7 @@ BAD = [
     ({"calibration": "qwen3-0.6b-base+qwen3-8b"}, CalibrationError, "was made for base=Qwen/Qwen3-0.6B-Base"),
     ({"base": str(DEMO["base"])}, ArgumentError, "guide is missing: policy=disagreement asks two models"),
     ({"base": "no/such-model", "guide": "no/other"}, ArgumentError, "base='no/such-model' cannot be loaded"),
-    ({"base": "/no/folder", "policy": "base"}, ArgumentError, "base='/no/folder' cannot be loaded"),
+    ({"base": "/no/folder", "policy": "base"}, ArgumentError, "base='/no/folder' cannot be loaded: there is no such folder"),
     ({"dtype": "float12"}, ArgumentError, "dtype='float12' is not known; expected auto, float32"),
     ({"device": "tpu9"}, ArgumentError, "device='tpu9' cannot be used"),
 ]  # fmt: skip
