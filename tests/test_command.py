@@ -174,6 +174,8 @@ def test_ctrl_c_stops_calibrate_with_130_and_writes_nothing(tmp_path):
     process = subprocess.Popen(
         [*OURS, "calibrate", "--prompts", CALIBRATION_PROMPTS, "--batch_size", "1", "--out", out],
         stderr=subprocess.PIPE, text=True, env=environment(), cwd=ROOT,
+        # A runner that was itself started in the background ignores SIGINT, and so would its children.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )  # fmt: skip
     seen = ""
     deadline = time.monotonic() + 120
