@@ -106,7 +106,7 @@ def _decode(
     position = 0
     while True:
         for sequences in read.values():  # no token is ever drawn from what is no distribution
-            sequences.member.check(sequences.logits, [f"token {position} of {row.request.label}" for row in rows])
+            sequences.member.check(sequences.logits, lambda i: f"token {position} of {rows[i].request.label}")  # noqa: B023
         host = read[policy.host].logits.to(device) if policy.host else None
         donor = read[policy.donor].logits.to(device) if policy.donor else None
         score = policy.scores(host, donor)

@@ -2,7 +2,7 @@
 
 import inspect
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,8 @@ class Member:
     ) -> None:
         self.role = role
         self.path, self._revision = locate(name)
+        if self.path.startswith(("/", ".", "~")) and not Path(self.path).is_dir():
+            raise ArgumentError(f"{role}='{self.path}' cannot be loaded: there is no such folder")
         self.device = torch.device(device)
         self._dtype = dtype
         self._options: dict[str, Any] = {"revision": self._revision, "trust_remote_code": trust_remote_code}
@@ -46,8 +48,6 @@ class Member:
         try:
             return kind.from_pretrained(self.path, **self._options, **options)
         except Exception as error:  # a checkpoint can be broken in as many ways as there are loaders
-            if self.path.startswith(("/", ".", "~")):
-                error = FileNotFoundError("there is no such folder") if not Path(self.path).is_dir() else error
             reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
             where = f" at revision '{self._revision}'" if self._revision else ""
             raise ArgumentError(
@@ -92,10 +92,10 @@ class Member:
         logits: Tensor = output.logits[:, -keep:]
         return logits.float()
 
-    def check(self, logits: Tensor, names: Sequence[str], real: Tensor | None = None) -> None:
+    def check(self, logits: Tensor, name: Callable[[int], str], real: Tensor | None = None) -> None:
         """Refuse logits `[rows, ..., vocab]` that are no distribution: NaN, +inf, or -inf everywhere.
 
-        `real` says which positions count, all of them by default. Raises ModelOutputError with the name of the first row.
+        `real` says which positions count, all of them by default. Raises ModelOutputError with the name of the first bad row.
         """
         broken = ~logits.amax(-1).isfinite()
         if real is not None:
@@ -103,7 +103,7 @@ class Member:
         if broken.any():
             row = int(broken.nonzero()[0][0])
             raise ModelOutputError(
-                f"{self.role} '{self.id.id}' returned logits that are no distribution (NaN or infinite) for {names[row]}; "
+                f"{self.role} '{self.id.id}' returned logits that are no distribution (NaN or infinite) for {name(row)}; "
                 f"try {'guide_' if self.role == 'guide' else ''}dtype=float32"
             )
 

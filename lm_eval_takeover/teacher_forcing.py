@@ -51,7 +51,7 @@ def logit_blocks(
         end = min(start + columns, longest)
         logits = member.logits(ids[:, read:end], mask[:, :end], cache=cache, keep=end - start)[..., :vocab]
         read = end
-        member.check(logits, labels, mask[:, start:end].bool())
+        member.check(logits, labels.__getitem__, mask[:, start:end].bool())
         yield logits
 
 
