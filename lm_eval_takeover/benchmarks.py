@@ -1,37 +1,201 @@
-"""What the task files under `task_configs/` call: documents in one shape, all samples kept, one set of metrics."""
+"""What the task files under `task_configs/` call: documents in one shape, subsets, and the scoring of all their samples.
 
-from collections.abc import Sequence
+lm-eval hands `process_results` one document at a time, so the work is done before it, in a filter over all responses that uses
+every core; `process_results` only hands the metrics on.
+"""
+
+import json
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from functools import partial
+from hashlib import blake2b
 from typing import Any
 
 import datasets
+from tqdm import tqdm
 
 from lm_eval_takeover.demo import PROBLEMS
-from lm_eval_takeover.metrics import score_samples
+from lm_eval_takeover.extraction import extract_letter
+from lm_eval_takeover.judging import Judge
+from lm_eval_takeover.metrics import Scored, score_samples
+from lm_eval_takeover.normalisation import tidy
+from lm_eval_takeover.verification import Verdict
+
+Document = dict[str, Any]
+
+SUBSET_SEED = "takeover_paper"
+_SHOWN = 500  # characters of an answer in logged samples
 
 
-def keep_all(resps: Sequence[Any], docs: Sequence[dict[str, Any]]) -> Sequence[Any]:
-    """A filter that hands every sample on; lm-eval's default would keep the first only."""
-    return resps
+def score_all(resps: Sequence[Sequence[str]], docs: Sequence[Document]) -> list[dict[str, Any]]:
+    """A filter: all samples of all documents judged, one record per document with answers, outcomes and metrics."""
+    with Judge() as judge:
+
+        def score(item: tuple[Sequence[str], Document]) -> Scored:
+            responses, doc = item
+            tolerance = float(doc.get("tolerance") or 0)
+            return score_samples(doc["answer"], responses, _name(doc), partial(_judge, judge, tolerance=tolerance))
+
+        return _records(judge.map(score, zip(resps, docs, strict=True)), len(docs))
 
 
-def process_results(doc: dict[str, Any], results: Sequence[Sequence[str]]) -> dict[str, float]:
-    """The metrics of one document from its list of samples."""
-    (responses,) = results
-    return score_samples(doc["answer"], responses, name=f"problem {doc['problem'][:60]!r}")
+def score_letters(resps: Sequence[Sequence[str]], docs: Sequence[Document]) -> list[dict[str, Any]]:
+    """The filter for multiple-choice questions: letters are equal or not."""
+
+    def same(gold: str, answer: str) -> Verdict:
+        return Verdict(gold == answer)
+
+    scored = (
+        score_samples(doc["answer"], responses, _name(doc), same, extract_letter)
+        for responses, doc in zip(resps, docs, strict=True)
+    )
+    return _records(scored, len(docs))
+
+
+def process_results(doc: Document, results: Sequence[dict[str, Any]]) -> dict[str, float]:
+    """The metrics of one document, which the filter has computed."""
+    (record,) = results
+    metrics: dict[str, float] = record["metrics"]
+    return metrics
+
+
+def _judge(judge: Judge, gold: str, answer: str, tolerance: float) -> Verdict:
+    return judge(gold, answer, tolerance)
+
+
+def _name(doc: Document) -> str:
+    return f"problem {doc['problem'][:60]!r}"
+
+
+def _records(scored: Any, total: int) -> list[dict[str, Any]]:
+    shown = tqdm(scored, total=total, desc="Verifying answers", delay=5)
+    return [
+        {
+            **asdict(one),
+            "answers": [answer and answer[:_SHOWN] for answer in one.answers],
+            "majority": (one.majority or "")[:_SHOWN],
+        }
+        for one in shown
+    ]
+
+
+def _converted(dataset: datasets.Dataset, convert: Callable[[Document], Document]) -> datasets.Dataset:
+    """Every row as `problem`, `answer` and what else `convert` gives. Not by `map`, which keeps the types of old columns."""
+    return datasets.Dataset.from_list([convert(row) for row in dataset])
+
+
+def process_math500(dataset: datasets.Dataset) -> datasets.Dataset:
+    """As it is, without the worked solution, which would double the logs."""
+    return dataset.remove_columns("solution")
 
 
 def process_gsm8k(dataset: datasets.Dataset) -> datasets.Dataset:
-    """`question` and `answer` as `problem` and the number after `####`."""
+    """The gold answer is what follows `####`."""
+    return _converted(
+        dataset,
+        lambda row: {
+            "problem": row["question"],
+            "answer": row["answer"].rpartition("####")[2].strip().replace(",", ""),
+        },
+    )
 
-    def convert(row: dict[str, Any]) -> dict[str, str]:
-        return {"problem": row["question"], "answer": row["answer"].rpartition("####")[2].strip().replace(",", "")}
 
-    return dataset.map(convert, remove_columns=["question"])
+def process_amc23(dataset: datasets.Dataset) -> datasets.Dataset:
+    """Answers are integers; some copies write them as floats (`27.0`)."""
+    return _converted(
+        dataset,
+        lambda row: {"problem": row["question"], "answer": str(row["answer"]).removesuffix(".0"), "id": str(row["id"])},
+    )
+
+
+def process_aime24(dataset: datasets.Dataset) -> datasets.Dataset:
+    """Answers are integers from 0 to 999; some copies write them with leading zeros (`033`)."""
+    return _converted(
+        dataset, lambda row: {"problem": row["Problem"], "answer": str(int(row["Answer"])), "id": str(row["ID"])}
+    )
+
+
+def process_aime25(dataset: datasets.Dataset) -> datasets.Dataset:
+    """As AIME 2024."""
+    return _converted(
+        dataset, lambda row: {"problem": row["problem"], "answer": str(int(row["answer"])), "id": str(row["id"])}
+    )
+
+
+# Two gold answers of OlympiadBench's release are misprinted.
+_MISPRINTS = {"$t(0,4]$": "$(0,4]$", "$221,$8$": "$221$,$8$"}
+
+
+def process_olympiadbench(dataset: datasets.Dataset) -> datasets.Dataset:
+    """Gold answers with their unit; several answers are one list, to be matched as a set; `error` is the tolerance."""
+
+    def convert(row: Document) -> Document:
+        answer = ", ".join(_MISPRINTS.get(answer, answer) for answer in row["final_answer"])
+        unit = tidy(row["unit"] or "")
+        if unit and not row["is_multiple_answer"]:
+            answer = f"{tidy(answer)}{unit}" if unit in ("°", "%") else rf"{tidy(answer)}\text{{ {unit}}}"
+        return {
+            "problem": row["question"] if not row["context"] else f"{row['context']}\n{row['question']}",
+            "answer": answer,
+            "tolerance": float(row["error"] or 0),
+            "id": str(row["id"]),
+            "subfield": row["subfield"],
+        }
+
+    return _converted(dataset, convert)
+
+
+def _draw(dataset: datasets.Dataset, size: int) -> datasets.Dataset:
+    """`size` rows in their order, drawn by a hash of the problem: the same on every machine, whatever the order of rows."""
+    digests = [blake2b(f"{SUBSET_SEED}\n{problem}".encode(), digest_size=16).digest() for problem in dataset["problem"]]
+    return dataset.select(sorted(sorted(range(len(dataset)), key=digests.__getitem__)[:size]))
+
+
+def process_math500_paper(dataset: datasets.Dataset) -> datasets.Dataset:
+    """100 problems, the size of the paper's evaluation."""
+    return _draw(process_math500(dataset), 100)
+
+
+def process_gsm8k_paper(dataset: datasets.Dataset) -> datasets.Dataset:
+    """100 problems, the size of the paper's evaluation."""
+    return _draw(process_gsm8k(dataset), 100)
+
+
+def process_olympiadbench_paper(dataset: datasets.Dataset) -> datasets.Dataset:
+    """100 problems, the size of the paper's evaluation."""
+    return _draw(process_olympiadbench(dataset), 100)
+
+
+def process_gpqa(dataset: datasets.Dataset) -> datasets.Dataset:
+    """The four choices in an order that a hash of the question and the choice decides, and the letter of the right one."""
+
+    def convert(row: Document) -> Document:
+        question = row["Question"].strip()
+        right = _choice(row["Correct Answer"])
+        choices = [right, *(_choice(row[f"Incorrect Answer {number}"]) for number in (1, 2, 3))]
+        choices.sort(key=lambda choice: blake2b(f"{question}\n{choice}".encode(), digest_size=16).digest())
+        return {
+            "problem": question,
+            "choices": choices,
+            "answer": "ABCD"[choices.index(right)],
+            "id": row["Record ID"],
+            "canary": row["Canary String"],
+        }
+
+    return _converted(dataset, convert)
+
+
+def process_gpqa_paper(dataset: datasets.Dataset) -> datasets.Dataset:
+    """50 questions, the size of the paper's evaluation."""
+    return _draw(process_gpqa(dataset), 50)
+
+
+def _choice(text: str) -> str:
+    return re.sub(r"\s+", " ", text).strip()
 
 
 def load_demo(**_: Any) -> dict[str, datasets.Dataset]:
     """The 200 packaged puzzles, without the data set cache."""
-    import json
-
     rows = [json.loads(line) for line in PROBLEMS.read_text().splitlines()]
     return {"test": datasets.Dataset.from_list(rows)}

@@ -1,105 +1,483 @@
-"""Whether a response's final answer is right: exact text, then rational value, then math_verify.
+"""Whether an answer is the gold answer: exact text, then rational value, then math_verify behind a guard.
 
-Plain numbers and fractions go through a small grammar of ours, and math_verify sees LaTeX only: its extractor of plain
-expressions would hand its match to `eval`. A *correct* of math_verify then passes a guard, because it takes some unequal
-numbers and expressions for equal.
+Lists, sets, tuples, intervals, matrices, unions, equations and units are taken apart by text first, so that math_verify sees
+one expression at a time. Plain expressions go through a small grammar of ours that writes them as LaTeX, and number literals
+are made without `sympify`: no text of an answer reaches `eval`, `exec`, `parse_expr` or `sympify`. A *correct* of math_verify
+passes a guard, because it takes some unequal numbers and expressions for equal.
+
+`verify` runs in the calling process without a time limit; `judging.Judge` runs it in workers with one.
 """
 
 import logging
 import re
 from fractions import Fraction
-from typing import Any
+from functools import lru_cache
+from typing import Any, Literal, NamedTuple
 
-logging.getLogger("math_verify").setLevel(logging.CRITICAL)  # it reports every unparsable answer as an error
+from lm_eval_takeover.normalisation import (
+    bracketed,
+    elements,
+    is_measure,
+    normalise,
+    plain,
+    rational,
+    split_top,
+    split_unit,
+    tidy,
+)
 
-_NUMBER = re.compile(r"([-+]?)(\d+(?:\.\d*)?|\.\d+)(?:/(\d+))?")
-_FRACTION = re.compile(r"([-+]?)\\frac(?:\{(\d+)\}|(\d))(?:\{(\d+)\}|(\d))")
-_THOUSANDS = re.compile(r"(?<=\d)(?:,|\{,\}|,\\!)(?=\d{3}(?!\d))")
-_WRAPPED = re.compile(r"\\(?:text|textbf|mathrm|mathbf|mbox)\{([^{}]*)\}")
-_IGNORED = re.compile(r"\\(?:left|right|displaystyle)(?![A-Za-z])|\\[!,;:> ]")
-# A space that separates two numbers means something (1 2, 1 1/2, 1 \frac{1}{2}); any other does not.
-_SPACES = re.compile(r"(?<!\d)\s+|\s+(?!\d|\\[dt]?frac|\s)")
-MAX_DIGITS = 100  # longer numbers are compared as text only
+Reason = Literal["unparsed", "timed_out"]
+
+MAX_LENGTH = 2000  # characters of an answer that is compared as more than text
+MAX_NESTING = 20
+MAX_NUMBER = 100  # digits in a row
 PRECISION = 1e-6  # relative, for numbers that math_verify calls equal
 
 
-def without_thinking(response: str) -> str:
-    """The response after its last `</think>`; an unclosed `<think>` is left as it is."""
-    return response.rpartition("</think>")[2]
+class Verdict(NamedTuple):
+    """Whether an answer is correct, and if it could not be judged, why."""
+
+    correct: bool
+    reason: Reason | None = None
 
 
-def extract_answer(response: str) -> str | None:
-    """The content of the last complete `\\boxed{…}` after the thinking part; None if there is none."""
-    text = without_thinking(response)
-    last, opened = None, []  # one entry per open brace: where the content of a box begins, or None for any other brace
-    boxes = {found.end() - 1 for found in re.finditer(r"\\f?boxed\s*\{", text)}
-    for found in re.finditer(r"[{}]", text):
-        position = found.start()
-        if text[position] == "{":
-            opened.append(position + 1 if position in boxes else None)
-        elif opened and (start := opened.pop()) is not None and not any(opened):
-            last = text[start:position].strip()
-    return last
+class Unparsed(Exception):
+    """An answer that math_verify cannot read."""
 
 
-def normalise(answer: str) -> str:
-    """One spelling for the differences that never matter: spaces, dollar signs, `\\left`, thousands, `\\text{}`."""
-    text = answer.strip().strip("$").rstrip(".").strip()
-    text = _THOUSANDS.sub("", _IGNORED.sub("", text))
-    text = _WRAPPED.sub(r"\1", text)
-    text = text.replace("\\dfrac", "\\frac").replace("\\tfrac", "\\frac").replace("\\$", "").replace("\\%", "%")
-    return re.sub(r"\s+", " ", _SPACES.sub("", text)).strip()
-
-
-def rational(answer: str) -> Fraction | None:
-    """The value of a plain number or fraction (`-3`, `.5`, `1,234`, `3/4`, `\\frac{3}{4}`); None for anything else."""
-    text = normalise(answer)
-    if len(text) > MAX_DIGITS:
-        return None
-    if found := _FRACTION.fullmatch(text):
-        sign, number, denominator = found[1], found[2] or found[3], found[4] or found[5]
-    elif found := _NUMBER.fullmatch(text):
-        sign, number, denominator = found.groups()
-    else:
-        return None
-    if denominator is not None and int(denominator) == 0:
-        return None
-    return Fraction(number) / int(denominator or 1) * (-1 if sign == "-" else 1)
-
-
-def canonical(answer: str) -> str:
-    """A key under which equal plain answers meet: the rational value where there is one, else the normalised text."""
-    value = rational(answer)
-    return normalise(answer) if value is None else str(value)
-
-
-def verify(gold: str, answer: str) -> bool:
-    """Whether `answer` is the same as `gold`. What cannot be parsed is wrong."""
+def verdict_by_text(gold: str, answer: str, tolerance: float = 0.0) -> Verdict | None:
+    """The verdict where text or rational values decide, which is cheap and cannot hang; None where they do not."""
+    if gold == answer:
+        return Verdict(True)
+    if too_large(answer):
+        return Verdict(False, "unparsed")
     if normalise(gold) == normalise(answer):
-        return True
+        return Verdict(True)
     left, right = rational(gold), rational(answer)
     if left is not None and right is not None:
-        return left == right
-    return _math_verify(gold, answer)
+        return Verdict(abs(left - right) <= Fraction(tolerance))
+    return None
 
 
-def _math_verify(gold: str, answer: str) -> bool:
+def too_large(answer: str) -> bool:
+    """Whether an answer is over the limits on length, nesting or digits that apply before anything is parsed."""
+    if len(answer) > MAX_LENGTH or re.search(rf"\d{{{MAX_NUMBER + 1}}}", answer):
+        return True
+    depth = deepest = 0
+    for character in answer:
+        depth += (character in "([{") - (character in ")]}")
+        deepest = max(deepest, abs(depth))
+    return deepest > MAX_NESTING
+
+
+def verify(gold: str, answer: str, tolerance: float = 0.0) -> Verdict:
+    """The verdict on `answer`. What cannot be parsed or raises is incorrect, with a reason. `tolerance` is absolute."""
+    verdict = verdict_by_text(gold, answer, tolerance)
+    if verdict is not None:
+        return verdict
+    comparison = _Comparison(tolerance)
+    try:
+        correct = comparison.equal(tidy(gold), tidy(answer))
+    except Exception:  # math_verify and sympy raise their own kinds; whatever fails is not a correct answer
+        return Verdict(False, "unparsed")
+    return Verdict(correct, "unparsed" if comparison.unparsed and not correct else None)
+
+
+_RELATION = re.compile(r"(\\le(?![A-Za-z])|\\ge(?![A-Za-z])|\\ne(?![A-Za-z])|[<>])")
+_UNION = re.compile(r"\\cup(?![A-Za-z])")
+_MEMBER = re.compile(r"\s*[A-Za-z](?:_\{?\w+\}?)?\s*\\in(?![A-Za-z])\s*")
+_MATRIX = re.compile(r"\\begin\s*\{([pbvV]?(?:small)?matrix|array)\}(?:\s*\{[^{}]*\})?(.*)\\end\s*\{\1\}", re.DOTALL)
+_UNKNOWN = re.compile(r"[A-Za-z](?:_\{?\w+\}?)?'*")
+_NAME = re.compile(
+    r"\\?[A-Za-z]+\s*(?:_\s*(?:\{[^{}]*\}|\w)\s*)*'*\s*(?:\(\s*([A-Za-z](?:\s*,\s*[A-Za-z])*)\s*\))?|\\angle\s*[\w{} ]+"
+)
+_BASE = re.compile(r"(\d+)_\{?\s*(?:\d{1,2}|[a-z]+)\s*\}?")
+_REALS = re.compile(r"\\mathbb\s*\{?\s*R\s*\}?|\\R(?![A-Za-z])")
+_MAX_ELEMENTS = 16  # more elements than the gold has, before a list counts as wrong unread
+
+
+class _Comparison:
+    """One gold answer against one answer, both tidied; remembers whether a part of the answer could not be read."""
+
+    def __init__(self, tolerance: float):
+        self.tolerance = tolerance
+        self.unparsed = False
+
+    def equal(self, gold: str, answer: str) -> bool:
+        if not gold or not answer:
+            return False
+        if normalise(gold) == normalise(answer):
+            return True
+        left, right = rational(gold), rational(answer)
+        if left is not None and right is not None:
+            return abs(left - right) <= Fraction(self.tolerance)
+        for compare in (self._members, self._unions, self._lists, self._intervals, self._matrices, self._tuples):
+            verdict = compare(gold, answer)
+            if verdict is not None:
+                return verdict
+        for compare in (self._equations, self._percentages, self._units, self._bases):
+            verdict = compare(gold, answer)
+            if verdict is not None:
+                return verdict
+        return self._expressions(gold, answer)
+
+    def _members(self, gold: str, answer: str) -> bool | None:
+        """`x \\in [-2, 7]` is `[-2, 7]`."""
+        left, right = _MEMBER.sub("", gold, count=1), _MEMBER.sub("", answer, count=1)
+        return self.equal(left, right) if (left, right) != (gold, answer) and left and right else None
+
+    def _unions(self, gold: str, answer: str) -> bool | None:
+        left, right = (_union(text) for text in (gold, answer))
+        if left is None and right is None:
+            return None
+        return self._same_sets(left or [_as_interval(gold)], right or [_as_interval(answer)])
+
+    def _lists(self, gold: str, answer: str) -> bool | None:
+        """Lists and sets match as sets; `1,234` is a number or a list of two, whichever matches."""
+        left, right = elements(gold), elements(answer)
+        if len(left) < 2 and len(right) < 2 and [gold] == left and [answer] == right:
+            return None
+        if len(left) == len(right) == 1:
+            return self.equal(left[0], right[0])
+        return bool(left and right) and self._same_sets(left, right)
+
+    def _same_sets(self, left: list[str], right: list[str]) -> bool:
+        if len(right) > len(left) + _MAX_ELEMENTS:
+            return False
+        return all(any(self.equal(a, b) for b in right) for a in left) and all(
+            any(self.equal(a, b) for a in left) for b in right
+        )
+
+    def _intervals(self, gold: str, answer: str) -> bool | None:
+        """An inequality in one unknown is an interval: `0 \\le x < 1` is `[0, 1)`."""
+        if not any(_RELATION.search(text) or _REALS.fullmatch(text) for text in (gold, answer)):
+            return None
+        left, right = _as_interval(gold), _as_interval(answer)
+        if (left, right) == (gold, answer) or (_RELATION.search(left) or _RELATION.search(right)):
+            return self._relations(gold, answer)
+        if left != gold and right != answer and _unknown(gold) != _unknown(answer):
+            return False
+        return self.equal(left, right)
+
+    def _relations(self, gold: str, answer: str) -> bool:
+        """Inequalities that are no intervals: the same parts in the same or the mirrored order."""
+        mirrored = {r"\le": r"\ge", r"\ge": r"\le", "<": ">", ">": "<", r"\ne": r"\ne"}
+        left, right = ([part.strip() for part in _RELATION.split(text)] for text in (gold, answer))
+        if len(left) == len(right) == 1 or len(left) != len(right):
+            return False
+        if left[1::2] == right[1::2]:
+            return all(self.equal(a, b) for a, b in zip(left[::2], right[::2], strict=True))
+        return [mirrored[sign] for sign in reversed(right[1::2])] == left[1::2] and all(
+            self.equal(a, b) for a, b in zip(left[::2], reversed(right[::2]), strict=True)
+        )
+
+    def _tuples(self, gold: str, answer: str) -> bool | None:
+        """Tuples and intervals match part by part; brackets tell open from closed where there are two parts."""
+        left, right = bracketed(gold), bracketed(answer)
+        if left is None and right is None:
+            return None
+        if left is None or right is None:
+            vectors = [group[1] if group else _vector(text) for group, text in ((left, gold), (right, answer))]
+            return vectors[0] is not None and vectors[1] is not None and self._same_parts(vectors[0], vectors[1])
+        if len(left[1]) == 2 and (left[0], left[2]) != (right[0], right[2]):
+            return False
+        return self._same_parts(left[1], right[1])
+
+    def _same_parts(self, left: list[str], right: list[str]) -> bool:
+        return len(left) == len(right) and all(self.equal(a, b) for a, b in zip(left, right, strict=True))
+
+    def _matrices(self, gold: str, answer: str) -> bool | None:
+        left, right = _matrix(gold), _matrix(answer)
+        if (left is None and right is None) or (
+            (left is None or right is None) and (bracketed(gold) or bracketed(answer))
+        ):
+            return None
+        if left is None or right is None or [len(row) for row in left] != [len(row) for row in right]:
+            return False
+        return all(self._same_parts(a, b) for a, b in zip(left, right, strict=True))
+
+    def _equations(self, gold: str, answer: str) -> bool | None:
+        """`x = 5` answers 5; two equations are equal if they say the same name's value, or differ by a factor."""
+        left, right = split_top(gold, "="), split_top(answer, "=")
+        if len(left) < 2 and len(right) < 2:
+            return None
+        if len(left) < 2:
+            return self.equal(gold, right[-1])
+        if len(right) < 2:
+            return bool(_NAME.fullmatch(left[0])) and self.equal(left[-1], answer)
+        if _NAME.fullmatch(left[0]) and _NAME.fullmatch(right[0]) and _same_name(left[0], right[0]):
+            return self.equal(left[-1], right[-1])
+        try:
+            return _proportional(left[0], left[-1], right[0], right[-1])
+        except Unparsed:
+            self.unparsed = True
+            return False
+
+    def _percentages(self, gold: str, answer: str) -> bool | None:
+        """28% is 28 and 0.28; a number is itself with or without the sign, and the fraction that its percentage is."""
+        if not gold.endswith("%") and not answer.endswith("%"):
+            return None
+        left, right = gold.removesuffix("%").strip(), answer.removesuffix("%").strip()
+        if self.equal(left, right):
+            return True
+        if gold.endswith("%") and answer.endswith("%"):
+            return False
+        numbers = rational(left), rational(right)
+        if None in numbers:
+            return False
+        number, fraction = numbers if gold.endswith("%") else numbers[::-1]
+        assert number is not None and fraction is not None
+        return abs(number / 100 - fraction) <= Fraction(self.tolerance) / 100
+
+    def _units(self, gold: str, answer: str) -> bool | None:
+        """A unit may be left out, but not be another one. Degrees equal the radians that are written with a π."""
+        (left, unit), (right, other) = split_unit(gold), split_unit(answer)
+        left, right, degrees = (
+            left.removesuffix("°"),
+            right.removesuffix("°"),
+            (left.endswith("°"), right.endswith("°")),
+        )
+        if (left, right) == (gold, answer):
+            return None
+        unit, other = ("°" if flag else name for flag, name in zip(degrees, (unit, other), strict=True))
+        if unit and other and unit != other and is_measure(unit) and is_measure(other):
+            return False
+        if self.equal(left.strip(), right.strip()):
+            return True
+        if (unit == "°") != (other == "°") and r"\pi" in (right if unit == "°" else left):
+            angle, radians = (left, right) if unit == "°" else (right, left)
+            return self._expressions(rf"\frac{{({angle}) \pi}}{{180}}", radians)
+        return False
+
+    def _bases(self, gold: str, answer: str) -> bool | None:
+        """`204_5` may be written as `204`, but not in another base."""
+        left, right = _BASE.fullmatch(plain(gold)), _BASE.fullmatch(plain(answer))
+        if left is None and right is None:
+            return None
+        if left is not None and right is not None:
+            return normalise(left[0]) == normalise(right[0])
+        return left is not None and left[1] == answer.strip()
+
+    def _expressions(self, gold: str, answer: str) -> bool:
+        if r"\ldots" in gold or r"\ldots" in answer:
+            return False  # math_verify drops an ellipsis; such answers match as text or not at all
+        try:
+            right = _parsed(answer, gold)
+        except Unparsed:
+            self.unparsed = True
+            return False
+        try:
+            return _same_value(_parsed(gold, answer), right, self.tolerance)
+        except Unparsed:
+            return False
+
+
+def _same_name(left: str, right: str) -> bool:
+    """`M` and `M_{\\min}`, `f(x)` and `f`; `y` may stand for any function of `x`."""
+    if r"\angle" in left + right:
+        return normalise(left) == normalise(right)
+    names = [re.sub(r"[\s_({'].*", "", name) for name in (left.strip(), right.strip())]
+    arguments = [found[1] for name in (left, right) if (found := _NAME.fullmatch(name))]
+    if all(arguments) and arguments[0] != arguments[1]:
+        return False
+    return names[0] == names[1] or ("y" in names and any(arguments))
+
+
+def _unknown(text: str) -> str:
+    return next((part.strip() for part in _RELATION.split(text)[::2] if _UNKNOWN.fullmatch(part.strip())), "")
+
+
+def _union(text: str) -> list[str] | None:
+    """The pieces of a union, of `x \\ne a`, of the reals without a point or of two inequalities; None for anything else."""
+    pieces = [piece.strip() for piece in _UNION.split(text)]
+    if len(pieces) > 1:
+        return [_as_interval(piece) for piece in pieces]
+    parts = _RELATION.split(text)
+    hole = parts[2].strip() if len(parts) == 3 and parts[1] == r"\ne" and _UNKNOWN.fullmatch(parts[0].strip()) else None
+    without = re.fullmatch(rf"(?:{_REALS.pattern})\s*(?:\\setminus|\\backslash|-|\\)\s*\\\{{([^{{}},]*)\\\}}", text)
+    if without:
+        hole = without[1].strip()
+    if hole:
+        return [rf"(-\infty,{hole})", rf"({hole},\infty)"]
+    alternatives = elements(text)
+    if len(alternatives) > 1 and all(_RELATION.search(piece) for piece in alternatives):
+        return [_as_interval(piece) for piece in alternatives]
+    return None
+
+
+def _as_interval(text: str) -> str:
+    """The interval that an inequality in one unknown describes; any other text as it is."""
+    if _REALS.fullmatch(text.strip()):
+        return r"(-\infty,\infty)"
+    parts = [part.strip() for part in _RELATION.split(text)]
+    signs = parts[1::2]
+    if len(parts) == 5 and _UNKNOWN.fullmatch(parts[2]):
+        if all(sign in (r"\ge", ">") for sign in signs):
+            parts, signs = parts[::-1], signs[::-1]
+        elif not all(sign in (r"\le", "<") for sign in signs):
+            return text
+        opening, closing = "[" if "e" in signs[0] else "(", "]" if "e" in signs[1] else ")"
+        return f"{opening}{parts[0]},{parts[4]}{closing}"
+    if len(parts) != 3 or signs[0] == r"\ne":
+        return text
+    left, sign, right = parts
+    if _UNKNOWN.fullmatch(right) and not _UNKNOWN.fullmatch(left):
+        left, right, sign = right, left, {r"\le": r"\ge", r"\ge": r"\le", "<": ">", ">": "<"}[sign]
+    if not _UNKNOWN.fullmatch(left):
+        return text
+    if sign in (r"\ge", ">"):
+        return rf"{'[' if 'e' in sign else '('}{right},\infty)"
+    return rf"(-\infty,{right}{']' if 'e' in sign else ')'}"
+
+
+def _matrix(text: str) -> list[list[str]] | None:
+    """The rows of a matrix: in LaTeX, or as `[[1, 2], [3, 4]]`."""
+    if found := _MATRIX.fullmatch(text.strip("()[]| ")) if "\\begin" in text else None:
+        rows = [row for row in re.split(r"\\\\|\\cr(?![a-z])", found[2]) if row.strip()]
+        return [[cell.strip() for cell in row.split("&")] for row in rows]
+    outer = bracketed(text)
+    if outer and outer[0] == "[":
+        inner = [row for part in outer[1] if (row := bracketed(part)) is not None and row[0] == "["]
+        if len(inner) == len(outer[1]):
+            return [cells for _, cells, _ in inner]
+    return None
+
+
+def _vector(text: str) -> list[str] | None:
+    """The cells of a matrix of one row or one column."""
+    rows = _matrix(text)
+    return [cell for row in rows for cell in row] if rows and (len(rows) == 1 or len(rows[0]) == 1) else None
+
+
+_FUNCTIONS = "arcsin|arccos|arctan|sinh|cosh|tanh|sin|cos|tan|cot|sec|csc|ln|log|exp|sqrt|pi|theta|alpha|beta|gamma"
+_FUNCTION = re.compile(rf"(?<![\\A-Za-z])({_FUNCTIONS})(?![A-Za-z])")
+_LONG_WORD = re.compile(r"(?<![\\A-Za-z{])[A-Za-z]{5,}")
+_MARKUP = re.compile(
+    r"[<>=]|\\(?:begin|end|le|ge|ne|in|cup|cap|text\w*|mbox|Rightarrow|to|implies)(?![A-Za-z])|[^\x20-\x7e°]"
+)
+
+
+def to_latex(expression: str) -> str:
+    """Plain mathematics as LaTeX: `sqrt(2)*sin(x)**2` as `\\sqrt{2}\\cdot \\sin(x)^{2}`; LaTeX stays what it is."""
+    text = plain(expression).replace("**", "^")
+    text = re.sub(r"\*", r"\\cdot ", text)
+    text = _FUNCTION.sub(lambda found: f"\\{found[1]} ", text)
+    text = re.sub(r"\\exp\s*\(", "e^(", text)
+    text = re.sub(r"\^\s*(-?\d{2,}|-\s*[A-Za-z\d])", r"^{\1}", text)
+    for opener in (r"\\sqrt\s*\(", r"\^\s*\("):
+        while found := re.search(opener, text):
+            start = found.end() - 1
+            end = _matching(text, start)
+            if end < 0:
+                raise Unparsed(expression)
+            text = f"{text[: found.end() - 1].rstrip()}{{{text[start + 1 : end]}}}{text[end + 1 :]}"
+    return text
+
+
+def _matching(text: str, start: int) -> int:
+    depth = 0
+    for position in range(start, len(text)):
+        depth += (text[position] == "(") - (text[position] == ")")
+        if depth == 0:
+            return position
+    return -1
+
+
+@lru_cache(maxsize=1)
+def _converter() -> type[Any]:
+    """latex2sympy's converter, with number literals made by their class and not by `sympify`, which would `eval` them."""
+    import sympy
+    from latex2sympy2_extended.latex2sympy2 import _Latex2Sympy
+
+    logging.getLogger("math_verify").setLevel(logging.CRITICAL)
+
+    class Converter(_Latex2Sympy):  # type: ignore[misc]
+        def parse_number(self, text: str) -> Any:
+            digits = text.replace(",", "").replace(" ", "")
+            return sympy.Integer(int(digits)) if digits.isdigit() else sympy.Float(digits)
+
+    return Converter
+
+
+def _parsed(expression: str, other: str = "") -> Any:
+    """The sympy expression of one side. `other` tells whether the two are about complex numbers.
+
+    Raises Unparsed.
+    """
+    from math_verify.grader import should_treat_as_complex
+
+    return _parse(expression, not (should_treat_as_complex(expression) or should_treat_as_complex(other)))
+
+
+@lru_cache(maxsize=4096)
+def _parse(expression: str, real: bool) -> Any:
+    from latex2sympy2_extended.math_normalization import NormalizationConfig, normalize_latex
+
+    if _LONG_WORD.search(plain(expression)) or _MARKUP.search(expression):
+        raise Unparsed(expression)
+    latex = to_latex(expression).replace("°", "")
+    try:
+        tidied = normalize_latex(latex, NormalizationConfig(malformed_operators=True, nits=True, boxed="none"))
+        parsed = _converter()(is_real=real).parse(tidied)
+    except RecursionError as error:
+        raise Unparsed(expression) from error
+    except Exception as error:  # the grammar raises bare Exceptions
+        raise Unparsed(expression) from error
+    if parsed is None or not hasattr(parsed, "free_symbols"):
+        raise Unparsed(expression)
+    return parsed
+
+
+def _same_value(left: Any, right: Any, tolerance: float) -> bool:
+    """math_verify's verdict on two parsed expressions, behind the guard; most wrong answers differ in value and end here."""
     import math_verify
 
-    latex = [math_verify.LatexExtractionConfig()]
+    compared = _difference(left, right)
+    if compared is not None:
+        difference, size = compared
+        if _is_number(left) and _is_number(right) and tolerance:
+            return bool(difference <= tolerance)
+        if difference > 1e3 * PRECISION * size:
+            return False
+    return bool(math_verify.verify(left, right, timeout_seconds=None)) and _alike(left, right)
+
+
+def _difference(left: Any, right: Any) -> tuple[Any, Any] | None:
+    """The absolute difference of two expressions where every symbol is some integer, and the larger absolute value.
+
+    Integers, since identities of floors and factorials hold there only. None where a side has no finite value.
+    """
     try:
-        left, right = (math_verify.parse(f"${text}$", extraction_config=latex) for text in (gold, answer))
-        return bool(left and right and math_verify.verify(left, right) and _alike(left[0], right[0]))
-    except Exception:  # math_verify and sympy raise their own kinds; whatever fails is not a correct answer
-        return False
+        symbols = sorted(left.free_symbols | right.free_symbols, key=str)
+        point = dict(zip(symbols, (7, 5, 11, 3, 13, 4, 17, 6), strict=False))
+        a, b = (side.evalf(20, subs=point) for side in (left, right))
+        difference, size = abs(a - b), max(abs(a), abs(b))
+        return (difference, size) if difference.is_Float or difference == 0 else None
+    except Exception:  # matrices, sets, relations, too many symbols, values out of range
+        return None
+
+
+def _is_number(side: Any) -> bool:
+    return bool(getattr(side, "is_number", False))
 
 
 def _alike(left: Any, right: Any) -> bool:
     """Guard: equal numbers agree to a relative precision, and equal expressions have the same free symbols."""
-    if not all(hasattr(side, "free_symbols") for side in (left, right)):
-        return True
     if left.free_symbols != right.free_symbols:
-        return False
-    if getattr(left, "is_number", False) and getattr(right, "is_number", False):
+        import sympy
+
+        if sympy.simplify(left).free_symbols != sympy.simplify(right).free_symbols:
+            return False
+    if _is_number(left) and _is_number(right):
         return bool(abs((left - right).evalf(30)) <= PRECISION * max(abs(left.evalf(30)), abs(right.evalf(30))))
     return True
+
+
+def _proportional(*sides: str) -> bool:
+    """Whether two equations say the same: `a = b` and `c = d` where `(a - b) / (c - d)` is a number other than 0."""
+    import sympy
+
+    context = " ".join(sides)
+    a, b, c, d = (_parsed(side, context) for side in sides)
+    ratio = sympy.simplify((a - b) / (c - d))
+    return _is_number(ratio) and bool(ratio.is_finite) and ratio != 0 and (a - b).free_symbols == (c - d).free_symbols

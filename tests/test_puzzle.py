@@ -10,7 +10,7 @@ from transformers import AutoTokenizer
 
 from lm_eval_takeover.demo import CALIBRATION_PROMPTS, DEMO, PROBLEMS
 from lm_eval_takeover.demo.puzzle import ANIMALS, decision_positions, make_puzzle
-from lm_eval_takeover.verification import extract_answer
+from lm_eval_takeover.extraction import extract_answer
 
 
 @given(st.randoms(use_true_random=False))

@@ -1,0 +1,170 @@
+"""Does every gold answer verify when written as a model would write it, and fail when it is nearly right?
+
+    python benchmarks/gold_forms.py [--show]
+
+Reads the seven data sets through `datasets` (set HF_ENDPOINT for a mirror), and prints per benchmark: golds, forms tried,
+golds that some form of themselves does not verify against (the goal is 0), and near misses that were accepted. `--show` lists
+them.
+"""
+
+import re
+import sys
+from collections.abc import Iterator
+from fractions import Fraction
+
+import datasets
+
+from lm_eval_takeover import benchmarks
+from lm_eval_takeover.extraction import extract_answer, extract_letter
+from lm_eval_takeover.judging import Judge
+from lm_eval_takeover.normalisation import bracketed, elements, rational, split_unit, tidy
+from lm_eval_takeover.verification import Verdict
+
+SETS = {
+    "math500": ("HuggingFaceH4/MATH-500", None, "test", benchmarks.process_math500),
+    "gsm8k": ("openai/gsm8k", "main", "test", benchmarks.process_gsm8k),
+    "amc23": ("math-ai/amc23", None, "test", benchmarks.process_amc23),
+    "olympiadbench": ("Hothan/OlympiadBench", "OE_TO_maths_en_COMP", "train", benchmarks.process_olympiadbench),
+    "aime24": ("Maxwell-Jia/AIME_2024", None, "train", benchmarks.process_aime24),
+    "aime25": ("math-ai/aime25", None, "test", benchmarks.process_aime25),
+    "gpqa_diamond": ("Idavidrein/gpqa", "gpqa_diamond", "train", benchmarks.process_gpqa),
+}
+
+
+def load(name: str) -> list[dict[str, object]]:
+    """The documents of one benchmark, as its task sees them."""
+    path, config, split, process = SETS[name]
+    return list(process(datasets.load_dataset(path, config, split=split)))
+
+
+def forms(gold: str) -> Iterator[str]:
+    """Responses that state `gold`: boxed, inline, display, plain, in prose, with and without its unit, of equal value."""
+    text = gold.replace("$", "").rstrip(".") if "\\$" not in gold else gold
+    yield f"We add both sides.\n\nThus the answer is $\\boxed{{{text}}}$."
+    yield f"So \\[ \\boxed{{{text}}} \\] which is what we wanted. I hope it is correct."
+    yield f"The final answer is ${text}$."
+    yield f"Let us compute.\n\n**Answer:** \\({text}\\)"
+    yield f"First we simplify.\nTherefore we get\n\\[ {text} \\]"
+    yield f"Answer: {text}"
+    yield text
+    yield (
+        f"\\boxed{{{text.replace(chr(92) + 'frac', chr(92) + 'dfrac').replace(' ', '')}}}"
+        if "\\text" not in text
+        else text
+    )
+    value, unit = split_unit(tidy(gold))
+    number = rational(value.removesuffix("°").removesuffix("%"))
+    parts = elements(tidy(gold))
+    if unit:
+        yield f"\\boxed{{{value}}}"
+    if len(parts) > 1:
+        yield f"\\boxed{{{', '.join(reversed(parts))}}}"
+        yield " and ".join(f"$\\boxed{{{part}}}$" for part in parts)
+    if number is None or value.endswith(("°", "%")):
+        return
+    if not unit:
+        yield f"She has \\boxed{{{value}\\text{{ units}}}} left."
+        yield f"\\boxed{{x = {value}}}"
+    if number.denominator == 1:
+        yield f"\\boxed{{{int(number)}.0}}"
+        yield f"\\boxed{{{int(number):,}}}"
+        yield f"It is \\boxed{{\\frac{{{2 * int(number)}}}{{2}}}}."
+    else:
+        sign, size = "-" if number < 0 else "", abs(number)
+        yield f"\\boxed{{{number.numerator}/{number.denominator}}}"
+        yield f"\\boxed{{{sign}\\frac{{{size.numerator}}}{{{size.denominator}}}}}"
+        if not re.sub("[25]", "", str(_factors(number.denominator))):
+            yield f"\\boxed{{{float(number)!r}}}"
+
+
+def _factors(number: int) -> str:
+    found = ""
+    for prime in (2, 5):
+        while number % prime == 0:
+            number //= prime
+            found += str(prime)
+    return found + ("" if number == 1 else "x")
+
+
+def near_misses(gold: str) -> Iterator[str]:
+    """Answers that are nearly `gold` and wrong."""
+    text = tidy(gold)
+    value, _ = split_unit(text)
+    number = rational(value.removesuffix("°").removesuffix("%"))
+    parts, group = elements(text), bracketed(text)
+    if number is not None:
+        yield str(number + 1)
+        yield f"{number * 1000 + 1}/1000"
+        if number:
+            yield str(-number)
+            yield str(number * Fraction(10001, 10000))
+    elif len(set(parts)) > 1:
+        yield ", ".join(part for part in parts if part != parts[0])
+        yield f"{', '.join(parts)}, 987654"
+    elif group and group[1][0] != group[1][-1]:
+        yield f"{group[0]}{', '.join(reversed(group[1]))}{group[2]}"
+        if len(group[1]) == 2:
+            yield f"{'[' if group[0] == '(' else '('}{', '.join(group[1])}{group[2]}"
+    elif re.fullmatch(r"\\text\{.*\}", text):
+        yield r"\text{none of these}"
+        yield "A" if "A" not in text else "B"
+    elif "=" not in text and "\\le" not in text and "\\ge" not in text and "matrix" not in text and "\\in" not in text:
+        yield f"{text} + 1"
+        yield f"2 \\cdot ({text})"
+        yield f"-({text})"
+
+
+def check(name: str, judge: Judge) -> tuple[int, int, list[tuple[str, str]], list[tuple[str, str]]]:
+    """`(golds, forms tried, forms that failed, near misses that were accepted)` of one benchmark."""
+    docs = load(name)
+    cases = []
+    for doc in docs:
+        gold, tolerance = str(doc["answer"]), float(str(doc.get("tolerance") or 0))
+        if name == "gpqa_diamond":
+            responses = [
+                f"\\boxed{{{gold}}}",
+                f"\\boxed{{\\text{{{gold}}}}}",
+                f"The answer is ({gold}).",
+                gold,
+                f"**Answer:** {gold}",
+            ]
+            wrong = [f"\\boxed{{{other}}}" for other in "ABCD" if other != gold]
+        else:
+            responses = list(forms(gold))
+            wrong = [f"\\boxed{{{miss}}}" for miss in near_misses(gold)] if not tolerance else []
+        cases += [(gold, response, tolerance, True) for response in responses]
+        cases += [(gold, response, tolerance, False) for response in wrong]
+
+    def verdict(case: tuple[str, str, float, bool]) -> bool:
+        gold, response, tolerance, _ = case
+        answer = extract_letter(response) if name == "gpqa_diamond" else extract_answer(response)
+        if answer is None:
+            return False
+        judged = Verdict(gold == answer) if name == "gpqa_diamond" else judge(gold, answer, tolerance)
+        return judged.correct
+
+    verdicts = list(judge.map(verdict, cases))
+    failed = [case[:2] for case, correct in zip(cases, verdicts, strict=True) if case[3] and not correct]
+    accepted = [case[:2] for case, correct in zip(cases, verdicts, strict=True) if not case[3] and correct]
+    return len(docs), sum(case[3] for case in cases), failed, accepted
+
+
+def main() -> None:
+    print("|benchmark|golds|forms|golds not verified|near misses|accepted|\n|---|--:|--:|--:|--:|--:|")
+    for name in SETS:
+        with Judge() as judge:
+            golds, tried, failed, accepted = check(name, judge)
+        misses = (
+            sum(len(list(near_misses(str(doc["answer"])))) for doc in load(name))
+            if name != "gpqa_diamond"
+            else 3 * golds
+        )
+        print(f"|{name}|{golds}|{tried}|{len({gold for gold, _ in failed})}|{misses}|{len(accepted)}|")
+        if "--show" in sys.argv:
+            for label, cases in (("not verified", failed), ("accepted", accepted)):
+                for gold, response in cases:
+                    print(f"    {label}: {gold!r} as {response!r}")
+
+
+if __name__ == "__main__":
+    main()

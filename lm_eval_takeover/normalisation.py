@@ -1,0 +1,262 @@
+"""One spelling of an answer: LaTeX or plain text, tidied; its value if it is a plain number; its unit; its elements.
+
+Pure text functions; nothing here evaluates anything.
+"""
+
+import re
+from fractions import Fraction
+
+MAX_FORM = 2000  # characters; a longer answer is its own form
+MAX_DIGITS = 100  # longer numbers are compared as text only
+
+_ROOTS = re.compile(r"√\s*(\d+|[A-Za-z]|(?=\())")
+_UNICODE = str.maketrans(
+    {
+        **{"−": "-", "–": "-", "—": "-", "×": r"\times ", "·": r"\cdot ", "⋅": r"\cdot ", "∙": r"\cdot ", "÷": "/"},
+        **{"π": r"\pi ", "∞": r"\infty ", "≤": r"\le ", "≥": r"\ge ", "⩽": r"\le ", "⩾": r"\ge ", "≠": r"\ne "},
+        **{"∪": r"\cup ", "∩": r"\cap ", "∈": r"\in ", "±": r"\pm ", "∓": r"\mp ", "º": "°", "θ": r"\theta "},
+        **{"²": "^2", "³": "^3", "½": r"\frac{1}{2}", "¼": r"\frac{1}{4}", "¾": r"\frac{3}{4}", "⁄": "/"},
+        **{"\u00a0": " ", "\u2009": " ", "\u202f": " ", "，": ",", "％": "%", "（": "(", "）": ")"},
+    }
+)
+_THOUSANDS_MARK = re.compile(r"(?<=\d)(?:\{,\}|,\s?\\!|\\!|\\,|,\\ |,\\,)\s*(?=\d{3}(?!\d))")
+_DELIMITERS = re.compile(r"\\\$|\$|(?<!\\)\\[()\[\]]|\*\*(?=[^*]*\*\*$)|[€£]")
+_SPACING = re.compile(r"(?<!\\)\\(?:[!,;:>]|q?quad(?![A-Za-z])| )|~|\\(?:hspace|hskip|vspace)\s*\{[^{}]*\}")
+_DROPPED = re.compile(
+    r"\\(?:left|right|bigl?|bigr?|Bigl?|Bigr?|displaystyle|textstyle|limits|mathstrut)(?![A-Za-z])\s*\.?"
+)
+_SYNONYMS = [
+    (re.compile(r"\\[dtc]frac(?![A-Za-z])"), r"\\frac"),
+    (re.compile(r"\\leq?(?:slant)?(?![A-Za-z])|<="), r"\\le "),
+    (re.compile(r"\\geq?(?:slant)?(?![A-Za-z])|>="), r"\\ge "),
+    (re.compile(r"\\neq?(?![A-Za-z])|!="), r"\\ne "),
+    (re.compile(r"\\lt(?![A-Za-z])"), "<"),
+    (re.compile(r"\\gt(?![A-Za-z])"), ">"),
+    (re.compile(r"\\lbrace(?![A-Za-z])"), r"\\{"),
+    (re.compile(r"\\rbrace(?![A-Za-z])"), r"\\}"),
+    (re.compile(r"\\langle(?![A-Za-z])"), "("),
+    (re.compile(r"\\rangle(?![A-Za-z])"), ")"),
+    (re.compile(r"\\(?:dots|cdots|ldots|dotsc)(?![A-Za-z])|…"), r"\\ldots "),
+    (re.compile(r"\s*(?:\^\s*\{\s*\\circ\s*\}|\^\s*\\circ(?![A-Za-z])|\\degrees?(?![A-Za-z])|\\textdegree)"), "°"),
+    (re.compile(r"\s*(?:\\%|\\text\{\s*\\?%\s*\})"), "%"),
+    (re.compile(r"\\(?:infin|infinity)(?![A-Za-z])|(?<![\\A-Za-z])(?:infinity|inf|oo)(?![A-Za-z])"), r"\\infty "),
+    (re.compile(r"(?<![\w)}])\s*\+\s*\\infty(?![A-Za-z])"), r"\\infty "),
+    (re.compile(r"\\frac\s*(\d)\s*(\d)"), r"\\frac{\1}{\2}"),
+    (re.compile(r"\\frac\s*(\d)\s*\{"), r"\\frac{\1}{"),
+    (re.compile(r"\\frac\s*(\{[^{}]*\})\s*([\dA-Za-z])"), r"\\frac\1{\2}"),
+    (re.compile(r"\\sqrt\s*([\dA-Za-z])"), r"\\sqrt{\1}"),
+]
+_TEXT = re.compile(
+    r"\\(?:text(?:bf|it|rm|normal|sf|tt)?|math(?:rm|bf|it|sf|tt)|mbox|operatorname|emph|bf|rm)\*?\s*\{([^{}]*)\}"
+)
+_AND = re.compile(
+    r"\\text\w*\s*\{\s*,?\s*(?:and|or)\s*\}|,?\s*(?<![\\A-Za-z])(?:and|or)(?![A-Za-z])\s*|\\(?:vee|lor|land|wedge)(?![A-Za-z])"
+)
+
+
+def tidy(answer: str) -> str:
+    """The answer without maths delimiters, currency signs, spacing commands and `\\left`; one name for each relation."""
+    text = _ROOTS.sub(lambda found: rf"\sqrt{{{found[1]}}}" if found[1] else "sqrt", answer).translate(_UNICODE)
+    text = _THOUSANDS_MARK.sub("", text)
+    text = _DROPPED.sub("", _SPACING.sub(" ", _DELIMITERS.sub("", text)))
+    for pattern, replacement in _SYNONYMS:
+        text = pattern.sub(replacement, text)
+    text = re.sub(r"\s+", " ", text).strip()
+    while text.endswith((".", ",", ";", ":")) and not text.endswith(r"\,"):
+        text = text[:-1].rstrip()
+    return text.removeprefix("=").strip()
+
+
+def plain(answer: str) -> str:
+    """A tidied answer with `\\text{…}` and its like replaced by what they hold."""
+    return re.sub(r"\s+", " ", _TEXT.sub(r" \1 ", answer)).strip()
+
+
+_COMMAS = re.compile(r"(?<![\d.,])\d{1,3}(?:,\d{3})+(?![\d,])")
+_SPACES = re.compile(r"(?<!\d)\s+|\s+(?!\d|\\frac|\s)")  # a space after a digit and before another one means something
+_BRACED = re.compile(r"([_^])\{([^{}\\])\}")
+_WORD = re.compile(r"[A-Za-z]{3,}")
+_LETTER = re.compile(r"\(([A-Z])\)")
+
+
+def normalise(answer: str) -> str:
+    """The text under which two spellings of one answer meet: no spaces, no `\\text`, no thousands separators."""
+    text = plain(tidy(answer))
+    if _COMMAS.fullmatch(text.lstrip("-+")):
+        text = text.replace(",", "")
+    text = _BRACED.sub(r"\1\2", _SPACES.sub("", text))
+    text = re.sub(r"\\(?:cdot|times)(?![A-Za-z])", "*", text)
+    if letter := _LETTER.fullmatch(text):
+        return letter[1]
+    return text.casefold() if _WORD.fullmatch(text) else text
+
+
+_DIGITS = r"(?:\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d+(?:\.\d*)?|\.\d+)"
+_POWER_OF_TEN = (
+    r"(?:\s*(?:\\times|\\cdot|\*)\s*10\s*\^\s*(?:\{\s*([-+]?\d{1,3})\s*\}|([-+]?\d{1,3}))|[eE]([-+]?\d{1,3}))?"
+)
+_NUMBER = re.compile(rf"([-+]?)\s*({_DIGITS}){_POWER_OF_TEN}")
+_QUOTIENT = re.compile(r"([-+]?)\s*\(?\s*([-+]?\d+)\s*\)?\s*/\s*\(?\s*([-+]?\d+)\s*\)?")
+_FRACTION = re.compile(r"([-+]?)\s*\\frac\s*\{\s*([-+]?\d+)\s*\}\s*\{\s*([-+]?\d+)\s*\}")
+_MIXED = re.compile(
+    r"([-+]?)\s*(\d+)(?:\s*\\frac\s*\{\s*(\d+)\s*\}\s*\{\s*(\d+)\s*\}|(?:\s+|\s*\+\s*)(\d+)\s*/\s*(\d+))"
+)
+_GROUPED = re.compile(r"\{([^{}]*)\}|\(([^(),]*)\)")
+
+
+def rational(answer: str) -> Fraction | None:
+    """The value of a plain number: `-3`, `.5`, `1,234`, `3/4`, `\\frac{3}{4}`, `1 \\frac{1}{2}`, `1.5 \\times 10^3`.
+
+    None for anything else, for a division by zero and for more than 100 digits.
+    """
+    text = plain(tidy(answer))
+    if len(text) > MAX_DIGITS:
+        return None
+    if grouped := _GROUPED.fullmatch(text):
+        text = (grouped[1] or grouped[2] or "").strip()
+    try:
+        if found := _NUMBER.fullmatch(text):
+            sign, digits, *powers = found.groups()
+            power = int(next(filter(None, powers), "0"))
+            value = Fraction(digits.replace(",", "")) * Fraction(10) ** power
+        elif found := _QUOTIENT.fullmatch(text) or _FRACTION.fullmatch(text):
+            sign, value = found[1], Fraction(int(found[2]), int(found[3]))
+        elif found := _MIXED.fullmatch(text):
+            sign = found[1]
+            value = int(found[2]) + Fraction(int(found[3] or found[5]), int(found[4] or found[6]))
+        else:
+            return None
+    except ZeroDivisionError:
+        return None
+    return -value if sign == "-" else value
+
+
+_UNITS = (
+    "degrees? radians? units? inch(?:es)? in ft foot feet yards? yd miles? mi cm mm km meters? metres? dm nm "
+    "(?:centi|kilo|milli)(?:meter|metre|gram|liter|litre)s? grams? kg mg lbs? pounds? ounces? oz tons? liters? litres? mL ml "
+    "gallons? seconds? secs? sec minutes? mins? min hours? hrs? hr days? weeks? months? years? dollars? cents? rupees? euros? "
+    "mph kmph kph rpm Hz eV joules? newtons? watts? volts? amps? kelvin celsius fahrenheit sq square cubic cu per bucks? USD"
+)
+_UNIT_WORD = rf"(?:{'|'.join(_UNITS.split())})\.?"
+_PLAIN_UNIT = re.compile(
+    rf"(?<=[\d}})\]%A-Za-z])\s*(?:{_UNIT_WORD}(?:\^\{{?\d\}}?)?(?:\s*/\s*|\s+|$))*(?:{_UNIT_WORD}|[hs])(?:\^\{{?\d\}}?)?"
+)
+_TEXT_UNIT = re.compile(
+    r"(?:[\s/*]*(?:\\cdot\s*)?\\(?:text(?:bf|it|rm|normal)?|math(?:rm|bf|it)|mbox|rm)\s*\{[^{}]*\}\s*(?:\^\s*\{?\s*-?\d\s*\}?)?)+"
+)
+_COUNTED = re.compile(rf"([-+]?{_DIGITS}(?:/\d+)?%?)\s+([A-Za-z][A-Za-z' -]+)")
+# Words after a number that change its value or make it more than a number.
+_MEANT = re.compile(
+    r"\b(?:hundred|thousand|[mbt]r?illion|dozen|score|hal(?:f|ves)|thirds?|quarters?|(?:four|fif|six|seven|eigh|nin|ten)ths?|over|"
+    r"squared|cubed|factorial|times|plus|minus|divided|by|to|mod|modulo|choose|pi|sqrt|root|roots|not|if|base|and|or|e|i|x|y|n|k)\b",
+    re.IGNORECASE,
+)
+
+
+def split_unit(answer: str) -> tuple[str, str]:
+    """A tidied answer as `(value, unit)`: `15\\mbox{ cm}^2`, `864 square inches`, `18 eggs`; an empty unit if there is none."""
+    for words in _TEXT_UNIT.finditer(answer):
+        value, unit = answer[: words.start()].strip(), plain(words[0])
+        if words.end() == len(answer) and value and not _AND.search(words[0]) and not _MEANT.search(unit):
+            return value, _one_name(unit)
+    text = plain(answer)
+    if (counted := _COUNTED.fullmatch(text)) and not _MEANT.search(counted[2]):
+        return counted[1], _one_name(counted[2])
+    last = re.search(r"[\d})\]%](?=\s*[A-Za-z][A-Za-z./^\d{} ]*$)", text)
+    if last and (named := _PLAIN_UNIT.fullmatch(text, last.end())):
+        return text[: last.end()].strip(), _one_name(named[0])
+    return answer, ""
+
+
+_UNIT_NAMES = {
+    "inches": "in", "inch": "in", "feet": "ft", "foot": "ft", "meter": "m", "metre": "m", "centimeter": "cm", "centimetre": "cm",
+    "kilometer": "km", "kilometre": "km", "minute": "min", "hour": "h", "hr": "h", "second": "s", "sec": "s", "gram": "g",
+    "kilogram": "kg", "dollar": "", "buck": "", "usd": "", "unit": "", "degree": "°", "square": "sq", "cubic": "cu",
+    "liter": "L", "litre": "L", "pound": "lb", "ounce": "oz", "mile": "mi", "yard": "yd",
+}  # fmt: skip
+
+
+_MEASURES = {*_UNIT_NAMES.values(), "cent", "km", "cm", "mm", "kg", "mg", "ml", "day", "week", "kmh"} - {""}
+
+
+def is_measure(unit: str) -> bool:
+    """Whether a unit is one of measure, so that another one in its place is another answer; `eggs` is none."""
+    return unit.rstrip("^0123456789") in _MEASURES
+
+
+def _one_name(unit: str) -> str:
+    """Singular, short, squares as exponents."""
+    words = []
+    for word in re.findall(r"[A-Za-z]+|\^\{?-?\d\}?", unit):
+        word = word.strip("{}").replace("{", "").replace("}", "")
+        short = word.lower()
+        short = short if short in _UNIT_NAMES else short.removesuffix("s")
+        words.append(_UNIT_NAMES.get(short, short))
+    power = {"sq": "^2", "cu": "^3"}
+    if words and words[0] in power:
+        words = [*words[1:], power[words[0]]]
+    return "".join(words).replace("per", "").replace("mph", "mih").replace("kmih", "kmh")
+
+
+_OPEN, _CLOSE = "([{", ")]}"
+
+
+def split_top(text: str, separators: str) -> list[str]:
+    """The parts of a text between separators that stand outside all brackets."""
+    parts, depth, start = [], 0, 0
+    for position, character in enumerate(text):
+        if character in _OPEN:
+            depth += 1
+        elif character in _CLOSE:
+            depth = max(0, depth - 1)
+        elif depth == 0 and character in separators:
+            parts.append(text[start:position])
+            start = position + 1
+    parts.append(text[start:])
+    return [part.strip() for part in parts if part.strip()]
+
+
+def elements(answer: str) -> list[str]:
+    """The elements of a list or set, a `\\pm` as two: `{1 ± √5, -2}` has three; one element if it is neither."""
+    text = _AND.sub(", ", answer).strip(" ,")
+    if text.startswith(r"\{") and text.endswith(r"\}") and _closes(text, 1, len(text) - 1):
+        text = text[2:-2]
+    listed = split_top(text, ",;")
+    return [sign for part in listed for sign in _both_signs(part)]
+
+
+def _both_signs(part: str) -> list[str]:
+    if r"\pm" not in part:
+        return [part]
+    upper, lower = (
+        re.sub(r"\\mp(?![A-Za-z])", other, re.sub(r"\\pm(?![A-Za-z])", sign, part)).strip().removeprefix("+").strip()
+        for sign, other in (("+", "-"), ("-", "+"))
+    )
+    return [upper, lower]
+
+
+def bracketed(answer: str) -> tuple[str, list[str], str] | None:
+    """`(opening, elements, closing)` of a tuple, vector or interval; None for anything else."""
+    if len(answer) < 2 or answer[0] not in "([" or answer[-1] not in ")]" or not _closes(answer, 0, len(answer) - 1):
+        return None
+    parts = split_top(answer[1:-1], ",;")
+    return (answer[0], parts, answer[-1]) if len(parts) > 1 else None
+
+
+def _closes(text: str, first: int, last: int) -> bool:
+    """Whether the bracket at `first` is closed by the one at `last`."""
+    depth = 0
+    for position in range(first, last + 1):
+        depth += (text[position] in _OPEN) - (text[position] in _CLOSE)
+        if depth == 0:
+            return position == last
+    return False
+
+
+def canonical(answer: str) -> str:
+    """The form under which votes are counted: no percent sign, no unit, a rational value as such."""
+    if len(answer) > MAX_FORM:
+        return answer
+    value = split_unit(tidy(answer))[0].removesuffix("%").removesuffix("°").strip()
+    number = rational(value)
+    return normalise(value) if number is None else str(number)
