@@ -5,9 +5,9 @@ every core; `process_results` only hands the metrics on.
 """
 
 import json
+import logging
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from hashlib import blake2b
 from typing import Any
@@ -23,13 +23,27 @@ from lm_eval_takeover.normalisation import tidy
 from lm_eval_takeover.verification import Verdict
 
 Document = dict[str, Any]
+_log = logging.getLogger(__name__)
 
 SUBSET_SEED = "takeover_paper"
 _SHOWN = 500  # characters of an answer in logged samples
 
 
-def score_all(resps: Sequence[Sequence[str]], docs: Sequence[Document]) -> list[dict[str, Any]]:
-    """A filter: all samples of all documents judged, one record per document with answers, outcomes and metrics."""
+class Record(list[list[str]]):
+    """What lm-eval logs of one document under `filtered_resps`: `[answer, outcome]` of each sample; its metrics beside it.
+
+    A list, since lm-eval writes lists as such and turns everything else into a string.
+    """
+
+    def __init__(self, scored: Scored):
+        answers = ((answer or "")[:_SHOWN] for answer in scored.answers)
+        super().__init__([answer, outcome] for answer, outcome in zip(answers, scored.outcomes, strict=True))
+        self.metrics = scored.metrics
+
+
+def score_all(resps: Sequence[Sequence[str]], docs: Sequence[Document]) -> list[Record]:
+    """A filter: all samples of all documents judged."""
+    _check_sampled(resps)
     with Judge() as judge:
 
         def score(item: tuple[Sequence[str], Document]) -> Scored:
@@ -40,8 +54,9 @@ def score_all(resps: Sequence[Sequence[str]], docs: Sequence[Document]) -> list[
         return _records(judge.map(score, zip(resps, docs, strict=True)), len(docs))
 
 
-def score_letters(resps: Sequence[Sequence[str]], docs: Sequence[Document]) -> list[dict[str, Any]]:
+def score_letters(resps: Sequence[Sequence[str]], docs: Sequence[Document]) -> list[Record]:
     """The filter for multiple-choice questions: letters are equal or not."""
+    _check_sampled(resps)
 
     def same(gold: str, answer: str) -> Verdict:
         return Verdict(gold == answer)
@@ -53,11 +68,19 @@ def score_letters(resps: Sequence[Sequence[str]], docs: Sequence[Document]) -> l
     return _records(scored, len(docs))
 
 
-def process_results(doc: Document, results: Sequence[dict[str, Any]]) -> dict[str, float]:
+def process_results(doc: Document, results: Sequence[Record]) -> dict[str, float]:
     """The metrics of one document, which the filter has computed."""
     (record,) = results
-    metrics: dict[str, float] = record["metrics"]
-    return metrics
+    return record.metrics
+
+
+def _check_sampled(resps: Sequence[Sequence[str]]) -> None:
+    """Say so if no sample differs from its siblings, which makes pass@k a long way to say acc."""
+    if len(resps) > 1 and all(len(samples) > 1 and len(set(samples)) == 1 for samples in resps):
+        _log.warning(
+            "all samples of every problem are the same text, so pass@k and maj@k are worth no more than acc; if this was not "
+            "greedy decoding, the model fixes its seed (lm-eval's API models send seed=1234: add --gen_kwargs seed=None)"
+        )
 
 
 def _judge(judge: Judge, gold: str, answer: str, tolerance: float) -> Verdict:
@@ -68,16 +91,8 @@ def _name(doc: Document) -> str:
     return f"problem {doc['problem'][:60]!r}"
 
 
-def _records(scored: Any, total: int) -> list[dict[str, Any]]:
-    shown = tqdm(scored, total=total, desc="Verifying answers", delay=5)
-    return [
-        {
-            **asdict(one),
-            "answers": [answer and answer[:_SHOWN] for answer in one.answers],
-            "majority": (one.majority or "")[:_SHOWN],
-        }
-        for one in shown
-    ]
+def _records(scored: Iterable[Scored], total: int) -> list[Record]:
+    return [Record(one) for one in tqdm(scored, total=total, desc="Verifying answers", delay=5)]
 
 
 def _converted(dataset: datasets.Dataset, convert: Callable[[Document], Document]) -> datasets.Dataset:

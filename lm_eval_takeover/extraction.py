@@ -11,21 +11,29 @@ TAIL = 10_000  # characters at the end of a response in which an answer without 
 
 _BOX = re.compile(r"\\(?:boxed|fbox)\s*\{")
 _EMPTY_BOX = re.compile(r"\\(?:boxed|fbox)\s*\{(?:[\s.…?]|\\(?:c?dots|ldots))*\}")
+_BARE_BOX = re.compile(r"\\boxed\s*([^\s{}$\\.,;]+)")  # \boxed 5, which TeX accepts
 _BRACES = re.compile(r"\\.|[{}]", re.DOTALL)
 _EMPTY = re.compile(r"[\s.…]*|\\(?:c?dots|ldots)|\?+")
-# What may stand between boxes of one list: an 'and', 'or' or comma, maths delimiters, spaces and the name of the next unknown.
-_JOIN = re.compile(
-    r"(?:\s|\$|\\[()\[\],;:! ]|\\q?quad|~|\*|\\text\{|\}|[a-z]\w?\s*=)*(?:,|;|\band\b|\bor\b|&)[^\d.\n]{0,40}"
-)
+# What may stand between boxes of one list: an 'and', 'or', comma, gap or bullet, with maths delimiters and names of unknowns.
+_FILLING = r"(?:\s|\$|\\[()\[\],;:! ]|~|\*|\\text\s*\{|\}|[A-Za-z](?:_\{?\w{1,3}\}?)?\s*=)"
+_SEPARATOR = r"(?:,|;|\band\b|\bor\b|&|\\q?quad(?![A-Za-z])|\n\s*(?:[-*•]|\d{1,2}[.)])\s)"
+_JOIN = re.compile(rf"{_FILLING}*{_SEPARATOR}(?:{_FILLING}|{_SEPARATOR})*")
+_MAX_JOIN = 60  # characters
 _MATHS = re.compile(r"\$\$(.+?)\$\$|\\\[(.+?)\\\]|\\\((.+?)\\\)|(?<!\\)\$((?:\\.|[^$\\])+)\$", re.DOTALL)
 _SAID = re.compile(
-    r"(?:\banswers?\b(?:\s+(?:to|of|for)\s[^.\n]{0,80}?)?[\s*_]*(?:\bis\b|\bare\b|[:=])|####)[\s*_:]*", re.IGNORECASE
+    r"(?:\bans(?:wers?)?\b(?:\s+(?:to|of|for)\s[^.\n]{0,80}?)?[\s*_]*"
+    r"(?:\b(?:is|are|(?:should|would|must|will) be|equals)\b(?:\s+(?:therefore|thus|indeed|simply|then|hence)\b,?)?|[:=]|\n+)|"
+    r"####(?=\s*[-+$\\\d.]))[\s*_:]*",
+    re.IGNORECASE,
 )
+_NUMBER = re.compile(r"[-+]?\$?\d[\d,]*(?:\.\d+)?(?:/\d+)?%?")
+_HEDGED = re.compile(r"\b(?:not|never|neither|between|least|most|more|less|than|or|about|if)\b|n't", re.IGNORECASE)
 _SENTENCE_END = re.compile(r"(?<!\\)[.!?](?=\s|$|\*)|\n")
 _REASON = re.compile(r",?\s+(?:because|since|which|where|as|so|for|when|if|but)\b", re.IGNORECASE)
 _CONCLUDES = re.compile(
     r"\b(?:so|thus|hence|therefore|finally|consequently|result|total|conclude|answer)\b", re.IGNORECASE
 )
+_LONGEST_WORD = 24  # letters of a word that is an answer
 _SPEECH = re.compile(r"\b(?:I|we|you|not|know|cannot|sorry)\b")
 _AFTER_MATHS = re.compile(r"(?:\s+[a-z]+(?:\^\d|²|³)?){0,3}[\s.!*]*", re.IGNORECASE)
 
@@ -49,6 +57,8 @@ def extract_answer(response: str) -> str | None:
     text = without_thinking(response)
     if boxes := _boxes(text):
         return _last_list(text, boxes)
+    if bare := _BARE_BOX.findall(text):
+        return str(bare[-1])
     return None if has_unclosed_think(response) else _stated(_EMPTY_BOX.sub(" ", text[-TAIL:]).strip())
 
 
@@ -77,24 +87,29 @@ def _boxes(text: str) -> list[tuple[int, int, str]]:
 def _last_list(text: str, boxes: list[tuple[int, int, str]]) -> str:
     answers = [boxes[-1][2]]
     for (_, end, content), (start, _, _) in zip(reversed(boxes[:-1]), reversed(boxes[1:]), strict=True):
-        if not _JOIN.fullmatch(text, end, start):
+        if not _joined(text, end, start):
             break
-        if content not in answers:
-            answers.insert(0, content)
-    return ", ".join(answers)
+        answers.append(content)
+    return ", ".join(reversed(answers))
+
+
+def _joined(text: str, end: int, start: int) -> bool:
+    """Whether what ends at `end` and what begins at `start` are of one list."""
+    return start - end <= _MAX_JOIN and _JOIN.fullmatch(text, end, start) is not None
 
 
 def _stated(text: str) -> str | None:
     """What a response without a box says that its answer is."""
-    if said := list(_SAID.finditer(text)):
-        return _of_sentence(text[said[-1].end() :])
+    if said := [found.end() for found in _SAID.finditer(text)]:
+        mathematical = [end for end in said if re.match(r"[^.\n]{0,80}?[\d$\\]", text[end : end + 100])]
+        return _of_sentence(text[(mathematical or said)[-1] :])
     maths = list(_MATHS.finditer(text, max(0, len(text) - MAX_LOOSE)))
     if maths and _AFTER_MATHS.fullmatch(text, maths[-1].end()):
         before = text[: maths[-1].start()].rstrip()
         sentence = before[max(before.rfind("\n"), before.rfind(". ")) + 1 :]
         if not sentence.strip(" *") or _CONCLUDES.search(sentence):
             unit = text[maths[-1].end() :].strip(" *.!\n")
-            return _joined(text, maths) + (f" {unit}" if unit else "")
+            return _last_maths(text, maths) + (f" {unit}" if unit else "")
     return _stripped(text) if _is_bare(text) else None
 
 
@@ -102,7 +117,7 @@ def _of_sentence(text: str) -> str | None:
     found = _MATHS.match(text)
     if found is not None:
         end, parts = found.end(), [_content(found)]
-        while (following := _MATHS.search(text, end)) and _JOIN.fullmatch(text, end, following.start()):
+        while (following := _MATHS.search(text, end)) and _joined(text, end, following.start()):
             parts.append(_content(following))
             end = following.end()
         unit = _AFTER_MATHS.match(text, end)
@@ -110,8 +125,13 @@ def _of_sentence(text: str) -> str | None:
         return ", ".join(parts) + (f" {tail}" if tail else "")
     end_of_sentence = _SENTENCE_END.search(text)
     sentence = text[: end_of_sentence.start()] if end_of_sentence else text
+    sentence = re.sub(r"\s*\([^()]*\b(?:since|because|as)\b[^()]*\)?", "", sentence)
     reason = _REASON.search(sentence)
-    return _stripped(sentence[: reason.start()] if reason else sentence)
+    sentence = sentence[: reason.start()] if reason else sentence
+    numbers = _NUMBER.findall(sentence)
+    if len(numbers) == 1 and len(sentence.split()) > 4 and not _HEDGED.search(sentence) and "\\" not in sentence:
+        return str(numbers[0])  # Answer: Janet makes $18 every day
+    return _stripped(sentence)
 
 
 def _stripped(text: str) -> str | None:
@@ -130,6 +150,8 @@ def _is_bare(text: str) -> bool:
         return False
     count = len(words.findall(_MATHS.sub(" ", line)))
     mathematical = maths is not None or re.search(r"[\d\\=+^]", line) is not None
+    if not mathematical and len(line) > _LONGEST_WORD:
+        return False
     return count <= (3 if mathematical else 1) and not line.endswith("?") and not _SPEECH.search(line)
 
 
@@ -137,21 +159,24 @@ def _content(found: re.Match[str]) -> str:
     return next(group for group in found.groups() if group is not None).strip()
 
 
-def _joined(text: str, maths: list[re.Match[str]]) -> str:
+def _last_maths(text: str, maths: list[re.Match[str]]) -> str:
     parts, start = [_content(maths[-1])], maths[-1].start()
     for found in reversed(maths[:-1]):
-        if not _JOIN.fullmatch(text, found.end(), start):
+        if not _joined(text, found.end(), start):
             break
-        parts.insert(0, _content(found))
+        parts.append(_content(found))
         start = found.start()
-    return ", ".join(parts)
+    return ", ".join(reversed(parts))
 
 
-_LETTER = re.compile(r"\W*(?:(?:option|choice|answer)\b\W*)?([A-Z])(?:\W.*|\W*)", re.DOTALL | re.IGNORECASE)
+_LETTER = re.compile(r"\W*(?:(?i:option|choice|answer)\b\W*)?(?:([A-Z])\W*(?:[.:)\n].*|$)|([a-z])\W*$)", re.DOTALL)
 _LETTER_WRAP = re.compile(r"\\(?:text|textbf|mathrm|mathbf|mbox|textit|textrm|bf|rm)\b\s*")
+_LETTER_FORM = r"[\s*_:]*[\[\"“]?\\?[($]?\$?(?:\\(?:text|mathrm|textbf|mathbf)\{)?\(?([A-Z])\)?(?![A-Za-z'])"
 _LETTER_SAID = re.compile(
-    r"(?:\b(?i:answer|option|choice)\b[\s*_]*(?:(?i:is|would be|must be)\b)?[\s*_:]*(?:(?i:option|choice)\s+)?)"
-    r"\$?(?:\\(?:text|mathrm|textbf|mathbf)\{)?\(?([A-Z])\)?(?![A-Za-z'])"
+    rf"\b(?i:answer)\b[\s*_]*(?:(?i:is|should be|would be|must be|will be)\b(?:\s+(?i:therefore|thus|clearly|simply)\b)?)?"
+    rf"[\s*_:]*(?:(?i:option|choice)\s+)?{_LETTER_FORM}"
+    rf"|\b(?i:correct|right|best)\s+(?i:option|choice)\s+(?i:is){_LETTER_FORM}"
+    rf"|\(?\b([A-Z])\b\)?[*_]*\s+(?i:is)\s+(?i:the\s+)?(?i:correct|right)(?:\s+(?i:answer|option|choice))?"
 )
 _LETTER_ALONE = re.compile(r"[\s*_$]*\(?([A-Z])\)?(?:[.):][^\n]{0,200})?[\s*_$.]*")
 
@@ -160,13 +185,20 @@ def extract_letter(response: str, letters: str = "ABCD") -> str | None:
     """The letter of a multiple-choice answer: of the last box, else of the last 'answer: X', else of a reply that is a letter."""
     text = without_thinking(response)
     if boxes := _boxes(text):
-        found = _LETTER.fullmatch(_LETTER_WRAP.sub("", boxes[-1][2]))
-        return found[1].upper() if found and found[1].upper() in letters else None
+        content = _LETTER_WRAP.sub("", boxes[-1][2])
+        found = _LETTER.fullmatch(content)
+        letter = (found[1] or found[2] or "").upper() if found else _last_said(content, letters)
+        if letter and letter in letters:
+            return letter
     if has_unclosed_think(response):
         return None
     text = text[-TAIL:]
-    said = [found[1] for found in _LETTER_SAID.finditer(text) if found[1] in letters]
-    if said:
-        return said[-1]
+    if said := _last_said(text, letters):
+        return said
     alone = _LETTER_ALONE.fullmatch(text)
     return alone[1] if alone and alone[1] in letters else None
+
+
+def _last_said(text: str, letters: str) -> str | None:
+    said = [next(filter(None, found.groups())) for found in _LETTER_SAID.finditer(text)]
+    return next((letter for letter in reversed(said) if letter in letters), None)

@@ -140,7 +140,9 @@ class _Worker:
     def _started(self) -> subprocess.Popen[bytes]:
         command = [sys.executable, "-P", "-m", "lm_eval_takeover.judging", str(self.time_limit), str(self.memory_limit)]
         self._unread = b""
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        # sympy orders some of its work by hashes; with a fixed seed every worker works alike.
+        environment = os.environ | {"PYTHONHASHSEED": "0"}
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
         if self._line(self.process, _START) != "ready":
             raise RuntimeError("a verification worker did not start")
         return self.process

@@ -15,17 +15,32 @@ _UNICODE = str.maketrans(
         **{"−": "-", "–": "-", "—": "-", "×": r"\times ", "·": r"\cdot ", "⋅": r"\cdot ", "∙": r"\cdot ", "÷": "/"},
         **{"π": r"\pi ", "∞": r"\infty ", "≤": r"\le ", "≥": r"\ge ", "⩽": r"\le ", "⩾": r"\ge ", "≠": r"\ne "},
         **{"∪": r"\cup ", "∩": r"\cap ", "∈": r"\in ", "±": r"\pm ", "∓": r"\mp ", "º": "°", "θ": r"\theta "},
-        **{"²": "^2", "³": "^3", "½": r"\frac{1}{2}", "¼": r"\frac{1}{4}", "¾": r"\frac{3}{4}", "⁄": "/"},
+        **{mark: f"^{digit}" for digit, mark in enumerate("⁰¹²³⁴⁵⁶⁷⁸⁹")},
+        **{
+            mark: rf"\frac{{{a}}}{{{b}}}"
+            for mark, a, b in (("⅓", 1, 3), ("⅔", 2, 3), ("⅕", 1, 5), ("⅙", 1, 6), ("⅛", 1, 8))
+        },
+        **{"½": r"\frac{1}{2}", "¼": r"\frac{1}{4}", "¾": r"\frac{3}{4}", "⁄": "/"},
         **{"\u00a0": " ", "\u2009": " ", "\u202f": " ", "，": ",", "％": "%", "（": "(", "）": ")"},
     }
 )
-_THOUSANDS_MARK = re.compile(r"(?<=\d)(?:\{,\}|,\s?\\!|\\!|\\,|,\\ |,\\,)\s*(?=\d{3}(?!\d))")
+_THOUSANDS_MARK = re.compile(r"(?<=\d)(?:\{,\}|,\s?\\!|\\!|\\,)\s*(?=\d{3}(?!\d))")
 _DELIMITERS = re.compile(r"\\\$|\$|(?<!\\)\\[()\[\]]|\*\*(?=[^*]*\*\*$)|[€£]")
 _SPACING = re.compile(r"(?<!\\)\\(?:[!,;:>]|q?quad(?![A-Za-z])| )|~|\\(?:hspace|hskip|vspace)\s*\{[^{}]*\}")
 _DROPPED = re.compile(
     r"\\(?:left|right|bigl?|bigr?|Bigl?|Bigr?|displaystyle|textstyle|limits|mathstrut)(?![A-Za-z])\s*\.?"
 )
+_WRAPPERS = [
+    re.compile(r"\\textcolor\s*\{[^{}]*\}\s*\{([^{}]*)\}"),
+    re.compile(r"\\(?:underline|mathbf|boldsymbol)\s*\{([^{}]*)\}"),
+    re.compile(r"\\color\s*\{[^{}]*\}()"),
+    re.compile(r"\\[hv]?phantom\s*\{[^{}]*\}()"),
+    re.compile(r"\\(?:tiny|small|normalsize|large|Large|LARGE|huge|Huge|bf|it|rm|therefore)(?![A-Za-z{])\s*()"),
+    re.compile(r"\\\\\s*$()"),
+]
 _SYNONYMS = [
+    (re.compile(r"\.{3,}"), r"\\ldots "),
+    (re.compile(r"\\sqrt\s+(\d{2,})"), r"\\sqrt{\1}"),
     (re.compile(r"\\[dtc]frac(?![A-Za-z])"), r"\\frac"),
     (re.compile(r"\\leq?(?:slant)?(?![A-Za-z])|<="), r"\\le "),
     (re.compile(r"\\geq?(?:slant)?(?![A-Za-z])|>="), r"\\ge "),
@@ -59,8 +74,12 @@ def tidy(answer: str) -> str:
     text = _ROOTS.sub(lambda found: rf"\sqrt{{{found[1]}}}" if found[1] else "sqrt", answer).translate(_UNICODE)
     text = _THOUSANDS_MARK.sub("", text)
     text = _DROPPED.sub("", _SPACING.sub(" ", _DELIMITERS.sub("", text)))
+    for wrapper in _WRAPPERS:
+        text = wrapper.sub(r"\1", text)
     for pattern, replacement in _SYNONYMS:
         text = pattern.sub(replacement, text)
+    if (whole := _TEXT.fullmatch(text.strip())) and "=" in whole[1]:
+        text = whole[1]
     text = re.sub(r"\s+", " ", text).strip()
     while text.endswith((".", ",", ";", ":")) and not text.endswith(r"\,"):
         text = text[:-1].rstrip()
@@ -75,6 +94,8 @@ def plain(answer: str) -> str:
 _COMMAS = re.compile(r"(?<![\d.,])\d{1,3}(?:,\d{3})+(?![\d,])")
 _SPACES = re.compile(r"(?<!\d)\s+|\s+(?!\d|\\frac|\s)")  # a space after a digit and before another one means something
 _BRACED = re.compile(r"([_^])\{([^{}\\])\}")
+_PROSE = re.compile(r"[A-Za-z]{3,}|(?:an?|the)( [A-Za-z]{3,})+", re.IGNORECASE)
+_ARTICLE = re.compile(r"^(?:an?|the) ", re.IGNORECASE)
 _WORD = re.compile(r"[A-Za-z]{3,}")
 _LETTER = re.compile(r"\(([A-Z])\)")
 
@@ -84,6 +105,8 @@ def normalise(answer: str) -> str:
     text = plain(tidy(answer))
     if _COMMAS.fullmatch(text.lstrip("-+")):
         text = text.replace(",", "")
+    if _PROSE.fullmatch(text):
+        text = _ARTICLE.sub("", text)
     text = _BRACED.sub(r"\1\2", _SPACES.sub("", text))
     text = re.sub(r"\\(?:cdot|times)(?![A-Za-z])", "*", text)
     if letter := _LETTER.fullmatch(text):
@@ -98,9 +121,8 @@ _POWER_OF_TEN = (
 _NUMBER = re.compile(rf"([-+]?)\s*({_DIGITS}){_POWER_OF_TEN}")
 _QUOTIENT = re.compile(r"([-+]?)\s*\(?\s*([-+]?\d+)\s*\)?\s*/\s*\(?\s*([-+]?\d+)\s*\)?")
 _FRACTION = re.compile(r"([-+]?)\s*\\frac\s*\{\s*([-+]?\d+)\s*\}\s*\{\s*([-+]?\d+)\s*\}")
-_MIXED = re.compile(
-    r"([-+]?)\s*(\d+)(?:\s*\\frac\s*\{\s*(\d+)\s*\}\s*\{\s*(\d+)\s*\}|(?:\s+|\s*\+\s*)(\d+)\s*/\s*(\d+))"
-)
+_MIXED = re.compile(r"([-+]?)\s*(\d+)(?:\s*\\frac\s*\{\s*(\d+)\s*\}\s*\{\s*(\d+)\s*\}|\s+(\d+)\s*/\s*(\d+))")
+_REPEATING = re.compile(r"([-+]?)\s*(\d*)\.(\d*)\\(?:overline|bar)\s*\{\s*(\d{1,20})\s*\}")
 _GROUPED = re.compile(r"\{([^{}]*)\}|\(([^(),]*)\)")
 
 
@@ -121,6 +143,10 @@ def rational(answer: str) -> Fraction | None:
             value = Fraction(digits.replace(",", "")) * Fraction(10) ** power
         elif found := _QUOTIENT.fullmatch(text) or _FRACTION.fullmatch(text):
             sign, value = found[1], Fraction(int(found[2]), int(found[3]))
+        elif found := _REPEATING.fullmatch(text):
+            sign, whole, fixed, period = found.groups()
+            start = Fraction(int(f"0{whole}{fixed}"), 10 ** len(fixed))
+            value = start + Fraction(int(period), (10 ** len(period) - 1) * 10 ** len(fixed))
         elif found := _MIXED.fullmatch(text):
             sign = found[1]
             value = int(found[2]) + Fraction(int(found[3] or found[5]), int(found[4] or found[6]))
@@ -138,8 +164,9 @@ _UNITS = (
     "mph kmph kph rpm Hz eV joules? newtons? watts? volts? amps? kelvin celsius fahrenheit sq square cubic cu per bucks? USD"
 )
 _UNIT_WORD = rf"(?:{'|'.join(_UNITS.split())})\.?"
+_RATE = r"(?:k?m|cm|ft|mi)/(?:s|h|min|hr)(?:\^\{?2\}?)?"
 _PLAIN_UNIT = re.compile(
-    rf"(?<=[\d}})\]%A-Za-z])\s*(?:{_UNIT_WORD}(?:\^\{{?\d\}}?)?(?:\s*/\s*|\s+|$))*(?:{_UNIT_WORD}|[hs])(?:\^\{{?\d\}}?)?"
+    rf"\s*{_RATE}|(?<=[\d}})\]%A-Za-z])\s*(?:{_UNIT_WORD}(?:\^\{{?\d\}}?)?(?:\s*/\s*|\s+|$))*(?:{_UNIT_WORD}|[hs])(?:\^\{{?\d\}}?)?"
 )
 _TEXT_UNIT = re.compile(
     r"(?:[\s/*]*(?:\\cdot\s*)?\\(?:text(?:bf|it|rm|normal)?|math(?:rm|bf|it)|mbox|rm)\s*\{[^{}]*\}\s*(?:\^\s*\{?\s*-?\d\s*\}?)?)+"
@@ -148,6 +175,7 @@ _COUNTED = re.compile(rf"([-+]?{_DIGITS}(?:/\d+)?%?)\s+([A-Za-z][A-Za-z' -]+)")
 # Words after a number that change its value or make it more than a number.
 _MEANT = re.compile(
     r"\b(?:hundred|thousand|[mbt]r?illion|dozen|score|hal(?:f|ves)|thirds?|quarters?|(?:four|fif|six|seven|eigh|nin|ten)ths?|over|"
+    r"hundredths?|thousandths?|tenths?|more|less|fewer|greater|larger|smaller|least|most|below|above|negative|fold|am|pm|th|"
     r"squared|cubed|factorial|times|plus|minus|divided|by|to|mod|modulo|choose|pi|sqrt|root|roots|not|if|base|and|or|e|i|x|y|n|k)\b",
     re.IGNORECASE,
 )
@@ -171,8 +199,8 @@ def split_unit(answer: str) -> tuple[str, str]:
 _UNIT_NAMES = {
     "inches": "in", "inch": "in", "feet": "ft", "foot": "ft", "meter": "m", "metre": "m", "centimeter": "cm", "centimetre": "cm",
     "kilometer": "km", "kilometre": "km", "minute": "min", "hour": "h", "hr": "h", "second": "s", "sec": "s", "gram": "g",
-    "kilogram": "kg", "dollar": "", "buck": "", "usd": "", "unit": "", "degree": "°", "square": "sq", "cubic": "cu",
-    "liter": "L", "litre": "L", "pound": "lb", "ounce": "oz", "mile": "mi", "yard": "yd",
+    "kilogram": "kg", "dollar": "", "buck": "", "usd": "", "unit": "", "degree": "°", "rad": "radian", "square": "sq",
+    "cubic": "cu", "liter": "L", "litre": "L", "pound": "lb", "ounce": "oz", "mile": "mi", "yard": "yd",
 }  # fmt: skip
 
 
@@ -251,6 +279,21 @@ def _closes(text: str, first: int, last: int) -> bool:
         if depth == 0:
             return position == last
     return False
+
+
+def money(answer: str) -> str | None:
+    """`dollar` or `cent` if an untidied answer says so."""
+    if re.search(r"\\\$|\bdollars?\b|\busd\b", answer, re.IGNORECASE):
+        return "dollar"
+    return "cent" if re.search(r"\bcents?\b|¢", answer, re.IGNORECASE) else None
+
+
+_OR_LIST = re.compile(r"\d,\d{3}(?!\d)")
+
+
+def may_be_list(answer: str) -> bool:
+    """Whether what reads as one number with thousands separators may be a list: `100,200`."""
+    return _OR_LIST.search(answer) is not None
 
 
 def canonical(answer: str) -> str:

@@ -80,8 +80,8 @@ def test_right_answers_are_right_on_every_problem(everything):
 def test_logged_samples_show_how_each_was_judged(everything):
     sample = everything["samples"]["takeover_math500"][0]
     (record,) = sample["filtered_resps"]
-    assert record["outcomes"] == ["correct"] * 3 + ["no_answer"] + ["correct"] * 4
-    assert record["answers"][3] is None
+    assert [outcome for _, outcome in record] == ["correct"] * 3 + ["no_answer"] + ["correct"] * 4
+    assert record[3] == ["", "no_answer"]
     assert len(sample["resps"][0]) == 8
 
 
@@ -200,7 +200,7 @@ def test_gpqa_questions_are_withheld_from_logged_samples_on_request(hub, tmp_pat
             assert json.dumps(secret)[1:-1] not in text
     sample = logged["samples"]["takeover_gpqa_diamond"][0]
     assert sample["doc"]["canary"] == open_samples[0]["doc"]["canary"] != ""
-    assert sample["filtered_resps"][0]["answers"][0] in "ABCD"
+    assert sample["filtered_resps"][0][0][0] in "ABCD"
 
 
 def test_choices_are_shuffled_by_their_question_alone(everything):
@@ -293,6 +293,16 @@ def test_a_document_with_another_number_of_samples_is_named():
     docs = [{"problem": "How many?", "answer": "4"}]
     with pytest.raises(TakeoverError, match="problem 'How many\\?' has 7 samples, expected 8"):
         benchmarks.score_all([["\\boxed{4}"] * 7], docs)
+
+
+@pytest.mark.parametrize(
+    ("responses", "warned"), [([["\\boxed{4}"] * 8] * 2, True), ([["\\boxed{4}"] * 7 + ["4"]] * 2, False)]
+)
+def test_samples_that_are_all_the_same_are_pointed_out(responses, warned, caplog):
+    docs = [{"problem": "How many?", "answer": "4"}] * 2
+    records = benchmarks.score_all(responses, docs)
+    assert [record.metrics["acc"] for record in records] == [1.0, 1.0]
+    assert ("add --gen_kwargs seed=None" in caplog.text) is warned
 
 
 def test_gsm8k_golds_are_what_follows_the_marks():

@@ -68,6 +68,7 @@ def test_real_benchmarks_run_through_their_hub_ids(lm_eval_command, hub, tmp_pat
     row = json.loads(samples.read_text().splitlines()[0])
     assert row["doc"]["problem"].startswith("Janet")
     assert row["target"] == "18"
+    assert [len(judged) for judged in row["filtered_resps"][0]] == [2] * 8  # an answer and an outcome a sample
     assert "\\boxed{}" in row["arguments"]["gen_args_0"]["arg_0"]
 
 

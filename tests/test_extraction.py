@@ -55,6 +55,25 @@ EXTRACTED = [
     (r"\frac{1}{2}", r"\frac{1}{2}"),
     ("$5$", "5"),
     ("Evelyn", "Evelyn"),
+    (r"So $n = \boxed{7}$, and the answer is $\boxed{14}$.", "14"),
+    (r"The answer is not $\boxed{7}$, but $\boxed{14}$.", "14"),
+    (r"$\boxed{7}$, which means that the answer is $\boxed{14}$", "14"),
+    (r"$x_1 = \boxed{1}$ and $x_2 = \boxed{2}$", "1, 2"),
+    ("- \\boxed{1}\n- \\boxed{2}", "1, 2"),
+    ("1. \\boxed{1}\n2. \\boxed{2}", "1, 2"),
+    ("$$\n\\boxed{1}\n$$\nand\n$$\n\\boxed{2}\n$$", "1, 2"),
+    (r"\[\boxed{1} \quad \boxed{2}\]", "1, 2"),
+    ("#### Step 4: Conclusion\nTherefore, the total is $18$.", "18"),
+    ("The answer is 18. The answer is in dollars.", "18"),
+    ("Answer: 18\n\nThe answer is correct because it checks.", "18"),
+    ("The answer is therefore 18.", "18"),
+    ("The answer should be 18.", "18"),
+    ("Ans: 18", "18"),
+    ("### Final Answer\n\n**18**", "18"),
+    ("**Answer:** Janet makes **$18** every day", "$18"),
+    (r"\boxed 5", "5"),
+    ("The answer is 18 (since 9*2=18).", "18"),
+    ("#### 18", "18"),
     # nothing that is stated as the answer
     ("I tried 5 things and 42 did not work", None),
     ("I considered $3$, $5$ and $7$ but could not decide.", None),
@@ -94,6 +113,22 @@ LETTERS = [
     ("<think>the answer is B", None),
     ("<think>A or B?</think>The answer is B", "B"),
     ("I do not know", None),
+    ("The answer is B. Option A is wrong because…", "B"),
+    ("**Answer: B**\n\nChoice D is incorrect.", "B"),
+    ("Option A is wrong. Option C is wrong.", None),
+    ("The answer should be B", "B"),
+    (r"The answer is \(B\).", "B"),
+    ("B is the correct answer", "B"),
+    (r"\boxed{\text{The answer is B}}", "B"),
+    ("\\boxed{10\\text{ m}}\n\nAnswer: B", "B"),
+    (r"\boxed{A, C}", None),
+    (r"\boxed{A \text{ or } B}", None),
+    (r"\boxed{d = 3 cm}", None),
+    (r"\boxed{C-H bond}", None),
+    (r"\boxed{a vector field}", None),
+    (r"\boxed{c/2}", None),
+    (r"\boxed{(C) 10 m}", "C"),
+    ("The correct option is C", "C"),
 ]
 
 
@@ -158,6 +193,10 @@ def test_time_is_linear_in_the_response(unit):
 
     # Eight times as long takes about eight times the time; quadratic would be 64 times.
     assert seconds(800_000) < 24 * seconds(100_000) + 0.05
+
+
+def test_many_joined_boxes_that_differ():
+    assert extract_answer(", ".join(f"\\boxed{{{n}}}" for n in range(20_000))).endswith(" 19999")
 
 
 def test_deep_nesting_of_boxes():

@@ -44,11 +44,14 @@ def test_a_time_out_that_is_no_exception():
 
 
 def test_arguments_swapped():
-    """Verification is not symmetric: the gold comes first, and only the answer may leave out the name of an unknown."""
+    """The gold comes first: math_verify unwraps an equation of the one side and not of the other."""
     assert verify("5", "x=5").correct
     assert verify("x=5", "5").correct
     assert not verify("2x+3=13", "13").correct
-    assert verify("13", "2x+3=13").correct  # a chain of equalities ends in its value
+    assert not verify("13", "2x+3=13").correct
+    assert verify("13", "10+3=13").correct
+    assert verify("[2,5)", r"2 \le x < 5").correct
+    assert verify(r"2 \le x < 5", "[2,5)").correct
 
 
 def test_tiny_numbers_are_not_all_equal():
