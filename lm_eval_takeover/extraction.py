@@ -15,7 +15,7 @@ _BARE_BOX = re.compile(r"\\boxed\s*([^\s{}$\\.,;]+)")  # \boxed 5, which TeX acc
 _BRACES = re.compile(r"\\.|[{}]", re.DOTALL)
 _EMPTY = re.compile(r"[\s.…]*|\\(?:c?dots|ldots)|\?+")
 # What may stand between boxes of one list: an 'and', 'or', comma, gap or bullet, with maths delimiters and names of unknowns.
-_FILLING = r"(?:\s|\$|\\[()\[\],;:! ]|~|\*|\\text\s*\{|\}|[A-Za-z](?:_\{?\w{1,3}\}?)?\s*=)"
+_FILLING = r"(?:\s|\$|\\[()\[\],;:! ]|~|\*\*|\\text\s*\{|\}|[A-Za-z](?:_\{?\w{1,3}\}?)?\s*=)"
 _SEPARATOR = r"(?:,|;|\band\b|\bor\b|&|\\q?quad(?![A-Za-z])|\n\s*(?:[-*•]|\d{1,2}[.)])\s)"
 _JOIN = re.compile(rf"{_FILLING}*{_SEPARATOR}(?:{_FILLING}|{_SEPARATOR})*")
 _MAX_JOIN = 60  # characters

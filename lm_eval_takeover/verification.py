@@ -328,7 +328,8 @@ class _Comparison:
             return False
 
 
-_SUM_OF_NAMES = re.compile(r"(?:\\?[A-Za-z]+(?:_\{?\w+\}?)?\s*\+?\s*)+")
+_TERM = r"\\?[A-Za-z]+(?:_\{?\w+\}?)?"
+_SUM_OF_NAMES = re.compile(rf"{_TERM}(?:(?:\s*\+\s*|\s+|(?=\\)){_TERM})*")
 _LABEL = re.compile(
     r"\\?[A-Za-z]+(?:\s*_\s*(?:\{[^{}]*\}|\w))*'*\s*\([^()=]*\)|\|[A-Za-z]+\||\\(?:max|min|angle)\s*[\w{}() ]+"
 )

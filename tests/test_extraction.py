@@ -195,6 +195,11 @@ def test_time_is_linear_in_the_response(unit):
     assert seconds(800_000) < 24 * seconds(100_000) + 0.05
 
 
+def test_bullets_between_boxes_do_not_backtrack_without_end():
+    assert extract_answer("\\boxed{1}" + "\n* " * 18 + "x \\boxed{2}") == "2"
+    assert extract_answer("\\boxed{1}" + " ** , " * 9 + "x \\boxed{2}") == "2"
+
+
 def test_many_joined_boxes_that_differ():
     assert extract_answer(", ".join(f"\\boxed{{{n}}}" for n in range(20_000))).endswith(" 19999")
 

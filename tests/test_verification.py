@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import time
 
 import pytest
 from hypothesis import given
@@ -84,6 +85,25 @@ def test_limits_apply_before_parsing():
     assert too_large("x+" * MAX_LENGTH)
     assert not too_large("1" * 100)
     assert verdict_by_text("5", "{" * 200_000) == Verdict(False, "unparsed")
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "a" * 60 + "5 = 3",
+        "a+" * 60 + "5 = 3",
+        "x" * 60 + "! = 3",
+        r"\text{a} " * 60 + "5",
+        "1 " * 200,
+        "a_" * 100 + "=",
+        "(" * 15 + "a " * 100,
+    ],
+)
+def test_no_pattern_of_ours_backtracks_without_end(answer):
+    start = time.perf_counter()
+    for gold in ("5", "x=5", "(1,2)", r"15\mbox{ cm}^2"):
+        verify(gold, answer)
+    assert time.perf_counter() - start < 20  # seconds; endless otherwise
 
 
 def test_tolerance_is_absolute():
