@@ -16,13 +16,14 @@ _BRACES = re.compile(r"\\.|[{}]", re.DOTALL)
 _EMPTY = re.compile(r"[\s.…]*|\\(?:c?dots|ldots)|\?+")
 # What may stand between boxes of one list: an 'and', 'or', comma, gap or bullet, with maths delimiters and names of unknowns.
 _FILLING = r"(?:\s|\$|\\[()\[\],;:! ]|~|\*\*|\\text\s*\{|\}|[A-Za-z](?:_\{?\w{1,3}\}?)?\s*=)"
-_SEPARATOR = r"(?:,|;|\band\b|\bor\b|&|\\q?quad(?![A-Za-z])|\n\s*(?:[-*•]|\d{1,2}[.)])\s)"
+_SEPARATOR = r"(?:,|;|\band\b(?:\s+also\b)?|\bor\b|&|\\q?quad(?![A-Za-z])|\n\s*(?:[-*•]|\d{1,2}[.)])\s)"
 _JOIN = re.compile(rf"{_FILLING}*{_SEPARATOR}(?:{_FILLING}|{_SEPARATOR})*")
 _MAX_JOIN = 60  # characters
 _MATHS = re.compile(r"\$\$(.+?)\$\$|\\\[(.+?)\\\]|\\\((.+?)\\\)|(?<!\\)\$((?:\\.|[^$\\])+)\$", re.DOTALL)
 _SAID = re.compile(
     r"(?:\bans(?:wers?)?\b(?:\s+(?:to|of|for)\s[^.\n]{0,80}?)?[\s*_]*"
-    r"(?:\b(?:is|are|(?:should|would|must|will) be|equals)\b(?:\s+(?:therefore|thus|indeed|simply|then|hence)\b,?)?|[:=]|\n+)|"
+    r"(?:\b(?:(?:is|are)(?!\s+(?:consistent|correct|in|valid|reasonable|given|expressed|unique)\b)|"
+    r"(?:should|would|must|will) be|equals)\b(?:\s+(?:therefore|thus|indeed|simply|then|hence)\b,?)?|[:=]|\n+)|"
     r"####(?=\s*[-+$\\\d.]))[\s*_:]*",
     re.IGNORECASE,
 )
@@ -31,7 +32,8 @@ _HEDGED = re.compile(r"\b(?:not|never|neither|between|least|most|more|less|than|
 _SENTENCE_END = re.compile(r"(?<!\\)[.!?](?=\s|$|\*)|\n")
 _REASON = re.compile(r",?\s+(?:because|since|which|where|as|so|for|when|if|but)\b", re.IGNORECASE)
 _CONCLUDES = re.compile(
-    r"\b(?:so|thus|hence|therefore|finally|consequently|result|total|conclude|answer)\b", re.IGNORECASE
+    r"\b(?:so|thus|hence|therefore|finally|consequently|result|total|conclude|answer|solutions?|is|are)\b",
+    re.IGNORECASE,
 )
 _LONGEST_WORD = 24  # letters of a word that is an answer
 _SPEECH = re.compile(r"\b(?:I|we|you|not|know|cannot|sorry)\b")
@@ -110,6 +112,13 @@ def _stated(text: str) -> str | None:
         if not sentence.strip(" *") or _CONCLUDES.search(sentence):
             unit = text[maths[-1].end() :].strip(" *.!\n")
             return _last_maths(text, maths) + (f" {unit}" if unit else "")
+    last = text[max(text.rfind("\n"), text.rfind(". ", 0, -1)) + 1 :]
+    if (
+        (bold := re.findall(r"\*\*\s*([^*\s]+)\s*\*\*", last))
+        and _CONCLUDES.search(last)
+        and _NUMBER.fullmatch(bold[-1])
+    ):
+        return str(bold[-1])
     return _stripped(text) if _is_bare(text) else None
 
 
@@ -125,6 +134,11 @@ def _of_sentence(text: str) -> str | None:
         return ", ".join(parts) + (f" {tail}" if tail else "")
     end_of_sentence = _SENTENCE_END.search(text)
     sentence = text[: end_of_sentence.start()] if end_of_sentence else text
+    if re.search(r"\\boxed\s*\{", sentence):
+        return None  # a box that was begun
+    inner = list(_MATHS.finditer(sentence))
+    if inner and _AFTER_MATHS.fullmatch(sentence, inner[-1].end()) and not _HEDGED.search(sentence):
+        return _last_maths(sentence, inner)
     sentence = re.sub(r"\s*\([^()]*\b(?:since|because|as)\b[^()]*\)?", "", sentence)
     reason = _REASON.search(sentence)
     sentence = sentence[: reason.start()] if reason else sentence

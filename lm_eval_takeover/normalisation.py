@@ -40,6 +40,8 @@ _WRAPPERS = [
 ]
 _SYNONYMS = [
     (re.compile(r"\.{3,}"), r"\\ldots "),
+    (re.compile(r"\\equiv(?![A-Za-z])(?!.*mod)"), "="),
+    (re.compile(r"\\lg(?![A-Za-z])"), r"\\log_{10}"),
     (re.compile(r"\\sqrt\s+(\d{2,})"), r"\\sqrt{\1}"),
     (re.compile(r"\\[dtc]frac(?![A-Za-z])"), r"\\frac"),
     (re.compile(r"\\leq?(?:slant)?(?![A-Za-z])|<="), r"\\le "),
@@ -204,7 +206,7 @@ _UNIT_NAMES = {
 }  # fmt: skip
 
 
-_MEASURES = {*_UNIT_NAMES.values(), "cent", "km", "cm", "mm", "kg", "mg", "ml", "day", "week", "kmh"} - {""}
+_MEASURES = {*_UNIT_NAMES.values(), "cent", "km", "cm", "mm", "kg", "mg", "ml", "day", "week", "kmh", "mih"} - {""}
 
 
 def is_measure(unit: str) -> bool:
@@ -286,6 +288,11 @@ def money(answer: str) -> str | None:
     if re.search(r"\\\$|\bdollars?\b|\busd\b", answer, re.IGNORECASE):
         return "dollar"
     return "cent" if re.search(r"\bcents?\b|¢", answer, re.IGNORECASE) else None
+
+
+def without_thousands(answer: str) -> str:
+    """`70,000 dollars` as `70000 dollars`."""
+    return _COMMAS.sub(lambda found: found[0].replace(",", ""), answer)
 
 
 _OR_LIST = re.compile(r"\d,\d{3}(?!\d)")

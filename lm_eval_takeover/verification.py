@@ -26,6 +26,7 @@ from lm_eval_takeover.normalisation import (
     split_top,
     split_unit,
     tidy,
+    without_thousands,
 )
 
 Reason = Literal["unparsed", "timed_out"]
@@ -81,7 +82,9 @@ def verify(gold: str, answer: str, tolerance: float = 0.0) -> Verdict:
     if {money(gold), money(answer)} == {"dollar", "cent"}:
         return Verdict(False)
     comparison = _Comparison(tolerance)
-    left, right = (_CONDITION.sub("", tidy(text)) for text in (gold, answer))
+    if _same_words(gold, answer):
+        return Verdict(True)
+    left, right = (_unconditional(tidy(text)) for text in (gold, answer))
     if too_large(right):  # a fraction may be one character
         return Verdict(False, "unparsed")
     try:
@@ -91,11 +94,16 @@ def verify(gold: str, answer: str, tolerance: float = 0.0) -> Verdict:
     return Verdict(correct, "unparsed" if comparison.unparsed and not correct else None)
 
 
-# What an answer says about its letters, after a value: for all x; k an integer.
-_CONDITION = re.compile(
-    r"(?<=[^\s,])\s*,?\s*(?:\\text\s*\{\s*,?\s*(?:for|where|with)\b.*|\bfor (?:all|any|every)\b.*|\\forall.*|"
-    r"\(?\s*[A-Za-z]\s*\\in\s*\\mathbb\s*\{?\s*[ZNR]\s*\}?\s*\)?(?:\^\+|_\+)?)$"
-)
+# What an answer says about its letters beside its value: for all x; k an integer; n at least 2; only.
+_CONDITIONS = [
+    re.compile(r"\s*,?\s*\\text\s*\{\s*,?\s*(?:for|where|with)\b[^{}]*\}[^,{]*?(?=,|\\text|\s+or\b|\s+and\b|$)"),
+    re.compile(r"(?<=[^\s,])\s*,?\s*(?:\bfor (?:all|any|every)\b.*|\\forall.*)$"),
+    re.compile(r"(?<=[^\s,])\s*,?\s*\(?\s*[A-Za-z]\s*\\in\s*\\mathbb\s*\{?\s*[ZNR]\s*\}?\s*(?:\^\+|_\+)?\)?$"),
+    re.compile(r"(?<=[^\s,])\s*\(\s*[A-Za-z]\s*(?:\\[gln]e(?![a-z])|[<>])[^()]*\)$"),
+    re.compile(r"^([^<>]*[^<>,\s])(?<!\\[gln]e)\s*,\s*[A-Za-z]\s*(?:\\ge|>)\s*\d+$"),
+    re.compile(r"\s*\\text\s*\{\s*only\s*\}$|\s+only$"),
+    re.compile(r"^\\text\s*\{\s*[Aa]ll\b[^{}]*\}\s*"),
+]
 _RELATION = re.compile(r"(\\le(?![A-Za-z])|\\ge(?![A-Za-z])|\\ne(?![A-Za-z])|[<>])")
 _UNION = re.compile(r"\\cup(?![A-Za-z])")
 _MEMBER = re.compile(r"\s*[A-Za-z](?:_\{?\w+\}?)?\s*\\in(?![A-Za-z])\s*")
@@ -109,6 +117,33 @@ _BASE = re.compile(
 )
 _REALS = re.compile(r"\\mathbb\s*\{?\s*R\s*\}?|\\R(?![A-Za-z])")
 _MAX_ELEMENTS = 16  # more elements than the gold has, before a list counts as wrong unread
+
+
+def _unconditional(text: str) -> str:
+    for condition in _CONDITIONS:
+        if condition.groups:
+            found = condition.fullmatch(text)
+            text = found[1] if found and not _RELATION.search(found[1]) else text
+        else:
+            text = condition.sub("", text)
+    return text
+
+
+_CHOICE = re.compile(r"\(?([A-Z])\)(?:\s.*)?|(?i:graph|option|choice|answer)\s+\(?([A-Z])\)?")
+_NEUTRAL = {"a", "an", "the", "is", "it", "f", "graph", "curve", "figure", "function", "answer", "due"}
+
+
+def _same_words(gold: str, answer: str) -> bool:
+    """A word or the letter of a choice, with words beside it that say nothing else: `Graph C`, `due east`, `an ellipse`."""
+    word = re.fullmatch(r"\\text\s*\{\s*(\(?)([A-Za-z]+)\)?\s*\}", gold.strip().strip("$"))
+    if word is None:
+        return False
+    said = plain(tidy(answer))
+    if word[1] and len(word[2]) == 1:
+        found = _CHOICE.fullmatch(said)
+        return found is not None and (found[1] or found[2]) == word[2]
+    words = [one.casefold() for one in re.findall(r"[A-Za-z]+", said)]
+    return len(word[2]) > 1 and words.count(word[2].casefold()) == 1 and set(words) - {word[2].casefold()} <= _NEUTRAL
 
 
 class _Comparison:
@@ -152,6 +187,9 @@ class _Comparison:
 
     def _lists(self, gold: str, answer: str) -> bool | None:
         """Lists and sets match as sets; `1,234` is a number or a list of two, whichever matches."""
+        whole = without_thousands(gold), without_thousands(answer)
+        if whole != (gold, answer) and all(len(elements(text)) == 1 for text in whole) and self.equal(*whole):
+            return True
         left, right = elements(gold), elements(answer)
         if len(left) < 2 and len(right) < 2 and [gold] == left and [answer] == right:
             return None
@@ -159,6 +197,15 @@ class _Comparison:
             return self.equal(left[0], right[0])
         if not left or not right:
             return False
+        tuple_ = bracketed(gold)
+        if (
+            len(left) == 1
+            and tuple_
+            and tuple_[0] == "("
+            and len(tuple_[1]) == len(right)
+            and _in_order(tuple_[1], right)
+        ):
+            return self._same_parts(tuple_[1], right)
         names = {split_top(part, "=")[0] for part in left if "=" in part}
         if len(names) == len(left) == len(right) and not any("=" in part for part in right):
             return self._same_parts(left, right)  # x = 1, y = 2 as values alone: in their order
@@ -238,6 +285,11 @@ class _Comparison:
         if len(right) < 2:
             return self._value_of(left, answer, swapped=True)
         if _is_name(left[0]) and _is_name(right[0]):
+            argument, other = (_NAME.fullmatch(side) for side in (left[0], right[0]))
+            if argument and other and argument[1] and other[1] and argument[1] != other[1]:  # f(z) = z and f(x) = x
+                letters = [name[1] for name in (argument, other)]
+                if all(len(letter) == 1 for letter in letters) and letters[0] not in right[-1]:
+                    right = [re.sub(rf"(?<![\\A-Za-z]){letters[1]}(?![A-Za-z])", letters[0], part) for part in right]
             return _same_name(left[0], right[0]) and self.equal(left[-1], right[-1])
         try:
             return _proportional(left[0], left[-1], right[0], right[-1])
@@ -360,6 +412,14 @@ def _same_name(left: str, right: str) -> bool:
     return bool(name.lower() == other.lower()) if argument and other_argument else bool(name == other)
 
 
+def _in_order(parts: list[str], listed: list[str]) -> bool:
+    """Whether a list without brackets can only be the tuple `parts`: it names its values, has three, or descends."""
+    if all("=" in part for part in listed) or len(parts) > 2:
+        return True
+    values = [rational(part) for part in parts]
+    return values[0] is not None and values[1] is not None and values[0] > values[1]
+
+
 _NUMERALS = "two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen"
 _WORDS = {word: number for number, word in enumerate(_NUMERALS.split(), 2)}
 
@@ -384,7 +444,7 @@ def _lower(text: str) -> str:
 
 
 _NAMED = re.compile(
-    r"\s*(?:(?:\\?[A-Za-z]+(?:_\{?\w+\}?)?|\\(?:vec|overrightarrow)\s*\{\w+\}|\(\s*[A-Za-z](?:_\d)?(?:\s*,\s*[A-Za-z](?:_\d)?)*\s*\))"
+    r"\s*(?:(?:\\?[A-Za-z]+(?:_\{?\w+\}?)?(?:\^\s*\{?\w+\}?)?|\\(?:vec|overrightarrow)\s*\{\w+\}|\(\s*\\?[A-Za-z]+(?:_\d)?(?:\s*,\s*\\?[A-Za-z]+(?:_\d)?)*\s*\))"
     r"\s*(?:=|\\in(?![A-Za-z]))|[A-Za-z](?=\s*[(\[]))\s*"
 )
 _BUILDER = re.compile(r"\\\{\s*[A-Za-z]\s*(?:\\in\s*\\mathbb\s*\{?R\}?\s*)?(?:\\mid|:|\|)\s*(.*)\\\}")
@@ -418,6 +478,17 @@ def _union(text: str) -> list[str] | None:
     without = re.fullmatch(rf"(?:{_REALS.pattern})\s*(?:\\setminus|\\backslash|-|\\)\s*\\\{{([^{{}},]*)\\\}}", text)
     if without:
         hole = without[1].strip()
+    reals = re.fullmatch(rf"(?:{_REALS.pattern})\s*(?:\\setminus|\\backslash)\s*([\[(])([^,]+),([^,]+)([\])])", text)
+    if reals:
+        opening, closing = ")" if reals[1] == "[" else "]", "(" if reals[4] == "]" else "["
+        return [rf"(-\infty,{reals[2]}{opening}", rf"{closing}{reals[3]},\infty)"]
+    holed = re.fullmatch(
+        r"(.+?)\s*(?:(?:\\setminus|\\backslash)\s*\\\{([^{},]*)\\\}|,\s*[A-Za-z]\s*\\ne\s*([^,]+))", text
+    )
+    interval = bracketed(_as_interval(_unnamed(holed[1].strip()))) if holed else None
+    if holed and interval and len(interval[1]) == 2:
+        point = (holed[2] or holed[3]).strip()
+        return [f"{interval[0]}{interval[1][0]},{point})", f"({point},{interval[1][1]}{interval[2]}"]
     if hole:
         return [rf"(-\infty,{hole})", rf"({hole},\infty)"]
     alternatives = [_piece(piece) for piece in _OR.split(text)]
@@ -483,6 +554,10 @@ def _as_interval(text: str) -> str:
 
 def _matrix(text: str) -> list[list[str]] | None:
     """The rows of a matrix: in LaTeX, or as `[[1, 2], [3, 4]]`."""
+    scaled = re.fullmatch(r"\s*(-|-?(?:\d+|\\frac\s*\{[^{}]*\}\s*\{[^{}]*\}))\s*(\\begin.*)", text, re.DOTALL)
+    if scaled and (rows_ := _matrix(scaled[2])):
+        factor = "-1" if scaled[1] == "-" else scaled[1]
+        return [[rf"({factor}) \cdot ({cell})" for cell in row] for row in rows_]
     if found := _MATRIX.fullmatch(text.strip("()[]| ")) if "\\begin" in text else None:
         rows = [row for row in re.split(r"\\\\(?:\s*\[[^\]]*\])?|\\cr(?![a-z])", found[2]) if row.strip()]
         return [[cell.strip() for cell in row.split("&")] for row in rows]

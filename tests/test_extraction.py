@@ -74,6 +74,13 @@ EXTRACTED = [
     (r"\boxed 5", "5"),
     ("The answer is 18 (since 9*2=18).", "18"),
     ("#### 18", "18"),
+    ("Therefore, Janet makes **$18** every day at the farmers' market.", "$18"),
+    ("The solutions are $x = 1$ and $x = -2$.", "x = 1, x = -2"),
+    (r"The distance is \(2\sqrt{5}\).", r"2\sqrt{5}"),
+    ("The answer is $6$.\n\nThis answer is consistent with the problem's statement that $n > 5$.", "6"),
+    ("**Final Answer**\n\nThe probability is \\(\\frac{1}{2}\\).", r"\frac{1}{2}"),
+    (r"The solutions are $\boxed{1}$ and also $\boxed{-2}$.", "1, -2"),
+    ("<think>\nso \\boxed{3}\n</think>\n\n**Final Answer**\n\\boxed{", None),
     # nothing that is stated as the answer
     ("I tried 5 things and 42 did not work", None),
     ("I considered $3$, $5$ and $7$ but could not decide.", None),
