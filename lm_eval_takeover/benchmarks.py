@@ -49,7 +49,7 @@ def score_all(resps: Sequence[Sequence[str]], docs: Sequence[Document]) -> list[
         def score(item: tuple[Sequence[str], Document]) -> Scored:
             responses, doc = item
             tolerance = float(doc.get("tolerance") or 0)
-            return score_samples(doc["answer"], responses, _name(doc), partial(_judge, judge, tolerance=tolerance))
+            return score_samples(doc["answer"], responses, _name(doc), partial(judge, tolerance=tolerance))
 
         return _records(judge.map(score, zip(resps, docs, strict=True)), len(docs))
 
@@ -83,10 +83,6 @@ def _check_sampled(resps: Sequence[Sequence[str]]) -> None:
         )
 
 
-def _judge(judge: Judge, gold: str, answer: str, tolerance: float) -> Verdict:
-    return judge(gold, answer, tolerance)
-
-
 def _name(doc: Document) -> str:
     return f"problem {doc['problem'][:60]!r}"
 
@@ -116,26 +112,28 @@ def process_gsm8k(dataset: datasets.Dataset) -> datasets.Dataset:
     )
 
 
+def _integers(dataset: datasets.Dataset, problem: str, answer: str, identifier: str) -> datasets.Dataset:
+    """Problems whose answers are integers, which copies of these sets also write as `27.0` or `033`."""
+
+    def convert(row: Document) -> Document:
+        return {"problem": row[problem], "answer": str(int(float(row[answer]))), "id": str(row[identifier])}
+
+    return _converted(dataset, convert)
+
+
 def process_amc23(dataset: datasets.Dataset) -> datasets.Dataset:
-    """Answers are integers; some copies write them as floats (`27.0`)."""
-    return _converted(
-        dataset,
-        lambda row: {"problem": row["question"], "answer": str(row["answer"]).removesuffix(".0"), "id": str(row["id"])},
-    )
+    """Answers are integers, as strings."""
+    return _integers(dataset, "question", "answer", "id")
 
 
 def process_aime24(dataset: datasets.Dataset) -> datasets.Dataset:
-    """Answers are integers from 0 to 999; some copies write them with leading zeros (`033`)."""
-    return _converted(
-        dataset, lambda row: {"problem": row["Problem"], "answer": str(int(row["Answer"])), "id": str(row["ID"])}
-    )
+    """Answers are integers from 0 to 999."""
+    return _integers(dataset, "Problem", "Answer", "ID")
 
 
 def process_aime25(dataset: datasets.Dataset) -> datasets.Dataset:
     """As AIME 2024."""
-    return _converted(
-        dataset, lambda row: {"problem": row["problem"], "answer": str(int(row["answer"])), "id": str(row["id"])}
-    )
+    return _integers(dataset, "problem", "answer", "id")
 
 
 # Two gold answers of OlympiadBench's release are misprinted.

@@ -35,6 +35,7 @@ _CONCLUDES = re.compile(
     r"\b(?:so|thus|hence|therefore|finally|consequently|result|total|conclude|answer|solutions?|is|are)\b",
     re.IGNORECASE,
 )
+_WORDS = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{2,}")
 _LONGEST_WORD = 24  # letters of a word that is an answer
 _SPEECH = re.compile(r"\b(?:I|we|you|not|know|cannot|sorry)\b")
 _AFTER_MATHS = re.compile(r"(?:\s+[a-z]+(?:\^\d|²|³)?){0,3}[\s.!*]*", re.IGNORECASE)
@@ -158,11 +159,10 @@ def _is_bare(text: str) -> bool:
     line = text.strip(" *")
     if len(line) > MAX_LOOSE or "\n" in line:
         return False
-    words = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{2,}")
     maths = _MATHS.search(line)
-    if maths is not None and words.search(line, 0, maths.start()):
+    if maths is not None and _WORDS.search(line, 0, maths.start()):
         return False
-    count = len(words.findall(_MATHS.sub(" ", line)))
+    count = len(_WORDS.findall(_MATHS.sub(" ", line)))
     mathematical = maths is not None or re.search(r"[\d\\=+^]", line) is not None
     if not mathematical and len(line) > _LONGEST_WORD:
         return False

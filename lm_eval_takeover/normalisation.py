@@ -5,8 +5,9 @@ Pure text functions; nothing here evaluates anything.
 
 import re
 from fractions import Fraction
+from functools import lru_cache
 
-MAX_FORM = 2000  # characters; a longer answer is its own form
+MAX_LENGTH = 2000  # characters of an answer that is compared as more than text
 MAX_DIGITS = 100  # longer numbers are compared as text only
 
 _ROOTS = re.compile(r"√\s*(\d+|[A-Za-z]|(?=\())")
@@ -30,15 +31,13 @@ _SPACING = re.compile(r"(?<!\\)\\(?:[!,;:>]|q?quad(?![A-Za-z])| )|~|\\(?:hspace|
 _DROPPED = re.compile(
     r"\\(?:left|right|bigl?|bigr?|Bigl?|Bigr?|displaystyle|textstyle|limits|mathstrut)(?![A-Za-z])\s*\.?"
 )
-_WRAPPERS = [
-    re.compile(r"\\textcolor\s*\{[^{}]*\}\s*\{([^{}]*)\}"),
-    re.compile(r"\\(?:underline|mathbf|boldsymbol)\s*\{([^{}]*)\}"),
-    re.compile(r"\\color\s*\{[^{}]*\}()"),
-    re.compile(r"\\[hv]?phantom\s*\{[^{}]*\}()"),
-    re.compile(r"\\(?:tiny|small|normalsize|large|Large|LARGE|huge|Huge|bf|it|rm|therefore)(?![A-Za-z{])\s*()"),
-    re.compile(r"\\\\\s*$()"),
-]
-_SYNONYMS = [
+_REWRITTEN = [
+    (re.compile(r"\\textcolor\s*\{[^{}]*\}\s*\{([^{}]*)\}"), r"\1"),
+    (re.compile(r"\\(?:underline|mathbf|boldsymbol)\s*\{([^{}]*)\}"), r"\1"),
+    (re.compile(r"\\color\s*\{[^{}]*\}"), ""),
+    (re.compile(r"\\[hv]?phantom\s*\{[^{}]*\}"), ""),
+    (re.compile(r"\\(?:tiny|small|normalsize|large|Large|LARGE|huge|Huge|bf|it|rm|therefore)(?![A-Za-z{])\s*"), ""),
+    (re.compile(r"\\\\\s*$"), ""),
     (re.compile(r"\.{3,}"), r"\\ldots "),
     (re.compile(r"\\equiv(?![A-Za-z])(?!.*mod)"), "="),
     (re.compile(r"\\lg(?![A-Za-z])"), r"\\log_{10}"),
@@ -71,14 +70,13 @@ _AND = re.compile(
 )
 
 
+@lru_cache(maxsize=4096)  # normalise, rational and each step of a comparison ask for it again
 def tidy(answer: str) -> str:
     """The answer without maths delimiters, currency signs, spacing commands and `\\left`; one name for each relation."""
     text = _ROOTS.sub(lambda found: rf"\sqrt{{{found[1]}}}" if found[1] else "sqrt", answer).translate(_UNICODE)
     text = _THOUSANDS_MARK.sub("", text)
     text = _DROPPED.sub("", _SPACING.sub(" ", _DELIMITERS.sub("", text)))
-    for wrapper in _WRAPPERS:
-        text = wrapper.sub(r"\1", text)
-    for pattern, replacement in _SYNONYMS:
+    for pattern, replacement in _REWRITTEN:
         text = pattern.sub(replacement, text)
     if (whole := _TEXT.fullmatch(text.strip())) and "=" in whole[1]:
         text = whole[1]
@@ -249,7 +247,7 @@ def split_top(text: str, separators: str) -> list[str]:
 def elements(answer: str) -> list[str]:
     """The elements of a list or set, a `\\pm` as two: `{1 ± √5, -2}` has three; one element if it is neither."""
     text = _AND.sub(", ", answer).strip(" ,")
-    if text.startswith(r"\{") and text.endswith(r"\}") and _closes(text, 1, len(text) - 1):
+    if text.startswith(r"\{") and text.endswith(r"\}") and closing(text, 1) == len(text) - 1:
         text = text[2:-2]
     listed = split_top(text, ",;")
     return [sign for part in listed for sign in _both_signs(part)]
@@ -267,20 +265,20 @@ def _both_signs(part: str) -> list[str]:
 
 def bracketed(answer: str) -> tuple[str, list[str], str] | None:
     """`(opening, elements, closing)` of a tuple, vector or interval; None for anything else."""
-    if len(answer) < 2 or answer[0] not in "([" or answer[-1] not in ")]" or not _closes(answer, 0, len(answer) - 1):
+    if len(answer) < 2 or answer[0] not in "([" or answer[-1] not in ")]" or closing(answer, 0) != len(answer) - 1:
         return None
     parts = split_top(answer[1:-1], ",;")
     return (answer[0], parts, answer[-1]) if len(parts) > 1 else None
 
 
-def _closes(text: str, first: int, last: int) -> bool:
-    """Whether the bracket at `first` is closed by the one at `last`."""
+def closing(text: str, start: int, opening: str = _OPEN, closing: str = _CLOSE) -> int:
+    """Where the bracket at `start` is closed; -1 if it is not."""
     depth = 0
-    for position in range(first, last + 1):
-        depth += (text[position] in _OPEN) - (text[position] in _CLOSE)
+    for position in range(start, len(text)):
+        depth += (text[position] in opening) - (text[position] in closing)
         if depth == 0:
-            return position == last
-    return False
+            return position
+    return -1
 
 
 def money(answer: str) -> str | None:
@@ -305,7 +303,7 @@ def may_be_list(answer: str) -> bool:
 
 def canonical(answer: str) -> str:
     """The form under which votes are counted: no percent sign, no unit, a rational value as such."""
-    if len(answer) > MAX_FORM:
+    if len(answer) > MAX_LENGTH:
         return answer
     value = split_unit(tidy(answer))[0].removesuffix("%").removesuffix("°").strip()
     number = rational(value)

@@ -1,20 +1,18 @@
 """Whether an answer is the gold answer: exact text, then rational value, then math_verify behind a guard.
 
 Lists, sets, tuples, intervals, matrices, unions, equations and units are taken apart by text first, so that math_verify sees
-one expression at a time. Plain expressions go through a small grammar of ours that writes them as LaTeX, and number literals
-are made without `sympify`: no text of an answer reaches `eval`, `exec`, `parse_expr` or `sympify`. A *correct* of math_verify
-passes a guard, because it takes some unequal numbers and expressions for equal.
+one expression at a time (`expressions`). No text of an answer reaches `eval`, `exec`, `parse_expr` or `sympify`.
 
 `verify` runs in the calling process without a time limit; `judging.Judge` runs it in workers with one.
 """
 
-import logging
 import re
 from fractions import Fraction
-from functools import lru_cache
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
+from lm_eval_takeover.expressions import OF_ANGLE, Unparsed, parsed, proportional, same_value
 from lm_eval_takeover.normalisation import (
+    MAX_LENGTH,
     bracketed,
     elements,
     is_measure,
@@ -28,13 +26,12 @@ from lm_eval_takeover.normalisation import (
     tidy,
     without_thousands,
 )
+from lm_eval_takeover.sets import MIRRORED, REALS, RELATION, as_interval, union, unknown, unnamed
 
 Reason = Literal["unparsed", "timed_out"]
 
-MAX_LENGTH = 2000  # characters of an answer that is compared as more than text
-MAX_NESTING = 20
+MAX_NESTING = 10  # brackets in brackets, or signs in a row; the gold answers of the seven benchmarks have 3
 MAX_NUMBER = 100  # digits in a row
-PRECISION = 1e-6  # relative, for numbers that math_verify calls equal
 
 
 class Verdict(NamedTuple):
@@ -44,28 +41,32 @@ class Verdict(NamedTuple):
     reason: Reason | None = None
 
 
-class Unparsed(Exception):
-    """An answer that math_verify cannot read."""
-
-
 def verdict_by_text(gold: str, answer: str, tolerance: float = 0.0) -> Verdict | None:
     """The verdict where text or rational values decide, which is cheap and cannot hang; None where they do not."""
     if gold == answer:
         return Verdict(True)
     if too_large(answer):
         return Verdict(False, "unparsed")
+    correct = _equal_by_text(gold, answer, tolerance)
+    return None if correct is None else Verdict(correct)
+
+
+def _equal_by_text(gold: str, answer: str, tolerance: float) -> bool | None:
     if normalise(gold) == normalise(answer):
-        return Verdict(True)
+        return True
     left, right = rational(gold), rational(answer)
     if left is None or right is None:
         return None
     correct = abs(left - right) <= Fraction(tolerance)
-    return None if not correct and (may_be_list(gold) or may_be_list(answer)) else Verdict(correct)
+    return None if not correct and (may_be_list(gold) or may_be_list(answer)) else correct
+
+
+_LONG_RUN = re.compile(rf"\d{{{MAX_NUMBER + 1}}}|(?:[-+]\s*){{{MAX_NESTING + 1}}}")
 
 
 def too_large(answer: str) -> bool:
     """Whether an answer is over the limits on length, nesting or digits that apply before anything is parsed."""
-    if len(answer) > MAX_LENGTH or re.search(rf"\d{{{MAX_NUMBER + 1}}}", answer):
+    if len(answer) > MAX_LENGTH or _LONG_RUN.search(answer):
         return True
     depth = deepest = 0
     for character in answer:
@@ -81,12 +82,12 @@ def verify(gold: str, answer: str, tolerance: float = 0.0) -> Verdict:
         return verdict
     if {money(gold), money(answer)} == {"dollar", "cent"}:
         return Verdict(False)
-    comparison = _Comparison(tolerance)
     if _same_words(gold, answer):
         return Verdict(True)
     left, right = (_unconditional(tidy(text)) for text in (gold, answer))
     if too_large(right):  # a fraction may be one character
         return Verdict(False, "unparsed")
+    comparison = _Comparison(tolerance)
     try:
         correct = comparison.equal(left, right)
     except Exception:  # math_verify and sympy raise their own kinds; whatever fails is not a correct answer
@@ -104,18 +105,13 @@ _CONDITIONS = [
     re.compile(r"\s*\\text\s*\{\s*only\s*\}$|\s+only$"),
     re.compile(r"^\\text\s*\{\s*[Aa]ll\b[^{}]*\}\s*"),
 ]
-_RELATION = re.compile(r"(\\le(?![A-Za-z])|\\ge(?![A-Za-z])|\\ne(?![A-Za-z])|[<>])")
-_UNION = re.compile(r"\\cup(?![A-Za-z])")
-_MEMBER = re.compile(r"\s*[A-Za-z](?:_\{?\w+\}?)?\s*\\in(?![A-Za-z])\s*")
 _MATRIX = re.compile(r"\\begin\s*\{([pb]?(?:small)?matrix|array)\}(?:\s*\{[^{}]*\})?(.*)\\end\s*\{\1\}", re.DOTALL)
-_UNKNOWN = re.compile(r"[A-Za-z](?:_\{?\w+\}?)?'*")
 _NAME = re.compile(
     r"\\?[A-Za-z]+\s*(?:_\s*(?:\{[^{}]*\}|\w)\s*)*'*\s*(?:\(\s*([A-Za-z](?:\s*,\s*[A-Za-z])*)\s*\))?|\\angle\s*[\w{} ]+"
 )
 _BASE = re.compile(
     r"\(?\s*(\d+)\s*\)?\s*(?:_\s*\{?\s*\(?\s*(\d{1,2}|[a-z]+)\s*\)?\s*\}?|\(?\s*base\s+(\d{1,2}|[a-z]+)\s*\)?)"
 )
-_REALS = re.compile(r"\\mathbb\s*\{?\s*R\s*\}?|\\R(?![A-Za-z])")
 _MAX_ELEMENTS = 16  # more elements than the gold has, before a list counts as wrong unread
 
 
@@ -123,7 +119,7 @@ def _unconditional(text: str) -> str:
     for condition in _CONDITIONS:
         if condition.groups:
             found = condition.fullmatch(text)
-            text = found[1] if found and not _RELATION.search(found[1]) else text
+            text = found[1] if found and not RELATION.search(found[1]) else text
         else:
             text = condition.sub("", text)
     return text
@@ -156,19 +152,13 @@ class _Comparison:
     def equal(self, gold: str, answer: str) -> bool:
         if not gold or not answer:
             return False
-        if normalise(gold) == normalise(answer):
-            return True
-        left, right = rational(gold), rational(answer)
-        if left is not None and right is not None:
-            if abs(left - right) <= Fraction(self.tolerance):
-                return True
-            if not (may_be_list(gold) or may_be_list(answer)):
-                return False
-        for compare in (self._members, self._unions, self._lists, self._intervals, self._matrices, self._tuples):
-            verdict = compare(gold, answer)
-            if verdict is not None:
-                return verdict
-        for compare in (self._equations, self._percentages, self._units, self._bases):
+        verdict = _equal_by_text(gold, answer, self.tolerance)
+        if verdict is not None:
+            return verdict
+        for compare in (
+            *(self._members, self._unions, self._lists, self._intervals, self._matrices, self._tuples),
+            *(self._equations, self._percentages, self._units, self._bases),
+        ):
             verdict = compare(gold, answer)
             if verdict is not None:
                 return verdict
@@ -176,14 +166,14 @@ class _Comparison:
 
     def _members(self, gold: str, answer: str) -> bool | None:
         """`x \\in [-2, 7]` is `[-2, 7]`, `(x, y) = (3, 2)` and `P(3, 2)` are `(3, 2)`."""
-        left, right = _unnamed(gold), _unnamed(answer)
+        left, right = unnamed(gold), unnamed(answer)
         return self.equal(left, right) if (left, right) != (gold, answer) and left and right else None
 
     def _unions(self, gold: str, answer: str) -> bool | None:
-        left, right = (_union(text) for text in (gold, answer))
+        left, right = (union(text) for text in (gold, answer))
         if left is None and right is None:
             return None
-        return self._same_sets(left or [_as_interval(gold)], right or [_as_interval(answer)])
+        return self._same_sets(left or [as_interval(gold)], right or [as_interval(answer)])
 
     def _lists(self, gold: str, answer: str) -> bool | None:
         """Lists and sets match as sets; `1,234` is a number or a list of two, whichever matches."""
@@ -228,24 +218,23 @@ class _Comparison:
 
     def _intervals(self, gold: str, answer: str) -> bool | None:
         """An inequality in one unknown is an interval: `0 \\le x < 1` is `[0, 1)`."""
-        if not any(_RELATION.search(text) or _REALS.fullmatch(text) for text in (gold, answer)):
+        if not any(RELATION.search(text) or REALS.fullmatch(text) for text in (gold, answer)):
             return None
-        left, right = _as_interval(gold), _as_interval(answer)
-        if (left, right) == (gold, answer) or (_RELATION.search(left) or _RELATION.search(right)):
+        left, right = as_interval(gold), as_interval(answer)
+        if (left, right) == (gold, answer) or (RELATION.search(left) or RELATION.search(right)):
             return self._relations(gold, answer)
-        if left != gold and right != answer and _unknown(gold) != _unknown(answer):
+        if left != gold and right != answer and unknown(gold) != unknown(answer):
             return False
         return self.equal(left, right)
 
     def _relations(self, gold: str, answer: str) -> bool:
         """Inequalities that are no intervals: the same parts in the same or the mirrored order."""
-        mirrored = {r"\le": r"\ge", r"\ge": r"\le", "<": ">", ">": "<", r"\ne": r"\ne"}
-        left, right = ([part.strip() for part in _RELATION.split(text)] for text in (gold, answer))
+        left, right = ([part.strip() for part in RELATION.split(text)] for text in (gold, answer))
         if len(left) == len(right) == 1 or len(left) != len(right):
             return False
         if left[1::2] == right[1::2]:
             return all(self.equal(a, b) for a, b in zip(left[::2], right[::2], strict=True))
-        return [mirrored[sign] for sign in reversed(right[1::2])] == left[1::2] and all(
+        return [MIRRORED[sign] for sign in reversed(right[1::2])] == left[1::2] and all(
             self.equal(a, b) for a, b in zip(left[::2], reversed(right[::2]), strict=True)
         )
 
@@ -292,7 +281,7 @@ class _Comparison:
                     right = [re.sub(rf"(?<![\\A-Za-z]){letters[1]}(?![A-Za-z])", letters[0], part) for part in right]
             return _same_name(left[0], right[0]) and self.equal(left[-1], right[-1])
         try:
-            return _proportional(left[0], left[-1], right[0], right[-1])
+            return proportional(left[0], left[-1], right[0], right[-1])
         except Unparsed:
             self.unparsed = True
             return False
@@ -326,7 +315,7 @@ class _Comparison:
 
     def _units(self, gold: str, answer: str) -> bool | None:
         """A unit may be left out, but not be another one. Degrees equal the radians that are written with a π."""
-        if _OF_ANGLE.search(gold) or _OF_ANGLE.search(answer):
+        if OF_ANGLE.search(gold) or OF_ANGLE.search(answer):
             return None  # \\sin 30° is a number
         (left, unit), (right, other) = split_unit(gold), split_unit(answer)
         left, right, degrees = (
@@ -370,12 +359,12 @@ class _Comparison:
 
     def _same_expressions(self, gold: str, answer: str) -> bool:
         try:
-            right = _parsed(answer, gold)
+            right = parsed(answer, gold)
         except Unparsed:
             self.unparsed = True
             return False
         try:
-            return _same_value(_parsed(gold, answer), right, self.tolerance)
+            return same_value(parsed(gold, answer), right, self.tolerance)
         except Unparsed:
             return False
 
@@ -443,115 +432,6 @@ def _lower(text: str) -> str:
     return re.sub(r"\\[A-Za-z]+|[A-Z]", lambda found: found[0] if len(found[0]) > 1 else found[0].lower(), text)
 
 
-_NAMED = re.compile(
-    r"\s*(?:(?:\\?[A-Za-z]+(?:_\{?\w+\}?)?(?:\^\s*\{?\w+\}?)?|\\(?:vec|overrightarrow)\s*\{\w+\}|\(\s*\\?[A-Za-z]+(?:_\d)?(?:\s*,\s*\\?[A-Za-z]+(?:_\d)?)*\s*\))"
-    r"\s*(?:=|\\in(?![A-Za-z]))|[A-Za-z](?=\s*[(\[]))\s*"
-)
-_BUILDER = re.compile(r"\\\{\s*[A-Za-z]\s*(?:\\in\s*\\mathbb\s*\{?R\}?\s*)?(?:\\mid|:|\|)\s*(.*)\\\}")
-
-
-def _unnamed(text: str) -> str:
-    """A tuple, interval, set or matrix without the name before it, and a set of all x such that … as its condition."""
-    if builder := _BUILDER.fullmatch(text):
-        return builder[1].strip()
-    text = _MEMBER.sub("", text) if _MEMBER.match(text) else text
-    found = _NAMED.match(text)
-    if found is None:
-        return text
-    rest = text[found.end() :]
-    listed = split_top(rest, ",;")
-    whole = bool(listed) and all(bracketed(part) for part in listed)
-    return rest if whole or rest.startswith((r"\{", r"\begin")) else text
-
-
-def _unknown(text: str) -> str:
-    return next((part.strip() for part in _RELATION.split(text)[::2] if _UNKNOWN.fullmatch(part.strip())), "")
-
-
-def _union(text: str) -> list[str] | None:
-    """The pieces of a union, of `x \\ne a`, of the reals without a point or of two inequalities; None for anything else."""
-    pieces = [piece.strip() for piece in _UNION.split(text)]
-    if len(pieces) > 1:
-        return [_as_interval(piece) for piece in pieces]
-    parts = _RELATION.split(text)
-    hole = parts[2].strip() if len(parts) == 3 and parts[1] == r"\ne" and _UNKNOWN.fullmatch(parts[0].strip()) else None
-    without = re.fullmatch(rf"(?:{_REALS.pattern})\s*(?:\\setminus|\\backslash|-|\\)\s*\\\{{([^{{}},]*)\\\}}", text)
-    if without:
-        hole = without[1].strip()
-    reals = re.fullmatch(rf"(?:{_REALS.pattern})\s*(?:\\setminus|\\backslash)\s*([\[(])([^,]+),([^,]+)([\])])", text)
-    if reals:
-        opening, closing = ")" if reals[1] == "[" else "]", "(" if reals[4] == "]" else "["
-        return [rf"(-\infty,{reals[2]}{opening}", rf"{closing}{reals[3]},\infty)"]
-    holed = re.fullmatch(
-        r"(.+?)\s*(?:(?:\\setminus|\\backslash)\s*\\\{([^{},]*)\\\}|,\s*[A-Za-z]\s*\\ne\s*([^,]+))", text
-    )
-    interval = bracketed(_as_interval(_unnamed(holed[1].strip()))) if holed else None
-    if holed and interval and len(interval[1]) == 2:
-        point = (holed[2] or holed[3]).strip()
-        return [f"{interval[0]}{interval[1][0]},{point})", f"({point},{interval[1][1]}{interval[2]}"]
-    if hole:
-        return [rf"(-\infty,{hole})", rf"({hole},\infty)"]
-    alternatives = [_piece(piece) for piece in _OR.split(text)]
-    if len(alternatives) > 1 and all(alternatives) and not all(r"\{" in str(piece) for piece in alternatives):
-        return [piece for piece in alternatives if piece]
-    both = [piece.strip() for piece in re.split(rf"{_ALSO.pattern}|,", text) if piece.strip()]
-    if len(both) == 2 and all(_RELATION.search(piece) for piece in both) and _unknown(both[0]) == _unknown(both[1]):
-        ends = [_as_interval(piece) for piece in both]
-        lower = next((end for end in ends if end.endswith(r"\infty)")), None)
-        upper = next((end for end in ends if end.startswith(r"(-\infty")), None)
-        if lower and upper:
-            first, last = lower[: -len(r",\infty)")], upper[len(r"(-\infty,") :]
-            values = rational(first[1:]), rational(last[:-1])
-            if _ALSO.search(text) or None in values or values[0] < values[1]:  # type: ignore[operator]
-                return [f"{first},{last}"]
-            return ends
-    return None
-
-
-_OR = re.compile(r"\\text\s*\{\s*,?\s*or\s*\}|,?\s*(?<![\\A-Za-z])or(?![A-Za-z])|\\(?:vee|lor)(?![A-Za-z])")
-_ALSO = re.compile(r"\\text\s*\{\s*,?\s*and\s*\}|,?\s*(?<![\\A-Za-z])and(?![A-Za-z])|\\(?:wedge|land)(?![A-Za-z])")
-
-
-def _piece(text: str) -> str | None:
-    """One alternative of a union: an inequality or interval, or `x = 1` as `\\{1\\}`; None for anything else."""
-    text = text.strip()
-    if _RELATION.search(text):
-        return _as_interval(text)
-    sides = split_top(text, "=")
-    if len(sides) == 2 and _UNKNOWN.fullmatch(sides[0]):
-        return rf"\{{{sides[1]}\}}"
-    group = bracketed(text)
-    return text if group and len(group[1]) == 2 and r"\infty" in text else None
-
-
-def _as_interval(text: str) -> str:
-    """The interval that an inequality in one unknown describes; any other text as it is."""
-    if _REALS.fullmatch(text.strip()):
-        return r"(-\infty,\infty)"
-    if absolute := re.fullmatch(r"\|\s*[A-Za-z]\s*\|\s*(<|\\le)\s*([^|]+)", text):
-        first, last = ("[", "]") if "e" in absolute[1] else ("(", ")")
-        return f"{first}-{absolute[2]},{absolute[2]}{last}"
-    parts = [part.strip() for part in _RELATION.split(text)]
-    signs = parts[1::2]
-    if len(parts) == 5 and _UNKNOWN.fullmatch(parts[2]):
-        if all(sign in (r"\ge", ">") for sign in signs):
-            parts, signs = parts[::-1], signs[::-1]
-        elif not all(sign in (r"\le", "<") for sign in signs):
-            return text
-        opening, closing = "[" if "e" in signs[0] else "(", "]" if "e" in signs[1] else ")"
-        return f"{opening}{parts[0]},{parts[4]}{closing}"
-    if len(parts) != 3 or signs[0] == r"\ne":
-        return text
-    left, sign, right = parts
-    if _UNKNOWN.fullmatch(right) and not _UNKNOWN.fullmatch(left):
-        left, right, sign = right, left, {r"\le": r"\ge", r"\ge": r"\le", "<": ">", ">": "<"}[sign]
-    if not _UNKNOWN.fullmatch(left):
-        return text
-    if sign in (r"\ge", ">"):
-        return rf"{'[' if 'e' in sign else '('}{right},\infty)"
-    return rf"(-\infty,{right}{']' if 'e' in sign else ')'}"
-
-
 def _matrix(text: str) -> list[list[str]] | None:
     """The rows of a matrix: in LaTeX, or as `[[1, 2], [3, 4]]`."""
     scaled = re.fullmatch(r"\s*(-|-?(?:\d+|\\frac\s*\{[^{}]*\}\s*\{[^{}]*\}))\s*(\\begin.*)", text, re.DOTALL)
@@ -575,168 +455,3 @@ def _vector(text: str) -> list[str] | None:
     """The cells of a matrix of one row or one column."""
     rows = _matrix(text)
     return [cell for row in rows for cell in row] if rows and (len(rows) == 1 or len(rows[0]) == 1) else None
-
-
-_OF_ANGLE = re.compile(r"\\(?:sin|cos|tan|cot|sec|csc)(?![a-z])")
-_FUNCTIONS = "arcsin|arccos|arctan|sinh|cosh|tanh|sin|cos|tan|cot|sec|csc|ln|log|exp|sqrt|pi|theta|alpha|beta|gamma"
-_FUNCTION = re.compile(rf"(?<![\\A-Za-z])({_FUNCTIONS})(?![A-Za-z])")
-_LONG_WORD = re.compile(r"(?<![\\A-Za-z{])[A-Za-z]{5,}")
-_MARKUP = re.compile(
-    r"[<>=]|\\(?:begin|end|le|ge|ne|in|cup|cap|text\w*|mbox|Rightarrow|to|implies)(?![A-Za-z])|[^\x20-\x7e°]"
-)
-
-
-def to_latex(expression: str) -> str:
-    """Plain mathematics as LaTeX: `sqrt(2)*sin(x)**2` as `\\sqrt{2}\\cdot \\sin(x)^{2}`; LaTeX stays what it is."""
-    text = plain(expression).replace("**", "^")
-    text = re.sub(r"\*", r"\\cdot ", text)
-    text = _FUNCTION.sub(lambda found: f"\\{found[1]} ", text)
-    text = re.sub(r"\\exp\s*\(", "e^(", text)
-    text = re.sub(r"(?<![\w)])(\w+)!\s*\^", r"(\1!)^", text)
-    if _OF_ANGLE.search(text):
-        text = re.sub(r"(\d+(?:\.\d+)?)\s*°", r"(\\frac{\1 \\pi}{180})", text)
-    text = re.sub(r"\^\s*(-?\d{2,}|-\s*[A-Za-z\d])", r"^{\1}", text)
-    for opener in (r"\\sqrt\s*\(", r"\^\s*\("):
-        while found := re.search(opener, text):
-            start = found.end() - 1
-            end = _matching(text, start)
-            if end < 0:
-                raise Unparsed(expression)
-            text = f"{text[: found.end() - 1].rstrip()}{{{text[start + 1 : end]}}}{text[end + 1 :]}"
-    return text
-
-
-def _matching(text: str, start: int) -> int:
-    depth = 0
-    for position in range(start, len(text)):
-        depth += (text[position] == "(") - (text[position] == ")")
-        if depth == 0:
-            return position
-    return -1
-
-
-@lru_cache(maxsize=1)
-def _converter() -> type[Any]:
-    """latex2sympy's converter, with number literals made by their class and not by `sympify`, which would `eval` them."""
-    import sympy
-    from latex2sympy2_extended.latex2sympy2 import _Latex2Sympy
-
-    logging.getLogger("math_verify").setLevel(logging.CRITICAL)
-
-    class Converter(_Latex2Sympy):  # type: ignore[misc]
-        def parse_number(self, text: str) -> Any:
-            digits = text.replace(",", "").replace(" ", "")
-            return sympy.Integer(int(digits)) if digits.isdigit() else sympy.Float(digits)
-
-    return Converter
-
-
-@lru_cache(maxsize=1)
-def _case_sensitive() -> Any:
-    from latex2sympy2_extended.latex2sympy2 import ConversionConfig
-
-    return ConversionConfig(lowercase_symbols=False)
-
-
-def _parsed(expression: str, other: str = "") -> Any:
-    """The sympy expression of one side. `other` tells whether the two are about complex numbers.
-
-    Raises Unparsed.
-    """
-    from math_verify.grader import should_treat_as_complex
-
-    return _parse(expression, not (should_treat_as_complex(expression) or should_treat_as_complex(other)))
-
-
-@lru_cache(maxsize=4096)
-def _parse(expression: str, real: bool) -> Any:
-    from latex2sympy2_extended.math_normalization import NormalizationConfig, normalize_latex
-
-    if _LONG_WORD.search(plain(expression)) or _MARKUP.search(expression):
-        raise Unparsed(expression)
-    latex = to_latex(expression).replace("°", "")
-    try:
-        tidied = normalize_latex(latex, NormalizationConfig(malformed_operators=True, nits=True, boxed="none"))
-        parsed = _converter()(is_real=real, config=_case_sensitive()).parse(tidied)
-    except RecursionError as error:
-        raise Unparsed(expression) from error
-    except Exception as error:  # the grammar raises bare Exceptions
-        raise Unparsed(expression) from error
-    if parsed is None or not hasattr(parsed, "free_symbols"):
-        raise Unparsed(expression)
-    return parsed
-
-
-def _same_value(left: Any, right: Any, tolerance: float) -> bool:
-    """math_verify's verdict on two parsed expressions, behind the guard; most wrong answers differ in value and end here."""
-    import math_verify
-    import sympy
-
-    sympy.core.random.seed(0)  # it tests identities at random points; the same answer must always get the same verdict
-    unbounded = (sympy.oo, -sympy.oo, sympy.zoo, sympy.nan)
-    if left.has(*unbounded) or right.has(*unbounded):  # sympy's arithmetic with infinity is no proof of anything
-        return left in (sympy.oo, -sympy.oo) and bool(left == right)
-    if left.has(sympy.floor, sympy.ceiling) or right.has(sympy.floor, sympy.ceiling):
-        return _same_on_integers(left, right)
-    compared = _difference(left, right)
-    if compared is not None:
-        difference, size = compared
-        if _is_number(left) and _is_number(right) and tolerance:
-            return bool(difference <= tolerance)
-        if difference > 1e3 * PRECISION * size:
-            return False
-    return bool(math_verify.verify(left, right, timeout_seconds=None)) and _alike(left, right)
-
-
-def _same_on_integers(left: Any, right: Any) -> bool:
-    """Whether two expressions with floors or ceilings agree at 40 points of positive integers."""
-    symbols = sorted(left.free_symbols | right.free_symbols, key=str)
-    for number in range(1, 41):
-        point = {symbol: number + (3 * index + number * index) % 17 for index, symbol in enumerate(symbols)}
-        compared = _difference(
-            left.subs(point).doit(), right.subs(point).doit()
-        )  # exact: a floor of 2.0 is either side of 2
-        if compared is None or compared[0] > PRECISION * compared[1]:
-            return False
-    return True
-
-
-def _difference(left: Any, right: Any) -> tuple[Any, Any] | None:
-    """The absolute difference of two expressions where every symbol is some integer, and the larger absolute value.
-
-    Integers, since identities of floors and factorials hold there only. None where a side has no finite value.
-    """
-    try:
-        symbols = sorted(left.free_symbols | right.free_symbols, key=str)
-        point = dict(zip(symbols, (7, 5, 11, 3, 13, 4, 17, 6), strict=False))
-        a, b = (side.evalf(20, subs=point) for side in (left, right))
-        difference, size = abs(a - b), max(abs(a), abs(b))
-        return (difference, size) if difference.is_Float or difference == 0 else None
-    except Exception:  # matrices, sets, relations, too many symbols, values out of range
-        return None
-
-
-def _is_number(side: Any) -> bool:
-    return bool(getattr(side, "is_number", False))
-
-
-def _alike(left: Any, right: Any) -> bool:
-    """Guard: equal numbers agree to a relative precision, and equal expressions have the same free symbols."""
-    if left.free_symbols != right.free_symbols:
-        import sympy
-
-        if sympy.simplify(left).free_symbols != sympy.simplify(right).free_symbols:
-            return False
-    if _is_number(left) and _is_number(right):
-        return bool(abs((left - right).evalf(30)) <= PRECISION * max(abs(left.evalf(30)), abs(right.evalf(30))))
-    return True
-
-
-def _proportional(*sides: str) -> bool:
-    """Whether two equations say the same: `a = b` and `c = d` where `(a - b) / (c - d)` is a number other than 0."""
-    import sympy
-
-    context = " ".join(sides)
-    a, b, c, d = (_parsed(side, context) for side in sides)
-    ratio = sympy.simplify((a - b) / (c - d))
-    return _is_number(ratio) and bool(ratio.is_finite) and ratio != 0 and (a - b).free_symbols == (c - d).free_symbols

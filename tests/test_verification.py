@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from verdicts import CASES, MATH_VERIFY_DIFFERS
 
-from lm_eval_takeover.normalisation import canonical, elements, normalise, rational, split_unit, tidy
-from lm_eval_takeover.verification import MAX_LENGTH, Verdict, to_latex, too_large, verdict_by_text, verify
+from lm_eval_takeover.expressions import to_latex
+from lm_eval_takeover.normalisation import MAX_LENGTH, canonical, elements, normalise, rational, split_unit, tidy
+from lm_eval_takeover.verification import Verdict, too_large, verdict_by_text, verify
 
 
 @pytest.mark.parametrize(("gold", "answer", "correct"), CASES)
