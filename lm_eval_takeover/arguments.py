@@ -25,6 +25,7 @@ class ModelArguments:
     calibration: str | None = None
     allow_calibration_mismatch: bool = False
     spike_ratio: float | None = None
+    target_rate: float | None = None
     tau: float | None = None
     kappa: float | None = None
     window: int = 10
@@ -72,6 +73,15 @@ class ModelArguments:
             raise ArgumentError(
                 f"spike_ratio={self.spike_ratio} is outside 0..1, the share of calibration tokens that spike"
             )
+        if self.target_rate is not None and not 0 < self.target_rate < 1:
+            raise ArgumentError(
+                f"target_rate={self.target_rate} is outside 0..1, the share of tokens that the donor writes"
+            )
+        if self.target_rate is not None and self.spike_ratio is not None:
+            raise ArgumentError(
+                f"target_rate={self.target_rate} stands for a spike ratio that calibrate has found, so "
+                f"spike_ratio={self.spike_ratio} would be ignored; give one or the other"
+            )
         for name in ("base", "guide"):
             if getattr(self, name) == "":
                 raise ArgumentError(f"{name}= is empty; expected a hub id or a local folder")
@@ -80,7 +90,7 @@ class ModelArguments:
             if value is not None and value < 1:
                 raise ArgumentError(f"{name}={value} is not at least 1")
         for gate in ("tau", "kappa"):
-            for read in ("calibration", "spike_ratio", "kappa_rule"):
+            for read in ("calibration", "spike_ratio", "target_rate", "kappa_rule"):
                 if getattr(self, gate) is not None and getattr(self, read) is not None:
                     raise ArgumentError(
                         f"{gate}={getattr(self, gate)} sets the gate by hand, so {read}={getattr(self, read)} would be "

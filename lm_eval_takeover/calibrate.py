@@ -1,93 +1,59 @@
-"""Measuring a calibration: host rollouts on held-out prompts, then all scores of their tokens in one pass per model."""
+"""Measuring a calibration: host rollouts on held-out prompts, all scores of their tokens in one pass per model, and replay.
 
-import hashlib
+Prompts are done in groups of one batch; the scores of a finished group are on disk before the next one starts
+(`score_parts`), and from there they stream into one quantile sketch per score. So memory does not grow with tokens, and an
+interrupted calibration goes on where it was.
+"""
+
 import importlib.metadata
-import json
 import logging
-import random
+import tempfile
+import time
+from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from tqdm import tqdm
 
-from lm_eval_takeover.calibration import Calibration, ScoreCalibration
-from lm_eval_takeover.errors import ArgumentError
+from lm_eval_takeover.budget import TOLERANCE, Gated, solve
+from lm_eval_takeover.calibration import KAPPA_RULES, Calibration, ScoreCalibration, Target
+from lm_eval_takeover.errors import ArgumentError, CalibrationError
+from lm_eval_takeover.gate import Gate, fires_along
 from lm_eval_takeover.generation import Request
 from lm_eval_takeover.lockstep import generate
 from lm_eval_takeover.pair import Pair
 from lm_eval_takeover.policy import Policy
+from lm_eval_takeover.prompts import Prompts
 from lm_eval_takeover.sampling import Sampling
+from lm_eval_takeover.score_parts import ScoreParts, Trajectory, parts_folder
 from lm_eval_takeover.scores import SCORES, disagreement
+from lm_eval_takeover.sketch import QuantileSketch
 from lm_eval_takeover.teacher_forcing import logit_blocks
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Prompts:
-    """The prompts of a calibration and where they came from."""
+class Budget:
+    """The realized rates to solve for, and the gate that is to realize them."""
 
-    texts: tuple[str, ...]
-    source: dict[str, Any]
-
-
-def read_prompts(
-    source: str, *, split: str = "train", field: str | None = None, count: int = 500, seed: int = 0
-) -> Prompts:
-    """`count` prompts drawn with `seed` from a JSONL file or from the hub data set `id[:config]`."""
-    path = Path(source)
-    if path.exists():
-        rows = _read_jsonl(path)
-        name, field = path.name, field or "prompt"
-    else:
-        import datasets
-
-        name, _, config = source.partition(":")
-        try:
-            rows = datasets.load_dataset(name, config or None, split=split)
-        except Exception as error:  # the hub, the network and the loader each raise their own kinds
-            reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-            raise ArgumentError(
-                f"--prompts '{source}' is no file, and as a hub data set 'id[:config]' it cannot be loaded: {reason}"
-            ) from error
-        field = field or ("prompt" if "prompt" in rows.column_names else "question")
-        name = source
-    if not len(rows):
-        raise ArgumentError(f"--prompts '{source}' holds no prompt; expected one JSON object with '{field}' per line")
-    indices = sorted(random.Random(seed).sample(range(len(rows)), min(count, len(rows))))
-    texts = []
-    for index in indices:
-        text = rows[index].get(field)
-        if not isinstance(text, str) or not text:
-            raise ArgumentError(
-                f"--prompts '{source}': row {index + 1} has no text in field '{field}' "
-                f"(its fields: {', '.join(map(str, rows[index]))}); name the field with --field"
-            )
-        texts.append(text)
-    digest = hashlib.sha256(json.dumps(texts).encode()).hexdigest()
-    described = {"dataset": name, "split": None if path.exists() else split, "field": field, "seed": seed}
-    return Prompts(tuple(texts), described | {"indices": indices, "digest": f"sha256:{digest}"})
+    rates: Sequence[float] = ()
+    scores: Sequence[str] = ("ce",)
+    kappa_rule: str = KAPPA_RULES[0]
 
 
-def _read_jsonl(path: Path) -> list[dict[str, Any]]:
-    rows = []
-    try:
-        lines = path.read_text().splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ArgumentError(f"--prompts '{path}' cannot be read: {error}") from error
-    for number, line in enumerate(lines, 1):
-        if line.strip():
-            try:
-                row = json.loads(line)
-            except json.JSONDecodeError as error:
-                raise ArgumentError(f"--prompts '{path}': line {number} is not JSON: {error}") from error
-            if not isinstance(row, dict):
-                raise ArgumentError(f"--prompts '{path}': line {number} is not a JSON object")
-            rows.append(row)
-    return rows
+@dataclass(slots=True)
+class Work:
+    """What a calibration did in this process: tokens rolled out and the seconds that they took, scores included."""
+
+    tokens: int = 0
+    seconds: float = 0.0
+    reused: int = 0  # rollouts of an earlier, interrupted call
+    unsolved: list[str] = field(default_factory=list)
 
 
 @torch.inference_mode()
@@ -100,92 +66,216 @@ def calibrate(
     max_gen_toks: int = 4096,
     seed: int = 0,
     batch_size: int = 64,
+    window: int = 10,
+    budget: Budget | None = None,
+    out: Path | None = None,
+    work: Work | None = None,
     progress: bool = True,
 ) -> Calibration:
-    """Collect ce, rkl, entropy and js on one rollout of the host per prompt, and read tau and kappa off them."""
-    sampling = sampling or Sampling(temperature=0.6, top_p=0.95)
+    """Collect ce, rkl, entropy and js on one rollout of the host per prompt, and read tau and kappa off them.
+
+    With `out` the finished rollouts are kept beside that file until it is written (`finished`), so that the same call goes on
+    after a kill. `work` is filled with what this call did. A rate that no rho realizes is left out and said in `work`.
+    """
+    sampling, work, budget = sampling or Sampling(temperature=0.6, top_p=0.95), work or Work(), budget or Budget()
     host, donor = ("base", "guide") if direction == "forward" else ("guide", "base")
-    requests = _requests(pair, prompts, sampling, max_gen_toks)
-    for role in (host, donor):
-        _ = pair.member(role).model  # loaded before the bars, whose speed it would spoil
-    rollouts: dict[int, tuple[int, ...]] = {}
-    with tqdm(total=len(requests), desc="Calibrating: rollouts", unit="rollout", disable=not progress) as bar:
-        written = generate(pair, Policy(host), requests, seed=seed, batch_size=batch_size, as_pair=True)
-        for i, generation in written:
-            rollouts[i] = tuple(generation.tokens)
-            bar.update()
-    collected: dict[str, list[torch.Tensor]] = {score: [] for score in SCORES}
-    order = sorted(rollouts, key=lambda i: (-len(requests[i].prompt) - len(rollouts[i]), i))
-    with tqdm(total=len(requests), desc="Calibrating: scores", unit="rollout", disable=not progress) as bar:
-        for start in range(0, len(order), batch_size):
-            chosen = order[start : start + batch_size]
-            texts = (
-                [requests[i].prompt for i in chosen],
-                [rollouts[i] for i in chosen],
-                [requests[i].label for i in chosen],
-            )
-            read = (logit_blocks(pair.member(role), pair.vocabulary.size, *texts) for role in (host, donor))
-            blocks: dict[str, list[torch.Tensor]] = {score: [] for score in SCORES}
-            for host_logits, donor_logits in zip(*read, strict=True):
-                for score in SCORES:
-                    blocks[score].append(disagreement(score, host_logits, donor_logits.to(host_logits.device)).cpu())
-            for score in SCORES:
-                whole = torch.cat(blocks[score], dim=1)
-                collected[score] += [row[-len(rollouts[i]) :] for row, i in zip(whole, chosen, strict=True)]
-            bar.update(len(chosen))
     assert pair.base is not None and pair.guide is not None
-    return Calibration(
-        base=pair.base.id,
-        guide=pair.guide.id,
-        vocabulary={"size": pair.vocabulary.size, "digest": pair.vocabulary.digest},
-        direction=direction,
-        prompts=prompts.source,
-        decoding={
-            "temperature": sampling.temperature,
-            "top_p": sampling.top_p,
-            "top_k": sampling.top_k,
-            "max_gen_toks": max_gen_toks,
-            "seed": seed,
-        },
-        rollouts=len(rollouts),
-        tokens=sum(map(len, rollouts.values())),
-        library_versions={
-            name: importlib.metadata.version(name) for name in ("lm-eval-takeover", "torch", "transformers")
-        },
-        scores={score: ScoreCalibration.of(torch.cat(values).double().numpy()) for score, values in collected.items()},
+    if pair.base.id.same_model(pair.guide.id):
+        logger.warning("base and guide are the same model: every ce equals the entropy, and rkl and js are 0")
+    settings = {
+        "temperature": sampling.temperature,
+        "top_p": sampling.top_p,
+        "top_k": sampling.top_k,
+        "max_gen_toks": max_gen_toks,
+        "seed": seed,
+    }
+    requests = _requests(pair, prompts, prompts.texts, sampling, max_gen_toks)
+    with tempfile.TemporaryDirectory() as temporary:
+        parts = ScoreParts(_folder(out, pair, prompts, direction, settings) if out else Path(temporary))
+        _collect(pair, host, donor, requests, parts, seed=seed, batch_size=batch_size, work=work, progress=progress)
+        scores, rollouts, tokens = _measured(parts)
+        scores = {
+            name: held.with_shares(shares)
+            for (name, held), shares in zip(scores.items(), _replay(parts, scores, window), strict=True)
+        }
+        for name, held in scores.items():
+            if held.mean == 0:
+                logger.warning("all %s scores are 0: its gate fires on whatever is not 0", name)
+        made = Calibration(
+            base=pair.base.id,
+            guide=pair.guide.id,
+            vocabulary={"size": pair.vocabulary.size, "digest": pair.vocabulary.digest},
+            direction=direction,
+            prompts=prompts.source,
+            decoding=settings,
+            rollouts=rollouts,
+            tokens=tokens,
+            library_versions={
+                name: importlib.metadata.version(name) for name in ("lm-eval-takeover", "torch", "transformers")
+            },
+            window=window,
+            scores=scores,
+        )
+        if not budget.rates:
+            return made
+        asked = _requests(pair, prompts, prompts.held_out, sampling, max_gen_toks)
+        targets = []
+        for score in budget.scores:
+            gated = Gated(pair, asked, made.score(score), score, direction, budget.kappa_rule, window, seed, batch_size)
+            for rate in budget.rates:
+                target = solve(gated, rate, parts, progress=progress)
+                if abs(target.realized_rate - rate) <= TOLERANCE:
+                    targets.append(target)
+                else:
+                    work.unsolved.append(_unsolved(target))
+        return replace(made, targets=tuple(targets))
+
+
+def _unsolved(target: Target) -> str:
+    return (
+        f"no spike ratio realizes {target.target_rate:.1%} ± {TOLERANCE:.1%} with score={target.score} on the {target.prompts} "
+        f"held-out prompts; the nearest one, {target.spike_ratio:.4g}, realizes {target.realized_rate:.2%}"
     )
 
 
-def _requests(pair: Pair, prompts: Prompts, sampling: Sampling, max_gen_toks: int) -> list[Request]:
+def finished(out: Path, pair: Pair, made: Calibration, prompts: Prompts) -> None:
+    """Remove what was kept beside `out`: the calibration is written."""
+    ScoreParts(_folder(out, pair, prompts, made.direction, made.decoding)).clear()
+
+
+def _folder(out: Path, pair: Pair, prompts: Prompts, direction: str, settings: dict[str, Any]) -> Path:
+    names = {role: [str(pair.member(role).id), str(pair.member(role).dtype)] for role in ("base", "guide")}
+    return parts_folder(
+        out,
+        {
+            **names,
+            "vocabulary": pair.vocabulary.digest,
+            "direction": direction,
+            "prompts": prompts.source["digest"],
+            "held_out": prompts.source["held_out_indices"],
+            **settings,
+        },
+    )
+
+
+def _collect(
+    pair: Pair,
+    host: str,
+    donor: str,
+    requests: Sequence[Request],
+    parts: ScoreParts,
+    *,
+    seed: int,
+    batch_size: int,
+    work: Work,
+    progress: bool,
+) -> None:
+    """Roll out and score every request that is not in `parts` yet."""
+    for role in (host, donor):
+        _ = pair.member(role).model  # loaded before the bar, whose speed it would spoil
+    # Prompts of nearly one length stand in one group. Groups follow from the requests alone, so that an interrupted run has the
+    # same ones, and the same float32 sums, as one that was not.
+    order = sorted(range(len(requests)), key=lambda i: (len(requests[i].prompt), i))
+    groups = [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
+    work.reused = len(parts.done)
+    started = time.perf_counter()
+    with tqdm(
+        total=len(requests), initial=work.reused, desc="Calibrating", unit="rollout", disable=not progress
+    ) as bar:
+        for group in groups:
+            todo = [i for i in group if i not in parts.done]
+            if not todo:
+                continue
+            written = generate(
+                pair, Policy(host), [requests[i] for i in todo], seed=seed, batch_size=batch_size, as_pair=True
+            )
+            rollouts = {todo[place]: tuple(generation.tokens) for place, generation in written}
+            scores = _scores(pair, host, donor, [requests[i] for i in todo], [rollouts[i] for i in todo])
+            parts.add(todo, scores)
+            work.tokens += sum(map(len, rollouts.values()))
+            work.seconds = time.perf_counter() - started
+            bar.set_postfix_str(f"{work.tokens / work.seconds:,.0f} tokens/s", refresh=False)
+            bar.update(len(todo))
+
+
+def _scores(
+    pair: Pair, host: str, donor: str, requests: Sequence[Request], rollouts: Sequence[Sequence[int]]
+) -> dict[str, list[Trajectory]]:
+    """Every score of every token: by name one array `[tokens]` per rollout, in nats."""
+    texts = ([request.prompt for request in requests], rollouts, [request.label for request in requests])
+    read = (logit_blocks(pair.member(role), pair.vocabulary.size, *texts) for role in (host, donor))
+    blocks: dict[str, list[torch.Tensor]] = defaultdict(list)
+    for host_logits, donor_logits in zip(*read, strict=True):
+        for score in SCORES:
+            blocks[score].append(disagreement(score, host_logits, donor_logits.to(host_logits.device)).cpu())
+    found: dict[str, list[Trajectory]] = {}
+    for score in SCORES:
+        whole = torch.cat(blocks[score], dim=1)
+        found[score] = [row[-len(tokens) :].numpy() for row, tokens in zip(whole, rollouts, strict=True)]
+        for request, values in zip(requests, found[score], strict=True):
+            if not np.isfinite(values).all():
+                raise CalibrationError(
+                    f"{request.label}: {score} is {values[~np.isfinite(values)][0]}, since one model rules out what the "
+                    f"other may write; load both with --dtype float32"
+                )
+    return found
+
+
+def _measured(parts: ScoreParts) -> tuple[dict[str, ScoreCalibration], int, int]:
+    """`(by score its calibration, rollouts, tokens)`."""
+    sketches = {score: QuantileSketch() for score in SCORES}
+    rollouts = 0
+    for part in parts.read():
+        rollouts += len(part[SCORES[0]])
+        for score, sketch in sketches.items():
+            sketch.add(np.concatenate(part[score]))
+    return {score: ScoreCalibration.of(seen) for score, seen in sketches.items()}, rollouts, sketches["ce"].count
+
+
+def _replay(
+    parts: ScoreParts, scores: dict[str, ScoreCalibration], window: int
+) -> list[dict[tuple[float, str], float]]:
+    """For each score the share of tokens at which the whole gate fires, the window test included, by (rho, kappa rule).
+
+    On the rollouts as they are: what would follow from a takeover is not known, so a run's realized rate differs.
+    """
+    gates = {
+        score: {
+            (row["rho"], rule): Gate(row["tau"], row[f"kappa_{rule}"], window)
+            for row in held.table
+            for rule in KAPPA_RULES
+        }
+        for score, held in scores.items()
+    }
+    fired: dict[str, dict[tuple[float, str], int]] = {score: dict.fromkeys(gates[score], 0) for score in scores}
+    tokens = 0
+    for part in parts.read():
+        for score, rows in part.items():
+            # Scores of 0 behind the end exceed no threshold.
+            padded = torch.nn.utils.rnn.pad_sequence([torch.from_numpy(row) for row in rows], batch_first=True)
+            for key, gate in gates[score].items():
+                fired[score][key] += int(fires_along(gate, padded).sum())
+        tokens += sum(map(len, part[SCORES[0]]))
+    return [{key: count / tokens for key, count in fired[score].items()} for score in scores]
+
+
+def _requests(
+    pair: Pair, prompts: Prompts, texts: Sequence[str], sampling: Sampling, max_gen_toks: int
+) -> list[Request]:
     limit = pair.max_length or 2**31
+    numbers = prompts.source["indices"] if texts is prompts.texts else prompts.source["held_out_indices"]
     requests = []
-    for number, text in enumerate(prompts.texts):
+    for number, text in zip(numbers, texts, strict=True):
         ids = tuple(pair.encode(text))
         room = limit - len(ids)
         if ids and room >= 1:
-            label = f"calibration prompt {prompts.source['indices'][number] + 1}"
+            label = f"calibration prompt {number + 1}"
             requests.append(Request(ids, 0, min(max_gen_toks, room), sampling, label=label))
     if not requests:
         raise ArgumentError(
-            f"--prompts: all {len(prompts.texts)} prompts are empty or longer than the context of {limit} tokens"
+            f"--prompts: all {len(texts)} prompts are empty or longer than the context of {limit} tokens"
         )
-    left_out = len(prompts.texts) - len(requests)
+    left_out = len(texts) - len(requests)
     if left_out:
         logger.warning("%d prompts are empty or longer than the context of %d tokens; left out", left_out, limit)
     return requests
-
-
-def table(calibration: Calibration, scores: Sequence[str] = SCORES) -> str:
-    """tau and both kappas by score and rho, as Markdown."""
-    lines = [
-        "|score|mean (nats)|spike ratio|tau (nats)|kappa threshold_to_mean|kappa tail_to_mean|",
-        "|-----|----------:|----------:|---------:|----------------------:|-----------------:|",
-    ]
-    for score in scores:
-        held = calibration.scores[score]
-        for row in held.table:
-            lines.append(
-                f"|{score}|{held.mean:.4f}|{row['rho']:g}|{row['tau']:.4f}|"
-                f"{row['kappa_threshold_to_mean']:.3f}|{row['kappa_tail_to_mean']:.3f}|"
-            )
-    return "\n".join(lines)

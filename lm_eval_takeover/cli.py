@@ -2,16 +2,23 @@
 
 import argparse
 import os
+import signal
 import sys
+import threading
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from lm_eval_takeover import __version__
-from lm_eval_takeover.errors import ArgumentError, install_error_hook
+from lm_eval_takeover.errors import ArgumentError, install_error_hook, nearest
+
+if TYPE_CHECKING:
+    from lm_eval_takeover.calibrate import Work
 
 CALIBRATE_EXAMPLE = """example:
   lm-eval-takeover calibrate --base Qwen/Qwen3-0.6B-Base --guide Qwen/Qwen3-8B \\
-      --prompts openai/gsm8k:main --out my-pair.json
+      --prompts openai/gsm8k:main --target_rate 0.05 0.08 --out my-pair.json
+  lm-eval-takeover calibrate --compare my-pair.json other-prompts.json --plot scores.svg
 """
 
 
@@ -30,24 +37,39 @@ def parser() -> argparse.ArgumentParser:
     calibrate = commands.add_parser(
         "calibrate",
         help="measure the gate's thresholds for a pair",
-        description="Roll out the host on held-out prompts, collect all scores and write tau and kappa by spike ratio.",
+        description="Roll out the host on held-out prompts, collect all scores and write tau and kappa by spike ratio, with a "
+        "page (NAME.md) beside the file. What an interrupted call has finished is kept, and the same call goes on from there.",
         epilog=CALIBRATE_EXAMPLE,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = calibrate.add_argument
     add("--base", help="hub id (id@revision) or local folder; without --base and --guide the bundled demo pair")
     add("--guide", help="hub id (id@revision) or local folder")
-    add("--prompts", required=True, help="JSONL file, or hub data set 'id[:config]'")
-    add("--split", default="train", help="of a hub data set (default: train)")
-    add("--field", help="field of the prompt text (default: prompt; question for a hub data set without one)")
-    add("--num_prompts", type=int, default=500, help="how many prompts to draw (default: 500)")
-    add("--out", required=True, type=Path, help="the calibration file to write, NAME.json")
+    add("--out", type=Path, help="the calibration file to write, NAME.json")
     add(
         "--direction",
         choices=["forward", "reverse"],
         default="forward",
         help="who hosts: base, or guide (default: forward)",
     )
+    group = calibrate.add_argument_group("prompts")
+    add = group.add_argument
+    add("--prompts", help="JSONL file, or hub data set 'id[:config]'")
+    add("--split", default="train", help="of a hub data set (default: train)")
+    add("--field", help="field of the prompt text (default: prompt; question for a hub data set without one)")
+    add(
+        "--template",
+        help="Jinja template over a row's fields (default: the field's text of a file, the prompt of the mathematical tasks "
+        "around it for a data set)",
+    )
+    add(
+        "--apply_chat_template", action="store_true", help="put prompts into the guide's chat template, as lm_eval does"
+    )
+    add("--enable_thinking", type=_truth, metavar="BOOL", help="passed to the chat template")
+    add("--num_prompts", type=int, default=500, help="how many prompts to draw (default: 500)")
+    add("--license", help="of the prompts of a file, for the page (a data set's own is read from its card)")
+    group = calibrate.add_argument_group("rollouts")
+    add = group.add_argument
     add("--temperature", type=float, default=0.6, help="of the rollouts (default: 0.6)")
     add("--top_p", type=float, default=0.95, help="of the rollouts (default: 0.95)")
     add("--max_gen_toks", type=int, default=4096, help="of a rollout, at most (default: 4096)")
@@ -58,63 +80,192 @@ def parser() -> argparse.ArgumentParser:
     add("--dtype", default="auto", help="as in lm-eval's hf")
     add("--guide_dtype", help="default: --dtype")
     add("--trust_remote_code", action="store_true", help="as in lm-eval's hf")
+    group = calibrate.add_argument_group("realized rate")
+    add = group.add_argument
+    add(
+        "--target_rate", type=float, nargs="+", default=[], metavar="RATE", help="find the spike ratio that realizes it"
+    )
+    add(
+        "--num_held_out",
+        type=int,
+        default=100,
+        help="prompts that a rate is measured on, beside the others (default: 100)",
+    )
+    add("--score", nargs="+", default=["ce"], metavar="SCORE", help="of --target_rate and --compare (default: ce)")
+    add("--kappa_rule", default="threshold_to_mean", help="of --target_rate and --compare (default: threshold_to_mean)")
+    add("--window", type=int, default=10, help="of the gate whose takeovers are counted (default: 10)")
+    group = calibrate.add_argument_group("comparison")
+    add = group.add_argument
+    add(
+        "--compare",
+        nargs="+",
+        metavar="FILE",
+        help="print tau and kappa of these calibrations side by side; nothing is measured",
+    )
+    add("--plot", type=Path, help="with --compare: survival curves of the scores, FILE.svg, .png or .pdf")
     calibrate.set_defaults(run=_calibrate)
     return root
 
 
+def _truth(text: str) -> bool:
+    if text.lower() not in ("true", "false"):
+        raise argparse.ArgumentTypeError(f"{text!r} is neither True nor False")
+    return text.lower() == "true"
+
+
 def _calibrate(options: argparse.Namespace) -> int:
-    if options.num_prompts < 1:
-        raise ArgumentError(f"--num_prompts {options.num_prompts} is not at least 1")
-    if options.max_gen_toks < 1:
-        raise ArgumentError(f"--max_gen_toks {options.max_gen_toks} is not at least 1 token")
-    _check_writable(options.out)
+    from lm_eval_takeover.calibration import KAPPA_RULES
+    from lm_eval_takeover.scores import SCORES
+
+    for score in options.score:
+        if score not in SCORES:
+            raise ArgumentError(f"--score '{score}' is not known; {nearest(score, SCORES)}")
+    if options.kappa_rule not in KAPPA_RULES:
+        raise ArgumentError(
+            f"--kappa_rule '{options.kappa_rule}' is not known; {nearest(options.kappa_rule, KAPPA_RULES)}"
+        )
+    return _compare(options) if options.compare else _measure(options)
+
+
+def _compare(options: argparse.Namespace) -> int:
+    from lm_eval_takeover.calibration_files import find
+    from lm_eval_takeover.comparison import compare, plot
+
+    calibrations = [find(name)[0] for name in options.compare]
+    print("\n\n".join(compare(calibrations, score, options.kappa_rule) for score in options.score))
+    if options.plot:
+        _check_writable("--plot", options.plot)
+        plot(calibrations, options.plot, options.score[0])
+        print(f"\nscores above, log-log -> {options.plot}")
+    return 0
+
+
+def _measure(options: argparse.Namespace) -> int:
+    for name in ("prompts", "out"):
+        if getattr(options, name) is None:
+            raise ArgumentError(f"--{name} is missing (see lm-eval-takeover calibrate --help)")
+    for name in ("num_prompts", "max_gen_toks", "num_held_out", "window"):
+        if getattr(options, name) < 1:
+            raise ArgumentError(f"--{name} {getattr(options, name)} is not at least 1")
+    for rate in options.target_rate:
+        if not 0 < rate < 1:
+            raise ArgumentError(f"--target_rate {rate} is outside 0..1, the share of tokens that the donor writes")
+    if options.plot:
+        raise ArgumentError(
+            "--plot goes with --compare: lm-eval-takeover calibrate --compare my-pair.json --plot scores.svg"
+        )
+    if options.out.suffix != ".json":
+        raise ArgumentError(f"--out '{options.out}' is not a name of a calibration file; expected NAME.json")
+    _check_writable("--out", options.out)
+
+    from dataclasses import replace
 
     from lm_eval_takeover.arguments import ModelArguments
-    from lm_eval_takeover.calibrate import calibrate, read_prompts, table
+    from lm_eval_takeover.calibrate import Budget, Work, calibrate, finished
+    from lm_eval_takeover.calibration_files import write, write_text
+    from lm_eval_takeover.card import card, rate_table, target_table
     from lm_eval_takeover.loading import load_pair
+    from lm_eval_takeover.prompts import read_prompts
     from lm_eval_takeover.sampling import Sampling
 
     names = ("base", "guide", "device", "guide_device", "dtype", "guide_dtype", "trust_remote_code", "batch_size")
     given = {name: getattr(options, name) for name in names if getattr(options, name) is not None}
     arguments = ModelArguments.parse({**given, "direction": options.direction})
     sampling = Sampling(options.temperature, options.top_p)
+    pair = load_pair(arguments)
+
+    def chat(text: str) -> str:
+        return pair.chat_prompt([{"role": "user", "content": text}], enable_thinking=options.enable_thinking)
+
     prompts = read_prompts(
-        options.prompts, split=options.split, field=options.field, count=options.num_prompts, seed=options.seed
+        options.prompts,
+        split=options.split,
+        field=options.field,
+        template=options.template,
+        count=options.num_prompts,
+        held_out=options.num_held_out if options.target_rate else 0,
+        seed=options.seed,
+        chat=chat if options.apply_chat_template else None,
+        license=options.license,
     )
+    work = Work()
     made = calibrate(
-        load_pair(arguments),
+        pair,
         prompts,
         direction=options.direction,
         sampling=sampling,
         max_gen_toks=options.max_gen_toks,
         seed=options.seed,
         batch_size=arguments.rows,
+        window=options.window,
+        budget=Budget(options.target_rate, options.score, options.kappa_rule),
+        out=options.out,
+        work=work,
     )
-    made.write(options.out)
-    print(table(made))
-    print(f"\n{made.rollouts} rollouts, {made.tokens} tokens -> {options.out}")
+    made = replace(made, name=options.out.stem)
+    write(made, options.out)
+    page = options.out.with_suffix(".md")
+    write_text(page, card(made))
+    finished(options.out, pair, made, prompts)
+    print(rate_table(made))
+    if made.targets:
+        print(f"\n{target_table(made)}")
+    print(f"\n{made.rollouts} rollouts, {made.tokens:,} tokens -> {options.out}, {page}")
+    print(_cost(work))
     if made.tokens and 30 / made.tokens > 0.001:
         print(f"few tokens: below a spike ratio of {30 / made.tokens:.2g}, fewer than 30 of them lie above tau")
+    if work.unsolved:
+        raise ArgumentError(f"--target_rate: {'; '.join(work.unsolved)} (the file is written without it)")
     return 0
 
 
-def _check_writable(out: Path) -> None:
+def _cost(work: "Work") -> str:
+    """Speed and peak memory of this call."""
+    import resource
+
+    import torch
+
+    # Linux counts in KiB, macOS in bytes.
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+    parts = [f"peak memory {peak / 2**20:,.0f} MiB"]
+    if torch.cuda.is_available():
+        parts.append(f"of the GPU {torch.cuda.max_memory_allocated() / 2**20:,.0f} MiB")
+    if work.tokens:
+        parts.insert(0, f"{work.tokens / work.seconds:,.0f} tokens/s, rolled out and scored")
+    if work.reused:
+        parts.append(f"{work.reused} rollouts of an earlier call used again")
+    return "; ".join(parts)
+
+
+def _check_writable(option: str, out: Path) -> None:
     """Find out before hours of work, not after, that the result cannot be written."""
     if out.is_dir():
-        raise ArgumentError(f"--out '{out}' is a folder; expected a file, NAME.json")
+        raise ArgumentError(f"{option} '{out}' is a folder; expected a file")
     folder = next(parent for parent in out.absolute().parents if parent.exists())
     if not folder.is_dir() or not os.access(folder, os.W_OK):
-        raise ArgumentError(f"--out '{out}' cannot be written: no permission in '{folder}', or it is no folder")
+        raise ArgumentError(f"{option} '{out}' cannot be written: no permission in '{folder}', or it is no folder")
+
+
+class _Terminated(BaseException):
+    """SIGTERM came."""
+
+
+def _terminate(number: int, frame: object) -> None:
+    raise _Terminated
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     install_error_hook()
     options = parser().parse_args(arguments)
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, _terminate)
     try:
         return int(options.run(options))
-    except KeyboardInterrupt:
-        print("stopped; nothing was written", file=sys.stderr)
-        return 130
+    except (KeyboardInterrupt, _Terminated) as stop:
+        kept = options.out is not None and any(options.out.parent.glob(f".{options.out.name}.*.partial/*.npz"))
+        rest = "what was finished is kept, and the same command goes on from there" if kept else "nothing was written"
+        print(f"stopped; {rest}", file=sys.stderr)
+        return 143 if isinstance(stop, _Terminated) else 130
 
 
 if __name__ == "__main__":

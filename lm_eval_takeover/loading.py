@@ -6,16 +6,8 @@ from dataclasses import dataclass
 import torch
 
 from lm_eval_takeover.arguments import ModelArguments
-from lm_eval_takeover.calibration import (
-    DEFAULT_RHO,
-    KAPPA_RULES,
-    Calibration,
-    command_for,
-    find,
-    made_for,
-    matching,
-    packaged,
-)
+from lm_eval_takeover.calibration import DEFAULT_RHO, KAPPA_RULES, Calibration
+from lm_eval_takeover.calibration_files import command_for, find, made_for, matching, packaged
 from lm_eval_takeover.demo import DEMO
 from lm_eval_takeover.errors import ArgumentError, CalibrationError, nearest
 from lm_eval_takeover.gate import Gate
@@ -32,6 +24,7 @@ class GateOrigin:
     calibration: str | None = None
     spike_ratio: float | None = None
     kappa_rule: str | None = None
+    target_rate: float | None = None
 
 
 def load_pair(arguments: ModelArguments) -> Pair:
@@ -103,9 +96,11 @@ def _calibrated_gate(arguments: ModelArguments, pair: Pair, policy: Policy) -> t
         raise ArgumentError(f"kappa_rule='{rule}' is not known; {nearest(rule, KAPPA_RULES)}")
     calibration, column = _find_calibration(arguments, pair, policy)
     if calibration.source == "published":
-        if arguments.spike_ratio is not None:
+        for name in ("spike_ratio", "target_rate"):
+            if getattr(arguments, name) is None:
+                continue
             raise ArgumentError(
-                f"spike_ratio={arguments.spike_ratio}: the rho behind the published calibration '{calibration.name}' is "
+                f"{name}={getattr(arguments, name)}: the rho behind the published calibration '{calibration.name}' is "
                 f"not known; choose a column instead, calibration={calibration.name}:1 is the strictest"
             )
         if arguments.kappa_rule == "tail_to_mean":
@@ -125,10 +120,11 @@ def _calibrated_gate(arguments: ModelArguments, pair: Pair, policy: Policy) -> t
                 f"choose spike_ratio=… instead"
             )
         rho = DEFAULT_RHO if arguments.spike_ratio is None else arguments.spike_ratio
+        if arguments.target_rate is not None:
+            rho = calibration.target(arguments.target_rate, policy.score, rule, arguments.window).spike_ratio
         threshold = calibration.score(policy.score).threshold(rho)
-        origin = GateOrigin(calibration.name, rho, rule)
-    kappa = threshold.kappa_threshold_to_mean if rule == KAPPA_RULES[0] else threshold.kappa_tail_to_mean
-    return Gate(threshold.tau, kappa, arguments.window), origin
+        origin = GateOrigin(calibration.name, rho, rule, arguments.target_rate)
+    return Gate(threshold.tau, threshold.kappa(rule), arguments.window), origin
 
 
 def _find_calibration(arguments: ModelArguments, pair: Pair, policy: Policy) -> tuple[Calibration, int | None]:

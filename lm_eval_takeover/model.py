@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-import jinja2
 from lm_eval import utils
 from lm_eval.api.instance import Instance
 from lm_eval.api.model import TemplateLM
@@ -100,23 +99,9 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
 
     def apply_chat_template(self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
         """The prompt in the guide's chat template; without the system message where the template refuses one."""
-        if not self.tokenizer.chat_template:
-            raise ArgumentError(
-                f"--apply_chat_template: the tokenizer of '{self.tokenizer.name_or_path}' has no chat template; run without it"
-            )
-        thinking = self.arguments.enable_thinking
-        options: dict[str, Any] = {
-            "tokenize": False,
-            "add_generation_prompt": add_generation_prompt,
-            "continue_final_message": not add_generation_prompt,
-            **({} if thinking is None else {"enable_thinking": thinking}),
-        }
-        try:
-            return str(self.tokenizer.apply_chat_template(chat_history, **options))
-        except jinja2.TemplateError:
-            logger.warning("the chat template refuses the messages as they are; leaving out the system message")
-            messages = [message for message in chat_history if message["role"] != "system"]
-            return str(self.tokenizer.apply_chat_template(messages, **options))
+        return self.pair.chat_prompt(
+            chat_history, add_generation_prompt=add_generation_prompt, enable_thinking=self.arguments.enable_thinking
+        )
 
     def get_model_info(self) -> dict[str, Any]:
         """What the run was, for lm-eval's results file: `config.takeover`."""
@@ -136,6 +121,7 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
                 "kappa": gate.kappa if gate and used else None,
                 "window": gate.window if gate and used else None,
                 "spike_ratio": self.gate_origin.spike_ratio,
+                "target_rate": self.gate_origin.target_rate,
                 "calibration": self.gate_origin.calibration,
                 "kappa_rule": self.gate_origin.kappa_rule,
                 "rate": self.policy.rate,

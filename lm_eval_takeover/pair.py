@@ -7,6 +7,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import jinja2
 import torch
 from huggingface_hub import try_to_load_from_cache
 from torch import Tensor
@@ -37,7 +38,7 @@ class Member:
         if self.path.startswith(("/", ".", "~")) and not Path(self.path).is_dir():
             raise ArgumentError(f"{role}='{self.path}' cannot be loaded: there is no such folder")
         self.device = torch.device(device)
-        self._dtype = dtype
+        self.dtype = dtype  # as asked for; `auto` is the checkpoint's own
         self._options: dict[str, Any] = {"revision": self._revision, "trust_remote_code": trust_remote_code}
         self.config = self._load(AutoConfig)
         self.tokenizer = self._load(AutoTokenizer)
@@ -67,7 +68,7 @@ class Member:
     def model(self) -> Any:
         """The transformers model in eval mode, on its device; loaded at the first use."""
         safe = None if self._options["trust_remote_code"] else True
-        model = self._load(AutoModelForCausalLM, dtype=self._dtype, use_safetensors=safe)
+        model = self._load(AutoModelForCausalLM, dtype=self.dtype, use_safetensors=safe)
         return model.to(self.device).eval()
 
     @cached_property
@@ -179,6 +180,27 @@ class Pair:
             add_special_tokens = False
         options = {} if add_special_tokens is None else {"add_special_tokens": add_special_tokens}
         return list(self.tokenizer.encode(text, **options))
+
+    def chat_prompt(
+        self, messages: list[dict[str, str]], *, add_generation_prompt: bool = True, enable_thinking: bool | None = None
+    ) -> str:
+        """Messages in the guide's chat template; without the system message where the template refuses one."""
+        if not self.tokenizer.chat_template:
+            raise ArgumentError(
+                f"--apply_chat_template: the tokenizer of '{self.tokenizer.name_or_path}' has no chat template; run without it"
+            )
+        options: dict[str, Any] = {
+            "tokenize": False,
+            "add_generation_prompt": add_generation_prompt,
+            "continue_final_message": not add_generation_prompt,
+            **({} if enable_thinking is None else {"enable_thinking": enable_thinking}),
+        }
+        try:
+            return str(self.tokenizer.apply_chat_template(messages, **options))
+        except jinja2.TemplateError:
+            logger.warning("the chat template refuses the messages as they are; leaving out the system message")
+            rest = [message for message in messages if message["role"] != "system"]
+            return str(self.tokenizer.apply_chat_template(rest, **options))
 
     def member(self, role: str) -> Member:
         member = self.base if role == "base" else self.guide

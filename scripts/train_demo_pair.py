@@ -212,9 +212,9 @@ def train(name: str, tokenizer: PreTrainedTokenizerFast, out: Path, seed: int, r
 
 
 def write_problems(out: Path, seed: int) -> None:
-    """200 problems of the task and 500 prompts for calibration, none of them twice."""
+    """200 problems of the task and 700 prompts for calibration and its held-out rates, none of them twice."""
     rng = random.Random(seed)
-    puzzles = list(dict.fromkeys(make_puzzle(rng) for _ in range(800)))[:700]
+    puzzles = list(dict.fromkeys(make_puzzle(rng) for _ in range(1100)))[:900]
     problems = [{"problem": puzzle.text, "answer": str(puzzle.answer)} for puzzle in puzzles[:200]]
     prompts = [{"prompt": PROMPT.format(problem=puzzle.text)} for puzzle in puzzles[200:]]
     for name, rows in (("problems", problems), ("calibration_prompts", prompts)):

@@ -9,26 +9,31 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lm_eval_takeover.calibration import Calibration, ScoreCalibration, find, made_for, packaged, read
-from lm_eval_takeover.errors import CalibrationError
+from lm_eval_takeover.calibration import Calibration, ScoreCalibration, Target
+from lm_eval_takeover.calibration_files import find, made_for, packaged, read, write
+from lm_eval_takeover.card import card
+from lm_eval_takeover.comparison import Row, compare, plot
+from lm_eval_takeover.errors import ArgumentError, CalibrationError
 from lm_eval_takeover.gate import Gate, fires_along
 from lm_eval_takeover.model_id import ModelId
 
 BASE, GUIDE = ModelId("some/base", "abc"), ModelId("some/guide", "def")
-SCORES = np.random.default_rng(0).gamma(0.2, 1.0, 20_000)
+SCORES = np.random.default_rng(0).gamma(0.2, 1.0, 20_000).astype(np.float32).astype(np.float64)
+
+TARGET = Target(0.08, "ce", "threshold_to_mean", 10, 0.12, 0.0805, 100, 9000)
 
 
 @pytest.fixture
 def made():
     return Calibration(
         BASE, GUIDE, {"size": 10, "digest": "sha256:00"}, rollouts=3, tokens=len(SCORES),
-        scores={"ce": ScoreCalibration.of(SCORES)}, name="made",
+        scores={"ce": ScoreCalibration.of_values(SCORES)}, name="made", targets=(TARGET,),
     )  # fmt: skip
 
 
 @pytest.mark.parametrize("rho", [0.005, 0.01, 0.03, 0.05, 0.1, 0.5])
 def test_tau_and_kappa_equal_their_definitions(rho):
-    threshold = ScoreCalibration.of(SCORES).threshold(rho)
+    threshold = ScoreCalibration.of_values(SCORES).threshold(rho)
     tau = np.quantile(SCORES, 1 - rho)
     assert threshold.tau == pytest.approx(tau, rel=1e-12)
     assert threshold.kappa_threshold_to_mean == pytest.approx(tau / SCORES.mean(), rel=1e-12)
@@ -42,11 +47,11 @@ def test_any_rho_is_read_within_a_tenth_of_a_percent_of_rank(rho):
     assert abs(share - rho) <= 0.001
 
 
-CALIBRATED = ScoreCalibration.of(SCORES)
+CALIBRATED = ScoreCalibration.of_values(SCORES)
 
 
 def test_zero_scores_give_a_gate_that_fires_on_whatever_is_not_zero():
-    threshold = ScoreCalibration.of(np.zeros(100)).threshold(0.03)
+    threshold = ScoreCalibration.of_values(np.zeros(100)).threshold(0.03)
     gate = Gate(threshold.tau, threshold.kappa_threshold_to_mean)
     assert fires_along(gate, torch.tensor([0.0, 0.1, 0.0])).tolist() == [False, True, False]
 
@@ -60,24 +65,24 @@ def test_rho_outside_the_file_is_refused(rho):
 @pytest.mark.parametrize("values", [[], [1.0, np.nan], [np.inf]])
 def test_scores_that_cannot_be_calibrated_are_refused(values):
     with pytest.raises(CalibrationError):
-        ScoreCalibration.of(values)
+        ScoreCalibration.of_values(values)
 
 
 def test_a_written_file_reads_back(made, tmp_path):
     path = tmp_path / "deep" / "made.json"
-    made.write(path)
+    write(made, path)
     assert read(path) == made
-    assert json.loads(path.read_text())["schema"] == 1
+    assert json.loads(path.read_text())["schema"] == 2
     assert len(path.read_text().splitlines()) < 150  # long lists stand on one line each
     assert [p.name for p in path.parent.iterdir()] == ["made.json"]
 
 
 def test_a_failed_write_keeps_the_old_file(made, tmp_path):
     path = tmp_path / "made.json"
-    made.write(path)
+    write(made, path)
     before = path.read_text()
     with pytest.raises(TypeError):
-        replace(made, notes=object()).write(path)
+        write(replace(made, notes=object()), path)
     assert path.read_text() == before
     assert len(list(tmp_path.iterdir())) == 1
 
@@ -86,9 +91,18 @@ def test_a_failed_write_keeps_the_old_file(made, tmp_path):
     ("edit", "text"),
     [
         (lambda c: c.pop("schema"), "has no field 'schema'"),
-        (lambda c: c.update(schema=99), "schema=99 is newer than 1, which this version reads; upgrade"),
-        (lambda c: c.pop("base"), "is damaged"),
-        (lambda c: c.update(extra=1), "unexpected keyword argument 'extra'"),
+        (lambda c: c.update(schema=99), "schema=99 is newer than 2, which this version reads; upgrade"),
+        (lambda c: c.pop("base"), "field 'base' is missing"),
+        (lambda c: c["guide"].pop("revision"), "field 'guide.revision' is missing"),
+        (lambda c: c.update(extra=1), "field 'extra' is not known"),
+        (lambda c: c.update(score={}), "field 'score' is not known; did you mean 'scores'?"),
+        (lambda c: c["scores"].update(kl=c["scores"]["ce"]), "field 'scores.kl' is no score"),
+        (lambda c: c["scores"]["ce"].pop("sketch"), "field 'scores.ce.sketch' is missing"),
+        (lambda c: c["scores"]["ce"]["table"][2].update(tau=1.0), "'scores.ce.table' has another tau at rho=0.02"),
+        (lambda c: c["scores"]["ce"].update(table=3), "field 'scores.ce.table' is damaged"),
+        (lambda c: c["scores"].update(ce=[]), "field 'scores.ce' is list, not an object"),
+        (lambda c: c["targets"][0].update(spike_ratio=7), "field 'targets[0]' is damaged"),
+        (lambda c: c["targets"][0].pop("window"), "field 'targets[0].window' is missing"),
         (lambda c: c["scores"]["ce"]["sketch"]["tau"].pop(), "field 'scores.ce.sketch' is damaged"),
         (lambda c: c["scores"]["ce"].update(mean=float("nan")), "field 'scores.ce.mean' is nan"),
         (lambda c: c["scores"]["ce"].update(mean=0), "field 'scores.ce.mean' is 0"),
@@ -109,7 +123,7 @@ def test_a_failed_write_keeps_the_old_file(made, tmp_path):
 )
 def test_a_damaged_file_is_named_with_its_field(made, tmp_path, edit, text):
     path = tmp_path / "made.json"
-    made.write(path)
+    write(made, path)
     content = json.loads(path.read_text())
     edit(content)
     path.write_text(json.dumps(content))
@@ -171,7 +185,94 @@ def test_published_table_keeps_its_arithmetic():
         published.published("rkl", 1)
 
 
-def test_every_packaged_file_is_sound():
+def test_every_packaged_file_is_sound_and_has_its_page():
     assert set(packaged()) >= {"demo", "qwen3-0.6b-base+qwen3-8b"}
     for path in packaged().values():
-        read(path)
+        assert path.with_suffix(".md").read_text() == card(read(path))
+
+
+def test_the_packaged_demo_calibration_is_complete():
+    demo = find("demo")[0]
+    assert demo.schema == 2
+    assert demo.rollouts == 500
+    assert demo.scores.keys() == {"ce", "rkl", "entropy", "js"}
+    for held in demo.scores.values():
+        for row in held.table:
+            # the window test only holds takeovers back
+            assert 0 <= row["share_tail_to_mean"] <= row["share_threshold_to_mean"] <= row["rho"] + 0.0005
+    assert [target.target_rate for target in demo.targets] == [0.02, 0.05, 0.08, 0.1]
+    assert all(abs(target.realized_rate - target.target_rate) <= 0.005 for target in demo.targets)
+
+
+def test_a_file_of_the_first_schema_is_still_read(made, tmp_path):
+    path = tmp_path / "old.json"
+    write(made, path)
+    content = json.loads(path.read_text())
+    content.pop("targets"), content.pop("window"), content["scores"]["ce"].pop("rank_error")
+    path.write_text(json.dumps(content | {"schema": 1}))
+    assert read(path).score("ce").threshold(0.03) == made.score("ce").threshold(0.03)
+
+
+def test_a_target_is_found_by_its_whole_gate(made):
+    assert made.target(0.08, "ce", "threshold_to_mean", 10) == TARGET
+    for asked in (
+        (0.05, "ce", "threshold_to_mean", 10),
+        (0.08, "ce", "tail_to_mean", 10),
+        (0.08, "ce", "threshold_to_mean", 5),
+    ):
+        with pytest.raises(CalibrationError, match=r"was not solved for target_rate=.* --target_rate 0\.0"):
+            made.target(*asked)
+
+
+def test_quantiles_lie_on_the_scores_of_a_mass_of_nearly_equal_ones():
+    """A choice among six synonyms: a tenth of all scores within 1e-5 nats of ln 6 still splits at the rank asked for."""
+    rng = np.random.default_rng(1)
+    values = np.concatenate([rng.uniform(0, 0.1, 45_000), np.log(6) + rng.uniform(-1e-5, 1e-5, 5_000)])
+    values = values.astype(np.float32)
+    calibrated = ScoreCalibration.of_values(values)
+    for rho in (0.02, 0.05, 0.08):
+        tau = calibrated.threshold(rho).tau
+        assert (values > tau).mean() <= rho + 0.001
+        assert (values >= np.float32(tau)).mean() >= rho - 0.001
+
+
+def test_compare_prints_table_13_of_the_published_file():
+    published = find("qwen3-0.6b-base+qwen3-8b")[0]
+    table = compare([published])
+    assert "|GSM8K|3.667 / 24.443|0.467 / 3.114|0.239 / 1.591|6.657 to 6.668|yes|" in table
+    assert "|largest over smallest|1.296 / 1.414|2.797 / 2.378|2.882 / 1.835| | |" in table
+    assert table.count("|yes|") == 6
+
+
+def test_compare_tells_whether_kappa_over_tau_is_constant(made):
+    assert "|made|" in compare([made])
+    assert "|yes|" in compare([made])
+    assert "|no|" in compare([made], kappa_rule="tail_to_mean")
+    assert not Row("x", ((3.0, 20.0), (1.0, 6.5))).is_constant
+    both = compare([made, replace(made, scores={"ce": ScoreCalibration.of_values(SCORES * 2)})])
+    assert "|made (1)|" in both
+    assert "|largest over smallest|2.000 / 1.000|" in both
+    with pytest.raises(CalibrationError, match="does not hold score=js"):
+        compare([made], score="js")
+
+
+@pytest.mark.parametrize("suffix", ["svg", "png"])
+def test_the_plot_is_the_same_file_each_time(made, tmp_path, suffix):
+    first, again = tmp_path / f"a.{suffix}", tmp_path / f"b.{suffix}"
+    plot([made], first)
+    plot([made], again)
+    assert first.stat().st_size > 5_000
+    assert first.read_bytes() == again.read_bytes()
+
+
+def test_a_plot_needs_a_distribution_and_a_known_suffix(made, tmp_path):
+    with pytest.raises(CalibrationError, match="published tables hold no distribution"):
+        plot([find("qwen3-0.6b-base+qwen3-8b")[0]], tmp_path / "a.svg")
+    with pytest.raises(ArgumentError, match=r"suffix '\.gif'; expected \.svg, \.png or \.pdf"):
+        plot([made], tmp_path / "a.gif")
+
+
+def test_the_card_of_a_published_table_invents_no_spike_ratio():
+    page = packaged()["qwen3-0.6b-base+qwen3-8b"].with_suffix(".md").read_text()
+    assert "column 1" in page
+    assert "%" not in page

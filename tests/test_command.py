@@ -10,8 +10,10 @@ import time
 import pytest
 from conftest import ROOT
 
+from lm_eval_takeover.calibration_files import read
 from lm_eval_takeover.cli import main
-from lm_eval_takeover.demo import CALIBRATION_PROMPTS
+from lm_eval_takeover.demo import CALIBRATION_PROMPTS, DEMO, PROBLEMS
+from lm_eval_takeover.errors import TakeoverError
 
 pytestmark = pytest.mark.slow
 OURS = [sys.executable, "-m", "lm_eval_takeover.cli"]
@@ -138,6 +140,27 @@ def test_calibrate_reads_models_and_data_of_the_hub(hub, tmp_path):
     assert len(content["guide"]["revision"]) == 40  # the hub's commit
     prompts = content["prompts"]
     assert (prompts["dataset"], prompts["split"], prompts["field"]) == ("openai/gsm8k:main", "train", "question")
+    assert prompts["template"].startswith("Problem: {{question}}\nPlease reason step by step")
+    assert "Licence of the prompts: " in out.with_suffix(".md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("options", "token", "text"),
+    [
+        (["openai/gsm8k:main", "--split", "test"], None, "takeover_gsm8k: rows"),
+        (["HuggingFaceH4/MATH-500", "--split", "test", "--field", "problem"], None, "takeover_math500: rows"),
+        (["Idavidrein/gpqa:gpqa_diamond", "--field", "Question"], "hf_token", "takeover_gpqa_diamond: rows"),
+    ],
+)
+def test_calibrate_refuses_test_sets_of_the_hub(hub, tmp_path, options, token, text):
+    from serve_hub import environment as pointed_at
+
+    out = tmp_path / "out.json"
+    env = pointed_at(hub.url, str(tmp_path / "hf-home")) | ({"HF_TOKEN": token} if token else {})
+    done = run([*OURS, "calibrate", "--prompts", *options, "--num_prompts", "20", "--out", out], env=env)
+    assert done.returncode == 2
+    assert text in done.stderr.strip().splitlines()[-1]
+    assert not out.exists()
 
 
 def test_calibrate_errors_are_one_line_and_status_2(tmp_path):
@@ -152,7 +175,13 @@ def test_calibrate_errors_are_one_line_and_status_2(tmp_path):
         (["--prompts", wrong], f"error: --prompts '{wrong}': row 1 has no text in field 'prompt' (its fields: text)"),
         (["--prompts", long], "error: --prompts: all 1 prompts are empty or longer than the context of 2048 tokens"),
         (["--prompts", tmp_path / "none.jsonl"], "is no file, and as a hub data set"),
-        (["--promts", empty], "error: the following arguments are required: --prompts"),
+        (["--promts", empty], "error: unrecognized arguments: --promts"),
+        ([], "error: --prompts is missing"),
+        (["--prompts", wrong, "--target_rate", "8"], "error: --target_rate 8.0 is outside 0..1"),
+        (["--prompts", wrong, "--score", "kl"], "error: --score 'kl' is not known; did you mean 'rkl'?"),
+        (["--prompts", wrong, "--kappa_rule", "tail"], "error: --kappa_rule 'tail' is not known"),
+        (["--prompts", wrong, "--plot", "x.svg"], "error: --plot goes with --compare"),
+        (["--prompts", PROBLEMS, "--field", "problem"], "200 of 200 prompts are problems of a test set"),
         (["--prompts", wrong, "--top_p", "2"], "error: top_p=2.0 is outside (0, 1]"),
         (["--prompts", wrong, "--num_prompts", "0"], "error: --num_prompts 0 is not at least 1"),
     ):
@@ -170,20 +199,133 @@ def test_help_has_an_example_and_the_version_is_printed():
     assert run([*OURS, "--version"]).stdout.strip() == "0.1.0"
 
 
-def test_ctrl_c_stops_calibrate_with_130_and_writes_nothing(tmp_path):
-    out = tmp_path / "out.json"
-    process = subprocess.Popen(
-        [*OURS, "calibrate", "--prompts", CALIBRATION_PROMPTS, "--batch_size", "1", "--out", out],
-        stderr=subprocess.PIPE, text=True, env=environment(), cwd=ROOT,
+def calibration(out, *options, **popen):
+    """`calibrate` on prompts of the demo pair, started; a group of 5 prompts at a time."""
+    call = [*OURS, "calibrate", "--prompts", CALIBRATION_PROMPTS, "--batch_size", "5", "--out", out, *options]
+    return subprocess.Popen(
+        call, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment(), cwd=ROOT,
         # A runner that was itself started in the background ignores SIGINT, and so would its children.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL), **popen,
     )  # fmt: skip
+
+
+def wait_for(process, condition, seconds=240):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert process.poll() is None, process.stderr.read()
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_stops_calibrate_and_keeps_what_is_finished(tmp_path, number, status):
+    process = calibration(tmp_path / "out.json")
+    wait_for(process, lambda: list(tmp_path.glob(".out.json.*.partial/*.npz")))
+    process.send_signal(number)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == status
+    assert errors.strip().endswith("stopped; what was finished is kept, and the same command goes on from there")
+    assert not list(tmp_path.glob("*.json"))
+
+
+def test_a_signal_before_anything_is_finished_leaves_nothing(tmp_path):
+    process = calibration(tmp_path / "out.json", "--batch_size", "500")
     seen = ""
-    deadline = time.monotonic() + 120
-    while "Calibrating" not in seen and time.monotonic() < deadline:
+    while "Calibrating" not in seen:
         seen += process.stderr.read(1)
     process.send_signal(signal.SIGINT)
-    _, rest = process.communicate(timeout=60)
+    _, errors = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert rest.strip().endswith("stopped; nothing was written")
+    assert errors.strip().endswith("stopped; nothing was written")
     assert not list(tmp_path.iterdir())
+
+
+def test_a_killed_calibration_goes_on_and_ends_with_the_same_file(tmp_path):
+    """Killed while it measures, and again while it solves for a rate, with a part damaged in between."""
+    options = ["--num_prompts", "30", "--num_held_out", "20", "--target_rate", "0.05", "--max_gen_toks", "100"]
+    whole, killed = tmp_path / "whole" / "out.json", tmp_path / "killed" / "out.json"
+    process = calibration(whole, *options)
+    printed, errors = process.communicate()
+    assert process.returncode == 0, errors
+    assert "|5.0%|ce|threshold_to_mean|10|" in printed
+    assert "tokens/s, rolled out and scored; peak memory" in printed
+
+    killed.parent.mkdir()
+    process = calibration(killed, *options)
+    wait_for(process, lambda: len(list(killed.parent.glob(".out.json.*.partial/*.npz"))) >= 2)
+    process.kill()
+    process.communicate()
+    parts = sorted(killed.parent.glob(".out.json.*.partial/*.npz"))
+    parts[0].write_bytes(parts[0].read_bytes()[:1000])
+    process = calibration(killed, *options)
+    wait_for(process, lambda: list(killed.parent.glob(".out.json.*.partial/results.json")))
+    process.kill()
+    _, errors = process.communicate()
+    assert "is damaged; its prompts are done again" in errors
+    assert not killed.exists()
+    process = calibration(killed, *options)
+    printed, errors = process.communicate()
+    assert process.returncode == 0, errors
+    assert "30 rollouts of an earlier call used again" in printed
+    assert killed.read_bytes() == whole.read_bytes()
+    assert killed.with_suffix(".md").read_bytes() == whole.with_suffix(".md").read_bytes()
+    assert sorted(path.name for path in killed.parent.iterdir()) == ["out.json", "out.md"]
+
+
+def test_a_solved_rate_is_asked_for_by_name(tmp_path):
+    from lm_eval_takeover.model import GuidedTakeover
+
+    lm = GuidedTakeover(target_rate=0.05)
+    info = lm.get_model_info()["takeover"]
+    assert info["target_rate"] == 0.05
+    assert lm.policy.gate == GuidedTakeover(spike_ratio=info["spike_ratio"]).policy.gate
+    for arguments, text in (
+        ({"target_rate": 0.07}, "was not solved for target_rate=0.07 with score=ce"),
+        ({"target_rate": 0.05, "score": "js"}, "was not solved for target_rate=0.05 with score=js"),
+        ({"target_rate": 0.05, "spike_ratio": 0.03}, "give one or the other"),
+        ({"target_rate": 0.05, "tau": 1.0}, "tau=1.0 sets the gate by hand, so target_rate=0.05 would be ignored"),
+        ({"target_rate": 1.5}, "target_rate=1.5 is outside 0..1"),
+    ):
+        with pytest.raises(TakeoverError, match=text):
+            GuidedTakeover(**arguments)
+
+
+def test_the_same_model_twice_is_calibrated_with_a_warning(tmp_path):
+    out = tmp_path / "same.json"
+    pair = ["--base", DEMO["base"], "--guide", DEMO["base"]]
+    process = calibration(out, *pair, "--num_prompts", "10", "--batch_size", "10", "--license", "CC0")
+    _, errors = process.communicate()
+    assert process.returncode == 0, errors
+    assert "base and guide are the same model: every ce equals the entropy" in errors
+    assert "all rkl scores are 0: its gate fires on whatever is not 0" in errors
+    made = read(out)
+    assert made.score("ce").threshold(0.05).tau == pytest.approx(made.score("entropy").threshold(0.05).tau, rel=1e-5)
+    assert made.score("rkl").mean == 0
+    assert made.score("js").mean < 1e-6
+    assert "Licence of the prompts: CC0" in out.with_suffix(".md").read_text()
+
+
+def test_a_rate_that_cannot_be_had_is_said_and_the_file_is_written(tmp_path):
+    out = tmp_path / "out.json"
+    options = ["--num_prompts", "10", "--num_held_out", "5", "--max_gen_toks", "60", "--target_rate", "0.05", "0.99"]
+    process = calibration(out, *options)
+    _, errors = process.communicate()
+    assert process.returncode == 2
+    last = errors.strip().splitlines()[-1]
+    assert last.startswith(
+        "error: --target_rate: no spike ratio realizes 99.0% ± 0.5% with score=ce on the 5 held-out prompts"
+    )
+    assert last.endswith("(the file is written without it)")
+    assert [target.target_rate for target in read(out).targets] == [0.05]
+
+
+def test_compare_prints_the_table_and_plots(tmp_path):
+    plot = tmp_path / "scores.svg"
+    done = run([*OURS, "calibrate", "--compare", "demo", "qwen3-0.6b-base+qwen3-8b", "--plot", plot])
+    assert done.returncode == 0, done.stderr
+    assert "|demo|" in done.stdout
+    assert "|AIME24|3.181 / 27.816|0.772 / 6.751|0.187 / 1.635|8.743 to 8.745|yes|" in done.stdout
+    assert plot.read_text().startswith("<?xml")
+    done = run([*OURS, "calibrate", "--compare", "demmo"])
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert "did you mean 'demo'?" in done.stderr

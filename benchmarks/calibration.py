@@ -1,0 +1,131 @@
+"""Is a calibration right, stable and small? Measured on the bundled demo pair.
+
+    python benchmarks/calibration.py [--prompts 500] [--rates 0.02 0.05 0.1] [--only exact]
+
+exact    tau and kappa of the file against numpy on all scores
+rates    spike ratios solved for a wanted rate on held-out prompts, realized on 400 fresh ones that no calibration has seen
+sets     tau from three disjoint sets of prompts
+"""
+
+import argparse
+import json
+import random
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from lm_eval_takeover.arguments import ModelArguments
+from lm_eval_takeover.calibrate import Budget, calibrate
+from lm_eval_takeover.calibration import Calibration
+from lm_eval_takeover.comparison import compare
+from lm_eval_takeover.demo import CALIBRATION_PROMPTS, PROBLEMS, PROMPT
+from lm_eval_takeover.demo.puzzle import make_puzzle
+from lm_eval_takeover.gate import Gate
+from lm_eval_takeover.generation import Request
+from lm_eval_takeover.loading import load_pair
+from lm_eval_takeover.lockstep import generate
+from lm_eval_takeover.pair import Pair
+from lm_eval_takeover.policy import Policy
+from lm_eval_takeover.prompts import Prompts, read_prompts
+from lm_eval_takeover.sampling import Sampling
+from lm_eval_takeover.scores import SCORES
+from lm_eval_takeover.teacher_forcing import force
+
+RHO = (0.005, 0.01, 0.03, 0.05, 0.1)
+SAMPLING = Sampling(0.6, 0.95)
+
+
+def fresh_prompts(count: int, seed: int) -> list[str]:
+    """Prompts of new puzzles, none of which is packaged."""
+    used = {json.loads(line)["problem"] for line in PROBLEMS.read_text().splitlines()}
+    used |= {json.loads(line)["prompt"] for line in CALIBRATION_PROMPTS.read_text().splitlines()}
+    rng = random.Random(seed)
+    made: dict[str, None] = {}
+    while len(made) < count:
+        problem = make_puzzle(rng).text
+        if problem not in used and PROMPT.format(problem=problem) not in used:
+            made[PROMPT.format(problem=problem)] = None
+    return list(made)
+
+
+def as_prompts(texts: list[str]) -> Prompts:
+    source = {"dataset": "puzzles", "seed": 0, "indices": list(range(len(texts))), "held_out_indices": [], "digest": ""}
+    return Prompts(tuple(texts), (), source)
+
+
+def exact(pair: Pair, made: Calibration, prompts: Prompts) -> None:
+    """Every score of every token by a way of its own: rollouts, then teacher forcing one prompt at a time, then numpy."""
+    requests = [Request(tuple(pair.encode(text)), 0, 4096, SAMPLING) for text in prompts.texts]
+    limit = pair.max_length or 2048
+    requests = [replace(r, max_new_tokens=min(4096, limit - len(r.prompt))) for r in requests]
+    written = dict(generate(pair, Policy("base"), requests, seed=0, batch_size=250, as_pair=True))
+    rollouts = [tuple(written[number].tokens) for number in range(len(requests))]
+    print("|score|spike ratio|tau|numpy|kappa|numpy|tail kappa|numpy|\n|---|--:|--:|--:|--:|--:|--:|--:|")
+    for score in SCORES:
+        policy = Policy("entropy" if score == "entropy" else "disagreement", score=score, gate=Gate(1.0))
+        found = [
+            force(pair, policy, [r.prompt], [tokens])[0].scores for r, tokens in zip(requests, rollouts, strict=True)
+        ]
+        values = np.concatenate([one.double().numpy() for one in found])
+        for rho in RHO:
+            tau = np.quantile(values, 1 - rho)
+            kappas = tau / values.mean(), values[values > tau].mean() / values.mean()
+            held = made.scores[score].threshold(rho)
+            pairs = ((held.tau, tau), (held.kappa_threshold_to_mean, kappas[0]), (held.kappa_tail_to_mean, kappas[1]))
+            print(f"|{score}|{rho:.1%}|" + "|".join(f"{a:.6g}|{b:.6g}" for a, b in pairs) + "|")
+
+
+def rates(pair: Pair, made: Calibration, prompts: list[str]) -> None:
+    """Realized rates on prompts that neither the calibration nor the solver has seen."""
+    requests = [Request(tuple(pair.encode(text)), 0, 1024, SAMPLING) for text in prompts]
+    print("|asked|spike ratio|realized, held out|realized, fresh|fresh tokens|\n|--:|--:|--:|--:|--:|")
+    for target in made.targets:
+        threshold = made.score(target.score).threshold(target.spike_ratio)
+        gate = Gate(threshold.tau, threshold.kappa(target.kappa_rule), target.window)
+        written = [
+            g for _, g in generate(pair, Policy(gate=gate, score=target.score), requests, seed=1, batch_size=200)
+        ]
+        tokens = sum(len(g.tokens) for g in written)
+        fresh = sum(g.takeovers for g in written) / tokens
+        print(
+            f"|{target.target_rate:.1%}|{target.spike_ratio:.4%}|{target.realized_rate:.2%}|{fresh:.2%}|{tokens:,}|",
+            flush=True,
+        )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--prompts", type=int, default=500)
+    parser.add_argument("--rates", type=float, nargs="+", default=[0.02, 0.05, 0.1])
+    parser.add_argument("--only", choices=["exact", "rates", "sets"])
+    options = parser.parse_args()
+
+    def wanted(name: str) -> bool:
+        return options.only in (None, name)
+
+    pair = load_pair(ModelArguments())
+    if wanted("exact") or wanted("rates"):
+        prompts = read_prompts(str(CALIBRATION_PROMPTS), count=options.prompts, held_out=200)
+        with tempfile.TemporaryDirectory() as folder:
+            made = calibrate(
+                pair,
+                prompts,
+                sampling=SAMPLING,
+                batch_size=250,
+                budget=Budget(options.rates if wanted("rates") else ()),
+                out=Path(folder) / "demo.json",
+            )
+        if wanted("exact"):
+            exact(pair, made, prompts)
+        if wanted("rates"):
+            rates(pair, made, fresh_prompts(400, seed=1))
+    if wanted("sets"):
+        texts = fresh_prompts(3 * options.prompts, seed=2)
+        sets = [calibrate(pair, as_prompts(texts[number::3]), sampling=SAMPLING, batch_size=250) for number in range(3)]
+        print(compare([replace(one, name=f"set {number + 1}") for number, one in enumerate(sets)]))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,94 @@
+"""Scores of finished rollouts on disk, so that an interrupted calibration goes on and memory does not grow with tokens.
+
+One `.npz` file per group of prompts that were finished together: prompt numbers, lengths, and each score of all their tokens,
+one rollout after the other. A file is written whole or not at all; a damaged one is removed and its prompts are done again.
+"""
+
+import hashlib
+import json
+import logging
+import os
+import shutil
+import zipfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lm_eval_takeover.scores import SCORES
+
+logger = logging.getLogger(__name__)
+
+Trajectory = NDArray[np.float32]
+
+
+def parts_folder(out: Path, settings: Mapping[str, Any]) -> Path:
+    """The folder beside a calibration file for all that these settings measure; other settings have another one."""
+    key = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
+    return out.with_name(f".{out.name}.{key[:12]}.partial")
+
+
+class ScoreParts:
+    """The parts of one calibration, in a folder of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._where: dict[int, tuple[Path, int]] = {}  # prompt number: its part, and its place there
+        for path in sorted(folder.glob("*.npz")):
+            try:
+                with path.open("rb") as stream, np.load(stream) as part:
+                    numbers, lengths = part["prompts"], part["lengths"]
+                    sound = all(len(part[score]) == lengths.sum() for score in SCORES)
+            except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
+                sound = False
+            if sound:
+                self._where |= {int(number): (path, place) for place, number in enumerate(numbers)}
+            else:
+                logger.warning("'%s' is damaged; its prompts are done again", path)
+                path.unlink()
+
+    @property
+    def done(self) -> frozenset[int]:
+        """The prompts whose scores are here, by number."""
+        return frozenset(self._where)
+
+    def add(self, numbers: Sequence[int], scores: Mapping[str, Sequence[Trajectory]]) -> None:
+        """The scores of finished rollouts: for each name one array `[tokens]` per prompt number."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        lengths = np.array([len(one) for one in scores[SCORES[0]]], dtype=np.int64)
+        whole = {name: np.concatenate(scores[name]).astype(np.float32) for name in SCORES}
+        path = self.folder / f"{min(numbers):09d}.npz"
+        unfinished = path.with_suffix(f".{os.getpid()}")
+        with unfinished.open("wb") as stream:
+            np.savez(stream, prompts=np.array(numbers), lengths=lengths, **whole)  # type: ignore[arg-type]
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.replace(unfinished, path)
+        self._where |= {number: (path, place) for place, number in enumerate(numbers)}
+
+    def read(self) -> Iterator[dict[str, list[Trajectory]]]:
+        """All scores, part by part in the order of their first prompts: for each name one array `[tokens]` per rollout."""
+        for path in sorted({path for path, _ in self._where.values()}):
+            with np.load(path) as part:
+                ends = np.cumsum(part["lengths"])[:-1]
+                yield {name: np.split(part[name], ends) for name in SCORES}
+
+    def remember(self, name: str, value: Any) -> None:
+        """Keep a small result beside the parts."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        known = self.remembered() | {name: value}
+        unfinished = self.folder / f"results.{os.getpid()}"
+        unfinished.write_text(json.dumps(known))
+        os.replace(unfinished, self.folder / "results.json")
+
+    def remembered(self) -> dict[str, Any]:
+        try:
+            return dict(json.loads((self.folder / "results.json").read_text()))
+        except (OSError, ValueError):
+            return {}
+
+    def clear(self) -> None:
+        """Remove everything: the calibration is written."""
+        shutil.rmtree(self.folder, ignore_errors=True)
