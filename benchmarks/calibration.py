@@ -10,9 +10,7 @@ sets     tau from three disjoint sets of prompts
 import argparse
 import json
 import random
-import tempfile
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 
@@ -108,15 +106,13 @@ def main() -> None:
     pair = load_pair(ModelArguments())
     if wanted("exact") or wanted("rates"):
         prompts = read_prompts(str(CALIBRATION_PROMPTS), count=options.prompts, held_out=200)
-        with tempfile.TemporaryDirectory() as folder:
-            made = calibrate(
-                pair,
-                prompts,
-                sampling=SAMPLING,
-                batch_size=250,
-                budget=Budget(options.rates if wanted("rates") else ()),
-                out=Path(folder) / "demo.json",
-            )
+        made = calibrate(
+            pair,
+            prompts,
+            sampling=SAMPLING,
+            batch_size=250,
+            budget=Budget(options.rates if wanted("rates") else ()),
+        )
         if wanted("exact"):
             exact(pair, made, prompts)
         if wanted("rates"):

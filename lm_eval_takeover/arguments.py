@@ -60,11 +60,8 @@ class ModelArguments:
             raise ArgumentError(
                 f"backend='{self.backend}' is not in this version; expected one of {', '.join(BACKENDS)}"
             )
-        if self.block_size not in ("auto", 1):
-            reason = "the lockstep engine of this version reads one token at a time"
-            if isinstance(self.block_size, str) or self.block_size < 1:
-                reason = "a block has at least 1 token"
-            raise ArgumentError(f"block_size={self.block_size}: {reason}; expected 'auto' or 1")
+        if self.block_size != "auto" and (isinstance(self.block_size, str) or self.block_size < 1):
+            raise ArgumentError(f"block_size={self.block_size} is neither 'auto' nor a whole number of at least 1")
         if self.batch_size != "auto" and (isinstance(self.batch_size, str) or self.batch_size < 1):
             raise ArgumentError(f"batch_size={self.batch_size} is neither 'auto' nor a whole number of at least 1")
         if self.window < 1:

@@ -14,13 +14,12 @@ from typing import Protocol
 from tqdm import tqdm
 
 from lm_eval_takeover.calibration import HIGHEST, LOWEST, ScoreCalibration, Target
+from lm_eval_takeover.engine import generate
 from lm_eval_takeover.gate import Gate
 from lm_eval_takeover.generation import Request
-from lm_eval_takeover.lockstep import generate
 from lm_eval_takeover.pair import Pair
 from lm_eval_takeover.policy import Policy
 
-TOLERANCE = 0.005  # of the realized rate: half a percentage point
 _CLOSE = 0.001  # near enough to stop: fresh prompts add their own noise
 _MOST = 12  # measurements of one target
 
@@ -46,6 +45,7 @@ class Gated:
     window: int
     seed: int
     batch_size: int
+    prompts: str  # a digest of the held-out prompts
 
     def counts(self, rho: float, progress: bool = True) -> tuple[int, int]:
         """`(takeovers, tokens)` at this rho."""
@@ -75,7 +75,7 @@ def solve(gated: Gated, rate: float, memory: Memory, *, progress: bool = True) -
 
     def error(rho: float) -> float:
         if rho not in measured:
-            name = f"{gated.score} {gated.kappa_rule} {gated.window} {rho!r}"
+            name = f"{gated.prompts} {gated.score} {gated.kappa_rule} {gated.window} {rho!r}"
             if (known := memory.remembered().get(name)) is None:
                 known = list(gated.counts(rho, progress))
                 memory.remember(name, known)

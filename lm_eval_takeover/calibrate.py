@@ -5,7 +5,10 @@ Prompts are done in groups of one batch; the scores of a finished group are on d
 interrupted calibration goes on where it was.
 """
 
+import contextlib
+import hashlib
 import importlib.metadata
+import json
 import logging
 import tempfile
 import time
@@ -19,12 +22,12 @@ import numpy as np
 import torch
 from tqdm import tqdm
 
-from lm_eval_takeover.budget import TOLERANCE, Gated, solve
-from lm_eval_takeover.calibration import KAPPA_RULES, Calibration, ScoreCalibration, Target
+from lm_eval_takeover.budget import Gated, solve
+from lm_eval_takeover.calibration import KAPPA_RULES, TOLERANCE, Calibration, ScoreCalibration, Target
+from lm_eval_takeover.engine import generate
 from lm_eval_takeover.errors import ArgumentError, CalibrationError
 from lm_eval_takeover.gate import Gate, fires_along
 from lm_eval_takeover.generation import Request
-from lm_eval_takeover.lockstep import generate
 from lm_eval_takeover.pair import Pair
 from lm_eval_takeover.policy import Policy
 from lm_eval_takeover.prompts import Prompts
@@ -68,30 +71,31 @@ def calibrate(
     batch_size: int = 64,
     window: int = 10,
     budget: Budget | None = None,
-    out: Path | None = None,
+    parts: ScoreParts | None = None,
     work: Work | None = None,
     progress: bool = True,
 ) -> Calibration:
     """Collect ce, rkl, entropy and js on one rollout of the host per prompt, and read tau and kappa off them.
 
-    With `out` the finished rollouts are kept beside that file until it is written (`finished`), so that the same call goes on
-    after a kill. `work` is filled with what this call did. A rate that no rho realizes is left out and said in `work`.
+    What is finished stays in `parts` (`kept_parts`), so that the same call goes on after a kill. `work` is filled with what this
+    call did. A rate that no rho realizes is left out and said in `work`. Raises ArgumentError for prompts that cannot be used.
     """
     sampling, work, budget = sampling or Sampling(temperature=0.6, top_p=0.95), work or Work(), budget or Budget()
     host, donor = ("base", "guide") if direction == "forward" else ("guide", "base")
     assert pair.base is not None and pair.guide is not None
     if pair.base.id.same_model(pair.guide.id):
         logger.warning("base and guide are the same model: every ce equals the entropy, and rkl and js are 0")
-    settings = {
-        "temperature": sampling.temperature,
-        "top_p": sampling.top_p,
-        "top_k": sampling.top_k,
-        "max_gen_toks": max_gen_toks,
-        "seed": seed,
-    }
     requests = _requests(pair, prompts, prompts.texts, sampling, max_gen_toks)
-    with tempfile.TemporaryDirectory() as temporary:
-        parts = ScoreParts(_folder(out, pair, prompts, direction, settings) if out else Path(temporary))
+    asked: list[Request] = []
+    if budget.rates:
+        if not prompts.held_out:
+            raise ArgumentError(
+                f"--target_rate needs held-out prompts, and {len(prompts.texts)} prompts leave none; give 5 or more"
+            )
+        asked = _requests(pair, prompts, prompts.held_out, sampling, max_gen_toks)
+    with contextlib.ExitStack() as stack:
+        if parts is None:
+            parts = ScoreParts(Path(stack.enter_context(tempfile.TemporaryDirectory())))
         _collect(pair, host, donor, requests, parts, seed=seed, batch_size=batch_size, work=work, progress=progress)
         scores, rollouts, tokens = _measured(parts)
         scores = {
@@ -107,7 +111,7 @@ def calibrate(
             vocabulary={"size": pair.vocabulary.size, "digest": pair.vocabulary.digest},
             direction=direction,
             prompts=prompts.source,
-            decoding=settings,
+            decoding=decoding(sampling, max_gen_toks, seed),
             rollouts=rollouts,
             tokens=tokens,
             library_versions={
@@ -118,11 +122,12 @@ def calibrate(
         )
         if not budget.rates:
             return made
-        asked = _requests(pair, prompts, prompts.held_out, sampling, max_gen_toks)
         targets = []
-        for score in budget.scores:
-            gated = Gated(pair, asked, made.score(score), score, direction, budget.kappa_rule, window, seed, batch_size)
-            for rate in budget.rates:
+        digest = hashlib.sha256(json.dumps(prompts.held_out).encode()).hexdigest()
+        for score in dict.fromkeys(budget.scores):
+            held = made.score(score)
+            gated = Gated(pair, asked, held, score, direction, budget.kappa_rule, window, seed, batch_size, digest)
+            for rate in dict.fromkeys(budget.rates):
                 target = solve(gated, rate, parts, progress=progress)
                 if abs(target.realized_rate - rate) <= TOLERANCE:
                     targets.append(target)
@@ -138,24 +143,26 @@ def _unsolved(target: Target) -> str:
     )
 
 
-def finished(out: Path, pair: Pair, made: Calibration, prompts: Prompts) -> None:
-    """Remove what was kept beside `out`: the calibration is written."""
-    ScoreParts(_folder(out, pair, prompts, made.direction, made.decoding)).clear()
+def decoding(sampling: Sampling, max_gen_toks: int, seed: int) -> dict[str, Any]:
+    """The settings of the rollouts, as a calibration file holds them."""
+    return {
+        "temperature": sampling.temperature,
+        "top_p": sampling.top_p,
+        "top_k": sampling.top_k,
+        "max_gen_toks": max_gen_toks,
+        "seed": seed,
+    }
 
 
-def _folder(out: Path, pair: Pair, prompts: Prompts, direction: str, settings: dict[str, Any]) -> Path:
+def kept_parts(out: Path, pair: Pair, prompts: Prompts, direction: str, settings: dict[str, Any]) -> ScoreParts:
+    """Where the finished rollouts of this calibration stay, beside `out`; another calibration has another folder."""
     names = {role: [str(pair.member(role).id), str(pair.member(role).dtype)] for role in ("base", "guide")}
-    return parts_folder(
-        out,
-        {
-            **names,
-            "vocabulary": pair.vocabulary.digest,
-            "direction": direction,
-            "prompts": prompts.source["digest"],
-            "held_out": prompts.source["held_out_indices"],
-            **settings,
-        },
-    )
+    rolled_out = {"vocabulary": pair.vocabulary.digest, "direction": direction, "prompts": prompts.source["digest"]}
+    parts = ScoreParts(parts_folder(out, {**names, **rolled_out, **settings}))
+    others = [folder.name for folder in out.parent.glob(f".{out.name}.*.partial") if folder != parts.folder]
+    if others:
+        logger.warning("rollouts of calibrations with other settings are kept beside --out: %s", ", ".join(others))
+    return parts
 
 
 def _collect(

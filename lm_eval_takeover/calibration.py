@@ -25,6 +25,7 @@ SCHEMA = 2  # 1 had neither shares nor targets, and is still read
 KAPPA_RULES = ("threshold_to_mean", "tail_to_mean")
 DEFAULT_RHO = 0.03
 TABLE = (0.005, 0.01, 0.02, 0.03, 0.05, 0.08, 0.1, 0.2)
+TOLERANCE = 0.005  # of a realized rate that was solved for: half a percentage point
 LOWEST, HIGHEST = 0.001, 0.5  # the rho that a gate may ask for
 # Fine where spikes are: steps of 0.0001 up to 0.01 and of 0.0005 above; any rho between two of them is interpolated. The
 # values outside LOWEST..HIGHEST are there for the curve of the whole distribution.

@@ -1,5 +1,6 @@
 """Calibration files on disk: written whole or not at all, checked field by field when read, found by name or pair."""
 
+import hashlib
 import json
 import math
 import os
@@ -12,7 +13,18 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from lm_eval_takeover.calibration import HIGHEST, LOWEST, SCHEMA, Calibration, ScoreCalibration, Target
+from lm_eval_takeover.calibration import (
+    GRID,
+    HIGHEST,
+    KAPPA_RULES,
+    LOWEST,
+    SCHEMA,
+    TABLE,
+    TOLERANCE,
+    Calibration,
+    ScoreCalibration,
+    Target,
+)
 from lm_eval_takeover.demo import CALIBRATION_PROMPTS
 from lm_eval_takeover.errors import CalibrationError, nearest
 from lm_eval_takeover.model_id import ModelId
@@ -20,6 +32,7 @@ from lm_eval_takeover.resources import data_folder
 from lm_eval_takeover.scores import SCORES
 
 Part = TypeVar("Part")
+MOST_OF_GRID = sum(LOWEST <= rho <= HIGHEST for rho in GRID)  # points that every sketch has
 
 
 def write_text(path: Path, text: str) -> None:
@@ -41,9 +54,17 @@ def write_text(path: Path, text: str) -> None:
 def write(calibration: Calibration, path: Path) -> None:
     """Write a calibration file; an old one stays until the new one is whole."""
     content = {"schema": SCHEMA, **{k: v for k, v in asdict(calibration).items() if k not in ("schema", "name")}}
-    # Indented JSON with each list of numbers on one line.
-    text = json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False)
-    write_text(path, re.sub(r"\[([-+.\deE,\s]+)\]", lambda found: f"[{' '.join(found[1].split())}]", text) + "\n")
+    content = json.loads(json.dumps(content | {"checksum": ""}, allow_nan=False))
+    text = json.dumps(content | {"checksum": _checksum(content)}, indent=2, ensure_ascii=False)
+    # Each list of numbers on one line; inside a string there is no line break.
+    text = re.sub(r"\[\n([-+.\deE,\s]+)\n\s*\]", lambda found: f"[{' '.join(found[1].split())}]", text)
+    write_text(path, text + "\n")
+
+
+def _checksum(content: dict[str, Any]) -> str:
+    """A digest of everything but the notes, which people may write."""
+    signed = {name: value for name, value in content.items() if name not in ("checksum", "notes")}
+    return f"sha256:{hashlib.sha256(json.dumps(signed, sort_keys=True).encode()).hexdigest()}"
 
 
 def read(path: Path) -> Calibration:
@@ -52,33 +73,106 @@ def read(path: Path) -> Calibration:
         content = json.loads(path.read_text())
     except FileNotFoundError:
         raise CalibrationError(f"calibration file '{path}' does not exist") from None
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise CalibrationError(f"calibration file '{path}' cannot be read: {error}; make it anew") from error
-    if not isinstance(content, dict) or not isinstance(content.get("schema"), int):
+    if not isinstance(content, dict) or "schema" not in content:
         raise CalibrationError(f"calibration file '{path}' has no field 'schema'; it is not a calibration file")
-    if content["schema"] > SCHEMA:
-        raise CalibrationError(
-            f"calibration file '{path}': schema={content['schema']} is newer than {SCHEMA}, which this version reads; "
-            f"upgrade lm-eval-takeover"
-        )
-    known = {one.name for one in fields(Calibration)} - {"name"}
-    if unknown := sorted(content.keys() - known):
-        raise CalibrationError(
-            f"calibration file '{path}': field '{unknown[0]}' is not known; {nearest(unknown[0], known)}"
-        )
-    if missing := sorted({"base", "guide", "vocabulary"} - content.keys()):
-        raise CalibrationError(f"calibration file '{path}' is damaged: field '{missing[0]}' is missing; make it anew")
     try:
-        base, guide = (_part(f"field '{role}'", ModelId, content.pop(role)) for role in ("base", "guide"))
-        scores = {
-            name: _score(name, values) for name, values in _mapping("field 'scores'", content.pop("scores", {})).items()
-        }
-        targets = tuple(_target(number, values) for number, values in enumerate(content.pop("targets", ())))
-        made = Calibration(base, guide, **content, scores=scores, targets=targets, name=path.stem)
-        _check_pair(made)
-        return made
-    except (TypeError, KeyError, ValueError, AttributeError) as error:  # whatever a hand-edited file can hold
+        schema = _whole("field 'schema'", content["schema"], 1)
+        if schema > SCHEMA:
+            raise CalibrationError(
+                f"calibration file '{path}': schema={schema} is newer than {SCHEMA}, which this version reads; upgrade "
+                f"lm-eval-takeover"
+            )
+        return _calibration(content, path.stem)
+    except CalibrationError:
+        raise
+    except Exception as error:  # whatever a hand-edited file can hold
         raise CalibrationError(f"calibration file '{path}' is damaged: {error}; make it anew") from error
+
+
+_REQUIRED = ("base", "guide", "vocabulary", "direction", "source")
+
+
+def _calibration(content: dict[str, Any], name: str) -> Calibration:
+    """The content of a file, every field checked. Raises ValueError with the field."""
+    known = {one.name for one in fields(Calibration)} - {"name"}
+    if unknown := sorted(content.keys() - known - {"checksum"}):
+        raise ValueError(f"field '{unknown[0]}' is not known; {nearest(unknown[0], known)}")
+    required = (*_REQUIRED, *(("checksum",) if content["schema"] > 1 else ()))
+    if missing := [one for one in required if one not in content]:
+        raise ValueError(f"field '{missing[0]}' is missing")
+    parts = dict(content)
+    checksum = parts.pop("checksum", None)
+    for role in ("base", "guide"):
+        parts[role] = _model_id(role, parts[role])
+    scores = _mapping("field 'scores'", parts.pop("scores", {}))
+    columns = _mapping("field 'columns'", parts.get("columns", {}))
+    parts["scores"] = {score: _score(score, values) for score, values in scores.items()}
+    parts["targets"] = tuple(
+        _target(at, one) for at, one in enumerate(_list("field 'targets'", parts.pop("targets", [])))
+    )
+    made = Calibration(**parts, name=name)
+    if made.direction not in ("forward", "reverse"):
+        raise ValueError(f"field 'direction' is not known: {made.direction}")
+    if made.source not in ("measured", "published"):
+        raise ValueError(f"field 'source' is not known: {made.source}")
+    filled = "columns" if made.source == "published" else "scores"
+    if not getattr(made, filled):
+        raise ValueError(f"field '{filled}' is empty")
+    if made.source == "measured" or made.vocabulary is not None:
+        digest = _mapping("field 'vocabulary'", made.vocabulary).get("digest")
+        if not isinstance(digest, str):
+            raise ValueError("field 'vocabulary.digest' is missing")
+    if made.source == "measured":
+        for count in ("rollouts", "tokens", "window"):
+            _whole(f"field '{count}'", getattr(made, count), 1)
+        for one in ("prompts", "decoding"):
+            _mapping(f"field '{one}'", getattr(made, one))
+    for score, rows in columns.items():
+        _columns(score, rows, made.default_row)
+    if checksum is not None and checksum != _checksum(content):
+        raise ValueError("field 'checksum' does not fit: the file was edited after it was written")
+    return made
+
+
+def _number(name: str, value: Any, low: float = 0.0, high: float = math.inf) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= min(high, 1e300):
+        raise ValueError(f"{name} is {str(value)[:40]!r}, not a number in {low:g}..{high:g}")
+    return float(value)
+
+
+def _whole(name: str, value: Any, low: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not low <= value < 2**63:
+        raise ValueError(f"{name} is {str(value)[:40]!r}, not a whole number of at least {low}")
+    return value
+
+
+def _list(name: str, value: Any) -> list[Any]:
+    if not isinstance(value, list):
+        raise ValueError(f"{name} is {type(value).__name__}, not a list")
+    return value
+
+
+def _model_id(role: str, value: Any) -> ModelId:
+    made = _part(f"field '{role}'", ModelId, value)
+    if not isinstance(made.id, str) or not isinstance(made.revision, str | None):
+        raise ValueError(f"field '{role}' is damaged")
+    return made
+
+
+def _columns(score: str, rows: Any, default: str | None) -> None:
+    listed = _mapping(f"field 'columns.{score}'", rows)
+    if (default or next(iter(listed), None)) not in listed:
+        raise ValueError(f"field 'columns.{score}' has no row '{default}'")
+    widths = {len(_list(f"field 'columns.{score}.{row}'", cells)) for row, cells in listed.items()}
+    if len(widths) != 1 or 0 in widths:
+        raise ValueError(f"field 'columns.{score}' has rows of other lengths")
+    for row, cells in listed.items():
+        for at, cell in enumerate(cells):
+            for key in ("tau", "kappa"):
+                where = f"field 'columns.{score}.{row}[{at}].{key}'"
+                _number(where, _mapping(where, cell).get(key))
 
 
 def _mapping(name: str, values: Any) -> dict[str, Any]:
@@ -100,68 +194,50 @@ def _part(name: str, kind: type[Part], values: Any) -> Part:
 
 
 def _score(name: str, values: Any) -> ScoreCalibration:
-    field_ = f"field 'scores.{name}'"
-    held = _part(field_, ScoreCalibration, values)
+    where = f"field 'scores.{name}'"
     if name not in SCORES:
-        raise ValueError(f"{field_} is no score; known: {', '.join(SCORES)}")
-    try:
-        rho, tau, tail = columns = [
-            np.asarray(held.sketch[column], dtype=np.float64) for column in ("rho", "tau", "tail_mean")
-        ]
-    except (KeyError, TypeError, ValueError, AttributeError):
-        raise ValueError(f"field 'scores.{name}.sketch' is damaged") from None
-    sound = len(rho) == len(tau) == len(tail) > 0 and all(np.isfinite(column).all() for column in columns)
-    ordered = sound and (np.diff(rho) > 0).all() and (np.diff(tau) <= 0).all()
-    if (
-        not ordered
-        or not 0 < rho[0] <= LOWEST
-        or not HIGHEST <= rho[-1] < 1
-        or tau.min() < 0
-        or (tail < tau * (1 - 1e-9)).any()
-    ):
+        raise ValueError(f"{where} is no score; known: {', '.join(SCORES)}")
+    held = _part(where, ScoreCalibration, values)
+    sketch = _mapping(f"{where[:-1]}.sketch'", held.sketch)
+    columns = []
+    for column in ("rho", "tau", "tail_mean"):
+        at = f"{where[:-1]}.sketch.{column}'"
+        columns.append(np.array([_number(at, one) for one in _list(at, sketch.get(column))]))
+    rho, tau, tail = columns
+    sound = len(rho) == len(tau) == len(tail) >= MOST_OF_GRID and (np.diff(rho) > 0).all() and (np.diff(tau) <= 0).all()
+    if not sound or not 0 < rho[0] <= LOWEST or not HIGHEST <= rho[-1] < 1 or (tail < tau * (1 - 1e-9)).any():
         raise ValueError(f"field 'scores.{name}.sketch' is damaged")
-    for number in ("mean", "rank_error"):
-        value = getattr(held, number)
-        if not isinstance(value, (int, float)) or not 0 <= value < math.inf:
-            raise ValueError(f"field 'scores.{name}.{number}' is {value}")
-    if held.mean == 0 and tau.max() > 0:
-        raise ValueError(f"field 'scores.{name}.mean' is {held.mean}")
-    if not isinstance(held.table, list) or not all(isinstance(row, dict) and "rho" in row for row in held.table):
-        raise ValueError(f"field 'scores.{name}.table' is damaged")
-    made = replace(held, table=tuple(held.table))
-    for row in held.table:  # for people; what a run uses is the sketch, and an edited table would mislead
-        expected = asdict(made.threshold(row["rho"]))
-        wrong = next(
-            (key for key in expected if not math.isclose(row.get(key, math.nan), expected[key], rel_tol=1e-6)), None
-        )
-        if wrong:
-            raise ValueError(f"field 'scores.{name}.table' has another {wrong} at rho={row['rho']} than its sketch")
+    mean = _number(f"{where[:-1]}.mean'", held.mean)
+    _number(f"{where[:-1]}.rank_error'", held.rank_error, 0.0, 1.0)
+    if mean == 0 and tau.max() > 0:
+        raise ValueError(f"field 'scores.{name}.mean' is 0")
+    table = _list(f"{where[:-1]}.table'", held.table)
+    made = replace(held, table=tuple(table))
+    if [row.get("rho") if isinstance(row, dict) else None for row in table] != list(TABLE):
+        raise ValueError(f"field 'scores.{name}.table' has other spike ratios than {', '.join(map(str, TABLE))}")
+    for row in table:  # for people; what a run uses is the sketch, and an edited table would mislead
+        for key, expected in asdict(made.threshold(row["rho"])).items():
+            found = _number(f"{where[:-1]}.table[rho={row['rho']}].{key}'", row.get(key))
+            if not math.isclose(found, expected, rel_tol=1e-6):
+                raise ValueError(f"field 'scores.{name}.table' has another {key} at rho={row['rho']} than its sketch")
+        for share in (key for key in row if key.startswith("share_")):
+            _number(f"{where[:-1]}.table[rho={row['rho']}].{share}'", row[share], 0.0, 1.0)
     return made
 
 
-def _target(number: int, values: Any) -> Target:
-    target = _part(f"field 'targets[{number}]'", Target, values)
-    if not 0 < target.target_rate < 1 or not LOWEST <= target.spike_ratio <= HIGHEST:
-        raise ValueError(f"field 'targets[{number}]' is damaged")
+def _target(at: int, values: Any) -> Target:
+    where = f"field 'targets[{at}]"
+    target = _part(f"{where}'", Target, values)
+    for name in ("prompts", "tokens", "window"):
+        _whole(f"{where}.{name}'", getattr(target, name), 1)
+    _number(f"{where}.spike_ratio'", target.spike_ratio, LOWEST, HIGHEST)
+    asked = _number(f"{where}.target_rate'", target.target_rate, 0.0, 1.0)
+    if abs(_number(f"{where}.realized_rate'", target.realized_rate, 0.0, 1.0) - asked) > TOLERANCE + 1e-9:
+        raise ValueError(f"{where}.realized_rate' is not within {TOLERANCE} of target_rate={asked}")
+    for name, known in (("score", SCORES), ("kappa_rule", KAPPA_RULES)):
+        if getattr(target, name) not in known:
+            raise ValueError(f"{where}.{name}' is not known: {getattr(target, name)}")
     return target
-
-
-def _check_pair(made: Calibration) -> None:
-    for role, model in (("base", made.base), ("guide", made.guide)):
-        if not isinstance(model.id, str) or not isinstance(model.revision, str | None):
-            raise ValueError(f"field '{role}' is damaged")
-    if made.vocabulary is not None and not isinstance(made.vocabulary.get("digest"), str):
-        raise ValueError("field 'vocabulary' is damaged")
-    if made.direction not in ("forward", "reverse") or made.source not in ("measured", "published"):
-        raise ValueError(f"field 'direction' or 'source' is not known: {made.direction}, {made.source}")
-    if made.source == "published" and not made.columns:
-        raise ValueError("field 'columns' is empty")
-    for score, rows in made.columns.items():
-        if (made.default_row or next(iter(rows), None)) not in rows:
-            raise ValueError(f"field 'columns.{score}' has no row '{made.default_row}'")
-        for row, cells in rows.items():
-            if not cells or not all(float(cell["tau"]) >= 0 and float(cell["kappa"]) >= 0 for cell in cells):
-                raise ValueError(f"field 'columns.{score}.{row}' is damaged")
 
 
 def packaged() -> dict[str, Path]:

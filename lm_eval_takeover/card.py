@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from lm_eval_takeover.calibration import DEFAULT_RHO, KAPPA_RULES, Calibration
+from lm_eval_takeover.calibration_files import packaged
 from lm_eval_takeover.scores import SCORES
 
 
@@ -64,7 +65,8 @@ def card(calibration: Calibration) -> str:
         if made.source == "measured"
         else "Thresholds of the takeover gate for one pair of models, read off a published table.",
         "",
-        f"    lm_eval --model guided-takeover --model_args {_arguments(made)}",
+        f"    lm_eval --model guided-takeover --model_args {_arguments(made)} --tasks "
+        f"{'takeover_demo' if made.base.id == 'demo-base' else 'takeover_math'}",
         "",
         "## Pair",
         "",
@@ -84,16 +86,36 @@ def card(calibration: Calibration) -> str:
     return "\n".join(lines)
 
 
+def _and(names: Sequence[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names) or "a benchmark that was at hand"
+
+
 def _code(text: str | None) -> str:
     return f"`{text[:23]}`" if text else "not known"
 
 
 def _arguments(made: Calibration) -> str:
+    """The model arguments that use it."""
+    arguments = {} if made.base.id == "demo-base" else {"base": made.base.id, "guide": made.guide.id}
     if made.source == "published":
-        return f"base={made.base.id},guide={made.guide.id},calibration={made.name}:1"
-    pair = "" if made.base.id == "demo-base" else f"base={made.base.id},guide={made.guide.id},"
-    rate = f"target_rate={made.targets[0].target_rate:g}" if made.targets else f"spike_ratio={DEFAULT_RHO}"
-    return f"{pair}calibration={made.name}{'' if made.base.id == 'demo-base' else '.json'},{rate}"
+        return ",".join(f"{name}={value}" for name, value in (arguments | {"calibration": f"{made.name}:1"}).items())
+    arguments["calibration"] = made.name if made.name in packaged() else f"{made.name}.json"
+    if made.direction != "forward":
+        arguments["direction"] = made.direction
+    if made.targets:
+        target = made.targets[0]
+        arguments["target_rate"] = f"{target.target_rate:g}"
+        if target.score == "entropy":
+            arguments["policy"] = "entropy"
+        elif target.score != "ce":
+            arguments["score"] = target.score
+        if target.kappa_rule != KAPPA_RULES[0]:
+            arguments["kappa_rule"] = target.kappa_rule
+        if target.window != 10:
+            arguments["window"] = str(target.window)
+    else:
+        arguments["spike_ratio"] = str(DEFAULT_RHO)
+    return ",".join(f"{name}={value}" for name, value in arguments.items())
 
 
 def _measured(made: Calibration) -> list[str]:
@@ -103,10 +125,11 @@ def _measured(made: Calibration) -> list[str]:
     lines = [
         "## Data",
         "",
-        f"{made.rollouts} rollouts, {tokens:,} tokens: one rollout of the host for each of {len(prompts['indices'])} prompts of "
+        f"{made.rollouts} rollouts, {tokens:,} tokens: one rollout of the host for each of {made.rollouts} prompts of "
         f"`{prompts['dataset']}`{split}, drawn with seed {prompts['seed']}. Licence of the prompts: "
-        f"{prompts.get('license') or 'not stated'}. None of them is a problem of a benchmark of this package. The file holds "
-        f"their row numbers and a digest of their text, not the text.",
+        f"{prompts.get('license') or 'not stated'}. None of them is a problem of "
+        f"{_and(prompts.get('checked_against', []))}. The file "
+        f"holds their row numbers and a digest of their text, not the text.",
         "",
         f"Decoding: temperature {decoding['temperature']}, top-p {decoding['top_p']}, at most {decoding['max_gen_toks']:,} new "
         f"tokens, seed {decoding['seed']}{'; in the chat template of the guide' if prompts.get('chat_template') else ''}.",

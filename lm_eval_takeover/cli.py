@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import re
 import signal
 import sys
 import threading
@@ -129,12 +130,23 @@ def _calibrate(options: argparse.Namespace) -> int:
 
 def _compare(options: argparse.Namespace) -> int:
     from lm_eval_takeover.calibration_files import find
-    from lm_eval_takeover.comparison import compare, plot
+    from lm_eval_takeover.comparison import check_plot, compare, plot
 
-    calibrations = [find(name)[0] for name in options.compare]
-    print("\n\n".join(compare(calibrations, score, options.kappa_rule) for score in options.score))
     if options.plot:
         _check_writable("--plot", options.plot)
+        check_plot(options.plot)
+        if len(options.score) > 1:
+            raise ArgumentError(
+                f"--plot draws one score, and --score names {len(options.score)}: {', '.join(options.score)}"
+            )
+    calibrations = []
+    for name in options.compare:
+        calibration, column = find(name)
+        if column is not None:
+            raise ArgumentError(f"--compare '{name}': all columns are compared; leave out ':{column}'")
+        calibrations.append(calibration)
+    print("\n\n".join(compare(calibrations, score, options.kappa_rule) for score in options.score))
+    if options.plot:
         plot(calibrations, options.plot, options.score[0])
         print(f"\nscores above, log-log -> {options.plot}")
     return 0
@@ -157,11 +169,12 @@ def _measure(options: argparse.Namespace) -> int:
     if options.out.suffix != ".json":
         raise ArgumentError(f"--out '{options.out}' is not a name of a calibration file; expected NAME.json")
     _check_writable("--out", options.out)
+    _check_writable("--out", options.out.with_suffix(".md"))
 
     from dataclasses import replace
 
     from lm_eval_takeover.arguments import ModelArguments
-    from lm_eval_takeover.calibrate import Budget, Work, calibrate, finished
+    from lm_eval_takeover.calibrate import Budget, Work, calibrate, decoding, kept_parts
     from lm_eval_takeover.calibration_files import write, write_text
     from lm_eval_takeover.card import card, rate_table, target_table
     from lm_eval_takeover.loading import load_pair
@@ -189,24 +202,32 @@ def _measure(options: argparse.Namespace) -> int:
         license=options.license,
     )
     work = Work()
-    made = calibrate(
-        pair,
-        prompts,
-        direction=options.direction,
-        sampling=sampling,
-        max_gen_toks=options.max_gen_toks,
-        seed=options.seed,
-        batch_size=arguments.rows,
-        window=options.window,
-        budget=Budget(options.target_rate, options.score, options.kappa_rule),
-        out=options.out,
-        work=work,
-    )
-    made = replace(made, name=options.out.stem)
-    write(made, options.out)
+    settings = decoding(sampling, options.max_gen_toks, options.seed)
     page = options.out.with_suffix(".md")
-    write_text(page, card(made))
-    finished(options.out, pair, made, prompts)
+    with kept_parts(options.out, pair, prompts, options.direction, settings) as parts:
+        made = calibrate(
+            pair,
+            prompts,
+            direction=options.direction,
+            sampling=sampling,
+            max_gen_toks=options.max_gen_toks,
+            seed=options.seed,
+            batch_size=arguments.rows,
+            window=options.window,
+            budget=Budget(options.target_rate, options.score, options.kappa_rule),
+            parts=parts,
+            work=work,
+        )
+        made = replace(made, name=options.out.stem)
+        try:
+            write(made, options.out)
+            write_text(page, card(made))
+        except OSError as error:
+            raise ArgumentError(
+                f"--out '{options.out}' cannot be written: {error}; what was measured is kept"
+            ) from error
+        if not work.unsolved:
+            parts.clear()
     print(rate_table(made))
     if made.targets:
         print(f"\n{target_table(made)}")
@@ -215,7 +236,10 @@ def _measure(options: argparse.Namespace) -> int:
     if made.tokens and 30 / made.tokens > 0.001:
         print(f"few tokens: below a spike ratio of {30 / made.tokens:.2g}, fewer than 30 of them lie above tau")
     if work.unsolved:
-        raise ArgumentError(f"--target_rate: {'; '.join(work.unsolved)} (the file is written without it)")
+        raise ArgumentError(
+            f"--target_rate: {'; '.join(work.unsolved)} (the file is written without it; the rollouts are kept for "
+            f"another try)"
+        )
     return 0
 
 
@@ -254,9 +278,17 @@ def _terminate(number: int, frame: object) -> None:
     raise _Terminated
 
 
+def _option(word: str) -> tuple[str, str, str]:
+    """`(option, "=", value)`; a word that is no option is all value."""
+    return word.partition("=") if word.startswith("--") else ("", "", word)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     install_error_hook()
-    options = parser().parse_args(arguments)
+    given = sys.argv[1:] if arguments is None else arguments
+    # `--target-rate` is `--target_rate`; values that follow an equals sign stay what they are.
+    given = [re.sub(r"(?<=\w)-(?=\w)", "_", name) + sign + value for name, sign, value in map(_option, given)]
+    options = parser().parse_args(given)
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, _terminate)
     try:

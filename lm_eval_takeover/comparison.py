@@ -1,5 +1,6 @@
 """How stable calibrations are: the paper's Table 13 for any set of them, and survival curves of their scores."""
 
+import importlib.util
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,7 @@ class Row:
 
     name: str
     cells: tuple[tuple[float, float], ...]
+    rounded: bool = False  # to three decimals, as in a printed table
 
     @property
     def quotients(self) -> list[float]:
@@ -24,8 +26,8 @@ class Row:
 
     @property
     def is_constant(self) -> bool:
-        """Whether kappa / tau is one number to three digits, as far as numbers printed with three decimals can tell."""
-        slack = 0.0005 / min((tau for tau, _ in self.cells if tau > 0), default=1.0)
+        """Whether kappa / tau is one number to three digits, as far as the numbers can tell."""
+        slack = 0.0005 / min((tau for tau, _ in self.cells if tau > 0), default=1.0) if self.rounded else 0.0
         spread = max(self.quotients, default=0.0) - min(self.quotients, default=0.0)
         return spread <= max(self.quotients, default=0.0) * max(0.0005, 2 * slack)
 
@@ -46,7 +48,7 @@ def compare(calibrations: Sequence[Calibration], score: str = "ce", kappa_rule: 
             if score not in made.columns:
                 made.score(score)
             rows = [
-                Row(name, tuple((cell["tau"], cell["kappa"]) for cell in cells))
+                Row(name, tuple((cell["tau"], cell["kappa"]) for cell in cells), rounded=True)
                 for name, cells in made.columns[score].items()
             ]
             width = max(len(row.cells) for row in rows)
@@ -86,25 +88,38 @@ def _spread(values: Sequence[float]) -> str:
     return f"{max(values) / min(values):.3f}" if min(values) > 0 else "-"
 
 
+_UNDATED: dict[str, dict[str, None]] = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}, ".png": {}}
+
+
+def check_plot(path: Path) -> None:
+    """Raises ArgumentError for a suffix that cannot be drawn, and without matplotlib."""
+    if path.suffix.lower() not in _UNDATED:
+        raise ArgumentError(f"--plot '{path}' has the suffix '{path.suffix}'; expected .svg, .png or .pdf")
+    if importlib.util.find_spec("matplotlib") is None:
+        raise ArgumentError("--plot needs matplotlib: pip install 'lm-eval-takeover[plot]'")
+
+
 def plot(calibrations: Sequence[Calibration], path: Path, score: str = "ce") -> None:
     """Survival curves of the scores, log-log: the share of tokens above each score in nats. SVG, PNG or PDF, by the suffix.
 
-    Raises ArgumentError without matplotlib, for another suffix, and where no calibration was measured.
+    Raises ArgumentError as `check_plot` does, CalibrationError where nothing can be drawn.
     """
-    if path.suffix not in (".svg", ".png", ".pdf"):
-        raise ArgumentError(f"--plot '{path}' has the suffix '{path.suffix}'; expected .svg, .png or .pdf")
-    try:
-        import matplotlib
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise ArgumentError("--plot needs matplotlib: pip install 'lm-eval-takeover[plot]'") from None
+    check_plot(path)
+    import matplotlib
+    from matplotlib.figure import Figure
+
     measured = [made for made in calibrations if made.source == "measured"]
     if not measured:
         raise CalibrationError("--plot: published tables hold no distribution of scores; give a measured calibration")
+    drawn = [(name, made) for name, made in zip(_names(measured), measured, strict=True) if made.score(score).mean > 0]
+    if not drawn:
+        raise CalibrationError(
+            f"--plot: all {score} scores are 0, which a logarithmic axis cannot show; choose another --score"
+        )
     matplotlib.rcParams["svg.hashsalt"] = "lm-eval-takeover"  # the same picture is the same file
     figure = Figure(figsize=(6.4, 4.4), layout="constrained")
     axes = figure.subplots()
-    for name, made in zip(_names(measured), measured, strict=True):
+    for name, made in drawn:
         sketch = made.score(score).sketch
         points = [(tau, rho) for tau, rho in zip(sketch["tau"], sketch["rho"], strict=True) if tau > 0]
         axes.plot(*zip(*points, strict=True), label=f"{name} ({made.tokens or 0:,} tokens)", linewidth=1.4)
@@ -112,4 +127,4 @@ def plot(calibrations: Sequence[Calibration], path: Path, score: str = "ce") -> 
     axes.grid(which="major", linewidth=0.4, alpha=0.5)
     axes.legend(frameon=False, fontsize="small")
     path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, metadata={"Date": None} if path.suffix in (".svg", ".pdf") else None, dpi=160)
+    figure.savefig(path, metadata=_UNDATED.get(path.suffix.lower()), dpi=160)

@@ -55,6 +55,16 @@ def push(recent: Tensor, score: Tensor) -> Tensor:
     return torch.cat([recent[..., 1:], score[..., None]], dim=-1)
 
 
+def fires_ahead(gate: Gate, scores: Tensor, recent: Tensor, position: Tensor) -> Tensor:
+    """Equation (5) at the next positions of each row, as if none of them fired: what a block is judged by.
+
+    scores `[rows, k]`, recent `[rows, window]` the scores before them, position `[rows]` the first one. Returns bool `[rows, k]`.
+    """
+    k = scores.shape[1]
+    before = torch.cat([recent, scores], 1)[:, : gate.window + k - 1].unfold(-1, gate.window, 1)
+    return fires(gate, scores, before, position[:, None] + torch.arange(k, device=scores.device))
+
+
 def fires_along(gate: Gate, scores: Tensor) -> Tensor:
     """Equation (5) at every position of whole trajectories at once: scores `[..., tokens]` to bool `[..., tokens]`."""
     tokens = scores.shape[-1]

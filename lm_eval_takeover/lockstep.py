@@ -73,14 +73,7 @@ def generate(
     batch_size: int = 1,
     as_pair: bool = False,
 ) -> Iterator[tuple[int, Generation]]:
-    """Yield `(index into requests, generation)` as samples finish. The order of work never changes a text.
-
-    A prompt is prefilled once per model for all its samples. `batch_size` counts samples. `as_pair` lets one model that
-    writes alone keep to what the pair shares, its vocabulary and both sets of end tokens, as rollouts for calibration do.
-    """
-    if policy.name == "early" and policy.early_tokens is None:
-        yield from _early(pair, policy, requests, seed=seed, batch_size=batch_size)
-        return
+    """As `engine.generate`, which also knows `early` with a rate."""
     roles = tuple(member.role for member in pair.members) if as_pair else policy.roles
     vocab = pair.vocab_size(roles)
     eos = frozenset().union(*(pair.member(role).eos_ids for role in roles))
@@ -174,17 +167,3 @@ def _whole_prompts(requests: Sequence[Request], batch_size: int) -> Iterator[lis
         group = group + same
     if group:
         yield group
-
-
-def _early(
-    pair: Pair, policy: Policy, requests: Sequence[Request], *, seed: int, batch_size: int
-) -> Iterator[tuple[int, Generation]]:
-    """`round(rate * n)` early tokens for each request, `n` the length of the donor's own answer, which comes first."""
-    assert policy.rate is not None and policy.donor is not None
-    alone = dict(generate(pair, Policy(policy.donor), requests, seed=seed, batch_size=batch_size))
-    early = [replace(r, early_tokens=round(policy.rate * len(alone[i].tokens))) for i, r in enumerate(requests)]
-    known = replace(policy, rate=None, early_tokens=0)
-    for i, generation in generate(pair, known, early, seed=seed, batch_size=batch_size):
-        generation.base_passes += alone[i].base_passes
-        generation.guide_passes += alone[i].guide_passes
-        yield i, generation

@@ -14,10 +14,10 @@ from lm_eval.models.utils import normalize_gen_kwargs
 from tqdm import tqdm
 
 from lm_eval_takeover.arguments import ModelArguments
+from lm_eval_takeover.engine import generate
 from lm_eval_takeover.errors import ArgumentError, VocabularyError, install_error_hook, nearest
 from lm_eval_takeover.generation import Generation, Request, text_of
 from lm_eval_takeover.loading import load_pair, load_policy
-from lm_eval_takeover.lockstep import generate
 from lm_eval_takeover.sampling import Sampling
 from lm_eval_takeover.teacher_forcing import force
 
@@ -161,7 +161,14 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
         made = self._requests(requests)
         texts = [""] * len(requests)
         run, started = Tally(), time.perf_counter()
-        samples = generate(self.pair, self.policy, made, seed=self.arguments.seed, batch_size=self.batch_size)
+        samples = generate(
+            self.pair,
+            self.policy,
+            made,
+            seed=self.arguments.seed,
+            batch_size=self.batch_size,
+            block_size=self.arguments.block_size,
+        )
         progress = {"desc": "Running generate_until requests", "disable": disable_tqdm, "unit": "sample"}
         with tqdm(total=len(requests), **progress) as bar:
             for i, generation in samples:

@@ -72,7 +72,7 @@ class Member:
         return model.to(self.device).eval()
 
     @cached_property
-    def _takes(self) -> frozenset[str]:
+    def takes(self) -> frozenset[str]:
         """The arguments of this architecture's forward pass."""
         return frozenset(inspect.signature(self.model.forward).parameters)
 
@@ -88,7 +88,7 @@ class Member:
             attention_mask=mask,
             past_key_values=cache,
             use_cache=cache is not None,
-            **{name: value for name, value in options.items() if name in self._takes},
+            **{name: value for name, value in options.items() if name in self.takes},
         )
         logits: Tensor = output.logits[:, -keep:]
         return logits.float()

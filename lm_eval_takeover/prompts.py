@@ -2,11 +2,12 @@
 
 import hashlib
 import json
+import logging
 import random
 import re
 import unicodedata
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,8 @@ import jinja2
 
 from lm_eval_takeover.demo import PROBLEMS
 from lm_eval_takeover.errors import ArgumentError
+
+logger = logging.getLogger(__name__)
 
 # As in task_configs/_math_template_yaml, so that a calibration meets the prompts that the benchmarks ask.
 MATH_TEMPLATE = "Problem: {{%s}}\nPlease reason step by step, and put your final answer within \\boxed{}.\nSolution:"
@@ -50,6 +53,7 @@ def read_prompts(
     rows for both, the held-out ones are at most a fifth. Raises ArgumentError for what cannot be read or is a test problem.
     """
     path = Path(source)
+    rows: Any
     if path.exists():
         rows, name, field, kept_split = _read_jsonl(path), path.name, field or "prompt", None
     else:
@@ -59,23 +63,35 @@ def read_prompts(
         template = template or MATH_TEMPLATE % field
     if not len(rows):
         raise ArgumentError(f"--prompts '{source}' holds no prompt; expected one JSON object with '{field}' per line")
-    order = list(range(len(rows)))
-    random.Random(seed).shuffle(order)
-    held_out = min(held_out, max(len(rows) - count, len(rows) // 5))
-    indices = sorted(order[: min(count, len(rows) - held_out)])
-    others = sorted(order[len(indices) : len(indices) + held_out])
-    raw, texts = [], []
-    for index in [*indices, *others]:
-        text = rows[index].get(field)
-        if not isinstance(text, str) or not text.strip():
+    shuffled = list(range(len(rows)))
+    random.Random(seed).shuffle(shuffled)
+    made: dict[int, tuple[str, str]] = {}  # row: its text and its prompt
+    known: set[str] = set()
+    repeated = 0
+    for index in shuffled:
+        if len(made) == count + held_out:
+            break
+        row = rows[index]
+        raw = row.get(field)
+        if not isinstance(raw, str) or not raw.strip():
             raise ArgumentError(
                 f"--prompts '{source}': row {index + 1} has no text in field '{field}' "
-                f"(its fields: {', '.join(map(str, rows[index]))}); name the field with --field"
+                f"(its fields: {', '.join(map(str, row))}); name the field with --field"
             )
-        raw.append(text)
-        made = text if template is None else _render(template, rows[index])
-        texts.append(chat(made) if chat else made)
-    _refuse_test_problems(source, [*indices, *others], raw, texts)
+        prompt = raw if template is None else _render(template, row)
+        repeated += prompt in known
+        if prompt not in known:  # the same prompt has the same rollout
+            known.add(prompt)
+            made[index] = (raw, chat(prompt) if chat else prompt)
+    if repeated:
+        logger.warning("%d rows of '%s' repeat the prompt of another; left out", repeated, source)
+    order = list(made)
+    held_out = min(held_out, max(len(order) - count, len(order) // 5))
+    indices = sorted(order[: min(count, len(order) - held_out)])
+    others = sorted(order[len(indices) : len(indices) + held_out])
+    chosen = [*indices, *others]
+    texts = [made[index][1] for index in chosen]
+    checked = _refuse_test_problems(source, chosen, [made[index][0] for index in chosen], texts)
     described = {
         "dataset": name,
         "split": kept_split,
@@ -87,6 +103,7 @@ def read_prompts(
         "indices": indices,
         "digest": f"sha256:{hashlib.sha256(json.dumps(texts[: len(indices)]).encode()).hexdigest()}",
         "held_out_indices": others,
+        "checked_against": checked,
     }
     return Prompts(tuple(texts[: len(indices)]), tuple(texts[len(indices) :]), described)
 
@@ -122,17 +139,18 @@ def _license(source: str) -> str | None:
 def _render(template: str, row: dict[str, Any]) -> str:
     try:
         environment = jinja2.Environment(undefined=jinja2.StrictUndefined, keep_trailing_newline=True)
-        return environment.from_string(template.replace("\\n", "\n")).render(**row)
-    except jinja2.TemplateError as error:
+        # A shell passes \\n as two characters; \\neq and \\nabla are LaTeX.
+        return environment.from_string(re.sub(r"\\n(?![a-z])", "\n", template)).render(**row)
+    except Exception as error:  # a template computes, and so fails, as it likes
         raise ArgumentError(
-            f"--template {template!r}: {error}; its fields are those of a row: {', '.join(map(str, row))}"
+            f"--template {template!r}: {_reason(error)}; its fields are those of a row: {', '.join(map(str, row))}"
         ) from error
 
 
 def _read_jsonl(path: Path) -> list[dict[str, Any]]:
     rows = []
     try:
-        lines = path.read_text().splitlines()
+        lines = path.read_text("utf-8-sig").split("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise ArgumentError(f"--prompts '{path}' cannot be read: {error}") from error
     for number, line in enumerate(lines, 1):
@@ -165,7 +183,8 @@ def problem_digest(problem: str) -> str:
     return f"{len(listed)} {_digest(listed[:_FIRST], 4)} {_digest(listed, 8)}"
 
 
-def _refuse_test_problems(source: str, rows: Sequence[int], raw: Sequence[str], texts: Sequence[str]) -> None:
+def _refuse_test_problems(source: str, rows: Sequence[int], raw: Sequence[str], texts: Sequence[str]) -> list[str]:
+    """The benchmarks that the prompts were compared with, none of whose problems they hold."""
     known = _TestProblems()
     found: dict[str, list[int]] = defaultdict(list)
     for row, text, prompt in zip(rows, raw, texts, strict=True):
@@ -181,19 +200,21 @@ def _refuse_test_problems(source: str, rows: Sequence[int], raw: Sequence[str], 
             f"--prompts '{source}': {count} of {len(rows)} prompts are problems of a test set ({listed}); "
             f"calibrate on others, such as a train split"
         )
+    return known.benchmarks
 
 
 class _TestProblems:
     """The problems of the benchmarks, by digests of their words."""
 
     def __init__(self) -> None:
-        listed: dict[str, Iterable[str]] = json.loads(TEST_DIGESTS.read_text())
+        listed: dict[str, list[str]] = json.loads(TEST_DIGESTS.read_text())
         listed["takeover_demo"] = [
             problem_digest(json.loads(line)["problem"]) for line in PROBLEMS.read_text().splitlines()
         ]
         listed["takeover_gpqa_diamond"] = _gpqa()
         self._by_first: dict[str, list[tuple[int, str, str]]] = defaultdict(list)
         self._whole: dict[str, str] = {}
+        self.benchmarks = [benchmark for benchmark, digests in listed.items() if digests]
         for benchmark, digests in listed.items():
             for digest in digests:
                 size, first, whole = digest.split()
@@ -214,7 +235,7 @@ class _TestProblems:
 
 
 def _gpqa() -> list[str]:
-    """Digests of GPQA-Diamond, which is gated: none for whoever has no token of the hub, and so no GPQA either."""
+    """Digests of GPQA-Diamond, which is gated: none for whoever has no token of the hub, and hardly its questions either."""
     import huggingface_hub
 
     if huggingface_hub.get_token() is None:

@@ -4,19 +4,22 @@ One `.npz` file per group of prompts that were finished together: prompt numbers
 one rollout after the other. A file is written whole or not at all; a damaged one is removed and its prompts are done again.
 """
 
+import contextlib
+import fcntl
 import hashlib
 import json
 import logging
 import os
 import shutil
-import zipfile
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
+from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.scores import SCORES
 
 logger = logging.getLogger(__name__)
@@ -35,13 +38,14 @@ class ScoreParts:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self._lock: IO[str] | None = None
         self._where: dict[int, tuple[Path, int]] = {}  # prompt number: its part, and its place there
         for path in sorted(folder.glob("*.npz")):
             try:
                 with path.open("rb") as stream, np.load(stream) as part:
                     numbers, lengths = part["prompts"], part["lengths"]
                     sound = all(len(part[score]) == lengths.sum() for score in SCORES)
-            except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
+            except Exception:  # a damaged archive raises whatever its first wrong byte means
                 sound = False
             if sound:
                 self._where |= {int(number): (path, place) for place, number in enumerate(numbers)}
@@ -70,10 +74,14 @@ class ScoreParts:
 
     def read(self) -> Iterator[dict[str, list[Trajectory]]]:
         """All scores, part by part in the order of their first prompts: for each name one array `[tokens]` per rollout."""
-        for path in sorted({path for path, _ in self._where.values()}):
+        mine: dict[Path, list[int]] = defaultdict(list)
+        for path, place in self._where.values():
+            mine[path].append(place)
+        for path in sorted(mine):
             with np.load(path) as part:
                 ends = np.cumsum(part["lengths"])[:-1]
-                yield {name: np.split(part[name], ends) for name in SCORES}
+                rows = {name: np.split(part[name], ends) for name in SCORES}
+                yield {name: [rows[name][place] for place in sorted(mine[path])] for name in SCORES}
 
     def remember(self, name: str, value: Any) -> None:
         """Keep a small result beside the parts."""
@@ -88,6 +96,26 @@ class ScoreParts:
             return dict(json.loads((self.folder / "results.json").read_text()))
         except (OSError, ValueError):
             return {}
+
+    def __enter__(self) -> Self:
+        """Keep other processes out until `__exit__`. Raises ArgumentError where another one is at work."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._lock = (self.folder / "lock").open("w")
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            self._lock.close()
+            raise ArgumentError(
+                f"another process measures this calibration: '{self.folder}' is locked; wait for it, or give another --out"
+            ) from None
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._lock is not None:
+            (self.folder / "lock").unlink(missing_ok=True)
+            self._lock.close()
+        with contextlib.suppress(OSError):  # what was finished stays
+            self.folder.rmdir()
 
     def clear(self) -> None:
         """Remove everything: the calibration is written."""

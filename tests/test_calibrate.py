@@ -117,7 +117,8 @@ class Rising:
 
     def __init__(self, rate):
         self.rate, self.asked = rate, []
-        self.score, self.kappa_rule, self.window, self.requests = "ce", KAPPA_RULES[0], 10, [None] * 3
+        self.score, self.kappa_rule, self.window, self.prompts = "ce", KAPPA_RULES[0], 10, ""
+        self.requests = [None] * 3
         shares = {(rho, rule): rho for rho in (0.005, 0.01, 0.02, 0.03, 0.05, 0.08, 0.1, 0.2) for rule in KAPPA_RULES}
         self.calibration = ScoreCalibration.of_values(np.random.default_rng(0).random(1000)).with_shares(shares)
 

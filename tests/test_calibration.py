@@ -28,6 +28,8 @@ def made():
     return Calibration(
         BASE, GUIDE, {"size": 10, "digest": "sha256:00"}, rollouts=3, tokens=len(SCORES),
         scores={"ce": ScoreCalibration.of_values(SCORES)}, name="made", targets=(TARGET,),
+        prompts={"dataset": "x", "seed": 0, "indices": [1]},
+        decoding={"temperature": 0.6, "top_p": 0.95, "max_gen_toks": 9, "seed": 0},
     )  # fmt: skip
 
 
@@ -92,33 +94,53 @@ def test_a_failed_write_keeps_the_old_file(made, tmp_path):
     [
         (lambda c: c.pop("schema"), "has no field 'schema'"),
         (lambda c: c.update(schema=99), "schema=99 is newer than 2, which this version reads; upgrade"),
+        (lambda c: c.update(schema=True), "field 'schema' is 'True'"),
+        (lambda c: c.update(schema=-3), "field 'schema' is '-3'"),
         (lambda c: c.pop("base"), "field 'base' is missing"),
+        (lambda c: c.pop("direction"), "field 'direction' is missing"),
+        (lambda c: c.pop("source"), "field 'source' is missing"),
+        (lambda c: c.pop("checksum"), "field 'checksum' is missing"),
         (lambda c: c["guide"].pop("revision"), "field 'guide.revision' is missing"),
         (lambda c: c.update(extra=1), "field 'extra' is not known"),
         (lambda c: c.update(score={}), "field 'score' is not known; did you mean 'scores'?"),
+        (lambda c: c.update(scores={}), "field 'scores' is empty"),
+        (lambda c: c.update(scores=None), "field 'scores' is NoneType, not an object"),
         (lambda c: c["scores"].update(kl=c["scores"]["ce"]), "field 'scores.kl' is no score"),
         (lambda c: c["scores"]["ce"].pop("sketch"), "field 'scores.ce.sketch' is missing"),
         (lambda c: c["scores"]["ce"]["table"][2].update(tau=1.0), "'scores.ce.table' has another tau at rho=0.02"),
-        (lambda c: c["scores"]["ce"].update(table=3), "field 'scores.ce.table' is damaged"),
+        (lambda c: c["scores"]["ce"]["table"][2].update(tau=None), "field 'scores.ce.table[rho=0.02].tau' is 'None'"),
+        (lambda c: c["scores"]["ce"].update(table=3), "field 'scores.ce.table' is int, not a list"),
+        (lambda c: c["scores"]["ce"].update(table=[]), "field 'scores.ce.table' has other spike ratios"),
         (lambda c: c["scores"].update(ce=[]), "field 'scores.ce' is list, not an object"),
-        (lambda c: c["targets"][0].update(spike_ratio=7), "field 'targets[0]' is damaged"),
+        (lambda c: c["targets"][0].update(spike_ratio=7), "field 'targets[0].spike_ratio' is '7'"),
+        (lambda c: c["targets"][0].update(realized_rate=0.2), "field 'targets[0].realized_rate' is not within 0.005"),
+        (lambda c: c["targets"][0].update(score="kl"), "field 'targets[0].score' is not known: kl"),
         (lambda c: c["targets"][0].pop("window"), "field 'targets[0].window' is missing"),
+        (lambda c: c.update(targets={}), "field 'targets' is dict, not a list"),
         (lambda c: c["scores"]["ce"]["sketch"]["tau"].pop(), "field 'scores.ce.sketch' is damaged"),
-        (lambda c: c["scores"]["ce"].update(mean=float("nan")), "field 'scores.ce.mean' is nan"),
+        (lambda c: c["scores"]["ce"].update(mean=float("nan")), "field 'scores.ce.mean' is 'nan'"),
+        (lambda c: c["scores"]["ce"].update(mean=10**400), "field 'scores.ce.mean' is '1000"),
         (lambda c: c["scores"]["ce"].update(mean=0), "field 'scores.ce.mean' is 0"),
         (lambda c: c["scores"]["ce"]["sketch"]["rho"].reverse(), "field 'scores.ce.sketch' is damaged"),
-        (
-            lambda c: [column.clear() for column in c["scores"]["ce"]["sketch"].values()],
-            "'scores.ce.sketch' is damaged",
-        ),
-        (lambda c: c["scores"]["ce"]["sketch"].update(tau="high"), "is damaged"),
-        (lambda c: c.update(vocabulary="x"), "is damaged"),
+        (lambda c: [one.clear() for one in c["scores"]["ce"]["sketch"].values()], "'scores.ce.sketch' is damaged"),
+        (lambda c: c["scores"]["ce"]["sketch"].update(tau="high"), "field 'scores.ce.sketch.tau' is str, not a list"),
+        (lambda c: c["scores"]["ce"]["sketch"]["tau"].__setitem__(3, "1.0"), "'scores.ce.sketch.tau' is '1.0'"),
+        (lambda c: c["scores"]["ce"]["sketch"]["tail_mean"].__setitem__(100, 9.0), "field 'checksum' does not fit"),
+        (lambda c: c.update(vocabulary="x"), "field 'vocabulary' is str, not an object"),
+        (lambda c: c.update(vocabulary=None), "field 'vocabulary' is NoneType, not an object"),
+        (lambda c: c.update(tokens="83827"), "field 'tokens' is '83827', not a whole number"),
         (lambda c: c["base"].update(id=None), "field 'base' is damaged"),
-        (lambda c: c.update(direction="up"), "is not known: up"),
+        (lambda c: c["base"].update(id="other/base"), "field 'checksum' does not fit: the file was edited"),
+        (lambda c: c.update(direction="up"), "field 'direction' is not known: up"),
         (lambda c: c.update(source="published"), "field 'columns' is empty"),
         (lambda c: c.update(columns={"ce": {}}), "has no row"),
-        (lambda c: c.update(columns={"ce": {"A": [{"tau": 1}]}}), "is damaged"),
+        (lambda c: c.update(columns={"ce": {"A": [{"tau": 1}]}}), "field 'columns.ce.A[0].kappa' is 'None'"),
+        (lambda c: c.update(columns={"ce": {"A": [{"tau": "1", "kappa": 1}]}}), "field 'columns.ce.A[0].tau' is '1'"),
         (lambda c: c.update(columns={"ce": {"A": [{"tau": 1, "kappa": 1}]}}, default_row="B"), "has no row 'B'"),
+        (
+            lambda c: c.update(columns={"ce": {"A": [{"tau": 1, "kappa": 1}], "B": [{"tau": 1, "kappa": 1}] * 2}}),
+            "field 'columns.ce' has rows of other lengths",
+        ),
     ],
 )
 def test_a_damaged_file_is_named_with_its_field(made, tmp_path, edit, text):
@@ -133,7 +155,17 @@ def test_a_damaged_file_is_named_with_its_field(made, tmp_path, edit, text):
     assert str(path) in str(caught.value)
 
 
-@pytest.mark.parametrize("content", ["", "{", "[1, 2]", '{"a": 1}', "\x00\x01"])
+def test_notes_may_be_edited(made, tmp_path):
+    path = tmp_path / "made.json"
+    write(made, path)
+    path.write_text(path.read_text().replace('"notes": ""', '"notes": "measured on a Sunday [ 1 2 ]"'))
+    assert read(path).notes == "measured on a Sunday [ 1 2 ]"
+    template = "- [ ] {{q}} [1,   2]"
+    write(replace(made, prompts=made.prompts | {"template": template}), path)
+    assert read(path).prompts["template"] == template
+
+
+@pytest.mark.parametrize("content", ["", "{", "[1, 2]", '{"a": 1}', "\x00\x01", "[" * 100_000, "9" * 5000])
 def test_what_is_no_calibration_file_is_refused(tmp_path, content):
     path = tmp_path / "x.json"
     path.write_text(content)
@@ -208,7 +240,7 @@ def test_a_file_of_the_first_schema_is_still_read(made, tmp_path):
     path = tmp_path / "old.json"
     write(made, path)
     content = json.loads(path.read_text())
-    content.pop("targets"), content.pop("window"), content["scores"]["ce"].pop("rank_error")
+    content.pop("targets"), content.pop("window"), content["scores"]["ce"].pop("rank_error"), content.pop("checksum")
     path.write_text(json.dumps(content | {"schema": 1}))
     assert read(path).score("ce").threshold(0.03) == made.score("ce").threshold(0.03)
 
@@ -248,6 +280,7 @@ def test_compare_tells_whether_kappa_over_tau_is_constant(made):
     assert "|made|" in compare([made])
     assert "|yes|" in compare([made])
     assert "|no|" in compare([made], kappa_rule="tail_to_mean")
+    assert "|no|" in compare([find("demo")[0]], score="rkl", kappa_rule="tail_to_mean")
     assert not Row("x", ((3.0, 20.0), (1.0, 6.5))).is_constant
     both = compare([made, replace(made, scores={"ce": ScoreCalibration.of_values(SCORES * 2)})])
     assert "|made (1)|" in both
@@ -256,7 +289,7 @@ def test_compare_tells_whether_kappa_over_tau_is_constant(made):
         compare([made], score="js")
 
 
-@pytest.mark.parametrize("suffix", ["svg", "png"])
+@pytest.mark.parametrize("suffix", ["svg", "PNG", "pdf"])
 def test_the_plot_is_the_same_file_each_time(made, tmp_path, suffix):
     first, again = tmp_path / f"a.{suffix}", tmp_path / f"b.{suffix}"
     plot([made], first)
@@ -268,6 +301,10 @@ def test_the_plot_is_the_same_file_each_time(made, tmp_path, suffix):
 def test_a_plot_needs_a_distribution_and_a_known_suffix(made, tmp_path):
     with pytest.raises(CalibrationError, match="published tables hold no distribution"):
         plot([find("qwen3-0.6b-base+qwen3-8b")[0]], tmp_path / "a.svg")
+    zero = replace(made, scores={"ce": ScoreCalibration.of_values(np.zeros(100))})
+    with pytest.raises(CalibrationError, match=r"all ce scores are 0, which a logarithmic axis cannot show"):
+        plot([zero], tmp_path / "a.svg")
+    plot([made, zero], tmp_path / "a.svg")
     with pytest.raises(ArgumentError, match=r"suffix '\.gif'; expected \.svg, \.png or \.pdf"):
         plot([made], tmp_path / "a.gif")
 
@@ -276,3 +313,56 @@ def test_the_card_of_a_published_table_invents_no_spike_ratio():
     page = packaged()["qwen3-0.6b-base+qwen3-8b"].with_suffix(".md").read_text()
     assert "column 1" in page
     assert "%" not in page
+
+
+def test_the_command_of_the_page_is_one_that_loads(tmp_path, monkeypatch):
+    """Whatever was solved, the model arguments on the page name the whole gate."""
+    from lm_eval.utils import simple_parse_args_string
+
+    from lm_eval_takeover.arguments import ModelArguments
+    from lm_eval_takeover.loading import load_pair, load_policy
+
+    monkeypatch.chdir(tmp_path)
+    demo = find("demo")[0]
+    target = demo.targets[0]
+    for made in (
+        demo,
+        replace(demo, name="mine", targets=()),
+        replace(demo, name="mine"),
+        replace(demo, name="mine", direction="reverse"),
+        replace(demo, name="mine", targets=(replace(target, score="js", kappa_rule="tail_to_mean", window=5),)),
+        replace(demo, name="mine", targets=(replace(target, score="entropy"),)),
+    ):
+        if made.name == "mine":
+            write(made, tmp_path / "mine.json")
+        command = next(line for line in card(made).splitlines() if "--model_args" in line).split()
+        assert command[-2:] == ["--tasks", "takeover_demo"]
+        arguments = ModelArguments.parse(simple_parse_args_string(command[command.index("--model_args") + 1]))
+        policy, origin = load_policy(arguments, load_pair(arguments))
+        assert origin.calibration == made.name
+        if made.targets:
+            assert (policy.score, policy.gate.window) == (made.targets[0].score, made.targets[0].window)
+
+
+@pytest.mark.slow
+def test_calibrations_on_disjoint_prompts_agree_within_a_tenth(tmp_path):
+    """Three sets of 60 puzzles; `benchmarks/calibration.py --only sets` prints the same for 500."""
+    import random
+
+    from lm_eval_takeover.arguments import ModelArguments
+    from lm_eval_takeover.calibrate import calibrate
+    from lm_eval_takeover.demo import PROMPT
+    from lm_eval_takeover.demo.puzzle import make_puzzle
+    from lm_eval_takeover.loading import load_pair
+    from lm_eval_takeover.prompts import read_prompts
+    from lm_eval_takeover.sampling import Sampling
+
+    pair, rng, found = load_pair(ModelArguments()), random.Random(5), []
+    for number in range(3):
+        path = tmp_path / f"{number}.jsonl"
+        texts = [PROMPT.format(problem=make_puzzle(rng).text) for _ in range(60)]
+        path.write_text("".join(json.dumps({"prompt": text}) + "\n" for text in texts))
+        found.append(calibrate(pair, read_prompts(str(path)), sampling=Sampling(0.6, 0.95), progress=False))
+    for rho in (0.005, 0.01, 0.02, 0.03):
+        tau = [made.score("ce").threshold(rho).tau for made in found]
+        assert max(tau) / min(tau) <= 1.1

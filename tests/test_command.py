@@ -315,8 +315,29 @@ def test_a_rate_that_cannot_be_had_is_said_and_the_file_is_written(tmp_path):
     assert last.startswith(
         "error: --target_rate: no spike ratio realizes 99.0% ± 0.5% with score=ce on the 5 held-out prompts"
     )
-    assert last.endswith("(the file is written without it)")
+    assert last.endswith("(the file is written without it; the rollouts are kept for another try)")
     assert [target.target_rate for target in read(out).targets] == [0.05]
+    process = calibration(out, *options[:-1], "--target-rate", "0.02")
+    printed, errors = process.communicate()
+    assert process.returncode == 0, errors
+    assert "10 rollouts of an earlier call used again" in printed
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out.json", "out.md"]
+
+
+def test_a_second_process_on_one_calibration_is_sent_away(tmp_path):
+    out = tmp_path / "out.json"
+    first = calibration(out)
+    wait_for(first, lambda: list(tmp_path.glob(".out.json.*.partial/*.npz")))
+    second = calibration(out)
+    _, errors = second.communicate()
+    first.kill()
+    first.communicate()
+    assert second.returncode == 2
+    assert "error: another process measures this calibration" in errors.strip().splitlines()[-1]
+    third = calibration(out)  # the lock of a dead process is nobody's
+    wait_for(third, lambda: len(list(tmp_path.glob(".out.json.*.partial/*.npz"))) > 2)
+    third.kill()
+    third.communicate()
 
 
 def test_compare_prints_the_table_and_plots(tmp_path):

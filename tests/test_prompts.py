@@ -39,9 +39,27 @@ def test_a_template_reads_the_fields_of_a_row(rows):
     assert made.source["template"] == "Q{{n}}: {{prompt}}\\nA:"
     with pytest.raises(ArgumentError, match=r"'m' is undefined; its fields are those of a row: prompt, n"):
         read_prompts(rows, count=1, template="{{m}}")
+    for broken, text in (("{{1/0}}", "division by zero"), ("{{prompt/2}}", "unsupported operand")):
+        with pytest.raises(ArgumentError, match=text):
+            read_prompts(rows, count=1, template=broken)
+    assert read_prompts(rows, count=1, template=r"a\nB \neq c").texts == ("a\nB \\neq c",)
     chatted = read_prompts(rows, count=1, chat=lambda text: f"<user>{text}</user>")
     assert chatted.texts == (f"<user>How much is {number} and {number}?</user>",)
     assert chatted.source["chat_template"]
+
+
+def test_rows_that_repeat_a_prompt_are_left_out(tmp_path, caplog):
+    path = tmp_path / "rows.jsonl"
+    path.write_text("".join(json.dumps({"prompt": f"say {i % 3}"}) + "\n" for i in range(30)))
+    assert sorted(read_prompts(str(path)).texts) == ["say 0", "say 1", "say 2"]
+    assert "27 rows of" in caplog.text
+
+
+def test_lines_end_at_line_feeds_only(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    rows = [{"prompt": "one\u2028two\x85three\x0cfour"}, {"prompt": "five"}]
+    path.write_bytes(b"\xef\xbb\xbf" + "\r\n".join(json.dumps(row, ensure_ascii=False) for row in rows).encode())
+    assert set(read_prompts(str(path)).texts) == {row["prompt"] for row in rows}
 
 
 def test_words_are_what_is_compared():

@@ -46,7 +46,7 @@ def test_decision_positions_are_the_animals_tokens():
 def test_packaged_problems_and_calibration_prompts_are_disjoint_and_answered():
     problems = [json.loads(line) for line in PROBLEMS.read_text().splitlines()]
     prompts = [json.loads(line)["prompt"] for line in CALIBRATION_PROMPTS.read_text().splitlines()]
-    assert (len(problems), len(prompts)) == (200, 500)
+    assert (len(problems), len(prompts)) == (200, 700)
     texts = {row["problem"] for row in problems}
     assert len(texts) == 200
     assert not any(text in prompt for prompt in prompts for text in texts)

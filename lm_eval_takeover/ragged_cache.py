@@ -1,0 +1,119 @@
+"""A KV cache whose rows have their own lengths: written at each row's end, rolled back by subtraction, never realigned.
+
+Buffers are `[slots, columns, heads, head_dim]`, allocated ahead. Row `r` owns columns `0 .. lengths[r] - 1`; whatever lies behind
+is free to overwrite, and no query of that row attends to it. So dropping a draft costs nothing.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import Cache, DynamicCache
+from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
+
+from lm_eval_takeover.errors import ArgumentError
+
+SPARE = 128  # columns allocated ahead, at least
+
+
+@dataclass(slots=True)
+class Plan:
+    """Where the pass at hand reads and writes: `count` rows, each `new` tokens from its own column on.
+
+    `slots` is None where the rows are slots 0 .. count - 1, which needs no gathering. `start` is the column where all rows begin,
+    None where they differ; `places` `[rows, new]` are the columns then. `columns` is how many the pass looks at.
+    """
+
+    count: int
+    slots: Tensor | None
+    start: int | None
+    places: Tensor
+    columns: int
+
+
+class RaggedLayer(DynamicLayer):  # type: ignore[misc]
+    """The keys and values of one layer of full attention; a sliding window is a matter of the mask."""
+
+    def __init__(self, cache: "RaggedCache") -> None:
+        super().__init__()
+        self._cache = cache
+        self.buffers: tuple[Tensor, Tensor] | None = None
+
+    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+        """Write keys and values `[rows, heads, new, head_dim]` of this pass; return all that its rows look at."""
+        plan = self._cache.plan
+        new = [states.transpose(1, 2) for states in (key_states, value_states)]
+        if self.buffers is None or self.buffers[0].shape[1] < plan.columns:
+            self.buffers = tuple(self._longer(place, states) for place, states in enumerate(new))  # type: ignore[assignment]
+        assert self.buffers is not None
+        return tuple(self._write(buffer, states, plan) for buffer, states in zip(self.buffers, new, strict=True))  # type: ignore[return-value]
+
+    @staticmethod
+    def _write(buffer: Tensor, states: Tensor, plan: Plan) -> Tensor:
+        if plan.slots is not None:
+            buffer[plan.slots[:, None], plan.places] = states
+            return buffer[plan.slots, : plan.columns].transpose(1, 2)
+        if plan.start is not None:
+            buffer[: plan.count, plan.start : plan.start + states.shape[1]] = states
+        else:
+            rows = torch.arange(plan.count, device=buffer.device)[:, None]
+            buffer[rows, plan.places] = states
+        return buffer[: plan.count, : plan.columns].transpose(1, 2)
+
+    def _longer(self, place: int, states: Tensor) -> Tensor:
+        # Zeros, since what a mask hides is still multiplied, and NaN times 0 is NaN.
+        columns = self._cache.plan.columns
+        buffer = states.new_zeros(self._cache.slots, columns + max(SPARE, columns // 2), *states.shape[2:])
+        if self.buffers is not None:
+            buffer[:, : self.buffers[place].shape[1]] = self.buffers[place]
+        return buffer
+
+    def get_seq_length(self, *args: Any) -> int:
+        return 0 if self.buffers is None else self._cache.plan.columns
+
+
+class RaggedCache(Cache):  # type: ignore[misc]
+    """The cache of one model for `slots` rows. `plan` says what the pass at hand does."""
+
+    plan: Plan
+
+    def __init__(self, layers: int, slots: int) -> None:
+        self.slots = slots
+        super().__init__(layers=[RaggedLayer(self) for _ in range(layers)])
+
+    def copy(self, source: "RaggedCache", row: int, slot: int, length: int) -> None:
+        """Put the first `length` columns of a row of `source` into `slot`."""
+        if not length:
+            return
+        for layer, other in zip(self.layers, source.layers, strict=True):
+            assert other.buffers is not None
+            if layer.buffers is None or layer.buffers[0].shape[1] < length:
+                self.plan = Plan(self.slots, None, 0, torch.empty(0), length)
+                layer.buffers = tuple(layer._longer(place, buffer) for place, buffer in enumerate(other.buffers))
+            for buffer, from_ in zip(layer.buffers, other.buffers, strict=True):
+                buffer[slot, :length] = from_[row, :length]
+
+
+def layer_windows(config: Any, name: str) -> list[int | None]:
+    """The attention window of each layer in tokens, None for all. Raises ArgumentError for layers that keep a state."""
+    windows: list[int | None] = []
+    for layer in DynamicCache(config=config).layers:
+        if type(layer) is DynamicLayer:
+            windows.append(None)
+        elif type(layer) is DynamicSlidingWindowLayer:
+            windows.append(int(layer.sliding_window))
+        else:
+            raise ArgumentError(
+                f"{name}: its layers of kind {type(layer).__name__} keep a state that cannot be rolled back; use block_size=1"
+            )
+    return windows or [None] * int(config.num_hidden_layers)
+
+
+def plan_for(lengths: Sequence[int], new: int, slots: Sequence[int], device: torch.device, whole: bool) -> Plan:
+    """The plan of a pass that reads `new` tokens into these slots, whose lengths these are. `whole`: they are 0 .. count - 1."""
+    longest, same = max(lengths), min(lengths) == max(lengths)
+    places = torch.tensor(lengths, device=device)[:, None] + torch.arange(new, device=device)
+    index = None if whole else torch.tensor(slots, device=device)
+    return Plan(len(lengths), index, longest if same and whole else None, places, longest + new)

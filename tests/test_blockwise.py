@@ -1,0 +1,340 @@
+"""The blockwise loop writes what the lockstep loop writes, whatever its blocks, batches, order and memory."""
+
+import json
+import random
+from dataclasses import dataclass, replace
+
+import pytest
+import torch
+from conftest import save_random_model
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lm_eval_takeover import blockwise, lockstep
+from lm_eval_takeover.demo import CALIBRATION_PROMPTS, DEMO
+from lm_eval_takeover.errors import ArgumentError, ModelOutputError
+from lm_eval_takeover.gate import Gate
+from lm_eval_takeover.generation import Request
+from lm_eval_takeover.pair import Member, Pair
+from lm_eval_takeover.policy import Policy
+from lm_eval_takeover.ragged_cache import RaggedCache, plan_for
+from lm_eval_takeover.reader import ForwardPass, Reader
+from lm_eval_takeover.sampling import Sampling
+
+SAMPLED = Sampling(temperature=0.6, top_p=0.95)
+GREEDY = Sampling()
+POLICIES = {
+    "disagreement": Policy("disagreement", score="ce", gate=Gate(1.5, 2.0)),
+    "rkl": Policy("disagreement", score="rkl", gate=Gate(1.0, 3.0, 4)),
+    "js": Policy("disagreement", score="js", gate=Gate(0.1, 0.0)),
+    "never": Policy("disagreement", gate=Gate(1e9)),
+    "always": Policy("disagreement", gate=Gate(0.0)),
+    "entropy": Policy("entropy", score="entropy", gate=Gate(0.7, 1.5, 25)),
+    "random": Policy("random", rate=0.2),
+    "early": Policy("early", early_tokens=9),
+    "base": Policy("base"),
+    "guide": Policy("guide"),
+}
+BLOCKS = (1, 2, 7, 16, None)
+
+
+@pytest.fixture(scope="module")
+def demo_pair():
+    return Pair(Member("base", str(DEMO["base"])), Member("guide", str(DEMO["guide"])))
+
+
+@pytest.fixture(scope="module")
+def rough_pair(random_pair):
+    return Pair(Member("base", str(random_pair["base"])), Member("guide", str(random_pair["guide"])))
+
+
+@pytest.fixture(scope="module")
+def prompts(demo_pair):
+    texts = [json.loads(line)["prompt"] for line in CALIBRATION_PROMPTS.read_text().splitlines()[:4]]
+    texts[1] = texts[1][-60:]
+    texts[2] = "When a number ends in 0-3, the ant takes 5. " * 2 + texts[2]
+    return [tuple(demo_pair.encode(text)) for text in texts] + [(65,)]  # one prompt of a single token
+
+
+def assert_equal(pair, policy, requests, batches=(1, 5, 16), blocks=BLOCKS):
+    """Returns the lockstep generations by request."""
+    expected = dict(lockstep.generate(pair, policy, requests, batch_size=8))
+    for batch_size in batches:
+        for block_size in blocks:
+            order = list(range(len(requests)))
+            random.Random(batch_size).shuffle(order)
+            shuffled = [requests[i] for i in order]
+            made = dict(blockwise.generate(pair, policy, shuffled, batch_size=batch_size, block_size=block_size))
+            assert len(made) == len(requests)
+            for place, i in enumerate(order):
+                where = f"batch {batch_size}, block {block_size}, request {i}"
+                assert made[place].tokens == expected[i].tokens, where
+                assert made[place].taken_over == expected[i].taken_over, where
+                assert made[place].scores == pytest.approx(expected[i].scores, rel=1e-3, abs=5e-5, nan_ok=True), where
+    return expected
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sampling", [SAMPLED, GREEDY], ids=["sampled", "greedy"])
+@pytest.mark.parametrize(
+    ("name", "direction"),
+    [
+        (name, direction)
+        for name in POLICIES
+        for direction in ("forward", "reverse")
+        if direction == "forward" or name not in ("base", "guide")
+    ],
+)
+def test_equals_lockstep_on_the_demo_pair(demo_pair, prompts, name, direction, sampling):
+    samples = (0, 1) if sampling is SAMPLED else (0,)
+    requests = [Request(p, j, 10 + 6 * i, sampling) for i, p in enumerate(prompts) for j in samples]
+    expected = assert_equal(demo_pair, replace(POLICIES[name], direction=direction), requests)
+    taken = [fire for generation in expected.values() for fire in generation.taken_over]
+    assert any(taken) == (name not in ("base", "never"))
+    assert all(taken) == (name in ("guide", "always"))
+
+
+@pytest.mark.parametrize("name", ["disagreement", "random", "entropy"])
+def test_equals_lockstep_on_two_architectures(rough_pair, prompts, name):
+    """Other layers and heads, vocabularies of 512 and 544, and takeovers in every second block or so."""
+    policy = {
+        "disagreement": Policy("disagreement", gate=Gate(7.6, 0.99)),
+        "entropy": Policy("entropy", score="entropy", gate=Gate(5.2, 1.0)),
+        "random": POLICIES["random"],
+    }[name]
+    requests = [Request(p, j, 20, Sampling(1.0)) for p in prompts for j in range(2)]
+    expected = assert_equal(rough_pair, policy, requests, batches=(1, 7), blocks=(1, 4, None))
+    rate = sum(g.takeovers for g in expected.values()) / sum(len(g.tokens) for g in expected.values())
+    assert 0.02 < rate < 0.95
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        ("mistral", {"sliding_window": 16}),
+        ("qwen3", {"layer_types": ["full_attention", "sliding_attention"], "sliding_window": 12, "use_sliding_window": True}),
+        ("gpt_neox", {}),
+        ("gpt2", {"n_positions": 512}),
+        ("qwen2", {}),
+        ("gemma2", {"layer_types": ["sliding_attention", "full_attention"], "sliding_window": 12}),
+    ],
+)  # fmt: skip
+def test_equals_lockstep_with_other_architectures_as_host(random_pair, prompts, tmp_path, kind, options):
+    base = save_random_model(tmp_path / kind, vocab_size=544, seed=5, kind=kind, **options)
+    pair = Pair(Member("base", str(base)), Member("guide", str(random_pair["guide"])))
+    requests = [Request(p, j, 20, Sampling(1.0)) for p in prompts[:3] for j in range(2)]
+    assert_equal(pair, Policy("random", rate=0.3), requests, batches=(1, 6), blocks=(None,))
+    assert_equal(pair, Policy("disagreement", gate=Gate(7.6, 0.9)), requests, batches=(4,), blocks=(5,))
+
+
+def test_layers_that_keep_a_state_are_refused_by_name(random_pair, tmp_path):
+    base = save_random_model(tmp_path / "mamba", vocab_size=544, seed=5, kind="mamba", state_size=4)
+    member = Member("base", str(base))
+    with pytest.raises(
+        ArgumentError, match=r"base='mamba': .* keep a state that cannot be rolled back; use block_size=1"
+    ):
+        ForwardPass(member, 512)
+
+
+def test_texts_end_inside_a_block(demo_pair, prompts):
+    """End tokens, stop strings and the limit on tokens, each met in the middle of a draft and by a takeover."""
+    requests = [Request(prompts[0], j, 400, SAMPLED) for j in range(2)]
+    requests += [Request(prompts[3], j, 400, SAMPLED, until=("Step 3", "\n\n")) for j in range(2)]
+    requests += [Request(prompts[1], j, limit, SAMPLED) for j, limit in enumerate((1, 2, 15, 16, 17))]
+    for name in ("disagreement", "always", "random"):
+        expected = assert_equal(
+            demo_pair, POLICIES[name], requests, batches=(3, 16), blocks=(7,) if name == "always" else (7, None)
+        )
+        ends = demo_pair.base.eos_ids
+        assert all(expected[i].tokens[-1] in ends for i in range(2))
+        assert all("Step 3" in demo_pair.tokenizer.decode(expected[i].tokens) for i in range(2, 4))
+
+
+def test_passes_are_counted_and_blocks_of_one_are_lockstep(demo_pair, prompts):
+    requests = [Request(p, 0, 40, SAMPLED) for p in prompts]
+    policy = POLICIES["disagreement"]
+    lock = dict(lockstep.generate(demo_pair, policy, requests, batch_size=8))
+    ones = dict(blockwise.generate(demo_pair, policy, requests, batch_size=8, block_size=1))
+    assert [(g.base_passes, g.guide_passes) for g in map(lock.get, range(5))] == [
+        (g.base_passes, g.guide_passes) for g in map(ones.get, range(5))
+    ]
+    never = dict(blockwise.generate(demo_pair, POLICIES["never"], requests, batch_size=8, block_size=8))
+    for generation in never.values():
+        assert generation.guide_passes == -(-len(generation.tokens) // 8) - 1  # the first one is prefill
+    assert all(g.guide_passes == 0 for _, g in blockwise.generate(demo_pair, POLICIES["base"], requests))
+    for generation in dict(blockwise.generate(demo_pair, POLICIES["entropy"], requests, batch_size=5)).values():
+        assert generation.guide_passes == max(generation.takeovers - 1, 0)
+
+
+def test_logits_that_are_no_distribution_name_the_request(demo_pair, prompts, monkeypatch):
+    guide = demo_pair.guide.model
+
+    from lm_eval_takeover.lean import LeanDecoder
+
+    monkeypatch.setattr(LeanDecoder, "supports", staticmethod(lambda model: model is not guide))
+    forward = guide.forward
+    monkeypatch.setattr(guide, "forward", lambda **options: _with_nan(forward(**options)))
+    requests = [Request(prompts[0], 0, 20, SAMPLED, label="task x, doc 7, sample 0")]
+    for policy in (POLICIES["disagreement"], POLICIES["guide"]):
+        with pytest.raises(ModelOutputError, match=r"guide .* no distribution .* token 0 of task x, doc 7, sample 0"):
+            list(blockwise.generate(demo_pair, policy, requests))
+
+
+def _with_nan(output):
+    output.logits = output.logits * torch.nan
+    return output
+
+
+@pytest.mark.parametrize("name", ["disagreement", "entropy"])
+def test_running_out_of_memory_halves_the_batch_and_loses_nothing(demo_pair, prompts, monkeypatch, caplog, name):
+    requests = [Request(p, j, 30, SAMPLED) for p in prompts for j in range(3)]
+    expected = dict(blockwise.generate(demo_pair, POLICIES[name], requests, batch_size=12, block_size=4))
+    real, calls = Reader.read, 0
+
+    def small(self, slots, ids, ahead=0, *, keep=True):
+        nonlocal calls
+        calls += 1
+        if (len(slots) > 5 and calls > 9) or (calls == 60):
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return real(self, slots, ids, ahead, keep=keep)
+
+    monkeypatch.setattr(Reader, "read", small)
+    made = dict(blockwise.generate(demo_pair, POLICIES[name], requests, batch_size=12, block_size=4))
+    assert {i: g.tokens for i, g in made.items()} == {i: g.tokens for i, g in expected.items()}
+    assert "out of memory; going on with a batch size of 6" in caplog.text
+    assert "out of memory; going on with a batch size of 3" in caplog.text
+    monkeypatch.setattr(Reader, "read", lambda *a, **o: (_ for _ in ()).throw(torch.OutOfMemoryError("CUDA")))
+    with pytest.raises(ArgumentError, match="not enough memory for one sample"):
+        list(blockwise.generate(demo_pair, POLICIES[name], requests, batch_size=4))
+
+
+def test_lean_and_plain_passes_agree_on_ragged_rows(demo_pair):
+    """Rows of other lengths, other columns to read, a subset of slots, a roll-back: one cache for each."""
+    forward = ForwardPass(demo_pair.base, 512)
+    lean = forward.lean
+    assert lean is not None
+    generator = torch.Generator().manual_seed(0)
+    readers = {}
+    for kind in (lean, None):
+        forward.lean = kind
+        reader, found = Reader(forward, 4), []
+        generator.manual_seed(0)
+        for slots, new, back in (
+            ((0, 1, 2, 3), 5, 0),
+            ((0, 1, 2, 3), 1, 1),
+            ((1, 3), 3, 2),
+            ((0, 1, 2), 4, 0),
+            ((2,), 1, 0),
+        ):
+            ids = torch.randint(0, 512, (len(slots), new), generator=generator)
+            found.append(reader.read(slots, ids))
+            for place, slot in enumerate(slots):
+                reader.lengths[slot] += max(new - back * (place % 2), 0)
+        readers[kind is None] = found
+    for one, other in zip(readers[False], readers[True], strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
+    forward.lean = lean
+
+
+# Bookkeeping alone: a model whose distribution is a hash of all it sees, over the real cache.
+
+
+@dataclass
+class FakeMember:
+    role: str
+
+    @property
+    def device(self):
+        return torch.device("cpu")
+
+    def check(self, logits, name, real=None):
+        assert logits.isfinite().all()
+
+
+class FakePass:
+    """Logits `[rows, new, 8]` that depend on every token a row has read, and on no other."""
+
+    def __init__(self, role, seed):
+        self.member, self.seed, self.windows = FakeMember(role), seed, [None]
+
+    def __call__(self, cache, slots, lengths, ids, *, keep=True):
+        whole = list(slots) == list(range(len(slots)))
+        plan = cache.plan = plan_for(lengths, ids.shape[1], slots, torch.device("cpu"), whole)
+        stored = ids[:, None, :, None].double()
+        keys, values = cache.layers[0].update(stored, stored)
+        assert keys.equal(values)
+        return torch.stack(
+            [
+                torch.stack([fake_logits(self.seed, keys[row, 0, : place + 1, 0].tolist()) for place in places])
+                for row, places in enumerate(plan.places.tolist())
+            ]
+        )
+
+
+def fake_logits(seed, tokens):
+    rng = random.Random(hash((seed, *map(int, tokens))))
+    return torch.tensor([rng.gauss(0, 2) for _ in range(8)])
+
+
+def fake_text(policy, request, seed):
+    """The rule, position by position."""
+    from lm_eval_takeover.gate import fires, push
+    from lm_eval_takeover.sampling import draw, request_digest, uniforms
+
+    text, recent = list(request.prompt), policy.gate.empty(1)
+    numbers = uniforms(seed, request_digest(request.prompt), request.sample, request.max_new_tokens)
+    taken = []
+    for position in range(request.max_new_tokens):
+        host, donor = (fake_logits(one, text)[None] for one in (1, 2))
+        score = policy.scores(host, donor)
+        taken.append(bool(fires(policy.gate, score, recent, position)))
+        text.append(int(draw(donor if taken[-1] else host, torch.tensor([numbers[position]]), request.sampling)))
+        recent = push(recent, score)
+        if text[-1] == 7:
+            break
+    return text[len(request.prompt) :], taken
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(1, 6), st.integers(1, 14)), min_size=1, max_size=9),
+    st.floats(0.0, 8.0),
+    st.floats(0.0, 3.0),
+    st.integers(1, 5),
+    st.integers(1, 4),
+    st.sampled_from([1, 2, 3, 5, 16, None]),
+    st.integers(0, 3),
+    st.booleans(),
+)
+def test_any_schedule_of_takeovers_keeps_the_books(shapes, tau, kappa, window, batch_size, block_size, seed, greedy):
+    policy = Policy(gate=Gate(tau, kappa, window))
+    sampling = GREEDY if greedy else Sampling(1.0)
+    requests = [
+        Request(tuple((i // 2 + j) % 7 for j in range(length)), i, limit, sampling)
+        for i, (length, limit) in enumerate(shapes)
+    ]
+    passes = {role: FakePass(role, number) for number, role in enumerate(("base", "guide"), 1)}
+    pool = blockwise.Pool(
+        policy, passes, list(enumerate(requests)),
+        eos=frozenset({7}), seed=seed, batch_size=batch_size, block_size=block_size,
+        stops=lambda until: NeverStops(),
+    )  # fmt: skip
+    made = {}
+    for index, generation in pool.run():
+        made[index] = (generation.tokens, generation.taken_over)
+    assert made == {i: fake_text(policy, request, seed) for i, request in enumerate(requests)}
+
+
+class NeverStops:
+    def found(self, tokens):
+        return False
+
+
+def test_a_cache_copies_what_was_read_and_nothing_else():
+    cache, other = RaggedCache(1, 3), RaggedCache(1, 2)
+    for one, lengths in ((cache, [0, 0, 0]), (other, [0, 0])):
+        one.plan = plan_for(lengths, 4, range(len(lengths)), torch.device("cpu"), True)
+        states = torch.arange(len(lengths) * 4.0).view(len(lengths), 1, 4, 1) + 100 * len(lengths)
+        one.layers[0].update(states, states)
+    cache.copy(other, 1, 2, 3)
+    assert cache.layers[0].buffers[0][2, :4, 0, 0].tolist() == [204.0, 205.0, 206.0, 311.0]
