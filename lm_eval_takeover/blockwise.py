@@ -21,7 +21,7 @@ from itertools import groupby, islice
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, special
 
 from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.gate import Gate, fires, fires_ahead
@@ -29,9 +29,8 @@ from lm_eval_takeover.generation import Generation, Request, StopStrings
 from lm_eval_takeover.pace import Pace
 from lm_eval_takeover.pair import Pair
 from lm_eval_takeover.policy import Policy
-from lm_eval_takeover.reader import ForwardPass, Reader
+from lm_eval_takeover.reader import ForwardPass, Reader, forward_pass
 from lm_eval_takeover.sampling import Sampling, draw, request_digest, uniforms
-from lm_eval_takeover.scores import entropy
 
 logger = logging.getLogger(__name__)
 
@@ -82,6 +81,7 @@ class Pool:
         passes: dict[str, ForwardPass],
         waiting: Sequence[tuple[int, Request]],
         *,
+        vocab: int,
         stops: Callable[[tuple[str, ...]], StopStrings],
         eos: frozenset[int],
         seed: int,
@@ -96,7 +96,7 @@ class Pool:
         )
         self.slots: list[Row] = []
         self.size = min(batch_size, len(waiting))
-        self.readers = {role: Reader(one, self.size) for role, one in passes.items()}
+        self.readers = {role: Reader(one, self.size, vocab) for role, one in passes.items()}
         self.device = next(iter(self.readers.values())).device
         self.pace = Pace(block_size)
         self._prefilled: dict[tuple[int, ...], tuple[int, dict[str, Reader]]] = {}
@@ -160,7 +160,7 @@ class Pool:
             )
         self.waiting.extendleft(reversed(self.slots))
         self.slots, self._prefilled, self.size = [], {}, self.size // 2
-        self.readers = {role: Reader(reader.forward, self.size) for role, reader in self.readers.items()}
+        self.readers = {role: Reader(reader.forward, self.size, reader.vocab) for role, reader in self.readers.items()}
         logger.warning("out of memory; going on with a batch size of %d", self.size)
 
     def release(self, finished: Sequence[int]) -> None:
@@ -217,9 +217,7 @@ class Pool:
         """The next-token logits `[rows, vocab]` of a model that first reads what it has skipped."""
         ids, counts = self.unread(role, slots)
         reader = self.readers[role]
-        logits = reader.read(slots, ids)
-        last = torch.tensor([count - 1 for count in counts], device=logits.device)
-        logits = logits[torch.arange(len(slots), device=logits.device), last]
+        logits = reader.read_to_last(slots, ids, counts)
         reader.forward.member.check(logits, lambda i: self.name(slots[i]))
         for slot, count in zip(slots, counts, strict=True):
             reader.lengths[slot] += count
@@ -241,6 +239,7 @@ class Pool:
         tokens = [0] * len(slots)
         scores = [float("nan")] * len(slots)
         taken = self._known_takeovers(slots)
+        windows: Tensor | None = None
         if policy.name == "entropy":
             assert policy.host is not None and policy.gate is not None
             logits = self.ask(policy.host, slots)
@@ -249,8 +248,7 @@ class Pool:
             position = torch.tensor([row.position for row in self.slots], device=self.device)
             taken = fires(policy.gate, score, recent, position).tolist()
             scores = score.tolist()
-            for row, window in zip(self.slots, torch.cat([recent[:, 1:], score[:, None]], 1), strict=True):
-                row.recent = window
+            windows = torch.cat([recent[:, 1:], score[:, None]], 1)
             hosted = [slot for slot in slots if not taken[slot]]
             self._draw(hosted, logits[hosted], tokens)
         else:
@@ -261,6 +259,9 @@ class Pool:
         if donated := [slot for slot in slots if taken[slot]]:
             assert policy.donor is not None
             self._draw(donated, self.ask(policy.donor, donated), tokens)
+        if windows is not None:  # now that no pass can fail any more
+            for row, window in zip(self.slots, windows, strict=True):
+                row.recent = window
         return [slot for slot in slots if self.emit(slot, [tokens[slot]], [taken[slot]], [scores[slot]])[1]]
 
     def _windows(self) -> Tensor:
@@ -355,7 +356,7 @@ class Pool:
                     torch.zeros_like(columns[0]).index_copy_(0, torch.tensor(part, device=self.device), drawn)
                 )
                 read.append(torch.zeros_like(read[0]).index_copy_(0, torch.tensor(part, device=self.device), logits))
-            uncertain = entropy(logits).tolist()
+            uncertain = special.entr(logits.softmax(-1)).sum(-1).tolist()
             for slot, token, one in zip(active, drawn.tolist(), uncertain, strict=True):
                 drafted[slot] += 1
                 entropies[slot].append(one)
@@ -420,7 +421,7 @@ def generate(
     roles = tuple(member.role for member in pair.members) if as_pair else policy.roles
     vocab = pair.vocab_size(roles)
     eos = frozenset().union(*(pair.member(role).eos_ids for role in roles))
-    passes = {role: ForwardPass(pair.member(role), vocab) for role in policy.roles}
+    passes = {role: forward_pass(pair.member(role)) for role in policy.roles}
 
     def settings(item: tuple[int, Request]) -> tuple[float, float, int]:
         sampling = item[1].sampling
@@ -435,6 +436,7 @@ def generate(
             policy,
             passes,
             list(group),
+            vocab=vocab,
             stops=cache(partial(StopStrings, pair.tokenizer)),
             eos=eos,
             seed=seed,
@@ -443,6 +445,9 @@ def generate(
         ).run()
 
 
+_MEMORY = ("can't allocate memory", "out of memory", "ALLOC_FAILED")
+
+
 def _out_of_memory(error: RuntimeError) -> bool:
-    """On a GPU a class of its own; on a CPU a message of the allocator."""
-    return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
+    """On a GPU a class of its own, or a message of its libraries; on a CPU a message of the allocator."""
+    return isinstance(error, torch.OutOfMemoryError) or any(text in str(error) for text in _MEMORY)

@@ -1,12 +1,17 @@
 """Which loop writes the text: the blockwise one, or lockstep with `block_size=1`. They write the same."""
 
+import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from lm_eval_takeover import blockwise, lockstep
+from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.generation import Generation, Request
 from lm_eval_takeover.pair import Pair
 from lm_eval_takeover.policy import Policy
+from lm_eval_takeover.reader import forward_pass
+
+logger = logging.getLogger(__name__)
 
 
 def generate(
@@ -22,9 +27,17 @@ def generate(
     """Yield `(index into requests, generation)` as samples finish. The order of work never changes a text.
 
     A prompt is prefilled once per model for all its samples. `batch_size` counts samples; `block_size` is the length of a draft
-    in tokens, 1 the lockstep loop. `as_pair` lets one model that writes alone keep to what the pair shares, its vocabulary and
-    both sets of end tokens, as rollouts for calibration do.
+    in tokens, 1 the lockstep loop, which `auto` also takes for models that cannot be read in blocks. `as_pair` lets one model
+    that writes alone keep to what the pair shares, its vocabulary and both sets of end tokens, as rollouts for calibration do.
     """
+
+    if block_size == "auto":
+        try:
+            for role in policy.roles:
+                forward_pass(pair.member(role))
+        except ArgumentError as error:
+            logger.warning("%s, as this run does", error)
+            block_size = 1
 
     def written(by: Policy, asked: Sequence[Request]) -> Iterator[tuple[int, Generation]]:
         if block_size == 1:

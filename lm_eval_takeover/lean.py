@@ -51,12 +51,15 @@ class LeanDecoder:
         config, inner = model.config.get_text_config(), model.model
         self.eps = float(config.rms_norm_eps)
         self.embed, self.norm, self.head = inner.embed_tokens.weight, inner.norm.weight, model.lm_head.weight
-        self.layers = [LeanLayer(layer, config) for layer in inner.layers]
+        # The fused weights stay ordinary ones, for whoever else uses the model.
+        with torch.inference_mode(False), torch.no_grad():
+            self.layers = [LeanLayer(layer, config) for layer in inner.layers]
         self._rotary = inner.rotary_emb
         self._rotation: tuple[Tensor, Tensor] | None = None
 
     @staticmethod
     def supports(model: Any) -> bool:
+        """Whether the model is one of the known architectures, its computation as the architecture has it."""
         config = model.config.get_text_config()
         rope = getattr(config, "rope_parameters", None) or {}
         kinds = {str(rope.get("rope_type", "default"))}
@@ -65,13 +68,13 @@ class LeanDecoder:
             type(model).__name__ in ARCHITECTURES
             and getattr(config, "hidden_act", "") == "silu"
             and kinds <= set(_ROPE)
-            and all(type(module) is Linear for module in linears)  # neither quantized nor adapted
+            and all(map(_is_plain, linears))  # neither quantized, adapted nor hooked
             and len({module.weight.device for module in linears}) == 1
             and model.lm_head.bias is None
         )
 
     def rotation(self, positions: Tensor, columns: int) -> tuple[Tensor, Tensor]:
-        """cos and signed sin of positions `[rows, new]`: `[rows, new, 1, head_dim]` each, from a table that grows to `columns`."""
+        """cos and signed sin of positions `[rows, new]`: `[rows, new, 1, head_dim]` each, from a table of `columns` or more."""
         if self._rotation is None or len(self._rotation[0]) < columns:
             cos, sin = self._rotary(self.embed, torch.arange(max(2 * columns, 1024), device=positions.device)[None])
             half = sin.shape[-1] // 2
@@ -117,6 +120,11 @@ def _attend(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, 
     attended = scaled_dot_product_attention(grouped, keys, values, attn_mask=mask, scale=layer.scale)
     attended = attended.view(rows, layer.kv_heads, group, new, dim).permute(0, 3, 1, 2, 4)
     return attended.reshape(rows, new, heads * dim)
+
+
+def _is_plain(module: Any) -> bool:
+    hooked = "forward" in vars(module) or module._forward_hooks or module._forward_pre_hooks
+    return type(module) is Linear and type(module.weight) is Parameter and not hooked
 
 
 def _fused(*modules: Any) -> tuple[Tensor, Tensor | None]:

@@ -39,6 +39,7 @@ class Member:
             raise ArgumentError(f"{role}='{self.path}' cannot be loaded: there is no such folder")
         self.device = torch.device(device)
         self.dtype = dtype  # as asked for; `auto` is the checkpoint's own
+        self.prepared: Any = None  # the forward pass that `reader` prepares at its first use
         self._options: dict[str, Any] = {"revision": self._revision, "trust_remote_code": trust_remote_code}
         self.config = self._load(AutoConfig)
         self.tokenizer = self._load(AutoTokenizer)

@@ -97,18 +97,28 @@ class RaggedCache(Cache):  # type: ignore[misc]
 
 
 def layer_windows(config: Any, name: str) -> list[int | None]:
-    """The attention window of each layer in tokens, None for all. Raises ArgumentError for layers that keep a state."""
-    windows: list[int | None] = []
-    for layer in DynamicCache(config=config).layers:
-        if type(layer) is DynamicLayer:
-            windows.append(None)
-        elif type(layer) is DynamicSlidingWindowLayer:
-            windows.append(int(layer.sliding_window))
-        else:
-            raise ArgumentError(
-                f"{name}: its layers of kind {type(layer).__name__} keep a state that cannot be rolled back; use block_size=1"
-            )
-    return windows or [None] * int(config.num_hidden_layers)
+    """The attention window of each layer in tokens, None for all of them.
+
+    Raises ArgumentError for models whose rows cannot have their own lengths: layers that keep a state, and attention that takes
+    positions from the place in the batch.
+    """
+    text = config.get_text_config()
+    rope = getattr(text, "rope_parameters", None) or {}
+    layers = DynamicCache(config=config).layers
+    kinds = {type(layer) for layer in layers} - {DynamicLayer, DynamicSlidingWindowLayer}
+    reason = None
+    if kinds:
+        reason = f"its layers of kind {kinds.pop().__name__} keep a state that cannot be rolled back"
+    elif "chunked_attention" in (getattr(text, "layer_types", None) or ()):
+        reason = "its attention is by chunks"
+    elif getattr(text, "alibi", False) or text.model_type in ("bloom", "gpt_neo"):
+        reason = "its attention takes positions from the columns of the batch"
+    elif "longrope" in str(rope):
+        reason = "its longrope rotation depends on the longest row of a pass"
+    if reason:
+        raise ArgumentError(f"{name}: {reason}; use block_size=1")
+    windows = [None if type(layer) is DynamicLayer else int(layer.sliding_window) for layer in layers]
+    return windows or [None] * int(text.num_hidden_layers)
 
 
 def plan_for(lengths: Sequence[int], new: int, slots: Sequence[int], device: torch.device, whole: bool) -> Plan:

@@ -68,9 +68,16 @@ def draw(logits: Tensor, uniform: Tensor, sampling: Sampling, *, head: int = HEA
         return logits.argmax(-1)
     # The maximum goes first, so that the smallest temperature divides nothing but differences and cannot overflow.
     logits = logits.float()
-    scaled = (logits - logits.amax(-1, keepdim=True)) / sampling.temperature
-    tokens = torch.empty(len(scaled), dtype=torch.long, device=scaled.device)
-    rows = torch.arange(len(scaled), device=scaled.device)
+    highest, tokens = logits.max(-1, keepdim=True)
+    tokens = tokens[:, 0]
+    scaled = (logits - highest) / sampling.temperature
+    # A token with more than half of the mass has no equal, and is the one drawn if it also has more than u: most rows end here.
+    # What rounding could put on either side goes the long way, so that a row's token depends on no other row.
+    most = scaled.exp().sum(-1, dtype=torch.float64).reciprocal()
+    undecided = ~(most > uniform.clamp(min=0.5) + 1e-4)
+    if uniform.device.type == "cpu" and not undecided.any():
+        return tokens
+    rows = undecided.nonzero()[:, 0]
     vocab, size = scaled.shape[-1], max(head, sampling.top_k + 1)
     while len(rows):
         size = min(size, vocab)
@@ -107,7 +114,7 @@ def _draw_from_head(scaled: Tensor, uniform: Tensor, sampling: Sampling, size: i
     index = (mass <= uniform[:, None] * total).sum(-1, keepdim=True)
     known &= index < size
     # Rounding can leave the whole mass a hair below u: then it is the last token that is possible at all.
-    index = torch.minimum(index, (p > 0).sum(-1, keepdim=True) - 1)
+    index = torch.minimum(index, (p > 0).sum(-1, keepdim=True) - 1).clamp(min=0)  # NaN has none; callers refuse it
     # A tie with the end of the head: an equal token of smaller id may lie outside it.
     known &= values.gather(-1, index) > values[:, -1:]
     return ids.gather(-1, index)[:, 0], known[:, 0] | (size == vocab)

@@ -37,7 +37,7 @@ def test_command_line_values_are_typed():
         ({"tau": True}, "tau=True is a truth value"),
         ({"trust_remote_code": "maybe"}, "trust_remote_code='maybe' is neither True nor False"),
         ({"policy": None}, "policy=None has no value"),
-        ({"block_size": 0}, "block_size=0: a block has at least 1 token; expected 'auto' or 1"),
+        ({"block_size": 0}, "block_size=0 is neither 'auto' nor a whole number of at least 1"),
         ({"block_size": "big"}, "block_size=big"),
         ({"batch_size": 0}, "batch_size=0 is neither 'auto' nor a whole number of at least 1"),
         ({"batch_size": "big"}, "batch_size=big is neither"),

@@ -10,7 +10,7 @@ from conftest import save_random_model
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lm_eval_takeover import blockwise, lockstep
+from lm_eval_takeover import blockwise, engine, lockstep
 from lm_eval_takeover.demo import CALIBRATION_PROMPTS, DEMO
 from lm_eval_takeover.errors import ArgumentError, ModelOutputError
 from lm_eval_takeover.gate import Gate
@@ -133,7 +133,68 @@ def test_layers_that_keep_a_state_are_refused_by_name(random_pair, tmp_path):
     with pytest.raises(
         ArgumentError, match=r"base='mamba': .* keep a state that cannot be rolled back; use block_size=1"
     ):
-        ForwardPass(member, 512)
+        ForwardPass(member)
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "reason"),
+    [
+        ("bloom", {}, "takes positions from the columns"),
+        (
+            "gpt_neo",
+            {"attention_types": [[["global", "local"], 1]], "num_layers": 2},
+            "takes positions from the columns",
+        ),
+    ],
+)
+def test_auto_falls_back_to_lockstep_where_blocks_cannot_be_had(
+    random_pair, prompts, tmp_path, caplog, kind, options, reason
+):
+    base = save_random_model(tmp_path / kind, vocab_size=544, seed=5, kind=kind, **options)
+    pair = Pair(Member("base", str(base)), Member("guide", str(random_pair["guide"])))
+    requests = [Request(p, 0, 6, Sampling(1.0)) for p in prompts[:2]]
+    policy = Policy("random", rate=0.3)
+    made = dict(engine.generate(pair, policy, requests, batch_size=2))
+    assert reason in caplog.text
+    expected = dict(lockstep.generate(pair, policy, requests, batch_size=2))
+    assert {i: one.tokens for i, one in made.items()} == {i: one.tokens for i, one in expected.items()}
+    with pytest.raises(ArgumentError, match="use block_size=1"):
+        list(engine.generate(pair, policy, requests, block_size=4))
+
+
+@pytest.mark.parametrize("block_size", [1, "auto"])
+def test_early_takes_its_share_of_the_donors_own_answer(demo_pair, prompts, block_size):
+    requests = [Request(p, j, 200, SAMPLED) for p in prompts[:2] for j in range(2)]
+    options = {"batch_size": 4, "block_size": block_size}
+    alone = dict(engine.generate(demo_pair, Policy("guide"), requests, **options))
+    made = dict(engine.generate(demo_pair, Policy("early", rate=0.25), requests, **options))
+    for i, generation in made.items():
+        count = round(0.25 * len(alone[i].tokens))
+        tokens = len(generation.tokens)
+        assert generation.taken_over == [t < count for t in range(tokens)]
+        guide, base = (tokens, tokens) if block_size == 1 else (count, tokens - count)
+        assert generation.guide_passes == guide - 1 + len(alone[i].tokens) - 1
+        assert generation.base_passes == base - 1
+
+
+def test_positions_go_on_behind_the_configured_length(prompts, tmp_path, random_pair):
+    """`max_length` may be longer than the configuration says: rotations go on, as in lockstep."""
+    base = save_random_model(tmp_path / "short", vocab_size=544, seed=5, kind="llama", max_position_embeddings=16)
+    pair = Pair(Member("base", str(base)), Member("guide", str(random_pair["guide"])))
+    requests = [Request(p[:8], 0, 30, Sampling(1.0)) for p in prompts[:2]]
+    assert_equal(pair, Policy("random", rate=0.3), requests, batches=(2,), blocks=(None,))
+    assert_equal(pair, Policy(gate=Gate(7.6, 0.9)), requests, batches=(2,), blocks=(5,))
+
+
+def test_the_model_stays_what_it_was_for_others(random_pair):
+    member = Member("base", str(random_pair["base"]))
+    ids = torch.arange(12)[None]
+    before = member.model(ids).logits
+    with torch.inference_mode():
+        ForwardPass(member)
+    after = member.model(ids, use_cache=False).logits
+    torch.testing.assert_close(before, after)
+    after.sum().backward()  # the weights are ordinary ones
 
 
 def test_texts_end_inside_a_block(demo_pair, prompts):
@@ -166,18 +227,19 @@ def test_passes_are_counted_and_blocks_of_one_are_lockstep(demo_pair, prompts):
         assert generation.guide_passes == max(generation.takeovers - 1, 0)
 
 
-def test_logits_that_are_no_distribution_name_the_request(demo_pair, prompts, monkeypatch):
-    guide = demo_pair.guide.model
-
+@pytest.mark.parametrize("role", ["base", "guide"])
+def test_logits_that_are_no_distribution_name_the_request(prompts, monkeypatch, role):
     from lm_eval_takeover.lean import LeanDecoder
 
-    monkeypatch.setattr(LeanDecoder, "supports", staticmethod(lambda model: model is not guide))
-    forward = guide.forward
-    monkeypatch.setattr(guide, "forward", lambda **options: _with_nan(forward(**options)))
+    pair = Pair(Member("base", str(DEMO["base"])), Member("guide", str(DEMO["guide"])))
+    broken = pair.member(role).model
+    monkeypatch.setattr(LeanDecoder, "supports", staticmethod(lambda model: model is not broken))
+    forward = broken.forward
+    monkeypatch.setattr(broken, "forward", lambda **options: _with_nan(forward(**options)))
     requests = [Request(prompts[0], 0, 20, SAMPLED, label="task x, doc 7, sample 0")]
-    for policy in (POLICIES["disagreement"], POLICIES["guide"]):
-        with pytest.raises(ModelOutputError, match=r"guide .* no distribution .* token 0 of task x, doc 7, sample 0"):
-            list(blockwise.generate(demo_pair, policy, requests))
+    for policy in (POLICIES["disagreement"], POLICIES[role]):
+        with pytest.raises(ModelOutputError, match=rf"{role} .* no distribution .* token 0 of task x, doc 7, sample 0"):
+            list(blockwise.generate(pair, policy, requests))
 
 
 def _with_nan(output):
@@ -189,35 +251,40 @@ def _with_nan(output):
 def test_running_out_of_memory_halves_the_batch_and_loses_nothing(demo_pair, prompts, monkeypatch, caplog, name):
     requests = [Request(p, j, 30, SAMPLED) for p in prompts for j in range(3)]
     expected = dict(blockwise.generate(demo_pair, POLICIES[name], requests, batch_size=12, block_size=4))
-    real, calls = Reader.read, 0
+    real, calls = ForwardPass.__call__, 0
 
-    def small(self, slots, ids, ahead=0, *, keep=True):
+    def small(self, cache, slots, *arguments):
         nonlocal calls
         calls += 1
-        if (len(slots) > 5 and calls > 9) or (calls == 60):
+        if (len(slots) > 5 and calls > 9) or calls in fails:
             raise torch.OutOfMemoryError("CUDA out of memory")
-        return real(self, slots, ids, ahead, keep=keep)
+        return real(self, cache, slots, *arguments)
 
-    monkeypatch.setattr(Reader, "read", small)
+    monkeypatch.setattr(ForwardPass, "__call__", small)
+    fails = {60}
     made = dict(blockwise.generate(demo_pair, POLICIES[name], requests, batch_size=12, block_size=4))
     assert {i: g.tokens for i, g in made.items()} == {i: g.tokens for i, g in expected.items()}
     assert "out of memory; going on with a batch size of 6" in caplog.text
     assert "out of memory; going on with a batch size of 3" in caplog.text
-    monkeypatch.setattr(Reader, "read", lambda *a, **o: (_ for _ in ()).throw(torch.OutOfMemoryError("CUDA")))
+    for at in range(2, 40, 3):  # at any pass, of either model
+        calls, fails = -1000, {at - 1000}
+        made = dict(blockwise.generate(demo_pair, POLICIES[name], requests[:4], batch_size=4, block_size=4))
+        assert all(made[i].tokens == expected[i].tokens for i in range(4)), at
+    monkeypatch.setattr(ForwardPass, "__call__", lambda *a, **o: (_ for _ in ()).throw(torch.OutOfMemoryError("CUDA")))
     with pytest.raises(ArgumentError, match="not enough memory for one sample"):
         list(blockwise.generate(demo_pair, POLICIES[name], requests, batch_size=4))
 
 
 def test_lean_and_plain_passes_agree_on_ragged_rows(demo_pair):
     """Rows of other lengths, other columns to read, a subset of slots, a roll-back: one cache for each."""
-    forward = ForwardPass(demo_pair.base, 512)
+    forward = ForwardPass(demo_pair.base)
     lean = forward.lean
     assert lean is not None
     generator = torch.Generator().manual_seed(0)
     readers = {}
     for kind in (lean, None):
         forward.lean = kind
-        reader, found = Reader(forward, 4), []
+        reader, found = Reader(forward, 4, 512), []
         generator.manual_seed(0)
         for slots, new, back in (
             ((0, 1, 2, 3), 5, 0),
@@ -257,7 +324,7 @@ class FakePass:
     def __init__(self, role, seed):
         self.member, self.seed, self.windows = FakeMember(role), seed, [None]
 
-    def __call__(self, cache, slots, lengths, ids, *, keep=True):
+    def __call__(self, cache, slots, lengths, ids, vocab, only=None):
         whole = list(slots) == list(range(len(slots)))
         plan = cache.plan = plan_for(lengths, ids.shape[1], slots, torch.device("cpu"), whole)
         stored = ids[:, None, :, None].double()
@@ -316,7 +383,7 @@ def test_any_schedule_of_takeovers_keeps_the_books(shapes, tau, kappa, window, b
     passes = {role: FakePass(role, number) for number, role in enumerate(("base", "guide"), 1)}
     pool = blockwise.Pool(
         policy, passes, list(enumerate(requests)),
-        eos=frozenset({7}), seed=seed, batch_size=batch_size, block_size=block_size,
+        vocab=8, eos=frozenset({7}), seed=seed, batch_size=batch_size, block_size=block_size,
         stops=lambda until: NeverStops(),
     )  # fmt: skip
     made = {}

@@ -150,17 +150,6 @@ def test_other_architectures_can_host(random_pair, prompts, tmp_path, kind, opti
         assert [made[i].tokens for i in range(len(requests))] == expected
 
 
-def test_early_takes_its_share_of_the_donors_own_answer(demo_pair, prompts):
-    requests = [Request(p, j, 200, SAMPLED) for p in prompts[:2] for j in range(2)]
-    alone = run(demo_pair, Policy("guide"), requests, 4)
-    made = run(demo_pair, Policy("early", rate=0.25), requests, 4)
-    for i, generation in made.items():
-        count = round(0.25 * len(alone[i].tokens))
-        assert generation.taken_over == [t < count for t in range(len(generation.tokens))]
-        assert generation.guide_passes == len(generation.tokens) - 1 + len(alone[i].tokens) - 1
-        assert generation.base_passes == len(generation.tokens) - 1
-
-
 def test_rate_0_and_rate_1_are_the_two_models(demo_pair, prompts):
     requests = [Request(p, j, 60, SAMPLED) for p in prompts for j in range(2)]
     for rate, alone in ((0.0, "base"), (1.0, "guide")):

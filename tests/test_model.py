@@ -67,7 +67,7 @@ def test_text_depends_on_prompt_sample_and_seed_only(demo_lm):
 
 
 def test_tasks_are_reported_apart_and_together():
-    lm = GuidedTakeover(batch_size=8, policy="random", rate=0.3)
+    lm = GuidedTakeover(batch_size=8, policy="random", rate=0.3, block_size=1)
     lm.generate_until(
         instances(PROMPTS[:2], SAMPLED, 2, "a") + instances(PROMPTS[:1], SAMPLED, 1, "b"), disable_tqdm=True
     )
