@@ -289,8 +289,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # `--target-rate` is `--target_rate`; values that follow an equals sign stay what they are.
     given = [re.sub(r"(?<=\w)-(?=\w)", "_", name) + sign + value for name, sign, value in map(_option, given)]
     options = parser().parse_args(given)
-    if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, _terminate)
+    main_thread = threading.current_thread() is threading.main_thread()
+    previous = signal.signal(signal.SIGTERM, _terminate) if main_thread else None
     try:
         return int(options.run(options))
     except (KeyboardInterrupt, _Terminated) as stop:
@@ -298,6 +298,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         rest = "what was finished is kept, and the same command goes on from there" if kept else "nothing was written"
         print(f"stopped; {rest}", file=sys.stderr)
         return 143 if isinstance(stop, _Terminated) else 130
+    finally:
+        if main_thread:
+            signal.signal(signal.SIGTERM, previous)
 
 
 if __name__ == "__main__":

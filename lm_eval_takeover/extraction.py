@@ -62,7 +62,7 @@ def extract_answer(response: str) -> str | None:
         return _last_list(text, boxes)
     if bare := _BARE_BOX.findall(text):
         return str(bare[-1])
-    return None if has_unclosed_think(response) else _stated(_EMPTY_BOX.sub(" ", text[-TAIL:]).strip())
+    return None if has_unclosed_think(response) else (_stated(_EMPTY_BOX.sub(" ", text[-TAIL:]).strip()) or None)
 
 
 def _boxes(text: str) -> list[tuple[int, int, str]]:

@@ -3,7 +3,7 @@
 import time
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from lm_eval_takeover.extraction import extract_answer, extract_letter, has_unclosed_think, without_thinking
@@ -164,6 +164,7 @@ def test_no_text_breaks_extraction(text):
         max_size=30,
     )
 )
+@example(["$", "\n", "$"])
 def test_no_arrangement_of_its_words_breaks_extraction(parts):
     answer = extract_answer("".join(parts))
     assert answer is None or answer == answer.strip() != ""
