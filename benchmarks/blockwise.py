@@ -14,7 +14,6 @@ Bounds per token, from the costs of passes that this run measures (`b` the base 
 """
 
 import argparse
-import json
 import statistics
 import tempfile
 import time
@@ -29,7 +28,7 @@ from transformers import AutoTokenizer, Qwen3Config, Qwen3ForCausalLM
 
 from lm_eval_takeover import blockwise, lockstep
 from lm_eval_takeover.arguments import ModelArguments
-from lm_eval_takeover.demo import DEMO, PROBLEMS, PROMPT
+from lm_eval_takeover.demo import DEMO, PROMPT, problems
 from lm_eval_takeover.gate import Gate
 from lm_eval_takeover.generation import Generation, Request
 from lm_eval_takeover.loading import load_pair, load_policy
@@ -91,14 +90,14 @@ def blind(b: float, guide: dict[int, float], rate: float) -> tuple[float, int]:
     return min(((k * b + seconds) * rate / (1 - (1 - rate) ** k), k) for k, seconds in guide.items())
 
 
-def tau_for(pair: Pair, requests: list[Request], rate: float) -> Gate:
-    """A gate without window test that realizes about this rate."""
-    gate = Gate(1e9)
-    for _ in range(4):
-        made = [one for _, one in blockwise.generate(pair, Policy(gate=gate), requests, batch_size=16)]
+def gated(pair: Pair, requests: list[Request], rate: float, name: str = "disagreement", rounds: int = 4) -> Policy:
+    """A policy whose gate, without window test, realizes about this rate."""
+    policy = Policy(name, score="entropy" if name == "entropy" else "ce", gate=Gate(1e9))
+    for _ in range(rounds):
+        made = [one for _, one in blockwise.generate(pair, policy, requests, batch_size=16)]
         scores = torch.tensor([score for one in made for score in one.scores])
-        gate = Gate(float(scores.double().quantile(1 - rate)))
-    return gate
+        policy = replace(policy, gate=Gate(float(scores.double().quantile(1 - rate))))
+    return policy
 
 
 def instances(texts: list[str], tokens: int, samples: int) -> list[Instance]:
@@ -147,7 +146,7 @@ def measure(pair: Pair, folders: dict[str, Path], batch: int, rate: float, optio
         policy = load_policy(ModelArguments(spike_ratio=0.045), load_pair(ModelArguments()))[0]
         asked = [replace(request, sampling=Sampling(0.6, 0.95)) for request in asked]
     else:
-        policy = Policy(gate=tau_for(pair, asked, rate))
+        policy = gated(pair, asked, rate)
     greedy = [replace(request, sampling=Sampling()) for request in asked]
     done: dict[str, list[Generation]] = {}
 
@@ -166,7 +165,7 @@ def measure(pair: Pair, folders: dict[str, Path], batch: int, rate: float, optio
         "base alone": ours("base", lambda: blockwise.generate(pair, Policy("base"), asked, batch_size=batch)),
     }
     if policy.score == "ce":
-        entropy_gate = Policy("entropy", score="entropy", gate=_entropy_gate(pair, asked, 0.08))
+        entropy_gate = gated(pair, asked, 0.08, "entropy", 1)
         contenders["entropy policy, 8 %"] = ours(
             "entropy", lambda: blockwise.generate(pair, entropy_gate, asked, batch_size=batch)
         )
@@ -230,17 +229,8 @@ def measure(pair: Pair, folders: dict[str, Path], batch: int, rate: float, optio
     print(f"sequences equal to lockstep: {same} of {len(guided)}", flush=True)
 
 
-def _entropy_gate(pair: Pair, requests: list[Request], rate: float) -> Gate:
-    made = [
-        g
-        for _, g in blockwise.generate(pair, Policy("entropy", score="entropy", gate=Gate(1e9)), requests, batch_size=8)
-    ]
-    return Gate(float(torch.tensor([s for g in made for s in g.scores]).double().quantile(1 - rate)))
-
-
 def demo_texts() -> list[str]:
-    problems = [json.loads(line)["problem"] for line in PROBLEMS.read_text().splitlines()]
-    return [PROMPT.format(problem=problem) for problem in problems]
+    return [PROMPT.format(problem=row["problem"]) for row in problems()]
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ sets     tau from three disjoint sets of prompts
 """
 
 import argparse
-import json
 import random
 from dataclasses import replace
 
@@ -18,7 +17,7 @@ from lm_eval_takeover.arguments import ModelArguments
 from lm_eval_takeover.calibrate import Budget, calibrate
 from lm_eval_takeover.calibration import Calibration
 from lm_eval_takeover.comparison import compare
-from lm_eval_takeover.demo import CALIBRATION_PROMPTS, PROBLEMS, PROMPT
+from lm_eval_takeover.demo import CALIBRATION_PROMPTS, PROMPT, calibration_prompts, problems
 from lm_eval_takeover.demo.puzzle import make_puzzle
 from lm_eval_takeover.gate import Gate
 from lm_eval_takeover.generation import Request
@@ -37,8 +36,7 @@ SAMPLING = Sampling(0.6, 0.95)
 
 def fresh_prompts(count: int, seed: int) -> list[str]:
     """Prompts of new puzzles, none of which is packaged."""
-    used = {json.loads(line)["problem"] for line in PROBLEMS.read_text().splitlines()}
-    used |= {json.loads(line)["prompt"] for line in CALIBRATION_PROMPTS.read_text().splitlines()}
+    used = {*(row["problem"] for row in problems()), *calibration_prompts()}
     rng = random.Random(seed)
     made: dict[str, None] = {}
     while len(made) < count:

@@ -9,32 +9,14 @@ them.
 
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from fractions import Fraction
 
-import datasets
-
-from lm_eval_takeover import benchmarks
+from lm_eval_takeover.benchmarks import Document, load_tasks
 from lm_eval_takeover.extraction import extract_answer, extract_letter
 from lm_eval_takeover.judging import Judge
 from lm_eval_takeover.normalisation import bracketed, elements, rational, split_unit, tidy
 from lm_eval_takeover.verification import Verdict
-
-SETS = {
-    "math500": ("HuggingFaceH4/MATH-500", None, "test", benchmarks.process_math500),
-    "gsm8k": ("openai/gsm8k", "main", "test", benchmarks.process_gsm8k),
-    "amc23": ("math-ai/amc23", None, "test", benchmarks.process_amc23),
-    "olympiadbench": ("Hothan/OlympiadBench", "OE_TO_maths_en_COMP", "train", benchmarks.process_olympiadbench),
-    "aime24": ("Maxwell-Jia/AIME_2024", None, "train", benchmarks.process_aime24),
-    "aime25": ("math-ai/aime25", None, "test", benchmarks.process_aime25),
-    "gpqa_diamond": ("Idavidrein/gpqa", "gpqa_diamond", "train", benchmarks.process_gpqa),
-}
-
-
-def load(name: str) -> list[dict[str, object]]:
-    """The documents of one benchmark, as its task sees them."""
-    path, config, split, process = SETS[name]
-    return list(process(datasets.load_dataset(path, config, split=split)))
 
 
 def forms(gold: str) -> Iterator[str]:
@@ -105,9 +87,10 @@ def near_misses(gold: str) -> Iterator[str]:
         yield f"-({text})"
 
 
-def check(name: str, judge: Judge) -> tuple[int, int, int, list[tuple[str, str]], list[tuple[str, str]]]:
+def check(
+    name: str, docs: Sequence[Document], judge: Judge
+) -> tuple[int, int, int, list[tuple[str, str]], list[tuple[str, str]]]:
     """`(golds, forms, near misses, forms that failed, near misses that were accepted)` of one benchmark."""
-    docs = load(name)
     cases = []
     for doc in docs:
         gold, tolerance = str(doc["answer"]), float(str(doc.get("tolerance") or 0))
@@ -143,9 +126,10 @@ def check(name: str, judge: Judge) -> tuple[int, int, int, list[tuple[str, str]]
 
 def main() -> None:
     print("|benchmark|golds|forms|golds not verified|near misses|accepted|\n|---|--:|--:|--:|--:|--:|")
-    for name in SETS:
+    for task_name, task in load_tasks("takeover_math", "takeover_gpqa_diamond").items():
+        name = task_name.removeprefix("takeover_")
         with Judge() as judge:
-            golds, tried, misses, failed, accepted = check(name, judge)
+            golds, tried, misses, failed, accepted = check(name, list(task.test_docs()), judge)
         print(f"|{name}|{golds}|{tried}|{len({gold for gold, _ in failed})}|{misses}|{len(accepted)}|")
         if "--show" in sys.argv:
             for label, cases in (("not verified", failed), ("accepted", accepted)):

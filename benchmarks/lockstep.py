@@ -8,7 +8,6 @@ models cost when each runs alone on the same rows: `1 / (1 / base + 1 / guide)`.
 """
 
 import argparse
-import json
 import statistics
 import time
 
@@ -16,19 +15,18 @@ import torch
 from lm_eval.api.instance import Instance
 from lm_eval.models.huggingface import HFLM
 
-from lm_eval_takeover.demo import DEMO, PROBLEMS
+from lm_eval_takeover.demo import DEMO, problems
 from lm_eval_takeover.model import GuidedTakeover
 
 SAMPLES = 8
 TOKENS = 96
 
 
-def requests(problems: int) -> list[Instance]:
+def requests(count: int) -> list[Instance]:
     """8 greedy samples of each problem: every contender emits the same number of tokens, and no text ends before it."""
-    rows = [json.loads(line) for line in PROBLEMS.read_text().splitlines()[:problems]]
     settings = {"do_sample": False, "max_gen_toks": TOKENS, "until": []}
     made = []
-    for i, row in enumerate(rows):
+    for i, row in enumerate(problems()[:count]):
         prompt = f"Problem: {row['problem']}\nSolution:"
         made += [Instance("generate_until", {}, (prompt, settings), 0, metadata=("bench", i, SAMPLES))] * SAMPLES
     return made

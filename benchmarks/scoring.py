@@ -14,10 +14,10 @@ import random
 import statistics
 import time
 
-import datasets
 import math_verify
-from gold_forms import SETS, forms, near_misses
+from gold_forms import forms, near_misses
 
+from lm_eval_takeover.benchmarks import load_tasks
 from lm_eval_takeover.judging import Judge
 from lm_eval_takeover.metrics import SAMPLES, score_samples
 
@@ -27,10 +27,10 @@ EXTRACTORS = [math_verify.LatexExtractionConfig(boxed_match_priority=0), math_ve
 
 def problems() -> list[tuple[str, list[str]]]:
     """`(gold, 8 responses)` of each problem, the same on every run."""
-    path, config, split, process = SETS["olympiadbench"]
-    rows = datasets.load_dataset(path, config, split=split)
+    (task,) = load_tasks("takeover_olympiadbench").values()
+    rows = task.dataset[task.config.test_split]
     rng = random.Random(0)
-    golds = [str(doc["answer"]) for doc in process(rows)]
+    golds = [str(doc["answer"]) for doc in task.test_docs()]
     made = []
     for row, gold in zip(rows, golds, strict=True):
         worked = " ".join(row["solution"]).replace("\\boxed", "")

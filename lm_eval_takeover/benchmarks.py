@@ -4,7 +4,6 @@ lm-eval hands `process_results` one document at a time, so the work is done befo
 every core; `process_results` only hands the metrics on.
 """
 
-import json
 import logging
 import re
 from collections.abc import Callable, Iterable, Sequence
@@ -13,13 +12,15 @@ from hashlib import blake2b
 from typing import Any
 
 import datasets
+from lm_eval.tasks import TaskManager
 from tqdm import tqdm
 
-from lm_eval_takeover.demo import PROBLEMS
+from lm_eval_takeover import demo
 from lm_eval_takeover.extraction import extract_letter
 from lm_eval_takeover.judging import Judge
 from lm_eval_takeover.metrics import Scored, score_samples
 from lm_eval_takeover.normalisation import tidy
+from lm_eval_takeover.resources import data_folder
 from lm_eval_takeover.verification import Verdict
 
 Document = dict[str, Any]
@@ -210,5 +211,10 @@ def _choice(text: str) -> str:
 
 def load_demo(**_: Any) -> dict[str, datasets.Dataset]:
     """The 200 packaged puzzles, without the data set cache."""
-    rows = [json.loads(line) for line in PROBLEMS.read_text().splitlines()]
-    return {"test": datasets.Dataset.from_list(rows)}
+    return {"test": datasets.Dataset.from_list(demo.problems())}
+
+
+def load_tasks(*names: str) -> dict[str, Any]:
+    """These tasks, and those of these groups, as lm-eval makes them of `task_configs/`: by name, in their order."""
+    manager = TaskManager(include_path=str(data_folder("task_configs")), include_defaults=False)
+    return dict(manager.load(list(names))["tasks"])

@@ -27,7 +27,7 @@ from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.gate import Gate, fires, fires_ahead
 from lm_eval_takeover.generation import Generation, Request, StopStrings
 from lm_eval_takeover.pace import Pace
-from lm_eval_takeover.pair import Pair
+from lm_eval_takeover.pair import Pair, right_padded
 from lm_eval_takeover.policy import Policy
 from lm_eval_takeover.reader import ForwardPass, Reader, forward_pass
 from lm_eval_takeover.sampling import Sampling, draw, request_digest, uniforms
@@ -115,9 +115,9 @@ class Pool:
                 continue
             for slot in finished:
                 generation = self.slots[slot].generation
-                for name in (f"{role}_passes" for role in self.policy.roles):
+                for role in self.policy.roles:
                     # The first pass also reads the end of the prompt: prefill.
-                    setattr(generation, name, max(getattr(generation, name) - 1, 0))
+                    generation.count_passes(role, -1)
                 yield self.slots[slot].index, generation
             self.release(finished)
 
@@ -210,8 +210,7 @@ class Pool:
             for slot in slots
         ]
         counts = [len(one) for one in tokens]
-        longest = max(counts)
-        return torch.tensor([[*one, *[0] * (longest - len(one))] for one in tokens], device=self.device), counts
+        return right_padded(tokens, self.device), counts
 
     def ask(self, role: str, slots: Sequence[int]) -> Tensor:
         """The next-token logits `[rows, vocab]` of a model that first reads what it has skipped."""
@@ -221,15 +220,8 @@ class Pool:
         reader.forward.member.check(logits, lambda i: self.name(slots[i]))
         for slot, count in zip(slots, counts, strict=True):
             reader.lengths[slot] += count
-            self._count_pass(role, slot)
+            self.slots[slot].generation.count_passes(role, 1)
         return logits.to(self.device)
-
-    def _count_pass(self, role: str, slot: int, passes: int = 1) -> None:
-        generation = self.slots[slot].generation
-        if role == "base":
-            generation.base_passes += passes
-        else:
-            generation.guide_passes += passes
 
     # Takeovers that are known without the donor
 
@@ -330,15 +322,18 @@ class Pool:
         self.pace.block_ended(seen_entropies, seen_fires, emitted, time.perf_counter() - started)
         return ended
 
+    def _pending(self, slots: Sequence[int]) -> Tensor:
+        """The last token of each row, which no model has read yet: `[rows, 1]`."""
+        rows = [self.slots[slot] for slot in slots]
+        return torch.tensor([[row.token(row.length - 1)] for row in rows], device=self.device)
+
     def _draft(self, slots: Sequence[int]) -> tuple[Tensor, Tensor, list[int], list[list[float]]]:
         """The host's tokens `[rows, k]`, its logits `[rows, k, vocab]`, how many of them each row has, and its entropies."""
         assert self.policy.host is not None
         reader = self.readers[self.policy.host]
         limits = [min(self.pace.limit, self.slots[slot].remaining) for slot in slots]
         uniform = self.numbers(slots, max(limits))
-        ids = torch.tensor(
-            [[self.slots[slot].token(self.slots[slot].length - 1)] for slot in slots], device=self.device
-        )
+        ids = self._pending(slots)
         active, drafted, survival = list(slots), [0] * len(slots), [1.0] * len(slots)
         entropies: list[list[float]] = [[] for _ in slots]
         columns: list[Tensor] = []
@@ -346,16 +341,9 @@ class Pool:
         for number in range(max(limits)):
             begun = time.perf_counter()
             logits = reader.read(active, ids, number)[:, 0].to(self.device)
-            part = active if len(active) < len(slots) else None
-            drawn = draw(logits, uniform[:, number] if part is None else uniform[active, number], self.sampling)
-            if part is None:
-                columns.append(drawn)
-                read.append(logits)
-            else:
-                columns.append(
-                    torch.zeros_like(columns[0]).index_copy_(0, torch.tensor(part, device=self.device), drawn)
-                )
-                read.append(torch.zeros_like(read[0]).index_copy_(0, torch.tensor(part, device=self.device), logits))
+            drawn = draw(logits, uniform[active, number], self.sampling)
+            columns.append(_spread(drawn, active, len(slots)))
+            read.append(_spread(logits, active, len(slots)))
             uncertain = special.entr(logits.softmax(-1)).sum(-1).tolist()
             for slot, token, one in zip(active, drawn.tolist(), uncertain, strict=True):
                 drafted[slot] += 1
@@ -364,7 +352,7 @@ class Pool:
                     survival[slot] *= 1 - self.pace.chance(one)
                 if drafted[slot] == limits[slot] or token in self.eos:
                     survival[slot] = 0.0
-                self._count_pass(reader.forward.member.role, slot)
+                self.slots[slot].generation.count_passes(self.policy.host, 1)
             self.pace.host_took(len(active), time.perf_counter() - begun)
             standing = [slot for slot in active if survival[slot] > 0]
             if not standing:
@@ -382,15 +370,12 @@ class Pool:
         """The donor's logits at every drafted position, `[rows, k, vocab]`, in one pass."""
         assert self.policy.donor is not None
         reader = self.readers[self.policy.donor]
-        pending = torch.tensor(
-            [[self.slots[slot].token(self.slots[slot].length - 1)] for slot in slots], device=self.device
-        )
-        ids = torch.cat([pending, drafts[:, :-1]], 1)
+        ids = torch.cat([self._pending(slots), drafts[:, :-1]], 1)
         begun = time.perf_counter()
         logits = reader.read(slots, ids)
         self.pace.donor_took(len(slots), ids.shape[1], time.perf_counter() - begun)
         for slot in slots:
-            self._count_pass(reader.forward.member.role, slot)
+            self.slots[slot].generation.count_passes(self.policy.donor, 1)
         return logits.to(self.device)
 
     def _refuse_broken(self, host_logits: Tensor, donor_logits: Tensor, drafted: Sequence[int]) -> None:
@@ -418,9 +403,7 @@ def generate(
 
     `block_size` fixes the length of a draft; None lets it follow from costs and rates.
     """
-    roles = tuple(member.role for member in pair.members) if as_pair else policy.roles
-    vocab = pair.vocab_size(roles)
-    eos = frozenset().union(*(pair.member(role).eos_ids for role in roles))
+    vocab, eos = pair.writing(policy.roles, as_pair)
     passes = {role: forward_pass(pair.member(role)) for role in policy.roles}
 
     def settings(item: tuple[int, Request]) -> tuple[float, float, int]:
@@ -443,6 +426,13 @@ def generate(
             batch_size=batch_size,
             block_size=block_size,
         ).run()
+
+
+def _spread(values: Tensor, rows: Sequence[int], count: int) -> Tensor:
+    """`[count, ...]` with these values in these rows and zeros elsewhere."""
+    if len(rows) == count:
+        return values
+    return values.new_zeros(count, *values.shape[1:]).index_copy_(0, torch.tensor(rows, device=values.device), values)
 
 
 _MEMORY = ("can't allocate memory", "out of memory", "ALLOC_FAILED")

@@ -13,7 +13,7 @@ import logging
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -81,7 +81,7 @@ def calibrate(
     call did. A rate that no rho realizes is left out and said in `work`. Raises ArgumentError for prompts that cannot be used.
     """
     sampling, work, budget = sampling or Sampling(temperature=0.6, top_p=0.95), work or Work(), budget or Budget()
-    host, donor = ("base", "guide") if direction == "forward" else ("guide", "base")
+    host, donor = Policy(direction=direction).roles
     assert pair.base is not None and pair.guide is not None
     if pair.base.id.same_model(pair.guide.id):
         logger.warning("base and guide are the same model: every ce equals the entropy, and rkl and js are 0")
@@ -98,10 +98,8 @@ def calibrate(
             parts = ScoreParts(Path(stack.enter_context(tempfile.TemporaryDirectory())))
         _collect(pair, host, donor, requests, parts, seed=seed, batch_size=batch_size, work=work, progress=progress)
         scores, rollouts, tokens = _measured(parts)
-        scores = {
-            name: held.with_shares(shares)
-            for (name, held), shares in zip(scores.items(), _replay(parts, scores, window), strict=True)
-        }
+        shares = _replay(parts, scores, window)
+        scores = {score: held.with_shares(shares[score]) for score, held in scores.items()}
         for name, held in scores.items():
             if held.mean == 0:
                 logger.warning("all %s scores are 0: its gate fires on whatever is not 0", name)
@@ -122,18 +120,27 @@ def calibrate(
         )
         if not budget.rates:
             return made
-        targets = []
         digest = hashlib.sha256(json.dumps(prompts.held_out).encode()).hexdigest()
-        for score in dict.fromkeys(budget.scores):
-            held = made.score(score)
-            gated = Gated(pair, asked, held, score, direction, budget.kappa_rule, window, seed, batch_size, digest)
-            for rate in dict.fromkeys(budget.rates):
-                target = solve(gated, rate, parts, progress=progress)
-                if abs(target.realized_rate - rate) <= TOLERANCE:
-                    targets.append(target)
-                else:
-                    work.unsolved.append(_unsolved(target))
-        return replace(made, targets=tuple(targets))
+        gates = (
+            Gated(pair, asked, made.score(score), score, direction, budget.kappa_rule, window, seed, batch_size, digest)
+            for score in dict.fromkeys(budget.scores)
+        )
+        return replace(made, targets=_targets(gates, budget.rates, parts, work, progress))
+
+
+def _targets(
+    gates: Iterable[Gated], rates: Sequence[float], parts: ScoreParts, work: Work, progress: bool
+) -> tuple[Target, ...]:
+    """What realizes the rates with each gate; a rate that no rho realizes is left out and said in `work`."""
+    targets = []
+    for gated in gates:
+        for rate in dict.fromkeys(rates):
+            target = solve(gated, rate, parts, progress=progress)
+            if abs(target.realized_rate - rate) <= TOLERANCE:
+                targets.append(target)
+            else:
+                work.unsolved.append(_unsolved(target))
+    return tuple(targets)
 
 
 def _unsolved(target: Target) -> str:
@@ -241,8 +248,8 @@ def _measured(parts: ScoreParts) -> tuple[dict[str, ScoreCalibration], int, int]
 
 def _replay(
     parts: ScoreParts, scores: dict[str, ScoreCalibration], window: int
-) -> list[dict[tuple[float, str], float]]:
-    """For each score the share of tokens at which the whole gate fires, the window test included, by (rho, kappa rule).
+) -> dict[str, dict[tuple[float, str], float]]:
+    """By score the share of tokens at which the whole gate fires, the window test included, by (rho, kappa rule).
 
     On the rollouts as they are: what would follow from a takeover is not known, so a run's realized rate differs.
     """
@@ -263,7 +270,7 @@ def _replay(
             for key, gate in gates[score].items():
                 fired[score][key] += int(fires_along(gate, padded).sum())
         tokens += sum(map(len, part[SCORES[0]]))
-    return [{key: count / tokens for key, count in fired[score].items()} for score in scores]
+    return {score: {key: count / tokens for key, count in fired[score].items()} for score in scores}
 
 
 def _requests(

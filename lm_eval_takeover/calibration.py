@@ -145,6 +145,11 @@ class Calibration:
     schema: int = SCHEMA
     name: str = ""
 
+    @property
+    def sparse_below(self) -> float | None:
+        """The spike ratio below which fewer than 30 tokens lie above tau; None where no gate may ask for one so low."""
+        return 30 / self.tokens if self.tokens and 30 / self.tokens > LOWEST else None
+
     def score(self, score: str) -> ScoreCalibration:
         if score not in self.scores:
             held = ", ".join(self.scores or self.columns)

@@ -3,9 +3,7 @@
 import hashlib
 import json
 import math
-import os
 import re
-import tempfile
 from collections.abc import Iterable
 from dataclasses import MISSING, asdict, fields, replace
 from pathlib import Path
@@ -30,25 +28,10 @@ from lm_eval_takeover.errors import CalibrationError, nearest
 from lm_eval_takeover.model_id import ModelId
 from lm_eval_takeover.resources import data_folder
 from lm_eval_takeover.scores import SCORES
+from lm_eval_takeover.whole_files import write_text
 
 Part = TypeVar("Part")
 MOST_OF_GRID = sum(LOWEST <= rho <= HIGHEST for rho in GRID)  # points that every sketch has
-
-
-def write_text(path: Path, text: str) -> None:
-    """Write a file whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "w") as stream:
-            stream.write(text)
-            stream.flush()
-            os.fsync(stream.fileno())
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise
 
 
 def write(calibration: Calibration, path: Path) -> None:
@@ -70,7 +53,7 @@ def _checksum(content: dict[str, Any]) -> str:
 def read(path: Path) -> Calibration:
     """Read and check one calibration file. Raises CalibrationError that names the file and the field."""
     try:
-        content = json.loads(path.read_text())
+        content = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise CalibrationError(f"calibration file '{path}' does not exist") from None
     except (OSError, ValueError, RecursionError) as error:
@@ -78,7 +61,7 @@ def read(path: Path) -> Calibration:
     if not isinstance(content, dict) or "schema" not in content:
         raise CalibrationError(f"calibration file '{path}' has no field 'schema'; it is not a calibration file")
     try:
-        schema = _whole("field 'schema'", content["schema"], 1)
+        schema = _whole("schema", content["schema"], 1)
         if schema > SCHEMA:
             raise CalibrationError(
                 f"calibration file '{path}': schema={schema} is newer than {SCHEMA}, which this version reads; upgrade "
@@ -106,12 +89,10 @@ def _calibration(content: dict[str, Any], name: str) -> Calibration:
     checksum = parts.pop("checksum", None)
     for role in ("base", "guide"):
         parts[role] = _model_id(role, parts[role])
-    scores = _mapping("field 'scores'", parts.pop("scores", {}))
-    columns = _mapping("field 'columns'", parts.get("columns", {}))
+    scores = _mapping("scores", parts.pop("scores", {}))
+    columns = _mapping("columns", parts.get("columns", {}))
     parts["scores"] = {score: _score(score, values) for score, values in scores.items()}
-    parts["targets"] = tuple(
-        _target(at, one) for at, one in enumerate(_list("field 'targets'", parts.pop("targets", [])))
-    )
+    parts["targets"] = tuple(_target(at, one) for at, one in enumerate(_list("targets", parts.pop("targets", []))))
     made = Calibration(**parts, name=name)
     if made.direction not in ("forward", "reverse"):
         raise ValueError(f"field 'direction' is not known: {made.direction}")
@@ -121,14 +102,14 @@ def _calibration(content: dict[str, Any], name: str) -> Calibration:
     if not getattr(made, filled):
         raise ValueError(f"field '{filled}' is empty")
     if made.source == "measured" or made.vocabulary is not None:
-        digest = _mapping("field 'vocabulary'", made.vocabulary).get("digest")
+        digest = _mapping("vocabulary", made.vocabulary).get("digest")
         if not isinstance(digest, str):
             raise ValueError("field 'vocabulary.digest' is missing")
     if made.source == "measured":
         for count in ("rollouts", "tokens", "window"):
-            _whole(f"field '{count}'", getattr(made, count), 1)
+            _whole(count, getattr(made, count), 1)
         for one in ("prompts", "decoding"):
-            _mapping(f"field '{one}'", getattr(made, one))
+            _mapping(one, getattr(made, one))
     for score, rows in columns.items():
         _columns(score, rows, made.default_row)
     if checksum is not None and checksum != _checksum(content):
@@ -136,107 +117,110 @@ def _calibration(content: dict[str, Any], name: str) -> Calibration:
     return made
 
 
-def _number(name: str, value: Any, low: float = 0.0, high: float = math.inf) -> float:
+# What follows checks the value of one field, named by its path: `scores.ce.mean`.
+
+
+def _number(path: str, value: Any, low: float = 0.0, high: float = math.inf) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= min(high, 1e300):
-        raise ValueError(f"{name} is {str(value)[:40]!r}, not a number in {low:g}..{high:g}")
+        raise ValueError(f"field '{path}' is {str(value)[:40]!r}, not a number in {low:g}..{high:g}")
     return float(value)
 
 
-def _whole(name: str, value: Any, low: int) -> int:
+def _whole(path: str, value: Any, low: int) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not low <= value < 2**63:
-        raise ValueError(f"{name} is {str(value)[:40]!r}, not a whole number of at least {low}")
+        raise ValueError(f"field '{path}' is {str(value)[:40]!r}, not a whole number of at least {low}")
     return value
 
 
-def _list(name: str, value: Any) -> list[Any]:
+def _list(path: str, value: Any) -> list[Any]:
     if not isinstance(value, list):
-        raise ValueError(f"{name} is {type(value).__name__}, not a list")
+        raise ValueError(f"field '{path}' is {type(value).__name__}, not a list")
     return value
 
 
 def _model_id(role: str, value: Any) -> ModelId:
-    made = _part(f"field '{role}'", ModelId, value)
+    made = _part(role, ModelId, value)
     if not isinstance(made.id, str) or not isinstance(made.revision, str | None):
         raise ValueError(f"field '{role}' is damaged")
     return made
 
 
 def _columns(score: str, rows: Any, default: str | None) -> None:
-    listed = _mapping(f"field 'columns.{score}'", rows)
+    listed = _mapping(f"columns.{score}", rows)
     if (default or next(iter(listed), None)) not in listed:
         raise ValueError(f"field 'columns.{score}' has no row '{default}'")
-    widths = {len(_list(f"field 'columns.{score}.{row}'", cells)) for row, cells in listed.items()}
+    widths = {len(_list(f"columns.{score}.{row}", cells)) for row, cells in listed.items()}
     if len(widths) != 1 or 0 in widths:
         raise ValueError(f"field 'columns.{score}' has rows of other lengths")
     for row, cells in listed.items():
         for at, cell in enumerate(cells):
             for key in ("tau", "kappa"):
-                where = f"field 'columns.{score}.{row}[{at}].{key}'"
-                _number(where, _mapping(where, cell).get(key))
+                path = f"columns.{score}.{row}[{at}].{key}"
+                _number(path, _mapping(path, cell).get(key))
 
 
-def _mapping(name: str, values: Any) -> dict[str, Any]:
+def _mapping(path: str, values: Any) -> dict[str, Any]:
     if not isinstance(values, dict):
-        raise ValueError(f"{name} is {type(values).__name__}, not an object")
+        raise ValueError(f"field '{path}' is {type(values).__name__}, not an object")
     return values
 
 
-def _part(name: str, kind: type[Part], values: Any) -> Part:
+def _part(path: str, kind: type[Part], values: Any) -> Part:
     """`values` as this dataclass. Raises ValueError with the field that is missing or not known."""
     expected = {one.name: one.default is MISSING for one in fields(kind)}  # type: ignore[arg-type]
-    for given in _mapping(name, values):
+    for given in _mapping(path, values):
         if given not in expected:
-            raise ValueError(f"{name[:-1]}.{given}' is not known")
+            raise ValueError(f"field '{path}.{given}' is not known")
     for wanted, required in expected.items():
         if required and wanted not in values:
-            raise ValueError(f"{name[:-1]}.{wanted}' is missing")
+            raise ValueError(f"field '{path}.{wanted}' is missing")
     return kind(**values)
 
 
 def _score(name: str, values: Any) -> ScoreCalibration:
-    where = f"field 'scores.{name}'"
+    path = f"scores.{name}"
     if name not in SCORES:
-        raise ValueError(f"{where} is no score; known: {', '.join(SCORES)}")
-    held = _part(where, ScoreCalibration, values)
-    sketch = _mapping(f"{where[:-1]}.sketch'", held.sketch)
+        raise ValueError(f"field '{path}' is no score; known: {', '.join(SCORES)}")
+    held = _part(path, ScoreCalibration, values)
+    sketch = _mapping(f"{path}.sketch", held.sketch)
     columns = []
     for column in ("rho", "tau", "tail_mean"):
-        at = f"{where[:-1]}.sketch.{column}'"
+        at = f"{path}.sketch.{column}"
         columns.append(np.array([_number(at, one) for one in _list(at, sketch.get(column))]))
     rho, tau, tail = columns
     sound = len(rho) == len(tau) == len(tail) >= MOST_OF_GRID and (np.diff(rho) > 0).all() and (np.diff(tau) <= 0).all()
     if not sound or not 0 < rho[0] <= LOWEST or not HIGHEST <= rho[-1] < 1 or (tail < tau * (1 - 1e-9)).any():
-        raise ValueError(f"field 'scores.{name}.sketch' is damaged")
-    mean = _number(f"{where[:-1]}.mean'", held.mean)
-    _number(f"{where[:-1]}.rank_error'", held.rank_error, 0.0, 1.0)
+        raise ValueError(f"field '{path}.sketch' is damaged")
+    mean = _number(f"{path}.mean", held.mean)
+    _number(f"{path}.rank_error", held.rank_error, 0.0, 1.0)
     if mean == 0 and tau.max() > 0:
-        raise ValueError(f"field 'scores.{name}.mean' is 0")
-    table = _list(f"{where[:-1]}.table'", held.table)
+        raise ValueError(f"field '{path}.mean' is 0")
+    table = _list(f"{path}.table", held.table)
     made = replace(held, table=tuple(table))
     if [row.get("rho") if isinstance(row, dict) else None for row in table] != list(TABLE):
-        raise ValueError(f"field 'scores.{name}.table' has other spike ratios than {', '.join(map(str, TABLE))}")
+        raise ValueError(f"field '{path}.table' has other spike ratios than {', '.join(map(str, TABLE))}")
     for row in table:  # for people; what a run uses is the sketch, and an edited table would mislead
         for key, expected in asdict(made.threshold(row["rho"])).items():
-            found = _number(f"{where[:-1]}.table[rho={row['rho']}].{key}'", row.get(key))
+            found = _number(f"{path}.table[rho={row['rho']}].{key}", row.get(key))
             if not math.isclose(found, expected, rel_tol=1e-6):
-                raise ValueError(f"field 'scores.{name}.table' has another {key} at rho={row['rho']} than its sketch")
+                raise ValueError(f"field '{path}.table' has another {key} at rho={row['rho']} than its sketch")
         for share in (key for key in row if key.startswith("share_")):
-            _number(f"{where[:-1]}.table[rho={row['rho']}].{share}'", row[share], 0.0, 1.0)
+            _number(f"{path}.table[rho={row['rho']}].{share}", row[share], 0.0, 1.0)
     return made
 
 
 def _target(at: int, values: Any) -> Target:
-    where = f"field 'targets[{at}]"
-    target = _part(f"{where}'", Target, values)
+    path = f"targets[{at}]"
+    target = _part(path, Target, values)
     for name in ("prompts", "tokens", "window"):
-        _whole(f"{where}.{name}'", getattr(target, name), 1)
-    _number(f"{where}.spike_ratio'", target.spike_ratio, LOWEST, HIGHEST)
-    asked = _number(f"{where}.target_rate'", target.target_rate, 0.0, 1.0)
-    if abs(_number(f"{where}.realized_rate'", target.realized_rate, 0.0, 1.0) - asked) > TOLERANCE + 1e-9:
-        raise ValueError(f"{where}.realized_rate' is not within {TOLERANCE} of target_rate={asked}")
+        _whole(f"{path}.{name}", getattr(target, name), 1)
+    _number(f"{path}.spike_ratio", target.spike_ratio, LOWEST, HIGHEST)
+    asked = _number(f"{path}.target_rate", target.target_rate, 0.0, 1.0)
+    if abs(_number(f"{path}.realized_rate", target.realized_rate, 0.0, 1.0) - asked) > TOLERANCE + 1e-9:
+        raise ValueError(f"field '{path}.realized_rate' is not within {TOLERANCE} of target_rate={asked}")
     for name, known in (("score", SCORES), ("kappa_rule", KAPPA_RULES)):
         if getattr(target, name) not in known:
-            raise ValueError(f"{where}.{name}' is not known: {getattr(target, name)}")
+            raise ValueError(f"field '{path}.{name}' is not known: {getattr(target, name)}")
     return target
 
 

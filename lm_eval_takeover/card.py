@@ -158,8 +158,8 @@ def _measured(made: Calibration) -> list[str]:
         f"- Quantiles at the spike ratios of the table are {quantiles}; between two grid points they are interpolated.",
         "- For these two models, this direction and prompts of this kind; loading it for another pair is an error.",
     ]
-    if tokens and 30 / tokens > 0.001:
-        lines.append(f"- Below a spike ratio of {30 / tokens:.2g} fewer than 30 tokens lie above tau.")
+    if made.sparse_below is not None:
+        lines.append(f"- Below a spike ratio of {made.sparse_below:.2g} fewer than 30 tokens lie above tau.")
     zero = [name for name, held in made.scores.items() if held.mean == 0]
     if zero:
         lines.append(f"- All scores of {', '.join(zero)} are 0: these gates fire on whatever is not 0.")

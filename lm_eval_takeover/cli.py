@@ -175,11 +175,12 @@ def _measure(options: argparse.Namespace) -> int:
 
     from lm_eval_takeover.arguments import ModelArguments
     from lm_eval_takeover.calibrate import Budget, Work, calibrate, decoding, kept_parts
-    from lm_eval_takeover.calibration_files import write, write_text
+    from lm_eval_takeover.calibration_files import write
     from lm_eval_takeover.card import card, rate_table, target_table
     from lm_eval_takeover.loading import load_pair
     from lm_eval_takeover.prompts import read_prompts
     from lm_eval_takeover.sampling import Sampling
+    from lm_eval_takeover.whole_files import write_text
 
     names = ("base", "guide", "device", "guide_device", "dtype", "guide_dtype", "trust_remote_code", "batch_size")
     given = {name: getattr(options, name) for name in names if getattr(options, name) is not None}
@@ -233,8 +234,8 @@ def _measure(options: argparse.Namespace) -> int:
         print(f"\n{target_table(made)}")
     print(f"\n{made.rollouts} rollouts, {made.tokens:,} tokens -> {options.out}, {page}")
     print(_cost(work))
-    if made.tokens and 30 / made.tokens > 0.001:
-        print(f"few tokens: below a spike ratio of {30 / made.tokens:.2g}, fewer than 30 of them lie above tau")
+    if made.sparse_below is not None:
+        print(f"few tokens: below a spike ratio of {made.sparse_below:.2g}, fewer than 30 of them lie above tau")
     if work.unsolved:
         raise ArgumentError(
             f"--target_rate: {'; '.join(work.unsolved)} (the file is written without it; the rollouts are kept for "

@@ -58,16 +58,17 @@ def push(recent: Tensor, score: Tensor) -> Tensor:
 def fires_ahead(gate: Gate, scores: Tensor, recent: Tensor, position: Tensor) -> Tensor:
     """Equation (5) at the next positions of each row, as if none of them fired: what a block is judged by.
 
-    scores `[rows, k]`, recent `[rows, window]` the scores before them, position `[rows]` the first one. Returns bool `[rows, k]`.
+    scores `[..., k]`, recent `[..., window]` the scores before them, position `[...]` the first one. Returns bool `[..., k]`.
     """
-    k = scores.shape[1]
-    before = torch.cat([recent, scores], 1)[:, : gate.window + k - 1].unfold(-1, gate.window, 1)
-    return fires(gate, scores, before, position[:, None] + torch.arange(k, device=scores.device))
+    k = scores.shape[-1]
+    if not k:
+        return torch.zeros_like(scores, dtype=torch.bool)
+    before = torch.cat([recent, scores], -1)[..., : gate.window + k - 1].unfold(-1, gate.window, 1)
+    return fires(gate, scores, before, position[..., None] + torch.arange(k, device=scores.device))
 
 
 def fires_along(gate: Gate, scores: Tensor) -> Tensor:
     """Equation (5) at every position of whole trajectories at once: scores `[..., tokens]` to bool `[..., tokens]`."""
-    tokens = scores.shape[-1]
-    before = torch.nn.functional.pad(scores, (gate.window, 0))[..., : tokens + gate.window - 1]
-    recent = before.unfold(-1, gate.window, 1) if tokens else scores.new_zeros(*scores.shape, gate.window)
-    return fires(gate, scores, recent, torch.arange(tokens, device=scores.device))
+    shape = scores.shape[:-1]
+    position = torch.zeros(shape, dtype=torch.long, device=scores.device)
+    return fires_ahead(gate, scores, scores.new_zeros(*shape, gate.window), position)

@@ -40,6 +40,13 @@ class Generation:
     base_passes: int = 0
     guide_passes: int = 0
 
+    def count_passes(self, role: str, passes: int) -> None:
+        """Add so many passes of this model; never below 0."""
+        if role == "base":
+            self.base_passes = max(self.base_passes + passes, 0)
+        else:
+            self.guide_passes = max(self.guide_passes + passes, 0)
+
     @property
     def takeovers(self) -> int:
         return sum(self.taken_over)

@@ -5,7 +5,6 @@ operations per layer, this one about twenty. Projections that read the same inpu
 it, so that no weight is held twice), queries and keys are rotated together, and grouped queries share their keys without a copy.
 """
 
-import logging
 from typing import Any
 
 import torch
@@ -14,8 +13,6 @@ from torch.nn import Linear, Parameter
 from torch.nn.functional import linear, rms_norm, scaled_dot_product_attention, silu
 
 from lm_eval_takeover.ragged_cache import RaggedCache
-
-logger = logging.getLogger(__name__)
 
 ARCHITECTURES = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
 _ROPE = ("default", "linear", "llama3", "yarn")  # rotations that depend on the position alone
@@ -62,12 +59,11 @@ class LeanDecoder:
         """Whether the model is one of the known architectures, its computation as the architecture has it."""
         config = model.config.get_text_config()
         rope = getattr(config, "rope_parameters", None) or {}
-        kinds = {str(rope.get("rope_type", "default"))}
         linears = [module for name, module in model.named_modules() if name.endswith(("_proj", "lm_head"))]
         return (
             type(model).__name__ in ARCHITECTURES
             and getattr(config, "hidden_act", "") == "silu"
-            and kinds <= set(_ROPE)
+            and rope.get("rope_type", "default") in _ROPE
             and all(map(_is_plain, linears))  # neither quantized, adapted nor hooked
             and len({module.weight.device for module in linears}) == 1
             and model.lm_head.bias is None

@@ -74,9 +74,7 @@ def generate(
     as_pair: bool = False,
 ) -> Iterator[tuple[int, Generation]]:
     """As `engine.generate`, which also knows `early` with a rate."""
-    roles = tuple(member.role for member in pair.members) if as_pair else policy.roles
-    vocab = pair.vocab_size(roles)
-    eos = frozenset().union(*(pair.member(role).eos_ids for role in roles))
+    vocab, eos = pair.writing(policy.roles, as_pair)
     for group in _whole_prompts(requests, batch_size):
         prompts = list(dict.fromkeys(requests[i].prompt for i in group))
         read = {role: Sequences.prefill(pair.member(role), vocab, prompts) for role in policy.roles}

@@ -140,6 +140,12 @@ def left_padded(rows: Sequence[Sequence[int]], device: torch.device) -> tuple[Te
     return ids, mask
 
 
+def right_padded(rows: Sequence[Sequence[int]], device: torch.device) -> Tensor:
+    """Token ids `[rows, longest]`, the rows aligned at their starts."""
+    longest = max(map(len, rows))
+    return torch.tensor([[*row, *[0] * (longest - len(row))] for row in rows], device=device)
+
+
 class Pair:
     """The base and the guide, or one of them where a policy needs no other.
 
@@ -169,6 +175,11 @@ class Pair:
     def max_length(self) -> int | None:
         """The longest context in tokens that every member of the pair can read."""
         return min((m.max_length for m in self.members if m.max_length), default=None)
+
+    def writing(self, roles: Sequence[str], as_pair: bool = False) -> tuple[int, frozenset[int]]:
+        """`(vocabulary size, ids that end a text)` where these models write; `as_pair` counts every member among them."""
+        roles = [member.role for member in self.members] if as_pair else roles
+        return self.vocab_size(roles), frozenset().union(*(self.member(role).eos_ids for role in roles))
 
     def vocab_size(self, roles: Sequence[str]) -> int:
         """How many token ids these models write: the shared ones, or all of a model that works alone."""

@@ -14,7 +14,7 @@ from typing import Any
 
 import jinja2
 
-from lm_eval_takeover.demo import PROBLEMS
+from lm_eval_takeover import demo
 from lm_eval_takeover.errors import ArgumentError
 
 logger = logging.getLogger(__name__)
@@ -208,9 +208,7 @@ class _TestProblems:
 
     def __init__(self) -> None:
         listed: dict[str, list[str]] = json.loads(TEST_DIGESTS.read_text())
-        listed["takeover_demo"] = [
-            problem_digest(json.loads(line)["problem"]) for line in PROBLEMS.read_text().splitlines()
-        ]
+        listed["takeover_demo"] = [problem_digest(row["problem"]) for row in demo.problems()]
         listed["takeover_gpqa_diamond"] = _gpqa()
         self._by_first: dict[str, list[tuple[int, str, str]]] = defaultdict(list)
         self._whole: dict[str, str] = {}

@@ -46,7 +46,7 @@ class RaggedLayer(DynamicLayer):  # type: ignore[misc]
         plan = self._cache.plan
         new = [states.transpose(1, 2) for states in (key_states, value_states)]
         if self.buffers is None or self.buffers[0].shape[1] < plan.columns:
-            self.buffers = tuple(self._longer(place, states) for place, states in enumerate(new))  # type: ignore[assignment]
+            self.grow(plan.columns, new)
         assert self.buffers is not None
         return tuple(self._write(buffer, states, plan) for buffer, states in zip(self.buffers, new, strict=True))  # type: ignore[return-value]
 
@@ -62,13 +62,16 @@ class RaggedLayer(DynamicLayer):  # type: ignore[misc]
             buffer[rows, plan.places] = states
         return buffer[: plan.count, : plan.columns].transpose(1, 2)
 
-    def _longer(self, place: int, states: Tensor) -> Tensor:
-        # Zeros, since what a mask hides is still multiplied, and NaN times 0 is NaN.
-        columns = self._cache.plan.columns
-        buffer = states.new_zeros(self._cache.slots, columns + max(SPARE, columns // 2), *states.shape[2:])
-        if self.buffers is not None:
-            buffer[:, : self.buffers[place].shape[1]] = self.buffers[place]
-        return buffer
+    def grow(self, columns: int, like: Sequence[Tensor]) -> None:
+        """Room for this many columns and some more; `like` are keys and values `[..., heads, head_dim]` of their kind."""
+        longer = []
+        for place, states in enumerate(like):
+            # Zeros, since what a mask hides is still multiplied, and NaN times 0 is NaN.
+            buffer = states.new_zeros(self._cache.slots, columns + max(SPARE, columns // 2), *states.shape[2:])
+            if self.buffers is not None:
+                buffer[:, : self.buffers[place].shape[1]] = self.buffers[place]
+            longer.append(buffer)
+        self.buffers = (longer[0], longer[1])
 
     def get_seq_length(self, *args: Any) -> int:
         return 0 if self.buffers is None else self._cache.plan.columns
@@ -90,8 +93,7 @@ class RaggedCache(Cache):  # type: ignore[misc]
         for layer, other in zip(self.layers, source.layers, strict=True):
             assert other.buffers is not None
             if layer.buffers is None or layer.buffers[0].shape[1] < length:
-                self.plan = Plan(self.slots, None, 0, torch.empty(0), length)
-                layer.buffers = tuple(layer._longer(place, buffer) for place, buffer in enumerate(other.buffers))
+                layer.grow(length, other.buffers)
             for buffer, from_ in zip(layer.buffers, other.buffers, strict=True):
                 buffer[slot, :length] = from_[row, :length]
 
@@ -121,8 +123,9 @@ def layer_windows(config: Any, name: str) -> list[int | None]:
     return windows or [None] * int(text.num_hidden_layers)
 
 
-def plan_for(lengths: Sequence[int], new: int, slots: Sequence[int], device: torch.device, whole: bool) -> Plan:
-    """The plan of a pass that reads `new` tokens into these slots, whose lengths these are. `whole`: they are 0 .. count - 1."""
+def plan_for(lengths: Sequence[int], new: int, slots: Sequence[int], device: torch.device) -> Plan:
+    """The plan of a pass that reads `new` tokens into these slots, whose lengths these are."""
+    whole = list(slots) == list(range(len(slots)))
     longest, same = max(lengths), min(lengths) == max(lengths)
     places = torch.tensor(lengths, device=device)[:, None] + torch.arange(new, device=device)
     index = None if whole else torch.tensor(slots, device=device)

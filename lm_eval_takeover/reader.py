@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from lm_eval_takeover.lean import LeanDecoder
-from lm_eval_takeover.pair import Member
+from lm_eval_takeover.pair import Member, right_padded
 from lm_eval_takeover.ragged_cache import RaggedCache, layer_windows, plan_for
 
 logger = logging.getLogger(__name__)
@@ -69,9 +69,8 @@ class ForwardPass:
         `only` `[rows]` picks one column of each row: `[rows, 1, vocab]`. With vocab 0 nothing but the cache is filled.
         """
         device = self.member.device
-        whole = list(slots) == list(range(len(slots)))
         new = ids.shape[1]
-        plan = cache.plan = plan_for(lengths, new, slots, device, whole)
+        plan = cache.plan = plan_for(lengths, new, slots, device)
         positions = plan.places.clamp(max=self._last_position) if plan.columns > self._last_position else plan.places
         if self.lean is not None:
             masks = self._masks(plan.places, plan.columns, plan.start is not None and new == 1)
@@ -148,9 +147,8 @@ class Reader:
     def prefill(self, prompts: Sequence[Sequence[int]]) -> "Reader":
         """A reader that has read these prompts, one a row."""
         made = Reader(self.forward, len(prompts), self.vocab)
-        longest = max(map(len, prompts))
-        ids = torch.tensor([[*prompt, *[0] * (longest - len(prompt))] for prompt in prompts], device=self.device)
-        for start in range(0, longest, _CHUNK):
+        ids = right_padded(prompts, self.device)
+        for start in range(0, ids.shape[1], _CHUNK):
             part = ids[:, start : start + _CHUNK]
             self.forward(made.cache, range(len(prompts)), [start] * len(prompts), part, 0)
         made.lengths = [len(prompt) for prompt in prompts]

@@ -9,7 +9,6 @@ import fcntl
 import hashlib
 import json
 import logging
-import os
 import shutil
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,6 +20,7 @@ from numpy.typing import NDArray
 
 from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.scores import SCORES
+from lm_eval_takeover.whole_files import write_text, write_whole
 
 logger = logging.getLogger(__name__)
 
@@ -60,16 +60,11 @@ class ScoreParts:
 
     def add(self, numbers: Sequence[int], scores: Mapping[str, Sequence[Trajectory]]) -> None:
         """The scores of finished rollouts: for each name one array `[tokens]` per prompt number."""
-        self.folder.mkdir(parents=True, exist_ok=True)
         lengths = np.array([len(one) for one in scores[SCORES[0]]], dtype=np.int64)
         whole = {name: np.concatenate(scores[name]).astype(np.float32) for name in SCORES}
         path = self.folder / f"{min(numbers):09d}.npz"
-        unfinished = path.with_suffix(f".{os.getpid()}")
-        with unfinished.open("wb") as stream:
-            np.savez(stream, prompts=np.array(numbers), lengths=lengths, **whole)  # type: ignore[arg-type]
-            stream.flush()
-            os.fsync(stream.fileno())
-        os.replace(unfinished, path)
+        columns: dict[str, Any] = {"prompts": np.array(numbers), "lengths": lengths, **whole}
+        write_whole(path, lambda stream: np.savez(stream, **columns))
         self._where |= {number: (path, place) for place, number in enumerate(numbers)}
 
     def read(self) -> Iterator[dict[str, list[Trajectory]]]:
@@ -85,11 +80,7 @@ class ScoreParts:
 
     def remember(self, name: str, value: Any) -> None:
         """Keep a small result beside the parts."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        known = self.remembered() | {name: value}
-        unfinished = self.folder / f"results.{os.getpid()}"
-        unfinished.write_text(json.dumps(known))
-        os.replace(unfinished, self.folder / "results.json")
+        write_text(self.folder / "results.json", json.dumps(self.remembered() | {name: value}))
 
     def remembered(self) -> dict[str, Any]:
         try:

@@ -20,7 +20,7 @@ Values = NDArray[np.float32]
 
 
 class QuantileSketch:
-    """Scores seen one batch at a time. `count` and `total` (their sum, in nats) are exact; `minimum` and `maximum` too."""
+    """Scores seen one batch at a time. `count` and `total` (their sum, in nats) are exact."""
 
     def __init__(self, capacity: int = CAPACITY) -> None:
         if capacity < 2:

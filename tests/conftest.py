@@ -1,8 +1,12 @@
-"""Fixtures: small real pairs (the bundled one, and random weights with the same tokenizer) and the hub stand-in."""
+"""What tests share: policies, and fixtures for prompts, small real pairs and the hub stand-in.
+
+The pairs are the bundled one, and random weights with the same tokenizer.
+"""
 
 import os
 import shutil
 import sys
+import threading
 from pathlib import Path
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -12,10 +16,27 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
-from lm_eval_takeover.demo import DEMO
+from lm_eval_takeover.demo import DEMO, calibration_prompts
+from lm_eval_takeover.gate import Gate
+from lm_eval_takeover.pair import Member, Pair
+from lm_eval_takeover.policy import Policy
+from lm_eval_takeover.sampling import Sampling
 
 ROOT = Path(__file__).parent.parent
 SHARED = ROOT.parent / "shared"
+
+SAMPLED = Sampling(temperature=0.6, top_p=0.95)
+GREEDY = Sampling()
+POLICIES = {
+    "disagreement": Policy("disagreement", score="ce", gate=Gate(1.5, 2.0)),
+    "rkl": Policy("disagreement", score="rkl", gate=Gate(1.0, 3.0, 4)),
+    "js": Policy("disagreement", score="js", gate=Gate(0.1, 0.0)),
+    "entropy": Policy("entropy", score="entropy", gate=Gate(0.7, 1.5, 25)),
+    "random": Policy("random", rate=0.2),
+    "early": Policy("early", early_tokens=9),
+    "base": Policy("base"),
+    "guide": Policy("guide"),
+}
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -60,12 +81,31 @@ def random_pair(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
+def demo_pair():
+    """The bundled pair. Tests that change weights or settings of a model build their own."""
+    return Pair(Member("base", str(DEMO["base"])), Member("guide", str(DEMO["guide"])))
+
+
+@pytest.fixture(scope="session")
+def rough_pair(random_pair):
+    """The random pair, loaded. Tests that change weights or settings of a model build their own."""
+    return Pair(Member("base", str(random_pair["base"])), Member("guide", str(random_pair["guide"])))
+
+
+@pytest.fixture(scope="session")
+def prompts(demo_pair):
+    """Four ragged prompts as token ids: puzzles, one of them cut short and one with a preamble."""
+    texts = calibration_prompts()[:4]
+    texts[1] = texts[1][-60:]
+    texts[2] = "When a number ends in 0-3, the ant takes 5. " * 2 + texts[2]
+    return [tuple(demo_pair.encode(text)) for text in texts]
+
+
+@pytest.fixture(scope="session")
 def hub(random_pair):
     """A stand-in for the hub with the real data sets, and the random pair as `acme/base` and `acme/guide`."""
     if not (SHARED / "hub" / "serve_hub.py").exists():
         pytest.skip("needs the stand-in for the hub in ../shared/hub, which is not here")
-    import threading
-
     sys.path.insert(0, str(SHARED / "hub"))
     from serve_hub import Server
 

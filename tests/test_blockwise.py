@@ -1,59 +1,38 @@
 """The blockwise loop writes what the lockstep loop writes, whatever its blocks, batches, order and memory."""
 
-import json
 import random
 from dataclasses import dataclass, replace
 
+import conftest
 import pytest
 import torch
-from conftest import save_random_model
+from conftest import GREEDY, SAMPLED, save_random_model
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lm_eval_takeover import blockwise, engine, lockstep
-from lm_eval_takeover.demo import CALIBRATION_PROMPTS, DEMO
+from lm_eval_takeover.demo import DEMO
 from lm_eval_takeover.errors import ArgumentError, ModelOutputError
-from lm_eval_takeover.gate import Gate
+from lm_eval_takeover.gate import Gate, fires, push
 from lm_eval_takeover.generation import Request
+from lm_eval_takeover.lean import LeanDecoder
 from lm_eval_takeover.pair import Member, Pair
 from lm_eval_takeover.policy import Policy
 from lm_eval_takeover.ragged_cache import RaggedCache, plan_for
 from lm_eval_takeover.reader import ForwardPass, Reader
-from lm_eval_takeover.sampling import Sampling
+from lm_eval_takeover.sampling import Sampling, draw, request_digest, uniforms
 
-SAMPLED = Sampling(temperature=0.6, top_p=0.95)
-GREEDY = Sampling()
-POLICIES = {
-    "disagreement": Policy("disagreement", score="ce", gate=Gate(1.5, 2.0)),
-    "rkl": Policy("disagreement", score="rkl", gate=Gate(1.0, 3.0, 4)),
-    "js": Policy("disagreement", score="js", gate=Gate(0.1, 0.0)),
+POLICIES = conftest.POLICIES | {
     "never": Policy("disagreement", gate=Gate(1e9)),
     "always": Policy("disagreement", gate=Gate(0.0)),
-    "entropy": Policy("entropy", score="entropy", gate=Gate(0.7, 1.5, 25)),
-    "random": Policy("random", rate=0.2),
-    "early": Policy("early", early_tokens=9),
-    "base": Policy("base"),
-    "guide": Policy("guide"),
 }
 BLOCKS = (1, 2, 7, 16, None)
 
 
 @pytest.fixture(scope="module")
-def demo_pair():
-    return Pair(Member("base", str(DEMO["base"])), Member("guide", str(DEMO["guide"])))
-
-
-@pytest.fixture(scope="module")
-def rough_pair(random_pair):
-    return Pair(Member("base", str(random_pair["base"])), Member("guide", str(random_pair["guide"])))
-
-
-@pytest.fixture(scope="module")
-def prompts(demo_pair):
-    texts = [json.loads(line)["prompt"] for line in CALIBRATION_PROMPTS.read_text().splitlines()[:4]]
-    texts[1] = texts[1][-60:]
-    texts[2] = "When a number ends in 0-3, the ant takes 5. " * 2 + texts[2]
-    return [tuple(demo_pair.encode(text)) for text in texts] + [(65,)]  # one prompt of a single token
+def prompts(prompts):
+    """One more, of a single token."""
+    return [*prompts, (65,)]
 
 
 def assert_equal(pair, policy, requests, batches=(1, 5, 16), blocks=BLOCKS):
@@ -229,8 +208,6 @@ def test_passes_are_counted_and_blocks_of_one_are_lockstep(demo_pair, prompts):
 
 @pytest.mark.parametrize("role", ["base", "guide"])
 def test_logits_that_are_no_distribution_name_the_request(prompts, monkeypatch, role):
-    from lm_eval_takeover.lean import LeanDecoder
-
     pair = Pair(Member("base", str(DEMO["base"])), Member("guide", str(DEMO["guide"])))
     broken = pair.member(role).model
     monkeypatch.setattr(LeanDecoder, "supports", staticmethod(lambda model: model is not broken))
@@ -325,8 +302,7 @@ class FakePass:
         self.member, self.seed, self.windows = FakeMember(role), seed, [None]
 
     def __call__(self, cache, slots, lengths, ids, vocab, only=None):
-        whole = list(slots) == list(range(len(slots)))
-        plan = cache.plan = plan_for(lengths, ids.shape[1], slots, torch.device("cpu"), whole)
+        plan = cache.plan = plan_for(lengths, ids.shape[1], slots, torch.device("cpu"))
         stored = ids[:, None, :, None].double()
         keys, values = cache.layers[0].update(stored, stored)
         assert keys.equal(values)
@@ -345,9 +321,6 @@ def fake_logits(seed, tokens):
 
 def fake_text(policy, request, seed):
     """The rule, position by position."""
-    from lm_eval_takeover.gate import fires, push
-    from lm_eval_takeover.sampling import draw, request_digest, uniforms
-
     text, recent = list(request.prompt), policy.gate.empty(1)
     numbers = uniforms(seed, request_digest(request.prompt), request.sample, request.max_new_tokens)
     taken = []
@@ -400,7 +373,7 @@ class NeverStops:
 def test_a_cache_copies_what_was_read_and_nothing_else():
     cache, other = RaggedCache(1, 3), RaggedCache(1, 2)
     for one, lengths in ((cache, [0, 0, 0]), (other, [0, 0])):
-        one.plan = plan_for(lengths, 4, range(len(lengths)), torch.device("cpu"), True)
+        one.plan = plan_for(lengths, 4, range(len(lengths)), torch.device("cpu"))
         states = torch.arange(len(lengths) * 4.0).view(len(lengths), 1, 4, 1) + 100 * len(lengths)
         one.layers[0].update(states, states)
     cache.copy(other, 1, 2, 3)

@@ -178,5 +178,9 @@ def test_parts_survive_damage_and_keep_their_order(tmp_path):
         path.write_bytes(damage)
         assert ScoreParts(folder).done == {2}
         assert not Path(path).exists()
+    killed = folder / f".{path.name}.k1ll3d"  # what a killed writer leaves is no part, and goes with the rest
+    killed.write_bytes(b"unfinished")
+    assert ScoreParts(folder).done == {2}
+    assert killed.exists()
     parts.clear()
     assert not folder.exists()

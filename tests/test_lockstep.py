@@ -1,6 +1,5 @@
 """The lockstep loop equals an independent slow loop, token for token, and nothing but the request changes a text."""
 
-import json
 import math
 import random
 from dataclasses import replace
@@ -8,9 +7,9 @@ from dataclasses import replace
 import pytest
 import reference
 import torch
-from conftest import save_random_model
+from conftest import GREEDY, POLICIES, SAMPLED, save_random_model
 
-from lm_eval_takeover.demo import CALIBRATION_PROMPTS, DEMO
+from lm_eval_takeover.demo import DEMO
 from lm_eval_takeover.errors import ModelOutputError
 from lm_eval_takeover.gate import Gate
 from lm_eval_takeover.generation import Request
@@ -18,38 +17,6 @@ from lm_eval_takeover.lockstep import Sequences, generate
 from lm_eval_takeover.pair import Member, Pair
 from lm_eval_takeover.policy import Policy
 from lm_eval_takeover.sampling import Sampling
-
-SAMPLED = Sampling(temperature=0.6, top_p=0.95)
-GREEDY = Sampling()
-POLICIES = {
-    "disagreement": Policy("disagreement", score="ce", gate=Gate(1.5, 2.0)),
-    "disagreement-rkl": Policy("disagreement", score="rkl", gate=Gate(1.0, 3.0, 4)),
-    "disagreement-js": Policy("disagreement", score="js", gate=Gate(0.1, 0.0)),
-    "entropy": Policy("entropy", score="entropy", gate=Gate(0.7, 1.5, 25)),
-    "random": Policy("random", rate=0.2),
-    "early": Policy("early", early_tokens=9),
-    "base": Policy("base"),
-    "guide": Policy("guide"),
-}
-
-
-@pytest.fixture(scope="module")
-def demo_pair():
-    return Pair(Member("base", str(DEMO["base"])), Member("guide", str(DEMO["guide"])))
-
-
-@pytest.fixture(scope="module")
-def rough_pair(random_pair):
-    return Pair(Member("base", str(random_pair["base"])), Member("guide", str(random_pair["guide"])))
-
-
-@pytest.fixture(scope="module")
-def prompts(demo_pair):
-    """Ragged prompts: puzzles, one of them cut short and one with a preamble."""
-    texts = [json.loads(line)["prompt"] for line in CALIBRATION_PROMPTS.read_text().splitlines()[:4]]
-    texts[1] = texts[1][-60:]
-    texts[2] = "When a number ends in 0-3, the ant takes 5. " * 2 + texts[2]
-    return [tuple(demo_pair.tokenizer(text).input_ids) for text in texts]
 
 
 def run(pair, policy, requests, batch_size, seed=0):

@@ -12,7 +12,7 @@ from lm_eval.api.instance import Instance
 from lm_eval.models.huggingface import HFLM
 from lm_eval.tasks import TaskManager
 
-from lm_eval_takeover.demo import CALIBRATION_PROMPTS, DEMO
+from lm_eval_takeover.demo import DEMO, calibration_prompts
 from lm_eval_takeover.errors import ArgumentError, CalibrationError, TakeoverError, VocabularyError
 from lm_eval_takeover.lockstep import generate
 from lm_eval_takeover.model import GuidedTakeover, generation_settings
@@ -21,7 +21,7 @@ from lm_eval_takeover.resources import data_folder
 from lm_eval_takeover.sampling import Sampling
 from lm_eval_takeover.teacher_forcing import force
 
-PROMPTS = [json.loads(line)["prompt"] for line in CALIBRATION_PROMPTS.read_text().splitlines()[:6]]
+PROMPTS = calibration_prompts()[:6]
 SAMPLED = {"do_sample": True, "temperature": 0.6, "top_p": 0.95, "max_gen_toks": 40, "until": []}
 
 

@@ -1,10 +1,13 @@
 """Prompts of a calibration: what is drawn, what a template makes of it, and that no test problem gets in."""
 
 import json
+import sys
 
 import pytest
+from conftest import ROOT
+from test_command import run
 
-from lm_eval_takeover.demo import CALIBRATION_PROMPTS, PROBLEMS
+from lm_eval_takeover.demo import CALIBRATION_PROMPTS, problems
 from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.prompts import TEST_DIGESTS, problem_digest, read_prompts, words
 
@@ -77,7 +80,7 @@ def test_words_are_what_is_compared():
     ],
 )
 def test_problems_of_a_test_set_are_refused_however_they_are_wrapped(tmp_path, wrap):
-    problem = json.loads(PROBLEMS.read_text().splitlines()[7])["problem"]
+    problem = problems()[7]["problem"]
     path = tmp_path / "rows.jsonl"
     path.write_text("".join(json.dumps({"prompt": text}) + "\n" for text in ("What is the time?", wrap(problem))))
     with pytest.raises(ArgumentError, match=r"1 of 2 prompts are problems of a test set \(takeover_demo: row 2\)"):
@@ -90,11 +93,8 @@ def test_the_prompts_of_the_demo_pair_hold_no_problem_of_the_demo_task():
 
 def test_packaged_digests_are_those_of_the_open_benchmarks(hub, tmp_path):
     from serve_hub import environment
-    from test_command import ROOT, run
 
     script = "import sys, json; sys.path.insert(0, 'scripts'); import digest_test_problems as d; print(json.dumps(d.digests()))"
-    import sys
-
     done = run([sys.executable, "-c", script], env=environment(hub.url, str(tmp_path / "hf-home")), cwd=ROOT)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout.splitlines()[-1])

@@ -1,6 +1,5 @@
 """The laboratory: every puzzle has one answer, and its decisions are where they are said to be."""
 
-import json
 import random
 import re
 
@@ -8,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers import AutoTokenizer
 
-from lm_eval_takeover.demo import CALIBRATION_PROMPTS, DEMO, PROBLEMS
+from lm_eval_takeover import demo
+from lm_eval_takeover.demo import DEMO
 from lm_eval_takeover.demo.puzzle import ANIMALS, decision_positions, make_puzzle
 from lm_eval_takeover.extraction import extract_answer
 
@@ -44,8 +44,7 @@ def test_decision_positions_are_the_animals_tokens():
 
 
 def test_packaged_problems_and_calibration_prompts_are_disjoint_and_answered():
-    problems = [json.loads(line) for line in PROBLEMS.read_text().splitlines()]
-    prompts = [json.loads(line)["prompt"] for line in CALIBRATION_PROMPTS.read_text().splitlines()]
+    problems, prompts = demo.problems(), demo.calibration_prompts()
     assert (len(problems), len(prompts)) == (200, 700)
     texts = {row["problem"] for row in problems}
     assert len(texts) == 200

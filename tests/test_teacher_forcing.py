@@ -1,17 +1,16 @@
 """One forward pass of each model gives the scores and decisions that were recorded while a text was generated."""
 
-import json
 from dataclasses import replace
 
 import pytest
 import torch
+from conftest import SAMPLED
 
 from lm_eval_takeover import teacher_forcing
-from lm_eval_takeover.demo import CALIBRATION_PROMPTS, DEMO
+from lm_eval_takeover.demo import calibration_prompts
 from lm_eval_takeover.gate import Gate
 from lm_eval_takeover.generation import Request
 from lm_eval_takeover.lockstep import generate
-from lm_eval_takeover.pair import Member, Pair
 from lm_eval_takeover.policy import Policy
 from lm_eval_takeover.sampling import Sampling
 from lm_eval_takeover.teacher_forcing import force
@@ -20,66 +19,61 @@ GATES = {"ce": Gate(1.5, 3.0), "rkl": Gate(1.0, 3.0, 5), "js": Gate(0.1, 0.0), "
 
 
 @pytest.fixture(scope="module")
-def pair():
-    return Pair(Member("base", str(DEMO["base"])), Member("guide", str(DEMO["guide"])))
-
-
-@pytest.fixture(scope="module")
-def requests(pair):
-    prompts = [json.loads(line)["prompt"] for line in CALIBRATION_PROMPTS.read_text().splitlines()[:5]]
-    return [Request(tuple(pair.tokenizer(p).input_ids), j, 250, Sampling(0.6, 0.95)) for p in prompts for j in range(2)]
+def requests(demo_pair):
+    prompts = [tuple(demo_pair.encode(text)) for text in calibration_prompts()[:5]]
+    return [Request(prompt, j, 250, SAMPLED) for prompt in prompts for j in range(2)]
 
 
 @pytest.mark.parametrize("direction", ["forward", "reverse"])
 @pytest.mark.parametrize("score", GATES)
-def test_forced_scores_equal_the_recorded_ones(pair, requests, score, direction):
+def test_forced_scores_equal_the_recorded_ones(demo_pair, requests, score, direction):
     name = "entropy" if score == "entropy" else "disagreement"
     policy = Policy(name, direction, score, GATES[score])
-    made = [g for _, g in sorted(generate(pair, policy, requests, batch_size=4))]
-    forced = force(pair, policy, [r.prompt for r in requests], [g.tokens for g in made])
+    made = [g for _, g in sorted(generate(demo_pair, policy, requests, batch_size=4))]
+    forced = force(demo_pair, policy, [r.prompt for r in requests], [g.tokens for g in made])
     for recorded, one in zip(made, forced, strict=True):
         assert one.scores.tolist() == pytest.approx(recorded.scores, rel=1e-3, abs=1e-4)
         assert one.taken_over.tolist() == recorded.taken_over
     assert any(g.takeovers for g in made)
 
 
-def test_random_and_early_take_over_where_they_did(pair, requests):
+def test_random_and_early_take_over_where_they_did(demo_pair, requests):
     first = [replace(r, sample=0) for r in requests[::2]]
     for policy in (Policy("random", rate=0.3), Policy("early", early_tokens=7), Policy("guide"), Policy("base")):
-        made = [g for _, g in sorted(generate(pair, policy, first, batch_size=8))]
-        forced = force(pair, policy, [r.prompt for r in first], [g.tokens for g in made])
+        made = [g for _, g in sorted(generate(demo_pair, policy, first, batch_size=8))]
+        forced = force(demo_pair, policy, [r.prompt for r in first], [g.tokens for g in made])
         assert [f.taken_over.tolist() for f in forced] == [g.taken_over for g in made]
 
 
-def test_greedy_texts_are_greedy_and_others_are_not(pair, requests):
+def test_greedy_texts_are_greedy_and_others_are_not(demo_pair, requests):
     policy = Policy("disagreement", gate=GATES["ce"])
     greedy = [replace(r, sampling=Sampling(), max_new_tokens=60) for r in requests[:2]]
-    made = [g for _, g in sorted(generate(pair, policy, greedy, batch_size=2))]
+    made = [g for _, g in sorted(generate(demo_pair, policy, greedy, batch_size=2))]
     prompts = [r.prompt for r in greedy]
-    assert all(f.greedy.all() for f in force(pair, policy, prompts, [g.tokens for g in made]))
+    assert all(f.greedy.all() for f in force(demo_pair, policy, prompts, [g.tokens for g in made]))
     wrong = [[t + 1 for t in g.tokens] for g in made]
-    assert not any(f.greedy.all() for f in force(pair, policy, prompts, wrong))
+    assert not any(f.greedy.all() for f in force(demo_pair, policy, prompts, wrong))
 
 
-def test_blocks_of_columns_change_nothing(pair, requests, monkeypatch):
+def test_blocks_of_columns_change_nothing(demo_pair, requests, monkeypatch):
     """Long texts over large vocabularies are read a few columns at a time."""
     policy = Policy("disagreement", gate=GATES["ce"])
-    made = [g for _, g in sorted(generate(pair, policy, requests[:4], batch_size=4))]
+    made = [g for _, g in sorted(generate(demo_pair, policy, requests[:4], batch_size=4))]
     texts = [r.prompt for r in requests[:4]], [g.tokens for g in made]
-    whole = force(pair, policy, *texts)
+    whole = force(demo_pair, policy, *texts)
     monkeypatch.setattr(teacher_forcing, "BLOCK", 4 * 512 * 7)
-    for one, other in zip(whole, force(pair, policy, *texts), strict=True):
+    for one, other in zip(whole, force(demo_pair, policy, *texts), strict=True):
         torch.testing.assert_close(one.scores, other.scores, rtol=1e-4, atol=1e-4)
         torch.testing.assert_close(one.log_probs, other.log_probs, rtol=1e-4, atol=1e-4)
         assert one.taken_over.tolist() == other.taken_over.tolist()
 
 
-def test_rows_do_not_depend_on_their_batch(pair, requests):
+def test_rows_do_not_depend_on_their_batch(demo_pair, requests):
     policy = Policy("disagreement", gate=GATES["ce"])
     prompts = [r.prompt for r in requests[:3]]
     continuations = [requests[5].prompt[:n] for n in (3, 40, 1)]
-    together = force(pair, policy, prompts, continuations)
+    together = force(demo_pair, policy, prompts, continuations)
     for i, one in enumerate(together):
-        (alone,) = force(pair, policy, prompts[i : i + 1], continuations[i : i + 1])
+        (alone,) = force(demo_pair, policy, prompts[i : i + 1], continuations[i : i + 1])
         torch.testing.assert_close(one.log_probs, alone.log_probs, rtol=1e-4, atol=1e-4)
         assert len(one.scores) == len(continuations[i])

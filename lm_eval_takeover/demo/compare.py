@@ -19,7 +19,7 @@ from lm_eval import simple_evaluate
 from lm_eval.tasks import TaskManager
 from lm_eval.utils import make_table
 
-from lm_eval_takeover.demo import PROBLEMS, PROMPT
+from lm_eval_takeover.demo import PROMPT, problems
 from lm_eval_takeover.demo.puzzle import decision_positions
 from lm_eval_takeover.errors import ArgumentError, TakeoverError
 from lm_eval_takeover.generation import Request
@@ -99,8 +99,7 @@ def summary(rows: dict[str, Any]) -> str:
 
 def decisions(lm: GuidedTakeover, limit: int | None, batch_size: int) -> tuple[int, int, int]:
     """(takeovers, true decisions, takeovers at true decisions) over one guided sample of each demo problem."""
-    problems = [json.loads(line)["problem"] for line in PROBLEMS.read_text().splitlines()][:limit]
-    prompts = [tuple(lm.tok_encode(PROMPT.format(problem=problem))) for problem in problems]
+    prompts = [tuple(lm.tok_encode(PROMPT.format(problem=row["problem"]))) for row in problems()[:limit]]
     requests = [Request(prompt, 0, 320, Sampling(0.6, 0.95)) for prompt in prompts]
     fired = true = both = 0
     for _, generation in generate(lm.pair, lm.policy, requests, seed=lm.arguments.seed, batch_size=batch_size):
