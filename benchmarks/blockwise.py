@@ -1,16 +1,20 @@
 """Speed of the blockwise engine, as ratios in one interleaved run, beside its peers and its bounds.
 
-    python benchmarks/blockwise.py [--pair 1:26] [--batch 1 8] [--rates 0.05] [--tokens 96] [--rounds 3] [--dtype float32]
+    python benchmarks/blockwise.py [--pair 1:26] [--vocab 8192] [--batch 1 8] [--rates 0.05] [--dtype float32] [--device cpu]
 
 Pairs of random weights (Qwen3 architecture) stand for real ones: nothing foretells their takeovers. `--pair demo` is the bundled
 pair at spike_ratio=0.045. Every round runs every contender once (A B C A B C …); ratios are medians over rounds. tau is set so
 that the wanted share of tokens is taken over; the window test is off. transformers' assisted generation (the guide with the
-base as assistant, greedy) takes one sequence a call and models of one padded vocabulary: batch 1 only, not on the demo pair.
+base as assistant, greedy) refuses batches: it gets one sequence a call at any batch size, and not the demo pair, whose padded
+vocabularies differ. lm-eval's `hf` writes the same number of greedy tokens, 8 repeats a prompt.
 
 Bounds per token, from the costs of passes that this run measures (`b` the base over one token, `G(k)` the guide over k):
 
     blind   min over k of (k b + G(k)) g / (1 - (1 - g)^k)      the best fixed block
     ideal   b + g G(1)                                          an engine that knows every takeover in advance
+
+Sequences that differ from lockstep's are listed with the margin at their first difference, beside what the same pass gives in
+other shapes: in float32 there should be none.
 """
 
 import argparse
@@ -22,82 +26,20 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
+from differences import first_difference
 from lm_eval.api.instance import Instance
 from lm_eval.models.huggingface import HFLM
-from transformers import AutoTokenizer, Qwen3Config, Qwen3ForCausalLM
+from random_pairs import SAMPLING, blind, costs, gated, load, save_pair
 
 from lm_eval_takeover import blockwise, lockstep
 from lm_eval_takeover.arguments import ModelArguments
 from lm_eval_takeover.demo import DEMO, PROMPT, problems
-from lm_eval_takeover.gate import Gate
 from lm_eval_takeover.generation import Generation, Request
 from lm_eval_takeover.loading import load_pair, load_policy
-from lm_eval_takeover.pair import Member, Pair
+from lm_eval_takeover.pair import Pair
 from lm_eval_takeover.policy import Policy
-from lm_eval_takeover.reader import ForwardPass, Reader, forward_pass
+from lm_eval_takeover.reader import ForwardPass, forward_pass
 from lm_eval_takeover.sampling import Sampling
-
-SHAPES = {  # hidden size, layers, intermediate size, heads
-    "base": (256, 6, 768, 4),
-    "1:13": (768, 11, 2304, 12),
-    "1:26": (1024, 13, 3072, 16),
-}
-SAMPLING = Sampling(1.0)
-BLOCKS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
-
-
-def save_pair(folder: Path, ratio: str, vocab: int, dtype: torch.dtype) -> dict[str, Path]:
-    """Two random checkpoints that share the demo pair's tokenizer, padded to `vocab`."""
-    tokenizer = AutoTokenizer.from_pretrained(DEMO["base"])
-    made = {}
-    for seed, (role, shape) in enumerate((("base", SHAPES["base"]), ("guide", SHAPES[ratio]))):
-        hidden, layers, inner, heads = shape
-        torch.manual_seed(seed)
-        config = Qwen3Config(
-            vocab_size=vocab, hidden_size=hidden, num_hidden_layers=layers, intermediate_size=inner,
-            num_attention_heads=heads, num_key_value_heads=heads // 2, head_dim=64, tie_word_embeddings=True,
-            max_position_embeddings=8192, initializer_range=0.08, eos_token_id=None, bos_token_id=None,
-        )  # fmt: skip
-        model = Qwen3ForCausalLM(config).to(dtype)
-        made[role] = folder / role
-        model.save_pretrained(made[role])
-        tokenizer.save_pretrained(made[role])
-    return made
-
-
-def costs(passes: dict[str, ForwardPass], batch: int, length: int) -> tuple[float, dict[int, float]]:
-    """Seconds of one base pass over a token and of one guide pass over k, for `batch` rows that have read `length`."""
-    readers = {role: Reader(one, batch, 500) for role, one in passes.items()}
-    for reader in readers.values():
-        reader.read(range(batch), torch.randint(0, 500, (batch, length)))
-        reader.lengths = [length] * batch
-
-    def seconds(role: str, k: int) -> float:
-        taken = []
-        for _ in range(9 if role == "base" else 5):
-            ids = torch.randint(0, 500, (batch, k))
-            started = time.perf_counter()
-            readers[role].read(range(batch), ids)
-            taken.append(time.perf_counter() - started)
-        return statistics.median(taken)
-
-    guide = {k: seconds("guide", k) for k in BLOCKS}
-    return statistics.median(seconds("base", 1) for _ in range(3)), guide
-
-
-def blind(b: float, guide: dict[int, float], rate: float) -> tuple[float, int]:
-    """Seconds per token of the best fixed block, and that block."""
-    return min(((k * b + seconds) * rate / (1 - (1 - rate) ** k), k) for k, seconds in guide.items())
-
-
-def gated(pair: Pair, requests: list[Request], rate: float, name: str = "disagreement", rounds: int = 4) -> Policy:
-    """A policy whose gate, without window test, realizes about this rate."""
-    policy = Policy(name, score="entropy" if name == "entropy" else "ce", gate=Gate(1e9))
-    for _ in range(rounds):
-        made = [one for _, one in blockwise.generate(pair, policy, requests, batch_size=16)]
-        scores = torch.tensor([score for one in made for score in one.scores])
-        policy = replace(policy, gate=Gate(float(scores.double().quantile(1 - rate))))
-    return policy
 
 
 def instances(texts: list[str], tokens: int, samples: int) -> list[Instance]:
@@ -111,29 +53,73 @@ def instances(texts: list[str], tokens: int, samples: int) -> list[Instance]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--pair", choices=["1:13", "1:26", "demo"], default="1:26")
+    parser.add_argument("--pair", choices=["1:13", "1:26", "qwen3", "demo"], default="1:26")
     parser.add_argument("--vocab", type=int, default=8192)
     parser.add_argument("--batch", type=int, nargs="+", default=[1, 8])
     parser.add_argument("--rates", type=float, nargs="+", default=[0.05])
-    parser.add_argument("--rows", type=int, default=3, help="samples, in batches")
-    parser.add_argument("--tokens", type=int, default=96)
+    parser.add_argument("--rows", type=int, default=2, help="samples, in batches")
+    parser.add_argument("--tokens", type=int, default=128)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32")
+    parser.add_argument("--device", default="cpu")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         if options.pair == "demo":
             folders: dict[str, Path] = dict(DEMO)
         else:
             folders = save_pair(Path(folder), options.pair, options.vocab, getattr(torch, options.dtype))
-        pair = Pair(Member("base", str(folders["base"])), Member("guide", str(folders["guide"])))
+        pair = load(folders, options.device, options.dtype)
         sizes = {m.role: sum(p.numel() for p in m.model.parameters()) / 1e6 for m in pair.members}
         print(
             f"pair {options.pair}: base {sizes['base']:.1f} M, guide {sizes['guide']:.1f} M, vocabulary {pair.vocabulary.size}, "
-            f"{options.dtype}, {torch.get_num_threads()} threads, {options.tokens} tokens, {options.rounds} rounds"
+            f"{options.device}, {options.dtype}, {torch.get_num_threads()} threads, {options.tokens} tokens, "
+            f"{options.rounds} rounds"
         )
+        if options.device == "cpu" and options.pair != "demo":
+            compare_dtypes(folders)
+            pipelined(pair)
         for batch in options.batch:
             for rate in options.rates if options.pair != "demo" else [0.0]:
                 measure(pair, folders, batch, rate, options)
+
+
+@torch.inference_mode()
+def compare_dtypes(folders: dict[str, Path]) -> None:
+    """Which dtype is the better one on this CPU, by the costs of its passes at batch 1."""
+    for dtype in ("float32", "bfloat16"):
+        pair = load(folders, "cpu", dtype)
+        b, guide = costs({role: forward_pass(pair.member(role)) for role in ("base", "guide")}, 1, 128)
+        seconds, best = blind(b, guide, 0.05)
+        print(
+            f"{dtype}: b {b * 1e3:.2f} ms, G(1) {guide[1] * 1e3:.2f} ms, G(12) {guide[12] / guide[1]:.2f} G(1); at 5 % the best "
+            f"fixed block is {best}, {1 / seconds:.1f} tokens/s"
+        )
+
+
+@torch.inference_mode()
+def pipelined(pair: Pair) -> None:
+    """What drafting the next block while the guide checks this one could bring at best, each model on half of the cores.
+
+    A block in which nothing fires takes the longer one of its draft and its check; after a takeover the draft was in vain.
+    """
+    threads, rate = torch.get_num_threads(), 0.05
+    if threads < 2:
+        return
+    passes = {role: forward_pass(pair.member(role)) for role in ("base", "guide")}
+    whole = blind(*costs(passes, 1, 128), rate)[0]
+    torch.set_num_threads(threads // 2)
+    b, guide = costs(passes, 1, 128)
+    torch.set_num_threads(threads)
+    bounds = []
+    for k, seconds in guide.items():
+        stands = (1 - rate) ** k
+        block = stands * max(k * b, seconds) + (1 - stands) * (k * b + seconds)
+        bounds.append((block * rate / (1 - stands), k))
+    best, k = min(bounds)
+    print(
+        f"pipelined, {threads // 2} of {threads} threads each: at most {1 / best:.1f} tokens/s with blocks of {k} at 5 %, "
+        f"where the best fixed block on all threads has {1 / whole:.1f}"
+    )
 
 
 def measure(pair: Pair, folders: dict[str, Path], batch: int, rate: float, options: argparse.Namespace) -> None:
@@ -158,23 +144,22 @@ def measure(pair: Pair, folders: dict[str, Path], batch: int, rate: float, optio
 
         return work
 
+    def by(policy: Policy, requests: list[Request]) -> Callable[[], Iterable[tuple[int, Generation]]]:
+        return lambda: blockwise.generate(pair, policy, requests, batch_size=batch)
+
     contenders: dict[str, Callable[[], int]] = {
-        "guided, blockwise": ours("guided", lambda: blockwise.generate(pair, policy, asked, batch_size=batch)),
+        "guided, blockwise": ours("guided", by(policy, asked)),
         "guided, lockstep": ours("lockstep", lambda: lockstep.generate(pair, policy, asked, batch_size=batch)),
-        "guide alone": ours("guide", lambda: blockwise.generate(pair, Policy("guide"), asked, batch_size=batch)),
-        "base alone": ours("base", lambda: blockwise.generate(pair, Policy("base"), asked, batch_size=batch)),
+        "guide alone": ours("guide", by(Policy("guide"), asked)),
+        "base alone": ours("base", by(Policy("base"), asked)),
+        "entropy policy, 8 %": ours("entropy", by(gated(pair, asked, 0.08, "entropy", 2), asked)),
     }
-    if policy.score == "ce":
-        entropy_gate = gated(pair, asked, 0.08, "entropy", 1)
-        contenders["entropy policy, 8 %"] = ours(
-            "entropy", lambda: blockwise.generate(pair, entropy_gate, asked, batch_size=batch)
-        )
-    if batch == 1 and options.pair != "demo":
+    if options.pair != "demo":
 
         def assisted() -> int:
             tokens: int = 0
-            for request in greedy:
-                ids = torch.tensor([request.prompt])
+            for request in greedy[: options.rows]:
+                ids = torch.tensor([request.prompt], device=options.device)
                 out = pair.member("guide").model.generate(
                     ids, attention_mask=torch.ones_like(ids), assistant_model=pair.member("base").model,
                     do_sample=False, max_new_tokens=options.tokens, pad_token_id=0,
@@ -182,21 +167,21 @@ def measure(pair: Pair, folders: dict[str, Path], batch: int, rate: float, optio
                 tokens += int(out.shape[1] - ids.shape[1])
             return tokens
 
-        contenders["assisted generation"] = assisted
-    if batch > 1:
-        for role in ("base", "guide"):
-            lm = HFLM(pretrained=str(folders[role]), batch_size=batch, dtype=options.dtype, device="cpu")
-            work = instances(texts, options.tokens, samples)[:rows]
+        contenders["assisted generation, one sequence a call"] = assisted
+    for role in ("base", "guide"):
+        lm = HFLM(pretrained=str(folders[role]), batch_size=batch, dtype=options.dtype, device=options.device)
+        work = instances(texts, options.tokens, samples)[:rows]
 
-            def peer(lm: HFLM = lm, work: list[Instance] = work) -> int:
-                lm.generate_until(work, disable_tqdm=True)
-                return int(len(work) * options.tokens)
-
-            contenders[f"lm-eval hf, {role}"] = peer
-            contenders[f"{role} alone, greedy"] = ours(
-                f"greedy {role}",
-                lambda role=role: blockwise.generate(pair, Policy(role), greedy, batch_size=batch),  # type: ignore[misc]
+        def peer(lm: HFLM = lm, work: list[Instance] = work) -> int:
+            made = lm.generate_until(work, disable_tqdm=True)
+            return (
+                sum(len(lm.tokenizer(text).input_ids) for text in made)
+                if options.pair == "demo"
+                else rows * options.tokens
             )
+
+        contenders[f"{role} alone, greedy"] = ours(f"greedy {role}", by(Policy(role), greedy))
+        contenders[f"lm-eval hf, {role}, greedy"] = peer
     speed: dict[str, list[float]] = {name: [] for name in contenders}
     for round_ in range(options.rounds + 1):
         for name, run in contenders.items():
@@ -225,8 +210,56 @@ def measure(pair: Pair, folders: dict[str, Path], batch: int, rate: float, optio
         print(f"|{name}|{value:,.1f}|{ratio:.2f}|")
     for name, bound in (("blind bound", seconds), ("ideal bound", ideal)):
         print(f"|{name}|{batch / bound:,.1f}|{median['guided, blockwise'] * bound / batch:.2f}|")
-    same = sum(a.tokens == b.tokens for a, b in zip(done["guided"], done["lockstep"], strict=True))
-    print(f"sequences equal to lockstep: {same} of {len(guided)}", flush=True)
+    for role in ("base", "guide"):
+        pairs = zip(speed[f"{role} alone, greedy"], speed[f"lm-eval hf, {role}, greedy"], strict=True)
+        print(
+            f"{role} alone over lm-eval's hf on the same greedy work: {statistics.median(a / c for a, c in pairs):.2f}"
+        )
+    differing = [i for i, (a, c) in enumerate(zip(guided, done["lockstep"], strict=True)) if a.tokens != c.tokens]
+    print(f"sequences equal to lockstep: {len(guided) - len(differing)} of {len(guided)}", flush=True)
+    for i in differing:
+        print(
+            f"  sample {i}, {first_difference(pair, policy, asked[i], guided[i], done['lockstep'][i])[0]}", flush=True
+        )
+    sampling_share(pair, policy, passes, asked, batch)
+    expected_tokens(pair, policy, asked, realized, batch)
+
+
+@torch.inference_mode()
+def sampling_share(
+    pair: Pair, policy: Policy, passes: dict[str, ForwardPass], asked: list[Request], batch: int
+) -> None:
+    """The share of a guided run outside the models' passes: gate, scores, sampling and books."""
+    spent = 0.0
+    plain = ForwardPass.__call__
+
+    def timed(self: ForwardPass, *arguments: object) -> torch.Tensor:
+        nonlocal spent
+        started = time.perf_counter()
+        found = plain(self, *arguments)  # type: ignore[arg-type]
+        spent += time.perf_counter() - started
+        return found
+
+    if any(one.static for one in passes.values()):
+        return  # where passes are not waited for, their times say nothing
+    ForwardPass.__call__ = timed  # type: ignore[method-assign,assignment]
+    try:
+        started = time.perf_counter()
+        list(blockwise.generate(pair, policy, asked, batch_size=batch))
+        whole = time.perf_counter() - started
+    finally:
+        ForwardPass.__call__ = plain  # type: ignore[method-assign]
+    print(f"outside the models' passes: {1 - spent / whole:.1%} of the time")
+
+
+def expected_tokens(pair: Pair, policy: Policy, asked: list[Request], rate: float, batch: int) -> None:
+    """Tokens per guide pass with fixed blocks, beside E = (1 - (1 - g)^k) / g."""
+    for k in (4, 8, 16):
+        made = [g for _, g in blockwise.generate(pair, policy, asked, batch_size=batch, block_size=k)]
+        passes = sum(g.guide_passes + 1 for g in made)
+        tokens = sum(len(g.tokens) for g in made)
+        expected = (1 - (1 - rate) ** k) / rate if rate else k
+        print(f"blocks of {k}: {tokens / passes:.2f} tokens per guide pass, expected {expected:.2f}")
 
 
 def demo_texts() -> list[str]:

@@ -98,7 +98,7 @@ class ModelArguments:
 
     @property
     def rows(self) -> int:
-        """The batch size in samples; `auto` is 64, or `max_batch_size` where that is smaller."""
+        """The batch size in samples; for `auto` the most that it may be, 64 or `max_batch_size` where that is smaller."""
         if isinstance(self.batch_size, int):
             return self.batch_size
         return min(64, self.max_batch_size or 64)

@@ -6,244 +6,54 @@ the same random numbers as in `lockstep`, so the tokens are the same.
 
 Where the takeovers are known without the donor (`entropy`, `random`, `early`, one model alone), nothing is drafted: each token
 asks the model that writes it, which first reads, in the same pass, what it has skipped.
-
-Rows stand in slots. When one finishes, its slot takes the next request at once, so a straggler holds up nobody.
 """
 
-import logging
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import cache, partial
-from itertools import groupby, islice
+from itertools import groupby
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, special
+from torch import Tensor
 
-from lm_eval_takeover.errors import ArgumentError
-from lm_eval_takeover.gate import Gate, fires, fires_ahead
+from lm_eval_takeover.gate import fires, fires_ahead
 from lm_eval_takeover.generation import Generation, Request, StopStrings
-from lm_eval_takeover.pace import Pace
+from lm_eval_takeover.pace import Foresight, Pace
 from lm_eval_takeover.pair import Pair, right_padded
 from lm_eval_takeover.policy import Policy
-from lm_eval_takeover.reader import ForwardPass, Reader, forward_pass
-from lm_eval_takeover.sampling import Sampling, draw, request_digest, uniforms
+from lm_eval_takeover.pool import Pool
+from lm_eval_takeover.reader import Drafted, forward_pass
+from lm_eval_takeover.sampling import draw
 
-logger = logging.getLogger(__name__)
-
-
-@dataclass(slots=True)
-class Row:
-    """One sample while it is being written. Numbers and window are made when it gets a slot."""
-
-    index: int
-    request: Request
-    stop: StopStrings
-    early: int
-    generation: Generation = field(default_factory=Generation)
-    uniforms: NDArray[np.float64] = field(default_factory=lambda: np.empty(0))
-    chances: NDArray[np.float64] = field(default_factory=lambda: np.empty(0))
-    recent: Tensor | None = None  # `[window]`, the last scores
-
-    @property
-    def text(self) -> tuple[int, ...]:
-        """Prompt and all that was emitted."""
-        return (*self.request.prompt, *self.generation.tokens)
-
-    @property
-    def position(self) -> int:
-        """Tokens emitted so far: `t`."""
-        return len(self.generation.tokens)
-
-    @property
-    def remaining(self) -> int:
-        return self.request.max_new_tokens - self.position
-
-    def token(self, place: int) -> int:
-        """The token at `place` of the whole text, prompt included."""
-        prompt = self.request.prompt
-        return prompt[place] if place < len(prompt) else self.generation.tokens[place - len(prompt)]
-
-    @property
-    def length(self) -> int:
-        return len(self.request.prompt) + self.position
+_LEAST = 0.05  # a row whose probability to stand is no more drafts no further
+_LOGITS_AT_ONCE = 2**24  # of a block that are scored together: 64 MiB, and as much again for each log-softmax
 
 
-class Pool:
-    """The rows of one kind of sampling: slots, the readers of the models that the policy asks, and the requests that wait."""
+class Steps(Pool):
+    """Takeovers that are known without the donor: one token for every row at a time."""
 
-    def __init__(
-        self,
-        policy: Policy,
-        passes: dict[str, ForwardPass],
-        waiting: Sequence[tuple[int, Request]],
-        *,
-        vocab: int,
-        stops: Callable[[tuple[str, ...]], StopStrings],
-        eos: frozenset[int],
-        seed: int,
-        batch_size: int,
-        block_size: int | None,
-    ) -> None:
-        self.policy, self.eos, self.seed = policy, eos, seed
-        self.sampling: Sampling = waiting[0][1].sampling
-        self.waiting = deque(
-            Row(index, request, stops(request.until), request.early_tokens or policy.early_tokens or 0)
-            for index, request in waiting
-        )
-        self.slots: list[Row] = []
-        self.size = min(batch_size, len(waiting))
-        self.readers = {role: Reader(one, self.size, vocab) for role, one in passes.items()}
-        self.device = next(iter(self.readers.values())).device
-        self.pace = Pace(block_size)
-        self._prefilled: dict[tuple[int, ...], tuple[int, dict[str, Reader]]] = {}
-
-    def run(self) -> Iterator[tuple[int, Generation]]:
-        """Every request to its end: `(its index, generation)` as it finishes."""
-        while self.slots or self.waiting:
-            try:
-                if self.waiting and len(self.slots) < self.size:
-                    self.refill()
-                finished = self.block() if self.policy.name == "disagreement" else self.step()
-            except RuntimeError as error:
-                if not _out_of_memory(error):
-                    raise
-                self.halve()
-                continue
-            for slot in finished:
-                generation = self.slots[slot].generation
-                for role in self.policy.roles:
-                    # The first pass also reads the end of the prompt: prefill.
-                    generation.count_passes(role, -1)
-                yield self.slots[slot].index, generation
-            self.release(finished)
-
-    # Slots
-
-    def refill(self) -> None:
-        """Waiting rows into free slots. A prompt is read once per model for all its samples."""
-        free = self.size - len(self.slots)
-        taken = list(islice(self.waiting, free))
-        # All but the last token: the first pass of a block reads it, as it reads the last token of any other block.
-        texts = [row.text[:-1] for row in taken]
-        new = list(dict.fromkeys(text for text in texts if text not in self._prefilled))
-        if new:
-            read = {role: reader.prefill(new) for role, reader in self.readers.items()}
-            self._prefilled |= {text: (place, read) for place, text in enumerate(new)}
-        for row, text in zip(taken, texts, strict=True):
-            place, read = self._prefilled[text]
-            for role, reader in self.readers.items():
-                reader.take(read[role], place, len(self.slots))
-            self._begin(row)
-            self.slots.append(self.waiting.popleft())  # in both places or in none, whenever memory runs out
-        wanted = {row.request.prompt[:-1] for row in self.waiting}
-        self._prefilled = {text: held for text, held in self._prefilled.items() if text in wanted}
-
-    def _begin(self, row: Row) -> None:
-        """The row's random numbers and its empty window; what a row that waits has already, it keeps."""
-        if row.recent is None:
-            digest, count = request_digest(row.request.prompt), row.request.max_new_tokens
-            row.uniforms = uniforms(self.seed, digest, row.request.sample, count)
-            if self.policy.name == "random":
-                row.chances = uniforms(self.seed, digest, row.request.sample, count, stream="takeover")
-            row.recent = (self.policy.gate or Gate(0.0)).empty(1, self.device)[0]
-
-    def halve(self) -> None:
-        """After memory ran out: half as many slots, and every row reads its text again. Raises where one row is too many."""
-        if self.size == 1:
-            label = self.slots[0].request.label if self.slots else self.waiting[0].request.label
-            raise ArgumentError(
-                f"{label}: not enough memory for one sample; give a shorter max_length=… or a smaller dtype=…"
-            )
-        self.waiting.extendleft(reversed(self.slots))
-        self.slots, self._prefilled, self.size = [], {}, self.size // 2
-        self.readers = {role: Reader(reader.forward, self.size, reader.vocab) for role, reader in self.readers.items()}
-        logger.warning("out of memory; going on with a batch size of %d", self.size)
-
-    def release(self, finished: Sequence[int]) -> None:
-        """Free these slots; the last rows move into their places."""
-        for slot in sorted(finished, reverse=True):
-            last = len(self.slots) - 1
-            if slot != last:
-                for reader in self.readers.values():
-                    reader.move(last, slot)
-                self.slots[slot] = self.slots[last]
-            self.slots.pop()
-
-    # What every policy does with tokens
-
-    def numbers(self, slots: Sequence[int], count: int) -> Tensor:
-        """The uniform numbers of the next `count` positions: `[rows, count]`; 0 behind the last position that there is."""
-        found = np.zeros((len(slots), count))
-        for place, slot in enumerate(slots):
-            row = self.slots[slot]
-            part = row.uniforms[row.position : row.position + count]
-            found[place, : len(part)] = part
-        return torch.from_numpy(found).to(self.device)
-
-    def emit(
-        self, slot: int, tokens: Sequence[int], taken: Sequence[bool], scores: Sequence[float]
-    ) -> tuple[int, bool]:
-        """Append tokens until one ends the text: `(how many were emitted, whether the text has ended)`."""
-        row = self.slots[slot]
-        generation = row.generation
-        for count, (token, takeover, score) in enumerate(zip(tokens, taken, scores, strict=True), 1):
-            generation.tokens.append(token)
-            generation.taken_over.append(takeover)
-            generation.scores.append(score)
-            if row.remaining == 0 or token in self.eos or row.stop.found(generation.tokens):
-                return count, True
-        return len(tokens), False
-
-    def name(self, slot: int) -> str:
-        row = self.slots[slot]
-        return f"token {row.position} of {row.request.label}"
-
-    def unread(self, role: str, slots: Sequence[int]) -> tuple[Tensor, list[int]]:
-        """What a model has not read yet of these rows, `[rows, longest]` padded behind, and how many tokens each."""
-        reader = self.readers[role]
-        tokens = [
-            [self.slots[slot].token(place) for place in range(reader.lengths[slot], self.slots[slot].length)]
-            for slot in slots
-        ]
-        counts = [len(one) for one in tokens]
-        return right_padded(tokens, self.device), counts
-
-    def ask(self, role: str, slots: Sequence[int]) -> Tensor:
-        """The next-token logits `[rows, vocab]` of a model that first reads what it has skipped."""
-        ids, counts = self.unread(role, slots)
-        reader = self.readers[role]
-        logits = reader.read_to_last(slots, ids, counts)
-        reader.forward.member.check(logits, lambda i: self.name(slots[i]))
-        for slot, count in zip(slots, counts, strict=True):
-            reader.lengths[slot] += count
-            self.slots[slot].generation.count_passes(role, 1)
-        return logits.to(self.device)
-
-    # Takeovers that are known without the donor
-
-    def step(self) -> list[int]:
-        """One token for every row; returns the slots whose text has ended."""
+    def advance(self) -> list[int]:
         policy, slots = self.policy, list(range(len(self.slots)))
         tokens = [0] * len(slots)
         scores = [float("nan")] * len(slots)
-        taken = self._known_takeovers(slots)
         windows: Tensor | None = None
         if policy.name == "entropy":
             assert policy.host is not None and policy.gate is not None
             logits = self.ask(policy.host, slots)
             score = policy.scores(logits, None)
-            recent = self._windows()
-            position = torch.tensor([row.position for row in self.slots], device=self.device)
-            taken = fires(policy.gate, score, recent, position).tolist()
+            recent = self.windows()
+            taken = fires(policy.gate, score, recent, self.positions()).tolist()
             scores = score.tolist()
             windows = torch.cat([recent[:, 1:], score[:, None]], 1)
             hosted = [slot for slot in slots if not taken[slot]]
             self._draw(hosted, logits[hosted], tokens)
         else:
+            taken = self._known_takeovers(slots)
             hosted = [slot for slot in slots if not taken[slot]]
             if hosted:
                 assert policy.host is not None
@@ -255,10 +65,6 @@ class Pool:
             for row, window in zip(self.slots, windows, strict=True):
                 row.recent = window
         return [slot for slot in slots if self.emit(slot, [tokens[slot]], [taken[slot]], [scores[slot]])[1]]
-
-    def _windows(self) -> Tensor:
-        """The last scores of every row: `[rows, window]`."""
-        return torch.stack([row.recent for row in self.slots if row.recent is not None])
 
     def _known_takeovers(self, slots: Sequence[int]) -> list[bool]:
         policy = self.policy
@@ -272,110 +78,170 @@ class Pool:
 
     def _draw(self, slots: Sequence[int], logits: Tensor, tokens: list[int]) -> None:
         if slots:
-            drawn = draw(logits, self.numbers(slots, 1)[:, 0], self.sampling).tolist()
+            uniform = torch.from_numpy(self.numbers(slots, 1)[:, 0]).to(self.device)
+            drawn = draw(logits, uniform, self.sampling).tolist()
             for slot, token in zip(slots, drawn, strict=True):
                 tokens[slot] = token
 
-    # Takeovers that the donor's distribution decides
 
-    def block(self) -> list[int]:
-        """Draft, verify, emit up to the first takeover; returns the slots whose text has ended."""
+@dataclass(slots=True)
+class Draft:
+    """What the host wrote ahead, and how far it stands: lists have an entry per row.
+
+    logits `[rows, longest, vocab]` and uniform `[rows, longest]`; of row `r` the first `len(tokens[r])` count.
+    """
+
+    logits: Tensor
+    uniform: NDArray[np.float64]
+    limits: list[int]
+    tokens: list[list[int]]
+    entropies: list[list[float]]
+    survival: list[float]  # the probability that nothing has fired
+
+    @property
+    def drafted(self) -> list[int]:
+        """How many tokens each row has."""
+        return [len(row) for row in self.tokens]
+
+    @property
+    def standing(self) -> list[int]:
+        """The rows that may grow: not those that have ended, or that all but certainly have fired."""
+        return [row for row, survival in enumerate(self.survival) if survival > _LEAST]
+
+
+class Blocks(Pool):
+    """Takeovers that the donor's distribution decides: draft, verify, emit up to the first one."""
+
+    def __init__(self, *arguments: Any, block_size: int | None = None, **settings: Any) -> None:
+        super().__init__(*arguments, **settings)
+        assert self.policy.host is not None and self.policy.donor is not None and self.policy.gate is not None
+        self.host, self.donor, self.gate = self.policy.host, self.policy.donor, self.policy.gate
+        host, donor = self.readers[self.host].forward, self.readers[self.donor].forward
+        foresight = host.foresight.setdefault(self.policy, Foresight())
+        self.pace = Pace(host.costs, donor.costs, foresight, block_size)
+        self._logits = torch.empty(0, device=self.device)  # `[rows, longest, vocab]` of a draft, used again by the next
+
+    def advance(self) -> list[int]:
         started = time.perf_counter()
         slots = list(range(len(self.slots)))
-        drafts, host_logits, drafted, entropies = self._draft(slots)
-        donor_logits = self._verify(slots, drafts)
-        policy, longest = self.policy, drafts.shape[1]
-        assert policy.gate is not None
-        scores = policy.scores(host_logits, donor_logits)
+        draft = self._draft(slots)
+        drafted = draft.drafted
+        longest = max(drafted)
+        host_logits = draft.logits[:, :longest]
+        begun = time.perf_counter()
+        donor_logits = self._verify(slots, draft)
+        at_once = max(1, _LOGITS_AT_ONCE // donor_logits[:, 0].numel())
+        parts = (slice(start, start + at_once) for start in range(0, longest, at_once))
+        scores = torch.cat([self.policy.scores(host_logits[:, part], donor_logits[:, part]) for part in parts], 1)
         if not bool(scores.isfinite().all()):
             self._refuse_broken(host_logits, donor_logits, drafted)
-        recent = self._windows()
-        position = torch.tensor([row.position for row in self.slots], device=self.device)
+        recent = self.windows()
         counts = torch.tensor(drafted, device=self.device)
-        fire = fires_ahead(policy.gate, scores, recent, position)
+        fire = fires_ahead(self.gate, scores, recent, self.positions())
         fire &= torch.arange(longest, device=self.device) < counts[:, None]
-        first = torch.where(fire.any(1), fire.int().argmax(1), counts)  # the drafted length where nothing fires
-        fired = [slot for slot, (at, count) in enumerate(zip(first.tolist(), drafted, strict=True)) if at < count]
-        tokens = drafts.clone()
-        if fired:
-            at = first[fired]
-            uniform = self.numbers(fired, longest).gather(1, at[:, None])[:, 0]
-            tokens[torch.tensor(fired, device=self.device), at] = draw(donor_logits[fired, at], uniform, self.sampling)
+        # The drafted length where nothing fires.
+        first = torch.where(fire.any(1), fire.int().argmax(1), counts).tolist()
+        self.pace.donor.took(len(slots), longest, time.perf_counter() - begun)
+        if fired := [slot for slot in slots if first[slot] < drafted[slot]]:
+            at = [first[slot] for slot in fired]
+            uniform = torch.from_numpy(draft.uniform[fired, at]).to(self.device)
+            donated = draw(donor_logits[fired, at], uniform, self.sampling).tolist()
+            for slot, position, token in zip(fired, at, donated, strict=True):
+                draft.tokens[slot][position] = token
         window = torch.cat([recent, scores], 1)
         ended: list[int] = []
-        seen_entropies: list[float] = []
-        seen_fires: list[bool] = []
+        entropies: list[float] = []
+        takeovers: list[bool] = []
         emitted = 0
-        listed = zip(slots, first.tolist(), drafted, tokens.tolist(), scores.tolist(), strict=True)
-        for slot, at, count, row_tokens, row_scores in listed:
-            row, stands = self.slots[slot], min(at + 1, count)
-            taken = [False] * at + [True] if at < count else [False] * count
-            seen_entropies += entropies[slot][:stands]
-            seen_fires += taken
-            written, end = self.emit(slot, row_tokens[:stands], taken, row_scores[:stands])
-            row.recent = window[slot, written : written + policy.gate.window]
+        for slot, row_tokens, row_scores in zip(slots, draft.tokens, scores.tolist(), strict=True):
+            stands = first[slot]
+            taken = [False] * stands + [True] * (stands < drafted[slot])
+            entropies += draft.entropies[slot][: len(taken)]
+            takeovers += taken
+            written, end = self.emit(slot, row_tokens[: len(taken)], taken, row_scores[: len(taken)])
+            self.slots[slot].recent = window[slot, written : written + self.gate.window]
             emitted += written
             for reader in self.readers.values():
                 reader.lengths[slot] += written
             if end:
                 ended.append(slot)
-        self.pace.block_ended(seen_entropies, seen_fires, emitted, time.perf_counter() - started)
+        self.pace.block_ended(len(slots), entropies, takeovers, emitted, time.perf_counter() - started)
         return ended
 
-    def _pending(self, slots: Sequence[int]) -> Tensor:
-        """The last token of each row, which no model has read yet: `[rows, 1]`."""
-        rows = [self.slots[slot] for slot in slots]
-        return torch.tensor([[row.token(row.length - 1)] for row in rows], device=self.device)
-
-    def _draft(self, slots: Sequence[int]) -> tuple[Tensor, Tensor, list[int], list[list[float]]]:
-        """The host's tokens `[rows, k]`, its logits `[rows, k, vocab]`, how many of them each row has, and its entropies."""
-        assert self.policy.host is not None
-        reader = self.readers[self.policy.host]
-        limits = [min(self.pace.limit, self.slots[slot].remaining) for slot in slots]
-        uniform = self.numbers(slots, max(limits))
-        ids = self._pending(slots)
-        active, drafted, survival = list(slots), [0] * len(slots), [1.0] * len(slots)
-        entropies: list[list[float]] = [[] for _ in slots]
-        columns: list[Tensor] = []
-        read: list[Tensor] = []
-        for number in range(max(limits)):
+    def _draft(self, slots: list[int]) -> Draft:
+        """The host writes ahead, as far as it pays."""
+        reader, vocab = self.readers[self.host], self.readers[self.host].vocab
+        most = self.pace.limit(len(slots), vocab)
+        limits = [min(most, self.slots[slot].remaining) for slot in slots]
+        longest = max(limits)
+        if self._logits.shape[0] < len(slots) or self._logits.shape[1] < longest:
+            self._logits = torch.zeros(len(slots), longest, vocab, device=self.device)
+        draft = Draft(
+            logits=self._logits[: len(slots)],
+            uniform=self.numbers(slots, longest),
+            limits=limits,
+            tokens=[[] for _ in slots],
+            entropies=[[] for _ in slots],
+            survival=[1.0] * len(slots),
+        )
+        uniform = reader.upload(draft.uniform)
+        # The last token of each row, which no model has read yet.
+        ids = torch.tensor([[row.token(row.length - 1)] for row in self.slots], device=self.device)
+        computed = slots
+        notes: deque[tuple[int, list[int], Drafted]] = deque()
+        for number in range(longest):
             begun = time.perf_counter()
-            logits = reader.read(active, ids, number)[:, 0].to(self.device)
-            drawn = draw(logits, uniform[active, number], self.sampling)
-            columns.append(_spread(drawn, active, len(slots)))
-            read.append(_spread(logits, active, len(slots)))
-            uncertain = special.entr(logits.softmax(-1)).sum(-1).tolist()
-            for slot, token, one in zip(active, drawn.tolist(), uncertain, strict=True):
-                drafted[slot] += 1
-                entropies[slot].append(one)
-                if self.pace.chooses:
-                    survival[slot] *= 1 - self.pace.chance(one)
-                if drafted[slot] == limits[slot] or token in self.eos:
-                    survival[slot] = 0.0
-                self.slots[slot].generation.count_passes(self.policy.host, 1)
-            self.pace.host_took(len(active), time.perf_counter() - begun)
-            standing = [slot for slot in active if survival[slot] > 0]
-            if not standing:
-                break
-            if self.pace.chooses:
-                if not self.pace.pays(sum(survival[slot] for slot in standing), len(standing)):
+            rows: slice | list[int] = slice(None) if len(computed) == len(slots) else computed
+            step = reader.draft(computed, ids, number, uniform[rows, number], self.sampling)
+            draft.logits[rows, number] = step.logits
+            ids = step.tokens[:, None]
+            notes.append((number, computed, step))
+            if len(notes) > reader.ahead:
+                self._note(draft, *notes.popleft())
+                self.pace.host.took(len(computed), 1, time.perf_counter() - begun)
+                standing = draft.standing
+                if not self._goes_on(draft, standing, number + 1):
                     break
-                # A row that has probably fired would only pay for its part of the pass.
-                standing = [slot for slot in standing if survival[slot] > 0.1] or standing
-            ids = columns[-1][:, None] if len(standing) == len(slots) else columns[-1][standing][:, None]
-            active = standing
-        return torch.stack(columns, 1), torch.stack(read, 1), drafted, entropies
+                if not reader.ahead and 4 * len(standing) <= len(computed):
+                    # So few that reading their cached keys and values out of the others costs less than those rows' arithmetic.
+                    computed = standing
+                    ids = torch.tensor([draft.tokens[row][-1:] for row in standing], device=self.device)
+        for note in notes:
+            self._note(draft, *note)
+        return draft
 
-    def _verify(self, slots: Sequence[int], drafts: Tensor) -> Tensor:
+    def _note(self, draft: Draft, number: int, computed: list[int], step: Drafted) -> None:
+        """Enter one drafted position, now that its token is known here."""
+        tokens, sureness, entropies = step.known()
+        if not all(sureness):
+            self.readers[self.host].sort_more()
+        for row, token, sure, entropy in zip(computed, tokens, sureness, entropies, strict=True):
+            if draft.survival[row] <= _LEAST:
+                continue
+            if not sure:
+                number_ = torch.from_numpy(draft.uniform[row, number, None]).to(self.device)
+                token = int(draw(draft.logits[row, number][None], number_, self.sampling))
+            draft.tokens[row].append(token)
+            draft.entropies[row].append(entropy)
+            self.slots[row].generation.count_passes(self.host, 1)
+            if self.pace.chooses(len(self.slots)):
+                draft.survival[row] *= 1 - self.pace.foresight.chance(entropy)
+            # A token that was not sure when the next one was drafted ends the draft, as the text's end does.
+            if len(draft.tokens[row]) == draft.limits[row] or token in self.eos or not sure:
+                draft.survival[row] = 0.0
+
+    def _goes_on(self, draft: Draft, standing: list[int], drafted: int) -> bool:
+        if not standing or not self.pace.chooses(len(self.slots)):
+            return bool(standing)
+        return self.pace.pays(sum(draft.survival[row] for row in standing), len(standing), drafted)
+
+    def _verify(self, slots: Sequence[int], draft: Draft) -> Tensor:
         """The donor's logits at every drafted position, `[rows, k, vocab]`, in one pass."""
-        assert self.policy.donor is not None
-        reader = self.readers[self.policy.donor]
-        ids = torch.cat([self._pending(slots), drafts[:, :-1]], 1)
-        begun = time.perf_counter()
-        logits = reader.read(slots, ids)
-        self.pace.donor_took(len(slots), ids.shape[1], time.perf_counter() - begun)
+        pending = (row.token(row.length - 1) for row in self.slots)
+        ids = right_padded([[first, *row[:-1]] for first, row in zip(pending, draft.tokens, strict=True)], self.device)
+        logits = self.readers[self.donor].read(slots, ids)
         for slot in slots:
-            self.slots[slot].generation.count_passes(self.policy.donor, 1)
+            self.slots[slot].generation.count_passes(self.donor, 1)
         return logits.to(self.device)
 
     def _refuse_broken(self, host_logits: Tensor, donor_logits: Tensor, drafted: Sequence[int]) -> None:
@@ -383,8 +249,7 @@ class Pool:
         real = (
             torch.arange(host_logits.shape[1], device=self.device) < torch.tensor(drafted, device=self.device)[:, None]
         )
-        for role, logits in ((self.policy.host, host_logits), (self.policy.donor, donor_logits)):
-            assert role is not None
+        for role, logits in ((self.host, host_logits), (self.donor, donor_logits)):
             self.readers[role].forward.member.check(logits, self.name, real)
 
 
@@ -414,8 +279,9 @@ def generate(
     ordered = sorted(
         enumerate(requests), key=lambda item: (settings(item), -len(item[1].prompt), item[1].prompt, item[0])
     )
+    kind = partial(Blocks, block_size=block_size) if policy.name == "disagreement" else Steps
     for _, group in groupby(ordered, key=settings):
-        yield from Pool(
+        yield from kind(
             policy,
             passes,
             list(group),
@@ -424,20 +290,4 @@ def generate(
             eos=eos,
             seed=seed,
             batch_size=batch_size,
-            block_size=block_size,
         ).run()
-
-
-def _spread(values: Tensor, rows: Sequence[int], count: int) -> Tensor:
-    """`[count, ...]` with these values in these rows and zeros elsewhere."""
-    if len(rows) == count:
-        return values
-    return values.new_zeros(count, *values.shape[1:]).index_copy_(0, torch.tensor(rows, device=values.device), values)
-
-
-_MEMORY = ("can't allocate memory", "out of memory", "ALLOC_FAILED")
-
-
-def _out_of_memory(error: RuntimeError) -> bool:
-    """On a GPU a class of its own, or a message of its libraries; on a CPU a message of the allocator."""
-    return isinstance(error, torch.OutOfMemoryError) or any(text in str(error) for text in _MEMORY)

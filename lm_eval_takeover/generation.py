@@ -58,13 +58,18 @@ class StopStrings:
     def __init__(self, tokenizer: Any, strings: Sequence[str]) -> None:
         self._tokenizer = tokenizer
         self._strings = [string for string in strings if string]
+        # Some tokenizers take spaces away before what comes next, which only token by token shows.
+        self._rewrites = bool(getattr(tokenizer, "clean_up_tokenization_spaces", False))
         # Every token but a part of a character is at least one byte long; the first few may be such parts.
         self._lookback = max((len(string.encode()) for string in self._strings), default=0) + 4
 
-    def found(self, tokens: Sequence[int]) -> bool:
+    def found(self, tokens: Sequence[int], new: int = 1) -> bool:
+        """Whether a string ends in one of the last `new` tokens. For more than one, True may also mean that it could."""
         if not self._strings:
             return False
-        tail = self._tokenizer.decode(tokens[-self._lookback :], skip_special_tokens=False)
+        if new > 1 and self._rewrites:
+            return True
+        tail = self._tokenizer.decode(tokens[-self._lookback - new + 1 :], skip_special_tokens=False)
         return any(string in tail for string in self._strings)
 
 

@@ -18,6 +18,7 @@ from lm_eval_takeover.engine import generate
 from lm_eval_takeover.errors import ArgumentError, VocabularyError, install_error_hook, nearest
 from lm_eval_takeover.generation import Generation, Request, text_of
 from lm_eval_takeover.loading import load_pair, load_policy
+from lm_eval_takeover.memory import rows_that_fit
 from lm_eval_takeover.sampling import Sampling
 from lm_eval_takeover.teacher_forcing import force
 
@@ -166,7 +167,7 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
             self.policy,
             made,
             seed=self.arguments.seed,
-            batch_size=self.batch_size,
+            batch_size=self._rows_for(made),
             block_size=self.arguments.block_size,
         )
         progress = {"desc": "Running generate_until requests", "disable": disable_tqdm, "unit": "sample"}
@@ -180,6 +181,17 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
                 bar.set_postfix_str(f"{speed:,.0f} tokens/s, realized rate {run.realized_rate:.1%}", refresh=False)
                 bar.update()
         return texts
+
+    def _rows_for(self, requests: Sequence[Request]) -> int:
+        """Samples at a time; `batch_size=auto` is what fits, where each of them may become as long as it is allowed to."""
+        if self.arguments.batch_size != "auto":
+            return self.batch_size
+        members = [self.pair.member(role) for role in self.policy.roles]
+        rows = rows_that_fit(members, requests, self.pair.vocab_size(self.policy.roles), self.batch_size)
+        logger.info(
+            "batch_size=auto: %d samples of up to %d new tokens fit", rows, max(r.max_new_tokens for r in requests)
+        )
+        return rows
 
     def _requests(self, instances: Sequence[Instance]) -> list[Request]:
         """Tokenized requests, their repeats numbered from 0, cut to the context."""

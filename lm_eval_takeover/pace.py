@@ -5,44 +5,74 @@ emits tokens up to the first takeover. One more position emits a token with the 
 So it pays as long as `S > r (b + G(k+1) - G(k))`, with `r` the tokens per second at hand: the marginal value theorem, which
 also says when blocks do not pay at all (`k = 1` is lockstep). `S` follows from the host's entropies: the share of drafted
 positions of that entropy at which the gate has fired so far.
+
+What passes cost (`PassCosts`) is kept with the model, and what entropies foretell (`Foresight`) with the policy, so that only the
+first run of a process has to learn them.
 """
 
 import math
-from collections import deque
 
 import numpy as np
+from numpy.typing import NDArray
 
 _BUCKETS = 24  # of entropy, four to a factor of e, from e^-4 nats on
-_PRIOR = 20.0  # positions that the overall rate counts for in each bucket
-_LEARNING = (1, 2, 4, 8, 16, 8)  # the first blocks, which show what passes cost
-_KEPT = 64  # measured passes of the donor that a fit remembers
-LONGEST = 32
+_PRIOR = 5.0  # positions that the overall rate counts for in each bucket
+_LEARNING = (1, 2, 4, 8, 16, 8)  # the first blocks, where it is not known yet what passes cost
+LONGEST = 64  # tokens of a draft, at most
+_MOST_LOGITS = 2**26  # rows x tokens x vocabulary of a draft, at most: 256 MiB
 
 
-class Pace:
-    """Costs, rates and the decision for one pool of rows. `block_size` fixes the length instead."""
+class PassCosts:
+    """Seconds that one model's passes take, by rows and new tokens."""
 
-    def __init__(self, block_size: int | None = None) -> None:
-        self.fixed = block_size
-        self.blocks = 0
-        self._host: dict[int, float] = {}  # seconds of a pass, by rows
-        self._donor: deque[tuple[int, int, float]] = deque(maxlen=_KEPT)  # (rows, new tokens, seconds)
-        self._fit = (0.0, 0.0)
-        self._seen = np.zeros(_BUCKETS)
-        self._fired = np.zeros(_BUCKETS)
-        self._tokens, self._seconds = 0.0, 0.0  # decaying sums: tokens per second
+    def __init__(self) -> None:
+        self._single: dict[int, float] = {}  # by rows, over one token
+        self._sums: dict[int, NDArray[np.float64]] = {}  # by rows: decaying sums of 1, k, s, k k and k s
 
-    @property
-    def limit(self) -> int:
-        """The longest draft of the next block."""
-        if self.fixed is not None:
-            return self.fixed
-        return _LEARNING[self.blocks] if self.blocks < len(_LEARNING) else LONGEST
+    def took(self, rows: int, new: int, seconds: float) -> None:
+        """One pass was measured."""
+        if new == 1:
+            known = self._single.get(rows)
+            # Upwards slowly: a pass that another process held up says little.
+            rate = 1.0 if known is None else 0.2 if seconds < known else 0.02
+            self._single[rows] = seconds if known is None else known + (seconds - known) * rate
+        seen = np.array([1.0, new, seconds, new * new, new * seconds])
+        self._sums[rows] = self._sums.get(rows, 0.0) * 0.97 + seen
 
-    @property
-    def chooses(self) -> bool:
-        """Whether drafts end by what they are worth, and not at a length that is given."""
-        return self.fixed is None and self.blocks >= len(_LEARNING)
+    def known(self, rows: int) -> bool:
+        """Whether passes of more than one length were measured for so many rows."""
+        return self._slope(rows) is not None
+
+    def _slope(self, rows: int) -> float | None:
+        one, k, s, kk, ks = self._sums.get(rows, np.zeros(5))
+        spread = one * kk - k * k
+        return max(float(one * ks - k * s) / float(spread), 0.0) if spread > 1e-6 * kk * one else None
+
+    def single(self, rows: int) -> float:
+        """Seconds of a pass over one token; 0 where none was measured."""
+        return self._single.get(rows) or self._nearest(self._single, rows)
+
+    def one_more(self, rows: int) -> float:
+        """Seconds that one more token of a pass costs; 0 where it is not known."""
+        slope = self._slope(rows)
+        known = {other: found for other in self._sums if (found := self._slope(other)) is not None}
+        return slope if slope is not None else self._nearest(known, rows)
+
+    @staticmethod
+    def _nearest(known: dict[int, float], rows: int) -> float:
+        """As for the number of rows nearest to this one, in proportion."""
+        if not known:
+            return 0.0
+        other = min(known, key=lambda one: abs(one - rows))
+        return known[other] * rows / other
+
+
+class Foresight:
+    """How often the gate fires at a host entropy."""
+
+    def __init__(self) -> None:
+        self._seen, self._fired = np.zeros(_BUCKETS), np.zeros(_BUCKETS)
+        self._chances = np.full(_BUCKETS, 0.05)
 
     @staticmethod
     def bucket(entropy: float) -> int:
@@ -50,35 +80,50 @@ class Pace:
 
     def chance(self, entropy: float) -> float:
         """The probability that the gate fires at a position of this host entropy, in nats."""
-        overall = (self._fired.sum() + 0.5) / (self._seen.sum() + 10.0)
-        place = self.bucket(entropy)
-        return float((self._fired[place] + _PRIOR * overall) / (self._seen[place] + _PRIOR))
+        return float(self._chances[self.bucket(entropy)])
 
-    def pays(self, survival: float, rows: int) -> bool:
-        """Whether one more position is worth it, `survival` the expected number of rows that still stand there."""
-        host = self._host.get(rows) or max(self._host.values(), default=0.0)
-        rate = self._tokens / self._seconds if self._seconds else 0.0
-        return survival > rate * (host + self._fit[1])
-
-    def host_took(self, rows: int, seconds: float) -> None:
-        known = self._host.get(rows)
-        # Upwards slowly: a pass that another process held up says little.
-        self._host[rows] = seconds if known is None else known + (seconds - known) * (0.2 if seconds < known else 0.02)
-
-    def donor_took(self, rows: int, new: int, seconds: float) -> None:
-        self._donor.append((rows, new, seconds))
-        taken = np.array([(one[1], one[2]) for one in self._donor if one[0] == rows])
-        if len(taken) and np.ptp(taken[:, 0]) > 0:
-            slope, start = np.polyfit(taken[:, 0], taken[:, 1], 1)
-            self._fit = (max(float(start), 0.0), max(float(slope), 0.0))
-
-    def block_ended(self, entropies: list[float], fired: list[bool], tokens: int, seconds: float) -> None:
-        """One block: the entropies of the positions whose gate was evaluated, whether it fired, and what came of it."""
+    def learn(self, entropies: list[float], fired: list[bool]) -> None:
+        """Positions whose gate was evaluated: the host's entropies, and whether it fired."""
         for entropy, fire in zip(entropies, fired, strict=True):
             place = self.bucket(entropy)
             self._seen[place] += 1
             self._fired[place] += fire
+        overall = (self._fired.sum() + 0.5) / (self._seen.sum() + 10.0)
+        self._chances = (self._fired + _PRIOR * overall) / (self._seen + _PRIOR)
+
+
+class Pace:
+    """The decision for one pool of rows. `block_size` fixes the length instead."""
+
+    def __init__(self, host: PassCosts, donor: PassCosts, foresight: Foresight, block_size: int | None = None) -> None:
+        self.host, self.donor, self.foresight, self.fixed = host, donor, foresight, block_size
+        self.blocks = 0
+        self._tokens, self._seconds = 0.0, 0.0  # decaying sums: tokens per second and row
+
+    def limit(self, rows: int, vocab: int) -> int:
+        """The longest draft of the next block."""
+        if self.fixed is not None:
+            return self.fixed
+        if not self.chooses(rows):
+            return _LEARNING[self.blocks % len(_LEARNING)]
+        return max(1, min(LONGEST, _MOST_LOGITS // (rows * vocab)))
+
+    def chooses(self, rows: int) -> bool:
+        """Whether drafts end by what they are worth, and not at a length that is given."""
+        return self.fixed is None and (self.blocks >= len(_LEARNING) or self.donor.known(rows))
+
+    def pays(self, survival: float, rows: int, drafted: int) -> bool:
+        """Whether one more position is worth it after so many, `survival` the expected number of rows that still stand there."""
+        more = self.host.single(rows) + self.donor.one_more(rows)
+        # The first block of a run counts on more like it.
+        tokens, seconds = rows * drafted, drafted * more + self.donor.single(rows)
+        rate = rows * self._tokens / self._seconds if self._seconds else tokens / seconds
+        return survival > rate * more
+
+    def block_ended(self, rows: int, entropies: list[float], fired: list[bool], tokens: int, seconds: float) -> None:
+        """One block: the entropies of the positions whose gate was evaluated, whether it fired, and what came of it."""
+        self.foresight.learn(entropies, fired)
         self.blocks += 1
         keep = 0.95
-        self._tokens = keep * self._tokens + tokens
+        self._tokens = keep * self._tokens + tokens / rows
         self._seconds = keep * self._seconds + seconds

@@ -70,6 +70,14 @@ class Member:
         """The transformers model in eval mode, on its device; loaded at the first use."""
         safe = None if self._options["trust_remote_code"] else True
         model = self._load(AutoModelForCausalLM, dtype=self.dtype, use_safetensors=safe)
+        if self.device.type == "cpu" and model.dtype == torch.bfloat16 and not computes_bfloat16():
+            logger.warning(
+                "%s='%s' is loaded in bfloat16, in which this CPU cannot compute: %sdtype=float32 takes twice the memory, and "
+                "reads several tokens at once in less time",
+                self.role,
+                self.path,
+                "guide_" if self.role == "guide" else "",
+            )
         return model.to(self.device).eval()
 
     @cached_property
@@ -130,6 +138,12 @@ class Member:
         if not lengths and self.tokenizer.model_max_length < 10**9:  # transformers' "no limit" is 10^30
             lengths.append(int(self.tokenizer.model_max_length))
         return lengths[0] if lengths else None
+
+
+def computes_bfloat16() -> bool:
+    """Whether this CPU has bfloat16 arithmetic, as far as torch can tell."""
+    found = torch.cpu.get_capabilities() if hasattr(torch.cpu, "get_capabilities") else {}
+    return found.get("architecture") != "x86_64" or any(found.get(name) for name in ("avx512_bf16", "amx_bf16"))
 
 
 def left_padded(rows: Sequence[Sequence[int]], device: torch.device) -> tuple[Tensor, Tensor]:

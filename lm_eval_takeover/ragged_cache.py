@@ -5,7 +5,7 @@ is free to overwrite, and no query of that row attends to it. So dropping a draf
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -18,19 +18,31 @@ from lm_eval_takeover.errors import ArgumentError
 SPARE = 128  # columns allocated ahead, at least
 
 
-@dataclass(slots=True)
 class Plan:
-    """Where the pass at hand reads and writes: `count` rows, each `new` tokens from its own column on.
+    """Where the pass at hand reads and writes: `count` rows, each `new` tokens from its own length on.
 
-    `slots` is None where the rows are slots 0 .. count - 1, which needs no gathering. `start` is the column where all rows begin,
-    None where they differ; `places` `[rows, new]` are the columns then. `columns` is how many the pass looks at.
+    `slots` is None where the rows are slots 0 .. count - 1, which needs no gathering; `start` is the column where all rows begin,
+    None where they differ. `columns` is how many the pass looks at.
     """
 
-    count: int
-    slots: Tensor | None
-    start: int | None
-    places: Tensor
-    columns: int
+    def __init__(self, lengths: Sequence[int], new: int, slots: Sequence[int], device: torch.device) -> None:
+        self.count, self.new, self.device = len(lengths), new, device
+        self._lengths = lengths
+        whole = list(slots) == list(range(self.count))
+        self.slots = None if whole else torch.tensor(slots, device=device)
+        longest = max(lengths)
+        self.start = longest if whole and longest == min(lengths) else None
+        self.columns = longest + new
+
+    @cached_property
+    def places(self) -> Tensor:
+        """The columns of the new tokens: `[rows, new]`."""
+        return torch.tensor(self._lengths, device=self.device)[:, None] + torch.arange(self.new, device=self.device)
+
+    @cached_property
+    def rows(self) -> Tensor:
+        """The slot of each row, beside `places`: `[rows, 1]`."""
+        return (torch.arange(self.count, device=self.device) if self.slots is None else self.slots)[:, None]
 
 
 class RaggedLayer(DynamicLayer):  # type: ignore[misc]
@@ -52,15 +64,12 @@ class RaggedLayer(DynamicLayer):  # type: ignore[misc]
 
     @staticmethod
     def _write(buffer: Tensor, states: Tensor, plan: Plan) -> Tensor:
-        if plan.slots is not None:
-            buffer[plan.slots[:, None], plan.places] = states
-            return buffer[plan.slots, : plan.columns].transpose(1, 2)
-        if plan.start is not None:
-            buffer[: plan.count, plan.start : plan.start + states.shape[1]] = states
+        if plan.start is None:
+            buffer[plan.rows, plan.places] = states
         else:
-            rows = torch.arange(plan.count, device=buffer.device)[:, None]
-            buffer[rows, plan.places] = states
-        return buffer[: plan.count, : plan.columns].transpose(1, 2)
+            buffer[: plan.count, plan.start : plan.columns] = states
+        held = buffer[: plan.count] if plan.slots is None else buffer[plan.slots]
+        return held[:, : plan.columns].transpose(1, 2)
 
     def grow(self, columns: int, like: Sequence[Tensor]) -> None:
         """Room for this many columns and some more; `like` are keys and values `[..., heads, head_dim]` of their kind."""
@@ -86,14 +95,25 @@ class RaggedCache(Cache):  # type: ignore[misc]
         self.slots = slots
         super().__init__(layers=[RaggedLayer(self) for _ in range(layers)])
 
+    @property
+    def columns(self) -> int:
+        """Columns that are allocated."""
+        buffers = self.layers[0].buffers
+        return 0 if buffers is None else int(buffers[0].shape[1])
+
+    def reserve(self, columns: int, like: "RaggedCache | None" = None) -> None:
+        """Room for so many columns in every layer, like those of a cache that has read something (by default, this one)."""
+        if self.columns < columns:
+            for layer, other in zip(self.layers, (like or self).layers, strict=True):
+                assert other.buffers is not None
+                layer.grow(columns, other.buffers)
+
     def copy(self, source: "RaggedCache", row: int, slot: int, length: int) -> None:
         """Put the first `length` columns of a row of `source` into `slot`."""
         if not length:
             return
+        self.reserve(length, source)
         for layer, other in zip(self.layers, source.layers, strict=True):
-            assert other.buffers is not None
-            if layer.buffers is None or layer.buffers[0].shape[1] < length:
-                layer.grow(length, other.buffers)
             for buffer, from_ in zip(layer.buffers, other.buffers, strict=True):
                 buffer[slot, :length] = from_[row, :length]
 
@@ -121,12 +141,3 @@ def layer_windows(config: Any, name: str) -> list[int | None]:
         raise ArgumentError(f"{name}: {reason}; use block_size=1")
     windows = [None if type(layer) is DynamicLayer else int(layer.sliding_window) for layer in layers]
     return windows or [None] * int(text.num_hidden_layers)
-
-
-def plan_for(lengths: Sequence[int], new: int, slots: Sequence[int], device: torch.device) -> Plan:
-    """The plan of a pass that reads `new` tokens into these slots, whose lengths these are."""
-    whole = list(slots) == list(range(len(slots)))
-    longest, same = max(lengths), min(lengths) == max(lengths)
-    places = torch.tensor(lengths, device=device)[:, None] + torch.arange(new, device=device)
-    index = None if whole else torch.tensor(slots, device=device)
-    return Plan(len(lengths), index, longest if same and whole else None, places, longest + new)

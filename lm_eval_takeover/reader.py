@@ -1,15 +1,21 @@
 """What one model has read: rows with their own lengths, and forward passes over any of them."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from lm_eval_takeover.lean import LeanDecoder
+from lm_eval_takeover.lean import LeanDecoder, project
+from lm_eval_takeover.pace import Foresight, PassCosts
 from lm_eval_takeover.pair import Member, right_padded
-from lm_eval_takeover.ragged_cache import RaggedCache, layer_windows, plan_for
+from lm_eval_takeover.ragged_cache import Plan, RaggedCache, layer_windows
+from lm_eval_takeover.sampling import Sampling, draw, draw_on_cpu
+from lm_eval_takeover.static_pass import Later, StaticPass, entropies_of
 
 logger = logging.getLogger(__name__)
 
@@ -31,9 +37,11 @@ class ForwardPass:
         self.member, self.model = member, member.model
         config = member.model.config
         self.windows = layer_windows(config, f"{member.role}='{member.id.id}'")
-        # Where positions are rows of a table, padding must not point behind its end.
         rotated = getattr(config.get_text_config(), "rope_parameters", None) is not None
         self._last_position = 2**31 if rotated else (member.max_length or 2**31) - 1
+        # What running it taught, which later runs need not learn again: seconds, and what an entropy foretold under a policy.
+        self.costs = PassCosts()
+        self.foresight: dict[Hashable, Foresight] = {}
         self.lean: LeanDecoder | None = None
         if LeanDecoder.supports(self.model):
             lean = LeanDecoder(self.model)
@@ -41,6 +49,8 @@ class ForwardPass:
                 self.lean = lean
             else:
                 logger.warning("%s: the lean pass differs from transformers'; not used", member.id.id)
+        # Whether tokens are read with tensors that never move, as a GPU's graphs need it.
+        self.static = self.lean is not None and member.device.type == "cuda"
 
     @torch.inference_mode()
     def _agrees(self, lean: LeanDecoder) -> bool:
@@ -70,18 +80,18 @@ class ForwardPass:
         """
         device = self.member.device
         new = ids.shape[1]
-        plan = cache.plan = plan_for(lengths, new, slots, device)
-        positions = plan.places.clamp(max=self._last_position) if plan.columns > self._last_position else plan.places
+        plan = cache.plan = Plan(lengths, new, slots, device)
         if self.lean is not None:
-            masks = self._masks(plan.places, plan.columns, plan.start is not None and new == 1)
-            hidden = self.lean.hidden(ids, positions, masks, cache)
+            hidden = self.lean.hidden(ids, self.masks(plan, plan.start is not None and new == 1), cache)
             if only is not None:
                 hidden = hidden[torch.arange(len(hidden), device=device), only][:, None]
-            return torch.nn.functional.linear(hidden, self.lean.head[:vocab]).float() if vocab else hidden
+            return project(hidden, self.lean.head[:vocab]).contiguous().float() if vocab else hidden
+        # Where positions are rows of a table, padding must not point behind its end.
+        positions = plan.places.clamp(max=self._last_position)
         options: dict[str, Any] = {"position_ids": positions, "logits_to_keep": new if vocab and only is None else 1}
         output = self.model(
             input_ids=ids,
-            attention_mask=self._as_transformers(self._masks(plan.places, plan.columns, False)),
+            attention_mask=self._as_transformers(self.masks(plan, False)),
             past_key_values=cache,
             use_cache=True,
             **{name: value for name, value in options.items() if name in self.member.takes},
@@ -93,18 +103,18 @@ class ForwardPass:
         ends = [length + column for length, column in zip(lengths, only.tolist(), strict=True)]
         return self(cache, slots, ends, chosen, vocab)
 
-    def _masks(self, places: Tensor, columns: int, sees_all: bool) -> list[Tensor | None]:
+    def masks(self, plan: Plan, sees_all: bool = False) -> list[Tensor | None]:
         """One additive mask `[rows, 1, new, columns]` per layer: a query sees its own column and those before it."""
         made: dict[int | None, Tensor | None] = {}
         for window in set(self.windows):
-            if sees_all and (window is None or columns <= window):
+            if sees_all and (window is None or plan.columns <= window):
                 made[window] = None
                 continue
-            column = torch.arange(columns, device=places.device)
-            hidden = column > places[..., None]
+            column, places = torch.arange(plan.columns, device=plan.device), plan.places[..., None]
+            hidden = column > places
             if window is not None:
-                hidden |= column <= places[..., None] - window
-            mask = torch.zeros(hidden.shape, dtype=self.model.dtype, device=places.device)
+                hidden |= column <= places - window
+            mask = torch.zeros(hidden.shape, dtype=self.model.dtype, device=plan.device)
             made[window] = mask.masked_fill_(hidden, -torch.inf)[:, None]
         return [made[window] for window in self.windows]
 
@@ -118,6 +128,22 @@ class ForwardPass:
         }
 
 
+@dataclass(slots=True)
+class Drafted:
+    """One drafted token per row: logits `[rows, vocab]`, tokens `[rows]`, and their companions, perhaps still on their way."""
+
+    logits: Tensor
+    tokens: Tensor
+    later: Later | tuple[list[int], list[bool], list[float]]
+
+    def known(self) -> tuple[list[int], list[bool], list[float]]:
+        """Tokens, whether each is the one that is drawn (or more must be sorted), host entropies in nats."""
+        if isinstance(self.later, tuple):
+            return self.later
+        tokens, sure, entropies = self.later.lists()
+        return list(map(int, tokens)), list(map(bool, sure)), entropies
+
+
 class Reader:
     """The rows of one model in their slots. `lengths[slot]` is how many tokens a row has read; less of it is a roll-back."""
 
@@ -125,6 +151,10 @@ class Reader:
         self.forward, self.vocab = forward, vocab
         self.cache = RaggedCache(len(forward.windows), slots)
         self.lengths = [0] * slots
+        self._static = StaticPass(forward, self.cache, vocab) if forward.static else None
+        self.ahead = (
+            0 if self._static is None else 1
+        )  # drafted tokens that are on their way while the next one is asked for
 
     @property
     def device(self) -> torch.device:
@@ -135,13 +165,38 @@ class Reader:
 
         Lengths stay as they are: what was read counts once the caller adds it.
         """
+        if self._static is not None and self._static.takes(ids):
+            return self._static.logits(self.lengths, slots, ids.to(self.device), ahead)
         lengths = [self.lengths[slot] + ahead for slot in slots]
         return self.forward(self.cache, slots, lengths, ids.to(self.device), self.vocab)
 
+    def upload(self, uniform: NDArray[np.float64]) -> Tensor:
+        """The uniform numbers of a draft, where `draft` reads them."""
+        return torch.from_numpy(uniform).to(self.device)
+
+    def draft(self, slots: Sequence[int], ids: Tensor, ahead: int, uniform: Tensor, sampling: Sampling) -> Drafted:
+        """Read one token per row, `ids` `[rows, 1]`, and draw the next with `uniform` `[rows]`."""
+        if self._static is not None and self._static.takes(ids):
+            return Drafted(*self._static.drafted(self.lengths, slots, ids, ahead, uniform, sampling))
+        logits = self.read(slots, ids, ahead)[:, 0]
+        sure = [True] * len(slots)
+        if self.device.type == "cpu":
+            drawn, entropies = draw_on_cpu(logits.numpy(), uniform.numpy(), sampling, entropy=True)
+            return Drafted(logits, torch.from_numpy(drawn), (drawn.tolist(), sure, entropies))
+        tokens = draw(logits, uniform, sampling)
+        return Drafted(logits, tokens, (tokens.tolist(), sure, entropies_of(logits).tolist()))
+
+    def sort_more(self) -> None:
+        """A drafted token was not sure: look at more of the vocabulary from now on."""
+        if self._static is not None:
+            self._static.sort_more()
+
     def read_to_last(self, slots: Sequence[int], ids: Tensor, counts: Sequence[int]) -> Tensor:
         """Logits `[rows, vocab]` after the last of `counts` tokens of each row of `ids`, padded behind."""
-        lengths = [self.lengths[slot] for slot in slots]
         only = torch.tensor(counts, device=self.device) - 1
+        if self._static is not None and self._static.takes(ids):
+            return self._static.logits(self.lengths, slots, ids.to(self.device), 0, only)[:, 0]
+        lengths = [self.lengths[slot] for slot in slots]
         return self.forward(self.cache, slots, lengths, ids.to(self.device), self.vocab, only)[:, 0]
 
     def prefill(self, prompts: Sequence[Sequence[int]]) -> "Reader":

@@ -61,35 +61,92 @@ def uniforms(seed: int, request: bytes, sample: int, count: int, *, stream: str 
 def draw(logits: Tensor, uniform: Tensor, sampling: Sampling, *, head: int = HEAD) -> Tensor:
     """One token per row. logits `[rows, vocab]`, uniform float64 `[rows]`; returns ids `[rows]`.
 
-    Sorts only the `head` most likely tokens of each row, and more of them only for the rows whose draw falls outside:
-    the result does not depend on `head`.
+    On a CPU NumPy's calls cost a fraction of torch's. Elsewhere the `head` most likely tokens of each row are sorted, and more
+    of them where the draw falls outside: the result does not depend on `head`.
     """
-    if sampling.temperature == 0:
-        return logits.argmax(-1)
-    # The maximum goes first, so that the smallest temperature divides nothing but differences and cannot overflow.
-    logits = logits.float()
-    highest, tokens = logits.max(-1, keepdim=True)
-    tokens = tokens[:, 0]
-    scaled = (logits - highest) / sampling.temperature
-    # A token with more than half of the mass has no equal, and is the one drawn if it also has more than u: most rows end here.
-    # What rounding could put on either side goes the long way, so that a row's token depends on no other row.
-    most = scaled.exp().sum(-1, dtype=torch.float64).reciprocal()
-    undecided = ~(most > uniform.clamp(min=0.5) + 1e-4)
-    if uniform.device.type == "cpu" and not undecided.any():
-        return tokens
-    rows = undecided.nonzero()[:, 0]
-    vocab, size = scaled.shape[-1], max(head, sampling.top_k + 1)
-    while len(rows):
-        size = min(size, vocab)
-        drawn, decided = _draw_from_head(scaled[rows], uniform[rows], sampling, size)
-        tokens[rows[decided]] = drawn[decided]
-        rows, size = rows[~decided], size * 8
+    if logits.device.type == "cpu":
+        return torch.from_numpy(draw_on_cpu(logits.float().numpy(), uniform.numpy(), sampling)[0])
+    tokens, known = draw_from_head(logits, uniform, sampling, head)
+    while not known.all():
+        head *= 8
+        rows = (~known).nonzero()[:, 0]
+        tokens[rows], known[rows] = draw_from_head(logits[rows], uniform[rows], sampling, head)
     return tokens
 
 
-def _draw_from_head(scaled: Tensor, uniform: Tensor, sampling: Sampling, size: int) -> tuple[Tensor, Tensor]:
-    """Tokens drawn from the `size` most likely ones, and whether that was enough to know them. Both `[rows]`."""
+def draw_on_cpu(
+    logits: NDArray[np.float32], uniform: NDArray[np.float64], sampling: Sampling, *, entropy: bool = False
+) -> tuple[NDArray[np.int64], list[float]]:
+    """As `draw`, and with `entropy` the entropies of the raw distributions in nats, for which a draw has computed most."""
+    tokens: NDArray[np.int64] = logits.argmax(1)
+    entropies: list[float] = []
+    with np.errstate(invalid="ignore"):  # NaN is for callers to refuse
+        # The maximum goes first, so that the smallest temperature divides nothing but differences and cannot overflow.
+        scaled = logits - logits.max(1, keepdims=True)
+        if entropy:
+            weights, finite = np.exp(scaled), np.maximum(scaled, np.float32(-1e4))
+            totals = weights.sum(1)
+            entropies = (np.log(totals) - np.einsum("rv,rv->r", weights, finite) / totals).tolist()
+        if sampling.temperature == 0:
+            return tokens, entropies
+        if sampling.temperature != 1 or not entropy:
+            scaled = scaled / np.float32(sampling.temperature)
+            weights = np.exp(scaled)
+        totals = weights.sum(1, dtype=np.float64)
+    # Where the first token's mass, 1 of the total, is more than u, it is the one; most rows end here.
+    for row in np.flatnonzero(totals * uniform >= 1):
+        tokens[row] = _select(scaled[row], weights[row], float(totals[row]), float(uniform[row]), sampling)
+    return tokens, entropies
+
+
+_BINS, _BINS_A_NAT = 1280, 64  # of descending probability, for a selection
+
+
+def _select(
+    scaled: NDArray[np.float32], weights: NDArray[np.float32], total: float, uniform: float, sampling: Sampling
+) -> int:
+    """The token at `uniform` of the mass that is kept. Tokens are put into bins, and only the bin that matters is sorted."""
+    bins = np.minimum(scaled * -_BINS_A_NAT, _BINS - 1).astype(np.intp)
+    ends = np.bincount(bins, weights, _BINS).cumsum()
+
+    def ranked(number: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """The possible tokens of a bin, most likely first, and the mass up to and with each of them."""
+        members = np.flatnonzero(bins == number)
+        members = members[weights[members] > 0]
+        members = members[np.argsort(-scaled[members], kind="stable")]
+        return members, weights[members].cumsum(dtype=np.float64) + (ends[number - 1] if number else 0.0)
+
+    kept = total
+    if 0 < sampling.top_k < len(scaled):
+        counts = np.bincount(bins, minlength=_BINS).cumsum()
+        number = int(counts.searchsorted(sampling.top_k))
+        mass = ranked(number)[1]
+        # Tokens that are not possible add nothing.
+        kept = (
+            mass[min(sampling.top_k - (counts[number - 1] if number else 0), len(mass)) - 1] if len(mass) else ends[-1]
+        )
+    if sampling.top_p < 1:
+        # The nucleus is the shortest prefix that holds top_p of the mass.
+        mass = ranked(int(ends.searchsorted(sampling.top_p * kept)))[1]
+        kept = mass[min(int(mass.searchsorted(sampling.top_p * kept)), len(mass) - 1)]
+    # Rounding can leave the whole mass a hair below u: then it is the last token that is possible at all.
+    number = min(int(ends.searchsorted(uniform * kept, side="right")), int(ends.searchsorted(ends[-1])))
+    members, mass = ranked(number)
+    return int(members[min(int(mass.searchsorted(uniform * kept, side="right")), len(members) - 1)])
+
+
+def draw_from_head(logits: Tensor, uniform: Tensor, sampling: Sampling, size: int) -> tuple[Tensor, Tensor]:
+    """Tokens drawn from the `size` most likely ones, and whether that was enough to know them: both `[rows]`.
+
+    As `draw`, in operations of fixed shapes that never wait for a result.
+    """
+    if sampling.temperature == 0:
+        tokens = logits.argmax(-1)
+        return tokens, torch.ones_like(tokens, dtype=torch.bool)
+    logits = logits.float()
+    scaled = (logits - logits.amax(-1, keepdim=True)) / sampling.temperature
     vocab = scaled.shape[-1]
+    size = min(max(size, sampling.top_k + 1), vocab)
     if size < vocab:
         values, ids = scaled.topk(size, dim=-1)
         ids, by_id = ids.sort(dim=-1)
@@ -99,10 +156,9 @@ def _draw_from_head(scaled: Tensor, uniform: Tensor, sampling: Sampling, size: i
     values, order = values.sort(dim=-1, descending=True, stable=True)
     ids = ids.gather(-1, order)
 
-    log_total = scaled.logsumexp(-1, keepdim=True)
-    p = (values - log_total).double().exp()
+    p = values.double().exp()
     mass = p.cumsum(-1)
-    total = torch.ones_like(mass[:, :1])
+    total = scaled.exp().sum(-1, keepdim=True, dtype=torch.float64)
     known = torch.ones_like(total, dtype=torch.bool)
     if 0 < sampling.top_k < vocab:
         total = mass[:, sampling.top_k - 1 : sampling.top_k]

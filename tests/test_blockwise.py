@@ -1,25 +1,31 @@
 """The blockwise loop writes what the lockstep loop writes, whatever its blocks, batches, order and memory."""
 
+import gc
 import random
+import resource
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import conftest
+import numpy as np
 import pytest
 import torch
 from conftest import GREEDY, SAMPLED, save_random_model
+from differences import first_difference
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lm_eval_takeover import blockwise, engine, lockstep
+from lm_eval_takeover import blockwise, engine, lockstep, static_pass
 from lm_eval_takeover.demo import DEMO
 from lm_eval_takeover.errors import ArgumentError, ModelOutputError
 from lm_eval_takeover.gate import Gate, fires, push
 from lm_eval_takeover.generation import Request
 from lm_eval_takeover.lean import LeanDecoder
-from lm_eval_takeover.pair import Member, Pair
+from lm_eval_takeover.pace import PassCosts
+from lm_eval_takeover.pair import Member, Pair, computes_bfloat16
 from lm_eval_takeover.policy import Policy
-from lm_eval_takeover.ragged_cache import RaggedCache, plan_for
-from lm_eval_takeover.reader import ForwardPass, Reader
+from lm_eval_takeover.ragged_cache import Plan, RaggedCache
+from lm_eval_takeover.reader import ForwardPass, Reader, forward_pass
 from lm_eval_takeover.sampling import Sampling, draw, request_digest, uniforms
 
 POLICIES = conftest.POLICIES | {
@@ -252,6 +258,7 @@ def test_running_out_of_memory_halves_the_batch_and_loses_nothing(demo_pair, pro
         list(blockwise.generate(demo_pair, POLICIES[name], requests, batch_size=4))
 
 
+@torch.inference_mode()
 def test_lean_and_plain_passes_agree_on_ragged_rows(demo_pair):
     """Rows of other lengths, other columns to read, a subset of slots, a roll-back: one cache for each."""
     forward = ForwardPass(demo_pair.base)
@@ -280,6 +287,64 @@ def test_lean_and_plain_passes_agree_on_ragged_rows(demo_pair):
     forward.lean = lean
 
 
+@pytest.mark.parametrize("name", ["disagreement", "entropy", "random"])
+def test_static_passes_write_the_same(demo_pair, prompts, monkeypatch, name):
+    """What a GPU replays, run eagerly: all slots in every pass, rounded sizes, notes that come one token late."""
+    for member in demo_pair.members:
+        monkeypatch.setattr(forward_pass(member), "static", True)
+    requests = [Request(p, j, 20 + 9 * i, SAMPLED) for i, p in enumerate(prompts) for j in range(2)]
+    requests += [Request(prompts[3], 3, 40, SAMPLED, until=("Step 1",)), Request(prompts[0], 2, 260, GREEDY)]
+    assert_equal(demo_pair, POLICIES[name], requests, batches=(1, 5), blocks=(7, None))
+    # Prompts of one token: nothing is read before the first pass.
+    single = [Request((65,), j, 12, SAMPLED) for j in range(3)]
+    assert_equal(demo_pair, POLICIES[name], single, batches=(2,), blocks=(None,))
+
+
+def test_static_passes_sort_more_where_a_draw_falls_outside_the_head(rough_pair, prompts, monkeypatch):
+    for member in rough_pair.members:
+        monkeypatch.setattr(forward_pass(member), "static", True)
+    monkeypatch.setattr(static_pass, "HEAD", 2)
+    heads = []
+    plain = static_pass.draw_from_head
+    monkeypatch.setattr(static_pass, "draw_from_head", lambda *a: heads.append(a[-1]) or plain(*a))
+    requests = [Request(p, j, 20, Sampling(1.0)) for p in prompts for j in range(2)]
+    assert_equal(rough_pair, Policy(gate=Gate(7.6, 0.99)), requests, batches=(4,), blocks=(7, None))
+    assert (heads[0], max(heads)) == (2, 512)
+
+
+def test_in_bfloat16_texts_differ_only_where_the_noise_of_the_passes_explains_it(random_pair, prompts, caplog):
+    pair = Pair(*(Member(role, str(random_pair[role]), dtype=torch.bfloat16) for role in ("base", "guide")))
+    policy = Policy(gate=Gate(7.6, 0.9))
+    requests = [Request(p, j, 40, Sampling(1.0)) for p in prompts for j in range(3)]
+    lock = dict(lockstep.generate(pair, policy, requests, batch_size=4))
+    made = dict(blockwise.generate(pair, policy, requests, batch_size=7, block_size=5))
+    differing = [i for i in lock if lock[i].tokens != made[i].tokens]
+    told = [first_difference(pair, policy, requests[i], made[i], lock[i]) for i in differing]
+    assert all(explained for _, explained in told), [what for what, explained in told if not explained]
+    assert ("in which this CPU cannot compute: guide_dtype=float32" in caplog.text) == (not computes_bfloat16())
+
+
+def test_a_difference_that_noise_does_not_explain_is_told(rough_pair, prompts):
+    policy = Policy(gate=Gate(7.6, 0.9))
+    requests = [Request(p, 0, 12, Sampling(1.0)) for p in prompts[:3]]
+    right, wrong = (dict(blockwise.generate(rough_pair, policy, requests, seed=seed)) for seed in (0, 1))
+    for i, request in enumerate(requests):
+        what, explained = first_difference(rough_pair, policy, request, right[i], wrong[i])
+        assert not explained
+        assert "NOT EXPLAINED" in what
+
+
+def test_memory_stays_flat_over_many_requests(demo_pair, prompts):
+    held = []
+    for _ in range(5):
+        requests = [Request(prompts[0], j, 6, SAMPLED) for j in range(100)]
+        list(blockwise.generate(demo_pair, POLICIES["disagreement"], requests, batch_size=20))
+        gc.collect()
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+        held.append(pages * resource.getpagesize() / 2**20)
+    assert max(held[2:]) - held[1] < 8, held  # MiB; a leak of one row's cache per request would be ten times that
+
+
 # Bookkeeping alone: a model whose distribution is a hash of all it sees, over the real cache.
 
 
@@ -300,9 +365,10 @@ class FakePass:
 
     def __init__(self, role, seed):
         self.member, self.seed, self.windows = FakeMember(role), seed, [None]
+        self.static, self.costs, self.foresight = False, PassCosts(), {}
 
     def __call__(self, cache, slots, lengths, ids, vocab, only=None):
-        plan = cache.plan = plan_for(lengths, ids.shape[1], slots, torch.device("cpu"))
+        plan = cache.plan = Plan(lengths, ids.shape[1], slots, torch.device("cpu"))
         stored = ids[:, None, :, None].double()
         keys, values = cache.layers[0].update(stored, stored)
         assert keys.equal(values)
@@ -354,26 +420,49 @@ def test_any_schedule_of_takeovers_keeps_the_books(shapes, tau, kappa, window, b
         for i, (length, limit) in enumerate(shapes)
     ]
     passes = {role: FakePass(role, number) for number, role in enumerate(("base", "guide"), 1)}
-    pool = blockwise.Pool(
+    made = run_fake(policy, passes, requests, seed=seed, batch_size=batch_size, block_size=block_size)
+    found = {index: (generation.tokens, generation.taken_over) for index, generation in made.items()}
+    assert found == {i: fake_text(policy, request, seed) for i, request in enumerate(requests)}
+
+
+def run_fake(policy, passes, requests, *, seed=0, batch_size=4, block_size=None, eos=frozenset({7})):
+    pool = blockwise.Blocks(
         policy, passes, list(enumerate(requests)),
-        vocab=8, eos=frozenset({7}), seed=seed, batch_size=batch_size, block_size=block_size,
-        stops=lambda until: NeverStops(),
+        vocab=8, eos=eos, seed=seed, batch_size=batch_size, block_size=block_size, stops=lambda until: NeverStops(),
     )  # fmt: skip
-    made = {}
-    for index, generation in pool.run():
-        made[index] = (generation.tokens, generation.taken_over)
-    assert made == {i: fake_text(policy, request, seed) for i, request in enumerate(requests)}
+    return dict(pool.run())
 
 
 class NeverStops:
-    def found(self, tokens):
+    def found(self, tokens, new=1):
         return False
+
+
+@pytest.mark.parametrize("k", [1, 3, 8])
+def test_tokens_per_guide_pass_are_what_the_rate_gives(k):
+    """Exactly those of a replay of the blocks, and `E = (1 - (1 - g)^k) / g` on average."""
+    passes = {role: FakePass(role, number) for number, role in enumerate(("base", "guide"), 1)}
+    requests = [Request((i,), i, 48, Sampling(1.0)) for i in range(24)]
+    made = run_fake(Policy(gate=Gate(5.5)), passes, requests, block_size=k, eos=frozenset())
+    blocks = []
+    for generation in made.values():
+        sizes, start = [], 0
+        while start < 48:
+            block = generation.taken_over[start : start + k]
+            sizes.append(block.index(True) + 1 if True in block else len(block))
+            start += sizes[-1]
+        assert generation.guide_passes == len(sizes) - 1  # the first one also reads the end of the prompt
+        blocks += sizes[:-1]  # the text's end may have cut the last one short
+    rate = sum(g.takeovers for g in made.values()) / (24 * 48)
+    assert 0.05 < rate < 0.3
+    expected = (1 - (1 - rate) ** k) / rate
+    assert np.mean(blocks) == pytest.approx(expected, abs=4 * np.std(blocks) / len(blocks) ** 0.5 + 1e-9)
 
 
 def test_a_cache_copies_what_was_read_and_nothing_else():
     cache, other = RaggedCache(1, 3), RaggedCache(1, 2)
     for one, lengths in ((cache, [0, 0, 0]), (other, [0, 0])):
-        one.plan = plan_for(lengths, 4, range(len(lengths)), torch.device("cpu"))
+        one.plan = Plan(lengths, 4, range(len(lengths)), torch.device("cpu"))
         states = torch.arange(len(lengths) * 4.0).view(len(lengths), 1, 4, 1) + 100 * len(lengths)
         one.layers[0].update(states, states)
     cache.copy(other, 1, 2, 3)

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lm_eval_takeover.errors import ArgumentError
-from lm_eval_takeover.sampling import Sampling, draw, request_digest, uniforms
+from lm_eval_takeover.sampling import Sampling, draw, draw_from_head, request_digest, uniforms
 
 
 def test_uniforms_are_fixed_for_ever():
@@ -72,17 +72,22 @@ def test_draw_equals_a_full_sort_whatever_the_head(values, u, sampling, head):
         values[0] = 0.0
     logits = torch.tensor([values, values])
     uniform = torch.tensor([u, u], dtype=torch.float64)
-    expected = draw(logits, uniform, sampling, head=len(values))
-    assert draw(logits, uniform, sampling, head=head).tolist() == expected.tolist()
-    token = int(expected[0])
+    token, again = draw(logits, uniform, sampling).tolist()
+    assert token == again
     assert values[token] > -math.inf
+    tokens, known = draw_from_head(logits, uniform, sampling, len(values))
+    assert known.all()
+    whole = int(tokens[0])
+    for size in (head, 2 * head):
+        tokens, known = draw_from_head(logits, uniform, sampling, size)
+        assert tokens[known].tolist() == [whole] * int(known.sum())
     with np.errstate(all="ignore"):
         slow = {
             reference.draw(np.array(values), min(max(u + e, 0), 1 - 1e-16), sampling.temperature, p, sampling.top_k)
             for e in (-1e-6, 0, 1e-6)
             for p in {min(sampling.top_p * (1 + e), 1.0) for e in (-1e-6, 0, 1e-6)}
         }
-    assert token in slow
+    assert {token, whole} <= slow
 
 
 def test_draw_follows_the_distribution():
@@ -102,12 +107,29 @@ def test_greedy_is_the_first_maximum():
 def test_a_large_vocabulary_is_not_sorted_whole(monkeypatch):
     logits = torch.randn(4, 151_936, generator=torch.Generator().manual_seed(1)) * 6
     sorted_sizes = []
-    plain = torch.Tensor.sort
+    plain, plain_numpy = torch.Tensor.sort, np.argsort
     monkeypatch.setattr(
         torch.Tensor, "sort", lambda self, *a, **k: sorted_sizes.append(self.shape[-1]) or plain(self, *a, **k)
     )
-    draw(logits, torch.full((4,), 0.5, dtype=torch.float64), Sampling(0.6, 0.95))
-    assert max(sorted_sizes) < 151_936
+    monkeypatch.setattr(np, "argsort", lambda a, **k: sorted_sizes.append(len(a)) or plain_numpy(a, **k))
+    uniform = torch.full((4,), 0.9, dtype=torch.float64)
+    tokens, known = draw_from_head(logits, uniform, Sampling(0.6, 0.95), 256)
+    assert known.all()
+    assert draw(logits, uniform, Sampling(0.6, 0.95)).tolist() == tokens.tolist()
+    assert len(sorted_sizes) > 2
+    assert max(sorted_sizes) < 10_000
+
+
+@pytest.mark.parametrize("scale", [0.0, 0.5, 4.0])
+@pytest.mark.parametrize("sampling", [Sampling(1.0), Sampling(0.6, 0.95), Sampling(1.5, 0.99, 3000)], ids=str)
+def test_flat_and_steep_distributions_draw_the_same_on_every_device(scale, sampling):
+    """A CPU selects from sorted values, other devices from sorted heads: the same tokens, however much must be sorted."""
+    generator = torch.Generator().manual_seed(5)
+    logits = torch.randn(64, 5000, generator=generator) * scale
+    uniform = torch.rand(64, generator=generator, dtype=torch.float64)
+    tokens, known = draw_from_head(logits, uniform, sampling, 5000)
+    assert known.all()
+    assert draw(logits, uniform, sampling).tolist() == tokens.tolist()
 
 
 def test_the_smallest_temperature_does_not_overflow():

@@ -1,0 +1,97 @@
+"""Pairs of random weights in the shapes of real ones, what their passes cost, and the bounds that follow."""
+
+import statistics
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from transformers import AutoTokenizer, Qwen3Config, Qwen3ForCausalLM
+
+from lm_eval_takeover import blockwise
+from lm_eval_takeover.demo import DEMO
+from lm_eval_takeover.gate import Gate
+from lm_eval_takeover.generation import Request
+from lm_eval_takeover.pair import Member, Pair
+from lm_eval_takeover.policy import Policy
+from lm_eval_takeover.reader import ForwardPass, Reader
+from lm_eval_takeover.sampling import Sampling
+
+SHAPES = {  # hidden size, layers, intermediate size, heads
+    "base": (256, 6, 768, 4),
+    "1:13": (768, 11, 2304, 12),
+    "1:26": (1024, 13, 3072, 16),
+    "qwen3-0.6b": (1024, 28, 3072, 16),
+    "qwen3-8b": (4096, 36, 12288, 32),
+}
+SAMPLING = Sampling(1.0)
+BLOCKS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
+
+
+def save_pair(folder: Path, ratio: str, vocab: int, dtype: torch.dtype) -> dict[str, Path]:
+    """Two random checkpoints that share the demo pair's tokenizer, padded to `vocab`."""
+    tokenizer = AutoTokenizer.from_pretrained(DEMO["base"])
+    made = {}
+    shapes = ("qwen3-0.6b", "qwen3-8b") if ratio == "qwen3" else ("base", ratio)
+    for seed, (role, shape) in enumerate(zip(("base", "guide"), shapes, strict=True)):
+        hidden, layers, inner, heads = SHAPES[shape]
+        torch.manual_seed(seed)
+        config = Qwen3Config(
+            vocab_size=vocab, hidden_size=hidden, num_hidden_layers=layers, intermediate_size=inner,
+            num_attention_heads=heads, num_key_value_heads=heads // 2, head_dim=64, tie_word_embeddings=True,
+            max_position_embeddings=8192, initializer_range=0.08, eos_token_id=None, bos_token_id=None,
+        )  # fmt: skip
+        model = Qwen3ForCausalLM(config).to(dtype)
+        made[role] = folder / role
+        model.save_pretrained(made[role])
+        tokenizer.save_pretrained(made[role])
+    return made
+
+
+def load(folders: dict[str, Path], device: str, dtype: str) -> Pair:
+    made = (Member(role, str(folders[role]), device=device, dtype=getattr(torch, dtype)) for role in ("base", "guide"))
+    return Pair(*made)
+
+
+def costs(passes: dict[str, ForwardPass], batch: int, length: int) -> tuple[float, dict[int, float]]:
+    """Seconds of one base pass over a token and of one guide pass over k, for `batch` rows that have read `length`."""
+    vocab = min(one.model.config.vocab_size for one in passes.values())
+    readers = {role: Reader(one, batch, vocab) for role, one in passes.items()}
+    for reader in readers.values():
+        prompts = reader.prefill(torch.randint(0, 500, (batch, length)).tolist())
+        for row in range(batch):
+            reader.take(prompts, row, row)
+
+    def seconds(role: str, k: int) -> float:
+        taken = []
+        for _ in range(9 if role == "base" else 5):
+            ids = torch.randint(0, 500, (batch, k), device=readers[role].device)
+            wait(readers[role].device)
+            started = time.perf_counter()
+            readers[role].read(range(batch), ids)
+            wait(readers[role].device)
+            taken.append(time.perf_counter() - started)
+        return statistics.median(taken)
+
+    guide = {k: seconds("guide", k) for k in BLOCKS}
+    return statistics.median(seconds("base", 1) for _ in range(3)), guide
+
+
+def wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def blind(b: float, guide: dict[int, float], rate: float) -> tuple[float, int]:
+    """Seconds per token of the best fixed block, and that block."""
+    return min(((k * b + seconds) * rate / (1 - (1 - rate) ** k), k) for k, seconds in guide.items())
+
+
+def gated(pair: Pair, requests: list[Request], rate: float, name: str = "disagreement", rounds: int = 4) -> Policy:
+    """A policy whose gate, without window test, realizes about this rate."""
+    policy = Policy(name, score="entropy" if name == "entropy" else "ce", gate=Gate(1e9))
+    for _ in range(rounds):
+        made = [one for _, one in blockwise.generate(pair, policy, requests, batch_size=16)]
+        scores = torch.tensor([score for one in made for score in one.scores])
+        policy = replace(policy, gate=Gate(float(scores.double().quantile(1 - rate))))
+    return policy

@@ -1,0 +1,77 @@
+"""How the time of guided decoding grows: with the length of a text, with the number of requests; and its memory.
+
+    python benchmarks/scaling.py [--pair 1:13] [--rate 0.05]
+
+Blocks of 8 at batch 1 beside the costs of the models' own passes at the same lengths; 8 and 80 requests at batch 8; resident
+memory after each of six times 100 requests.
+"""
+
+import argparse
+import math
+import resource
+import tempfile
+import time
+from pathlib import Path
+
+import torch
+from random_pairs import SAMPLING, costs, gated, load, save_pair
+
+from lm_eval_takeover import blockwise
+from lm_eval_takeover.generation import Request
+from lm_eval_takeover.pair import Pair
+from lm_eval_takeover.reader import forward_pass
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--pair", choices=["1:13", "1:26"], default="1:13")
+    parser.add_argument("--rate", type=float, default=0.05)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        scaling(load(save_pair(Path(folder), options.pair, 8192, torch.float32), "cpu", "float32"), options.rate)
+
+
+def scaling(pair: Pair, rate: float) -> None:
+    """Time per token as texts grow, 10 times the requests, and memory over 500 requests."""
+    prompt = tuple(pair.encode("Problem: how far is it from here? " * 3))
+    policy = gated(pair, [Request(prompt, j, 64, SAMPLING) for j in range(16)], rate)
+    passes = {role: forward_pass(pair.member(role)) for role in ("base", "guide")}
+    print(
+        "|tokens written|ms per token|over the first|b + G(8)/8 at that length|over the first|\n|--:|--:|--:|--:|--:|"
+    )
+    first: tuple[float, float] | None = None
+    for length in (256, 512, 1024, 2048, 4096):
+        started = time.perf_counter()
+        made = [g for _, g in blockwise.generate(pair, policy, [Request(prompt, 0, length, SAMPLING)], block_size=8)]
+        ours = (time.perf_counter() - started) / sum(len(g.tokens) for g in made)
+        with torch.inference_mode():
+            b, guide = costs(passes, 1, len(prompt) + length // 2)
+        models = b + guide[8] / 8
+        first = first or (ours, models)
+        print(
+            f"|{length}|{ours * 1e3:.2f}|{ours / first[0]:.2f}|{models * 1e3:.2f}|{models / first[1]:.2f}|", flush=True
+        )
+    seconds: dict[int, float] = {}
+    for count in (8, 80, 8, 80):
+        asked = [Request(prompt, j, 48, SAMPLING) for j in range(count)]
+        started = time.perf_counter()
+        list(blockwise.generate(pair, policy, asked, batch_size=8))
+        seconds[count] = min(seconds.get(count, math.inf), time.perf_counter() - started)
+    print(f"10 times the requests take {seconds[80] / seconds[8]:.2f} times the time")
+    memory = []
+    for _ in range(6):
+        list(blockwise.generate(pair, policy, [Request(prompt, j, 8, SAMPLING) for j in range(100)], batch_size=16))
+        memory.append(resource_mib())
+    print(f"resident memory after each 100 requests, MiB: {', '.join(f'{one:,.0f}' for one in memory)}")
+
+
+def resource_mib() -> float:
+    try:
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+        return pages * resource.getpagesize() / 2**20
+    except OSError:
+        return math.nan
+
+
+if __name__ == "__main__":
+    main()

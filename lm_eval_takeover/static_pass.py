@@ -1,0 +1,203 @@
+"""The lean pass with tensors that never move, which a GPU replays as one graph.
+
+A small model's eager pass is bound by the launches of its kernels: 28 layers of a 0.6B model then take nearly as long as 36 of an
+8B one. Here every slot takes part in every pass, columns and block lengths are rounded up to a few sizes, positions are computed
+on the device, and a drafted token goes from the pass through the draw into the next pass without the host waiting for it. Slots
+without a row compute along: what they write lies behind their lengths, where nobody looks.
+
+On other devices than a GPU the same code runs eagerly, which is how it is tested.
+"""
+
+import logging
+from collections.abc import Callable, Hashable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from lm_eval_takeover.pace import LONGEST
+from lm_eval_takeover.ragged_cache import Plan, RaggedCache
+from lm_eval_takeover.sampling import HEAD, Sampling, draw_from_head
+
+if TYPE_CHECKING:
+    from lm_eval_takeover.reader import ForwardPass
+
+logger = logging.getLogger(__name__)
+
+Result = TypeVar("Result")
+_SIZES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)  # new tokens of a pass: each has its graph
+_COLUMNS = 256  # columns of the cache are rounded up to a multiple of it
+
+
+def entropies_of(logits: Tensor) -> Tensor:
+    """`H(p)` of logits `[..., vocab]` in a few operations: a forecast, not a score."""
+    p = logits.softmax(-1)
+    found: Tensor = -(p * p.clamp(min=1e-30).log()).sum(-1)
+    return found
+
+
+class Later:
+    """Small tensors `[rows]` on their way to the host."""
+
+    def __init__(self, *tensors: Tensor) -> None:
+        self._arrived: torch.cuda.Event | None = None
+        self._values = torch.stack([tensor.double() for tensor in tensors])
+        if self._values.device.type == "cuda":
+            host = torch.empty(self._values.shape, dtype=torch.float64, pin_memory=True)
+            self._values = host.copy_(self._values, non_blocking=True)
+            self._arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            self._arrived.record()
+
+    def lists(self) -> list[list[float]]:
+        """Their values; waits until they are here."""
+        if self._arrived is not None:
+            self._arrived.synchronize()
+        return self._values.tolist()
+
+
+class Graphs:
+    """CUDA graphs by key. `run` reads and writes static tensors only, and may be run more than once."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.enabled = device.type == "cuda"
+        self._captured: dict[Hashable, tuple[Any, Any]] = {}
+        self._pool: Any = None
+
+    def clear(self) -> None:
+        self._captured.clear()
+
+    def __call__(self, key: Hashable, run: Callable[[], Result]) -> Result:
+        """What `run` returns, in tensors that the next call of this key overwrites."""
+        if not self.enabled:
+            return run()
+        if key not in self._captured:
+            # Once beside the stream, since libraries prepare themselves at a first call, which cannot be captured.
+            stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+            stream.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(stream):
+                run()
+            torch.cuda.current_stream().wait_stream(stream)
+            graph = torch.cuda.CUDAGraph()
+            try:
+                with torch.cuda.graph(graph, pool=self._pool):
+                    result = run()
+            except torch.OutOfMemoryError:
+                raise
+            except RuntimeError as error:
+                logger.warning("CUDA graphs cannot be used: %s; going on without them", str(error).splitlines()[0])
+                self.enabled = False
+                return run()
+            self._pool = self._pool or graph.pool()
+            self._captured[key] = graph, result
+        graph, result = self._captured[key]
+        graph.replay()
+        return result
+
+
+class StaticPlan(Plan):
+    """Every slot from its own place on; `places` `[slots, new]` is a static tensor."""
+
+    def __init__(self, places: Tensor, columns: int) -> None:
+        self.count, self.new = places.shape
+        self.device, self.columns = places.device, columns
+        self.slots, self.start = None, None
+        self.places = places
+
+
+class StaticPass:
+    """Passes of one model over all slots of one cache."""
+
+    def __init__(self, forward: "ForwardPass", cache: RaggedCache, vocab: int) -> None:
+        assert forward.lean is not None
+        self.forward, self.lean, self.cache, self.vocab = forward, forward.lean, cache, vocab
+        device, slots = forward.member.device, cache.slots
+        self._graphs = Graphs(device)
+        self._ids = torch.zeros(slots, LONGEST, dtype=torch.long, device=device)
+        self._places = torch.zeros_like(self._ids)
+        self._lengths = torch.zeros(slots, 1, dtype=torch.long, device=device)
+        self._steps = torch.arange(LONGEST, device=device)
+        self._only = torch.zeros(slots, dtype=torch.long, device=device)
+        self._uniform = torch.zeros(slots, dtype=torch.float64, device=device)
+        self._uploaded = [0] * slots
+        self._moved: tuple[Any, ...] = ()
+        self._head = HEAD
+
+    def takes(self, ids: Tensor) -> bool:
+        """Whether passes over ids `[rows, new]` go this way: those short enough, once something was read."""
+        return ids.shape[1] <= LONGEST and self.cache.columns > 0
+
+    def logits(
+        self, lengths: Sequence[int], slots: Sequence[int], ids: Tensor, ahead: int, only: Tensor | None = None
+    ) -> Tensor:
+        """As `Reader.read` and, with `only` `[rows]`, as `Reader.read_to_last`: `[rows, new or 1, vocab]`."""
+        size = self._prepare(lengths, slots, ids, ahead)
+        if only is not None:
+            _put(self._only, slots, only)
+        found = self._graphs((*size, only is None), lambda: self._run(*size, only is not None))
+        return _take(found if only is not None else found[:, : ids.shape[1]], slots)
+
+    def drafted(
+        self,
+        lengths: Sequence[int],
+        slots: Sequence[int],
+        ids: Tensor,
+        ahead: int,
+        uniform: Tensor,
+        sampling: Sampling,
+    ) -> tuple[Tensor, Tensor, Later]:
+        """As `Reader.draft`. Logits and tokens are overwritten by the next call."""
+        size = self._prepare(lengths, slots, ids, ahead)
+        _put(self._uniform, slots, uniform)
+
+        def run() -> tuple[Tensor, Tensor, Tensor, Tensor]:
+            logits = self._run(*size, False)[:, 0]
+            tokens, sure = draw_from_head(logits, self._uniform, sampling, self._head)
+            return logits, tokens, sure, entropies_of(logits)
+
+        logits, tokens, sure, entropies = (
+            _take(one, slots) for one in self._graphs((*size, sampling, self._head), run)
+        )
+        return logits, tokens, Later(tokens, sure, entropies)
+
+    def sort_more(self) -> None:
+        """A draw fell outside the head: look at more of the vocabulary from now on."""
+        self._head = min(self._head * 8, self.vocab)
+
+    def _prepare(self, lengths: Sequence[int], slots: Sequence[int], ids: Tensor, ahead: int) -> tuple[int, int]:
+        """Fill the static tensors; `(new, columns)`, both rounded up."""
+        new = next(size for size in _SIZES if size >= ids.shape[1])
+        columns = -(-(max(lengths) + ahead + new) // _COLUMNS) * _COLUMNS
+        self.cache.reserve(columns)
+        moved = (self.lean.rotations(columns)[0], self.cache.layers[0].buffers)
+        if any(one is not other for one, other in zip(moved, self._moved or (None, None), strict=True)):
+            self._graphs.clear()
+            self._moved = moved
+        if self._uploaded != list(lengths):
+            self._uploaded = list(lengths)
+            self._lengths.copy_(torch.tensor(self._uploaded)[:, None])
+        torch.add(self._lengths + ahead, self._steps[:new], out=self._places[:, :new])
+        _put(self._ids[:, : ids.shape[1]], slots, ids)
+        return new, columns
+
+    def _run(self, new: int, columns: int, only: bool) -> Tensor:
+        plan = self.cache.plan = StaticPlan(self._places[:, :new], columns)
+        hidden = self.lean.hidden(self._ids[:, :new], self.forward.masks(plan), self.cache)
+        if only:
+            chosen = self._only.clamp(max=new - 1)  # of slots that do not take part, it is from an earlier pass
+            hidden = hidden.gather(1, chosen[:, None, None].expand(-1, 1, hidden.shape[-1]))
+        return torch.nn.functional.linear(hidden, self.lean.head[: self.vocab]).float()
+
+
+def _put(static: Tensor, slots: Sequence[int], values: Tensor) -> None:
+    """Write the values of these slots."""
+    if list(slots) == list(range(len(slots))):
+        static[: len(slots)].copy_(values)
+    else:
+        static[torch.tensor(slots, device=static.device)] = values
+
+
+def _take(values: Tensor, slots: Sequence[int]) -> Tensor:
+    """The values of these slots."""
+    if list(slots) == list(range(len(slots))):
+        return values[: len(slots)]
+    return values[torch.tensor(slots, device=values.device)]
