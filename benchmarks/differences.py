@@ -13,7 +13,7 @@ from lm_eval_takeover.sampling import Sampling, request_digest, uniforms
 
 @torch.inference_mode()
 def first_difference(
-    pair: Pair, policy: Policy, request: Request, ours: Generation, theirs: Generation
+    pair: Pair, policy: Policy, request: Request, ours: Generation, theirs: Generation, seed: int = 0
 ) -> tuple[str, bool]:
     """What separates two texts of one request at their first difference, and whether the noise of the pass explains it.
 
@@ -37,7 +37,7 @@ def first_difference(
         margin, noise = abs(statistics.median(scores) - least), max(scores) - min(scores)
         what = f"score {statistics.median(scores):.4f}, threshold {least:.4f} nats"
     else:
-        u = float(uniforms(0, request_digest(request.prompt), request.sample, t + 1)[t])
+        u = float(uniforms(seed, request_digest(request.prompt), request.sample, t + 1)[t])
         drawn = seen[policy.writes(ours.taken_over[t])]
         edges = [steps_around(one, ours.tokens[t], request.sampling) for one in drawn]
         margin = min(abs(statistics.median(edge) - u) for edge in zip(*edges, strict=True))

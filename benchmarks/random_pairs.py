@@ -35,10 +35,12 @@ def save_pair(folder: Path, ratio: str, vocab: int, dtype: torch.dtype) -> dict[
     shapes = ("qwen3-0.6b", "qwen3-8b") if ratio == "qwen3" else ("base", ratio)
     for seed, (role, shape) in enumerate(zip(("base", "guide"), shapes, strict=True)):
         hidden, layers, inner, heads = SHAPES[shape]
+        real = ratio == "qwen3"
         torch.manual_seed(seed)
         config = Qwen3Config(
             vocab_size=vocab, hidden_size=hidden, num_hidden_layers=layers, intermediate_size=inner,
-            num_attention_heads=heads, num_key_value_heads=heads // 2, head_dim=64, tie_word_embeddings=True,
+            num_attention_heads=heads, num_key_value_heads=8 if real else heads // 2,
+            head_dim=128 if real else 64, tie_word_embeddings=shape != "qwen3-8b",
             max_position_embeddings=8192, initializer_range=0.08, eos_token_id=None, bos_token_id=None,
         )  # fmt: skip
         model = Qwen3ForCausalLM(config).to(dtype)

@@ -121,14 +121,24 @@ class Blocks(Pool):
         self.pace = Pace(host.costs, donor.costs, foresight, block_size)
         self._logits = torch.empty(0, device=self.device)  # `[rows, longest, vocab]` of a draft, used again by the next
 
+    @property
+    def _captures(self) -> int:
+        """Graphs captured so far: a pass that captures takes its time."""
+        return sum(reader.captures for reader in self.readers.values())
+
+    def halve(self) -> None:
+        self._logits = torch.empty(0, device=self.device)
+        super().halve()
+
     def advance(self) -> list[int]:
-        started = time.perf_counter()
+        started, captures = time.perf_counter(), self._captures
         slots = list(range(len(self.slots)))
         draft = self._draft(slots)
         drafted = draft.drafted
         longest = max(drafted)
         host_logits = draft.logits[:, :longest]
         begun = time.perf_counter()
+        drafting = self._captures
         donor_logits = self._verify(slots, draft)
         at_once = max(1, _LOGITS_AT_ONCE // donor_logits[:, 0].numel())
         parts = (slice(start, start + at_once) for start in range(0, longest, at_once))
@@ -141,7 +151,8 @@ class Blocks(Pool):
         fire &= torch.arange(longest, device=self.device) < counts[:, None]
         # The drafted length where nothing fires.
         first = torch.where(fire.any(1), fire.int().argmax(1), counts).tolist()
-        self.pace.donor.took(len(slots), longest, time.perf_counter() - begun)
+        if self._captures == drafting:
+            self.pace.donor.took(len(slots), longest, time.perf_counter() - begun)
         if fired := [slot for slot in slots if first[slot] < drafted[slot]]:
             at = [first[slot] for slot in fired]
             uniform = torch.from_numpy(draft.uniform[fired, at]).to(self.device)
@@ -165,13 +176,14 @@ class Blocks(Pool):
                 reader.lengths[slot] += written
             if end:
                 ended.append(slot)
-        self.pace.block_ended(len(slots), entropies, takeovers, emitted, time.perf_counter() - started)
+        seconds = time.perf_counter() - started if self._captures == captures else None
+        self.pace.block_ended(len(slots), entropies, takeovers, emitted, seconds)
         return ended
 
     def _draft(self, slots: list[int]) -> Draft:
         """The host writes ahead, as far as it pays."""
         reader, vocab = self.readers[self.host], self.readers[self.host].vocab
-        most = self.pace.limit(len(slots), vocab)
+        most = self.pace.limit(self.size if reader.ahead else len(slots), vocab)
         limits = [min(most, self.slots[slot].remaining) for slot in slots]
         longest = max(limits)
         if self._logits.shape[0] < len(slots) or self._logits.shape[1] < longest:
@@ -190,7 +202,7 @@ class Blocks(Pool):
         computed = slots
         notes: deque[tuple[int, list[int], Drafted]] = deque()
         for number in range(longest):
-            begun = time.perf_counter()
+            begun, captures = time.perf_counter(), reader.captures
             rows: slice | list[int] = slice(None) if len(computed) == len(slots) else computed
             step = reader.draft(computed, ids, number, uniform[rows, number], self.sampling)
             draft.logits[rows, number] = step.logits
@@ -198,9 +210,10 @@ class Blocks(Pool):
             notes.append((number, computed, step))
             if len(notes) > reader.ahead:
                 self._note(draft, *notes.popleft())
-                self.pace.host.took(len(computed), 1, time.perf_counter() - begun)
+                if reader.captures == captures:
+                    self.pace.host.took(len(computed), 1, time.perf_counter() - begun)
                 standing = draft.standing
-                if not self._goes_on(draft, standing, number + 1):
+                if not self._goes_on(draft, standing, len(computed), number + 1):
                     break
                 if not reader.ahead and 4 * len(standing) <= len(computed):
                     # So few that reading their cached keys and values out of the others costs less than those rows' arithmetic.
@@ -213,14 +226,13 @@ class Blocks(Pool):
     def _note(self, draft: Draft, number: int, computed: list[int], step: Drafted) -> None:
         """Enter one drafted position, now that its token is known here."""
         tokens, sureness, entropies = step.known()
-        if not all(sureness):
-            self.readers[self.host].sort_more()
         for row, token, sure, entropy in zip(computed, tokens, sureness, entropies, strict=True):
             if draft.survival[row] <= _LEAST:
                 continue
+            self.readers[self.host].was_sure(sure)
             if not sure:
-                number_ = torch.from_numpy(draft.uniform[row, number, None]).to(self.device)
-                token = int(draw(draft.logits[row, number][None], number_, self.sampling))
+                uniform = torch.from_numpy(draft.uniform[row, number, None]).to(self.device)
+                token = int(draw(draft.logits[row, number][None], uniform, self.sampling))
             draft.tokens[row].append(token)
             draft.entropies[row].append(entropy)
             self.slots[row].generation.count_passes(self.host, 1)
@@ -230,10 +242,11 @@ class Blocks(Pool):
             if len(draft.tokens[row]) == draft.limits[row] or token in self.eos or not sure:
                 draft.survival[row] = 0.0
 
-    def _goes_on(self, draft: Draft, standing: list[int], drafted: int) -> bool:
+    def _goes_on(self, draft: Draft, standing: list[int], computed: int, drafted: int) -> bool:
         if not standing or not self.pace.chooses(len(self.slots)):
             return bool(standing)
-        return self.pace.pays(sum(draft.survival[row] for row in standing), len(standing), drafted)
+        survival = sum(draft.survival[row] for row in standing)
+        return self.pace.pays(survival, len(self.slots), computed, drafted)
 
     def _verify(self, slots: Sequence[int], draft: Draft) -> Tensor:
         """The donor's logits at every drafted position, `[rows, k, vocab]`, in one pass."""

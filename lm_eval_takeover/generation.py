@@ -63,14 +63,21 @@ class StopStrings:
         # Every token but a part of a character is at least one byte long; the first few may be such parts.
         self._lookback = max((len(string.encode()) for string in self._strings), default=0) + 4
 
-    def found(self, tokens: Sequence[int], new: int = 1) -> bool:
-        """Whether a string ends in one of the last `new` tokens. For more than one, True may also mean that it could."""
+    def found(self, tokens: Sequence[int]) -> bool:
+        """Whether a string has been written."""
         if not self._strings:
             return False
-        if new > 1 and self._rewrites:
-            return True
-        tail = self._tokenizer.decode(tokens[-self._lookback - new + 1 :], skip_special_tokens=False)
-        return any(string in tail for string in self._strings)
+        return self._in(tokens[-self._lookback :])
+
+    def may_end_in(self, before: Sequence[int], new: Sequence[int]) -> bool:
+        """Whether `found` can become true at one of the tokens `new` after those before."""
+        if not self._strings or self._rewrites:
+            return bool(self._strings)
+        return self._in([*before[-self._lookback :], *new])
+
+    def _in(self, tokens: Sequence[int]) -> bool:
+        text = self._tokenizer.decode(tokens, skip_special_tokens=False)
+        return any(string in text for string in self._strings)
 
 
 def text_of(tokenizer: Any, tokens: Sequence[int], until: Sequence[str]) -> str:

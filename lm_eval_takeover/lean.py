@@ -26,8 +26,9 @@ class RMSNorm:
         self.weight, self.eps, self.size = weight, eps, weight.shape[-1]
         # Three kernels instead of seven, where torch has no fused one: sqrt(sum(x^2) + size eps) is a hypotenuse.
         self.by_hypot = weight.device.type == "cpu" and weight.dtype == torch.float32
-        self.scaled = weight * self.size**0.5
-        self.least = torch.tensor((self.size * eps) ** 0.5, dtype=weight.dtype, device=weight.device)
+        if self.by_hypot:
+            self.scaled = weight * self.size**0.5
+            self.least = torch.tensor((self.size * eps) ** 0.5)
 
     def __call__(self, x: Tensor) -> Tensor:
         if self.by_hypot:
@@ -126,7 +127,7 @@ class LeanDecoder:
         return self.norm(x)
 
 
-_COLUMNS = range(7, 129)  # of tokens, for which a CPU multiplies faster the other way round
+_HANDFUL = range(7, 129)  # of tokens, for which a CPU multiplies faster the other way round
 
 
 def project(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -137,7 +138,7 @@ def project(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """
     tokens = x.numel() // x.shape[-1]
     large = weight.shape[1] >= 512 and weight.numel() >= 2**19
-    if not (large and tokens in _COLUMNS and x.device.type == "cpu" and x.dtype == torch.float32):
+    if not (large and tokens in _HANDFUL and x.device.type == "cpu" and x.dtype == torch.float32):
         return linear(x, weight, bias)
     found = torch.mm(weight, x.reshape(tokens, -1).t())
     if bias is not None:

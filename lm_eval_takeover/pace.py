@@ -22,6 +22,11 @@ LONGEST = 64  # tokens of a draft, at most
 _MOST_LOGITS = 2**26  # rows x tokens x vocabulary of a draft, at most: 256 MiB
 
 
+def longest_draft(rows: int, vocab: int) -> int:
+    """The most tokens of a draft whose logits are to be held."""
+    return max(1, min(LONGEST, _MOST_LOGITS // (rows * vocab)))
+
+
 class PassCosts:
     """Seconds that one model's passes take, by rows and new tokens."""
 
@@ -55,8 +60,10 @@ class PassCosts:
     def one_more(self, rows: int) -> float:
         """Seconds that one more token of a pass costs; 0 where it is not known."""
         slope = self._slope(rows)
+        if slope is not None:
+            return slope
         known = {other: found for other in self._sums if (found := self._slope(other)) is not None}
-        return slope if slope is not None else self._nearest(known, rows)
+        return self._nearest(known, rows)
 
     @staticmethod
     def _nearest(known: dict[int, float], rows: int) -> float:
@@ -104,26 +111,35 @@ class Pace:
         """The longest draft of the next block."""
         if self.fixed is not None:
             return self.fixed
-        if not self.chooses(rows):
-            return _LEARNING[self.blocks % len(_LEARNING)]
-        return max(1, min(LONGEST, _MOST_LOGITS // (rows * vocab)))
+        wanted = LONGEST if self.chooses(rows) else _LEARNING[self.blocks % len(_LEARNING)]
+        return min(wanted, longest_draft(rows, vocab))
 
     def chooses(self, rows: int) -> bool:
         """Whether drafts end by what they are worth, and not at a length that is given."""
         return self.fixed is None and (self.blocks >= len(_LEARNING) or self.donor.known(rows))
 
-    def pays(self, survival: float, rows: int, drafted: int) -> bool:
-        """Whether one more position is worth it after so many, `survival` the expected number of rows that still stand there."""
-        more = self.host.single(rows) + self.donor.one_more(rows)
+    def pays(self, survival: float, rows: int, computed: int, drafted: int) -> bool:
+        """Whether one more position is worth it after so many, `survival` the expected number of rows that still stand there.
+
+        `computed` of the `rows` go through a pass of the host; all of them through that of the donor.
+        """
+        more = self.host.single(computed) + self.donor.one_more(rows)
         # The first block of a run counts on more like it.
         tokens, seconds = rows * drafted, drafted * more + self.donor.single(rows)
         rate = rows * self._tokens / self._seconds if self._seconds else tokens / seconds
         return survival > rate * more
 
-    def block_ended(self, rows: int, entropies: list[float], fired: list[bool], tokens: int, seconds: float) -> None:
-        """One block: the entropies of the positions whose gate was evaluated, whether it fired, and what came of it."""
+    def block_ended(
+        self, rows: int, entropies: list[float], fired: list[bool], tokens: int, seconds: float | None
+    ) -> None:
+        """One block: the entropies of the positions whose gate was evaluated, whether it fired, and what came of it.
+
+        `seconds` is None where they say nothing about the next one.
+        """
         self.foresight.learn(entropies, fired)
         self.blocks += 1
+        if seconds is None:
+            return
         keep = 0.95
         self._tokens = keep * self._tokens + tokens / rows
         self._seconds = keep * self._seconds + seconds

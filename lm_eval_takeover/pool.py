@@ -101,6 +101,10 @@ class Pool(ABC):
             except RuntimeError as error:
                 if not _out_of_memory(error):
                     raise
+                failed = True
+            else:
+                failed = False
+            if failed:  # outside of the handler, whose traceback holds on to what the failed pass had allocated
                 self.halve()
                 continue
             for slot in finished:
@@ -194,7 +198,7 @@ class Pool(ABC):
         """Append tokens until one ends the text: `(how many were emitted, whether the text has ended)`."""
         row = self.slots[slot]
         generation = row.generation
-        stops = row.stop.found([*generation.tokens, *tokens], len(tokens))
+        stops = row.stop.may_end_in(generation.tokens, tokens)
         for count, (token, takeover, score) in enumerate(zip(tokens, taken, scores, strict=True), 1):
             generation.tokens.append(token)
             generation.taken_over.append(takeover)

@@ -4,6 +4,7 @@ Buffers are `[slots, columns, heads, head_dim]`, allocated ahead. Row `r` owns c
 is free to overwrite, and no query of that row attends to it. So dropping a draft costs nothing.
 """
 
+import weakref
 from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
@@ -50,7 +51,8 @@ class RaggedLayer(DynamicLayer):  # type: ignore[misc]
 
     def __init__(self, cache: "RaggedCache") -> None:
         super().__init__()
-        self._cache = cache
+        # Weakly, so that buffers are freed with their cache and not at some later collection of cycles.
+        self._cache: Any = weakref.proxy(cache)
         self.buffers: tuple[Tensor, Tensor] | None = None
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
@@ -68,8 +70,8 @@ class RaggedLayer(DynamicLayer):  # type: ignore[misc]
             buffer[plan.rows, plan.places] = states
         else:
             buffer[: plan.count, plan.start : plan.columns] = states
-        held = buffer[: plan.count] if plan.slots is None else buffer[plan.slots]
-        return held[:, : plan.columns].transpose(1, 2)
+        whole = plan.slots is None
+        return (buffer[: plan.count, : plan.columns] if whole else buffer[plan.slots, : plan.columns]).transpose(1, 2)
 
     def grow(self, columns: int, like: Sequence[Tensor]) -> None:
         """Room for this many columns and some more; `like` are keys and values `[..., heads, head_dim]` of their kind."""

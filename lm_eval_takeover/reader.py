@@ -147,11 +147,11 @@ class Drafted:
 class Reader:
     """The rows of one model in their slots. `lengths[slot]` is how many tokens a row has read; less of it is a roll-back."""
 
-    def __init__(self, forward: ForwardPass, slots: int, vocab: int) -> None:
+    def __init__(self, forward: ForwardPass, slots: int, vocab: int, *, static: bool = True) -> None:
         self.forward, self.vocab = forward, vocab
         self.cache = RaggedCache(len(forward.windows), slots)
         self.lengths = [0] * slots
-        self._static = StaticPass(forward, self.cache, vocab) if forward.static else None
+        self._static = StaticPass(forward, self.cache, vocab) if static and forward.static else None
         self.ahead = (
             0 if self._static is None else 1
         )  # drafted tokens that are on their way while the next one is asked for
@@ -186,10 +186,15 @@ class Reader:
         tokens = draw(logits, uniform, sampling)
         return Drafted(logits, tokens, (tokens.tolist(), sure, entropies_of(logits).tolist()))
 
-    def sort_more(self) -> None:
-        """A drafted token was not sure: look at more of the vocabulary from now on."""
+    @property
+    def captures(self) -> int:
+        """CUDA graphs captured so far."""
+        return 0 if self._static is None else self._static.graphs.captures
+
+    def was_sure(self, sure: bool) -> None:
+        """Whether a drafted token could be known from the head of its distribution."""
         if self._static is not None:
-            self._static.sort_more()
+            self._static.was_sure(sure)
 
     def read_to_last(self, slots: Sequence[int], ids: Tensor, counts: Sequence[int]) -> Tensor:
         """Logits `[rows, vocab]` after the last of `counts` tokens of each row of `ids`, padded behind."""
@@ -201,7 +206,7 @@ class Reader:
 
     def prefill(self, prompts: Sequence[Sequence[int]]) -> "Reader":
         """A reader that has read these prompts, one a row."""
-        made = Reader(self.forward, len(prompts), self.vocab)
+        made = Reader(self.forward, len(prompts), self.vocab, static=False)
         ids = right_padded(prompts, self.device)
         for start in range(0, ids.shape[1], _CHUNK):
             part = ids[:, start : start + _CHUNK]

@@ -80,7 +80,7 @@ def draw_on_cpu(
     """As `draw`, and with `entropy` the entropies of the raw distributions in nats, for which a draw has computed most."""
     tokens: NDArray[np.int64] = logits.argmax(1)
     entropies: list[float] = []
-    with np.errstate(invalid="ignore"):  # NaN is for callers to refuse
+    with np.errstate(invalid="ignore", over="ignore"):  # NaN is for callers to refuse, and what overflows is impossible
         # The maximum goes first, so that the smallest temperature divides nothing but differences and cannot overflow.
         scaled = logits - logits.max(1, keepdims=True)
         if entropy:
@@ -106,7 +106,7 @@ def _select(
     scaled: NDArray[np.float32], weights: NDArray[np.float32], total: float, uniform: float, sampling: Sampling
 ) -> int:
     """The token at `uniform` of the mass that is kept. Tokens are put into bins, and only the bin that matters is sorted."""
-    bins = np.minimum(scaled * -_BINS_A_NAT, _BINS - 1).astype(np.intp)
+    bins = (np.maximum(scaled, -(_BINS - 1) / _BINS_A_NAT) * -_BINS_A_NAT).astype(np.intp)
     ends = np.bincount(bins, weights, _BINS).cumsum()
 
     def ranked(number: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
@@ -116,22 +116,20 @@ def _select(
         members = members[np.argsort(-scaled[members], kind="stable")]
         return members, weights[members].cumsum(dtype=np.float64) + (ends[number - 1] if number else 0.0)
 
-    kept = total
+    kept, last = total, int(ends.searchsorted(ends[-1]))  # mass, and the bin where it ends
     if 0 < sampling.top_k < len(scaled):
         counts = np.bincount(bins, minlength=_BINS).cumsum()
         number = int(counts.searchsorted(sampling.top_k))
-        mass = ranked(number)[1]
-        # Tokens that are not possible add nothing.
-        kept = (
-            mass[min(sampling.top_k - (counts[number - 1] if number else 0), len(mass)) - 1] if len(mass) else ends[-1]
-        )
+        if number <= last:  # behind it are tokens that add nothing
+            last, mass = number, ranked(number)[1]
+            kept = mass[min(sampling.top_k - (counts[number - 1] if number else 0), len(mass)) - 1]
     if sampling.top_p < 1:
         # The nucleus is the shortest prefix that holds top_p of the mass.
-        mass = ranked(int(ends.searchsorted(sampling.top_p * kept)))[1]
+        last = min(int(ends.searchsorted(sampling.top_p * kept)), last)
+        mass = ranked(last)[1]
         kept = mass[min(int(mass.searchsorted(sampling.top_p * kept)), len(mass) - 1)]
     # Rounding can leave the whole mass a hair below u: then it is the last token that is possible at all.
-    number = min(int(ends.searchsorted(uniform * kept, side="right")), int(ends.searchsorted(ends[-1])))
-    members, mass = ranked(number)
+    members, mass = ranked(min(int(ends.searchsorted(uniform * kept, side="right")), last))
     return int(members[min(int(mass.searchsorted(uniform * kept, side="right")), len(members) - 1)])
 
 

@@ -1,22 +1,25 @@
 """What `batch_size=auto` chooses."""
 
 import torch
+from conftest import save_random_model
 
 from lm_eval_takeover import memory
 from lm_eval_takeover.generation import Request
 from lm_eval_takeover.memory import cache_bytes, free_bytes, rows_that_fit
-from lm_eval_takeover.reader import Reader, forward_pass
+from lm_eval_takeover.pair import Member
 
 
-def test_the_bytes_of_a_token_are_those_of_the_cache(demo_pair, rough_pair):
-    for pair in (demo_pair, rough_pair):
-        for member in pair.members:
-            with torch.inference_mode():
-                reader = Reader(forward_pass(member), 2, 8)
-                reader.read([0, 1], torch.ones(2, 3, dtype=torch.long))
-            buffers = [buffer for layer in reader.cache.layers for buffer in layer.buffers]
-            per_token = sum(buffer[0, 0].numel() * buffer.itemsize for buffer in buffers)
-            assert cache_bytes(member) == per_token
+def test_the_bytes_of_a_token_are_those_of_keys_and_values(demo_pair, rough_pair):
+    for member in (*demo_pair.members, *rough_pair.members):
+        config = member.config
+        assert cache_bytes(member) == 2 * config.num_hidden_layers * config.num_key_value_heads * config.head_dim * 4
+
+
+def test_a_model_that_runs_in_lockstep_gets_the_most(tmp_path, monkeypatch):
+    monkeypatch.setattr(memory, "free_bytes", lambda device: 1)
+    member = Member("base", str(save_random_model(tmp_path / "m", vocab_size=544, seed=5, kind="mamba", state_size=4)))
+    assert cache_bytes(member) is None
+    assert rows_that_fit([member], [Request((1,), 0, 9)], 512, 64) == 64
 
 
 def test_longer_samples_are_fewer(demo_pair, monkeypatch):
