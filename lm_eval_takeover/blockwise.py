@@ -10,11 +10,10 @@ asks the model that writes it, which first reads, in the same pass, what it has 
 
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from itertools import groupby
-from typing import Any
 
 import numpy as np
 import torch
@@ -27,7 +26,7 @@ from lm_eval_takeover.pace import Foresight, Pace
 from lm_eval_takeover.pair import Pair, right_padded
 from lm_eval_takeover.policy import Policy
 from lm_eval_takeover.pool import Pool
-from lm_eval_takeover.reader import Drafted, forward_pass
+from lm_eval_takeover.reader import Drafted, ForwardPass, forward_pass
 from lm_eval_takeover.sampling import draw
 
 _LEAST = 0.05  # a row whose probability to stand is no more drafts no further
@@ -112,8 +111,20 @@ class Draft:
 class Blocks(Pool):
     """Takeovers that the donor's distribution decides: draft, verify, emit up to the first one."""
 
-    def __init__(self, *arguments: Any, block_size: int | None = None, **settings: Any) -> None:
-        super().__init__(*arguments, **settings)
+    def __init__(
+        self,
+        policy: Policy,
+        passes: dict[str, ForwardPass],
+        waiting: Sequence[tuple[int, Request]],
+        *,
+        vocab: int,
+        stops: Callable[[tuple[str, ...]], StopStrings],
+        eos: frozenset[int],
+        seed: int,
+        batch_size: int,
+        block_size: int | None = None,
+    ) -> None:
+        super().__init__(policy, passes, waiting, vocab=vocab, stops=stops, eos=eos, seed=seed, batch_size=batch_size)
         assert self.policy.host is not None and self.policy.donor is not None and self.policy.gate is not None
         self.host, self.donor, self.gate = self.policy.host, self.policy.donor, self.policy.gate
         host, donor = self.readers[self.host].forward, self.readers[self.donor].forward
@@ -196,7 +207,7 @@ class Blocks(Pool):
             entropies=[[] for _ in slots],
             survival=[1.0] * len(slots),
         )
-        uniform = reader.upload(draft.uniform)
+        uniform = torch.from_numpy(draft.uniform).to(reader.device)
         # The last token of each row, which no model has read yet.
         ids = torch.tensor([[row.token(row.length - 1)] for row in self.slots], device=self.device)
         computed = slots
@@ -226,6 +237,7 @@ class Blocks(Pool):
     def _note(self, draft: Draft, number: int, computed: list[int], step: Drafted) -> None:
         """Enter one drafted position, now that its token is known here."""
         tokens, sureness, entropies = step.known()
+        chooses = self.pace.chooses(len(self.slots))
         for row, token, sure, entropy in zip(computed, tokens, sureness, entropies, strict=True):
             if draft.survival[row] <= _LEAST:
                 continue
@@ -236,7 +248,7 @@ class Blocks(Pool):
             draft.tokens[row].append(token)
             draft.entropies[row].append(entropy)
             self.slots[row].generation.count_passes(self.host, 1)
-            if self.pace.chooses(len(self.slots)):
+            if chooses:
                 draft.survival[row] *= 1 - self.pace.foresight.chance(entropy)
             # A token that was not sure when the next one was drafted ends the draft, as the text's end does.
             if len(draft.tokens[row]) == draft.limits[row] or token in self.eos or not sure:

@@ -13,11 +13,11 @@ first run of a process has to learn them.
 import math
 
 import numpy as np
-from numpy.typing import NDArray
 
 _BUCKETS = 24  # of entropy, four to a factor of e, from e^-4 nats on
 _PRIOR = 5.0  # positions that the overall rate counts for in each bucket
 _LEARNING = (1, 2, 4, 8, 16, 8)  # the first blocks, where it is not known yet what passes cost
+_PROBE = 64  # blocks, of which one has a second position whatever it costs: a cost that was measured wrongly does not stay
 LONGEST = 64  # tokens of a draft, at most
 _MOST_LOGITS = 2**26  # rows x tokens x vocabulary of a draft, at most: 256 MiB
 
@@ -32,7 +32,8 @@ class PassCosts:
 
     def __init__(self) -> None:
         self._single: dict[int, float] = {}  # by rows, over one token
-        self._sums: dict[int, NDArray[np.float64]] = {}  # by rows: decaying sums of 1, k, s, k k and k s
+        self._sums: dict[int, tuple[float, ...]] = {}  # by rows: decaying sums of 1, k, s, k k and k s
+        self._slopes: dict[int, float] = {}  # by rows, where lengths differed: seconds of one more token
 
     def took(self, rows: int, new: int, seconds: float) -> None:
         """One pass was measured."""
@@ -41,29 +42,24 @@ class PassCosts:
             # Upwards slowly: a pass that another process held up says little.
             rate = 1.0 if known is None else 0.2 if seconds < known else 0.02
             self._single[rows] = seconds if known is None else known + (seconds - known) * rate
-        seen = np.array([1.0, new, seconds, new * new, new * seconds])
-        self._sums[rows] = self._sums.get(rows, 0.0) * 0.97 + seen
+        seen = (1.0, new, seconds, new * new, new * seconds)
+        before = self._sums.get(rows, (0.0,) * 5)
+        one, k, s, kk, ks = self._sums[rows] = tuple(0.97 * a + b for a, b in zip(before, seen, strict=True))
+        spread = one * kk - k * k
+        if spread > 1e-6 * kk * one:
+            self._slopes[rows] = max((one * ks - k * s) / spread, 0.0)
 
     def known(self, rows: int) -> bool:
         """Whether passes of more than one length were measured for so many rows."""
-        return self._slope(rows) is not None
-
-    def _slope(self, rows: int) -> float | None:
-        one, k, s, kk, ks = self._sums.get(rows, np.zeros(5))
-        spread = one * kk - k * k
-        return max(float(one * ks - k * s) / float(spread), 0.0) if spread > 1e-6 * kk * one else None
+        return rows in self._slopes
 
     def single(self, rows: int) -> float:
         """Seconds of a pass over one token; 0 where none was measured."""
-        return self._single.get(rows) or self._nearest(self._single, rows)
+        return self._single[rows] if rows in self._single else self._nearest(self._single, rows)
 
     def one_more(self, rows: int) -> float:
         """Seconds that one more token of a pass costs; 0 where it is not known."""
-        slope = self._slope(rows)
-        if slope is not None:
-            return slope
-        known = {other: found for other in self._sums if (found := self._slope(other)) is not None}
-        return self._nearest(known, rows)
+        return self._slopes[rows] if rows in self._slopes else self._nearest(self._slopes, rows)
 
     @staticmethod
     def _nearest(known: dict[int, float], rows: int) -> float:
@@ -79,7 +75,7 @@ class Foresight:
 
     def __init__(self) -> None:
         self._seen, self._fired = np.zeros(_BUCKETS), np.zeros(_BUCKETS)
-        self._chances = np.full(_BUCKETS, 0.05)
+        self._chances = [0.05] * _BUCKETS
 
     @staticmethod
     def bucket(entropy: float) -> int:
@@ -87,7 +83,7 @@ class Foresight:
 
     def chance(self, entropy: float) -> float:
         """The probability that the gate fires at a position of this host entropy, in nats."""
-        return float(self._chances[self.bucket(entropy)])
+        return self._chances[self.bucket(entropy)]
 
     def learn(self, entropies: list[float], fired: list[bool]) -> None:
         """Positions whose gate was evaluated: the host's entropies, and whether it fired."""
@@ -96,7 +92,7 @@ class Foresight:
             self._seen[place] += 1
             self._fired[place] += fire
         overall = (self._fired.sum() + 0.5) / (self._seen.sum() + 10.0)
-        self._chances = (self._fired + _PRIOR * overall) / (self._seen + _PRIOR)
+        self._chances = ((self._fired + _PRIOR * overall) / (self._seen + _PRIOR)).tolist()
 
 
 class Pace:
@@ -123,6 +119,8 @@ class Pace:
 
         `computed` of the `rows` go through a pass of the host; all of them through that of the donor.
         """
+        if drafted == 1 and self.blocks % _PROBE == _PROBE - 1:
+            return True
         more = self.host.single(computed) + self.donor.one_more(rows)
         # The first block of a run counts on more like it.
         tokens, seconds = rows * drafted, drafted * more + self.donor.single(rows)

@@ -5,9 +5,7 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from lm_eval_takeover.lean import LeanDecoder, project
@@ -169,10 +167,6 @@ class Reader:
             return self._static.logits(self.lengths, slots, ids.to(self.device), ahead)
         lengths = [self.lengths[slot] + ahead for slot in slots]
         return self.forward(self.cache, slots, lengths, ids.to(self.device), self.vocab)
-
-    def upload(self, uniform: NDArray[np.float64]) -> Tensor:
-        """The uniform numbers of a draft, where `draft` reads them."""
-        return torch.from_numpy(uniform).to(self.device)
 
     def draft(self, slots: Sequence[int], ids: Tensor, ahead: int, uniform: Tensor, sampling: Sampling) -> Drafted:
         """Read one token per row, `ids` `[rows, 1]`, and draw the next with `uniform` `[rows]`."""

@@ -65,6 +65,20 @@ def test_drafts_are_long_where_passes_over_many_tokens_are_cheap_and_one_where_t
     assert drafted(dear, 0.5) == 1
 
 
+def test_costs_that_were_measured_wrongly_do_not_stay():
+    """A guide that was held up while it read blocks seems dear; blocks of one alone would never show that it is not."""
+    pace = Pace(costs(0.0, 1.0), costs(0.0, 100.0), Foresight())
+    pace.foresight.learn([0.5] * 1000, [i % 20 == 0 for i in range(1000)])
+    assert drafted(pace, 0.5) == 1
+    lengths = []
+    for _ in range(1500):
+        length = drafted(pace, 0.5, blocks=1)
+        pace.donor.took(1, length, 20.0 + 0.1 * length)
+        lengths.append(length)
+    assert lengths[:10] == [1] * 10
+    assert lengths[-1] > 8
+
+
 def test_a_draft_ends_where_a_takeover_is_near():
     pace = Pace(costs(0.0, 1.0), costs(20.0, 0.1), Foresight())
     pace.foresight.learn([0.01] * 1000 + [1.1] * 50, [False] * 1000 + [True] * 50)
