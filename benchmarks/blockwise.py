@@ -83,12 +83,10 @@ def main() -> None:
                 measure(pair, folders, batch, rate, options)
 
 
-@torch.inference_mode()
 def compare_dtypes(folders: dict[str, Path]) -> None:
     """Which dtype is the better one on this CPU, by the costs of its passes at batch 1."""
     for dtype in ("float32", "bfloat16"):
-        pair = load(folders, "cpu", dtype)
-        b, guide = costs({role: forward_pass(pair.member(role)) for role in ("base", "guide")}, 1, 128)
+        b, guide = costs(load(folders, "cpu", dtype), 1, 128)
         seconds, best = blind(b, guide, 0.05)
         print(
             f"{dtype}: b {b * 1e3:.2f} ms, G(1) {guide[1] * 1e3:.2f} ms, G(12) {guide[12] / guide[1]:.2f} G(1); at 5 % the best "
@@ -96,7 +94,6 @@ def compare_dtypes(folders: dict[str, Path]) -> None:
         )
 
 
-@torch.inference_mode()
 def pipelined(pair: Pair) -> None:
     """What drafting the next block while the guide checks this one could bring at best, each model on half of the cores.
 
@@ -105,10 +102,9 @@ def pipelined(pair: Pair) -> None:
     threads, rate = torch.get_num_threads(), 0.05
     if threads < 2:
         return
-    passes = {role: forward_pass(pair.member(role)) for role in ("base", "guide")}
-    whole = blind(*costs(passes, 1, 128), rate)[0]
+    whole = blind(*costs(pair, 1, 128), rate)[0]
     torch.set_num_threads(threads // 2)
-    b, guide = costs(passes, 1, 128)
+    b, guide = costs(pair, 1, 128)
     torch.set_num_threads(threads)
     bounds = []
     for k, seconds in guide.items():
@@ -189,9 +185,7 @@ def measure(pair: Pair, folders: dict[str, Path], batch: int, rate: float, optio
             tokens = run()
             if round_:  # the first round warms up
                 speed[name].append(tokens / (time.perf_counter() - started))
-    with torch.inference_mode():
-        passes = {role: forward_pass(pair.member(role)) for role in ("base", "guide")}
-        b, guide = costs(passes, batch, len(asked[0].prompt) + options.tokens // 2)
+    b, guide = costs(pair, batch, len(asked[0].prompt) + options.tokens // 2)
     guided = done["guided"]
     emitted = sum(len(g.tokens) for g in guided)
     realized = sum(g.takeovers for g in guided) / emitted
@@ -221,15 +215,14 @@ def measure(pair: Pair, folders: dict[str, Path], batch: int, rate: float, optio
         print(
             f"  sample {i}, {first_difference(pair, policy, asked[i], guided[i], done['lockstep'][i])[0]}", flush=True
         )
-    sampling_share(pair, policy, passes, asked, batch)
+    sampling_share(pair, policy, asked, batch)
     expected_tokens(pair, policy, asked, realized, batch)
 
 
-@torch.inference_mode()
-def sampling_share(
-    pair: Pair, policy: Policy, passes: dict[str, ForwardPass], asked: list[Request], batch: int
-) -> None:
+def sampling_share(pair: Pair, policy: Policy, asked: list[Request], batch: int) -> None:
     """The share of a guided run outside the models' passes: gate, scores, sampling and books."""
+    if any(forward_pass(member).static for member in pair.members):
+        return  # where passes are not waited for, their times say nothing
     spent = 0.0
     plain = ForwardPass.__call__
 
@@ -240,8 +233,6 @@ def sampling_share(
         spent += time.perf_counter() - started
         return found
 
-    if any(one.static for one in passes.values()):
-        return  # where passes are not waited for, their times say nothing
     ForwardPass.__call__ = timed  # type: ignore[method-assign,assignment]
     try:
         started = time.perf_counter()

@@ -14,7 +14,7 @@ from lm_eval_takeover.gate import Gate
 from lm_eval_takeover.generation import Request
 from lm_eval_takeover.pair import Member, Pair
 from lm_eval_takeover.policy import Policy
-from lm_eval_takeover.reader import ForwardPass, Reader
+from lm_eval_takeover.reader import Reader, forward_pass
 from lm_eval_takeover.sampling import Sampling
 
 SHAPES = {  # hidden size, layers, intermediate size, heads
@@ -55,10 +55,11 @@ def load(folders: dict[str, Path], device: str, dtype: str) -> Pair:
     return Pair(*made)
 
 
-def costs(passes: dict[str, ForwardPass], batch: int, length: int) -> tuple[float, dict[int, float]]:
+@torch.inference_mode()
+def costs(pair: Pair, batch: int, length: int) -> tuple[float, dict[int, float]]:
     """Seconds of one base pass over a token and of one guide pass over k, for `batch` rows that have read `length`."""
-    vocab = min(one.model.config.vocab_size for one in passes.values())
-    readers = {role: Reader(one, batch, vocab) for role, one in passes.items()}
+    vocab = min(member.model.config.vocab_size for member in pair.members)
+    readers = {member.role: Reader(forward_pass(member), batch, vocab) for member in pair.members}
     for reader in readers.values():
         prompts = reader.prefill(torch.randint(0, 500, (batch, length)).tolist())
         for row in range(batch):

@@ -8,18 +8,17 @@ memory after each of six times 100 requests.
 
 import argparse
 import math
-import resource
 import tempfile
 import time
 from pathlib import Path
 
+import psutil
 import torch
 from random_pairs import SAMPLING, costs, gated, load, save_pair
 
 from lm_eval_takeover import blockwise
 from lm_eval_takeover.generation import Request
 from lm_eval_takeover.pair import Pair
-from lm_eval_takeover.reader import forward_pass
 
 
 def main() -> None:
@@ -35,7 +34,6 @@ def scaling(pair: Pair, rate: float) -> None:
     """Time per token as texts grow, 10 times the requests, and memory over 500 requests."""
     prompt = tuple(pair.encode("Problem: how far is it from here? " * 3))
     policy = gated(pair, [Request(prompt, j, 64, SAMPLING) for j in range(16)], rate)
-    passes = {role: forward_pass(pair.member(role)) for role in ("base", "guide")}
     print(
         "|tokens written|ms per token|over the first|b + G(8)/8 at that length|over the first|\n|--:|--:|--:|--:|--:|"
     )
@@ -44,8 +42,7 @@ def scaling(pair: Pair, rate: float) -> None:
         started = time.perf_counter()
         made = [g for _, g in blockwise.generate(pair, policy, [Request(prompt, 0, length, SAMPLING)], block_size=8)]
         ours = (time.perf_counter() - started) / sum(len(g.tokens) for g in made)
-        with torch.inference_mode():
-            b, guide = costs(passes, 1, len(prompt) + length // 2)
+        b, guide = costs(pair, 1, len(prompt) + length // 2)
         models = b + guide[8] / 8
         first = first or (ours, models)
         print(
@@ -61,16 +58,8 @@ def scaling(pair: Pair, rate: float) -> None:
     memory = []
     for _ in range(6):
         list(blockwise.generate(pair, policy, [Request(prompt, j, 8, SAMPLING) for j in range(100)], batch_size=16))
-        memory.append(resource_mib())
+        memory.append(psutil.Process().memory_info().rss / 2**20)
     print(f"resident memory after each 100 requests, MiB: {', '.join(f'{one:,.0f}' for one in memory)}")
-
-
-def resource_mib() -> float:
-    try:
-        pages = int(Path("/proc/self/statm").read_text().split()[1])
-        return pages * resource.getpagesize() / 2**20
-    except OSError:
-        return math.nan
 
 
 if __name__ == "__main__":

@@ -10,9 +10,9 @@ asks the model that writes it, which first reads, in the same pass, what it has 
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache, cached_property, partial
 from itertools import groupby
 
 import numpy as np
@@ -26,7 +26,7 @@ from lm_eval_takeover.pace import Foresight, Pace
 from lm_eval_takeover.pair import Pair, right_padded
 from lm_eval_takeover.policy import Policy
 from lm_eval_takeover.pool import Pool
-from lm_eval_takeover.reader import Drafted, ForwardPass, forward_pass
+from lm_eval_takeover.reader import Drafted, forward_pass
 from lm_eval_takeover.sampling import draw
 
 _LEAST = 0.05  # a row whose probability to stand is no more drafts no further
@@ -42,8 +42,8 @@ class Steps(Pool):
         scores = [float("nan")] * len(slots)
         windows: Tensor | None = None
         if policy.name == "entropy":
-            assert policy.host is not None and policy.gate is not None
-            logits = self.ask(policy.host, slots)
+            assert policy.gate is not None
+            logits = self.ask(policy.writes(taken_over=False), slots)
             score = policy.scores(logits, None)
             recent = self.windows()
             taken = fires(policy.gate, score, recent, self.positions()).tolist()
@@ -55,11 +55,9 @@ class Steps(Pool):
             taken = self._known_takeovers(slots)
             hosted = [slot for slot in slots if not taken[slot]]
             if hosted:
-                assert policy.host is not None
-                self._draw(hosted, self.ask(policy.host, hosted), tokens)
+                self._draw(hosted, self.ask(policy.writes(taken_over=False), hosted), tokens)
         if donated := [slot for slot in slots if taken[slot]]:
-            assert policy.donor is not None
-            self._draw(donated, self.ask(policy.donor, donated), tokens)
+            self._draw(donated, self.ask(policy.writes(taken_over=True), donated), tokens)
         if windows is not None:  # now that no pass can fail any more
             for row, window in zip(self.slots, windows, strict=True):
                 row.recent = window
@@ -111,26 +109,20 @@ class Draft:
 class Blocks(Pool):
     """Takeovers that the donor's distribution decides: draft, verify, emit up to the first one."""
 
-    def __init__(
-        self,
-        policy: Policy,
-        passes: dict[str, ForwardPass],
-        waiting: Sequence[tuple[int, Request]],
-        *,
-        vocab: int,
-        stops: Callable[[tuple[str, ...]], StopStrings],
-        eos: frozenset[int],
-        seed: int,
-        batch_size: int,
-        block_size: int | None = None,
-    ) -> None:
-        super().__init__(policy, passes, waiting, vocab=vocab, stops=stops, eos=eos, seed=seed, batch_size=batch_size)
-        assert self.policy.host is not None and self.policy.donor is not None and self.policy.gate is not None
-        self.host, self.donor, self.gate = self.policy.host, self.policy.donor, self.policy.gate
+    _logits: Tensor | None = None  # `[rows, longest, vocab]` of a draft, used again by the next
+
+    @property
+    def host(self) -> str:
+        return self.policy.writes(taken_over=False)
+
+    @property
+    def donor(self) -> str:
+        return self.policy.writes(taken_over=True)
+
+    @cached_property
+    def pace(self) -> Pace:
         host, donor = self.readers[self.host].forward, self.readers[self.donor].forward
-        foresight = host.foresight.setdefault(self.policy, Foresight())
-        self.pace = Pace(host.costs, donor.costs, foresight, block_size)
-        self._logits = torch.empty(0, device=self.device)  # `[rows, longest, vocab]` of a draft, used again by the next
+        return Pace(host.costs, donor.costs, host.foresight.setdefault(self.policy, Foresight()), self.block_size)
 
     @property
     def _captures(self) -> int:
@@ -138,31 +130,32 @@ class Blocks(Pool):
         return sum(reader.captures for reader in self.readers.values())
 
     def halve(self) -> None:
-        self._logits = torch.empty(0, device=self.device)
+        self._logits = None
         super().halve()
 
     def advance(self) -> list[int]:
-        started, captures = time.perf_counter(), self._captures
+        started, captures, gate = time.perf_counter(), self._captures, self.policy.gate
+        assert gate is not None
         slots = list(range(len(self.slots)))
         draft = self._draft(slots)
         drafted = draft.drafted
         longest = max(drafted)
         host_logits = draft.logits[:, :longest]
         begun = time.perf_counter()
-        drafting = self._captures
         donor_logits = self._verify(slots, draft)
         at_once = max(1, _LOGITS_AT_ONCE // donor_logits[:, 0].numel())
         parts = (slice(start, start + at_once) for start in range(0, longest, at_once))
         scores = torch.cat([self.policy.scores(host_logits[:, part], donor_logits[:, part]) for part in parts], 1)
-        if not bool(scores.isfinite().all()):
-            self._refuse_broken(host_logits, donor_logits, drafted)
-        recent = self.windows()
         counts = torch.tensor(drafted, device=self.device)
-        fire = fires_ahead(self.gate, scores, recent, self.positions())
-        fire &= torch.arange(longest, device=self.device) < counts[:, None]
+        real = torch.arange(longest, device=self.device) < counts[:, None]
+        if not bool(scores.isfinite().all()):
+            self._refuse_broken(host_logits, donor_logits, real)
+        recent = self.windows()
+        fire = fires_ahead(gate, scores, recent, self.positions()) & real
         # The drafted length where nothing fires.
         first = torch.where(fire.any(1), fire.int().argmax(1), counts).tolist()
-        if self._captures == drafting:
+        steady = self._captures == captures
+        if steady:
             self.pace.donor.took(len(slots), longest, time.perf_counter() - begun)
         if fired := [slot for slot in slots if first[slot] < drafted[slot]]:
             at = [first[slot] for slot in fired]
@@ -181,13 +174,13 @@ class Blocks(Pool):
             entropies += draft.entropies[slot][: len(taken)]
             takeovers += taken
             written, end = self.emit(slot, row_tokens[: len(taken)], taken, row_scores[: len(taken)])
-            self.slots[slot].recent = window[slot, written : written + self.gate.window]
+            self.slots[slot].recent = window[slot, written : written + gate.window]
             emitted += written
             for reader in self.readers.values():
                 reader.lengths[slot] += written
             if end:
                 ended.append(slot)
-        seconds = time.perf_counter() - started if self._captures == captures else None
+        seconds = time.perf_counter() - started if steady else None
         self.pace.block_ended(len(slots), entropies, takeovers, emitted, seconds)
         return ended
 
@@ -197,7 +190,7 @@ class Blocks(Pool):
         most = self.pace.limit(self.size if reader.ahead else len(slots), vocab)
         limits = [min(most, self.slots[slot].remaining) for slot in slots]
         longest = max(limits)
-        if self._logits.shape[0] < len(slots) or self._logits.shape[1] < longest:
+        if self._logits is None or self._logits.shape[0] < len(slots) or self._logits.shape[1] < longest:
             self._logits = torch.zeros(len(slots), longest, vocab, device=self.device)
         draft = Draft(
             logits=self._logits[: len(slots)],
@@ -208,8 +201,7 @@ class Blocks(Pool):
             survival=[1.0] * len(slots),
         )
         uniform = torch.from_numpy(draft.uniform).to(reader.device)
-        # The last token of each row, which no model has read yet.
-        ids = torch.tensor([[row.token(row.length - 1)] for row in self.slots], device=self.device)
+        ids = torch.tensor([[row.last] for row in self.slots], device=self.device)
         computed = slots
         notes: deque[tuple[int, list[int], Drafted]] = deque()
         for number in range(longest):
@@ -262,18 +254,15 @@ class Blocks(Pool):
 
     def _verify(self, slots: Sequence[int], draft: Draft) -> Tensor:
         """The donor's logits at every drafted position, `[rows, k, vocab]`, in one pass."""
-        pending = (row.token(row.length - 1) for row in self.slots)
-        ids = right_padded([[first, *row[:-1]] for first, row in zip(pending, draft.tokens, strict=True)], self.device)
+        read = zip(self.slots, draft.tokens, strict=True)
+        ids = right_padded([[row.last, *tokens[:-1]] for row, tokens in read], self.device)
         logits = self.readers[self.donor].read(slots, ids)
         for slot in slots:
             self.slots[slot].generation.count_passes(self.donor, 1)
         return logits.to(self.device)
 
-    def _refuse_broken(self, host_logits: Tensor, donor_logits: Tensor, drafted: Sequence[int]) -> None:
+    def _refuse_broken(self, host_logits: Tensor, donor_logits: Tensor, real: Tensor) -> None:
         """Raise for logits that are no distribution; an infinite score of sound ones is a spike like any other."""
-        real = (
-            torch.arange(host_logits.shape[1], device=self.device) < torch.tensor(drafted, device=self.device)[:, None]
-        )
         for role, logits in ((self.host, host_logits), (self.donor, donor_logits)):
             self.readers[role].forward.member.check(logits, self.name, real)
 
@@ -304,7 +293,7 @@ def generate(
     ordered = sorted(
         enumerate(requests), key=lambda item: (settings(item), -len(item[1].prompt), item[1].prompt, item[0])
     )
-    kind = partial(Blocks, block_size=block_size) if policy.name == "disagreement" else Steps
+    kind = Blocks if policy.name == "disagreement" else Steps
     for _, group in groupby(ordered, key=settings):
         yield from kind(
             policy,
@@ -315,4 +304,5 @@ def generate(
             eos=eos,
             seed=seed,
             batch_size=batch_size,
+            block_size=block_size,
         ).run()

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from lm_eval_takeover.calibration import DEFAULT_RHO, KAPPA_RULES, Calibration
 from lm_eval_takeover.calibration_files import packaged
+from lm_eval_takeover.policy import Policy
 from lm_eval_takeover.scores import SCORES
 
 
@@ -57,7 +58,7 @@ def _column_tables(calibration: Calibration) -> str:
 def card(calibration: Calibration) -> str:
     """The whole page as Markdown."""
     made = calibration
-    host = "base" if made.direction == "forward" else "guide"
+    host = Policy(direction=made.direction).host
     lines = [
         f"# Calibration `{made.name}`",
         "",

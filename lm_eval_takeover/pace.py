@@ -17,7 +17,8 @@ import numpy as np
 _BUCKETS = 24  # of entropy, four to a factor of e, from e^-4 nats on
 _PRIOR = 5.0  # positions that the overall rate counts for in each bucket
 _LEARNING = (1, 2, 4, 8, 16, 8)  # the first blocks, where it is not known yet what passes cost
-_PROBE = 64  # blocks, of which one has a second position whatever it costs: a cost that was measured wrongly does not stay
+# One block of so many has a second position whatever it costs: a cost that was measured wrongly does not stay.
+_PROBE = 64
 LONGEST = 64  # tokens of a draft, at most
 _MOST_LOGITS = 2**26  # rows x tokens x vocabulary of a draft, at most: 256 MiB
 
@@ -55,11 +56,11 @@ class PassCosts:
 
     def single(self, rows: int) -> float:
         """Seconds of a pass over one token; 0 where none was measured."""
-        return self._single[rows] if rows in self._single else self._nearest(self._single, rows)
+        return self._nearest(self._single, rows)
 
     def one_more(self, rows: int) -> float:
         """Seconds that one more token of a pass costs; 0 where it is not known."""
-        return self._slopes[rows] if rows in self._slopes else self._nearest(self._slopes, rows)
+        return self._nearest(self._slopes, rows)
 
     @staticmethod
     def _nearest(known: dict[int, float], rows: int) -> float:

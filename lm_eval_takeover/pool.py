@@ -60,6 +60,11 @@ class Row:
         return prompt[place] if place < len(prompt) else self.generation.tokens[place - len(prompt)]
 
     @property
+    def last(self) -> int:
+        """The last token of the text, which no model has read yet."""
+        return self.token(self.length - 1)
+
+    @property
     def length(self) -> int:
         return len(self.request.prompt) + self.position
 
@@ -78,8 +83,9 @@ class Pool(ABC):
         eos: frozenset[int],
         seed: int,
         batch_size: int,
+        block_size: int | None,
     ) -> None:
-        self.policy, self.eos, self.seed = policy, eos, seed
+        self.policy, self.eos, self.seed, self.block_size = policy, eos, seed, block_size
         self.sampling: Sampling = waiting[0][1].sampling
         self.waiting = deque(
             Row(index, request, stops(request.until), request.early_tokens or policy.early_tokens or 0)
@@ -94,17 +100,8 @@ class Pool(ABC):
     def run(self) -> Iterator[tuple[int, Generation]]:
         """Every request to its end: `(its index, generation)` as it finishes."""
         while self.slots or self.waiting:
-            try:
-                if self.waiting and len(self.slots) < self.size:
-                    self.refill()
-                finished = self.advance()
-            except RuntimeError as error:
-                if not _out_of_memory(error):
-                    raise
-                failed = True
-            else:
-                failed = False
-            if failed:  # outside of the handler, whose traceback holds on to what the failed pass had allocated
+            finished = self._attempt()
+            if finished is None:
                 self.halve()
                 continue
             for slot in finished:
@@ -114,6 +111,17 @@ class Pool(ABC):
                     generation.count_passes(role, -1)
                 yield self.slots[slot].index, generation
             self.release(finished)
+
+    def _attempt(self) -> list[int] | None:
+        """Refill and advance; None where memory ran out, once the traceback that holds on to the failed pass is gone."""
+        try:
+            if self.waiting and len(self.slots) < self.size:
+                self.refill()
+            return self.advance()
+        except RuntimeError as error:
+            if not _out_of_memory(error):
+                raise
+        return None
 
     @abstractmethod
     def advance(self) -> list[int]:

@@ -19,6 +19,11 @@ from lm_eval_takeover.errors import ArgumentError
 SPARE = 128  # columns allocated ahead, at least
 
 
+def are_first(slots: Sequence[int]) -> bool:
+    """Whether these are slots 0, 1, 2 …, which a slice picks without gathering."""
+    return list(slots) == list(range(len(slots)))
+
+
 class Plan:
     """Where the pass at hand reads and writes: `count` rows, each `new` tokens from its own length on.
 
@@ -29,7 +34,7 @@ class Plan:
     def __init__(self, lengths: Sequence[int], new: int, slots: Sequence[int], device: torch.device) -> None:
         self.count, self.new, self.device = len(lengths), new, device
         self._lengths = lengths
-        whole = list(slots) == list(range(self.count))
+        whole = are_first(slots)
         self.slots = None if whole else torch.tensor(slots, device=device)
         longest = max(lengths)
         self.start = longest if whole and longest == min(lengths) else None

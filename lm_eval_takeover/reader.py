@@ -13,7 +13,8 @@ from lm_eval_takeover.pace import Foresight, PassCosts
 from lm_eval_takeover.pair import Member, right_padded
 from lm_eval_takeover.ragged_cache import Plan, RaggedCache, layer_windows
 from lm_eval_takeover.sampling import Sampling, draw, draw_on_cpu
-from lm_eval_takeover.static_pass import Later, StaticPass, entropies_of
+from lm_eval_takeover.scores import entropy
+from lm_eval_takeover.static_pass import Later, StaticPass
 
 logger = logging.getLogger(__name__)
 
@@ -89,7 +90,7 @@ class ForwardPass:
         options: dict[str, Any] = {"position_ids": positions, "logits_to_keep": new if vocab and only is None else 1}
         output = self.model(
             input_ids=ids,
-            attention_mask=self._as_transformers(self.masks(plan, False)),
+            attention_mask=self._as_transformers(self.masks(plan)),
             past_key_values=cache,
             use_cache=True,
             **{name: value for name, value in options.items() if name in self.member.takes},
@@ -150,9 +151,11 @@ class Reader:
         self.cache = RaggedCache(len(forward.windows), slots)
         self.lengths = [0] * slots
         self._static = StaticPass(forward, self.cache, vocab) if static and forward.static else None
-        self.ahead = (
-            0 if self._static is None else 1
-        )  # drafted tokens that are on their way while the next one is asked for
+
+    @property
+    def ahead(self) -> int:
+        """Drafted tokens that are on their way while the next one is asked for."""
+        return 0 if self._static is None else 1
 
     @property
     def device(self) -> torch.device:
@@ -178,7 +181,7 @@ class Reader:
             drawn, entropies = draw_on_cpu(logits.numpy(), uniform.numpy(), sampling, entropy=True)
             return Drafted(logits, torch.from_numpy(drawn), (drawn.tolist(), sure, entropies))
         tokens = draw(logits, uniform, sampling)
-        return Drafted(logits, tokens, (tokens.tolist(), sure, entropies_of(logits).tolist()))
+        return Drafted(logits, tokens, (tokens.tolist(), sure, entropy(logits).tolist()))
 
     @property
     def captures(self) -> int:

@@ -17,8 +17,9 @@ import torch
 from torch import Tensor
 
 from lm_eval_takeover.pace import LONGEST, longest_draft
-from lm_eval_takeover.ragged_cache import Plan, RaggedCache
+from lm_eval_takeover.ragged_cache import Plan, RaggedCache, are_first
 from lm_eval_takeover.sampling import HEAD, Sampling, draw_from_head
+from lm_eval_takeover.scores import entropy
 
 if TYPE_CHECKING:
     from lm_eval_takeover.reader import ForwardPass
@@ -28,13 +29,6 @@ logger = logging.getLogger(__name__)
 Result = TypeVar("Result")
 _SIZES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)  # new tokens of a pass: each has its graph
 _COLUMNS = 256  # columns of the cache that passes look at, doubled where they do not suffice
-
-
-def entropies_of(logits: Tensor) -> Tensor:
-    """`H(p)` of logits `[..., vocab]` in a few operations: a forecast, not a score."""
-    p = logits.softmax(-1)
-    found: Tensor = -(p * p.clamp(min=1e-30).log()).sum(-1)
-    return found
 
 
 class Later:
@@ -179,7 +173,7 @@ class StaticPass:
             def run() -> tuple[Tensor, Tensor, Tensor, Tensor]:
                 logits = self._run(new, columns, False)[:, 0]
                 tokens, sure = draw_from_head(logits, self._uniform, sampling, self._head)
-                return logits, tokens, sure, entropies_of(logits)
+                return logits, tokens, sure, entropy(logits)
 
             found = self.graphs((new, columns, sampling, self._head), run)
             logits, tokens, sure, entropies = (_take(one, slots) for one in found)
@@ -221,7 +215,7 @@ class StaticPass:
 
 def _put(static: Tensor, slots: Sequence[int], values: Tensor) -> None:
     """Write the values of these slots."""
-    if list(slots) == list(range(len(slots))):
+    if are_first(slots):
         static[: len(slots)].copy_(values)
     else:
         static[torch.tensor(slots, device=static.device)] = values
@@ -229,6 +223,4 @@ def _put(static: Tensor, slots: Sequence[int], values: Tensor) -> None:
 
 def _take(values: Tensor, slots: Sequence[int]) -> Tensor:
     """The values of these slots."""
-    if list(slots) == list(range(len(slots))):
-        return values[: len(slots)]
-    return values[torch.tensor(slots, device=values.device)]
+    return values[: len(slots)] if are_first(slots) else values[torch.tensor(slots, device=values.device)]

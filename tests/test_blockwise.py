@@ -4,7 +4,6 @@ import random
 import subprocess
 import sys
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import conftest
 import numpy as np
@@ -335,8 +334,8 @@ def test_a_difference_that_noise_does_not_explain_is_told(rough_pair, prompts):
 
 
 MANY_REQUESTS = """
-import gc, resource
-from pathlib import Path
+import gc
+import psutil
 import torch
 from lm_eval_takeover.blockwise import generate
 from lm_eval_takeover.demo import DEMO
@@ -352,11 +351,10 @@ for _ in range(6):
     requests = [Request(tuple(range(60)), j, 6, Sampling(0.6, 0.95)) for j in range(100)]
     list(generate(pair, Policy(gate=Gate(1.5, 2.0)), requests, batch_size=20))
     gc.collect()
-    print(int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize() / 2**20)
+    print(psutil.Process().memory_info().rss / 2**20)
 """
 
 
-@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs /proc/self/statm")
 def test_memory_stays_flat_over_500_requests():
     """In a process of its own, where nothing else takes memory."""
     done = subprocess.run([sys.executable, "-c", MANY_REQUESTS], capture_output=True, text=True, check=True)
