@@ -42,7 +42,7 @@ def scaling(pair: Pair, rate: float) -> None:
         started = time.perf_counter()
         made = [g for _, g in blockwise.generate(pair, policy, [Request(prompt, 0, length, SAMPLING)], block_size=8)]
         ours = (time.perf_counter() - started) / sum(len(g.tokens) for g in made)
-        b, guide = costs(pair, 1, len(prompt) + length // 2)
+        b, guide = costs(pair, 1, len(prompt) + length // 2).turns
         models = b + guide[8] / 8
         first = first or (ours, models)
         print(

@@ -19,6 +19,7 @@ _PRIOR = 5.0  # positions that the overall rate counts for in each bucket
 _LEARNING = (1, 2, 4, 8, 16, 8)  # the first blocks, where it is not known yet what passes cost
 # One block of so many has a second position whatever it costs: a cost that was measured wrongly does not stay.
 _PROBE = 64
+_EXPECTED = 10  # blocks that the expected speed counts for in the measured one
 LONGEST = 64  # tokens of a draft, at most
 _MOST_LOGITS = 2**26  # rows x tokens x vocabulary of a draft, at most: 256 MiB
 
@@ -76,7 +77,8 @@ class Foresight:
 
     def __init__(self) -> None:
         self._seen, self._fired = np.zeros(_BUCKETS), np.zeros(_BUCKETS)
-        self._chances = [0.05] * _BUCKETS
+        self.overall = 0.05  # the rate at which the gate fires, whatever the entropy
+        self._chances = [self.overall] * _BUCKETS
 
     @staticmethod
     def bucket(entropy: float) -> int:
@@ -92,8 +94,8 @@ class Foresight:
             place = self.bucket(entropy)
             self._seen[place] += 1
             self._fired[place] += fire
-        overall = (self._fired.sum() + 0.5) / (self._seen.sum() + 10.0)
-        self._chances = ((self._fired + _PRIOR * overall) / (self._seen + _PRIOR)).tolist()
+        self.overall = float((self._fired.sum() + 0.5) / (self._seen.sum() + 10.0))
+        self._chances = ((self._fired + _PRIOR * self.overall) / (self._seen + _PRIOR)).tolist()
 
 
 class Pace:
@@ -123,10 +125,18 @@ class Pace:
         if drafted == 1 and self.blocks % _PROBE == _PROBE - 1:
             return True
         more = self.host.single(computed) + self.donor.one_more(rows)
-        # The first block of a run counts on more like it.
-        tokens, seconds = rows * drafted, drafted * more + self.donor.single(rows)
-        rate = rows * self._tokens / self._seconds if self._seconds else tokens / seconds
-        return survival > rate * more
+        rate = self._tokens / self._seconds if self._seconds else self._best_fixed(rows)
+        return survival > rows * rate * more
+
+    def _best_fixed(self, rows: int) -> float:
+        """Tokens per second and row of the best fixed block, which the first block of a run counts on."""
+        g, b, first, more = (
+            self.foresight.overall,
+            self.host.single(rows),
+            self.donor.single(rows),
+            self.donor.one_more(rows),
+        )
+        return max((1 - (1 - g) ** k) / g / (k * b + first + (k - 1) * more) for k in range(1, LONGEST + 1))
 
     def block_ended(
         self, rows: int, entropies: list[float], fired: list[bool], tokens: int, seconds: float | None
@@ -139,6 +149,8 @@ class Pace:
         self.blocks += 1
         if seconds is None:
             return
-        keep = 0.95
+        if not self._seconds and self.donor.known(rows):  # one block alone says little about the next
+            self._tokens, self._seconds = _EXPECTED * seconds * self._best_fixed(rows), _EXPECTED * seconds
+        keep = 0.98
         self._tokens = keep * self._tokens + tokens / rows
         self._seconds = keep * self._seconds + seconds
