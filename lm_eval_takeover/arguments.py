@@ -45,6 +45,7 @@ class ModelArguments:
     max_gen_toks: int = 256
     enable_thinking: bool | None = None
     trust_remote_code: bool = False
+    run_dir: str | None = None
 
     @classmethod
     def parse(cls, values: dict[str, Any]) -> Self:
@@ -82,6 +83,8 @@ class ModelArguments:
         for name in ("base", "guide"):
             if getattr(self, name) == "":
                 raise ArgumentError(f"{name}= is empty; expected a hub id or a local folder")
+        if self.run_dir == "":
+            raise ArgumentError("run_dir= is empty; expected a folder, which is made where there is none")
         for name in ("max_length", "max_gen_toks", "max_batch_size"):
             value = getattr(self, name)
             if value is not None and value < 1:

@@ -6,7 +6,7 @@ every core; `process_results` only hands the metrics on.
 
 import logging
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from hashlib import blake2b
 from typing import Any
@@ -15,7 +15,7 @@ import datasets
 from lm_eval.tasks import TaskManager
 from tqdm import tqdm
 
-from lm_eval_takeover import demo
+from lm_eval_takeover import demo, run_dir
 from lm_eval_takeover.extraction import extract_letter
 from lm_eval_takeover.judging import Judge
 from lm_eval_takeover.metrics import Scored, score_samples
@@ -52,7 +52,7 @@ def score_all(resps: Sequence[Sequence[str]], docs: Sequence[Document]) -> list[
             tolerance = float(doc.get("tolerance") or 0)
             return score_samples(doc["answer"], responses, _name(doc), partial(judge, tolerance=tolerance))
 
-        return _records(judge.map(score, zip(resps, docs, strict=True)), len(docs))
+        return _records(judge.map(score, zip(resps, docs, strict=True)), resps, docs)
 
 
 def score_letters(resps: Sequence[Sequence[str]], docs: Sequence[Document]) -> list[Record]:
@@ -66,7 +66,7 @@ def score_letters(resps: Sequence[Sequence[str]], docs: Sequence[Document]) -> l
         score_samples(doc["answer"], responses, _name(doc), same, extract_letter)
         for responses, doc in zip(resps, docs, strict=True)
     )
-    return _records(scored, len(docs))
+    return _records(scored, resps, docs)
 
 
 def process_results(doc: Document, results: Sequence[Record]) -> dict[str, float]:
@@ -88,8 +88,22 @@ def _name(doc: Document) -> str:
     return f"problem {doc['problem'][:60]!r}"
 
 
-def _records(scored: Iterable[Scored], total: int) -> list[Record]:
-    return [Record(one) for one in tqdm(scored, total=total, desc="Verifying answers", delay=5)]
+def _records(scored: Iterable[Scored], resps: Sequence[Sequence[str]], docs: Sequence[Document]) -> list[Record]:
+    """The scores as lm-eval logs them; the journal of the run, where there is one, keeps the verdicts."""
+    found = list(tqdm(scored, total=len(docs), desc="Verifying answers", delay=5))
+    if run := run_dir.current():
+        run.judge(verdicts(found, resps, docs))
+    return [Record(one) for one in found]
+
+
+def verdicts(
+    scored: Sequence[Scored], resps: Sequence[Sequence[str]], docs: Sequence[Document]
+) -> Iterator[tuple[str, bytes, str | None, str]]:
+    """What each response was worth: (digest of the document, digest of the response, answer, outcome)."""
+    for one, responses, doc in zip(scored, resps, docs, strict=True):
+        digest = run_dir.digest_of(doc)
+        for response, answer, outcome in zip(responses, one.answers, one.outcomes, strict=True):
+            yield digest, run_dir.digest_of_text(response), answer, outcome
 
 
 def _converted(dataset: datasets.Dataset, convert: Callable[[Document], Document]) -> datasets.Dataset:

@@ -10,7 +10,7 @@ asks the model that writes it, which first reads, in the same pass, what it has 
 
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property, partial
 from itertools import groupby
@@ -20,8 +20,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from lm_eval_takeover.gate import fires, fires_ahead
-from lm_eval_takeover.generation import Generation, Request, StopStrings
+from lm_eval_takeover.gate import fires, fires_ahead, push
+from lm_eval_takeover.generation import Failures, Generation, Request, StopStrings
+from lm_eval_takeover.observations import OBSERVED, observe
 from lm_eval_takeover.pace import Foresight, Pace
 from lm_eval_takeover.pair import Pair, right_padded
 from lm_eval_takeover.policy import Policy
@@ -40,6 +41,8 @@ class Steps(Pool):
         policy, slots = self.policy, list(range(len(self.slots)))
         tokens = [0] * len(slots)
         scores = [float("nan")] * len(slots)
+        observed = np.full((len(slots), len(OBSERVED)), np.nan, dtype=np.float32) if self.traced else None
+        logits: Tensor | None
         windows: Tensor | None = None
         if policy.name == "entropy":
             assert policy.gate is not None
@@ -48,20 +51,44 @@ class Steps(Pool):
             recent = self.windows()
             taken = fires(policy.gate, score, recent, self.positions()).tolist()
             scores = score.tolist()
-            windows = torch.cat([recent[:, 1:], score[:, None]], 1)
+            windows = push(recent, score)
             hosted = [slot for slot in slots if not taken[slot]]
             self._draw(hosted, logits[hosted], tokens)
         else:
             taken = self._known_takeovers(slots)
             hosted = [slot for slot in slots if not taken[slot]]
-            if hosted:
-                self._draw(hosted, self.ask(policy.writes(taken_over=False), hosted), tokens)
-        if donated := [slot for slot in slots if taken[slot]]:
-            self._draw(donated, self.ask(policy.writes(taken_over=True), donated), tokens)
+            logits = self.ask(policy.writes(taken_over=False), hosted) if hosted else None
+            if logits is not None:
+                self._draw(hosted, logits, tokens)
+        donated = [slot for slot in slots if taken[slot]]
+        donor_logits = self.ask(policy.writes(taken_over=True), donated) if donated else None
+        if donor_logits is not None:
+            self._draw(donated, donor_logits, tokens)
         if windows is not None:  # now that no pass can fail any more
             for row, window in zip(self.slots, windows, strict=True):
                 row.recent = window
-        return [slot for slot in slots if self.emit(slot, [tokens[slot]], [taken[slot]], [scores[slot]])[1]]
+        if observed is not None:
+            asked = slots if policy.name == "entropy" else hosted
+            self._observe(asked, policy.writes(taken_over=False), logits, tokens, observed)
+            self._observe(donated, policy.writes(taken_over=True), donor_logits, tokens, observed)
+        seen = [None] * len(slots) if observed is None else observed[:, None]
+        return [slot for slot in slots if self.emit(slot, [tokens[slot]], [taken[slot]], [scores[slot]], seen[slot])[1]]
+
+    def _observe(
+        self,
+        slots: Sequence[int],
+        role: str,
+        logits: Tensor | None,
+        tokens: Sequence[int],
+        observed: NDArray[np.float32],
+    ) -> None:
+        """Enter what one model, `logits` `[slots, vocab]`, thought of the tokens of these slots."""
+        if logits is None:
+            return
+        chosen = torch.tensor([tokens[slot] for slot in slots], device=logits.device)
+        host, base = role == self.policy.host, logits if role == "base" else None
+        seen = observe(chosen, logits if host else None, None if host else logits, base_logits=base).cpu().numpy()
+        observed[slots] = np.where(np.isnan(seen), observed[slots], seen)
 
     def _known_takeovers(self, slots: Sequence[int]) -> list[bool]:
         policy = self.policy
@@ -147,13 +174,14 @@ class Blocks(Pool):
         parts = (slice(start, start + at_once) for start in range(0, longest, at_once))
         scores = torch.cat([self.policy.scores(host_logits[:, part], donor_logits[:, part]) for part in parts], 1)
         counts = torch.tensor(drafted, device=self.device)
-        real = torch.arange(longest, device=self.device) < counts[:, None]
-        if not bool(scores.isfinite().all()):
-            self._refuse_broken(host_logits, donor_logits, real)
+        places = torch.arange(longest, device=self.device)
         recent = self.windows()
-        fire = fires_ahead(gate, scores, recent, self.positions()) & real
-        # The drafted length where nothing fires.
-        first = torch.where(fire.any(1), fire.int().argmax(1), counts).tolist()
+        fire = fires_ahead(gate, scores, recent, self.positions()) & (places < counts[:, None])
+        ends = torch.where(fire.any(1), fire.int().argmax(1), counts)  # the drafted length where nothing fires
+        judged = (places <= ends[:, None]) & (places < counts[:, None])  # behind a takeover lies what nobody will read
+        if not bool(scores[judged].isfinite().all()):
+            self._refuse_broken(host_logits, donor_logits, judged)
+        first = ends.tolist()
         steady = self._captures == captures
         if steady:
             self.pace.donor.took(len(slots), longest, time.perf_counter() - begun)
@@ -163,17 +191,18 @@ class Blocks(Pool):
             donated = draw(donor_logits[fired, at], uniform, self.sampling).tolist()
             for slot, position, token in zip(fired, at, donated, strict=True):
                 draft.tokens[slot][position] = token
+        observed = self._observed(draft, host_logits, donor_logits, at_once) if self.traced else [None] * len(slots)
         window = torch.cat([recent, scores], 1)
         ended: list[int] = []
         entropies: list[float] = []
         takeovers: list[bool] = []
         emitted = 0
-        for slot, row_tokens, row_scores in zip(slots, draft.tokens, scores.tolist(), strict=True):
+        for slot, row_tokens, row_scores, seen in zip(slots, draft.tokens, scores.tolist(), observed, strict=True):
             stands = first[slot]
             taken = [False] * stands + [True] * (stands < drafted[slot])
             entropies += draft.entropies[slot][: len(taken)]
             takeovers += taken
-            written, end = self.emit(slot, row_tokens[: len(taken)], taken, row_scores[: len(taken)])
+            written, end = self.emit(slot, row_tokens[: len(taken)], taken, row_scores[: len(taken)], seen)
             self.slots[slot].recent = window[slot, written : written + gate.window]
             emitted += written
             for reader in self.readers.values():
@@ -183,6 +212,22 @@ class Blocks(Pool):
         seconds = time.perf_counter() - started if steady else None
         self.pace.block_ended(len(slots), entropies, takeovers, emitted, seconds)
         return ended
+
+    def _observed(
+        self, draft: Draft, host_logits: Tensor, donor_logits: Tensor, at_once: int
+    ) -> Iterable[NDArray[np.float32]]:
+        """For each row `[longest, 4]`, what both models thought of its tokens; behind its last one, anything."""
+        tokens = right_padded(draft.tokens, self.device)
+        found = []
+        for start in range(0, tokens.shape[1], at_once):
+            part = slice(start, start + at_once)
+            base = donor_logits[:, part] if self.donor == "base" else None
+            found.append(observe(tokens[:, part], host_logits[:, part], donor_logits[:, part], base_logits=base))
+        observed = torch.cat(found, 1).cpu().numpy()
+        if self.host == "base":  # drafting asked for its entropies already
+            for row, entropies in zip(observed, draft.entropies, strict=True):
+                row[: len(entropies), 0] = entropies
+        return observed
 
     def _draft(self, slots: list[int]) -> Draft:
         """The host writes ahead, as far as it pays."""
@@ -261,10 +306,10 @@ class Blocks(Pool):
             self.slots[slot].generation.count_passes(self.donor, 1)
         return logits.to(self.device)
 
-    def _refuse_broken(self, host_logits: Tensor, donor_logits: Tensor, real: Tensor) -> None:
+    def _refuse_broken(self, host_logits: Tensor, donor_logits: Tensor, judged: Tensor) -> None:
         """Raise for logits that are no distribution; an infinite score of sound ones is a spike like any other."""
         for role, logits in ((self.host, host_logits), (self.donor, donor_logits)):
-            self.readers[role].forward.member.check(logits, self.name, real)
+            self.readers[role].forward.member.check(logits, self.name, judged)
 
 
 @torch.inference_mode()
@@ -277,10 +322,13 @@ def generate(
     batch_size: int = 1,
     block_size: int | None = None,
     as_pair: bool = False,
+    traced: bool = False,
+    failures: Failures | None = None,
 ) -> Iterator[tuple[int, Generation]]:
     """As `lockstep.generate`: `(index into requests, generation)` as samples finish, the same tokens.
 
-    `block_size` fixes the length of a draft; None lets it follow from costs and rates.
+    `block_size` fixes the length of a draft; None lets it follow from costs and rates. Requests that a model cannot answer go
+    into `failures`; without one, the first of them is raised once all others are finished.
     """
     vocab, eos = pair.writing(policy.roles, as_pair)
     passes = {role: forward_pass(pair.member(role)) for role in policy.roles}
@@ -294,6 +342,7 @@ def generate(
         enumerate(requests), key=lambda item: (settings(item), -len(item[1].prompt), item[1].prompt, item[0])
     )
     kind = Blocks if policy.name == "disagreement" else Steps
+    failed = Failures(len(requests)) if failures is None else failures
     for _, group in groupby(ordered, key=settings):
         yield from kind(
             policy,
@@ -305,4 +354,8 @@ def generate(
             seed=seed,
             batch_size=batch_size,
             block_size=block_size,
+            failures=failed,
+            traced=traced,
         ).run()
+    if failures is None:
+        failed.check()

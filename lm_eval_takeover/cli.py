@@ -3,14 +3,12 @@
 import argparse
 import os
 import re
-import signal
 import sys
-import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lm_eval_takeover import __version__
+from lm_eval_takeover import __version__, stopping
 from lm_eval_takeover.errors import ArgumentError, install_error_hook, nearest
 
 if TYPE_CHECKING:
@@ -20,6 +18,11 @@ CALIBRATE_EXAMPLE = """example:
   lm-eval-takeover calibrate --base Qwen/Qwen3-0.6B-Base --guide Qwen/Qwen3-8B \\
       --prompts openai/gsm8k:main --target_rate 0.05 0.08 --out my-pair.json
   lm-eval-takeover calibrate --compare my-pair.json other-prompts.json --plot scores.svg
+"""
+
+RESCORE_EXAMPLE = """examples:
+  lm-eval-takeover rescore runs/math500
+  lm-eval-takeover rescore runs/math500 --include_path my-tasks --output_path results/again
 """
 
 
@@ -105,6 +108,20 @@ def parser() -> argparse.ArgumentParser:
     )
     add("--plot", type=Path, help="with --compare: survival curves of the scores, FILE.svg, .png or .pdf")
     calibrate.set_defaults(run=_calibrate)
+    rescore = commands.add_parser(
+        "rescore",
+        help="verify the stored responses of a run anew",
+        description="Score all responses that a run_dir holds with the installed version of the tasks, or another one. Nothing "
+        "is generated. Writes results and samples as lm_eval does, and lists every verdict that changed.",
+        epilog=RESCORE_EXAMPLE,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = rescore.add_argument
+    add("run_dir", type=Path, metavar="RUN_DIR", help="what the run was given as run_dir=…")
+    add("--tasks", nargs="+", default=[], metavar="TASK", help="tasks or groups (default: all tasks of the run)")
+    add("--include_path", type=Path, metavar="DIR", help="a folder of task files that go before the installed ones")
+    add("--output_path", type=Path, metavar="DIR", help="where results go (default: RUN_DIR/rescored)")
+    rescore.set_defaults(run=_rescore)
     return root
 
 
@@ -202,6 +219,12 @@ def _measure(options: argparse.Namespace) -> int:
         chat=chat if options.apply_chat_template else None,
         license=options.license,
     )
+
+    def kept() -> str:
+        parts = any(options.out.parent.glob(f".{options.out.name}.*.partial/*.npz"))
+        return "what was finished is kept, and the same command goes on from there" if parts else "nothing was written"
+
+    stopping.on_stop(kept)
     work = Work()
     settings = decoding(sampling, options.max_gen_toks, options.seed)
     page = options.out.with_suffix(".md")
@@ -244,6 +267,33 @@ def _measure(options: argparse.Namespace) -> int:
     return 0
 
 
+def _rescore(options: argparse.Namespace) -> int:
+    from lm_eval.utils import make_table
+
+    from lm_eval_takeover.rescore import rescore, stored_runs, write_results
+
+    if options.include_path is not None and not options.include_path.is_dir():
+        raise ArgumentError(f"--include_path '{options.include_path}' is not a folder of task files")
+    out = options.output_path or options.run_dir / "rescored"
+    runs, verdicts = stored_runs(options.run_dir)
+    for number, run in enumerate(runs, 1):
+        if len(runs) > 1:
+            print(f"run {number} of {len(runs)}: settings {run.settings[:12]}, {', '.join(run.tasks)}")
+        done = rescore(run, verdicts, options.tasks, options.include_path)
+        print(make_table(done.results))
+        if done.results.get("groups"):
+            print(make_table(done.results, "groups"))
+        folder = write_results(done.results, out if len(runs) == 1 else out / run.settings[:12])
+        if done.left_out:
+            print(
+                f"{done.left_out} documents left out: not all their responses are here, or the tasks do not have them any more"
+            )
+        for change in done.changes:
+            print(change)
+        print(f"{len(done.changes)} of {done.compared:,} verdicts changed; results and samples -> {folder}")
+    return 0
+
+
 def _cost(work: "Work") -> str:
     """Speed and peak memory of this call."""
     import resource
@@ -271,14 +321,6 @@ def _check_writable(option: str, out: Path) -> None:
         raise ArgumentError(f"{option} '{out}' cannot be written: no permission in '{folder}', or it is no folder")
 
 
-class _Terminated(BaseException):
-    """SIGTERM came."""
-
-
-def _terminate(number: int, frame: object) -> None:
-    raise _Terminated
-
-
 def _option(word: str) -> tuple[str, str, str]:
     """`(option, "=", value)`; a word that is no option is all value."""
     return word.partition("=") if word.startswith("--") else ("", "", word)
@@ -290,18 +332,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # `--target-rate` is `--target_rate`; values that follow an equals sign stay what they are.
     given = [re.sub(r"(?<=\w)-(?=\w)", "_", name) + sign + value for name, sign, value in map(_option, given)]
     options = parser().parse_args(given)
-    main_thread = threading.current_thread() is threading.main_thread()
-    previous = signal.signal(signal.SIGTERM, _terminate) if main_thread else None
     try:
-        return int(options.run(options))
-    except (KeyboardInterrupt, _Terminated) as stop:
-        kept = options.out is not None and any(options.out.parent.glob(f".{options.out.name}.*.partial/*.npz"))
-        rest = "what was finished is kept, and the same command goes on from there" if kept else "nothing was written"
-        print(f"stopped; {rest}", file=sys.stderr)
-        return 143 if isinstance(stop, _Terminated) else 130
-    finally:
-        if main_thread:
-            signal.signal(signal.SIGTERM, previous)
+        with stopping.sigterm_raises():
+            return int(options.run(options))
+    except (KeyboardInterrupt, stopping.Terminated) as stop:
+        print(stopping.last_words(), file=sys.stderr)
+        return stopping.status(stop)
 
 
 if __name__ == "__main__":

@@ -4,10 +4,11 @@
     ├── ArgumentError       a model argument, generation setting or command option is wrong
     ├── VocabularyError     the two models do not share a vocabulary
     ├── CalibrationError    a calibration file is missing, broken, or belongs to another pair
-    └── ModelOutputError    a model returned logits that are no distribution (NaN)
+    ├── ModelOutputError    a model could not answer a request: it raised, or its logits are no distribution (NaN)
+    └── RunDirError         a run_dir cannot be written, or is in use
 
 Python callers get the exception. Under the `lm_eval` and `lm-eval-takeover` commands only its line is printed and the
-exit status is 2; every other exception keeps its traceback.
+exit status is 2; Ctrl-C and SIGTERM say in a line what was kept (130, 143); every other exception keeps its traceback.
 """
 
 import sys
@@ -15,6 +16,8 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 from pathlib import Path
 from types import TracebackType
+
+from lm_eval_takeover import stopping
 
 
 class TakeoverError(ValueError):
@@ -34,7 +37,11 @@ class CalibrationError(TakeoverError):
 
 
 class ModelOutputError(TakeoverError):
-    """A model returned logits that are no distribution."""
+    """A model could not answer a request."""
+
+
+class RunDirError(TakeoverError):
+    """A run_dir cannot be written, or is in use."""
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
@@ -53,9 +60,10 @@ def _is_our_command() -> bool:
 
 
 def install_error_hook() -> None:
-    """Print a `TakeoverError` as one line and exit with 2, if this process is one of the two commands."""
+    """Let errors of a user and signals end this process with one line, if it is one of the two commands."""
     if not _is_our_command() or getattr(sys.excepthook, "takeover", False):
         return
+    stopping.catch_sigterm()
     previous = sys.excepthook
 
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
@@ -63,6 +71,9 @@ def install_error_hook() -> None:
             print(f"error: {error}", file=sys.stderr)
             # Raised inside the hook, SystemExit sets the status and still runs the exit handlers.
             raise SystemExit(2)
+        if isinstance(error, (KeyboardInterrupt, stopping.Terminated)):
+            print(stopping.last_words(), file=sys.stderr)
+            raise SystemExit(stopping.status(error))
         previous(kind, error, trace)
 
     hook.takeover = True  # type: ignore[attr-defined]

@@ -1,11 +1,15 @@
 """The nouns that every engine shares: what is asked for and what comes back."""
 
+import logging
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from lm_eval_takeover.errors import ArgumentError
+from lm_eval_takeover.errors import ArgumentError, ModelOutputError, TakeoverError
 from lm_eval_takeover.sampling import GREEDY, Sampling
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +35,8 @@ class Request:
 class Generation:
     """One finished sample. All three lists have one entry per emitted token, the end token included.
 
-    `scores` in nats, NaN under a policy that asks for none. Passes are forward passes of this row, prefill apart.
+    `scores` in nats, NaN under a policy that asks for none. Passes are forward passes of this row, prefill apart. `observed`
+    holds, where a trace is wanted, the numbers of `observations.OBSERVED` of one token after the other.
     """
 
     tokens: list[int] = field(default_factory=list)
@@ -39,6 +44,7 @@ class Generation:
     scores: list[float] = field(default_factory=list)
     base_passes: int = 0
     guide_passes: int = 0
+    observed: "array[float] | None" = None
 
     def count_passes(self, role: str, passes: int) -> None:
         """Add so many passes of this model; never below 0."""
@@ -50,6 +56,47 @@ class Generation:
     @property
     def takeovers(self) -> int:
         return sum(self.taken_over)
+
+
+class Failures:
+    """Requests that a model could not answer, beside which all others are finished.
+
+    Raises in `add` once so many prompts failed one after another that no other one is to be expected to succeed.
+    """
+
+    GIVE_UP = 8  # prompts
+
+    def __init__(self, total: int) -> None:
+        self.total = total
+        self._errors: list[TakeoverError] = []
+        self._in_a_row: set[tuple[int, ...]] = set()
+
+    def add(self, request: Request, error: Exception) -> None:
+        if not isinstance(error, TakeoverError):
+            reason = str(error).strip().splitlines()[0] if str(error).strip() else "no message"
+            logger.error("%s failed", request.label, exc_info=error)
+            wrapped = ModelOutputError(f"{request.label}: {type(error).__name__}: {reason}")
+            wrapped.__cause__ = error
+            error = wrapped
+        else:
+            logger.error("%s", error)
+        self._errors.append(error)
+        self._in_a_row.add(request.prompt)
+        if len(self._in_a_row) == self.GIVE_UP:
+            self.check(f"; gave up after {self.GIVE_UP} prompts in a row")
+
+    def succeeded(self) -> None:
+        self._in_a_row.clear()
+
+    def check(self, rest: str = "; all others are finished") -> None:
+        """Raise the first failure, if there is any."""
+        if not self._errors:
+            return
+        first, count = self._errors[0], len(self._errors)
+        if self.total == 1:
+            raise first
+        more = "" if count == 1 else f" (and {count - 1} more, logged above)"
+        raise type(first)(f"{first}{more}; {count} of {self.total} requests failed{rest}") from first.__cause__
 
 
 class StopStrings:

@@ -3,6 +3,7 @@
 This engine is the reference that every faster one is compared with, so it is kept short and plain.
 """
 
+from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
@@ -14,6 +15,7 @@ from transformers import DynamicCache
 from lm_eval_takeover.gate import Gate, push
 from lm_eval_takeover.generation import Generation, Request, StopStrings
 from lm_eval_takeover.kv_cache import empty_cache, select
+from lm_eval_takeover.observations import observe
 from lm_eval_takeover.pair import Member, Pair, left_padded
 from lm_eval_takeover.policy import Policy
 from lm_eval_takeover.sampling import draw, request_digest, uniforms
@@ -72,6 +74,7 @@ def generate(
     seed: int = 0,
     batch_size: int = 1,
     as_pair: bool = False,
+    traced: bool = False,
 ) -> Iterator[tuple[int, Generation]]:
     """As `engine.generate`, which also knows `early` with a rate."""
     vocab, eos = pair.writing(policy.roles, as_pair)
@@ -79,7 +82,10 @@ def generate(
         prompts = list(dict.fromkeys(requests[i].prompt for i in group))
         read = {role: Sequences.prefill(pair.member(role), vocab, prompts) for role in policy.roles}
         for start in range(0, len(group), batch_size):
-            rows = [Row(i, requests[i], Generation()) for i in group[start : start + batch_size]]
+            rows = [
+                Row(i, requests[i], Generation(observed=array("f") if traced else None))
+                for i in group[start : start + batch_size]
+            ]
             places = [prompts.index(row.request.prompt) for row in rows]
             yield from _decode(pair, policy, rows, {r: s.select(places) for r, s in read.items()}, eos, seed)
 
@@ -107,6 +113,10 @@ def _decode(
         tokens = draw(logits, token_uniforms[:, position], sampling)  # equation (6)
         recent = push(recent, score)
         position += 1
+        observed = None
+        if rows[0].generation.observed is not None:
+            base = host if policy.host == "base" else donor if policy.donor == "base" else None
+            observed = observe(tokens, host, donor, base_logits=base).cpu().numpy()
 
         alive = []
         for place, (row, token, taken, value) in enumerate(
@@ -116,6 +126,8 @@ def _decode(
             generation.tokens.append(token)
             generation.taken_over.append(taken)
             generation.scores.append(value)
+            if observed is not None and generation.observed is not None:
+                generation.observed.frombytes(observed[place].tobytes())
             full = len(generation.tokens) == row.request.max_new_tokens
             if full or token in eos or stop.found(generation.tokens):
                 # The last token is read by nobody.

@@ -3,8 +3,10 @@
 import logging
 import time
 from collections import Counter, defaultdict
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
+from importlib import metadata
+from pathlib import Path
 from typing import Any
 
 from lm_eval import utils
@@ -13,40 +15,27 @@ from lm_eval.api.model import TemplateLM
 from lm_eval.models.utils import normalize_gen_kwargs
 from tqdm import tqdm
 
+from lm_eval_takeover import __version__, stopping
 from lm_eval_takeover.arguments import ModelArguments
 from lm_eval_takeover.engine import generate
 from lm_eval_takeover.errors import ArgumentError, VocabularyError, install_error_hook, nearest
-from lm_eval_takeover.generation import Generation, Request, text_of
+from lm_eval_takeover.generation import Request, text_of
+from lm_eval_takeover.journal import Asked, Sample
 from lm_eval_takeover.loading import load_pair, load_policy
 from lm_eval_takeover.memory import rows_that_fit
+from lm_eval_takeover.ranks import Padding, Ranks, WithoutPadding
+from lm_eval_takeover.run_dir import RunDir, digest_of, digest_of_text, make_current
+from lm_eval_takeover.sample_keys import sample_key, settings_digest, text_settings
 from lm_eval_takeover.sampling import Sampling
+from lm_eval_takeover.tally import Tally, counted
 from lm_eval_takeover.teacher_forcing import force
+from lm_eval_takeover.traces import Writing, packed
 
 logger = logging.getLogger(__name__)
 
 GENERATION_ARGUMENTS = ("until", "max_gen_toks", "do_sample", "temperature", "top_p", "top_k")
+LIBRARIES = ("torch", "transformers", "lm_eval")
 DEFAULT_MAX_LENGTH = 2048  # as lm-eval's hf, where no configuration says otherwise
-
-
-@dataclass(slots=True)
-class Tally:
-    """What was emitted and what it cost; passes are forward passes of one row, prefill apart."""
-
-    tokens: int = 0
-    takeovers: int = 0
-    base_passes: int = 0
-    guide_passes: int = 0
-
-    def add(self, generation: Generation) -> None:
-        self.tokens += len(generation.tokens)
-        self.takeovers += generation.takeovers
-        self.base_passes += generation.base_passes
-        self.guide_passes += generation.guide_passes
-
-    @property
-    def realized_rate(self) -> float:
-        """`gamma`: the share of emitted tokens that the donor wrote."""
-        return self.takeovers / self.tokens if self.tokens else 0.0
 
 
 class GuidedTakeover(TemplateLM):  # type: ignore[misc]
@@ -59,7 +48,9 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
     def __init__(self, **arguments: Any) -> None:
         super().__init__()
         install_error_hook()
-        self.arguments = ModelArguments.parse(arguments)
+        self.ranks = Ranks()
+        self._rank, self._world_size = self.ranks.rank, self.ranks.count  # what lm-eval's own class reads
+        self.arguments = self.ranks.placed(ModelArguments.parse(arguments))
         self.pair = load_pair(self.arguments)
         self.policy, self.gate_origin = load_policy(self.arguments, self.pair)
         for role in self.policy.roles:
@@ -67,6 +58,38 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
         self.tokenizer = self.pair.tokenizer
         self.tally: defaultdict[str, Tally] = defaultdict(Tally)
         self._labels: list[str] = []  # of the log-likelihood requests at hand
+        self._seconds = 0.0
+        self.run = self._open_run_dir()
+
+    def _open_run_dir(self) -> RunDir | None:
+        arguments = self.arguments
+        if arguments.run_dir is None:
+            stopping.on_stop(lambda: "no run_dir=… is given, so nothing was kept")
+            return None
+        settings = text_settings(
+            self.pair,
+            self.policy,
+            backend=arguments.backend,
+            seed=arguments.seed,
+            trust_remote_code=arguments.trust_remote_code,
+        )
+        facts = {
+            "version": __version__,
+            "library_versions": {name: metadata.version(name) for name in LIBRARIES},
+            "arguments": asdict(arguments),
+            "settings": settings,
+            "takeover": self._description(),
+        }
+        run = RunDir(Path(arguments.run_dir), settings_digest(settings), facts, self.rank, self.world_size)
+        make_current(run)
+        stopping.on_stop(run.kept)
+        earlier = run.earlier_facts()
+        if earlier and earlier[-1].get("library_versions") != facts["library_versions"]:
+            logger.warning(
+                "run_dir='%s': earlier samples were written with %s, these are with %s; rounding may differ",
+                run.folder, _versions(earlier[-1]), _versions(facts),
+            )  # fmt: skip
+        return run
 
     # What lm-eval asks about the model
 
@@ -106,39 +129,37 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
 
     def get_model_info(self) -> dict[str, Any]:
         """What the run was, for lm-eval's results file: `config.takeover`."""
-        gate, total = self.policy.gate, Tally()
-        for tally in self.tally.values():
-            total = Tally(*(getattr(total, name) + getattr(tally, name) for name in asdict(total)))
-        used = self.policy.gated
+        attempts, seconds = self.run.attempts_and_seconds() if self.run else (1, self._seconds)
         return {
-            "takeover": {
-                "base": asdict(self.pair.base.id) if self.pair.base else None,
-                "guide": asdict(self.pair.guide.id) if self.pair.guide else None,
-                "backend": self.arguments.backend,
-                "policy": self.policy.name,
-                "direction": self.policy.direction,
-                "score": self.policy.score if used else None,
-                "tau": gate.tau if gate and used else None,
-                "kappa": gate.kappa if gate and used else None,
-                "window": gate.window if gate and used else None,
-                "spike_ratio": self.gate_origin.spike_ratio,
-                "target_rate": self.gate_origin.target_rate,
-                "calibration": self.gate_origin.calibration,
-                "kappa_rule": self.gate_origin.kappa_rule,
-                "rate": self.policy.rate,
-                "early_tokens": self.policy.early_tokens,
-                "seed": self.arguments.seed,
-                "block_size": self.arguments.block_size,
-                "devices": {role: str(self.pair.member(role).device) for role in self.policy.roles},
-                "dtypes": {role: str(self.pair.member(role).model.dtype) for role in self.policy.roles},
-                **self._report(total),
-                "per_task": {task: self._report(tally) for task, tally in self.tally.items()},
-            }
+            "takeover": self._description()
+            | counted(self.tally, self.policy)
+            | {"run_dir": self.arguments.run_dir, "attempts": attempts, "seconds": round(seconds, 3)}
         }
 
-    def _report(self, tally: Tally) -> dict[str, float]:
-        nothing_emitted = float(self.policy.host is None)  # the guide alone has a rate of 1 whatever it did
-        return {**asdict(tally), "realized_rate": tally.realized_rate if tally.tokens else nothing_emitted}
+    def _description(self) -> dict[str, Any]:
+        """What does not depend on what was written."""
+        gate, used = self.policy.gate, self.policy.gated
+        return {
+            "base": asdict(self.pair.base.id) if self.pair.base else None,
+            "guide": asdict(self.pair.guide.id) if self.pair.guide else None,
+            "backend": self.arguments.backend,
+            "policy": self.policy.name,
+            "direction": self.policy.direction,
+            "score": self.policy.score if used else None,
+            "tau": gate.tau if gate and used else None,
+            "kappa": gate.kappa if gate and used else None,
+            "window": gate.window if gate and used else None,
+            "spike_ratio": self.gate_origin.spike_ratio,
+            "target_rate": self.gate_origin.target_rate,
+            "calibration": self.gate_origin.calibration,
+            "kappa_rule": self.gate_origin.kappa_rule,
+            "rate": self.policy.rate,
+            "early_tokens": self.policy.early_tokens,
+            "seed": self.arguments.seed,
+            "block_size": self.arguments.block_size,
+            "devices": {role: str(self.pair.member(role).device) for role in self.policy.roles},
+            "dtypes": {role: str(self.pair.member(role).model.dtype) for role in self.policy.roles},
+        }
 
     # lm-eval passes its own batch_size and device beside the model arguments; what the user put there wins.
 
@@ -155,32 +176,114 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
     ) -> "GuidedTakeover":
         return cls.create_from_arg_obj(utils.simple_parse_args_string(arg_string), additional_config)
 
+    # Ranks
+
+    def all_gather(self, tensor: Any) -> Any:
+        return self.ranks.all_gather(tensor)
+
+    def gather_object(self, obj: Any, dst: int = 0) -> list[Any] | None:
+        return self.ranks.gather_object(obj, dst)
+
+    def barrier(self) -> None:
+        self.ranks.barrier()
+
     # Generation
 
     def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
-        """All repeats of all requests; the text of sample j of a document depends on its prompt, j and the seed only."""
+        """All repeats of all requests; the text of sample j of a document depends on its prompt, j and the seed only.
+
+        With a run_dir, what it holds is not written again, and every sample is kept there once it is finished.
+        """
         made = self._requests(requests)
-        texts = [""] * len(requests)
-        run, started = Tally(), time.perf_counter()
-        samples = generate(
+        texts: list[str] = [Padding()] * len(requests)
+        wanted = [i for i in range(len(requests)) if not self._is_padding(requests[i], made[i])]
+        spent: defaultdict[str, Tally] = defaultdict(Tally)
+        new, started = Tally(), time.perf_counter()
+        show = {"desc": "Running generate_until requests", "unit": "sample", "disable": disable_tqdm or self.rank != 0}
+        try:
+            with tqdm(total=len(wanted), **show) as bar:
+                for i, sample, is_new in self._samples(requests, made, wanted):
+                    texts[i] = sample.text
+                    spent[requests[i].task_name or "none"].add(sample)
+                    self.cache_hook.add_partial("generate_until", requests[i].args, texts[i])
+                    if is_new:
+                        new.add(sample)
+                    speed = new.tokens / (time.perf_counter() - started)
+                    bar.set_postfix_str(f"{speed:,.0f} tokens/s, realized rate {new.realized_rate:.1%}", refresh=False)
+                    bar.update()
+        finally:
+            if self.run is not None:
+                self.run.flush()
+        self._seconds += time.perf_counter() - started
+        for tallies in self.ranks.gather_object(dict(spent)) or [spent]:
+            for task, tally in tallies.items():
+                self.tally[task].add(tally)
+        return texts
+
+    def _is_padding(self, instance: Instance, request: Request) -> bool:
+        """Whether lm-eval repeats the last request once more, to give every rank as many; its answer goes nowhere."""
+        if self.world_size == 1 or request.sample < (instance.repeats or 1):
+            return False
+        if not isinstance(instance.resps, WithoutPadding):
+            instance.resps = WithoutPadding(instance.resps)
+        return True
+
+    def _samples(
+        self, instances: Sequence[Instance], made: Sequence[Request], wanted: Sequence[int]
+    ) -> Iterator[tuple[int, Sample, bool]]:
+        """For each wanted place its sample as it is there, and whether it is a new one."""
+        run = self.run
+        places: dict[bytes, list[int]] = {}
+        for i in wanted:
+            key = sample_key(run.settings, made[i]) if run else i.to_bytes(8, "big")
+            places.setdefault(key, []).append(i)
+        if run is not None:
+            run.ask(_asked(instances, made, places))
+            kept = run.find(list(places))
+            if kept:
+                logger.warning(
+                    "run_dir='%s': %d of %d samples are finished already; %d are left to write",
+                    run.folder, len(kept), len(places), len(places) - len(kept),
+                )  # fmt: skip
+            for key, sample in kept.items():
+                for i in places.pop(key):
+                    yield i, sample, False
+        if not places:
+            return
+        keys = list(places)
+        left = [made[places[key][0]] for key in keys]
+        written = generate(
             self.pair,
             self.policy,
-            made,
+            left,
             seed=self.arguments.seed,
-            batch_size=self._rows_for(made),
+            batch_size=self._rows_for(left),
             block_size=self.arguments.block_size,
+            traced=run is not None,
         )
-        progress = {"desc": "Running generate_until requests", "disable": disable_tqdm, "unit": "sample"}
-        with tqdm(total=len(requests), **progress) as bar:
-            for i, generation in samples:
-                texts[i] = text_of(self.tokenizer, generation.tokens, made[i].until)
-                self.tally[requests[i].task_name or "none"].add(generation)
-                self.cache_hook.add_partial("generate_until", requests[i].args, texts[i])
-                run.add(generation)
-                speed = run.tokens / (time.perf_counter() - started)
-                bar.set_postfix_str(f"{speed:,.0f} tokens/s, realized rate {run.realized_rate:.1%}", refresh=False)
-                bar.update()
-        return texts
+        for place, generation in written:
+            key = keys[place]
+            instance, request = instances[places[key][0]], left[place]
+            sample = Sample(
+                key=key,
+                task=instance.task_name or "none",
+                doc_id=instance.doc_id or 0,
+                sample=request.sample,
+                text=text_of(self.tokenizer, generation.tokens, request.until),
+                tokens=len(generation.tokens),
+                takeovers=generation.takeovers,
+                base_passes=generation.base_passes,
+                guide_passes=generation.guide_passes,
+            )
+            if run is not None:
+                run.add(replace(sample, trace=packed(generation, self._writing(run))))
+            for i in places[key]:
+                yield i, sample, True
+
+    def _writing(self, run: RunDir) -> Writing:
+        gate = self.policy.gate if self.policy.gated else None
+        writers = self.policy.writes(taken_over=False), self.policy.writes(taken_over=True)
+        return Writing(run.settings, writers, gate.window if gate else None)
 
     def _rows_for(self, requests: Sequence[Request]) -> int:
         """Samples at a time; `batch_size=auto` is what fits, where each of them may become as long as it is allowed to."""
@@ -319,6 +422,25 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
             bar.update(len(chosen))
         bar.close()
         return results
+
+
+def _asked(
+    instances: Sequence[Instance], made: Sequence[Request], places: Mapping[bytes, Sequence[int]]
+) -> Iterator[Asked]:
+    """What the journal remembers of each request: which sample of which document it wants, and the key of the answer."""
+    digests: dict[int, tuple[str, str]] = {}  # the repeats of a document are one instance
+    for key, indices in places.items():
+        for i in indices:
+            instance = instances[i]
+            if id(instance) not in digests:
+                digests[id(instance)] = digest_of(instance.doc), digest_of_text(instance.args[0]).hex()
+            doc, prompt = digests[id(instance)]
+            task, doc_id = instance.task_name or "none", instance.doc_id or 0
+            yield Asked(task, doc, instance.idx, made[i].sample, doc_id, prompt, key)
+
+
+def _versions(facts: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name} {version}" for name, version in (facts.get("library_versions") or {}).items())
 
 
 def _label(instance: Instance) -> str:

@@ -9,7 +9,8 @@ from typing import Any
 
 import jinja2
 import torch
-from huggingface_hub import try_to_load_from_cache
+from huggingface_hub import HfApi, try_to_load_from_cache
+from huggingface_hub.errors import HfHubHTTPError
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, Cache, GenerationConfig
 
@@ -69,7 +70,12 @@ class Member:
     def model(self) -> Any:
         """The transformers model in eval mode, on its device; loaded at the first use."""
         safe = None if self._options["trust_remote_code"] else True
-        model = self._load(AutoModelForCausalLM, dtype=self.dtype, use_safetensors=safe)
+        try:
+            model = self._load(AutoModelForCausalLM, dtype=self.dtype, use_safetensors=safe)
+        except ArgumentError:
+            if safe:
+                self._refuse_pickles()
+            raise
         if self.device.type == "cpu" and model.dtype == torch.bfloat16 and not computes_bfloat16():
             logger.warning(
                 "%s='%s' is loaded in bfloat16, in which this CPU cannot compute: %sdtype=float32 takes twice the memory, and "
@@ -79,6 +85,24 @@ class Member:
                 "guide_" if self.role == "guide" else "",
             )
         return model.to(self.device).eval()
+
+    def _refuse_pickles(self) -> None:
+        """Weights that only a pickle holds would run code of their author. Raises ArgumentError with the way to convert them."""
+        if not Path(self.path).is_dir():
+            names = _hub_files(self.path, self._revision)
+        else:
+            names = [file.name for file in Path(self.path).iterdir()]
+        pickles = sorted(name for name in names if name.endswith((".bin", ".pt", ".pth", ".ckpt")) and "model" in name)
+        if pickles and not any(name.endswith(".safetensors") for name in names):
+            convert = (
+                "from transformers import AutoModelForCausalLM as M, AutoTokenizer as T; "
+                f"[one.from_pretrained('{self.path}').save_pretrained('converted') for one in (M, T)]"
+            )
+            raise ArgumentError(
+                f"{self.role}='{self.path}' has its weights in a pickle only ('{pickles[0]}'), which can run any code; where you "
+                f'trust it, convert it once with `python -c "{convert}"` and give {self.role}=converted, or pass '
+                f"trust_remote_code=True"
+            ) from None
 
     @cached_property
     def takes(self) -> frozenset[str]:
@@ -138,6 +162,14 @@ class Member:
         if not lengths and self.tokenizer.model_max_length < 10**9:  # transformers' "no limit" is 10^30
             lengths.append(int(self.tokenizer.model_max_length))
         return lengths[0] if lengths else None
+
+
+def _hub_files(name: str, revision: str | None) -> list[str]:
+    """The files of a repository; none where the hub cannot be asked: loading says what is wrong then."""
+    try:
+        return list(HfApi().list_repo_files(name, revision=revision))
+    except (HfHubHTTPError, OSError, ValueError):
+        return []
 
 
 def computes_bfloat16() -> bool:

@@ -1,11 +1,13 @@
 """Rows in slots: what every way of advancing them shares.
 
 When a row finishes, its slot takes the next request at once, so a straggler holds up nobody. When memory runs out, half as many
-slots go on, and every row reads its text again: nothing that was emitted is lost.
+slots go on, and every row reads its text again: nothing that was emitted is lost. When a pass fails for another reason, halves
+are tried until the request that makes it fail is alone; the others go on without it.
 """
 
 import logging
 from abc import ABC, abstractmethod
+from array import array
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -18,7 +20,7 @@ from torch import Tensor
 
 from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.gate import Gate
-from lm_eval_takeover.generation import Generation, Request, StopStrings
+from lm_eval_takeover.generation import Failures, Generation, Request, StopStrings
 from lm_eval_takeover.pair import right_padded
 from lm_eval_takeover.policy import Policy
 from lm_eval_takeover.reader import ForwardPass, Reader
@@ -84,15 +86,24 @@ class Pool(ABC):
         seed: int,
         batch_size: int,
         block_size: int | None,
+        failures: Failures,
+        traced: bool = False,
     ) -> None:
         self.policy, self.eos, self.seed, self.block_size = policy, eos, seed, block_size
+        self.failures, self.traced = failures, traced
         self.sampling: Sampling = waiting[0][1].sampling
         self.waiting = deque(
-            Row(index, request, stops(request.until), request.early_tokens or policy.early_tokens or 0)
+            Row(
+                index,
+                request,
+                stops(request.until),
+                request.early_tokens or policy.early_tokens or 0,
+                Generation(observed=array("f") if traced else None),
+            )
             for index, request in waiting
         )
         self.slots: list[Row] = []
-        self.size = min(batch_size, len(waiting))
+        self.size = self.most = min(batch_size, len(waiting))  # slots now, and how many fit
         self.readers = {role: Reader(one, self.size, vocab) for role, one in passes.items()}
         self.device = next(iter(self.readers.values())).device
         self._prefilled: dict[tuple[int, ...], tuple[int, dict[str, Reader]]] = {}
@@ -101,27 +112,31 @@ class Pool(ABC):
         """Every request to its end: `(its index, generation)` as it finishes."""
         while self.slots or self.waiting:
             finished = self._attempt()
-            if finished is None:
+            if isinstance(finished, RuntimeError) and _out_of_memory(finished):
                 self.halve()
+                continue
+            if isinstance(finished, Exception):
+                self.isolate(finished)
                 continue
             for slot in finished:
                 generation = self.slots[slot].generation
                 for role in self.policy.roles:
                     # The first pass also reads the end of the prompt: prefill.
                     generation.count_passes(role, -1)
+                self.failures.succeeded()
                 yield self.slots[slot].index, generation
             self.release(finished)
 
-    def _attempt(self) -> list[int] | None:
-        """Refill and advance; None where memory ran out, once the traceback that holds on to the failed pass is gone."""
+    def _attempt(self) -> list[int] | Exception:
+        """Refill and advance; what was raised instead, with the first line of its traceback only: frames hold on to memory."""
         try:
             if self.waiting and len(self.slots) < self.size:
                 self.refill()
             return self.advance()
-        except RuntimeError as error:
-            if not _out_of_memory(error):
-                raise
-        return None
+        except Exception as error:
+            if not isinstance(error, RuntimeError) or not _out_of_memory(error):
+                logger.debug("a pass failed", exc_info=True)
+            return error.with_traceback(None)
 
     @abstractmethod
     def advance(self) -> list[int]:
@@ -164,10 +179,25 @@ class Pool(ABC):
             raise ArgumentError(
                 f"{label}: not enough memory for one sample; give a shorter max_length=… or a smaller dtype=…"
             )
-        self.waiting.extendleft(reversed(self.slots))
-        self.slots, self._prefilled, self.size = [], {}, self.size // 2
-        self.readers = {role: Reader(reader.forward, self.size, reader.vocab) for role, reader in self.readers.items()}
+        self.most = self.size // 2
+        self._begin_again(self.most)
         logger.warning("out of memory; going on with a batch size of %d", self.size)
+
+    def isolate(self, error: Exception) -> None:
+        """After a pass failed: half as many slots, until the request that fails is alone; without it, all slots again."""
+        together = min(self.size, len(self.slots) + len(self.waiting))
+        if together > 1:
+            self._begin_again(together // 2)
+            return
+        row = self.slots.pop() if self.slots else self.waiting.popleft()
+        self.failures.add(row.request, error)
+        self._begin_again(self.most)
+
+    def _begin_again(self, size: int) -> None:
+        """So many slots, all free: their rows wait again, before the others, with what they have written."""
+        self.waiting.extendleft(reversed(self.slots))
+        self.slots, self._prefilled, self.size = [], {}, size
+        self.readers = {role: Reader(reader.forward, size, reader.vocab) for role, reader in self.readers.items()}
 
     def release(self, finished: Sequence[int]) -> None:
         """Free these slots; the last rows move into their places."""
@@ -201,9 +231,26 @@ class Pool(ABC):
         return torch.tensor([row.position for row in self.slots], device=self.device)
 
     def emit(
+        self,
+        slot: int,
+        tokens: Sequence[int],
+        taken: Sequence[bool],
+        scores: Sequence[float],
+        observed: NDArray[np.float32] | None,
+    ) -> tuple[int, bool]:
+        """Append tokens until one ends the text: `(how many were emitted, whether the text has ended)`.
+
+        `observed` `[tokens or more, 4]` goes into the trace, where there is one.
+        """
+        written, ended = self._append(slot, tokens, taken, scores)
+        trace = self.slots[slot].generation.observed
+        if trace is not None and observed is not None:
+            trace.frombytes(observed[:written].tobytes())
+        return written, ended
+
+    def _append(
         self, slot: int, tokens: Sequence[int], taken: Sequence[bool], scores: Sequence[float]
     ) -> tuple[int, bool]:
-        """Append tokens until one ends the text: `(how many were emitted, whether the text has ended)`."""
         row = self.slots[slot]
         generation = row.generation
         stops = row.stop.may_end_in(generation.tokens, tokens)

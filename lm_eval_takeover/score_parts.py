@@ -5,7 +5,6 @@ one rollout after the other. A file is written whole or not at all; a damaged on
 """
 
 import contextlib
-import fcntl
 import hashlib
 import json
 import logging
@@ -13,12 +12,13 @@ import shutil
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any, Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from lm_eval_takeover.errors import ArgumentError
+from lm_eval_takeover.locks import Lock, Locked
 from lm_eval_takeover.scores import SCORES
 from lm_eval_takeover.whole_files import write_text, write_whole
 
@@ -38,7 +38,7 @@ class ScoreParts:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._lock: IO[str] | None = None
+        self._lock: Lock | None = None
         self._where: dict[int, tuple[Path, int]] = {}  # prompt number: its part, and its place there
         for path in sorted(folder.glob("*.npz")):
             try:
@@ -91,11 +91,9 @@ class ScoreParts:
     def __enter__(self) -> Self:
         """Keep other processes out until `__exit__`. Raises ArgumentError where another one is at work."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        self._lock = (self.folder / "lock").open("w")
         try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            self._lock.close()
+            self._lock = Lock(self.folder / "lock")
+        except Locked:
             raise ArgumentError(
                 f"another process measures this calibration: '{self.folder}' is locked; wait for it, or give another --out"
             ) from None
@@ -104,7 +102,7 @@ class ScoreParts:
     def __exit__(self, *_: object) -> None:
         if self._lock is not None:
             (self.folder / "lock").unlink(missing_ok=True)
-            self._lock.close()
+            self._lock.release()
         with contextlib.suppress(OSError):  # what was finished stays
             self.folder.rmdir()
 

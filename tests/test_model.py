@@ -2,7 +2,10 @@
 
 import json
 import math
+import re
 import shutil
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -426,3 +429,19 @@ def test_nan_logits_name_the_request(random_pair, tmp_path):
 
 def test_an_empty_prompt_starts_from_the_prefix_token(demo_lm):
     assert len(demo_lm.generate_until(instances([""], SAMPLED), disable_tqdm=True)) == 1
+
+
+def test_a_pickle_only_checkpoint_is_refused_with_the_way_to_convert_it(random_pair, tmp_path):
+    """Converted as the error says, it loads."""
+    from safetensors.torch import load_file
+
+    folder = shutil.copytree(random_pair["base"], tmp_path / "pickled")
+    torch.save(load_file(folder / "model.safetensors"), folder / "pytorch_model.bin")
+    (folder / "model.safetensors").unlink()
+    arguments = {"base": str(folder), "guide": str(random_pair["guide"]), "tau": 1.5}
+    with pytest.raises(ArgumentError, match=r"has its weights in a pickle only \('pytorch_model.bin'\)") as refused:
+        GuidedTakeover(**arguments)
+    (command,) = re.findall(r'`python -c "(.*)"`', str(refused.value))
+    subprocess.run([sys.executable, "-c", command], cwd=tmp_path, check=True, capture_output=True)
+    made = GuidedTakeover(**arguments | {"base": str(tmp_path / "converted")})
+    assert made.pair.base.model.dtype == torch.float32

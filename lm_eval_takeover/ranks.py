@@ -1,0 +1,67 @@
+"""Data parallel under `accelerate launch`, as lm-eval's `hf` does it: every rank answers a share of the documents."""
+
+import os
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lm_eval_takeover.arguments import ModelArguments
+
+
+_SIZES = ("WORLD_SIZE", "PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE")  # as launchers and MPI set them
+
+
+class Ranks:
+    """The processes of this run, one of them where no launcher started it."""
+
+    def __init__(self) -> None:
+        self.rank, self.count = 0, 1
+        self._accelerator: Any = None
+        if any(int(os.environ.get(name) or 1) > 1 for name in _SIZES):
+            from accelerate import Accelerator, InitProcessGroupKwargs
+
+            # One rank may wait for the longest sample of another one: as hf, as good as for ever.
+            accelerator = Accelerator(kwargs_handlers=[InitProcessGroupKwargs(timeout=timedelta(weeks=52))])
+            if accelerator.num_processes > 1:
+                self._accelerator = accelerator
+                self.rank, self.count = accelerator.process_index, accelerator.num_processes
+
+    def placed(self, arguments: ModelArguments) -> ModelArguments:
+        """The arguments with this rank's own device, where there are several."""
+        if self._accelerator is None or self._accelerator.device.type == "cpu":
+            return arguments
+        return replace(arguments, device=str(self._accelerator.device))
+
+    def all_gather(self, tensor: Tensor) -> Tensor:
+        """The tensors of all ranks, one behind the other."""
+        return tensor if self._accelerator is None else self._accelerator.gather(tensor)
+
+    def gather_object(self, value: Any, to: int = 0) -> list[Any] | None:
+        """The values of all ranks, on rank `to`; None on the others."""
+        if self._accelerator is None:
+            return [value]
+        found: list[Any] | None = [None] * self.count if self.rank == to else None
+        torch.distributed.gather_object(obj=value, object_gather_list=found, dst=to)
+        return found
+
+    def barrier(self) -> None:
+        """Wait for all ranks."""
+        if self._accelerator is not None:
+            self._accelerator.wait_for_everyone()
+
+
+class Padding(str):
+    """The answer to a request that lm-eval repeats only to give every rank as many."""
+
+    __slots__ = ()
+
+
+class WithoutPadding(list[Any]):
+    """The responses of an instance, into which lm-eval appends all answers: padding is none."""
+
+    def append(self, response: Any) -> None:
+        if not isinstance(response, Padding):
+            super().append(response)

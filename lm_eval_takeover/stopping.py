@@ -1,0 +1,52 @@
+"""Ctrl-C and SIGTERM: what is finished is kept, and the exit status is the one that shells expect (130, 143)."""
+
+import contextlib
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from types import FrameType
+
+
+class Terminated(BaseException):
+    """SIGTERM came. Not an Exception, as KeyboardInterrupt is none."""
+
+
+def _terminate(number: int, frame: FrameType | None) -> None:
+    raise Terminated
+
+
+def catch_sigterm() -> None:
+    """Let SIGTERM raise Terminated from here on, unless somebody handles it already."""
+    if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, _terminate)
+
+
+@contextlib.contextmanager
+def sigterm_raises() -> Iterator[None]:
+    """The same for a while."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    previous = signal.signal(signal.SIGTERM, _terminate)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, previous)
+
+
+_kept: list[Callable[[], str]] = []
+
+
+def on_stop(kept: Callable[[], str]) -> None:
+    """Have this say what was kept when the process is stopped."""
+    _kept.append(kept)
+
+
+def last_words() -> str:
+    """One line for who stopped the process."""
+    return f"stopped; {_kept[-1]() if _kept else 'nothing was written'}"
+
+
+def status(stop: BaseException) -> int:
+    """The exit status: 128 and the number of the signal."""
+    return 128 + (signal.SIGTERM if isinstance(stop, Terminated) else signal.SIGINT)
