@@ -10,7 +10,6 @@ from torch import Tensor
 
 from lm_eval_takeover.arguments import ModelArguments
 
-
 _SIZES = ("WORLD_SIZE", "PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE")  # as launchers and MPI set them
 
 

@@ -542,10 +542,7 @@ def test_a_request_that_fails_is_named_and_all_others_are_finished(
     with pytest.raises(
         ModelOutputError, match=f"2 of {len(requests)} requests failed; all others are finished"
     ) as failed:
-        for i, generation in engine.generate(
-            demo_pair if kind == "raises" else broken, POLICIES[name], requests, **options
-        ):
-            made[i] = generation
+        made.update(engine.generate(demo_pair if kind == "raises" else broken, POLICIES[name], requests, **options))
     assert sorted(made) == sound
     assert [made[i].tokens for i in sound] == [expected[place].tokens for place in range(len(sound))]
     assert f"doc {len(prompts)}, sample 0" in str(failed.value)
