@@ -15,6 +15,7 @@ from array import array
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import psutil
 from lm_eval.api.instance import Instance
 
@@ -24,7 +25,7 @@ from lm_eval_takeover.journal import Sample
 from lm_eval_takeover.model import GuidedTakeover
 from lm_eval_takeover.observations import OBSERVED
 from lm_eval_takeover.run_dir import RunDir
-from lm_eval_takeover.traces import Writing, packed
+from lm_eval_takeover.traces import Writing, packed, write_part
 
 SETTINGS = {"do_sample": True, "temperature": 0.6, "top_p": 0.95, "max_gen_toks": 512, "until": []}
 
@@ -41,6 +42,7 @@ def main() -> None:
         for batch in options.batch:
             overhead(Path(folder), options.problems if batch > 1 else options.problems // 8, batch, options.rounds)
         opening(Path(folder) / "many", options.samples)
+        noise(Path(folder))
     in_flight(options.tokens)
 
 
@@ -75,7 +77,7 @@ def overhead(folder: Path, count: int, batch: int, rounds: int) -> None:
 
 
 def opening(folder: Path, count: int) -> None:
-    run = RunDir(folder, "s", {})
+    run = RunDir(folder)
     text, tokens = "So the next one is 7. " * 300, 2000
     made = traced(tokens)
     blob = packed(made, Writing("s", ("base", "guide"), 10))
@@ -87,7 +89,7 @@ def opening(folder: Path, count: int) -> None:
     run.close()
     print(f"{count:,} samples of {tokens:,} tokens were journalled in {time.perf_counter() - started:.1f} s")
     started = time.perf_counter()
-    again = RunDir(folder, "s", {})
+    again = RunDir(folder)
     found = again.find(keys)
     print(
         f"a run of {count:,} finished samples opens, with all of them checked and found, in {time.perf_counter() - started:.2f} s"
@@ -101,6 +103,18 @@ def traced(tokens: int) -> Generation:
     made.tokens, made.taken_over = [1000 + i for i in range(tokens)], [i % 20 == 0 for i in range(tokens)]
     made.scores = [i / 7 for i in range(tokens)]
     return made
+
+
+def noise(folder: Path) -> None:
+    """The size of traces in which nothing repeats: what a pair of real models cannot exceed by much."""
+    numbers, count = np.random.default_rng(0), 2**18
+    made = Generation(observed=array("f", numbers.exponential(size=count * len(OBSERVED)).tolist()))
+    made.tokens = numbers.integers(0, 151_936, count).tolist()
+    made.taken_over, made.scores = (numbers.random(count) < 0.08).tolist(), numbers.exponential(size=count).tolist()
+    sample = Sample(b"k", "demo", 0, 0, "", count, 0, 0, 0, packed(made, Writing("s", ("base", "guide"), 10)))
+    write_part(folder / "noise.parquet", [sample], {})
+    size = (folder / "noise.parquet").stat().st_size / count
+    print(f"random numbers in every column, vocabulary 151,936: {size:.1f} bytes a token")
 
 
 def in_flight(tokens: int) -> None:

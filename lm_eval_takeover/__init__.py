@@ -7,6 +7,7 @@ from lm_eval_takeover.errors import (
     ArgumentError,
     CalibrationError,
     ModelOutputError,
+    RunDirError,
     TakeoverError,
     VocabularyError,
 )
@@ -17,6 +18,7 @@ __all__ = [
     "ArgumentError",
     "CalibrationError",
     "ModelOutputError",
+    "RunDirError",
     "TakeoverError",
     "VocabularyError",
     "__version__",

@@ -15,12 +15,13 @@ import datasets
 from lm_eval.tasks import TaskManager
 from tqdm import tqdm
 
-from lm_eval_takeover import demo, run_dir
+from lm_eval_takeover import demo
 from lm_eval_takeover.extraction import extract_letter
 from lm_eval_takeover.judging import Judge
 from lm_eval_takeover.metrics import Scored, score_samples
 from lm_eval_takeover.normalisation import tidy
 from lm_eval_takeover.resources import data_folder
+from lm_eval_takeover.verdict_log import digest_of, digest_of_text, keeper
 from lm_eval_takeover.verification import Verdict
 
 Document = dict[str, Any]
@@ -91,8 +92,8 @@ def _name(doc: Document) -> str:
 def _records(scored: Iterable[Scored], resps: Sequence[Sequence[str]], docs: Sequence[Document]) -> list[Record]:
     """The scores as lm-eval logs them; the journal of the run, where there is one, keeps the verdicts."""
     found = list(tqdm(scored, total=len(docs), desc="Verifying answers", delay=5))
-    if run := run_dir.current():
-        run.judge(verdicts(found, resps, docs))
+    if (log := keeper()) is not None:
+        log.judge(verdicts(found, resps, docs))
     return [Record(one) for one in found]
 
 
@@ -101,9 +102,9 @@ def verdicts(
 ) -> Iterator[tuple[str, bytes, str | None, str]]:
     """What each response was worth: (digest of the document, digest of the response, answer, outcome)."""
     for one, responses, doc in zip(scored, resps, docs, strict=True):
-        digest = run_dir.digest_of(doc)
+        digest = digest_of(doc)
         for response, answer, outcome in zip(responses, one.answers, one.outcomes, strict=True):
-            yield digest, run_dir.digest_of_text(response), answer, outcome
+            yield digest, digest_of_text(response), answer, outcome
 
 
 def _converted(dataset: datasets.Dataset, convert: Callable[[Document], Document]) -> datasets.Dataset:

@@ -276,21 +276,31 @@ def _rescore(options: argparse.Namespace) -> int:
         raise ArgumentError(f"--include_path '{options.include_path}' is not a folder of task files")
     out = options.output_path or options.run_dir / "rescored"
     runs, verdicts = stored_runs(options.run_dir)
-    for number, run in enumerate(runs, 1):
+    done = []
+    refusals = []
+    for run in runs:
+        try:
+            done.append((run, rescore(run, verdicts, options.tasks, options.include_path)))
+        except ArgumentError as error:  # a command that was stopped early, or was about other tasks
+            refusals.append(error)
+    if not done:
+        raise refusals[-1]
+    for number, (run, found) in enumerate(done, 1):
         if len(runs) > 1:
-            print(f"run {number} of {len(runs)}: settings {run.settings[:12]}, {', '.join(run.tasks)}")
-        done = rescore(run, verdicts, options.tasks, options.include_path)
-        print(make_table(done.results))
-        if done.results.get("groups"):
-            print(make_table(done.results, "groups"))
-        folder = write_results(done.results, out if len(runs) == 1 else out / run.settings[:12])
-        if done.left_out:
+            print(f"command {number} of {len(done)}: {', '.join(run.tasks)}; model_args {run.facts.get('arguments')}")
+        print(make_table(found.results))
+        if found.results.get("groups"):
+            print(make_table(found.results, "groups"))
+        folder = write_results(found.results, out if len(done) == 1 else out / str(number))
+        if found.left_out:
             print(
-                f"{done.left_out} documents left out: not all their responses are here, or the tasks do not have them any more"
+                f"{found.left_out} documents left out: not all their responses are here, or the tasks have them no more"
             )
-        for change in done.changes:
+        for change in found.changes:
             print(change)
-        print(f"{len(done.changes)} of {done.compared:,} verdicts changed; results and samples -> {folder}")
+        print(f"{len(found.changes)} of {found.compared:,} verdicts changed; results and samples -> {folder}")
+    for refusal in refusals:
+        print(f"not scored: {refusal}")
     return 0
 
 

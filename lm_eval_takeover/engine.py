@@ -65,16 +65,23 @@ def generate(
     if policy.name != "early" or policy.early_tokens is not None:
         yield from written(policy, requests, traced)
     else:
-        # `round(rate * n)` early tokens for each request, `n` the length of the donor's own answer, which comes first.
+        # `round(rate * n)` early tokens for each request, `n` the length of the donor's own answer, which comes first; some
+        # requests at a time, so that the first samples are finished soon.
         assert policy.rate is not None and policy.donor is not None
-        alone = dict(written(Policy(policy.donor), requests, False))
-        answered = sorted(alone)
-        early = [replace(requests[i], early_tokens=round(policy.rate * len(alone[i].tokens))) for i in answered]
-        for place, generation in written(replace(policy, rate=None, early_tokens=0), early, traced):
-            first = alone[answered[place]]
-            generation.base_passes += first.base_passes
-            generation.guide_passes += first.guide_passes
-            yield answered[place], generation
+        some = 4 * batch_size
+        for start in range(0, len(requests), some):
+            asked = requests[start : start + some]
+            own = {
+                place: (len(g.tokens), g.base_passes, g.guide_passes)
+                for place, g in written(Policy(policy.donor), asked, False)
+            }
+            answered = sorted(own)
+            early = [replace(asked[place], early_tokens=round(policy.rate * own[place][0])) for place in answered]
+            for number, generation in written(replace(policy, rate=None, early_tokens=0), early, traced):
+                place = answered[number]
+                generation.base_passes += own[place][1]
+                generation.guide_passes += own[place][2]
+                yield start + place, generation
     failures.check()
 
 

@@ -1,6 +1,7 @@
 """The nouns that every engine shares: what is asked for and what comes back."""
 
 import logging
+import traceback
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -64,7 +65,7 @@ class Failures:
     Raises in `add` once so many prompts failed one after another that no other one is to be expected to succeed.
     """
 
-    GIVE_UP = 8  # prompts
+    GIVE_UP = 32  # prompts
 
     def __init__(self, total: int) -> None:
         self.total = total
@@ -74,13 +75,11 @@ class Failures:
     def add(self, request: Request, error: Exception) -> None:
         if not isinstance(error, TakeoverError):
             reason = str(error).strip().splitlines()[0] if str(error).strip() else "no message"
-            logger.error("%s failed", request.label, exc_info=error)
-            wrapped = ModelOutputError(f"{request.label}: {type(error).__name__}: {reason}")
-            wrapped.__cause__ = error
-            error = wrapped
+            logger.error("%s failed:\n%s", request.label, "".join(traceback.format_exception(error)).rstrip())
+            error = ModelOutputError(f"{request.label}: {type(error).__name__}: {reason}")
         else:
             logger.error("%s", error)
-        self._errors.append(error)
+        self._errors.append(error.with_traceback(None))  # its frames hold the caches of both models
         self._in_a_row.add(request.prompt)
         if len(self._in_a_row) == self.GIVE_UP:
             self.check(f"; gave up after {self.GIVE_UP} prompts in a row")
@@ -96,7 +95,7 @@ class Failures:
         if self.total == 1:
             raise first
         more = "" if count == 1 else f" (and {count - 1} more, logged above)"
-        raise type(first)(f"{first}{more}; {count} of {self.total} requests failed{rest}") from first.__cause__
+        raise type(first)(f"{first}{more}; {count} of {self.total} requests failed{rest}")
 
 
 class StopStrings:

@@ -1,14 +1,12 @@
 """The journal of a run: one row per finished sample, in SQLite, which commits a row whole or not at all.
 
-SQLite keeps no checksums of its own outside its log, so every row has one: what comes out is what went in, or the row does not
-count. A file that is not sound is moved aside, and its sound rows go into a new one.
+SQLite keeps no checksums of its own outside its log, so every row ends with one: what comes out is what went in, or the row does
+not count.
 """
 
 import hashlib
 import json
-import logging
 import sqlite3
-import struct
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, suppress
@@ -17,30 +15,32 @@ from pathlib import Path
 from typing import Any
 
 from lm_eval_takeover.errors import RunDirError
-
-logger = logging.getLogger(__name__)
+from lm_eval_takeover.verdict_log import Verdict
 
 SCHEMA = 1
 _APPLICATION = 0x54414B45  # 'TAKE', in the header of the file
-_TABLES = """
-CREATE TABLE samples (
-    key BLOB NOT NULL UNIQUE, task TEXT NOT NULL, doc_id INTEGER NOT NULL, sample INTEGER NOT NULL, text TEXT NOT NULL,
-    tokens INTEGER NOT NULL, takeovers INTEGER NOT NULL, base_passes INTEGER NOT NULL, guide_passes INTEGER NOT NULL,
-    digest BLOB NOT NULL, trace BLOB, part TEXT
-);
-CREATE INDEX untraced ON samples (part) WHERE part IS NULL;
-CREATE TABLE asked (
-    settings TEXT NOT NULL, task TEXT NOT NULL, doc TEXT NOT NULL, idx INTEGER NOT NULL, sample INTEGER NOT NULL,
-    doc_id INTEGER NOT NULL, prompt TEXT NOT NULL, key BLOB NOT NULL, PRIMARY KEY (settings, task, doc, idx, sample)
-) WITHOUT ROWID;
-CREATE TABLE attempts (
-    id INTEGER PRIMARY KEY, settings TEXT NOT NULL, facts TEXT NOT NULL, seconds REAL NOT NULL
-);
-CREATE TABLE verdicts (
-    doc TEXT NOT NULL, response BLOB NOT NULL, answer TEXT, outcome TEXT NOT NULL, PRIMARY KEY (doc, response)
-) WITHOUT ROWID;
-"""
-_COLUMNS = "key, task, doc_id, sample, text, tokens, takeovers, base_passes, guide_passes"
+# For each table: columns under the digest, and what follows them.
+_TABLES = {
+    "samples": (
+        "key BLOB NOT NULL UNIQUE, task TEXT NOT NULL, doc_id INTEGER NOT NULL, sample INTEGER NOT NULL, text TEXT NOT NULL, "
+        "tokens INTEGER NOT NULL, takeovers INTEGER NOT NULL, base_passes INTEGER NOT NULL, guide_passes INTEGER NOT NULL",
+        "digest BLOB NOT NULL, trace BLOB, part TEXT, place BLOB",
+    ),
+    "asked": (
+        "command TEXT NOT NULL, task TEXT NOT NULL, doc TEXT NOT NULL, idx INTEGER NOT NULL, sample INTEGER NOT NULL, "
+        "doc_id INTEGER NOT NULL, prompt TEXT NOT NULL, key BLOB NOT NULL",
+        "digest BLOB NOT NULL, PRIMARY KEY (command, task, doc, idx, sample)",
+    ),
+    "attempts": (
+        "id INTEGER PRIMARY KEY, command TEXT NOT NULL, facts TEXT NOT NULL, seconds REAL NOT NULL",
+        "digest BLOB NOT NULL",
+    ),
+    "verdicts": (
+        "doc TEXT NOT NULL, response BLOB NOT NULL, answer TEXT, outcome TEXT NOT NULL",
+        "digest BLOB NOT NULL, PRIMARY KEY (doc, response)",
+    ),
+}
+_COLUMNS = {table: [column.split()[0] for column in its.split(", ")] for table, (its, _) in _TABLES.items()}
 _AT_ONCE = 500  # keys in one question
 
 
@@ -69,16 +69,10 @@ class Sample:
             self.tokens, self.takeovers, self.base_passes, self.guide_passes,
         )  # fmt: skip
 
-    @property
-    def digest(self) -> bytes:
-        """Of everything but the trace."""
-        names = json.dumps(self.row[1:], ensure_ascii=True).encode()
-        return hashlib.blake2b(self.key + names, digest_size=16).digest()
-
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """One sample that a run asked for, and the key that answers it. `doc` and `prompt` are digests of document and prompt."""
+    """One sample that a command asked for, and the key that answers it. `doc` and `prompt` are digests."""
 
     task: str
     doc: str
@@ -89,14 +83,21 @@ class Asked:
     key: bytes
 
 
+def digest(row: Sequence[Any]) -> bytes:
+    """16 bytes that stand for the values of a row, whatever their types are."""
+    text = json.dumps([value.hex() if isinstance(value, bytes) else value for value in row], ensure_ascii=True)
+    return hashlib.blake2b(text.encode(), digest_size=16).digest()
+
+
 def sealed(trace: bytes) -> bytes:
     """With a digest in front, so that a damaged one is noticed."""
     return hashlib.blake2b(trace, digest_size=8).digest() + trace
 
 
-def unsealed(blob: bytes) -> bytes | None:
+def unsealed(blob: Any) -> bytes | None:
     """What was sealed; None if it is damaged."""
-    return blob[8:] if hashlib.blake2b(blob[8:], digest_size=8).digest() == blob[:8] else None
+    sound = isinstance(blob, bytes) and hashlib.blake2b(blob[8:], digest_size=8).digest() == blob[:8]
+    return blob[8:] if sound else None
 
 
 class Damaged(Exception):
@@ -106,13 +107,13 @@ class Damaged(Exception):
 class Journal:
     """One journal file, of one process. Raises Damaged for a file that is not sound, and sqlite3's errors.
 
-    All calls come from one thread at a time.
+    All calls come from one thread at a time. What is read is compared with its digest, and left out where it differs.
     """
 
     def __init__(self, path: Path, *, read_only: bool = False) -> None:
         self.path = path
         if not read_only and not path.exists():
-            _create(path)
+            create(path)
         _check_header(path)
         self._connection = _connect(path, read_only)
         self._attempt: tuple[int, float] | None = None
@@ -120,7 +121,7 @@ class Journal:
             self._check()
         except BaseException as error:
             self._connection.close()
-            if isinstance(error, sqlite3.DatabaseError) and is_damage(error):
+            if is_damage(error):
                 raise Damaged(str(error)) from error
             raise
 
@@ -134,22 +135,39 @@ class Journal:
                 f"'{self.path}' was written by a newer version (schema {schema}, known {SCHEMA}); upgrade lm-eval-takeover"
             )
         names = {name for (name,) in self._connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
-        if missing := {"samples", "asked", "attempts", "verdicts"} - names:
+        if missing := _TABLES.keys() - names:
             raise Damaged(f"the table {min(missing)} is missing")
-        found = self._connection.execute("PRAGMA quick_check(1)").fetchone()[0]
+        found = self._connection.execute("PRAGMA integrity_check(1)").fetchone()[0]
         if found != "ok":
-            raise Damaged(found.splitlines()[0])
+            raise Damaged(found.splitlines()[-1])
         self._connection.execute("PRAGMA synchronous=FULL")
 
     def check_rows(self) -> None:
         """Compare every row with its digest: the content that SQLite itself does not check."""
-        for sample, digest in self._rows(f"SELECT {_COLUMNS}, digest FROM samples"):
-            if sample.digest != digest:
-                raise Damaged(f"the row of task {sample.task}, doc {sample.doc_id}, sample {sample.sample} has changed")
+        try:
+            for table in _TABLES:
+                for *row, seal in self._connection.execute(f"SELECT {_names(table)}, digest FROM {table}"):
+                    if digest(row) != seal:
+                        raise Damaged(f"a row of the table {table} has changed")
+            for key, *trace in self._connection.execute("SELECT key, trace, part, place FROM samples"):
+                if not _trace_is_sound(key, *trace):
+                    raise Damaged("a trace has changed")
+        except (sqlite3.DatabaseError, ValueError, TypeError) as error:
+            if is_damage(error):
+                raise Damaged(str(error)) from error
+            raise
 
-    def _rows(self, question: str, values: Sequence[Any] = ()) -> Iterator[tuple[Sample, bytes]]:
-        for *row, digest in self._connection.execute(question, values):
-            yield Sample(*row), digest
+    def _sound(self, table: str, rest: str = "", values: Sequence[Any] = ()) -> Iterator[list[Any]]:
+        """Rows of a table, those that have changed left out."""
+        for *row, seal in self._connection.execute(f"SELECT {_names(table)}, digest FROM {table} {rest}", values):
+            if digest(row) == seal:
+                yield row
+
+    def _put(self, table: str, rows: Iterable[Sequence[Any]], how: str = "INSERT OR REPLACE") -> None:
+        marks = ", ".join("?" * (len(_COLUMNS[table]) + 1))
+        self._connection.executemany(
+            f"{how} INTO {table} ({_names(table)}, digest) VALUES ({marks})", [(*row, digest(row)) for row in rows]
+        )
 
     # Samples
 
@@ -158,51 +176,51 @@ class Journal:
         found = {}
         for start in range(0, len(keys), _AT_ONCE):
             some = keys[start : start + _AT_ONCE]
-            marks = ",".join("?" * len(some))
-            for sample, digest in self._rows(f"SELECT {_COLUMNS}, digest FROM samples WHERE key IN ({marks})", some):
-                if sample.digest == digest:
-                    found[sample.key] = sample
+            for row in self._sound("samples", f"WHERE key IN ({','.join('?' * len(some))})", some):
+                found[row[0]] = Sample(*row)
         return found
 
     def add(self, samples: Iterable[Sample]) -> None:
         """Commit these rows, on disk when this returns; a key that is here already stays as it is."""
-        rows = [(*one.row, one.digest, None if one.trace is None else sealed(one.trace)) for one in samples]
+        rows = [(*one.row, digest(one.row), None if one.trace is None else sealed(one.trace)) for one in samples]
         with self._connection:
             self._connection.executemany(
-                f"INSERT OR IGNORE INTO samples ({_COLUMNS}, digest, trace) VALUES ({','.join('?' * 11)})", rows
+                f"INSERT OR IGNORE INTO samples ({_names('samples')}, digest, trace) VALUES ({','.join('?' * 11)})",
+                rows,
             )
             self._tick()
 
     def untraced(self, tokens: int) -> list[Sample]:
-        """Samples whose traces are in no part yet, up to about so many tokens. Damaged traces are dropped with a notice."""
+        """Samples whose traces are in no part yet, up to about so many tokens."""
         found: list[Sample] = []
         total = 0
-        question = f"SELECT {_COLUMNS}, trace FROM samples WHERE part IS NULL AND trace IS NOT NULL ORDER BY rowid"
-        for sample, blob in self._rows(question):
+        rows = self._connection.execute(
+            f"SELECT {_names('samples')}, trace FROM samples WHERE part IS NULL AND trace IS NOT NULL ORDER BY rowid"
+        )
+        for *row, blob in rows:
             trace = unsealed(blob)
             if trace is None:
-                logger.warning("%s: the trace of task %s, doc %d, sample %d is damaged; it is left out",
-                               self.path, sample.task, sample.doc_id, sample.sample)  # fmt: skip
-                continue
-            found.append(replace(sample, trace=trace))
-            total += sample.tokens
+                raise Damaged("a trace has changed")
+            found.append(replace(Sample(*row), trace=trace))
+            total += found[-1].tokens
             if total >= tokens:
                 break
         return found
 
     def untraced_tokens(self) -> int:
         """How many tokens are in no part yet."""
-        (total,) = self._connection.execute(
-            "SELECT total(tokens) FROM samples WHERE part IS NULL AND trace IS NOT NULL"
-        ).fetchone()
-        return int(total)
+        question = "SELECT total(tokens) FROM samples WHERE part IS NULL AND trace IS NOT NULL"
+        return int(self._connection.execute(question).fetchone()[0])
 
-    def into_part(self, keys: Iterable[bytes], part: str) -> None:
+    def into_part(self, keys: Sequence[bytes], part: str) -> None:
         """The traces of these samples are in the part of that name."""
         with self._connection:
-            self._connection.executemany(
-                "UPDATE samples SET part = ?, trace = NULL WHERE key = ?", [(part, key) for key in keys]
+            cursor = self._connection.executemany(
+                "UPDATE samples SET part = ?, place = ?, trace = NULL WHERE key = ?",
+                [(part, digest((key, part)), key) for key in keys],
             )
+            if cursor.rowcount != len(keys):
+                raise sqlite3.DatabaseError(f"{len(keys) - cursor.rowcount} rows cannot be found by their keys")
             self._tick()
 
     def parts(self) -> set[str]:
@@ -211,84 +229,94 @@ class Journal:
             part for (part,) in self._connection.execute("SELECT DISTINCT part FROM samples WHERE part IS NOT NULL")
         }
 
+    def holds(self, names: Iterable[tuple[str, int, int]]) -> bool:
+        """Whether there is a traced sample of every (task, doc_id, sample)."""
+        traced = "(trace IS NOT NULL OR part IS NOT NULL)"
+        question = f"SELECT count(*) FROM samples WHERE task = ? AND doc_id = ? AND sample = ? AND {traced}"
+        return all(self._connection.execute(question, name).fetchone()[0] for name in names)
+
     def __len__(self) -> int:
         return int(self._connection.execute("SELECT count(*) FROM samples").fetchone()[0])
 
     # Attempts
 
-    def begin_attempt(self, settings: str, facts: dict[str, Any]) -> None:
-        """One more process works on this run; its time counts from here on."""
+    def begin_attempt(self) -> None:
+        """One more process is at work; its time counts from here on, and its command once it is known."""
+        (number,) = self._connection.execute("SELECT coalesce(max(id), 0) + 1 FROM attempts").fetchone()
+        self._attempt = number, time.monotonic()
+        self._command: tuple[str, str] = "", "{}"
         with self._connection:
-            cursor = self._connection.execute(
-                "INSERT INTO attempts (settings, facts, seconds) VALUES (?, ?, 0)", (settings, json.dumps(facts))
-            )
-        assert cursor.lastrowid is not None
-        self._attempt = cursor.lastrowid, time.monotonic()
+            self._tick()
+
+    def begin_command(self, command: str, facts: dict[str, Any]) -> None:
+        """What this attempt works on; where that has been another one, a new attempt begins."""
+        if self._command[0] not in ("", command):
+            self.tick()
+            self.begin_attempt()
+        self._command = command, json.dumps(facts)
+        self.tick()
 
     def _tick(self) -> None:
         if self._attempt is not None:
             number, started = self._attempt
-            self._connection.execute(
-                "UPDATE attempts SET seconds = ? WHERE id = ?", (time.monotonic() - started, number)
-            )
+            self._put("attempts", [(number, *self._command, time.monotonic() - started)])
 
     def tick(self) -> None:
         """Enter the time that this attempt has taken so far."""
         with self._connection:
             self._tick()
 
-    def attempts(self, settings: str) -> list[tuple[dict[str, Any], float]]:
-        """All attempts at a run, the oldest first: what each was called with, and its seconds."""
-        rows = self._connection.execute(
-            "SELECT facts, seconds FROM attempts WHERE settings = ? ORDER BY id", (settings,)
-        )
-        return [(_facts(facts), seconds) for facts, seconds in rows]
+    def attempts(self, command: str) -> list[tuple[dict[str, Any], float]]:
+        """All attempts at a command, the oldest first: facts of each, and its seconds."""
+        rows = self._sound("attempts", "WHERE command = ? ORDER BY id", (command,))
+        return [(json.loads(facts), seconds) for _, _, facts, seconds in rows]
 
-    def runs(self) -> list[str]:
-        """The settings of all runs, the latest last."""
-        rows = self._connection.execute("SELECT settings FROM attempts GROUP BY settings ORDER BY max(id)")
-        return [settings for (settings,) in rows]
+    def commands(self) -> list[str]:
+        """All commands that were at work here, the latest last."""
+        rows = self._sound("attempts", "ORDER BY id DESC")
+        return list(dict.fromkeys(command for _, command, _, _ in rows if command))[::-1]
 
     # What was asked, and what it was worth
 
-    def ask(self, settings: str, asked: Iterable[Asked]) -> None:
+    def ask(self, command: str, asked: Iterable[Asked]) -> None:
         """Remember which sample answers what."""
-        rows = [(settings, a.task, a.doc, a.idx, a.sample, a.doc_id, a.prompt, a.key) for a in asked]
         with self._connection:
-            self._connection.executemany("INSERT OR REPLACE INTO asked VALUES (?, ?, ?, ?, ?, ?, ?, ?)", rows)
+            self._put("asked", ((command, a.task, a.doc, a.idx, a.sample, a.doc_id, a.prompt, a.key) for a in asked))
 
-    def asked(self, settings: str) -> list[Asked]:
-        """All that a run has asked for."""
-        rows = self._connection.execute(
-            "SELECT task, doc, idx, sample, doc_id, prompt, key FROM asked WHERE settings = ?", (settings,)
-        )
-        return [Asked(*row) for row in rows]
+    def asked(self, command: str) -> list[Asked]:
+        """All that a command has asked for."""
+        return [Asked(*row[1:]) for row in self._sound("asked", "WHERE command = ?", (command,))]
 
-    def judge(self, verdicts: Iterable[tuple[str, bytes, str | None, str]]) -> None:
-        """Remember verdicts: (digest of the document, digest of the response, answer, outcome)."""
+    def judge(self, verdicts: Iterable[Verdict]) -> None:
+        """Remember verdicts."""
         with self._connection:
-            self._connection.executemany("INSERT OR REPLACE INTO verdicts VALUES (?, ?, ?, ?)", list(verdicts))
+            self._put("verdicts", verdicts)
             self._tick()
 
     def verdicts(self) -> dict[tuple[str, bytes], tuple[str | None, str]]:
-        rows = self._connection.execute("SELECT doc, response, answer, outcome FROM verdicts")
-        return {(doc, response): (answer, outcome) for doc, response, answer, outcome in rows}
+        """(answer, outcome) by (digest of the document, digest of the response)."""
+        return {(doc, response): (answer, outcome) for doc, response, answer, outcome in self._sound("verdicts")}
 
     def close(self) -> None:
         self._connection.close()
 
 
-def _facts(text: str) -> dict[str, Any]:
-    try:
-        return dict(json.loads(text))
-    except (ValueError, TypeError):
-        return {}
+def _names(table: str) -> str:
+    return ", ".join(_COLUMNS[table])
 
 
-def is_damage(error: sqlite3.DatabaseError) -> bool:
-    """Whether the file is to blame, and not the disk, its rights or another process."""
-    code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF
-    return code not in _ENVIRONMENT
+def _trace_is_sound(key: Any, trace: Any, part: Any, place: Any) -> bool:
+    """Whether a trace is what was written, or where it was put; a sample may have none."""
+    if part is not None:
+        return bool(digest((key, part)) == place)
+    return trace is None or unsealed(trace) is not None
+
+
+def is_damage(error: BaseException) -> bool:
+    """Whether the file is to blame, and not the disk, its rights, another process or who reads it."""
+    if isinstance(error, sqlite3.DatabaseError):
+        return getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF not in _ENVIRONMENT
+    return isinstance(error, (ValueError, TypeError)) and not isinstance(error, RunDirError)
 
 
 _ENVIRONMENT = {
@@ -308,41 +336,60 @@ def _check_header(path: Path) -> None:
 
 
 def _connect(path: Path, read_only: bool) -> sqlite3.Connection:
-    name = path.absolute().as_uri() + ("?mode=ro" if read_only else "?mode=rw")
-    return sqlite3.connect(name, uri=True, timeout=30, check_same_thread=False)
+    options = "?mode=ro" if read_only else "?mode=rw"
+    if read_only and not path.with_name(path.name + "-wal").exists():
+        options += "&immutable=1"  # nobody is at work, and the folder may be read-only
+    return sqlite3.connect(path.absolute().as_uri() + options, uri=True, timeout=30, check_same_thread=False)
 
 
-def _create(path: Path) -> None:
+def create(path: Path) -> None:
     """An empty journal, there whole or not at all: a file without tables is a damaged one."""
     unfinished = path.with_name(f".{path.name}.new")
     unfinished.unlink(missing_ok=True)
     with closing(sqlite3.connect(unfinished)) as connection:
         connection.execute("PRAGMA journal_mode=WAL")
-        connection.executescript(_TABLES)
+        for table, (columns, rest) in _TABLES.items():
+            connection.execute(f"CREATE TABLE {table} ({columns}, {rest})")
+        connection.execute("CREATE INDEX untraced ON samples (part) WHERE part IS NULL")
+        connection.execute("CREATE INDEX named ON samples (task, doc_id, sample)")
         connection.execute(f"PRAGMA application_id={_APPLICATION}")
         connection.execute(f"PRAGMA user_version={SCHEMA}")
+        connection.commit()
     unfinished.replace(path)
 
 
-def salvage(path: Path) -> list[tuple[Sample, str | None]]:
-    """The sound rows of a damaged journal, read from both ends, each with the part that holds its trace."""
-    found: dict[bytes, tuple[Sample, str | None]] = {}
-    with suppress(sqlite3.Error, OSError, ValueError), closing(_connect(path, False)) as connection:
+@dataclass(frozen=True, slots=True)
+class Salvaged:
+    """What is sound in a damaged journal: samples, each with the part that holds its trace, and rows of the other tables."""
+
+    samples: list[tuple[Sample, str | None]]
+    others: dict[str, list[list[Any]]]
+
+    def write(self, journal: Journal) -> None:
+        """Enter the rows of the other tables."""
+        with journal._connection:
+            for table, rows in self.others.items():
+                journal._put(table, rows)
+
+
+def salvage(path: Path) -> Salvaged:
+    """The sound rows of a damaged journal, each table read from both ends. The file stays as it is."""
+    found: dict[str, dict[bytes, list[Any]]] = {table: {} for table in _TABLES}
+    with suppress(sqlite3.Error, OSError), closing(_connect(path, True)) as connection:
         connection.text_factory = lambda text: text.decode(errors="replace")
-        for order in ("ASC", "DESC"):
-            with suppress(sqlite3.Error, ValueError, TypeError, struct.error):
-                for *row, digest, trace, part in connection.execute(
-                    f"SELECT {_COLUMNS}, digest, trace, part FROM samples NOT INDEXED ORDER BY rowid {order}"
-                ):
-                    sample = Sample(*row)
-                    if _sound(sample, digest):
-                        kept = unsealed(trace) if isinstance(trace, bytes) else None
-                        found.setdefault(sample.key, (replace(sample, trace=kept), part))
-    return list(found.values())
-
-
-def _sound(sample: Sample, digest: object) -> bool:
-    try:
-        return sample.digest == digest
-    except (TypeError, ValueError):
-        return False
+        for table in _TABLES:
+            more = ", trace, part, place" if table == "samples" else ""
+            question = f"SELECT {_names(table)}, digest{more} FROM {table} NOT INDEXED ORDER BY rowid"
+            for order in ("ASC", "DESC"):
+                with suppress(sqlite3.Error, ValueError, TypeError):
+                    for row in connection.execute(f"{question} {order}"):
+                        count = len(_COLUMNS[table])
+                        if digest(row[:count]) == row[count]:
+                            found[table][row[count]] = list(row)
+    samples = []
+    for *row, _, trace, part, place in found.pop("samples").values():
+        if _trace_is_sound(
+            row[0], trace, part, place
+        ):  # without its trace a sample would have to be written again, too
+            samples.append((replace(Sample(*row), trace=unsealed(trace) if part is None else None), part))
+    return Salvaged(samples, {table: [row[:-1] for row in rows.values()] for table, rows in found.items()})

@@ -19,11 +19,14 @@ class Lock:
         self._file: IO[str] = path.open("a+")
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+        except BlockingIOError:
             self._file.seek(0)
             holder = self._file.read(200).strip()
             self._file.close()
             raise Locked(holder or "another process") from None
+        except OSError:
+            self._file.close()
+            raise
         with contextlib.suppress(OSError):  # the name is for people: a full disk does not unlock anything
             self._file.truncate(0)
             self._file.write(f"process {os.getpid()} on {os.uname().nodename}\n")

@@ -1,5 +1,6 @@
 """The model type `guided-takeover` of lm-evaluation-harness."""
 
+import json
 import logging
 import time
 from collections import Counter, defaultdict
@@ -18,18 +19,26 @@ from tqdm import tqdm
 from lm_eval_takeover import __version__, stopping
 from lm_eval_takeover.arguments import ModelArguments
 from lm_eval_takeover.engine import generate
-from lm_eval_takeover.errors import ArgumentError, VocabularyError, install_error_hook, nearest
+from lm_eval_takeover.errors import (
+    ArgumentError,
+    ModelOutputError,
+    TakeoverError,
+    VocabularyError,
+    install_error_hook,
+    nearest,
+)
 from lm_eval_takeover.generation import Request, text_of
 from lm_eval_takeover.journal import Asked, Sample
 from lm_eval_takeover.loading import load_pair, load_policy
 from lm_eval_takeover.memory import rows_that_fit
 from lm_eval_takeover.ranks import Padding, Ranks, WithoutPadding
-from lm_eval_takeover.run_dir import RunDir, digest_of, digest_of_text, make_current
+from lm_eval_takeover.run_dir import RunDir
 from lm_eval_takeover.sample_keys import sample_key, settings_digest, text_settings
 from lm_eval_takeover.sampling import Sampling
 from lm_eval_takeover.tally import Tally, counted
 from lm_eval_takeover.teacher_forcing import force
 from lm_eval_takeover.traces import Writing, packed
+from lm_eval_takeover.verdict_log import digest_of, digest_of_text, keep_with
 
 logger = logging.getLogger(__name__)
 
@@ -59,6 +68,7 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
         self.tally: defaultdict[str, Tally] = defaultdict(Tally)
         self._labels: list[str] = []  # of the log-likelihood requests at hand
         self._seconds = 0.0
+        self._chat = False  # whether prompts went through a chat template
         self.run = self._open_run_dir()
 
     def _open_run_dir(self) -> RunDir | None:
@@ -73,23 +83,22 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
             seed=arguments.seed,
             trust_remote_code=arguments.trust_remote_code,
         )
-        facts = {
+        self._settings = settings_digest(settings)
+        self._facts = {
             "version": __version__,
             "library_versions": {name: metadata.version(name) for name in LIBRARIES},
             "arguments": asdict(arguments),
             "settings": settings,
             "takeover": self._description(),
         }
-        run = RunDir(Path(arguments.run_dir), settings_digest(settings), facts, self.rank, self.world_size)
-        make_current(run)
+        run = RunDir(Path(arguments.run_dir), self.rank, self.world_size)
         stopping.on_stop(run.kept)
-        earlier = run.earlier_facts()
-        if earlier and earlier[-1].get("library_versions") != facts["library_versions"]:
-            logger.warning(
-                "run_dir='%s': earlier samples were written with %s, these are with %s; rounding may differ",
-                run.folder, _versions(earlier[-1]), _versions(facts),
-            )  # fmt: skip
         return run
+
+    def close(self) -> None:
+        """Let go of the run_dir, where there is one; the end of the process does the same."""
+        if self.run is not None:
+            self.run.close()
 
     # What lm-eval asks about the model
 
@@ -123,13 +132,14 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
 
     def apply_chat_template(self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
         """The prompt in the guide's chat template; without the system message where the template refuses one."""
+        self._chat = True
         return self.pair.chat_prompt(
             chat_history, add_generation_prompt=add_generation_prompt, enable_thinking=self.arguments.enable_thinking
         )
 
     def get_model_info(self) -> dict[str, Any]:
         """What the run was, for lm-eval's results file: `config.takeover`."""
-        attempts, seconds = self.run.attempts_and_seconds() if self.run else (1, self._seconds)
+        attempts, seconds = self.run.attempts_and_seconds() if self.run and self.run.command else (1, self._seconds)
         return {
             "takeover": self._description()
             | counted(self.tally, self.policy)
@@ -194,12 +204,14 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
 
         With a run_dir, what it holds is not written again, and every sample is kept there once it is finished.
         """
+        keep_with(self.run)  # the verdicts on these texts
         made = self._requests(requests)
         texts: list[str] = [Padding()] * len(requests)
         wanted = [i for i in range(len(requests)) if not self._is_padding(requests[i], made[i])]
         spent: defaultdict[str, Tally] = defaultdict(Tally)
         new, started = Tally(), time.perf_counter()
         show = {"desc": "Running generate_until requests", "unit": "sample", "disable": disable_tqdm or self.rank != 0}
+        failure: TakeoverError | None = None
         try:
             with tqdm(total=len(wanted), **show) as bar:
                 for i, sample, is_new in self._samples(requests, made, wanted):
@@ -211,11 +223,21 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
                     speed = new.tokens / (time.perf_counter() - started)
                     bar.set_postfix_str(f"{speed:,.0f} tokens/s, realized rate {new.realized_rate:.1%}", refresh=False)
                     bar.update()
+        except (
+            TakeoverError
+        ) as error:  # which the other ranks do not have to die of before they have finished their share
+            failure = error
         finally:
             if self.run is not None:
                 self.run.flush()
         self._seconds += time.perf_counter() - started
-        for tallies in self.ranks.gather_object(dict(spent)) or [spent]:
+        everyone = self.ranks.share((dict(spent), None if failure is None else str(failure)))
+        if failure is not None:
+            raise failure
+        for rank, (_, message) in enumerate(everyone):
+            if message is not None:
+                raise ModelOutputError(f"rank {rank}: {message}")
+        for tallies, _ in everyone:
             for task, tally in tallies.items():
                 self.tally[task].add(tally)
         return texts
@@ -235,10 +257,10 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
         run = self.run
         places: dict[bytes, list[int]] = {}
         for i in wanted:
-            key = sample_key(run.settings, made[i]) if run else i.to_bytes(8, "big")
+            key = sample_key(self._settings, made[i]) if run else i.to_bytes(8, "big")
             places.setdefault(key, []).append(i)
         if run is not None:
-            run.ask(_asked(instances, made, places))
+            self._begin(run, instances, made, places)
             kept = run.find(list(places))
             if kept:
                 logger.warning(
@@ -280,10 +302,29 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
             for i in places[key]:
                 yield i, sample, True
 
+    def _begin(
+        self,
+        run: RunDir,
+        instances: Sequence[Instance],
+        made: Sequence[Request],
+        places: Mapping[bytes, Sequence[int]],
+    ) -> None:
+        """Tell the journal what is asked for. Commands that differ in their tasks or decoding settings are told apart."""
+        decoding = sorted({(one.task_name or "none", json.dumps(one.args[1], sort_keys=True)) for one in instances})
+        facts = self._facts | {"tasks": [[task, json.loads(settings)] for task, settings in decoding]}
+        command = digest_of([self._settings, decoding, self._chat])
+        run.begin(command, facts, _asked(instances, made, places))
+        earlier = run.earlier_facts()
+        if earlier and earlier[-1].get("library_versions") != facts["library_versions"]:
+            logger.warning(
+                "run_dir='%s': earlier samples were written with %s, these are with %s; rounding may differ",
+                run.folder, _versions(earlier[-1]), _versions(facts),
+            )  # fmt: skip
+
     def _writing(self, run: RunDir) -> Writing:
         gate = self.policy.gate if self.policy.gated else None
         writers = self.policy.writes(taken_over=False), self.policy.writes(taken_over=True)
-        return Writing(run.settings, writers, gate.window if gate else None)
+        return Writing(run.command, writers, gate.window if gate else None)
 
     def _rows_for(self, requests: Sequence[Request]) -> int:
         """Samples at a time; `batch_size=auto` is what fits, where each of them may become as long as it is allowed to."""

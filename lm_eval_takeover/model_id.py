@@ -30,6 +30,18 @@ def locate(name: str) -> tuple[str, str | None]:
     return path, revision or None
 
 
+def whole_digest(folder: Path) -> str:
+    """`blake2b:…` of every byte that a local checkpoint computes with: configuration, code and weights. Reads about 1 GB/s."""
+    digest = hashlib.blake2b(digest_size=32)
+    kinds = ("config.json", "*.safetensors", "*.bin", "*.py")
+    for file in sorted(path for kind in kinds for path in folder.glob(kind)):
+        digest.update(f"{file.name}\0{file.stat().st_size}\0".encode())
+        with file.open("rb") as stream:
+            while chunk := stream.read(2**24):
+                digest.update(chunk)
+    return f"blake2b:{digest.hexdigest()}"
+
+
 def folder_digest(folder: Path) -> str:
     """`sha256:…` of a local checkpoint: its configuration, and of each weight file the size and 64 KiB of each 1/256."""
     digest, chunk = hashlib.sha256(), 2**16

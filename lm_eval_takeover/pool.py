@@ -6,6 +6,7 @@ are tried until the request that makes it fail is alone; the others go on withou
 """
 
 import logging
+import traceback
 from abc import ABC, abstractmethod
 from array import array
 from collections import deque
@@ -103,7 +104,9 @@ class Pool(ABC):
             for index, request in waiting
         )
         self.slots: list[Row] = []
-        self.size = self.most = min(batch_size, len(waiting))  # slots now, and how many fit
+        self._wanted = min(batch_size, len(waiting))
+        self.size = self.most = self._wanted  # slots now, and how many there are when nothing is wrong
+        self._suspects: dict[int, int] = {}  # after a pass failed: its rows by index, and their positions then
         self.readers = {role: Reader(one, self.size, vocab) for role, one in passes.items()}
         self.device = next(iter(self.readers.values())).device
         self._prefilled: dict[tuple[int, ...], tuple[int, dict[str, Reader]]] = {}
@@ -118,6 +121,7 @@ class Pool(ABC):
             if isinstance(finished, Exception):
                 self.isolate(finished)
                 continue
+            done = {self.slots[slot].index for slot in finished}
             for slot in finished:
                 generation = self.slots[slot].generation
                 for role in self.policy.roles:
@@ -126,16 +130,17 @@ class Pool(ABC):
                 self.failures.succeeded()
                 yield self.slots[slot].index, generation
             self.release(finished)
+            if self._suspects:
+                self._acquit(done)
 
     def _attempt(self) -> list[int] | Exception:
-        """Refill and advance; what was raised instead, with the first line of its traceback only: frames hold on to memory."""
+        """Refill and advance; what was raised instead. Its stack is a note then: frames hold on to memory."""
         try:
             if self.waiting and len(self.slots) < self.size:
                 self.refill()
             return self.advance()
         except Exception as error:
-            if not isinstance(error, RuntimeError) or not _out_of_memory(error):
-                logger.debug("a pass failed", exc_info=True)
+            error.add_note("".join(traceback.format_tb(error.__traceback__)))
             return error.with_traceback(None)
 
     @abstractmethod
@@ -173,25 +178,53 @@ class Pool(ABC):
             row.recent = (self.policy.gate or Gate(0.0)).empty(1, self.device)[0]
 
     def halve(self) -> None:
-        """After memory ran out: half as many slots, and every row reads its text again. Raises where one row is too many."""
+        """After memory ran out: half as many slots, and every row reads its text again; a row that is too much alone fails."""
         if self.size == 1:
-            label = self.slots[0].request.label if self.slots else self.waiting[0].request.label
-            raise ArgumentError(
-                f"{label}: not enough memory for one sample; give a shorter max_length=… or a smaller dtype=…"
+            row = self.slots.pop() if self.slots else self.waiting.popleft()
+            label = row.request.label
+            self.failures.add(
+                row.request,
+                ArgumentError(
+                    f"{label}: not enough memory for one sample; give a shorter max_length=… or a smaller dtype=…"
+                ),
             )
+            self.most = self._wanted  # the others may be shorter
+            self._begin_again(self.most)
+            return
         self.most = self.size // 2
         self._begin_again(self.most)
         logger.warning("out of memory; going on with a batch size of %d", self.size)
 
     def isolate(self, error: Exception) -> None:
         """After a pass failed: half as many slots, until the request that fails is alone; without it, all slots again."""
-        together = min(self.size, len(self.slots) + len(self.waiting))
-        if together > 1:
-            self._begin_again(together // 2)
+        together = [*self.slots, *islice(self.waiting, self.size - len(self.slots))]
+        if not self._suspects:
+            self._suspects = {row.index: row.position for row in together}
+        if len(together) > 1:
+            self._begin_again(len(together) // 2)
             return
-        row = self.slots.pop() if self.slots else self.waiting.popleft()
-        self.failures.add(row.request, error)
+        self.waiting.extendleft(reversed(self.slots))
+        self.slots = []
+        self.failures.add(self.waiting.popleft().request, error)
+        self._suspects = {}
         self._begin_again(self.most)
+
+    def _acquit(self, done: set[int]) -> None:
+        """Rows that got on are no suspects; once those at work have, the others take their turn, and then all slots are back."""
+        here = {row.index for row in self.slots}
+        for row in self.slots:
+            if row.position > self._suspects.get(row.index, row.position):
+                del self._suspects[row.index]
+        for index in done & self._suspects.keys():
+            del self._suspects[index]
+        if not self._suspects:
+            logger.warning("a pass failed, and the same rows went through when they were tried again")
+            self._begin_again(self.most)
+        elif not here & self._suspects.keys():
+            self._begin_again(self.size)
+            first = [row for row in self.waiting if row.index in self._suspects]
+            rest = [row for row in self.waiting if row.index not in self._suspects]
+            self.waiting = deque([*first, *rest])
 
     def _begin_again(self, size: int) -> None:
         """So many slots, all free: their rows wait again, before the others, with what they have written."""

@@ -46,6 +46,13 @@ class Ranks:
         torch.distributed.gather_object(obj=value, object_gather_list=found, dst=to)
         return found
 
+    def share(self, value: Any) -> list[Any]:
+        """The values of all ranks, on every rank."""
+        found: list[Any] = [value] * self.count
+        if self._accelerator is not None:
+            torch.distributed.all_gather_object(found, value)
+        return found
+
     def barrier(self) -> None:
         """Wait for all ranks."""
         if self._accelerator is not None:

@@ -19,8 +19,9 @@ from lm_eval_takeover.errors import ArgumentError, RunDirError, nearest
 from lm_eval_takeover.journal import Asked, Damaged, Journal, Sample
 from lm_eval_takeover.policy import Policy
 from lm_eval_takeover.resources import data_folder
-from lm_eval_takeover.run_dir import digest_of, digest_of_text, journals, make_current
+from lm_eval_takeover.run_dir import journals
 from lm_eval_takeover.tally import Tally, counted
+from lm_eval_takeover.verdict_log import digest_of, digest_of_text, kept_with
 
 logger = logging.getLogger(__name__)
 
@@ -29,9 +30,9 @@ Answer = tuple[str | None, str]  # what was extracted, and what it was worth
 
 @dataclass(slots=True)
 class StoredRun:
-    """All that the journals of a run_dir hold of one run: what it asked for, and the samples that answer it."""
+    """All that the journals of a run_dir hold of one command: what it asked for, and the samples that answer it."""
 
-    settings: str
+    command: str
     facts: dict[str, Any]
     attempts: int
     seconds: float
@@ -54,19 +55,21 @@ def stored_runs(folder: Path) -> tuple[list[StoredRun], dict[tuple[str, bytes], 
         opened = []
         for path in paths:
             try:
-                opened.append(stack.enter_context(contextlib.closing(Journal(path, read_only=True))))
+                journal = stack.enter_context(contextlib.closing(Journal(path, read_only=True)))
+                journal.check_rows()
             except (Damaged, sqlite3.Error, OSError) as error:
                 raise RunDirError(
                     f"'{path}' cannot be read: {error}; the run's own command moves a damaged journal aside and goes on"
                 ) from error
+            opened.append(journal)
         for journal in opened:
             verdicts |= journal.verdicts()
-            for settings in journal.runs():
-                attempts = journal.attempts(settings)
+            for command in journal.commands():
+                attempts = journal.attempts(command)
                 run = runs.setdefault(
-                    settings, StoredRun(settings, attempts[-1][0], len(attempts), sum(s for _, s in attempts), [], {})
+                    command, StoredRun(command, attempts[-1][0], len(attempts), sum(s for _, s in attempts), [], {})
                 )
-                run.asked += journal.asked(settings)
+                run.asked += journal.asked(command)
         for run in runs.values():
             keys = list({one.key for one in run.asked})
             for journal in opened:
@@ -147,7 +150,7 @@ def rescore(
 ) -> Rescored:
     """Score the responses of a run with the tasks of these names (its own by default) as they are installed, or in `include`.
 
-    Documents are found by their content, or by their prompt where the content has changed (a corrected gold answer). Those
+    Documents are found by their content; where that has changed (a corrected gold answer), by their number. Those
     without all their responses are left out. Raises ArgumentError for tasks that are not known, or that the run has nothing of.
     """
     names = list(tasks) or run.tasks
@@ -162,52 +165,56 @@ def rescore(
     left_out = 0
     for name, task in loaded.items():
         stored = _of_task(run, name)
-        by_prompt = {prompt: doc for doc, its in stored.items() for prompt in (its[0].prompt,)}
-        documents[name] = []
-        found = set()
-        for number, doc in enumerate(task.eval_docs):
-            now = digest_of(doc)
-            then = now if now in stored else by_prompt.get(digest_of_text(str(task.doc_to_text(doc))).hex())
-            if then is None:
-                continue
-            found.add(then)
+        current = list(task.eval_docs)
+        matched = _matched(stored, current)
+        left_out += len(stored.keys() - {then for _, then in matched})
+        for number, then in matched:
             its = {(one.idx, one.sample): run.samples[one.key] for one in stored[then] if one.key in run.samples}
             if any((0, sample) not in its for sample in range(task.config.repeats or 1)):
                 left_out += 1
                 continue
-            documents[name].append(number)
+            now = digest_of(current[number])
+            documents.setdefault(name, []).append(number)
             before[name, now] = then, stored[then][0].doc_id
             answers |= {(name, now, idx, sample): one for (idx, sample), one in its.items()}
-        left_out += len(stored.keys() - found)
-        if not documents[name]:
-            raise ArgumentError(
-                f"no document of task '{name}' has all its responses here; the run has something of {', '.join(run.tasks)}"
-            )
+    missing = loaded.keys() - documents.keys()
+    if not documents or (tasks and missing):
+        raise ArgumentError(
+            f"no document of {', '.join(sorted(missing))} has all its responses here; the run asked for {', '.join(run.tasks)}"
+        )
     model, given = StoredResponses(run, answers), Verdicts()
-    make_current(given)
-    try:
+    with kept_with(given):
         results = simple_evaluate(
             model=model,
-            tasks=names,
+            tasks=list(tasks) or list(documents),
             samples=documents,
             task_manager=manager,
             log_samples=True,
         )
-    finally:
-        make_current(None)
     results["config"]["model"] = "guided-takeover"
     results["config"]["model_args"] = run.facts.get("arguments") or {}
-    changes, compared = [], set()
+    changes, compared = [], 0
     for (task, now, _, number), sample in answers.items():
         then, doc_id = before[task, now]
         response = digest_of_text(sample.text)
         old, new = verdicts.get((then, response)), given.given.get((now, response))
         if old is None or new is None:
             continue
-        compared.add((task, now, number))
+        compared += 1
         if old[1] != new[1]:
             changes.append(Change(task, doc_id, number, old, new))
-    return Rescored(results, changes, len(compared), left_out)
+    return Rescored(results, changes, compared, left_out)
+
+
+def _matched(stored: Mapping[str, list[Asked]], documents: Sequence[Any]) -> list[tuple[int, str]]:
+    """(number of a document, what the run knew it as): equal documents, and for the rest those of equal numbers."""
+    digests = [digest_of(document) for document in documents]
+    found = {number: digest for number, digest in enumerate(digests) if digest in stored}
+    for doc in stored.keys() - found.values():
+        number = stored[doc][0].doc_id
+        if number < len(documents) and number not in found:
+            found[number] = doc
+    return sorted(found.items())
 
 
 def _task_manager(names: Iterable[str], include: Path | None) -> TaskManager:
@@ -228,11 +235,15 @@ def _of_task(run: StoredRun, name: str) -> dict[str, list[Asked]]:
 
 
 def write_results(results: dict[str, Any], folder: Path) -> Path:
-    """As lm-eval writes them: results and samples. Returns the folder that they are in."""
+    """As lm-eval writes them: results and samples. Returns the folder that they are in. Raises ArgumentError where it cannot."""
     tracker = EvaluationTracker(output_path=str(folder))
     tracker.general_config_tracker.log_experiment_args("guided-takeover", "", None, None, False)
     samples = results.pop("samples", {})
+    where = folder / str(tracker.general_config_tracker.model_name_sanitized)
+    before = set(where.glob("*.json*"))
     tracker.save_results_aggregated(results=results, samples=samples)
     for name in results["configs"]:
         tracker.save_results_samples(task_name=name, samples=samples[name])
-    return folder / str(tracker.general_config_tracker.model_name_sanitized)
+    if len(set(where.glob("*.json*")) - before) < 1 + len(results["configs"]):  # lm-eval only logs what it cannot write
+        raise ArgumentError(f"--output_path '{folder}': results cannot be written there; give another one")
+    return where

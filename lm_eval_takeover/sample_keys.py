@@ -8,10 +8,12 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import asdict
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 from lm_eval_takeover.generation import Request
+from lm_eval_takeover.model_id import whole_digest
 from lm_eval_takeover.pair import Pair
 from lm_eval_takeover.policy import Policy
 from lm_eval_takeover.sampling import request_digest
@@ -73,7 +75,9 @@ def text_settings(pair: Pair, policy: Policy, *, backend: str, seed: int, trust_
     vocab, ends = pair.writing(policy.roles)
     models = {
         member.role: {
-            "model": _model_name(member.id.id, member.id.revision),
+            "model": whole_digest(Path(member.path))
+            if Path(member.path).is_dir()
+            else f"{member.id.id}@{member.id.revision}",
             "dtype": str(member.model.dtype) if member.role in policy.roles else None,
         }
         for member in pair.members
@@ -90,15 +94,12 @@ def text_settings(pair: Pair, policy: Policy, *, backend: str, seed: int, trust_
     }
 
 
-def _model_name(name: str, revision: str | None) -> str:
-    return revision if revision is not None and revision.startswith("sha256:") else f"{name}@{revision}"
-
-
 def _tokenizer_digest(tokenizer: Any) -> str:
     """Of all that turns tokens into text, in which `until` is looked for; of the vocabulary alone for slow tokenizers."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
     text = backend.to_str() if backend is not None else json.dumps(tokenizer.get_vocab(), sort_keys=True)
-    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+    rewrites = bool(getattr(tokenizer, "clean_up_tokenization_spaces", False))
+    return hashlib.blake2b(f"{rewrites}{text}".encode(), digest_size=16).hexdigest()
 
 
 def _policy(policy: Policy) -> dict[str, Any]:

@@ -48,7 +48,7 @@ _STORED = np.dtype([("token", "<i4"), ("taken", "u1"), ("score", "<f4"), *((name
 class Writing:
     """What the tokens of a run have in common: who writes one that is no takeover, and one that is; the gate's window."""
 
-    settings: str
+    command: str
     writers: tuple[str, str]
     window: int | None
 
@@ -60,23 +60,23 @@ def packed(generation: Generation, writing: Writing) -> bytes:
     observed = np.frombuffer(generation.observed or b"", np.float32).reshape(-1, len(OBSERVED))
     for place, name in enumerate(OBSERVED):
         rows[name] = observed[:, place]
-    return json.dumps([writing.settings, writing.writers, writing.window]).encode() + b"\n" + rows.tobytes()
+    return json.dumps([writing.command, writing.writers, writing.window]).encode() + b"\n" + rows.tobytes()
 
 
 def unpacked(trace: bytes) -> tuple[Writing, NDArray[np.void]]:
     """The reverse of `packed`."""
     line, _, rows = trace.partition(b"\n")
-    settings, writers, window = json.loads(line)
-    return Writing(settings, tuple(writers), window), np.frombuffer(rows, _STORED)
+    command, writers, window = json.loads(line)
+    return Writing(command, tuple(writers), window), np.frombuffer(rows, _STORED)
 
 
 def window_means(scores: NDArray[np.float32], window: int) -> NDArray[np.float32]:
     """`m_t` of equation (5) at every position of one text: `[tokens]`, NaN at the first one."""
-    sums = np.concatenate([[0.0], np.cumsum(scores, dtype=np.float64)])
-    ends = np.arange(len(scores))
-    starts = np.maximum(ends - window, 0)
+    before = np.concatenate([np.zeros(window, np.float32), scores[:-1]])
+    sums = np.lib.stride_tricks.sliding_window_view(before, window).sum(-1, dtype=np.float64)[: len(scores)]
+    counts = np.minimum(np.arange(len(scores)), window)
     with np.errstate(invalid="ignore", divide="ignore"):
-        return np.asarray((sums[ends] - sums[starts]) / (ends - starts), dtype=np.float32)
+        return np.asarray(sums / counts, dtype=np.float32)
 
 
 def _shortened(values: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -92,18 +92,34 @@ def write_part(path: Path, samples: Sequence[Sample], facts: Mapping[str, Any]) 
     _write(path, part_table(samples).replace_schema_metadata({"takeover": json.dumps(facts)}))
 
 
-def keep_of_part(old: Path, samples: Sequence[Sample], new: Path) -> bool:
-    """Write what a part has of these samples as a part of its own; False, and none, where it cannot be read."""
+def names_in(part: Path) -> set[tuple[str, int, int]] | None:
+    """(task, doc_id, sample) of all whose tokens a part holds; None where it cannot be read."""
+    try:
+        return set(_names(pq.read_table(part, columns=["task", "doc_id", "sample"])))
+    except (OSError, KeyError, pa.ArrowException):
+        return None
+
+
+def _names(table: pa.Table) -> list[tuple[str, int, int]]:
+    return list(zip(*(table[name].to_pylist() for name in ("task", "doc_id", "sample")), strict=True))
+
+
+def cut_part(old: Path, samples: Sequence[Sample], new: Path) -> str | None:
+    """The name of a part with the tokens of these samples alone: the old one if it is that, or `new`, which is written.
+
+    None where the old one cannot be read.
+    """
     wanted = {(sample.task, sample.doc_id, sample.sample) for sample in samples}
     try:
         table = pq.read_table(old)
-        names = zip(*(table[name].to_pylist() for name in ("task", "doc_id", "sample")), strict=True)
-        kept = table.filter(pa.array([name in wanted for name in names], pa.bool_()))
+        names = _names(table)
     except (OSError, KeyError, pa.ArrowException) as error:
         logger.warning("'%s' cannot be read: %s; its samples have no trace", old, error)
-        return False
-    _write(new, kept)
-    return True
+        return None
+    if set(names) <= wanted:
+        return old.name
+    _write(new, table.filter(pa.array([name in wanted for name in names], pa.bool_())))
+    return new.name
 
 
 def _write(path: Path, table: pa.Table) -> None:

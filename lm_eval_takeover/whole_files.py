@@ -1,5 +1,6 @@
 """Files that are written whole or not at all: an old one stays until the new one is on disk."""
 
+import contextlib
 import os
 import tempfile
 from collections.abc import Callable
@@ -19,19 +20,20 @@ def write_whole(path: Path, write: Callable[[BinaryIO], object]) -> None:
             os.fsync(stream.fileno())
         unfinished.chmod(0o644)
         unfinished.replace(path)
-        _sync_folder(path.parent)
+        sync_folder(path.parent)
     except BaseException:
         unfinished.unlink(missing_ok=True)
         raise
 
 
-def _sync_folder(folder: Path) -> None:
-    """Have the new name on disk, too: power may fail before the folder is written."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+def sync_folder(folder: Path) -> None:
+    """Have a new name on disk, too: power may fail before the folder is written. Some file systems cannot do that."""
+    with contextlib.suppress(OSError):
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
 
 
 def write_text(path: Path, text: str) -> None:

@@ -72,7 +72,8 @@ def assert_equal(pair, policy, requests, batches=(1, 5, 16), blocks=BLOCKS):
 def test_equals_lockstep_on_the_demo_pair(demo_pair, prompts, name, direction, sampling):
     samples = (0, 1) if sampling is SAMPLED else (0,)
     requests = [Request(p, j, 10 + 6 * i, sampling) for i, p in enumerate(prompts) for j in samples]
-    expected = assert_equal(demo_pair, replace(POLICIES[name], direction=direction), requests)
+    batches = (5,) if name == "always" and sampling is SAMPLED else (1, 5, 16)  # every draft is dropped there: slow
+    expected = assert_equal(demo_pair, replace(POLICIES[name], direction=direction), requests, batches)
     taken = [fire for generation in expected.values() for fire in generation.taken_over]
     assert any(taken) == (name not in ("base", "never"))
     assert all(taken) == (name in ("guide", "always"))
@@ -360,8 +361,8 @@ def test_memory_stays_flat_over_500_requests():
     done = subprocess.run([sys.executable, "-c", MANY_REQUESTS], capture_output=True, text=True, check=True)
     held = [float(line) for line in done.stdout.split()]
     assert len(held) == 6
-    # MiB, where passing peaks do not count; one row's caches, kept for each request, would be ten times that.
-    assert min(held[3:]) - min(held[:3]) < 8, held
+    # MiB, where passing peaks and the steps of the allocator do not count; one row's caches, kept for each request, are 80.
+    assert min(held[3:]) - min(held[:3]) < 40, held
 
 
 # Bookkeeping alone: a model whose distribution is a hash of all it sees, over the real cache.
@@ -551,6 +552,6 @@ def test_a_request_that_fails_is_named_and_all_others_are_finished(
 
 def test_where_every_request_fails_the_run_gives_up(struck_pair, prompts):
     broken, token = struck_pair
-    requests = [Request((*prompts[0][:n], token), 0, 20, SAMPLED, label=f"doc {n}") for n in range(1, 30)]
-    with pytest.raises(ModelOutputError, match="gave up after 8 prompts in a row"):
+    requests = [Request((*prompts[0][:n], token), 0, 20, SAMPLED, label=f"doc {n}") for n in range(1, 50)]
+    with pytest.raises(ModelOutputError, match="gave up after 32 prompts in a row"):
         list(engine.generate(broken, POLICIES["disagreement"], requests, batch_size=4))

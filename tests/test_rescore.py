@@ -21,7 +21,7 @@ def finished(tmp_path_factory):
     from lm_eval import simple_evaluate
     from lm_eval.tasks import TaskManager
 
-    from lm_eval_takeover.run_dir import current
+    from lm_eval_takeover.verdict_log import keeper
 
     folder = tmp_path_factory.mktemp("finished") / "run"
     found = simple_evaluate(
@@ -32,7 +32,7 @@ def finished(tmp_path_factory):
         task_manager=TaskManager(include_path=str(data_folder("task_configs")), include_defaults=False),
         bootstrap_iters=0,
     )
-    current().close()
+    keeper().close()
     return folder, found
 
 

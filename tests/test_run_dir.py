@@ -47,8 +47,18 @@ def folder(tmp_path):
     return tmp_path / "run"
 
 
-def opened(folder, settings="s", **options):
-    return RunDir(folder, settings, {"version": "0"}, **options)
+def opened(folder, command="s", **options):
+    run = RunDir(folder, **options)
+    run.begin(command, {"version": "0"}, [])
+    return run
+
+
+def killed(run):
+    """As if its process had been killed: nothing is flushed, and the lock is let go."""
+    run._thread.submit(lambda: None).result()
+    run._lock.release()
+    run._open = False
+    run_dir._open_here.clear()
 
 
 def rows(folder):
@@ -95,17 +105,19 @@ def test_no_flipped_byte_is_ever_used(data, tmp_path_factory):
     for _ in range(data.draw(st.integers(1, 3))):
         content[data.draw(st.integers(0, len(content) - 1))] ^= data.draw(st.integers(1, 255))
     path.write_bytes(bytes(content))
-    (folder / "traces").mkdir()
     try:
-        again = run_dir._opened(folder, 0)
+        run = RunDir(folder)
     except RunDirError:  # a schema number that is too high: sent away, and nothing is touched
         assert path.read_bytes() == content
         return
-    found = again.find([one.key for one in written])
+    found = run.find([one.key for one in written])
     assert all(found[one.key].text == one.text and found[one.key].tokens == 5 for one in written if one.key in found)
     if not (folder / "damaged-1").exists():
         assert len(found) == 20
-    again.close()
+    for one in written:  # whatever is lost is written again, and the folder is whole again
+        run.add(one)
+    run.close()
+    assert sorted(rows(folder)["doc_id"]) == sorted([*range(20)] * 5)
 
 
 def test_a_file_that_is_no_journal_is_told_from_a_locked_one(tmp_path):
@@ -183,13 +195,10 @@ def test_parts_hold_one_run_each(folder):
     """Two settings in one folder: each with its own writers and window, whoever flushes."""
     run = opened(folder)
     run.add(sample(1))
-    run._thread.submit(lambda: None).result()
-    run._lock.release()  # as if it were killed: nothing is flushed
-    run_dir._open_here.clear()
+    killed(run)
     other = opened(folder, "reverse")
     other.add(sample(2, writing=Writing("reverse", ("guide", "base"), None)))
     other.close()
-    run._open = False
     tables = {table["doc_id"][0].as_py(): table for table in map(pq.read_table, (folder / "traces").iterdir())}
     assert tables[1]["chosen_from"].to_pylist()[:2] == ["guide", "base"]
     assert tables[2]["chosen_from"].to_pylist()[:2] == ["base", "guide"]
@@ -251,13 +260,76 @@ def test_other_ranks_samples_are_found_however_many_ranks_there_are_now(folder):
 def test_traces_of_ranks_that_are_no_more_go_into_parts(folder):
     run = opened(folder, rank=1, ranks=2)
     run.add(sample(7))
-    run._thread.submit(lambda: None).result()
-    run._lock.release()
-    run._open = False
-    run_dir._open_here.clear()
+    killed(run)
     assert not list((folder / "traces").iterdir())
     opened(folder).close()
     assert [path.name for path in (folder / "traces").iterdir()] == ["001-000001.parquet"]
+
+
+@pytest.mark.parametrize("step", ["salvage", "create", "cut_part", "sync_folder", "copy2"])
+def test_a_salvage_that_is_cut_short_loses_nothing(folder, monkeypatch, step):
+    """Killed wherever it is: the next start does it again, or to the end."""
+    monkeypatch.setattr(run_dir, "PART", 40)
+    run = opened(folder)
+    for number in range(30):
+        run.add(sample(number, f"text {number} " * 60))
+        run.flush()
+    run.add(sample(30, "not in a part"))
+    run._thread.submit(lambda: None).result()
+    path = folder / "journal-000.sqlite"
+    run.journal._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    content = bytearray(path.read_bytes())
+    killed(run)
+    run.journal.close()
+    content[content.index(b"text 17 ")] ^= 1
+    path.write_bytes(bytes(content))
+
+    class Killed(BaseException):
+        pass
+
+    def cut_short(*_):
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(run_dir.shutil if step == "copy2" else run_dir, step, cut_short)
+        with pytest.raises(Killed):
+            RunDir(folder)
+    again = opened(folder)
+    found = again.find([sample(number).key for number in range(31)])
+    assert sorted(one.doc_id for one in found.values()) == [n for n in range(31) if n != 17]
+    again.add(sample(17, "anew"))
+    again.close()
+    assert sorted(rows(folder)["doc_id"]) == sorted([*range(31)] * 5)
+
+
+def test_a_journal_that_is_gone_takes_no_trace_with_it(folder, caplog):
+    run = opened(folder)
+    run.add(sample(1))
+    run.close()
+    (folder / "journal-000.sqlite").unlink()
+    opened(folder).close()
+    assert [path.name for path in (folder / "damaged-1").iterdir()] == ["000-000001.parquet"]
+    assert "1 trace files hold samples that the journal does not have" in caplog.text
+
+
+def test_other_files_in_the_folder_are_left_alone(folder):
+    opened(folder).close()
+    strangers = [folder / "journal-000-old.sqlite", folder / "traces" / "000-copy.parquet"]
+    for path in strangers:
+        path.write_bytes(b"x")
+    opened(folder).close()
+    assert all(path.read_bytes() == b"x" for path in strangers)
+
+
+def test_commands_are_told_apart(folder):
+    """Two in one process: each with its own attempts and time."""
+    run = opened(folder, "one")
+    run.begin("two", {}, [])
+    assert run.attempts_and_seconds()[0] == 1
+    run.close()
+    again = opened(folder, "one")
+    assert again.attempts_and_seconds()[0] == 2
+    again.close()
 
 
 def test_time_of_all_attempts_adds_up(folder):
@@ -276,6 +348,11 @@ def test_window_means_are_those_of_the_gate():
         assert np.isnan(found[0])
         for t in range(1, 50):
             assert found[t] == pytest.approx(scores[max(0, t - window) : t].astype(float).mean(), rel=1e-6)
+
+
+def test_an_infinite_score_counts_in_its_windows_only():
+    scores = np.array([1.0, np.inf, 2.0, 3.0, 4.0], np.float32)
+    np.testing.assert_array_equal(window_means(scores, 2), np.array([np.nan, 1.0, np.inf, np.inf, 2.5], np.float32))
 
 
 def test_traces_are_read_by_pandas_polars_and_duckdb(folder):

@@ -1,5 +1,6 @@
 """Every model argument and generation setting is declared as changing a text or not, and the keys of samples follow it."""
 
+import json
 import shutil
 from dataclasses import fields, replace
 
@@ -50,7 +51,7 @@ CHANGES = {
     "max_batch_size": (HAND, {"max_batch_size": 7}),
     "max_length": (HAND, {"max_length": 40}),
     "max_gen_toks": (HAND | {"without": "max_gen_toks"}, {"max_gen_toks": 9}),
-    "enable_thinking": (HAND | {"chat": True}, {"enable_thinking": False}),
+    "enable_thinking": (HAND, {"enable_thinking": False}),
     "trust_remote_code": (HAND, {"trust_remote_code": True}),
     "run_dir": (HAND, {"run_dir": "another"}),
 }
@@ -67,10 +68,11 @@ SETTING_CHANGES = {
 def keys(arguments, settings=SETTINGS, prompt="Problem: how far?"):
     """The keys of two samples of one prompt."""
     lm = GuidedTakeover(**arguments)
+    lm.tokenizer.chat_template = "{{ messages[0].content }}{% if enable_thinking is false %}<think></think>{% endif %}"
+    prompt = lm.apply_chat_template([{"role": "user", "content": prompt}])
     instance = Instance("generate_until", {"problem": prompt}, (prompt, settings), 0, metadata=("t", 0, 2))
     requests = lm._requests([instance] * 2)
-    if lm.run is not None:
-        lm.run.close()
+    lm.close()
     return [sample_key(digest(lm), request) for request in requests]
 
 
@@ -91,9 +93,6 @@ def test_a_model_argument_changes_the_key_exactly_if_it_can_change_the_text(name
     first, more = (dict(part) for part in CHANGES[name])
     without = first.pop("without", None)
     settings = {k: v for k, v in SETTINGS.items() if k != without}
-    prompts = ["Problem: how far?"] * 2
-    if first.pop("chat", False):  # it reaches the text through the prompt that the template makes
-        prompts[1] += "<think></think>"
     for role in ("base", "guide"):
         if role in more:
             more[role] = str(DEMO["guide" if role == "base" else "base"])
@@ -107,7 +106,7 @@ def test_a_model_argument_changes_the_key_exactly_if_it_can_change_the_text(name
         write(replace(demo, scores=scores, targets=()), tmp_path / "other.json")
     if name == "run_dir":
         first["run_dir"], more["run_dir"] = str(tmp_path / "one"), str(tmp_path / "other")
-    before, after = keys(first, settings, prompts[0]), keys(first | more, settings, prompts[1])
+    before, after = keys(first, settings), keys(first | more, settings)
     assert len({*before}) == len({*after}) == 2
     changes = MODEL_ARGUMENTS[name] is not None
     assert [one != other for one, other in zip(before, after, strict=True)] == [changes, changes]
@@ -145,11 +144,24 @@ def test_a_folder_counts_by_its_files_and_not_by_its_name(tmp_path):
         shutil.copytree(DEMO[role], tmp_path / role)
     moved = {"base": str(tmp_path / "base"), "guide": str(tmp_path / "guide")}
     assert keys(HAND) == keys(HAND | moved)
-    tokenizer = tmp_path / "guide" / "tokenizer.json"
-    text = tokenizer.read_text()
-    assert '"ByteLevel"' in text
-    tokenizer.write_text(text.replace('"add_prefix_space":true', '"add_prefix_space":false').replace(
-        '"add_prefix_space": false', '"add_prefix_space": true'
-    ))  # fmt: skip
-    if tokenizer.read_text() != text:
-        assert keys(HAND) != keys(HAND | moved)
+    with (tmp_path / "base" / "model.safetensors").open("r+b") as weights:
+        weights.seek(-3, 2)
+        weights.write(b"\x01")
+    assert keys(HAND) != keys(HAND | moved)
+
+
+def test_what_turns_tokens_into_text_is_a_part_of_the_key(tmp_path):
+    shutil.copytree(DEMO["guide"], tmp_path / "guide")
+    moved = {"guide": str(tmp_path / "guide"), "base": str(DEMO["base"])}
+    assert keys(HAND) == keys(HAND | moved)
+    config = tmp_path / "guide" / "tokenizer_config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"clean_up_tokenization_spaces": True}))
+    assert keys(HAND) != keys(HAND | moved)
+
+
+def test_code_of_a_checkpoint_is_a_part_of_the_key(tmp_path):
+    shutil.copytree(DEMO["guide"], tmp_path / "guide")
+    moved = {"guide": str(tmp_path / "guide"), "base": str(DEMO["base"])}
+    before = keys(HAND | moved)
+    (tmp_path / "guide" / "modeling_mine.py").write_text("x = 1")
+    assert keys(HAND | moved) != before

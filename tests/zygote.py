@@ -81,7 +81,7 @@ FAULTS = {
     "in a commit": lambda n: tick_inside(n, "add"),
     "before a part is renamed": lambda n: at_call(n, run_dir, "write_part"),
     "as a part is written": lambda n: at_call(n, whole_files.os, "fsync"),
-    "after a part is renamed": lambda n: at_call(n, whole_files, "_sync_folder"),
+    "after a part is renamed": lambda n: at_call(n, whole_files, "sync_folder"),
     "as a part is entered": lambda n: tick_inside(n, "into_part"),
     "while answers are scored": lambda n: at_call(n, benchmarks, "score_samples"),
     "in the commit of verdicts": lambda n: tick_inside(n, "judge"),
