@@ -85,8 +85,17 @@ class Asked:
 
 def digest(row: Sequence[Any]) -> bytes:
     """16 bytes that stand for the values of a row, whatever their types are."""
-    text = json.dumps([value.hex() if isinstance(value, bytes) else value for value in row], ensure_ascii=True)
-    return hashlib.blake2b(text.encode(), digest_size=16).digest()
+    found = hashlib.blake2b(digest_size=16)
+    for value in row:
+        if isinstance(value, bytes):
+            kind, data = b"b", value
+        elif isinstance(value, str):
+            kind, data = b"s", value.encode(errors="surrogatepass")
+        else:
+            kind, data = b"n", repr(value).encode()
+        found.update(b"%s%d:" % (kind, len(data)))
+        found.update(data)
+    return found.digest()
 
 
 def sealed(trace: bytes) -> bytes:

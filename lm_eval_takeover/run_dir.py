@@ -19,9 +19,11 @@ import os
 import re
 import shutil
 import sqlite3
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from threading import Event
 from threading import Lock as ThreadLock
 from typing import Any, TypeVar
 
@@ -37,6 +39,7 @@ logger = logging.getLogger(__name__)
 Result = TypeVar("Result")
 PART = 2**19  # tokens of a part: 13 MB until it is written
 _WAITING = 2**21  # tokens of finished samples that may wait for the disk: 50 MB
+_PAUSE = 0.25  # seconds between two commits: a thread that wakes up often holds up passes that use every core
 _open_here: "dict[Path, RunDir]" = {}  # of this process, by folder: a later model takes over from an earlier one
 
 
@@ -52,6 +55,7 @@ class RunDir:
         self._waiting: list[Sample] = []
         self._guard = ThreadLock()
         self._commit: Future[None] | None = None
+        self._scheduled, self._hurry, self._last_commit = False, Event(), 0.0
         self._untraced = 0  # tokens
         with self._told("opening it"):
             self._traces.mkdir(parents=True, exist_ok=True)
@@ -241,14 +245,32 @@ class RunDir:
     def add(self, sample: Sample) -> None:
         """Hand over a finished sample; it is on disk a moment later. Raises what went wrong with earlier ones."""
         self._check_open()
+        self.samples_kept += 1
         with self._guard:
             self._waiting.append(sample)
-            many = sum(one.tokens for one in self._waiting) > _WAITING
-        self.samples_kept += 1
-        before, self._commit = self._commit, self._thread.submit(self._write)
-        if before is not None and (many or before.done()):
+            if self._scheduled:
+                commit = self._commit if sum(one.tokens for one in self._waiting) > _WAITING else None
+            else:
+                self._scheduled = True
+                commit, self._commit = self._commit, self._thread.submit(self._write_soon)
+        if commit is not None:
             with self._told("writing its journal"):
-                before.result()
+                commit.result()
+
+    def _write_soon(self) -> None:
+        """Commit what waits, not sooner than some time after the last commit, until nothing waits."""
+        while True:
+            with self._guard:
+                if not self._waiting:
+                    self._scheduled = False
+                    return
+            self._hurry.wait(max(0.0, self._last_commit + _PAUSE - time.monotonic()))
+            try:
+                self._write()
+            except BaseException:
+                with self._guard:
+                    self._scheduled = False
+                raise
 
     def _write(self) -> None:
         """Commit what waits; then a part, where enough has come together."""
@@ -262,6 +284,7 @@ class RunDir:
             with self._guard:
                 self._waiting = samples + self._waiting
             raise
+        self._last_commit = time.monotonic()
         self._untraced += sum(sample.tokens for sample in samples)
         if self._untraced >= PART:
             self._into_parts(self.journal, self.rank)
@@ -329,12 +352,16 @@ class RunDir:
     def _now(self, work: Callable[[], Result]) -> Result:
         """Do it on the journal's thread, after all that was handed over before."""
         self._check_open()
-        with self._told("writing its journal"):
-            try:
-                future = self._thread.submit(work)
-            except RuntimeError:  # the interpreter ends, and has ended the thread
-                return work()
-            return future.result()
+        self._hurry.set()
+        try:
+            with self._told("writing its journal"):
+                try:
+                    future = self._thread.submit(work)
+                except RuntimeError:  # the interpreter ends, and has ended the thread
+                    return work()
+                return future.result()
+        finally:
+            self._hurry.clear()
 
     @contextlib.contextmanager
     def _told(self, doing: str) -> Iterator[None]:
