@@ -237,7 +237,7 @@ def _of_task(run: StoredRun, name: str) -> dict[str, list[Asked]]:
 def write_results(results: dict[str, Any], folder: Path) -> Path:
     """As lm-eval writes them: results and samples. Returns the folder that they are in. Raises ArgumentError where it cannot."""
     tracker = EvaluationTracker(output_path=str(folder))
-    tracker.general_config_tracker.log_experiment_args("guided-takeover", "", None, None, False)
+    tracker.general_config_tracker.log_experiment_args("guided-takeover", "model=guided-takeover", None, None, False)
     samples = results.pop("samples", {})
     where = folder / str(tracker.general_config_tracker.model_name_sanitized)
     before = set(where.glob("*.json*"))
