@@ -64,13 +64,13 @@ class Steps(Pool):
         donor_logits = self.ask(policy.writes(taken_over=True), donated) if donated else None
         if donor_logits is not None:
             self._draw(donated, donor_logits, tokens)
-        if windows is not None:  # now that no pass can fail any more
-            for row, window in zip(self.slots, windows, strict=True):
-                row.recent = window
         if observed is not None:
             asked = slots if policy.name == "entropy" else hosted
             self._observe(asked, policy.writes(taken_over=False), logits, tokens, observed)
             self._observe(donated, policy.writes(taken_over=True), donor_logits, tokens, observed)
+        if windows is not None:  # now that nothing can fail any more
+            for row, window in zip(self.slots, windows, strict=True):
+                row.recent = window
         seen = [None] * len(slots) if observed is None else observed[:, None]
         return [slot for slot in slots if self.emit(slot, [tokens[slot]], [taken[slot]], [scores[slot]], seen[slot])[1]]
 

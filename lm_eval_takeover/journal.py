@@ -9,7 +9,7 @@ import json
 import sqlite3
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import closing, suppress
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -306,6 +306,12 @@ class Journal:
         """(answer, outcome) by (digest of the document, digest of the response)."""
         return {(doc, response): (answer, outcome) for doc, response, answer, outcome in self._sound("verdicts")}
 
+    def checkpoint(self) -> None:
+        """Have everything in the file, and nothing in its log. Closing does it, too, but keeps silent where it cannot."""
+        (busy, *_) = self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+        if busy:
+            raise sqlite3.OperationalError("its log cannot be written back")
+
     def close(self) -> None:
         self._connection.close()
 
@@ -364,6 +370,7 @@ def create(path: Path) -> None:
         connection.execute(f"PRAGMA application_id={_APPLICATION}")
         connection.execute(f"PRAGMA user_version={SCHEMA}")
         connection.commit()
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()  # closing would not say that the disk is full
     unfinished.replace(path)
 
 
@@ -381,16 +388,28 @@ class Salvaged:
                 journal._put(table, rows)
 
 
+@contextmanager
+def _suppress_damage() -> Iterator[None]:
+    """Go on behind what cannot be read; but a full memory or a locked file is no damage."""
+    try:
+        yield
+    except (sqlite3.Error, ValueError, TypeError) as error:
+        if getattr(error, "sqlite_errorcode", 0) & 0xFF in _ENVIRONMENT - {
+            sqlite3.SQLITE_IOERR
+        }:  # of a file that is cut off
+            raise
+
+
 def salvage(path: Path) -> Salvaged:
     """The sound rows of a damaged journal, each table read from both ends. The file stays as it is."""
     found: dict[str, dict[bytes, list[Any]]] = {table: {} for table in _TABLES}
-    with suppress(sqlite3.Error, OSError), closing(_connect(path, True)) as connection:
+    with _suppress_damage(), closing(_connect(path, True)) as connection:
         connection.text_factory = lambda text: text.decode(errors="replace")
         for table in _TABLES:
             more = ", trace, part, place" if table == "samples" else ""
             question = f"SELECT {_names(table)}, digest{more} FROM {table} NOT INDEXED ORDER BY rowid"
             for order in ("ASC", "DESC"):
-                with suppress(sqlite3.Error, ValueError, TypeError):
+                with _suppress_damage():
                     for row in connection.execute(f"{question} {order}"):
                         count = len(_COLUMNS[table])
                         if digest(row[:count]) == row[count]:

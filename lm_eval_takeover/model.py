@@ -1,5 +1,6 @@
 """The model type `guided-takeover` of lm-evaluation-harness."""
 
+import contextlib
 import json
 import logging
 import time
@@ -22,6 +23,7 @@ from lm_eval_takeover.engine import generate
 from lm_eval_takeover.errors import (
     ArgumentError,
     ModelOutputError,
+    RunDirError,
     TakeoverError,
     VocabularyError,
     install_error_hook,
@@ -205,16 +207,20 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
         With a run_dir, what it holds is not written again, and every sample is kept there once it is finished.
         """
         keep_with(self.run)  # the verdicts on these texts
-        made = self._requests(requests)
+        failure: TakeoverError | None = None
+        made: list[Request] = []
+        try:
+            made = self._requests(requests)
+        except TakeoverError as error:
+            failure = error
         texts: list[str] = [Padding()] * len(requests)
-        wanted = [i for i in range(len(requests)) if not self._is_padding(requests[i], made[i])]
+        wanted = [i for i in range(len(made)) if not self._is_padding(requests[i], made[i])]
         spent: defaultdict[str, Tally] = defaultdict(Tally)
         new, started = Tally(), time.perf_counter()
         show = {"desc": "Running generate_until requests", "unit": "sample", "disable": disable_tqdm or self.rank != 0}
-        failure: TakeoverError | None = None
         try:
             with tqdm(total=len(wanted), **show) as bar:
-                for i, sample, is_new in self._samples(requests, made, wanted):
+                for i, sample, is_new in self._samples(requests, made, wanted) if made else ():
                     texts[i] = sample.text
                     spent[requests[i].task_name or "none"].add(sample)
                     self.cache_hook.add_partial("generate_until", requests[i].args, texts[i])
@@ -223,13 +229,18 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
                     speed = new.tokens / (time.perf_counter() - started)
                     bar.set_postfix_str(f"{speed:,.0f} tokens/s, realized rate {new.realized_rate:.1%}", refresh=False)
                     bar.update()
-        except (
-            TakeoverError
-        ) as error:  # which the other ranks do not have to die of before they have finished their share
+        except TakeoverError as error:  # of which the other ranks need not die before they have finished their share
             failure = error
-        finally:
+        except BaseException:  # what happened counts, and not that the disk is full as well
+            if self.run is not None:
+                with contextlib.suppress(RunDirError):
+                    self.run.flush()
+            raise
+        try:
             if self.run is not None:
                 self.run.flush()
+        except RunDirError as error:
+            failure = failure or error
         self._seconds += time.perf_counter() - started
         everyone = self.ranks.share((dict(spent), None if failure is None else str(failure)))
         if failure is not None:

@@ -106,6 +106,7 @@ class Pool(ABC):
         self.slots: list[Row] = []
         self._wanted = min(batch_size, len(waiting))
         self.size = self.most = self._wanted  # slots now, and how many there are when nothing is wrong
+        self._in_vain = 0  # times that no request was to blame
         self._suspects: dict[int, int] = {}  # after a pass failed: its rows by index, and their positions then
         self.readers = {role: Reader(one, self.size, vocab) for role, one in passes.items()}
         self.device = next(iter(self.readers.values())).device
@@ -181,6 +182,7 @@ class Pool(ABC):
         """After memory ran out: half as many slots, and every row reads its text again; a row that is too much alone fails."""
         if self.size == 1:
             row = self.slots.pop() if self.slots else self.waiting.popleft()
+            self._suspects.pop(row.index, None)
             label = row.request.label
             self.failures.add(
                 row.request,
@@ -218,7 +220,12 @@ class Pool(ABC):
         for index in done & self._suspects.keys():
             del self._suspects[index]
         if not self._suspects:
-            logger.warning("a pass failed, and the same rows went through when they were tried again")
+            self._in_vain += 1
+            if self._in_vain > 2:  # it is so many rows at once that fail
+                self.most = self.size
+            logger.warning(
+                "a pass failed, and its rows went through in smaller batches; going on with %d rows", self.most
+            )
             self._begin_again(self.most)
         elif not here & self._suspects.keys():
             self._begin_again(self.size)

@@ -169,14 +169,19 @@ def rescore(
         matched = _matched(stored, current)
         left_out += len(stored.keys() - {then for _, then in matched})
         for number, then in matched:
-            its = {(one.idx, one.sample): run.samples[one.key] for one in stored[then] if one.key in run.samples}
-            if any((0, sample) not in its for sample in range(task.config.repeats or 1)):
+            keys: dict[tuple[int, int], set[bytes]] = defaultdict(set)
+            for one in stored[then]:
+                keys[one.idx, one.sample].add(one.key)
+            wanted = {(idx, sample) for idx, _ in keys for sample in range(task.config.repeats or 1)}
+            # Ranks that were asked with another prompt at another time have other keys: nobody knows which one is meant.
+            its = {place: run.samples.get(min(keys[place])) for place in wanted if len(keys[place]) == 1}
+            if len(its) < len(wanted) or None in its.values():
                 left_out += 1
                 continue
             now = digest_of(current[number])
             documents.setdefault(name, []).append(number)
             before[name, now] = then, stored[then][0].doc_id
-            answers |= {(name, now, idx, sample): one for (idx, sample), one in its.items()}
+            answers |= {(name, now, *place): found for place, found in its.items() if found is not None}
     missing = loaded.keys() - documents.keys()
     if not documents or (tasks and missing):
         raise ArgumentError(

@@ -106,7 +106,8 @@ class RunDir:
         path = _path(self.folder, rank)
         mended = path.with_name(f".{path.stem}.mended")
         if mended.exists():  # a process died before it could put it in its place
-            self._put_in_place(mended, path)
+            aside = self._put_in_place(mended, path)
+            logger.warning("'%s' was damaged; it was moved to '%s', and its sound samples are used", path, aside)
         try:
             journal = Journal(path)
             try:
@@ -147,6 +148,7 @@ class RunDir:
                 name = cut_part(trace, its, self._traces / self._next_part(rank))
                 if name is not None:
                     journal.into_part([sample.key for sample in its], name)
+            journal.checkpoint()
         unfinished.replace(mended)
         sync_folder(self.folder)
         return len(sound.samples)
@@ -165,11 +167,14 @@ class RunDir:
 
     def _aside(self) -> Path:
         number = 1
-        while (self.folder / f"damaged-{number}").exists():
-            number += 1
-        aside = self.folder / f"damaged-{number}"
-        aside.mkdir()
-        return aside
+        while True:  # another rank may need one at the same time
+            aside = self.folder / f"damaged-{number}"
+            try:
+                aside.mkdir()
+            except FileExistsError:
+                number += 1
+            else:
+                return aside
 
     # Parts
 

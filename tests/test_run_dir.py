@@ -431,3 +431,21 @@ def test_a_part_holds_what_was_generated(demo_pair, prompts, folder):
         assert mine["score"].tolist() == pytest.approx(g.scores, rel=1e-6)
         assert mine["position"].tolist() == list(range(len(g.tokens)))
     assert set(table["task"]) == {'it\'s a "task"/../x'}
+
+
+def test_a_journal_is_mended_into_one_file(folder):
+    """What is put in place of a damaged journal needs no log beside it."""
+    run = opened(folder)
+    for number in range(40):
+        run.add(sample(number, "text " * 200))
+    run.close()
+    path = folder / "journal-000.sqlite"
+    mended = folder / "mended"
+    run = RunDir(folder)
+    assert run._mend(path, mended, 0) == 40
+    assert not mended.with_name(mended.name + "-wal").exists()
+    journal = Journal(mended)
+    journal.check_rows()
+    assert len(journal) == 40
+    journal.close()
+    run.close()
