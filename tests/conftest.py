@@ -3,6 +3,7 @@
 The pairs are the bundled one, and random weights with the same tokenizer.
 """
 
+import logging
 import os
 import shutil
 import sys
@@ -43,6 +44,13 @@ POLICIES = {
 @pytest.fixture(scope="session", autouse=True)
 def _one_thread():
     torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def _notices_are_heard():
+    """A test that silences the package's notices would fail others, in whichever order they run."""
+    yield
+    assert logging.getLogger("lm_eval_takeover").level == logging.NOTSET
 
 
 def save_random_model(folder, *, vocab_size, seed, hidden_size=32, layers=2, kind="qwen3", tokenizer=None, **options):

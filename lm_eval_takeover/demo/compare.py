@@ -8,10 +8,11 @@ Reads the guided run's results file, runs the others with the same seed in one p
 """
 
 import argparse
+import contextlib
 import json
 import logging
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -118,8 +119,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--batch_size", type=int, default=400)
     parser.add_argument("--early", action="store_true", help="also spend the budget on the first tokens of each answer")
     options = parser.parse_args(arguments)
-    for name in ("lm_eval", "lm_eval_takeover"):
-        logging.getLogger(name).setLevel(logging.ERROR)
+    with _errors_only():
+        return _print(options)
+
+
+@contextlib.contextmanager
+def _errors_only() -> Iterator[None]:
+    """The tables are the output: the runs' own notices stay out of it."""
+    loggers = [logging.getLogger(name) for name in ("lm_eval", "lm_eval_takeover")]
+    before = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        for logger, level in zip(loggers, before, strict=True):
+            logger.setLevel(level)
+
+
+def _print(options: argparse.Namespace) -> int:
     try:
         guided = read_guided(options.folder)
         limit = guided["config"]["limit"]
