@@ -16,12 +16,13 @@ from lm_eval.tasks import TaskManager
 from tqdm import tqdm
 
 from lm_eval_takeover import demo
+from lm_eval_takeover.digests import digest_of, digest_of_text
 from lm_eval_takeover.extraction import extract_letter
 from lm_eval_takeover.judging import Judge
 from lm_eval_takeover.metrics import Scored, score_samples
 from lm_eval_takeover.normalisation import tidy
 from lm_eval_takeover.resources import data_folder
-from lm_eval_takeover.verdict_log import digest_of, digest_of_text, keeper
+from lm_eval_takeover.verdict_log import keeper
 from lm_eval_takeover.verification import Verdict
 
 Document = dict[str, Any]

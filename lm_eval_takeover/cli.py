@@ -5,6 +5,7 @@ import os
 import re
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -38,13 +39,13 @@ def parser() -> argparse.ArgumentParser:
     root = _Parser(prog="lm-eval-takeover", description="Tools around `lm_eval --model guided-takeover`.")
     root.add_argument("--version", action="version", version=__version__)
     commands = root.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    calibrate = commands.add_parser(
+    add_command = partial(commands.add_parser, formatter_class=argparse.RawDescriptionHelpFormatter)
+    calibrate = add_command(
         "calibrate",
         help="measure the gate's thresholds for a pair",
         description="Roll out the host on held-out prompts, collect all scores and write tau and kappa by spike ratio, with a "
         "page (NAME.md) beside the file. What an interrupted call has finished is kept, and the same call goes on from there.",
         epilog=CALIBRATE_EXAMPLE,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = calibrate.add_argument
     add("--base", help="hub id (id@revision) or local folder; without --base and --guide the bundled demo pair")
@@ -108,13 +109,12 @@ def parser() -> argparse.ArgumentParser:
     )
     add("--plot", type=Path, help="with --compare: survival curves of the scores, FILE.svg, .png or .pdf")
     calibrate.set_defaults(run=_calibrate)
-    rescore = commands.add_parser(
+    rescore = add_command(
         "rescore",
         help="verify the stored responses of a run anew",
         description="Score all responses that a run_dir holds with the installed version of the tasks, or another one. Nothing "
         "is generated. Writes results and samples as lm_eval does, and lists every verdict that changed.",
         epilog=RESCORE_EXAMPLE,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = rescore.add_argument
     add("run_dir", type=Path, metavar="RUN_DIR", help="what the run was given as run_dir=…")

@@ -125,7 +125,8 @@ class Journal:
             create(path)
         _check_header(path)
         self._connection = _connect(path, read_only)
-        self._attempt: tuple[int, float] | None = None
+        self._attempt: tuple[int, float] | None = None  # its number, and when it began
+        self._command = "", "{}"
         try:
             self._check()
         except BaseException as error:
@@ -172,10 +173,11 @@ class Journal:
             if digest(row) == seal:
                 yield row
 
-    def _put(self, table: str, rows: Iterable[Sequence[Any]], how: str = "INSERT OR REPLACE") -> None:
+    def _put(self, table: str, rows: Iterable[Sequence[Any]]) -> None:
         marks = ", ".join("?" * (len(_COLUMNS[table]) + 1))
         self._connection.executemany(
-            f"{how} INTO {table} ({_names(table)}, digest) VALUES ({marks})", [(*row, digest(row)) for row in rows]
+            f"INSERT OR REPLACE INTO {table} ({_names(table)}, digest) VALUES ({marks})",
+            [(*row, digest(row)) for row in rows],
         )
 
     # Samples
@@ -253,7 +255,7 @@ class Journal:
         """One more process is at work; its time counts from here on, and its command once it is known."""
         (number,) = self._connection.execute("SELECT coalesce(max(id), 0) + 1 FROM attempts").fetchone()
         self._attempt = number, time.monotonic()
-        self._command: tuple[str, str] = "", "{}"
+        self._command = "", "{}"
         with self._connection:
             self._tick()
 

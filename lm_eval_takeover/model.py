@@ -19,6 +19,7 @@ from tqdm import tqdm
 
 from lm_eval_takeover import __version__, stopping
 from lm_eval_takeover.arguments import ModelArguments
+from lm_eval_takeover.digests import digest_of, digest_of_text
 from lm_eval_takeover.engine import generate
 from lm_eval_takeover.errors import (
     ArgumentError,
@@ -35,12 +36,12 @@ from lm_eval_takeover.loading import load_pair, load_policy
 from lm_eval_takeover.memory import rows_that_fit
 from lm_eval_takeover.ranks import Padding, Ranks, WithoutPadding
 from lm_eval_takeover.run_dir import RunDir
-from lm_eval_takeover.sample_keys import sample_key, settings_digest, text_settings
+from lm_eval_takeover.sample_keys import sample_key, text_settings
 from lm_eval_takeover.sampling import Sampling
 from lm_eval_takeover.tally import Tally, counted
 from lm_eval_takeover.teacher_forcing import force
 from lm_eval_takeover.traces import Writing, packed
-from lm_eval_takeover.verdict_log import digest_of, digest_of_text, keep_with
+from lm_eval_takeover.verdict_log import keep_with
 
 logger = logging.getLogger(__name__)
 
@@ -85,7 +86,7 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
             seed=arguments.seed,
             trust_remote_code=arguments.trust_remote_code,
         )
-        self._settings = settings_digest(settings)
+        self._settings = digest_of(settings)
         self._facts = {
             "version": __version__,
             "library_versions": {name: metadata.version(name) for name in LIBRARIES},
@@ -294,6 +295,7 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
             block_size=self.arguments.block_size,
             traced=run is not None,
         )
+        writing = self._writing(run) if run else None
         for place, generation in written:
             key = keys[place]
             instance, request = instances[places[key][0]], left[place]
@@ -308,8 +310,8 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
                 base_passes=generation.base_passes,
                 guide_passes=generation.guide_passes,
             )
-            if run is not None:
-                run.add(replace(sample, trace=packed(generation, self._writing(run))))
+            if run is not None and writing is not None:
+                run.add(replace(sample, trace=packed(generation, writing)))
             for i in places[key]:
                 yield i, sample, True
 

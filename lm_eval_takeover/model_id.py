@@ -1,6 +1,7 @@
 """What a model is called: enough to tell whether a calibration or a journal belongs to it."""
 
 import hashlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -33,9 +34,8 @@ def locate(name: str) -> tuple[str, str | None]:
 def whole_digest(folder: Path) -> str:
     """`blake2b:…` of every byte that a local checkpoint computes with: configuration, code and weights. Reads about 1 GB/s."""
     digest = hashlib.blake2b(digest_size=32)
-    kinds = ("config.json", "*.safetensors", "*.bin", "*.py")
-    for file in sorted(path for kind in kinds for path in folder.glob(kind)):
-        digest.update(f"{file.name}\0{file.stat().st_size}\0".encode())
+    for file, size in _files(folder, "config.json", "*.safetensors", "*.bin", "*.py"):
+        digest.update(f"{file.name}\0{size}\0".encode())
         with file.open("rb") as stream:
             while chunk := stream.read(2**24):
                 digest.update(chunk)
@@ -45,11 +45,16 @@ def whole_digest(folder: Path) -> str:
 def folder_digest(folder: Path) -> str:
     """`sha256:…` of a local checkpoint: its configuration, and of each weight file the size and 64 KiB of each 1/256."""
     digest, chunk = hashlib.sha256(), 2**16
-    for file in sorted(path for kind in ("config.json", "*.safetensors", "*.bin") for path in folder.glob(kind)):
-        size = file.stat().st_size
+    for file, size in _files(folder, "config.json", "*.safetensors", "*.bin"):
         digest.update(f"{file.name}\0{size}\0".encode())
         with file.open("rb") as stream:
             for start in range(0, size, max(chunk, size // 256)):
                 stream.seek(start)
                 digest.update(stream.read(chunk))
     return f"sha256:{digest.hexdigest()}"
+
+
+def _files(folder: Path, *kinds: str) -> Iterator[tuple[Path, int]]:
+    """The files of these kinds in the order of their names, with their sizes in bytes."""
+    for file in sorted(path for kind in kinds for path in folder.glob(kind)):
+        yield file, file.stat().st_size

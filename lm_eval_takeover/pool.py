@@ -181,15 +181,10 @@ class Pool(ABC):
     def halve(self) -> None:
         """After memory ran out: half as many slots, and every row reads its text again; a row that is too much alone fails."""
         if self.size == 1:
-            row = self.slots.pop() if self.slots else self.waiting.popleft()
+            row = self._taken_out()
             self._suspects.pop(row.index, None)
-            label = row.request.label
-            self.failures.add(
-                row.request,
-                ArgumentError(
-                    f"{label}: not enough memory for one sample; give a shorter max_length=… or a smaller dtype=…"
-                ),
-            )
+            advice = "not enough memory for one sample; give a shorter max_length=… or a smaller dtype=…"
+            self.failures.add(row.request, ArgumentError(f"{row.request.label}: {advice}"))
             self.most = self._wanted  # the others may be shorter
             self._begin_again(self.most)
             return
@@ -205,11 +200,13 @@ class Pool(ABC):
         if len(together) > 1:
             self._begin_again(len(together) // 2)
             return
-        self.waiting.extendleft(reversed(self.slots))
-        self.slots = []
-        self.failures.add(self.waiting.popleft().request, error)
+        self.failures.add(self._taken_out().request, error)
         self._suspects = {}
         self._begin_again(self.most)
+
+    def _taken_out(self) -> Row:
+        """The one row at hand, which waits no more."""
+        return self.slots.pop() if self.slots else self.waiting.popleft()
 
     def _acquit(self, done: set[int]) -> None:
         """Rows that got on are no suspects; once those at work have, the others take their turn, and then all slots are back."""

@@ -1,7 +1,6 @@
 """Verify the stored responses of a run_dir anew: lm-eval's own evaluation, with a model that answers from the journal."""
 
 import contextlib
-import logging
 import sqlite3
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,15 +14,14 @@ from lm_eval.api.model import LM
 from lm_eval.loggers import EvaluationTracker
 from lm_eval.tasks import TaskManager
 
+from lm_eval_takeover.digests import digest_of, digest_of_text
 from lm_eval_takeover.errors import ArgumentError, RunDirError, nearest
 from lm_eval_takeover.journal import Asked, Damaged, Journal, Sample
 from lm_eval_takeover.policy import Policy
 from lm_eval_takeover.resources import data_folder
 from lm_eval_takeover.run_dir import journals
 from lm_eval_takeover.tally import Tally, counted
-from lm_eval_takeover.verdict_log import digest_of, digest_of_text, kept_with
-
-logger = logging.getLogger(__name__)
+from lm_eval_takeover.verdict_log import Verdict, kept_with
 
 Answer = tuple[str | None, str]  # what was extracted, and what it was worth
 
@@ -115,7 +113,7 @@ class Verdicts:
 
     given: dict[tuple[str, bytes], Answer] = field(default_factory=dict)
 
-    def judge(self, verdicts: Iterable[tuple[str, bytes, str | None, str]]) -> None:
+    def judge(self, verdicts: Iterable[Verdict]) -> None:
         self.given |= {(doc, response): (answer, outcome) for doc, response, answer, outcome in verdicts}
 
 

@@ -4,7 +4,6 @@ Every model argument and every generation setting is declared here, with the par
 or None where it cannot change a text. What is not declared is a defect, which a test finds.
 """
 
-import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -12,6 +11,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from lm_eval_takeover.digests import digest_of, digest_of_text
 from lm_eval_takeover.generation import Request
 from lm_eval_takeover.model_id import whole_digest
 from lm_eval_takeover.pair import Pair
@@ -99,7 +99,7 @@ def _tokenizer_digest(tokenizer: Any) -> str:
     backend = getattr(tokenizer, "backend_tokenizer", None)
     text = backend.to_str() if backend is not None else json.dumps(tokenizer.get_vocab(), sort_keys=True)
     rewrites = bool(getattr(tokenizer, "clean_up_tokenization_spaces", False))
-    return hashlib.blake2b(f"{rewrites}{text}".encode(), digest_size=16).hexdigest()
+    return digest_of_text(f"{rewrites}{text}").hex()
 
 
 def _policy(policy: Policy) -> dict[str, Any]:
@@ -112,13 +112,8 @@ def _policy(policy: Policy) -> dict[str, Any]:
     return found
 
 
-def settings_digest(settings: Mapping[str, Any]) -> str:
-    """32 hexadecimal digits that stand for a run's settings."""
-    return hashlib.blake2b(json.dumps(settings, sort_keys=True).encode(), digest_size=16).hexdigest()
-
-
 def sample_key(settings: str, request: Request) -> bytes:
-    """16 bytes that stand for all that the text of one sample depends on; `settings` is a `settings_digest`."""
+    """16 bytes that stand for all that the text of one sample depends on; `settings` is the digest of `text_settings`."""
     parts = [
         settings,
         request_digest(request.prompt).hex(),
@@ -128,4 +123,4 @@ def sample_key(settings: str, request: Request) -> bytes:
         request.until,
         request.max_new_tokens,
     ]
-    return hashlib.blake2b(json.dumps(parts, sort_keys=True).encode(), digest_size=16).digest()
+    return bytes.fromhex(digest_of(parts))

@@ -4,6 +4,7 @@ import contextlib
 import signal
 import threading
 from collections.abc import Callable, Iterator
+from contextvars import ContextVar
 from types import FrameType
 
 
@@ -34,17 +35,17 @@ def sigterm_raises() -> Iterator[None]:
         signal.signal(signal.SIGTERM, previous)
 
 
-_kept: list[Callable[[], str]] = []
+_kept: ContextVar[Callable[[], str]] = ContextVar("what was kept", default=lambda: "nothing was written")
 
 
 def on_stop(kept: Callable[[], str]) -> None:
     """Have this say what was kept when the process is stopped."""
-    _kept.append(kept)
+    _kept.set(kept)
 
 
 def last_words() -> str:
     """One line for who stopped the process."""
-    return f"stopped; {_kept[-1]() if _kept else 'nothing was written'}"
+    return f"stopped; {_kept.get()()}"
 
 
 def status(stop: BaseException) -> int:

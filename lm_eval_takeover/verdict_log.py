@@ -1,11 +1,9 @@
 """Who keeps the verdicts that this process gives. Light: tasks import it, whatever model they score."""
 
 import contextlib
-import hashlib
-import json
 from collections.abc import Iterable, Iterator
 from contextvars import ContextVar
-from typing import Any, Protocol
+from typing import Protocol
 
 Verdict = tuple[str, bytes, str | None, str]  # digest of the document, digest of the response, answer, outcome
 
@@ -37,14 +35,3 @@ def kept_with(keeper: KeepsVerdicts) -> Iterator[None]:
         yield
     finally:
         _keeper.reset(token)
-
-
-def digest_of(document: Any) -> str:
-    """32 hexadecimal digits that stand for a document of a task, or for any other value that JSON can hold."""
-    text = json.dumps(document, sort_keys=True, default=str, ensure_ascii=True)
-    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
-
-
-def digest_of_text(text: str) -> bytes:
-    """16 bytes that stand for a text."""
-    return hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=16).digest()

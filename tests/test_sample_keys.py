@@ -11,13 +11,13 @@ from lm_eval_takeover.arguments import ModelArguments
 from lm_eval_takeover.calibration import ScoreCalibration
 from lm_eval_takeover.calibration_files import read, write
 from lm_eval_takeover.demo import DEMO
+from lm_eval_takeover.digests import digest_of
 from lm_eval_takeover.model import GENERATION_ARGUMENTS, GuidedTakeover
 from lm_eval_takeover.resources import data_folder
 from lm_eval_takeover.sample_keys import (
     GENERATION_SETTINGS,
     MODEL_ARGUMENTS,
     sample_key,
-    settings_digest,
     text_settings,
 )
 
@@ -79,7 +79,7 @@ def keys(arguments, settings=SETTINGS, prompt="Problem: how far?"):
 def digest(lm, **changed):
     own = lm.arguments
     options = {"backend": own.backend, "seed": own.seed, "trust_remote_code": own.trust_remote_code}
-    return settings_digest(text_settings(lm.pair, lm.policy, **(options | changed)))
+    return digest_of(text_settings(lm.pair, lm.policy, **(options | changed)))
 
 
 def test_everything_is_declared():
