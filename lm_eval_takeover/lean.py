@@ -1,21 +1,24 @@
 """A decoder's forward pass in as few operations as it takes, for the architectures that most pairs have.
 
 A small model's token costs more in Python and in small kernels than in arithmetic: transformers' own pass takes about sixty
-operations per layer, this one about twenty. Projections that read the same input are one matrix (the modules keep views of
-it, so that no weight is held twice), queries and keys are rotated together, and grouped queries share their keys without a copy.
+operations per layer, this one about twenty. Projections that read the same input are one matrix, queries and keys are rotated
+together, and grouped queries share their keys without a copy.
 """
 
 from typing import Any
 
+import psutil
 import torch
 from torch import Tensor
 from torch.linalg import vector_norm
 from torch.nn import Linear, Parameter
-from torch.nn.functional import embedding, linear, rms_norm, scaled_dot_product_attention, silu
+from torch.nn.functional import embedding, rms_norm, scaled_dot_product_attention, silu
 
+from lm_eval_takeover.projection import Projection
 from lm_eval_takeover.ragged_cache import Plan, RaggedCache
 
 ARCHITECTURES = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
+_PACKED = 0.25  # of the free memory that a second copy of the weights may take
 _ROPE = ("default", "linear", "llama3", "yarn")  # rotations that depend on the position alone
 
 
@@ -40,7 +43,7 @@ class RMSNorm:
 class LeanLayer:
     """The weights of one decoder layer."""
 
-    def __init__(self, layer: Any, config: Any) -> None:
+    def __init__(self, layer: Any, config: Any, *, pack: bool) -> None:
         attention, mlp = layer.self_attn, layer.mlp
         self.heads, self.kv_heads = config.num_attention_heads, config.num_key_value_heads
         self.group = self.heads // self.kv_heads
@@ -49,10 +52,10 @@ class LeanLayer:
         eps = float(config.rms_norm_eps)
         self.norm_in = RMSNorm(layer.input_layernorm.weight, eps)
         self.norm_mlp = RMSNorm(layer.post_attention_layernorm.weight, eps)
-        self.qkv, self.qkv_bias = _fused(attention.q_proj, attention.k_proj, attention.v_proj)
-        self.out, self.out_bias = attention.o_proj.weight, attention.o_proj.bias
-        self.gate_up, self.gate_up_bias = _fused(mlp.gate_proj, mlp.up_proj)
-        self.down, self.down_bias = mlp.down_proj.weight, mlp.down_proj.bias
+        self.qkv = Projection([attention.q_proj, attention.k_proj, attention.v_proj], pack=pack)
+        self.out = Projection([attention.o_proj], pack=pack)
+        self.gate_up = Projection([mlp.gate_proj, mlp.up_proj], pack=pack)
+        self.down = Projection([mlp.down_proj], pack=pack)
         self.head_norm: RMSNorm | None = None
         if hasattr(attention, "q_norm"):
             queries, keys = attention.q_norm.weight, attention.k_norm.weight
@@ -65,11 +68,13 @@ class LeanDecoder:
 
     def __init__(self, model: Any) -> None:
         config, inner = model.config.get_text_config(), model.model
-        self.embed, self.head = inner.embed_tokens.weight, model.lm_head.weight
+        self.embed = inner.embed_tokens.weight
+        pack = sum(p.nbytes for p in model.parameters()) <= _PACKED * psutil.virtual_memory().available
         # The fused weights stay ordinary ones, for whoever else uses the model.
         with torch.inference_mode(False), torch.no_grad():
             self.norm = RMSNorm(inner.norm.weight, float(config.rms_norm_eps))
-            self.layers = [LeanLayer(layer, config) for layer in inner.layers]
+            self.layers = [LeanLayer(layer, config, pack=pack) for layer in inner.layers]
+            self.head = Projection([model.lm_head], pack=pack)
         self._rotary = inner.rotary_emb
         self._rotations: tuple[Tensor, Tensor] | None = None
 
@@ -107,53 +112,40 @@ class LeanDecoder:
     def hidden(self, ids: Tensor, masks: list[Tensor | None], cache: RaggedCache) -> Tensor:
         """Last hidden states `[rows, new, hidden]`. One mask `[rows, 1, new, columns]` per layer, None to see everything."""
         rows, new = ids.shape
-        x = embedding(ids, self.embed)
+        x = embedding(ids.reshape(-1), self.embed)  # `[tokens, hidden]`
         cos, sin = self.rotation(cache.plan)
         masks = _for_groups(masks, self.layers[0].group)
         for layer, mask, stored in zip(self.layers, masks, cache.layers, strict=True):
             dim, both = layer.head_dim, layer.heads + layer.kv_heads
-            mixed = project(layer.norm_in(x), layer.qkv, layer.qkv_bias).contiguous()
-            mixed = mixed.view(rows, new, both + layer.kv_heads, dim)
+            mixed = layer.qkv(layer.norm_in(x)).view(rows, new, both + layer.kv_heads, dim)
             turned, values = mixed[:, :, :both], mixed[:, :, both:]
             if layer.head_norm is not None:
                 turned = layer.head_norm(turned)
             turned = torch.addcmul(turned * cos, turned.roll(dim // 2, -1), sin)
             queries = turned[:, :, : layer.heads]
             keys, values = stored.update(turned[:, :, layer.heads :].transpose(1, 2), values.transpose(1, 2))
-            attended = _attend(queries, keys, values, mask, layer)
-            x = x + project(attended, layer.out, layer.out_bias).contiguous()
-            gate, up = project(layer.norm_mlp(x), layer.gate_up, layer.gate_up_bias).chunk(2, -1)
-            x = x + project(silu(gate) * up, layer.down, layer.down_bias).contiguous()
-        return self.norm(x)
+            x = layer.out.onto(x, _attend(queries, keys, values, mask, layer))
+            gate, up = layer.gate_up(layer.norm_mlp(x)).chunk(2, -1)
+            x = layer.down.onto(x, silu(gate) * up)
+        return self.norm(x).view(rows, new, -1)
 
-
-_HANDFUL = range(7, 129)  # of tokens, for which a CPU multiplies faster the other way round
-
-
-def project(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """`linear` of x `[..., in]`: `[..., out]`, not always contiguous.
-
-    For a handful of tokens MKL takes several times as long as for one, though it reads the same weights. From seven tokens on,
-    and where weights are large, `weight @ x^T` takes down to 0.4 of that.
-    """
-    tokens = x.numel() // x.shape[-1]
-    large = weight.shape[1] >= 512 and weight.numel() >= 2**19
-    if not (large and tokens in _HANDFUL and x.device.type == "cpu" and x.dtype == torch.float32):
-        return linear(x, weight, bias)
-    found = torch.mm(weight, x.reshape(tokens, -1).t())
-    if bias is not None:
-        found += bias[:, None]
-    return found.t().reshape(*x.shape[:-1], -1)
+    def logits(self, hidden: Tensor, vocab: int) -> Tensor:
+        """Of hidden states `[..., hidden]`, for the first `vocab` tokens: `[..., vocab]`."""
+        return self.head(hidden.reshape(-1, hidden.shape[-1]))[:, :vocab].view(*hidden.shape[:-1], vocab)
 
 
 def _for_groups(masks: list[Tensor | None], group: int) -> list[Tensor | None]:
     """The masks as `_attend` reads them: `group` query heads stand behind each other in the place of positions."""
-    repeated = {id(m): m if m is None or group == 1 or m.shape[2] == 1 else m.repeat(1, 1, group, 1) for m in masks}
+    distinct = {id(mask): mask for mask in masks}
+    repeated = {
+        key: mask if mask is None or group == 1 or mask.shape[2] == 1 else mask.repeat(1, 1, group, 1)
+        for key, mask in distinct.items()
+    }
     return [repeated[id(mask)] for mask in masks]
 
 
 def _attend(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, layer: LeanLayer) -> Tensor:
-    """Attention of queries `[rows, new, heads, dim]`: `[rows, new, heads * dim]`.
+    """Attention of queries `[rows, new, heads, dim]`: `[rows * new, heads * dim]`.
 
     The queries of a group that share a key head are read as so many more positions, so that no key is repeated.
     """
@@ -163,23 +155,9 @@ def _attend(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, 
     grouped = grouped.reshape(rows, layer.kv_heads, group * new, dim)
     attended = scaled_dot_product_attention(grouped, keys, values, attn_mask=mask, scale=layer.scale)
     attended = attended.view(rows, layer.kv_heads, group, new, dim).permute(0, 3, 1, 2, 4)
-    return attended.reshape(rows, new, heads * dim)
+    return attended.reshape(rows * new, heads * dim)
 
 
 def _is_plain(module: Any) -> bool:
     hooked = "forward" in vars(module) or module._forward_hooks or module._forward_pre_hooks
     return type(module) is Linear and type(module.weight) is Parameter and not hooked
-
-
-def _fused(*modules: Any) -> tuple[Tensor, Tensor | None]:
-    """One weight and one bias for projections of one input; the modules keep views of them."""
-    weight = torch.cat([module.weight for module in modules])
-    bias = None if modules[0].bias is None else torch.cat([module.bias for module in modules])
-    start = 0
-    for module in modules:
-        end = start + len(module.weight)
-        module.weight = Parameter(weight[start:end], requires_grad=False)
-        if bias is not None:
-            module.bias = Parameter(bias[start:end], requires_grad=False)
-        start = end
-    return weight, bias

@@ -4,7 +4,7 @@ import contextlib
 import json
 import logging
 import time
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from importlib import metadata
@@ -14,7 +14,6 @@ from typing import Any
 from lm_eval import utils
 from lm_eval.api.instance import Instance
 from lm_eval.api.model import TemplateLM
-from lm_eval.models.utils import normalize_gen_kwargs
 from tqdm import tqdm
 
 from lm_eval_takeover import __version__, stopping
@@ -22,22 +21,20 @@ from lm_eval_takeover.arguments import ModelArguments
 from lm_eval_takeover.digests import digest_of, digest_of_text
 from lm_eval_takeover.engine import generate
 from lm_eval_takeover.errors import (
-    ArgumentError,
     ModelOutputError,
     RunDirError,
     TakeoverError,
     VocabularyError,
     install_error_hook,
-    nearest,
 )
 from lm_eval_takeover.generation import Request, text_of
+from lm_eval_takeover.instances import Room, label_of, requests_of
 from lm_eval_takeover.journal import Asked, Sample
 from lm_eval_takeover.loading import load_pair, load_policy
 from lm_eval_takeover.memory import rows_that_fit
 from lm_eval_takeover.ranks import Padding, Ranks, WithoutPadding
 from lm_eval_takeover.run_dir import RunDir
 from lm_eval_takeover.sample_keys import sample_key, text_settings
-from lm_eval_takeover.sampling import Sampling
 from lm_eval_takeover.tally import Tally, counted
 from lm_eval_takeover.teacher_forcing import force
 from lm_eval_takeover.traces import Writing, packed
@@ -45,7 +42,6 @@ from lm_eval_takeover.verdict_log import keep_with
 
 logger = logging.getLogger(__name__)
 
-GENERATION_ARGUMENTS = ("until", "max_gen_toks", "do_sample", "temperature", "top_p", "top_k")
 LIBRARIES = ("torch", "transformers", "lm_eval")
 DEFAULT_MAX_LENGTH = 2048  # as lm-eval's hf, where no configuration says otherwise
 
@@ -208,40 +204,14 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
         With a run_dir, what it holds is not written again, and every sample is kept there once it is finished.
         """
         keep_with(self.run)  # the verdicts on these texts
-        failure: TakeoverError | None = None
-        made: list[Request] = []
-        try:
-            made = self._requests(requests)
-        except TakeoverError as error:
-            failure = error
+        started = time.perf_counter()
         texts: list[str] = [Padding()] * len(requests)
-        wanted = [i for i in range(len(made)) if not self._is_padding(requests[i], made[i])]
         spent: defaultdict[str, Tally] = defaultdict(Tally)
-        new, started = Tally(), time.perf_counter()
-        show = {"desc": "Running generate_until requests", "unit": "sample", "disable": disable_tqdm or self.rank != 0}
+        failure: TakeoverError | None = None
         try:
-            with tqdm(total=len(wanted), **show) as bar:
-                for i, sample, is_new in self._samples(requests, made, wanted) if made else ():
-                    texts[i] = sample.text
-                    spent[requests[i].task_name or "none"].add(sample)
-                    self.cache_hook.add_partial("generate_until", requests[i].args, texts[i])
-                    if is_new:
-                        new.add(sample)
-                    speed = new.tokens / (time.perf_counter() - started)
-                    bar.set_postfix_str(f"{speed:,.0f} tokens/s, realized rate {new.realized_rate:.1%}", refresh=False)
-                    bar.update()
+            self._answer(requests, texts, spent, quiet=disable_tqdm)
         except TakeoverError as error:  # of which the other ranks need not die before they have finished their share
             failure = error
-        except BaseException:  # what happened counts, and not that the disk is full as well
-            if self.run is not None:
-                with contextlib.suppress(RunDirError):
-                    self.run.flush()
-            raise
-        try:
-            if self.run is not None:
-                self.run.flush()
-        except RunDirError as error:
-            failure = failure or error
         self._seconds += time.perf_counter() - started
         everyone = self.ranks.share((dict(spent), None if failure is None else str(failure)))
         if failure is not None:
@@ -253,6 +223,39 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
             for task, tally in tallies.items():
                 self.tally[task].add(tally)
         return texts
+
+    def _answer(
+        self, instances: Sequence[Instance], texts: list[str], spent: Mapping[str, Tally], *, quiet: bool
+    ) -> None:
+        """Fill in this rank's texts, and what they took by task."""
+        room = Room(self.max_length, self.arguments.max_gen_toks)
+        made = requests_of(instances, lambda text, label: self._checked(self.tok_encode(text), label), room)
+        wanted = [i for i in range(len(made)) if not self._is_padding(instances[i], made[i])]
+        new, started = Tally(), time.perf_counter()
+        show = {"desc": "Running generate_until requests", "unit": "sample", "disable": quiet or self.rank != 0}
+        with self._flushed(), tqdm(total=len(wanted), **show) as bar:
+            for i, sample, is_new in self._samples(instances, made, wanted):
+                texts[i] = sample.text
+                spent[instances[i].task_name or "none"].add(sample)
+                self.cache_hook.add_partial("generate_until", instances[i].args, texts[i])
+                if is_new:
+                    new.add(sample)
+                speed = new.tokens / (time.perf_counter() - started)
+                bar.set_postfix_str(f"{speed:,.0f} tokens/s, realized rate {new.realized_rate:.1%}", refresh=False)
+                bar.update()
+
+    @contextlib.contextmanager
+    def _flushed(self) -> Iterator[None]:
+        """Behind it, all that was finished is in the run_dir. What ended it early counts, and not a full disk on top."""
+        try:
+            yield
+        except BaseException:
+            if self.run is not None:
+                with contextlib.suppress(RunDirError):
+                    self.run.flush()
+            raise
+        if self.run is not None:
+            self.run.flush()
 
     def _is_padding(self, instance: Instance, request: Request) -> bool:
         """Whether lm-eval repeats the last request once more, to give every rank as many; its answer goes nowhere."""
@@ -350,46 +353,9 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
         )
         return rows
 
-    def _requests(self, instances: Sequence[Instance]) -> list[Request]:
-        """Tokenized requests, their repeats numbered from 0, cut to the context."""
-        repeats: Counter[tuple[Any, ...]] = Counter()
-        encoded: dict[str, list[int]] = {}
-        truncated, shortened = set[str](), set[str]()
-        requests = []
-        for instance in instances:
-            context, settings = instance.args
-            sampling, until, max_gen_toks = generation_settings(settings, self.arguments.max_gen_toks)
-            if context not in encoded:
-                encoded[context] = self._checked(self.tok_encode(context) or [self.prefix_token_id], _label(instance))
-            ids = encoded[context]
-            room = self.max_length - len(ids)
-            if room < 1:
-                # No room at all: as hf, keep the end of the prompt and leave max_gen_toks free, or half the context.
-                keep = self.max_length - max_gen_toks if max_gen_toks < self.max_length else self.max_length // 2
-                ids, room = ids[-max(keep, 1) :], self.max_length - max(keep, 1)
-                truncated.add(context)
-                if room < 1:
-                    raise ArgumentError(f"max_length={self.max_length} leaves no room for a prompt and one new token")
-            elif room < max_gen_toks:
-                shortened.add(context)
-            key = (instance.task_name, instance.doc_id, instance.idx, context)
-            sample = repeats[key]
-            repeats[key] += 1
-            label = f"{_label(instance)}, sample {sample}"
-            requests.append(Request(tuple(ids), sample, min(max_gen_toks, room), sampling, until, label))
-        if truncated:
-            logger.warning(
-                "%d of %d prompts are longer than the context of %d tokens; truncated from the left",
-                len(truncated), len(encoded), self.max_length,
-            )  # fmt: skip
-        if shortened:
-            logger.warning(
-                "max_gen_toks is cut to the room that the context of %d tokens leaves after %d of %d prompts",
-                self.max_length, len(shortened), len(encoded),
-            )  # fmt: skip
-        return requests
-
     def _checked(self, ids: list[int], label: str) -> list[int]:
+        """These token ids, or the prefix token where there are none; raises VocabularyError for one that a model cannot read."""
+        ids = ids or [self.prefix_token_id]
         size = self.pair.vocab_size(self.policy.roles)
         if max(ids) >= size:
             token = self.tokenizer.convert_ids_to_tokens(max(ids))
@@ -403,7 +369,7 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
 
     def loglikelihood(self, requests: list[Instance], disable_tqdm: bool = False) -> list[tuple[float, bool]]:
         """(log-prob in nats, whether greedy) of each continuation under takeover."""
-        self._labels = [_label(request) for request in requests]
+        self._labels = [label_of(request) for request in requests]
         scored: list[tuple[float, bool]] = super().loglikelihood(requests, disable_tqdm=disable_tqdm)
         return scored
 
@@ -422,7 +388,7 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
             for context, continuation in map(utils.make_disjoint_window, rolling):
                 windows.append((("", ""), context, continuation))
                 owners.append(owner)
-        self._labels = [_label(requests[owner]) for owner in owners]
+        self._labels = [label_of(requests[owner]) for owner in owners]
         totals = [0.0] * len(requests)
         scored = self._loglikelihood_tokens(windows, disable_tqdm=disable_tqdm)
         for owner, (log_prob, _) in zip(owners, scored, strict=True):
@@ -495,35 +461,3 @@ def _asked(
 
 def _versions(facts: Mapping[str, Any]) -> str:
     return ", ".join(f"{name} {version}" for name, version in (facts.get("library_versions") or {}).items())
-
-
-def _label(instance: Instance) -> str:
-    """What an error calls a request."""
-    return f"task {instance.task_name}, doc {instance.doc_id}"
-
-
-def generation_settings(settings: dict[str, Any], default_max_gen_toks: int) -> tuple[Sampling, tuple[str, ...], int]:
-    """lm-eval's generation kwargs as (sampling, until, max_gen_toks). Raises ArgumentError for what cannot be had."""
-    try:
-        known = normalize_gen_kwargs(settings, default_max_gen_toks)
-        temperature = float(known.pop("temperature", 0.0))
-        top_p = float(known.pop("top_p", 1.0))
-        top_k = int(known.pop("top_k", 0) or 0)
-    except (TypeError, ValueError, OverflowError) as error:
-        raise ArgumentError(f"generation settings {settings} cannot be read: {error}") from error
-    if known.pop("do_sample") and temperature == 0:
-        raise ArgumentError(
-            "temperature=0 with do_sample=True: give a temperature above 0, or do_sample=False for greedy"
-        )
-    max_gen_toks = known.pop("max_gen_toks")
-    if max_gen_toks < 1:
-        raise ArgumentError(f"max_gen_toks={max_gen_toks} is not at least 1 token")
-    until = known.pop("until")
-    if not all(isinstance(stop, str) for stop in until):
-        raise ArgumentError(f"until={until} is not a list of texts")
-    if known:
-        name = next(iter(known))
-        raise ArgumentError(
-            f"generation setting '{name}={known[name]}' is not known; {nearest(name, GENERATION_ARGUMENTS)}"
-        )
-    return Sampling(temperature, top_p, top_k), tuple(until), max_gen_toks

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lm_eval_takeover.lean import LeanDecoder, project
+from lm_eval_takeover.lean import LeanDecoder
 from lm_eval_takeover.pace import Foresight, PassCosts
 from lm_eval_takeover.pair import Member, right_padded
 from lm_eval_takeover.ragged_cache import Plan, RaggedCache, layer_windows
@@ -54,7 +54,7 @@ class ForwardPass:
     @torch.inference_mode()
     def _agrees(self, lean: LeanDecoder) -> bool:
         """Whether the lean pass gives the logits of transformers' own, on a few tokens."""
-        vocab = len(lean.head)
+        vocab = len(lean.embed)
         ids = (torch.arange(9, device=self.member.device) * 7919 % vocab)[None]
         found = []
         for one in (lean, None):
@@ -84,7 +84,7 @@ class ForwardPass:
             hidden = self.lean.hidden(ids, self.masks(plan, plan.start is not None and new == 1), cache)
             if only is not None:
                 hidden = hidden[torch.arange(len(hidden), device=device), only][:, None]
-            return project(hidden, self.lean.head[:vocab]).contiguous().float() if vocab else hidden
+            return self.lean.logits(hidden, vocab).contiguous().float() if vocab else hidden
         # Where positions are rows of a table, padding must not point behind its end.
         positions = plan.places.clamp(max=self._last_position)
         options: dict[str, Any] = {"position_ids": positions, "logits_to_keep": new if vocab and only is None else 1}

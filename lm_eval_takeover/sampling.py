@@ -80,13 +80,16 @@ def draw_on_cpu(
     """As `draw`, and with `entropy` the entropies of the raw distributions in nats, for which a draw has computed most."""
     tokens: NDArray[np.int64] = logits.argmax(1)
     entropies: list[float] = []
-    with np.errstate(invalid="ignore", over="ignore"):  # NaN is for callers to refuse, and what overflows is impossible
+    with np.errstate(all="ignore"):  # NaN is for callers to refuse, and what overflows is impossible
         # The maximum goes first, so that the smallest temperature divides nothing but differences and cannot overflow.
-        scaled = logits - logits.max(1, keepdims=True)
+        scaled = logits - logits[np.arange(len(logits)), tokens, None]
         if entropy:
-            weights, finite = np.exp(scaled), np.maximum(scaled, np.float32(-1e4))
+            weights = np.exp(scaled)
             totals = weights.sum(1)
-            entropies = (np.log(totals) - np.einsum("rv,rv->r", weights, finite) / totals).tolist()
+            means = np.einsum("rv,rv->r", weights, scaled)
+            if np.isnan(means).any():  # 0 x infinity, of tokens that are ruled out
+                means = np.einsum("rv,rv->r", weights, np.maximum(scaled, np.float32(-1e4)))
+            entropies = (np.log(totals) - means / totals).tolist()
         if sampling.temperature == 0:
             return tokens, entropies
         if sampling.temperature != 1 or not entropy:
@@ -99,38 +102,31 @@ def draw_on_cpu(
     return tokens, entropies
 
 
-_BINS, _BINS_A_NAT = 1280, 64  # of descending probability, for a selection
-
-
 def _select(
     scaled: NDArray[np.float32], weights: NDArray[np.float32], total: float, uniform: float, sampling: Sampling
 ) -> int:
-    """The token at `uniform` of the mass that is kept. Tokens are put into bins, and only the bin that matters is sorted."""
-    bins = (np.maximum(scaled, -(_BINS - 1) / _BINS_A_NAT) * -_BINS_A_NAT).astype(np.intp)
-    ends = np.bincount(bins, weights, _BINS).cumsum()
-
-    def ranked(number: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-        """The possible tokens of a bin, most likely first, and the mass up to and with each of them."""
-        members = np.flatnonzero(bins == number)
-        members = members[weights[members] > 0]
-        members = members[np.argsort(-scaled[members], kind="stable")]
-        return members, weights[members].cumsum(dtype=np.float64) + (ends[number - 1] if number else 0.0)
-
-    kept, last = total, int(ends.searchsorted(ends[-1]))  # mass, and the bin where it ends
-    if 0 < sampling.top_k < len(scaled):
-        counts = np.bincount(bins, minlength=_BINS).cumsum()
-        number = int(counts.searchsorted(sampling.top_k))
-        if number <= last:  # behind it are tokens that add nothing
-            last, mass = number, ranked(number)[1]
-            kept = mass[min(sampling.top_k - (counts[number - 1] if number else 0), len(mass)) - 1]
-    if sampling.top_p < 1:
-        # The nucleus is the shortest prefix that holds top_p of the mass.
-        last = min(int(ends.searchsorted(sampling.top_p * kept)), last)
-        mass = ranked(last)[1]
-        kept = mass[min(int(mass.searchsorted(sampling.top_p * kept)), len(mass) - 1)]
+    """The token at `uniform` of the mass that is kept. Only what can matter is sorted, and by value alone."""
+    vocab, top_k, top_p = len(scaled), sampling.top_k, sampling.top_p
+    cut = 0 < top_k < vocab
+    reach = top_p if top_p < 1 else uniform  # share of the mass behind which nothing matters
+    # Left out are tokens that together hold half of the rest, at most; none that is possible, should rounding ask for more.
+    for least in (0.5 * (1 - reach) * total / vocab, 0.0):
+        wanted = scaled >= np.partition(scaled, vocab - top_k)[vocab - top_k] if cut else weights > least
+        few = (
+            2 * np.count_nonzero(wanted) < vocab
+        )  # picking out most of them takes longer than sorting the rest as well
+        surprise = np.sort(-scaled[wanted] if few else -scaled)[: top_k if cut else vocab]
+        mass = np.exp(-surprise).cumsum(dtype=np.float64)
+        kept = float(mass[-1]) if cut else total
+        if top_p < 1:  # the nucleus is the shortest prefix that holds top_p of the mass
+            kept = float(mass[min(int(mass.searchsorted(top_p * kept)), len(mass) - 1)])
+        index = int(mass.searchsorted(uniform * kept, side="right"))
+        if index < len(mass):
+            break
     # Rounding can leave the whole mass a hair below u: then it is the last token that is possible at all.
-    members, mass = ranked(min(int(ends.searchsorted(uniform * kept, side="right")), last))
-    return int(members[min(int(mass.searchsorted(uniform * kept, side="right")), len(members) - 1)])
+    index = min(index, int(mass.searchsorted(mass[-1])))
+    equal = np.flatnonzero(scaled == -surprise[index])  # by their ids
+    return int(equal[index - int(surprise.searchsorted(surprise[index]))])
 
 
 def draw_from_head(logits: Tensor, uniform: Tensor, sampling: Sampling, size: int) -> tuple[Tensor, Tensor]:

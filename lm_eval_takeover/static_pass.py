@@ -210,7 +210,7 @@ class StaticPass:
             chosen = self._only.clamp(max=new - 1)  # of slots that do not take part, it is from an earlier pass
             hidden = hidden.gather(1, chosen[:, None, None].expand(-1, 1, hidden.shape[-1]))
         logits = self._logits[:, : hidden.shape[1]]
-        return logits.copy_(torch.nn.functional.linear(hidden, self.lean.head[: self.vocab]))
+        return logits.copy_(self.lean.logits(hidden, self.vocab))
 
 
 def _put(static: Tensor, slots: Sequence[int], values: Tensor) -> None:

@@ -17,8 +17,9 @@ from lm_eval.tasks import TaskManager
 
 from lm_eval_takeover.demo import DEMO, calibration_prompts
 from lm_eval_takeover.errors import ArgumentError, CalibrationError, TakeoverError, VocabularyError
+from lm_eval_takeover.instances import generation_settings
 from lm_eval_takeover.lockstep import generate
-from lm_eval_takeover.model import GuidedTakeover, generation_settings
+from lm_eval_takeover.model import GuidedTakeover
 from lm_eval_takeover.policy import Policy
 from lm_eval_takeover.resources import data_folder
 from lm_eval_takeover.sampling import Sampling

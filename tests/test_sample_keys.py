@@ -12,7 +12,8 @@ from lm_eval_takeover.calibration import ScoreCalibration
 from lm_eval_takeover.calibration_files import read, write
 from lm_eval_takeover.demo import DEMO
 from lm_eval_takeover.digests import digest_of
-from lm_eval_takeover.model import GENERATION_ARGUMENTS, GuidedTakeover
+from lm_eval_takeover.instances import GENERATION_ARGUMENTS
+from lm_eval_takeover.model import GuidedTakeover
 from lm_eval_takeover.resources import data_folder
 from lm_eval_takeover.sample_keys import (
     GENERATION_SETTINGS,
