@@ -1,0 +1,69 @@
+"""Every layout gives what `linear` gives, for however many tokens, and the modules go on computing the same."""
+
+import psutil
+import pytest
+import torch
+from torch.nn import Linear
+from torch.nn.functional import linear
+
+from lm_eval_takeover.lean import LeanDecoder
+from lm_eval_takeover.pair import Member
+from lm_eval_takeover.projection import Projection
+
+SMALL, LARGE = (96, [64, 32, 32]), (512, [768, 512])
+
+
+def modules(inputs, outputs, bias, dtype=torch.float32):
+    torch.manual_seed(0)
+    return [Linear(inputs, one, bias=bias, dtype=dtype) for one in outputs]
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("pack", [False, True])
+@pytest.mark.parametrize(("inputs", "outputs"), [SMALL, LARGE])
+def test_every_layout_equals_linear(inputs, outputs, pack, bias):
+    with torch.inference_mode(False), torch.no_grad():
+        parts = modules(inputs, outputs, bias)
+        weight = torch.cat([part.weight for part in parts]).clone()
+        added = torch.cat([part.bias for part in parts]).clone() if bias else None
+        projection = Projection(parts, pack=pack)
+    for tokens in (1, 2, 12, 128, 129, 300):
+        x, sum_ = torch.randn(tokens, inputs), torch.randn(tokens, sum(outputs))
+        wanted = linear(x, weight, added)
+        found = projection(x)
+        assert found.is_contiguous()
+        torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(projection.onto(sum_, x), sum_ + wanted, rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(torch.cat([part(x) for part in parts], -1), wanted, rtol=1e-4, atol=1e-4)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(("inputs", "outputs"), [SMALL, LARGE])
+def test_modules_hold_no_weight_twice(inputs, outputs):
+    parts = modules(inputs, outputs, bias=True)
+    projection = Projection(parts)
+    storage = projection.weight.untyped_storage().data_ptr()
+    assert {part.weight.untyped_storage().data_ptr() for part in parts} == {storage}
+
+
+@torch.no_grad()
+def test_half_precision_is_left_to_torch():
+    parts = modules(*LARGE, bias=False, dtype=torch.bfloat16)
+    x = torch.randn(12, LARGE[0], dtype=torch.bfloat16)
+    wanted = torch.cat([part(x) for part in parts], -1)
+    assert torch.equal(Projection(parts, pack=True)(x), wanted)
+
+
+@pytest.mark.parametrize("available", [0, 2**50])
+def test_weights_are_packed_where_memory_allows(random_pair, monkeypatch, available):
+    """Packing is a copy of the weights: with little memory left, passes are slower instead."""
+    packs = []
+    monkeypatch.setattr(
+        "lm_eval_takeover.lean.Projection",
+        lambda parts, *, pack: packs.append(pack) or Projection(parts, pack=pack),
+    )
+    memory = psutil.virtual_memory()._replace(available=available)
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: memory)
+    LeanDecoder(Member("guide", str(random_pair["guide"])).model)
+    assert set(packs) == {available > 0}
