@@ -14,7 +14,7 @@ from torch.nn import Parameter
 from torch.nn.functional import linear
 
 _SMALL = 2**19  # weights of a matrix that stays in a core's cache
-_FEW = range(2, 129)  # tokens, for which oneDNN's layout is the faster one
+_FEW = range(2, 257)  # tokens, for which oneDNN's layout is the faster one
 
 
 class Projection:

@@ -5,6 +5,7 @@ sorted by descending probability, ties by token id. The number depends on no bat
 """
 
 import hashlib
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -82,24 +83,28 @@ def draw_on_cpu(
     entropies: list[float] = []
     with np.errstate(all="ignore"):  # NaN is for callers to refuse, and what overflows is impossible
         # The maximum goes first, so that the smallest temperature divides nothing but differences and cannot overflow.
-        scaled = logits - logits[np.arange(len(logits)), tokens, None]
+        scaled = logits - logits.max(1, keepdims=True)
         if entropy:
             weights = np.exp(scaled)
-            totals = weights.sum(1)
             means = np.einsum("rv,rv->r", weights, scaled)
-            if np.isnan(means).any():  # 0 x infinity, of tokens that are ruled out
+            if math.isnan(sum(means.tolist())):  # 0 x infinity, of tokens that are ruled out
                 means = np.einsum("rv,rv->r", weights, np.maximum(scaled, np.float32(-1e4)))
-            entropies = (np.log(totals) - means / totals).tolist()
+            totals = weights.sum(1).tolist()
+            entropies = [math.log(one) - mean / one for one, mean in zip(totals, means.tolist(), strict=True)]
         if sampling.temperature == 0:
             return tokens, entropies
         if sampling.temperature != 1 or not entropy:
             scaled = scaled / np.float32(sampling.temperature)
             weights = np.exp(scaled)
-        totals = weights.sum(1, dtype=np.float64)
+        totals = weights.sum(1, dtype=np.float64).tolist()
     # Where the first token's mass, 1 of the total, is more than u, it is the one; most rows end here.
-    for row in np.flatnonzero(totals * uniform >= 1):
-        tokens[row] = _select(scaled[row], weights[row], float(totals[row]), float(uniform[row]), sampling)
+    for row, (total, number) in enumerate(zip(totals, uniform.tolist(), strict=True)):
+        if total * number >= 1:
+            tokens[row] = _select(scaled[row], weights[row], total, number, sampling)
     return tokens, entropies
+
+
+_SHORT = 2048  # values that are sorted sooner than picked out
 
 
 def _select(
@@ -111,22 +116,26 @@ def _select(
     reach = top_p if top_p < 1 else uniform  # share of the mass behind which nothing matters
     # Left out are tokens that together hold half of the rest, at most; none that is possible, should rounding ask for more.
     for least in (0.5 * (1 - reach) * total / vocab, 0.0):
-        wanted = scaled >= np.partition(scaled, vocab - top_k)[vocab - top_k] if cut else weights > least
-        few = (
-            2 * np.count_nonzero(wanted) < vocab
-        )  # picking out most of them takes longer than sorting the rest as well
-        surprise = np.sort(-scaled[wanted] if few else -scaled)[: top_k if cut else vocab]
+        chosen = scaled
+        if vocab > _SHORT:
+            wanted = scaled >= np.partition(scaled, vocab - top_k)[vocab - top_k] if cut else weights > least
+            if (
+                2 * np.count_nonzero(wanted) < vocab
+            ):  # picking out most of them takes longer than sorting the rest as well
+                chosen = scaled[wanted]
+        surprise = np.sort(-chosen)[: top_k if cut else vocab]
         mass = np.exp(-surprise).cumsum(dtype=np.float64)
-        kept = float(mass[-1]) if cut else total
+        kept, last = float(mass[-1]) if cut else total, len(mass) - 1
         if top_p < 1:  # the nucleus is the shortest prefix that holds top_p of the mass
-            kept = float(mass[min(int(mass.searchsorted(top_p * kept)), len(mass) - 1)])
+            last = min(int(mass.searchsorted(top_p * kept)), last)
+            kept = float(mass[last])
         index = int(mass.searchsorted(uniform * kept, side="right"))
-        if index < len(mass):
+        if index <= last:
             break
-    # Rounding can leave the whole mass a hair below u: then it is the last token that is possible at all.
-    index = min(index, int(mass.searchsorted(mass[-1])))
-    equal = np.flatnonzero(scaled == -surprise[index])  # by their ids
-    return int(equal[index - int(surprise.searchsorted(surprise[index]))])
+    else:  # rounding left the whole mass a hair below u: it is the last token that is possible at all
+        index = int(mass.searchsorted(mass[last]))
+    value = surprise[index]
+    return int(np.flatnonzero(scaled == -value)[index - int(surprise.searchsorted(value))])  # equal ones by their ids
 
 
 def draw_from_head(logits: Tensor, uniform: Tensor, sampling: Sampling, size: int) -> tuple[Tensor, Tensor]:
