@@ -68,8 +68,8 @@ class Costs:
 
 
 @torch.inference_mode()
-def costs(pair: Pair, batch: int, length: int) -> Costs:
-    """What passes cost for `batch` rows that have read `length` tokens: medians of 9."""
+def costs(pair: Pair, batch: int, length: int, repeats: int = 9) -> Costs:
+    """What passes cost for `batch` rows that have read `length` tokens: medians of so many."""
     vocab = min(member.model.config.vocab_size for member in pair.members)
     readers = {member.role: Reader(forward_pass(member), batch, vocab) for member in pair.members}
     for reader in readers.values():
@@ -87,13 +87,13 @@ def costs(pair: Pair, batch: int, length: int) -> Costs:
 
     median = statistics.median
     alone = (
-        median(seconds("base", 1) for _ in range(27)),
-        {k: median(seconds("guide", k) for _ in range(9)) for k in BLOCKS},
+        median(seconds("base", 1) for _ in range(3 * repeats)),
+        {k: median(seconds("guide", k) for _ in range(repeats)) for k in BLOCKS},
     )
     base, guide = [], {}
     for k in BLOCKS:
         checks = []
-        for _ in range(9):
+        for _ in range(repeats):
             base.append(sum(seconds("base", 1) for _ in range(k)) / k)
             checks.append(seconds("guide", k))
         guide[k] = median(checks)

@@ -47,15 +47,21 @@ def run(hub, home, *arguments):
 
 
 @pytest.fixture(scope="module")
-def everything(hub, tmp_path_factory):
-    done = run(hub, tmp_path_factory.mktemp("hf-home"), ROOT / "tests" / "scripted.py", "takeover_all")
+def home(tmp_path_factory):
+    """Where the hub's client keeps what it has fetched."""
+    return tmp_path_factory.mktemp("hf-home")
+
+
+@pytest.fixture(scope="module")
+def everything(hub, home):
+    done = run(hub, home, ROOT / "tests" / "scripted.py", "takeover_all")
     assert done.returncode == 0, done.stderr[-3000:]
     return json.loads(done.stdout.splitlines()[-1])
 
 
 @pytest.fixture(scope="module")
-def paper(hub, tmp_path_factory):
-    done = run(hub, tmp_path_factory.mktemp("hf-home"), ROOT / "tests" / "scripted.py", "takeover_paper")
+def paper(hub, home):
+    done = run(hub, home, ROOT / "tests" / "scripted.py", "takeover_paper")
     assert done.returncode == 0, done.stderr[-3000:]
     return json.loads(done.stdout.splitlines()[-1])
 
@@ -96,17 +102,17 @@ def test_group_averages_are_unweighted_means_over_tasks(everything):
     assert float(everything["versions"]["takeover_math"]) == 1.0
 
 
-def test_a_group_average_of_unequal_tasks_is_not_weighted_by_size(hub, tmp_path):
+def test_a_group_average_of_unequal_tasks_is_not_weighted_by_size(hub, home):
     """With tasks of unequal accuracy the two means differ, which equal ones could not show."""
     code = (
-        "import sys; sys.path.insert(0, 'tests'); import scripted, json; from lm_eval import simple_evaluate\n"
+        "import sys; sys.path.insert(0, 'tests'); import scripted, json\n"
         "class Model(scripted.Scripted):\n"
         "    def _reply(self, request):\n"
         "        return r'\\boxed{33}' if 'answer' in request.doc and len(request.doc['problem']) % 2 else 'none'\n"
-        "r = simple_evaluate(Model(), tasks=['takeover_math'], bootstrap_iters=1000)['results']\n"
+        "r = scripted.evaluate(Model(), ['takeover_math'])['results']\n"
         "print(json.dumps({k: [v['acc,all'], v['acc_stderr,all'], v['sample_len']] for k, v in r.items()}))"
     )
-    done = run(hub, tmp_path, "-c", code)
+    done = run(hub, home, "-c", code)
     assert done.returncode == 0, done.stderr[-2000:]
     results = json.loads(done.stdout.splitlines()[-1])
     group, error, _ = results.pop("takeover_math")

@@ -29,7 +29,7 @@ def requests(demo_pair):
 def test_forced_scores_equal_the_recorded_ones(demo_pair, requests, score, direction):
     name = "entropy" if score == "entropy" else "disagreement"
     policy = Policy(name, direction, score, GATES[score])
-    made = [g for _, g in sorted(generate(demo_pair, policy, requests, batch_size=4))]
+    made = [g for _, g in sorted(generate(demo_pair, policy, requests, batch_size=10))]
     forced = force(demo_pair, policy, [r.prompt for r in requests], [g.tokens for g in made])
     for recorded, one in zip(made, forced, strict=True):
         assert one.scores.tolist() == pytest.approx(recorded.scores, rel=1e-3, abs=1e-4)
