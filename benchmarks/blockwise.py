@@ -44,7 +44,6 @@ from lm_eval_takeover.policy import Policy
 from lm_eval_takeover.reader import ForwardPass, forward_pass
 from lm_eval_takeover.sampling import Sampling
 
-
 OURS = "guided, blockwise"
 
 
@@ -211,12 +210,12 @@ def measure(pair: Pair, folders: dict[str, Path], batch: int, rate: float, optio
     for name, value in median.items():
         ratio = statistics.median(a / c for a, c in zip(speed[OURS], speed[name], strict=True))
         print(f"|{name}|{value:,.1f}|{ratio:.2f}|")
-    for kind in ("alone", "turns"):
-        passes = [getattr(one, kind) for one in rounds]
-        bounds = {
-            "blind": [blind(*one, realized)[0] / batch for one in passes],
-            "ideal": [(base_pass + realized * guide_pass[1]) / batch for base_pass, guide_pass in passes],
-        }
+    for kind in ("alone", "in turns"):
+        bounds: dict[str, list[float]] = {"blind": [], "ideal": []}
+        for one in rounds:
+            base_pass, guide_pass = one.alone if kind == "alone" else one.turns
+            bounds["blind"].append(blind(base_pass, guide_pass, realized)[0] / batch)
+            bounds["ideal"].append((base_pass + realized * guide_pass[1]) / batch)
         for name, bound in bounds.items():
             share = statistics.median(s * seconds for s, seconds in zip(speed[OURS], bound, strict=True))
             print(f"|{name} bound, passes {kind}|{1 / statistics.median(bound):,.1f}|{share:.2f}|")
