@@ -10,7 +10,7 @@ vocabularies differ. lm-eval's `hf` writes the same number of greedy tokens, 8 r
 
 Bounds per token, from the costs of passes that this run measures (`b` the base over one token, `G(k)` the guide over k):
 
-    blind   min over k of (k b + G(k)) g / (1 - (1 - g)^k)      the best fixed block
+    blind   min over k of (k b + G(k)) g / (1 - (1 - g)^k)      the best fixed block; also for the takeovers that came
     ideal   b + g G(1)                                          an engine that knows every takeover in advance
 
 Both are printed for passes that are timed alone, one model again and again, and in turns, as any engine has to run them: there
@@ -27,12 +27,13 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from differences import first_difference
 from lm_eval.api.instance import Instance
 from lm_eval.models.huggingface import HFLM
-from random_pairs import SAMPLING, Costs, blind, costs, gated, load, save_pair
+from random_pairs import SAMPLING, Costs, blind, blind_on, costs, gated, load, save_pair
 
 from lm_eval_takeover import blockwise, lockstep
 from lm_eval_takeover.arguments import ModelArguments
@@ -41,6 +42,7 @@ from lm_eval_takeover.generation import Generation, Request
 from lm_eval_takeover.loading import load_pair, load_policy
 from lm_eval_takeover.pair import Pair
 from lm_eval_takeover.policy import Policy
+from lm_eval_takeover.ragged_cache import RaggedCache
 from lm_eval_takeover.reader import ForwardPass, forward_pass
 from lm_eval_takeover.sampling import Sampling
 
@@ -198,6 +200,7 @@ def measure(pair: Pair, folders: dict[str, Path], batch: int, rate: float, optio
     guided = done["guided"]
     emitted = sum(len(g.tokens) for g in guided)
     realized = sum(g.takeovers for g in guided) / emitted
+    taken_over = [g.taken_over for g in guided]
     best = blind(b, guide, realized)[1]
     passes_per_token = {role: sum(getattr(g, f"{role}_passes") for g in guided) / emitted for role in ("base", "guide")}
     print(
@@ -211,10 +214,11 @@ def measure(pair: Pair, folders: dict[str, Path], batch: int, rate: float, optio
         ratio = statistics.median(a / c for a, c in zip(speed[OURS], speed[name], strict=True))
         print(f"|{name}|{value:,.1f}|{ratio:.2f}|")
     for kind in ("alone", "in turns"):
-        bounds: dict[str, list[float]] = {"blind": [], "ideal": []}
+        bounds: dict[str, list[float]] = {"blind": [], "blind, these takeovers": [], "ideal": []}
         for one in rounds:
             base_pass, guide_pass = one.alone if kind == "alone" else one.turns
             bounds["blind"].append(blind(base_pass, guide_pass, realized)[0] / batch)
+            bounds["blind, these takeovers"].append(blind_on(base_pass, guide_pass, taken_over) / batch)
             bounds["ideal"].append((base_pass + realized * guide_pass[1]) / batch)
         for name, bound in bounds.items():
             share = statistics.median(s * seconds for s, seconds in zip(speed[OURS], bound, strict=True))
@@ -240,27 +244,29 @@ def measure(pair: Pair, folders: dict[str, Path], batch: int, rate: float, optio
 
 
 def sampling_share(pair: Pair, policy: Policy, asked: list[Request], batch: int) -> None:
-    """The share of a guided run outside the models' passes: gate, scores, sampling and books."""
+    """The shares of a guided run that bounds leave out: gate, scores, sampling and books; and reading the prompts."""
     if any(forward_pass(member).static for member in pair.members):
         return  # where passes are not waited for, their times say nothing
-    spent = 0.0
+    spent = {"prompts": 0.0, "text": 0.0}
     plain = ForwardPass.__call__
 
-    def timed(self: ForwardPass, *arguments: object) -> torch.Tensor:
-        nonlocal spent
+    def timed(
+        self: ForwardPass, cache: RaggedCache, slots: Any, lengths: Any, ids: torch.Tensor, vocab: int, only: Any = None
+    ) -> torch.Tensor:
         started = time.perf_counter()
-        found = plain(self, *arguments)  # type: ignore[arg-type]
-        spent += time.perf_counter() - started
+        found = plain(self, cache, slots, lengths, ids, vocab, only)
+        spent["text" if vocab else "prompts"] += time.perf_counter() - started
         return found
 
-    ForwardPass.__call__ = timed  # type: ignore[method-assign,assignment]
+    ForwardPass.__call__ = timed  # type: ignore[method-assign]
     try:
         started = time.perf_counter()
         list(blockwise.generate(pair, policy, asked, batch_size=batch))
         whole = time.perf_counter() - started
     finally:
         ForwardPass.__call__ = plain  # type: ignore[method-assign]
-    print(f"outside the models' passes: {1 - spent / whole:.1%} of the time")
+    outside = 1 - sum(spent.values()) / whole
+    print(f"outside the models' passes: {outside:.1%} of the time; reading prompts: {spent['prompts'] / whole:.1%}")
 
 
 def expected_tokens(pair: Pair, policy: Policy, asked: list[Request], rate: float, batch: int) -> None:
