@@ -195,6 +195,8 @@ class Reader:
 
     def read_to_last(self, slots: Sequence[int], ids: Tensor, counts: Sequence[int]) -> Tensor:
         """Logits `[rows, vocab]` after the last of `counts` tokens of each row of `ids`, padded behind."""
+        if ids.shape[1] == 1:
+            return self.read(slots, ids)[:, 0]
         only = torch.tensor(counts, device=self.device) - 1
         if self._static is not None and self._static.takes(ids):
             return self._static.logits(self.lengths, slots, ids.to(self.device), 0, only)[:, 0]
