@@ -228,8 +228,7 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
         self, instances: Sequence[Instance], texts: list[str], spent: Mapping[str, Tally], *, quiet: bool
     ) -> None:
         """Fill in this rank's texts, and what they took by task."""
-        room = Room(self.max_length, self.arguments.max_gen_toks)
-        made = requests_of(instances, lambda text, label: self._checked(self.tok_encode(text), label), room)
+        made = self.requests(instances)
         wanted = [i for i in range(len(made)) if not self._is_padding(instances[i], made[i])]
         new, started = Tally(), time.perf_counter()
         show = {"desc": "Running generate_until requests", "unit": "sample", "disable": quiet or self.rank != 0}
@@ -256,6 +255,11 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
             raise
         if self.run is not None:
             self.run.flush()
+
+    def requests(self, instances: Sequence[Instance]) -> list[Request]:
+        """What is generated for these instances: prompts as token ids, cut to the context."""
+        room = Room(self.max_length, self.arguments.max_gen_toks)
+        return requests_of(instances, lambda text, label: self._checked(self.tok_encode(text), label), room)
 
     def _is_padding(self, instance: Instance, request: Request) -> bool:
         """Whether lm-eval repeats the last request once more, to give every rank as many; its answer goes nowhere."""

@@ -18,9 +18,10 @@ _FEW = range(2, 257)  # tokens, for which oneDNN's layout is the faster one
 
 
 class Projection:
-    """Linear modules that read one input, as one matrix of which they keep views, so that no weight is held twice.
+    """Linear modules that read one input, as one matrix.
 
-    `pack` allows a second copy of a large float32 matrix on a CPU.
+    Several modules keep views of it, so that their weights are not held twice; a small single one is, and with `pack` so is a
+    large float32 matrix on a CPU.
     """
 
     def __init__(self, modules: Sequence[Any], *, pack: bool = False) -> None:

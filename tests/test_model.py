@@ -177,7 +177,7 @@ def test_long_prompts_are_cut_from_the_left_with_one_warning(caplog):
     settings = {"do_sample": False, "max_gen_toks": 20, "until": []}
     made = lm.generate_until(instances([*long, "Step"], settings, repeats=2), disable_tqdm=True)[::2]
     assert made[:2] == theirs.generate_until(instances(long, settings), disable_tqdm=True)
-    messages = [record.message for record in caplog.records if record.name == "lm_eval_takeover.model"]
+    messages = [record.message for record in caplog.records if record.name == "lm_eval_takeover.instances"]
     assert messages == ["2 of 3 prompts are longer than the context of 64 tokens; truncated from the left"]
 
 
@@ -187,7 +187,7 @@ def test_max_gen_toks_is_cut_to_the_room_with_one_notice(caplog):
     assert 0 < room < 60
     lm.generate_until(instances(PROMPTS[:1] * 3, SAMPLED | {"max_gen_toks": 60}), disable_tqdm=True)
     assert lm.get_model_info()["takeover"]["tokens"] == 3 * room
-    messages = [record.message for record in caplog.records if record.name == "lm_eval_takeover.model"]
+    messages = [record.message for record in caplog.records if record.name == "lm_eval_takeover.instances"]
     assert messages == ["max_gen_toks is cut to the room that the context of 80 tokens leaves after 1 of 1 prompts"]
 
 
@@ -211,7 +211,7 @@ def test_the_end_tokens_of_both_models_end_a_guided_text(random_pair, tmp_path):
         ({"policy": "guide"}, {6, 7, own}),
     ):
         lm = GuidedTakeover(base=str(base), guide=str(guide), batch_size=32, **arguments)
-        requests = lm._requests(instances(PROMPTS, settings, repeats=8))
+        requests = lm.requests(instances(PROMPTS, settings, repeats=8))
         made = dict(generate(lm.pair, lm.policy, requests, batch_size=48)).values()
         assert {g.tokens[-1] for g in made if len(g.tokens) < 300} == ends
         assert not any(ends & set(g.tokens[:-1]) for g in made)

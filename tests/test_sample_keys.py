@@ -72,7 +72,7 @@ def keys(arguments, settings=SETTINGS, prompt="Problem: how far?"):
     lm.tokenizer.chat_template = "{{ messages[0].content }}{% if enable_thinking is false %}<think></think>{% endif %}"
     prompt = lm.apply_chat_template([{"role": "user", "content": prompt}])
     instance = Instance("generate_until", {"problem": prompt}, (prompt, settings), 0, metadata=("t", 0, 2))
-    requests = lm._requests([instance] * 2)
+    requests = lm.requests([instance] * 2)
     lm.close()
     return [sample_key(digest(lm), request) for request in requests]
 
