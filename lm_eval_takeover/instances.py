@@ -3,7 +3,6 @@
 import logging
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from lm_eval.api.instance import Instance
@@ -18,25 +17,18 @@ logger = logging.getLogger(__name__)
 GENERATION_ARGUMENTS = ("until", "max_gen_toks", "do_sample", "temperature", "top_p", "top_k")
 
 
-@dataclass(frozen=True, slots=True)
-class Room:
-    """`max_length` tokens of context, prompt included, and the `max_gen_toks` of tasks that do not say."""
-
-    max_length: int
-    max_gen_toks: int
-
-
 def label_of(instance: Instance) -> str:
     """What an error calls a document's requests."""
     return f"task {instance.task_name}, doc {instance.doc_id}"
 
 
 def requests_of(
-    instances: Sequence[Instance], encode: Callable[[str, str], Sequence[int]], room: Room
+    instances: Sequence[Instance], encode: Callable[[str, str], Sequence[int]], *, max_length: int, max_gen_toks: int
 ) -> list[Request]:
     """One request an instance, its repeats numbered from 0; `encode` gives the tokens of a prompt and takes its label.
 
-    What is cut to the context is logged. Raises ArgumentError for settings that cannot be had.
+    `max_length` tokens of context, prompt included; `max_gen_toks` for tasks that do not say. What is cut to the context is
+    logged. Raises ArgumentError for settings that cannot be had.
     """
     repeats: Counter[tuple[Any, ...]] = Counter()
     encoded: dict[str, Sequence[int]] = {}
@@ -44,18 +36,18 @@ def requests_of(
     made = []
     for instance in instances:
         context, settings = instance.args
-        sampling, until, wanted = generation_settings(settings, room.max_gen_toks)
+        sampling, until, wanted = generation_settings(settings, max_gen_toks)
         if context not in encoded:
             encoded[context] = encode(context, label_of(instance))
         ids = encoded[context]
-        left = room.max_length - len(ids)
+        left = max_length - len(ids)
         if left < 1:
             # No room at all: as hf, keep the end of the prompt and leave max_gen_toks free, or half the context.
-            keep = max(room.max_length - wanted if wanted < room.max_length else room.max_length // 2, 1)
-            ids, left = ids[-keep:], room.max_length - keep
+            keep = max(max_length - wanted if wanted < max_length else max_length // 2, 1)
+            ids, left = ids[-keep:], max_length - keep
             truncated.add(context)
             if left < 1:
-                raise ArgumentError(f"max_length={room.max_length} leaves no room for a prompt and one new token")
+                raise ArgumentError(f"max_length={max_length} leaves no room for a prompt and one new token")
         elif left < wanted:
             shortened.add(context)
         key = (instance.task_name, instance.doc_id, instance.idx, context)
@@ -66,12 +58,12 @@ def requests_of(
     if truncated:
         logger.warning(
             "%d of %d prompts are longer than the context of %d tokens; truncated from the left",
-            len(truncated), len(encoded), room.max_length,
+            len(truncated), len(encoded), max_length,
         )  # fmt: skip
     if shortened:
         logger.warning(
             "max_gen_toks is cut to the room that the context of %d tokens leaves after %d of %d prompts",
-            room.max_length, len(shortened), len(encoded),
+            max_length, len(shortened), len(encoded),
         )  # fmt: skip
     return made
 

@@ -396,9 +396,8 @@ def _suppress_damage() -> Iterator[None]:
     try:
         yield
     except (sqlite3.Error, ValueError, TypeError) as error:
-        if getattr(error, "sqlite_errorcode", 0) & 0xFF in _ENVIRONMENT - {
-            sqlite3.SQLITE_IOERR
-        }:  # of a file that is cut off
+        code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+        if code in _ENVIRONMENT and code != sqlite3.SQLITE_IOERR:  # a file that is cut off gives it, too
             raise
 
 

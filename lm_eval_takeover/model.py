@@ -28,7 +28,7 @@ from lm_eval_takeover.errors import (
     install_error_hook,
 )
 from lm_eval_takeover.generation import Request, text_of
-from lm_eval_takeover.instances import Room, label_of, requests_of
+from lm_eval_takeover.instances import label_of, requests_of
 from lm_eval_takeover.journal import Asked, Sample
 from lm_eval_takeover.loading import load_pair, load_policy
 from lm_eval_takeover.memory import rows_that_fit
@@ -258,8 +258,12 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
 
     def requests(self, instances: Sequence[Instance]) -> list[Request]:
         """What is generated for these instances: prompts as token ids, cut to the context."""
-        room = Room(self.max_length, self.arguments.max_gen_toks)
-        return requests_of(instances, lambda text, label: self._checked(self.tok_encode(text), label), room)
+        return requests_of(
+            instances,
+            lambda text, label: self._checked(self.tok_encode(text), label),
+            max_length=self.max_length,
+            max_gen_toks=self.arguments.max_gen_toks,
+        )
 
     def _is_padding(self, instance: Instance, request: Request) -> bool:
         """Whether lm-eval repeats the last request once more, to give every rank as many; its answer goes nowhere."""

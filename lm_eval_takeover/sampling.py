@@ -81,7 +81,7 @@ def draw_on_cpu(
     """As `draw`, and with `entropy` the entropies of the raw distributions in nats, for which a draw has computed most."""
     tokens: NDArray[np.int64] = logits.argmax(1)
     entropies: list[float] = []
-    with np.errstate(all="ignore"):  # NaN is for callers to refuse, and what overflows is impossible
+    with np.errstate(invalid="ignore", over="ignore"):  # NaN is for callers to refuse, and what overflows is impossible
         # The maximum goes first, so that the smallest temperature divides nothing but differences and cannot overflow.
         scaled = logits - logits.max(1, keepdims=True)
         if entropy:
@@ -119,9 +119,8 @@ def _select(
         chosen = scaled
         if vocab > _SHORT:
             wanted = scaled >= np.partition(scaled, vocab - top_k)[vocab - top_k] if cut else weights > least
-            if (
-                2 * np.count_nonzero(wanted) < vocab
-            ):  # picking out most of them takes longer than sorting the rest as well
+            # Picking out most of them takes longer than sorting the rest as well.
+            if 2 * np.count_nonzero(wanted) < vocab:
                 chosen = scaled[wanted]
         surprise = np.sort(-chosen)[: top_k if cut else vocab]
         mass = np.exp(-surprise).cumsum(dtype=np.float64)

@@ -68,7 +68,7 @@ def assert_equal(pair, policy, requests, batch_sizes=(1, 3, 16)):
 )
 def test_equals_the_slow_loop_on_the_demo_pair(demo_pair, prompts, name, direction, sampling):
     policy = replace(POLICIES[name], direction=direction)
-    samples = (0, 1) if sampling is SAMPLED else (0,)
+    samples = (0, 1, 2) if sampling is SAMPLED else (0,)
     requests = [Request(p, j, 40 + 5 * i, sampling) for i, p in enumerate(prompts[:3]) for j in samples]
     taken = assert_equal(demo_pair, policy, requests)
     assert any(taken) == (name != "base")
