@@ -9,12 +9,12 @@ from typing import Any
 
 import psutil
 import torch
-from torch import Tensor
+from torch import Tensor, split_with_sizes
 from torch.linalg import vector_norm
 from torch.nn import Linear, Parameter
 from torch.nn.functional import embedding, rms_norm, scaled_dot_product_attention, silu
 
-from lm_eval_takeover.projection import Projection
+from lm_eval_takeover.projection import Projection, packed_dtype
 from lm_eval_takeover.ragged_cache import Plan, RaggedCache
 
 ARCHITECTURES = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
@@ -23,21 +23,28 @@ _ROPE = ("default", "linear", "llama3", "yarn")  # rotations that depend on the 
 
 
 class RMSNorm:
-    """`x / sqrt(mean(x^2) + eps) * weight` over the last dimension; weight `[size]` or `[..., size]`."""
+    """`x / sqrt(mean(x^2) + eps) * weight` over the last dimension; weight `[size]` or `[..., size]`.
+
+    Half precision is rounded where transformers rounds it: normed in float32, rounded, multiplied.
+    """
 
     def __init__(self, weight: Tensor, eps: float) -> None:
         self.weight, self.eps, self.size = weight, eps, weight.shape[-1]
         # Three kernels instead of seven, where torch has no fused one: sqrt(sum(x^2) + size eps) is a hypotenuse.
-        self.by_hypot = weight.device.type == "cpu" and weight.dtype == torch.float32
+        self.by_hypot = weight.device.type == "cpu"
         if self.by_hypot:
-            self.scaled = weight * self.size**0.5
+            self.root = torch.tensor(self.size**0.5)
+            self.scaled = weight * self.root
             self.least = torch.tensor((self.size * eps) ** 0.5)
 
     def __call__(self, x: Tensor) -> Tensor:
-        if self.by_hypot:
-            normed: Tensor = x / torch.hypot(vector_norm(x, dim=-1, keepdim=True), self.least) * self.scaled
-            return normed
-        return rms_norm(x, (self.size,), None, self.eps) * self.weight
+        if not self.by_hypot:
+            return rms_norm(x, (self.size,), None, self.eps) * self.weight
+        if x.dtype == torch.float32:
+            return torch.div(x, torch.hypot(vector_norm(x, 2, -1, True), self.least)).mul_(self.scaled)
+        full = x.float()
+        full.mul_(torch.div(self.root, torch.hypot(vector_norm(full, 2, -1, True), self.least)))
+        return full.to(x.dtype).mul_(self.weight)
 
 
 class LeanLayer:
@@ -69,7 +76,9 @@ class LeanDecoder:
     def __init__(self, model: Any) -> None:
         config, inner = model.config.get_text_config(), model.model
         self.embed = inner.embed_tokens.weight
-        pack = sum(p.nbytes for p in model.parameters()) <= _PACKED * psutil.virtual_memory().available
+        packed = packed_dtype(self.embed.dtype)
+        copy = 0 if packed is None else sum(p.numel() for p in model.parameters()) * packed.itemsize
+        pack = copy <= _PACKED * psutil.virtual_memory().available
         # The fused weights stay ordinary ones, for whoever else uses the model.
         with torch.inference_mode(False), torch.no_grad():
             self.norm = RMSNorm(inner.norm.weight, float(config.rms_norm_eps))
@@ -114,19 +123,18 @@ class LeanDecoder:
         rows, new = ids.shape
         x = embedding(ids.reshape(-1), self.embed)  # `[tokens, hidden]`
         cos, sin = self.rotation(cache.plan)
-        masks = _for_groups(masks, self.layers[0].group)
+        if new > 1:
+            masks = _for_groups(masks, self.layers[0].group)
         for layer, mask, stored in zip(self.layers, masks, cache.layers, strict=True):
-            dim, both = layer.head_dim, layer.heads + layer.kv_heads
-            mixed = layer.qkv(layer.norm_in(x)).view(rows, new, both + layer.kv_heads, dim)
-            turned, values = mixed[:, :, :both], mixed[:, :, both:]
+            mixed = layer.qkv(layer.norm_in(x)).view(rows, new, -1, layer.head_dim)
+            turned, values = split_with_sizes(mixed, (layer.heads + layer.kv_heads, layer.kv_heads), 2)
             if layer.head_norm is not None:
                 turned = layer.head_norm(turned)
-            turned = torch.addcmul(turned * cos, turned.roll(dim // 2, -1), sin)
-            queries = turned[:, :, : layer.heads]
-            keys, values = stored.update(turned[:, :, layer.heads :].transpose(1, 2), values.transpose(1, 2))
-            x = layer.out.onto(x, _attend(queries, keys, values, mask, layer))
+            turned = torch.addcmul(turned * cos, turned.roll(layer.head_dim // 2, -1), sin)
+            queries, keys = split_with_sizes(turned, (layer.heads, layer.kv_heads), 2)
+            x = layer.out.onto(x, _attend(queries, *stored.write(keys, values), mask, layer))
             gate, up = layer.gate_up(layer.norm_mlp(x)).chunk(2, -1)
-            x = layer.down.onto(x, silu(gate) * up)
+            x = layer.down.onto(x, silu(gate).mul_(up))
         return self.norm(x).view(rows, new, -1)
 
     def logits(self, hidden: Tensor, vocab: int) -> Tensor:
@@ -138,8 +146,7 @@ def _for_groups(masks: list[Tensor | None], group: int) -> list[Tensor | None]:
     """The masks as `_attend` reads them: `group` query heads stand behind each other in the place of positions."""
     distinct = {id(mask): mask for mask in masks}
     repeated = {
-        key: mask if mask is None or group == 1 or mask.shape[2] == 1 else mask.repeat(1, 1, group, 1)
-        for key, mask in distinct.items()
+        key: mask if mask is None or group == 1 else mask.repeat(1, 1, group, 1) for key, mask in distinct.items()
     }
     return [repeated[id(mask)] for mask in masks]
 
@@ -151,6 +158,10 @@ def _attend(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, 
     """
     rows, new, heads, dim = queries.shape
     group = layer.group
+    if new == 1:
+        grouped = queries.view(rows, layer.kv_heads, group, dim)
+        attended = scaled_dot_product_attention(grouped, keys, values, attn_mask=mask, scale=layer.scale)
+        return attended.reshape(rows, heads * dim)
     grouped = queries.view(rows, new, layer.kv_heads, group, dim).permute(0, 2, 3, 1, 4)
     grouped = grouped.reshape(rows, layer.kv_heads, group * new, dim)
     attended = scaled_dot_product_attention(grouped, keys, values, attn_mask=mask, scale=layer.scale)

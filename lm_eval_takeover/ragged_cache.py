@@ -61,22 +61,28 @@ class RaggedLayer(DynamicLayer):  # type: ignore[misc]
         self.buffers: tuple[Tensor, Tensor] | None = None
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
-        """Write keys and values `[rows, heads, new, head_dim]` of this pass; return all that its rows look at."""
+        """As `write` in the layout of transformers: `[rows, heads, new, head_dim]`."""
+        return self.write(key_states.transpose(1, 2), value_states.transpose(1, 2))
+
+    def write(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+        """Write keys and values `[rows, new, heads, head_dim]` of this pass; return all that its rows look at, heads first."""
         plan = self._cache.plan
-        new = [states.transpose(1, 2) for states in (key_states, value_states)]
         if self.buffers is None or self.buffers[0].shape[1] < plan.columns:
-            self.grow(plan.columns, new)
+            self.grow(plan.columns, (keys, values))
         assert self.buffers is not None
-        return tuple(self._write(buffer, states, plan) for buffer, states in zip(self.buffers, new, strict=True))  # type: ignore[return-value]
+        return self._write(self.buffers[0], keys, plan), self._write(self.buffers[1], values, plan)
 
     @staticmethod
     def _write(buffer: Tensor, states: Tensor, plan: Plan) -> Tensor:
-        if plan.start is None:
-            buffer[plan.rows, plan.places] = states
-        else:
-            buffer[: plan.count, plan.start : plan.columns] = states
-        whole = plan.slots is None
-        return (buffer[: plan.count, : plan.columns] if whole else buffer[plan.slots, : plan.columns]).transpose(1, 2)
+        if plan.slots is None:
+            seen = buffer if plan.count == len(buffer) else buffer.narrow(0, 0, plan.count)
+            if plan.start is None:
+                seen[plan.rows, plan.places] = states
+            else:
+                seen.narrow(1, plan.start, plan.new).copy_(states)
+            return seen.narrow(1, 0, plan.columns).transpose(1, 2)
+        buffer[plan.rows, plan.places] = states
+        return buffer[plan.slots, : plan.columns].transpose(1, 2)
 
     def grow(self, columns: int, like: Sequence[Tensor]) -> None:
         """Room for this many columns and some more; `like` are keys and values `[..., heads, head_dim]` of their kind."""

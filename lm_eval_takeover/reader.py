@@ -36,6 +36,7 @@ class ForwardPass:
         self.member, self.model = member, member.model
         config = member.model.config
         self.windows = layer_windows(config, f"{member.role}='{member.id.id}'")
+        self._unlimited: list[Tensor | None] = [] if any(self.windows) else [None] * len(self.windows)
         rotated = getattr(config.get_text_config(), "rope_parameters", None) is not None
         self._last_position = 2**31 if rotated else (member.max_length or 2**31) - 1
         # What running it taught, which later runs need not learn again: seconds, and what an entropy foretold under a policy.
@@ -104,6 +105,8 @@ class ForwardPass:
 
     def masks(self, plan: Plan, sees_all: bool = False) -> list[Tensor | None]:
         """One additive mask `[rows, 1, new, columns]` per layer: a query sees its own column and those before it."""
+        if sees_all and self._unlimited:
+            return self._unlimited
         made: dict[int | None, Tensor | None] = {}
         for window in set(self.windows):
             if sees_all and (window is None or plan.columns <= window):
@@ -172,12 +175,12 @@ class Reader:
         return self.forward(self.cache, slots, lengths, ids.to(self.device), self.vocab)
 
     def draft(self, slots: Sequence[int], ids: Tensor, ahead: int, uniform: Tensor, sampling: Sampling) -> Drafted:
-        """Read one token per row, `ids` `[rows, 1]`, and draw the next with `uniform` `[rows]`."""
+        """Read one token per row, `ids` `[rows, 1]`, and draw the next with `uniform` `[rows]`. To be called under `quiet()`."""
         if self._static is not None and self._static.takes(ids):
             return Drafted(*self._static.drafted(self.lengths, slots, ids, ahead, uniform, sampling))
-        logits = self.read(slots, ids, ahead)[:, 0]
+        logits = self.read(slots, ids, ahead).select(1, 0)
         sure = [True] * len(slots)
-        if self.device.type == "cpu":
+        if logits.device.type == "cpu":
             drawn, entropies = draw_on_cpu(logits.numpy(), uniform.numpy(), sampling, entropy=True)
             return Drafted(logits, torch.from_numpy(drawn), (drawn.tolist(), sure, entropies))
         tokens = draw(logits, uniform, sampling)
