@@ -28,7 +28,7 @@ from lm_eval_takeover.pair import Pair, right_padded
 from lm_eval_takeover.policy import Policy
 from lm_eval_takeover.pool import Pool
 from lm_eval_takeover.reader import Drafted, forward_pass
-from lm_eval_takeover.sampling import draw
+from lm_eval_takeover.sampling import draw, quiet
 
 _LEAST = 0.05  # a row whose probability to stand is no more drafts no further
 _LOGITS_AT_ONCE = 2**24  # of a block that are scored together: 64 MiB, and as much again for each log-softmax
@@ -117,20 +117,18 @@ class Draft:
 
     logits: Tensor
     uniform: NDArray[np.float64]
+    by_worth: bool  # whether it ends by what it is worth, and not by its limits alone
     limits: list[int]
     tokens: list[list[int]]
     entropies: list[list[float]]
-    survival: list[float]  # the probability that nothing has fired
+    survival: list[
+        float
+    ]  # the probability that nothing has fired; 0 for rows that have ended, or all but certainly have fired
 
     @property
     def drafted(self) -> list[int]:
         """How many tokens each row has."""
         return [len(row) for row in self.tokens]
-
-    @property
-    def standing(self) -> list[int]:
-        """The rows that may grow: not those that have ended, or that all but certainly have fired."""
-        return [row for row, survival in enumerate(self.survival) if survival > _LEAST]
 
 
 class Blocks(Pool):
@@ -164,7 +162,8 @@ class Blocks(Pool):
         started, captures, gate = time.perf_counter(), self._captures, self.policy.gate
         assert gate is not None
         slots = list(range(len(self.slots)))
-        draft = self._draft(slots)
+        with quiet():
+            draft = self._draft(slots)
         drafted = draft.drafted
         longest = max(drafted)
         host_logits = draft.logits[:, :longest]
@@ -240,6 +239,7 @@ class Blocks(Pool):
         draft = Draft(
             logits=self._logits[: len(slots)],
             uniform=self.numbers(slots, longest),
+            by_worth=self.pace.chooses(len(slots)),
             limits=limits,
             tokens=[[] for _ in slots],
             entropies=[[] for _ in slots],
@@ -247,36 +247,44 @@ class Blocks(Pool):
         )
         uniform = torch.from_numpy(draft.uniform).to(reader.device)
         ids = torch.tensor([[row.last] for row in self.slots], device=self.device)
-        computed = slots
+        computed, least = slots, 0.0
         notes: deque[tuple[int, list[int], Drafted]] = deque()
         for number in range(longest):
             begun, captures = time.perf_counter(), reader.captures
-            rows: slice | list[int] = slice(None) if len(computed) == len(slots) else computed
-            step = reader.draft(computed, ids, number, uniform[rows, number], self.sampling)
-            draft.logits[rows, number] = step.logits
-            ids = step.tokens[:, None]
+            if computed is slots:
+                step = reader.draft(slots, ids, number, uniform.select(1, number), self.sampling)
+                draft.logits.select(1, number).copy_(step.logits)
+            else:
+                step = reader.draft(computed, ids, number, uniform[computed, number], self.sampling)
+                draft.logits[computed, number] = step.logits
+            ids = step.tokens.unsqueeze(1)
             notes.append((number, computed, step))
-            if len(notes) > reader.ahead:
-                self._note(draft, *notes.popleft())
-                if reader.captures == captures:
-                    self.pace.host.took(len(computed), 1, time.perf_counter() - begun)
-                standing = draft.standing
-                if not self._goes_on(draft, standing, len(computed), number + 1):
-                    break
-                if not reader.ahead and 4 * len(standing) <= len(computed):
-                    # So few that reading their cached keys and values out of the others costs less than those rows' arithmetic.
-                    computed = standing
-                    ids = torch.tensor([draft.tokens[row][-1:] for row in standing], device=self.device)
+            if len(notes) <= reader.ahead:
+                continue
+            self._note(draft, *notes.popleft())
+            if reader.captures == captures:
+                self.pace.host.took_one(len(computed), time.perf_counter() - begun)
+            if number < 2:  # later on it is nearly the same
+                least = self.pace.least_survival(len(slots), len(computed), number + 1)
+            if sum(draft.survival) <= least:
+                break
+            if not reader.ahead and 4 * sum(map(bool, draft.survival)) <= len(computed):
+                # So few that reading their cached keys and values out of the others costs less than those rows' arithmetic.
+                computed = [row for row, survival in enumerate(draft.survival) if survival]
+                ids = torch.tensor([draft.tokens[row][-1:] for row in computed], device=self.device)
+                least = self.pace.least_survival(len(slots), len(computed), number + 1)
         for note in notes:
             self._note(draft, *note)
+        for slot, tokens in zip(slots, draft.tokens, strict=True):
+            self.slots[slot].generation.count_passes(self.host, len(tokens))
         return draft
 
     def _note(self, draft: Draft, number: int, computed: list[int], step: Drafted) -> None:
         """Enter one drafted position, now that its token is known here."""
         tokens, sureness, entropies = step.known()
-        chooses = self.pace.chooses(len(self.slots))
         for row, token, sure, entropy in zip(computed, tokens, sureness, entropies, strict=True):
-            if draft.survival[row] <= _LEAST:
+            survival = draft.survival[row]
+            if not survival:
                 continue
             self.readers[self.host].was_sure(sure)
             if not sure:
@@ -284,18 +292,11 @@ class Blocks(Pool):
                 token = int(draw(draft.logits[row, number][None], uniform, self.sampling))
             draft.tokens[row].append(token)
             draft.entropies[row].append(entropy)
-            self.slots[row].generation.count_passes(self.host, 1)
-            if chooses:
-                draft.survival[row] *= 1 - self.pace.foresight.chance(entropy)
+            if draft.by_worth:
+                survival *= 1 - self.pace.foresight.chance(entropy)
             # A token that was not sure when the next one was drafted ends the draft, as the text's end does.
-            if len(draft.tokens[row]) == draft.limits[row] or token in self.eos or not sure:
-                draft.survival[row] = 0.0
-
-    def _goes_on(self, draft: Draft, standing: list[int], computed: int, drafted: int) -> bool:
-        if not standing or not self.pace.chooses(len(self.slots)):
-            return bool(standing)
-        survival = sum(draft.survival[row] for row in standing)
-        return self.pace.pays(survival, len(self.slots), computed, drafted)
+            ends = len(draft.tokens[row]) == draft.limits[row] or token in self.eos or not sure
+            draft.survival[row] = 0.0 if ends or survival <= _LEAST else survival
 
     def _verify(self, slots: Sequence[int], draft: Draft) -> Tensor:
         """The donor's logits at every drafted position, `[rows, k, vocab]`, in one pass."""

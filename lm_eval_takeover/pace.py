@@ -40,16 +40,20 @@ class PassCosts:
     def took(self, rows: int, new: int, seconds: float) -> None:
         """One pass was measured."""
         if new == 1:
-            known = self._single.get(rows)
-            # Upwards slowly: a pass that another process held up says little.
-            rate = 1.0 if known is None else 0.2 if seconds < known else 0.02
-            self._single[rows] = seconds if known is None else known + (seconds - known) * rate
+            self.took_one(rows, seconds)
         seen = (1.0, new, seconds, new * new, new * seconds)
         before = self._sums.get(rows, (0.0,) * 5)
         one, k, s, kk, ks = self._sums[rows] = tuple(0.97 * a + b for a, b in zip(before, seen, strict=True))
         spread = one * kk - k * k
         if spread > 1e-6 * kk * one:
             self._slopes[rows] = max((one * ks - k * s) / spread, 0.0)
+
+    def took_one(self, rows: int, seconds: float) -> None:
+        """One pass over a single token, which tells nothing of longer ones."""
+        known = self._single.get(rows)
+        # Upwards slowly: a pass that another process held up says little.
+        rate = 1.0 if known is None else 0.2 if seconds < known else 0.02
+        self._single[rows] = seconds if known is None else known + (seconds - known) * rate
 
     def known(self, rows: int) -> bool:
         """Whether passes of more than one length were measured for so many rows."""
@@ -117,16 +121,16 @@ class Pace:
         """Whether drafts end by what they are worth, and not at a length that is given."""
         return self.fixed is None and (self.blocks >= len(_LEARNING) or self.donor.known(rows))
 
-    def pays(self, survival: float, rows: int, computed: int, drafted: int) -> bool:
-        """Whether one more position is worth it after so many, `survival` the expected number of rows that still stand there.
+    def least_survival(self, rows: int, computed: int, drafted: int) -> float:
+        """Above which one more position is worth it after so many: the expected number of rows that still stand there.
 
         `computed` of the `rows` go through a pass of the host; all of them through that of the donor.
         """
-        if drafted == 1 and self.blocks % _PROBE == _PROBE - 1:
-            return True
+        if not self.chooses(rows) or (drafted == 1 and self.blocks % _PROBE == _PROBE - 1):
+            return 0.0
         more = self.host.single(computed) + self.donor.one_more(rows)
         rate = self._tokens / self._seconds if self._seconds else self._best_fixed(rows)
-        return survival > rows * rate * more
+        return rows * rate * more
 
     def _best_fixed(self, rows: int) -> float:
         """Tokens per second and row of the best fixed block, which the first block of a run counts on."""

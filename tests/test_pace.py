@@ -22,7 +22,7 @@ def drafted(pace, entropy, rows=1, blocks=30, most=10**6):
         while True:
             count += 1
             survival *= 1 - pace.foresight.chance(entropy)
-            if count == limit or (pace.chooses(rows) and not pace.pays(rows * survival, rows, rows, count)):
+            if count == limit or rows * survival <= pace.least_survival(rows, rows, count):
                 break
         seconds = count * pace.host.single(rows) + pace.donor.single(rows) + pace.donor.one_more(rows) * (count - 1)
         pace.block_ended(rows, [entropy] * count, [False] * count, rows * count, seconds)
@@ -84,7 +84,7 @@ def test_a_draft_ends_where_a_takeover_is_near():
     pace.foresight.learn([0.01] * 1000 + [1.1] * 50, [False] * 1000 + [True] * 50)
     assert drafted(pace, 0.01) > 30
     survival = 1 - pace.foresight.chance(1.1)
-    assert not pace.pays(survival, 1, 1, 5)
+    assert survival < pace.least_survival(1, 1, 5)
 
 
 def test_lengths_are_learnt_fixed_or_bounded_by_memory():
