@@ -31,7 +31,8 @@ from lm_eval_takeover.reader import Drafted, forward_pass
 from lm_eval_takeover.sampling import draw, quiet
 
 _LEAST = 0.05  # a row whose probability to stand is no more drafts no further
-_LOGITS_AT_ONCE = 2**24  # of a block that are scored together: 64 MiB, and as much again for each log-softmax
+# Logits of a block that are scored together: 64 MiB and as much again for each log-softmax, or what stays in a core's cache.
+_LOGITS_AT_ONCE = {"cuda": 2**24, "cpu": 2**19}
 
 
 class Steps(Pool):
@@ -169,7 +170,7 @@ class Blocks(Pool):
         host_logits = draft.logits[:, :longest]
         begun = time.perf_counter()
         donor_logits = self._verify(slots, draft)
-        at_once = max(1, _LOGITS_AT_ONCE // donor_logits[:, 0].numel())
+        at_once = max(1, _LOGITS_AT_ONCE.get(self.device.type, 2**24) // donor_logits[:, 0].numel())
         parts = (slice(start, start + at_once) for start in range(0, longest, at_once))
         scores = torch.cat([self.policy.scores(host_logits[:, part], donor_logits[:, part]) for part in parts], 1)
         counts = torch.tensor(drafted, device=self.device)

@@ -1,10 +1,10 @@
 """`x W^T + b` for a few tokens, in the layout that is fastest for as many as there are.
 
 A block gives a matrix 2 to some 60 tokens, for which MKL takes several times as long as for one on a CPU, though it reads the
-same weights. Small float32 weights are laid out so that no product has to turn them; others are kept a second time in oneDNN's own
+same weights. Small weights are laid out so that no product has to turn them; large ones are kept a second time in oneDNN's own
 layout, which torch's compiler uses for weights that do not change. On two cores with AVX-512 that halves a float32 pass over 12
-tokens, and with AMX a bfloat16 pass over one takes two thirds. A CPU without bfloat16 arithmetic keeps float32 copies of bfloat16
-weights: it multiplies in float32 and rounds the sums, as the emulation does that takes three times as long.
+tokens; with AMX, any bfloat16 pass takes two thirds to three quarters. A CPU without bfloat16 arithmetic keeps float32 copies of
+bfloat16 weights: they multiply in float32 and round the sums, as the emulation does that takes three times as long.
 """
 
 from collections.abc import Sequence
@@ -17,8 +17,8 @@ from torch.nn import Parameter
 from torch.nn.functional import linear
 
 _SMALL = 2**19  # weights of a matrix that stays in a core's cache
-# Numbers of tokens for which a layout is the fastest one: columns any in float32 and few in bfloat16, oneDNN's some in float32 and
-# any in bfloat16.
+# Numbers of tokens for which a layout is the fastest: columns for any in float32 and for few in bfloat16, oneDNN's for some in
+# float32 and for any in bfloat16.
 _COUNTS, _SOME, _FEW = range(1, 2**31), range(2, 257), range(1, 9)
 
 
@@ -31,7 +31,7 @@ def packed_dtype(dtype: torch.dtype) -> torch.dtype | None:
 
 @cache
 def _computes_bfloat16() -> bool:
-    found = torch.cpu.get_capabilities()  # type: ignore[no-untyped-call]
+    found = torch.cpu.get_capabilities()
     return any(found.get(name) for name in ("amx_bf16", "avx512_bf16", "bf16"))
 
 
@@ -82,6 +82,7 @@ class Projection:
     def onto(self, sum_: Tensor, x: Tensor) -> Tensor:
         """`sum_ + self(x)`, sum_ `[tokens, out]`."""
         if self._in_columns is _COUNTS and self.bias is None:
+            assert self._columns is not None
             return torch.addmm(sum_, x, self._columns)
         return sum_ + self(x)
 

@@ -8,6 +8,7 @@ import hashlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import torch
@@ -124,36 +125,65 @@ def quiet() -> np.errstate:
 
 
 _SHORT = 2048  # values that are sorted sooner than picked out
+_SORTED = 2**14  # and sooner than divided
 
 
 def _select(
     scaled: NDArray[np.float32], weights: NDArray[np.float32], total: float, uniform: float, sampling: Sampling
 ) -> int:
-    """The token at `uniform` of the mass that is kept. Only what can matter is sorted, and by value alone."""
+    """The token at `uniform` of the mass that is kept. Only what can matter is looked at, and by value alone."""
     vocab, top_k, top_p = len(scaled), sampling.top_k, sampling.top_p
     cut = 0 < top_k < vocab
     reach = top_p if top_p < 1 else uniform  # share of the mass behind which nothing matters
-    # Left out are tokens that together hold half of the rest, at most; none that is possible, should rounding ask for more.
-    for least in (0.5 * (1 - reach) * total / vocab, 0.0):
-        chosen = scaled
-        if vocab > _SHORT:
-            wanted = scaled >= np.partition(scaled, vocab - top_k)[vocab - top_k] if cut else weights > least
-            # Picking out most of them takes longer than sorting the rest as well.
-            if 2 * np.count_nonzero(wanted) < vocab:
-                chosen = scaled[wanted]
-        surprise = np.sort(-chosen)[: top_k if cut else vocab]
+    chosen, kept = scaled, total
+    if vocab > _SHORT:
+        # Left out are tokens that together hold half of the rest, at most.
+        least = 0.5 * (1 - reach) * total / vocab
+        wanted = scaled >= np.partition(scaled, vocab - top_k)[vocab - top_k] if cut else weights > least
+        # Picking out most of them takes longer than looking at the rest as well.
+        if 4 * np.count_nonzero(wanted) < vocab:
+            chosen = scaled[wanted]
+    surprise = -chosen
+    mass: NDArray[np.float64] | None = None
+    if cut or len(surprise) <= _SORTED:
+        surprise = np.sort(surprise)[: top_k if cut else vocab]
         mass = np.exp(-surprise).cumsum(dtype=np.float64)
-        kept, last = float(mass[-1]) if cut else total, len(mass) - 1
-        if top_p < 1:  # the nucleus is the shortest prefix that holds top_p of the mass
-            last = min(int(mass.searchsorted(top_p * kept)), last)
-            kept = float(mass[last])
-        index = int(mass.searchsorted(uniform * kept, side="right"))
-        if index <= last:
-            break
-    else:  # rounding left the whole mass a hair below u: it is the last token that is possible at all
-        index = int(mass.searchsorted(mass[last]))
-    value = surprise[index]
-    return int(np.flatnonzero(scaled == -value)[index - int(surprise.searchsorted(value))])  # equal ones by their ids
+        kept = float(mass[-1]) if cut else total
+    last = len(surprise) - 1
+    if top_p < 1:  # the nucleus is the shortest prefix that holds top_p of the mass
+        last, _, kept = _crossing(surprise, mass, top_p * kept, "left")
+    place, value, _ = _crossing(surprise, mass, uniform * kept, "right")
+    if place > last or not np.exp(
+        -value
+    ):  # rounding left the whole mass a hair below u: the last token that is possible
+        value = surprise[np.exp(-surprise) > 0].max()
+        place = min(last, int(np.count_nonzero(surprise <= value)) - 1)
+    equal = np.flatnonzero(scaled == -value)
+    return int(equal[place - np.count_nonzero(surprise < value)])  # equal ones by their ids
+
+
+def _crossing(
+    surprise: NDArray[np.float32], mass: NDArray[np.float64] | None, target: float, side: Literal["left", "right"]
+) -> tuple[int, np.float32, float]:
+    """Where the least surprising tokens hold at least (`left`) or more than (`right`) `target` of the mass.
+
+    The place of the last of them in the order of surprise, its surprise, and the mass up to it. `mass` is cumulative, for tokens
+    that are in order; of others, halves are left aside by their mass, as quickselect does it by their number, until few are left.
+    """
+    before, skipped = 0.0, 0
+    if mass is None:
+        while len(surprise) > _SORTED:
+            half = len(surprise) // 2
+            surprise = np.partition(surprise, half)
+            through = before + float(np.exp(-surprise[:half]).sum(dtype=np.float64))
+            if through > target or (side == "left" and through == target):
+                surprise = surprise[:half]
+            else:
+                before, skipped, surprise = through, skipped + half, surprise[half:]
+        surprise = np.sort(surprise)
+        mass = before + np.exp(-surprise).cumsum(dtype=np.float64)
+    index = min(int(mass.searchsorted(target, side)), len(mass) - 1)
+    return skipped + index, surprise[index], float(mass[index])
 
 
 def draw_from_head(logits: Tensor, uniform: Tensor, sampling: Sampling, size: int) -> tuple[Tensor, Tensor]:

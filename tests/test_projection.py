@@ -47,12 +47,35 @@ def test_modules_hold_no_weight_twice(inputs, outputs):
     assert {part.weight.untyped_storage().data_ptr() for part in parts} == {storage}
 
 
-@torch.no_grad()
-def test_half_precision_is_left_to_torch():
-    parts = modules(*LARGE, bias=False, dtype=torch.bfloat16)
-    x = torch.randn(12, LARGE[0], dtype=torch.bfloat16)
-    wanted = torch.cat([part(x) for part in parts], -1)
-    assert torch.equal(Projection(parts, pack=True)(x), wanted)
+@torch.inference_mode()
+@pytest.mark.parametrize("computes", [False, True], ids=["emulated", "native"])
+@pytest.mark.parametrize("pack", [False, True])
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize(("inputs", "outputs"), [SMALL, LARGE])
+def test_bfloat16_is_rounded_where_linear_rounds_it(monkeypatch, inputs, outputs, bias, pack, computes):
+    """Sums are float32 in every layout, whether the CPU multiplies in bfloat16 or copies of the weights do in float32."""
+    monkeypatch.setattr("lm_eval_takeover.projection._computes_bfloat16", lambda: computes)
+    with torch.inference_mode(False), torch.no_grad():
+        parts = modules(inputs, outputs, bias, torch.bfloat16)
+        projection = Projection(parts, pack=pack)
+    for tokens in (1, 8, 9, 257):
+        x = torch.randn(tokens, inputs, dtype=torch.bfloat16)
+        exact = torch.cat([linear(x.double(), part.weight.double()) for part in parts], -1)
+        if bias:
+            exact += torch.cat([part.bias.double() for part in parts])
+        found = projection(x)
+        assert found.dtype == torch.bfloat16
+        # A rounding or two: those of the sum, and of the bias that is added to it.
+        torch.testing.assert_close(found.double(), exact, rtol=2.0**-8, atol=2.0**-7)
+        assert torch.equal(projection.onto(x.new_zeros(found.shape), x), found)
+
+
+def test_other_half_precision_is_left_to_torch():
+    parts = modules(*LARGE, bias=False, dtype=torch.float16)
+    x = torch.randn(12, LARGE[0], dtype=torch.float16)
+    with torch.no_grad():
+        wanted = torch.cat([part(x) for part in parts], -1)
+        torch.testing.assert_close(Projection(parts, pack=True)(x), wanted)
 
 
 @pytest.mark.parametrize("available", [0, 2**50])

@@ -120,16 +120,40 @@ def test_a_large_vocabulary_is_not_sorted_whole(monkeypatch):
     assert max(sorted_sizes) < 10_000
 
 
+@pytest.mark.parametrize("vocab", [5000, 50_000])
 @pytest.mark.parametrize("scale", [0.0, 0.5, 4.0])
 @pytest.mark.parametrize("sampling", [Sampling(1.0), Sampling(0.6, 0.95), Sampling(1.5, 0.99, 3000)], ids=str)
-def test_flat_and_steep_distributions_draw_the_same_on_every_device(scale, sampling):
-    """A CPU selects from sorted values, other devices from sorted heads: the same tokens, however much must be sorted."""
+def test_flat_and_steep_distributions_draw_the_same_on_every_device(scale, sampling, vocab):
+    """A CPU selects from sorted or divided values, other devices from sorted heads: the same tokens, however much it takes."""
     generator = torch.Generator().manual_seed(5)
-    logits = torch.randn(64, 5000, generator=generator) * scale
+    logits = torch.randn(64, vocab, generator=generator) * scale
     uniform = torch.rand(64, generator=generator, dtype=torch.float64)
-    tokens, known = draw_from_head(logits, uniform, sampling, 5000)
+    tokens, known = draw_from_head(logits, uniform, sampling, vocab)
     assert known.all()
     assert draw(logits, uniform, sampling).tolist() == tokens.tolist()
+
+
+@pytest.mark.parametrize("vocab", [3000, 40_000])
+@pytest.mark.parametrize("top_p", [1.0, 1 - 1e-16])
+def test_no_number_draws_what_is_impossible(vocab, top_p):
+    """The last number below 1 may lie behind the mass that rounding leaves: the last token that is possible is drawn."""
+    logits = torch.randn(8, vocab, generator=torch.Generator().manual_seed(2))
+    logits[:, vocab // 2 :] = -torch.inf
+    logits[:4, : vocab // 4] = -200.0  # e^-200 is 0 in float32
+    tokens = draw(logits, torch.full((8,), 1 - 2.0**-53, dtype=torch.float64), Sampling(1.0, top_p))
+    possible = (logits - logits.amax(1, keepdim=True)).exp()
+    assert possible.gather(1, tokens[:, None]).min() > 0
+    least = possible.masked_fill(possible == 0, 2.0).amin(1)
+    assert torch.equal(possible.gather(1, tokens[:, None])[:, 0], least)
+
+
+def test_flat_distributions_are_divided_before_they_are_sorted(monkeypatch):
+    sizes, plain = [], np.sort
+    monkeypatch.setattr(np, "sort", lambda a: sizes.append(len(a)) or plain(a))
+    logits = torch.randn(4, 151_936, generator=torch.Generator().manual_seed(1))
+    draw(logits, torch.linspace(0.1, 0.9, 4, dtype=torch.float64), Sampling(1.0))
+    assert len(sizes) == 4
+    assert max(sizes) <= 2**14
 
 
 def test_the_smallest_temperature_does_not_overflow():
