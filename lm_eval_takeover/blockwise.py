@@ -2,7 +2,8 @@
 
 The host drafts some tokens; one pass of the donor reads them all; the gate is evaluated from left to right; the first position
 that fires takes the donor's token and drops the rest of the draft. Every position is decided from the same distributions and
-the same random numbers as in `lockstep`, so the tokens are the same.
+the same random numbers as in `lockstep`, so the tokens are the same. Where block lengths are free, a takeover that writes just
+the token that was drafted drops nothing: the text that both models have read is the right one.
 
 Where the takeovers are known without the donor (`entropy`, `random`, `early`, one model alone), nothing is drafted: each token
 asks the model that writes it, which first reads, in the same pass, what it has skipped.
@@ -122,9 +123,7 @@ class Draft:
     limits: list[int]
     tokens: list[list[int]]
     entropies: list[list[float]]
-    survival: list[
-        float
-    ]  # the probability that nothing has fired; 0 for rows that have ended, or all but certainly have fired
+    survival: list[float]  # the probability that nothing is void yet; 0 for rows that grow no further
 
     @property
     def drafted(self) -> list[int]:
@@ -176,33 +175,28 @@ class Blocks(Pool):
         counts = torch.tensor(drafted, device=self.device)
         places = torch.arange(longest, device=self.device)
         recent = self.windows()
-        fire = fires_ahead(gate, scores, recent, self.positions()) & (places < counts[:, None])
-        ends = torch.where(fire.any(1), fire.int().argmax(1), counts)  # the drafted length where nothing fires
-        judged = (places <= ends[:, None]) & (places < counts[:, None])  # behind a takeover lies what nobody will read
-        if not bool(scores[judged].isfinite().all()):
-            self._refuse_broken(host_logits, donor_logits, judged)
-        first = ends.tolist()
+        fire = (fires_ahead(gate, scores, recent, self.positions()) & (places < counts[:, None])).tolist()
         steady = self._captures == captures
         if steady:
             self.pace.donor.took(len(slots), longest, time.perf_counter() - begun)
-        if fired := [slot for slot in slots if first[slot] < drafted[slot]]:
-            at = [first[slot] for slot in fired]
-            uniform = torch.from_numpy(draft.uniform[fired, at]).to(self.device)
-            donated = draw(donor_logits[fired, at], uniform, self.sampling).tolist()
-            for slot, position, token in zip(fired, at, donated, strict=True):
-                draft.tokens[slot][position] = token
+        taken, voided = self._take_over(draft, fire, donor_logits)
+        stand = torch.tensor(list(map(len, taken)), device=self.device)
+        judged = places < stand[:, None]  # behind them lies what nobody will read
+        if not bool(scores[judged].isfinite().all()):
+            self._refuse_broken(host_logits, donor_logits, judged)
         observed = self._observed(draft, host_logits, donor_logits, at_once) if self.traced else [None] * len(slots)
         window = torch.cat([recent, scores], 1)
         ended: list[int] = []
         entropies: list[float] = []
-        takeovers: list[bool] = []
+        voids: list[bool] = []
         emitted = 0
-        for slot, row_tokens, row_scores, seen in zip(slots, draft.tokens, scores.tolist(), observed, strict=True):
-            stands = first[slot]
-            taken = [False] * stands + [True] * (stands < drafted[slot])
-            entropies += draft.entropies[slot][: len(taken)]
-            takeovers += taken
-            written, end = self.emit(slot, row_tokens[: len(taken)], taken, row_scores[: len(taken)], seen)
+        for slot, tokens, takeovers, row_scores, seen in zip(
+            slots, draft.tokens, taken, scores.tolist(), observed, strict=True
+        ):
+            count = len(takeovers)
+            entropies += draft.entropies[slot][:count]
+            voids += [False] * (count - 1) + [voided[slot]]
+            written, end = self.emit(slot, tokens[:count], takeovers, row_scores[:count], seen)
             self.slots[slot].recent = window[slot, written : written + gate.window]
             emitted += written
             for reader in self.readers.values():
@@ -210,8 +204,36 @@ class Blocks(Pool):
             if end:
                 ended.append(slot)
         seconds = time.perf_counter() - started if steady else None
-        self.pace.block_ended(len(slots), entropies, takeovers, emitted, seconds)
+        self.pace.block_ended(len(slots), entropies, voids, emitted, seconds)
         return ended
+
+    def _take_over(
+        self, draft: Draft, fire: Sequence[Sequence[bool]], donor_logits: Tensor
+    ) -> tuple[list[list[bool]], list[bool]]:
+        """The donor writes into the draft where the gate fires `[rows][k]`, up to the token that voids the rest of it.
+
+        For each row: which of the tokens that stand were taken over, and whether the last of them voided the rest.
+        """
+        taken, voided = [[False] * count for count in draft.drafted], [False] * len(fire)
+        due = [[place for place, fires in enumerate(row) if fires] for row in fire]
+        rows, number = [row for row, places in enumerate(due) if places], 0
+        while rows:
+            at = [due[row][number] for row in rows]
+            uniform = torch.from_numpy(draft.uniform[rows, at]).to(self.device)
+            donated = draw(donor_logits[rows, at], uniform, self.sampling).tolist()
+            number += 1
+            further = []
+            for row, place, token in zip(rows, at, donated, strict=True):
+                taken[row][place] = True
+                if token == draft.tokens[row][place] and self.block_size is None:
+                    if number < len(due[row]):
+                        further.append(row)
+                else:
+                    draft.tokens[row][place] = token
+                    del taken[row][place + 1 :]
+                    voided[row] = True
+            rows = further
+        return taken, voided
 
     def _observed(
         self, draft: Draft, host_logits: Tensor, donor_logits: Tensor, at_once: int

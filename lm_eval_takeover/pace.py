@@ -1,10 +1,10 @@
 """How long a draft is worth drafting. It changes speed, never tokens.
 
 A block of `k` drafted positions costs `k b + G(k)` (`b` a pass of the host, `G(k)` one pass of the donor over `k` tokens) and
-emits tokens up to the first takeover. One more position emits a token with the probability `S` that nothing fired before it.
-So it pays as long as `S > r (b + G(k+1) - G(k))`, with `r` the tokens per second at hand: the marginal value theorem, which
+emits tokens up to the first that voids the rest. One more position emits a token with the probability `S` that none before it
+did. So it pays as long as `S > r (b + G(k+1) - G(k))`, with `r` the tokens per second at hand: the marginal value theorem, which
 also says when blocks do not pay at all (`k = 1` is lockstep). `S` follows from the host's entropies: the share of drafted
-positions of that entropy at which the gate has fired so far.
+positions of that entropy that voided what came behind them so far.
 
 What passes cost (`PassCosts`) is kept with the model, and what entropies foretell (`Foresight`) with the policy, so that only the
 first run of a process has to learn them.
@@ -77,11 +77,11 @@ class PassCosts:
 
 
 class Foresight:
-    """How often the gate fires at a host entropy."""
+    """How often a takeover voids the rest of a draft, by the host's entropy where it happens."""
 
     def __init__(self) -> None:
-        self._seen, self._fired = np.zeros(_BUCKETS), np.zeros(_BUCKETS)
-        self.overall = 0.05  # the rate at which the gate fires, whatever the entropy
+        self._seen, self._voided = np.zeros(_BUCKETS), np.zeros(_BUCKETS)
+        self.overall = 0.05  # whatever the entropy
         self._chances = [self.overall] * _BUCKETS
 
     @staticmethod
@@ -89,17 +89,17 @@ class Foresight:
         return min(_BUCKETS - 1, max(0, int(4 * (math.log(entropy) + 4)))) if entropy > 1e-9 else 0
 
     def chance(self, entropy: float) -> float:
-        """The probability that the gate fires at a position of this host entropy, in nats."""
+        """The probability that a position of this host entropy, in nats, voids what is behind it."""
         return self._chances[self.bucket(entropy)]
 
-    def learn(self, entropies: list[float], fired: list[bool]) -> None:
-        """Positions whose gate was evaluated: the host's entropies, and whether it fired."""
-        for entropy, fire in zip(entropies, fired, strict=True):
+    def learn(self, entropies: list[float], voids: list[bool]) -> None:
+        """Positions whose gate was evaluated: the host's entropies, and whether they voided the rest."""
+        for entropy, void in zip(entropies, voids, strict=True):
             place = self.bucket(entropy)
             self._seen[place] += 1
-            self._fired[place] += fire
-        self.overall = float((self._fired.sum() + 0.5) / (self._seen.sum() + 10.0))
-        self._chances = ((self._fired + _PRIOR * self.overall) / (self._seen + _PRIOR)).tolist()
+            self._voided[place] += void
+        self.overall = float((self._voided.sum() + 0.5) / (self._seen.sum() + 10.0))
+        self._chances = ((self._voided + _PRIOR * self.overall) / (self._seen + _PRIOR)).tolist()
 
 
 class Pace:
@@ -143,13 +143,13 @@ class Pace:
         return max((1 - (1 - g) ** k) / g / (k * b + first + (k - 1) * more) for k in range(1, LONGEST + 1))
 
     def block_ended(
-        self, rows: int, entropies: list[float], fired: list[bool], tokens: int, seconds: float | None
+        self, rows: int, entropies: list[float], voids: list[bool], tokens: int, seconds: float | None
     ) -> None:
-        """One block: the entropies of the positions whose gate was evaluated, whether it fired, and what came of it.
+        """One block: the entropies of the positions whose gate was evaluated, whether they voided the rest, and what came of it.
 
         `seconds` is None where they say nothing about the next one.
         """
-        self.foresight.learn(entropies, fired)
+        self.foresight.learn(entropies, voids)
         self.blocks += 1
         if seconds is None:
             return

@@ -483,6 +483,27 @@ def test_tokens_per_guide_pass_are_what_the_rate_gives(k):
     assert np.mean(blocks) == pytest.approx(expected, abs=4 * np.std(blocks) / len(blocks) ** 0.5 + 1e-9)
 
 
+class AsMuchForAny(PassCosts):
+    """A long pass takes as long as a short one, so that long blocks pay."""
+
+    def took(self, rows, new, seconds):
+        super().took(rows, new, 1.0)
+
+
+def test_a_takeover_that_writes_the_drafted_token_keeps_the_draft():
+    """Two models that are one: the gate always fires, and the donor writes what the host would have written."""
+    passes = {role: FakePass(role, 1) for role in ("base", "guide")}
+    passes["guide"].costs = AsMuchForAny()
+    requests = [Request((i,), i, 48, Sampling(1.0)) for i in range(6)]
+    fixed = run_fake(Policy(gate=Gate(0.0)), passes, requests, block_size=8, eos=frozenset())
+    free = run_fake(Policy(gate=Gate(0.0)), passes, requests, eos=frozenset())
+    for i, generation in free.items():
+        assert generation.tokens == fixed[i].tokens
+        assert generation.takeovers == fixed[i].takeovers == 48
+        assert fixed[i].guide_passes == 47  # every block ends at its first token
+        assert generation.guide_passes < 36
+
+
 def test_a_cache_copies_what_was_read_and_nothing_else():
     cache, other = RaggedCache(1, 3), RaggedCache(1, 2)
     for one, lengths in ((cache, [0, 0, 0]), (other, [0, 0])):
