@@ -258,7 +258,8 @@ class Blocks(Pool):
         limits = [min(most, self.slots[slot].remaining) for slot in slots]
         longest = max(limits)
         if self._logits is None or self._logits.shape[0] < len(slots) or self._logits.shape[1] < longest:
-            self._logits = torch.zeros(len(slots), longest, vocab, device=self.device)
+            # Not filled, since few drafts are as long as they may be; what nothing has written there, nobody reads.
+            self._logits = torch.empty(len(slots), longest, vocab, device=self.device)
         draft = Draft(
             logits=self._logits[: len(slots)],
             uniform=self.numbers(slots, longest),
