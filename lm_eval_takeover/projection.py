@@ -8,13 +8,14 @@ bfloat16 weights: they multiply in float32 and round the sums, as the emulation 
 """
 
 from collections.abc import Sequence
-from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import Parameter
 from torch.nn.functional import linear
+
+from lm_eval_takeover.pair import computes_bfloat16
 
 _SMALL = 2**19  # weights of a matrix that stays in a core's cache
 # Numbers of tokens for which a layout is the fastest: columns for any in float32 and for few in bfloat16, oneDNN's for some in
@@ -24,15 +25,9 @@ _COUNTS, _SOME, _FEW = range(1, 2**31), range(2, 257), range(1, 9)
 
 def packed_dtype(dtype: torch.dtype) -> torch.dtype | None:
     """In what a CPU keeps the second copy of weights of this dtype; None where there is none."""
-    if dtype == torch.bfloat16 and not _computes_bfloat16():
+    if dtype == torch.bfloat16 and not computes_bfloat16():
         return torch.float32
     return dtype if dtype in (torch.float32, torch.bfloat16) else None
-
-
-@cache
-def _computes_bfloat16() -> bool:
-    found = torch.cpu.get_capabilities()
-    return any(found.get(name) for name in ("amx_bf16", "avx512_bf16", "bf16"))
 
 
 class Projection:

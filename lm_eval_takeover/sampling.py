@@ -147,7 +147,7 @@ def _select(
     mass: NDArray[np.float64] | None = None
     if cut or len(surprise) <= _SORTED:
         surprise = np.sort(surprise)[: top_k if cut else vocab]
-        mass = np.exp(-surprise).cumsum(dtype=np.float64)
+        mass = _cumulative(surprise)
         kept = float(mass[-1]) if cut else total
     last = len(surprise) - 1
     if top_p < 1:  # the nucleus is the shortest prefix that holds top_p of the mass
@@ -181,9 +181,14 @@ def _crossing(
             else:
                 before, skipped, surprise = through, skipped + half, surprise[half:]
         surprise = np.sort(surprise)
-        mass = before + np.exp(-surprise).cumsum(dtype=np.float64)
+        mass = before + _cumulative(surprise)
     index = min(int(mass.searchsorted(target, side)), len(mass) - 1)
     return skipped + index, surprise[index], float(mass[index])
+
+
+def _cumulative(surprise: NDArray[np.float32]) -> NDArray[np.float64]:
+    """The mass up to each token; torch adds up in less than half of NumPy's time."""
+    return torch.from_numpy(np.exp(-surprise)).cumsum(0, dtype=torch.float64).numpy()
 
 
 def draw_from_head(logits: Tensor, uniform: Tensor, sampling: Sampling, size: int) -> tuple[Tensor, Tensor]:

@@ -54,7 +54,7 @@ def test_modules_hold_no_weight_twice(inputs, outputs):
 @pytest.mark.parametrize(("inputs", "outputs"), [SMALL, LARGE])
 def test_bfloat16_is_rounded_where_linear_rounds_it(monkeypatch, inputs, outputs, bias, pack, computes):
     """Sums are float32 in every layout, whether the CPU multiplies in bfloat16 or copies of the weights do in float32."""
-    monkeypatch.setattr("lm_eval_takeover.projection._computes_bfloat16", lambda: computes)
+    monkeypatch.setattr("lm_eval_takeover.projection.computes_bfloat16", lambda: computes)
     with torch.inference_mode(False), torch.no_grad():
         parts = modules(inputs, outputs, bias, torch.bfloat16)
         projection = Projection(parts, pack=pack)
