@@ -11,7 +11,7 @@ asks the model that writes it, which first reads, in the same pass, what it has 
 
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property, partial
 from itertools import groupby
@@ -27,7 +27,7 @@ from lm_eval_takeover.observations import OBSERVED, observe
 from lm_eval_takeover.pace import Foresight, Pace
 from lm_eval_takeover.pair import Pair, right_padded
 from lm_eval_takeover.policy import Policy
-from lm_eval_takeover.pool import Pool
+from lm_eval_takeover.pool import Due, Pool
 from lm_eval_takeover.reader import Drafted, forward_pass
 from lm_eval_takeover.sampling import draw, quiet
 
@@ -37,55 +37,65 @@ _LOGITS_AT_ONCE = {"cuda": 2**24, "cpu": 2**19}
 
 
 class Steps(Pool):
-    """Takeovers that are known without the donor: one token for every row at a time."""
+    """Takeovers that are known without the donor: one token at a time, from the model that writes it.
+
+    A row whose token is due from a costly donor waits until half of the rows do, so that one pass serves them all.
+    """
 
     def advance(self) -> list[int]:
-        policy, slots = self.policy, list(range(len(self.slots)))
-        tokens = [0] * len(slots)
-        scores = [float("nan")] * len(slots)
-        observed = np.full((len(slots), len(OBSERVED)), np.nan, dtype=np.float32) if self.traced else None
-        logits: Tensor | None
-        windows: Tensor | None = None
-        if policy.name == "entropy":
+        policy, host, donor = self.policy, self.policy.writes(taken_over=False), self.policy.writes(taken_over=True)
+        free = [slot for slot, row in enumerate(self.slots) if row.due is None]
+        notes = {slot: Due(float("nan"), self.slots[slot].recent) for slot in free}
+        asked, logits = free, None
+        if policy.name == "entropy" and free:
             assert policy.gate is not None
-            logits = self.ask(policy.writes(taken_over=False), slots)
-            score = policy.scores(logits, None)
-            recent = self.windows()
-            taken = fires(policy.gate, score, recent, self.positions()).tolist()
-            scores = score.tolist()
-            windows = push(recent, score)
-            hosted = [slot for slot in slots if not taken[slot]]
-            self._draw(hosted, logits[hosted], tokens)
+            logits = self.ask(host, asked)
+            score, recent = policy.scores(logits, None), self.windows(free)
+            taken = fires(policy.gate, score, recent, self.positions(free)).tolist()
+            for slot, one, window in zip(free, score.tolist(), push(recent, score), strict=True):
+                notes[slot] = Due(one, window)
         else:
-            taken = self._known_takeovers(slots)
-            hosted = [slot for slot in slots if not taken[slot]]
-            logits = self.ask(policy.writes(taken_over=False), hosted) if hosted else None
-            if logits is not None:
-                self._draw(hosted, logits, tokens)
-        donated = [slot for slot in slots if taken[slot]]
-        donor_logits = self.ask(policy.writes(taken_over=True), donated) if donated else None
-        if donor_logits is not None:
-            self._draw(donated, donor_logits, tokens)
+            taken = self._known_takeovers(free)
+        hosted = [slot for slot, takeover in zip(free, taken, strict=True) if not takeover]
+        if logits is None and hosted:
+            asked, logits = hosted, self.ask(host, hosted)
+        for place, slot in enumerate(free):
+            if taken[place]:
+                self.slots[slot].due = notes[slot]
+                if self.traced and logits is not None and asked is free:
+                    notes[slot].logits = logits[place].clone()
+        due = {slot: row.due for slot, row in enumerate(self.slots) if row.due is not None}
+        donated = list(due) if host == "guide" or 2 * len(due) >= len(self.slots) else []
+        donor_logits = self.ask(donor, donated) if donated else None
+        if logits is not None and len(hosted) < len(asked):
+            logits = logits[[place for place, slot in enumerate(asked) if slot not in due]]
+        tokens = self._drawn(hosted, logits) | self._drawn(donated, donor_logits)
+        observed = np.full((len(self.slots), len(OBSERVED)), np.nan, dtype=np.float32) if self.traced else None
         if observed is not None:
-            asked = slots if policy.name == "entropy" else hosted
-            self._observe(asked, policy.writes(taken_over=False), logits, tokens, observed)
-            self._observe(donated, policy.writes(taken_over=True), donor_logits, tokens, observed)
-        if windows is not None:  # now that nothing can fail any more
-            for row, window in zip(self.slots, windows, strict=True):
-                row.recent = window
-        seen = [None] * len(slots) if observed is None else observed[:, None]
-        return [slot for slot in slots if self.emit(slot, [tokens[slot]], [taken[slot]], [scores[slot]], seen[slot])[1]]
+            self._observe(hosted, host, logits, tokens, observed)
+            waited = [one.logits for slot, one in due.items() if slot in tokens and one.logits is not None]
+            self._observe(donated, host, torch.stack(waited) if waited else None, tokens, observed)
+            self._observe(donated, donor, donor_logits, tokens, observed)
+        ended = []
+        for slot, token in tokens.items():  # now that nothing can fail any more
+            row, takeover = self.slots[slot], slot in due
+            note = due[slot] if takeover else notes[slot]
+            row.recent, row.due = note.window, None
+            seen = None if observed is None else observed[slot, None]
+            if self.emit(slot, [token], [takeover], [note.score], seen)[1]:
+                ended.append(slot)
+        return ended
 
     def _observe(
         self,
         slots: Sequence[int],
         role: str,
         logits: Tensor | None,
-        tokens: Sequence[int],
+        tokens: Mapping[int, int],
         observed: NDArray[np.float32],
     ) -> None:
         """Enter what one model, `logits` `[slots, vocab]`, thought of the tokens of these slots."""
-        if logits is None:
+        if logits is None or not slots:
             return
         chosen = torch.tensor([tokens[slot] for slot in slots], device=logits.device)
         host, base = role == self.policy.host, logits if role == "base" else None
@@ -93,21 +103,21 @@ class Steps(Pool):
         observed[slots] = np.where(np.isnan(seen), observed[slots], seen)
 
     def _known_takeovers(self, slots: Sequence[int]) -> list[bool]:
-        policy = self.policy
+        policy, rows = self.policy, [self.slots[slot] for slot in slots]
         match policy.name:
             case "random":
                 assert policy.rate is not None
-                return [bool(row.chances[row.position] < policy.rate) for row in self.slots]
+                return [bool(row.chances[row.position] < policy.rate) for row in rows]
             case "early":
-                return [row.position < row.early for row in self.slots]
+                return [row.position < row.early for row in rows]
         return [policy.name == "guide"] * len(slots)
 
-    def _draw(self, slots: Sequence[int], logits: Tensor, tokens: list[int]) -> None:
-        if slots:
-            uniform = torch.from_numpy(self.numbers(slots, 1)[:, 0]).to(self.device)
-            drawn = draw(logits, uniform, self.sampling).tolist()
-            for slot, token in zip(slots, drawn, strict=True):
-                tokens[slot] = token
+    def _drawn(self, slots: Sequence[int], logits: Tensor | None) -> dict[int, int]:
+        """The next token of each of these slots, from logits `[slots, vocab]`."""
+        if logits is None or not slots:
+            return {}
+        uniform = torch.from_numpy(self.numbers(slots, 1)[:, 0]).to(self.device)
+        return dict(zip(slots, draw(logits, uniform, self.sampling).tolist(), strict=True))
 
 
 @dataclass(slots=True)

@@ -31,6 +31,15 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
+class Due:
+    """What is known of a row whose next token is the donor's: score, window behind it, for traces the host's logits `[vocab]`."""
+
+    score: float
+    window: Tensor | None
+    logits: Tensor | None = None
+
+
+@dataclass(slots=True)
 class Row:
     """One sample while it is being written. Numbers and window are made when it gets a slot."""
 
@@ -42,6 +51,7 @@ class Row:
     uniforms: NDArray[np.float64] = field(default_factory=lambda: np.empty(0))
     chances: NDArray[np.float64] = field(default_factory=lambda: np.empty(0))
     recent: Tensor | None = None  # `[window]`, the last scores
+    due: Due | None = None  # where the next token is the donor's
 
     @property
     def text(self) -> tuple[int, ...]:
@@ -146,7 +156,7 @@ class Pool(ABC):
 
     @abstractmethod
     def advance(self) -> list[int]:
-        """Emit at least one token for every row; returns the slots whose text has ended."""
+        """Emit at least one token; returns the slots whose text has ended."""
 
     # Slots
 
@@ -259,13 +269,15 @@ class Pool(ABC):
             found[place, : len(part)] = part
         return found
 
-    def windows(self) -> Tensor:
-        """The last scores of every row: `[rows, window]`."""
-        return torch.stack([row.recent for row in self.slots if row.recent is not None])
+    def windows(self, slots: Sequence[int] | None = None) -> Tensor:
+        """The last scores of these rows, or of all: `[rows, window]`."""
+        rows = self.slots if slots is None else [self.slots[slot] for slot in slots]
+        return torch.stack([row.recent for row in rows if row.recent is not None])
 
-    def positions(self) -> Tensor:
-        """Tokens emitted so far by every row: `[rows]`."""
-        return torch.tensor([row.position for row in self.slots], device=self.device)
+    def positions(self, slots: Sequence[int] | None = None) -> Tensor:
+        """Tokens emitted so far by these rows, or by all: `[rows]`."""
+        rows = self.slots if slots is None else [self.slots[slot] for slot in slots]
+        return torch.tensor([row.position for row in rows], device=self.device)
 
     def emit(
         self,

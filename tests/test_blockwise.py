@@ -212,6 +212,20 @@ def test_passes_are_counted_and_blocks_of_one_are_lockstep(demo_pair, prompts):
         assert generation.guide_passes == max(generation.takeovers - 1, 0)
 
 
+@pytest.mark.parametrize("name", ["entropy", "random"])
+def test_one_pass_of_the_guide_serves_the_takeovers_of_several_rows(demo_pair, prompts, monkeypatch, name):
+    """A row waits for the guide until half of the rows do."""
+    requests = [Request(p, j, 40, SAMPLED) for p in prompts for j in range(4)]
+    rows, plain = [], blockwise.Steps.ask
+    monkeypatch.setattr(
+        blockwise.Steps, "ask", lambda self, role, slots: rows.append((role, len(slots))) or plain(self, role, slots)
+    )
+    made = dict(blockwise.generate(demo_pair, POLICIES[name], requests, batch_size=16))
+    served = [count for role, count in rows if role == "guide"]
+    assert sum(served) == sum(one.takeovers for one in made.values()) > 20
+    assert np.mean(served) > 4
+
+
 @pytest.mark.parametrize("role", ["base", "guide"])
 def test_logits_that_are_no_distribution_name_the_request(prompts, monkeypatch, role):
     pair = Pair(Member("base", str(DEMO["base"])), Member("guide", str(DEMO["guide"])))
