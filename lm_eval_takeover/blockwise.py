@@ -32,6 +32,7 @@ from lm_eval_takeover.reader import Drafted, forward_pass
 from lm_eval_takeover.sampling import draw, quiet
 
 _LEAST = 0.05  # a row whose probability to stand is no more drafts no further
+_UNREAD_AT_ONCE = 4096  # tokens, padding included, that a donor catches up on in one pass of several rows
 # Logits of a block that are scored together: 64 MiB and as much again for each log-softmax, or what stays in a core's cache.
 _LOGITS_AT_ONCE = {"cuda": 2**24, "cpu": 2**19}
 
@@ -39,8 +40,10 @@ _LOGITS_AT_ONCE = {"cuda": 2**24, "cpu": 2**19}
 class Steps(Pool):
     """Takeovers that are known without the donor: one token at a time, from the model that writes it.
 
-    A row whose token is due from a costly donor waits until half of the rows do, so that one pass serves them all.
+    A row whose token is the guide's waits until half of the rows do, or for a while, so that one pass serves several.
     """
+
+    _idle = 0  # tokens that waiting rows might have written since the donor was asked
 
     def advance(self) -> list[int]:
         policy, host, donor = self.policy, self.policy.writes(taken_over=False), self.policy.writes(taken_over=True)
@@ -59,13 +62,14 @@ class Steps(Pool):
         hosted = [slot for slot, takeover in zip(free, taken, strict=True) if not takeover]
         if logits is None and hosted:
             asked, logits = hosted, self.ask(host, hosted)
-        for place, slot in enumerate(free):
-            if taken[place]:
-                self.slots[slot].due = notes[slot]
-                if self.traced and logits is not None and asked is free:
-                    notes[slot].logits = logits[place].clone()
+        stopped = [(place, slot) for place, slot in enumerate(free) if taken[place]]
+        if self.traced and logits is not None and asked is free:
+            for place, slot in stopped:
+                notes[slot].logits = logits[place].clone()
+        for _, slot in stopped:  # now that their notes are complete
+            self.slots[slot].due = notes[slot]
         due = {slot: row.due for slot, row in enumerate(self.slots) if row.due is not None}
-        donated = list(due) if host == "guide" or 2 * len(due) >= len(self.slots) else []
+        donated = self._served(list(due))
         donor_logits = self.ask(donor, donated) if donated else None
         if logits is not None and len(hosted) < len(asked):
             logits = logits[[place for place, slot in enumerate(asked) if slot not in due]]
@@ -73,7 +77,7 @@ class Steps(Pool):
         observed = np.full((len(self.slots), len(OBSERVED)), np.nan, dtype=np.float32) if self.traced else None
         if observed is not None:
             self._observe(hosted, host, logits, tokens, observed)
-            waited = [one.logits for slot, one in due.items() if slot in tokens and one.logits is not None]
+            waited = [one for slot in donated if (one := due[slot].logits) is not None]
             self._observe(donated, host, torch.stack(waited) if waited else None, tokens, observed)
             self._observe(donated, donor, donor_logits, tokens, observed)
         ended = []
@@ -101,6 +105,25 @@ class Steps(Pool):
         host, base = role == self.policy.host, logits if role == "base" else None
         seen = observe(chosen, logits if host else None, None if host else logits, base_logits=base).cpu().numpy()
         observed[slots] = np.where(np.isnan(seen), observed[slots], seen)
+
+    def _served(self, due: Sequence[int]) -> list[int]:
+        """For which of these slots, whose tokens are the donor's, it is asked now.
+
+        For all of them, once half of the rows wait, or their waiting has cost about two passes of the host; for fewer, the
+        shortest first, where what they have not read is more than a pass should hold.
+        """
+        self._idle += len(due)
+        rows = len(self.slots)
+        if self.policy.host == "base" and 2 * len(due) < rows and self._idle < 2 * rows:
+            return []
+        self._idle = 0
+        lengths = self.readers[self.policy.writes(taken_over=True)].lengths if due else []
+        served: list[int] = []
+        for unread, slot in sorted((self.slots[slot].length - lengths[slot], slot) for slot in due):
+            if served and (len(served) + 1) * unread > _UNREAD_AT_ONCE:
+                break
+            served.append(slot)
+        return sorted(served)
 
     def _known_takeovers(self, slots: Sequence[int]) -> list[bool]:
         policy, rows = self.policy, [self.slots[slot] for slot in slots]
@@ -157,7 +180,8 @@ class Blocks(Pool):
     @cached_property
     def pace(self) -> Pace:
         host, donor = self.readers[self.host].forward, self.readers[self.donor].forward
-        return Pace(host.costs, donor.costs, host.foresight.setdefault(self.policy, Foresight()), self.block_size)
+        key = (self.policy, self.block_size is None)  # fixed blocks are voided by every takeover
+        return Pace(host.costs, donor.costs, host.foresight.setdefault(key, Foresight()), self.block_size)
 
     @property
     def _captures(self) -> int:

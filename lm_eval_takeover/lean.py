@@ -30,7 +30,7 @@ class RMSNorm:
 
     def __init__(self, weight: Tensor, eps: float) -> None:
         self.weight, self.eps, self.size = weight, eps, weight.shape[-1]
-        # Three kernels instead of seven, where torch has no fused one: sqrt(sum(x^2) + size eps) is a hypotenuse.
+        # About half the kernels, where torch has no fused one: sqrt(sum(x^2) + size eps) is a hypotenuse.
         self.by_hypot = weight.device.type == "cpu"
         if self.by_hypot:
             self.root = torch.tensor(self.size**0.5)

@@ -78,8 +78,8 @@ class Member:
             raise
         if self.device.type == "cpu" and model.dtype == torch.bfloat16 and not computes_bfloat16():
             logger.warning(
-                "%s='%s' is loaded in bfloat16, in which this CPU cannot compute: %sdtype=float32 takes twice the memory, and "
-                "reads several tokens at once in less time",
+                "%s='%s' is loaded in bfloat16, in which this CPU cannot compute: %sdtype=float32 reads several tokens at once "
+                "in less time, in up to twice the memory",
                 self.role,
                 self.path,
                 "guide_" if self.role == "guide" else "",

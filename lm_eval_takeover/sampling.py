@@ -149,15 +149,15 @@ def _select(
         surprise = np.sort(surprise)[: top_k if cut else vocab]
         mass = _cumulative(surprise)
         kept = float(mass[-1]) if cut else total
-    last = len(surprise) - 1
+    last, end = len(surprise) - 1, surprise[-1]
     if top_p < 1:  # the nucleus is the shortest prefix that holds top_p of the mass
-        last, _, kept = _crossing(surprise, mass, top_p * kept, "left")
+        last, end, kept = _crossing(surprise, mass, top_p * kept, "left")
     place, value, _ = _crossing(surprise, mass, uniform * kept, "right")
-    if place > last or not np.exp(
-        -value
-    ):  # rounding left the whole mass a hair below u: the last token that is possible
+    if place > last:  # two sums of the same numbers may differ by a rounding
+        place, value = last, end
+    if not np.exp(-value):  # rounding left the whole mass a hair below u: it is the last token that is possible at all
         value = surprise[np.exp(-surprise) > 0].max()
-        place = min(last, int(np.count_nonzero(surprise <= value)) - 1)
+        place = int(np.count_nonzero(surprise <= value)) - 1
     equal = np.flatnonzero(scaled == -value)
     return int(equal[place - np.count_nonzero(surprise < value)])  # equal ones by their ids
 

@@ -147,6 +147,17 @@ def test_no_number_draws_what_is_impossible(vocab, top_p):
     assert torch.equal(possible.gather(1, tokens[:, None])[:, 0], least)
 
 
+@pytest.mark.parametrize("seed", range(40))
+def test_a_nucleus_ends_where_two_sums_may_differ_by_a_rounding(seed):
+    """Halves add up the mass in another order than a sort does: the draw stays inside of the nucleus all the same."""
+    logits = torch.randn(1, 80_000, generator=torch.Generator().manual_seed(seed)) * 5
+    ordered = (logits - logits.max()).exp().double().sort(descending=True).values[0].cumsum(0)
+    top_p = float((ordered[39_998] + ordered[39_999]) / 2 / ordered[-1])
+    token = draw(logits, torch.tensor([1 - 2.0**-53], dtype=torch.float64), Sampling(1.0, top_p))
+    rank = int((logits > logits[0, token]).sum())
+    assert abs(rank - 39_999) <= 1
+
+
 def test_flat_distributions_are_divided_before_they_are_sorted(monkeypatch):
     sizes, plain = [], np.sort
     monkeypatch.setattr(np, "sort", lambda a: sizes.append(len(a)) or plain(a))
