@@ -34,7 +34,7 @@ from lm_eval_takeover.sampling import draw, quiet
 _LEAST = 0.05  # a row whose probability to stand is no more drafts no further
 _UNREAD_AT_ONCE = 4096  # tokens, padding included, that a donor catches up on in one pass of several rows
 # Logits of a block that are scored together: 64 MiB and as much again for each log-softmax, or what stays in a core's cache.
-_LOGITS_AT_ONCE = {"cuda": 2**24, "cpu": 2**19}
+_LOGITS_AT_ONCE, _ON_CPU = 2**24, 2**19
 
 
 class Steps(Pool):
@@ -63,7 +63,7 @@ class Steps(Pool):
         if logits is None and hosted:
             asked, logits = hosted, self.ask(host, hosted)
         stopped = [(place, slot) for place, slot in enumerate(free) if taken[place]]
-        if self.traced and logits is not None and asked is free:
+        if self.traced and logits is not None and policy.name == "entropy":
             for place, slot in stopped:
                 notes[slot].logits = logits[place].clone()
         for _, slot in stopped:  # now that their notes are complete
@@ -203,13 +203,14 @@ class Blocks(Pool):
         host_logits = draft.logits[:, :longest]
         begun = time.perf_counter()
         donor_logits = self._verify(slots, draft)
-        at_once = max(1, _LOGITS_AT_ONCE.get(self.device.type, 2**24) // donor_logits[:, 0].numel())
+        most = _ON_CPU if self.device.type == "cpu" else _LOGITS_AT_ONCE
+        at_once = max(1, most // donor_logits[:, 0].numel())
         parts = (slice(start, start + at_once) for start in range(0, longest, at_once))
         scores = torch.cat([self.policy.scores(host_logits[:, part], donor_logits[:, part]) for part in parts], 1)
         counts = torch.tensor(drafted, device=self.device)
         places = torch.arange(longest, device=self.device)
-        recent = self.windows()
-        fire = (fires_ahead(gate, scores, recent, self.positions()) & (places < counts[:, None])).tolist()
+        recent = self.windows(slots)
+        fire = (fires_ahead(gate, scores, recent, self.positions(slots)) & (places < counts[:, None])).tolist()
         steady = self._captures == captures
         if steady:
             self.pace.donor.took(len(slots), longest, time.perf_counter() - begun)

@@ -269,15 +269,14 @@ class Pool(ABC):
             found[place, : len(part)] = part
         return found
 
-    def windows(self, slots: Sequence[int] | None = None) -> Tensor:
-        """The last scores of these rows, or of all: `[rows, window]`."""
-        rows = self.slots if slots is None else [self.slots[slot] for slot in slots]
-        return torch.stack([row.recent for row in rows if row.recent is not None])
+    def windows(self, slots: Sequence[int]) -> Tensor:
+        """The last scores of these rows: `[rows, window]`."""
+        recent = (self.slots[slot].recent for slot in slots)
+        return torch.stack([window for window in recent if window is not None])
 
-    def positions(self, slots: Sequence[int] | None = None) -> Tensor:
-        """Tokens emitted so far by these rows, or by all: `[rows]`."""
-        rows = self.slots if slots is None else [self.slots[slot] for slot in slots]
-        return torch.tensor([row.position for row in rows], device=self.device)
+    def positions(self, slots: Sequence[int]) -> Tensor:
+        """Tokens emitted so far by these rows: `[rows]`."""
+        return torch.tensor([self.slots[slot].position for slot in slots], device=self.device)
 
     def emit(
         self,

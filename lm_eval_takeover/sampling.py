@@ -148,7 +148,8 @@ def _select(
     if cut or len(surprise) <= _SORTED:
         surprise = np.sort(surprise)[: top_k if cut else vocab]
         mass = _cumulative(surprise)
-        kept = float(mass[-1]) if cut else total
+        if cut:
+            kept = float(mass[-1])
     last, end = len(surprise) - 1, surprise[-1]
     if top_p < 1:  # the nucleus is the shortest prefix that holds top_p of the mass
         last, end, kept = _crossing(surprise, mass, top_p * kept, "left")

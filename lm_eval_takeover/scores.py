@@ -25,11 +25,12 @@ def log_probs(logits: Tensor) -> Tensor:
 
 def _expectation(p: Tensor, values: Tensor) -> Tensor:
     """E_p[values], where p = 0 contributes nothing even if the value there is infinite (0 log 0 = 0)."""
+    products = p * values
     if p.device.type == "cpu":  # two passes over the vocabulary instead of four, where nothing is infinite
-        found = (p * values).sum(-1)
+        found = products.sum(-1)
         if bool(found.isfinite().all()):
             return found
-    return torch.where(p > 0, p * values, 0.0).sum(-1)
+    return torch.where(p > 0, products, 0.0).sum(-1)
 
 
 def cross_entropy(host_logits: Tensor, donor_logits: Tensor) -> Tensor:
