@@ -35,16 +35,16 @@ from lm_eval.api.instance import Instance
 from lm_eval.models.huggingface import HFLM
 from random_pairs import SAMPLING, Costs, blind, blind_on, costs, gated, load, save_pair
 
-from lm_eval_takeover import blockwise, lockstep
 from lm_eval_takeover.arguments import ModelArguments
+from lm_eval_takeover.decoding import blockwise, lockstep
 from lm_eval_takeover.demo import DEMO, PROMPT, problems
-from lm_eval_takeover.generation import Generation, Request
-from lm_eval_takeover.loading import load_pair, load_policy
-from lm_eval_takeover.pair import Pair
-from lm_eval_takeover.policy import Policy
-from lm_eval_takeover.ragged_cache import RaggedCache
-from lm_eval_takeover.reader import ForwardPass, forward_pass
-from lm_eval_takeover.sampling import Sampling
+from lm_eval_takeover.forward.ragged_cache import RaggedCache
+from lm_eval_takeover.forward.reader import ForwardPass, forward_pass
+from lm_eval_takeover.method.generation import Generation, Request
+from lm_eval_takeover.method.policies import Policy
+from lm_eval_takeover.method.sampling import Sampling
+from lm_eval_takeover.pair.loading import load_pair, load_policy
+from lm_eval_takeover.pair.pair import Pair
 
 OURS = "guided, blockwise"
 

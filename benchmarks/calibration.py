@@ -14,21 +14,21 @@ from dataclasses import replace
 import numpy as np
 
 from lm_eval_takeover.arguments import ModelArguments
-from lm_eval_takeover.calibrate import Budget, calibrate
-from lm_eval_takeover.calibration import Calibration
-from lm_eval_takeover.comparison import compare
+from lm_eval_takeover.calibration.comparison import compare
+from lm_eval_takeover.calibration.thresholds import Calibration
+from lm_eval_takeover.commands.calibrate.prompts import Prompts, read_prompts
+from lm_eval_takeover.commands.calibrate.rollouts import Budget, calibrate
+from lm_eval_takeover.decoding.lockstep import generate
+from lm_eval_takeover.decoding.teacher_forcing import force
 from lm_eval_takeover.demo import CALIBRATION_PROMPTS, PROMPT, calibration_prompts, problems
 from lm_eval_takeover.demo.puzzle import make_puzzle
-from lm_eval_takeover.gate import Gate
-from lm_eval_takeover.generation import Request
-from lm_eval_takeover.loading import load_pair
-from lm_eval_takeover.lockstep import generate
-from lm_eval_takeover.pair import Pair
-from lm_eval_takeover.policy import Policy
-from lm_eval_takeover.prompts import Prompts, read_prompts
-from lm_eval_takeover.sampling import Sampling
-from lm_eval_takeover.scores import SCORES
-from lm_eval_takeover.teacher_forcing import force
+from lm_eval_takeover.method.gate import Gate
+from lm_eval_takeover.method.generation import Request
+from lm_eval_takeover.method.policies import Policy
+from lm_eval_takeover.method.sampling import Sampling
+from lm_eval_takeover.method.scores import SCORES
+from lm_eval_takeover.pair.loading import load_pair
+from lm_eval_takeover.pair.pair import Pair
 
 RHO = (0.005, 0.01, 0.03, 0.05, 0.1)
 SAMPLING = Sampling(0.6, 0.95)

@@ -4,11 +4,11 @@ import statistics
 
 import torch
 
-from lm_eval_takeover.generation import Generation, Request
-from lm_eval_takeover.pair import Member, Pair, left_padded
-from lm_eval_takeover.policy import Policy
-from lm_eval_takeover.reader import Reader, forward_pass
-from lm_eval_takeover.sampling import Sampling, request_digest, uniforms
+from lm_eval_takeover.forward.reader import Reader, forward_pass
+from lm_eval_takeover.method.generation import Generation, Request
+from lm_eval_takeover.method.policies import Policy
+from lm_eval_takeover.method.sampling import Sampling, request_digest, uniforms
+from lm_eval_takeover.pair.pair import Member, Pair, left_padded
 
 
 @torch.inference_mode()

@@ -12,11 +12,11 @@ import sys
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
 
-from lm_eval_takeover.benchmarks import Document, load_tasks
-from lm_eval_takeover.extraction import extract_answer, extract_letter
-from lm_eval_takeover.judging import Judge
-from lm_eval_takeover.normalisation import bracketed, elements, rational, split_unit, tidy
-from lm_eval_takeover.verification import Verdict
+from lm_eval_takeover.answers.extraction import extract_answer, extract_letter
+from lm_eval_takeover.answers.judging import Judge
+from lm_eval_takeover.answers.normalisation import bracketed, elements, rational, split_unit, tidy
+from lm_eval_takeover.answers.verification import Verdict
+from lm_eval_takeover.tasks.benchmarks import Document, load_tasks
 
 
 def forms(gold: str) -> Iterator[str]:

@@ -9,14 +9,14 @@ from pathlib import Path
 import torch
 from transformers import AutoTokenizer, Qwen3Config, Qwen3ForCausalLM
 
-from lm_eval_takeover import blockwise
+from lm_eval_takeover.decoding import blockwise
 from lm_eval_takeover.demo import DEMO
-from lm_eval_takeover.gate import Gate
-from lm_eval_takeover.generation import Request
-from lm_eval_takeover.pair import Member, Pair
-from lm_eval_takeover.policy import Policy
-from lm_eval_takeover.reader import Reader, forward_pass
-from lm_eval_takeover.sampling import Sampling
+from lm_eval_takeover.forward.reader import Reader, forward_pass
+from lm_eval_takeover.method.gate import Gate
+from lm_eval_takeover.method.generation import Request
+from lm_eval_takeover.method.policies import Policy
+from lm_eval_takeover.method.sampling import Sampling
+from lm_eval_takeover.pair.pair import Member, Pair
 
 SHAPES = {  # hidden size, layers, intermediate size, heads
     "base": (256, 6, 768, 4),

@@ -22,14 +22,15 @@ import numpy as np
 import psutil
 from lm_eval.api.instance import Instance
 
-from lm_eval_takeover import blockwise, model
+from lm_eval_takeover import model
+from lm_eval_takeover.decoding import blockwise
 from lm_eval_takeover.demo import PROMPT, problems
-from lm_eval_takeover.generation import Generation
-from lm_eval_takeover.journal import Sample
+from lm_eval_takeover.method.generation import Generation
+from lm_eval_takeover.method.observations import OBSERVED
 from lm_eval_takeover.model import GuidedTakeover
-from lm_eval_takeover.observations import OBSERVED
-from lm_eval_takeover.run_dir import RunDir
-from lm_eval_takeover.traces import Writing, packed, write_part
+from lm_eval_takeover.runs.journal import Sample
+from lm_eval_takeover.runs.run_dir import RunDir
+from lm_eval_takeover.runs.traces import Writing, packed, write_part
 
 SETTINGS = {"do_sample": True, "temperature": 0.6, "top_p": 0.95, "max_gen_toks": 512, "until": []}
 

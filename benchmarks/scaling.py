@@ -16,9 +16,9 @@ import psutil
 import torch
 from random_pairs import SAMPLING, costs, gated, load, save_pair
 
-from lm_eval_takeover import blockwise
-from lm_eval_takeover.generation import Request
-from lm_eval_takeover.pair import Pair
+from lm_eval_takeover.decoding import blockwise
+from lm_eval_takeover.method.generation import Request
+from lm_eval_takeover.pair.pair import Pair
 
 
 def main() -> None:

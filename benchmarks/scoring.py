@@ -17,9 +17,9 @@ import time
 import math_verify
 from gold_forms import forms, near_misses
 
-from lm_eval_takeover.benchmarks import load_tasks
-from lm_eval_takeover.judging import Judge
-from lm_eval_takeover.metrics import SAMPLES, score_samples
+from lm_eval_takeover.answers.judging import Judge
+from lm_eval_takeover.tasks.benchmarks import load_tasks
+from lm_eval_takeover.tasks.metrics import SAMPLES, score_samples
 
 CHARACTERS = 8_000
 EXTRACTORS = [math_verify.LatexExtractionConfig(boxed_match_priority=0), math_verify.ExprExtractionConfig()]

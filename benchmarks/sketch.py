@@ -9,7 +9,7 @@ import time
 import numpy as np
 from numpy.typing import NDArray
 
-from lm_eval_takeover.sketch import QuantileSketch
+from lm_eval_takeover.calibration.sketch import QuantileSketch
 
 RHO = (0.005, 0.01, 0.03, 0.05, 0.1)
 

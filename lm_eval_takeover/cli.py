@@ -13,7 +13,7 @@ from lm_eval_takeover import __version__, stopping
 from lm_eval_takeover.errors import ArgumentError, install_error_hook, nearest
 
 if TYPE_CHECKING:
-    from lm_eval_takeover.calibrate import Work
+    from lm_eval_takeover.commands.calibrate.rollouts import Work
 
 CALIBRATE_EXAMPLE = """example:
   lm-eval-takeover calibrate --base Qwen/Qwen3-0.6B-Base --guide Qwen/Qwen3-8B \\
@@ -132,8 +132,8 @@ def _truth(text: str) -> bool:
 
 
 def _calibrate(options: argparse.Namespace) -> int:
-    from lm_eval_takeover.calibration import KAPPA_RULES
-    from lm_eval_takeover.scores import SCORES
+    from lm_eval_takeover.calibration.thresholds import KAPPA_RULES
+    from lm_eval_takeover.method.scores import SCORES
 
     for score in options.score:
         if score not in SCORES:
@@ -146,8 +146,8 @@ def _calibrate(options: argparse.Namespace) -> int:
 
 
 def _compare(options: argparse.Namespace) -> int:
-    from lm_eval_takeover.calibration_files import find
-    from lm_eval_takeover.comparison import check_plot, compare, plot
+    from lm_eval_takeover.calibration.comparison import check_plot, compare, plot
+    from lm_eval_takeover.calibration.files import find
 
     if options.plot:
         _check_writable("--plot", options.plot)
@@ -191,13 +191,13 @@ def _measure(options: argparse.Namespace) -> int:
     from dataclasses import replace
 
     from lm_eval_takeover.arguments import ModelArguments
-    from lm_eval_takeover.calibrate import Budget, Work, calibrate, decoding, kept_parts
-    from lm_eval_takeover.calibration_files import write
-    from lm_eval_takeover.card import card, rate_table, target_table
-    from lm_eval_takeover.loading import load_pair
-    from lm_eval_takeover.prompts import read_prompts
-    from lm_eval_takeover.sampling import Sampling
-    from lm_eval_takeover.whole_files import write_text
+    from lm_eval_takeover.calibration.files import write
+    from lm_eval_takeover.calibration.page import card, rate_table, target_table
+    from lm_eval_takeover.commands.calibrate.prompts import read_prompts
+    from lm_eval_takeover.commands.calibrate.rollouts import Budget, Work, calibrate, decoding, kept_parts
+    from lm_eval_takeover.method.sampling import Sampling
+    from lm_eval_takeover.pair.loading import load_pair
+    from lm_eval_takeover.storage.whole_files import write_text
 
     names = ("base", "guide", "device", "guide_device", "dtype", "guide_dtype", "trust_remote_code", "batch_size")
     given = {name: getattr(options, name) for name in names if getattr(options, name) is not None}
@@ -270,7 +270,7 @@ def _measure(options: argparse.Namespace) -> int:
 def _rescore(options: argparse.Namespace) -> int:
     from lm_eval.utils import make_table
 
-    from lm_eval_takeover.rescore import rescore, stored_runs, write_results
+    from lm_eval_takeover.commands.rescore import rescore, stored_runs, write_results
 
     if options.include_path is not None and not options.include_path.is_dir():
         raise ArgumentError(f"--include_path '{options.include_path}' is not a folder of task files")

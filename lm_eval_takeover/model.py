@@ -18,8 +18,9 @@ from tqdm import tqdm
 
 from lm_eval_takeover import __version__, stopping
 from lm_eval_takeover.arguments import ModelArguments
-from lm_eval_takeover.digests import digest_of, digest_of_text
-from lm_eval_takeover.engine import generate
+from lm_eval_takeover.decoding.engine import generate
+from lm_eval_takeover.decoding.memory import rows_that_fit
+from lm_eval_takeover.decoding.teacher_forcing import force
 from lm_eval_takeover.errors import (
     ModelOutputError,
     RunDirError,
@@ -27,18 +28,17 @@ from lm_eval_takeover.errors import (
     VocabularyError,
     install_error_hook,
 )
-from lm_eval_takeover.generation import Request, text_of
-from lm_eval_takeover.instances import label_of, requests_of
-from lm_eval_takeover.journal import Asked, Sample
-from lm_eval_takeover.loading import load_pair, load_policy
-from lm_eval_takeover.memory import rows_that_fit
-from lm_eval_takeover.ranks import Padding, Ranks, WithoutPadding
-from lm_eval_takeover.run_dir import RunDir
-from lm_eval_takeover.sample_keys import sample_key, text_settings
-from lm_eval_takeover.tally import Tally, counted
-from lm_eval_takeover.teacher_forcing import force
-from lm_eval_takeover.traces import Writing, packed
-from lm_eval_takeover.verdict_log import keep_with
+from lm_eval_takeover.method.generation import Request, text_of
+from lm_eval_takeover.pair.loading import load_pair, load_policy
+from lm_eval_takeover.runs.journal import Asked, Sample
+from lm_eval_takeover.runs.ranks import Padding, Ranks, WithoutPadding
+from lm_eval_takeover.runs.run_dir import RunDir
+from lm_eval_takeover.runs.sample_keys import sample_key, text_settings
+from lm_eval_takeover.runs.tally import Tally, counted
+from lm_eval_takeover.runs.traces import Writing, packed
+from lm_eval_takeover.storage.digests import digest_of, digest_of_text
+from lm_eval_takeover.tasks.instances import label_of, requests_of
+from lm_eval_takeover.tasks.verdict_log import keep_with
 
 logger = logging.getLogger(__name__)
 

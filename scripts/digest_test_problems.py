@@ -5,8 +5,8 @@ python scripts/digest_test_problems.py        reads the six data sets from the h
 
 import json
 
-from lm_eval_takeover.benchmarks import load_tasks
-from lm_eval_takeover.prompts import TEST_DIGESTS, problem_digest
+from lm_eval_takeover.commands.calibrate.prompts import TEST_DIGESTS, problem_digest
+from lm_eval_takeover.tasks.benchmarks import load_tasks
 
 
 def digests() -> dict[str, list[str]]:

@@ -1,4 +1,4 @@
-"""What tests share: policies, and fixtures for prompts, small real pairs and the hub stand-in.
+"""Fixtures that tests of several rooms share: prompts, small real pairs and the hub stand-in.
 
 The pairs are the bundled one, and random weights with the same tokenizer.
 """
@@ -16,29 +16,10 @@ sys.path.append(str(Path(__file__).parent.parent / "benchmarks"))
 
 import pytest
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+from helpers.pairs import SHARED, save_random_model
 
 from lm_eval_takeover.demo import DEMO, calibration_prompts
-from lm_eval_takeover.gate import Gate
-from lm_eval_takeover.pair import Member, Pair
-from lm_eval_takeover.policy import Policy
-from lm_eval_takeover.sampling import Sampling
-
-ROOT = Path(__file__).parent.parent
-SHARED = ROOT.parent / "shared"
-
-SAMPLED = Sampling(temperature=0.6, top_p=0.95)
-GREEDY = Sampling()
-POLICIES = {
-    "disagreement": Policy("disagreement", score="ce", gate=Gate(1.5, 2.0)),
-    "rkl": Policy("disagreement", score="rkl", gate=Gate(1.0, 3.0, 4)),
-    "js": Policy("disagreement", score="js", gate=Gate(0.1, 0.0)),
-    "entropy": Policy("entropy", score="entropy", gate=Gate(0.7, 1.5, 25)),
-    "random": Policy("random", rate=0.2),
-    "early": Policy("early", early_tokens=9),
-    "base": Policy("base"),
-    "guide": Policy("guide"),
-}
+from lm_eval_takeover.pair.pair import Member, Pair
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -51,32 +32,6 @@ def _notices_are_heard():
     """A test that silences the package's notices would fail others, in whichever order they run."""
     yield
     assert logging.getLogger("lm_eval_takeover").level == logging.NOTSET
-
-
-def save_random_model(folder, *, vocab_size, seed, hidden_size=32, layers=2, kind="qwen3", tokenizer=None, **options):
-    """A checkpoint with random weights, wide enough apart that its distributions are neither flat nor certain."""
-    tokenizer = tokenizer or AutoTokenizer.from_pretrained(DEMO["base"])
-    ends = tokenizer.convert_tokens_to_ids(["<|im_end|>", "<|endoftext|>"])
-    torch.manual_seed(seed)
-    settings = {
-        "vocab_size": vocab_size,
-        "hidden_size": hidden_size,
-        "num_hidden_layers": layers,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "head_dim": 16,
-        "intermediate_size": 64,
-        "tie_word_embeddings": True,
-        "max_position_embeddings": 512,
-        "initializer_range": 0.25,
-        "bos_token_id": None,
-        "eos_token_id": ends,
-        "pad_token_id": ends[1],
-    }
-    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, **(settings | options)), dtype=torch.float32)
-    model.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return folder
 
 
 @pytest.fixture(scope="session")

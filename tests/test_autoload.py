@@ -8,7 +8,7 @@ import venv
 from pathlib import Path
 
 import pytest
-from conftest import ROOT
+from helpers.pairs import ROOT
 
 pytestmark = pytest.mark.slow
 

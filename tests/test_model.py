@@ -9,21 +9,21 @@ import sys
 
 import pytest
 import torch
-from conftest import save_random_model
+from helpers.pairs import save_random_model
 from lm_eval import simple_evaluate
 from lm_eval.api.instance import Instance
 from lm_eval.models.huggingface import HFLM
 from lm_eval.tasks import TaskManager
 
+from lm_eval_takeover.decoding.lockstep import generate
+from lm_eval_takeover.decoding.teacher_forcing import force
 from lm_eval_takeover.demo import DEMO, calibration_prompts
 from lm_eval_takeover.errors import ArgumentError, CalibrationError, TakeoverError, VocabularyError
-from lm_eval_takeover.instances import generation_settings
-from lm_eval_takeover.lockstep import generate
+from lm_eval_takeover.method.policies import Policy
+from lm_eval_takeover.method.sampling import Sampling
 from lm_eval_takeover.model import GuidedTakeover
-from lm_eval_takeover.policy import Policy
-from lm_eval_takeover.resources import data_folder
-from lm_eval_takeover.sampling import Sampling
-from lm_eval_takeover.teacher_forcing import force
+from lm_eval_takeover.storage.package_data import data_folder
+from lm_eval_takeover.tasks.instances import generation_settings
 
 PROMPTS = calibration_prompts()[:6]
 SAMPLED = {"do_sample": True, "temperature": 0.6, "top_p": 0.95, "max_gen_toks": 40, "until": []}
@@ -177,7 +177,7 @@ def test_long_prompts_are_cut_from_the_left_with_one_warning(caplog):
     settings = {"do_sample": False, "max_gen_toks": 20, "until": []}
     made = lm.generate_until(instances([*long, "Step"], settings, repeats=2), disable_tqdm=True)[::2]
     assert made[:2] == theirs.generate_until(instances(long, settings), disable_tqdm=True)
-    messages = [record.message for record in caplog.records if record.name == "lm_eval_takeover.instances"]
+    messages = [record.message for record in caplog.records if record.name == "lm_eval_takeover.tasks.instances"]
     assert messages == ["2 of 3 prompts are longer than the context of 64 tokens; truncated from the left"]
 
 
@@ -187,7 +187,7 @@ def test_max_gen_toks_is_cut_to_the_room_with_one_notice(caplog):
     assert 0 < room < 60
     lm.generate_until(instances(PROMPTS[:1] * 3, SAMPLED | {"max_gen_toks": 60}), disable_tqdm=True)
     assert lm.get_model_info()["takeover"]["tokens"] == 3 * room
-    messages = [record.message for record in caplog.records if record.name == "lm_eval_takeover.instances"]
+    messages = [record.message for record in caplog.records if record.name == "lm_eval_takeover.tasks.instances"]
     assert messages == ["max_gen_toks is cut to the room that the context of 80 tokens leaves after 1 of 1 prompts"]
 
 

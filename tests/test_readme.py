@@ -5,7 +5,7 @@ import tomllib
 from dataclasses import fields
 from inspect import ismodule
 
-from conftest import ROOT
+from helpers.pairs import ROOT
 
 from lm_eval_takeover.arguments import ModelArguments
 

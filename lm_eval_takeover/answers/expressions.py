@@ -1,0 +1,165 @@
+"""What math_verify is asked, and what its yes is worth: one expression against one expression.
+
+Plain mathematics is written as LaTeX by a small grammar of ours, number literals are made without `sympify`, and a *correct*
+passes a guard, because math_verify takes some unequal numbers and expressions for equal.
+"""
+
+import logging
+import re
+from functools import lru_cache
+from typing import Any
+
+from lm_eval_takeover.answers.normalisation import closing, plain
+
+PRECISION = 1e-6  # relative, for numbers that math_verify calls equal
+
+
+class Unparsed(Exception):
+    """An answer that math_verify cannot read."""
+
+
+OF_ANGLE = re.compile(r"\\(?:sin|cos|tan|cot|sec|csc)(?![a-z])")
+_FUNCTIONS = "arcsin|arccos|arctan|sinh|cosh|tanh|sin|cos|tan|cot|sec|csc|ln|log|exp|sqrt|pi|theta|alpha|beta|gamma"
+_FUNCTION = re.compile(rf"(?<![\\A-Za-z])({_FUNCTIONS})(?![A-Za-z])")
+_LONG_WORD = re.compile(r"(?<![\\A-Za-z{])[A-Za-z]{5,}")
+_MARKUP = re.compile(
+    r"[<>=]|\\(?:begin|end|le|ge|ne|in|cup|cap|text\w*|mbox|Rightarrow|to|implies)(?![A-Za-z])|[^\x20-\x7e°]"
+)
+
+
+def to_latex(expression: str) -> str:
+    """Plain mathematics as LaTeX: `sqrt(2)*sin(x)**2` as `\\sqrt{2}\\cdot \\sin(x)^{2}`; LaTeX stays what it is."""
+    text = plain(expression).replace("**", "^")
+    text = re.sub(r"\*", r"\\cdot ", text)
+    text = _FUNCTION.sub(lambda found: f"\\{found[1]} ", text)
+    text = re.sub(r"\\exp\s*\(", "e^(", text)
+    text = re.sub(r"(?<![\w)])(\w+)!\s*\^", r"(\1!)^", text)
+    if OF_ANGLE.search(text):
+        text = re.sub(r"(\d+(?:\.\d+)?)\s*°", r"(\\frac{\1 \\pi}{180})", text)
+    text = re.sub(r"\^\s*(-?\d{2,}|-\s*[A-Za-z\d])", r"^{\1}", text)
+    for opener in (r"\\sqrt\s*\(", r"\^\s*\("):
+        while found := re.search(opener, text):
+            start = found.end() - 1
+            end = closing(text, start, "(", ")")
+            if end < 0:
+                raise Unparsed(expression)
+            text = f"{text[: found.end() - 1].rstrip()}{{{text[start + 1 : end]}}}{text[end + 1 :]}"
+    return text
+
+
+@lru_cache(maxsize=2)
+def _converter(real: bool) -> Any:
+    """latex2sympy's converter, case-sensitive, with numbers made by their class and not by `sympify`, which would `eval` them."""
+    import sympy
+    from latex2sympy2_extended.latex2sympy2 import ConversionConfig, _Latex2Sympy
+
+    logging.getLogger("math_verify").setLevel(logging.CRITICAL)
+
+    class Converter(_Latex2Sympy):  # type: ignore[misc]
+        def parse_number(self, text: str) -> Any:
+            digits = text.replace(",", "").replace(" ", "")
+            return sympy.Integer(int(digits)) if digits.isdigit() else sympy.Float(digits)
+
+    return lambda latex: Converter(is_real=real, config=ConversionConfig(lowercase_symbols=False)).parse(latex)
+
+
+def parsed(expression: str, other: str = "") -> Any:
+    """The sympy expression of one side. `other` tells whether the two are about complex numbers.
+
+    Raises Unparsed.
+    """
+    from math_verify.grader import should_treat_as_complex
+
+    return _parse(expression, not (should_treat_as_complex(expression) or should_treat_as_complex(other)))
+
+
+@lru_cache(maxsize=4096)
+def _parse(expression: str, real: bool) -> Any:
+    from latex2sympy2_extended.math_normalization import NormalizationConfig, normalize_latex
+
+    if _LONG_WORD.search(plain(expression)) or _MARKUP.search(expression):
+        raise Unparsed(expression)
+    latex = to_latex(expression).replace("°", "")
+    try:
+        tidied = normalize_latex(latex, NormalizationConfig(malformed_operators=True, nits=True, boxed="none"))
+        read = _converter(real)(tidied)
+    except Exception as error:  # the grammar raises bare Exceptions
+        raise Unparsed(expression) from error
+    if read is None or not hasattr(read, "free_symbols"):
+        raise Unparsed(expression)
+    return read
+
+
+def same_value(left: Any, right: Any, tolerance: float) -> bool:
+    """math_verify's verdict on two parsed expressions, behind the guard; most wrong answers differ in value and end here."""
+    import math_verify
+    import sympy
+
+    sympy.core.random.seed(0)  # it tests identities at random points; the same answer must always get the same verdict
+    unbounded = (sympy.oo, -sympy.oo, sympy.zoo, sympy.nan)
+    if left.has(*unbounded) or right.has(*unbounded):  # sympy's arithmetic with infinity is no proof of anything
+        return left in (sympy.oo, -sympy.oo) and bool(left == right)
+    if left.has(sympy.floor, sympy.ceiling) or right.has(sympy.floor, sympy.ceiling):
+        return _same_on_integers(left, right)
+    compared = _difference(left, right)
+    if compared is not None:
+        difference, size = compared
+        if _is_number(left) and _is_number(right) and tolerance:
+            return bool(difference <= tolerance)
+        if difference > 1e3 * PRECISION * size:
+            return False
+    return bool(math_verify.verify(left, right, timeout_seconds=None)) and _alike(left, right)
+
+
+def _same_on_integers(left: Any, right: Any) -> bool:
+    """Whether two expressions with floors or ceilings agree at 40 points of positive integers."""
+    symbols = sorted(left.free_symbols | right.free_symbols, key=str)
+    for number in range(1, 41):
+        point = {symbol: number + (3 * index + number * index) % 17 for index, symbol in enumerate(symbols)}
+        compared = _difference(
+            left.subs(point).doit(), right.subs(point).doit()
+        )  # exact: a floor of 2.0 is either side of 2
+        if compared is None or compared[0] > PRECISION * compared[1]:
+            return False
+    return True
+
+
+def _difference(left: Any, right: Any) -> tuple[Any, Any] | None:
+    """The absolute difference of two expressions where every symbol is some integer, and the larger absolute value.
+
+    Integers, since identities of floors and factorials hold there only. None where a side has no finite value.
+    """
+    try:
+        symbols = sorted(left.free_symbols | right.free_symbols, key=str)
+        point = dict(zip(symbols, (7, 5, 11, 3, 13, 4, 17, 6), strict=False))
+        a, b = (side.evalf(20, subs=point) for side in (left, right))
+        difference, size = abs(a - b), max(abs(a), abs(b))
+        return (difference, size) if difference.is_Float or difference == 0 else None
+    except Exception:  # matrices, sets, relations, too many symbols, values out of range
+        return None
+
+
+def _is_number(side: Any) -> bool:
+    return bool(getattr(side, "is_number", False))
+
+
+def _alike(left: Any, right: Any) -> bool:
+    """Guard: equal numbers agree to a relative precision, and equal expressions have the same free symbols."""
+    if left.free_symbols != right.free_symbols:
+        import sympy
+
+        if sympy.simplify(left).free_symbols != sympy.simplify(right).free_symbols:
+            return False
+    if _is_number(left) and _is_number(right):
+        return bool(abs((left - right).evalf(30)) <= PRECISION * max(abs(left.evalf(30)), abs(right.evalf(30))))
+    return True
+
+
+def proportional(*sides: str) -> bool:
+    """Whether two equations say the same: `a = b` and `c = d` where `(a - b) / (c - d)` is a number other than 0."""
+    import sympy
+
+    context = " ".join(sides)
+    a, b, c, d = (parsed(side, context) for side in sides)
+    ratio = sympy.simplify((a - b) / (c - d))
+    return _is_number(ratio) and bool(ratio.is_finite) and ratio != 0 and (a - b).free_symbols == (c - d).free_symbols

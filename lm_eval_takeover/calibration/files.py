@@ -1,0 +1,264 @@
+"""Calibration files on disk: written whole or not at all, checked field by field when read, found by name or pair."""
+
+import hashlib
+import json
+import math
+import re
+from collections.abc import Iterable
+from dataclasses import MISSING, asdict, fields, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+
+from lm_eval_takeover.calibration.thresholds import (
+    GRID,
+    HIGHEST,
+    KAPPA_RULES,
+    LOWEST,
+    SCHEMA,
+    TABLE,
+    TOLERANCE,
+    Calibration,
+    ScoreCalibration,
+    Target,
+)
+from lm_eval_takeover.demo import CALIBRATION_PROMPTS
+from lm_eval_takeover.errors import CalibrationError, nearest
+from lm_eval_takeover.method.scores import SCORES
+from lm_eval_takeover.pair.ids import ModelId
+from lm_eval_takeover.storage.package_data import data_folder
+from lm_eval_takeover.storage.whole_files import write_text
+
+Part = TypeVar("Part")
+MOST_OF_GRID = sum(LOWEST <= rho <= HIGHEST for rho in GRID)  # points that every sketch has
+
+
+def write(calibration: Calibration, path: Path) -> None:
+    """Write a calibration file; an old one stays until the new one is whole."""
+    content = {"schema": SCHEMA, **{k: v for k, v in asdict(calibration).items() if k not in ("schema", "name")}}
+    content = json.loads(json.dumps(content | {"checksum": ""}, allow_nan=False))
+    text = json.dumps(content | {"checksum": _checksum(content)}, indent=2, ensure_ascii=False)
+    # Each list of numbers on one line; inside a string there is no line break.
+    text = re.sub(r"\[\n([-+.\deE,\s]+)\n\s*\]", lambda found: f"[{' '.join(found[1].split())}]", text)
+    write_text(path, text + "\n")
+
+
+def _checksum(content: dict[str, Any]) -> str:
+    """A digest of everything but the notes, which people may write."""
+    signed = {name: value for name, value in content.items() if name not in ("checksum", "notes")}
+    return f"sha256:{hashlib.sha256(json.dumps(signed, sort_keys=True).encode()).hexdigest()}"
+
+
+def read(path: Path) -> Calibration:
+    """Read and check one calibration file. Raises CalibrationError that names the file and the field."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise CalibrationError(f"calibration file '{path}' does not exist") from None
+    except (OSError, ValueError, RecursionError) as error:
+        raise CalibrationError(f"calibration file '{path}' cannot be read: {error}; make it anew") from error
+    if not isinstance(content, dict) or "schema" not in content:
+        raise CalibrationError(f"calibration file '{path}' has no field 'schema'; it is not a calibration file")
+    try:
+        schema = _whole("schema", content["schema"], 1)
+        if schema > SCHEMA:
+            raise CalibrationError(
+                f"calibration file '{path}': schema={schema} is newer than {SCHEMA}, which this version reads; upgrade "
+                f"lm-eval-takeover"
+            )
+        return _calibration(content, path.stem)
+    except CalibrationError:
+        raise
+    except Exception as error:  # whatever a hand-edited file can hold
+        raise CalibrationError(f"calibration file '{path}' is damaged: {error}; make it anew") from error
+
+
+_REQUIRED = ("base", "guide", "vocabulary", "direction", "source")
+
+
+def _calibration(content: dict[str, Any], name: str) -> Calibration:
+    """The content of a file, every field checked. Raises ValueError with the field."""
+    known = {one.name for one in fields(Calibration)} - {"name"}
+    if unknown := sorted(content.keys() - known - {"checksum"}):
+        raise ValueError(f"field '{unknown[0]}' is not known; {nearest(unknown[0], known)}")
+    required = (*_REQUIRED, *(("checksum",) if content["schema"] > 1 else ()))
+    if missing := [one for one in required if one not in content]:
+        raise ValueError(f"field '{missing[0]}' is missing")
+    parts = dict(content)
+    checksum = parts.pop("checksum", None)
+    for role in ("base", "guide"):
+        parts[role] = _model_id(role, parts[role])
+    scores = _mapping("scores", parts.pop("scores", {}))
+    columns = _mapping("columns", parts.get("columns", {}))
+    parts["scores"] = {score: _score(score, values) for score, values in scores.items()}
+    parts["targets"] = tuple(_target(at, one) for at, one in enumerate(_list("targets", parts.pop("targets", []))))
+    made = Calibration(**parts, name=name)
+    if made.direction not in ("forward", "reverse"):
+        raise ValueError(f"field 'direction' is not known: {made.direction}")
+    if made.source not in ("measured", "published"):
+        raise ValueError(f"field 'source' is not known: {made.source}")
+    filled = "columns" if made.source == "published" else "scores"
+    if not getattr(made, filled):
+        raise ValueError(f"field '{filled}' is empty")
+    if made.source == "measured" or made.vocabulary is not None:
+        digest = _mapping("vocabulary", made.vocabulary).get("digest")
+        if not isinstance(digest, str):
+            raise ValueError("field 'vocabulary.digest' is missing")
+    if made.source == "measured":
+        for count in ("rollouts", "tokens", "window"):
+            _whole(count, getattr(made, count), 1)
+        for one in ("prompts", "decoding"):
+            _mapping(one, getattr(made, one))
+    for score, rows in columns.items():
+        _columns(score, rows, made.default_row)
+    if checksum is not None and checksum != _checksum(content):
+        raise ValueError("field 'checksum' does not fit: the file was edited after it was written")
+    return made
+
+
+# What follows checks the value of one field, named by its path: `scores.ce.mean`.
+
+
+def _number(path: str, value: Any, low: float = 0.0, high: float = math.inf) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= min(high, 1e300):
+        raise ValueError(f"field '{path}' is {str(value)[:40]!r}, not a number in {low:g}..{high:g}")
+    return float(value)
+
+
+def _whole(path: str, value: Any, low: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not low <= value < 2**63:
+        raise ValueError(f"field '{path}' is {str(value)[:40]!r}, not a whole number of at least {low}")
+    return value
+
+
+def _list(path: str, value: Any) -> list[Any]:
+    if not isinstance(value, list):
+        raise ValueError(f"field '{path}' is {type(value).__name__}, not a list")
+    return value
+
+
+def _model_id(role: str, value: Any) -> ModelId:
+    made = _part(role, ModelId, value)
+    if not isinstance(made.id, str) or not isinstance(made.revision, str | None):
+        raise ValueError(f"field '{role}' is damaged")
+    return made
+
+
+def _columns(score: str, rows: Any, default: str | None) -> None:
+    listed = _mapping(f"columns.{score}", rows)
+    if (default or next(iter(listed), None)) not in listed:
+        raise ValueError(f"field 'columns.{score}' has no row '{default}'")
+    widths = {len(_list(f"columns.{score}.{row}", cells)) for row, cells in listed.items()}
+    if len(widths) != 1 or 0 in widths:
+        raise ValueError(f"field 'columns.{score}' has rows of other lengths")
+    for row, cells in listed.items():
+        for at, cell in enumerate(cells):
+            for key in ("tau", "kappa"):
+                path = f"columns.{score}.{row}[{at}].{key}"
+                _number(path, _mapping(path, cell).get(key))
+
+
+def _mapping(path: str, values: Any) -> dict[str, Any]:
+    if not isinstance(values, dict):
+        raise ValueError(f"field '{path}' is {type(values).__name__}, not an object")
+    return values
+
+
+def _part(path: str, kind: type[Part], values: Any) -> Part:
+    """`values` as this dataclass. Raises ValueError with the field that is missing or not known."""
+    expected = {one.name: one.default is MISSING for one in fields(kind)}  # type: ignore[arg-type]
+    for given in _mapping(path, values):
+        if given not in expected:
+            raise ValueError(f"field '{path}.{given}' is not known")
+    for wanted, required in expected.items():
+        if required and wanted not in values:
+            raise ValueError(f"field '{path}.{wanted}' is missing")
+    return kind(**values)
+
+
+def _score(name: str, values: Any) -> ScoreCalibration:
+    path = f"scores.{name}"
+    if name not in SCORES:
+        raise ValueError(f"field '{path}' is no score; known: {', '.join(SCORES)}")
+    held = _part(path, ScoreCalibration, values)
+    sketch = _mapping(f"{path}.sketch", held.sketch)
+    columns = []
+    for column in ("rho", "tau", "tail_mean"):
+        at = f"{path}.sketch.{column}"
+        columns.append(np.array([_number(at, one) for one in _list(at, sketch.get(column))]))
+    rho, tau, tail = columns
+    sound = len(rho) == len(tau) == len(tail) >= MOST_OF_GRID and (np.diff(rho) > 0).all() and (np.diff(tau) <= 0).all()
+    if not sound or not 0 < rho[0] <= LOWEST or not HIGHEST <= rho[-1] < 1 or (tail < tau * (1 - 1e-9)).any():
+        raise ValueError(f"field '{path}.sketch' is damaged")
+    mean = _number(f"{path}.mean", held.mean)
+    _number(f"{path}.rank_error", held.rank_error, 0.0, 1.0)
+    if mean == 0 and tau.max() > 0:
+        raise ValueError(f"field '{path}.mean' is 0")
+    table = _list(f"{path}.table", held.table)
+    made = replace(held, table=tuple(table))
+    if [row.get("rho") if isinstance(row, dict) else None for row in table] != list(TABLE):
+        raise ValueError(f"field '{path}.table' has other spike ratios than {', '.join(map(str, TABLE))}")
+    for row in table:  # for people; what a run uses is the sketch, and an edited table would mislead
+        for key, expected in asdict(made.threshold(row["rho"])).items():
+            found = _number(f"{path}.table[rho={row['rho']}].{key}", row.get(key))
+            if not math.isclose(found, expected, rel_tol=1e-6):
+                raise ValueError(f"field '{path}.table' has another {key} at rho={row['rho']} than its sketch")
+        for share in (key for key in row if key.startswith("share_")):
+            _number(f"{path}.table[rho={row['rho']}].{share}", row[share], 0.0, 1.0)
+    return made
+
+
+def _target(at: int, values: Any) -> Target:
+    path = f"targets[{at}]"
+    target = _part(path, Target, values)
+    for name in ("prompts", "tokens", "window"):
+        _whole(f"{path}.{name}", getattr(target, name), 1)
+    _number(f"{path}.spike_ratio", target.spike_ratio, LOWEST, HIGHEST)
+    asked = _number(f"{path}.target_rate", target.target_rate, 0.0, 1.0)
+    if abs(_number(f"{path}.realized_rate", target.realized_rate, 0.0, 1.0) - asked) > TOLERANCE + 1e-9:
+        raise ValueError(f"field '{path}.realized_rate' is not within {TOLERANCE} of target_rate={asked}")
+    for name, known in (("score", SCORES), ("kappa_rule", KAPPA_RULES)):
+        if getattr(target, name) not in known:
+            raise ValueError(f"field '{path}.{name}' is not known: {getattr(target, name)}")
+    return target
+
+
+def packaged() -> dict[str, Path]:
+    """The calibration files that ship with the package, by name."""
+    return {path.stem: path for path in sorted(data_folder("calibration").glob("*.json"))}
+
+
+def find(name: str) -> tuple[Calibration, int | None]:
+    """A packaged name or a path, with the column of `NAME:COLUMN`."""
+    known = packaged()
+    if name in known:
+        return read(known[name]), None
+    if Path(name).exists():
+        return read(Path(name)), None
+    stem, _, column = name.rpartition(":")
+    if stem and column.isdecimal():
+        return find(stem)[0], int(column)
+    raise CalibrationError(
+        f"calibration='{name}' is neither a file nor a packaged calibration ({', '.join(known)}); {nearest(name, known)}"
+    )
+
+
+def command_for(base: str | None, guide: str | None, direction: str) -> str:
+    """The command that makes a calibration for this pair; None stands for the bundled one."""
+    pair, prompts = f" --base {base} --guide {guide}", "openai/gsm8k:main"
+    if base is None or guide is None:
+        pair, prompts = "", str(CALIBRATION_PROMPTS)
+    reverse = " --direction reverse" if direction == "reverse" else ""
+    return f"lm-eval-takeover calibrate{pair}{reverse} --prompts {prompts} --out my-pair.json"
+
+
+def matching(files: Iterable[Path], base: ModelId, guide: ModelId, direction: str) -> list[Calibration]:
+    """The calibrations among `files` that were made for this pair and direction."""
+    found = [read(path) for path in files]
+    return [c for c in found if made_for(c, base, guide) and c.direction == direction]
+
+
+def made_for(calibration: Calibration, base: ModelId, guide: ModelId) -> bool:
+    """Whether a calibration's pair is this one."""
+    return base.same_model(calibration.base) and guide.same_model(calibration.guide)

@@ -1,0 +1,183 @@
+"""Calibration files: equations (3) and (4) of the paper, measured once for a pair and read by every run.
+
+    tau   = quantile(S, 1 - rho)                  S: all scores of base rollouts on held-out prompts
+    kappa = tau / mean(S)                         rule threshold_to_mean, the one that the paper's Table 13 shows
+    kappa = mean(s in S, s > tau) / mean(S)       rule tail_to_mean
+
+A measured file holds, for each score, tau and both kappas at many rho, the share of takeovers that each gives, and the rho
+that were found for a wanted realized rate. A published one (`source: published`) holds the (tau, kappa) columns of a printed
+table, whose rho is not known.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from lm_eval_takeover.calibration.sketch import QuantileSketch
+from lm_eval_takeover.errors import CalibrationError
+from lm_eval_takeover.pair.ids import ModelId
+
+SCHEMA = 2  # 1 had neither shares nor targets, and is still read
+KAPPA_RULES = ("threshold_to_mean", "tail_to_mean")
+DEFAULT_RHO = 0.03
+TABLE = (0.005, 0.01, 0.02, 0.03, 0.05, 0.08, 0.1, 0.2)
+TOLERANCE = 0.005  # of a realized rate that was solved for: half a percentage point
+LOWEST, HIGHEST = 0.001, 0.5  # the rho that a gate may ask for
+# Fine where spikes are: steps of 0.0001 up to 0.01 and of 0.0005 above; any rho between two of them is interpolated. The
+# values outside LOWEST..HIGHEST are there for the curve of the whole distribution.
+GRID = tuple(
+    float(rho)
+    for rho in np.round(
+        np.concatenate(
+            [
+                np.outer(10.0 ** np.arange(-6, -3), [1, 2, 5]).reshape(-1),
+                np.arange(10, 100) / 10_000,
+                np.arange(20, 1001) / 2_000,
+                np.arange(11, 20) / 20,
+            ]
+        ),
+        7,
+    )
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Threshold:
+    """`tau` in nats and one `kappa` per rule. What is published was made with threshold_to_mean, and stands for both."""
+
+    tau: float
+    kappa_threshold_to_mean: float
+    kappa_tail_to_mean: float
+
+    def kappa(self, rule: str) -> float:
+        return self.kappa_threshold_to_mean if rule == KAPPA_RULES[0] else self.kappa_tail_to_mean
+
+
+@dataclass(frozen=True, slots=True)
+class ScoreCalibration:
+    """One score's distribution: `mean` in nats, a readable `table`, and the `sketch` that any rho is read from."""
+
+    mean: float
+    table: tuple[dict[str, float], ...]
+    sketch: dict[str, list[float]]
+    rank_error: float = 0.0
+
+    @classmethod
+    def of(cls, seen: QuantileSketch) -> Self:
+        """From a sketch of all scores. The shares of takeovers are not known yet: `with_shares`."""
+        if seen.count == 0:
+            raise CalibrationError("no score was collected; the prompts gave no rollout")
+        # Scores are at least 0, so a mean of 0 is what all-zero scores have.
+        rho = [one for one in GRID if one >= LOWEST or one * seen.count >= 1]
+        tau, tail = seen.quantiles_and_tails([1.0 - one for one in rho])
+        sketch = {"rho": rho, "tau": tau.tolist(), "tail_mean": tail.tolist()}
+        made = cls(seen.total / seen.count, (), sketch, seen.rank_error)
+        return replace(made, table=tuple({"rho": one, **asdict(made.threshold(one))} for one in TABLE))
+
+    @classmethod
+    def of_values(cls, scores: ArrayLike) -> Self:
+        """From all scores at once, which are kept in float32."""
+        sketch = QuantileSketch()
+        try:
+            sketch.add(scores)
+        except ValueError as error:
+            raise CalibrationError(f"{error}; load the models in float32") from error
+        return cls.of(sketch)
+
+    def with_shares(self, shares: Mapping[tuple[float, str], float]) -> Self:
+        """The table with the share of takeovers by (rho, kappa rule)."""
+        rows = ({**row, **{f"share_{rule}": shares[row["rho"], rule] for rule in KAPPA_RULES}} for row in self.table)
+        return replace(self, table=tuple(rows))
+
+    def threshold(self, rho: float) -> Threshold:
+        """tau and both kappas at this rho, in [0.001, 0.5]."""
+        if not LOWEST <= rho <= HIGHEST:
+            raise CalibrationError(f"spike_ratio={rho} is outside {LOWEST}..{HIGHEST}, which calibrations hold")
+        tau = float(np.interp(rho, self.sketch["rho"], self.sketch["tau"]))
+        tail = float(np.interp(rho, self.sketch["rho"], self.sketch["tail_mean"]))
+        if self.mean == 0:
+            return Threshold(tau, 0.0, 0.0)  # all scores zero: no window test, and whatever is not zero is a spike
+        return Threshold(tau, tau / self.mean, tail / self.mean)
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The rho whose gated rollouts on held-out prompts realized a wanted rate."""
+
+    target_rate: float
+    score: str
+    kappa_rule: str
+    window: int
+    spike_ratio: float
+    realized_rate: float
+    prompts: int
+    tokens: int
+
+    def answers(self, rate: float, score: str, kappa_rule: str, window: int) -> bool:
+        asked = (score, kappa_rule, window)
+        return (self.score, self.kappa_rule, self.window) == asked and math.isclose(self.target_rate, rate)
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """A calibration file. `scores` is filled in a measured one, `columns` in a published one."""
+
+    base: ModelId
+    guide: ModelId
+    vocabulary: dict[str, Any] | None
+    direction: str = "forward"
+    source: str = "measured"
+    prompts: dict[str, Any] = field(default_factory=dict)
+    decoding: dict[str, Any] = field(default_factory=dict)
+    rollouts: int | None = None
+    tokens: int | None = None
+    library_versions: dict[str, str] = field(default_factory=dict)
+    window: int = 10
+    scores: dict[str, ScoreCalibration] = field(default_factory=dict)
+    targets: tuple[Target, ...] = ()
+    columns: dict[str, dict[str, list[dict[str, float]]]] = field(default_factory=dict)
+    default_row: str | None = None
+    notes: str = ""
+    schema: int = SCHEMA
+    name: str = ""
+
+    @property
+    def sparse_below(self) -> float | None:
+        """The spike ratio below which fewer than 30 tokens lie above tau; None where no gate may ask for one so low."""
+        return 30 / self.tokens if self.tokens and 30 / self.tokens > LOWEST else None
+
+    def score(self, score: str) -> ScoreCalibration:
+        if score not in self.scores:
+            held = ", ".join(self.scores or self.columns)
+            raise CalibrationError(
+                f"calibration '{self.name}' does not hold score={score} (it holds {held}); choose one of those or "
+                f"make a new file with `lm-eval-takeover calibrate`"
+            )
+        return self.scores[score]
+
+    def target(self, rate: float, score: str, kappa_rule: str, window: int) -> Target:
+        """What was solved for this realized rate and gate."""
+        self.score(score)
+        for target in self.targets:
+            if target.answers(rate, score, kappa_rule, window):
+                return target
+        held = ", ".join(f"{t.target_rate:g} ({t.score}, {t.kappa_rule}, window {t.window})" for t in self.targets)
+        raise CalibrationError(
+            f"calibration '{self.name}' was not solved for target_rate={rate:g} with score={score}, "
+            f"kappa_rule={kappa_rule}, window={window} (it holds {held or 'no target'}); make it with "
+            f"`lm-eval-takeover calibrate … --target_rate {rate:g}`, or choose spike_ratio=…"
+        )
+
+    def published(self, score: str, column: int) -> Threshold:
+        """Column `column` (from 1, strictest first) of the default row of a published table."""
+        if score not in self.columns:
+            self.score(score)
+        rows = self.columns[score]
+        row = rows[self.default_row or next(iter(rows))]
+        if not 1 <= column <= len(row):
+            raise CalibrationError(f"calibration '{self.name}:{column}' has columns 1..{len(row)}, strictest first")
+        return Threshold(row[column - 1]["tau"], row[column - 1]["kappa"], row[column - 1]["kappa"])

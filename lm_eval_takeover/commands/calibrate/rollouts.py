@@ -1,0 +1,295 @@
+"""Measuring a calibration: host rollouts on held-out prompts, all scores of their tokens in one pass per model, and replay.
+
+Prompts are done in groups of one batch; the scores of a finished group are on disk before the next one starts
+(`score_parts`), and from there they stream into one quantile sketch per score. So memory does not grow with tokens, and an
+interrupted calibration goes on where it was.
+"""
+
+import contextlib
+import hashlib
+import importlib.metadata
+import json
+import logging
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from tqdm import tqdm
+
+from lm_eval_takeover.calibration.sketch import QuantileSketch
+from lm_eval_takeover.calibration.thresholds import KAPPA_RULES, TOLERANCE, Calibration, ScoreCalibration, Target
+from lm_eval_takeover.commands.calibrate.budget import Gated, solve
+from lm_eval_takeover.commands.calibrate.prompts import Prompts
+from lm_eval_takeover.commands.calibrate.score_parts import ScoreParts, Trajectory, parts_folder
+from lm_eval_takeover.decoding.engine import generate
+from lm_eval_takeover.decoding.teacher_forcing import logit_blocks
+from lm_eval_takeover.errors import ArgumentError, CalibrationError
+from lm_eval_takeover.method.gate import Gate, fires_along
+from lm_eval_takeover.method.generation import Request
+from lm_eval_takeover.method.policies import Policy
+from lm_eval_takeover.method.sampling import Sampling
+from lm_eval_takeover.method.scores import SCORES, disagreement
+from lm_eval_takeover.pair.pair import Pair
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """The realized rates to solve for, and the gate that is to realize them."""
+
+    rates: Sequence[float] = ()
+    scores: Sequence[str] = ("ce",)
+    kappa_rule: str = KAPPA_RULES[0]
+
+
+@dataclass(slots=True)
+class Work:
+    """What a calibration did in this process: tokens rolled out and the seconds that they took, scores included."""
+
+    tokens: int = 0
+    seconds: float = 0.0
+    reused: int = 0  # rollouts of an earlier, interrupted call
+    unsolved: list[str] = field(default_factory=list)
+
+
+@torch.inference_mode()
+def calibrate(
+    pair: Pair,
+    prompts: Prompts,
+    *,
+    direction: str = "forward",
+    sampling: Sampling | None = None,
+    max_gen_toks: int = 4096,
+    seed: int = 0,
+    batch_size: int = 64,
+    window: int = 10,
+    budget: Budget | None = None,
+    parts: ScoreParts | None = None,
+    work: Work | None = None,
+    progress: bool = True,
+) -> Calibration:
+    """Collect ce, rkl, entropy and js on one rollout of the host per prompt, and read tau and kappa off them.
+
+    What is finished stays in `parts` (`kept_parts`), so that the same call goes on after a kill. `work` is filled with what this
+    call did. A rate that no rho realizes is left out and said in `work`. Raises ArgumentError for prompts that cannot be used.
+    """
+    sampling, work, budget = sampling or Sampling(temperature=0.6, top_p=0.95), work or Work(), budget or Budget()
+    host, donor = Policy(direction=direction).roles
+    assert pair.base is not None and pair.guide is not None
+    if pair.base.id.same_model(pair.guide.id):
+        logger.warning("base and guide are the same model: every ce equals the entropy, and rkl and js are 0")
+    requests = _requests(pair, prompts, prompts.texts, sampling, max_gen_toks)
+    asked: list[Request] = []
+    if budget.rates:
+        if not prompts.held_out:
+            raise ArgumentError(
+                f"--target_rate needs held-out prompts, and {len(prompts.texts)} prompts leave none; give 5 or more"
+            )
+        asked = _requests(pair, prompts, prompts.held_out, sampling, max_gen_toks)
+    with contextlib.ExitStack() as stack:
+        if parts is None:
+            parts = ScoreParts(Path(stack.enter_context(tempfile.TemporaryDirectory())))
+        _collect(pair, host, donor, requests, parts, seed=seed, batch_size=batch_size, work=work, progress=progress)
+        scores, rollouts, tokens = _measured(parts)
+        shares = _replay(parts, scores, window)
+        scores = {score: held.with_shares(shares[score]) for score, held in scores.items()}
+        for name, held in scores.items():
+            if held.mean == 0:
+                logger.warning("all %s scores are 0: its gate fires on whatever is not 0", name)
+        made = Calibration(
+            base=pair.base.id,
+            guide=pair.guide.id,
+            vocabulary={"size": pair.vocabulary.size, "digest": pair.vocabulary.digest},
+            direction=direction,
+            prompts=prompts.source,
+            decoding=decoding(sampling, max_gen_toks, seed),
+            rollouts=rollouts,
+            tokens=tokens,
+            library_versions={
+                name: importlib.metadata.version(name) for name in ("lm-eval-takeover", "torch", "transformers")
+            },
+            window=window,
+            scores=scores,
+        )
+        if not budget.rates:
+            return made
+        digest = hashlib.sha256(json.dumps(prompts.held_out).encode()).hexdigest()
+        gates = (
+            Gated(pair, asked, made.score(score), score, direction, budget.kappa_rule, window, seed, batch_size, digest)
+            for score in dict.fromkeys(budget.scores)
+        )
+        return replace(made, targets=_targets(gates, budget.rates, parts, work, progress))
+
+
+def _targets(
+    gates: Iterable[Gated], rates: Sequence[float], parts: ScoreParts, work: Work, progress: bool
+) -> tuple[Target, ...]:
+    """What realizes the rates with each gate; a rate that no rho realizes is left out and said in `work`."""
+    targets = []
+    for gated in gates:
+        for rate in dict.fromkeys(rates):
+            target = solve(gated, rate, parts, progress=progress)
+            if abs(target.realized_rate - rate) <= TOLERANCE:
+                targets.append(target)
+            else:
+                work.unsolved.append(_unsolved(target))
+    return tuple(targets)
+
+
+def _unsolved(target: Target) -> str:
+    return (
+        f"no spike ratio realizes {target.target_rate:.1%} ± {TOLERANCE:.1%} with score={target.score} on the {target.prompts} "
+        f"held-out prompts; the nearest one, {target.spike_ratio:.4g}, realizes {target.realized_rate:.2%}"
+    )
+
+
+def decoding(sampling: Sampling, max_gen_toks: int, seed: int) -> dict[str, Any]:
+    """The settings of the rollouts, as a calibration file holds them."""
+    return {
+        "temperature": sampling.temperature,
+        "top_p": sampling.top_p,
+        "top_k": sampling.top_k,
+        "max_gen_toks": max_gen_toks,
+        "seed": seed,
+    }
+
+
+def kept_parts(out: Path, pair: Pair, prompts: Prompts, direction: str, settings: dict[str, Any]) -> ScoreParts:
+    """Where the finished rollouts of this calibration stay, beside `out`; another calibration has another folder."""
+    names = {role: [str(pair.member(role).id), str(pair.member(role).dtype)] for role in ("base", "guide")}
+    rolled_out = {"vocabulary": pair.vocabulary.digest, "direction": direction, "prompts": prompts.source["digest"]}
+    parts = ScoreParts(parts_folder(out, {**names, **rolled_out, **settings}))
+    others = [folder.name for folder in out.parent.glob(f".{out.name}.*.partial") if folder != parts.folder]
+    if others:
+        logger.warning("rollouts of calibrations with other settings are kept beside --out: %s", ", ".join(others))
+    return parts
+
+
+def _collect(
+    pair: Pair,
+    host: str,
+    donor: str,
+    requests: Sequence[Request],
+    parts: ScoreParts,
+    *,
+    seed: int,
+    batch_size: int,
+    work: Work,
+    progress: bool,
+) -> None:
+    """Roll out and score every request that is not in `parts` yet."""
+    for role in (host, donor):
+        _ = pair.member(role).model  # loaded before the bar, whose speed it would spoil
+    # Prompts of nearly one length stand in one group. Groups follow from the requests alone, so that an interrupted run has the
+    # same ones, and the same float32 sums, as one that was not.
+    order = sorted(range(len(requests)), key=lambda i: (len(requests[i].prompt), i))
+    groups = [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
+    work.reused = len(parts.done)
+    started = time.perf_counter()
+    with tqdm(
+        total=len(requests), initial=work.reused, desc="Calibrating", unit="rollout", disable=not progress
+    ) as bar:
+        for group in groups:
+            todo = [i for i in group if i not in parts.done]
+            if not todo:
+                continue
+            written = generate(
+                pair, Policy(host), [requests[i] for i in todo], seed=seed, batch_size=batch_size, as_pair=True
+            )
+            rollouts = {todo[place]: tuple(generation.tokens) for place, generation in written}
+            scores = _scores(pair, host, donor, [requests[i] for i in todo], [rollouts[i] for i in todo])
+            parts.add(todo, scores)
+            work.tokens += sum(map(len, rollouts.values()))
+            work.seconds = time.perf_counter() - started
+            bar.set_postfix_str(f"{work.tokens / work.seconds:,.0f} tokens/s", refresh=False)
+            bar.update(len(todo))
+
+
+def _scores(
+    pair: Pair, host: str, donor: str, requests: Sequence[Request], rollouts: Sequence[Sequence[int]]
+) -> dict[str, list[Trajectory]]:
+    """Every score of every token: by name one array `[tokens]` per rollout, in nats."""
+    texts = ([request.prompt for request in requests], rollouts, [request.label for request in requests])
+    read = (logit_blocks(pair.member(role), pair.vocabulary.size, *texts) for role in (host, donor))
+    blocks: dict[str, list[torch.Tensor]] = defaultdict(list)
+    for host_logits, donor_logits in zip(*read, strict=True):
+        for score in SCORES:
+            blocks[score].append(disagreement(score, host_logits, donor_logits.to(host_logits.device)).cpu())
+    found: dict[str, list[Trajectory]] = {}
+    for score in SCORES:
+        whole = torch.cat(blocks[score], dim=1)
+        found[score] = [row[-len(tokens) :].numpy() for row, tokens in zip(whole, rollouts, strict=True)]
+        for request, values in zip(requests, found[score], strict=True):
+            if not np.isfinite(values).all():
+                raise CalibrationError(
+                    f"{request.label}: {score} is {values[~np.isfinite(values)][0]}, since one model rules out what the "
+                    f"other may write; load both with --dtype float32"
+                )
+    return found
+
+
+def _measured(parts: ScoreParts) -> tuple[dict[str, ScoreCalibration], int, int]:
+    """`(by score its calibration, rollouts, tokens)`."""
+    sketches = {score: QuantileSketch() for score in SCORES}
+    rollouts = 0
+    for part in parts.read():
+        rollouts += len(part[SCORES[0]])
+        for score, sketch in sketches.items():
+            sketch.add(np.concatenate(part[score]))
+    return {score: ScoreCalibration.of(seen) for score, seen in sketches.items()}, rollouts, sketches["ce"].count
+
+
+def _replay(
+    parts: ScoreParts, scores: dict[str, ScoreCalibration], window: int
+) -> dict[str, dict[tuple[float, str], float]]:
+    """By score the share of tokens at which the whole gate fires, the window test included, by (rho, kappa rule).
+
+    On the rollouts as they are: what would follow from a takeover is not known, so a run's realized rate differs.
+    """
+    gates = {
+        score: {
+            (row["rho"], rule): Gate(row["tau"], row[f"kappa_{rule}"], window)
+            for row in held.table
+            for rule in KAPPA_RULES
+        }
+        for score, held in scores.items()
+    }
+    fired: dict[str, dict[tuple[float, str], int]] = {score: dict.fromkeys(gates[score], 0) for score in scores}
+    tokens = 0
+    for part in parts.read():
+        for score, rows in part.items():
+            # Scores of 0 behind the end exceed no threshold.
+            padded = torch.nn.utils.rnn.pad_sequence([torch.from_numpy(row) for row in rows], batch_first=True)
+            for key, gate in gates[score].items():
+                fired[score][key] += int(fires_along(gate, padded).sum())
+        tokens += sum(map(len, part[SCORES[0]]))
+    return {score: {key: count / tokens for key, count in fired[score].items()} for score in scores}
+
+
+def _requests(
+    pair: Pair, prompts: Prompts, texts: Sequence[str], sampling: Sampling, max_gen_toks: int
+) -> list[Request]:
+    limit = pair.max_length or 2**31
+    numbers = prompts.source["indices"] if texts is prompts.texts else prompts.source["held_out_indices"]
+    requests = []
+    for number, text in zip(numbers, texts, strict=True):
+        ids = tuple(pair.encode(text))
+        room = limit - len(ids)
+        if ids and room >= 1:
+            label = f"calibration prompt {number + 1}"
+            requests.append(Request(ids, 0, min(max_gen_toks, room), sampling, label=label))
+    if not requests:
+        raise ArgumentError(
+            f"--prompts: all {len(texts)} prompts are empty or longer than the context of {limit} tokens"
+        )
+    left_out = len(texts) - len(requests)
+    if left_out:
+        logger.warning("%d prompts are empty or longer than the context of %d tokens; left out", left_out, limit)
+    return requests

@@ -1,0 +1,111 @@
+"""Scores of finished rollouts on disk, so that an interrupted calibration goes on and memory does not grow with tokens.
+
+One `.npz` file per group of prompts that were finished together: prompt numbers, lengths, and each score of all their tokens,
+one rollout after the other. A file is written whole or not at all; a damaged one is removed and its prompts are done again.
+"""
+
+import contextlib
+import hashlib
+import json
+import logging
+import shutil
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lm_eval_takeover.errors import ArgumentError
+from lm_eval_takeover.method.scores import SCORES
+from lm_eval_takeover.storage.locks import Lock, Locked
+from lm_eval_takeover.storage.whole_files import write_text, write_whole
+
+logger = logging.getLogger(__name__)
+
+Trajectory = NDArray[np.float32]
+
+
+def parts_folder(out: Path, settings: Mapping[str, Any]) -> Path:
+    """The folder beside a calibration file for all that these settings measure; other settings have another one."""
+    key = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
+    return out.with_name(f".{out.name}.{key[:12]}.partial")
+
+
+class ScoreParts:
+    """The parts of one calibration, in a folder of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._lock: Lock | None = None
+        self._where: dict[int, tuple[Path, int]] = {}  # prompt number: its part, and its place there
+        for path in sorted(folder.glob("*.npz")):
+            try:
+                with path.open("rb") as stream, np.load(stream) as part:
+                    numbers, lengths = part["prompts"], part["lengths"]
+                    sound = all(len(part[score]) == lengths.sum() for score in SCORES)
+            except Exception:  # a damaged archive raises whatever its first wrong byte means
+                sound = False
+            if sound:
+                self._where |= {int(number): (path, place) for place, number in enumerate(numbers)}
+            else:
+                logger.warning("'%s' is damaged; its prompts are done again", path)
+                path.unlink()
+
+    @property
+    def done(self) -> frozenset[int]:
+        """The prompts whose scores are here, by number."""
+        return frozenset(self._where)
+
+    def add(self, numbers: Sequence[int], scores: Mapping[str, Sequence[Trajectory]]) -> None:
+        """The scores of finished rollouts: for each name one array `[tokens]` per prompt number."""
+        lengths = np.array([len(one) for one in scores[SCORES[0]]], dtype=np.int64)
+        whole = {name: np.concatenate(scores[name]).astype(np.float32) for name in SCORES}
+        path = self.folder / f"{min(numbers):09d}.npz"
+        columns: dict[str, Any] = {"prompts": np.array(numbers), "lengths": lengths, **whole}
+        write_whole(path, lambda stream: np.savez(stream, **columns))
+        self._where |= {number: (path, place) for place, number in enumerate(numbers)}
+
+    def read(self) -> Iterator[dict[str, list[Trajectory]]]:
+        """All scores, part by part in the order of their first prompts: for each name one array `[tokens]` per rollout."""
+        mine: dict[Path, list[int]] = defaultdict(list)
+        for path, place in self._where.values():
+            mine[path].append(place)
+        for path in sorted(mine):
+            with np.load(path) as part:
+                ends = np.cumsum(part["lengths"])[:-1]
+                rows = {name: np.split(part[name], ends) for name in SCORES}
+                yield {name: [rows[name][place] for place in sorted(mine[path])] for name in SCORES}
+
+    def remember(self, name: str, value: Any) -> None:
+        """Keep a small result beside the parts."""
+        write_text(self.folder / "results.json", json.dumps(self.remembered() | {name: value}))
+
+    def remembered(self) -> dict[str, Any]:
+        try:
+            return dict(json.loads((self.folder / "results.json").read_text()))
+        except (OSError, ValueError):
+            return {}
+
+    def __enter__(self) -> Self:
+        """Keep other processes out until `__exit__`. Raises ArgumentError where another one is at work."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        try:
+            self._lock = Lock(self.folder / "lock")
+        except Locked:
+            raise ArgumentError(
+                f"another process measures this calibration: '{self.folder}' is locked; wait for it, or give another --out"
+            ) from None
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._lock is not None:
+            (self.folder / "lock").unlink(missing_ok=True)
+            self._lock.release()
+        with contextlib.suppress(OSError):  # what was finished stays
+            self.folder.rmdir()
+
+    def clear(self) -> None:
+        """Remove everything: the calibration is written."""
+        shutil.rmtree(self.folder, ignore_errors=True)

@@ -1,0 +1,179 @@
+"""Algorithm 1 as the loop that it is: both models read every token, one of them writes it.
+
+This engine is the reference that every faster one is compared with, so it is kept short and plain.
+"""
+
+from array import array
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+
+import torch
+from torch import Tensor
+from transformers import DynamicCache
+
+from lm_eval_takeover.forward.padded_cache import empty_cache, select
+from lm_eval_takeover.method.gate import Gate, push
+from lm_eval_takeover.method.generation import Generation, Request, StopStrings
+from lm_eval_takeover.method.observations import observe
+from lm_eval_takeover.method.policies import Policy
+from lm_eval_takeover.method.sampling import draw, request_digest, uniforms
+from lm_eval_takeover.pair.pair import Member, Pair, left_padded
+
+
+@dataclass(slots=True)
+class Sequences:
+    """Rows that one model has read: its KV cache, left padded, and the logits of the next token.
+
+    mask `[rows, length]`, logits `[rows, vocab]`.
+    """
+
+    member: Member
+    vocab: int
+    cache: DynamicCache
+    mask: Tensor
+    logits: Tensor
+
+    @classmethod
+    def prefill(cls, member: Member, vocab: int, prompts: Sequence[Sequence[int]]) -> "Sequences":
+        ids, mask = left_padded(prompts, member.device)
+        sequences = cls(member, vocab, empty_cache(member.model.config), mask[:, :0], torch.empty(0))
+        sequences._read(ids, mask)
+        return sequences
+
+    def append(self, tokens: Tensor) -> None:
+        """Read one more token per row: tokens `[rows]`."""
+        ids = tokens.to(self.member.device)[:, None]
+        self._read(ids, torch.ones_like(ids))
+
+    def _read(self, ids: Tensor, mask: Tensor) -> None:
+        self.mask = torch.cat([self.mask, mask], dim=1)
+        self.logits = self.member.logits(ids, self.mask, cache=self.cache)[:, -1, : self.vocab]
+
+    def select(self, rows: Sequence[int]) -> "Sequences":
+        """These rows, in this order; a row may be taken more than once. The original stays as it is."""
+        index = torch.tensor(rows, device=self.member.device)
+        return replace(self, cache=select(self.cache, index), mask=self.mask[index], logits=self.logits[index])
+
+
+@dataclass(slots=True)
+class Row:
+    """One sample while it is being written."""
+
+    index: int
+    request: Request
+    generation: Generation
+
+
+@torch.inference_mode()
+def generate(
+    pair: Pair,
+    policy: Policy,
+    requests: Sequence[Request],
+    *,
+    seed: int = 0,
+    batch_size: int = 1,
+    as_pair: bool = False,
+    traced: bool = False,
+) -> Iterator[tuple[int, Generation]]:
+    """As `engine.generate`, which also knows `early` with a rate."""
+    vocab, eos = pair.writing(policy.roles, as_pair)
+    for group in _whole_prompts(requests, batch_size):
+        prompts = list(dict.fromkeys(requests[i].prompt for i in group))
+        read = {role: Sequences.prefill(pair.member(role), vocab, prompts) for role in policy.roles}
+        for start in range(0, len(group), batch_size):
+            rows = [
+                Row(i, requests[i], Generation(observed=array("f") if traced else None))
+                for i in group[start : start + batch_size]
+            ]
+            places = [prompts.index(row.request.prompt) for row in rows]
+            yield from _decode(pair, policy, rows, {r: s.select(places) for r, s in read.items()}, eos, seed)
+
+
+def _decode(
+    pair: Pair, policy: Policy, rows: list[Row], read: dict[str, Sequences], eos: frozenset[int], seed: int
+) -> Iterator[tuple[int, Generation]]:
+    """Algorithm 1, lines 5-14, on rows that share their sampling and `until`."""
+    sampling = rows[0].request.sampling
+    stop = StopStrings(pair.tokenizer, rows[0].request.until)
+    device = next(iter(read.values())).logits.device
+    token_uniforms, chances = _uniforms(rows, seed, "token", device), _uniforms(rows, seed, "takeover", device)
+    early = torch.tensor([row.request.early_tokens or policy.early_tokens or 0 for row in rows], device=device)
+    recent = (policy.gate or Gate(0.0)).empty(len(rows), device)
+    position = 0
+    while True:
+        for sequences in read.values():  # no token is ever drawn from what is no distribution
+            sequences.member.check(sequences.logits, lambda i: f"token {position} of {rows[i].request.label}")  # noqa: B023
+        host = read[policy.host].logits.to(device) if policy.host else None
+        donor = read[policy.donor].logits.to(device) if policy.donor else None
+        score = policy.scores(host, donor)
+        fire = policy.takes_over(position, score, recent, chances[:, position], early)  # equation (5)
+        logits = donor if host is None else host if donor is None else torch.where(fire[:, None], donor, host)
+        assert logits is not None
+        tokens = draw(logits, token_uniforms[:, position], sampling)  # equation (6)
+        recent = push(recent, score)
+        position += 1
+        observed = None
+        if rows[0].generation.observed is not None:
+            base = host if policy.host == "base" else donor if policy.donor == "base" else None
+            observed = observe(tokens, host, donor, base_logits=base).cpu().numpy()
+
+        alive = []
+        for place, (row, token, taken, value) in enumerate(
+            zip(rows, tokens.tolist(), fire.tolist(), score.tolist(), strict=True)
+        ):
+            generation = row.generation
+            generation.tokens.append(token)
+            generation.taken_over.append(taken)
+            generation.scores.append(value)
+            if observed is not None and generation.observed is not None:
+                generation.observed.frombytes(observed[place].tobytes())
+            full = len(generation.tokens) == row.request.max_new_tokens
+            if full or token in eos or stop.found(generation.tokens):
+                # The last token is read by nobody.
+                generation.base_passes = (position - 1) * ("base" in policy.roles)
+                generation.guide_passes = (position - 1) * ("guide" in policy.roles)
+                yield row.index, generation
+            else:
+                alive.append(place)
+        if not alive:
+            return
+        if len(alive) < len(rows):
+            rows = [rows[place] for place in alive]
+            read = {role: sequences.select(alive) for role, sequences in read.items()}
+            keep = torch.tensor(alive, device=device)
+            tokens, recent, early = tokens[keep], recent[keep], early[keep]
+            token_uniforms, chances = token_uniforms[keep], chances[keep]
+        for sequences in read.values():
+            sequences.append(tokens)
+
+
+def _uniforms(rows: list[Row], seed: int, stream: str, device: torch.device) -> Tensor:
+    """`u(seed, r, j, t)` of each row: float64 `[rows, longest max_new_tokens]`."""
+    count = max(row.request.max_new_tokens for row in rows)
+    numbers = [
+        uniforms(seed, request_digest(row.request.prompt), row.request.sample, count, stream=stream) for row in rows
+    ]
+    return torch.stack([torch.from_numpy(row) for row in numbers]).to(device)
+
+
+def _whole_prompts(requests: Sequence[Request], batch_size: int) -> Iterator[list[int]]:
+    """Indices in groups that are prefilled together: samples of one prompt stay together, longest prompts first.
+
+    A group fits into one batch, unless it is a single prompt with more samples than that.
+    """
+
+    def settings(i: int) -> tuple[object, ...]:
+        r = requests[i]
+        return (-len(r.prompt), r.prompt, r.until, r.sampling.temperature, r.sampling.top_p, r.sampling.top_k)
+
+    by_prompt = [list(same) for _, same in groupby(sorted(range(len(requests)), key=settings), key=settings)]
+    group: list[int] = []
+    for same in by_prompt:
+        fits = len(group) + len(same) <= batch_size
+        if group and not (fits and settings(group[0])[2:] == settings(same[0])[2:]):
+            yield group
+            group = []
+        group = group + same
+    if group:
+        yield group

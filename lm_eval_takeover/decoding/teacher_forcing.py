@@ -1,0 +1,102 @@
+"""Teacher forcing: the scores, the gate and the log-probs along given texts, one forward pass per model and no decoding."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from lm_eval_takeover.forward.padded_cache import empty_cache
+from lm_eval_takeover.method.policies import Policy
+from lm_eval_takeover.method.sampling import request_digest, uniforms
+from lm_eval_takeover.method.scores import log_probs
+from lm_eval_takeover.pair.pair import Member, Pair, left_padded
+
+BLOCK = 2**26  # logits at a time and model: long texts over large vocabularies come in blocks of columns
+
+
+@dataclass(frozen=True, slots=True)
+class Forced:
+    """One continuation as the policy would have met it. All tensors are `[tokens]`; scores and log-probs in nats.
+
+    `greedy` says whether each token is the most likely one of the model that writes there.
+    """
+
+    scores: Tensor
+    taken_over: Tensor
+    log_probs: Tensor
+    greedy: Tensor
+
+
+def logit_blocks(
+    member: Member,
+    vocab: int,
+    prompts: Sequence[Sequence[int]],
+    continuations: Sequence[Sequence[int]],
+    labels: Sequence[str],
+) -> Iterator[Tensor]:
+    """The logits that predict the continuations, as consecutive blocks `[rows, columns, vocab]`.
+
+    Every prompt and continuation has at least one token. Rows are aligned at their ends, so the last `len(continuation)`
+    columns of all blocks together belong to a row. Raises ModelOutputError with the row's label where its logits are no
+    distribution.
+    """
+    rows = [[*prompt, *continuation][:-1] for prompt, continuation in zip(prompts, continuations, strict=True)]
+    longest, kept = max(map(len, rows)), max(map(len, continuations))
+    ids, mask = left_padded(rows, member.device)
+    columns = max(1, BLOCK // (len(rows) * vocab))
+    cache = empty_cache(member.model.config) if columns < kept else None
+    read = 0
+    for start in range(longest - kept, longest, columns):
+        end = min(start + columns, longest)
+        logits = member.logits(ids[:, read:end], mask[:, :end], cache=cache, keep=end - start)[..., :vocab]
+        read = end
+        member.check(logits, labels.__getitem__, mask[:, start:end].bool())
+        yield logits
+
+
+@torch.inference_mode()
+def force(
+    pair: Pair,
+    policy: Policy,
+    prompts: Sequence[Sequence[int]],
+    continuations: Sequence[Sequence[int]],
+    *,
+    seed: int = 0,
+    labels: Sequence[str] | None = None,
+) -> list[Forced]:
+    """Each continuation under the policy: at every position the gate sees the scores of the positions before it.
+
+    `random` draws as sample 0 of the prompt does; `early` with a rate takes the continuation's length for the donor's.
+    """
+    labels = labels or [f"row {i}" for i in range(len(prompts))]
+    vocab = pair.vocab_size(policy.roles)
+    kept = max(map(len, continuations))
+    tokens = torch.tensor([[0] * (kept - len(c)) + list(c) for c in continuations])
+    read = {role: logit_blocks(pair.member(role), vocab, prompts, continuations, labels) for role in policy.roles}
+    scores: list[Tensor] = []
+    chosen: dict[str, list[Tensor]] = {role: [] for role in policy.roles}
+    greedy: dict[str, list[Tensor]] = {role: [] for role in policy.roles}
+    column = 0
+    for blocks in zip(*read.values(), strict=True):
+        logits = {role: block.to(blocks[0].device) for role, block in zip(read, blocks, strict=True)}
+        scores.append(policy.scores(logits.get(policy.host or ""), logits.get(policy.donor or "")).cpu())
+        here = tokens[:, column : column + blocks[0].shape[1]]
+        column += blocks[0].shape[1]
+        for role, block in logits.items():
+            chosen[role].append(log_probs(block).gather(-1, here.to(block.device)[..., None])[..., 0].cpu())
+            greedy[role].append(block.argmax(-1).cpu() == here)
+    whole = {role: (torch.cat(chosen[role], 1), torch.cat(greedy[role], 1)) for role in policy.roles}
+    all_scores = torch.cat(scores, 1)
+    results = []
+    for i, (prompt, continuation) in enumerate(zip(prompts, continuations, strict=True)):
+        row = all_scores[i, -len(continuation) :]
+        chances = torch.from_numpy(uniforms(seed, request_digest(prompt), 0, len(row), stream="takeover"))
+        early = policy.early_tokens if policy.early_tokens is not None else round((policy.rate or 0) * len(row))
+        taken = policy.takes_over_along(row, chances, early)
+        donor, host = (whole[policy.writes(taken_over)] for taken_over in (True, False))
+        log_p, is_greedy = (
+            torch.where(taken, d[i, -len(row) :], h[i, -len(row) :]) for d, h in zip(donor, host, strict=True)
+        )
+        results.append(Forced(row, taken, log_p, is_greedy))
+    return results

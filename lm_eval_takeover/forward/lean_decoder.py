@@ -1,0 +1,175 @@
+"""A decoder's forward pass in as few operations as it takes, for the architectures that most pairs have.
+
+A small model's token costs more in Python and in small kernels than in arithmetic: transformers' own pass takes about sixty
+operations per layer, this one about twenty. Projections that read the same input are one matrix, queries and keys are rotated
+together, and grouped queries share their keys without a copy.
+"""
+
+from typing import Any
+
+import psutil
+import torch
+from torch import Tensor, split_with_sizes
+from torch.linalg import vector_norm
+from torch.nn import Linear, Parameter
+from torch.nn.functional import embedding, rms_norm, scaled_dot_product_attention, silu
+
+from lm_eval_takeover.forward.projection import Projection, packed_dtype
+from lm_eval_takeover.forward.ragged_cache import Plan, RaggedCache
+
+ARCHITECTURES = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
+_PACKED = 0.25  # of the free memory that a second copy of the weights may take
+_ROPE = ("default", "linear", "llama3", "yarn")  # rotations that depend on the position alone
+
+
+class RMSNorm:
+    """`x / sqrt(mean(x^2) + eps) * weight` over the last dimension; weight `[size]` or `[..., size]`.
+
+    Half precision is rounded where transformers rounds it: normed in float32, rounded, multiplied.
+    """
+
+    def __init__(self, weight: Tensor, eps: float) -> None:
+        self.weight, self.eps, self.size = weight, eps, weight.shape[-1]
+        # About half the kernels, where torch has no fused one: sqrt(sum(x^2) + size eps) is a hypotenuse.
+        self.by_hypot = weight.device.type == "cpu"
+        if self.by_hypot:
+            self.root = torch.tensor(self.size**0.5)
+            self.scaled = weight * self.root
+            self.least = torch.tensor((self.size * eps) ** 0.5)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        if not self.by_hypot:
+            return rms_norm(x, (self.size,), None, self.eps) * self.weight
+        if x.dtype == torch.float32:
+            return torch.div(x, torch.hypot(vector_norm(x, 2, -1, True), self.least)).mul_(self.scaled)
+        full = x.float()
+        full.mul_(torch.div(self.root, torch.hypot(vector_norm(full, 2, -1, True), self.least)))
+        return full.to(x.dtype).mul_(self.weight)
+
+
+class LeanLayer:
+    """The weights of one decoder layer."""
+
+    def __init__(self, layer: Any, config: Any, *, pack: bool) -> None:
+        attention, mlp = layer.self_attn, layer.mlp
+        self.heads, self.kv_heads = config.num_attention_heads, config.num_key_value_heads
+        self.group = self.heads // self.kv_heads
+        self.head_dim = int(attention.head_dim)
+        self.scale = float(attention.scaling)
+        eps = float(config.rms_norm_eps)
+        self.norm_in = RMSNorm(layer.input_layernorm.weight, eps)
+        self.norm_mlp = RMSNorm(layer.post_attention_layernorm.weight, eps)
+        self.qkv = Projection([attention.q_proj, attention.k_proj, attention.v_proj], pack=pack)
+        self.out = Projection([attention.o_proj], pack=pack)
+        self.gate_up = Projection([mlp.gate_proj, mlp.up_proj], pack=pack)
+        self.down = Projection([mlp.down_proj], pack=pack)
+        self.head_norm: RMSNorm | None = None
+        if hasattr(attention, "q_norm"):
+            queries, keys = attention.q_norm.weight, attention.k_norm.weight
+            both = torch.cat([queries.expand(self.heads, -1), keys.expand(self.kv_heads, -1)])
+            self.head_norm = RMSNorm(both, eps)
+
+
+class LeanDecoder:
+    """`hidden(ids, masks, cache)` of a model that `supports` accepts."""
+
+    def __init__(self, model: Any) -> None:
+        config, inner = model.config.get_text_config(), model.model
+        self.embed = inner.embed_tokens.weight
+        packed = packed_dtype(self.embed.dtype)
+        copy = 0 if packed is None else sum(p.numel() for p in model.parameters()) * packed.itemsize
+        pack = copy <= _PACKED * psutil.virtual_memory().available
+        # The fused weights stay ordinary ones, for whoever else uses the model.
+        with torch.inference_mode(False), torch.no_grad():
+            self.norm = RMSNorm(inner.norm.weight, float(config.rms_norm_eps))
+            self.layers = [LeanLayer(layer, config, pack=pack) for layer in inner.layers]
+            self.head = Projection([model.lm_head], pack=pack)
+        self._rotary = inner.rotary_emb
+        self._rotations: tuple[Tensor, Tensor] | None = None
+
+    @staticmethod
+    def supports(model: Any) -> bool:
+        """Whether the model is one of the known architectures, its computation as the architecture has it."""
+        config = model.config.get_text_config()
+        rope = getattr(config, "rope_parameters", None) or {}
+        linears = [module for name, module in model.named_modules() if name.endswith(("_proj", "lm_head"))]
+        return (
+            type(model).__name__ in ARCHITECTURES
+            and getattr(config, "hidden_act", "") == "silu"
+            and rope.get("rope_type", "default") in _ROPE
+            and all(map(_is_plain, linears))  # neither quantized, adapted nor hooked
+            and len({module.weight.device for module in linears}) == 1
+            and model.lm_head.bias is None
+        )
+
+    def rotations(self, columns: int) -> tuple[Tensor, Tensor]:
+        """cos and signed sin of the first `columns` positions, or more: `[positions, 1, head_dim]` each."""
+        if self._rotations is None or len(self._rotations[0]) < columns:
+            cos, sin = self._rotary(self.embed, torch.arange(max(2 * columns, 1024), device=self.embed.device)[None])
+            half = sin.shape[-1] // 2
+            signed = torch.cat([-sin[0, :, :half], sin[0, :, half:]], dim=-1)
+            self._rotations = (cos[0][:, None].contiguous(), signed[:, None].contiguous())
+        return self._rotations
+
+    def rotation(self, plan: Plan) -> tuple[Tensor, Tensor]:
+        """cos and signed sin of the new positions: `[rows or 1, new, 1, head_dim]` each."""
+        cos, sin = self.rotations(plan.columns)
+        if plan.start is not None:
+            return cos[plan.start : plan.columns], sin[plan.start : plan.columns]
+        return cos[plan.places], sin[plan.places]
+
+    def hidden(self, ids: Tensor, masks: list[Tensor | None], cache: RaggedCache) -> Tensor:
+        """Last hidden states `[rows, new, hidden]`. One mask `[rows, 1, new, columns]` per layer, None to see everything."""
+        rows, new = ids.shape
+        x = embedding(ids.reshape(-1), self.embed)  # `[tokens, hidden]`
+        cos, sin = self.rotation(cache.plan)
+        if new > 1:
+            masks = _for_groups(masks, self.layers[0].group)
+        for layer, mask, stored in zip(self.layers, masks, cache.layers, strict=True):
+            mixed = layer.qkv(layer.norm_in(x)).view(rows, new, -1, layer.head_dim)
+            turned, values = split_with_sizes(mixed, (layer.heads + layer.kv_heads, layer.kv_heads), 2)
+            if layer.head_norm is not None:
+                turned = layer.head_norm(turned)
+            turned = torch.addcmul(turned * cos, turned.roll(layer.head_dim // 2, -1), sin)
+            queries, keys = split_with_sizes(turned, (layer.heads, layer.kv_heads), 2)
+            keys, values = stored.write(keys, values)
+            x = layer.out.onto(x, _attend(queries, keys, values, mask, layer))
+            gate, up = layer.gate_up(layer.norm_mlp(x)).chunk(2, -1)
+            x = layer.down.onto(x, silu(gate).mul_(up))
+        return self.norm(x).view(rows, new, -1)
+
+    def logits(self, hidden: Tensor, vocab: int) -> Tensor:
+        """Of hidden states `[..., hidden]`, for the first `vocab` tokens: `[..., vocab]`."""
+        return self.head(hidden.reshape(-1, hidden.shape[-1]))[:, :vocab].view(*hidden.shape[:-1], vocab)
+
+
+def _for_groups(masks: list[Tensor | None], group: int) -> list[Tensor | None]:
+    """The masks as `_attend` reads them: `group` query heads stand behind each other in the place of positions."""
+    distinct = {id(mask): mask for mask in masks}
+    repeated = {
+        key: mask if mask is None or group == 1 else mask.repeat(1, 1, group, 1) for key, mask in distinct.items()
+    }
+    return [repeated[id(mask)] for mask in masks]
+
+
+def _attend(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, layer: LeanLayer) -> Tensor:
+    """Attention of queries `[rows, new, heads, dim]`: `[rows * new, heads * dim]`.
+
+    The queries of a group that share a key head are read as so many more positions, so that no key is repeated.
+    """
+    rows, new, heads, dim = queries.shape
+    group = layer.group
+    if new == 1:
+        grouped = queries.view(rows, layer.kv_heads, group, dim)
+        attended = scaled_dot_product_attention(grouped, keys, values, attn_mask=mask, scale=layer.scale)
+        return attended.reshape(rows, heads * dim)
+    grouped = queries.view(rows, new, layer.kv_heads, group, dim).permute(0, 2, 3, 1, 4)
+    grouped = grouped.reshape(rows, layer.kv_heads, group * new, dim)
+    attended = scaled_dot_product_attention(grouped, keys, values, attn_mask=mask, scale=layer.scale)
+    attended = attended.view(rows, layer.kv_heads, group, new, dim).permute(0, 3, 1, 2, 4)
+    return attended.reshape(rows * new, heads * dim)
+
+
+def _is_plain(module: Any) -> bool:
+    hooked = "forward" in vars(module) or module._forward_hooks or module._forward_pre_hooks
+    return type(module) is Linear and type(module.weight) is Parameter and not hooked

@@ -1,0 +1,181 @@
+"""From model arguments to a loaded pair and a policy with its gate."""
+
+import logging
+from dataclasses import dataclass
+
+import torch
+
+from lm_eval_takeover.arguments import ModelArguments
+from lm_eval_takeover.calibration.files import command_for, find, made_for, matching, packaged
+from lm_eval_takeover.calibration.thresholds import DEFAULT_RHO, KAPPA_RULES, Calibration
+from lm_eval_takeover.demo import DEMO
+from lm_eval_takeover.errors import ArgumentError, CalibrationError, nearest
+from lm_eval_takeover.method.gate import Gate
+from lm_eval_takeover.method.policies import Policy
+from lm_eval_takeover.pair.pair import Member, Pair
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class GateOrigin:
+    """Where a gate came from; None where it was set by hand."""
+
+    calibration: str | None = None
+    spike_ratio: float | None = None
+    kappa_rule: str | None = None
+    target_rate: float | None = None
+
+
+def load_pair(arguments: ModelArguments) -> Pair:
+    """The models that the arguments name; the bundled demo pair where they name none.
+
+    Tokenizers and configurations are read at once, weights at their first use. `policy=base` and `policy=guide` may name
+    one model only.
+    """
+    names = {"base": arguments.base, "guide": arguments.guide}
+    if names == {"base": None, "guide": None}:
+        logger.warning("no base= and guide= are given: this is the bundled demo pair, which knows takeover_demo only")
+        names = {role: str(path) for role, path in DEMO.items()}
+    elif None in names.values() and arguments.policy not in names:
+        missing = next(role for role, name in names.items() if name is None)
+        raise ArgumentError(
+            f"{missing} is missing: policy={arguments.policy} asks two models; give {missing}=<hub id or local folder>, "
+            f"or policy=base or policy=guide for one model alone"
+        )
+    device = _device("device", arguments.device)
+    options = {
+        "base": (device, arguments.dtype),
+        "guide": (_device("guide_device", arguments.guide_device or device), arguments.guide_dtype or arguments.dtype),
+    }
+    members = {
+        role: Member(
+            role,
+            name,
+            device=options[role][0],
+            dtype=_dtype(role, options[role][1]),
+            trust_remote_code=arguments.trust_remote_code,
+        )
+        for role, name in names.items()
+        if name is not None
+    }
+    return Pair(members.get("base"), members.get("guide"))
+
+
+def load_policy(arguments: ModelArguments, pair: Pair) -> tuple[Policy, GateOrigin]:
+    """The policy with its gate: set by hand, or read off the calibration of this pair."""
+    policy = Policy(
+        name=arguments.policy,
+        direction=arguments.direction,
+        score=arguments.score or ("entropy" if arguments.policy == "entropy" else "ce"),
+        rate=arguments.rate,
+        early_tokens=arguments.early_tokens,
+        score_top_p=arguments.score_top_p,
+        # Checked before any calibration is read; a gated policy gets its real gate below.
+        gate=None if arguments.tau is None else Gate(arguments.tau, arguments.kappa or 0.0, arguments.window),
+    )
+    for name in ("rate", "early_tokens"):
+        if getattr(arguments, name) is not None and policy.name not in ("random", "early"):
+            raise ArgumentError(
+                f"{name}={getattr(arguments, name)} is read by policy=random or early, not {policy.name}"
+            )
+    if not policy.gated or policy.gate is not None:
+        return policy, GateOrigin()
+    if policy.score_top_p != 1:
+        raise ArgumentError(
+            f"score_top_p={policy.score_top_p}: calibrations hold scores of whole distributions; set the gate by hand with "
+            f"tau=… and kappa=…"
+        )
+    gate, origin = _calibrated_gate(arguments, pair, policy)
+    return Policy(policy.name, policy.direction, policy.score, gate, score_top_p=policy.score_top_p), origin
+
+
+def _calibrated_gate(arguments: ModelArguments, pair: Pair, policy: Policy) -> tuple[Gate, GateOrigin]:
+    rule = arguments.kappa_rule or "threshold_to_mean"
+    if rule not in KAPPA_RULES:
+        raise ArgumentError(f"kappa_rule='{rule}' is not known; {nearest(rule, KAPPA_RULES)}")
+    calibration, column = _find_calibration(arguments, pair, policy)
+    if calibration.source == "published":
+        for name in ("spike_ratio", "target_rate"):
+            if getattr(arguments, name) is None:
+                continue
+            raise ArgumentError(
+                f"{name}={getattr(arguments, name)}: the rho behind the published calibration '{calibration.name}' is "
+                f"not known; choose a column instead, calibration={calibration.name}:1 is the strictest"
+            )
+        if arguments.kappa_rule == "tail_to_mean":
+            raise ArgumentError(
+                f"kappa_rule=tail_to_mean: the published calibration '{calibration.name}' holds kappa by threshold_to_mean only"
+            )
+        number = 1 if column is None else column
+        threshold = calibration.published(policy.score, number)
+        name = f"{calibration.name}:{number}"
+        if column is None:
+            logger.warning("calibration '%s' is read off a published table; its column 1, the strictest, is used", name)
+        origin = GateOrigin(name, None, rule)
+    else:
+        if column is not None:
+            raise ArgumentError(
+                f"calibration='{calibration.name}:{column}': only published calibrations have columns; "
+                f"choose spike_ratio=… instead"
+            )
+        rho = DEFAULT_RHO if arguments.spike_ratio is None else arguments.spike_ratio
+        if arguments.target_rate is not None:
+            rho = calibration.target(arguments.target_rate, policy.score, rule, arguments.window).spike_ratio
+        threshold = calibration.score(policy.score).threshold(rho)
+        origin = GateOrigin(calibration.name, rho, rule, arguments.target_rate)
+    return Gate(threshold.tau, threshold.kappa(rule), arguments.window), origin
+
+
+def _find_calibration(arguments: ModelArguments, pair: Pair, policy: Policy) -> tuple[Calibration, int | None]:
+    base, guide = pair.member("base").id, pair.member("guide").id
+    command = command_for(arguments.base, arguments.guide, policy.direction)
+    if arguments.calibration is None:
+        found = matching(packaged().values(), base, guide, policy.direction)
+        if not found:
+            raise CalibrationError(
+                f"no packaged calibration for base={base.id} and guide={guide.id} with direction={policy.direction}; "
+                f"make one with `{command}` and pass calibration=my-pair.json"
+            )
+        return found[0], None
+    calibration, column = find(arguments.calibration)
+    problems = []
+    if not made_for(calibration, base, guide):
+        problems.append(f"base={calibration.base} and guide={calibration.guide}, not base={base} and guide={guide}")
+    elif calibration.vocabulary and calibration.vocabulary.get("digest") != pair.vocabulary.digest:
+        problems.append("another shared vocabulary (its digest differs)")
+    if calibration.direction != policy.direction:
+        problems.append(f"direction={calibration.direction}, not {policy.direction}")
+    if problems and not arguments.allow_calibration_mismatch:
+        raise CalibrationError(
+            f"calibration='{arguments.calibration}' was made for {' and for '.join(problems)}; make one with "
+            f"`{command}`, or pass allow_calibration_mismatch=True"
+        )
+    for problem in problems:
+        logger.warning("calibration '%s' was made for %s; used all the same", arguments.calibration, problem)
+    return calibration, column
+
+
+def _device(argument: str, device: str | None) -> str:
+    """As lm-eval's `hf`: the GPU where there is one; lm_eval's own default, cuda:0, is no demand for one."""
+    if device is None:
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    if device.partition(":")[0] == "cuda" and not torch.cuda.is_available():
+        logger.info("%s='%s': there is no GPU here; using the CPU", argument, device)
+        return "cpu"
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise ArgumentError(f"{argument}='{device}' cannot be used: {reason}; expected cpu, cuda or cuda:0") from error
+    return str(device)
+
+
+def _dtype(role: str, dtype: str) -> str | torch.dtype:
+    if dtype == "auto":
+        return dtype
+    found = getattr(torch, dtype.removeprefix("torch."), None)
+    if not isinstance(found, torch.dtype):
+        argument = "guide_dtype" if role == "guide" else "dtype"
+        raise ArgumentError(f"{argument}='{dtype}' is not known; expected auto, float32, bfloat16 or float16")
+    return found

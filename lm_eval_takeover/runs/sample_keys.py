@@ -1,0 +1,126 @@
+"""What can change the text of a sample, and the key that it is kept under in a journal.
+
+Every model argument and every generation setting is declared here, with the part of the key that it reaches the text through,
+or None where it cannot change a text. What is not declared is a defect, which a test finds.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from lm_eval_takeover.method.generation import Request
+from lm_eval_takeover.method.policies import Policy
+from lm_eval_takeover.method.sampling import request_digest
+from lm_eval_takeover.pair.ids import whole_digest
+from lm_eval_takeover.pair.pair import Pair
+from lm_eval_takeover.storage.digests import digest_of, digest_of_text
+
+SCHEMA = 1
+
+MODEL_ARGUMENTS: Mapping[str, str | None] = MappingProxyType(
+    {
+        "base": "models",
+        "guide": "models",
+        "backend": "backend",
+        "policy": "policy",
+        "score": "policy",
+        "score_top_p": "policy",
+        "calibration": "policy",  # the thresholds that are read off it
+        "allow_calibration_mismatch": None,
+        "spike_ratio": "policy",
+        "target_rate": "policy",
+        "tau": "policy",
+        "kappa": "policy",
+        "window": "policy",
+        "kappa_rule": "policy",
+        "direction": "policy",
+        "rate": "policy",
+        "early_tokens": "policy",
+        "block_size": None,
+        "seed": "seed",
+        "dtype": "models",
+        "device": None,
+        "guide_device": None,
+        "guide_dtype": "models",
+        "batch_size": None,
+        "max_batch_size": None,
+        "max_length": "request",  # how a prompt is cut, and the room behind it
+        "max_gen_toks": "request",
+        "enable_thinking": "request",  # in the prompt
+        "trust_remote_code": "trust_remote_code",
+        "run_dir": None,
+    }
+)
+
+GENERATION_SETTINGS: Mapping[str, str | None] = MappingProxyType(
+    {
+        "until": "request",
+        "max_gen_toks": "request",
+        "do_sample": "request",
+        "temperature": "request",
+        "top_p": "request",
+        "top_k": "request",
+    }
+)
+
+
+def text_settings(pair: Pair, policy: Policy, *, backend: str, seed: int, trust_remote_code: bool) -> dict[str, Any]:
+    """All that a run's texts depend on beside their requests, as JSON can hold it.
+
+    A local folder counts by its files, not by its name. Weights that the policy does not ask have no dtype here.
+    """
+    vocab, ends = pair.writing(policy.roles)
+    models = {
+        member.role: {
+            "model": whole_digest(Path(member.path))
+            if Path(member.path).is_dir()
+            else f"{member.id.id}@{member.id.revision}",
+            "dtype": str(member.model.dtype) if member.role in policy.roles else None,
+        }
+        for member in pair.members
+    }
+    return {
+        "schema": SCHEMA,
+        "backend": backend,
+        "models": models,
+        "vocabulary": [vocab, pair.vocabulary.digest, _tokenizer_digest(pair.tokenizer)],
+        "ends": sorted(ends),
+        "policy": _policy(policy),
+        "seed": seed,
+        "trust_remote_code": trust_remote_code,
+    }
+
+
+def _tokenizer_digest(tokenizer: Any) -> str:
+    """Of all that turns tokens into text, in which `until` is looked for; of the vocabulary alone for slow tokenizers."""
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    text = backend.to_str() if backend is not None else json.dumps(tokenizer.get_vocab(), sort_keys=True)
+    rewrites = bool(getattr(tokenizer, "clean_up_tokenization_spaces", False))
+    return digest_of_text(f"{rewrites}{text}").hex()
+
+
+def _policy(policy: Policy) -> dict[str, Any]:
+    """What this policy reads."""
+    found: dict[str, Any] = {"name": policy.name, "host": policy.host, "donor": policy.donor}
+    if policy.gated and policy.gate is not None:
+        found |= {"score": policy.score, "score_top_p": policy.score_top_p, **asdict(policy.gate)}
+    if policy.name in ("random", "early"):
+        found |= {"rate": policy.rate, "early_tokens": policy.early_tokens}
+    return found
+
+
+def sample_key(settings: str, request: Request) -> bytes:
+    """16 bytes that stand for all that the text of one sample depends on; `settings` is the digest of `text_settings`."""
+    parts = [
+        settings,
+        request_digest(request.prompt).hex(),
+        len(request.prompt),
+        request.sample,
+        asdict(request.sampling),
+        request.until,
+        request.max_new_tokens,
+    ]
+    return bytes.fromhex(digest_of(parts))

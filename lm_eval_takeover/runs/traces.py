@@ -1,0 +1,176 @@
+"""Traces: one parquet row per emitted token, in parts of many samples (SPEC, section 7).
+
+    task, doc_id, sample, position, token_id, chosen_from,
+    score, base_entropy, window_mean, host_logprob, donor_logprob, donor_rank
+
+`position` counts from 0; `chosen_from` is base or guide; score, entropies and log-probabilities are in nats; `window_mean` is the
+mean of the scores in the gate's window before the token; `donor_rank` is the rank of the emitted token under the host, 1 for its
+likeliest one. Null where a policy asks a model nothing. Scores are exact; entropies, means and log-probabilities keep 12
+significant bits (0.02 %), which halves their size.
+"""
+
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from lm_eval_takeover.method.generation import Generation
+from lm_eval_takeover.method.observations import OBSERVED
+from lm_eval_takeover.runs.journal import Sample
+from lm_eval_takeover.storage.whole_files import write_whole
+
+logger = logging.getLogger(__name__)
+
+_FLOATS = ("score", "base_entropy", "window_mean", "host_logprob", "donor_logprob")
+SCHEMA = pa.schema(
+    [
+        pa.field("task", pa.dictionary(pa.int32(), pa.string())),
+        pa.field("doc_id", pa.int32()),
+        pa.field("sample", pa.int32()),
+        pa.field("position", pa.int32()),
+        pa.field("token_id", pa.int32()),
+        pa.field("chosen_from", pa.dictionary(pa.int32(), pa.string())),
+        *(pa.field(name, pa.float32()) for name in _FLOATS),
+        pa.field("donor_rank", pa.int32()),
+    ]
+)
+_STORED = np.dtype([("token", "<i4"), ("taken", "u1"), ("score", "<f4"), *((name, "<f4") for name in OBSERVED)])
+
+
+@dataclass(frozen=True, slots=True)
+class Writing:
+    """What the tokens of a run have in common: who writes one that is no takeover, and one that is; the gate's window."""
+
+    command: str
+    writers: tuple[str, str]
+    window: int | None
+
+
+def packed(generation: Generation, writing: Writing) -> bytes:
+    """A finished sample's tokens as a journal keeps them until they go into a part: 25 bytes a token and a line before them."""
+    rows = np.empty(len(generation.tokens), _STORED)
+    rows["token"], rows["taken"], rows["score"] = generation.tokens, generation.taken_over, generation.scores
+    observed = np.frombuffer(generation.observed or b"", np.float32).reshape(-1, len(OBSERVED))
+    for place, name in enumerate(OBSERVED):
+        rows[name] = observed[:, place]
+    return json.dumps([writing.command, writing.writers, writing.window]).encode() + b"\n" + rows.tobytes()
+
+
+def unpacked(trace: bytes) -> tuple[Writing, NDArray[np.void]]:
+    """The reverse of `packed`."""
+    line, _, rows = trace.partition(b"\n")
+    command, writers, window = json.loads(line)
+    return Writing(command, tuple(writers), window), np.frombuffer(rows, _STORED)
+
+
+def window_means(scores: NDArray[np.float32], window: int) -> NDArray[np.float32]:
+    """`m_t` of equation (5) at every position of one text: `[tokens]`, NaN at the first one."""
+    before = np.concatenate([np.zeros(window, np.float32), scores[:-1]])
+    sums = np.lib.stride_tricks.sliding_window_view(before, window).sum(-1, dtype=np.float64)[: len(scores)]
+    counts = np.minimum(np.arange(len(scores)), window)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.asarray(sums / counts, dtype=np.float32)
+
+
+def _shortened(values: NDArray[np.float32]) -> NDArray[np.float32]:
+    """With 12 significant bits, rounded to nearest."""
+    bits = np.ascontiguousarray(values, np.float32).view(np.uint32).copy()
+    plain = np.isfinite(values)
+    bits[plain] = (bits[plain] + np.uint32(0x7FF)) & np.uint32(0xFFFFF000)
+    return bits.view(np.float32)
+
+
+def write_part(path: Path, samples: Sequence[Sample], facts: Mapping[str, Any]) -> None:
+    """The traces of these samples of one run, whole or not at all; `facts` go into the file's metadata as `takeover`."""
+    _write(path, part_table(samples).replace_schema_metadata({"takeover": json.dumps(facts)}))
+
+
+def names_in(part: Path) -> set[tuple[str, int, int]] | None:
+    """(task, doc_id, sample) of all whose tokens a part holds; None where it cannot be read."""
+    try:
+        return set(_names(pq.read_table(part, columns=["task", "doc_id", "sample"])))
+    except (OSError, KeyError, pa.ArrowException):
+        return None
+
+
+def _names(table: pa.Table) -> list[tuple[str, int, int]]:
+    return list(zip(*(table[name].to_pylist() for name in ("task", "doc_id", "sample")), strict=True))
+
+
+def cut_part(old: Path, samples: Sequence[Sample], new: Path) -> str | None:
+    """The name of a part with the tokens of these samples alone: the old one if it is that, or `new`, which is written.
+
+    None where the old one cannot be read.
+    """
+    wanted = {(sample.task, sample.doc_id, sample.sample) for sample in samples}
+    try:
+        table = pq.read_table(old)
+        names = _names(table)
+    except (OSError, KeyError, pa.ArrowException) as error:
+        logger.warning("'%s' cannot be read: %s; its samples have no trace", old, error)
+        return None
+    if set(names) <= wanted:
+        return old.name
+    _write(new, table.filter(pa.array([name in wanted for name in names], pa.bool_())))
+    return new.name
+
+
+def _write(path: Path, table: pa.Table) -> None:
+    write_whole(
+        path,
+        lambda stream: pq.write_table(
+            table,
+            stream,
+            compression="zstd",
+            use_dictionary=["task", "chosen_from"],
+            column_encoding={
+                **dict.fromkeys(_FLOATS, "BYTE_STREAM_SPLIT"),
+                **dict.fromkeys(("doc_id", "sample", "position"), "DELTA_BINARY_PACKED"),
+            },
+            write_statistics=["task", "doc_id", "sample"],
+            row_group_size=2**17,
+        ),
+    )
+
+
+def part_table(samples: Sequence[Sample]) -> pa.Table:
+    """One row per token of these samples of one run, which hold their traces."""
+    texts = [unpacked(sample.trace or b"") for sample in samples]
+    writing = texts[0][0]
+    rows = np.concatenate([text for _, text in texts])
+    lengths = [len(text) for _, text in texts]
+    if writing.window is None:
+        means = np.full(len(rows), np.nan, np.float32)
+    else:
+        means = np.concatenate([window_means(text["score"], writing.window) for _, text in texts])
+    tasks = list(dict.fromkeys(sample.task for sample in samples))
+    of_task = np.repeat([tasks.index(sample.task) for sample in samples], lengths).astype(np.int32)
+    ranks = rows["donor_rank"]
+    columns = {
+        "task": pa.DictionaryArray.from_arrays(of_task, pa.array(tasks, pa.string())),
+        "doc_id": np.repeat([sample.doc_id for sample in samples], lengths),
+        "sample": np.repeat([sample.sample for sample in samples], lengths),
+        "position": np.concatenate([np.arange(length) for length in lengths]),
+        "token_id": rows["token"],
+        "chosen_from": pa.DictionaryArray.from_arrays(rows["taken"].astype(np.int32), pa.array(writing.writers)),
+        "score": rows["score"],
+        "base_entropy": _shortened(rows["base_entropy"]),
+        "window_mean": _shortened(means),
+        "host_logprob": _shortened(rows["host_logprob"]),
+        "donor_logprob": _shortened(rows["donor_logprob"]),
+        "donor_rank": pa.array(np.nan_to_num(ranks).astype(np.int32), mask=np.isnan(ranks)),
+    }
+    arrays = [
+        column
+        if isinstance(column, pa.Array)
+        else pa.array(np.ascontiguousarray(column), field.type, from_pandas=True, safe=False)
+        for field, column in ((field, columns[field.name]) for field in SCHEMA)
+    ]
+    return pa.Table.from_arrays(arrays, schema=SCHEMA)

@@ -1,0 +1,11 @@
+"""Where the package's data folders are: in its `data` folder when installed, beside it in a checkout (editable installs)."""
+
+from pathlib import Path
+
+_PACKAGE = Path(__file__).parent.parent
+
+
+def data_folder(name: str) -> Path:
+    """`task_configs` or `calibration`, wherever this installation keeps it."""
+    inside = _PACKAGE / "data" / name
+    return inside if inside.is_dir() else _PACKAGE.parent / name

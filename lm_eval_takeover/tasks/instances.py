@@ -1,0 +1,95 @@
+"""lm-eval's instances as requests: decoding settings read, repeats numbered, prompts tokenized and cut to the context."""
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from lm_eval.api.instance import Instance
+from lm_eval.models.utils import normalize_gen_kwargs
+
+from lm_eval_takeover.errors import ArgumentError, nearest
+from lm_eval_takeover.method.generation import Request
+from lm_eval_takeover.method.sampling import Sampling
+
+logger = logging.getLogger(__name__)
+
+GENERATION_ARGUMENTS = ("until", "max_gen_toks", "do_sample", "temperature", "top_p", "top_k")
+
+
+def label_of(instance: Instance) -> str:
+    """What an error calls a document's requests."""
+    return f"task {instance.task_name}, doc {instance.doc_id}"
+
+
+def requests_of(
+    instances: Sequence[Instance], encode: Callable[[str, str], Sequence[int]], *, max_length: int, max_gen_toks: int
+) -> list[Request]:
+    """One request an instance, its repeats numbered from 0; `encode` gives the tokens of a prompt and takes its label.
+
+    `max_length` tokens of context, prompt included; `max_gen_toks` for tasks that do not say. What is cut to the context is
+    logged. Raises ArgumentError for settings that cannot be had.
+    """
+    repeats: Counter[tuple[Any, ...]] = Counter()
+    encoded: dict[str, Sequence[int]] = {}
+    truncated, shortened = set[str](), set[str]()
+    made = []
+    for instance in instances:
+        context, settings = instance.args
+        sampling, until, wanted = generation_settings(settings, max_gen_toks)
+        if context not in encoded:
+            encoded[context] = encode(context, label_of(instance))
+        ids = encoded[context]
+        left = max_length - len(ids)
+        if left < 1:
+            # No room at all: as hf, keep the end of the prompt and leave max_gen_toks free, or half the context.
+            keep = max(max_length - wanted if wanted < max_length else max_length // 2, 1)
+            ids, left = ids[-keep:], max_length - keep
+            truncated.add(context)
+            if left < 1:
+                raise ArgumentError(f"max_length={max_length} leaves no room for a prompt and one new token")
+        elif left < wanted:
+            shortened.add(context)
+        key = (instance.task_name, instance.doc_id, instance.idx, context)
+        sample = repeats[key]
+        repeats[key] += 1
+        label = f"{label_of(instance)}, sample {sample}"
+        made.append(Request(tuple(ids), sample, min(wanted, left), sampling, until, label))
+    if truncated:
+        logger.warning(
+            "%d of %d prompts are longer than the context of %d tokens; truncated from the left",
+            len(truncated), len(encoded), max_length,
+        )  # fmt: skip
+    if shortened:
+        logger.warning(
+            "max_gen_toks is cut to the room that the context of %d tokens leaves after %d of %d prompts",
+            max_length, len(shortened), len(encoded),
+        )  # fmt: skip
+    return made
+
+
+def generation_settings(settings: dict[str, Any], default_max_gen_toks: int) -> tuple[Sampling, tuple[str, ...], int]:
+    """lm-eval's generation kwargs as (sampling, until, max_gen_toks). Raises ArgumentError for what cannot be had."""
+    try:
+        known = normalize_gen_kwargs(settings, default_max_gen_toks)
+        temperature = float(known.pop("temperature", 0.0))
+        top_p = float(known.pop("top_p", 1.0))
+        top_k = int(known.pop("top_k", 0) or 0)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise ArgumentError(f"generation settings {settings} cannot be read: {error}") from error
+    if known.pop("do_sample") and temperature == 0:
+        raise ArgumentError(
+            "temperature=0 with do_sample=True: give a temperature above 0, or do_sample=False for greedy"
+        )
+    max_gen_toks = known.pop("max_gen_toks")
+    if max_gen_toks < 1:
+        raise ArgumentError(f"max_gen_toks={max_gen_toks} is not at least 1 token")
+    until = known.pop("until")
+    if not all(isinstance(stop, str) for stop in until):
+        raise ArgumentError(f"until={until} is not a list of texts")
+    if known:
+        name = next(iter(known))
+        raise ArgumentError(
+            f"generation setting '{name}={known[name]}' is not known; {nearest(name, GENERATION_ARGUMENTS)}"
+        )
+    return Sampling(temperature, top_p, top_k), tuple(until), max_gen_toks

@@ -1,0 +1,217 @@
+"""The final answer of a response."""
+
+import time
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from lm_eval_takeover.answers.extraction import extract_answer, extract_letter, has_unclosed_think, without_thinking
+
+EXTRACTED = [
+    (r"so \boxed{5}.", "5"),
+    (r"\boxed{1} then \boxed{\frac{1}{2}}", r"\frac{1}{2}"),
+    (r"\boxed{\left\{ x \right\}} done", r"\left\{ x \right\}"),
+    (r"\boxed{\left\{ x \right.}", r"\left\{ x \right."),
+    (r"\fbox{5}", "5"),
+    (r"\boxed {5}", "5"),
+    (r"\boxed{4} and \boxed{5", "4"),
+    # boxes in boxes, empty boxes
+    (r"\boxed{\boxed{5}}", "5"),
+    (r"\boxed{ \fbox{ 5 } }", "5"),
+    (r"\boxed{\boxed{5} + 1}", r"\boxed{5} + 1"),
+    (r"\boxed{\{1,2\}}", r"\{1,2\}"),
+    (r"\boxed{}", None),
+    (r"It is \boxed{3}. Put it within \boxed{}.", "3"),
+    (r"\boxed{\ldots}", None),
+    # lists of boxes
+    (r"\boxed{1} and \boxed{2}", "1, 2"),
+    (r"$\boxed{1}$, $\boxed{2}$, and $\boxed{3}$.", "1, 2, 3"),
+    (r"\boxed{x = 1} \text{ or } \boxed{x = 2}", "x = 1, x = 2"),
+    (r"x = \boxed{1} and y = \boxed{2}", "1, 2"),
+    (r"First \boxed{1}. Then \boxed{2} and \boxed{3}", "2, 3"),
+    (r"\boxed{5}, that is \boxed{5}", "5"),
+    # thoughts
+    (r"<think>\boxed{1}</think> it is \boxed{2}", "2"),
+    (r"\boxed{1}</think> it is \boxed{2}", "2"),
+    (r"<think>\boxed{1}</think> I do not know", None),
+    (r"<think> unfinished \boxed{3}", "3"),
+    ("<think> maybe the answer is 3", None),
+    # no box
+    ("the answer is 7", "7"),
+    ("The answer is 3.5 dollars. Great!", "3.5 dollars"),
+    (r"The final answer is: $\frac{1}{2}$. I hope it is correct.", r"\frac{1}{2}"),
+    ("The answer is $5$ and $6$.", "5, 6"),
+    ("The answer is $5$ square units.", "5 square units"),
+    ("The answer to the second question is 12, because it must be.", "12"),
+    ("**Answer:**\n\n\\[ 12 \\]", "12"),
+    ("Final Answer: **42**", "42"),
+    ("#### 1,234", "1,234"),
+    ("Answer: 11,\\! 111", "11,\\! 111"),
+    ("Hence $x=5$.", "x=5"),
+    ("Therefore we get\n\\[ 5 \\]", "5"),
+    ("So we have $3$ cm.", "3 cm"),
+    ("18 eggs", "18 eggs"),
+    (r"\frac{1}{2}", r"\frac{1}{2}"),
+    ("$5$", "5"),
+    ("Evelyn", "Evelyn"),
+    (r"So $n = \boxed{7}$, and the answer is $\boxed{14}$.", "14"),
+    (r"The answer is not $\boxed{7}$, but $\boxed{14}$.", "14"),
+    (r"$\boxed{7}$, which means that the answer is $\boxed{14}$", "14"),
+    (r"$x_1 = \boxed{1}$ and $x_2 = \boxed{2}$", "1, 2"),
+    ("- \\boxed{1}\n- \\boxed{2}", "1, 2"),
+    ("1. \\boxed{1}\n2. \\boxed{2}", "1, 2"),
+    ("$$\n\\boxed{1}\n$$\nand\n$$\n\\boxed{2}\n$$", "1, 2"),
+    (r"\[\boxed{1} \quad \boxed{2}\]", "1, 2"),
+    ("#### Step 4: Conclusion\nTherefore, the total is $18$.", "18"),
+    ("The answer is 18. The answer is in dollars.", "18"),
+    ("Answer: 18\n\nThe answer is correct because it checks.", "18"),
+    ("The answer is therefore 18.", "18"),
+    ("The answer should be 18.", "18"),
+    ("Ans: 18", "18"),
+    ("### Final Answer\n\n**18**", "18"),
+    ("**Answer:** Janet makes **$18** every day", "$18"),
+    (r"\boxed 5", "5"),
+    ("The answer is 18 (since 9*2=18).", "18"),
+    ("#### 18", "18"),
+    ("Therefore, Janet makes **$18** every day at the farmers' market.", "$18"),
+    ("The solutions are $x = 1$ and $x = -2$.", "x = 1, x = -2"),
+    (r"The distance is \(2\sqrt{5}\).", r"2\sqrt{5}"),
+    ("The answer is $6$.\n\nThis answer is consistent with the problem's statement that $n > 5$.", "6"),
+    ("**Final Answer**\n\nThe probability is \\(\\frac{1}{2}\\).", r"\frac{1}{2}"),
+    (r"The solutions are $\boxed{1}$ and also $\boxed{-2}$.", "1, -2"),
+    ("<think>\nso \\boxed{3}\n</think>\n\n**Final Answer**\n\\boxed{", None),
+    # nothing that is stated as the answer
+    ("I tried 5 things and 42 did not work", None),
+    ("I considered $3$, $5$ and $7$ but could not decide.", None),
+    ("We tried $5$.", None),
+    ("She has 12 apples, so 5 are left, I think, or perhaps 6 of them", None),
+    ("What is 5?", None),
+    ("", None),
+]
+
+
+@pytest.mark.parametrize(("response", "answer"), EXTRACTED)
+def test_extracted(response, answer):
+    assert extract_answer(response) == answer
+
+
+LETTERS = [
+    (r"\boxed{B}", "B"),
+    (r"\boxed{\text{B}}", "B"),
+    (r"\boxed{\textbf{(B)}}", "B"),
+    (r"\boxed{(B)}", "B"),
+    (r"\boxed{B. 10 m}", "B"),
+    (r"\boxed{\text{Option C}}", "C"),
+    (r"$\boxed{b}$", "B"),
+    (r"\boxed{A} or rather \boxed{D}", "D"),
+    (r"\boxed{10 m}", None),
+    (r"\boxed{E}", None),
+    (r"\boxed{Because}", None),
+    ("Answer: C", "C"),
+    ("The correct answer is **(D)**.", "D"),
+    ("**Answer:** $\\text{B}$", "B"),
+    ("Answer: A\n\nOn reflection: Answer: B", "B"),
+    ("The answer is option C.", "C"),
+    ("(A)", "A"),
+    ("A) because", "A"),
+    ("The answer is A vector.", "A"),
+    ("The answer is a vector", None),
+    ("<think>the answer is B", None),
+    ("<think>A or B?</think>The answer is B", "B"),
+    ("I do not know", None),
+    ("The answer is B. Option A is wrong because…", "B"),
+    ("**Answer: B**\n\nChoice D is incorrect.", "B"),
+    ("Option A is wrong. Option C is wrong.", None),
+    ("The answer should be B", "B"),
+    (r"The answer is \(B\).", "B"),
+    ("B is the correct answer", "B"),
+    (r"\boxed{\text{The answer is B}}", "B"),
+    ("\\boxed{10\\text{ m}}\n\nAnswer: B", "B"),
+    (r"\boxed{A, C}", None),
+    (r"\boxed{A \text{ or } B}", None),
+    (r"\boxed{d = 3 cm}", None),
+    (r"\boxed{C-H bond}", None),
+    (r"\boxed{a vector field}", None),
+    (r"\boxed{c/2}", None),
+    (r"\boxed{(C) 10 m}", "C"),
+    ("The correct option is C", "C"),
+]
+
+
+@pytest.mark.parametrize(("response", "letter"), LETTERS)
+def test_letters(response, letter):
+    assert extract_letter(response) == letter
+
+
+def test_thinking():
+    assert without_thinking("<think>a</think>b") == "b"
+    assert has_unclosed_think("x <think> y")
+    assert has_unclosed_think("<think>a</think> <think>b")
+    assert not has_unclosed_think("<think>a</think>b")
+    assert not has_unclosed_think("a</think>b")
+
+
+@given(st.text())
+def test_no_text_breaks_extraction(text):
+    extract_answer(text)
+    extract_letter(text)
+
+
+@given(
+    st.lists(
+        st.sampled_from(["\\boxed{", "{", "}", "1", " and ", "$", "\\", "answer is ", "<think>", "\n", ". ", ","]),
+        max_size=30,
+    )
+)
+@example(["$", "\n", "$"])
+def test_no_arrangement_of_its_words_breaks_extraction(parts):
+    answer = extract_answer("".join(parts))
+    assert answer is None or answer == answer.strip() != ""
+
+
+@pytest.mark.parametrize(
+    "unit",
+    [
+        "\\boxed{",
+        "{",
+        "$",
+        "answer is ",
+        "\\(",
+        "\\boxed{1}",
+        "\\boxed{1},",
+        "answer to ",
+        "$a$,",
+        " ",
+        "\n",
+        "####",
+        "\\boxed{1} and ",
+    ],
+)
+def test_time_is_linear_in_the_response(unit):
+    def seconds(length):
+        text = unit * (length // len(unit))
+        best = float("inf")
+        for _ in range(3):
+            start = time.perf_counter()
+            extract_answer(text)
+            extract_letter(text)
+            best = min(best, time.perf_counter() - start)
+        return best
+
+    # Eight times as long takes about eight times the time; quadratic would be 64 times.
+    assert seconds(800_000) < 24 * seconds(100_000) + 0.05
+
+
+def test_bullets_between_boxes_do_not_backtrack_without_end():
+    assert extract_answer("\\boxed{1}" + "\n* " * 18 + "x \\boxed{2}") == "2"
+    assert extract_answer("\\boxed{1}" + " ** , " * 9 + "x \\boxed{2}") == "2"
+
+
+def test_many_joined_boxes_that_differ():
+    assert extract_answer(", ".join(f"\\boxed{{{n}}}" for n in range(20_000))).endswith(" 19999")
+
+
+def test_deep_nesting_of_boxes():
+    assert extract_answer("\\boxed{" * 20_000 + "5" + "}" * 20_000) == "5"
+    assert extract_answer("\\boxed{" * 200_000) is None

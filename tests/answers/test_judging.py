@@ -1,0 +1,197 @@
+"""Worker processes: hostile answers, time and memory limits, workers that die, and nothing left behind."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from lm_eval_takeover.answers.judging import Judge
+from lm_eval_takeover.answers.verification import Verdict
+
+pytestmark = pytest.mark.slow
+
+GOLD = r"3\sqrt{13}"
+HOSTILE = {
+    "tower of powers": "9^{9^{9^9}}",
+    "plain tower": "9**9**9**9",
+    "factorial": "10000!",
+    "tower of factorials": "((10000!)!)!",
+    "large binomial": r"\binom{10000000}{5000000}",
+    "large power": "(x+1)^{9999999}",
+    "integral": r"\int_0^1 e^{x^{x^x}} dx",
+    "nested fractions": r"\frac{1}{" * 5000 + "2" + "}" * 5000,
+    "one bracket": "(" * 200_000,
+    "unbalanced": r"\frac{1}{2",
+    "NUL": "\x00 5",
+    "lone surrogate": "\ud800 5",
+    "digits": "9" * 3_000_000,
+    "signs": "-" * 1500 + "1",
+    "some signs": "-" * 10 + "1",
+    "nested parentheses": "(" * 19 + "1" + ")" * 19,
+    "some parentheses": "(" * 10 + "1" + ")" * 10,
+    "some fractions": r"\frac{1}{" * 10 + "2" + "}" * 10,
+    "undefined": r"\frac{0}{0} + \infty - \infty",
+    "matrix power": r"\begin{pmatrix} 1 & 2 \\ 3 & 4 \end{pmatrix}^{10^{10}}",
+}
+
+
+def children():
+    """Live and dead worker processes of this process."""
+    listed = subprocess.run(
+        ["ps", "-o", "stat=,args=", "--ppid", str(os.getpid())], capture_output=True, text=True
+    ).stdout
+    return [line for line in listed.splitlines() if "lm_eval_takeover.answers.judging" in line or line.startswith("Z")]
+
+
+def test_hostile_answers_are_incorrect_always_with_the_same_verdict_and_leave_nothing_behind():
+    rounds = []
+    for _ in range(2):
+        with Judge(2, time_limit=4.0) as judge:  # far from what any of them takes: under 1.5 s, or over 8 s
+            rounds.append(
+                dict(zip(HOSTILE, judge.map(lambda answer: judge(GOLD, answer), HOSTILE.values()), strict=True))
+            )
+            assert judge(GOLD, r"\sqrt{117}") == Verdict(True)
+    assert rounds[0] == rounds[1]
+    assert not any(verdict.correct for verdict in rounds[0].values())
+    reasons = {name: verdict.reason for name, verdict in rounds[0].items()}
+    assert reasons["tower of powers"] == "timed_out"
+    assert {
+        reasons[name]
+        for name in ("nested fractions", "nested parentheses", "signs", "one bracket", "unbalanced", "digits", "NUL")
+    } == {"unparsed"}
+    assert children() == []
+
+
+def test_a_time_out_costs_its_limit_and_the_next_answers_are_judged():
+    """Known failures: all verdicts false once one breaks; a hang in spite of a time-out; the time in the queue counted."""
+    with Judge(1, time_limit=1.0) as judge:
+        judge(GOLD, "x")  # the worker is up
+        start = time.monotonic()
+        answers = ["9^{9^{9^9}}", r"\sqrt{117}", "8^{9^{9^9}}", r"\sqrt{118}", r"\sqrt{13}\cdot 3"]
+        verdicts = list(judge.map(lambda answer: judge(GOLD, answer), answers))
+        elapsed = time.monotonic() - start
+    assert verdicts == [
+        Verdict(False, "timed_out"), Verdict(True), Verdict(False, "timed_out"), Verdict(False), Verdict(True)
+    ]  # fmt: skip
+    assert elapsed < 60  # two limits of a second and two starts, not a hang
+
+
+def test_the_clock_is_processor_time_so_that_waiting_counts_for_nothing():
+    with Judge(1, time_limit=1.0) as judge:
+        judge(GOLD, "x")
+        (worker,) = judge._all
+        os.kill(worker.process.pid, signal.SIGSTOP)
+        threading.Timer(1.5, os.kill, (worker.process.pid, signal.SIGCONT)).start()
+        assert judge(GOLD, r"\sqrt{117}") == Verdict(True)
+
+
+def test_a_worker_that_never_answers_gives_its_slot_back():
+    with Judge(1, time_limit=0.5) as judge:
+        judge(GOLD, "x")
+        (worker,) = judge._all
+        os.kill(worker.process.pid, signal.SIGSTOP)
+        assert judge(GOLD, r"\sqrt{119}") == Verdict(False, "timed_out")
+        assert judge(GOLD, r"\sqrt{117}") == Verdict(True)
+
+
+def test_a_worker_killed_from_outside_is_replaced_and_no_verdict_is_lost():
+    answers = [rf"\sqrt{{{117 * n * n}}} / {n}" for n in range(1, 60)]
+    with Judge(2) as judge:
+        stop = threading.Event()
+
+        def kill():
+            while not stop.wait(0.6):
+                for worker in judge._all:
+                    if worker.process is not None:
+                        os.kill(worker.process.pid, signal.SIGKILL)
+
+        killer = threading.Thread(target=kill)
+        judge(GOLD, "x")
+        threading.Timer(2.0, stop.set).start()
+        killer.start()
+        verdicts = list(judge.map(lambda answer: judge(GOLD, answer), answers))
+        stop.set()
+        killer.join()
+    assert sum(verdict.correct for verdict in verdicts) >= len(answers) - 2  # killed twice at the same answer: unparsed
+    assert children() == []
+
+
+def test_memory_is_limited():
+    with Judge(1, memory_limit=400 * 1024**2) as judge:
+        assert judge(GOLD, r"\sqrt{117}") == Verdict(True)
+        assert not judge(GOLD, r"\binom{100000000}{50000000}").correct
+        assert judge(GOLD, r"3 \cdot \sqrt{13}") == Verdict(True)
+
+
+def test_time_outs_work_in_threads_and_leave_the_callers_alarm_alone():
+    """Known failure: `signal.alarm` works in the main thread only, and cancels the alarm of the caller."""
+    rang = []
+    previous = signal.signal(signal.SIGALRM, lambda *_: rang.append(True))
+    signal.alarm(60)
+    found = []
+    try:
+        with Judge(1, time_limit=1.0) as judge:
+            thread = threading.Thread(target=lambda: found.append(judge(GOLD, "9^{9^{9^9}}")))
+            thread.start()
+            thread.join()
+        assert found == [Verdict(False, "timed_out")]
+        assert signal.alarm(0) > 0
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, previous)
+    assert not rang
+
+
+def test_an_answer_is_judged_once(monkeypatch):
+    with Judge(2) as judge:
+        asked = []
+        plain = judge._ask
+        monkeypatch.setattr(judge, "_ask", lambda key: asked.append(key) or plain(key))
+        list(judge.map(lambda answer: judge(GOLD, answer), [r"\sqrt{117}"] * 50 + [r"\sqrt{118}"] * 50))
+    assert len(asked) == 2
+
+
+def test_plain_numbers_and_equal_text_start_no_worker():
+    with Judge(2) as judge:
+        assert judge("5", "5.0").correct
+        assert judge(GOLD, GOLD).correct
+        assert not judge("1/2", "0.3").correct
+        assert all(worker.process is None for worker in judge._all)
+
+
+def test_the_caller_needs_no_main_guard_and_may_have_threads():
+    code = (
+        "import threading; from lm_eval_takeover.answers.judging import Judge\n"
+        "with Judge(2) as judge:\n"
+        "    print(list(judge.map(lambda a: judge(r'3\\sqrt{13}', a).correct, [r'\\sqrt{117}', r'\\sqrt{118}'])))"
+    )
+    done = subprocess.run([sys.executable, "-"], input=code, capture_output=True, text=True)
+    assert done.stdout.strip() == "[True, False]", done.stderr
+
+
+def test_an_interrupt_ends_the_workers():
+    code = (
+        "import os; from lm_eval_takeover.answers.judging import Judge\n"
+        "with Judge(2, time_limit=60) as judge:\n"
+        "    judge(r'3\\sqrt{13}', 'x'); print('up', flush=True)\n"
+        "    list(judge.map(lambda a: judge(r'3\\sqrt{13}', a), ['9^{9^{9^9}}', '8^{9^{9^9}}', '7^{9^{9^9}}']))"
+    )
+
+    def interruptible():
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    process = subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        start_new_session=True, preexec_fn=interruptible,
+    )  # fmt: skip
+    assert process.stdout.readline() == "up\n"
+    time.sleep(1.0)
+    os.kill(process.pid, signal.SIGINT)
+    _, error = process.communicate(timeout=30)
+    assert "KeyboardInterrupt" in error
+    left = subprocess.run(["ps", "-o", "args=", "-s", str(process.pid)], capture_output=True, text=True).stdout
+    assert "lm_eval_takeover.answers.judging" not in left

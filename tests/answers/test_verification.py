@@ -1,0 +1,197 @@
+"""Verdicts on answers: the table, rules that hold for any answer, and that no text of an answer is evaluated."""
+
+import subprocess
+import sys
+import time
+
+import pytest
+from helpers.verdicts import CASES, MATH_VERIFY_DIFFERS
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lm_eval_takeover.answers.expressions import to_latex
+from lm_eval_takeover.answers.normalisation import (
+    MAX_LENGTH,
+    canonical,
+    elements,
+    normalise,
+    rational,
+    split_unit,
+    tidy,
+)
+from lm_eval_takeover.answers.verification import Verdict, too_large, verdict_by_text, verify
+
+
+@pytest.mark.parametrize(("gold", "answer", "correct"), CASES)
+def test_verdicts(gold, answer, correct):
+    assert verify(gold, answer).correct is correct
+
+
+def test_the_table_is_large_and_has_no_duplicates():
+    assert len(CASES) >= 300
+    assert len({case[:2] for case in CASES}) == len(CASES)
+    assert {case[:2] for case in CASES} >= set(MATH_VERIFY_DIFFERS)
+
+
+@pytest.mark.parametrize(("gold", "answer"), MATH_VERIFY_DIFFERS)
+def test_math_verify_alone_decides_these_otherwise(gold, answer):
+    import math_verify
+
+    extractors = [math_verify.LatexExtractionConfig(), math_verify.ExprExtractionConfig()]
+    left, right = (math_verify.parse(text, extractors) for text in (f"${gold}$", f"$\\boxed{{{answer}}}$"))
+    assert bool(math_verify.verify(left, right)) is not verify(gold, answer).correct
+
+
+@given(st.fractions())
+def test_fractions_equal_themselves_in_any_spelling(value):
+    plain, latex = f"{value.numerator}/{value.denominator}", rf"\frac{{{abs(value.numerator)}}}{{{value.denominator}}}"
+    assert rational(plain) == value
+    assert abs(rational(latex)) == abs(value)
+    assert canonical(plain) == str(value)
+
+
+@given(st.integers(-(10**12), 10**12), st.integers(-(10**12), 10**12))
+def test_integers_are_equal_only_to_themselves(a, b):
+    assert verify(f"{a}", f"{b:,}").correct is (a == b)
+    assert verify(f"{a:,}", f"{b}.0").correct is (a == b)
+
+
+@given(st.text())
+def test_identical_text_is_correct_and_no_text_breaks_a_verdict(text):
+    normalise(text)
+    rational(text)
+    assert verify(text, text).correct
+
+
+@given(st.text(), st.sampled_from(["5", r"3\sqrt{13}", "(1,2)", r"\{1,2\}", "x=5", r"[0,\infty)", r"\text{east}"]))
+def test_no_text_makes_verify_raise(text, gold):
+    verdict = verify(gold, text)
+    assert isinstance(verdict, Verdict)
+    assert verdict.reason in (None, "unparsed")
+    assert not (verdict.correct and verdict.reason)
+
+
+@given(st.lists(st.integers(-50, 50), min_size=1, max_size=5), st.randoms())
+def test_lists_match_as_sets(numbers, random):
+    shuffled = random.sample(numbers, len(numbers))
+    gold, answer = ",".join(map(str, numbers)), ", ".join(map(str, shuffled))
+    assert verify(gold, answer).correct
+    assert verify(rf"\{{{gold}\}}", answer).correct
+    assert not verify(gold, f"{answer}, 51").correct
+
+
+def test_reasons():
+    assert verify(r"3\sqrt{13}", r"\frac{") == Verdict(False, "unparsed")
+    assert verify(r"3\sqrt{13}", r"\sqrt{118}") == Verdict(False)
+    assert verify("5", "9" * (MAX_LENGTH + 1)) == Verdict(False, "unparsed")
+    assert verify("5", "6") == Verdict(False)
+
+
+def test_limits_apply_before_parsing():
+    assert too_large("1" * 101)
+    assert too_large("(" * 21)
+    assert too_large("}" * 21)
+    assert too_large("x+" * MAX_LENGTH)
+    assert not too_large("1" * 100)
+    assert verdict_by_text("5", "{" * 200_000) == Verdict(False, "unparsed")
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "a" * 60 + "5 = 3",
+        "a+" * 60 + "5 = 3",
+        "x" * 60 + "! = 3",
+        r"\text{a} " * 60 + "5",
+        "1 " * 200,
+        "a_" * 100 + "=",
+        "(" * 15 + "a " * 100,
+    ],
+)
+def test_no_pattern_of_ours_backtracks_without_end(answer):
+    start = time.perf_counter()
+    for gold in ("5", "x=5", "(1,2)", r"15\mbox{ cm}^2"):
+        verify(gold, answer)
+    assert time.perf_counter() - start < 20  # seconds; endless otherwise
+
+
+def test_tolerance_is_absolute():
+    assert verify(r"4.2\%", "4.25", tolerance=0.1).correct
+    assert verify(r"4.2\%", "0.0425", tolerance=0.1).correct
+    assert not verify(r"4.2\%", "4.4", tolerance=0.1).correct
+    assert verify(r"\sqrt{2}", "1.4", tolerance=0.1).correct
+
+
+@pytest.mark.parametrize(
+    ("answer", "value", "unit"),
+    [
+        (r"15\mbox{ cm}^2", "15", "cm^2"), ("15 square centimeters", "15", "cm^2"), ("864 inches^2", "864", "in^2"),
+        ("18 eggs", "18", "egg"), ("5 million", "5 million", ""), ("5m", "5m", ""), ("2 km/h", "2", "kmh"),
+        ("60 miles per hour", "60", "mih"), ("3 over 4", "3 over 4", ""), (r"x \text{ or } y", r"x \text{ or } y", ""),
+        (r"\frac{1}{2}\text{ hour}", r"\frac{1}{2}", "h"),
+    ],
+)  # fmt: skip
+def test_units(answer, value, unit):
+    assert split_unit(answer) == (value, unit)
+
+
+def test_elements():
+    assert elements(r"\{1\pm\sqrt{5},-2\}") == [r"1+\sqrt{5}", r"1-\sqrt{5}", "-2"]
+    assert elements("(1,2),(3,4)") == ["(1,2)", "(3,4)"]
+    assert elements(r"x=1 \text{ and } x=2") == ["x=1", "x=2"]
+    assert elements("5") == ["5"]
+
+
+def test_plain_mathematics_becomes_latex():
+    assert to_latex("sqrt(2)*sin(x)**2").replace(" ", "") == r"\sqrt{2}\cdot\sin(x)^2"
+    assert to_latex("x^10 + e^(2x)").replace(" ", "") == "x^{10}+e^{2x}"
+    assert tidy("$2π$") == r"2\pi"
+
+
+NO_EVALUATION = """
+import builtins, sys
+sys.path.insert(0, {tests!r})
+import sympy, sympy.physics.units, math_verify, latex2sympy2_extended.latex2sympy2  # with what sympy imports late
+from helpers.verdicts import CASES
+from lm_eval_takeover.answers.verification import verify
+
+verify(r"\\\\sqrt{{8}}", "2\\\\sqrt{{2}}")  # imports, which may evaluate code of their own
+
+def refuse(*arguments, **_):
+    raise AssertionError(f"evaluated {{arguments[:1]!r}}")
+
+plain = sys.modules['sympy.core.sympify'].sympify
+def sympify(value, *rest, **options):
+    return refuse(value) if isinstance(value, str) else plain(value, *rest, **options)
+
+for module in list(sys.modules.values()):
+    if getattr(module, "__name__", "").partition(".")[0] in ("sympy", "math_verify", "latex2sympy2_extended"):
+        for name, value in list(vars(module).items()):
+            if value is plain:
+                setattr(module, name, sympify)
+            elif getattr(value, "__name__", "") in ("parse_expr", "eval_expr", "stringify_expr") and callable(value):
+                setattr(module, name, refuse)
+plain_exec = exec
+def execute(source, *rest, **options):
+    # Imports run code objects, and sympy builds its monomial functions from a template of its own.
+    if isinstance(source, str) and not source.startswith("def monomial_"):
+        refuse(source)
+    return plain_exec(source, *rest, **options)
+builtins.eval, builtins.exec = refuse, execute
+
+wrong = [(g, a) for g, a, correct in CASES if verify(g, a).correct is not correct]
+hostile = ["__import__('os').getpid()", "\\\\sqrt{{117}} + getpid()", "2+getpid*0", "\\\\frac{{getpid}}{{2}}", "exec('x')",
+           "1.5 + 10^{{2}}",
+           "().__class__", "lambda: 1", "9**9", "1.5E3 + x", "0.5 x", "50\\\\% + 1"]
+verdicts = [verify(r"3\\\\sqrt{{13}}", answer).correct for answer in hostile]
+print(wrong, any(verdicts))
+"""
+
+
+def test_no_text_of_an_answer_reaches_eval_exec_parse_expr_or_sympify():
+    """All cases keep their verdicts in an interpreter where these refuse, so nothing depends on them or swallows their error."""
+    from helpers.pairs import ROOT
+
+    code = NO_EVALUATION.format(tests=str(ROOT / "tests"))
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout.strip() == "[] False", done.stdout[-2000:] + done.stderr[-2000:]

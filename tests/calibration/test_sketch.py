@@ -1,0 +1,108 @@
+"""The quantile sketch: exact while it can be, within its own bound beyond, the same for any order of merging in rank."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lm_eval_takeover.calibration.sketch import QuantileSketch
+
+QUANTILES = (0.5, 0.9, 0.95, 0.97, 0.99, 0.995, 0.999)
+
+
+def rank_distance(values, answer, q):
+    """How far, as a share of all values, the ranks of `answer` are from the one asked for."""
+    rank = q * (len(values) - 1)
+    below, through = (values < answer).sum(), (values <= answer).sum() - 1
+    return max(below - rank, rank - through, 0) / len(values)
+
+
+def test_all_scores_are_kept_up_to_the_capacity():
+    values = np.random.default_rng(0).gamma(0.2, 1.0, 9_999).astype(np.float32)
+    sketch = QuantileSketch(10_000)
+    sketch.add(values)
+    assert sketch.rank_error == 0
+    quantiles, tails = sketch.quantiles_and_tails(QUANTILES)
+    np.testing.assert_array_equal(quantiles, np.quantile(values.astype(np.float64), QUANTILES))
+    for quantile, tail in zip(quantiles, tails, strict=True):
+        assert tail == pytest.approx(values[values > quantile].astype(np.float64).mean(), rel=1e-12)
+
+
+@given(
+    st.lists(st.integers(1, 400), min_size=1, max_size=30),
+    st.integers(2, 64),
+    st.sampled_from(["gamma", "few", "rising", "falling"]),
+    st.integers(0, 10),
+)
+def test_answers_are_scores_within_the_bound_of_their_rank(sizes, capacity, kind, seed):
+    rng = np.random.default_rng(seed)
+    values = {
+        "gamma": rng.gamma(0.2, 1.0, sum(sizes)),
+        "few": rng.integers(0, 5, sum(sizes)),
+        "rising": np.arange(sum(sizes)),
+        "falling": -np.arange(sum(sizes)),
+    }[kind].astype(np.float32)
+    sketch, parts = QuantileSketch(capacity), np.split(values, np.cumsum(sizes)[:-1])
+    for part in parts:
+        sketch.add(part)
+    merged = QuantileSketch(capacity)
+    for number in range(3):
+        one = QuantileSketch(capacity)
+        for part in parts[number::3]:
+            one.add(part)
+        merged.merge(one)
+    for seen in (sketch, merged):
+        assert seen.count == len(values)
+        assert seen.total == pytest.approx(values.sum(dtype=np.float64), rel=1e-9, abs=1e-9)
+        answers, _ = seen.quantiles_and_tails(QUANTILES)
+        for q, answer in zip(QUANTILES, answers, strict=True):
+            # one rank more where the answer lies between two neighbours
+            assert rank_distance(values, answer, q) <= seen.rank_error + 1 / len(values) + 1e-9
+
+
+def test_the_same_scores_give_the_same_answers():
+    values = np.random.default_rng(0).gamma(0.2, 1.0, 50_000)
+    answers = []
+    for _ in range(2):
+        sketch = QuantileSketch(256)
+        for part in np.array_split(values, 37):
+            sketch.add(part)
+        answers.append(sketch.quantiles_and_tails(QUANTILES)[0].tolist())
+    assert answers[0] == answers[1]
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_what_is_no_number_is_refused(bad):
+    with pytest.raises(ValueError, match="1 of 2 scores are NaN or infinite"):
+        QuantileSketch().add([1.0, bad])
+
+
+def test_nothing_seen_has_no_quantile():
+    with pytest.raises(ValueError, match="has seen no score"):
+        QuantileSketch().quantiles_and_tails([0.5])
+
+
+@pytest.mark.slow
+def test_ten_million_scores_stay_within_a_thousandth_of_rank_and_a_few_megabytes():
+    """`benchmarks/calibration.py --only sketch` prints the same for 10^8."""
+    script = """
+import resource, numpy as np
+from lm_eval_takeover.calibration.sketch import QuantileSketch
+seen, rng = QuantileSketch(), np.random.default_rng(0)
+seen.add(rng.gamma(0.2, 1.0, 10**5))
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+for _ in range(100):
+    seen.add(rng.gamma(0.2, 1.0, 10**5))
+grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
+print(seen.rank_error, grown, seen.quantiles_and_tails([0.97])[0][0])
+"""
+    printed = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.split()
+    error, grown, tau = map(float, printed)
+    assert 0 < error < 0.001
+    assert grown < 50  # MiB
+    rng = np.random.default_rng(0)
+    share = np.mean([(rng.gamma(0.2, 1.0, 10**5) > tau).mean() for _ in range(101)])
+    assert abs(share - 0.03) <= error + 1e-6

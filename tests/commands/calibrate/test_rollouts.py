@@ -1,0 +1,186 @@
+"""Measuring a calibration against an independent slow computation: every score in numpy, the gate in a Python loop."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from helpers import reference
+
+from lm_eval_takeover.arguments import ModelArguments
+from lm_eval_takeover.calibration.thresholds import KAPPA_RULES, ScoreCalibration
+from lm_eval_takeover.commands.calibrate.budget import solve
+from lm_eval_takeover.commands.calibrate.prompts import read_prompts
+from lm_eval_takeover.commands.calibrate.rollouts import Budget, Work, calibrate
+from lm_eval_takeover.commands.calibrate.score_parts import ScoreParts
+from lm_eval_takeover.demo import CALIBRATION_PROMPTS
+from lm_eval_takeover.errors import CalibrationError
+from lm_eval_takeover.method.sampling import Sampling
+from lm_eval_takeover.method.scores import SCORES
+from lm_eval_takeover.pair.loading import load_pair
+
+TOKENS = 60
+SAMPLING = Sampling(0.6, 0.95)
+RHO = (0.005, 0.01, 0.03, 0.05, 0.1)
+
+
+@pytest.fixture(scope="module")
+def pair():
+    return load_pair(ModelArguments())
+
+
+@pytest.fixture(scope="module")
+def prompts():
+    return read_prompts(str(CALIBRATION_PROMPTS), count=16, held_out=8)
+
+
+@pytest.fixture(scope="module")
+def trajectories(pair, prompts):
+    """Scores of rollouts by the slow loop: by name one list per prompt."""
+    found = {score: [] for score in SCORES}
+    base, guide = (pair.member(role).model for role in ("base", "guide"))
+    for text in prompts.texts:
+        ids, rows = list(pair.encode(text)), {score: [] for score in SCORES}
+        for position in range(TOKENS):
+            host, donor = (reference.next_logits(model, ids, pair.vocabulary.size) for model in (base, guide))
+            for score in SCORES:
+                rows[score].append(reference.score_of(score, host, donor))
+            u = reference.uniform(0, pair.encode(text), 0, position)
+            ids.append(reference.draw(host, u, 0.6, 0.95, 0))
+            if ids[-1] in pair.base.eos_ids | pair.guide.eos_ids:
+                break
+        for score in SCORES:
+            found[score].append(rows[score])
+    return found
+
+
+@pytest.fixture(scope="module")
+def made(pair, prompts):
+    return calibrate(pair, prompts, sampling=SAMPLING, max_gen_toks=TOKENS, batch_size=5, progress=False)
+
+
+def slow_fires(scores, tau, kappa, window=10):
+    fired = 0
+    for position, score in enumerate(scores):
+        recent = scores[max(0, position - window) : position]
+        fired += score > tau and (not recent or score > kappa * (sum(recent) / len(recent)))
+    return fired
+
+
+@pytest.mark.parametrize("score", SCORES)
+def test_tau_and_kappa_equal_numpy_on_all_scores(made, trajectories, score):
+    values = np.array([one for row in trajectories[score] for one in row])
+    assert made.tokens == len(values)
+    assert made.scores[score].rank_error == 0
+    assert made.scores[score].mean == pytest.approx(values.mean(), rel=1e-5, abs=1e-7)
+    for rho in RHO:
+        threshold, tau = made.scores[score].threshold(rho), np.quantile(values, 1 - rho)
+        near = {"rel": 5e-4, "abs": 1e-6}  # what float32 leaves of scores near 0
+        assert threshold.tau == pytest.approx(tau, **near)
+        assert threshold.kappa_threshold_to_mean == pytest.approx(tau / values.mean(), **near)
+        assert threshold.kappa_tail_to_mean == pytest.approx(values[values > tau].mean() / values.mean(), rel=1e-3)
+
+
+@pytest.mark.parametrize("score", SCORES)
+def test_replayed_shares_equal_the_rule_in_a_loop(made, trajectories, score):
+    for row in made.scores[score].table:
+        for rule in KAPPA_RULES:
+            fired = sum(slow_fires(one, row["tau"], row[f"kappa_{rule}"]) for one in trajectories[score])
+            # A score within float noise of the threshold may stand on either side of it.
+            assert abs(row[f"share_{rule}"] - fired / made.tokens) <= 2 / made.tokens
+
+
+def test_the_batch_size_changes_nothing_but_noise(pair, prompts, made):
+    other = calibrate(pair, prompts, sampling=SAMPLING, max_gen_toks=TOKENS, batch_size=16, progress=False)
+    assert (other.tokens, other.rollouts) == (made.tokens, made.rollouts)
+    for score in SCORES:
+        assert other.scores[score].mean == pytest.approx(made.scores[score].mean, rel=1e-4)
+        assert other.scores[score].sketch["tau"] == pytest.approx(made.scores[score].sketch["tau"], rel=1e-3, abs=1e-6)
+
+
+def test_a_solved_rate_is_what_the_rollouts_realize(pair, prompts):
+    work = Work()
+    budget = Budget((0.05, 0.9), ("ce",))
+    made = calibrate(
+        pair, prompts, sampling=SAMPLING, max_gen_toks=TOKENS, batch_size=16, budget=budget, work=work, progress=False
+    )
+    (target,) = made.targets
+    assert abs(target.realized_rate - 0.05) <= 0.005
+    assert target.prompts == 8
+    assert len(work.unsolved) == 1
+    assert "no spike ratio realizes 90.0%" in work.unsolved[0]
+    assert work.tokens == made.tokens
+
+
+class Rising:
+    """Rates that rise with rho as `rate(rho)`, measured at no cost."""
+
+    def __init__(self, rate):
+        self.rate, self.asked = rate, []
+        self.score, self.kappa_rule, self.window, self.prompts = "ce", KAPPA_RULES[0], 10, ""
+        self.requests = [None] * 3
+        shares = {(rho, rule): rho for rho in (0.005, 0.01, 0.02, 0.03, 0.05, 0.08, 0.1, 0.2) for rule in KAPPA_RULES}
+        self.calibration = ScoreCalibration.of_values(np.random.default_rng(0).random(1000)).with_shares(shares)
+
+    def counts(self, rho, progress):
+        self.asked.append(rho)
+        return round(self.rate(rho) * 10**6), 10**6
+
+
+@pytest.mark.parametrize(
+    "rate",
+    [
+        lambda rho: rho,
+        lambda rho: rho / 3,
+        lambda rho: 3 * rho / (1 + 2 * rho),
+        lambda rho: rho**2,
+        lambda rho: 0.2 * rho + (0.03 if rho > 0.07 else 0.0),
+        lambda rho: min(rho, 0.12),
+    ],
+)
+@pytest.mark.parametrize("wanted", [0.01, 0.02, 0.05, 0.08, 0.1])
+def test_the_solver_finds_the_nearest_rate_in_few_measurements(tmp_path, rate, wanted):
+    gated = Rising(rate)
+    target = solve(gated, wanted, ScoreParts(tmp_path / "parts"), progress=False)
+    grid = np.exp(np.linspace(np.log(0.001), np.log(0.5), 20_000))
+    best = min(abs(rate(rho) - wanted) for rho in grid)
+    assert abs(target.realized_rate - wanted) <= best + 0.0012
+    assert len(gated.asked) <= 12
+    again = Rising(rate)
+    assert solve(again, wanted, ScoreParts(tmp_path / "parts"), progress=False) == target
+    assert not again.asked  # remembered
+
+
+def test_an_infinite_score_names_the_prompt(pair, prompts, monkeypatch):
+    """A donor that rules out whatever the host may write, as float16 can."""
+    donor = pair.guide.logits
+
+    def ruled_out(ids, mask, **options):
+        logits = donor(ids, mask, **options)
+        logits[..., 100:] = -torch.inf
+        return logits
+
+    monkeypatch.setattr(pair.guide, "logits", ruled_out)
+    with pytest.raises(CalibrationError, match=r"calibration prompt \d+: ce is inf.*load both with --dtype float32"):
+        calibrate(pair, prompts, sampling=SAMPLING, max_gen_toks=5, progress=False)
+
+
+def test_parts_survive_damage_and_keep_their_order(tmp_path):
+    folder = tmp_path / "parts"
+    parts = ScoreParts(folder)
+    one, two = np.arange(3, dtype=np.float32), np.arange(2, dtype=np.float32)
+    parts.add([4, 9], {score: [one, two] for score in SCORES})
+    parts.add([2], {score: [two] for score in SCORES})
+    assert ScoreParts(folder).done == {2, 4, 9}
+    assert [[len(row) for row in part["ce"]] for part in ScoreParts(folder).read()] == [[2], [3, 2]]
+    path = folder / "000000004.npz"
+    for damage in (b"", path.read_bytes()[:200], b"x" * 5000):
+        path.write_bytes(damage)
+        assert ScoreParts(folder).done == {2}
+        assert not Path(path).exists()
+    killed = folder / f".{path.name}.k1ll3d"  # what a killed writer leaves is no part, and goes with the rest
+    killed.write_bytes(b"unfinished")
+    assert ScoreParts(folder).done == {2}
+    assert killed.exists()
+    parts.clear()
+    assert not folder.exists()

@@ -1,0 +1,120 @@
+"""Stored responses scored anew, with the tasks as they are or as somebody has changed them."""
+
+import json
+import shutil
+
+import pytest
+
+from lm_eval_takeover.cli import main
+from lm_eval_takeover.commands.rescore import rescore, stored_runs
+from lm_eval_takeover.errors import ArgumentError, RunDirError
+from lm_eval_takeover.storage.package_data import data_folder
+from lm_eval_takeover.tasks import benchmarks
+
+LIMIT = 4
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """A run_dir with four problems of the demo, and what lm-eval made of them."""
+    from lm_eval import simple_evaluate
+    from lm_eval.tasks import TaskManager
+
+    from lm_eval_takeover.tasks.verdict_log import keeper
+
+    folder = tmp_path_factory.mktemp("finished") / "run"
+    found = simple_evaluate(
+        model="guided-takeover",
+        model_args={"spike_ratio": 0.03, "batch_size": 32, "run_dir": str(folder)},  # some samples are wrong
+        tasks=["takeover_demo"],
+        limit=LIMIT,
+        task_manager=TaskManager(include_path=str(data_folder("task_configs")), include_defaults=False),
+        bootstrap_iters=0,
+    )
+    keeper().close()
+    return folder, found
+
+
+@pytest.fixture
+def tasks(tmp_path):
+    """A folder of task files that can be changed."""
+    return shutil.copytree(data_folder("task_configs"), tmp_path / "tasks")
+
+
+def test_the_same_tasks_give_the_same_results(finished):
+    folder, original = finished
+    (run,), verdicts = stored_runs(folder)
+    done = rescore(run, verdicts, [], None)
+    assert done.changes == []
+    assert done.compared == LIMIT * 8
+    assert done.left_out == 0
+    stable = [key for key in original["results"]["takeover_demo"] if "stderr" not in key]
+    assert {key: done.results["results"]["takeover_demo"][key] for key in stable} == {
+        key: original["results"]["takeover_demo"][key] for key in stable
+    }
+    now, then = ({k: v for k, v in of["config"]["takeover"].items() if k not in ("run_dir", "seconds", "attempts")}
+                 for of in (done.results, original))  # fmt: skip
+    assert now.pop("rescored") is True
+    assert now == then
+    pairs = zip(done.results["samples"]["takeover_demo"], original["samples"]["takeover_demo"], strict=True)
+    assert all(a["resps"] == b["resps"] and a["filtered_resps"] == b["filtered_resps"] for a, b in pairs)
+
+
+def test_changed_verdicts_are_listed(finished, tasks, tmp_path, capsys, monkeypatch):
+    """A corrected gold answer: the document has changed, its prompt has not."""
+    folder, original = finished
+    problems = benchmarks.demo.problems()
+    answers = [row["answer"] for row in problems]
+
+    def corrected():
+        return [{**row, "answer": "98765"} if number == 1 else row for number, row in enumerate(problems)]
+
+    monkeypatch.setattr(benchmarks.demo, "problems", corrected)
+    right = sum(outcome == "correct" for _, outcome in original["samples"]["takeover_demo"][1]["filtered_resps"][0])
+    assert right > 0
+    assert main(["rescore", str(folder), "--include_path", str(tasks), "--output_path", str(tmp_path / "out")]) == 0
+    printed = capsys.readouterr().out
+    assert f"{right} of 32 verdicts changed" in printed
+    assert f"takeover_demo, doc 1, sample 0: correct -> incorrect (answer '{answers[1]}')" in printed
+    assert "|takeover_demo|" in printed
+    (results,) = (tmp_path / "out").rglob("results_*.json")
+    assert json.loads(results.read_text())["config"]["takeover"]["rescored"] is True
+    (samples,) = (tmp_path / "out").rglob("samples_takeover_demo_*.jsonl")
+    assert len(samples.read_text().splitlines()) == LIMIT
+
+
+def test_tasks_of_a_folder_go_before_the_installed_ones(finished, tasks):
+    task = tasks / "takeover_demo.yaml"
+    assert "version: 1.1" in task.read_text()
+    task.write_text(task.read_text().replace("version: 1.1", "version: 9.9"))
+    (run,), verdicts = stored_runs(finished[0])
+    assert rescore(run, verdicts, [], tasks).results["versions"]["takeover_demo"] == 9.9
+
+
+def test_documents_without_all_their_responses_are_left_out(finished, tmp_path):
+    import sqlite3
+
+    folder = shutil.copytree(finished[0], tmp_path / "run")
+    with sqlite3.connect(folder / "journal-000.sqlite") as connection:
+        connection.execute("DELETE FROM samples WHERE doc_id = 2 AND sample = 5")
+    connection.close()
+    (run,), verdicts = stored_runs(folder)
+    done = rescore(run, verdicts, [], None)
+    assert done.left_out == 1
+    assert [row["doc_id"] for row in done.results["samples"]["takeover_demo"]] == [0, 1, 3]
+
+
+def test_what_cannot_be_rescored_is_one_line(finished, tmp_path):
+    (run,), verdicts = stored_runs(finished[0])
+    with pytest.raises(ArgumentError, match="task 'takeover_dmo' is not known; did you mean 'takeover_demo'"):
+        rescore(run, verdicts, ["takeover_dmo"], None)
+    with pytest.raises(RunDirError, match="holds no journal"):
+        stored_runs(tmp_path)
+    with pytest.raises(ArgumentError, match="is not a folder of task files"):
+        main(["rescore", str(finished[0]), "--include_path", str(tmp_path / "none")])
+    broken = tmp_path / "broken"
+    broken.mkdir()
+    (broken / "journal-000.sqlite").write_bytes(b"")
+    with pytest.raises(RunDirError, match="cannot be read: it is cut off"):
+        stored_runs(broken)

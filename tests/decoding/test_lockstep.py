@@ -1,0 +1,196 @@
+"""The lockstep loop equals an independent slow loop, token for token, and nothing but the request changes a text."""
+
+import math
+import random
+from dataclasses import replace
+
+import pytest
+import torch
+from helpers import reference
+from helpers.pairs import GREEDY, POLICIES, SAMPLED, save_random_model
+
+from lm_eval_takeover.decoding.lockstep import Sequences, generate
+from lm_eval_takeover.demo import DEMO
+from lm_eval_takeover.errors import ModelOutputError
+from lm_eval_takeover.method.gate import Gate
+from lm_eval_takeover.method.generation import Request
+from lm_eval_takeover.method.policies import Policy
+from lm_eval_takeover.method.sampling import Sampling
+from lm_eval_takeover.pair.pair import Member, Pair
+
+
+def run(pair, policy, requests, batch_size, seed=0):
+    return dict(generate(pair, policy, requests, seed=seed, batch_size=batch_size))
+
+
+def slow(pair, policy, request, seed=0):
+    models = {member.role: member.model for member in pair.members}
+    gate = policy.gate or Gate(0.0)
+    roles = policy.roles
+    return reference.generate(
+        models, pair.vocab_size(policy.roles), request.prompt,
+        policy=policy.name, host=policy.host or "guide", donor=policy.donor or "base", score=policy.score,
+        tau=gate.tau, kappa=gate.kappa, window=gate.window, rate=policy.rate or 0.0,
+        early=request.early_tokens or policy.early_tokens or 0, seed=seed, sample=request.sample,
+        max_new_tokens=request.max_new_tokens, temperature=request.sampling.temperature,
+        top_p=request.sampling.top_p, top_k=request.sampling.top_k,
+        eos=set().union(*(pair.member(role).eos_ids for role in roles)),
+    )  # fmt: skip
+
+
+def assert_equal(pair, policy, requests, batch_sizes=(1, 3, 16)):
+    """Returns whether the donor wrote, token by token."""
+    expected = [slow(pair, policy, request) for request in requests]
+    for batch_size in batch_sizes:
+        order = list(range(len(requests)))
+        random.Random(batch_size).shuffle(order)
+        made = run(pair, policy, [requests[i] for i in order], batch_size)
+        for place, i in enumerate(order):
+            tokens, taken, scores = expected[i]
+            assert made[place].tokens == tokens, f"batch size {batch_size}, request {i}"
+            assert made[place].taken_over == taken
+            if policy.gated:
+                assert made[place].scores == pytest.approx(scores, rel=1e-4, abs=2e-5)
+            else:
+                assert all(math.isnan(score) for score in made[place].scores)
+    return [fire for _, taken, _ in expected for fire in taken]
+
+
+@pytest.mark.parametrize("sampling", [SAMPLED, GREEDY], ids=["sampled", "greedy"])
+@pytest.mark.parametrize(
+    ("name", "direction"),
+    [
+        (name, direction)
+        for name in POLICIES
+        for direction in ("forward", "reverse")
+        if direction == "forward" or name not in ("base", "guide")
+    ],  # one model alone has no direction
+)
+def test_equals_the_slow_loop_on_the_demo_pair(demo_pair, prompts, name, direction, sampling):
+    policy = replace(POLICIES[name], direction=direction)
+    samples = (0, 1, 2) if sampling is SAMPLED else (0,)
+    requests = [Request(p, j, 40 + 5 * i, sampling) for i, p in enumerate(prompts[:3]) for j in samples]
+    taken = assert_equal(demo_pair, policy, requests)
+    assert any(taken) == (name != "base")
+    assert all(taken) == (name == "guide")
+
+
+@pytest.mark.parametrize("name", ["disagreement", "random", "guide"])
+def test_equals_the_slow_loop_to_the_end_of_text(demo_pair, prompts, name):
+    requests = [Request(prompts[0], 0, 400, SAMPLED), Request(prompts[3], 1, 400, SAMPLED)]
+    assert_equal(demo_pair, POLICIES[name], requests, (1, 16))
+    ends = demo_pair.base.eos_ids
+    made = run(demo_pair, POLICIES[name], requests, 16)
+    assert all(generation.tokens[-1] in ends for generation in made.values())
+    assert not any(set(generation.tokens[:-1]) & ends for generation in made.values())
+
+
+@pytest.mark.parametrize("sampling", [Sampling(1.0), Sampling(0.8, 0.9, 20), Sampling(1.3, 1.0, 3)], ids=str)
+@pytest.mark.parametrize("name", ["disagreement", "entropy", "random"])
+def test_equals_the_slow_loop_on_two_architectures(rough_pair, prompts, name, sampling):
+    """Random weights, other layers and heads, padded vocabularies of 512 and 544: the shared part counts."""
+    assert rough_pair.vocabulary.size == 512
+    policy = {
+        "disagreement": Policy("disagreement", gate=Gate(7.6, 0.99)),
+        "entropy": Policy("entropy", score="entropy", gate=Gate(5.2, 1.0)),
+        "random": POLICIES["random"],
+    }[name]
+    requests = [Request(p, j, 24, sampling) for p in prompts for j in range(2)]
+    assert_equal(rough_pair, policy, requests, (1, 3, 16))
+    made = run(rough_pair, policy, requests, 4)
+    rate = sum(g.takeovers for g in made.values()) / sum(len(g.tokens) for g in made.values())
+    assert 0.05 < rate < 0.95  # both models write, or the test would show little
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"), [("mistral", {"sliding_window": 16}), ("gpt_neox", {}), ("gpt2", {"n_positions": 512})]
+)
+def test_other_architectures_can_host(random_pair, prompts, tmp_path, kind, options):
+    """Sliding windows, and forward passes with other arguments."""
+    base = save_random_model(tmp_path / kind, vocab_size=544, seed=5, kind=kind, **options)
+    pair = Pair(Member("base", str(base)), Member("guide", str(random_pair["guide"])))
+    policy = Policy("random", rate=0.3)
+    requests = [Request(p, j, 20, Sampling(1.0)) for p in prompts[:3] for j in range(2)]
+    expected = [slow(pair, policy, request)[0] for request in requests]
+    for batch_size in (1, 6):
+        made = run(pair, policy, requests, batch_size)
+        assert [made[i].tokens for i in range(len(requests))] == expected
+
+
+def test_rate_0_and_rate_1_are_the_two_models(demo_pair, prompts):
+    requests = [Request(p, j, 60, SAMPLED) for p in prompts for j in range(2)]
+    for rate, alone in ((0.0, "base"), (1.0, "guide")):
+        mixed, single = (
+            run(demo_pair, Policy("random", rate=rate), requests, 8),
+            run(demo_pair, Policy(alone), requests, 8),
+        )
+        assert {i: g.tokens for i, g in mixed.items()} == {i: g.tokens for i, g in single.items()}
+        assert all(g.takeovers == rate * len(g.tokens) for g in [*mixed.values(), *single.values()])
+
+
+def test_seeds_give_other_texts_and_samples_differ(demo_pair, prompts):
+    requests = [Request(prompts[0], j, 150, SAMPLED) for j in range(4)]
+    first, again, other = (run(demo_pair, Policy("base"), requests, 4, seed=seed) for seed in (0, 0, 1))
+    texts = [[tuple(g.tokens) for _, g in sorted(made.items())] for made in (first, again, other)]
+    assert texts[0] == texts[1]
+    assert not set(texts[0]) & set(texts[2])
+    assert len(set(texts[0])) == 4
+
+
+def test_until_stops_at_the_token_that_completes_it(demo_pair, prompts):
+    stop = ". We"
+    requests = [Request(p, 0, 80, GREEDY, until=(stop,)) for p in prompts[:1]]
+    (generation,) = run(demo_pair, Policy("guide"), requests, 1).values()
+    text = demo_pair.tokenizer.decode(generation.tokens)
+    assert text.endswith(stop)
+    assert stop not in demo_pair.tokenizer.decode(generation.tokens[:-1])
+
+
+def test_passes_count_what_was_read_after_the_prompt(demo_pair, prompts):
+    requests = [Request(p, 0, 30, SAMPLED) for p in prompts]
+    for policy, base, guide in ((POLICIES["disagreement"], 1, 1), (Policy("base"), 1, 0), (Policy("guide"), 0, 1)):
+        for generation in run(demo_pair, policy, requests, 3).values():
+            assert (generation.base_passes, generation.guide_passes) == (
+                base * (len(generation.tokens) - 1),
+                guide * (len(generation.tokens) - 1),
+            )
+
+
+def test_a_prompt_is_prefilled_once_per_model(demo_pair, prompts, monkeypatch):
+    seen = []
+    plain = Sequences.prefill.__func__
+    monkeypatch.setattr(
+        Sequences,
+        "prefill",
+        classmethod(
+            lambda cls, member, vocab, given: (
+                seen.extend((member.role, p) for p in given) or plain(cls, member, vocab, given)
+            )
+        ),
+    )
+    requests = [Request(p, j, 4, SAMPLED) for j in range(8) for p in prompts]
+    for batch_size in (1, 3, 8, 16, 100):
+        seen.clear()
+        run(demo_pair, POLICIES["disagreement"], requests, batch_size)
+        assert sorted(seen) == sorted((role, p) for role in ("base", "guide") for p in prompts)
+
+
+def test_models_that_a_policy_does_not_ask_are_not_loaded():
+    pair = Pair(Member("base", str(DEMO["base"])), Member("guide", str(DEMO["guide"])))
+    run(pair, Policy("base"), [Request((1, 2, 3), 0, 2)], 1)
+    assert "model" in vars(pair.base)
+    assert "model" not in vars(pair.guide)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_logits_that_are_no_distribution_stop_the_run(prompts, value):
+    pair = Pair(Member("base", str(DEMO["base"])), Member("guide", str(DEMO["guide"])))
+    with torch.no_grad():
+        pair.guide.model.lm_head.weight = torch.nn.Parameter(pair.guide.model.lm_head.weight.clone())
+        pair.guide.model.lm_head.weight[3] = value
+    request = Request(prompts[0], 1, 5, SAMPLED, label="task takeover_demo, doc 7, sample 1")
+    with pytest.raises(
+        ModelOutputError, match=r"guide 'demo-guide' returned .* token 0 of task takeover_demo, doc 7, sample 1"
+    ):
+        run(pair, POLICIES["disagreement"], [request], 1)
+    assert run(pair, Policy("base"), [request], 1)[0].tokens  # who does not ask the broken model is not harmed

@@ -1,0 +1,39 @@
+"""What `batch_size=auto` chooses."""
+
+import torch
+from helpers.pairs import save_random_model
+
+from lm_eval_takeover.decoding import memory
+from lm_eval_takeover.decoding.memory import cache_bytes, free_bytes, rows_that_fit
+from lm_eval_takeover.method.generation import Request
+from lm_eval_takeover.pair.pair import Member
+
+
+def test_the_bytes_of_a_token_are_those_of_keys_and_values(demo_pair, rough_pair):
+    for member in (*demo_pair.members, *rough_pair.members):
+        config = member.config
+        assert cache_bytes(member) == 2 * config.num_hidden_layers * config.num_key_value_heads * config.head_dim * 4
+
+
+def test_a_model_that_runs_in_lockstep_gets_the_most(tmp_path, monkeypatch):
+    monkeypatch.setattr(memory, "free_bytes", lambda device: 1)
+    member = Member("base", str(save_random_model(tmp_path / "m", vocab_size=544, seed=5, kind="mamba", state_size=4)))
+    assert cache_bytes(member) is None
+    assert rows_that_fit([member], [Request((1,), 0, 9)], 512, 64) == 64
+
+
+def test_longer_samples_are_fewer(demo_pair, monkeypatch):
+    members = demo_pair.members
+    monkeypatch.setattr(memory, "free_bytes", lambda device: 2**30)
+    rows = [rows_that_fit(members, [Request((1,) * 10, 0, n)], 512, 64) for n in (100, 5_000, 20_000, 10**7)]
+    assert rows[0] == 64
+    assert rows == sorted(rows, reverse=True)
+    assert 1 < rows[2] < rows[1] < 64
+    assert rows[3] == 1  # one sample is always tried
+    per_row = 1.5 * 20_010 * sum(map(cache_bytes, members)) + 2 * 8 * 512 * 4
+    assert rows[2] == int(0.8 * 2**30 / per_row)
+    assert rows_that_fit(members[:1], [Request((1,) * 10, 0, 20_000)], 512, 64) > rows[2]
+
+
+def test_free_memory_is_that_of_the_device():
+    assert free_bytes(torch.device("cpu")) > 2**20

@@ -1,0 +1,79 @@
+"""One forward pass of each model gives the scores and decisions that were recorded while a text was generated."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from helpers.pairs import SAMPLED
+
+from lm_eval_takeover.decoding import teacher_forcing
+from lm_eval_takeover.decoding.lockstep import generate
+from lm_eval_takeover.decoding.teacher_forcing import force
+from lm_eval_takeover.demo import calibration_prompts
+from lm_eval_takeover.method.gate import Gate
+from lm_eval_takeover.method.generation import Request
+from lm_eval_takeover.method.policies import Policy
+from lm_eval_takeover.method.sampling import Sampling
+
+GATES = {"ce": Gate(1.5, 3.0), "rkl": Gate(1.0, 3.0, 5), "js": Gate(0.1, 0.0), "entropy": Gate(0.6, 2.0)}
+
+
+@pytest.fixture(scope="module")
+def requests(demo_pair):
+    prompts = [tuple(demo_pair.encode(text)) for text in calibration_prompts()[:5]]
+    return [Request(prompt, j, 250, SAMPLED) for prompt in prompts for j in range(2)]
+
+
+@pytest.mark.parametrize("direction", ["forward", "reverse"])
+@pytest.mark.parametrize("score", GATES)
+def test_forced_scores_equal_the_recorded_ones(demo_pair, requests, score, direction):
+    name = "entropy" if score == "entropy" else "disagreement"
+    policy = Policy(name, direction, score, GATES[score])
+    made = [g for _, g in sorted(generate(demo_pair, policy, requests, batch_size=10))]
+    forced = force(demo_pair, policy, [r.prompt for r in requests], [g.tokens for g in made])
+    for recorded, one in zip(made, forced, strict=True):
+        assert one.scores.tolist() == pytest.approx(recorded.scores, rel=1e-3, abs=1e-4)
+        assert one.taken_over.tolist() == recorded.taken_over
+    assert any(g.takeovers for g in made)
+
+
+def test_random_and_early_take_over_where_they_did(demo_pair, requests):
+    first = [replace(r, sample=0) for r in requests[::2]]
+    for policy in (Policy("random", rate=0.3), Policy("early", early_tokens=7), Policy("guide"), Policy("base")):
+        made = [g for _, g in sorted(generate(demo_pair, policy, first, batch_size=8))]
+        forced = force(demo_pair, policy, [r.prompt for r in first], [g.tokens for g in made])
+        assert [f.taken_over.tolist() for f in forced] == [g.taken_over for g in made]
+
+
+def test_greedy_texts_are_greedy_and_others_are_not(demo_pair, requests):
+    policy = Policy("disagreement", gate=GATES["ce"])
+    greedy = [replace(r, sampling=Sampling(), max_new_tokens=60) for r in requests[:2]]
+    made = [g for _, g in sorted(generate(demo_pair, policy, greedy, batch_size=2))]
+    prompts = [r.prompt for r in greedy]
+    assert all(f.greedy.all() for f in force(demo_pair, policy, prompts, [g.tokens for g in made]))
+    wrong = [[t + 1 for t in g.tokens] for g in made]
+    assert not any(f.greedy.all() for f in force(demo_pair, policy, prompts, wrong))
+
+
+def test_blocks_of_columns_change_nothing(demo_pair, requests, monkeypatch):
+    """Long texts over large vocabularies are read a few columns at a time."""
+    policy = Policy("disagreement", gate=GATES["ce"])
+    made = [g for _, g in sorted(generate(demo_pair, policy, requests[:4], batch_size=4))]
+    texts = [r.prompt for r in requests[:4]], [g.tokens for g in made]
+    whole = force(demo_pair, policy, *texts)
+    monkeypatch.setattr(teacher_forcing, "BLOCK", 4 * 512 * 7)
+    for one, other in zip(whole, force(demo_pair, policy, *texts), strict=True):
+        torch.testing.assert_close(one.scores, other.scores, rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(one.log_probs, other.log_probs, rtol=1e-4, atol=1e-4)
+        assert one.taken_over.tolist() == other.taken_over.tolist()
+
+
+def test_rows_do_not_depend_on_their_batch(demo_pair, requests):
+    policy = Policy("disagreement", gate=GATES["ce"])
+    prompts = [r.prompt for r in requests[:3]]
+    continuations = [requests[5].prompt[:n] for n in (3, 40, 1)]
+    together = force(demo_pair, policy, prompts, continuations)
+    for i, one in enumerate(together):
+        (alone,) = force(demo_pair, policy, prompts[i : i + 1], continuations[i : i + 1])
+        torch.testing.assert_close(one.log_probs, alone.log_probs, rtol=1e-4, atol=1e-4)
+        assert len(one.scores) == len(continuations[i])

@@ -1,0 +1,60 @@
+"""The laboratory: every puzzle has one answer, and its decisions are where they are said to be."""
+
+import random
+import re
+
+from hypothesis import given
+from hypothesis import strategies as st
+from transformers import AutoTokenizer
+
+from lm_eval_takeover import demo
+from lm_eval_takeover.answers.extraction import extract_answer
+from lm_eval_takeover.demo import DEMO
+from lm_eval_takeover.demo.puzzle import ANIMALS, decision_positions, make_puzzle
+
+
+@given(st.randoms(use_true_random=False))
+def test_a_right_solution_ends_in_the_answer(rng):
+    puzzle = make_puzzle(rng)
+    assert extract_answer("".join(puzzle.solution(rng))) == str(puzzle.answer)
+    assert all(10 <= number <= 99 for number in puzzle.path())
+
+
+@given(st.randoms(use_true_random=False), st.floats(0, 1))
+def test_execution_is_right_whatever_was_decided(rng, right):
+    puzzle = make_puzzle(rng)
+    text = "".join(puzzle.solution(rng, right=right))
+    for a, sign, b, total in re.findall(r"(\d+) ([+-]) (\d+) = (\d+)", text):
+        assert int(a) + (int(b) if sign == "+" else -int(b)) == int(total)
+    rules = {rule.animal: rule for rule in puzzle.rules}
+    for animal, verb, amount in re.findall(r"the (\w+) (adds|takes) (\d)", text):
+        assert (rules[animal].adds, rules[animal].amount) == (verb == "adds", int(amount))
+
+
+def test_decision_positions_are_the_animals_tokens():
+    tokenizer = AutoTokenizer.from_pretrained(DEMO["base"])
+    rng = random.Random(0)
+    for _ in range(50):
+        puzzle = make_puzzle(rng)
+        pieces = puzzle.solution(rng, right=0.5)
+        tokens = [tokenizer.decode([i]) for i in tokenizer("".join(pieces)).input_ids]
+        positions = decision_positions(tokens)
+        assert [tokens[p] for p in positions] == pieces[1::2]
+        assert {tokens[p].strip() for p in positions} <= set(ANIMALS)
+
+
+def test_packaged_problems_and_calibration_prompts_are_disjoint_and_answered():
+    problems, prompts = demo.problems(), demo.calibration_prompts()
+    assert (len(problems), len(prompts)) == (200, 700)
+    texts = {row["problem"] for row in problems}
+    assert len(texts) == 200
+    assert not any(text in prompt for prompt in prompts for text in texts)
+
+
+def test_both_tokenizers_are_one_with_different_padding():
+    from transformers import AutoConfig
+
+    base, guide = (AutoTokenizer.from_pretrained(folder) for folder in DEMO.values())
+    assert base.get_vocab() == guide.get_vocab()
+    assert [AutoConfig.from_pretrained(folder).vocab_size for folder in DEMO.values()] == [512, 544]
+    assert all(len(base(f" {animal}").input_ids) == 1 for animal in ANIMALS)

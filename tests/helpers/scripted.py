@@ -1,0 +1,51 @@
+"""Runs tasks with a model that knows the gold answers: `python scripted.py TASKS [METADATA]` prints lm-eval's results as JSON.
+
+The fourth sample of every problem has no answer; all others are `\\boxed{gold}`.
+"""
+
+import json
+import sys
+
+from lm_eval import simple_evaluate
+from lm_eval.api.model import LM
+from lm_eval.tasks import TaskManager
+from lm_eval.utils import handle_non_serializable
+
+from lm_eval_takeover.storage.package_data import data_folder
+
+
+class Scripted(LM):
+    def __init__(self):
+        super().__init__()
+        self.asked = {}
+
+    def generate_until(self, requests, **_):
+        return [self._reply(request) for request in requests]
+
+    def _reply(self, request):
+        sample = self.asked[id(request)] = self.asked.get(id(request), -1) + 1
+        gold = request.doc["answer"].replace("\\$", "").replace("$", "")
+        return "I cannot tell" if sample == 3 else f"{request.doc['problem']}\nSo it is $\\boxed{{{gold}}}$."
+
+    def loglikelihood(self, requests, **_):
+        raise NotImplementedError
+
+    def loglikelihood_rolling(self, requests, **_):
+        raise NotImplementedError
+
+
+def evaluate(model, tasks, metadata=None):
+    """lm-eval's results; its own tasks, whose index takes longer than all of this, are left out."""
+    ours = TaskManager(include_path=str(data_folder("task_configs")), include_defaults=False, metadata=metadata)
+    return simple_evaluate(model, tasks=tasks, task_manager=ours, bootstrap_iters=1000, metadata=metadata)
+
+
+def main():
+    metadata = json.loads(sys.argv[2]) if len(sys.argv) > 2 else None
+    results = evaluate(Scripted(), sys.argv[1].split(","), metadata)
+    kept = {key: results.get(key) for key in ("results", "groups", "n-samples", "versions", "samples")}
+    print(json.dumps(kept, default=handle_non_serializable))
+
+
+if __name__ == "__main__":
+    main()

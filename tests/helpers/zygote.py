@@ -1,0 +1,136 @@
+"""Attempts at a run, each a process of its own that is forked off this one, which has imported everything already.
+
+Reads one JSON object a line: `arguments` of the model, `limit`, `out` for results and samples, `log` for what is printed, and
+perhaps `fault`, the name of one below. Answers with the child's pid. The child ends as the lm_eval command would.
+"""
+
+import json
+import os
+import signal
+import sys
+import time
+
+import torch
+from lm_eval import simple_evaluate
+from lm_eval.tasks import TaskManager
+from lm_eval.utils import handle_non_serializable
+
+from lm_eval_takeover import model
+from lm_eval_takeover.forward.reader import ForwardPass
+from lm_eval_takeover.runs import journal, run_dir
+from lm_eval_takeover.storage import whole_files
+from lm_eval_takeover.storage.package_data import data_folder
+from lm_eval_takeover.tasks import benchmarks
+
+sys.argv[0] = "lm_eval"  # errors and signals are told as under the command
+torch.set_num_threads(1)
+
+
+def die():
+    os.kill(os.getpid(), signal.SIGKILL)
+    time.sleep(60)
+
+
+def at_call(number, owner, name, action=die):
+    """Have something happen at the so-many-th call of a function, instead of it."""
+    plain, calls = getattr(owner, name), []
+
+    def counted(*arguments, **options):
+        calls.append(1)
+        if len(calls) == number:
+            action()
+        return plain(*arguments, **options)
+
+    setattr(owner, name, counted)
+
+
+def tick_inside(number, method):
+    """Die inside the transaction of the so-many-th call of a method of the journal, after its rows are in."""
+    plain = getattr(journal.Journal, method)
+    calls = []
+
+    def counted(self, *arguments):
+        calls.append(1)
+        if len(calls) == number:
+            self._tick = die
+        return plain(self, *arguments)
+
+    setattr(journal.Journal, method, counted)
+
+
+def jumping_clock():
+    plain, calls = time.time, []
+
+    def jumping():
+        calls.append(1)
+        return plain() + (-1) ** len(calls) * 10**7 * len(calls)
+
+    time.time = jumping
+
+
+def raising(number):
+    """A model that raises whenever it reads a text with this token."""
+    plain = ForwardPass.__call__
+
+    def call(self, cache, slots, lengths, ids, *rest):
+        if (ids == number).any():
+            raise RuntimeError("no kernel for this token")
+        return plain(self, cache, slots, lengths, ids, *rest)
+
+    ForwardPass.__call__ = call
+
+
+FAULTS = {
+    "in a commit": lambda n: tick_inside(n, "add"),
+    "before a part is renamed": lambda n: at_call(n, run_dir, "write_part"),
+    "as a part is written": lambda n: at_call(n, whole_files.os, "fsync"),
+    "after a part is renamed": lambda n: at_call(n, whole_files, "sync_folder"),
+    "as a part is entered": lambda n: tick_inside(n, "into_part"),
+    "while answers are scored": lambda n: at_call(n, benchmarks, "score_samples"),
+    "in the commit of verdicts": lambda n: tick_inside(n, "judge"),
+    "an exception while scoring": lambda n: at_call(n, benchmarks, "score_samples", lambda: 1 / 0),
+    "a clock that jumps": lambda n: jumping_clock(),
+    "a token that raises": raising,
+}
+
+
+def attempt(spec):
+    sys.stdout.flush()
+    log = os.open(spec["log"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    run_dir.PART = spec.get("part", 3000)  # tokens: so that the drills see many parts
+    if "fault" in spec:
+        FAULTS[spec["fault"]](spec.get("number", 1))
+    found = simple_evaluate(
+        model="guided-takeover",
+        model_args=spec["arguments"],
+        tasks=["takeover_demo"],
+        limit=spec["limit"],
+        task_manager=MANAGER,
+        bootstrap_iters=0,
+        log_samples=True,
+    )
+    parts = {
+        "results": found["results"], "samples": found["samples"], "takeover": found["config"]["takeover"]
+    }  # fmt: skip
+    whole_files.write_text(
+        run_dir.Path(spec["out"]), json.dumps(parts, default=handle_non_serializable, sort_keys=True)
+    )
+
+
+MANAGER = TaskManager(include_path=str(data_folder("task_configs")), include_defaults=False)
+assert model.GuidedTakeover
+print("ready", flush=True)
+child = None
+for line in sys.stdin:
+    child = json.loads(line)
+    pid = os.fork()
+    if pid == 0:
+        break
+    child = None
+    print(pid, flush=True)
+    print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
+if child is not None:
+    attempt(child)

@@ -1,0 +1,119 @@
+"""Scores: hand-computed values, the plain numpy definition, and the properties that hold for any two distributions."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from helpers import reference
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from lm_eval_takeover.method.scores import SCORES, cross_entropy, disagreement, entropy, jensen_shannon, reverse_kl
+
+LN2 = math.log(2)
+finite = st.floats(-60, 60, width=32)
+pairs = st.integers(2, 40).flatmap(
+    lambda v: st.tuples(arrays(np.float32, v, elements=finite), arrays(np.float32, v, elements=finite))
+)
+
+
+def logits(*probabilities):
+    return torch.tensor([probabilities]).log()
+
+
+def test_scores_by_hand():
+    host, donor = logits(0.5, 0.25, 0.25), logits(0.25, 0.5, 0.25)
+    # ce = 0.5 ln 4 + 0.25 ln 2 + 0.25 ln 4; H = 0.5 ln 2 + 0.5 ln 4
+    assert cross_entropy(host, donor).item() == pytest.approx(1.75 * LN2)
+    assert entropy(host).item() == pytest.approx(1.5 * LN2)
+    assert reverse_kl(host, donor).item() == pytest.approx(0.25 * LN2)
+    m = 0.375
+    expected = 0.5 * (0.5 * math.log(0.5 / m) + 0.25 * math.log(0.25 / m)) * 2
+    assert jensen_shannon(host, donor).item() == pytest.approx(expected, rel=1e-5)
+
+
+def test_scores_of_disjoint_distributions():
+    host, donor = logits(1.0, 0.0), logits(0.0, 1.0)
+    assert cross_entropy(host, donor).item() == math.inf
+    assert reverse_kl(host, donor).item() == math.inf
+    assert jensen_shannon(host, donor).item() == pytest.approx(LN2)
+    assert entropy(host).item() == 0
+
+
+def test_minus_infinity_in_the_host_costs_nothing():
+    host, donor = logits(0.5, 0.5, 0.0), logits(0.25, 0.75, 0.0)
+    assert cross_entropy(host, donor).item() == pytest.approx(0.5 * math.log(4) + 0.5 * math.log(4 / 3))
+    assert all(torch.isfinite(disagreement(name, host, donor)).all() for name in SCORES)
+
+
+@pytest.mark.parametrize("name", SCORES)
+def test_nan_logits_stay_visible(name):
+    host, donor = torch.zeros(2, 5), torch.zeros(2, 5)
+    host[1, 2] = math.nan
+    assert disagreement(name, host, donor).isnan().tolist() == [False, True]
+
+
+@pytest.mark.parametrize("name", SCORES)
+@pytest.mark.parametrize("scale", [1.0, 8.0])
+def test_large_vocabulary_equals_float64(name, scale):
+    generator = torch.Generator().manual_seed(3)
+    host, donor = (torch.randn(3, 151_936, generator=generator) * scale for _ in range(2))
+    expected = [
+        reference.score_of(name, h, d) for h, d in zip(host.double().numpy(), donor.double().numpy(), strict=True)
+    ]
+    assert disagreement(name, host, donor).tolist() == pytest.approx(expected, rel=2e-5, abs=2e-6)
+
+
+def test_scores_are_batched_over_any_leading_shape():
+    host, donor = torch.randn(2, 3, 4, 11), torch.randn(2, 3, 4, 11)
+    for name in SCORES:
+        whole = disagreement(name, host, donor)
+        assert whole.shape == (2, 3, 4)
+        assert whole[1, 2, 3].item() == pytest.approx(
+            disagreement(name, host[1, 2, 3], donor[1, 2, 3]).item(), rel=1e-5
+        )
+
+
+@given(pairs)
+def test_bounds_hold_for_any_distributions(pair):
+    host, donor = (torch.from_numpy(one)[None] for one in pair)
+    ce, h = cross_entropy(host, donor).item(), entropy(host).item()
+    assert ce >= h - 1e-5 * max(1, h)
+    assert reverse_kl(host, donor).item() >= 0
+    assert reverse_kl(host, donor).item() == pytest.approx(ce - h, rel=1e-4, abs=1e-4)
+    js = jensen_shannon(host, donor).item()
+    assert 0 <= js <= LN2
+    assert js == pytest.approx(jensen_shannon(donor, host).item(), abs=1e-6)
+
+
+@given(pairs, st.floats(-30, 30))
+def test_a_shift_of_the_logits_changes_nothing(pair, shift):
+    host, donor = (torch.from_numpy(one)[None] for one in pair)
+    for name in SCORES:
+        shifted = disagreement(name, host + shift, donor - shift)
+        assert shifted.item() == pytest.approx(disagreement(name, host, donor).item(), rel=1e-3, abs=1e-3)
+
+
+@given(pairs)
+def test_equal_models_disagree_by_nothing(pair):
+    host = torch.from_numpy(pair[0])[None]
+    assert reverse_kl(host, host).item() == 0
+    assert jensen_shannon(host, host).item() == pytest.approx(0, abs=1e-6)
+    assert cross_entropy(host, host).item() == pytest.approx(entropy(host).item(), rel=1e-5, abs=1e-6)
+
+
+def test_js_top_p_truncates_and_renormalises_both_sides():
+    host, donor = logits(0.6, 0.3, 0.1), logits(0.1, 0.6, 0.3)
+    # nuclei at 0.8: host {0, 1} -> (2/3, 1/3, 0), donor {1, 2} -> (0, 2/3, 1/3)
+    truncated = logits(2 / 3, 1 / 3, 0.0), logits(0.0, 2 / 3, 1 / 3)
+    assert jensen_shannon(host, donor, 0.8).item() == pytest.approx(jensen_shannon(*truncated).item(), rel=1e-5)
+    assert jensen_shannon(host, donor, 1.0).item() < jensen_shannon(host, donor, 0.8).item()
+
+
+def test_unknown_score_and_missing_donor():
+    with pytest.raises(ValueError, match="none of ce, rkl, entropy, js"):
+        disagreement("kl", torch.zeros(1, 2), torch.zeros(1, 2))
+    with pytest.raises(ValueError, match="needs the donor"):
+        disagreement("ce", torch.zeros(1, 2), None)

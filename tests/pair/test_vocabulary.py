@@ -1,0 +1,65 @@
+"""What two models must share: the cases of real families, and a real mismatch."""
+
+import pytest
+
+from lm_eval_takeover.errors import VocabularyError
+from lm_eval_takeover.pair.vocabulary import Vocabulary, share
+
+
+def vocabulary(names, size=None, added=()):
+    return Vocabulary(size or len(names), dict(enumerate(names)), frozenset(added))
+
+
+WORDS = ["a", "b", "c", "d"]
+
+
+def test_padded_sizes_share_the_smaller_part():
+    """Qwen2.5 pads to 151,936 or 152,064 by model size."""
+    shared = share(vocabulary(WORDS, 8), vocabulary(WORDS, 10))
+    assert (shared.size, shared.renamed) == (8, ())
+    assert share(vocabulary(WORDS, 10), vocabulary(WORDS, 8)) == shared
+
+
+def test_renamed_special_tokens_are_allowed_and_listed():
+    """Llama-3.1-8B and DeepSeek-R1-Distill-Llama-8B: reserved places became <think> and chat marks."""
+    base = vocabulary([*WORDS, "<|reserved_0|>", "<|reserved_1|>"], added=(4, 5))
+    guide = vocabulary([*WORDS, "<think>", "<|reserved_1|>"], added=(4, 5))
+    assert share(base, guide).renamed == ((4, "<|reserved_0|>", "<think>"),)
+
+
+def test_an_added_token_on_a_padded_place_is_allowed():
+    """Qwen2.5 has no name where Qwen3 has <think>."""
+    guide = vocabulary([*WORDS, "<think>"], 8, added=(4,))
+    assert share(vocabulary(WORDS, 8), guide).renamed == ((4, None, "<think>"),)
+
+
+@pytest.mark.parametrize(
+    "guide",
+    [
+        vocabulary(["a", "c", "b", "d"]),
+        vocabulary(["a", "b", "c", "e"]),
+        vocabulary(["a", "b", "c"], 4),
+        vocabulary(["a", "b", "c", "<x>"], added=(3,)),  # an ordinary token of the base is not a special one
+    ],
+)
+def test_a_real_mismatch_shows_the_first_differing_entries(guide):
+    with pytest.raises(
+        VocabularyError, match=r"do not share a vocabulary: \d of 4 entries differ, first id \d: base '."
+    ):
+        share(vocabulary(WORDS), guide)
+
+
+def test_many_differences_are_counted_not_listed():
+    other = vocabulary([f"x{i}" for i in range(100)])
+    with pytest.raises(VocabularyError) as caught:
+        share(vocabulary([f"y{i}" for i in range(100)]), other)
+    text = str(caught.value)
+    assert "100 of 100 entries differ" in text
+    assert "and 95 more" in text
+    assert "\n" not in text
+
+
+def test_digest_tells_vocabularies_apart():
+    one, same = share(vocabulary(WORDS, 8), vocabulary(WORDS, 9)), share(vocabulary(WORDS, 9), vocabulary(WORDS, 8))
+    other = share(vocabulary(["a", "b", "c", "x"], 8), vocabulary(["a", "b", "c", "x"], 8))
+    assert one.digest == same.digest != other.digest

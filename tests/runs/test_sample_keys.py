@@ -1,0 +1,168 @@
+"""Every model argument and generation setting is declared as changing a text or not, and the keys of samples follow it."""
+
+import json
+import shutil
+from dataclasses import fields, replace
+
+import pytest
+from lm_eval.api.instance import Instance
+
+from lm_eval_takeover.arguments import ModelArguments
+from lm_eval_takeover.calibration.files import read, write
+from lm_eval_takeover.calibration.thresholds import ScoreCalibration
+from lm_eval_takeover.demo import DEMO
+from lm_eval_takeover.model import GuidedTakeover
+from lm_eval_takeover.runs.sample_keys import (
+    GENERATION_SETTINGS,
+    MODEL_ARGUMENTS,
+    sample_key,
+    text_settings,
+)
+from lm_eval_takeover.storage.digests import digest_of
+from lm_eval_takeover.storage.package_data import data_folder
+from lm_eval_takeover.tasks.instances import GENERATION_ARGUMENTS
+
+HAND = {"tau": 1.5, "kappa": 2.0}
+SETTINGS = {"do_sample": True, "temperature": 0.6, "top_p": 0.95, "max_gen_toks": 30, "until": ["\n\n"]}
+# For each argument: arguments of both runs, and what the second one adds.
+CHANGES = {
+    "base": (HAND, {"base": "guide of the demo"}),
+    "guide": (HAND, {"guide": "base of the demo"}),
+    "policy": (HAND, {"policy": "entropy", "score": "entropy"}),
+    "score": (HAND, {"score": "rkl"}),
+    "score_top_p": (HAND | {"score": "js"}, {"score_top_p": 0.9}),
+    "allow_calibration_mismatch": ({}, {"allow_calibration_mismatch": True}),
+    "calibration": ({}, {"calibration": "another one"}),
+    "spike_ratio": ({}, {"spike_ratio": 0.1}),
+    "target_rate": ({}, {"target_rate": 0.05}),
+    "kappa_rule": ({}, {"kappa_rule": "tail_to_mean"}),
+    "tau": (HAND, {"tau": 1.25}),
+    "kappa": (HAND, {"kappa": 0.0}),
+    "window": (HAND, {"window": 11}),
+    "direction": (HAND, {"direction": "reverse"}),
+    "rate": ({"policy": "random", "rate": 0.1}, {"rate": 0.2}),
+    "early_tokens": ({"policy": "early", "early_tokens": 3}, {"early_tokens": 4}),
+    "block_size": (HAND, {"block_size": 7}),
+    "seed": (HAND, {"seed": 1}),
+    "dtype": (HAND, {"dtype": "bfloat16"}),
+    "guide_dtype": (HAND, {"guide_dtype": "bfloat16"}),
+    "device": (HAND, {"device": "cpu"}),
+    "guide_device": (HAND, {"guide_device": "cpu"}),
+    "batch_size": (HAND, {"batch_size": 7}),
+    "max_batch_size": (HAND, {"max_batch_size": 7}),
+    "max_length": (HAND, {"max_length": 40}),
+    "max_gen_toks": (HAND | {"without": "max_gen_toks"}, {"max_gen_toks": 9}),
+    "enable_thinking": (HAND, {"enable_thinking": False}),
+    "trust_remote_code": (HAND, {"trust_remote_code": True}),
+    "run_dir": (HAND, {"run_dir": "another"}),
+}
+SETTING_CHANGES = {
+    "until": ["\n"],
+    "max_gen_toks": 29,
+    "do_sample": False,
+    "temperature": 0.7,
+    "top_p": 0.9,
+    "top_k": 5,
+}
+
+
+def keys(arguments, settings=SETTINGS, prompt="Problem: how far?"):
+    """The keys of two samples of one prompt."""
+    lm = GuidedTakeover(**arguments)
+    lm.tokenizer.chat_template = "{{ messages[0].content }}{% if enable_thinking is false %}<think></think>{% endif %}"
+    prompt = lm.apply_chat_template([{"role": "user", "content": prompt}])
+    instance = Instance("generate_until", {"problem": prompt}, (prompt, settings), 0, metadata=("t", 0, 2))
+    requests = lm.requests([instance] * 2)
+    lm.close()
+    return [sample_key(digest(lm), request) for request in requests]
+
+
+def digest(lm, **changed):
+    own = lm.arguments
+    options = {"backend": own.backend, "seed": own.seed, "trust_remote_code": own.trust_remote_code}
+    return digest_of(text_settings(lm.pair, lm.policy, **(options | changed)))
+
+
+def test_everything_is_declared():
+    assert MODEL_ARGUMENTS.keys() == {field.name for field in fields(ModelArguments)}
+    assert GENERATION_SETTINGS.keys() == set(GENERATION_ARGUMENTS) == SETTING_CHANGES.keys()
+    assert CHANGES.keys() | {"backend"} == MODEL_ARGUMENTS.keys()
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_model_argument_changes_the_key_exactly_if_it_can_change_the_text(name, tmp_path, monkeypatch):
+    first, more = (dict(part) for part in CHANGES[name])
+    without = first.pop("without", None)
+    settings = {k: v for k, v in SETTINGS.items() if k != without}
+    for role in ("base", "guide"):
+        if role in more:
+            more[role] = str(DEMO["guide" if role == "base" else "base"])
+            first[role] = str(DEMO[role])
+            first.setdefault("base", str(DEMO["base"]))
+            first.setdefault("guide", str(DEMO["guide"]))
+    if name == "calibration":
+        demo = read(data_folder("calibration") / "demo.json")
+        scores = {score: ScoreCalibration.of_values([0.5, 1.0, 2.0] * 99) for score in demo.scores}
+        more["calibration"] = str(tmp_path / "other.json")
+        write(replace(demo, scores=scores, targets=()), tmp_path / "other.json")
+    if name == "run_dir":
+        first["run_dir"], more["run_dir"] = str(tmp_path / "one"), str(tmp_path / "other")
+    before, after = keys(first, settings), keys(first | more, settings)
+    assert len({*before}) == len({*after}) == 2
+    changes = MODEL_ARGUMENTS[name] is not None
+    assert [one != other for one, other in zip(before, after, strict=True)] == [changes, changes]
+
+
+def test_the_backend_changes_the_key():
+    lm = GuidedTakeover(**HAND)
+    assert digest(lm) != digest(lm, backend="vllm")
+    assert digest(lm) == digest(lm)
+
+
+@pytest.mark.parametrize("name", SETTING_CHANGES)
+def test_a_generation_setting_changes_the_key(name):
+    assert GENERATION_SETTINGS[name] is not None
+    assert not {*keys(HAND)} & {*keys(HAND, SETTINGS | {name: SETTING_CHANGES[name]})}
+
+
+def test_a_prompt_changes_the_key():
+    assert not {*keys(HAND)} & {*keys(HAND, prompt="Problem: how far is it?")}
+
+
+def test_equal_thresholds_are_equal_whatever_they_were_read_off():
+    read_off = GuidedTakeover(spike_ratio=0.1)
+    gate = read_off.policy.gate
+    assert digest(read_off) == digest(GuidedTakeover(tau=gate.tau, kappa=gate.kappa))
+
+
+def test_what_a_policy_does_not_read_is_no_part_of_its_key():
+    assert keys({"policy": "base"}) == keys({"policy": "base", "direction": "forward", "score": "ce", "window": 11})
+    assert keys({"policy": "base"}) != keys({"policy": "guide"})
+
+
+def test_a_folder_counts_by_its_files_and_not_by_its_name(tmp_path):
+    for role in DEMO:
+        shutil.copytree(DEMO[role], tmp_path / role)
+    moved = {"base": str(tmp_path / "base"), "guide": str(tmp_path / "guide")}
+    assert keys(HAND) == keys(HAND | moved)
+    with (tmp_path / "base" / "model.safetensors").open("r+b") as weights:
+        weights.seek(-3, 2)
+        weights.write(b"\x01")
+    assert keys(HAND) != keys(HAND | moved)
+
+
+def test_what_turns_tokens_into_text_is_a_part_of_the_key(tmp_path):
+    shutil.copytree(DEMO["guide"], tmp_path / "guide")
+    moved = {"guide": str(tmp_path / "guide"), "base": str(DEMO["base"])}
+    assert keys(HAND) == keys(HAND | moved)
+    config = tmp_path / "guide" / "tokenizer_config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"clean_up_tokenization_spaces": True}))
+    assert keys(HAND) != keys(HAND | moved)
+
+
+def test_code_of_a_checkpoint_is_a_part_of_the_key(tmp_path):
+    shutil.copytree(DEMO["guide"], tmp_path / "guide")
+    moved = {"guide": str(tmp_path / "guide"), "base": str(DEMO["base"])}
+    before = keys(HAND | moved)
+    (tmp_path / "guide" / "modeling_mine.py").write_text("x = 1")
+    assert keys(HAND | moved) != before

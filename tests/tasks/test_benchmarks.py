@@ -1,0 +1,350 @@
+"""The tasks on the real data files, through their hub ids, with a model that knows the answers."""
+
+import http.server
+import json
+import re
+import subprocess
+import sys
+import threading
+
+import datasets
+import pytest
+from helpers.pairs import ROOT
+
+import lm_eval_takeover
+from lm_eval_takeover.errors import TakeoverError
+from lm_eval_takeover.tasks import benchmarks
+
+pytestmark = pytest.mark.slow
+COUNTS = {
+    "takeover_math500": 500,
+    "takeover_gsm8k": 1319,
+    "takeover_amc23": 40,
+    "takeover_olympiadbench": 674,
+    "takeover_aime24": 30,
+    "takeover_aime25": 30,
+    "takeover_gpqa_diamond": 24,
+}  # fmt: skip  (198 on the hub: the stand-in has 24 questions of its own)
+METRICS = {
+    "acc",
+    "pass@1",
+    "pass@2",
+    "pass@4",
+    "pass@8",
+    "maj@8",
+    "no_answer",
+    "unparsed",
+    "timed_out",
+    "unclosed_think",
+}
+
+
+def run(hub, home, *arguments):
+    from serve_hub import environment
+
+    env = environment(hub.url, str(home)) | {"OMP_NUM_THREADS": "1"}
+    return subprocess.run([sys.executable, *map(str, arguments)], env=env, capture_output=True, text=True, cwd=ROOT)
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory):
+    """Where the hub's client keeps what it has fetched."""
+    return tmp_path_factory.mktemp("hf-home")
+
+
+@pytest.fixture(scope="module")
+def everything(hub, home):
+    done = run(hub, home, ROOT / "tests" / "helpers" / "scripted.py", "takeover_all")
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.fixture(scope="module")
+def paper(hub, home):
+    done = run(hub, home, ROOT / "tests" / "helpers" / "scripted.py", "takeover_paper")
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def test_every_benchmark_has_its_documents_and_its_metrics(everything):
+    sizes = {task: count["original"] for task, count in everything["n-samples"].items()}
+    assert {task: sizes[task] for task in COUNTS} == COUNTS
+    for task in COUNTS:
+        found = {
+            key.partition(",")[0] for key in everything["results"][task] if key.endswith(",all") and "stderr" not in key
+        }
+        assert found == METRICS
+
+
+def test_right_answers_are_right_on_every_problem(everything):
+    for task in COUNTS:
+        assert {sample["acc"] for sample in everything["samples"][task]} == {7 / 8}
+        results = everything["results"][task]
+        assert (results["pass@8,all"], results["maj@8,all"], results["no_answer,all"]) == (1.0, 1.0, 0.125)
+
+
+def test_logged_samples_show_how_each_was_judged(everything):
+    sample = everything["samples"]["takeover_math500"][0]
+    (record,) = sample["filtered_resps"]
+    assert [outcome for _, outcome in record] == ["correct"] * 3 + ["no_answer"] + ["correct"] * 4
+    assert record[3] == ["", "no_answer"]
+    assert len(sample["resps"][0]) == 8
+
+
+def test_group_averages_are_unweighted_means_over_tasks(everything):
+    def mean(tasks, metric):
+        return sum(everything["results"][task][f"{metric},all"] for task in tasks) / len(tasks)
+
+    maths = [task for task in COUNTS if task != "takeover_gpqa_diamond"]
+    for metric in METRICS:
+        assert everything["results"]["takeover_math"][f"{metric},all"] == pytest.approx(mean(maths, metric))
+        assert everything["results"]["takeover_all"][f"{metric},all"] == pytest.approx(mean(COUNTS, metric))
+    assert float(everything["versions"]["takeover_math"]) == 1.0
+
+
+def test_a_group_average_of_unequal_tasks_is_not_weighted_by_size(hub, home):
+    """With tasks of unequal accuracy the two means differ, which equal ones could not show."""
+    code = (
+        "import sys; sys.path.insert(0, 'tests'); import scripted, json\n"
+        "class Model(scripted.Scripted):\n"
+        "    def _reply(self, request):\n"
+        "        return r'\\boxed{33}' if 'answer' in request.doc and len(request.doc['problem']) % 2 else 'none'\n"
+        "r = scripted.evaluate(Model(), ['takeover_math'])['results']\n"
+        "print(json.dumps({k: [v['acc,all'], v['acc_stderr,all'], v['sample_len']] for k, v in r.items()}))"
+    )
+    done = run(hub, home, "-c", code)
+    assert done.returncode == 0, done.stderr[-2000:]
+    results = json.loads(done.stdout.splitlines()[-1])
+    group, error, _ = results.pop("takeover_math")
+    assert group == pytest.approx(sum(acc for acc, *_ in results.values()) / 6)
+    assert group != pytest.approx(
+        sum(acc * size for acc, _, size in results.values()) / sum(size for *_, size in results.values())
+    )
+    assert error == pytest.approx(sum(stderr**2 for _, stderr, _ in results.values()) ** 0.5 / 6)
+
+
+# The first five and the last of each draw, so that no machine and no later version draws others unnoticed.
+DRAWN = {
+    "takeover_math500_100": (
+        "unique_id",
+        [
+            "test/precalculus/807.json",
+            "test/algebra/2584.json",
+            "test/precalculus/927.json",
+            "test/number_theory/1032.json",
+            "test/precalculus/1303.json",
+            "test/precalculus/356.json",
+        ],
+    ),
+    "takeover_olympiadbench_100": ("id", ["1606", "1612", "1613", "1664", "1687", "3095"]),
+    "takeover_gsm8k_100": (
+        "problem",
+        [
+            "John drives for 3 hours at a speed of 60",
+            "Raymond and Samantha are cousins. Raymon",
+            "A candle melts by 2 centimeters every ho",
+            "John buys twice as many red ties as blue",
+            "Jean has 30 lollipops. Jean eats 2 of th",
+            "Every day Charisma meditates for 15 minu",
+        ],
+    ),
+}
+
+
+def test_the_papers_sizes_and_draws(paper):
+    sizes = {task: count["original"] for task, count in paper["n-samples"].items()}
+    assert sizes == {
+        "takeover_math500_100": 100, "takeover_gsm8k_100": 100, "takeover_amc23": 40, "takeover_olympiadbench_100": 100,
+        "takeover_aime24": 30, "takeover_aime25": 30, "takeover_gpqa_diamond_50": 24,
+    }  # fmt: skip
+    for task, (column, expected) in DRAWN.items():
+        found = [sample["doc"][column][:40] for sample in paper["samples"][task]]
+        assert [*found[:5], found[-1]] == expected
+
+
+def test_draws_do_not_depend_on_the_order_of_rows():
+    rows = [{"problem": f"problem {number}", "answer": "1"} for number in range(300)]
+    ahead, back = (benchmarks._draw(datasets.Dataset.from_list(part), 100) for part in (rows, rows[::-1]))
+    assert ahead["problem"] == back["problem"][::-1]
+    assert len(set(ahead["problem"])) == 100
+    assert ahead["problem"] != [row["problem"] for row in rows[:100]]
+
+
+def test_every_gold_verifies_in_every_form_and_no_near_miss_does(hub, tmp_path):
+    done = run(hub, tmp_path, ROOT / "benchmarks" / "gold_forms.py", "--show")
+    assert done.returncode == 0, done.stderr[-2000:]
+    rows = [re.split(r"\|", line)[1:-1] for line in done.stdout.splitlines() if line.startswith("|")][2:]
+    assert [(name, int(golds)) for name, golds, *_ in rows] == [
+        (task.removeprefix("takeover_"), n) for task, n in COUNTS.items()
+    ]
+    for name, golds, forms, failed, misses, accepted in rows:
+        assert (int(failed), int(accepted)) == (0, 0), f"{name}: {done.stdout}"
+        assert int(forms) >= 5 * int(golds)
+        assert int(misses) >= int(golds)
+
+
+TASKS = sorted(path.stem for path in (ROOT / "task_configs").glob("*.yaml"))
+
+
+def test_lm_eval_validates_every_task_and_group(lm_eval_command):
+    assert {"takeover_math", "takeover_all", "takeover_paper", "takeover_demo", *COUNTS} <= set(TASKS)
+    done = subprocess.run([lm_eval_command, "validate", "--tasks", ",".join(TASKS)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "All tasks found and valid" in done.stdout
+
+
+def test_gpqa_questions_are_withheld_from_logged_samples_on_request(hub, tmp_path, everything):
+    done = run(
+        hub,
+        tmp_path,
+        ROOT / "tests" / "helpers" / "scripted.py",
+        "takeover_gpqa_diamond",
+        '{"withhold_questions": true}',
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    logged = json.loads(done.stdout.splitlines()[-1])
+    open_samples = everything["samples"]["takeover_gpqa_diamond"]
+    assert logged["results"]["takeover_gpqa_diamond"]["acc,all"] == 7 / 8
+    text = json.dumps(logged)
+    for sample in open_samples:
+        assert sample["doc"]["problem"] in sample["arguments"][0][0]
+        for secret in (sample["doc"]["problem"], *(choice for choice in sample["doc"]["choices"] if len(choice) > 12)):
+            assert json.dumps(secret)[1:-1] not in text
+    sample = logged["samples"]["takeover_gpqa_diamond"][0]
+    assert sample["doc"]["canary"] == open_samples[0]["doc"]["canary"] != ""
+    assert sample["filtered_resps"][0][0][0] in "ABCD"
+
+
+def test_choices_are_shuffled_by_their_question_alone(everything):
+    samples = everything["samples"]["takeover_gpqa_diamond"]
+    assert {sample["target"] for sample in samples} == set("ABCD")
+    row = {
+        "Question": "Which?", "Correct Answer": "yes", "Incorrect Answer 1": "no", "Incorrect Answer 2": "maybe",
+        "Incorrect Answer 3": "never", "Record ID": "1", "Canary String": "c",
+    }  # fmt: skip
+    (doc,) = benchmarks.process_gpqa(datasets.Dataset.from_list([row]))
+    assert doc["choices"] == ["no", "yes", "maybe", "never"]
+    assert doc["answer"] == "B"
+
+
+class _Gated(http.server.BaseHTTPRequestHandler):
+    """Passes requests on to the stand-in, but for GPQA, which it refuses as the hub does without access."""
+
+    upstream = ""
+
+    def do_GET(self):
+        import urllib.error
+        import urllib.request
+
+        if "gpqa" in self.path:
+            self.send_response(401 if "resolve" not in self.path else 403)
+            self.send_header("X-Error-Code", "GatedRepo")
+            self.send_header("X-Error-Message", "Access to dataset Idavidrein/gpqa is restricted.")
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+            return
+        headers = {name: value for name, value in self.headers.items() if name.lower() != "host"}
+        request = urllib.request.Request(self.upstream + self.path, headers=headers, method=self.command)
+        try:
+            with urllib.request.urlopen(request) as answer:
+                status, found, body = answer.status, answer.headers, answer.read()
+        except urllib.error.HTTPError as error:
+            with error:
+                status, found, body = error.code, error.headers, error.read()
+        self.send_response(status)
+        for name, value in found.items():
+            if name.lower() not in ("transfer-encoding", "connection"):
+                self.send_header(name, value.replace(self.upstream, f"http://{self.headers['Host']}"))
+        self.end_headers()
+        self.wfile.write(body)
+
+    do_HEAD = do_GET
+
+    def log_message(self, *_):
+        pass
+
+
+@pytest.fixture
+def gated(hub):
+    """A hub on which GPQA needs access that we do not have."""
+    handler = type("Handler", (_Gated,), {"upstream": hub.url})
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        server.url = f"http://127.0.0.1:{server.server_port}"
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+def test_without_access_to_gpqa_one_line_says_how_to_get_it(gated, lm_eval_command, tmp_path):
+    from serve_hub import environment
+
+    done = subprocess.run(
+        [lm_eval_command, "--model", "guided-takeover", "--tasks", "takeover_gpqa_diamond"],
+        env=environment(gated.url, str(tmp_path)) | {"OMP_NUM_THREADS": "1"}, capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 2, done.stderr[-2000:]
+    assert "Traceback" not in done.stderr
+    assert (
+        "takeover_gpqa_diamond needs the gated data set Idavidrein/gpqa: accept its terms"
+        in done.stderr.splitlines()[-1]
+    )
+
+
+def test_without_access_to_gpqa_the_other_tasks_of_its_group_run(gated, tmp_path):
+    done = run(gated, tmp_path, ROOT / "tests" / "helpers" / "scripted.py", "takeover_all")
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "their group's averages leave it out" in done.stderr
+    results = json.loads(done.stdout.splitlines()[-1])["results"]
+    assert "acc,all" not in results["takeover_gpqa_diamond"]
+    assert results["takeover_all"]["acc,all"] == pytest.approx(7 / 8)
+
+
+def test_a_document_with_another_number_of_samples_is_named():
+    docs = [{"problem": "How many?", "answer": "4"}]
+    with pytest.raises(TakeoverError, match="problem 'How many\\?' has 7 samples, expected 8"):
+        benchmarks.score_all([["\\boxed{4}"] * 7], docs)
+
+
+@pytest.mark.parametrize(
+    ("responses", "warned"), [([["\\boxed{4}"] * 8] * 2, True), ([["\\boxed{4}"] * 7 + ["4"]] * 2, False)]
+)
+def test_samples_that_are_all_the_same_are_pointed_out(responses, warned, caplog):
+    docs = [{"problem": "How many?", "answer": "4"}] * 2
+    records = benchmarks.score_all(responses, docs)
+    assert [record.metrics["acc"] for record in records] == [1.0, 1.0]
+    assert ("add --gen_kwargs seed=None" in caplog.text) is warned
+
+
+def test_gsm8k_golds_are_what_follows_the_marks():
+    rows = [{"question": "q", "answer": "16 - 3 = <<16-3=13>>13\n#### 1,234"}]
+    (doc,) = benchmarks.process_gsm8k(datasets.Dataset.from_list(rows))
+    assert doc == {"problem": "q", "answer": "1234"}
+
+
+def test_every_task_has_a_readme_with_its_version():
+    import yaml
+
+    folder = ROOT / "task_configs"
+    text = (folder / "README.md").read_text()
+    for name in TASKS:
+        config = yaml.load(re.sub(r"!function", "", (folder / f"{name}.yaml").read_text()), yaml.SafeLoader)
+        assert config["metadata"]["version"]
+        assert f"`{name}`" in text
+    for task in (*COUNTS, "takeover_demo"):
+        own = (folder / task.removeprefix("takeover_") / "README.md").read_text()
+        version = yaml.load(re.sub(r"!function", "", (folder / f"{task}.yaml").read_text()), yaml.SafeLoader)[
+            "metadata"
+        ]["version"]
+        for heading in ("### Paper", "### Citation", "### Data set and licence", "### Checklist", "### Changelog"):
+            assert heading in own, f"{task}: {heading}"
+        assert f"{version}" in own.partition("### Changelog")[2]
+
+
+def test_the_package_can_be_cited():
+    import yaml
+
+    cited = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    assert cited["cff-version"] == "1.2.0"
+    assert cited["version"] == lm_eval_takeover.__version__
