@@ -40,9 +40,9 @@ from lm_eval_takeover.decoding import blockwise, lockstep
 from lm_eval_takeover.demo import DEMO, PROMPT, problems
 from lm_eval_takeover.forward.ragged_cache import RaggedCache
 from lm_eval_takeover.forward.reader import ForwardPass, forward_pass
-from lm_eval_takeover.method.generation import Generation, Request
+from lm_eval_takeover.method.generation import Generation
 from lm_eval_takeover.method.policies import Policy
-from lm_eval_takeover.method.sampling import Sampling
+from lm_eval_takeover.method.request import Request, Sampling
 from lm_eval_takeover.pair.loading import load_pair, load_policy
 from lm_eval_takeover.pair.pair import Pair
 

@@ -23,9 +23,8 @@ from lm_eval_takeover.decoding.teacher_forcing import force
 from lm_eval_takeover.demo import CALIBRATION_PROMPTS, PROMPT, calibration_prompts, problems
 from lm_eval_takeover.demo.puzzle import make_puzzle
 from lm_eval_takeover.method.gate import Gate
-from lm_eval_takeover.method.generation import Request
 from lm_eval_takeover.method.policies import Policy
-from lm_eval_takeover.method.sampling import Sampling
+from lm_eval_takeover.method.request import Request, Sampling
 from lm_eval_takeover.method.scores import SCORES
 from lm_eval_takeover.pair.loading import load_pair
 from lm_eval_takeover.pair.pair import Pair

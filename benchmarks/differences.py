@@ -5,9 +5,10 @@ import statistics
 import torch
 
 from lm_eval_takeover.forward.reader import Reader, forward_pass
-from lm_eval_takeover.method.generation import Generation, Request
+from lm_eval_takeover.method.generation import Generation
 from lm_eval_takeover.method.policies import Policy
-from lm_eval_takeover.method.sampling import Sampling, request_digest, uniforms
+from lm_eval_takeover.method.request import Request, Sampling
+from lm_eval_takeover.method.sampling import request_digest, uniforms
 from lm_eval_takeover.pair.pair import Member, Pair, left_padded
 
 

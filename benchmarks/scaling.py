@@ -17,7 +17,7 @@ import torch
 from random_pairs import SAMPLING, costs, gated, load, save_pair
 
 from lm_eval_takeover.decoding import blockwise
-from lm_eval_takeover.method.generation import Request
+from lm_eval_takeover.method.request import Request
 from lm_eval_takeover.pair.pair import Pair
 
 

@@ -195,7 +195,7 @@ def _measure(options: argparse.Namespace) -> int:
     from lm_eval_takeover.calibration.page import card, rate_table, target_table
     from lm_eval_takeover.commands.calibrate.prompts import read_prompts
     from lm_eval_takeover.commands.calibrate.rollouts import Budget, Work, calibrate, decoding, kept_parts
-    from lm_eval_takeover.method.sampling import Sampling
+    from lm_eval_takeover.method.request import Sampling
     from lm_eval_takeover.pair.loading import load_pair
     from lm_eval_takeover.storage.whole_files import write_text
 

@@ -20,6 +20,7 @@ from lm_eval_takeover import __version__, stopping
 from lm_eval_takeover.arguments import ModelArguments
 from lm_eval_takeover.decoding.engine import generate
 from lm_eval_takeover.decoding.memory import rows_that_fit
+from lm_eval_takeover.decoding.stop_strings import text_of
 from lm_eval_takeover.decoding.teacher_forcing import force
 from lm_eval_takeover.errors import (
     ModelOutputError,
@@ -28,7 +29,7 @@ from lm_eval_takeover.errors import (
     VocabularyError,
     install_error_hook,
 )
-from lm_eval_takeover.method.generation import Request, text_of
+from lm_eval_takeover.method.request import Request
 from lm_eval_takeover.pair.loading import load_pair, load_policy
 from lm_eval_takeover.runs.journal import Asked, Sample
 from lm_eval_takeover.runs.ranks import Padding, Ranks, WithoutPadding

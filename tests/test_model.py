@@ -20,7 +20,7 @@ from lm_eval_takeover.decoding.teacher_forcing import force
 from lm_eval_takeover.demo import DEMO, calibration_prompts
 from lm_eval_takeover.errors import ArgumentError, CalibrationError, TakeoverError, VocabularyError
 from lm_eval_takeover.method.policies import Policy
-from lm_eval_takeover.method.sampling import Sampling
+from lm_eval_takeover.method.request import Sampling
 from lm_eval_takeover.model import GuidedTakeover
 from lm_eval_takeover.storage.package_data import data_folder
 from lm_eval_takeover.tasks.instances import generation_settings

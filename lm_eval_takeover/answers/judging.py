@@ -3,8 +3,8 @@
 A response is untrusted text: sympy can be made to hang, to exhaust memory or to crash the interpreter. A worker is a plain
 `python -m lm_eval_takeover.answers.judging` that reads one question a line and writes one verdict a line, so it needs neither a
 fork of a process with threads nor the caller's `__main__`. One thread per worker hands it an answer when it is free: no answer
-waits inside a worker. The limit is processor time, which a busy machine does not stretch; the kernel ends a worker that exceeds it,
-even inside one long C call. A worker that died of anything else is started anew and asked once more.
+waits inside a worker. The limit is processor time, which a busy machine does not stretch; the kernel ends a worker that exceeds
+it, even inside one long C call. A worker that died of anything else is started anew and asked once more.
 """
 
 import contextlib

@@ -25,8 +25,8 @@ from lm_eval_takeover.calibration.thresholds import (
 )
 from lm_eval_takeover.demo import CALIBRATION_PROMPTS
 from lm_eval_takeover.errors import CalibrationError, nearest
+from lm_eval_takeover.method.model_id import ModelId
 from lm_eval_takeover.method.scores import SCORES
-from lm_eval_takeover.pair.ids import ModelId
 from lm_eval_takeover.storage.package_data import data_folder
 from lm_eval_takeover.storage.whole_files import write_text
 

@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike
 
 from lm_eval_takeover.calibration.sketch import QuantileSketch
 from lm_eval_takeover.errors import CalibrationError
-from lm_eval_takeover.pair.ids import ModelId
+from lm_eval_takeover.method.model_id import ModelId
 
 SCHEMA = 2  # 1 had neither shares nor targets, and is still read
 KAPPA_RULES = ("threshold_to_mean", "tail_to_mean")

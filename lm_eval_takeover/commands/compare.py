@@ -24,8 +24,7 @@ from lm_eval_takeover.decoding.lockstep import generate
 from lm_eval_takeover.demo import PROMPT, problems
 from lm_eval_takeover.demo.puzzle import decision_positions
 from lm_eval_takeover.errors import ArgumentError, TakeoverError
-from lm_eval_takeover.method.generation import Request
-from lm_eval_takeover.method.sampling import Sampling
+from lm_eval_takeover.method.request import Request, Sampling
 from lm_eval_takeover.model import GuidedTakeover
 from lm_eval_takeover.storage.package_data import data_folder
 

@@ -21,13 +21,16 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from lm_eval_takeover.decoding.failures import Failures
 from lm_eval_takeover.decoding.pace import Foresight, Pace
 from lm_eval_takeover.decoding.pool import Due, Pool
+from lm_eval_takeover.decoding.stop_strings import StopStrings
 from lm_eval_takeover.forward.reader import Drafted, forward_pass
 from lm_eval_takeover.method.gate import fires, fires_ahead, push
-from lm_eval_takeover.method.generation import Failures, Generation, Request, StopStrings
+from lm_eval_takeover.method.generation import Generation
 from lm_eval_takeover.method.observations import OBSERVED, observe
 from lm_eval_takeover.method.policies import Policy
+from lm_eval_takeover.method.request import Request
 from lm_eval_takeover.method.sampling import draw, quiet
 from lm_eval_takeover.pair.pair import Pair, right_padded
 

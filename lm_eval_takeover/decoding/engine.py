@@ -6,10 +6,12 @@ from dataclasses import replace
 from functools import partial
 
 from lm_eval_takeover.decoding import blockwise, lockstep
+from lm_eval_takeover.decoding.failures import Failures
 from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.forward.reader import forward_pass
-from lm_eval_takeover.method.generation import Failures, Generation, Request
+from lm_eval_takeover.method.generation import Generation
 from lm_eval_takeover.method.policies import Policy
+from lm_eval_takeover.method.request import Request
 from lm_eval_takeover.pair.pair import Pair
 
 logger = logging.getLogger(__name__)

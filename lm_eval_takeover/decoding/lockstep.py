@@ -12,11 +12,13 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache
 
+from lm_eval_takeover.decoding.stop_strings import StopStrings
 from lm_eval_takeover.forward.padded_cache import empty_cache, select
 from lm_eval_takeover.method.gate import Gate, push
-from lm_eval_takeover.method.generation import Generation, Request, StopStrings
+from lm_eval_takeover.method.generation import Generation
 from lm_eval_takeover.method.observations import observe
 from lm_eval_takeover.method.policies import Policy
+from lm_eval_takeover.method.request import Request
 from lm_eval_takeover.method.sampling import draw, request_digest, uniforms
 from lm_eval_takeover.pair.pair import Member, Pair, left_padded
 

@@ -7,7 +7,7 @@ import torch
 
 from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.forward.reader import Reader, forward_pass
-from lm_eval_takeover.method.generation import Request
+from lm_eval_takeover.method.request import Request
 from lm_eval_takeover.pair.pair import Member
 
 _USED = 0.8  # of what is free

@@ -19,12 +19,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from lm_eval_takeover.decoding.failures import Failures
+from lm_eval_takeover.decoding.stop_strings import StopStrings
 from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.forward.reader import ForwardPass, Reader
 from lm_eval_takeover.method.gate import Gate
-from lm_eval_takeover.method.generation import Failures, Generation, Request, StopStrings
+from lm_eval_takeover.method.generation import Generation
 from lm_eval_takeover.method.policies import Policy
-from lm_eval_takeover.method.sampling import Sampling, request_digest, uniforms
+from lm_eval_takeover.method.request import Request, Sampling
+from lm_eval_takeover.method.sampling import request_digest, uniforms
 from lm_eval_takeover.pair.pair import right_padded
 
 logger = logging.getLogger(__name__)

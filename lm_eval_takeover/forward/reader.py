@@ -12,7 +12,8 @@ from lm_eval_takeover.decoding.pace import Foresight, PassCosts
 from lm_eval_takeover.forward.lean_decoder import LeanDecoder
 from lm_eval_takeover.forward.ragged_cache import Plan, RaggedCache, layer_windows
 from lm_eval_takeover.forward.static_pass import Later, StaticPass
-from lm_eval_takeover.method.sampling import Sampling, draw, draw_on_cpu
+from lm_eval_takeover.method.request import Sampling
+from lm_eval_takeover.method.sampling import draw, draw_on_cpu
 from lm_eval_takeover.method.scores import entropy
 from lm_eval_takeover.pair.pair import Member, right_padded
 

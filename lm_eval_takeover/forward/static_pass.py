@@ -18,7 +18,8 @@ from torch import Tensor
 
 from lm_eval_takeover.decoding.pace import LONGEST, longest_draft
 from lm_eval_takeover.forward.ragged_cache import Plan, RaggedCache, are_first
-from lm_eval_takeover.method.sampling import HEAD, Sampling, draw_from_head
+from lm_eval_takeover.method.request import Sampling
+from lm_eval_takeover.method.sampling import HEAD, draw_from_head
 from lm_eval_takeover.method.scores import entropy
 
 if TYPE_CHECKING:

@@ -7,7 +7,6 @@ sorted by descending probability, ties by token id. The number depends on no bat
 import hashlib
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -15,32 +14,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from lm_eval_takeover.errors import ArgumentError
+from lm_eval_takeover.method.request import Sampling
 
 HEAD = 256  # tokens sorted at first; a row that needs more gets them
-
-
-@dataclass(frozen=True, slots=True)
-class Sampling:
-    """How a token is drawn. `temperature` 0 is greedy; `top_k` 0 and `top_p` 1 keep the whole vocabulary.
-
-    The order is that of transformers: temperature, then top-k, then top-p.
-    """
-
-    temperature: float = 0.0
-    top_p: float = 1.0
-    top_k: int = 0
-
-    def __post_init__(self) -> None:
-        if not (self.temperature == 0 or 1e-6 <= self.temperature < float("inf")):
-            raise ArgumentError(f"temperature={self.temperature} is neither 0 (greedy) nor a number of at least 1e-6")
-        if not 0 < self.top_p <= 1:
-            raise ArgumentError(f"top_p={self.top_p} is outside (0, 1]; 1 keeps every token")
-        if self.top_k < 0:
-            raise ArgumentError(f"top_k={self.top_k} is negative; 0 keeps every token")
-
-
-GREEDY = Sampling()
 
 
 def request_digest(prompt: Sequence[int]) -> bytes:

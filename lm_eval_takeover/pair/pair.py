@@ -16,7 +16,8 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, Cache,
 
 from lm_eval_takeover.demo import DEMO
 from lm_eval_takeover.errors import ArgumentError, ModelOutputError
-from lm_eval_takeover.pair.ids import ModelId, folder_digest, locate
+from lm_eval_takeover.method.model_id import ModelId
+from lm_eval_takeover.pair.ids import folder_digest, locate
 from lm_eval_takeover.pair.vocabulary import SharedVocabulary, Vocabulary, describe, share
 
 logger = logging.getLogger(__name__)

@@ -9,8 +9,7 @@ from lm_eval.api.instance import Instance
 from lm_eval.models.utils import normalize_gen_kwargs
 
 from lm_eval_takeover.errors import ArgumentError, nearest
-from lm_eval_takeover.method.generation import Request
-from lm_eval_takeover.method.sampling import Sampling
+from lm_eval_takeover.method.request import Request, Sampling
 
 logger = logging.getLogger(__name__)
 

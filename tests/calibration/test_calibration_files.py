@@ -15,7 +15,7 @@ from lm_eval_takeover.calibration.page import card
 from lm_eval_takeover.calibration.thresholds import Calibration, ScoreCalibration, Target
 from lm_eval_takeover.errors import ArgumentError, CalibrationError
 from lm_eval_takeover.method.gate import Gate, fires_along
-from lm_eval_takeover.pair.ids import ModelId
+from lm_eval_takeover.method.model_id import ModelId
 
 BASE, GUIDE = ModelId("some/base", "abc"), ModelId("some/guide", "def")
 SCORES = np.random.default_rng(0).gamma(0.2, 1.0, 20_000).astype(np.float32).astype(np.float64)
@@ -354,7 +354,7 @@ def test_calibrations_on_disjoint_prompts_agree_within_a_tenth(tmp_path):
     from lm_eval_takeover.commands.calibrate.rollouts import calibrate
     from lm_eval_takeover.demo import PROMPT
     from lm_eval_takeover.demo.puzzle import make_puzzle
-    from lm_eval_takeover.method.sampling import Sampling
+    from lm_eval_takeover.method.request import Sampling
     from lm_eval_takeover.pair.loading import load_pair
 
     pair, rng, found = load_pair(ModelArguments()), random.Random(5), []

@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lm_eval_takeover.decoding import blockwise, engine, lockstep
+from lm_eval_takeover.decoding.failures import Failures
 from lm_eval_takeover.decoding.pace import PassCosts
 from lm_eval_takeover.demo import DEMO
 from lm_eval_takeover.errors import ArgumentError, ModelOutputError
@@ -23,9 +24,9 @@ from lm_eval_takeover.forward.lean_decoder import LeanDecoder
 from lm_eval_takeover.forward.ragged_cache import Plan, RaggedCache
 from lm_eval_takeover.forward.reader import ForwardPass, Reader, forward_pass
 from lm_eval_takeover.method.gate import Gate, fires, push
-from lm_eval_takeover.method.generation import Failures, Request
 from lm_eval_takeover.method.policies import Policy
-from lm_eval_takeover.method.sampling import Sampling, draw, request_digest, uniforms
+from lm_eval_takeover.method.request import Request, Sampling
+from lm_eval_takeover.method.sampling import draw, request_digest, uniforms
 from lm_eval_takeover.pair.pair import Member, Pair, computes_bfloat16
 
 POLICIES = pairs.POLICIES | {
@@ -360,10 +361,10 @@ import torch
 from lm_eval_takeover.decoding.blockwise import generate
 from lm_eval_takeover.demo import DEMO
 from lm_eval_takeover.method.gate import Gate
-from lm_eval_takeover.method.generation import Request
+from lm_eval_takeover.method.request import Request
 from lm_eval_takeover.pair.pair import Member, Pair
 from lm_eval_takeover.method.policies import Policy
-from lm_eval_takeover.method.sampling import Sampling
+from lm_eval_takeover.method.request import Sampling
 
 torch.set_num_threads(1)
 pair = Pair(Member("base", str(DEMO["base"])), Member("guide", str(DEMO["guide"])))

@@ -13,9 +13,8 @@ from lm_eval_takeover.decoding.lockstep import Sequences, generate
 from lm_eval_takeover.demo import DEMO
 from lm_eval_takeover.errors import ModelOutputError
 from lm_eval_takeover.method.gate import Gate
-from lm_eval_takeover.method.generation import Request
 from lm_eval_takeover.method.policies import Policy
-from lm_eval_takeover.method.sampling import Sampling
+from lm_eval_takeover.method.request import Request, Sampling
 from lm_eval_takeover.pair.pair import Member, Pair
 
 

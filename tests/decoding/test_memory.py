@@ -5,7 +5,7 @@ from helpers.pairs import save_random_model
 
 from lm_eval_takeover.decoding import memory
 from lm_eval_takeover.decoding.memory import cache_bytes, free_bytes, rows_that_fit
-from lm_eval_takeover.method.generation import Request
+from lm_eval_takeover.method.request import Request
 from lm_eval_takeover.pair.pair import Member
 
 

@@ -11,9 +11,8 @@ from lm_eval_takeover.decoding.lockstep import generate
 from lm_eval_takeover.decoding.teacher_forcing import force
 from lm_eval_takeover.demo import calibration_prompts
 from lm_eval_takeover.method.gate import Gate
-from lm_eval_takeover.method.generation import Request
 from lm_eval_takeover.method.policies import Policy
-from lm_eval_takeover.method.sampling import Sampling
+from lm_eval_takeover.method.request import Request, Sampling
 
 GATES = {"ce": Gate(1.5, 3.0), "rkl": Gate(1.0, 3.0, 5), "js": Gate(0.1, 0.0), "entropy": Gate(0.6, 2.0)}
 

@@ -8,7 +8,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from lm_eval_takeover.demo import DEMO
 from lm_eval_takeover.method.gate import Gate
 from lm_eval_takeover.method.policies import Policy
-from lm_eval_takeover.method.sampling import Sampling
+from lm_eval_takeover.method.request import Sampling
 
 ROOT = Path(__file__).parent.parent.parent
 SHARED = ROOT.parent / "shared"

@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lm_eval_takeover.errors import ArgumentError
-from lm_eval_takeover.method.sampling import Sampling, draw, draw_from_head, request_digest, uniforms
+from lm_eval_takeover.method.request import Sampling
+from lm_eval_takeover.method.sampling import draw, draw_from_head, request_digest, uniforms
 
 
 def test_uniforms_are_fixed_for_ever():

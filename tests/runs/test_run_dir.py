@@ -18,8 +18,9 @@ from hypothesis import strategies as st
 
 from lm_eval_takeover.decoding import engine
 from lm_eval_takeover.errors import RunDirError
-from lm_eval_takeover.method.generation import Generation, Request
+from lm_eval_takeover.method.generation import Generation
 from lm_eval_takeover.method.observations import OBSERVED
+from lm_eval_takeover.method.request import Request
 from lm_eval_takeover.method.scores import entropy
 from lm_eval_takeover.runs import run_dir
 from lm_eval_takeover.runs.journal import Damaged, Journal, Sample

@@ -15,7 +15,7 @@ from lm_eval_takeover.commands.calibrate.rollouts import Budget, Work, calibrate
 from lm_eval_takeover.commands.calibrate.score_parts import ScoreParts
 from lm_eval_takeover.demo import CALIBRATION_PROMPTS
 from lm_eval_takeover.errors import CalibrationError
-from lm_eval_takeover.method.sampling import Sampling
+from lm_eval_takeover.method.request import Sampling
 from lm_eval_takeover.method.scores import SCORES
 from lm_eval_takeover.pair.loading import load_pair
 

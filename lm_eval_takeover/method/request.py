@@ -1,0 +1,47 @@
+"""What is asked for: one sample of a prompt, and how its tokens are drawn."""
+
+from dataclasses import dataclass
+
+from lm_eval_takeover.errors import ArgumentError
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How a token is drawn. `temperature` 0 is greedy; `top_k` 0 and `top_p` 1 keep the whole vocabulary.
+
+    The order is that of transformers: temperature, then top-k, then top-p.
+    """
+
+    temperature: float = 0.0
+    top_p: float = 1.0
+    top_k: int = 0
+
+    def __post_init__(self) -> None:
+        if not (self.temperature == 0 or 1e-6 <= self.temperature < float("inf")):
+            raise ArgumentError(f"temperature={self.temperature} is neither 0 (greedy) nor a number of at least 1e-6")
+        if not 0 < self.top_p <= 1:
+            raise ArgumentError(f"top_p={self.top_p} is outside (0, 1]; 1 keeps every token")
+        if self.top_k < 0:
+            raise ArgumentError(f"top_k={self.top_k} is negative; 0 keeps every token")
+
+
+GREEDY = Sampling()
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One sample to generate. `label` names it in errors; `early_tokens` is read by the policy `early` only."""
+
+    prompt: tuple[int, ...]
+    sample: int = 0
+    max_new_tokens: int = 256
+    sampling: Sampling = GREEDY
+    until: tuple[str, ...] = ()
+    label: str = ""
+    early_tokens: int = 0
+
+    def __post_init__(self) -> None:
+        if not self.prompt:
+            raise ArgumentError(f"the prompt of {self.label or 'a request'} has no tokens")
+        if self.max_new_tokens < 1:
+            raise ArgumentError(f"max_gen_toks={self.max_new_tokens} is not at least 1 token")
