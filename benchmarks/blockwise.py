@@ -41,7 +41,7 @@ from lm_eval_takeover.demo import DEMO, PROMPT, problems
 from lm_eval_takeover.forward.ragged_cache import RaggedCache
 from lm_eval_takeover.forward.reader import ForwardPass, forward_pass
 from lm_eval_takeover.method.generation import Generation
-from lm_eval_takeover.method.policies import Policy
+from lm_eval_takeover.method.policies import ALONE, BaseAlone, GuideAlone
 from lm_eval_takeover.method.request import Request, Sampling
 from lm_eval_takeover.pair.loading import load_pair, load_policy
 from lm_eval_takeover.pair.pair import Pair
@@ -153,8 +153,8 @@ def measure(pair: Pair, folders: dict[str, Path], batch: int, rate: float, optio
     contenders: dict[str, Callable[[], int]] = {
         OURS: ours("guided", by(policy, asked)),
         "guided, lockstep": ours("lockstep", lambda: lockstep.generate(pair, policy, asked, batch_size=batch)),
-        "guide alone": ours("guide", by(Policy("guide"), asked)),
-        "base alone": ours("base", by(Policy("base"), asked)),
+        "guide alone": ours("guide", by(GuideAlone(), asked)),
+        "base alone": ours("base", by(BaseAlone(), asked)),
         "entropy policy, 8 %": ours("entropy", by(gated(pair, asked, 0.08, "entropy", 2), asked)),
     }
     if options.pair != "demo":
@@ -183,7 +183,7 @@ def measure(pair: Pair, folders: dict[str, Path], batch: int, rate: float, optio
                 else rows * options.tokens
             )
 
-        contenders[f"{role} alone, greedy"] = ours(f"greedy {role}", by(Policy(role), greedy))
+        contenders[f"{role} alone, greedy"] = ours(f"greedy {role}", by(ALONE[role](), greedy))
         contenders[f"lm-eval hf, {role}, greedy"] = peer
     speed: dict[str, list[float]] = {name: [] for name in contenders}
     rounds: list[Costs] = []

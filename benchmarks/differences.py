@@ -6,7 +6,7 @@ import torch
 
 from lm_eval_takeover.forward.reader import Reader, forward_pass
 from lm_eval_takeover.method.generation import Generation
-from lm_eval_takeover.method.policies import Policy
+from lm_eval_takeover.method.policy import Policy
 from lm_eval_takeover.method.request import Request, Sampling
 from lm_eval_takeover.method.sampling import request_digest, uniforms
 from lm_eval_takeover.pair.pair import Member, Pair, left_padded

@@ -13,7 +13,7 @@ from lm_eval_takeover.decoding import blockwise
 from lm_eval_takeover.demo import DEMO
 from lm_eval_takeover.forward.reader import Reader, forward_pass
 from lm_eval_takeover.method.gate import Gate
-from lm_eval_takeover.method.policies import Policy
+from lm_eval_takeover.method.policies import Gated
 from lm_eval_takeover.method.request import Request, Sampling
 from lm_eval_takeover.pair.pair import Member, Pair
 
@@ -128,9 +128,9 @@ def blocks(taken_over: Sequence[bool], k: int) -> int:
     return count
 
 
-def gated(pair: Pair, requests: list[Request], rate: float, name: str = "disagreement", rounds: int = 4) -> Policy:
+def gated(pair: Pair, requests: list[Request], rate: float, score: str = "ce", rounds: int = 4) -> Gated:
     """A policy whose gate, without window test, realizes about this rate."""
-    policy = Policy(name, score="entropy" if name == "entropy" else "ce", gate=Gate(1e9))
+    policy = Gated(score=score, gate=Gate(1e9))
     for _ in range(rounds):
         made = [one for _, one in blockwise.generate(pair, policy, requests, batch_size=16)]
         scores = torch.tensor([score for one in made for score in one.scores])

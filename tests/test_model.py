@@ -19,7 +19,7 @@ from lm_eval_takeover.decoding.lockstep import generate
 from lm_eval_takeover.decoding.teacher_forcing import force
 from lm_eval_takeover.demo import DEMO, calibration_prompts
 from lm_eval_takeover.errors import ArgumentError, CalibrationError, TakeoverError, VocabularyError
-from lm_eval_takeover.method.policies import Policy
+from lm_eval_takeover.method.policies import ALONE
 from lm_eval_takeover.method.request import Sampling
 from lm_eval_takeover.model import GuidedTakeover
 from lm_eval_takeover.storage.package_data import data_folder
@@ -257,7 +257,7 @@ def test_rolling_log_likelihood_under_takeover_lies_between_its_models(direction
     lm = GuidedTakeover(tau=1.0, kappa=2.0, direction=direction, batch_size=2)
     (value,) = lm.loglikelihood_rolling([request], disable_tqdm=True)
     ids = lm.tok_encode(text)
-    alone = [force(lm.pair, Policy(role), [[lm.prefix_token_id]], [ids])[0].log_probs for role in ("base", "guide")]
+    alone = [force(lm.pair, ALONE[role](), [[lm.prefix_token_id]], [ids])[0].log_probs for role in ("base", "guide")]
     assert torch.minimum(*alone).sum() < value < torch.maximum(*alone).sum()
     assert value not in [pytest.approx(float(one.sum())) for one in alone]
 

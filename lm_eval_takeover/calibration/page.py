@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from lm_eval_takeover.calibration.files import packaged
 from lm_eval_takeover.calibration.thresholds import DEFAULT_RHO, KAPPA_RULES, Calibration
-from lm_eval_takeover.method.policies import Policy
+from lm_eval_takeover.method.policy import Policy
 from lm_eval_takeover.method.scores import SCORES
 
 

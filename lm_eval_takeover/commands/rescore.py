@@ -15,7 +15,7 @@ from lm_eval.loggers import EvaluationTracker
 from lm_eval.tasks import TaskManager
 
 from lm_eval_takeover.errors import ArgumentError, RunDirError, nearest
-from lm_eval_takeover.method.policies import Policy
+from lm_eval_takeover.method.policy import Policy
 from lm_eval_takeover.runs.journal import Asked, Damaged, Journal, Sample
 from lm_eval_takeover.runs.run_dir import journals
 from lm_eval_takeover.runs.tally import Tally, counted

@@ -14,10 +14,10 @@ from transformers import DynamicCache
 
 from lm_eval_takeover.decoding.stop_strings import StopStrings
 from lm_eval_takeover.forward.padded_cache import empty_cache, select
-from lm_eval_takeover.method.gate import Gate, push
+from lm_eval_takeover.method.gate import push
 from lm_eval_takeover.method.generation import Generation
 from lm_eval_takeover.method.observations import observe
-from lm_eval_takeover.method.policies import Policy
+from lm_eval_takeover.method.policy import Block, Policy
 from lm_eval_takeover.method.request import Request
 from lm_eval_takeover.method.sampling import draw, request_digest, uniforms
 from lm_eval_takeover.pair.pair import Member, Pair, left_padded
@@ -100,8 +100,8 @@ def _decode(
     stop = StopStrings(pair.tokenizer, rows[0].request.until)
     device = next(iter(read.values())).logits.device
     token_uniforms, chances = _uniforms(rows, seed, "token", device), _uniforms(rows, seed, "takeover", device)
-    early = torch.tensor([row.request.early_tokens or policy.early_tokens or 0 for row in rows], device=device)
-    recent = (policy.gate or Gate(0.0)).empty(len(rows), device)
+    donor_length = torch.tensor([row.request.donor_length for row in rows], device=device)
+    window = torch.zeros(len(rows), policy.window, device=device)
     position = 0
     while True:
         for sequences in read.values():  # no token is ever drawn from what is no distribution
@@ -109,11 +109,14 @@ def _decode(
         host = read[policy.host].logits.to(device) if policy.host else None
         donor = read[policy.donor].logits.to(device) if policy.donor else None
         score = policy.scores(host, donor)
-        fire = policy.takes_over(position, score, recent, chances[:, position], early)  # equation (5)
+        policy.refuse_nan(score)
+        here = torch.full((len(rows), 1), position, device=device)
+        block = Block(here, score[:, None], window, chances[:, position, None], donor_length)
+        fire = policy.decide(block)[:, 0]  # equation (5)
         logits = donor if host is None else host if donor is None else torch.where(fire[:, None], donor, host)
         assert logits is not None
         tokens = draw(logits, token_uniforms[:, position], sampling)  # equation (6)
-        recent = push(recent, score)
+        window = push(window, score)
         position += 1
         observed = None
         if rows[0].generation.observed is not None:
@@ -144,7 +147,7 @@ def _decode(
             rows = [rows[place] for place in alive]
             read = {role: sequences.select(alive) for role, sequences in read.items()}
             keep = torch.tensor(alive, device=device)
-            tokens, recent, early = tokens[keep], recent[keep], early[keep]
+            tokens, window, donor_length = tokens[keep], window[keep], donor_length[keep]
             token_uniforms, chances = token_uniforms[keep], chances[keep]
         for sequences in read.values():
             sequences.append(tokens)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from lm_eval_takeover.forward.padded_cache import empty_cache
-from lm_eval_takeover.method.policies import Policy
+from lm_eval_takeover.method.policy import Block, Policy
 from lm_eval_takeover.method.sampling import request_digest, uniforms
 from lm_eval_takeover.method.scores import log_probs
 from lm_eval_takeover.pair.pair import Member, Pair, left_padded
@@ -92,8 +92,8 @@ def force(
     for i, (prompt, continuation) in enumerate(zip(prompts, continuations, strict=True)):
         row = all_scores[i, -len(continuation) :]
         chances = torch.from_numpy(uniforms(seed, request_digest(prompt), 0, len(row), stream="takeover"))
-        early = policy.early_tokens if policy.early_tokens is not None else round((policy.rate or 0) * len(row))
-        taken = policy.takes_over_along(row, chances, early)
+        here, window, length = torch.arange(len(row)), torch.zeros(1, policy.window), torch.tensor([len(row)])
+        taken = policy.decide(Block(here[None], row[None], window, chances[None], length))[0]
         donor, host = (whole[policy.writes(taken_over)] for taken_over in (True, False))
         log_p, is_greedy = (
             torch.where(taken, d[i, -len(row) :], h[i, -len(row) :]) for d, h in zip(donor, host, strict=True)

@@ -11,7 +11,7 @@ from lm_eval_takeover.calibration.thresholds import DEFAULT_RHO, KAPPA_RULES, Ca
 from lm_eval_takeover.demo import DEMO
 from lm_eval_takeover.errors import ArgumentError, CalibrationError, nearest
 from lm_eval_takeover.method.gate import Gate
-from lm_eval_takeover.method.policies import Policy
+from lm_eval_takeover.method.policy import Policy
 from lm_eval_takeover.pair.pair import Member, Pair
 
 logger = logging.getLogger(__name__)

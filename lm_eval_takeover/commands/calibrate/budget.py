@@ -16,7 +16,7 @@ from tqdm import tqdm
 from lm_eval_takeover.calibration.thresholds import HIGHEST, LOWEST, ScoreCalibration, Target
 from lm_eval_takeover.decoding.engine import generate
 from lm_eval_takeover.method.gate import Gate
-from lm_eval_takeover.method.policies import Policy
+from lm_eval_takeover.method.policy import Policy
 from lm_eval_takeover.method.request import Request
 from lm_eval_takeover.pair.pair import Pair
 

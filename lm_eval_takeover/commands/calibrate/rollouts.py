@@ -31,7 +31,7 @@ from lm_eval_takeover.decoding.engine import generate
 from lm_eval_takeover.decoding.teacher_forcing import logit_blocks
 from lm_eval_takeover.errors import ArgumentError, CalibrationError
 from lm_eval_takeover.method.gate import Gate, fires_along
-from lm_eval_takeover.method.policies import Policy
+from lm_eval_takeover.method.policy import Policy
 from lm_eval_takeover.method.request import Request, Sampling
 from lm_eval_takeover.method.scores import SCORES, disagreement
 from lm_eval_takeover.pair.pair import Pair
