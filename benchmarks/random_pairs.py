@@ -15,7 +15,8 @@ from lm_eval_takeover.forward.reader import Reader, forward_pass
 from lm_eval_takeover.method.gate import Gate
 from lm_eval_takeover.method.policies import Policy
 from lm_eval_takeover.method.request import Request, Sampling
-from lm_eval_takeover.pair.pair import Member, Pair
+from lm_eval_takeover.pair.member import Member
+from lm_eval_takeover.pair.pair import Pair
 
 SHAPES = {  # hidden size, layers, intermediate size, heads
     "base": (256, 6, 768, 4),

@@ -25,6 +25,7 @@ from lm_eval_takeover.decoding.failures import Failures
 from lm_eval_takeover.decoding.pace import Foresight, Pace
 from lm_eval_takeover.decoding.pool import Due, Pool
 from lm_eval_takeover.decoding.stop_strings import StopStrings
+from lm_eval_takeover.forward.padding import pad_right
 from lm_eval_takeover.forward.reader import Drafted, forward_pass
 from lm_eval_takeover.method.gate import fires, fires_ahead, push
 from lm_eval_takeover.method.generation import Generation
@@ -32,7 +33,7 @@ from lm_eval_takeover.method.observations import OBSERVED, observe
 from lm_eval_takeover.method.policies import Policy
 from lm_eval_takeover.method.request import Request
 from lm_eval_takeover.method.sampling import draw, quiet
-from lm_eval_takeover.pair.pair import Pair, right_padded
+from lm_eval_takeover.pair.pair import Pair
 
 _LEAST = 0.05  # a row whose probability to stand is no more drafts no further
 _UNREAD_AT_ONCE = 4096  # tokens, padding included, that a donor catches up on in one pass of several rows
@@ -277,7 +278,7 @@ class Blocks(Pool):
         self, draft: Draft, host_logits: Tensor, donor_logits: Tensor, at_once: int
     ) -> Iterable[NDArray[np.float32]]:
         """For each row `[longest, 4]`, what both models thought of its tokens; behind its last one, anything."""
-        tokens = right_padded(draft.tokens, self.device)
+        tokens = pad_right(draft.tokens, self.device)
         found = []
         for start in range(0, tokens.shape[1], at_once):
             part = slice(start, start + at_once)
@@ -363,7 +364,7 @@ class Blocks(Pool):
     def _verify(self, slots: Sequence[int], draft: Draft) -> Tensor:
         """The donor's logits at every drafted position, `[rows, k, vocab]`, in one pass."""
         read = zip(self.slots, draft.tokens, strict=True)
-        ids = right_padded([[row.last, *tokens[:-1]] for row, tokens in read], self.device)
+        ids = pad_right([[row.last, *tokens[:-1]] for row, tokens in read], self.device)
         logits = self.readers[self.donor].read(slots, ids)
         for slot in slots:
             self.slots[slot].generation.count_passes(self.donor, 1)
@@ -372,7 +373,7 @@ class Blocks(Pool):
     def _refuse_broken(self, host_logits: Tensor, donor_logits: Tensor, judged: Tensor) -> None:
         """Raise for logits that are no distribution; an infinite score of sound ones is a spike like any other."""
         for role, logits in ((self.host, host_logits), (self.donor, donor_logits)):
-            self.readers[role].forward.member.check(logits, self.name, judged)
+            self.readers[role].forward.member.check_logits(logits, self.name, judged)
 
 
 @torch.inference_mode()
@@ -393,7 +394,7 @@ def generate(
     `block_size` fixes the length of a draft; None lets it follow from costs and rates. Requests that a model cannot answer go
     into `failures`; without one, the first of them is raised once all others are finished.
     """
-    vocab, eos = pair.writing(policy.roles, as_pair)
+    vocab, eos = pair.vocab_and_eos(policy.roles, as_pair)
     passes = {role: forward_pass(pair.member(role)) for role in policy.roles}
 
     def settings(item: tuple[int, Request]) -> tuple[float, float, int]:

@@ -8,7 +8,7 @@ import torch
 from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.forward.reader import Reader, forward_pass
 from lm_eval_takeover.method.request import Request
-from lm_eval_takeover.pair.pair import Member
+from lm_eval_takeover.pair.member import Member
 
 _USED = 0.8  # of what is free
 _GROWTH = 1.5  # caches are allocated ahead

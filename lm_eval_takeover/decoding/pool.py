@@ -22,13 +22,13 @@ from torch import Tensor
 from lm_eval_takeover.decoding.failures import Failures
 from lm_eval_takeover.decoding.stop_strings import StopStrings
 from lm_eval_takeover.errors import ArgumentError
+from lm_eval_takeover.forward.padding import pad_right
 from lm_eval_takeover.forward.reader import ForwardPass, Reader
 from lm_eval_takeover.method.gate import Gate
 from lm_eval_takeover.method.generation import Generation
 from lm_eval_takeover.method.policies import Policy
 from lm_eval_takeover.method.request import Request, Sampling
 from lm_eval_takeover.method.sampling import request_digest, uniforms
-from lm_eval_takeover.pair.pair import right_padded
 
 logger = logging.getLogger(__name__)
 
@@ -325,14 +325,14 @@ class Pool(ABC):
             for slot in slots
         ]
         counts = [len(one) for one in tokens]
-        return right_padded(tokens, self.device), counts
+        return pad_right(tokens, self.device), counts
 
     def ask(self, role: str, slots: Sequence[int]) -> Tensor:
         """The next-token logits `[rows, vocab]` of a model that first reads what it has skipped."""
         ids, counts = self.unread(role, slots)
         reader = self.readers[role]
         logits = reader.read_to_last(slots, ids, counts)
-        reader.forward.member.check(logits, lambda i: self.name(slots[i]))
+        reader.forward.member.check_logits(logits, lambda i: self.name(slots[i]))
         for slot, count in zip(slots, counts, strict=True):
             reader.lengths[slot] += count
             self.slots[slot].generation.count_passes(role, 1)

@@ -15,12 +15,16 @@ from torch import Tensor
 from torch.nn import Parameter
 from torch.nn.functional import linear
 
-from lm_eval_takeover.pair.pair import computes_bfloat16
-
 _SMALL = 2**19  # weights of a matrix that stays in a core's cache
 # Numbers of tokens for which a layout is the fastest: columns for any in float32 and for few in bfloat16, oneDNN's for some in
 # float32 and for any in bfloat16.
 _COUNTS, _SOME, _FEW = range(1, 2**31), range(2, 257), range(1, 9)
+
+
+def computes_bfloat16() -> bool:
+    """Whether this CPU has bfloat16 arithmetic, as far as torch can tell."""
+    found = torch.cpu.get_capabilities() if hasattr(torch.cpu, "get_capabilities") else {}
+    return found.get("architecture") != "x86_64" or any(found.get(name) for name in ("avx512_bf16", "amx_bf16"))
 
 
 def packed_dtype(dtype: torch.dtype) -> torch.dtype | None:

@@ -10,12 +10,14 @@ from torch import Tensor
 
 from lm_eval_takeover.decoding.pace import Foresight, PassCosts
 from lm_eval_takeover.forward.lean_decoder import LeanDecoder
+from lm_eval_takeover.forward.padding import pad_right
+from lm_eval_takeover.forward.projection import computes_bfloat16
 from lm_eval_takeover.forward.ragged_cache import Plan, RaggedCache, layer_windows
 from lm_eval_takeover.forward.static_pass import Later, StaticPass
 from lm_eval_takeover.method.request import Sampling
 from lm_eval_takeover.method.sampling import draw, draw_on_cpu
 from lm_eval_takeover.method.scores import entropy
-from lm_eval_takeover.pair.pair import Member, right_padded
+from lm_eval_takeover.pair.member import Member
 
 logger = logging.getLogger(__name__)
 
@@ -25,9 +27,9 @@ _CHUNK = 512  # columns of a prompt that are read at a time: masks grow with the
 
 def forward_pass(member: Member) -> "ForwardPass":
     """The pass of this model, prepared once. Raises ArgumentError for models whose rows cannot have their own lengths."""
-    if member.prepared is None:
-        member.prepared = ForwardPass(member)
-    return member.prepared  # type: ignore[no-any-return]
+    if member.prepared_pass is None:
+        member.prepared_pass = ForwardPass(member)
+    return member.prepared_pass  # type: ignore[no-any-return]
 
 
 class ForwardPass:
@@ -37,6 +39,14 @@ class ForwardPass:
         self.member, self.model = member, member.model
         config = member.model.config
         self.windows = layer_windows(config, f"{member.role}='{member.id.id}'")
+        if member.device.type == "cpu" and self.model.dtype == torch.bfloat16 and not computes_bfloat16():
+            logger.warning(
+                "%s='%s' is loaded in bfloat16, in which this CPU cannot compute: %s=float32 reads several tokens at once "
+                "in less time, in up to twice the memory",
+                member.role,
+                member.path,
+                member.dtype_argument,
+            )
         self._unlimited: list[Tensor | None] = [] if any(self.windows) else [None] * len(self.windows)
         rotated = getattr(config.get_text_config(), "rope_parameters", None) is not None
         self._last_position = 2**31 if rotated else (member.max_length or 2**31) - 1
@@ -95,7 +105,7 @@ class ForwardPass:
             attention_mask=self._as_transformers(self.masks(plan)),
             past_key_values=cache,
             use_cache=True,
-            **{name: value for name, value in options.items() if name in self.member.takes},
+            **{name: value for name, value in options.items() if name in self.member.forward_arguments},
         )
         if only is None or new == 1:
             return output.logits[..., :vocab].float()  # type: ignore[no-any-return]
@@ -210,7 +220,7 @@ class Reader:
     def prefill(self, prompts: Sequence[Sequence[int]]) -> "Reader":
         """A reader that has read these prompts, one a row."""
         made = Reader(self.forward, len(prompts), self.vocab, static=False)
-        ids = right_padded(prompts, self.device)
+        ids = pad_right(prompts, self.device)
         for start in range(0, ids.shape[1], _CHUNK):
             part = ids[:, start : start + _CHUNK]
             self.forward(made.cache, range(len(prompts)), [start] * len(prompts), part, 0)

@@ -8,7 +8,7 @@ from torch.nn.functional import linear
 
 from lm_eval_takeover.forward.lean_decoder import LeanDecoder
 from lm_eval_takeover.forward.projection import Projection
-from lm_eval_takeover.pair.pair import Member
+from lm_eval_takeover.pair.member import Member
 
 SMALL, LARGE = (96, [64, 32, 32]), (512, [768, 512])
 
