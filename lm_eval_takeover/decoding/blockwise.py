@@ -22,11 +22,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from lm_eval_takeover.decoding.failures import Failures
-from lm_eval_takeover.decoding.pace import Foresight, Pace
+from lm_eval_takeover.decoding.pace import Foresight, Pace, PassCosts
 from lm_eval_takeover.decoding.pool import Due, Pool
 from lm_eval_takeover.decoding.stop_strings import StopStrings
+from lm_eval_takeover.forward.forward_pass import prepare_pass
 from lm_eval_takeover.forward.padding import pad_right
-from lm_eval_takeover.forward.reader import Drafted, forward_pass
+from lm_eval_takeover.forward.reader import Drafted
 from lm_eval_takeover.method.gate import fires, fires_ahead, push
 from lm_eval_takeover.method.generation import Generation
 from lm_eval_takeover.method.observations import OBSERVED, observe
@@ -184,13 +185,14 @@ class Blocks(Pool):
     @cached_property
     def pace(self) -> Pace:
         host, donor = self.readers[self.host].forward, self.readers[self.donor].forward
-        key = (self.policy, self.block_size is None)  # fixed blocks are voided by every takeover
-        return Pace(host.costs, donor.costs, host.foresight.setdefault(key, Foresight()), self.block_size)
+        key = ("foresight", self.policy, self.block_size is None)  # fixed blocks are voided by every takeover
+        host_costs, donor_costs = (forward.learned.setdefault("costs", PassCosts()) for forward in (host, donor))
+        return Pace(host_costs, donor_costs, host.learned.setdefault(key, Foresight()), self.block_size)
 
     @property
     def _captures(self) -> int:
         """Graphs captured so far: a pass that captures takes its time."""
-        return sum(reader.captures for reader in self.readers.values())
+        return sum(reader.graph_captures for reader in self.readers.values())
 
     def halve(self) -> None:
         self._logits = None
@@ -293,7 +295,7 @@ class Blocks(Pool):
     def _draft(self, slots: list[int]) -> Draft:
         """The host writes ahead, as far as it pays."""
         reader, vocab = self.readers[self.host], self.readers[self.host].vocab
-        most = self.pace.limit(self.size if reader.ahead else len(slots), vocab)
+        most = self.pace.limit(self.size if reader.pipeline_depth else len(slots), vocab)
         limits = [min(most, self.slots[slot].remaining) for slot in slots]
         longest = max(limits)
         if self._logits is None or self._logits.shape[0] < len(slots) or self._logits.shape[1] < longest:
@@ -313,7 +315,7 @@ class Blocks(Pool):
         computed, least = slots, 0.0
         notes: deque[tuple[int, list[int], Drafted]] = deque()
         for number in range(longest):
-            begun, captures = time.perf_counter(), reader.captures
+            begun, captures = time.perf_counter(), reader.graph_captures
             if computed is slots:
                 step = reader.draft(slots, ids, number, uniform.select(1, number), self.sampling)
                 draft.logits.select(1, number).copy_(step.logits)
@@ -322,16 +324,16 @@ class Blocks(Pool):
                 draft.logits[computed, number] = step.logits
             ids = step.tokens.unsqueeze(1)
             notes.append((number, computed, step))
-            if len(notes) <= reader.ahead:
+            if len(notes) <= reader.pipeline_depth:
                 continue
             self._note(draft, *notes.popleft())
-            if reader.captures == captures:
+            if reader.graph_captures == captures:
                 self.pace.host.took_one(len(computed), time.perf_counter() - begun)
             if number < 2:  # later on it is nearly the same
                 least = self.pace.least_survival(len(slots), len(computed), number + 1)
             if sum(draft.survival) <= least:
                 break
-            if not reader.ahead and 4 * sum(map(bool, draft.survival)) <= len(computed):
+            if not reader.pipeline_depth and 4 * sum(map(bool, draft.survival)) <= len(computed):
                 # So few that reading their cached keys and values out of the others costs less than those rows' arithmetic.
                 computed = [row for row, survival in enumerate(draft.survival) if survival]
                 ids = torch.tensor([draft.tokens[row][-1:] for row in computed], device=self.device)
@@ -344,12 +346,12 @@ class Blocks(Pool):
 
     def _note(self, draft: Draft, number: int, computed: list[int], step: Drafted) -> None:
         """Enter one drafted position, now that its token is known here."""
-        tokens, sureness, entropies = step.known()
+        tokens, sureness, entropies = step.fetch()
         for row, token, sure, entropy in zip(computed, tokens, sureness, entropies, strict=True):
             survival = draft.survival[row]
             if not survival:
                 continue
-            self.readers[self.host].was_sure(sure)
+            self.readers[self.host].record_draw(sure)
             if not sure:
                 uniform = torch.from_numpy(draft.uniform[row, number, None]).to(self.device)
                 token = int(draw(draft.logits[row, number][None], uniform, self.sampling))
@@ -395,7 +397,7 @@ def generate(
     into `failures`; without one, the first of them is raised once all others are finished.
     """
     vocab, eos = pair.vocab_and_eos(policy.roles, as_pair)
-    passes = {role: forward_pass(pair.member(role)) for role in policy.roles}
+    passes = {role: prepare_pass(pair.member(role)) for role in policy.roles}
 
     def settings(item: tuple[int, Request]) -> tuple[float, float, int]:
         sampling = item[1].sampling

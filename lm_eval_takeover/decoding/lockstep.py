@@ -13,7 +13,7 @@ from torch import Tensor
 from transformers import DynamicCache
 
 from lm_eval_takeover.decoding.stop_strings import StopStrings
-from lm_eval_takeover.forward.padded_cache import empty_cache, select
+from lm_eval_takeover.forward.padded_cache import create_cache, select_rows
 from lm_eval_takeover.forward.padding import pad_left
 from lm_eval_takeover.method.gate import Gate, push
 from lm_eval_takeover.method.generation import Generation
@@ -41,7 +41,7 @@ class Sequences:
     @classmethod
     def prefill(cls, member: Member, vocab: int, prompts: Sequence[Sequence[int]]) -> "Sequences":
         ids, mask = pad_left(prompts, member.device)
-        sequences = cls(member, vocab, empty_cache(member.model.config), mask[:, :0], torch.empty(0))
+        sequences = cls(member, vocab, create_cache(member.model.config), mask[:, :0], torch.empty(0))
         sequences._read(ids, mask)
         return sequences
 
@@ -57,7 +57,7 @@ class Sequences:
     def select(self, rows: Sequence[int]) -> "Sequences":
         """These rows, in this order; a row may be taken more than once. The original stays as it is."""
         index = torch.tensor(rows, device=self.member.device)
-        return replace(self, cache=select(self.cache, index), mask=self.mask[index], logits=self.logits[index])
+        return replace(self, cache=select_rows(self.cache, index), mask=self.mask[index], logits=self.logits[index])
 
 
 @dataclass(slots=True)

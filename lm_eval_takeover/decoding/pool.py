@@ -22,8 +22,9 @@ from torch import Tensor
 from lm_eval_takeover.decoding.failures import Failures
 from lm_eval_takeover.decoding.stop_strings import StopStrings
 from lm_eval_takeover.errors import ArgumentError
+from lm_eval_takeover.forward.forward_pass import ForwardPass
 from lm_eval_takeover.forward.padding import pad_right
-from lm_eval_takeover.forward.reader import ForwardPass, Reader
+from lm_eval_takeover.forward.reader import Reader
 from lm_eval_takeover.method.gate import Gate
 from lm_eval_takeover.method.generation import Generation
 from lm_eval_takeover.method.policies import Policy
@@ -176,7 +177,7 @@ class Pool(ABC):
         for row, text in zip(taken, texts, strict=True):
             place, read = self._prefilled[text]
             for role, reader in self.readers.items():
-                reader.take(read[role], place, len(self.slots))
+                reader.copy_row(read[role], place, len(self.slots))
             self._begin(row)
             self.slots.append(self.waiting.popleft())  # in both places or in none, whenever memory runs out
         wanted = {row.request.prompt[:-1] for row in self.waiting}
@@ -255,7 +256,7 @@ class Pool(ABC):
             last = len(self.slots) - 1
             if slot != last:
                 for reader in self.readers.values():
-                    reader.move(last, slot)
+                    reader.move_row(last, slot)
                 self.slots[slot] = self.slots[last]
             self.slots.pop()
             for reader in self.readers.values():

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from lm_eval_takeover.forward.padded_cache import empty_cache
+from lm_eval_takeover.forward.padded_cache import create_cache
 from lm_eval_takeover.forward.padding import pad_left
 from lm_eval_takeover.method.policies import Policy
 from lm_eval_takeover.method.sampling import request_digest, uniforms
@@ -47,7 +47,7 @@ def logit_blocks(
     longest, kept = max(map(len, rows)), max(map(len, continuations))
     ids, mask = pad_left(rows, member.device)
     columns = max(1, BLOCK // (len(rows) * vocab))
-    cache = empty_cache(member.model.config) if columns < kept else None
+    cache = create_cache(member.model.config) if columns < kept else None
     read = 0
     for start in range(longest - kept, longest, columns):
         end = min(start + columns, longest)
