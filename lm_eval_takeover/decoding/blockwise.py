@@ -18,17 +18,19 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from lm_eval_takeover.decoding.failures import Failures
-from lm_eval_takeover.decoding.pace import Foresight, Pace
+from lm_eval_takeover.decoding.pace import Foresight, Pace, PassCosts
 from lm_eval_takeover.decoding.pool import Pool
 from lm_eval_takeover.decoding.stepwise import Stepwise
 from lm_eval_takeover.decoding.stop_strings import StopStrings
-from lm_eval_takeover.forward.reader import Drafted, forward_pass
+from lm_eval_takeover.forward.forward_pass import prepare_pass
+from lm_eval_takeover.forward.padding import pad_right
+from lm_eval_takeover.forward.reader import Drafted
 from lm_eval_takeover.method.generation import Generation
 from lm_eval_takeover.method.observations import observe
 from lm_eval_takeover.method.policy import Policy
 from lm_eval_takeover.method.request import Request
 from lm_eval_takeover.method.sampling import draw, quiet
-from lm_eval_takeover.pair.pair import Pair, right_padded
+from lm_eval_takeover.pair.pair import Pair
 
 _LEAST = 0.05  # a row whose probability to stand is no more drafts no further
 # Logits of a block that are scored together: 64 MiB and as much again for each log-softmax, or what stays in a core's cache.
@@ -74,12 +76,14 @@ class Blocks(Pool):
     @cached_property
     def pace(self) -> Pace:
         host, donor = self.passes[self.host], self.passes[self.donor]
-        return Pace(host.costs, donor.costs, host.foresight.setdefault(self.policy, Foresight()), self.block_size)
+        host_costs, donor_costs = (one.learned.setdefault("costs", PassCosts()) for one in (host, donor))
+        foresight = host.learned.setdefault(("foresight", self.policy), Foresight())
+        return Pace(host_costs, donor_costs, foresight, self.block_size)
 
     @property
     def _captures(self) -> int:
         """Graphs captured so far: a pass that captures takes its time."""
-        return sum(reader.captures for reader in self.readers.values())
+        return sum(reader.graph_captures for reader in self.readers.values())
 
     def _shrink(self) -> None:
         self._logits = None
@@ -117,7 +121,7 @@ class Blocks(Pool):
         rows, least = list(range(len(slots))), 0.0  # rows of the draft that go through the host's next pass
         pending: deque[tuple[int, list[int], Drafted]] = deque()  # tokens that the device has not handed over yet
         for number in range(max(draft.limits)):
-            begun, captures = time.perf_counter(), reader.captures
+            begun, captures = time.perf_counter(), reader.graph_captures
             everyone = len(rows) == len(slots)
             step = reader.draft(
                 slots if everyone else [slots[row] for row in rows],
@@ -132,16 +136,16 @@ class Blocks(Pool):
                 draft.logits[rows, number] = step.logits
             ids = step.tokens.unsqueeze(1)
             pending.append((number, rows, step))
-            if len(pending) <= reader.ahead:
+            if len(pending) <= reader.pipeline_depth:
                 continue
             self._append_drafted(draft, *pending.popleft())
-            if reader.captures == captures:
+            if reader.graph_captures == captures:
                 self.pace.host.took_one(len(rows), time.perf_counter() - begun)
             if number < 2:  # later on it is nearly the same
                 least = self.pace.least_survival(len(slots), len(rows), number + 1)
             if sum(draft.survival) <= least:
                 break
-            if not reader.ahead and 4 * sum(map(bool, draft.survival)) <= len(rows):
+            if not reader.pipeline_depth and 4 * sum(map(bool, draft.survival)) <= len(rows):
                 # So few that reading their cached keys and values out of the others costs less than those rows' arithmetic.
                 rows = [row for row, survival in enumerate(draft.survival) if survival]
                 ids = torch.tensor([draft.tokens[row][-1:] for row in rows], device=self.device)
@@ -151,7 +155,7 @@ class Blocks(Pool):
         return draft
 
     def _empty_draft(self, slots: list[int]) -> Draft:
-        most = self.pace.limit(self.size if self.readers[self.host].ahead else len(slots), self.vocab)
+        most = self.pace.limit(self.size if self.readers[self.host].pipeline_depth else len(slots), self.vocab)
         limits = [min(most, self.slots[slot].remaining) for slot in slots]
         longest = max(limits)
         if self._logits is None or self._logits.shape[0] < len(slots) or self._logits.shape[1] < longest:
@@ -170,12 +174,12 @@ class Blocks(Pool):
 
     def _append_drafted(self, draft: Draft, number: int, rows: list[int], step: Drafted) -> None:
         """Enter one drafted position, now that its token is known here."""
-        tokens, sureness, entropies = step.known()
+        tokens, sureness, entropies = step.fetch()
         for row, token, sure, entropy in zip(rows, tokens, sureness, entropies, strict=True):
             survival = draft.survival[row]
             if not survival:
                 continue
-            self.readers[self.host].was_sure(sure)
+            self.readers[self.host].record_draw(sure)
             if not sure:
                 uniform = torch.from_numpy(draft.uniform[row, number, None]).to(self.device)
                 token = int(draw(draft.logits[row, number][None], uniform, self.sampling))
@@ -192,7 +196,7 @@ class Blocks(Pool):
     def _verify(self, draft: Draft) -> Tensor:
         """The donor's logits at every drafted position, `[rows, k, vocab]`, in one pass."""
         read = zip(draft.slots, draft.tokens, strict=True)
-        ids = right_padded([[self.slots[slot].last, *tokens[:-1]] for slot, tokens in read], self.device)
+        ids = pad_right([[self.slots[slot].last, *tokens[:-1]] for slot, tokens in read], self.device)
         return self.readers[self.donor].read(draft.slots, ids).to(self.device)
 
     def _score(self, draft: Draft, donor_logits: Tensor) -> Tensor:
@@ -238,7 +242,7 @@ class Blocks(Pool):
         if bool(scores[stands].isfinite().all()):
             return
         for role, logits in ((self.host, draft.logits[:, : scores.shape[1]]), (self.donor, donor_logits)):
-            self.passes[role].member.check(logits, lambda row: self.slots[draft.slots[row]].name, stands)
+            self.passes[role].member.check_logits(logits, lambda row: self.slots[draft.slots[row]].name, stands)
         self.policy.refuse_nan(scores[stands])
 
     # Emit
@@ -269,7 +273,7 @@ class Blocks(Pool):
             [*verdict.tokens, *drafted[len(verdict.tokens) :]]
             for verdict, drafted in zip(verdicts, draft.tokens, strict=True)
         ]
-        tokens = right_padded(emitted, self.device)
+        tokens = pad_right(emitted, self.device)
         parts = []
         for part in self._parts(donor_logits):
             base = donor_logits[:, part] if self.donor == "base" else None
@@ -299,8 +303,8 @@ def generate(
     `block_size` fixes the length of a draft; None lets it follow from costs and rates. Requests that a model cannot answer go
     into `failures`; without one, the first of them is raised once all others are finished.
     """
-    vocab, eos = pair.writing(policy.roles, as_pair)
-    passes = {role: forward_pass(pair.member(role)) for role in policy.roles}
+    vocab, eos = pair.vocab_and_eos(policy.roles, as_pair)
+    passes = {role: prepare_pass(pair.member(role)) for role in policy.roles}
 
     def settings(item: tuple[int, Request]) -> tuple[float, float, int]:
         sampling = item[1].sampling

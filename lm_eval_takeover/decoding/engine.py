@@ -8,7 +8,7 @@ from functools import partial
 from lm_eval_takeover.decoding import blockwise, lockstep
 from lm_eval_takeover.decoding.failures import Failures
 from lm_eval_takeover.errors import ArgumentError, PluginError
-from lm_eval_takeover.forward.reader import forward_pass
+from lm_eval_takeover.forward.forward_pass import prepare_pass
 from lm_eval_takeover.method.generation import Generation
 from lm_eval_takeover.method.policies import ALONE
 from lm_eval_takeover.method.policy import Policy
@@ -42,7 +42,7 @@ def generate(
     if block_size == "auto":
         try:
             for role in policy.roles:
-                forward_pass(pair.member(role))
+                prepare_pass(pair.member(role))
         except ArgumentError as error:
             logger.warning("%s, as this run does", error)
             block_size = 1

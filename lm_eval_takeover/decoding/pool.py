@@ -20,11 +20,12 @@ from lm_eval_takeover.decoding.failures import Failures
 from lm_eval_takeover.decoding.rows import Row
 from lm_eval_takeover.decoding.stop_strings import StopStrings
 from lm_eval_takeover.errors import ArgumentError, PluginError, is_out_of_memory
-from lm_eval_takeover.forward.reader import ForwardPass, Reader
+from lm_eval_takeover.forward.forward_pass import ForwardPass
+from lm_eval_takeover.forward.padding import pad_right
+from lm_eval_takeover.forward.reader import Reader
 from lm_eval_takeover.method.generation import Generation
 from lm_eval_takeover.method.policy import Block, Policy
 from lm_eval_takeover.method.request import Request, Sampling
-from lm_eval_takeover.pair.pair import right_padded
 
 logger = logging.getLogger(__name__)
 
@@ -155,7 +156,7 @@ class Pool(ABC):
         """Continue in the next slot what was prefilled."""
         place, read = self._prefilled[row.text[:-1]]
         for role, reader in self.readers.items():
-            reader.take(read[role], place, len(self.slots))
+            reader.copy_row(read[role], place, len(self.slots))
         row.begin(self.policy, self.seed, torch.zeros(self.policy.window, device=self.device))
         self.slots.append(row)
 
@@ -183,7 +184,7 @@ class Pool(ABC):
             last = len(self.slots) - 1
             if slot != last:
                 for reader in self.readers.values():
-                    reader.move(last, slot)
+                    reader.move_row(last, slot)
                 self.slots[slot] = self.slots[last]
             self.slots.pop()
             for reader in self.readers.values():
@@ -258,14 +259,14 @@ class Pool(ABC):
             # The last token once more, where this model has read it before another pass failed.
             start = lengths[slot] = min(lengths[slot], row.length - 1)
             tokens.append([row.token(place) for place in range(start, row.length)])
-        return right_padded(tokens, self.device), [len(row) for row in tokens]
+        return pad_right(tokens, self.device), [len(row) for row in tokens]
 
     def read_unread(self, role: str, slots: Sequence[int]) -> Tensor:
         """The next-token logits `[rows, vocab]` of a model, which first reads what it has skipped."""
         ids, counts = self.unread(role, slots)
         reader = self.readers[role]
         logits = reader.read_to_last(slots, ids, counts)
-        reader.forward.member.check(logits, lambda row: self.slots[slots[row]].name)
+        reader.forward.member.check_logits(logits, lambda row: self.slots[slots[row]].name)
         for slot in slots:
             reader.lengths[slot] = self.slots[slot].length
             self.slots[slot].generation.count_passes(role, 1)

@@ -12,7 +12,8 @@ from lm_eval_takeover.demo import DEMO
 from lm_eval_takeover.errors import ArgumentError, CalibrationError, nearest
 from lm_eval_takeover.method.gate import Gate
 from lm_eval_takeover.method.policy import Policy
-from lm_eval_takeover.pair.pair import Member, Pair
+from lm_eval_takeover.pair.member import Member
+from lm_eval_takeover.pair.pair import Pair
 
 logger = logging.getLogger(__name__)
 

@@ -72,7 +72,7 @@ def text_settings(pair: Pair, policy: Policy, *, backend: str, seed: int, trust_
 
     A local folder counts by its files, not by its name. Weights that the policy does not ask have no dtype here.
     """
-    vocab, ends = pair.writing(policy.roles)
+    vocab, ends = pair.vocab_and_eos(policy.roles)
     models = {
         member.role: {
             "model": whole_digest(Path(member.path))

@@ -16,18 +16,19 @@ from hypothesis import strategies as st
 
 from lm_eval_takeover.decoding import blockwise, engine, lockstep
 from lm_eval_takeover.decoding.failures import Failures
-from lm_eval_takeover.decoding.pace import PassCosts
+from lm_eval_takeover.decoding.stepwise import Stepwise
 from lm_eval_takeover.demo import DEMO
 from lm_eval_takeover.errors import ArgumentError, ModelOutputError
-from lm_eval_takeover.forward import static_pass
+from lm_eval_takeover.forward import graphed_pass
+from lm_eval_takeover.forward.forward_pass import ForwardPass, prepare_pass
 from lm_eval_takeover.forward.lean_decoder import LeanDecoder
-from lm_eval_takeover.forward.ragged_cache import Plan, RaggedCache
-from lm_eval_takeover.forward.reader import ForwardPass, Reader, forward_pass
+from lm_eval_takeover.forward.ragged_cache import Plan
 from lm_eval_takeover.method.gate import Gate, fires, push
 from lm_eval_takeover.method.policies import Disagreement, Early, Entropy, GuideAlone, Random
 from lm_eval_takeover.method.request import Request, Sampling
 from lm_eval_takeover.method.sampling import draw, request_digest, uniforms
-from lm_eval_takeover.pair.pair import Member, Pair, computes_bfloat16
+from lm_eval_takeover.pair.member import Member
+from lm_eval_takeover.pair.pair import Pair
 
 POLICIES = pairs.POLICIES | {
     "never": Disagreement(gate=Gate(1e9)),
@@ -114,15 +115,6 @@ def test_equals_lockstep_with_other_architectures_as_host(random_pair, prompts, 
     assert_equal(pair, Disagreement(gate=Gate(7.6, 0.9)), requests, batches=(4,), blocks=(5,))
 
 
-def test_layers_that_keep_a_state_are_refused_by_name(random_pair, tmp_path):
-    base = save_random_model(tmp_path / "mamba", vocab_size=544, seed=5, kind="mamba", state_size=4)
-    member = Member("base", str(base))
-    with pytest.raises(
-        ArgumentError, match=r"base='mamba': .* keep a state that cannot be rolled back; use block_size=1"
-    ):
-        ForwardPass(member)
-
-
 @pytest.mark.parametrize(
     ("kind", "options", "reason"),
     [
@@ -171,17 +163,6 @@ def test_positions_go_on_behind_the_configured_length(prompts, tmp_path, random_
     requests = [Request(p[:8], 0, 30, Sampling(1.0)) for p in prompts[:2]]
     assert_equal(pair, Random(rate=0.3), requests, batches=(2,), blocks=(None,))
     assert_equal(pair, Disagreement(gate=Gate(7.6, 0.9)), requests, batches=(2,), blocks=(5,))
-
-
-def test_the_model_stays_what_it_was_for_others(random_pair):
-    member = Member("base", str(random_pair["base"]))
-    ids = torch.arange(12)[None]
-    before = member.model(ids).logits
-    with torch.inference_mode():
-        ForwardPass(member)
-    after = member.model(ids, use_cache=False).logits
-    torch.testing.assert_close(before, after)
-    after.sum().backward()  # the weights are ordinary ones
 
 
 def test_texts_end_inside_a_block(demo_pair, prompts):
@@ -278,40 +259,11 @@ def test_running_out_of_memory_halves_the_batch_and_loses_nothing(demo_pair, pro
         list(blockwise.generate(demo_pair, POLICIES[name], requests, batch_size=4))
 
 
-@torch.inference_mode()
-def test_lean_and_plain_passes_agree_on_ragged_rows(demo_pair):
-    """Rows of other lengths, other columns to read, a subset of slots, a roll-back: one cache for each."""
-    forward = ForwardPass(demo_pair.base)
-    lean = forward.lean
-    assert lean is not None
-    generator = torch.Generator().manual_seed(0)
-    readers = {}
-    for kind in (lean, None):
-        forward.lean = kind
-        reader, found = Reader(forward, 4, 512), []
-        generator.manual_seed(0)
-        for slots, new, back in (
-            ((0, 1, 2, 3), 5, 0),
-            ((0, 1, 2, 3), 1, 1),
-            ((1, 3), 3, 2),
-            ((0, 1, 2), 4, 0),
-            ((2,), 1, 0),
-        ):
-            ids = torch.randint(0, 512, (len(slots), new), generator=generator)
-            found.append(reader.read(slots, ids))
-            for place, slot in enumerate(slots):
-                reader.lengths[slot] += max(new - back * (place % 2), 0)
-        readers[kind is None] = found
-    for one, other in zip(readers[False], readers[True], strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
-    forward.lean = lean
-
-
 @pytest.mark.parametrize("name", ["disagreement", "entropy", "random"])
-def test_static_passes_write_the_same(demo_pair, prompts, monkeypatch, name):
+def test_graphed_passes_write_the_same(demo_pair, prompts, monkeypatch, name):
     """What a GPU replays, run eagerly: all slots in every pass, rounded sizes, notes that come one token late."""
     for member in demo_pair.members:
-        monkeypatch.setattr(forward_pass(member), "static", True)
+        monkeypatch.setattr(prepare_pass(member), "graphed", True)
     requests = [Request(p, j, 20 + 9 * i, SAMPLED) for i, p in enumerate(prompts) for j in range(2)]
     requests += [Request(prompts[3], 3, 40, SAMPLED, until=("Step 1",)), Request(prompts[0], 2, 260, GREEDY)]
     assert_equal(demo_pair, POLICIES[name], requests, batches=(1, 5), blocks=(7, None))
@@ -320,19 +272,19 @@ def test_static_passes_write_the_same(demo_pair, prompts, monkeypatch, name):
     assert_equal(demo_pair, POLICIES[name], single, batches=(2,), blocks=(None,))
 
 
-def test_static_passes_sort_more_where_a_draw_falls_outside_the_head(rough_pair, prompts, monkeypatch):
+def test_graphed_passes_sort_more_where_a_draw_falls_outside_the_head(rough_pair, prompts, monkeypatch):
     for member in rough_pair.members:
-        monkeypatch.setattr(forward_pass(member), "static", True)
-    monkeypatch.setattr(static_pass, "HEAD", 2)
+        monkeypatch.setattr(prepare_pass(member), "graphed", True)
+    monkeypatch.setattr(graphed_pass, "HEAD", 2)
     heads = []
-    plain = static_pass.draw_from_head
-    monkeypatch.setattr(static_pass, "draw_from_head", lambda *a: heads.append(a[-1]) or plain(*a))
+    plain = graphed_pass.draw_from_head
+    monkeypatch.setattr(graphed_pass, "draw_from_head", lambda *a: heads.append(a[-1]) or plain(*a))
     requests = [Request(p, j, 20, Sampling(1.0)) for p in prompts for j in range(2)]
     assert_equal(rough_pair, Disagreement(gate=Gate(7.6, 0.99)), requests, batches=(4,), blocks=(7, None))
     assert (heads[0], max(heads)) == (2, 512)
 
 
-def test_in_bfloat16_texts_differ_only_where_the_noise_of_the_passes_explains_it(random_pair, prompts, caplog):
+def test_in_bfloat16_texts_differ_only_where_the_noise_of_the_passes_explains_it(random_pair, prompts):
     pair = Pair(*(Member(role, str(random_pair[role]), dtype=torch.bfloat16) for role in ("base", "guide")))
     policy = Disagreement(gate=Gate(7.6, 0.9))
     requests = [Request(p, j, 40, Sampling(1.0)) for p in prompts for j in range(3)]
@@ -341,7 +293,6 @@ def test_in_bfloat16_texts_differ_only_where_the_noise_of_the_passes_explains_it
     differing = [i for i in lock if lock[i].tokens != made[i].tokens]
     told = [first_difference(pair, policy, requests[i], made[i], lock[i]) for i in differing]
     assert all(explained for _, explained in told), [what for what, explained in told if not explained]
-    assert ("in which this CPU cannot compute: guide_dtype=float32" in caplog.text) == (not computes_bfloat16())
 
 
 def test_a_difference_that_noise_does_not_explain_is_told(rough_pair, prompts):
@@ -362,7 +313,8 @@ from lm_eval_takeover.decoding.blockwise import generate
 from lm_eval_takeover.demo import DEMO
 from lm_eval_takeover.method.gate import Gate
 from lm_eval_takeover.method.request import Request
-from lm_eval_takeover.pair.pair import Member, Pair
+from lm_eval_takeover.pair.member import Member
+from lm_eval_takeover.pair.pair import Pair
 from lm_eval_takeover.method.policies import Disagreement, Early, Entropy, GuideAlone, Random
 from lm_eval_takeover.method.request import Sampling
 
@@ -396,7 +348,7 @@ class FakeMember:
     def device(self):
         return torch.device("cpu")
 
-    def check(self, logits, name, real=None):
+    def check_logits(self, logits, name_row, real=None):
         assert logits.isfinite().all()
 
 
@@ -405,9 +357,9 @@ class FakePass:
 
     def __init__(self, role, seed):
         self.member, self.seed, self.windows = FakeMember(role), seed, [None]
-        self.static, self.costs, self.foresight = False, PassCosts(), {}
+        self.graphed, self.learned = False, {}
 
-    def __call__(self, cache, slots, lengths, ids, vocab, only=None):
+    def __call__(self, cache, slots, lengths, ids, vocab, logits_at=None):
         plan = cache.plan = Plan(lengths, ids.shape[1], slots, torch.device("cpu"))
         stored = ids[:, None, :, None].double()
         keys, values = cache.layers[0].update(stored, stored)
@@ -415,7 +367,7 @@ class FakePass:
         return torch.stack(
             [
                 torch.stack([fake_logits(self.seed, keys[row, 0, : place + 1, 0].tolist()) for place in places])
-                for row, places in enumerate(plan.places.tolist())
+                for row, places in enumerate(plan.positions.tolist())
             ]
         )
 
@@ -525,16 +477,6 @@ def test_a_takeover_that_writes_the_drafted_token_keeps_the_draft():
         assert generation.guide_passes == 48 // 8 - 1
 
 
-def test_a_cache_copies_what_was_read_and_nothing_else():
-    cache, other = RaggedCache(1, 3), RaggedCache(1, 2)
-    for one, lengths in ((cache, [0, 0, 0]), (other, [0, 0])):
-        one.plan = Plan(lengths, 4, range(len(lengths)), torch.device("cpu"))
-        states = torch.arange(len(lengths) * 4.0).view(len(lengths), 1, 4, 1) + 100 * len(lengths)
-        one.layers[0].update(states, states)
-    cache.copy(other, 1, 2, 3)
-    assert cache.layers[0].buffers[0][2, :4, 0, 0].tolist() == [204.0, 205.0, 206.0, 311.0]
-
-
 @pytest.fixture(scope="module")
 def struck_pair(tmp_path_factory):
     """The bundled pair with a guide whose embedding of one token, which neither model ever writes, is NaN; and that token."""
@@ -565,7 +507,7 @@ def test_a_request_that_fails_is_named_and_all_others_are_finished(
     options = {"batch_size": 4, "block_size": block_size}
     expected = dict(engine.generate(demo_pair, POLICIES[name], [requests[i] for i in sound], **options))
     if kind == "raises":
-        passes, plain = ForwardPass.__call__, Member.logits
+        passes, plain = ForwardPass.__call__, Member.compute_logits
 
         def strike(member, ids):
             if member.role == "guide" and bool((ids == token).any()):
@@ -580,7 +522,7 @@ def test_a_request_that_fails_is_named_and_all_others_are_finished(
             return plain(self, ids, *rest, **named)
 
         monkeypatch.setattr(ForwardPass, "__call__", by_blocks)
-        monkeypatch.setattr(Member, "logits", by_steps)
+        monkeypatch.setattr(Member, "compute_logits", by_steps)
     made = {}
     with pytest.raises(
         ModelOutputError, match=f"2 of {len(requests)} requests failed; all others are finished"

@@ -15,7 +15,8 @@ from lm_eval_takeover.errors import ModelOutputError
 from lm_eval_takeover.method.gate import Gate
 from lm_eval_takeover.method.policies import ALONE, BaseAlone, Disagreement, Entropy, GuideAlone, Random
 from lm_eval_takeover.method.request import Request, Sampling
-from lm_eval_takeover.pair.pair import Member, Pair
+from lm_eval_takeover.pair.member import Member
+from lm_eval_takeover.pair.pair import Pair
 
 
 def run(pair, policy, requests, batch_size, seed=0):

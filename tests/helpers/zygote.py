@@ -16,7 +16,7 @@ from lm_eval.tasks import TaskManager
 from lm_eval.utils import handle_non_serializable
 
 from lm_eval_takeover import model
-from lm_eval_takeover.forward.reader import ForwardPass
+from lm_eval_takeover.forward.forward_pass import ForwardPass
 from lm_eval_takeover.runs import journal, run_dir
 from lm_eval_takeover.storage import whole_files
 from lm_eval_takeover.storage.package_data import data_folder

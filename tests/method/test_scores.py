@@ -75,9 +75,7 @@ def test_scores_are_batched_over_any_leading_shape():
     for name in SCORES:
         whole = scores.get(name)(host, donor)
         assert whole.shape == (2, 3, 4)
-        assert whole[1, 2, 3].item() == pytest.approx(
-            scores.get(name)(host[1, 2, 3], donor[1, 2, 3]).item(), rel=1e-5
-        )
+        assert whole[1, 2, 3].item() == pytest.approx(scores.get(name)(host[1, 2, 3], donor[1, 2, 3]).item(), rel=1e-5)
 
 
 @given(pairs)

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from lm_eval_takeover.demo import DEMO, PROMPT, problems
-from lm_eval_takeover.pair.pair import Member
+from lm_eval_takeover.pair.member import Member
 from lm_eval_takeover.runs.journal import Journal
 from lm_eval_takeover.runs.ranks import Padding, WithoutPadding
 from lm_eval_takeover.runs.run_dir import journals
