@@ -23,7 +23,6 @@ from lm_eval_takeover.calibration.thresholds import (
     ScoreCalibration,
     Target,
 )
-from lm_eval_takeover.demo import CALIBRATION_PROMPTS
 from lm_eval_takeover.errors import CalibrationError, nearest
 from lm_eval_takeover.method.model_id import ModelId
 from lm_eval_takeover.method.scores import SCORES
@@ -244,11 +243,11 @@ def find(name: str) -> tuple[Calibration, int | None]:
     )
 
 
-def command_for(base: str | None, guide: str | None, direction: str) -> str:
-    """The command that makes a calibration for this pair; None stands for the bundled one."""
+def calibration_command(base: str | None, guide: str | None, direction: str, demo_prompts: Path) -> str:
+    """The command that makes a calibration for this pair; None stands for the bundled one, and its prompts are `demo_prompts`."""
     pair, prompts = f" --base {base} --guide {guide}", "openai/gsm8k:main"
     if base is None or guide is None:
-        pair, prompts = "", str(CALIBRATION_PROMPTS)
+        pair, prompts = "", str(demo_prompts)
     reverse = " --direction reverse" if direction == "reverse" else ""
     return f"lm-eval-takeover calibrate{pair}{reverse} --prompts {prompts} --out my-pair.json"
 

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 import torch
 
 from lm_eval_takeover.arguments import ModelArguments
-from lm_eval_takeover.calibration.files import command_for, find, made_for, matching, packaged
+from lm_eval_takeover.calibration.files import calibration_command, find, made_for, matching, packaged
 from lm_eval_takeover.calibration.thresholds import DEFAULT_RHO, KAPPA_RULES, Calibration
-from lm_eval_takeover.demo import DEMO
+from lm_eval_takeover.demo import CALIBRATION_PROMPTS, DEMO
 from lm_eval_takeover.errors import ArgumentError, CalibrationError, nearest
 from lm_eval_takeover.method.gate import Gate
 from lm_eval_takeover.method.policies import Policy
@@ -129,7 +129,7 @@ def _calibrated_gate(arguments: ModelArguments, pair: Pair, policy: Policy) -> t
 
 def _find_calibration(arguments: ModelArguments, pair: Pair, policy: Policy) -> tuple[Calibration, int | None]:
     base, guide = pair.member("base").id, pair.member("guide").id
-    command = command_for(arguments.base, arguments.guide, policy.direction)
+    command = calibration_command(arguments.base, arguments.guide, policy.direction, CALIBRATION_PROMPTS)
     if arguments.calibration is None:
         found = matching(packaged().values(), base, guide, policy.direction)
         if not found:
