@@ -85,7 +85,8 @@ def test_tasks_are_found_from_the_wheel(python):
 def test_data_is_found_inside_the_installed_package(python):
     code = (
         "import lm_eval_takeover; print(lm_eval_takeover.__file__); "
-        "from lm_eval_takeover.calibration.files import packaged; print(*packaged().values(), sep='\\n'); "
+        "from lm_eval_takeover.calibration.files import packaged_calibrations as packaged; "
+        "print(*packaged().values(), sep='\\n'); "
         "from lm_eval_takeover.demo import CALIBRATION_PROMPTS, DEMO, PROBLEMS; "
         "print(CALIBRATION_PROMPTS, PROBLEMS, *(folder / 'model.safetensors' for folder in DEMO.values()), sep='\\n'); "
         "from lm_eval_takeover.commands.calibrate.prompts import TEST_DIGESTS; print(TEST_DIGESTS)"

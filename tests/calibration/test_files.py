@@ -6,15 +6,15 @@ from dataclasses import replace
 import pytest
 from helpers.calibrations import BASE, GUIDE
 
-from lm_eval_takeover.calibration.files import find, made_for, read, write
+from lm_eval_takeover.calibration.files import find_calibration, is_for_pair, read_calibration, write_calibration
 from lm_eval_takeover.errors import CalibrationError
 from lm_eval_takeover.method.model_id import ModelId
 
 
 def test_a_written_file_reads_back(made, tmp_path):
     path = tmp_path / "deep" / "made.json"
-    write(made, path)
-    assert read(path) == made
+    write_calibration(made, path)
+    assert read_calibration(path) == made
     assert json.loads(path.read_text())["schema"] == 2
     assert len(path.read_text().splitlines()) < 150  # long lists stand on one line each
     assert [p.name for p in path.parent.iterdir()] == ["made.json"]
@@ -22,10 +22,10 @@ def test_a_written_file_reads_back(made, tmp_path):
 
 def test_a_failed_write_keeps_the_old_file(made, tmp_path):
     path = tmp_path / "made.json"
-    write(made, path)
+    write_calibration(made, path)
     before = path.read_text()
     with pytest.raises(TypeError):
-        write(replace(made, notes=object()), path)
+        write_calibration(replace(made, notes=object()), path)
     assert path.read_text() == before
     assert len(list(tmp_path.iterdir())) == 1
 
@@ -86,24 +86,24 @@ def test_a_failed_write_keeps_the_old_file(made, tmp_path):
 )
 def test_a_damaged_file_is_named_with_its_field(made, tmp_path, edit, text):
     path = tmp_path / "made.json"
-    write(made, path)
+    write_calibration(made, path)
     content = json.loads(path.read_text())
     edit(content)
     path.write_text(json.dumps(content))
     with pytest.raises(CalibrationError) as caught:
-        read(path)
+        read_calibration(path)
     assert text in str(caught.value)
     assert str(path) in str(caught.value)
 
 
 def test_notes_may_be_edited(made, tmp_path):
     path = tmp_path / "made.json"
-    write(made, path)
+    write_calibration(made, path)
     path.write_text(path.read_text().replace('"notes": ""', '"notes": "measured on a Sunday [ 1 2 ]"'))
-    assert read(path).notes == "measured on a Sunday [ 1 2 ]"
+    assert read_calibration(path).notes == "measured on a Sunday [ 1 2 ]"
     template = "- [ ] {{q}} [1,   2]"
-    write(replace(made, prompts=made.prompts | {"template": template}), path)
-    assert read(path).prompts["template"] == template
+    write_calibration(replace(made, prompts=made.prompts | {"template": template}), path)
+    assert read_calibration(path).prompts["template"] == template
 
 
 @pytest.mark.parametrize("content", ["", "{", "[1, 2]", '{"a": 1}', "\x00\x01", "[" * 100_000, "9" * 5000])
@@ -111,26 +111,26 @@ def test_what_is_no_calibration_file_is_refused(tmp_path, content):
     path = tmp_path / "x.json"
     path.write_text(content)
     with pytest.raises(CalibrationError, match=r"x\.json"):
-        read(path)
+        read_calibration(path)
 
 
 def test_an_unknown_name_suggests_a_packaged_one():
     with pytest.raises(CalibrationError, match=r"neither a file nor a packaged calibration .* did you mean 'demo'"):
-        find("demmo")
+        find_calibration("demmo")
 
 
 def test_pairs_match_by_files_or_by_hub_id(made):
-    assert made_for(made, BASE, GUIDE)
-    assert made_for(made, ModelId("some/base", "another commit"), GUIDE)
-    assert not made_for(made, GUIDE, BASE)
+    assert is_for_pair(made, BASE, GUIDE)
+    assert is_for_pair(made, ModelId("some/base", "another commit"), GUIDE)
+    assert not is_for_pair(made, GUIDE, BASE)
     assert not ModelId("a/x", "main").same_model(ModelId("b/y", "main"))
     local = ModelId("base", "sha256:11")
-    assert made_for(replace(made, base=local), ModelId("renamed", "sha256:11"), GUIDE)
-    assert not made_for(replace(made, base=local), ModelId("base", "sha256:22"), GUIDE)
+    assert is_for_pair(replace(made, base=local), ModelId("renamed", "sha256:11"), GUIDE)
+    assert not is_for_pair(replace(made, base=local), ModelId("base", "sha256:22"), GUIDE)
 
 
 def test_the_packaged_demo_calibration_is_complete():
-    demo = find("demo")[0]
+    demo = find_calibration("demo")[0]
     assert demo.schema == 2
     assert demo.rollouts == 500
     assert demo.scores.keys() == {"ce", "rkl", "entropy", "js"}
@@ -144,8 +144,8 @@ def test_the_packaged_demo_calibration_is_complete():
 
 def test_a_file_of_the_first_schema_is_still_read(made, tmp_path):
     path = tmp_path / "old.json"
-    write(made, path)
+    write_calibration(made, path)
     content = json.loads(path.read_text())
     content.pop("targets"), content.pop("window"), content["scores"]["ce"].pop("rank_error"), content.pop("checksum")
     path.write_text(json.dumps(content | {"schema": 1}))
-    assert read(path).score("ce").threshold(0.03) == made.score("ce").threshold(0.03)
+    assert read_calibration(path).score("ce").threshold(0.03) == made.score("ce").threshold(0.03)

@@ -2,18 +2,23 @@
 
 from dataclasses import replace
 
-from lm_eval_takeover.calibration.files import find, packaged, read, write
-from lm_eval_takeover.calibration.page import card
+from lm_eval_takeover.calibration.files import (
+    find_calibration,
+    packaged_calibrations,
+    read_calibration,
+    write_calibration,
+)
+from lm_eval_takeover.calibration.page import render_page
 
 
 def test_every_packaged_file_is_sound_and_has_its_page():
-    assert set(packaged()) >= {"demo", "qwen3-0.6b-base+qwen3-8b"}
-    for path in packaged().values():
-        assert path.with_suffix(".md").read_text() == card(read(path))
+    assert set(packaged_calibrations()) >= {"demo", "qwen3-0.6b-base+qwen3-8b"}
+    for path in packaged_calibrations().values():
+        assert path.with_suffix(".md").read_text() == render_page(read_calibration(path))
 
 
 def test_the_card_of_a_published_table_invents_no_spike_ratio():
-    page = packaged()["qwen3-0.6b-base+qwen3-8b"].with_suffix(".md").read_text()
+    page = packaged_calibrations()["qwen3-0.6b-base+qwen3-8b"].with_suffix(".md").read_text()
     assert "column 1" in page
     assert "%" not in page
 
@@ -26,7 +31,7 @@ def test_the_command_of_the_page_is_one_that_loads(tmp_path, monkeypatch):
     from lm_eval_takeover.pair.loading import load_pair, load_policy
 
     monkeypatch.chdir(tmp_path)
-    demo = find("demo")[0]
+    demo = find_calibration("demo")[0]
     target = demo.targets[0]
     for made in (
         demo,
@@ -37,8 +42,8 @@ def test_the_command_of_the_page_is_one_that_loads(tmp_path, monkeypatch):
         replace(demo, name="mine", targets=(replace(target, score="entropy"),)),
     ):
         if made.name == "mine":
-            write(made, tmp_path / "mine.json")
-        command = next(line for line in card(made).splitlines() if "--model_args" in line).split()
+            write_calibration(made, tmp_path / "mine.json")
+        command = next(line for line in render_page(made).splitlines() if "--model_args" in line).split()
         assert command[-2:] == ["--tasks", "takeover_demo"]
         arguments = ModelArguments.parse(simple_parse_args_string(command[command.index("--model_args") + 1]))
         policy, origin = load_policy(arguments, load_pair(arguments))

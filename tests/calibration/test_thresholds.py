@@ -7,7 +7,7 @@ from helpers.calibrations import SCORES, TARGET
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lm_eval_takeover.calibration.files import find
+from lm_eval_takeover.calibration.files import find_calibration
 from lm_eval_takeover.calibration.thresholds import ScoreCalibration
 from lm_eval_takeover.errors import CalibrationError, TakeoverError
 from lm_eval_takeover.method.gate import Gate, fires_along
@@ -97,7 +97,7 @@ def test_a_solved_rate_is_asked_for_by_name():
 
 def test_published_table_keeps_its_arithmetic():
     """Table 13: kappa / tau is constant within every row to three digits, which is 1 / mean(S)."""
-    published, column = find("qwen3-0.6b-base+qwen3-8b:2")
+    published, column = find_calibration("qwen3-0.6b-base+qwen3-8b:2")
     assert column == 2
     assert published.source == "published"
     rows = published.columns["ce"]

@@ -10,11 +10,11 @@ import torch
 
 from lm_eval_takeover import stopping
 from lm_eval_takeover.arguments import ModelArguments
-from lm_eval_takeover.calibration.files import write
-from lm_eval_takeover.calibration.page import card, rate_table, target_table
+from lm_eval_takeover.calibration.files import write_calibration
+from lm_eval_takeover.calibration.page import rate_table, render_page, target_table
 from lm_eval_takeover.calibration.thresholds import Calibration
 from lm_eval_takeover.commands.calibrate.prompts import Prompts, read_prompts
-from lm_eval_takeover.commands.calibrate.rollouts import Budget, Work, calibrate, decoding, kept_parts
+from lm_eval_takeover.commands.calibrate.rollouts import Budget, Work, calibrate, describe_decoding, kept_parts
 from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.method.request import Sampling
 from lm_eval_takeover.pair.loading import load_pair
@@ -37,7 +37,7 @@ def measure(options: argparse.Namespace) -> int:
     prompts = _read_prompts(options, pair)
     stopping.on_stop(lambda: _describe_kept(options.out))
     work = Work()
-    settings = decoding(sampling, options.max_gen_toks, options.seed)
+    settings = describe_decoding(sampling, options.max_gen_toks, options.seed)
     with kept_parts(options.out, pair, prompts, options.direction, settings) as parts:
         calibration = calibrate(
             pair,
@@ -95,8 +95,8 @@ def _page_of(out: Path) -> Path:
 
 def _write_files(calibration: Calibration, out: Path) -> None:
     try:
-        write(calibration, out)
-        write_text(_page_of(out), card(calibration))
+        write_calibration(calibration, out)
+        write_text(_page_of(out), render_page(calibration))
     except OSError as error:
         raise ArgumentError(f"--out '{out}' cannot be written: {error}; what was measured is kept") from error
 
