@@ -1,6 +1,6 @@
 # make demo    the main job on the bundled demo pair
-# make test    everything that CI runs: lint, types, tests
-# make check   lint and types
+# make test    everything that CI runs: lint, types, imports, tests
+# make check   lint, types, imports
 # make bench   speed of the engine, as ratios
 
 PYTHON ?= python3
@@ -23,12 +23,13 @@ install: .venv/installed
 demo: install
 	$(BIN)/lm_eval --model guided-takeover --model_args spike_ratio=0.045 --tasks takeover_demo \
 		--batch_size 400 --output_path $(RESULTS) --log_samples
-	$(BIN)/python -m lm_eval_takeover.commands.compare $(RESULTS)
+	$(BIN)/lm-eval-takeover compare $(RESULTS)
 
 check: install
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
 
 test: check
 	$(PYTEST)

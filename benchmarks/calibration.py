@@ -14,7 +14,7 @@ from dataclasses import replace
 import numpy as np
 
 from lm_eval_takeover.arguments import ModelArguments
-from lm_eval_takeover.calibration.comparison import compare
+from lm_eval_takeover.calibration.comparison import compare_calibrations
 from lm_eval_takeover.calibration.thresholds import Calibration
 from lm_eval_takeover.commands.calibrate.prompts import Prompts, read_prompts
 from lm_eval_takeover.commands.calibrate.rollouts import Budget, calibrate
@@ -116,7 +116,7 @@ def main() -> None:
     if wanted("sets"):
         texts = fresh_prompts(3 * options.prompts, seed=2)
         sets = [calibrate(pair, as_prompts(texts[number::3]), sampling=SAMPLING, batch_size=250) for number in range(3)]
-        print(compare([replace(one, name=f"set {number + 1}") for number, one in enumerate(sets)]))
+        print(compare_calibrations([replace(one, name=f"set {number + 1}") for number, one in enumerate(sets)]))
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ import pytest
 from lm_eval.api.instance import Instance
 
 from lm_eval_takeover.arguments import ModelArguments
-from lm_eval_takeover.calibration.files import read, write
+from lm_eval_takeover.calibration.files import read_calibration, write_calibration
 from lm_eval_takeover.calibration.thresholds import ScoreCalibration
 from lm_eval_takeover.demo import DEMO
 from lm_eval_takeover.model import GuidedTakeover
@@ -101,10 +101,10 @@ def test_a_model_argument_changes_the_key_exactly_if_it_can_change_the_text(name
             first.setdefault("base", str(DEMO["base"]))
             first.setdefault("guide", str(DEMO["guide"]))
     if name == "calibration":
-        demo = read(data_folder("calibration") / "demo.json")
+        demo = read_calibration(data_folder("calibration") / "demo.json")
         scores = {score: ScoreCalibration.of_values([0.5, 1.0, 2.0] * 99) for score in demo.scores}
         more["calibration"] = str(tmp_path / "other.json")
-        write(replace(demo, scores=scores, targets=()), tmp_path / "other.json")
+        write_calibration(replace(demo, scores=scores, targets=()), tmp_path / "other.json")
     if name == "run_dir":
         first["run_dir"], more["run_dir"] = str(tmp_path / "one"), str(tmp_path / "other")
     before, after = keys(first, settings), keys(first | more, settings)
