@@ -2,7 +2,7 @@
 
 import re
 
-from lm_eval_takeover.answers.normalisation import bracketed, normalise, plain
+from lm_eval_takeover.answers.normalisation import normalise, split_brackets, unwrap_text
 
 NAME = re.compile(
     r"\\?[A-Za-z]+\s*(?:_\s*(?:\{[^{}]*\}|\w)\s*)*'*\s*(?:\(\s*([A-Za-z](?:\s*,\s*[A-Za-z])*)\s*\))?|\\angle\s*[\w{} ]+"
@@ -16,7 +16,7 @@ _LABEL = re.compile(
 
 def is_name(text: str) -> bool:
     """Whether one side of an equation names what the other is: `x`, `f(x)`, `P(A)`, `|z|`, `m + n`, `Area`; not `2x` or `x^2`."""
-    return any(pattern.fullmatch(plain(text)) for pattern in (NAME, _SUM_OF_NAMES, _LABEL))
+    return any(pattern.fullmatch(unwrap_text(text)) for pattern in (NAME, _SUM_OF_NAMES, _LABEL))
 
 
 def is_same_name(left: str, right: str) -> bool:
@@ -48,7 +48,7 @@ _WORDS = {word: number for number, word in enumerate(_NUMERALS.split(), 2)}
 
 def parse_base(text: str) -> tuple[str, int] | None:
     """The digits and the base of `204_5`, `204_{\\text{five}}`, `(204)_5` and `204 (base 5)`."""
-    found = _BASE.fullmatch(plain(text))
+    found = _BASE.fullmatch(unwrap_text(text))
     if found is None:
         return None
     base = found[2] or found[3]
@@ -67,11 +67,11 @@ def parse_matrix(text: str) -> list[list[str]] | None:
     if found := _MATRIX.fullmatch(text.strip("()[]| ")) if "\\begin" in text else None:
         rows = [row for row in re.split(r"\\\\(?:\s*\[[^\]]*\])?|\\cr(?![a-z])", found[2]) if row.strip()]
         return [[cell.strip() for cell in row.split("&")] for row in rows]
-    outer = bracketed(text)
+    outer = split_brackets(text)
     if outer and all(re.fullmatch(r"\[[^\[\],]+\]", part) for part in outer[1]):
         return [[part[1:-1].strip()] for part in outer[1]]
     if outer and outer[0] == "[":
-        inner = [row for part in outer[1] if (row := bracketed(part)) is not None and row[0] == "["]
+        inner = [row for part in outer[1] if (row := split_brackets(part)) is not None and row[0] == "["]
         if len(inner) == len(outer[1]):
             return [cells for _, cells, _ in inner]
     return None

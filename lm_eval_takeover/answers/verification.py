@@ -10,7 +10,7 @@ import re
 from typing import Literal, NamedTuple
 
 from lm_eval_takeover.answers.comparison import Comparison, equal_by_text
-from lm_eval_takeover.answers.normalisation import MAX_LENGTH, money, plain, tidy
+from lm_eval_takeover.answers.normalisation import MAX_LENGTH, find_currency, tidy, unwrap_text
 from lm_eval_takeover.answers.sets import RELATION
 
 Reason = Literal["unparsed", "timed_out"]
@@ -30,7 +30,7 @@ def verdict_by_text(gold: str, answer: str, tolerance: float = 0.0) -> Verdict |
     """The verdict where text or rational values decide, which is cheap and cannot hang; None where they do not."""
     if gold == answer:
         return Verdict(True)
-    if too_large(answer):
+    if is_too_large(answer):
         return Verdict(False, "unparsed")
     correct = equal_by_text(gold, answer, tolerance)
     return None if correct is None else Verdict(correct)
@@ -39,7 +39,7 @@ def verdict_by_text(gold: str, answer: str, tolerance: float = 0.0) -> Verdict |
 _LONG_RUN = re.compile(rf"\d{{{MAX_NUMBER + 1}}}|(?:[-+]\s*){{{MAX_NESTING + 1}}}")
 
 
-def too_large(answer: str) -> bool:
+def is_too_large(answer: str) -> bool:
     """Whether an answer is over the limits on length, nesting or digits that apply before anything is parsed."""
     if len(answer) > MAX_LENGTH or _LONG_RUN.search(answer):
         return True
@@ -55,12 +55,12 @@ def verify(gold: str, answer: str, tolerance: float = 0.0) -> Verdict:
     verdict = verdict_by_text(gold, answer, tolerance)
     if verdict is not None:
         return verdict
-    if {money(gold), money(answer)} == {"dollar", "cent"}:
+    if {find_currency(gold), find_currency(answer)} == {"dollar", "cent"}:
         return Verdict(False)
-    if _same_words(gold, answer):
+    if _has_same_words(gold, answer):
         return Verdict(True)
-    left, right = (_unconditional(tidy(text)) for text in (gold, answer))
-    if too_large(right):  # a fraction may be one character
+    left, right = (_strip_conditions(tidy(text)) for text in (gold, answer))
+    if is_too_large(right):  # a fraction may be one character
         return Verdict(False, "unparsed")
     comparison = Comparison(tolerance)
     try:
@@ -82,7 +82,7 @@ _CONDITIONS = [
 ]
 
 
-def _unconditional(text: str) -> str:
+def _strip_conditions(text: str) -> str:
     for condition in _CONDITIONS:
         if condition.groups:
             found = condition.fullmatch(text)
@@ -96,12 +96,12 @@ _CHOICE = re.compile(r"\(?([A-Z])\)(?:\s.*)?|(?i:graph|option|choice|answer)\s+\
 _NEUTRAL = {"a", "an", "the", "is", "it", "f", "graph", "curve", "figure", "function", "answer", "due"}
 
 
-def _same_words(gold: str, answer: str) -> bool:
+def _has_same_words(gold: str, answer: str) -> bool:
     """A word or the letter of a choice, with words beside it that say nothing else: `Graph C`, `due east`, `an ellipse`."""
     word = re.fullmatch(r"\\text\s*\{\s*(\(?)([A-Za-z]+)\)?\s*\}", gold.strip().strip("$"))
     if word is None:
         return False
-    said = plain(tidy(answer))
+    said = unwrap_text(tidy(answer))
     if word[1] and len(word[2]) == 1:
         found = _CHOICE.fullmatch(said)
         return found is not None and (found[1] or found[2]) == word[2]

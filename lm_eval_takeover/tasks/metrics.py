@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from math import comb
 
 from lm_eval_takeover.answers.extraction import extract_answer, has_unclosed_think
-from lm_eval_takeover.answers.normalisation import canonical
+from lm_eval_takeover.answers.normalisation import canonicalise
 from lm_eval_takeover.answers.verification import Verdict
 from lm_eval_takeover.errors import TakeoverError
 
@@ -32,7 +32,7 @@ def majority(answers: Sequence[str | None], judge: Judged) -> str | None:
     forms: dict[str, list[int]] = {}
     for index, answer in enumerate(answers):
         if answer is not None:
-            forms.setdefault(canonical(answer), []).append(index)
+            forms.setdefault(canonicalise(answer), []).append(index)
     classes: dict[str, list[int]] = {}
     for form in sorted(forms):
         for first in classes:
