@@ -23,7 +23,7 @@ from lm_eval_takeover.method.policies import Policy
 from lm_eval_takeover.method.request import Sampling
 from lm_eval_takeover.model import GuidedTakeover
 from lm_eval_takeover.storage.package_data import data_folder
-from lm_eval_takeover.tasks.instances import generation_settings
+from lm_eval_takeover.tasks.instances import read_generation_settings
 
 PROMPTS = calibration_prompts()[:6]
 SAMPLED = {"do_sample": True, "temperature": 0.6, "top_p": 0.95, "max_gen_toks": 40, "until": []}
@@ -154,7 +154,7 @@ def test_log_likelihood_under_takeover_counts_each_token_under_its_writer(random
         [Instance("loglikelihood", {}, (context, continuation), 0)], disable_tqdm=True
     )
     prompt, ids = lm._encode_pair(context, continuation)
-    import reference
+    from helpers import reference
 
     scores, total = [], 0.0
     fired = []
@@ -318,7 +318,7 @@ def test_a_broken_checkpoint_is_one_line(random_pair, tmp_path):
     ],
 )
 def test_generation_settings_are_read_as_hf_reads_them(settings, expected):
-    assert generation_settings(settings, 256) == expected
+    assert read_generation_settings(settings, 256) == expected
 
 
 @pytest.mark.parametrize(
@@ -338,7 +338,7 @@ def test_generation_settings_are_read_as_hf_reads_them(settings, expected):
 )
 def test_impossible_generation_settings_are_refused(settings, text):
     with pytest.raises(ArgumentError) as caught:
-        generation_settings(settings, 256)
+        read_generation_settings(settings, 256)
     assert text in str(caught.value)
 
 

@@ -16,12 +16,13 @@ from lm_eval.tasks import TaskManager
 
 from lm_eval_takeover.errors import ArgumentError, RunDirError, nearest
 from lm_eval_takeover.method.policies import Policy
-from lm_eval_takeover.runs.journal import Asked, Damaged, Journal, Sample
-from lm_eval_takeover.runs.run_dir import journals
-from lm_eval_takeover.runs.tally import Tally, counted
+from lm_eval_takeover.runs.journal import Asked, Journal, Sample
+from lm_eval_takeover.runs.journal_file import Damaged
+from lm_eval_takeover.runs.layout import list_journals
+from lm_eval_takeover.runs.tally import Tally, summarize_tallies
 from lm_eval_takeover.storage.digests import digest_of, digest_of_text
 from lm_eval_takeover.storage.package_data import data_folder
-from lm_eval_takeover.tasks.verdict_log import Verdict, kept_with
+from lm_eval_takeover.tasks.verdict_log import LoggedVerdict, redirect_verdicts
 
 Answer = tuple[str | None, str]  # what was extracted, and what it was worth
 
@@ -44,7 +45,7 @@ class StoredRun:
 
 def stored_runs(folder: Path) -> tuple[list[StoredRun], dict[tuple[str, bytes], Answer]]:
     """The runs of a run_dir, the latest last, and the verdicts that were given there. Raises RunDirError."""
-    paths = journals(folder)
+    paths = list_journals(folder)
     if not paths:
         raise RunDirError(f"run_dir='{folder}' holds no journal; expected a folder that a run was given as run_dir=…")
     runs: dict[str, StoredRun] = {}
@@ -104,7 +105,7 @@ class StoredResponses(LM):  # type: ignore[misc]
         described = self.run.facts.get("takeover") or {}
         policy = Policy(described["policy"], described["direction"]) if described.get("policy") == "guide" else Policy()
         times = {"attempts": self.run.attempts, "seconds": round(self.run.seconds, 3), "rescored": True}
-        return {"takeover": described | counted(self.tally, policy) | times}
+        return {"takeover": described | summarize_tallies(self.tally, policy) | times}
 
 
 @dataclass(slots=True)
@@ -113,7 +114,7 @@ class Verdicts:
 
     given: dict[tuple[str, bytes], Answer] = field(default_factory=dict)
 
-    def judge(self, verdicts: Iterable[Verdict]) -> None:
+    def add_verdicts(self, verdicts: Iterable[LoggedVerdict]) -> None:
         self.given |= {(doc, response): (answer, outcome) for doc, response, answer, outcome in verdicts}
 
 
@@ -186,7 +187,7 @@ def rescore(
             f"no document of {', '.join(sorted(missing))} has all its responses here; the run asked for {', '.join(run.tasks)}"
         )
     model, given = StoredResponses(run, answers), Verdicts()
-    with kept_with(given):
+    with redirect_verdicts(given):
         results = simple_evaluate(
             model=model,
             tasks=list(tasks) or list(documents),
