@@ -218,19 +218,19 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
     def _generate_samples(
         self, instances: Sequence[Instance], requests: Sequence[Request], wanted: Sequence[int]
     ) -> Iterator[tuple[int, Sample, bool]]:
-        """`(place, its sample, whether it is new)` for each wanted place, those that the run_dir has first."""
+        """`(index, its sample, whether it is new)` for each wanted index into `requests`, those that the run_dir has first."""
         recorder = self.recorder
         if recorder is None:
-            places = {i.to_bytes(8, "big"): [i] for i in wanted}
+            by_key = {i.to_bytes(8, "big"): [i] for i in wanted}
         else:
-            places = recorder.group_by_key(requests, wanted)
-            recorder.begin(instances, requests, places, chat=self._chat)
-            for key, sample in recorder.find(list(places)).items():
-                for i in places.pop(key):
+            by_key = recorder.group_by_key(requests, wanted)
+            recorder.begin(instances, requests, by_key, chat=self._chat)
+            for key, sample in recorder.find(list(by_key)).items():
+                for i in by_key.pop(key):
                     yield i, sample, False
-        if not places:
+        if not by_key:
             return
-        keys, firsts = list(places), [indices[0] for indices in places.values()]
+        keys, firsts = list(by_key), [indices[0] for indices in by_key.values()]
         left = [requests[i] for i in firsts]
         generations = generate(
             self.pair,
@@ -247,7 +247,7 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
             sample = make_sample(key, instances[firsts[number]], request, generation, text)
             if recorder is not None:
                 recorder.add(sample, generation)
-            for i in places[key]:
+            for i in by_key[key]:
                 yield i, sample, True
 
     def _rows_for(self, requests: Sequence[Request]) -> int:

@@ -63,10 +63,10 @@ def make_damaged_folder(folder: Path) -> Path:
     """The next `damaged-N`."""
     number = 1
     while True:  # another rank may make one at the same time
-        made = folder / f"damaged-{number}"
+        aside = folder / f"damaged-{number}"
         try:
-            made.mkdir()
+            aside.mkdir()
         except FileExistsError:
             number += 1
         else:
-            return made
+            return aside

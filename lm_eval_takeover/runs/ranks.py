@@ -39,7 +39,7 @@ class Ranks:
         return replace(arguments, device=str(self._accelerator.device))
 
     def all_gather(self, tensor: Tensor) -> Tensor:
-        """The tensors of all ranks, one behind the other."""
+        """The tensors of all ranks, concatenated."""
         return tensor if self._accelerator is None else self._accelerator.gather(tensor)
 
     def gather_object(self, value: Any, to: int = 0) -> list[Any] | None:
@@ -68,7 +68,7 @@ class Ranks:
         return [value for value, _ in everyone]
 
     def drop_padding(self, instances: Sequence[Instance], requests: Sequence[Request]) -> list[int]:
-        """The places of requests that count: lm-eval repeats the last one to give every rank as many.
+        """Indices of the requests that count: lm-eval repeats the last one to give every rank as many.
 
         Instances that are repeated so take no padding among their responses from then on.
         """

@@ -32,25 +32,25 @@ class Recorder:
         self._header = TraceHeader("", writers, window)
 
     def group_by_key(self, requests: Sequence[Request], wanted: Sequence[int]) -> dict[bytes, list[int]]:
-        """The wanted places in `requests` by the key of their text, in their order."""
-        places: dict[bytes, list[int]] = {}
+        """The wanted indices into `requests` by the key of their text, in their order."""
+        by_key: dict[bytes, list[int]] = {}
         for i in wanted:
-            places.setdefault(sample_key(self._settings, requests[i]), []).append(i)
-        return places
+            by_key.setdefault(sample_key(self._settings, requests[i]), []).append(i)
+        return by_key
 
     def begin(
         self,
         instances: Sequence[Instance],
         requests: Sequence[Request],
-        places: Mapping[bytes, Sequence[int]],
+        by_key: Mapping[bytes, Sequence[int]],
         *,
         chat: bool,
     ) -> None:
         """Enter the command and all that it asks for. Commands differ by tasks, decoding settings and `chat` (a template)."""
-        decoding = sorted({(one.task_name or "none", json.dumps(one.args[1], sort_keys=True)) for one in instances})
+        decoding = sorted({(i.task_name or "none", json.dumps(i.args[1], sort_keys=True)) for i in instances})
         facts = {**self._facts, "tasks": [[task, json.loads(settings)] for task, settings in decoding]}
         command = digest_of([self._settings, decoding, chat])
-        self.run.begin(command, facts, _list_asked(instances, requests, places))
+        self.run.begin(command, facts, _list_asked(instances, requests, by_key))
         self._header = replace(self._header, command=command)
         earlier = self.run.read_earlier_facts()
         if earlier and earlier[-1].get("library_versions") != facts["library_versions"]:
@@ -90,11 +90,11 @@ def make_sample(key: bytes, instance: Instance, request: Request, generation: Ge
 
 
 def _list_asked(
-    instances: Sequence[Instance], requests: Sequence[Request], places: Mapping[bytes, Sequence[int]]
+    instances: Sequence[Instance], requests: Sequence[Request], by_key: Mapping[bytes, Sequence[int]]
 ) -> Iterator[Asked]:
     """Of each request, which sample of which document it wants, and the key of the answer."""
     digests: dict[int, tuple[str, str]] = {}  # by id: the repeats of a document are one instance
-    for key, indices in places.items():
+    for key, indices in by_key.items():
         for i in indices:
             instance = instances[i]
             if id(instance) not in digests:

@@ -1,4 +1,4 @@
-"""Traces: one parquet row per emitted token, in parts of many samples (SPEC, section 7).
+"""Traces: one parquet row per emitted token, in parts of many samples.
 
     task, doc_id, sample, position, token_id, chosen_from,
     score, base_entropy, window_mean, host_logprob, donor_logprob, donor_rank
@@ -58,8 +58,8 @@ def pack_trace(generation: Generation, header: TraceHeader) -> bytes:
     rows = np.empty(len(generation.tokens), _PACKED)
     rows["token"], rows["taken"], rows["score"] = generation.tokens, generation.taken_over, generation.scores
     observed = np.frombuffer(generation.observed or b"", np.float32).reshape(-1, len(OBSERVED))
-    for place, name in enumerate(OBSERVED):
-        rows[name] = observed[:, place]
+    for column, name in enumerate(OBSERVED):
+        rows[name] = observed[:, column]
     return json.dumps([header.command, header.writers, header.window]).encode() + b"\n" + rows.tobytes()
 
 
