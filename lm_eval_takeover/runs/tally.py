@@ -29,7 +29,7 @@ class Tally:
         return self.takeovers / self.tokens if self.tokens else 0.0
 
 
-def counted(tallies: Mapping[str, Tally], policy: Policy) -> dict[str, Any]:
+def summarize_tallies(tallies: Mapping[str, Tally], policy: Policy) -> dict[str, Any]:
     """The counts over the whole run, and for each task under `per_task`, in the order of their names."""
     total = Tally()
     for tally in tallies.values():

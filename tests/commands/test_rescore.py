@@ -22,7 +22,7 @@ def finished(tmp_path_factory):
     from lm_eval import simple_evaluate
     from lm_eval.tasks import TaskManager
 
-    from lm_eval_takeover.tasks.verdict_log import keeper
+    from lm_eval_takeover.tasks.verdict_log import get_verdict_log
 
     folder = tmp_path_factory.mktemp("finished") / "run"
     found = simple_evaluate(
@@ -33,7 +33,7 @@ def finished(tmp_path_factory):
         task_manager=TaskManager(include_path=str(data_folder("task_configs")), include_defaults=False),
         bootstrap_iters=0,
     )
-    keeper().close()
+    get_verdict_log().close()
     return folder, found
 
 

@@ -15,8 +15,8 @@ from lm_eval_takeover.model import GuidedTakeover
 from lm_eval_takeover.runs.sample_keys import (
     GENERATION_SETTINGS,
     MODEL_ARGUMENTS,
+    collect_text_settings,
     sample_key,
-    text_settings,
 )
 from lm_eval_takeover.storage.digests import digest_of
 from lm_eval_takeover.storage.package_data import data_folder
@@ -80,7 +80,7 @@ def keys(arguments, settings=SETTINGS, prompt="Problem: how far?"):
 def digest(lm, **changed):
     own = lm.arguments
     options = {"backend": own.backend, "seed": own.seed, "trust_remote_code": own.trust_remote_code}
-    return digest_of(text_settings(lm.pair, lm.policy, **(options | changed)))
+    return digest_of(collect_text_settings(lm.pair, lm.policy, **(options | changed)))
 
 
 def test_everything_is_declared():
