@@ -1,12 +1,14 @@
 """The model arguments of `lm_eval --model guided-takeover --model_args …`, checked once when they come in."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self, get_args, get_type_hints
 
 from lm_eval_takeover.errors import ArgumentError, nearest
 
 BACKENDS = ("hf",)
+DEFAULT_POLICY = "disagreement"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -19,7 +21,7 @@ class ModelArguments:
     base: str | None = None
     guide: str | None = None
     backend: str = "hf"
-    policy: str = "disagreement"
+    policy: str = DEFAULT_POLICY
     score: str | None = None
     score_top_p: float = 1.0
     calibration: str | None = None
@@ -46,15 +48,23 @@ class ModelArguments:
     enable_thinking: bool | None = None
     trust_remote_code: bool = False
     run_dir: str | None = None
+    plugins: str | None = None
+    policy_arguments: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
-    def parse(cls, values: dict[str, Any]) -> Self:
-        """From lm-eval's keyword arguments, whose values its command line has turned into numbers where it could."""
-        hints = get_type_hints(cls)
+    def parse(cls, values: dict[str, Any], own: Mapping[str, Any] | None = None) -> Self:
+        """From lm-eval's keyword arguments, whose values its command line has turned into numbers where it could.
+
+        `own` are the types of arguments that only the chosen policy has; they go into `policy_arguments`.
+        """
+        hints = {**get_type_hints(cls), **(own or {})}
+        del hints["policy_arguments"]
         unknown = [name for name in values if name not in hints]
         if unknown:
             raise ArgumentError(f"unknown model argument '{unknown[0]}'; {nearest(unknown[0], hints)}")
-        return cls(**{name: _typed(name, value, hints[name]) for name, value in values.items()})
+        typed = {name: _typed(name, value, hints[name]) for name, value in values.items()}
+        policy_arguments = {name: typed.pop(name) for name in own or {} if name in typed}
+        return cls(**typed, policy_arguments=policy_arguments)
 
     def __post_init__(self) -> None:
         if self.backend not in BACKENDS:

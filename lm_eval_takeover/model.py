@@ -14,14 +14,13 @@ from lm_eval.api.model import TemplateLM
 from tqdm import tqdm
 
 from lm_eval_takeover import stopping
-from lm_eval_takeover.arguments import ModelArguments
 from lm_eval_takeover.decoding.engine import generate
 from lm_eval_takeover.decoding.memory import rows_that_fit
 from lm_eval_takeover.decoding.stop_strings import text_of
 from lm_eval_takeover.decoding.teacher_forcing import force
 from lm_eval_takeover.errors import TakeoverError, VocabularyError, install_error_hook
 from lm_eval_takeover.method.request import Request
-from lm_eval_takeover.pair.loading import load_pair, load_policy
+from lm_eval_takeover.pair.loading import load_pair, load_policy, parse_arguments
 from lm_eval_takeover.runs.facts import collect_facts, describe_run
 from lm_eval_takeover.runs.journal import Sample
 from lm_eval_takeover.runs.ranks import Padding, Ranks
@@ -50,7 +49,7 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
         install_error_hook()
         self.ranks = Ranks()
         self._rank, self._world_size = self.ranks.rank, self.ranks.count  # what lm-eval's own class reads
-        self.arguments = self.ranks.place(ModelArguments.parse(arguments))
+        self.arguments = self.ranks.place(parse_arguments(arguments))
         self.pair = load_pair(self.arguments)
         self.policy, self.gate_origin = load_policy(self.arguments, self.pair)
         for role in self.policy.roles:
@@ -132,7 +131,7 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
         )
         return {
             "takeover": self._description()
-            | summarize_tallies(self.tally, self.policy)
+            | summarize_tallies(self.tally, float(self.policy.host is None))
             | {"run_dir": self.arguments.run_dir, "attempts": attempts, "seconds": round(seconds, 3)}
         }
 

@@ -25,7 +25,7 @@ from lm_eval_takeover.calibration.thresholds import (
 )
 from lm_eval_takeover.errors import CalibrationError, nearest
 from lm_eval_takeover.method.model_id import ModelId
-from lm_eval_takeover.method.scores import SCORES
+from lm_eval_takeover.method.registry import scores as registered
 from lm_eval_takeover.storage.package_data import data_folder
 from lm_eval_takeover.storage.whole_files import write_text
 
@@ -36,6 +36,9 @@ MOST_OF_GRID = sum(LOWEST <= rho <= HIGHEST for rho in GRID)  # points that ever
 def write_calibration(calibration: Calibration, path: Path) -> None:
     """Write a calibration file; an old one stays until the new one is whole."""
     content = {"schema": SCHEMA, **{k: v for k, v in asdict(calibration).items() if k not in ("schema", "name")}}
+    for held in content["scores"].values():
+        if held["plugin"] is None:
+            del held["plugin"]
     content = json.loads(json.dumps(content | {"checksum": ""}, allow_nan=False))
     text = json.dumps(content | {"checksum": _compute_checksum(content)}, indent=2, ensure_ascii=False)
     # Each list of numbers on one line; inside a string there is no line break.
@@ -92,7 +95,7 @@ def _parse_calibration(content: dict[str, Any], name: str) -> Calibration:
     columns = _check_object("columns", parts.get("columns", {}))
     parts["scores"] = {score: _parse_score(score, values) for score, values in scores.items()}
     parts["targets"] = tuple(
-        _parse_target(at, target) for at, target in enumerate(_check_list("targets", parts.pop("targets", [])))
+        _parse_target(at, target, scores) for at, target in enumerate(_check_list("targets", parts.pop("targets", [])))
     )
     calibration = Calibration(**parts, name=name)
     if calibration.direction not in ("forward", "reverse"):
@@ -180,9 +183,11 @@ def _parse_part(path: str, kind: type[Part], values: Any) -> Part:
 
 def _parse_score(name: str, values: Any) -> ScoreCalibration:
     path = f"scores.{name}"
-    if name not in SCORES:
-        raise ValueError(f"field '{path}' is no score; known: {', '.join(SCORES)}")
     held = _parse_part(path, ScoreCalibration, values)
+    if held.plugin is None and name not in registered.names():
+        raise ValueError(f"field '{path}' is no score; known: {', '.join(registered.names())}")
+    if held.plugin is not None and set(_check_object(f"{path}.plugin", held.plugin)) != {"source", "digest"}:
+        raise ValueError(f"field '{path}.plugin' is damaged")
     sketch = _check_object(f"{path}.sketch", held.sketch)
     columns = []
     for column in ("rho", "tau", "tail_mean"):
@@ -210,7 +215,7 @@ def _parse_score(name: str, values: Any) -> ScoreCalibration:
     return calibrated
 
 
-def _parse_target(at: int, values: Any) -> Target:
+def _parse_target(at: int, values: Any, held: Iterable[str]) -> Target:
     path = f"targets[{at}]"
     target = _parse_part(path, Target, values)
     for name in ("prompts", "tokens", "window"):
@@ -219,7 +224,7 @@ def _parse_target(at: int, values: Any) -> Target:
     asked = _check_number(f"{path}.target_rate", target.target_rate, 0.0, 1.0)
     if abs(_check_number(f"{path}.realized_rate", target.realized_rate, 0.0, 1.0) - asked) > TOLERANCE + 1e-9:
         raise ValueError(f"field '{path}.realized_rate' is not within {TOLERANCE} of target_rate={asked}")
-    for name, known in (("score", SCORES), ("kappa_rule", KAPPA_RULES)):
+    for name, known in (("score", held), ("kappa_rule", KAPPA_RULES)):
         if getattr(target, name) not in known:
             raise ValueError(f"field '{path}.{name}' is not known: {getattr(target, name)}")
     return target

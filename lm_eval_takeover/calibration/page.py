@@ -4,17 +4,16 @@ from collections.abc import Sequence
 
 from lm_eval_takeover.calibration.files import packaged_calibrations
 from lm_eval_takeover.calibration.thresholds import DEFAULT_RHO, KAPPA_RULES, Calibration
-from lm_eval_takeover.method.policy import Policy
-from lm_eval_takeover.method.scores import SCORES
+from lm_eval_takeover.method.policy import DIRECTIONS
 
 
-def rate_table(calibration: Calibration, scores: Sequence[str] = SCORES) -> str:
+def rate_table(calibration: Calibration, scores: Sequence[str] | None = None) -> str:
     """tau, both kappas and the replayed shares of takeovers by score and rho, as Markdown."""
     lines = [
         "|score|mean (nats)|spike ratio|tau (nats)|kappa threshold_to_mean|takeovers|kappa tail_to_mean|takeovers|",
         "|-----|----------:|----------:|---------:|----------------------:|--------:|-----------------:|--------:|",
     ]
-    for score in (name for name in scores if name in calibration.scores):
+    for score in scores or calibration.scores:
         held = calibration.scores[score]
         for row in held.table:
             cells = [score, f"{held.mean:.4g}", f"{row['rho']:.1%}", f"{row['tau']:.4g}"]
@@ -57,7 +56,7 @@ def _column_tables(calibration: Calibration) -> str:
 
 def render_page(calibration: Calibration) -> str:
     """The whole page as Markdown."""
-    host = Policy(direction=calibration.direction).host
+    host, _ = DIRECTIONS[calibration.direction]
     lines = [
         f"# Calibration `{calibration.name}`",
         "",

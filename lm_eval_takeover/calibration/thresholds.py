@@ -65,6 +65,7 @@ class ScoreCalibration:
     table: tuple[dict[str, float], ...]
     sketch: dict[str, list[float]]
     rank_error: float = 0.0
+    plugin: dict[str, str] | None = None  # `source` and `digest` of the code that a stranger's score came from
 
     @classmethod
     def of(cls, scores: QuantileSketch) -> Self:
@@ -149,6 +150,10 @@ class Calibration:
     def sparse_below(self) -> float | None:
         """The spike ratio below which fewer than 30 tokens lie above tau; None where no gate may ask for one so low."""
         return 30 / self.tokens if self.tokens and 30 / self.tokens > LOWEST else None
+
+    def plugin(self, score: str) -> dict[str, str] | None:
+        """The plug-in that this score came from; None for our own."""
+        return self.scores[score].plugin if score in self.scores else None
 
     def score(self, score: str) -> ScoreCalibration:
         if score not in self.scores:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from lm_eval_takeover.method.gate import Gate
 
-DIRECTIONS = ("forward", "reverse")
+DIRECTIONS = {"forward": ("base", "guide"), "reverse": ("guide", "base")}  # host and donor
 WINDOW = 10  # scores that a policy without a gate is shown
 
 
@@ -78,12 +78,12 @@ class Policy(ABC):
     @property
     def host(self) -> str | None:
         """The role that writes by default; None if the donor writes everything."""
-        return "base" if self.direction == "forward" else "guide"
+        return DIRECTIONS[self.direction][0]
 
     @property
     def donor(self) -> str | None:
         """The role that takes over; None if nobody ever does."""
-        return "guide" if self.direction == "forward" else "base"
+        return DIRECTIONS[self.direction][1]
 
     @property
     def roles(self) -> tuple[str, ...]:
@@ -110,6 +110,12 @@ class Policy(ABC):
         """Its own model arguments: the fields that are neither the direction nor a part of the gate."""
         shared = ("direction", "score", "score_top_p", "gate")
         return {one.name: getattr(self, one.name) for one in fields(self) if one.name not in shared}
+
+    @property
+    def sources(self) -> list[Source]:
+        """The plug-ins that it comes from: its own, and its score's."""
+        found = {self.source, self.scorer.source} if self.scorer is not None else {self.source}
+        return sorted((source for source in found if source.digest is not None), key=lambda source: source.name)
 
     def scores(self, host_logits: "Tensor | None", donor_logits: "Tensor | None") -> "Tensor":
         """`s_t` for logits `[..., vocab]`: `[...]`, NaN where this policy asks for no score."""

@@ -82,7 +82,7 @@ class Score:
         options = {"top_p": top_p} if self.reads_top_p else {}
         if self.source.digest is None:
             return self.function(*logits, **options)
-        values = call_plugin(self.where, self.function, *logits, **options)
+        values: Tensor = call_plugin(self.where, self.function, *logits, **options)
         check_shape(self.where, values, host_logits.shape[:-1])
         return values.float()
 
@@ -143,7 +143,7 @@ class Registry(Generic[Entry]):
             if name not in self._entries:
                 raise PluginError(f"entry point {point.value} registers no {self.kind} '{name}'")
         if name not in self._entries:
-            raise ArgumentError(f"{self.kind}='{name}' is not known; {self._listed(name)}")
+            raise ArgumentError(f"{self.kind}='{name}' is not known; {self.describe(name)}")
         return self._entries[name][0]
 
     def names(self) -> list[str]:
@@ -169,7 +169,7 @@ class Registry(Generic[Entry]):
         for module in _OURS:
             importlib.import_module(module)
 
-    def _listed(self, name: str) -> str:
+    def describe(self, name: str) -> str:
         """The nearest name, and every name by its source."""
         places: dict[str, list[str]] = {}
         for known, (_, source) in self._entries.items():

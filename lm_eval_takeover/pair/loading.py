@@ -1,11 +1,12 @@
 """From model arguments to a loaded pair and a policy with its gate."""
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
+from typing import Any, get_type_hints
 
 import torch
 
-from lm_eval_takeover.arguments import ModelArguments
+from lm_eval_takeover.arguments import DEFAULT_POLICY, ModelArguments
 from lm_eval_takeover.calibration.files import (
     calibration_command,
     find_calibration,
@@ -17,7 +18,9 @@ from lm_eval_takeover.calibration.thresholds import DEFAULT_RHO, KAPPA_RULES, Ca
 from lm_eval_takeover.demo import CALIBRATION_PROMPTS, DEMO
 from lm_eval_takeover.errors import ArgumentError, CalibrationError, nearest
 from lm_eval_takeover.method.gate import Gate
+from lm_eval_takeover.method.policies import Gated
 from lm_eval_takeover.method.policy import Policy
+from lm_eval_takeover.method.registry import load_plugins, policies
 from lm_eval_takeover.pair.member import Member
 from lm_eval_takeover.pair.pair import Pair
 
@@ -44,10 +47,10 @@ def load_pair(arguments: ModelArguments) -> Pair:
     if names == {"base": None, "guide": None}:
         logger.warning("no base= and guide= are given: this is the bundled demo pair, which knows takeover_demo only")
         names = {role: str(path) for role, path in DEMO.items()}
-    elif None in names.values() and arguments.policy not in names:
-        missing = next(role for role, name in names.items() if name is None)
+    missing = [role for role in policies.get(arguments.policy).models if names[role] is None]
+    if missing:
         raise ArgumentError(
-            f"{missing} is missing: policy={arguments.policy} asks two models; give {missing}=<hub id or local folder>, "
+            f"{missing[0]} is missing: policy={arguments.policy} asks it; give {missing[0]}=<hub id or local folder>, "
             f"or policy=base or policy=guide for one model alone"
         )
     device = _device("device", arguments.device)
@@ -71,33 +74,41 @@ def load_pair(arguments: ModelArguments) -> Pair:
 
 def load_policy(arguments: ModelArguments, pair: Pair) -> tuple[Policy, GateOrigin]:
     """The policy with its gate: set by hand, or read off the calibration of this pair."""
-    policy = Policy(
-        name=arguments.policy,
-        direction=arguments.direction,
-        score=arguments.score or ("entropy" if arguments.policy == "entropy" else "ce"),
-        rate=arguments.rate,
-        early_tokens=arguments.early_tokens,
-        score_top_p=arguments.score_top_p,
-        # Checked before any calibration is read; a gated policy gets its real gate below.
-        gate=None if arguments.tau is None else Gate(arguments.tau, arguments.kappa or 0.0, arguments.window),
-    )
+    kind = policies.get(arguments.policy)
+    reads = {one.name for one in fields(kind)}
     for name in ("rate", "early_tokens"):
-        if getattr(arguments, name) is not None and policy.name not in ("random", "early"):
-            raise ArgumentError(
-                f"{name}={getattr(arguments, name)} is read by policy=random or early, not {policy.name}"
-            )
-    if not policy.gated or policy.gate is not None:
+        if getattr(arguments, name) is not None and name not in reads:
+            readers = " or ".join(other.name for other in policies if name in {one.name for one in fields(other)})
+            raise ArgumentError(f"{name}={getattr(arguments, name)} is read by policy={readers}, not {kind.name}")
+    shared = ("rate", "early_tokens", "score", "score_top_p")
+    settings = {name: getattr(arguments, name) for name in shared if name in reads}
+    settings = {name: value for name, value in settings.items() if value is not None}
+    policy = kind(direction=arguments.direction, **settings, **arguments.policy_arguments)
+    if not isinstance(policy, Gated):
         return policy, GateOrigin()
+    if arguments.tau is not None:
+        gate = Gate(arguments.tau, arguments.kappa or 0.0, arguments.window)
+        return replace(policy, gate=gate), GateOrigin()
     if policy.score_top_p != 1:
         raise ArgumentError(
             f"score_top_p={policy.score_top_p}: calibrations hold scores of whole distributions; set the gate by hand with "
             f"tau=… and kappa=…"
         )
     gate, origin = _calibrated_gate(arguments, pair, policy)
-    return Policy(policy.name, policy.direction, policy.score, gate, score_top_p=policy.score_top_p), origin
+    return replace(policy, gate=gate), origin
 
 
-def _calibrated_gate(arguments: ModelArguments, pair: Pair, policy: Policy) -> tuple[Gate, GateOrigin]:
+def parse_arguments(values: dict[str, Any]) -> ModelArguments:
+    """lm-eval's keyword arguments, those of the chosen policy's own fields among them. Runs the plug-ins that they name."""
+    plugins = values.get("plugins")
+    load_plugins(None if plugins is None else str(plugins))
+    kind = policies.get(str(values.get("policy") or DEFAULT_POLICY))
+    hints = get_type_hints(kind)
+    shared = {one.name for one in fields(ModelArguments)} | {one.name for one in fields(Gated)}
+    return ModelArguments.parse(values, {one.name: hints[one.name] for one in fields(kind) if one.name not in shared})
+
+
+def _calibrated_gate(arguments: ModelArguments, pair: Pair, policy: Gated) -> tuple[Gate, GateOrigin]:
     rule = arguments.kappa_rule or "threshold_to_mean"
     if rule not in KAPPA_RULES:
         raise ArgumentError(f"kappa_rule='{rule}' is not known; {nearest(rule, KAPPA_RULES)}")
@@ -134,7 +145,7 @@ def _calibrated_gate(arguments: ModelArguments, pair: Pair, policy: Policy) -> t
     return Gate(threshold.tau, threshold.kappa(rule), arguments.window), origin
 
 
-def _find_calibration(arguments: ModelArguments, pair: Pair, policy: Policy) -> tuple[Calibration, int | None]:
+def _find_calibration(arguments: ModelArguments, pair: Pair, policy: Gated) -> tuple[Calibration, int | None]:
     base, guide = pair.member("base").id, pair.member("guide").id
     command = calibration_command(arguments.base, arguments.guide, policy.direction, CALIBRATION_PROMPTS)
     if arguments.calibration is None:
@@ -153,6 +164,9 @@ def _find_calibration(arguments: ModelArguments, pair: Pair, policy: Policy) -> 
         problems.append("another shared vocabulary (its digest differs)")
     if calibration.direction != policy.direction:
         problems.append(f"direction={calibration.direction}, not {policy.direction}")
+    plugin, source = calibration.plugin(policy.score), policy.scorer.source
+    if plugin is not None and plugin["digest"] != source.digest:
+        problems.append(f"score={policy.score} of {plugin['source']} as it was then, not as {source.name} has it now")
     if problems and not arguments.allow_calibration_mismatch:
         raise CalibrationError(
             f"calibration='{arguments.calibration}' was made for {' and for '.join(problems)}; make one with "

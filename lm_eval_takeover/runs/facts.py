@@ -7,7 +7,7 @@ from typing import Any
 
 from lm_eval_takeover import __version__
 from lm_eval_takeover.arguments import ModelArguments
-from lm_eval_takeover.method.policies import Policy
+from lm_eval_takeover.method.policy import Policy
 from lm_eval_takeover.pair.loading import GateOrigin
 from lm_eval_takeover.pair.pair import Pair
 
@@ -16,14 +16,14 @@ LIBRARIES = ("torch", "transformers", "lm_eval")
 
 def describe_run(arguments: ModelArguments, pair: Pair, policy: Policy, origin: GateOrigin) -> dict[str, Any]:
     """`config.takeover` of lm-eval's results file, without the counts of what was written."""
-    gate = policy.gate if policy.gated else None
+    gate, scorer = policy.gate, policy.scorer
     return {
         "base": asdict(pair.base.id) if pair.base else None,
         "guide": asdict(pair.guide.id) if pair.guide else None,
         "backend": arguments.backend,
         "policy": policy.name,
         "direction": policy.direction,
-        "score": policy.score if policy.gated else None,
+        "score": scorer.name if scorer else None,
         "tau": gate.tau if gate else None,
         "kappa": gate.kappa if gate else None,
         "window": gate.window if gate else None,
@@ -31,8 +31,8 @@ def describe_run(arguments: ModelArguments, pair: Pair, policy: Policy, origin: 
         "target_rate": origin.target_rate,
         "calibration": origin.calibration,
         "kappa_rule": origin.kappa_rule,
-        "rate": policy.rate,
-        "early_tokens": policy.early_tokens,
+        **{"rate": None, "early_tokens": None, **policy.settings()},
+        "plugins": {source.name: source.digest for source in policy.sources},
         "seed": arguments.seed,
         "block_size": arguments.block_size,
         "devices": {role: str(pair.member(role).device) for role in policy.roles},

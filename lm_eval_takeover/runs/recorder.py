@@ -9,7 +9,7 @@ from typing import Any
 from lm_eval.api.instance import Instance
 
 from lm_eval_takeover.method.generation import Generation
-from lm_eval_takeover.method.policies import Policy
+from lm_eval_takeover.method.policy import Policy
 from lm_eval_takeover.method.request import Request
 from lm_eval_takeover.runs.facts import list_versions
 from lm_eval_takeover.runs.journal import Asked, Sample
@@ -28,7 +28,7 @@ class Recorder:
         self.run = run
         self._settings, self._facts = digest_of(settings), facts
         writers = policy.writes(taken_over=False), policy.writes(taken_over=True)
-        window = policy.gate.window if policy.gated and policy.gate else None
+        window = policy.window if policy.scorer is not None else None
         self._header = TraceHeader("", writers, window)
 
     def group_by_key(self, requests: Sequence[Request], wanted: Sequence[int]) -> dict[bytes, list[int]]:

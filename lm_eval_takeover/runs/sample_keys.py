@@ -39,6 +39,8 @@ MODEL_ARGUMENTS: Mapping[str, str | None] = MappingProxyType(
         "direction": "policy",
         "rate": "policy",
         "early_tokens": "policy",
+        "plugins": "policy",  # digests of their sources
+        "policy_arguments": "policy",
         "block_size": None,
         "seed": "seed",
         "dtype": "models",
@@ -106,11 +108,12 @@ def _tokenizer_digest(tokenizer: Any) -> str:
 
 def _policy_settings(policy: Policy) -> dict[str, Any]:
     """The settings that this policy reads."""
-    found: dict[str, Any] = {"name": policy.name, "host": policy.host, "donor": policy.donor}
-    if policy.gated and policy.gate is not None:
-        found |= {"score": policy.score, "score_top_p": policy.score_top_p, **asdict(policy.gate)}
-    if policy.name in ("random", "early"):
-        found |= {"rate": policy.rate, "early_tokens": policy.early_tokens}
+    found: dict[str, Any] = {"name": policy.name, "host": policy.host, "donor": policy.donor, **policy.settings()}
+    if policy.scorer is not None:
+        found |= {"score": policy.scorer.name, "score_top_p": getattr(policy, "score_top_p", 1.0)}
+    if policy.gate is not None:
+        found |= asdict(policy.gate)
+    found["plugins"] = [source.digest for source in policy.sources]
     return found
 
 

@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Self
 
-from lm_eval_takeover.method.policy import Policy
 from lm_eval_takeover.runs.journal import Sample
 
 
@@ -29,14 +28,13 @@ class Tally:
         return self.takeovers / self.tokens if self.tokens else 0.0
 
 
-def summarize_tallies(tallies: Mapping[str, Tally], policy: Policy) -> dict[str, Any]:
+def summarize_tallies(tallies: Mapping[str, Tally], rate_of_nothing: float = 0.0) -> dict[str, Any]:
     """The counts over the whole run, and for each task under `per_task`, in the order of their names."""
     total = Tally()
     for tally in tallies.values():
         total.add(tally)
-    nothing_emitted = float(policy.host is None)  # the guide alone has a rate of 1 whatever it did
 
     def report(tally: Tally) -> dict[str, Any]:
-        return {**asdict(tally), "realized_rate": tally.realized_rate if tally.tokens else nothing_emitted}
+        return {**asdict(tally), "realized_rate": tally.realized_rate if tally.tokens else rate_of_nothing}
 
     return {**report(total), "per_task": {task: report(tallies[task]) for task in sorted(tallies)}}

@@ -16,7 +16,7 @@ from tqdm import tqdm
 from lm_eval_takeover.calibration.thresholds import HIGHEST, LOWEST, ScoreCalibration, Target
 from lm_eval_takeover.decoding.engine import generate
 from lm_eval_takeover.method.gate import Gate
-from lm_eval_takeover.method.policy import Policy
+from lm_eval_takeover.method.policies import Gated as GatedPolicy
 from lm_eval_takeover.method.request import Request
 from lm_eval_takeover.pair.pair import Pair
 
@@ -51,8 +51,7 @@ class Gated:
         """`(takeovers, tokens)` at this rho."""
         threshold = self.calibration.threshold(rho)
         gate = Gate(threshold.tau, threshold.kappa(self.kappa_rule), self.window)
-        name = "entropy" if self.score == "entropy" else "disagreement"
-        policy = Policy(name, self.direction, self.score, gate)
+        policy = GatedPolicy(direction=self.direction, score=self.score, gate=gate)
         takeovers = tokens = 0
         written = generate(self.pair, policy, self.requests, seed=self.seed, batch_size=self.batch_size)
         with tqdm(total=len(self.requests), desc=f"Gated at {rho:.4g}", unit="rollout", disable=not progress) as bar:

@@ -98,6 +98,11 @@ def _add_rate_options(parser: argparse.ArgumentParser) -> None:
     )
     add("--score", nargs="+", default=["ce"], metavar="SCORE", help="of --target_rate and --compare (default: ce)")
     add("--kappa_rule", default="threshold_to_mean", help="of --target_rate and --compare (default: threshold_to_mean)")
+    add(
+        "--plugins",
+        metavar="FILE+MODULE",
+        help="files or modules with scores of your own, which are collected beside ours",
+    )
     add("--window", type=int, default=10, help="of the gate whose takeovers are counted (default: 10)")
 
 
@@ -121,11 +126,12 @@ def _truth_value(text: str) -> bool:
 def _check_gate(options: argparse.Namespace) -> None:
     """Raise ArgumentError for a score or a kappa rule that is not known."""
     from lm_eval_takeover.calibration.thresholds import KAPPA_RULES
-    from lm_eval_takeover.method.scores import SCORES
+    from lm_eval_takeover.method.registry import load_plugins, scores
 
+    load_plugins(options.plugins)
     for score in options.score:
-        if score not in SCORES:
-            raise ArgumentError(f"--score '{score}' is not known; {nearest(score, SCORES)}")
+        if score not in scores.names():
+            raise ArgumentError(f"--score '{score}' is not known; {scores.describe(score)}")
     if options.kappa_rule not in KAPPA_RULES:
         raise ArgumentError(
             f"--kappa_rule '{options.kappa_rule}' is not known; {nearest(options.kappa_rule, KAPPA_RULES)}"

@@ -29,11 +29,13 @@ from lm_eval_takeover.commands.calibrate.prompts import Prompts
 from lm_eval_takeover.commands.calibrate.score_parts import ScoreParts, Trajectory, parts_folder
 from lm_eval_takeover.decoding.engine import generate
 from lm_eval_takeover.decoding.teacher_forcing import logit_blocks
-from lm_eval_takeover.errors import ArgumentError, CalibrationError
+from lm_eval_takeover.errors import ArgumentError, CalibrationError, PluginError
 from lm_eval_takeover.method.gate import Gate, fires_along
-from lm_eval_takeover.method.policy import Policy
+from lm_eval_takeover.method.policies import ALONE
+from lm_eval_takeover.method.policy import DIRECTIONS
+from lm_eval_takeover.method.registry import Score
+from lm_eval_takeover.method.registry import scores as registered
 from lm_eval_takeover.method.request import Request, Sampling
-from lm_eval_takeover.method.scores import SCORES, disagreement
 from lm_eval_takeover.pair.pair import Pair
 
 logger = logging.getLogger(__name__)
@@ -82,7 +84,7 @@ def calibrate(
     call did. A rate that no rho realizes is left out and said in `work`. Raises ArgumentError for prompts that cannot be used.
     """
     sampling, work, budget = sampling or Sampling(temperature=0.6, top_p=0.95), work or Work(), budget or Budget()
-    host, donor = Policy(direction=direction).roles
+    host, donor = DIRECTIONS[direction]
     assert pair.base is not None and pair.guide is not None
     if pair.base.id.same_model(pair.guide.id):
         logger.warning("base and guide are the same model: every ce equals the entropy, and rkl and js are 0")
@@ -158,7 +160,14 @@ def describe_decoding(sampling: Sampling, max_gen_toks: int, seed: int) -> dict[
 def kept_parts(out: Path, pair: Pair, prompts: Prompts, direction: str, settings: dict[str, Any]) -> ScoreParts:
     """Where the finished rollouts of this calibration stay, beside `out`; another calibration has another folder."""
     names = {role: [str(pair.member(role).id), str(pair.member(role).dtype)] for role in ("base", "guide")}
-    rolled_out = {"vocabulary": pair.vocabulary.digest, "direction": direction, "prompts": prompts.source["digest"]}
+    rolled_out: dict[str, Any] = {
+        "vocabulary": pair.vocabulary.digest,
+        "direction": direction,
+        "prompts": prompts.source["digest"],
+    }
+    plugins = {score.name: score.source.digest for score in registered if score.source.digest is not None}
+    if plugins:
+        rolled_out["plugins"] = plugins
     parts = ScoreParts(parts_folder(out, {**names, **rolled_out, **settings}))
     others = [folder.name for folder in out.parent.glob(f".{out.name}.*.partial") if folder != parts.folder]
     if others:
@@ -195,7 +204,7 @@ def _collect_scores(
             if not todo:
                 continue
             written = generate(
-                pair, Policy(host), [requests[i] for i in todo], seed=seed, batch_size=batch_size, as_pair=True
+                pair, ALONE[host](), [requests[i] for i in todo], seed=seed, batch_size=batch_size, as_pair=True
             )
             rollouts = {todo[place]: tuple(generation.tokens) for place, generation in written}
             scores = _score_rollouts(pair, host, donor, [requests[i] for i in todo], [rollouts[i] for i in todo])
@@ -214,35 +223,53 @@ def _score_rollouts(
     read = (logit_blocks(pair.member(role), pair.vocabulary.size, *texts) for role in (host, donor))
     blocks: dict[str, list[torch.Tensor]] = defaultdict(list)
     for host_logits, donor_logits in zip(*read, strict=True):
-        for score in SCORES:
-            blocks[score].append(disagreement(score, host_logits, donor_logits.to(host_logits.device)).cpu())
+        for score in registered:
+            blocks[score.name].append(score(host_logits, donor_logits.to(host_logits.device)).cpu())
     trajectories: dict[str, list[Trajectory]] = {}
-    for score in SCORES:
-        whole = torch.cat(blocks[score], dim=1)
-        trajectories[score] = [row[-len(tokens) :].numpy() for row, tokens in zip(whole, rollouts, strict=True)]
-        for request, values in zip(requests, trajectories[score], strict=True):
-            if not np.isfinite(values).all():
-                raise CalibrationError(
-                    f"{request.label}: {score} is {values[~np.isfinite(values)][0]}, since one model rules out what the "
-                    f"other may write; load both with --dtype float32"
-                )
+    for score in registered:
+        whole = torch.cat(blocks[score.name], dim=1)
+        rows = [row[-len(tokens) :].numpy() for row, tokens in zip(whole, rollouts, strict=True)]
+        for request, values in zip(requests, rows, strict=True):
+            _check_values(score, values, request.label)
+        trajectories[score.name] = rows
     return trajectories
+
+
+def _check_values(score: Score, values: Trajectory, label: str) -> None:
+    """Refuse scores that no threshold can be read off. Raises PluginError for a stranger's, CalibrationError for ours."""
+    if not np.isfinite(values).all():
+        value = values[~np.isfinite(values)][0]
+        if score.source.digest is not None:
+            raise PluginError(f"{score.where} returned {value} for {label}")
+        raise CalibrationError(
+            f"{label}: {score.name} is {value}, since one model rules out what the other may write; load both with "
+            f"--dtype float32"
+        )
+    if (values < 0).any():
+        raise PluginError(
+            f"{score.where} returned {values.min()} for {label}; a calibration needs scores of at least 0, since kappa is a "
+            f"multiple of their mean (a gate by hand, tau=… with kappa=0, takes any)"
+        )
 
 
 def _read_calibrations(parts: ScoreParts, window: int) -> tuple[dict[str, ScoreCalibration], int, int]:
     """`(by score its calibration, with the shares of takeovers; rollouts; tokens)`."""
-    sketches = {score: QuantileSketch() for score in SCORES}
+    sketches = {score.name: QuantileSketch() for score in registered}
     rollouts = 0
     for part in parts.read():
-        rollouts += len(part[SCORES[0]])
-        for score, sketch in sketches.items():
-            sketch.add(np.concatenate(part[score]))
-    scores = {score: ScoreCalibration.of(sketch) for score, sketch in sketches.items()}
-    for score in (score for score, calibration in scores.items() if calibration.mean == 0):
-        logger.warning("all %s scores are 0: its gate fires on whatever is not 0", score)
+        rollouts += len(next(iter(part.values())))
+        for name, sketch in sketches.items():
+            sketch.add(np.concatenate(part[name]))
+    scores = {name: ScoreCalibration.of(sketch) for name, sketch in sketches.items()}
+    for name in (name for name, calibration in scores.items() if calibration.mean == 0):
+        logger.warning("all %s scores are 0: its gate fires on whatever is not 0", name)
     shares = _replay_gates(parts, scores, window)
-    scores = {score: calibration.with_shares(shares[score]) for score, calibration in scores.items()}
-    return scores, rollouts, sketches[SCORES[0]].count
+    scores = {name: calibration.with_shares(shares[name]) for name, calibration in scores.items()}
+    for score in registered:
+        if score.source.digest is not None:
+            plugin = {"source": score.source.name, "digest": score.source.digest}
+            scores[score.name] = replace(scores[score.name], plugin=plugin)
+    return scores, rollouts, next(iter(sketches.values())).count
 
 
 def _replay_gates(
@@ -268,7 +295,7 @@ def _replay_gates(
             padded = torch.nn.utils.rnn.pad_sequence([torch.from_numpy(row) for row in rows], batch_first=True)
             for key, gate in gates[score].items():
                 fired[score][key] += int(fires_along(gate, padded).sum())
-        tokens += sum(map(len, part[SCORES[0]]))
+        tokens += sum(map(len, next(iter(part.values()))))
     return {score: {key: count / tokens for key, count in fired[score].items()} for score in scores}
 
 

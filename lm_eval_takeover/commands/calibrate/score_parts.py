@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lm_eval_takeover.errors import ArgumentError
-from lm_eval_takeover.method.scores import SCORES
+from lm_eval_takeover.method.registry import scores as registered
 from lm_eval_takeover.storage.locks import Lock, Locked
 from lm_eval_takeover.storage.whole_files import write_text, write_whole
 
@@ -44,7 +44,7 @@ class ScoreParts:
             try:
                 with path.open("rb") as stream, np.load(stream) as part:
                     numbers, lengths = part["prompts"], part["lengths"]
-                    sound = all(len(part[score]) == lengths.sum() for score in SCORES)
+                    sound = all(len(part[name]) == lengths.sum() for name in registered.names())
             except Exception:  # a damaged archive raises whatever its first wrong byte means
                 sound = False
             if sound:
@@ -60,8 +60,8 @@ class ScoreParts:
 
     def add(self, numbers: Sequence[int], scores: Mapping[str, Sequence[Trajectory]]) -> None:
         """The scores of finished rollouts: for each name one array `[tokens]` per prompt number."""
-        lengths = np.array([len(values) for values in scores[SCORES[0]]], dtype=np.int64)
-        whole = {name: np.concatenate(scores[name]).astype(np.float32) for name in SCORES}
+        lengths = np.array([len(values) for values in next(iter(scores.values()))], dtype=np.int64)
+        whole = {name: np.concatenate(values).astype(np.float32) for name, values in scores.items()}
         path = self.folder / f"{min(numbers):09d}.npz"
         columns: dict[str, Any] = {"prompts": np.array(numbers), "lengths": lengths, **whole}
         write_whole(path, lambda stream: np.savez(stream, **columns))
@@ -75,8 +75,8 @@ class ScoreParts:
         for path in sorted(places):
             with np.load(path) as part:
                 ends = np.cumsum(part["lengths"])[:-1]
-                rows = {name: np.split(part[name], ends) for name in SCORES}
-                yield {name: [rows[name][place] for place in sorted(places[path])] for name in SCORES}
+                rows = {name: np.split(part[name], ends) for name in registered.names()}
+                yield {name: [values[place] for place in sorted(places[path])] for name, values in rows.items()}
 
     def remember(self, name: str, value: Any) -> None:
         """Keep a small result beside the parts."""

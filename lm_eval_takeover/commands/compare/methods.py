@@ -19,7 +19,7 @@ def read_guided_run(folder: Path) -> dict[str, Any]:
     for path in sorted(folder.rglob("results_*.json"), key=lambda path: path.stat().st_mtime, reverse=True):
         results: dict[str, Any] = json.loads(path.read_text())
         takeover = results.get("config", {}).get("takeover", {})
-        if takeover.get("policy") == "disagreement" and TASK in results["results"]:
+        if takeover.get("tau") is not None and TASK in results["results"]:
             limit = results["config"]["limit"]
             if limit is not None and limit < 1:
                 raise ArgumentError(f"--limit {limit} of the guided run is a share; give a number of problems")

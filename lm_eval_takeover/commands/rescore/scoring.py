@@ -15,7 +15,7 @@ from lm_eval_takeover.errors import ArgumentError, nearest
 from lm_eval_takeover.runs.journal import Asked, Sample
 from lm_eval_takeover.storage.digests import digest_of, digest_of_text
 from lm_eval_takeover.storage.package_data import data_folder
-from lm_eval_takeover.tasks.verdict_log import Verdict, kept_with
+from lm_eval_takeover.tasks.verdict_log import LoggedVerdict, redirect_verdicts
 
 
 @dataclass(slots=True)
@@ -24,7 +24,7 @@ class Verdicts:
 
     given: dict[tuple[str, bytes], Answer] = field(default_factory=dict)
 
-    def judge(self, verdicts: Iterable[Verdict]) -> None:
+    def add_verdicts(self, verdicts: Iterable[LoggedVerdict]) -> None:
         self.given |= {(doc, response): (answer, outcome) for doc, response, answer, outcome in verdicts}
 
 
@@ -87,7 +87,7 @@ def rescore(
             f"no document of {', '.join(sorted(missing))} has all its responses here; the run asked for {', '.join(run.tasks)}"
         )
     now = Verdicts()
-    with kept_with(now):
+    with redirect_verdicts(now):
         results = simple_evaluate(
             model=StoredResponses(run, matched.answers),
             tasks=list(tasks) or list(matched.documents),

@@ -12,10 +12,10 @@ from lm_eval.api.instance import Instance
 from lm_eval.api.model import LM
 
 from lm_eval_takeover.errors import RunDirError
-from lm_eval_takeover.method.policies import Policy
-from lm_eval_takeover.runs.journal import Asked, Damaged, Journal, Sample
-from lm_eval_takeover.runs.run_dir import journals
-from lm_eval_takeover.runs.tally import Tally, counted
+from lm_eval_takeover.runs.journal import Asked, Journal, Sample
+from lm_eval_takeover.runs.journal_file import Damaged
+from lm_eval_takeover.runs.layout import list_journals
+from lm_eval_takeover.runs.tally import Tally, summarize_tallies
 from lm_eval_takeover.storage.digests import digest_of
 
 Answer = tuple[str | None, str]  # what was extracted, and what it was worth
@@ -40,7 +40,7 @@ class StoredRun:
 
 def read_stored_runs(folder: Path) -> tuple[list[StoredRun], dict[tuple[str, bytes], Answer]]:
     """The runs of a run_dir, the latest last, and the verdicts that were given there. Raises RunDirError."""
-    paths = journals(folder)
+    paths = list_journals(folder)
     if not paths:
         raise RunDirError(f"run_dir='{folder}' holds no journal; expected a folder that a run was given as run_dir=…")
     runs: dict[str, StoredRun] = {}
@@ -98,6 +98,5 @@ class StoredResponses(LM):  # type: ignore[misc]
 
     def get_model_info(self) -> dict[str, Any]:
         described = self.run.facts.get("takeover") or {}
-        policy = Policy(described["policy"], described["direction"]) if described.get("policy") == "guide" else Policy()
         times = {"attempts": self.run.attempts, "seconds": round(self.run.seconds, 3), "rescored": True}
-        return {"takeover": described | counted(self.tally, policy) | times}
+        return {"takeover": described | summarize_tallies(self.tally) | times}
