@@ -49,12 +49,18 @@ class Source:
         if file is None:  # typed into an interpreter
             return cls(module, hashlib.blake2b(target.__qualname__.encode(), digest_size=16).hexdigest())
         path = Path(file)
-        top = importlib.import_module(module.partition(".")[0]) if "." in module else None
-        files = sorted(Path(top.__path__[0]).rglob("*.py")) if top is not None else [path]
-        digest = hashlib.blake2b(digest_size=16)
-        for one in files:
-            digest.update(f"{one.name}\0{one.stat().st_size}\0".encode() + one.read_bytes())
-        return cls(path.name if top is None else module, digest.hexdigest())
+        if "." not in module:
+            return cls(path.name, _digest([path]))
+        package = Path(importlib.import_module(module.partition(".")[0]).__path__[0])
+        return cls(str(path.relative_to(package.parent)), _digest(sorted(package.rglob("*.py"))))
+
+
+def _digest(files: list[Path]) -> str:
+    """32 hexadecimal digits of the names and contents of these files."""
+    digest = hashlib.blake2b(digest_size=16)
+    for file in files:
+        digest.update(f"{file.name}\0{file.stat().st_size}\0".encode() + file.read_bytes())
+    return digest.hexdigest()
 
 
 @dataclass(frozen=True, slots=True)

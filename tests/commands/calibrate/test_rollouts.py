@@ -19,12 +19,13 @@ from lm_eval_takeover.demo import CALIBRATION_PROMPTS, PROMPT
 from lm_eval_takeover.demo.puzzle import make_puzzle
 from lm_eval_takeover.errors import CalibrationError
 from lm_eval_takeover.method.request import Sampling
-from lm_eval_takeover.method.scores import SCORES
 from lm_eval_takeover.pair.loading import load_pair
 
 TOKENS = 60
 SAMPLING = Sampling(0.6, 0.95)
 RHO = (0.005, 0.01, 0.03, 0.05, 0.1)
+
+SCORES = ("ce", "rkl", "entropy", "js")
 
 
 @pytest.fixture(scope="module")

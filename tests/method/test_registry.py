@@ -1,0 +1,192 @@
+"""A stranger's score and policy: registered by a file or a package, run by every engine, refused in one line where broken."""
+
+import subprocess
+import sys
+from dataclasses import dataclass
+
+import pytest
+import torch
+
+from lm_eval_takeover import Policy, register_policy, register_score
+from lm_eval_takeover.errors import ArgumentError, PluginError
+from lm_eval_takeover.method import registry
+from lm_eval_takeover.method.policies import Disagreement, Gated
+from lm_eval_takeover.method.policy import Block
+from lm_eval_takeover.method.registry import load_plugins, policies, scores
+
+MARGIN = """
+from lm_eval_takeover import register_score
+
+@register_score("{name}", needs_donor=False)
+def margin(host_logits):
+    first, second = host_logits.softmax(-1).topk(2).values.unbind(-1)
+    return 1 - (first - second)
+"""
+
+
+@pytest.fixture(autouse=True)
+def _forget_strangers(monkeypatch):
+    """What a test registers is gone after it."""
+    scores.names(), policies.names()
+    for one in (scores, policies):
+        monkeypatch.setattr(one, "_entries", dict(one._entries))
+
+
+def write(path, text, **names):
+    path.write_text(text.format(**names) if names else text)
+    return str(path)
+
+
+def test_ours_are_registered_in_the_order_of_the_docs():
+    assert scores.names()[:4] == ["ce", "rkl", "entropy", "js"]
+    assert policies.names()[:6] == ["disagreement", "entropy", "random", "early", "base", "guide"]
+    assert all(scores.source(name).digest is None for name in scores.names()[:4])
+
+
+def test_a_file_and_a_module_register_and_may_be_loaded_again(tmp_path, monkeypatch):
+    path = write(tmp_path / "my_gate.py", MARGIN, name="file_margin")
+    write(tmp_path / "margin_module.py", MARGIN, name="module_margin")
+    monkeypatch.syspath_prepend(tmp_path)
+    for _ in range(2):
+        load_plugins(f"{path}+margin_module")
+    host = torch.tensor([[[2.0, 1.0, 0.0]]])
+    first, second = host.softmax(-1)[0, 0, :2]
+    for name, source in (("file_margin", "my_gate.py"), ("module_margin", "margin_module.py")):
+        assert scores.get(name)(host).tolist() == [[pytest.approx(float(1 - first + second))]]
+        assert scores.source(name).name == source
+        assert len(scores.source(name).digest) == 32
+        assert not Gated(score=name).drafts  # whether the donor is asked follows from the score
+
+
+def test_an_entry_point_is_loaded_when_its_name_is_asked_for(tmp_path, monkeypatch):
+    package = tmp_path / "acme_gate"
+    package.mkdir()
+    write(package / "__init__.py", "")
+    write(package / "gates.py", MARGIN, name="acme")
+    info = tmp_path / "acme_gate-1.0.dist-info"
+    info.mkdir()
+    write(info / "METADATA", "Metadata-Version: 2.1\nName: acme-gate\nVersion: 1.0\n")
+    write(info / "entry_points.txt", "[lm_eval_takeover.scores]\nacme = acme_gate.gates\nlost = acme_gate.gates\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert "acme_gate.gates" not in sys.modules
+    assert scores.get("acme").source.name == "acme_gate/gates.py"
+    before = scores.source("acme").digest
+    with pytest.raises(PluginError, match=r"entry point acme_gate\.gates registers no score 'lost'"):
+        scores.get("lost")
+    # The digest is of the whole package: a helper's change is a change.
+    write(package / "helpers.py", "LEAST = 1\n")
+    assert registry.Source.of(scores.get("acme").function).digest != before
+
+
+def test_an_unknown_name_lists_what_is_registered_and_where_from(tmp_path):
+    load_plugins(write(tmp_path / "my_gate.py", MARGIN, name="margin"))
+    with pytest.raises(ArgumentError) as error:
+        scores.get("margim")
+    assert str(error.value) == (
+        "score='margim' is not known; did you mean 'margin'? registered: ce, rkl, entropy, js (lm_eval_takeover); "
+        "margin (my_gate.py)"
+    )
+    with pytest.raises(
+        ArgumentError, match=r"policy='xyz' is not known; registered: disagreement, entropy, .* \(lm_eval_"
+    ):
+        policies.get("xyz")
+
+
+def test_a_name_that_is_taken_is_refused(tmp_path):
+    with pytest.raises(PluginError, match=r"score 'ce' of my_gate\.py is registered by lm_eval_takeover already"):
+        load_plugins(write(tmp_path / "my_gate.py", MARGIN, name="ce"))
+
+
+@pytest.mark.parametrize(
+    ("plugins", "said"),
+    [
+        ("no-such.py", "there is no such file"),
+        ("no_such_module_of_mine", "neither a file nor a module that can be imported"),
+    ],
+)
+def test_a_plugin_that_is_not_there_is_one_line(plugins, said):
+    with pytest.raises(ArgumentError, match=said):
+        load_plugins(plugins)
+
+
+def test_a_plugin_that_cannot_be_run_names_file_and_line(tmp_path):
+    path = write(tmp_path / "broken.py", "x = 1\ny = 1 / 0\n")
+    with pytest.raises(PluginError, match=r"plugins='.*broken\.py' raised ZeroDivisionError, line 2: division by zero"):
+        load_plugins(path)
+    with pytest.raises(PluginError, match="raised SyntaxError"):
+        load_plugins(write(tmp_path / "torn.py", "def f(:\n"))
+
+
+LOGITS = torch.randn(2, 3, 8, generator=torch.Generator().manual_seed(0))
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ("raise KeyError('x')", r"score 'odd' \(.*test_registry\.py: odd\) raised KeyError, line \d+: 'x'"),
+        ("return host_logits", r"score 'odd' \(.*: odd\) returned a tensor \[2, 3, 8\], not one \[2, 3\]"),
+        ("return 1.0", r"score 'odd' \(.*\) returned float, not one \[2, 3\]"),
+    ],
+)
+def test_a_score_that_fails_is_one_line_with_its_file_and_function(body, said):
+    def odd(host_logits):
+        return {
+            "raise KeyError('x')": lambda: {}["x"],
+            "return host_logits": lambda: host_logits,
+            "return 1.0": lambda: 1.0,
+        }[body]()
+
+    register_score("odd", needs_donor=False)(odd)
+    with pytest.raises(PluginError, match=said):
+        scores.get("odd")(LOGITS)
+
+
+def test_memory_that_ran_out_is_not_the_scores_fault():
+    @register_score("large", needs_donor=False)
+    def large(host_logits):
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    with pytest.raises(torch.OutOfMemoryError):
+        scores.get("large")(LOGITS)
+
+
+def test_nan_is_refused_with_the_name_of_the_score():
+    @register_score("nan", needs_donor=False)
+    def nan(host_logits):
+        return host_logits[..., 0] * torch.nan
+
+    policy = Gated(score="nan")
+    with pytest.raises(PluginError, match=r"score 'nan' \(.*test_registry\.py: nan\) returned NaN"):
+        policy.refuse_nan(policy.scores(LOGITS, None))
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (lambda block: block.positions[:, 0] > 1, r"returned a tensor \[2\], not one \[2, 4\]"),
+        (lambda block: block.positions, r"returned torch\.int64, not torch\.bool"),
+        (lambda block: block.nothing, "raised AttributeError"),
+    ],
+)
+def test_a_policy_that_fails_is_one_line_with_its_file_and_class(answer, said):
+    @register_policy("strange")
+    @dataclass(frozen=True, kw_only=True)
+    class Strange(Policy):
+        def takes_over(self, block):
+            return answer(block)
+
+    block = Block(torch.arange(4).expand(2, 4), torch.zeros(2, 4), torch.zeros(2, 10))
+    with pytest.raises(PluginError, match=rf"policy 'strange' \(.*test_registry\.py: Strange\.takes_over\) {said}"):
+        policies.get("strange")().decide(block)
+
+
+def test_score_top_p_is_for_scores_that_read_it():
+    assert Disagreement(score="js", score_top_p=0.9).scorer.reads_top_p
+    with pytest.raises(ArgumentError, match=r"score_top_p=0\.9 is read by score=js, not ce"):
+        Disagreement(score_top_p=0.9)
+
+
+def test_the_registry_needs_no_torch():
+    code = "import sys; import lm_eval_takeover; print('torch' in sys.modules, lm_eval_takeover.register_score)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0 and done.stdout.startswith("False "), done.stderr
