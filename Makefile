@@ -1,6 +1,6 @@
 # make demo    the main job on the bundled demo pair
-# make test    everything that CI runs: lint, types, tests
-# make check   lint and types
+# make test    everything that CI runs: lint, types, imports, tests
+# make check   lint, types, imports
 # make bench   speed of the engine, as ratios
 
 PYTHON ?= python3
@@ -29,6 +29,7 @@ check: install
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
 
 test: check
 	$(PYTEST)

@@ -38,10 +38,11 @@ from random_pairs import SAMPLING, Costs, blind, blind_on, costs, gated, load, s
 from lm_eval_takeover.arguments import ModelArguments
 from lm_eval_takeover.decoding import blockwise, lockstep
 from lm_eval_takeover.demo import DEMO, PROMPT, problems
+from lm_eval_takeover.forward.forward_pass import ForwardPass, prepare_pass
 from lm_eval_takeover.forward.ragged_cache import RaggedCache
-from lm_eval_takeover.forward.reader import ForwardPass, forward_pass
 from lm_eval_takeover.method.generation import Generation
-from lm_eval_takeover.method.policies import Policy
+from lm_eval_takeover.method.policies import ALONE, BaseAlone, GuideAlone
+from lm_eval_takeover.method.policy import Policy
 from lm_eval_takeover.method.request import Request, Sampling
 from lm_eval_takeover.pair.loading import load_pair, load_policy
 from lm_eval_takeover.pair.pair import Pair
@@ -153,8 +154,8 @@ def measure(pair: Pair, folders: dict[str, Path], batch: int, rate: float, optio
     contenders: dict[str, Callable[[], int]] = {
         OURS: ours("guided", by(policy, asked)),
         "guided, lockstep": ours("lockstep", lambda: lockstep.generate(pair, policy, asked, batch_size=batch)),
-        "guide alone": ours("guide", by(Policy("guide"), asked)),
-        "base alone": ours("base", by(Policy("base"), asked)),
+        "guide alone": ours("guide", by(GuideAlone(), asked)),
+        "base alone": ours("base", by(BaseAlone(), asked)),
         "entropy policy, 8 %": ours("entropy", by(gated(pair, asked, 0.08, "entropy", 2), asked)),
     }
     if options.pair != "demo":
@@ -183,7 +184,7 @@ def measure(pair: Pair, folders: dict[str, Path], batch: int, rate: float, optio
                 else rows * options.tokens
             )
 
-        contenders[f"{role} alone, greedy"] = ours(f"greedy {role}", by(Policy(role), greedy))
+        contenders[f"{role} alone, greedy"] = ours(f"greedy {role}", by(ALONE[role](), greedy))
         contenders[f"lm-eval hf, {role}, greedy"] = peer
     speed: dict[str, list[float]] = {name: [] for name in contenders}
     rounds: list[Costs] = []
@@ -245,16 +246,22 @@ def measure(pair: Pair, folders: dict[str, Path], batch: int, rate: float, optio
 
 def sampling_share(pair: Pair, policy: Policy, asked: list[Request], batch: int) -> None:
     """The shares of a guided run that bounds leave out: gate, scores, sampling and books; and reading the prompts."""
-    if any(forward_pass(member).static for member in pair.members):
+    if any(prepare_pass(member).graphed for member in pair.members):
         return  # where passes are not waited for, their times say nothing
     spent = {"prompts": 0.0, "text": 0.0}
     plain = ForwardPass.__call__
 
     def timed(
-        self: ForwardPass, cache: RaggedCache, slots: Any, lengths: Any, ids: torch.Tensor, vocab: int, only: Any = None
+        self: ForwardPass,
+        cache: RaggedCache,
+        slots: Any,
+        lengths: Any,
+        ids: torch.Tensor,
+        vocab: int,
+        logits_at: Any = None,
     ) -> torch.Tensor:
         started = time.perf_counter()
-        found = plain(self, cache, slots, lengths, ids, vocab, only)
+        found = plain(self, cache, slots, lengths, ids, vocab, logits_at)
         spent["text" if vocab else "prompts"] += time.perf_counter() - started
         return found
 

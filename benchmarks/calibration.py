@@ -14,7 +14,7 @@ from dataclasses import replace
 import numpy as np
 
 from lm_eval_takeover.arguments import ModelArguments
-from lm_eval_takeover.calibration.comparison import compare
+from lm_eval_takeover.calibration.comparison import compare_calibrations
 from lm_eval_takeover.calibration.thresholds import Calibration
 from lm_eval_takeover.commands.calibrate.prompts import Prompts, read_prompts
 from lm_eval_takeover.commands.calibrate.rollouts import Budget, calibrate
@@ -23,9 +23,8 @@ from lm_eval_takeover.decoding.teacher_forcing import force
 from lm_eval_takeover.demo import CALIBRATION_PROMPTS, PROMPT, calibration_prompts, problems
 from lm_eval_takeover.demo.puzzle import make_puzzle
 from lm_eval_takeover.method.gate import Gate
-from lm_eval_takeover.method.policies import Policy
+from lm_eval_takeover.method.policies import BaseAlone, Disagreement, Gated
 from lm_eval_takeover.method.request import Request, Sampling
-from lm_eval_takeover.method.scores import SCORES
 from lm_eval_takeover.pair.loading import load_pair
 from lm_eval_takeover.pair.pair import Pair
 
@@ -55,11 +54,11 @@ def exact(pair: Pair, made: Calibration, prompts: Prompts) -> None:
     requests = [Request(tuple(pair.encode(text)), 0, 4096, SAMPLING) for text in prompts.texts]
     limit = pair.max_length or 2048
     requests = [replace(r, max_new_tokens=min(4096, limit - len(r.prompt))) for r in requests]
-    written = dict(generate(pair, Policy("base"), requests, seed=0, batch_size=250, as_pair=True))
+    written = dict(generate(pair, BaseAlone(), requests, seed=0, batch_size=250, as_pair=True))
     rollouts = [tuple(written[number].tokens) for number in range(len(requests))]
     print("|score|spike ratio|tau|numpy|kappa|numpy|tail kappa|numpy|\n|---|--:|--:|--:|--:|--:|--:|--:|")
-    for score in SCORES:
-        policy = Policy("entropy" if score == "entropy" else "disagreement", score=score, gate=Gate(1.0))
+    for score in made.scores:
+        policy = Gated(score=score, gate=Gate(1.0))
         found = [
             force(pair, policy, [r.prompt], [tokens])[0].scores for r, tokens in zip(requests, rollouts, strict=True)
         ]
@@ -80,7 +79,7 @@ def rates(pair: Pair, made: Calibration, prompts: list[str]) -> None:
         threshold = made.score(target.score).threshold(target.spike_ratio)
         gate = Gate(threshold.tau, threshold.kappa(target.kappa_rule), target.window)
         written = [
-            g for _, g in generate(pair, Policy(gate=gate, score=target.score), requests, seed=1, batch_size=200)
+            g for _, g in generate(pair, Disagreement(gate=gate, score=target.score), requests, seed=1, batch_size=200)
         ]
         tokens = sum(len(g.tokens) for g in written)
         fresh = sum(g.takeovers for g in written) / tokens
@@ -117,7 +116,7 @@ def main() -> None:
     if wanted("sets"):
         texts = fresh_prompts(3 * options.prompts, seed=2)
         sets = [calibrate(pair, as_prompts(texts[number::3]), sampling=SAMPLING, batch_size=250) for number in range(3)]
-        print(compare([replace(one, name=f"set {number + 1}") for number, one in enumerate(sets)]))
+        print(compare_calibrations([replace(one, name=f"set {number + 1}") for number, one in enumerate(sets)]))
 
 
 if __name__ == "__main__":

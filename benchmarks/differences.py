@@ -4,12 +4,15 @@ import statistics
 
 import torch
 
-from lm_eval_takeover.forward.reader import Reader, forward_pass
+from lm_eval_takeover.forward.forward_pass import prepare_pass
+from lm_eval_takeover.forward.padding import pad_left
+from lm_eval_takeover.forward.reader import Reader
 from lm_eval_takeover.method.generation import Generation
-from lm_eval_takeover.method.policies import Policy
+from lm_eval_takeover.method.policy import Policy
 from lm_eval_takeover.method.request import Request, Sampling
 from lm_eval_takeover.method.sampling import request_digest, uniforms
-from lm_eval_takeover.pair.pair import Member, Pair, left_padded
+from lm_eval_takeover.pair.member import Member
+from lm_eval_takeover.pair.pair import Pair
 
 
 @torch.inference_mode()
@@ -54,14 +57,14 @@ def first_difference(
 def shapes_of(member: Member, text: list[int], vocab: int) -> list[torch.Tensor]:
     """Next-token logits `[vocab]` after the text, by transformers' pass and by ours, in blocks and batches of several sizes."""
     ids = torch.tensor([text], device=member.device)
-    found = [member.logits(ids, torch.ones_like(ids))[0, -1, :vocab]]
+    found = [member.compute_logits(ids, torch.ones_like(ids))[0, -1, :vocab]]
     # As in lockstep: beside longer rows, padded on the left.
     for longer in (9, 40):
-        padded, mask = left_padded([text, *[[*text, *text[:1] * longer]] * 3], member.device)
-        found.append(member.logits(padded, mask)[0, -1, :vocab])
+        padded, mask = pad_left([text, *[[*text, *text[:1] * longer]] * 3], member.device)
+        found.append(member.compute_logits(padded, mask)[0, -1, :vocab])
     # In blocks, beside rows that have read `ahead` tokens more.
     for rows, block, ahead in ((1, len(text), 0), (1, 1, 0), (3, 5, 0), (8, 7, 0), (4, 1, 30), (7, 5, 60), (7, 1, 150)):
-        reader = Reader(forward_pass(member), rows, vocab)
+        reader = Reader(prepare_pass(member), rows, vocab)
         if ahead:
             reader.read(range(1, rows), ids[:, :1].expand(rows - 1, ahead))
             reader.lengths[1:] = [ahead] * (rows - 1)

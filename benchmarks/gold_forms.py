@@ -14,7 +14,7 @@ from fractions import Fraction
 
 from lm_eval_takeover.answers.extraction import extract_answer, extract_letter
 from lm_eval_takeover.answers.judging import Judge
-from lm_eval_takeover.answers.normalisation import bracketed, elements, rational, split_unit, tidy
+from lm_eval_takeover.answers.normalisation import parse_rational, split_brackets, split_elements, split_unit, tidy
 from lm_eval_takeover.answers.verification import Verdict
 from lm_eval_takeover.tasks.benchmarks import Document, load_tasks
 
@@ -35,8 +35,8 @@ def forms(gold: str) -> Iterator[str]:
         else text
     )
     value, unit = split_unit(tidy(gold))
-    number = rational(value.removesuffix("°").removesuffix("%"))
-    parts = elements(tidy(gold))
+    number = parse_rational(value.removesuffix("°").removesuffix("%"))
+    parts = split_elements(tidy(gold))
     if unit:
         yield f"\\boxed{{{value}}}"
     if len(parts) > 1:
@@ -63,8 +63,8 @@ def near_misses(gold: str) -> Iterator[str]:
     """Answers that are nearly `gold` and wrong."""
     text = tidy(gold)
     value, _ = split_unit(text)
-    number = rational(value.removesuffix("°").removesuffix("%"))
-    parts, group = elements(text), bracketed(text)
+    number = parse_rational(value.removesuffix("°").removesuffix("%"))
+    parts, group = split_elements(text), split_brackets(text)
     if number is not None:
         yield str(number + 1)
         yield f"{number * 1000 + 1}/1000"

@@ -11,11 +11,13 @@ from transformers import AutoTokenizer, Qwen3Config, Qwen3ForCausalLM
 
 from lm_eval_takeover.decoding import blockwise
 from lm_eval_takeover.demo import DEMO
-from lm_eval_takeover.forward.reader import Reader, forward_pass
+from lm_eval_takeover.forward.forward_pass import prepare_pass
+from lm_eval_takeover.forward.reader import Reader
 from lm_eval_takeover.method.gate import Gate
-from lm_eval_takeover.method.policies import Policy
+from lm_eval_takeover.method.policies import Gated
 from lm_eval_takeover.method.request import Request, Sampling
-from lm_eval_takeover.pair.pair import Member, Pair
+from lm_eval_takeover.pair.member import Member
+from lm_eval_takeover.pair.pair import Pair
 
 SHAPES = {  # hidden size, layers, intermediate size, heads
     "base": (256, 6, 768, 4),
@@ -71,11 +73,11 @@ class Costs:
 def costs(pair: Pair, batch: int, length: int, repeats: int = 9) -> Costs:
     """What passes cost for `batch` rows that have read `length` tokens: medians of so many."""
     vocab = min(member.model.config.vocab_size for member in pair.members)
-    readers = {member.role: Reader(forward_pass(member), batch, vocab) for member in pair.members}
+    readers = {member.role: Reader(prepare_pass(member), batch, vocab) for member in pair.members}
     for reader in readers.values():
         prompts = reader.prefill(torch.randint(0, 500, (batch, length)).tolist())
         for row in range(batch):
-            reader.take(prompts, row, row)
+            reader.copy_row(prompts, row, row)
 
     def seconds(role: str, k: int) -> float:
         ids = torch.randint(0, 500, (batch, k), device=readers[role].device)
@@ -128,9 +130,9 @@ def blocks(taken_over: Sequence[bool], k: int) -> int:
     return count
 
 
-def gated(pair: Pair, requests: list[Request], rate: float, name: str = "disagreement", rounds: int = 4) -> Policy:
+def gated(pair: Pair, requests: list[Request], rate: float, score: str = "ce", rounds: int = 4) -> Gated:
     """A policy whose gate, without window test, realizes about this rate."""
-    policy = Policy(name, score="entropy" if name == "entropy" else "ce", gate=Gate(1e9))
+    policy = Gated(score=score, gate=Gate(1e9))
     for _ in range(rounds):
         made = [one for _, one in blockwise.generate(pair, policy, requests, batch_size=16)]
         scores = torch.tensor([score for one in made for score in one.scores])

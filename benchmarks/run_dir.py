@@ -22,15 +22,15 @@ import numpy as np
 import psutil
 from lm_eval.api.instance import Instance
 
-from lm_eval_takeover import model
 from lm_eval_takeover.decoding import blockwise
 from lm_eval_takeover.demo import PROMPT, problems
 from lm_eval_takeover.method.generation import Generation
 from lm_eval_takeover.method.observations import OBSERVED
 from lm_eval_takeover.model import GuidedTakeover
+from lm_eval_takeover.runs import recorder
 from lm_eval_takeover.runs.journal import Sample
 from lm_eval_takeover.runs.run_dir import RunDir
-from lm_eval_takeover.runs.traces import Writing, packed, write_part
+from lm_eval_takeover.runs.traces import TraceHeader, pack_trace, write_part
 
 SETTINGS = {"do_sample": True, "temperature": 0.6, "top_p": 0.95, "max_gen_toks": 512, "until": []}
 
@@ -94,7 +94,7 @@ def timed() -> Iterator[list[float]]:
     spent = [0.0]
     parts = [
         (blockwise.Blocks, "_observed"),
-        (model, "packed"),
+        (recorder, "pack_trace"),
         (RunDir, "add"),
         (RunDir, "_write"),
         (RunDir, "_flush"),
@@ -125,7 +125,7 @@ def opening(folder: Path, count: int) -> None:
     run = RunDir(folder)
     text, tokens = "So the next one is 7. " * 300, 2000
     made = traced(tokens)
-    blob = packed(made, Writing("s", ("base", "guide"), 10))
+    blob = pack_trace(made, TraceHeader("s", ("base", "guide"), 10))
     keys = [number.to_bytes(16, "big") for number in range(count)]
     template = Sample(keys[0], "demo", 0, 0, text, tokens, 9, tokens, 99, blob)
     started = time.perf_counter()
@@ -156,7 +156,7 @@ def noise(folder: Path) -> None:
     made = Generation(observed=array("f", numbers.exponential(size=count * len(OBSERVED)).tolist()))
     made.tokens = numbers.integers(0, 151_936, count).tolist()
     made.taken_over, made.scores = (numbers.random(count) < 0.08).tolist(), numbers.exponential(size=count).tolist()
-    sample = Sample(b"k", "demo", 0, 0, "", count, 0, 0, 0, packed(made, Writing("s", ("base", "guide"), 10)))
+    sample = Sample(b"k", "demo", 0, 0, "", count, 0, 0, 0, pack_trace(made, TraceHeader("s", ("base", "guide"), 10)))
     write_part(folder / "noise.parquet", [sample], {})
     size = (folder / "noise.parquet").stat().st_size / count
     print(f"random numbers in every column, vocabulary 151,936: {size:.1f} bytes a token")

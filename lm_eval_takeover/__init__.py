@@ -7,10 +7,13 @@ from lm_eval_takeover.errors import (
     ArgumentError,
     CalibrationError,
     ModelOutputError,
+    PluginError,
     RunDirError,
     TakeoverError,
     VocabularyError,
 )
+from lm_eval_takeover.method.policy import Policy
+from lm_eval_takeover.method.registry import register_policy, register_score
 
 __version__ = "0.1.0"
 
@@ -18,8 +21,12 @@ __all__ = [
     "ArgumentError",
     "CalibrationError",
     "ModelOutputError",
+    "PluginError",
+    "Policy",
     "RunDirError",
     "TakeoverError",
     "VocabularyError",
     "__version__",
+    "register_policy",
+    "register_score",
 ]

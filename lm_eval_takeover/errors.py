@@ -4,6 +4,7 @@
     ├── ArgumentError       a model argument, generation setting or command option is wrong
     ├── VocabularyError     the two models do not share a vocabulary
     ├── CalibrationError    a calibration file is missing, broken, or belongs to another pair
+    ├── PluginError         a score or policy of the user's own is broken
     ├── ModelOutputError    a model could not answer a request: it raised, or its logits are no distribution (NaN)
     └── RunDirError         a run_dir cannot be written, or is in use
 
@@ -36,12 +37,23 @@ class CalibrationError(TakeoverError):
     """A calibration file is missing, broken, or belongs to another pair."""
 
 
+class PluginError(TakeoverError):
+    """A score or policy of the user's own is broken."""
+
+
 class ModelOutputError(TakeoverError):
     """A model could not answer a request."""
 
 
 class RunDirError(TakeoverError):
     """A run_dir cannot be written, or is in use."""
+
+
+def is_out_of_memory(error: Exception) -> bool:
+    """A class of torch or a message of its libraries on a GPU, a message of its allocator on a CPU, or Python's own error."""
+    texts = ("can't allocate memory", "out of memory", "ALLOC_FAILED")
+    named = type(error).__name__ == "OutOfMemoryError" or isinstance(error, MemoryError)
+    return named or (isinstance(error, RuntimeError) and any(text in str(error) for text in texts))
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

@@ -1,13 +1,10 @@
-"""The model type `guided-takeover` of lm-evaluation-harness."""
+"""The model type `guided-takeover` of lm-evaluation-harness: what lm-eval asks a model for, and nothing else."""
 
 import contextlib
-import json
 import logging
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -16,35 +13,29 @@ from lm_eval.api.instance import Instance
 from lm_eval.api.model import TemplateLM
 from tqdm import tqdm
 
-from lm_eval_takeover import __version__, stopping
+from lm_eval_takeover import stopping
 from lm_eval_takeover.arguments import ModelArguments
 from lm_eval_takeover.decoding.engine import generate
 from lm_eval_takeover.decoding.memory import rows_that_fit
 from lm_eval_takeover.decoding.stop_strings import text_of
 from lm_eval_takeover.decoding.teacher_forcing import force
-from lm_eval_takeover.errors import (
-    ModelOutputError,
-    RunDirError,
-    TakeoverError,
-    VocabularyError,
-    install_error_hook,
-)
+from lm_eval_takeover.errors import TakeoverError, VocabularyError, install_error_hook
 from lm_eval_takeover.method.request import Request
 from lm_eval_takeover.pair.loading import load_pair, load_policy
-from lm_eval_takeover.runs.journal import Asked, Sample
-from lm_eval_takeover.runs.ranks import Padding, Ranks, WithoutPadding
+from lm_eval_takeover.runs.facts import collect_facts, describe_run
+from lm_eval_takeover.runs.journal import Sample
+from lm_eval_takeover.runs.ranks import Padding, Ranks
+from lm_eval_takeover.runs.recorder import Recorder, make_sample
 from lm_eval_takeover.runs.run_dir import RunDir
-from lm_eval_takeover.runs.sample_keys import sample_key, text_settings
-from lm_eval_takeover.runs.tally import Tally, counted
-from lm_eval_takeover.runs.traces import Writing, packed
-from lm_eval_takeover.storage.digests import digest_of, digest_of_text
-from lm_eval_takeover.tasks.instances import label_of, requests_of
-from lm_eval_takeover.tasks.verdict_log import keep_with
+from lm_eval_takeover.runs.sample_keys import collect_text_settings
+from lm_eval_takeover.runs.tally import Tally, summarize_tallies
+from lm_eval_takeover.tasks.continuations import cut_to_context, list_rolling_windows
+from lm_eval_takeover.tasks.instances import document_label, make_requests
+from lm_eval_takeover.tasks.verdict_log import set_verdict_log
 
 logger = logging.getLogger(__name__)
 
-LIBRARIES = ("torch", "transformers", "lm_eval")
-DEFAULT_MAX_LENGTH = 2048  # as lm-eval's hf, where no configuration says otherwise
+DEFAULT_MAX_LENGTH = 2048  # tokens; as lm-eval's hf, where no configuration says otherwise
 
 
 class GuidedTakeover(TemplateLM):  # type: ignore[misc]
@@ -59,41 +50,38 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
         install_error_hook()
         self.ranks = Ranks()
         self._rank, self._world_size = self.ranks.rank, self.ranks.count  # what lm-eval's own class reads
-        self.arguments = self.ranks.placed(ModelArguments.parse(arguments))
+        self.arguments = self.ranks.place(ModelArguments.parse(arguments))
         self.pair = load_pair(self.arguments)
         self.policy, self.gate_origin = load_policy(self.arguments, self.pair)
         for role in self.policy.roles:
             _ = self.pair.member(role).model  # a missing or broken checkpoint is an error now, not hours later
         self.tokenizer = self.pair.tokenizer
         self.tally: defaultdict[str, Tally] = defaultdict(Tally)
-        self._labels: list[str] = []  # of the log-likelihood requests at hand
-        self._seconds = 0.0
+        self._labels: list[str] = []  # of the log-likelihood requests at hand, for errors
+        self._seconds = 0.0  # of wall time in `generate_until`
         self._chat = False  # whether prompts went through a chat template
-        self.run = self._open_run_dir()
+        self.recorder = self._open_run_dir()
 
-    def _open_run_dir(self) -> RunDir | None:
+    def _open_run_dir(self) -> Recorder | None:
         arguments = self.arguments
         if arguments.run_dir is None:
             stopping.on_stop(lambda: "no run_dir=… is given, so nothing was kept")
             return None
-        settings = text_settings(
+        settings = collect_text_settings(
             self.pair,
             self.policy,
             backend=arguments.backend,
             seed=arguments.seed,
             trust_remote_code=arguments.trust_remote_code,
         )
-        self._settings = digest_of(settings)
-        self._facts = {
-            "version": __version__,
-            "library_versions": {name: metadata.version(name) for name in LIBRARIES},
-            "arguments": asdict(arguments),
-            "settings": settings,
-            "takeover": self._description(),
-        }
+        facts = collect_facts(arguments, settings, self._description())
         run = RunDir(Path(arguments.run_dir), self.rank, self.world_size)
-        stopping.on_stop(run.kept)
-        return run
+        stopping.on_stop(run.describe_kept)
+        return Recorder(run, settings, facts, self.policy)
+
+    @property
+    def run(self) -> RunDir | None:
+        return self.recorder.run if self.recorder else None
 
     def close(self) -> None:
         """Let go of the run_dir, where there is one; the end of the process does the same."""
@@ -139,39 +127,19 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
 
     def get_model_info(self) -> dict[str, Any]:
         """What the run was, for lm-eval's results file: `config.takeover`."""
-        attempts, seconds = self.run.attempts_and_seconds() if self.run and self.run.command else (1, self._seconds)
+        attempts, seconds = (
+            self.run.read_attempts_and_seconds() if self.run and self.run.command else (1, self._seconds)
+        )
         return {
             "takeover": self._description()
-            | counted(self.tally, self.policy)
+            | summarize_tallies(self.tally, self.policy)
             | {"run_dir": self.arguments.run_dir, "attempts": attempts, "seconds": round(seconds, 3)}
         }
 
     def _description(self) -> dict[str, Any]:
-        """What does not depend on what was written."""
-        gate, used = self.policy.gate, self.policy.gated
-        return {
-            "base": asdict(self.pair.base.id) if self.pair.base else None,
-            "guide": asdict(self.pair.guide.id) if self.pair.guide else None,
-            "backend": self.arguments.backend,
-            "policy": self.policy.name,
-            "direction": self.policy.direction,
-            "score": self.policy.score if used else None,
-            "tau": gate.tau if gate and used else None,
-            "kappa": gate.kappa if gate and used else None,
-            "window": gate.window if gate and used else None,
-            "spike_ratio": self.gate_origin.spike_ratio,
-            "target_rate": self.gate_origin.target_rate,
-            "calibration": self.gate_origin.calibration,
-            "kappa_rule": self.gate_origin.kappa_rule,
-            "rate": self.policy.rate,
-            "early_tokens": self.policy.early_tokens,
-            "seed": self.arguments.seed,
-            "block_size": self.arguments.block_size,
-            "devices": {role: str(self.pair.member(role).device) for role in self.policy.roles},
-            "dtypes": {role: str(self.pair.member(role).model.dtype) for role in self.policy.roles},
-        }
+        return describe_run(self.arguments, self.pair, self.policy, self.gate_origin)
 
-    # lm-eval passes its own batch_size and device beside the model arguments; what the user put there wins.
+    # lm-eval passes its own batch_size and device beside the model arguments; those of the user go before.
 
     @classmethod
     def create_from_arg_obj(
@@ -204,37 +172,31 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
 
         With a run_dir, what it holds is not written again, and every sample is kept there once it is finished.
         """
-        keep_with(self.run)  # the verdicts on these texts
+        set_verdict_log(self.run)  # for the verdicts on these texts
         started = time.perf_counter()
         texts: list[str] = [Padding()] * len(requests)
         spent: defaultdict[str, Tally] = defaultdict(Tally)
         failure: TakeoverError | None = None
         try:
-            self._answer(requests, texts, spent, quiet=disable_tqdm)
-        except TakeoverError as error:  # of which the other ranks need not die before they have finished their share
+            self._fill_texts(requests, texts, spent, quiet=disable_tqdm)
+        except TakeoverError as error:  # raised behind the gathering, which the other ranks wait in
             failure = error
         self._seconds += time.perf_counter() - started
-        everyone = self.ranks.share((dict(spent), None if failure is None else str(failure)))
-        if failure is not None:
-            raise failure
-        for rank, (_, message) in enumerate(everyone):
-            if message is not None:
-                raise ModelOutputError(f"rank {rank}: {message}")
-        for tallies, _ in everyone:
+        for tallies in self.ranks.gather_or_raise(dict(spent), failure):
             for task, tally in tallies.items():
                 self.tally[task].add(tally)
         return texts
 
-    def _answer(
+    def _fill_texts(
         self, instances: Sequence[Instance], texts: list[str], spent: Mapping[str, Tally], *, quiet: bool
     ) -> None:
         """Fill in this rank's texts, and what they took by task."""
-        made = self.requests(instances)
-        wanted = [i for i in range(len(made)) if not self._is_padding(instances[i], made[i])]
+        requests = self.requests(instances)
+        wanted = self.ranks.drop_padding(instances, requests)
         new, started = Tally(), time.perf_counter()
         show = {"desc": "Running generate_until requests", "unit": "sample", "disable": quiet or self.rank != 0}
-        with self._flushed(), tqdm(total=len(wanted), **show) as bar:
-            for i, sample, is_new in self._samples(instances, made, wanted):
+        with self.run.flushing() if self.run else contextlib.nullcontext(), tqdm(total=len(wanted), **show) as bar:
+            for i, sample, is_new in self._generate_samples(instances, requests, wanted):
                 texts[i] = sample.text
                 spent[instances[i].task_name or "none"].add(sample)
                 self.cache_hook.add_partial("generate_until", instances[i].args, texts[i])
@@ -244,115 +206,52 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
                 bar.set_postfix_str(f"{speed:,.0f} tokens/s, realized rate {new.realized_rate:.1%}", refresh=False)
                 bar.update()
 
-    @contextlib.contextmanager
-    def _flushed(self) -> Iterator[None]:
-        """Behind it, all that was finished is in the run_dir. What ended it early counts, and not a full disk on top."""
-        try:
-            yield
-        except BaseException:
-            if self.run is not None:
-                with contextlib.suppress(RunDirError):
-                    self.run.flush()
-            raise
-        if self.run is not None:
-            self.run.flush()
-
     def requests(self, instances: Sequence[Instance]) -> list[Request]:
         """What is generated for these instances: prompts as token ids, cut to the context."""
-        return requests_of(
+        return make_requests(
             instances,
-            lambda text, label: self._checked(self.tok_encode(text), label),
+            lambda text, label: self._check_ids(self.tok_encode(text), label),
             max_length=self.max_length,
             max_gen_toks=self.arguments.max_gen_toks,
         )
 
-    def _is_padding(self, instance: Instance, request: Request) -> bool:
-        """Whether lm-eval repeats the last request once more, to give every rank as many; its answer goes nowhere."""
-        if self.world_size == 1 or request.sample < (instance.repeats or 1):
-            return False
-        if not isinstance(instance.resps, WithoutPadding):
-            instance.resps = WithoutPadding(instance.resps)
-        return True
-
-    def _samples(
-        self, instances: Sequence[Instance], made: Sequence[Request], wanted: Sequence[int]
+    def _generate_samples(
+        self, instances: Sequence[Instance], requests: Sequence[Request], wanted: Sequence[int]
     ) -> Iterator[tuple[int, Sample, bool]]:
-        """For each wanted place its sample as it is there, and whether it is a new one."""
-        run = self.run
-        places: dict[bytes, list[int]] = {}
-        for i in wanted:
-            key = sample_key(self._settings, made[i]) if run else i.to_bytes(8, "big")
-            places.setdefault(key, []).append(i)
-        if run is not None:
-            self._begin(run, instances, made, places)
-            kept = run.find(list(places))
-            if kept:
-                logger.warning(
-                    "run_dir='%s': %d of %d samples are finished already; %d are left to write",
-                    run.folder, len(kept), len(places), len(places) - len(kept),
-                )  # fmt: skip
-            for key, sample in kept.items():
-                for i in places.pop(key):
+        """`(index, its sample, whether it is new)` for each wanted index into `requests`, those that the run_dir has first."""
+        recorder = self.recorder
+        if recorder is None:
+            by_key = {i.to_bytes(8, "big"): [i] for i in wanted}
+        else:
+            by_key = recorder.group_by_key(requests, wanted)
+            recorder.begin(instances, requests, by_key, chat=self._chat)
+            for key, sample in recorder.find(list(by_key)).items():
+                for i in by_key.pop(key):
                     yield i, sample, False
-        if not places:
+        if not by_key:
             return
-        keys = list(places)
-        left = [made[places[key][0]] for key in keys]
-        written = generate(
+        keys, firsts = list(by_key), [indices[0] for indices in by_key.values()]
+        left = [requests[i] for i in firsts]
+        generations = generate(
             self.pair,
             self.policy,
             left,
             seed=self.arguments.seed,
             batch_size=self._rows_for(left),
             block_size=self.arguments.block_size,
-            traced=run is not None,
+            traced=recorder is not None,
         )
-        writing = self._writing(run) if run else None
-        for place, generation in written:
-            key = keys[place]
-            instance, request = instances[places[key][0]], left[place]
-            sample = Sample(
-                key=key,
-                task=instance.task_name or "none",
-                doc_id=instance.doc_id or 0,
-                sample=request.sample,
-                text=text_of(self.tokenizer, generation.tokens, request.until),
-                tokens=len(generation.tokens),
-                takeovers=generation.takeovers,
-                base_passes=generation.base_passes,
-                guide_passes=generation.guide_passes,
-            )
-            if run is not None and writing is not None:
-                run.add(replace(sample, trace=packed(generation, writing)))
-            for i in places[key]:
+        for number, generation in generations:
+            key, request = keys[number], left[number]
+            text = text_of(self.tokenizer, generation.tokens, request.until)
+            sample = make_sample(key, instances[firsts[number]], request, generation, text)
+            if recorder is not None:
+                recorder.add(sample, generation)
+            for i in by_key[key]:
                 yield i, sample, True
 
-    def _begin(
-        self,
-        run: RunDir,
-        instances: Sequence[Instance],
-        made: Sequence[Request],
-        places: Mapping[bytes, Sequence[int]],
-    ) -> None:
-        """Tell the journal what is asked for. Commands that differ in their tasks or decoding settings are told apart."""
-        decoding = sorted({(one.task_name or "none", json.dumps(one.args[1], sort_keys=True)) for one in instances})
-        facts = self._facts | {"tasks": [[task, json.loads(settings)] for task, settings in decoding]}
-        command = digest_of([self._settings, decoding, self._chat])
-        run.begin(command, facts, _asked(instances, made, places))
-        earlier = run.earlier_facts()
-        if earlier and earlier[-1].get("library_versions") != facts["library_versions"]:
-            logger.warning(
-                "run_dir='%s': earlier samples were written with %s, these are with %s; rounding may differ",
-                run.folder, _versions(earlier[-1]), _versions(facts),
-            )  # fmt: skip
-
-    def _writing(self, run: RunDir) -> Writing:
-        gate = self.policy.gate if self.policy.gated else None
-        writers = self.policy.writes(taken_over=False), self.policy.writes(taken_over=True)
-        return Writing(run.command, writers, gate.window if gate else None)
-
     def _rows_for(self, requests: Sequence[Request]) -> int:
-        """Samples at a time; `batch_size=auto` is what fits, where each of them may become as long as it is allowed to."""
+        """Samples at a time; for `batch_size=auto` as many as fit if each becomes as long as it may."""
         if self.arguments.batch_size != "auto":
             return self.batch_size
         members = [self.pair.member(role) for role in self.policy.roles]
@@ -362,8 +261,8 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
         )
         return rows
 
-    def _checked(self, ids: list[int], label: str) -> list[int]:
-        """These token ids, or the prefix token where there are none; raises VocabularyError for one that a model cannot read."""
+    def _check_ids(self, ids: list[int], label: str) -> list[int]:
+        """These token ids, or the prefix token where there are none. Raises VocabularyError for one that a model cannot read."""
         ids = ids or [self.prefix_token_id]
         size = self.pair.vocab_size(self.policy.roles)
         if max(ids) >= size:
@@ -378,29 +277,18 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
 
     def loglikelihood(self, requests: list[Instance], disable_tqdm: bool = False) -> list[tuple[float, bool]]:
         """(log-prob in nats, whether greedy) of each continuation under takeover."""
-        self._labels = [label_of(request) for request in requests]
+        self._labels = [document_label(request) for request in requests]
         scored: list[tuple[float, bool]] = super().loglikelihood(requests, disable_tqdm=disable_tqdm)
         return scored
 
     def loglikelihood_rolling(self, requests: list[Instance], disable_tqdm: bool = False) -> list[float]:
         """Log-prob of whole texts under takeover, in nats; windows of the context's length, as `hf` cuts them."""
-        windows: list[tuple[tuple[str, str], list[int], list[int]]] = []
-        owners: list[int] = []
-        for owner, request in enumerate(requests):
-            (text,) = request.args
-            rolling = utils.get_rolling_token_windows(
-                token_list=self.tok_encode(text),
-                prefix_token=self.prefix_token_id,
-                max_seq_len=self.max_length,
-                context_len=1,
-            )
-            for context, continuation in map(utils.make_disjoint_window, rolling):
-                windows.append((("", ""), context, continuation))
-                owners.append(owner)
-        self._labels = [label_of(requests[owner]) for owner in owners]
+        texts = [self.tok_encode(request.args[0]) for request in requests]
+        windows = list_rolling_windows(texts, prefix=self.prefix_token_id, max_length=self.max_length)
+        self._labels = [document_label(requests[owner]) for owner, _, _ in windows]
+        scored = self._loglikelihood_tokens([(("", ""), *window[1:]) for window in windows], disable_tqdm=disable_tqdm)
         totals = [0.0] * len(requests)
-        scored = self._loglikelihood_tokens(windows, disable_tqdm=disable_tqdm)
-        for owner, (log_prob, _) in zip(owners, scored, strict=True):
+        for (owner, _, _), (log_prob, _) in zip(windows, scored, strict=True):
             totals[owner] += log_prob
         for request, total in zip(requests, totals, strict=True):
             self.cache_hook.add_partial("loglikelihood_rolling", request.args, total)
@@ -417,56 +305,25 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
         Teacher-forced: each token counts under the model that the policy lets write it.
         """
         results: list[tuple[float, bool]] = [(0.0, True)] * len(requests)  # what adds no token has probability 1
-        prompts: dict[int, list[int]] = {}
-        continuations: dict[int, list[int]] = {}
-        cut = 0
-        for i, (_texts, context, continuation) in enumerate(requests):
+        for (_texts, context, continuation), label in zip(requests, self._labels, strict=True):
             if continuation:
-                self._checked([*context, *continuation], self._labels[i])
-                continuations[i] = continuation[-self.max_length :]
-                whole = [*(context or [self.prefix_token_id]), *continuation][-(self.max_length + 1) :]
-                prompts[i] = whole[: len(whole) - len(continuations[i])]
-                cut += len(whole) < len(context) + len(continuation)
-        if cut:
-            logger.warning(
-                "%d of %d texts are longer than the context of %d tokens; truncated from the left",
-                cut, len(requests), self.max_length,
-            )  # fmt: skip
-        order = sorted(continuations, key=lambda i: -len(prompts[i]) - len(continuations[i]))
+                self._check_ids([*context, *continuation], label)
+        texts = cut_to_context(
+            [(context, continuation) for _texts, context, continuation in requests],
+            prefix=self.prefix_token_id,
+            max_length=self.max_length,
+        )
+        order = sorted(texts, key=lambda i: -sum(map(len, texts[i])))
         bar = tqdm(total=len(order), desc="Running loglikelihood requests", disable=disable_tqdm)
         for start in range(0, len(order), self.batch_size):
             chosen = order[start : start + self.batch_size]
-            forced = force(
-                self.pair,
-                self.policy,
-                [prompts[i] for i in chosen],
-                [continuations[i] for i in chosen],
-                seed=self.arguments.seed,
-                labels=[self._labels[i] for i in chosen],
-            )
-            for i, one in zip(chosen, forced, strict=True):
-                results[i] = (float(one.log_probs.double().sum()), bool(one.greedy.all()))
+            prompts, continuations = zip(*(texts[i] for i in chosen), strict=True)
+            labels = [self._labels[i] for i in chosen]
+            rows = force(self.pair, self.policy, prompts, continuations, seed=self.arguments.seed, labels=labels)
+            for i, row in zip(chosen, rows, strict=True):
+                results[i] = (float(row.log_probs.double().sum()), bool(row.greedy.all()))
                 if requests[i][0] != ("", ""):
                     self.cache_hook.add_partial("loglikelihood", requests[i][0], results[i])
             bar.update(len(chosen))
         bar.close()
         return results
-
-
-def _asked(
-    instances: Sequence[Instance], made: Sequence[Request], places: Mapping[bytes, Sequence[int]]
-) -> Iterator[Asked]:
-    """What the journal remembers of each request: which sample of which document it wants, and the key of the answer."""
-    digests: dict[int, tuple[str, str]] = {}  # the repeats of a document are one instance
-    for key, indices in places.items():
-        for i in indices:
-            instance = instances[i]
-            if id(instance) not in digests:
-                digests[id(instance)] = digest_of(instance.doc), digest_of_text(instance.args[0]).hex()
-            doc, prompt = digests[id(instance)]
-            task, doc_id = instance.task_name or "none", instance.doc_id or 0
-            yield Asked(task, doc, instance.idx, made[i].sample, doc_id, prompt, key)
-
-
-def _versions(facts: Mapping[str, Any]) -> str:
-    return ", ".join(f"{name} {version}" for name, version in (facts.get("library_versions") or {}).items())

@@ -19,7 +19,8 @@ import torch
 from helpers.pairs import SHARED, save_random_model
 
 from lm_eval_takeover.demo import DEMO, calibration_prompts
-from lm_eval_takeover.pair.pair import Member, Pair
+from lm_eval_takeover.pair.member import Member
+from lm_eval_takeover.pair.pair import Pair
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from helpers.pairs import ROOT
 
+from lm_eval_takeover import __version__
+
 pytestmark = pytest.mark.slow
 
 
@@ -77,18 +79,35 @@ def test_tasks_are_found_from_the_wheel(python):
     assert Path(python).parent.parent in package.parents
     assert "takeover_demo" in ours
     assert theirs == "True None"
-    assert Path(path) == package / "task_configs" / "takeover_demo.yaml"
+    assert Path(path) == package / "data" / "task_configs" / "takeover_demo.yaml"
 
 
-def test_data_is_inside_the_installed_package(python):
+def test_data_is_found_inside_the_installed_package(python):
     code = (
-        "from importlib.resources import files; package = files('lm_eval_takeover'); "
-        "print(sorted(f.name for folder in ('calibration', 'demo/base', 'demo/guide') "
-        "for f in (package / folder).iterdir() if f.name.endswith(('.json', '.safetensors'))))"
+        "import lm_eval_takeover; print(lm_eval_takeover.__file__); "
+        "from lm_eval_takeover.calibration.files import packaged_calibrations as packaged; "
+        "print(*packaged().values(), sep='\\n'); "
+        "from lm_eval_takeover.demo import CALIBRATION_PROMPTS, DEMO, PROBLEMS; "
+        "print(CALIBRATION_PROMPTS, PROBLEMS, *(folder / 'model.safetensors' for folder in DEMO.values()), sep='\\n'); "
+        "from lm_eval_takeover.commands.calibrate.prompts import TEST_DIGESTS; print(TEST_DIGESTS)"
     )
-    listed = run(python, code)
-    assert "demo.json" in listed
-    assert listed.count("model.safetensors") == 2
+    where, *listed = run(python, code).splitlines()
+    package = Path(where).parent
+    assert Path(python).parent.parent in package.parents
+    paths = [Path(line) for line in listed]
+    assert all(package in path.parents and path.is_file() for path in paths)
+    names = [path.name for path in paths]
+    assert names.count("model.safetensors") == 2
+    assert {"demo.json", "problems.jsonl", "test_problems.json"} <= set(names)
+
+
+def test_the_console_script_works(python):
+    script = Path(python).with_name("lm-eval-takeover")
+    code = f"import subprocess, sys; sys.exit(subprocess.run(['{script}', *{{words!r}}]).returncode)"
+    assert run(python, code.format(words=["--version"])) == __version__
+    listed = run(python, code.format(words=["--help"]))
+    assert all(command in listed for command in ("calibrate", "compare", "rescore"))
+    assert "|demo|" in run(python, code.format(words=["calibrate", "--compare", "demo"]))
 
 
 def test_the_switch_turns_it_off(python):
@@ -110,14 +129,6 @@ def test_a_bare_python_imports_the_hook_only_and_takes_under_a_millisecond(pytho
     )
     milliseconds = sorted(float(run(python, timed)) for _ in range(9))[4]
     assert milliseconds < 1.0
-
-
-def test_importing_the_package_is_light(python):
-    code = (
-        "import sys, lm_eval_takeover; "
-        "print([m for m in ('torch', 'transformers', 'lm_eval', 'datasets', 'numpy', 'math_verify') if m in sys.modules])"
-    )
-    assert run(python, code) == "[]"
 
 
 def test_the_entry_points_of_coming_releases_are_declared(python):

@@ -1,354 +1,112 @@
-"""The stock `lm_eval` command and ours, as real processes."""
+"""The door `lm-eval-takeover`: it finds the rooms, knows none of their options, and is quick to open."""
 
-import json
-import signal
-import subprocess
 import sys
-import time
+from pathlib import Path
 
 import pytest
-from helpers.pairs import ROOT
-from helpers.processes import environment, run
+from helpers.processes import TAKEOVER, run
 
-from lm_eval_takeover.calibration.files import read
-from lm_eval_takeover.cli import main
-from lm_eval_takeover.demo import CALIBRATION_PROMPTS, DEMO, PROBLEMS
-from lm_eval_takeover.errors import TakeoverError
+from lm_eval_takeover import __version__, cli, commands
+from lm_eval_takeover.errors import ArgumentError
 
-pytestmark = pytest.mark.slow
-OURS = [sys.executable, "-m", "lm_eval_takeover.cli"]
+ROOM = """
+HELP = "say a word"
+DESCRIPTION = "Say a word, and end with a status."
+EXAMPLE = "example: lm-eval-takeover greet --word-to-say hello"
 
+def add_options(parser):
+    parser.add_argument("--word_to_say", required=True)
+    parser.add_argument("--status", type=int, default=0)
 
-def test_the_plain_command_runs_the_demo_task_and_reports_the_takeover(lm_eval_command, tmp_path):
-    done = run(
-        [lm_eval_command, "--model", "guided-takeover", "--tasks", "takeover_demo", "--limit", "3", "--batch_size", "24",
-         "--output_path", tmp_path, "--log_samples"]
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    assert "|takeover_demo|" in done.stdout
-    for metric in ("acc", "pass@1", "pass@8", "maj@8"):
-        assert f"|{metric}" in done.stdout
-    (results,) = tmp_path.rglob("results_*.json")
-    takeover = json.loads(results.read_text())["config"]["takeover"]
-    assert takeover["per_task"]["takeover_demo"]["tokens"] == takeover["tokens"] > 0
-    assert 0 < takeover["realized_rate"] < 0.1
-    (samples,) = tmp_path.rglob("samples_takeover_demo_*.jsonl")
-    rows = [json.loads(line) for line in samples.read_text().splitlines()]
-    assert [len(row["resps"][0]) for row in rows] == [8, 8, 8]
+def run(options):
+    print(options.word_to_say)
+    return options.status
+"""
 
 
-def test_real_benchmarks_run_through_their_hub_ids(lm_eval_command, hub, tmp_path):
-    from serve_hub import environment as pointed_at
-
-    done = run(
-        [lm_eval_command, "--model", "guided-takeover", "--tasks", "takeover_gsm8k,takeover_math500", "--limit", "2",
-         "--batch_size", "16", "--model_args",
-         "base=acme/base,guide=acme/guide,tau=7.6", "--gen_kwargs", "max_gen_toks=12", "--output_path", tmp_path,
-         "--log_samples"],
-        env=pointed_at(hub.url, str(tmp_path / "hf-home")) | {"OMP_NUM_THREADS": "1"},
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    (results,) = tmp_path.rglob("results_*.json")
-    content = json.loads(results.read_text())
-    takeover = content["config"]["takeover"]
-    assert takeover["base"]["id"] == "acme/base"
-    assert len(takeover["guide"]["revision"]) == 40
-    assert takeover["per_task"].keys() == {"takeover_gsm8k", "takeover_math500"}
-    assert {task: n["original"] for task, n in content["n-samples"].items()} == {
-        "takeover_gsm8k": 1319,
-        "takeover_math500": 500,
-    }
-    (samples,) = tmp_path.rglob("samples_takeover_gsm8k_*.jsonl")
-    row = json.loads(samples.read_text().splitlines()[0])
-    assert row["doc"]["problem"].startswith("Janet")
-    assert row["target"] == "18"
-    assert [len(judged) for judged in row["filtered_resps"][0]] == [2] * 8  # an answer and an outcome a sample
-    assert "\\boxed{}" in row["arguments"]["gen_args_0"]["arg_0"]
+@pytest.fixture
+def greet(tmp_path, monkeypatch):
+    """A room that is nothing but a file in the folder of commands."""
+    (tmp_path / "greet.py").write_text(ROOM)
+    (tmp_path / "_private.py").write_text("raise AssertionError('is no command')")
+    monkeypatch.setattr(commands, "__path__", [*commands.__path__, str(tmp_path)])
+    yield
+    sys.modules.pop("lm_eval_takeover.commands.greet", None)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "text"),
-    [
-        (
-            ["--model_args", "spike_ration=0.05"],
-            "error: unknown model argument 'spike_ration'; did you mean 'spike_ratio'?",
-        ),
-        (["--model_args", "base=no/such,guide=no/other"], "error: base='no/such' cannot be loaded"),
-        (["--gen_kwargs", "max_gen_toks=0", "--limit", "1"], "error: max_gen_toks=0 is not at least 1 token"),
-    ],
-)
-def test_an_error_of_the_user_is_one_line_and_status_2(lm_eval_command, arguments, text):
-    done = run([lm_eval_command, "--model", "guided-takeover", "--tasks", "takeover_demo", *arguments])
-    assert done.returncode == 2
-    lines = done.stderr.strip().splitlines()
-    assert lines[-1].startswith(text)
-    assert "Traceback" not in done.stderr
+def test_the_commands_are_the_rooms():
+    folder = Path(commands.__file__).parent
+    rooms = {path.stem for path in folder.iterdir() if not path.name.startswith("_")}
+    assert {name for name, _ in cli.find_commands()} == rooms >= {"calibrate", "compare", "rescore"}
 
 
-def test_errors_of_others_keep_their_traceback(lm_eval_command):
-    done = run(
-        [lm_eval_command, "--model", "hf", "--model_args", "pretrained=no/such-model", "--tasks", "takeover_demo"]
-    )
-    assert done.returncode == 1
-    assert "Traceback" in done.stderr
+def test_a_file_in_the_folder_of_commands_is_a_subcommand(greet, capsys):
+    assert cli.main(["greet", "--word_to_say", "hello"]) == 0
+    assert capsys.readouterr().out == "hello\n"
+    assert cli.main(["greet", "--word_to_say", "hello", "--status", "1"]) == 1
+    with pytest.raises(SystemExit) as caught:
+        cli.main(["--help"])
+    assert caught.value.code == 0
+    assert "say a word" in capsys.readouterr().out
 
 
-def test_calibrate_writes_a_file_that_lm_eval_accepts(tmp_path, capsys):
-    out = tmp_path / "mine.json"
-    call = ["calibrate", "--prompts", str(CALIBRATION_PROMPTS), "--num_prompts", "12", "--out", str(out)]
-    assert main(call) == 0
+def test_dashes_in_the_name_of_an_option_are_underscores_and_values_stay_what_they_are(greet, capsys):
+    for words in (["--word-to-say", "a-b"], ["--word-to-say=a-b"], ["--word_to_say=--a-b"]):
+        assert cli.main(["greet", *words]) == 0
+    assert capsys.readouterr().out == "a-b\na-b\n--a-b\n"
+
+
+def test_a_wrong_call_is_one_line_and_status_2(greet, capsys):
+    for words, text in (
+        ([], "error: the following arguments are required: COMMAND (see lm-eval-takeover --help)"),
+        (["grete"], "error: argument COMMAND: invalid choice: 'grete'"),
+        (["greet"], "error: the following arguments are required: --word_to_say (see lm-eval-takeover greet --help)"),
+        (["greet", "--word_to_say", "x", "--stat", "y"], "error: argument --status: invalid int value: 'y'"),
+    ):
+        with pytest.raises(SystemExit) as caught:
+            cli.main(words)
+        assert caught.value.code == 2
+        printed = capsys.readouterr().err
+        assert printed.startswith(text)
+        assert printed.count("\n") == 1
+
+
+def test_the_door_names_no_option_of_a_room():
+    source = Path(cli.__file__).read_text()
+    assert "add_argument(" in source  # of the door's own
+    options = {
+        word
+        for name, _ in cli.find_commands()
+        for action in cli.build_parser()._subparsers._group_actions[0].choices[name]._actions
+        for word in action.option_strings
+    } - {"-h", "--help"}
+    assert {"--prompts", "--early", "--tasks"} <= options
+    assert [word for word in options if f'"{word}"' in source] == []
+    assert [name for name, _ in cli.find_commands() if f'"{name}"' in source] == []
+
+
+@pytest.mark.parametrize("name", [name for name, _ in cli.find_commands()])
+def test_every_command_has_a_help_with_an_example(name, capsys):
+    with pytest.raises(SystemExit) as caught:
+        cli.main([name, "--help"])
+    assert caught.value.code == 0
     printed = capsys.readouterr().out
-    assert "|ce|" in printed
-    assert "12 rollouts" in printed
-    assert "few tokens: below a spike ratio of 0.0" in printed
-    content = json.loads(out.read_text())
-    assert content["scores"].keys() == {"ce", "rkl", "entropy", "js"}
-    assert content["base"]["id"] == "demo-base"
-    assert len(content["prompts"]["indices"]) == 12
-    from lm_eval_takeover.model import GuidedTakeover
-
-    for score in ("ce", "rkl", "js"):
-        lm = GuidedTakeover(calibration=str(out), spike_ratio=0.05, score=score)
-        assert lm.policy.gate.tau > 0
-        assert lm.get_model_info()["takeover"]["calibration"] == "mine"
-    assert GuidedTakeover(calibration=str(out), policy="entropy").policy.score == "entropy"
-    first = out.read_text()
-    assert main(call) == 0
-    assert out.read_text() == first  # deterministic for a seed
+    assert "example" in printed
+    assert f"\n  lm-eval-takeover {name} " in printed
 
 
-def test_calibrate_reads_models_and_data_of_the_hub(hub, tmp_path):
-    from serve_hub import environment as pointed_at
-
-    out = tmp_path / "gsm8k.json"
-    options = ["--base", "acme/base@main", "--guide", "acme/guide", "--num_prompts", "3", "--max_gen_toks", "8"]
-    done = run(
-        [*OURS, "calibrate", "--prompts", "openai/gsm8k:main", *options, "--out", out],
-        env=pointed_at(hub.url, str(tmp_path / "hf-home")),
-    )
-    assert done.returncode == 0, done.stderr
-    content = json.loads(out.read_text())
-    assert content["base"]["id"] == "acme/base"
-    assert len(content["guide"]["revision"]) == 40  # the hub's commit
-    prompts = content["prompts"]
-    assert (prompts["dataset"], prompts["split"], prompts["field"]) == ("openai/gsm8k:main", "train", "question")
-    assert prompts["template"].startswith("Problem: {{question}}\nPlease reason step by step")
-    assert "Licence of the prompts: " in out.with_suffix(".md").read_text()
+def test_the_version_is_printed(capsys):
+    with pytest.raises(SystemExit):
+        cli.main(["--version"])
+    assert capsys.readouterr().out.strip() == __version__
 
 
-@pytest.mark.parametrize(
-    ("options", "token", "text"),
-    [
-        (["openai/gsm8k:main", "--split", "test"], None, "takeover_gsm8k: rows"),
-        (["HuggingFaceH4/MATH-500", "--split", "test", "--field", "problem"], None, "takeover_math500: rows"),
-        (["Idavidrein/gpqa:gpqa_diamond", "--field", "Question"], "hf_token", "takeover_gpqa_diamond: rows"),
-    ],
-)
-def test_calibrate_refuses_test_sets_of_the_hub(hub, tmp_path, options, token, text):
-    from serve_hub import environment as pointed_at
-
-    out = tmp_path / "out.json"
-    env = pointed_at(hub.url, str(tmp_path / "hf-home")) | ({"HF_TOKEN": token} if token else {})
-    done = run([*OURS, "calibrate", "--prompts", *options, "--num_prompts", "20", "--out", out], env=env)
+@pytest.mark.slow
+def test_under_the_command_an_error_of_the_user_is_one_line_and_status_2(tmp_path):
+    with pytest.raises(ArgumentError):  # raised as such to Python callers
+        cli.main(["compare", str(tmp_path)])
+    done = run([*TAKEOVER, "compare", tmp_path])
     assert done.returncode == 2
-    assert text in done.stderr.strip().splitlines()[-1]
-    assert not out.exists()
-
-
-def test_calibrate_errors_are_one_line_and_status_2(tmp_path, capsys):
-    empty, wrong = tmp_path / "empty.jsonl", tmp_path / "wrong.jsonl"
-    empty.write_text("")
-    wrong.write_text('{"text": "hello"}\n')
-    long = tmp_path / "long.jsonl"
-    long.write_text(json.dumps({"prompt": "word " * 9000}) + "\n")
-    out = tmp_path / "out.json"
-    for arguments, text in (
-        (["--prompts", empty], f"error: --prompts '{empty}' holds no prompt"),
-        (["--prompts", wrong], f"error: --prompts '{wrong}': row 1 has no text in field 'prompt' (its fields: text)"),
-        (["--prompts", long], "error: --prompts: all 1 prompts are empty or longer than the context of 2048 tokens"),
-        (["--prompts", tmp_path / "none.jsonl"], "is no file, and as a hub data set"),
-        (["--promts", empty], "error: unrecognized arguments: --promts"),
-        ([], "error: --prompts is missing"),
-        (["--prompts", wrong, "--target_rate", "8"], "error: --target_rate 8.0 is outside 0..1"),
-        (["--prompts", wrong, "--score", "kl"], "error: --score 'kl' is not known; did you mean 'rkl'?"),
-        (["--prompts", wrong, "--kappa_rule", "tail"], "error: --kappa_rule 'tail' is not known"),
-        (["--prompts", wrong, "--plot", "x.svg"], "error: --plot goes with --compare"),
-        (["--prompts", PROBLEMS, "--field", "problem"], "200 of 200 prompts are problems of a test set"),
-        (["--prompts", wrong, "--top_p", "2"], "error: top_p=2.0 is outside (0, 1]"),
-        (["--prompts", wrong, "--num_prompts", "0"], "error: --num_prompts 0 is not at least 1"),
-    ):
-        call = ["calibrate", *map(str, arguments), "--out", str(out)]
-        if arguments[1:] in ([empty], [wrong]):  # as a process: the hook that makes one line of an error
-            done = run([*OURS, *call])
-            status, last = done.returncode, done.stderr.strip().splitlines()[-1]
-            assert "Traceback" not in done.stderr
-        else:
-            with pytest.raises((TakeoverError, SystemExit)) as caught:
-                main(call)
-            exited = isinstance(caught.value, SystemExit)
-            status = caught.value.code if exited else 2
-            last = capsys.readouterr().err.strip() if exited else f"error: {caught.value}"
-        assert status == 2
-        assert text in last
-        assert "\n" not in last
-        assert not out.exists()
-
-
-def test_help_has_an_example_and_the_version_is_printed():
-    helped = run([*OURS, "calibrate", "--help"])
-    assert helped.returncode == 0
-    assert "example:\n  lm-eval-takeover calibrate --base" in helped.stdout
-    assert run([*OURS, "--version"]).stdout.strip() == "0.1.0"
-
-
-def calibration(out, *options, **popen):
-    """`calibrate` on prompts of the demo pair, started; a group of 5 prompts at a time."""
-    call = [*OURS, "calibrate", "--prompts", CALIBRATION_PROMPTS, "--batch_size", "5", "--out", out, *options]
-    return subprocess.Popen(
-        call, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment(), cwd=ROOT,
-        # A runner that was itself started in the background ignores SIGINT, and so would its children.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL), **popen,
-    )  # fmt: skip
-
-
-def wait_for(process, condition, seconds=240):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert process.poll() is None, process.stderr.read()
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_signal_stops_calibrate_and_keeps_what_is_finished(tmp_path, number, status):
-    process = calibration(tmp_path / "out.json")
-    wait_for(process, lambda: list(tmp_path.glob(".out.json.*.partial/*.npz")))
-    process.send_signal(number)
-    _, errors = process.communicate(timeout=60)
-    assert process.returncode == status
-    assert errors.strip().endswith("stopped; what was finished is kept, and the same command goes on from there")
-    assert not list(tmp_path.glob("*.json"))
-
-
-def test_a_signal_before_anything_is_finished_leaves_nothing(tmp_path):
-    process = calibration(tmp_path / "out.json", "--batch_size", "500")
-    seen = ""
-    while "Calibrating" not in seen:
-        seen += process.stderr.read(1)
-    process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=60)
-    assert process.returncode == 130
-    assert errors.strip().endswith("stopped; nothing was written")
-    assert not list(tmp_path.iterdir())
-
-
-def test_a_killed_calibration_goes_on_and_ends_with_the_same_file(tmp_path):
-    """Killed while it measures, and again while it solves for a rate, with a part damaged in between."""
-    options = ["--num_prompts", "30", "--num_held_out", "20", "--target_rate", "0.05", "--max_gen_toks", "100"]
-    whole, killed = tmp_path / "whole" / "out.json", tmp_path / "killed" / "out.json"
-    process = calibration(whole, *options)
-    printed, errors = process.communicate()
-    assert process.returncode == 0, errors
-    assert "|5.0%|ce|threshold_to_mean|10|" in printed
-    assert "tokens/s, rolled out and scored; peak memory" in printed
-
-    killed.parent.mkdir()
-    process = calibration(killed, *options)
-    wait_for(process, lambda: len(list(killed.parent.glob(".out.json.*.partial/*.npz"))) >= 2)
-    process.kill()
-    process.communicate()
-    parts = sorted(killed.parent.glob(".out.json.*.partial/*.npz"))
-    parts[0].write_bytes(parts[0].read_bytes()[:1000])
-    process = calibration(killed, *options)
-    wait_for(process, lambda: list(killed.parent.glob(".out.json.*.partial/results.json")))
-    process.kill()
-    _, errors = process.communicate()
-    assert "is damaged; its prompts are done again" in errors
-    assert not killed.exists()
-    process = calibration(killed, *options)
-    printed, errors = process.communicate()
-    assert process.returncode == 0, errors
-    assert "30 rollouts of an earlier call used again" in printed
-    assert killed.read_bytes() == whole.read_bytes()
-    assert killed.with_suffix(".md").read_bytes() == whole.with_suffix(".md").read_bytes()
-    assert sorted(path.name for path in killed.parent.iterdir()) == ["out.json", "out.md"]
-
-
-def test_a_solved_rate_is_asked_for_by_name(tmp_path):
-    from lm_eval_takeover.model import GuidedTakeover
-
-    lm = GuidedTakeover(target_rate=0.05)
-    info = lm.get_model_info()["takeover"]
-    assert info["target_rate"] == 0.05
-    assert lm.policy.gate == GuidedTakeover(spike_ratio=info["spike_ratio"]).policy.gate
-    for arguments, text in (
-        ({"target_rate": 0.07}, "was not solved for target_rate=0.07 with score=ce"),
-        ({"target_rate": 0.05, "score": "js"}, "was not solved for target_rate=0.05 with score=js"),
-        ({"target_rate": 0.05, "spike_ratio": 0.03}, "give one or the other"),
-        ({"target_rate": 0.05, "tau": 1.0}, "tau=1.0 sets the gate by hand, so target_rate=0.05 would be ignored"),
-        ({"target_rate": 1.5}, "target_rate=1.5 is outside 0..1"),
-    ):
-        with pytest.raises(TakeoverError, match=text):
-            GuidedTakeover(**arguments)
-
-
-def test_the_same_model_twice_is_calibrated_with_a_warning(tmp_path):
-    out = tmp_path / "same.json"
-    pair = ["--base", DEMO["base"], "--guide", DEMO["base"]]
-    process = calibration(out, *pair, "--num_prompts", "10", "--batch_size", "10", "--license", "CC0")
-    _, errors = process.communicate()
-    assert process.returncode == 0, errors
-    assert "base and guide are the same model: every ce equals the entropy" in errors
-    assert "all rkl scores are 0: its gate fires on whatever is not 0" in errors
-    made = read(out)
-    assert made.score("ce").threshold(0.05).tau == pytest.approx(made.score("entropy").threshold(0.05).tau, rel=1e-5)
-    assert made.score("rkl").mean == 0
-    assert made.score("js").mean < 1e-6
-    assert "Licence of the prompts: CC0" in out.with_suffix(".md").read_text()
-
-
-def test_a_rate_that_cannot_be_had_is_said_and_the_file_is_written(tmp_path):
-    out = tmp_path / "out.json"
-    options = ["--num_prompts", "10", "--num_held_out", "5", "--max_gen_toks", "60", "--target_rate", "0.05", "0.99"]
-    process = calibration(out, *options)
-    _, errors = process.communicate()
-    assert process.returncode == 2
-    last = errors.strip().splitlines()[-1]
-    assert last.startswith(
-        "error: --target_rate: no spike ratio realizes 99.0% ± 0.5% with score=ce on the 5 held-out prompts"
-    )
-    assert last.endswith("(the file is written without it; the rollouts are kept for another try)")
-    assert [target.target_rate for target in read(out).targets] == [0.05]
-    process = calibration(out, *options[:-1], "--target-rate", "0.02")
-    printed, errors = process.communicate()
-    assert process.returncode == 0, errors
-    assert "10 rollouts of an earlier call used again" in printed
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["out.json", "out.md"]
-
-
-def test_a_second_process_on_one_calibration_is_sent_away(tmp_path):
-    out = tmp_path / "out.json"
-    first = calibration(out)
-    wait_for(first, lambda: list(tmp_path.glob(".out.json.*.partial/*.npz")))
-    second = calibration(out)
-    _, errors = second.communicate()
-    first.kill()
-    first.communicate()
-    assert second.returncode == 2
-    assert "error: another process measures this calibration" in errors.strip().splitlines()[-1]
-    third = calibration(out)  # the lock of a dead process is nobody's
-    wait_for(third, lambda: len(list(tmp_path.glob(".out.json.*.partial/*.npz"))) > 2)
-    third.kill()
-    third.communicate()
-
-
-def test_compare_prints_the_table_and_plots(tmp_path):
-    plot = tmp_path / "scores.svg"
-    done = run([*OURS, "calibrate", "--compare", "demo", "qwen3-0.6b-base+qwen3-8b", "--plot", plot])
-    assert done.returncode == 0, done.stderr
-    assert "|demo|" in done.stdout
-    assert "|AIME24|3.181 / 27.816|0.772 / 6.751|0.187 / 1.635|8.743 to 8.745|yes|" in done.stdout
-    assert plot.read_text().startswith("<?xml")
-    done = run([*OURS, "calibrate", "--compare", "demmo"])
-    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
-    assert "did you mean 'demo'?" in done.stderr
+    assert done.stderr.splitlines() == [
+        f"error: '{tmp_path}' holds no results of `lm_eval --model guided-takeover --tasks takeover_demo`; run that first"
+    ]

@@ -19,11 +19,9 @@ from lm_eval_takeover.decoding.lockstep import generate
 from lm_eval_takeover.decoding.teacher_forcing import force
 from lm_eval_takeover.demo import DEMO, calibration_prompts
 from lm_eval_takeover.errors import ArgumentError, CalibrationError, TakeoverError, VocabularyError
-from lm_eval_takeover.method.policies import Policy
-from lm_eval_takeover.method.request import Sampling
+from lm_eval_takeover.method.policies import ALONE
 from lm_eval_takeover.model import GuidedTakeover
 from lm_eval_takeover.storage.package_data import data_folder
-from lm_eval_takeover.tasks.instances import generation_settings
 
 PROMPTS = calibration_prompts()[:6]
 SAMPLED = {"do_sample": True, "temperature": 0.6, "top_p": 0.95, "max_gen_toks": 40, "until": []}
@@ -154,7 +152,7 @@ def test_log_likelihood_under_takeover_counts_each_token_under_its_writer(random
         [Instance("loglikelihood", {}, (context, continuation), 0)], disable_tqdm=True
     )
     prompt, ids = lm._encode_pair(context, continuation)
-    import reference
+    from helpers import reference
 
     scores, total = [], 0.0
     fired = []
@@ -257,7 +255,7 @@ def test_rolling_log_likelihood_under_takeover_lies_between_its_models(direction
     lm = GuidedTakeover(tau=1.0, kappa=2.0, direction=direction, batch_size=2)
     (value,) = lm.loglikelihood_rolling([request], disable_tqdm=True)
     ids = lm.tok_encode(text)
-    alone = [force(lm.pair, Policy(role), [[lm.prefix_token_id]], [ids])[0].log_probs for role in ("base", "guide")]
+    alone = [force(lm.pair, ALONE[role](), [[lm.prefix_token_id]], [ids])[0].log_probs for role in ("base", "guide")]
     assert torch.minimum(*alone).sum() < value < torch.maximum(*alone).sum()
     assert value not in [pytest.approx(float(one.sum())) for one in alone]
 
@@ -307,39 +305,6 @@ def test_a_broken_checkpoint_is_one_line(random_pair, tmp_path):
     (folder / "model.safetensors").write_bytes((folder / "model.safetensors").read_bytes()[:5000])
     with pytest.raises(ArgumentError, match=r"base='.*broken' cannot be loaded: "):
         GuidedTakeover(base=str(folder), policy="base")
-
-
-@pytest.mark.parametrize(
-    ("settings", "expected"),
-    [
-        ({"until": "x"}, (Sampling(), ("x",), 256)),
-        ({"temperature": 0.7, "top_k": 5, "max_new_tokens": 9}, (Sampling(0.7, 1.0, 5), (), 9)),
-        ({"do_sample": False, "temperature": 0.0}, (Sampling(), (), 256)),
-    ],
-)
-def test_generation_settings_are_read_as_hf_reads_them(settings, expected):
-    assert generation_settings(settings, 256) == expected
-
-
-@pytest.mark.parametrize(
-    ("settings", "text"),
-    [
-        ({"do_sample": True, "temperature": 0.0}, "temperature=0 with do_sample=True"),
-        ({"do_sample": True, "temperature": -1}, "temperature=-1.0"),
-        ({"max_gen_toks": 0}, "max_gen_toks=0 is not at least 1 token"),
-        ({"max_gen_toks": -5}, "max_gen_toks=-5"),
-        ({"max_gen_toks": "many"}, "cannot be read"),
-        ({"max_gen_toks": float("inf")}, "cannot be read"),
-        ({"temperature": 1e-50}, "temperature=1e-50 is neither 0"),
-        ({"temperatur": 1}, "generation setting 'temperatur=1' is not known; did you mean 'temperature'?"),
-        ({"num_beams": 4}, "num_beams=4"),
-        ({"until": [1]}, r"until=[1] is not a list of texts"),
-    ],
-)
-def test_impossible_generation_settings_are_refused(settings, text):
-    with pytest.raises(ArgumentError) as caught:
-        generation_settings(settings, 256)
-    assert text in str(caught.value)
 
 
 BAD = [

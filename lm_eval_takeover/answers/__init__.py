@@ -1,0 +1,6 @@
+"""Answers: whether the final answer of a response is the gold answer.
+
+In come responses and gold answers as untrusted text; out go extracted answers and `Verdict`s.
+No text reaches `eval` or `sympify`. Nothing of the package above this room is imported, and neither torch nor transformers.
+Start with `verification.verify`; `extraction` finds the answer in a response, `judging` verifies many in worker processes.
+"""

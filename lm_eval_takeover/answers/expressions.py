@@ -1,4 +1,4 @@
-"""What math_verify is asked, and what its yes is worth: one expression against one expression.
+"""One expression against one expression, by math_verify behind a guard.
 
 Plain mathematics is written as LaTeX by a small grammar of ours, number literals are made without `sympify`, and a *correct*
 passes a guard, because math_verify takes some unequal numbers and expressions for equal.
@@ -9,7 +9,7 @@ import re
 from functools import lru_cache
 from typing import Any
 
-from lm_eval_takeover.answers.normalisation import closing, plain
+from lm_eval_takeover.answers.normalisation import find_closing, unwrap_text
 
 PRECISION = 1e-6  # relative, for numbers that math_verify calls equal
 
@@ -29,7 +29,7 @@ _MARKUP = re.compile(
 
 def to_latex(expression: str) -> str:
     """Plain mathematics as LaTeX: `sqrt(2)*sin(x)**2` as `\\sqrt{2}\\cdot \\sin(x)^{2}`; LaTeX stays what it is."""
-    text = plain(expression).replace("**", "^")
+    text = unwrap_text(expression).replace("**", "^")
     text = re.sub(r"\*", r"\\cdot ", text)
     text = _FUNCTION.sub(lambda found: f"\\{found[1]} ", text)
     text = re.sub(r"\\exp\s*\(", "e^(", text)
@@ -40,7 +40,7 @@ def to_latex(expression: str) -> str:
     for opener in (r"\\sqrt\s*\(", r"\^\s*\("):
         while found := re.search(opener, text):
             start = found.end() - 1
-            end = closing(text, start, "(", ")")
+            end = find_closing(text, start, "(", ")")
             if end < 0:
                 raise Unparsed(expression)
             text = f"{text[: found.end() - 1].rstrip()}{{{text[start + 1 : end]}}}{text[end + 1 :]}"
@@ -48,7 +48,7 @@ def to_latex(expression: str) -> str:
 
 
 @lru_cache(maxsize=2)
-def _converter(real: bool) -> Any:
+def _make_converter(real: bool) -> Any:
     """latex2sympy's converter, case-sensitive, with numbers made by their class and not by `sympify`, which would `eval` them."""
     import sympy
     from latex2sympy2_extended.latex2sympy2 import ConversionConfig, _Latex2Sympy
@@ -63,7 +63,7 @@ def _converter(real: bool) -> Any:
     return lambda latex: Converter(is_real=real, config=ConversionConfig(lowercase_symbols=False)).parse(latex)
 
 
-def parsed(expression: str, other: str = "") -> Any:
+def parse_expression(expression: str, other: str = "") -> Any:
     """The sympy expression of one side. `other` tells whether the two are about complex numbers.
 
     Raises Unparsed.
@@ -77,12 +77,12 @@ def parsed(expression: str, other: str = "") -> Any:
 def _parse(expression: str, real: bool) -> Any:
     from latex2sympy2_extended.math_normalization import NormalizationConfig, normalize_latex
 
-    if _LONG_WORD.search(plain(expression)) or _MARKUP.search(expression):
+    if _LONG_WORD.search(unwrap_text(expression)) or _MARKUP.search(expression):
         raise Unparsed(expression)
     latex = to_latex(expression).replace("°", "")
     try:
         tidied = normalize_latex(latex, NormalizationConfig(malformed_operators=True, nits=True, boxed="none"))
-        read = _converter(real)(tidied)
+        read = _make_converter(real)(tidied)
     except Exception as error:  # the grammar raises bare Exceptions
         raise Unparsed(expression) from error
     if read is None or not hasattr(read, "free_symbols"):
@@ -90,41 +90,40 @@ def _parse(expression: str, real: bool) -> Any:
     return read
 
 
-def same_value(left: Any, right: Any, tolerance: float) -> bool:
+def is_same_value(left: Any, right: Any, tolerance: float) -> bool:
     """math_verify's verdict on two parsed expressions, behind the guard; most wrong answers differ in value and end here."""
     import math_verify
     import sympy
 
-    sympy.core.random.seed(0)  # it tests identities at random points; the same answer must always get the same verdict
+    sympy.core.random.seed(0)  # identities are tested at random points; verdicts are reproducible
     unbounded = (sympy.oo, -sympy.oo, sympy.zoo, sympy.nan)
-    if left.has(*unbounded) or right.has(*unbounded):  # sympy's arithmetic with infinity is no proof of anything
+    if left.has(*unbounded) or right.has(*unbounded):  # oo - oo and 0 * oo compare as anything
         return left in (sympy.oo, -sympy.oo) and bool(left == right)
     if left.has(sympy.floor, sympy.ceiling) or right.has(sympy.floor, sympy.ceiling):
-        return _same_on_integers(left, right)
-    compared = _difference(left, right)
+        return _agree_on_integers(left, right)
+    compared = _difference_at_point(left, right)
     if compared is not None:
         difference, size = compared
         if _is_number(left) and _is_number(right) and tolerance:
             return bool(difference <= tolerance)
         if difference > 1e3 * PRECISION * size:
             return False
-    return bool(math_verify.verify(left, right, timeout_seconds=None)) and _alike(left, right)
+    return bool(math_verify.verify(left, right, timeout_seconds=None)) and _passes_guard(left, right)
 
 
-def _same_on_integers(left: Any, right: Any) -> bool:
+def _agree_on_integers(left: Any, right: Any) -> bool:
     """Whether two expressions with floors or ceilings agree at 40 points of positive integers."""
     symbols = sorted(left.free_symbols | right.free_symbols, key=str)
     for number in range(1, 41):
         point = {symbol: number + (3 * index + number * index) % 17 for index, symbol in enumerate(symbols)}
-        compared = _difference(
-            left.subs(point).doit(), right.subs(point).doit()
-        )  # exact: a floor of 2.0 is either side of 2
+        # Exact, not evalf: rounding puts a value near 2 on either side of its floor.
+        compared = _difference_at_point(left.subs(point).doit(), right.subs(point).doit())
         if compared is None or compared[0] > PRECISION * compared[1]:
             return False
     return True
 
 
-def _difference(left: Any, right: Any) -> tuple[Any, Any] | None:
+def _difference_at_point(left: Any, right: Any) -> tuple[Any, Any] | None:
     """The absolute difference of two expressions where every symbol is some integer, and the larger absolute value.
 
     Integers, since identities of floors and factorials hold there only. None where a side has no finite value.
@@ -143,7 +142,7 @@ def _is_number(side: Any) -> bool:
     return bool(getattr(side, "is_number", False))
 
 
-def _alike(left: Any, right: Any) -> bool:
+def _passes_guard(left: Any, right: Any) -> bool:
     """Guard: equal numbers agree to a relative precision, and equal expressions have the same free symbols."""
     if left.free_symbols != right.free_symbols:
         import sympy
@@ -155,11 +154,11 @@ def _alike(left: Any, right: Any) -> bool:
     return True
 
 
-def proportional(*sides: str) -> bool:
+def is_proportional(*sides: str) -> bool:
     """Whether two equations say the same: `a = b` and `c = d` where `(a - b) / (c - d)` is a number other than 0."""
     import sympy
 
     context = " ".join(sides)
-    a, b, c, d = (parsed(side, context) for side in sides)
+    a, b, c, d = (parse_expression(side, context) for side in sides)
     ratio = sympy.simplify((a - b) / (c - d))
     return _is_number(ratio) and bool(ratio.is_finite) and ratio != 0 and (a - b).free_symbols == (c - d).free_symbols

@@ -41,14 +41,14 @@ _SPEECH = re.compile(r"\b(?:I|we|you|not|know|cannot|sorry)\b")
 _AFTER_MATHS = re.compile(r"(?:\s+[a-z]+(?:\^\d|²|³)?){0,3}[\s.!*]*", re.IGNORECASE)
 
 
-def without_thinking(response: str) -> str:
+def strip_thinking(response: str) -> str:
     """The response after its last `</think>`; an unclosed `<think>` is left as it is."""
     return response.rpartition("</think>")[2]
 
 
 def has_unclosed_think(response: str) -> bool:
     """Whether a `<think>` was opened and never closed."""
-    return "<think>" in without_thinking(response)
+    return "<think>" in strip_thinking(response)
 
 
 def extract_answer(response: str) -> str | None:
@@ -57,15 +57,15 @@ def extract_answer(response: str) -> str | None:
     The last complete, non-empty box counts, with the boxes before it that an 'and', 'or' or comma joins to it (as one list).
     In an unclosed `<think>` a box counts and nothing else does: thoughts name many numbers that are not the answer.
     """
-    text = without_thinking(response)
-    if boxes := _boxes(text):
-        return _last_list(text, boxes)
+    text = strip_thinking(response)
+    if boxes := _find_boxes(text):
+        return _join_last_boxes(text, boxes)
     if bare := _BARE_BOX.findall(text):
         return str(bare[-1])
-    return None if has_unclosed_think(response) else (_stated(_EMPTY_BOX.sub(" ", text[-TAIL:]).strip()) or None)
+    return None if has_unclosed_think(response) else (_find_stated(_EMPTY_BOX.sub(" ", text[-TAIL:]).strip()) or None)
 
 
-def _boxes(text: str) -> list[tuple[int, int, str]]:
+def _find_boxes(text: str) -> list[tuple[int, int, str]]:
     """`(start, end, content)` of every complete outermost box, empty ones left out; `5` for `\\boxed{\\boxed{5}}`."""
     opening = {found.end() - 1: found.start() for found in _BOX.finditer(text)}
     if not opening:
@@ -87,32 +87,32 @@ def _boxes(text: str) -> list[tuple[int, int, str]]:
     return [box for box in boxes if not _EMPTY.fullmatch(box[2])]
 
 
-def _last_list(text: str, boxes: list[tuple[int, int, str]]) -> str:
+def _join_last_boxes(text: str, boxes: list[tuple[int, int, str]]) -> str:
     answers = [boxes[-1][2]]
     for (_, end, content), (start, _, _) in zip(reversed(boxes[:-1]), reversed(boxes[1:]), strict=True):
-        if not _joined(text, end, start):
+        if not _are_of_one_list(text, end, start):
             break
         answers.append(content)
     return ", ".join(reversed(answers))
 
 
-def _joined(text: str, end: int, start: int) -> bool:
+def _are_of_one_list(text: str, end: int, start: int) -> bool:
     """Whether what ends at `end` and what begins at `start` are of one list."""
     return start - end <= _MAX_JOIN and _JOIN.fullmatch(text, end, start) is not None
 
 
-def _stated(text: str) -> str | None:
+def _find_stated(text: str) -> str | None:
     """What a response without a box says that its answer is."""
     if said := [found.end() for found in _SAID.finditer(text)]:
         mathematical = [end for end in said if re.match(r"[^.\n]{0,80}?[\d$\\]", text[end : end + 100])]
-        return _of_sentence(text[(mathematical or said)[-1] :])
+        return _read_sentence(text[(mathematical or said)[-1] :])
     maths = list(_MATHS.finditer(text, max(0, len(text) - MAX_LOOSE)))
     if maths and _AFTER_MATHS.fullmatch(text, maths[-1].end()):
         before = text[: maths[-1].start()].rstrip()
         sentence = before[max(before.rfind("\n"), before.rfind(". ")) + 1 :]
         if not sentence.strip(" *") or _CONCLUDES.search(sentence):
             unit = text[maths[-1].end() :].strip(" *.!\n")
-            return _last_maths(text, maths) + (f" {unit}" if unit else "")
+            return _join_last_maths(text, maths) + (f" {unit}" if unit else "")
     last = text[max(text.rfind("\n"), text.rfind(". ", 0, -1)) + 1 :]
     if (
         (bold := re.findall(r"\*\*\s*([^*\s]+)\s*\*\*", last))
@@ -120,15 +120,15 @@ def _stated(text: str) -> str | None:
         and _NUMBER.fullmatch(bold[-1])
     ):
         return str(bold[-1])
-    return _stripped(text) if _is_bare(text) else None
+    return _strip_markup(text) if _is_bare(text) else None
 
 
-def _of_sentence(text: str) -> str | None:
+def _read_sentence(text: str) -> str | None:
     found = _MATHS.match(text)
     if found is not None:
-        end, parts = found.end(), [_content(found)]
-        while (following := _MATHS.search(text, end)) and _joined(text, end, following.start()):
-            parts.append(_content(following))
+        end, parts = found.end(), [_read_group(found)]
+        while (following := _MATHS.search(text, end)) and _are_of_one_list(text, end, following.start()):
+            parts.append(_read_group(following))
             end = following.end()
         unit = _AFTER_MATHS.match(text, end)
         tail = unit[0].strip(" *.!\n") if unit is not None and _SENTENCE_END.match(text, unit.end() - 1) else ""
@@ -136,20 +136,20 @@ def _of_sentence(text: str) -> str | None:
     end_of_sentence = _SENTENCE_END.search(text)
     sentence = text[: end_of_sentence.start()] if end_of_sentence else text
     if re.search(r"\\boxed\s*\{", sentence):
-        return None  # a box that was begun
+        return None  # an unfinished box
     inner = list(_MATHS.finditer(sentence))
     if inner and _AFTER_MATHS.fullmatch(sentence, inner[-1].end()) and not _HEDGED.search(sentence):
-        return _last_maths(sentence, inner)
+        return _join_last_maths(sentence, inner)
     sentence = re.sub(r"\s*\([^()]*\b(?:since|because|as)\b[^()]*\)?", "", sentence)
     reason = _REASON.search(sentence)
     sentence = sentence[: reason.start()] if reason else sentence
     numbers = _NUMBER.findall(sentence)
     if len(numbers) == 1 and len(sentence.split()) > 4 and not _HEDGED.search(sentence) and "\\" not in sentence:
         return str(numbers[0])  # Answer: Janet makes $18 every day
-    return _stripped(sentence)
+    return _strip_markup(sentence)
 
 
-def _stripped(text: str) -> str | None:
+def _strip_markup(text: str) -> str | None:
     text = text.strip(" \t*_`").rstrip(".").strip()
     return text if text and len(text) <= MAX_LOOSE else None
 
@@ -169,16 +169,16 @@ def _is_bare(text: str) -> bool:
     return count <= (3 if mathematical else 1) and not line.endswith("?") and not _SPEECH.search(line)
 
 
-def _content(found: re.Match[str]) -> str:
+def _read_group(found: re.Match[str]) -> str:
     return next(group for group in found.groups() if group is not None).strip()
 
 
-def _last_maths(text: str, maths: list[re.Match[str]]) -> str:
-    parts, start = [_content(maths[-1])], maths[-1].start()
+def _join_last_maths(text: str, maths: list[re.Match[str]]) -> str:
+    parts, start = [_read_group(maths[-1])], maths[-1].start()
     for found in reversed(maths[:-1]):
-        if not _joined(text, found.end(), start):
+        if not _are_of_one_list(text, found.end(), start):
             break
-        parts.append(_content(found))
+        parts.append(_read_group(found))
         start = found.start()
     return ", ".join(reversed(parts))
 
@@ -197,22 +197,22 @@ _LETTER_ALONE = re.compile(r"[\s*_$]*\(?([A-Z])\)?(?:[.):][^\n]{0,200})?[\s*_$.]
 
 def extract_letter(response: str, letters: str = "ABCD") -> str | None:
     """The letter of a multiple-choice answer: of the last box, else of the last 'answer: X', else of a reply that is a letter."""
-    text = without_thinking(response)
-    if boxes := _boxes(text):
+    text = strip_thinking(response)
+    if boxes := _find_boxes(text):
         content = _LETTER_WRAP.sub("", boxes[-1][2])
         found = _LETTER.fullmatch(content)
-        letter = (found[1] or found[2] or "").upper() if found else _last_said(content, letters)
+        letter = (found[1] or found[2] or "").upper() if found else _find_last_letter(content, letters)
         if letter and letter in letters:
             return letter
     if has_unclosed_think(response):
         return None
     text = text[-TAIL:]
-    if said := _last_said(text, letters):
+    if said := _find_last_letter(text, letters):
         return said
     alone = _LETTER_ALONE.fullmatch(text)
     return alone[1] if alone and alone[1] in letters else None
 
 
-def _last_said(text: str, letters: str) -> str | None:
+def _find_last_letter(text: str, letters: str) -> str | None:
     said = [next(filter(None, found.groups())) for found in _LETTER_SAID.finditer(text)]
     return next((letter for letter in reversed(said) if letter in letters), None)

@@ -41,7 +41,7 @@ class Judge:
     """
 
     def __init__(self, workers: int | None = None, time_limit: float = TIME_LIMIT, memory_limit: int = MEMORY_LIMIT):
-        self.workers = workers or _cores()
+        self.workers = workers or _count_cores()
         self._free: SimpleQueue[_Worker] = SimpleQueue()
         self._all = [_Worker(time_limit, memory_limit) for _ in range(self.workers)]
         for worker in self._all:
@@ -98,7 +98,7 @@ class Judge:
         self.close()
 
 
-def _cores() -> int:
+def _count_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -118,26 +118,26 @@ class _Worker:
     def verdict(self, gold: str, answer: str, tolerance: float) -> Verdict:
         for _ in range(2):
             try:
-                return self._asked([gold, answer, tolerance])
+                return self._send([gold, answer, tolerance])
             except _Died as died:
                 if str(died) == "timed_out":
                     return Verdict(False, "timed_out")
         return Verdict(False, "unparsed")
 
-    def _asked(self, question: Sequence[str | float]) -> Verdict:
+    def _send(self, question: Sequence[str | float]) -> Verdict:
         if self.closed:
             raise RuntimeError("the judge is closed")
-        process = self.process or self._started()
+        process = self.process or self._start()
         assert process.stdin is not None
         try:
             process.stdin.write(json.dumps(question).encode() + b"\n")
             process.stdin.flush()
-        except (OSError, ValueError):  # a pipe whose reader is gone, or closed here
-            raise self._died(process) from None
-        correct, reason = self._line(process, self.time_limit * _WALL)
+        except (OSError, ValueError):  # the worker is gone, or `close` closed the pipe
+            raise self._reap(process) from None
+        correct, reason = self._read_line(process, self.time_limit * _WALL)
         return Verdict(correct, reason)
 
-    def _started(self) -> subprocess.Popen[bytes]:
+    def _start(self) -> subprocess.Popen[bytes]:
         command = [
             sys.executable,
             "-P",
@@ -150,11 +150,11 @@ class _Worker:
         # sympy orders some of its work by hashes; with a fixed seed every worker works alike.
         environment = os.environ | {"PYTHONHASHSEED": "0"}
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
-        if self._line(self.process, _START) != "ready":
+        if self._read_line(self.process, _START) != "ready":
             raise RuntimeError("a verification worker did not start")
         return self.process
 
-    def _line(self, process: subprocess.Popen[bytes], seconds: float) -> Any:
+    def _read_line(self, process: subprocess.Popen[bytes], seconds: float) -> Any:
         assert process.stdout is not None
         end = time.monotonic() + seconds
         while b"\n" not in self._unread:
@@ -163,12 +163,12 @@ class _Worker:
                 raise _Died("timed_out")
             read = os.read(process.stdout.fileno(), 1 << 16)
             if not read:
-                raise self._died(process)
+                raise self._reap(process)
             self._unread += read
         line, _, self._unread = self._unread.partition(b"\n")
         return json.loads(line)
 
-    def _died(self, process: subprocess.Popen[bytes]) -> _Died:
+    def _reap(self, process: subprocess.Popen[bytes]) -> _Died:
         status = process.wait()
         self.stop()
         return _Died("timed_out" if status in (-signal.SIGPROF, -signal.SIGXCPU) else f"exit status {status}")
@@ -190,8 +190,8 @@ def serve(time_limit: float, memory_limit: int) -> None:
     import resource
 
     answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # whatever prints, prints beside the protocol
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the caller, who ends this process
+    os.dup2(2, 1)  # prints of libraries stay out of the protocol
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the caller handles Ctrl-C and ends this process
     signal.signal(signal.SIGPROF, signal.SIG_DFL)
     with contextlib.suppress(ValueError, OSError):  # some systems do not limit address space
         resource.setrlimit(resource.RLIMIT_AS, (memory_limit, memory_limit))
@@ -199,10 +199,10 @@ def serve(time_limit: float, memory_limit: int) -> None:
     verify(r"\sqrt{8}", r"2\sqrt{2}")  # imports sympy and the grammar before any clock runs
     print('"ready"', file=answers, flush=True)
     for line in sys.stdin:
-        signal.setitimer(signal.ITIMER_PROF, time_limit)  # its default action ends the process, whatever it computes
+        signal.setitimer(signal.ITIMER_PROF, time_limit)  # default action: the kernel ends the process
         try:
             verdict = verify(*json.loads(line))
-        except BaseException:  # a time-out of a library need not be an Exception
+        except BaseException:  # math_verify's time-out is no Exception in some versions
             verdict = Verdict(False, "unparsed")
         signal.setitimer(signal.ITIMER_PROF, 0)
         print(json.dumps(verdict), file=answers, flush=True)

@@ -70,7 +70,7 @@ _AND = re.compile(
 )
 
 
-@lru_cache(maxsize=4096)  # normalise, rational and each step of a comparison ask for it again
+@lru_cache(maxsize=4096)  # normalise, parse_rational and each step of a comparison call it with the same text
 def tidy(answer: str) -> str:
     """The answer without maths delimiters, currency signs, spacing commands and `\\left`; one name for each relation."""
     text = _ROOTS.sub(lambda found: rf"\sqrt{{{found[1]}}}" if found[1] else "sqrt", answer).translate(_UNICODE)
@@ -86,7 +86,7 @@ def tidy(answer: str) -> str:
     return text.removeprefix("=").strip()
 
 
-def plain(answer: str) -> str:
+def unwrap_text(answer: str) -> str:
     """A tidied answer with `\\text{…}` and its like replaced by what they hold."""
     return re.sub(r"\s+", " ", _TEXT.sub(r" \1 ", answer)).strip()
 
@@ -102,7 +102,7 @@ _LETTER = re.compile(r"\(([A-Z])\)")
 
 def normalise(answer: str) -> str:
     """The text under which two spellings of one answer meet: no spaces, no `\\text`, no thousands separators."""
-    text = plain(tidy(answer))
+    text = unwrap_text(tidy(answer))
     if _COMMAS.fullmatch(text.lstrip("-+")):
         text = text.replace(",", "")
     if _PROSE.fullmatch(text):
@@ -126,12 +126,12 @@ _REPEATING = re.compile(r"([-+]?)\s*(\d*)\.(\d*)\\(?:overline|bar)\s*\{\s*(\d{1,
 _GROUPED = re.compile(r"\{([^{}]*)\}|\(([^(),]*)\)")
 
 
-def rational(answer: str) -> Fraction | None:
+def parse_rational(answer: str) -> Fraction | None:
     """The value of a plain number: `-3`, `.5`, `1,234`, `3/4`, `\\frac{3}{4}`, `1 \\frac{1}{2}`, `1.5 \\times 10^3`.
 
     None for anything else, for a division by zero and for more than 100 digits.
     """
-    text = plain(tidy(answer))
+    text = unwrap_text(tidy(answer))
     if len(text) > MAX_DIGITS:
         return None
     if grouped := _GROUPED.fullmatch(text):
@@ -184,15 +184,15 @@ _MEANT = re.compile(
 def split_unit(answer: str) -> tuple[str, str]:
     """A tidied answer as `(value, unit)`: `15\\mbox{ cm}^2`, `864 square inches`, `18 eggs`; an empty unit if there is none."""
     for words in _TEXT_UNIT.finditer(answer):
-        value, unit = answer[: words.start()].strip(), plain(words[0])
+        value, unit = answer[: words.start()].strip(), unwrap_text(words[0])
         if words.end() == len(answer) and value and not _AND.search(words[0]) and not _MEANT.search(unit):
-            return value, _one_name(unit)
-    text = plain(answer)
+            return value, _unit_name(unit)
+    text = unwrap_text(answer)
     if (counted := _COUNTED.fullmatch(text)) and not _MEANT.search(counted[2]):
-        return counted[1], _one_name(counted[2])
+        return counted[1], _unit_name(counted[2])
     last = re.search(r"[\d})\]%](?=\s*[A-Za-z][A-Za-z./^\d{} ]*$)", text)
     if last and (named := _PLAIN_UNIT.fullmatch(text, last.end())):
-        return text[: last.end()].strip(), _one_name(named[0])
+        return text[: last.end()].strip(), _unit_name(named[0])
     return answer, ""
 
 
@@ -212,7 +212,7 @@ def is_measure(unit: str) -> bool:
     return unit.rstrip("^0123456789") in _MEASURES
 
 
-def _one_name(unit: str) -> str:
+def _unit_name(unit: str) -> str:
     """Singular, short, squares as exponents."""
     words = []
     for word in re.findall(r"[A-Za-z]+|\^\{?-?\d\}?", unit):
@@ -244,16 +244,16 @@ def split_top(text: str, separators: str) -> list[str]:
     return [part.strip() for part in parts if part.strip()]
 
 
-def elements(answer: str) -> list[str]:
+def split_elements(answer: str) -> list[str]:
     """The elements of a list or set, a `\\pm` as two: `{1 ± √5, -2}` has three; one element if it is neither."""
     text = _AND.sub(", ", answer).strip(" ,")
-    if text.startswith(r"\{") and text.endswith(r"\}") and closing(text, 1) == len(text) - 1:
+    if text.startswith(r"\{") and text.endswith(r"\}") and find_closing(text, 1) == len(text) - 1:
         text = text[2:-2]
     listed = split_top(text, ",;")
-    return [sign for part in listed for sign in _both_signs(part)]
+    return [sign for part in listed for sign in _split_signs(part)]
 
 
-def _both_signs(part: str) -> list[str]:
+def _split_signs(part: str) -> list[str]:
     if r"\pm" not in part:
         return [part]
     upper, lower = (
@@ -263,15 +263,15 @@ def _both_signs(part: str) -> list[str]:
     return [upper, lower]
 
 
-def bracketed(answer: str) -> tuple[str, list[str], str] | None:
+def split_brackets(answer: str) -> tuple[str, list[str], str] | None:
     """`(opening, elements, closing)` of a tuple, vector or interval; None for anything else."""
-    if len(answer) < 2 or answer[0] not in "([" or answer[-1] not in ")]" or closing(answer, 0) != len(answer) - 1:
+    if len(answer) < 2 or answer[0] not in "([" or answer[-1] not in ")]" or find_closing(answer, 0) != len(answer) - 1:
         return None
     parts = split_top(answer[1:-1], ",;")
     return (answer[0], parts, answer[-1]) if len(parts) > 1 else None
 
 
-def closing(text: str, start: int, opening: str = _OPEN, closing: str = _CLOSE) -> int:
+def find_closing(text: str, start: int, opening: str = _OPEN, closing: str = _CLOSE) -> int:
     """Where the bracket at `start` is closed; -1 if it is not."""
     depth = 0
     for position in range(start, len(text)):
@@ -281,14 +281,14 @@ def closing(text: str, start: int, opening: str = _OPEN, closing: str = _CLOSE) 
     return -1
 
 
-def money(answer: str) -> str | None:
+def find_currency(answer: str) -> str | None:
     """`dollar` or `cent` if an untidied answer says so."""
     if re.search(r"\\\$|\bdollars?\b|\busd\b", answer, re.IGNORECASE):
         return "dollar"
     return "cent" if re.search(r"\bcents?\b|¢", answer, re.IGNORECASE) else None
 
 
-def without_thousands(answer: str) -> str:
+def strip_thousands(answer: str) -> str:
     """`70,000 dollars` as `70000 dollars`."""
     return _COMMAS.sub(lambda found: found[0].replace(",", ""), answer)
 
@@ -301,10 +301,10 @@ def may_be_list(answer: str) -> bool:
     return _OR_LIST.search(answer) is not None
 
 
-def canonical(answer: str) -> str:
+def canonicalise(answer: str) -> str:
     """The form under which votes are counted: no percent sign, no unit, a rational value as such."""
     if len(answer) > MAX_LENGTH:
         return answer
     value = split_unit(tidy(answer))[0].removesuffix("%").removesuffix("°").strip()
-    number = rational(value)
+    number = parse_rational(value)
     return normalise(value) if number is None else str(number)

@@ -2,7 +2,7 @@
 
 import re
 
-from lm_eval_takeover.answers.normalisation import bracketed, rational, split_top
+from lm_eval_takeover.answers.normalisation import parse_rational, split_brackets, split_top
 
 RELATION = re.compile(r"(\\le(?![A-Za-z])|\\ge(?![A-Za-z])|\\ne(?![A-Za-z])|[<>])")
 _UNION = re.compile(r"\\cup(?![A-Za-z])")
@@ -19,7 +19,7 @@ _NAMED = re.compile(
 _BUILDER = re.compile(r"\\\{\s*[A-Za-z]\s*(?:\\in\s*\\mathbb\s*\{?R\}?\s*)?(?:\\mid|:|\|)\s*(.*)\\\}")
 
 
-def unnamed(text: str) -> str:
+def strip_name(text: str) -> str:
     """A tuple, interval, set or matrix without the name before it, and a set of all x such that … as its condition."""
     if builder := _BUILDER.fullmatch(text):
         return builder[1].strip()
@@ -29,36 +29,36 @@ def unnamed(text: str) -> str:
         return text
     rest = text[found.end() :]
     listed = split_top(rest, ",;")
-    whole = bool(listed) and all(bracketed(part) for part in listed)
+    whole = bool(listed) and all(split_brackets(part) for part in listed)
     return rest if whole or rest.startswith((r"\{", r"\begin")) else text
 
 
-def unknown(text: str) -> str:
+def find_unknown(text: str) -> str:
     """The letter that an inequality is about; empty if it is about none."""
     return next((part.strip() for part in RELATION.split(text)[::2] if _UNKNOWN.fullmatch(part.strip())), "")
 
 
-def union(text: str) -> list[str] | None:
+def split_union(text: str) -> list[str] | None:
     """The pieces of a union, of `x \\ne a`, of the reals without a point or of two inequalities; None for anything else."""
     pieces = [piece.strip() for piece in _UNION.split(text)]
     if len(pieces) > 1:
-        return [as_interval(piece) for piece in pieces]
-    if without := _without(text):
+        return [to_interval(piece) for piece in pieces]
+    if without := _split_holed(text):
         return without
-    alternatives = [_piece(piece) for piece in _OR.split(text)]
+    alternatives = [_read_alternative(piece) for piece in _OR.split(text)]
     if len(alternatives) > 1 and all(alternatives) and not all(r"\{" in str(piece) for piece in alternatives):
         return [piece for piece in alternatives if piece]
-    return _both_ends(text)
+    return _join_ends(text)
 
 
-def _without(text: str) -> list[str] | None:
+def _split_holed(text: str) -> list[str] | None:
     """The two pieces of an interval or the reals without a point, or of the reals without an interval."""
     reals = re.fullmatch(rf"(?:{REALS.pattern})\s*{_MINUS}\s*([\[(])([^,]+),([^,]+)([\])])", text)
     if reals:
         opening, closing = ")" if reals[1] == "[" else "]", "(" if reals[4] == "]" else "["
         return [rf"(-\infty,{reals[2]}{opening}", rf"{closing}{reals[3]},\infty)"]
     holed = re.fullmatch(rf"(.+?)\s*(?:{_MINUS}\s*\\\{{([^{{}},]*)\\\}}|,\s*[A-Za-z]\s*\\ne\s*([^,]+))", text)
-    interval = bracketed(as_interval(unnamed(holed[1].strip()))) if holed else None
+    interval = split_brackets(to_interval(strip_name(holed[1].strip()))) if holed else None
     if holed and interval and len(interval[1]) == 2:
         point = (holed[2] or holed[3]).strip()
         return [f"{interval[0]}{interval[1][0]},{point})", f"({point},{interval[1][1]}{interval[2]}"]
@@ -69,18 +69,22 @@ def _without(text: str) -> list[str] | None:
     return [rf"(-\infty,{hole})", rf"({hole},\infty)"] if hole else None
 
 
-def _both_ends(text: str) -> list[str] | None:
+def _join_ends(text: str) -> list[str] | None:
     """Two inequalities in one unknown: one interval if both hold, two if a comma stands for 'or'; None for anything else."""
     both = [piece.strip() for piece in re.split(rf"{_ALSO.pattern}|,", text) if piece.strip()]
-    if len(both) != 2 or not all(RELATION.search(piece) for piece in both) or unknown(both[0]) != unknown(both[1]):
+    if (
+        len(both) != 2
+        or not all(RELATION.search(piece) for piece in both)
+        or find_unknown(both[0]) != find_unknown(both[1])
+    ):
         return None
-    ends = [as_interval(piece) for piece in both]
+    ends = [to_interval(piece) for piece in both]
     lower = next((end for end in ends if end.endswith(r"\infty)")), None)
     upper = next((end for end in ends if end.startswith(r"(-\infty")), None)
     if not lower or not upper:
         return None
     first, last = lower[: -len(r",\infty)")], upper[len(r"(-\infty,") :]
-    values = rational(first[1:]), rational(last[:-1])
+    values = parse_rational(first[1:]), parse_rational(last[:-1])
     meet = _ALSO.search(text) or None in values or values[0] < values[1]  # type: ignore[operator]
     return [f"{first},{last}"] if meet else ends
 
@@ -90,19 +94,19 @@ _OR = re.compile(r"\\text\s*\{\s*,?\s*or\s*\}|,?\s*(?<![\\A-Za-z])or(?![A-Za-z])
 _ALSO = re.compile(r"\\text\s*\{\s*,?\s*and\s*\}|,?\s*(?<![\\A-Za-z])and(?![A-Za-z])|\\(?:wedge|land)(?![A-Za-z])")
 
 
-def _piece(text: str) -> str | None:
+def _read_alternative(text: str) -> str | None:
     """One alternative of a union: an inequality or interval, or `x = 1` as `\\{1\\}`; None for anything else."""
     text = text.strip()
     if RELATION.search(text):
-        return as_interval(text)
+        return to_interval(text)
     sides = split_top(text, "=")
     if len(sides) == 2 and _UNKNOWN.fullmatch(sides[0]):
         return rf"\{{{sides[1]}\}}"
-    group = bracketed(text)
+    group = split_brackets(text)
     return text if group and len(group[1]) == 2 and r"\infty" in text else None
 
 
-def as_interval(text: str) -> str:
+def to_interval(text: str) -> str:
     """The interval that an inequality in one unknown describes; any other text as it is."""
     if REALS.fullmatch(text.strip()):
         return r"(-\infty,\infty)"

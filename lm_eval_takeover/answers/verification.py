@@ -1,32 +1,17 @@
 """Whether an answer is the gold answer: exact text, then rational value, then math_verify behind a guard.
 
-Lists, sets, tuples, intervals, matrices, unions, equations and units are taken apart by text first, so that math_verify sees
-one expression at a time (`expressions`). No text of an answer reaches `eval`, `exec`, `parse_expr` or `sympify`.
+A comparison takes both sides apart by text before math_verify sees an expression (`comparison`). No text of an answer reaches
+`eval`, `exec`, `parse_expr` or `sympify`.
 
 `verify` runs in the calling process without a time limit; `judging.Judge` runs it in workers with one.
 """
 
 import re
-from fractions import Fraction
 from typing import Literal, NamedTuple
 
-from lm_eval_takeover.answers.expressions import OF_ANGLE, Unparsed, parsed, proportional, same_value
-from lm_eval_takeover.answers.normalisation import (
-    MAX_LENGTH,
-    bracketed,
-    elements,
-    is_measure,
-    may_be_list,
-    money,
-    normalise,
-    plain,
-    rational,
-    split_top,
-    split_unit,
-    tidy,
-    without_thousands,
-)
-from lm_eval_takeover.answers.sets import MIRRORED, REALS, RELATION, as_interval, union, unknown, unnamed
+from lm_eval_takeover.answers.comparison import Comparison, equal_by_text
+from lm_eval_takeover.answers.normalisation import MAX_LENGTH, find_currency, tidy, unwrap_text
+from lm_eval_takeover.answers.sets import RELATION
 
 Reason = Literal["unparsed", "timed_out"]
 
@@ -45,26 +30,16 @@ def verdict_by_text(gold: str, answer: str, tolerance: float = 0.0) -> Verdict |
     """The verdict where text or rational values decide, which is cheap and cannot hang; None where they do not."""
     if gold == answer:
         return Verdict(True)
-    if too_large(answer):
+    if is_too_large(answer):
         return Verdict(False, "unparsed")
-    correct = _equal_by_text(gold, answer, tolerance)
+    correct = equal_by_text(gold, answer, tolerance)
     return None if correct is None else Verdict(correct)
-
-
-def _equal_by_text(gold: str, answer: str, tolerance: float) -> bool | None:
-    if normalise(gold) == normalise(answer):
-        return True
-    left, right = rational(gold), rational(answer)
-    if left is None or right is None:
-        return None
-    correct = abs(left - right) <= Fraction(tolerance)
-    return None if not correct and (may_be_list(gold) or may_be_list(answer)) else correct
 
 
 _LONG_RUN = re.compile(rf"\d{{{MAX_NUMBER + 1}}}|(?:[-+]\s*){{{MAX_NESTING + 1}}}")
 
 
-def too_large(answer: str) -> bool:
+def is_too_large(answer: str) -> bool:
     """Whether an answer is over the limits on length, nesting or digits that apply before anything is parsed."""
     if len(answer) > MAX_LENGTH or _LONG_RUN.search(answer):
         return True
@@ -80,14 +55,14 @@ def verify(gold: str, answer: str, tolerance: float = 0.0) -> Verdict:
     verdict = verdict_by_text(gold, answer, tolerance)
     if verdict is not None:
         return verdict
-    if {money(gold), money(answer)} == {"dollar", "cent"}:
+    if {find_currency(gold), find_currency(answer)} == {"dollar", "cent"}:
         return Verdict(False)
-    if _same_words(gold, answer):
+    if _has_same_words(gold, answer):
         return Verdict(True)
-    left, right = (_unconditional(tidy(text)) for text in (gold, answer))
-    if too_large(right):  # a fraction may be one character
+    left, right = (_strip_conditions(tidy(text)) for text in (gold, answer))
+    if is_too_large(right):  # a fraction may be one character
         return Verdict(False, "unparsed")
-    comparison = _Comparison(tolerance)
+    comparison = Comparison(tolerance)
     try:
         correct = comparison.equal(left, right)
     except Exception:  # math_verify and sympy raise their own kinds; whatever fails is not a correct answer
@@ -105,17 +80,9 @@ _CONDITIONS = [
     re.compile(r"\s*\\text\s*\{\s*only\s*\}$|\s+only$"),
     re.compile(r"^\\text\s*\{\s*[Aa]ll\b[^{}]*\}\s*"),
 ]
-_MATRIX = re.compile(r"\\begin\s*\{([pb]?(?:small)?matrix|array)\}(?:\s*\{[^{}]*\})?(.*)\\end\s*\{\1\}", re.DOTALL)
-_NAME = re.compile(
-    r"\\?[A-Za-z]+\s*(?:_\s*(?:\{[^{}]*\}|\w)\s*)*'*\s*(?:\(\s*([A-Za-z](?:\s*,\s*[A-Za-z])*)\s*\))?|\\angle\s*[\w{} ]+"
-)
-_BASE = re.compile(
-    r"\(?\s*(\d+)\s*\)?\s*(?:_\s*\{?\s*\(?\s*(\d{1,2}|[a-z]+)\s*\)?\s*\}?|\(?\s*base\s+(\d{1,2}|[a-z]+)\s*\)?)"
-)
-_MAX_ELEMENTS = 16  # more elements than the gold has, before a list counts as wrong unread
 
 
-def _unconditional(text: str) -> str:
+def _strip_conditions(text: str) -> str:
     for condition in _CONDITIONS:
         if condition.groups:
             found = condition.fullmatch(text)
@@ -129,329 +96,14 @@ _CHOICE = re.compile(r"\(?([A-Z])\)(?:\s.*)?|(?i:graph|option|choice|answer)\s+\
 _NEUTRAL = {"a", "an", "the", "is", "it", "f", "graph", "curve", "figure", "function", "answer", "due"}
 
 
-def _same_words(gold: str, answer: str) -> bool:
+def _has_same_words(gold: str, answer: str) -> bool:
     """A word or the letter of a choice, with words beside it that say nothing else: `Graph C`, `due east`, `an ellipse`."""
     word = re.fullmatch(r"\\text\s*\{\s*(\(?)([A-Za-z]+)\)?\s*\}", gold.strip().strip("$"))
     if word is None:
         return False
-    said = plain(tidy(answer))
+    said = unwrap_text(tidy(answer))
     if word[1] and len(word[2]) == 1:
         found = _CHOICE.fullmatch(said)
         return found is not None and (found[1] or found[2]) == word[2]
     words = [one.casefold() for one in re.findall(r"[A-Za-z]+", said)]
     return len(word[2]) > 1 and words.count(word[2].casefold()) == 1 and set(words) - {word[2].casefold()} <= _NEUTRAL
-
-
-class _Comparison:
-    """One gold answer against one answer, both tidied; remembers whether a part of the answer could not be read."""
-
-    def __init__(self, tolerance: float):
-        self.tolerance = tolerance
-        self.unparsed = False
-
-    def equal(self, gold: str, answer: str) -> bool:
-        if not gold or not answer:
-            return False
-        verdict = _equal_by_text(gold, answer, self.tolerance)
-        if verdict is not None:
-            return verdict
-        for compare in (
-            *(self._members, self._unions, self._lists, self._intervals, self._matrices, self._tuples),
-            *(self._equations, self._percentages, self._units, self._bases),
-        ):
-            verdict = compare(gold, answer)
-            if verdict is not None:
-                return verdict
-        return self._expressions(gold, answer)
-
-    def _members(self, gold: str, answer: str) -> bool | None:
-        """`x \\in [-2, 7]` is `[-2, 7]`, `(x, y) = (3, 2)` and `P(3, 2)` are `(3, 2)`."""
-        left, right = unnamed(gold), unnamed(answer)
-        return self.equal(left, right) if (left, right) != (gold, answer) and left and right else None
-
-    def _unions(self, gold: str, answer: str) -> bool | None:
-        left, right = (union(text) for text in (gold, answer))
-        if left is None and right is None:
-            return None
-        return self._same_sets(left or [as_interval(gold)], right or [as_interval(answer)])
-
-    def _lists(self, gold: str, answer: str) -> bool | None:
-        """Lists and sets match as sets; `1,234` is a number or a list of two, whichever matches."""
-        whole = without_thousands(gold), without_thousands(answer)
-        if whole != (gold, answer) and all(len(elements(text)) == 1 for text in whole) and self.equal(*whole):
-            return True
-        left, right = elements(gold), elements(answer)
-        if len(left) < 2 and len(right) < 2 and [gold] == left and [answer] == right:
-            return None
-        if len(left) == len(right) == 1:
-            return self.equal(left[0], right[0])
-        if not left or not right:
-            return False
-        tuple_ = bracketed(gold)
-        if (
-            len(left) == 1
-            and tuple_
-            and tuple_[0] == "("
-            and len(tuple_[1]) == len(right)
-            and _in_order(tuple_[1], right)
-        ):
-            return self._same_parts(tuple_[1], right)
-        names = {split_top(part, "=")[0] for part in left if "=" in part}
-        if len(names) == len(left) == len(right) and not any("=" in part for part in right):
-            return self._same_parts(left, right)  # x = 1, y = 2 as values alone: in their order
-        return self._same_sets(left, right)
-
-    def _same_sets(self, left: list[str], right: list[str]) -> bool:
-        if len(right) > len(left) + _MAX_ELEMENTS:
-            return False
-        if 1 < len(set(map(normalise, left))) < len(left):  # a gold list that repeats some of its elements, counts them
-            rest = list(right)
-            for part in left:
-                match = next((other for other in rest if self.equal(part, other)), None)
-                if match is None:
-                    return False
-                rest.remove(match)
-            return not rest
-        return all(any(self.equal(a, b) for b in right) for a in left) and all(
-            any(self.equal(a, b) for a in left) for b in right
-        )
-
-    def _intervals(self, gold: str, answer: str) -> bool | None:
-        """An inequality in one unknown is an interval: `0 \\le x < 1` is `[0, 1)`."""
-        if not any(RELATION.search(text) or REALS.fullmatch(text) for text in (gold, answer)):
-            return None
-        left, right = as_interval(gold), as_interval(answer)
-        if (left, right) == (gold, answer) or (RELATION.search(left) or RELATION.search(right)):
-            return self._relations(gold, answer)
-        if left != gold and right != answer and unknown(gold) != unknown(answer):
-            return False
-        return self.equal(left, right)
-
-    def _relations(self, gold: str, answer: str) -> bool:
-        """Inequalities that are no intervals: the same parts in the same or the mirrored order."""
-        left, right = ([part.strip() for part in RELATION.split(text)] for text in (gold, answer))
-        if len(left) == len(right) == 1 or len(left) != len(right):
-            return False
-        if left[1::2] == right[1::2]:
-            return all(self.equal(a, b) for a, b in zip(left[::2], right[::2], strict=True))
-        return [MIRRORED[sign] for sign in reversed(right[1::2])] == left[1::2] and all(
-            self.equal(a, b) for a, b in zip(left[::2], reversed(right[::2]), strict=True)
-        )
-
-    def _tuples(self, gold: str, answer: str) -> bool | None:
-        """Tuples and intervals match part by part; brackets tell open from closed where there are two parts."""
-        left, right = bracketed(gold), bracketed(answer)
-        if left is None and right is None:
-            return None
-        if left is None or right is None:
-            vectors = [group[1] if group else _vector(text) for group, text in ((left, gold), (right, answer))]
-            return vectors[0] is not None and vectors[1] is not None and self._same_parts(vectors[0], vectors[1])
-        brackets = [group[0] + group[2] for group in (left, right)]
-        if brackets[0] != brackets[1] and (len(left[1]) == 2 or not set(brackets) <= {"()", "[]"}):
-            return False
-        return self._same_parts(left[1], right[1])
-
-    def _same_parts(self, left: list[str], right: list[str]) -> bool:
-        return len(left) == len(right) and all(self.equal(a, b) for a, b in zip(left, right, strict=True))
-
-    def _matrices(self, gold: str, answer: str) -> bool | None:
-        left, right = _matrix(gold), _matrix(answer)
-        if (left is None and right is None) or (
-            (left is None or right is None) and (bracketed(gold) or bracketed(answer))
-        ):
-            return None
-        if left is None or right is None or [len(row) for row in left] != [len(row) for row in right]:
-            return False
-        return all(self._same_parts(a, b) for a, b in zip(left, right, strict=True))
-
-    def _equations(self, gold: str, answer: str) -> bool | None:
-        """`x = 5` answers 5; two equations are equal if they say the same name's value, or differ by a factor."""
-        left, right = split_top(gold, "="), split_top(answer, "=")
-        if len(left) < 2 and len(right) < 2:
-            return None
-        if len(left) < 2:
-            return self._value_of(right, gold)
-        if len(right) < 2:
-            return self._value_of(left, answer, swapped=True)
-        if _is_name(left[0]) and _is_name(right[0]):
-            argument, other = (_NAME.fullmatch(side) for side in (left[0], right[0]))
-            if argument and other and argument[1] and other[1] and argument[1] != other[1]:  # f(z) = z and f(x) = x
-                letters = [name[1] for name in (argument, other)]
-                if all(len(letter) == 1 for letter in letters) and letters[0] not in right[-1]:
-                    right = [re.sub(rf"(?<![\\A-Za-z]){letters[1]}(?![A-Za-z])", letters[0], part) for part in right]
-            return _same_name(left[0], right[0]) and self.equal(left[-1], right[-1])
-        try:
-            return proportional(left[0], left[-1], right[0], right[-1])
-        except Unparsed:
-            self.unparsed = True
-            return False
-
-    def _value_of(self, parts: list[str], value: str, swapped: bool = False) -> bool:
-        """Whether an equation gives this value: to a name (`x = 5`, `m + n = 5`, `5 = x`), or by a true chain (`2 + 3 = 5`)."""
-
-        def same(part: str) -> bool:
-            return self.equal(part, value) if swapped else self.equal(value, part)
-
-        if _is_name(parts[-1]) and not _is_name(parts[0]):
-            parts = parts[::-1]
-        return same(parts[-1]) and all(_is_name(part) or same(part) for part in parts[:-1])
-
-    def _percentages(self, gold: str, answer: str) -> bool | None:
-        """28% is 28 and 0.28; a number is itself with or without the sign, and the fraction that its percentage is."""
-        if not gold.endswith("%") and not answer.endswith("%"):
-            return None
-        left, right = gold.removesuffix("%").strip(), answer.removesuffix("%").strip()
-        numbers = rational(left), rational(right)
-        small = not gold.endswith("%") and numbers[0] is not None and abs(numbers[0]) < 1  # 0.28 is no percentage
-        if not small and self.equal(left, right):
-            return True
-        if gold.endswith("%") and answer.endswith("%"):
-            return False
-        if None in numbers:
-            return False
-        number, fraction = numbers if gold.endswith("%") else numbers[::-1]
-        assert number is not None and fraction is not None
-        return abs(number / 100 - fraction) <= Fraction(self.tolerance) / 100
-
-    def _units(self, gold: str, answer: str) -> bool | None:
-        """A unit may be left out, but not be another one. Degrees equal the radians that are written with a π."""
-        if OF_ANGLE.search(gold) or OF_ANGLE.search(answer):
-            return None  # \\sin 30° is a number
-        (left, unit), (right, other) = split_unit(gold), split_unit(answer)
-        left, right, degrees = (
-            left.removesuffix("°"),
-            right.removesuffix("°"),
-            (left.endswith("°"), right.endswith("°")),
-        )
-        if (left, right) == (gold, answer):
-            return None
-        unit, other = ("°" if flag else name for flag, name in zip(degrees, (unit, other), strict=True))
-        turned = {unit, other} == {"°", "radian"} or (
-            (unit == "°") != (other == "°") and r"\pi" in (right if unit == "°" else left)
-        )
-        if turned:
-            angle, radians = (left, right) if unit == "°" else (right, left)
-            return self._expressions(rf"\frac{{({angle}) \pi}}{{180}}", radians)
-        if unit and other and unit != other and is_measure(unit) and is_measure(other):
-            return False
-        return self.equal(left.strip(), right.strip())
-
-    def _bases(self, gold: str, answer: str) -> bool | None:
-        """`204_5` may be written as `204`, but not in another base."""
-        left, right = _in_base(gold), _in_base(answer)
-        if left is None and right is None:
-            return None
-        if left is not None and right is not None:
-            return left == right
-        if left is not None:
-            return left[0] == answer.strip()
-        return right is not None and right[1] == 10 and right[0] == gold.strip()
-
-    def _expressions(self, gold: str, answer: str) -> bool:
-        if r"\ldots" in gold or r"\ldots" in answer:
-            return False  # math_verify drops an ellipsis; such answers match as text or not at all
-        if self._same_expressions(gold, answer):
-            return True
-        # R and r may be one letter, but not where an expression has both.
-        if (gold == gold.lower() and answer == answer.lower()) or any(_has_both_cases(text) for text in (gold, answer)):
-            return False
-        return self._same_expressions(_lower(gold), _lower(answer))
-
-    def _same_expressions(self, gold: str, answer: str) -> bool:
-        try:
-            right = parsed(answer, gold)
-        except Unparsed:
-            self.unparsed = True
-            return False
-        try:
-            return same_value(parsed(gold, answer), right, self.tolerance)
-        except Unparsed:
-            return False
-
-
-_TERM = r"\\?[A-Za-z]+(?:_\{?\w+\}?)?"
-_SUM_OF_NAMES = re.compile(rf"{_TERM}(?:(?:\s*\+\s*|\s+|(?=\\)){_TERM})*")
-_LABEL = re.compile(
-    r"\\?[A-Za-z]+(?:\s*_\s*(?:\{[^{}]*\}|\w))*'*\s*\([^()=]*\)|\|[A-Za-z]+\||\\(?:max|min|angle)\s*[\w{}() ]+"
-)
-
-
-def _is_name(text: str) -> bool:
-    """Whether one side of an equation names what the other is: `x`, `f(x)`, `P(A)`, `|z|`, `m + n`, `Area`; not `2x` or `x^2`."""
-    return any(pattern.fullmatch(plain(text)) for pattern in (_NAME, _SUM_OF_NAMES, _LABEL))
-
-
-def _same_name(left: str, right: str) -> bool:
-    """`M` and `M_{\\min}`, `f(x)` and `f`, `P(x)` and `p(x)`; `y` may stand for any function of `x`. Not `x_1` and `x_2`."""
-    if normalise(left) == normalise(right):
-        return True
-    parts = [
-        re.match(r"\s*(\\?[A-Za-z]+)\s*(?:_\s*(\{[^{}]*\}|\w))?\s*('*)\s*(?:\(([^()]*)\))?\s*$", side)
-        for side in (left, right)
-    ]
-    if parts[0] is None or parts[1] is None:
-        return False
-    (name, index, prime, argument), (other, other_index, other_prime, other_argument) = (
-        part.groups() for part in parts if part
-    )
-    if (index and other_index) or prime != other_prime or (argument and other_argument and argument != other_argument):
-        return False
-    if "y" in (name, other) and (argument or other_argument):
-        return True
-    return bool(name.lower() == other.lower()) if argument and other_argument else bool(name == other)
-
-
-def _in_order(parts: list[str], listed: list[str]) -> bool:
-    """Whether a list without brackets can only be the tuple `parts`: it names its values, has three, or descends."""
-    if all("=" in part for part in listed) or len(parts) > 2:
-        return True
-    values = [rational(part) for part in parts]
-    return values[0] is not None and values[1] is not None and values[0] > values[1]
-
-
-_NUMERALS = "two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen"
-_WORDS = {word: number for number, word in enumerate(_NUMERALS.split(), 2)}
-
-
-def _in_base(text: str) -> tuple[str, int] | None:
-    """The digits and the base of `204_5`, `204_{\\text{five}}`, `(204)_5` and `204 (base 5)`."""
-    found = _BASE.fullmatch(plain(text))
-    if found is None:
-        return None
-    base = found[2] or found[3]
-    return found[1], int(base) if base.isdigit() else _WORDS.get(base, 0)
-
-
-def _has_both_cases(text: str) -> bool:
-    letters = set(re.sub(r"\\[A-Za-z]+", "", text))
-    return any(letter.upper() in letters and letter.lower() in letters for letter in letters if letter.isalpha())
-
-
-def _lower(text: str) -> str:
-    """Lower-case letters, commands as they are."""
-    return re.sub(r"\\[A-Za-z]+|[A-Z]", lambda found: found[0] if len(found[0]) > 1 else found[0].lower(), text)
-
-
-def _matrix(text: str) -> list[list[str]] | None:
-    """The rows of a matrix: in LaTeX, or as `[[1, 2], [3, 4]]`."""
-    scaled = re.fullmatch(r"\s*(-|-?(?:\d+|\\frac\s*\{[^{}]*\}\s*\{[^{}]*\}))\s*(\\begin.*)", text, re.DOTALL)
-    if scaled and (rows_ := _matrix(scaled[2])):
-        factor = "-1" if scaled[1] == "-" else scaled[1]
-        return [[rf"({factor}) \cdot ({cell})" for cell in row] for row in rows_]
-    if found := _MATRIX.fullmatch(text.strip("()[]| ")) if "\\begin" in text else None:
-        rows = [row for row in re.split(r"\\\\(?:\s*\[[^\]]*\])?|\\cr(?![a-z])", found[2]) if row.strip()]
-        return [[cell.strip() for cell in row.split("&")] for row in rows]
-    outer = bracketed(text)
-    if outer and all(re.fullmatch(r"\[[^\[\],]+\]", part) for part in outer[1]):
-        return [[part[1:-1].strip()] for part in outer[1]]
-    if outer and outer[0] == "[":
-        inner = [row for part in outer[1] if (row := bracketed(part)) is not None and row[0] == "["]
-        if len(inner) == len(outer[1]):
-            return [cells for _, cells, _ in inner]
-    return None
-
-
-def _vector(text: str) -> list[str] | None:
-    """The cells of a matrix of one row or one column."""
-    rows = _matrix(text)
-    return [cell for row in rows for cell in row] if rows and (len(rows) == 1 or len(rows[0]) == 1) else None

@@ -32,34 +32,36 @@ class Row:
         return spread <= max(self.quotients, default=0.0) * max(0.0005, 2 * slack)
 
 
-def compare(calibrations: Sequence[Calibration], score: str = "ce", kappa_rule: str = KAPPA_RULES[0]) -> str:
+def compare_calibrations(
+    calibrations: Sequence[Calibration], score: str = "ce", kappa_rule: str = KAPPA_RULES[0]
+) -> str:
     """Table 13 as Markdown: tau and kappa by calibration set and spike ratio, their spread, and kappa / tau."""
-    measured = [made for made in calibrations if made.source == "measured"]
+    measured = [calibration for calibration in calibrations if calibration.source == "measured"]
     parts = []
     if measured:
         names = _names(measured)
         rows = [
-            Row(name, tuple((t.tau, t.kappa(kappa_rule)) for t in map(made.score(score).threshold, COLUMNS)))
-            for name, made in zip(names, measured, strict=True)
+            Row(name, tuple((t.tau, t.kappa(kappa_rule)) for t in map(calibration.score(score).threshold, COLUMNS)))
+            for name, calibration in zip(names, measured, strict=True)
         ]
         parts.append(_table([f"{rho:.1%}" for rho in COLUMNS], rows, f"{score}, {kappa_rule}, by spike ratio"))
-    for made in calibrations:
-        if made.source == "published":
-            if score not in made.columns:
-                made.score(score)
+    for calibration in calibrations:
+        if calibration.source == "published":
+            if score not in calibration.columns:
+                calibration.score(score)
             rows = [
                 Row(name, tuple((cell["tau"], cell["kappa"]) for cell in cells), rounded=True)
-                for name, cells in made.columns[score].items()
+                for name, cells in calibration.columns[score].items()
             ]
             width = max(len(row.cells) for row in rows)
-            title = f"{score}, `{made.name}` (published), by column"
+            title = f"{score}, `{calibration.name}` (published), by column"
             parts.append(_table([f"column {number + 1}" for number in range(width)], rows, title))
     return "\n\n".join(parts)
 
 
 def _names(calibrations: Sequence[Calibration]) -> list[str]:
     """File names; numbered where two are the same."""
-    names = [made.name for made in calibrations]
+    names = [calibration.name for calibration in calibrations]
     return [name if names.count(name) == 1 else f"{name} ({number + 1})" for number, name in enumerate(names)]
 
 
@@ -99,7 +101,7 @@ def check_plot(path: Path) -> None:
         raise ArgumentError("--plot needs matplotlib: pip install 'lm-eval-takeover[plot]'")
 
 
-def plot(calibrations: Sequence[Calibration], path: Path, score: str = "ce") -> None:
+def plot_scores(calibrations: Sequence[Calibration], path: Path, score: str = "ce") -> None:
     """Survival curves of the scores, log-log: the share of tokens above each score in nats. SVG, PNG or PDF, by the suffix.
 
     Raises ArgumentError as `check_plot` does, CalibrationError where nothing can be drawn.
@@ -108,10 +110,14 @@ def plot(calibrations: Sequence[Calibration], path: Path, score: str = "ce") -> 
     import matplotlib
     from matplotlib.figure import Figure
 
-    measured = [made for made in calibrations if made.source == "measured"]
+    measured = [calibration for calibration in calibrations if calibration.source == "measured"]
     if not measured:
         raise CalibrationError("--plot: published tables hold no distribution of scores; give a measured calibration")
-    drawn = [(name, made) for name, made in zip(_names(measured), measured, strict=True) if made.score(score).mean > 0]
+    drawn = [
+        (name, calibration)
+        for name, calibration in zip(_names(measured), measured, strict=True)
+        if calibration.score(score).mean > 0
+    ]
     if not drawn:
         raise CalibrationError(
             f"--plot: all {score} scores are 0, which a logarithmic axis cannot show; choose another --score"
@@ -119,10 +125,10 @@ def plot(calibrations: Sequence[Calibration], path: Path, score: str = "ce") -> 
     matplotlib.rcParams["svg.hashsalt"] = "lm-eval-takeover"  # the same picture is the same file
     figure = Figure(figsize=(6.4, 4.4), layout="constrained")
     axes = figure.subplots()
-    for name, made in drawn:
-        sketch = made.score(score).sketch
+    for name, calibration in drawn:
+        sketch = calibration.score(score).sketch
         points = [(tau, rho) for tau, rho in zip(sketch["tau"], sketch["rho"], strict=True) if tau > 0]
-        axes.plot(*zip(*points, strict=True), label=f"{name} ({made.tokens or 0:,} tokens)", linewidth=1.4)
+        axes.plot(*zip(*points, strict=True), label=f"{name} ({calibration.tokens or 0:,} tokens)", linewidth=1.4)
     axes.set(xscale="log", yscale="log", xlabel=f"{score} (nats)", ylabel="share of tokens above")
     axes.grid(which="major", linewidth=0.4, alpha=0.5)
     axes.legend(frameon=False, fontsize="small")

@@ -23,7 +23,6 @@ from lm_eval_takeover.calibration.thresholds import (
     ScoreCalibration,
     Target,
 )
-from lm_eval_takeover.demo import CALIBRATION_PROMPTS
 from lm_eval_takeover.errors import CalibrationError, nearest
 from lm_eval_takeover.method.model_id import ModelId
 from lm_eval_takeover.method.scores import SCORES
@@ -34,23 +33,23 @@ Part = TypeVar("Part")
 MOST_OF_GRID = sum(LOWEST <= rho <= HIGHEST for rho in GRID)  # points that every sketch has
 
 
-def write(calibration: Calibration, path: Path) -> None:
+def write_calibration(calibration: Calibration, path: Path) -> None:
     """Write a calibration file; an old one stays until the new one is whole."""
     content = {"schema": SCHEMA, **{k: v for k, v in asdict(calibration).items() if k not in ("schema", "name")}}
     content = json.loads(json.dumps(content | {"checksum": ""}, allow_nan=False))
-    text = json.dumps(content | {"checksum": _checksum(content)}, indent=2, ensure_ascii=False)
+    text = json.dumps(content | {"checksum": _compute_checksum(content)}, indent=2, ensure_ascii=False)
     # Each list of numbers on one line; inside a string there is no line break.
-    text = re.sub(r"\[\n([-+.\deE,\s]+)\n\s*\]", lambda found: f"[{' '.join(found[1].split())}]", text)
+    text = re.sub(r"\[\n([-+.\deE,\s]+)\n\s*\]", lambda numbers: f"[{' '.join(numbers[1].split())}]", text)
     write_text(path, text + "\n")
 
 
-def _checksum(content: dict[str, Any]) -> str:
+def _compute_checksum(content: dict[str, Any]) -> str:
     """A digest of everything but the notes, which people may write."""
     signed = {name: value for name, value in content.items() if name not in ("checksum", "notes")}
     return f"sha256:{hashlib.sha256(json.dumps(signed, sort_keys=True).encode()).hexdigest()}"
 
 
-def read(path: Path) -> Calibration:
+def read_calibration(path: Path) -> Calibration:
     """Read and check one calibration file. Raises CalibrationError that names the file and the field."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
@@ -61,13 +60,13 @@ def read(path: Path) -> Calibration:
     if not isinstance(content, dict) or "schema" not in content:
         raise CalibrationError(f"calibration file '{path}' has no field 'schema'; it is not a calibration file")
     try:
-        schema = _whole("schema", content["schema"], 1)
+        schema = _check_whole_number("schema", content["schema"], 1)
         if schema > SCHEMA:
             raise CalibrationError(
                 f"calibration file '{path}': schema={schema} is newer than {SCHEMA}, which this version reads; upgrade "
                 f"lm-eval-takeover"
             )
-        return _calibration(content, path.stem)
+        return _parse_calibration(content, path.stem)
     except CalibrationError:
         raise
     except Exception as error:  # whatever a hand-edited file can hold
@@ -77,98 +76,100 @@ def read(path: Path) -> Calibration:
 _REQUIRED = ("base", "guide", "vocabulary", "direction", "source")
 
 
-def _calibration(content: dict[str, Any], name: str) -> Calibration:
+def _parse_calibration(content: dict[str, Any], name: str) -> Calibration:
     """The content of a file, every field checked. Raises ValueError with the field."""
-    known = {one.name for one in fields(Calibration)} - {"name"}
+    known = {field.name for field in fields(Calibration)} - {"name"}
     if unknown := sorted(content.keys() - known - {"checksum"}):
         raise ValueError(f"field '{unknown[0]}' is not known; {nearest(unknown[0], known)}")
     required = (*_REQUIRED, *(("checksum",) if content["schema"] > 1 else ()))
-    if missing := [one for one in required if one not in content]:
+    if missing := [field for field in required if field not in content]:
         raise ValueError(f"field '{missing[0]}' is missing")
     parts = dict(content)
     checksum = parts.pop("checksum", None)
     for role in ("base", "guide"):
-        parts[role] = _model_id(role, parts[role])
-    scores = _mapping("scores", parts.pop("scores", {}))
-    columns = _mapping("columns", parts.get("columns", {}))
-    parts["scores"] = {score: _score(score, values) for score, values in scores.items()}
-    parts["targets"] = tuple(_target(at, one) for at, one in enumerate(_list("targets", parts.pop("targets", []))))
-    made = Calibration(**parts, name=name)
-    if made.direction not in ("forward", "reverse"):
-        raise ValueError(f"field 'direction' is not known: {made.direction}")
-    if made.source not in ("measured", "published"):
-        raise ValueError(f"field 'source' is not known: {made.source}")
-    filled = "columns" if made.source == "published" else "scores"
-    if not getattr(made, filled):
+        parts[role] = _parse_model_id(role, parts[role])
+    scores = _check_object("scores", parts.pop("scores", {}))
+    columns = _check_object("columns", parts.get("columns", {}))
+    parts["scores"] = {score: _parse_score(score, values) for score, values in scores.items()}
+    parts["targets"] = tuple(
+        _parse_target(at, target) for at, target in enumerate(_check_list("targets", parts.pop("targets", [])))
+    )
+    calibration = Calibration(**parts, name=name)
+    if calibration.direction not in ("forward", "reverse"):
+        raise ValueError(f"field 'direction' is not known: {calibration.direction}")
+    if calibration.source not in ("measured", "published"):
+        raise ValueError(f"field 'source' is not known: {calibration.source}")
+    filled = "columns" if calibration.source == "published" else "scores"
+    if not getattr(calibration, filled):
         raise ValueError(f"field '{filled}' is empty")
-    if made.source == "measured" or made.vocabulary is not None:
-        digest = _mapping("vocabulary", made.vocabulary).get("digest")
+    if calibration.source == "measured" or calibration.vocabulary is not None:
+        digest = _check_object("vocabulary", calibration.vocabulary).get("digest")
         if not isinstance(digest, str):
             raise ValueError("field 'vocabulary.digest' is missing")
-    if made.source == "measured":
+    if calibration.source == "measured":
         for count in ("rollouts", "tokens", "window"):
-            _whole(count, getattr(made, count), 1)
-        for one in ("prompts", "decoding"):
-            _mapping(one, getattr(made, one))
+            _check_whole_number(count, getattr(calibration, count), 1)
+        for field in ("prompts", "decoding"):
+            _check_object(field, getattr(calibration, field))
     for score, rows in columns.items():
-        _columns(score, rows, made.default_row)
-    if checksum is not None and checksum != _checksum(content):
+        _check_columns(score, rows, calibration.default_row)
+    if checksum is not None and checksum != _compute_checksum(content):
         raise ValueError("field 'checksum' does not fit: the file was edited after it was written")
-    return made
+    return calibration
 
 
 # What follows checks the value of one field, named by its path: `scores.ce.mean`.
 
 
-def _number(path: str, value: Any, low: float = 0.0, high: float = math.inf) -> float:
+def _check_number(path: str, value: Any, low: float = 0.0, high: float = math.inf) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= min(high, 1e300):
         raise ValueError(f"field '{path}' is {str(value)[:40]!r}, not a number in {low:g}..{high:g}")
     return float(value)
 
 
-def _whole(path: str, value: Any, low: int) -> int:
+def _check_whole_number(path: str, value: Any, low: int) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not low <= value < 2**63:
         raise ValueError(f"field '{path}' is {str(value)[:40]!r}, not a whole number of at least {low}")
     return value
 
 
-def _list(path: str, value: Any) -> list[Any]:
+def _check_list(path: str, value: Any) -> list[Any]:
     if not isinstance(value, list):
         raise ValueError(f"field '{path}' is {type(value).__name__}, not a list")
     return value
 
 
-def _model_id(role: str, value: Any) -> ModelId:
-    made = _part(role, ModelId, value)
-    if not isinstance(made.id, str) or not isinstance(made.revision, str | None):
+def _parse_model_id(role: str, value: Any) -> ModelId:
+    model = _parse_part(role, ModelId, value)
+    if not isinstance(model.id, str) or not isinstance(model.revision, str | None):
         raise ValueError(f"field '{role}' is damaged")
-    return made
+    return model
 
 
-def _columns(score: str, rows: Any, default: str | None) -> None:
-    listed = _mapping(f"columns.{score}", rows)
+def _check_columns(score: str, rows: Any, default: str | None) -> None:
+    listed = _check_object(f"columns.{score}", rows)
     if (default or next(iter(listed), None)) not in listed:
         raise ValueError(f"field 'columns.{score}' has no row '{default}'")
-    widths = {len(_list(f"columns.{score}.{row}", cells)) for row, cells in listed.items()}
+    widths = {len(_check_list(f"columns.{score}.{row}", cells)) for row, cells in listed.items()}
     if len(widths) != 1 or 0 in widths:
         raise ValueError(f"field 'columns.{score}' has rows of other lengths")
     for row, cells in listed.items():
         for at, cell in enumerate(cells):
             for key in ("tau", "kappa"):
                 path = f"columns.{score}.{row}[{at}].{key}"
-                _number(path, _mapping(path, cell).get(key))
+                _check_number(path, _check_object(path, cell).get(key))
 
 
-def _mapping(path: str, values: Any) -> dict[str, Any]:
+def _check_object(path: str, values: Any) -> dict[str, Any]:
     if not isinstance(values, dict):
         raise ValueError(f"field '{path}' is {type(values).__name__}, not an object")
     return values
 
 
-def _part(path: str, kind: type[Part], values: Any) -> Part:
+def _parse_part(path: str, kind: type[Part], values: Any) -> Part:
     """`values` as this dataclass. Raises ValueError with the field that is missing or not known."""
-    expected = {one.name: one.default is MISSING for one in fields(kind)}  # type: ignore[arg-type]
-    for given in _mapping(path, values):
+    expected = {field.name: field.default is MISSING for field in fields(kind)}  # type: ignore[arg-type]
+    for given in _check_object(path, values):
         if given not in expected:
             raise ValueError(f"field '{path}.{given}' is not known")
     for wanted, required in expected.items():
@@ -177,46 +178,46 @@ def _part(path: str, kind: type[Part], values: Any) -> Part:
     return kind(**values)
 
 
-def _score(name: str, values: Any) -> ScoreCalibration:
+def _parse_score(name: str, values: Any) -> ScoreCalibration:
     path = f"scores.{name}"
     if name not in SCORES:
         raise ValueError(f"field '{path}' is no score; known: {', '.join(SCORES)}")
-    held = _part(path, ScoreCalibration, values)
-    sketch = _mapping(f"{path}.sketch", held.sketch)
+    held = _parse_part(path, ScoreCalibration, values)
+    sketch = _check_object(f"{path}.sketch", held.sketch)
     columns = []
     for column in ("rho", "tau", "tail_mean"):
         at = f"{path}.sketch.{column}"
-        columns.append(np.array([_number(at, one) for one in _list(at, sketch.get(column))]))
+        columns.append(np.array([_check_number(at, value) for value in _check_list(at, sketch.get(column))]))
     rho, tau, tail = columns
     sound = len(rho) == len(tau) == len(tail) >= MOST_OF_GRID and (np.diff(rho) > 0).all() and (np.diff(tau) <= 0).all()
     if not sound or not 0 < rho[0] <= LOWEST or not HIGHEST <= rho[-1] < 1 or (tail < tau * (1 - 1e-9)).any():
         raise ValueError(f"field '{path}.sketch' is damaged")
-    mean = _number(f"{path}.mean", held.mean)
-    _number(f"{path}.rank_error", held.rank_error, 0.0, 1.0)
+    mean = _check_number(f"{path}.mean", held.mean)
+    _check_number(f"{path}.rank_error", held.rank_error, 0.0, 1.0)
     if mean == 0 and tau.max() > 0:
         raise ValueError(f"field '{path}.mean' is 0")
-    table = _list(f"{path}.table", held.table)
-    made = replace(held, table=tuple(table))
+    table = _check_list(f"{path}.table", held.table)
+    calibrated = replace(held, table=tuple(table))
     if [row.get("rho") if isinstance(row, dict) else None for row in table] != list(TABLE):
         raise ValueError(f"field '{path}.table' has other spike ratios than {', '.join(map(str, TABLE))}")
     for row in table:  # for people; what a run uses is the sketch, and an edited table would mislead
-        for key, expected in asdict(made.threshold(row["rho"])).items():
-            found = _number(f"{path}.table[rho={row['rho']}].{key}", row.get(key))
-            if not math.isclose(found, expected, rel_tol=1e-6):
+        for key, expected in asdict(calibrated.threshold(row["rho"])).items():
+            value = _check_number(f"{path}.table[rho={row['rho']}].{key}", row.get(key))
+            if not math.isclose(value, expected, rel_tol=1e-6):
                 raise ValueError(f"field '{path}.table' has another {key} at rho={row['rho']} than its sketch")
         for share in (key for key in row if key.startswith("share_")):
-            _number(f"{path}.table[rho={row['rho']}].{share}", row[share], 0.0, 1.0)
-    return made
+            _check_number(f"{path}.table[rho={row['rho']}].{share}", row[share], 0.0, 1.0)
+    return calibrated
 
 
-def _target(at: int, values: Any) -> Target:
+def _parse_target(at: int, values: Any) -> Target:
     path = f"targets[{at}]"
-    target = _part(path, Target, values)
+    target = _parse_part(path, Target, values)
     for name in ("prompts", "tokens", "window"):
-        _whole(f"{path}.{name}", getattr(target, name), 1)
-    _number(f"{path}.spike_ratio", target.spike_ratio, LOWEST, HIGHEST)
-    asked = _number(f"{path}.target_rate", target.target_rate, 0.0, 1.0)
-    if abs(_number(f"{path}.realized_rate", target.realized_rate, 0.0, 1.0) - asked) > TOLERANCE + 1e-9:
+        _check_whole_number(f"{path}.{name}", getattr(target, name), 1)
+    _check_number(f"{path}.spike_ratio", target.spike_ratio, LOWEST, HIGHEST)
+    asked = _check_number(f"{path}.target_rate", target.target_rate, 0.0, 1.0)
+    if abs(_check_number(f"{path}.realized_rate", target.realized_rate, 0.0, 1.0) - asked) > TOLERANCE + 1e-9:
         raise ValueError(f"field '{path}.realized_rate' is not within {TOLERANCE} of target_rate={asked}")
     for name, known in (("score", SCORES), ("kappa_rule", KAPPA_RULES)):
         if getattr(target, name) not in known:
@@ -224,41 +225,41 @@ def _target(at: int, values: Any) -> Target:
     return target
 
 
-def packaged() -> dict[str, Path]:
+def packaged_calibrations() -> dict[str, Path]:
     """The calibration files that ship with the package, by name."""
     return {path.stem: path for path in sorted(data_folder("calibration").glob("*.json"))}
 
 
-def find(name: str) -> tuple[Calibration, int | None]:
+def find_calibration(name: str) -> tuple[Calibration, int | None]:
     """A packaged name or a path, with the column of `NAME:COLUMN`."""
-    known = packaged()
+    known = packaged_calibrations()
     if name in known:
-        return read(known[name]), None
+        return read_calibration(known[name]), None
     if Path(name).exists():
-        return read(Path(name)), None
+        return read_calibration(Path(name)), None
     stem, _, column = name.rpartition(":")
     if stem and column.isdecimal():
-        return find(stem)[0], int(column)
+        return find_calibration(stem)[0], int(column)
     raise CalibrationError(
         f"calibration='{name}' is neither a file nor a packaged calibration ({', '.join(known)}); {nearest(name, known)}"
     )
 
 
-def command_for(base: str | None, guide: str | None, direction: str) -> str:
-    """The command that makes a calibration for this pair; None stands for the bundled one."""
+def calibration_command(base: str | None, guide: str | None, direction: str, demo_prompts: Path) -> str:
+    """The command that makes a calibration for this pair; None stands for the bundled one, and its prompts are `demo_prompts`."""
     pair, prompts = f" --base {base} --guide {guide}", "openai/gsm8k:main"
     if base is None or guide is None:
-        pair, prompts = "", str(CALIBRATION_PROMPTS)
+        pair, prompts = "", str(demo_prompts)
     reverse = " --direction reverse" if direction == "reverse" else ""
     return f"lm-eval-takeover calibrate{pair}{reverse} --prompts {prompts} --out my-pair.json"
 
 
-def matching(files: Iterable[Path], base: ModelId, guide: ModelId, direction: str) -> list[Calibration]:
-    """The calibrations among `files` that were made for this pair and direction."""
-    found = [read(path) for path in files]
-    return [c for c in found if made_for(c, base, guide) and c.direction == direction]
+def matching_calibrations(files: Iterable[Path], base: ModelId, guide: ModelId, direction: str) -> list[Calibration]:
+    """The calibrations among `files` that are for this pair and direction."""
+    calibrations = map(read_calibration, files)
+    return [c for c in calibrations if is_for_pair(c, base, guide) and c.direction == direction]
 
 
-def made_for(calibration: Calibration, base: ModelId, guide: ModelId) -> bool:
+def is_for_pair(calibration: Calibration, base: ModelId, guide: ModelId) -> bool:
     """Whether a calibration's pair is this one."""
     return base.same_model(calibration.base) and guide.same_model(calibration.guide)

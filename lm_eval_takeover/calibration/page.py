@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
-from lm_eval_takeover.calibration.files import packaged
+from lm_eval_takeover.calibration.files import packaged_calibrations
 from lm_eval_takeover.calibration.thresholds import DEFAULT_RHO, KAPPA_RULES, Calibration
-from lm_eval_takeover.method.policies import Policy
+from lm_eval_takeover.method.policy import Policy
 from lm_eval_takeover.method.scores import SCORES
 
 
@@ -55,56 +55,59 @@ def _column_tables(calibration: Calibration) -> str:
     return "\n\n".join(parts)
 
 
-def card(calibration: Calibration) -> str:
+def render_page(calibration: Calibration) -> str:
     """The whole page as Markdown."""
-    made = calibration
-    host = Policy(direction=made.direction).host
+    host = Policy(direction=calibration.direction).host
     lines = [
-        f"# Calibration `{made.name}`",
+        f"# Calibration `{calibration.name}`",
         "",
         "Thresholds of the takeover gate for one pair of models, made by `lm-eval-takeover calibrate`."
-        if made.source == "measured"
+        if calibration.source == "measured"
         else "Thresholds of the takeover gate for one pair of models, read off a published table.",
         "",
-        f"    lm_eval --model guided-takeover --model_args {_arguments(made)} --tasks "
-        f"{'takeover_demo' if made.base.id == 'demo-base' else 'takeover_math'}",
+        f"    lm_eval --model guided-takeover --model_args {_model_arguments(calibration)} --tasks "
+        f"{'takeover_demo' if calibration.base.id == 'demo-base' else 'takeover_math'}",
         "",
         "## Pair",
         "",
         "| | |",
         "|---|---|",
-        f"|base|`{made.base.id}`, revision {_code(made.base.revision)}|",
-        f"|guide|`{made.guide.id}`, revision {_code(made.guide.revision)}|",
-        f"|direction|{made.direction}: the {host} writes by default|",
-        f"|shared vocabulary|{made.vocabulary['size']:,} tokens, {_code(made.vocabulary['digest'])}|"
-        if made.vocabulary
+        f"|base|`{calibration.base.id}`, revision {_quote(calibration.base.revision)}|",
+        f"|guide|`{calibration.guide.id}`, revision {_quote(calibration.guide.revision)}|",
+        f"|direction|{calibration.direction}: the {host} writes by default|",
+        f"|shared vocabulary|{calibration.vocabulary['size']:,} tokens, {_quote(calibration.vocabulary['digest'])}|"
+        if calibration.vocabulary
         else "|shared vocabulary|digest not known|",
         "",
     ]
-    lines += _measured(made) if made.source == "measured" else _published(made)
-    if made.notes:
-        lines += ["## Notes", "", made.notes, ""]
+    lines += _measured_sections(calibration) if calibration.source == "measured" else _published_sections(calibration)
+    if calibration.notes:
+        lines += ["## Notes", "", calibration.notes, ""]
     return "\n".join(lines)
 
 
-def _and(names: Sequence[str]) -> str:
+def _list_names(names: Sequence[str]) -> str:
     return ", ".join(f"`{name}`" for name in names) or "a benchmark that was at hand"
 
 
-def _code(text: str | None) -> str:
+def _quote(text: str | None) -> str:
     return f"`{text[:23]}`" if text else "not known"
 
 
-def _arguments(made: Calibration) -> str:
+def _model_arguments(calibration: Calibration) -> str:
     """The model arguments that use it."""
-    arguments = {} if made.base.id == "demo-base" else {"base": made.base.id, "guide": made.guide.id}
-    if made.source == "published":
-        return ",".join(f"{name}={value}" for name, value in (arguments | {"calibration": f"{made.name}:1"}).items())
-    arguments["calibration"] = made.name if made.name in packaged() else f"{made.name}.json"
-    if made.direction != "forward":
-        arguments["direction"] = made.direction
-    if made.targets:
-        target = made.targets[0]
+    arguments: dict[str, str] = {}
+    if calibration.base.id != "demo-base":
+        arguments = {"base": calibration.base.id, "guide": calibration.guide.id}
+    if calibration.source == "published":
+        arguments["calibration"] = f"{calibration.name}:1"
+        return ",".join(f"{name}={value}" for name, value in arguments.items())
+    is_packaged = calibration.name in packaged_calibrations()
+    arguments["calibration"] = calibration.name if is_packaged else f"{calibration.name}.json"
+    if calibration.direction != "forward":
+        arguments["direction"] = calibration.direction
+    if calibration.targets:
+        target = calibration.targets[0]
         arguments["target_rate"] = f"{target.target_rate:g}"
         if target.score == "entropy":
             arguments["policy"] = "entropy"
@@ -119,17 +122,17 @@ def _arguments(made: Calibration) -> str:
     return ",".join(f"{name}={value}" for name, value in arguments.items())
 
 
-def _measured(made: Calibration) -> list[str]:
-    prompts, decoding = made.prompts, made.decoding
-    tokens = made.tokens or 0
+def _measured_sections(calibration: Calibration) -> list[str]:
+    prompts, decoding = calibration.prompts, calibration.decoding
+    tokens = calibration.tokens or 0
     split = f", split {prompts['split']}" if prompts.get("split") else ""
     lines = [
         "## Data",
         "",
-        f"{made.rollouts} rollouts, {tokens:,} tokens: one rollout of the host for each of {made.rollouts} prompts of "
-        f"`{prompts['dataset']}`{split}, drawn with seed {prompts['seed']}. Licence of the prompts: "
+        f"{calibration.rollouts} rollouts, {tokens:,} tokens: one rollout of the host for each of {calibration.rollouts} prompts "
+        f"of `{prompts['dataset']}`{split}, drawn with seed {prompts['seed']}. Licence of the prompts: "
         f"{prompts.get('license') or 'not stated'}. None of them is a problem of "
-        f"{_and(prompts.get('checked_against', []))}. The file "
+        f"{_list_names(prompts.get('checked_against', []))}. The file "
         f"holds their row numbers and a digest of their text, not the text.",
         "",
         f"Decoding: temperature {decoding['temperature']}, top-p {decoding['top_p']}, at most {decoding['max_gen_toks']:,} new "
@@ -138,20 +141,20 @@ def _measured(made: Calibration) -> list[str]:
         "## Rates",
         "",
         "`spike ratio` is the share of these tokens above `tau`. `takeovers` is the share at which the whole gate fires on these "
-        f"rollouts, the test against the last {made.window} scores included. A guided run realizes another rate, since each "
-        "takeover changes what follows; it is reported with every run.",
+        f"rollouts, the test against the last {calibration.window} scores included. A guided run realizes another rate, since "
+        "each takeover changes what follows; it is reported with every run.",
         "",
-        rate_table(made),
+        rate_table(calibration),
         "",
     ]
-    if made.targets:
+    if calibration.targets:
         lines += [
             "Rates that were solved for on held-out prompts, for `target_rate=…`:",
             "",
-            target_table(made),
+            target_table(calibration),
             "",
         ]
-    worst = max((held.rank_error for held in made.scores.values()), default=0.0)
+    worst = max((held.rank_error for held in calibration.scores.values()), default=0.0)
     quantiles = "exact" if worst == 0 else f"within {worst:.4%} of the rank asked for"
     lines += [
         "## Limits",
@@ -159,20 +162,20 @@ def _measured(made: Calibration) -> list[str]:
         f"- Quantiles at the spike ratios of the table are {quantiles}; between two grid points they are interpolated.",
         "- For these two models, this direction and prompts of this kind; loading it for another pair is an error.",
     ]
-    if made.sparse_below is not None:
-        lines.append(f"- Below a spike ratio of {made.sparse_below:.2g} fewer than 30 tokens lie above tau.")
-    zero = [name for name, held in made.scores.items() if held.mean == 0]
+    if calibration.sparse_below is not None:
+        lines.append(f"- Below a spike ratio of {calibration.sparse_below:.2g} fewer than 30 tokens lie above tau.")
+    zero = [name for name, held in calibration.scores.items() if held.mean == 0]
     if zero:
         lines.append(f"- All scores of {', '.join(zero)} are 0: these gates fire on whatever is not 0.")
     lines.append("")
     return lines
 
 
-def _published(made: Calibration) -> list[str]:
+def _published_sections(calibration: Calibration) -> list[str]:
     return [
         "## Rates",
         "",
-        _column_tables(made),
+        _column_tables(calibration),
         "",
         "Column 1 is the strictest; `calibration=NAME:2` chooses the second.",
         "",

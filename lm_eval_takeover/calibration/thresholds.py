@@ -67,16 +67,16 @@ class ScoreCalibration:
     rank_error: float = 0.0
 
     @classmethod
-    def of(cls, seen: QuantileSketch) -> Self:
+    def of(cls, scores: QuantileSketch) -> Self:
         """From a sketch of all scores. The shares of takeovers are not known yet: `with_shares`."""
-        if seen.count == 0:
+        if scores.count == 0:
             raise CalibrationError("no score was collected; the prompts gave no rollout")
         # Scores are at least 0, so a mean of 0 is what all-zero scores have.
-        rho = [one for one in GRID if one >= LOWEST or one * seen.count >= 1]
-        tau, tail = seen.quantiles_and_tails([1.0 - one for one in rho])
-        sketch = {"rho": rho, "tau": tau.tolist(), "tail_mean": tail.tolist()}
-        made = cls(seen.total / seen.count, (), sketch, seen.rank_error)
-        return replace(made, table=tuple({"rho": one, **asdict(made.threshold(one))} for one in TABLE))
+        grid = [rho for rho in GRID if rho >= LOWEST or rho * scores.count >= 1]
+        tau, tail = scores.quantiles_and_tails([1.0 - rho for rho in grid])
+        sketch = {"rho": grid, "tau": tau.tolist(), "tail_mean": tail.tolist()}
+        calibrated = cls(scores.total / scores.count, (), sketch, scores.rank_error)
+        return replace(calibrated, table=tuple({"rho": rho, **asdict(calibrated.threshold(rho))} for rho in TABLE))
 
     @classmethod
     def of_values(cls, scores: ArrayLike) -> Self:

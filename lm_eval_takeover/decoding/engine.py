@@ -7,10 +7,11 @@ from functools import partial
 
 from lm_eval_takeover.decoding import blockwise, lockstep
 from lm_eval_takeover.decoding.failures import Failures
-from lm_eval_takeover.errors import ArgumentError
-from lm_eval_takeover.forward.reader import forward_pass
+from lm_eval_takeover.errors import ArgumentError, PluginError
+from lm_eval_takeover.forward.forward_pass import prepare_pass
 from lm_eval_takeover.method.generation import Generation
-from lm_eval_takeover.method.policies import Policy
+from lm_eval_takeover.method.policies import ALONE
+from lm_eval_takeover.method.policy import Policy
 from lm_eval_takeover.method.request import Request
 from lm_eval_takeover.pair.pair import Pair
 
@@ -41,7 +42,7 @@ def generate(
     if block_size == "auto":
         try:
             for role in policy.roles:
-                forward_pass(pair.member(role))
+                prepare_pass(pair.member(role))
         except ArgumentError as error:
             logger.warning("%s, as this run does", error)
             block_size = 1
@@ -64,22 +65,21 @@ def generate(
             failures=failures,
         )
 
-    if policy.name != "early" or policy.early_tokens is not None:
+    if not policy.needs_donor_length:
         yield from written(policy, requests, traced)
     else:
-        # `round(rate * n)` early tokens for each request, `n` the length of the donor's own answer, which comes first; some
-        # requests at a time, so that the first samples are finished soon.
-        assert policy.rate is not None and policy.donor is not None
+        # The donor's own answers come first; some requests at a time, so that the first samples are finished soon.
+        assert policy.donor is not None
         some = 4 * batch_size
         for start in range(0, len(requests), some):
             asked = requests[start : start + some]
             own = {
                 place: (len(g.tokens), g.base_passes, g.guide_passes)
-                for place, g in written(Policy(policy.donor), asked, False)
+                for place, g in written(ALONE[policy.donor](), asked, False)
             }
             answered = sorted(own)
-            early = [replace(asked[place], early_tokens=round(policy.rate * own[place][0])) for place in answered]
-            for number, generation in written(replace(policy, rate=None, early_tokens=0), early, traced):
+            measured = [replace(asked[place], donor_length=own[place][0]) for place in answered]
+            for number, generation in written(policy, measured, traced):
                 place = answered[number]
                 generation.base_passes += own[place][1]
                 generation.guide_passes += own[place][2]
@@ -100,6 +100,8 @@ def _isolated(
             failures.succeeded()
             yield i, generation
         return
+    except PluginError:
+        raise
     except Exception as error:
         if len(left) <= 1:
             if not left:

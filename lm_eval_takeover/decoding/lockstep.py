@@ -13,14 +13,16 @@ from torch import Tensor
 from transformers import DynamicCache
 
 from lm_eval_takeover.decoding.stop_strings import StopStrings
-from lm_eval_takeover.forward.padded_cache import empty_cache, select
-from lm_eval_takeover.method.gate import Gate, push
+from lm_eval_takeover.forward.padded_cache import create_cache, select_rows
+from lm_eval_takeover.forward.padding import pad_left
+from lm_eval_takeover.method.gate import push
 from lm_eval_takeover.method.generation import Generation
 from lm_eval_takeover.method.observations import observe
-from lm_eval_takeover.method.policies import Policy
+from lm_eval_takeover.method.policy import Block, Policy
 from lm_eval_takeover.method.request import Request
 from lm_eval_takeover.method.sampling import draw, request_digest, uniforms
-from lm_eval_takeover.pair.pair import Member, Pair, left_padded
+from lm_eval_takeover.pair.member import Member
+from lm_eval_takeover.pair.pair import Pair
 
 
 @dataclass(slots=True)
@@ -38,8 +40,8 @@ class Sequences:
 
     @classmethod
     def prefill(cls, member: Member, vocab: int, prompts: Sequence[Sequence[int]]) -> "Sequences":
-        ids, mask = left_padded(prompts, member.device)
-        sequences = cls(member, vocab, empty_cache(member.model.config), mask[:, :0], torch.empty(0))
+        ids, mask = pad_left(prompts, member.device)
+        sequences = cls(member, vocab, create_cache(member.model.config), mask[:, :0], torch.empty(0))
         sequences._read(ids, mask)
         return sequences
 
@@ -50,12 +52,12 @@ class Sequences:
 
     def _read(self, ids: Tensor, mask: Tensor) -> None:
         self.mask = torch.cat([self.mask, mask], dim=1)
-        self.logits = self.member.logits(ids, self.mask, cache=self.cache)[:, -1, : self.vocab]
+        self.logits = self.member.compute_logits(ids, self.mask, cache=self.cache)[:, -1, : self.vocab]
 
     def select(self, rows: Sequence[int]) -> "Sequences":
         """These rows, in this order; a row may be taken more than once. The original stays as it is."""
         index = torch.tensor(rows, device=self.member.device)
-        return replace(self, cache=select(self.cache, index), mask=self.mask[index], logits=self.logits[index])
+        return replace(self, cache=select_rows(self.cache, index), mask=self.mask[index], logits=self.logits[index])
 
 
 @dataclass(slots=True)
@@ -79,7 +81,7 @@ def generate(
     traced: bool = False,
 ) -> Iterator[tuple[int, Generation]]:
     """As `engine.generate`, which also knows `early` with a rate."""
-    vocab, eos = pair.writing(policy.roles, as_pair)
+    vocab, eos = pair.vocab_and_eos(policy.roles, as_pair)
     for group in _whole_prompts(requests, batch_size):
         prompts = list(dict.fromkeys(requests[i].prompt for i in group))
         read = {role: Sequences.prefill(pair.member(role), vocab, prompts) for role in policy.roles}
@@ -100,20 +102,23 @@ def _decode(
     stop = StopStrings(pair.tokenizer, rows[0].request.until)
     device = next(iter(read.values())).logits.device
     token_uniforms, chances = _uniforms(rows, seed, "token", device), _uniforms(rows, seed, "takeover", device)
-    early = torch.tensor([row.request.early_tokens or policy.early_tokens or 0 for row in rows], device=device)
-    recent = (policy.gate or Gate(0.0)).empty(len(rows), device)
+    donor_length = torch.tensor([row.request.donor_length for row in rows], device=device)
+    window = torch.zeros(len(rows), policy.window, device=device)
     position = 0
     while True:
         for sequences in read.values():  # no token is ever drawn from what is no distribution
-            sequences.member.check(sequences.logits, lambda i: f"token {position} of {rows[i].request.label}")  # noqa: B023
+            sequences.member.check_logits(sequences.logits, lambda i: f"token {position} of {rows[i].request.label}")  # noqa: B023
         host = read[policy.host].logits.to(device) if policy.host else None
         donor = read[policy.donor].logits.to(device) if policy.donor else None
         score = policy.scores(host, donor)
-        fire = policy.takes_over(position, score, recent, chances[:, position], early)  # equation (5)
+        policy.refuse_nan(score)
+        here = torch.full((len(rows), 1), position, device=device)
+        block = Block(here, score[:, None], window, chances[:, position, None], donor_length)
+        fire = policy.decide(block)[:, 0]  # equation (5)
         logits = donor if host is None else host if donor is None else torch.where(fire[:, None], donor, host)
         assert logits is not None
         tokens = draw(logits, token_uniforms[:, position], sampling)  # equation (6)
-        recent = push(recent, score)
+        window = push(window, score)
         position += 1
         observed = None
         if rows[0].generation.observed is not None:
@@ -144,7 +149,7 @@ def _decode(
             rows = [rows[place] for place in alive]
             read = {role: sequences.select(alive) for role, sequences in read.items()}
             keep = torch.tensor(alive, device=device)
-            tokens, recent, early = tokens[keep], recent[keep], early[keep]
+            tokens, window, donor_length = tokens[keep], window[keep], donor_length[keep]
             token_uniforms, chances = token_uniforms[keep], chances[keep]
         for sequences in read.values():
             sequences.append(tokens)

@@ -6,9 +6,10 @@ import psutil
 import torch
 
 from lm_eval_takeover.errors import ArgumentError
-from lm_eval_takeover.forward.reader import Reader, forward_pass
+from lm_eval_takeover.forward.forward_pass import prepare_pass
+from lm_eval_takeover.forward.reader import Reader
 from lm_eval_takeover.method.request import Request
-from lm_eval_takeover.pair.pair import Member
+from lm_eval_takeover.pair.member import Member
 
 _USED = 0.8  # of what is free
 _GROWTH = 1.5  # caches are allocated ahead
@@ -19,10 +20,10 @@ _LOGITS = 8  # float32 copies of one token's logits that are held at a time, dra
 def cache_bytes(member: Member) -> int | None:
     """Bytes of keys and values that one token of one sample takes in this model, measured; None where rows share one length."""
     try:
-        forward = forward_pass(member)
+        forward = prepare_pass(member)
     except ArgumentError:
         return None
-    reader = Reader(forward, 1, 1, static=False)
+    reader = Reader(forward, 1, 1, graphed=False)
     reader.read([0], torch.zeros(1, 1, dtype=torch.long))
     return sum(int(buffer[0, 0].numel() * buffer.itemsize) for layer in reader.cache.layers for buffer in layer.buffers)
 

@@ -14,19 +14,14 @@ import math
 
 import numpy as np
 
+from lm_eval_takeover.forward.draft_length import LONGEST, longest_draft
+
 _BUCKETS = 24  # of entropy, four to a factor of e, from e^-4 nats on
 _PRIOR = 5.0  # positions that the overall rate counts for in each bucket
 _LEARNING = (1, 2, 4, 8, 16, 8)  # the first blocks, where it is not known yet what passes cost
 # One block of so many has a second position whatever it costs: a cost that was measured wrongly does not stay.
 _PROBE = 64
 _EXPECTED = 10  # blocks that the expected speed counts for in the measured one
-LONGEST = 64  # tokens of a draft, at most
-_MOST_LOGITS = 2**26  # rows x tokens x vocabulary of a draft, at most: 256 MiB
-
-
-def longest_draft(rows: int, vocab: int) -> int:
-    """The most tokens of a draft whose logits are to be held."""
-    return max(1, min(LONGEST, _MOST_LOGITS // (rows * vocab)))
 
 
 class PassCosts:

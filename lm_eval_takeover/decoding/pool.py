@@ -1,18 +1,15 @@
 """Rows in slots: what every way of advancing them shares.
 
-When a row finishes, its slot takes the next request at once, so a straggler holds up nobody. When memory runs out, half as many
-slots go on, and every row reads its text again: nothing that was emitted is lost. When a pass fails for another reason, halves
-are tried until the request that makes it fail is alone; the others go on without it.
+A finished row's slot takes the next request at once. A pass that fails is tried on halves of its rows, until the request that
+makes it fail is alone; the others go on without it. Where memory runs out, half as many slots go on and every row reads its
+text again: what was emitted stays.
 """
 
 import logging
-import traceback
 from abc import ABC, abstractmethod
 from array import array
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
-from itertools import islice
 
 import numpy as np
 import torch
@@ -20,69 +17,17 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from lm_eval_takeover.decoding.failures import Failures
+from lm_eval_takeover.decoding.rows import Row
 from lm_eval_takeover.decoding.stop_strings import StopStrings
-from lm_eval_takeover.errors import ArgumentError
-from lm_eval_takeover.forward.reader import ForwardPass, Reader
-from lm_eval_takeover.method.gate import Gate
+from lm_eval_takeover.errors import ArgumentError, PluginError, is_out_of_memory
+from lm_eval_takeover.forward.forward_pass import ForwardPass
+from lm_eval_takeover.forward.padding import pad_right
+from lm_eval_takeover.forward.reader import Reader
 from lm_eval_takeover.method.generation import Generation
-from lm_eval_takeover.method.policies import Policy
+from lm_eval_takeover.method.policy import Block, Policy
 from lm_eval_takeover.method.request import Request, Sampling
-from lm_eval_takeover.method.sampling import request_digest, uniforms
-from lm_eval_takeover.pair.pair import right_padded
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(slots=True)
-class Due:
-    """What is known of a row whose next token is the donor's: score, window behind it, for traces the host's logits `[vocab]`."""
-
-    score: float
-    window: Tensor | None
-    logits: Tensor | None = None
-
-
-@dataclass(slots=True)
-class Row:
-    """One sample while it is being written. Numbers and window are made when it gets a slot."""
-
-    index: int
-    request: Request
-    stop: StopStrings
-    early: int
-    generation: Generation = field(default_factory=Generation)
-    uniforms: NDArray[np.float64] = field(default_factory=lambda: np.empty(0))
-    chances: NDArray[np.float64] = field(default_factory=lambda: np.empty(0))
-    recent: Tensor | None = None  # `[window]`, the last scores
-    due: Due | None = None  # where the next token is the donor's
-
-    @property
-    def text(self) -> tuple[int, ...]:
-        """Prompt and all that was emitted."""
-        return (*self.request.prompt, *self.generation.tokens)
-
-    @property
-    def position(self) -> int:
-        """Tokens emitted so far: `t`."""
-        return len(self.generation.tokens)
-
-    @property
-    def remaining(self) -> int:
-        return self.request.max_new_tokens - self.position
-
-    def token(self, place: int) -> int:
-        """The token at `place` of the whole text, prompt included."""
-        prompt = self.request.prompt
-        return prompt[place] if place < len(prompt) else self.generation.tokens[place - len(prompt)]
-
-    @property
-    def last(self) -> int:
-        """The last token of the text, which no model has read yet."""
-        return self.token(self.length - 1)
-
-    @property
-    def length(self) -> int:
-        return len(self.request.prompt) + self.position
 
 
 class Pool(ABC):
@@ -103,159 +48,143 @@ class Pool(ABC):
         failures: Failures,
         traced: bool = False,
     ) -> None:
-        self.policy, self.eos, self.seed, self.block_size = policy, eos, seed, block_size
-        self.failures, self.traced = failures, traced
+        self.policy, self.passes, self.vocab, self.eos, self.seed = policy, passes, vocab, eos, seed
+        self.block_size, self.failures, self.traced = block_size, failures, traced
+        self.host, self.donor = policy.writes(taken_over=False), policy.writes(taken_over=True)
         self.sampling: Sampling = waiting[0][1].sampling
         self.waiting = deque(
-            Row(
-                index,
-                request,
-                stops(request.until),
-                request.early_tokens or policy.early_tokens or 0,
-                Generation(observed=array("f") if traced else None),
-            )
+            Row(index, request, stops(request.until), Generation(observed=array("f") if traced else None))
             for index, request in waiting
         )
+        self.batch_size = self.size = min(batch_size, len(waiting))  # slots that were asked for, and slots there are
         self.slots: list[Row] = []
-        self._wanted = min(batch_size, len(waiting))
-        self.size = self.most = self._wanted  # slots now, and how many there are when nothing is wrong
-        self._in_vain = 0  # times that no request was to blame
-        self._suspects: dict[int, int] = {}  # after a pass failed: its rows by index, and their positions then
-        self.readers = {role: Reader(one, self.size, vocab) for role, one in passes.items()}
-        self.device = next(iter(self.readers.values())).device
-        self._prefilled: dict[tuple[int, ...], tuple[int, dict[str, Reader]]] = {}
+        self.readers: dict[str, Reader] = {}
+        self.device = next(iter(passes.values())).member.device
+        self._prefilled: dict[tuple[int, ...], tuple[int, dict[str, Reader]]] = {}  # by text: its row in these readers
 
     def run(self) -> Iterator[tuple[int, Generation]]:
         """Every request to its end: `(its index, generation)` as it finishes."""
         while self.slots or self.waiting:
-            finished = self._attempt()
-            if isinstance(finished, RuntimeError) and _out_of_memory(finished):
-                self.halve()
+            outcome = self._advance_all()
+            if outcome is None:
+                self._shrink()
                 continue
-            if isinstance(finished, Exception):
-                self.isolate(finished)
-                continue
-            done = {self.slots[slot].index for slot in finished}
+            finished, failed = outcome
             for slot in finished:
-                generation = self.slots[slot].generation
+                row = self.slots[slot]
                 for role in self.policy.roles:
-                    # The first pass also reads the end of the prompt: prefill.
-                    generation.count_passes(role, -1)
+                    row.generation.count_passes(role, -1)  # the first pass also reads the end of the prompt: prefill
                 self.failures.succeeded()
-                yield self.slots[slot].index, generation
-            self.release(finished)
-            if self._suspects:
-                self._acquit(done)
-
-    def _attempt(self) -> list[int] | Exception:
-        """Refill and advance; what was raised instead. Its stack is a note then: frames hold on to memory."""
-        try:
-            if self.waiting and len(self.slots) < self.size:
-                self.refill()
-            return self.advance()
-        except Exception as error:
-            error.add_note("".join(traceback.format_tb(error.__traceback__)))
-            return error.with_traceback(None)
+                yield row.index, row.generation
+            self.release([*finished, *failed])
 
     @abstractmethod
-    def advance(self) -> list[int]:
-        """Emit at least one token; returns the slots whose text has ended."""
+    def advance(self, slots: Sequence[int]) -> list[int]:
+        """Emit at least one token of each of these slots that does not wait; returns those whose text has ended.
+
+        Rows change at its end only, so that a pass that failed can be tried again.
+        """
+
+    # Failures
+
+    def _advance_all(self) -> tuple[list[int], list[int]] | None:
+        """Fill the slots and advance them: `(finished, failed)`; None where memory ran out, whose frames are gone then."""
+        failed: list[int] = []
+        try:
+            self.admit()
+            return self._advance_or_halve(list(range(len(self.slots))), failed), failed
+        except Exception as error:
+            if not is_out_of_memory(error):
+                raise
+            return None
+
+    def _advance_or_halve(self, slots: list[int], failed: list[int]) -> list[int]:
+        """The slots that finished. A row that fails alone joins `failed`; a plug-in that fails ends the run."""
+        if not slots:
+            return []
+        try:
+            return self.advance(slots)
+        except Exception as error:
+            if isinstance(error, PluginError) or is_out_of_memory(error):
+                raise
+            if len(slots) == 1:
+                self.failures.add(self.slots[slots[0]].request, error)
+                failed.append(slots[0])
+                return []
+        half = len(slots) // 2
+        return self._advance_or_halve(slots[:half], failed) + self._advance_or_halve(slots[half:], failed)
+
+    def _shrink(self) -> None:
+        """After memory ran out: half as many slots, whose rows wait again with what they have written, before the others."""
+        self.waiting.extendleft(reversed(self.slots))
+        self.slots, self.readers, self._prefilled = [], {}, {}
+        if self.size > 1:
+            self.size //= 2
+            logger.warning("out of memory; going on with a batch size of %d", self.size)
+            return
+        request = self.waiting.popleft().request
+        advice = "not enough memory for one sample; give a shorter max_length=… or a smaller dtype=…"
+        self.failures.add(request, ArgumentError(f"{request.label}: {advice}"))
+        self.size = self.batch_size  # the others may be shorter
 
     # Slots
 
-    def refill(self) -> None:
-        """Waiting rows into free slots. A prompt is read once per model for all its samples."""
-        free = self.size - len(self.slots)
-        taken = list(islice(self.waiting, free))
-        # All but the last token: the first pass of a block reads it, as it reads the last token of any other block.
-        texts = [row.text[:-1] for row in taken]
-        new = list(dict.fromkeys(text for text in texts if text not in self._prefilled))
-        if new:
+    def admit(self) -> None:
+        """Waiting rows into free slots. A prompt is prefilled once per model for all its samples."""
+        free = min(self.size - len(self.slots), len(self.waiting))
+        if not free:
+            return
+        if not self.readers:
+            self.readers = {role: Reader(one, self.size, self.vocab) for role, one in self.passes.items()}
+        entering = deque(self.waiting.popleft() for _ in range(free))
+        try:
+            broken = self._prefill(list(dict.fromkeys(row.text[:-1] for row in entering)))
+            while entering:
+                row = entering[0]
+                if (error := broken.get(row.text[:-1])) is None:
+                    self._place(row)
+                else:
+                    self.failures.add(row.request, error)
+                entering.popleft()
+        finally:
+            self.waiting.extendleft(reversed(entering))  # none, unless memory ran out
+        # Samples of one prompt wait next to each other.
+        following = self.waiting[0].text[:-1] if self.waiting else None
+        self._prefilled = {text: held for text, held in self._prefilled.items() if text == following}
+
+    def _place(self, row: Row) -> None:
+        """Continue in the next slot what was prefilled."""
+        place, read = self._prefilled[row.text[:-1]]
+        for role, reader in self.readers.items():
+            reader.copy_row(read[role], place, len(self.slots))
+        row.begin(self.policy, self.seed, torch.zeros(self.policy.window, device=self.device))
+        self.slots.append(row)
+
+    def _prefill(self, texts: Sequence[tuple[int, ...]]) -> dict[tuple[int, ...], Exception]:
+        """Read these texts, whose last token a row's first pass reads; returns what cannot be read, and why."""
+        new = [text for text in texts if text not in self._prefilled]
+        if not new:
+            return {}
+        try:
             read = {role: reader.prefill(new) for role, reader in self.readers.items()}
+        except Exception as error:
+            if is_out_of_memory(error):
+                raise
+            if len(new) == 1:
+                return {new[0]: error}
+        else:
             self._prefilled |= {text: (place, read) for place, text in enumerate(new)}
-        for row, text in zip(taken, texts, strict=True):
-            place, read = self._prefilled[text]
-            for role, reader in self.readers.items():
-                reader.take(read[role], place, len(self.slots))
-            self._begin(row)
-            self.slots.append(self.waiting.popleft())  # in both places or in none, whenever memory runs out
-        wanted = {row.request.prompt[:-1] for row in self.waiting}
-        self._prefilled = {text: held for text, held in self._prefilled.items() if text in wanted}
+            return {}
+        half = len(new) // 2
+        return self._prefill(new[:half]) | self._prefill(new[half:])
 
-    def _begin(self, row: Row) -> None:
-        """The row's random numbers and its empty window; what a row that waits has already, it keeps."""
-        if row.recent is None:
-            digest, count = request_digest(row.request.prompt), row.request.max_new_tokens
-            row.uniforms = uniforms(self.seed, digest, row.request.sample, count)
-            if self.policy.name == "random":
-                row.chances = uniforms(self.seed, digest, row.request.sample, count, stream="takeover")
-            row.recent = (self.policy.gate or Gate(0.0)).empty(1, self.device)[0]
-
-    def halve(self) -> None:
-        """After memory ran out: half as many slots, and every row reads its text again; a row that is too much alone fails."""
-        if self.size == 1:
-            row = self._taken_out()
-            self._suspects.pop(row.index, None)
-            advice = "not enough memory for one sample; give a shorter max_length=… or a smaller dtype=…"
-            self.failures.add(row.request, ArgumentError(f"{row.request.label}: {advice}"))
-            self.most = self._wanted  # the others may be shorter
-            self._begin_again(self.most)
-            return
-        self.most = self.size // 2
-        self._begin_again(self.most)
-        logger.warning("out of memory; going on with a batch size of %d", self.size)
-
-    def isolate(self, error: Exception) -> None:
-        """After a pass failed: half as many slots, until the request that fails is alone; without it, all slots again."""
-        together = [*self.slots, *islice(self.waiting, self.size - len(self.slots))]
-        if not self._suspects:
-            self._suspects = {row.index: row.position for row in together}
-        if len(together) > 1:
-            self._begin_again(len(together) // 2)
-            return
-        self.failures.add(self._taken_out().request, error)
-        self._suspects = {}
-        self._begin_again(self.most)
-
-    def _taken_out(self) -> Row:
-        """The one row at hand, which waits no more."""
-        return self.slots.pop() if self.slots else self.waiting.popleft()
-
-    def _acquit(self, done: set[int]) -> None:
-        """Rows that got on are no suspects; once those at work have, the others take their turn, and then all slots are back."""
-        here = {row.index for row in self.slots}
-        for row in self.slots:
-            if row.position > self._suspects.get(row.index, row.position):
-                del self._suspects[row.index]
-        for index in done & self._suspects.keys():
-            del self._suspects[index]
-        if not self._suspects:
-            self._in_vain += 1
-            if self._in_vain > 2:  # it is so many rows at once that fail
-                self.most = self.size
-            logger.warning(
-                "a pass failed, and its rows went through in smaller batches; going on with %d rows", self.most
-            )
-            self._begin_again(self.most)
-        elif not here & self._suspects.keys():
-            self._begin_again(self.size)
-            first = [row for row in self.waiting if row.index in self._suspects]
-            rest = [row for row in self.waiting if row.index not in self._suspects]
-            self.waiting = deque([*first, *rest])
-
-    def _begin_again(self, size: int) -> None:
-        """So many slots, all free: their rows wait again, before the others, with what they have written."""
-        self.waiting.extendleft(reversed(self.slots))
-        self.slots, self._prefilled, self.size = [], {}, size
-        self.readers = {role: Reader(reader.forward, size, reader.vocab) for role, reader in self.readers.items()}
-
-    def release(self, finished: Sequence[int]) -> None:
+    def release(self, slots: Sequence[int]) -> None:
         """Free these slots; the last rows move into their places."""
-        for slot in sorted(finished, reverse=True):
+        for slot in sorted(slots, reverse=True):
             last = len(self.slots) - 1
             if slot != last:
                 for reader in self.readers.values():
-                    reader.move(last, slot)
+                    reader.move_row(last, slot)
                 self.slots[slot] = self.slots[last]
             self.slots.pop()
             for reader in self.readers.values():
@@ -263,23 +192,38 @@ class Pool(ABC):
 
     # Tokens
 
-    def numbers(self, slots: Sequence[int], count: int) -> NDArray[np.float64]:
-        """The uniform numbers of the next `count` positions: `[rows, count]`; 0 behind the last position that there is."""
-        found = np.zeros((len(slots), count))
-        for place, slot in enumerate(slots):
-            row = self.slots[slot]
-            part = row.uniforms[row.position : row.position + count]
-            found[place, : len(part)] = part
-        return found
+    def block(self, slots: Sequence[int], scores: Tensor) -> Block:
+        """The next positions of these rows, with their scores `[rows, k]`, for the policy to decide on."""
+        count = scores.shape[1]
+        positions = torch.tensor([self.slots[slot].position for slot in slots], device=self.device)
+        chance = None
+        if self.policy.uses_chance:
+            numbers = self._numbers([self.slots[slot].chances for slot in slots], slots, count)
+            chance = torch.from_numpy(numbers).to(self.device)
+        lengths = [self.slots[slot].request.donor_length for slot in slots]
+        return Block(
+            positions[:, None] + torch.arange(count, device=self.device),
+            scores,
+            self.windows(slots),
+            chance,
+            torch.tensor(lengths, device=self.device),
+        )
 
     def windows(self, slots: Sequence[int]) -> Tensor:
         """The last scores of these rows: `[rows, window]`."""
-        recent = (self.slots[slot].recent for slot in slots)
-        return torch.stack([window for window in recent if window is not None])
+        windows = (self.slots[slot].window for slot in slots)
+        return torch.stack([window for window in windows if window is not None])
 
-    def positions(self, slots: Sequence[int]) -> Tensor:
-        """Tokens emitted so far by these rows: `[rows]`."""
-        return torch.tensor([self.slots[slot].position for slot in slots], device=self.device)
+    def uniforms(self, slots: Sequence[int], count: int) -> NDArray[np.float64]:
+        """The numbers that the next `count` tokens are drawn with: `[rows, count]`; 0 behind the last position that there is."""
+        return self._numbers([self.slots[slot].uniforms for slot in slots], slots, count)
+
+    def _numbers(self, streams: Sequence[NDArray[np.float64]], slots: Sequence[int], count: int) -> NDArray[np.float64]:
+        numbers = np.zeros((len(slots), count))
+        for place, (slot, stream) in enumerate(zip(slots, streams, strict=True)):
+            part = stream[self.slots[slot].position :][:count]
+            numbers[place, : len(part)] = part
+        return numbers
 
     def emit(
         self,
@@ -291,57 +235,39 @@ class Pool(ABC):
     ) -> tuple[int, bool]:
         """Append tokens until one ends the text: `(how many were emitted, whether the text has ended)`.
 
-        `observed` `[tokens or more, 4]` goes into the trace, where there is one.
+        `observed` `[tokens or more, OBSERVED]` goes into the trace, where there is one.
         """
-        written, ended = self._append(slot, tokens, taken, scores)
-        trace = self.slots[slot].generation.observed
-        if trace is not None and observed is not None:
-            trace.frombytes(observed[:written].tobytes())
-        return written, ended
-
-    def _append(
-        self, slot: int, tokens: Sequence[int], taken: Sequence[bool], scores: Sequence[float]
-    ) -> tuple[int, bool]:
         row = self.slots[slot]
-        generation = row.generation
-        stops = row.stop.may_end_in(generation.tokens, tokens)
-        for count, (token, takeover, score) in enumerate(zip(tokens, taken, scores, strict=True), 1):
-            generation.tokens.append(token)
-            generation.taken_over.append(takeover)
-            generation.scores.append(score)
-            if row.remaining == 0 or token in self.eos or (stops and row.stop.found(generation.tokens)):
-                return count, True
-        return len(tokens), False
-
-    def name(self, slot: int) -> str:
-        row = self.slots[slot]
-        return f"token {row.position} of {row.request.label}"
+        stops = row.stop.may_end_in(row.generation.tokens, tokens)
+        count, ended = 0, False
+        for token, takeover, score in zip(tokens, taken, scores, strict=True):
+            row.append(token, takeover, score)
+            count += 1
+            ended = row.remaining == 0 or token in self.eos or (stops and row.stop.found(row.generation.tokens))
+            if ended:
+                break
+        if row.generation.observed is not None and observed is not None:
+            row.generation.observed.frombytes(observed[:count].tobytes())
+        return count, ended
 
     def unread(self, role: str, slots: Sequence[int]) -> tuple[Tensor, list[int]]:
-        """What a model has not read yet of these rows, `[rows, longest]` padded behind, and how many tokens each."""
-        reader = self.readers[role]
-        tokens = [
-            [self.slots[slot].token(place) for place in range(reader.lengths[slot], self.slots[slot].length)]
-            for slot in slots
-        ]
-        counts = [len(one) for one in tokens]
-        return right_padded(tokens, self.device), counts
+        """What a model has not read yet of these rows, `[rows, longest]` right padded, and how many tokens each."""
+        lengths = self.readers[role].lengths
+        tokens = []
+        for slot in slots:
+            row = self.slots[slot]
+            # The last token once more, where this model has read it before another pass failed.
+            start = lengths[slot] = min(lengths[slot], row.length - 1)
+            tokens.append([row.token(place) for place in range(start, row.length)])
+        return pad_right(tokens, self.device), [len(row) for row in tokens]
 
-    def ask(self, role: str, slots: Sequence[int]) -> Tensor:
-        """The next-token logits `[rows, vocab]` of a model that first reads what it has skipped."""
+    def read_unread(self, role: str, slots: Sequence[int]) -> Tensor:
+        """The next-token logits `[rows, vocab]` of a model, which first reads what it has skipped."""
         ids, counts = self.unread(role, slots)
         reader = self.readers[role]
         logits = reader.read_to_last(slots, ids, counts)
-        reader.forward.member.check(logits, lambda i: self.name(slots[i]))
-        for slot, count in zip(slots, counts, strict=True):
-            reader.lengths[slot] += count
+        reader.forward.member.check_logits(logits, lambda row: self.slots[slots[row]].name)
+        for slot in slots:
+            reader.lengths[slot] = self.slots[slot].length
             self.slots[slot].generation.count_passes(role, 1)
         return logits.to(self.device)
-
-
-_MEMORY = ("can't allocate memory", "out of memory", "ALLOC_FAILED")
-
-
-def _out_of_memory(error: RuntimeError) -> bool:
-    """On a GPU a class of its own, or a message of its libraries; on a CPU a message of the allocator."""
-    return isinstance(error, torch.OutOfMemoryError) or any(text in str(error) for text in _MEMORY)

@@ -6,11 +6,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from lm_eval_takeover.forward.padded_cache import empty_cache
-from lm_eval_takeover.method.policies import Policy
+from lm_eval_takeover.forward.padded_cache import create_cache
+from lm_eval_takeover.forward.padding import pad_left
+from lm_eval_takeover.method.policy import Block, Policy
 from lm_eval_takeover.method.sampling import request_digest, uniforms
 from lm_eval_takeover.method.scores import log_probs
-from lm_eval_takeover.pair.pair import Member, Pair, left_padded
+from lm_eval_takeover.pair.member import Member
+from lm_eval_takeover.pair.pair import Pair
 
 BLOCK = 2**26  # logits at a time and model: long texts over large vocabularies come in blocks of columns
 
@@ -43,15 +45,15 @@ def logit_blocks(
     """
     rows = [[*prompt, *continuation][:-1] for prompt, continuation in zip(prompts, continuations, strict=True)]
     longest, kept = max(map(len, rows)), max(map(len, continuations))
-    ids, mask = left_padded(rows, member.device)
+    ids, mask = pad_left(rows, member.device)
     columns = max(1, BLOCK // (len(rows) * vocab))
-    cache = empty_cache(member.model.config) if columns < kept else None
+    cache = create_cache(member.model.config) if columns < kept else None
     read = 0
     for start in range(longest - kept, longest, columns):
         end = min(start + columns, longest)
-        logits = member.logits(ids[:, read:end], mask[:, :end], cache=cache, keep=end - start)[..., :vocab]
+        logits = member.compute_logits(ids[:, read:end], mask[:, :end], cache=cache, keep=end - start)[..., :vocab]
         read = end
-        member.check(logits, labels.__getitem__, mask[:, start:end].bool())
+        member.check_logits(logits, labels.__getitem__, mask[:, start:end].bool())
         yield logits
 
 
@@ -92,8 +94,8 @@ def force(
     for i, (prompt, continuation) in enumerate(zip(prompts, continuations, strict=True)):
         row = all_scores[i, -len(continuation) :]
         chances = torch.from_numpy(uniforms(seed, request_digest(prompt), 0, len(row), stream="takeover"))
-        early = policy.early_tokens if policy.early_tokens is not None else round((policy.rate or 0) * len(row))
-        taken = policy.takes_over_along(row, chances, early)
+        here, window, length = torch.arange(len(row)), torch.zeros(1, policy.window), torch.tensor([len(row)])
+        taken = policy.decide(Block(here[None], row[None], window, chances[None], length))[0]
         donor, host = (whole[policy.writes(taken_over)] for taken_over in (True, False))
         log_p, is_greedy = (
             torch.where(taken, d[i, -len(row) :], h[i, -len(row) :]) for d, h in zip(donor, host, strict=True)

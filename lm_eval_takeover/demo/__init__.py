@@ -1,4 +1,9 @@
-"""The bundled demo pair: a laboratory in which the true decision tokens are known, not a language model."""
+"""The bundled demo pair: a laboratory in which the true decision tokens are known, not a language model.
+
+Knows where its checkpoints, its 200 test puzzles and its calibration prompts lie, and how a puzzle is made and where its
+decisions are (`puzzle`). Comes in: nothing but a seeded generator. Goes out: paths, problems, positions of decisions. It imports
+no other room. Start reading at `puzzle`; `scripts/train_demo_pair.py` trains the pair anew.
+"""
 
 import json
 from pathlib import Path

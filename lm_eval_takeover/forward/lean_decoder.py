@@ -18,7 +18,7 @@ from lm_eval_takeover.forward.projection import Projection, packed_dtype
 from lm_eval_takeover.forward.ragged_cache import Plan, RaggedCache
 
 ARCHITECTURES = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
-_PACKED = 0.25  # of the free memory that a second copy of the weights may take
+_PACKED_SHARE = 0.25  # of the free memory that a second copy of the weights may take
 _ROPE = ("default", "linear", "llama3", "yarn")  # rotations that depend on the position alone
 
 
@@ -71,14 +71,14 @@ class LeanLayer:
 
 
 class LeanDecoder:
-    """`hidden(ids, masks, cache)` of a model that `supports` accepts."""
+    """The layers of a model that `supports` accepts: `compute_hidden`, then `compute_logits`."""
 
     def __init__(self, model: Any) -> None:
         config, inner = model.config.get_text_config(), model.model
         self.embed = inner.embed_tokens.weight
         packed = packed_dtype(self.embed.dtype)
-        copy = 0 if packed is None else sum(p.numel() for p in model.parameters()) * packed.itemsize
-        pack = copy <= _PACKED * psutil.virtual_memory().available
+        copy_bytes = 0 if packed is None else sum(p.numel() for p in model.parameters()) * packed.itemsize
+        pack = copy_bytes <= _PACKED_SHARE * psutil.virtual_memory().available
         # The fused weights stay ordinary ones, for whoever else uses the model.
         with torch.inference_mode(False), torch.no_grad():
             self.norm = RMSNorm(inner.norm.weight, float(config.rms_norm_eps))
@@ -102,7 +102,7 @@ class LeanDecoder:
             and model.lm_head.bias is None
         )
 
-    def rotations(self, columns: int) -> tuple[Tensor, Tensor]:
+    def prepare_rotations(self, columns: int) -> tuple[Tensor, Tensor]:
         """cos and signed sin of the first `columns` positions, or more: `[positions, 1, head_dim]` each."""
         if self._rotations is None or len(self._rotations[0]) < columns:
             cos, sin = self._rotary(self.embed, torch.arange(max(2 * columns, 1024), device=self.embed.device)[None])
@@ -111,40 +111,40 @@ class LeanDecoder:
             self._rotations = (cos[0][:, None].contiguous(), signed[:, None].contiguous())
         return self._rotations
 
-    def rotation(self, plan: Plan) -> tuple[Tensor, Tensor]:
+    def _select_rotations(self, plan: Plan) -> tuple[Tensor, Tensor]:
         """cos and signed sin of the new positions: `[rows or 1, new, 1, head_dim]` each."""
-        cos, sin = self.rotations(plan.columns)
-        if plan.start is not None:
-            return cos[plan.start : plan.columns], sin[plan.start : plan.columns]
-        return cos[plan.places], sin[plan.places]
+        cos, sin = self.prepare_rotations(plan.columns)
+        if plan.aligned_start is not None:
+            return cos[plan.aligned_start : plan.columns], sin[plan.aligned_start : plan.columns]
+        return cos[plan.positions], sin[plan.positions]
 
-    def hidden(self, ids: Tensor, masks: list[Tensor | None], cache: RaggedCache) -> Tensor:
-        """Last hidden states `[rows, new, hidden]`. One mask `[rows, 1, new, columns]` per layer, None to see everything."""
+    def compute_hidden(self, ids: Tensor, masks: list[Tensor | None], cache: RaggedCache) -> Tensor:
+        """Last hidden states `[rows, new, hidden]`. One mask `[rows, 1, new, columns]` per layer, None to attend to all."""
         rows, new = ids.shape
         x = embedding(ids.reshape(-1), self.embed)  # `[tokens, hidden]`
-        cos, sin = self.rotation(cache.plan)
+        cos, sin = self._select_rotations(cache.plan)
         if new > 1:
-            masks = _for_groups(masks, self.layers[0].group)
-        for layer, mask, stored in zip(self.layers, masks, cache.layers, strict=True):
-            mixed = layer.qkv(layer.norm_in(x)).view(rows, new, -1, layer.head_dim)
-            turned, values = split_with_sizes(mixed, (layer.heads + layer.kv_heads, layer.kv_heads), 2)
+            masks = _repeat_for_groups(masks, self.layers[0].group)
+        for layer, mask, cached in zip(self.layers, masks, cache.layers, strict=True):
+            qkv = layer.qkv(layer.norm_in(x)).view(rows, new, -1, layer.head_dim)
+            qk, values = split_with_sizes(qkv, (layer.heads + layer.kv_heads, layer.kv_heads), 2)
             if layer.head_norm is not None:
-                turned = layer.head_norm(turned)
-            turned = torch.addcmul(turned * cos, turned.roll(layer.head_dim // 2, -1), sin)
-            queries, keys = split_with_sizes(turned, (layer.heads, layer.kv_heads), 2)
-            keys, values = stored.write(keys, values)
-            x = layer.out.onto(x, _attend(queries, keys, values, mask, layer))
+                qk = layer.head_norm(qk)
+            qk = torch.addcmul(qk * cos, qk.roll(layer.head_dim // 2, -1), sin)
+            queries, keys = split_with_sizes(qk, (layer.heads, layer.kv_heads), 2)
+            keys, values = cached.write(keys, values)
+            x = layer.out.add_to(x, _attend(queries, keys, values, mask, layer))
             gate, up = layer.gate_up(layer.norm_mlp(x)).chunk(2, -1)
-            x = layer.down.onto(x, silu(gate).mul_(up))
+            x = layer.down.add_to(x, silu(gate).mul_(up))
         return self.norm(x).view(rows, new, -1)
 
-    def logits(self, hidden: Tensor, vocab: int) -> Tensor:
+    def compute_logits(self, hidden: Tensor, vocab: int) -> Tensor:
         """Of hidden states `[..., hidden]`, for the first `vocab` tokens: `[..., vocab]`."""
         return self.head(hidden.reshape(-1, hidden.shape[-1]))[:, :vocab].view(*hidden.shape[:-1], vocab)
 
 
-def _for_groups(masks: list[Tensor | None], group: int) -> list[Tensor | None]:
-    """The masks as `_attend` reads them: `group` query heads stand behind each other in the place of positions."""
+def _repeat_for_groups(masks: list[Tensor | None], group: int) -> list[Tensor | None]:
+    """The masks as `_attend` reads them: `[rows, 1, group * new, columns]`, the heads of a group behind each other."""
     distinct = {id(mask): mask for mask in masks}
     repeated = {
         key: mask if mask is None or group == 1 else mask.repeat(1, 1, group, 1) for key, mask in distinct.items()

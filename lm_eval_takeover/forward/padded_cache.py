@@ -1,4 +1,8 @@
-"""A KV cache whose step costs one column: transformers' own copies all of it to append one token."""
+"""A left padded KV cache, all rows of one length, whose step costs one column: transformers' own copies all of it for one token.
+
+Lockstep and teacher forcing read with it, on any architecture and by transformers' own pass. `ragged_cache` is for blocks, whose
+rows grow and are rolled back each by its own number of tokens.
+"""
 
 import copy
 from typing import Any
@@ -12,7 +16,7 @@ SPARE = 64  # columns allocated ahead, at least
 
 
 class GrowingLayer(DynamicLayer):  # type: ignore[misc]
-    """A layer of full attention in buffers that are longer than what they hold; `keys` and `values` are views of them."""
+    """A layer of full attention in buffers `[rows, heads, columns, head_dim]`; `keys` and `values` view the used columns."""
 
     keys: Tensor
     values: Tensor
@@ -26,8 +30,8 @@ class GrowingLayer(DynamicLayer):  # type: ignore[misc]
         length = held + key_states.shape[-2]
         if self._buffers is None or self._buffers[0].shape[-2] < length:
             self._buffers = (
-                self._longer(key_states, self.keys, held, length),
-                self._longer(value_states, self.values, held, length),
+                self._grow(key_states, self.keys, held, length),
+                self._grow(value_states, self.values, held, length),
             )
         for buffer, new in zip(self._buffers, (key_states, value_states), strict=True):
             buffer[..., held:length, :] = new
@@ -35,7 +39,8 @@ class GrowingLayer(DynamicLayer):  # type: ignore[misc]
         return self.keys, self.values
 
     @staticmethod
-    def _longer(new: Tensor, old: Tensor, held: int, length: int) -> Tensor:
+    def _grow(new: Tensor, old: Tensor, held: int, length: int) -> Tensor:
+        """A buffer like `new` for `length` columns and some more, with the `held` columns of `old`."""
         rows, heads, _, head_dim = new.shape
         buffer = new.new_empty(rows, heads, length + max(SPARE, length // 2), head_dim)
         if held:
@@ -56,14 +61,14 @@ class GrowingLayer(DynamicLayer):  # type: ignore[misc]
         self.batch_select_indices(torch.arange(self.keys.shape[0], device=self.keys.device).repeat_interleave(repeats))
 
 
-def empty_cache(config: Any) -> DynamicCache:
-    """A cache for this model; layers other than full attention stay transformers' own."""
+def create_cache(config: Any) -> DynamicCache:
+    """An empty cache for this model; layers other than full attention stay transformers' own."""
     cache = DynamicCache(config=config)
     cache.layers = [GrowingLayer() if type(layer) is DynamicLayer else layer for layer in cache.layers]
     return cache
 
 
-def select(cache: DynamicCache, rows: Tensor) -> DynamicCache:
+def select_rows(cache: DynamicCache, rows: Tensor) -> DynamicCache:
     """A new cache with these rows, in this order; a row may be taken more than once. The original stays as it is."""
     selected = copy.copy(cache)
     selected.layers = [copy.copy(layer) for layer in cache.layers]

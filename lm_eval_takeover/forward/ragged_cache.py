@@ -1,7 +1,10 @@
 """A KV cache whose rows have their own lengths: written at each row's end, rolled back by subtraction, never realigned.
 
-Buffers are `[slots, columns, heads, head_dim]`, allocated ahead. Row `r` owns columns `0 .. lengths[r] - 1`; whatever lies behind
-is free to overwrite, and no query of that row attends to it. So dropping a draft costs nothing.
+Buffers are `[slots, columns, heads, head_dim]`, allocated ahead. Row `r` owns columns `0 .. lengths[r] - 1`; the columns behind
+are free to overwrite, and no query of that row attends to them. So rolling back a draft costs nothing.
+
+Blocks need this: each row accepts another number of drafted tokens. `padded_cache`, whose rows all have one length, is what
+transformers' own pass reads for any architecture, which lockstep and teacher forcing need.
 """
 
 import weakref
@@ -19,36 +22,44 @@ from lm_eval_takeover.errors import ArgumentError
 SPARE = 128  # columns allocated ahead, at least
 
 
-def are_first(slots: Sequence[int]) -> bool:
+def are_contiguous(slots: Sequence[int]) -> bool:
     """Whether these are slots 0, 1, 2 …, which a slice picks without gathering."""
     return list(slots) == list(range(len(slots)))
 
 
 class Plan:
-    """Where the pass at hand reads and writes: `count` rows, each `new` tokens from its own length on.
+    """Where a pass reads and writes: `rows` rows, each `new` tokens from its own length on, attending to the first `columns`.
 
-    `slots` is None where the rows are slots 0 .. count - 1, which needs no gathering; `start` is the column where all rows begin,
-    None where they differ. `columns` is how many the pass looks at.
+    `is_contiguous`: the rows are slots 0 .. rows - 1. `aligned_start`: the column where contiguous rows of one length all begin;
+    None for other rows.
     """
 
+    aligned_start: int | None
+
     def __init__(self, lengths: Sequence[int], new: int, slots: Sequence[int], device: torch.device) -> None:
-        self.count, self.new, self.device = len(lengths), new, device
-        self._lengths = lengths
-        whole = are_first(slots)
-        self.slots = None if whole else torch.tensor(slots, device=device)
+        self.rows, self.new, self.device = len(lengths), new, device
+        self._slots, self._lengths = slots, lengths
+        self.is_contiguous = are_contiguous(slots)
         longest = max(lengths)
-        self.start = longest if whole and longest == min(lengths) else None
+        self.aligned_start = longest if self.is_contiguous and longest == min(lengths) else None
         self.columns = longest + new
 
     @cached_property
-    def places(self) -> Tensor:
-        """The columns of the new tokens: `[rows, new]`."""
+    def positions(self) -> Tensor:
+        """The columns of the new tokens, which are their positions in the text: `[rows, new]`."""
         return torch.tensor(self._lengths, device=self.device)[:, None] + torch.arange(self.new, device=self.device)
 
     @cached_property
-    def rows(self) -> Tensor:
-        """The slot of each row, beside `places`: `[rows, 1]`."""
-        return (torch.arange(self.count, device=self.device) if self.slots is None else self.slots)[:, None]
+    def slots(self) -> Tensor:
+        """The slot of each row: `[rows]`."""
+        if self.is_contiguous:
+            return torch.arange(self.rows, device=self.device)
+        return torch.tensor(self._slots, device=self.device)
+
+    @cached_property
+    def slot_index(self) -> Tensor:
+        """The slot of each row, to index beside `positions`: `[rows, 1]`."""
+        return self.slots[:, None]
 
 
 class RaggedLayer(DynamicLayer):  # type: ignore[misc]
@@ -65,7 +76,7 @@ class RaggedLayer(DynamicLayer):  # type: ignore[misc]
         return self.write(key_states.transpose(1, 2), value_states.transpose(1, 2))
 
     def write(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Write keys and values `[rows, new, heads, head_dim]` of this pass; return all that its rows look at, heads first."""
+        """Write keys and values `[rows, new, heads, head_dim]` of this pass; return all that its rows attend to, heads first."""
         plan = self._cache.plan
         if self.buffers is None or self.buffers[0].shape[1] < plan.columns:
             self.grow(plan.columns, (keys, values))
@@ -74,33 +85,33 @@ class RaggedLayer(DynamicLayer):  # type: ignore[misc]
 
     @staticmethod
     def _write(buffer: Tensor, states: Tensor, plan: Plan) -> Tensor:
-        if plan.slots is None:
-            seen = buffer if plan.count == len(buffer) else buffer.narrow(0, 0, plan.count)
-            if plan.start is None:
-                seen[plan.rows, plan.places] = states
-            else:
-                seen.narrow(1, plan.start, plan.new).copy_(states)
-            return seen.narrow(1, 0, plan.columns).transpose(1, 2)
-        buffer[plan.rows, plan.places] = states
-        return buffer[plan.slots, : plan.columns].transpose(1, 2)
+        if not plan.is_contiguous:
+            buffer[plan.slot_index, plan.positions] = states
+            return buffer[plan.slots, : plan.columns].transpose(1, 2)
+        rows = buffer if plan.rows == len(buffer) else buffer.narrow(0, 0, plan.rows)
+        if plan.aligned_start is None:
+            rows[plan.slot_index, plan.positions] = states
+        else:
+            rows.narrow(1, plan.aligned_start, plan.new).copy_(states)
+        return rows.narrow(1, 0, plan.columns).transpose(1, 2)
 
     def grow(self, columns: int, like: Sequence[Tensor]) -> None:
-        """Room for this many columns and some more; `like` are keys and values `[..., heads, head_dim]` of their kind."""
-        longer = []
-        for place, states in enumerate(like):
+        """Allocate this many columns and some more; `like` are keys and values `[..., heads, head_dim]` of their kind."""
+        grown = []
+        for kind, states in enumerate(like):
             # Zeros, since what a mask hides is still multiplied, and NaN times 0 is NaN.
             buffer = states.new_zeros(self._cache.slots, columns + max(SPARE, columns // 2), *states.shape[2:])
             if self.buffers is not None:
-                buffer[:, : self.buffers[place].shape[1]] = self.buffers[place]
-            longer.append(buffer)
-        self.buffers = (longer[0], longer[1])
+                buffer[:, : self.buffers[kind].shape[1]] = self.buffers[kind]
+            grown.append(buffer)
+        self.buffers = (grown[0], grown[1])
 
     def get_seq_length(self, *args: Any) -> int:
         return 0 if self.buffers is None else self._cache.plan.columns
 
 
 class RaggedCache(Cache):  # type: ignore[misc]
-    """The cache of one model for `slots` rows. `plan` says what the pass at hand does."""
+    """The cache of one model for `slots` rows. `plan` is that of the pass that is running, or ran last."""
 
     plan: Plan
 
@@ -115,23 +126,23 @@ class RaggedCache(Cache):  # type: ignore[misc]
         return 0 if buffers is None else int(buffers[0].shape[1])
 
     def reserve(self, columns: int, like: "RaggedCache | None" = None) -> None:
-        """Room for so many columns in every layer, like those of a cache that has read something (by default, this one)."""
+        """Allocate so many columns in every layer, like those of a cache that has read something (by default, this one)."""
         if self.columns < columns:
             for layer, other in zip(self.layers, (like or self).layers, strict=True):
                 assert other.buffers is not None
                 layer.grow(columns, other.buffers)
 
-    def copy(self, source: "RaggedCache", row: int, slot: int, length: int) -> None:
-        """Put the first `length` columns of a row of `source` into `slot`."""
+    def copy_row(self, source: "RaggedCache", row: int, slot: int, length: int) -> None:
+        """Copy the first `length` columns of a row of `source` into `slot`."""
         if not length:
             return
         self.reserve(length, source)
         for layer, other in zip(self.layers, source.layers, strict=True):
-            for buffer, from_ in zip(layer.buffers, other.buffers, strict=True):
-                buffer[slot, :length] = from_[row, :length]
+            for to, from_ in zip(layer.buffers, other.buffers, strict=True):
+                to[slot, :length] = from_[row, :length]
 
 
-def layer_windows(config: Any, name: str) -> list[int | None]:
+def read_layer_windows(config: Any, name: str) -> list[int | None]:
     """The attention window of each layer in tokens, None for all of them.
 
     Raises ArgumentError for models whose rows cannot have their own lengths: layers that keep a state, and attention that takes

@@ -30,7 +30,10 @@ GREEDY = Sampling()
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One sample to generate. `label` names it in errors; `early_tokens` is read by the policy `early` only."""
+    """One sample to generate. `label` names it in errors.
+
+    `donor_length` is how many tokens the donor's own answer has, where a policy needs to know it.
+    """
 
     prompt: tuple[int, ...]
     sample: int = 0
@@ -38,7 +41,7 @@ class Request:
     sampling: Sampling = GREEDY
     until: tuple[str, ...] = ()
     label: str = ""
-    early_tokens: int = 0
+    donor_length: int = 0
 
     def __post_init__(self) -> None:
         if not self.prompt:

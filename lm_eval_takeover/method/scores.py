@@ -14,7 +14,8 @@ import math
 import torch
 from torch import Tensor
 
-SCORES = ("ce", "rkl", "entropy", "js")
+from lm_eval_takeover.method.registry import register_score
+
 JS_MAX = 0.69314712  # the float32 just below ln 2; the nearest one lies above it
 
 
@@ -33,18 +34,14 @@ def _expectation(p: Tensor, values: Tensor) -> Tensor:
     return torch.where(p > 0, products, 0.0).sum(-1)
 
 
+@register_score("ce", needs_donor=True)
 def cross_entropy(host_logits: Tensor, donor_logits: Tensor) -> Tensor:
     """`-sum_v p(v) log q(v)`, equation (2); infinite where the donor rules out a token that the host may write."""
     p = host_logits.float().softmax(-1)
     return _nan_where_undefined(-_expectation(p, log_probs(donor_logits)), host_logits)
 
 
-def entropy(host_logits: Tensor) -> Tensor:
-    """Shannon entropy `H(p)`."""
-    log_p = log_probs(host_logits)
-    return _nan_where_undefined(-_expectation(log_p.exp(), log_p), host_logits).clamp(min=0.0)
-
-
+@register_score("rkl", needs_donor=True)
 def reverse_kl(host_logits: Tensor, donor_logits: Tensor) -> Tensor:
     """`KL(p || q) = ce - H(p)`, summed term by term so that nearly equal models do not cancel to noise."""
     log_p = log_probs(host_logits)
@@ -52,6 +49,14 @@ def reverse_kl(host_logits: Tensor, donor_logits: Tensor) -> Tensor:
     return _nan_where_undefined(value, host_logits).clamp(min=0.0)
 
 
+@register_score("entropy", needs_donor=False)
+def entropy(host_logits: Tensor) -> Tensor:
+    """Shannon entropy `H(p)`."""
+    log_p = log_probs(host_logits)
+    return _nan_where_undefined(-_expectation(log_p.exp(), log_p), host_logits).clamp(min=0.0)
+
+
+@register_score("js", needs_donor=True)
 def jensen_shannon(host_logits: Tensor, donor_logits: Tensor, top_p: float = 1.0) -> Tensor:
     """`KL(p || m) / 2 + KL(q || m) / 2` with `m = (p + q) / 2`; symmetric, at most ln 2.
 
@@ -62,22 +67,6 @@ def jensen_shannon(host_logits: Tensor, donor_logits: Tensor, top_p: float = 1.0
     value = (_expectation(log_p.exp(), log_p - log_m) + _expectation(log_q.exp(), log_q - log_m)) / 2
     value = _nan_where_undefined(_nan_where_undefined(value, host_logits), donor_logits)
     return value.clamp(min=0.0, max=JS_MAX)
-
-
-def disagreement(score: str, host_logits: Tensor, donor_logits: Tensor | None, top_p: float = 1.0) -> Tensor:
-    """The score of that name at every position: `s_t`, equation (1). `entropy` takes no donor."""
-    if score == "entropy":
-        return entropy(host_logits)
-    if donor_logits is None:
-        raise ValueError(f"score '{score}' needs the donor's logits")
-    match score:
-        case "ce":
-            return cross_entropy(host_logits, donor_logits)
-        case "rkl":
-            return reverse_kl(host_logits, donor_logits)
-        case "js":
-            return jensen_shannon(host_logits, donor_logits, top_p)
-    raise ValueError(f"score '{score}' is none of {', '.join(SCORES)}")
 
 
 def _nan_where_undefined(value: Tensor, logits: Tensor) -> Tensor:

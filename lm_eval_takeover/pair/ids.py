@@ -1,8 +1,13 @@
-"""Where a checkpoint lies, and digests of its files."""
+"""Where a checkpoint lies, by what id it is known, and digests of its files."""
 
 import hashlib
 from collections.abc import Iterator
 from pathlib import Path
+
+from huggingface_hub import try_to_load_from_cache
+
+from lm_eval_takeover.demo import DEMO
+from lm_eval_takeover.method.model_id import ModelId
 
 
 def locate(name: str) -> tuple[str, str | None]:
@@ -13,10 +18,24 @@ def locate(name: str) -> tuple[str, str | None]:
     return path, revision or None
 
 
+def identify(name: str, path: str, revision: str | None) -> ModelId:
+    """Id and revision of the checkpoint that `locate(name)` found: of the hub's the commit, of a folder the sampled digest.
+
+    The bundled checkpoints are `demo-base` and `demo-guide`, by whichever path they are named.
+    """
+    folder = Path(path)
+    if not folder.is_dir():
+        # The hub's cache keeps the files of a commit in a folder of that name.
+        file = try_to_load_from_cache(path, "config.json", revision=revision or "main")
+        return ModelId(path, Path(file).parent.name if isinstance(file, str) else revision)
+    demo_role = next((role for role, bundled in DEMO.items() if folder.resolve() == bundled.resolve()), None)
+    return ModelId(f"demo-{demo_role}" if demo_role else Path(name).resolve().name, sampled_digest(folder))
+
+
 def whole_digest(folder: Path) -> str:
     """`blake2b:…` of every byte that a local checkpoint computes with: configuration, code and weights. Reads about 1 GB/s."""
     digest = hashlib.blake2b(digest_size=32)
-    for file, size in _files(folder, "config.json", "*.safetensors", "*.bin", "*.py"):
+    for file, size in _list_files(folder, "config.json", "*.safetensors", "*.bin", "*.py"):
         digest.update(f"{file.name}\0{size}\0".encode())
         with file.open("rb") as stream:
             while chunk := stream.read(2**24):
@@ -24,10 +43,10 @@ def whole_digest(folder: Path) -> str:
     return f"blake2b:{digest.hexdigest()}"
 
 
-def folder_digest(folder: Path) -> str:
+def sampled_digest(folder: Path) -> str:
     """`sha256:…` of a local checkpoint: its configuration, and of each weight file the size and 64 KiB of each 1/256."""
     digest, chunk = hashlib.sha256(), 2**16
-    for file, size in _files(folder, "config.json", "*.safetensors", "*.bin"):
+    for file, size in _list_files(folder, "config.json", "*.safetensors", "*.bin"):
         digest.update(f"{file.name}\0{size}\0".encode())
         with file.open("rb") as stream:
             for start in range(0, size, max(chunk, size // 256)):
@@ -36,7 +55,7 @@ def folder_digest(folder: Path) -> str:
     return f"sha256:{digest.hexdigest()}"
 
 
-def _files(folder: Path, *kinds: str) -> Iterator[tuple[Path, int]]:
-    """The files of these kinds in the order of their names, with their sizes in bytes."""
-    for file in sorted(path for kind in kinds for path in folder.glob(kind)):
+def _list_files(folder: Path, *patterns: str) -> Iterator[tuple[Path, int]]:
+    """The files that match any pattern, in the order of their names, with their sizes in bytes."""
+    for file in sorted(path for pattern in patterns for path in folder.glob(pattern)):
         yield file, file.stat().st_size

@@ -6,13 +6,20 @@ from dataclasses import dataclass
 import torch
 
 from lm_eval_takeover.arguments import ModelArguments
-from lm_eval_takeover.calibration.files import command_for, find, made_for, matching, packaged
+from lm_eval_takeover.calibration.files import (
+    calibration_command,
+    find_calibration,
+    is_for_pair,
+    matching_calibrations,
+    packaged_calibrations,
+)
 from lm_eval_takeover.calibration.thresholds import DEFAULT_RHO, KAPPA_RULES, Calibration
-from lm_eval_takeover.demo import DEMO
+from lm_eval_takeover.demo import CALIBRATION_PROMPTS, DEMO
 from lm_eval_takeover.errors import ArgumentError, CalibrationError, nearest
 from lm_eval_takeover.method.gate import Gate
-from lm_eval_takeover.method.policies import Policy
-from lm_eval_takeover.pair.pair import Member, Pair
+from lm_eval_takeover.method.policy import Policy
+from lm_eval_takeover.pair.member import Member
+from lm_eval_takeover.pair.pair import Pair
 
 logger = logging.getLogger(__name__)
 
@@ -129,18 +136,18 @@ def _calibrated_gate(arguments: ModelArguments, pair: Pair, policy: Policy) -> t
 
 def _find_calibration(arguments: ModelArguments, pair: Pair, policy: Policy) -> tuple[Calibration, int | None]:
     base, guide = pair.member("base").id, pair.member("guide").id
-    command = command_for(arguments.base, arguments.guide, policy.direction)
+    command = calibration_command(arguments.base, arguments.guide, policy.direction, CALIBRATION_PROMPTS)
     if arguments.calibration is None:
-        found = matching(packaged().values(), base, guide, policy.direction)
-        if not found:
+        packaged = matching_calibrations(packaged_calibrations().values(), base, guide, policy.direction)
+        if not packaged:
             raise CalibrationError(
                 f"no packaged calibration for base={base.id} and guide={guide.id} with direction={policy.direction}; "
                 f"make one with `{command}` and pass calibration=my-pair.json"
             )
-        return found[0], None
-    calibration, column = find(arguments.calibration)
+        return packaged[0], None
+    calibration, column = find_calibration(arguments.calibration)
     problems = []
-    if not made_for(calibration, base, guide):
+    if not is_for_pair(calibration, base, guide):
         problems.append(f"base={calibration.base} and guide={calibration.guide}, not base={base} and guide={guide}")
     elif calibration.vocabulary and calibration.vocabulary.get("digest") != pair.vocabulary.digest:
         problems.append("another shared vocabulary (its digest differs)")

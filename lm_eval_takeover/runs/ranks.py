@@ -1,14 +1,18 @@
 """Data parallel under `accelerate launch`, as lm-eval's `hf` does it: every rank answers a share of the documents."""
 
 import os
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
 import torch
+from lm_eval.api.instance import Instance
 from torch import Tensor
 
 from lm_eval_takeover.arguments import ModelArguments
+from lm_eval_takeover.errors import ModelOutputError, TakeoverError
+from lm_eval_takeover.method.request import Request
 
 _SIZES = ("WORLD_SIZE", "PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE")  # as launchers and MPI set them
 
@@ -22,20 +26,20 @@ class Ranks:
         if any(int(os.environ.get(name) or 1) > 1 for name in _SIZES):
             from accelerate import Accelerator, InitProcessGroupKwargs
 
-            # One rank may wait for the longest sample of another one: as hf, as good as for ever.
+            # A rank waits for the longest sample of another one: as hf, practically without a limit.
             accelerator = Accelerator(kwargs_handlers=[InitProcessGroupKwargs(timeout=timedelta(weeks=52))])
             if accelerator.num_processes > 1:
                 self._accelerator = accelerator
                 self.rank, self.count = accelerator.process_index, accelerator.num_processes
 
-    def placed(self, arguments: ModelArguments) -> ModelArguments:
+    def place(self, arguments: ModelArguments) -> ModelArguments:
         """The arguments with this rank's own device, where there are several."""
         if self._accelerator is None or self._accelerator.device.type == "cpu":
             return arguments
         return replace(arguments, device=str(self._accelerator.device))
 
     def all_gather(self, tensor: Tensor) -> Tensor:
-        """The tensors of all ranks, one behind the other."""
+        """The tensors of all ranks, concatenated."""
         return tensor if self._accelerator is None else self._accelerator.gather(tensor)
 
     def gather_object(self, value: Any, to: int = 0) -> list[Any] | None:
@@ -46,12 +50,35 @@ class Ranks:
         torch.distributed.gather_object(obj=value, object_gather_list=found, dst=to)
         return found
 
-    def share(self, value: Any) -> list[Any]:
+    def all_gather_object(self, value: Any) -> list[Any]:
         """The values of all ranks, on every rank."""
         found: list[Any] = [value] * self.count
         if self._accelerator is not None:
             torch.distributed.all_gather_object(found, value)
         return found
+
+    def gather_or_raise(self, value: Any, failure: TakeoverError | None) -> list[Any]:
+        """The values of all ranks, on every rank. Where a rank failed, every rank raises: its own failure, or the first one."""
+        everyone = self.all_gather_object((value, None if failure is None else str(failure)))
+        if failure is not None:
+            raise failure
+        for rank, (_, message) in enumerate(everyone):
+            if message is not None:
+                raise ModelOutputError(f"rank {rank}: {message}")
+        return [value for value, _ in everyone]
+
+    def drop_padding(self, instances: Sequence[Instance], requests: Sequence[Request]) -> list[int]:
+        """Indices of the requests that count: lm-eval repeats the last one to give every rank as many.
+
+        Instances that are repeated so take no padding among their responses from then on.
+        """
+        wanted = []
+        for i, (instance, request) in enumerate(zip(instances, requests, strict=True)):
+            if self.count == 1 or request.sample < (instance.repeats or 1):
+                wanted.append(i)
+            elif not isinstance(instance.resps, WithoutPadding):
+                instance.resps = WithoutPadding(instance.resps)
+        return wanted
 
     def barrier(self) -> None:
         """Wait for all ranks."""
@@ -60,13 +87,13 @@ class Ranks:
 
 
 class Padding(str):
-    """The answer to a request that lm-eval repeats only to give every rank as many."""
+    """The answer to a request that lm-eval repeats only to give every rank as many; it goes nowhere."""
 
     __slots__ = ()
 
 
 class WithoutPadding(list[Any]):
-    """The responses of an instance, into which lm-eval appends all answers: padding is none."""
+    """The responses of an instance, into which lm-eval appends every answer; padding is not taken in."""
 
     def append(self, response: Any) -> None:
         if not isinstance(response, Padding):

@@ -1,23 +1,13 @@
-"""The folder of a run: a journal per rank, the parts of its traces, and who is at work there.
+"""One process's hold on a run_dir: finished samples go to disk behind the engine's back, and what is there is found.
 
-    RUN_DIR/journal-000.sqlite     the samples that rank 0 has finished
-    RUN_DIR/journal-000.lock       held while rank 0 is at work
-    RUN_DIR/traces/000-000001.parquet
-    RUN_DIR/damaged-1/             what was not sound and was moved aside
-
-A finished sample is committed with its trace in one transaction, by a thread of its own. Once traces of some 500,000 tokens have
-come together they go into a part: the file is written and renamed first, and the journal points to it in a second transaction. So
-at any instant the trace of a journalled sample is in the journal or in exactly one part. A part that no journal knows was written
-by a process that died in between, and its traces are still in the journal: it is removed.
+`layout` names the files. A finished sample is committed with its trace in one transaction, by a thread of its own, which also
+moves traces into parts (`parts`). What a process that died left behind is put in order when the folder is opened (`recovery`).
 """
 
 import atexit
 import contextlib
 import errno
 import logging
-import os
-import re
-import shutil
 import sqlite3
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -28,17 +18,18 @@ from threading import Lock as ThreadLock
 from typing import Any, TypeVar
 
 from lm_eval_takeover.errors import RunDirError
-from lm_eval_takeover.runs.journal import Asked, Damaged, Journal, Sample, create, salvage
-from lm_eval_takeover.runs.traces import cut_part, names_in, unpacked, write_part
+from lm_eval_takeover.runs import parts
+from lm_eval_takeover.runs.journal import Asked, Journal, Sample
+from lm_eval_takeover.runs.journal_file import Damaged
+from lm_eval_takeover.runs.layout import journal_path, list_ranks, lock_path, traces_folder
+from lm_eval_takeover.runs.recovery import open_journal, recover_absent_ranks
 from lm_eval_takeover.storage.locks import Lock, Locked
-from lm_eval_takeover.storage.whole_files import sync_folder
-from lm_eval_takeover.tasks.verdict_log import Verdict, keep_with, keeper
+from lm_eval_takeover.tasks.verdict_log import LoggedVerdict, get_verdict_log, set_verdict_log
 
 logger = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
-PART = 2**19  # tokens of a part: 13 MB until it is written
-_WAITING = 2**21  # tokens of finished samples that may wait for the disk: 50 MB
+_WAITING_TOKENS = 2**21  # of finished samples that may wait for the disk: 50 MB
 _PAUSE = 0.25  # seconds between two commits: a thread that wakes up often holds up passes that use every core
 _open_here: "dict[Path, RunDir]" = {}  # of this process, by folder: a later model takes over from an earlier one
 
@@ -52,20 +43,19 @@ class RunDir:
         self.samples_kept = 0
         if (before := _open_here.get(self.folder)) is not None:
             before.close()
-        self._waiting: list[Sample] = []
-        self._guard = ThreadLock()
-        self._commit: Future[None] | None = None
-        self._scheduled, self._hurry, self._last_commit = False, Event(), 0.0
-        self._untraced = 0  # tokens
-        with self._told("opening it"):
-            self._traces.mkdir(parents=True, exist_ok=True)
-            self._lock = self._locked(rank)
+        self._waiting: list[Sample] = []  # finished and not committed; guarded by the mutex, as the next two are
+        self._scheduled = False  # whether the thread is to commit them
+        self._commit: Future[None] | None = None  # the last one that was scheduled
+        self._mutex, self._skip_pause, self._last_commit = ThreadLock(), Event(), 0.0
+        with self._translate_errors("opening it"):
+            traces_folder(self.folder).mkdir(parents=True, exist_ok=True)
+            self._lock = self._acquire_lock()
             try:
-                self.journal = self._opened(rank)
+                self.journal = open_journal(self.folder, rank)
                 if rank == 0:
-                    self._adopt(ranks)
+                    recover_absent_ranks(self.folder, ranks)
                 self.journal.begin_attempt()
-                self._untraced = self.journal.untraced_tokens()
+                self._pending_tokens = self.journal.count_pending_tokens()  # of traces in the journal
             except BaseException:
                 self._lock.release()
                 raise
@@ -74,267 +64,136 @@ class RunDir:
         _open_here[self.folder] = self
         atexit.register(self._close_at_exit)
 
-    @property
-    def _traces(self) -> Path:
-        return self.folder / "traces"
-
-    # Opening
-
-    def _locked(self, rank: int) -> Lock:
+    def _acquire_lock(self) -> Lock:
         try:
-            return Lock(self.folder / f"journal-{rank:03d}.lock")
+            return Lock(lock_path(self.folder, self.rank))
         except Locked as held:
             raise RunDirError(
                 f"run_dir='{self.folder}' is in use by {held}; wait for it to end, or give another run_dir"
             ) from None
 
-    def _adopt(self, ranks: int) -> None:
-        """See to the journals of ranks that this run does not have: damage, and traces that are in no part yet."""
-        for rank in _ranks(self.folder):
-            if rank < ranks:
-                continue
-            with contextlib.suppress(Locked):
-                lock = Lock(self.folder / f"journal-{rank:03d}.lock")
-                try:
-                    with contextlib.closing(self._opened(rank)) as journal:
-                        self._into_parts(journal, rank, everything=True)
-                finally:
-                    lock.release()
-
-    def _opened(self, rank: int) -> Journal:
-        """The journal of a rank; one that is not sound is moved aside, and its sound rows go into a new one."""
-        path = _path(self.folder, rank)
-        mended = path.with_name(f".{path.stem}.mended")
-        if mended.exists():  # a process died before it could put it in its place
-            aside = self._put_in_place(mended, path)
-            logger.warning("'%s' was damaged; it was moved to '%s', and its sound samples are used", path, aside)
-        try:
-            journal = Journal(path)
-            try:
-                journal.check_rows()
-            except BaseException:
-                journal.close()
-                raise
-        except Damaged as damage:
-            count = self._mend(path, mended, rank)
-            aside = self._put_in_place(mended, path)
-            logger.warning(
-                "'%s' is damaged (%s); it was moved to '%s', its %d sound samples are used and all others are generated again",
-                path, damage, aside, count,
-            )  # fmt: skip
-            journal = Journal(path)
-        try:
-            self._sort_out_parts(rank, journal)
-        except BaseException:
-            journal.close()
-            raise
-        return journal
-
-    def _mend(self, path: Path, mended: Path, rank: int) -> int:
-        """Write the sound rows of a damaged journal into `mended`, there whole or not at all; returns how many samples."""
-        unfinished = mended.with_suffix(".unfinished")
-        for end in ("", "-wal", "-shm"):
-            unfinished.with_name(unfinished.name + end).unlink(missing_ok=True)
-        sound = salvage(path)
-        create(unfinished)
-        with contextlib.closing(Journal(unfinished)) as journal:
-            journal.add(sample for sample, _ in sound.samples)
-            sound.write(journal)
-            for trace in self._parts(rank):
-                its = [sample for sample, part in sound.samples if part == trace.name]
-                if not its:
-                    continue
-                # A part that also holds samples that are lost gives way to one without them.
-                name = cut_part(trace, its, self._traces / self._next_part(rank))
-                if name is not None:
-                    journal.into_part([sample.key for sample in its], name)
-            journal.checkpoint()
-        unfinished.replace(mended)
-        sync_folder(self.folder)
-        return len(sound.samples)
-
-    def _put_in_place(self, mended: Path, path: Path) -> Path:
-        """Move a damaged journal aside and a mended one into its place. Begins again where it was cut short."""
-        aside = self._aside()
-        for end in ("", "-wal", "-shm"):
-            if (file := path.with_name(path.name + end)).exists():
-                shutil.copy2(file, aside / file.name)
-        for end in ("-wal", "-shm"):  # a log that is not its own would be read into the new file
-            path.with_name(path.name + end).unlink(missing_ok=True)
-        mended.replace(path)
-        sync_folder(self.folder)
-        return aside
-
-    def _aside(self) -> Path:
-        number = 1
-        while True:  # another rank may need one at the same time
-            aside = self.folder / f"damaged-{number}"
-            try:
-                aside.mkdir()
-            except FileExistsError:
-                number += 1
-            else:
-                return aside
-
-    # Parts
-
-    def _parts(self, rank: int) -> list[Path]:
-        return sorted(path for path in self._traces.glob(f"{rank:03d}-*.parquet") if _PART_NAME.fullmatch(path.name))
-
-    def _next_part(self, rank: int) -> str:
-        numbers = [int(path.stem.partition("-")[2]) for path in self._parts(rank)]
-        return f"{rank:03d}-{max(numbers, default=0) + 1:06d}.parquet"
-
-    def _sort_out_parts(self, rank: int, journal: Journal) -> None:
-        """Remove parts whose traces the journal still has; move others that it does not know aside."""
-        for path in self._traces.glob(f".{rank:03d}-*"):  # one that was being written
-            path.unlink()
-        known, parts = journal.parts(), self._parts(rank)
-        strange = []
-        for path in parts:
-            if path.name in known:
-                continue
-            names = names_in(path)
-            if names is not None and journal.holds(names):
-                path.unlink()
-            else:
-                strange.append(path)
-        if strange:
-            aside = self._aside()
-            for path in strange:
-                path.rename(aside / path.name)
-            logger.warning(
-                "run_dir='%s': %d trace files hold samples that the journal does not have; they were moved to '%s'",
-                self.folder, len(strange), aside,
-            )  # fmt: skip
-        if lost := known - {path.name for path in parts}:
-            logger.warning("run_dir='%s': traces/%s is missing; its samples have no trace", self.folder, min(lost))
-
-    def _into_parts(self, journal: Journal, rank: int, everything: bool = False) -> None:
-        """Move traces from a journal into parts, each of one command."""
-        while samples := journal.untraced(PART):
-            if not everything and sum(sample.tokens for sample in samples) < PART:
-                return
-            by_command: dict[str, list[Sample]] = {}
-            for sample in samples:
-                by_command.setdefault(unpacked(sample.trace or b"")[0].command, []).append(sample)
-            for command, its in by_command.items():
-                name = self._next_part(rank)
-                attempts = journal.attempts(command)
-                write_part(self._traces / name, its, attempts[-1][0] if attempts else {})
-                journal.into_part([sample.key for sample in its], name)
-
     # Samples
 
     def begin(self, command: str, facts: Mapping[str, Any], asked: Iterable[Asked]) -> None:
-        """What this process is to do: a command, what it says of itself, and the samples that it asks for."""
+        """Enter the command of this process, what it says of itself, and the samples that it asks for."""
         rows = list(asked)
         self.command = command
 
-        def write() -> None:
+        def enter() -> None:
             self.journal.begin_command(command, dict(facts))
-            self.journal.ask(command, rows)
+            self.journal.add_asked(command, rows)
 
-        self._now(write)
+        self._run_on_thread(enter)
 
     def find(self, keys: Sequence[bytes]) -> dict[bytes, Sample]:
         """The samples of these keys that any rank has finished in this folder."""
-        found = self._now(lambda: self.journal.find(keys))
-        for rank in _ranks(self.folder):
+        found = self._run_on_thread(lambda: self.journal.find(keys))
+        for rank in list_ranks(self.folder):
             missing = [key for key in keys if key not in found]
             if rank != self.rank and missing:
-                found |= _read(self.folder, rank, missing)
+                found |= _read_other_rank(self.folder, rank, missing)
         self.samples_kept += len(found)
         return found
 
     def add(self, sample: Sample) -> None:
-        """Hand over a finished sample; it is on disk a moment later. Raises what went wrong with earlier ones."""
+        """Hand over a finished sample; it is on disk a moment later. Raises RunDirError where a commit before it failed."""
         self._check_open()
         self.samples_kept += 1
-        with self._guard:
+        with self._mutex:
             self._waiting.append(sample)
             if self._scheduled:
-                commit = self._commit if sum(one.tokens for one in self._waiting) > _WAITING else None
+                commit = self._commit if sum(waiting.tokens for waiting in self._waiting) > _WAITING_TOKENS else None
             else:
                 self._scheduled = True
                 commit, self._commit = self._commit, self._thread.submit(self._write_soon)
         if commit is not None:
-            with self._told("writing its journal"):
+            with self._translate_errors("writing its journal"):
                 commit.result()
 
     def _write_soon(self) -> None:
-        """Commit what waits, not sooner than some time after the last commit, until nothing waits."""
+        """On the thread: commit until nothing waits, with a pause between two commits."""
         while True:
-            with self._guard:
+            with self._mutex:
                 if not self._waiting:
                     self._scheduled = False
                     return
-            self._hurry.wait(max(0.0, self._last_commit + _PAUSE - time.monotonic()))
+            self._skip_pause.wait(max(0.0, self._last_commit + _PAUSE - time.monotonic()))
             try:
                 self._write()
             except BaseException:
-                with self._guard:
+                with self._mutex:
                     self._scheduled = False
                 raise
 
     def _write(self) -> None:
-        """Commit what waits; then a part, where enough has come together."""
-        with self._guard:
+        """Commit what waits, and write parts once the journal holds the tokens of one. What cannot be committed waits on."""
+        with self._mutex:
             samples, self._waiting = self._waiting, []
         if not samples:
             return
         try:
             self.journal.add(samples)
         except BaseException:
-            with self._guard:
+            with self._mutex:
                 self._waiting = samples + self._waiting
             raise
         self._last_commit = time.monotonic()
-        self._untraced += sum(sample.tokens for sample in samples)
-        if self._untraced >= PART:
-            self._into_parts(self.journal, self.rank)
-            self._untraced = self.journal.untraced_tokens()
+        self._pending_tokens += sum(sample.tokens for sample in samples)
+        if self._pending_tokens >= parts.PART_TOKENS:
+            parts.move_traces(self.journal, self.folder, self.rank)
+            self._pending_tokens = self.journal.count_pending_tokens()
 
-    def judge(self, verdicts: Iterable[Verdict]) -> None:
-        """Remember what answers were worth."""
+    def add_verdicts(self, verdicts: Iterable[LoggedVerdict]) -> None:
+        """Commit what responses were worth."""
         rows = list(verdicts)
-        self._now(lambda: self.journal.judge(rows))
+        self._run_on_thread(lambda: self.journal.add_verdicts(rows))
 
-    def attempts_and_seconds(self) -> tuple[int, float]:
+    def read_attempts_and_seconds(self) -> tuple[int, float]:
         """How many attempts there were at this command, and their wall time together, in seconds."""
 
         def read() -> tuple[int, float]:
-            self.journal.tick()
+            self.journal.update_attempt()
             attempts = self.journal.attempts(self.command)
             return len(attempts), sum(seconds for _, seconds in attempts)
 
-        return self._now(read)
+        return self._run_on_thread(read)
 
-    def earlier_facts(self) -> list[dict[str, Any]]:
-        """What the attempts at this command before this one said of themselves."""
-        return self._now(lambda: [facts for facts, _ in self.journal.attempts(self.command)[:-1]])
+    def read_earlier_facts(self) -> list[dict[str, Any]]:
+        """The facts of the attempts at this command before this one, the oldest first."""
+        return self._run_on_thread(lambda: [facts for facts, _ in self.journal.attempts(self.command)[:-1]])
 
     def flush(self) -> None:
-        """Have everything on disk, and all traces in parts."""
-        self._now(self._flush)
+        """Commit everything that was handed over, and move all traces into parts."""
+        self._run_on_thread(self._flush)
 
     def _flush(self) -> None:
         self._write()
-        self._into_parts(self.journal, self.rank, everything=True)
-        self._untraced = 0
-        self.journal.tick()
+        parts.move_traces(self.journal, self.folder, self.rank, everything=True)
+        self._pending_tokens = 0
+        self.journal.update_attempt()
+
+    @contextlib.contextmanager
+    def flushing(self) -> Iterator[None]:
+        """Flush at the end of the `with` block. An error in the block is raised as it is, even if the disk is full on top."""
+        try:
+            yield
+        except BaseException:
+            with contextlib.suppress(RunDirError):
+                self.flush()
+            raise
+        self.flush()
 
     def close(self) -> None:
         """Flush, and let go of the folder."""
         if not self._open:
             return
         try:
-            self._now(self._flush)
+            self._run_on_thread(self._flush)
         finally:
             self._open = False
             _open_here.pop(self.folder, None)
-            if keeper() is self:
-                keep_with(None)
+            if get_verdict_log() is self:
+                set_verdict_log(None)
             atexit.unregister(self._close_at_exit)
             self._thread.shutdown()
             self.journal.close()
@@ -346,31 +205,31 @@ class RunDir:
         except RunDirError as error:
             logger.error("%s", error)
 
-    def kept(self) -> str:
-        """For who stops the process."""
+    def describe_kept(self) -> str:
+        """What a process that is stopped leaves here, in a line."""
         return f"{self.samples_kept:,} samples are kept in run_dir='{self.folder}', and the same command goes on from there"
 
     def _check_open(self) -> None:
         if not self._open:
             raise RunDirError(f"run_dir='{self.folder}' was closed; make the model anew to go on there")
 
-    def _now(self, work: Callable[[], Result]) -> Result:
-        """Do it on the journal's thread, after all that was handed over before."""
+    def _run_on_thread(self, work: Callable[[], Result]) -> Result:
+        """The result of `work` on the journal's thread, behind all that was handed over before."""
         self._check_open()
-        self._hurry.set()
+        self._skip_pause.set()
         try:
-            with self._told("writing its journal"):
+            with self._translate_errors("writing its journal"):
                 try:
                     future = self._thread.submit(work)
-                except RuntimeError:  # the interpreter ends, and has ended the thread
+                except RuntimeError:  # at the interpreter's exit the pool takes no more work
                     return work()
                 return future.result()
         finally:
-            self._hurry.clear()
+            self._skip_pause.clear()
 
     @contextlib.contextmanager
-    def _told(self, doing: str) -> Iterator[None]:
-        """Errors of disk and journal as one line for the user."""
+    def _translate_errors(self, doing: str) -> Iterator[None]:
+        """Raise errors of disk and journal as a RunDirError that names what failed and the way out."""
         try:
             yield
         except (OSError, sqlite3.Error, Damaged) as error:
@@ -384,30 +243,12 @@ class RunDir:
             ) from error
 
 
-_PART_NAME = re.compile(r"\d{3,}-\d{6,}\.parquet")
-_JOURNAL_NAME = re.compile(r"journal-(\d{3,})\.sqlite")
-
-
-def _path(folder: Path, rank: int) -> Path:
-    return folder / f"journal-{rank:03d}.sqlite"
-
-
-def _ranks(folder: Path) -> list[int]:
-    """The ranks that have a journal."""
-    names = os.listdir(folder) if folder.is_dir() else []
-    return sorted(int(match[1]) for name in names if (match := _JOURNAL_NAME.fullmatch(name)))
-
-
-def journals(folder: Path) -> list[Path]:
-    """The journals of all ranks."""
-    return [_path(folder, rank) for rank in _ranks(folder)]
-
-
-def _read(folder: Path, rank: int, keys: Sequence[bytes]) -> dict[bytes, Sample]:
-    """What another rank has of these keys; nothing where its journal cannot be read, for it sees to that itself."""
+def _read_other_rank(folder: Path, rank: int, keys: Sequence[bytes]) -> dict[bytes, Sample]:
+    """What another rank has of these keys; nothing where its journal cannot be read: its own rank mends it."""
+    path = journal_path(folder, rank)
     try:
-        with contextlib.closing(Journal(_path(folder, rank), read_only=True)) as journal:
+        with contextlib.closing(Journal(path, read_only=True)) as journal:
             return journal.find(keys)
     except (OSError, sqlite3.Error, Damaged, ValueError) as error:
-        logger.warning("'%s' cannot be read: %s; its samples are not used", _path(folder, rank), error)
+        logger.warning("'%s' cannot be read: %s; its samples are not used", path, error)
         return {}

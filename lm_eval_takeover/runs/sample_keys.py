@@ -11,7 +11,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from lm_eval_takeover.method.policies import Policy
+from lm_eval_takeover.method.policy import Policy
 from lm_eval_takeover.method.request import Request
 from lm_eval_takeover.method.sampling import request_digest
 from lm_eval_takeover.pair.ids import whole_digest
@@ -67,12 +67,14 @@ GENERATION_SETTINGS: Mapping[str, str | None] = MappingProxyType(
 )
 
 
-def text_settings(pair: Pair, policy: Policy, *, backend: str, seed: int, trust_remote_code: bool) -> dict[str, Any]:
+def collect_text_settings(
+    pair: Pair, policy: Policy, *, backend: str, seed: int, trust_remote_code: bool
+) -> dict[str, Any]:
     """All that a run's texts depend on beside their requests, as JSON can hold it.
 
     A local folder counts by its files, not by its name. Weights that the policy does not ask have no dtype here.
     """
-    vocab, ends = pair.writing(policy.roles)
+    vocab, ends = pair.vocab_and_eos(policy.roles)
     models = {
         member.role: {
             "model": whole_digest(Path(member.path))
@@ -88,22 +90,22 @@ def text_settings(pair: Pair, policy: Policy, *, backend: str, seed: int, trust_
         "models": models,
         "vocabulary": [vocab, pair.vocabulary.digest, _tokenizer_digest(pair.tokenizer)],
         "ends": sorted(ends),
-        "policy": _policy(policy),
+        "policy": _policy_settings(policy),
         "seed": seed,
         "trust_remote_code": trust_remote_code,
     }
 
 
 def _tokenizer_digest(tokenizer: Any) -> str:
-    """Of all that turns tokens into text, in which `until` is looked for; of the vocabulary alone for slow tokenizers."""
+    """Digest of all that turns tokens into text, in which stop strings are found; of the vocabulary alone for slow tokenizers."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
     text = backend.to_str() if backend is not None else json.dumps(tokenizer.get_vocab(), sort_keys=True)
     rewrites = bool(getattr(tokenizer, "clean_up_tokenization_spaces", False))
     return digest_of_text(f"{rewrites}{text}").hex()
 
 
-def _policy(policy: Policy) -> dict[str, Any]:
-    """What this policy reads."""
+def _policy_settings(policy: Policy) -> dict[str, Any]:
+    """The settings that this policy reads."""
     found: dict[str, Any] = {"name": policy.name, "host": policy.host, "donor": policy.donor}
     if policy.gated and policy.gate is not None:
         found |= {"score": policy.score, "score_top_p": policy.score_top_p, **asdict(policy.gate)}
@@ -113,7 +115,7 @@ def _policy(policy: Policy) -> dict[str, Any]:
 
 
 def sample_key(settings: str, request: Request) -> bytes:
-    """16 bytes that stand for all that the text of one sample depends on; `settings` is the digest of `text_settings`."""
+    """16 bytes that stand for all that the text of one sample depends on; `settings` is the digest of `collect_text_settings`."""
     parts = [
         settings,
         request_digest(request.prompt).hex(),

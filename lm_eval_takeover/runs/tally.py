@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Self
 
-from lm_eval_takeover.method.policies import Policy
+from lm_eval_takeover.method.policy import Policy
 from lm_eval_takeover.runs.journal import Sample
 
 
@@ -29,7 +29,7 @@ class Tally:
         return self.takeovers / self.tokens if self.tokens else 0.0
 
 
-def counted(tallies: Mapping[str, Tally], policy: Policy) -> dict[str, Any]:
+def summarize_tallies(tallies: Mapping[str, Tally], policy: Policy) -> dict[str, Any]:
     """The counts over the whole run, and for each task under `per_task`, in the order of their names."""
     total = Tally()
     for tally in tallies.values():

@@ -1,4 +1,4 @@
-"""Traces: one parquet row per emitted token, in parts of many samples (SPEC, section 7).
+"""Traces: one parquet row per emitted token, in parts of many samples.
 
     task, doc_id, sample, position, token_id, chosen_from,
     score, base_entropy, window_mean, host_logprob, donor_logprob, donor_rank
@@ -41,33 +41,33 @@ SCHEMA = pa.schema(
         pa.field("donor_rank", pa.int32()),
     ]
 )
-_STORED = np.dtype([("token", "<i4"), ("taken", "u1"), ("score", "<f4"), *((name, "<f4") for name in OBSERVED)])
+_PACKED = np.dtype([("token", "<i4"), ("taken", "u1"), ("score", "<f4"), *((name, "<f4") for name in OBSERVED)])
 
 
 @dataclass(frozen=True, slots=True)
-class Writing:
-    """What the tokens of a run have in common: who writes one that is no takeover, and one that is; the gate's window."""
+class TraceHeader:
+    """What all tokens of one command share."""
 
     command: str
-    writers: tuple[str, str]
-    window: int | None
+    writers: tuple[str, str]  # the role that writes where there is no takeover, and where there is one
+    window: int | None  # of the gate; None where no gate decides
 
 
-def packed(generation: Generation, writing: Writing) -> bytes:
-    """A finished sample's tokens as a journal keeps them until they go into a part: 25 bytes a token and a line before them."""
-    rows = np.empty(len(generation.tokens), _STORED)
+def pack_trace(generation: Generation, header: TraceHeader) -> bytes:
+    """A sample's tokens as a journal holds them until they are in a part: the header as a line of JSON, then 25 bytes a token."""
+    rows = np.empty(len(generation.tokens), _PACKED)
     rows["token"], rows["taken"], rows["score"] = generation.tokens, generation.taken_over, generation.scores
     observed = np.frombuffer(generation.observed or b"", np.float32).reshape(-1, len(OBSERVED))
-    for place, name in enumerate(OBSERVED):
-        rows[name] = observed[:, place]
-    return json.dumps([writing.command, writing.writers, writing.window]).encode() + b"\n" + rows.tobytes()
+    for column, name in enumerate(OBSERVED):
+        rows[name] = observed[:, column]
+    return json.dumps([header.command, header.writers, header.window]).encode() + b"\n" + rows.tobytes()
 
 
-def unpacked(trace: bytes) -> tuple[Writing, NDArray[np.void]]:
-    """The reverse of `packed`."""
+def unpack_trace(trace: bytes) -> tuple[TraceHeader, NDArray[np.void]]:
+    """The reverse of `pack_trace`; rows `[tokens]` of `_PACKED`."""
     line, _, rows = trace.partition(b"\n")
     command, writers, window = json.loads(line)
-    return Writing(command, tuple(writers), window), np.frombuffer(rows, _STORED)
+    return TraceHeader(command, tuple(writers), window), np.frombuffer(rows, _PACKED)
 
 
 def window_means(scores: NDArray[np.float32], window: int) -> NDArray[np.float32]:
@@ -79,40 +79,41 @@ def window_means(scores: NDArray[np.float32], window: int) -> NDArray[np.float32
         return np.asarray(sums / counts, dtype=np.float32)
 
 
-def _shortened(values: NDArray[np.float32]) -> NDArray[np.float32]:
-    """With 12 significant bits, rounded to nearest."""
+def _round_bits(values: NDArray[np.float32]) -> NDArray[np.float32]:
+    """To 12 significant bits, to nearest; infinities and NaN stay."""
     bits = np.ascontiguousarray(values, np.float32).view(np.uint32).copy()
-    plain = np.isfinite(values)
-    bits[plain] = (bits[plain] + np.uint32(0x7FF)) & np.uint32(0xFFFFF000)
+    finite = np.isfinite(values)
+    bits[finite] = (bits[finite] + np.uint32(0x7FF)) & np.uint32(0xFFFFF000)
     return bits.view(np.float32)
 
 
 def write_part(path: Path, samples: Sequence[Sample], facts: Mapping[str, Any]) -> None:
-    """The traces of these samples of one run, whole or not at all; `facts` go into the file's metadata as `takeover`."""
-    _write(path, part_table(samples).replace_schema_metadata({"takeover": json.dumps(facts)}))
+    """The traces of these samples of one command, whole or not at all; `facts` go into the file's metadata as `takeover`."""
+    _write(path, make_part(samples).replace_schema_metadata({"takeover": json.dumps(facts)}))
 
 
-def names_in(part: Path) -> set[tuple[str, int, int]] | None:
-    """(task, doc_id, sample) of all whose tokens a part holds; None where it cannot be read."""
+def read_sample_names(part: Path) -> set[tuple[str, int, int]] | None:
+    """`(task, doc_id, sample)` of all whose tokens a part holds; None where it cannot be read."""
     try:
-        return set(_names(pq.read_table(part, columns=["task", "doc_id", "sample"])))
+        return set(_list_names(pq.read_table(part, columns=["task", "doc_id", "sample"])))
     except (OSError, KeyError, pa.ArrowException):
         return None
 
 
-def _names(table: pa.Table) -> list[tuple[str, int, int]]:
+def _list_names(table: pa.Table) -> list[tuple[str, int, int]]:
+    """`(task, doc_id, sample)` of every row."""
     return list(zip(*(table[name].to_pylist() for name in ("task", "doc_id", "sample")), strict=True))
 
 
-def cut_part(old: Path, samples: Sequence[Sample], new: Path) -> str | None:
-    """The name of a part with the tokens of these samples alone: the old one if it is that, or `new`, which is written.
+def extract_part(old: Path, samples: Sequence[Sample], new: Path) -> str | None:
+    """The name of a part with the tokens of these samples alone: `old` if it holds no others, else `new`, which is written.
 
     None where the old one cannot be read.
     """
     wanted = {(sample.task, sample.doc_id, sample.sample) for sample in samples}
     try:
         table = pq.read_table(old)
-        names = _names(table)
+        names = _list_names(table)
     except (OSError, KeyError, pa.ArrowException) as error:
         logger.warning("'%s' cannot be read: %s; its samples have no trace", old, error)
         return None
@@ -140,16 +141,16 @@ def _write(path: Path, table: pa.Table) -> None:
     )
 
 
-def part_table(samples: Sequence[Sample]) -> pa.Table:
-    """One row per token of these samples of one run, which hold their traces."""
-    texts = [unpacked(sample.trace or b"") for sample in samples]
-    writing = texts[0][0]
-    rows = np.concatenate([text for _, text in texts])
-    lengths = [len(text) for _, text in texts]
-    if writing.window is None:
+def make_part(samples: Sequence[Sample]) -> pa.Table:
+    """One row per token of these samples of one command, which hold their traces."""
+    traces = [unpack_trace(sample.trace or b"") for sample in samples]
+    header = traces[0][0]
+    rows = np.concatenate([tokens for _, tokens in traces])
+    lengths = [len(tokens) for _, tokens in traces]
+    if header.window is None:
         means = np.full(len(rows), np.nan, np.float32)
     else:
-        means = np.concatenate([window_means(text["score"], writing.window) for _, text in texts])
+        means = np.concatenate([window_means(tokens["score"], header.window) for _, tokens in traces])
     tasks = list(dict.fromkeys(sample.task for sample in samples))
     of_task = np.repeat([tasks.index(sample.task) for sample in samples], lengths).astype(np.int32)
     ranks = rows["donor_rank"]
@@ -159,12 +160,12 @@ def part_table(samples: Sequence[Sample]) -> pa.Table:
         "sample": np.repeat([sample.sample for sample in samples], lengths),
         "position": np.concatenate([np.arange(length) for length in lengths]),
         "token_id": rows["token"],
-        "chosen_from": pa.DictionaryArray.from_arrays(rows["taken"].astype(np.int32), pa.array(writing.writers)),
+        "chosen_from": pa.DictionaryArray.from_arrays(rows["taken"].astype(np.int32), pa.array(header.writers)),
         "score": rows["score"],
-        "base_entropy": _shortened(rows["base_entropy"]),
-        "window_mean": _shortened(means),
-        "host_logprob": _shortened(rows["host_logprob"]),
-        "donor_logprob": _shortened(rows["donor_logprob"]),
+        "base_entropy": _round_bits(rows["base_entropy"]),
+        "window_mean": _round_bits(means),
+        "host_logprob": _round_bits(rows["host_logprob"]),
+        "donor_logprob": _round_bits(rows["donor_logprob"]),
         "donor_rank": pa.array(np.nan_to_num(ranks).astype(np.int32), mask=np.isnan(ranks)),
     }
     arrays = [

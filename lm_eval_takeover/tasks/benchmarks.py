@@ -23,7 +23,7 @@ from lm_eval_takeover.answers.verification import Verdict
 from lm_eval_takeover.storage.digests import digest_of, digest_of_text
 from lm_eval_takeover.storage.package_data import data_folder
 from lm_eval_takeover.tasks.metrics import Scored, score_samples
-from lm_eval_takeover.tasks.verdict_log import keeper
+from lm_eval_takeover.tasks.verdict_log import LoggedVerdict, get_verdict_log
 
 Document = dict[str, Any]
 _log = logging.getLogger(__name__)
@@ -46,29 +46,29 @@ class Record(list[list[str]]):
 
 def score_all(resps: Sequence[Sequence[str]], docs: Sequence[Document]) -> list[Record]:
     """A filter: all samples of all documents judged."""
-    _check_sampled(resps)
+    _warn_if_identical(resps)
     with Judge() as judge:
 
         def score(item: tuple[Sequence[str], Document]) -> Scored:
             responses, doc = item
             tolerance = float(doc.get("tolerance") or 0)
-            return score_samples(doc["answer"], responses, _name(doc), partial(judge, tolerance=tolerance))
+            return score_samples(doc["answer"], responses, _problem_label(doc), partial(judge, tolerance=tolerance))
 
-        return _records(judge.map(score, zip(resps, docs, strict=True)), resps, docs)
+        return _log_verdicts(judge.map(score, zip(resps, docs, strict=True)), resps, docs)
 
 
 def score_letters(resps: Sequence[Sequence[str]], docs: Sequence[Document]) -> list[Record]:
     """The filter for multiple-choice questions: letters are equal or not."""
-    _check_sampled(resps)
+    _warn_if_identical(resps)
 
     def same(gold: str, answer: str) -> Verdict:
         return Verdict(gold == answer)
 
     scored = (
-        score_samples(doc["answer"], responses, _name(doc), same, extract_letter)
+        score_samples(doc["answer"], responses, _problem_label(doc), same, extract_letter)
         for responses, doc in zip(resps, docs, strict=True)
     )
-    return _records(scored, resps, docs)
+    return _log_verdicts(scored, resps, docs)
 
 
 def process_results(doc: Document, results: Sequence[Record]) -> dict[str, float]:
@@ -77,8 +77,8 @@ def process_results(doc: Document, results: Sequence[Record]) -> dict[str, float
     return record.metrics
 
 
-def _check_sampled(resps: Sequence[Sequence[str]]) -> None:
-    """Say so if no sample differs from its siblings, which makes pass@k a long way to say acc."""
+def _warn_if_identical(resps: Sequence[Sequence[str]]) -> None:
+    """Warn if no sample differs from its siblings: pass@k is acc then."""
     if len(resps) > 1 and all(len(samples) > 1 and len(set(samples)) == 1 for samples in resps):
         _log.warning(
             "all samples of every problem are the same text, so pass@k and maj@k are worth no more than acc; if this was not "
@@ -86,29 +86,29 @@ def _check_sampled(resps: Sequence[Sequence[str]]) -> None:
         )
 
 
-def _name(doc: Document) -> str:
+def _problem_label(doc: Document) -> str:
     return f"problem {doc['problem'][:60]!r}"
 
 
-def _records(scored: Iterable[Scored], resps: Sequence[Sequence[str]], docs: Sequence[Document]) -> list[Record]:
-    """The scores as lm-eval logs them; the journal of the run, where there is one, keeps the verdicts."""
-    found = list(tqdm(scored, total=len(docs), desc="Verifying answers", delay=5))
-    if (log := keeper()) is not None:
-        log.judge(verdicts(found, resps, docs))
-    return [Record(one) for one in found]
+def _log_verdicts(scored: Iterable[Scored], resps: Sequence[Sequence[str]], docs: Sequence[Document]) -> list[Record]:
+    """The scores as lm-eval logs them; the verdict log, where there is one, gets the verdicts."""
+    problems = list(tqdm(scored, total=len(docs), desc="Verifying answers", delay=5))
+    if (log := get_verdict_log()) is not None:
+        log.add_verdicts(list_verdicts(problems, resps, docs))
+    return [Record(problem) for problem in problems]
 
 
-def verdicts(
+def list_verdicts(
     scored: Sequence[Scored], resps: Sequence[Sequence[str]], docs: Sequence[Document]
-) -> Iterator[tuple[str, bytes, str | None, str]]:
-    """What each response was worth: (digest of the document, digest of the response, answer, outcome)."""
-    for one, responses, doc in zip(scored, resps, docs, strict=True):
+) -> Iterator[LoggedVerdict]:
+    """What each response was worth."""
+    for problem, responses, doc in zip(scored, resps, docs, strict=True):
         digest = digest_of(doc)
-        for response, answer, outcome in zip(responses, one.answers, one.outcomes, strict=True):
-            yield digest, digest_of_text(response), answer, outcome
+        for response, answer, outcome in zip(responses, problem.answers, problem.outcomes, strict=True):
+            yield LoggedVerdict(digest, digest_of_text(response), answer, outcome)
 
 
-def _converted(dataset: datasets.Dataset, convert: Callable[[Document], Document]) -> datasets.Dataset:
+def _convert_rows(dataset: datasets.Dataset, convert: Callable[[Document], Document]) -> datasets.Dataset:
     """Every row as `problem`, `answer` and what else `convert` gives. Not by `map`, which keeps the types of old columns."""
     return datasets.Dataset.from_list([convert(row) for row in dataset])
 
@@ -120,7 +120,7 @@ def process_math500(dataset: datasets.Dataset) -> datasets.Dataset:
 
 def process_gsm8k(dataset: datasets.Dataset) -> datasets.Dataset:
     """The gold answer is what follows `####`."""
-    return _converted(
+    return _convert_rows(
         dataset,
         lambda row: {
             "problem": row["question"],
@@ -129,28 +129,28 @@ def process_gsm8k(dataset: datasets.Dataset) -> datasets.Dataset:
     )
 
 
-def _integers(dataset: datasets.Dataset, problem: str, answer: str, identifier: str) -> datasets.Dataset:
+def _convert_integers(dataset: datasets.Dataset, problem: str, answer: str, identifier: str) -> datasets.Dataset:
     """Problems whose answers are integers, which copies of these sets also write as `27.0` or `033`."""
 
     def convert(row: Document) -> Document:
         return {"problem": row[problem], "answer": str(int(float(row[answer]))), "id": str(row[identifier])}
 
-    return _converted(dataset, convert)
+    return _convert_rows(dataset, convert)
 
 
 def process_amc23(dataset: datasets.Dataset) -> datasets.Dataset:
     """Answers are integers, as strings."""
-    return _integers(dataset, "question", "answer", "id")
+    return _convert_integers(dataset, "question", "answer", "id")
 
 
 def process_aime24(dataset: datasets.Dataset) -> datasets.Dataset:
     """Answers are integers from 0 to 999."""
-    return _integers(dataset, "Problem", "Answer", "ID")
+    return _convert_integers(dataset, "Problem", "Answer", "ID")
 
 
 def process_aime25(dataset: datasets.Dataset) -> datasets.Dataset:
     """As AIME 2024."""
-    return _integers(dataset, "problem", "answer", "id")
+    return _convert_integers(dataset, "problem", "answer", "id")
 
 
 # Two gold answers of OlympiadBench's release are misprinted.
@@ -173,10 +173,10 @@ def process_olympiadbench(dataset: datasets.Dataset) -> datasets.Dataset:
             "subfield": row["subfield"],
         }
 
-    return _converted(dataset, convert)
+    return _convert_rows(dataset, convert)
 
 
-def _draw(dataset: datasets.Dataset, size: int) -> datasets.Dataset:
+def _draw_subset(dataset: datasets.Dataset, size: int) -> datasets.Dataset:
     """`size` rows in their order, drawn by a hash of the problem: the same on every machine, whatever the order of rows."""
     digests = [blake2b(f"{SUBSET_SEED}\n{problem}".encode(), digest_size=16).digest() for problem in dataset["problem"]]
     return dataset.select(sorted(sorted(range(len(dataset)), key=digests.__getitem__)[:size]))
@@ -184,17 +184,17 @@ def _draw(dataset: datasets.Dataset, size: int) -> datasets.Dataset:
 
 def process_math500_paper(dataset: datasets.Dataset) -> datasets.Dataset:
     """100 problems, the size of the paper's evaluation."""
-    return _draw(process_math500(dataset), 100)
+    return _draw_subset(process_math500(dataset), 100)
 
 
 def process_gsm8k_paper(dataset: datasets.Dataset) -> datasets.Dataset:
     """100 problems, the size of the paper's evaluation."""
-    return _draw(process_gsm8k(dataset), 100)
+    return _draw_subset(process_gsm8k(dataset), 100)
 
 
 def process_olympiadbench_paper(dataset: datasets.Dataset) -> datasets.Dataset:
     """100 problems, the size of the paper's evaluation."""
-    return _draw(process_olympiadbench(dataset), 100)
+    return _draw_subset(process_olympiadbench(dataset), 100)
 
 
 def process_gpqa(dataset: datasets.Dataset) -> datasets.Dataset:
@@ -202,8 +202,8 @@ def process_gpqa(dataset: datasets.Dataset) -> datasets.Dataset:
 
     def convert(row: Document) -> Document:
         question = row["Question"].strip()
-        right = _choice(row["Correct Answer"])
-        choices = [right, *(_choice(row[f"Incorrect Answer {number}"]) for number in (1, 2, 3))]
+        right = _collapse_spaces(row["Correct Answer"])
+        choices = [right, *(_collapse_spaces(row[f"Incorrect Answer {number}"]) for number in (1, 2, 3))]
         choices.sort(key=lambda choice: blake2b(f"{question}\n{choice}".encode(), digest_size=16).digest())
         return {
             "problem": question,
@@ -213,15 +213,15 @@ def process_gpqa(dataset: datasets.Dataset) -> datasets.Dataset:
             "canary": row["Canary String"],
         }
 
-    return _converted(dataset, convert)
+    return _convert_rows(dataset, convert)
 
 
 def process_gpqa_paper(dataset: datasets.Dataset) -> datasets.Dataset:
     """50 questions, the size of the paper's evaluation."""
-    return _draw(process_gpqa(dataset), 50)
+    return _draw_subset(process_gpqa(dataset), 50)
 
 
-def _choice(text: str) -> str:
+def _collapse_spaces(text: str) -> str:
     return re.sub(r"\s+", " ", text).strip()
 
 

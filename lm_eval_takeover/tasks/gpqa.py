@@ -65,7 +65,7 @@ class GPQA(ConfigurableTask):  # type: ignore[misc]
         self._scored = True
         if self.withholds:
             for instance in self._instances:
-                instance.doc = _withheld(instance.doc)
+                instance.doc = _withhold(instance.doc)
                 instance.arguments = (WITHHELD, *instance.arguments[1:])
                 instance.resps = [WITHHELD] * len(instance.resps)
         return None
@@ -75,8 +75,8 @@ class GPQA(ConfigurableTask):  # type: ignore[misc]
         if self.missing:
             return
         for index, doc in super().doc_iterator(**settings):
-            yield index, _withheld(doc) if self._scored and self.withholds else doc
+            yield index, _withhold(doc) if self._scored and self.withholds else doc
 
 
-def _withheld(doc: dict[str, Any]) -> dict[str, Any]:
+def _withhold(doc: dict[str, Any]) -> dict[str, Any]:
     return {**doc, "problem": WITHHELD, "choices": [WITHHELD] * len(doc["choices"])}

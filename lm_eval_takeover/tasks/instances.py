@@ -1,4 +1,4 @@
-"""lm-eval's instances as requests: decoding settings read, repeats numbered, prompts tokenized and cut to the context."""
+"""lm-eval's instances as requests: decoding settings read, repeats numbered, prompts as token ids and cut to the context."""
 
 import logging
 from collections import Counter
@@ -16,15 +16,15 @@ logger = logging.getLogger(__name__)
 GENERATION_ARGUMENTS = ("until", "max_gen_toks", "do_sample", "temperature", "top_p", "top_k")
 
 
-def label_of(instance: Instance) -> str:
-    """What an error calls a document's requests."""
+def document_label(instance: Instance) -> str:
+    """What errors call a document."""
     return f"task {instance.task_name}, doc {instance.doc_id}"
 
 
-def requests_of(
+def make_requests(
     instances: Sequence[Instance], encode: Callable[[str, str], Sequence[int]], *, max_length: int, max_gen_toks: int
 ) -> list[Request]:
-    """One request an instance, its repeats numbered from 0; `encode` gives the tokens of a prompt and takes its label.
+    """One request for each instance, repeats numbered from 0; `encode` takes a prompt and its label and returns token ids.
 
     `max_length` tokens of context, prompt included; `max_gen_toks` for tasks that do not say. What is cut to the context is
     logged. Raises ArgumentError for settings that cannot be had.
@@ -32,18 +32,18 @@ def requests_of(
     repeats: Counter[tuple[Any, ...]] = Counter()
     encoded: dict[str, Sequence[int]] = {}
     truncated, shortened = set[str](), set[str]()
-    made = []
+    requests = []
     for instance in instances:
         context, settings = instance.args
-        sampling, until, wanted = generation_settings(settings, max_gen_toks)
+        sampling, until, wanted = read_generation_settings(settings, max_gen_toks)
         if context not in encoded:
-            encoded[context] = encode(context, label_of(instance))
+            encoded[context] = encode(context, document_label(instance))
         ids = encoded[context]
         left = max_length - len(ids)
         if left < 1:
-            # No room at all: as hf, keep the end of the prompt and leave max_gen_toks free, or half the context.
-            keep = max(max_length - wanted if wanted < max_length else max_length // 2, 1)
-            ids, left = ids[-keep:], max_length - keep
+            # As hf: the end of the prompt, and max_gen_toks behind it, or half the context where those are more.
+            kept = max(max_length - wanted if wanted < max_length else max_length // 2, 1)
+            ids, left = ids[-kept:], max_length - kept
             truncated.add(context)
             if left < 1:
                 raise ArgumentError(f"max_length={max_length} leaves no room for a prompt and one new token")
@@ -52,8 +52,8 @@ def requests_of(
         key = (instance.task_name, instance.doc_id, instance.idx, context)
         sample = repeats[key]
         repeats[key] += 1
-        label = f"{label_of(instance)}, sample {sample}"
-        made.append(Request(tuple(ids), sample, min(wanted, left), sampling, until, label))
+        label = f"{document_label(instance)}, sample {sample}"
+        requests.append(Request(tuple(ids), sample, min(wanted, left), sampling, until, label))
     if truncated:
         logger.warning(
             "%d of %d prompts are longer than the context of %d tokens; truncated from the left",
@@ -64,10 +64,12 @@ def requests_of(
             "max_gen_toks is cut to the room that the context of %d tokens leaves after %d of %d prompts",
             max_length, len(shortened), len(encoded),
         )  # fmt: skip
-    return made
+    return requests
 
 
-def generation_settings(settings: dict[str, Any], default_max_gen_toks: int) -> tuple[Sampling, tuple[str, ...], int]:
+def read_generation_settings(
+    settings: dict[str, Any], default_max_gen_toks: int
+) -> tuple[Sampling, tuple[str, ...], int]:
     """lm-eval's generation kwargs as (sampling, until, max_gen_toks). Raises ArgumentError for what cannot be had."""
     try:
         known = normalize_gen_kwargs(settings, default_max_gen_toks)

@@ -5,14 +5,14 @@ from dataclasses import dataclass
 from math import comb
 
 from lm_eval_takeover.answers.extraction import extract_answer, has_unclosed_think
-from lm_eval_takeover.answers.normalisation import canonical
+from lm_eval_takeover.answers.normalisation import canonicalise
 from lm_eval_takeover.answers.verification import Verdict
 from lm_eval_takeover.errors import TakeoverError
 
 SAMPLES = 8
 KS = (1, 2, 4, 8)
 
-Judged = Callable[[str, str], Verdict]
+JudgeAnswer = Callable[[str, str], Verdict]
 
 
 def pass_at_k(n: int, correct: int, k: int) -> float:
@@ -22,7 +22,7 @@ def pass_at_k(n: int, correct: int, k: int) -> float:
     return 1.0 - comb(n - correct, k) / comb(n, k)
 
 
-def majority(answers: Sequence[str | None], judge: Judged) -> str | None:
+def majority(answers: Sequence[str | None], judge: JudgeAnswer) -> str | None:
     """The answer that most samples give under mathematical equivalence; None if no sample gives one.
 
     Answers with one canonical form are one class, and a form joins the first class whose first form verifies it and is verified
@@ -32,7 +32,7 @@ def majority(answers: Sequence[str | None], judge: Judged) -> str | None:
     forms: dict[str, list[int]] = {}
     for index, answer in enumerate(answers):
         if answer is not None:
-            forms.setdefault(canonical(answer), []).append(index)
+            forms.setdefault(canonicalise(answer), []).append(index)
     classes: dict[str, list[int]] = {}
     for form in sorted(forms):
         for first in classes:
@@ -65,7 +65,7 @@ def score_samples(
     gold: str,
     responses: Sequence[str],
     name: str,
-    judge: Judged,
+    judge: JudgeAnswer,
     extract: Callable[[str], str | None] = extract_answer,
 ) -> Scored:
     """The metrics of one problem. Raises TakeoverError that names it unless it has exactly 8 samples."""
@@ -75,7 +75,7 @@ def score_samples(
             f"comparable, so no score is given"
         )
     answers = [extract(response) for response in responses]
-    outcomes = ["no_answer" if answer is None else _outcome(judge(gold, answer)) for answer in answers]
+    outcomes = ["no_answer" if answer is None else _name_outcome(judge(gold, answer)) for answer in answers]
     correct = outcomes.count("correct")
     chosen = majority(answers, judge)
     metrics = {
@@ -88,5 +88,5 @@ def score_samples(
     return Scored(answers, outcomes, chosen, metrics)
 
 
-def _outcome(verdict: Verdict) -> str:
+def _name_outcome(verdict: Verdict) -> str:
     return "correct" if verdict.correct else verdict.reason or "incorrect"

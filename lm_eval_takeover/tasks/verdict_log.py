@@ -1,37 +1,44 @@
-"""Who keeps the verdicts that this process gives. Light: tasks import it, whatever model they score."""
+"""Where the verdicts of this process are logged. Light: task files import it, whatever model they score."""
 
 import contextlib
 from collections.abc import Iterable, Iterator
 from contextvars import ContextVar
-from typing import Protocol
-
-Verdict = tuple[str, bytes, str | None, str]  # digest of the document, digest of the response, answer, outcome
+from typing import NamedTuple, Protocol
 
 
-class KeepsVerdicts(Protocol):
-    """Who is told what answers were worth."""
+class LoggedVerdict(NamedTuple):
+    """What one response to one document was worth; `doc` and `response` are digests."""
 
-    def judge(self, verdicts: Iterable[Verdict]) -> None: ...
-
-
-_keeper: ContextVar[KeepsVerdicts | None] = ContextVar("keeper of verdicts", default=None)
-
-
-def keeper() -> KeepsVerdicts | None:
-    """Who keeps the verdicts on the texts that were generated last; None if nobody does."""
-    return _keeper.get()
+    doc: str
+    response: bytes
+    answer: str | None
+    outcome: str
 
 
-def keep_with(keeper: KeepsVerdicts | None) -> None:
-    """Verdicts go to this one from here on."""
-    _keeper.set(keeper)
+class VerdictLog(Protocol):
+    """Takes verdicts: the run_dir of a run, or who scores its responses again."""
+
+    def add_verdicts(self, verdicts: Iterable[LoggedVerdict]) -> None: ...
+
+
+_log: ContextVar[VerdictLog | None] = ContextVar("verdict log", default=None)
+
+
+def get_verdict_log() -> VerdictLog | None:
+    """The log for verdicts on the texts that were generated last; None if they are not logged."""
+    return _log.get()
+
+
+def set_verdict_log(log: VerdictLog | None) -> None:
+    """Log verdicts there from here on."""
+    _log.set(log)
 
 
 @contextlib.contextmanager
-def kept_with(keeper: KeepsVerdicts) -> Iterator[None]:
-    """The same for a while."""
-    token = _keeper.set(keeper)
+def redirect_verdicts(log: VerdictLog) -> Iterator[None]:
+    """Log verdicts there inside of the `with` block."""
+    token = _log.set(log)
     try:
         yield
     finally:
-        _keeper.reset(token)
+        _log.reset(token)

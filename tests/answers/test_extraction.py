@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from lm_eval_takeover.answers.extraction import extract_answer, extract_letter, has_unclosed_think, without_thinking
+from lm_eval_takeover.answers.extraction import extract_answer, extract_letter, has_unclosed_think, strip_thinking
 
 EXTRACTED = [
     (r"so \boxed{5}.", "5"),
@@ -145,7 +145,7 @@ def test_letters(response, letter):
 
 
 def test_thinking():
-    assert without_thinking("<think>a</think>b") == "b"
+    assert strip_thinking("<think>a</think>b") == "b"
     assert has_unclosed_think("x <think> y")
     assert has_unclosed_think("<think>a</think> <think>b")
     assert not has_unclosed_think("<think>a</think>b")

@@ -6,7 +6,8 @@ import shutil
 import pytest
 
 from lm_eval_takeover.cli import main
-from lm_eval_takeover.commands.rescore import rescore, stored_runs
+from lm_eval_takeover.commands.rescore.scoring import rescore
+from lm_eval_takeover.commands.rescore.stored import read_stored_runs
 from lm_eval_takeover.errors import ArgumentError, RunDirError
 from lm_eval_takeover.storage.package_data import data_folder
 from lm_eval_takeover.tasks import benchmarks
@@ -21,7 +22,7 @@ def finished(tmp_path_factory):
     from lm_eval import simple_evaluate
     from lm_eval.tasks import TaskManager
 
-    from lm_eval_takeover.tasks.verdict_log import keeper
+    from lm_eval_takeover.tasks.verdict_log import get_verdict_log
 
     folder = tmp_path_factory.mktemp("finished") / "run"
     found = simple_evaluate(
@@ -32,7 +33,7 @@ def finished(tmp_path_factory):
         task_manager=TaskManager(include_path=str(data_folder("task_configs")), include_defaults=False),
         bootstrap_iters=0,
     )
-    keeper().close()
+    get_verdict_log().close()
     return folder, found
 
 
@@ -44,7 +45,7 @@ def tasks(tmp_path):
 
 def test_the_same_tasks_give_the_same_results(finished):
     folder, original = finished
-    (run,), verdicts = stored_runs(folder)
+    (run,), verdicts = read_stored_runs(folder)
     done = rescore(run, verdicts, [], None)
     assert done.changes == []
     assert done.compared == LIMIT * 8
@@ -88,7 +89,7 @@ def test_tasks_of_a_folder_go_before_the_installed_ones(finished, tasks):
     task = tasks / "takeover_demo.yaml"
     assert "version: 1.1" in task.read_text()
     task.write_text(task.read_text().replace("version: 1.1", "version: 9.9"))
-    (run,), verdicts = stored_runs(finished[0])
+    (run,), verdicts = read_stored_runs(finished[0])
     assert rescore(run, verdicts, [], tasks).results["versions"]["takeover_demo"] == 9.9
 
 
@@ -99,22 +100,22 @@ def test_documents_without_all_their_responses_are_left_out(finished, tmp_path):
     with sqlite3.connect(folder / "journal-000.sqlite") as connection:
         connection.execute("DELETE FROM samples WHERE doc_id = 2 AND sample = 5")
     connection.close()
-    (run,), verdicts = stored_runs(folder)
+    (run,), verdicts = read_stored_runs(folder)
     done = rescore(run, verdicts, [], None)
     assert done.left_out == 1
     assert [row["doc_id"] for row in done.results["samples"]["takeover_demo"]] == [0, 1, 3]
 
 
 def test_what_cannot_be_rescored_is_one_line(finished, tmp_path):
-    (run,), verdicts = stored_runs(finished[0])
+    (run,), verdicts = read_stored_runs(finished[0])
     with pytest.raises(ArgumentError, match="task 'takeover_dmo' is not known; did you mean 'takeover_demo'"):
         rescore(run, verdicts, ["takeover_dmo"], None)
     with pytest.raises(RunDirError, match="holds no journal"):
-        stored_runs(tmp_path)
+        read_stored_runs(tmp_path)
     with pytest.raises(ArgumentError, match="is not a folder of task files"):
         main(["rescore", str(finished[0]), "--include_path", str(tmp_path / "none")])
     broken = tmp_path / "broken"
     broken.mkdir()
     (broken / "journal-000.sqlite").write_bytes(b"")
     with pytest.raises(RunDirError, match="cannot be read: it is cut off"):
-        stored_runs(broken)
+        read_stored_runs(broken)

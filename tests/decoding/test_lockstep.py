@@ -13,9 +13,10 @@ from lm_eval_takeover.decoding.lockstep import Sequences, generate
 from lm_eval_takeover.demo import DEMO
 from lm_eval_takeover.errors import ModelOutputError
 from lm_eval_takeover.method.gate import Gate
-from lm_eval_takeover.method.policies import Policy
+from lm_eval_takeover.method.policies import ALONE, BaseAlone, Disagreement, Entropy, GuideAlone, Random
 from lm_eval_takeover.method.request import Request, Sampling
-from lm_eval_takeover.pair.pair import Member, Pair
+from lm_eval_takeover.pair.member import Member
+from lm_eval_takeover.pair.pair import Pair
 
 
 def run(pair, policy, requests, batch_size, seed=0):
@@ -28,9 +29,9 @@ def slow(pair, policy, request, seed=0):
     roles = policy.roles
     return reference.generate(
         models, pair.vocab_size(policy.roles), request.prompt,
-        policy=policy.name, host=policy.host or "guide", donor=policy.donor or "base", score=policy.score,
-        tau=gate.tau, kappa=gate.kappa, window=gate.window, rate=policy.rate or 0.0,
-        early=request.early_tokens or policy.early_tokens or 0, seed=seed, sample=request.sample,
+        policy=policy.name, host=policy.host or "guide", donor=policy.donor or "base", score=getattr(policy, "score", "ce"),
+        tau=gate.tau, kappa=gate.kappa, window=gate.window, rate=getattr(policy, "rate", 0.0),
+        early=getattr(policy, "early_tokens", 0), seed=seed, sample=request.sample,
         max_new_tokens=request.max_new_tokens, temperature=request.sampling.temperature,
         top_p=request.sampling.top_p, top_k=request.sampling.top_k,
         eos=set().union(*(pair.member(role).eos_ids for role in roles)),
@@ -48,7 +49,7 @@ def assert_equal(pair, policy, requests, batch_sizes=(1, 3, 16)):
             tokens, taken, scores = expected[i]
             assert made[place].tokens == tokens, f"batch size {batch_size}, request {i}"
             assert made[place].taken_over == taken
-            if policy.gated:
+            if policy.scorer is not None:
                 assert made[place].scores == pytest.approx(scores, rel=1e-4, abs=2e-5)
             else:
                 assert all(math.isnan(score) for score in made[place].scores)
@@ -90,8 +91,8 @@ def test_equals_the_slow_loop_on_two_architectures(rough_pair, prompts, name, sa
     """Random weights, other layers and heads, padded vocabularies of 512 and 544: the shared part counts."""
     assert rough_pair.vocabulary.size == 512
     policy = {
-        "disagreement": Policy("disagreement", gate=Gate(7.6, 0.99)),
-        "entropy": Policy("entropy", score="entropy", gate=Gate(5.2, 1.0)),
+        "disagreement": Disagreement(gate=Gate(7.6, 0.99)),
+        "entropy": Entropy(gate=Gate(5.2, 1.0)),
         "random": POLICIES["random"],
     }[name]
     requests = [Request(p, j, 24, sampling) for p in prompts for j in range(2)]
@@ -108,7 +109,7 @@ def test_other_architectures_can_host(random_pair, prompts, tmp_path, kind, opti
     """Sliding windows, and forward passes with other arguments."""
     base = save_random_model(tmp_path / kind, vocab_size=544, seed=5, kind=kind, **options)
     pair = Pair(Member("base", str(base)), Member("guide", str(random_pair["guide"])))
-    policy = Policy("random", rate=0.3)
+    policy = Random(rate=0.3)
     requests = [Request(p, j, 20, Sampling(1.0)) for p in prompts[:3] for j in range(2)]
     expected = [slow(pair, policy, request)[0] for request in requests]
     for batch_size in (1, 6):
@@ -120,8 +121,8 @@ def test_rate_0_and_rate_1_are_the_two_models(demo_pair, prompts):
     requests = [Request(p, j, 60, SAMPLED) for p in prompts for j in range(2)]
     for rate, alone in ((0.0, "base"), (1.0, "guide")):
         mixed, single = (
-            run(demo_pair, Policy("random", rate=rate), requests, 8),
-            run(demo_pair, Policy(alone), requests, 8),
+            run(demo_pair, Random(rate=rate), requests, 8),
+            run(demo_pair, ALONE[alone](), requests, 8),
         )
         assert {i: g.tokens for i, g in mixed.items()} == {i: g.tokens for i, g in single.items()}
         assert all(g.takeovers == rate * len(g.tokens) for g in [*mixed.values(), *single.values()])
@@ -129,7 +130,7 @@ def test_rate_0_and_rate_1_are_the_two_models(demo_pair, prompts):
 
 def test_seeds_give_other_texts_and_samples_differ(demo_pair, prompts):
     requests = [Request(prompts[0], j, 150, SAMPLED) for j in range(4)]
-    first, again, other = (run(demo_pair, Policy("base"), requests, 4, seed=seed) for seed in (0, 0, 1))
+    first, again, other = (run(demo_pair, BaseAlone(), requests, 4, seed=seed) for seed in (0, 0, 1))
     texts = [[tuple(g.tokens) for _, g in sorted(made.items())] for made in (first, again, other)]
     assert texts[0] == texts[1]
     assert not set(texts[0]) & set(texts[2])
@@ -139,7 +140,7 @@ def test_seeds_give_other_texts_and_samples_differ(demo_pair, prompts):
 def test_until_stops_at_the_token_that_completes_it(demo_pair, prompts):
     stop = ". We"
     requests = [Request(p, 0, 80, GREEDY, until=(stop,)) for p in prompts[:1]]
-    (generation,) = run(demo_pair, Policy("guide"), requests, 1).values()
+    (generation,) = run(demo_pair, GuideAlone(), requests, 1).values()
     text = demo_pair.tokenizer.decode(generation.tokens)
     assert text.endswith(stop)
     assert stop not in demo_pair.tokenizer.decode(generation.tokens[:-1])
@@ -147,7 +148,7 @@ def test_until_stops_at_the_token_that_completes_it(demo_pair, prompts):
 
 def test_passes_count_what_was_read_after_the_prompt(demo_pair, prompts):
     requests = [Request(p, 0, 30, SAMPLED) for p in prompts]
-    for policy, base, guide in ((POLICIES["disagreement"], 1, 1), (Policy("base"), 1, 0), (Policy("guide"), 0, 1)):
+    for policy, base, guide in ((POLICIES["disagreement"], 1, 1), (BaseAlone(), 1, 0), (GuideAlone(), 0, 1)):
         for generation in run(demo_pair, policy, requests, 3).values():
             assert (generation.base_passes, generation.guide_passes) == (
                 base * (len(generation.tokens) - 1),
@@ -176,7 +177,7 @@ def test_a_prompt_is_prefilled_once_per_model(demo_pair, prompts, monkeypatch):
 
 def test_models_that_a_policy_does_not_ask_are_not_loaded():
     pair = Pair(Member("base", str(DEMO["base"])), Member("guide", str(DEMO["guide"])))
-    run(pair, Policy("base"), [Request((1, 2, 3), 0, 2)], 1)
+    run(pair, BaseAlone(), [Request((1, 2, 3), 0, 2)], 1)
     assert "model" in vars(pair.base)
     assert "model" not in vars(pair.guide)
 
@@ -192,4 +193,4 @@ def test_logits_that_are_no_distribution_stop_the_run(prompts, value):
         ModelOutputError, match=r"guide 'demo-guide' returned .* token 0 of task takeover_demo, doc 7, sample 1"
     ):
         run(pair, POLICIES["disagreement"], [request], 1)
-    assert run(pair, Policy("base"), [request], 1)[0].tokens  # who does not ask the broken model is not harmed
+    assert run(pair, BaseAlone(), [request], 1)[0].tokens  # who does not ask the broken model is not harmed

@@ -6,7 +6,7 @@ from helpers.pairs import save_random_model
 from lm_eval_takeover.decoding import memory
 from lm_eval_takeover.decoding.memory import cache_bytes, free_bytes, rows_that_fit
 from lm_eval_takeover.method.request import Request
-from lm_eval_takeover.pair.pair import Member
+from lm_eval_takeover.pair.member import Member
 
 
 def test_the_bytes_of_a_token_are_those_of_keys_and_values(demo_pair, rough_pair):

@@ -11,7 +11,7 @@ from lm_eval_takeover.decoding.lockstep import generate
 from lm_eval_takeover.decoding.teacher_forcing import force
 from lm_eval_takeover.demo import calibration_prompts
 from lm_eval_takeover.method.gate import Gate
-from lm_eval_takeover.method.policies import Policy
+from lm_eval_takeover.method.policies import BaseAlone, Disagreement, Early, Gated, GuideAlone, Random
 from lm_eval_takeover.method.request import Request, Sampling
 
 GATES = {"ce": Gate(1.5, 3.0), "rkl": Gate(1.0, 3.0, 5), "js": Gate(0.1, 0.0), "entropy": Gate(0.6, 2.0)}
@@ -26,8 +26,7 @@ def requests(demo_pair):
 @pytest.mark.parametrize("direction", ["forward", "reverse"])
 @pytest.mark.parametrize("score", GATES)
 def test_forced_scores_equal_the_recorded_ones(demo_pair, requests, score, direction):
-    name = "entropy" if score == "entropy" else "disagreement"
-    policy = Policy(name, direction, score, GATES[score])
+    policy = Gated(direction=direction, score=score, gate=GATES[score])
     made = [g for _, g in sorted(generate(demo_pair, policy, requests, batch_size=10))]
     forced = force(demo_pair, policy, [r.prompt for r in requests], [g.tokens for g in made])
     for recorded, one in zip(made, forced, strict=True):
@@ -38,14 +37,14 @@ def test_forced_scores_equal_the_recorded_ones(demo_pair, requests, score, direc
 
 def test_random_and_early_take_over_where_they_did(demo_pair, requests):
     first = [replace(r, sample=0) for r in requests[::2]]
-    for policy in (Policy("random", rate=0.3), Policy("early", early_tokens=7), Policy("guide"), Policy("base")):
+    for policy in (Random(rate=0.3), Early(early_tokens=7), GuideAlone(), BaseAlone()):
         made = [g for _, g in sorted(generate(demo_pair, policy, first, batch_size=8))]
         forced = force(demo_pair, policy, [r.prompt for r in first], [g.tokens for g in made])
         assert [f.taken_over.tolist() for f in forced] == [g.taken_over for g in made]
 
 
 def test_greedy_texts_are_greedy_and_others_are_not(demo_pair, requests):
-    policy = Policy("disagreement", gate=GATES["ce"])
+    policy = Disagreement(gate=GATES["ce"])
     greedy = [replace(r, sampling=Sampling(), max_new_tokens=60) for r in requests[:2]]
     made = [g for _, g in sorted(generate(demo_pair, policy, greedy, batch_size=2))]
     prompts = [r.prompt for r in greedy]
@@ -56,7 +55,7 @@ def test_greedy_texts_are_greedy_and_others_are_not(demo_pair, requests):
 
 def test_blocks_of_columns_change_nothing(demo_pair, requests, monkeypatch):
     """Long texts over large vocabularies are read a few columns at a time."""
-    policy = Policy("disagreement", gate=GATES["ce"])
+    policy = Disagreement(gate=GATES["ce"])
     made = [g for _, g in sorted(generate(demo_pair, policy, requests[:4], batch_size=4))]
     texts = [r.prompt for r in requests[:4]], [g.tokens for g in made]
     whole = force(demo_pair, policy, *texts)
@@ -68,7 +67,7 @@ def test_blocks_of_columns_change_nothing(demo_pair, requests, monkeypatch):
 
 
 def test_rows_do_not_depend_on_their_batch(demo_pair, requests):
-    policy = Policy("disagreement", gate=GATES["ce"])
+    policy = Disagreement(gate=GATES["ce"])
     prompts = [r.prompt for r in requests[:3]]
     continuations = [requests[5].prompt[:n] for n in (3, 40, 1)]
     together = force(demo_pair, policy, prompts, continuations)

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import DynamicCache, LlamaConfig, MistralConfig
 
-from lm_eval_takeover.forward.padded_cache import GrowingLayer, empty_cache, select
+from lm_eval_takeover.forward.padded_cache import GrowingLayer, create_cache, select_rows
 
 CONFIG = LlamaConfig(num_hidden_layers=2, num_attention_heads=2, hidden_size=8)
 
@@ -25,7 +25,7 @@ def append(caches, rows, new, generator):
 )
 def test_equals_the_dynamic_cache(rows, steps):
     generator = torch.Generator().manual_seed(0)
-    ours, theirs = empty_cache(CONFIG), DynamicCache(config=CONFIG)
+    ours, theirs = create_cache(CONFIG), DynamicCache(config=CONFIG)
     append((ours, theirs), rows, 3, generator)
     for step in steps:
         if isinstance(step, int):
@@ -33,26 +33,26 @@ def test_equals_the_dynamic_cache(rows, steps):
         else:
             index = torch.tensor([i % rows for i in step])
             rows = len(step)
-            ours = select(ours, index)
+            ours = select_rows(ours, index)
             theirs.batch_select_indices(index)
     assert ours.get_seq_length() == theirs.get_seq_length()
 
 
 def test_a_selection_leaves_the_original_as_it_is():
     generator = torch.Generator().manual_seed(0)
-    cache = empty_cache(CONFIG)
-    append((cache, empty_cache(CONFIG)), 2, 5, generator)
+    cache = create_cache(CONFIG)
+    append((cache, create_cache(CONFIG)), 2, 5, generator)
     before = cache.layers[0].keys.clone()
     for _ in range(2):
-        other = select(cache, torch.tensor([1, 0, 1]))
-        append((other, select(cache, torch.tensor([1, 0, 1]))), 3, 2, generator)
+        other = select_rows(cache, torch.tensor([1, 0, 1]))
+        append((other, select_rows(cache, torch.tensor([1, 0, 1]))), 3, 2, generator)
         assert torch.equal(cache.layers[0].keys, before)
         assert torch.equal(other.layers[0].keys[0, :, :5], before[1])
 
 
 def test_a_step_does_not_copy_what_is_held():
-    cache = empty_cache(CONFIG)
-    append((cache, empty_cache(CONFIG)), 2, 5, torch.Generator())
+    cache = create_cache(CONFIG)
+    append((cache, create_cache(CONFIG)), 2, 5, torch.Generator())
     where = cache.layers[0].keys.data_ptr()
     for _ in range(20):
         cache.update(torch.zeros(2, 2, 1, 4), torch.zeros(2, 2, 1, 4), 0)
@@ -60,5 +60,5 @@ def test_a_step_does_not_copy_what_is_held():
 
 
 def test_sliding_layers_stay_transformers_own():
-    cache = empty_cache(MistralConfig(num_hidden_layers=2, sliding_window=8))
+    cache = create_cache(MistralConfig(num_hidden_layers=2, sliding_window=8))
     assert not any(isinstance(layer, GrowingLayer) for layer in cache.layers)

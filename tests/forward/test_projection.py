@@ -8,7 +8,7 @@ from torch.nn.functional import linear
 
 from lm_eval_takeover.forward.lean_decoder import LeanDecoder
 from lm_eval_takeover.forward.projection import Projection
-from lm_eval_takeover.pair.pair import Member
+from lm_eval_takeover.pair.member import Member
 
 SMALL, LARGE = (96, [64, 32, 32]), (512, [768, 512])
 
@@ -34,7 +34,7 @@ def test_every_layout_equals_linear(inputs, outputs, pack, bias):
         found = projection(x)
         assert found.is_contiguous()
         torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-4)
-        torch.testing.assert_close(projection.onto(sum_, x), sum_ + wanted, rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(projection.add_to(sum_, x), sum_ + wanted, rtol=1e-4, atol=1e-4)
         torch.testing.assert_close(torch.cat([part(x) for part in parts], -1), wanted, rtol=1e-4, atol=1e-4)
 
 
@@ -67,7 +67,7 @@ def test_bfloat16_is_rounded_where_linear_rounds_it(monkeypatch, inputs, outputs
         assert found.dtype == torch.bfloat16
         # A rounding or two: those of the sum, and of the bias that is added to it.
         torch.testing.assert_close(found.double(), exact, rtol=2.0**-8, atol=2.0**-7)
-        assert torch.equal(projection.onto(x.new_zeros(found.shape), x), found)
+        assert torch.equal(projection.add_to(x.new_zeros(found.shape), x), found)
 
 
 def test_other_half_precision_is_left_to_torch():

@@ -7,7 +7,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from lm_eval_takeover.demo import DEMO
 from lm_eval_takeover.method.gate import Gate
-from lm_eval_takeover.method.policies import Policy
+from lm_eval_takeover.method.policies import BaseAlone, Disagreement, Early, Entropy, GuideAlone, Random
 from lm_eval_takeover.method.request import Sampling
 
 ROOT = Path(__file__).parent.parent.parent
@@ -16,14 +16,14 @@ SHARED = ROOT.parent / "shared"
 SAMPLED = Sampling(temperature=0.6, top_p=0.95)
 GREEDY = Sampling()
 POLICIES = {
-    "disagreement": Policy("disagreement", score="ce", gate=Gate(1.5, 2.0)),
-    "rkl": Policy("disagreement", score="rkl", gate=Gate(1.0, 3.0, 4)),
-    "js": Policy("disagreement", score="js", gate=Gate(0.1, 0.0)),
-    "entropy": Policy("entropy", score="entropy", gate=Gate(0.7, 1.5, 25)),
-    "random": Policy("random", rate=0.2),
-    "early": Policy("early", early_tokens=9),
-    "base": Policy("base"),
-    "guide": Policy("guide"),
+    "disagreement": Disagreement(score="ce", gate=Gate(1.5, 2.0)),
+    "rkl": Disagreement(score="rkl", gate=Gate(1.0, 3.0, 4)),
+    "js": Disagreement(score="js", gate=Gate(0.1, 0.0)),
+    "entropy": Entropy(gate=Gate(0.7, 1.5, 25)),
+    "random": Random(rate=0.2),
+    "early": Early(early_tokens=9),
+    "base": BaseAlone(),
+    "guide": GuideAlone(),
 }
 
 

@@ -2,6 +2,9 @@
 
 import os
 import subprocess
+import sys
+
+TAKEOVER = [sys.executable, "-m", "lm_eval_takeover.cli"]
 
 
 def environment(**extra):

@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 import time
+from pathlib import Path
 
 import torch
 from lm_eval import simple_evaluate
@@ -16,8 +17,8 @@ from lm_eval.tasks import TaskManager
 from lm_eval.utils import handle_non_serializable
 
 from lm_eval_takeover import model
-from lm_eval_takeover.forward.reader import ForwardPass
-from lm_eval_takeover.runs import journal, run_dir
+from lm_eval_takeover.forward.forward_pass import ForwardPass
+from lm_eval_takeover.runs import journal, parts
 from lm_eval_takeover.storage import whole_files
 from lm_eval_takeover.storage.package_data import data_folder
 from lm_eval_takeover.tasks import benchmarks
@@ -44,7 +45,7 @@ def at_call(number, owner, name, action=die):
     setattr(owner, name, counted)
 
 
-def tick_inside(number, method):
+def die_inside(number, method):
     """Die inside the transaction of the so-many-th call of a method of the journal, after its rows are in."""
     plain = getattr(journal.Journal, method)
     calls = []
@@ -52,7 +53,7 @@ def tick_inside(number, method):
     def counted(self, *arguments):
         calls.append(1)
         if len(calls) == number:
-            self._tick = die
+            self._update_attempt = die
         return plain(self, *arguments)
 
     setattr(journal.Journal, method, counted)
@@ -81,13 +82,13 @@ def raising(number):
 
 
 FAULTS = {
-    "in a commit": lambda n: tick_inside(n, "add"),
-    "before a part is renamed": lambda n: at_call(n, run_dir, "write_part"),
+    "in a commit": lambda n: die_inside(n, "add"),
+    "before a part is renamed": lambda n: at_call(n, parts, "write_part"),
     "as a part is written": lambda n: at_call(n, whole_files.os, "fsync"),
     "after a part is renamed": lambda n: at_call(n, whole_files, "sync_folder"),
-    "as a part is entered": lambda n: tick_inside(n, "into_part"),
+    "as a part is entered": lambda n: die_inside(n, "assign_part"),
     "while answers are scored": lambda n: at_call(n, benchmarks, "score_samples"),
-    "in the commit of verdicts": lambda n: tick_inside(n, "judge"),
+    "in the commit of verdicts": lambda n: die_inside(n, "add_verdicts"),
     "an exception while scoring": lambda n: at_call(n, benchmarks, "score_samples", lambda: 1 / 0),
     "a clock that jumps": lambda n: jumping_clock(),
     "a token that raises": raising,
@@ -100,7 +101,7 @@ def attempt(spec):
     os.dup2(log, 1)
     os.dup2(log, 2)
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    run_dir.PART = spec.get("part", 3000)  # tokens: so that the drills see many parts
+    parts.PART_TOKENS = spec.get("part", 3000)  # tokens: so that the drills see many parts
     if "fault" in spec:
         FAULTS[spec["fault"]](spec.get("number", 1))
     found = simple_evaluate(
@@ -112,12 +113,10 @@ def attempt(spec):
         bootstrap_iters=0,
         log_samples=True,
     )
-    parts = {
+    outcome = {
         "results": found["results"], "samples": found["samples"], "takeover": found["config"]["takeover"]
     }  # fmt: skip
-    whole_files.write_text(
-        run_dir.Path(spec["out"]), json.dumps(parts, default=handle_non_serializable, sort_keys=True)
-    )
+    whole_files.write_text(Path(spec["out"]), json.dumps(outcome, default=handle_non_serializable, sort_keys=True))
 
 
 MANAGER = TaskManager(include_path=str(data_folder("task_configs")), include_defaults=False)

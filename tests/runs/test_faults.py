@@ -20,8 +20,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from lm_eval_takeover.runs.journal import Journal
-from lm_eval_takeover.runs.run_dir import journals
-from lm_eval_takeover.runs.traces import names_in
+from lm_eval_takeover.runs.layout import list_journals
+from lm_eval_takeover.runs.traces import read_sample_names
 
 pytestmark = pytest.mark.slow
 ARGUMENTS = {"spike_ratio": 0.045, "batch_size": 8, "block_size": 8}
@@ -91,7 +91,7 @@ def log(folder):
 def agreement(folder):
     """Check that journal and traces hold the same samples with as many tokens; returns how many samples are journalled."""
     kept = 0
-    for path in journals(folder / "run"):
+    for path in list_journals(folder / "run"):
         copy = path.with_name("copy.sqlite")  # not the journal itself, whose log is the next attempt's to read
         for end in ("", "-wal"):
             if path.with_name(path.name + end).exists():
@@ -111,7 +111,7 @@ def agreement(folder):
                 expected.setdefault(part, {})[task, doc, sample] = tokens
         assert len({row[:3] for row in rows}) == len(rows)
         for part in (path.parent / "traces").glob(f"{path.stem[-3:]}-*.parquet"):
-            assert part.name in expected or names_in(part) <= {
+            assert part.name in expected or read_sample_names(part) <= {
                 row[:3] for row in rows
             }  # of a kill before it was entered
         for part, samples in expected.items():
@@ -153,7 +153,7 @@ def test_fifty_kills_at_random_instants(zygote, undisturbed, tmp_path):
         status = zygote.wait()
         assert status in (0, -signal.SIGKILL), log(tmp_path)
         landed += status != 0
-        if journals(tmp_path / "run"):
+        if list_journals(tmp_path / "run"):
             now = agreement(tmp_path)
             assert now >= kept
             kept = now
@@ -197,14 +197,14 @@ def test_an_exception_while_scoring_costs_no_generation(zygote, undisturbed, tmp
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_signals_keep_what_is_finished(zygote, undisturbed, tmp_path, number, status):
     pid = zygote.start(tmp_path, arguments={"batch_size": 2})
-    until(lambda: journals(tmp_path / "run") and agreement(tmp_path) > 2)
+    until(lambda: list_journals(tmp_path / "run") and agreement(tmp_path) > 2)
     os.kill(pid, number)
     assert zygote.wait() == status
     last = log(tmp_path).strip().splitlines()[-1]
     assert last.startswith("stopped; ") and "samples are kept in run_dir=" in last
     kept = int(last.split()[1])
     assert "Traceback" not in log(tmp_path)
-    with sqlite3.connect(journals(tmp_path / "run")[0]) as connection:  # all traces are in parts
+    with sqlite3.connect(list_journals(tmp_path / "run")[0]) as connection:  # all traces are in parts
         assert connection.execute("SELECT count(*) FROM samples WHERE part IS NULL").fetchone() == (0,)
     connection.close()
     assert ends_well(zygote, tmp_path, undisturbed) == kept > 2
@@ -361,7 +361,7 @@ def finished(zygote, tmp_path_factory):
 )
 def test_a_damaged_journal_is_moved_aside_and_never_used(zygote, undisturbed, finished, tmp_path, how):
     shutil.copytree(finished, tmp_path / "run")
-    (path,) = journals(tmp_path / "run")
+    (path,) = list_journals(tmp_path / "run")
     damage(path, how)
     assert zygote.run(tmp_path) == 0, log(tmp_path)
     assert outcome(tmp_path) == undisturbed

@@ -10,10 +10,10 @@ import pytest
 import torch
 
 from lm_eval_takeover.demo import DEMO, PROMPT, problems
-from lm_eval_takeover.pair.pair import Member
+from lm_eval_takeover.pair.member import Member
 from lm_eval_takeover.runs.journal import Journal
+from lm_eval_takeover.runs.layout import list_journals
 from lm_eval_takeover.runs.ranks import Padding, WithoutPadding
-from lm_eval_takeover.runs.run_dir import journals
 
 pytestmark = pytest.mark.slow
 LIMIT = 3  # so that one rank has a document more than the other
@@ -54,7 +54,7 @@ def test_one_and_two_ranks_end_with_the_same(tmp_path):
     assert one[1] == two[1]
     times = ("run_dir", "attempts", "seconds")
     assert {k: v for k, v in one[2].items() if k not in times} == {k: v for k, v in two[2].items() if k not in times}
-    assert [path.name for path in journals(tmp_path / "run-2")] == ["journal-000.sqlite", "journal-001.sqlite"]
+    assert [path.name for path in list_journals(tmp_path / "run-2")] == ["journal-000.sqlite", "journal-001.sqlite"]
     # Another number of ranks uses the samples of all.
     shutil.copytree(tmp_path / "run-2", tmp_path / "run-3")
     again = launched(1, tmp_path / "again", tmp_path / "run-3")
@@ -78,7 +78,7 @@ def test_a_request_that_fails_on_one_rank_does_not_hold_up_the_other(tmp_path):
     assert done.returncode != 0
     assert "task takeover_demo, doc 1, sample 0" in done.stderr
     kept = 0
-    for path in journals(tmp_path / "run"):
+    for path in list_journals(tmp_path / "run"):
         journal = Journal(path)
         kept += len(journal)
         journal.close()

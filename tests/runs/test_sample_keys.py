@@ -8,15 +8,15 @@ import pytest
 from lm_eval.api.instance import Instance
 
 from lm_eval_takeover.arguments import ModelArguments
-from lm_eval_takeover.calibration.files import read, write
+from lm_eval_takeover.calibration.files import read_calibration, write_calibration
 from lm_eval_takeover.calibration.thresholds import ScoreCalibration
 from lm_eval_takeover.demo import DEMO
 from lm_eval_takeover.model import GuidedTakeover
 from lm_eval_takeover.runs.sample_keys import (
     GENERATION_SETTINGS,
     MODEL_ARGUMENTS,
+    collect_text_settings,
     sample_key,
-    text_settings,
 )
 from lm_eval_takeover.storage.digests import digest_of
 from lm_eval_takeover.storage.package_data import data_folder
@@ -80,7 +80,7 @@ def keys(arguments, settings=SETTINGS, prompt="Problem: how far?"):
 def digest(lm, **changed):
     own = lm.arguments
     options = {"backend": own.backend, "seed": own.seed, "trust_remote_code": own.trust_remote_code}
-    return digest_of(text_settings(lm.pair, lm.policy, **(options | changed)))
+    return digest_of(collect_text_settings(lm.pair, lm.policy, **(options | changed)))
 
 
 def test_everything_is_declared():
@@ -101,10 +101,10 @@ def test_a_model_argument_changes_the_key_exactly_if_it_can_change_the_text(name
             first.setdefault("base", str(DEMO["base"]))
             first.setdefault("guide", str(DEMO["guide"]))
     if name == "calibration":
-        demo = read(data_folder("calibration") / "demo.json")
+        demo = read_calibration(data_folder("calibration") / "demo.json")
         scores = {score: ScoreCalibration.of_values([0.5, 1.0, 2.0] * 99) for score in demo.scores}
         more["calibration"] = str(tmp_path / "other.json")
-        write(replace(demo, scores=scores, targets=()), tmp_path / "other.json")
+        write_calibration(replace(demo, scores=scores, targets=()), tmp_path / "other.json")
     if name == "run_dir":
         first["run_dir"], more["run_dir"] = str(tmp_path / "one"), str(tmp_path / "other")
     before, after = keys(first, settings), keys(first | more, settings)

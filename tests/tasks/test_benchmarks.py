@@ -105,7 +105,7 @@ def test_group_averages_are_unweighted_means_over_tasks(everything):
 def test_a_group_average_of_unequal_tasks_is_not_weighted_by_size(hub, home):
     """With tasks of unequal accuracy the two means differ, which equal ones could not show."""
     code = (
-        "import sys; sys.path.insert(0, 'tests'); import scripted, json\n"
+        "import sys; sys.path.insert(0, 'tests'); import json; from helpers import scripted\n"
         "class Model(scripted.Scripted):\n"
         "    def _reply(self, request):\n"
         "        return r'\\boxed{33}' if 'answer' in request.doc and len(request.doc['problem']) % 2 else 'none'\n"
@@ -164,7 +164,7 @@ def test_the_papers_sizes_and_draws(paper):
 
 def test_draws_do_not_depend_on_the_order_of_rows():
     rows = [{"problem": f"problem {number}", "answer": "1"} for number in range(300)]
-    ahead, back = (benchmarks._draw(datasets.Dataset.from_list(part), 100) for part in (rows, rows[::-1]))
+    ahead, back = (benchmarks._draw_subset(datasets.Dataset.from_list(part), 100) for part in (rows, rows[::-1]))
     assert ahead["problem"] == back["problem"][::-1]
     assert len(set(ahead["problem"])) == 100
     assert ahead["problem"] != [row["problem"] for row in rows[:100]]

@@ -16,7 +16,7 @@ from tqdm import tqdm
 from lm_eval_takeover.calibration.thresholds import HIGHEST, LOWEST, ScoreCalibration, Target
 from lm_eval_takeover.decoding.engine import generate
 from lm_eval_takeover.method.gate import Gate
-from lm_eval_takeover.method.policies import Policy
+from lm_eval_takeover.method.policy import Policy
 from lm_eval_takeover.method.request import Request
 from lm_eval_takeover.pair.pair import Pair
 
@@ -82,20 +82,21 @@ def solve(gated: Gated, rate: float, memory: Memory, *, progress: bool = True) -
             measured[rho], tokens[rho] = known[0] / known[1], known[1]
         return measured[rho] - rate
 
-    rho = _start(gated.calibration, gated.kappa_rule, rate)
+    rho = _start_from_replay(gated.calibration, gated.kappa_rule, rate)
     for step in range(_MOST):
-        found = error(rho)
-        low = max((one for one in measured if error(one) < 0), default=None)
-        high = min((one for one in measured if error(one) >= 0 and (low is None or one > low)), default=None)
-        if abs(found) <= _CLOSE or (low and high and high / low < 1.002) or rho == (HIGHEST if found < 0 else LOWEST):
+        off = error(rho)
+        low = max((tried for tried in measured if error(tried) < 0), default=None)
+        above = (tried for tried in measured if error(tried) >= 0 and (low is None or tried > low))
+        high = min(above, default=None)
+        if abs(off) <= _CLOSE or (low and high and high / low < 1.002) or rho == (HIGHEST if off < 0 else LOWEST):
             break
         if low and high:
             share = error(low) / (error(low) - error(high)) if step % 3 else 0.5
             rho = low * (high / low) ** min(max(share, 0.1), 0.9)
         else:  # one side only: in proportion to what is missing, and at least by a tenth
-            factor = (rate / max(rate + found, rate / 8)) ** 1.5
-            rho = min(max(rho * (max(factor, 1.1) if found < 0 else min(factor, 1 / 1.1)), LOWEST), HIGHEST)
-    best = min(measured, key=lambda one: (abs(error(one)), one))
+            factor = (rate / max(rate + off, rate / 8)) ** 1.5
+            rho = min(max(rho * (max(factor, 1.1) if off < 0 else min(factor, 1 / 1.1)), LOWEST), HIGHEST)
+    best = min(measured, key=lambda tried: (abs(error(tried)), tried))
     return Target(
         target_rate=rate,
         score=gated.score,
@@ -108,7 +109,7 @@ def solve(gated: Gated, rate: float, memory: Memory, *, progress: bool = True) -
     )
 
 
-def _start(calibration: ScoreCalibration, kappa_rule: str, rate: float) -> float:
+def _start_from_replay(calibration: ScoreCalibration, kappa_rule: str, rate: float) -> float:
     """The rho at which the replayed share is `rate`, interpolated in the table."""
     rows = [(row[f"share_{kappa_rule}"], row["rho"]) for row in calibration.table if row[f"share_{kappa_rule}"] > 0]
     for (share, rho), (next_share, next_rho) in pairwise(rows):

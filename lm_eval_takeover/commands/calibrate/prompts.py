@@ -57,41 +57,20 @@ def read_prompts(
     if path.exists():
         rows, name, field, kept_split = _read_jsonl(path), path.name, field or "prompt", None
     else:
-        rows, kept_split = _load(source, split), split
+        rows, kept_split = _load_dataset(source, split), split
         field = field or ("prompt" if "prompt" in rows.column_names else "question")
-        name, license = source, license or _license(source)
+        name, license = source, license or _read_license(source)
         template = template or MATH_TEMPLATE % field
     if not len(rows):
         raise ArgumentError(f"--prompts '{source}' holds no prompt; expected one JSON object with '{field}' per line")
-    shuffled = list(range(len(rows)))
-    random.Random(seed).shuffle(shuffled)
-    made: dict[int, tuple[str, str]] = {}  # row: its text and its prompt
-    known: set[str] = set()
-    repeated = 0
-    for index in shuffled:
-        if len(made) == count + held_out:
-            break
-        row = rows[index]
-        raw = row.get(field)
-        if not isinstance(raw, str) or not raw.strip():
-            raise ArgumentError(
-                f"--prompts '{source}': row {index + 1} has no text in field '{field}' "
-                f"(its fields: {', '.join(map(str, row))}); name the field with --field"
-            )
-        prompt = raw if template is None else _render(template, row)
-        repeated += prompt in known
-        if prompt not in known:  # the same prompt has the same rollout
-            known.add(prompt)
-            made[index] = (raw, chat(prompt) if chat else prompt)
-    if repeated:
-        logger.warning("%d rows of '%s' repeat the prompt of another; left out", repeated, source)
-    order = list(made)
+    drawn = _draw_rows(source, rows, field, template, count + held_out, seed)
+    order = list(drawn)
     held_out = min(held_out, max(len(order) - count, len(order) // 5))
     indices = sorted(order[: min(count, len(order) - held_out)])
     others = sorted(order[len(indices) : len(indices) + held_out])
     chosen = [*indices, *others]
-    texts = [made[index][1] for index in chosen]
-    checked = _refuse_test_problems(source, chosen, [made[index][0] for index in chosen], texts)
+    texts = [chat(drawn[index].prompt) if chat else drawn[index].prompt for index in chosen]
+    checked = _refuse_test_problems(source, chosen, [drawn[index].text for index in chosen], texts)
     described = {
         "dataset": name,
         "split": kept_split,
@@ -108,7 +87,45 @@ def read_prompts(
     return Prompts(tuple(texts[: len(indices)]), tuple(texts[len(indices) :]), described)
 
 
-def _load(source: str, split: str) -> Any:
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """A drawn row: the text of its field, and the prompt that the template makes of it."""
+
+    text: str
+    prompt: str
+
+
+def _draw_rows(
+    source: str, rows: Sequence[dict[str, Any]], field: str, template: str | None, count: int, seed: int
+) -> dict[int, _Row]:
+    """`count` rows by their numbers, in the order of the draw; all of them where there are fewer. No two have one prompt."""
+    shuffled = list(range(len(rows)))
+    random.Random(seed).shuffle(shuffled)
+    drawn: dict[int, _Row] = {}
+    prompts: set[str] = set()
+    repeated = 0
+    for index in shuffled:
+        if len(drawn) == count:
+            break
+        row = rows[index]
+        text = row.get(field)
+        if not isinstance(text, str) or not text.strip():
+            raise ArgumentError(
+                f"--prompts '{source}': row {index + 1} has no text in field '{field}' "
+                f"(its fields: {', '.join(map(str, row))}); name the field with --field"
+            )
+        prompt = text if template is None else _render_template(template, row)
+        if prompt in prompts:  # which would have the same rollout
+            repeated += 1
+            continue
+        prompts.add(prompt)
+        drawn[index] = _Row(text, prompt)
+    if repeated:
+        logger.warning("%d rows of '%s' repeat the prompt of another; left out", repeated, source)
+    return drawn
+
+
+def _load_dataset(source: str, split: str) -> Any:
     import datasets
 
     name, _, config = source.partition(":")
@@ -116,15 +133,15 @@ def _load(source: str, split: str) -> Any:
         return datasets.load_dataset(name, config or None, split=split)
     except Exception as error:  # the hub, the network and the loader each raise their own kinds
         raise ArgumentError(
-            f"--prompts '{source}' is no file, and as a hub data set 'id[:config]' it cannot be loaded: {_reason(error)}"
+            f"--prompts '{source}' is no file, and as a hub data set 'id[:config]' it cannot be loaded: {_first_line(error)}"
         ) from error
 
 
-def _reason(error: Exception) -> str:
+def _first_line(error: Exception) -> str:
     return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
 
 
-def _license(source: str) -> str | None:
+def _read_license(source: str) -> str | None:
     """The licence that the data set's card states."""
     import huggingface_hub
 
@@ -136,14 +153,14 @@ def _license(source: str) -> str | None:
     return ", ".join(stated) if isinstance(stated, list) else stated
 
 
-def _render(template: str, row: dict[str, Any]) -> str:
+def _render_template(template: str, row: dict[str, Any]) -> str:
     try:
         environment = jinja2.Environment(undefined=jinja2.StrictUndefined, keep_trailing_newline=True)
         # A shell passes \\n as two characters; \\neq and \\nabla are LaTeX.
         return environment.from_string(re.sub(r"\\n(?![a-z])", "\n", template)).render(**row)
     except Exception as error:  # a template computes, and so fails, as it likes
         raise ArgumentError(
-            f"--template {template!r}: {_reason(error)}; its fields are those of a row: {', '.join(map(str, row))}"
+            f"--template {template!r}: {_first_line(error)}; its fields are those of a row: {', '.join(map(str, row))}"
         ) from error
 
 
@@ -186,16 +203,16 @@ def problem_digest(problem: str) -> str:
 def _refuse_test_problems(source: str, rows: Sequence[int], raw: Sequence[str], texts: Sequence[str]) -> list[str]:
     """The benchmarks that the prompts were compared with, none of whose problems they hold."""
     known = _TestProblems()
-    found: dict[str, list[int]] = defaultdict(list)
+    rows_by_benchmark: dict[str, list[int]] = defaultdict(list)
     for row, text, prompt in zip(rows, raw, texts, strict=True):
         if benchmark := known.held_by(text, prompt):
-            found[benchmark].append(row + 1)
-    if found:
+            rows_by_benchmark[benchmark].append(row + 1)
+    if rows_by_benchmark:
         listed = "; ".join(
             f"{name}: row{'s' * (len(at) > 1)} {', '.join(map(str, at[:5]))}{' …' * (len(at) > 5)}"
-            for name, at in found.items()
+            for name, at in rows_by_benchmark.items()
         )
-        count = sum(map(len, found.values()))
+        count = sum(map(len, rows_by_benchmark.values()))
         raise ArgumentError(
             f"--prompts '{source}': {count} of {len(rows)} prompts are problems of a test set ({listed}); "
             f"calibrate on others, such as a train split"
@@ -209,7 +226,7 @@ class _TestProblems:
     def __init__(self) -> None:
         listed: dict[str, list[str]] = json.loads(TEST_DIGESTS.read_text())
         listed["takeover_demo"] = [problem_digest(row["problem"]) for row in demo.problems()]
-        listed["takeover_gpqa_diamond"] = _gpqa()
+        listed["takeover_gpqa_diamond"] = _read_gpqa_digests()
         self._by_first: dict[str, list[tuple[int, str, str]]] = defaultdict(list)
         self._whole: dict[str, str] = {}
         self.benchmarks = [benchmark for benchmark, digests in listed.items() if digests]
@@ -232,7 +249,7 @@ class _TestProblems:
         return None
 
 
-def _gpqa() -> list[str]:
+def _read_gpqa_digests() -> list[str]:
     """Digests of GPQA-Diamond, which is gated: none for whoever has no token of the hub, and hardly its questions either."""
     import huggingface_hub
 

@@ -31,12 +31,14 @@ from lm_eval_takeover.decoding.engine import generate
 from lm_eval_takeover.decoding.teacher_forcing import logit_blocks
 from lm_eval_takeover.errors import ArgumentError, CalibrationError
 from lm_eval_takeover.method.gate import Gate, fires_along
-from lm_eval_takeover.method.policies import Policy
+from lm_eval_takeover.method.policy import Policy
 from lm_eval_takeover.method.request import Request, Sampling
 from lm_eval_takeover.method.scores import SCORES, disagreement
 from lm_eval_takeover.pair.pair import Pair
 
 logger = logging.getLogger(__name__)
+
+LIBRARIES = ("lm-eval-takeover", "torch", "transformers")  # whose versions a calibration file names
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,50 +86,43 @@ def calibrate(
     assert pair.base is not None and pair.guide is not None
     if pair.base.id.same_model(pair.guide.id):
         logger.warning("base and guide are the same model: every ce equals the entropy, and rkl and js are 0")
-    requests = _requests(pair, prompts, prompts.texts, sampling, max_gen_toks)
-    asked: list[Request] = []
-    if budget.rates:
-        if not prompts.held_out:
-            raise ArgumentError(
-                f"--target_rate needs held-out prompts, and {len(prompts.texts)} prompts leave none; give 5 or more"
-            )
-        asked = _requests(pair, prompts, prompts.held_out, sampling, max_gen_toks)
+    requests = _build_requests(pair, prompts, prompts.texts, sampling, max_gen_toks)
+    if budget.rates and not prompts.held_out:
+        raise ArgumentError(
+            f"--target_rate needs held-out prompts, and {len(prompts.texts)} prompts leave none; give 5 or more"
+        )
+    held_out = _build_requests(pair, prompts, prompts.held_out, sampling, max_gen_toks) if budget.rates else []
     with contextlib.ExitStack() as stack:
         if parts is None:
             parts = ScoreParts(Path(stack.enter_context(tempfile.TemporaryDirectory())))
-        _collect(pair, host, donor, requests, parts, seed=seed, batch_size=batch_size, work=work, progress=progress)
-        scores, rollouts, tokens = _measured(parts)
-        shares = _replay(parts, scores, window)
-        scores = {score: held.with_shares(shares[score]) for score, held in scores.items()}
-        for name, held in scores.items():
-            if held.mean == 0:
-                logger.warning("all %s scores are 0: its gate fires on whatever is not 0", name)
-        made = Calibration(
+        _collect_scores(
+            pair, host, donor, requests, parts, seed=seed, batch_size=batch_size, work=work, progress=progress
+        )
+        scores, rollouts, tokens = _read_calibrations(parts, window)
+        calibration = Calibration(
             base=pair.base.id,
             guide=pair.guide.id,
             vocabulary={"size": pair.vocabulary.size, "digest": pair.vocabulary.digest},
             direction=direction,
             prompts=prompts.source,
-            decoding=decoding(sampling, max_gen_toks, seed),
+            decoding=describe_decoding(sampling, max_gen_toks, seed),
             rollouts=rollouts,
             tokens=tokens,
-            library_versions={
-                name: importlib.metadata.version(name) for name in ("lm-eval-takeover", "torch", "transformers")
-            },
+            library_versions={name: importlib.metadata.version(name) for name in LIBRARIES},
             window=window,
             scores=scores,
         )
         if not budget.rates:
-            return made
+            return calibration
         digest = hashlib.sha256(json.dumps(prompts.held_out).encode()).hexdigest()
         gates = (
-            Gated(pair, asked, made.score(score), score, direction, budget.kappa_rule, window, seed, batch_size, digest)
-            for score in dict.fromkeys(budget.scores)
+            Gated(pair, held_out, held, score, direction, budget.kappa_rule, window, seed, batch_size, digest)
+            for score, held in ((score, calibration.score(score)) for score in dict.fromkeys(budget.scores))
         )
-        return replace(made, targets=_targets(gates, budget.rates, parts, work, progress))
+        return replace(calibration, targets=_solve_targets(gates, budget.rates, parts, work, progress))
 
 
-def _targets(
+def _solve_targets(
     gates: Iterable[Gated], rates: Sequence[float], parts: ScoreParts, work: Work, progress: bool
 ) -> tuple[Target, ...]:
     """What realizes the rates with each gate; a rate that no rho realizes is left out and said in `work`."""
@@ -138,18 +133,18 @@ def _targets(
             if abs(target.realized_rate - rate) <= TOLERANCE:
                 targets.append(target)
             else:
-                work.unsolved.append(_unsolved(target))
+                work.unsolved.append(_describe_unsolved(target))
     return tuple(targets)
 
 
-def _unsolved(target: Target) -> str:
+def _describe_unsolved(target: Target) -> str:
     return (
         f"no spike ratio realizes {target.target_rate:.1%} ± {TOLERANCE:.1%} with score={target.score} on the {target.prompts} "
         f"held-out prompts; the nearest one, {target.spike_ratio:.4g}, realizes {target.realized_rate:.2%}"
     )
 
 
-def decoding(sampling: Sampling, max_gen_toks: int, seed: int) -> dict[str, Any]:
+def describe_decoding(sampling: Sampling, max_gen_toks: int, seed: int) -> dict[str, Any]:
     """The settings of the rollouts, as a calibration file holds them."""
     return {
         "temperature": sampling.temperature,
@@ -171,7 +166,7 @@ def kept_parts(out: Path, pair: Pair, prompts: Prompts, direction: str, settings
     return parts
 
 
-def _collect(
+def _collect_scores(
     pair: Pair,
     host: str,
     donor: str,
@@ -203,7 +198,7 @@ def _collect(
                 pair, Policy(host), [requests[i] for i in todo], seed=seed, batch_size=batch_size, as_pair=True
             )
             rollouts = {todo[place]: tuple(generation.tokens) for place, generation in written}
-            scores = _scores(pair, host, donor, [requests[i] for i in todo], [rollouts[i] for i in todo])
+            scores = _score_rollouts(pair, host, donor, [requests[i] for i in todo], [rollouts[i] for i in todo])
             parts.add(todo, scores)
             work.tokens += sum(map(len, rollouts.values()))
             work.seconds = time.perf_counter() - started
@@ -211,7 +206,7 @@ def _collect(
             bar.update(len(todo))
 
 
-def _scores(
+def _score_rollouts(
     pair: Pair, host: str, donor: str, requests: Sequence[Request], rollouts: Sequence[Sequence[int]]
 ) -> dict[str, list[Trajectory]]:
     """Every score of every token: by name one array `[tokens]` per rollout, in nats."""
@@ -221,31 +216,36 @@ def _scores(
     for host_logits, donor_logits in zip(*read, strict=True):
         for score in SCORES:
             blocks[score].append(disagreement(score, host_logits, donor_logits.to(host_logits.device)).cpu())
-    found: dict[str, list[Trajectory]] = {}
+    trajectories: dict[str, list[Trajectory]] = {}
     for score in SCORES:
         whole = torch.cat(blocks[score], dim=1)
-        found[score] = [row[-len(tokens) :].numpy() for row, tokens in zip(whole, rollouts, strict=True)]
-        for request, values in zip(requests, found[score], strict=True):
+        trajectories[score] = [row[-len(tokens) :].numpy() for row, tokens in zip(whole, rollouts, strict=True)]
+        for request, values in zip(requests, trajectories[score], strict=True):
             if not np.isfinite(values).all():
                 raise CalibrationError(
                     f"{request.label}: {score} is {values[~np.isfinite(values)][0]}, since one model rules out what the "
                     f"other may write; load both with --dtype float32"
                 )
-    return found
+    return trajectories
 
 
-def _measured(parts: ScoreParts) -> tuple[dict[str, ScoreCalibration], int, int]:
-    """`(by score its calibration, rollouts, tokens)`."""
+def _read_calibrations(parts: ScoreParts, window: int) -> tuple[dict[str, ScoreCalibration], int, int]:
+    """`(by score its calibration, with the shares of takeovers; rollouts; tokens)`."""
     sketches = {score: QuantileSketch() for score in SCORES}
     rollouts = 0
     for part in parts.read():
         rollouts += len(part[SCORES[0]])
         for score, sketch in sketches.items():
             sketch.add(np.concatenate(part[score]))
-    return {score: ScoreCalibration.of(seen) for score, seen in sketches.items()}, rollouts, sketches["ce"].count
+    scores = {score: ScoreCalibration.of(sketch) for score, sketch in sketches.items()}
+    for score in (score for score, calibration in scores.items() if calibration.mean == 0):
+        logger.warning("all %s scores are 0: its gate fires on whatever is not 0", score)
+    shares = _replay_gates(parts, scores, window)
+    scores = {score: calibration.with_shares(shares[score]) for score, calibration in scores.items()}
+    return scores, rollouts, sketches[SCORES[0]].count
 
 
-def _replay(
+def _replay_gates(
     parts: ScoreParts, scores: dict[str, ScoreCalibration], window: int
 ) -> dict[str, dict[tuple[float, str], float]]:
     """By score the share of tokens at which the whole gate fires, the window test included, by (rho, kappa rule).
@@ -272,7 +272,7 @@ def _replay(
     return {score: {key: count / tokens for key, count in fired[score].items()} for score in scores}
 
 
-def _requests(
+def _build_requests(
     pair: Pair, prompts: Prompts, texts: Sequence[str], sampling: Sampling, max_gen_toks: int
 ) -> list[Request]:
     limit = pair.max_length or 2**31

@@ -60,7 +60,7 @@ class ScoreParts:
 
     def add(self, numbers: Sequence[int], scores: Mapping[str, Sequence[Trajectory]]) -> None:
         """The scores of finished rollouts: for each name one array `[tokens]` per prompt number."""
-        lengths = np.array([len(one) for one in scores[SCORES[0]]], dtype=np.int64)
+        lengths = np.array([len(values) for values in scores[SCORES[0]]], dtype=np.int64)
         whole = {name: np.concatenate(scores[name]).astype(np.float32) for name in SCORES}
         path = self.folder / f"{min(numbers):09d}.npz"
         columns: dict[str, Any] = {"prompts": np.array(numbers), "lengths": lengths, **whole}
@@ -69,14 +69,14 @@ class ScoreParts:
 
     def read(self) -> Iterator[dict[str, list[Trajectory]]]:
         """All scores, part by part in the order of their first prompts: for each name one array `[tokens]` per rollout."""
-        mine: dict[Path, list[int]] = defaultdict(list)
+        places: dict[Path, list[int]] = defaultdict(list)
         for path, place in self._where.values():
-            mine[path].append(place)
-        for path in sorted(mine):
+            places[path].append(place)
+        for path in sorted(places):
             with np.load(path) as part:
                 ends = np.cumsum(part["lengths"])[:-1]
                 rows = {name: np.split(part[name], ends) for name in SCORES}
-                yield {name: [rows[name][place] for place in sorted(mine[path])] for name in SCORES}
+                yield {name: [rows[name][place] for place in sorted(places[path])] for name in SCORES}
 
     def remember(self, name: str, value: Any) -> None:
         """Keep a small result beside the parts."""

@@ -1,5 +1,7 @@
 """Measuring a calibration against an independent slow computation: every score in numpy, the gate in a Python loop."""
 
+import json
+import random
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +15,8 @@ from lm_eval_takeover.commands.calibrate.budget import solve
 from lm_eval_takeover.commands.calibrate.prompts import read_prompts
 from lm_eval_takeover.commands.calibrate.rollouts import Budget, Work, calibrate
 from lm_eval_takeover.commands.calibrate.score_parts import ScoreParts
-from lm_eval_takeover.demo import CALIBRATION_PROMPTS
+from lm_eval_takeover.demo import CALIBRATION_PROMPTS, PROMPT
+from lm_eval_takeover.demo.puzzle import make_puzzle
 from lm_eval_takeover.errors import CalibrationError
 from lm_eval_takeover.method.request import Sampling
 from lm_eval_takeover.method.scores import SCORES
@@ -184,3 +187,17 @@ def test_parts_survive_damage_and_keep_their_order(tmp_path):
     assert killed.exists()
     parts.clear()
     assert not folder.exists()
+
+
+@pytest.mark.slow
+def test_calibrations_on_disjoint_prompts_agree_within_a_tenth(pair, tmp_path):
+    """Three sets of 60 puzzles; `benchmarks/calibration.py --only sets` prints the same for 500."""
+    rng, calibrations = random.Random(5), []
+    for number in range(3):
+        path = tmp_path / f"{number}.jsonl"
+        texts = [PROMPT.format(problem=make_puzzle(rng).text) for _ in range(60)]
+        path.write_text("".join(json.dumps({"prompt": text}) + "\n" for text in texts))
+        calibrations.append(calibrate(pair, read_prompts(str(path)), sampling=SAMPLING, progress=False))
+    for rho in (0.005, 0.01, 0.02, 0.03):
+        tau = [calibration.score("ce").threshold(rho).tau for calibration in calibrations]
+        assert max(tau) / min(tau) <= 1.1

@@ -1,0 +1,289 @@
+"""One gold answer against one answer, part by part: what kind of answer both are, and how that kind is compared.
+
+Lists, sets, tuples, intervals, matrices, unions, equations, percentages and units are taken apart by text, so that math_verify
+sees one expression at a time (`expressions`).
+"""
+
+import re
+from fractions import Fraction
+
+from lm_eval_takeover.answers.expressions import OF_ANGLE, Unparsed, is_proportional, is_same_value, parse_expression
+from lm_eval_takeover.answers.normalisation import (
+    is_measure,
+    may_be_list,
+    normalise,
+    parse_rational,
+    split_brackets,
+    split_elements,
+    split_top,
+    split_unit,
+    strip_thousands,
+)
+from lm_eval_takeover.answers.notation import NAME, is_name, is_same_name, parse_base, parse_matrix, parse_vector
+from lm_eval_takeover.answers.sets import MIRRORED, REALS, RELATION, find_unknown, split_union, strip_name, to_interval
+
+_MAX_ELEMENTS = 16  # surplus elements over the gold's, above which a list is wrong without being compared
+
+
+def equal_by_text(gold: str, answer: str, tolerance: float) -> bool | None:
+    if normalise(gold) == normalise(answer):
+        return True
+    left, right = parse_rational(gold), parse_rational(answer)
+    if left is None or right is None:
+        return None
+    correct = abs(left - right) <= Fraction(tolerance)
+    return None if not correct and (may_be_list(gold) or may_be_list(answer)) else correct
+
+
+class Comparison:
+    """One gold answer against one answer, both tidied; remembers whether a part of the answer could not be read."""
+
+    def __init__(self, tolerance: float):
+        self.tolerance = tolerance
+        self.unparsed = False
+
+    def equal(self, gold: str, answer: str) -> bool:
+        """By the first kind that one of the two is of; each `_compare_*` returns None where neither is of its kind."""
+        if not gold or not answer:
+            return False
+        verdict = equal_by_text(gold, answer, self.tolerance)
+        if verdict is not None:
+            return verdict
+        for compare in (
+            self._compare_unnamed,
+            self._compare_unions,
+            self._compare_lists,
+            self._compare_intervals,
+            self._compare_matrices,
+            self._compare_tuples,
+            self._compare_equations,
+            self._compare_percentages,
+            self._compare_units,
+            self._compare_bases,
+        ):
+            verdict = compare(gold, answer)
+            if verdict is not None:
+                return verdict
+        return self._compare_expressions(gold, answer)
+
+    def _compare_unnamed(self, gold: str, answer: str) -> bool | None:
+        """`x \\in [-2, 7]` is `[-2, 7]`, `(x, y) = (3, 2)` and `P(3, 2)` are `(3, 2)`."""
+        left, right = strip_name(gold), strip_name(answer)
+        return self.equal(left, right) if (left, right) != (gold, answer) and left and right else None
+
+    def _compare_unions(self, gold: str, answer: str) -> bool | None:
+        left, right = (split_union(text) for text in (gold, answer))
+        if left is None and right is None:
+            return None
+        return self._are_same_sets(left or [to_interval(gold)], right or [to_interval(answer)])
+
+    def _compare_lists(self, gold: str, answer: str) -> bool | None:
+        """Lists and sets match as sets; `1,234` is a number or a list of two, whichever matches."""
+        whole = strip_thousands(gold), strip_thousands(answer)
+        if whole != (gold, answer) and all(len(split_elements(text)) == 1 for text in whole) and self.equal(*whole):
+            return True
+        left, right = split_elements(gold), split_elements(answer)
+        if len(left) < 2 and len(right) < 2 and [gold] == left and [answer] == right:
+            return None
+        if len(left) == len(right) == 1:
+            return self.equal(left[0], right[0])
+        if not left or not right:
+            return False
+        tuple_ = split_brackets(gold)
+        if (
+            len(left) == 1
+            and tuple_
+            and tuple_[0] == "("
+            and len(tuple_[1]) == len(right)
+            and _must_be_tuple(tuple_[1], right)
+        ):
+            return self._are_same_parts(tuple_[1], right)
+        names = {split_top(part, "=")[0] for part in left if "=" in part}
+        if len(names) == len(left) == len(right) and not any("=" in part for part in right):
+            return self._are_same_parts(left, right)  # `x = 1, y = 2` answered by `1, 2`: in this order
+        return self._are_same_sets(left, right)
+
+    def _are_same_sets(self, left: list[str], right: list[str]) -> bool:
+        if len(right) > len(left) + _MAX_ELEMENTS:
+            return False
+        if 1 < len(set(map(normalise, left))) < len(left):  # the gold repeats an element: multisets
+            rest = list(right)
+            for part in left:
+                match = next((other for other in rest if self.equal(part, other)), None)
+                if match is None:
+                    return False
+                rest.remove(match)
+            return not rest
+        return all(any(self.equal(a, b) for b in right) for a in left) and all(
+            any(self.equal(a, b) for a in left) for b in right
+        )
+
+    def _compare_intervals(self, gold: str, answer: str) -> bool | None:
+        """An inequality in one unknown is an interval: `0 \\le x < 1` is `[0, 1)`."""
+        if not any(RELATION.search(text) or REALS.fullmatch(text) for text in (gold, answer)):
+            return None
+        left, right = to_interval(gold), to_interval(answer)
+        if (left, right) == (gold, answer) or (RELATION.search(left) or RELATION.search(right)):
+            return self._compare_relations(gold, answer)
+        if left != gold and right != answer and find_unknown(gold) != find_unknown(answer):
+            return False
+        return self.equal(left, right)
+
+    def _compare_relations(self, gold: str, answer: str) -> bool:
+        """Inequalities that are no intervals: the same parts in the same or the mirrored order."""
+        left, right = ([part.strip() for part in RELATION.split(text)] for text in (gold, answer))
+        if len(left) == len(right) == 1 or len(left) != len(right):
+            return False
+        if left[1::2] == right[1::2]:
+            return all(self.equal(a, b) for a, b in zip(left[::2], right[::2], strict=True))
+        return [MIRRORED[sign] for sign in reversed(right[1::2])] == left[1::2] and all(
+            self.equal(a, b) for a, b in zip(left[::2], reversed(right[::2]), strict=True)
+        )
+
+    def _compare_tuples(self, gold: str, answer: str) -> bool | None:
+        """Tuples and intervals match part by part; brackets tell open from closed where there are two parts."""
+        left, right = split_brackets(gold), split_brackets(answer)
+        if left is None and right is None:
+            return None
+        if left is None or right is None:
+            vectors = [group[1] if group else parse_vector(text) for group, text in ((left, gold), (right, answer))]
+            return vectors[0] is not None and vectors[1] is not None and self._are_same_parts(vectors[0], vectors[1])
+        brackets = [group[0] + group[2] for group in (left, right)]
+        if brackets[0] != brackets[1] and (len(left[1]) == 2 or not set(brackets) <= {"()", "[]"}):
+            return False
+        return self._are_same_parts(left[1], right[1])
+
+    def _are_same_parts(self, left: list[str], right: list[str]) -> bool:
+        return len(left) == len(right) and all(self.equal(a, b) for a, b in zip(left, right, strict=True))
+
+    def _compare_matrices(self, gold: str, answer: str) -> bool | None:
+        left, right = parse_matrix(gold), parse_matrix(answer)
+        if (left is None and right is None) or (
+            (left is None or right is None) and (split_brackets(gold) or split_brackets(answer))
+        ):
+            return None
+        if left is None or right is None or [len(row) for row in left] != [len(row) for row in right]:
+            return False
+        return all(self._are_same_parts(a, b) for a, b in zip(left, right, strict=True))
+
+    def _compare_equations(self, gold: str, answer: str) -> bool | None:
+        """`x = 5` answers 5; two equations are equal if they say the same name's value, or differ by a factor."""
+        left, right = split_top(gold, "="), split_top(answer, "=")
+        if len(left) < 2 and len(right) < 2:
+            return None
+        if len(left) < 2:
+            return self._gives_value(right, gold)
+        if len(right) < 2:
+            return self._gives_value(left, answer, swapped=True)
+        if is_name(left[0]) and is_name(right[0]):
+            argument, other = (NAME.fullmatch(side) for side in (left[0], right[0]))
+            if argument and other and argument[1] and other[1] and argument[1] != other[1]:  # f(z) = z is f(x) = x
+                letters = [name[1] for name in (argument, other)]
+                if all(len(letter) == 1 for letter in letters) and letters[0] not in right[-1]:
+                    right = [re.sub(rf"(?<![\\A-Za-z]){letters[1]}(?![A-Za-z])", letters[0], part) for part in right]
+            return is_same_name(left[0], right[0]) and self.equal(left[-1], right[-1])
+        try:
+            return is_proportional(left[0], left[-1], right[0], right[-1])
+        except Unparsed:
+            self.unparsed = True
+            return False
+
+    def _gives_value(self, parts: list[str], value: str, swapped: bool = False) -> bool:
+        """Whether an equation gives this value: to a name (`x = 5`, `m + n = 5`, `5 = x`), or by a true chain (`2 + 3 = 5`)."""
+
+        def same(part: str) -> bool:
+            return self.equal(part, value) if swapped else self.equal(value, part)
+
+        if is_name(parts[-1]) and not is_name(parts[0]):
+            parts = parts[::-1]
+        return same(parts[-1]) and all(is_name(part) or same(part) for part in parts[:-1])
+
+    def _compare_percentages(self, gold: str, answer: str) -> bool | None:
+        """28% is 28 and 0.28; a number is itself with or without the sign, and the fraction that its percentage is."""
+        if not gold.endswith("%") and not answer.endswith("%"):
+            return None
+        left, right = gold.removesuffix("%").strip(), answer.removesuffix("%").strip()
+        numbers = parse_rational(left), parse_rational(right)
+        small = not gold.endswith("%") and numbers[0] is not None and abs(numbers[0]) < 1  # 0.28 is no percentage
+        if not small and self.equal(left, right):
+            return True
+        if gold.endswith("%") and answer.endswith("%"):
+            return False
+        if None in numbers:
+            return False
+        number, fraction = numbers if gold.endswith("%") else numbers[::-1]
+        assert number is not None and fraction is not None
+        return abs(number / 100 - fraction) <= Fraction(self.tolerance) / 100
+
+    def _compare_units(self, gold: str, answer: str) -> bool | None:
+        """A unit may be left out, but not be another one. Degrees equal the radians that are written with a π."""
+        if OF_ANGLE.search(gold) or OF_ANGLE.search(answer):
+            return None  # \\sin 30° is a number
+        (left, unit), (right, other) = split_unit(gold), split_unit(answer)
+        left, right, degrees = (
+            left.removesuffix("°"),
+            right.removesuffix("°"),
+            (left.endswith("°"), right.endswith("°")),
+        )
+        if (left, right) == (gold, answer):
+            return None
+        unit, other = ("°" if flag else name for flag, name in zip(degrees, (unit, other), strict=True))
+        turned = {unit, other} == {"°", "radian"} or (
+            (unit == "°") != (other == "°") and r"\pi" in (right if unit == "°" else left)
+        )
+        if turned:
+            angle, radians = (left, right) if unit == "°" else (right, left)
+            return self._compare_expressions(rf"\frac{{({angle}) \pi}}{{180}}", radians)
+        if unit and other and unit != other and is_measure(unit) and is_measure(other):
+            return False
+        return self.equal(left.strip(), right.strip())
+
+    def _compare_bases(self, gold: str, answer: str) -> bool | None:
+        """`204_5` may be written as `204`, but not in another base."""
+        left, right = parse_base(gold), parse_base(answer)
+        if left is None and right is None:
+            return None
+        if left is not None and right is not None:
+            return left == right
+        if left is not None:
+            return left[0] == answer.strip()
+        return right is not None and right[1] == 10 and right[0] == gold.strip()
+
+    def _compare_expressions(self, gold: str, answer: str) -> bool:
+        if r"\ldots" in gold or r"\ldots" in answer:
+            return False  # math_verify drops an ellipsis; such answers match as text or not at all
+        if self._are_same_expressions(gold, answer):
+            return True
+        # R and r may be one letter, but not where an expression has both.
+        if (gold == gold.lower() and answer == answer.lower()) or any(_has_both_cases(text) for text in (gold, answer)):
+            return False
+        return self._are_same_expressions(_lower_letters(gold), _lower_letters(answer))
+
+    def _are_same_expressions(self, gold: str, answer: str) -> bool:
+        try:
+            right = parse_expression(answer, gold)
+        except Unparsed:
+            self.unparsed = True
+            return False
+        try:
+            return is_same_value(parse_expression(gold, answer), right, self.tolerance)
+        except Unparsed:
+            return False
+
+
+def _must_be_tuple(parts: list[str], listed: list[str]) -> bool:
+    """Whether a list without brackets can only be the tuple `parts`: it names its values, has three, or descends."""
+    if all("=" in part for part in listed) or len(parts) > 2:
+        return True
+    values = [parse_rational(part) for part in parts]
+    return values[0] is not None and values[1] is not None and values[0] > values[1]
+
+
+def _has_both_cases(text: str) -> bool:
+    letters = set(re.sub(r"\\[A-Za-z]+", "", text))
+    return any(letter.upper() in letters and letter.lower() in letters for letter in letters if letter.isalpha())
+
+
+def _lower_letters(text: str) -> str:
+    """Lower-case letters, commands as they are."""
+    return re.sub(r"\\[A-Za-z]+|[A-Z]", lambda found: found[0] if len(found[0]) > 1 else found[0].lower(), text)

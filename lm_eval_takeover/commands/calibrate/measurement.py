@@ -1,0 +1,125 @@
+"""`calibrate` from its options to the two files that it writes: pair, prompts, rollouts, calibration, page."""
+
+import argparse
+import resource
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from lm_eval_takeover import stopping
+from lm_eval_takeover.arguments import ModelArguments
+from lm_eval_takeover.calibration.files import write_calibration
+from lm_eval_takeover.calibration.page import rate_table, render_page, target_table
+from lm_eval_takeover.calibration.thresholds import Calibration
+from lm_eval_takeover.commands.calibrate.prompts import Prompts, read_prompts
+from lm_eval_takeover.commands.calibrate.rollouts import Budget, Work, calibrate, describe_decoding, kept_parts
+from lm_eval_takeover.errors import ArgumentError
+from lm_eval_takeover.method.request import Sampling
+from lm_eval_takeover.pair.loading import load_pair
+from lm_eval_takeover.pair.pair import Pair
+from lm_eval_takeover.storage.whole_files import write_text
+
+PAIR_OPTIONS = ("base", "guide", "device", "guide_device", "dtype", "guide_dtype", "trust_remote_code", "batch_size")
+
+
+def measure(options: argparse.Namespace) -> int:
+    """Measure and write a calibration. Returns the exit status.
+
+    Raises ArgumentError for prompts or models that cannot be used and, with the file written, for a rate that no spike ratio
+    realizes.
+    """
+    asked = {name: getattr(options, name) for name in PAIR_OPTIONS if getattr(options, name) is not None}
+    arguments = ModelArguments.parse({**asked, "direction": options.direction})
+    sampling = Sampling(options.temperature, options.top_p)
+    pair = load_pair(arguments)
+    prompts = _read_prompts(options, pair)
+    stopping.on_stop(lambda: _describe_kept(options.out))
+    work = Work()
+    settings = describe_decoding(sampling, options.max_gen_toks, options.seed)
+    with kept_parts(options.out, pair, prompts, options.direction, settings) as parts:
+        calibration = calibrate(
+            pair,
+            prompts,
+            direction=options.direction,
+            sampling=sampling,
+            max_gen_toks=options.max_gen_toks,
+            seed=options.seed,
+            batch_size=arguments.rows,
+            window=options.window,
+            budget=Budget(options.target_rate, options.score, options.kappa_rule),
+            parts=parts,
+            work=work,
+        )
+        calibration = replace(calibration, name=options.out.stem)
+        _write_files(calibration, options.out)
+        if not work.unsolved:
+            parts.clear()
+    _print_report(calibration, options.out, work)
+    if work.unsolved:
+        raise ArgumentError(
+            f"--target_rate: {'; '.join(work.unsolved)} (the file is written without it; the rollouts are kept for "
+            f"another try)"
+        )
+    return 0
+
+
+def _read_prompts(options: argparse.Namespace, pair: Pair) -> Prompts:
+    def chat(text: str) -> str:
+        return pair.chat_prompt([{"role": "user", "content": text}], enable_thinking=options.enable_thinking)
+
+    return read_prompts(
+        options.prompts,
+        split=options.split,
+        field=options.field,
+        template=options.template,
+        count=options.num_prompts,
+        held_out=options.num_held_out if options.target_rate else 0,
+        seed=options.seed,
+        chat=chat if options.apply_chat_template else None,
+        license=options.license,
+    )
+
+
+def _describe_kept(out: Path) -> str:
+    """What a call that was stopped has left, for its last line."""
+    if any(out.parent.glob(f".{out.name}.*.partial/*.npz")):
+        return "what was finished is kept, and the same command goes on from there"
+    return "nothing was written"
+
+
+def _page_of(out: Path) -> Path:
+    return out.with_suffix(".md")
+
+
+def _write_files(calibration: Calibration, out: Path) -> None:
+    try:
+        write_calibration(calibration, out)
+        write_text(_page_of(out), render_page(calibration))
+    except OSError as error:
+        raise ArgumentError(f"--out '{out}' cannot be written: {error}; what was measured is kept") from error
+
+
+def _print_report(calibration: Calibration, out: Path, work: Work) -> None:
+    print(rate_table(calibration))
+    if calibration.targets:
+        print(f"\n{target_table(calibration)}")
+    print(f"\n{calibration.rollouts} rollouts, {calibration.tokens:,} tokens -> {out}, {_page_of(out)}")
+    print(_describe_cost(work))
+    if calibration.sparse_below is not None:
+        print(f"few tokens: below a spike ratio of {calibration.sparse_below:.2g}, fewer than 30 of them lie above tau")
+
+
+def _describe_cost(work: Work) -> str:
+    """Speed and peak memory of this call."""
+    # Linux counts in KiB, macOS in bytes.
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+    parts = [f"peak memory {peak / 2**20:,.0f} MiB"]
+    if torch.cuda.is_available():
+        parts.append(f"of the GPU {torch.cuda.max_memory_allocated() / 2**20:,.0f} MiB")
+    if work.tokens:
+        parts.insert(0, f"{work.tokens / work.seconds:,.0f} tokens/s, rolled out and scored")
+    if work.reused:
+        parts.append(f"{work.reused} rollouts of an earlier call used again")
+    return "; ".join(parts)

@@ -1,0 +1,74 @@
+"""The door of `rescore`: its options, the tables and lines that it prints."""
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lm_eval_takeover.errors import ArgumentError
+
+if TYPE_CHECKING:
+    from lm_eval_takeover.commands.rescore.scoring import Rescored
+
+HELP = "verify the stored responses of a run anew"
+DESCRIPTION = """\
+Score all responses that a run_dir holds with the installed version of the tasks, or another one. Nothing is generated.
+Writes results and samples as lm_eval does, and lists every verdict that changed."""
+EXAMPLE = """examples:
+  lm-eval-takeover rescore runs/math500
+  lm-eval-takeover rescore runs/math500 --include_path my-tasks --output_path results/again
+"""
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("run_dir", type=Path, metavar="RUN_DIR", help="what the run was given as run_dir=…")
+    add("--tasks", nargs="+", default=[], metavar="TASK", help="tasks or groups (default: all tasks of the run)")
+    add("--include_path", type=Path, metavar="DIR", help="a folder of task files that go before the installed ones")
+    add("--output_path", type=Path, metavar="DIR", help="where results go (default: RUN_DIR/rescored)")
+
+
+def run(options: argparse.Namespace) -> int:
+    if options.include_path is not None and not options.include_path.is_dir():
+        raise ArgumentError(f"--include_path '{options.include_path}' is not a folder of task files")
+    from lm_eval_takeover.commands.rescore.scoring import rescore
+    from lm_eval_takeover.commands.rescore.stored import read_stored_runs
+
+    runs, verdicts = read_stored_runs(options.run_dir)
+    rescored, refusals = [], []
+    for stored in runs:
+        try:
+            rescored.append((stored, rescore(stored, verdicts, options.tasks, options.include_path)))
+        except ArgumentError as error:  # a command that was stopped early, or was about other tasks
+            refusals.append(error)
+    if not rescored:
+        raise refusals[-1]
+    out = options.output_path or options.run_dir / "rescored"
+    for number, (stored, outcome) in enumerate(rescored, 1):
+        if len(runs) > 1:
+            print(
+                f"command {number} of {len(rescored)}: {', '.join(stored.tasks)}; "
+                f"model_args {stored.facts.get('arguments')}"
+            )
+        _print_outcome(outcome, out if len(rescored) == 1 else out / str(number))
+    for refusal in refusals:
+        print(f"not scored: {refusal}")
+    return 0
+
+
+def _print_outcome(outcome: "Rescored", out: Path) -> None:
+    """Print the tables and the changed verdicts of one run, and write its results below `out`."""
+    from lm_eval.utils import make_table
+
+    from lm_eval_takeover.commands.rescore.scoring import write_results
+
+    print(make_table(outcome.results))
+    if outcome.results.get("groups"):
+        print(make_table(outcome.results, "groups"))
+    folder = write_results(outcome.results, out)
+    if outcome.left_out:
+        print(
+            f"{outcome.left_out} documents left out: not all their responses are here, or the tasks have them no more"
+        )
+    for change in outcome.changes:
+        print(change)
+    print(f"{len(outcome.changes)} of {outcome.compared:,} verdicts changed; results and samples -> {folder}")

@@ -1,0 +1,129 @@
+"""Takeovers that are known without the donor (`entropy`, `random`, `early`, one model alone): nothing is drafted.
+
+One token at a time comes from the model that writes it, which first reads, in the same pass, what it has skipped.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from lm_eval_takeover.decoding.pool import Pool
+from lm_eval_takeover.decoding.rows import Decision
+from lm_eval_takeover.method.gate import push
+from lm_eval_takeover.method.observations import OBSERVED, observe
+from lm_eval_takeover.method.sampling import draw
+
+_UNREAD_AT_ONCE = 4096  # tokens, padding included, that a donor catches up on in one pass of several rows
+
+
+class Stepwise(Pool):
+    """Decide, ask, draw, emit: the next token of each row.
+
+    A row whose token is the guide's waits until half of the rows do, or for a while, so that one pass serves several.
+    """
+
+    _idle = 0  # tokens that waiting rows might have written since the donor was asked
+
+    def advance(self, slots: Sequence[int]) -> list[int]:
+        decisions, hosted, host_logits = self._decide([slot for slot in slots if self.slots[slot].due is None])
+        donated = self._served([slot for slot in slots if self.slots[slot].due is not None])
+        donor_logits = self.read_unread(self.donor, donated) if donated else None
+        for slot in donated:
+            due = self.slots[slot].due
+            assert due is not None
+            decisions[slot] = due
+        tokens = self._draw(hosted, host_logits) | self._draw(donated, donor_logits)
+        observed = self._observe(tokens, decisions, hosted, host_logits, donated, donor_logits) if self.traced else {}
+        ended = []
+        for slot, token in tokens.items():
+            decision, row = decisions[slot], self.slots[slot]
+            row.window, row.due = decision.window, None
+            if self.emit(slot, [token], [decision.takeover], [decision.score], observed.get(slot))[1]:
+                ended.append(slot)
+        return ended
+
+    def _decide(self, slots: list[int]) -> tuple[dict[int, Decision], list[int], Tensor | None]:
+        """The policy's decisions on these rows; the slots that the host writes, and its logits `[rows, vocab]` for them.
+
+        The others wait for the donor. The host is asked first where its distribution is the score.
+        """
+        if not slots:
+            return {}, [], None
+        scored = self.policy.scorer is not None
+        logits = self.read_unread(self.host, slots) if scored else None
+        nothing = torch.full((len(slots),), torch.nan, device=self.device)
+        scores = nothing if logits is None else self.policy.scores(logits, None)
+        self.policy.refuse_nan(scores)
+        block = self.block(slots, scores[:, None])
+        taken = self.policy.decide(block)[:, 0].tolist()
+        windows = push(block.window, scores) if scored else block.window
+        decisions = {
+            slot: Decision(takeover, score, window)
+            for slot, takeover, score, window in zip(slots, taken, scores.tolist(), windows, strict=True)
+        }
+        for place, slot in enumerate(slots):
+            if taken[place]:
+                self.slots[slot].due = decisions[slot]
+                if self.traced and logits is not None:
+                    decisions[slot].host_logits = logits[place].clone()
+        hosted = [slot for slot in slots if not decisions[slot].takeover]
+        if logits is None:
+            return decisions, hosted, self.read_unread(self.host, hosted) if hosted else None
+        return decisions, hosted, logits if len(hosted) == len(slots) else logits[[not takeover for takeover in taken]]
+
+    def _served(self, due: Sequence[int]) -> list[int]:
+        """For which of these slots, whose tokens are the donor's, it is asked now.
+
+        For all of them, once half of the rows wait, or their waiting has cost about two passes of the host; for fewer, the
+        shortest first, where what they have not read is more than a pass should hold.
+        """
+        self._idle += len(due)
+        rows = len(self.slots)
+        if self.policy.host == "base" and 2 * len(due) < rows and self._idle < 2 * rows:
+            return []
+        self._idle = 0
+        lengths = self.readers[self.donor].lengths if due else []
+        served: list[int] = []
+        for unread, slot in sorted((self.slots[slot].length - lengths[slot], slot) for slot in due):
+            if served and (len(served) + 1) * unread > _UNREAD_AT_ONCE:
+                break
+            served.append(slot)
+        return sorted(served)
+
+    def _draw(self, slots: Sequence[int], logits: Tensor | None) -> dict[int, int]:
+        """The next token of each of these slots, from logits `[rows, vocab]`."""
+        if logits is None or not slots:
+            return {}
+        uniform = torch.from_numpy(self.uniforms(slots, 1)[:, 0]).to(logits.device)
+        return dict(zip(slots, draw(logits, uniform, self.sampling).tolist(), strict=True))
+
+    def _observe(
+        self,
+        tokens: Mapping[int, int],
+        decisions: Mapping[int, Decision],
+        hosted: Sequence[int],
+        host_logits: Tensor | None,
+        donated: Sequence[int],
+        donor_logits: Tensor | None,
+    ) -> dict[int, NDArray[np.float32]]:
+        """For the trace `[1, OBSERVED]` of each slot: what the models that were asked thought of its token."""
+        waited = [(slot, kept) for slot in donated if (kept := decisions[slot].host_logits) is not None]
+        asked: list[tuple[str, Sequence[int], Tensor | None]] = [
+            (self.host, hosted, host_logits),
+            (self.host, [slot for slot, _ in waited], torch.stack([kept for _, kept in waited]) if waited else None),
+            (self.donor, donated, donor_logits),
+        ]
+        observed = {slot: np.full((1, len(OBSERVED)), np.nan, dtype=np.float32) for slot in tokens}
+        for role, slots, logits in asked:
+            if logits is None or not slots:
+                continue
+            chosen = torch.tensor([tokens[slot] for slot in slots], device=logits.device)
+            host, donor = (logits, None) if role == self.policy.host else (None, logits)
+            seen = observe(chosen, host, donor, base_logits=logits if role == "base" else None).cpu().numpy()
+            for slot, values in zip(slots, seen, strict=True):
+                known = ~np.isnan(values)
+                observed[slot][0, known] = values[known]
+        return observed

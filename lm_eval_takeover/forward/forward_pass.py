@@ -1,0 +1,151 @@
+"""One model's forward pass over a ragged cache: lean where the architecture is known, transformers' own elsewhere."""
+
+import logging
+from collections.abc import Hashable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lm_eval_takeover.forward.lean_decoder import LeanDecoder
+from lm_eval_takeover.forward.projection import computes_bfloat16
+from lm_eval_takeover.forward.ragged_cache import Plan, RaggedCache, read_layer_windows
+from lm_eval_takeover.pair.member import Member
+
+logger = logging.getLogger(__name__)
+
+
+def prepare_pass(member: Member) -> "ForwardPass":
+    """The pass of this model, prepared once. Raises ArgumentError for models whose rows cannot have their own lengths."""
+    if member.prepared_pass is None:
+        member.prepared_pass = ForwardPass(member)
+    return member.prepared_pass  # type: ignore[no-any-return]
+
+
+class ForwardPass:
+    """`forward(cache, slots, lengths, ids, vocab)` of one model.
+
+    `lean` is None where transformers' own pass runs. `learned` is kept for callers: what running this model taught them, by keys
+    of theirs. `graphed` says whether passes run over tensors that never move, as CUDA graphs need it.
+    """
+
+    def __init__(self, member: Member) -> None:
+        self.member, self.model = member, member.model
+        config = member.model.config
+        self.windows = read_layer_windows(config, f"{member.role}='{member.id.id}'")
+        if member.device.type == "cpu" and self.model.dtype == torch.bfloat16 and not computes_bfloat16():
+            logger.warning(
+                "%s='%s' is loaded in bfloat16, in which this CPU cannot compute: %s=float32 reads several tokens at once "
+                "in less time, in up to twice the memory",
+                member.role,
+                member.path,
+                member.dtype_argument,
+            )
+        self._no_masks: list[Tensor | None] = [None] * len(self.windows)
+        rotary = getattr(config.get_text_config(), "rope_parameters", None) is not None
+        # Positions that are rows of a table end with it; rotations go on.
+        self._last_position = 2**31 if rotary else (member.max_length or 2**31) - 1
+        self.learned: dict[Hashable, Any] = {}
+        self.lean: LeanDecoder | None = None
+        if LeanDecoder.supports(self.model):
+            lean = LeanDecoder(self.model)
+            if self._agrees_with_transformers(lean):
+                self.lean = lean
+            else:
+                logger.warning("%s: the lean pass differs from transformers'; not used", member.id.id)
+        self.graphed = self.lean is not None and member.device.type == "cuda"
+
+    @torch.inference_mode()
+    def _agrees_with_transformers(self, lean: LeanDecoder) -> bool:
+        """Whether the lean pass gives the logits of transformers' own, on a few tokens."""
+        vocab = len(lean.embed)
+        ids = (torch.arange(9, device=self.member.device) * 7919 % vocab)[None]
+        log_probs = []
+        for decoder in (lean, None):
+            self.lean = decoder
+            log_probs.append(self(RaggedCache(len(self.windows), 1), [0], [0], ids, vocab).log_softmax(-1))
+        self.lean = None
+        precise = log_probs[0].dtype == torch.float32 and self.model.dtype == torch.float32
+        return bool((log_probs[0] - log_probs[1]).abs().max() <= (2e-3 if precise else 0.5))
+
+    def __call__(
+        self,
+        cache: RaggedCache,
+        slots: Sequence[int],
+        lengths: Sequence[int],
+        ids: Tensor,
+        vocab: int,
+        logits_at: Tensor | None = None,
+    ) -> Tensor:
+        """Read `ids` `[rows, new]` into these slots from their lengths on: float32 logits `[rows, new, vocab]`.
+
+        `logits_at` `[rows]` picks one of each row's new tokens: `[rows, 1, vocab]`. With vocab 0 nothing but the cache is filled.
+        """
+        new = ids.shape[1]
+        plan = cache.plan = Plan(lengths, new, slots, self.member.device)
+        if self.lean is None:
+            return self._run_transformers(cache, slots, lengths, ids, vocab, logits_at)
+        hidden = self.lean.compute_hidden(ids, self.build_masks(plan), cache)
+        if logits_at is not None:
+            hidden = hidden[torch.arange(len(hidden), device=plan.device), logits_at][:, None]
+        return self.lean.compute_logits(hidden, vocab).contiguous().float() if vocab else hidden
+
+    def _run_transformers(
+        self,
+        cache: RaggedCache,
+        slots: Sequence[int],
+        lengths: Sequence[int],
+        ids: Tensor,
+        vocab: int,
+        logits_at: Tensor | None,
+    ) -> Tensor:
+        """As the call itself, by the model's own `forward`, along `cache.plan`."""
+        plan, new = cache.plan, ids.shape[1]
+        positions = plan.positions.clamp(max=self._last_position)
+        options: dict[str, Any] = {
+            "position_ids": positions,
+            "logits_to_keep": new if vocab and logits_at is None else 1,
+        }
+        output = self.model(
+            input_ids=ids,
+            attention_mask=self._as_transformers(self.build_masks(plan, always=True)),
+            past_key_values=cache,
+            use_cache=True,
+            **{name: value for name, value in options.items() if name in self.member.forward_arguments},
+        )
+        if logits_at is None or new == 1:
+            return output.logits[..., :vocab].float()  # type: ignore[no-any-return]
+        # The chosen tokens are read once more, over themselves, so that no other one needs its logits.
+        chosen = ids.gather(1, logits_at[:, None])
+        ends = [length + place for length, place in zip(lengths, logits_at.tolist(), strict=True)]
+        return self(cache, slots, ends, chosen, vocab)
+
+    def build_masks(self, plan: Plan, *, always: bool = False) -> list[Tensor | None]:
+        """One additive mask `[rows, 1, new, columns]` per layer: a query attends to its own column and those before it.
+
+        None where every query attends to all columns, unless there is `always` to be a mask.
+        """
+        sees_all = not always and plan.aligned_start is not None and plan.new == 1
+        if sees_all and not any(self.windows):
+            return self._no_masks
+        masks: dict[int | None, Tensor | None] = {}
+        for window in set(self.windows):
+            if sees_all and (window is None or plan.columns <= window):
+                masks[window] = None
+                continue
+            columns, positions = torch.arange(plan.columns, device=plan.device), plan.positions[..., None]
+            hidden = columns > positions
+            if window is not None:
+                hidden |= columns <= positions - window
+            mask = torch.zeros(hidden.shape, dtype=self.model.dtype, device=plan.device)
+            masks[window] = mask.masked_fill_(hidden, -torch.inf)[:, None]
+        return [masks[window] for window in self.windows]
+
+    def _as_transformers(self, masks: list[Tensor | None]) -> Any:
+        """The masks as transformers takes them: one tensor, or one per kind of layer."""
+        if len(set(self.windows)) == 1:
+            return masks[0]
+        return {
+            "full_attention": masks[self.windows.index(None)],
+            "sliding_attention": next(m for m, window in zip(masks, self.windows, strict=True) if window is not None),
+        }

@@ -1,0 +1,153 @@
+"""The lean pass over static tensors, which a GPU replays as one CUDA graph.
+
+A small model's eager pass is bound by the launches of its kernels: 28 layers of a 0.6B model then take nearly as long as 36 of an
+8B one. Here every slot takes part in every pass, new tokens and columns are rounded up to a few sizes, positions are computed on
+the device, and a drafted token goes from the pass through the draw into the next pass without the host waiting for it. Slots
+without a row compute along: they write into columns at or behind `lengths[slot]`, which no query attends to.
+
+It is used on GPUs only. Elsewhere the same code would run eagerly, which is how it is tested.
+"""
+
+from collections.abc import Sequence
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lm_eval_takeover.forward.cuda_graphs import CudaGraphs, HostCopy
+from lm_eval_takeover.forward.draft_length import LONGEST, longest_draft
+from lm_eval_takeover.forward.forward_pass import ForwardPass
+from lm_eval_takeover.forward.ragged_cache import Plan, RaggedCache, are_contiguous
+from lm_eval_takeover.method.request import Sampling
+from lm_eval_takeover.method.sampling import HEAD, draw_from_head
+from lm_eval_takeover.method.scores import entropy
+
+_SIZES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)  # new tokens of a pass: each has its graph
+_COLUMNS = 256  # columns of the cache that passes attend to, doubled where they do not suffice
+
+
+class GraphedPlan(Plan):
+    """Every slot from its own length on; `positions` `[slots, new]` is a static tensor."""
+
+    def __init__(self, positions: Tensor, columns: int) -> None:
+        self.rows, self.new = positions.shape
+        self.device, self.columns = positions.device, columns
+        self.is_contiguous, self.aligned_start = True, None
+        self.positions = positions
+
+
+class GraphedPass:
+    """Passes of one model over all slots of one cache. Underscored tensors `[slots, ...]` are static: no call replaces them."""
+
+    def __init__(self, forward: ForwardPass, cache: RaggedCache, vocab: int) -> None:
+        assert forward.lean is not None
+        self.forward, self.lean, self.cache, self.vocab = forward, forward.lean, cache, vocab
+        device, slots = forward.member.device, cache.slots
+        self.device = device
+        self.graphs = CudaGraphs(device)
+        self._ids = torch.zeros(slots, LONGEST, dtype=torch.long, device=device)
+        self._positions = torch.zeros_like(self._ids)
+        self._lengths = torch.zeros(slots, 1, dtype=torch.long, device=device)
+        self._steps = torch.arange(LONGEST, device=device)
+        self._logits_at = torch.zeros(slots, dtype=torch.long, device=device)
+        self._uniform = torch.zeros(slots, dtype=torch.float64, device=device)
+        # All passes leave their logits here, so that graphs of many sizes do not each hold their own.
+        self._logits = torch.zeros(slots, longest_draft(slots, vocab), vocab, device=device)
+        self._uploaded_lengths = [0] * slots
+        self._columns = _COLUMNS
+        self._replaceable: tuple[Any, ...] = ()  # what graphs were captured with and others may replace
+        self._head, self._in_head, self._outside_head = HEAD, 0, 0
+
+    def supports(self, ids: Tensor) -> bool:
+        """Whether a pass over ids `[rows, new]` can go this way: if it is short enough, and something was read before."""
+        return ids.shape[1] <= self._logits.shape[1] and self.cache.columns > 0
+
+    def read(
+        self, lengths: Sequence[int], slots: Sequence[int], ids: Tensor, offset: int, logits_at: Tensor | None = None
+    ) -> Tensor:
+        """As `Reader.read` and, with `logits_at` `[rows]`, as `Reader.read_to_last`: `[rows, new or 1, vocab]`."""
+        with self._on_device():
+            new, columns = self._fill(lengths, slots, ids, offset)
+            every = logits_at is None
+            if logits_at is not None:
+                _write_slots(self._logits_at, slots, logits_at)
+            logits = self.graphs.run((new, columns, every), lambda: self._run(new, columns, every))
+            return _select_slots(logits[:, : ids.shape[1]] if every else logits, slots)
+
+    def draft(
+        self,
+        lengths: Sequence[int],
+        slots: Sequence[int],
+        ids: Tensor,
+        offset: int,
+        uniform: Tensor,
+        sampling: Sampling,
+    ) -> tuple[Tensor, Tensor, HostCopy]:
+        """As `Reader.draft`: logits, tokens, and tokens, whether each lies in the head, and entropies on their way to the host.
+
+        Logits and tokens are overwritten by the next call.
+        """
+        with self._on_device():
+            new, columns = self._fill(lengths, slots, ids, offset)
+            _write_slots(self._uniform, slots, uniform)
+
+            def run() -> tuple[Tensor, Tensor, Tensor, Tensor]:
+                logits = self._run(new, columns, True)[:, 0]
+                tokens, in_head = draw_from_head(logits, self._uniform, sampling, self._head)
+                return logits, tokens, in_head, entropy(logits)
+
+            results = self.graphs.run((new, columns, sampling, self._head), run)
+            logits, tokens, in_head, entropies = (_select_slots(result, slots) for result in results)
+            return logits, tokens, HostCopy(tokens, in_head, entropies)
+
+    def record_draw(self, in_head: bool) -> None:
+        """Whether a draw fell into the head. Where too many do not, more of the vocabulary is sorted from now on."""
+        self._in_head, self._outside_head = self._in_head + in_head, self._outside_head + (not in_head)
+        if self._outside_head >= 4 and self._outside_head > 0.02 * self._in_head:
+            self._head, self._in_head, self._outside_head = min(self._head * 8, self.vocab), 0, 0
+
+    def _on_device(self) -> Any:
+        """Streams, events and graphs belong to the device that is the current one."""
+        return torch.cuda.device(self.device) if self.device.type == "cuda" else nullcontext()
+
+    def _fill(self, lengths: Sequence[int], slots: Sequence[int], ids: Tensor, offset: int) -> tuple[int, int]:
+        """Fill the static tensors; `(new, columns)`, both rounded up."""
+        new = min(next(size for size in _SIZES if size >= ids.shape[1]), self._logits.shape[1])
+        while self._columns < max(lengths) + offset + new:
+            self._columns *= 2  # never halved, so that there are graphs of one number of columns at a time
+        columns = self._columns
+        self.cache.reserve(columns)
+        current = (columns, self.lean.prepare_rotations(columns)[0], self.cache.layers[0].buffers)
+        if not self._replaceable or any(a is not b for a, b in zip(current, self._replaceable, strict=True)):
+            self.graphs.clear()
+            self._replaceable = current
+        if self._uploaded_lengths != list(lengths):
+            self._uploaded_lengths = list(lengths)
+            self._lengths.copy_(torch.tensor(self._uploaded_lengths)[:, None])
+        torch.add(self._lengths + offset, self._steps[:new], out=self._positions[:, :new])
+        _write_slots(self._ids[:, : ids.shape[1]], slots, ids)
+        return new, columns
+
+    def _run(self, new: int, columns: int, every: bool) -> Tensor:
+        """One pass over the static tensors: logits `[slots, new, vocab]`, or `[slots, 1, vocab]` at `_logits_at`."""
+        plan = self.cache.plan = GraphedPlan(self._positions[:, :new], columns)
+        hidden = self.lean.compute_hidden(self._ids[:, :new], self.forward.build_masks(plan), self.cache)
+        if not every:
+            places = self._logits_at.clamp(max=new - 1)  # of slots that do not take part, it is from an earlier pass
+            hidden = hidden.gather(1, places[:, None, None].expand(-1, 1, hidden.shape[-1]))
+        logits = self._logits[:, : hidden.shape[1]]
+        return logits.copy_(self.lean.compute_logits(hidden, self.vocab))
+
+
+def _write_slots(static: Tensor, slots: Sequence[int], values: Tensor) -> None:
+    """Write values `[rows, ...]` into these slots of a static tensor `[slots, ...]`."""
+    if are_contiguous(slots):
+        static[: len(slots)].copy_(values)
+    else:
+        static[torch.tensor(slots, device=static.device)] = values
+
+
+def _select_slots(values: Tensor, slots: Sequence[int]) -> Tensor:
+    """The values `[slots, ...]` of these slots: `[rows, ...]`."""
+    return values[: len(slots)] if are_contiguous(slots) else values[torch.tensor(slots, device=values.device)]

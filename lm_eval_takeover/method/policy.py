@@ -1,0 +1,136 @@
+"""What a policy is: who may write token t.
+
+A policy is a frozen dataclass, its fields model arguments. It says which models it asks (`models`), with which score
+(`scorer`, None without one), and in `takes_over` which positions of a block the donor writes. Whether its takeovers are known
+without the donor follows from its score.
+"""
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from lm_eval_takeover.errors import ArgumentError, PluginError, nearest
+from lm_eval_takeover.method.registry import PACKAGE, Score, Source, call_plugin, check_shape
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from lm_eval_takeover.method.gate import Gate
+
+DIRECTIONS = ("forward", "reverse")
+WINDOW = 10  # scores that a policy without a gate is shown
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Positions `t .. t + k - 1` of some rows, as a policy sees them before any of them is written.
+
+    Which position the donor writes is asked as if nothing before it in the block became another token than the drafted one: what
+    stands behind the first such token is decided again. `k` is 1 where one token is written at a time.
+    """
+
+    positions: "Tensor"  # `[rows, k]` tokens emitted before: `t`
+    scores: "Tensor"  # `[rows, k]` `s_t`; NaN for policies without a score
+    window: "Tensor"  # `[rows, window]` the scores just before the block, oldest first, zeros where there are none yet
+    chance: "Tensor | None" = None  # `[rows, k]` uniform numbers in [0, 1), where `uses_chance`
+    donor_length: "Tensor | None" = None  # `[rows]` tokens of the donor's own answer, where `needs_donor_length`
+
+
+@dataclass(frozen=True, kw_only=True)
+class Policy(ABC):
+    """Who may write token t. `direction=reverse` swaps host and donor."""
+
+    name: ClassVar[str] = "unregistered"
+    source: ClassVar[Source] = Source(PACKAGE)
+    models: ClassVar[tuple[str, ...]] = ("base", "guide")  # which it asks
+    uses_chance: ClassVar[bool] = False  # whether it decides by random numbers
+
+    direction: str = "forward"
+
+    def __post_init__(self) -> None:
+        if self.direction not in DIRECTIONS:
+            raise ArgumentError(f"direction='{self.direction}' is not known; {nearest(self.direction, DIRECTIONS)}")
+
+    @abstractmethod
+    def takes_over(self, block: Block) -> "Tensor":
+        """Whether the donor writes each position: bool `[rows, k]`."""
+
+    # What a policy may say beside that
+
+    @property
+    def scorer(self) -> Score | None:
+        """The score whose values `takes_over` is shown; None without one."""
+        return None
+
+    @property
+    def gate(self) -> "Gate | None":
+        """The calibrated test, of policies that have one."""
+        return None
+
+    @property
+    def needs_donor_length(self) -> bool:
+        """Whether it must know how long the donor's own answer is, which is then written first."""
+        return False
+
+    # What follows
+
+    @property
+    def host(self) -> str | None:
+        """The role that writes by default; None if the donor writes everything."""
+        return "base" if self.direction == "forward" else "guide"
+
+    @property
+    def donor(self) -> str | None:
+        """The role that takes over; None if nobody ever does."""
+        return "guide" if self.direction == "forward" else "base"
+
+    @property
+    def roles(self) -> tuple[str, ...]:
+        """The models that this policy asks, the host first."""
+        return tuple(role for role in (self.host, self.donor) if role is not None)
+
+    @property
+    def drafts(self) -> bool:
+        """Whether takeovers follow from the donor's distribution, so that the host drafts and the donor verifies."""
+        return self.scorer is not None and self.scorer.needs_donor
+
+    @property
+    def window(self) -> int:
+        """How many scores it is shown."""
+        return self.gate.window if self.gate is not None else WINDOW
+
+    def writes(self, taken_over: bool) -> str:
+        """The role that writes a token, given whether it is a takeover."""
+        role = (self.donor or self.host) if taken_over else (self.host or self.donor)
+        assert role is not None
+        return role
+
+    def settings(self) -> dict[str, Any]:
+        """Its own model arguments: the fields that are neither the direction nor a part of the gate."""
+        shared = ("direction", "score", "score_top_p", "gate")
+        return {one.name: getattr(self, one.name) for one in fields(self) if one.name not in shared}
+
+    def scores(self, host_logits: "Tensor | None", donor_logits: "Tensor | None") -> "Tensor":
+        """`s_t` for logits `[..., vocab]`: `[...]`, NaN where this policy asks for no score."""
+        logits = host_logits if host_logits is not None else donor_logits
+        assert logits is not None
+        if self.scorer is None or host_logits is None:
+            return logits.new_full(logits.shape[:-1], math.nan)
+        return self.scorer(host_logits, donor_logits)
+
+    def refuse_nan(self, scores: "Tensor") -> None:
+        """Raise PluginError where a score of sound logits is no number."""
+        if self.scorer is not None and bool(scores.isnan().any()):
+            raise PluginError(f"{self.scorer.where} returned NaN for logits that are a distribution")
+
+    def decide(self, block: Block) -> "Tensor":
+        """`takes_over`, checked where it is a stranger's: bool `[rows, k]`. Raises PluginError."""
+        if self.source.digest is None:
+            return self.takes_over(block)
+        where = f"policy '{self.name}' ({self.source.name}: {type(self).__name__}.takes_over)"
+        taken: Tensor = call_plugin(where, self.takes_over, block)
+        check_shape(where, taken, block.positions.shape)
+        if str(taken.dtype) != "torch.bool":
+            raise PluginError(f"{where} returned {taken.dtype}, not torch.bool")
+        return taken

@@ -1,0 +1,249 @@
+"""Scores and policies by name: ours, those of installed packages, and those of a user's own file.
+
+    @register_score("margin", needs_donor=False)
+    @register_policy("every")
+
+register a function on logits and a class, as in lm-eval's registry. Packages name theirs under the entry-point groups
+`lm_eval_takeover.scores` and `lm_eval_takeover.policies`, which are loaded when a name is asked for; `load_plugins` runs the
+files and modules of the model argument `plugins`. Loading anything twice changes nothing.
+
+This module imports no torch: what is registered does.
+"""
+
+import hashlib
+import importlib
+import importlib.util
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from lm_eval_takeover.errors import ArgumentError, PluginError, is_out_of_memory, nearest
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
+    from torch import Tensor
+
+    from lm_eval_takeover.method.policy import Policy
+
+PACKAGE = "lm_eval_takeover"
+_OURS = (f"{PACKAGE}.method.scores", f"{PACKAGE}.method.policies")
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """The code that registered something: a name for people, and a digest of it where it is not ours."""
+
+    name: str
+    digest: str | None = None
+
+    @classmethod
+    def of(cls, target: Any) -> "Source":
+        """Of a function or class. The digest covers the file, or every Python file of the package that it belongs to."""
+        module = target.__module__
+        if module.partition(".")[0] == PACKAGE:
+            return cls(PACKAGE)
+        file = getattr(sys.modules.get(module), "__file__", None)
+        if file is None:  # typed into an interpreter
+            return cls(module, hashlib.blake2b(target.__qualname__.encode(), digest_size=16).hexdigest())
+        path = Path(file)
+        top = importlib.import_module(module.partition(".")[0]) if "." in module else None
+        files = sorted(Path(top.__path__[0]).rglob("*.py")) if top is not None else [path]
+        digest = hashlib.blake2b(digest_size=16)
+        for one in files:
+            digest.update(f"{one.name}\0{one.stat().st_size}\0".encode() + one.read_bytes())
+        return cls(path.name if top is None else module, digest.hexdigest())
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """A score `s_t` by name: a pure function from raw logits `[..., vocab]` to nats, or whatever unit it has, `[...]`.
+
+    `needs_donor` says whether it takes the donor's logits behind the host's. A function with a parameter `top_p` reads the model
+    argument `score_top_p`.
+    """
+
+    name: str
+    function: "Callable[..., Tensor]"
+    needs_donor: bool
+    source: Source
+
+    @property
+    def reads_top_p(self) -> bool:
+        return "top_p" in self.function.__code__.co_varnames[: self.function.__code__.co_argcount]
+
+    def __call__(self, host_logits: "Tensor", donor_logits: "Tensor | None" = None, *, top_p: float = 1.0) -> "Tensor":
+        """`s_t` `[...]` of logits `[..., vocab]`. Raises PluginError where a stranger's function fails or has another shape."""
+        if self.needs_donor and donor_logits is None:
+            raise ValueError(f"score '{self.name}' needs the donor's logits")
+        logits = (host_logits, donor_logits) if self.needs_donor else (host_logits,)
+        options = {"top_p": top_p} if self.reads_top_p else {}
+        if self.source.digest is None:
+            return self.function(*logits, **options)
+        values = call_plugin(self.where, self.function, *logits, **options)
+        check_shape(self.where, values, host_logits.shape[:-1])
+        return values.float()
+
+    @property
+    def where(self) -> str:
+        return f"score '{self.name}' ({self.source.name}: {self.function.__name__})"
+
+
+def call_plugin(where: str, function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+    """What a stranger's function returns. Raises PluginError for what it raises, but for memory that ran out."""
+    try:
+        return function(*arguments, **options)
+    except Exception as error:
+        if is_out_of_memory(error):
+            raise
+        trace = error.__traceback__
+        while trace is not None and trace.tb_next is not None:
+            trace = trace.tb_next
+        line = f", line {trace.tb_lineno}" if trace is not None else ""
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else "no message"
+        raise PluginError(f"{where} raised {type(error).__name__}{line}: {reason}") from error
+
+
+def check_shape(where: str, values: Any, shape: Any) -> None:
+    """Refuse what is no tensor of this shape. Raises PluginError."""
+    found = getattr(values, "shape", None)
+    if found is None or tuple(found) != tuple(shape):
+        said = f"a tensor {list(found)}" if found is not None else type(values).__name__
+        raise PluginError(f"{where} returned {said}, not one {list(shape)}")
+
+
+Entry = TypeVar("Entry")
+
+
+class Registry(Generic[Entry]):
+    """What is registered under one kind of name, loaded when it is asked for."""
+
+    def __init__(self, kind: str, group: str) -> None:
+        self.kind, self.group = kind, group
+        self._entries: dict[str, tuple[Entry, Source]] = {}
+
+    def add(self, name: str, entry: Entry, source: Source) -> None:
+        """Register; the same code may do so again. Raises PluginError for a name that other code has."""
+        held = self._entries.get(name)
+        if held is not None and held[1].name != source.name:
+            raise PluginError(
+                f"{self.kind} '{name}' of {source.name} is registered by {held[1].name} already; choose another name"
+            )
+        self._entries[name] = entry, source
+
+    def get(self, name: str) -> Entry:
+        """By name. Raises ArgumentError that lists what there is and where from, PluginError for a package that is broken."""
+        if name in self._entries:
+            return self._entries[name][0]
+        self._load_ours()
+        if name not in self._entries and (point := self._installed().get(name)) is not None:
+            call_plugin(f"{self.kind} '{name}' (entry point {point.value})", point.load)
+            if name not in self._entries:
+                raise PluginError(f"entry point {point.value} registers no {self.kind} '{name}'")
+        if name not in self._entries:
+            raise ArgumentError(f"{self.kind}='{name}' is not known; {self._listed(name)}")
+        return self._entries[name][0]
+
+    def names(self) -> list[str]:
+        """All of them, ours first; those of installed packages are loaded."""
+        self._load_ours()
+        for name in self._installed():
+            self.get(name)
+        return list(self._entries)
+
+    def source(self, name: str) -> Source:
+        self.get(name)
+        return self._entries[name][1]
+
+    def __iter__(self) -> Iterator[Entry]:
+        return iter([self.get(name) for name in self.names()])
+
+    def _installed(self) -> "dict[str, EntryPoint]":
+        from importlib.metadata import entry_points
+
+        return {point.name: point for point in entry_points(group=self.group)}
+
+    def _load_ours(self) -> None:
+        for module in _OURS:
+            importlib.import_module(module)
+
+    def _listed(self, name: str) -> str:
+        """The nearest name, and every name by its source."""
+        places: dict[str, list[str]] = {}
+        for known, (_, source) in self._entries.items():
+            places.setdefault(source.name, []).append(known)
+        for known, point in self._installed().items():
+            if known not in self._entries:
+                places.setdefault(point.value.partition(":")[0], []).append(known)
+        close = nearest(name, [known for listed in places.values() for known in listed])
+        registered = "; ".join(f"{', '.join(listed)} ({place})" for place, listed in places.items())
+        return f"registered: {registered}" if close.startswith("known") else f"{close} registered: {registered}"
+
+
+scores: Registry[Score] = Registry("score", f"{PACKAGE}.scores")
+policies: "Registry[type[Policy]]" = Registry("policy", f"{PACKAGE}.policies")
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+Kind = TypeVar("Kind", bound="type[Policy]")
+
+
+def register_score(name: str, *, needs_donor: bool) -> Callable[[Function], Function]:
+    """Register a function `(host_logits[, donor_logits]) -> scores` from raw logits `[..., vocab]` to `[...]`."""
+
+    def register(function: Function) -> Function:
+        scores.add(name, Score(name, function, needs_donor, Source.of(function)), Source.of(function))
+        return function
+
+    return register
+
+
+def register_policy(name: str) -> Callable[[Kind], Kind]:
+    """Register a policy, a frozen dataclass whose fields are model arguments."""
+
+    def register(kind: Kind) -> Kind:
+        kind.name, kind.source = name, Source.of(kind)
+        policies.add(name, kind, kind.source)
+        return kind
+
+    return register
+
+
+def load_plugins(names: str | None) -> None:
+    """Run the files or modules of `plugins`, joined by `+`.
+
+    Raises ArgumentError for one that is not there, PluginError for a broken one.
+    """
+    for name in filter(None, (names or "").split("+")):
+        path = Path(name).expanduser()
+        if path.suffix == ".py" or path.is_file():
+            if not path.is_file():
+                raise ArgumentError(
+                    f"plugins='{name}': there is no such file; expected a Python file or an importable module"
+                )
+            call_plugin(f"plugins='{name}'", _run_file, path)
+        else:
+            try:
+                found = importlib.util.find_spec(name)
+            except (ImportError, ValueError):
+                found = None
+            if found is None:
+                raise ArgumentError(f"plugins='{name}' is neither a file nor a module that can be imported")
+            call_plugin(f"plugins='{name}'", importlib.import_module, name)
+
+
+def _run_file(path: Path) -> None:
+    """As a module of its own name, which a second call replaces only where the file has changed."""
+    digest = hashlib.blake2b(str(path.resolve()).encode() + path.read_bytes(), digest_size=8).hexdigest()
+    name = f"takeover_plugin_{path.stem}_{digest}"
+    if name in sys.modules:
+        return
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None and spec.loader is not None
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise

@@ -1,0 +1,156 @@
+"""One checkpoint of the pair: what transformers loads of it, and its own forward pass."""
+
+import inspect
+from collections.abc import Callable, Iterable
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from huggingface_hub import HfApi
+from huggingface_hub.errors import HfHubHTTPError
+from torch import Tensor
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, Cache, GenerationConfig
+
+from lm_eval_takeover.errors import ArgumentError, ModelOutputError
+from lm_eval_takeover.pair.ids import identify, locate
+from lm_eval_takeover.pair.vocabulary import Vocabulary
+
+
+class Member:
+    """One model of the pair. Its tokenizer and configuration are read at once, its weights when first used."""
+
+    def __init__(
+        self,
+        role: str,
+        name: str,
+        *,
+        device: str = "cpu",
+        dtype: str | torch.dtype = "auto",
+        trust_remote_code: bool = False,
+    ) -> None:
+        self.role = role
+        self.path, self._revision = locate(name)
+        if self.path.startswith(("/", ".", "~")) and not Path(self.path).is_dir():
+            raise ArgumentError(f"{role}='{self.path}' cannot be loaded: there is no such folder")
+        self.device = torch.device(device)
+        self.dtype = dtype  # as asked for; `auto` is the checkpoint's own
+        self.prepared_pass: Any = None  # the `ForwardPass` of this model, from its first use on
+        self._options: dict[str, Any] = {"revision": self._revision, "trust_remote_code": trust_remote_code}
+        self.config = self._load(AutoConfig)
+        self.tokenizer = self._load(AutoTokenizer)
+        self.vocabulary = Vocabulary.of(self.tokenizer, self.config.get_text_config().vocab_size)
+        self.id = identify(name, self.path, self._revision)
+
+    def _load(self, kind: Any, **options: Any) -> Any:
+        try:
+            return kind.from_pretrained(self.path, **self._options, **options)
+        except Exception as error:  # a checkpoint can be broken in as many ways as there are loaders
+            reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+            where = f" at revision '{self._revision}'" if self._revision else ""
+            raise ArgumentError(
+                f"{self.role}='{self.path}'{where} cannot be loaded: {reason} "
+                f"(expected a local folder or a hub id, 'owner/name' or 'owner/name@revision')"
+            ) from error
+
+    @property
+    def dtype_argument(self) -> str:
+        """The model argument that sets this model's dtype."""
+        return "guide_dtype" if self.role == "guide" else "dtype"
+
+    @cached_property
+    def model(self) -> Any:
+        """The transformers model in eval mode, on its device; loaded at the first use."""
+        safe = None if self._options["trust_remote_code"] else True
+        try:
+            model = self._load(AutoModelForCausalLM, dtype=self.dtype, use_safetensors=safe)
+        except ArgumentError:
+            if safe:
+                self._refuse_pickles()
+            raise
+        return model.to(self.device).eval()
+
+    def _refuse_pickles(self) -> None:
+        """Weights that only a pickle holds would run code of their author. Raises ArgumentError with the way to convert them."""
+        if not Path(self.path).is_dir():
+            names = _list_hub_files(self.path, self._revision)
+        else:
+            names = [file.name for file in Path(self.path).iterdir()]
+        pickles = sorted(name for name in names if name.endswith((".bin", ".pt", ".pth", ".ckpt")) and "model" in name)
+        if pickles and not any(name.endswith(".safetensors") for name in names):
+            convert = (
+                "from transformers import AutoModelForCausalLM as M, AutoTokenizer as T; "
+                f"[one.from_pretrained('{self.path}').save_pretrained('converted') for one in (M, T)]"
+            )
+            raise ArgumentError(
+                f"{self.role}='{self.path}' has its weights in a pickle only ('{pickles[0]}'), which can run any code; where you "
+                f'trust it, convert it once with `python -c "{convert}"` and give {self.role}=converted, or pass '
+                f"trust_remote_code=True"
+            ) from None
+
+    @cached_property
+    def forward_arguments(self) -> frozenset[str]:
+        """The arguments of this architecture's forward pass."""
+        return frozenset(inspect.signature(self.model.forward).parameters)
+
+    def compute_logits(self, ids: Tensor, mask: Tensor, *, cache: Cache | None = None, keep: int = 1) -> Tensor:
+        """One forward pass: float32 logits `[rows, keep, vocab]` of the last `keep` positions.
+
+        ids `[rows, new]` are read after what the cache holds; mask `[rows, cached + new]` is 0 on left padding.
+        """
+        positions = (mask.cumsum(1) - 1).clamp(min=0)[:, -ids.shape[1] :]
+        options: dict[str, Any] = {"position_ids": positions, "logits_to_keep": keep}
+        output = self.model(
+            input_ids=ids,
+            attention_mask=mask,
+            past_key_values=cache,
+            use_cache=cache is not None,
+            **{name: value for name, value in options.items() if name in self.forward_arguments},
+        )
+        logits: Tensor = output.logits[:, -keep:]
+        return logits.float()
+
+    def check_logits(self, logits: Tensor, name_row: Callable[[int], str], real: Tensor | None = None) -> None:
+        """Refuse logits `[rows, ..., vocab]` that are no distribution: NaN, +inf, or -inf everywhere.
+
+        `real` says which positions count, all of them by default. Raises ModelOutputError with the name of the first bad row.
+        """
+        broken = ~logits.amax(-1).isfinite()
+        if real is not None:
+            broken &= real
+        if broken.any():
+            row = int(broken.nonzero()[0][0])
+            raise ModelOutputError(
+                f"{self.role} '{self.id.id}' returned logits that are no distribution (NaN or infinite) for {name_row(row)}; "
+                f"try {self.dtype_argument}=float32"
+            )
+
+    @cached_property
+    def eos_ids(self) -> frozenset[int]:
+        """The token ids that end this model's text, as transformers' `generate` and lm-eval's `hf` see them."""
+        try:
+            ids = GenerationConfig.from_pretrained(self.path, revision=self._revision).eos_token_id
+        except OSError:
+            ids = None
+        if ids is None:
+            ids = self.config.get_text_config().eos_token_id
+        listed = ids if isinstance(ids, Iterable) else [ids]
+        return frozenset(i for i in (*listed, self.tokenizer.eos_token_id) if i is not None)
+
+    @property
+    def max_length(self) -> int | None:
+        """The longest context in tokens, where the configuration or the tokenizer says so."""
+        config = self.config.get_text_config()
+        names = ("n_positions", "max_position_embeddings", "n_ctx")
+        lengths = [int(getattr(config, name)) for name in names if getattr(config, name, None)][:1]
+        if not lengths and self.tokenizer.model_max_length < 10**9:  # transformers' "no limit" is 10^30
+            lengths.append(int(self.tokenizer.model_max_length))
+        return lengths[0] if lengths else None
+
+
+def _list_hub_files(name: str, revision: str | None) -> list[str]:
+    """The files of a repository; none where the hub cannot be asked: loading says what is wrong then."""
+    try:
+        return list(HfApi().list_repo_files(name, revision=revision))
+    except (HfHubHTTPError, OSError, ValueError):
+        return []

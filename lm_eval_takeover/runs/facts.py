@@ -1,0 +1,58 @@
+"""What a run says of itself: in lm-eval's results file, in its journal and in the metadata of its traces."""
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from importlib import metadata
+from typing import Any
+
+from lm_eval_takeover import __version__
+from lm_eval_takeover.arguments import ModelArguments
+from lm_eval_takeover.method.policies import Policy
+from lm_eval_takeover.pair.loading import GateOrigin
+from lm_eval_takeover.pair.pair import Pair
+
+LIBRARIES = ("torch", "transformers", "lm_eval")
+
+
+def describe_run(arguments: ModelArguments, pair: Pair, policy: Policy, origin: GateOrigin) -> dict[str, Any]:
+    """`config.takeover` of lm-eval's results file, without the counts of what was written."""
+    gate = policy.gate if policy.gated else None
+    return {
+        "base": asdict(pair.base.id) if pair.base else None,
+        "guide": asdict(pair.guide.id) if pair.guide else None,
+        "backend": arguments.backend,
+        "policy": policy.name,
+        "direction": policy.direction,
+        "score": policy.score if policy.gated else None,
+        "tau": gate.tau if gate else None,
+        "kappa": gate.kappa if gate else None,
+        "window": gate.window if gate else None,
+        "spike_ratio": origin.spike_ratio,
+        "target_rate": origin.target_rate,
+        "calibration": origin.calibration,
+        "kappa_rule": origin.kappa_rule,
+        "rate": policy.rate,
+        "early_tokens": policy.early_tokens,
+        "seed": arguments.seed,
+        "block_size": arguments.block_size,
+        "devices": {role: str(pair.member(role).device) for role in policy.roles},
+        "dtypes": {role: str(pair.member(role).model.dtype) for role in policy.roles},
+    }
+
+
+def collect_facts(
+    arguments: ModelArguments, settings: Mapping[str, Any], description: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The facts of an attempt, its tasks apart; `settings` are those of `sample_keys`, `description` of `describe_run`."""
+    return {
+        "version": __version__,
+        "library_versions": {name: metadata.version(name) for name in LIBRARIES},
+        "arguments": asdict(arguments),
+        "settings": settings,
+        "takeover": description,
+    }
+
+
+def list_versions(facts: Mapping[str, Any]) -> str:
+    """The versions of libraries that an attempt ran with, in a line."""
+    return ", ".join(f"{name} {version}" for name, version in (facts.get("library_versions") or {}).items())

@@ -1,0 +1,72 @@
+"""Names of the files in a run_dir.
+
+    RUN_DIR/journal-000.sqlite     the samples that rank 0 has finished
+    RUN_DIR/journal-000.lock       held while rank 0 is at work
+    RUN_DIR/traces/000-000001.parquet
+    RUN_DIR/damaged-1/             what was not sound and was moved aside
+
+Files of other names are left alone.
+"""
+
+import os
+import re
+from pathlib import Path
+
+_PART_NAME = re.compile(r"\d{3,}-\d{6,}\.parquet")
+_JOURNAL_NAME = re.compile(r"journal-(\d{3,})\.sqlite")
+
+
+def journal_path(folder: Path, rank: int) -> Path:
+    return folder / f"journal-{rank:03d}.sqlite"
+
+
+def lock_path(folder: Path, rank: int) -> Path:
+    return folder / f"journal-{rank:03d}.lock"
+
+
+def traces_folder(folder: Path) -> Path:
+    return folder / "traces"
+
+
+def part_name(rank: int, number: int) -> str:
+    return f"{rank:03d}-{number:06d}.parquet"
+
+
+def part_number(part: Path) -> int:
+    return int(part.stem.partition("-")[2])
+
+
+def list_ranks(folder: Path) -> list[int]:
+    """The ranks that have a journal."""
+    names = os.listdir(folder) if folder.is_dir() else []
+    return sorted(int(match[1]) for name in names if (match := _JOURNAL_NAME.fullmatch(name)))
+
+
+def list_journals(folder: Path) -> list[Path]:
+    """The journals of all ranks."""
+    return [journal_path(folder, rank) for rank in list_ranks(folder)]
+
+
+def list_parts(folder: Path, rank: int) -> list[Path]:
+    """The parts of a rank, the oldest first."""
+    return sorted(
+        path for path in traces_folder(folder).glob(f"{rank:03d}-*.parquet") if _PART_NAME.fullmatch(path.name)
+    )
+
+
+def list_unfinished_parts(folder: Path, rank: int) -> list[Path]:
+    """What is left of parts of a rank that a process died over."""
+    return list(traces_folder(folder).glob(f".{rank:03d}-*"))
+
+
+def make_damaged_folder(folder: Path) -> Path:
+    """The next `damaged-N`."""
+    number = 1
+    while True:  # another rank may make one at the same time
+        aside = folder / f"damaged-{number}"
+        try:
+            aside.mkdir()
+        except FileExistsError:
+            number += 1
+        else:
+            return aside

@@ -1,0 +1,104 @@
+"""The samples of one model in its run_dir: under which keys they are, which are finished, and where new ones go."""
+
+import json
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from lm_eval.api.instance import Instance
+
+from lm_eval_takeover.method.generation import Generation
+from lm_eval_takeover.method.policies import Policy
+from lm_eval_takeover.method.request import Request
+from lm_eval_takeover.runs.facts import list_versions
+from lm_eval_takeover.runs.journal import Asked, Sample
+from lm_eval_takeover.runs.run_dir import RunDir
+from lm_eval_takeover.runs.sample_keys import sample_key
+from lm_eval_takeover.runs.traces import TraceHeader, pack_trace
+from lm_eval_takeover.storage.digests import digest_of, digest_of_text
+
+logger = logging.getLogger(__name__)
+
+
+class Recorder:
+    """Asks a run_dir for samples and hands it new ones, for a model whose texts depend on `settings` beside its requests."""
+
+    def __init__(self, run: RunDir, settings: Mapping[str, Any], facts: Mapping[str, Any], policy: Policy) -> None:
+        self.run = run
+        self._settings, self._facts = digest_of(settings), facts
+        writers = policy.writes(taken_over=False), policy.writes(taken_over=True)
+        window = policy.gate.window if policy.gated and policy.gate else None
+        self._header = TraceHeader("", writers, window)
+
+    def group_by_key(self, requests: Sequence[Request], wanted: Sequence[int]) -> dict[bytes, list[int]]:
+        """The wanted indices into `requests` by the key of their text, in their order."""
+        by_key: dict[bytes, list[int]] = {}
+        for i in wanted:
+            by_key.setdefault(sample_key(self._settings, requests[i]), []).append(i)
+        return by_key
+
+    def begin(
+        self,
+        instances: Sequence[Instance],
+        requests: Sequence[Request],
+        by_key: Mapping[bytes, Sequence[int]],
+        *,
+        chat: bool,
+    ) -> None:
+        """Enter the command and all that it asks for. Commands differ by tasks, decoding settings and `chat` (a template)."""
+        decoding = sorted({(i.task_name or "none", json.dumps(i.args[1], sort_keys=True)) for i in instances})
+        facts = {**self._facts, "tasks": [[task, json.loads(settings)] for task, settings in decoding]}
+        command = digest_of([self._settings, decoding, chat])
+        self.run.begin(command, facts, _list_asked(instances, requests, by_key))
+        self._header = replace(self._header, command=command)
+        earlier = self.run.read_earlier_facts()
+        if earlier and earlier[-1].get("library_versions") != facts["library_versions"]:
+            logger.warning(
+                "run_dir='%s': earlier samples were written with %s, these are with %s; rounding may differ",
+                self.run.folder, list_versions(earlier[-1]), list_versions(facts),
+            )  # fmt: skip
+
+    def find(self, keys: Sequence[bytes]) -> dict[bytes, Sample]:
+        """The samples of these keys that are finished; says how many there are."""
+        found = self.run.find(keys)
+        if found:
+            logger.warning(
+                "run_dir='%s': %d of %d samples are finished already; %d are left to write",
+                self.run.folder, len(found), len(keys), len(keys) - len(found),
+            )  # fmt: skip
+        return found
+
+    def add(self, sample: Sample, generation: Generation) -> None:
+        """Hand over a new sample with its trace."""
+        self.run.add(replace(sample, trace=pack_trace(generation, self._header)))
+
+
+def make_sample(key: bytes, instance: Instance, request: Request, generation: Generation, text: str) -> Sample:
+    """A finished sample without its trace."""
+    return Sample(
+        key=key,
+        task=instance.task_name or "none",
+        doc_id=instance.doc_id or 0,
+        sample=request.sample,
+        text=text,
+        tokens=len(generation.tokens),
+        takeovers=generation.takeovers,
+        base_passes=generation.base_passes,
+        guide_passes=generation.guide_passes,
+    )
+
+
+def _list_asked(
+    instances: Sequence[Instance], requests: Sequence[Request], by_key: Mapping[bytes, Sequence[int]]
+) -> Iterator[Asked]:
+    """Of each request, which sample of which document it wants, and the key of the answer."""
+    digests: dict[int, tuple[str, str]] = {}  # by id: the repeats of a document are one instance
+    for key, indices in by_key.items():
+        for i in indices:
+            instance = instances[i]
+            if id(instance) not in digests:
+                digests[id(instance)] = digest_of(instance.doc), digest_of_text(instance.args[0]).hex()
+            doc, prompt = digests[id(instance)]
+            task, doc_id = instance.task_name or "none", instance.doc_id or 0
+            yield Asked(task, doc, instance.idx, requests[i].sample, doc_id, prompt, key)

@@ -1,0 +1,119 @@
+"""Equations (3) and (4) against numpy, and what a calibration refuses."""
+
+import numpy as np
+import pytest
+import torch
+from helpers.calibrations import SCORES, TARGET
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lm_eval_takeover.calibration.files import find_calibration
+from lm_eval_takeover.calibration.thresholds import ScoreCalibration
+from lm_eval_takeover.errors import CalibrationError, TakeoverError
+from lm_eval_takeover.method.gate import Gate, fires_along
+
+CALIBRATED = ScoreCalibration.of_values(SCORES)
+
+
+@pytest.mark.parametrize("rho", [0.005, 0.01, 0.03, 0.05, 0.1, 0.5])
+def test_tau_and_kappa_equal_their_definitions(rho):
+    threshold = ScoreCalibration.of_values(SCORES).threshold(rho)
+    tau = np.quantile(SCORES, 1 - rho)
+    assert threshold.tau == pytest.approx(tau, rel=1e-12)
+    assert threshold.kappa_threshold_to_mean == pytest.approx(tau / SCORES.mean(), rel=1e-12)
+    assert threshold.kappa_tail_to_mean == pytest.approx(SCORES[tau < SCORES].mean() / SCORES.mean(), rel=1e-9)
+
+
+@given(st.floats(0.001, 0.5))
+def test_any_rho_is_read_within_a_tenth_of_a_percent_of_rank(rho):
+    tau = CALIBRATED.threshold(rho).tau
+    share = (tau < SCORES).mean()
+    assert abs(share - rho) <= 0.001
+
+
+def test_zero_scores_give_a_gate_that_fires_on_whatever_is_not_zero():
+    threshold = ScoreCalibration.of_values(np.zeros(100)).threshold(0.03)
+    gate = Gate(threshold.tau, threshold.kappa_threshold_to_mean)
+    assert fires_along(gate, torch.tensor([0.0, 0.1, 0.0])).tolist() == [False, True, False]
+
+
+@pytest.mark.parametrize("rho", [0.0005, 0.6, 0.0, -1.0, float("nan")])
+def test_rho_outside_the_file_is_refused(rho):
+    with pytest.raises(CalibrationError, match=r"spike_ratio=.* is outside 0\.001\.\.0\.5"):
+        CALIBRATED.threshold(rho)
+
+
+@pytest.mark.parametrize("values", [[], [1.0, np.nan], [np.inf]])
+def test_scores_that_cannot_be_calibrated_are_refused(values):
+    with pytest.raises(CalibrationError):
+        ScoreCalibration.of_values(values)
+
+
+def test_quantiles_lie_on_the_scores_of_a_mass_of_nearly_equal_ones():
+    """A choice among six synonyms: a tenth of all scores within 1e-5 nats of ln 6 still splits at the rank asked for."""
+    rng = np.random.default_rng(1)
+    values = np.concatenate([rng.uniform(0, 0.1, 45_000), np.log(6) + rng.uniform(-1e-5, 1e-5, 5_000)])
+    values = values.astype(np.float32)
+    calibrated = ScoreCalibration.of_values(values)
+    for rho in (0.02, 0.05, 0.08):
+        tau = calibrated.threshold(rho).tau
+        assert (values > tau).mean() <= rho + 0.001
+        assert (values >= np.float32(tau)).mean() >= rho - 0.001
+
+
+def test_a_score_that_is_not_held_is_refused(made):
+    with pytest.raises(CalibrationError, match=r"'made' does not hold score=js \(it holds ce\)"):
+        made.score("js")
+
+
+def test_a_target_is_found_by_its_whole_gate(made):
+    assert made.target(0.08, "ce", "threshold_to_mean", 10) == TARGET
+    for asked in (
+        (0.05, "ce", "threshold_to_mean", 10),
+        (0.08, "ce", "tail_to_mean", 10),
+        (0.08, "ce", "threshold_to_mean", 5),
+    ):
+        with pytest.raises(CalibrationError, match=r"was not solved for target_rate=.* --target_rate 0\.0"):
+            made.target(*asked)
+
+
+def test_a_solved_rate_is_asked_for_by_name():
+    from lm_eval_takeover.model import GuidedTakeover
+
+    lm = GuidedTakeover(target_rate=0.05)
+    info = lm.get_model_info()["takeover"]
+    assert info["target_rate"] == 0.05
+    assert lm.policy.gate == GuidedTakeover(spike_ratio=info["spike_ratio"]).policy.gate
+    for arguments, text in (
+        ({"target_rate": 0.07}, "was not solved for target_rate=0.07 with score=ce"),
+        ({"target_rate": 0.05, "score": "js"}, "was not solved for target_rate=0.05 with score=js"),
+        ({"target_rate": 0.05, "spike_ratio": 0.03}, "give one or the other"),
+        ({"target_rate": 0.05, "tau": 1.0}, "tau=1.0 sets the gate by hand, so target_rate=0.05 would be ignored"),
+        ({"target_rate": 1.5}, "target_rate=1.5 is outside 0..1"),
+    ):
+        with pytest.raises(TakeoverError, match=text):
+            GuidedTakeover(**arguments)
+
+
+def test_published_table_keeps_its_arithmetic():
+    """Table 13: kappa / tau is constant within every row to three digits, which is 1 / mean(S)."""
+    published, column = find_calibration("qwen3-0.6b-base+qwen3-8b:2")
+    assert column == 2
+    assert published.source == "published"
+    rows = published.columns["ce"]
+    means = {"MATH500": 0.156, "GSM8K": 0.150, "OlympiadBench": 0.146, "AMC23": 0.184, "AIME24": 0.114, "AIME25": 0.176}
+    assert rows.keys() == means.keys()
+    for name, row in rows.items():
+        assert len(row) == 3
+        assert [c["tau"] for c in row] == sorted((c["tau"] for c in row), reverse=True)
+        quotients = [c["kappa"] / c["tau"] for c in row]
+        assert max(quotients) - min(quotients) < 0.012  # what rounding tau to three decimals leaves
+        assert 1 / np.mean(quotients) == pytest.approx(means[name], abs=0.001)
+    assert published.published("ce", 2).tau == 0.467
+    assert published.default_row == "GSM8K"
+    with pytest.raises(CalibrationError, match=r"has columns 1\.\.3, strictest first"):
+        published.published("ce", 4)
+    with pytest.raises(CalibrationError, match=r"has columns 1\.\.3, strictest first"):
+        published.published("ce", 0)
+    with pytest.raises(CalibrationError, match="does not hold score=rkl"):
+        published.published("rkl", 1)

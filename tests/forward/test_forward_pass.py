@@ -1,0 +1,31 @@
+"""What preparing a model's forward pass tells its user, and what it leaves as it was."""
+
+import pytest
+import torch
+
+from lm_eval_takeover.forward.forward_pass import ForwardPass
+from lm_eval_takeover.pair.member import Member
+
+
+@pytest.mark.parametrize(("role", "argument"), [("base", "dtype"), ("guide", "guide_dtype")])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("computes", [False, True], ids=["emulated", "native"])
+def test_bfloat16_that_is_emulated_is_told_with_the_argument(
+    random_pair, monkeypatch, caplog, role, argument, dtype, computes
+):
+    monkeypatch.setattr("lm_eval_takeover.forward.projection.computes_bfloat16", lambda: computes)
+    monkeypatch.setattr("lm_eval_takeover.forward.forward_pass.computes_bfloat16", lambda: computes)
+    ForwardPass(Member(role, str(random_pair[role]), dtype=dtype))
+    told = f"is loaded in bfloat16, in which this CPU cannot compute: {argument}=float32" in caplog.text
+    assert told == (dtype == torch.bfloat16 and not computes)
+
+
+def test_the_model_stays_what_it_was_for_others(random_pair):
+    member = Member("base", str(random_pair["base"]))
+    ids = torch.arange(12)[None]
+    before = member.model(ids).logits
+    with torch.inference_mode():
+        ForwardPass(member)
+    after = member.model(ids, use_cache=False).logits
+    torch.testing.assert_close(before, after)
+    after.sum().backward()  # the weights are ordinary ones

@@ -1,0 +1,21 @@
+"""A small calibration that tests of several modules share."""
+
+import numpy as np
+
+from lm_eval_takeover.calibration.thresholds import Calibration, ScoreCalibration, Target
+from lm_eval_takeover.method.model_id import ModelId
+
+BASE, GUIDE = ModelId("some/base", "abc"), ModelId("some/guide", "def")
+SCORES = np.random.default_rng(0).gamma(0.2, 1.0, 20_000).astype(np.float32).astype(np.float64)
+
+TARGET = Target(0.08, "ce", "threshold_to_mean", 10, 0.12, 0.0805, 100, 9000)
+
+
+def small_calibration():
+    """One score, one target, named `made`."""
+    return Calibration(
+        BASE, GUIDE, {"size": 10, "digest": "sha256:00"}, rollouts=3, tokens=len(SCORES),
+        scores={"ce": ScoreCalibration.of_values(SCORES)}, name="made", targets=(TARGET,),
+        prompts={"dataset": "x", "seed": 0, "indices": [1]},
+        decoding={"temperature": 0.6, "top_p": 0.95, "max_gen_toks": 9, "seed": 0},
+    )  # fmt: skip

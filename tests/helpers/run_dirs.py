@@ -1,0 +1,45 @@
+"""Samples with traces, and run_dirs that they go into."""
+
+from array import array
+
+import pandas as pd
+
+from lm_eval_takeover.method.generation import Generation
+from lm_eval_takeover.method.observations import OBSERVED
+from lm_eval_takeover.runs import run_dir
+from lm_eval_takeover.runs.journal import Sample
+from lm_eval_takeover.runs.run_dir import RunDir
+from lm_eval_takeover.runs.traces import TraceHeader, pack_trace
+
+HEADER = TraceHeader("s", ("base", "guide"), 10)
+
+
+def make_generation(count, start=0):
+    generation = Generation(observed=array("f", [0.5] * (len(OBSERVED) * count)))
+    generation.tokens = list(range(start, start + count))
+    generation.taken_over = [place % 3 == 0 for place in range(count)]
+    generation.scores = [place / 8 for place in range(count)]
+    return generation
+
+
+def make_sample(number, text="x", tokens=5, header=HEADER):
+    trace = pack_trace(make_generation(tokens), header)
+    return Sample(number.to_bytes(16, "big"), "task", number, 0, text, tokens, 2, 5, 3, trace)
+
+
+def open_run(folder, command="s", **options):
+    run = RunDir(folder, **options)
+    run.begin(command, {"version": "0"}, [])
+    return run
+
+
+def kill_run(run):
+    """As if its process had been killed: nothing is flushed, and the lock is let go."""
+    run._thread.submit(lambda: None).result()
+    run._lock.release()
+    run._open = False
+    run_dir._open_here.clear()
+
+
+def read_rows(folder):
+    return pd.concat([pd.read_parquet(path) for path in sorted((folder / "traces").glob("*.parquet"))])

@@ -1,0 +1,112 @@
+"""What a trace holds, and who can read it."""
+
+from dataclasses import replace
+
+import duckdb
+import numpy as np
+import pandas as pd
+import polars as pl
+import pytest
+import torch
+from helpers.pairs import GREEDY, POLICIES, SAMPLED
+from helpers.run_dirs import HEADER, make_sample, open_run
+
+from lm_eval_takeover.decoding import engine
+from lm_eval_takeover.method.observations import OBSERVED
+from lm_eval_takeover.method.request import Request
+from lm_eval_takeover.method.scores import entropy
+from lm_eval_takeover.runs.journal import Sample
+from lm_eval_takeover.runs.traces import SCHEMA, make_part, pack_trace, window_means
+
+
+def test_window_means_are_those_of_the_gate():
+    scores = np.random.default_rng(0).exponential(size=50).astype(np.float32)
+    for window in (1, 3, 10, 70):
+        found = window_means(scores, window)
+        assert np.isnan(found[0])
+        for t in range(1, 50):
+            assert found[t] == pytest.approx(scores[max(0, t - window) : t].astype(float).mean(), rel=1e-6)
+
+
+def test_an_infinite_score_counts_in_its_windows_only():
+    scores = np.array([1.0, np.inf, 2.0, 3.0, 4.0], np.float32)
+    np.testing.assert_array_equal(window_means(scores, 2), np.array([np.nan, 1.0, np.inf, np.inf, 2.5], np.float32))
+
+
+def test_traces_are_read_by_pandas_polars_and_duckdb(folder):
+    run = open_run(folder)
+    for number in range(3):
+        run.add(make_sample(number))
+    run.close()
+    (path,) = (folder / "traces").iterdir()
+    by_pandas = pd.read_parquet(path)
+    by_polars = pl.read_parquet(path)
+    by_duckdb = duckdb.sql(f"SELECT * FROM '{path}'").fetchall()
+    assert len(by_pandas) == len(by_polars) == len(by_duckdb) == 15
+    assert by_pandas["token_id"].tolist() == by_polars["token_id"].to_list() == [row[4] for row in by_duckdb]
+    assert by_pandas["chosen_from"].tolist() == by_polars["chosen_from"].to_list() == [row[5] for row in by_duckdb]
+    assert list(by_pandas) == by_polars.columns == SCHEMA.names
+
+
+@pytest.mark.parametrize("block_size", [1, 7, "auto"])
+@pytest.mark.parametrize("direction", ["forward", "reverse"])
+@pytest.mark.parametrize("name", POLICIES)
+def test_observations_are_those_of_full_passes(demo_pair, prompts, name, direction, block_size):
+    """Beside a plain pass of each model over the whole text: what the policy asked is there and right, the rest is null."""
+
+    policy = replace(POLICIES[name], direction=direction)
+    requests = [Request(prompt, 1, 14, SAMPLED, label="r") for prompt in prompts[:3]]
+    made = dict(engine.generate(demo_pair, policy, requests, batch_size=2, block_size=block_size, traced=True))
+    plain = dict(engine.generate(demo_pair, policy, requests, batch_size=2, block_size=block_size))
+    for i, request in enumerate(requests):
+        assert made[i].tokens == plain[i].tokens
+        assert plain[i].observed is None
+        seen = np.frombuffer(made[i].observed, np.float32).reshape(-1, len(OBSERVED))
+        tokens = made[i].tokens
+        assert len(seen) == len(tokens)
+        logits = {}
+        for member in demo_pair.members:
+            ids = torch.tensor([[*request.prompt, *tokens]])
+            with torch.inference_mode():
+                full = member.model(input_ids=ids).logits[0, len(request.prompt) - 1 : -1, : demo_pair.vocabulary.size]
+            logits[member.role] = full.float()
+        host, donor = policy.host, policy.donor
+        places = torch.arange(len(tokens))
+        expected = {"base_entropy": entropy(logits["base"])}
+        for column, role in (("host_logprob", host), ("donor_logprob", donor)):
+            if role:
+                expected[column] = logits[role].log_softmax(-1)[places, tokens]
+        if host:
+            chosen = logits[host][places, tokens][:, None]
+            expected["donor_rank"] = (logits[host] > chosen).sum(-1) + 1
+        both = name in ("disagreement", "rkl", "js") or (block_size == 1 and host and donor)
+        for place, column in enumerate(OBSERVED):
+            there = ~np.isnan(seen[:, place])
+            if both:
+                assert there.all(), column
+            if column not in expected:
+                assert not there.any(), column
+            else:
+                np.testing.assert_allclose(seen[there, place], expected[column].numpy()[there], rtol=1e-3, atol=2e-4)
+        if policy.writes(False) == "base" and name == "entropy":
+            assert not np.isnan(seen[:, 0]).any()
+
+
+def test_a_part_holds_what_was_generated(demo_pair, prompts, folder):
+    requests = [Request(prompt, 0, 20, GREEDY, label="r") for prompt in prompts]
+    policy = POLICIES["disagreement"]
+    made = dict(engine.generate(demo_pair, policy, requests, batch_size=4, traced=True))
+    samples = [
+        Sample(
+            bytes([i]) * 16, 'it\'s a "task"/../x', i, 0, "", len(g.tokens), g.takeovers, 0, 0, pack_trace(g, HEADER)
+        )
+        for i, g in made.items()
+    ]
+    table = make_part(samples).to_pandas()
+    for i, g in made.items():
+        mine = table[table["doc_id"] == i]
+        assert mine["token_id"].tolist() == g.tokens
+        assert (mine["chosen_from"] == "guide").tolist() == g.taken_over
+        assert mine["score"].tolist() == pytest.approx(g.scores, rel=1e-6)
+        assert mine["position"].tolist() == list(range(len(g.tokens)))
+    assert set(table["task"]) == {'it\'s a "task"/../x'}

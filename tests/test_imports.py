@@ -1,0 +1,45 @@
+"""What the light rooms import, each checked in an interpreter of its own."""
+
+import ast
+import subprocess
+import sys
+
+import pytest
+from helpers.pairs import ROOT
+
+PACKAGE = ROOT / "lm_eval_takeover"
+IMPORTED = """
+import importlib, sys
+for name in sys.argv[1:]:
+    importlib.import_module(name)
+print(*sys.modules)
+"""
+
+
+def imported(room):
+    """Every module that is loaded once all modules of a room are."""
+    names = [".".join(path.relative_to(ROOT).with_suffix("").parts) for path in (PACKAGE / room).glob("*.py")]
+    done = subprocess.run([sys.executable, "-c", IMPORTED, *names], capture_output=True, text=True, check=True)
+    return {name.removesuffix(".__init__") for name in done.stdout.split()}
+
+
+@pytest.mark.parametrize("room", ["storage", "answers", "tasks"])
+def test_light_rooms_import_neither_torch_nor_transformers(room):
+    assert not imported(room) & {"torch", "transformers"}
+
+
+@pytest.mark.parametrize("room", ["storage", "answers"])
+def test_the_lowest_rooms_import_nothing_of_the_package_but_themselves(room):
+    for path in (PACKAGE / room).glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if not isinstance(node, (ast.Import, ast.ImportFrom)):
+                continue
+            names = [node.module] if isinstance(node, ast.ImportFrom) else [alias.name for alias in node.names]
+            ours = [name for name in names if name.startswith("lm_eval_takeover")]
+            assert all(name.startswith(f"lm_eval_takeover.{room}.") for name in ours), path
+
+
+@pytest.mark.parametrize("room", ["runs", "tasks", "answers", "storage"])
+def test_a_room_and_its_modules_say_what_they_are(room):
+    for path in (PACKAGE / room).glob("*.py"):
+        assert ast.get_docstring(ast.parse(path.read_text())), path

@@ -1,0 +1,53 @@
+"""What is imported at every start, or by task files under any model type, leaves the heavy libraries alone."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+from helpers.pairs import ROOT
+from helpers.processes import environment
+
+MODELS = ("torch", "transformers")
+HARNESS = (*MODELS, "lm_eval", "datasets", "numpy", "math_verify")
+
+MEASURED = """
+import json, sys, time
+started = time.perf_counter()
+{code}
+seconds = time.perf_counter() - started
+print(json.dumps([seconds, [name for name in {forbidden!r} if name in sys.modules]]))
+"""
+
+HELP = """
+import contextlib, io
+from lm_eval_takeover.cli import main
+with contextlib.suppress(SystemExit), contextlib.redirect_stdout(io.StringIO()):
+    main({words!r})
+"""
+
+
+def modules_of(room):
+    package = ROOT / "lm_eval_takeover" / room
+    names = sorted(path.stem for path in package.glob("*.py") if path.stem != "__init__")
+    assert names
+    return [f"lm_eval_takeover.{room}.{name}" for name in names]
+
+
+@pytest.mark.parametrize(
+    ("code", "forbidden"),
+    [
+        ("import lm_eval_takeover", HARNESS),
+        (HELP.format(words=["--help"]), HARNESS),
+        (HELP.format(words=["calibrate", "--help"]), HARNESS),
+        *((f"import {', '.join(modules_of(room))}", MODELS) for room in ("answers", "tasks", "storage")),
+    ],
+    ids=["package", "help", "help of a command", "answers", "tasks", "storage"],
+)
+def test_imports_are_light(code, forbidden):
+    script = MEASURED.format(code=code, forbidden=forbidden)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=environment(), cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    seconds, loaded = json.loads(done.stdout)
+    print(f"{seconds:.3f} s")
+    assert loaded == []

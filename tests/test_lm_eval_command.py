@@ -1,0 +1,82 @@
+"""The stock `lm_eval` command as a real process: it knows our model type and tasks, and ends as it should."""
+
+import json
+
+import pytest
+from helpers.processes import run
+
+pytestmark = pytest.mark.slow
+
+
+def test_the_plain_command_runs_the_demo_task_and_reports_the_takeover(lm_eval_command, tmp_path):
+    done = run(
+        [lm_eval_command, "--model", "guided-takeover", "--tasks", "takeover_demo", "--limit", "3", "--batch_size", "24",
+         "--output_path", tmp_path, "--log_samples"]
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "|takeover_demo|" in done.stdout
+    for metric in ("acc", "pass@1", "pass@8", "maj@8"):
+        assert f"|{metric}" in done.stdout
+    (results,) = tmp_path.rglob("results_*.json")
+    takeover = json.loads(results.read_text())["config"]["takeover"]
+    assert takeover["per_task"]["takeover_demo"]["tokens"] == takeover["tokens"] > 0
+    assert 0 < takeover["realized_rate"] < 0.1
+    (samples,) = tmp_path.rglob("samples_takeover_demo_*.jsonl")
+    rows = [json.loads(line) for line in samples.read_text().splitlines()]
+    assert [len(row["resps"][0]) for row in rows] == [8, 8, 8]
+
+
+def test_real_benchmarks_run_through_their_hub_ids(lm_eval_command, hub, tmp_path):
+    from serve_hub import environment as pointed_at
+
+    done = run(
+        [lm_eval_command, "--model", "guided-takeover", "--tasks", "takeover_gsm8k,takeover_math500", "--limit", "2",
+         "--batch_size", "16", "--model_args",
+         "base=acme/base,guide=acme/guide,tau=7.6", "--gen_kwargs", "max_gen_toks=12", "--output_path", tmp_path,
+         "--log_samples"],
+        env=pointed_at(hub.url, str(tmp_path / "hf-home")) | {"OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    (results,) = tmp_path.rglob("results_*.json")
+    content = json.loads(results.read_text())
+    takeover = content["config"]["takeover"]
+    assert takeover["base"]["id"] == "acme/base"
+    assert len(takeover["guide"]["revision"]) == 40
+    assert takeover["per_task"].keys() == {"takeover_gsm8k", "takeover_math500"}
+    assert {task: n["original"] for task, n in content["n-samples"].items()} == {
+        "takeover_gsm8k": 1319,
+        "takeover_math500": 500,
+    }
+    (samples,) = tmp_path.rglob("samples_takeover_gsm8k_*.jsonl")
+    row = json.loads(samples.read_text().splitlines()[0])
+    assert row["doc"]["problem"].startswith("Janet")
+    assert row["target"] == "18"
+    assert [len(judged) for judged in row["filtered_resps"][0]] == [2] * 8  # an answer and an outcome a sample
+    assert "\\boxed{}" in row["arguments"]["gen_args_0"]["arg_0"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (
+            ["--model_args", "spike_ration=0.05"],
+            "error: unknown model argument 'spike_ration'; did you mean 'spike_ratio'?",
+        ),
+        (["--model_args", "base=no/such,guide=no/other"], "error: base='no/such' cannot be loaded"),
+        (["--gen_kwargs", "max_gen_toks=0", "--limit", "1"], "error: max_gen_toks=0 is not at least 1 token"),
+    ],
+)
+def test_an_error_of_the_user_is_one_line_and_status_2(lm_eval_command, arguments, text):
+    done = run([lm_eval_command, "--model", "guided-takeover", "--tasks", "takeover_demo", *arguments])
+    assert done.returncode == 2
+    lines = done.stderr.strip().splitlines()
+    assert lines[-1].startswith(text)
+    assert "Traceback" not in done.stderr
+
+
+def test_errors_of_others_keep_their_traceback(lm_eval_command):
+    done = run(
+        [lm_eval_command, "--model", "hf", "--model_args", "pretrained=no/such-model", "--tasks", "takeover_demo"]
+    )
+    assert done.returncode == 1
+    assert "Traceback" in done.stderr
