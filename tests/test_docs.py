@@ -14,7 +14,7 @@ from helpers.pairs import ROOT
 from helpers.processes import run
 
 from lm_eval_takeover.arguments import ModelArguments
-from lm_eval_takeover.cli import parser
+from lm_eval_takeover.cli import build_parser
 from lm_eval_takeover.runs.traces import SCHEMA
 
 README = ROOT / "README.md"
@@ -183,7 +183,7 @@ def test_options_of_lm_eval_in_commands_exist(page, monkeypatch):
 @of_every_page
 def test_options_of_our_command_exist(page):
     for words in commands(page.read_text(), "lm-eval-takeover"):
-        parser().parse_args(words[1:])
+        build_parser().parse_args(words[1:])
 
 
 @of_every_page
