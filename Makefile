@@ -21,7 +21,7 @@ install: .venv/installed
 	touch $@
 
 demo: install
-	$(BIN)/lm_eval --model guided-takeover --model_args spike_ratio=0.045 --tasks takeover_demo \
+	$(BIN)/lm_eval --model guided-takeover --model_args target_rate=0.05 --tasks takeover_demo \
 		--batch_size 400 --output_path $(RESULTS) --log_samples
 	$(BIN)/lm-eval-takeover compare $(RESULTS)
 

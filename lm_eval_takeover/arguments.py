@@ -13,40 +13,73 @@ DEFAULT_POLICY = "disagreement"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ModelArguments:
-    """Every model argument with its default; what each means stands in the README's table.
+    """Every model argument with its default. The `#:` comment says what it means, and what None stands for; docs/arguments.md
+    is made of them (scripts/write_docs_tables.py).
 
     Raises ArgumentError for an unknown name, with the nearest known one, and for a value of the wrong type or range.
     """
 
+    #: The model that writes by default: hub id, `id@revision`, or a local folder. None: the bundled demo pair
     base: str | None = None
+    #: The reasoning model that takes over, named likewise. None: the bundled demo pair
     guide: str | None = None
+    #: What computes; `hf` is transformers.
     backend: str = "hf"
+    #: Who may write a token: `disagreement`, `entropy`, `random`, `early`, `base` or `guide`.
     policy: str = DEFAULT_POLICY
+    #: What the gate tests: `ce`, `rkl`, `js` or `entropy`. None: `ce`; `entropy` for that policy
     score: str | None = None
+    #: With `js`: truncate both sides to this nucleus first.
     score_top_p: float = 1.0
+    #: A packaged name, or a path; `NAME:COLUMN` of a published table. None: the packaged one of this pair
     calibration: str | None = None
+    #: Use a calibration of another pair or direction all the same.
     allow_calibration_mismatch: bool = False
+    #: Share of calibration tokens above the threshold, 0.001 to 0.5; the realized rate differs, and is reported. None: 0.03
     spike_ratio: float | None = None
+    #: Instead of `spike_ratio`: a realized rate that the calibration was solved for (`--target_rate`). None: `spike_ratio` counts
     target_rate: float | None = None
+    #: The gate's threshold by hand, in nats; then no calibration is read. None: the calibration's
     tau: float | None = None
+    #: The gate's window test by hand, beside `tau`; 0 turns it off. None: the calibration's; 0 beside `tau`
     kappa: float | None = None
+    #: Tokens that the window test looks back.
     window: int = 10
+    #: Which `kappa` of the calibration: `threshold_to_mean` or `tail_to_mean`. None: `threshold_to_mean`
     kappa_rule: str | None = None
+    #: `forward`; `reverse` lets the base take over from the guide.
     direction: str = "forward"
+    #: With `random` and `early`: the share of tokens that the donor writes. None: needed by `random`
     rate: float | None = None
+    #: With `early`: how many first tokens, instead of `rate`. None: `early` needs it or `rate`
     early_tokens: int | None = None
+    #: Tokens that the host drafts before the donor checks them: a number, 1 for lockstep, or `auto`, which ends a draft where one
+    #: more token costs more than it brings. It changes speed, never tokens.
     block_size: int | str = "auto"
+    #: Of the random numbers.
     seed: int = 0
+    #: Of the weights, as in lm-eval's `hf`.
     dtype: str = "auto"
+    #: As in lm-eval's `hf`. None: the GPU if there is one
     device: str | None = None
+    #: The guide's own. None: `device`
     guide_device: str | None = None
+    #: The guide's own. None: `dtype`
     guide_dtype: str | None = None
+    #: Samples at a time; `auto` is what fits into memory if every sample becomes as long as it may. Where memory runs out, the
+    #: batch is halved and the run goes on.
     batch_size: int | str = 1
+    #: The most that `batch_size=auto` may be. None: 64
     max_batch_size: int | None = None
+    #: Context in tokens. None: the shorter one of the two models
     max_length: int | None = None
+    #: New tokens where a task sets no number.
     max_gen_toks: int = 256
+    #: Passed to the guide's chat template. None: the template's own
     enable_thinking: bool | None = None
+    #: As in lm-eval's `hf`; unless it is set, checkpoints load from safetensors only.
     trust_remote_code: bool = False
+    #: A folder for the journal and the traces, so that nothing is lost. None: no files
     run_dir: str | None = None
     plugins: str | None = None
     policy_arguments: Mapping[str, Any] = field(default_factory=dict)

@@ -13,7 +13,7 @@ DESCRIPTION = """\
 Run the base alone, random takeovers at the guided run's rate and the guide alone, on the same problems with the same seed;
 print lm-eval's table, recovery by method, and how well the gate meets the demo's true decisions."""
 EXAMPLE = """example:
-  lm_eval --model guided-takeover --model_args spike_ratio=0.045 --tasks takeover_demo --batch_size 400 \\
+  lm_eval --model guided-takeover --model_args target_rate=0.05 --tasks takeover_demo --batch_size 400 \\
       --output_path results/demo
   lm-eval-takeover compare results/demo --early
 """

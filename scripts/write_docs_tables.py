@@ -1,0 +1,119 @@
+"""Writes into README.md and docs/ what would go stale there: the model arguments, and the figures of the demo.
+
+    python scripts/write_docs_tables.py             writes
+    python scripts/write_docs_tables.py --check     names the pages that are stale, exit status 1
+
+A page says where, by two comments: `<!-- written by scripts/write_docs_tables.py: NAME -->` and `<!-- end of NAME -->`.
+
+    arguments       every field of ModelArguments with its default, from the `#:` comments above it
+    demo, gate      the table of methods and the check against true decisions, from docs/images/demo.json
+    picture         the picture of the same, whose text for readers without pictures has the figures
+"""
+
+import argparse
+import json
+import re
+import sys
+from collections.abc import Callable
+from dataclasses import fields
+from inspect import getsource
+from pathlib import Path
+from typing import Any
+
+from draw_demo_results import FIGURES, PICTURE
+
+from lm_eval_takeover.arguments import ModelArguments
+
+ROOT = Path(__file__).parent.parent
+PLACE = re.compile(
+    r"(?P<start><!-- written by scripts/write_docs_tables\.py: (?P<name>\w+) -->\n).*?(?P<end><!-- end of (?P=name) -->)",
+    re.DOTALL,
+)
+
+
+def arguments_table() -> str:
+    """One row per model argument. What stands behind `None:` in a comment is the default of a field that has none."""
+    meanings = dict(_meanings(getsource(ModelArguments)))
+    rows = ["| argument | meaning | default |", "|---|---|---|"]
+    for field in fields(ModelArguments):
+        if field.name not in meanings:
+            raise SystemExit(f"error: ModelArguments.{field.name} has no '#:' comment that says what it means")
+        meaning, _, otherwise = meanings[field.name].partition(" None: ")
+        if (field.default is None) != bool(otherwise):
+            raise SystemExit(f"error: 'None: …' of ModelArguments.{field.name} goes with a default of None only")
+        rows.append(f"| `{field.name}` | {meaning.rstrip('.')} | {otherwise or f'`{field.default}`'} |")
+    return "\n".join(rows)
+
+
+def _meanings(source: str) -> list[tuple[str, str]]:
+    """(field, its `#:` comment as one line)."""
+    commented = re.findall(r"((?:^ +#: .*\n)+) +(\w+): ", source, re.MULTILINE)
+    return [(name, " ".join(re.findall(r"#: (.*)", lines))) for lines, name in commented]
+
+
+def demo_table() -> str:
+    rows = [
+        "|Method|Realized rate|Acc|Pass@8|Recovery Acc|Recovery Pass@8|",
+        "|------|------------:|--:|-----:|-----------:|--------------:|",
+    ]
+    for row in _figures()["methods"]:
+        shares = [f"{row[name]:.1%}" for name in ("realized_rate", "acc", "pass8")]
+        recoveries = [f"{row[name]:.0%}" for name in ("recovery_acc", "recovery_pass8")]
+        rows.append(f"|{'|'.join([row['method'], *shares, *recoveries])}|")
+    return "\n".join(rows)
+
+
+def gate_sentence() -> str:
+    gate = _figures()["gate"]
+    return (
+        f"Of {gate['takeovers']:,} takeovers {gate['precision']:.1%} stand at a true decision, and of {gate['decisions']:,} "
+        f"true\ndecisions {gate['recall']:.1%} are taken over (one sample a problem)."
+    )
+
+
+def picture() -> str:
+    words = ", ".join(
+        f"{row['method']} {row['acc']:.1%} (guide writes {row['realized_rate']:.1%})" for row in _figures()["methods"]
+    )
+    return f"![Acc by method on the demo pair: {words}]({PICTURE.relative_to(ROOT).as_posix()})"
+
+
+def _figures() -> dict[str, Any]:
+    figures: dict[str, Any] = json.loads(FIGURES.read_text())
+    return figures
+
+
+WRITTEN: dict[str, Callable[[], str]] = {
+    "arguments": arguments_table,
+    "demo": demo_table,
+    "gate": gate_sentence,
+    "picture": picture,
+}
+
+
+def written(page: str) -> str:
+    """The page with all its places filled in."""
+    return PLACE.sub(lambda place: f"{place['start']}{WRITTEN[place['name']]()}\n{place['end']}", page)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 where a page is stale")
+    options = parser.parse_args()
+    stale = []
+    for path in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]:
+        before = path.read_text()
+        after = written(before)
+        if after != before:
+            stale.append(path.relative_to(ROOT).as_posix())
+            if not options.check:
+                path.write_text(after)
+    if stale:
+        print(
+            f"{'stale' if options.check else 'written'}: {', '.join(stale)}", file=sys.stderr if options.check else None
+        )
+    return int(options.check and bool(stale))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

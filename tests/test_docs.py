@@ -1,0 +1,232 @@
+"""README.md and docs/ say what the code does: tables, links, names of files, and every command in a code block."""
+
+import json
+import re
+import shlex
+import sys
+import textwrap
+import tomllib
+from dataclasses import fields
+
+import pytest
+import yaml
+from helpers.pairs import ROOT
+from helpers.processes import run
+
+from lm_eval_takeover.arguments import ModelArguments
+from lm_eval_takeover.cli import build_parser
+from lm_eval_takeover.runs.traces import SCHEMA
+
+README = ROOT / "README.md"
+PAGES = [README, *sorted((ROOT / "docs").glob("*.md"))]
+of_every_page = pytest.mark.parametrize(
+    "page", PAGES, ids=lambda page: page.name if page == README else f"docs/{page.name}"
+)
+
+
+def page_text(name):
+    return (ROOT / "docs" / name).read_text()
+
+
+def first_cells(text, header):
+    """All names in backticks in the first column of the tables with this header, as a list: a name twice is there twice."""
+    names = []
+    for table in re.findall(rf"^\| {re.escape(header)} \|.*\n\|[-:| ]+\n((?:\|.*\n?)*)", text, re.MULTILINE):
+        for row in table.splitlines():
+            names += re.findall(r"`([^`]+)`", row.split("|")[1])
+    return names
+
+
+def code_blocks(text):
+    """The fenced and the indented blocks of code of a page, in their order."""
+    found = re.finditer(r"^```\w*\n(.*?)^```$|((?:^    [^\n]*\n)+)", text, re.MULTILINE | re.DOTALL)
+    return [block[1] or textwrap.dedent(block[2]) for block in found]
+
+
+def commands(text, *programs):
+    """The words of each command in a page's code, from the program's name on; without settings of the environment before it."""
+    found = []
+    for block in code_blocks(text):
+        for line in re.sub(r"\\\n\s*", "", block).splitlines():
+            try:
+                words = shlex.split(line, comments=True)
+            except ValueError:  # no command
+                continue
+            while words and re.match(r"[A-Z_]+=", words[0]):
+                words = words[1:]
+            if words[:2] == ["accelerate", "launch"]:
+                words = words[words.index("-m") + 1 :]
+            words = words[: next((i for i, word in enumerate(words) if word in (">", "|")), len(words))]
+            if words and words[0] in programs:
+                found.append(words)
+    return found
+
+
+def named_files(text):
+    """The blocks of Python that say in their first line which file they are."""
+    blocks = re.findall(r"^```python\n# (\w+\.py)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    return {name: f"# {name}\n{code}" for name, code in blocks}
+
+
+def test_the_readme_has_at_most_150_lines():
+    assert len(README.read_text().splitlines()) <= 150
+
+
+def test_what_scripts_write_is_fresh():
+    done = run([sys.executable, ROOT / "scripts" / "write_docs_tables.py", "--check"])
+    assert done.returncode == 0, f"{done.stderr}\nrun `python scripts/write_docs_tables.py`"
+
+
+def test_the_arguments_page_names_every_model_argument_and_no_other():
+    assert first_cells(page_text("arguments.md"), "argument") == [field.name for field in fields(ModelArguments)]
+
+
+def test_the_picture_shows_the_figures_that_the_tables_have():
+    images = ROOT / "docs" / "images"
+    picture = (images / "demo.svg").read_text()
+    for row in json.loads((images / "demo.json").read_text())["methods"]:
+        assert f"{row['method']}, {row['realized_rate']:.1%} of the tokens" in picture
+        assert f">{row['acc']:.1%}<" in picture
+
+
+def test_the_runs_page_names_every_trace_column_and_no_other():
+    assert sorted(first_cells(page_text("runs.md"), "column")) == sorted(SCHEMA.names)
+
+
+def test_the_tasks_page_names_every_task_group_and_metric_and_no_other():
+    text = page_text("tasks.md")
+    plain = {
+        path: yaml.safe_load(path.read_text().replace("!function", ""))
+        for path in sorted((ROOT / "task_configs").glob("*"))
+        if path.suffix == ".yaml" or path.name == "_samples_template_yaml"
+    }
+    tasks = {config["task"] for config in plain.values() if isinstance(config.get("task"), str)}
+    draws = {task for task in tasks if re.search(r"_\d+0$", task)}
+    groups = {config["group"] for config in plain.values() if "group" in config}
+    metrics = [metric["metric"] for metric in plain[ROOT / "task_configs" / "_samples_template_yaml"]["metric_list"]]
+    assert sorted(first_cells(text, "task")) == sorted(tasks - draws)
+    assert sorted(first_cells(text, "group")) == sorted(groups)
+    assert first_cells(text, "metric") == metrics
+    assert draws == set(re.findall(r"`(takeover_\w+_\d+0)`", text))
+
+
+def test_the_install_page_names_every_dependency_and_no_other():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    wanted = [*project["dependencies"], *(d for extra in project["optional-dependencies"].values() for d in extra)]
+    names = {re.match(r"[\w-]+", dependency)[0] for dependency in wanted}
+    assert sorted(first_cells(page_text("install.md"), "dependency")) == sorted(names)
+
+
+def test_every_room_and_door_stands_in_the_contributors_page():
+    package = ROOT / "lm_eval_takeover"
+    rooms = [f"{path.name}/" for path in package.iterdir() if path.is_dir() and any(path.glob("*.py"))]
+    doors = [path.name for path in package.glob("*.py") if path.name != "__init__.py"]
+    assert sorted(first_cells(page_text("contributing.md"), "room")) == sorted(rooms + doors)
+
+
+def test_every_page_is_in_both_indexes():
+    for index, folder in ((README, "docs/"), (ROOT / "docs" / "README.md", "")):
+        linked = set(re.findall(rf"\]\({folder}(\w+\.md)\)", index.read_text()))
+        assert {path.name for path in PAGES[1:]} - {"README.md"} <= linked
+
+
+@of_every_page
+def test_links_lead_somewhere(page):
+    text = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+        if target.startswith("https://"):
+            continue
+        path, _, heading = target.partition("#")
+        file = (page.parent / path) if path else page
+        assert file.exists(), target
+        if heading:
+            headings = re.findall(r"^#+ (.*)$", file.read_text(), re.MULTILINE)
+            assert heading in [re.sub(r"[^\w\- ]", "", h.lower()).replace(" ", "-") for h in headings], target
+
+
+@of_every_page
+def test_scripts_and_make_targets_that_are_named_are_there(page):
+    text = page.read_text()
+    for file in re.findall(r"\b(?:benchmarks|scripts|tests|lm_eval_takeover)/[\w/]+\.\w+", text):
+        assert (ROOT / file).exists(), file
+    targets = re.search(r"^\.PHONY: (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)[1].split()
+    for words in commands(text, "make"):
+        assert set(words[1:]) <= set(targets), words
+
+
+def test_the_first_commands_of_the_readme_are_those_of_make_demo():
+    makefile = (
+        (ROOT / "Makefile")
+        .read_text()
+        .replace("\t", "    ")
+        .replace("$(BIN)/", "")
+        .replace("$(RESULTS)", "results/demo")
+    )
+    demo = makefile[makefile.index("\ndemo: install\n") :].split("\n\n")[0] + "\n"
+    programs = ("lm_eval", "lm-eval-takeover")
+    assert commands(README.read_text(), *programs)[:2] == commands(demo.partition("install\n")[2], *programs)
+
+
+@of_every_page
+def test_options_of_lm_eval_in_commands_exist(page, monkeypatch):
+    from lm_eval._cli.harness import HarnessCLI
+
+    tasks = {path.stem for path in (ROOT / "task_configs").glob("*.yaml")}
+    for words in commands(page.read_text(), "lm_eval"):
+        monkeypatch.setattr(sys, "argv", list(words))
+        options = HarnessCLI().parse_args()
+        assert set(options.tasks.split(",") if isinstance(options.tasks, str) else options.tasks) <= tasks, words
+        if options.model == "guided-takeover" and "plugins" not in options.model_args:  # with plug-ins: run below
+            ModelArguments.parse(options.model_args)
+
+
+@of_every_page
+def test_options_of_our_command_exist(page):
+    for words in commands(page.read_text(), "lm-eval-takeover"):
+        build_parser().parse_args(words[1:])
+
+
+@of_every_page
+def test_code_in_python_compiles(page):
+    for code in re.findall(r"^```python\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL):
+        compile(code, page.name, "exec")
+
+
+def test_the_plug_in_of_the_readme_is_the_one_of_its_page():
+    shared = named_files(README.read_text())
+    assert shared and shared.items() <= named_files(page_text("plugins.md")).items()
+
+
+def cheap_commands(page):
+    """What runs on the demo pair alone; on pages other than the README without what the README runs already."""
+    own = [
+        words
+        for words in commands(page.read_text(), "lm_eval", "lm-eval-takeover")
+        if words[0] == "lm-eval-takeover"
+        or ("takeover_demo" in words and not re.search(r"\b(base|guide|pretrained)=", " ".join(words)))
+    ]
+    if page == README:
+        return own
+    return [words for words in own if "--output_path" in words or words not in cheap_commands(README)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "page",
+    [page for page in PAGES if any(words[0] == "lm_eval" for words in cheap_commands(page))],
+    ids=lambda page: page.name,
+)
+def test_commands_on_the_demo_pair_run_as_they_stand(page, lm_eval_command, tmp_path):
+    """Of the first two problems; files that the page shows lie where the commands look for them."""
+    for name, code in named_files(page.read_text()).items():
+        (tmp_path / name).write_text(code)
+    for words in cheap_commands(page):
+        if words[0] == "lm_eval":
+            command = [lm_eval_command, *words[1:], "--limit", "2"]
+        elif len(words) > 2 and (tmp_path / words[2]).is_dir():
+            command = [sys.executable, "-m", "lm_eval_takeover.cli", *words[1:]]
+        else:  # about another pair
+            continue
+        done = run(command, cwd=tmp_path)
+        assert done.returncode == 0, f"{shlex.join(words)}\n{done.stderr}"
+        assert "|acc" in done.stdout or "|Acc|" in done.stdout, done.stdout
