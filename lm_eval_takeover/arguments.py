@@ -81,7 +81,9 @@ class ModelArguments:
     trust_remote_code: bool = False
     #: A folder for the journal and the traces, so that nothing is lost. None: no files
     run_dir: str | None = None
+    #: Files or importable modules with scores and policies of your own, several joined by `+`. None: no plug-in
     plugins: str | None = None
+    # What only the chosen policy reads: the fields of its class, each a model argument.
     policy_arguments: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod

@@ -25,8 +25,8 @@ def prepare_pass(member: Member) -> "ForwardPass":
 class ForwardPass:
     """`forward(cache, slots, lengths, ids, vocab)` of one model.
 
-    `lean` is None where transformers' own pass runs. `learned` is kept for callers: what running this model taught them, by keys
-    of theirs. `graphed` says whether passes run over tensors that never move, as CUDA graphs need it.
+    `lean` is None where transformers' own pass runs. `graphed`: short passes run over static tensors, as CUDA graphs need it.
+    `learned` belongs to callers: measurements of this model by keys of theirs, kept for as long as the model is.
     """
 
     def __init__(self, member: Member) -> None:

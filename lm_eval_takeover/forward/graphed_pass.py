@@ -1,4 +1,4 @@
-"""The lean pass over static tensors, which a GPU replays as one CUDA graph.
+"""The lean pass over static tensors, which a GPU replays as a CUDA graph.
 
 A small model's eager pass is bound by the launches of its kernels: 28 layers of a 0.6B model then take nearly as long as 36 of an
 8B one. Here every slot takes part in every pass, new tokens and columns are rounded up to a few sizes, positions are computed on
@@ -56,7 +56,7 @@ class GraphedPass:
         self._logits = torch.zeros(slots, longest_draft(slots, vocab), vocab, device=device)
         self._uploaded_lengths = [0] * slots
         self._columns = _COLUMNS
-        self._replaceable: tuple[Any, ...] = ()  # what graphs were captured with and others may replace
+        self._replaceable: tuple[Any, ...] = ()  # tensors that graphs were captured with and their owners may replace
         self._head, self._in_head, self._outside_head = HEAD, 0, 0
 
     def supports(self, ids: Tensor) -> bool:

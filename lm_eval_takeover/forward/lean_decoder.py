@@ -79,7 +79,7 @@ class LeanDecoder:
         packed = packed_dtype(self.embed.dtype)
         copy_bytes = 0 if packed is None else sum(p.numel() for p in model.parameters()) * packed.itemsize
         pack = copy_bytes <= _PACKED_SHARE * psutil.virtual_memory().available
-        # The fused weights stay ordinary ones, for whoever else uses the model.
+        # Fused weights are no inference tensors: other users of the model may need gradients.
         with torch.inference_mode(False), torch.no_grad():
             self.norm = RMSNorm(inner.norm.weight, float(config.rms_norm_eps))
             self.layers = [LeanLayer(layer, config, pack=pack) for layer in inner.layers]

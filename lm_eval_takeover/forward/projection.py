@@ -66,11 +66,9 @@ class Projection:
     def __call__(self, x: Tensor) -> Tensor:
         """Of x `[tokens, in]`: `[tokens, out]`, contiguous."""
         if len(x) in self._counts_transposed:
-            return (
-                self._multiply_transposed(x)
-                if x.dtype == torch.float32
-                else self._multiply_transposed(x.float()).to(x.dtype)
-            )
+            if x.dtype == torch.float32:
+                return self._multiply_transposed(x)
+            return self._multiply_transposed(x.float()).to(x.dtype)
         if self._packed is not None and len(x) in self._counts_packed:
             if self._packed.dtype == x.dtype:
                 return _multiply_packed(x, self._packed, self.bias)

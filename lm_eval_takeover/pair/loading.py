@@ -53,17 +53,20 @@ def load_pair(arguments: ModelArguments) -> Pair:
             f"{missing[0]} is missing: policy={arguments.policy} asks it; give {missing[0]}=<hub id or local folder>, "
             f"or policy=base or policy=guide for one model alone"
         )
-    device = _device("device", arguments.device)
+    device = _resolve_device("device", arguments.device)
     options = {
         "base": (device, arguments.dtype),
-        "guide": (_device("guide_device", arguments.guide_device or device), arguments.guide_dtype or arguments.dtype),
+        "guide": (
+            _resolve_device("guide_device", arguments.guide_device or device),
+            arguments.guide_dtype or arguments.dtype,
+        ),
     }
     members = {
         role: Member(
             role,
             name,
             device=options[role][0],
-            dtype=_dtype(role, options[role][1]),
+            dtype=_parse_dtype(role, options[role][1]),
             trust_remote_code=arguments.trust_remote_code,
         )
         for role, name in names.items()
@@ -177,7 +180,7 @@ def _find_calibration(arguments: ModelArguments, pair: Pair, policy: Gated) -> t
     return calibration, column
 
 
-def _device(argument: str, device: str | None) -> str:
+def _resolve_device(argument: str, device: str | None) -> str:
     """As lm-eval's `hf`: the GPU where there is one; lm_eval's own default, cuda:0, is no demand for one."""
     if device is None:
         return "cuda" if torch.cuda.is_available() else "cpu"
@@ -192,11 +195,11 @@ def _device(argument: str, device: str | None) -> str:
     return str(device)
 
 
-def _dtype(role: str, dtype: str) -> str | torch.dtype:
+def _parse_dtype(role: str, dtype: str) -> str | torch.dtype:
     if dtype == "auto":
         return dtype
-    found = getattr(torch, dtype.removeprefix("torch."), None)
-    if not isinstance(found, torch.dtype):
+    parsed = getattr(torch, dtype.removeprefix("torch."), None)
+    if not isinstance(parsed, torch.dtype):
         argument = "guide_dtype" if role == "guide" else "dtype"
         raise ArgumentError(f"{argument}='{dtype}' is not known; expected auto, float32, bfloat16 or float16")
-    return found
+    return parsed
