@@ -4,6 +4,7 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 from lm_eval_takeover.decoding import blockwise, lockstep
 from lm_eval_takeover.decoding.failures import Failures
@@ -16,6 +17,9 @@ from lm_eval_takeover.method.request import Request
 from lm_eval_takeover.pair.pair import Pair
 
 logger = logging.getLogger(__name__)
+
+# `(policy, requests, traced)` to `(index into requests, generation)` as samples finish.
+Write = Callable[[Policy, Sequence[Request], bool], Iterator[tuple[int, Generation]]]
 
 
 def generate(
@@ -39,52 +43,55 @@ def generate(
     A request that a model cannot answer (NaN, or any exception) does not hold up the others: it is raised, named, at the end.
     """
     failures = Failures(len(requests))
-    if block_size == "auto":
-        try:
-            for role in policy.roles:
-                prepare_pass(pair.member(role))
-        except ArgumentError as error:
-            logger.warning("%s, as this run does", error)
-            block_size = 1
+    options: dict[str, Any] = {"seed": seed, "batch_size": batch_size, "as_pair": as_pair}
+    if block_size == 1 or not _reads_blocks(pair, policy, block_size):
 
-    def written(by: Policy, asked: Sequence[Request], traced: bool) -> Iterator[tuple[int, Generation]]:
-        if block_size == 1:
-            lockstepped = partial(
-                lockstep.generate, pair, by, seed=seed, batch_size=batch_size, as_pair=as_pair, traced=traced
-            )
-            return _isolated(lockstepped, asked, failures)
-        return blockwise.generate(
-            pair,
-            by,
-            asked,
-            seed=seed,
-            batch_size=batch_size,
-            block_size=None if isinstance(block_size, str) else block_size,
-            as_pair=as_pair,
-            traced=traced,
-            failures=failures,
-        )
-
-    if not policy.needs_donor_length:
-        yield from written(policy, requests, traced)
+        def write(by: Policy, asked: Sequence[Request], traced: bool) -> Iterator[tuple[int, Generation]]:
+            return _isolated(partial(lockstep.generate, pair, by, traced=traced, **options), asked, failures)
     else:
-        # The donor's own answers come first; some requests at a time, so that the first samples are finished soon.
-        assert policy.donor is not None
-        some = 4 * batch_size
-        for start in range(0, len(requests), some):
-            asked = requests[start : start + some]
-            own = {
-                place: (len(g.tokens), g.base_passes, g.guide_passes)
-                for place, g in written(ALONE[policy.donor](), asked, False)
-            }
-            answered = sorted(own)
-            measured = [replace(asked[place], donor_length=own[place][0]) for place in answered]
-            for number, generation in written(policy, measured, traced):
-                place = answered[number]
-                generation.base_passes += own[place][1]
-                generation.guide_passes += own[place][2]
-                yield start + place, generation
+        length = None if isinstance(block_size, str) else block_size
+
+        def write(by: Policy, asked: Sequence[Request], traced: bool) -> Iterator[tuple[int, Generation]]:
+            return blockwise.generate(pair, by, asked, block_size=length, traced=traced, failures=failures, **options)
+
+    if policy.needs_donor_length:
+        yield from _write_after_donor(write, policy, requests, traced, at_once=4 * batch_size)
+    else:
+        yield from write(policy, requests, traced)
     failures.check()
+
+
+def _reads_blocks(pair: Pair, policy: Policy, block_size: int | str) -> bool:
+    """Whether the models can be read in blocks; where `auto` finds that they cannot, it says why."""
+    try:
+        for role in policy.roles:
+            prepare_pass(pair.member(role))
+    except ArgumentError as error:
+        if block_size != "auto":
+            raise
+        logger.warning("%s, as this run does", error)
+        return False
+    return True
+
+
+def _write_after_donor(
+    write: Write, policy: Policy, requests: Sequence[Request], traced: bool, *, at_once: int
+) -> Iterator[tuple[int, Generation]]:
+    """For policies that need the length of the donor's own answers, which come first and count among the passes.
+
+    So many requests at a time, so that the first samples are finished soon.
+    """
+    assert policy.donor is not None
+    for start in range(0, len(requests), at_once):
+        asked = requests[start : start + at_once]
+        own = dict(write(ALONE[policy.donor](), asked, False))
+        answered = sorted(own)
+        measured = [replace(asked[place], donor_length=len(own[place].tokens)) for place in answered]
+        for number, generation in write(policy, measured, traced):
+            place = answered[number]
+            generation.base_passes += own[place].base_passes
+            generation.guide_passes += own[place].guide_passes
+            yield start + place, generation
 
 
 def _isolated(
