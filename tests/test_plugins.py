@@ -1,0 +1,183 @@
+"""A stranger's score and policy from end to end: engines, directions, calibrate, run_dir, log-likelihoods; a file and a package."""
+
+import json
+import os
+import subprocess
+from dataclasses import replace
+
+import pytest
+from helpers.pairs import SAMPLED
+from lm_eval import simple_evaluate
+
+from lm_eval_takeover.calibration.files import read_calibration
+from lm_eval_takeover.cli import main
+from lm_eval_takeover.decoding import engine
+from lm_eval_takeover.decoding.teacher_forcing import force
+from lm_eval_takeover.demo import CALIBRATION_PROMPTS
+from lm_eval_takeover.errors import CalibrationError, PluginError
+from lm_eval_takeover.method.gate import Gate
+from lm_eval_takeover.method.policies import Disagreement
+from lm_eval_takeover.method.registry import load_plugins, policies, scores
+from lm_eval_takeover.method.request import Request
+from lm_eval_takeover.model import GuidedTakeover
+
+PLUGIN = """
+from dataclasses import dataclass
+
+from lm_eval_takeover import Policy, register_policy, register_score
+
+
+@register_score("test_margin", needs_donor=False)
+def margin(host_logits):
+    first, second = host_logits.softmax(-1).topk(2).values.unbind(-1)
+    return 1 - (first - second)
+
+
+@register_score("test_jeffreys", needs_donor=True)
+def jeffreys(host_logits, donor_logits):
+    log_p, log_q = host_logits.log_softmax(-1), donor_logits.log_softmax(-1)
+    return ((log_p.exp() - log_q.exp()) * (log_p - log_q)).sum(-1)
+
+
+@register_policy("test_every")
+@dataclass(frozen=True, kw_only=True)
+class Every(Policy):
+    period: int = 10
+
+    def takes_over(self, block):
+        return block.positions % self.period == 0
+"""
+
+
+@pytest.fixture(scope="module")
+def plugin(tmp_path_factory):
+    path = tmp_path_factory.mktemp("plugins") / "stranger.py"
+    path.write_text(PLUGIN)
+    load_plugins(str(path))
+    return str(path)
+
+
+@pytest.mark.parametrize("direction", ["forward", "reverse"])
+@pytest.mark.parametrize("name", ["test_margin", "test_jeffreys", "test_every"])
+def test_all_engines_write_the_same(plugin, demo_pair, prompts, name, direction):
+    if name == "test_every":
+        policy = policies.get(name)(direction=direction, period=4)
+    else:
+        policy = Disagreement(score=name, direction=direction, gate=Gate(0.6 if name == "test_margin" else 4.0, 1.0))
+    requests = [Request(prompt, j, 40, SAMPLED) for prompt in prompts for j in range(2)]
+    texts = [
+        {
+            i: (g.tokens, g.taken_over)
+            for i, g in engine.generate(demo_pair, policy, requests, batch_size=5, block_size=block, traced=True)
+        }
+        for block in (1, 7, "auto")
+    ]
+    assert texts[0] == texts[1] == texts[2]
+    taken = [fire for _, fires in texts[0].values() for fire in fires]
+    assert 0.01 < sum(taken) / len(taken) < 0.6
+    if name == "test_every":
+        assert all(fires == [t % 4 == 0 for t in range(len(fires))] for _, fires in texts[0].values())
+    forced = force(demo_pair, policy, [r.prompt for r in requests], [texts[0][i][0] for i in range(len(requests))])
+    assert [one.taken_over.tolist() for one in forced] == [texts[0][i][1] for i in range(len(requests))]
+
+
+def test_calibrate_collects_it_beside_ours_and_a_changed_one_is_told_apart(plugin, tmp_path, capsys):
+    out = tmp_path / "mine.json"
+    call = ["calibrate", "--prompts", str(CALIBRATION_PROMPTS), "--num_prompts", "6", "--max_gen_toks", "40"]
+    assert main([*call, "--out", str(out), "--plugins", plugin, "--score", "test_margin"]) == 0
+    held = read_calibration(out)
+    assert list(held.scores)[:4] == ["ce", "rkl", "entropy", "js"]
+    assert held.plugin("test_margin") == {"source": "stranger.py", "digest": scores.source("test_margin").digest}
+    assert held.plugin("ce") is None
+    assert "|test_margin|" in capsys.readouterr().out
+    arguments = {"calibration": str(out), "plugins": plugin, "score": "test_margin", "spike_ratio": 0.1}
+    lm = GuidedTakeover(**arguments)
+    assert lm.policy.gate.tau == pytest.approx(held.score("test_margin").threshold(0.1).tau)
+    content = json.loads(out.read_text())
+    content["scores"]["test_margin"]["plugin"]["digest"] = "0" * 32
+    del content["checksum"]
+    other = tmp_path / "other.json"
+    other.write_text(json.dumps(content | {"schema": 1}))
+    with pytest.raises(CalibrationError, match=r"score=test_margin of stranger\.py as it was then"):
+        GuidedTakeover(**arguments | {"calibration": str(other)})
+
+
+def samples(results):
+    return {(name, doc["doc_id"]): doc["resps"] for name, docs in results["samples"].items() for doc in docs}
+
+
+def test_a_run_dir_keeps_its_samples_until_the_source_changes(tmp_path, caplog):
+    path = tmp_path / "own_gate.py"
+    path.write_text(PLUGIN.replace("test_", "own_"))
+    arguments = {
+        "plugins": str(path), "policy": "own_every", "period": 6, "run_dir": str(tmp_path / "run"), "batch_size": 16,
+    }  # fmt: skip
+
+    def run(**changes):
+        caplog.clear()
+        lm = GuidedTakeover(**arguments | changes)
+        results = simple_evaluate(
+            model=lm, tasks=["takeover_demo"], limit=2, gen_kwargs="max_gen_toks=24", bootstrap_iters=0
+        )
+        lm.close()
+        return results
+
+    first = run()
+    assert first["config"]["takeover"]["period"] == 6
+    assert list(first["config"]["takeover"]["plugins"]) == ["own_gate.py"]
+    again = run()
+    assert "16 of 16 samples are finished already" in caplog.text
+    assert samples(again) == samples(first)
+    run(period=5)
+    assert "finished already" not in caplog.text
+    path.write_text(PLUGIN.replace("test_", "own_") + "# another version\n")
+    run()
+    assert "finished already" not in caplog.text
+
+
+@pytest.mark.slow
+def test_an_installed_package_is_found_by_the_command(tmp_path, lm_eval_command):
+    """As pip leaves it: a package, and its metadata with the two groups of entry points."""
+    package = tmp_path / "acme_takeover"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "gates.py").write_text(PLUGIN.replace("test_", "acme_"))
+    info = tmp_path / "acme_takeover-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: acme-takeover\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(
+        "[lm_eval_takeover.scores]\nacme_margin = acme_takeover.gates:margin\n"
+        "[lm_eval_takeover.policies]\nacme_every = acme_takeover.gates:Every\n"
+    )
+    environment = os.environ | {"PYTHONPATH": f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
+
+    def run(arguments):
+        return subprocess.run(
+            [lm_eval_command, "--model", "guided-takeover", "--model_args", arguments, "--tasks", "takeover_demo",
+             "--limit", "1", "--batch_size", "8", "--gen_kwargs", "max_gen_toks=16", "--output_path", tmp_path / "out"],
+            capture_output=True, text=True, env=environment,
+        )  # fmt: skip
+
+    assert (done := run("policy=acme_every,period=3")).returncode == 0, done.stderr
+    (results,) = (tmp_path / "out").rglob("results_*.json")
+    takeover = json.loads(results.read_text())["config"]["takeover"]
+    assert (takeover["policy"], takeover["period"]) == ("acme_every", 3)
+    assert takeover["realized_rate"] == pytest.approx(6 / 16, abs=0.03)
+    done = run("score=acme_margim")
+    assert done.returncode == 2
+    assert "did you mean 'acme_margin'?" in done.stderr.splitlines()[-1]
+    assert "acme_takeover.gates" in done.stderr.splitlines()[-1]
+
+
+def test_a_score_that_turns_nan_ends_the_run_with_its_name(plugin, demo_pair, prompts, tmp_path):
+    path = tmp_path / "nan_gate.py"
+    path.write_text(
+        "from lm_eval_takeover import register_score\n\n@register_score('turns_nan', needs_donor=True)\n"
+        "def turns_nan(host, donor):\n    return (host - donor)[..., 0] * float('nan')\n"
+    )
+    load_plugins(str(path))
+    policy = Disagreement(score="turns_nan", gate=Gate(1.0))
+    requests = [Request(prompt, 0, 8, SAMPLED) for prompt in prompts]
+    for block in (1, 4, "auto"):
+        with pytest.raises(PluginError, match=r"score 'turns_nan' \(.*nan_gate.*: turns_nan\) returned NaN"):
+            list(engine.generate(demo_pair, replace(policy), requests, batch_size=2, block_size=block))
