@@ -25,9 +25,9 @@ class ModelArguments:
     guide: str | None = None
     #: What computes; `hf` is transformers.
     backend: str = "hf"
-    #: Who may write a token: `disagreement`, `entropy`, `random`, `early`, `base` or `guide`.
+    #: Who may write a token: `disagreement`, `entropy`, `random`, `early`, `base`, `guide`, or a plug-in's.
     policy: str = DEFAULT_POLICY
-    #: What the gate tests: `ce`, `rkl`, `js` or `entropy`. None: `ce`; `entropy` for that policy
+    #: What the gate tests: `ce`, `rkl`, `js`, `entropy`, or a plug-in's. None: `ce`; `entropy` for that policy
     score: str | None = None
     #: With `js`: truncate both sides to this nucleus first.
     score_top_p: float = 1.0

@@ -15,7 +15,7 @@ import json
 import re
 import sys
 from collections.abc import Callable
-from dataclasses import fields
+from dataclasses import MISSING, fields
 from inspect import getsource
 from pathlib import Path
 from typing import Any
@@ -36,6 +36,8 @@ def arguments_table() -> str:
     meanings = dict(_meanings(getsource(ModelArguments)))
     rows = ["| argument | meaning | default |", "|---|---|---|"]
     for field in fields(ModelArguments):
+        if field.default is MISSING:  # what is collected from the others
+            continue
         if field.name not in meanings:
             raise SystemExit(f"error: ModelArguments.{field.name} has no '#:' comment that says what it means")
         meaning, _, otherwise = meanings[field.name].partition(" None: ")
