@@ -17,8 +17,8 @@ from lm_eval_takeover import stopping
 from lm_eval_takeover.decoding.engine import generate
 from lm_eval_takeover.decoding.memory import rows_that_fit
 from lm_eval_takeover.decoding.stop_strings import text_of
-from lm_eval_takeover.decoding.teacher_forcing import force
-from lm_eval_takeover.errors import TakeoverError, VocabularyError, install_error_hook
+from lm_eval_takeover.decoding.teacher_forcing import Forced, force
+from lm_eval_takeover.errors import TakeoverError, VocabularyError, install_error_hook, is_out_of_memory
 from lm_eval_takeover.method.request import Request
 from lm_eval_takeover.pair.loading import load_pair, load_policy, parse_arguments
 from lm_eval_takeover.runs.facts import collect_facts, describe_run
@@ -55,6 +55,12 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
         for role in self.policy.roles:
             _ = self.pair.member(role).model  # a missing or broken checkpoint is an error now, not hours later
         self.tokenizer = self.pair.tokenizer
+        longest = self.pair.max_length
+        if self.arguments.max_length and longest and self.arguments.max_length > longest:
+            logger.warning(
+                "max_length=%d is more than the %d tokens that the models are made for; what lies behind may be noise",
+                self.arguments.max_length, longest,
+            )  # fmt: skip
         self.tally: defaultdict[str, Tally] = defaultdict(Tally)
         self._labels: list[str] = []  # of the log-likelihood requests at hand, for errors
         self._seconds = 0.0  # of wall time in `generate_until`
@@ -253,17 +259,23 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
         """Samples at a time; for `batch_size=auto` as many as fit if each becomes as long as it may."""
         if self.arguments.batch_size != "auto":
             return self.batch_size
-        members = [self.pair.member(role) for role in self.policy.roles]
-        rows = rows_that_fit(members, requests, self.pair.vocab_size(self.policy.roles), self.batch_size)
+        rows = self._rows_of_length(max(len(request.prompt) + request.max_new_tokens for request in requests))
         logger.info(
             "batch_size=auto: %d samples of up to %d new tokens fit", rows, max(r.max_new_tokens for r in requests)
         )
         return rows
 
+    def _rows_of_length(self, tokens: int) -> int:
+        """Rows of so many tokens at a time: `batch_size`, or what fits where it is `auto`."""
+        if self.arguments.batch_size != "auto":
+            return self.batch_size
+        members = [self.pair.member(role) for role in self.policy.roles]
+        return rows_that_fit(members, tokens, self.pair.vocab_size, self.batch_size)
+
     def _check_ids(self, ids: list[int], label: str) -> list[int]:
         """These token ids, or the prefix token where there are none. Raises VocabularyError for one that a model cannot read."""
         ids = ids or [self.prefix_token_id]
-        size = self.pair.vocab_size(self.policy.roles)
+        size = self.pair.vocab_size
         if max(ids) >= size:
             token = self.tokenizer.convert_ids_to_tokens(max(ids))
             raise VocabularyError(
@@ -314,15 +326,30 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
         )
         order = sorted(texts, key=lambda i: -sum(map(len, texts[i])))
         bar = tqdm(total=len(order), desc="Running loglikelihood requests", disable=disable_tqdm)
-        for start in range(0, len(order), self.batch_size):
-            chosen = order[start : start + self.batch_size]
-            prompts, continuations = zip(*(texts[i] for i in chosen), strict=True)
-            labels = [self._labels[i] for i in chosen]
-            rows = force(self.pair, self.policy, prompts, continuations, seed=self.arguments.seed, labels=labels)
-            for i, row in zip(chosen, rows, strict=True):
+        at_once = self._rows_of_length(max((sum(map(len, texts[i])) for i in order), default=1))
+        while order:
+            chosen = order[:at_once]
+            forced = self._force(chosen, texts)
+            if forced is None:  # memory ran out
+                at_once = at_once // 2
+                logger.warning("out of memory; going on with a batch size of %d", at_once)
+                continue
+            order = order[at_once:]
+            for i, row in zip(chosen, forced, strict=True):
                 results[i] = (float(row.log_probs.double().sum()), bool(row.greedy.all()))
                 if requests[i][0] != ("", ""):
                     self.cache_hook.add_partial("loglikelihood", requests[i][0], results[i])
             bar.update(len(chosen))
         bar.close()
         return results
+
+    def _force(self, chosen: Sequence[int], texts: Mapping[int, tuple[list[int], list[int]]]) -> list[Forced] | None:
+        """The chosen texts under the policy; None where memory ran out and fewer at a time can be tried."""
+        prompts, continuations = zip(*(texts[i] for i in chosen), strict=True)
+        labels = [self._labels[i] for i in chosen]
+        try:
+            return force(self.pair, self.policy, prompts, continuations, seed=self.arguments.seed, labels=labels)
+        except Exception as error:
+            if len(chosen) == 1 or not is_out_of_memory(error):
+                raise
+            return None

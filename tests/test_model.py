@@ -411,3 +411,22 @@ def test_a_pickle_only_checkpoint_is_refused_with_the_way_to_convert_it(random_p
     subprocess.run([sys.executable, "-c", command], cwd=tmp_path, check=True, capture_output=True)
     made = GuidedTakeover(**arguments | {"base": str(tmp_path / "converted")})
     assert made.pair.base.model.dtype == torch.float32
+
+
+def test_a_context_beyond_the_models_own_is_said(caplog):
+    GuidedTakeover(tau=1.0, max_length=10**6)
+    assert "max_length=1000000 is more than the" in caplog.text
+    caplog.clear()
+    GuidedTakeover(tau=1.0, max_length=100)
+    assert "max_length" not in caplog.text
+
+
+@pytest.mark.parametrize("policy", ["base", "guide", "disagreement", "random"])
+def test_every_policy_of_a_pair_ends_at_the_end_tokens_of_both(policy, monkeypatch):
+    """The base alone would run past the guide's end of turn, and ramble on."""
+    lm = GuidedTakeover(policy=policy, **{"rate": 0.1} if policy == "random" else {"tau": 1.0})
+    turn = lm.pair.tokenizer.convert_tokens_to_ids("<|im_end|>")
+    monkeypatch.setattr(lm.pair.base, "eos_ids", frozenset({0}))
+    monkeypatch.setattr(lm.pair.guide, "eos_ids", frozenset({turn}))
+    assert lm.pair.eos_ids == {0, turn}
+    assert lm.pair.vocab_size == lm.pair.vocabulary.size

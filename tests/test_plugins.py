@@ -1,4 +1,4 @@
-"""A stranger's score and policy from end to end: engines, directions, calibrate, run_dir, log-likelihoods; a file and a package."""
+"""A stranger's score and policy from end to end: engines, directions, calibrate, run_dir, log-likelihoods."""
 
 import json
 import os

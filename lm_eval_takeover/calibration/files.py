@@ -224,7 +224,7 @@ def _parse_target(at: int, values: Any, held: Iterable[str]) -> Target:
     asked = _check_number(f"{path}.target_rate", target.target_rate, 0.0, 1.0)
     if abs(_check_number(f"{path}.realized_rate", target.realized_rate, 0.0, 1.0) - asked) > TOLERANCE + 1e-9:
         raise ValueError(f"field '{path}.realized_rate' is not within {TOLERANCE} of target_rate={asked}")
-    for name, known in (("score", held), ("kappa_rule", KAPPA_RULES)):
+    for name, known in (("score", [*held, *registered.names()]), ("kappa_rule", KAPPA_RULES)):
         if getattr(target, name) not in known:
             raise ValueError(f"field '{path}.{name}' is not known: {getattr(target, name)}")
     return target

@@ -65,7 +65,7 @@ class ScoreCalibration:
     table: tuple[dict[str, float], ...]
     sketch: dict[str, list[float]]
     rank_error: float = 0.0
-    plugin: dict[str, str] | None = None  # `source` and `digest` of the code that a stranger's score came from
+    plugin: dict[str, str] | None = None  # `source` and `digest` of the code that a plug-in's score came from
 
     @classmethod
     def of(cls, scores: QuantileSketch) -> Self:

@@ -5,7 +5,8 @@ emitted at each position. While it is the drafted one the draft stands; the firs
 decided from the same distributions and the same random numbers as in `lockstep`, so the tokens are the same.
 """
 
-import time
+import logging
+import math
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -18,10 +19,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from lm_eval_takeover.decoding.failures import Failures
-from lm_eval_takeover.decoding.pace import Foresight, Pace, PassCosts
 from lm_eval_takeover.decoding.pool import Pool
+from lm_eval_takeover.decoding.schedule import PassCost, Schedule
 from lm_eval_takeover.decoding.stepwise import Stepwise
 from lm_eval_takeover.decoding.stop_strings import StopStrings
+from lm_eval_takeover.errors import ArgumentError
+from lm_eval_takeover.forward.draft_length import round_up
 from lm_eval_takeover.forward.forward_pass import prepare_pass
 from lm_eval_takeover.forward.padding import pad_right
 from lm_eval_takeover.forward.reader import Drafted
@@ -29,28 +32,31 @@ from lm_eval_takeover.method.generation import Generation
 from lm_eval_takeover.method.observations import observe
 from lm_eval_takeover.method.policy import Policy
 from lm_eval_takeover.method.request import Request
-from lm_eval_takeover.method.sampling import draw, quiet
+from lm_eval_takeover.method.sampling import Words, draw, silence_numpy
 from lm_eval_takeover.pair.pair import Pair
 
-_LEAST = 0.05  # a row whose probability to stand is no more drafts no further
+logger = logging.getLogger(__name__)
+
+_LEAST_SURVIVAL = 0.05  # a row whose probability to stand is no more drafts no further
 # Logits of a block that are scored together: 64 MiB and as much again for each log-softmax, or what stays in a core's cache.
 _LOGITS_AT_ONCE, _ON_CPU = 2**24, 2**19
 
 
 @dataclass(slots=True)
 class Draft:
-    """What the host wrote ahead: lists have an entry per row, in the order of `slots`.
+    """What the drafter wrote ahead: lists have an entry per row, in the order of `slots`.
 
-    logits `[rows, longest, vocab]` and uniform `[rows, longest]`; of row `r` the first `len(tokens[r])` count.
+    logits `[rows, longest, vocab]` and words `[rows, longest + 1]`; of row `r` the first `len(tokens[r])` count.
     """
 
     slots: list[int]
     logits: Tensor
-    uniform: NDArray[np.float64]
-    by_worth: bool  # whether it ends by what it is worth, and not by its limits alone
+    words: Words
     limits: list[int]
     tokens: list[list[int]]
-    entropies: list[list[float]]
+    min_entropies: list[
+        list[float]
+    ]  # of the drafter in each token: `-ln` of the probability of its likeliest one, nats
     survival: list[float]  # the probability that the row still stands; 0 for rows that grow no further
 
     @property
@@ -60,8 +66,8 @@ class Draft:
 
 
 @dataclass(slots=True)
-class Verdict:
-    """What stands of one row of a draft: tokens, which of them the donor wrote, whether the last one ended the draft."""
+class Accepted:
+    """What is emitted of one row of a draft: tokens, which of them the donor wrote, whether the last one ended the draft."""
 
     tokens: list[int]
     taken: list[bool]
@@ -69,93 +75,91 @@ class Verdict:
 
 
 class Blocks(Pool):
-    """Takeovers that the donor's distribution decides: draft, verify, accept up to the first other token."""
+    """Texts that the donor's distribution decides: draft, verify, accept up to the first other token."""
 
     _logits: Tensor | None = None  # `[rows, longest, vocab]` of a draft, used again by the next
 
+    @property
+    def drafter(self) -> str:
+        """The model that drafts: the host, and the base for a guide that writes alone."""
+        return self.policy.host or "base"
+
     @cached_property
-    def pace(self) -> Pace:
-        host, donor = self.passes[self.host], self.passes[self.donor]
-        host_costs, donor_costs = (one.learned.setdefault("costs", PassCosts()) for one in (host, donor))
-        foresight = host.learned.setdefault(("foresight", self.policy), Foresight())
-        return Pace(host_costs, donor_costs, foresight, self.block_size)
+    def schedule(self) -> Schedule:
+        drafter, donor = PassCost.of(self.passes[self.drafter]), PassCost.of(self.passes[self.donor])
+        return Schedule(drafter, donor, self.block_size, bonus=self.bonus)
 
     @property
-    def _captures(self) -> int:
-        """Graphs captured so far: a pass that captures takes its time."""
-        return sum(reader.graph_captures for reader in self.readers.values())
+    def bonus(self) -> bool:
+        """Whether a draft that stands gives one token more: under a gate its score would need the host's distribution."""
+        return self.policy.host is None
 
     def _shrink(self) -> None:
         self._logits = None
         super()._shrink()
 
     def advance(self, slots: Sequence[int]) -> list[int]:
-        started, captures = time.perf_counter(), self._captures
-        with quiet():
+        with silence_numpy():
             draft = self._draft(list(slots))
-        begun = time.perf_counter()
-        donor_logits = self._verify(draft)
+        donor_logits = self._read_by_donor(draft)
         scores = self._score(draft, donor_logits)
-        fire = self.policy.decide(self.block(slots, scores)).tolist()
-        if steady := self._captures == captures:
-            self.pace.donor.took(len(slots), max(draft.lengths), time.perf_counter() - begun)
-        verdicts = self._accept(draft, fire, donor_logits)
-        self._refuse_broken(draft, donor_logits, scores, verdicts)
-        ended = self._emit(draft, donor_logits, scores, verdicts)
-        entropies = [
-            one for row, verdict in zip(draft.entropies, verdicts, strict=True) for one in row[: len(verdict.tokens)]
-        ]
-        voids = [void for one in verdicts for void in [False] * (len(one.tokens) - 1) + [one.ended_draft]]
-        seconds = time.perf_counter() - started if steady else None
-        self.pace.block_ended(len(slots), entropies, voids, len(entropies), seconds)
-        return ended
+        accepted = self._accept(draft, self.policy.decide(self.block(slots, scores)).tolist(), donor_logits)
+        self._refuse_broken(draft, donor_logits, scores, accepted)
+        for min_entropies, row_accepted in zip(draft.min_entropies, accepted, strict=True):
+            seen = min_entropies[: len(row_accepted.tokens)]
+            self.schedule.rates.learn(seen, [False] * (len(seen) - 1) + [row_accepted.ended_draft])
+        return self._emit(draft, donor_logits, scores, accepted)
 
     # Draft
 
     def _draft(self, slots: list[int]) -> Draft:
-        """The host writes ahead, as far as it pays."""
-        reader = self.readers[self.host]
+        """The drafter writes ahead, as far as it pays."""
+        reader = self.readers[self.drafter]
         draft = self._empty_draft(slots)
-        uniform = torch.from_numpy(draft.uniform).to(reader.device)
-        ids = torch.tensor([[self.slots[slot].last] for slot in slots], device=self.device)
-        rows, least = list(range(len(slots))), 0.0  # rows of the draft that go through the host's next pass
+        rows = list(range(len(slots)))  # rows of the draft that go through the drafter's next pass
+        least = self.schedule.break_even_rows(len(slots), len(slots))
         pending: deque[tuple[int, list[int], Drafted]] = deque()  # tokens that the device has not handed over yet
-        for number in range(max(draft.limits)):
-            begun, captures = time.perf_counter(), reader.graph_captures
-            everyone = len(rows) == len(slots)
-            step = reader.draft(
-                slots if everyone else [slots[row] for row in rows],
-                ids,
-                number,
-                uniform.select(1, number) if everyone else uniform[rows, number],
-                self.sampling,
-            )
-            if everyone:
+        number, step = 0, self._draft_first(draft)
+        while True:
+            if len(rows) == len(slots):
                 draft.logits.select(1, number).copy_(step.logits)
             else:
-                draft.logits[rows, number] = step.logits
+                draft.logits[rows, number] = step.logits.to(self.device)
             ids = step.tokens.unsqueeze(1)
             pending.append((number, rows, step))
-            if len(pending) <= reader.pipeline_depth:
-                continue
-            self._append_drafted(draft, *pending.popleft())
-            if reader.graph_captures == captures:
-                self.pace.host.took_one(len(rows), time.perf_counter() - begun)
-            if number < 2:  # later on it is nearly the same
-                least = self.pace.least_survival(len(slots), len(rows), number + 1)
-            if sum(draft.survival) <= least:
+            if len(pending) > reader.pipeline_depth:
+                self._append_drafted(draft, *pending.popleft())
+                standing = sum(map(bool, draft.survival))
+                if sum(draft.survival) <= least:
+                    break
+                if not reader.pipeline_depth and 4 * standing <= len(rows):
+                    # So few that reading their cached keys and values out of the others costs less than those rows' arithmetic.
+                    rows = [row for row, survival in enumerate(draft.survival) if survival]
+                    ids = torch.tensor([draft.tokens[row][-1:] for row in rows], device=self.device)
+                    least = self.schedule.break_even_rows(len(slots), standing)
+            number += 1
+            if number == max(draft.limits):
                 break
-            if not reader.pipeline_depth and 4 * sum(map(bool, draft.survival)) <= len(rows):
-                # So few that reading their cached keys and values out of the others costs less than those rows' arithmetic.
-                rows = [row for row, survival in enumerate(draft.survival) if survival]
-                ids = torch.tensor([draft.tokens[row][-1:] for row in rows], device=self.device)
-                least = self.pace.least_survival(len(slots), len(rows), number + 1)
-        for step_of in pending:
-            self._append_drafted(draft, *step_of)
+            within = slots if len(rows) == len(slots) else [slots[row] for row in rows]
+            step = reader.draft(within, ids, number, draft.words[rows, number], self.sampling)
+        for drafted in pending:
+            self._append_drafted(draft, *drafted)
         return draft
 
+    def _draft_first(self, draft: Draft) -> Drafted:
+        """The first token of each row, behind all that the drafter has not read: after a bonus token, two."""
+        reader, slots = self.readers[self.drafter], draft.slots
+        ids, counts = self.unread(self.drafter, slots)
+        if ids.shape[1] == 1:
+            return reader.draft(slots, ids, 0, draft.words[:, 0], self.sampling)
+        logits = reader.read_to_last(slots, ids, counts)
+        for slot in slots:
+            reader.lengths[slot] = self.slots[slot].length - 1
+        return reader.draw(logits, draft.words[:, 0], self.sampling)
+
     def _empty_draft(self, slots: list[int]) -> Draft:
-        most = self.pace.limit(self.size if self.readers[self.host].pipeline_depth else len(slots), self.vocab)
+        rows = self.size if self.readers[self.drafter].pipeline_depth else len(slots)
+        most = self.schedule.limit(rows, self.vocab, self.device)
         limits = [min(most, self.slots[slot].remaining) for slot in slots]
         longest = max(limits)
         if self._logits is None or self._logits.shape[0] < len(slots) or self._logits.shape[1] < longest:
@@ -164,43 +168,45 @@ class Blocks(Pool):
         return Draft(
             slots=slots,
             logits=self._logits[: len(slots)],
-            uniform=self.uniforms(slots, longest),
-            by_worth=self.pace.chooses(len(slots)),
+            words=self.words(slots, longest + 1),
             limits=limits,
             tokens=[[] for _ in slots],
-            entropies=[[] for _ in slots],
+            min_entropies=[[] for _ in slots],
             survival=[1.0] * len(slots),
         )
 
     def _append_drafted(self, draft: Draft, number: int, rows: list[int], step: Drafted) -> None:
         """Enter one drafted position, now that its token is known here."""
-        tokens, sureness, entropies = step.fetch()
-        for row, token, sure, entropy in zip(rows, tokens, sureness, entropies, strict=True):
+        rates = self.schedule.rates
+        for row, token, mass in zip(rows, *step.fetch(), strict=True):
             survival = draft.survival[row]
             if not survival:
                 continue
-            self.readers[self.host].record_draw(sure)
-            if not sure:
-                uniform = torch.from_numpy(draft.uniform[row, number, None]).to(self.device)
-                token = int(draw(draft.logits[row, number][None], uniform, self.sampling))
+            min_entropy = math.log(mass) if mass > 1 else 0.0
             draft.tokens[row].append(token)
-            draft.entropies[row].append(entropy)
-            if draft.by_worth:
-                survival *= 1 - self.pace.foresight.chance(entropy)
-            # A token that was not sure when the next one was drafted ends the draft, as the text's end does.
-            ends = len(draft.tokens[row]) == draft.limits[row] or token in self.eos or not sure
-            draft.survival[row] = 0.0 if ends or survival <= _LEAST else survival
+            draft.min_entropies[row].append(min_entropy)
+            if self.block_size is None:
+                survival *= 1 - rates.rate(min_entropy)
+            ends = len(draft.tokens[row]) == draft.limits[row] or token in self.eos
+            draft.survival[row] = 0.0 if ends or survival <= _LEAST_SURVIVAL else survival
 
-    # Verify
+    def _read_by_donor(self, draft: Draft) -> Tensor:
+        """The donor's logits at every drafted position, `[rows, k, vocab]`, and at one more where there is a bonus, in one pass.
 
-    def _verify(self, draft: Draft) -> Tensor:
-        """The donor's logits at every drafted position, `[rows, k, vocab]`, in one pass."""
+        It is padded to one of a few lengths, so that shapes, and the roundings that hang on them, repeat.
+        """
         read = zip(draft.slots, draft.tokens, strict=True)
-        ids = pad_right([[self.slots[slot].last, *tokens[:-1]] for slot, tokens in read], self.device)
-        return self.readers[self.donor].read(draft.slots, ids).to(self.device)
+        ids = pad_right(
+            [[self.slots[slot].last, *(tokens if self.bonus else tokens[:-1])] for slot, tokens in read], self.device
+        )
+        new = ids.shape[1]
+        padded = torch.nn.functional.pad(ids, (0, round_up(new) - new))
+        return self.readers[self.donor].read(draft.slots, padded)[:, :new].to(self.device)
 
     def _score(self, draft: Draft, donor_logits: Tensor) -> Tensor:
-        """`s_t` at every drafted position `[rows, k]`; behind a row's own length, anything."""
+        """`s_t` at every position that was verified `[rows, k]`; behind a row's own length, anything."""
+        if self.policy.scorer is None:
+            return donor_logits.new_full(donor_logits.shape[:2], torch.nan)
         parts = (self.policy.scores(draft.logits[:, part], donor_logits[:, part]) for part in self._parts(donor_logits))
         return torch.cat(list(parts), 1)
 
@@ -211,78 +217,78 @@ class Blocks(Pool):
         longest = logits.shape[1]
         return (slice(start, min(start + at_once, longest)) for start in range(0, longest, at_once))
 
-    def _accept(self, draft: Draft, fire: Sequence[Sequence[bool]], donor_logits: Tensor) -> list[Verdict]:
-        """What stands of each row where the gate fires as `fire` `[rows][k]` says: up to the first other token, included."""
-        places = [
-            (row, place)
-            for row, (fires, length) in enumerate(zip(fire, draft.lengths, strict=True))
-            for place in range(length)
-            if fires[place]
-        ]
+    # Verify
+
+    def _accept(self, draft: Draft, taken: Sequence[Sequence[bool]], donor_logits: Tensor) -> list[Accepted]:
+        """What stands of each row where the donor writes as `taken` `[rows][k]` says: up to the first other token, included."""
+        lengths = [length + self.bonus for length in draft.lengths]
+        places = [(row, place) for row, length in enumerate(lengths) for place in range(length) if taken[row][place]]
         donated: dict[tuple[int, int], int] = {}
         if places:
             rows, at = map(list, zip(*places, strict=True))
-            uniform = torch.from_numpy(draft.uniform[rows, at]).to(self.device)
-            donated = dict(zip(places, draw(donor_logits[rows, at], uniform, self.sampling).tolist(), strict=True))
-        verdicts = []
-        for row, drafted in enumerate(draft.tokens):
-            emitted = [donated.get((row, place), token) for place, token in enumerate(drafted)]
+            drawn = draw(donor_logits[rows, at], draft.words[rows, at], self.sampling)
+            donated = dict(zip(places, drawn.tolist(), strict=True))
+        accepted = []
+        for row, (drafted, length) in enumerate(zip(draft.tokens, lengths, strict=True)):
+            emitted = [donated[row, place] if taken[row][place] else drafted[place] for place in range(length)]
             other = next((place for place, token in enumerate(drafted) if emitted[place] != token), None)
-            count = len(drafted) if other is None else other + 1
-            verdicts.append(Verdict(emitted[:count], list(fire[row][:count]), other is not None))
-        return verdicts
+            count = length if other is None else other + 1
+            accepted.append(Accepted(emitted[:count], list(taken[row][:count]), other is not None))
+        return accepted
 
-    def _refuse_broken(self, draft: Draft, donor_logits: Tensor, scores: Tensor, verdicts: Sequence[Verdict]) -> None:
+    def _refuse_broken(self, draft: Draft, donor_logits: Tensor, scores: Tensor, accepted: Sequence[Accepted]) -> None:
         """Raise where a position that stands has a score that is no number, for the model or the plug-in that is to blame.
 
         An infinite score of sound logits is a spike like any other.
         """
-        counts = torch.tensor([len(verdict.tokens) for verdict in verdicts], device=self.device)
+        counts = torch.tensor([len(row_accepted.tokens) for row_accepted in accepted], device=self.device)
         stands = torch.arange(scores.shape[1], device=self.device) < counts[:, None]
         if bool(scores[stands].isfinite().all()):
             return
-        for role, logits in ((self.host, draft.logits[:, : scores.shape[1]]), (self.donor, donor_logits)):
+        asked = [(self.donor, donor_logits)]
+        if self.policy.scorer is not None:
+            asked.insert(0, (self.drafter, draft.logits[:, : scores.shape[1]]))
+        for role, logits in asked:
             self.passes[role].member.check_logits(logits, lambda row: self.slots[draft.slots[row]].name, stands)
         self.policy.refuse_nan(scores[stands])
 
     # Emit
 
-    def _emit(self, draft: Draft, donor_logits: Tensor, scores: Tensor, verdicts: Sequence[Verdict]) -> list[int]:
+    def _emit(self, draft: Draft, donor_logits: Tensor, scores: Tensor, accepted: Sequence[Accepted]) -> list[int]:
         """Append what stands; returns the slots whose text has ended."""
         window, size = torch.cat([self.windows(draft.slots), scores], 1), self.policy.window
-        observed = self._observe(draft, donor_logits, verdicts) if self.traced else [None] * len(draft.slots)
+        observed = self._observe(draft, donor_logits, accepted) if self.traced else [None] * len(draft.slots)
         ended = []
-        for row, (slot, verdict, values, seen) in enumerate(
-            zip(draft.slots, verdicts, scores.tolist(), observed, strict=True)
+        for row, (slot, row_accepted, values, seen) in enumerate(
+            zip(draft.slots, accepted, scores.tolist(), observed, strict=True)
         ):
-            written, end = self.emit(slot, verdict.tokens, verdict.taken, values[: len(verdict.tokens)], seen)
+            written, end = self.emit(
+                slot, row_accepted.tokens, row_accepted.taken, values[: len(row_accepted.tokens)], seen
+            )
             self.slots[slot].window = window[row, written : written + size]
-            self.slots[slot].generation.count_passes(self.host, len(draft.tokens[row]))
+            self.slots[slot].generation.count_passes(self.drafter, len(draft.tokens[row]))
             self.slots[slot].generation.count_passes(self.donor, 1)
-            for reader in self.readers.values():
-                reader.lengths[slot] += written
+            self.readers[self.donor].lengths[slot] += written
+            self.readers[self.drafter].lengths[slot] += min(written, len(draft.tokens[row]))
             if end:
                 ended.append(slot)
         return ended
 
     def _observe(
-        self, draft: Draft, donor_logits: Tensor, verdicts: Sequence[Verdict]
+        self, draft: Draft, donor_logits: Tensor, accepted: Sequence[Accepted]
     ) -> Iterable[NDArray[np.float32]]:
         """For each row `[k, OBSERVED]`, what both models thought of its tokens; behind its last one, anything."""
-        emitted = [
-            [*verdict.tokens, *drafted[len(verdict.tokens) :]]
-            for verdict, drafted in zip(verdicts, draft.tokens, strict=True)
-        ]
-        tokens = pad_right(emitted, self.device)
+        width = donor_logits.shape[1]
+        emitted = [[*row_accepted.tokens, *[0] * (width - len(row_accepted.tokens))] for row_accepted in accepted]
+        tokens = torch.tensor(emitted, device=self.device)
         parts = []
         for part in self._parts(donor_logits):
-            base = donor_logits[:, part] if self.donor == "base" else None
-            parts.append(observe(tokens[:, part], draft.logits[:, part], donor_logits[:, part], base_logits=base))
-        observed = torch.cat(parts, 1).cpu().numpy()
-        if self.host == "base":  # drafting asked for its entropies already
-            for row, entropies in zip(observed, draft.entropies, strict=True):
-                row[: len(entropies), 0] = entropies
-        return observed
+            logits = {self.donor: donor_logits[:, part]}
+            if self.policy.host is not None:
+                logits[self.policy.host] = draft.logits[:, part]
+            host, donor = (logits.get(role or "") for role in (self.policy.host, self.policy.donor))
+            parts.append(observe(tokens[:, part], host, donor, base_logits=logits.get("base")))
+        return torch.cat(parts, 1).cpu().numpy()
 
 
 @torch.inference_mode()
@@ -294,7 +300,6 @@ def generate(
     seed: int = 0,
     batch_size: int = 1,
     block_size: int | None = None,
-    as_pair: bool = False,
     traced: bool = False,
     failures: Failures | None = None,
 ) -> Iterator[tuple[int, Generation]]:
@@ -303,8 +308,10 @@ def generate(
     `block_size` fixes the length of a draft; None lets it follow from costs and rates. Requests that a model cannot answer go
     into `failures`; without one, the first of them is raised once all others are finished.
     """
-    vocab, eos = pair.vocab_and_eos(policy.roles, as_pair)
-    passes = {role: prepare_pass(pair.member(role)) for role in policy.roles}
+    vocab, eos = pair.vocab_size, pair.eos_ids
+    drafted = policy.drafts or (policy.host is None and block_size != 1 and _has_drafter(pair))
+    roles = ("base", "guide") if drafted else policy.roles
+    passes = {role: prepare_pass(pair.member(role)) for role in roles}
 
     def settings(item: tuple[int, Request]) -> tuple[float, float, int]:
         sampling = item[1].sampling
@@ -314,7 +321,7 @@ def generate(
     ordered = sorted(
         enumerate(requests), key=lambda item: (settings(item), -len(item[1].prompt), item[1].prompt, item[0])
     )
-    kind = Blocks if policy.drafts else Stepwise
+    kind = Blocks if drafted else Stepwise
     failed = Failures(len(requests)) if failures is None else failures
     for _, group in groupby(ordered, key=settings):
         yield from kind(
@@ -332,3 +339,15 @@ def generate(
         ).run()
     if failures is None:
         failed.check()
+
+
+def _has_drafter(pair: Pair) -> bool:
+    """Whether there is a base beside the guide that can draft for it."""
+    if pair.base is None or pair.guide is None:
+        return False
+    try:
+        prepare_pass(pair.base)
+    except ArgumentError as error:
+        logger.warning("%s; the guide writes without drafts", error)
+        return False
+    return True

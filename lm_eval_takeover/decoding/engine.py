@@ -1,4 +1,7 @@
-"""Which loop writes the text: the blockwise one, or lockstep with `block_size=1`. They write the same."""
+"""Which loop writes the text: `lockstep` (`block_size=1`, or models that cannot be read in blocks) or `blockwise.generate`.
+
+The latter drafts where the donor's distribution decides and goes `stepwise` elsewhere. All write the same.
+"""
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
@@ -8,7 +11,7 @@ from typing import Any
 
 from lm_eval_takeover.decoding import blockwise, lockstep
 from lm_eval_takeover.decoding.failures import Failures
-from lm_eval_takeover.errors import ArgumentError, PluginError
+from lm_eval_takeover.errors import ArgumentError, PluginError, is_out_of_memory
 from lm_eval_takeover.forward.forward_pass import prepare_pass
 from lm_eval_takeover.method.generation import Generation
 from lm_eval_takeover.method.policies import ALONE
@@ -30,24 +33,23 @@ def generate(
     seed: int = 0,
     batch_size: int = 1,
     block_size: int | str = "auto",
-    as_pair: bool = False,
     traced: bool = False,
 ) -> Iterator[tuple[int, Generation]]:
     """Yield `(index into requests, generation)` as samples finish. The order of work never changes a text.
 
     A prompt is prefilled once per model for all its samples. `batch_size` counts samples; `block_size` is the length of a draft
-    in tokens, 1 the lockstep loop, which `auto` also takes for models that cannot be read in blocks. `as_pair` lets one model
-    that writes alone keep to what the pair shares, its vocabulary and both sets of end tokens, as rollouts for calibration do.
-    `traced` fills `Generation.observed`.
+    in tokens, 1 the lockstep loop, which `auto` also takes for models that cannot be read in blocks. Every policy of a pair
+    writes the shared vocabulary and ends at the end tokens of both models. `traced` fills `Generation.observed`.
 
     A request that a model cannot answer (NaN, or any exception) does not hold up the others: it is raised, named, at the end.
     """
     failures = Failures(len(requests))
-    options: dict[str, Any] = {"seed": seed, "batch_size": batch_size, "as_pair": as_pair}
+    options: dict[str, Any] = {"seed": seed, "batch_size": batch_size}
     if block_size == 1 or not _reads_blocks(pair, policy, block_size):
 
         def write(by: Policy, asked: Sequence[Request], traced: bool) -> Iterator[tuple[int, Generation]]:
-            return _isolated(partial(lockstep.generate, pair, by, traced=traced, **options), asked, failures)
+            lockstepped = partial(lockstep.generate, pair, by, seed=seed, traced=traced)
+            return _isolate(lockstepped, asked, failures, batch_size)
     else:
         length = None if isinstance(block_size, str) else block_size
 
@@ -94,15 +96,20 @@ def _write_after_donor(
             yield start + place, generation
 
 
-def _isolated(
-    write: Callable[[Sequence[Request]], Iterator[tuple[int, Generation]]],
+def _isolate(
+    write: Callable[..., Iterator[tuple[int, Generation]]],
     requests: Sequence[Request],
     failures: Failures,
+    batch_size: int,
 ) -> Iterator[tuple[int, Generation]]:
-    """What `write` yields; after it failed, halves of what is left, until the request that fails is alone."""
+    """What `write(requests, batch_size=…)` yields. Rows that were in flight when it failed are written again.
+
+    Where memory ran out, half as many rows at a time; after another failure, halves of what is left, until the request that
+    fails is alone.
+    """
     left = set(range(len(requests)))
     try:
-        for i, generation in write(requests):
+        for i, generation in write(requests, batch_size=batch_size):
             left.remove(i)
             failures.succeeded()
             yield i, generation
@@ -110,13 +117,20 @@ def _isolated(
     except PluginError:
         raise
     except Exception as error:
-        if len(left) <= 1:
-            if not left:
-                raise
+        if not left:
+            raise
+        shrinks = is_out_of_memory(error) and batch_size > 1
+        if len(left) == 1 and not shrinks:
             failures.add(requests[left.pop()], error)
             return
     remaining = sorted(left)
-    middle = len(remaining) // 2
-    for half in (remaining[:middle], remaining[middle:]):
-        for place, generation in _isolated(write, [requests[i] for i in half], failures):
-            yield half[place], generation
+    parts = [remaining]
+    if shrinks:
+        batch_size //= 2
+        logger.warning("out of memory; going on with a batch size of %d", batch_size)
+    else:
+        middle = len(remaining) // 2
+        parts = [remaining[:middle], remaining[middle:]]
+    for part in parts:
+        for place, generation in _isolate(write, [requests[i] for i in part], failures, batch_size):
+            yield part[place], generation

@@ -4,14 +4,18 @@ This engine is the reference that every faster one is compared with, so it is ke
 """
 
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
+from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from transformers import DynamicCache
 
+from lm_eval_takeover.decoding.rows import choose_device
 from lm_eval_takeover.decoding.stop_strings import StopStrings
 from lm_eval_takeover.forward.padded_cache import create_cache, select_rows
 from lm_eval_takeover.forward.padding import pad_left
@@ -20,7 +24,7 @@ from lm_eval_takeover.method.generation import Generation
 from lm_eval_takeover.method.observations import observe
 from lm_eval_takeover.method.policy import Block, Policy
 from lm_eval_takeover.method.request import Request
-from lm_eval_takeover.method.sampling import draw, request_digest, uniforms
+from lm_eval_takeover.method.sampling import chances, draw, request_digest, words
 from lm_eval_takeover.pair.member import Member
 from lm_eval_takeover.pair.pair import Pair
 
@@ -77,11 +81,10 @@ def generate(
     *,
     seed: int = 0,
     batch_size: int = 1,
-    as_pair: bool = False,
     traced: bool = False,
 ) -> Iterator[tuple[int, Generation]]:
     """As `engine.generate`, which also knows `early` with a rate."""
-    vocab, eos = pair.vocab_and_eos(policy.roles, as_pair)
+    vocab, eos = pair.vocab_size, pair.eos_ids
     for group in _whole_prompts(requests, batch_size):
         prompts = list(dict.fromkeys(requests[i].prompt for i in group))
         read = {role: Sequences.prefill(pair.member(role), vocab, prompts) for role in policy.roles}
@@ -100,8 +103,8 @@ def _decode(
     """Algorithm 1, lines 5-14, on rows that share their sampling and `until`."""
     sampling = rows[0].request.sampling
     stop = StopStrings(pair.tokenizer, rows[0].request.until)
-    device = next(iter(read.values())).logits.device
-    token_uniforms, chances = _uniforms(rows, seed, "token", device), _uniforms(rows, seed, "takeover", device)
+    device = choose_device(next(iter(read.values())).logits.device)
+    at, chance = _numbers(rows, words, seed), torch.from_numpy(_numbers(rows, chances, seed)).to(device)
     donor_length = torch.tensor([row.request.donor_length for row in rows], device=device)
     window = torch.zeros(len(rows), policy.window, device=device)
     position = 0
@@ -113,11 +116,11 @@ def _decode(
         score = policy.scores(host, donor)
         policy.refuse_nan(score)
         here = torch.full((len(rows), 1), position, device=device)
-        block = Block(here, score[:, None], window, chances[:, position, None], donor_length)
+        block = Block(here, score[:, None], window, chance[:, position, None], donor_length)
         fire = policy.decide(block)[:, 0]  # equation (5)
         logits = donor if host is None else host if donor is None else torch.where(fire[:, None], donor, host)
         assert logits is not None
-        tokens = draw(logits, token_uniforms[:, position], sampling)  # equation (6)
+        tokens = draw(logits, at[:, position], sampling)  # equation (6)
         window = push(window, score)
         position += 1
         observed = None
@@ -150,18 +153,15 @@ def _decode(
             read = {role: sequences.select(alive) for role, sequences in read.items()}
             keep = torch.tensor(alive, device=device)
             tokens, window, donor_length = tokens[keep], window[keep], donor_length[keep]
-            token_uniforms, chances = token_uniforms[keep], chances[keep]
+            at, chance = at[alive], chance[keep]
         for sequences in read.values():
             sequences.append(tokens)
 
 
-def _uniforms(rows: list[Row], seed: int, stream: str, device: torch.device) -> Tensor:
-    """`u(seed, r, j, t)` of each row: float64 `[rows, longest max_new_tokens]`."""
+def _numbers(rows: list[Row], stream: Callable[[int, bytes, int, int], NDArray[Any]], seed: int) -> NDArray[Any]:
+    """The numbers of each row's positions: `[rows, longest max_new_tokens]`."""
     count = max(row.request.max_new_tokens for row in rows)
-    numbers = [
-        uniforms(seed, request_digest(row.request.prompt), row.request.sample, count, stream=stream) for row in rows
-    ]
-    return torch.stack([torch.from_numpy(row) for row in numbers]).to(device)
+    return np.stack([stream(seed, request_digest(row.request.prompt), row.request.sample, count) for row in rows])
 
 
 def _whole_prompts(requests: Sequence[Request], batch_size: int) -> Iterator[list[int]]:

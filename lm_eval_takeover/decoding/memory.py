@@ -6,13 +6,13 @@ import psutil
 import torch
 
 from lm_eval_takeover.errors import ArgumentError
+from lm_eval_takeover.forward.draft_length import LONGEST
 from lm_eval_takeover.forward.forward_pass import prepare_pass
+from lm_eval_takeover.forward.ragged_cache import round_up_columns
 from lm_eval_takeover.forward.reader import Reader
-from lm_eval_takeover.method.request import Request
 from lm_eval_takeover.pair.member import Member
 
 _USED = 0.8  # of what is free
-_GROWTH = 1.5  # caches are allocated ahead
 _LOGITS = 8  # float32 copies of one token's logits that are held at a time, drafts included
 
 
@@ -36,18 +36,18 @@ def free_bytes(device: torch.device) -> int:
     return int(psutil.virtual_memory().available)
 
 
-def rows_that_fit(members: Sequence[Member], requests: Sequence[Request], vocab: int, most: int) -> int:
-    """Samples that can be written at a time, 1 to `most`, if each becomes as long as it may. Loads the models.
+def rows_that_fit(members: Sequence[Member], tokens: int, vocab: int, most: int) -> int:
+    """Rows of so many tokens that can be held at a time, 1 to `most`. Loads the models.
 
     `most` where a model runs in lockstep. On a CPU it is the machine's memory that counts, not a container's limit.
     """
     sizes = [cache_bytes(member) for member in members]
-    tokens = max(len(request.prompt) + request.max_new_tokens for request in requests)
+    columns = round_up_columns(tokens + LONGEST)
     needed: dict[torch.device, float] = {}
     for member, size in zip(members, sizes, strict=True):
         if size is None:
             return most
-        row = _GROWTH * tokens * size + _LOGITS * vocab * 4
+        row = columns * size + _LOGITS * vocab * 4
         device = torch.empty(0, device=member.device).device  # with its number
         needed[device] = needed.get(device, 0.0) + row
     fits = min(_USED * free_bytes(device) / row for device, row in needed.items())

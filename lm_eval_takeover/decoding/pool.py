@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from array import array
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from lm_eval_takeover.decoding.failures import Failures
-from lm_eval_takeover.decoding.rows import Row
+from lm_eval_takeover.decoding.rows import Row, choose_device
 from lm_eval_takeover.decoding.stop_strings import StopStrings
 from lm_eval_takeover.errors import ArgumentError, PluginError, is_out_of_memory
 from lm_eval_takeover.forward.forward_pass import ForwardPass
@@ -26,8 +27,11 @@ from lm_eval_takeover.forward.reader import Reader
 from lm_eval_takeover.method.generation import Generation
 from lm_eval_takeover.method.policy import Block, Policy
 from lm_eval_takeover.method.request import Request, Sampling
+from lm_eval_takeover.method.sampling import Words
 
 logger = logging.getLogger(__name__)
+
+_PREFILL_AT_ONCE = 2**14  # tokens, padding included, that are prefilled together before they are copied into slots
 
 
 class Pool(ABC):
@@ -59,7 +63,7 @@ class Pool(ABC):
         self.batch_size = self.size = min(batch_size, len(waiting))  # slots that were asked for, and slots there are
         self.slots: list[Row] = []
         self.readers: dict[str, Reader] = {}
-        self.device = next(iter(passes.values())).member.device
+        self.device = choose_device(next(iter(passes.values())).member.device)
         self._prefilled: dict[tuple[int, ...], tuple[int, dict[str, Reader]]] = {}  # by text: its row in these readers
 
     def run(self) -> Iterator[tuple[int, Generation]]:
@@ -72,7 +76,7 @@ class Pool(ABC):
             finished, failed = outcome
             for slot in finished:
                 row = self.slots[slot]
-                for role in self.policy.roles:
+                for role in self.passes:
                     row.generation.count_passes(role, -1)  # the first pass also reads the end of the prompt: prefill
                 self.failures.succeeded()
                 yield row.index, row.generation
@@ -82,7 +86,8 @@ class Pool(ABC):
     def advance(self, slots: Sequence[int]) -> list[int]:
         """Emit at least one token of each of these slots that does not wait; returns those whose text has ended.
 
-        Rows change at its end only, so that a pass that failed can be tried again.
+        Tokens are appended at its end only, so that a pass that failed can be tried again; passes that were counted, what readers
+        have read and decisions that wait for the donor stay.
         """
 
     # Failures
@@ -138,19 +143,38 @@ class Pool(ABC):
             self.readers = {role: Reader(one, self.size, self.vocab) for role, one in self.passes.items()}
         entering = deque(self.waiting.popleft() for _ in range(free))
         try:
-            broken = self._prefill(list(dict.fromkeys(row.text[:-1] for row in entering)))
             while entering:
-                row = entering[0]
-                if (error := broken.get(row.text[:-1])) is None:
-                    self._place(row)
-                else:
-                    self.failures.add(row.request, error)
-                entering.popleft()
+                broken = self._prefill(self._next_texts(entering))
+                self._place_prefilled(entering, broken)
         finally:
             self.waiting.extendleft(reversed(entering))  # none, unless memory ran out
-        # Samples of one prompt wait next to each other.
-        following = self.waiting[0].text[:-1] if self.waiting else None
-        self._prefilled = {text: held for text, held in self._prefilled.items() if text == following}
+
+    @staticmethod
+    def _next_texts(entering: Sequence[Row]) -> list[tuple[int, ...]]:
+        """The texts of the first of these rows that are prefilled together: one, and more up to a number of tokens."""
+        texts: dict[tuple[int, ...], None] = {}
+        for row in entering:
+            text = row.text[:-1]
+            if texts and (len(texts) + 1) * max(len(text), *map(len, texts)) > _PREFILL_AT_ONCE:
+                break
+            texts[text] = None
+        return list(texts)
+
+    def _place_prefilled(self, entering: deque[Row], broken: dict[tuple[int, ...], Exception]) -> None:
+        """Continue in slots what was prefilled; requests whose text cannot be read fail."""
+        while entering:
+            text = entering[0].text[:-1]
+            if text in broken:
+                self.failures.add(entering[0].request, broken[text])
+            elif text in self._prefilled:
+                self._place(entering[0])
+            else:
+                break
+            entering.popleft()
+        # Samples of one prompt stand next to each other: no other text is needed once more.
+        following = entering[0] if entering else self.waiting[0] if self.waiting else None
+        needed = following.text[:-1] if following is not None else None
+        self._prefilled = {text: held for text, held in self._prefilled.items() if text == needed}
 
     def _place(self, row: Row) -> None:
         """Continue in the next slot what was prefilled."""
@@ -198,8 +222,7 @@ class Pool(ABC):
         positions = torch.tensor([self.slots[slot].position for slot in slots], device=self.device)
         chance = None
         if self.policy.uses_chance:
-            numbers = self._numbers([self.slots[slot].chances for slot in slots], slots, count)
-            chance = torch.from_numpy(numbers).to(self.device)
+            chance = torch.from_numpy(self._ahead(slots, count, "chances")).to(self.device)
         lengths = [self.slots[slot].request.donor_length for slot in slots]
         return Block(
             positions[:, None] + torch.arange(count, device=self.device),
@@ -214,16 +237,16 @@ class Pool(ABC):
         windows = (self.slots[slot].window for slot in slots)
         return torch.stack([window for window in windows if window is not None])
 
-    def uniforms(self, slots: Sequence[int], count: int) -> NDArray[np.float64]:
-        """The numbers that the next `count` tokens are drawn with: `[rows, count]`; 0 behind the last position that there is."""
-        return self._numbers([self.slots[slot].uniforms for slot in slots], slots, count)
+    def words(self, slots: Sequence[int], count: int) -> Words:
+        """The words that the next `count` tokens are drawn with: `[rows, count]`; 0 behind the last position that there is."""
+        return self._ahead(slots, count, "words")
 
-    def _numbers(self, streams: Sequence[NDArray[np.float64]], slots: Sequence[int], count: int) -> NDArray[np.float64]:
-        numbers = np.zeros((len(slots), count))
-        for place, (slot, stream) in enumerate(zip(slots, streams, strict=True)):
-            part = stream[self.slots[slot].position :][:count]
-            numbers[place, : len(part)] = part
-        return numbers
+    def _ahead(self, slots: Sequence[int], count: int, stream: str) -> NDArray[Any]:
+        numbers = [getattr(self.slots[slot], stream)[self.slots[slot].position :][:count] for slot in slots]
+        ahead = np.zeros((len(slots), count), numbers[0].dtype)
+        for row, part in enumerate(numbers):
+            ahead[row, : len(part)] = part
+        return ahead
 
     def emit(
         self,

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -10,7 +11,12 @@ from lm_eval_takeover.decoding.stop_strings import StopStrings
 from lm_eval_takeover.method.generation import Generation
 from lm_eval_takeover.method.policy import Policy
 from lm_eval_takeover.method.request import Request
-from lm_eval_takeover.method.sampling import request_digest, uniforms
+from lm_eval_takeover.method.sampling import Words, chances, request_digest, words
+
+
+def choose_device(device: torch.device) -> torch.device:
+    """Where logits of a model on this device are looked at: there, or on the host where it has no float64 (mps)."""
+    return device if device.type in ("cpu", "cuda") else torch.device("cpu")
 
 
 @dataclass(slots=True)
@@ -31,7 +37,7 @@ class Row:
     request: Request
     stop: StopStrings
     generation: Generation = field(default_factory=Generation)
-    uniforms: NDArray[np.float64] = field(default_factory=lambda: np.empty(0))
+    words: Words = field(default_factory=lambda: np.empty(0, np.uint64))
     chances: NDArray[np.float64] = field(default_factory=lambda: np.empty(0))
     window: Tensor | None = None  # `[window]`, the last scores
     due: Decision | None = None  # a takeover that waits for the donor
@@ -40,9 +46,9 @@ class Row:
         """Random numbers and the window before the first token; a row that begins again keeps its own."""
         if self.window is None:
             digest, count = request_digest(self.request.prompt), self.request.max_new_tokens
-            self.uniforms = uniforms(seed, digest, self.request.sample, count)
+            self.words = words(seed, digest, self.request.sample, count)
             if policy.uses_chance:
-                self.chances = uniforms(seed, digest, self.request.sample, count, stream="takeover")
+                self.chances = chances(seed, digest, self.request.sample, count)
             self.window = window
 
     @property

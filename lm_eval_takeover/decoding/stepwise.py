@@ -97,8 +97,7 @@ class Stepwise(Pool):
         """The next token of each of these slots, from logits `[rows, vocab]`."""
         if logits is None or not slots:
             return {}
-        uniform = torch.from_numpy(self.uniforms(slots, 1)[:, 0]).to(logits.device)
-        return dict(zip(slots, draw(logits, uniform, self.sampling).tolist(), strict=True))
+        return dict(zip(slots, draw(logits, self.words(slots, 1)[:, 0], self.sampling).tolist(), strict=True))
 
     def _observe(
         self,

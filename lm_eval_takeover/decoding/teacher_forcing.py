@@ -9,7 +9,7 @@ from torch import Tensor
 from lm_eval_takeover.forward.padded_cache import create_cache
 from lm_eval_takeover.forward.padding import pad_left
 from lm_eval_takeover.method.policy import Block, Policy
-from lm_eval_takeover.method.sampling import request_digest, uniforms
+from lm_eval_takeover.method.sampling import chances, request_digest
 from lm_eval_takeover.method.scores import log_probs
 from lm_eval_takeover.pair.member import Member
 from lm_eval_takeover.pair.pair import Pair
@@ -72,7 +72,7 @@ def force(
     `random` draws as sample 0 of the prompt does; `early` with a rate takes the continuation's length for the donor's.
     """
     labels = labels or [f"row {i}" for i in range(len(prompts))]
-    vocab = pair.vocab_size(policy.roles)
+    vocab = pair.vocab_size
     kept = max(map(len, continuations))
     tokens = torch.tensor([[0] * (kept - len(c)) + list(c) for c in continuations])
     read = {role: logit_blocks(pair.member(role), vocab, prompts, continuations, labels) for role in policy.roles}
@@ -93,9 +93,9 @@ def force(
     results = []
     for i, (prompt, continuation) in enumerate(zip(prompts, continuations, strict=True)):
         row = all_scores[i, -len(continuation) :]
-        chances = torch.from_numpy(uniforms(seed, request_digest(prompt), 0, len(row), stream="takeover"))
+        chance = torch.from_numpy(chances(seed, request_digest(prompt), 0, len(row)))
         here, window, length = torch.arange(len(row)), torch.zeros(1, policy.window), torch.tensor([len(row)])
-        taken = policy.decide(Block(here[None], row[None], window, chances[None], length))[0]
+        taken = policy.decide(Block(here[None], row[None], window, chance[None], length))[0]
         donor, host = (whole[policy.writes(taken_over)] for taken_over in (True, False))
         log_p, is_greedy = (
             torch.where(taken, d[i, -len(row) :], h[i, -len(row) :]) for d, h in zip(donor, host, strict=True)

@@ -36,7 +36,6 @@ class CudaGraphs:
 
     def __init__(self, device: torch.device) -> None:
         self.enabled = device.type == "cuda"
-        self.captures = 0
         self._captured: dict[Hashable, tuple[Any, Any]] = {}
         self._pool: Any = None
         # A stream of its own: libraries keep a workspace per stream, which must not go away with another model's graphs.
@@ -85,5 +84,4 @@ class CudaGraphs:
             return False
         self._pool = self._pool or graph.pool()
         self._captured[key] = graph, result
-        self.captures += 1
         return True

@@ -1,9 +1,9 @@
 """The lean pass over static tensors, which a GPU replays as a CUDA graph.
 
 A small model's eager pass is bound by the launches of its kernels: 28 layers of a 0.6B model then take nearly as long as 36 of an
-8B one. Here every slot takes part in every pass, new tokens and columns are rounded up to a few sizes, positions are computed on
-the device, and a drafted token goes from the pass through the draw into the next pass without the host waiting for it. Slots
-without a row compute along: they write into columns at or behind `lengths[slot]`, which no query attends to.
+8B one. Here the first slots take part in a pass, whose rows, new tokens and columns are rounded up to a few sizes; positions are
+computed on the device, and a drafted token goes from the pass through the draw into the next pass while the CPU does not wait.
+Slots without a row compute along: they write into columns at or behind `lengths[slot]`, which no query attends to.
 
 It is used on GPUs only. Elsewhere the same code would run eagerly, which is how it is tested.
 """
@@ -16,15 +16,13 @@ import torch
 from torch import Tensor
 
 from lm_eval_takeover.forward.cuda_graphs import CudaGraphs, HostCopy
-from lm_eval_takeover.forward.draft_length import LONGEST, longest_draft
+from lm_eval_takeover.forward.draft_length import LONGEST, longest_draft, round_up
 from lm_eval_takeover.forward.forward_pass import ForwardPass
-from lm_eval_takeover.forward.ragged_cache import Plan, RaggedCache, are_contiguous
+from lm_eval_takeover.forward.ragged_cache import COLUMN_STEP, Plan, RaggedCache, are_contiguous, round_up_columns
 from lm_eval_takeover.method.request import Sampling
-from lm_eval_takeover.method.sampling import HEAD, draw_from_head
-from lm_eval_takeover.method.scores import entropy
+from lm_eval_takeover.method.sampling import Words, draw_on_device, to_tensor
 
-_SIZES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)  # new tokens of a pass: each has its graph
-_COLUMNS = 256  # columns of the cache that passes attend to, doubled where they do not suffice
+_ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)  # slots of a pass
 
 
 class GraphedPlan(Plan):
@@ -51,13 +49,12 @@ class GraphedPass:
         self._lengths = torch.zeros(slots, 1, dtype=torch.long, device=device)
         self._steps = torch.arange(LONGEST, device=device)
         self._logits_at = torch.zeros(slots, dtype=torch.long, device=device)
-        self._uniform = torch.zeros(slots, dtype=torch.float64, device=device)
+        self._words = torch.zeros(slots, dtype=torch.long, device=device)
         # All passes leave their logits here, so that graphs of many sizes do not each hold their own.
-        self._logits = torch.zeros(slots, longest_draft(slots, vocab), vocab, device=device)
+        self._logits = torch.zeros(slots, longest_draft(slots, vocab, device), vocab, device=device)
         self._uploaded_lengths = [0] * slots
-        self._columns = _COLUMNS
+        self._columns = COLUMN_STEP
         self._replaceable: tuple[Any, ...] = ()  # tensors that graphs were captured with and their owners may replace
-        self._head, self._in_head, self._outside_head = HEAD, 0, 0
 
     def supports(self, ids: Tensor) -> bool:
         """Whether a pass over ids `[rows, new]` can go this way: if it is short enough, and something was read before."""
@@ -68,11 +65,11 @@ class GraphedPass:
     ) -> Tensor:
         """As `Reader.read` and, with `logits_at` `[rows]`, as `Reader.read_to_last`: `[rows, new or 1, vocab]`."""
         with self._on_device():
-            new, columns = self._fill(lengths, slots, ids, offset)
+            rows, new, columns = self._fill(lengths, slots, ids, offset)
             every = logits_at is None
             if logits_at is not None:
                 _write_slots(self._logits_at, slots, logits_at)
-            logits = self.graphs.run((new, columns, every), lambda: self._run(new, columns, every))
+            logits = self.graphs.run((rows, new, columns, every), lambda: self._run(rows, new, columns, every))
             return _select_slots(logits[:, : ids.shape[1]] if every else logits, slots)
 
     def draft(
@@ -81,42 +78,35 @@ class GraphedPass:
         slots: Sequence[int],
         ids: Tensor,
         offset: int,
-        uniform: Tensor,
+        at: Words,
         sampling: Sampling,
     ) -> tuple[Tensor, Tensor, HostCopy]:
-        """As `Reader.draft`: logits, tokens, and tokens, whether each lies in the head, and entropies on their way to the host.
+        """As `Reader.draft`: logits, tokens, and tokens and masses on their way to the host.
 
         Logits and tokens are overwritten by the next call.
         """
         with self._on_device():
-            new, columns = self._fill(lengths, slots, ids, offset)
-            _write_slots(self._uniform, slots, uniform)
+            rows, new, columns = self._fill(lengths, slots, ids, offset)
+            _write_slots(self._words, slots, to_tensor(at, self.device))
 
-            def run() -> tuple[Tensor, Tensor, Tensor, Tensor]:
-                logits = self._run(new, columns, True)[:, 0]
-                tokens, in_head = draw_from_head(logits, self._uniform, sampling, self._head)
-                return logits, tokens, in_head, entropy(logits)
+            def run() -> tuple[Tensor, Tensor, Tensor]:
+                logits = self._run(rows, new, columns, True)[:, 0]
+                return logits, *draw_on_device(logits, self._words[:rows], sampling)
 
-            results = self.graphs.run((new, columns, sampling, self._head), run)
-            logits, tokens, in_head, entropies = (_select_slots(result, slots) for result in results)
-            return logits, tokens, HostCopy(tokens, in_head, entropies)
-
-    def record_draw(self, in_head: bool) -> None:
-        """Whether a draw fell into the head. Where too many do not, more of the vocabulary is sorted from now on."""
-        self._in_head, self._outside_head = self._in_head + in_head, self._outside_head + (not in_head)
-        if self._outside_head >= 4 and self._outside_head > 0.02 * self._in_head:
-            self._head, self._in_head, self._outside_head = min(self._head * 8, self.vocab), 0, 0
+            results = self.graphs.run((rows, new, columns, sampling), run)
+            logits, tokens, masses = (_select_slots(result, slots) for result in results)
+            return logits, tokens, HostCopy(tokens, masses)
 
     def _on_device(self) -> Any:
         """Streams, events and graphs belong to the device that is the current one."""
         return torch.cuda.device(self.device) if self.device.type == "cuda" else nullcontext()
 
-    def _fill(self, lengths: Sequence[int], slots: Sequence[int], ids: Tensor, offset: int) -> tuple[int, int]:
-        """Fill the static tensors; `(new, columns)`, both rounded up."""
-        new = min(next(size for size in _SIZES if size >= ids.shape[1]), self._logits.shape[1])
-        while self._columns < max(lengths) + offset + new:
-            self._columns *= 2  # never halved, so that there are graphs of one number of columns at a time
-        columns = self._columns
+    def _fill(self, lengths: Sequence[int], slots: Sequence[int], ids: Tensor, offset: int) -> tuple[int, int, int]:
+        """Fill the static tensors; `(rows, new, columns)`, all rounded up: few rows need few slots, which are the first ones."""
+        new = min(round_up(ids.shape[1]), self._logits.shape[1])
+        rows = min(next((size for size in _ROWS if size > max(slots)), self.cache.slots), self.cache.slots)
+        # Never less, so that there are graphs of one number of columns at a time.
+        columns = self._columns = max(self._columns, round_up_columns(max(lengths) + offset + new))
         self.cache.reserve(columns)
         current = (columns, self.lean.prepare_rotations(columns)[0], self.cache.layers[0].buffers)
         if not self._replaceable or any(a is not b for a, b in zip(current, self._replaceable, strict=True)):
@@ -127,16 +117,18 @@ class GraphedPass:
             self._lengths.copy_(torch.tensor(self._uploaded_lengths)[:, None])
         torch.add(self._lengths + offset, self._steps[:new], out=self._positions[:, :new])
         _write_slots(self._ids[:, : ids.shape[1]], slots, ids)
-        return new, columns
+        return rows, new, columns
 
-    def _run(self, new: int, columns: int, every: bool) -> Tensor:
-        """One pass over the static tensors: logits `[slots, new, vocab]`, or `[slots, 1, vocab]` at `_logits_at`."""
-        plan = self.cache.plan = GraphedPlan(self._positions[:, :new], columns)
-        hidden = self.lean.compute_hidden(self._ids[:, :new], self.forward.build_masks(plan), self.cache)
+    def _run(self, rows: int, new: int, columns: int, every: bool) -> Tensor:
+        """One pass over the first slots: logits `[rows, new, vocab]`, or `[rows, 1, vocab]` at `_logits_at`."""
+        plan = self.cache.plan = GraphedPlan(self._positions[:rows, :new], columns)
+        hidden = self.lean.compute_hidden(self._ids[:rows, :new], self.forward.build_masks(plan), self.cache)
         if not every:
-            places = self._logits_at.clamp(max=new - 1)  # of slots that do not take part, it is from an earlier pass
+            places = self._logits_at[:rows].clamp(
+                max=new - 1
+            )  # of slots that do not take part, it is from an earlier pass
             hidden = hidden.gather(1, places[:, None, None].expand(-1, 1, hidden.shape[-1]))
-        logits = self._logits[:, : hidden.shape[1]]
+        logits = self._logits[:rows, : hidden.shape[1]]
         return logits.copy_(self.lean.compute_logits(hidden, self.vocab))
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer
 
-SPARE = 64  # columns allocated ahead, at least
+COLUMN_STEP = 256  # columns are allocated in multiples of it
 
 
 class GrowingLayer(DynamicLayer):  # type: ignore[misc]
@@ -40,9 +40,9 @@ class GrowingLayer(DynamicLayer):  # type: ignore[misc]
 
     @staticmethod
     def _grow(new: Tensor, old: Tensor, held: int, length: int) -> Tensor:
-        """A buffer like `new` for `length` columns and some more, with the `held` columns of `old`."""
+        """A buffer like `new` for `length` columns, rounded up, with the `held` columns of `old`."""
         rows, heads, _, head_dim = new.shape
-        buffer = new.new_empty(rows, heads, length + max(SPARE, length // 2), head_dim)
+        buffer = new.new_empty(rows, heads, -(-length // COLUMN_STEP) * COLUMN_STEP, head_dim)
         if held:
             buffer[..., :held, :] = old
         return buffer

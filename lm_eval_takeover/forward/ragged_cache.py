@@ -19,7 +19,12 @@ from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 
 from lm_eval_takeover.errors import ArgumentError
 
-SPARE = 128  # columns allocated ahead, at least
+COLUMN_STEP = 256  # columns are allocated in multiples of it
+
+
+def round_up_columns(columns: int) -> int:
+    """The columns that are allocated for so many."""
+    return -(-columns // COLUMN_STEP) * COLUMN_STEP
 
 
 def are_contiguous(slots: Sequence[int]) -> bool:
@@ -96,11 +101,11 @@ class RaggedLayer(DynamicLayer):  # type: ignore[misc]
         return rows.narrow(1, 0, plan.columns).transpose(1, 2)
 
     def grow(self, columns: int, like: Sequence[Tensor]) -> None:
-        """Allocate this many columns and some more; `like` are keys and values `[..., heads, head_dim]` of their kind."""
+        """Allocate this many columns, rounded up; `like` are keys and values `[..., heads, head_dim]` of their kind."""
         grown = []
         for kind, states in enumerate(like):
             # Zeros, since what a mask hides is still multiplied, and NaN times 0 is NaN.
-            buffer = states.new_zeros(self._cache.slots, columns + max(SPARE, columns // 2), *states.shape[2:])
+            buffer = states.new_zeros(self._cache.slots, round_up_columns(columns), *states.shape[2:])
             if self.buffers is not None:
                 buffer[:, : self.buffers[kind].shape[1]] = self.buffers[kind]
             grown.append(buffer)

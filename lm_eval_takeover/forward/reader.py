@@ -12,26 +12,25 @@ from lm_eval_takeover.forward.graphed_pass import GraphedPass
 from lm_eval_takeover.forward.padding import pad_right
 from lm_eval_takeover.forward.ragged_cache import RaggedCache
 from lm_eval_takeover.method.request import Sampling
-from lm_eval_takeover.method.sampling import draw, draw_on_cpu
-from lm_eval_takeover.method.scores import entropy
+from lm_eval_takeover.method.sampling import Words, draw_on_cpu, draw_on_device, to_tensor
 
 _PREFILL_COLUMNS = 512  # columns of a prompt that are read at a time: masks grow with their product with the length
 
 
 @dataclass(slots=True)
 class Drafted:
-    """One drafted token per row: logits `[rows, vocab]` and tokens `[rows]` on the device, more by `fetch` on the host."""
+    """One drafted token per row: logits `[rows, vocab]` and tokens `[rows]` on the device; `fetch` gives more on the CPU."""
 
     logits: Tensor
     tokens: Tensor
-    on_host: HostCopy | tuple[list[int], list[bool], list[float]]
+    on_host: HostCopy | tuple[list[int], list[float]]
 
-    def fetch(self) -> tuple[list[int], list[bool], list[float]]:
-        """Tokens, whether each lies in the head of its distribution (else it is not the drawn one), host entropies in nats."""
+    def fetch(self) -> tuple[list[int], list[float]]:
+        """Tokens, and per row 1 / the probability of its likeliest one (before top-k and top-p; 1 if greedy)."""
         if isinstance(self.on_host, tuple):
             return self.on_host
-        tokens, in_head, entropies = self.on_host.fetch()
-        return list(map(int, tokens)), list(map(bool, in_head)), entropies
+        tokens, masses = self.on_host.fetch()
+        return list(map(int, tokens)), masses
 
 
 class Reader:
@@ -56,11 +55,6 @@ class Reader:
     def device(self) -> torch.device:
         return self.forward.member.device
 
-    @property
-    def graph_captures(self) -> int:
-        """CUDA graphs captured so far."""
-        return 0 if self._graphed is None else self._graphed.graphs.captures
-
     def read(self, slots: Sequence[int], ids: Tensor, offset: int = 0) -> Tensor:
         """Logits `[rows, new, vocab]` after each of `ids` `[rows, new]`, read `offset` tokens behind each row's length.
 
@@ -81,22 +75,20 @@ class Reader:
         lengths = [self.lengths[slot] for slot in slots]
         return self.forward(self.cache, slots, lengths, ids.to(self.device), self.vocab, last)[:, 0]
 
-    def draft(self, slots: Sequence[int], ids: Tensor, offset: int, uniform: Tensor, sampling: Sampling) -> Drafted:
-        """Read one token per row, `ids` `[rows, 1]`, and draw the next with `uniform` `[rows]`. To be called under `quiet()`."""
+    def draft(self, slots: Sequence[int], ids: Tensor, offset: int, at: Words, sampling: Sampling) -> Drafted:
+        """Read one token per row, `ids` `[rows, 1]`, and draw the next with the words `[rows]`. Under `silence_numpy`."""
         if self._graphed is not None and self._graphed.supports(ids):
-            return Drafted(*self._graphed.draft(self.lengths, slots, ids, offset, uniform, sampling))
-        logits = self.read(slots, ids, offset).select(1, 0)
-        in_head = [True] * len(slots)
-        if logits.device.type == "cpu":
-            drawn, entropies = draw_on_cpu(logits.numpy(), uniform.numpy(), sampling, entropy=True)
-            return Drafted(logits, torch.from_numpy(drawn), (drawn.tolist(), in_head, entropies))
-        tokens = draw(logits, uniform, sampling)
-        return Drafted(logits, tokens, (tokens.tolist(), in_head, entropy(logits).tolist()))
+            return Drafted(*self._graphed.draft(self.lengths, slots, ids, offset, at, sampling))
+        return self.draw(self.read(slots, ids, offset).select(1, 0), at, sampling)
 
-    def record_draw(self, in_head: bool) -> None:
-        """Whether a drafted token was found in the head of its distribution."""
-        if self._graphed is not None:
-            self._graphed.record_draw(in_head)
+    @staticmethod
+    def draw(logits: Tensor, at: Words, sampling: Sampling) -> Drafted:
+        """The next token of each row, from logits `[rows, vocab]`."""
+        if logits.device.type == "cuda":
+            tokens, mass = draw_on_device(logits, to_tensor(at, logits.device), sampling)
+            return Drafted(logits, tokens, HostCopy(tokens, mass))
+        drawn, masses = draw_on_cpu(logits.cpu().numpy(), at, sampling)
+        return Drafted(logits, torch.from_numpy(drawn), (drawn.tolist(), masses))
 
     def prefill(self, prompts: Sequence[Sequence[int]]) -> "Reader":
         """A reader of the same model that has read these prompts, one a row."""

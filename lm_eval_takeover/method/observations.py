@@ -14,17 +14,14 @@ def observe(
     donor_logits: Tensor | None,
     *,
     base_logits: Tensor | None = None,
-    base_entropy: Tensor | None = None,
 ) -> Tensor:
     """Float32 `[..., 4]` of tokens `[...]`, in the order of `OBSERVED`; NaN where a model was not asked.
 
     Logits are `[..., vocab]`. Entropy and log-probabilities in nats; the rank, under the host, of the emitted token is 1 for
-    its likeliest one. `base_entropy` `[...]` is taken as it is where it is known, and computed from `base_logits` elsewhere.
+    its likeliest one.
     """
     found = torch.full((*tokens.shape, len(OBSERVED)), torch.nan, device=tokens.device)
-    if base_entropy is not None:
-        found[..., 0] = base_entropy
-    elif base_logits is not None:
+    if base_logits is not None:
         found[..., 0] = entropy(base_logits)
     for place, logits in ((1, host_logits), (2, donor_logits)):
         if logits is not None:

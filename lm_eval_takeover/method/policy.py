@@ -131,7 +131,7 @@ class Policy(ABC):
             raise PluginError(f"{self.scorer.where} returned NaN for logits that are a distribution")
 
     def decide(self, block: Block) -> "Tensor":
-        """`takes_over`, checked where it is a stranger's: bool `[rows, k]`. Raises PluginError."""
+        """`takes_over`, checked where it is a plug-in's: bool `[rows, k]`. Raises PluginError."""
         if self.source.digest is None:
             return self.takes_over(block)
         where = f"policy '{self.name}' ({self.source.name}: {type(self).__name__}.takes_over)"

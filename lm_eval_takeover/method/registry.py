@@ -81,7 +81,7 @@ class Score:
         return "top_p" in self.function.__code__.co_varnames[: self.function.__code__.co_argcount]
 
     def __call__(self, host_logits: "Tensor", donor_logits: "Tensor | None" = None, *, top_p: float = 1.0) -> "Tensor":
-        """`s_t` `[...]` of logits `[..., vocab]`. Raises PluginError where a stranger's function fails or has another shape."""
+        """`s_t` `[...]` of logits `[..., vocab]`. Raises PluginError where a plug-in's function fails or has another shape."""
         if self.needs_donor and donor_logits is None:
             raise ValueError(f"score '{self.name}' needs the donor's logits")
         logits = (host_logits, donor_logits) if self.needs_donor else (host_logits,)
@@ -98,7 +98,7 @@ class Score:
 
 
 def call_plugin(where: str, function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
-    """What a stranger's function returns. Raises PluginError for what it raises, but for memory that ran out."""
+    """What a plug-in's function returns. Raises PluginError for what it raises, but for memory that ran out."""
     try:
         return function(*arguments, **options)
     except Exception as error:

@@ -1,13 +1,18 @@
-"""Counter-based sampling: one uniform number per token, so that nothing else can change the text.
+"""Drawing tokens: an exponential race (the Gumbel-max trick) over shared random numbers.
 
-Position `t` of sample `j` of a request is drawn with `u(seed, request, j, t)` by inverse CDF over the distribution
-sorted by descending probability, ties by token id. The number depends on no batch, order, process or restart.
+Position `t` of sample `j` of request `r` has one 64-bit word `W(seed, r, j, t)` of a counter-based generator; token `v` has
+
+    x   = fmix32(v * 0x9E3779B1 + low32(W));  x = fmix32(x xor high32(W))      32-bit arithmetic, MurmurHash3's finaliser
+    u_v = (x + 1/2) / 2^32;  E_v = -ln u_v                                     an Exp(1) variable per token
+    token = argmin over the kept tokens of E_v / p_v                           ties: the lower id
+
+which draws exactly from `p`, the distribution after temperature, top-k and top-p (in transformers' order; of equal tokens at an
+edge the lower ids are kept). Two distributions at total variation distance `d` draw different tokens with a probability between
+`d` and `2 d / (1 + d)`, so models that nearly agree mostly draw the same token, and a rounding seldom changes one.
 """
 
 import hashlib
-import math
 from collections.abc import Sequence
-from typing import Literal
 
 import numpy as np
 import torch
@@ -16,7 +21,8 @@ from torch import Tensor
 
 from lm_eval_takeover.method.request import Sampling
 
-HEAD = 256  # tokens sorted at first; a row that needs more gets them
+_GOLDEN, _MASK = 0x9E3779B1, 0xFFFFFFFF
+Words = NDArray[np.uint64]
 
 
 def request_digest(prompt: Sequence[int]) -> bytes:
@@ -24,186 +30,196 @@ def request_digest(prompt: Sequence[int]) -> bytes:
     return hashlib.blake2b(np.asarray(prompt, dtype="<i8").tobytes(), digest_size=16).digest()
 
 
-def uniforms(seed: int, request: bytes, sample: int, count: int, *, stream: str = "token") -> NDArray[np.float64]:
-    """`u(seed, request, sample, t)` for `t = 0 .. count - 1`: float64 `[count]` in [0, 1).
+def words(seed: int, request: bytes, sample: int, count: int, *, stream: str = "token") -> Words:
+    """`W(seed, request, sample, t)` for `t = 0 .. count - 1`: uint64 `[count]`.
 
-    Philox4x64-10 keyed by a digest of the arguments, its counter the position; the top 53 bits of each word. `stream`
-    separates the draws of tokens from those of the `random` policy.
+    Philox4x64-10 keyed by a digest of the arguments, its counter the position. `stream` separates the draws of tokens from those
+    of policies that decide by chance.
     """
     name = f"{stream}\0{seed}\0{sample}\0".encode() + request
     key = np.frombuffer(hashlib.blake2b(name, digest_size=16).digest(), dtype="<u8")
-    words = np.random.Philox(key=key).random_raw(count)
-    return np.asarray(words >> np.uint64(11), dtype=np.float64) * 2.0**-53
+    return np.asarray(np.random.Philox(key=key).random_raw(count), dtype=np.uint64)
 
 
-def draw(logits: Tensor, uniform: Tensor, sampling: Sampling, *, head: int = HEAD) -> Tensor:
-    """One token per row. logits `[rows, vocab]`, uniform float64 `[rows]`; returns ids `[rows]`.
-
-    On a CPU NumPy's calls cost a fraction of torch's. Elsewhere the `head` most likely tokens of each row are sorted, and more
-    of them where the draw falls outside: the result does not depend on `head`.
-    """
-    if logits.device.type == "cpu":
-        with quiet():
-            return torch.from_numpy(draw_on_cpu(logits.float().numpy(), uniform.numpy(), sampling)[0])
-    tokens, known = draw_from_head(logits, uniform, sampling, head)
-    while not known.all():
-        head *= 8
-        rows = (~known).nonzero()[:, 0]
-        tokens[rows], known[rows] = draw_from_head(logits[rows], uniform[rows], sampling, head)
-    return tokens
+def chances(seed: int, request: bytes, sample: int, count: int) -> NDArray[np.float64]:
+    """Uniform numbers in [0, 1) that a policy may decide by: float64 `[count]`, the top 53 bits of the words of their stream."""
+    raw = words(seed, request, sample, count, stream="takeover")
+    return np.asarray(raw >> np.uint64(11), dtype=np.float64) * 2.0**-53
 
 
-def draw_on_cpu(
-    logits: NDArray[np.float32], uniform: NDArray[np.float64], sampling: Sampling, *, entropy: bool = False
-) -> tuple[NDArray[np.int64], list[float]]:
-    """As `draw`, and with `entropy` the entropies of the raw distributions in nats, for which a draw has computed most.
-
-    To be called under `quiet()`. It runs once per token, between two passes that have driven all code out of the processor's
-    caches: hence the bare reductions and as few calls as possible.
-    """
-    tokens: NDArray[np.int64] = logits.argmax(1)
-    if sampling.temperature == 0 and not entropy:
-        return tokens, []
-    # The maximum goes first, so that the smallest temperature divides nothing but differences and cannot overflow.
-    alone = len(logits) == 1
-    scaled = logits - (logits[0, tokens[0]] if alone else np.maximum.reduce(logits, axis=1, keepdims=True))
-    entropies: list[float] = []
-    masses: list[float] | None = None
-    if entropy:
-        weights = np.exp(scaled)
-        masses = np.add.reduce(weights, axis=1).tolist()
-        means = np.add.reduce(weights * scaled, axis=1).tolist()
-        if math.isnan(sum(means)):  # 0 x infinity, of tokens that are ruled out
-            means = np.add.reduce(weights * np.maximum(scaled, np.float32(-1e4)), axis=1).tolist()
-        entropies = [math.log(mass) - mean / mass for mass, mean in zip(masses, means, strict=True)]
-    if sampling.temperature == 0:
-        return tokens, entropies
-    if sampling.temperature != 1 or masses is None:
-        scaled = scaled / np.float32(sampling.temperature)
-        weights = np.exp(scaled)
-        masses = np.add.reduce(weights, axis=1).tolist()
-    # Where the first token's mass, 1 of the total, is more than u, it is the one; most rows end here, without an exact sum.
-    for row, (mass, number) in enumerate(zip(masses, uniform.tolist(), strict=True)):
-        if mass * number < _SURELY:
-            continue
-        total = float(weights[row].sum(dtype=np.float64))
-        if total * number >= 1:
-            tokens[row] = _select(scaled[row], weights[row], total, number, sampling)
-    return tokens, entropies
+def draw(logits: Tensor, at: Words, sampling: Sampling) -> Tensor:
+    """One token per row: logits `[rows, vocab]`, the words of their positions `[rows]`; returns ids `[rows]`."""
+    if logits.device.type == "cuda":
+        return draw_on_device(logits, to_tensor(at, logits.device), sampling)[0]
+    with silence_numpy():
+        return torch.from_numpy(draw_on_cpu(logits.float().cpu().numpy(), at, sampling)[0])
 
 
+def silence_numpy() -> np.errstate:
+    """The context of `draw_on_cpu`: NaN is for callers to refuse, and weights may underflow."""
+    return np.errstate(invalid="ignore", over="ignore", divide="ignore")
+
+
+def to_tensor(at: Words, device: torch.device) -> Tensor:
+    """Words as the int64 of the same bits."""
+    return torch.from_numpy(np.ascontiguousarray(at).view(np.int64)).to(device)
+
+
+# On a CPU: numpy, whose calls cost a fraction of torch's; only kept tokens need their numbers.
+
+_FEW = 2048  # tokens that are sorted sooner than picked out
+_SORTED = 2**14  # and sooner than divided
 _SURELY = 0.999  # float32 sums are nearer to the exact ones than that
 
 
-def quiet() -> np.errstate:
-    """The context of `draw_on_cpu`: NaN is for callers to refuse, and what overflows is impossible."""
-    return np.errstate(invalid="ignore", over="ignore")
+def draw_on_cpu(logits: NDArray[np.float32], at: Words, sampling: Sampling) -> tuple[NDArray[np.int64], list[float]]:
+    """As `draw`, and the mass of each row in units of its likeliest token's (at this temperature). Under `silence_numpy`.
+
+    Called once per token: bare reductions of ufuncs cost a fraction of `sum` and `max`.
+    """
+    tokens: NDArray[np.int64] = logits.argmax(1)
+    if sampling.temperature == 0 or sampling.top_k == 1:
+        return tokens, [1.0] * len(tokens)
+    # The maximum goes first, so that the smallest temperature divides nothing but differences and cannot overflow.
+    scaled = (logits - np.maximum.reduce(logits, axis=1, keepdims=True)) / np.float32(sampling.temperature)
+    weights = np.exp(scaled)
+    masses: list[float] = np.add.reduce(weights, axis=1).tolist()
+    for row, mass in enumerate(masses):
+        # Where the likeliest token, of weight 1, holds the nucleus alone, it is the one; an exact sum only where it matters.
+        if sampling.top_p * mass < _SURELY and not sampling.top_k:
+            continue
+        total = float(weights[row].sum(dtype=np.float64))
+        if sampling.top_p * total <= 1 and sampling.top_p < 1 and not sampling.top_k:
+            continue
+        tokens[row] = _run_race(_kept(scaled[row], weights[row], total, sampling), weights[row], int(at[row]))
+    return tokens, masses
 
 
-_SHORT = 2048  # values that are sorted sooner than picked out
-_SORTED = 2**14  # and sooner than divided
-
-
-def _select(
-    scaled: NDArray[np.float32], weights: NDArray[np.float32], total: float, uniform: float, sampling: Sampling
-) -> int:
-    """The token at `uniform` of the mass that is kept. Only what can matter is looked at, and by value alone."""
+def _kept(
+    scaled: NDArray[np.float32], weights: NDArray[np.float32], total: float, sampling: Sampling
+) -> NDArray[np.int64]:
+    """The ids that top-k and top-p keep, ascending. `scaled` are log-weights, 0 for the likeliest; `total` their mass."""
     vocab, top_k, top_p = len(scaled), sampling.top_k, sampling.top_p
-    cut = 0 < top_k < vocab
-    reach = top_p if top_p < 1 else uniform  # share of the mass behind which nothing matters
-    chosen, kept = scaled, total
-    if vocab > _SHORT:
-        # Left out are tokens that together hold half of the rest, at most.
-        least = 0.5 * (1 - reach) * total / vocab
-        wanted = scaled >= np.partition(scaled, vocab - top_k)[vocab - top_k] if cut else weights > least
-        # Picking out most of them takes longer than looking at the rest as well.
-        if 4 * np.count_nonzero(wanted) < vocab:
-            chosen = scaled[wanted]
-    surprise = -chosen
-    mass: NDArray[np.float64] | None = None
-    if cut or len(surprise) <= _SORTED:
-        surprise = np.sort(surprise)[: top_k if cut else vocab]
-        mass = _cumulative(surprise)
-        if cut:
-            kept = float(mass[-1])
-    last, end = len(surprise) - 1, surprise[-1]
-    if top_p < 1:  # the nucleus is the shortest prefix that holds top_p of the mass
-        last, end, kept = _crossing(surprise, mass, top_p * kept, "left")
-    place, value, _ = _crossing(surprise, mass, uniform * kept, "right")
-    if place > last:  # two sums of the same numbers may differ by a rounding
-        place, value = last, end
-    if not np.exp(-value):  # rounding left the whole mass a hair below u: it is the last token that is possible at all
-        value = surprise[np.exp(-surprise) > 0].max()
-        place = int(np.count_nonzero(surprise <= value)) - 1
-    equal = np.flatnonzero(scaled == -value)
-    return int(equal[place - np.count_nonzero(surprise < value)])  # equal ones by their ids
+    ids: NDArray[np.int64] | None = None
+    if 0 < top_k < vocab:
+        edge = np.partition(scaled, vocab - top_k)[vocab - top_k]
+        ids = _prefix(scaled, edge, top_k)
+        total = float(weights[ids].sum(dtype=np.float64))
+    elif top_p < 1 and vocab > _FEW:
+        # What is left out holds half of the rest, at most, and so nothing of the nucleus.
+        ids = np.flatnonzero(weights > 0.5 * (1 - top_p) * total / vocab)
+    if top_p < 1:
+        candidates = scaled if ids is None else scaled[ids]
+        edge, count = _nucleus_edge(-candidates, top_p * total)
+        inside = _prefix(candidates, edge, count)
+        return inside if ids is None else ids[inside]
+    return np.flatnonzero(weights > 0) if ids is None else ids
 
 
-def _crossing(
-    surprise: NDArray[np.float32], mass: NDArray[np.float64] | None, target: float, side: Literal["left", "right"]
-) -> tuple[int, np.float32, float]:
-    """Where the least surprising tokens hold at least (`left`) or more than (`right`) `target` of the mass.
+def _prefix(scaled: NDArray[np.float32], edge: np.float32, count: int) -> NDArray[np.int64]:
+    """The `count` places of the largest values, the smallest of which is `edge`; of equal ones the first. Ascending."""
+    inside = np.flatnonzero(scaled >= edge)
+    if len(inside) > count:
+        equal = np.flatnonzero(scaled[inside] == edge)
+        inside = np.delete(inside, equal[count - len(inside) :])
+    return inside
 
-    The place of the last of them in the order of surprise, its surprise, and the mass up to it. `mass` is cumulative, for tokens
-    that are in order; of others, halves are left aside by their mass, as quickselect does it by their number, until few are left.
+
+def _nucleus_edge(surprise: NDArray[np.float32], target: float) -> tuple[np.float32, int]:
+    """The shortest prefix of the least surprising tokens that holds `target`: its last token's log-weight, and its length.
+
+    Halves of many tokens are left aside by their mass, as quickselect does it by their number, until few are left.
     """
     before, skipped = 0.0, 0
-    if mass is None:
-        while len(surprise) > _SORTED:
-            half = len(surprise) // 2
-            surprise = np.partition(surprise, half)
-            through = before + float(np.exp(-surprise[:half]).sum(dtype=np.float64))
-            if through > target or (side == "left" and through == target):
-                surprise = surprise[:half]
-            else:
-                before, skipped, surprise = through, skipped + half, surprise[half:]
-        surprise = np.sort(surprise)
-        mass = before + _cumulative(surprise)
-    index = min(int(mass.searchsorted(target, side)), len(mass) - 1)
-    return skipped + index, surprise[index], float(mass[index])
+    while len(surprise) > _SORTED:
+        half = len(surprise) // 2
+        surprise = np.partition(surprise, half)
+        through = before + float(np.exp(-surprise[:half]).sum(dtype=np.float64))
+        if through >= target:
+            surprise = surprise[:half]
+        else:
+            before, skipped, surprise = through, skipped + half, surprise[half:]
+    surprise = np.sort(surprise)
+    # torch adds up in less than half of NumPy's time.
+    mass = before + torch.from_numpy(np.exp(-surprise)).cumsum(0, dtype=torch.float64).numpy()
+    last = min(int(mass.searchsorted(target, "left")), len(mass) - 1)
+    return -surprise[last], skipped + last + 1
 
 
-def _cumulative(surprise: NDArray[np.float32]) -> NDArray[np.float64]:
-    """The mass up to each token; torch adds up in less than half of NumPy's time."""
-    return torch.from_numpy(np.exp(-surprise)).cumsum(0, dtype=torch.float64).numpy()
+def _run_race(ids: NDArray[np.int64], weights: NDArray[np.float32], word: int) -> int:
+    """The kept id of the least `E_v / p_v`."""
+    if len(ids) == 0:  # NaN, which callers refuse
+        return 0
+    x = _mix(ids.astype(np.uint32) * np.uint32(_GOLDEN) + np.uint32(word & _MASK))
+    x = _mix(x ^ np.uint32(word >> 32))
+    kept = weights[ids].astype(np.float64)
+    if len(ids) > _FEW:
+        # Only numbers near 1 can win: E_v is at most that of the largest number, scaled by the largest ratio of weights.
+        largest = int(x.argmax())
+        bound = -np.log((float(x[largest]) + 0.5) * 2.0**-32) / kept[largest]
+        near = np.flatnonzero(x >= 2.0**32 * np.exp(-bound * kept.max()) - 1)
+        ids, x, kept = ids[near], x[near], kept[near]
+    return int(ids[(-np.log((x + 0.5) * 2.0**-32) / kept).argmin()])
 
 
-def draw_from_head(logits: Tensor, uniform: Tensor, sampling: Sampling, size: int) -> tuple[Tensor, Tensor]:
-    """Tokens drawn from the `size` most likely ones, and whether that was enough to know them: both `[rows]`.
+def _mix(x: NDArray[np.uint32]) -> NDArray[np.uint32]:
+    """`fmix32`, in place."""
+    x ^= x >> np.uint32(16)
+    x *= np.uint32(0x85EBCA6B)
+    x ^= x >> np.uint32(13)
+    x *= np.uint32(0xC2B2AE35)
+    x ^= x >> np.uint32(16)
+    return x
 
-    As `draw`, in operations of fixed shapes that never wait for a result.
-    """
-    if sampling.temperature == 0:
+
+# On a GPU: all of the vocabulary, in fixed shapes, without waiting for a result.
+
+
+def draw_on_device(logits: Tensor, at: Tensor, sampling: Sampling) -> tuple[Tensor, Tensor]:
+    """As `draw_on_cpu`, both `[rows]`, with the words `[rows]` as int64 on the device of the logits."""
+    if sampling.temperature == 0 or sampling.top_k == 1:
         tokens = logits.argmax(-1)
-        return tokens, torch.ones_like(tokens, dtype=torch.bool)
+        return tokens, torch.ones_like(tokens, dtype=torch.float64)
     logits = logits.float()
-    scaled = (logits - logits.amax(-1, keepdim=True)) / sampling.temperature
-    vocab = scaled.shape[-1]
-    size = min(max(size, sampling.top_k + 1), vocab)
-    if size < vocab:
-        values, ids = scaled.topk(size, dim=-1)
-        ids, by_id = ids.sort(dim=-1)
-        values = values.gather(-1, by_id)
-    else:
-        values, ids = scaled, torch.arange(vocab, device=scaled.device).expand_as(scaled)
-    values, order = values.sort(dim=-1, descending=True, stable=True)
-    ids = ids.gather(-1, order)
-
-    p = values.double().exp()
-    mass = p.cumsum(-1)
-    total = scaled.exp().sum(-1, keepdim=True, dtype=torch.float64)
-    known = torch.ones_like(total, dtype=torch.bool)
-    if 0 < sampling.top_k < vocab:
-        total = mass[:, sampling.top_k - 1 : sampling.top_k]
+    surprise = (
+        logits.amax(-1, keepdim=True) - logits
+    ) / sampling.temperature + 0.0  # never -0.0, whose bits are negative
+    weights = (-surprise).exp().double()
+    masses = weights.sum(-1)
+    if 0 < sampling.top_k < logits.shape[-1]:
+        weights = weights * _shortest_prefix(surprise, (surprise >= 0).double(), float(sampling.top_k))
     if sampling.top_p < 1:
-        # The nucleus is the shortest prefix that holds top_p of the mass; `last` is its final index.
-        last = (mass < sampling.top_p * total).sum(-1, keepdim=True)
-        known = last < size
-        total = mass.gather(-1, last.clamp(max=size - 1))
-    index = (mass <= uniform[:, None] * total).sum(-1, keepdim=True)
-    known &= index < size
-    # Rounding can leave the whole mass a hair below u: then it is the last token that is possible at all.
-    index = torch.minimum(index, (p > 0).sum(-1, keepdim=True) - 1).clamp(min=0)  # NaN has none; callers refuse it
-    # A tie with the end of the head: an equal token of smaller id may lie outside it.
-    known &= values.gather(-1, index) > values[:, -1:]
-    return ids.gather(-1, index)[:, 0], known[:, 0] | (size == vocab)
+        weights = weights * _shortest_prefix(surprise, weights, sampling.top_p * weights.sum(-1, keepdim=True))
+    numbers = token_numbers(at, logits.shape[-1])
+    return torch.where(weights > 0, -numbers.log() / weights, torch.inf).argmin(-1), masses
+
+
+def token_numbers(at: Tensor, vocab: int) -> Tensor:
+    """`u_v` of every token: float64 `[rows, vocab]`. int64 products wrap, and their low 32 bits are exact."""
+    ids = torch.arange(vocab, device=at.device)
+    x = _mix_on_device((ids * _GOLDEN + (at[:, None] & _MASK)) & _MASK)
+    x = _mix_on_device(x ^ ((at[:, None] >> 32) & _MASK))
+    return (x.double() + 0.5) * 2.0**-32
+
+
+def _mix_on_device(x: Tensor) -> Tensor:
+    x = ((x ^ (x >> 16)) * 0x85EBCA6B) & _MASK
+    x = ((x ^ (x >> 13)) * 0xC2B2AE35) & _MASK
+    return x ^ (x >> 16)
+
+
+def _shortest_prefix(surprise: Tensor, weights: Tensor, target: Tensor | float) -> Tensor:
+    """The shortest prefix, by surprise and then by id, whose weights reach `target`: bool `[rows, vocab]`.
+
+    Bisects the bits of the edge's surprise, which are in order since it is at least 0.
+    """
+    bits = surprise.contiguous().view(torch.int32)
+    low, high = torch.zeros_like(bits[:, :1]), torch.full_like(bits[:, :1], 0x7F800000)
+    for _ in range(31):
+        middle = low + (high - low) // 2
+        reached = torch.where(bits <= middle, weights, 0.0).sum(-1, keepdim=True) >= target
+        low, high = torch.where(reached, low, middle + 1), torch.where(reached, middle, high)
+    inside, equal = bits < high, bits == high
+    missing = target - torch.where(inside, weights, 0.0).sum(-1, keepdim=True)
+    each = torch.where(equal, weights, 0.0).amax(-1, keepdim=True)
+    return inside | (equal & (equal.cumsum(-1) <= (missing / each).ceil().clamp(min=1)))

@@ -1,7 +1,6 @@
 """The pair: a base and a guide that share a vocabulary."""
 
 import logging
-from collections.abc import Sequence
 from typing import Any
 
 import jinja2
@@ -43,14 +42,15 @@ class Pair:
         """The longest context in tokens that every member of the pair can read."""
         return min((m.max_length for m in self.members if m.max_length), default=None)
 
-    def vocab_and_eos(self, roles: Sequence[str], as_pair: bool = False) -> tuple[int, frozenset[int]]:
-        """`(vocabulary size, token ids that end a text)` where these models write; `as_pair` counts every member among them."""
-        roles = [member.role for member in self.members] if as_pair else roles
-        return self.vocab_size(roles), frozenset().union(*(self.member(role).eos_ids for role in roles))
+    @property
+    def vocab_size(self) -> int:
+        """How many token ids are written, whichever model writes: the shared ones, or all of a model that is named alone."""
+        return self.vocabulary.size
 
-    def vocab_size(self, roles: Sequence[str]) -> int:
-        """How many token ids these models write: the shared ones, or all of a model that works alone."""
-        return self.vocabulary.size if len(roles) > 1 else self.member(roles[0]).vocabulary.size
+    @property
+    def eos_ids(self) -> frozenset[int]:
+        """The ids that end a text, whichever model writes: those of every member."""
+        return frozenset().union(*(member.eos_ids for member in self.members))
 
     def encode(self, text: str, add_special_tokens: bool | None = None) -> list[int]:
         """Token ids as lm-eval's `hf` makes them: the tokenizer's own special tokens, but no second BOS."""

@@ -18,7 +18,7 @@ from lm_eval_takeover.pair.ids import whole_digest
 from lm_eval_takeover.pair.pair import Pair
 from lm_eval_takeover.storage.digests import digest_of, digest_of_text
 
-SCHEMA = 1
+SCHEMA = 2  # 1 drew by inverse CDF
 
 MODEL_ARGUMENTS: Mapping[str, str | None] = MappingProxyType(
     {
@@ -76,7 +76,7 @@ def collect_text_settings(
 
     A local folder counts by its files, not by its name. Weights that the policy does not ask have no dtype here.
     """
-    vocab, ends = pair.vocab_and_eos(policy.roles)
+    vocab, ends = pair.vocab_size, pair.eos_ids
     models = {
         member.role: {
             "model": whole_digest(Path(member.path))

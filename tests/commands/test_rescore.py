@@ -72,12 +72,12 @@ def test_changed_verdicts_are_listed(finished, tasks, tmp_path, capsys, monkeypa
         return [{**row, "answer": "98765"} if number == 1 else row for number, row in enumerate(problems)]
 
     monkeypatch.setattr(benchmarks.demo, "problems", corrected)
-    right = sum(outcome == "correct" for _, outcome in original["samples"]["takeover_demo"][1]["filtered_resps"][0])
-    assert right > 0
+    outcomes = [outcome for _, outcome in original["samples"]["takeover_demo"][1]["filtered_resps"][0]]
+    right, first = outcomes.count("correct"), outcomes.index("correct")
     assert main(["rescore", str(folder), "--include_path", str(tasks), "--output_path", str(tmp_path / "out")]) == 0
     printed = capsys.readouterr().out
     assert f"{right} of 32 verdicts changed" in printed
-    assert f"takeover_demo, doc 1, sample 0: correct -> incorrect (answer '{answers[1]}')" in printed
+    assert f"takeover_demo, doc 1, sample {first}: correct -> incorrect (answer '{answers[1]}')" in printed
     assert "|takeover_demo|" in printed
     (results,) = (tmp_path / "out").rglob("results_*.json")
     assert json.loads(results.read_text())["config"]["takeover"]["rescored"] is True

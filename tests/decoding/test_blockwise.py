@@ -19,14 +19,13 @@ from lm_eval_takeover.decoding.failures import Failures
 from lm_eval_takeover.decoding.stepwise import Stepwise
 from lm_eval_takeover.demo import DEMO
 from lm_eval_takeover.errors import ArgumentError, ModelOutputError
-from lm_eval_takeover.forward import graphed_pass
 from lm_eval_takeover.forward.forward_pass import ForwardPass, prepare_pass
 from lm_eval_takeover.forward.lean_decoder import LeanDecoder
 from lm_eval_takeover.forward.ragged_cache import Plan
 from lm_eval_takeover.method.gate import Gate, fires, push
 from lm_eval_takeover.method.policies import Disagreement, Early, Entropy, GuideAlone, Random
 from lm_eval_takeover.method.request import Request, Sampling
-from lm_eval_takeover.method.sampling import draw, request_digest, uniforms
+from lm_eval_takeover.method.sampling import draw, request_digest, words
 from lm_eval_takeover.pair.member import Member
 from lm_eval_takeover.pair.pair import Pair
 
@@ -152,8 +151,8 @@ def test_early_takes_its_share_of_the_donors_own_answer(demo_pair, prompts, bloc
         tokens = len(generation.tokens)
         assert generation.taken_over == [t < count for t in range(tokens)]
         guide, base = (tokens, tokens) if block_size == 1 else (count, tokens - count)
-        assert generation.guide_passes == guide - 1 + len(alone[i].tokens) - 1
-        assert generation.base_passes == base - 1
+        assert generation.guide_passes == guide - 1 + alone[i].guide_passes
+        assert generation.base_passes == base - 1 + alone[i].base_passes
 
 
 def test_positions_go_on_behind_the_configured_length(prompts, tmp_path, random_pair):
@@ -272,18 +271,6 @@ def test_graphed_passes_write_the_same(demo_pair, prompts, monkeypatch, name):
     assert_equal(demo_pair, POLICIES[name], single, batches=(2,), blocks=(None,))
 
 
-def test_graphed_passes_sort_more_where_a_draw_falls_outside_the_head(rough_pair, prompts, monkeypatch):
-    for member in rough_pair.members:
-        monkeypatch.setattr(prepare_pass(member), "graphed", True)
-    monkeypatch.setattr(graphed_pass, "HEAD", 2)
-    heads = []
-    plain = graphed_pass.draw_from_head
-    monkeypatch.setattr(graphed_pass, "draw_from_head", lambda *a: heads.append(a[-1]) or plain(*a))
-    requests = [Request(p, j, 20, Sampling(1.0)) for p in prompts for j in range(2)]
-    assert_equal(rough_pair, Disagreement(gate=Gate(7.6, 0.99)), requests, batches=(4,), blocks=(7, None))
-    assert (heads[0], max(heads)) == (2, 512)
-
-
 def test_in_bfloat16_texts_differ_only_where_the_noise_of_the_passes_explains_it(random_pair, prompts):
     pair = Pair(*(Member(role, str(random_pair[role]), dtype=torch.bfloat16) for role in ("base", "guide")))
     policy = Disagreement(gate=Gate(7.6, 0.9))
@@ -352,12 +339,28 @@ class FakeMember:
         assert logits.isfinite().all()
 
 
+class FakeModel(torch.nn.Module):
+    """What the schedule asks of a model: its size and dtype."""
+
+    dtype = torch.float32
+
+    def __init__(self):
+        super().__init__()
+        self.embedding = torch.nn.Embedding(8, 4)
+
+    def get_input_embeddings(self):
+        return self.embedding
+
+    def get_output_embeddings(self):
+        return None
+
+
 class FakePass:
     """Logits `[rows, new, 8]` that depend on every token a row has read, and on no other."""
 
     def __init__(self, role, seed):
         self.member, self.seed, self.windows = FakeMember(role), seed, [None]
-        self.graphed, self.learned = False, {}
+        self.graphed, self.model = False, FakeModel()
 
     def __call__(self, cache, slots, lengths, ids, vocab, logits_at=None):
         plan = cache.plan = Plan(lengths, ids.shape[1], slots, torch.device("cpu"))
@@ -380,13 +383,13 @@ def fake_logits(seed, tokens):
 def fake_text(policy, request, seed):
     """The rule, position by position."""
     text, recent = list(request.prompt), policy.gate.empty(1)
-    numbers = uniforms(seed, request_digest(request.prompt), request.sample, request.max_new_tokens)
+    at = words(seed, request_digest(request.prompt), request.sample, request.max_new_tokens)
     taken = []
     for position in range(request.max_new_tokens):
         host, donor = (fake_logits(one, text)[None] for one in (1, 2))
         score = policy.scores(host, donor)
         taken.append(bool(fires(policy.gate, score, recent, position)))
-        text.append(int(draw(donor if taken[-1] else host, torch.tensor([numbers[position]]), request.sampling)))
+        text.append(int(draw(donor if taken[-1] else host, at[position : position + 1], request.sampling)))
         recent = push(recent, score)
         if text[-1] == 7:
             break
@@ -436,10 +439,10 @@ class NeverStops:
 
 def other_tokens(request, generation):
     """Where a takeover wrote another token than the host draws there: what ends a draft."""
-    numbers = uniforms(0, request_digest(request.prompt), request.sample, request.max_new_tokens)
+    at = words(0, request_digest(request.prompt), request.sample, request.max_new_tokens)
     text, others = list(request.prompt), []
-    for token, number in zip(generation.tokens, numbers, strict=False):
-        drafted = draw(fake_logits(1, text)[None], torch.tensor([number]), request.sampling)
+    for position, token in enumerate(generation.tokens):
+        drafted = draw(fake_logits(1, text)[None], at[position : position + 1], request.sampling)
         others.append(int(drafted) != token)
         text.append(token)
     return others

@@ -28,7 +28,7 @@ def slow(pair, policy, request, seed=0):
     gate = policy.gate or Gate(0.0)
     roles = policy.roles
     return reference.generate(
-        models, pair.vocab_size(policy.roles), request.prompt,
+        models, pair.vocab_size, request.prompt,
         policy=policy.name, host=policy.host or "guide", donor=policy.donor or "base", score=getattr(policy, "score", "ce"),
         tau=gate.tau, kappa=gate.kappa, window=gate.window, rate=getattr(policy, "rate", 0.0),
         early=getattr(policy, "early_tokens", 0), seed=seed, sample=request.sample,

@@ -5,7 +5,6 @@ from helpers.pairs import save_random_model
 
 from lm_eval_takeover.decoding import memory
 from lm_eval_takeover.decoding.memory import cache_bytes, free_bytes, rows_that_fit
-from lm_eval_takeover.method.request import Request
 from lm_eval_takeover.pair.member import Member
 
 
@@ -19,20 +18,20 @@ def test_a_model_that_runs_in_lockstep_gets_the_most(tmp_path, monkeypatch):
     monkeypatch.setattr(memory, "free_bytes", lambda device: 1)
     member = Member("base", str(save_random_model(tmp_path / "m", vocab_size=544, seed=5, kind="mamba", state_size=4)))
     assert cache_bytes(member) is None
-    assert rows_that_fit([member], [Request((1,), 0, 9)], 512, 64) == 64
+    assert rows_that_fit([member], 10, 512, 64) == 64
 
 
 def test_longer_samples_are_fewer(demo_pair, monkeypatch):
     members = demo_pair.members
     monkeypatch.setattr(memory, "free_bytes", lambda device: 2**30)
-    rows = [rows_that_fit(members, [Request((1,) * 10, 0, n)], 512, 64) for n in (100, 5_000, 20_000, 10**7)]
+    rows = [rows_that_fit(members, 10 + n, 512, 64) for n in (100, 5_000, 20_000, 10**7)]
     assert rows[0] == 64
     assert rows == sorted(rows, reverse=True)
     assert 1 < rows[2] < rows[1] < 64
     assert rows[3] == 1  # one sample is always tried
-    per_row = 1.5 * 20_010 * sum(map(cache_bytes, members)) + 2 * 8 * 512 * 4
+    per_row = 20_224 * sum(map(cache_bytes, members)) + 2 * 8 * 512 * 4
     assert rows[2] == int(0.8 * 2**30 / per_row)
-    assert rows_that_fit(members[:1], [Request((1,) * 10, 0, 20_000)], 512, 64) > rows[2]
+    assert rows_that_fit(members[:1], 20_010, 512, 64) > rows[2]
 
 
 def test_free_memory_is_that_of_the_device():

@@ -1,6 +1,6 @@
 """An independent slow loop: full forward at every step, no cache, one sequence at a time, scores and gate in numpy.
 
-Shares nothing with the package but the documented definition of the uniform numbers, which is written out again here.
+Shares nothing with the package but the documented definition of the words and of the race, which is written out again here.
 """
 
 import hashlib
@@ -10,12 +10,15 @@ import numpy as np
 import torch
 
 
-def uniform(seed, prompt, sample, position, stream="token"):
+def word(seed, prompt, sample, position, stream="token"):
     request = hashlib.blake2b(b"".join(int(t).to_bytes(8, "little") for t in prompt), digest_size=16).digest()
     digest = hashlib.blake2b(f"{stream}\0{seed}\0{sample}\0".encode() + request, digest_size=16).digest()
     key = np.array([int.from_bytes(digest[:8], "little"), int.from_bytes(digest[8:], "little")], dtype=np.uint64)
-    words = np.random.Philox(key=key)
-    return float(words.random_raw(position + 1)[-1] >> np.uint64(11)) / 2**53
+    return int(np.random.Philox(key=key).random_raw(position + 1)[position])
+
+
+def chance(seed, prompt, sample, position):
+    return (word(seed, prompt, sample, position, "takeover") >> 11) / 2**53
 
 
 @torch.inference_mode()
@@ -38,26 +41,26 @@ def score_of(name, host, donor):
     return {"ce": ce, "rkl": ce - entropy, "entropy": entropy}[name]
 
 
-def draw(logits, u, temperature, top_p, top_k):
+def fmix32(x):
+    x = ((x ^ x >> 16) * 0x85EBCA6B) % 2**32
+    x = ((x ^ x >> 13) * 0xC2B2AE35) % 2**32
+    return x ^ x >> 16
+
+
+def draw(logits, w, temperature, top_p, top_k):
+    """The race, token by token in Python's integers."""
     if temperature == 0:
         return int(logits.argmax())
     p = np.exp(log_softmax(logits / temperature))
-    order = sorted(range(len(p)), key=lambda i: (-p[i], i))
-    if top_k:
-        order = order[:top_k]
-    total = sum(p[i] for i in order)
-    kept, mass = [], 0.0
-    for i in order:
-        if mass >= top_p * total and kept:
+    kept = sorted(range(len(p)), key=lambda v: (-p[v], v))[: top_k or None]
+    total, mass, nucleus = sum(p[v] for v in kept), 0.0, []
+    for v in kept:
+        if nucleus and mass >= top_p * total:
             break
-        kept.append(i)
-        mass += p[i]
-    reached = 0.0
-    for i in kept:
-        reached += p[i]
-        if reached > u * mass:
-            return i
-    return kept[-1]
+        nucleus.append(v)
+        mass += p[v]
+    numbers = {v: (fmix32(fmix32((v * 0x9E3779B1 + w % 2**32) % 2**32) ^ (w >> 32)) + 0.5) / 2**32 for v in nucleus}
+    return min(sorted(v for v in nucleus if p[v] > 0), key=lambda v: -math.log(numbers[v]) / p[v])
 
 
 def generate(
@@ -76,12 +79,12 @@ def generate(
         if policy in ("disagreement", "entropy"):
             fire = s > tau and (t == 0 or kappa == 0 or s > kappa * (sum(recent) / len(recent)))
         elif policy == "random":
-            fire = uniform(seed, prompt, sample, t, "takeover") < rate
+            fire = chance(seed, prompt, sample, t) < rate
         elif policy == "early":
             fire = t < early
         else:
             fire = policy == "guide"
-        token = draw(d if fire else h, uniform(seed, prompt, sample, t), temperature, top_p, top_k)
+        token = draw(d if fire else h, word(seed, prompt, sample, t), temperature, top_p, top_k)
         tokens.append(token)
         taken.append(bool(fire))
         scores.append(s)

@@ -16,7 +16,7 @@ from tqdm import tqdm
 from lm_eval_takeover.calibration.thresholds import HIGHEST, LOWEST, ScoreCalibration, Target
 from lm_eval_takeover.decoding.engine import generate
 from lm_eval_takeover.method.gate import Gate
-from lm_eval_takeover.method.policies import Gated as GatedPolicy
+from lm_eval_takeover.method.policies import Gated
 from lm_eval_takeover.method.request import Request
 from lm_eval_takeover.pair.pair import Pair
 
@@ -24,7 +24,7 @@ _CLOSE = 0.001  # near enough to stop: fresh prompts add their own noise
 _MOST = 12  # measurements of one target
 
 
-class Memory(Protocol):
+class ResultStore(Protocol):
     """Where measured rates survive a kill."""
 
     def remember(self, name: str, value: list[int]) -> None: ...
@@ -33,7 +33,7 @@ class Memory(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Gated:
+class HeldOutRollouts:
     """Gated rollouts of held-out prompts at any rho."""
 
     pair: Pair
@@ -47,11 +47,11 @@ class Gated:
     batch_size: int
     prompts: str  # a digest of the held-out prompts
 
-    def counts(self, rho: float, progress: bool = True) -> tuple[int, int]:
+    def count_takeovers(self, rho: float, progress: bool = True) -> tuple[int, int]:
         """`(takeovers, tokens)` at this rho."""
         threshold = self.calibration.threshold(rho)
         gate = Gate(threshold.tau, threshold.kappa(self.kappa_rule), self.window)
-        policy = GatedPolicy(direction=self.direction, score=self.score, gate=gate)
+        policy = Gated(direction=self.direction, score=self.score, gate=gate)
         takeovers = tokens = 0
         written = generate(self.pair, policy, self.requests, seed=self.seed, batch_size=self.batch_size)
         with tqdm(total=len(self.requests), desc=f"Gated at {rho:.4g}", unit="rollout", disable=not progress) as bar:
@@ -63,7 +63,7 @@ class Gated:
         return takeovers, tokens
 
 
-def solve(gated: Gated, rate: float, memory: Memory, *, progress: bool = True) -> Target:
+def solve(gated: HeldOutRollouts, rate: float, memory: ResultStore, *, progress: bool = True) -> Target:
     """The rho whose rollouts come nearest to `rate`: secants and halvings of log rho.
 
     It starts where the replay of the calibration's own rollouts gives the rate. The result may be off where no rho gives it, as
@@ -76,7 +76,7 @@ def solve(gated: Gated, rate: float, memory: Memory, *, progress: bool = True) -
         if rho not in measured:
             name = f"{gated.prompts} {gated.score} {gated.kappa_rule} {gated.window} {rho!r}"
             if (known := memory.remembered().get(name)) is None:
-                known = list(gated.counts(rho, progress))
+                known = list(gated.count_takeovers(rho, progress))
                 memory.remember(name, known)
             measured[rho], tokens[rho] = known[0] / known[1], known[1]
         return measured[rho] - rate

@@ -24,7 +24,7 @@ from tqdm import tqdm
 
 from lm_eval_takeover.calibration.sketch import QuantileSketch
 from lm_eval_takeover.calibration.thresholds import KAPPA_RULES, TOLERANCE, Calibration, ScoreCalibration, Target
-from lm_eval_takeover.commands.calibrate.budget import Gated, solve
+from lm_eval_takeover.commands.calibrate.budget import HeldOutRollouts, solve
 from lm_eval_takeover.commands.calibrate.prompts import Prompts
 from lm_eval_takeover.commands.calibrate.score_parts import ScoreParts, Trajectory, parts_folder
 from lm_eval_takeover.decoding.engine import generate
@@ -118,14 +118,14 @@ def calibrate(
             return calibration
         digest = hashlib.sha256(json.dumps(prompts.held_out).encode()).hexdigest()
         gates = (
-            Gated(pair, held_out, held, score, direction, budget.kappa_rule, window, seed, batch_size, digest)
+            HeldOutRollouts(pair, held_out, held, score, direction, budget.kappa_rule, window, seed, batch_size, digest)
             for score, held in ((score, calibration.score(score)) for score in dict.fromkeys(budget.scores))
         )
         return replace(calibration, targets=_solve_targets(gates, budget.rates, parts, work, progress))
 
 
 def _solve_targets(
-    gates: Iterable[Gated], rates: Sequence[float], parts: ScoreParts, work: Work, progress: bool
+    gates: Iterable[HeldOutRollouts], rates: Sequence[float], parts: ScoreParts, work: Work, progress: bool
 ) -> tuple[Target, ...]:
     """What realizes the rates with each gate; a rate that no rho realizes is left out and said in `work`."""
     targets = []
@@ -161,6 +161,7 @@ def kept_parts(out: Path, pair: Pair, prompts: Prompts, direction: str, settings
     """Where the finished rollouts of this calibration stay, beside `out`; another calibration has another folder."""
     names = {role: [str(pair.member(role).id), str(pair.member(role).dtype)] for role in ("base", "guide")}
     rolled_out: dict[str, Any] = {
+        "draw": "race",
         "vocabulary": pair.vocabulary.digest,
         "direction": direction,
         "prompts": prompts.source["digest"],
@@ -203,9 +204,7 @@ def _collect_scores(
             todo = [i for i in group if i not in parts.done]
             if not todo:
                 continue
-            written = generate(
-                pair, ALONE[host](), [requests[i] for i in todo], seed=seed, batch_size=batch_size, as_pair=True
-            )
+            written = generate(pair, ALONE[host](), [requests[i] for i in todo], seed=seed, batch_size=batch_size)
             rollouts = {todo[place]: tuple(generation.tokens) for place, generation in written}
             scores = _score_rollouts(pair, host, donor, [requests[i] for i in todo], [rollouts[i] for i in todo])
             parts.add(todo, scores)
@@ -236,7 +235,7 @@ def _score_rollouts(
 
 
 def _check_values(score: Score, values: Trajectory, label: str) -> None:
-    """Refuse scores that no threshold can be read off. Raises PluginError for a stranger's, CalibrationError for ours."""
+    """Refuse scores that no threshold can be read off. Raises PluginError for a plug-in's, CalibrationError for ours."""
     if not np.isfinite(values).all():
         value = values[~np.isfinite(values)][0]
         if score.source.digest is not None:

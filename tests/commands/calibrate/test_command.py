@@ -9,7 +9,7 @@ import pytest
 from helpers.pairs import ROOT
 from helpers.processes import TAKEOVER, environment, run
 
-from lm_eval_takeover.calibration.files import read
+from lm_eval_takeover.calibration.files import read_calibration
 from lm_eval_takeover.cli import main
 from lm_eval_takeover.demo import CALIBRATION_PROMPTS, DEMO, PROBLEMS
 from lm_eval_takeover.errors import TakeoverError
@@ -199,7 +199,7 @@ def test_the_same_model_twice_is_calibrated_with_a_warning(tmp_path):
     assert process.returncode == 0, errors
     assert "base and guide are the same model: every ce equals the entropy" in errors
     assert "all rkl scores are 0: its gate fires on whatever is not 0" in errors
-    made = read(out)
+    made = read_calibration(out)
     assert made.score("ce").threshold(0.05).tau == pytest.approx(made.score("entropy").threshold(0.05).tau, rel=1e-5)
     assert made.score("rkl").mean == 0
     assert made.score("js").mean < 1e-6
@@ -217,7 +217,7 @@ def test_a_rate_that_cannot_be_had_is_said_and_the_file_is_written(tmp_path):
         "error: --target_rate: no spike ratio realizes 99.0% ± 0.5% with score=ce on the 5 held-out prompts"
     )
     assert last.endswith("(the file is written without it; the rollouts are kept for another try)")
-    assert [target.target_rate for target in read(out).targets] == [0.05]
+    assert [target.target_rate for target in read_calibration(out).targets] == [0.05]
     process = calibration(out, *options[:-1], "--target-rate", "0.02")
     printed, errors = process.communicate()
     assert process.returncode == 0, errors

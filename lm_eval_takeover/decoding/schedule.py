@@ -1,0 +1,109 @@
+"""How long a draft is worth drafting, from tokens, settings and the two models' shapes: no clock, so that runs repeat.
+
+A block of `k` drafted positions costs `k b + G(k)` (`b` a pass of the drafter, `G(k)` one pass of the donor over `k` tokens) and
+emits tokens up to the first that differs from the draft. One more position emits a token with the probability `S` that none
+before it did. So it pays as long as `S > r (b + G(k+1) - G(k))`, with `r` the tokens per second of the best fixed block: the
+marginal value theorem, which also says when blocks do not pay at all (`k = 1` is lockstep). `S` follows from the drafter's
+min-entropy at each drafted token: the share of positions of that one at which drafts ended so far. Greedy draws report none, so
+their drafts follow the overall share alone.
+
+What passes cost is modelled (`PassCost`): only ratios matter, and the optimum is flat.
+"""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from lm_eval_takeover.forward.draft_length import LONGEST, longest_draft
+from lm_eval_takeover.forward.forward_pass import ForwardPass
+from lm_eval_takeover.forward.projection import computes_bfloat16
+
+# By kind of machine: seconds to launch a layer, bytes read per second, floating point operations per second. A CPU of two cores,
+# with and without matrix instructions for the dtype, and a GPU of an H100's ratio of arithmetic to memory.
+_MACHINES = {"cpu": (4e-5, 17e9, 1.7e11), "cpu with matrices": (4e-5, 17e9, 1.4e12), "gpu": (1e-5, 2.5e12, 4e14)}
+_BUCKETS = 24  # of min-entropy, four to a factor of e, from e^-4 nats on
+_PRIOR = 5.0  # positions that the overall rate counts for in each bucket
+_LENGTHS = np.arange(1, LONGEST + 1)
+
+
+@dataclass(frozen=True, slots=True)
+class PassCost:
+    """Modelled seconds of one forward pass: `fixed` (launches, weights read once) and `per_token` (arithmetic)."""
+
+    fixed: float
+    per_token: float
+
+    @classmethod
+    def of(cls, forward: ForwardPass) -> "PassCost":
+        """From the shape and dtype of a model, and the kind of its device."""
+        model = forward.model
+        dtype, embedding = model.dtype, model.get_input_embeddings().weight
+        parameters = sum(p.numel() for p in model.parameters())
+        if model.get_output_embeddings() is not None and model.get_output_embeddings().weight is not embedding:
+            parameters -= embedding.numel()  # of which a pass reads a row per token
+        kind = "gpu" if forward.member.device.type != "cpu" else "cpu"
+        if kind == "cpu" and dtype == torch.bfloat16 and computes_bfloat16():
+            kind = "cpu with matrices"
+        launch, bandwidth, arithmetic = _MACHINES[kind]
+        layers = len(forward.windows)
+        return cls(layers * launch + parameters * dtype.itemsize / bandwidth, 2 * parameters / arithmetic)
+
+    def seconds(self, tokens: float) -> float:
+        return self.fixed + self.per_token * tokens
+
+
+class MismatchRates:
+    """How often a draft ends at a position, by the drafter's min-entropy there: `-ln` of its largest probability, in nats."""
+
+    def __init__(self) -> None:
+        self._seen, self._ended = np.zeros(_BUCKETS), np.zeros(_BUCKETS)
+        self.overall = 0.05  # whatever the min-entropy
+        self._rates = [self.overall] * _BUCKETS
+
+    @staticmethod
+    def bucket(min_entropy: float) -> int:
+        return min(_BUCKETS - 1, max(0, int(4 * (math.log(min_entropy) + 4)))) if min_entropy > 1e-9 else 0
+
+    def rate(self, min_entropy: float) -> float:
+        """The probability that a draft ends at a position of this min-entropy."""
+        return self._rates[self.bucket(min_entropy)]
+
+    def learn(self, min_entropies: list[float], ended: list[bool]) -> None:
+        """Positions that were verified: their min-entropies, and whether the draft ended there."""
+        for min_entropy, end in zip(min_entropies, ended, strict=True):
+            bucket = self.bucket(min_entropy)
+            self._seen[bucket] += 1
+            self._ended[bucket] += end
+        self.overall = float((self._ended.sum() + 0.5) / (self._seen.sum() + 10.0))
+        self._rates = ((self._ended + _PRIOR * self.overall) / (self._seen + _PRIOR)).tolist()
+
+
+class Schedule:
+    """The lengths of the drafts of one run. `block_size` fixes them; `bonus`: a draft that stands gives one token more."""
+
+    def __init__(self, drafter: PassCost, donor: PassCost, block_size: int | None, *, bonus: bool) -> None:
+        self.drafter, self.donor, self.fixed, self.bonus = drafter, donor, block_size, bonus
+        self.rates = MismatchRates()
+
+    def limit(self, rows: int, vocab: int, device: torch.device) -> int:
+        """The longest draft of the next block."""
+        return self.fixed if self.fixed is not None else longest_draft(rows, vocab, device)
+
+    def break_even_rows(self, rows: int, drafting: int) -> float:
+        """The expected number of rows that still stand at one more position, above which it pays.
+
+        `drafting` of the `rows` go through a pass of the drafter; all of them through that of the donor.
+        """
+        if self.fixed is not None:
+            return 0.0
+        more = self.drafter.seconds(drafting) + self.donor.per_token * rows
+        return float(rows * self._best_speed(rows) * more)
+
+    def _best_speed(self, rows: int) -> float:
+        """Tokens per second and row of the best fixed block."""
+        g = self.rates.overall
+        tokens = (1 - (1 - g) ** (_LENGTHS + self.bonus)) / g
+        seconds = _LENGTHS * self.drafter.seconds(rows) + self.donor.fixed + self.donor.per_token * rows * _LENGTHS
+        return float((tokens / seconds).max())

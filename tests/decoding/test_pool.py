@@ -1,0 +1,131 @@
+"""Slots: what is held while memory is short, what a refill looks at, and which failures are whose."""
+
+import gc
+import logging
+import weakref
+
+import pytest
+import torch
+from helpers.pairs import POLICIES, SAMPLED
+
+from lm_eval_takeover.decoding import blockwise, engine
+from lm_eval_takeover.decoding.pool import Pool
+from lm_eval_takeover.decoding.rows import Row, choose_device
+from lm_eval_takeover.forward.forward_pass import ForwardPass, prepare_pass
+from lm_eval_takeover.forward.graphed_pass import GraphedPass
+from lm_eval_takeover.forward.ragged_cache import RaggedCache
+from lm_eval_takeover.method.policies import BaseAlone
+from lm_eval_takeover.method.request import Request
+from lm_eval_takeover.model import GuidedTakeover
+from lm_eval_takeover.pair.member import Member
+
+
+def test_a_refill_looks_at_the_rows_that_enter_and_one_more(demo_pair, prompts, monkeypatch):
+    """Not at all that wait: 4,000 prompts of 1,500 tokens took 104 ms a refill."""
+    looked, plain = [], Row.text.fget
+    monkeypatch.setattr(Row, "text", property(lambda row: looked.append(row.index) or plain(row)))
+    requests = [Request((*prompts[0][:9], number % 200), 0, 2, SAMPLED) for number in range(300)]
+    list(blockwise.generate(demo_pair, BaseAlone(), requests, batch_size=4))
+    assert len(looked) < 12 * 300
+
+
+def test_where_memory_runs_out_caches_go_before_new_ones_come(demo_pair, prompts, monkeypatch):
+    requests = [Request(prompt, j, 20, SAMPLED) for prompt in prompts for j in range(3)]
+    alive, held, plain, made = weakref.WeakSet(), [], ForwardPass.__call__, RaggedCache.__init__
+
+    def init(self, *arguments):
+        made(self, *arguments)
+        alive.add(self)
+
+    def short(self, cache, slots, *arguments):
+        if len(slots) > 6 and not held:
+            held.append(len(alive))
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        if len(held) == 1:  # the first pass afterwards
+            gc.collect()
+            held.append(len(alive))
+        return plain(self, cache, slots, *arguments)
+
+    monkeypatch.setattr(RaggedCache, "__init__", init)
+    monkeypatch.setattr(ForwardPass, "__call__", short)
+    list(blockwise.generate(demo_pair, POLICIES["disagreement"], requests, batch_size=12, block_size=4))
+    assert held[1] <= 3  # two for the slots, and one that is being prefilled
+
+
+def test_texts_are_prefilled_a_part_at_a_time(demo_pair, prompts, monkeypatch):
+    sizes, plain = [], Pool._next_texts
+    monkeypatch.setattr("lm_eval_takeover.decoding.pool._PREFILL_AT_ONCE", 150)
+    monkeypatch.setattr(Pool, "_next_texts", staticmethod(lambda rows: sizes.append(plain(rows)) or sizes[-1]))
+    requests = [Request(prompt, j, 6, SAMPLED) for prompt in prompts for j in range(2)]
+    whole = dict(engine.generate(demo_pair, BaseAlone(), requests, batch_size=8))
+    assert len(sizes) > 1
+    assert all(len(texts) == 1 or len(texts) * max(map(len, texts)) <= 150 for texts in sizes)
+    again = dict(engine.generate(demo_pair, BaseAlone(), requests, batch_size=3))
+    assert {i: g.tokens for i, g in whole.items()} == {i: g.tokens for i, g in again.items()}
+
+
+@pytest.mark.parametrize("block_size", [1, 4])
+@pytest.mark.parametrize("error", [MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory")], ids=repr)
+def test_memory_that_runs_out_halves_the_batch_and_is_no_requests_fault(
+    demo_pair, prompts, monkeypatch, caplog, block_size, error
+):
+    requests = [Request(prompt, j, 12, SAMPLED) for prompt in prompts for j in range(2)]
+    policy, options = POLICIES["disagreement"], {"batch_size": 8, "block_size": block_size}
+    expected = {i: g.tokens for i, g in engine.generate(demo_pair, policy, requests, **options)}
+    passes, logits = ForwardPass.__call__, Member.compute_logits
+
+    def by_blocks(self, cache, slots, *arguments):
+        if len(slots) > 3:
+            raise error
+        return passes(self, cache, slots, *arguments)
+
+    def by_steps(self, ids, *arguments, **named):
+        if len(ids) > 3:
+            raise error
+        return logits(self, ids, *arguments, **named)
+
+    monkeypatch.setattr(ForwardPass, "__call__", by_blocks)
+    monkeypatch.setattr(Member, "compute_logits", by_steps)
+    with caplog.at_level(logging.WARNING):
+        made = {i: g.tokens for i, g in engine.generate(demo_pair, policy, requests, **options)}
+    assert made == expected
+    assert "out of memory; going on with a batch size of 2" in caplog.text
+
+
+def test_log_likelihoods_go_on_with_fewer_texts_where_memory_runs_out(monkeypatch, caplog):
+    lm = GuidedTakeover(tau=1.0, batch_size=16)
+    texts = [(("", ""), [1, 2, 3], [4, 5, number]) for number in range(10)]
+    lm._labels = ["text"] * 10
+    expected = lm._loglikelihood_tokens(texts, disable_tqdm=True)
+    plain = Member.compute_logits
+
+    def short(self, ids, *arguments, **named):
+        if len(ids) > 4:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return plain(self, ids, *arguments, **named)
+
+    monkeypatch.setattr(Member, "compute_logits", short)
+    assert lm._loglikelihood_tokens(texts, disable_tqdm=True) == [
+        (pytest.approx(log_prob, abs=1e-4), greedy) for log_prob, greedy in expected
+    ]
+    assert "going on with a batch size of 4" in caplog.text
+
+
+def test_the_tail_of_a_run_computes_few_slots(demo_pair, prompts, monkeypatch):
+    """With static tensors, as on a GPU: one straggler is not computed beside 15 empty slots."""
+    rows, plain = [], GraphedPass._run
+    monkeypatch.setattr(GraphedPass, "_run", lambda self, *size: rows.append(size[0]) or plain(self, *size))
+    for member in demo_pair.members:
+        monkeypatch.setattr(prepare_pass(member), "graphed", True)
+    requests = [Request(prompts[0], j, 40 if j == 3 else 6, SAMPLED) for j in range(16)]
+    made = dict(blockwise.generate(demo_pair, BaseAlone(), requests, batch_size=16))
+    assert rows[0] == 16 and rows[-1] == 1
+    for member in demo_pair.members:
+        monkeypatch.setattr(prepare_pass(member), "graphed", False)
+    plainly = dict(blockwise.generate(demo_pair, BaseAlone(), requests, batch_size=16))
+    assert {i: g.tokens for i, g in made.items()} == {i: g.tokens for i, g in plainly.items()}
+
+
+def test_logits_are_looked_at_where_there_is_float64():
+    assert choose_device(torch.device("mps")).type == "cpu"
+    assert choose_device(torch.device("cuda", 1)) == torch.device("cuda", 1)
