@@ -26,6 +26,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -148,30 +149,33 @@ def measure(pair: Pair, folders: dict[str, Path], batch: int, rate: float, optio
 
         return work
 
-    def by(policy: Policy, requests: list[Request]) -> Callable[[], Iterable[tuple[int, Generation]]]:
-        return lambda: blockwise.generate(pair, policy, requests, batch_size=batch)
+    def by(policy: Policy, requests: list[Request], who: Pair = pair) -> Callable[[], Iterable[tuple[int, Generation]]]:
+        return lambda: blockwise.generate(who, policy, requests, batch_size=batch)
 
     contenders: dict[str, Callable[[], int]] = {
         OURS: ours("guided", by(policy, asked)),
         "guided, lockstep": ours("lockstep", lambda: lockstep.generate(pair, policy, asked, batch_size=batch)),
-        "guide alone": ours("guide", by(GuideAlone(), asked)),
+        "guide alone": ours("guide", by(GuideAlone(), asked, Pair(None, pair.guide))),
+        "guide, drafted by the base": ours("drafted guide", by(GuideAlone(), asked)),
         "base alone": ours("base", by(BaseAlone(), asked)),
         "entropy policy, 8 %": ours("entropy", by(gated(pair, asked, 0.08, "entropy", 2), asked)),
     }
     if options.pair != "demo":
 
-        def assisted() -> int:
+        def assisted(**ensemble: float) -> int:
+            options_of = {"assistant_ensemble_weight": ensemble["weight"]} if ensemble else {}
             tokens: int = 0
             for request in greedy[: options.rows]:
                 ids = torch.tensor([request.prompt], device=options.device)
                 out = pair.member("guide").model.generate(
                     ids, attention_mask=torch.ones_like(ids), assistant_model=pair.member("base").model,
-                    do_sample=False, max_new_tokens=options.tokens, pad_token_id=0,
+                    do_sample=False, max_new_tokens=options.tokens, pad_token_id=0, **options_of,
                 )  # fmt: skip
                 tokens += int(out.shape[1] - ids.shape[1])
             return tokens
 
         contenders["assisted generation, one sequence a call"] = assisted
+        contenders["two-model ensembling of transformers, one sequence a call"] = partial(assisted, weight=0.5)
     for role in ("base", "guide"):
         lm = HFLM(pretrained=str(folders[role]), batch_size=batch, dtype=options.dtype, device=options.device)
         work = instances(texts, options.tokens, samples)[:rows]
@@ -240,6 +244,19 @@ def measure(pair: Pair, folders: dict[str, Path], batch: int, rate: float, optio
         print(
             f"  sample {i}, {first_difference(pair, policy, asked[i], guided[i], done['lockstep'][i])[0]}", flush=True
         )
+    drafted, alone = done["drafted guide"], done["guide"]
+    tokens, equal = (
+        sum(len(g.tokens) for g in drafted),
+        sum(a.tokens == c.tokens for a, c in zip(drafted, alone, strict=True)),
+    )
+    guide_passes, base_passes = (sum(getattr(g, f"{role}_passes") for g in drafted) for role in ("guide", "base"))
+    faster = statistics.median(
+        a / c for a, c in zip(speed["guide, drafted by the base"], speed["guide alone"], strict=True)
+    )
+    print(
+        f"guide, drafted by the base: {faster:.2f} times the guide alone, {guide_passes / tokens:.3f} guide passes a token, "
+        f"{(tokens - guide_passes) / max(base_passes, 1):.1%} of the drafted tokens accepted; {equal} of {len(alone)} texts equal"
+    )
     sampling_share(pair, policy, asked, batch)
     expected_tokens(pair, policy, asked, realized, batch)
 

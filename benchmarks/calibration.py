@@ -54,7 +54,7 @@ def exact(pair: Pair, made: Calibration, prompts: Prompts) -> None:
     requests = [Request(tuple(pair.encode(text)), 0, 4096, SAMPLING) for text in prompts.texts]
     limit = pair.max_length or 2048
     requests = [replace(r, max_new_tokens=min(4096, limit - len(r.prompt))) for r in requests]
-    written = dict(generate(pair, BaseAlone(), requests, seed=0, batch_size=250, as_pair=True))
+    written = dict(generate(pair, BaseAlone(), requests, seed=0, batch_size=250))
     rollouts = [tuple(written[number].tokens) for number in range(len(requests))]
     print("|score|spike ratio|tau|numpy|kappa|numpy|tail kappa|numpy|\n|---|--:|--:|--:|--:|--:|--:|--:|")
     for score in made.scores:

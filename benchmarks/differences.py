@@ -10,7 +10,7 @@ from lm_eval_takeover.forward.reader import Reader
 from lm_eval_takeover.method.generation import Generation
 from lm_eval_takeover.method.policy import Policy
 from lm_eval_takeover.method.request import Request, Sampling
-from lm_eval_takeover.method.sampling import request_digest, uniforms
+from lm_eval_takeover.method.sampling import Words, request_digest, to_tensor, token_numbers, words
 from lm_eval_takeover.pair.member import Member
 from lm_eval_takeover.pair.pair import Pair
 
@@ -22,8 +22,7 @@ def first_difference(
     """What separates two texts of one request at their first difference, and whether the noise of the pass explains it.
 
     Both models read the common text in ten shapes. Where the texts disagree about the takeover, the margin is the distance of
-    the score to the threshold; else that of the uniform number to the steps of the drawn token's mass. The noise is how far the
-    shapes spread.
+    the score to the threshold; else the lead of the drawn token in the race. The noise is how far the shapes spread.
     """
     assert policy.gate is not None
     steps = (
@@ -41,12 +40,11 @@ def first_difference(
         margin, noise = abs(statistics.median(scores) - least), max(scores) - min(scores)
         what = f"score {statistics.median(scores):.4f}, threshold {least:.4f} nats"
     else:
-        u = float(uniforms(seed, request_digest(request.prompt), request.sample, t + 1)[t])
+        at = words(seed, request_digest(request.prompt), request.sample, t + 1)[t:]
         drawn = seen[policy.writes(ours.taken_over[t])]
-        edges = [steps_around(one, ours.tokens[t], request.sampling) for one in drawn]
-        margin = min(abs(statistics.median(edge) - u) for edge in zip(*edges, strict=True))
-        noise = max(max(edge) - min(edge) for edge in zip(*edges, strict=True))
-        what = f"u {u:.4f}, steps of its token {edges[0][0]:.4f} and {edges[0][1]:.4f}"
+        leads = [lead(one, ours.tokens[t], theirs.tokens[t], at, request.sampling) for one in drawn]
+        margin, noise = abs(statistics.median(leads)), max(leads) - min(leads)
+        what = f"ln of the ratio of the two tokens' E/p {statistics.median(leads):.4f}"
     explained = margin <= 2 * noise
     return (
         f"token {t}: {what}; margin {margin:.2g}, noise {noise:.2g}{'' if explained else ', NOT EXPLAINED'}",
@@ -76,13 +74,10 @@ def shapes_of(member: Member, text: list[int], vocab: int) -> list[torch.Tensor]
     return found
 
 
-def steps_around(logits: torch.Tensor, token: int, sampling: Sampling) -> tuple[float, float]:
-    """The masses between which a uniform number draws this token."""
+def lead(logits: torch.Tensor, ours: int, theirs: int, at: Words, sampling: Sampling) -> float:
+    """By how much, in `ln(E_v / p_v)`, one token wins over the other with this word; 0 is where the draw changes."""
     if sampling.temperature == 0:
-        return 0.0, 1.0
-    values, ids = (logits / sampling.temperature).double().softmax(-1).sort(descending=True, stable=True)
-    mass = values.cumsum(-1)
-    if sampling.top_p < 1:
-        mass = mass / mass[int((mass < sampling.top_p).sum())]
-    at = int((ids == token).nonzero()[0])
-    return (float(mass[at - 1]) if at else 0.0), float(mass[at])
+        return float(logits[ours] - logits[theirs])
+    waits = (-token_numbers(to_tensor(at, logits.device), len(logits))[0].log()).log()
+    races = waits - logits.double() / sampling.temperature
+    return float(races[theirs] - races[ours])
