@@ -2,6 +2,7 @@
 
 import gc
 import logging
+import threading
 import weakref
 
 import pytest
@@ -11,13 +12,15 @@ from helpers.pairs import POLICIES, SAMPLED
 from lm_eval_takeover.decoding import blockwise, engine
 from lm_eval_takeover.decoding.pool import Pool
 from lm_eval_takeover.decoding.rows import Row, choose_device
+from lm_eval_takeover.demo import DEMO
 from lm_eval_takeover.forward.forward_pass import ForwardPass, prepare_pass
 from lm_eval_takeover.forward.graphed_pass import GraphedPass
 from lm_eval_takeover.forward.ragged_cache import RaggedCache
-from lm_eval_takeover.method.policies import BaseAlone
+from lm_eval_takeover.method.policies import BaseAlone, GuideAlone
 from lm_eval_takeover.method.request import Request
 from lm_eval_takeover.model import GuidedTakeover
 from lm_eval_takeover.pair.member import Member
+from lm_eval_takeover.pair.pair import Pair
 
 
 def test_a_refill_looks_at_the_rows_that_enter_and_one_more(demo_pair, prompts, monkeypatch):
@@ -129,3 +132,45 @@ def test_the_tail_of_a_run_computes_few_slots(demo_pair, prompts, monkeypatch):
 def test_logits_are_looked_at_where_there_is_float64():
     assert choose_device(torch.device("mps")).type == "cpu"
     assert choose_device(torch.device("cuda", 1)) == torch.device("cuda", 1)
+
+
+@pytest.mark.parametrize("name", ["disagreement", "entropy", "guide"])
+def test_one_command_repeats_itself_in_bfloat16_whatever_else_the_machine_does(prompts, name):
+    """What goes into a pass follows from tokens, settings and shapes; a clock would let the load decide."""
+    pair = Pair(*(Member(role, str(folder), dtype=torch.bfloat16) for role, folder in DEMO.items()))
+    requests = [Request(prompt, j, 60, SAMPLED) for prompt in prompts for j in range(4)]
+    busy, over = threading.Event(), threading.Event()
+
+    def load():
+        while not over.is_set():
+            busy.set()
+            sum(range(20_000))
+
+    def write():
+        return [
+            (i, g.tokens, g.taken_over, g.guide_passes)
+            for i, g in engine.generate(pair, POLICIES[name], requests, batch_size=8)
+        ]
+
+    first = write()
+    thread = threading.Thread(target=load)
+    thread.start()
+    try:
+        busy.wait()
+        again = write()
+    finally:
+        over.set()
+        thread.join()
+    assert again == first == write()
+
+
+def test_the_guide_writes_its_own_text_with_a_base_beside_it(demo_pair, prompts):
+    """In a fraction of its passes, in every engine."""
+    requests = [Request(prompt, j, 60, SAMPLED) for prompt in prompts for j in range(2)]
+    alone = dict(engine.generate(Pair(None, demo_pair.guide), GuideAlone(), requests, batch_size=4))
+    for block_size in (1, 2, 7, "auto"):
+        made = dict(engine.generate(demo_pair, GuideAlone(), requests, batch_size=4, block_size=block_size))
+        assert {i: g.tokens for i, g in made.items()} == {i: g.tokens for i, g in alone.items()}
+        assert all(all(g.taken_over) for g in made.values())
+    tokens, passes = (sum(len(g.tokens) for g in made.values()), sum(g.guide_passes for g in made.values()))
+    assert passes < 0.3 * tokens

@@ -1,11 +1,13 @@
 """A stranger's score and policy: registered by a file or a package, run by every engine, refused in one line where broken."""
 
+import ast
 import subprocess
 import sys
 from dataclasses import dataclass
 
 import pytest
 import torch
+from helpers.pairs import ROOT
 
 from lm_eval_takeover import Policy, register_policy, register_score
 from lm_eval_takeover.errors import ArgumentError, PluginError
@@ -190,3 +192,17 @@ def test_the_registry_needs_no_torch():
     code = "import sys; import lm_eval_takeover; print('torch' in sys.modules, lm_eval_takeover.register_score)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0 and done.stdout.startswith("False "), done.stderr
+
+
+def test_no_module_but_its_own_compares_a_policys_name():
+    names, found = set(policies.names()[:6]), []
+    for path in (ROOT / "lm_eval_takeover").rglob("*.py"):
+        if path.name == "policies.py":
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            sides = [node.left, *node.comparators] if isinstance(node, ast.Compare) else []
+            attributes = {side.attr for side in sides if isinstance(side, ast.Attribute)}
+            constants = {side.value for side in sides if isinstance(side, ast.Constant)}
+            if attributes & {"name", "policy"} and constants & names:
+                found.append(f"{path.name}:{node.lineno}")
+    assert found == []
