@@ -121,7 +121,7 @@ def test_greedy_texts_equal_those_of_hf_on_random_weights(random_pair, role):
 
 @pytest.mark.parametrize("role", ["base", "guide"])
 def test_log_likelihoods_equal_those_of_hf(role):
-    ours = GuidedTakeover(policy=role, batch_size=3)
+    ours = GuidedTakeover(policy=role, batch_size=3, **{role: str(DEMO[role])})  # named alone, as `hf` names it
     theirs = HFLM(pretrained=str(DEMO[role]), batch_size=3, dtype="float32", device="cpu")
     pairs = [(p, "\nStep 1: the ant adds 5.") for p in PROMPTS[:3]] + [
         ("", "Step 1"),
@@ -197,18 +197,19 @@ def test_enable_thinking_reaches_the_guides_template():
 
 
 def test_the_end_tokens_of_both_models_end_a_guided_text(random_pair, tmp_path):
-    """A base and a guide with different end tokens: a guided text ends at either, the base alone at its own only."""
+    """A base and a guide with different end tokens: whoever writes ends at either; a model that is named alone at its own."""
     settings = {"do_sample": True, "temperature": 2.0, "max_gen_toks": 300, "until": []}
     tokenizer = GuidedTakeover(policy="base").tokenizer
     base = save_random_model(tmp_path / "base", vocab_size=512, seed=1, eos_token_id=5)
     guide = save_random_model(tmp_path / "guide", vocab_size=512, seed=2, eos_token_id=[6, 7])
-    own = tokenizer.eos_token_id
+    own, both = tokenizer.eos_token_id, {"base": str(base), "guide": str(guide)}
     for arguments, ends in (
-        ({"policy": "random", "rate": 0.5}, {5, 6, 7, own}),
-        ({"policy": "base"}, {5, own}),
-        ({"policy": "guide"}, {6, 7, own}),
+        ({"policy": "random", "rate": 0.5, **both}, {5, 6, 7, own}),
+        ({"policy": "base", **both}, {5, 6, 7, own}),
+        ({"policy": "base", "base": str(base)}, {5, own}),
+        ({"policy": "guide", "guide": str(guide)}, {6, 7, own}),
     ):
-        lm = GuidedTakeover(base=str(base), guide=str(guide), batch_size=32, **arguments)
+        lm = GuidedTakeover(batch_size=32, **arguments)
         requests = lm.requests(instances(PROMPTS, settings, repeats=8))
         made = dict(generate(lm.pair, lm.policy, requests, batch_size=48)).values()
         assert {g.tokens[-1] for g in made if len(g.tokens) < 300} == ends
