@@ -54,9 +54,7 @@ class Draft:
     words: Words
     limits: list[int]
     tokens: list[list[int]]
-    min_entropies: list[
-        list[float]
-    ]  # of the drafter in each token: `-ln` of the probability of its likeliest one, nats
+    min_entropies: list[list[float]]  # of the drafter at each token: `-ln` of its largest probability, in nats
     survival: list[float]  # the probability that the row still stands; 0 for rows that grow no further
 
     @property

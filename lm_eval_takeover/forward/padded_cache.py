@@ -12,7 +12,7 @@ from torch import Tensor
 from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer
 
-COLUMN_STEP = 256  # columns are allocated in multiples of it
+from lm_eval_takeover.forward.ragged_cache import round_up_columns
 
 
 class GrowingLayer(DynamicLayer):  # type: ignore[misc]
@@ -42,7 +42,7 @@ class GrowingLayer(DynamicLayer):  # type: ignore[misc]
     def _grow(new: Tensor, old: Tensor, held: int, length: int) -> Tensor:
         """A buffer like `new` for `length` columns, rounded up, with the `held` columns of `old`."""
         rows, heads, _, head_dim = new.shape
-        buffer = new.new_empty(rows, heads, -(-length // COLUMN_STEP) * COLUMN_STEP, head_dim)
+        buffer = new.new_empty(rows, heads, round_up_columns(length), head_dim)
         if held:
             buffer[..., :held, :] = old
         return buffer
