@@ -69,11 +69,9 @@ class Pool(ABC):
     def run(self) -> Iterator[tuple[int, Generation]]:
         """Every request to its end: `(its index, generation)` as it finishes."""
         while self.slots or self.waiting:
-            outcome = self._advance_all()
-            if outcome is None:
-                self._shrink()
-                continue
-            finished, failed = outcome
+            finished: list[int] = []
+            failed: list[int] = []
+            enough = self._advance_all(finished, failed)
             for slot in finished:
                 row = self.slots[slot]
                 for role in self.passes:
@@ -81,6 +79,8 @@ class Pool(ABC):
                 self.failures.succeeded()
                 yield row.index, row.generation
             self.release([*finished, *failed])
+            if not enough:
+                self._shrink()
 
     @abstractmethod
     def advance(self, slots: Sequence[int]) -> list[int]:
@@ -92,32 +92,38 @@ class Pool(ABC):
 
     # Failures
 
-    def _advance_all(self) -> tuple[list[int], list[int]] | None:
-        """Fill the slots and advance them: `(finished, failed)`; None where memory ran out, whose frames are gone then."""
-        failed: list[int] = []
+    def _advance_all(self, finished: list[int], failed: list[int]) -> bool:
+        """Fill the slots and advance them; False where memory ran out, whose frames are gone then.
+
+        The slots whose text has ended, and those that no pass can advance, are entered as they are known: what else happens in
+        the same round takes nothing from them.
+        """
         try:
             self.admit()
-            return self._advance_or_halve(list(range(len(self.slots))), failed), failed
+            self._advance_or_halve(list(range(len(self.slots))), finished, failed)
         except Exception as error:
             if not is_out_of_memory(error):
                 raise
-            return None
+            return False
+        return True
 
-    def _advance_or_halve(self, slots: list[int], failed: list[int]) -> list[int]:
-        """The slots that finished. A row that fails alone joins `failed`; a plug-in that fails ends the run."""
+    def _advance_or_halve(self, slots: list[int], finished: list[int], failed: list[int]) -> None:
+        """A row that fails alone joins `failed`; a plug-in that fails ends the run."""
         if not slots:
-            return []
+            return
         try:
-            return self.advance(slots)
+            finished.extend(self.advance(slots))
+            return
         except Exception as error:
             if isinstance(error, PluginError) or is_out_of_memory(error):
                 raise
             if len(slots) == 1:
                 self.failures.add(self.slots[slots[0]].request, error)
                 failed.append(slots[0])
-                return []
+                return
         half = len(slots) // 2
-        return self._advance_or_halve(slots[:half], failed) + self._advance_or_halve(slots[half:], failed)
+        self._advance_or_halve(slots[:half], finished, failed)
+        self._advance_or_halve(slots[half:], finished, failed)
 
     def _shrink(self) -> None:
         """After memory ran out: half as many slots, whose rows wait again with what they have written, before the others."""

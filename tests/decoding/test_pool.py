@@ -12,6 +12,7 @@ from helpers.pairs import POLICIES, SAMPLED
 from lm_eval_takeover.decoding import blockwise, engine
 from lm_eval_takeover.decoding.pool import Pool
 from lm_eval_takeover.decoding.rows import Row, choose_device
+from lm_eval_takeover.decoding.stepwise import Stepwise
 from lm_eval_takeover.demo import DEMO
 from lm_eval_takeover.forward.forward_pass import ForwardPass, prepare_pass
 from lm_eval_takeover.forward.graphed_pass import GraphedPass
@@ -93,6 +94,24 @@ def test_memory_that_runs_out_halves_the_batch_and_is_no_requests_fault(
         made = {i: g.tokens for i, g in engine.generate(demo_pair, policy, requests, **options)}
     assert made == expected
     assert "out of memory; going on with a batch size of 2" in caplog.text
+
+
+def test_what_finished_before_memory_ran_out_in_the_other_half_is_kept(demo_pair, prompts, monkeypatch):
+    """A pass fails, its first half ends two texts, and the second half finds no memory."""
+    requests = [Request(prompts[0], j, 1 if j < 2 else 6, SAMPLED) for j in range(4)]
+    expected = {i: g.tokens for i, g in blockwise.generate(demo_pair, BaseAlone(), requests, batch_size=4)}
+    errors, plain = {4: RuntimeError("all at once"), 2: torch.OutOfMemoryError("CUDA out of memory")}, Stepwise.advance
+
+    def advance(self, slots):
+        if slots[-1] == 3 and len(slots) in errors:
+            raise errors.pop(len(slots))
+        return plain(self, slots)
+
+    monkeypatch.setattr(Stepwise, "advance", advance)
+    made = list(blockwise.generate(demo_pair, BaseAlone(), requests, batch_size=4))
+    assert not errors
+    assert sorted(i for i, _ in made) == [0, 1, 2, 3]
+    assert {i: g.tokens for i, g in made} == expected
 
 
 def test_log_likelihoods_go_on_with_fewer_texts_where_memory_runs_out(monkeypatch, caplog):
