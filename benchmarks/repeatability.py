@@ -1,18 +1,31 @@
-"""What rounding does to texts: the demo pair, which is trained, in bfloat16, and how often base and guide draw the same token.
+"""What rounding does to texts in bfloat16, how often base and guide draw the same token, and what that is worth.
 
-    python benchmarks/repeatability.py [--requests 96] [--tokens 200] [--times 5]
+    python benchmarks/repeatability.py [--pair demo] [--requests 96] [--tokens 200] [--endless] [--times 5]
 
-Prints, as Markdown: the share of sequences and of single draws that equal lockstep at batch 1, by engine and batch; whether one
-command written several times gives one text; and the coupling of the two models' draws beside their total variation distance.
+Prints, as Markdown: the share of single draws and of whole sequences that equal lockstep at batch 1, by engine and batch; how
+many runs of one command equal the first, other processes computing beside some of them; the coupling of the two models' draws
+beside their total variation; and for the demo pair the standard error of guided minus base accuracy, with the same random
+numbers and with others. The demo pair is trained; `1:13` and `1:26` are random weights at temperature 1, whose distributions are
+flat: near ties are as frequent there as they can be. `--endless` writes on over end tokens, for long texts.
 """
 
 import argparse
+import math
+import multiprocessing
+import statistics
+import tempfile
+from dataclasses import replace
+from pathlib import Path
 
 import torch
+from random_pairs import SAMPLING as FLAT
+from random_pairs import gated, save_pair
+from random_pairs import load as load_folders
 from torch import Tensor
 
+from lm_eval_takeover.answers.extraction import extract_answer
 from lm_eval_takeover.decoding import engine, lockstep
-from lm_eval_takeover.demo import DEMO, calibration_prompts
+from lm_eval_takeover.demo import DEMO, PROMPT, calibration_prompts, problems
 from lm_eval_takeover.forward.forward_pass import prepare_pass
 from lm_eval_takeover.forward.reader import Reader
 from lm_eval_takeover.method.gate import Gate
@@ -24,22 +37,16 @@ from lm_eval_takeover.method.sampling import draw, request_digest, words
 from lm_eval_takeover.pair.member import Member
 from lm_eval_takeover.pair.pair import Pair
 
-SAMPLING = Sampling(0.6, 0.95)
-POLICIES: dict[str, Policy] = {"guided": Disagreement(gate=Gate(1.5, 2.0)), "base": BaseAlone(), "guide": GuideAlone()}
 ENGINES = (("lockstep", 1, 8), ("blocks of 7", 7, 8), ("auto", "auto", 1), ("auto", "auto", 8), ("auto", "auto", 32))
-
-
-def load(dtype: torch.dtype) -> Pair:
-    return Pair(*(Member(role, str(folder), dtype=dtype) for role, folder in DEMO.items()))
 
 
 def texts(made: dict[int, Generation]) -> list[list[int]]:
     return [made[i].tokens for i in sorted(made)]
 
 
-def equal_sequences(pair: Pair, requests: list[Request]) -> None:
-    print("|policy|engine|batch|equal to lockstep at batch 1|of sequences|\n|---|---|--:|--:|--:|")
-    for name, policy in POLICIES.items():
+def equal_sequences(pair: Pair, policies: dict[str, Policy], requests: list[Request]) -> None:
+    print("\n|policy|engine|batch|equal to lockstep at batch 1|of sequences|\n|---|---|--:|--:|--:|")
+    for name, policy in policies.items():
         reference = texts(dict(lockstep.generate(pair, policy, requests, batch_size=1)))
         for title, block_size, batch in ENGINES:
             made = texts(dict(engine.generate(pair, policy, requests, batch_size=batch, block_size=block_size)))
@@ -47,10 +54,25 @@ def equal_sequences(pair: Pair, requests: list[Request]) -> None:
             print(f"|{name}|{title}|{batch}|{equal}|{len(requests)}|", flush=True)
 
 
-def one_command(pair: Pair, requests: list[Request], times: int) -> None:
-    written = [texts(dict(engine.generate(pair, POLICIES["guided"], requests, batch_size=8))) for _ in range(times)]
-    different = sum(other != written[0] for other in written[1:])
-    print(f"\none command, batch 8, auto, {times} times: {different} of {times - 1} differ from the first")
+def burn() -> None:
+    while True:
+        sum(range(100_000))
+
+
+def one_command(pair: Pair, policy: Policy, requests: list[Request], times: int) -> None:
+    """The guided run again and again; every second time beside processes that keep all cores busy."""
+    equal = 0
+    first = texts(dict(engine.generate(pair, policy, requests, batch_size=8)))
+    for number in range(1, times):
+        load = [multiprocessing.Process(target=burn, daemon=True) for _ in range(number % 2 * torch.get_num_threads())]
+        for process in load:
+            process.start()
+        equal += texts(dict(engine.generate(pair, policy, requests, batch_size=8))) == first
+        for process in load:
+            process.terminate()
+    print(
+        f"\none command, batch 8, auto, {times} times, {times // 2} of them under load: {equal + 1} equal", flush=True
+    )
 
 
 @torch.inference_mode()
@@ -69,7 +91,7 @@ def passes(member: Member, vocab: int, text: tuple[int, ...], start: int, new: i
 
 def single_draws(pair: Pair, requests: list[Request]) -> None:
     """Along the base's own texts: draws between passes of one shape and another, and between the two models."""
-    rollouts = texts(dict(engine.generate(pair, POLICIES["base"], requests, batch_size=8)))
+    rollouts = texts(dict(engine.generate(pair, BaseAlone(), requests, batch_size=8)))
     shapes = dict.fromkeys(DEMO, 0)
     coupled = positions = 0
     distance = 0.0
@@ -100,22 +122,61 @@ def kept(logits: Tensor, sampling: Sampling) -> Tensor:
     return torch.zeros_like(p).scatter(-1, ids, p / p.sum(-1, keepdim=True))
 
 
+def paired_accuracy(pair: Pair, policy: Policy, samples: int = 8) -> None:
+    """Guided minus base accuracy on the demo's problems: its standard error, clustered by problem."""
+    rows = problems()
+    requests = [
+        Request(tuple(pair.encode(PROMPT.format(problem=row["problem"]))), j, 320, Sampling(0.6, 0.95))
+        for row in rows
+        for j in range(samples)
+    ]
+
+    def accuracy(policy: Policy, seed: int) -> list[float]:
+        written = texts(dict(engine.generate(pair, policy, requests, seed=seed, batch_size=400)))
+        right = [
+            extract_answer(pair.tokenizer.decode(tokens, skip_special_tokens=True)) == rows[i // samples]["answer"]
+            for i, tokens in enumerate(written)
+        ]
+        return [statistics.mean(right[start : start + samples]) for start in range(0, len(right), samples)]
+
+    guided, same, other = accuracy(policy, 0), accuracy(BaseAlone(), 0), accuracy(BaseAlone(), 1)
+    print("\n|guided minus base accuracy|difference|standard error|\n|---|--:|--:|")
+    for title, base in (("the same random numbers", same), ("other random numbers", other)):
+        gains = [a - b for a, b in zip(guided, base, strict=True)]
+        error = statistics.stdev(gains) / math.sqrt(len(gains))
+        print(f"|{title}|{statistics.mean(gains):.2%}|{error:.2%}|")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--pair", choices=["demo", "1:13", "1:26"], default="demo")
     parser.add_argument("--requests", type=int, default=96)
     parser.add_argument("--tokens", type=int, default=200, help="of a sample, at most")
+    parser.add_argument("--endless", action="store_true", help="write on over end tokens")
     parser.add_argument("--times", type=int, default=5, help="how often one command is run")
     parser.add_argument("--dtype", default="bfloat16")
     options = parser.parse_args()
-    pair = load(getattr(torch, options.dtype))
+    with tempfile.TemporaryDirectory() as folder:
+        folders: dict[str, Path] = dict(DEMO)
+        if options.pair != "demo":
+            folders = save_pair(Path(folder), options.pair, 8192, getattr(torch, options.dtype))
+        pair = load_folders(folders, "cpu", options.dtype)
+    if options.endless:
+        for member in pair.members:
+            member.eos_ids = frozenset()
+    sampling = Sampling(0.6, 0.95) if options.pair == "demo" else FLAT
     prompts = [tuple(pair.encode(text)) for text in calibration_prompts()[: -(-options.requests // 2)]]
-    requests = [Request(prompt, j, options.tokens, SAMPLING) for prompt in prompts for j in range(2)][
-        : options.requests
-    ]
-    print(f"{options.dtype}, {len(requests)} requests of up to {options.tokens} tokens\n")
+    requests = [Request(prompt, j, options.tokens, sampling) for prompt in prompts for j in range(2)]
+    requests = requests[: options.requests]
+    guided: Policy = Disagreement(gate=Gate(1.5, 2.0))
+    if options.pair != "demo":
+        guided = gated(pair, [replace(request, max_new_tokens=64) for request in requests[:8]], 0.05)
+    print(f"{options.pair}, {options.dtype}, {len(requests)} requests of up to {options.tokens} tokens")
     single_draws(pair, requests)
-    equal_sequences(pair, requests)
-    one_command(pair, requests, options.times)
+    one_command(pair, guided, requests, options.times)
+    equal_sequences(pair, {"guided": guided, "base": BaseAlone(), "guide": GuideAlone()}, requests)
+    if options.pair == "demo":
+        paired_accuracy(pair, guided)
 
 
 if __name__ == "__main__":

@@ -56,6 +56,7 @@ CHANGES = {
     "trust_remote_code": (HAND, {"trust_remote_code": True}),
     "run_dir": (HAND, {"run_dir": "another"}),
 }
+TESTED_ELSEWHERE = {"backend", "plugins", "policy_arguments"}  # below, and in tests/test_plugins.py
 SETTING_CHANGES = {
     "until": ["\n"],
     "max_gen_toks": 29,
@@ -86,7 +87,7 @@ def digest(lm, **changed):
 def test_everything_is_declared():
     assert MODEL_ARGUMENTS.keys() == {field.name for field in fields(ModelArguments)}
     assert GENERATION_SETTINGS.keys() == set(GENERATION_ARGUMENTS) == SETTING_CHANGES.keys()
-    assert CHANGES.keys() | {"backend"} == MODEL_ARGUMENTS.keys()
+    assert CHANGES.keys() | TESTED_ELSEWHERE == MODEL_ARGUMENTS.keys()
 
 
 @pytest.mark.parametrize("name", CHANGES)
