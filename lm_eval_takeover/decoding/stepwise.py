@@ -29,7 +29,7 @@ class Stepwise(Pool):
 
     def advance(self, slots: Sequence[int]) -> list[int]:
         decisions, hosted, host_logits = self._decide([slot for slot in slots if self.slots[slot].due is None])
-        donated = self._served([slot for slot in slots if self.slots[slot].due is not None])
+        donated = self._served([slot for slot in slots if self.slots[slot].due is not None], len(slots))
         donor_logits = self.read_unread(self.donor, donated) if donated else None
         for slot in donated:
             due = self.slots[slot].due
@@ -74,14 +74,14 @@ class Stepwise(Pool):
             return decisions, hosted, self.read_unread(self.host, hosted) if hosted else None
         return decisions, hosted, logits if len(hosted) == len(slots) else logits[[not takeover for takeover in taken]]
 
-    def _served(self, due: Sequence[int]) -> list[int]:
+    def _served(self, due: Sequence[int], rows: int) -> list[int]:
         """For which of these slots, whose tokens are the donor's, it is asked now.
 
-        For all of them, once half of the rows wait, or their waiting has cost about two passes of the host; for fewer, the
-        shortest first, where what they have not read is more than a pass should hold.
+        For all of them, once half of the `rows` that advance together wait, or their waiting has cost about two passes of the
+        host; for fewer, the shortest first, where what they have not read is more than a pass should hold. A row that advances
+        alone never waits: a pass that fails is tried on halves until its cause is alone.
         """
         self._idle += len(due)
-        rows = len(self.slots)
         if self.policy.host == "base" and 2 * len(due) < rows and self._idle < 2 * rows:
             return []
         self._idle = 0
