@@ -7,7 +7,7 @@ import torch
 
 from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.forward.draft_length import LONGEST
-from lm_eval_takeover.forward.forward_pass import prepare_pass
+from lm_eval_takeover.forward.forward_pass import prepare_pass, release_memory
 from lm_eval_takeover.forward.ragged_cache import round_up_columns
 from lm_eval_takeover.forward.reader import Reader
 from lm_eval_takeover.pair.member import Member
@@ -41,6 +41,8 @@ def rows_that_fit(members: Sequence[Member], tokens: int, vocab: int, most: int)
 
     `most` where a model runs in lockstep. On a CPU it is the machine's memory that counts, not a container's limit.
     """
+    for member in members:
+        release_memory(member)
     sizes = [cache_bytes(member) for member in members]
     columns = round_up_columns(tokens + LONGEST)
     needed: dict[torch.device, float] = {}

@@ -81,6 +81,8 @@ class Pool(ABC):
             self.release([*finished, *failed])
             if not enough:
                 self._shrink()
+        for reader in self.readers.values():
+            reader.leave()
 
     @abstractmethod
     def advance(self, slots: Sequence[int]) -> list[int]:
@@ -146,7 +148,7 @@ class Pool(ABC):
         if not free:
             return
         if not self.readers:
-            self.readers = {role: Reader(one, self.size, self.vocab) for role, one in self.passes.items()}
+            self.readers = {role: Reader.take(one, self.size, self.vocab) for role, one in self.passes.items()}
         entering = deque(self.waiting.popleft() for _ in range(free))
         try:
             while entering:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from lm_eval_takeover.forward.forward_pass import release_memory
 from lm_eval_takeover.forward.padded_cache import create_cache
 from lm_eval_takeover.forward.padding import pad_left
 from lm_eval_takeover.method.policy import Block, Policy
@@ -72,6 +73,8 @@ def force(
     `random` draws as sample 0 of the prompt does; `early` with a rate takes the continuation's length for the donor's.
     """
     labels = labels or [f"row {i}" for i in range(len(prompts))]
+    for member in pair.members:
+        release_memory(member)
     vocab = pair.vocab_size
     kept = max(map(len, continuations))
     tokens = torch.tensor([[0] * (kept - len(c)) + list(c) for c in continuations])

@@ -22,6 +22,12 @@ def prepare_pass(member: Member) -> "ForwardPass":
     return member.prepared_pass  # type: ignore[no-any-return]
 
 
+def release_memory(member: Member) -> None:
+    """Drop the cache that this model's last run left for the next one."""
+    if member.prepared_pass is not None:
+        member.prepared_pass.left_reader = None
+
+
 class ForwardPass:
     """`forward(cache, slots, lengths, ids, vocab)` of one model.
 
@@ -50,6 +56,7 @@ class ForwardPass:
             if self._agrees_with_transformers(lean):
                 self.lean = lean
         self.graphed = self.lean is not None and member.device.type == "cuda"
+        self.left_reader: Any = None  # by the last run: graphs are captured with a reader's own tensors
 
     @torch.inference_mode()
     def _agrees_with_transformers(self, lean: LeanDecoder) -> bool:

@@ -46,6 +46,21 @@ class Reader:
         self.lengths = [0] * slots
         self._graphed = GraphedPass(forward, self.cache, vocab) if graphed and forward.graphed else None
 
+    @classmethod
+    def take(cls, forward: ForwardPass, slots: int, vocab: int) -> "Reader":
+        """The reader that the last run left, if it is of this size, with its graphs; else a new one."""
+        left, forward.left_reader = forward.left_reader, None
+        if left is not None and (len(left.lengths), left.vocab) == (slots, vocab):
+            left.lengths = [0] * slots
+            return left  # type: ignore[no-any-return]
+        del left  # before there is another one
+        return cls(forward, slots, vocab)
+
+    def leave(self) -> None:
+        """The run is over: the next one may `take` it, where graphs were captured."""
+        if self._graphed is not None:
+            self.forward.left_reader = self
+
     @property
     def pipeline_depth(self) -> int:
         """How many drafted tokens may be on their way to the host while the next one is asked for."""

@@ -10,6 +10,7 @@ import torch
 from helpers.pairs import POLICIES, SAMPLED
 
 from lm_eval_takeover.decoding import blockwise, engine
+from lm_eval_takeover.decoding.memory import rows_that_fit
 from lm_eval_takeover.decoding.pool import Pool
 from lm_eval_takeover.decoding.rows import Row, choose_device
 from lm_eval_takeover.decoding.stepwise import Stepwise
@@ -146,6 +147,25 @@ def test_the_tail_of_a_run_computes_few_slots(demo_pair, prompts, monkeypatch):
         monkeypatch.setattr(prepare_pass(member), "graphed", False)
     plainly = dict(blockwise.generate(demo_pair, BaseAlone(), requests, batch_size=16))
     assert {i: g.tokens for i, g in made.items()} == {i: g.tokens for i, g in plainly.items()}
+
+
+def test_graphs_outlive_a_run_until_their_memory_is_needed(demo_pair, prompts, monkeypatch):
+    """`early` asks each model several times over: what was captured once serves again."""
+    made, plain = [], GraphedPass.__init__
+    monkeypatch.setattr(GraphedPass, "__init__", lambda self, *given: made.append(given[0]) or plain(self, *given))
+    passes = [prepare_pass(member) for member in demo_pair.members]
+    for one in passes:
+        monkeypatch.setattr(one, "graphed", True)
+        monkeypatch.setattr(one, "left_reader", None)
+    requests = [Request(prompt, j, 12, SAMPLED) for prompt in prompts[:3] for j in range(4)]
+    policy = POLICIES["disagreement"]
+    expected = {i: g.tokens for i, g in blockwise.generate(demo_pair, policy, requests[8:], batch_size=4)}
+    again = {i: g.tokens for i, g in blockwise.generate(demo_pair, policy, requests[8:], batch_size=4)}
+    assert again == expected and len(made) == 2
+    list(blockwise.generate(demo_pair, policy, requests, batch_size=8))
+    assert len(made) == 4  # of another size
+    rows_that_fit(demo_pair.members, 100, 512, 4)
+    assert all(one.left_reader is None for one in passes)
 
 
 def test_logits_are_looked_at_where_there_is_float64():
