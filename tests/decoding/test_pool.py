@@ -7,7 +7,7 @@ import weakref
 
 import pytest
 import torch
-from helpers.pairs import POLICIES, SAMPLED
+from helpers.pairs import POLICIES, SAMPLED, pass_as_on_a_gpu
 
 from lm_eval_takeover.decoding import blockwise, engine
 from lm_eval_takeover.decoding.memory import rows_that_fit
@@ -15,7 +15,7 @@ from lm_eval_takeover.decoding.pool import Pool
 from lm_eval_takeover.decoding.rows import Row, choose_device
 from lm_eval_takeover.decoding.stepwise import Stepwise
 from lm_eval_takeover.demo import DEMO
-from lm_eval_takeover.forward.forward_pass import ForwardPass, prepare_pass
+from lm_eval_takeover.forward.forward_pass import ForwardPass
 from lm_eval_takeover.forward.graphed_pass import GraphedPass
 from lm_eval_takeover.forward.ragged_cache import RaggedCache
 from lm_eval_takeover.method.policies import BaseAlone, GuideAlone
@@ -138,13 +138,11 @@ def test_the_tail_of_a_run_computes_few_slots(demo_pair, prompts, monkeypatch):
     """With static tensors, as on a GPU: one straggler is not computed beside 15 empty slots."""
     rows, plain = [], GraphedPass._run
     monkeypatch.setattr(GraphedPass, "_run", lambda self, *size: rows.append(size[0]) or plain(self, *size))
-    for member in demo_pair.members:
-        monkeypatch.setattr(prepare_pass(member), "graphed", True)
+    pass_as_on_a_gpu(demo_pair, monkeypatch)
     requests = [Request(prompts[0], j, 40 if j == 3 else 6, SAMPLED) for j in range(16)]
     made = dict(blockwise.generate(demo_pair, BaseAlone(), requests, batch_size=16))
     assert rows[0] == 16 and rows[-1] == 1
-    for member in demo_pair.members:
-        monkeypatch.setattr(prepare_pass(member), "graphed", False)
+    pass_as_on_a_gpu(demo_pair, monkeypatch, graphed=False)
     plainly = dict(blockwise.generate(demo_pair, BaseAlone(), requests, batch_size=16))
     assert {i: g.tokens for i, g in made.items()} == {i: g.tokens for i, g in plainly.items()}
 
@@ -153,10 +151,7 @@ def test_graphs_outlive_a_run_until_their_memory_is_needed(demo_pair, prompts, m
     """`early` asks each model several times over: what was captured once serves again."""
     made, plain = [], GraphedPass.__init__
     monkeypatch.setattr(GraphedPass, "__init__", lambda self, *given: made.append(given[0]) or plain(self, *given))
-    passes = [prepare_pass(member) for member in demo_pair.members]
-    for one in passes:
-        monkeypatch.setattr(one, "graphed", True)
-        monkeypatch.setattr(one, "left_reader", None)
+    passes = pass_as_on_a_gpu(demo_pair, monkeypatch)
     requests = [Request(prompt, j, 12, SAMPLED) for prompt in prompts[:3] for j in range(4)]
     policy = POLICIES["disagreement"]
     expected = {i: g.tokens for i, g in blockwise.generate(demo_pair, policy, requests[8:], batch_size=4)}

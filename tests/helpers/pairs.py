@@ -6,6 +6,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from lm_eval_takeover.demo import DEMO
+from lm_eval_takeover.forward.forward_pass import prepare_pass
 from lm_eval_takeover.method.gate import Gate
 from lm_eval_takeover.method.policies import BaseAlone, Disagreement, Early, Entropy, GuideAlone, Random
 from lm_eval_takeover.method.request import Sampling
@@ -25,6 +26,15 @@ POLICIES = {
     "base": BaseAlone(),
     "guide": GuideAlone(),
 }
+
+
+def pass_as_on_a_gpu(pair, monkeypatch, graphed=True):
+    """What a GPU replays as CUDA graphs, run eagerly over the same static tensors: the passes of this pair."""
+    passes = [prepare_pass(member) for member in pair.members]
+    for one in passes:
+        monkeypatch.setattr(one, "graphed", graphed)
+        monkeypatch.setattr(one, "left_reader", None)
+    return passes
 
 
 def save_random_model(folder, *, vocab_size, seed, hidden_size=32, layers=2, kind="qwen3", tokenizer=None, **options):
