@@ -1,6 +1,8 @@
-"""An independent slow loop: full forward at every step, no cache, one sequence at a time, scores and gate in numpy.
+"""An independent replay: plain passes without a cache over a text as it is written, scores, gate and race in numpy.
 
-Shares nothing with the package but the documented definition of the words and of the race, which is written out again here.
+Position by position it says which token stands there after those before it, and who writes it. Where every token of a text is the
+one that its replay gives, the text is what a loop of one pass a token would write. Shares nothing with the package but the
+documented definition of the words and of the race, which is written out again here.
 """
 
 import hashlib
@@ -31,10 +33,16 @@ def log_softmax(x):
     return x - math.log(np.exp(x).sum())
 
 
+@torch.inference_mode()
+def all_logits(model, prompt, tokens, vocab):
+    """What predicts each of `tokens`: `[tokens, vocab]`."""
+    logits = model(input_ids=torch.tensor([[*prompt, *tokens]])).logits
+    return logits[0, len(prompt) - 1 : -1, :vocab].double().numpy()
+
+
 def score_of(name, host, donor):
     p, q = log_softmax(host), log_softmax(donor)
-    entropy = -sum(math.exp(a) * a for a in p if a > -700)
-    ce = -sum(math.exp(a) * b for a, b in zip(p, q, strict=True) if a > -700)
+    entropy, ce = -(np.exp(p) * p).sum(), -(np.exp(p) * q).sum()
     if name == "js":
         m = np.logaddexp(p, q) - math.log(2)
         return float((np.exp(p) * (p - m)).sum() + (np.exp(q) * (q - m)).sum()) / 2
@@ -63,17 +71,16 @@ def draw(logits, w, temperature, top_p, top_k):
     return min(sorted(v for v in nucleus if p[v] > 0), key=lambda v: -math.log(numbers[v]) / p[v])
 
 
-def generate(
-    models, vocab, prompt, *, policy, host="base", donor="guide", score="ce", tau=0.0, kappa=0.0, window=10, rate=0.0,
+def replay(
+    models, vocab, prompt, written, *, policy, host="base", donor="guide", score="ce", tau=0.0, kappa=0.0, window=10, rate=0.0,
     early=0, seed=0, sample=0, max_new_tokens=100, temperature=0.0, top_p=1.0, top_k=0, eos=(),
 ):  # fmt: skip
-    """(tokens, taken_over, scores) of one sample."""
+    """(tokens, taken_over, scores) that stand at each position after the tokens that are `written` before it."""
     if policy in ("base", "guide"):
         host = donor = policy
+    by_model = {role: all_logits(models[role], prompt, written, vocab) for role in {host, donor}}
     tokens, taken, scores = [], [], []
-    for t in range(max_new_tokens):
-        ids = [*prompt, *tokens]
-        h, d = next_logits(models[host], ids, vocab), next_logits(models[donor], ids, vocab)
+    for t, (h, d) in enumerate(zip(by_model[host], by_model[donor], strict=True)):
         s = score_of(score, h, d)
         recent = scores[max(0, t - window) :]
         if policy in ("disagreement", "entropy"):
@@ -90,4 +97,6 @@ def generate(
         scores.append(s)
         if token in eos:
             break
+    else:
+        assert len(tokens) == max_new_tokens, "the text ends, but neither at an end token nor at its limit"
     return tokens, taken, scores
