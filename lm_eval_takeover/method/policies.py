@@ -28,9 +28,10 @@ class Gated(Policy):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        reads_top_p = self.scorer.reads_top_p  # raises where no such score is registered
         if not 0 < self.score_top_p <= 1:
             raise ArgumentError(f"score_top_p={self.score_top_p} is outside (0, 1]")
-        if self.score_top_p != 1 and not self.scorer.reads_top_p:
+        if self.score_top_p != 1 and not reads_top_p:
             raise ArgumentError(f"score_top_p={self.score_top_p} is read by score=js, not {self.score}")
 
     @property
