@@ -179,8 +179,9 @@ def test_options_of_lm_eval_in_commands_exist(page, monkeypatch):
         monkeypatch.setattr(sys, "argv", list(words))
         options = HarnessCLI().parse_args()
         assert set(options.tasks.split(",") if isinstance(options.tasks, str) else options.tasks) <= tasks, words
-        if options.model == "guided-takeover" and "plugins" not in options.model_args:  # with plug-ins: run below
-            parse_arguments(options.model_args)
+        arguments = options.model_args or {}
+        if options.model == "guided-takeover" and "plugins" not in arguments:  # with plug-ins: run below
+            parse_arguments(arguments)
 
 
 @of_every_page

@@ -65,24 +65,20 @@ class SampledTask(ConfigurableTask):  # type: ignore[misc]
             )  # fmt: skip
         super().build_all_requests(world_size=world_size, **settings)
 
-    def construct_requests(
-        self, doc: Document, ctx: str, *, metadata: tuple[str, int, int], **settings: Any
-    ) -> Instance:
+    def construct_requests(self, doc: Document, ctx: str, **settings: Any) -> Instance:
         """One request of a document: to be answered once where decoding is greedy, `repeats` times otherwise.
 
         Under a chat template the header of the task's own prompt is no stop string: there a turn has an end, and thoughts may
         well repeat the problem.
         """
-        templated = settings.get("apply_chat_template", False)
-        instance = super().construct_requests(doc=doc, ctx=ctx, metadata=metadata, **settings)
-        context, decoding = instance.arguments
+        instance = super().construct_requests(doc, ctx, **settings)
+        _, decoding = instance.arguments  # a copy of this request's own
         if is_greedy(decoding):
             instance.repeats = 1
-        if templated:
+        if settings.get("apply_chat_template"):
             prompt, until = self.doc_to_text(doc), decoding.get("until") or []
             stops = [until] if isinstance(until, str) else until
             decoding["until"] = [stop for stop in stops if not (stop.strip() and prompt.startswith(stop.strip()))]
-        instance.arguments = context, decoding
         return instance
 
     def apply_filters(self) -> None:
