@@ -19,9 +19,10 @@ from gold_forms import forms, near_misses
 
 from lm_eval_takeover.answers.judging import Judge
 from lm_eval_takeover.tasks.benchmarks import load_tasks
-from lm_eval_takeover.tasks.metrics import SAMPLES, score_samples
+from lm_eval_takeover.tasks.metrics import score_samples
 
 CHARACTERS = 8_000
+SAMPLES = 8
 EXTRACTORS = [math_verify.LatexExtractionConfig(boxed_match_priority=0), math_verify.ExprExtractionConfig()]
 
 
@@ -45,8 +46,9 @@ def problems() -> list[tuple[str, list[str]]]:
 def ours(cases: list[tuple[str, list[str]]]) -> float:
     start = time.perf_counter()
     with Judge() as judge:
-        scored = judge.map(lambda case: score_samples(case[0], case[1], "", judge), cases)
-        print(f"    acc {statistics.mean(one.metrics['acc'] for one in scored):.3f}", end="", flush=True)
+        scored = judge.map(lambda case: score_samples(case[0], case[1], judge), cases)
+        correct = sum(one.outcomes.count("correct") for one in scored)
+        print(f"    acc {correct / SAMPLES / len(cases):.3f}", end="", flush=True)
     return time.perf_counter() - start
 
 

@@ -16,7 +16,7 @@ from tqdm import tqdm
 from lm_eval_takeover import stopping
 from lm_eval_takeover.decoding.engine import generate
 from lm_eval_takeover.decoding.memory import rows_that_fit
-from lm_eval_takeover.decoding.stop_strings import text_of
+from lm_eval_takeover.decoding.stop_strings import is_cut_off, text_of
 from lm_eval_takeover.decoding.teacher_forcing import Forced, force
 from lm_eval_takeover.errors import TakeoverError, VocabularyError, install_error_hook, is_out_of_memory
 from lm_eval_takeover.method.request import Request
@@ -202,7 +202,7 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
         show = {"desc": "Running generate_until requests", "unit": "sample", "disable": quiet or self.rank != 0}
         with self.run.flushing() if self.run else contextlib.nullcontext(), tqdm(total=len(wanted), **show) as bar:
             for i, sample, is_new in self._generate_samples(instances, requests, wanted):
-                texts[i] = sample.text
+                texts[i] = sample.response
                 spent[instances[i].task_name or "none"].add(sample)
                 self.cache_hook.add_partial("generate_until", instances[i].args, texts[i])
                 if is_new:
@@ -249,7 +249,8 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
         for number, generation in generations:
             key, request = keys[number], left[number]
             text = text_of(self.tokenizer, generation.tokens, request.until)
-            sample = make_sample(key, instances[firsts[number]], request, generation, text)
+            cut = is_cut_off(self.tokenizer, generation.tokens, request, self.pair.eos_ids)
+            sample = make_sample(key, instances[firsts[number]], request, generation, text, truncated=cut)
             if recorder is not None:
                 recorder.add(sample, generation)
             for i in by_key[key]:

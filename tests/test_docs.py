@@ -17,6 +17,7 @@ from lm_eval_takeover.arguments import ModelArguments
 from lm_eval_takeover.cli import build_parser
 from lm_eval_takeover.pair.loading import parse_arguments
 from lm_eval_takeover.runs.traces import SCHEMA
+from lm_eval_takeover.tasks.metrics import list_metrics
 
 README = ROOT / "README.md"
 PAGES = [README, *sorted((ROOT / "docs").glob("*.md"))]
@@ -100,15 +101,14 @@ def test_the_tasks_page_names_every_task_group_and_metric_and_no_other():
     plain = {
         path: yaml.safe_load(path.read_text().replace("!function", ""))
         for path in sorted((ROOT / "task_configs").glob("*"))
-        if path.suffix == ".yaml" or path.name == "_samples_template_yaml"
+        if path.suffix == ".yaml"
     }
     tasks = {config["task"] for config in plain.values() if isinstance(config.get("task"), str)}
     draws = {task for task in tasks if re.search(r"_\d+0$", task)}
     groups = {config["group"] for config in plain.values() if "group" in config}
-    metrics = [metric["metric"] for metric in plain[ROOT / "task_configs" / "_samples_template_yaml"]["metric_list"]]
     assert sorted(first_cells(text, "task")) == sorted(tasks - draws)
     assert sorted(first_cells(text, "group")) == sorted(groups)
-    assert first_cells(text, "metric") == metrics
+    assert first_cells(text, "metric") == [metric["metric"] for metric in list_metrics(8)]
     assert draws == set(re.findall(r"`(takeover_\w+_\d+0)`", text))
 
 
@@ -174,12 +174,14 @@ def test_options_of_lm_eval_in_commands_exist(page, monkeypatch):
     from lm_eval._cli.harness import HarnessCLI
 
     tasks = {path.stem for path in (ROOT / "task_configs").glob("*.yaml")}
+    tasks |= set(re.findall(r"^task: (\w+)$", page.read_text(), re.MULTILINE))  # those that the page shows
     for words in commands(page.read_text(), "lm_eval"):
         monkeypatch.setattr(sys, "argv", list(words))
         options = HarnessCLI().parse_args()
         assert set(options.tasks.split(",") if isinstance(options.tasks, str) else options.tasks) <= tasks, words
-        if options.model == "guided-takeover" and "plugins" not in options.model_args:  # with plug-ins: run below
-            parse_arguments(options.model_args)
+        arguments = options.model_args or {}
+        if options.model == "guided-takeover" and "plugins" not in arguments:  # with plug-ins: run below
+            parse_arguments(arguments)
 
 
 @of_every_page

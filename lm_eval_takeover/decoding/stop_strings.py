@@ -1,11 +1,21 @@
-"""Where a text ends: the `until` strings of a request."""
+"""Where a text ends: the `until` strings of a request, which count outside of thoughts, and its token limit."""
 
-from collections.abc import Sequence
+import re
+from collections.abc import Collection, Sequence
 from typing import Any
+
+from lm_eval_takeover.method.request import Request
+
+_OPEN = "<think>"
+_THOUGHTS = re.compile(rf"(?<={_OPEN}).*?(?=</think>|\Z)", re.DOTALL)
 
 
 class StopStrings:
-    """Whether the text of the tokens so far holds one of the `until` strings (special tokens included)."""
+    """Whether the text of the tokens so far holds one of the `until` strings (special tokens included).
+
+    Not inside of `<think>`, where a model may well repeat the problem with its header: lm-eval's `hf` takes thoughts out before
+    it cuts, too, but only once a text is written.
+    """
 
     def __init__(self, tokenizer: Any, strings: Sequence[str]) -> None:
         self._tokenizer = tokenizer
@@ -17,9 +27,10 @@ class StopStrings:
 
     def found(self, tokens: Sequence[int]) -> bool:
         """Whether a string has been written."""
-        if not self._strings:
+        if not self._strings or not self._in(tokens[-self._lookback :]):
             return False
-        return self._in(tokens[-self._lookback :])
+        text = self._decode(tokens)
+        return _OPEN not in text or _find_stop(text, self._strings) is not None
 
     def may_end_in(self, before: Sequence[int], new: Sequence[int]) -> bool:
         """Whether `found` can become true at one of the tokens `new` after those before."""
@@ -28,14 +39,28 @@ class StopStrings:
         return self._in([*before[-self._lookback :], *new])
 
     def _in(self, tokens: Sequence[int]) -> bool:
-        text = self._tokenizer.decode(tokens, skip_special_tokens=False)
+        text = self._decode(tokens)
         return any(string in text for string in self._strings)
+
+    def _decode(self, tokens: Sequence[int]) -> str:
+        text: str = self._tokenizer.decode(tokens, skip_special_tokens=False)
+        return text
 
 
 def text_of(tokenizer: Any, tokens: Sequence[int], until: Sequence[str]) -> str:
     """The response as lm-eval's `hf` gives it: special tokens skipped, cut before the first stop string."""
     text: str = tokenizer.decode(tokens, skip_special_tokens=True)
-    for string in until:
-        if string:
-            text = text.split(string)[0]
-    return text
+    return text[: _find_stop(text, [string for string in until if string])]
+
+
+def _find_stop(text: str, strings: Sequence[str]) -> int | None:
+    """Where the first of the strings begins, thoughts left out; None where there is none."""
+    visible = _THOUGHTS.sub(lambda thoughts: "\0" * len(thoughts[0]), text)
+    return min((start for start in map(visible.find, strings) if start >= 0), default=None)
+
+
+def is_cut_off(tokenizer: Any, tokens: Sequence[int], request: Request, ends: Collection[int]) -> bool:
+    """Whether its token limit ended a text, and neither an end token nor a stop string did."""
+    if len(tokens) < request.max_new_tokens or tokens[-1] in ends:
+        return False
+    return not StopStrings(tokenizer, request.until).found(tokens)

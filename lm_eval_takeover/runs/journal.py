@@ -28,6 +28,7 @@ from lm_eval_takeover.runs.journal_file import (
     row_digest,
     strip_checksum,
 )
+from lm_eval_takeover.tasks.responses import Response
 from lm_eval_takeover.tasks.verdict_log import LoggedVerdict
 
 _KEYS_PER_QUERY = 500
@@ -37,6 +38,7 @@ _KEYS_PER_QUERY = 500
 class Sample:
     """One finished sample. `tokens`, `takeovers` and passes are counts; `trace` its packed tokens until they are in a part.
 
+    `truncated`: the token limit ended it.
     A key stands for a text: where several tasks ask for one, `task`, `doc_id` and `sample` are those of the first.
     """
 
@@ -49,14 +51,20 @@ class Sample:
     takeovers: int
     base_passes: int
     guide_passes: int
+    truncated: bool
     trace: bytes | None = None
+
+    @property
+    def response(self) -> Response:
+        """What lm-eval gets of it."""
+        return Response(self.text, bool(self.truncated))
 
     @property
     def row(self) -> tuple[Any, ...]:
         """The columns that the digest is of."""
         return (
             self.key, self.task, self.doc_id, self.sample, self.text,
-            self.tokens, self.takeovers, self.base_passes, self.guide_passes,
+            self.tokens, self.takeovers, self.base_passes, self.guide_passes, int(self.truncated),
         )  # fmt: skip
 
 
@@ -104,6 +112,11 @@ class Journal:
         if schema > SCHEMA:
             raise RunDirError(
                 f"'{self.path}' was written by a newer version (schema {schema}, known {SCHEMA}); upgrade lm-eval-takeover"
+            )
+        if schema < SCHEMA:
+            raise RunDirError(
+                f"'{self.path}' was written by an older version (schema {schema}, expected {SCHEMA}), which did not note what "
+                f"was cut off; give another run_dir"
             )
         names = {name for (name,) in self._connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
         if missing := TABLES.keys() - names:
@@ -162,7 +175,7 @@ class Journal:
         ]
         with self._connection:
             self._connection.executemany(
-                f"INSERT OR IGNORE INTO samples ({column_names('samples')}, digest, trace) VALUES ({','.join('?' * 11)})",
+                f"INSERT OR IGNORE INTO samples ({column_names('samples')}, digest, trace) VALUES ({','.join('?' * 12)})",
                 rows,
             )
             self._update_attempt()

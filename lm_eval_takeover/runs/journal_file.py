@@ -13,14 +13,15 @@ from typing import Any
 
 from lm_eval_takeover.errors import RunDirError
 
-SCHEMA = 1
+SCHEMA = 2  # 1 had no `truncated`
 APPLICATION = 0x54414B45  # 'TAKE', in the header of the file
 # For each table: the columns that its digest is of, and what follows them. In `samples`, `trace` is packed (`traces`) behind a
 # checksum until it is in a part; then it is null, `part` the name of that file and `place` the digest of (key, part).
 TABLES = {
     "samples": (
         "key BLOB NOT NULL UNIQUE, task TEXT NOT NULL, doc_id INTEGER NOT NULL, sample INTEGER NOT NULL, text TEXT NOT NULL, "
-        "tokens INTEGER NOT NULL, takeovers INTEGER NOT NULL, base_passes INTEGER NOT NULL, guide_passes INTEGER NOT NULL",
+        "tokens INTEGER NOT NULL, takeovers INTEGER NOT NULL, base_passes INTEGER NOT NULL, guide_passes INTEGER NOT NULL, "
+        "truncated INTEGER NOT NULL",
         "digest BLOB NOT NULL, trace BLOB, part TEXT, place BLOB",
     ),
     "asked": (

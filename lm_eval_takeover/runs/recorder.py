@@ -74,7 +74,9 @@ class Recorder:
         self.run.add(replace(sample, trace=pack_trace(generation, self._header)))
 
 
-def make_sample(key: bytes, instance: Instance, request: Request, generation: Generation, text: str) -> Sample:
+def make_sample(
+    key: bytes, instance: Instance, request: Request, generation: Generation, text: str, *, truncated: bool
+) -> Sample:
     """A finished sample without its trace."""
     return Sample(
         key=key,
@@ -86,6 +88,7 @@ def make_sample(key: bytes, instance: Instance, request: Request, generation: Ge
         takeovers=generation.takeovers,
         base_passes=generation.base_passes,
         guide_passes=generation.guide_passes,
+        truncated=truncated,
     )
 
 

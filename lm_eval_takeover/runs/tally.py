@@ -9,18 +9,22 @@ from lm_eval_takeover.runs.journal import Sample
 
 @dataclass(slots=True)
 class Tally:
-    """Counts of tokens and of passes; passes are forward passes of one row, prefill apart."""
+    """Counts of tokens, passes and samples; passes are forward passes of one row, prefill apart."""
 
     tokens: int = 0
     takeovers: int = 0
     base_passes: int = 0
     guide_passes: int = 0
+    samples: int = 0
+    truncated: int = 0  # samples that their token limit ended
 
     def add(self, more: Self | Sample) -> None:
         self.tokens += more.tokens
         self.takeovers += more.takeovers
         self.base_passes += more.base_passes
         self.guide_passes += more.guide_passes
+        self.samples += more.samples if isinstance(more, Tally) else 1
+        self.truncated += more.truncated
 
     @property
     def realized_rate(self) -> float:
@@ -29,12 +33,16 @@ class Tally:
 
 
 def summarize_tallies(tallies: Mapping[str, Tally], rate_of_nothing: float = 0.0) -> dict[str, Any]:
-    """The counts over the whole run, and for each task under `per_task`, in the order of their names."""
+    """The counts over the whole run, and for each task under `per_task`, in the order of their names; shares of what was cut."""
     total = Tally()
     for tally in tallies.values():
         total.add(tally)
 
     def report(tally: Tally) -> dict[str, Any]:
-        return {**asdict(tally), "realized_rate": tally.realized_rate if tally.tokens else rate_of_nothing}
+        return {
+            **asdict(tally),
+            "realized_rate": tally.realized_rate if tally.tokens else rate_of_nothing,
+            "truncated": tally.truncated / tally.samples if tally.samples else 0.0,
+        }
 
     return {**report(total), "per_task": {task: report(tallies[task]) for task in sorted(tallies)}}

@@ -46,48 +46,33 @@ class Record(list[list[str]]):
 
 def score_all(resps: Sequence[Sequence[str]], docs: Sequence[Document]) -> list[Record]:
     """A filter: all samples of all documents judged."""
-    _warn_if_identical(resps)
     with Judge() as judge:
 
         def score(item: tuple[Sequence[str], Document]) -> Scored:
             responses, doc = item
             tolerance = float(doc.get("tolerance") or 0)
-            return score_samples(doc["answer"], responses, _problem_label(doc), partial(judge, tolerance=tolerance))
+            return score_samples(str(doc["answer"]), responses, partial(judge, tolerance=tolerance))
 
         return _log_verdicts(judge.map(score, zip(resps, docs, strict=True)), resps, docs)
 
 
 def score_letters(resps: Sequence[Sequence[str]], docs: Sequence[Document]) -> list[Record]:
     """The filter for multiple-choice questions: letters are equal or not."""
-    _warn_if_identical(resps)
 
     def same(gold: str, answer: str) -> Verdict:
         return Verdict(gold == answer)
 
     scored = (
-        score_samples(doc["answer"], responses, _problem_label(doc), same, extract_letter)
+        score_samples(doc["answer"], responses, same, extract_letter)
         for responses, doc in zip(resps, docs, strict=True)
     )
     return _log_verdicts(scored, resps, docs)
 
 
-def process_results(doc: Document, results: Sequence[Record]) -> dict[str, float]:
+def process_results(doc: Document, results: Sequence[Record]) -> dict[str, float | tuple[int, int]]:
     """The metrics of one document, which the filter has computed."""
     (record,) = results
     return record.metrics
-
-
-def _warn_if_identical(resps: Sequence[Sequence[str]]) -> None:
-    """Warn if no sample differs from its siblings: pass@k is acc then."""
-    if len(resps) > 1 and all(len(samples) > 1 and len(set(samples)) == 1 for samples in resps):
-        _log.warning(
-            "all samples of every problem are the same text, so pass@k and maj@k are worth no more than acc; if this was not "
-            "greedy decoding, the model fixes its seed (lm-eval's API models send seed=1234: add --gen_kwargs seed=None)"
-        )
-
-
-def _problem_label(doc: Document) -> str:
-    return f"problem {doc['problem'][:60]!r}"
 
 
 def _log_verdicts(scored: Iterable[Scored], resps: Sequence[Sequence[str]], docs: Sequence[Document]) -> list[Record]:

@@ -6,15 +6,15 @@ from typing import Any
 
 import datasets
 from lm_eval.api.instance import Instance
-from lm_eval.api.task import ConfigurableTask
 
 from lm_eval_takeover.errors import TakeoverError
+from lm_eval_takeover.tasks.sampled import SampledTask
 
 WITHHELD = "withheld: the authors of GPQA ask that its questions not be published"
 _log = logging.getLogger(__name__)
 
 
-class GPQA(ConfigurableTask):  # type: ignore[misc]
+class GPQA(SampledTask):
     """A multiple-choice task over a gated data set.
 
     Two switches in the task's metadata, both also settable with lm-eval's `--metadata`: `optional` lets a group run without the
@@ -23,7 +23,6 @@ class GPQA(ConfigurableTask):  # type: ignore[misc]
     """
 
     def __init__(self, config: dict[str, Any]):
-        config = {key: value for key, value in config.items() if key != "class"}
         metadata = config.get("metadata") or {}
         self.optional = bool(metadata.get("optional"))
         self.withholds = bool(metadata.get("withhold_questions"))
@@ -56,11 +55,11 @@ class GPQA(ConfigurableTask):  # type: ignore[misc]
         task = (self.config.task, 0, 0)
         self._instances = [Instance(self.OUTPUT_TYPE, self.eval_docs[0], (WITHHELD, {}), 0, metadata=task)]
 
-    def apply_filters(self) -> list[Instance] | None:
+    def apply_filters(self) -> None:
         """Scores all samples, then takes questions, prompts and responses out of what lm-eval logs, if asked to."""
         if self.missing:
             self._instances[0].filtered_resps = {"all": None}
-            return None
+            return
         super().apply_filters()
         self._scored = True
         if self.withholds:
@@ -68,7 +67,6 @@ class GPQA(ConfigurableTask):  # type: ignore[misc]
                 instance.doc = _withhold(instance.doc)
                 instance.arguments = (WITHHELD, *instance.arguments[1:])
                 instance.resps = [WITHHELD] * len(instance.resps)
-        return None
 
     def doc_iterator(self, **settings: Any) -> Iterator[tuple[int, Any]]:
         """No documents without the data set; documents without their questions once they are scored, if asked to."""

@@ -67,6 +67,15 @@ def make_requests(
     return requests
 
 
+def is_greedy(settings: dict[str, Any]) -> bool:
+    """Whether lm-eval's generation kwargs ask for the one likeliest text; False for what no model could read."""
+    try:
+        known = normalize_gen_kwargs(settings)
+        return not known["do_sample"] or float(known.get("temperature", 1.0)) == 0
+    except (TypeError, ValueError, OverflowError):
+        return False
+
+
 def read_generation_settings(
     settings: dict[str, Any], default_max_gen_toks: int
 ) -> tuple[Sampling, tuple[str, ...], int]:

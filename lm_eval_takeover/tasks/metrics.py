@@ -1,25 +1,48 @@
 """avg@n, pass@k and maj@n over the samples of one problem; lm-eval averages over problems, so errors cluster by problem."""
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from math import comb
+from typing import Any
 
 from lm_eval_takeover.answers.extraction import extract_answer, has_unclosed_think
 from lm_eval_takeover.answers.normalisation import canonicalise
 from lm_eval_takeover.answers.verification import Verdict
-from lm_eval_takeover.errors import TakeoverError
-
-SAMPLES = 8
-KS = (1, 2, 4, 8)
+from lm_eval_takeover.tasks.responses import is_truncated
 
 JudgeAnswer = Callable[[str, str], Verdict]
+
+
+def list_ks(samples: int) -> list[int]:
+    """The `k` of pass@k for so many samples a problem: 1, 2, 4, … as far as they go."""
+    return [2**power for power in range(samples.bit_length())]
+
+
+def accuracy_of_completed(counts: Iterable[tuple[int, int]]) -> float:
+    """The share of correct samples among those that were not cut off, over `(correct, completed)` of all problems.
+
+    A problem of which no sample was completed counts for nothing; NaN where none was at all.
+    """
+    correct, completed = map(sum, zip(*counts, strict=True))
+    return correct / completed if completed else math.nan
+
+
+def list_metrics(samples: int) -> list[dict[str, Any]]:
+    """lm-eval's `metric_list` for so many samples a problem, in the order of `score_samples`."""
+    better = ["acc", "acc_completed", *(f"pass@{k}" for k in list_ks(samples)), f"maj@{samples}"]
+    worse = ["truncated", "no_answer", "unparsed", "timed_out", "unclosed_think"]
+    aggregation = {"acc_completed": accuracy_of_completed}
+    return [
+        {"metric": name, "aggregation": aggregation.get(name, "mean"), "higher_is_better": name in better}
+        for name in [*better, *worse]
+    ]
 
 
 def pass_at_k(n: int, correct: int, k: int) -> float:
     """The unbiased estimator `1 - C(n - c, k) / C(n, k)` for `c` correct ones of `n` samples."""
     if not 0 <= correct <= n or not 1 <= k <= n:
         raise ValueError(f"pass@{k} of {correct} correct among {n} samples is not defined")
-    return 1.0 - comb(n - correct, k) / comb(n, k)
+    return 1.0 - math.comb(n - correct, k) / math.comb(n, k)
 
 
 def majority(answers: Sequence[str | None], judge: JudgeAnswer) -> str | None:
@@ -58,32 +81,30 @@ class Scored:
     answers: list[str | None]
     outcomes: list[str]
     majority: str | None
-    metrics: dict[str, float]
+    metrics: dict[str, float | tuple[int, int]]
 
 
 def score_samples(
     gold: str,
     responses: Sequence[str],
-    name: str,
     judge: JudgeAnswer,
     extract: Callable[[str], str | None] = extract_answer,
 ) -> Scored:
-    """The metrics of one problem. Raises TakeoverError that names it unless it has exactly 8 samples."""
-    if len(responses) != SAMPLES:
-        raise TakeoverError(
-            f"{name} has {len(responses)} samples, expected {SAMPLES}; pass@k of another number would not be "
-            f"comparable, so no score is given"
-        )
+    """The metrics of one problem, all of them shares of its samples but `acc_completed`, which is `(correct, completed)`."""
+    count = len(responses)
     answers = [extract(response) for response in responses]
     outcomes = ["no_answer" if answer is None else _name_outcome(judge(gold, answer)) for answer in answers]
+    completed = [outcome for outcome, response in zip(outcomes, responses, strict=True) if not is_truncated(response)]
     correct = outcomes.count("correct")
     chosen = majority(answers, judge)
-    metrics = {
-        "acc": correct / SAMPLES,
-        **{f"pass@{k}": pass_at_k(SAMPLES, correct, k) for k in KS},
-        f"maj@{SAMPLES}": float(chosen is not None and judge(gold, chosen).correct),
-        **{reason: outcomes.count(reason) / SAMPLES for reason in ("no_answer", "unparsed", "timed_out")},
-        "unclosed_think": sum(map(has_unclosed_think, responses)) / SAMPLES,
+    metrics: dict[str, float | tuple[int, int]] = {
+        "acc": correct / count,
+        "acc_completed": (completed.count("correct"), len(completed)),
+        **{f"pass@{k}": pass_at_k(count, correct, k) for k in list_ks(count)},
+        f"maj@{count}": float(chosen is not None and judge(gold, chosen).correct),
+        "truncated": 1 - len(completed) / count,
+        **{reason: outcomes.count(reason) / count for reason in ("no_answer", "unparsed", "timed_out")},
+        "unclosed_think": sum(map(has_unclosed_think, responses)) / count,
     }
     return Scored(answers, outcomes, chosen, metrics)
 

@@ -9,7 +9,7 @@ from lm_eval_takeover.tasks.metrics import score_samples
 
 
 def outcome(gold, response):
-    return score_samples(gold, [response] * 8, "p", verify).outcomes[0]
+    return score_samples(gold, [response] * 8, verify).outcomes[0]
 
 
 def correct(gold, response):
@@ -114,7 +114,7 @@ def test_a_box_is_not_stripped_twice():
 def test_an_unfinished_think_is_not_credited_for_numbers_in_it():
     assert outcome("42", "<think>Maybe the answer is 42, let me check") == "no_answer"
     assert outcome("42", "<think>So $x = 42$.") == "no_answer"
-    scored = score_samples("42", [r"<think>So it is \boxed{42}"] * 8, "p", verify)  # what there is: a box
+    scored = score_samples("42", [r"<think>So it is \boxed{42}"] * 8, verify)  # what there is: a box
     assert (scored.metrics["acc"], scored.metrics["unclosed_think"]) == (1.0, 1.0)
 
 

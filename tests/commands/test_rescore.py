@@ -16,25 +16,30 @@ LIMIT = 4
 pytestmark = pytest.mark.slow
 
 
-@pytest.fixture(scope="module")
-def finished(tmp_path_factory):
-    """A run_dir with four problems of the demo, and what lm-eval made of them."""
+def run_demo(folder, **options):
+    """lm-eval's results of the demo task with a run_dir."""
     from lm_eval import simple_evaluate
     from lm_eval.tasks import TaskManager
 
     from lm_eval_takeover.tasks.verdict_log import get_verdict_log
 
-    folder = tmp_path_factory.mktemp("finished") / "run"
     found = simple_evaluate(
         model="guided-takeover",
         model_args={"spike_ratio": 0.03, "batch_size": 32, "run_dir": str(folder)},  # some samples are wrong
         tasks=["takeover_demo"],
-        limit=LIMIT,
         task_manager=TaskManager(include_path=str(data_folder("task_configs")), include_defaults=False),
         bootstrap_iters=0,
+        **options,
     )
     get_verdict_log().close()
-    return folder, found
+    return found
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """A run_dir with four problems of the demo, and what lm-eval made of them."""
+    folder = tmp_path_factory.mktemp("finished") / "run"
+    return folder, run_demo(folder, limit=LIMIT)
 
 
 @pytest.fixture
@@ -62,6 +67,16 @@ def test_the_same_tasks_give_the_same_results(finished):
     assert all(a["resps"] == b["resps"] and a["filtered_resps"] == b["filtered_resps"] for a, b in pairs)
 
 
+def test_a_greedy_run_has_one_text_of_each_problem_which_stands_for_all_samples(tmp_path):
+    original = run_demo(tmp_path, limit=2, gen_kwargs="do_sample=false")
+    (run,), verdicts = read_stored_runs(tmp_path)
+    assert (len(run.samples), original["config"]["takeover"]["samples"]) == (2, 2)
+    done = rescore(run, verdicts, [], None)
+    assert (done.changes, done.left_out) == ([], 0)
+    assert done.results["results"]["takeover_demo"]["pass@8,all"] == original["results"]["takeover_demo"]["acc,all"]
+    assert done.results["config"]["takeover"]["tokens"] == original["config"]["takeover"]["tokens"]
+
+
 def test_changed_verdicts_are_listed(finished, tasks, tmp_path, capsys, monkeypatch):
     """A corrected gold answer: the document has changed, its prompt has not."""
     folder, original = finished
@@ -87,8 +102,8 @@ def test_changed_verdicts_are_listed(finished, tasks, tmp_path, capsys, monkeypa
 
 def test_tasks_of_a_folder_go_before_the_installed_ones(finished, tasks):
     task = tasks / "takeover_demo.yaml"
-    assert "version: 1.1" in task.read_text()
-    task.write_text(task.read_text().replace("version: 1.1", "version: 9.9"))
+    assert "version: 1.2" in task.read_text()
+    task.write_text(task.read_text().replace("version: 1.2", "version: 9.9"))
     (run,), verdicts = read_stored_runs(finished[0])
     assert rescore(run, verdicts, [], tasks).results["versions"]["takeover_demo"] == 9.9
 

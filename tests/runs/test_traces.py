@@ -98,7 +98,17 @@ def test_a_part_holds_what_was_generated(demo_pair, prompts, folder):
     made = dict(engine.generate(demo_pair, policy, requests, batch_size=4, traced=True))
     samples = [
         Sample(
-            bytes([i]) * 16, 'it\'s a "task"/../x', i, 0, "", len(g.tokens), g.takeovers, 0, 0, pack_trace(g, HEADER)
+            bytes([i]) * 16,
+            'it\'s a "task"/../x',
+            i,
+            0,
+            "",
+            len(g.tokens),
+            g.takeovers,
+            0,
+            0,
+            False,
+            pack_trace(g, HEADER),
         )
         for i, g in made.items()
     ]

@@ -12,8 +12,8 @@ import pytest
 from helpers.pairs import ROOT
 
 import lm_eval_takeover
-from lm_eval_takeover.errors import TakeoverError
 from lm_eval_takeover.tasks import benchmarks
+from lm_eval_takeover.tasks.metrics import list_metrics
 
 pytestmark = pytest.mark.slow
 COUNTS = {
@@ -25,18 +25,7 @@ COUNTS = {
     "takeover_aime25": 30,
     "takeover_gpqa_diamond": 24,
 }  # fmt: skip  (198 on the hub: the stand-in has 24 questions of its own)
-METRICS = {
-    "acc",
-    "pass@1",
-    "pass@2",
-    "pass@4",
-    "pass@8",
-    "maj@8",
-    "no_answer",
-    "unparsed",
-    "timed_out",
-    "unclosed_think",
-}
+METRICS = {entry["metric"] for entry in list_metrics(8)}
 
 
 def run(hub, home, *arguments):
@@ -61,7 +50,7 @@ def everything(hub, home):
 
 @pytest.fixture(scope="module")
 def paper(hub, home):
-    done = run(hub, home, ROOT / "tests" / "helpers" / "scripted.py", "takeover_paper")
+    done = run(hub, home, ROOT / "tests" / "helpers" / "scripted.py", "takeover_paper_all")
     assert done.returncode == 0, done.stderr[-3000:]
     return json.loads(done.stdout.splitlines()[-1])
 
@@ -99,7 +88,7 @@ def test_group_averages_are_unweighted_means_over_tasks(everything):
     for metric in METRICS:
         assert everything["results"]["takeover_math"][f"{metric},all"] == pytest.approx(mean(maths, metric))
         assert everything["results"]["takeover_all"][f"{metric},all"] == pytest.approx(mean(COUNTS, metric))
-    assert float(everything["versions"]["takeover_math"]) == 1.0
+    assert float(everything["versions"]["takeover_math"]) == 1.1
 
 
 def test_a_group_average_of_unequal_tasks_is_not_weighted_by_size(hub, home):
@@ -157,6 +146,9 @@ def test_the_papers_sizes_and_draws(paper):
         "takeover_math500_100": 100, "takeover_gsm8k_100": 100, "takeover_amc23": 40, "takeover_olympiadbench_100": 100,
         "takeover_aime24": 30, "takeover_aime25": 30, "takeover_gpqa_diamond_50": 24,
     }  # fmt: skip
+    assert paper["group_subtasks"]["takeover_paper"] == [task for task in sizes if "gpqa" not in task]
+    assert paper["results"]["takeover_paper"]["acc,all"] == pytest.approx(7 / 8)
+    assert paper["results"]["takeover_paper_all"]["acc,all"] == pytest.approx(7 / 8)
     for task, (column, expected) in DRAWN.items():
         found = [sample["doc"][column][:40] for sample in paper["samples"][task]]
         assert [*found[:5], found[-1]] == expected
@@ -187,7 +179,9 @@ TASKS = sorted(path.stem for path in (ROOT / "task_configs").glob("*.yaml"))
 
 
 def test_lm_eval_validates_every_task_and_group(lm_eval_command):
-    assert {"takeover_math", "takeover_all", "takeover_paper", "takeover_demo", *COUNTS} <= set(TASKS)
+    assert {"takeover_math", "takeover_all", "takeover_paper", "takeover_paper_all", "takeover_demo", *COUNTS} <= set(
+        TASKS
+    )
     done = subprocess.run([lm_eval_command, "validate", "--tasks", ",".join(TASKS)], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "All tasks found and valid" in done.stdout
@@ -299,22 +293,6 @@ def test_without_access_to_gpqa_the_other_tasks_of_its_group_run(gated, tmp_path
     results = json.loads(done.stdout.splitlines()[-1])["results"]
     assert "acc,all" not in results["takeover_gpqa_diamond"]
     assert results["takeover_all"]["acc,all"] == pytest.approx(7 / 8)
-
-
-def test_a_document_with_another_number_of_samples_is_named():
-    docs = [{"problem": "How many?", "answer": "4"}]
-    with pytest.raises(TakeoverError, match="problem 'How many\\?' has 7 samples, expected 8"):
-        benchmarks.score_all([["\\boxed{4}"] * 7], docs)
-
-
-@pytest.mark.parametrize(
-    ("responses", "warned"), [([["\\boxed{4}"] * 8] * 2, True), ([["\\boxed{4}"] * 7 + ["4"]] * 2, False)]
-)
-def test_samples_that_are_all_the_same_are_pointed_out(responses, warned, caplog):
-    docs = [{"problem": "How many?", "answer": "4"}] * 2
-    records = benchmarks.score_all(responses, docs)
-    assert [record.metrics["acc"] for record in records] == [1.0, 1.0]
-    assert ("add --gen_kwargs seed=None" in caplog.text) is warned
 
 
 def test_gsm8k_golds_are_what_follows_the_marks():

@@ -1,12 +1,21 @@
 """pass@k, majority and the metrics of one problem."""
 
+import json
+import math
+import pickle
 from itertools import combinations, permutations
 
 import pytest
 
 from lm_eval_takeover.answers.verification import verify
-from lm_eval_takeover.errors import TakeoverError
-from lm_eval_takeover.tasks.metrics import majority, pass_at_k, score_samples
+from lm_eval_takeover.tasks.metrics import (
+    accuracy_of_completed,
+    list_metrics,
+    majority,
+    pass_at_k,
+    score_samples,
+)
+from lm_eval_takeover.tasks.responses import Response
 
 
 @pytest.mark.parametrize("n", range(1, 9))
@@ -42,24 +51,50 @@ def test_the_order_of_samples_decides_nothing_but_ties():
 
 def test_the_metrics_of_one_problem():
     responses = [r"\boxed{4}"] * 3 + [r"\boxed{5}"] * 3 + ["no idea", r"<think> \boxed{\frac{1}{}"]
-    scored = score_samples("4", responses, "p", verify)
+    scored = score_samples("4", responses, verify)
     assert scored.answers == ["4"] * 3 + ["5"] * 3 + [None] * 2
     assert scored.outcomes == ["correct"] * 3 + ["incorrect"] * 3 + ["no_answer"] * 2
     assert scored.majority == "4"
     assert scored.metrics == {
-        "acc": 3 / 8, "pass@1": pytest.approx(3 / 8), "pass@2": pytest.approx(1 - 10 / 28),
+        "acc": 3 / 8, "acc_completed": (3, 7), "truncated": 0.125,
+        "pass@1": pytest.approx(3 / 8), "pass@2": pytest.approx(1 - 10 / 28),
         "pass@4": pytest.approx(1 - 5 / 70), "pass@8": 1.0, "maj@8": 1.0,
         "no_answer": 0.25, "unparsed": 0.0, "timed_out": 0.0, "unclosed_think": 0.125,
     }  # fmt: skip
 
 
 def test_samples_without_an_answer_do_not_vote_and_none_at_all_is_incorrect():
-    scored = score_samples("4", ["no idea"] * 6 + [r"\boxed{4}", r"\boxed{\frac{}{}}"], "p", verify)
+    scored = score_samples("4", ["no idea"] * 6 + [r"\boxed{4}", r"\boxed{\frac{}{}}"], verify)
     assert (scored.metrics["maj@8"], scored.metrics["no_answer"], scored.metrics["unparsed"]) == (1.0, 0.75, 0.125)
-    assert score_samples("4", ["no idea"] * 8, "p", verify).metrics["maj@8"] == 0.0
+    assert score_samples("4", ["no idea"] * 8, verify).metrics["maj@8"] == 0.0
 
 
-@pytest.mark.parametrize("count", [0, 7, 9])
-def test_another_number_of_samples_is_an_error_that_names_the_problem(count):
-    with pytest.raises(TakeoverError, match=f"problem 3 has {count} samples, expected 8"):
-        score_samples("4", ["x"] * count, "problem 3", verify)
+@pytest.mark.parametrize(
+    ("samples", "ks"),
+    [(1, [1]), (4, [1, 2, 4]), (6, [1, 2, 4]), (16, [1, 2, 4, 8, 16]), (64, [1, 2, 4, 8, 16, 32, 64])],
+)
+def test_every_number_of_samples_has_its_metrics_and_lm_eval_knows_them(samples, ks):
+    scored = score_samples("4", [r"\boxed{4}"] + ["no idea"] * (samples - 1), verify)
+    assert scored.metrics.keys() == {entry["metric"] for entry in list_metrics(samples)}
+    assert {k: scored.metrics[f"pass@{k}"] for k in ks} == pytest.approx({k: k / samples for k in ks})
+    assert [name for name in scored.metrics if name.startswith(("pass", "maj"))] == [
+        *(f"pass@{k}" for k in ks),
+        f"maj@{samples}",
+    ]
+
+
+def test_what_its_model_calls_cut_off_is_cut_off_whatever_the_text_shows():
+    cut, whole = Response("It is", truncated=True), Response(r"<think> \boxed{4}", truncated=False)
+    scored = score_samples("4", [cut, whole, r"\boxed{4}", "<think> so"], verify)
+    assert (scored.metrics["truncated"], scored.metrics["acc_completed"]) == (0.5, (2, 2))
+    assert (scored.metrics["acc"], scored.metrics["unclosed_think"]) == (0.5, 0.5)
+
+
+def test_problems_without_a_completed_sample_count_for_nothing():
+    assert accuracy_of_completed([(0, 0), (3, 4), (0, 2)]) == 0.5
+    assert math.isnan(accuracy_of_completed([(0, 0), (0, 0)]))
+
+
+def test_a_response_is_its_text_and_survives_pickling():
+    response = pickle.loads(pickle.dumps(Response("text", truncated=True)))
+    assert (response, response.truncated, json.dumps([response])) == ("text", True, '["text"]')

@@ -125,10 +125,12 @@ def _samples_of(run: StoredRun, asked: Sequence[Asked], repeats: int) -> dict[tu
     keys: dict[tuple[int, int], set[bytes]] = defaultdict(set)
     for row in asked:
         keys[row.idx, row.sample].add(row.key)
+    once = run.is_greedy(asked[0].task) and {repeat for _, repeat in keys} == {0}
     samples: dict[tuple[int, int], Sample] = {}
     for place in {(idx, repeat) for idx, _ in keys for repeat in range(repeats)}:
         # Ranks that were asked with another prompt at another time have other keys.
-        sample = run.samples.get(min(keys[place])) if len(keys[place]) == 1 else None
+        answers = keys[place[0], 0 if once else place[1]]
+        sample = run.samples.get(min(answers)) if len(answers) == 1 else None
         if sample is None:
             return None
         samples[place] = sample

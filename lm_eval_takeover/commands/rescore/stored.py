@@ -17,6 +17,7 @@ from lm_eval_takeover.runs.journal_file import Damaged
 from lm_eval_takeover.runs.layout import list_journals
 from lm_eval_takeover.runs.tally import Tally, summarize_tallies
 from lm_eval_takeover.storage.digests import digest_of
+from lm_eval_takeover.tasks.instances import is_greedy
 
 Answer = tuple[str | None, str]  # what was extracted, and what it was worth
 Place = tuple[str, str, int, int]  # task, digest of the document, request of the document, repeat
@@ -36,6 +37,10 @@ class StoredRun:
     @property
     def tasks(self) -> list[str]:
         return sorted({row.task for row in self.asked})
+
+    def is_greedy(self, task: str) -> bool:
+        """Whether a task's texts were decoded greedily, and so written once each."""
+        return any(name == task and is_greedy(settings) for name, settings in self.facts.get("tasks") or [])
 
 
 def read_stored_runs(folder: Path) -> tuple[list[StoredRun], dict[tuple[str, bytes], Answer]]:
@@ -81,14 +86,15 @@ class StoredResponses(LM):  # type: ignore[misc]
 
     def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
         repeats: Counter[int] = Counter()
-        texts = []
+        texts: list[str] = []
         for instance in requests:
             number = repeats[id(instance)]
             repeats[id(instance)] += 1
             task = instance.task_name or "none"
             sample = self.answers[task, digest_of(instance.doc), instance.idx, number]
-            self.tally[task].add(sample)
-            texts.append(sample.text)
+            if number == sample.sample:  # one text of a greedy run stands for all samples of its document
+                self.tally[task].add(sample)
+            texts.append(sample.response)
         return texts
 
     def loglikelihood(self, requests: list[Instance], disable_tqdm: bool = False) -> list[tuple[float, bool]]:

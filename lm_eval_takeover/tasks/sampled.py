@@ -1,0 +1,165 @@
+"""The class of every task file: several samples of each problem, what the file leaves out, and checks before generation."""
+
+import logging
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from lm_eval.api.instance import Instance
+from lm_eval.api.task import ConfigurableTask
+
+from lm_eval_takeover.errors import ArgumentError, TakeoverError
+from lm_eval_takeover.tasks.benchmarks import Document, Record, process_results, score_all
+from lm_eval_takeover.tasks.instances import is_greedy
+from lm_eval_takeover.tasks.metrics import list_metrics
+
+_log = logging.getLogger(__name__)
+
+DEFAULTS: Mapping[str, Any] = {
+    "output_type": "generate_until",
+    "test_split": "test",
+    "doc_to_target": "{{answer}}",
+    "repeats": 8,
+    "num_fewshot": 0,
+    "filter_list": [{"name": "all", "filter": [{"function": "custom", "filter_fn": score_all}]}],
+    "process_results": process_results,
+}
+# The paper's decoding (appendix A.1).
+SAMPLING: Mapping[str, Any] = {"do_sample": True, "temperature": 0.6, "top_p": 0.95}
+MAX_GEN_TOKS = 16384
+_LENGTHS = {"max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens"}  # names that lm-eval knows for it
+
+
+class SampledTask(ConfigurableTask):  # type: ignore[misc]
+    """`repeats` samples of every problem, scored together: avg@n, pass@k for every k that fits, maj@n.
+
+    A document has `problem` (a text), `answer` (a text or a number) and, where answers are approximate, `tolerance` (a number).
+    What a task file leaves out is as in `DEFAULTS` and `complete_decoding`; `metric_list`, where it is given, chooses among the
+    metrics. Raises ArgumentError, before anything is generated, for documents, samples or metrics that could not be scored.
+    """
+
+    def __init__(self, config: dict[str, Any]):
+        config = {**DEFAULTS, **{key: value for key, value in config.items() if key != "class"}}
+        config["generation_kwargs"] = complete_decoding(config.get("generation_kwargs") or {})
+        config["metric_list"] = _choose_metrics(config)
+        self._ranks = 1
+        super().__init__(config=config)
+
+    def download(self, dataset_kwargs: dict[str, Any] | None = None, **settings: Any) -> None:
+        """Loads the data set and checks its documents, which lm-eval itself reads from here on."""
+        super().download(dataset_kwargs, **settings)
+        if (split := self.config.test_split) not in self.dataset:
+            raise ArgumentError(
+                f"task {self.config.task}: test_split='{split}' is not in the data set, which has {', '.join(self.dataset)}"
+            )
+        check_documents(self.config.task, self.test_docs())
+
+    def build_all_requests(self, *, world_size: int = 1, **settings: Any) -> None:
+        """As lm-eval does; a notice where decoding is greedy."""
+        self._ranks = world_size
+        if self.config.repeats > 1 and is_greedy(self.config.generation_kwargs):
+            _log.warning(
+                "%s: decoding is greedy, so one text of each problem is written and counts as all its %d samples; pass@k and "
+                "maj@%d are worth no more than acc",
+                self.config.task, self.config.repeats, self.config.repeats,
+            )  # fmt: skip
+        super().build_all_requests(world_size=world_size, **settings)
+
+    def construct_requests(self, doc: Document, ctx: str, **settings: Any) -> Instance:
+        """One request of a document: to be answered once where decoding is greedy, `repeats` times otherwise.
+
+        Under a chat template the header of the task's own prompt is no stop string: there a turn has an end, and thoughts may
+        well repeat the problem.
+        """
+        instance = super().construct_requests(doc, ctx, **settings)
+        _, decoding = instance.arguments  # a copy of this request's own
+        if is_greedy(decoding):
+            instance.repeats = 1
+        if settings.get("apply_chat_template"):
+            prompt, until = self.doc_to_text(doc), decoding.get("until") or []
+            stops = [until] if isinstance(until, str) else until
+            decoding["until"] = [stop for stop in stops if not (stop.strip() and prompt.startswith(stop.strip()))]
+        return instance
+
+    def apply_filters(self) -> None:
+        """Scores all samples. Raises TakeoverError for a document that has not exactly its samples, and names it."""
+        _warn_if_identical(self.instances)
+        for instance in self.instances:
+            # Under several ranks lm-eval appends to the last document what it asks only to give every rank as many.
+            samples = instance.resps[: instance.repeats] if self._ranks > 1 else instance.resps
+            if len(samples) != instance.repeats:
+                raise TakeoverError(
+                    f"task {self.config.task}, doc {instance.doc_id} has {len(samples)} samples, expected "
+                    f"{instance.repeats}; pass@k of another number would not be comparable, so no score is given"
+                )
+            instance.resps = samples * (self.config.repeats // instance.repeats)
+        super().apply_filters()
+
+    def process_results(self, doc: Document, results: Sequence[Record]) -> dict[str, Any]:
+        """The metrics of one document, which the filter has computed: those that the task reports."""
+        found: dict[str, Any] = super().process_results(doc, results)
+        return {name: value for name, value in found.items() if name in self.aggregation()}
+
+
+def complete_decoding(given: Mapping[str, Any]) -> dict[str, Any]:
+    """A task file's `generation_kwargs`, with the paper's sampling and length where it says nothing of them."""
+    decoding = {"until": [], **given}
+    if not given.keys() & {*SAMPLING, "top_k"}:
+        decoding |= SAMPLING
+    if not given.keys() & _LENGTHS:
+        decoding["max_gen_toks"] = MAX_GEN_TOKS
+    return decoding
+
+
+def check_documents(task: str, documents: Iterable[Document]) -> None:
+    """Raises ArgumentError for the first document that could not be scored."""
+    for number, document in enumerate(documents):
+        if fault := _find_fault(document):
+            raise ArgumentError(f"task {task}, doc {number}: {fault}")
+
+
+def _find_fault(document: Document) -> str | None:
+    for field in ("problem", "answer"):
+        if field not in document:
+            return (
+                f"expected the field '{field}', found {', '.join(document)}; rename it in the data set, or convert documents by "
+                f"process_docs"
+            )
+    problem, answer, tolerance = document["problem"], document["answer"], document.get("tolerance")
+    if not isinstance(problem, str) or not problem.strip():
+        return f"problem={problem!r} is not a text"
+    if not (_is_number(answer) or (isinstance(answer, str) and answer.strip())):
+        return f"answer={answer!r} is neither a text nor a number"
+    if tolerance is not None and not (_is_number(tolerance) and tolerance >= 0):
+        return f"tolerance={tolerance!r} is not a number of at least 0"
+    return None
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _choose_metrics(config: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The entries of `metric_list`: all that so many samples have, or those that the task file names."""
+    task, samples = config.get("task"), config["repeats"]
+    if not isinstance(samples, int) or isinstance(samples, bool) or samples < 1:
+        raise ArgumentError(f"task {task}: repeats={samples!r} is not a whole number of at least 1")
+    known = {entry["metric"]: entry for entry in list_metrics(samples)}
+    if config.get("metric_list") is None:
+        return list(known.values())
+    for entry in config["metric_list"]:
+        if entry.get("metric") not in known:
+            raise ArgumentError(
+                f"task {task}: metric '{entry.get('metric')}' cannot be had of {samples} samples a problem (repeats); "
+                f"expected some of {', '.join(known)}"
+            )
+    return [known[entry["metric"]] for entry in config["metric_list"]]
+
+
+def _warn_if_identical(instances: Sequence[Instance]) -> None:
+    """Warn if no sample differs from its siblings although decoding is not greedy: pass@k is acc then."""
+    if len(instances) > 1 and all(i.repeats > 1 and len(set(i.resps)) == 1 for i in instances):
+        _log.warning(
+            "all samples of every problem are the same text, so pass@k and maj@k are worth no more than acc; the model fixes "
+            "its seed (lm-eval's API models send seed=1234: add --gen_kwargs seed=None)"
+        )

@@ -1,0 +1,31 @@
+"""The task of one's own in docs/tasks.md, exactly as it stands there, through the stock command."""
+
+import json
+import re
+import shlex
+
+import pytest
+from helpers.pairs import ROOT
+from helpers.processes import run
+
+pytestmark = pytest.mark.slow
+PAGE = (ROOT / "docs" / "tasks.md").read_text().partition("## A task of your own")[2]
+
+
+def test_the_task_of_ones_own_runs_as_the_page_has_it(lm_eval_command, tmp_path):
+    files = re.findall(
+        r"`(my-tasks/[\w.]+\.(?:jsonl|yaml))`[^\n]*:\n\n```\w+\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL
+    )
+    assert [name for name, _ in files] == ["my-tasks/puzzles.jsonl", "my-tasks/my_puzzles.yaml"]
+    for name, text in files:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    command = shlex.split(re.search(r"^    (lm_eval .*)$", PAGE, re.MULTILINE)[1])
+    done = run([lm_eval_command, *command[1:], "--output_path", "out", "--log_samples"], cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    for metric in ("acc", "acc_completed", "pass@4", "maj@4", "truncated"):
+        assert f"|{metric} " in done.stdout
+    assert "pass@8" not in done.stdout
+    (samples,) = tmp_path.rglob("samples_my_puzzles_*.jsonl")
+    rows = [json.loads(line) for line in samples.read_text().splitlines()]
+    assert [len(row["resps"][0]) for row in rows] == [4, 4]

@@ -1,0 +1,210 @@
+"""Tasks of one's own: any number of samples, what is checked before generation, greedy texts, stop strings, cut-off texts."""
+
+import logging
+import math
+
+import datasets
+import pytest
+from helpers.scripted import Scripted
+from lm_eval.evaluator import evaluate
+from lm_eval.models.utils import postprocess_generated_text
+
+from lm_eval_takeover.errors import ArgumentError, TakeoverError
+from lm_eval_takeover.tasks.responses import Response
+from lm_eval_takeover.tasks.sampled import SampledTask
+
+ROWS = [{"problem": "What is 2+2?", "answer": "4"}, {"problem": "What is 1/3?", "answer": "1/3"}]
+BOXED = [r"So \boxed{4}", r"So \boxed{1/3}"]
+
+
+def make_task(rows=ROWS, **config):
+    given = {
+        "task": "own",
+        "doc_to_text": "Problem: {{problem}}\nSolution:",
+        "generation_kwargs": {"until": ["\nProblem:", "END"]},
+        "custom_dataset": lambda **_: {"test": datasets.Dataset.from_list(rows)},
+    }
+    return SampledTask(config=given | config)
+
+
+class Model(Scripted):
+    """Answers the j-th sample of a document by `reply(doc_id, j)`; keeps what it was asked."""
+
+    def __init__(self, reply):
+        super().__init__()
+        self.reply, self.requests = reply, []
+
+    def _reply(self, request):
+        self.requests.append(request)
+        sample = self.asked[id(request)] = self.asked.get(id(request), -1) + 1
+        return self.reply(request.doc_id, sample)
+
+    def apply_chat_template(self, history, add_generation_prompt=True):
+        return f"<user>{history[-1]['content']}<assistant>"
+
+    tokenizer_name = "none"
+
+
+def score(task, reply, **options):
+    model = Model(reply)
+    found = evaluate(model, {"tasks": {"own": task}, "groups": {}}, bootstrap_iters=0, **options)
+    return found["results"]["own"], found["samples"]["own"], model
+
+
+@pytest.mark.parametrize(("samples", "ks"), [(1, [1]), (4, [1, 2, 4]), (16, [1, 2, 4, 8, 16])])
+def test_any_number_of_samples_has_the_metrics_that_fit(samples, ks):
+    results, logged, _ = score(
+        make_task(repeats=samples), lambda doc, sample: BOXED[doc] if sample == 0 else "I cannot tell"
+    )
+    assert results["acc,all"] == pytest.approx(1 / samples)
+    assert {key for key in results if key.startswith("pass@") and "stderr" not in key} == {f"pass@{k},all" for k in ks}
+    assert {k: results[f"pass@{k},all"] for k in ks} == pytest.approx({k: k / samples for k in ks})
+    assert results[f"maj@{samples},all"] == 1.0
+    assert [len(row["filtered_resps"][0]) for row in logged] == [samples] * 2
+
+
+def test_an_answer_may_be_a_number_with_a_tolerance():
+    rows = [
+        {"problem": "2+2?", "answer": 4.0, "tolerance": None},
+        {"problem": "1/3?", "answer": 0.33, "tolerance": 0.01},
+    ]
+    results, *_ = score(make_task(rows, repeats=1), lambda doc, sample: BOXED[doc])
+    assert results["acc,all"] == 1.0
+
+
+def test_metrics_can_be_chosen():
+    results, _, _ = score(
+        make_task(repeats=4, metric_list=[{"metric": "acc"}, {"metric": "acc_completed"}]), lambda *_: "4"
+    )
+    assert {key.partition(",")[0] for key in results if key.endswith(",all") and "stderr" not in key} == {
+        "acc",
+        "acc_completed",
+    }
+
+
+@pytest.mark.parametrize(
+    ("given", "found"),
+    [
+        ({}, {"do_sample": True, "temperature": 0.6, "top_p": 0.95, "max_gen_toks": 16384}),
+        ({"max_new_tokens": 9}, {"do_sample": True, "temperature": 0.6, "top_p": 0.95, "max_new_tokens": 9}),
+        ({"temperature": 0, "max_gen_toks": 9}, {"temperature": 0, "max_gen_toks": 9}),
+    ],
+)
+def test_decoding_that_a_task_file_leaves_out_is_the_papers(given, found):
+    assert make_task(generation_kwargs=given).config.generation_kwargs == {"until": [], **found}
+
+
+@pytest.mark.parametrize(
+    ("config", "text"),
+    [
+        ({"rows": [{"question": "q", "answer": "1"}]}, "task own, doc 0: expected the field 'problem', found question, ans"),
+        ({"rows": [{"problem": "q", "gold": "1"}]}, "expected the field 'answer', found problem, gold"),
+        ({"rows": [*ROWS, {"problem": "q", "answer": None}]}, "doc 2: answer=None is neither a text nor a number"),
+        ({"rows": [{"problem": "q", "answer": " "}]}, "answer=' ' is neither"),
+        ({"rows": [{"problem": "q", "answer": True}]}, "answer=True is neither"),
+        ({"rows": [{"problem": 7, "answer": "1"}]}, "problem=7 is not a text"),
+        ({"rows": [{"problem": "q", "answer": "1", "tolerance": -0.1}]}, "tolerance=-0.1 is not a number of at least 0"),
+        ({"rows": [{"problem": "q", "answer": "1", "tolerance": "1e-3"}]}, "tolerance='1e-3' is not a number"),
+        ({"test_split": "train"}, "test_split='train' is not in the data set, which has test"),
+        ({"repeats": 0}, "repeats=0 is not a whole number of at least 1"),
+        ({"repeats": "eight"}, "repeats='eight'"),
+        ({"repeats": 4, "metric_list": [{"metric": "pass@8"}]}, "metric 'pass@8' cannot be had of 4 samples"),
+    ],
+)  # fmt: skip
+def test_what_could_not_be_scored_is_refused_when_the_task_is_loaded(config, text):
+    rows = config.pop("rows", ROWS)
+    with pytest.raises(ArgumentError) as caught:
+        make_task(rows, **config)
+    assert text in str(caught.value)
+
+
+@pytest.mark.parametrize("kwargs", [{"do_sample": False}, {"temperature": 0.0, "do_sample": None}])
+def test_greedy_runs_write_each_text_once_and_use_it_for_all_samples(kwargs, caplog):
+    task = make_task()
+    task.set_config("generation_kwargs", kwargs, update=True)
+    results, logged, model = score(task, lambda doc, sample: BOXED[doc] if doc == 0 else "I cannot tell")
+    assert len(model.requests) == 2
+    assert results["acc,all"] == results["pass@8,all"] == results["maj@8,all"] == 0.5
+    assert [len(row["resps"][0]) for row in logged] == [8, 8]
+    notices = [record.getMessage() for record in caplog.records if record.name.startswith("lm_eval_takeover")]
+    assert [notice for notice in notices if "same text" in notice or "greedy" in notice] == [
+        "own: decoding is greedy, so one text of each problem is written and counts as all its 8 samples; pass@k and maj@8 are "
+        "worth no more than acc"
+    ]
+
+
+def test_samples_that_are_all_the_same_without_greedy_decoding_are_pointed_out(caplog):
+    score(make_task(), lambda doc, sample: BOXED[doc])
+    assert "add --gen_kwargs seed=None" in caplog.text
+    caplog.clear()
+    score(make_task(), lambda doc, sample: BOXED[doc] + " " * sample)
+    assert "seed=None" not in caplog.text
+
+
+def test_a_document_with_another_number_of_samples_is_named(monkeypatch):
+    task = make_task()
+    plain = SampledTask.apply_filters
+    monkeypatch.setattr(task, "apply_filters", lambda: (task.instances[1].resps.pop(), plain(task)))
+    with pytest.raises(TakeoverError, match="task own, doc 1 has 7 samples, expected 8"):
+        score(task, lambda *_: "4")
+
+
+def test_what_lm_eval_asks_twice_to_fill_up_ranks_is_not_scored(monkeypatch):
+    task = make_task()
+    plain = SampledTask.apply_filters
+
+    def padded():
+        task._ranks = 2
+        task.instances[1].resps.extend(["none"] * 8)
+        plain(task)
+
+    monkeypatch.setattr(task, "apply_filters", padded)
+    results, *_ = score(task, lambda doc, sample: BOXED[doc])
+    assert results["acc,all"] == 1.0
+
+
+def test_the_header_of_the_prompt_is_a_stop_string_but_not_under_a_chat_template():
+    until = {}
+    for chat in (False, True):
+        _, _, model = score(make_task(repeats=1), lambda *_: "4", apply_chat_template=chat)
+        until[chat] = model.requests[0].args[1]["until"]
+    assert until == {False: ["\nProblem:", "END"], True: ["END"]}
+    assert make_task().config.generation_kwargs["until"] == ["\nProblem:", "END"]
+
+
+RUN_ON = [
+    "2+2 is 4, so the answer is $\\boxed{4}$.\n\nProblem: What is 3+3?\nSolution: It is \\boxed{6}.",
+    " We add.\nThe answer is 4.\nProblem: Tom has 5 apples.\nPlease reason step by step.\nSolution: The answer is 5.",
+    "\\boxed{4}\nProblem: a\nSolution: \\boxed{1}\n\nProblem: b\nSolution: \\boxed{2}\n\nProblem: c\nSolution:",
+    "The Problem: asks for a sum. \\boxed{4}\n\n\nProblem: and on it goes \\boxed{",
+]
+
+
+def test_base_texts_that_run_on_are_judged_by_their_own_answer():
+    """Cut as lm-eval's `hf` cuts them, by the strings that the task sends."""
+    rows = [{"problem": f"What is 2+2? ({n})", "answer": "4"} for n in range(len(RUN_ON))]
+    task = make_task(rows, repeats=1)
+    until = task.config.generation_kwargs["until"]
+    results, *_ = score(task, lambda doc, _: postprocess_generated_text(RUN_ON[doc], until, None))
+    assert results["acc,all"] == 1.0
+
+
+def test_texts_that_are_cut_off_are_counted_and_do_not_break_the_means():
+    def reply(doc, sample):
+        return Response("", truncated=True) if doc == 0 else Response(BOXED[1], truncated=sample < 2)
+
+    results, logged, _ = score(make_task(), reply)
+    assert (results["truncated,all"], results["acc,all"], results["acc_completed,all"]) == (10 / 16, 0.5, 1.0)
+    assert [row["acc_completed"] for row in logged] == [(0, 0), (6, 6)]
+    results, *_ = score(make_task(), lambda *_: "<think> on and on")
+    assert results["truncated,all"] == 1.0
+    assert math.isnan(results["acc_completed,all"])
+
+
+def test_output_without_metrics(caplog):
+    """lm-eval's `--predict_only`."""
+    task = make_task(repeats=2)
+    with caplog.at_level(logging.ERROR):
+        task.override_metric("bypass")
+    _, logged, _ = score(task, lambda doc, sample: BOXED[doc])
+    assert [row["resps"] for row in logged] == [[[BOXED[0]] * 2], [[BOXED[1]] * 2]]
