@@ -36,7 +36,8 @@ _LEAD = rf"(?:(?:and|{lexicon.CONCLUDING}),?:? )*"
 _ONLY_VALUE = re.compile(rf"{_LEAD}{VALUE}(?:(?:, and |, or |, | and | or ){VALUE})*[ .!]*")
 _FIRST = re.compile(
     rf"{_LEAD}(?:(?:there (?:are|is)|only|exactly|just|a total of|the) )*{VALUE}(?P<unit>(?: [a-z-]+){{0,4}}?) "
-    r"(?:remain(?:s|ed)?|(?:is|are|was|were|will be|would be|can be|must be|have been|has been)(?: still)? "
+    r"(?:remain(?:s|ed)?|[a-z]+ed(?=[.! ]*$)|(?:is|are|was|were|will be|would be|can be|must be|have been|has been)"
+    r"(?: (?:still|therefore|thus|then|hence))? "
     r"(?:left(?: over)?|remaining|needed|required|used|sold|made|bought|produced|available"
     r"|(?:the|our|my) (?!first|next|wrong|given|initial)(?:[a-z]+ ){0,2}(?:answer|result|total|value|solution|maximum"
     r"|minimum)))(?![a-z'])"
@@ -111,6 +112,7 @@ _AGAIN = re.compile(rf",? (?:or|or about|i\.?e\.?,?|that is,?|in other words,?|=
 _SET = re.compile(
     r"\b(?:solutions?|roots?|zeroe?s?|values|numbers|answers|possibilities|integers|factors|divisors|primes|pairs|points)\b"
 )
+_MEASURED = re.compile(r"cost|weigh|measure")  # `costs V more` is no price
 _STEPS = re.compile(rf"(?:{lexicon.STEPS})\b")
 _UNIT_WORD = re.compile(rf" ((?!(?:{lexicon.AFTER_UNIT})(?![a-z'-]))[a-z][a-z'-]*(?:/[a-z]+)?(?:\^\d|[²³])?)")
 _RATE = re.compile(r" per (?:square |cubic )?[a-z]+")
@@ -173,6 +175,8 @@ def _list_candidates(text: str, first: int) -> list[_Candidate]:
     found = {}
     concludes = _CONCLUDING.search(text) is not None
     for match in _ANY_VERB.finditer(text, first):
+        if match["verb"].endswith("ing"):  # `a volume exceeding V`
+            continue
         if concludes or match["verb"].endswith("s") or _AUXILIARY.search(text[: match.start()]):
             found[match.end()] = _Candidate(match.start(), match.end(), match["verb"], False)
     for match in _STATED.finditer(text, first):
@@ -261,7 +265,7 @@ def _read_value(sentence: Sentence, text: str, candidate: _Candidate) -> str | N
         tail = tail[quotient.end() :]
     elif (again := _AGAIN.match(tail)) and _is_equal(value, sentence.values[index + 1]):
         tail = tail[again.end() :]
-    return _join_unit(value, tail, candidate.is_copula)
+    return _join_unit(value, tail, candidate.is_copula or _MEASURED.match(candidate.verb) is not None)
 
 
 def _join_unit(value: str, tail: str, is_copula: bool) -> str | None:

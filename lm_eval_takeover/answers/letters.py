@@ -5,6 +5,7 @@ its sentence neither asks nor rules it out. Two letters offered are no answer. L
 """
 
 import re
+from collections.abc import Iterable
 
 from lm_eval_takeover.answers.conclusions import states_doubt
 from lm_eval_takeover.answers.extraction import TAIL, find_boxes, has_unclosed_think, strip_thinking
@@ -39,11 +40,14 @@ def extract_letter(response: str, letters: str = "ABCD") -> str | None:
     if concluded := _find_asserted(text, letters):
         return concluded
     alone = _ALONE.fullmatch(text)
-    return alone[1] if alone and alone[1] in letters and not _OFFERS_MORE.search(text) else None
+    if alone is None or alone[1] not in letters or _OFFERS_MORE.search(text):
+        return None
+    return None if _list_letters(_OPTION.finditer(text), letters) - {alone[1]} else alone[1]
 
 
 _OFFERS_MORE = re.compile(r"\b(?:incorrect|wrong|false|not correct|if|or|else|maybe|perhaps)\b|\?\W*$")
 _SEVERAL = "several"  # what `the answer is B or C` says
+_WRONG = re.compile(r"\b(?:incorrect|wrong|false|worst|not (?:the|an?))\s*$", re.IGNORECASE)
 _SECOND = re.compile(
     r"[)\s*_$}\]]*(?:,\s*)?(?:/|\b(?:or|and)\b)\s*(?:(?i:option|choice|maybe|perhaps"
     r"|possibly)\s+)*[*_$(\\]*(?:text\{)?([A-Z])(?![A-Za-z'])"
@@ -58,7 +62,11 @@ def _find_last_said(text: str, letters: str) -> str | None:
         start = max(
             text.rfind(stop, max(0, found.start() - TAIL // 50), found.start()) for stop in ("\n", ". ", "? ", "! ")
         )
-        if letter not in letters or _is_doubted(text, start + 1, found.end()):
+        if (
+            letter not in letters
+            or _WRONG.search(text[start + 1 : found.start()])
+            or _is_doubted(text, start + 1, found.end())
+        ):
             continue
         second = _SECOND.match(text, found.end())
         last = _SEVERAL if second and second[1] in letters and second[1] != letter else letter
@@ -73,54 +81,67 @@ def _is_doubted(text: str, start: int, end: int) -> bool:
     return (stop is not None and stop[0] == "?") or states_doubt(text[start:end].rstrip(" *_:"))
 
 
+_PREDICATE = (
+    r"(?:\s+(?i:is|are|must be|does)\b"
+    r"|\s+(?i:fit|hold|remain|match|work|describ|appl|follow|satisf|agree|explain|give|correspond)(?i:s|es|ies)\b)"
+)
 _OPTION = re.compile(
-    r"(?:\*\*|__)[\s(]*(?:(?i:option|choice|answer)\s+)?\(?(?P<bold>[A-Z])(?:[).:](?![A-Za-z])[^*_\n]*"
-    r"|\s*[-–—]\s[^*_\n]*)?\)?\s*(?:\*\*|__)"
-    r"|\b(?i:options?|choices?|alternative|answers?|letter|select(?:ing|ed)?|choose|choosing|chose|pick(?:ing"
-    r"|ed)?)\s+(?:(?i:is|as|option|choice|letter|answer)\s+)*[(\"“]?(?P<named>[A-Z])[)\"”]?(?![A-Za-z'])"
+    r"(?:\*\*|__)[\s(]*(?:(?i:option|choice|answer)\s+)?\(?(?P<bold>[A-Z])"
+    r"(?:[).:](?![A-Za-z])[^*_\n]*|\s*[-–—]\s[^*_\n]*)?\)?\s*(?:\*\*|__)"
+    r"|\b(?i:options?|choices?|alternative|answers?|letter|select(?:ing|ed)?|choose|choosing|chose|pick(?:ing|ed)?)\s+"
+    r"(?:(?i:is|as|option|choice|letter|answer)\s+)*[(\"“]?(?P<named>[A-Z])[)\"”]?(?![A-Za-z'])"
     r"|\((?P<bracketed>[A-Za-z])\)"
-    r"|(?<![A-Za-z'(-])(?P<bare>[A-Z])(?![A-Za-z'-])(?=\s+(?i:is|must be|fits|holds|does|remains|matches|works"
-    r"|describes|applies|are|follows)\b|\s*[,.;:)]|\s*$|\s+(?i:and|or|nor)\b)"
+    r"|(?<![A-Za-z'(-])(?P<bare>[A-Z])(?![A-Za-z'-])"
+    rf"(?={_PREDICATE}|\s*[,.;:)]|\s*$|\s+(?i:and|or|nor)\b)"
 )
 _LISTED = re.compile(r"(?<=[^A-Za-z][A-Z])\)?,(?: and| or)? \(?(?=[A-Z]\b(?!\s+(?i:is|must|fits|remains)))")
 _RULED_OUT = re.compile(
-    r"\b(?:wrong|incorrect|false|ruled out|rules? out|eliminat\w+|exclud\w+|not|none|n't|cannot|can't|neither|nor"
-    r"|inconsistent|fails?|impossible|unlike|reject\w*"
-    r"|discard\w*|implausible|invalid|unlikely|rather than|instead of|over|contradict\w*|violat\w*|out)\b",
+    r"\b(?:wrong|incorrect|false|ruled out|rules? out|eliminat\w+|exclud\w+|not|none|n't|cannot|can't|neither|nor|inconsistent"
+    r"|disagree\w*|fails?|impossible|unlike|reject\w*|discard\w*|implausible|invalid|unlikely|rather than|instead of|over"
+    r"|contradict\w*|violat\w*|out)\b",
     re.IGNORECASE,
 )
+_TAKEN_BACK = re.compile(
+    r"\bit(?:'s| is| was) (?:wrong|incorrect|false|ruled out|excluded)\b|\bit (?:fails|violates)\b"
+    r"|\b(?:incorrect|wrong|worst) (?:answer|option|choice)s?\b\W*(?:is|are|:)",
+    re.IGNORECASE,
+)
+_FOLLOWS = re.compile(r"\W*(?:so|thus|hence|therefore|leaving|which leaves|and so|only)\b", re.IGNORECASE)
 _ASSERTED = re.compile(
-    r"\b(?:correct|right|best|true|answer|select\w*|choos\w*|chose|pick\w*|fits|holds|remains|remaining|left|matches"
+    r"\b(?:only|correct|right|best|true|answer|select\w*|choos\w*|chose|pick\w*|fits|holds|remains|remaining|left|matches"
     r"|consistent|works|option|choice|selection|valid|leaving|leaves|so|thus|hence|therefore|must be)\b",
     re.IGNORECASE,
 )
 _CLAUSE = re.compile(
-    r"[;,:]\s+|\s+(?:while|whereas|but|since|because|leaving|which leaves|and (?=(?:only|so|thus|therefore|hence"
-    r"|the)\b)|(?:so|as|with) (?=(?:only|option|choice|the|[A-Z])\b))\s*\b|\s[-–—]\s|\s*\((?=[^)]{3})"
+    r"[;,:]\s+|\s+(?:while|whereas|but|since|because|leaving|which leaves|and (?=(?:only|so|thus|therefore|hence|the)\b)"
+    r"|(?:so|as|with) (?=(?:only|option|choice|the|[A-Z])\b))\s*\b|\s[-–—]\s|\s*\((?=[^)]{3})"
 )
 
 
 def _find_asserted(text: str, letters: str) -> str | None:
     """The one letter that the last sentence asserts; letters that the same sentence rules out do not count."""
     sentence = find_last_sentence(text)
-    if not sentence or states_doubt(sentence):
+    if not sentence or states_doubt(sentence) or _TAKEN_BACK.search(sentence):
         return None
     asserted: set[str] = set()
-    claimed = False
+    followed: set[str] = set()  # of clauses that draw the conclusion
+    claimed = _ASSERTED.search(sentence) is not None
     for clause in _split_clauses(sentence):
-        named = {next(filter(None, found.groups())).upper(): found for found in _OPTION.finditer(clause)}
-        if alone := _ALONE.fullmatch(clause):
-            named.setdefault(alone[1], alone)
-        named = {letter: found for letter, found in named.items() if letter in letters}
+        options = list(_OPTION.finditer(clause))
+        named = _list_letters(options, letters)
+        if (alone := _ALONE.fullmatch(clause)) and not named and alone[1] in letters:
+            named = {alone[1]}
         if not named or _RULED_OUT.search(clause):
             continue
-        claimed |= (
-            any(found.re is _OPTION and (found["bold"] or found["named"]) for found in named.values())
-            or _ASSERTED.search(clause) is not None
-        )
-        asserted |= set(named)
-    claimed |= _ASSERTED.search(sentence) is not None
-    return asserted.pop() if len(asserted) == 1 and claimed else None
+        claimed |= any(option["bold"] or option["named"] for option in options)
+        asserted |= named
+        followed |= named if _FOLLOWS.match(clause) else set()
+    chosen = followed or asserted
+    return chosen.pop() if len(chosen) == 1 and claimed else None
+
+
+def _list_letters(options: Iterable[re.Match[str]], letters: str) -> set[str]:
+    return {next(filter(None, option.groups())).upper() for option in options} & set(letters)
 
 
 def _split_clauses(sentence: str) -> list[str]:

@@ -71,7 +71,8 @@ SUPPOSING = alternatives("""
 REPORTED = alternatives("""
     says/said/claims?/claimed/thinks?/thought(?! of)/believes?/believed/guess(?:es|ed)?/wonders?/wondered/asks?/asked
     tells?/told(?<!all told)/hopes?/hoped/predicts?/predicted/wants to (?:know|check|see)/recall/we (?:are|were) given
-    is given that/it is known/we know/by assumption/(?:states|stated) that/according to/mistakenly/wrongly
+    is given that/it is known/we know/by assumption/(?:states|stated) that/according to
+    wish(?:es|ed)?/would like/dreams?/intends?/intended/plan(?:s|ned)? to/aim(?:s|ed)? to/mistakenly/wrongly
 """)
 BEGINNING = alternatives("""
     first/firstly/initially/originally/next/second/secondly/at first/to begin/to start/step \\ue000/start/check/checking
@@ -113,11 +114,16 @@ AFTER_UNIT = alternatives("""
     once/plus/minus/times/divided/using/including/excluding/given/needed/required/available/worth/long/tall/wide/high
     deep/apiece/first/initially/originally/originally/about/up/down/off/onto/into/exactly/precisely
 """)
+# Nouns that a number names: `row 7` is no quantity.
+_NUMBERED = (
+    "row/seat/house/gate/floor/volume/version/lane/track/column/item/box/team/player/position/place/stage/phase/round/lesson"
+    "/unit/exercise/example/door/platform/flight/size/channel/station/building/exit/verse/act/scene/rank/class/section"
+)
 _BETWEEN = "an?/the/each/every/both/all/its/his/her/their/this/that/these/those/our/your/my/another/other/any/some/no"
 # Words directly before a value that is no object of a verb.
 NOT_VERBS = alternatives(
     f"""
-    {_BETWEEN}/by/from/to/for/in/on/at/of/into/onto/over/under/above/below/between/among/through/across/within/without
+    {_BETWEEN}/{_NUMBERED}/by/from/to/for/in/on/at/of/into/onto/over/under/above/below/between/among/through/across/within/without
     per/and/or/but/nor/than/as/if/when/while/since/because/so/thus/hence/therefore/then/that/which/who/where/least/most
     more/less/fewer/greater/about/around/roughly/approximately/nearly/almost/approx/circa/some/up/down/out/off/not/never
     no/plus/minus/times/divided/multiplied/mod/modulo/versus/against/with/after/before/until/during/number/case/step

@@ -2,8 +2,8 @@ r"""(gold, response, near miss): answers that a response without a box states, e
 
 The near miss differs in a word or two: it asks, supposes, hedges, reports, denies, goes on to calculate, or states another value.
 Judged by reading alone, as a person would mark a worked solution: is this value what the last sentence says the answer is?
-Cases marked `# arguable` were marked a second time a while later, shuffled and without the first verdict; those on which the two
-verdicts differed are left out.
+Arguable ones were judged a second time, as the verdict of somebody who does not know the question; where that differed, the case
+was left out or its near miss made plain.
 """
 
 STATED: list[tuple[str, str, str]] = [
@@ -402,6 +402,63 @@ STATED: list[tuple[str, str, str]] = [
     ("40", "De trein rijdt dus 40 km.", "De trein rijdt ongeveer 40 km."),
     ("60", "Logo, ela tem 60 livros.", "Se ela tem 60 livros, dividimos por 4."),
     ("16", "답은 16입니다.", "답은 16이 아닙니다."),
+    ("58", "So the grandmother is 58 this year.", "So the grandmother is not even 58 this year."),
+    ("15.60", "Her total bill, tax included, is $15.60.", "Her total bill, tax included, is well under $15.60."),
+    (
+        "3000",
+        "Hence they raised a grand total of **$3,000** for charity.",
+        "Hence they needed another **$3,000** or more for charity.",
+    ),
+    ("22", "This gives us a total of 22 vehicles.", "This gives us a total of 22 vehicles, from which we take away 4."),
+    ("16", "Hence, the 4 children will eat 16 slices in all.", "Hence, will the 4 children eat 16 slices in all?"),
+    ("5", "Ben has $5 left to spend.", "Ben wishes he had $5 left to spend."),
+    ("64", "In the end there will be 64 teams.", "In the end there won't be 64 teams."),
+    ("1.25", "One notebook costs $1.25.", "One notebook costs $1.25 more than a pen."),
+    ("9", "9 is therefore the answer.", "9 is therefore not the answer."),
+    (
+        "36",
+        "So the total weight of the luggage comes to 36 pounds.",
+        "So the total weight of the luggage comes close to 36 pounds.",
+    ),
+    ("80%", "Consequently, his winning rate is 80%.", "Consequently, his winning rate may be 80%."),
+    ("12", "So they'll need 12 taxis.", "So they'd never need 12 taxis."),
+    ("2", "The slope of the line is 2.", "The slope of the line, if it passes through the origin, is 2."),
+    (
+        "110",
+        "Each worker gets $110, as the pay is split evenly.",
+        "Each worker gets $110 unless the pay is split evenly.",
+    ),
+    ("24", "That makes it 24.", "That makes it 24 too many."),
+    ("450", "All in all, 450 people attended.", "All in all, up to 450 people attended."),
+    ("18", "Lisa is 18.", "Lisa is 18 minus Tom's age."),
+    ("6", "Therefore the least number of coins is 6.", "Therefore the number of coins is at least 6."),
+    ("33", "We conclude: the library owns 33 atlases.", "We wonder: does the library own 33 atlases?"),
+    ("1,3", "So the roots are 1 and 3.", "So the roots are either 1 and 2 or 1 and 4."),
+    ("14", "**Therefore, Rosa has 14 stickers left.**", "**Therefore, does Rosa have 14 stickers left?**"),
+    ("700", "The machine makes 700 bolts in 5 hours.", "The machine makes 700 bolts in 5 hours and 300 in the next 2."),
+    ("27", "So the cube has a volume of 27 cubic units.", "So the cube has a volume exceeding 27 cubic units."),
+    (
+        "4.5",
+        "It would take them 4.5 hours to paint the house together.",
+        "It would have taken them 4.5 hours to paint the house together.",
+    ),
+    ("8", "Hence a = 8.", "Hence try a = 8."),
+    ("60", "This leaves him 60 dollars.", "This leaves him 60 dollars, if we trust the receipt."),
+    ("21", "The sequence's next term is 21.", "The sequence's next term is found by adding 21."),
+    ("40", "The other angle is thus 40°.", "The other angle is thus acute, below 40°."),
+    ("13", "The pet store sold 13 puppies.", "The pet store sold 13 puppies, according to Tom."),
+    ("5", "So we're left with 5 candidates.", "So we're left with 5 cases to examine."),
+    ("99", "The ticket price was $99 after tax.", "The ticket price was $99 before applying the 10% discount."),
+    ("7", "Thus, Kim planted 7 rows.", "Thus, Kim planted row 7."),
+    ("20", "Dave is owed $20.", "Dave is owed no $20."),
+    ("12", "Es bleiben also 12 Stück übrig: 12 Stück.", "Es bleiben also fast 12 Stück."),
+    ("480", "Die Gesamtkosten betragen 480 €.", "Die Gesamtkosten betragen höchstens 480 €."),
+    ("14", "Luego Pedro tiene 14 canicas.", "Luego restamos 14 canicas."),
+    ("3.5", "La bouteille coûte 3,5 euros.", "La bouteille coûte presque 3,5 euros."),
+    ("25", "Marco paga 25 euro.", "Marco paga almeno 25 euro."),
+    ("11", "Поэтому у Маши 11 книг.", "Может быть, у Маши 11 книг."),
+    ("72", "总共有72个座位。", "总共可能有72个座位。"),
+    ("8", "答えは8通りです。", "答えはたぶん8通りです。"),
 ]
 
 # (letter, response, near miss): the near miss does not answer with that letter.
@@ -456,6 +513,28 @@ LETTERS: list[tuple[str, str, str]] = [
     ("C", "The answer must be C because A and B are excluded.", "The answer cannot be C because A and B are included."),
     ("A", "Therefore, the answer is option **A**.", "Therefore, the answer is either **A** or **D**."),
     ("D", "None of A, B and C fits; D does.", "None of A, B and D fits; C does."),
+    ("D", "Thus, the most stable isomer is **D**.", "Thus, the most stable isomer is **D** or **B**."),
+    (
+        "A",
+        "Among the four, only A satisfies the selection rule.",
+        "Among the four, only A violates the selection rule.",
+    ),
+    ("B", "I choose B.", "I would choose B if the pH were lower."),
+    ("C", "Options A and B are too large, D is negative, so C.", "Options A and B are too large, C is negative, so D."),
+    ("B", "The correct answer: (b) 4.5 eV", "The incorrect answer: (b) 4.5 eV"),
+    ("D", "Hence, select option (D).", "Hence, reject option (D)."),
+    (
+        "C",
+        "Choice C is the one that agrees with the data.",
+        "Choice C is the one that disagrees with the data, so it is wrong.",
+    ),
+    ("A", "**A) Increase the temperature**", "**A) Increase the temperature** and **C) Add a catalyst**"),
+    (
+        "D",
+        "That rules out A, B, and C, so the answer must be D.",
+        "That rules out A, B, and D, so the answer must be C.",
+    ),
+    ("B", "The letter is B.", "The letter is either B or C."),
 ]
 
 # (gold, response, near miss): base texts that run on into a problem of their own.
