@@ -35,6 +35,7 @@ _HEDGED = re.compile(r"\b(?:not|never|neither|between|least|most|more|less|than|
 _SENTENCE_END = re.compile(r"(?<!\\)[.!?](?=\s|$|\*)|\n")
 _REASON = re.compile(r",?\s+(?:because|since|which|where|as|so|for|when|if|but)\b", re.IGNORECASE)
 _WORDS = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{2,}")
+_ANY_WORDS = re.compile(r"(?<![\\A-Za-z])[^\W\d_]{2,}")  # of any script
 _LONGEST_WORD = 24  # letters of a word that is an answer
 _SPEECH = re.compile(
     r"\b(?:I|we|you|not|know|cannot|sorry|let|if|suppose|assume|say|try|maybe|perhaps|about|nearly|almost|guess|case"
@@ -109,6 +110,8 @@ def _find_stated(text: str) -> str | None:
     if said := [found.end() for found in _SAID.finditer(text) if not _is_doubted(text, found)]:
         mathematical = [end for end in said if re.match(r"[^.\n]{0,80}?[\d$\\]", text[end : end + 100])]
         return _read_sentence(text[(mathematical or said)[-1] :])
+    if _is_bare(text) and not (_ANY_WORDS.search(text) or MATHS.search(text)):
+        return _strip_markup(text)
     if conclusion := find_conclusion(text):
         return conclusion
     return _strip_markup(text) if _is_bare(text) else None

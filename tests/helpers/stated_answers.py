@@ -2,7 +2,7 @@ r"""(gold, response, near miss): answers that a response without a box states, e
 
 The near miss differs in a word or two: it asks, supposes, hedges, reports, denies, goes on to calculate, or states another value.
 Judged by reading alone, as a person would mark a worked solution: is this value what the last sentence says the answer is?
-Arguable ones were judged a second time, as the verdict of somebody who does not know the question; where that differed, the case
+Arguable ones were read a second time, without the question that they answer; where the verdict differed, the case
 was left out or its near miss made plain.
 """
 
