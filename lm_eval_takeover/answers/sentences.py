@@ -83,6 +83,7 @@ def mask_values(sentence: str) -> Sentence:
         leading = found[0][: len(found[0]) - len(found[0].lstrip())]
         return OPAQUE if found.lastgroup == "opaque" else leading + keep(_read_number(found[0]))
 
+    sentence = re.sub(f"[{VALUE}-{_BOLD_CLOSE}]", " ", sentence)  # a response may hold the marks themselves
     text = _BOLD.sub(lambda found: f"{_BOLD_OPEN}{next(filter(None, found.groups()))}{_BOLD_CLOSE}", sentence)
     pieces, end = [], 0
     for found in MATHS.finditer(text):
