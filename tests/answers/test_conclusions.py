@@ -46,7 +46,7 @@ def test_no_number_is_picked_from_running_text():
     for text in (
         "He walked on for 5 miles and 3 more, then 2.",
         "We try 3, then 5, then 42.",
-        "See page 12.",
+        "It stands on page 12.",
         "Step 3.",
     ):
         assert extract_answer(text) is None
