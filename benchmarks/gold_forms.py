@@ -12,8 +12,9 @@ import sys
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
 
-from lm_eval_takeover.answers.extraction import extract_answer, extract_letter
+from lm_eval_takeover.answers.extraction import extract_answer
 from lm_eval_takeover.answers.judging import Judge
+from lm_eval_takeover.answers.letters import extract_letter
 from lm_eval_takeover.answers.normalisation import parse_rational, split_brackets, split_elements, split_unit, tidy
 from lm_eval_takeover.answers.verification import Verdict
 from lm_eval_takeover.tasks.benchmarks import Document, load_tasks

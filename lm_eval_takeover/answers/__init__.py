@@ -2,5 +2,6 @@
 
 In come responses and gold answers as untrusted text; out go extracted answers and `Verdict`s.
 No text reaches `eval` or `sympify`. Nothing of the package above this room is imported, and neither torch nor transformers.
-Start with `verification.verify`; `extraction` finds the answer in a response, `judging` verifies many in worker processes.
+Start with `verification.verify`; `extraction` finds the answer in a response (`conclusions`, `letters`),
+`judging` verifies many in worker processes.
 """

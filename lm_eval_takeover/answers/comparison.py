@@ -7,7 +7,7 @@ sees one expression at a time (`expressions`).
 import re
 from fractions import Fraction
 
-from lm_eval_takeover.answers.expressions import OF_ANGLE, Unparsed, is_proportional, is_same_value, parse_expression
+from lm_eval_takeover.answers.expressions import OF_ANGLE, Unparsed, find_factor, is_same_value, parse_expression
 from lm_eval_takeover.answers.normalisation import (
     is_measure,
     may_be_list,
@@ -19,7 +19,15 @@ from lm_eval_takeover.answers.normalisation import (
     split_unit,
     strip_thousands,
 )
-from lm_eval_takeover.answers.notation import NAME, is_name, is_same_name, parse_base, parse_matrix, parse_vector
+from lm_eval_takeover.answers.notation import (
+    NAME,
+    is_name,
+    is_ratio_of_names,
+    is_same_name,
+    parse_base,
+    parse_matrix,
+    parse_vector,
+)
 from lm_eval_takeover.answers.sets import MIRRORED, REALS, RELATION, find_unknown, split_union, strip_name, to_interval
 
 _MAX_ELEMENTS = 16  # surplus elements over the gold's, above which a list is wrong without being compared
@@ -31,8 +39,23 @@ def equal_by_text(gold: str, answer: str, tolerance: float) -> bool | None:
     left, right = parse_rational(gold), parse_rational(answer)
     if left is None or right is None:
         return None
-    correct = abs(left - right) <= Fraction(tolerance)
+    correct = (
+        abs(left - right) <= Fraction(tolerance) or _is_long_decimal(gold, right) or _is_long_decimal(answer, left)
+    )
     return None if not correct and (may_be_list(gold) or may_be_list(answer)) else correct
+
+
+_DECIMAL = re.compile(r"-?(\d*)\.(\d+)")
+_MANY_DIGITS = 7  # significant ones, at which a decimal stands for the fraction that it rounds
+
+
+def _is_long_decimal(text: str, value: Fraction) -> bool:
+    """Whether `text` is `value`, a fraction whose decimals never end, rounded or cut off after at least seven digits."""
+    found = _DECIMAL.fullmatch(text.strip(" $"))
+    if found is None or 10**64 % value.denominator == 0 or len((found[1] + found[2]).lstrip("0")) < _MANY_DIGITS:
+        return False
+    unit, decimal = Fraction(1, 10 ** len(found[2])), Fraction(found[0])
+    return value * decimal > 0 and (abs(value - decimal) <= unit / 2 or 0 <= abs(value) - abs(decimal) < unit)
 
 
 class Comparison:
@@ -57,6 +80,7 @@ class Comparison:
             self._compare_matrices,
             self._compare_tuples,
             self._compare_equations,
+            self._compare_ratios,
             self._compare_percentages,
             self._compare_units,
             self._compare_bases,
@@ -134,11 +158,23 @@ class Comparison:
         left, right = ([part.strip() for part in RELATION.split(text)] for text in (gold, answer))
         if len(left) == len(right) == 1 or len(left) != len(right):
             return False
-        if left[1::2] == right[1::2]:
-            return all(self.equal(a, b) for a, b in zip(left[::2], right[::2], strict=True))
+        if left[1::2] == right[1::2] and all(self.equal(a, b) for a, b in zip(left[::2], right[::2], strict=True)):
+            return True
+        if len(left) == 3:
+            return self._are_multiples(left, right)
         return [MIRRORED[sign] for sign in reversed(right[1::2])] == left[1::2] and all(
             self.equal(a, b) for a, b in zip(left[::2], reversed(right[::2]), strict=True)
         )
+
+    def _are_multiples(self, left: list[str], right: list[str]) -> bool:
+        """Whether two inequalities `[side, sign, side]` differ by a factor, a negative one turning the sign."""
+        try:
+            factor = find_factor(left[0], left[2], right[0], right[2])
+        except Unparsed:
+            return False
+        if factor is None or not factor.is_extended_real:
+            return False
+        return right[1] == (left[1] if factor > 0 else MIRRORED[left[1]])
 
     def _compare_tuples(self, gold: str, answer: str) -> bool | None:
         """Tuples and intervals match part by part; brackets tell open from closed where there are two parts."""
@@ -183,7 +219,7 @@ class Comparison:
                     right = [re.sub(rf"(?<![\\A-Za-z]){letters[1]}(?![A-Za-z])", letters[0], part) for part in right]
             return is_same_name(left[0], right[0]) and self.equal(left[-1], right[-1])
         try:
-            return is_proportional(left[0], left[-1], right[0], right[-1])
+            return find_factor(left[0], left[-1], right[0], right[-1]) is not None
         except Unparsed:
             self.unparsed = True
             return False
@@ -196,7 +232,19 @@ class Comparison:
 
         if is_name(parts[-1]) and not is_name(parts[0]):
             parts = parts[::-1]
-        return same(parts[-1]) and all(is_name(part) or same(part) for part in parts[:-1])
+        return same(parts[-1]) and all(is_name(part) or is_ratio_of_names(part) or same(part) for part in parts[:-1])
+
+    def _compare_ratios(self, gold: str, answer: str) -> bool | None:
+        """Ratios of three or more are proportional: `2:3:4` is `4:6:8`, and not `2:4:3`, which divides to the same number."""
+        left, right = split_top(gold, ":"), split_top(answer, ":")
+        if max(len(left), len(right)) < 3:
+            return None
+        if len(left) != len(right):
+            return False
+        numbers = [[parse_rational(part) for part in side] for side in (left, right)]
+        if any(not number for side in numbers for number in side):  # a part that is no number, or zero
+            return self._are_same_parts(left, right)
+        return len({a / b for a, b in zip(*numbers, strict=True) if a is not None and b is not None}) == 1
 
     def _compare_percentages(self, gold: str, answer: str) -> bool | None:
         """28% is 28 and 0.28; a number is itself with or without the sign, and the fraction that its percentage is."""

@@ -108,7 +108,24 @@ def is_same_value(left: Any, right: Any, tolerance: float) -> bool:
             return bool(difference <= tolerance)
         if difference > 1e3 * PRECISION * size:
             return False
-    return bool(math_verify.verify(left, right, timeout_seconds=None)) and _passes_guard(left, right)
+    same = math_verify.verify(left, right, timeout_seconds=None) or _are_same_roots(left, right)
+    return bool(same) and _passes_guard(left, right)
+
+
+def _are_same_roots(left: Any, right: Any) -> bool:
+    """Whether two expressions with roots are equal once what is under each root is factored: √(a² + 2a + 1), √((a + 1)²)."""
+    import sympy
+
+    def is_root(part: Any) -> bool:
+        return bool(part.is_Pow and part.exp.is_Rational and not part.exp.is_Integer)
+
+    sides = [
+        side for side in (left, right) if isinstance(side, sympy.Expr) and (side.has(sympy.Abs) or side.find(is_root))
+    ]
+    if len(sides) < 2:
+        return False
+    left, right = (side.replace(is_root, lambda root: sympy.Pow(sympy.factor(root.base), root.exp)) for side in sides)
+    return bool(sympy.expand(left - right) == 0)
 
 
 def _agree_on_integers(left: Any, right: Any) -> bool:
@@ -154,11 +171,14 @@ def _passes_guard(left: Any, right: Any) -> bool:
     return True
 
 
-def is_proportional(*sides: str) -> bool:
-    """Whether two equations say the same: `a = b` and `c = d` where `(a - b) / (c - d)` is a number other than 0."""
+def find_factor(a: str, b: str, c: str, d: str) -> Any:
+    """The number other than 0 by which `c - d` is to be multiplied for `a - b`; None if there is none. Raises Unparsed."""
     import sympy
 
-    context = " ".join(sides)
-    a, b, c, d = (parse_expression(side, context) for side in sides)
-    ratio = sympy.simplify((a - b) / (c - d))
-    return _is_number(ratio) and bool(ratio.is_finite) and ratio != 0 and (a - b).free_symbols == (c - d).free_symbols
+    context = " ".join((a, b, c, d))
+    left, right = (
+        parse_expression(first, context) - parse_expression(second, context) for first, second in ((a, b), (c, d))
+    )
+    ratio = sympy.simplify(left / right)
+    same = _is_number(ratio) and ratio.is_finite and ratio != 0 and left.free_symbols == right.free_symbols
+    return ratio if same and left.free_symbols else None

@@ -6,6 +6,10 @@ an answer, or a conclusion that ends in mathematics counts. Everything here is l
 
 import re
 
+from lm_eval_takeover.answers.conclusions import find_conclusion, states_doubt
+from lm_eval_takeover.answers.prompts import cut_run_on
+from lm_eval_takeover.answers.sentences import MATHS
+
 MAX_LOOSE = 300  # characters of an answer without a box
 TAIL = 10_000  # characters at the end of a response in which an answer without a box is looked for
 
@@ -19,7 +23,6 @@ _FILLING = r"(?:\s|\$|\\[()\[\],;:! ]|~|\*\*|\\text\s*\{|\}|[A-Za-z](?:_\{?\w{1,
 _SEPARATOR = r"(?:,|;|\band\b(?:\s+also\b)?|\bor\b|&|\\q?quad(?![A-Za-z])|\n\s*(?:[-*•]|\d{1,2}[.)])\s)"
 _JOIN = re.compile(rf"{_FILLING}*{_SEPARATOR}(?:{_FILLING}|{_SEPARATOR})*")
 _MAX_JOIN = 60  # characters
-_MATHS = re.compile(r"\$\$(.+?)\$\$|\\\[(.+?)\\\]|\\\((.+?)\\\)|(?<!\\)\$((?:\\.|[^$\\])+)\$", re.DOTALL)
 _SAID = re.compile(
     r"(?:\bans(?:wers?)?\b(?:\s+(?:to|of|for)\s[^.\n]{0,80}?)?[\s*_]*"
     r"(?:\b(?:(?:is|are)(?!\s+(?:consistent|correct|in|valid|reasonable|given|expressed|unique)\b)|"
@@ -31,19 +34,20 @@ _NUMBER = re.compile(r"[-+]?\$?\d[\d,]*(?:\.\d+)?(?:/\d+)?%?")
 _HEDGED = re.compile(r"\b(?:not|never|neither|between|least|most|more|less|than|or|about|if)\b|n't", re.IGNORECASE)
 _SENTENCE_END = re.compile(r"(?<!\\)[.!?](?=\s|$|\*)|\n")
 _REASON = re.compile(r",?\s+(?:because|since|which|where|as|so|for|when|if|but)\b", re.IGNORECASE)
-_CONCLUDES = re.compile(
-    r"\b(?:so|thus|hence|therefore|finally|consequently|result|total|conclude|answer|solutions?|is|are)\b",
+_WORDS = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{2,}")
+_ANY_WORDS = re.compile(r"(?<![\\A-Za-z])[^\W\d_]{2,}")  # of any script
+_LONGEST_WORD = 24  # letters of a word that is an answer
+_SPEECH = re.compile(
+    r"\b(?:I|we|you|not|know|cannot|sorry|let|if|suppose|assume|say|try|maybe|perhaps|about|nearly|almost|guess|case"
+    r"|step|over|under)\b",
     re.IGNORECASE,
 )
-_WORDS = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{2,}")
-_LONGEST_WORD = 24  # letters of a word that is an answer
-_SPEECH = re.compile(r"\b(?:I|we|you|not|know|cannot|sorry)\b")
 _AFTER_MATHS = re.compile(r"(?:\s+[a-z]+(?:\^\d|²|³)?){0,3}[\s.!*]*", re.IGNORECASE)
 
 
 def strip_thinking(response: str) -> str:
-    """The response after its last `</think>`; an unclosed `<think>` is left as it is."""
-    return response.rpartition("</think>")[2]
+    """The response after its last `</think>`, without what it runs on into; an unclosed `<think>` is left as it is."""
+    return cut_run_on(response).rpartition("</think>")[2]
 
 
 def has_unclosed_think(response: str) -> bool:
@@ -58,14 +62,14 @@ def extract_answer(response: str) -> str | None:
     In an unclosed `<think>` a box counts and nothing else does: thoughts name many numbers that are not the answer.
     """
     text = strip_thinking(response)
-    if boxes := _find_boxes(text):
+    if boxes := find_boxes(text):
         return _join_last_boxes(text, boxes)
     if bare := _BARE_BOX.findall(text):
         return str(bare[-1])
     return None if has_unclosed_think(response) else (_find_stated(_EMPTY_BOX.sub(" ", text[-TAIL:]).strip()) or None)
 
 
-def _find_boxes(text: str) -> list[tuple[int, int, str]]:
+def find_boxes(text: str) -> list[tuple[int, int, str]]:
     """`(start, end, content)` of every complete outermost box, empty ones left out; `5` for `\\boxed{\\boxed{5}}`."""
     opening = {found.end() - 1: found.start() for found in _BOX.finditer(text)}
     if not opening:
@@ -103,31 +107,32 @@ def _are_of_one_list(text: str, end: int, start: int) -> bool:
 
 def _find_stated(text: str) -> str | None:
     """What a response without a box says that its answer is."""
-    if said := [found.end() for found in _SAID.finditer(text)]:
+    if said := [found.end() for found in _SAID.finditer(text) if not _is_doubted(text, found)]:
         mathematical = [end for end in said if re.match(r"[^.\n]{0,80}?[\d$\\]", text[end : end + 100])]
         return _read_sentence(text[(mathematical or said)[-1] :])
-    maths = list(_MATHS.finditer(text, max(0, len(text) - MAX_LOOSE)))
-    if maths and _AFTER_MATHS.fullmatch(text, maths[-1].end()):
-        before = text[: maths[-1].start()].rstrip()
-        sentence = before[max(before.rfind("\n"), before.rfind(". ")) + 1 :]
-        if not sentence.strip(" *") or _CONCLUDES.search(sentence):
-            unit = text[maths[-1].end() :].strip(" *.!\n")
-            return _join_last_maths(text, maths) + (f" {unit}" if unit else "")
-    last = text[max(text.rfind("\n"), text.rfind(". ", 0, -1)) + 1 :]
-    if (
-        (bold := re.findall(r"\*\*\s*([^*\s]+)\s*\*\*", last))
-        and _CONCLUDES.search(last)
-        and _NUMBER.fullmatch(bold[-1])
-    ):
-        return str(bold[-1])
+    if _is_bare(text) and not (_ANY_WORDS.search(text) or MATHS.search(text)):
+        return _strip_markup(text)
+    if conclusion := find_conclusion(text):
+        return conclusion
     return _strip_markup(text) if _is_bare(text) else None
 
 
+def _is_doubted(text: str, said: re.Match[str]) -> bool:
+    """Whether the sentence that says `answer is` asks or supposes it."""
+    start = max(
+        text.rfind(stop, max(0, said.start() - MAX_LOOSE), said.start()) for stop in ("\n", ". ", "? ", "! ", ": ")
+    )
+    rest = text[said.end() : said.end() + MAX_LOOSE]
+    end = _SENTENCE_END.search(rest)
+    asked = end is not None and end[0] == "?"
+    return asked or states_doubt(text[max(start + 1, said.start() - MAX_LOOSE) : said.end()].rstrip(" *_:=\n"))
+
+
 def _read_sentence(text: str) -> str | None:
-    found = _MATHS.match(text)
+    found = MATHS.match(text)
     if found is not None:
         end, parts = found.end(), [_read_group(found)]
-        while (following := _MATHS.search(text, end)) and _are_of_one_list(text, end, following.start()):
+        while (following := MATHS.search(text, end)) and _are_of_one_list(text, end, following.start()):
             parts.append(_read_group(following))
             end = following.end()
         unit = _AFTER_MATHS.match(text, end)
@@ -137,7 +142,7 @@ def _read_sentence(text: str) -> str | None:
     sentence = text[: end_of_sentence.start()] if end_of_sentence else text
     if re.search(r"\\boxed\s*\{", sentence):
         return None  # an unfinished box
-    inner = list(_MATHS.finditer(sentence))
+    inner = list(MATHS.finditer(sentence))
     if inner and _AFTER_MATHS.fullmatch(sentence, inner[-1].end()) and not _HEDGED.search(sentence):
         return _join_last_maths(sentence, inner)
     sentence = re.sub(r"\s*\([^()]*\b(?:since|because|as)\b[^()]*\)?", "", sentence)
@@ -159,10 +164,10 @@ def _is_bare(text: str) -> bool:
     line = text.strip(" *")
     if len(line) > MAX_LOOSE or "\n" in line:
         return False
-    maths = _MATHS.search(line)
+    maths = MATHS.search(line)
     if maths is not None and _WORDS.search(line, 0, maths.start()):
         return False
-    count = len(_WORDS.findall(_MATHS.sub(" ", line)))
+    count = len(_WORDS.findall(MATHS.sub(" ", line)))
     mathematical = maths is not None or re.search(r"[\d\\=+^]", line) is not None
     if not mathematical and len(line) > _LONGEST_WORD:
         return False
@@ -181,38 +186,3 @@ def _join_last_maths(text: str, maths: list[re.Match[str]]) -> str:
         parts.append(_read_group(found))
         start = found.start()
     return ", ".join(reversed(parts))
-
-
-_LETTER = re.compile(r"\W*(?:(?i:option|choice|answer)\b\W*)?(?:([A-Z])\W*(?:[.:)\n].*|$)|([a-z])\W*$)", re.DOTALL)
-_LETTER_WRAP = re.compile(r"\\(?:text|textbf|mathrm|mathbf|mbox|textit|textrm|bf|rm)\b\s*")
-_LETTER_FORM = r"[\s*_:]*[\[\"“]?\\?[($]?\$?(?:\\(?:text|mathrm|textbf|mathbf)\{)?\(?([A-Z])\)?(?![A-Za-z'])"
-_LETTER_SAID = re.compile(
-    rf"\b(?i:answer)\b[\s*_]*(?:(?i:is|should be|would be|must be|will be)\b(?:\s+(?i:therefore|thus|clearly|simply)\b)?)?"
-    rf"[\s*_:]*(?:(?i:option|choice)\s+)?{_LETTER_FORM}"
-    rf"|\b(?i:correct|right|best)\s+(?i:option|choice)\s+(?i:is){_LETTER_FORM}"
-    rf"|\(?\b([A-Z])\b\)?[*_]*\s+(?i:is)\s+(?i:the\s+)?(?i:correct|right)(?:\s+(?i:answer|option|choice))?"
-)
-_LETTER_ALONE = re.compile(r"[\s*_$]*\(?([A-Z])\)?(?:[.):][^\n]{0,200})?[\s*_$.]*")
-
-
-def extract_letter(response: str, letters: str = "ABCD") -> str | None:
-    """The letter of a multiple-choice answer: of the last box, else of the last 'answer: X', else of a reply that is a letter."""
-    text = strip_thinking(response)
-    if boxes := _find_boxes(text):
-        content = _LETTER_WRAP.sub("", boxes[-1][2])
-        found = _LETTER.fullmatch(content)
-        letter = (found[1] or found[2] or "").upper() if found else _find_last_letter(content, letters)
-        if letter and letter in letters:
-            return letter
-    if has_unclosed_think(response):
-        return None
-    text = text[-TAIL:]
-    if said := _find_last_letter(text, letters):
-        return said
-    alone = _LETTER_ALONE.fullmatch(text)
-    return alone[1] if alone and alone[1] in letters else None
-
-
-def _find_last_letter(text: str, letters: str) -> str | None:
-    said = [next(filter(None, found.groups())) for found in _LETTER_SAID.finditer(text)]
-    return next((letter for letter in reversed(said) if letter in letters), None)

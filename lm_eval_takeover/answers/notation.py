@@ -19,6 +19,16 @@ def is_name(text: str) -> bool:
     return any(pattern.fullmatch(unwrap_text(text)) for pattern in (NAME, _SUM_OF_NAMES, _LABEL))
 
 
+_RATIO_OF_NAMES = re.compile(
+    rf"{_TERM}(?:\s*:\s*{_TERM})+|{_TERM}\s*/\s*{_TERM}|\\frac\s*\{{\s*{_TERM}\s*\}}\s*\{{\s*{_TERM}\s*\}}"
+)
+
+
+def is_ratio_of_names(text: str) -> bool:
+    """`a : b`, `AB/BC` or `\\frac{x}{y}`, which names a ratio that an equation gives."""
+    return _RATIO_OF_NAMES.fullmatch(unwrap_text(text)) is not None
+
+
 def is_same_name(left: str, right: str) -> bool:
     """`M` and `M_{\\min}`, `f(x)` and `f`, `P(x)` and `p(x)`; `y` may stand for any function of `x`. Not `x_1` and `x_2`."""
     if normalise(left) == normalise(right):

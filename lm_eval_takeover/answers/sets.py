@@ -9,11 +9,13 @@ _UNION = re.compile(r"\\cup(?![A-Za-z])")
 MIRRORED = {r"\le": r"\ge", r"\ge": r"\le", "<": ">", ">": "<", r"\ne": r"\ne"}
 _MEMBER = re.compile(r"\s*[A-Za-z](?:_\{?\w+\}?)?\s*\\in(?![A-Za-z])\s*")
 _UNKNOWN = re.compile(r"[A-Za-z](?:_\{?\w+\}?)?'*")
+_OPPOSITE = re.compile(rf"-\s*(?:{_UNKNOWN.pattern})")
 REALS = re.compile(r"\\mathbb\s*\{?\s*R\s*\}?|\\R(?![A-Za-z])")
 
 
 _NAMED = re.compile(
-    r"\s*(?:(?:\\?[A-Za-z]+(?:_\{?\w+\}?)?(?:\^\s*\{?\w+\}?)?|\\(?:vec|overrightarrow)\s*\{\w+\}|\(\s*\\?[A-Za-z]+(?:_\d)?(?:\s*,\s*\\?[A-Za-z]+(?:_\d)?)*\s*\))"
+    r"\s*(?:(?:\\?[A-Za-z]+(?:_\{?\w+\}?)?(?:\^\s*\{?\w+\}?)?|\\(?:vec|overrightarrow)\s*\{\w+\}"
+    r"|\(\s*\\?[A-Za-z]+(?:_\d)?(?:\s*,\s*\\?[A-Za-z]+(?:_\d)?)*\s*\))"
     r"\s*(?:=|\\in(?![A-Za-z]))|[A-Za-z](?=\s*[(\[]))\s*"
 )
 _BUILDER = re.compile(r"\\\{\s*[A-Za-z]\s*(?:\\in\s*\\mathbb\s*\{?R\}?\s*)?(?:\\mid|:|\|)\s*(.*)\\\}")
@@ -35,7 +37,8 @@ def strip_name(text: str) -> str:
 
 def find_unknown(text: str) -> str:
     """The letter that an inequality is about; empty if it is about none."""
-    return next((part.strip() for part in RELATION.split(text)[::2] if _UNKNOWN.fullmatch(part.strip())), "")
+    sides = (side.strip() for side in _turn([part.strip() for part in RELATION.split(text)])[::2])
+    return next((side for side in sides if _UNKNOWN.fullmatch(side)), "")
 
 
 def split_union(text: str) -> list[str] | None:
@@ -106,6 +109,19 @@ def _read_alternative(text: str) -> str | None:
     return text if group and len(group[1]) == 2 and r"\infty" in text else None
 
 
+def _turn(parts: list[str]) -> list[str]:
+    """The sides and signs of an inequality about `-x`, multiplied by -1; any others as they are."""
+    if not any(_OPPOSITE.fullmatch(side) for side in parts[::2]):
+        return parts
+    return [MIRRORED[part] if index % 2 else _negate(part) for index, part in enumerate(parts)]
+
+
+def _negate(term: str) -> str:
+    if re.search(r"(?<=.)[-+]", term):
+        return f"-({term})"
+    return term[1:].strip() if term.startswith("-") else f"-{term}"
+
+
 def to_interval(text: str) -> str:
     """The interval that an inequality in one unknown describes; any other text as it is."""
     if REALS.fullmatch(text.strip()):
@@ -113,7 +129,7 @@ def to_interval(text: str) -> str:
     if absolute := re.fullmatch(r"\|\s*[A-Za-z]\s*\|\s*(<|\\le)\s*([^|]+)", text):
         first, last = ("[", "]") if "e" in absolute[1] else ("(", ")")
         return f"{first}-{absolute[2]},{absolute[2]}{last}"
-    parts = [part.strip() for part in RELATION.split(text)]
+    parts = _turn([part.strip() for part in RELATION.split(text)])
     signs = parts[1::2]
     if len(parts) == 5 and _UNKNOWN.fullmatch(parts[2]):
         if all(sign in (r"\ge", ">") for sign in signs):

@@ -60,6 +60,7 @@ def verify(gold: str, answer: str, tolerance: float = 0.0) -> Verdict:
     if _has_same_words(gold, answer):
         return Verdict(True)
     left, right = (_strip_conditions(tidy(text)) for text in (gold, answer))
+    right = right if _LETTER.fullmatch(unwrap_text(left)) else _strip_label(right)
     if is_too_large(right):  # a fraction may be one character
         return Verdict(False, "unparsed")
     comparison = Comparison(tolerance)
@@ -90,6 +91,19 @@ def _strip_conditions(text: str) -> str:
         else:
             text = condition.sub("", text)
     return text
+
+
+_LETTER = re.compile(r"\(?[A-Z]\)?")
+_LABELLED = re.compile(
+    r"(?:\\text\w*\s*\{\s*\(?[A-E][).:]\s*\}|\\(?:text|math)\w*\s*\{\s*\([A-E]\)\s*\}|\([A-E]\)(?= )|[A-E][).:](?= ))\s*(\S.*)"
+)
+
+
+def _strip_label(text: str) -> str:
+    """The value after the label of its choice: `(C) 10`, `\\textbf{(C)} 10`, `C. 10`."""
+    whole = re.fullmatch(r"\\text\w*\s*\{([^{}]*)\}", text)
+    found = _LABELLED.fullmatch(whole[1].strip() if whole else text)
+    return found[1] if found else text
 
 
 _CHOICE = re.compile(r"\(?([A-Z])\)(?:\s.*)?|(?i:graph|option|choice|answer)\s+\(?([A-Z])\)?")

@@ -16,8 +16,8 @@ from lm_eval.tasks import TaskManager
 from tqdm import tqdm
 
 from lm_eval_takeover import demo
-from lm_eval_takeover.answers.extraction import extract_letter
 from lm_eval_takeover.answers.judging import Judge
+from lm_eval_takeover.answers.letters import extract_letter
 from lm_eval_takeover.answers.normalisation import tidy
 from lm_eval_takeover.answers.verification import Verdict
 from lm_eval_takeover.storage.digests import digest_of, digest_of_text

@@ -1,0 +1,141 @@
+"""Last sentences in other languages: a value with its unit, or a value after a copula, at the very end.
+
+German, Spanish, French, Italian, Portuguese, Dutch, Russian, Chinese, Japanese and Korean have their words here for asking,
+supposing, doubting, denying, comparing and calculating, which refuse a sentence. Units of measure come out in English, so that
+minutes are not taken for hours; decimal commas come out as points.
+"""
+
+import re
+
+from lm_eval_takeover.answers.lexicon import alternatives
+from lm_eval_takeover.answers.sentences import OPAQUE, VALUE, Sentence, append_unit
+
+_ENGLISH = re.compile(
+    r"\b(?:the|is|are|she|he|it|they|we|of|that|this|thus|hence|therefore|and|for|from|there|has|have|his|its|was|were|will"
+    r"|each|with|to|by|costs?|pays?|makes?|equals?|gives?|comes|their|you|my|all|total|left|so|answer|value)\b"
+)
+_FOREIGN = re.compile(
+    "\\b(?:"
+    + alternatives("""
+    der/das/dem/den/des/ist/sind/und/sie/er/ein/eine/einen/einem/insgesamt/zusammen/somit/daher/damit/folglich/beträgt
+    kostet/ergibt/bleiben/zahlt/bezahlt/man/wir/mit/auf/hat/haben/also bleiben/el/la/los/las/un/una/es/en/por/del/que
+    son/hay/entonces/luego/tiene/cuesta/paga/quedan/queda/respuesta/resultado/le/les/du/une/est/il/elle/ils/elles/et
+    donc/coûte/paie/reste/ainsi/nous/réponse/résultat/au/aux/di/che/sono/lo/gli/quindi/costa/rimangono/risposta
+    risultato/dunque/ha/os/um/uma/são/portanto/logo/custa/ela/ele/resposta/assim/het/een/dus/zijn/betaalt/kost/antwoord
+    totaal/samen/ze/hij/wij/bedraagt/det/och/är/jest/więc/toplam/totale/au total/em/no/na/die/im/zum/nach/noch/dauert
+    dura
+""")
+    + ")\\b"
+)
+_SCRIPT = re.compile("[\u0370-\u1fff\u3040-\ud7ff]")
+
+
+def is_foreign(text: str) -> bool:
+    """Whether a masked sentence is in another language than English, by its script or its commonest words."""
+    foreign = len(_FOREIGN.findall(text))
+    return _SCRIPT.search(text) is not None or (foreign > 0 and foreign >= len(_ENGLISH.findall(text)))
+
+
+_COPULA = (
+    alternatives("""
+    ist/sind/beträgt/betragen/ergibt/ergeben/lautet/kostet/gleich/es/son/est/sont/è/sono/é/são/vaut/égale?/a/is/zijn
+    bedraagt/равно/равна/равен/равны/составляет/составит/это/är/jest/wynosi/igual a/de/di/zu/zahlt/bezahlt/paga/paie
+    costa/cuesta/coûte/custa/kost/betaalt/стоит/заплатит/получится/получаем/остаётся/останется
+""")
+    + "|[=:—]"
+)
+_FILLERS = alternatives(
+    "genau/also/somit/daher/damit/dann/donc/ainsi/exactement/entonces/exactamente/por tanto/quindi/dunque"
+    "/portanto/então/dus/precies/ровно/поэтому/também"
+)
+_CJK = "\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af"
+# Where a sentence may end after its value: at once, after a unit of at most two words or six characters, and a copula.
+_END = re.compile(
+    rf"(?P<before>(?:^|[\s,:=(]|[{_CJK}，、：]))(?:[€$£¥] ?)?{VALUE} ?"
+    r"(?P<unit>[^\W\d_]+(?:/[a-z]+)?(?:²|³|\^\d)?\.?(?: [^\W\d_]+(?:²|³|\^\d)?)?)?"
+    rf"(?: ?(?:です|だ|である|になる|となる|になります|となります|必要です|残ります|입니다|이다|예요|이에요))?\s*[.!。！]?$"
+)
+_AFTER_COPULA = re.compile(
+    rf"(?:(?:^|[\s,])(?:{_COPULA})\s(?:(?:{_FILLERS})\s)*|[是为為为有了付需共得于於=：:はがを] ?|[가-힣](?:은|는|이|가) ?)$"
+)
+_REFUSED = re.compile(
+    "(?<![^\\W\\d_])(?:"
+    + alternatives("""
+    wenn/falls/angenommen/sei/nehmen wir an/vielleicht/möglicherweise/wahrscheinlich/etwa/ungefähr/circa/ca/rund/fast
+    knapp/nicht/kein/keine/keinen/nie/mindestens/höchstens/mehr als/weniger als/oder/aber/zwischen/zunächst/zuerst/durch
+    vermutlich/bis/kaum/si/supongamos/suponiendo/suponga/quizás?/tal vez/probablemente/posiblemente/aproximadamente
+    alrededor de/unos/unas/casi/cerca de/nunca/al menos/como máximo/como mínimo/más de/menos de/pero/entre/primero
+    puede que/no/supposons/supposant/imaginons/peut-être/probablement/environ/presque/à peu près/ne/n'[^\\W\\d_]+/pas
+    jamais/au moins/au plus/plus de/moins de/ou/mais/d'abord/par/ni/pourrait/podría/podria/potrebbe/könnte/zou/se
+    supponiamo/supponendo/forse/probabilmente/circa/quasi/non/mai/almeno/al massimo/più di/meno di/o/ma/tra/fra/prima
+    oppure/suponha/supondo/talvez/provavelmente/cerca/não/nunca/pelo menos/no máximo/mais de/menos de/mas/primeiro/als
+    stel/misschien/waarschijnlijk/ongeveer/bijna/niet/geen/nooit/minstens/hoogstens/meer dan/minder dan/maar/of/tussen
+    eerst/door/если/пусть/допустим/предположим/возможно/может быть/вероятно/примерно/около/почти/не/нет/ни/никогда
+    хотя бы/по крайней мере/не более/не менее/больше чем/меньше чем/более/менее/или/но/между/сначала/на
+""")
+    + ")(?![^\\W\\d_])|(?:multipli[zck]|dividi|divid[aeo]|divis[eoé]|diviser|addi[eo]r|subtrah|teilen wir|teilt man|ajout"
+    "|soustra|restamos|sumamos|sommiamo|dele[nr] |раздел|умнож|слож|вычт|прибав"
+    "|wir (?:teilen|nehmen|rechnen|addieren|ziehen|müssen)|zie(?:hen|ht) |delen we)"
+    "|如果|假设|假如|設|设|若|可能|也许|大概|大约|约|約|左右|不是|不等于|没有|至少|最多"
+    "|超过|以上|以下|不到|或者?|但|乘以?|除以|加上|减去|接下来|首先|先"
+    "|もし|仮に|たぶん|おそらく|かもしれ|では|じゃな|ません|未満|割る|割り|かける|掛け|足す|足し|引く|引き"
+    "|次に|まず|만약|아마|약 |아니|아닙|이상|이하|나누|곱하|더하|빼"
+)
+_ASKS = re.compile(r"[?？]|吗|嗎|呢|か[。.]?$|까[?.]?$")
+# Units of measure by how they begin, in English: a unit that is none of these says nothing about a number.
+_MEASURES = [
+    (re.compile(pattern), name)
+    for pattern, name in (
+        (r"stunden?|horas?|heures?|or[ae]|uur|uren|час(?:а|ов)?|小时|小時|個小時|个小时|時間|시간", "hours"),
+        (r"minut\w*|минут\w*|分钟|分鐘|分|분", "minutes"),
+        (r"sekunden?|segundos?|secondes?|second[oi]|seconden?|секунд\w*|秒钟?|초", "seconds"),
+        (r"tage?n?|d[ií]as?|jours?|giorn[oi]|dias?|dagen|дн(?:я|ей)|день|天|日", "days"),
+        (r"kilom\w*|километр\w*|公里|千米|キロメートル", "km"),
+        (r"(?:zentim|cent[ií]m|centim)\w*|сантиметр\w*|厘米|センチ\w*", "cm"),
+        (r"(?:quadratzentimeter\w*|cent[ií]m\w* (?:cuadrados|carrés|quadrat\w|quadrados)|平方厘米)", "cm^2"),
+        (r"(?:quadratmeter\w*|m[eèé]tr\w* (?:cuadrados|carrés|quadrat\w|quadrados)|平方米)", "m^2"),
+        (r"met(?:er|ers|ri|ros?|re|ro)|mètres?|metros?|метр\w*|米|メートル|미터", "m"),
+        (r"kilogram\w*|килограмм\w*|公斤|千克|キロ", "kg"),
+        (r"gramm?\w*|грамм\w*|克|グラム", "g"),
+        (r"cents?|centimes?|centavos?|céntimos?|центов|美分|セント", "cents"),
+        (r"prozent|por ciento|pour ?cent|per cento|por cento|procent|процент\w*|パーセント|퍼센트", "%"),
+        (r"grad|grados?|degrés?|gradi|graus?|graden|градус\w*|度", "°"),
+    )
+]
+_DECIMAL_COMMA = re.compile(r"([-−]?[^\d\s]?\s?)(\d{1,3}(?:[. ]\d{3})*|\d+),(\d{1,2})(\s?[^\d\s]?)")
+_MONEY = re.compile(r"euros?|€|pesos?|reais|dólares|dollars?|dollari|доллар\w*|рубл\w*|kronor")
+_DOTTED = re.compile(r"(\D*)(\d{1,3}(?:\.\d{3})+)(\s?\D?)")
+
+
+def find_foreign_value(sentence: Sentence) -> str | None:
+    """The value with which a sentence of another language ends, if a unit follows it or a copula stands before it."""
+    text = sentence.text
+    ended = _END.search(text)
+    if ended is None or OPAQUE in text or _ASKS.search(text) or _REFUSED.search(text):
+        return None
+    value, unit = sentence.values[text.count(VALUE, 0, ended.start())], (ended["unit"] or "").strip(". ")
+    money = re.search(r"[$€£¥%°]", value) is not None
+    bold = text.count(VALUE) - 1 in sentence.bold
+    if not (
+        unit
+        or money
+        or bold
+        or "=" in value
+        or _AFTER_COPULA.search(text[: ended.start("before") + len(ended["before"])])
+    ):
+        return None
+    number, name = _read_number(value, bool(_MONEY.fullmatch(unit)) or money), _name_unit(unit)
+    return number + name if name in ("%", "°") else append_unit(number, name)
+
+
+def _read_number(value: str, is_money: bool) -> str:
+    """The number with a decimal point; three decimals of money are thousands."""
+    if found := _DECIMAL_COMMA.fullmatch(value):
+        return f"{found[1]}{re.sub('[. ]', '', found[2])}.{found[3]}{found[4]}"
+    if is_money and (dotted := _DOTTED.fullmatch(value)):
+        return dotted[1] + dotted[2].replace(".", "") + dotted[3]
+    return value
+
+
+def _name_unit(unit: str) -> str:
+    return next((name for pattern, name in _MEASURES if pattern.fullmatch(unit)), "")

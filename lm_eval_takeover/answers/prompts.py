@@ -1,0 +1,35 @@
+"""Headers of the tasks' prompts, where a response that runs on into an invented next problem ends."""
+
+import re
+
+# As `task_configs/` writes them before a problem; stop strings of the tasks and extraction both go by these.
+HEADERS = ("Problem:", "Question:")
+
+_HEADER = re.compile(rf"(?:^|(?<=[.!?$}})\]*])[ \t]*)[ \t]*(?:{'|'.join(map(re.escape, HEADERS))})", re.MULTILINE)
+_TAG = re.compile(r"</?think>")
+
+
+def cut_run_on(response: str) -> str:
+    """The response up to the first header of a prompt at the start of a line or after a full stop, never one inside thinking.
+
+    A header before which nothing stands restates the problem and is left.
+    """
+    if not any(header in response for header in HEADERS):
+        return response
+    for start, end in _list_outside_thinking(response):
+        for found in _HEADER.finditer(response, start, end):
+            if response[start : found.start()].strip():
+                return response[: found.start()]
+    return response
+
+
+def _list_outside_thinking(response: str) -> list[tuple[int, int]]:
+    """What neither follows a `<think>` nor precedes a `</think>`, as spans; a prompt may have opened the first thought."""
+    tags = list(_TAG.finditer(response))
+    starts = [(0, ""), *((tag.end(), tag[0]) for tag in tags)]
+    ends = [*((tag.start(), tag[0]) for tag in tags), (len(response), "")]
+    return [
+        (start, end)
+        for (start, opened), (end, closed) in zip(starts, ends, strict=True)
+        if opened != "<think>" and closed != "</think>"
+    ]

@@ -1,0 +1,101 @@
+"""What the last sentence of a response without a box concludes with, and that its near misses conclude with nothing of it."""
+
+import time
+from pathlib import Path
+
+import pytest
+import yaml
+from helpers.pairs import ROOT
+from helpers.stated_answers import LETTERS, RUN_ON, STATED
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lm_eval_takeover.answers.conclusions import find_conclusion
+from lm_eval_takeover.answers.extraction import extract_answer, has_unclosed_think
+from lm_eval_takeover.answers.prompts import HEADERS, cut_run_on
+from lm_eval_takeover.answers.sentences import VALUE, mask_values, split_sentences
+from lm_eval_takeover.answers.verification import verify
+
+
+def is_correct(gold, response):
+    answer = extract_answer(response)
+    return answer is not None and verify(gold, answer).correct
+
+
+@pytest.mark.parametrize(("gold", "response", "near_miss"), [*STATED, *RUN_ON])
+def test_a_value_that_is_stated_counts_and_its_near_miss_does_not(gold, response, near_miss):
+    assert is_correct(gold, response)
+    assert not is_correct(gold, near_miss)
+
+
+def test_the_table_is_large_and_has_no_duplicates():
+    assert len(STATED) + len(LETTERS) + len(RUN_ON) >= 300
+    assert len({response for _, *both in STATED for response in both}) == 2 * len(STATED)
+
+
+@given(
+    st.integers(-(10**6), 10**6),
+    st.sampled_from(["Is the total {}?", "Suppose the total is {}.", "The total is not {}."]),
+)
+def test_no_value_is_taken_from_a_question_a_supposition_or_a_denial(value, sentence):
+    assert find_conclusion(sentence.format(value)) is None
+    assert find_conclusion(f"So the total is {value}.") == str(value)
+
+
+def test_no_number_is_picked_from_running_text():
+    for text in (
+        "He walked on for 5 miles and 3 more, then 2.",
+        "We try 3, then 5, then 42.",
+        "It stands on page 12.",
+        "Step 3.",
+    ):
+        assert extract_answer(text) is None
+
+
+def test_prices_are_no_mathematics():
+    assert mask_values("He pays $5 and she pays $10.").values == ["$5", "$10"]
+    assert mask_values("It is $5$ or $x+1$.").text == f"it is {VALUE} or {VALUE}."
+
+
+def test_sentences_end_at_full_stops_only():
+    assert len(split_sentences("It is 5 sq. ft. of $a. b$ at 3.5 dollars. Done here.")) == 2
+
+
+def test_time_is_linear_in_the_response():
+    for unit in (
+        "is 5 ",
+        "so is is ",
+        "**5** ",
+        "not 5, but ",
+        "(5) ",
+        "the the ",
+        "who not ",
+        "5. ",
+        "$5 ",
+        "a, ",
+        "Problem: ",
+    ):
+        start = time.perf_counter()
+        extract_answer(unit * (200_000 // len(unit)))
+        extract_answer("So it " + unit * (380 // len(unit)))
+        assert time.perf_counter() - start < 2
+
+
+def test_a_response_ends_where_it_invents_the_next_problem():
+    assert cut_run_on("\\boxed{5}\n\nProblem: next") == "\\boxed{5}\n\n"
+    assert cut_run_on("The total is 5. Problem: next") == "The total is 5."
+    assert cut_run_on("Problem: restated.\nSolution: 5") == "Problem: restated.\nSolution: 5"
+    assert cut_run_on("a\n<think>\nProblem: b</think>c") == "a\n<think>\nProblem: b</think>c"
+    assert cut_run_on("a\nProblem: b</think>c") == "a\nProblem: b</think>c"
+    assert not has_unclosed_think("\\boxed{5}\n\nProblem: next <think> hm")
+
+
+def test_headers_are_those_of_the_tasks_prompts():
+    class Loader(yaml.SafeLoader):
+        pass
+
+    Loader.add_multi_constructor("!", lambda *_: None)
+    prompts = [
+        yaml.load(Path(path).read_text(), Loader).get("doc_to_text") for path in (ROOT / "task_configs").glob("*yaml")
+    ]
+    assert {prompt.partition(" ")[0] for prompt in prompts if prompt} == set(HEADERS)
