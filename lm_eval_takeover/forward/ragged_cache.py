@@ -159,7 +159,7 @@ def read_layer_windows(config: Any, name: str) -> list[int | None]:
     kinds = {type(layer) for layer in layers} - {DynamicLayer, DynamicSlidingWindowLayer}
     reason = None
     if kinds:
-        reason = f"its layers of kind {kinds.pop().__name__} keep a state that cannot be rolled back"
+        reason = f"its cache has layers of kind {min(kind.__name__ for kind in kinds)}, which cannot be rolled back row by row"
     elif "chunked_attention" in (getattr(text, "layer_types", None) or ()):
         reason = "its attention is by chunks"
     elif getattr(text, "alibi", False) or text.model_type in ("bloom", "gpt_neo"):
