@@ -13,7 +13,7 @@ import re
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -120,7 +120,7 @@ class Row:
 
     def expect(self, what: str, made: Sequence[Any], expected: Sequence[Any]) -> int:
         """How many are equal."""
-        equal = sum(one == other for one, other in zip(made, expected, strict=True))
+        equal = sum(bool(one == other) for one, other in zip(made, expected, strict=True))
         self.compared += len(expected)
         if equal < len(expected):
             self.differences.append(f"{what}: {len(expected) - equal} of {len(expected)}")
@@ -144,7 +144,9 @@ class Row:
         return f"|`{'|'.join([cells[0] + '`', *cells[1:]])}|"
 
 
-HEADER = "|architecture|`hf`, greedy|how lockstep reads|blocks|texts, log-likelihoods, calibration|self-check, ms|\n|---|--:|---|---|---|--:|"
+HEADER = """\
+|architecture|`hf`, greedy|how lockstep reads|blocks|texts, log-likelihoods, calibration|self-check, ms|
+|---|--:|---|---|---|--:|"""
 
 
 def save_model(folder: Path, kind: str, seed: int = 1) -> Path:
@@ -161,7 +163,7 @@ def save_model(folder: Path, kind: str, seed: int = 1) -> Path:
 
 
 @contextmanager
-def plain_passes(pair: Pair) -> Iterable[None]:
+def plain_passes(pair: Pair) -> Iterator[None]:
     """Lockstep that reads every text anew and alone while this lasts."""
     checks = [member.self_check for member in pair.members]
     try:

@@ -220,7 +220,8 @@ class SelfCheck:
         """`|logits - plain|` over the spread of `plain` around its mean, along the last dimension; infinite for NaN."""
         logits, plain = logits[..., self.columns].to(plain.device), plain[..., self.columns]
         spread = (plain - plain.mean(-1, keepdim=True)).norm(dim=-1).clamp(min=1e-9)
-        return ((logits - plain).norm(dim=-1) / spread).nan_to_num(torch.inf)
+        distances: Tensor = (logits - plain).norm(dim=-1) / spread
+        return distances.nan_to_num(torch.inf)
 
 
 def _write_texts(member: Member) -> list[list[int]]:
