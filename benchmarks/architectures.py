@@ -16,6 +16,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +40,7 @@ from lm_eval_takeover.pair.member import Member
 from lm_eval_takeover.pair.pair import Pair
 
 BATCHES = (1, 3, 8)
-NEW = 10  # tokens of a text
+NEW = 8  # tokens of a text
 PROMPT_LENGTHS = (9, 4, 21)
 COMMON: dict[str, Any] = {
     "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8,
@@ -228,14 +229,21 @@ def check_texts(row: Row, role: str, pair: Pair) -> None:
             scores = [
                 s for _, one in lockstep.generate(pair, Disagreement(gate=Gate(1e9)), requests[:1]) for s in one.scores
             ]
-            policy = Disagreement(gate=Gate(sorted(scores)[len(scores) // 2]))
-            expected = write_lockstep(pair, policy, requests, 1)
+            policy = Disagreement(gate=Gate(middle(scores)))
+            expected = write_lockstep(pair, policy, requests, 2)
         for batch in BATCHES:
             row.expect(
                 f"{role}, {name}, lockstep, batch {batch}", write_lockstep(pair, policy, requests, batch), expected
             )
             if not row.blocks:
                 row.expect(f"{role}, {name}, blocks, batch {batch}", write(pair, policy, requests, batch), expected)
+
+
+def middle(scores: Sequence[float]) -> float:
+    """A threshold that none of them is near."""
+    ordered = sorted(scores)
+    gaps = [(high - low, (high + low) / 2) for low, high in pairwise(ordered[len(ordered) // 4 : -len(ordered) // 4])]
+    return max(gaps)[1]
 
 
 def check_log_likelihoods(row: Row, pair: Pair, policy: Policy) -> None:
@@ -285,6 +293,7 @@ def check_architecture(kind: str, folder: Path) -> Row:
         reading = choose_reading(member)
     except ArgumentError as error:
         row.refusal = re.sub(r"^base='[^']*' ", "", str(error))
+        row.hf = row.reading = row.blocks = "-"
         return row
     try:
         verify_pass(member)
@@ -301,6 +310,14 @@ def check_architecture(kind: str, folder: Path) -> Row:
         check_calibration(row, as_base)
     row.blocks = row.blocks or "yes"
     return row
+
+
+def _check_or_tell(kind: str, folder: Path) -> Row:
+    """A traceback is as wrong as another text, and no reason to leave out the other architectures."""
+    try:
+        return check_architecture(kind, folder)
+    except Exception as error:
+        return Row(kind, differences=[f"{type(error).__name__}: {str(error).strip().splitlines()[0]}"])
 
 
 def describe(reading: Reading) -> str:
@@ -320,7 +337,7 @@ def main() -> int:
     rows = []
     for kind in arguments.kinds:
         with tempfile.TemporaryDirectory() as folder:
-            rows.append(check_architecture(kind, Path(folder)))
+            rows.append(_check_or_tell(kind, Path(folder)))
         print(rows[-1], flush=True)
     if arguments.write:
         put_rows(arguments.write, {row.name: str(row) for row in rows})

@@ -84,7 +84,7 @@ class LoadOptions:
 
     def text_settings(self) -> dict[str, Any]:
         """What can change a text, beyond what the files are: for the keys of samples."""
-        names = ["load_in_4bit", "load_in_8bit", "quantization_config", "subfolder", "gguf_file", "peft"]
+        names = ["revision", "load_in_4bit", "load_in_8bit", "quantization_config", "subfolder", "gguf_file", "peft"]
         names += [field.name for field in fields(self) if field.name.startswith("bnb_")]
         return {name: value for name in names if (value := getattr(self, name))}
 

@@ -129,7 +129,7 @@ class Member:
     @cached_property
     def forward_arguments(self) -> frozenset[str]:
         """The arguments of this architecture's forward pass."""
-        return frozenset(inspect.signature(self.model.forward).parameters)
+        return frozenset(inspect.signature(type(self.model).forward).parameters)
 
     @cached_property
     def cache_argument(self) -> str | None:
