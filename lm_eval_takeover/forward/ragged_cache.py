@@ -49,6 +49,18 @@ class Plan:
         self.aligned_start = longest if self.is_contiguous and longest == min(lengths) else None
         self.columns = longest + new
 
+    def on(self, device: torch.device) -> "Plan":
+        """The same plan for layers on another device, made once."""
+        if device == self.device or (device.type == self.device.type and self.device.index is None):
+            return self
+        if device not in self._elsewhere:
+            self._elsewhere[device] = Plan(self._lengths, self.new, self._slots, device)
+        return self._elsewhere[device]
+
+    @cached_property
+    def _elsewhere(self) -> dict[torch.device, "Plan"]:
+        return {}
+
     @cached_property
     def positions(self) -> Tensor:
         """The columns of the new tokens, which are their positions in the text: `[rows, new]`."""
@@ -78,11 +90,12 @@ class RaggedLayer(DynamicLayer):  # type: ignore[misc]
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
         """As `write` in the layout of transformers: `[rows, heads, new, head_dim]`."""
-        return self.write(key_states.transpose(1, 2), value_states.transpose(1, 2))
+        plan = self._cache.plan.on(key_states.device)
+        return self.write(key_states.transpose(1, 2), value_states.transpose(1, 2), plan)
 
-    def write(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+    def write(self, keys: Tensor, values: Tensor, plan: Plan | None = None) -> tuple[Tensor, Tensor]:
         """Write keys and values `[rows, new, heads, head_dim]` of this pass; return all that its rows attend to, heads first."""
-        plan = self._cache.plan
+        plan = plan or self._cache.plan
         if self.buffers is None or self.buffers[0].shape[1] < plan.columns:
             self.grow(plan.columns, (keys, values))
         assert self.buffers is not None

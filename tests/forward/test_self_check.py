@@ -1,4 +1,4 @@
-"""What the self-check finds: shared states, padding, roll-backs and passes that are wrong, each with the next simpler way behind it."""
+"""What the self-check finds: shared states, padding, roll-backs and passes that are wrong; the next simpler way is taken."""
 
 from dataclasses import replace
 
@@ -72,7 +72,7 @@ def test_a_roll_back_that_leaves_a_trace_is_found_and_lockstep_goes_on(member, m
     assert "its first logits differ from plain passes" in caplog.text
     expected = dict(lockstep.generate(pair, BaseAlone(), requests, batch_size=2))
     assert [made[i].tokens for i in range(2)] == [expected[i].tokens for i in range(2)]
-    with pytest.raises(ArgumentError, match="differ from plain passes .* use block_size=1"):
+    with pytest.raises(ArgumentError, match=r"differ from plain passes .* use block_size=1"):
         list(engine.generate(pair, BaseAlone(), requests, block_size=4))
 
 
