@@ -12,7 +12,7 @@ from typing import Any
 from lm_eval_takeover.decoding import blockwise, lockstep
 from lm_eval_takeover.decoding.failures import Failures
 from lm_eval_takeover.errors import ArgumentError, PluginError, is_out_of_memory
-from lm_eval_takeover.forward.self_check import choose_reading, verify_pass
+from lm_eval_takeover.forward.self_check import check_member, verify_pass
 from lm_eval_takeover.method.generation import Generation
 from lm_eval_takeover.method.policies import ALONE
 from lm_eval_takeover.method.policy import Policy
@@ -43,11 +43,11 @@ def generate(
 
     A request that a model cannot answer (NaN, or any exception) does not hold up the others: it is raised, named, at the end.
     """
+    for role in policy.roles:
+        check_member(pair.member(role))  # what cannot be served is no failure of a request
     failures = Failures(len(requests))
     options: dict[str, Any] = {"seed": seed, "batch_size": batch_size}
     if block_size == 1 or not _reads_blocks(pair, policy, block_size):
-        for role in policy.roles:
-            choose_reading(pair.member(role))  # what cannot be served is no failure of a request
 
         def write(by: Policy, asked: Sequence[Request], traced: bool) -> Iterator[tuple[int, Generation]]:
             lockstepped = partial(lockstep.generate, pair, by, seed=seed, traced=traced)
