@@ -172,7 +172,7 @@ def read_layer_windows(config: Any, name: str) -> list[int | None]:
     kinds = {type(layer) for layer in layers} - {DynamicLayer, DynamicSlidingWindowLayer}
     reason = None
     if kinds:
-        reason = f"its cache has layers of kind {min(kind.__name__ for kind in kinds)}, which cannot be rolled back row by row"
+        reason = f"its layers of kind {min(kind.__name__ for kind in kinds)} keep a state that cannot be rolled back"
     elif "chunked_attention" in (getattr(text, "layer_types", None) or ()):
         reason = "its attention is by chunks"
     elif getattr(text, "alibi", False) or text.model_type in ("bloom", "gpt_neo"):

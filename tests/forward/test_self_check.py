@@ -25,13 +25,18 @@ def member(tmp_path):
     return lambda kind, **options: Member("base", str(save_model(tmp_path / kind, kind)), **options)
 
 
+def notices(caplog):
+    """Of the package; transformers says which kernels it misses."""
+    return [record for record in caplog.records if record.name.startswith("lm_eval_takeover")]
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("kind", ["llama", "falcon_h1"])
 def test_what_is_sound_passes(member, caplog, kind, dtype):
     assert choose_reading(member(kind, dtype=dtype)) == Reading()
     if kind == "llama":
         verify_pass(member(kind, dtype=dtype))
-    assert not caplog.records
+    assert not notices(caplog)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -106,8 +111,8 @@ def test_logits_that_are_no_numbers_are_left_to_the_request_that_meets_them(memb
     with torch.no_grad():
         broken.model.model.norm.weight.fill_(torch.nan)
     assert choose_reading(broken) == Reading()
+    assert not notices(caplog)
     verify_pass(broken)
-    assert not caplog.records
 
 
 def test_a_policy_whose_guide_reads_no_padding_still_mixes_prompt_lengths(member, tmp_path):
