@@ -168,7 +168,10 @@ def read_layer_windows(config: Any, name: str) -> list[int | None]:
     """
     text = config.get_text_config()
     rope = getattr(text, "rope_parameters", None) or {}
-    layers = DynamicCache(config=config).layers
+    try:
+        layers = DynamicCache(config=config).layers
+    except Exception as error:  # what a configuration leaves out, or has beyond what transformers' caches know
+        raise ArgumentError(f"{name}: transformers has no cache for it ({error}); use block_size=1") from error
     kinds = {type(layer) for layer in layers} - {DynamicLayer, DynamicSlidingWindowLayer}
     reason = None
     if kinds:

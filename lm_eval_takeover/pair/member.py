@@ -134,7 +134,8 @@ class Member:
     @cached_property
     def cache_argument(self) -> str | None:
         """The argument that takes a cache; None for architectures with a state of their own kind, which is not kept."""
-        if not self.model._supports_default_dynamic_cache():
+        supports = getattr(self.model, "_supports_default_dynamic_cache", None)  # remote code may be without
+        if supports is not None and not supports():
             return None
         return next((name for name in ("past_key_values", "cache_params") if name in self.forward_arguments), None)
 
