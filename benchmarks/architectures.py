@@ -101,9 +101,11 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
     },
     "zaya": EXPERTS | {"num_experts_per_tok": 1, "router_hidden_size": 16},
     "recurrent_gemma": {"block_types": ["recurrent", "attention"], "attention_window_size": 16, "lru_width": 32},
-    "minimax": EXPERTS | MIXED | {"block_size": 8}, "rwkv": {}, "xlstm": {},
+    "minimax": EXPERTS | MIXED | {"block_size": 8}, "rwkv": {}, "xlstm": {"hidden_size": 128, "num_heads": 2},
     "bert": {"is_decoder": False},
 }  # fmt: skip
+
+FLAT = ("rwkv",)  # whose own initialization leaves all tokens alike, so that rounding decides
 
 
 @dataclass
@@ -158,7 +160,11 @@ def save_model(folder: Path, kind: str, seed: int = 1) -> Path:
     config = AutoConfig.for_model(
         kind, **{name: value for name, value in settings.items() if value is not None or "token" in name}
     )
-    AutoModelForCausalLM.from_config(config, dtype=torch.float32).save_pretrained(folder)
+    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    if kind in FLAT:
+        for weight in model.parameters():
+            torch.nn.init.normal_(weight, std=COMMON["initializer_range"])
+    model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
 
