@@ -1,9 +1,11 @@
 """The model arguments of `lm_eval --model guided-takeover --model_args …`, checked once when they come in."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Self, get_args, get_type_hints
+from types import UnionType
+from typing import Any, Self, get_origin, get_type_hints
 
 from lm_eval_takeover.errors import ArgumentError, nearest
 
@@ -79,6 +81,56 @@ class ModelArguments:
     enable_thinking: bool | None = None
     #: As in lm-eval's `hf`; unless it is set, checkpoints load from safetensors only.
     trust_remote_code: bool = False
+    #: Branch, tag or commit of the base's repository; `base=id@revision` is the same. None: the default branch
+    revision: str | None = None
+    #: The guide's own. None: the default branch
+    guide_revision: str | None = None
+    #: Folder inside the base's repository, as in lm-eval's `hf`. None: its top
+    subfolder: str | None = None
+    #: The guide's own. None: its top
+    guide_subfolder: str | None = None
+    #: A GGUF file of the base's repository, as in lm-eval's `hf`. None: safetensors
+    gguf_file: str | None = None
+    #: The guide's own. None: safetensors
+    guide_gguf_file: str | None = None
+    #: A PEFT adapter on the base: hub id, `id@revision`, or a local folder. None: no adapter
+    peft: str | None = None
+    #: The guide's own. None: no adapter
+    guide_peft: str | None = None
+    #: `auto` spreads the layers of both models over all devices (accelerate); or `balanced`, `sequential`, a map. None: `device`
+    device_map: str | dict[str, Any] | None = None
+    #: The guide's own. None: `device_map`
+    guide_device_map: str | dict[str, Any] | None = None
+    #: As in lm-eval's `hf`: `device_map=auto`.
+    parallelize: bool = False
+    #: With a device map: the most that each GPU may hold, such as `70GiB`. None: all that is free
+    max_memory_per_gpu: int | str | None = None
+    #: With a device map: the most that the CPU may hold. None: all that is free
+    max_cpu_memory: int | str | None = None
+    #: With a device map: where layers go that fit nowhere else.
+    offload_folder: str = "./offload"
+    #: `sdpa`, `eager`, `flash_attention_2`, …, as transformers takes it. None: transformers' choice
+    attn_implementation: str | None = None
+    #: The guide's own. None: `attn_implementation`
+    guide_attn_implementation: str | None = None
+    #: Quantize the weights of both models while loading, by bitsandbytes.
+    load_in_4bit: bool = False
+    #: The guide's own. None: `load_in_4bit`
+    guide_load_in_4bit: bool | None = None
+    #: Likewise, to 8 bits.
+    load_in_8bit: bool = False
+    #: The guide's own. None: `load_in_8bit`
+    guide_load_in_8bit: bool | None = None
+    #: With `load_in_4bit`: `fp4` or `nf4`. None: `fp4`
+    bnb_4bit_quant_type: str | None = None
+    #: With `load_in_4bit`: what is computed in. None: float32
+    bnb_4bit_compute_dtype: str | None = None
+    #: With `load_in_4bit`: quantize the constants, too. None: no
+    bnb_4bit_use_double_quant: bool | None = None
+    #: Any quantization that transformers does while loading: a map with its `quant_method`, in JSON. None: the checkpoint's own
+    quantization_config: dict[str, Any] | None = None
+    #: The guide's own. None: `quantization_config`
+    guide_quantization_config: dict[str, Any] | None = None
     #: A folder for the journal and the traces, so that nothing is lost. None: no files
     run_dir: str | None = None
     #: Files or importable modules with scores and policies of your own, several joined by `+`. None: no plug-in
@@ -154,13 +206,15 @@ class ModelArguments:
 
 def _typed(name: str, value: Any, hint: Any) -> Any:
     """`value` as the type that the argument has."""
-    kinds = get_args(hint) or (hint,)
+    kinds = tuple(get_origin(kind) or kind for kind in (hint.__args__ if isinstance(hint, UnionType) else (hint,)))
     if value is None or value == "None":
         if type(None) in kinds:
             return None
         raise ArgumentError(f"{name}={value} has no value; leave it out for its default")
     if name == "batch_size" and str(value).partition(":")[0] == "auto":
         return "auto"
+    if dict in kinds and (isinstance(value, Mapping) or str(value).lstrip().startswith("{")):
+        return _read_map(name, value)
     if bool in kinds:
         if isinstance(value, bool):
             return value
@@ -183,6 +237,14 @@ def _typed(name: str, value: Any, hint: Any) -> Any:
     raise ArgumentError(f"{name}={value!r} is not {_named(kinds)}")
 
 
+def _read_map(name: str, value: Any) -> dict[str, Any]:
+    """A map, or one in JSON."""
+    try:
+        return dict(value) if isinstance(value, Mapping) else dict(json.loads(value))
+    except ValueError as error:
+        raise ArgumentError(f"{name}={value!r} is no map in JSON: {error}") from error
+
+
 def _named(kinds: tuple[Any, ...]) -> str:
-    words = {int: "a whole number", float: "a number", str: "a text"}
+    words = {int: "a whole number", float: "a number", str: "a text", dict: "a map in JSON"}
     return " or ".join(words[kind] for kind in kinds if kind in words)

@@ -19,6 +19,7 @@ from lm_eval_takeover.decoding.memory import rows_that_fit
 from lm_eval_takeover.decoding.stop_strings import is_cut_off, text_of
 from lm_eval_takeover.decoding.teacher_forcing import Forced, force
 from lm_eval_takeover.errors import TakeoverError, VocabularyError, install_error_hook, is_out_of_memory
+from lm_eval_takeover.forward.self_check import check_member
 from lm_eval_takeover.method.request import Request
 from lm_eval_takeover.pair.loading import load_pair, load_policy, parse_arguments
 from lm_eval_takeover.runs.facts import collect_facts, describe_run
@@ -53,7 +54,7 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
         self.pair = load_pair(self.arguments)
         self.policy, self.gate_origin = load_policy(self.arguments, self.pair)
         for role in self.policy.roles:
-            _ = self.pair.member(role).model  # a missing or broken checkpoint is an error now, not hours later
+            check_member(self.pair.member(role))  # a missing or broken checkpoint is an error now, not hours later
         self.tokenizer = self.pair.tokenizer
         longest = self.pair.max_length
         if self.arguments.max_length and longest and self.arguments.max_length > longest:

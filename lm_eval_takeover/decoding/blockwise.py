@@ -28,6 +28,7 @@ from lm_eval_takeover.forward.draft_length import round_up
 from lm_eval_takeover.forward.forward_pass import prepare_pass
 from lm_eval_takeover.forward.padding import pad_right
 from lm_eval_takeover.forward.reader import Drafted
+from lm_eval_takeover.forward.self_check import verify_pass
 from lm_eval_takeover.method.generation import Generation
 from lm_eval_takeover.method.observations import observe
 from lm_eval_takeover.method.policy import Policy
@@ -344,7 +345,7 @@ def _has_drafter(pair: Pair) -> bool:
     if pair.base is None or pair.guide is None:
         return False
     try:
-        prepare_pass(pair.base)
+        verify_pass(pair.base)
     except ArgumentError as error:
         logger.warning("%s; the guide writes without drafts", error)
         return False

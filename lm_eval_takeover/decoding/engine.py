@@ -12,7 +12,7 @@ from typing import Any
 from lm_eval_takeover.decoding import blockwise, lockstep
 from lm_eval_takeover.decoding.failures import Failures
 from lm_eval_takeover.errors import ArgumentError, PluginError, is_out_of_memory
-from lm_eval_takeover.forward.forward_pass import prepare_pass
+from lm_eval_takeover.forward.self_check import check_member, verify_pass
 from lm_eval_takeover.method.generation import Generation
 from lm_eval_takeover.method.policies import ALONE
 from lm_eval_takeover.method.policy import Policy
@@ -43,6 +43,8 @@ def generate(
 
     A request that a model cannot answer (NaN, or any exception) does not hold up the others: it is raised, named, at the end.
     """
+    for role in policy.roles:
+        check_member(pair.member(role))  # what cannot be served is no failure of a request
     failures = Failures(len(requests))
     options: dict[str, Any] = {"seed": seed, "batch_size": batch_size}
     if block_size == 1 or not _reads_blocks(pair, policy, block_size):
@@ -67,7 +69,7 @@ def _reads_blocks(pair: Pair, policy: Policy, block_size: int | str) -> bool:
     """Whether the models can be read in blocks; where `auto` finds that they cannot, it says why."""
     try:
         for role in policy.roles:
-            prepare_pass(pair.member(role))
+            verify_pass(pair.member(role))
     except ArgumentError as error:
         if block_size != "auto":
             raise

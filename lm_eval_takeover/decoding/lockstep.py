@@ -5,63 +5,25 @@ This engine is the reference that every faster one is compared with, so it is ke
 
 from array import array
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
-from transformers import DynamicCache
 
 from lm_eval_takeover.decoding.rows import choose_device
 from lm_eval_takeover.decoding.stop_strings import StopStrings
-from lm_eval_takeover.forward.padded_cache import create_cache, select_rows
-from lm_eval_takeover.forward.padding import pad_left
+from lm_eval_takeover.forward.self_check import choose_reading
+from lm_eval_takeover.forward.sequences import Sequences
 from lm_eval_takeover.method.gate import push
 from lm_eval_takeover.method.generation import Generation
 from lm_eval_takeover.method.observations import observe
 from lm_eval_takeover.method.policy import Block, Policy
 from lm_eval_takeover.method.request import Request
 from lm_eval_takeover.method.sampling import chances, draw, request_digest, words
-from lm_eval_takeover.pair.member import Member
 from lm_eval_takeover.pair.pair import Pair
-
-
-@dataclass(slots=True)
-class Sequences:
-    """Rows that one model has read: its KV cache, left padded, and the logits of the next token.
-
-    mask `[rows, length]`, logits `[rows, vocab]`.
-    """
-
-    member: Member
-    vocab: int
-    cache: DynamicCache
-    mask: Tensor
-    logits: Tensor
-
-    @classmethod
-    def prefill(cls, member: Member, vocab: int, prompts: Sequence[Sequence[int]]) -> "Sequences":
-        ids, mask = pad_left(prompts, member.device)
-        sequences = cls(member, vocab, create_cache(member.model.config), mask[:, :0], torch.empty(0))
-        sequences._read(ids, mask)
-        return sequences
-
-    def append(self, tokens: Tensor) -> None:
-        """Read one more token per row: tokens `[rows]`."""
-        ids = tokens.to(self.member.device)[:, None]
-        self._read(ids, torch.ones_like(ids))
-
-    def _read(self, ids: Tensor, mask: Tensor) -> None:
-        self.mask = torch.cat([self.mask, mask], dim=1)
-        self.logits = self.member.compute_logits(ids, self.mask, cache=self.cache)[:, -1, : self.vocab]
-
-    def select(self, rows: Sequence[int]) -> "Sequences":
-        """These rows, in this order; a row may be taken more than once. The original stays as it is."""
-        index = torch.tensor(rows, device=self.member.device)
-        return replace(self, cache=select_rows(self.cache, index), mask=self.mask[index], logits=self.logits[index])
 
 
 @dataclass(slots=True)
@@ -85,9 +47,14 @@ def generate(
 ) -> Iterator[tuple[int, Generation]]:
     """As `engine.generate`, which also knows `early` with a rate."""
     vocab, eos = pair.vocab_size, pair.eos_ids
-    for group in _whole_prompts(requests, batch_size):
+    readings = {role: choose_reading(pair.member(role)) for role in policy.roles}
+    padded = all(reading.padded for reading in readings.values())
+    for group in _whole_prompts(requests, batch_size, padded=padded):
         prompts = list(dict.fromkeys(requests[i].prompt for i in group))
-        read = {role: Sequences.prefill(pair.member(role), vocab, prompts) for role in policy.roles}
+        read = {
+            role: Sequences.prefill(pair.member(role), vocab, prompts, cached=reading.cached)
+            for role, reading in readings.items()
+        }
         for start in range(0, len(group), batch_size):
             rows = [
                 Row(i, requests[i], Generation(observed=array("f") if traced else None))
@@ -164,21 +131,25 @@ def _numbers(rows: list[Row], stream: Callable[[int, bytes, int, int], NDArray[A
     return np.stack([stream(seed, request_digest(row.request.prompt), row.request.sample, count) for row in rows])
 
 
-def _whole_prompts(requests: Sequence[Request], batch_size: int) -> Iterator[list[int]]:
+def _whole_prompts(requests: Sequence[Request], batch_size: int, *, padded: bool) -> Iterator[list[int]]:
     """Indices in groups that are prefilled together: samples of one prompt stay together, longest prompts first.
 
-    A group fits into one batch, unless it is a single prompt with more samples than that.
+    A group fits into one batch, unless it is a single prompt with more samples than that. Unless they may be `padded`, its
+    prompts have one length.
     """
 
     def settings(i: int) -> tuple[object, ...]:
         r = requests[i]
         return (-len(r.prompt), r.prompt, r.until, r.sampling.temperature, r.sampling.top_p, r.sampling.top_k)
 
+    def go_together(i: int) -> tuple[object, ...]:
+        return (0 if padded else len(requests[i].prompt), *settings(i)[2:])
+
     by_prompt = [list(same) for _, same in groupby(sorted(range(len(requests)), key=settings), key=settings)]
     group: list[int] = []
     for same in by_prompt:
         fits = len(group) + len(same) <= batch_size
-        if group and not (fits and settings(group[0])[2:] == settings(same[0])[2:]):
+        if group and not (fits and go_together(group[0]) == go_together(same[0])):
             yield group
             group = []
         group = group + same

@@ -7,9 +7,10 @@ import torch
 
 from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.forward.draft_length import LONGEST
-from lm_eval_takeover.forward.forward_pass import prepare_pass, release_memory
+from lm_eval_takeover.forward.forward_pass import release_memory
 from lm_eval_takeover.forward.ragged_cache import round_up_columns
 from lm_eval_takeover.forward.reader import Reader
+from lm_eval_takeover.forward.self_check import verify_pass
 from lm_eval_takeover.pair.member import Member
 
 _USED = 0.8  # of what is free
@@ -20,7 +21,7 @@ _LOGITS = 8  # float32 copies of one token's logits that are held at a time, dra
 def cache_bytes(member: Member) -> int | None:
     """Bytes of keys and values that one token of one sample takes in this model, measured; None where rows share one length."""
     try:
-        forward = prepare_pass(member)
+        forward = verify_pass(member)
     except ArgumentError:
         return None
     reader = Reader(forward, 1, 1, graphed=False)

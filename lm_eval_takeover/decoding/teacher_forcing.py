@@ -9,6 +9,7 @@ from torch import Tensor
 from lm_eval_takeover.forward.forward_pass import release_memory
 from lm_eval_takeover.forward.padded_cache import create_cache
 from lm_eval_takeover.forward.padding import pad_left
+from lm_eval_takeover.forward.self_check import choose_reading
 from lm_eval_takeover.method.policy import Block, Policy
 from lm_eval_takeover.method.sampling import chances, request_digest
 from lm_eval_takeover.method.scores import log_probs
@@ -44,10 +45,16 @@ def logit_blocks(
     columns of all blocks together belong to a row. Raises ModelOutputError with the row's label where its logits are no
     distribution.
     """
+    reading = choose_reading(member)
+    if not reading.padded and len(prompts) > 1:
+        yield _stack_apart(member, vocab, prompts, continuations, labels)
+        return
     rows = [[*prompt, *continuation][:-1] for prompt, continuation in zip(prompts, continuations, strict=True)]
     longest, kept = max(map(len, rows)), max(map(len, continuations))
     ids, mask = pad_left(rows, member.device)
     columns = max(1, BLOCK // (len(rows) * vocab))
+    if not (reading.cached and reading.chunked):
+        columns = kept
     cache = create_cache(member.model.config) if columns < kept else None
     read = 0
     for start in range(longest - kept, longest, columns):
@@ -56,6 +63,22 @@ def logit_blocks(
         read = end
         member.check_logits(logits, labels.__getitem__, mask[:, start:end].bool())
         yield logits
+
+
+def _stack_apart(
+    member: Member,
+    vocab: int,
+    prompts: Sequence[Sequence[int]],
+    continuations: Sequence[Sequence[int]],
+    labels: Sequence[str],
+) -> Tensor:
+    """As `logit_blocks` in one block, for models that cannot read padding: each row in passes of its own."""
+    kept = max(map(len, continuations))
+    rows = []
+    for prompt, continuation, label in zip(prompts, continuations, labels, strict=True):
+        row = torch.cat(list(logit_blocks(member, vocab, [prompt], [continuation], [label])), 1)
+        rows.append(torch.nn.functional.pad(row, (0, 0, kept - len(continuation), 0)))
+    return torch.cat(rows)
 
 
 @torch.inference_mode()

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.forward.lean_decoder import LeanDecoder
 from lm_eval_takeover.forward.projection import computes_bfloat16
 from lm_eval_takeover.forward.ragged_cache import Plan, RaggedCache, read_layer_windows
@@ -37,6 +38,8 @@ class ForwardPass:
     def __init__(self, member: Member) -> None:
         self.member, self.model = member, member.model
         config = member.model.config
+        if member.cache_argument is None:
+            raise ArgumentError(f"{member.role}='{member.id.id}': it has no cache of keys and values; use block_size=1")
         self.windows = read_layer_windows(config, f"{member.role}='{member.id.id}'")
         if member.device.type == "cpu" and self.model.dtype == torch.bfloat16 and not computes_bfloat16():
             logger.warning(

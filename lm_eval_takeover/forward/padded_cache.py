@@ -69,8 +69,32 @@ def create_cache(config: Any) -> DynamicCache:
 
 
 def select_rows(cache: DynamicCache, rows: Tensor) -> DynamicCache:
-    """A new cache with these rows, in this order; a row may be taken more than once. The original stays as it is."""
+    """A new cache with these rows, in this order; a row may be taken more than once. The original stays as it is.
+
+    Layers select by their `reorder_cache`, which beam search needs: keys, values, and the convolution and recurrent states that
+    passes write in place. What a layer leaves out of it is selected here.
+    """
     selected = copy.copy(cache)
-    selected.layers = [copy.copy(layer) for layer in cache.layers]
-    selected.batch_select_indices(rows)  # gives every layer new tensors
+    selected.layers = [_copy_layer(layer) for layer in cache.layers]
+    selected.reorder_cache(rows)
+    for layer, copied in zip(cache.layers, selected.layers, strict=True):
+        _select_shared(vars(layer), vars(copied), rows)
     return selected
+
+
+def _copy_layer(layer: Any) -> Any:
+    """The layer with dictionaries of its own, in which those of linear attention keep their states; tensors are shared."""
+    copied = copy.copy(layer)
+    for name, value in vars(layer).items():
+        if isinstance(value, dict):
+            setattr(copied, name, dict(value))
+    return copied
+
+
+def _select_shared(held: dict[Any, Any], copied: dict[Any, Any], rows: Tensor) -> None:
+    """Select every tensor `[rows, …, …]` that the copy still shares with the original."""
+    for name, value in held.items():
+        if isinstance(value, dict):
+            _select_shared(value, copied[name], rows)
+        elif isinstance(value, Tensor) and value.ndim > 1 and copied[name] is value:
+            copied[name] = value.index_select(0, rows.to(value.device))

@@ -49,6 +49,18 @@ class Plan:
         self.aligned_start = longest if self.is_contiguous and longest == min(lengths) else None
         self.columns = longest + new
 
+    def on(self, device: torch.device) -> "Plan":
+        """The same plan for layers on another device, made once."""
+        if device == self.device or (device.type == self.device.type and self.device.index is None):
+            return self
+        if device not in self._elsewhere:
+            self._elsewhere[device] = Plan(self._lengths, self.new, self._slots, device)
+        return self._elsewhere[device]
+
+    @cached_property
+    def _elsewhere(self) -> dict[torch.device, "Plan"]:
+        return {}
+
     @cached_property
     def positions(self) -> Tensor:
         """The columns of the new tokens, which are their positions in the text: `[rows, new]`."""
@@ -78,11 +90,12 @@ class RaggedLayer(DynamicLayer):  # type: ignore[misc]
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
         """As `write` in the layout of transformers: `[rows, heads, new, head_dim]`."""
-        return self.write(key_states.transpose(1, 2), value_states.transpose(1, 2))
+        plan = self._cache.plan.on(key_states.device)
+        return self.write(key_states.transpose(1, 2), value_states.transpose(1, 2), plan)
 
-    def write(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+    def write(self, keys: Tensor, values: Tensor, plan: Plan | None = None) -> tuple[Tensor, Tensor]:
         """Write keys and values `[rows, new, heads, head_dim]` of this pass; return all that its rows attend to, heads first."""
-        plan = self._cache.plan
+        plan = plan or self._cache.plan
         if self.buffers is None or self.buffers[0].shape[1] < plan.columns:
             self.grow(plan.columns, (keys, values))
         assert self.buffers is not None
@@ -155,11 +168,14 @@ def read_layer_windows(config: Any, name: str) -> list[int | None]:
     """
     text = config.get_text_config()
     rope = getattr(text, "rope_parameters", None) or {}
-    layers = DynamicCache(config=config).layers
+    try:
+        layers = DynamicCache(config=config).layers
+    except Exception as error:  # what a configuration leaves out, or has beyond what transformers' caches know
+        raise ArgumentError(f"{name}: transformers has no cache for it ({error}); use block_size=1") from error
     kinds = {type(layer) for layer in layers} - {DynamicLayer, DynamicSlidingWindowLayer}
     reason = None
     if kinds:
-        reason = f"its layers of kind {kinds.pop().__name__} keep a state that cannot be rolled back"
+        reason = f"its layers of kind {min(kind.__name__ for kind in kinds)} keep a state that cannot be rolled back"
     elif "chunked_attention" in (getattr(text, "layer_types", None) or ()):
         reason = "its attention is by chunks"
     elif getattr(text, "alibi", False) or text.model_type in ("bloom", "gpt_neo"):

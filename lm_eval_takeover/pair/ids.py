@@ -18,7 +18,7 @@ def locate(name: str) -> tuple[str, str | None]:
     return path, revision or None
 
 
-def identify(name: str, path: str, revision: str | None) -> ModelId:
+def identify(name: str, path: str, revision: str | None, subfolder: str | None = None) -> ModelId:
     """Id and revision of the checkpoint that `locate(name)` found: of the hub's the commit, of a folder the sampled digest.
 
     The bundled checkpoints are `demo-base` and `demo-guide`, by whichever path they are named.
@@ -26,16 +26,26 @@ def identify(name: str, path: str, revision: str | None) -> ModelId:
     folder = Path(path)
     if not folder.is_dir():
         # The hub's cache keeps the files of a commit in a folder of that name.
-        file = try_to_load_from_cache(path, "config.json", revision=revision or "main")
-        return ModelId(path, Path(file).parent.name if isinstance(file, str) else revision)
+        config = f"{subfolder}/config.json" if subfolder else "config.json"
+        file = try_to_load_from_cache(path, config, revision=revision or "main")
+        return ModelId(path, _find_commit(Path(file)) if isinstance(file, str) else revision)
     demo_role = next((role for role, bundled in DEMO.items() if folder.resolve() == bundled.resolve()), None)
-    return ModelId(f"demo-{demo_role}" if demo_role else Path(name).resolve().name, sampled_digest(folder))
+    return ModelId(
+        f"demo-{demo_role}" if demo_role else Path(name).resolve().name, sampled_digest(folder / (subfolder or ""))
+    )
+
+
+def _find_commit(file: Path) -> str:
+    """`snapshots/COMMIT/…` in the hub's cache."""
+    return file.parts[len(file.parts) - file.parts[::-1].index("snapshots")]
 
 
 def whole_digest(folder: Path) -> str:
     """`blake2b:…` of every byte that a local checkpoint computes with: configuration, code and weights. Reads about 1 GB/s."""
     digest = hashlib.blake2b(digest_size=32)
-    for file, size in _list_files(folder, "config.json", "*.safetensors", "*.bin", "*.py"):
+    for file, size in _list_files(
+        folder, "config.json", "adapter_config.json", "*.safetensors", "*.bin", "*.gguf", "*.py"
+    ):
         digest.update(f"{file.name}\0{size}\0".encode())
         with file.open("rb") as stream:
             while chunk := stream.read(2**24):
@@ -46,7 +56,7 @@ def whole_digest(folder: Path) -> str:
 def sampled_digest(folder: Path) -> str:
     """`sha256:…` of a local checkpoint: its configuration, and of each weight file the size and 64 KiB of each 1/256."""
     digest, chunk = hashlib.sha256(), 2**16
-    for file, size in _list_files(folder, "config.json", "*.safetensors", "*.bin"):
+    for file, size in _list_files(folder, "config.json", "*.safetensors", "*.bin", "*.gguf"):
         digest.update(f"{file.name}\0{size}\0".encode())
         with file.open("rb") as stream:
             for start in range(0, size, max(chunk, size // 256)):

@@ -21,6 +21,7 @@ from lm_eval_takeover.method.gate import Gate
 from lm_eval_takeover.method.policies import Gated
 from lm_eval_takeover.method.policy import Policy
 from lm_eval_takeover.method.registry import load_plugins, policies
+from lm_eval_takeover.pair.load_options import LoadOptions
 from lm_eval_takeover.pair.member import Member
 from lm_eval_takeover.pair.pair import Pair
 
@@ -68,6 +69,7 @@ def load_pair(arguments: ModelArguments) -> Pair:
             device=options[role][0],
             dtype=_parse_dtype(role, options[role][1]),
             trust_remote_code=arguments.trust_remote_code,
+            loading=LoadOptions.of(arguments, role),
         )
         for role, name in names.items()
         if name is not None

@@ -14,6 +14,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, Cache,
 
 from lm_eval_takeover.errors import ArgumentError, ModelOutputError
 from lm_eval_takeover.pair.ids import identify, locate
+from lm_eval_takeover.pair.load_options import LoadOptions
 from lm_eval_takeover.pair.vocabulary import Vocabulary
 
 
@@ -28,47 +29,84 @@ class Member:
         device: str = "cpu",
         dtype: str | torch.dtype = "auto",
         trust_remote_code: bool = False,
+        loading: LoadOptions | None = None,
     ) -> None:
         self.role = role
-        self.path, self._revision = locate(name)
+        self.loading = loading or LoadOptions()
+        self.path, named = locate(name)
+        if named and self.loading.revision not in (None, named):
+            raise ArgumentError(
+                f"{role}='{name}' names another revision than {self._argument('revision')}={self.loading.revision}"
+            )
+        self._revision = named or self.loading.revision
         if self.path.startswith(("/", ".", "~")) and not Path(self.path).is_dir():
             raise ArgumentError(f"{role}='{self.path}' cannot be loaded: there is no such folder")
         self.device = torch.device(device)
         self.dtype = dtype  # as asked for; `auto` is the checkpoint's own
         self.prepared_pass: Any = None  # the `ForwardPass` of this model, from its first use on
-        self._options: dict[str, Any] = {"revision": self._revision, "trust_remote_code": trust_remote_code}
+        self.self_check: Any = None  # the `SelfCheck` of this model, from its first use on
+        self._options: dict[str, Any] = self.loading.repository_options() | {
+            "revision": self._revision,
+            "trust_remote_code": trust_remote_code,
+        }
         self.config = self._load(AutoConfig)
         self.tokenizer = self._load(AutoTokenizer)
         self.vocabulary = Vocabulary.of(self.tokenizer, self.config.get_text_config().vocab_size)
-        self.id = identify(name, self.path, self._revision)
+        self.id = self.loading.qualify(identify(name, self.path, self._revision, self.loading.subfolder))
 
     def _load(self, kind: Any, **options: Any) -> Any:
         try:
             return kind.from_pretrained(self.path, **self._options, **options)
         except Exception as error:  # a checkpoint can be broken in as many ways as there are loaders
-            reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
             where = f" at revision '{self._revision}'" if self._revision else ""
             raise ArgumentError(
-                f"{self.role}='{self.path}'{where} cannot be loaded: {reason} "
+                f"{self.role}='{self.path}'{where} cannot be loaded: {_first_line(error)} "
                 f"(expected a local folder or a hub id, 'owner/name' or 'owner/name@revision')"
             ) from error
 
     @property
     def dtype_argument(self) -> str:
         """The model argument that sets this model's dtype."""
-        return "guide_dtype" if self.role == "guide" else "dtype"
+        return self._argument("dtype")
+
+    def _argument(self, name: str) -> str:
+        return f"guide_{name}" if self.role == "guide" else name
 
     @cached_property
     def model(self) -> Any:
-        """The transformers model in eval mode, on its device; loaded at the first use."""
-        safe = None if self._options["trust_remote_code"] else True
+        """The transformers model in eval mode, on its device or devices; loaded at the first use."""
+        safe = None if self._options["trust_remote_code"] or self.loading.gguf_file else True
+        placed = self.loading.model_options(self.device)
         try:
-            model = self._load(AutoModelForCausalLM, dtype=self.dtype, use_safetensors=safe)
+            model = self._load(AutoModelForCausalLM, dtype=self.dtype, use_safetensors=safe, **placed)
         except ArgumentError:
             if safe:
                 self._refuse_pickles()
             raise
-        return model.to(self.device).eval()
+        if "device_map" not in placed:
+            model = model.to(self.device)
+        elif self.loading.device_map is not None:
+            self.device = next((p.device for p in model.parameters() if p.device.type != "meta"), self.device)
+        if self.loading.peft is not None:
+            model = self._adapt(model, self.loading.peft)
+        return model.eval()
+
+    def _adapt(self, model: Any, adapter: str) -> Any:
+        """The model with the layers of a PEFT adapter in it."""
+        argument, (path, revision) = self._argument("peft"), locate(adapter)
+        try:
+            from peft import PeftModel
+        except ImportError as error:
+            raise ArgumentError(f"{argument}='{adapter}' needs the package peft: pip install peft") from error
+        try:
+            adapted = PeftModel.from_pretrained(model, path, **({} if revision is None else {"revision": revision}))
+        except Exception as error:  # likewise
+            raise ArgumentError(f"{argument}='{adapter}' cannot be loaded: {_first_line(error)}") from error
+        if adapted.active_peft_config.is_prompt_learning:
+            raise ArgumentError(
+                f"{argument}='{adapter}' adds tokens to the prompt; expected an adapter of the layers, such as LoRA"
+            )
+        return adapted.get_base_model()
 
     def _refuse_pickles(self) -> None:
         """Weights that only a pickle holds would run code of their author. Raises ArgumentError with the way to convert them."""
@@ -91,7 +129,15 @@ class Member:
     @cached_property
     def forward_arguments(self) -> frozenset[str]:
         """The arguments of this architecture's forward pass."""
-        return frozenset(inspect.signature(self.model.forward).parameters)
+        return frozenset(inspect.signature(type(self.model).forward).parameters)
+
+    @cached_property
+    def cache_argument(self) -> str | None:
+        """The argument that takes a cache; None for architectures with a state of their own kind, which is not kept."""
+        supports = getattr(self.model, "_supports_default_dynamic_cache", None)  # remote code may be without
+        if supports is not None and not supports():
+            return None
+        return next((name for name in ("past_key_values", "cache_params") if name in self.forward_arguments), None)
 
     def compute_logits(self, ids: Tensor, mask: Tensor, *, cache: Cache | None = None, keep: int = 1) -> Tensor:
         """One forward pass: float32 logits `[rows, keep, vocab]` of the last `keep` positions.
@@ -99,11 +145,14 @@ class Member:
         ids `[rows, new]` are read after what the cache holds; mask `[rows, cached + new]` is 0 on left padding.
         """
         positions = (mask.cumsum(1) - 1).clamp(min=0)[:, -ids.shape[1] :]
-        options: dict[str, Any] = {"position_ids": positions, "logits_to_keep": keep}
+        options: dict[str, Any] = {"attention_mask": mask, "position_ids": positions, "logits_to_keep": keep}
+        if cache is not None:
+            assert self.cache_argument is not None
+            options[self.cache_argument] = cache
+            if self.cache_argument == "cache_params" and mask.shape[1] > ids.shape[1]:
+                del options["attention_mask"]  # as `generate`: a state has no columns behind it that could be padding
         output = self.model(
             input_ids=ids,
-            attention_mask=mask,
-            past_key_values=cache,
             use_cache=cache is not None,
             **{name: value for name, value in options.items() if name in self.forward_arguments},
         )
@@ -129,7 +178,8 @@ class Member:
     def eos_ids(self) -> frozenset[int]:
         """The token ids that end this model's text, as transformers' `generate` and lm-eval's `hf` see them."""
         try:
-            ids = GenerationConfig.from_pretrained(self.path, revision=self._revision).eos_token_id
+            where = {"revision": self._revision, "subfolder": self.loading.subfolder or ""}
+            ids = GenerationConfig.from_pretrained(self.path, **where).eos_token_id
         except OSError:
             ids = None
         if ids is None:
@@ -146,6 +196,10 @@ class Member:
         if not lengths and self.tokenizer.model_max_length < 10**9:  # transformers' "no limit" is 10^30
             lengths.append(int(self.tokenizer.model_max_length))
         return lengths[0] if lengths else None
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
 
 
 def _list_hub_files(name: str, revision: str | None) -> list[str]:

@@ -2,12 +2,18 @@
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from lm_eval_takeover.errors import VocabularyError
 
+# How byte-level tokenizers write bytes that are no printable characters of Latin-1: GPT-2's alphabet, byte by character.
+_PRINTABLE = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+_BYTES = {chr(byte): byte for byte in _PRINTABLE} | {
+    chr(256 + place): byte for place, byte in enumerate(sorted(set(range(256)) - set(_PRINTABLE)))
+}
 SHOWN = 5  # differing entries that an error or a warning lists
 
 
@@ -41,13 +47,14 @@ def share(base: Vocabulary, guide: Vocabulary) -> SharedVocabulary:
     """The common part of two vocabularies.
 
     Different padded sizes share the smaller one (Qwen2.5: 151,936 and 152,064). Added tokens may carry different names on
-    the same ids (Llama-3.1-8B and DeepSeek-R1-Distill-Llama-8B). Raises VocabularyError where anything else differs.
+    the same ids (Llama-3.1-8B and DeepSeek-R1-Distill-Llama-8B), and two formats of tokenizers may spell a token in two ways.
+    Raises VocabularyError where anything else differs.
     """
     size = min(base.size, guide.size)
     same, renamed, different = [], [], []
     for index in range(size):
         b, g = base.names.get(index), guide.names.get(index)
-        if b == g:
+        if b == g or (b is not None and g is not None and spellings(b) & spellings(g)):
             if b is not None:
                 same.append((index, b))
         elif all(name is None or index in side.added for side, name in ((base, b), (guide, g))):
@@ -61,6 +68,16 @@ def share(base: Vocabulary, guide: Vocabulary) -> SharedVocabulary:
         )
     digest = hashlib.sha256(json.dumps([size, same], ensure_ascii=True).encode()).hexdigest()
     return SharedVocabulary(size, f"sha256:{digest}", tuple(renamed))
+
+
+def spellings(name: str) -> set[bytes]:
+    """The texts that a token's name may stand for: as it is, as sentencepiece spells it, and as byte-level tokenizers do."""
+    texts = {name.encode(), name.replace("\u2581", " ").encode()}
+    if re.fullmatch("<0x[0-9A-F]{2}>", name):
+        texts.add(bytes.fromhex(name[3:5]))
+    if all(character in _BYTES for character in name):
+        texts.add(bytes(_BYTES[character] for character in name))
+    return texts
 
 
 def describe(entries: list[tuple[int, str | None, str | None]] | tuple[tuple[int, str | None, str | None], ...]) -> str:

@@ -15,6 +15,7 @@ from lm_eval_takeover.method.policy import Policy
 from lm_eval_takeover.method.request import Request
 from lm_eval_takeover.method.sampling import request_digest
 from lm_eval_takeover.pair.ids import whole_digest
+from lm_eval_takeover.pair.member import Member
 from lm_eval_takeover.pair.pair import Pair
 from lm_eval_takeover.storage.digests import digest_of, digest_of_text
 
@@ -54,6 +55,28 @@ MODEL_ARGUMENTS: Mapping[str, str | None] = MappingProxyType(
         "enable_thinking": "request",  # in the prompt
         "trust_remote_code": "trust_remote_code",
         "run_dir": None,
+        **dict.fromkeys(
+            (
+                *("revision", "subfolder", "gguf_file", "peft", "load_in_4bit", "load_in_8bit", "quantization_config"),
+                *("guide_revision", "guide_subfolder", "guide_gguf_file", "guide_peft"),
+                *("guide_load_in_4bit", "guide_load_in_8bit", "guide_quantization_config"),
+                *("bnb_4bit_quant_type", "bnb_4bit_compute_dtype", "bnb_4bit_use_double_quant"),
+            ),
+            "models",
+        ),
+        **dict.fromkeys(
+            (
+                *(
+                    "device_map",
+                    "guide_device_map",
+                    "parallelize",
+                    "max_memory_per_gpu",
+                    "max_cpu_memory",
+                    "offload_folder",
+                ),
+                *("attn_implementation", "guide_attn_implementation"),
+            )
+        ),
     }
 )
 
@@ -79,10 +102,9 @@ def collect_text_settings(
     vocab, ends = pair.vocab_size, pair.eos_ids
     models = {
         member.role: {
-            "model": whole_digest(Path(member.path))
-            if Path(member.path).is_dir()
-            else f"{member.id.id}@{member.id.revision}",
+            "model": _digest_or_name(member),
             "dtype": str(member.model.dtype) if member.role in policy.roles else None,
+            **_loading_settings(member),
         }
         for member in pair.members
     }
@@ -96,6 +118,23 @@ def collect_text_settings(
         "seed": seed,
         "trust_remote_code": trust_remote_code,
     }
+
+
+def _digest_or_name(member: Member) -> str:
+    folder = Path(member.path)
+    return (
+        whole_digest(folder / (member.loading.subfolder or ""))
+        if folder.is_dir()
+        else f"{member.id.id}@{member.id.revision}"
+    )
+
+
+def _loading_settings(member: Member) -> dict[str, Any]:
+    """What makes another model of the same files, under `loading`; a local adapter counts by its files."""
+    settings = member.loading.text_settings()
+    if member.loading.peft and Path(member.loading.peft).is_dir():
+        settings["peft"] = whole_digest(Path(member.loading.peft))
+    return {"loading": settings} if settings else {}
 
 
 def _tokenizer_digest(tokenizer: Any) -> str:

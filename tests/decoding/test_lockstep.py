@@ -160,8 +160,8 @@ def test_a_prompt_is_prefilled_once_per_model(demo_pair, prompts, monkeypatch):
         Sequences,
         "prefill",
         classmethod(
-            lambda cls, member, vocab, given: (
-                seen.extend((member.role, p) for p in given) or plain(cls, member, vocab, given)
+            lambda cls, member, vocab, given, **options: (
+                seen.extend((member.role, p) for p in given) or plain(cls, member, vocab, given, **options)
             )
         ),
     )

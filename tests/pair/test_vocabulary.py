@@ -20,6 +20,17 @@ def test_padded_sizes_share_the_smaller_part():
     assert share(vocabulary(WORDS, 10), vocabulary(WORDS, 8)) == shared
 
 
+def test_two_formats_may_spell_the_same_tokens_in_two_ways():
+    """Byte-level names, those of sentencepiece, and plain texts."""
+    byte_level = vocabulary(["\u0120the", "\u010a", "\u00c3\u00a9", "a"])
+    sentencepiece = vocabulary(["\u2581the", "<0x0A>", "\u00e9", "a"])
+    plain = vocabulary([" the", "\n", "\u00e9", "a"])
+    for one, other in ((byte_level, sentencepiece), (byte_level, plain), (plain, sentencepiece)):
+        assert share(one, other).renamed == share(other, one).renamed == ()
+    with pytest.raises(VocabularyError, match="1 of 4 entries differ"):
+        share(byte_level, vocabulary(["the", "<0x0A>", "\u00e9", "a"]))
+
+
 def test_renamed_special_tokens_are_allowed_and_listed():
     """Llama-3.1-8B and DeepSeek-R1-Distill-Llama-8B: reserved places became <think> and chat marks."""
     base = vocabulary([*WORDS, "<|reserved_0|>", "<|reserved_1|>"], added=(4, 5))

@@ -12,6 +12,8 @@ from lm_eval_takeover.calibration.files import read_calibration, write_calibrati
 from lm_eval_takeover.calibration.thresholds import ScoreCalibration
 from lm_eval_takeover.demo import DEMO
 from lm_eval_takeover.model import GuidedTakeover
+from lm_eval_takeover.pair.load_options import LoadOptions
+from lm_eval_takeover.pair.member import Member
 from lm_eval_takeover.runs.sample_keys import (
     GENERATION_SETTINGS,
     MODEL_ARGUMENTS,
@@ -57,6 +59,32 @@ CHANGES = {
     "run_dir": (HAND, {"run_dir": "another"}),
 }
 TESTED_ELSEWHERE = {"backend", "plugins", "policy_arguments"}  # below, and in tests/test_plugins.py
+# Of the base or of both, and of the guide alone.
+LOADING = {
+    "revision": "v2", "subfolder": "inner", "gguf_file": "q4.gguf", "peft": "acme/lora", "device_map": "auto",
+    "attn_implementation": "eager", "load_in_4bit": True, "load_in_8bit": True,
+    "quantization_config": {"quant_method": "bitsandbytes", "load_in_8bit": True},
+}  # fmt: skip
+CHANGES |= {
+    prefix + name: (HAND, {prefix + name: value}) for name, value in LOADING.items() for prefix in ("", "guide_")
+}
+CHANGES |= {
+    name: (HAND | {"load_in_4bit": True}, {name: value})
+    for name, value in (
+        ("bnb_4bit_quant_type", "nf4"),
+        ("bnb_4bit_compute_dtype", "bfloat16"),
+        ("bnb_4bit_use_double_quant", True),
+    )
+}
+CHANGES |= {
+    name: (HAND | {"device_map": "auto"}, {name: value})
+    for name, value in (
+        ("parallelize", True),
+        ("max_memory_per_gpu", "9GiB"),
+        ("max_cpu_memory", "9GiB"),
+        ("offload_folder", "x"),
+    )
+}
 SETTING_CHANGES = {
     "until": ["\n"],
     "max_gen_toks": 29,
@@ -101,6 +129,10 @@ def test_a_model_argument_changes_the_key_exactly_if_it_can_change_the_text(name
             first[role] = str(DEMO[role])
             first.setdefault("base", str(DEMO["base"]))
             first.setdefault("guide", str(DEMO["guide"]))
+    # What needs other packages, a GPU or other files: its keys are made with the weights as they are.
+    monkeypatch.setattr(LoadOptions, "repository_options", lambda self: {})
+    monkeypatch.setattr(LoadOptions, "model_options", lambda self, device: {})
+    monkeypatch.setattr(Member, "_adapt", lambda self, model, adapter: model)
     if name == "calibration":
         demo = read_calibration(data_folder("calibration") / "demo.json")
         scores = {score: ScoreCalibration.of_values([0.5, 1.0, 2.0] * 99) for score in demo.scores}

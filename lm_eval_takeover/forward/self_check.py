@@ -1,0 +1,253 @@
+"""What of a model can be trusted on this machine: its first tokens by every way of reading against plain passes without a cache.
+
+Four short texts, two continuations of each of two prompts, are read once plainly. Then lockstep's way (a batch padded to one
+length, two samples each, tokens that another model may have written, a second batch from the same prefill, a row that leaves) and
+that of blocks (rows of their own lengths, a draft rolled back, a row that moves) must give the same logits at every token. Where
+they do not, the next simpler way is taken and a line says so.
+
+Compared are logits, not draws: a wrong state is seen even where it changes no likely token.
+"""
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+from transformers import DynamicCache
+
+from lm_eval_takeover.errors import ArgumentError, is_out_of_memory
+from lm_eval_takeover.forward.forward_pass import ForwardPass, prepare_pass
+from lm_eval_takeover.forward.reader import Reader
+from lm_eval_takeover.forward.sequences import Sequences
+from lm_eval_takeover.pair.member import Member
+
+logger = logging.getLogger(__name__)
+
+_PROMPTS = (9, 5)  # tokens; two texts each
+_NEW = 3  # tokens of every text behind its prompt
+_BEHIND = 4  # tokens behind a text, which cannot change its logits where attention is causal
+_NOISE = 8.0  # times what two plain passes differ by is allowed, within these bounds
+_LEAST, _LEAST_HALF, _MOST = 1e-3, 0.05, 0.5
+_ACAUSAL, _ACAUSAL_HALF = 0.01, 0.15  # what later tokens may change
+_HIDDEN = 1e4  # logits beyond it stand for tokens that a model never writes
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """How transformers' own pass reads a model.
+
+    Not `padded`: texts of different lengths do not share a pass. Not `cached`: each pass reads the whole text again. Not
+    `chunked`: behind a cache, tokens are read one at a time.
+    """
+
+    padded: bool = True
+    cached: bool = True
+    chunked: bool = True
+
+
+def check_member(member: Member) -> "SelfCheck":
+    """The self-check of this model, made once. Raises ArgumentError for a model that cannot be served at all."""
+    if member.self_check is None:
+        member.self_check = SelfCheck(member)
+    return member.self_check  # type: ignore[no-any-return]
+
+
+def choose_reading(member: Member) -> Reading:
+    """The fastest way of transformers' own pass that gives the logits of plain passes. Raises as `check_member`."""
+    return check_member(member).reading
+
+
+def verify_pass(member: Member) -> ForwardPass:
+    """The pass of blocks over this model, checked once. Raises ArgumentError where it cannot be had or writes something else."""
+    forward = prepare_pass(member)
+    reason = check_member(member).blocks_fault
+    if reason is not None:
+        raise ArgumentError(f"{member.role}='{member.id.id}': {reason}; use block_size=1")
+    return forward
+
+
+class SelfCheck:
+    """The texts, their plain logits, and what was found; of one model."""
+
+    def __init__(self, member: Member) -> None:
+        name = f"{member.role}='{member.id.id}'"
+        _ = member.model  # which decides on the device
+        self.member, self.texts = member, _write_texts(member)
+        try:
+            plain = [logits for pair in (self.texts[:2], self.texts[2:]) for logits in self._read_plainly(pair)]
+            behind = [self.texts[0] + self.texts[2][:_BEHIND]]
+            again = self._read_plainly(behind)[0][: len(self.texts[0])]
+        except Exception as error:
+            if is_out_of_memory(error):
+                raise
+            raise ArgumentError(
+                f"{name} cannot be served: a pass over a short text fails with {_describe(error)}"
+            ) from error
+        self.columns = (torch.cat(plain).abs() < _HIDDEN).all(0)
+        self.plain = [logits[-_NEW - 1 :].clone() for logits in plain]  # from the end of each prompt on
+        noise = self._distances(again, plain[0])
+        self.exact = exact = member.model.dtype == torch.float32 and not getattr(member.model, "is_quantized", False)
+        # In half precision, an expert that changes at one token is noise.
+        if float(noise.max() if exact else noise.median()) > (_ACAUSAL if exact else _ACAUSAL_HALF):
+            raise ArgumentError(
+                f"{name} cannot be served: its logits depend on later tokens: it is no causal language model"
+            )
+        least = _LEAST if exact else _LEAST_HALF
+        self.allowed = min(_MOST, max(least, _NOISE * float(noise.max())))
+
+    @torch.inference_mode()
+    def _read_plainly(self, texts: Sequence[Sequence[int]]) -> Tensor:
+        """Logits `[rows, length, vocab]` of texts of one length, without padding and without a cache."""
+        ids = torch.tensor(texts, device=self.member.device)
+        return self.member.compute_logits(ids, torch.ones_like(ids), keep=ids.shape[1])
+
+    @property
+    def is_comparable(self) -> bool:
+        """Whether the plain logits are numbers; what is none is said of the request that meets it."""
+        return bool(self.columns.any())
+
+    @cached_property
+    def reading(self) -> Reading:
+        """The first way without a fault."""
+        name = f"{self.member.role}='{self.member.id.id}'"
+        if self.member.cache_argument is None:
+            logger.warning(
+                "%s: it has no cache that rows can be taken from; each token reads its whole text again", name
+            )
+            return Reading(padded=False, cached=False, chunked=False)
+        chunked = self._fault(self._measure_chunk) is None
+        unpadded = None
+        if _has_own_layers(self.member):
+            unpadded = "its cache has layers of its own kind"
+        padded_fault = unpadded or self._fault(lambda: self._measure_lockstep([0, 1, 2, 3]))
+        if padded_fault is None:
+            return Reading(chunked=chunked)
+        cache_fault = self._fault(lambda: self._measure_lockstep([0, 1]))
+        if cache_fault is None:
+            logger.warning("%s: %s, so prompts of different lengths are read apart", name, padded_fault)
+            return Reading(padded=False, chunked=chunked)
+        logger.warning("%s: %s, so its cache is not used and each token reads its whole text again", name, cache_fault)
+        return Reading(padded=False, cached=False, chunked=False)
+
+    @cached_property
+    def blocks_fault(self) -> str | None:
+        """What is wrong with blocks; the lean pass is dropped where transformers' own is right."""
+        forward = prepare_pass(self.member)
+        fault = self._fault(lambda: self._measure_blocks(forward))
+        if fault is not None and forward.lean is not None:
+            logger.warning(
+                "%s='%s': in the lean pass %s; transformers' own is used", self.member.role, self.member.id.id, fault
+            )
+            forward.lean, forward.graphed = None, False
+            fault = self._fault(lambda: self._measure_blocks(forward))
+        return fault
+
+    @torch.inference_mode()
+    def _fault(self, measure: Callable[[], list[Tensor]]) -> str | None:
+        """What is wrong with this way of reading, in words."""
+        if not self.is_comparable:
+            return None
+        try:
+            steps = measure()
+        except Exception as error:
+            if is_out_of_memory(error):
+                raise
+            return f"its first tokens fail with {_describe(error)}"
+        # In half precision, an expert that changes at one row is no fault.
+        worst = max(float(step.max() if self.exact else step.median()) for step in steps)
+        if worst <= self.allowed:
+            return None
+        return f"its first logits differ from plain passes by {worst:.2g} of their spread, where {self.allowed:.2g} is allowed"
+
+    def _measure_lockstep(self, rows: Sequence[int]) -> list[Tensor]:
+        """Distances `[rows]` from the plain logits at each step; `rows` are texts, two of each prompt."""
+        prompts = rows[::2]
+        prefilled = self._prefill(prompts)
+        steps = [self._compare(prefilled.logits, prompts, 0)]
+        taken = prefilled.select([place // 2 for place in range(len(rows))])
+        for step in (1, 2):
+            taken.append(self._tokens(rows, step))
+            steps.append(self._compare(taken.logits, rows, step))
+        again = prefilled.select(range(len(prompts))[::-1])
+        again.append(self._tokens(prompts[::-1], 1))
+        steps.append(self._compare(again.logits, prompts[::-1], 1))
+        left = [len(rows) - 1, 0]
+        rest = taken.select(left)
+        rest.append(self._tokens([rows[i] for i in left], 3))
+        steps.append(self._compare(rest.logits, [rows[i] for i in left], 3))
+        return steps
+
+    def _measure_chunk(self) -> list[Tensor]:
+        """Two tokens at once behind a cache."""
+        prefilled = self._prefill([0])
+        ids = torch.stack([self._tokens([0], 1), self._tokens([0], 2)], 1)
+        prefilled.read(ids, torch.ones_like(ids))
+        return [self._compare(prefilled.logits, [0], 2)]
+
+    def _measure_blocks(self, forward: ForwardPass) -> list[Tensor]:
+        """As `_measure_lockstep`, by passes over several tokens of rows of their own lengths."""
+        rows, wrong = [0, 1, 2, 3], self._tokens([2, 3, 0, 1], 1)
+        reader = Reader(forward, len(rows), len(self.columns))
+        filled = reader.prefill([self._prompt(row) for row in rows[::2]])
+        for row in rows:
+            reader.copy_row(filled, row // 2, row)
+        logits = reader.read(rows, torch.stack([self._tokens(rows, 1), wrong, wrong], 1))
+        steps = [self._compare(logits[:, 0], rows, 1)]
+        for row in rows:
+            reader.lengths[row] += 1  # two drafted tokens are rolled back
+        some = [0, 2]
+        logits = reader.read(some, torch.stack([self._tokens(some, 2), self._tokens(some, 3)], 1))
+        steps += [self._compare(logits[:, place], some, 2 + place) for place in range(2)]
+        reader.move_row(3, 1)
+        logits = reader.read([1], self._tokens([3], 2)[:, None])
+        return [*steps, self._compare(logits[:, 0], [3], 2)]
+
+    def _prefill(self, rows: Sequence[int]) -> Sequences:
+        return Sequences.prefill(self.member, len(self.columns), [self._prompt(row) for row in rows])
+
+    def _prompt(self, row: int) -> list[int]:
+        return self.texts[row][:-_NEW]
+
+    def _tokens(self, rows: Sequence[int], step: int) -> Tensor:
+        """The token that each of these texts has at this step behind its prompt, from 1: `[rows]`."""
+        return torch.tensor([self.texts[row][step - 1 - _NEW] for row in rows], device=self.member.device)
+
+    def _compare(self, logits: Tensor, rows: Sequence[int], step: int) -> Tensor:
+        """Distances `[rows]` of logits `[rows, vocab]` that follow so many tokens behind the prompts from the plain ones."""
+        return self._distances(logits, torch.stack([self.plain[row][step - 1 - _NEW] for row in rows]))
+
+    def _distances(self, logits: Tensor, plain: Tensor) -> Tensor:
+        """`|logits - plain|` over the spread of `plain` around its mean, along the last dimension; infinite for NaN."""
+        logits, plain = logits[..., self.columns].to(plain.device), plain[..., self.columns]
+        spread = (plain - plain.mean(-1, keepdim=True)).norm(dim=-1).clamp(min=1e-9)
+        distances: Tensor = (logits - plain).norm(dim=-1) / spread
+        return distances.nan_to_num(torch.inf)
+
+
+def _write_texts(member: Member) -> list[list[int]]:
+    """Two texts for each length of a prompt, which differ behind it; of tokens that stand for no image and no padding."""
+    special = {*member.vocabulary.added, member.config.get_text_config().pad_token_id, *member.eos_ids}
+    ids = sorted(i for i in set(member.vocabulary.names) - special if i < member.vocabulary.size) or [0]
+    texts = []
+    for number, prompt in enumerate(_PROMPTS):
+        for sample in range(2):
+            places = [place + (sample + 1) * (place >= prompt) for place in range(prompt + _NEW)]
+            texts.append([ids[7919 * (17 * number + place + 1) % len(ids)] for place in places])
+    return texts
+
+
+def _has_own_layers(member: Member) -> bool:
+    """Whether layers of the cache are the architecture's own, which may fill windows whose places padding would shift."""
+    try:
+        layers = DynamicCache(config=member.model.config).layers
+    except Exception:  # which the passes of the check will tell
+        return False
+    return any(type(layer).__module__ != DynamicCache.__module__ for layer in layers)
+
+
+def _describe(error: Exception) -> str:
+    """The error in a line."""
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__

@@ -1,0 +1,103 @@
+"""Recurrent and hybrid models write what transformers' `generate` writes; some rows of docs/architectures.md, made anew."""
+
+import re
+
+import pytest
+import torch
+from architectures import check_architecture, save_model
+from differences import first_difference
+from helpers.pairs import GREEDY, ROOT, save_random_model
+from transformers import AutoTokenizer
+
+from lm_eval_takeover.decoding import blockwise, engine, lockstep
+from lm_eval_takeover.decoding.teacher_forcing import force
+from lm_eval_takeover.demo import DEMO
+from lm_eval_takeover.method.gate import Gate
+from lm_eval_takeover.method.policies import BaseAlone, Disagreement
+from lm_eval_takeover.method.request import Request, Sampling
+from lm_eval_takeover.pair.member import Member
+from lm_eval_takeover.pair.pair import Pair
+
+FULL, HALF = torch.float32, torch.bfloat16
+# By what is special about it: options and dtype of the base, and of the guide.
+PAIRS = {
+    "one model twice": (({}, FULL), ({}, FULL)),
+    "a larger head, added tokens and untied": (
+        ({"kind": "llama"}, FULL),
+        ({"vocab_size": 544, "added": ["<think>", "</think>"], "tie_word_embeddings": False}, FULL),
+    ),
+    "two contexts and a window": (
+        ({"kind": "mistral", "sliding_window": 12, "max_position_embeddings": 256}, FULL),
+        ({"max_position_embeddings": 1024}, FULL),
+    ),
+    "two dtypes": (({"kind": "llama"}, FULL), ({}, HALF)),
+}
+
+
+@pytest.mark.parametrize("kind", ["falcon_h1", "qwen3_next", "lfm2", "mamba"])
+def test_the_samples_of_one_prompt_share_no_state(tmp_path, kind):
+    """At every batch size both greedy samples are `generate`'s: a pass writes to convolution and recurrent states in place."""
+    member = Member("base", str(save_model(tmp_path / kind, kind)))
+    prompts = [(65, 70, 80, 66, 90), (71, 72), (91, 85, 67)]
+    requests = [Request(prompt, sample, 12, GREEDY) for prompt in prompts for sample in range(2)]
+    ends = sorted(member.eos_ids)
+    expected = []
+    for prompt in prompts:
+        ids = torch.tensor([prompt])
+        options = {"do_sample": False, "max_new_tokens": 12, "eos_token_id": ends, "pad_token_id": ends[0]}
+        text = member.model.generate(ids, attention_mask=torch.ones_like(ids), **options)
+        expected += [text[0, len(prompt) :].tolist()] * 2
+    for batch_size in (1, 3, 8):
+        made = dict(engine.generate(Pair(member, None), BaseAlone(), requests, batch_size=batch_size))
+        assert [made[i].tokens for i in range(6)] == expected, f"batch size {batch_size}"
+
+
+@pytest.mark.parametrize("kind", ["llama", "falcon_h1", "recurrent_gemma"])
+def test_an_architecture_of_the_table(tmp_path, kind):
+    row = check_architecture(kind, tmp_path)
+    assert row.verdict == "equal"
+    assert row.hf == "18/18"
+    assert row.compared > 60
+    assert row.blocks == "yes" or "rolled back" in row.blocks or "plain passes" in row.blocks or "fail" in row.blocks
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_any_pair_writes_in_blocks_what_it_writes_in_lockstep(tmp_path, prompts, name):
+    """Heads tied or not, windows, contexts of two lengths, two dtypes, added tokens and a larger head, one model twice."""
+    base, guide = PAIRS[name]
+    members = []
+    for role, (options, dtype) in (("base", base), ("guide", guide)):
+        folder = tmp_path / role
+        settings = {"vocab_size": 512, "seed": 5 + (role == "guide" and guide != base)} | options
+        tokenizer = AutoTokenizer.from_pretrained(DEMO["base"])
+        tokenizer.add_tokens(settings.pop("added", []), special_tokens=True)
+        save_random_model(folder, tokenizer=tokenizer, **settings)
+        members.append(Member(role, str(folder), dtype=dtype))
+    pair = Pair(*members)
+    assert pair.max_length == min(member.max_length for member in members)
+    assert pair.vocab_size == 512
+    policy = Disagreement(gate=Gate(7.6, 0.9))
+    requests = [Request(prompt, sample, 16, Sampling(1.0)) for prompt in prompts[:2] for sample in range(2)]
+    expected = dict(lockstep.generate(pair, policy, requests, batch_size=1))
+    made = dict(blockwise.generate(pair, policy, requests, batch_size=3))
+    exact = all(member.dtype == torch.float32 for member in members)
+    told = [
+        first_difference(pair, policy, requests[i], made[i], expected[i])
+        for i in made
+        if made[i].tokens != expected[i].tokens
+    ]
+    assert not (told if exact else [what for what, explained in told if not explained])
+    texts = [(*prompts[0][:20],), (*prompts[1][:9],)]
+    together = force(pair, policy, texts, [prompts[2][:12], prompts[3][:7]])
+    alone = [
+        force(pair, policy, [text], [more])[0]
+        for text, more in zip(texts, (prompts[2][:12], prompts[3][:7]), strict=True)
+    ]
+    for one, other in zip(together, alone, strict=True):
+        torch.testing.assert_close(one.log_probs, other.log_probs, rtol=1e-3, atol=1e-3 if exact else 0.3)
+
+
+def test_a_table_of_many_architectures_and_none_is_wrong():
+    rows = re.findall(r"^\|`(\w[\w-]*)`\|(.*)\|$", (ROOT / "docs" / "architectures.md").read_text(), re.MULTILINE)
+    assert len({name for name, _ in rows}) == len(rows) >= 60
+    assert not [name for name, cells in rows if "wrong" in cells]

@@ -1,0 +1,127 @@
+"""What the self-check finds: shared states, padding, roll-backs and passes that are wrong; the next simpler way is taken."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from architectures import save_model
+from helpers.pairs import GREEDY, POLICIES, save_random_model
+
+from lm_eval_takeover.decoding import engine, lockstep
+from lm_eval_takeover.errors import ArgumentError
+from lm_eval_takeover.forward import padded_cache, sequences
+from lm_eval_takeover.forward.forward_pass import ForwardPass, prepare_pass
+from lm_eval_takeover.forward.lean_decoder import LeanDecoder
+from lm_eval_takeover.forward.self_check import Reading, check_member, choose_reading, verify_pass
+from lm_eval_takeover.method.policies import BaseAlone
+from lm_eval_takeover.method.request import Request
+from lm_eval_takeover.pair.member import Member
+from lm_eval_takeover.pair.pair import Pair
+
+
+@pytest.fixture
+def member(tmp_path):
+    """A model of its own for each test, by architecture."""
+    return lambda kind, **options: Member("base", str(save_model(tmp_path / kind, kind)), **options)
+
+
+def notices(caplog):
+    """Of the package; transformers says which kernels it misses."""
+    return [record for record in caplog.records if record.name.startswith("lm_eval_takeover")]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("kind", ["llama", "falcon_h1"])
+def test_what_is_sound_passes(member, caplog, kind, dtype):
+    assert choose_reading(member(kind, dtype=dtype)) == Reading()
+    if kind == "llama":
+        verify_pass(member(kind, dtype=dtype))
+    assert not notices(caplog)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_states_that_samples_share_are_found(member, monkeypatch, caplog, dtype):
+    """As they were shared once: convolution and recurrent states in one dictionary, written in place."""
+
+    def select_attention_only(cache, rows):
+        selected = padded_cache.copy.copy(cache)
+        selected.layers = [padded_cache.copy.copy(layer) for layer in cache.layers]
+        selected.batch_select_indices(rows)
+        return selected
+
+    monkeypatch.setattr(sequences, "select_rows", select_attention_only)
+    assert choose_reading(member("falcon_h1", dtype=dtype)) == Reading(padded=False, cached=False, chunked=False)
+    assert "so its cache is not used and each token reads its whole text again" in caplog.text
+
+
+def test_padding_that_is_read_is_found(member, monkeypatch, caplog):
+    plain = Member.compute_logits
+    monkeypatch.setattr(
+        Member, "compute_logits", lambda self, ids, mask, **options: plain(self, ids, torch.ones_like(mask), **options)
+    )
+    assert choose_reading(member("llama")) == Reading(padded=False)
+    assert "so prompts of different lengths are read apart" in caplog.text
+
+
+def test_a_roll_back_that_leaves_a_trace_is_found_and_lockstep_goes_on(member, monkeypatch, caplog):
+    """Masks that hide nothing: queries see what was rolled back, and other rows' longer texts."""
+    plain = ForwardPass.build_masks
+
+    def hide_nothing(self, plan, *, always=False):
+        return [None if mask is None else torch.zeros_like(mask) for mask in plain(self, plan, always=always)]
+
+    monkeypatch.setattr(ForwardPass, "build_masks", hide_nothing)
+    pair = Pair(member("gpt_neox"), None)
+    requests = [Request((65, 66, 67 + length)[:length], 0, 6, GREEDY) for length in (2, 3)]
+    made = dict(engine.generate(pair, BaseAlone(), requests, batch_size=2))
+    assert "its first logits differ from plain passes" in caplog.text
+    expected = dict(lockstep.generate(pair, BaseAlone(), requests, batch_size=2))
+    assert [made[i].tokens for i in range(2)] == [expected[i].tokens for i in range(2)]
+    with pytest.raises(ArgumentError, match=r"differ from plain passes .* use block_size=1"):
+        list(engine.generate(pair, BaseAlone(), requests, block_size=4))
+
+
+def test_a_lean_pass_that_is_wrong_gives_way_to_transformers_own(member, monkeypatch, caplog):
+    plain = LeanDecoder.compute_logits
+    monkeypatch.setattr(LeanDecoder, "compute_logits", lambda self, *given: plain(self, *given).roll(1, -1))
+    monkeypatch.setattr(ForwardPass, "_agrees_with_transformers", lambda self, lean: True)
+    llama = member("llama")
+    assert prepare_pass(llama).lean is not None
+    assert verify_pass(llama).lean is None
+    assert "in the lean pass its first logits differ" in caplog.text
+
+
+def test_what_is_no_causal_language_model_is_refused_in_a_line(member):
+    with pytest.raises(ArgumentError, match=r"cannot be served: its logits depend on later tokens") as refused:
+        check_member(member("bert"))
+    assert "\n" not in str(refused.value)
+
+
+def test_a_model_whose_pass_fails_is_refused_at_the_start_and_not_by_request(member, monkeypatch):
+    broken = member("llama")
+    monkeypatch.setattr(broken.model, "forward", lambda **_: (_ for _ in ()).throw(RuntimeError("no kernel\nfor this")))
+    with pytest.raises(
+        ArgumentError, match=r"cannot be served: a pass over a short text fails with RuntimeError: no kernel$"
+    ):
+        list(engine.generate(Pair(broken, None), BaseAlone(), [Request((65,), 0, 2, GREEDY)] * 3))
+
+
+def test_logits_that_are_no_numbers_are_left_to_the_request_that_meets_them(member, caplog):
+    broken = member("llama")
+    with torch.no_grad():
+        broken.model.model.norm.weight.fill_(torch.nan)
+    assert choose_reading(broken) == Reading()
+    assert not notices(caplog)
+    verify_pass(broken)
+
+
+def test_a_policy_whose_guide_reads_no_padding_still_mixes_prompt_lengths(member, tmp_path):
+    """One model read apart keeps its partner's rows apart, too; every text stays."""
+    guide = Member("guide", str(save_random_model(tmp_path / "guide", vocab_size=425, seed=3)))
+    pair = Pair(member("falcon_h1"), guide)
+    requests = [Request((65, 66, 67, 68)[:length], sample, 6, GREEDY) for length in (2, 3, 4) for sample in range(2)]
+    policy = replace(POLICIES["random"], rate=0.4)
+    expected = dict(lockstep.generate(pair, policy, requests, batch_size=8))
+    check_member(guide).reading = Reading(padded=False)
+    made = dict(lockstep.generate(pair, policy, requests, batch_size=8))
+    assert [made[i].tokens for i in range(6)] == [expected[i].tokens for i in range(6)]

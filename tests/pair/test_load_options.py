@@ -1,0 +1,163 @@
+"""Loading arguments reach transformers and peft, for the base and for the guide, and adapters and split models compute."""
+
+import shutil
+import sys
+from types import ModuleType, SimpleNamespace
+
+import pytest
+import torch
+from helpers.pairs import GREEDY
+from transformers import AutoModelForCausalLM
+
+from lm_eval_takeover.arguments import ModelArguments
+from lm_eval_takeover.decoding import engine
+from lm_eval_takeover.demo import DEMO
+from lm_eval_takeover.errors import ArgumentError
+from lm_eval_takeover.forward.ragged_cache import Plan
+from lm_eval_takeover.method.policies import BaseAlone
+from lm_eval_takeover.method.request import Request
+from lm_eval_takeover.pair.load_options import LoadOptions
+from lm_eval_takeover.pair.loading import load_pair
+from lm_eval_takeover.pair.member import Member
+from lm_eval_takeover.pair.pair import Pair
+
+BOTH = {"base": str(DEMO["base"]), "guide": str(DEMO["guide"])}
+
+
+@pytest.fixture
+def given(monkeypatch):
+    """Loads weights as if they fitted: by role, what `from_pretrained` was given beside the name."""
+    found, plain = {}, AutoModelForCausalLM.from_pretrained
+
+    def load(path, **options):
+        found["guide" if path == BOTH["guide"] else "base"] = options
+        return plain(path, dtype=options["dtype"])
+
+    monkeypatch.setattr(AutoModelForCausalLM, "from_pretrained", load)
+
+    def read(**arguments):
+        for member in load_pair(ModelArguments.parse(BOTH | arguments)).members:
+            _ = member.model
+        return found["base"], found["guide"]
+
+    return read
+
+
+@pytest.mark.parametrize("name", ["device_map", "attn_implementation"])
+def test_what_counts_for_both_models_reaches_both_unless_the_guide_has_its_own(given, name):
+    first, other = ("auto", "balanced") if name == "device_map" else ("eager", "sdpa")
+    assert [options.get(name) for options in given()] == [None, None]
+    assert [options.get(name) for options in given(**{name: first})] == [first, first]
+    assert [options.get(name) for options in given(**{name: first, f"guide_{name}": other})] == [first, other]
+    assert [options.get(name) for options in given(**{f"guide_{name}": other})] == [None, other]
+
+
+def test_parallelize_is_a_device_map_with_limits(given):
+    base, guide = given(parallelize=True, max_cpu_memory="30GiB", guide_device_map='{"": "cpu"}', offload_folder="over")
+    assert (base["device_map"], guide["device_map"]) == ("auto", {"": "cpu"})
+    assert base["max_memory"] == guide["max_memory"] == {"cpu": "30GiB"}
+    assert base["offload_folder"] == "over"
+    assert "offload_folder" not in given()[0]
+
+
+def test_bitsandbytes_is_asked_for_as_lm_eval_has_it(given):
+    base, guide = given(
+        load_in_4bit=True, guide_load_in_4bit=False, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype="bfloat16",
+        guide_load_in_8bit=True,
+    )  # fmt: skip
+    asked = base["quantization_config"]
+    assert asked.load_in_4bit and asked.bnb_4bit_quant_type == "nf4" and asked.bnb_4bit_compute_dtype == torch.bfloat16
+    assert guide["quantization_config"].load_in_8bit and not guide["quantization_config"].load_in_4bit
+    assert base["device_map"] == {"": "cpu"}  # quantized weights cannot be moved afterwards
+    _, guide = given(guide_quantization_config='{"quant_method": "bitsandbytes", "load_in_8bit": true}')
+    assert guide["quantization_config"].load_in_8bit
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ({"load_in_4bit": True, "load_in_8bit": True}, "load_in_4bit and load_in_8bit of the base exclude each other"),
+        ({"guide_quantization_config": '{"quant_method": "no such"}'}, "the quantization cannot be set up"),
+        ({"quantization_config": "{quant"}, "quantization_config='{quant' is no map in JSON"),
+        ({"load_in_4bits": True}, "unknown model argument 'load_in_4bits'; did you mean 'load_in_4bit'?"),
+        ({"guide_revison": "x"}, "did you mean 'guide_revision'?"),
+        ({"base": "acme/base@one", "revision": "two"}, "base='acme/base@one' names another revision than revision=two"),
+        ({"guide_peft": "no/such"}, "guide_peft='no/such' needs the package peft: pip install peft"),
+    ],
+)
+def test_errors_are_one_line(given, monkeypatch, arguments, text):
+    monkeypatch.setitem(sys.modules, "peft", None)
+    with pytest.raises(ArgumentError) as caught:
+        given(**arguments)
+    assert text in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_subfolder_is_where_configuration_tokenizer_and_weights_are_read(tmp_path):
+    shutil.copytree(DEMO["base"], tmp_path / "repository" / "inner")
+    base = str(tmp_path / "repository")
+    member = load_pair(ModelArguments(base=base, subfolder="inner", policy="base")).base
+    assert member.model.config.hidden_size == Member("base", str(DEMO["base"])).config.hidden_size
+    assert member.id.id == "repository/inner"
+    assert member.eos_ids == Member("base", str(DEMO["base"])).eos_ids
+
+
+def test_revisions_reach_every_file_of_their_own_model(monkeypatch):
+    asked = []
+    monkeypatch.setattr(Member, "_load", lambda self, kind, **_: asked.append((self.role, self._options)) or _stop())
+    for arguments in ({"revision": "one"}, {"guide_revision": "two", "guide_gguf_file": "q4.gguf"}):
+        with pytest.raises(ArgumentError, match="enough"):
+            load_pair(ModelArguments(base="acme/base", guide="acme/guide", **arguments))
+    assert [(options["revision"], options.get("gguf_file")) for _, options in asked] == [("one", None), (None, None)]
+    with pytest.raises(ArgumentError, match="enough"):
+        Member("guide", "acme/guide", loading=LoadOptions.of(ModelArguments(guide_gguf_file="q4.gguf"), "guide"))
+    assert asked[-1][1]["gguf_file"] == "q4.gguf"
+
+
+def _stop():
+    raise ArgumentError("enough")
+
+
+def test_an_adapter_goes_into_the_layers_of_its_own_model(monkeypatch):
+    """With a stand-in for peft, which is not among the dependencies."""
+    loaded, peft = [], ModuleType("peft")
+
+    class PeftModel:
+        @classmethod
+        def from_pretrained(cls, model, path, **options):
+            loaded.append((path, options))
+            return SimpleNamespace(
+                active_peft_config=SimpleNamespace(is_prompt_learning=path == "acme/prompt"),
+                get_base_model=lambda: model,
+            )
+
+    peft.PeftModel = PeftModel
+    monkeypatch.setitem(sys.modules, "peft", peft)
+    pair = load_pair(ModelArguments(**BOTH, guide_peft="acme/lora@v2"))
+    _ = pair.base.model, pair.guide.model
+    assert loaded == [("acme/lora", {"revision": "v2"})]
+    assert pair.guide.id.id == "demo-guide+acme/lora@v2"
+    with pytest.raises(ArgumentError, match="peft='acme/prompt' adds tokens to the prompt"):
+        _ = load_pair(ModelArguments(**BOTH, peft="acme/prompt")).base.model
+
+
+def test_a_model_that_accelerate_places_writes_the_same(prompts):
+    """Its layers bear hooks, so that transformers' own pass runs."""
+    requests = [Request(prompt, 0, 10, GREEDY) for prompt in prompts[:2]]
+    texts = []
+    for device_map in (None, "auto"):
+        member = Member("base", str(DEMO["base"]), loading=LoadOptions(device_map=device_map))
+        made = dict(engine.generate(Pair(member, None), BaseAlone(), requests, batch_size=2))
+        texts.append([made[i].tokens for i in range(2)])
+        assert member.device.type == ("cpu" if not torch.cuda.is_available() else member.device.type)
+    assert texts[0] == texts[1]
+
+
+def test_a_plan_goes_to_the_device_of_each_layer():
+    """Layers on several devices write at the same places, each on its own."""
+    plan = Plan([3, 5], 2, [1, 0], torch.device("cpu"))
+    there = plan.on(torch.device("meta"))
+    assert plan.on(torch.device("cpu")) is plan
+    assert there.positions.device.type == there.slots.device.type == "meta"
+    assert (there.columns, there.rows, there.new, there.aligned_start) == (plan.columns, plan.rows, plan.new, None)
+    assert plan.on(torch.device("meta")) is there
