@@ -64,9 +64,7 @@ def read_prompts(
         license = license or _read_license(source)
         template = template or (None if task else MATH_TEMPLATE % given.field)
     if not len(given.rows):
-        raise ArgumentError(
-            f"--prompts '{source}' holds no prompt; expected one JSON object with '{given.field}' per line"
-        )
+        raise ArgumentError(f"{given.option} holds no prompt; expected one JSON object with '{given.field}' per line")
     drawn = _draw_rows(given, _make_renderer(given, template, task), count + held_out, seed)
     order = list(drawn)
     held_out = min(held_out, max(len(order) - count, len(order) // 5))
@@ -77,7 +75,7 @@ def read_prompts(
     known = KnownProblems()
     found = _find_test_problems(known, chosen, [drawn[index].text for index in chosen], texts)
     if not diagnostic:
-        _refuse_test_problems(given.name, found, len(chosen))
+        _refuse_test_problems(given.option, found, len(chosen))
     benchmarks = dict.fromkeys([*found, *([task.name] if task and source is None else [])])
     described = {
         "dataset": given.name,
@@ -100,9 +98,10 @@ def read_prompts(
 
 @dataclass(frozen=True, slots=True)
 class _Rows:
-    """Rows to draw from; `name` is what a calibration file and errors call them."""
+    """Rows to draw from; `option` is what errors call them, `name` what a calibration file does."""
 
     rows: Any
+    option: str
     name: str
     field: str
     split: str | None
@@ -111,14 +110,14 @@ class _Rows:
 def _open_rows(source: str | None, split: str, field: str | None, task: TaskForm | None) -> _Rows:
     if source is None:
         assert task is not None
-        return _Rows(task.documents, task.name, field or "problem", None)
-    path = Path(source)
+        return _Rows(task.documents, f"--task {task.name}", task.name, field or "problem", None)
+    path, option = Path(source), f"--prompts '{source}'"
     if path.exists():
         # A task's template goes around a problem; without a task a file holds whole prompts.
-        return _Rows(_read_jsonl(path), path.name, field or ("problem" if task else "prompt"), None)
+        return _Rows(_read_jsonl(path), option, path.name, field or ("problem" if task else "prompt"), None)
     rows = _load_dataset(source, split)
     usual = [name for name in (*(["problem"] if task else []), "prompt") if name in rows.column_names]
-    return _Rows(rows, source, field or (usual or ["question"])[0], split)
+    return _Rows(rows, option, source, field or (usual or ["question"])[0], split)
 
 
 def _make_renderer(given: _Rows, template: str | None, task: TaskForm | None) -> Callable[[dict[str, Any]], str]:
@@ -154,7 +153,7 @@ def _draw_rows(given: _Rows, render: Callable[[dict[str, Any]], str], count: int
         text = row.get(given.field)
         if not isinstance(text, str) or not text.strip():
             raise ArgumentError(
-                f"--prompts '{given.name}': row {index + 1} has no text in field '{given.field}' "
+                f"{given.option}: row {index + 1} has no text in field '{given.field}' "
                 f"(its fields: {', '.join(map(str, row))}); name the field with --field"
             )
         prompt = render(row)
@@ -164,7 +163,7 @@ def _draw_rows(given: _Rows, render: Callable[[dict[str, Any]], str], count: int
         prompts.add(prompt)
         drawn[index] = _Row(text, prompt)
     if repeated:
-        logger.warning("%d rows of '%s' repeat the prompt of another; left out", repeated, given.name)
+        logger.warning("%d rows of %s repeat the prompt of another; left out", repeated, given.option)
     return drawn
 
 
@@ -246,7 +245,7 @@ def _find_test_problems(
     return dict(found)
 
 
-def _refuse_test_problems(source: str, found: dict[str, list[int]], drawn: int) -> None:
+def _refuse_test_problems(option: str, found: dict[str, list[int]], drawn: int) -> None:
     if not found:
         return
     listed = "; ".join(
@@ -254,6 +253,6 @@ def _refuse_test_problems(source: str, found: dict[str, list[int]], drawn: int) 
         for name, at in found.items()
     )
     raise ArgumentError(
-        f"--prompts '{source}': {sum(map(len, found.values()))} of {drawn} prompts are problems of a test set ({listed}); "
+        f"{option}: {sum(map(len, found.values()))} of {drawn} prompts are problems of a test set ({listed}); "
         f"calibrate on others, such as a train split, or with --diagnostic, which no run on that test set accepts"
     )
