@@ -43,7 +43,12 @@ def main() -> None:
         "hf base": HFLM(pretrained=str(DEMO["base"]), batch_size=options.batch_size, dtype="float32", device="cpu"),
         "hf guide": HFLM(pretrained=str(DEMO["guide"]), batch_size=options.batch_size, dtype="float32", device="cpu"),
         **{
-            name: GuidedTakeover(policy=name, device="cpu", batch_size=options.batch_size)
+            name: GuidedTakeover(
+                policy=name,
+                device="cpu",
+                batch_size=options.batch_size,
+                allow_calibration_mismatch=True,  # greedy, as hf is here
+            )
             for name in ("base", "guide", "disagreement")
         },
     }

@@ -33,9 +33,9 @@ class ModelArguments:
     score: str | None = None
     #: With `js`: truncate both sides to this nucleus first.
     score_top_p: float = 1.0
-    #: A packaged name, or a path; `NAME:COLUMN` of a published table. None: the packaged one of this pair
+    #: A packaged name, or a path; `NAME:COLUMN` of a published table, which has no default. None: the packaged one of this pair
     calibration: str | None = None
-    #: Use a calibration of another pair or direction all the same.
+    #: Use a calibration of another pair, direction, prompt form or decoding all the same.
     allow_calibration_mismatch: bool = False
     #: Share of calibration tokens above the threshold, 0.001 to 0.5; the realized rate differs, and is reported. None: 0.03
     spike_ratio: float | None = None

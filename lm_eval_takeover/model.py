@@ -20,7 +20,7 @@ from lm_eval_takeover.decoding.stop_strings import is_cut_off, text_of
 from lm_eval_takeover.decoding.teacher_forcing import Forced, force
 from lm_eval_takeover.errors import TakeoverError, VocabularyError, install_error_hook, is_out_of_memory
 from lm_eval_takeover.forward.self_check import check_member
-from lm_eval_takeover.method.request import Request
+from lm_eval_takeover.method.request import Request, Sampling
 from lm_eval_takeover.pair.loading import load_pair, load_policy, parse_arguments
 from lm_eval_takeover.runs.facts import collect_facts, describe_run
 from lm_eval_takeover.runs.journal import Sample
@@ -31,6 +31,7 @@ from lm_eval_takeover.runs.sample_keys import collect_text_settings
 from lm_eval_takeover.runs.tally import Tally, summarize_tallies
 from lm_eval_takeover.tasks.continuations import cut_to_context, list_rolling_windows
 from lm_eval_takeover.tasks.instances import document_label, make_requests
+from lm_eval_takeover.tasks.known_problems import refuse_calibrated_tasks
 from lm_eval_takeover.tasks.verdict_log import set_verdict_log
 
 logger = logging.getLogger(__name__)
@@ -198,6 +199,7 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
     ) -> None:
         """Fill in this rank's texts, and what they took by task."""
         requests = self.requests(instances)
+        self._check_calibration(instances, [request.sampling for request in requests])
         wanted = self.ranks.drop_padding(instances, requests)
         new, started = Tally(), time.perf_counter()
         show = {"desc": "Running generate_until requests", "unit": "sample", "disable": quiet or self.rank != 0}
@@ -211,6 +213,14 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
                 speed = new.tokens / (time.perf_counter() - started)
                 bar.set_postfix_str(f"{speed:,.0f} tokens/s, realized rate {new.realized_rate:.1%}", refresh=False)
                 bar.update()
+
+    def _check_calibration(self, instances: Sequence[Instance], samplings: Sequence[Sampling | None]) -> None:
+        """Refuse a calibration that was measured on other prompts or decoding than these instances have, or on these problems."""
+        if (fit := self.gate_origin.fit) is None:
+            return
+        asked = [(instance.task_name or "none", instance.args[0]) for instance in instances]
+        fit.check((*one, sampling) for one, sampling in zip(asked, samplings, strict=True))
+        refuse_calibrated_tasks(fit.calibration.name, fit.calibration.diagnostic, asked)
 
     def requests(self, instances: Sequence[Instance]) -> list[Request]:
         """What is generated for these instances: prompts as token ids, cut to the context."""
@@ -290,6 +300,7 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
 
     def loglikelihood(self, requests: list[Instance], disable_tqdm: bool = False) -> list[tuple[float, bool]]:
         """(log-prob in nats, whether greedy) of each continuation under takeover."""
+        self._check_calibration(requests, [None] * len(requests))
         self._labels = [document_label(request) for request in requests]
         scored: list[tuple[float, bool]] = super().loglikelihood(requests, disable_tqdm=disable_tqdm)
         return scored

@@ -1,12 +1,13 @@
 """Digests of the open benchmarks' problems, by which `calibrate` refuses prompts that are test problems.
 
-python scripts/digest_test_problems.py        reads the six data sets from the hub, writes lm_eval_takeover/test_problems.json
+python scripts/digest_test_problems.py        reads the six data sets from the hub, writes
+                                              lm_eval_takeover/tasks/known_problems.json
 """
 
 import json
 
-from lm_eval_takeover.commands.calibrate.prompts import TEST_DIGESTS, problem_digest
 from lm_eval_takeover.tasks.benchmarks import load_tasks
+from lm_eval_takeover.tasks.known_problems import DIGESTS, problem_digest
 
 
 def digests() -> dict[str, list[str]]:
@@ -17,4 +18,4 @@ def digests() -> dict[str, list[str]]:
 
 
 if __name__ == "__main__":
-    TEST_DIGESTS.write_text(json.dumps(digests(), indent=0) + "\n")
+    DIGESTS.write_text(json.dumps(digests(), indent=0) + "\n")

@@ -98,7 +98,7 @@ def test_data_is_found_inside_the_installed_package(python):
     assert all(package in path.parents and path.is_file() for path in paths)
     names = [path.name for path in paths]
     assert names.count("model.safetensors") == 2
-    assert {"demo.json", "problems.jsonl", "test_problems.json"} <= set(names)
+    assert {"demo.json", "problems.jsonl", "known_problems.json"} <= set(names)
 
 
 def test_the_console_script_works(python):

@@ -12,6 +12,7 @@ import pytest
 import yaml
 from helpers.pairs import ROOT
 from helpers.processes import run
+from lm_eval.utils import simple_parse_args_string
 
 from lm_eval_takeover.arguments import ModelArguments
 from lm_eval_takeover.cli import build_parser
@@ -188,6 +189,24 @@ def test_options_of_lm_eval_in_commands_exist(page, monkeypatch):
 def test_options_of_our_command_exist(page):
     for words in commands(page.read_text(), "lm-eval-takeover"):
         build_parser().parse_args(words[1:])
+
+
+@of_every_page
+def test_runs_ask_as_their_calibration_was_measured(page):
+    """A file that a page's `calibrate` writes is used for the same pair, form of prompts and rates, on its page or the README."""
+    made = {}
+    for words in commands(README.read_text() + page.read_text(), "lm-eval-takeover"):
+        options = build_parser().parse_args(words[1:])
+        if words[1] == "calibrate" and options.out is not None:
+            made[str(options.out)] = options
+    for words in commands(page.read_text(), "lm_eval"):
+        given = simple_parse_args_string(words[words.index("--model_args") + 1]) if "--model_args" in words else {}
+        if str(given.get("calibration", "")).endswith(".json"):
+            options = made[given["calibration"]]
+            assert (given["base"], given["guide"]) == (options.base, options.guide), words
+            assert ("--apply_chat_template" in words) == options.apply_chat_template, words
+            assert given.get("enable_thinking") == options.enable_thinking, words
+            assert given.get("target_rate", options.target_rate[0]) in options.target_rate, words
 
 
 @of_every_page

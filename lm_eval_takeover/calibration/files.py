@@ -93,6 +93,7 @@ def _parse_calibration(content: dict[str, Any], name: str) -> Calibration:
         parts[role] = _parse_model_id(role, parts[role])
     scores = _check_object("scores", parts.pop("scores", {}))
     columns = _check_object("columns", parts.get("columns", {}))
+    parts["diagnostic"] = tuple(_check_list("diagnostic", parts.get("diagnostic", [])))
     parts["scores"] = {score: _parse_score(score, values) for score, values in scores.items()}
     parts["targets"] = tuple(
         _parse_target(at, target, scores) for at, target in enumerate(_check_list("targets", parts.pop("targets", [])))
@@ -114,11 +115,29 @@ def _parse_calibration(content: dict[str, Any], name: str) -> Calibration:
             _check_whole_number(count, getattr(calibration, count), 1)
         for field in ("prompts", "decoding"):
             _check_object(field, getattr(calibration, field))
+        if calibration.schema > 2:
+            _check_conditions(calibration)
     for score, rows in columns.items():
         _check_columns(score, rows, calibration.default_row)
     if checksum is not None and checksum != _compute_checksum(content):
         raise ValueError("field 'checksum' does not fit: the file was edited after it was written")
     return calibration
+
+
+def _check_conditions(calibration: Calibration) -> None:
+    """What a run is compared with; files before schema 3 may leave it open."""
+    prompts, decoding = calibration.prompts, calibration.decoding
+    for path, value, kinds in (
+        ("prompts.chat_template", prompts.get("chat_template"), (bool,)),
+        ("prompts.enable_thinking", prompts.get("enable_thinking", ""), (bool, type(None))),
+        ("dtypes.base", _check_object("dtypes", calibration.dtypes).get("base"), (str,)),
+        ("dtypes.guide", calibration.dtypes.get("guide"), (str,)),
+    ):
+        if not isinstance(value, kinds):
+            raise ValueError(f"field '{path}' is missing")
+    for name in ("temperature", "top_p", "top_k"):
+        _check_number(f"decoding.{name}", decoding.get(name))
+    _check_whole_number("cut", calibration.cut, 0)
 
 
 # What follows checks the value of one field, named by its path: `scores.ce.mean`.
@@ -250,13 +269,25 @@ def find_calibration(name: str) -> tuple[Calibration, int | None]:
     )
 
 
-def calibration_command(base: str | None, guide: str | None, direction: str, demo_prompts: Path) -> str:
-    """The command that makes a calibration for this pair; None stands for the bundled one, and its prompts are `demo_prompts`."""
+def calibration_command(
+    base: str | None,
+    guide: str | None,
+    direction: str,
+    demo_prompts: Path,
+    *,
+    task: str | None = None,
+    options: str = "",
+) -> str:
+    """The command that makes a calibration for this pair; None stands for the bundled one, and its prompts are `demo_prompts`.
+
+    `task` is what will be run, whose prompts those of the bundled pair have already; `options` stand before `--out`.
+    """
     pair, prompts = f" --base {base} --guide {guide}", "openai/gsm8k:main"
     if base is None or guide is None:
-        pair, prompts = "", str(demo_prompts)
+        pair, prompts, task = "", str(demo_prompts), None
     reverse = " --direction reverse" if direction == "reverse" else ""
-    return f"lm-eval-takeover calibrate{pair}{reverse} --prompts {prompts} --out my-pair.json"
+    form = f" --task {task}" if task else ""
+    return f"lm-eval-takeover calibrate{pair}{reverse}{form} --prompts {prompts}{options} --out my-pair.json"
 
 
 def matching_calibrations(files: Iterable[Path], base: ModelId, guide: ModelId, direction: str) -> list[Calibration]:

@@ -21,7 +21,7 @@ from lm_eval_takeover.calibration.sketch import QuantileSketch
 from lm_eval_takeover.errors import CalibrationError
 from lm_eval_takeover.method.model_id import ModelId
 
-SCHEMA = 2  # 1 had neither shares nor targets, and is still read
+SCHEMA = 3  # 1 had neither shares nor targets, 2 neither dtypes nor enable_thinking; both are still read
 KAPPA_RULES = ("threshold_to_mean", "tail_to_mean")
 DEFAULT_RHO = 0.03
 TABLE = (0.005, 0.01, 0.02, 0.03, 0.05, 0.08, 0.1, 0.2)
@@ -125,7 +125,11 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """A calibration file. `scores` is filled in a measured one, `columns` in a published one."""
+    """A calibration file. `scores` is filled in a measured one, `columns` in a published one.
+
+    `dtypes` are those of the weights by role. `cut` counts the rollouts that ran into their limit of tokens. `diagnostic` names
+    the benchmarks that it was measured on; runs on them refuse it.
+    """
 
     base: ModelId
     guide: ModelId
@@ -136,6 +140,9 @@ class Calibration:
     decoding: dict[str, Any] = field(default_factory=dict)
     rollouts: int | None = None
     tokens: int | None = None
+    cut: int | None = None
+    dtypes: dict[str, str] = field(default_factory=dict)
+    diagnostic: tuple[str, ...] = ()
     library_versions: dict[str, str] = field(default_factory=dict)
     window: int = 10
     scores: dict[str, ScoreCalibration] = field(default_factory=dict)
@@ -179,10 +186,20 @@ class Calibration:
 
     def published(self, score: str, column: int) -> Threshold:
         """Column `column` (from 1, strictest first) of the default row of a published table."""
+        row = self._default_cells(score)
+        if not 1 <= column <= len(row):
+            raise CalibrationError(
+                f"calibration '{self.name}:{column}' has columns 1..{len(row)}, strictest first: {self.list_columns(score)}"
+            )
+        return Threshold(row[column - 1]["tau"], row[column - 1]["kappa"], row[column - 1]["kappa"])
+
+    def list_columns(self, score: str) -> str:
+        """The columns of a published table as they are asked for, with their numbers."""
+        cells = enumerate(self._default_cells(score), 1)
+        return ", ".join(f"{self.name}:{number} (tau={c['tau']:g}, kappa={c['kappa']:g})" for number, c in cells)
+
+    def _default_cells(self, score: str) -> list[dict[str, float]]:
         if score not in self.columns:
             self.score(score)
         rows = self.columns[score]
-        row = rows[self.default_row or next(iter(rows))]
-        if not 1 <= column <= len(row):
-            raise CalibrationError(f"calibration '{self.name}:{column}' has columns 1..{len(row)}, strictest first")
-        return Threshold(row[column - 1]["tau"], row[column - 1]["kappa"], row[column - 1]["kappa"])
+        return rows[self.default_row or next(iter(rows))]

@@ -26,6 +26,7 @@ class Sampling:
 
 
 GREEDY = Sampling()
+TASK_SAMPLING = Sampling(temperature=0.6, top_p=0.95)  # the paper's (appendix A.1), and so that of task_configs/
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,9 @@
 """From model arguments to a loaded pair and a policy with its gate."""
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from typing import Any, get_type_hints
 
 import torch
@@ -21,6 +23,7 @@ from lm_eval_takeover.method.gate import Gate
 from lm_eval_takeover.method.policies import Gated
 from lm_eval_takeover.method.policy import Policy
 from lm_eval_takeover.method.registry import load_plugins, policies
+from lm_eval_takeover.pair.fit import CalibrationFit
 from lm_eval_takeover.pair.load_options import LoadOptions
 from lm_eval_takeover.pair.member import Member
 from lm_eval_takeover.pair.pair import Pair
@@ -30,12 +33,13 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class GateOrigin:
-    """Where a gate came from; None where it was set by hand."""
+    """Where a gate came from; None where it was set by hand. `fit` holds its calibration against what a run asks."""
 
     calibration: str | None = None
     spike_ratio: float | None = None
     kappa_rule: str | None = None
     target_rate: float | None = None
+    fit: CalibrationFit | None = None
 
 
 def load_pair(arguments: ModelArguments) -> Pair:
@@ -114,28 +118,16 @@ def parse_arguments(values: dict[str, Any]) -> ModelArguments:
 
 
 def _calibrated_gate(arguments: ModelArguments, pair: Pair, policy: Gated) -> tuple[Gate, GateOrigin]:
-    rule = arguments.kappa_rule or "threshold_to_mean"
+    rule = arguments.kappa_rule or KAPPA_RULES[0]
     if rule not in KAPPA_RULES:
         raise ArgumentError(f"kappa_rule='{rule}' is not known; {nearest(rule, KAPPA_RULES)}")
-    calibration, column = _find_calibration(arguments, pair, policy)
+    command = partial(calibration_command, arguments.base, arguments.guide, policy.direction, CALIBRATION_PROMPTS)
+    calibration, column = _find_calibration(arguments, pair, policy, command)
+    fit = CalibrationFit(calibration, pair, arguments.enable_thinking, arguments.allow_calibration_mismatch, command)
     if calibration.source == "published":
-        for name in ("spike_ratio", "target_rate"):
-            if getattr(arguments, name) is None:
-                continue
-            raise ArgumentError(
-                f"{name}={getattr(arguments, name)}: the rho behind the published calibration '{calibration.name}' is "
-                f"not known; choose a column instead, calibration={calibration.name}:1 is the strictest"
-            )
-        if arguments.kappa_rule == "tail_to_mean":
-            raise ArgumentError(
-                f"kappa_rule=tail_to_mean: the published calibration '{calibration.name}' holds kappa by threshold_to_mean only"
-            )
-        number = 1 if column is None else column
+        number = _choose_column(arguments, calibration, column, policy.score, command())
         threshold = calibration.published(policy.score, number)
-        name = f"{calibration.name}:{number}"
-        if column is None:
-            logger.warning("calibration '%s' is read off a published table; its column 1, the strictest, is used", name)
-        origin = GateOrigin(name, None, rule)
+        origin = GateOrigin(f"{calibration.name}:{number}", None, rule, fit=fit)
     else:
         if column is not None:
             raise ArgumentError(
@@ -146,19 +138,41 @@ def _calibrated_gate(arguments: ModelArguments, pair: Pair, policy: Gated) -> tu
         if arguments.target_rate is not None:
             rho = calibration.target(arguments.target_rate, policy.score, rule, arguments.window).spike_ratio
         threshold = calibration.score(policy.score).threshold(rho)
-        origin = GateOrigin(calibration.name, rho, rule, arguments.target_rate)
+        origin = GateOrigin(calibration.name, rho, rule, arguments.target_rate, fit)
     return Gate(threshold.tau, threshold.kappa(rule), arguments.window), origin
 
 
-def _find_calibration(arguments: ModelArguments, pair: Pair, policy: Gated) -> tuple[Calibration, int | None]:
+def _choose_column(
+    arguments: ModelArguments, calibration: Calibration, column: int | None, score: str, command: str
+) -> int:
+    """The column of a published table. Raises ArgumentError where none is named, and for what only a spike ratio could answer."""
+    if arguments.kappa_rule == "tail_to_mean":
+        raise ArgumentError(
+            f"kappa_rule=tail_to_mean: the published calibration '{calibration.name}' holds kappa by threshold_to_mean only"
+        )
+    asked = [
+        f"{name}={value}" for name in ("spike_ratio", "target_rate") if (value := getattr(arguments, name)) is not None
+    ]
+    if column is not None and not asked:
+        return column
+    raise ArgumentError(
+        f"{asked[0] if asked else 'calibration'}: '{calibration.name}' is read off a published table, and which spike ratios its "
+        f"columns stand for is not known; calibrate this pair with `{command}` and pass calibration=my-pair.json, or choose a "
+        f"column (strictest first) by calibration=NAME:COLUMN{' alone' if asked else ''}: {calibration.list_columns(score)}"
+    )
+
+
+def _find_calibration(
+    arguments: ModelArguments, pair: Pair, policy: Gated, command: Callable[[], str]
+) -> tuple[Calibration, int | None]:
     base, guide = pair.member("base").id, pair.member("guide").id
-    command = calibration_command(arguments.base, arguments.guide, policy.direction, CALIBRATION_PROMPTS)
     if arguments.calibration is None:
         packaged = matching_calibrations(packaged_calibrations().values(), base, guide, policy.direction)
         if not packaged:
             raise CalibrationError(
                 f"no packaged calibration for base={base.id} and guide={guide.id} with direction={policy.direction}; "
-                f"make one with `{command}` and pass calibration=my-pair.json"
+                f"make one with `{command()}` (and --apply_chat_template where the run has it) and pass "
+                f"calibration=my-pair.json"
             )
         return packaged[0], None
     calibration, column = find_calibration(arguments.calibration)
@@ -175,7 +189,7 @@ def _find_calibration(arguments: ModelArguments, pair: Pair, policy: Gated) -> t
     if problems and not arguments.allow_calibration_mismatch:
         raise CalibrationError(
             f"calibration='{arguments.calibration}' was made for {' and for '.join(problems)}; make one with "
-            f"`{command}`, or pass allow_calibration_mismatch=True"
+            f"`{command()}`, or pass allow_calibration_mismatch=True"
         )
     for problem in problems:
         logger.warning("calibration '%s' was made for %s; used all the same", arguments.calibration, problem)

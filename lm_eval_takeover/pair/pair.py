@@ -1,6 +1,8 @@
 """The pair: a base and a guide that share a vocabulary."""
 
 import logging
+from functools import cached_property
+from os.path import commonprefix
 from typing import Any
 
 import jinja2
@@ -80,6 +82,20 @@ class Pair:
             logger.warning("the chat template refuses the messages as they are; leaving out the system message")
             rest = [message for message in messages if message["role"] != "system"]
             return str(self.tokenizer.apply_chat_template(rest, **options))
+
+    def is_chat_prompt(self, text: str) -> bool:
+        """Whether a prompt went through the chat template, by what the template puts behind a question."""
+        return bool(self._turn_end) and self._turn_end in text
+
+    @cached_property
+    def _turn_end(self) -> str:
+        """What the chat template puts between a question and the answer in every thinking mode; empty without a template."""
+        if not self.tokenizer.chat_template:
+            return ""
+        probe = "2 + 2 = ?"
+        messages = [{"role": "user", "content": probe}]
+        texts = [self.chat_prompt(messages, enable_thinking=thinking) for thinking in (None, False, True)]
+        return commonprefix([text.rpartition(probe)[2] for text in texts]).strip()  # noqa: RUF071 - of texts, not paths
 
     def member(self, role: str) -> Member:
         """The base or the guide. Raises ArgumentError where it was not given."""

@@ -1,12 +1,18 @@
 """Calibration files: what a file survives, and what is refused with the name of its field."""
 
+import hashlib
 import json
 from dataclasses import replace
 
 import pytest
 from helpers.calibrations import BASE, GUIDE
 
-from lm_eval_takeover.calibration.files import find_calibration, is_for_pair, read_calibration, write_calibration
+from lm_eval_takeover.calibration.files import (
+    find_calibration,
+    is_for_pair,
+    read_calibration,
+    write_calibration,
+)
 from lm_eval_takeover.errors import CalibrationError
 from lm_eval_takeover.method.model_id import ModelId
 
@@ -15,7 +21,7 @@ def test_a_written_file_reads_back(made, tmp_path):
     path = tmp_path / "deep" / "made.json"
     write_calibration(made, path)
     assert read_calibration(path) == made
-    assert json.loads(path.read_text())["schema"] == 2
+    assert json.loads(path.read_text())["schema"] == 3
     assert len(path.read_text().splitlines()) < 150  # long lists stand on one line each
     assert [p.name for p in path.parent.iterdir()] == ["made.json"]
 
@@ -34,7 +40,7 @@ def test_a_failed_write_keeps_the_old_file(made, tmp_path):
     ("edit", "text"),
     [
         (lambda c: c.pop("schema"), "has no field 'schema'"),
-        (lambda c: c.update(schema=99), "schema=99 is newer than 2, which this version reads; upgrade"),
+        (lambda c: c.update(schema=99), "schema=99 is newer than 3, which this version reads; upgrade"),
         (lambda c: c.update(schema=True), "field 'schema' is 'True'"),
         (lambda c: c.update(schema=-3), "field 'schema' is '-3'"),
         (lambda c: c.pop("base"), "field 'base' is missing"),
@@ -69,6 +75,12 @@ def test_a_failed_write_keeps_the_old_file(made, tmp_path):
         (lambda c: c["scores"]["ce"]["sketch"]["tail_mean"].__setitem__(100, 9.0), "field 'checksum' does not fit"),
         (lambda c: c.update(vocabulary="x"), "field 'vocabulary' is str, not an object"),
         (lambda c: c.update(vocabulary=None), "field 'vocabulary' is NoneType, not an object"),
+        (lambda c: c["prompts"].pop("chat_template"), "field 'prompts.chat_template' is missing"),
+        (lambda c: c["prompts"].pop("enable_thinking"), "field 'prompts.enable_thinking' is missing"),
+        (lambda c: c["decoding"].pop("top_k"), "field 'decoding.top_k' is 'None'"),
+        (lambda c: c.pop("dtypes"), "field 'dtypes.base' is missing"),
+        (lambda c: c.update(cut="few"), "field 'cut' is 'few'"),
+        (lambda c: c.update(diagnostic="takeover_gsm8k"), "field 'diagnostic' is str, not a list"),
         (lambda c: c.update(tokens="83827"), "field 'tokens' is '83827', not a whole number"),
         (lambda c: c["base"].update(id=None), "field 'base' is damaged"),
         (lambda c: c["base"].update(id="other/base"), "field 'checksum' does not fit: the file was edited"),
@@ -131,7 +143,9 @@ def test_pairs_match_by_files_or_by_hub_id(made):
 
 def test_the_packaged_demo_calibration_is_complete():
     demo = find_calibration("demo")[0]
-    assert demo.schema == 2
+    assert demo.schema == 3
+    assert (demo.prompts["chat_template"], demo.prompts["enable_thinking"], demo.cut) == (False, None, 0)
+    assert demo.dtypes == {"base": "torch.float32", "guide": "torch.float32"}
     assert demo.rollouts == 500
     assert demo.scores.keys() == {"ce", "rkl", "entropy", "js"}
     for held in demo.scores.values():
@@ -142,10 +156,20 @@ def test_the_packaged_demo_calibration_is_complete():
     assert all(abs(target.realized_rate - target.target_rate) <= 0.005 for target in demo.targets)
 
 
-def test_a_file_of_the_first_schema_is_still_read(made, tmp_path):
+@pytest.mark.parametrize("schema", [1, 2])
+def test_files_of_older_schemas_are_still_read_and_do_not_pretend(made, tmp_path, schema):
     path = tmp_path / "old.json"
     write_calibration(made, path)
     content = json.loads(path.read_text())
-    content.pop("targets"), content.pop("window"), content["scores"]["ce"].pop("rank_error"), content.pop("checksum")
-    path.write_text(json.dumps(content | {"schema": 1}))
-    assert read_calibration(path).score("ce").threshold(0.03) == made.score("ce").threshold(0.03)
+    for name in ("dtypes", "cut", "diagnostic", "checksum"):
+        content.pop(name)
+    content["prompts"].pop("enable_thinking")
+    if schema == 1:
+        content.pop("targets"), content.pop("window"), content["scores"]["ce"].pop("rank_error")
+    else:
+        signed = {name: value for name, value in (content | {"schema": 2}).items() if name != "notes"}
+        content["checksum"] = f"sha256:{hashlib.sha256(json.dumps(signed, sort_keys=True).encode()).hexdigest()}"
+    path.write_text(json.dumps(content | {"schema": schema}))
+    old = read_calibration(path)
+    assert old.score("ce").threshold(0.03) == made.score("ce").threshold(0.03)
+    assert (old.dtypes, old.cut, "enable_thinking" in old.prompts) == ({}, None, False)

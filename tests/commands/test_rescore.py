@@ -16,7 +16,7 @@ LIMIT = 4
 pytestmark = pytest.mark.slow
 
 
-def run_demo(folder, **options):
+def run_demo(folder, limit, arguments, **options):
     """lm-eval's results of the demo task with a run_dir."""
     from lm_eval import simple_evaluate
     from lm_eval.tasks import TaskManager
@@ -25,8 +25,9 @@ def run_demo(folder, **options):
 
     found = simple_evaluate(
         model="guided-takeover",
-        model_args={"spike_ratio": 0.03, "batch_size": 32, "run_dir": str(folder)},  # some samples are wrong
+        model_args={"batch_size": 32, "run_dir": str(folder), **arguments},
         tasks=["takeover_demo"],
+        limit=limit,
         task_manager=TaskManager(include_path=str(data_folder("task_configs")), include_defaults=False),
         bootstrap_iters=0,
         **options,
@@ -39,7 +40,7 @@ def run_demo(folder, **options):
 def finished(tmp_path_factory):
     """A run_dir with four problems of the demo, and what lm-eval made of them."""
     folder = tmp_path_factory.mktemp("finished") / "run"
-    return folder, run_demo(folder, limit=LIMIT)
+    return folder, run_demo(folder, LIMIT, {"spike_ratio": 0.03})  # some samples are wrong
 
 
 @pytest.fixture
@@ -68,7 +69,7 @@ def test_the_same_tasks_give_the_same_results(finished):
 
 
 def test_a_greedy_run_has_one_text_of_each_problem_which_stands_for_all_samples(tmp_path):
-    original = run_demo(tmp_path, limit=2, gen_kwargs="do_sample=false")
+    original = run_demo(tmp_path, 2, {"tau": 1.5}, gen_kwargs="do_sample=false")
     (run,), verdicts = read_stored_runs(tmp_path)
     assert (len(run.samples), original["config"]["takeover"]["samples"]) == (2, 2)
     done = rescore(run, verdicts, [], None)
@@ -92,12 +93,23 @@ def test_changed_verdicts_are_listed(finished, tasks, tmp_path, capsys, monkeypa
     assert main(["rescore", str(folder), "--include_path", str(tasks), "--output_path", str(tmp_path / "out")]) == 0
     printed = capsys.readouterr().out
     assert f"{right} of 32 verdicts changed" in printed
-    assert f"takeover_demo, doc 1, sample {first}: correct -> incorrect (answer '{answers[1]}')" in printed
+    assert "|task|doc|sample|verdict then|now|answer then|now|" in printed
+    assert f"|takeover_demo|1|{first}|correct|incorrect|{answers[1]}|{answers[1]}|" in printed
     assert "|takeover_demo|" in printed
     (results,) = (tmp_path / "out").rglob("results_*.json")
     assert json.loads(results.read_text())["config"]["takeover"]["rescored"] is True
     (samples,) = (tmp_path / "out").rglob("samples_takeover_demo_*.jsonl")
     assert len(samples.read_text().splitlines()) == LIMIT
+
+
+def test_several_commands_are_a_table_of_what_each_was_given(finished, tmp_path, capsys):
+    folder = shutil.copytree(finished[0], tmp_path / "run")
+    run_demo(folder, 1, {"policy": "random", "rate": 0.1})
+    assert main(["rescore", str(folder)]) == 0
+    printed = capsys.readouterr().out
+    assert "|command|tasks|model arguments|\n|---|---|---|\n|1|takeover_demo|spike_ratio=0.03,batch_size=32," in printed
+    assert "\n|2|takeover_demo|policy=random,rate=0.1,batch_size=32," in printed
+    assert "{" not in printed
 
 
 def test_tasks_of_a_folder_go_before_the_installed_ones(finished, tasks):

@@ -16,6 +16,7 @@ def small_calibration():
     return Calibration(
         BASE, GUIDE, {"size": 10, "digest": "sha256:00"}, rollouts=3, tokens=len(SCORES),
         scores={"ce": ScoreCalibration.of_values(SCORES)}, name="made", targets=(TARGET,),
-        prompts={"dataset": "x", "seed": 0, "indices": [1]},
-        decoding={"temperature": 0.6, "top_p": 0.95, "max_gen_toks": 9, "seed": 0},
+        prompts={"dataset": "x", "seed": 0, "indices": [1], "asked": 3, "chat_template": False, "enable_thinking": None},
+        decoding={"temperature": 0.6, "top_p": 0.95, "top_k": 0, "max_gen_toks": 9, "until": [], "seed": 0}, cut=0,
+        dtypes={"base": "torch.float32", "guide": "torch.float32"},
     )  # fmt: skip

@@ -10,8 +10,8 @@ HELP = "measure the gate's thresholds for a pair"
 DESCRIPTION = """\
 Roll out the host on held-out prompts, collect all scores and write tau and kappa by spike ratio, with a page (NAME.md)
 beside the file. What an interrupted call has finished is kept, and the same call goes on from there."""
-EXAMPLE = """example:
-  lm-eval-takeover calibrate --base Qwen/Qwen3-0.6B-Base --guide Qwen/Qwen3-8B \\
+EXAMPLE = """examples:
+  lm-eval-takeover calibrate --base Qwen/Qwen3-0.6B-Base --guide Qwen/Qwen3-8B --task takeover_gsm8k --apply_chat_template \\
       --prompts openai/gsm8k:main --target_rate 0.05 0.08 --out my-pair.json
   lm-eval-takeover calibrate --compare my-pair.json other-prompts.json --plot scores.svg
 """
@@ -32,6 +32,7 @@ def run(options: argparse.Namespace) -> int:
         from lm_eval_takeover.commands.calibrate.measurement import measure
 
         return measure(options)
+    _check_comparison(options)
     _check_gate(options)
     if options.plot:
         _check_writable("--plot", options.plot)
@@ -44,7 +45,8 @@ def _add_pair_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--base", help="hub id (id@revision) or local folder; without --base and --guide the bundled demo pair")
     add("--guide", help="hub id (id@revision) or local folder")
-    add("--out", type=Path, help="the calibration file to write, NAME.json")
+    add("--out", type=Path, help="the calibration file to write, NAME.json; its page is NAME.md")
+    add("--overwrite", action="store_true", help="where these two files are there already")
     add(
         "--direction",
         choices=["forward", "reverse"],
@@ -57,7 +59,17 @@ def _add_prompt_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group("prompts").add_argument
     add("--prompts", help="JSONL file, or hub data set 'id[:config]'")
     add("--split", default="train", help="of a hub data set (default: train)")
-    add("--field", help="field of the prompt text (default: prompt; question for a hub data set without one)")
+    add(
+        "--field",
+        help="field of the prompt text, or of the problem with --task (default: problem with --task, else prompt; question for a "
+        "hub data set without them)",
+    )
+    add(
+        "--task",
+        metavar="TASK",
+        help="what will be run: its template goes around the problems, and its decoding settings are the defaults here",
+    )
+    add("--include_path", type=Path, metavar="DIR", help="a folder of task files for --task")
     add(
         "--template",
         help="Jinja template over a row's fields (default: the field's text of a file, the prompt of the mathematical tasks "
@@ -69,13 +81,20 @@ def _add_prompt_options(parser: argparse.ArgumentParser) -> None:
     add("--enable_thinking", type=_truth_value, metavar="BOOL", help="passed to the chat template")
     add("--num_prompts", type=int, default=500, help="how many prompts to draw (default: 500)")
     add("--license", help="of the prompts of a file, for the page (a data set's own is read from its card)")
+    add(
+        "--diagnostic",
+        action="store_true",
+        help="allow problems of benchmarks, as the paper's Table 13 has them (without --prompts those of --task); runs on these "
+        "benchmarks refuse the file",
+    )
 
 
 def _add_rollout_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group("rollouts").add_argument
-    add("--temperature", type=float, default=0.6, help="of the rollouts (default: 0.6)")
-    add("--top_p", type=float, default=0.95, help="of the rollouts (default: 0.95)")
-    add("--max_gen_toks", type=int, default=4096, help="of a rollout, at most (default: 4096)")
+    add("--temperature", type=float, help="of the rollouts, 0 for greedy (default: the task's, else 0.6)")
+    add("--top_p", type=float, help="of the rollouts (default: the task's, else 0.95)")
+    add("--top_k", type=int, help="of the rollouts (default: the task's, else 0, which keeps all)")
+    add("--max_gen_toks", type=int, help="of a rollout, at most (default: the task's, else 16384)")
     add("--seed", type=int, default=0, help="of the draw of prompts and of the rollouts (default: 0)")
     add("--batch_size", default="auto", help="rollouts at a time, a number or auto (default: auto)")
     add("--device", help="as in lm-eval's hf")
@@ -96,7 +115,13 @@ def _add_rate_options(parser: argparse.ArgumentParser) -> None:
         default=100,
         help="prompts that a rate is measured on, beside the others (default: 100)",
     )
-    add("--score", nargs="+", default=["ce"], metavar="SCORE", help="of --target_rate and --compare (default: ce)")
+    add(
+        "--score",
+        nargs="+",
+        default=["ce"],
+        metavar="SCORE",
+        help="of --target_rate, --compare and the printed table (default: ce); the file holds all of them",
+    )
     add("--kappa_rule", default="threshold_to_mean", help="of --target_rate and --compare (default: threshold_to_mean)")
     add(
         "--plugins",
@@ -115,6 +140,21 @@ def _add_comparison_options(parser: argparse.ArgumentParser) -> None:
         help="print tau and kappa of these calibrations side by side; nothing is measured",
     )
     add("--plot", type=Path, help="with --compare: survival curves of the scores, FILE.svg, .png or .pdf")
+
+
+_COMPARED = ("compare", "plot", "score", "kappa_rule", "plugins")  # what a comparison reads
+
+
+def _check_comparison(options: argparse.Namespace) -> None:
+    """Raise ArgumentError for options that a comparison would ignore."""
+    parser = argparse.ArgumentParser()
+    add_options(parser)
+    for name, default in vars(parser.parse_args([])).items():
+        if name not in _COMPARED and getattr(options, name) != default:
+            raise ArgumentError(
+                f"--{name} is ignored by --compare, which measures nothing; leave it out (it goes with "
+                f"{', '.join(f'--{one}' for one in _COMPARED[1:])})"
+            )
 
 
 def _truth_value(text: str) -> bool:
@@ -140,12 +180,10 @@ def _check_gate(options: argparse.Namespace) -> None:
 
 def _check_measurement(options: argparse.Namespace) -> None:
     """Raise ArgumentError for what can be known to be wrong without a model."""
-    for name in ("prompts", "out"):
-        if getattr(options, name) is None:
-            raise ArgumentError(f"--{name} is missing (see lm-eval-takeover calibrate --help)")
+    _check_prompt_options(options)
     for name in ("num_prompts", "max_gen_toks", "num_held_out", "window"):
-        if getattr(options, name) < 1:
-            raise ArgumentError(f"--{name} {getattr(options, name)} is not at least 1")
+        if (value := getattr(options, name)) is not None and value < 1:
+            raise ArgumentError(f"--{name} {value} is not at least 1")
     for rate in options.target_rate:
         if not 0 < rate < 1:
             raise ArgumentError(f"--target_rate {rate} is outside 0..1, the share of tokens that the donor writes")
@@ -153,10 +191,30 @@ def _check_measurement(options: argparse.Namespace) -> None:
         raise ArgumentError(
             "--plot goes with --compare: lm-eval-takeover calibrate --compare my-pair.json --plot scores.svg"
         )
+    if options.out is None:
+        raise ArgumentError("--out is missing (see lm-eval-takeover calibrate --help)")
     if options.out.suffix != ".json":
         raise ArgumentError(f"--out '{options.out}' is not a name of a calibration file; expected NAME.json")
-    _check_writable("--out", options.out)
-    _check_writable("--out", options.out.with_suffix(".md"))
+    for path in (options.out, options.out.with_suffix(".md")):
+        _check_writable("--out", path)
+        if path.exists() and not options.overwrite:
+            raise ArgumentError(f"--out: '{path}' is there already; give another name, or --overwrite")
+
+
+def _check_prompt_options(options: argparse.Namespace) -> None:
+    """Raise ArgumentError for options about prompts that do not go together."""
+    if options.prompts is None and not (options.task and options.diagnostic):
+        raise ArgumentError("--prompts is missing (see lm-eval-takeover calibrate --help)")
+    if options.task and options.template:
+        raise ArgumentError(f"--task {options.task} brings its own template; leave out --template, or --task")
+    if options.include_path is not None and not options.task:
+        raise ArgumentError("--include_path is where --task is looked for, and no --task is given")
+    if options.include_path is not None and not options.include_path.is_dir():
+        raise ArgumentError(f"--include_path '{options.include_path}' is not a folder of task files")
+    if options.enable_thinking is not None and not options.apply_chat_template:
+        raise ArgumentError(
+            f"--enable_thinking {options.enable_thinking} is passed to the chat template; add --apply_chat_template"
+        )
 
 
 def _check_writable(option: str, path: Path) -> None:

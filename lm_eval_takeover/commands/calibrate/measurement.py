@@ -11,17 +11,21 @@ import torch
 from lm_eval_takeover import stopping
 from lm_eval_takeover.arguments import ModelArguments
 from lm_eval_takeover.calibration.files import write_calibration
-from lm_eval_takeover.calibration.page import rate_table, render_page, target_table
+from lm_eval_takeover.calibration.page import Call, describe_rollouts, rate_table, render_page, target_table
 from lm_eval_takeover.calibration.thresholds import Calibration
 from lm_eval_takeover.commands.calibrate.prompts import Prompts, read_prompts
 from lm_eval_takeover.commands.calibrate.rollouts import Budget, Work, calibrate, describe_decoding, kept_parts
+from lm_eval_takeover.commands.calibrate.task_form import TaskForm, load_task_form
 from lm_eval_takeover.errors import ArgumentError
-from lm_eval_takeover.method.request import Sampling
+from lm_eval_takeover.method.request import TASK_SAMPLING, Sampling
 from lm_eval_takeover.pair.loading import load_pair
 from lm_eval_takeover.pair.pair import Pair
 from lm_eval_takeover.storage.whole_files import write_text
 
 PAIR_OPTIONS = ("base", "guide", "device", "guide_device", "dtype", "guide_dtype", "trust_remote_code", "batch_size")
+
+
+MAX_GEN_TOKS = 16_384  # as the tasks, so that rollouts end where the models end them
 
 
 def measure(options: argparse.Namespace) -> int:
@@ -32,19 +36,21 @@ def measure(options: argparse.Namespace) -> int:
     """
     asked = {name: getattr(options, name) for name in PAIR_OPTIONS if getattr(options, name) is not None}
     arguments = ModelArguments.parse({**asked, "direction": options.direction})
-    sampling = Sampling(options.temperature, options.top_p)
+    form = load_task_form(options.task, options.include_path, MAX_GEN_TOKS) if options.task else None
+    sampling, until, max_gen_toks = _choose_decoding(options, form)
     pair = load_pair(arguments)
-    prompts = _read_prompts(options, pair)
+    prompts = _read_prompts(options, pair, form)
     stopping.on_stop(lambda: _describe_kept(options.out))
     work = Work()
-    settings = describe_decoding(sampling, options.max_gen_toks, options.seed)
+    settings = describe_decoding(sampling, max_gen_toks, until, options.seed)
     with kept_parts(options.out, pair, prompts, options.direction, settings) as parts:
         calibration = calibrate(
             pair,
             prompts,
             direction=options.direction,
             sampling=sampling,
-            max_gen_toks=options.max_gen_toks,
+            max_gen_toks=max_gen_toks,
+            until=until,
             seed=options.seed,
             batch_size=arguments.rows,
             window=options.window,
@@ -53,19 +59,27 @@ def measure(options: argparse.Namespace) -> int:
             work=work,
         )
         calibration = replace(calibration, name=options.out.stem)
-        _write_files(calibration, options.out)
+        _write_files(calibration, options)
         if not work.unsolved:
             parts.clear()
-    _print_report(calibration, options.out, work)
+    _print_report(calibration, options, work)
     if work.unsolved:
         raise ArgumentError(
             f"--target_rate: {'; '.join(work.unsolved)} (the file is written without it; the rollouts are kept for "
-            f"another try)"
+            f"another try with --overwrite)"
         )
     return 0
 
 
-def _read_prompts(options: argparse.Namespace, pair: Pair) -> Prompts:
+def _choose_decoding(options: argparse.Namespace, form: TaskForm | None) -> tuple[Sampling, tuple[str, ...], int]:
+    """`(sampling, stop strings, most new tokens)`: what the options say, else the task's, else that of our tasks."""
+    usual = form.sampling if form else TASK_SAMPLING
+    given = {name: getattr(options, name) for name in ("temperature", "top_p", "top_k")}
+    sampling = replace(usual, **{name: value for name, value in given.items() if value is not None})
+    return sampling, form.until if form else (), options.max_gen_toks or (form.max_gen_toks if form else MAX_GEN_TOKS)
+
+
+def _read_prompts(options: argparse.Namespace, pair: Pair, form: TaskForm | None) -> Prompts:
     def chat(text: str) -> str:
         return pair.chat_prompt([{"role": "user", "content": text}], enable_thinking=options.enable_thinking)
 
@@ -74,11 +88,14 @@ def _read_prompts(options: argparse.Namespace, pair: Pair) -> Prompts:
         split=options.split,
         field=options.field,
         template=options.template,
+        task=form,
         count=options.num_prompts,
         held_out=options.num_held_out if options.target_rate else 0,
         seed=options.seed,
         chat=chat if options.apply_chat_template else None,
+        enable_thinking=options.enable_thinking,
         license=options.license,
+        diagnostic=options.diagnostic,
     )
 
 
@@ -93,19 +110,22 @@ def _page_of(out: Path) -> Path:
     return out.with_suffix(".md")
 
 
-def _write_files(calibration: Calibration, out: Path) -> None:
+def _write_files(calibration: Calibration, options: argparse.Namespace) -> None:
+    out = options.out
+    include = str(options.include_path) if options.include_path else None
+    call = Call(str(out), options.base, options.guide, options.plugins, include)
     try:
         write_calibration(calibration, out)
-        write_text(_page_of(out), render_page(calibration))
+        write_text(_page_of(out), render_page(calibration, call))
     except OSError as error:
         raise ArgumentError(f"--out '{out}' cannot be written: {error}; what was measured is kept") from error
 
 
-def _print_report(calibration: Calibration, out: Path, work: Work) -> None:
-    print(rate_table(calibration))
+def _print_report(calibration: Calibration, options: argparse.Namespace, work: Work) -> None:
+    print(rate_table(calibration, list(dict.fromkeys(options.score))))
     if calibration.targets:
         print(f"\n{target_table(calibration)}")
-    print(f"\n{calibration.rollouts} rollouts, {calibration.tokens:,} tokens -> {out}, {_page_of(out)}")
+    print(f"\n{describe_rollouts(calibration)} -> {options.out}, {_page_of(options.out)}")
     print(_describe_cost(work))
     if calibration.sparse_below is not None:
         print(f"few tokens: below a spike ratio of {calibration.sparse_below:.2g}, fewer than 30 of them lie above tau")

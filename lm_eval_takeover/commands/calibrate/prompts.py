@@ -5,7 +5,6 @@ import json
 import logging
 import random
 import re
-import unicodedata
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -14,77 +13,122 @@ from typing import Any
 
 import jinja2
 
-from lm_eval_takeover import demo
+from lm_eval_takeover.commands.calibrate.task_form import TaskForm
 from lm_eval_takeover.errors import ArgumentError
+from lm_eval_takeover.tasks.known_problems import KnownProblems
 
 logger = logging.getLogger(__name__)
 
 # As in task_configs/_math_template_yaml, so that a calibration meets the prompts that the benchmarks ask.
 MATH_TEMPLATE = "Problem: {{%s}}\nPlease reason step by step, and put your final answer within \\boxed{}.\nSolution:"
-TEST_DIGESTS = Path(__file__).parent / "test_problems.json"
-_FIRST = 6  # words by which a test problem is found inside a longer prompt
 
 
 @dataclass(frozen=True, slots=True)
 class Prompts:
-    """What the host rolls out (`texts`), what a target rate is solved on (`held_out`), and where both came from."""
+    """What the host rolls out (`texts`), what a target rate is solved on (`held_out`), and where both came from.
+
+    `benchmarks` are those whose problems are among them; there are none but under `--diagnostic`.
+    """
 
     texts: tuple[str, ...]
     held_out: tuple[str, ...]
     source: dict[str, Any]
+    benchmarks: tuple[str, ...] = ()
 
 
 def read_prompts(
-    source: str,
+    source: str | None,
     *,
     split: str = "train",
     field: str | None = None,
     template: str | None = None,
+    task: TaskForm | None = None,
     count: int = 500,
     held_out: int = 0,
     seed: int = 0,
     chat: Callable[[str], str] | None = None,
+    enable_thinking: bool | None = None,
     license: str | None = None,
+    diagnostic: bool = False,
 ) -> Prompts:
     """`count` prompts, and `held_out` others, drawn with `seed` from a JSONL file or from the hub data set `id[:config]`.
 
-    A row becomes a prompt through the Jinja `template` over its fields: by default the text of `field` in a file, and the
-    prompt of the mathematical tasks around it for a data set. `chat` then puts it into a chat template. Where there are too few
-    rows for both, the held-out ones are at most a fifth. Raises ArgumentError for what cannot be read or is a test problem.
+    A row becomes a prompt through the Jinja `template` over its fields, or as `task` makes its prompts, where the text of `field`
+    is the `problem`: by default the text of `field` in a file, and the prompt of the mathematical tasks around it for a data set.
+    `chat` then puts it into a chat template, with `enable_thinking`. Where there are too few rows for both, the held-out ones are
+    at most a fifth. Without a `source` the rows are the documents of `task`, which are test problems: those are allowed under
+    `diagnostic` only. Raises ArgumentError for what cannot be read or is a test problem.
     """
-    path = Path(source)
-    rows: Any
-    if path.exists():
-        rows, name, field, kept_split = _read_jsonl(path), path.name, field or "prompt", None
-    else:
-        rows, kept_split = _load_dataset(source, split), split
-        field = field or ("prompt" if "prompt" in rows.column_names else "question")
-        name, license = source, license or _read_license(source)
-        template = template or MATH_TEMPLATE % field
-    if not len(rows):
-        raise ArgumentError(f"--prompts '{source}' holds no prompt; expected one JSON object with '{field}' per line")
-    drawn = _draw_rows(source, rows, field, template, count + held_out, seed)
+    given = _open_rows(source, split, field, task)
+    if source is not None and not Path(source).exists():
+        license = license or _read_license(source)
+        template = template or (None if task else MATH_TEMPLATE % given.field)
+    if not len(given.rows):
+        raise ArgumentError(f"{given.option} holds no prompt; expected one JSON object with '{given.field}' per line")
+    drawn = _draw_rows(given, _make_renderer(given, template, task), count + held_out, seed)
     order = list(drawn)
     held_out = min(held_out, max(len(order) - count, len(order) // 5))
     indices = sorted(order[: min(count, len(order) - held_out)])
     others = sorted(order[len(indices) : len(indices) + held_out])
     chosen = [*indices, *others]
     texts = [chat(drawn[index].prompt) if chat else drawn[index].prompt for index in chosen]
-    checked = _refuse_test_problems(source, chosen, [drawn[index].text for index in chosen], texts)
+    known = KnownProblems()
+    found = _find_test_problems(known, chosen, [drawn[index].text for index in chosen], texts)
+    if not diagnostic:
+        _refuse_test_problems(given.option, found, len(chosen))
+    benchmarks = dict.fromkeys([*found, *([task.name] if task and source is None else [])])
     described = {
-        "dataset": name,
-        "split": kept_split,
-        "field": field,
-        "template": template,
+        "dataset": given.name,
+        "split": given.split,
+        "field": given.field,
+        "template": template or (task.template if task else None),
+        "task": task.name if task else None,
         "chat_template": chat is not None,
+        "enable_thinking": enable_thinking if chat else None,
         "license": license,
         "seed": seed,
+        "asked": count,
         "indices": indices,
         "digest": f"sha256:{hashlib.sha256(json.dumps(texts[: len(indices)]).encode()).hexdigest()}",
         "held_out_indices": others,
-        "checked_against": checked,
+        "checked_against": known.benchmarks,
     }
-    return Prompts(tuple(texts[: len(indices)]), tuple(texts[len(indices) :]), described)
+    return Prompts(tuple(texts[: len(indices)]), tuple(texts[len(indices) :]), described, tuple(benchmarks))
+
+
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """Rows to draw from; `option` is what errors call them, `name` what a calibration file does."""
+
+    rows: Any
+    option: str
+    name: str
+    field: str
+    split: str | None
+
+
+def _open_rows(source: str | None, split: str, field: str | None, task: TaskForm | None) -> _Rows:
+    if source is None:
+        assert task is not None
+        return _Rows(task.documents, f"--task {task.name}", task.name, field or "problem", None)
+    path, option = Path(source), f"--prompts '{source}'"
+    if path.exists():
+        # A task's template goes around a problem; without a task a file holds whole prompts.
+        return _Rows(_read_jsonl(path), option, path.name, field or ("problem" if task else "prompt"), None)
+    rows = _load_dataset(source, split)
+    usual = [name for name in (*(["problem"] if task else []), "prompt") if name in rows.column_names]
+    return _Rows(rows, option, source, field or (usual or ["question"])[0], split)
+
+
+def _make_renderer(given: _Rows, template: str | None, task: TaskForm | None) -> Callable[[dict[str, Any]], str]:
+    """What makes a prompt of a row."""
+    if task is not None:
+        form = task
+        return lambda row: _render_task(form, row | {"problem": row[given.field]})
+    if template is not None:
+        wrapped = template
+        return lambda row: _render_template(wrapped, row)
+    return lambda row: str(row[given.field])
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,11 +139,9 @@ class _Row:
     prompt: str
 
 
-def _draw_rows(
-    source: str, rows: Sequence[dict[str, Any]], field: str, template: str | None, count: int, seed: int
-) -> dict[int, _Row]:
+def _draw_rows(given: _Rows, render: Callable[[dict[str, Any]], str], count: int, seed: int) -> dict[int, _Row]:
     """`count` rows by their numbers, in the order of the draw; all of them where there are fewer. No two have one prompt."""
-    shuffled = list(range(len(rows)))
+    shuffled = list(range(len(given.rows)))
     random.Random(seed).shuffle(shuffled)
     drawn: dict[int, _Row] = {}
     prompts: set[str] = set()
@@ -107,21 +149,21 @@ def _draw_rows(
     for index in shuffled:
         if len(drawn) == count:
             break
-        row = rows[index]
-        text = row.get(field)
+        row = given.rows[index]
+        text = row.get(given.field)
         if not isinstance(text, str) or not text.strip():
             raise ArgumentError(
-                f"--prompts '{source}': row {index + 1} has no text in field '{field}' "
+                f"{given.option}: row {index + 1} has no text in field '{given.field}' "
                 f"(its fields: {', '.join(map(str, row))}); name the field with --field"
             )
-        prompt = text if template is None else _render_template(template, row)
+        prompt = render(row)
         if prompt in prompts:  # which would have the same rollout
             repeated += 1
             continue
         prompts.add(prompt)
         drawn[index] = _Row(text, prompt)
     if repeated:
-        logger.warning("%d rows of '%s' repeat the prompt of another; left out", repeated, source)
+        logger.warning("%d rows of %s repeat the prompt of another; left out", repeated, given.option)
     return drawn
 
 
@@ -164,6 +206,16 @@ def _render_template(template: str, row: dict[str, Any]) -> str:
         ) from error
 
 
+def _render_task(task: TaskForm, row: dict[str, Any]) -> str:
+    try:
+        return str(task.render(row))
+    except Exception as error:  # a task's own code, or a field that its template asks for
+        raise ArgumentError(
+            f"--task {task.name}: {_first_line(error)}; its template is {task.template!r}, and the fields of a row are "
+            f"{', '.join(map(str, row))}"
+        ) from error
+
+
 def _read_jsonl(path: Path) -> list[dict[str, Any]]:
     rows = []
     try:
@@ -182,83 +234,25 @@ def _read_jsonl(path: Path) -> list[dict[str, Any]]:
     return rows
 
 
-# Test problems. What ships is a digest of each open one's words; GPQA's are read from the hub by whoever may.
-
-
-def words(text: str) -> list[str]:
-    """Normalised text: compatibility forms folded, lower case, words and numbers alone."""
-    return re.findall(r"\w+", unicodedata.normalize("NFKC", text).casefold())
-
-
-def _digest(listed: Sequence[str], size: int) -> str:
-    return hashlib.blake2b(" ".join(listed).encode(), digest_size=size).hexdigest()
-
-
-def problem_digest(problem: str) -> str:
-    """`words first whole`: how many words, and digests of the first six and of all of them."""
-    listed = words(problem)
-    return f"{len(listed)} {_digest(listed[:_FIRST], 4)} {_digest(listed, 8)}"
-
-
-def _refuse_test_problems(source: str, rows: Sequence[int], raw: Sequence[str], texts: Sequence[str]) -> list[str]:
-    """The benchmarks that the prompts were compared with, none of whose problems they hold."""
-    known = _TestProblems()
-    rows_by_benchmark: dict[str, list[int]] = defaultdict(list)
+def _find_test_problems(
+    known: KnownProblems, rows: Sequence[int], raw: Sequence[str], texts: Sequence[str]
+) -> dict[str, list[int]]:
+    """By benchmark the numbers, from 1, of the rows that hold one of its problems."""
+    found: dict[str, list[int]] = defaultdict(list)
     for row, text, prompt in zip(rows, raw, texts, strict=True):
         if benchmark := known.held_by(text, prompt):
-            rows_by_benchmark[benchmark].append(row + 1)
-    if rows_by_benchmark:
-        listed = "; ".join(
-            f"{name}: row{'s' * (len(at) > 1)} {', '.join(map(str, at[:5]))}{' …' * (len(at) > 5)}"
-            for name, at in rows_by_benchmark.items()
-        )
-        count = sum(map(len, rows_by_benchmark.values()))
-        raise ArgumentError(
-            f"--prompts '{source}': {count} of {len(rows)} prompts are problems of a test set ({listed}); "
-            f"calibrate on others, such as a train split"
-        )
-    return known.benchmarks
+            found[benchmark].append(row + 1)
+    return dict(found)
 
 
-class _TestProblems:
-    """The problems of the benchmarks, by digests of their words."""
-
-    def __init__(self) -> None:
-        listed: dict[str, list[str]] = json.loads(TEST_DIGESTS.read_text())
-        listed["takeover_demo"] = [problem_digest(row["problem"]) for row in demo.problems()]
-        listed["takeover_gpqa_diamond"] = _read_gpqa_digests()
-        self._by_first: dict[str, list[tuple[int, str, str]]] = defaultdict(list)
-        self._whole: dict[str, str] = {}
-        self.benchmarks = [benchmark for benchmark, digests in listed.items() if digests]
-        for benchmark, digests in listed.items():
-            for digest in digests:
-                size, first, whole = digest.split()
-                self._whole[whole] = benchmark
-                if int(size) >= _FIRST:
-                    self._by_first[first].append((int(size), whole, benchmark))
-
-    def held_by(self, text: str, prompt: str) -> str | None:
-        """The benchmark of which `text` is a problem or `prompt` contains one."""
-        if exact := self._whole.get(_digest(words(text), 8)):
-            return exact
-        listed = words(prompt)
-        for start in range(len(listed) - _FIRST + 1):
-            for size, whole, benchmark in self._by_first.get(_digest(listed[start : start + _FIRST], 4), ()):
-                if _digest(listed[start : start + size], 8) == whole:
-                    return benchmark
-        return None
-
-
-def _read_gpqa_digests() -> list[str]:
-    """Digests of GPQA-Diamond, which is gated: none for whoever has no token of the hub, and hardly its questions either."""
-    import huggingface_hub
-
-    if huggingface_hub.get_token() is None:
-        return []
-    import datasets
-
-    try:
-        rows = datasets.load_dataset("Idavidrein/gpqa", "gpqa_diamond", split="train")
-    except Exception:  # no access, no network
-        return []
-    return [problem_digest(row["Question"]) for row in rows]
+def _refuse_test_problems(option: str, found: dict[str, list[int]], drawn: int) -> None:
+    if not found:
+        return
+    listed = "; ".join(
+        f"{name}: row{'s' * (len(at) > 1)} {', '.join(map(str, at[:5]))}{' …' * (len(at) > 5)}"
+        for name, at in found.items()
+    )
+    raise ArgumentError(
+        f"{option}: {sum(map(len, found.values()))} of {drawn} prompts are problems of a test set ({listed}); "
+        f"calibrate on others, such as a train split, or with --diagnostic, which no run on that test set accepts"
+    )

@@ -15,6 +15,7 @@ import time
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,14 +29,15 @@ from lm_eval_takeover.commands.calibrate.budget import HeldOutRollouts, solve
 from lm_eval_takeover.commands.calibrate.prompts import Prompts
 from lm_eval_takeover.commands.calibrate.score_parts import ScoreParts, Trajectory, parts_folder
 from lm_eval_takeover.decoding.engine import generate
+from lm_eval_takeover.decoding.stop_strings import StopStrings
 from lm_eval_takeover.decoding.teacher_forcing import logit_blocks
-from lm_eval_takeover.errors import ArgumentError, CalibrationError, PluginError
+from lm_eval_takeover.errors import ArgumentError, CalibrationError, PluginError, is_out_of_memory
 from lm_eval_takeover.method.gate import Gate, fires_along
 from lm_eval_takeover.method.policies import ALONE
 from lm_eval_takeover.method.policy import DIRECTIONS
 from lm_eval_takeover.method.registry import Score
 from lm_eval_takeover.method.registry import scores as registered
-from lm_eval_takeover.method.request import Request, Sampling
+from lm_eval_takeover.method.request import TASK_SAMPLING, Request, Sampling
 from lm_eval_takeover.pair.pair import Pair
 
 logger = logging.getLogger(__name__)
@@ -68,8 +70,9 @@ def calibrate(
     prompts: Prompts,
     *,
     direction: str = "forward",
-    sampling: Sampling | None = None,
-    max_gen_toks: int = 4096,
+    sampling: Sampling = TASK_SAMPLING,
+    max_gen_toks: int = 16_384,
+    until: Sequence[str] = (),
     seed: int = 0,
     batch_size: int = 64,
     window: int = 10,
@@ -81,36 +84,37 @@ def calibrate(
     """Collect ce, rkl, entropy and js on one rollout of the host per prompt, and read tau and kappa off them.
 
     What is finished stays in `parts` (`kept_parts`), so that the same call goes on after a kill. `work` is filled with what this
-    call did. A rate that no rho realizes is left out and said in `work`. Raises ArgumentError for prompts that cannot be used.
+    call did. A rate that no rho realizes is left out and said in `work`. Rollouts end at end tokens and `until`; those that ran
+    into `max_gen_toks` or the context are counted. Raises ArgumentError for prompts that cannot be used.
     """
-    sampling, work, budget = sampling or Sampling(temperature=0.6, top_p=0.95), work or Work(), budget or Budget()
+    work, budget = work or Work(), budget or Budget()
     host, donor = DIRECTIONS[direction]
-    assert pair.base is not None and pair.guide is not None
-    if pair.base.id.same_model(pair.guide.id):
+    if pair.member("base").id.same_model(pair.member("guide").id):
         logger.warning("base and guide are the same model: every ce equals the entropy, and rkl and js are 0")
-    requests = _build_requests(pair, prompts, prompts.texts, sampling, max_gen_toks)
+    asked = partial(_build_requests, pair, prompts, sampling=sampling, max_gen_toks=max_gen_toks, until=tuple(until))
+    requests = asked(prompts.texts)
     if budget.rates and not prompts.held_out:
         raise ArgumentError(
             f"--target_rate needs held-out prompts, and {len(prompts.texts)} prompts leave none; give 5 or more"
         )
-    held_out = _build_requests(pair, prompts, prompts.held_out, sampling, max_gen_toks) if budget.rates else []
+    held_out = asked(prompts.held_out) if budget.rates else []
     with contextlib.ExitStack() as stack:
         if parts is None:
             parts = ScoreParts(Path(stack.enter_context(tempfile.TemporaryDirectory())))
         _collect_scores(
             pair, host, donor, requests, parts, seed=seed, batch_size=batch_size, work=work, progress=progress
         )
+        _say_cut(parts, max_gen_toks)
         scores, rollouts, tokens = _read_calibrations(parts, window)
         calibration = Calibration(
-            base=pair.base.id,
-            guide=pair.guide.id,
-            vocabulary={"size": pair.vocabulary.size, "digest": pair.vocabulary.digest},
+            **_describe_circumstances(pair),
             direction=direction,
             prompts=prompts.source,
-            decoding=describe_decoding(sampling, max_gen_toks, seed),
+            decoding=describe_decoding(sampling, max_gen_toks, until, seed),
             rollouts=rollouts,
             tokens=tokens,
-            library_versions={name: importlib.metadata.version(name) for name in LIBRARIES},
+            cut=parts.cut,
+            diagnostic=prompts.benchmarks,
             window=window,
             scores=scores,
         )
@@ -122,6 +126,18 @@ def calibrate(
             for score, held in ((score, calibration.score(score)) for score in dict.fromkeys(budget.scores))
         )
         return replace(calibration, targets=_solve_targets(gates, budget.rates, parts, work, progress))
+
+
+def _describe_circumstances(pair: Pair) -> dict[str, Any]:
+    """What a calibration file says of the models and libraries that it was measured with."""
+    base, guide = pair.member("base"), pair.member("guide")
+    return {
+        "base": base.id,
+        "guide": guide.id,
+        "vocabulary": {"size": pair.vocabulary.size, "digest": pair.vocabulary.digest},
+        "dtypes": {member.role: str(member.model.dtype) for member in (base, guide)},
+        "library_versions": {name: importlib.metadata.version(name) for name in LIBRARIES},
+    }
 
 
 def _solve_targets(
@@ -146,13 +162,23 @@ def _describe_unsolved(target: Target) -> str:
     )
 
 
-def describe_decoding(sampling: Sampling, max_gen_toks: int, seed: int) -> dict[str, Any]:
+def _say_cut(parts: ScoreParts, max_gen_toks: int) -> None:
+    """Say what share of the rollouts was cut: their thresholds lack what a longer text would have gone on with."""
+    if parts.cut:
+        logger.warning(
+            "%d of %d rollouts (%.1f%%) did not end within --max_gen_toks %d or the context, and were cut",
+            parts.cut, len(parts.done), 100 * parts.cut / len(parts.done), max_gen_toks,
+        )  # fmt: skip
+
+
+def describe_decoding(sampling: Sampling, max_gen_toks: int, until: Sequence[str], seed: int) -> dict[str, Any]:
     """The settings of the rollouts, as a calibration file holds them."""
     return {
         "temperature": sampling.temperature,
         "top_p": sampling.top_p,
         "top_k": sampling.top_k,
         "max_gen_toks": max_gen_toks,
+        "until": list(until),
         "seed": seed,
     }
 
@@ -162,6 +188,7 @@ def kept_parts(out: Path, pair: Pair, prompts: Prompts, direction: str, settings
     names = {role: [str(pair.member(role).id), str(pair.member(role).dtype)] for role in ("base", "guide")}
     rolled_out: dict[str, Any] = {
         "draw": "race",
+        "parts": 2,  # 1 did not count what was cut
         "vocabulary": pair.vocabulary.digest,
         "direction": direction,
         "prompts": prompts.source["digest"],
@@ -206,12 +233,36 @@ def _collect_scores(
                 continue
             written = generate(pair, ALONE[host](), [requests[i] for i in todo], seed=seed, batch_size=batch_size)
             rollouts = {todo[place]: tuple(generation.tokens) for place, generation in written}
-            scores = _score_rollouts(pair, host, donor, [requests[i] for i in todo], [rollouts[i] for i in todo])
-            parts.add(todo, scores)
+            scores = _score_what_fits(pair, host, donor, [requests[i] for i in todo], [rollouts[i] for i in todo])
+            cut = [_is_cut(pair, requests[i], rollouts[i]) for i in todo]
+            parts.add(todo, scores, cut)
             work.tokens += sum(map(len, rollouts.values()))
             work.seconds = time.perf_counter() - started
             bar.set_postfix_str(f"{work.tokens / work.seconds:,.0f} tokens/s", refresh=False)
             bar.update(len(todo))
+
+
+def _is_cut(pair: Pair, request: Request, tokens: Sequence[int]) -> bool:
+    """Whether a rollout ran into its limit: nothing at its end says that it was done."""
+    ended = tokens[-1] in pair.eos_ids or StopStrings(pair.tokenizer, request.until).found(tokens)
+    return len(tokens) >= request.max_new_tokens and not ended
+
+
+def _score_what_fits(
+    pair: Pair, host: str, donor: str, requests: Sequence[Request], rollouts: Sequence[Sequence[int]]
+) -> dict[str, list[Trajectory]]:
+    """`_score_rollouts`, of half of the rollouts at a time where memory runs out."""
+    try:
+        return _score_rollouts(pair, host, donor, requests, rollouts)
+    except Exception as error:
+        if len(requests) == 1 or not is_out_of_memory(error):
+            raise
+    half = len(requests) // 2
+    logger.warning("out of memory; scoring %d rollouts at a time", half)
+    halves = [
+        _score_what_fits(pair, host, donor, requests[part], rollouts[part]) for part in (slice(half), slice(half, None))
+    ]
+    return {name: [*halves[0][name], *halves[1][name]] for name in halves[0]}
 
 
 def _score_rollouts(
@@ -299,7 +350,7 @@ def _replay_gates(
 
 
 def _build_requests(
-    pair: Pair, prompts: Prompts, texts: Sequence[str], sampling: Sampling, max_gen_toks: int
+    pair: Pair, prompts: Prompts, texts: Sequence[str], *, sampling: Sampling, max_gen_toks: int, until: tuple[str, ...]
 ) -> list[Request]:
     limit = pair.max_length or 2**31
     numbers = prompts.source["indices"] if texts is prompts.texts else prompts.source["held_out_indices"]
@@ -309,7 +360,7 @@ def _build_requests(
         room = limit - len(ids)
         if ids and room >= 1:
             label = f"calibration prompt {number + 1}"
-            requests.append(Request(ids, 0, min(max_gen_toks, room), sampling, label=label))
+            requests.append(Request(ids, 0, min(max_gen_toks, room), sampling, until, label))
     if not requests:
         raise ArgumentError(
             f"--prompts: all {len(texts)} prompts are empty or longer than the context of {limit} tokens"

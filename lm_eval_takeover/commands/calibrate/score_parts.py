@@ -1,7 +1,8 @@
 """Scores of finished rollouts on disk, so that an interrupted calibration goes on and memory does not grow with tokens.
 
-One `.npz` file per group of prompts that were finished together: prompt numbers, lengths, and each score of all their tokens,
-one rollout after the other. A file is written whole or not at all; a damaged one is removed and its prompts are done again.
+One `.npz` file per group of prompts that were finished together: prompt numbers, lengths, which rollouts were cut at their limit,
+and each score of all their tokens, one rollout after the other. A file is written whole or not at all; a damaged one is removed
+and its prompts are done again.
 """
 
 import contextlib
@@ -40,15 +41,17 @@ class ScoreParts:
         self.folder = folder
         self._lock: Lock | None = None
         self._where: dict[int, tuple[Path, int]] = {}  # prompt number: its part, and its place there
+        self._cut: set[int] = set()  # prompt numbers
         for path in sorted(folder.glob("*.npz")):
             try:
                 with path.open("rb") as stream, np.load(stream) as part:
-                    numbers, lengths = part["prompts"], part["lengths"]
+                    numbers, lengths, cut = part["prompts"], part["lengths"], part["cut"]
                     sound = all(len(part[name]) == lengths.sum() for name in registered.names())
             except Exception:  # a damaged archive raises whatever its first wrong byte means
                 sound = False
             if sound:
                 self._where |= {int(number): (path, place) for place, number in enumerate(numbers)}
+                self._cut.update(int(number) for number in numbers[cut])
             else:
                 logger.warning("'%s' is damaged; its prompts are done again", path)
                 path.unlink()
@@ -58,14 +61,20 @@ class ScoreParts:
         """The prompts whose scores are here, by number."""
         return frozenset(self._where)
 
-    def add(self, numbers: Sequence[int], scores: Mapping[str, Sequence[Trajectory]]) -> None:
-        """The scores of finished rollouts: for each name one array `[tokens]` per prompt number."""
+    @property
+    def cut(self) -> int:
+        """How many rollouts ran into their limit of tokens."""
+        return len(self._cut)
+
+    def add(self, numbers: Sequence[int], scores: Mapping[str, Sequence[Trajectory]], cut: Sequence[bool]) -> None:
+        """The scores of finished rollouts: for each name one array `[tokens]` per prompt number; and whether each was cut."""
         lengths = np.array([len(values) for values in next(iter(scores.values()))], dtype=np.int64)
         whole = {name: np.concatenate(values).astype(np.float32) for name, values in scores.items()}
         path = self.folder / f"{min(numbers):09d}.npz"
-        columns: dict[str, Any] = {"prompts": np.array(numbers), "lengths": lengths, **whole}
+        columns: dict[str, Any] = {"prompts": np.array(numbers), "lengths": lengths, "cut": np.array(cut), **whole}
         write_whole(path, lambda stream: np.savez(stream, **columns))
         self._where |= {number: (path, place) for place, number in enumerate(numbers)}
+        self._cut.update(number for number, was_cut in zip(numbers, cut, strict=True) if was_cut)
 
     def read(self) -> Iterator[dict[str, list[Trajectory]]]:
         """All scores, part by part in the order of their first prompts: for each name one array `[tokens]` per rollout."""

@@ -1,13 +1,17 @@
 """The door of `rescore`: its options, the tables and lines that it prints."""
 
 import argparse
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from lm_eval_takeover.arguments import ModelArguments
 from lm_eval_takeover.errors import ArgumentError
 
 if TYPE_CHECKING:
     from lm_eval_takeover.commands.rescore.scoring import Rescored
+    from lm_eval_takeover.commands.rescore.stored import StoredRun
 
 HELP = "verify the stored responses of a run anew"
 DESCRIPTION = """\
@@ -43,16 +47,31 @@ def run(options: argparse.Namespace) -> int:
     if not rescored:
         raise refusals[-1]
     out = options.output_path or options.run_dir / "rescored"
-    for number, (stored, outcome) in enumerate(rescored, 1):
+    if len(runs) > 1:
+        print(_table(("command", "tasks", "model arguments"), _list_commands(stored for stored, _ in rescored)))
+    for number, (_, outcome) in enumerate(rescored, 1):
         if len(runs) > 1:
-            print(
-                f"command {number} of {len(rescored)}: {', '.join(stored.tasks)}; "
-                f"model_args {stored.facts.get('arguments')}"
-            )
+            print(f"\ncommand {number}")
         _print_outcome(outcome, out if len(rescored) == 1 else out / str(number))
     for refusal in refusals:
         print(f"not scored: {refusal}")
     return 0
+
+
+def _list_commands(runs: Iterable["StoredRun"]) -> Iterator[tuple[Any, ...]]:
+    """A row per command: its number, its tasks, and the model arguments that it was given."""
+    defaults = asdict(ModelArguments())
+    for number, run in enumerate(runs, 1):
+        arguments = dict(run.facts.get("arguments") or {})
+        arguments |= arguments.pop("policy_arguments", None) or {}
+        given = (f"{name}={value}" for name, value in arguments.items() if value != defaults.get(name))
+        yield number, ", ".join(run.tasks), ",".join(given) or "none"
+
+
+def _table(titles: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+    """A Markdown table, as lm-eval prints its own."""
+    cells = [[str(cell).replace("|", "\\|").replace("\n", " ") for cell in row] for row in rows]
+    return "\n".join(f"|{'|'.join(line)}|" for line in (titles, ["---"] * len(titles), *cells))
 
 
 def _print_outcome(outcome: "Rescored", out: Path) -> None:
@@ -69,6 +88,6 @@ def _print_outcome(outcome: "Rescored", out: Path) -> None:
         print(
             f"{outcome.left_out} documents left out: not all their responses are here, or the tasks have them no more"
         )
-    for change in outcome.changes:
-        print(change)
+    if outcome.changes:
+        print(_table(("task", "doc", "sample", "verdict then", "now", "answer then", "now"), outcome.list_changes()))
     print(f"{len(outcome.changes)} of {outcome.compared:,} verdicts changed; results and samples -> {folder}")

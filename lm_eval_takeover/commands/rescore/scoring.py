@@ -1,20 +1,19 @@
 """Stored responses through lm-eval's own evaluation: results as of today, and the verdicts that changed."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from lm_eval import simple_evaluate
 from lm_eval.loggers import EvaluationTracker
-from lm_eval.tasks import TaskManager
 
 from lm_eval_takeover.commands.rescore.stored import Answer, Place, StoredResponses, StoredRun
 from lm_eval_takeover.errors import ArgumentError, nearest
 from lm_eval_takeover.runs.journal import Asked, Sample
 from lm_eval_takeover.storage.digests import digest_of, digest_of_text
-from lm_eval_takeover.storage.package_data import data_folder
+from lm_eval_takeover.tasks.loading import make_task_manager
 from lm_eval_takeover.tasks.verdict_log import LoggedVerdict, redirect_verdicts
 
 
@@ -38,11 +37,6 @@ class Change:
     before: Answer
     after: Answer
 
-    def __str__(self) -> str:
-        (old, was), (new, now) = self.before, self.after
-        answers = f"{old!r}" if old == new else f"{old!r}, now {new!r}"
-        return f"{self.task}, doc {self.doc_id}, sample {self.sample}: {was} -> {now} (answer {answers})"
-
 
 @dataclass(frozen=True, slots=True)
 class Rescored:
@@ -52,6 +46,12 @@ class Rescored:
     changes: list[Change]
     compared: int
     left_out: int
+
+    def list_changes(self) -> Iterator[tuple[str, int, int, str, str, str, str]]:
+        """A row per change: task, document, sample, both verdicts and both answers, empty where nothing was stated as one."""
+        for change in self.changes:
+            (old, was), (new, now) = change.before, change.after
+            yield change.task, change.doc_id, change.sample, was, now, old or "", new or ""
 
 
 @dataclass(slots=True)
@@ -75,7 +75,7 @@ def rescore(
     their responses are left out. Raises ArgumentError for tasks that are not known, or that the run has nothing of.
     """
     names = list(tasks) or run.tasks
-    manager = _task_manager(names, include)
+    manager = make_task_manager(names, include)
     for name in names:
         if name not in manager.all_tasks:
             raise ArgumentError(f"task '{name}' is not known; {nearest(name, run.tasks)}, or give --include_path")
@@ -173,15 +173,6 @@ def _compare_verdicts(
         if old[1] != new[1]:
             changes.append(Change(task, doc_id, repeat, old, new))
     return changes, compared
-
-
-def _task_manager(names: Iterable[str], include: Path | None) -> TaskManager:
-    """One that knows these tasks: only this package's and those of `include`, where that is enough, which saves seconds."""
-    paths = [str(data_folder("task_configs")), *([str(include)] if include else [])]
-    small = TaskManager(include_path=paths, include_defaults=False)
-    if all(name in small.all_tasks for name in names):
-        return small
-    return TaskManager(include_path=None if include is None else str(include))
 
 
 def write_results(results: dict[str, Any], folder: Path) -> Path:

@@ -1,6 +1,9 @@
 """`lm-eval-takeover calibrate` as a user calls it: what it writes and prints, and what it survives."""
 
 import json
+import os
+import random
+import shlex
 import signal
 import subprocess
 import time
@@ -8,11 +11,14 @@ import time
 import pytest
 from helpers.pairs import ROOT
 from helpers.processes import TAKEOVER, environment, run
+from lm_eval import simple_evaluate
+from lm_eval.api.instance import Instance
 
 from lm_eval_takeover.calibration.files import read_calibration
 from lm_eval_takeover.cli import main
-from lm_eval_takeover.demo import CALIBRATION_PROMPTS, DEMO, PROBLEMS
-from lm_eval_takeover.errors import TakeoverError
+from lm_eval_takeover.demo import CALIBRATION_PROMPTS, DEMO, PROBLEMS, PROMPT
+from lm_eval_takeover.demo.puzzle import make_puzzle
+from lm_eval_takeover.errors import ArgumentError, CalibrationError, TakeoverError
 
 pytestmark = pytest.mark.slow
 
@@ -23,12 +29,17 @@ def test_calibrate_writes_a_file_that_lm_eval_accepts(tmp_path, capsys):
     assert main(call) == 0
     printed = capsys.readouterr().out
     assert "|ce|" in printed
-    assert "12 rollouts" in printed
+    assert "|js|" not in printed  # --score js was not asked for
+    assert "|js|" in out.with_suffix(".md").read_text()
+    assert "12 rollouts, " in printed
     assert "few tokens: below a spike ratio of 0.0" in printed
     content = json.loads(out.read_text())
     assert content["scores"].keys() == {"ce", "rkl", "entropy", "js"}
     assert content["base"]["id"] == "demo-base"
-    assert len(content["prompts"]["indices"]) == 12
+    assert len(content["prompts"]["indices"]) == content["prompts"]["asked"] == 12
+    assert content["dtypes"] == {"base": "torch.float32", "guide": "torch.float32"}
+    assert content["decoding"]["max_gen_toks"] == 16_384
+    assert content["cut"] == 0
     from lm_eval_takeover.model import GuidedTakeover
 
     for score in ("ce", "rkl", "js"):
@@ -37,8 +48,86 @@ def test_calibrate_writes_a_file_that_lm_eval_accepts(tmp_path, capsys):
         assert lm.get_model_info()["takeover"]["calibration"] == "mine"
     assert GuidedTakeover(calibration=str(out), policy="entropy").policy.score == "entropy"
     first = out.read_text()
-    assert main(call) == 0
+    with pytest.raises(
+        ArgumentError, match=r"--out: '.*mine\.json' is there already; give another name, or --overwrite"
+    ):
+        main(call)
+    assert main([*call, "--overwrite"]) == 0
     assert out.read_text() == first  # deterministic for a seed
+
+
+def test_a_page_that_is_there_already_is_not_overwritten_either(tmp_path):
+    (tmp_path / "notes.md").write_text("mine")
+    with pytest.raises(ArgumentError, match=r"notes\.md' is there already"):
+        main(["calibrate", "--prompts", str(CALIBRATION_PROMPTS), "--out", str(tmp_path / "notes.json")])
+
+
+def test_a_calibration_in_a_tasks_form_is_one_that_its_runs_accept(tmp_path, capsys, monkeypatch, caplog):
+    """In the chat template and at another temperature, of fewer prompts than asked for; the page's command is one from here."""
+    from lm_eval.utils import simple_parse_args_string
+
+    from lm_eval_takeover.model import GuidedTakeover
+
+    rows = [make_puzzle(random.Random(seed)).text for seed in range(6)]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps({"problem": text}) + "\n" for text in rows))
+    monkeypatch.chdir(tmp_path)
+    pair = ["--base", os.path.relpath(DEMO["base"]), "--guide", os.path.relpath(DEMO["guide"])]
+    form = ["--task", "takeover_demo", "--apply_chat_template", "--enable_thinking", "False", "--max_gen_toks", "6"]
+    call = ["calibrate", *pair, *form, "--prompts", "rows.jsonl", "--out", "made/mine.json"]
+    assert main([*call, "--temperature", "1", "--top_k", "9"]) == 0
+    assert "6 rollouts (500 prompts were asked for), 36 tokens; 6 of them (100.0%) were cut" in capsys.readouterr().out
+    assert "6 of 6 rollouts (100.0%) did not end within --max_gen_toks 6 or the context, and were cut" in caplog.text
+    made = read_calibration(tmp_path / "made" / "mine.json")
+    assert made.decoding == {
+        "temperature": 1.0, "top_p": 0.95, "top_k": 9, "max_gen_toks": 6, "until": [], "seed": 0
+    }  # fmt: skip
+    page = (tmp_path / "made" / "mine.md").read_text()
+    assert (
+        "whose prompts are in the chat template of the guide with enable_thinking=False, and whose decoding is" in page
+    )
+    command = shlex.split(next(line for line in page.splitlines() if "--model_args" in line))
+    assert command[5:] == [
+        "--tasks", "takeover_demo", "--apply_chat_template", "--gen_kwargs",
+        "do_sample=True,temperature=1.0,top_p=0.95,top_k=9",
+    ]  # fmt: skip
+    lm = GuidedTakeover(**simple_parse_args_string(command[4]))
+    prompt = lm.apply_chat_template([{"role": "user", "content": PROMPT.format(problem=rows[0])}])
+    settings = simple_parse_args_string(command[-1]) | {"max_gen_toks": 2}
+    lm.generate_until([Instance("generate_until", {}, (prompt, settings), 0, metadata=("takeover_demo", 0, 1))])
+    with pytest.raises(CalibrationError, match="was measured with prompts in the chat template and temperature=1"):
+        lm.generate_until([Instance("generate_until", {}, (rows[0], {}), 0, metadata=("takeover_demo", 0, 1))])
+
+
+def test_a_diagnostic_calibration_is_marked_and_its_benchmark_refuses_it(tmp_path):
+    from lm_eval_takeover.model import GuidedTakeover
+
+    out = tmp_path / "own.json"
+    call = ["calibrate", "--task", "takeover_demo", "--diagnostic", "--num_prompts", "3", "--max_gen_toks", "8"]
+    assert main([*call, "--out", str(out)]) == 0
+    assert read_calibration(out).diagnostic == ("takeover_demo",)
+    page = out.with_suffix(".md").read_text()
+    assert f"lm-eval-takeover calibrate --compare {out}" in page
+    assert "it was measured on problems of `takeover_demo`, and runs on these are refused" in page
+    with pytest.raises(CalibrationError, match=r"was measured on problems of takeover_demo \(calibrate --diagnostic\)"):
+        simple_evaluate(model=GuidedTakeover(calibration=str(out)), tasks=["takeover_demo"], limit=1)
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        (["--out", "x.json"], "--out is ignored by --compare, which measures nothing"),
+        (["--temperature", "0.5"], "--temperature is ignored by --compare"),
+        (["--prompts", "x.jsonl"], "--prompts is ignored by --compare"),
+        (
+            ["--base", "x"],
+            r"--base is ignored by --compare.* \(it goes with --plot, --score, --kappa_rule, --plugins\)",
+        ),
+        (["--diagnostic"], "--diagnostic is ignored by --compare"),
+    ],
+)
+def test_compare_refuses_what_it_would_ignore(options, text):
+    with pytest.raises(ArgumentError, match=text):
+        main(["calibrate", "--compare", "demo", *options])
 
 
 def test_calibrate_reads_models_and_data_of_the_hub(hub, tmp_path):
@@ -99,6 +188,16 @@ def test_calibrate_errors_are_one_line_and_status_2(tmp_path, capsys):
         (["--prompts", wrong, "--plot", "x.svg"], "error: --plot goes with --compare"),
         (["--prompts", PROBLEMS, "--field", "problem"], "200 of 200 prompts are problems of a test set"),
         (["--prompts", wrong, "--top_p", "2"], "error: top_p=2.0 is outside (0, 1]"),
+        (
+            ["--prompts", wrong, "--task", "takeover_demo", "--template", "x"],
+            "brings its own template; leave out --template",
+        ),
+        (["--task", "takeover_demo"], "error: --prompts is missing"),
+        (
+            ["--prompts", wrong, "--enable_thinking", "True"],
+            "is passed to the chat template; add --apply_chat_template",
+        ),
+        (["--prompts", wrong, "--include_path", "."], "error: --include_path is where --task is looked for"),
         (["--prompts", wrong, "--num_prompts", "0"], "error: --num_prompts 0 is not at least 1"),
     ):
         call = ["calibrate", *map(str, arguments), "--out", str(out)]
@@ -216,9 +315,9 @@ def test_a_rate_that_cannot_be_had_is_said_and_the_file_is_written(tmp_path):
     assert last.startswith(
         "error: --target_rate: no spike ratio realizes 99.0% ± 0.5% with score=ce on the 5 held-out prompts"
     )
-    assert last.endswith("(the file is written without it; the rollouts are kept for another try)")
+    assert last.endswith("(the file is written without it; the rollouts are kept for another try with --overwrite)")
     assert [target.target_rate for target in read_calibration(out).targets] == [0.05]
-    process = calibration(out, *options[:-1], "--target-rate", "0.02")
+    process = calibration(out, *options[:-1], "--target-rate", "0.02", "--overwrite")
     printed, errors = process.communicate()
     assert process.returncode == 0, errors
     assert "10 rollouts of an earlier call used again" in printed

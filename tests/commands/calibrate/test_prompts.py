@@ -1,13 +1,12 @@
 """Prompts of a calibration: what is drawn, what a template makes of it, and that no test problem gets in."""
 
 import json
-import sys
 
+import datasets
 import pytest
-from helpers.pairs import ROOT
-from helpers.processes import run
 
-from lm_eval_takeover.commands.calibrate.prompts import TEST_DIGESTS, problem_digest, read_prompts, words
+from lm_eval_takeover.commands.calibrate.prompts import read_prompts
+from lm_eval_takeover.commands.calibrate.task_form import load_task_form
 from lm_eval_takeover.demo import CALIBRATION_PROMPTS, problems
 from lm_eval_takeover.errors import ArgumentError
 
@@ -65,11 +64,6 @@ def test_lines_end_at_line_feeds_only(tmp_path):
     assert set(read_prompts(str(path)).texts) == {row["prompt"] for row in rows}
 
 
-def test_words_are_what_is_compared():
-    assert words("Let $x^2 = 4$. FIND  x!") == words("let x^2=4 find ｘ")
-    assert problem_digest("Let $x$ be 3.") == problem_digest("let x be 3")
-
-
 @pytest.mark.parametrize(
     "wrap",
     [
@@ -91,14 +85,71 @@ def test_the_prompts_of_the_demo_pair_hold_no_problem_of_the_demo_task():
     assert len(read_prompts(str(CALIBRATION_PROMPTS), count=700).texts) == 700
 
 
-def test_packaged_digests_are_those_of_the_open_benchmarks(hub, tmp_path):
-    from serve_hub import environment
+def test_a_diagnostic_calibration_may_have_them_and_names_them(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    path.write_text(
+        "".join(json.dumps({"prompt": text}) + "\n" for text in ("What is the time?", problems()[7]["problem"]))
+    )
+    assert read_prompts(str(path), diagnostic=True).benchmarks == ("takeover_demo",)
+    whole = read_prompts(None, task=load_task_form("takeover_demo", None, 99), diagnostic=True, count=5)
+    assert whole.benchmarks == ("takeover_demo",)
+    assert whole.source["dataset"] == "takeover_demo"
 
-    script = "import sys, json; sys.path.insert(0, 'scripts'); import digest_test_problems as d; print(json.dumps(d.digests()))"
-    done = run([sys.executable, "-c", script], env=environment(hub.url, str(tmp_path / "hf-home")), cwd=ROOT)
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout.splitlines()[-1])
-    assert found == json.loads(TEST_DIGESTS.read_text())
-    assert [len(found[f"takeover_{name}"]) for name in ("math500", "gsm8k", "amc23", "olympiadbench", "aime24", "aime25")] == [
-        500, 1319, 40, 674, 30, 30
-    ]  # fmt: skip
+
+def test_prompts_of_a_task_are_those_that_lm_eval_asks(tmp_path):
+    """Its own requests for documents with the same problems, with and without a chat template."""
+    from lm_eval_takeover.tasks.benchmarks import load_tasks
+
+    path = tmp_path / "rows.jsonl"
+    path.write_text(
+        "".join(json.dumps({"problem": f"How much is {i} and {i}?", "answer": "1"}) + "\n" for i in range(4))
+    )
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    form = load_task_form("takeover_demo", None, 99)
+    assert (form.sampling.temperature, form.sampling.top_p, form.max_gen_toks) == (0.6, 0.95, 320)
+    (task,) = load_tasks("takeover_demo").values()
+    task.dataset["test"] = datasets.Dataset.from_list(rows)
+    task.config.repeats = 1
+
+    def chat(text):
+        return f"<user>{text}</user>"
+
+    def template(messages, **_):
+        return chat(messages[0]["content"])
+
+    for applied in (False, True):
+        task.build_all_requests(apply_chat_template=applied, chat_template=template)
+        made = read_prompts(str(path), task=form, chat=chat if applied else None)
+        assert list(made.texts) == [instance.args[0] for instance in task.instances]
+        assert (made.source["task"], made.source["template"]) == ("takeover_demo", form.template)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("takeover_dmo", r"--task 'takeover_dmo' is not known; did you mean 'takeover_demo'\?"),
+        ("told", r"--task told sets description='Think\.', which its template does not hold"),
+        ("asked", r"--task asked is loglikelihood; only what generate_until writes can be calibrated on"),
+        ("both", r"--task both holds tasks of 2 forms \(takeover_demo, other\); name one of them"),
+    ],
+)
+def test_a_task_without_one_form_of_prompts_is_refused(tmp_path, name, text):
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text('{"problem": "x", "answer": "y"}\n')
+    data = f"dataset_path: json\ndataset_kwargs: {{data_files: {{test: {rows}}}}}\ntest_split: test\n"
+    shape = 'output_type: generate_until\ndoc_to_text: "{{problem}}"\ndoc_to_target: "{{answer}}"\n'
+    (tmp_path / "told.yaml").write_text(f"task: told\n{data}{shape}description: Think.\n")
+    (tmp_path / "other.yaml").write_text(f"task: other\n{data}{shape}")
+    (tmp_path / "asked.yaml").write_text(f"task: asked\n{data}{shape.replace('generate_until', 'loglikelihood')}")
+    (tmp_path / "both.yaml").write_text("group: both\ntask: [takeover_demo, other]\n")
+    with pytest.raises(ArgumentError, match=text):
+        load_task_form(name, tmp_path, 99)
+
+
+def test_a_row_without_a_field_of_the_template_is_said(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    path.write_text('{"prompt": "whole"}\n')
+    with pytest.raises(
+        ArgumentError, match=r"no text in field 'problem' \(its fields: prompt\); name the field with --field"
+    ):
+        read_prompts(str(path), task=load_task_form("takeover_demo", None, 99))

@@ -11,6 +11,7 @@ from helpers import reference
 
 from lm_eval_takeover.arguments import ModelArguments
 from lm_eval_takeover.calibration.thresholds import KAPPA_RULES, ScoreCalibration
+from lm_eval_takeover.commands.calibrate import rollouts
 from lm_eval_takeover.commands.calibrate.budget import solve
 from lm_eval_takeover.commands.calibrate.prompts import read_prompts
 from lm_eval_takeover.commands.calibrate.rollouts import Budget, Work, calibrate
@@ -75,6 +76,7 @@ def slow_fires(scores, tau, kappa, window=10):
 def test_tau_and_kappa_equal_numpy_on_all_scores(made, trajectories, score):
     values = np.array([one for row in trajectories[score] for one in row])
     assert made.tokens == len(values)
+    assert made.cut == sum(len(row) == TOKENS for row in trajectories[score])
     assert made.scores[score].rank_error == 0
     assert made.scores[score].mean == pytest.approx(values.mean(), rel=1e-5, abs=1e-7)
     for rho in RHO:
@@ -102,6 +104,22 @@ def test_the_batch_size_changes_nothing_but_noise(pair, prompts, made):
     for score in SCORES:
         assert other.scores[score].mean == pytest.approx(made.scores[score].mean, rel=1e-4)
         assert other.scores[score].sketch["tau"] == pytest.approx(made.scores[score].sketch["tau"], rel=1e-3, abs=1e-6)
+
+
+def test_rollouts_are_scored_in_parts_where_memory_runs_out(pair, prompts, made, monkeypatch, caplog):
+    whole = rollouts.logit_blocks
+
+    def short(member, vocab, texts, *others):
+        if len(texts) > 2:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return whole(member, vocab, texts, *others)
+
+    monkeypatch.setattr(rollouts, "logit_blocks", short)
+    other = calibrate(pair, prompts, sampling=SAMPLING, max_gen_toks=TOKENS, batch_size=5, progress=False)
+    assert other.tokens == made.tokens
+    assert "out of memory; scoring 2 rollouts at a time" in caplog.text
+    for score in SCORES:
+        assert other.scores[score].mean == pytest.approx(made.scores[score].mean, rel=1e-4)
 
 
 def test_a_solved_rate_is_what_the_rollouts_realize(pair, prompts):
@@ -175,14 +193,16 @@ def test_parts_survive_damage_and_keep_their_order(tmp_path):
     folder = tmp_path / "parts"
     parts = ScoreParts(folder)
     one, two = np.arange(3, dtype=np.float32), np.arange(2, dtype=np.float32)
-    parts.add([4, 9], {score: [one, two] for score in SCORES})
-    parts.add([2], {score: [two] for score in SCORES})
+    parts.add([4, 9], {score: [one, two] for score in SCORES}, [False, True])
+    parts.add([2], {score: [two] for score in SCORES}, [True])
     assert ScoreParts(folder).done == {2, 4, 9}
+    assert ScoreParts(folder).cut == parts.cut == 2
     assert [[len(row) for row in part["ce"]] for part in ScoreParts(folder).read()] == [[2], [3, 2]]
     path = folder / "000000004.npz"
     for damage in (b"", path.read_bytes()[:200], b"x" * 5000):
         path.write_bytes(damage)
         assert ScoreParts(folder).done == {2}
+        assert ScoreParts(folder).cut == 1
         assert not Path(path).exists()
     killed = folder / f".{path.name}.k1ll3d"  # what a killed writer leaves is no part, and goes with the rest
     killed.write_bytes(b"unfinished")

@@ -1,0 +1,150 @@
+"""Whether a calibration fits a run: the form of its prompts, its decoding and the dtypes of both sides.
+
+A score's distribution depends on all of them. The gate is read when models load; what a run asks is known with its requests, and
+is compared then, before any token is written.
+"""
+
+import logging
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from lm_eval_takeover.calibration.thresholds import Calibration
+from lm_eval_takeover.errors import CalibrationError
+from lm_eval_takeover.method.request import TASK_SAMPLING, Sampling
+from lm_eval_takeover.pair.pair import Pair
+
+logger = logging.getLogger(__name__)
+
+_PROBE = "How many?"
+_SETTINGS = ("temperature", "top_p", "top_k")  # of decoding; greedy reads the first alone
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """One way in which a run asks. `sampling` is None where nothing is drawn, as for log-likelihoods."""
+
+    task: str
+    chat_template: bool
+    sampling: Sampling | None
+
+
+@dataclass(slots=True)
+class CalibrationFit:
+    """What a calibration was measured on, held against what a run asks.
+
+    `command(task=…, options=…)` is what makes one for this pair; `allowed` turns the error into notices, one for each difference.
+    """
+
+    calibration: Calibration
+    pair: Pair
+    enable_thinking: bool | None
+    allowed: bool
+    command: Callable[..., str]
+    _said: set[str] = field(default_factory=set)
+
+    def check(self, requests: Iterable[tuple[str, str, Sampling | None]]) -> None:
+        """Compare with the `(task, prompt, sampling)` of each request. Raises CalibrationError that names both sides."""
+        self._say_unknown()
+        self._compare_dtypes()
+        forms: dict[str, bool] = {}
+        asked: dict[tuple[bool, Sampling | None], Asked] = {}
+        for task, prompt, sampling in requests:
+            if prompt not in forms:
+                forms[prompt] = self.pair.is_chat_prompt(prompt)
+            asked.setdefault((forms[prompt], sampling), Asked(task, forms[prompt], sampling))
+        for one in asked.values():
+            self._compare(one)
+
+    def _compare(self, asked: Asked) -> None:
+        differences = [*self._compare_prompts(asked), *self._compare_decoding(asked.sampling)]
+        if not differences:
+            return
+        measured, wanted = (" and ".join(side) for side in zip(*differences, strict=True))
+        text = f"calibration '{self.calibration.name}' was measured with {measured}, and task {asked.task} asks with {wanted}"
+        if not self.allowed:
+            raise CalibrationError(
+                f"{text}; make one that fits with `{self.command(task=asked.task, options=self._options(asked))}`, or pass "
+                f"allow_calibration_mismatch=True"
+            )
+        self._say_once(f"{text}; used all the same")
+
+    def _compare_prompts(self, asked: Asked) -> list[tuple[str, str]]:
+        """`(calibration's, run's)` form of prompts, where they differ."""
+        prompts = self.calibration.prompts
+        chat, thinking = prompts.get("chat_template"), prompts.get("enable_thinking")
+        if chat is None:
+            return []
+        if chat != asked.chat_template:
+            names = {False: "raw prompts", True: "prompts in the chat template"}
+            return [(names[chat], names[asked.chat_template])]
+        if not chat or "enable_thinking" not in prompts or self._renders_alike(thinking, self.enable_thinking):
+            return []
+        return [(_describe_thinking(thinking), _describe_thinking(self.enable_thinking))]
+
+    def _renders_alike(self, one: bool | None, other: bool | None) -> bool:
+        """Whether the chat template makes one prompt of both; a template's own default is one of the two, or reads neither."""
+        message = [{"role": "user", "content": _PROBE}]
+        return one == other or self.pair.chat_prompt(message, enable_thinking=one) == self.pair.chat_prompt(
+            message, enable_thinking=other
+        )
+
+    def _compare_decoding(self, sampling: Sampling | None) -> list[tuple[str, str]]:
+        """`(calibration's, run's)` of each setting that differs; what greedy decoding does not read does not count."""
+        held = self.calibration.decoding
+        if sampling is None:
+            return []
+        greedy = 0 in (held.get("temperature"), sampling.temperature)
+        differences = []
+        for name in _SETTINGS[:1] if greedy else _SETTINGS:
+            measured, wanted = held.get(name), getattr(sampling, name)
+            if measured is not None and not math.isclose(measured, wanted):
+                differences.append((f"{name}={measured:g}", f"{name}={wanted:g}"))
+        return differences
+
+    def _compare_dtypes(self) -> None:
+        for role, measured in self.calibration.dtypes.items():
+            if (now := str(self.pair.member(role).model.dtype)) != measured:
+                self._say_once(
+                    f"calibration '{self.calibration.name}' was measured with the {role} in {measured}, and this run has it in "
+                    f"{now}; its thresholds may be a little off"
+                )
+
+    def _say_unknown(self) -> None:
+        """Name what the file does not say, and so was not compared."""
+        prompts, decoding = self.calibration.prompts, self.calibration.decoding
+        unknown = [name for name in _SETTINGS if decoding.get(name) is None]
+        if prompts.get("chat_template") is None:
+            unknown.insert(0, "the form of its prompts")
+        elif prompts["chat_template"] and "enable_thinking" not in prompts:
+            unknown.insert(0, "enable_thinking")
+        if not self.calibration.dtypes:
+            unknown.append("dtypes")
+        if unknown:
+            self._say_once(
+                f"calibration '{self.calibration.name}' does not say {', '.join(unknown)}; whether that fits this run is "
+                f"not known"
+            )
+
+    def _say_once(self, text: str) -> None:
+        if text not in self._said:
+            self._said.add(text)
+            logger.warning("%s", text)
+
+    def _options(self, asked: Asked) -> str:
+        """The options of `calibrate` that make it fit."""
+        options = []
+        if asked.chat_template:
+            options.append("--apply_chat_template")
+            if self.enable_thinking is not None:
+                options.append(f"--enable_thinking {self.enable_thinking}")
+        if asked.sampling is not None:
+            for name in _SETTINGS[:1] if asked.sampling.temperature == 0 else _SETTINGS:
+                value, usual = getattr(asked.sampling, name), getattr(TASK_SAMPLING, name)
+                if value != usual:
+                    options.append(f"--{name} {value:g}")
+        return "".join(f" {option}" for option in options)
+
+
+def _describe_thinking(enabled: bool | None) -> str:
+    return "the chat template's own thinking mode" if enabled is None else f"enable_thinking={enabled}"

@@ -1,0 +1,96 @@
+"""Which texts are problems of a benchmark, by digests of their words.
+
+Calibration prompts must not be test problems, and a calibration that was measured on some (`calibrate --diagnostic`) must not
+be used for runs on them. What ships is a digest of each open problem's words; GPQA's are read from the hub by whoever may.
+"""
+
+import hashlib
+import json
+import re
+import unicodedata
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Sequence
+from pathlib import Path
+
+from lm_eval_takeover import demo
+from lm_eval_takeover.errors import CalibrationError
+
+DIGESTS = Path(__file__).parent / "known_problems.json"
+_FIRST = 6  # words by which a problem is found inside a longer text
+
+
+def words(text: str) -> list[str]:
+    """Normalised text: compatibility forms folded, lower case, words and numbers alone."""
+    return re.findall(r"\w+", unicodedata.normalize("NFKC", text).casefold())
+
+
+def _digest(listed: Sequence[str], size: int) -> str:
+    return hashlib.blake2b(" ".join(listed).encode(), digest_size=size).hexdigest()
+
+
+def problem_digest(problem: str) -> str:
+    """`words first whole`: how many words, and digests of the first six and of all of them."""
+    listed = words(problem)
+    return f"{len(listed)} {_digest(listed[:_FIRST], 4)} {_digest(listed, 8)}"
+
+
+class KnownProblems:
+    """The problems of the benchmarks, those of `only` where it is given."""
+
+    def __init__(self, only: Collection[str] | None = None) -> None:
+        listed: dict[str, list[str]] = json.loads(DIGESTS.read_text())
+        listed["takeover_demo"] = [problem_digest(row["problem"]) for row in demo.problems()]
+        if only is None or "takeover_gpqa_diamond" in only:
+            listed["takeover_gpqa_diamond"] = _read_gpqa_digests()
+        self._by_first: dict[str, list[tuple[int, str, str]]] = defaultdict(list)
+        self._whole: dict[str, str] = {}
+        self.benchmarks = [name for name, digests in listed.items() if digests and (only is None or name in only)]
+        for benchmark in self.benchmarks:
+            for digest in listed[benchmark]:
+                size, first, whole = digest.split()
+                self._whole[whole] = benchmark
+                if int(size) >= _FIRST:
+                    self._by_first[first].append((int(size), whole, benchmark))
+
+    def held_by(self, text: str, prompt: str) -> str | None:
+        """The benchmark of which `text` is a problem or `prompt` contains one."""
+        if exact := self._whole.get(_digest(words(text), 8)):
+            return exact
+        listed = words(prompt)
+        for start in range(len(listed) - _FIRST + 1):
+            for size, whole, benchmark in self._by_first.get(_digest(listed[start : start + _FIRST], 4), ()):
+                if _digest(listed[start : start + size], 8) == whole:
+                    return benchmark
+        return None
+
+
+def _read_gpqa_digests() -> list[str]:
+    """Digests of GPQA-Diamond, which is gated: none for whoever has no token of the hub, and hardly its questions either."""
+    import huggingface_hub
+
+    if huggingface_hub.get_token() is None:
+        return []
+    import datasets
+
+    try:
+        rows = datasets.load_dataset("Idavidrein/gpqa", "gpqa_diamond", split="train")
+    except Exception:  # no access, no network
+        return []
+    return [problem_digest(row["Question"]) for row in rows]
+
+
+def refuse_calibrated_tasks(calibration: str, benchmarks: Collection[str], asked: Iterable[tuple[str, str]]) -> None:
+    """Raise CalibrationError where `(task, prompt)` belongs to a benchmark that this calibration was measured on.
+
+    A task belongs to it by its name (`takeover_gsm8k`, and `takeover_gsm8k_100` of it) or by its problems, whatever it is called.
+    """
+    if not benchmarks:
+        return
+    known = KnownProblems(benchmarks)
+    for task, prompt in dict.fromkeys(asked):
+        named = (name for name in benchmarks if task == name or task.startswith(f"{name}_"))
+        if benchmark := next(named, None) or known.held_by(prompt, prompt):
+            raise CalibrationError(
+                f"calibration '{calibration}' was measured on problems of {benchmark} (calibrate --diagnostic), and task {task} "
+                f"asks them; give one that was measured on others, such as a train split"
+            )

@@ -1,0 +1,155 @@
+"""A calibration fits its run: prompt form, decoding and dtypes of both sides, compared before a token is written."""
+
+from dataclasses import replace
+
+import pytest
+from lm_eval.api.instance import Instance
+
+from lm_eval_takeover.calibration.files import find_calibration
+from lm_eval_takeover.demo import calibration_prompts
+from lm_eval_takeover.errors import CalibrationError
+from lm_eval_takeover.model import GuidedTakeover
+
+PROMPT = calibration_prompts()[0]
+CHAT = f"<|im_start|>user\n{PROMPT}<|im_end|>\n<|im_start|>assistant\n"
+SAMPLED = {"do_sample": True, "temperature": 0.6, "top_p": 0.95, "max_gen_toks": 2, "until": []}
+GREEDY = {"do_sample": False, "temperature": 0.0, "top_p": 1.0}
+
+
+def ask(lm, *asked, task="a"):
+    """One request for each `(prompt, changed settings)`."""
+    requests = [
+        Instance("generate_until", {}, (prompt, SAMPLED | settings), 0, metadata=(task, number, 1))
+        for number, (prompt, settings) in enumerate(asked)
+    ]
+    return lm.generate_until(requests, disable_tqdm=True)
+
+
+@pytest.fixture(scope="module")
+def loaded():
+    return GuidedTakeover()
+
+
+@pytest.fixture
+def lm(loaded):
+    """The demo pair with its calibration, which has said nothing yet."""
+    loaded.gate_origin = replace(loaded.gate_origin, fit=replace(loaded.gate_origin.fit, _said=set()))
+    origin = loaded.gate_origin
+    loaded.tally.clear()
+    yield loaded
+    loaded.gate_origin = origin
+
+
+def calibrated(lm, prompts=None, decoding=None, fit=None, **changes):
+    """The same model with a calibration of other circumstances."""
+    origin, demo = lm.gate_origin, find_calibration("demo")[0]
+    held = replace(
+        demo, name="mine", prompts=demo.prompts | (prompts or {}), decoding=demo.decoding | (decoding or {}), **changes
+    )
+    lm.gate_origin = replace(origin, fit=replace(origin.fit, calibration=held, **(fit or {})))
+    return lm
+
+
+def test_the_prompts_of_this_test_are_those_of_the_template(lm):
+    assert lm.apply_chat_template([{"role": "user", "content": PROMPT}]) == CHAT
+
+
+@pytest.mark.parametrize(
+    ("prompt", "settings", "measured", "asks", "option"),
+    [
+        (CHAT, {}, "raw prompts", "prompts in the chat template", "--apply_chat_template --out"),
+        (PROMPT, {"temperature": 1.0}, "temperature=0.6", "temperature=1", "--temperature 1 --out"),
+        (PROMPT, {"top_p": 1.0}, "top_p=0.95", "top_p=1", "--top_p 1 --out"),
+        (PROMPT, {"top_k": 20}, "top_k=0", "top_k=20", "--top_k 20 --out"),
+        (PROMPT, GREEDY, "temperature=0.6", "temperature=0", "--temperature 0 --out"),
+        (CHAT, {"top_k": 5}, "raw prompts and top_k=0", "prompts in the chat template and top_k=5", "--top_k 5 --out"),
+    ],
+)  # fmt: skip
+def test_another_form_or_decoding_is_an_error_that_names_both_sides(lm, prompt, settings, measured, asks, option):
+    """Of the second of two requests, before a token of the first is written. That the template was applied shows in the text:
+    lm-eval's cache of requests asks the model for none."""
+    with pytest.raises(CalibrationError) as caught:
+        ask(lm, (PROMPT, {}), (prompt, settings))
+    assert f"calibration 'demo' was measured with {measured}, and task a asks with {asks}; make one" in str(
+        caught.value
+    )
+    assert option in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert lm.get_model_info()["takeover"]["tokens"] == 0
+
+
+def test_what_fits_says_nothing(lm, caplog):
+    ask(lm, (PROMPT, {}))
+    assert caplog.text == ""
+
+
+def test_permission_turns_the_error_into_a_notice(caplog):
+    lm = GuidedTakeover(allow_calibration_mismatch=True)
+    for _ in range(2):
+        ask(lm, (PROMPT, {"temperature": 1.0}))
+    assert (
+        caplog.text.count("was measured with temperature=0.6, and task a asks with temperature=1; used all the same")
+        == 1
+    )
+
+
+def test_a_gate_by_hand_is_nobodys(caplog):
+    ask(GuidedTakeover(tau=1.0), (CHAT, {"temperature": 1.0}))
+    assert "calibration" not in caplog.text
+
+
+def test_what_greedy_decoding_does_not_read_does_not_count(lm):
+    calibrated(lm, decoding={"temperature": 0.0})
+    ask(lm, (PROMPT, GREEDY))
+
+
+def test_thinking_modes_are_compared_by_what_the_template_makes_of_them(lm):
+    chat = {"chat_template": True, "enable_thinking": True}
+    ask(calibrated(lm, chat), (CHAT, {}))  # the template's own mode is this one
+    ask(calibrated(lm, chat | {"enable_thinking": None}, fit={"enable_thinking": True}), (CHAT, {}))
+    with pytest.raises(CalibrationError, match=r"with enable_thinking=True, and task a asks with enable_thinking=False; .*"
+                       r"--apply_chat_template --enable_thinking False --out"):  # fmt: skip
+        ask(calibrated(lm, chat, fit={"enable_thinking": False}), (CHAT + "<think>\n\n</think>\n\n", {}))
+    with pytest.raises(CalibrationError, match="with prompts in the chat template, and task a asks with raw prompts"):
+        ask(calibrated(lm, chat), (PROMPT, {}))
+
+
+def test_few_shot_turns_are_chat_prompts_too(lm):
+    turns = [("user", "1 + 1?"), ("assistant", "2"), ("user", "2 + 2?")]
+    messages = [{"role": role, "content": text} for role, text in turns]
+    assert lm.pair.is_chat_prompt(lm.apply_chat_template(messages))
+    begun = [*messages, {"role": "assistant", "content": "It is"}]
+    assert lm.pair.is_chat_prompt(lm.apply_chat_template(begun, add_generation_prompt=False))
+
+
+def test_log_likelihoods_compare_the_form_of_their_prompts_alone(lm):
+    request = Instance("loglikelihood", {}, (CHAT, "Step"), 0, metadata=("b", 0, 1))
+    with pytest.raises(CalibrationError, match="with raw prompts, and task b asks with prompts in the chat template"):
+        lm.loglikelihood([request], disable_tqdm=True)
+    lm.loglikelihood([Instance("loglikelihood", {}, (PROMPT, "Step"), 0, metadata=("b", 0, 1))], disable_tqdm=True)
+
+
+def test_what_a_file_does_not_say_is_not_compared_and_said_once(lm, caplog):
+    held = replace(find_calibration("demo")[0], prompts={}, decoding={"temperature": 0.6}, dtypes={})
+    lm.gate_origin = replace(lm.gate_origin, fit=replace(lm.gate_origin.fit, calibration=held))
+    for _ in range(2):
+        ask(lm, (CHAT, {"top_k": 7}))
+    assert (
+        caplog.text.count("calibration 'demo' does not say the form of its prompts, top_p, top_k, dtypes; whether") == 1
+    )
+
+
+def test_another_dtype_is_a_notice(lm, caplog):
+    calibrated(lm, dtypes={"base": "torch.float32", "guide": "torch.bfloat16"})
+    ask(lm, (PROMPT, {}))
+    assert "was measured with the guide in torch.bfloat16, and this run has it in torch.float32" in caplog.text
+    assert "with the base" not in caplog.text
+
+
+def test_a_diagnostic_calibration_refuses_its_benchmark_and_runs_elsewhere(lm):
+    calibrated(lm, diagnostic=("takeover_demo",), fit={"allowed": True})
+    ask(lm, (PROMPT, {}))
+    with pytest.raises(
+        CalibrationError, match=r"'mine' was measured on problems of takeover_demo .* task takeover_demo asks them"
+    ):
+        ask(lm, (PROMPT, {}), task="takeover_demo")

@@ -1,0 +1,50 @@
+"""From model arguments to a gate: published thresholds are chosen by column, never guessed."""
+
+import pytest
+
+from lm_eval_takeover.arguments import ModelArguments
+from lm_eval_takeover.errors import ArgumentError
+from lm_eval_takeover.method.gate import Gate
+from lm_eval_takeover.method.model_id import ModelId
+from lm_eval_takeover.pair.loading import load_pair, load_policy
+
+NAME = "qwen3-0.6b-base+qwen3-8b"
+NAMED = {"base": "Qwen/Qwen3-0.6B-Base", "guide": "Qwen/Qwen3-8B"}
+
+
+@pytest.fixture
+def published_pair():
+    """A pair that goes by the names of the published table."""
+    pair = load_pair(ModelArguments())
+    pair.base.id, pair.guide.id = (ModelId(name, None) for name in NAMED.values())
+    return pair
+
+
+@pytest.mark.parametrize(
+    ("arguments", "start"),
+    [
+        ({}, "calibration: "),
+        ({"calibration": NAME}, "calibration: "),
+        ({"spike_ratio": 0.03}, "spike_ratio=0.03: "),
+        ({"target_rate": 0.08}, "target_rate=0.08: "),
+        ({"calibration": f"{NAME}:2", "spike_ratio": 0.03}, "spike_ratio=0.03: "),
+    ],
+)
+def test_no_column_is_guessed_and_calibrating_is_offered_first(published_pair, arguments, start):
+    with pytest.raises(ArgumentError) as caught:
+        load_policy(ModelArguments(**NAMED, **arguments), published_pair)
+    text = str(caught.value)
+    assert text.startswith(f"{start}'{NAME}' is read off a published table")
+    command = "lm-eval-takeover calibrate --base Qwen/Qwen3-0.6B-Base --guide Qwen/Qwen3-8B --prompts openai/gsm8k:main"
+    assert text.index(command) < text.index(f"{NAME}:1")
+    assert (
+        f"{NAME}:1 (tau=3.667, kappa=24.443), {NAME}:2 (tau=0.467, kappa=3.114), {NAME}:3 (tau=0.239, kappa=1.591)"
+        in text
+    )
+    assert "\n" not in text
+
+
+def test_a_named_column_is_the_gate(published_pair):
+    policy, origin = load_policy(ModelArguments(**NAMED, calibration=f"{NAME}:2"), published_pair)
+    assert policy.gate == Gate(0.467, 3.114, 10)
+    assert (origin.calibration, origin.spike_ratio) == (f"{NAME}:2", None)
