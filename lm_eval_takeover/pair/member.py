@@ -12,6 +12,7 @@ from huggingface_hub.errors import HfHubHTTPError
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, Cache, GenerationConfig
 
+from lm_eval_takeover.arguments import check_folder
 from lm_eval_takeover.errors import ArgumentError, ModelOutputError
 from lm_eval_takeover.pair.ids import identify, locate
 from lm_eval_takeover.pair.vocabulary import Vocabulary
@@ -30,9 +31,8 @@ class Member:
         trust_remote_code: bool = False,
     ) -> None:
         self.role = role
+        check_folder(role, name)
         self.path, self._revision = locate(name)
-        if self.path.startswith(("/", ".", "~")) and not Path(self.path).is_dir():
-            raise ArgumentError(f"{role}='{self.path}' cannot be loaded: there is no such folder")
         self.device = torch.device(device)
         self.dtype = dtype  # as asked for; `auto` is the checkpoint's own
         self.prepared_pass: Any = None  # the `ForwardPass` of this model, from its first use on
