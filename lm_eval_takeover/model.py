@@ -246,7 +246,8 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
             if not by_key:
                 return
             kept = len(wanted) - sum(map(len, by_key.values()))
-            rows = self._rows_for([requests[indices[0]] for indices in by_key.values()])
+            left = [requests[indices[0]] for indices in by_key.values()]
+            rows = self._rows_of_length("generate_until", max(len(one.prompt) + one.max_new_tokens for one in left))
             # From here on the bar is on its line, and notices would break it.
             with Progress(len(wanted), kept, quiet=quiet or self.rank != 0) as progress:
                 for i, sample in self._generate_samples(instances, requests, by_key, rows, progress.count_tokens):
@@ -291,25 +292,15 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
             for i in by_key[key]:
                 yield i, sample
 
-    def _rows_for(self, requests: Sequence[Request]) -> int:
-        """Samples at a time; for `batch_size=auto` as many as fit if each becomes as long as it may."""
-        if self.arguments.batch_size != "auto":
-            return self.batch_size
-        rows = self._rows_of_length(max(len(request.prompt) + request.max_new_tokens for request in requests))
-        logger.info(
-            "batch_size=auto: %d samples of up to %d new tokens at a time",
-            rows,
-            max(r.max_new_tokens for r in requests),
-        )
-        self.batch_sizes["generate_until"] = rows
-        return rows
-
-    def _rows_of_length(self, tokens: int) -> int:
-        """Rows of so many tokens at a time: `batch_size`, or what fits where it is `auto`."""
+    def _rows_of_length(self, kind: str, tokens: int) -> int:
+        """Rows of so many tokens at a time: `batch_size`, or what fits where it is `auto`, which is said."""
         if self.arguments.batch_size != "auto":
             return self.batch_size
         members = [self.pair.member(role) for role in self.policy.roles]
-        return rows_that_fit(members, tokens, self.pair.vocab_size, self.batch_size)
+        rows = rows_that_fit(members, tokens, self.pair.vocab_size, self.batch_size)
+        logger.info("batch_size=auto: %d samples of up to %d tokens at a time", rows, tokens)
+        self.batch_sizes[kind] = rows
+        return rows
 
     def _check_ids(self, ids: list[int], label: str) -> list[int]:
         """These token ids, or the prefix token where there are none. Raises VocabularyError for one that a model cannot read."""
@@ -367,7 +358,7 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
         )
         order = sorted(texts, key=lambda i: -sum(map(len, texts[i])))
         bar = tqdm(total=len(order), desc="Running loglikelihood requests", disable=disable_tqdm)
-        at_once = self._rows_of_length(max((sum(map(len, texts[i])) for i in order), default=1))
+        at_once = self._rows_of_length("loglikelihood", max((sum(map(len, texts[i])) for i in order), default=1))
         while order:
             chosen = order[:at_once]
             forced = self._force(chosen, texts)
