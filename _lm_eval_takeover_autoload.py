@@ -1,9 +1,10 @@
 """Makes the stock `lm_eval` command find our model type and tasks; standard library only.
 
 Run at every start of Python by a `.pth` file (3.15+: a `.start` file), so it must cost next to nothing: it puts one finder
-on `sys.meta_path`, which does nothing until lm-eval imports `lm_eval.models` or `lm_eval.tasks.manager`. Only then, once
-lm-eval's own models are in its registry (registering earlier would hide them: `get_model` fills the registry only while
-it is empty), the model type is added by name and our task folder joins the default ones.
+on `sys.meta_path`, which does nothing until lm-eval imports one of a few modules (`AFTER`). Only then, once lm-eval's own
+models are in its registry (registering earlier would hide them: `get_model` fills the registry only while it is empty), the
+model type is added by name and our task folder joins the default ones; and `lm_eval_takeover.harness` looks at the options
+of the command and at each evaluation, for a run of this model type.
 
 `LM_EVAL_TAKEOVER_AUTOLOAD=0` switches it off. lm-eval releases that read the entry-point group `lm_eval.models` find the
 model type by themselves; then it is left as it is.
@@ -56,11 +57,48 @@ def _add_task_folder(module: "ModuleType") -> None:
     module.TaskManager.__init__ = init
 
 
-AFTER = {"lm_eval.models": _register_model, "lm_eval.tasks.manager": _add_task_folder}
+def _catch_signals(module: "ModuleType") -> None:
+    """Under the command with our model type, Ctrl-C is a line from the first import on."""
+    if MODEL in sys.argv or f"--model={MODEL}" in sys.argv:
+        from lm_eval_takeover.errors import install_error_hook
+
+        install_error_hook()
+
+
+def _check_options(module: "ModuleType") -> None:
+    """Errors in the command's options are told before lm-eval imports what takes long."""
+    from functools import wraps
+
+    plain = module.Run._execute
+
+    @wraps(plain)
+    def execute(options: "Any") -> None:
+        if getattr(options, "model", None) == MODEL:
+            from lm_eval_takeover.harness import check_options
+
+            check_options(options)
+        plain(options)
+
+    module.Run._execute = staticmethod(execute)
+
+
+def _observe_evaluations(module: "Any") -> None:
+    from lm_eval_takeover.harness import observe_evaluation
+
+    module.simple_evaluate = observe_evaluation(module.simple_evaluate)
+
+
+AFTER = {
+    "lm_eval": _catch_signals,
+    "lm_eval._cli.run": _check_options,
+    "lm_eval.evaluator": _observe_evaluations,
+    "lm_eval.models": _register_model,
+    "lm_eval.tasks.manager": _add_task_folder,
+}
 
 
 class _Finder:
-    """Finds the two modules as usual and lets `AFTER` run behind their own code."""
+    """Finds these modules as usual and lets `AFTER` run behind their own code."""
 
     @staticmethod
     def find_spec(name: str, path: "Any" = None, target: "Any" = None) -> "ModuleSpec | None":

@@ -11,6 +11,7 @@ from lm_eval_takeover.errors import ArgumentError, nearest
 
 BACKENDS = ("hf",)
 DEFAULT_POLICY = "disagreement"
+POLICIES = (DEFAULT_POLICY, "entropy", "random", "early", "base", "guide")  # ours, whose arguments are all fields below
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -58,8 +59,8 @@ class ModelArguments:
     #: Tokens that the host drafts before the donor checks them: a number, 1 for lockstep, or `auto`, which ends a draft where one
     #: more token costs more than it brings. It changes speed, never tokens.
     block_size: int | str = "auto"
-    #: Of the random numbers.
-    seed: int = 0
+    #: Of the random numbers. It wins over lm-eval's `--seed`. None: lm-eval's `--seed` (the third, torch's), else `0`
+    seed: int | None = None
     #: Of the weights, as in lm-eval's `hf`.
     dtype: str = "auto"
     #: As in lm-eval's `hf`. None: the GPU if there is one
@@ -131,6 +132,9 @@ class ModelArguments:
     quantization_config: dict[str, Any] | None = None
     #: The guide's own. None: `quantization_config`
     guide_quantization_config: dict[str, Any] | None = None
+    #: What the run is called: its folder under lm-eval's `--output_path`, and `label` in `config.takeover`. None:
+    #: `BASE+GUIDE-policy`
+    model: str | None = None
     #: A folder for the journal and the traces, so that nothing is lost. None: no files
     run_dir: str | None = None
     #: Files or importable modules with scores and policies of your own, several joined by `+`. None: no plug-in
@@ -180,6 +184,8 @@ class ModelArguments:
         for name in ("base", "guide"):
             if getattr(self, name) == "":
                 raise ArgumentError(f"{name}= is empty; expected a hub id or a local folder")
+        if self.model == "":
+            raise ArgumentError("model= is empty; expected a label for this run, or leave it out for BASE+GUIDE-policy")
         if self.run_dir == "":
             raise ArgumentError("run_dir= is empty; expected a folder, which is made where there is none")
         for name in ("max_length", "max_gen_toks", "max_batch_size"):
@@ -202,6 +208,13 @@ class ModelArguments:
         if isinstance(self.batch_size, int):
             return self.batch_size
         return min(64, self.max_batch_size or 64)
+
+
+def check_folder(role: str, name: str) -> None:
+    """Refuse what can only be a local folder, perhaps with a revision behind it, and is none. Raises ArgumentError."""
+    path = name.partition("@")[0]
+    if name.startswith(("/", ".", "~")) and not any(Path(one).expanduser().is_dir() for one in (name, path)):
+        raise ArgumentError(f"{role}='{path}' cannot be loaded: there is no such folder")
 
 
 def _typed(name: str, value: Any, hint: Any) -> Any:

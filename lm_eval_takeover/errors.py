@@ -63,7 +63,8 @@ def nearest(name: str, known: Iterable[str]) -> str:
     return f"did you mean '{close[0]}'?" if close else f"known: {', '.join(names)}"
 
 
-def _is_our_command() -> bool:
+def is_our_command() -> bool:
+    """Whether this process is `lm_eval` or `lm-eval-takeover`, by which script or module it was started."""
     main = sys.modules.get("__main__")
     spec = getattr(main, "__spec__", None)
     if spec is not None and spec.name in ("lm_eval.__main__", "lm_eval_takeover.cli"):
@@ -73,7 +74,7 @@ def _is_our_command() -> bool:
 
 def install_error_hook() -> None:
     """Let errors of a user and signals end this process with one line, if it is one of the two commands."""
-    if not _is_our_command() or getattr(sys.excepthook, "takeover", False):
+    if not is_our_command() or getattr(sys.excepthook, "takeover", False):
         return
     stopping.catch_sigterm()
     previous = sys.excepthook
@@ -83,9 +84,9 @@ def install_error_hook() -> None:
             print(f"error: {error}", file=sys.stderr)
             # Raised inside the hook, SystemExit sets the status and still runs the exit handlers.
             raise SystemExit(2)
-        if isinstance(error, (KeyboardInterrupt, stopping.Terminated)):
+        if (stop := stopping.find_stop(error)) is not None:
             print(stopping.last_words(), file=sys.stderr)
-            raise SystemExit(stopping.status(error))
+            raise SystemExit(stopping.status(stop))
         previous(kind, error, trace)
 
     hook.takeover = True  # type: ignore[attr-defined]

@@ -4,16 +4,18 @@ import contextlib
 import logging
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import torch
 from lm_eval import utils
 from lm_eval.api.instance import Instance
 from lm_eval.api.model import TemplateLM
 from tqdm import tqdm
 
-from lm_eval_takeover import stopping
+from lm_eval_takeover import harness, stopping
 from lm_eval_takeover.decoding.engine import generate
 from lm_eval_takeover.decoding.memory import rows_that_fit
 from lm_eval_takeover.decoding.stop_strings import is_cut_off, text_of
@@ -21,11 +23,12 @@ from lm_eval_takeover.decoding.teacher_forcing import Forced, force
 from lm_eval_takeover.errors import TakeoverError, VocabularyError, install_error_hook, is_out_of_memory
 from lm_eval_takeover.forward.self_check import check_member
 from lm_eval_takeover.method.request import Request, Sampling
-from lm_eval_takeover.pair.loading import load_pair, load_policy, parse_arguments
+from lm_eval_takeover.pair.loading import load_pair, load_policy, load_weights, parse_arguments
 from lm_eval_takeover.runs.facts import collect_facts, describe_run
 from lm_eval_takeover.runs.journal import Sample
+from lm_eval_takeover.runs.progress import Progress
 from lm_eval_takeover.runs.ranks import Padding, Ranks
-from lm_eval_takeover.runs.recorder import Recorder, make_sample
+from lm_eval_takeover.runs.recorder import Recorder, Unrecorded, make_sample
 from lm_eval_takeover.runs.run_dir import RunDir
 from lm_eval_takeover.runs.sample_keys import collect_text_settings
 from lm_eval_takeover.runs.tally import Tally, summarize_tallies
@@ -49,11 +52,15 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
     def __init__(self, **arguments: Any) -> None:
         super().__init__()
         install_error_hook()
+        harness.share_logging()
         self.ranks = Ranks()
         self._rank, self._world_size = self.ranks.rank, self.ranks.count  # what lm-eval's own class reads
-        self.arguments = self.ranks.place(parse_arguments(arguments))
+        given = self.ranks.place(parse_arguments(arguments))
+        self._own_seed, self._evaluation = given.seed, harness.get_evaluation()
+        self.arguments = replace(given, seed=harness.choose_seed(given.seed))
         self.pair = load_pair(self.arguments)
         self.policy, self.gate_origin = load_policy(self.arguments, self.pair)
+        load_weights(self.pair, self.policy.roles)
         for role in self.policy.roles:
             check_member(self.pair.member(role))  # a missing or broken checkpoint is an error now, not hours later
         self.tokenizer = self.pair.tokenizer
@@ -63,22 +70,45 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
                 "max_length=%d is more than the %d tokens that the models are made for; what lies behind may be noise",
                 self.arguments.max_length, longest,
             )  # fmt: skip
-        self.tally: defaultdict[str, Tally] = defaultdict(Tally)
         self._labels: list[str] = []  # of the log-likelihood requests at hand, for errors
-        self._seconds = 0.0  # of wall time in `generate_until`
-        self._chat = False  # whether prompts went through a chat template
+        self._begin_counts()
         self.recorder = self._open_run_dir()
 
-    def _open_run_dir(self) -> Recorder | None:
+    # One object may serve several evaluations.
+
+    def _begin_counts(self) -> None:
+        self.tally: defaultdict[str, Tally] = defaultdict(Tally)
+        self._seconds = 0.0  # of wall time in `generate_until`
+        self._chat = False  # whether prompts went through a chat template
+        self.batch_sizes: dict[str, int] = {}  # by kind of request what `batch_size=auto` chose; lm-eval prints them
+
+    def _enter_evaluation(self) -> None:
+        """At lm-eval's first call in another evaluation than before: its own counts, and its seed."""
+        evaluation = harness.get_evaluation()
+        if evaluation is None or evaluation is self._evaluation:
+            return
+        self._evaluation = evaluation
+        self._begin_counts()
+        seed = harness.choose_seed(self._own_seed)
+        if seed != self.arguments.seed:
+            self.arguments = replace(self.arguments, seed=seed)
+            self.recorder = self._open_run_dir()
+
+    @property
+    def seed(self) -> int:
+        """Of the random numbers: the model argument's, else the one that lm-eval was given, else 0."""
+        return self.arguments.seed or harness.DEFAULT_SEED
+
+    def _open_run_dir(self) -> Recorder | Unrecorded:
         arguments = self.arguments
         if arguments.run_dir is None:
             stopping.on_stop(lambda: "no run_dir=… is given, so nothing was kept")
-            return None
+            return Unrecorded()
         settings = collect_text_settings(
             self.pair,
             self.policy,
             backend=arguments.backend,
-            seed=arguments.seed,
+            seed=self.seed,
             trust_remote_code=arguments.trust_remote_code,
         )
         facts = collect_facts(arguments, settings, self._description())
@@ -88,7 +118,7 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
 
     @property
     def run(self) -> RunDir | None:
-        return self.recorder.run if self.recorder else None
+        return self.recorder.run
 
     def close(self) -> None:
         """Let go of the run_dir, where there is one; the end of the process does the same."""
@@ -127,6 +157,7 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
 
     def apply_chat_template(self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
         """The prompt in the guide's chat template; without the system message where the template refuses one."""
+        self._enter_evaluation()
         self._chat = True
         return self.pair.chat_prompt(
             chat_history, add_generation_prompt=add_generation_prompt, enable_thinking=self.arguments.enable_thinking
@@ -134,6 +165,7 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
 
     def get_model_info(self) -> dict[str, Any]:
         """What the run was, for lm-eval's results file: `config.takeover`."""
+        self._enter_evaluation()
         attempts, seconds = (
             self.run.read_attempts_and_seconds() if self.run and self.run.command else (1, self._seconds)
         )
@@ -153,6 +185,8 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
         cls, arg_dict: dict[str, Any], additional_config: dict[str, Any] | None = None
     ) -> "GuidedTakeover":
         own = {name: value for name, value in (additional_config or {}).items() if value is not None}
+        if harness.is_default_device(own.get("device")) and not torch.cuda.is_available():
+            del own["device"]
         return cls(**(own | arg_dict))
 
     @classmethod
@@ -179,6 +213,7 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
 
         With a run_dir, what it holds is not written again, and every sample is kept there once it is finished.
         """
+        self._enter_evaluation()
         set_verdict_log(self.run)  # for the verdicts on these texts
         started = time.perf_counter()
         texts: list[str] = [Padding()] * len(requests)
@@ -201,18 +236,28 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
         requests = self.requests(instances)
         self._check_calibration(instances, [request.sampling for request in requests])
         wanted = self.ranks.drop_padding(instances, requests)
-        new, started = Tally(), time.perf_counter()
-        show = {"desc": "Running generate_until requests", "unit": "sample", "disable": quiet or self.rank != 0}
-        with self.run.flushing() if self.run else contextlib.nullcontext(), tqdm(total=len(wanted), **show) as bar:
-            for i, sample, is_new in self._generate_samples(instances, requests, wanted):
-                texts[i] = sample.response
-                spent[instances[i].task_name or "none"].add(sample)
-                self.cache_hook.add_partial("generate_until", instances[i].args, texts[i])
-                if is_new:
-                    new.add(sample)
-                speed = new.tokens / (time.perf_counter() - started)
-                bar.set_postfix_str(f"{speed:,.0f} tokens/s, realized rate {new.realized_rate:.1%}", refresh=False)
-                bar.update()
+
+        def take(i: int, sample: Sample) -> None:
+            texts[i] = sample.response
+            spent[instances[i].task_name or "none"].add(sample)
+            self.cache_hook.add_partial("generate_until", instances[i].args, texts[i])
+
+        with self.run.flushing() if self.run else contextlib.nullcontext():
+            by_key = self.recorder.group_by_key(requests, wanted)
+            self.recorder.begin(instances, requests, by_key, chat=self._chat)
+            for key, sample in self.recorder.find(list(by_key)).items():
+                for i in by_key.pop(key):
+                    take(i, sample)
+            if not by_key:
+                return
+            kept = len(wanted) - sum(map(len, by_key.values()))
+            left = [requests[indices[0]] for indices in by_key.values()]
+            rows = self._rows_of_length("generate_until", max(len(one.prompt) + one.max_new_tokens for one in left))
+            # From here on the bar is on its line, and notices would break it.
+            with Progress(len(wanted), kept, quiet=quiet or self.rank != 0) as progress:
+                for i, sample in self._generate_samples(instances, requests, by_key, rows, progress.count_tokens):
+                    take(i, sample)
+                    progress.finish(sample)
 
     def _check_calibration(self, instances: Sequence[Instance], samplings: Sequence[Sampling | None]) -> None:
         """Refuse a calibration that was measured on other prompts or decoding than these instances have, or on these problems."""
@@ -232,57 +277,44 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
         )
 
     def _generate_samples(
-        self, instances: Sequence[Instance], requests: Sequence[Request], wanted: Sequence[int]
-    ) -> Iterator[tuple[int, Sample, bool]]:
-        """`(index, its sample, whether it is new)` for each wanted index into `requests`, those that the run_dir has first."""
-        recorder = self.recorder
-        if recorder is None:
-            by_key = {i.to_bytes(8, "big"): [i] for i in wanted}
-        else:
-            by_key = recorder.group_by_key(requests, wanted)
-            recorder.begin(instances, requests, by_key, chat=self._chat)
-            for key, sample in recorder.find(list(by_key)).items():
-                for i in by_key.pop(key):
-                    yield i, sample, False
-        if not by_key:
-            return
+        self,
+        instances: Sequence[Instance],
+        requests: Sequence[Request],
+        by_key: Mapping[bytes, Sequence[int]],
+        rows: int,
+        count_tokens: Callable[[int], None],
+    ) -> Iterator[tuple[int, Sample]]:
+        """`(index, its sample)` for each index into `requests` in `by_key`, so many rows at a time."""
         keys, firsts = list(by_key), [indices[0] for indices in by_key.values()]
         left = [requests[i] for i in firsts]
         generations = generate(
             self.pair,
             self.policy,
             left,
-            seed=self.arguments.seed,
-            batch_size=self._rows_for(left),
+            seed=self.seed,
+            batch_size=rows,
             block_size=self.arguments.block_size,
-            traced=recorder is not None,
+            traced=self.recorder.traced,
+            count_tokens=count_tokens,
         )
         for number, generation in generations:
             key, request = keys[number], left[number]
             text = text_of(self.tokenizer, generation.tokens, request.until)
             cut = is_cut_off(self.tokenizer, generation.tokens, request, self.pair.eos_ids)
             sample = make_sample(key, instances[firsts[number]], request, generation, text, truncated=cut)
-            if recorder is not None:
-                recorder.add(sample, generation)
+            self.recorder.add(sample, generation)
             for i in by_key[key]:
-                yield i, sample, True
+                yield i, sample
 
-    def _rows_for(self, requests: Sequence[Request]) -> int:
-        """Samples at a time; for `batch_size=auto` as many as fit if each becomes as long as it may."""
-        if self.arguments.batch_size != "auto":
-            return self.batch_size
-        rows = self._rows_of_length(max(len(request.prompt) + request.max_new_tokens for request in requests))
-        logger.info(
-            "batch_size=auto: %d samples of up to %d new tokens fit", rows, max(r.max_new_tokens for r in requests)
-        )
-        return rows
-
-    def _rows_of_length(self, tokens: int) -> int:
-        """Rows of so many tokens at a time: `batch_size`, or what fits where it is `auto`."""
+    def _rows_of_length(self, kind: str, tokens: int) -> int:
+        """Rows of so many tokens at a time: `batch_size`, or what fits where it is `auto`, which is said."""
         if self.arguments.batch_size != "auto":
             return self.batch_size
         members = [self.pair.member(role) for role in self.policy.roles]
-        return rows_that_fit(members, tokens, self.pair.vocab_size, self.batch_size)
+        rows = rows_that_fit(members, tokens, self.pair.vocab_size, self.batch_size)
+        logger.info("batch_size=auto: %d samples of up to %d tokens at a time", rows, tokens)
+        self.batch_sizes[kind] = rows
+        return rows
 
     def _check_ids(self, ids: list[int], label: str) -> list[int]:
         """These token ids, or the prefix token where there are none. Raises VocabularyError for one that a model cannot read."""
@@ -300,6 +332,7 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
 
     def loglikelihood(self, requests: list[Instance], disable_tqdm: bool = False) -> list[tuple[float, bool]]:
         """(log-prob in nats, whether greedy) of each continuation under takeover."""
+        self._enter_evaluation()
         self._check_calibration(requests, [None] * len(requests))
         self._labels = [document_label(request) for request in requests]
         scored: list[tuple[float, bool]] = super().loglikelihood(requests, disable_tqdm=disable_tqdm)
@@ -307,6 +340,7 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
 
     def loglikelihood_rolling(self, requests: list[Instance], disable_tqdm: bool = False) -> list[float]:
         """Log-prob of whole texts under takeover, in nats; windows of the context's length, as `hf` cuts them."""
+        self._enter_evaluation()
         texts = [self.tok_encode(request.args[0]) for request in requests]
         windows = list_rolling_windows(texts, prefix=self.prefix_token_id, max_length=self.max_length)
         self._labels = [document_label(requests[owner]) for owner, _, _ in windows]
@@ -339,7 +373,7 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
         )
         order = sorted(texts, key=lambda i: -sum(map(len, texts[i])))
         bar = tqdm(total=len(order), desc="Running loglikelihood requests", disable=disable_tqdm)
-        at_once = self._rows_of_length(max((sum(map(len, texts[i])) for i in order), default=1))
+        at_once = self._rows_of_length("loglikelihood", max((sum(map(len, texts[i])) for i in order), default=1))
         while order:
             chosen = order[:at_once]
             forced = self._force(chosen, texts)
@@ -361,7 +395,7 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
         prompts, continuations = zip(*(texts[i] for i in chosen), strict=True)
         labels = [self._labels[i] for i in chosen]
         try:
-            return force(self.pair, self.policy, prompts, continuations, seed=self.arguments.seed, labels=labels)
+            return force(self.pair, self.policy, prompts, continuations, seed=self.seed, labels=labels)
         except Exception as error:
             if len(chosen) == 1 or not is_out_of_memory(error):
                 raise

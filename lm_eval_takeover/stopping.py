@@ -48,6 +48,13 @@ def last_words() -> str:
     return f"stopped; {_kept.get()()}"
 
 
+def find_stop(error: BaseException | None) -> BaseException | None:
+    """The Ctrl-C or SIGTERM that this error is or was caused by: Python 3.11 wraps what is raised within a class body."""
+    while error is not None and not isinstance(error, (KeyboardInterrupt, Terminated)):
+        error = error.__cause__
+    return error
+
+
 def status(stop: BaseException) -> int:
     """The exit status: 128 and the number of the signal."""
     return 128 + (signal.SIGTERM if isinstance(stop, Terminated) else signal.SIGINT)

@@ -38,11 +38,12 @@ def modules_of(room):
     ("code", "forbidden"),
     [
         ("import lm_eval_takeover", HARNESS),
+        ("import lm_eval_takeover.harness", HARNESS),
         (HELP.format(words=["--help"]), HARNESS),
         (HELP.format(words=["calibrate", "--help"]), HARNESS),
         *((f"import {', '.join(modules_of(room))}", MODELS) for room in ("answers", "tasks", "storage")),
     ],
-    ids=["package", "help", "help of a command", "answers", "tasks", "storage"],
+    ids=["package", "harness", "help", "help of a command", "answers", "tasks", "storage"],
 )
 def test_imports_are_light(code, forbidden):
     script = MEASURED.format(code=code, forbidden=forbidden)

@@ -1,6 +1,7 @@
 """The stock `lm_eval` command as a real process: it knows our model type and tasks, and ends as it should."""
 
 import json
+import re
 
 import pytest
 from helpers.processes import run
@@ -17,8 +18,12 @@ def test_the_plain_command_runs_the_demo_task_and_reports_the_takeover(lm_eval_c
     assert "|takeover_demo|" in done.stdout
     for metric in ("acc", "pass@1", "pass@8", "maj@8"):
         assert f"|{metric}" in done.stdout
-    (results,) = tmp_path.rglob("results_*.json")
+    (results,) = (tmp_path / "demo-base+demo-guide-disagreement").glob("results_*.json")
     takeover = json.loads(results.read_text())["config"]["takeover"]
+    closing = f"{takeover['label']}: realized rate {takeover['realized_rate']:.2%}"
+    assert re.search(
+        rf"^\S+ INFO +\[lm_eval_takeover\S+ {re.escape(closing)} .* tokens\), .* passes of", done.stderr, re.M
+    )
     assert takeover["per_task"]["takeover_demo"]["tokens"] == takeover["tokens"] > 0
     assert 0 < takeover["realized_rate"] < 0.1
     (samples,) = tmp_path.rglob("samples_takeover_demo_*.jsonl")

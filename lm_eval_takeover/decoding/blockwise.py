@@ -8,7 +8,7 @@ decided from the same distributions and the same random numbers as in `lockstep`
 import logging
 import math
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property, partial
 from itertools import groupby
@@ -301,6 +301,7 @@ def generate(
     block_size: int | None = None,
     traced: bool = False,
     failures: Failures | None = None,
+    count_tokens: Callable[[int], None] | None = None,
 ) -> Iterator[tuple[int, Generation]]:
     """As `lockstep.generate`: `(index into requests, generation)` as samples finish, the same tokens.
 
@@ -335,6 +336,7 @@ def generate(
             block_size=block_size,
             failures=failed,
             traced=traced,
+            count_tokens=count_tokens,
         ).run()
     if failures is None:
         failed.check()

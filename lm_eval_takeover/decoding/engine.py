@@ -34,29 +34,33 @@ def generate(
     batch_size: int = 1,
     block_size: int | str = "auto",
     traced: bool = False,
+    count_tokens: Callable[[int], None] | None = None,
 ) -> Iterator[tuple[int, Generation]]:
     """Yield `(index into requests, generation)` as samples finish. The order of work never changes a text.
 
     A prompt is prefilled once per model for all its samples. `batch_size` counts samples; `block_size` is the length of a draft
     in tokens, 1 the lockstep loop, which `auto` also takes for models that cannot be read in blocks. Every policy of a pair
-    writes the shared vocabulary and ends at the end tokens of both models. `traced` fills `Generation.observed`.
+    writes the shared vocabulary and ends at the end tokens of both models. `traced` fills `Generation.observed`. `count_tokens`
+    is called with the number of tokens that were emitted, long before their samples finish.
 
     A request that a model cannot answer (NaN, or any exception) does not hold up the others: it is raised, named, at the end.
     """
     for role in policy.roles:
         check_member(pair.member(role))  # what cannot be served is no failure of a request
     failures = Failures(len(requests))
-    options: dict[str, Any] = {"seed": seed, "batch_size": batch_size}
+    options: dict[str, Any] = {"seed": seed, "count_tokens": count_tokens}
     if block_size == 1 or not _reads_blocks(pair, policy, block_size):
 
         def write(by: Policy, asked: Sequence[Request], traced: bool) -> Iterator[tuple[int, Generation]]:
-            lockstepped = partial(lockstep.generate, pair, by, seed=seed, traced=traced)
+            lockstepped = partial(lockstep.generate, pair, by, traced=traced, **options)
             return _isolate(lockstepped, asked, failures, batch_size)
     else:
         length = None if isinstance(block_size, str) else block_size
 
         def write(by: Policy, asked: Sequence[Request], traced: bool) -> Iterator[tuple[int, Generation]]:
-            return blockwise.generate(pair, by, asked, block_size=length, traced=traced, failures=failures, **options)
+            return blockwise.generate(
+                pair, by, asked, batch_size=batch_size, block_size=length, traced=traced, failures=failures, **options
+            )
 
     if policy.needs_donor_length:
         yield from _write_after_donor(write, policy, requests, traced, at_once=4 * batch_size)

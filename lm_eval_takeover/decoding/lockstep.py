@@ -44,6 +44,7 @@ def generate(
     seed: int = 0,
     batch_size: int = 1,
     traced: bool = False,
+    count_tokens: Callable[[int], None] | None = None,
 ) -> Iterator[tuple[int, Generation]]:
     """As `engine.generate`, which also knows `early` with a rate."""
     vocab, eos = pair.vocab_size, pair.eos_ids
@@ -61,11 +62,18 @@ def generate(
                 for i in group[start : start + batch_size]
             ]
             places = [prompts.index(row.request.prompt) for row in rows]
-            yield from _decode(pair, policy, rows, {r: s.select(places) for r, s in read.items()}, eos, seed)
+            selected = {role: sequences.select(places) for role, sequences in read.items()}
+            yield from _decode(pair, policy, rows, selected, eos, seed, count_tokens)
 
 
 def _decode(
-    pair: Pair, policy: Policy, rows: list[Row], read: dict[str, Sequences], eos: frozenset[int], seed: int
+    pair: Pair,
+    policy: Policy,
+    rows: list[Row],
+    read: dict[str, Sequences],
+    eos: frozenset[int],
+    seed: int,
+    count_tokens: Callable[[int], None] | None,
 ) -> Iterator[tuple[int, Generation]]:
     """Algorithm 1, lines 5-14, on rows that share their sampling and `until`."""
     sampling = rows[0].request.sampling
@@ -90,6 +98,8 @@ def _decode(
         tokens = draw(logits, at[:, position], sampling)  # equation (6)
         window = push(window, score)
         position += 1
+        if count_tokens is not None:
+            count_tokens(len(rows))
         observed = None
         if rows[0].generation.observed is not None:
             base = host if policy.host == "base" else donor if policy.donor == "base" else None

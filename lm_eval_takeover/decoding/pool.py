@@ -51,9 +51,11 @@ class Pool(ABC):
         block_size: int | None,
         failures: Failures,
         traced: bool = False,
+        count_tokens: Callable[[int], None] | None = None,
     ) -> None:
         self.policy, self.passes, self.vocab, self.eos, self.seed = policy, passes, vocab, eos, seed
         self.block_size, self.failures, self.traced = block_size, failures, traced
+        self.count_tokens = count_tokens
         self.host, self.donor = policy.writes(taken_over=False), policy.writes(taken_over=True)
         self.sampling: Sampling = waiting[0][1].sampling
         self.waiting = deque(
@@ -279,6 +281,8 @@ class Pool(ABC):
                 break
         if row.generation.observed is not None and observed is not None:
             row.generation.observed.frombytes(observed[:count].tobytes())
+        if self.count_tokens is not None:
+            self.count_tokens(count)
         return count, ended
 
     def unread(self, role: str, slots: Sequence[int]) -> tuple[Tensor, list[int]]:

@@ -1,7 +1,7 @@
 """From model arguments to a loaded pair and a policy with its gate."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import Any, get_type_hints
@@ -25,6 +25,7 @@ from lm_eval_takeover.method.policy import Policy
 from lm_eval_takeover.method.registry import load_plugins, policies
 from lm_eval_takeover.pair.fit import CalibrationFit
 from lm_eval_takeover.pair.load_options import LoadOptions
+from lm_eval_takeover.pair.loading_bar import one_loading_bar
 from lm_eval_takeover.pair.member import Member
 from lm_eval_takeover.pair.pair import Pair
 
@@ -58,20 +59,14 @@ def load_pair(arguments: ModelArguments) -> Pair:
             f"{missing[0]} is missing: policy={arguments.policy} asks it; give {missing[0]}=<hub id or local folder>, "
             f"or policy=base or policy=guide for one model alone"
         )
-    device = _resolve_device("device", arguments.device)
-    options = {
-        "base": (device, arguments.dtype),
-        "guide": (
-            _resolve_device("guide_device", arguments.guide_device or device),
-            arguments.guide_dtype or arguments.dtype,
-        ),
-    }
+    devices = resolve_devices(arguments)
+    dtypes = {"base": arguments.dtype, "guide": arguments.guide_dtype or arguments.dtype}
     members = {
         role: Member(
             role,
             name,
-            device=options[role][0],
-            dtype=_parse_dtype(role, options[role][1]),
+            device=devices[role],
+            dtype=_parse_dtype(role, dtypes[role]),
             trust_remote_code=arguments.trust_remote_code,
             loading=LoadOptions.of(arguments, role),
         )
@@ -79,6 +74,13 @@ def load_pair(arguments: ModelArguments) -> Pair:
         if name is not None
     }
     return Pair(members.get("base"), members.get("guide"))
+
+
+def load_weights(pair: Pair, roles: Sequence[str]) -> None:
+    """Load the weights of these models, with one bar for all: a broken checkpoint is an error now, not hours later."""
+    with one_loading_bar(len(roles)):
+        for role in roles:
+            _ = pair.member(role).model
 
 
 def load_policy(arguments: ModelArguments, pair: Pair) -> tuple[Policy, GateOrigin]:
@@ -196,13 +198,20 @@ def _find_calibration(
     return calibration, column
 
 
+def resolve_devices(arguments: ModelArguments) -> dict[str, str]:
+    """The device of each model. Raises ArgumentError for one that is not there."""
+    device = _resolve_device("device", arguments.device)
+    return {"base": device, "guide": _resolve_device("guide_device", arguments.guide_device or device)}
+
+
 def _resolve_device(argument: str, device: str | None) -> str:
-    """As lm-eval's `hf`: the GPU where there is one; lm_eval's own default, cuda:0, is no demand for one."""
+    """The device to load onto; None is the GPU where there is one. Raises ArgumentError for one that is not there."""
     if device is None:
         return "cuda" if torch.cuda.is_available() else "cpu"
     if device.partition(":")[0] == "cuda" and not torch.cuda.is_available():
-        logger.info("%s='%s': there is no GPU here; using the CPU", argument, device)
-        return "cpu"
+        raise ArgumentError(
+            f"{argument}='{device}': torch finds no GPU here; leave it out or give cpu, or install a torch with CUDA"
+        )
     try:
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:

@@ -12,6 +12,7 @@ from huggingface_hub.errors import HfHubHTTPError
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, Cache, GenerationConfig
 
+from lm_eval_takeover.arguments import check_folder
 from lm_eval_takeover.errors import ArgumentError, ModelOutputError
 from lm_eval_takeover.pair.ids import identify, locate
 from lm_eval_takeover.pair.load_options import LoadOptions
@@ -32,6 +33,7 @@ class Member:
         loading: LoadOptions | None = None,
     ) -> None:
         self.role = role
+        check_folder(role, name)
         self.loading = loading or LoadOptions()
         self.path, named = locate(name)
         if named and self.loading.revision not in (None, named):
@@ -39,8 +41,6 @@ class Member:
                 f"{role}='{name}' names another revision than {self._argument('revision')}={self.loading.revision}"
             )
         self._revision = named or self.loading.revision
-        if self.path.startswith(("/", ".", "~")) and not Path(self.path).is_dir():
-            raise ArgumentError(f"{role}='{self.path}' cannot be loaded: there is no such folder")
         self.device = torch.device(device)
         self.dtype = dtype  # as asked for; `auto` is the checkpoint's own
         self.prepared_pass: Any = None  # the `ForwardPass` of this model, from its first use on

@@ -18,6 +18,7 @@ def describe_run(arguments: ModelArguments, pair: Pair, policy: Policy, origin: 
     """`config.takeover` of lm-eval's results file, without the counts of what was written."""
     gate, scorer = policy.gate, policy.scorer
     return {
+        "label": arguments.model or default_label(pair, policy),
         "base": asdict(pair.base.id) if pair.base else None,
         "guide": asdict(pair.guide.id) if pair.guide else None,
         "backend": arguments.backend,
@@ -38,6 +39,12 @@ def describe_run(arguments: ModelArguments, pair: Pair, policy: Policy, origin: 
         "devices": {role: str(pair.member(role).device) for role in policy.roles},
         "dtypes": {role: str(pair.member(role).model.dtype) for role in policy.roles},
     }
+
+
+def default_label(pair: Pair, policy: Policy) -> str:
+    """`BASE+GUIDE-policy`, by the last part of the models' ids."""
+    names = [member.id.id.rpartition("/")[2] for member in pair.members]
+    return f"{'+'.join(names)}-{policy.name}"
 
 
 def collect_facts(

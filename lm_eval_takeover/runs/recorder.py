@@ -21,8 +21,38 @@ from lm_eval_takeover.storage.digests import digest_of, digest_of_text
 logger = logging.getLogger(__name__)
 
 
+class Unrecorded:
+    """In the place of a Recorder where there is no run_dir: every request is a sample to write, and none is kept."""
+
+    run: RunDir | None = None
+    traced = False
+
+    def group_by_key(self, requests: Sequence[Request], wanted: Sequence[int]) -> dict[bytes, list[int]]:
+        """The wanted indices, each under a key of its own."""
+        return {i.to_bytes(8, "big"): [i] for i in wanted}
+
+    def begin(
+        self,
+        instances: Sequence[Instance],
+        requests: Sequence[Request],
+        by_key: Mapping[bytes, Sequence[int]],
+        *,
+        chat: bool,
+    ) -> None:
+        """Nothing is entered anywhere."""
+
+    def find(self, keys: Sequence[bytes]) -> dict[bytes, Sample]:
+        """Nothing is finished."""
+        return {}
+
+    def add(self, sample: Sample, generation: Generation) -> None:
+        """Nothing is kept."""
+
+
 class Recorder:
     """Asks a run_dir for samples and hands it new ones, for a model whose texts depend on `settings` beside its requests."""
+
+    traced = True
 
     def __init__(self, run: RunDir, settings: Mapping[str, Any], facts: Mapping[str, Any], policy: Policy) -> None:
         self.run = run

@@ -25,7 +25,7 @@ def count_decisions(config: Mapping[str, Any], batch_size: int) -> tuple[int, in
     prompts = [tuple(pair.encode(PROMPT.format(problem=row["problem"]))) for row in problems()[:limit]]
     requests = [Request(prompt, 0, 320, Sampling(0.6, 0.95)) for prompt in prompts]
     takeovers = decisions = both = 0
-    for _, generation in generate(pair, policy, requests, seed=arguments.seed, batch_size=batch_size):
+    for _, generation in generate(pair, policy, requests, seed=config["takeover"]["seed"], batch_size=batch_size):
         positions = decision_positions([pair.tokenizer.decode([token]) for token in generation.tokens])
         takeovers += generation.takeovers
         decisions += len(positions)

@@ -1,0 +1,140 @@
+"""What lm-eval knows and hands no model type: the evaluation that is going on, its seeds, and the options of its command.
+
+The autoload hook calls in here, around `simple_evaluate` (`observe_evaluation`) and before `lm_eval run` imports what takes
+long (`check_options`). Importing this module is light.
+"""
+
+import inspect
+import logging
+import sys
+from argparse import Namespace
+from collections.abc import Callable, Mapping
+from contextvars import ContextVar
+from dataclasses import dataclass
+from functools import wraps
+from typing import Any
+
+from lm_eval_takeover.arguments import POLICIES, ModelArguments, check_folder
+from lm_eval_takeover.errors import install_error_hook, is_our_command
+
+logger = logging.getLogger(__name__)
+
+DEFAULT_SEED = 0
+DEFAULT_DEVICE = "cuda:0"  # what `lm_eval` passes on where nobody asked for a device
+_SEEDS = ("random_seed", "numpy_random_seed", "torch_random_seed")  # arguments of simple_evaluate
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Evaluation:
+    """One call of `simple_evaluate`. `seed` is the one that it was given for torch, None where that is lm-eval's default."""
+
+    seed: int | None
+
+
+_current: ContextVar[Evaluation | None] = ContextVar("the evaluation that is going on", default=None)
+
+
+def get_evaluation() -> Evaluation | None:
+    """The call of `simple_evaluate` that is going on; None outside one."""
+    return _current.get()
+
+
+def observe_evaluation(simple_evaluate: Callable[..., Any]) -> Callable[..., Any]:
+    """lm-eval's `simple_evaluate`, whose models know the evaluation. It ends with a line on what was written and its cost.
+
+    A label that a model gives its run (`config.takeover.label`) names the folder of the results.
+    """
+    signature = inspect.signature(simple_evaluate)
+
+    @wraps(simple_evaluate)
+    def observed(*positional: Any, **named: Any) -> Any:
+        options = signature.bind(*positional, **named)
+        options.apply_defaults()
+        before = _current.set(Evaluation(_read_seed(signature, options.arguments)))
+        try:
+            results = simple_evaluate(*positional, **named)
+        finally:
+            _current.reset(before)
+        takeover = ((results or {}).get("config") or {}).get("takeover")
+        if takeover is not None:
+            _name_results(options.arguments.get("evaluation_tracker"), takeover["label"])
+            if takeover["tokens"]:
+                logger.info("%s", describe_cost(takeover))
+        return results
+
+    return observed
+
+
+def _read_seed(signature: inspect.Signature, options: Mapping[str, Any]) -> int | None:
+    """torch's seed, where it or all of them by one number (`--seed 1234`) differ from lm-eval's defaults."""
+    given = [options[name] for name in _SEEDS]
+    torch_seed: int | None = given[-1]
+    is_default = torch_seed == signature.parameters[_SEEDS[-1]].default and len(set(given)) > 1
+    return None if is_default else torch_seed
+
+
+def choose_seed(own: int | None) -> int:
+    """The seed of a model: `own`, its argument, goes before the evaluation's; 0 without either. Says which of two counts."""
+    evaluation = get_evaluation()
+    theirs = None if evaluation is None else evaluation.seed
+    if own is None:
+        return DEFAULT_SEED if theirs is None else theirs
+    if theirs is not None and theirs != own:
+        logger.warning("seed=%d of the model arguments counts, not lm-eval's seed %d", own, theirs)
+    return own
+
+
+def describe_cost(takeover: Mapping[str, Any]) -> str:
+    """One line on a run, from its `config.takeover`: realized rate, tokens and forward passes."""
+    tokens = f"{takeover['takeovers']:,} of {takeover['tokens']:,} tokens"
+    passes = f"{takeover['base_passes']:,} passes of the base, {takeover['guide_passes']:,} of the guide"
+    return f"{takeover['label']}: realized rate {takeover['realized_rate']:.2%} ({tokens}), {passes}"
+
+
+def _name_results(tracker: Any, label: str) -> None:
+    """Have lm-eval write results and samples into a folder of this name, instead of a random one."""
+    if tracker is None:
+        return
+    from lm_eval.utils import sanitize_model_name
+
+    tracker.general_config_tracker.model_name = label
+    tracker.general_config_tracker.model_name_sanitized = sanitize_model_name(label)
+
+
+def share_logging() -> None:
+    """Let our notices go where lm-eval's go, under its verbosity."""
+    logging.getLogger("lm_eval_takeover").parent = logging.getLogger("lm_eval")
+
+
+# The command
+
+
+def check_options(options: Namespace) -> None:
+    """Check what can be known of `lm_eval run`'s options before its slow imports. Raises a TakeoverError, which is one line."""
+    install_error_hook()
+    share_logging()
+    own = {name: getattr(options, name, None) for name in ("batch_size", "max_batch_size", "device")}
+    values = {name: value for name, value in own.items() if value is not None} | (options.model_args or {})
+    if values.get("plugins") is None and values.get("policy") in (None, *POLICIES):
+        arguments = ModelArguments.parse(values)
+    else:  # the arguments of other policies are known once torch is there
+        from lm_eval_takeover.pair.loading import parse_arguments
+
+        arguments = parse_arguments(values)
+    if arguments.device is not None or arguments.guide_device is not None:
+        from lm_eval_takeover.pair.loading import resolve_devices
+
+        resolve_devices(arguments)
+    for role, name in (("base", arguments.base), ("guide", arguments.guide)):
+        if name is not None:
+            check_folder(role, name)
+    if arguments.calibration is not None:
+        from lm_eval_takeover.calibration.files import find_calibration
+
+        find_calibration(arguments.calibration)
+
+
+def is_default_device(device: Any) -> bool:
+    """Whether this is the `lm_eval` command's own default, which is no demand for a GPU."""
+    asked = any(word.partition("=")[0] == "--device" for word in sys.argv)
+    return device == DEFAULT_DEVICE and is_our_command() and not asked

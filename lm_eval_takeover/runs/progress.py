@@ -1,0 +1,59 @@
+"""What a person sees of a run while it is going on: finished samples, and tokens, which come long before them."""
+
+import time
+from types import TracebackType
+from typing import Self
+
+from tqdm import tqdm
+
+from lm_eval_takeover.runs.journal import Sample
+from lm_eval_takeover.runs.tally import Tally
+
+_REDRAW = 1.0  # seconds
+
+
+class Progress:
+    """A bar of samples, with the tokens of this process and their speed beside it.
+
+    `kept` of the `total` samples were finished by an earlier attempt: they count as done, and in no speed.
+    """
+
+    def __init__(self, total: int, kept: int, *, quiet: bool) -> None:
+        self._bar = tqdm(
+            total=total, initial=kept, desc="Running generate_until requests", unit="sample", disable=quiet
+        )
+        self._kept, self._new, self._tokens = kept, Tally(), 0
+        self._started = self._drawn = time.perf_counter()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._bar.set_postfix_str(self.describe())
+        self._bar.close()
+
+    def count_tokens(self, count: int) -> None:
+        """So many tokens more were emitted, whether or not their samples are finished."""
+        self._tokens += count
+        now = time.perf_counter()
+        if now - self._drawn >= _REDRAW:
+            self._drawn = now
+            self._bar.set_postfix_str(self.describe())
+
+    def finish(self, sample: Sample) -> None:
+        """A sample of this process is finished."""
+        self._new.add(sample)
+        self._bar.set_postfix_str(self.describe(), refresh=False)
+        self._bar.update()
+
+    def describe(self) -> str:
+        """Tokens and speed of this process, the realized rate of its finished samples, and what was finished before it."""
+        speed = self._tokens / max(time.perf_counter() - self._started, 1e-9)
+        parts = [f"{self._tokens:,} tokens, {speed:,.0f}/s"]
+        if self._new.tokens:
+            parts.append(f"realized rate {self._new.realized_rate:.1%}")
+        if self._kept:
+            parts.append(f"{self._kept:,} samples from before")
+        return ", ".join(parts)

@@ -1,0 +1,107 @@
+"""Whole evaluations in one process: seeds, one model used twice, the run's name and cost, what a resumed run says."""
+
+import logging
+import re
+import sys
+
+import pytest
+from lm_eval import simple_evaluate
+from lm_eval.loggers import EvaluationTracker
+from lm_eval.tasks import TaskManager
+
+from lm_eval_takeover.model import GuidedTakeover
+from lm_eval_takeover.storage.package_data import data_folder
+
+
+@pytest.fixture(scope="module")
+def evaluate():
+    """The demo task on two problems, in 24 tokens a sample."""
+    tasks = TaskManager(include_path=str(data_folder("task_configs")), include_defaults=False)
+
+    def run(model="guided-takeover", **options):
+        settings = {"limit": 2, "bootstrap_iters": 0, "gen_kwargs": {"max_gen_toks": 24}, "task_manager": tasks}
+        return simple_evaluate(model=model, tasks=["takeover_demo"], **(settings | options))
+
+    return run
+
+
+def texts(results):
+    return [sample["resps"] for sample in results["samples"]["takeover_demo"]]
+
+
+def test_lm_evals_seed_reaches_the_texts_and_no_seed_is_seed_0(evaluate):
+    arguments = {"policy": "base", "batch_size": 16}
+    plain, zero, *others = (
+        evaluate(model_args=arguments | own, **theirs)
+        for own, theirs in (
+            ({}, {}),
+            ({"seed": 0}, {"torch_random_seed": 2}),
+            ({}, {"torch_random_seed": 1}),
+            ({"seed": 1}, {}),
+            ({}, {"torch_random_seed": 2}),
+        )
+    )
+    assert texts(plain) == texts(zero)
+    assert texts(others[0]) == texts(others[1])
+    assert texts(plain) != texts(others[0]) != texts(others[2]) != texts(plain)
+    assert [one["config"]["takeover"]["seed"] for one in (plain, zero, *others)] == [0, 0, 1, 1, 2]
+
+
+def test_a_model_that_is_used_twice_reports_each_evaluation_and_takes_its_seed(evaluate, tmp_path):
+    lm = GuidedTakeover(policy="base", batch_size=16, run_dir=str(tmp_path))
+    first, second, again = (evaluate(lm, torch_random_seed=seed) for seed in (1234, 5, 1234))
+    reports = [one["config"]["takeover"] for one in (first, second, again)]
+    assert [report["seed"] for report in reports] == [0, 5, 0]
+    assert [report["tokens"] for report in reports] == [
+        reports[0]["tokens"],
+        reports[1]["tokens"],
+        reports[0]["tokens"],
+    ]
+    assert 0 < reports[1]["tokens"] <= 2 * 8 * 24
+    assert texts(first) == texts(again) != texts(second)
+    assert lm.get_model_info()["takeover"]["tokens"] == reports[2]["tokens"]  # asked once more, it says the same
+    lm.close()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "label"),
+    [({}, "demo-base+demo-guide-random"), ({"model": "cheap/first try"}, "cheap/first try")],
+)
+def test_a_run_has_a_label_that_names_its_folder_and_its_cost(evaluate, arguments, label, tmp_path, caplog):
+    caplog.set_level(logging.INFO, logger="lm_eval")
+    tracker = EvaluationTracker(output_path=str(tmp_path))
+    arguments = {"policy": "random", "rate": 0.5, "batch_size": "auto", "max_batch_size": 7} | arguments
+    results = evaluate(model_args=arguments, evaluation_tracker=tracker)
+    takeover = results["config"]["takeover"]
+    assert takeover["label"] == label
+    messages = [record.message for record in caplog.records if record.name.startswith("lm_eval_takeover")]
+    assert messages[-1] == (
+        f"{label}: realized rate {takeover['realized_rate']:.2%} ({takeover['takeovers']} of {takeover['tokens']} tokens), "
+        f"{takeover['base_passes']} passes of the base, {takeover['guide_passes']} of the guide"
+    )
+    assert re.search(r"^batch_size=auto: 7 samples of up to \d+ tokens at a time$", "\n".join(messages), re.MULTILINE)
+    assert results["config"]["batch_sizes"] == [7]  # which lm-eval prints above its table
+    tracker.save_results_aggregated(results=results, samples=results["samples"])
+    (folder,) = tmp_path.iterdir()
+    assert folder.name == label.replace("/", "__")
+    assert [file.name[:8] for file in folder.iterdir()] == ["results_"]
+
+
+def test_a_resumed_run_says_what_it_has_on_a_line_of_its_own_before_the_bar(evaluate, tmp_path, capsys):
+    arguments = {"policy": "base", "batch_size": 16, "run_dir": str(tmp_path)}
+    evaluate(model_args=arguments, limit=1)
+    capsys.readouterr()
+    handler, ours = logging.StreamHandler(sys.stderr), logging.getLogger("lm_eval_takeover")
+    ours.addHandler(handler)
+    try:
+        evaluate(model_args=arguments, limit=3)
+    finally:
+        ours.removeHandler(handler)
+    said = capsys.readouterr().err
+    notice = f"run_dir='{tmp_path}': 8 of 24 samples are finished already; 16 are left to write\n"
+    before, _, after = said.partition(notice)
+    assert before == "" or before.endswith("\n")
+    bar = after.split("Running generate_until requests:")
+    assert "8/24" in bar[1]
+    assert "24/24" in bar[-1] and "8 samples from before" in bar[-1]
+    GuidedTakeover(**arguments).close()

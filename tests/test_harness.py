@@ -1,0 +1,178 @@
+"""What the model type learns of lm-eval: seeds, the command's options before slow imports, signals, where notices go."""
+
+import logging
+import subprocess
+import sys
+from argparse import Namespace
+
+import pytest
+import torch
+from helpers.processes import environment
+
+from lm_eval_takeover import harness, stopping
+from lm_eval_takeover.errors import ArgumentError, CalibrationError
+from lm_eval_takeover.method.registry import PACKAGE, policies
+
+COMMAND = ["lm_eval", "--model", "guided-takeover", "--tasks", "takeover_demo"]
+
+
+def evaluate(model=None, random_seed=0, numpy_random_seed=1234, torch_random_seed=1234, evaluation_tracker=None):
+    """A stand-in with lm-eval's defaults; returns the seed that a model with an argument of `model` would take."""
+    return {"config": {}, "seed": harness.choose_seed(model)}
+
+
+@pytest.mark.parametrize(
+    ("seeds", "expected"),
+    [
+        ({}, 0),
+        ({"torch_random_seed": 7}, 7),
+        ({"torch_random_seed": None}, 0),
+        ({"random_seed": 5}, 0),  # python's own seed draws none of our numbers
+        (dict.fromkeys(harness._SEEDS, 0), 0),
+        (dict.fromkeys(harness._SEEDS, 1234), 1234),  # `--seed 1234` is not lm-eval's default of 0,1234,1234
+        (dict.fromkeys(harness._SEEDS), 0),
+    ],
+)
+def test_the_seed_of_an_evaluation_is_torchs_and_0_where_none_was_given(seeds, expected):
+    assert harness.observe_evaluation(evaluate)(**seeds)["seed"] == expected
+
+
+def test_the_seed_argument_goes_before_lm_evals_and_says_so_where_they_differ(caplog):
+    observed = harness.observe_evaluation(evaluate)
+    assert [observed(3, torch_random_seed=seed)["seed"] for seed in (1234, 3)] == [3, 3]
+    assert not caplog.records
+    assert observed(model=3, torch_random_seed=4)["seed"] == 3
+    assert [record.message for record in caplog.records] == [
+        "seed=3 of the model arguments counts, not lm-eval's seed 4"
+    ]
+
+
+def test_an_evaluation_ends_with_its_call_even_if_it_fails():
+    def fail(random_seed=0, numpy_random_seed=1234, torch_random_seed=1234):
+        assert harness.get_evaluation().seed is None
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        harness.observe_evaluation(fail)()
+    assert harness.get_evaluation() is None
+    assert harness.choose_seed(None) == 0
+
+
+def options(**given):
+    return Namespace(**{"batch_size": None, "max_batch_size": None, "device": None, "model_args": None} | given)
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "text"),
+    [
+        ({"model_args": {"spike_ration": 0.1}}, ArgumentError, "did you mean 'spike_ratio'?"),
+        ({"batch_size": "many"}, ArgumentError, "batch_size=many is neither 'auto' nor a whole number"),
+        (
+            {"model_args": {"base": "./no-such"}},
+            ArgumentError,
+            "base='./no-such' cannot be loaded: there is no such folder",
+        ),
+        ({"model_args": {"guide": "~/no-such@main"}}, ArgumentError, "guide='~/no-such' cannot be loaded"),
+        (
+            {"model_args": {"calibration": "my-pair.json"}},
+            CalibrationError,
+            "calibration='my-pair.json' is neither a file",
+        ),
+        ({"model_args": {"policy": "guided"}}, ArgumentError, "policy='guided' is not known"),
+        ({"model_args": {"plugins": "no_such.py"}}, ArgumentError, "plugins='no_such.py': there is no such file"),
+        ({"device": "cuda:0"}, ArgumentError, "device='cuda:0': torch finds no GPU here; leave it out or give cpu"),
+        ({"model_args": {"guide_device": "cuda"}}, ArgumentError, "guide_device='cuda': torch finds no GPU here"),
+    ],
+)
+def test_errors_in_the_commands_options_are_known_before_lm_eval_does_anything(given, error, text, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(error) as caught:
+        harness.check_options(options(**given))
+    assert text in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_options_without_errors_pass():
+    for given in ({}, {"batch_size": "auto", "model_args": {"policy": "random", "rate": 0.1, "model": "mine"}}):
+        harness.check_options(options(**given))
+
+
+def test_our_policies_are_all_named_where_their_arguments_are_known_without_torch():
+    from lm_eval_takeover.arguments import POLICIES
+
+    assert set(POLICIES) == {name for name in policies.names() if policies.source(name).name == PACKAGE}
+
+
+@pytest.mark.parametrize(
+    ("words", "device", "expected"),
+    [
+        (COMMAND, "cuda:0", True),
+        ([*COMMAND, "--device", "cuda:0"], "cuda:0", False),
+        ([*COMMAND, "--device=cuda:0"], "cuda:0", False),
+        (["a_script.py"], "cuda:0", False),
+        (COMMAND, "cuda:1", False),
+        (COMMAND, None, False),
+    ],
+)
+def test_only_the_command_without_a_device_option_has_a_default_device(words, device, expected, monkeypatch):
+    monkeypatch.setattr(sys, "argv", words)
+    assert harness.is_default_device(device) is expected
+
+
+def test_notices_follow_lm_evals_verbosity():
+    harness.share_logging()
+    theirs, ours = logging.getLogger("lm_eval"), logging.getLogger("lm_eval_takeover.model")
+    level = theirs.level
+    try:
+        for verbosity in (logging.INFO, logging.ERROR):
+            theirs.setLevel(verbosity)
+            assert ours.getEffectiveLevel() == verbosity
+    finally:
+        theirs.setLevel(level)
+
+
+def test_a_stop_is_found_in_what_it_was_wrapped_into():
+    stop = KeyboardInterrupt()
+    wrapped = RuntimeError("Error calling __set_name__")
+    wrapped.__cause__ = stop
+    assert stopping.find_stop(wrapped) is stop
+    assert stopping.find_stop(stop) is stop
+    assert stopping.find_stop(ValueError()) is None
+
+
+INTERRUPTED = """
+import sys
+class Interrupt:
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        if name == {at!r}:
+            raise KeyboardInterrupt
+sys.meta_path.insert(0, Interrupt)
+sys.argv = {words!r}
+from lm_eval.__main__ import cli_evaluate
+cli_evaluate()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("at", ["lm_eval._cli", "lm_eval.evaluator"])
+def test_ctrl_c_during_imports_is_one_line(at):
+    code = INTERRUPTED.format(at=at, words=COMMAND)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment())
+    assert done.returncode == 130
+    assert done.stderr == "stopped; nothing was written\n"
+
+
+@pytest.mark.slow
+def test_a_typo_is_told_before_anything_heavy_is_imported():
+    code = f"""
+import atexit, sys
+sys.argv = {[*COMMAND, "--model_args", "spike_ration=0.1"]!r}
+heavy = ("torch", "transformers", "datasets", "lm_eval.evaluator")
+atexit.register(lambda: print([name for name in heavy if name in sys.modules]))
+from lm_eval.__main__ import cli_evaluate
+cli_evaluate()
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment())
+    assert (done.returncode, done.stdout) == (2, "[]\n")
+    assert done.stderr == "error: unknown model argument 'spike_ration'; did you mean 'spike_ratio'?\n"
