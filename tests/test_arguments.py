@@ -12,10 +12,11 @@ def parse(**values):
 
 def test_defaults_are_those_of_the_contract():
     made = parse()
-    assert (made.policy, made.direction, made.window, made.seed, made.block_size, made.backend) == (
-        "disagreement", "forward", 10, 0, "auto", "hf",
+    assert (made.policy, made.direction, made.window, made.block_size, made.backend) == (
+        "disagreement", "forward", 10, "auto", "hf",
     )  # fmt: skip
     assert made.score is None
+    assert made.seed is None  # lm-eval's own, else 0
     assert made.rows == 1
 
 
