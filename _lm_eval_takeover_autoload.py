@@ -88,12 +88,19 @@ def _observe_evaluations(module: "Any") -> None:
     module.simple_evaluate = observe_evaluation(module.simple_evaluate)
 
 
+def _hide_idle_rows(module: "Any") -> None:
+    from lm_eval_takeover.harness import hide_idle_rows
+
+    module.make_table = hide_idle_rows(module.make_table)
+
+
 AFTER = {
     "lm_eval": _catch_signals,
     "lm_eval._cli.run": _check_options,
     "lm_eval.evaluator": _observe_evaluations,
     "lm_eval.models": _register_model,
     "lm_eval.tasks.manager": _add_task_folder,
+    "lm_eval.utils": _hide_idle_rows,
 }
 
 
