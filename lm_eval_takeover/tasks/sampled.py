@@ -30,6 +30,11 @@ MAX_GEN_TOKS = 16384
 _LENGTHS = {"max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens"}  # names that lm-eval knows for it
 
 
+def drop_headers(until: Sequence[str], prompt: str) -> list[str]:
+    """The stop strings but those that this prompt of the task begins with."""
+    return [stop for stop in until if not (stop.strip() and prompt.startswith(stop.strip()))]
+
+
 class SampledTask(ConfigurableTask):  # type: ignore[misc]
     """`repeats` samples of every problem, scored together: avg@n, pass@k for every k that fits, maj@n.
 
@@ -76,9 +81,8 @@ class SampledTask(ConfigurableTask):  # type: ignore[misc]
         if is_greedy(decoding):
             instance.repeats = 1
         if settings.get("apply_chat_template"):
-            prompt, until = self.doc_to_text(doc), decoding.get("until") or []
-            stops = [until] if isinstance(until, str) else until
-            decoding["until"] = [stop for stop in stops if not (stop.strip() and prompt.startswith(stop.strip()))]
+            until = decoding.get("until") or []
+            decoding["until"] = drop_headers([until] if isinstance(until, str) else until, self.doc_to_text(doc))
         return instance
 
     def apply_filters(self) -> None:

@@ -36,7 +36,8 @@ def measure(options: argparse.Namespace) -> int:
     """
     asked = {name: getattr(options, name) for name in PAIR_OPTIONS if getattr(options, name) is not None}
     arguments = ModelArguments.parse({**asked, "direction": options.direction})
-    form = load_task_form(options.task, options.include_path, MAX_GEN_TOKS) if options.task else None
+    chat = bool(options.apply_chat_template)
+    form = load_task_form(options.task, options.include_path, MAX_GEN_TOKS, chat=chat) if options.task else None
     sampling, until, max_gen_toks = _choose_decoding(options, form)
     pair = load_pair(arguments)
     prompts = _read_prompts(options, pair, form)

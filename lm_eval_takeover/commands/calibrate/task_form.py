@@ -10,6 +10,7 @@ from lm_eval_takeover.errors import ArgumentError, TakeoverError, nearest
 from lm_eval_takeover.method.request import Sampling
 from lm_eval_takeover.tasks.instances import read_generation_settings
 from lm_eval_takeover.tasks.loading import make_task_manager
+from lm_eval_takeover.tasks.sampled import SampledTask, drop_headers
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,8 +26,11 @@ class TaskForm:
     documents: Sequence[dict[str, Any]]
 
 
-def load_task_form(name: str, include: Path | None, default_max_gen_toks: int) -> TaskForm:
-    """The form of this task, or of a group whose tasks share theirs. Raises ArgumentError for one that has no single form."""
+def load_task_form(name: str, include: Path | None, default_max_gen_toks: int, *, chat: bool = False) -> TaskForm:
+    """The form of this task, or of a group whose tasks share theirs; with `chat`, as it is under a chat template.
+
+    Raises ArgumentError for a task that has no single form.
+    """
     tasks = list(_load_tasks(name, include).values())
     task = tasks[0]
     forms = {json.dumps([str(t.config.doc_to_text), t.config.generation_kwargs], default=str) for t in tasks}
@@ -45,8 +49,11 @@ def load_task_form(name: str, include: Path | None, default_max_gen_toks: int) -
                 f"JSONL file, or give --template"
             )
     sampling, until, max_gen_toks = read_generation_settings(task.config.generation_kwargs or {}, default_max_gen_toks)
+    documents = list(task.eval_docs)
+    if chat and documents and isinstance(task, SampledTask):
+        until = tuple(drop_headers(until, task.doc_to_text(documents[0])))
     template = task.config.doc_to_text if isinstance(task.config.doc_to_text, str) else None
-    return TaskForm(name, task.doc_to_text, template, sampling, until, max_gen_toks, list(task.eval_docs))
+    return TaskForm(name, task.doc_to_text, template, sampling, until, max_gen_toks, documents)
 
 
 def _load_tasks(name: str, include: Path | None) -> dict[str, Any]:
