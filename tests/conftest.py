@@ -17,10 +17,14 @@ sys.path.append(str(Path(__file__).parent.parent / "benchmarks"))
 import pytest
 import torch
 from helpers.pairs import SHARED, save_random_model
+from hypothesis import settings
 
 from lm_eval_takeover.demo import DEMO, calibration_prompts
 from lm_eval_takeover.pair.member import Member
 from lm_eval_takeover.pair.pair import Pair
+
+settings.register_profile("any machine", deadline=None)  # time is no property of a rule
+settings.load_profile("any machine")
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -400,7 +400,7 @@ def fake_text(policy, request, seed):
     return text[len(request.prompt) :], taken
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.lists(st.tuples(st.integers(1, 6), st.integers(1, 14)), min_size=1, max_size=9),
     st.floats(0.0, 8.0),

@@ -18,7 +18,7 @@ def append(caches, rows, new, generator):
             assert torch.equal(one, other)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(
     st.integers(1, 5),
     st.lists(st.one_of(st.integers(1, 90), st.lists(st.integers(0, 4), min_size=1, max_size=6)), max_size=8),

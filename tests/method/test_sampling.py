@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from helpers import reference
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
@@ -95,7 +95,6 @@ def test_large_vocabularies_draw_as_the_definition(how, scale):
     st.integers(0, 2**64 - 1),
     st.sampled_from(SETTINGS),
 )
-@settings(deadline=None)
 def test_equal_tokens_at_an_edge_are_kept_by_id(values, word, how):
     logits, at = torch.tensor([values]), np.array([word], dtype=np.uint64)
     expected = replayed(logits, at, how)

@@ -12,7 +12,7 @@ from lm_eval_takeover.runs.journal import Journal
 from lm_eval_takeover.runs.journal_file import Damaged
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(texts=st.lists(st.text(), min_size=1, max_size=5))
 def test_any_text_comes_back_as_it_was(texts, tmp_path_factory):
     """Quotes, NUL, SQL: a text is a value and nothing else."""

@@ -12,7 +12,7 @@ from lm_eval_takeover.runs.recovery import mend_journal
 from lm_eval_takeover.runs.run_dir import RunDir
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(data=st.data())
 def test_no_flipped_byte_is_ever_used(data, tmp_path_factory):
     """Wherever a byte of the file changes, every sample that is found is one that was written."""
