@@ -13,7 +13,7 @@ def parse(**values):
 def test_defaults_are_those_of_the_contract():
     made = parse()
     assert (made.policy, made.direction, made.window, made.seed, made.block_size, made.backend) == (
-        "disagreement", "forward", 10, 0, "auto", "hf",
+        "disagreement", "forward", 10, None, "auto", "hf",
     )  # fmt: skip
     assert made.score is None
     assert made.rows == 1
@@ -46,6 +46,7 @@ def test_command_line_values_are_typed():
         ({"spike_ratio": 9}, "spike_ratio=9.0 is outside 0..1"),
         ({"spike_ratio": float("nan")}, "spike_ratio=nan is outside 0..1"),
         ({"base": ""}, "base= is empty"),
+        ({"model": ""}, "model= is empty; expected a label for this run"),
         ({"max_length": 0}, "max_length=0 is not at least 1"),
         ({"max_gen_toks": -1}, "max_gen_toks=-1 is not at least 1"),
         ({"backend": "jax"}, "backend='jax' is not in this version"),
