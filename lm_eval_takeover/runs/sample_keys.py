@@ -54,6 +54,7 @@ MODEL_ARGUMENTS: Mapping[str, str | None] = MappingProxyType(
         "max_gen_toks": "request",
         "enable_thinking": "request",  # in the prompt
         "trust_remote_code": "trust_remote_code",
+        "model": None,  # what the run is called
         "run_dir": None,
         **dict.fromkeys(
             (

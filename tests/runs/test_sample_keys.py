@@ -56,6 +56,7 @@ CHANGES = {
     "max_gen_toks": (HAND | {"without": "max_gen_toks"}, {"max_gen_toks": 9}),
     "enable_thinking": (HAND, {"enable_thinking": False}),
     "trust_remote_code": (HAND, {"trust_remote_code": True}),
+    "model": (HAND, {"model": "my-run"}),
     "run_dir": (HAND, {"run_dir": "another"}),
 }
 TESTED_ELSEWHERE = {"backend", "plugins", "policy_arguments"}  # below, and in tests/test_plugins.py
