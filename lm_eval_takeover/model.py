@@ -64,12 +64,6 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
         for role in self.policy.roles:
             check_member(self.pair.member(role))  # a missing or broken checkpoint is an error now, not hours later
         self.tokenizer = self.pair.tokenizer
-        longest = self.pair.max_length
-        if self.arguments.max_length and longest and self.arguments.max_length > longest:
-            logger.warning(
-                "max_length=%d is more than the %d tokens that the models are made for; what lies behind may be noise",
-                self.arguments.max_length, longest,
-            )  # fmt: skip
         self._labels: list[str] = []  # of the log-likelihood requests at hand, for errors
         self._begin_counts()
         self.recorder = self._open_run_dir()

@@ -73,7 +73,13 @@ def load_pair(arguments: ModelArguments) -> Pair:
         for role, name in names.items()
         if name is not None
     }
-    return Pair(members.get("base"), members.get("guide"))
+    pair = Pair(members.get("base"), members.get("guide"))
+    if arguments.max_length and pair.max_length and arguments.max_length > pair.max_length:
+        logger.warning(
+            "max_length=%d is more than the %d tokens that the models are made for; what lies behind may be noise",
+            arguments.max_length, pair.max_length,
+        )  # fmt: skip
+    return pair
 
 
 def load_weights(pair: Pair, roles: Sequence[str]) -> None:
