@@ -76,7 +76,7 @@ assert len(set(texts[0])) > 1, "all repeats are the same text"
 from lm_eval.api.instance import Instance
 from lm_eval.api.registry import get_model
 model = get_model("guided-takeover").create_from_arg_obj({"policy": "base"}, {"batch_size": 4})
-asked = Instance("loglikelihood", {}, ("Step", " 1"), idx=0, metadata=("task", 0, 1))
+asked = Instance("loglikelihood", {}, ("Step", " 1"), idx=0, task_name="task", doc_id=0)
 ((value, greedy),) = model.loglikelihood([asked])
 assert value < 0
 """,
