@@ -89,7 +89,7 @@ def test_data_is_found_inside_the_installed_package(python):
         "print(*packaged().values(), sep='\\n'); "
         "from lm_eval_takeover.demo import CALIBRATION_PROMPTS, DEMO, PROBLEMS; "
         "print(CALIBRATION_PROMPTS, PROBLEMS, *(folder / 'model.safetensors' for folder in DEMO.values()), sep='\\n'); "
-        "from lm_eval_takeover.commands.calibrate.prompts import TEST_DIGESTS; print(TEST_DIGESTS)"
+        "from lm_eval_takeover.tasks.known_problems import DIGESTS; print(DIGESTS)"
     )
     where, *listed = run(python, code).splitlines()
     package = Path(where).parent

@@ -2,8 +2,7 @@ r"""(gold, response, near miss): answers that a response without a box states, e
 
 The near miss differs in a word or two: it asks, supposes, hedges, reports, denies, goes on to calculate, or states another value.
 Judged by reading alone, as a person would mark a worked solution: is this value what the last sentence says the answer is?
-Arguable ones were read a second time, without the question that they answer; where the verdict differed, the case
-was left out or its near miss made plain.
+Doubtful ones were read again where the rules and the first reading differed; what stayed doubtful was left out.
 """
 
 STATED: list[tuple[str, str, str]] = [
