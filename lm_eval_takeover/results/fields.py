@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterator, Mapping
 from math import isfinite
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from lm_eval_takeover.errors import ResultsError
 
@@ -60,7 +60,7 @@ class Fields:
             self.fail(field, f"is {_show(value)}, expected a number from 0 to 1")
         return float(value)
 
-    def fail(self, field: str, text: str) -> "None":
+    def fail(self, field: str, text: str) -> NoReturn:
         path = self._path(field)
         raise ResultsError(f"{self.place}: {f'field {path!r} ' if path else ''}{text}")
 

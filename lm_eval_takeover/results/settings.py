@@ -13,14 +13,54 @@ Settings = dict[str, Any]
 
 # Model arguments that change no text, of guided-takeover (as `runs/sample_keys.py` has them) and of lm-eval's other models.
 HARMLESS = frozenset(
-    """batch_size max_batch_size device guide_device block_size run_dir allow_calibration_mismatch
-    seed parallelize device_map max_memory_per_gpu max_cpu_memory offload_folder num_concurrent max_retries timeout base_url
-    tensor_parallel_size data_parallel_size gpu_memory_utilization swap_space verify_certificate eos_string""".split()
+    [
+        "batch_size",
+        "max_batch_size",
+        "device",
+        "guide_device",
+        "block_size",
+        "run_dir",
+        "allow_calibration_mismatch",
+        "seed",
+        "parallelize",
+        "device_map",
+        "max_memory_per_gpu",
+        "max_cpu_memory",
+        "offload_folder",
+        "num_concurrent",
+        "max_retries",
+        "timeout",
+        "base_url",
+        "tensor_parallel_size",
+        "data_parallel_size",
+        "gpu_memory_utilization",
+        "swap_space",
+        "verify_certificate",
+        "eos_string",
+    ]
 )
 # Of these the results say what they came to: thresholds, digests of sources, revisions.
 RESOLVED = frozenset(
-    """base guide backend policy direction score tau kappa window spike_ratio target_rate calibration kappa_rule rate
-    early_tokens plugins dtype guide_dtype""".split()
+    [
+        "base",
+        "guide",
+        "backend",
+        "policy",
+        "direction",
+        "score",
+        "tau",
+        "kappa",
+        "window",
+        "spike_ratio",
+        "target_rate",
+        "calibration",
+        "kappa_rule",
+        "rate",
+        "early_tokens",
+        "plugins",
+        "dtype",
+        "guide_dtype",
+    ]
 )
 TAKEOVER = (
     "backend",
@@ -95,14 +135,18 @@ def list_differences(old: Settings, new: Settings, ignored: Iterable[str] = ()) 
 
 
 def describe_varying(settings: Mapping[str, Settings]) -> list[str]:
-    """`name: value (rows), value (rows)` of every setting that is not the same in all rows, by row name."""
+    """`name: value (rows), value (rows)` of every setting that is not the same in all rows, by row name; most rows are 'the rest'."""
     lines = []
     for name in sorted({name for row in settings.values() for name in row}):
         rows: dict[str, list[str]] = {}
         for label, row in settings.items():
             rows.setdefault(_show(row.get(name)), []).append(label)
         if len(rows) > 1:
-            lines.append(f"{name}: " + ", ".join(f"{value} ({'; '.join(labels)})" for value, labels in rows.items()))
+            *few, (value, most) = sorted(rows.items(), key=lambda item: len(item[1]))
+            rest = "the rest" if len(most) > 2 else ", ".join(most)
+            lines.append(
+                f"{name}: " + "".join(f"{shown} ({', '.join(labels)}), " for shown, labels in few) + f"{value} ({rest})"
+            )
     return lines
 
 
