@@ -24,7 +24,7 @@ class Trio:
 
 
 def measure_recovery(tasks: Sequence[Trio], confidence: float = CONFIDENCE) -> Interval | None:
-    """Recovery of the unweighted means over tasks, paired by problem; None where the reference is not above the base beyond noise.
+    """Recovery of the unweighted means over tasks, paired by problem; None where the reference is not above the base for sure.
 
     The interval is Fieller's: all R for which the mean of `(guided - base) - R (reference - base)` does not differ from 0. It is
     bounded exactly where the mean of `reference - base` differs from 0, so both answers come from one test.

@@ -86,11 +86,11 @@ def parse_model_args(value: Any) -> dict[str, str]:
 
 
 def task_settings(document: Fields, task: str) -> Settings:
-    """What rows of one table should share, of one task."""
+    """What rows of one table should share, of one task. Without the seed."""
     config = document.inside_or_empty("configs").inside_or_empty(task)
     arguments = parse_model_args(document.inside("config").get("model_args"))
     decoding = config.inside_or_empty("generation_kwargs")
-    found: Settings = {name: decoding.get(name) for name in decoding}
+    found: Settings = {name: decoding.get(name) for name in decoding if name != "seed"}
     found |= {
         "task_version": document.inside_or_empty("versions").get(task),
         "samples": config.get("repeats"),
@@ -135,7 +135,7 @@ def list_differences(old: Settings, new: Settings, ignored: Iterable[str] = ()) 
 
 
 def describe_varying(settings: Mapping[str, Settings]) -> list[str]:
-    """`name: value (rows), value (rows)` of every setting that is not the same in all rows, by row name; most rows are 'the rest'."""
+    """`name: value (rows), value (the rest)` of every setting that is not the same in all rows, which come by name."""
     lines = []
     for name in sorted({name for row in settings.values() for name in row}):
         rows: dict[str, list[str]] = {}

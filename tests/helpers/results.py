@@ -59,9 +59,20 @@ def sample_row(task, number, correct, samples=8):
     }  # fmt: skip
 
 
-def write_results(folder, correct, *, run=None, model="guided-takeover", model_args=None, logged=True, date="2026-01-01T00-00-00",
-                  decoding=None, config=None, **top):  # fmt: skip
-    """Write `results_*.json` and, where `logged`, samples. `correct`: by task, correct ones of 8 by problem. Returns the folder."""
+def write_results(
+    folder,
+    correct,
+    *,
+    run=None,
+    model="guided-takeover",
+    model_args=None,
+    logged=True,
+    date="2026-01-01T00-00-00",
+    decoding=None,
+    config=None,
+    **top,
+):
+    """Write `results_*.json` and, where `logged`, samples; `correct` has by task how many of 8 are correct, by problem."""
     folder.mkdir(parents=True, exist_ok=True)
     results = {}
     for task, counts in correct.items():

@@ -140,7 +140,7 @@ def _show_rate(row: Row) -> str:
 
 
 def _show_cell(cell: dict[str, Any] | None, extras: Sequence[str]) -> str:
-    """`27.6 / 67.0`, with what was asked for."""
+    """`27.6 / 67.0`, with what was asked for behind it."""
     if cell is None or cell["acc"] is None:
         return ""
     names = ["acc", "pass8", *(name for name in ("maj8", "truncated") if name in extras)]
@@ -184,7 +184,8 @@ def write_terminal(table: Table) -> str:
     console = Console(file=stream, width=width)
     shown = RichTable(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     for place, column in enumerate(columns):
-        shown.add_column(Text(column), justify="right" if place else "left", overflow="fold")
+        longest = min(14, max(len(row[place]) for row in rows)) if place == 0 else None
+        shown.add_column(Text(column), justify="right" if place else "left", overflow="fold", min_width=longest)
     for row in rows:
         shown.add_row(*(Text(cell) for cell in row))
     console.print(shown)
