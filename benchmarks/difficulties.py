@@ -49,10 +49,10 @@ def table3() -> dict[tuple[int, str], Beta]:
     """The distributions of Table 3, by number of the row and task."""
     rows = [row for row in read_published_rows() if row.table == "3"]
     cells = {
-        (number, task): fit(*cell)
+        (number, task): fit(acc, pass8)
         for number, row in enumerate(rows)
-        for task, cell in row.tasks.items()
-        if cell[0] is not None and cell[1] is not None
+        for task, (acc, pass8) in row.tasks.items()
+        if acc is not None and pass8 is not None
     }
     return {place: beta for place, beta in cells.items() if beta is not None}
 

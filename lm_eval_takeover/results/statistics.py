@@ -102,35 +102,39 @@ def average_interval(parts: Sequence[Interval]) -> Interval:
     return Interval(value, max(value - below, 0.0), min(value + above, 1.0))
 
 
-def paired_difference(differences: Values, samples: int) -> Difference:
-    """The mean of one difference per problem, each of means over `samples` samples.
+def paired_difference(differences: Values, samples: float) -> Difference:
+    """The mean of one difference per problem, each of means over `samples` samples, `inf` where there is no such number.
 
-    The variance counts two more problems at even odds (`2 x 2 x 0.25 / samples`), so that an interval never has no width:
-    that no problem differs among 30 does not show that none will.
+    Where hardly any problem differs, the variance counts two more at even odds (with squares `f = 2 x 2 x 0.25 / samples`), so
+    that an interval never has no width: that no problem differs among 30 does not show that none will. As the sum of squares S
+    grows beyond that, so does what is added shrink: `S + f / (1 + S / f)`.
     """
     errors = difference_errors(differences[np.newaxis], samples)
     return Difference(float(differences.mean()), float(errors[0]), max(len(differences) - 1, 1))
 
 
-def difference_errors(differences: Values, samples: int) -> Values:
+def difference_errors(differences: Values, samples: float) -> Values:
     """Standard errors of `paired_difference` for each row of `differences` [rows, problems]."""
     count = differences.shape[1]
     if count < 2:
         return np.ones(len(differences))
     mean = differences.mean(axis=1, keepdims=True)
-    squares = ((differences - mean) ** 2).sum(axis=1) + _floor(samples)
+    squares = ((differences - mean) ** 2).sum(axis=1)
+    floor = _floor(samples)
+    if floor:
+        squares = squares + floor / (1 + squares / floor)
     return np.asarray(np.sqrt(squares / (count - 1) / count))
 
 
 def covariance_of_means(differences: Values, samples: int) -> Values:
-    """Covariance [rows, rows] of the means of `differences` [rows, problems], with the floor of `paired_difference`."""
+    """Covariance [rows, rows] of the means of `differences` [rows, problems], with two problems at even odds added to each."""
     count = differences.shape[1]
     centred = differences - differences.mean(axis=1, keepdims=True)
     squares = centred @ centred.T + _floor(samples) * np.eye(len(differences))
     return np.asarray(squares / (count - 1) / count)
 
 
-def _floor(samples: int) -> float:
+def _floor(samples: float) -> float:
     return 1 / samples
 
 
@@ -151,5 +155,5 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return adjusted
 
 
-def as_values(values: Sequence[Any]) -> Values:
+def as_values(values: Any) -> Values:
     return np.asarray(values, dtype=np.float64)

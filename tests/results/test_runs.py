@@ -92,6 +92,16 @@ def test_tasks_of_one_model_from_two_calls_are_one_row(tmp_path):
     assert set(run.tasks) == {TASK, "takeover_amc23"}
 
 
+def test_groups_are_no_tasks(folder):
+    def add_group(content):
+        content["results"]["takeover_math"] = {"name": "takeover_math", "acc,all": 0.5}
+        content["groups"] = {"takeover_math": content["results"]["takeover_math"]}
+        content["group_subtasks"] = {"takeover_math": [TASK]}
+
+    edit(results_file(folder), add_group)
+    assert set(read_run(results_file(folder)).tasks) == {TASK}
+
+
 def test_results_without_our_tasks_are_left_out_and_that_is_said(tmp_path):
     write_results(tmp_path, {"gsm8k": [0, 8]}, model="hf", model_args="pretrained=acme/x")
     runs, notes = read_runs([tmp_path])

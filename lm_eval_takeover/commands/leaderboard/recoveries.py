@@ -80,8 +80,8 @@ def _measure(
         ids = common_ids(problems)
         if ids is None or len({p.samples for p in problems}) > 1:
             return None, None, None, f"{task[0].task}: base, reference and this row have other problems or samples"
-        values = [p.ordered_as(ids).values[metric] for p in problems]
-        trios.append(Trio(*values, samples=problems[0].samples))
+        guided, base, reference = (p.ordered_as(ids).values[metric] for p in problems)
+        trios.append(Trio(guided, base, reference, problems[0].samples))
     found = measure_recovery(trios)
     return (found.value, found.low, found.high, None) if found else (None, None, None, NOT_ABOVE)
 

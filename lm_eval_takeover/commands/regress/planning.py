@@ -4,13 +4,14 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy import stats
 from scipy.special import expit, logit
 
 from lm_eval_takeover.commands.regress.baseline import Measured, Side
 from lm_eval_takeover.commands.regress.gate import Limit
 from lm_eval_takeover.errors import ArgumentError
-from lm_eval_takeover.results.statistics import Values, difference_errors
+from lm_eval_takeover.results.statistics import Values, as_values, difference_errors
 from lm_eval_takeover.tasks.metrics import pass_at_k
 
 # What a metric comes to in the mean for a problem whose samples are correct with probability p.
@@ -94,7 +95,7 @@ def lower(probabilities: Values, drop: float, expected: Callable[[Values], Value
     return np.asarray(expit(odds + low[:, np.newaxis]))
 
 
-def _score(correct: Values, samples: int, metric: str) -> Values:
+def _score(correct: NDArray[np.int64], samples: int, metric: str) -> Values:
     if metric == "acc":
         return correct / samples
-    return np.array([pass_at_k(samples, count, 8) for count in range(samples + 1)])[correct]
+    return as_values([pass_at_k(samples, count, 8) for count in range(samples + 1)])[correct]
