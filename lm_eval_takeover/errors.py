@@ -6,7 +6,8 @@
     ├── CalibrationError    a calibration file is missing, broken, or belongs to another pair
     ├── PluginError         a score or policy of the user's own is broken
     ├── ModelOutputError    a model could not answer a request: it raised, or its logits are no distribution (NaN)
-    └── RunDirError         a run_dir cannot be written, or is in use
+    ├── RunDirError         a run_dir cannot be written, or is in use
+    └── ResultsError        a results, samples or baseline file is missing, broken, or of another shape
 
 Python callers get the exception. Under the `lm_eval` and `lm-eval-takeover` commands only its line is printed and the
 exit status is 2; Ctrl-C and SIGTERM say in a line what was kept (130, 143); every other exception keeps its traceback.
@@ -47,6 +48,10 @@ class ModelOutputError(TakeoverError):
 
 class RunDirError(TakeoverError):
     """A run_dir cannot be written, or is in use."""
+
+
+class ResultsError(TakeoverError):
+    """A results, samples or baseline file is missing, broken, or of another shape."""
 
 
 def is_out_of_memory(error: Exception) -> bool:

@@ -23,7 +23,7 @@ def imported(room):
     return {name.removesuffix(".__init__") for name in done.stdout.split()}
 
 
-@pytest.mark.parametrize("room", ["storage", "answers", "tasks"])
+@pytest.mark.parametrize("room", ["storage", "answers", "tasks", "results"])
 def test_light_rooms_import_neither_torch_nor_transformers(room):
     assert not imported(room) & {"torch", "transformers"}
 
@@ -39,7 +39,7 @@ def test_the_lowest_rooms_import_nothing_of_the_package_but_themselves(room):
             assert all(name.startswith(f"lm_eval_takeover.{room}.") for name in ours), path
 
 
-@pytest.mark.parametrize("room", ["runs", "tasks", "answers", "storage"])
+@pytest.mark.parametrize("room", ["runs", "results", "tasks", "answers", "storage"])
 def test_a_room_and_its_modules_say_what_they_are(room):
     for path in (PACKAGE / room).glob("*.py"):
         assert ast.get_docstring(ast.parse(path.read_text())), path

@@ -38,6 +38,7 @@ def describe_run(arguments: ModelArguments, pair: Pair, policy: Policy, origin: 
         "block_size": arguments.block_size,
         "devices": {role: str(pair.member(role).device) for role in policy.roles},
         "dtypes": {role: str(pair.member(role).model.dtype) for role in policy.roles},
+        "parameters": {role: pair.member(role).model.num_parameters() for role in policy.roles},
     }
 
 

@@ -1,0 +1,74 @@
+"""Problems as hard, and as unlike each other, as those of the paper's Table 3: what the simulations of statistics draw from.
+
+Acc and Pass@8 of a cell determine a beta distribution of the probability that a sample is correct: Acc is its mean, and Pass@8
+`1 - E (1 - p)^8`. Cells with 0 or 100 in either determine none.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import optimize, special, stats
+
+from lm_eval_takeover.results.published import read_published_rows
+
+Array = NDArray[np.float64]
+CORRELATION = 0.8  # between the normal scores of one problem's difficulty for two models
+
+
+class Beta(NamedTuple):
+    """A beta distribution by its two shapes."""
+
+    a: float
+    b: float
+
+    @property
+    def mean(self) -> float:
+        return self.a / (self.a + self.b)
+
+    @property
+    def pass8(self) -> float:
+        return float(1 - np.exp(special.betaln(self.a, self.b + 8) - special.betaln(self.a, self.b)))
+
+
+def fit(acc: float, pass8: float) -> Beta | None:
+    """The distribution of a cell; None where no beta distribution has these two."""
+
+    def excess(log_weight: float) -> float:
+        weight = np.exp(log_weight)
+        return Beta(acc * weight, (1 - acc) * weight).pass8 - pass8
+
+    if not (0 < acc < 1 and 0 < pass8 < 1) or excess(-8) * excess(8) > 0:
+        return None
+    weight = float(np.exp(optimize.brentq(excess, -8, 8)))
+    return Beta(acc * weight, (1 - acc) * weight)
+
+
+def table3() -> dict[tuple[int, str], Beta]:
+    """The distributions of Table 3, by number of the row and task."""
+    rows = [row for row in read_published_rows() if row.table == "3"]
+    cells = {
+        (number, task): fit(acc, pass8)
+        for number, row in enumerate(rows)
+        for task, (acc, pass8) in row.tasks.items()
+        if acc is not None and pass8 is not None
+    }
+    return {place: beta for place, beta in cells.items() if beta is not None}
+
+
+def draw_together(generator: np.random.Generator, betas: list[Beta], shape: tuple[int, int]) -> list[Array]:
+    """Probabilities [draws, problems] for several models; hard problems are hard for all (a Gaussian copula)."""
+    common = generator.standard_normal(shape)
+    found = []
+    for beta in betas:
+        own = CORRELATION**0.5 * common + (1 - CORRELATION) ** 0.5 * generator.standard_normal(shape)
+        found.append(_quantiles(beta)(stats.norm.cdf(own)))
+    return found
+
+
+def _quantiles(beta: Beta) -> Callable[[Array], Array]:
+    """The quantile function by a table, since scipy's takes a microsecond a number."""
+    grid = np.concatenate([[0.0], stats.norm.cdf(np.linspace(-5, 5, 4001)), [1.0]])
+    values = stats.beta.ppf(grid, beta.a, beta.b)
+    return lambda shares: np.interp(shares, grid, values)

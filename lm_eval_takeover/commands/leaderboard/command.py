@@ -1,0 +1,43 @@
+"""The door of `leaderboard`: its options, and what it prints."""
+
+import argparse
+import sys
+from pathlib import Path
+
+from lm_eval_takeover.errors import ArgumentError
+
+HELP = "print results of any models on the takeover tasks as the paper's Table 3"
+DESCRIPTION = """\
+Read lm-eval results of the takeover tasks (guided-takeover, hf, vllm, API models) and print Acc / Pass@8 by task, their
+unweighted average over the mathematical tasks, and Recovery. Intervals need the samples of `lm_eval --log_samples`."""
+EXAMPLE = """examples:
+  lm-eval-takeover leaderboard results/base results/guided results/random --thinking results/thinking
+  lm-eval-takeover leaderboard results/mine --published --format md --columns maj8 cost
+  lm-eval-takeover leaderboard results/base results/guided --vs results/base --format json
+"""
+FORMATS = ("table", "md", "csv", "latex", "json")
+EXTRAS = ("intervals", "maj8", "truncated", "cost")
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("results", type=Path, nargs="*", metavar="RESULTS", help="what lm_eval was given as --output_path")
+    add("--thinking", type=Path, nargs="+", default=[], metavar="RESULTS", help="of a same-size thinking model")
+    add("--published", action="store_true", help="also print the paper's rows, with their tables' numbers")
+    add("--vs", type=Path, metavar="RESULTS", help="compare every row with this one: difference, interval, p-value")
+    add("--format", choices=FORMATS, default="table", help="(default: table)")
+    add("--columns", nargs="+", choices=EXTRAS, default=[], help="also print these, which JSON and CSV always hold")
+
+
+def run(options: argparse.Namespace) -> int:
+    if not options.results and not options.thinking and not options.published:
+        raise ArgumentError("leaderboard needs RESULTS, what `lm_eval … --output_path` was given, or --published")
+    from lm_eval_takeover.commands.leaderboard.formats import write_table
+    from lm_eval_takeover.commands.leaderboard.published_rows import list_published_rows
+    from lm_eval_takeover.commands.leaderboard.rows import build_board
+
+    board = build_board(options.results, options.thinking, options.vs)
+    if options.published:
+        board["rows"] += list_published_rows()
+    sys.stdout.write(write_table(board, options.format, options.columns))
+    return 0

@@ -1,0 +1,100 @@
+"""Recovery of a row: its base, its reference, the value with its interval, or why there is none."""
+
+from collections.abc import Sequence
+from math import sqrt
+from typing import TYPE_CHECKING, Any
+
+from lm_eval_takeover.results.recovery import NOT_ABOVE, Trio, measure_recovery
+from lm_eval_takeover.results.runs import TaskResult, common_ids
+
+if TYPE_CHECKING:
+    from lm_eval_takeover.commands.leaderboard.rows import Row
+
+METRICS = {"acc": "acc", "pass8": "pass@8"}
+_TAKEOVER_KINDS = ("guided", "random", "early")
+_Z = 1.96  # standard errors of noise, where only means are known
+
+
+def find_base(row: "Row", rows: Sequence["Row"]) -> "Row | None":
+    """The base alone, of the same model as the row's."""
+    wanted = row.run.settings.get("base")
+    same = [other for other in rows if other.kind == "base" and other.run.settings.get("base") == wanted]
+    return next(iter(same), None) if row.kind in _TAKEOVER_KINDS else None
+
+
+def find_reference(row: "Row", rows: Sequence["Row"]) -> "Row | None":
+    """The same-size thinking model where there is one, else the guide alone.
+
+    Of several thinking models the one whose name the base's begins with (`Qwen3-0.6B` of `Qwen3-0.6B-Base`).
+    """
+    if row.kind not in _TAKEOVER_KINDS:
+        return None
+    thinking = [other for other in rows if other.kind == "thinking"]
+    if len(thinking) > 1:
+        thinking = [other for other in thinking if row.run.model.startswith(other.run.model)]
+    if thinking:
+        return thinking[0]
+    wanted = row.run.settings.get("guide")
+    return next((o for o in rows if o.kind == "guide" and o.run.settings.get("guide") == wanted), None)
+
+
+def describe_recovery(
+    row: "Row", base: "Row | None", reference: "Row | None", averaged: Sequence[str]
+) -> dict[str, Any]:
+    """`acc`, `pass8`, each with `_low`, `_high`; null with `_why`."""
+    why = _find_obstacle(row, base, reference, averaged)
+    found: dict[str, Any] = {}
+    for name, metric in METRICS.items():
+        value, low, high, reason = None, None, None, why
+        if why is None and base is not None and reference is not None:
+            tasks = [[r.run.tasks[task] for r in (row, base, reference)] for task in averaged]
+            value, low, high, reason = _measure(tasks, metric)
+        found |= {name: value, f"{name}_low": low, f"{name}_high": high}
+        found |= {f"{name}_why": reason} if value is None or low is None else {}
+    return found
+
+
+def _find_obstacle(row: "Row", base: "Row | None", reference: "Row | None", averaged: Sequence[str]) -> str | None:
+    """Why there can be no Recovery whatever the numbers are."""
+    if row.kind not in _TAKEOVER_KINDS:
+        return f"a {row.kind} row recovers nothing"
+    if base is None:
+        return f"no row is the base alone; run policy=base of {row.run.settings.get('base')}"
+    if reference is None:
+        return "no reference: no --thinking row and no policy=guide row of this guide"
+    for other in (row, base, reference):
+        if missing := [task for task in averaged if task not in other.run.tasks]:
+            return f"{other.name} is without {', '.join(missing)}"
+    return None
+
+
+def _measure(
+    tasks: Sequence[Sequence[TaskResult]], metric: str
+) -> tuple[float | None, float | None, float | None, str | None]:
+    """`(value, low, high, why)`; tasks as (guided, base, reference)."""
+    if any(result.problems is None for task in tasks for result in task):
+        return _measure_means(tasks, metric)
+    trios = []
+    for task in tasks:
+        problems = [result.problems for result in task if result.problems]
+        ids = common_ids(problems)
+        if ids is None or len({p.samples for p in problems}) > 1:
+            return None, None, None, f"{task[0].task}: base, reference and this row have other problems or samples"
+        guided, base, reference = (p.ordered_as(ids).values[metric] for p in problems)
+        trios.append(Trio(guided, base, reference, problems[0].samples))
+    found = measure_recovery(trios)
+    return (found.value, found.low, found.high, None) if found else (None, None, None, NOT_ABOVE)
+
+
+def _measure_means(
+    tasks: Sequence[Sequence[TaskResult]], metric: str
+) -> tuple[float | None, float | None, float | None, str | None]:
+    """Recovery of means alone, where the reference is above the base by more than both standard errors allow for."""
+    guided, base, reference = (sum(task[i].means[metric] for task in tasks) / len(tasks) for i in range(3))
+    errors = [task[i].errors[metric] for task in tasks for i in (1, 2)]
+    if any(error is None for error in errors):
+        return None, None, None, "neither samples nor standard errors; run with --log_samples"
+    noise = _Z * sqrt(sum(error**2 for error in errors if error is not None)) / len(tasks)
+    if reference - base <= noise:
+        return None, None, None, NOT_ABOVE
+    return (guided - base) / (reference - base), None, None, "no interval without samples; run with --log_samples"

@@ -1,0 +1,202 @@
+"""The rows of the table from runs: cells with intervals, averages, what Recovery is measured against, and what differs."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lm_eval_takeover.commands.leaderboard.recoveries import describe_recovery, find_base, find_reference
+from lm_eval_takeover.commands.leaderboard.versus import compare_rows
+from lm_eval_takeover.results.runs import PREFIX, Run, TaskResult, read_runs
+from lm_eval_takeover.results.settings import describe_varying
+from lm_eval_takeover.results.statistics import Interval, average_interval, mean_interval
+
+METRICS = {"acc": "acc", "pass8": "pass@8", "maj8": "maj@8"}  # of a cell, by its name here
+MATHEMATICAL = (
+    "takeover_math500", "takeover_math500_100", "takeover_gsm8k", "takeover_gsm8k_100", "takeover_amc23",
+    "takeover_olympiadbench", "takeover_olympiadbench_100", "takeover_aime24", "takeover_aime25",
+)  # fmt: skip
+_ORDER = ("base", "guided", "random", "early", "thinking", "guide", "other")
+
+
+@dataclass(frozen=True)
+class Row:
+    """A run with its kind in the table and its name there."""
+
+    run: Run
+    kind: str
+    name: str
+
+
+def build_board(results: Sequence[Path], thinking: Sequence[Path], versus: Path | None) -> dict[str, Any]:
+    """`rows` and `warnings`, as `--format json` prints them. Raises ResultsError, ArgumentError."""
+    ours, notes = read_runs(results)
+    thinkers, more = read_runs(thinking)
+    sources = {run.source for run in thinkers}
+    runs = [(run, run.kind) for run in ours if run.source not in sources] + [(run, "thinking") for run in thinkers]
+    rows = name_rows(runs)
+    averaged = list_averaged_tasks(rows)
+    board = {
+        "rows": [describe_row(row, rows, averaged) for row in rows],
+        "warnings": [*notes, *more, *list_warnings(rows, averaged)],
+    }
+    if versus is not None:
+        compare_rows(board, rows, averaged, versus)
+    return board
+
+
+def name_rows(runs: Sequence[tuple[Run, str]]) -> list[Row]:
+    """In the order of Table 3: by base, then by kind, then by rate; equal names are told apart by what differs."""
+
+    def place(pair: tuple[Run, str]) -> tuple[Any, ...]:
+        run, kind = pair
+        family = str(run.settings.get("base")) if kind in ("base", "guided", "random", "early") else "~"
+        return family, _ORDER.index(kind), run.takeover.get("realized_rate") or 0, run.model, str(run.source)
+
+    found = sorted(runs, key=place)
+    names = [_name(run, kind) for run, kind in found]
+    names = [
+        f"{name}, {_show_rate(run)}" if names.count(name) > 1 else name
+        for name, (run, _) in zip(names, found, strict=True)
+    ]
+    seen = Counter[str]()
+    rows = []
+    for name, (run, kind) in zip(names, found, strict=True):
+        seen[name] += 1
+        rows.append(Row(run, kind, f"{name} [{seen[name]}]" if names.count(name) > 1 else name))
+    return rows
+
+
+def _name(run: Run, kind: str) -> str:
+    takeover = run.takeover
+    if kind in ("random", "early"):
+        return f"{run.model} + {kind.capitalize()}"
+    if kind == "guided":
+        parts = [str(takeover.get("score"))] if takeover.get("score") != "ce" else []
+        parts += ["reverse"] if takeover.get("direction") == "reverse" else []
+        return " ".join([run.model, "+ Guided", *([f"({', '.join(parts)})"] if parts else [])])
+    return f"{run.model} ({kind})" if kind in ("guide", "thinking") else run.model
+
+
+def _show_rate(run: Run) -> str:
+    rate = run.takeover.get("realized_rate")
+    return f"{rate:.1%}" if isinstance(rate, float) else "rate not known"
+
+
+def list_averaged_tasks(rows: Sequence[Row]) -> list[str]:
+    """The mathematical tasks that the table shows; all of them where none is."""
+    shown = list(dict.fromkeys(task for row in rows for task in row.run.tasks))
+    return [task for task in MATHEMATICAL if task in shown] or sorted(shown)
+
+
+def describe_row(row: Row, rows: Sequence[Row], averaged: Sequence[str]) -> dict[str, Any]:
+    run, takeover = row.run, row.run.takeover
+    cells = {task: describe_cell(result) for task, result in run.tasks.items()}
+    missing = [task for task in averaged if task not in run.tasks]
+    described: dict[str, Any] = {
+        "model": row.name,
+        "kind": row.kind,
+        "source": "measured",
+        "nominal": next(
+            (takeover[n] for n in ("rate", "target_rate", "spike_ratio") if takeover.get(n) is not None), None
+        ),
+        "realized_rate": takeover.get("realized_rate"),
+        "tasks": cells,
+        "average": None if missing else describe_average([run.tasks[task] for task in averaged]),
+        **({"average_why": f"without {', '.join(missing)}"} if missing else {}),
+    }
+    base, reference = find_base(row, rows), find_reference(row, rows)
+    described["recovery"] = describe_recovery(row, base, reference, averaged)
+    described["reference"] = reference.name if reference else None
+    described["cost"] = describe_cost(run)
+    described["results"] = str(run.source)
+    return described
+
+
+def describe_cell(result: TaskResult) -> dict[str, Any]:
+    """Acc, Pass@8 and Maj@8 with intervals, which are null without samples."""
+    cell: dict[str, Any] = {}
+    for name, metric in METRICS.items():
+        interval = measure(result, metric)
+        cell |= {
+            name: result.means[metric],
+            f"{name}_low": interval.low if interval else None,
+            f"{name}_high": interval.high if interval else None,
+        }
+    return cell | {
+        "no_answer": result.means.get("no_answer"),
+        "unparsed": result.means.get("unparsed"),
+        "truncated": share_truncated(result),
+        "problems": result.count,
+        "samples": result.samples,
+    }
+
+
+def measure(result: TaskResult, metric: str) -> Interval | None:
+    return mean_interval(result.problems.values[metric]) if result.problems else None
+
+
+def share_truncated(result: TaskResult) -> float | None:
+    """The share of samples that ran into max_gen_toks; None where no run_dir tells."""
+    costs = result.read_costs()
+    if costs is None or result.problems is None:
+        return None
+    return float(costs.truncated.sum()) / (len(result.problems) * result.problems.samples)
+
+
+def describe_average(results: Sequence[TaskResult]) -> dict[str, Any]:
+    """The unweighted mean over tasks."""
+    cell: dict[str, Any] = {}
+    for name, metric in METRICS.items():
+        parts = [measure(result, metric) for result in results]
+        known = [part for part in parts if part is not None]
+        interval = average_interval(known) if len(known) == len(parts) else None
+        cell |= {
+            name: sum(result.means[metric] for result in results) / len(results),
+            f"{name}_low": interval.low if interval else None,
+            f"{name}_high": interval.high if interval else None,
+        }
+    samples = {result.samples for result in results}
+    return cell | {"problems": sum(r.count for r in results), "samples": samples.pop() if len(samples) == 1 else None}
+
+
+def describe_cost(run: Run) -> dict[str, Any]:
+    """Passes and weights per emitted token, seconds per problem; null where the results do not say.
+
+    Every model that the policy asks reads every token, so a token counts the weights of all of them.
+    """
+    tokens = run.takeover.get("tokens") or 0
+    problems = sum(result.count for result in run.tasks.values())
+    return {
+        "base_passes_per_token": run.takeover["base_passes"] / tokens if tokens else None,
+        "guide_passes_per_token": run.takeover["guide_passes"] / tokens if tokens else None,
+        "active_parameters": sum(run.parameters.values()) or None,
+        "seconds_per_problem": run.seconds / problems if run.seconds is not None and problems else None,
+    }
+
+
+def list_warnings(rows: Sequence[Row], averaged: Sequence[str]) -> list[str]:
+    """What differs between rows, and what cannot be computed for want of samples; lines that several tasks share stand once."""
+    tasks_of: dict[str, list[str]] = {}
+    for task in dict.fromkeys([*averaged, *(task for row in rows for task in row.run.tasks)]):
+        for line in _list_task_warnings({row.name: row.run.tasks[task] for row in rows if task in row.run.tasks}):
+            tasks_of.setdefault(line, []).append(task.removeprefix(PREFIX))
+    lines = [f"{line} ({', '.join(tasks)})" for line, tasks in tasks_of.items()]
+    versions = {row.name: row.run.versions for row in rows}
+    return lines + [f"rows differ in the version of {line}" for line in describe_varying(versions)]
+
+
+def _list_task_warnings(having: dict[str, TaskResult]) -> list[str]:
+    """Of one task, by row name."""
+    settings = {name: result.settings | {"problems": result.count} for name, result in having.items()}
+    lines = [f"rows differ in {line}" for line in describe_varying(settings)]
+    sets = {frozenset(result.problems.ids) for result in having.values() if result.problems}
+    if len(sets) > 1 and len({result.count for result in having.values()}) == 1:
+        lines.append("rows have other problems, though as many")
+    if without := [name for name, result in having.items() if result.problems is None]:
+        lines.append(
+            f"no samples of {', '.join(without)}, so no intervals, no comparisons, and Recovery without interval; run with "
+            "--log_samples"
+        )
+    return lines

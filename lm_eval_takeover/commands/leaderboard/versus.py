@@ -1,0 +1,74 @@
+"""Every row against one of them: differences over the same problems, with intervals and p-values."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lm_eval_takeover.errors import ArgumentError
+from lm_eval_takeover.results.runs import TaskResult, common_ids, find_results
+from lm_eval_takeover.results.statistics import Difference, holm, independent_difference, paired_difference
+
+if TYPE_CHECKING:
+    from lm_eval_takeover.commands.leaderboard.rows import Row
+
+METRICS = {"acc": "acc", "pass8": "pass@8"}
+
+
+def compare_rows(board: dict[str, Any], rows: Sequence["Row"], averaged: Sequence[str], versus: Path) -> None:
+    """Add `vs` to each row but the one compared with. Raises ArgumentError unless that is one of the rows."""
+    files = {file.resolve() for file in find_results(versus)}
+    found = [row for row in rows if row.run.source in files]
+    if len(found) != 1:
+        raise ArgumentError(
+            f"--vs '{versus}' is {len(found)} rows of the table; expected a results folder of one run, also given as RESULTS"
+        )
+    (reference,) = found
+    for row, described in zip(rows, board["rows"], strict=True):
+        if row is reference:
+            continue
+        tasks = [task for task in row.run.tasks if task in reference.run.tasks]
+        described["vs"] = {"model": reference.name} | {
+            name: _compare(row, reference, tasks, averaged, metric) for name, metric in METRICS.items()
+        }
+
+
+def _compare(
+    row: "Row", reference: "Row", tasks: Sequence[str], averaged: Sequence[str], metric: str
+) -> dict[str, Any]:
+    """By task and for the average: difference, interval, p-value and, over the tasks, Holm's adjusted p-value."""
+    found = {task: _measure(row.run.tasks[task], reference.run.tasks[task], metric) for task in tasks}
+    known = {task: difference for task, (difference, _) in found.items() if difference is not None}
+    adjusted = dict(zip(known, holm([difference.p_value() for difference in known.values()]), strict=True))
+    described = {
+        task: _describe(difference, how) | ({"p_holm": adjusted[task]} if task in adjusted else {})
+        for task, (difference, how) in found.items()
+    }
+    if averaged and all(task in known for task in averaged):
+        described["average"] = _describe(Difference.average([known[task] for task in averaged]), "over tasks")
+    return described
+
+
+def _measure(new: TaskResult, old: TaskResult, metric: str) -> tuple[Difference | None, str]:
+    """The difference of two runs of a task, and how it was measured, or why it cannot be."""
+    if new.problems is None or old.problems is None:
+        return None, "no samples; run with --log_samples"
+    samples = min(new.problems.samples, old.problems.samples)
+    ids = common_ids([old.problems, new.problems])
+    if ids is None:
+        values = new.problems.values[metric], old.problems.values[metric]
+        return independent_difference(*values, samples), "other problems: not paired"
+    differences = new.problems.ordered_as(ids).values[metric] - old.problems.ordered_as(ids).values[metric]
+    return paired_difference(differences, samples), "paired by problem"
+
+
+def _describe(difference: Difference | None, how: str) -> dict[str, Any]:
+    if difference is None:
+        return {"difference": None, "low": None, "high": None, "p_value": None, "why": how}
+    interval = difference.interval()
+    return {
+        "difference": interval.value,
+        "low": interval.low,
+        "high": interval.high,
+        "p_value": difference.p_value(),
+        "how": how,
+    }

@@ -1,0 +1,10 @@
+"""`lm-eval-takeover regress`: has a run become worse than its baseline, by an interval and never by a point.
+
+Knows what a baseline holds (`baseline`), when a change counts as one (`gate`), and how probable it is to notice a drop
+(`planning`). Comes in: results folders, read by `results`, and a baseline file. Goes out: a verdict by task as text, JSON, JUnit
+XML and a Markdown summary (`reports`), and an exit status. Start reading at `command`, then `gate`.
+"""
+
+from lm_eval_takeover.commands.regress.command import DESCRIPTION, EXAMPLE, HELP, add_options, run
+
+__all__ = ["DESCRIPTION", "EXAMPLE", "HELP", "add_options", "run"]

@@ -1,0 +1,147 @@
+"""A baseline: what a run scored on each problem, with all that its texts depend on, as small JSON."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lm_eval_takeover import __version__
+from lm_eval_takeover.errors import ArgumentError, ResultsError
+from lm_eval_takeover.results.costs import Costs
+from lm_eval_takeover.results.fields import Fields, read_document
+from lm_eval_takeover.results.problems import METRICS, Problems
+from lm_eval_takeover.results.runs import Run, read_runs
+from lm_eval_takeover.results.settings import Settings
+from lm_eval_takeover.results.statistics import as_values
+from lm_eval_takeover.storage.digests import digest_of
+from lm_eval_takeover.storage.whole_files import write_text
+from lm_eval_takeover.tasks.metrics import pass_at_k
+
+SCHEMA = 1
+WRITER = "`lm-eval-takeover regress RESULTS --baseline FILE --update`"
+_ID = 16  # digits of a problem's digest that are kept
+_DERIVED = "pass@8"  # from the correct samples
+_COSTS = ("tokens", "takeovers", "guide_passes", "truncated")
+
+
+@dataclass(frozen=True)
+class Side:
+    """One task of the baseline or of the run that is compared with it."""
+
+    problems: Problems
+    costs: Costs | None
+    settings: Settings
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A run, or a baseline."""
+
+    model: str
+    settings: Settings
+    versions: dict[str, Any]
+    tasks: dict[str, Side]
+
+
+def read_measured(results: Path) -> Measured:
+    """The one run of a results folder, with its samples. Raises ResultsError, ArgumentError."""
+    runs, _ = read_runs([results])
+    if len(runs) != 1:
+        sources = ", ".join(f"'{run.source}'" for run in runs) or "none"
+        raise ArgumentError(f"'{results}' holds {len(runs)} runs of takeover tasks, expected one: {sources}")
+    (run,) = runs
+    return Measured(run.model, run.settings, run.versions, {task: _read_side(run, task) for task in sorted(run.tasks)})
+
+
+def _read_side(run: Run, task: str) -> Side:
+    result = run.tasks[task]
+    if result.problems is None:
+        raise ResultsError(
+            f"'{run.source}' has no samples_{task}_*.jsonl beside it; an interval is over problems, so run with --log_samples"
+        )
+    problems = result.problems
+    short = Problems(
+        tuple(name[:_ID] for name in problems.ids), problems.samples, problems.values, problems.doc_ids, problems.texts
+    )
+    return Side(short, result.read_costs(), result.settings)
+
+
+def write_baseline(path: Path, measured: Measured) -> None:
+    """Write the file whole."""
+    content = {
+        "schema": SCHEMA,
+        "written_by": f"lm-eval-takeover {__version__}",
+        "model": measured.model,
+        "settings": measured.settings,
+        "versions": measured.versions,
+        "tasks": {task: _pack(side) for task, side in measured.tasks.items()},
+    }
+    content = json.loads(json.dumps(content, default=str)) | {"checksum": ""}
+    content["checksum"] = digest_of(content)
+    write_text(path, json.dumps(content) + "\n")
+
+
+def _pack(side: Side) -> dict[str, Any]:
+    problems = side.problems
+    counts = {
+        metric: np.rint(values * problems.samples).astype(int).tolist()
+        for metric, values in problems.values.items()
+        if metric != _DERIVED
+    }
+    costs = {name: getattr(side.costs, name).astype(int).tolist() for name in _COSTS} if side.costs else None
+    return {
+        "settings": side.settings,
+        "samples": problems.samples,
+        "texts": problems.texts,
+        "ids": list(problems.ids),
+        "counts": counts,
+        "costs": costs,
+    }
+
+
+def read_baseline(path: Path) -> Measured:
+    """A baseline that `write_baseline` wrote. Raises ResultsError with file and field."""
+    if not path.exists():
+        raise ResultsError(f"--baseline '{path}' does not exist; write it from a good run with --update")
+    document = read_document(path, WRITER)
+    schema = document.require("schema", int)
+    if schema != SCHEMA:
+        document.fail(
+            "schema", f"is {schema}, known {SCHEMA}; upgrade lm-eval-takeover, or write it anew with {WRITER}"
+        )
+    content = {name: document.get(name) for name in document}
+    if digest_of(content | {"checksum": ""}) != document.require("checksum", str):
+        document.fail(
+            "checksum", f"does not agree with the content: the file was edited or cut; write it anew with {WRITER}"
+        )
+    tasks = document.inside("tasks")
+    return Measured(
+        document.require("model", str),
+        document.require("settings", dict),
+        document.require("versions", dict),
+        {task: _unpack(tasks.inside(task)) for task in tasks},
+    )
+
+
+def _unpack(task: Fields) -> Side:
+    samples = task.require("samples", int)
+    ids = tuple(task.require("ids", list))
+    counts = task.inside("counts")
+    values = {metric: as_values(counts.require(metric, list)) / samples for metric in counts}
+    for metric in ("acc", "maj@8"):
+        if metric not in values:
+            counts.fail(metric, "is missing")
+    for metric, found in values.items():
+        if len(found) != len(ids):
+            counts.fail(metric, f"has {len(found)} problems, 'ids' has {len(ids)}")
+    values[_DERIVED] = as_values([pass_at_k(samples, round(share * samples), 8) for share in values["acc"]])
+    ordered = {metric: values[metric] for metric in METRICS if metric in values}
+    costs = None
+    if task.get("costs") is not None:
+        inner = task.inside("costs")
+        costs = Costs(*(as_values(inner.require(name, list)) for name in _COSTS))
+    return Side(
+        Problems(ids, samples, ordered, texts=task.require("texts", str)), costs, task.require("settings", dict)
+    )

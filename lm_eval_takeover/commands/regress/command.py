@@ -1,0 +1,162 @@
+"""The door of `regress`: its options, what it prints, and its exit status."""
+
+import argparse
+import os
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lm_eval_takeover.errors import ArgumentError
+
+if TYPE_CHECKING:
+    from lm_eval_takeover.commands.regress.baseline import Measured
+    from lm_eval_takeover.commands.regress.gate import Limit
+
+HELP = "compare a run with a baseline, for CI"
+DESCRIPTION = """\
+Compare a run with a baseline by problem. A task has regressed where the interval of its drop lies beyond the allowed one, passes
+where it lies within, and is inconclusive where the data cannot tell. Exit status: 0 pass or inconclusive, 1 regressed (with
+--strict also inconclusive), 2 a wrong call, among them settings that differ from the baseline's."""
+EXAMPLE = """examples:
+  lm-eval-takeover regress results/good --baseline baseline.json --update
+  lm-eval-takeover regress results/now --baseline baseline.json --max_drop 0.02 --junit regress.xml
+  lm-eval-takeover regress --baseline baseline.json --plan --drop 0.02 0.05 0.10
+"""
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("results", type=Path, nargs="?", metavar="RESULTS", help="--output_path of the run, with --log_samples")
+    add("--baseline", type=Path, metavar="FILE", help="the baseline, JSON")
+    add("--update", action="store_true", help="write the baseline from RESULTS")
+    add("--metric", default="acc", help="acc, pass@8, maj@8 (--max_drop), or realized_rate, truncated, guide_passes_per_token, "
+        "no_answer, unparsed, timed_out, unclosed_think (--max_change) (default: acc)")  # fmt: skip
+    add("--max_drop", default="0.02", metavar="X", help="allowed drop, absolute, or relative as 5%% (default: 0.02)")
+    add("--max_change", default="0.02", metavar="X", help="allowed change either way, likewise (default: 0.02)")
+    add("--confidence", type=float, default=0.95, metavar="P", help="of the two-sided interval (default: 0.95)")
+    add("--strict", action="store_true", help="exit with 1 where the data cannot tell, too")
+    add("--tasks", nargs="+", default=[], metavar="TASK", help="of the baseline (default: all of it)")
+    add("--allow", nargs="+", default=[], metavar="SETTING", help="settings that may differ from the baseline's")
+    add("--plan", action="store_true", help="print the chance to notice a drop, from the baseline alone")
+    add(
+        "--drop",
+        type=float,
+        nargs="+",
+        default=[0.02, 0.05, 0.10],
+        metavar="X",
+        help="for --plan (default: 0.02 0.05 0.10)",
+    )
+    add("--samples", type=int, default=8, metavar="N", help="for --plan, of each problem (default: 8)")
+    add("--format", choices=("table", "md", "json"), default="table", help="(default: table)")
+    add("--junit", type=Path, metavar="FILE", help="also write JUnit XML there")
+
+
+def run(options: argparse.Namespace) -> int:
+    if not 0.5 <= options.confidence < 1:
+        raise ArgumentError(f"--confidence {options.confidence} is not a share from 0.5 to below 1")
+    if options.results is None and (options.update or not options.plan):
+        raise ArgumentError("regress needs RESULTS, what `lm_eval … --output_path` was given")
+    if options.baseline is None and not (options.plan and options.results):
+        raise ArgumentError("regress needs --baseline FILE; write one from a good run with --update")
+    from lm_eval_takeover.commands.regress.baseline import read_baseline, read_measured
+
+    limit = _read_limit(options)
+    if options.plan:
+        return _plan(options, limit)
+    new = _choose(read_measured(options.results), options.tasks)
+    if options.update:
+        return _update(options.baseline, new)
+    return _compare(options, _choose(read_baseline(options.baseline), options.tasks), new, limit)
+
+
+def _read_limit(options: argparse.Namespace) -> "Limit":
+    """Raises ArgumentError for an unknown metric or a limit that is no number."""
+    from lm_eval_takeover.commands.regress.gate import CHANGES, DROPS, Limit
+    from lm_eval_takeover.errors import nearest
+
+    if options.metric not in (*DROPS, *CHANGES):
+        raise ArgumentError(f"--metric '{options.metric}' is not known; {nearest(options.metric, (*DROPS, *CHANGES))}")
+    name = "max_drop" if options.metric in DROPS else "max_change"
+    text = str(getattr(options, name))
+    try:
+        amount = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+    except ValueError:
+        amount = -1.0
+    if not 0 <= amount < 1:
+        raise ArgumentError(f"--{name} '{text}' is not a share from 0 to 1, as 0.02, or of the baseline, as 5%")
+    return Limit(amount, text.endswith("%"))
+
+
+def _choose(measured: "Measured", tasks: list[str]) -> "Measured":
+    """Only these tasks, where any are named. Raises ArgumentError for one that is not there."""
+    if not tasks:
+        return measured
+    if missing := [task for task in tasks if task not in measured.tasks]:
+        raise ArgumentError(f"--tasks {missing[0]} is not there; known: {', '.join(measured.tasks)}")
+    return replace(measured, tasks={task: measured.tasks[task] for task in tasks})
+
+
+def _update(path: Path, new: "Measured") -> int:
+    from lm_eval_takeover.commands.regress.baseline import write_baseline
+
+    write_baseline(path, new)
+    counts = ", ".join(f"{task} ({len(side.problems)} problems)" for task, side in new.tasks.items())
+    print(f"'{path}' is the baseline from here on: {new.model}, {counts}")
+    return 0
+
+
+def _plan(options: argparse.Namespace, limit: "Limit") -> int:
+    from lm_eval_takeover.commands.regress.baseline import read_baseline, read_measured
+    from lm_eval_takeover.commands.regress.planning import plan
+    from lm_eval_takeover.commands.regress.reports import write_json, write_markdown, write_plan
+
+    if options.samples < 1 or not all(0 < drop < 1 for drop in options.drop):
+        raise ArgumentError("--plan needs --samples of at least 1 and --drop between 0 and 1")
+    baseline = read_measured(options.results) if options.results else read_baseline(options.baseline)
+    chosen = _choose(baseline, options.tasks)
+    rows = plan(chosen, options.metric, limit, options.confidence, options.drop, options.samples)
+    if options.format == "json":
+        sys.stdout.write(write_json({"rows": rows}))
+    elif options.format == "md":
+        cells = [[str(value) for value in row.values()] for row in rows]
+        sys.stdout.write(write_markdown([list(rows[0]), *cells]))
+    else:
+        sys.stdout.write(write_plan(rows))
+    return 0
+
+
+def _compare(options: argparse.Namespace, old: "Measured", new: "Measured", limit: "Limit") -> int:
+    from lm_eval_takeover.commands.regress import gate, reports
+
+    gate.check_tasks(old, new)
+    allowed = gate.check_settings(old, new, options.allow, f"--baseline '{options.baseline}'")
+    tasks = gate.compare(old, new, options.metric, limit, options.confidence)
+    verdict = gate.worst(list(tasks.values()))
+    summary = reports.write_summary(verdict, tasks, limit, options.confidence, allowed)
+    if options.format == "json":
+        found = reports.describe(verdict, tasks, old, limit, options.confidence, allowed)
+        sys.stdout.write(reports.write_json(found))
+    elif options.format == "md":
+        sys.stdout.write(summary)
+    else:
+        sys.stdout.write(reports.write_aligned(reports.list_rows(tasks, options.confidence)))
+        print("", *reports.list_notes(verdict, tasks, limit, allowed), sep="\n")
+    _write_files(options, reports.write_junit(tasks, limit, strict=options.strict), summary)
+    failing: Any = ("regressed", "inconclusive") if options.strict else ("regressed",)
+    return int(verdict in failing)
+
+
+def _write_files(options: argparse.Namespace, junit: str, summary: str) -> None:
+    """JUnit XML where it is asked for, the summary where GitHub wants one. Raises ArgumentError."""
+    from lm_eval_takeover.storage.whole_files import write_text
+
+    step = os.environ.get("GITHUB_STEP_SUMMARY")
+    try:
+        if options.junit:
+            write_text(options.junit, junit)
+        if step:
+            with Path(step).open("a", encoding="utf-8") as stream:
+                stream.write(summary)
+    except OSError as error:
+        raise ArgumentError(f"'{error.filename}' cannot be written: {error.strerror}") from error

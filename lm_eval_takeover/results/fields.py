@@ -1,0 +1,109 @@
+"""JSON of others, read with errors that name the file and the field."""
+
+import json
+from collections.abc import Iterator, Mapping
+from math import isfinite
+from pathlib import Path
+from typing import Any, NoReturn
+
+from lm_eval_takeover.errors import ResultsError
+
+LARGEST_DOCUMENT = 64 * 2**20  # bytes of a file, or of a line, that is parsed as one; lm-eval's results have some KB
+_KINDS = {dict: "an object", list: "a list", str: "a text", int: "a whole number", bool: "true or false"}
+_REQUIRED = object()
+
+
+class Fields:
+    """An object in a file; `name` is where it stands there, dotted."""
+
+    def __init__(self, place: str, value: Any, name: str = "") -> None:
+        self.place, self.name = place, name
+        if not isinstance(value, dict):
+            self.fail("", f"is {_show(value)}, expected an object")
+        self._values: Mapping[str, Any] = value
+
+    def __contains__(self, field: str) -> bool:
+        return field in self._values
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def get(self, field: str, default: Any = None) -> Any:
+        """Whatever stands there."""
+        return self._values.get(field, default)
+
+    def require(self, field: str, kind: type, default: Any = _REQUIRED) -> Any:
+        """What stands there, of this type; `default` where nothing does."""
+        value = self._values.get(field, default)
+        if value is _REQUIRED:
+            self.fail(field, f"is missing, expected {_KINDS[kind]}")
+        if value is default:
+            return value
+        if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+            self.fail(field, f"is {_show(value)}, expected {_KINDS[kind]}")
+        return value
+
+    def inside(self, field: str) -> "Fields":
+        """The object that stands there."""
+        return Fields(self.place, self.require(field, dict), self._path(field))
+
+    def inside_or_empty(self, field: str) -> "Fields":
+        """The object that stands there; an empty one where there is nothing or null."""
+        return self.inside(field) if self._values.get(field) is not None else Fields(self.place, {}, self._path(field))
+
+    def share(self, field: str) -> float:
+        """A number from 0 to 1."""
+        value = self._values.get(field, _REQUIRED)
+        if value is _REQUIRED:
+            self.fail(field, "is missing, expected a number from 0 to 1")
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not isfinite(value) or not 0 <= value <= 1:
+            self.fail(field, f"is {_show(value)}, expected a number from 0 to 1")
+        return float(value)
+
+    def fail(self, field: str, text: str) -> NoReturn:
+        path = self._path(field)
+        raise ResultsError(f"{self.place}: {f'field {path!r} ' if path else ''}{text}")
+
+    def _path(self, field: str) -> str:
+        return f"{self.name}.{field}" if self.name and field else self.name or field
+
+
+def _show(value: Any) -> str:
+    text = json.dumps(value, default=str)
+    return text if len(text) <= 40 else f"{text[:37]}..."
+
+
+def read_document(path: Path, writer: str) -> Fields:
+    """The object that a file holds; `writer` is the command that makes such files, for errors. Raises ResultsError."""
+    try:
+        size = path.stat().st_size
+        if size > LARGEST_DOCUMENT:
+            raise ResultsError(
+                f"'{path}' has {size / 2**20:,.0f} MB; expected a file of {writer}, which has at most "
+                f"{LARGEST_DOCUMENT // 2**20} MB (samples belong into samples_*.jsonl)"
+            )
+        return Fields(f"'{path}'", json.loads(path.read_bytes()))
+    except OSError as error:
+        raise ResultsError(f"'{path}' cannot be read: {error.strerror or error}") from error
+    except (ValueError, RecursionError) as error:
+        if isinstance(error, ResultsError):
+            raise
+        raise ResultsError(f"'{path}' is not JSON ({error}); write it anew with {writer}") from error
+
+
+def read_lines(path: Path, writer: str) -> Iterator[Fields]:
+    """The object of each line, one in memory at a time. Raises ResultsError."""
+    try:
+        with path.open("rb") as stream:
+            number = 0
+            while line := stream.readline(LARGEST_DOCUMENT + 1):
+                number += 1
+                place = f"'{path}', line {number}"
+                if len(line) > LARGEST_DOCUMENT:
+                    raise ResultsError(f"{place} has more than {LARGEST_DOCUMENT // 2**20} MB; expected one document")
+                try:
+                    yield Fields(place, json.loads(line))
+                except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
+                    raise ResultsError(f"{place} is not JSON ({error}); write it anew with {writer}") from error
+    except OSError as error:
+        raise ResultsError(f"'{path}' cannot be read: {error.strerror or error}") from error

@@ -1,0 +1,57 @@
+"""Recovery, `(guided - base) / (reference - base)`, with its interval; of measured runs and of printed, rounded figures."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import product
+from math import sqrt
+
+import numpy as np
+from scipy import stats
+
+from lm_eval_takeover.results.statistics import CONFIDENCE, Interval, Values, covariance_of_means
+
+NOT_ABOVE = "the reference is not above the base beyond noise"
+
+
+@dataclass(frozen=True)
+class Trio:
+    """Values per problem of one task, in one order of problems."""
+
+    guided: Values
+    base: Values
+    reference: Values
+    samples: int  # per problem
+
+
+def measure_recovery(tasks: Sequence[Trio], confidence: float = CONFIDENCE) -> Interval | None:
+    """Recovery of the unweighted means over tasks, paired by problem; None where the reference is not above the base for sure.
+
+    The interval is Fieller's: all R for which the mean of `(guided - base) - R (reference - base)` does not differ from 0. It is
+    bounded exactly where the mean of `reference - base` differs from 0, so both answers come from one test.
+    """
+    means, covariance, freedom = np.zeros(2), np.zeros((2, 2)), 0.0
+    parts = []
+    for task in tasks:
+        pairs = np.stack([task.guided - task.base, task.reference - task.base])
+        means += pairs.mean(axis=1) / len(tasks)
+        part = covariance_of_means(pairs, task.samples) / len(tasks) ** 2
+        covariance += part
+        parts.append((part[1, 1], pairs.shape[1] - 1))
+    if any(count < 1 for _, count in parts):
+        return None
+    freedom = covariance[1, 1] ** 2 / sum(variance**2 / count for variance, count in parts)
+    t2 = float(stats.t.ppf((1 + confidence) / 2, freedom)) ** 2
+    a = means[1] ** 2 - t2 * covariance[1, 1]
+    if means[1] <= 0 or a <= 0:
+        return None
+    b = means[0] * means[1] - t2 * covariance[0, 1]
+    c = means[0] ** 2 - t2 * covariance[0, 0]
+    reach = sqrt(max(b * b - a * c, 0.0))
+    return Interval(float(means[0] / means[1]), float((b - reach) / a), float((b + reach) / a))
+
+
+def recovery_range(guided: float, base: float, reference: float, rounding: float = 0.05) -> tuple[float, float]:
+    """The lowest and highest Recovery that figures printed to `2 * rounding` can stand for, as shares."""
+    corners = product(*((value - rounding, value + rounding) for value in (guided, base, reference)))
+    found = [(g - b) / (r - b) for g, b, r in corners]
+    return min(found), max(found)

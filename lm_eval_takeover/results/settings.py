@@ -1,0 +1,163 @@
+"""Settings of a run that can change its texts or what they are worth, as flat `name -> value`.
+
+`task_settings` are what rows of one table should share; `model_settings` are what else a gate compares: the model, its guide and
+gate, how it was loaded.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from lm_eval_takeover.results.fields import Fields
+
+Settings = dict[str, Any]
+
+# Model arguments that change no text, of guided-takeover (as `runs/sample_keys.py` has them) and of lm-eval's other models.
+HARMLESS = frozenset(
+    [
+        "batch_size",
+        "max_batch_size",
+        "device",
+        "guide_device",
+        "block_size",
+        "run_dir",
+        "allow_calibration_mismatch",
+        "seed",
+        "parallelize",
+        "device_map",
+        "max_memory_per_gpu",
+        "max_cpu_memory",
+        "offload_folder",
+        "num_concurrent",
+        "max_retries",
+        "timeout",
+        "base_url",
+        "tensor_parallel_size",
+        "data_parallel_size",
+        "gpu_memory_utilization",
+        "swap_space",
+        "verify_certificate",
+        "eos_string",
+    ]
+)
+# Of these the results say what they came to: thresholds, digests of sources, revisions.
+RESOLVED = frozenset(
+    [
+        "base",
+        "guide",
+        "backend",
+        "policy",
+        "direction",
+        "score",
+        "tau",
+        "kappa",
+        "window",
+        "spike_ratio",
+        "target_rate",
+        "calibration",
+        "kappa_rule",
+        "rate",
+        "early_tokens",
+        "plugins",
+        "dtype",
+        "guide_dtype",
+    ]
+)
+TAKEOVER = (
+    "backend",
+    "policy",
+    "direction",
+    "score",
+    "tau",
+    "kappa",
+    "window",
+    "rate",
+    "early_tokens",
+    "plugins",
+    "dtypes",
+)
+
+
+def parse_model_args(value: Any) -> dict[str, str]:
+    """lm-eval's model_args, an object or `name=value,…`, with values as texts."""
+    if isinstance(value, Mapping):
+        return {str(name): _text(content) for name, content in value.items()}
+    pairs = (part.partition("=") for part in str(value or "").split(",") if part)
+    return {name.strip(): content.strip() for name, _, content in pairs}
+
+
+def task_settings(document: Fields, task: str) -> Settings:
+    """What rows of one table should share, of one task. Without the seed."""
+    config = document.inside_or_empty("configs").inside_or_empty(task)
+    arguments = parse_model_args(document.inside("config").get("model_args"))
+    decoding = config.inside_or_empty("generation_kwargs")
+    found: Settings = {name: decoding.get(name) for name in decoding if name != "seed"}
+    found |= {
+        "task_version": document.inside_or_empty("versions").get(task),
+        "samples": config.get("repeats"),
+        "limit": document.inside("config").get("limit"),
+        "prompt": config.get("doc_to_text"),
+        "num_fewshot": document.inside_or_empty("n-shot").get(task),
+        "system_instruction": document.get("system_instruction_sha"),
+        "chat_template": document.get("chat_template_sha"),
+        "thinking": arguments.get("enable_thinking"),
+        "end_tokens": document.get("eot_token_id"),
+    }
+    return found
+
+
+def model_settings(document: Fields) -> Settings:
+    """The model, its arguments that can change a text, and of a takeover run what they came to. Without the seed."""
+    config = document.inside("config")
+    takeover = config.inside_or_empty("takeover")
+    skipped = HARMLESS | (RESOLVED if "policy" in takeover else frozenset())
+    arguments = parse_model_args(config.get("model_args"))
+    found: Settings = {"model": config.get("model")}
+    found |= {f"model_args.{name}": value for name, value in arguments.items() if name not in skipped}
+    found |= {name: config.get(name) for name in ("model_sha", "model_dtype") if name in config}
+    if "policy" in takeover:
+        found |= {role: _identity(takeover.get(role)) for role in ("base", "guide")}
+        found |= {name: takeover.get(name) for name in TAKEOVER}
+    return found
+
+
+def library_versions(document: Fields) -> dict[str, Any]:
+    """Versions that a results file names."""
+    return {name: document.get(f"{name}_version") for name in ("lm_eval", "transformers")}
+
+
+def list_differences(old: Settings, new: Settings, ignored: Iterable[str] = ()) -> list[str]:
+    """`name: old -> new` of every setting that differs, in the order of names."""
+    skipped = set(ignored)
+    names = sorted((old.keys() | new.keys()) - skipped)
+    return [
+        f"{name}: {_show(old.get(name))} -> {_show(new.get(name))}" for name in names if old.get(name) != new.get(name)
+    ]
+
+
+def describe_varying(settings: Mapping[str, Settings]) -> list[str]:
+    """`name: value (rows), value (the rest)` of every setting that is not the same in all rows, which come by name."""
+    lines = []
+    for name in sorted({name for row in settings.values() for name in row}):
+        rows: dict[str, list[str]] = {}
+        for label, row in settings.items():
+            rows.setdefault(_show(row.get(name)), []).append(label)
+        if len(rows) > 1:
+            *few, (value, most) = sorted(rows.items(), key=lambda item: len(item[1]))
+            rest = "the rest" if len(most) > 2 else ", ".join(most)
+            lines.append(
+                f"{name}: " + "".join(f"{shown} ({', '.join(labels)}), " for shown, labels in few) + f"{value} ({rest})"
+            )
+    return lines
+
+
+def _identity(member: Any) -> Any:
+    return f"{member.get('id')}@{member.get('revision')}" if isinstance(member, Mapping) else member
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else str(value)
+
+
+def _show(value: Any) -> str:
+    text = "none" if value is None else str(value)
+    return repr(text) if "\n" in text else text if len(text) <= 60 else f"{text[:57]}..."

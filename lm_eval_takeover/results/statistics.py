@@ -1,0 +1,159 @@
+"""Intervals, differences and tests over problems, whose samples are nested in them.
+
+A value per problem, in [0, 1], is one observation: the mean over its samples (Acc), an unbiased estimate from them (Pass@8), or
+0 or 1 (Maj@8). Problems are independent; samples of one problem are not, so a sample is never counted as an observation.
+Where two runs have the same problems, their values are paired. Coverage: `benchmarks/coverage.py`, docs/statistics.md.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import inf, sqrt
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import stats
+
+Values = NDArray[np.float64]  # one per problem
+
+CONFIDENCE = 0.95
+_AGREEMENT = (
+    0.2  # problems' worth of evidence that the samples of a problem all agree, which holds where nothing else is known
+)
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A mean with its two-sided interval."""
+
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A mean of differences with its standard error and the degrees of freedom of Student's t."""
+
+    value: float
+    error: float
+    freedom: float
+
+    def interval(self, confidence: float = CONFIDENCE) -> Interval:
+        reach = self.error * float(stats.t.ppf((1 + confidence) / 2, self.freedom))
+        return Interval(self.value, self.value - reach, self.value + reach)
+
+    def p_value(self, of: float = 0.0) -> float:
+        """Two-sided, of the hypothesis that the difference is `of`."""
+        return min(1.0, 2 * float(stats.t.sf(abs(self._distance(of)), self.freedom)))
+
+    def p_below(self, of: float) -> float:
+        """One-sided: how probable a difference this low or lower is if the true one is `of`."""
+        return float(stats.t.cdf(self._distance(of), self.freedom))
+
+    def _distance(self, of: float) -> float:
+        if self.error == 0:
+            return 0.0 if self.value == of else (inf if self.value > of else -inf)
+        return (self.value - of) / self.error
+
+    @classmethod
+    def average(cls, parts: Sequence[Self]) -> Self:
+        """Unweighted mean over tasks, whose problems are independent; degrees of freedom by Welch and Satterthwaite."""
+        variances = [part.error**2 for part in parts]
+        total = sum(variances)
+        spread = sum(variance**2 / part.freedom for variance, part in zip(variances, parts, strict=True))
+        freedom = total**2 / spread if spread else min(part.freedom for part in parts)
+        return cls(sum(part.value for part in parts) / len(parts), sqrt(total) / len(parts), freedom)
+
+
+def mean_interval(values: Values, confidence: float = CONFIDENCE) -> Interval:
+    """The mean over problems with Wilson's score interval at the effective number of problems.
+
+    `n_eff = N / deff`, where `deff` is the variance between problems over that of problems whose samples all agree,
+    `(sum (x - m)^2 + c) / (N m (1 - m) + c)`: 1 where each problem has one sample or all its samples agree, and at 0 of 240 or
+    240 of 240, where the data cannot tell; down to 1/8 where they are independent. Student's t for the normal quantile, since
+    `deff` is estimated (Dean and Pagano, J. Surv. Stat. Methodol. 3, 2015, compare such intervals).
+    """
+    low, high = mean_bounds(values[np.newaxis], confidence)
+    return Interval(float(values.mean()), float(low[0]), float(high[0]))
+
+
+def mean_bounds(values: Values, confidence: float = CONFIDENCE) -> tuple[Values, Values]:
+    """`mean_interval` of each row of `values` [rows, problems], as (low, high)."""
+    count = values.shape[1]
+    if count < 2:
+        return np.zeros(len(values)), np.ones(len(values))
+    mean = values.mean(axis=1)
+    squares = ((values - mean[:, np.newaxis]) ** 2).sum(axis=1)
+    effect = (squares + _AGREEMENT) / (count * mean * (1 - mean) + _AGREEMENT)
+    effective = count / effect
+    z2 = float(stats.t.ppf((1 + confidence) / 2, count - 1)) ** 2
+    centre = (mean + z2 / (2 * effective)) / (1 + z2 / effective)
+    reach = np.sqrt(z2 * (mean * (1 - mean) / effective + z2 / (4 * effective**2))) / (1 + z2 / effective)
+    # What rounding leaves of a bound that equals the mean at 0 and 1 is cut off.
+    return np.clip(np.minimum(centre - reach, mean), 0, 1), np.clip(np.maximum(centre + reach, mean), 0, 1)
+
+
+def average_interval(parts: Sequence[Interval]) -> Interval:
+    """The unweighted mean over tasks; distances to the bounds add in squares (Zou and Donner, Stat. Med. 27, 2008)."""
+    value = sum(part.value for part in parts) / len(parts)
+    below = sqrt(sum((part.value - part.low) ** 2 for part in parts)) / len(parts)
+    above = sqrt(sum((part.high - part.value) ** 2 for part in parts)) / len(parts)
+    return Interval(value, max(value - below, 0.0), min(value + above, 1.0))
+
+
+def paired_difference(differences: Values, samples: float) -> Difference:
+    """The mean of one difference per problem, each of means over `samples` samples, `inf` where there is no such number.
+
+    Where hardly any problem differs, the variance counts two more at even odds (with squares `f = 2 x 2 x 0.25 / samples`), so
+    that an interval never has no width: that no problem differs among 30 does not show that none will. As the sum of squares S
+    grows beyond that, so does what is added shrink: `S + f / (1 + S / f)`.
+    """
+    errors = difference_errors(differences[np.newaxis], samples)
+    return Difference(float(differences.mean()), float(errors[0]), max(len(differences) - 1, 1))
+
+
+def difference_errors(differences: Values, samples: float) -> Values:
+    """Standard errors of `paired_difference` for each row of `differences` [rows, problems]."""
+    count = differences.shape[1]
+    if count < 2:
+        return np.ones(len(differences))
+    mean = differences.mean(axis=1, keepdims=True)
+    squares = ((differences - mean) ** 2).sum(axis=1)
+    floor = _floor(samples)
+    if floor:
+        squares = squares + floor / (1 + squares / floor)
+    return np.asarray(np.sqrt(squares / (count - 1) / count))
+
+
+def covariance_of_means(differences: Values, samples: int) -> Values:
+    """Covariance [rows, rows] of the means of `differences` [rows, problems], with two problems at even odds added to each."""
+    count = differences.shape[1]
+    centred = differences - differences.mean(axis=1, keepdims=True)
+    squares = centred @ centred.T + _floor(samples) * np.eye(len(differences))
+    return np.asarray(squares / (count - 1) / count)
+
+
+def _floor(samples: float) -> float:
+    return 1 / samples
+
+
+def independent_difference(new: Values, old: Values, samples: int) -> Difference:
+    """The difference of means over other problems; degrees of freedom by Welch and Satterthwaite."""
+    variances = [difference_errors(values[np.newaxis], samples)[0] ** 2 for values in (new, old)]
+    spread = sum(v**2 / max(len(x) - 1, 1) for v, x in zip(variances, (new, old), strict=True))
+    return Difference(float(new.mean() - old.mean()), sqrt(sum(variances)), float(sum(variances) ** 2 / spread))
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Holm's adjusted p-values, in the order given."""
+    adjusted = [0.0] * len(p_values)
+    highest = 0.0
+    for place, index in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):
+        highest = max(highest, min(1.0, (len(p_values) - place) * p_values[index]))
+        adjusted[index] = highest
+    return adjusted
+
+
+def as_values(values: Any) -> Values:
+    return np.asarray(values, dtype=np.float64)

@@ -1,0 +1,190 @@
+"""`leaderboard`: rows, averages, Recovery with its reference or the reason why there is none, warnings, formats."""
+
+import csv
+import io
+import json
+
+import numpy as np
+import pytest
+from helpers.results import takeover, write_results
+
+from lm_eval_takeover.cli import main
+from lm_eval_takeover.errors import ArgumentError
+
+SIZES = {"takeover_amc23": 40, "takeover_aime24": 30, "takeover_gpqa_diamond_50": 50}
+SHIFTS = {"base": -0.4, "random": -0.35, "guided": -0.05, "thinking": -0.1, "guide": 0.2}
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory):
+    """Five runs on the same problems; the thinking one is stock `hf` with another temperature."""
+    folder, generator = tmp_path_factory.mktemp("results"), np.random.default_rng(0)
+    chances = {task: generator.beta(0.6, 0.6, count) for task, count in SIZES.items()}
+    for name, shift in SHIFTS.items():
+        counts = {t: generator.binomial(8, np.clip(p + shift, 0, 1)).tolist() for t, p in chances.items()}
+        if name == "thinking":
+            config = {"model_num_parameters": 600_000_000}
+            args = {"pretrained": "acme/Small", "enable_thinking": True}
+            write_results(
+                folder / name, counts, model="hf", model_args=args, decoding={"temperature": 0.7}, config=config
+            )
+        else:
+            run = takeover("disagreement" if name == "guided" else name, parameters={"base": 6e8, "guide": 8e9})
+            write_results(folder / name, counts, run={**run, "parameters": {"base": 600_000_000}})
+    return folder
+
+
+def board(capsys, *words):
+    assert main(["leaderboard", *map(str, words), "--format", "json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    return {row["model"]: row for row in found["rows"]}, found["warnings"]
+
+
+def test_rows_come_in_the_order_of_table_3_with_kinds_and_rates(results, capsys):
+    rows, _ = board(capsys, results / "guide", results / "guided", results / "base", results / "random", "--thinking",
+                    results / "thinking")  # fmt: skip
+    assert [(name, row["kind"], row["realized_rate"]) for name, row in rows.items()] == [
+        ("Small-Base", "base", 0.0),
+        ("Small-Base + Guided", "guided", 0.05),
+        ("Small-Base + Random", "random", 0.05),
+        ("Small (thinking)", "thinking", None),
+        ("Large (guide)", "guide", 1.0),
+    ]
+    assert all(row["source"] == "measured" for row in rows.values())
+
+
+def test_cells_have_intervals_and_averages_leave_gpqa_out(results, capsys):
+    rows, _ = board(capsys, results / "base")
+    row = rows["Small-Base"]
+    assert {task: (cell["problems"], cell["samples"]) for task, cell in row["tasks"].items()} == {
+        task: (count, 8) for task, count in SIZES.items()
+    }
+    cells = [row["tasks"][task] for task in ("takeover_amc23", "takeover_aime24")]
+    assert row["average"]["acc"] == pytest.approx(sum(cell["acc"] for cell in cells) / 2)
+    for cell in (*row["tasks"].values(), row["average"]):
+        assert 0 <= cell["acc_low"] < cell["acc"] < cell["acc_high"] <= cell["pass8_high"] <= 1
+
+
+def test_recovery_is_against_the_thinking_model_else_the_guide(results, capsys):
+    runs = [results / name for name in ("base", "guided", "guide")]
+    by_guide, _ = board(capsys, *runs)
+    by_thinking, _ = board(capsys, *runs, "--thinking", results / "thinking")
+    for rows, reference in ((by_guide, "Large (guide)"), (by_thinking, "Small (thinking)")):
+        row = rows["Small-Base + Guided"]
+        average = {name: rows[name]["average"]["acc"] for name in ("Small-Base", "Small-Base + Guided", reference)}
+        base, guided, thinking = average.values()
+        assert row["reference"] == reference
+        assert row["recovery"]["acc"] == pytest.approx((guided - base) / (thinking - base))
+        assert row["recovery"]["acc_low"] < row["recovery"]["acc"] < row["recovery"]["acc_high"]
+    assert by_guide["Small-Base"]["recovery"]["acc"] is None
+    assert by_guide["Small-Base"]["recovery"]["acc_why"] == "a base row recovers nothing"
+
+
+def test_recovery_is_blank_with_the_reason(results, capsys, tmp_path):
+    rows, _ = board(capsys, results / "guided", results / "guide")
+    assert "no row is the base alone" in rows["Small-Base + Guided"]["recovery"]["acc_why"]
+    rows, _ = board(capsys, results / "base", results / "guided")
+    assert "no reference" in rows["Small-Base + Guided"]["recovery"]["acc_why"]
+    rows, _ = board(capsys, results / "base", results / "guided", "--thinking", results / "random")
+    assert rows["Small-Base + Guided"]["recovery"]["pass8"] is None
+    assert "beyond noise" in rows["Small-Base + Guided"]["recovery"]["pass8_why"]
+
+
+def test_a_row_that_lacks_a_task_has_no_average_and_says_so(results, capsys, tmp_path):
+    write_results(tmp_path, {"takeover_amc23": [4] * 40}, run=takeover("base"))
+    rows, _ = board(capsys, results / "guided", tmp_path)
+    assert rows["Small-Base"]["average"] is None
+    assert rows["Small-Base"]["average_why"] == "without takeover_aime24"
+
+
+def test_without_samples_there_are_means_and_a_line_that_says_what_cannot_be_computed(results, capsys, tmp_path):
+    write_results(tmp_path / "b", {"takeover_amc23": [1, 2] * 20}, run=takeover("base"), logged=False)
+    write_results(tmp_path / "m", {"takeover_amc23": [4, 5] * 20}, run=takeover(), logged=False)
+    write_results(tmp_path / "g", {"takeover_amc23": [7, 8] * 20}, run=takeover("guide"), logged=False)
+    rows, warnings = board(capsys, tmp_path / "b", tmp_path / "m", tmp_path / "g")
+    cell = rows["Small-Base + Guided"]["tasks"]["takeover_amc23"]
+    assert (cell["acc"], cell["acc_low"], cell["acc_high"]) == (0.5625, None, None)
+    recovery = rows["Small-Base + Guided"]["recovery"]
+    assert (
+        recovery["acc"] == pytest.approx(0.5) and recovery["acc_low"] is None and "--log_samples" in recovery["acc_why"]
+    )
+    assert any("no samples of" in line for line in warnings)
+
+
+def test_what_differs_between_rows_is_said_once_for_all_tasks(results, capsys):
+    _, warnings = board(
+        capsys, results / "base", results / "guided", results / "guide", "--thinking", results / "thinking"
+    )
+    (line,) = [line for line in warnings if "temperature" in line]
+    assert (
+        line == "rows differ in temperature: 0.7 (Small (thinking)), 0.6 (the rest) (aime24, amc23, gpqa_diamond_50)"
+        or (line.startswith("rows differ in temperature: 0.7 (Small (thinking)), 0.6 (the rest) (amc23, aime24"))
+    )
+    _, none = board(capsys, results / "base", results / "guided")
+    assert none == []
+
+
+def test_versus_pairs_by_problem_and_corrects_over_tasks(results, capsys):
+    rows, _ = board(capsys, results / "base", results / "guided", "--vs", results / "base")
+    assert "vs" not in rows["Small-Base"]
+    found = rows["Small-Base + Guided"]["vs"]["acc"]
+    assert set(found) == {*SIZES, "average"}
+    for task in SIZES:
+        assert found[task]["how"] == "paired by problem"
+        assert found[task]["low"] < found[task]["difference"] < found[task]["high"]
+        assert found[task]["p_value"] <= found[task]["p_holm"] < 0.05
+    with pytest.raises(ArgumentError, match="is 0 rows of the table"):
+        board(capsys, results / "base", "--vs", results / "guided")
+
+
+def test_published_rows_bear_their_tables_and_the_names_of_the_source(capsys):
+    assert main(["leaderboard", "--published", "--format", "json"]) == 0
+    rows = json.loads(capsys.readouterr().out)["rows"]
+    assert {row["source"] for row in rows} == {f"published, Table {number}" for number in (3, 7, 8, 9, 10, 11, 12)}
+    first = rows[1]
+    assert first["model"] == "+ Guided ()" and first["realized_rate"] is None
+    assert first["tasks"]["Math500"]["acc"] == 0.446 and first["tasks"]["Math500"]["acc_low"] is None
+    assert (first["average"]["acc"], first["average"]["pass8"]) == (0.291, 0.614)
+    recoveries = [row["recovery"] for row in rows if row["source"] == "published, Table 8"]
+    assert [(r["acc"], r["pass8"]) for r in recoveries] == [(0.53, 0.91), (1.3, 1.57), (1.4, 1.37), (1.72, 1.56)]
+    assert first["recovery"]["acc"] is None and "lost" in first["recovery"]["acc_why"]
+
+
+def test_the_demo_runs_of_the_stock_command_make_a_table(capsys, monkeypatch):
+    from results.test_runs import DATA
+
+    monkeypatch.setenv("COLUMNS", "160")
+    assert main(["leaderboard", *(str(DATA / name) for name in ("base", "guided", "guide", "hf"))]) == 0
+    printed = capsys.readouterr().out
+    assert (
+        "6.2 / 50.0" in printed and "100%" in printed and "Recovery is measured against demo-guide (guide)." in printed
+    )
+
+
+@pytest.mark.parametrize("width", [80, 160])
+def test_the_table_keeps_to_the_width_of_the_terminal(results, capsys, monkeypatch, width):
+    monkeypatch.setenv("COLUMNS", str(width))
+    assert main(["leaderboard", str(results), "--published", "--columns", "maj8", "cost", "intervals"]) == 0
+    assert max(map(len, capsys.readouterr().out.splitlines())) <= width
+
+
+def test_markdown_latex_and_csv_have_the_same_figures(results, capsys):
+    words = ["leaderboard", str(results / "base"), str(results / "guided"), str(results / "guide")]
+    printed = {}
+    for name in ("json", "md", "latex", "csv"):
+        assert main([*words, "--format", name]) == 0
+        printed[name] = capsys.readouterr().out
+    row = json.loads(printed["json"])["rows"][1]
+    figure = f"{100 * row['average']['acc']:.1f} / {100 * row['average']['pass8']:.1f}"
+    assert figure in printed["md"] and figure in printed["latex"]
+    lines = [line for line in printed["md"].splitlines() if line.startswith("|")]
+    assert len({line.count("|") for line in lines}) == 1 and len(lines) == 5
+    assert printed["latex"].count(r"\\") == 4 and "%" not in printed["latex"].replace(r"\%", "").split(r"\end")[0]
+    averages = [line for line in csv.DictReader(io.StringIO(printed["csv"])) if line["task"] == "average"]
+    assert float(averages[1]["acc"]) == row["average"]["acc"]
+    assert float(averages[1]["recovery_acc"]) == row["recovery"]["acc"]
+
+
+def test_nothing_to_print_is_a_wrong_call():
+    with pytest.raises(ArgumentError, match="leaderboard needs RESULTS"):
+        main(["leaderboard"])

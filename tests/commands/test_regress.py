@@ -1,0 +1,219 @@
+"""`regress`: verdicts by interval, what is refused, what is written, and plans that hold."""
+
+import json
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+from difficulties import table3
+from gate_rates import RELATIVE, rate_alarms
+from helpers.results import takeover, write_results
+
+from lm_eval_takeover.cli import main
+from lm_eval_takeover.commands.regress.baseline import read_baseline
+from lm_eval_takeover.commands.regress.gate import Limit
+from lm_eval_takeover.commands.regress.planning import draw_difficulties, lower, simulate_power
+from lm_eval_takeover.errors import ArgumentError, ResultsError
+
+TASK = "takeover_math500"
+
+
+def counts(seed, shift=0.0, size=300):
+    chances = np.random.default_rng(0).beta(0.8, 0.8, size)
+    return np.random.default_rng(seed).binomial(8, np.clip(chances + shift, 0, 1)).tolist()
+
+
+@pytest.fixture
+def gate(tmp_path, capsys):
+    """Writes a run, and compares it with the baseline of another: `(status, JSON)`."""
+    write_results(tmp_path / "good", {TASK: counts(1)}, run=takeover())
+    assert main(["regress", str(tmp_path / "good"), "--baseline", str(tmp_path / "b.json"), "--update"]) == 0
+    capsys.readouterr()
+
+    def compare(correct, *words, **written):
+        folder = write_results(tmp_path / "now", correct, **{"run": takeover(seed=1), **written})
+        status = main(["regress", str(folder), "--baseline", str(tmp_path / "b.json"), "--format", "json", *words])
+        return status, json.loads(capsys.readouterr().out)
+
+    compare.folder = tmp_path
+    return compare
+
+
+def test_the_same_run_differs_in_nothing(gate):
+    status, found = gate({TASK: counts(1)})
+    task = found["tasks"][TASK]
+    assert (status, found["verdict"], task["low"], task["high"]) == (0, "pass", 0, 0)
+    assert task["note"] == "no sample differs"
+
+
+@pytest.mark.parametrize(
+    ("shift", "words", "status", "verdict"),
+    [
+        (0.0, [], 0, "pass"),
+        (-0.15, [], 1, "regressed"),
+        (-0.15, ["--max-drop", "0.3"], 0, "pass"),
+        (-0.15, ["--max-drop", "50%"], 0, "pass"),
+        (-0.15, ["--max-drop", "5%"], 1, "regressed"),
+        (-0.02, [], 0, "inconclusive"),
+        (-0.02, ["--strict"], 1, "inconclusive"),
+    ],
+)
+def test_verdicts_are_by_the_interval_of_the_drop(gate, shift, words, status, verdict):
+    got, found = gate({TASK: counts(2, shift)}, *words)
+    assert (got, found["verdict"]) == (status, verdict)
+    task = found["tasks"][TASK]
+    assert task["low"] <= task["difference"] <= task["high"]
+    assert task["difference"] == pytest.approx(task["now"] - task["baseline"])
+    assert ("could tell" in task["note"]) == (verdict == "inconclusive")
+
+
+def test_a_point_beyond_the_limit_is_no_regression_where_the_interval_is_not(gate):
+    _, found = gate({TASK: counts(2, -0.03)})
+    task = found["tasks"][TASK]
+    limit = -(task["difference"] + task["high"]) / 2
+    assert -task["difference"] > limit
+    assert gate({TASK: counts(2, -0.03)}, "--max_drop", str(limit))[1]["verdict"] == "inconclusive"
+
+
+def test_several_tasks_are_corrected_by_holm_and_the_worst_verdict_is_the_runs(tmp_path, capsys):
+    old = {"takeover_amc23": [4] * 40, "takeover_aime24": [8] * 30}
+    write_results(tmp_path / "a", old, run=takeover())
+    write_results(tmp_path / "b", {"takeover_amc23": [4] * 40, "takeover_aime24": [0] * 30}, run=takeover())
+    main(["regress", str(tmp_path / "a"), "--baseline", str(tmp_path / "b.json"), "--update"])
+    capsys.readouterr()
+    assert main(["regress", str(tmp_path / "b"), "--baseline", str(tmp_path / "b.json"), "--format", "json"]) == 1
+    found = json.loads(capsys.readouterr().out)
+    assert found["verdict"] == found["tasks"]["takeover_aime24"]["verdict"] == "regressed"
+    assert all(task["p_holm"] >= task["p_value"] for task in found["tasks"].values())
+
+
+@pytest.mark.parametrize(
+    ("written", "text"),
+    [
+        ({"decoding": {"temperature": 0.7}}, "temperature: 0.6 -> 0.7"),
+        ({"run": takeover(tau=9.0)}, "tau: 1.5 -> 9.0"),
+        ({"run": takeover(guide="acme/Other")}, "guide: acme/Large@"),
+        ({"chat_template_sha": "abc"}, "chat_template: none -> abc"),
+        ({"model_args": "max_length=99"}, "model_args.max_length: none -> 99"),
+        ({"config": {"limit": 4.0}}, "limit: none -> 4.0"),
+    ],
+)
+def test_other_settings_are_an_error_that_lists_them_unless_allowed(gate, written, text):
+    with pytest.raises(ArgumentError, match="settings differ from --baseline") as caught:
+        gate({TASK: counts(2)}, **written)
+    assert text in str(caught.value)
+    name = text.partition(":")[0]
+    _, found = gate({TASK: counts(2)}, "--allow", name, **written)
+    assert any(line.startswith(f"{name}:") or f" {name}:" in line for line in found["settings"]["differences_allowed"])
+
+
+def test_another_seed_batch_size_or_run_dir_is_no_other_setting(gate):
+    run = takeover(seed=7, run_dir="elsewhere", block_size=4)
+    assert gate({TASK: counts(2)}, run=run, model_args="batch_size=3,seed=7,run_dir=elsewhere")[0] == 0
+
+
+def test_problems_samples_and_tasks_on_one_side_alone_are_an_error(gate):
+    with pytest.raises(ResultsError, match=r"takeover_math500: 10 of 300 problems are missing in the run \(doc_hash "):
+        gate({TASK: counts(1)[:290]})
+    with pytest.raises(ResultsError, match="5 of 305 problems are missing in the baseline"):
+        gate({TASK: counts(1, size=305)})
+    with pytest.raises(ResultsError, match="takeover_amc23: missing in the baseline"):
+        gate({TASK: counts(1), "takeover_amc23": [1] * 40})
+    assert gate({TASK: counts(1), "takeover_amc23": [1] * 40}, "--allow", "x", "--tasks", TASK)[0] == 0
+
+
+def test_a_run_without_samples_is_refused(gate):
+    folder = write_results(gate.folder / "means", {TASK: counts(1)}, run=takeover(), logged=False)
+    with pytest.raises(ResultsError, match="run with --log_samples"):
+        main(["regress", str(folder), "--baseline", str(gate.folder / "b.json")])
+
+
+def test_a_baseline_is_small_and_edits_of_it_are_noticed(gate):
+    path = gate.folder / "b.json"
+    assert path.stat().st_size < 100 * 300
+    task = read_baseline(path).tasks[TASK]
+    assert np.array_equal(task.problems.values["acc"] * 8, counts(1))
+    assert np.array_equal(task.problems.values["pass@8"], np.array(counts(1)) > 0)
+    content = json.loads(path.read_text())
+    content["tasks"][TASK]["counts"]["acc"][0] += 1
+    path.write_text(json.dumps(content))
+    with pytest.raises(ResultsError, match="field 'checksum' does not agree with the content"):
+        read_baseline(path)
+    path.write_text(json.dumps({"schema": 9}))
+    with pytest.raises(ResultsError, match="field 'schema' is 9, known 1"):
+        read_baseline(path)
+    with pytest.raises(ResultsError, match="does not exist; write it from a good run with --update"):
+        read_baseline(gate.folder / "none.json")
+
+
+def test_junit_and_the_summary_of_github_say_what_the_table_says(gate, monkeypatch):
+    summary, junit = gate.folder / "summary.md", gate.folder / "out" / "junit.xml"
+    summary.write_text("before\n")
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(summary))
+    gate({TASK: counts(2, -0.15)}, "--junit", str(junit))
+    suite = ElementTree.parse(junit).getroot()
+    assert (suite.get("tests"), suite.get("failures")) == ("1", "1")
+    assert suite.find("testcase/failure").get("message").startswith("regressed: -0.")
+    text = summary.read_text()
+    assert text.startswith("before\n### lm-eval-takeover regress: regressed") and f"| {TASK} | acc |" in text
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        ([], "regress needs RESULTS"),
+        (["results"], "regress needs --baseline FILE"),
+        (["results", "--baseline", "b", "--metric", "accc"], "--metric 'accc' is not known; did you mean 'acc'?"),
+        (["results", "--baseline", "b", "--max-drop", "two"], "--max_drop 'two' is not a share"),
+        (["results", "--baseline", "b", "--confidence", "95"], "--confidence 95.0 is not a share"),
+    ],
+)
+def test_wrong_calls_are_one_line(words, text):
+    with pytest.raises(ArgumentError, match=text.replace("?", r"\?")):
+        main(["regress", *words])
+
+
+def test_a_plan_prints_the_power_of_each_drop(gate, capsys):
+    words = [
+        "regress",
+        "--baseline",
+        str(gate.folder / "b.json"),
+        "--plan",
+        "--drop",
+        "0.02",
+        "0.1",
+        "--format",
+        "json",
+    ]
+    assert main(words) == 0
+    rows = json.loads(capsys.readouterr().out)["rows"]
+    assert [(row["task"], row["problems"], row["samples"], row["drop"]) for row in rows] == [
+        (TASK, 300, 8, 0.02),
+        (TASK, 300, 8, 0.1),
+    ]
+    assert rows[0]["power"] < 0.05 and rows[1]["power"] > 0.95  # the allowed drop itself, and far beyond it
+
+
+def test_planted_drops_shift_all_log_odds_by_the_same_amount():
+    chances = np.random.default_rng(0).beta(1, 1, (3, 50))
+    lowered = lower(chances, 0.1, lambda p: p)
+    assert lowered.mean(axis=1) == pytest.approx(chances.mean(axis=1) - 0.1, abs=1e-6)
+    shifts = np.log(lowered / (1 - lowered)) - np.log(chances / (1 - chances))
+    assert shifts == pytest.approx(np.broadcast_to(shifts[:, :1], shifts.shape), abs=1e-6)
+
+
+def test_problems_that_were_never_solved_may_yet_be():
+    drawn = draw_difficulties(np.random.default_rng(0), np.array([0.0] * 20 + [0.5] * 20), 8)
+    assert 0 < drawn[:, :20].mean() < drawn[:, 20:].mean() == pytest.approx(0.5, abs=0.1)
+
+
+def test_equal_models_alarm_seldom_and_planted_drops_are_found_as_planned(gate):
+    """A hundred comparisons; `benchmarks/gate_rates.py` has a thousand of more kinds."""
+    generator, beta = np.random.default_rng(3), table3()[2, "AMC23"]
+    alarms, points = rate_alarms(generator, beta, "AMC23", 0.0, Limit(0.0), 100)
+    assert alarms <= 0.08 and points > 0.3
+    assert rate_alarms(generator, beta, "AMC23", 0.0, RELATIVE, 100)[0] <= 0.05
+    found, _ = rate_alarms(generator, beta, "AMC23", 0.1, Limit(0.0), 100)
+    side = read_baseline(gate.folder / "b.json").tasks[TASK]
+    assert found >= 0.75
+    assert simulate_power(generator, side, "acc", Limit(0.0), 0.95, 0.1, 8) > 0.99

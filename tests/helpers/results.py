@@ -1,0 +1,108 @@
+"""Results folders as lm-eval 0.4.13 writes them, of runs that never were: given how many samples of each problem are correct.
+
+`tests/results/test_runs.py` compares their shape with files that lm-eval wrote.
+"""
+
+import hashlib
+import json
+from statistics import mean, stdev
+
+from lm_eval_takeover.tasks.metrics import pass_at_k
+
+METRICS = (
+    "acc",
+    "pass@1",
+    "pass@2",
+    "pass@4",
+    "pass@8",
+    "maj@8",
+    "no_answer",
+    "unparsed",
+    "timed_out",
+    "unclosed_think",
+)
+
+
+def digest(text):
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def score(correct, samples=8):
+    passes = {f"pass@{k}": pass_at_k(samples, correct, k) for k in (1, 2, 4, 8)}
+    return {"acc": correct / samples, **passes, "maj@8": float(correct > samples / 2)} | dict.fromkeys(METRICS[6:], 0.0)
+
+
+def takeover(policy="disagreement", *, base="acme/Small-Base", guide="acme/Large", seed=0, rate=0.05, **changed):
+    """`config.takeover` of a guided-takeover run."""
+    gate = policy == "disagreement"
+    return {
+        "base": {"id": base, "revision": "b" * 40}, "guide": {"id": guide, "revision": "a" * 40}, "backend": "hf",
+        "policy": policy, "direction": "forward", "score": "ce" if gate else None, "tau": 1.5 if gate else None,
+        "kappa": 2.5 if gate else None, "window": 10 if gate else None, "spike_ratio": 0.03 if gate else None,
+        "target_rate": None, "calibration": "mine.json" if gate else None, "kappa_rule": "threshold_to_mean",
+        "rate": rate if policy in ("random", "early") else None, "early_tokens": None, "plugins": {}, "seed": seed,
+        "block_size": "auto", "dtypes": {"base": "torch.bfloat16", "guide": "torch.bfloat16"}, "tokens": 1000,
+        "takeovers": 50, "base_passes": 1100, "guide_passes": 250,
+        "realized_rate": {"base": 0.0, "guide": 1.0}.get(policy, rate), "run_dir": None, "attempts": 1, "seconds": 60.0,
+    } | changed  # fmt: skip
+
+
+def sample_row(task, number, correct, samples=8):
+    metrics = score(correct, samples)
+    outcomes = [["1", "correct"]] * correct + [["2", "incorrect"]] * (samples - correct)
+    return {
+        "doc_id": number, "doc": {"problem": f"{task} {number}", "answer": "1"}, "target": "1",
+        "arguments": {"gen_args_0": {"arg_0": f"{task} {number}", "arg_1": {"temperature": 0.6}}},
+        "resps": [[answer for answer, _ in outcomes]], "filtered_resps": [outcomes], "filter": "all",
+        "metrics": list(METRICS), "doc_hash": digest(f"{task} {number}"), "prompt_hash": digest("p"),
+        "target_hash": digest("1"), **metrics,
+    }  # fmt: skip
+
+
+def write_results(
+    folder,
+    correct,
+    *,
+    run=None,
+    model="guided-takeover",
+    model_args=None,
+    logged=True,
+    date="2026-01-01T00-00-00",
+    decoding=None,
+    config=None,
+    **top,
+):
+    """Write `results_*.json` and, where `logged`, samples; `correct` has by task how many of 8 are correct, by problem."""
+    folder.mkdir(parents=True, exist_ok=True)
+    results = {}
+    for task, counts in correct.items():
+        rows = [sample_row(task, number, count) for number, count in enumerate(counts)]
+        means = {f"{metric},all": mean(row[metric] for row in rows) for metric in METRICS}
+        errors = {f"{metric}_stderr,all": stdev(row[metric] for row in rows) / len(rows) ** 0.5 for metric in METRICS}
+        results[task] = {"name": task, "alias": task, "sample_len": len(rows), **means, **errors}
+        if logged:
+            lines = "".join(json.dumps(row) + "\n" for row in rows)
+            (folder / f"samples_{task}_{date}.jsonl").write_text(lines)
+    kwargs = {"until": [], "do_sample": True, "temperature": 0.6, "top_p": 0.95, "max_gen_toks": 16384} | (
+        decoding or {}
+    )
+    content = {
+        "results": results,
+        "group_subtasks": {},
+        "configs": {
+            task: {"task": task, "doc_to_text": "{{problem}}", "repeats": 8, "generation_kwargs": kwargs} for task in correct
+        },
+        "versions": dict.fromkeys(correct, 1.1),
+        "n-shot": dict.fromkeys(correct, 0),
+        "n-samples": {task: {"original": len(c), "effective": len(c)} for task, c in correct.items()},
+        "config": {"model": model, "model_args": model_args or {}, **({"takeover": run} if run else {}), "limit": None}
+        | (config or {}),
+        "lm_eval_version": "0.4.13",
+        "transformers_version": "5.19.0",
+        "eot_token_id": 400,
+        "chat_template_sha": None,
+        "system_instruction_sha": None,
+        "total_evaluation_time_seconds": "100.0",
+    } | top  # fmt: skip
+    (folder / f"results_{date}.json").write_text(json.dumps(content, indent=2))
+    return folder

@@ -1,0 +1,63 @@
+"""The paper's tables: every cell of the data file stands in the source, and nothing else does."""
+
+import re
+
+import pytest
+from helpers.pairs import SHARED
+
+from lm_eval_takeover.results.published import RESULTS, read_published_rows, read_tables
+
+
+@pytest.fixture(scope="module")
+def printed_lines():
+    sources = sorted((SHARED / "seeds").glob("003_*.txt")) if (SHARED / "seeds").is_dir() else []
+    if not sources:
+        pytest.skip("needs the text of the paper in ../shared/seeds, which is not here")
+    lines = [line for line in sources[0].read_text().splitlines() if line.startswith("|")]
+    return [[cell.strip() for cell in line.strip()[1:-1].split("|") if cell.strip()] for line in lines]
+
+
+def test_rows_are_lines_of_the_source_cell_by_cell(printed_lines):
+    for number, table in read_tables().items():
+        for row in table["rows"]:
+            cells = [cell for cell in row if cell is not None]
+            spanned = [cells[1:]] if number in ("2", "8") else []  # a cell of the first column that spans two rows
+            assert any(line in (cells, *spanned) for line in printed_lines), (number, row)
+
+
+def test_no_line_with_figures_is_left_out(printed_lines):
+    known = {tuple(c for c in row if c is not None) for table in read_tables().values() for row in table["rows"]}
+    known |= {row[1:] for row in known}
+    figures = [tuple(line) for line in printed_lines if re.search(r"\d\.\d|\d%|^\d+$", " ".join(line[1:]))]
+    headings = {line for line in figures if "Top-1% (%)" in line}
+    assert [line for line in figures if line not in known and line not in headings] == []
+
+
+def test_all_fourteen_tables_are_there_and_rows_are_as_long_as_headings():
+    tables = read_tables()
+    assert list(tables) == [str(number) for number in range(1, 15)]
+    assert all(len(row) == len(table["columns"]) for table in tables.values() for row in table["rows"])
+
+
+def test_published_averages_are_those_of_their_cells_to_a_rounding():
+    rows = [row for row in read_published_rows() if len(row.tasks) == 6]
+    assert len(rows) == 19
+    for row in rows:
+        for metric in (0, 1):
+            mean = sum(cell[metric] for cell in row.tasks.values()) / 6
+            assert mean == pytest.approx(row.average[metric], abs=0.00101), (row.table, row.model)
+
+
+def test_kinds_come_from_the_names():
+    kinds = {(row.model, row.kind) for row in read_published_rows() if row.table in RESULTS}
+    assert {
+        ("Qwen3-0.6B-Base", "base"),
+        ("+ Guided ()", "guided"),
+        ("+ Entropy-Guided ()", "guided"),
+        ("+ Random", "random"),
+        ("+ Early-only", "early"),
+        ("Qwen3-0.6B (Thinking)", "thinking"),
+        ("Qwen3-8B (Thinking)", "guide"),
+        ("LLaMA-3.1-8B (Base)", "base"),
+        ("DeepSeek-R1-Distill-Llama-8B (Guide)", "guide"),
+    } <= kinds

@@ -1,0 +1,211 @@
+"""Results folders: what lm-eval wrote is read as it is, and what is broken is a line with the file and the field."""
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from helpers.results import takeover, write_results
+
+from lm_eval_takeover.errors import ResultsError
+from lm_eval_takeover.results.costs import read_costs
+from lm_eval_takeover.results.fields import LARGEST_DOCUMENT
+from lm_eval_takeover.results.runs import read_run, read_runs
+from lm_eval_takeover.results.settings import HARMLESS
+from lm_eval_takeover.runs.journal import Asked, Journal, Sample
+from lm_eval_takeover.runs.layout import journal_path
+from lm_eval_takeover.runs.sample_keys import MODEL_ARGUMENTS
+
+DATA = Path(__file__).parent / "data"  # `lm_eval --tasks takeover_demo --limit 4 --log_samples` on the demo pair
+TASK = "takeover_demo"
+KINDS = {"base": "base", "guided": "guided", "guide": "guide", "hf": "other"}
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A copy of the guided run."""
+    return Path(shutil.copytree(DATA / "guided", tmp_path / "guided"))
+
+
+def results_file(folder):
+    return next(folder.glob("results_*.json"))
+
+
+def samples_file(folder):
+    return next(folder.glob("samples_*.jsonl"))
+
+
+def edit(path, change):
+    content = json.loads(path.read_text())
+    change(content)
+    path.write_text(json.dumps(content))
+
+
+@pytest.mark.parametrize(("name", "kind"), KINDS.items())
+def test_results_of_the_stock_command_are_read(name, kind):
+    ((run,), notes) = read_runs([DATA / name])
+    task = run.tasks[TASK]
+    assert (run.kind, notes, task.count, task.samples) == (kind, [], 4, 8)
+    assert task.problems.values["acc"].mean() == task.means["acc"]
+    assert task.settings["temperature"] == 0.6 and task.settings["task_version"] == 1.1
+    assert run.model == {"hf": "base", "guide": "demo-guide"}.get(name, "demo-base")
+
+
+def test_the_four_runs_have_the_same_problems():
+    runs, _ = read_runs([DATA])
+    assert len(runs) == 4
+    assert len({run.tasks[TASK].problems.ids for run in runs}) == 1
+
+
+def test_what_the_helper_writes_has_the_shape_of_what_lm_eval_writes(tmp_path):
+    real = json.loads(results_file(DATA / "guided").read_text())
+    made = json.loads(results_file(write_results(tmp_path / "made", {TASK: [1, 8]}, run=takeover())).read_text())
+    assert made.keys() <= real.keys()
+    assert made["config"]["takeover"].keys() <= real["config"]["takeover"].keys()
+    assert made["results"][TASK].keys() == real["results"][TASK].keys()
+    rows = [
+        json.loads(samples_file(folder).read_text().splitlines()[0]) for folder in (tmp_path / "made", DATA / "guided")
+    ]
+    assert rows[0].keys() == rows[1].keys()
+
+
+def test_without_samples_there_are_means_alone(folder):
+    samples_file(folder).unlink()
+    task = read_run(results_file(folder)).tasks[TASK]
+    assert task.problems is None and task.means["acc"] == 1.0 and task.count == 4
+
+
+def test_the_newest_of_two_runs_of_one_command_counts_and_that_is_said(tmp_path):
+    write_results(tmp_path / "a", {TASK: [0, 0]}, run=takeover())
+    write_results(tmp_path / "a", {TASK: [8, 8]}, run=takeover(), date="2026-02-01T00-00-00")
+    write_results(tmp_path / "b", {TASK: [4, 4]}, run=takeover(tau=9.0))
+    runs, notes = read_runs([tmp_path])
+    assert sorted(run.tasks[TASK].means["acc"] for run in runs) == [0.5, 1.0]
+    assert len(notes) == 1 and "has a newer run of it" in notes[0]
+
+
+def test_tasks_of_one_model_from_two_calls_are_one_row(tmp_path):
+    write_results(tmp_path, {TASK: [0, 8]}, run=takeover())
+    write_results(tmp_path, {"takeover_amc23": [0, 8]}, run=takeover(), date="2026-02-01T00-00-00")
+    ((run,), _) = read_runs([tmp_path])
+    assert set(run.tasks) == {TASK, "takeover_amc23"}
+
+
+def test_groups_are_no_tasks(folder):
+    def add_group(content):
+        content["results"]["takeover_math"] = {"name": "takeover_math", "acc,all": 0.5}
+        content["groups"] = {"takeover_math": content["results"]["takeover_math"]}
+        content["group_subtasks"] = {"takeover_math": [TASK]}
+
+    edit(results_file(folder), add_group)
+    assert set(read_run(results_file(folder)).tasks) == {TASK}
+
+
+def test_results_without_our_tasks_are_left_out_and_that_is_said(tmp_path):
+    write_results(tmp_path, {"gsm8k": [0, 8]}, model="hf", model_args="pretrained=acme/x")
+    runs, notes = read_runs([tmp_path])
+    assert runs == [] and "holds none of the takeover_* tasks" in notes[0]
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        (lambda c: c.pop("results"), "field 'results' is missing, expected an object"),
+        (lambda c: c.pop("config"), "field 'config' is missing"),
+        (lambda c: c["results"][TASK].update({"acc,all": "0.5"}), "field 'results.takeover_demo.acc,all' is \"0.5\""),
+        (
+            lambda c: c["results"][TASK].update({"acc,all": float("nan")}),
+            "field 'results.takeover_demo.acc,all' is NaN",
+        ),
+        (lambda c: c["results"][TASK].update({"pass@8,all": 1.5}), "is 1.5, expected a number from 0 to 1"),
+        (lambda c: c["results"][TASK].pop("pass@8,all"), "field 'results.takeover_demo.pass@8,all' is missing"),
+        (lambda c: c.pop("n-samples"), "field 'n-samples' is missing"),
+        (lambda c: c["n-samples"][TASK].update(effective="4"), "field 'n-samples.takeover_demo.effective' is \"4\""),
+        (
+            lambda c: c["n-samples"][TASK].update(effective=9),
+            "holds 4 problems, but field 'n-samples.takeover_demo.effective'",
+        ),
+        (lambda c: c["results"][TASK].update({"acc,all": 0.5}), "the mean of field 'acc' is 1.000000, but field"),
+        (lambda c: c.update(config=[1]), "field 'config' is [1], expected an object"),
+        (lambda c: c["config"]["takeover"].update(policy=3), "field 'config.takeover.policy' is 3, expected a text"),
+    ],
+)
+def test_a_broken_results_file_is_a_line_with_file_and_field(folder, change, text):
+    path = results_file(folder)
+    edit(path, change)
+    with pytest.raises(ResultsError) as caught:
+        read_run(path)
+    assert text in str(caught.value) and folder.name in str(caught.value) and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        (lambda rows: rows[1].pop("doc_hash"), "line 2: field 'doc_hash' is missing"),
+        (lambda rows: rows[1].update(doc_hash=rows[0]["doc_hash"]), "line 2: field 'doc_hash' is that of line 1"),
+        (lambda rows: rows[2].update(acc=None), "line 3: field 'acc' is null"),
+        (lambda rows: rows[2].pop("unparsed"), "line 3: field 'unparsed' is in some lines and not in others"),
+        (
+            lambda rows: rows[3]["filtered_resps"][0].pop(),
+            "line 4: field 'filtered_resps' has 7 samples, the lines before have 8",
+        ),
+        (lambda rows: rows.pop(), "holds 3 problems, but field 'n-samples.takeover_demo.effective'"),
+        (lambda rows: [row.update(filter="other") for row in rows], "holds no sample of filter 'all'"),
+    ],
+)
+def test_a_broken_samples_file_is_a_line_with_file_line_and_field(folder, change, text):
+    path = samples_file(folder)
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    change(rows)
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    with pytest.raises(ResultsError) as caught:
+        read_run(results_file(folder))
+    assert text in str(caught.value) and path.name in str(caught.value)
+
+
+def test_files_that_are_cut_off_empty_or_too_large_are_a_line(folder):
+    path, samples = results_file(folder), samples_file(folder)
+    samples.write_bytes(samples.read_bytes()[:-700])
+    with pytest.raises(ResultsError, match=r"line 4 is not JSON .*; write it anew with"):
+        read_run(path)
+    path.write_text("")
+    with pytest.raises(ResultsError, match="is not JSON"):
+        read_run(path)
+    with path.open("wb") as stream:
+        stream.truncate(200 * 2**20)
+    with pytest.raises(ResultsError, match=r"results_.* has 200 MB; expected a file of"):
+        read_run(path)
+    with samples.open("wb") as stream:
+        stream.truncate(LARGEST_DOCUMENT + 2)
+    edit_source = DATA / "guided"
+    shutil.copy(results_file(edit_source), path)
+    with pytest.raises(ResultsError, match="line 1 has more than 64 MB"):
+        read_run(path)
+
+
+def test_a_folder_without_results_says_what_was_expected(tmp_path):
+    with pytest.raises(ResultsError, match="holds no results_"):
+        read_runs([tmp_path])
+    with pytest.raises(ResultsError, match="does not exist"):
+        read_runs([tmp_path / "none"])
+
+
+def test_arguments_that_change_no_text_are_those_of_the_journal():
+    assert {name for name, part in MODEL_ARGUMENTS.items() if part is None} | {"seed"} <= HARMLESS
+    assert not HARMLESS & {name for name, part in MODEL_ARGUMENTS.items() if part not in (None, "seed")}
+
+
+def test_costs_by_problem_come_from_the_run_dir(tmp_path):
+    problems = read_run(results_file(DATA / "guided")).tasks[TASK].problems
+    journal = Journal(journal_path(tmp_path, 0))
+    journal.begin_attempt()
+    journal.begin_command("c", {})
+    keys = {(doc, sample): bytes([doc, sample]) * 8 for doc in problems.doc_ids for sample in range(8)}
+    journal.add_asked("c", [Asked(TASK, f"d{d}", 0, s, d, "p", key) for (d, s), key in keys.items()])
+    journal.add(Sample(key, TASK, d, s, "x", 320 if s == 0 else 100, d, 110, 30) for (d, s), key in keys.items())
+    journal.close()
+    costs = read_costs(tmp_path, TASK, problems, 320)
+    assert costs.tokens.tolist() == [1020] * 4 and costs.takeovers.tolist() == [0, 8, 16, 24]
+    assert costs.guide_passes.tolist() == [240] * 4 and np.array_equal(costs.truncated, [1] * 4)
+    assert read_costs(tmp_path / "none", TASK, problems, 320) is None

@@ -1,0 +1,107 @@
+"""Intervals and differences over problems: at the edges, against scipy's own, and their coverage by a short simulation."""
+
+import numpy as np
+import pytest
+from difficulties import table3
+from scipy import stats
+
+from lm_eval_takeover.results.statistics import (
+    Difference,
+    average_interval,
+    difference_errors,
+    holm,
+    independent_difference,
+    mean_bounds,
+    mean_interval,
+    paired_difference,
+)
+
+
+def problems(*counts, samples=8):
+    return np.array(counts) / samples
+
+
+@pytest.mark.parametrize("count", [30, 240])
+def test_at_none_and_all_the_problems_count_and_not_their_samples(count):
+    """0 of 8 in each of 30 problems bounds the mean as 0 of 30 does: samples of a problem may all agree."""
+    reach = stats.t.ppf(0.975, count - 1) ** 2 / count
+    none, all_ = mean_interval(problems(*[0] * count)), mean_interval(problems(*[8] * count))
+    assert (none.low, none.value, none.high) == (0, 0, pytest.approx(reach / (1 + reach)))
+    assert (all_.low, all_.value, all_.high) == (pytest.approx(1 - none.high), 1, 1)
+
+
+def test_problems_of_one_sample_have_wilsons_interval():
+    found = mean_interval(np.array([1.0] * 7 + [0.0] * 23), confidence=0.9)
+    z = stats.t.ppf(0.95, 29)
+    wilson = stats.binomtest(7, 30).proportion_ci(2 * stats.norm.cdf(z) - 1, "wilson")
+    assert (found.low, found.high) == (pytest.approx(wilson.low), pytest.approx(wilson.high))
+
+
+def test_samples_of_a_problem_that_agree_are_worth_one_and_others_more():
+    agreeing, mixed = problems(*[8] * 15, *[0] * 15), problems(*[4] * 30)
+    assert mean_interval(mixed).value == mean_interval(agreeing).value
+    assert mean_interval(mixed).high < mean_interval(agreeing).high - 0.1
+
+
+def test_intervals_hold_their_mean_and_stay_in_their_range():
+    generator = np.random.default_rng(0)
+    for mean in (0.002, 0.5, 0.998):
+        values = generator.binomial(8, mean, (500, 30)) / 8
+        low, high = mean_bounds(values)
+        assert (low >= 0).all() and (high <= 1).all()
+        assert (low <= values.mean(axis=1)).all() and (high >= values.mean(axis=1)).all()
+
+
+@pytest.mark.parametrize("problem_count", [30, 100])
+def test_intervals_hold_the_true_mean_as_often_as_they_say(problem_count):
+    """2,000 draws of one cell of Table 3; `benchmarks/interval_coverage.py` has all of them."""
+    beta = table3()[2, "AMC23"]
+    generator = np.random.default_rng(1)
+    chances = generator.beta(beta.a, beta.b, (2000, problem_count))
+    low, high = mean_bounds(generator.binomial(8, chances) / 8)
+    assert 0.93 <= ((low <= beta.mean) & (beta.mean <= high)).mean() <= 0.975
+    differences = (generator.binomial(8, chances) - generator.binomial(8, chances)) / 8
+    reach = difference_errors(differences, 8) * stats.t.ppf(0.975, problem_count - 1)
+    assert 0.93 <= (abs(differences.mean(axis=1)) <= reach).mean() <= 0.985
+
+
+def test_paired_differences_are_a_paired_t_test_where_problems_differ():
+    generator = np.random.default_rng(2)
+    old, new = generator.binomial(8, 0.4, 2000) / 8, generator.binomial(8, 0.45, 2000) / 8
+    found, exact = paired_difference(new - old, 8), stats.ttest_rel(new, old)
+    assert found.p_value() == pytest.approx(exact.pvalue, rel=0.02)
+    assert found.interval().low == pytest.approx(exact.confidence_interval().low, abs=2e-5)
+
+
+def test_no_difference_among_few_problems_is_no_proof_that_there_is_none():
+    few, many = (paired_difference(np.zeros(count), 8).interval() for count in (30, 1000))
+    assert few.low < -0.02 and few.high > 0.02
+    assert -0.001 < many.low < 0
+
+
+def test_pairing_narrows_what_hard_and_easy_problems_widen():
+    old = problems(*[0, 8] * 20)
+    new = np.clip(old - 1 / 8, 0, 1)
+    assert paired_difference(new - old, 8).error < independent_difference(new, old, 8).error / 3
+
+
+def test_averages_over_tasks_are_unweighted_and_narrower_than_their_parts():
+    small, large = mean_interval(problems(*[4, 5] * 15)), mean_interval(problems(*[0, 2] * 250))
+    average = average_interval([small, large])
+    assert average.value == pytest.approx((small.value + large.value) / 2)
+    assert average.high - average.low < small.high - small.low
+    alike = Difference.average([Difference(0.1, 0.02, 29), Difference(0.3, 0.02, 29)])
+    assert (alike.value, alike.error, alike.freedom) == pytest.approx((0.2, 0.02 / 2**0.5, 58))
+
+
+def test_p_values_and_intervals_agree():
+    difference = Difference(-0.05, 0.02, 29)
+    edge = difference.interval(0.95).high
+    assert difference.p_value(edge) == pytest.approx(0.05)
+    assert difference.p_below(edge) == pytest.approx(0.025)
+
+
+def test_holm_as_in_the_textbook():
+    assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
+    assert holm([0.5, 0.9]) == [1.0, 1.0]
+    assert holm([]) == []
