@@ -36,7 +36,7 @@ def test_the_lowest_rooms_import_nothing_of_the_package_but_themselves(room):
                 continue
             names = [node.module] if isinstance(node, ast.ImportFrom) else [alias.name for alias in node.names]
             ours = [name for name in names if name.startswith("lm_eval_takeover")]
-            assert all(name.startswith(f"lm_eval_takeover.{room}.") for name in ours), path
+            assert all(f"{name}.".startswith(f"lm_eval_takeover.{room}.") for name in ours), path
 
 
 @pytest.mark.parametrize("room", ["runs", "results", "tasks", "answers", "storage"])

@@ -4,7 +4,6 @@ import contextlib
 import sqlite3
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -23,10 +22,10 @@ class Costs:
     tokens: Values
     takeovers: Values
     guide_passes: Values
-    truncated: Values  # samples that reached max_gen_toks
+    truncated: Values  # samples that their token limit ended
 
 
-def read_costs(run_dir: Path, task: str, problems: Problems, max_gen_toks: Any) -> Costs | None:
+def read_costs(run_dir: Path, task: str, problems: Problems) -> Costs | None:
     """The counts of the latest command that asked for every sample of these problems; None where there is none."""
     with contextlib.ExitStack() as stack:
         journals = []
@@ -37,19 +36,18 @@ def read_costs(run_dir: Path, task: str, problems: Problems, max_gen_toks: Any) 
                 asked = [row for journal in journals for row in journal.asked(command) if row.task == task]
                 if {row.doc_id for row in asked} == set(problems.doc_ids):
                     found = {key: s for journal in journals for key, s in journal.find([a.key for a in asked]).items()}
-                    return _count(asked, found, problems, max_gen_toks)
+                    return _count(asked, found, problems)
         except (Damaged, RunDirError, sqlite3.Error, OSError):
             return None
     return None
 
 
-def _count(asked: list[Asked], found: dict[bytes, Sample], problems: Problems, max_gen_toks: Any) -> Costs | None:
+def _count(asked: list[Asked], found: dict[bytes, Sample], problems: Problems) -> Costs | None:
     places = {doc_id: place for place, doc_id in enumerate(problems.doc_ids)}
     counts = np.zeros((4, len(problems)))
     if any(row.key not in found for row in asked):
         return None
     for row in asked:
         sample, place = found[row.key], places[row.doc_id]
-        truncated = isinstance(max_gen_toks, int) and sample.tokens >= max_gen_toks
-        counts[:, place] += (sample.tokens, sample.takeovers, sample.guide_passes, truncated)
+        counts[:, place] += (sample.tokens, sample.takeovers, sample.guide_passes, sample.truncated)
     return Costs(*counts)

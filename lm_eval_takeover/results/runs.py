@@ -42,7 +42,7 @@ class TaskResult:
         """Tokens, takeovers and passes by problem, from the run_dir; None where it cannot be had."""
         if self.problems is None or self.run_dir is None:
             return None
-        return read_costs(Path(self.run_dir), self.task, self.problems, self.settings.get("max_gen_toks"))
+        return read_costs(Path(self.run_dir), self.task, self.problems)
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,9 @@ HARMLESS = frozenset(
         "seed",
         "parallelize",
         "device_map",
+        "guide_device_map",
+        "attn_implementation",
+        "guide_attn_implementation",
         "max_memory_per_gpu",
         "max_cpu_memory",
         "offload_folder",
@@ -57,6 +60,7 @@ RESOLVED = frozenset(
         "kappa_rule",
         "rate",
         "early_tokens",
+        "model",  # the run's label
         "plugins",
         "dtype",
         "guide_dtype",

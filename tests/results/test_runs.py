@@ -12,7 +12,7 @@ from lm_eval_takeover.errors import ResultsError
 from lm_eval_takeover.results.costs import read_costs
 from lm_eval_takeover.results.fields import LARGEST_DOCUMENT
 from lm_eval_takeover.results.runs import read_run, read_runs
-from lm_eval_takeover.results.settings import HARMLESS
+from lm_eval_takeover.results.settings import HARMLESS, RESOLVED
 from lm_eval_takeover.runs.journal import Asked, Journal, Sample
 from lm_eval_takeover.runs.layout import journal_path
 from lm_eval_takeover.runs.sample_keys import MODEL_ARGUMENTS
@@ -192,7 +192,8 @@ def test_a_folder_without_results_says_what_was_expected(tmp_path):
 
 
 def test_arguments_that_change_no_text_are_those_of_the_journal():
-    assert {name for name, part in MODEL_ARGUMENTS.items() if part is None} | {"seed"} <= HARMLESS
+    assert {name for name, part in MODEL_ARGUMENTS.items() if part is None} | {"seed"} <= HARMLESS | {"model"}
+    assert "model" in RESOLVED - HARMLESS  # a label of ours, and the name of a model elsewhere
     assert not HARMLESS & {name for name, part in MODEL_ARGUMENTS.items() if part not in (None, "seed")}
 
 
@@ -203,9 +204,11 @@ def test_costs_by_problem_come_from_the_run_dir(tmp_path):
     journal.begin_command("c", {})
     keys = {(doc, sample): bytes([doc, sample]) * 8 for doc in problems.doc_ids for sample in range(8)}
     journal.add_asked("c", [Asked(TASK, f"d{d}", 0, s, d, "p", key) for (d, s), key in keys.items()])
-    journal.add(Sample(key, TASK, d, s, "x", 320 if s == 0 else 100, d, 110, 30) for (d, s), key in keys.items())
+    journal.add(
+        Sample(key, TASK, d, s, "x", 320 if s == 0 else 100, d, 110, 30, s == 0) for (d, s), key in keys.items()
+    )
     journal.close()
-    costs = read_costs(tmp_path, TASK, problems, 320)
+    costs = read_costs(tmp_path, TASK, problems)
     assert costs.tokens.tolist() == [1020] * 4 and costs.takeovers.tolist() == [0, 8, 16, 24]
     assert costs.guide_passes.tolist() == [240] * 4 and np.array_equal(costs.truncated, [1] * 4)
-    assert read_costs(tmp_path / "none", TASK, problems, 320) is None
+    assert read_costs(tmp_path / "none", TASK, problems) is None

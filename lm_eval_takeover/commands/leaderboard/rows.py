@@ -138,7 +138,9 @@ def measure(result: TaskResult, metric: str) -> Interval | None:
 
 
 def share_truncated(result: TaskResult) -> float | None:
-    """The share of samples that ran into max_gen_toks; None where no run_dir tells."""
+    """The share of samples that their token limit ended; None where neither a metric nor a run_dir tells."""
+    if "truncated" in result.means:
+        return result.means["truncated"]
     costs = result.read_costs()
     if costs is None or result.problems is None:
         return None
