@@ -302,7 +302,7 @@ def check_architecture(kind: str, folder: Path) -> Row:
         row.hf = row.reading = row.blocks = "-"
         return row
     try:
-        verify_pass(member)
+        verify_pass(member, max(BATCHES))
     except ArgumentError as error:
         row.blocks = re.sub(r"^base='[^']*': |; use block_size=1$", "", str(error))
     row.milliseconds = 1000 * (time.perf_counter() - started)

@@ -22,8 +22,6 @@ other shapes: in float32 there should be none.
 
 import argparse
 import statistics
-import tempfile
-import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
@@ -34,11 +32,11 @@ import torch
 from differences import first_difference
 from lm_eval.api.instance import Instance
 from lm_eval.models.huggingface import HFLM
-from random_pairs import SAMPLING, Costs, blind, blind_on, costs, gated, load, save_pair
+from random_pairs import SAMPLING, Costs, blind, blind_on, clock, costs, gated, load, pair_folders
 
 from lm_eval_takeover.arguments import ModelArguments
 from lm_eval_takeover.decoding import blockwise, lockstep
-from lm_eval_takeover.demo import DEMO, PROMPT, problems
+from lm_eval_takeover.demo import PROMPT, problems
 from lm_eval_takeover.forward.forward_pass import ForwardPass, prepare_pass
 from lm_eval_takeover.forward.ragged_cache import RaggedCache
 from lm_eval_takeover.method.generation import Generation
@@ -62,7 +60,7 @@ def instances(texts: list[str], tokens: int, samples: int) -> list[Instance]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--pair", choices=["1:13", "1:26", "qwen3", "demo"], default="1:26")
+    parser.add_argument("--pair", choices=["1:13", "1:26", "hybrid", "qwen3", "demo"], default="1:26")
     parser.add_argument("--vocab", type=int, default=8192)
     parser.add_argument("--batch", type=int, nargs="+", default=[1, 8])
     parser.add_argument("--rates", type=float, nargs="+", default=[0.05])
@@ -72,11 +70,7 @@ def main() -> None:
     parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32")
     parser.add_argument("--device", default="cpu")
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        if options.pair == "demo":
-            folders: dict[str, Path] = dict(DEMO)
-        else:
-            folders = save_pair(Path(folder), options.pair, options.vocab, getattr(torch, options.dtype))
+    with pair_folders(options.pair, options.vocab, options.dtype) as folders:
         pair = load(folders, options.device, options.dtype)
         sizes = {m.role: sum(p.numel() for p in m.model.parameters()) / 1e6 for m in pair.members}
         print(
@@ -194,10 +188,10 @@ def measure(pair: Pair, folders: dict[str, Path], batch: int, rate: float, optio
     rounds: list[Costs] = []
     for round_ in range(options.rounds + 1):
         for name, run in contenders.items():
-            started = time.perf_counter()
+            started = clock()
             tokens = run()
             if round_:  # the first round warms up
-                speed[name].append(tokens / (time.perf_counter() - started))
+                speed[name].append(tokens / (clock() - started))
             if round_ and name == OURS:  # the machine is faster at times: bounds from the costs of the same minute
                 rounds.append(costs(pair, batch, len(asked[0].prompt) + options.tokens // 2, repeats=5))
     cost = rounds[-1]
@@ -277,16 +271,16 @@ def sampling_share(pair: Pair, policy: Policy, asked: list[Request], batch: int)
         vocab: int,
         logits_at: Any = None,
     ) -> torch.Tensor:
-        started = time.perf_counter()
+        started = clock()
         found = plain(self, cache, slots, lengths, ids, vocab, logits_at)
-        spent["text" if vocab else "prompts"] += time.perf_counter() - started
+        spent["text" if vocab else "prompts"] += clock() - started
         return found
 
     ForwardPass.__call__ = timed  # type: ignore[method-assign]
     try:
-        started = time.perf_counter()
+        started = clock()
         list(blockwise.generate(pair, policy, asked, batch_size=batch))
-        whole = time.perf_counter() - started
+        whole = clock() - started
     finally:
         ForwardPass.__call__ = plain  # type: ignore[method-assign]
     outside = 1 - sum(spent.values()) / whole

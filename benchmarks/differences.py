@@ -6,7 +6,7 @@ import torch
 
 from lm_eval_takeover.forward.forward_pass import prepare_pass
 from lm_eval_takeover.forward.padding import pad_left
-from lm_eval_takeover.forward.reader import Reader
+from lm_eval_takeover.forward.state_reader import take_reader
 from lm_eval_takeover.method.generation import Generation
 from lm_eval_takeover.method.policy import Policy
 from lm_eval_takeover.method.request import Request, Sampling
@@ -62,7 +62,7 @@ def shapes_of(member: Member, text: list[int], vocab: int) -> list[torch.Tensor]
         found.append(member.compute_logits(padded, mask)[0, -1, :vocab])
     # In blocks, beside rows that have read `ahead` tokens more.
     for rows, block, ahead in ((1, len(text), 0), (1, 1, 0), (3, 5, 0), (8, 7, 0), (4, 1, 30), (7, 5, 60), (7, 1, 150)):
-        reader = Reader(prepare_pass(member), rows, vocab)
+        reader = take_reader(prepare_pass(member), rows, vocab)
         if ahead:
             reader.read(range(1, rows), ids[:, :1].expand(rows - 1, ahead))
             reader.lengths[1:] = [ahead] * (rows - 1)

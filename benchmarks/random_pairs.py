@@ -1,18 +1,20 @@
 """Pairs of random weights in the shapes of real ones, what their passes cost, and the bounds that follow."""
 
 import statistics
+import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
-from transformers import AutoTokenizer, Qwen3Config, Qwen3ForCausalLM
+from transformers import AutoModelForCausalLM, AutoTokenizer, Qwen3_5TextConfig, Qwen3Config
 
-from lm_eval_takeover.decoding import blockwise
+from lm_eval_takeover.decoding import engine
 from lm_eval_takeover.demo import DEMO
 from lm_eval_takeover.forward.forward_pass import prepare_pass
-from lm_eval_takeover.forward.reader import Reader
+from lm_eval_takeover.forward.state_reader import take_reader
 from lm_eval_takeover.method.gate import Gate
 from lm_eval_takeover.method.policies import Gated
 from lm_eval_takeover.method.request import Request, Sampling
@@ -30,22 +32,37 @@ SAMPLING = Sampling(1.0)
 BLOCKS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 
 
+@contextmanager
+def pair_folders(name: str, vocab: int, dtype: str) -> Iterator[dict[str, Path]]:
+    """The folders of a pair by its name: the bundled one for "demo", else random weights, which are gone afterwards."""
+    if name == "demo":
+        yield dict(DEMO)
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        yield save_pair(Path(folder), name, vocab, getattr(torch, dtype))
+
+
 def save_pair(folder: Path, ratio: str, vocab: int, dtype: torch.dtype) -> dict[str, Path]:
-    """Two random checkpoints that share the demo pair's tokenizer, padded to `vocab`."""
+    """Two random checkpoints that share the demo pair's tokenizer, padded to `vocab`; `hybrid` is 1:26 as Qwen3.5 builds it."""
     tokenizer = AutoTokenizer.from_pretrained(DEMO["base"])
     made = {}
-    shapes = ("qwen3-0.6b", "qwen3-8b") if ratio == "qwen3" else ("base", ratio)
+    shapes = ("qwen3-0.6b", "qwen3-8b") if ratio == "qwen3" else ("base", "1:26" if ratio == "hybrid" else ratio)
     for seed, (role, shape) in enumerate(zip(("base", "guide"), shapes, strict=True)):
         hidden, layers, inner, heads = SHAPES[shape]
         real = ratio == "qwen3"
         torch.manual_seed(seed)
-        config = Qwen3Config(
+        kind, more = Qwen3Config, {}
+        if ratio == "hybrid":  # one layer in four of full attention, the others gated delta rules
+            delta = {"linear_num_key_heads": heads, "linear_num_value_heads": heads}
+            kind, more = Qwen3_5TextConfig, delta | {"linear_key_head_dim": 64, "linear_value_head_dim": 64}
+        config = kind(
             vocab_size=vocab, hidden_size=hidden, num_hidden_layers=layers, intermediate_size=inner,
             num_attention_heads=heads, num_key_value_heads=8 if real else heads // 2,
             head_dim=128 if real else 64, tie_word_embeddings=shape != "qwen3-8b",
             max_position_embeddings=8192, initializer_range=0.08, eos_token_id=None, bos_token_id=None,
+            **more,
         )  # fmt: skip
-        model = Qwen3ForCausalLM(config).to(dtype)
+        model = AutoModelForCausalLM.from_config(config).to(dtype)
         made[role] = folder / role
         model.save_pretrained(made[role])
         tokenizer.save_pretrained(made[role])
@@ -54,7 +71,10 @@ def save_pair(folder: Path, ratio: str, vocab: int, dtype: torch.dtype) -> dict[
 
 def load(folders: dict[str, Path], device: str, dtype: str) -> Pair:
     made = (Member(role, str(folders[role]), device=device, dtype=getattr(torch, dtype)) for role in ("base", "guide"))
-    return Pair(*made)
+    pair = Pair(*made)
+    for member in pair.members:
+        _ = member.model  # now: the folders may go
+    return pair
 
 
 @dataclass
@@ -73,7 +93,7 @@ class Costs:
 def costs(pair: Pair, batch: int, length: int, repeats: int = 9) -> Costs:
     """What passes cost for `batch` rows that have read `length` tokens: medians of so many."""
     vocab = min(member.model.config.vocab_size for member in pair.members)
-    readers = {member.role: Reader(prepare_pass(member), batch, vocab) for member in pair.members}
+    readers = {member.role: take_reader(prepare_pass(member), batch, vocab) for member in pair.members}
     for reader in readers.values():
         prompts = reader.prefill(torch.randint(0, 500, (batch, length)).tolist())
         for row in range(batch):
@@ -82,10 +102,10 @@ def costs(pair: Pair, batch: int, length: int, repeats: int = 9) -> Costs:
     def seconds(role: str, k: int) -> float:
         ids = torch.randint(0, 500, (batch, k), device=readers[role].device)
         wait(readers[role].device)
-        started = time.perf_counter()
+        started = clock()
         readers[role].read(range(batch), ids)
         wait(readers[role].device)
-        return time.perf_counter() - started
+        return clock() - started
 
     median = statistics.median
     alone = (
@@ -100,6 +120,12 @@ def costs(pair: Pair, batch: int, length: int, repeats: int = 9) -> Costs:
             checks.append(seconds("guide", k))
         guide[k] = median(checks)
     return Costs(alone, (median(base), guide))
+
+
+def clock() -> float:
+    """Seconds; those of the processor where one thread of it does all the work, which other work on the machine does not stretch."""
+    alone = torch.get_num_threads() == 1 and not torch.cuda.is_available()
+    return time.process_time() if alone else time.perf_counter()
 
 
 def wait(device: torch.device) -> None:
@@ -134,7 +160,7 @@ def gated(pair: Pair, requests: list[Request], rate: float, score: str = "ce", r
     """A policy whose gate, without window test, realizes about this rate."""
     policy = Gated(score=score, gate=Gate(1e9))
     for _ in range(rounds):
-        made = [one for _, one in blockwise.generate(pair, policy, requests, batch_size=16)]
+        made = [one for _, one in engine.generate(pair, policy, requests, batch_size=16)]
         scores = torch.tensor([score for one in made for score in one.scores])
         policy = replace(policy, gate=Gate(float(scores.double().quantile(1 - rate))))
     return policy

@@ -13,13 +13,11 @@ import argparse
 import math
 import multiprocessing
 import statistics
-import tempfile
 from dataclasses import replace
-from pathlib import Path
 
 import torch
 from random_pairs import SAMPLING as FLAT
-from random_pairs import gated, save_pair
+from random_pairs import gated, pair_folders
 from random_pairs import load as load_folders
 from torch import Tensor
 
@@ -27,7 +25,7 @@ from lm_eval_takeover.answers.extraction import extract_answer
 from lm_eval_takeover.decoding import engine, lockstep
 from lm_eval_takeover.demo import DEMO, PROMPT, calibration_prompts, problems
 from lm_eval_takeover.forward.forward_pass import prepare_pass
-from lm_eval_takeover.forward.reader import Reader
+from lm_eval_takeover.forward.state_reader import take_reader
 from lm_eval_takeover.method.gate import Gate
 from lm_eval_takeover.method.generation import Generation
 from lm_eval_takeover.method.policies import BaseAlone, Disagreement, GuideAlone
@@ -78,7 +76,7 @@ def one_command(pair: Pair, policy: Policy, requests: list[Request], times: int)
 @torch.inference_mode()
 def passes(member: Member, vocab: int, text: tuple[int, ...], start: int, new: int) -> Tensor:
     """Logits `[tokens, vocab]` after `text[start:]`, read so many tokens at a time behind what comes before."""
-    reader = Reader(prepare_pass(member), 1, vocab)
+    reader = take_reader(prepare_pass(member), 1, vocab)
     reader.read([0], torch.tensor([text[:start]]))
     reader.lengths[0] = start
     parts = []
@@ -156,10 +154,7 @@ def main() -> None:
     parser.add_argument("--times", type=int, default=5, help="how often one command is run")
     parser.add_argument("--dtype", default="bfloat16")
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        folders: dict[str, Path] = dict(DEMO)
-        if options.pair != "demo":
-            folders = save_pair(Path(folder), options.pair, 8192, getattr(torch, options.dtype))
+    with pair_folders(options.pair, 8192, options.dtype) as folders:
         pair = load_folders(folders, "cpu", options.dtype)
     if options.endless:
         for member in pair.members:

@@ -8,13 +8,10 @@ fewer, the slots that stay empty at the end would count); resident memory after 
 
 import argparse
 import math
-import tempfile
 import time
-from pathlib import Path
 
 import psutil
-import torch
-from random_pairs import SAMPLING, costs, gated, load, save_pair
+from random_pairs import SAMPLING, costs, gated, load, pair_folders
 
 from lm_eval_takeover.decoding import blockwise
 from lm_eval_takeover.method.request import Request
@@ -26,8 +23,8 @@ def main() -> None:
     parser.add_argument("--pair", choices=["1:13", "1:26"], default="1:13")
     parser.add_argument("--rate", type=float, default=0.05)
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        scaling(load(save_pair(Path(folder), options.pair, 8192, torch.float32), "cpu", "float32"), options.rate)
+    with pair_folders(options.pair, 8192, "float32") as folders:
+        scaling(load(folders, "cpu", "float32"), options.rate)
 
 
 def scaling(pair: Pair, rate: float) -> None:

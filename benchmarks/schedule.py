@@ -17,20 +17,16 @@ The demo pair is trained; in pairs of random weights nothing foretells a takeove
 
 import argparse
 import statistics
-import tempfile
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
-import torch
-from random_pairs import SAMPLING, costs, gated, load, save_pair
+from random_pairs import SAMPLING, clock, costs, gated, load, pair_folders
 
 from lm_eval_takeover.decoding import blockwise, schedule
 from lm_eval_takeover.decoding.stepwise import Stepwise
-from lm_eval_takeover.demo import DEMO, PROMPT, problems
+from lm_eval_takeover.demo import PROMPT, problems
 from lm_eval_takeover.forward.forward_pass import ForwardPass
 from lm_eval_takeover.method.gate import Gate
 from lm_eval_takeover.method.policies import Disagreement
@@ -63,9 +59,9 @@ def measured(pair: Pair, batch: int, length: int) -> Callable[[ForwardPass], sch
 
 
 def speed(pair: Pair, policy: Policy, requests: list[Request], batch: int, block: int | None = None) -> float:
-    started = time.perf_counter()
+    started = clock()
     made = dict(blockwise.generate(pair, policy, requests, batch_size=batch, block_size=block))
-    return sum(len(one.tokens) for one in made.values()) / (time.perf_counter() - started)
+    return sum(len(one.tokens) for one in made.values()) / (clock() - started)
 
 
 def compare(title: str, runs: dict[str, Callable[[], float]], rounds: int) -> None:
@@ -111,7 +107,7 @@ def measure(pair: Pair, requests: list[Request], guided: Policy, batch: int, rou
     entropy = gated(pair, requests[:16], 0.08, "entropy", 2)
 
     def without_waiting() -> float:
-        with patched(Stepwise, "_served", lambda self, due, rows: sorted(due)):
+        with patched(Stepwise, "_served", lambda self, due, rows: [sorted(due)] if due else []):
             return speed(pair, entropy, requests, batch)
 
     runs = {"as it is": lambda: speed(pair, entropy, requests, batch), "no waiting": without_waiting}
@@ -127,10 +123,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32")
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        folders: dict[str, Path] = dict(DEMO)
-        if options.pair != "demo":
-            folders = save_pair(Path(folder), options.pair, 8192, getattr(torch, options.dtype))
+    with pair_folders(options.pair, 8192, options.dtype) as folders:
         pair = load(folders, "cpu", options.dtype)
     demo = options.pair == "demo"
     sampling = Sampling(0.6, 0.95) if demo else SAMPLING

@@ -24,7 +24,6 @@ from lm_eval_takeover.decoding.schedule import PassCost, Schedule
 from lm_eval_takeover.decoding.stepwise import Stepwise
 from lm_eval_takeover.decoding.stop_strings import StopStrings
 from lm_eval_takeover.errors import ArgumentError
-from lm_eval_takeover.forward.draft_length import round_up
 from lm_eval_takeover.forward.forward_pass import prepare_pass
 from lm_eval_takeover.forward.padding import pad_right
 from lm_eval_takeover.forward.reader import Drafted
@@ -190,17 +189,14 @@ class Blocks(Pool):
             draft.survival[row] = 0.0 if ends or survival <= _LEAST_SURVIVAL else survival
 
     def _read_by_donor(self, draft: Draft) -> Tensor:
-        """The donor's logits at every drafted position, `[rows, k, vocab]`, and at one more where there is a bonus, in one pass.
-
-        It is padded to one of a few lengths, so that shapes, and the roundings that hang on them, repeat.
-        """
+        """The donor's logits at every drafted position, `[rows, k, vocab]`, and at one more where there is a bonus."""
         read = zip(draft.slots, draft.tokens, strict=True)
         ids = pad_right(
             [[self.slots[slot].last, *(tokens if self.bonus else tokens[:-1])] for slot, tokens in read], self.device
         )
-        new = ids.shape[1]
-        padded = torch.nn.functional.pad(ids, (0, round_up(new) - new))
-        return self.readers[self.donor].read(draft.slots, padded)[:, :new].to(self.device)
+        reader, new = self.readers[self.donor], ids.shape[1]
+        padded = torch.nn.functional.pad(ids, (0, reader.padded_length(new) - new))
+        return reader.read(draft.slots, padded)[:, :new].to(self.device)
 
     def _score(self, draft: Draft, donor_logits: Tensor) -> Tensor:
         """`s_t` at every position that was verified `[rows, k]`; behind a row's own length, anything."""
@@ -309,7 +305,7 @@ def generate(
     into `failures`; without one, the first of them is raised once all others are finished.
     """
     vocab, eos = pair.vocab_size, pair.eos_ids
-    drafted = policy.drafts or (policy.host is None and block_size != 1 and _has_drafter(pair))
+    drafted = policy.drafts or (policy.host is None and block_size != 1 and _has_drafter(pair, batch_size))
     roles = ("base", "guide") if drafted else policy.roles
     passes = {role: prepare_pass(pair.member(role)) for role in roles}
 
@@ -342,12 +338,12 @@ def generate(
         failed.check()
 
 
-def _has_drafter(pair: Pair) -> bool:
+def _has_drafter(pair: Pair, rows: int) -> bool:
     """Whether there is a base beside the guide that can draft for it."""
     if pair.base is None or pair.guide is None:
         return False
     try:
-        verify_pass(pair.base)
+        verify_pass(pair.base, rows)
     except ArgumentError as error:
         logger.warning("%s; the guide writes without drafts", error)
         return False

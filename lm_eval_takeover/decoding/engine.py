@@ -49,7 +49,7 @@ def generate(
         check_member(pair.member(role))  # what cannot be served is no failure of a request
     failures = Failures(len(requests))
     options: dict[str, Any] = {"seed": seed, "count_tokens": count_tokens}
-    if block_size == 1 or not _reads_blocks(pair, policy, block_size):
+    if block_size == 1 or not _reads_blocks(pair, policy, block_size, batch_size):
 
         def write(by: Policy, asked: Sequence[Request], traced: bool) -> Iterator[tuple[int, Generation]]:
             lockstepped = partial(lockstep.generate, pair, by, traced=traced, **options)
@@ -69,11 +69,11 @@ def generate(
     failures.check()
 
 
-def _reads_blocks(pair: Pair, policy: Policy, block_size: int | str) -> bool:
+def _reads_blocks(pair: Pair, policy: Policy, block_size: int | str, batch_size: int) -> bool:
     """Whether the models can be read in blocks; where `auto` finds that they cannot, it says why."""
     try:
         for role in policy.roles:
-            verify_pass(pair.member(role))
+            verify_pass(pair.member(role), batch_size)
     except ArgumentError as error:
         if block_size != "auto":
             raise

@@ -7,7 +7,7 @@ import torch
 
 from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.forward.draft_length import LONGEST
-from lm_eval_takeover.forward.forward_pass import release_memory
+from lm_eval_takeover.forward.forward_pass import ForwardPass, release_memory
 from lm_eval_takeover.forward.ragged_cache import round_up_columns
 from lm_eval_takeover.forward.reader import Reader
 from lm_eval_takeover.forward.self_check import verify_pass
@@ -21,9 +21,10 @@ _LOGITS = 8  # float32 copies of one token's logits that are held at a time, dra
 def cache_bytes(member: Member) -> int | None:
     """Bytes of keys and values that one token of one sample takes in this model, measured; None where rows share one length."""
     try:
-        forward = verify_pass(member)
+        forward = verify_pass(member, rows=2)
     except ArgumentError:
         return None
+    assert isinstance(forward, ForwardPass)
     reader = Reader(forward, 1, 1, graphed=False)
     reader.read([0], torch.zeros(1, 1, dtype=torch.long))
     return sum(int(buffer[0, 0].numel() * buffer.itemsize) for layer in reader.cache.layers for buffer in layer.buffers)

@@ -21,9 +21,10 @@ from lm_eval_takeover.decoding.failures import Failures
 from lm_eval_takeover.decoding.rows import Row, choose_device
 from lm_eval_takeover.decoding.stop_strings import StopStrings
 from lm_eval_takeover.errors import ArgumentError, PluginError, is_out_of_memory
-from lm_eval_takeover.forward.forward_pass import ForwardPass
+from lm_eval_takeover.forward.forward_pass import ForwardPass, StatePass
 from lm_eval_takeover.forward.padding import pad_right
 from lm_eval_takeover.forward.reader import Reader
+from lm_eval_takeover.forward.state_reader import take_reader
 from lm_eval_takeover.method.generation import Generation
 from lm_eval_takeover.method.policy import Block, Policy
 from lm_eval_takeover.method.request import Request, Sampling
@@ -40,7 +41,7 @@ class Pool(ABC):
     def __init__(
         self,
         policy: Policy,
-        passes: dict[str, ForwardPass],
+        passes: dict[str, ForwardPass | StatePass],
         waiting: Sequence[tuple[int, Request]],
         *,
         vocab: int,
@@ -150,7 +151,7 @@ class Pool(ABC):
         if not free:
             return
         if not self.readers:
-            self.readers = {role: Reader.take(one, self.size, self.vocab) for role, one in self.passes.items()}
+            self.readers = {role: take_reader(one, self.size, self.vocab) for role, one in self.passes.items()}
         entering = deque(self.waiting.popleft() for _ in range(free))
         try:
             while entering:

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from lm_eval_takeover.forward.draft_length import LONGEST, longest_draft
-from lm_eval_takeover.forward.forward_pass import ForwardPass
+from lm_eval_takeover.forward.forward_pass import ForwardPass, StatePass
 from lm_eval_takeover.forward.projection import computes_bfloat16
 
 # By kind of machine: seconds to launch a layer, bytes read per second, floating point operations per second. A CPU of two cores,
@@ -36,7 +36,7 @@ class PassCost:
     per_token: float
 
     @classmethod
-    def of(cls, forward: ForwardPass) -> "PassCost":
+    def of(cls, forward: ForwardPass | StatePass) -> "PassCost":
         """From the shape and dtype of a model, and the kind of its device."""
         model = forward.model
         dtype, embedding = model.dtype, model.get_input_embeddings().weight
@@ -47,8 +47,7 @@ class PassCost:
         if kind == "cpu" and dtype == torch.bfloat16 and computes_bfloat16():
             kind = "cpu with matrices"
         launch, bandwidth, arithmetic = _MACHINES[kind]
-        layers = len(forward.windows)
-        return cls(layers * launch + parameters * dtype.itemsize / bandwidth, 2 * parameters / arithmetic)
+        return cls(forward.layers * launch + parameters * dtype.itemsize / bandwidth, 2 * parameters / arithmetic)
 
     def seconds(self, tokens: float) -> float:
         return self.fixed + self.per_token * tokens

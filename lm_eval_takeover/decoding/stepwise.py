@@ -4,6 +4,7 @@ One token at a time comes from the model that writes it, which first reads, in t
 """
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -12,11 +13,12 @@ from torch import Tensor
 
 from lm_eval_takeover.decoding.pool import Pool
 from lm_eval_takeover.decoding.rows import Decision
+from lm_eval_takeover.decoding.schedule import PassCost
 from lm_eval_takeover.method.gate import push
 from lm_eval_takeover.method.observations import OBSERVED, observe
 from lm_eval_takeover.method.sampling import draw
 
-_UNREAD_AT_ONCE = 4096  # tokens, padding included, that a donor catches up on in one pass of several rows
+_UNREAD_AT_ONCE = 4096  # tokens, padding included, of a pass of several rows
 
 
 class Stepwise(Pool):
@@ -29,8 +31,9 @@ class Stepwise(Pool):
 
     def advance(self, slots: Sequence[int]) -> list[int]:
         decisions, hosted, host_logits = self._decide([slot for slot in slots if self.slots[slot].due is None])
-        donated = self._served([slot for slot in slots if self.slots[slot].due is not None], len(slots))
-        donor_logits = self.read_unread(self.donor, donated) if donated else None
+        groups = self._served([slot for slot in slots if self.slots[slot].due is not None], len(slots))
+        donated = [slot for group in groups for slot in group]
+        donor_logits = torch.cat([self.read_unread(self.donor, group) for group in groups]) if groups else None
         for slot in donated:
             due = self.slots[slot].due
             assert due is not None
@@ -74,24 +77,37 @@ class Stepwise(Pool):
             return decisions, hosted, self.read_unread(self.host, hosted) if hosted else None
         return decisions, hosted, logits if len(hosted) == len(slots) else logits[[not takeover for takeover in taken]]
 
-    def _served(self, due: Sequence[int], rows: int) -> list[int]:
-        """For which of these slots, whose tokens are the donor's, it is asked now.
+    def _served(self, due: Sequence[int], rows: int) -> list[list[int]]:
+        """For which of these slots, whose tokens are the donor's, it is asked now: those of each pass.
 
         For all of them, once half of the `rows` that advance together wait, or their waiting has cost about two passes of the
-        host; for fewer, the shortest first, where what they have not read is more than a pass should hold. A row that advances
-        alone never waits: a pass that fails is tried on halves until its cause is alone.
+        host. A row that advances alone never waits: a pass that fails is tried on halves until its cause is alone.
+
+        Rows share a pass, those with the least to read first, until what one more would pad costs more than a pass of its own.
         """
         self._idle += len(due)
         if self.policy.host == "base" and 2 * len(due) < rows and self._idle < 2 * rows:
             return []
         self._idle = 0
         lengths = self.readers[self.donor].lengths if due else []
-        served: list[int] = []
+        groups: list[list[int]] = []
+        longest = 0
         for unread, slot in sorted((self.slots[slot].length - lengths[slot], slot) for slot in due):
-            if served and (len(served) + 1) * unread > _UNREAD_AT_ONCE:
-                break
-            served.append(slot)
-        return sorted(served)
+            padding = len(groups[-1]) * (unread - longest) if groups else 0
+            if (
+                not groups
+                or padding * self._cost.per_token > self._cost.fixed
+                or (len(groups[-1]) + 1) * unread > _UNREAD_AT_ONCE
+            ):
+                groups.append([])
+            groups[-1].append(slot)
+            longest = unread
+        return groups
+
+    @cached_property
+    def _cost(self) -> PassCost:
+        """Of a pass of the donor."""
+        return PassCost.of(self.passes[self.donor])
 
     def _draw(self, slots: Sequence[int], logits: Tensor | None) -> dict[int, int]:
         """The next token of each of these slots, from logits `[rows, vocab]`."""

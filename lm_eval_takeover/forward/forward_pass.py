@@ -10,16 +10,16 @@ from torch import Tensor
 from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.forward.lean_decoder import LeanDecoder
 from lm_eval_takeover.forward.projection import computes_bfloat16
-from lm_eval_takeover.forward.ragged_cache import Plan, RaggedCache, read_layer_windows
+from lm_eval_takeover.forward.ragged_cache import Plan, RaggedCache, keeps_state, read_layer_windows
 from lm_eval_takeover.pair.member import Member
 
 logger = logging.getLogger(__name__)
 
 
-def prepare_pass(member: Member) -> "ForwardPass":
-    """The pass of this model, prepared once. Raises ArgumentError for models whose rows cannot have their own lengths."""
+def prepare_pass(member: Member) -> "ForwardPass | StatePass":
+    """The pass of this model, prepared once. Raises ArgumentError for models that cannot be read in blocks."""
     if member.prepared_pass is None:
-        member.prepared_pass = ForwardPass(member)
+        member.prepared_pass = StatePass(member) if keeps_state(member.model.config) else ForwardPass(member)
     return member.prepared_pass  # type: ignore[no-any-return]
 
 
@@ -27,6 +27,17 @@ def release_memory(member: Member) -> None:
     """Drop the cache that this model's last run left for the next one."""
     if member.prepared_pass is not None:
         member.prepared_pass.left_reader = None
+
+
+class StatePass:
+    """A model with recurrent layers, which `state_reader` reads by transformers' own pass."""
+
+    lean, graphed = None, False
+
+    def __init__(self, member: Member) -> None:
+        self.member, self.model = member, member.model
+        self.layers: int = member.model.config.get_text_config().num_hidden_layers
+        self.left_reader: Any = None
 
 
 class ForwardPass:
@@ -49,6 +60,7 @@ class ForwardPass:
                 member.path,
                 member.dtype_argument,
             )
+        self.layers = len(self.windows)
         self._no_masks: list[Tensor | None] = [None] * len(self.windows)
         rotary = getattr(config.get_text_config(), "rope_parameters", None) is not None
         # Positions that are rows of a table end with it; rotations go on.

@@ -82,6 +82,20 @@ def select_rows(cache: DynamicCache, rows: Tensor) -> DynamicCache:
     return selected
 
 
+def copy_cache(cache: DynamicCache) -> DynamicCache:
+    """A cache of its own: passes over either leave the other as it is.
+
+    States, which passes write in place, are copied. Keys and values are shared, since passes only append to them.
+    """
+    copied = copy.copy(cache)
+    copied.layers = [_copy_layer(layer) for layer in cache.layers]
+    for layer in copied.layers:
+        for states in vars(layer).values():
+            if isinstance(states, dict):
+                states.update({i: state.clone() for i, state in states.items() if isinstance(state, Tensor)})
+    return copied
+
+
 def _copy_layer(layer: Any) -> Any:
     """The layer with dictionaries of its own, in which those of linear attention keep their states; tensors are shared."""
     copied = copy.copy(layer)

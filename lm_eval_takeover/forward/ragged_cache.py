@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from transformers import Cache, DynamicCache
-from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
+from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer, LinearAttentionCacheLayerMixin
 
 from lm_eval_takeover.errors import ArgumentError
 
@@ -158,6 +158,18 @@ class RaggedCache(Cache):  # type: ignore[misc]
         for layer, other in zip(self.layers, source.layers, strict=True):
             for to, from_ in zip(layer.buffers, other.buffers, strict=True):
                 to[slot, :length] = from_[row, :length]
+
+
+def keeps_state(config: Any) -> bool:
+    """Whether some layers are recurrent or convolutions, of transformers' own kinds, whose states a pass writes over."""
+    try:
+        layers = DynamicCache(config=config).layers
+    except Exception:  # which `read_layer_windows` describes
+        return False
+    kinds = {type(layer) for layer in layers}
+    return any(issubclass(kind, LinearAttentionCacheLayerMixin) for kind in kinds) and all(
+        kind.__module__ == DynamicCache.__module__ for kind in kinds
+    )
 
 
 def read_layer_windows(config: Any, name: str) -> list[int | None]:

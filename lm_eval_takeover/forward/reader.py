@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from lm_eval_takeover.forward.cuda_graphs import HostCopy
+from lm_eval_takeover.forward.draft_length import round_up
 from lm_eval_takeover.forward.forward_pass import ForwardPass
 from lm_eval_takeover.forward.graphed_pass import GraphedPass
 from lm_eval_takeover.forward.padding import pad_right
@@ -14,7 +15,7 @@ from lm_eval_takeover.forward.ragged_cache import RaggedCache
 from lm_eval_takeover.method.request import Sampling
 from lm_eval_takeover.method.sampling import Words, draw_on_cpu, draw_on_device, to_tensor
 
-_PREFILL_COLUMNS = 512  # columns of a prompt that are read at a time: masks grow with their product with the length
+PREFILL_COLUMNS = 512  # columns of a prompt that are read at a time: masks grow with their product with the length
 
 
 @dataclass(slots=True)
@@ -70,6 +71,10 @@ class Reader:
     def device(self) -> torch.device:
         return self.forward.member.device
 
+    def padded_length(self, new: int) -> int:
+        """What a pass over so many new tokens is padded to, so that few shapes, and the roundings that hang on them, occur."""
+        return round_up(new)
+
     def read(self, slots: Sequence[int], ids: Tensor, offset: int = 0) -> Tensor:
         """Logits `[rows, new, vocab]` after each of `ids` `[rows, new]`, read `offset` tokens behind each row's length.
 
@@ -109,8 +114,8 @@ class Reader:
         """A reader of the same model that has read these prompts, one a row."""
         reader = Reader(self.forward, len(prompts), self.vocab, graphed=False)
         ids = pad_right(prompts, self.device)
-        for start in range(0, ids.shape[1], _PREFILL_COLUMNS):
-            part = ids[:, start : start + _PREFILL_COLUMNS]
+        for start in range(0, ids.shape[1], PREFILL_COLUMNS):
+            part = ids[:, start : start + PREFILL_COLUMNS]
             self.forward(reader.cache, range(len(prompts)), [start] * len(prompts), part, 0)
         reader.lengths = [len(prompt) for prompt in prompts]
         return reader

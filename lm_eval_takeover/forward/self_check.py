@@ -18,9 +18,10 @@ from torch import Tensor
 from transformers import DynamicCache
 
 from lm_eval_takeover.errors import ArgumentError, is_out_of_memory
-from lm_eval_takeover.forward.forward_pass import ForwardPass, prepare_pass
+from lm_eval_takeover.forward.forward_pass import ForwardPass, StatePass, prepare_pass
 from lm_eval_takeover.forward.reader import Reader
 from lm_eval_takeover.forward.sequences import Sequences
+from lm_eval_takeover.forward.state_reader import StateReader
 from lm_eval_takeover.pair.member import Member
 
 logger = logging.getLogger(__name__)
@@ -59,10 +60,15 @@ def choose_reading(member: Member) -> Reading:
     return check_member(member).reading
 
 
-def verify_pass(member: Member) -> ForwardPass:
-    """The pass of blocks over this model, checked once. Raises ArgumentError where it cannot be had or writes something else."""
+def verify_pass(member: Member, rows: int = 1) -> ForwardPass | StatePass:
+    """The pass of blocks of so many rows over this model, checked once.
+
+    Raises ArgumentError where it cannot be had or writes something else.
+    """
     forward = prepare_pass(member)
     reason = check_member(member).blocks_fault
+    if isinstance(forward, StatePass) and rows > 1:
+        reason = reason or "its layers keep a state, which blocks can roll back at batch_size=1 only"
     if reason is not None:
         raise ArgumentError(f"{member.role}='{member.id.id}': {reason}; use block_size=1")
     return forward
@@ -135,6 +141,8 @@ class SelfCheck:
     def blocks_fault(self) -> str | None:
         """What is wrong with blocks; the lean pass is dropped where transformers' own is right."""
         forward = prepare_pass(self.member)
+        if isinstance(forward, StatePass):
+            return self._fault(lambda: self._measure_states(forward))
         fault = self._fault(lambda: self._measure_blocks(forward))
         if fault is not None and forward.lean is not None:
             logger.warning(
@@ -203,6 +211,21 @@ class SelfCheck:
         reader.move_row(3, 1)
         logits = reader.read([1], self._tokens([3], 2)[:, None])
         return [*steps, self._compare(logits[:, 0], [3], 2)]
+
+    def _measure_states(self, forward: StatePass) -> list[Tensor]:
+        """Both samples of the first prompt, one after the other: a draft that is rolled back, then tokens one at a time."""
+        reader, steps = StateReader(forward, len(self.columns)), []
+        filled = reader.prefill([self._prompt(0)])
+        wrong = self._tokens([2], 1)
+        for row in (0, 1):
+            reader.copy_row(filled, 0, 0)
+            logits = reader.read([0], torch.stack([self._tokens([row], 1), wrong, wrong], 1))
+            steps.append(self._compare(logits[:, 0], [row], 1))
+            reader.lengths[0] += 1  # two drafted tokens are rolled back
+            for offset in range(2):
+                logits = reader.read([0], self._tokens([row], 2 + offset)[:, None], offset)
+                steps.append(self._compare(logits[:, 0], [row], 2 + offset))
+        return steps
 
     def _prefill(self, rows: Sequence[int]) -> Sequences:
         return Sequences.prefill(self.member, len(self.columns), [self._prompt(row) for row in rows])
