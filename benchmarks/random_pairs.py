@@ -123,7 +123,7 @@ def costs(pair: Pair, batch: int, length: int, repeats: int = 9) -> Costs:
 
 
 def clock() -> float:
-    """Seconds; those of the processor where one thread of it does all the work, which other work on the machine does not stretch."""
+    """Seconds; on one thread of a CPU those that it computed, which other work on the machine does not stretch."""
     alone = torch.get_num_threads() == 1 and not torch.cuda.is_available()
     return time.process_time() if alone else time.perf_counter()
 

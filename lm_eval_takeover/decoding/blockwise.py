@@ -305,7 +305,9 @@ def generate(
     into `failures`; without one, the first of them is raised once all others are finished.
     """
     vocab, eos = pair.vocab_size, pair.eos_ids
-    drafted = policy.drafts or (policy.host is None and block_size != 1 and _has_drafter(pair, batch_size))
+    drafted = policy.drafts or (
+        policy.host is None and block_size != 1 and _drafts_for_guide(pair, min(batch_size, len(requests)), block_size)
+    )
     roles = ("base", "guide") if drafted else policy.roles
     passes = {role: prepare_pass(pair.member(role)) for role in roles}
 
@@ -338,13 +340,13 @@ def generate(
         failed.check()
 
 
-def _has_drafter(pair: Pair, rows: int) -> bool:
-    """Whether there is a base beside the guide that can draft for it."""
+def _drafts_for_guide(pair: Pair, rows: int, block_size: int | None) -> bool:
+    """Whether there is a base beside the guide that can draft for it, and drafts are fixed or worth their cost."""
     if pair.base is None or pair.guide is None:
         return False
     try:
-        verify_pass(pair.base, rows)
+        drafter, donor = (PassCost.of(verify_pass(member, rows)) for member in (pair.base, pair.guide))
     except ArgumentError as error:
         logger.warning("%s; the guide writes without drafts", error)
         return False
-    return True
+    return Schedule(drafter, donor, block_size, bonus=True).drafts_pay(rows)

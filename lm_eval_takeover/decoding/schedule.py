@@ -100,9 +100,15 @@ class Schedule:
         more = self.drafter.seconds(drafting) + self.donor.per_token * rows
         return float(rows * self._best_speed(rows) * more)
 
+    def drafts_pay(self, rows: int) -> bool:
+        """Whether the donor that writes alone is slower, before anything is known of how often drafts end."""
+        return self.fixed is not None or self._best_speed(rows) * self.donor.seconds(rows) > 1
+
     def _best_speed(self, rows: int) -> float:
         """Tokens per second and row of the best fixed block."""
         g = self.rates.overall
         tokens = (1 - (1 - g) ** (_LENGTHS + self.bonus)) / g
-        seconds = _LENGTHS * self.drafter.seconds(rows) + self.donor.fixed + self.donor.per_token * rows * _LENGTHS
+        read = rows * (_LENGTHS + self.bonus)  # by the donor; after a bonus token the drafter reads one more, too
+        drafting = _LENGTHS * self.drafter.seconds(rows) + self.bonus * rows * self.drafter.per_token
+        seconds = drafting + self.donor.fixed + self.donor.per_token * read
         return float((tokens / seconds).max())

@@ -363,7 +363,7 @@ class FakePass:
     """Logits `[rows, new, 8]` that depend on every token a row has read, and on no other."""
 
     def __init__(self, role, seed):
-        self.member, self.seed, self.windows = FakeMember(role), seed, [None]
+        self.member, self.seed, self.layers, self.windows = FakeMember(role), seed, 1, [None]
         self.graphed, self.left_reader, self.model = False, None, FakeModel()
 
     def __call__(self, cache, slots, lengths, ids, vocab, logits_at=None):
