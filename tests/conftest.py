@@ -17,6 +17,7 @@ sys.path.append(str(Path(__file__).parent.parent / "benchmarks"))
 import pytest
 import torch
 from helpers.pairs import SHARED, save_random_model
+from helpers.processes import CommandServer
 from hypothesis import settings
 
 from lm_eval_takeover.demo import DEMO, calibration_prompts
@@ -87,6 +88,14 @@ def hub(random_pair):
     server.shutdown()
     server.server_close()
     thread.join()
+
+
+@pytest.fixture(scope="session")
+def forked(tmp_path_factory):
+    """Runs commands whose start is not what is tested."""
+    server = CommandServer(tmp_path_factory.mktemp("commands"))
+    yield server
+    server.close()
 
 
 @pytest.fixture
