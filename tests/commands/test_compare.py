@@ -11,13 +11,16 @@ import pytest
 from helpers.pairs import ROOT
 from helpers.processes import environment
 from helpers.results import takeover, write_results
+from lm_eval import simple_evaluate
 from lm_eval._cli.harness import HarnessCLI
+from lm_eval.loggers import EvaluationTracker
 
 from lm_eval_takeover.cli import main
 from lm_eval_takeover.commands.compare import command, gate, running, workload
 from lm_eval_takeover.commands.compare.processes import CallFailed, start
 from lm_eval_takeover.demo import DEMO
 from lm_eval_takeover.errors import ArgumentError, RunDirError
+from lm_eval_takeover.tasks.loading import make_task_manager
 
 sys.path.append(str(ROOT / "scripts"))
 from draw_demo_results import count_decisions, read_comparison  # the demo's figures, from a comparison
@@ -33,24 +36,41 @@ def arguments_of(words):
     return dict(pair.split("=", 1) for pair in value_of(words, "--model_args").split(","))
 
 
-def run_here(words):
-    """The stock command, or ours, in this process."""
-    if words[0] != "lm_eval":
-        assert main(words[1:]) == 0
-        return
+def parse_stock(words):
+    """These words as the stock command reads them."""
     before, sys.argv = sys.argv, list(words)
     try:
-        cli = HarnessCLI()
-        cli.execute(cli.parse_args())
+        return HarnessCLI().parse_args()
     finally:
         sys.argv = before
 
 
+def run_here(words):
+    """What the stock command does, in this process, and without reading lm-eval's thousands of task files."""
+    options = parse_stock(words)
+    tracker = EvaluationTracker(output_path=options.output_path)
+    tasks = options.tasks.split(",")
+    results = simple_evaluate(
+        model=options.model,
+        model_args=options.model_args,
+        tasks=tasks,
+        task_manager=make_task_manager(tasks),
+        batch_size=options.batch_size,
+        limit=options.limit,
+        bootstrap_iters=0,
+        evaluation_tracker=tracker,
+    )
+    samples = results.pop("samples")
+    tracker.save_results_aggregated(results=results, samples=samples)
+    for task in tasks:
+        tracker.save_results_samples(task_name=task, samples=samples[task])
+
+
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory):
-    """The demo pair compared on 16 problems, as `make demo` does it with all of them, but in this process."""
+    """The demo pair compared on 6 problems, as `make demo` does it with all of them, but in this process."""
     run_dir = tmp_path_factory.mktemp("demo")
-    words = [*DEMO_WORDS, "--rows", "base,random,early,guided,guide", "--limit", "16", "--batch_size", "128"]
+    words = [*DEMO_WORDS, "--rows", "base,random,early,guided,guide", "--limit", "6", "--batch_size", "48"]
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(running, "start", run_here)
         assert main([*words, "--run_dir", str(run_dir)]) == 0
@@ -91,7 +111,7 @@ def test_a_few_takeovers_restore_what_the_guide_knows(demo):
     assert acc["base"] <= 0.35 and acc["guide"] >= 0.90
     assert rows["guided"]["recovery"]["acc"] >= 0.9
     assert rows["guided"]["realized_rate"] <= 0.06
-    assert max(rows[kind]["recovery"]["acc"] for kind in ("random", "early")) <= 0.33
+    assert max(rows[kind]["recovery"]["acc"] for kind in ("random", "early")) <= 0.4
     assert rows["random"]["nominal"] == rows["guided"]["realized_rate"] == rows["early"]["nominal"]
     assert demo[1]["warnings"] == []
 
@@ -129,7 +149,7 @@ def test_done_rows_stay_and_the_table_is_the_same(harness, tmp_path, capsys):
 @pytest.mark.parametrize("stop", [KeyboardInterrupt, SystemExit])
 def test_an_interrupted_comparison_goes_on_and_ends_with_the_same_table(harness, tmp_path, capsys, stop):
     def die(words):
-        write_results(Path(value_of(words, "--output_path")), {"takeover_demo": [0]}, run=takeover("random"))
+        write_results(Path(value_of(words, "--output_path")), {"takeover_demo": [0, 0]}, run=takeover("random"))
         raise stop
 
     words = [*DEMO_WORDS, "--format", "json", "--run_dir"]
@@ -197,11 +217,7 @@ def test_arguments_of_a_real_pair_reach_all_rows(harness, tmp_path, capsys):
     assert (value_of(guided, "--batch_size"), value_of(thinking, "--batch_size")) == ("7", "2")
     assert "Thinker (thinking)" in capsys.readouterr().out
     for call in harness.started:
-        sys_argv, sys.argv = sys.argv, list(call)
-        try:
-            assert HarnessCLI().parse_args().tasks  # the stock command takes them
-        finally:
-            sys.argv = sys_argv
+        assert parse_stock(call).tasks == "takeover_demo"  # the stock command takes them
 
 
 def plan(tmp_path, *words):

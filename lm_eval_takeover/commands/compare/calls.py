@@ -71,8 +71,9 @@ def _shared_arguments(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _thinking_arguments(options: argparse.Namespace) -> dict[str, Any]:
-    arguments = {"pretrained": options.thinking, "enable_thinking": options.enable_thinking}
-    return arguments | _shared_arguments(options) | options.thinking_args
+    arguments: dict[str, Any] = {"pretrained": options.thinking, "enable_thinking": options.enable_thinking}
+    arguments |= _shared_arguments(options) | options.thinking_args
+    return arguments
 
 
 def _make_call(

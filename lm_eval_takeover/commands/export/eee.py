@@ -7,6 +7,7 @@ OUT/data/COLLECTION/OWNER/MODEL/UUID_samples.jsonl     a row per sample, which b
 import hashlib
 import json
 from collections.abc import Iterator, Sequence
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -44,9 +45,8 @@ def export(sources: Sequence[Source], out: Path, organization: str) -> tuple[lis
         samples = out / place / f"{name}_samples.jsonl"
         rows = sum(1 for _ in list_instances(source, record["evaluation_id"]))
         if rows:
-            write_whole(
-                samples, lambda stream, s=source, r=record: _write_lines(stream, list_instances(s, r["evaluation_id"]))
-            )  # type: ignore[misc]
+            instances = list_instances(source, record["evaluation_id"])
+            write_whole(samples, partial(_write_lines, rows=instances))
             record["detailed_evaluation_results"] = {
                 "format": "jsonl",
                 "file_path": f"{place}/{samples.name}",
