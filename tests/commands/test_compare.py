@@ -49,7 +49,7 @@ def run_here(words):
     """What the stock command does, in this process, and without reading lm-eval's thousands of task files."""
     options = parse_stock(words)
     tracker = EvaluationTracker(output_path=options.output_path)
-    tasks = options.tasks.split(",")
+    tasks = ",".join(options.tasks).split(",")
     results = simple_evaluate(
         model=options.model,
         model_args=options.model_args,
@@ -217,7 +217,7 @@ def test_arguments_of_a_real_pair_reach_all_rows(harness, tmp_path, capsys):
     assert (value_of(guided, "--batch_size"), value_of(thinking, "--batch_size")) == ("7", "2")
     assert "Thinker (thinking)" in capsys.readouterr().out
     for call in harness.started:
-        assert parse_stock(call).tasks == "takeover_demo"  # the stock command takes them
+        assert parse_stock(call).tasks == ["takeover_demo"]  # the stock command takes them
 
 
 def plan(tmp_path, *words):
@@ -274,6 +274,17 @@ def test_a_dry_run_says_what_would_run_and_what_it_takes(tmp_path, capsys):
     assert "Hours need --tokens_per_second, or --probe." in printed and "16,384 new tokens (appendix A.1)" in printed
 
 
+def test_a_probe_measures_speed_and_passes(harness, tmp_path, capsys):
+    words = [*DEMO_WORDS, "--run_dir", str(tmp_path), "--dry_run", "--probe", "--format", "md", "--limit", "25"]
+    assert main([*words, "--mean_tokens", "200", "--rows", "base,guided"]) == 0
+    printed = capsys.readouterr().out
+    assert "| guided | 200 | 40,000 | 44,000 | 10,000 | 0.67 |" in printed  # 1,000 tokens in 60 s, 1,100 and 250 passes
+    assert "Measured by --probe on base, guided: one problem, short texts" in printed
+    for call in harness.started:
+        assert value_of(call, "--limit") == "1" and "max_gen_toks=256" in value_of(call, "--gen_kwargs")
+        assert str(tmp_path / "probe") in value_of(call, "--output_path")
+
+
 @pytest.mark.parametrize(
     ("words", "text"),
     [
@@ -286,7 +297,7 @@ def test_a_dry_run_says_what_would_run_and_what_it_takes(tmp_path, capsys):
         (["--target_rate", "0"], "target_rate=0.0 is outside 0..1"),
         (["--base", str(DEMO["base"])], "--base and --guide go together"),
         (["--limit", "0"], "--limit 0 is not above 0"),
-        (["--batch_size", "many"], "batch_size='many' is not a whole number"),
+        (["--batch_size", "many"], "batch_size=many is neither 'auto' nor a whole number"),
         (["--tokens_per_second", "gide=3"], "--tokens_per_second 'gide' is not a row; did you mean 'guide'?"),
     ],
 )

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from lm_eval_takeover.errors import ArgumentError, TakeoverError, nearest
 from lm_eval_takeover.method.request import Sampling
+from lm_eval_takeover.results.runs import PREFIX
 from lm_eval_takeover.tasks.instances import read_generation_settings
 from lm_eval_takeover.tasks.loading import make_task_manager
 
@@ -29,11 +30,15 @@ class TaskLoad:
 
 def read_workload(options: argparse.Namespace) -> list[TaskLoad]:
     """The tasks by their own names, groups taken apart. Raises ArgumentError for one that is not known or cannot be loaded."""
-    manager = make_task_manager(options.tasks, options.include_path)
-    for name in options.tasks:
+    ours = make_task_manager([], options.include_path)  # lm-eval's own take seconds to list
+    others = [name for name in options.tasks if name not in ours.all_tasks]
+    ours_by_name = all(name.startswith(PREFIX) for name in others)  # then lm-eval cannot have them
+    manager = ours if ours_by_name else make_task_manager(options.tasks, options.include_path)
+    for name in others:
         if name not in manager.all_tasks:
-            ours = [task for task in manager.all_tasks if task.startswith("takeover_")]
-            raise ArgumentError(f"--tasks '{name}' is not known; {nearest(name, ours)}, or give --include_path")
+            raise ArgumentError(
+                f"--tasks '{name}' is not known; {nearest(name, ours.all_tasks)}, or give --include_path"
+            )
     try:
         tasks = manager.load(options.tasks)["tasks"]
     except TakeoverError:
