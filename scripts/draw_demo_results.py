@@ -26,7 +26,7 @@ def read_comparison(run_dir: Path) -> dict[str, Any]:
     rows = {row["kind"]: row for row in json.loads((run_dir / "leaderboard.json").read_text())["rows"]}
     takeovers, decisions, both = count_decisions(run_dir / "guided" / "samples")
     return {
-        "methods": [{"method": METHODS[kind], **_shares(kind, rows[kind])} for kind in METHODS],
+        "methods": [{"method": METHODS[kind], **_shares(kind, rows[kind])} for kind in METHODS if kind in rows],
         "gate": {
             "takeovers": takeovers,
             "decisions": decisions,
@@ -36,12 +36,14 @@ def read_comparison(run_dir: Path) -> dict[str, Any]:
     }
 
 
-def _shares(kind: str, row: dict[str, Any]) -> dict[str, float]:
+def _shares(kind: str, row: dict[str, Any]) -> dict[str, float | None]:
     cell, alone = row["tasks"]["takeover_demo"], {"base": 0.0, "guide": 1.0}.get(kind)
     found = {"realized_rate": row["realized_rate"], "acc": cell["acc"], "pass8": cell["pass8"]}
-    found = {name: round(value, 3) for name, value in found.items()}
-    recovery = {name: row["recovery"][name] if alone is None else alone for name in ("acc", "pass8")}
-    return found | {f"recovery_{name}": round(value, 2) for name, value in recovery.items()}
+    shares: dict[str, float | None] = {name: round(value, 3) for name, value in found.items()}
+    for name in ("acc", "pass8"):
+        value = row["recovery"][name] if alone is None else alone
+        shares[f"recovery_{name}"] = None if value is None else round(value, 2)
+    return shares
 
 
 def count_decisions(run_dir: Path) -> tuple[int, int, int]:

@@ -62,8 +62,8 @@ def test_a_wrong_call_is_one_line_and_status_2(greet, capsys):
         (["grete"], "error: argument COMMAND: invalid choice: 'grete'"),
         (["greet"], "error: the following arguments are required: --word_to_say (see lm-eval-takeover greet --help)"),
         (
-            ["greet", "--word_to_say", "x", "--wrd", "y"],
-            "error: unknown option '--wrd'; did you mean '--word_to_say'? (see lm-eval-",
+            ["greet", "--word_to_say", "x", "--word_to_sya", "y"],
+            "error: unknown option '--word_to_sya'; did you mean '--word_to_say'? (see lm-eval-",
         ),
         (["greet", "--word_to_say", "x", "y"], "error: 'y' is one word too many (see lm-eval-takeover greet --help)"),
         (["greet", "--word_to_say", "x", "--stat", "y"], "error: argument --status: invalid int value: 'y'"),
