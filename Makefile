@@ -5,7 +5,7 @@
 
 PYTHON ?= python3
 BIN := .venv/bin
-RESULTS ?= results/demo
+RUN_DIR ?= runs/demo
 # One thread per test worker; two workers.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 
@@ -21,9 +21,7 @@ install: .venv/installed
 	touch $@
 
 demo: install
-	$(BIN)/lm_eval --model guided-takeover --model_args target_rate=0.05 --tasks takeover_demo \
-		--batch_size 400 --output_path $(RESULTS) --log_samples
-	$(BIN)/lm-eval-takeover compare $(RESULTS)
+	$(BIN)/lm-eval-takeover compare --tasks takeover_demo --target_rate 0.05 --batch_size 400 --run_dir $(RUN_DIR)
 
 check: install
 	$(BIN)/ruff check .

@@ -13,7 +13,7 @@ from importlib import import_module
 from typing import Protocol, cast
 
 from lm_eval_takeover import __version__, commands, stopping
-from lm_eval_takeover.errors import install_error_hook
+from lm_eval_takeover.errors import install_error_hook, nearest
 
 
 class Command(Protocol):
@@ -57,7 +57,7 @@ def build_parser() -> argparse.ArgumentParser:
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
         command.add_options(subparser)
-        subparser.set_defaults(run=command.run)
+        subparser.set_defaults(run=command.run, parser=subparser)
     return parser
 
 
@@ -69,10 +69,21 @@ def _underscored(word: str) -> str:
     return re.sub(r"(?<=\w)-(?=\w)", "_", name) + sign + value
 
 
+def _refuse_unknown(parser: argparse.ArgumentParser, words: Sequence[str]) -> None:
+    """End as argparse does, with the nearest option of this command."""
+    name = words[0].partition("=")[0]
+    known = [option for action in parser._actions for option in action.option_strings if option.startswith("--")]
+    parser.error(
+        f"unknown option '{name}'; {nearest(name, known)}" if name.startswith("-") else f"'{name}' is one word too many"
+    )
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     install_error_hook()
     words = sys.argv[1:] if arguments is None else arguments
-    options = build_parser().parse_args([_underscored(word) for word in words])
+    options, unknown = build_parser().parse_known_args([_underscored(word) for word in words])
+    if unknown:
+        _refuse_unknown(options.parser, unknown)
     try:
         with stopping.sigterm_raises():
             return int(options.run(options))

@@ -1,56 +1,74 @@
 """The picture of the demo's result: docs/images/demo.svg, drawn from docs/images/demo.json.
 
-    lm-eval-takeover compare results/demo --early > results/demo.txt
-    python scripts/draw_demo_results.py results/demo.txt        reads the printed comparison into demo.json, then draws
-    python scripts/draw_demo_results.py                         draws anew from demo.json
+    lm-eval-takeover compare --tasks takeover_demo --target_rate 0.05 --batch_size 400 \\
+        --rows base,random,early,guided,guide --run_dir runs/demo
+    python scripts/draw_demo_results.py runs/demo     reads that comparison into demo.json, then draws
+    python scripts/draw_demo_results.py               draws anew from demo.json
 
 `scripts/write_docs_tables.py` then puts the same figures into README.md and docs/demo.md.
 """
 
 import argparse
 import json
-import re
 from pathlib import Path
 from typing import Any
 
 IMAGES = Path(__file__).parent.parent / "docs" / "images"
 FIGURES = IMAGES / "demo.json"
 PICTURE = IMAGES / "demo.svg"
+METHODS = {"base": "base alone", "random": "random", "early": "early only", "guided": "guided", "guide": "guide alone"}
 INK = "#7a7d82"  # a contrast of 4 on white and on a dark page alike
 GUIDED, OTHERS = "#2f81f7", "#9aa0a6"
 
 
-def read_comparison(text: str) -> dict[str, Any]:
-    """The methods and the check against true decisions, from what `lm-eval-takeover compare` prints."""
-    lines = iter(text.splitlines())
-    header = next((line for line in lines if line.startswith("|Method|")), None)
-    if header is None:
-        raise SystemExit("error: no table '|Method|…' in it; expected what `lm-eval-takeover compare` prints")
-    names = [name.lower().replace(" ", "_").replace("pass@8", "pass8") for name in header.strip("|").split("|")]
-    next(lines)
-    methods = []
-    for line in lines:
-        if not line.startswith("|"):
-            break
-        method, *shares = line.strip("|").split("|")
-        methods.append({"method": method} | dict(zip(names[1:], map(_share, shares), strict=True)))
-    gate = re.search(r"(\d+) takeovers, (\d+) decisions, precision ([\d.]+)%, recall ([\d.]+)%", text)
-    if gate is None:
-        raise SystemExit("error: it does not say how many takeovers stand at true decisions")
-    takeovers, decisions, precision, recall = map(float, gate.groups())
+def read_comparison(run_dir: Path) -> dict[str, Any]:
+    """The methods, and the gate against the true decisions, of a comparison on the demo pair."""
+    rows = {row["kind"]: row for row in json.loads((run_dir / "leaderboard.json").read_text())["rows"]}
+    takeovers, decisions, both = count_decisions(run_dir / "guided" / "samples")
     return {
-        "methods": methods,
+        "methods": [{"method": METHODS[kind], **_shares(kind, rows[kind])} for kind in METHODS if kind in rows],
         "gate": {
-            "takeovers": int(takeovers),
-            "decisions": int(decisions),
-            "precision": round(precision / 100, 3),
-            "recall": round(recall / 100, 3),
+            "takeovers": takeovers,
+            "decisions": decisions,
+            "precision": round(both / takeovers, 3),
+            "recall": round(both / decisions, 3),
         },
     }
 
 
-def _share(percent: str) -> float:
-    return round(float(percent.strip().rstrip("%")) / 100, 3)
+def _shares(kind: str, row: dict[str, Any]) -> dict[str, float | None]:
+    cell, alone = row["tasks"]["takeover_demo"], {"base": 0.0, "guide": 1.0}.get(kind)
+    found = {"realized_rate": row["realized_rate"], "acc": cell["acc"], "pass8": cell["pass8"]}
+    shares: dict[str, float | None] = {name: round(value, 3) for name, value in found.items()}
+    for name in ("acc", "pass8"):
+        value = row["recovery"][name] if alone is None else alone
+        shares[f"recovery_{name}"] = None if value is None else round(value, 2)
+    return shares
+
+
+def count_decisions(run_dir: Path) -> tuple[int, int, int]:
+    """`(takeovers, true decisions, takeovers at true decisions)` in the traces of a run, over one sample of each problem."""
+    import pyarrow.dataset
+    from transformers import AutoTokenizer
+
+    from lm_eval_takeover.demo import DEMO
+    from lm_eval_takeover.demo.puzzle import decision_positions
+
+    tokenizer = AutoTokenizer.from_pretrained(DEMO["base"])
+    columns = ["doc_id", "position", "token_id", "chosen_from"]
+    traces = pyarrow.dataset.dataset(sorted((run_dir / "traces").glob("*.parquet")))
+    table = traces.to_table(columns=columns, filter=pyarrow.dataset.field("sample") == 0).to_pylist()
+    by_problem: dict[int, dict[int, tuple[int, bool]]] = {}
+    for row in table:
+        by_problem.setdefault(row["doc_id"], {})[row["position"]] = (row["token_id"], row["chosen_from"] == "guide")
+    takeovers = decisions = both = 0
+    for tokens in by_problem.values():
+        texts = [tokenizer.decode([tokens[position][0]]) for position in range(len(tokens))]
+        found = decision_positions(texts)
+        takeovers += sum(taken for _, taken in tokens.values())
+        decisions += len(found)
+        both += sum(tokens[position][1] for position in found)
+    return takeovers, decisions, both
 
 
 def draw(methods: list[dict[str, Any]], path: Path) -> None:
@@ -90,12 +108,10 @@ def draw(methods: list[dict[str, Any]], path: Path) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "comparison", nargs="?", type=Path, help="what `lm-eval-takeover compare RESULTS --early` printed"
-    )
+    parser.add_argument("comparison", nargs="?", type=Path, help="the --run_dir of that comparison")
     options = parser.parse_args()
     if options.comparison:
-        FIGURES.write_text(json.dumps(read_comparison(options.comparison.read_text()), indent=1) + "\n")
+        FIGURES.write_text(json.dumps(read_comparison(options.comparison), indent=1) + "\n")
     draw(json.loads(FIGURES.read_text())["methods"], PICTURE)
 
 

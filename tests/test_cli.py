@@ -61,6 +61,11 @@ def test_a_wrong_call_is_one_line_and_status_2(greet, capsys):
         ([], "error: the following arguments are required: COMMAND (see lm-eval-takeover --help)"),
         (["grete"], "error: argument COMMAND: invalid choice: 'grete'"),
         (["greet"], "error: the following arguments are required: --word_to_say (see lm-eval-takeover greet --help)"),
+        (
+            ["greet", "--word_to_say", "x", "--word_to_sya", "y"],
+            "error: unknown option '--word_to_sya'; did you mean '--word_to_say'? (see lm-eval-",
+        ),
+        (["greet", "--word_to_say", "x", "y"], "error: 'y' is one word too many (see lm-eval-takeover greet --help)"),
         (["greet", "--word_to_say", "x", "--stat", "y"], "error: argument --status: invalid int value: 'y'"),
     ):
         with pytest.raises(SystemExit) as caught:
@@ -80,7 +85,7 @@ def test_the_door_names_no_option_of_a_room():
         for action in cli.build_parser()._subparsers._group_actions[0].choices[name]._actions
         for word in action.option_strings
     } - {"-h", "--help"}
-    assert {"--prompts", "--early", "--tasks"} <= options
+    assert {"--prompts", "--rows", "--tasks"} <= options
     assert [word for word in options if f'"{word}"' in source] == []
     assert [name for name, _ in cli.find_commands() if f'"{name}"' in source] == []
 
@@ -103,10 +108,9 @@ def test_the_version_is_printed(capsys):
 
 @pytest.mark.slow
 def test_under_the_command_an_error_of_the_user_is_one_line_and_status_2(tmp_path):
+    words = ["compare", "--tasks", "takeover_demo", "--run_dir", str(tmp_path), "--rows", "gide"]
     with pytest.raises(ArgumentError):  # raised as such to Python callers
-        cli.main(["compare", str(tmp_path)])
-    done = run([*TAKEOVER, "compare", tmp_path])
+        cli.main(words)
+    done = run([*TAKEOVER, *words])
     assert done.returncode == 2
-    assert done.stderr.splitlines() == [
-        f"error: '{tmp_path}' holds no results of `lm_eval --model guided-takeover --tasks takeover_demo`; run that first"
-    ]
+    assert done.stderr.splitlines() == ["error: --rows 'gide' is not known; did you mean 'guide'?"]

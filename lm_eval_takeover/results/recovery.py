@@ -24,17 +24,22 @@ class Trio:
 
 
 def measure_recovery(tasks: Sequence[Trio], confidence: float = CONFIDENCE) -> Interval | None:
-    """Recovery of the unweighted means over tasks, paired by problem; None where the reference is not above the base for sure.
+    """Recovery of the unweighted means over tasks, paired by problem; None where the reference is not above the base for sure."""
+    pairs = [np.stack([task.guided - task.base, task.reference - task.base]) for task in tasks]
+    return measure_ratio(pairs, [task.samples for task in tasks], confidence)
 
-    The interval is Fieller's: all R for which the mean of `(guided - base) - R (reference - base)` does not differ from 0. It is
-    bounded exactly where the mean of `reference - base` differs from 0, so both answers come from one test.
+
+def measure_ratio(tasks: Sequence[Values], samples: Sequence[int], confidence: float = CONFIDENCE) -> Interval | None:
+    """The ratio of two means over tasks, each task [2, problems] of differences; None where the second is not above 0 for sure.
+
+    The interval is Fieller's: all R for which the mean of `first - R second` does not differ from 0. It is bounded exactly where
+    the mean of `second` differs from 0, so both answers come from one test.
     """
     means, covariance, freedom = np.zeros(2), np.zeros((2, 2)), 0.0
     parts = []
-    for task in tasks:
-        pairs = np.stack([task.guided - task.base, task.reference - task.base])
+    for pairs, count in zip(tasks, samples, strict=True):
         means += pairs.mean(axis=1) / len(tasks)
-        part = covariance_of_means(pairs, task.samples) / len(tasks) ** 2
+        part = covariance_of_means(pairs, count) / len(tasks) ** 2
         covariance += part
         parts.append((part[1, 1], pairs.shape[1] - 1))
     if any(count < 1 for _, count in parts):

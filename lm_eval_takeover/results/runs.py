@@ -196,15 +196,20 @@ def _number(value: Any) -> float | None:
     return float(value) if isinstance(value, (int, float)) else None
 
 
+def samples_path(path: Path, task: str) -> Path:
+    """Where samples of the same call lie, if they were logged: `samples_TASK_DATE.jsonl` beside `results_DATE.json`."""
+    return path.with_name(f"samples_{task}_{_date(path)}.jsonl")
+
+
 def _read_samples(path: Path, task: str, filter_name: str) -> Problems | None:
-    """The samples of the same call: `samples_TASK_DATE.jsonl` beside `results_DATE.json`, None where they were not logged."""
-    samples = path.with_name(f"samples_{task}_{_date(path)}.jsonl")
+    """The samples of the same call; None where they were not logged."""
+    samples = samples_path(path, task)
     return read_problems(samples, filter_name) if samples.exists() else None
 
 
 def _check(path: Path, task: str, problems: Problems, count: int, means: dict[str, float]) -> None:
     """The samples are those of the results: all of them, with the same means."""
-    samples = path.with_name(f"samples_{task}_{_date(path)}.jsonl")
+    samples = samples_path(path, task)
     if len(problems) != count:
         raise ResultsError(
             f"'{samples}' holds {len(problems)} problems, but field 'n-samples.{task}.effective' of '{path.name}' says {count}; "

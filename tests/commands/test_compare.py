@@ -1,80 +1,336 @@
-"""The demo pair shows the effect: on part of the problems here, on all of them in `make demo`."""
+"""`compare`: rows through the stock command, done ones kept, interrupted ones taken up; and what a dry run says."""
 
 import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
 
 import pytest
+from helpers.pairs import ROOT
+from helpers.processes import environment
+from helpers.results import takeover, write_results
 from lm_eval import simple_evaluate
-from lm_eval.tasks import TaskManager
+from lm_eval._cli.harness import HarnessCLI
+from lm_eval.loggers import EvaluationTracker
 
 from lm_eval_takeover.cli import main
-from lm_eval_takeover.commands.compare.decisions import count_decisions
-from lm_eval_takeover.commands.compare.methods import compare_methods, read_guided_run, summarize
-from lm_eval_takeover.errors import ArgumentError
-from lm_eval_takeover.storage.package_data import data_folder
+from lm_eval_takeover.commands.compare import command, gate, running, workload
+from lm_eval_takeover.commands.compare.processes import CallFailed, start
+from lm_eval_takeover.demo import DEMO
+from lm_eval_takeover.errors import ArgumentError, RunDirError
+from lm_eval_takeover.tasks.loading import make_task_manager
 
-pytestmark = pytest.mark.slow
-LIMIT = 40
+sys.path.append(str(ROOT / "scripts"))
+from draw_demo_results import count_decisions, read_comparison  # the demo's figures, from a comparison
+
+DEMO_WORDS = ["compare", "--tasks", "takeover_demo", "--target_rate", "0.05"]
 
 
-def run_guided(limit):
-    return simple_evaluate(
-        model="guided-takeover",
-        model_args={"spike_ratio": 0.045, "batch_size": 320},
-        tasks=["takeover_demo"],
-        task_manager=TaskManager(include_path=str(data_folder("task_configs")), include_defaults=False),
-        limit=limit,
-        log_samples=False,
+def value_of(words, option):
+    return words[words.index(option) + 1]
+
+
+def arguments_of(words):
+    return dict(pair.split("=", 1) for pair in value_of(words, "--model_args").split(","))
+
+
+def parse_stock(words):
+    """These words as the stock command reads them."""
+    before, sys.argv = sys.argv, list(words)
+    try:
+        return HarnessCLI().parse_args()
+    finally:
+        sys.argv = before
+
+
+def run_here(words):
+    """What the stock command does, in this process, and without reading lm-eval's thousands of task files."""
+    options = parse_stock(words)
+    tracker = EvaluationTracker(output_path=options.output_path)
+    tasks = ",".join(options.tasks).split(",")
+    results = simple_evaluate(
+        model=options.model,
+        model_args=options.model_args,
+        tasks=tasks,
+        task_manager=make_task_manager(tasks),
+        batch_size=options.batch_size,
+        limit=options.limit,
+        bootstrap_iters=0,
+        evaluation_tracker=tracker,
     )
+    samples = results.pop("samples")
+    tracker.save_results_aggregated(results=results, samples=samples)
+    for task in tasks:
+        tracker.save_results_samples(task_name=task, samples=samples[task])
 
 
 @pytest.fixture(scope="module")
-def guided():
-    return run_guided(LIMIT)
+def demo(tmp_path_factory):
+    """The demo pair compared on 6 problems, as `make demo` does it with all of them, but in this process."""
+    run_dir = tmp_path_factory.mktemp("demo")
+    words = [*DEMO_WORDS, "--limit", "6", "--batch_size", "48"]
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(running, "start", run_here)
+        assert main([*words, "--run_dir", str(run_dir)]) == 0
+    return run_dir, json.loads((run_dir / "leaderboard.json").read_text())
 
 
-def write_results(results, folder):
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "results_now.json").write_text(json.dumps(results, default=str))
+@pytest.fixture
+def harness(monkeypatch):
+    """Results without models: what was started, and at which call something else happens."""
+    started = []
+
+    def fake(words):
+        started.append(words)
+        if action := fake.faults.pop(len(started), None):
+            action(words)
+        if words[0] == "lm_eval":
+            folder = Path(value_of(words, "--output_path"))
+            if value_of(words, "--model") == "guided-takeover":
+                given = arguments_of(words)
+                run = takeover(given["policy"], rate=float(given.get("rate", 0.07)))
+                counts = {"base": [0, 1], "guide": [8, 7], "random": [1, 1], "disagreement": [7, 7]}[given["policy"]]
+                write_results(folder, {"takeover_demo": counts * 8}, run=run)
+            else:
+                write_results(
+                    folder, {"takeover_demo": [6, 5] * 8}, model="hf", model_args=value_of(words, "--model_args")
+                )
+
+    fake.faults = {}
+    monkeypatch.setattr(running, "start", fake)
+    fake.started = started
+    return fake
 
 
-def test_a_few_takeovers_restore_what_the_guide_knows(guided):
-    rows = compare_methods(guided, batch_size=320, early=True)
-    acc = {name: metrics["acc,all"] for name, metrics in rows["results"].items()}
-    rate = {name: metrics["realized_rate,all"] for name, metrics in rows["results"].items()}
-    assert list(acc) == ["base alone", "random", "early only", "guided", "guide alone"]
-    assert acc["base alone"] <= 0.30
-    assert acc["guide alone"] >= 0.90
-    gap, gain = acc["guide alone"] - acc["base alone"], acc["guided"] - acc["base alone"]
-    assert gain >= 0.7 * gap
-    assert rate["guided"] <= 0.10
-    assert acc["random"] - acc["base alone"] <= gain / 3
-    assert acc["early only"] <= acc["guided"] - 0.3
-    assert rate["random"] == pytest.approx(rate["guided"], abs=0.01)
-    assert "|guided|" in summarize(rows)
+def test_a_few_takeovers_restore_what_the_guide_knows(demo):
+    rows = {row["kind"]: row for row in demo[1]["rows"]}
+    acc = {kind: row["average"]["acc"] for kind, row in rows.items()}
+    assert list(acc) == ["base", "guided", "random", "guide"]
+    assert acc["base"] <= 0.35 and acc["guide"] >= 0.90
+    assert rows["guided"]["recovery"]["acc"] >= 0.9
+    assert rows["guided"]["realized_rate"] <= 0.06
+    assert rows["random"]["recovery"]["acc"] <= 0.4
+    assert rows["random"]["nominal"] == rows["guided"]["realized_rate"]
+    assert demo[1]["warnings"] == []
 
 
-def test_the_gate_finds_the_true_decisions(guided):
-    takeovers, decisions, both = count_decisions(guided["config"], 64)
-    assert both / decisions >= 0.8
-    assert both / takeovers >= 0.8
+def test_what_each_row_cost_is_said(demo):
+    costs = {row["row"]: row for row in demo[1]["costs"]}
+    assert costs["base"]["guide_passes"] == 0 == costs["base"]["takeovers"]
+    assert 0 < costs["guided"]["guide_passes"] < costs["guided"]["tokens"] < costs["guided"]["base_passes"] * 2
+    assert all(row["seconds"] > 0 for row in costs.values())
 
 
-def test_the_command_prints_the_tables(tmp_path, capsys):
-    write_results(run_guided(2), tmp_path / "demo")
-    assert main(["compare", str(tmp_path), "--batch-size", "16"]) == 0
-    printed = capsys.readouterr()
-    assert "base alone: policy=base" in printed.err.splitlines()
-    assert [line.split("|")[1] for line in printed.out.splitlines() if "%|" in line] == [
-        "base alone", "random", "guided", "guide alone"
-    ]  # fmt: skip
-    assert "The gate against the true decisions, one sample a problem: " in printed.out
+def test_the_gate_finds_the_true_decisions(demo):
+    takeovers, decisions, both = count_decisions(demo[0] / "guided" / "samples")
+    assert both / decisions >= 0.8 and both / takeovers >= 0.3
+    figures = read_comparison(demo[0])
+    assert [row["method"] for row in figures["methods"]] == ["base alone", "random", "guided", "guide alone"]
 
 
-def test_comparing_without_a_guided_run_is_an_error_that_says_what_to_run(tmp_path, guided):
-    with pytest.raises(ArgumentError, match="holds no results of"):
-        read_guided_run(tmp_path)
-    write_results(guided | {"config": guided["config"] | {"limit": 0.1}}, tmp_path)
-    with pytest.raises(ArgumentError, match=r"--limit 0\.1 of the guided run is a share"):
-        read_guided_run(tmp_path)
-    with pytest.raises(ArgumentError, match="--batch_size 0 is not at least 1"):
-        main(["compare", str(tmp_path), "--batch_size", "0"])
+def test_done_rows_stay_and_the_table_is_the_same(harness, tmp_path, capsys):
+    words = [*DEMO_WORDS, "--run_dir", str(tmp_path)]
+    assert main(words) == 0
+    first = capsys.readouterr()
+    assert [arguments_of(call)["policy"] for call in harness.started] == ["base", "disagreement", "random", "guide"]
+    assert "base: lm_eval --model guided-takeover" in first.err and "Recovery is measured against" in first.out
+    assert main(words) == 0
+    again = capsys.readouterr()
+    assert (again.out, len(harness.started)) == (first.out, 4)
+    assert again.err.count("done before") == 4
+    main([*words, "--limit", "1"])  # another setting is another result
+    assert len(harness.started) == 8
+
+
+@pytest.mark.parametrize("stop", [KeyboardInterrupt, SystemExit])
+def test_an_interrupted_comparison_goes_on_and_ends_with_the_same_table(harness, tmp_path, capsys, stop):
+    def die(words):
+        write_results(Path(value_of(words, "--output_path")), {"takeover_demo": [0, 0]}, run=takeover("random"))
+        raise stop
+
+    words = [*DEMO_WORDS, "--format", "json", "--run_dir"]
+    assert main([*words, str(tmp_path / "whole")]) == 0
+    whole = json.loads(capsys.readouterr().out)
+    harness.started.clear()
+    harness.faults[3] = die
+    if stop is KeyboardInterrupt:
+        assert main([*words, str(tmp_path / "cut")]) == 130
+        assert "the same command goes on from there" in capsys.readouterr().err
+    else:
+        with pytest.raises(stop):
+            main([*words, str(tmp_path / "cut")])
+    harness.started.clear()
+    assert main([*words, str(tmp_path / "cut")]) == 0
+    assert [arguments_of(call)["policy"] for call in harness.started] == ["random", "guide"]
+    resumed = json.loads(capsys.readouterr().out)
+    for board in (whole, resumed):
+        for row in board["rows"]:
+            del row["results"]
+    assert resumed == whole
+
+
+def test_a_failed_row_ends_the_command_with_its_status(harness, tmp_path, capsys):
+    def fail(words):
+        raise CallFailed(2)
+
+    harness.faults[2] = fail
+    assert main([*DEMO_WORDS, "--run_dir", str(tmp_path)]) == 2
+    assert "a row failed; what was finished is kept" in capsys.readouterr().err
+
+
+def test_two_comparisons_in_one_folder_are_refused(harness, tmp_path):
+    def second(words):
+        with pytest.raises(RunDirError, match="is in use by process"):
+            main([*DEMO_WORDS, "--run_dir", str(tmp_path)])
+
+    harness.faults[1] = second
+    assert main([*DEMO_WORDS, "--run_dir", str(tmp_path)]) == 0
+
+
+def test_arguments_of_a_real_pair_reach_all_rows(harness, tmp_path, capsys):
+    words = ["compare", "--base", str(DEMO["base"]), "--guide", str(DEMO["guide"]), "--tasks", "takeover_demo", "--run_dir",
+             str(tmp_path), "--rows", "guided,random,thinking=acme/Thinker", "--calibration", "mine.json",
+             "--target-rate", "0.08", "--apply-chat-template",
+             "--enable-thinking", "True", "--gen-kwargs", "temperature=0.7,max_gen_toks=99",
+             "--limit", "2", "--batch-size", "7", "--device", "cpu", "--guide-device", "cpu", "--dtype", "float32",
+             "--seed", "3", "--model_args", "score=rkl", "window=5", "--thinking-batch-size", "2"]  # fmt: skip
+    assert main(words) == 0
+    guided, random, thinking = harness.started
+    for call in harness.started:
+        assert "--apply_chat_template" in call
+        expected = {"--gen_kwargs": "temperature=0.7,max_gen_toks=99", "--limit": "2", "--device": "cpu", "--seed": "3"}
+        assert {option: value_of(call, option) for option in expected} == expected
+        assert (arguments_of(call)["enable_thinking"], arguments_of(call)["dtype"]) == ("True", "float32")
+    assert {
+        "calibration": "mine.json",
+        "target_rate": "0.08",
+        "score": "rkl",
+        "window": "5",
+        "guide_device": "cpu",
+    }.items() <= (arguments_of(guided).items())
+    assert arguments_of(random)["rate"] == "0.07"  # what the guided run realized
+    assert (value_of(thinking, "--model"), arguments_of(thinking)["pretrained"]) == ("hf", "acme/Thinker")
+    assert (value_of(guided, "--batch_size"), value_of(thinking, "--batch_size")) == ("7", "2")
+    assert "Thinker (thinking)" in capsys.readouterr().out
+    for call in harness.started:
+        assert parse_stock(call).tasks == ["takeover_demo"]  # the stock command takes them
+
+
+def plan(tmp_path, *words):
+    options = command_options(tmp_path, *words)
+    loads = workload.read_workload(options)
+    return gate.plan_gate(options, loads[0].sampling, loads[0].tokens, loads[0].task)
+
+
+def command_options(tmp_path, *words):
+    from lm_eval_takeover.cli import build_parser
+
+    options = build_parser().parse_args(["compare", "--tasks", "takeover_demo", "--run_dir", str(tmp_path), *words])
+    command._check(options)
+    return options
+
+
+def test_a_calibration_is_measured_only_where_none_fits(tmp_path):
+    fits = plan(tmp_path)
+    assert (fits.words, fits.arguments) == ((), {"target_rate": 0.05})
+    other = plan(tmp_path, "--target_rate", "0.07", "--num_prompts", "4", "--batch_size", "8")
+    assert other.words[0] == "calibrate" and value_of(other.words, "--target_rate") == "0.07"
+    assert value_of(other.words, "--max_gen_toks") == "320" and value_of(other.words, "--temperature") == "0.6"
+    assert other.arguments["calibration"] == str(other.out) == value_of(other.words, "--out")
+    for words in (["--gen_kwargs", "temperature=0.9"], ["--apply_chat_template"], ["--model_args", "score=rkl"]):
+        assert plan(tmp_path, *words).words, words
+    by_hand = plan(tmp_path, "--model_args", "tau=1.5")
+    assert (by_hand.words, by_hand.arguments) == ((), {"calibration": None})
+
+
+def test_what_was_measured_is_taken_up_and_what_lacks_its_rate_is_searched_anew(tmp_path, monkeypatch):
+    words = ["--target_rate", "0.07"]
+    out = plan(tmp_path, *words).out
+    out.write_text("{}")
+    monkeypatch.setattr(gate, "read_calibration", lambda path: path)
+    monkeypatch.setattr(gate, "_fits", lambda calibration, options, sampling: calibration == out)
+    assert plan(tmp_path, *words).words == ()
+    monkeypatch.setattr(gate, "_fits", lambda calibration, options, sampling: False)
+    assert "--overwrite" in plan(tmp_path, *words).words
+
+
+def test_a_dry_run_says_what_would_run_and_what_it_takes(tmp_path, capsys):
+    words = [*DEMO_WORDS, "--run_dir", str(tmp_path / "new"), "--dry_run", "--format", "md", "--limit", "25"]
+    assert main([*words, "--tokens_per_second", "100,guide=50", "--mean_tokens", "200"]) == 0
+    printed = capsys.readouterr().out
+    assert "| takeover_demo | 25 | 8 | 200 | 64,000 |" in printed
+    assert "| base | 200 | 40,000 | 40,000 | 0 | 0.11 |" in printed
+    assert "| guided | 200 | 40,000 | 63,279 | 3,164 | 0.11 |" in printed
+    assert "| guide | 200 | 40,000 | - | - | 0.22 |" in printed
+    assert "| guide | 1.6 M |" in printed
+    assert printed.count("lm_eval --model guided-takeover") == 4
+    assert not (tmp_path / "new").exists()
+    assert main(words) == 0
+    printed = capsys.readouterr().out
+    assert "Hours need --tokens_per_second, or --probe." in printed and "16,384 new tokens (appendix A.1)" in printed
+
+
+def test_a_probe_measures_speed_and_passes(harness, tmp_path, capsys):
+    words = [*DEMO_WORDS, "--run_dir", str(tmp_path), "--dry_run", "--probe", "--format", "md", "--limit", "25"]
+    assert main([*words, "--mean_tokens", "200", "--rows", "base,guided"]) == 0
+    printed = capsys.readouterr().out
+    assert "| guided | 200 | 40,000 | 44,000 | 10,000 | 0.67 |" in printed  # 1,000 tokens in 60 s, 1,100 and 250 passes
+    assert "Measured by --probe on base, guided: one problem, short texts" in printed
+    for call in harness.started:
+        assert value_of(call, "--limit") == "1" and "max_gen_toks=256" in value_of(call, "--gen_kwargs")
+        assert str(tmp_path / "probe") in value_of(call, "--output_path")
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (["--rows", "bsae"], "--rows 'bsae' is not known; did you mean 'base'?"),
+        (["--rows", "base,random"], "--rows random has the rate that the guided row realizes; add guided"),
+        (["--rows", "thinking"], "--rows 'thinking': thinking=MODEL names a model"),
+        (["--model_args", "windw=3"], "unknown model argument 'windw'; did you mean 'window'?"),
+        (["--model_args", "run_dir=x"], "--model_args run_dir=… is set by compare itself"),
+        (["--model_args", "tau=1", "--target_rate", "0.1"], "--target_rate 0.1 would be ignored beside tau=…"),
+        (["--target_rate", "0"], "target_rate=0.0 is outside 0..1"),
+        (["--base", str(DEMO["base"])], "--base and --guide go together"),
+        (["--limit", "0"], "--limit 0 is not above 0"),
+        (["--batch_size", "many"], "batch_size=many is neither 'auto' nor a whole number"),
+        (["--tokens_per_second", "gide=3"], "--tokens_per_second 'gide' is not a row; did you mean 'guide'?"),
+    ],
+)
+def test_wrong_calls_are_one_line_before_anything_runs(tmp_path, words, text):
+    with pytest.raises(ArgumentError) as caught:
+        command_options(tmp_path, *words)
+    assert text in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_an_unknown_task_names_the_nearest(tmp_path):
+    with pytest.raises(ArgumentError, match="--tasks 'takeover_demmo' is not known; did you mean 'takeover_demo'"):
+        main(["compare", "--tasks", "takeover_demmo", "--run_dir", str(tmp_path)])
+
+
+def test_a_process_that_fails_says_with_which_status(monkeypatch, tmp_path):
+    (tmp_path / "failing.py").write_text("raise SystemExit(3)")
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{ROOT}")
+    with pytest.raises(CallFailed) as caught:
+        start(["failing"])
+    assert caught.value.status == 3
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends a process with its parent")
+def test_a_killed_comparison_leaves_no_process_behind(tmp_path):
+    (tmp_path / "sleeping.py").write_text(
+        f"import os, pathlib, time\npathlib.Path({str(tmp_path / 'pid')!r}).write_text(str(os.getpid()))\ntime.sleep(60)"
+    )
+    code = "from lm_eval_takeover.commands.compare.processes import start; start(['sleeping'])"
+    parent = subprocess.Popen([sys.executable, "-c", code], env=environment(PYTHONPATH=f"{tmp_path}:{ROOT}"))
+    deadline = time.monotonic() + 30
+    while not ((tmp_path / "pid").exists() and (tmp_path / "pid").read_text()) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    child = int((tmp_path / "pid").read_text())
+    parent.send_signal(signal.SIGKILL)
+    parent.wait()
+    while Path(f"/proc/{child}").exists() and "Z" not in Path(f"/proc/{child}/stat").read_text().split(")")[1][:3]:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)

@@ -3,6 +3,8 @@
 import csv
 import io
 import json
+import shutil
+import subprocess
 
 import numpy as np
 import pytest
@@ -188,3 +190,23 @@ def test_markdown_latex_and_csv_have_the_same_figures(results, capsys):
 def test_nothing_to_print_is_a_wrong_call():
     with pytest.raises(ArgumentError, match="leaderboard needs RESULTS"):
         main(["leaderboard"])
+
+
+def test_versions_of_a_task_are_not_mixed_silently(capsys, tmp_path):
+    for name, version, policy in (("a", 1.1, "base"), ("b", 1.2, "disagreement")):
+        counts = {"takeover_amc23": [1, 2] * 20}
+        write_results(tmp_path / name, counts, run=takeover(policy), versions={"takeover_amc23": version})
+    _, warnings = board(capsys, tmp_path / "a", tmp_path / "b")
+    assert any(line.startswith("rows differ in task_version: 1.1 (Small-Base), 1.2 (") for line in warnings)
+
+
+@pytest.mark.skipif(shutil.which("pdflatex") is None, reason="compiles the table, and no pdflatex is installed")
+def test_latex_compiles(results, capsys, tmp_path):
+    words = [str(results / name) for name in ("base", "guided", "random", "guide")]
+    assert main(["leaderboard", *words, "--format", "latex", "--published", "--columns", "maj8", "intervals"]) == 0
+    table = capsys.readouterr().out
+    page = f"\\documentclass{{article}}\n\\begin{{document}}\n{table}\\end{{document}}\n"
+    (tmp_path / "table.tex").write_text(page)
+    command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "table.tex"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout[-2000:]

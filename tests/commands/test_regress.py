@@ -217,3 +217,70 @@ def test_equal_models_alarm_seldom_and_planted_drops_are_found_as_planned(gate):
     side = read_baseline(gate.folder / "b.json").tasks[TASK]
     assert found >= 0.75
     assert simulate_power(generator, side, "acc", Limit(0.0), 0.95, 0.1, 8) > 0.99
+
+
+def test_recovery_is_gated_between_the_base_and_the_reference_of_the_baseline(tmp_path, capsys):
+    shifts = {"base": -0.4, "guided": 0.0, "guide": 0.1}
+    for name, shift in shifts.items():
+        policy = "disagreement" if name == "guided" else name
+        write_results(tmp_path / name, {TASK: counts(1, shift)}, run=takeover(policy))
+    file = str(tmp_path / "b.json")
+    words = ["regress", str(tmp_path / "guided"), "--baseline", file, "--update"]
+    main([*words, "--base", str(tmp_path / "base"), "--reference", str(tmp_path / "guide")])
+    capsys.readouterr()
+
+    def gate(shift, *words, seed=2):
+        folder = write_results(tmp_path / "now", {TASK: counts(seed, shift)}, run=takeover(seed=1))
+        status = main(["regress", str(folder), "--baseline", file, "--metric", "recovery", "--format", "json", *words])
+        return status, json.loads(capsys.readouterr().out)["tasks"][TASK]
+
+    status, same = gate(0.0, seed=1)
+    assert (status, same["note"], same["now"]) == (0, "no sample differs", same["baseline"])
+    status, worse = gate(-0.2)
+    assert (status, worse["verdict"]) == (1, "regressed")
+    means = {name: np.mean(counts(1, shift)) / 8 for name, shift in shifts.items()}
+    gap = means["guide"] - means["base"]
+    assert worse["baseline"] == pytest.approx((means["guided"] - means["base"]) / gap)
+    assert worse["difference"] == pytest.approx((np.mean(counts(2, -0.2)) / 8 - means["guided"]) / gap)
+    assert worse["low"] < worse["difference"] < worse["high"] < 0
+    assert gate(-0.2, "--max_drop", "0.9")[1]["verdict"] == "pass"
+    assert gate(-0.2, "--max_drop", "5%")[1]["verdict"] == "regressed"
+    assert gate(0.0, "--max_drop", "0.1")[1]["verdict"] == "pass"
+    assert gate(0.0, "--metric", "recovery_pass@8", "--max_drop", "0.3")[0] == 0
+
+
+def test_recovery_where_the_reference_is_not_above_the_base_is_inconclusive(tmp_path, capsys):
+    for name, policy in (("base", "base"), ("guided", "disagreement"), ("guide", "guide")):
+        write_results(tmp_path / name, {TASK: counts(1)}, run=takeover(policy))
+    words = ["regress", str(tmp_path / "guided"), "--baseline", str(tmp_path / "b.json")]
+    main([*words, "--update", "--base", str(tmp_path / "base"), "--reference", str(tmp_path / "guide")])
+    capsys.readouterr()
+    assert main([*words, "--metric", "recovery", "--strict"]) == 1
+    assert "the reference is not above the base beyond noise" in capsys.readouterr().out
+
+
+def test_recovery_needs_a_baseline_with_base_and_reference(gate):
+    with pytest.raises(ResultsError, match="write it anew with --update --base RESULTS --reference RESULTS"):
+        gate({TASK: counts(2)}, "--metric", "recovery")
+    with pytest.raises(ArgumentError, match="--base and --reference go together, and with --update"):
+        gate({TASK: counts(2)}, "--base", "x", "--reference", "y")
+    folder = write_results(gate.folder / "short", {TASK: counts(1, size=20)}, run=takeover("base"))
+    words = ["regress", str(gate.folder / "good"), "--baseline", str(gate.folder / "c.json"), "--update"]
+    with pytest.raises(ResultsError, match="has not the problems and samples of takeover_math500"):
+        main([*words, "--base", str(folder), "--reference", str(folder)])
+
+
+def test_a_growing_share_of_unparsed_answers_regresses(gate):
+    folder = gate.folder / "now"
+
+    def spoil(share):
+        write_results(folder, {TASK: counts(1)}, run=takeover(seed=1))
+        path, results = next(folder.glob("samples_*")), next(folder.glob("results_*"))
+        rows = [json.loads(line) | {"unparsed": share} for line in path.read_text().splitlines()]
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        content = json.loads(results.read_text())
+        content["results"][TASK]["unparsed,all"] = share
+        results.write_text(json.dumps(content))
+        return main(["regress", str(folder), "--baseline", str(gate.folder / "b.json"), "--metric", "unparsed"])
+
+    assert (spoil(0.0), spoil(0.125)) == (0, 1)

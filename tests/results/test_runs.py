@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ from helpers.results import takeover, write_results
 from lm_eval_takeover.errors import ResultsError
 from lm_eval_takeover.results.costs import read_costs
 from lm_eval_takeover.results.fields import LARGEST_DOCUMENT
+from lm_eval_takeover.results.problems import read_problems
 from lm_eval_takeover.results.runs import read_run, read_runs
 from lm_eval_takeover.results.settings import HARMLESS, RESOLVED
 from lm_eval_takeover.runs.journal import Asked, Journal, Sample
@@ -212,3 +214,41 @@ def test_costs_by_problem_come_from_the_run_dir(tmp_path):
     assert costs.tokens.tolist() == [1020] * 4 and costs.takeovers.tolist() == [0, 8, 16, 24]
     assert costs.guide_passes.tolist() == [240] * 4 and np.array_equal(costs.truncated, [1] * 4)
     assert read_costs(tmp_path / "none", TASK, problems) is None
+
+
+def test_samples_of_any_size_are_read_one_line_at_a_time(folder):
+    """A samples file of hundreds of MB takes the memory of its longest line: here 24 MB in lines of 1 MB take less than 8."""
+    path = samples_file(folder)
+    row = json.loads(path.read_text().splitlines()[0])
+    row["padding"] = "x" * 2**20
+    with path.open("w") as stream:
+        for number in range(24):
+            stream.write(json.dumps(row | {"doc_id": number, "doc_hash": f"{number:064x}"}) + "\n")
+    tracemalloc.start()
+    problems = read_problems(path, "all")
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert len(problems) == 24 and peak < 8 * 2**20
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        (lambda c: c.update(versions=["1.1"]), "field 'versions' is [\"1.1\"], expected an object"),
+        (
+            lambda c: c["configs"].update({TASK: "yaml"}),
+            "field 'configs.takeover_demo' is \"yaml\", expected an object",
+        ),
+        (
+            lambda c: c["config"]["takeover"].update(parameters={"base": "6e8"}),
+            "field 'config.takeover.parameters.base'",
+        ),
+        (lambda c: c["config"].update(takeover="guided"), "field 'config.takeover' is \"guided\", expected an object"),
+    ],
+)
+def test_files_of_other_versions_are_a_line_with_file_and_field(folder, change, text):
+    path = results_file(folder)
+    edit(path, change)
+    with pytest.raises(ResultsError) as caught:
+        read_run(path)
+    assert text in str(caught.value) and path.name in str(caught.value)

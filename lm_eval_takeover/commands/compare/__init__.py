@@ -1,9 +1,8 @@
-"""`lm-eval-takeover compare`: a guided run of the demo task beside other ways to spend its budget.
+"""`lm-eval-takeover compare`: an own pair beside other ways to spend its budget, by one command that can be interrupted.
 
-Knows which methods the demo is compared with, and which of its tokens are decisions. Comes in: the results file of a guided
-run. The others run with its seed through lm-eval, which knows the model type by its name. Goes out: lm-eval's table, the
-recovery by method (`methods`), precision and recall of the gate against the true decisions (`decisions`). Start reading at
-`command`.
+Knows which rows a comparison has, and which command makes each. Comes in: a pair, tasks, a rate, a folder. Goes out: a
+calibration where none fits (`gate`), one `lm_eval` process a row (`calls`, `running`), the table of `leaderboard` with what each
+row cost (`costs`); or, with `--dry_run`, what all that would take (`estimate`). Start reading at `command`, then `calls`.
 """
 
 from lm_eval_takeover.commands.compare.command import DESCRIPTION, EXAMPLE, HELP, add_options, run

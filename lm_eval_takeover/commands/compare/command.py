@@ -1,61 +1,191 @@
-"""The door of `compare`: its options, and what it prints."""
+"""The door of `compare`: its options, and what is checked before torch is loaded."""
 
 import argparse
-import contextlib
-import logging
-from collections.abc import Iterator
 from pathlib import Path
 
-from lm_eval_takeover.errors import ArgumentError
+from lm_eval_takeover.arguments import ModelArguments, check_folder
+from lm_eval_takeover.errors import ArgumentError, nearest
 
-HELP = "set a guided run of the demo beside other ways to spend its budget"
+HELP = "run a pair beside its base, its guide and random takeovers, and print the table"
 DESCRIPTION = """\
-Run the base alone, random takeovers at the guided run's rate and the guide alone, on the same problems with the same seed;
-print lm-eval's table, recovery by method, and how well the gate meets the demo's true decisions."""
-EXAMPLE = """example:
-  lm_eval --model guided-takeover --model_args target_rate=0.05 --tasks takeover_demo --batch_size 400 \\
-      --output_path results/demo
-  lm-eval-takeover compare results/demo --early
+Calibrate where no calibration fits, run every row as an `lm_eval` process of its own, and print the leaderboard with Recovery,
+intervals and costs. Random takeovers get the rate that the guided run realized; all rows of the pair share their random numbers.
+A command that was interrupted goes on when it is called again, and ends with the same table."""
+EXAMPLE = """examples:
+  lm-eval-takeover compare --base Qwen/Qwen3-0.6B-Base --guide Qwen/Qwen3-8B --tasks takeover_paper --target_rate 0.08 \\
+      --apply_chat_template --rows base,random,guided,guide,thinking=Qwen/Qwen3-0.6B --run_dir runs/mine
+  lm-eval-takeover compare --tasks takeover_demo --target_rate 0.05 --batch_size 400 --run_dir runs/demo
+  lm-eval-takeover compare --tasks takeover_demo --target_rate 0.05 --run_dir runs/demo --dry_run
 """
+ROWS = ("base", "guided", "random", "early", "thinking", "guide")  # in the order in which they run
+DEFAULT_RATE = 0.05
+_BY_HAND = ("tau", "spike_ratio")  # model arguments that stand for a target rate
+_OWN = ("base", "guide", "run_dir", "policy", "rate", "early_tokens", "model", "calibration", "target_rate", "seed")
+_LISTED = ("dtype", "guide_dtype", "device", "guide_device", "enable_thinking", "trust_remote_code", "batch_size")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
+    _add_comparison_options(parser)
+    _add_calibration_options(parser)
+    _add_harness_options(parser)
+    _add_output_options(parser)
+
+
+def _add_comparison_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("results", type=Path, metavar="RESULTS", help="--output_path of the guided run")
-    add("--early", action="store_true", help="also spend the budget on the first tokens of each answer")
-    add("--batch_size", type=int, default=400, metavar="N", help="samples at a time (default: 400)")
+    add("--base", help="hub id (id@revision) or local folder; without --base and --guide the bundled demo pair")
+    add("--guide", help="hub id (id@revision) or local folder")
+    add("--tasks", nargs="+", required=True, metavar="TASK", help="takeover tasks and groups, as lm_eval takes them")
+    add("--run_dir", type=Path, required=True, metavar="DIR", help="where everything is kept")
+    add(
+        "--rows",
+        default="base,random,guided,guide",
+        help="of base, random, guided, early, guide, thinking=MODEL (default: base,random,guided,guide)",
+    )
+    add("--target_rate", type=float, metavar="RATE", help=f"share of tokens for the guide (default: {DEFAULT_RATE})")
+    add(
+        "--thinking_backend",
+        choices=["hf", "vllm"],
+        default="hf",
+        help="lm-eval's own, for thinking=MODEL (default: hf)",
+    )
+    add("--thinking_args", nargs="+", default=[], metavar="NAME=VALUE", help="more model arguments of that model")
+    add("--thinking_batch_size", metavar="N", help="of that model (default: --batch_size)")
+
+
+def _add_calibration_options(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument_group("calibration").add_argument
+    add("--calibration", help="a packaged name or a file; without it one that fits is taken, or measured into DIR")
+    add("--prompts", help="what is measured on, as in calibrate (default: openai/gsm8k:main)")
+    add("--num_prompts", type=int, default=500, metavar="N", help="as in calibrate (default: 500)")
+    add("--num_held_out", type=int, default=100, metavar="N", help="as in calibrate (default: 100)")
+
+
+def _add_harness_options(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument_group("as in lm_eval, for all rows").add_argument
+    add("--apply_chat_template", action="store_true")
+    add("--enable_thinking", choices=["True", "False"], metavar="BOOL", help="passed to the chat template")
+    add("--gen_kwargs", nargs="+", default=[], metavar="NAME=VALUE")
+    add("--limit", type=float, metavar="N", help="problems of each task")
+    add("--batch_size", default="auto", metavar="N", help="(default: auto)")
+    add("--device")
+    add("--guide_device", help="default: --device")
+    add("--dtype", default="auto", help="(default: auto)")
+    add("--guide_dtype", help="default: --dtype")
+    add("--trust_remote_code", action="store_true")
+    add("--seed", type=int, metavar="N")
+    add("--include_path", type=Path, metavar="DIR", help="a folder of task files")
+    add("--metadata", metavar="JSON")
+    add("--model_args", nargs="+", default=[], metavar="NAME=VALUE", help="more model arguments of guided-takeover")
+
+
+def _add_output_options(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument_group("output").add_argument
+    add("--format", choices=["table", "md", "csv", "latex", "json"], default="table", help="(default: table)")
+    add("--dry_run", action="store_true", help="say what would be run and what it would take; run nothing")
+    add(
+        "--mean_tokens", type=int, metavar="N", help="for --dry_run: new tokens of a sample (default: the task's limit)"
+    )
+    add(
+        "--tokens_per_second",
+        nargs="+",
+        default=[],
+        metavar="[ROW=]RATE",
+        help="for --dry_run: of all rows, or of one; hours need it, or --probe",
+    )
+    add(
+        "--probe",
+        action="store_true",
+        help="for --dry_run: measure speed and passes on one problem, 256 tokens a sample",
+    )
 
 
 def run(options: argparse.Namespace) -> int:
-    if options.batch_size < 1:
-        raise ArgumentError(f"--batch_size {options.batch_size} is not at least 1")
-    from lm_eval.utils import make_table
+    _check(options)
+    if options.dry_run:
+        from lm_eval_takeover.commands.compare.estimate import print_estimate
 
-    from lm_eval_takeover.commands.compare.decisions import count_decisions
-    from lm_eval_takeover.commands.compare.methods import compare_methods, read_guided_run, summarize
+        return print_estimate(options)
+    from lm_eval_takeover.commands.compare.running import compare
 
-    with _errors_only():
-        guided = read_guided_run(options.results)
-        rows = compare_methods(guided, options.batch_size, early=options.early)
-        takeovers, decisions, both = count_decisions(guided["config"], options.batch_size)
-    print(make_table(rows))
-    print(summarize(rows))
-    print(
-        f"\nThe gate against the true decisions, one sample a problem: {takeovers} takeovers, {decisions} decisions, "
-        f"precision {both / max(takeovers, 1):.1%}, recall {both / max(decisions, 1):.1%}"
-    )
-    return 0
+    return compare(options)
 
 
-@contextlib.contextmanager
-def _errors_only() -> Iterator[None]:
-    """The tables are the output: the runs' own notices stay out of it."""
-    loggers = [logging.getLogger(name) for name in ("lm_eval", "lm_eval_takeover")]
-    levels = [logger.level for logger in loggers]
-    for logger in loggers:
-        logger.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        for logger, level in zip(loggers, levels, strict=True):
-            logger.setLevel(level)
+def _check(options: argparse.Namespace) -> None:
+    """Put rows, tasks and arguments into their types; raise ArgumentError for what is wrong whatever the models are."""
+    options.rows, options.thinking = _parse_rows(options.rows)
+    options.tasks = [task for word in options.tasks for task in word.split(",") if task]
+    options.model_args = _parse_pairs("model_args", options.model_args)
+    options.thinking_args = _parse_pairs("thinking_args", options.thinking_args)
+    options.gen_kwargs = _parse_pairs("gen_kwargs", options.gen_kwargs)
+    options.tokens_per_second = _parse_speeds(options.tokens_per_second)
+    for name in options.model_args:
+        if name in _OWN:
+            raise ArgumentError(f"--model_args {name}=… is set by compare itself; see --help for the option")
+    by_hand = [name for name in _BY_HAND if name in options.model_args]
+    if by_hand and options.target_rate is not None:
+        raise ArgumentError(
+            f"--target_rate {options.target_rate} would be ignored beside {by_hand[0]}=…; give one of them"
+        )
+    if by_hand:
+        options.target_rate = None
+    elif options.target_rate is None:
+        options.target_rate = DEFAULT_RATE
+    listed = {name: getattr(options, name) for name in _LISTED if getattr(options, name) is not None}
+    ModelArguments.parse({**listed, **options.model_args, "target_rate": options.target_rate})
+    for role in ("base", "guide"):
+        if (name := getattr(options, role)) is not None:
+            check_folder(role, name)
+    if (options.base is None) != (options.guide is None):
+        raise ArgumentError("--base and --guide go together; without both the bundled demo pair is compared")
+    if options.limit is not None and options.limit <= 0:
+        raise ArgumentError(f"--limit {options.limit:g} is not above 0")
+    for name in ("mean_tokens", "num_prompts", "num_held_out"):
+        if (value := getattr(options, name)) is not None and value < 1:
+            raise ArgumentError(f"--{name} {value} is not at least 1")
+
+
+def _parse_rows(text: str) -> tuple[list[str], str | None]:
+    """`(rows in the order in which they run, thinking model)`."""
+    asked: dict[str, str] = {}
+    for word in filter(None, text.split(",")):
+        name, _, model = word.partition("=")
+        if name not in ROWS:
+            raise ArgumentError(f"--rows '{name}' is not known; {nearest(name, ROWS)}")
+        if (name == "thinking") != bool(model):
+            raise ArgumentError(f"--rows '{word}': thinking=MODEL names a model, and no other row does")
+        asked[name] = model
+    if "guided" not in asked and (late := [name for name in ("random", "early") if name in asked]):
+        raise ArgumentError(f"--rows {late[0]} has the rate that the guided row realizes; add guided")
+    if not asked:
+        raise ArgumentError("--rows is empty; expected some of base,random,guided,early,guide,thinking=MODEL")
+    return [name for name in ROWS if name in asked], asked.get("thinking")
+
+
+def _parse_pairs(option: str, words: list[str]) -> dict[str, str]:
+    """`NAME=VALUE` words, several joined by commas where no value holds one."""
+    found = {}
+    for word in words:
+        parts = word.split(",") if all("=" in part for part in word.split(",")) else [word]
+        for part in parts:
+            name, sign, value = part.partition("=")
+            if not sign or not name:
+                raise ArgumentError(f"--{option} '{part}' is not NAME=VALUE")
+            found[name] = value
+    return found
+
+
+def _parse_speeds(words: list[str]) -> dict[str, float]:
+    """Tokens per second by row; `""` for all others."""
+    speeds = {}
+    for word in (part for text in words for part in text.split(",") if part):
+        name, _, value = word.rpartition("=")
+        if name and name not in ROWS:
+            raise ArgumentError(f"--tokens_per_second '{name}' is not a row; {nearest(name, ROWS)}")
+        try:
+            speeds[name] = float(value)
+        except ValueError:
+            speeds[name] = 0.0
+        if not speeds[name] > 0:
+            raise ArgumentError(f"--tokens_per_second '{word}' is not a number above 0, or ROW=NUMBER")
+    return speeds

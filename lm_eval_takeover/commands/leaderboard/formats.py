@@ -27,7 +27,8 @@ _HEADINGS = {
     "takeover_demo": "Demo",
 }
 _METRICS = ("acc", "pass8", "maj8")
-_LATEX = {"\\": r"\textbackslash{}", "_": r"\_", "%": r"\%", "&": r"\&", "#": r"\#", "$": r"\$", "{": r"\{", "}": r"\}"}
+_LATEX = {"\\": r"\textbackslash{}", "_": r"\_", "%": r"\%", "&": r"\&", "#": r"\#", "$": r"\$", "{": r"\{", "}": r"\}",
+          "^": r"\^{}", "~": r"\textasciitilde{}"}  # fmt: skip
 
 
 @dataclass(frozen=True)

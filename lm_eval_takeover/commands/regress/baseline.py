@@ -1,7 +1,7 @@
 """A baseline: what a run scored on each problem, with all that its texts depend on, as small JSON."""
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from lm_eval_takeover.results.fields import Fields, read_document
 from lm_eval_takeover.results.problems import METRICS, Problems
 from lm_eval_takeover.results.runs import Run, read_runs
 from lm_eval_takeover.results.settings import Settings
-from lm_eval_takeover.results.statistics import as_values
+from lm_eval_takeover.results.statistics import Values, as_values
 from lm_eval_takeover.storage.digests import digest_of
 from lm_eval_takeover.storage.whole_files import write_text
 from lm_eval_takeover.tasks.metrics import pass_at_k
@@ -27,12 +27,27 @@ _COSTS = ("tokens", "takeovers", "guide_passes", "truncated")
 
 
 @dataclass(frozen=True)
+class Anchors:
+    """What Recovery is measured between: shares of correct samples by problem, in the order of the side's problems."""
+
+    base: Values
+    reference: Values
+
+    def values(self, metric: str, samples: int) -> tuple[Values, Values]:
+        """`(base, reference)` by problem under `acc` or `pass@8`."""
+        return tuple(
+            _derive(shares, samples) if metric == _DERIVED else shares for shares in (self.base, self.reference)
+        )  # type: ignore[return-value]
+
+
+@dataclass(frozen=True)
 class Side:
     """One task of the baseline or of the run that is compared with it."""
 
     problems: Problems
     costs: Costs | None
     settings: Settings
+    anchors: Anchors | None = None  # of a baseline alone
 
 
 @dataclass(frozen=True)
@@ -68,6 +83,21 @@ def _read_side(run: Run, task: str) -> Side:
     return Side(short, result.read_costs(), result.settings)
 
 
+def add_anchors(measured: Measured, base: Path, reference: Path) -> Measured:
+    """The same with the base's and the reference's run, for gates on Recovery. Raises ResultsError for other problems."""
+    runs = [read_measured(base), read_measured(reference)]
+    sides = {}
+    for task, side in measured.tasks.items():
+        shares = []
+        for path, run in zip((base, reference), runs, strict=True):
+            found = run.tasks[task].problems if task in run.tasks else None
+            if found is None or set(found.ids) != set(side.problems.ids) or found.samples != side.problems.samples:
+                raise ResultsError(f"'{path}' has not the problems and samples of {task} that the new baseline has")
+            shares.append(found.ordered_as(side.problems.ids).values["acc"])
+        sides[task] = replace(side, anchors=Anchors(*shares))
+    return replace(measured, tasks=sides)
+
+
 def write_baseline(path: Path, measured: Measured) -> None:
     """Write the file whole."""
     content = {
@@ -98,7 +128,15 @@ def _pack(side: Side) -> dict[str, Any]:
         "ids": list(problems.ids),
         "counts": counts,
         "costs": costs,
+        "anchors": _pack_anchors(side),
     }
+
+
+def _pack_anchors(side: Side) -> dict[str, list[int]] | None:
+    if side.anchors is None:
+        return None
+    pair = {"base": side.anchors.base, "reference": side.anchors.reference}
+    return {name: np.rint(shares * side.problems.samples).astype(int).tolist() for name, shares in pair.items()}
 
 
 def read_baseline(path: Path) -> Measured:
@@ -136,12 +174,28 @@ def _unpack(task: Fields) -> Side:
     for metric, found in values.items():
         if len(found) != len(ids):
             counts.fail(metric, f"has {len(found)} problems, 'ids' has {len(ids)}")
-    values[_DERIVED] = as_values([pass_at_k(samples, round(share * samples), 8) for share in values["acc"]])
+    values[_DERIVED] = _derive(values["acc"], samples)
     ordered = {metric: values[metric] for metric in METRICS if metric in values}
     costs = None
     if task.get("costs") is not None:
         inner = task.inside("costs")
         costs = Costs(*(as_values(inner.require(name, list)) for name in _COSTS))
-    return Side(
-        Problems(ids, samples, ordered, texts=task.require("texts", str)), costs, task.require("settings", dict)
-    )
+    problems = Problems(ids, samples, ordered, texts=task.require("texts", str))
+    return Side(problems, costs, task.require("settings", dict), _unpack_anchors(task, len(ids), samples))
+
+
+def _unpack_anchors(task: Fields, count: int, samples: int) -> Anchors | None:
+    if task.get("anchors") is None:
+        return None
+    inner = task.inside("anchors")
+    shares = []
+    for name in ("base", "reference"):
+        shares.append(as_values(inner.require(name, list)) / samples)
+        if len(shares[-1]) != count:
+            inner.fail(name, f"has {len(shares[-1])} problems, 'ids' has {count}")
+    return Anchors(*shares)
+
+
+def _derive(shares: Values, samples: int) -> Values:
+    """Pass@8 by problem from the share of its samples that are correct."""
+    return as_values([pass_at_k(samples, round(share * samples), 8) for share in shares])

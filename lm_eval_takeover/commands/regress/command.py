@@ -30,8 +30,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("results", type=Path, nargs="?", metavar="RESULTS", help="--output_path of the run, with --log_samples")
     add("--baseline", type=Path, metavar="FILE", help="the baseline, JSON")
     add("--update", action="store_true", help="write the baseline from RESULTS")
-    add("--metric", default="acc", help="acc, pass@8, maj@8 (--max_drop), or realized_rate, truncated, guide_passes_per_token, "
-        "no_answer, unparsed, timed_out, unclosed_think (--max_change) (default: acc)")  # fmt: skip
+    add("--base", type=Path, metavar="RESULTS", help="with --update: the base alone, for gates on Recovery")
+    add("--reference", type=Path, metavar="RESULTS", help="likewise: the thinking model, or the guide alone")
+    add(
+        "--metric",
+        default="acc",
+        help="acc, pass@8, maj@8, recovery, recovery_pass@8 (--max_drop), or realized_rate, truncated, guide_passes_per_token, "
+        "no_answer, unparsed, timed_out, unclosed_think (--max_change) (default: acc)",
+    )
     add("--max_drop", default="0.02", metavar="X", help="allowed drop, absolute, or relative as 5%% (default: 0.02)")
     add("--max_change", default="0.02", metavar="X", help="allowed change either way, likewise (default: 0.02)")
     add("--confidence", type=float, default=0.95, metavar="P", help="of the two-sided interval (default: 0.95)")
@@ -59,13 +65,18 @@ def run(options: argparse.Namespace) -> int:
         raise ArgumentError("regress needs RESULTS, what `lm_eval … --output_path` was given")
     if options.baseline is None and not (options.plan and options.results):
         raise ArgumentError("regress needs --baseline FILE; write one from a good run with --update")
-    from lm_eval_takeover.commands.regress.baseline import read_baseline, read_measured
+    if (options.base is None) != (options.reference is None) or (options.base is not None and not options.update):
+        raise ArgumentError(
+            "--base and --reference go together, and with --update: a gate takes them from the baseline"
+        )
+    from lm_eval_takeover.commands.regress.baseline import add_anchors, read_baseline, read_measured
 
     limit = _read_limit(options)
     if options.plan:
         return _plan(options, limit)
     new = _choose(read_measured(options.results), options.tasks)
     if options.update:
+        new = add_anchors(new, options.base, options.reference) if options.base else new
         return _update(options.baseline, new)
     return _compare(options, _choose(read_baseline(options.baseline), options.tasks), new, limit)
 

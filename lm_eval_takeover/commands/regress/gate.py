@@ -6,16 +6,18 @@ more mean over problems.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import ceil, inf
+from math import ceil, inf, nan
 
 import numpy as np
 
 from lm_eval_takeover.commands.regress.baseline import Measured, Side
 from lm_eval_takeover.errors import ArgumentError, ResultsError
+from lm_eval_takeover.results.recovery import NOT_ABOVE, measure_ratio
 from lm_eval_takeover.results.settings import list_differences
 from lm_eval_takeover.results.statistics import Difference, Values, holm, paired_difference
 
-DROPS = ("acc", "pass@8", "maj@8")  # worse where lower
+RECOVERIES = {"recovery": "acc", "recovery_pass@8": "pass@8"}  # by the metric that they are of
+DROPS = ("acc", "pass@8", "maj@8", *RECOVERIES)  # worse where lower
 CHANGES = (
     "realized_rate", "truncated", "guide_passes_per_token", "no_answer", "unparsed", "timed_out", "unclosed_think",
 )  # fmt: skip
@@ -115,6 +117,8 @@ def check_tasks(old: Measured, new: Measured) -> None:
 
 
 def _compare_task(task: str, old: Side, new: Side, metric: str, limit: Limit, confidence: float) -> TaskVerdict:
+    if metric in RECOVERIES:
+        return _compare_recovery(task, old, new, metric, limit, confidence)
     places = {name: place for place, name in enumerate(new.problems.ids)}
     order = [places[name] for name in old.problems.ids]
     before, now = _values(old, metric), _values(new, metric)
@@ -142,6 +146,37 @@ def _compare_task(task: str, old: Side, new: Side, metric: str, limit: Limit, co
         else describe_need(min(margins, key=lambda m: m.value), before, now, samples, confidence)
     )
     return TaskVerdict(metric, *means, difference.value, interval.low, interval.high, p_value, verdict, note)
+
+
+def _compare_recovery(task: str, old: Side, new: Side, metric: str, limit: Limit, confidence: float) -> TaskVerdict:
+    """Recovery between the base and the reference of the baseline, both of which stay what they were.
+
+    `R_new >= R_old - x` where `new - old + x (reference - base)` is at least 0 in the mean, and `R_new >= (1 - r) R_old` where
+    `new - old + r (old - base)` is: means over problems again, whose intervals are compared with the limit.
+    """
+    if old.anchors is None:
+        raise ResultsError(
+            f"{task}: the baseline holds no base and reference, which Recovery is measured between; write it anew with "
+            "--update --base RESULTS --reference RESULTS"
+        )
+    samples, of = old.problems.samples, RECOVERIES[metric]
+    before, now = old.problems.values[of], new.problems.ordered_as(old.problems.ids).values[of]
+    base, reference = old.anchors.values(of, samples)
+    gap = float(reference.mean() - base.mean())
+    spread = measure_ratio([np.stack([now - before, reference - base])], [samples], confidence)
+    if spread is None:
+        return TaskVerdict(metric, nan, nan, nan, nan, nan, 1.0, "inconclusive", NOT_ABOVE)
+    means = [float(values.mean() - base.mean()) / gap for values in (before, now)]
+    if old.problems.texts == new.problems.texts and np.array_equal(before, now):
+        return TaskVerdict(metric, means[0], means[1], 0.0, 0.0, 0.0, 1.0, "pass", "no sample differs")
+    room = before - base if limit.relative else reference - base
+    margin = paired_difference(now - before + limit.amount * room, samples)
+    span = margin.interval(confidence)
+    verdict = "regressed" if span.high < 0 else "pass" if span.low >= 0 else "inconclusive"
+    note = describe_need(margin, before, now, samples, confidence) if verdict == "inconclusive" else ""
+    return TaskVerdict(
+        metric, means[0], means[1], spread.value, spread.low, spread.high, margin.p_below(0.0), verdict, note
+    )
 
 
 def describe_need(margin: Difference, old: Values, new: Values, samples: float, confidence: float) -> str:

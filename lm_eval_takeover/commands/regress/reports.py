@@ -7,7 +7,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 from lm_eval_takeover.commands.regress.baseline import Measured
-from lm_eval_takeover.commands.regress.gate import Limit, TaskVerdict
+from lm_eval_takeover.commands.regress.gate import DROPS, Limit, TaskVerdict
 
 Verdicts = dict[str, TaskVerdict]
 Rows = Sequence[Sequence[str]]
@@ -67,7 +67,7 @@ def write_markdown(rows: Rows) -> str:
 
 def list_notes(verdict: str, tasks: Verdicts, limit: Limit, allowed: Sequence[str]) -> list[str]:
     """The verdict, what each task adds to it, and which settings were allowed to differ."""
-    kind = "drop" if all(found.metric in ("acc", "pass@8", "maj@8") for found in tasks.values()) else "change"
+    kind = "drop" if all(found.metric in DROPS for found in tasks.values()) else "change"
     notes = [f"{verdict}: allowed {kind} {limit}"]
     notes += [f"{task}: {found.note}" for task, found in tasks.items() if found.note]
     return notes + [f"setting that was allowed to differ: {line}" for line in allowed]

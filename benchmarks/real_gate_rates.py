@@ -1,0 +1,76 @@
+"""A/A comparisons of real runs on the demo pair: how often `regress` alarms between two seeds of one model.
+
+    python benchmarks/real_gate_rates.py             # 15 seeds of the base on 30 problems, some minutes on one core
+
+15 runs make 105 pairs, which share runs, so they are no 105 independent comparisons. Either run of a pair may be the baseline;
+it is the one of the lower seed. And two runs of one seed are compared, which the shared random numbers make the same text.
+"""
+
+import argparse
+import itertools
+import json
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from gate_rates import NONE, RELATIVE
+
+from lm_eval_takeover.commands.regress.baseline import Measured, read_measured
+from lm_eval_takeover.commands.regress.gate import compare
+from lm_eval_takeover.storage.package_data import data_folder
+
+TASK = "takeover_demo"
+
+
+def run_seed(policy: str, seed: int, problems: int, folder: Path) -> Measured:
+    """One run by the stock harness, read as `regress` reads it."""
+    from lm_eval import simple_evaluate
+    from lm_eval.loggers import EvaluationTracker
+    from lm_eval.tasks import TaskManager
+
+    tracker = EvaluationTracker(output_path=str(folder))
+    results: dict[str, Any] = simple_evaluate(
+        model="guided-takeover",
+        model_args={"policy": policy, "seed": seed, "batch_size": 240, "target_rate": 0.05},
+        tasks=[TASK],
+        task_manager=TaskManager(include_path=str(data_folder("task_configs")), include_defaults=False),
+        limit=problems,
+        evaluation_tracker=tracker,
+        bootstrap_iters=0,
+    )
+    samples = results.pop("samples")
+    tracker.save_results_aggregated(results=results, samples=samples)
+    tracker.save_results_samples(task_name=TASK, samples=samples[TASK])
+    return read_measured(folder)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", type=int, default=15)
+    parser.add_argument("--problems", type=int, default=30)
+    parser.add_argument("--policy", default="base")
+    options = parser.parse_args()
+    started = time.perf_counter()
+    with tempfile.TemporaryDirectory() as folder:
+        runs = [
+            run_seed(options.policy, seed, options.problems, Path(folder) / str(seed)) for seed in range(options.seeds)
+        ]
+        again = run_seed(options.policy, 0, options.problems, Path(folder) / "again")
+    same = compare(runs[0], again, "acc", NONE, 0.95)[TASK]
+    found: dict[str, Any] = {"same seed": same.note or same.verdict, "seconds": round(time.perf_counter() - started)}
+    pairs = list(itertools.combinations(runs, 2))
+    for metric in ("acc", "pass@8"):
+        for limit in (NONE, RELATIVE):
+            tasks = [compare(old, new, metric, limit, 0.95)[TASK] for old, new in pairs]
+            allowed = [limit.amount * task.baseline if limit.relative else limit.amount for task in tasks]
+            found[f"{metric}, limit {limit}"] = {
+                "comparisons": len(pairs),
+                "alarms": sum(task.verdict == "regressed" for task in tasks),
+                "points beyond": sum(t.now < t.baseline - a for t, a in zip(tasks, allowed, strict=True)),
+            }
+    print(json.dumps(found, indent=1))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,73 @@
+"""What the tasks ask of a run: problems, samples, decoding. Task files and data sets are read, models are not."""
+
+import argparse
+import math
+from dataclasses import dataclass
+
+from lm_eval_takeover.errors import ArgumentError, TakeoverError, nearest
+from lm_eval_takeover.method.request import Sampling
+from lm_eval_takeover.results.runs import PREFIX
+from lm_eval_takeover.tasks.instances import read_generation_settings
+from lm_eval_takeover.tasks.loading import make_task_manager
+
+_DEFAULT_TOKENS = 256  # new tokens where a task says nothing, as guided-takeover
+
+
+@dataclass(frozen=True)
+class TaskLoad:
+    """One task: `problems` under `--limit`, `samples` of each, `tokens` the most new ones of a sample."""
+
+    task: str
+    problems: int
+    samples: int
+    tokens: int
+    sampling: Sampling
+
+    @property
+    def requests(self) -> int:
+        return self.problems * self.samples
+
+
+def read_workload(options: argparse.Namespace) -> list[TaskLoad]:
+    """The tasks by their own names, groups taken apart. Raises ArgumentError for one that is not known or cannot be loaded."""
+    ours = make_task_manager([], options.include_path)  # lm-eval's own take seconds to list
+    others = [name for name in options.tasks if name not in ours.all_tasks]
+    ours_by_name = all(name.startswith(PREFIX) for name in others)  # then lm-eval cannot have them
+    manager = ours if ours_by_name else make_task_manager(options.tasks, options.include_path)
+    for name in others:
+        if name not in manager.all_tasks:
+            raise ArgumentError(
+                f"--tasks '{name}' is not known; {nearest(name, ours.all_tasks)}, or give --include_path"
+            )
+    try:
+        tasks = manager.load(options.tasks)["tasks"]
+    except TakeoverError:
+        raise
+    except Exception as error:  # the hub, the network and a task's own code each raise their own kinds
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise ArgumentError(f"--tasks {','.join(options.tasks)} cannot be loaded: {reason}") from error
+    loads = []
+    for name, task in tasks.items():
+        if task.OUTPUT_TYPE != "generate_until":
+            raise ArgumentError(f"--tasks {name} is {task.OUTPUT_TYPE}; expected tasks that generate texts")
+        settings = {**(task.config.generation_kwargs or {}), **_read_values(options.gen_kwargs)}
+        sampling, _, tokens = read_generation_settings(settings, _DEFAULT_TOKENS)
+        count = len(task.eval_docs)
+        loads.append(TaskLoad(name, _limit(count, options.limit), task.config.repeats or 1, tokens, sampling))
+    return loads
+
+
+def _limit(count: int, limit: float | None) -> int:
+    """As lm-eval reads it: a number, or below 1 a share."""
+    if limit is None:
+        return count
+    return min(count, int(limit) if limit >= 1 else math.ceil(count * limit))
+
+
+def _read_values(pairs: dict[str, str]) -> dict[str, object]:
+    from lm_eval._cli.utils import key_val_to_dict
+
+    found: dict[str, object] = {}
+    for name, value in pairs.items():
+        found |= key_val_to_dict(f"{name}={value}")
+    return found

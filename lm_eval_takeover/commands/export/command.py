@@ -1,0 +1,50 @@
+"""The door of `export`: its options, and what it prints."""
+
+import argparse
+import sys
+from pathlib import Path
+
+from lm_eval_takeover.errors import ArgumentError
+
+HELP = "write results as Every Eval Ever, as the Hub's .eval_results or as an inspect_ai log"
+DESCRIPTION = """\
+Write lm-eval results of the takeover tasks in a format that others read: Every Eval Ever (with a row per sample), the Hub's
+.eval_results/*.yaml, or logs for inspect_ai's viewer. A pair has a name of its own in all of them, with its guide in it."""
+EXAMPLE = """examples:
+  lm-eval-takeover export results/guided --to eee --out exported
+  lm-eval-takeover export results/guided --to hub --out exported
+  lm-eval-takeover export results/guided --to inspect --out logs && inspect view --log-dir logs
+"""
+FORMATS = ("eee", "hub", "inspect")
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("results", type=Path, nargs="+", metavar="RESULTS", help="what lm_eval was given as --output_path")
+    add("--to", choices=FORMATS, required=True, help="the format")
+    add("--out", type=Path, required=True, metavar="DIR", help="a folder for the files")
+    add("--organization", default="unknown", help="eee: who ran the evaluation (default: unknown)")
+    add("--source_url", metavar="URL", help="hub: where these results are shown")
+
+
+def run(options: argparse.Namespace) -> int:
+    from lm_eval_takeover.commands.export import eee, hub, inspect_log
+    from lm_eval_takeover.commands.export.source import read_sources
+
+    sources, notes = read_sources(options.results)
+    try:
+        if options.to == "eee":
+            files, more = eee.export(sources, options.out, options.organization)
+        elif options.to == "hub":
+            files, more = hub.export(sources, options.out, options.source_url)
+        else:
+            files, more = inspect_log.export(sources, options.out)
+    except OSError as error:
+        raise ArgumentError(f"--out '{options.out}' cannot be written: {error}") from error
+    for note in [*notes, *more]:
+        print(note, file=sys.stderr)
+    for file in files:
+        print(file)
+    if not files:
+        raise ArgumentError(f"nothing could be exported to {options.to}; the lines above say why")
+    return 0

@@ -1,0 +1,127 @@
+"""Logs of inspect_ai, version 2 of its JSON format, which `inspect view` opens: one per task, samples as epochs."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from lm_eval_takeover.commands.export.datasets import find_benchmark
+from lm_eval_takeover.commands.export.source import Sample, Source
+from lm_eval_takeover.results.runs import TaskResult
+from lm_eval_takeover.storage.digests import digest_of
+from lm_eval_takeover.storage.whole_files import write_text
+
+_SCORER = "lm_eval_takeover"
+_METRICS = ("acc", "pass@8", "maj@8")
+
+
+def export(sources: Sequence[Source], out: Path) -> tuple[list[Path], list[str]]:
+    """`OUT/DATE_TASK_ID.json` by task: the files, and a line for each task without samples."""
+    files, notes = [], []
+    for source in sources:
+        for task, result in source.run.tasks.items():
+            if result.problems is None:
+                notes.append(f"{task} of '{source.path}' has no samples, so its log has none; run with --log_samples")
+            identity = digest_of([source.path.name, source.model, task, source.document.get("date")])[:22]
+            stamp = source.date.isoformat().replace(":", "-")
+            path = out / f"{stamp}_{task.replace('_', '-')}_{identity}.json"
+            write_text(path, json.dumps(describe_log(source, task, identity), ensure_ascii=True) + "\n")
+            files.append(path)
+    return files, notes
+
+
+def describe_log(source: Source, task: str, identity: str) -> dict[str, Any]:
+    """The whole log of one task."""
+    result, date = source.run.tasks[task], source.date.isoformat()
+    count = result.count * (result.samples or 1)
+    return {
+        "version": 2,
+        "status": "success",
+        "eval": _describe_eval(source, task, result, identity, date),
+        "plan": {"name": "plan", "steps": [], "config": {}},
+        "results": {
+            "total_samples": count,
+            "completed_samples": count,
+            "scores": [{"name": _SCORER, "scorer": _SCORER, "params": {}, "metrics": _describe_metrics(result)}],
+        },
+        "stats": {"started_at": date, "completed_at": date, "model_usage": {}},
+        "samples": [
+            _describe_sample(source, sample, place)
+            for sample in source.samples(task)
+            for place in range(len(sample.texts))
+        ],
+    }
+
+
+def _describe_eval(source: Source, task: str, result: TaskResult, identity: str, date: str) -> dict[str, Any]:
+    benchmark, drawn = find_benchmark(task), source.decoding(task)
+    config = {"temperature": drawn["temperature"], "top_p": drawn["top_p"], "max_tokens": drawn["max_gen_toks"]}
+    names = (
+        "policy",
+        "score",
+        "tau",
+        "kappa",
+        "window",
+        "realized_rate",
+        "seed",
+        "tokens",
+        "takeovers",
+        "guide_passes",
+    )
+    dataset: dict[str, Any] = {"name": benchmark.dataset if benchmark else task, "samples": result.count}
+    return {
+        "eval_id": identity,
+        "run_id": identity,
+        "task_id": identity,
+        "created": date,
+        "task": task,
+        "task_version": str(result.settings.get("task_version")),
+        "task_args": {},
+        "dataset": dataset,
+        "model": source.model,
+        "model_args": {},
+        "model_generate_config": {name: value for name, value in config.items() if value is not None},
+        "config": {"epochs": result.samples or 1},
+        "packages": source.versions(),
+        "metadata": {"written_by": source.describe()}
+        | {name: source.run.takeover[name] for name in names if source.run.takeover.get(name) is not None},
+    }
+
+
+def _describe_metrics(result: TaskResult) -> dict[str, Any]:
+    metrics = {}
+    for name in _METRICS:
+        if name in result.means:
+            metrics[name] = {"name": name, "value": result.means[name], "params": {}}
+            if (error := result.errors.get(name)) is not None:
+                metrics[f"{name} stderr"] = {"name": f"{name} stderr", "value": error, "params": {}}
+    return metrics
+
+
+def _describe_sample(source: Source, sample: Sample, place: int) -> dict[str, Any]:
+    text = sample.texts[place]
+    message = {"role": "assistant", "content": text, "source": "generate"}
+    return {
+        "id": sample.doc_id,
+        "epoch": place + 1,
+        "input": sample.prompt,
+        "target": sample.target,
+        "messages": [{"role": "user", "content": sample.prompt, "source": "input"}, message],
+        "output": {
+            "model": source.model,
+            "choices": [{"message": message, "stop_reason": "unknown"}],
+            "completion": text,
+        },
+        "scores": {
+            _SCORER: {
+                "value": "C" if sample.correct[place] else "I",
+                "answer": sample.answers[place],
+                "explanation": sample.outcomes[place],
+            }
+        },
+        "metadata": {"doc_hash": sample.doc_hash},
+        "store": {},
+        "events": [],
+        "model_usage": {},
+        "attachments": {},
+    }

@@ -1,0 +1,139 @@
+"""What is exported: a results file with its samples, and what its model is to be called."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from lm_eval_takeover.results.fields import Fields, read_document, read_lines
+from lm_eval_takeover.results.problems import WRITER
+from lm_eval_takeover.results.runs import PREFIX, Run, TaskResult, find_results, read_run, samples_path
+
+PAIRS = ("guided", "random", "early")  # kinds of runs whose texts two models wrote
+RESULTS_WRITER = "`lm_eval … --output_path`"
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One problem with all that was written for it. `correct` is by sample; `answers` are what was read as the answer."""
+
+    doc_id: int
+    doc_hash: str
+    prompt: str
+    target: str
+    texts: list[str]
+    answers: list[str]
+    outcomes: list[str]
+
+    @property
+    def correct(self) -> list[bool]:
+        return [outcome == "correct" for outcome in self.outcomes]
+
+
+@dataclass(frozen=True)
+class Source:
+    """One results file."""
+
+    path: Path
+    run: Run
+    document: Fields
+
+    @property
+    def is_pair(self) -> bool:
+        return self.run.kind in PAIRS
+
+    @property
+    def model(self) -> str:
+        """`owner/name`. A pair's is `takeover/BASE+GUIDE-policy`, never its base's; a local folder's owner is `local`."""
+        takeover = self.run.takeover
+        if self.is_pair:
+            base, guide = (str(takeover[role]["id"]).rstrip("/").rpartition("/")[2] for role in ("base", "guide"))
+            return f"takeover/{base}+{guide}-{takeover['policy']}"
+        if self.run.kind in ("base", "guide"):
+            name = str(takeover[self.run.kind]["id"])
+        else:
+            name = str(self.run.settings.get("model_args.pretrained") or self.run.model)
+        local = name.startswith(("/", ".", "~")) or name.count("/") != 1 or Path(name).exists()
+        return f"local/{name.rstrip('/').rpartition('/')[2]}" if local else name
+
+    @property
+    def date(self) -> datetime:
+        """When the run began; of results without a date the time of the file."""
+        stamp = self.document.get("date")
+        seconds = stamp if isinstance(stamp, (int, float)) else self.path.stat().st_mtime
+        return datetime.fromtimestamp(float(seconds), UTC).replace(microsecond=0)
+
+    def describe(self) -> str:
+        """One line on who wrote the texts."""
+        takeover = self.run.takeover
+        if not self.is_pair:
+            return f"{self.model} alone"
+        host, donor = ("guide", "base") if takeover.get("direction") == "reverse" else ("base", "guide")
+        rate = takeover.get("realized_rate")
+        share = "a share that is not known" if rate is None else f"{rate:.1%}"
+        rule = {"random": "at random places", "early": "at the start of each answer"}.get(
+            self.run.kind, f"where {takeover.get('score')} spikes"
+        )
+        return (
+            f"A pair, not {takeover[host]['id']} alone: {donor} {takeover[donor]['id']} wrote {share} of the tokens, {rule} "
+            f"(guided-takeover)"
+        )
+
+    def decoding(self, task: str) -> dict[str, Any]:
+        settings = self.run.tasks[task].settings
+        return {name: settings.get(name) for name in ("temperature", "top_p", "top_k", "max_gen_toks")}
+
+    def versions(self) -> dict[str, str]:
+        return {name: str(version) for name, version in self.run.versions.items() if version}
+
+    def samples(self, task: str) -> Iterator[Sample]:
+        """One problem in memory at a time; none where samples were not logged. Raises ResultsError."""
+        path = samples_path(self.path, task)
+        for row in read_lines(path, WRITER) if path.exists() else ():
+            texts, verdicts = _inner(row, "resps"), _inner(row, "filtered_resps")
+            if len(texts) != len(verdicts) or not all(isinstance(v, list) and len(v) == 2 for v in verdicts):
+                row.fail(
+                    "filtered_resps", f"has {len(verdicts)} pairs of answer and outcome for {len(texts)} responses"
+                )
+            prompt = row.inside_or_empty("arguments").inside_or_empty("gen_args_0").get("arg_0")
+            answers, outcomes = ([str(verdict[i]) for verdict in verdicts] for i in range(2))
+            yield Sample(
+                row.require("doc_id", int),
+                row.require("doc_hash", str),
+                str(prompt or ""),
+                str(row.get("target")),
+                [str(text) for text in texts],
+                answers,
+                outcomes,
+            )
+
+
+def _inner(row: Fields, field: str) -> list[Any]:
+    outer = row.require(field, list)
+    if not outer or not isinstance(outer[0], list):
+        row.fail(field, "is not a list of one list")
+    inner: list[Any] = outer[0]
+    return inner
+
+
+def read_sources(paths: Iterable[Path]) -> tuple[list[Source], list[str]]:
+    """Every results file below these paths, and what was left out, one line each. Raises ResultsError."""
+    sources, notes = [], []
+    for file in dict.fromkeys(file.resolve() for path in paths for file in find_results(path)):
+        run = read_run(file)
+        if run.tasks:
+            sources.append(Source(file, run, read_document(file, RESULTS_WRITER)))
+        else:
+            notes.append(f"'{file}' is left out: it holds none of the {PREFIX}* tasks")
+    return sources, notes
+
+
+def is_withheld(task: str) -> bool:
+    """GPQA's authors ask that its questions not be published."""
+    return task.startswith(f"{PREFIX}gpqa")
+
+
+def is_whole(result: TaskResult) -> bool:
+    """Whether all problems of the task were asked."""
+    return result.settings.get("limit") is None

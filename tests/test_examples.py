@@ -1,0 +1,112 @@
+"""examples/: the steps of the action and of the workflow run in a shell as GitHub runs them; commands of pages exist."""
+
+import os
+import re
+import stat
+import subprocess
+import sys
+
+import pytest
+import yaml
+from helpers.pairs import ROOT
+from helpers.processes import environment
+from helpers.results import takeover, write_results
+from test_docs import commands
+
+from lm_eval_takeover.cli import build_parser, main
+from lm_eval_takeover.commands.compare import command
+from lm_eval_takeover.commands.regress.baseline import read_baseline
+
+EXAMPLES = ROOT / "examples"
+ACTION = yaml.safe_load((EXAMPLES / "regress-action" / "action.yml").read_text())
+WORKFLOW = yaml.safe_load((EXAMPLES / "takeover-workflow.yml").read_text())
+SHIM = """#!{python}
+import sys
+from pathlib import Path
+from lm_eval_takeover.cli import build_parser, main
+words = sys.argv[1:]
+if words[0] == "compare":
+    options = build_parser().parse_args(words)
+    (Path("called.txt")).open("a").write(" ".join(words) + "\\n")
+    print("| the table |")
+else:
+    sys.exit(main(words))
+"""
+
+
+@pytest.fixture
+def shell(tmp_path, monkeypatch):
+    """Runs a `run:` step as a runner does: bash -e, a summary file, our command on the PATH; `compare` is noted only."""
+    shim = tmp_path / "bin" / "lm-eval-takeover"
+    shim.parent.mkdir()
+    shim.write_text(SHIM.format(python=sys.executable))
+    shim.chmod(shim.stat().st_mode | stat.S_IEXEC)
+    summary = tmp_path / "summary.md"
+
+    def run(step, **env):
+        given = {"PATH": f"{shim.parent}{os.pathsep}{os.environ['PATH']}", "GITHUB_STEP_SUMMARY": str(summary)}
+        given |= {"GITHUB_ENV": str(tmp_path / "env"), "GITHUB_SHA": "abc", "PYTHONPATH": str(ROOT)} | env
+        return subprocess.run(
+            ["bash", "--noprofile", "--norc", "-e", "-o", "pipefail", "-c", step["run"]],
+            env=environment(**given), cwd=tmp_path, capture_output=True, text=True,
+        )  # fmt: skip
+
+    run.folder, run.summary = tmp_path, summary
+    return run
+
+
+def inputs_of(step, given):
+    """The environment of a step of the action, with `${{ inputs.NAME }}` filled in."""
+    values = {name: field.get("default", "") for name, field in ACTION["inputs"].items()} | given
+    return {
+        name: re.sub(r"\$\{\{ inputs\.(\w+) \}\}", lambda found: values[found[1]], text)
+        for name, text in step["env"].items()
+    }
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("correct", "status"), [([8, 7, 8, 6] * 10, 0), ([1, 2, 0, 1] * 10, 1)])
+def test_the_action_passes_or_fails_and_writes_its_summary(shell, correct, status):
+    write_results(shell.folder / "good", {"takeover_demo": [8, 7, 8, 6] * 10}, run=takeover())
+    main(["regress", str(shell.folder / "good"), "--baseline", str(shell.folder / "b.json"), "--update"])
+    write_results(shell.folder / "now", {"takeover_demo": correct}, run=takeover(seed=1))
+    (step,) = ACTION["runs"]["steps"]
+    metrics = "acc unparsed" if status else "acc"  # the second passes, and the first's status stays
+    done = shell(step, **inputs_of(step, {"results": "now", "baseline": "b.json", "metrics": metrics}))
+    assert done.returncode == status, done.stderr
+    assert shell.summary.read_text().count("### lm-eval-takeover regress") == len(metrics.split())
+    assert {path.name for path in (shell.folder / "junit").iterdir()} == {
+        f"regress-{one}.xml" for one in metrics.split()
+    }
+
+
+@pytest.mark.slow
+def test_the_steps_of_the_workflow_call_commands_that_exist(shell):
+    steps = [step for job in WORKFLOW["jobs"].values() for step in job["steps"] if "compare" in step.get("run", "")]
+    for step in steps:
+        done = shell(step, RUN_DIR=str(shell.folder / "runs"))
+        assert done.returncode == 0, done.stderr
+    calls = (shell.folder / "called.txt").read_text().splitlines()
+    assert len(calls) == len(steps) == 2
+    assert shell.summary.read_text() == "| the table |\n" * 2
+    assert "RESULTS=" in (shell.folder / "env").read_text()
+    for call in calls:
+        command._check(build_parser().parse_args(call.split()))
+
+
+def test_the_workflow_gates_what_the_demo_writes():
+    gate = WORKFLOW["jobs"]["demo"]["steps"][-1]
+    assert (ROOT / gate["uses"] / "action.yml").exists() and set(gate["with"]) <= set(ACTION["inputs"])
+    task = read_baseline(ROOT / gate["with"]["baseline"]).tasks["takeover_demo"]
+    (run,) = [step["run"] for step in WORKFLOW["jobs"]["demo"]["steps"] if "compare" in step.get("run", "")]
+    assert f"--limit {len(task.problems)} " in run and f"{gate['with']['results']}".startswith("runs/demo/guided")
+
+
+def test_commands_of_the_pages_exist():
+    for page in EXAMPLES.glob("*.md"):
+        found = commands(page.read_text(), "lm-eval-takeover")
+        assert found
+        for words in found:
+            options = build_parser().parse_args(words[1:])
+            if words[1] == "compare":
+                command._check(options)
