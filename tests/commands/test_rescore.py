@@ -7,8 +7,8 @@ import pytest
 
 from lm_eval_takeover.cli import main
 from lm_eval_takeover.commands.rescore.scoring import rescore
-from lm_eval_takeover.commands.rescore.stored import read_stored_runs
 from lm_eval_takeover.errors import ArgumentError, RunDirError
+from lm_eval_takeover.runs.stored import read_stored_runs
 from lm_eval_takeover.storage.package_data import data_folder
 from lm_eval_takeover.tasks import benchmarks
 
