@@ -12,9 +12,8 @@ import pyarrow.parquet as pq
 
 from lm_eval_takeover.analysis.planning import Codes, classify_vocabulary
 from lm_eval_takeover.analysis.tokens import ENTROPY, SampleTokens, list_extra_scores, make_sample
-from lm_eval_takeover.demo import DEMO
+from lm_eval_takeover.analysis.vocabulary import load_tokenizer
 from lm_eval_takeover.errors import ArgumentError, RunDirError
-from lm_eval_takeover.pair.ids import locate
 from lm_eval_takeover.runs.run_folder import RunFolder, read_run_folder
 from lm_eval_takeover.runs.scores import SCORES, list_score_files, make_schema, read_header
 
@@ -129,14 +128,10 @@ class Inputs:
     @cached_property
     def codes(self) -> Codes:
         """The class of every token of the base run's vocabulary."""
-        from transformers import AutoTokenizer
-
-        given = self.base.arguments.get("guide") or self.base.arguments.get("base") or DEMO["guide"]
-        path, revision = locate(str(self.tokenizer or given))
         try:
-            tokenizer = AutoTokenizer.from_pretrained(path, revision=revision)
-        except Exception as error:  # as many ways as there are loaders
-            raise CannotShow(f"the tokenizer of '{path}' cannot be loaded; name one by --tokenizer") from error
+            tokenizer = load_tokenizer(self.base, self.tokenizer)
+        except ArgumentError as error:
+            raise CannotShow(str(error)) from error
         return classify_vocabulary(tokenizer.batch_decode([[token] for token in range(len(tokenizer))]))
 
     def check_tokenizer(self, name: str) -> None:
