@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,7 @@ class Inputs:
 
     runs: dict[str, RunFolder]
     tokenizer: str | None = None
+    notes: list[str] = field(default_factory=list)  # what could not be shown of an analysis that was
 
     @classmethod
     def read(cls, folders: Sequence[Path], tokenizer: str | None) -> "Inputs":

@@ -127,9 +127,11 @@ def make_planning(inputs: Inputs, peaks: pl.DataFrame | None) -> pl.DataFrame:
         rows = list(_count_takeovers(inputs))
         if rows:
             parts.append(make_frame(rows).select(columns))
-    except CannotShow:
+    except CannotShow as reason:
         if peaks is None:
             raise
+        if any(run.policy not in ("base", "guide") for run in inputs.runs.values()):
+            inputs.notes.append(f"planning at takeovers cannot be shown: {reason}")
     return tabulate_planning(pl.concat(parts))
 
 
@@ -200,10 +202,10 @@ def make_cross(inputs: Inputs, near: float) -> pl.DataFrame:
 
 def list_notices(inputs: Inputs) -> Iterator[str]:
     """What a reader of the tables should know of these runs."""
+    yield from inputs.notes
     tasks = {task for run in inputs.runs.values() for task in run.tasks}
     if len(tasks) == 1:
-        print_task = next(iter(tasks))
-        yield f"one task: the rows `mean` are those of {print_task}"
+        yield f"one task: the rows `mean` are those of {next(iter(tasks))}"
     for name, run in inputs.runs.items():
         problems = len({(one.task, one.doc_id) for one in run.answered})
         if problems == len(run.answered):
