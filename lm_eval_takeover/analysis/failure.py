@@ -31,7 +31,7 @@ def measure_failure(sample: SampleTokens, score: str) -> dict[str, Any]:
     count = min(LARGEST, n)
     with np.errstate(invalid="ignore"):
         mean = (sums[-1] - sums[n - count]) / count
-    return {"signal_value": float(np.nan_to_num(mean, nan=_LARGEST_SIGNAL, posinf=_LARGEST_SIGNAL))}
+    return {"signal_value": float(mean) if np.isfinite(mean) else _LARGEST_SIGNAL}
 
 
 def tabulate_failure(measured: pl.DataFrame) -> pl.DataFrame:

@@ -1,6 +1,7 @@
 """The tokens of a run, one sample at a time: memory is bounded by a row group of the files, whatever their size."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -58,9 +59,9 @@ class SampleTokens:
         if (score, percent) not in self._top:
             count = max(1, ceil_percent(len(self), percent))
             values, edge = self.score(score), self.ascending(score)[len(self) - count]
-            mask = values > edge
-            missing = count - int(np.count_nonzero(mask))
-            mask[np.flatnonzero(values == edge)[:missing]] = True
+            mask = values >= edge
+            if (more := int(np.count_nonzero(mask)) - count) > 0:
+                mask[np.flatnonzero(values == edge)[-more:]] = False
             self._top[score, percent] = mask
         return self._top[score, percent]
 
@@ -81,9 +82,15 @@ def read_scored_samples(paths: Iterable[Path], scores: Sequence[str]) -> Iterato
 
 
 def _read_row_groups(path: Path, columns: Sequence[str]) -> Iterator[pa.Table]:
-    with pq.ParquetFile(path) as file:
+    """One row group after the other; the next is read while the one before is worked on."""
+    with pq.ParquetFile(path) as file, ThreadPoolExecutor(1) as reader:
+        reading = [
+            reader.submit(file.read_row_group, group, list(columns)) for group in range(min(2, file.num_row_groups))
+        ]
         for group in range(file.num_row_groups):
-            yield file.read_row_group(group, columns=list(columns))
+            yield reading.pop(0).result()
+            if group + 2 < file.num_row_groups:
+                reading.append(reader.submit(file.read_row_group, group + 2, list(columns)))
 
 
 def split_tables(tables: Iterable[pa.Table], columns: Sequence[str]) -> Iterator[SampleTokens]:
