@@ -82,7 +82,8 @@ def count_pairs(problems: NDArray[Any], values: Values, incorrect: NDArray[np.bo
         if len(negatives):
             below = np.searchsorted(negatives, positives, "left") + np.searchsorted(negatives, positives, "right")
             wins[:, problem] = np.bincount(owners, below / 2, count)
-    return wins, np.bincount(owners, minlength=count), np.bincount(index[~incorrect], minlength=count)
+    positive, negative = (np.bincount(one, minlength=count).astype(float) for one in (owners, index[~incorrect]))
+    return wins, positive, negative
 
 
 def bootstrap_auroc(problems: NDArray[Any], values: Values, incorrect: NDArray[np.bool_], name: str) -> Values | None:

@@ -41,7 +41,7 @@ def tabulate_budget(samples: pl.DataFrame) -> pl.DataFrame:
             solved = np.array([pass_at_k(n, right, K) for right, n in problems.select("right", "n").iter_rows()])
         reps = bootstrap_mean(ids, acc, task), None if solved is None else bootstrap_mean(ids, solved, task)
         replicates[task, run] = reps
-        found = {"realized_rate": _realized_rate(group), "acc": float(acc.mean())}
+        found: dict[str, Any] = {"realized_rate": _realized_rate(group), "acc": float(acc.mean())}
         found |= _name_bounds("acc", reps[0]) | {"pass8": None if solved is None else float(solved.mean())}
         return found | _name_bounds("pass8", reps[1])
 
@@ -67,7 +67,7 @@ def _name_bounds(name: str, replicates: Any) -> dict[str, float | None]:
 
 
 def _realized_rate(group: pl.DataFrame) -> float:
-    return float(group["takeovers"].sum() / group["tokens"].sum())
+    return float(group.select(pl.col("takeovers").sum() / pl.col("tokens").sum()).item())
 
 
 def tabulate_rates(samples: pl.DataFrame) -> pl.DataFrame:

@@ -53,8 +53,8 @@ def classify_text(vocabulary: Codes, tokens: NDArray[Any]) -> Codes:
         execution[1:-1] = codes == EXECUTION
         beside = execution[:-2] + execution[2:]  # neighbours that are
         variables = beside >= np.where(codes == WORD, 2, 1)
-        codes = np.where(letters, np.where(variables, EXECUTION, NONE), codes).astype(np.int8)
-    return codes
+        codes = np.where(letters, np.where(variables, EXECUTION, NONE), codes)
+    return np.asarray(codes, dtype=np.int8)
 
 
 def count_classes(codes: Codes) -> NDArray[np.int64]:

@@ -71,7 +71,7 @@ def add_mean_rows(
     whole = [pl.when(pl.col(name).null_count() == 0).then(pl.col(name).mean()).alias(name) for name in shares]
     means = inside.group_by(keys, maintain_order=True).agg(*whole, *(pl.col(name).sum() for name in counts))
     means = means.with_columns(pl.lit(MEAN).alias("task"))
-    return pl.concat([table, means.select(table.columns).cast(dict(table.schema))])
+    return pl.concat([table, means.select(table.columns).cast(table.schema)])
 
 
 def by_group(

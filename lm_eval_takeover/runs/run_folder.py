@@ -121,14 +121,14 @@ class RunFolder:
         for part, wanted in sorted(by_part.items()):
             path = traces_folder(self.folder) / part
             try:
-                known = [*dict.fromkeys([*NAME_COLUMNS, *columns])]
                 there = pq.read_schema(path).names
-                table = pq.read_table(path, columns=[name for name in known if name in there])
+                known = [column for column in dict.fromkeys([*NAME_COLUMNS, *columns]) if column in there]
+                table = pq.read_table(path, columns=known)
             except (OSError, pa.ArrowException, KeyError) as error:
                 raise RunDirError(f"'{path}' cannot be read: {error}") from error
-            for name in columns:
-                if name not in there:  # an older version's
-                    table = table.append_column(name, pa.nulls(len(table), pa.int32()))
+            for column in columns:
+                if column not in there:  # an older version's
+                    table = table.append_column(column, pa.nulls(len(table), pa.int32()))
             for name, start, stop in split_samples(table):
                 if name in wanted:
                     yield wanted[name], table.slice(start, stop - start)
