@@ -22,6 +22,7 @@ from lm_eval_takeover.pair.loading import load_pair, load_weights
 from lm_eval_takeover.pair.pair import Pair
 from lm_eval_takeover.runs.layout import scores_folder, scores_lock_path
 from lm_eval_takeover.runs.run_folder import Answered, RunFolder, read_run_folder
+from lm_eval_takeover.runs.sample_keys import MODEL_ARGUMENTS
 from lm_eval_takeover.runs.scores import SCORES, ScoredSample, ScoresHeader, list_score_files, read_header, write_scores
 from lm_eval_takeover.storage.locks import Lock, Locked
 
@@ -30,6 +31,18 @@ logger = logging.getLogger(__name__)
 _FILE_TOKENS = 2**19  # of a file, which is one row group
 _FILE_SECONDS = 300.0  # that a killed call loses at most, beside the batch at hand
 _MOST_ROWS = 64
+_LOADING = {name for name, part in MODEL_ARGUMENTS.items() if part in ("models", "trust_remote_code")} | {
+    *(
+        "device",
+        "guide_device",
+        "device_map",
+        "guide_device_map",
+        "parallelize",
+        "max_memory_per_gpu",
+        "max_cpu_memory",
+    ),
+    *("offload_folder", "attn_implementation", "guide_attn_implementation"),
+}  # the model arguments that say which weights are loaded, and where to
 _ENTROPY = "entropy"  # stands in every file as `base_entropy`
 
 
@@ -47,11 +60,8 @@ class Choice:
 
     def apply(self, run: RunFolder) -> ModelArguments:
         """The run's arguments with these. Raises ArgumentError where neither names a model."""
-        known = {one.name for one in fields(ModelArguments)}
-        given = {name: value for name, value in run.arguments.items() if name in known}
-        arguments = ModelArguments(
-            **{**given, "policy": "disagreement", "run_dir": None, "device_map": given.get("device_map")}
-        )
+        known = {one.name for one in fields(ModelArguments)} & _LOADING
+        arguments = ModelArguments(**{name: value for name, value in run.arguments.items() if name in known})
         own = {name: value for name, value in asdict(self).items() if value is not None}
         if self.base is not None:
             own |= {"revision": None, "subfolder": None}
@@ -91,9 +101,8 @@ def score_runs(
     pair: Pair | None = None
     loaded: ModelArguments | None = None
     for run, arguments in runs:
-        naming = replace(arguments, model=None, seed=None)
-        if pair is None or naming != loaded:
-            pair, loaded = load_pair(arguments), naming
+        if pair is None or arguments != loaded:
+            pair, loaded = load_pair(arguments), arguments
         with _hold(run.folder):
             count = score_run(run, pair, batch_size, overwrite=overwrite)
         print(f"{count:,} samples scored -> {scores_folder(run.folder)}")
