@@ -122,6 +122,11 @@ def forget_traces(run):
         journal.execute("UPDATE samples SET part = NULL, place = NULL")
 
 
+def forget_verdicts(run):
+    with sqlite3.connect(run / "journal-000.sqlite") as journal:
+        journal.execute("DELETE FROM verdicts WHERE rowid % 2 = 0")
+
+
 def forget_samples(run):
     with sqlite3.connect(run / "journal-000.sqlite") as journal:
         journal.execute("DELETE FROM samples WHERE doc_id = 5")
@@ -145,13 +150,15 @@ def use_other_tokens(run):
         (lambda runs: None, ["base"], "flips", "no other run has problems of the base run"),
         (lambda runs: forget_traces(runs["guided"]), ["base", "guided"], "ranks", "traces of 'guided' are empty"),
         (lambda runs: use_other_tokens(runs["guided"]), ["base", "guided"], None, None),
+        (lambda runs: forget_verdicts(runs["base"]), ["base"], "lorenz,failure",
+         r"failure cannot be shown: \d+ of 48 samples of 'base' have no verdict: it was stopped before"),
         (lambda runs: None, ["base"], "lorentz", "'lorentz' is no analysis; did you mean 'lorenz'"),
         (lambda runs: runs.update(twin=shutil.copytree(runs["base"], runs["base"].parent / "x" / "other")),
          ["base", "twin"], "lorenz", "it reads one base run, and 2 are given: base, other"),
         (lambda runs: runs.update(twin=shutil.copytree(runs["base"], runs["base"].parent / "x" / "base")),
          ["base", "twin"], "lorenz", "two of the runs are called 'base'"),
     ],
-    ids=["unscored", "guided", "no-guided", "no-js", "one-run", "empty-traces", "tokenizer", "typo", "two-bases", "names"],
+    ids=["unscored", "guided", "no-guided", "no-js", "one-run", "empty-traces", "tokenizer", "verdicts", "typo", "two-bases", "names"],
 )  # fmt: skip
 def test_what_cannot_be_shown_is_said(copies, tmp_path, capsys, change, given, only, message):
     change(copies)

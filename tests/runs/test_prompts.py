@@ -66,3 +66,13 @@ def test_withheld_questions_leave_only_their_ids(monkeypatch, withheld):
     (row,) = make_rows("secret", [1])
     assert (row["prompt"], row["problem"]) == ((None, None) if withheld else ("ask p1", "p1"))
     assert (row["prompt_ids"], row["answer"]) == ([1, 2], "1")
+
+
+def test_a_task_says_whether_it_withholds_its_questions(monkeypatch):
+    monkeypatch.setattr(gpqa, "_withholding", set())
+    monkeypatch.setattr(
+        gpqa.SampledTask, "__init__", lambda self, config: setattr(self, "_config", SimpleNamespace(**config))
+    )
+    for withheld in (True, False):
+        gpqa.GPQA({"task": "secret", "metadata": {"withhold_questions": withheld}})
+        assert gpqa.withholds_questions("secret") is withheld

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 from lm_eval_takeover.analysis.planning import Codes, classify_vocabulary
 from lm_eval_takeover.analysis.tokens import ENTROPY, SampleTokens, list_extra_scores, make_sample
 from lm_eval_takeover.analysis.vocabulary import load_tokenizer
-from lm_eval_takeover.errors import ArgumentError, RunDirError
+from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.runs.run_folder import RunFolder, read_run_folder
 from lm_eval_takeover.runs.scores import SCORES, list_score_files, make_schema, read_header
 
@@ -34,11 +34,10 @@ class Inputs:
 
     @classmethod
     def read(cls, folders: Sequence[Path], tokenizer: str | None) -> "Inputs":
-        """Raises RunDirError for a folder that holds no finished run, or one that is not verified."""
+        """Raises RunDirError for a folder that holds no finished run."""
         runs = [read_run_folder(folder) for folder in folders]
         for run in runs:
             run.check_finished()
-            _check_verified(run)
         named = Counter(run.label for run in runs)
         names = [run.label if named[run.label] == 1 else run.folder.absolute().name for run in runs]
         if len(set(names)) < len(names):
@@ -89,6 +88,7 @@ class Inputs:
         """A row per sample of all runs, for `analysis.outcomes`."""
         columns: dict[str, list[Any]] = {name: [] for name in _SAMPLES}
         for name, run in self.runs.items():
+            _check_verified(name, run)
             facts = (name, run.policy, run.takeover.get("score"), read_nominal(run))
             for one in run.answered:
                 stored = one.stored
@@ -160,10 +160,10 @@ def read_nominal(run: RunFolder) -> float | None:
     return next((float(value) for value in found if value is not None), None)
 
 
-def _check_verified(run: RunFolder) -> None:
+def _check_verified(name: str, run: RunFolder) -> None:
     missing = sum(one.outcome is None for one in run.answered)
     if missing:
-        raise RunDirError(
-            f"run_dir='{run.folder}': {missing} of {len(run.answered)} samples have no verdict: it was stopped "
-            f"before its answers were judged, or its tasks keep none; give its command again"
+        raise CannotShow(
+            f"{missing} of {len(run.answered)} samples of '{name}' have no verdict: it was stopped before its answers were "
+            f"judged, or its tasks keep none; give its command again"
         )
