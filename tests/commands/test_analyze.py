@@ -158,7 +158,8 @@ def use_other_tokens(run):
         (lambda runs: runs.update(twin=shutil.copytree(runs["base"], runs["base"].parent / "x" / "base")),
          ["base", "twin"], "lorenz", "two of the runs are called 'base'"),
     ],
-    ids=["unscored", "guided", "no-guided", "no-js", "one-run", "empty-traces", "tokenizer", "verdicts", "typo", "two-bases", "names"],
+    ids=["unscored", "guided", "no-guided", "no-js", "one-run", "empty-traces", "tokenizer", "verdicts", "typo", "two-bases",
+         "names"],
 )  # fmt: skip
 def test_what_cannot_be_shown_is_said(copies, tmp_path, capsys, change, given, only, message):
     change(copies)
