@@ -123,7 +123,8 @@ def _draw_budget(axes: Axes, table: pl.DataFrame) -> None:
 
 
 def _draw_rates(axes: Axes, table: pl.DataFrame) -> None:
-    for (run,), group in table.group_by(["run"], maintain_order=True):
+    mixed = table.filter(pl.col("realized_rate").is_between(0, 1, closed="none").any().over("run"))  # two models write
+    for (run,), group in (table if mixed.is_empty() else mixed).group_by(["run"], maintain_order=True):
         axes.hist(group["realized_rate"], bins=20, histtype="step", label=str(run))
     _label(axes, "realized rate of a problem", "problems")
 

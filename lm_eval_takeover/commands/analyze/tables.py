@@ -46,8 +46,9 @@ def analyze(options: argparse.Namespace) -> int:
     for name, table in tables.items():
         write_analysis(options.out, name, table)
     _write_index(options.out, inputs, tables, missing, options.near)
-    for name, reason in missing.items():
-        print(f"{name} cannot be shown: {reason}", file=sys.stderr)
+    for reason in dict.fromkeys(missing.values()):
+        together = ", ".join(name for name, its_own in missing.items() if its_own == reason)
+        print(f"{together} cannot be shown: {reason}", file=sys.stderr)
     for line in list_notices(inputs):
         print(line, file=sys.stderr)
     print(f"{', '.join(tables)} -> {options.out}")
