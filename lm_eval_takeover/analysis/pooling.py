@@ -1,6 +1,7 @@
 """From rows per sample to rows per task: intervals by bootstrap over problems, and the row `mean` over tasks."""
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from hashlib import blake2b
 from typing import Any
 
@@ -25,8 +26,13 @@ def averaged_tasks(tasks: Sequence[str]) -> list[str]:
 
 def draw_weights(problems: int, name: str) -> NDArray[np.float64]:
     """How often each problem is in each resample: `[RESAMPLES, problems]`. The same for one name, others are independent."""
+    return _draw_weights(problems, name, RESAMPLES)
+
+
+@lru_cache(maxsize=8)
+def _draw_weights(problems: int, name: str, resamples: int) -> NDArray[np.float64]:
     seed = int.from_bytes(blake2b(name.encode(), digest_size=8).digest(), "little")
-    return np.random.default_rng(seed).multinomial(problems, np.full(problems, 1 / problems), RESAMPLES).astype(float)
+    return np.random.default_rng(seed).multinomial(problems, np.full(problems, 1 / problems), resamples).astype(float)
 
 
 def bootstrap_mean(problems: NDArray[Any], values: NDArray[np.float64], name: str) -> Replicates | None:
