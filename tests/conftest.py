@@ -16,10 +16,12 @@ sys.path.append(str(Path(__file__).parent.parent / "benchmarks"))
 
 import pytest
 import torch
+from helpers.demo_runs import run_demo
 from helpers.pairs import SHARED, save_random_model
 from helpers.processes import CommandServer
 from hypothesis import settings
 
+from lm_eval_takeover.cli import main
 from lm_eval_takeover.demo import DEMO, calibration_prompts
 from lm_eval_takeover.pair.member import Member
 from lm_eval_takeover.pair.pair import Pair
@@ -69,6 +71,17 @@ def prompts(demo_pair):
     texts[1] = texts[1][-60:]
     texts[2] = "When a number ends in 0-3, the ant takes 5. " * 2 + texts[2]
     return [tuple(demo_pair.encode(text)) for text in texts]
+
+
+@pytest.fixture(scope="session")
+def demo_runs(tmp_path_factory):
+    """Run_dirs of six demo problems by 8 samples: `base` and `guided` (both scored), `guide`. Tests that write copy them."""
+    folder = tmp_path_factory.mktemp("demo-runs")
+    policies = {"base": {"policy": "base"}, "guided": {"target_rate": 0.05}, "guide": {"policy": "guide"}}
+    for name, arguments in policies.items():
+        run_demo(folder / name, 6, arguments)
+    assert main(["score", str(folder / "base"), str(folder / "guided")]) == 0
+    return {name: folder / name for name in policies}
 
 
 @pytest.fixture(scope="session")

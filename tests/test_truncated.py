@@ -3,9 +3,9 @@
 import pytest
 from lm_eval.api.instance import Instance
 
-from lm_eval_takeover.commands.rescore.stored import read_stored_runs
 from lm_eval_takeover.demo import problems
 from lm_eval_takeover.model import GuidedTakeover
+from lm_eval_takeover.runs.stored import read_stored_runs
 
 
 def answer(limit, prompts=1, **arguments):

@@ -276,13 +276,16 @@ class Blocks(Pool):
         width = donor_logits.shape[1]
         emitted = [[*row_accepted.tokens, *[0] * (width - len(row_accepted.tokens))] for row_accepted in accepted]
         tokens = torch.tensor(emitted, device=self.device)
+        # What was drafted is what the host draws there; a guide that writes alone has no host.
+        drafted = None if self.policy.host is None else pad_right(draft.tokens, self.device)
         parts = []
         for part in self._parts(donor_logits):
             logits = {self.donor: donor_logits[:, part]}
             if self.policy.host is not None:
                 logits[self.policy.host] = draft.logits[:, part]
             host, donor = (logits.get(role or "") for role in (self.policy.host, self.policy.donor))
-            parts.append(observe(tokens[:, part], host, donor, base_logits=logits.get("base")))
+            drawn = None if drafted is None else drafted[:, part]
+            parts.append(observe(tokens[:, part], host, donor, base_logits=logits.get("base"), host_tokens=drawn))
         return torch.cat(parts, 1).cpu().numpy()
 
 

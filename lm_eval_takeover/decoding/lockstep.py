@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from lm_eval_takeover.decoding.rows import choose_device
 from lm_eval_takeover.decoding.stop_strings import StopStrings
@@ -21,8 +22,8 @@ from lm_eval_takeover.method.gate import push
 from lm_eval_takeover.method.generation import Generation
 from lm_eval_takeover.method.observations import observe
 from lm_eval_takeover.method.policy import Block, Policy
-from lm_eval_takeover.method.request import Request
-from lm_eval_takeover.method.sampling import chances, draw, request_digest, words
+from lm_eval_takeover.method.request import Request, Sampling
+from lm_eval_takeover.method.sampling import Words, chances, draw, request_digest, words
 from lm_eval_takeover.pair.pair import Pair
 
 
@@ -103,7 +104,8 @@ def _decode(
         observed = None
         if rows[0].generation.observed is not None:
             base = host if policy.host == "base" else donor if policy.donor == "base" else None
-            observed = observe(tokens, host, donor, base_logits=base).cpu().numpy()
+            drawn = None if host is None else _draw_by_host(tokens, fire, host, at[:, position - 1], sampling)
+            observed = observe(tokens, host, donor, base_logits=base, host_tokens=drawn).cpu().numpy()
 
         alive = []
         for place, (row, token, taken, value) in enumerate(
@@ -133,6 +135,14 @@ def _decode(
             at, chance = at[alive], chance[keep]
         for sequences in read.values():
             sequences.append(tokens)
+
+
+def _draw_by_host(tokens: Tensor, fire: Tensor, host_logits: Tensor, at: Words, sampling: Sampling) -> Tensor:
+    """For a trace, what the host draws where the donor takes over (`fire`), the emitted tokens elsewhere: `[rows]`."""
+    drawn = tokens.clone()
+    if bool(fire.any()):
+        drawn[fire.to(drawn.device)] = draw(host_logits[fire], at[fire.cpu().numpy()], sampling)
+    return drawn
 
 
 def _numbers(rows: list[Row], stream: Callable[[int, bytes, int, int], NDArray[Any]], seed: int) -> NDArray[Any]:

@@ -113,7 +113,11 @@ class Stepwise(Pool):
         """The next token of each of these slots, from logits `[rows, vocab]`."""
         if logits is None or not slots:
             return {}
-        return dict(zip(slots, draw(logits, self.words(slots, 1)[:, 0], self.sampling).tolist(), strict=True))
+        return dict(zip(slots, self._draw_tensor(slots, logits).tolist(), strict=True))
+
+    def _draw_tensor(self, slots: Sequence[int], logits: Tensor) -> Tensor:
+        """As `_draw`: ids `[rows]`."""
+        return draw(logits, self.words(slots, 1)[:, 0], self.sampling)
 
     def _observe(
         self,
@@ -137,7 +141,9 @@ class Stepwise(Pool):
                 continue
             chosen = torch.tensor([tokens[slot] for slot in slots], device=logits.device)
             host, donor = (logits, None) if role == self.policy.host else (None, logits)
-            seen = observe(chosen, host, donor, base_logits=logits if role == "base" else None).cpu().numpy()
+            drawn = None if host is None else chosen if slots is hosted else self._draw_tensor(slots, host)
+            base = logits if role == "base" else None
+            seen = observe(chosen, host, donor, base_logits=base, host_tokens=drawn).cpu().numpy()
             for slot, values in zip(slots, seen, strict=True):
                 known = ~np.isnan(values)
                 observed[slot][0, known] = values[known]

@@ -1,16 +1,20 @@
-"""Teacher forcing: the scores, the gate and the log-probs along given texts, one forward pass per model and no decoding."""
+"""Teacher forcing: scores, gate, log-probs and ranks along given texts, one forward pass per model and no decoding."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from lm_eval_takeover.forward.forward_pass import release_memory
 from lm_eval_takeover.forward.padded_cache import create_cache
 from lm_eval_takeover.forward.padding import pad_left
 from lm_eval_takeover.forward.self_check import choose_reading
+from lm_eval_takeover.method.observations import OBSERVED, observe
 from lm_eval_takeover.method.policy import Block, Policy
+from lm_eval_takeover.method.registry import Score
 from lm_eval_takeover.method.sampling import chances, request_digest
 from lm_eval_takeover.method.scores import log_probs
 from lm_eval_takeover.pair.member import Member
@@ -38,8 +42,10 @@ def logit_blocks(
     prompts: Sequence[Sequence[int]],
     continuations: Sequence[Sequence[int]],
     labels: Sequence[str],
+    *,
+    whole: bool = False,
 ) -> Iterator[Tensor]:
-    """The logits that predict the continuations, as consecutive blocks `[rows, columns, vocab]`.
+    """The logits that predict the continuations, as consecutive blocks `[rows, columns, vocab]`, or as one (`whole`).
 
     Every prompt and continuation has at least one token. Rows are aligned at their ends, so the last `len(continuation)`
     columns of all blocks together belong to a row. Raises ModelOutputError with the row's label where its logits are no
@@ -53,7 +59,7 @@ def logit_blocks(
     longest, kept = max(map(len, rows)), max(map(len, continuations))
     ids, mask = pad_left(rows, member.device)
     columns = max(1, BLOCK // (len(rows) * vocab))
-    if not (reading.cached and reading.chunked):
+    if whole or not _reads_blocks(member, len(rows)):
         columns = kept
     cache = create_cache(member.model.config) if columns < kept else None
     read = 0
@@ -63,6 +69,41 @@ def logit_blocks(
         read = end
         member.check_logits(logits, labels.__getitem__, mask[:, start:end].bool())
         yield logits
+
+
+def _reads_blocks(member: Member, rows: int) -> bool:
+    """Whether so many rows can be read a few columns at a time."""
+    reading = choose_reading(member)
+    return reading.cached and reading.chunked and (reading.padded or rows == 1)
+
+
+def read_aligned(
+    pair: Pair,
+    roles: Sequence[str],
+    prompts: Sequence[Sequence[int]],
+    continuations: Sequence[Sequence[int]],
+    labels: Sequence[str],
+) -> Iterator[tuple[Tensor, dict[str, Tensor]]]:
+    """The tokens `[rows, columns]` of the continuations and each model's logits `[rows, columns, vocab]` for them.
+
+    In consecutive blocks, aligned as those of `logit_blocks`, all on one device. Before its row's continuation a token is 0.
+    """
+    members = {role: pair.member(role) for role in roles}
+    for member in pair.members:
+        release_memory(member)
+    kept = max(map(len, continuations))
+    tokens = torch.tensor([[0] * (kept - len(c)) + list(c) for c in continuations])
+    whole = not all(_reads_blocks(member, len(prompts)) for member in members.values())
+    read = [
+        logit_blocks(member, pair.vocab_size, prompts, continuations, labels, whole=whole)
+        for member in members.values()
+    ]
+    column = 0
+    for blocks in zip(*read, strict=True):
+        device = blocks[0].device
+        here = tokens[:, column : column + blocks[0].shape[1]].to(device)
+        column += blocks[0].shape[1]
+        yield here, {role: block.to(device) for role, block in zip(roles, blocks, strict=True)}
 
 
 def _stack_apart(
@@ -96,24 +137,14 @@ def force(
     `random` draws as sample 0 of the prompt does; `early` with a rate takes the continuation's length for the donor's.
     """
     labels = labels or [f"row {i}" for i in range(len(prompts))]
-    for member in pair.members:
-        release_memory(member)
-    vocab = pair.vocab_size
-    kept = max(map(len, continuations))
-    tokens = torch.tensor([[0] * (kept - len(c)) + list(c) for c in continuations])
-    read = {role: logit_blocks(pair.member(role), vocab, prompts, continuations, labels) for role in policy.roles}
     scores: list[Tensor] = []
     chosen: dict[str, list[Tensor]] = {role: [] for role in policy.roles}
     greedy: dict[str, list[Tensor]] = {role: [] for role in policy.roles}
-    column = 0
-    for blocks in zip(*read.values(), strict=True):
-        logits = {role: block.to(blocks[0].device) for role, block in zip(read, blocks, strict=True)}
+    for here, logits in read_aligned(pair, policy.roles, prompts, continuations, labels):
         scores.append(policy.scores(logits.get(policy.host or ""), logits.get(policy.donor or "")).cpu())
-        here = tokens[:, column : column + blocks[0].shape[1]]
-        column += blocks[0].shape[1]
         for role, block in logits.items():
-            chosen[role].append(log_probs(block).gather(-1, here.to(block.device)[..., None])[..., 0].cpu())
-            greedy[role].append(block.argmax(-1).cpu() == here)
+            chosen[role].append(log_probs(block).gather(-1, here[..., None])[..., 0].cpu())
+            greedy[role].append((block.argmax(-1) == here).cpu())
     whole = {role: (torch.cat(chosen[role], 1), torch.cat(greedy[role], 1)) for role in policy.roles}
     all_scores = torch.cat(scores, 1)
     results = []
@@ -128,3 +159,35 @@ def force(
         )
         results.append(Forced(row, taken, log_p, is_greedy))
     return results
+
+
+@torch.inference_mode()
+def compare(
+    pair: Pair,
+    scores: Sequence[Score],
+    prompts: Sequence[Sequence[int]],
+    continuations: Sequence[Sequence[int]],
+    labels: Sequence[str],
+) -> list[dict[str, NDArray[Any]]]:
+    """What base and guide think of every token of each continuation: arrays `[tokens]` by name, one dictionary per row.
+
+    The scores by their names, the base as host; then `base_entropy, guide_entropy, base_logprob, guide_logprob` in nats,
+    `base_rank, guide_rank` of the token that stands there (1 for the likeliest) and `base_top, guide_top`, the likeliest
+    token's id. Floats are float32 as computed.
+    """
+    blocks: list[dict[str, Tensor]] = []
+    for tokens, logits in read_aligned(pair, ("base", "guide"), prompts, continuations, labels):
+        found = {score.name: score(logits["base"], logits["guide"]) for score in scores}
+        for role, own in logits.items():
+            seen = observe(tokens, own, None, base_logits=own)
+            columns = dict(zip(OBSERVED, seen.unbind(-1), strict=True))
+            found[f"{role}_entropy"] = columns["base_entropy"]
+            found[f"{role}_logprob"] = columns["host_logprob"]
+            found[f"{role}_rank"] = columns["donor_rank"].int()
+            found[f"{role}_top"] = own.argmax(-1).int()
+        blocks.append({name: values.cpu() for name, values in found.items()})
+    whole = {name: torch.cat([block[name] for block in blocks], 1).numpy() for name in blocks[0]}
+    return [
+        {name: values[row, -len(continuation) :] for name, values in whole.items()}
+        for row, continuation in enumerate(continuations)
+    ]

@@ -1,11 +1,11 @@
-"""What a trace tells of an emitted token, beside its score: what the two models thought of it."""
+"""What a trace tells of an emitted token, beside its score: what the two models thought of it, and what stood in its place."""
 
 import torch
 from torch import Tensor
 
 from lm_eval_takeover.method.scores import entropy
 
-OBSERVED = ("base_entropy", "host_logprob", "donor_logprob", "donor_rank")
+OBSERVED = ("base_entropy", "host_logprob", "donor_logprob", "donor_rank", "host_token")
 
 
 def observe(
@@ -14,11 +14,12 @@ def observe(
     donor_logits: Tensor | None,
     *,
     base_logits: Tensor | None = None,
+    host_tokens: Tensor | None = None,
 ) -> Tensor:
-    """Float32 `[..., 4]` of tokens `[...]`, in the order of `OBSERVED`; NaN where a model was not asked.
+    """Float32 `[..., 5]` of tokens `[...]`, in the order of `OBSERVED`; NaN where a model was not asked.
 
     Logits are `[..., vocab]`. Entropy and log-probabilities in nats; the rank, under the host, of the emitted token is 1 for
-    its likeliest one.
+    its likeliest one. `host_tokens` `[...]` are what the host draws with the same numbers; ids below 2^24 are exact in float32.
     """
     found = torch.full((*tokens.shape, len(OBSERVED)), torch.nan, device=tokens.device)
     if base_logits is not None:
@@ -29,4 +30,6 @@ def observe(
             found[..., place] = chosen[..., 0] - logits.logsumexp(-1)
             if place == 1:
                 found[..., 3] = (logits > chosen).sum(-1) + 1
+    if host_tokens is not None:
+        found[..., 4] = host_tokens
     return found

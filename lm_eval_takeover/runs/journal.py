@@ -167,6 +167,16 @@ class Journal:
                 found[row[0]] = Sample(*row)
         return found
 
+    def find_parts(self, keys: Sequence[bytes]) -> dict[bytes, str]:
+        """By key the names of the parts that hold the traces of these samples, where they are in one."""
+        found: dict[bytes, str] = {}
+        for start in range(0, len(keys), _KEYS_PER_QUERY):
+            chunk = keys[start : start + _KEYS_PER_QUERY]
+            marks = ",".join("?" * len(chunk))
+            query = f"SELECT key, part FROM samples WHERE part IS NOT NULL AND key IN ({marks})"
+            found |= dict(self._connection.execute(query, chunk))
+        return found
+
     def add(self, samples: Iterable[Sample]) -> None:
         """Commit samples, on disk when this returns; a key that is here already stays as it is."""
         rows = [

@@ -3,6 +3,8 @@
     RUN_DIR/journal-000.sqlite     the samples that rank 0 has finished
     RUN_DIR/journal-000.lock       held while rank 0 is at work
     RUN_DIR/traces/000-000001.parquet
+    RUN_DIR/prompts.parquet        what was asked; prompts.lock is held while a rank adds to it
+    RUN_DIR/scores/000001.parquet  both models along the stored samples, once `lm-eval-takeover score` wrote it
     RUN_DIR/damaged-1/             what was not sound and was moved aside
 
 Files of other names are left alone.
@@ -22,6 +24,22 @@ def journal_path(folder: Path, rank: int) -> Path:
 
 def lock_path(folder: Path, rank: int) -> Path:
     return folder / f"journal-{rank:03d}.lock"
+
+
+def prompts_path(folder: Path) -> Path:
+    return folder / "prompts.parquet"
+
+
+def prompts_lock_path(folder: Path) -> Path:
+    return folder / "prompts.lock"
+
+
+def scores_folder(folder: Path) -> Path:
+    return folder / "scores"
+
+
+def scores_lock_path(folder: Path) -> Path:
+    return folder / "scores.lock"
 
 
 def traces_folder(folder: Path) -> Path:

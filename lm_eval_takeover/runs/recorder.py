@@ -13,6 +13,7 @@ from lm_eval_takeover.method.policy import Policy
 from lm_eval_takeover.method.request import Request
 from lm_eval_takeover.runs.facts import list_versions
 from lm_eval_takeover.runs.journal import Asked, Sample
+from lm_eval_takeover.runs.prompts import list_prompts
 from lm_eval_takeover.runs.run_dir import RunDir
 from lm_eval_takeover.runs.sample_keys import sample_key
 from lm_eval_takeover.runs.traces import TraceHeader, pack_trace
@@ -81,6 +82,8 @@ class Recorder:
         facts = {**self._facts, "tasks": [[task, json.loads(settings)] for task, settings in decoding]}
         command = digest_of([self._settings, decoding, chat])
         self.run.begin(command, facts, _list_asked(instances, requests, by_key))
+        wanted = sorted(i for indices in by_key.values() for i in indices)
+        self.run.add_prompts(list_prompts(instances, requests, wanted))
         self._header = replace(self._header, command=command)
         earlier = self.run.read_earlier_facts()
         if earlier and earlier[-1].get("library_versions") != facts["library_versions"]:

@@ -22,6 +22,7 @@ from lm_eval_takeover.runs import parts
 from lm_eval_takeover.runs.journal import Asked, Journal, Sample
 from lm_eval_takeover.runs.journal_file import Damaged
 from lm_eval_takeover.runs.layout import journal_path, list_ranks, lock_path, traces_folder
+from lm_eval_takeover.runs.prompts import Prompt, add_prompts
 from lm_eval_takeover.runs.recovery import open_journal, recover_absent_ranks
 from lm_eval_takeover.storage.locks import Lock, Locked
 from lm_eval_takeover.tasks.verdict_log import LoggedVerdict, get_verdict_log, set_verdict_log
@@ -84,6 +85,10 @@ class RunDir:
             self.journal.add_asked(command, rows)
 
         self._run_on_thread(enter)
+
+    def add_prompts(self, rows: Sequence[Prompt]) -> None:
+        """Add what is asked to the folder's prompts."""
+        self._run_on_thread(lambda: add_prompts(self.folder, rows))
 
     def find(self, keys: Sequence[bytes]) -> dict[bytes, Sample]:
         """The samples of these keys that any rank has finished in this folder."""

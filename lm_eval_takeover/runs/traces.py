@@ -1,11 +1,12 @@
 """Traces: one parquet row per emitted token, in parts of many samples.
 
     task, doc_id, sample, position, token_id, chosen_from,
-    score, base_entropy, window_mean, host_logprob, donor_logprob, donor_rank
+    score, base_entropy, window_mean, host_logprob, donor_logprob, donor_rank, host_token_id
 
 `position` counts from 0; `chosen_from` is base or guide; score, entropies and log-probabilities are in nats; `window_mean` is the
 mean of the scores in the gate's window before the token; `donor_rank` is the rank of the emitted token under the host, 1 for its
-likeliest one. Null where a policy asks a model nothing. Scores are exact; entropies, means and log-probabilities keep 12
+likeliest one; `host_token_id` is what the host draws there with the same numbers, the token that a takeover replaced. Null where
+a policy asks a model nothing. Scores are exact; entropies, means and log-probabilities keep 12
 significant bits (0.02 %), which halves their size.
 """
 
@@ -39,9 +40,18 @@ SCHEMA = pa.schema(
         pa.field("chosen_from", pa.dictionary(pa.int32(), pa.string())),
         *(pa.field(name, pa.float32()) for name in _FLOATS),
         pa.field("donor_rank", pa.int32()),
+        pa.field("host_token_id", pa.int32()),
     ]
 )
-_PACKED = np.dtype([("token", "<i4"), ("taken", "u1"), ("score", "<f4"), *((name, "<f4") for name in OBSERVED)])
+_OBSERVED_BEFORE = OBSERVED[:4]  # by traces whose header does not say what they hold
+
+
+def _packed(observed: Sequence[str]) -> np.dtype[np.void]:
+    """A token in a journal."""
+    return np.dtype([("token", "<i4"), ("taken", "u1"), ("score", "<f4"), *((name, "<f4") for name in observed)])
+
+
+_PACKED = _packed(OBSERVED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,20 +64,27 @@ class TraceHeader:
 
 
 def pack_trace(generation: Generation, header: TraceHeader) -> bytes:
-    """A sample's tokens as a journal holds them until they are in a part: the header as a line of JSON, then 25 bytes a token."""
+    """A sample's tokens as a journal holds them until they are in a part: the header as a line of JSON, then 29 bytes a token."""
     rows = np.empty(len(generation.tokens), _PACKED)
     rows["token"], rows["taken"], rows["score"] = generation.tokens, generation.taken_over, generation.scores
     observed = np.frombuffer(generation.observed or b"", np.float32).reshape(-1, len(OBSERVED))
     for column, name in enumerate(OBSERVED):
         rows[name] = observed[:, column]
-    return json.dumps([header.command, header.writers, header.window]).encode() + b"\n" + rows.tobytes()
+    return json.dumps([header.command, header.writers, header.window, OBSERVED]).encode() + b"\n" + rows.tobytes()
 
 
 def unpack_trace(trace: bytes) -> tuple[TraceHeader, NDArray[np.void]]:
-    """The reverse of `pack_trace`; rows `[tokens]` of `_PACKED`."""
-    line, _, rows = trace.partition(b"\n")
-    command, writers, window = json.loads(line)
-    return TraceHeader(command, tuple(writers), window), np.frombuffer(rows, _PACKED)
+    """The reverse of `pack_trace`; rows `[tokens]` of `_PACKED`, NaN where an older version observed less."""
+    line, _, packed = trace.partition(b"\n")
+    command, writers, window, *observed = json.loads(line)
+    found = np.frombuffer(packed, _packed(observed[0] if observed else _OBSERVED_BEFORE))
+    if found.dtype == _PACKED:
+        rows = found
+    else:
+        rows = np.empty(len(found), _PACKED)
+        for name in _PACKED.names or ():
+            rows[name] = found[name] if name in (found.dtype.names or ()) else np.nan
+    return TraceHeader(command, tuple(writers), window), rows
 
 
 def window_means(scores: NDArray[np.float32], window: int) -> NDArray[np.float32]:
@@ -141,6 +158,11 @@ def _write(path: Path, table: pa.Table) -> None:
     )
 
 
+def _as_integers(values: NDArray[np.float32]) -> pa.Array:
+    """Whole numbers, null where there is NaN."""
+    return pa.array(np.nan_to_num(values).astype(np.int32), mask=np.isnan(values))
+
+
 def make_part(samples: Sequence[Sample]) -> pa.Table:
     """One row per token of these samples of one command, which hold their traces."""
     traces = [unpack_trace(sample.trace or b"") for sample in samples]
@@ -153,7 +175,6 @@ def make_part(samples: Sequence[Sample]) -> pa.Table:
         means = np.concatenate([window_means(tokens["score"], header.window) for _, tokens in traces])
     tasks = list(dict.fromkeys(sample.task for sample in samples))
     of_task = np.repeat([tasks.index(sample.task) for sample in samples], lengths).astype(np.int32)
-    ranks = rows["donor_rank"]
     columns = {
         "task": pa.DictionaryArray.from_arrays(of_task, pa.array(tasks, pa.string())),
         "doc_id": np.repeat([sample.doc_id for sample in samples], lengths),
@@ -166,7 +187,8 @@ def make_part(samples: Sequence[Sample]) -> pa.Table:
         "window_mean": _round_bits(means),
         "host_logprob": _round_bits(rows["host_logprob"]),
         "donor_logprob": _round_bits(rows["donor_logprob"]),
-        "donor_rank": pa.array(np.nan_to_num(ranks).astype(np.int32), mask=np.isnan(ranks)),
+        "donor_rank": _as_integers(rows["donor_rank"]),
+        "host_token_id": _as_integers(rows["host_token"]),
     }
     arrays = [
         column

@@ -4,36 +4,17 @@ import json
 import shutil
 
 import pytest
+from helpers.demo_runs import run_demo
 
 from lm_eval_takeover.cli import main
 from lm_eval_takeover.commands.rescore.scoring import rescore
-from lm_eval_takeover.commands.rescore.stored import read_stored_runs
 from lm_eval_takeover.errors import ArgumentError, RunDirError
+from lm_eval_takeover.runs.stored import read_stored_runs
 from lm_eval_takeover.storage.package_data import data_folder
 from lm_eval_takeover.tasks import benchmarks
 
 LIMIT = 4
 pytestmark = pytest.mark.slow
-
-
-def run_demo(folder, limit, arguments, **options):
-    """lm-eval's results of the demo task with a run_dir."""
-    from lm_eval import simple_evaluate
-    from lm_eval.tasks import TaskManager
-
-    from lm_eval_takeover.tasks.verdict_log import get_verdict_log
-
-    found = simple_evaluate(
-        model="guided-takeover",
-        model_args={"batch_size": 32, "run_dir": str(folder), **arguments},
-        tasks=["takeover_demo"],
-        limit=limit,
-        task_manager=TaskManager(include_path=str(data_folder("task_configs")), include_defaults=False),
-        bootstrap_iters=0,
-        **options,
-    )
-    get_verdict_log().close()
-    return found
 
 
 @pytest.fixture(scope="module")

@@ -2,16 +2,18 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from helpers.pairs import SAMPLED
 
 from lm_eval_takeover.decoding import teacher_forcing
 from lm_eval_takeover.decoding.lockstep import generate
-from lm_eval_takeover.decoding.teacher_forcing import force
+from lm_eval_takeover.decoding.teacher_forcing import compare, force
 from lm_eval_takeover.demo import calibration_prompts
 from lm_eval_takeover.method.gate import Gate
 from lm_eval_takeover.method.policies import BaseAlone, Disagreement, Early, Gated, GuideAlone, Random
+from lm_eval_takeover.method.registry import scores
 from lm_eval_takeover.method.request import Request, Sampling
 
 GATES = {"ce": Gate(1.5, 3.0), "rkl": Gate(1.0, 3.0, 5), "js": Gate(0.1, 0.0), "entropy": Gate(0.6, 2.0)}
@@ -75,3 +77,32 @@ def test_rows_do_not_depend_on_their_batch(demo_pair, requests):
         (alone,) = force(demo_pair, policy, prompts[i : i + 1], continuations[i : i + 1])
         torch.testing.assert_close(one.log_probs, alone.log_probs, rtol=1e-4, atol=1e-4)
         assert len(one.scores) == len(continuations[i])
+
+
+@pytest.mark.parametrize("block", [2**26, 3000])
+def test_both_models_along_a_text_are_those_of_full_passes(demo_pair, requests, monkeypatch, block):
+    """Every column beside plain numpy on a pass of one row each, with texts of several lengths, whole or in blocks of columns."""
+    monkeypatch.setattr(teacher_forcing, "BLOCK", block)
+    prompts = [r.prompt for r in requests[:6:2]]
+    texts = [list(r.prompt[: 5 + 9 * i]) for i, r in enumerate(requests[:6:2])]
+    found = compare(demo_pair, [scores.get(name) for name in ("ce", "rkl", "js")], prompts, texts, ["a", "b", "c"])
+    for prompt, text, columns in zip(prompts, texts, found, strict=True):
+        p, q = {}, {}
+        for role, into in (("base", p), ("guide", q)):
+            ids = torch.tensor([[*prompt, *text]])
+            with torch.inference_mode():
+                logits = demo_pair.member(role).model(input_ids=ids).logits[0, len(prompt) - 1 : -1]
+            logits = logits[:, : demo_pair.vocab_size].double().numpy()
+            into["log"] = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+            into["p"] = np.exp(into["log"])
+            here = into["log"][np.arange(len(text)), text]
+            np.testing.assert_allclose(columns[f"{role}_logprob"], here, atol=1e-3)
+            np.testing.assert_allclose(columns[f"{role}_entropy"], -(into["p"] * into["log"]).sum(-1), atol=1e-3)
+            np.testing.assert_array_equal(columns[f"{role}_rank"], (into["log"] > here[:, None]).sum(-1) + 1)
+            np.testing.assert_array_equal(columns[f"{role}_top"], into["log"].argmax(-1))
+        m = np.log((p["p"] + q["p"]) / 2)
+        np.testing.assert_allclose(columns["ce"], -(p["p"] * q["log"]).sum(-1), rtol=1e-3, atol=1e-3)
+        np.testing.assert_allclose(columns["rkl"], (p["p"] * (p["log"] - q["log"])).sum(-1), rtol=1e-3, atol=1e-3)
+        js = ((p["p"] * (p["log"] - m)).sum(-1) + (q["p"] * (q["log"] - m)).sum(-1)) / 2
+        np.testing.assert_allclose(columns["js"], js, atol=1e-3)
+        assert columns["ce"].dtype == np.float32 and columns["base_rank"].dtype == np.int32

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from lm_eval_takeover.commands.leaderboard.rows import MATHEMATICAL
+from lm_eval_takeover.results.runs import MATHEMATICAL
 
 Row = dict[str, Any]
 

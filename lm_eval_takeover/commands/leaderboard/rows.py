@@ -8,15 +8,11 @@ from typing import Any
 
 from lm_eval_takeover.commands.leaderboard.recoveries import describe_recovery, find_base, find_reference
 from lm_eval_takeover.commands.leaderboard.versus import compare_rows
-from lm_eval_takeover.results.runs import PREFIX, Run, TaskResult, read_runs
+from lm_eval_takeover.results.runs import MATHEMATICAL, PREFIX, Run, TaskResult, read_runs
 from lm_eval_takeover.results.settings import describe_varying
 from lm_eval_takeover.results.statistics import Interval, average_interval, mean_interval
 
 METRICS = {"acc": "acc", "pass8": "pass@8", "maj8": "maj@8"}  # of a cell, by its name here
-MATHEMATICAL = (
-    "takeover_math500", "takeover_math500_100", "takeover_gsm8k", "takeover_gsm8k_100", "takeover_amc23",
-    "takeover_olympiadbench", "takeover_olympiadbench_100", "takeover_aime24", "takeover_aime25",
-)  # fmt: skip
 _ORDER = ("base", "guided", "random", "early", "thinking", "guide", "other")
 
 

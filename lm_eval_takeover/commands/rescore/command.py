@@ -11,7 +11,7 @@ from lm_eval_takeover.errors import ArgumentError
 
 if TYPE_CHECKING:
     from lm_eval_takeover.commands.rescore.scoring import Rescored
-    from lm_eval_takeover.commands.rescore.stored import StoredRun
+    from lm_eval_takeover.runs.stored import StoredRun
 
 HELP = "verify the stored responses of a run anew"
 DESCRIPTION = """\
@@ -35,7 +35,7 @@ def run(options: argparse.Namespace) -> int:
     if options.include_path is not None and not options.include_path.is_dir():
         raise ArgumentError(f"--include_path '{options.include_path}' is not a folder of task files")
     from lm_eval_takeover.commands.rescore.scoring import rescore
-    from lm_eval_takeover.commands.rescore.stored import read_stored_runs
+    from lm_eval_takeover.runs.stored import read_stored_runs
 
     runs, verdicts = read_stored_runs(options.run_dir)
     rescored, refusals = [], []

@@ -9,9 +9,10 @@ from typing import Any
 from lm_eval import simple_evaluate
 from lm_eval.loggers import EvaluationTracker
 
-from lm_eval_takeover.commands.rescore.stored import Answer, Place, StoredResponses, StoredRun
+from lm_eval_takeover.commands.rescore.responses import Place, StoredResponses
 from lm_eval_takeover.errors import ArgumentError, nearest
 from lm_eval_takeover.runs.journal import Asked, Sample
+from lm_eval_takeover.runs.stored import Answer, StoredRun
 from lm_eval_takeover.storage.digests import digest_of, digest_of_text
 from lm_eval_takeover.tasks.loading import make_task_manager
 from lm_eval_takeover.tasks.verdict_log import LoggedVerdict, redirect_verdicts

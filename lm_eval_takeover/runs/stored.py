@@ -1,26 +1,18 @@
-"""What the journals of a run_dir hold of each of its commands, and a model that answers from it."""
+"""What the journals of a run_dir hold of each of its commands: what it asked for, and the samples that answer it."""
 
 import contextlib
 import sqlite3
-from collections import Counter, defaultdict
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-from lm_eval.api.instance import Instance
-from lm_eval.api.model import LM
 
 from lm_eval_takeover.errors import RunDirError
 from lm_eval_takeover.runs.journal import Asked, Journal, Sample
 from lm_eval_takeover.runs.journal_file import Damaged
 from lm_eval_takeover.runs.layout import list_journals
-from lm_eval_takeover.runs.tally import Tally, summarize_tallies
-from lm_eval_takeover.storage.digests import digest_of
 from lm_eval_takeover.tasks.instances import is_greedy
 
 Answer = tuple[str | None, str]  # what was extracted, and what it was worth
-Place = tuple[str, str, int, int]  # task, digest of the document, request of the document, repeat
 
 
 @dataclass(slots=True)
@@ -33,6 +25,7 @@ class StoredRun:
     seconds: float
     asked: list[Asked]
     samples: dict[bytes, Sample]
+    parts: dict[bytes, str]  # the file under traces/ that holds a sample's tokens, where one does
 
     @property
     def tasks(self) -> list[str]:
@@ -66,43 +59,12 @@ def read_stored_runs(folder: Path) -> tuple[list[StoredRun], dict[tuple[str, byt
             for command in journal.commands():
                 attempts = journal.attempts(command)
                 run = runs.setdefault(
-                    command, StoredRun(command, attempts[-1][0], len(attempts), sum(s for _, s in attempts), [], {})
+                    command, StoredRun(command, attempts[-1][0], len(attempts), sum(s for _, s in attempts), [], {}, {})
                 )
                 run.asked += journal.asked(command)
         for run in runs.values():
             keys = list({row.key for row in run.asked})
             for journal in opened:
                 run.samples |= journal.find(keys)
+                run.parts |= journal.find_parts(keys)
     return list(runs.values()), verdicts
-
-
-class StoredResponses(LM):  # type: ignore[misc]
-    """A model that writes nothing: its answers are those of a run, found by document."""
-
-    def __init__(self, run: StoredRun, answers: Mapping[Place, Sample]) -> None:
-        super().__init__()
-        self.run, self.answers = run, answers
-        self.tally: defaultdict[str, Tally] = defaultdict(Tally)
-
-    def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
-        repeats: Counter[int] = Counter()
-        texts: list[str] = []
-        for instance in requests:
-            number = repeats[id(instance)]
-            repeats[id(instance)] += 1
-            task = instance.task_name or "none"
-            sample = self.answers[task, digest_of(instance.doc), instance.idx, number]
-            if number == sample.sample:  # one text of a greedy run stands for all samples of its document
-                self.tally[task].add(sample)
-            texts.append(sample.response)
-        return texts
-
-    def loglikelihood(self, requests: list[Instance], disable_tqdm: bool = False) -> list[tuple[float, bool]]:
-        raise RunDirError("a journal holds generated texts, not log-likelihoods; leave those tasks out of --tasks")
-
-    loglikelihood_rolling = loglikelihood
-
-    def get_model_info(self) -> dict[str, Any]:
-        described = self.run.facts.get("takeover") or {}
-        times = {"attempts": self.run.attempts, "seconds": round(self.run.seconds, 3), "rescored": True}
-        return {"takeover": described | summarize_tallies(self.tally) | times}

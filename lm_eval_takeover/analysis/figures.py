@@ -1,0 +1,166 @@
+"""A figure of each analysis, as SVG: the same bytes for the same table."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from lm_eval_takeover.analysis.pooling import MEAN
+from lm_eval_takeover.errors import ArgumentError
+from lm_eval_takeover.storage.whole_files import write_whole
+
+Axes = Any
+_SETTINGS = {
+    "svg.hashsalt": "lm-eval-takeover",
+    "svg.fonttype": "none",
+    "font.size": 9,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+}
+_DIAGONAL = {"color": "#888888", "linestyle": ":", "linewidth": 1}
+
+
+def draw(name: str, table: pl.DataFrame, path: Path) -> None:
+    """The figure of this analysis. Raises ArgumentError where matplotlib is missing, OSError."""
+    try:
+        import matplotlib
+    except ImportError as error:
+        raise ArgumentError("figures need matplotlib: pip install 'lm-eval-takeover[analysis]'") from error
+    from matplotlib.figure import Figure
+
+    with matplotlib.rc_context(_SETTINGS):
+        figure = Figure(figsize=(6.4, 3.8), layout="constrained")
+        axes = figure.subplots()
+        _DRAWN[name](axes, _shown(table))
+        if axes.get_legend_handles_labels()[1]:
+            axes.legend(frameon=False, fontsize=8)
+        write_whole(path, lambda stream: figure.savefig(stream, format="svg", metadata={"Date": None}))
+
+
+def _shown(table: pl.DataFrame) -> pl.DataFrame:
+    """The rows `mean` where there are some, else all: one figure is to be read at a glance."""
+    means = table.filter(pl.col("task") == MEAN)
+    return table if means.is_empty() else means
+
+
+def _lines(axes: Axes, table: pl.DataFrame, x: str, y: str, by: list[str], **style: Any) -> None:
+    """A line for each combination of `by`, in the order of the table."""
+    for key, group in table.group_by(by, maintain_order=True):
+        axes.plot(group[x], group[y], label=_join(key), **style)
+
+
+def _bars(axes: Axes, table: pl.DataFrame, by: list[str], y: str, bounds: tuple[str, str] | None = None) -> None:
+    """A horizontal bar for each row, with its interval; the first row on top."""
+    names = [_join(row) for row in table.select(by).iter_rows()]
+    values = [value or 0.0 for value in table[y]]
+    axes.barh(range(len(names)), values, color="#2f81f7", height=0.6)
+    for place, row in enumerate(table.iter_rows(named=True)):
+        if bounds is not None and row[bounds[0]] is not None:
+            axes.plot([row[bounds[0]], row[bounds[1]]], [place, place], color="#333333", linewidth=1)
+    axes.set_yticks(range(len(names)), names)
+    axes.invert_yaxis()
+
+
+def _join(key: Any) -> str:
+    return ", ".join(str(part) for part in key if part is not None)
+
+
+def _label(axes: Axes, x: str, y: str = "") -> None:
+    axes.set_xlabel(x)
+    axes.set_ylabel(y)
+
+
+def _draw_concentration(axes: Axes, table: pl.DataFrame) -> None:
+    _bars(axes, table, ["task", "score"], "gini", ("low", "high"))
+    axes.set_xlim(0, 1)
+    _label(axes, "Gini coefficient (0 even, 1 all on one token)")
+
+
+def _draw_lorenz(axes: Axes, table: pl.DataFrame) -> None:
+    _lines(axes, table, "share_of_tokens", "share_of_score", ["task", "score"])
+    axes.plot([0, 1], [0, 1], **_DIAGONAL)
+    _label(axes, "share of tokens, smallest scores first", "share of score")
+
+
+def _draw_position(axes: Axes, table: pl.DataFrame) -> None:
+    _lines(axes, table, "left", "density", ["task", "score"], drawstyle="steps-post")
+    axes.axhline(1, **_DIAGONAL)
+    axes.set_ylim(bottom=0)
+    _label(axes, "place in the sample, t / n", "density of the top 1 %")
+
+
+def _draw_overlap(axes: Axes, table: pl.DataFrame) -> None:
+    _lines(axes, table, "top_percent", "iou", ["task", "score"], marker="o", markersize=3)
+    chance = table.unique("top_percent", maintain_order=True)
+    axes.plot(chance["top_percent"], chance["chance"], label="chance", **_DIAGONAL)
+    axes.set_ylim(0, 1.02)
+    _label(axes, "top p % of the tokens", "IoU with the top by entropy")
+
+
+def _draw_planning(axes: Axes, table: pl.DataFrame) -> None:
+    _bars(axes, table, ["task", "run", "set", "score", "class"], "enrichment")
+    axes.axvline(1, **_DIAGONAL)
+    _label(axes, "enrichment (share in the set / share in base rollouts)")
+
+
+def _draw_failure(axes: Axes, table: pl.DataFrame) -> None:
+    _bars(axes, table, ["task", "signal"], "auroc", ("low", "high"))
+    axes.axvline(0.5, **_DIAGONAL)
+    axes.set_xlim(0, 1)
+    _label(axes, "AUROC of the 100 largest scores' mean for an incorrect answer")
+
+
+def _draw_budget(axes: Axes, table: pl.DataFrame) -> None:
+    for row in table.iter_rows(named=True):
+        (point,) = axes.plot(row["realized_rate"], row["acc"], "o", label=_join((row["task"], row["run"])))
+        if row["acc_low"] is not None:
+            axes.plot(
+                [row["realized_rate"]] * 2, [row["acc_low"], row["acc_high"]], color=point.get_color(), linewidth=1
+            )
+    axes.set_ylim(0, 1)
+    _label(axes, "realized rate", "Acc")
+
+
+def _draw_rates(axes: Axes, table: pl.DataFrame) -> None:
+    mixed = table.filter(pl.col("realized_rate").is_between(0, 1, closed="none").any().over("run"))  # two models write
+    for (run,), group in (table if mixed.is_empty() else mixed).group_by(["run"], maintain_order=True):
+        axes.hist(group["realized_rate"], bins=20, histtype="step", label=str(run))
+    _label(axes, "realized rate of a problem", "problems")
+
+
+def _draw_flips(axes: Axes, table: pl.DataFrame) -> None:
+    names = [_join(row) for row in table.select("task", "run").iter_rows()]
+    axes.barh(range(len(names)), table["rescued"], color="#2f81f7", label="rescued")
+    axes.barh(range(len(names)), [-harmed for harmed in table["harmed"]], color="#d1495b", label="harmed")
+    axes.axvline(0, color="#333333", linewidth=0.8)
+    axes.set_yticks(range(len(names)), names)
+    _label(axes, "problems (harmed to the left)")
+
+
+def _draw_cross(axes: Axes, table: pl.DataFrame) -> None:
+    for row in table.iter_rows(named=True):
+        axes.plot(row["replaced_share"], row["acc"], "o", label=_join((row["task"], row["run"], row["direction"])))
+    axes.set_ylim(0, 1)
+    _label(axes, "share of tokens from the donor", "Acc")
+
+
+def _draw_ranks(axes: Axes, table: pl.DataFrame) -> None:
+    _lines(axes, table, "rank", "share", ["task", "run"], marker="o")
+    axes.set_ylim(bottom=0)
+    _label(axes, "rank of the donor's token under the host", "share of takeovers")
+
+
+_DRAWN: Mapping[str, Callable[[Axes, pl.DataFrame], None]] = {
+    "concentration": _draw_concentration,
+    "lorenz": _draw_lorenz,
+    "position": _draw_position,
+    "overlap": _draw_overlap,
+    "planning": _draw_planning,
+    "failure": _draw_failure,
+    "budget": _draw_budget,
+    "rates": _draw_rates,
+    "flips": _draw_flips,
+    "cross": _draw_cross,
+    "ranks": _draw_ranks,
+}

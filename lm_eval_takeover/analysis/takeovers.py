@@ -1,0 +1,59 @@
+"""What the tokens of takeovers are: their rank under the host, and cross-sampling ('Sparse but Critical').
+
+A sample here is a trace: columns `token_id, takeover, score, donor_rank, host_token_id`, integers -1 where the trace has null.
+"""
+
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from lm_eval_takeover.analysis.tokens import SampleTokens
+
+RANKS = ("1", "2", "3", "4-10", "11-100", ">100")
+_FIRST_RANKS = np.array([1, 2, 3, 4, 11, 101])  # of each bucket
+NEAR = 0.1  # nats: our own choice, since the source gives none
+
+
+def measure_ranks(sample: SampleTokens) -> dict[str, Any]:
+    """Takeovers by the rank under the host of the donor's token, where it is not the token that the host draws there."""
+    host = sample.columns["host_token_id"]
+    replaced = sample.columns["takeover"] & (host >= 0) & (host != sample.columns["token_id"])
+    buckets = np.searchsorted(_FIRST_RANKS, sample.columns["donor_rank"][replaced], "right") - 1
+    return {"counts": np.bincount(buckets, minlength=len(RANKS))}
+
+
+def tabulate_ranks(measured: pl.DataFrame) -> pl.DataFrame:
+    """Takeovers and their share by bucket of ranks, pooled over the samples of a task; nothing of a run that has none."""
+    parts = []
+    for (task, run), group in measured.group_by(["task", "run"], maintain_order=True):
+        counts = group["counts"].to_numpy().sum(axis=0, dtype=np.int64)
+        if counts.sum():
+            part = {"rank": RANKS, "takeovers": counts, "share": counts / counts.sum()}
+            parts.append(pl.DataFrame({"task": [task] * len(RANKS), "run": [run] * len(RANKS), **part}))
+    return pl.concat(parts) if parts else pl.DataFrame()
+
+
+def measure_cross(sample: SampleTokens, near: float) -> dict[str, Any]:
+    """Positions whose js lies below `near`, takeovers, and all positions."""
+    score = sample.columns["score"]
+    return {
+        "near": int(np.count_nonzero(score < near)),
+        "replaced": int(np.count_nonzero(sample.columns["takeover"])),
+        "tokens": len(sample),
+    }
+
+
+def tabulate_cross(measured: pl.DataFrame, accuracies: pl.DataFrame, near: float) -> pl.DataFrame:
+    """Cross-sampling by task and run: how much is near, how much is replaced, and what that does to Acc.
+
+    `measured` has `task, run, direction` beside the counts of its samples; `accuracies` `task, run, acc, acc_host, acc_donor`,
+    the last two null where the run of that model alone was not given.
+    """
+    table = measured.group_by("task", "run", "direction", maintain_order=True).agg(
+        pl.lit(near).alias("threshold"),
+        (pl.col("near").sum() / pl.col("tokens").sum()).alias("near_share"),
+        pl.col("replaced").sum(),
+        (pl.col("replaced").sum() / pl.col("tokens").sum()).alias("replaced_share"),
+    )
+    return table.join(accuracies, on=["task", "run"], how="left", maintain_order="left")

@@ -1,0 +1,128 @@
+"""The tokens of a run, one sample at a time: memory is bounded by a row group of the files, whatever their size."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from lm_eval_takeover.errors import RunDirError
+from lm_eval_takeover.runs.run_folder import NAME_COLUMNS, Name, split_samples
+
+ENTROPY = "entropy"
+_COLUMNS = {ENTROPY: "base_entropy"}  # of a score in a scores file, where it has another name
+
+
+@dataclass(slots=True)
+class SampleTokens:
+    """One sample: arrays `[tokens]` by column, in the order of positions. What is computed once per score is kept."""
+
+    name: Name
+    columns: Mapping[str, NDArray[Any]]
+    _ascending: dict[str, NDArray[np.float32]] = field(default_factory=dict)
+    _cumulative: dict[str, NDArray[np.float64]] = field(default_factory=dict)
+    _top: dict[tuple[str, int], NDArray[np.bool_]] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.columns["token_id"])
+
+    def score(self, name: str) -> NDArray[np.float32]:
+        """`s_t` `[tokens]`; `entropy` is the base's."""
+        return self.columns[_COLUMNS.get(name, name)]
+
+    def ascending(self, score: str) -> NDArray[np.float32]:
+        """`s_(1) <= … <= s_(n)`."""
+        if score not in self._ascending:
+            self._ascending[score] = np.sort(self.score(score))
+        return self._ascending[score]
+
+    def cumulative(self, score: str) -> NDArray[np.float64]:
+        """Sums of the smallest scores: `[tokens + 1]`, the first one 0."""
+        if score not in self._cumulative:
+            sums = np.zeros(len(self) + 1)
+            np.cumsum(self.ascending(score), dtype=np.float64, out=sums[1:])
+            self._cumulative[score] = sums
+        return self._cumulative[score]
+
+    def has_mass(self, score: str) -> bool:
+        """Whether the score's mass can be divided: some of it, and a finite amount."""
+        total = self.cumulative(score)[-1]
+        return bool(0 < total < np.inf)
+
+    def top(self, score: str, percent: int) -> NDArray[np.bool_]:
+        """The `max(1, ceil(percent %))` largest scores as a mask `[tokens]`; of equal ones the earlier."""
+        if (score, percent) not in self._top:
+            count = max(1, ceil_percent(len(self), percent))
+            values, edge = self.score(score), self.ascending(score)[len(self) - count]
+            mask = values >= edge
+            if (more := int(np.count_nonzero(mask)) - count) > 0:
+                mask[np.flatnonzero(values == edge)[-more:]] = False
+            self._top[score, percent] = mask
+        return self._top[score, percent]
+
+
+def ceil_percent(count: int, percent: int) -> int:
+    """`ceil(percent % of count)`, exactly."""
+    return -(-count * percent // 100)
+
+
+def read_scored_samples(paths: Iterable[Path], scores: Sequence[str]) -> Iterator[SampleTokens]:
+    """The samples of scores files with these scores. Raises RunDirError for a file that cannot be read."""
+    wanted = ["token_id", *(_COLUMNS.get(name, name) for name in scores)]
+    for path in paths:
+        try:
+            yield from split_tables(_read_row_groups(path, [*NAME_COLUMNS, *dict.fromkeys(wanted)]), wanted)
+        except (OSError, pa.ArrowException, KeyError) as error:
+            raise RunDirError(f"'{path}' cannot be read as scores: {error}") from error
+
+
+def _read_row_groups(path: Path, columns: Sequence[str]) -> Iterator[pa.Table]:
+    """One row group after the other; the next is read while the one before is worked on."""
+    with pq.ParquetFile(path) as file, ThreadPoolExecutor(1) as reader:
+        reading = [
+            reader.submit(file.read_row_group, group, list(columns)) for group in range(min(2, file.num_row_groups))
+        ]
+        for group in range(file.num_row_groups):
+            yield reading.pop(0).result()
+            if group + 2 < file.num_row_groups:
+                reading.append(reader.submit(file.read_row_group, group + 2, list(columns)))
+
+
+def split_tables(tables: Iterable[pa.Table], columns: Sequence[str]) -> Iterator[SampleTokens]:
+    """The samples of consecutive tables; one that goes on in the next table is put together."""
+    rest: tuple[Name, pa.Table] | None = None
+    for table in tables:
+        pieces = [(name, table.slice(start, stop - start)) for name, start, stop in split_samples(table)]
+        if rest is not None and pieces and pieces[0][0] == rest[0]:
+            pieces[0] = rest[0], pa.concat_tables([rest[1], pieces[0][1]], promote_options="none")
+        elif rest is not None:
+            pieces.insert(0, rest)
+        rest = pieces.pop() if pieces else None
+        for name, piece in pieces:
+            yield make_sample(name, piece, columns)
+    if rest is not None:
+        yield make_sample(*rest, columns)
+
+
+def make_sample(name: Name, table: pa.Table, columns: Sequence[str]) -> SampleTokens:
+    """The rows of one sample as arrays; nulls of integers are -1."""
+    arrays = {}
+    for column in columns:
+        values = table[column]
+        if values.null_count and pa.types.is_integer(values.type):
+            values = values.fill_null(-1)
+        if pa.types.is_dictionary(values.type):
+            values = values.cast(pa.string())
+        arrays[column] = values.to_numpy()
+    return SampleTokens(name, arrays)
+
+
+def list_extra_scores(schema: pa.Schema, known: Iterable[str]) -> list[str]:
+    """Names of the scores of plug-ins in a scores file: its float columns that are none of `known`."""
+    known = set(known)
+    return [one.name for one in schema if pa.types.is_floating(one.type) and one.name not in known]

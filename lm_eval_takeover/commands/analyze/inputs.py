@@ -1,0 +1,169 @@
+"""The runs that are analysed, by what they are; and the words for what cannot be shown of them."""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pyarrow.parquet as pq
+
+from lm_eval_takeover.analysis.planning import Codes, classify_vocabulary
+from lm_eval_takeover.analysis.tokens import ENTROPY, SampleTokens, list_extra_scores, make_sample
+from lm_eval_takeover.analysis.vocabulary import load_tokenizer
+from lm_eval_takeover.errors import ArgumentError
+from lm_eval_takeover.runs.run_folder import RunFolder, read_run_folder
+from lm_eval_takeover.runs.scores import SCORES, list_score_files, make_schema, read_header
+
+TRACE_COLUMNS = ("token_id", "takeover", "score", "donor_rank", "host_token_id")
+
+
+class CannotShow(ArgumentError):
+    """An analysis cannot be made of these runs; the text says why, and what would help."""
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """Runs with their names in tables. Raises CannotShow where a property asks for what is not there."""
+
+    runs: dict[str, RunFolder]
+    tokenizer: str | None = None
+    notes: list[str] = field(default_factory=list)  # what could not be shown of an analysis that was
+
+    @classmethod
+    def read(cls, folders: Sequence[Path], tokenizer: str | None) -> "Inputs":
+        """Raises RunDirError for a folder that holds no finished run."""
+        runs = [read_run_folder(folder) for folder in folders]
+        for run in runs:
+            run.check_finished()
+        named = Counter(run.label for run in runs)
+        names = [run.label if named[run.label] == 1 else run.folder.absolute().name for run in runs]
+        if len(set(names)) < len(names):
+            twice = next(name for name, count in Counter(names).items() if count > 1)
+            raise ArgumentError(
+                f"two of the runs are called '{twice}'; give each a folder of its own name, or a label by model=…"
+            )
+        return cls(dict(zip(names, runs, strict=True)), tokenizer)
+
+    @cached_property
+    def base_name(self) -> str:
+        """The base run."""
+        found = [name for name, run in self.runs.items() if run.policy == "base"]
+        if not found:
+            given = ", ".join(f"{name} (policy={run.policy})" for name, run in self.runs.items())
+            raise CannotShow(
+                f"it reads a base run, and given is {given}; run policy=base with the same tasks and give its folder, too"
+            )
+        if len(found) > 1:
+            raise CannotShow(f"it reads one base run, and {len(found)} are given: {', '.join(found)}")
+        return found[0]
+
+    @property
+    def base(self) -> RunFolder:
+        return self.runs[self.base_name]
+
+    @cached_property
+    def score_files(self) -> list[Path]:
+        """The base run's scores, of all its samples."""
+        files = list_score_files(self.base.folder)
+        way_out = f"run: lm-eval-takeover score {self.base.folder}"
+        if not files:
+            raise CannotShow(f"the base run '{self.base_name}' is not scored; {way_out}")
+        scored = set().union(*(read_header(path)[1] for path in files))
+        left = [one for one in self.base.stored_samples() if one.stored.key not in scored]
+        if left:
+            total = len(self.base.stored_samples())
+            raise CannotShow(f"{len(left)} of {total} samples of '{self.base_name}' are not scored yet; {way_out}")
+        return files
+
+    @cached_property
+    def scores(self) -> list[str]:
+        """Our four, and those of plug-ins that the files have."""
+        return [*SCORES, ENTROPY, *list_extra_scores(pq.read_schema(self.score_files[0]), make_schema().names)]
+
+    @cached_property
+    def samples(self) -> pl.DataFrame:
+        """A row per sample of all runs, for `analysis.outcomes`."""
+        columns: dict[str, list[Any]] = {name: [] for name in _SAMPLES}
+        for name, run in self.runs.items():
+            _check_verified(name, run)
+            facts = (name, run.policy, run.takeover.get("score"), read_nominal(run))
+            for one in run.answered:
+                stored = one.stored
+                row = (*facts, one.task, one.doc_id, one.sample, one.correct, stored.tokens, stored.takeovers)
+                for column, value in zip(columns.values(), row, strict=True):
+                    column.append(value)
+        return pl.DataFrame(columns, schema=_SAMPLES)
+
+    def guided(self, score: str | None = None) -> dict[str, RunFolder]:
+        """Runs in which two models write, with traces; of this score, where one is named."""
+        found = {
+            name: run
+            for name, run in self.runs.items()
+            if run.policy not in ("base", "guide") and score in (None, run.takeover.get("score"))
+        }
+        if not found:
+            kind = "a run in which two models write" if score is None else f"a run with score={score}"
+            raise CannotShow(f"it reads {kind}, and none is given")
+        for name, run in found.items():
+            if not any(one.part for one in run.answered):
+                raise CannotShow(f"the traces of '{name}' are empty; give its command again, which puts them in order")
+        return found
+
+    def read_traces(self, run: RunFolder) -> Iterator[tuple[str, SampleTokens]]:
+        """`(task, tokens)` of each sample of each task; `takeover` says what the donor wrote."""
+        donor = "guide" if run.takeover.get("direction") != "reverse" else "base"
+        shared: dict[bytes, list[str]] = {}
+        for one in run.answered:
+            shared.setdefault(one.stored.key, []).append(one.task)
+        columns = ["token_id", "chosen_from", "score", "donor_rank", "host_token_id"]
+        for one, table in run.read_traces(columns):
+            sample = make_sample(one.name, table, columns)
+            arrays = dict(sample.columns)
+            arrays["takeover"] = arrays.pop("chosen_from") == donor
+            for task in shared[one.stored.key]:
+                yield task, SampleTokens((task, one.doc_id, one.sample), arrays)
+
+    @cached_property
+    def codes(self) -> Codes:
+        """The class of every token of the base run's vocabulary."""
+        try:
+            tokenizer = load_tokenizer(self.base, self.tokenizer)
+        except ArgumentError as error:
+            raise CannotShow(str(error)) from error
+        return classify_vocabulary(tokenizer.batch_decode([[token] for token in range(len(tokenizer))]))
+
+    def check_tokenizer(self, name: str) -> None:
+        """Raises CannotShow where a run has other tokens for a prompt than the base run."""
+        run = self.runs[name]
+        for key, rows in run.prompts.items():
+            ours = {row["prompt"]: row["prompt_ids"] for row in self.base.prompts.get(key, []) if row["prompt"]}
+            for row in rows:
+                if row["prompt"] in ours and ours[row["prompt"]] != row["prompt_ids"]:
+                    raise CannotShow(
+                        f"'{name}' was written with another tokenizer than the base run '{self.base_name}': task {key[0]}, "
+                        f"doc {key[1]} has other tokens; give the base run of its own pair"
+                    )
+
+
+_SAMPLES = {
+    "run": pl.String, "policy": pl.String, "score": pl.String, "nominal": pl.Float64, "task": pl.String, "doc_id": pl.Int64,
+    "sample": pl.Int64, "correct": pl.Boolean, "tokens": pl.Int64, "takeovers": pl.Int64,
+}  # fmt: skip
+
+
+def read_nominal(run: RunFolder) -> float | None:
+    """The rate, target rate or spike ratio that was asked for; None for a gate by hand."""
+    found = (run.takeover.get(name) for name in ("rate", "target_rate", "spike_ratio"))
+    return next((float(value) for value in found if value is not None), None)
+
+
+def _check_verified(name: str, run: RunFolder) -> None:
+    missing = sum(one.outcome is None for one in run.answered)
+    if missing:
+        raise CannotShow(
+            f"{missing} of {len(run.answered)} samples of '{name}' have no verdict: it was stopped before its answers were "
+            f"judged, or its tasks keep none; give its command again"
+        )

@@ -1,0 +1,246 @@
+"""Every analysis that the given runs allow: made, written, and a line for what cannot be shown."""
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+from tqdm import tqdm
+
+from lm_eval_takeover import __version__
+from lm_eval_takeover.analysis.catalogue import COLUMNS, SCORED, make_frame, measure_samples
+from lm_eval_takeover.analysis.figures import draw
+from lm_eval_takeover.analysis.outcomes import tabulate_budget, tabulate_flips, tabulate_rates
+from lm_eval_takeover.analysis.planning import classify_text, count_classes, tabulate_planning
+from lm_eval_takeover.analysis.takeovers import (
+    measure_cross,
+    measure_ranks,
+    tabulate_cross,
+    tabulate_ranks,
+)
+from lm_eval_takeover.analysis.tokens import SampleTokens, read_scored_samples
+from lm_eval_takeover.commands.analyze.inputs import CannotShow, Inputs
+from lm_eval_takeover.errors import ArgumentError, nearest
+from lm_eval_takeover.runs.run_folder import Name
+from lm_eval_takeover.storage.whole_files import write_text
+
+INDEX = "analysis.json"
+
+
+def analyze(options: argparse.Namespace) -> int:
+    """Returns the exit status. Raises ArgumentError where nothing can be shown, or not what `--only` names."""
+    names = [name.strip() for name in options.only.split(",") if name.strip()]
+    for name in names:
+        if name not in COLUMNS:
+            raise ArgumentError(f"--only '{name}' is no analysis; {nearest(name, COLUMNS)}")
+    inputs = Inputs.read(options.run_dirs, options.tokenizer)
+    tables, missing = make_tables(inputs, names or list(COLUMNS), options.near)
+    if missing and (names or not tables):
+        name, reason = next(iter(missing.items()))
+        raise ArgumentError(f"{name} cannot be shown: {reason}")
+    for name, table in tables.items():
+        write_analysis(options.out, name, table)
+    _write_index(options.out, inputs, tables, missing, options.near)
+    for reason in dict.fromkeys(missing.values()):
+        together = ", ".join(name for name, its_own in missing.items() if its_own == reason)
+        print(f"{together} cannot be shown: {reason}", file=sys.stderr)
+    for line in list_notices(inputs):
+        print(line, file=sys.stderr)
+    print(f"{', '.join(tables)} -> {options.out}")
+    return 0
+
+
+def make_tables(inputs: Inputs, names: Sequence[str], near: float) -> tuple[dict[str, pl.DataFrame], dict[str, str]]:
+    """The tables by name, in the order of the catalogue, and why others cannot be shown."""
+    tables: dict[str, pl.DataFrame] = {}
+    missing: dict[str, str] = {}
+    measured: dict[str, pl.DataFrame] = {}
+    scored = [name for name in SCORED if name in names]
+    try:
+        if scored:
+            measured = measure_base(inputs, scored)
+    except CannotShow as reason:
+        missing |= dict.fromkeys(scored, str(reason))
+    makers: dict[str, Callable[[], pl.DataFrame]] = {
+        "planning": lambda: make_planning(inputs, measured.get("planning")),
+        "failure": lambda: SCORED["failure"].tabulate(_add_verdicts(inputs, measured["failure"])),
+        "budget": lambda: tabulate_budget(inputs.samples),
+        "rates": lambda: tabulate_rates(inputs.samples),
+        "flips": lambda: make_flips(inputs),
+        "cross": lambda: make_cross(inputs, near),
+        "ranks": lambda: make_ranks(inputs),
+    }
+    for name in COLUMNS:
+        if name not in names or (name in missing and name != "planning"):
+            continue
+        try:
+            table = makers[name]() if name in makers else _tabulate_scored(name, measured)
+            tables[name] = table.select(COLUMNS[name])
+            missing.pop(name, None)
+        except CannotShow as reason:
+            missing.setdefault(name, str(reason))
+    return tables, missing
+
+
+def measure_base(inputs: Inputs, names: Sequence[str]) -> dict[str, pl.DataFrame]:
+    """What these analyses measure on the scored samples of the base run, with progress."""
+    places: dict[Name, list[Name]] = {}
+    for one in inputs.base.answered:
+        places.setdefault(one.stored_name, []).append(one.name)
+    samples = read_scored_samples(inputs.score_files, inputs.scores)
+    with tqdm(samples, total=len(places), desc="Reading scores", unit="sample") as bar:
+        reading: Iterator[SampleTokens] = iter(bar)
+        if "planning" in names:
+            reading = _add_codes(reading, inputs)
+        return measure_samples(reading, names, inputs.scores, places)
+
+
+def _add_codes(samples: Iterator[SampleTokens], inputs: Inputs) -> Iterator[SampleTokens]:
+    for sample in samples:
+        codes = classify_text(inputs.codes, sample.columns["token_id"])
+        yield SampleTokens(sample.name, {**sample.columns, "codes": codes})
+
+
+def _tabulate_scored(name: str, measured: dict[str, pl.DataFrame]) -> pl.DataFrame:
+    if name not in measured:
+        raise CannotShow("all scores are 0")
+    return SCORED[name].tabulate(measured[name])
+
+
+def _add_verdicts(inputs: Inputs, measured: pl.DataFrame) -> pl.DataFrame:
+    verdicts = inputs.samples.filter(pl.col("run") == inputs.base_name).select("task", "doc_id", "sample", "correct")
+    return measured.join(verdicts, on=["task", "doc_id", "sample"], maintain_order="left")
+
+
+def make_planning(inputs: Inputs, peaks: pl.DataFrame | None) -> pl.DataFrame:
+    """Peaks of the scored base run, and takeovers of guided runs against the tokens of the base run; either alone will do."""
+    columns = ["task", "run", "set", "score", "in_set", "in_base"]
+    parts = []
+    if peaks is not None:
+        own = {"run": inputs.base_name, "set": "peaks"}
+        parts.append(peaks.with_columns(**{name: pl.lit(value) for name, value in own.items()}).select(columns))
+    try:
+        rows = list(_count_takeovers(inputs))
+        if rows:
+            parts.append(make_frame(rows).select(columns))
+    except CannotShow as reason:
+        if peaks is None:
+            raise
+        if any(run.policy not in ("base", "guide") for run in inputs.runs.values()):
+            inputs.notes.append(f"planning at takeovers cannot be shown: {reason}")
+    return tabulate_planning(pl.concat(parts))
+
+
+def _count_takeovers(inputs: Inputs) -> Iterator[dict[str, Any]]:
+    """Classes of takeovers, and of the tokens of the base run, as rows for `tabulate_planning`."""
+    runs, nothing = inputs.guided(), np.zeros(2, dtype=np.int64)
+    in_base = [
+        (task, count_classes(classify_text(inputs.codes, sample.columns["token_id"])))
+        for task, sample in inputs.read_traces(inputs.base)
+    ]
+    for name, run in runs.items():
+        inputs.check_tokenizer(name)
+        facts = {"run": name, "set": "takeovers", "score": run.takeover.get("score") or run.policy}
+        for task, sample in inputs.read_traces(run):
+            codes = classify_text(inputs.codes, sample.columns["token_id"])[sample.columns["takeover"]]
+            yield {"task": task, **facts, "in_set": count_classes(codes), "in_base": nothing}
+        for task, counts in in_base:
+            if task in run.tasks:
+                yield {"task": task, **facts, "in_set": nothing, "in_base": counts}
+
+
+def make_flips(inputs: Inputs) -> pl.DataFrame:
+    """Every other run beside the base run."""
+    table = tabulate_flips(inputs.samples, inputs.base_name)
+    if table.is_empty():
+        raise CannotShow("no other run has problems of the base run; give a second run of the same tasks")
+    return table
+
+
+def make_ranks(inputs: Inputs) -> pl.DataFrame:
+    """Of guided runs whose traces say what the host would have drawn."""
+    rows = [
+        {"task": task, "run": name, **measure_ranks(sample)}
+        for name, run in inputs.guided().items()
+        for task, sample in inputs.read_traces(run)
+    ]
+    table = tabulate_ranks(make_frame(rows).sort("task", maintain_order=True))
+    if table.is_empty():
+        raise CannotShow(
+            "no takeover is known whose token is not the host's own (`random` and `early` do not ask the host)"
+        )
+    return table
+
+
+def make_cross(inputs: Inputs, near: float) -> pl.DataFrame:
+    """Of runs with score=js, beside the runs of each model alone."""
+    runs = inputs.guided("js")
+    rows = [
+        {"task": task, "run": name, "direction": run.takeover.get("direction"), **measure_cross(sample, near)}
+        for name, run in runs.items()
+        for task, sample in inputs.read_traces(run)
+    ]
+    acc = {
+        (run, task): value
+        for task, run, value in tabulate_budget(inputs.samples).select("task", "run", "acc").iter_rows()
+    }
+    alone = {run.policy: name for name, run in inputs.runs.items() if run.policy in ("base", "guide")}
+    accuracies = []
+    for name, run in runs.items():
+        roles = ("base", "guide") if run.takeover.get("direction") != "reverse" else ("guide", "base")
+        host, donor = (alone.get(role) for role in roles)
+        for task in run.tasks:
+            values = {"acc_host": acc.get((host, task)), "acc_donor": acc.get((donor, task))}
+            accuracies.append({"task": task, "run": name, "acc": acc.get((name, task)), **values})
+    schema = {"task": pl.String, "run": pl.String} | dict.fromkeys(("acc", "acc_host", "acc_donor"), pl.Float64)
+    return tabulate_cross(make_frame(rows), pl.DataFrame(accuracies, schema=schema), near)
+
+
+def list_notices(inputs: Inputs) -> Iterator[str]:
+    """What a reader of the tables should know of these runs."""
+    yield from inputs.notes
+    tasks = {task for run in inputs.runs.values() for task in run.tasks}
+    if len(tasks) == 1:
+        yield f"one task: the rows `mean` are those of {next(iter(tasks))}"
+    for name, run in inputs.runs.items():
+        problems = len({(one.task, one.doc_id) for one in run.answered})
+        if problems == len(run.answered):
+            yield f"'{name}' has one sample of each problem: pass@8 is empty, and a flip may be chance"
+        if problems == 1:
+            yield f"'{name}' has one problem: no interval can be given"
+
+
+def write_analysis(folder: Path, name: str, table: pl.DataFrame) -> None:
+    """`NAME.csv`, `NAME.json` and `NAME.svg`. Raises ArgumentError where they cannot be written."""
+    floats = [column for column, kind in table.schema.items() if kind.is_float()]
+    rows = table.with_columns(pl.col(floats).fill_nan(None))
+    try:
+        write_text(folder / f"{name}.csv", rows.write_csv())
+        write_text(folder / f"{name}.json", json.dumps(rows.to_dicts(), indent=1) + "\n")
+        draw(name, rows, folder / f"{name}.svg")
+    except OSError as error:
+        raise ArgumentError(f"--out '{folder}' cannot be written: {error}") from error
+
+
+def _write_index(
+    folder: Path, inputs: Inputs, tables: dict[str, pl.DataFrame], missing: dict[str, str], near: float
+) -> None:
+    """`analysis.json`: which runs, by paths relative to the folder where that is possible, and which analyses."""
+    runs = [
+        {"name": name, "path": _relative(run.folder, folder), "policy": run.policy, "tasks": run.tasks}
+        for name, run in inputs.runs.items()
+    ]
+    content = {"version": __version__, "runs": runs, "analyses": list(tables), "cannot_show": missing, "near": near}
+    write_text(folder / INDEX, json.dumps(content, indent=1) + "\n")
+
+
+def _relative(path: Path, start: Path) -> str:
+    try:
+        return os.path.relpath(path.absolute(), start.absolute())
+    except ValueError:  # another drive
+        return str(path.absolute())

@@ -1,0 +1,268 @@
+"""Which texts of a run still lack scores, and reading them with both models, file by file."""
+
+import contextlib
+import logging
+import shutil
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
+
+from lm_eval_takeover import stopping
+from lm_eval_takeover.arguments import ModelArguments
+from lm_eval_takeover.decoding.memory import rows_that_fit
+from lm_eval_takeover.decoding.teacher_forcing import compare
+from lm_eval_takeover.errors import ArgumentError, RunDirError, VocabularyError, is_out_of_memory
+from lm_eval_takeover.method.registry import Score, load_plugins
+from lm_eval_takeover.method.registry import scores as registered
+from lm_eval_takeover.pair.loading import load_pair, load_weights
+from lm_eval_takeover.pair.pair import Pair
+from lm_eval_takeover.runs.layout import scores_folder, scores_lock_path
+from lm_eval_takeover.runs.run_folder import Answered, RunFolder, read_run_folder
+from lm_eval_takeover.runs.sample_keys import MODEL_ARGUMENTS
+from lm_eval_takeover.runs.scores import SCORES, ScoredSample, ScoresHeader, list_score_files, read_header, write_scores
+from lm_eval_takeover.storage.locks import Lock, Locked
+
+logger = logging.getLogger(__name__)
+
+_FILE_TOKENS = 2**19  # of a file, which is one row group
+_FILE_SECONDS = 300.0  # that a killed call loses at most, beside the batch at hand
+_MOST_ROWS = 64
+_LOADING = {name for name, part in MODEL_ARGUMENTS.items() if part in ("models", "trust_remote_code")} | {
+    *(
+        "device",
+        "guide_device",
+        "device_map",
+        "guide_device_map",
+        "parallelize",
+        "max_memory_per_gpu",
+        "max_cpu_memory",
+    ),
+    *("offload_folder", "attn_implementation", "guide_attn_implementation"),
+}  # the model arguments that say which weights are loaded, and where to
+_ENTROPY = "entropy"  # stands in every file as `base_entropy`
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What the command line says of the models; None leaves the run's own."""
+
+    base: str | None = None
+    guide: str | None = None
+    device: str | None = None
+    guide_device: str | None = None
+    dtype: str | None = None
+    guide_dtype: str | None = None
+    trust_remote_code: bool | None = None
+
+    def apply(self, run: RunFolder) -> ModelArguments:
+        """The run's arguments with these. Raises ArgumentError where neither names a model."""
+        known = {one.name for one in fields(ModelArguments)} & _LOADING
+        arguments = ModelArguments(**{name: value for name, value in run.arguments.items() if name in known})
+        own = {name: value for name, value in asdict(self).items() if value is not None}
+        if self.base is not None:
+            own |= {"revision": None, "subfolder": None}
+        if self.guide is not None:
+            own |= {"guide_revision": None, "guide_subfolder": None}
+        if self.device is None:  # where the run was made there may have been another machine
+            own |= {"device": None, "guide_device": self.guide_device}
+        arguments = replace(arguments, **own)
+        if (arguments.base is None) != (arguments.guide is None):
+            missing = "base" if arguments.base is None else "guide"
+            raise ArgumentError(
+                f"--{missing} is missing: the run in '{run.folder}' (policy={run.policy}) names none; give "
+                f"--{missing} <hub id or local folder>"
+            )
+        return arguments
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A stored sample that lacks its scores."""
+
+    one: Answered
+    prompt: tuple[int, ...]
+    tokens: list[int]
+
+    @property
+    def length(self) -> int:
+        return len(self.prompt) + len(self.tokens)
+
+
+def score_runs(
+    folders: Sequence[Path], choice: Choice, batch_size: str, plugins: str | None, *, overwrite: bool
+) -> int:
+    """Score the runs of these folders; models are loaded once for runs of one pair. Returns the exit status."""
+    load_plugins(plugins)
+    runs = [(run, choice.apply(run)) for run in map(read_run_folder, folders)]
+    pair: Pair | None = None
+    loaded: ModelArguments | None = None
+    for run, arguments in runs:
+        if pair is None or arguments != loaded:
+            pair, loaded = load_pair(arguments), arguments
+        with _hold(run.folder):
+            count = score_run(run, pair, batch_size, overwrite=overwrite)
+        print(f"{count:,} samples scored -> {scores_folder(run.folder)}")
+    return 0
+
+
+def score_run(run: RunFolder, pair: Pair, batch_size: str, *, overwrite: bool = False) -> int:
+    """Score what lacks scores in one folder; returns how many texts that were. Raises RunDirError, VocabularyError."""
+    scores = [registered.get(name) for name in SCORES]
+    scores += [one for one in map(registered.get, registered.names()) if one.name not in (*SCORES, _ENTROPY)]
+    header = _describe(pair, scores)
+    if overwrite:
+        shutil.rmtree(scores_folder(run.folder), ignore_errors=True)
+    done = _find_scored(run.folder, header)
+    samples = run.stored_samples()
+    if len(run.answered) < run.asked:
+        logger.warning(
+            "run_dir='%s': %d of %d samples are finished; it is still being written, or was stopped; score it again then",
+            run.folder, len(run.answered), run.asked,
+        )  # fmt: skip
+    texts = _read_texts(run, [one for one in samples if one.stored.key not in done])
+    texts.sort(key=lambda text: (-text.length, text.one.name))  # the longest first: what does not fit is known at once
+    if done:
+        logger.warning("'%s': %d samples are scored already; %d are left", run.folder, len(done), len(texts))
+    if not texts:
+        return 0
+    _check_tokenizer(run, pair, texts)
+    load_weights(pair, ("base", "guide"))
+    _write_files(run, pair, scores, header, texts, _choose_rows(pair, texts, batch_size))
+    return len(texts)
+
+
+def _write_files(
+    run: RunFolder, pair: Pair, scores: Sequence[Score], header: ScoresHeader, texts: Sequence[Text], rows: int
+) -> None:
+    """Score these texts into files, each of them whole; what is stopped writes what it has."""
+    written, group = 0, list[ScoredSample]()
+
+    def describe_kept() -> str:
+        return (
+            f"{written:,} samples are scored in '{scores_folder(run.folder)}', and the same command goes on from there"
+        )
+
+    def write_group() -> None:
+        nonlocal written
+        if group:
+            write_scores(run.folder, header, group)
+            written += len(group)
+            group.clear()
+
+    stopping.on_stop(describe_kept)
+    started = time.monotonic()
+    total = sum(len(text.tokens) for text in texts)
+    with tqdm(total=total, desc=f"Scoring {run.label}", unit="tok", unit_scale=True) as bar:
+        try:
+            for scored in _score_texts(pair, scores, texts, rows):
+                group += scored
+                bar.update(sum(len(one.tokens) for one in scored))
+                tokens = sum(len(one.tokens) for one in group)
+                if tokens >= _FILE_TOKENS or time.monotonic() - started > _FILE_SECONDS:
+                    write_group()
+                    started = time.monotonic()
+        finally:
+            write_group()
+
+
+def _describe(pair: Pair, scores: Sequence[Score]) -> ScoresHeader:
+    models = {
+        role: {**asdict(pair.member(role).id), "dtype": str(pair.member(role).dtype)} for role in ("base", "guide")
+    }
+    return ScoresHeader(**models, plugins={one.name: one.source.digest for one in scores if one.name not in SCORES})
+
+
+def _find_scored(folder: Path, header: ScoresHeader) -> set[bytes]:
+    """Keys of the texts that these models have read. Raises RunDirError where others have."""
+    done: set[bytes] = set()
+    for path in list_score_files(folder):
+        written, keys = read_header(path)
+        if written != header:
+            raise RunDirError(
+                f"'{path}' was scored with {written.describe()}, not with {header.describe()}; give --overwrite to begin anew"
+            )
+        done |= keys
+    return done
+
+
+def _read_texts(run: RunFolder, samples: Sequence[Answered]) -> list[Text]:
+    """Prompts and tokens of these samples. Raises RunDirError for samples without a trace."""
+    texts = [
+        Text(one, tuple(run.find_prompt(one)["prompt_ids"]), table["token_id"].to_pylist())
+        for one, table in run.read_traces(["token_id"], samples)
+    ]
+    if len(texts) < len(samples):
+        raise RunDirError(
+            f"run_dir='{run.folder}': {len(samples) - len(texts)} of {len(samples)} samples have no trace yet, so their "
+            f"tokens are not known; give the run's command again, which puts its traces in order"
+        )
+    return texts
+
+
+def _check_tokenizer(run: RunFolder, pair: Pair, texts: Sequence[Text]) -> None:
+    """Raise VocabularyError where the pair cannot be that of these tokens: ids out of reach, or another tokenizer."""
+    highest = max(max(*text.prompt, *text.tokens) for text in texts)
+    if highest >= pair.vocab_size:
+        raise VocabularyError(
+            f"run_dir='{run.folder}' holds token {highest}, which lies outside the {pair.vocab_size} that base and guide share; "
+            f"give the pair that wrote it by --base and --guide"
+        )
+    for text in texts[:8]:
+        prompt = run.find_prompt(text.one)["prompt"]
+        if prompt and tuple(pair.encode(prompt))[-len(text.prompt) :] != text.prompt:
+            raise VocabularyError(
+                f"run_dir='{run.folder}' was written with another tokenizer than that of {pair.members[0].id.id}: the prompt of "
+                f"task {text.one.task}, doc {text.one.doc_id} has other tokens; give the pair that wrote it by --base and --guide"
+            )
+
+
+def _choose_rows(pair: Pair, texts: Sequence[Text], batch_size: str) -> int:
+    if batch_size != "auto":
+        return int(batch_size)
+    return rows_that_fit(pair.members, texts[0].length, pair.vocab_size, _MOST_ROWS)
+
+
+def _score_texts(pair: Pair, scores: Sequence[Score], texts: Sequence[Text], rows: int) -> Iterator[list[ScoredSample]]:
+    """Batches in the order of the texts; half as many rows at a time once memory ran out."""
+    place = 0
+    while place < len(texts):
+        batch = texts[place : place + rows]
+        try:
+            values = compare(
+                pair,
+                scores,
+                [text.prompt for text in batch],
+                [text.tokens for text in batch],
+                [f"task {text.one.task}, doc {text.one.doc_id}, sample {text.one.sample}" for text in batch],
+            )
+        except Exception as error:
+            if len(batch) == 1 or not is_out_of_memory(error):
+                raise
+            rows = len(batch) // 2
+            logger.warning("out of memory; going on with a batch size of %d", rows)
+            continue
+        place += len(batch)
+        yield [_make_sample(text, found) for text, found in zip(batch, values, strict=True)]
+
+
+def _make_sample(text: Text, values: dict[str, Any]) -> ScoredSample:
+    return ScoredSample(text.one.stored.key, text.one.stored_name, text.tokens, values)
+
+
+@contextlib.contextmanager
+def _hold(folder: Path) -> Iterator[None]:
+    """Keep other calls of `score` out of a folder. Raises RunDirError where one is at work."""
+    try:
+        lock = Lock(scores_lock_path(folder))
+    except Locked as held:
+        raise RunDirError(f"run_dir='{folder}' is being scored by {held}; wait for it to end") from None
+    except OSError as error:
+        raise RunDirError(f"run_dir='{folder}' cannot be written: {error}; make it writable") from error
+    try:
+        yield
+    finally:
+        lock.release()

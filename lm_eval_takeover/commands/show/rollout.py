@@ -1,0 +1,110 @@
+"""One rollout as a text with marks."""
+
+import argparse
+import unicodedata
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from typing import Any
+
+import pyarrow as pa
+from rich.console import Console
+from rich.text import Text
+
+from lm_eval_takeover.analysis.vocabulary import load_tokenizer
+from lm_eval_takeover.errors import ArgumentError
+from lm_eval_takeover.runs.run_folder import Answered, RunFolder, read_run_folder
+
+TAKEOVER, REPLACED = "bold reverse", "dim strike"
+
+
+def show(options: argparse.Namespace) -> int:
+    """Returns the exit status. Raises ArgumentError for a sample that the run does not have."""
+    run = read_run_folder(options.run_dir)
+    one = find_sample(run, options.task, options.doc, options.sample)
+    traces = [table for _, table in run.read_traces(["token_id", "chosen_from", "host_token_id"], [one])]
+    console = Console(highlight=False, soft_wrap=True)
+    console.print(describe_sample(run, one))
+    prompts = run.prompts.get((one.task, one.doc_id), [])
+    if prompts and prompts[0]["problem"]:
+        console.print(Text(make_visible(prompts[0]["problem"]), style="dim"))
+    if traces:
+        donor = "guide" if run.takeover.get("direction") != "reverse" else "base"
+        marked = run.policy not in ("base", "guide")
+        console.print(mark_takeovers(load_tokenizer(run, options.tokenizer), traces[0], donor if marked else None))
+    else:
+        console.print(Text(make_visible(one.stored.text)))
+        console.print(
+            Text("its trace is empty, so takeovers are not known; the run's command puts traces in order", "dim")
+        )
+    gold = prompts[0]["answer"] if prompts else None
+    console.print(
+        Text(f"{one.outcome or 'not verified'}: {one.answer or 'no answer'} (gold: {gold or 'not known'})", "bold")
+    )
+    return 0
+
+
+def find_sample(run: RunFolder, task: str | None, doc_id: int, sample: int) -> Answered:
+    """The sample of this name. Raises ArgumentError with what there is."""
+    if task is None and len(run.tasks) > 1:
+        raise ArgumentError(f"--task is missing: the run has {', '.join(run.tasks)}")
+    name = task or run.tasks[0]
+    if name not in run.tasks:
+        raise ArgumentError(f"--task '{name}' is not in the run, which has {', '.join(run.tasks)}")
+    documents = sorted({one.doc_id for one in run.answered if one.task == name})
+    found = [one for one in run.answered if one.name == (name, doc_id, sample)]
+    if found:
+        return found[0]
+    samples = sorted({one.sample for one in run.answered if (one.task, one.doc_id) == (name, doc_id)})
+    if samples:
+        raise ArgumentError(f"--sample {sample} is not there; doc {doc_id} has {samples[0]} to {samples[-1]}")
+    raise ArgumentError(
+        f"--doc {doc_id} is not there; task {name} has {len(documents)} from {documents[0]} to {documents[-1]}"
+    )
+
+
+def describe_sample(run: RunFolder, one: Answered) -> Text:
+    """Which sample of which run, how long, and how much of it the donor wrote."""
+    stored = one.stored
+    rate = stored.takeovers / stored.tokens if stored.tokens else 0.0
+    return Text(
+        f"{run.label} (policy={run.policy}), task {one.task}, doc {one.doc_id}, sample {one.sample}: {stored.tokens:,} tokens, "
+        f"{stored.takeovers:,} takeovers ({rate:.1%}){', cut off by the token limit' if stored.truncated else ''}",
+        style="bold",
+    )
+
+
+def mark_takeovers(tokenizer: Any, trace: pa.Table, donor: str | None) -> Text:
+    """The rollout; each takeover in brackets with what the host would have written. Nothing is marked without a donor."""
+    text = Text()
+    rows = zip(*(trace[name].to_pylist() for name in ("token_id", "chosen_from", "host_token_id")), strict=True)
+    for taken, stretch in groupby(rows, key=lambda row: donor is not None and row[1] == donor):
+        if not taken:
+            text.append(make_visible(tokenizer.decode([token for token, _, _ in stretch])))
+            continue
+        for token, _, host in stretch:
+            text.append_text(_mark(tokenizer, token, host))
+    return text
+
+
+def _mark(tokenizer: Any, token: int, host: int | None) -> Text:
+    written = tokenizer.decode([token])
+    stripped = written.lstrip(" ")
+    marked = Text(written[: len(written) - len(stripped)]).append("[").append(_inline(stripped), style=TAKEOVER)
+    if host is not None and host != token:
+        marked.append("|").append(_inline(tokenizer.decode([host]).lstrip(" ")), style=REPLACED)
+    return marked.append("]")
+
+
+def _inline(text: str) -> str:
+    return make_visible(text).replace("\n", "\\n") or "''"
+
+
+def make_visible(text: str) -> str:
+    """Text of a model for a terminal: control and format characters (escape sequences, bidirectional marks) as their codes."""
+    return "".join(_visible_characters(text))
+
+
+def _visible_characters(text: Sequence[str]) -> Iterator[str]:
+    for character in text:
+        hidden = unicodedata.category(character) in ("Cc", "Cf", "Cs", "Co") and character not in "\n\t"
+        yield f"\\u{ord(character):04x}" if hidden else character

@@ -1,0 +1,103 @@
+"""What was asked: `RUN_DIR/prompts.parquet`, so that the folder can be read with neither task files nor data sets.
+
+    task, doc_id, prompt, prompt_ids, problem, answer
+
+One row per prompt of a document: where two commands put one problem in two ways, each has its row. Where a task withholds its
+questions, `prompt` and `problem` are null; the ids stay, which teacher forcing needs. Ranks and commands add to one file, whole
+each time; the journal alone says what is finished.
+"""
+
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from lm_eval.api.instance import Instance
+
+from lm_eval_takeover.method.request import Request
+from lm_eval_takeover.runs.layout import prompts_lock_path, prompts_path
+from lm_eval_takeover.storage.locks import Lock, Locked
+from lm_eval_takeover.storage.whole_files import write_whole
+from lm_eval_takeover.tasks.gpqa import withholds_questions
+
+logger = logging.getLogger(__name__)
+
+SCHEMA = pa.schema(
+    [
+        pa.field("task", pa.string()),
+        pa.field("doc_id", pa.int32()),
+        pa.field("prompt", pa.string()),
+        pa.field("prompt_ids", pa.list_(pa.int32())),
+        pa.field("problem", pa.string()),
+        pa.field("answer", pa.string()),
+    ]
+)
+_PATIENCE = 60.0  # seconds that another rank may take to add its own
+
+Prompt = dict[str, Any]  # a row
+
+
+def list_prompts(instances: Sequence[Instance], requests: Sequence[Request], wanted: Sequence[int]) -> list[Prompt]:
+    """A row for each prompt of a document among the wanted indices."""
+    rows: dict[tuple[Any, ...], Prompt] = {}
+    for i in wanted:
+        instance, ids = instances[i], list(requests[i].prompt)
+        task, doc = instance.task_name or "none", instance.doc if isinstance(instance.doc, Mapping) else {}
+        withheld = withholds_questions(task)
+        row = {
+            "task": task,
+            "doc_id": instance.doc_id or 0,
+            "prompt": None if withheld else instance.args[0],
+            "prompt_ids": ids,
+            "problem": None if withheld else _as_text(doc.get("problem")),
+            "answer": _as_text(doc.get("answer")),
+        }
+        rows.setdefault(_identity(row), row)
+    return list(rows.values())
+
+
+def read_prompts(folder: Path) -> list[Prompt]:
+    """All rows; none where there is no file. Raises OSError or pyarrow's errors for one that cannot be read."""
+    path = prompts_path(folder)
+    return pq.read_table(path, schema=SCHEMA).to_pylist() if path.exists() else []
+
+
+def add_prompts(folder: Path, rows: Sequence[Prompt]) -> None:
+    """Add rows that are not there yet, in the order of tasks and documents. Raises OSError."""
+    lock = _wait_for_lock(prompts_lock_path(folder))
+    try:
+        try:
+            known = read_prompts(folder)
+        except (OSError, pa.ArrowException, KeyError) as error:
+            logger.warning("'%s' cannot be read: %s; it is written anew", prompts_path(folder), error)
+            known = []
+        merged = {_identity(row): row for row in (*rows, *known)}
+        if len(merged) == len(known):
+            return
+        ordered = sorted(merged.values(), key=lambda row: (row["task"], row["doc_id"], row["prompt_ids"]))
+        table = pa.Table.from_pylist(ordered, schema=SCHEMA)
+        write_whole(prompts_path(folder), lambda stream: pq.write_table(table, stream, compression="zstd"))
+    finally:
+        lock.release()
+
+
+def _wait_for_lock(path: Path) -> Lock:
+    deadline = time.monotonic() + _PATIENCE
+    while True:
+        try:
+            return Lock(path)
+        except Locked as held:
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"'{path}' is held by {held}") from None
+            time.sleep(0.05)
+
+
+def _identity(row: Prompt) -> tuple[Any, ...]:
+    return row["task"], row["doc_id"], tuple(row["prompt_ids"])
+
+
+def _as_text(value: Any) -> str | None:
+    return None if value is None else str(value)

@@ -1,0 +1,212 @@
+"""A run_dir as one run, for commands that read it afterwards: what was asked, the text that answers it, what that was worth.
+
+Several commands of one model (one per task, say) are one run. Texts that two tasks share stand in the folder once, under the
+first; here each task has them.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from lm_eval_takeover.errors import RunDirError
+from lm_eval_takeover.runs.journal import Sample
+from lm_eval_takeover.runs.layout import prompts_path, traces_folder
+from lm_eval_takeover.runs.prompts import Prompt, read_prompts
+from lm_eval_takeover.runs.stored import StoredRun, read_stored_runs
+from lm_eval_takeover.storage.digests import digest_of, digest_of_text
+
+Name = tuple[str, int, int]  # task, document, sample
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """A sample that the run asked for, and the text that answers it; `outcome` is None where it was not verified."""
+
+    task: str
+    doc_id: int
+    sample: int
+    prompt: str  # its digest
+    stored: Sample
+    part: str | None
+    answer: str | None
+    outcome: str | None
+
+    @property
+    def name(self) -> Name:
+        return self.task, self.doc_id, self.sample
+
+    @property
+    def stored_name(self) -> Name:
+        """Under which its tokens stand in traces and scores."""
+        return self.stored.task, self.stored.doc_id, self.stored.sample
+
+    @property
+    def correct(self) -> bool:
+        return self.outcome == "correct"
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """One run. `takeover` is what it says of itself (`facts.describe_run`), `arguments` and `settings` what it was given."""
+
+    folder: Path
+    takeover: dict[str, Any]
+    arguments: dict[str, Any]
+    settings: dict[str, Any]
+    answered: list[Answered]
+    asked: int
+    tasks: list[str] = field(default_factory=list)
+
+    @property
+    def label(self) -> str:
+        """The run's own, where it was given one, else the folder's name."""
+        return str(self.arguments.get("model") or self.folder.absolute().name)
+
+    @property
+    def policy(self) -> str:
+        return str(self.takeover.get("policy"))
+
+    def check_finished(self) -> None:
+        """Raises RunDirError for a run that still lacks samples."""
+        if len(self.answered) < self.asked or not self.asked:
+            raise RunDirError(
+                f"run_dir='{self.folder}': {len(self.answered)} of {self.asked} samples are finished; it is still being written, "
+                f"or was stopped: wait for it, or give its command again"
+            )
+
+    @cached_property
+    def prompts(self) -> dict[tuple[str, int], list[Prompt]]:
+        """Rows of its prompts by task and document. Raises RunDirError where the file is missing or broken."""
+        try:
+            rows = read_prompts(self.folder)
+        except (OSError, pa.ArrowException, KeyError) as error:
+            raise RunDirError(f"'{prompts_path(self.folder)}' cannot be read: {error}") from error
+        found: dict[tuple[str, int], list[Prompt]] = {}
+        for row in rows:
+            found.setdefault((row["task"], row["doc_id"]), []).append(row)
+        return found
+
+    def find_prompt(self, one: Answered) -> Prompt:
+        """The row that a sample answers. Raises RunDirError where there is none, or nobody knows which."""
+        rows = self.prompts.get((one.task, one.doc_id), [])
+        if len(rows) > 1:
+            rows = [row for row in rows if row["prompt"] and digest_of_text(row["prompt"]).hex() == one.prompt]
+        if len(rows) != 1:
+            problem = "is not in" if not rows else "has several rows in"
+            raise RunDirError(
+                f"the prompt of task {one.task}, doc {one.doc_id} {problem} '{prompts_path(self.folder)}'; give the run's "
+                f"command again, which writes it and generates nothing that is there"
+            )
+        return rows[0]
+
+    def stored_samples(self) -> list[Answered]:
+        """One for each text, whichever tasks share it."""
+        return list({one.stored.key: one for one in self.answered}.values())
+
+    def read_traces(
+        self, columns: Sequence[str], samples: Sequence[Answered] | None = None
+    ) -> Iterator[tuple[Answered, pa.Table]]:
+        """The trace of each text, file by file; a text without a trace is left out. Raises RunDirError for a broken file."""
+        by_part: dict[str, dict[Name, Answered]] = {}
+        for one in self.stored_samples() if samples is None else samples:
+            if one.part is not None:
+                by_part.setdefault(one.part, {})[one.stored_name] = one
+        for part, wanted in sorted(by_part.items()):
+            path = traces_folder(self.folder) / part
+            try:
+                there = pq.read_schema(path).names
+                known = [column for column in dict.fromkeys([*NAME_COLUMNS, *columns]) if column in there]
+                table = pq.read_table(path, columns=known)
+            except (OSError, pa.ArrowException, KeyError) as error:
+                raise RunDirError(f"'{path}' cannot be read: {error}") from error
+            for column in columns:
+                if column not in there:  # an older version's
+                    table = table.append_column(column, pa.nulls(len(table), pa.int32()))
+            for name, start, stop in split_samples(table):
+                if name in wanted:
+                    yield wanted[name], table.slice(start, stop - start)
+
+
+NAME_COLUMNS = ("task", "doc_id", "sample")
+
+
+def split_samples(table: pa.Table) -> Iterator[tuple[Name, int, int]]:
+    """`(name, first row, row behind the last)` of each stretch of rows that belong to one sample."""
+    if not len(table):
+        return
+    columns = [as_codes(table[name]) for name in NAME_COLUMNS]
+    changes = np.zeros(len(table) - 1, dtype=bool)
+    for codes in columns:
+        changes |= codes[1:] != codes[:-1]
+    starts = [0, *(np.flatnonzero(changes) + 1).tolist()]
+    for start, stop in zip(starts, [*starts[1:], len(table)], strict=True):
+        task, doc_id, sample = (table[name][start].as_py() for name in NAME_COLUMNS)
+        yield (task, doc_id, sample), start, stop
+
+
+def as_codes(column: pa.ChunkedArray) -> NDArray[Any]:
+    """A column as numbers; texts as their places in a dictionary."""
+    if pa.types.is_dictionary(column.type):
+        column = column.unify_dictionaries()
+    elif not pa.types.is_integer(column.type):
+        column = column.dictionary_encode()
+    if pa.types.is_dictionary(column.type):
+        chunks = [chunk.indices for chunk in column.chunks]
+        return np.concatenate([chunk.to_numpy(zero_copy_only=False) for chunk in chunks])
+    return np.asarray(column.to_numpy())
+
+
+def read_run_folder(folder: Path) -> RunFolder:
+    """The run of a run_dir. Raises RunDirError where it holds none, or several that are not one."""
+    if not folder.is_dir():
+        raise RunDirError(f"run_dir='{folder}' is no folder; expected one that a run was given as run_dir=…")
+    runs, verdicts = read_stored_runs(folder)
+    runs = [run for run in runs if run.asked]
+    if not runs:
+        raise RunDirError(f"run_dir='{folder}' holds no samples yet; it is still being written, or was stopped at once")
+    if len({digest_of(run.facts.get("settings")) for run in runs}) > 1:
+        raise RunDirError(
+            f"run_dir='{folder}' holds {len(runs)} runs whose models or policies differ; give each run a run_dir of its own"
+        )
+    answered, keys = list[Answered](), dict[Name, bytes]()
+    for run in runs:
+        answered += _list_answered(run, verdicts, keys, folder)
+    answered.sort(key=lambda one: one.name)
+    facts = runs[-1].facts
+    return RunFolder(
+        folder,
+        dict(facts.get("takeover") or {}),
+        dict(facts.get("arguments") or {}),
+        dict(facts.get("settings") or {}),
+        answered,
+        len(keys),
+        sorted({task for task, _, _ in keys}),
+    )
+
+
+def _list_answered(
+    run: StoredRun, verdicts: dict[tuple[str, bytes], tuple[str | None, str]], keys: dict[Name, bytes], folder: Path
+) -> Iterator[Answered]:
+    """What of this command is answered and not in `keys` yet, which takes all that it asks for."""
+    for row in run.asked:
+        name = row.task, row.doc_id, row.sample
+        if (known := keys.get(name)) == row.key:
+            continue
+        if known is not None:
+            raise RunDirError(
+                f"run_dir='{folder}' holds two texts of task {row.task}, doc {row.doc_id}, sample {row.sample}, by commands that "
+                f"ask in other ways; give each a run_dir of its own"
+            )
+        keys[name] = row.key
+        stored = run.samples.get(row.key)
+        if stored is None:
+            continue
+        answer, outcome = verdicts.get((row.doc, digest_of_text(stored.text)), (None, None))
+        yield Answered(*name, row.prompt, stored, run.parts.get(row.key), answer, outcome)

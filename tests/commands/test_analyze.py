@@ -1,0 +1,196 @@
+"""The analyses of real runs: files, what they find on the demo pair, and a line for whatever cannot be shown."""
+
+import csv
+import json
+import re
+import shutil
+import sqlite3
+from contextlib import closing
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from lm_eval_takeover.analysis.catalogue import COLUMNS
+from lm_eval_takeover.analysis.tokens import read_scored_samples
+from lm_eval_takeover.analysis.vocabulary import load_tokenizer
+from lm_eval_takeover.cli import main
+from lm_eval_takeover.commands.analyze.inputs import Inputs
+from lm_eval_takeover.demo.puzzle import decision_positions
+from lm_eval_takeover.errors import ArgumentError, RunDirError
+from lm_eval_takeover.runs.journal import Asked, Journal
+from lm_eval_takeover.runs.layout import prompts_path
+from lm_eval_takeover.runs.prompts import SCHEMA
+from lm_eval_takeover.runs.run_folder import read_run_folder
+from lm_eval_takeover.runs.scores import list_score_files
+
+
+def analyze(out, *folders, only=None):
+    words = ["analyze", *map(str, folders), "--out", str(out), *(["--only", only] if only else [])]
+    return main(words)
+
+
+@pytest.fixture(scope="module")
+def analysed(demo_runs, tmp_path_factory):
+    out = tmp_path_factory.mktemp("analysis") / "out"
+    assert analyze(out, *demo_runs.values()) == 0
+    return out
+
+
+@pytest.fixture
+def copies(demo_runs, tmp_path):
+    """The runs, to be changed."""
+    return {name: shutil.copytree(path, tmp_path / name) for name, path in demo_runs.items()}
+
+
+def read(folder, name):
+    return json.loads((folder / f"{name}.json").read_text())
+
+
+def test_every_analysis_is_a_table_and_a_figure(analysed):
+    index = read(analysed, "analysis")
+    shown = [name for name in COLUMNS if name != "cross"]  # no run with score=js
+    assert index["analyses"] == shown
+    assert "none is given" in index["cannot_show"]["cross"]
+    assert [run["policy"] for run in index["runs"]] == ["base", "disagreement", "guide"]
+    assert all((analysed / run["path"] / "journal-000.sqlite").exists() for run in index["runs"])
+    for name in shown:
+        rows = list(csv.reader((analysed / f"{name}.csv").read_text().splitlines()))
+        assert tuple(rows[0]) == COLUMNS[name]
+        assert len(rows) - 1 == len(read(analysed, name)) > 0
+        assert (analysed / f"{name}.svg").read_text().startswith("<?xml")
+
+
+def test_the_same_runs_give_the_same_bytes(analysed, demo_runs, tmp_path):
+    assert analyze(tmp_path / "again", *demo_runs.values(), only="concentration, failure,flips") == 0
+    names = [f"{name}.{end}" for name in ("concentration", "failure", "flips") for end in ("csv", "json", "svg")]
+    assert all((tmp_path / "again" / name).read_bytes() == (analysed / name).read_bytes() for name in names)
+
+
+def test_on_the_demo_pair_the_peaks_are_the_decisions(demo_runs):
+    """The puzzle knows them. Behind a wrong decision the guide expects another rollout, so peaks are looked for up to there."""
+    run = read_run_folder(demo_runs["base"])
+    tokenizer = load_tokenizer(run)
+    wrong_first = {one.stored_name for one in run.answered if not one.correct}
+    peaks = np.zeros(2, dtype=int)  # at decisions, and all
+    everywhere = np.zeros(2, dtype=int)
+    found = needed = 0
+    for sample in read_scored_samples(list_score_files(run.folder), ["ce", "entropy"]):
+        tokens = [tokenizer.decode([token]) for token in sample.columns["token_id"]]
+        decisions = np.zeros(len(tokens), dtype=bool)
+        decisions[decision_positions(tokens)] = True
+        top = sample.top("ce", 5)
+        peaks += (decisions & top).sum(), top.sum()
+        everywhere += decisions.sum(), len(tokens)
+        found, needed = found + (decisions & top).sum(), needed + decisions.sum()
+    enrichment = (peaks[0] / peaks[1]) / (everywhere[0] / everywhere[1])
+    print(
+        f"top 5 % by ce: {found} of {needed} decisions, enrichment {enrichment:.1f}, {len(wrong_first)} wrong samples"
+    )
+    assert enrichment > 5
+    assert found / needed > 0.3
+
+
+def test_on_the_demo_pair_scores_foretell_failures_and_nothing_is_harmed(analysed):
+    by_signal = {row["signal"]: row for row in read(analysed, "failure") if row["task"] == "takeover_demo"}
+    assert by_signal["js"]["auroc"] > 0.75 > by_signal["entropy"]["auroc"]
+    flips = {row["run"]: row for row in read(analysed, "flips") if row["task"] == "takeover_demo"}
+    assert flips["guided"]["rescued"] > 0
+    assert {row["harmed"] for row in flips.values()} == {0}
+    takeovers = [row for row in read(analysed, "planning") if row["set"] == "takeovers" and row["task"] == "mean"]
+    assert {row["run"] for row in takeovers} == {"guided"}
+    gini = {row["score"]: row["gini"] for row in read(analysed, "concentration")}
+    assert min(gini.values()) > 0.9
+
+
+def test_texts_that_two_tasks_share_are_in_the_tables_of_both(copies, tmp_path):
+    """As after a second command: what it asks for has the keys of texts that stand under the first task."""
+    with sqlite3.connect(copies["base"] / "journal-000.sqlite") as journal:
+        rows = journal.execute("SELECT command, task, doc, idx, sample, doc_id, prompt, key FROM asked").fetchall()
+    with closing(Journal(copies["base"] / "journal-000.sqlite")) as journal:
+        journal.add_asked(rows[0][0], [Asked("twin", *row[2:]) for row in rows])
+    assert analyze(tmp_path / "out", copies["base"], only="concentration,rates,failure") == 0
+    gini = {(row["task"], row["score"]): row for row in read(tmp_path / "out", "concentration")}
+    for score in ("ce", "entropy"):
+        assert gini["twin", score]["gini"] == gini["takeover_demo", score]["gini"]
+        assert gini["mean", score]["samples"] == 96 - 2 * gini["twin", score]["skipped"]
+
+
+def forget_traces(run):
+    with sqlite3.connect(run / "journal-000.sqlite") as journal:
+        journal.execute("UPDATE samples SET part = NULL, place = NULL")
+
+
+def forget_verdicts(run):
+    with sqlite3.connect(run / "journal-000.sqlite") as journal:
+        journal.execute("DELETE FROM verdicts WHERE rowid % 2 = 0")
+
+
+def forget_samples(run):
+    with sqlite3.connect(run / "journal-000.sqlite") as journal:
+        journal.execute("DELETE FROM samples WHERE doc_id = 5")
+
+
+def use_other_tokens(run):
+    rows = pq.read_table(prompts_path(run)).to_pylist()
+    table = pa.Table.from_pylist([row | {"prompt_ids": row["prompt_ids"][1:]} for row in rows], schema=SCHEMA)
+    pq.write_table(table, prompts_path(run))
+
+
+@pytest.mark.parametrize(
+    ("change", "given", "only", "message"),
+    [
+        (lambda runs: shutil.rmtree(runs["base"] / "scores"), ["base"], "lorenz",
+         r"lorenz cannot be shown: the base run 'base' is not scored; run: lm-eval-takeover score .*base$"),
+        (lambda runs: None, ["guided"], "concentration",
+         r"reads a base run, and given is guided \(policy=disagreement\); run policy=base with the same tasks"),
+        (lambda runs: None, ["base"], "ranks", "reads a run in which two models write, and none is given"),
+        (lambda runs: None, ["base", "guided"], "cross", "reads a run with score=js, and none is given"),
+        (lambda runs: None, ["base"], "flips", "no other run has problems of the base run"),
+        (lambda runs: forget_traces(runs["guided"]), ["base", "guided"], "ranks", "traces of 'guided' are empty"),
+        (lambda runs: use_other_tokens(runs["guided"]), ["base", "guided"], None, None),
+        (lambda runs: forget_verdicts(runs["base"]), ["base"], "lorenz,failure",
+         r"failure cannot be shown: \d+ of 48 samples of 'base' have no verdict: it was stopped before"),
+        (lambda runs: None, ["base"], "lorentz", "'lorentz' is no analysis; did you mean 'lorenz'"),
+        (lambda runs: runs.update(twin=shutil.copytree(runs["base"], runs["base"].parent / "x" / "other")),
+         ["base", "twin"], "lorenz", "it reads one base run, and 2 are given: base, other"),
+        (lambda runs: runs.update(twin=shutil.copytree(runs["base"], runs["base"].parent / "x" / "base")),
+         ["base", "twin"], "lorenz", "two of the runs are called 'base'"),
+    ],
+    ids=["unscored", "guided", "no-guided", "no-js", "one-run", "empty-traces", "tokenizer", "verdicts", "typo", "two-bases",
+         "names"],
+)  # fmt: skip
+def test_what_cannot_be_shown_is_said(copies, tmp_path, capsys, change, given, only, message):
+    change(copies)
+    folders = [copies[name] for name in given]
+    if message is None:  # the rest is shown all the same
+        assert analyze(tmp_path / "out", *folders, only="planning") == 0
+        planning = read(tmp_path / "out", "planning")
+        assert {row["set"] for row in planning} == {"peaks"}
+        assert "planning at takeovers cannot be shown: 'guided' was written with another" in capsys.readouterr().err
+        with pytest.raises(ArgumentError, match="written with another tokenizer than the base run 'base'"):
+            Inputs.read(folders, None).check_tokenizer("guided")
+        return
+    with pytest.raises(ArgumentError, match=message) as raised:
+        analyze(tmp_path / "out", *folders, only=only)
+    assert "\n" not in str(raised.value)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_run_still_being_written_is_said(copies, tmp_path):
+    forget_samples(copies["guided"])
+    message = "40 of 48 samples are finished; it is still being written, or was stopped"
+    with pytest.raises(RunDirError, match=re.escape(message)):
+        analyze(tmp_path / "out", copies["base"], copies["guided"])
+
+
+def test_one_sample_and_one_task_are_said(demo_runs, tmp_path, capsys):
+    one = shutil.copytree(demo_runs["base"], tmp_path / "one")
+    with sqlite3.connect(one / "journal-000.sqlite") as journal:
+        journal.execute("DELETE FROM asked WHERE sample > 0")
+    assert analyze(tmp_path / "out", one, only="budget") == 0
+    said = capsys.readouterr().err
+    assert "one task: the rows `mean` are those of takeover_demo" in said
+    assert "'one' has one sample of each problem: pass@8 is empty, and a flip may be chance" in said
+    assert {row["pass8"] for row in read(tmp_path / "out", "budget")} == {None}

@@ -1,0 +1,121 @@
+"""Both models along stored samples: what is written, resumed and refused."""
+
+import re
+import shutil
+
+import polars as pl
+import pyarrow.parquet as pq
+import pytest
+from helpers.demo_runs import run_demo
+
+from lm_eval_takeover.cli import main
+from lm_eval_takeover.commands.score import scoring
+from lm_eval_takeover.demo import DEMO
+from lm_eval_takeover.errors import ArgumentError, RunDirError, VocabularyError
+from lm_eval_takeover.pair.member import Member
+from lm_eval_takeover.pair.pair import Pair
+from lm_eval_takeover.runs.run_folder import read_run_folder
+from lm_eval_takeover.runs.scores import list_score_files, make_schema, read_header
+
+NAME = ["task", "doc_id", "sample", "position"]
+
+
+def copy(run, folder):
+    return shutil.copytree(run, folder / run.name)
+
+
+def read(folder, kind):
+    frame = pl.concat(pl.read_parquet(path) for path in sorted((folder / kind).glob("*.parquet")))
+    return frame.with_columns(pl.col("task").cast(pl.String)).sort(NAME)
+
+
+def test_scores_stand_beside_every_token_of_the_traces(demo_runs):
+    scores, traces = (read(demo_runs["guided"], kind) for kind in ("scores", "traces"))
+    assert scores.columns == make_schema().names
+    assert ", ".join(scores.columns) == (
+        "task, doc_id, sample, position, token_id, ce, rkl, js, base_entropy, guide_entropy, base_logprob, guide_logprob, "
+        "base_rank, guide_rank, base_top, guide_top"
+    )
+    assert scores.select(*NAME, "token_id").equals(traces.select(*NAME, "token_id"))
+    # What the gate saw while the text was written.
+    assert (scores["ce"] - traces["score"]).abs().max() < 1e-3
+    assert (scores["base_logprob"] - traces["host_logprob"]).abs().max() < 2e-3
+    assert (scores["base_rank"] == traces["donor_rank"]).mean() > 0.999
+    (path,) = list_score_files(demo_runs["guided"])
+    assert pq.ParquetFile(path).num_row_groups == 1
+    assert len(read_header(path)[1]) == 48
+
+
+def test_a_call_goes_on_where_one_was_stopped(demo_runs, tmp_path, monkeypatch):
+    run = copy(demo_runs["base"], tmp_path)
+    whole = read(run, "scores")
+    shutil.rmtree(run / "scores")
+    monkeypatch.setattr(scoring, "_FILE_TOKENS", 2000)
+    batches, compare = [], scoring.compare
+
+    def stop_at_the_third(pair, scores, prompts, *rest):
+        batches.append(len(prompts))
+        if len(batches) == 3:
+            raise KeyboardInterrupt
+        return compare(pair, scores, prompts, *rest)
+
+    monkeypatch.setattr(scoring, "compare", stop_at_the_third)
+    assert main(["score", str(run), "--batch_size", "16"]) == 130
+    first = read(run, "scores")
+    assert first.select("doc_id", "sample").n_unique() == 32
+    assert main(["score", str(run), "--batch_size", "16"]) == 0
+    assert batches == [16, 16, 16, 16]
+    again = read(run, "scores")
+    assert again.select(*NAME, "token_id").equals(whole.select(*NAME, "token_id"))
+    assert (again["ce"] - whole["ce"]).abs().max() < 1e-3
+    assert main(["score", str(run)]) == 0
+    assert len(batches) == 4
+
+
+def test_half_as_many_rows_where_memory_runs_out(demo_runs, tmp_path, monkeypatch, caplog):
+    run = copy(demo_runs["base"], tmp_path)
+    compare = scoring.compare
+
+    def refuse_many(pair, scores, prompts, *rest):
+        if len(prompts) > 12:
+            raise MemoryError
+        return compare(pair, scores, prompts, *rest)
+
+    monkeypatch.setattr(scoring, "compare", refuse_many)
+    assert main(["score", str(run), "--batch_size", "48", "--overwrite"]) == 0
+    assert "batch size of 12" in caplog.text
+    assert read(run, "scores").select("doc_id", "sample").n_unique() == 48
+
+
+def test_other_models_and_other_tokens_are_refused(demo_runs, tmp_path, random_pair):
+    run = copy(demo_runs["base"], tmp_path)
+    guide = ["--guide", str(random_pair["guide"]), "--base", str(random_pair["base"])]
+    with pytest.raises(RunDirError, match=r"was scored with base=demo-base .* give --overwrite"):
+        main(["score", str(run), *guide])
+    assert main(["score", str(run), *guide, "--overwrite"]) == 0
+    with pytest.raises(ArgumentError, match="neither auto nor a number"):
+        main(["score", str(run), "--batch_size", "0"])
+    found = read_run_folder(run)
+    texts = scoring._read_texts(found, found.stored_samples())
+    shifted = [scoring.Text(one.one, tuple(token + 1 for token in one.prompt), one.tokens) for one in texts]
+
+    pair = Pair(Member("base", str(DEMO["base"])), None)
+    with pytest.raises(VocabularyError, match="another tokenizer"):
+        scoring._check_tokenizer(found, pair, shifted)
+    with pytest.raises(VocabularyError, match=f"outside the {pair.vocab_size} that base and guide share"):
+        scoring._check_tokenizer(found, pair, [scoring.Text(texts[0].one, texts[0].prompt, [pair.vocab_size])])
+
+
+def test_a_run_of_one_model_needs_the_other_named(tmp_path, random_pair):
+    run_demo(tmp_path / "run", 1, {"policy": "base", "base": str(random_pair["base"])}, gen_kwargs="max_gen_toks=8")
+    with pytest.raises(ArgumentError, match=re.escape("--guide is missing: the run in")):
+        main(["score", str(tmp_path / "run")])
+    assert main(["score", str(tmp_path / "run"), "--guide", str(random_pair["guide"])]) == 0
+    assert read(tmp_path / "run", "scores")["position"].max() == 7
+
+
+def test_what_is_no_run_is_said(tmp_path):
+    with pytest.raises(RunDirError, match="holds no journal"):
+        main(["score", str(tmp_path)])
+    with pytest.raises(RunDirError, match="is no folder"):
+        main(["score", str(tmp_path / "nothing")])

@@ -1,0 +1,54 @@
+"""One rollout on a terminal: takeovers with what they replaced, and nothing of the text that a terminal would obey."""
+
+import re
+
+import pytest
+
+from lm_eval_takeover.cli import main
+from lm_eval_takeover.commands.show.rollout import make_visible
+from lm_eval_takeover.errors import ArgumentError
+from lm_eval_takeover.runs.run_folder import read_run_folder
+
+
+def show(capsys, folder, *options):
+    assert main(["show", str(folder), *options]) == 0
+    return capsys.readouterr().out
+
+
+def test_takeovers_stand_in_brackets_with_what_the_host_would_have_written(demo_runs, capsys):
+    run = read_run_folder(demo_runs["guided"])
+    one, trace = next((one, table) for one, table in run.read_traces(["chosen_from", "token_id", "host_token_id"])
+                      if one.stored.takeovers and one.sample == 2)  # fmt: skip
+    text = show(capsys, demo_runs["guided"], "--doc", str(one.doc_id), "--sample", "2")
+    rows = zip(*(trace[name].to_pylist() for name in ("chosen_from", "token_id", "host_token_id")), strict=True)
+    taken = [(token, host) for writer, token, host in rows if writer == "guide"]
+    marks = re.findall(r"\[([^\]|]*)(\|[^\]]*)?\]", text)
+    assert len(marks) == len(taken) == one.stored.takeovers
+    assert [bool(replaced) for _, replaced in marks] == [token != host for token, host in taken]
+    plain = re.sub(r"\[([^\]|]*)(\|[^\]]*)?\]", r"\1", text)
+    assert one.stored.text.strip() in plain
+    assert (
+        f"{one.stored.takeovers} takeovers" in text
+        and f"gold: {run.prompts['takeover_demo', one.doc_id][0]['answer']}" in text
+    )
+
+
+def test_a_run_of_one_model_has_no_marks(demo_runs, capsys):
+    assert "[" not in show(capsys, demo_runs["guide"], "--doc", "1")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--doc", "99"], "--doc 99 is not there; task takeover_demo has 6 from 0 to 5"),
+        (["--sample", "9"], "--sample 9 is not there; doc 0 has 0 to 7"),
+        (["--task", "x"], "--task 'x' is not in the run, which has takeover_demo"),
+    ],
+)
+def test_what_is_not_there_is_said(demo_runs, options, message):
+    with pytest.raises(ArgumentError, match=re.escape(message)):
+        main(["show", str(demo_runs["guided"]), *options])
+
+
+def test_a_terminal_obeys_nothing_of_a_text():
+    assert make_visible("a\x1b[31m\u202eb\ud800\tc\n") == "a\\u001b[31m\\u202eb\\ud800\tc\n"

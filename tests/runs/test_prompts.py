@@ -1,0 +1,78 @@
+"""What was asked stands in the run_dir, once, whichever rank or attempt adds it."""
+
+import threading
+from types import SimpleNamespace
+
+import pandas as pd
+import pytest
+
+from lm_eval_takeover.method.request import Request, Sampling
+from lm_eval_takeover.runs.layout import prompts_lock_path, prompts_path
+from lm_eval_takeover.runs.prompts import SCHEMA, add_prompts, list_prompts, read_prompts
+from lm_eval_takeover.storage.locks import Lock
+from lm_eval_takeover.tasks import gpqa
+
+
+def make_rows(task, numbers, ending=""):
+    instances = [
+        SimpleNamespace(task_name=task, doc_id=n, doc={"problem": f"p{n}", "answer": n}, args=(f"ask p{n}{ending}", {}))
+        for n in numbers
+    ]
+    requests = [Request((n, n + 1, *map(ord, ending)), 0, 5, Sampling(), label="r") for n in numbers]
+    return list_prompts(instances * 2, requests * 2, range(2 * len(instances)))
+
+
+def test_rows_are_added_once_and_read_by_anyone(tmp_path):
+    add_prompts(tmp_path, make_rows("b", [3, 1]))
+    add_prompts(tmp_path, make_rows("a", [7]))
+    written = prompts_path(tmp_path).stat().st_mtime_ns
+    add_prompts(tmp_path, make_rows("b", [1]))  # a resumed run
+    assert prompts_path(tmp_path).stat().st_mtime_ns == written
+    table = pd.read_parquet(prompts_path(tmp_path))
+    assert list(table) == SCHEMA.names
+    assert list(zip(table["task"], table["doc_id"], strict=True)) == [("a", 7), ("b", 1), ("b", 3)]
+    assert read_prompts(tmp_path)[0] == {
+        "task": "a", "doc_id": 7, "prompt": "ask p7", "prompt_ids": [7, 8], "problem": "p7", "answer": "7",
+    }  # fmt: skip
+
+
+def test_two_ways_to_ask_are_two_rows(tmp_path):
+    add_prompts(tmp_path, make_rows("a", [1]))
+    add_prompts(tmp_path, make_rows("a", [1], "!"))
+    assert [row["prompt"] for row in read_prompts(tmp_path)] == ["ask p1", "ask p1!"]
+
+
+def test_ranks_that_add_at_once_lose_nothing(tmp_path):
+    held = Lock(prompts_lock_path(tmp_path))
+    ranks = [threading.Thread(target=add_prompts, args=(tmp_path, make_rows("a", [n]))) for n in range(6)]
+    for rank in ranks:
+        rank.start()
+    held.release()
+    for rank in ranks:
+        rank.join()
+    assert [row["doc_id"] for row in read_prompts(tmp_path)] == list(range(6))
+
+
+def test_a_file_that_cannot_be_read_is_written_anew(tmp_path, caplog):
+    prompts_path(tmp_path).write_bytes(b"noise")
+    add_prompts(tmp_path, make_rows("a", [1]))
+    assert "written anew" in caplog.text
+    assert len(read_prompts(tmp_path)) == 1
+
+
+@pytest.mark.parametrize("withheld", [True, False])
+def test_withheld_questions_leave_only_their_ids(monkeypatch, withheld):
+    monkeypatch.setattr(gpqa, "_withholding", {"secret"} if withheld else set())
+    (row,) = make_rows("secret", [1])
+    assert (row["prompt"], row["problem"]) == ((None, None) if withheld else ("ask p1", "p1"))
+    assert (row["prompt_ids"], row["answer"]) == ([1, 2], "1")
+
+
+def test_a_task_says_whether_it_withholds_its_questions(monkeypatch):
+    monkeypatch.setattr(gpqa, "_withholding", set())
+    monkeypatch.setattr(
+        gpqa.SampledTask, "__init__", lambda self, config: setattr(self, "_config", SimpleNamespace(**config))
+    )
+    for withheld in (True, False):
+        gpqa.GPQA({"task": "secret", "metadata": {"withhold_questions": withheld}})
+        assert gpqa.withholds_questions("secret") is withheld
