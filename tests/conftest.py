@@ -19,6 +19,7 @@ import torch
 from helpers.demo_runs import run_demo
 from helpers.pairs import SHARED, save_random_model
 from helpers.processes import CommandServer
+from helpers.task_index import read_own_tasks_once
 from hypothesis import settings
 
 from lm_eval_takeover.cli import main
@@ -26,6 +27,7 @@ from lm_eval_takeover.demo import DEMO, calibration_prompts
 from lm_eval_takeover.pair.member import Member
 from lm_eval_takeover.pair.pair import Pair
 
+read_own_tasks_once()
 settings.register_profile("any machine", deadline=None)  # time is no property of a rule
 settings.load_profile("any machine")
 

@@ -1,4 +1,5 @@
-"""Commands as processes that are forked off this one, which has imported what they need: importing takes longer than most runs.
+"""Commands as processes that are forked off this one, which has imported what they need and read lm-eval's task
+files, 14,000: that takes longer than most runs.
 
 Reads one JSON object a line: `program` ("lm_eval" or "lm-eval-takeover"), its `arguments`, `cwd`, `environment`, and the files
 `stdout` and `stderr` to write to. Answers with the child's exit status. What a command does at its own start (its options before
@@ -13,10 +14,14 @@ import sys
 import torch
 from lm_eval import evaluator
 from lm_eval.__main__ import cli_evaluate
+from lm_eval.tasks import TaskManager
+from task_index import read_own_tasks_once
 
 from lm_eval_takeover import cli, model
 from lm_eval_takeover.errors import install_error_hook
 
+read_own_tasks_once()
+TaskManager()
 torch.set_num_threads(1)
 assert evaluator
 assert model.GuidedTakeover

@@ -6,13 +6,12 @@ import shlex
 
 import pytest
 from helpers.pairs import ROOT
-from helpers.processes import run
 
 pytestmark = pytest.mark.slow
 PAGE = (ROOT / "docs" / "tasks.md").read_text().partition("## A task of your own")[2]
 
 
-def test_the_task_of_ones_own_runs_as_the_page_has_it(lm_eval_command, tmp_path):
+def test_the_task_of_ones_own_runs_as_the_page_has_it(forked, tmp_path):
     files = re.findall(
         r"`(my-tasks/[\w.]+\.(?:jsonl|yaml))`[^\n]*:\n\n```\w+\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL
     )
@@ -21,7 +20,7 @@ def test_the_task_of_ones_own_runs_as_the_page_has_it(lm_eval_command, tmp_path)
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
     command = shlex.split(re.search(r"^    (lm_eval .*)$", PAGE, re.MULTILINE)[1])
-    done = run([lm_eval_command, *command[1:], "--output_path", "out", "--log_samples"], cwd=tmp_path)
+    done = forked.run(*command, "--output_path", "out", "--log_samples", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     (results,) = tmp_path.rglob("results_*.json")
     found = json.loads(results.read_text())["results"]["my_puzzles"]
