@@ -74,7 +74,9 @@ def name_pair(options: argparse.Namespace, folder: Path) -> dict[str, str]:
     if options.base:
         return {"base": options.base, "guide": options.guide}
     if options.pair == "demo":
-        return {role: str(path) for role, path in DEMO.items()}
+        from padded_heads import write_padded
+
+        return {role: str(write_padded(path, folder / role, vocab=512)) for role, path in DEMO.items()}
     from random_pairs import save_pair
 
     made = save_pair(folder, options.pair, VOCAB, getattr(torch, options.dtype))

@@ -21,7 +21,9 @@ from lm_eval_takeover.decoding.teacher_forcing import Forced
 from lm_eval_takeover.errors import ModelOutputError
 from lm_eval_takeover.method.generation import Generation
 from lm_eval_takeover.method.observations import OBSERVED
-from lm_eval_takeover.method.policy import Policy
+from lm_eval_takeover.method.policies import ALONE
+from lm_eval_takeover.method.policy import DIRECTIONS, Policy
+from lm_eval_takeover.method.registry import scores as registered
 from lm_eval_takeover.method.request import GREEDY, Request
 from lm_eval_takeover.pair.pair import Pair
 from lm_eval_takeover.vllm.emission import COLUMNS, REST, SCORE, TAKEN
@@ -149,6 +151,26 @@ class VllmBackend:
         self._check_gated(len(requests))
         failures.check()
 
+    def write(self, policy: Policy, requests: Sequence[Request], *, seed: int) -> Iterator[tuple[int, Generation]]:
+        """As `generate`, by another policy of the models that the engine holds."""
+        failures = Failures(len(requests))
+        yield from self._write(policy, requests, failures, {"seed": seed})
+        failures.check()
+
+    def roll_out(
+        self, requests: Sequence[Request], *, seed: int
+    ) -> Iterator[tuple[int, list[int], dict[str, NDArray[np.float32]]]]:
+        """`(index into requests, tokens, by name each registered score of its tokens)` of texts that the host writes alone.
+
+        Both models read every token, so the scores of the engine's direction come with the pass that writes.
+        """
+        host = DIRECTIONS[self.policy.direction][0]
+        names, failures = registered.names(), Failures(len(requests))
+        for index, generation in self._write(ALONE[host](), requests, failures, {"seed": seed, "scored": True}):
+            table = np.frombuffer(generation.observed or b"", np.float32).reshape(-1, len(names))
+            yield index, generation.tokens, {name: table[:, column].copy() for column, name in enumerate(names)}
+        failures.check()
+
     def _write(
         self,
         policy: Policy,
@@ -178,7 +200,7 @@ class VllmBackend:
                 records = self._take({name: len(running[name].tokens) for name in finished})
                 for name in finished:
                     one = running.pop(name)
-                    generation = _make_generation(one, *records[name], policy, bool(options.get("traced")))
+                    generation = _make_generation(one, *records[name], policy, _count_recorded(options))
                     try:
                         _refuse_broken(one.request, generation, policy)
                     except ModelOutputError as error:
@@ -280,15 +302,23 @@ class VllmBackend:
         return forced
 
 
+def _count_recorded(options: Mapping[str, Any]) -> int:
+    """Columns that a request has recorded beside score and takeover."""
+    return len(registered.names()) if options.get("scored") else len(OBSERVED) if options.get("traced") else 0
+
+
 def _make_generation(
-    one: Written, records: NDArray[np.float32], passes: Mapping[str, int], policy: Policy, traced: bool
+    one: Written, records: NDArray[np.float32], passes: Mapping[str, int], policy: Policy, recorded: int
 ) -> Generation:
-    """A finished sample from the gate's records. In a fused engine every model reads every token but the last."""
+    """A finished sample from the gate's records, so many columns of which are `observed`.
+
+    In a fused engine every model reads every token but the last.
+    """
     fused = len(one.tokens) - 1
     counted = passes if any(passes.values()) else dict.fromkeys(policy.roles, fused)
     observed = None
-    if traced:
-        observed = array("f", np.ascontiguousarray(records[:, REST : REST + len(OBSERVED)]).tobytes())
+    if recorded:
+        observed = array("f", np.ascontiguousarray(records[:, REST : REST + recorded]).tobytes())
     return Generation(
         tokens=one.tokens,
         taken_over=[bool(taken) for taken in records[:, TAKEN]],

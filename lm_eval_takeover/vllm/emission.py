@@ -12,13 +12,16 @@ from torch import Tensor
 
 from lm_eval_takeover.method.observations import OBSERVED, observe
 from lm_eval_takeover.method.policy import Block, Policy
+from lm_eval_takeover.method.registry import scores as registered
 from lm_eval_takeover.method.request import Sampling
 from lm_eval_takeover.method.sampling import draw, draw_on_device
 from lm_eval_takeover.method.scores import log_probs
 
-SCORE, TAKEN, REST = 0, 1, 2  # columns of a record; the rest are `OBSERVED`, or `FORCED` for forced tokens
+# Columns of a record. The rest are `OBSERVED` for traces, `FORCED` for forced tokens, every registered score for calibrations.
+SCORE, TAKEN, REST = 0, 1, 2
 FORCED = ("log_prob", "greedy")
-COLUMNS = REST + max(len(OBSERVED), len(FORCED))
+MOST_SCORES = 8
+COLUMNS = REST + max(len(OBSERVED), len(FORCED), MOST_SCORES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +70,11 @@ def emit(
         base = host if policy.host == "base" else donor if policy.donor == "base" else None
         records[..., REST : REST + len(OBSERVED)] = observe(tokens, host, donor, base_logits=base)
     return Emitted(tokens, taken, records)
+
+
+def score_all(host: Tensor, donor: Tensor) -> Tensor:
+    """Every registered score, in the order of their names' registry: `[rows, k, scores]` of logits `[rows, k, vocab]`."""
+    return torch.stack([score(host, donor) for score in registered], -1)
 
 
 def draw_rows(logits: Tensor, at: Tensor, sampling: Sampling) -> Tensor:

@@ -221,6 +221,25 @@ def _check_architectures(pair: Pair, policy: Policy) -> None:
                 f"{role}='{member.id.id}' is a {names[0] if names else member.config.model_type}, which vLLM does not know; "
                 f"run it with backend=hf"
             )
+        _check_heads(member)
+
+
+def _check_heads(member: Member) -> None:
+    """Raises ArgumentError for a head size that vLLM does not compute with on a CPU: it would fail in the first pass."""
+    from vllm.platforms import current_platform
+
+    if not current_platform.is_cpu():
+        return
+    from vllm.v1.attention.backends.cpu_attn import CPUAttentionBackend
+
+    config = member.config.get_text_config()
+    size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    sizes = CPUAttentionBackend.get_supported_head_sizes()
+    if size not in sizes:
+        raise ArgumentError(
+            f"{member.role}='{member.id.id}' has heads of {size}, and vLLM computes with {', '.join(map(str, sizes))} on a CPU; "
+            f"run it on a GPU, or with backend=hf"
+        )
 
 
 def start_engine(options: Mapping[str, Any], pair: Pair) -> Any:

@@ -67,7 +67,7 @@ class RequestSettings:
     """One sample: how its tokens are drawn and, where they differ from the engine's, its gate and policy.
 
     `forced` are tokens to emit whatever is drawn, for log-likelihoods. `donor_length` is read by `early` with a rate. `lockstep`
-    lets a blockwise engine emit one token a pass.
+    lets a blockwise engine emit one token a pass. `scored` records every registered score, of a fused engine's direction.
     """
 
     id: str = ""
@@ -84,6 +84,7 @@ class RequestSettings:
     early_tokens: int | None = None
     donor_length: int = 0
     traced: bool = False
+    scored: bool = False
     lockstep: bool = False
     forced: tuple[int, ...] = ()
 

@@ -15,9 +15,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lm_eval_takeover.method.policy import Block, Policy
+from lm_eval_takeover.method.policy import DIRECTIONS, Block, Policy
 from lm_eval_takeover.method.sampling import chances, request_digest, to_tensor, words
-from lm_eval_takeover.vllm.emission import COLUMNS, SCORE, Emitted, draw_rows, emit
+from lm_eval_takeover.vllm.emission import COLUMNS, REST, SCORE, Emitted, draw_rows, emit, score_all
 from lm_eval_takeover.vllm.settings import RequestSettings
 
 _PARKED = 4  # times the slots: finished requests whose records nobody fetches, as those of a plain vLLM user
@@ -179,6 +179,9 @@ class Slots:
             forced=self.forced[slots, inside] if settings.forced else None,
             traced=settings.traced,
         )
+        if settings.scored:
+            found = score_all(*(logits[role] for role in DIRECTIONS[self.policy.direction]))
+            emitted.records[..., REST : REST + found.shape[-1]] = found
         self.records[slots, inside] = emitted.records
         for track in tracks:
             track.written = min(track.written + count, self.length)
@@ -207,7 +210,7 @@ def _group(tracks: Sequence[Track]) -> list[list[int]]:
     def settings(row: int) -> str:
         track = tracks[row]
         one = track.settings
-        return f"{track.policy}{one.sampling}{one.traced}{bool(one.forced)}"
+        return f"{track.policy}{one.sampling}{one.traced}{one.scored}{bool(one.forced)}"
 
     order = sorted(range(len(tracks)), key=settings)
     return [list(rows) for _, rows in groupby(order, key=settings)]

@@ -8,7 +8,8 @@ import os
 from importlib.metadata import PackageNotFoundError, version
 
 import pytest
-from helpers.pairs import SAMPLED
+from helpers.pairs import SAMPLED, save_random_model
+from padded_heads import write_padded
 
 from lm_eval_takeover.arguments import ModelArguments
 from lm_eval_takeover.decoding.backend import TransformersBackend
@@ -36,14 +37,31 @@ os.environ |= {
     "VLLM_NO_USAGE_STATS": "1",
     "VLLM_LOGGING_LEVEL": "ERROR",
 }
-DEMO_PAIR = {"base": str(DEMO["base"]), "guide": str(DEMO["guide"])}
 BY_HAND = {"policy": "disagreement", "tau": 1.5, "kappa": 2.0, "dtype": "float32"}
 TIGHT = {"enforce_eager": True, "max_model_len": 384, "max_num_seqs": 6, "num_gpu_blocks_override": 24, "kv_block_size": 32,
          "max_num_batched_tokens": 64, "block_size": 1, "disable_log_stats": False}  # fmt: skip
 
 
 @pytest.fixture(scope="session")
-def open_vllm():
+def demo_folders(tmp_path_factory):
+    """The bundled pair with heads of sizes that vLLM has on a CPU, and one size of vocabulary, as drafts want it."""
+    folder = tmp_path_factory.mktemp("demo")
+    return {role: str(write_padded(path, folder / role, vocab=512)) for role, path in DEMO.items()}
+
+
+@pytest.fixture(scope="session")
+def random_folders(tmp_path_factory):
+    """Random weights of two architectures, depths, head sizes and padded vocabularies."""
+    folder = tmp_path_factory.mktemp("random")
+    guide = {"hidden_size": 48, "layers": 3, "head_dim": 64}
+    return {
+        "base": str(save_random_model(folder / "base", vocab_size=512, seed=1, kind="llama", head_dim=32)),
+        "guide": str(save_random_model(folder / "guide", vocab_size=544, seed=2, **guide)),
+    }
+
+
+@pytest.fixture(scope="session")
+def open_vllm(demo_folders):
     """A backend with these model arguments, the same one for the same arguments."""
     from lm_eval_takeover.vllm.backend import VllmBackend
 
@@ -52,7 +70,7 @@ def open_vllm():
     def open_one(**arguments):
         key = repr(sorted(arguments.items()))
         if key not in opened:
-            parsed = ModelArguments.parse(DEMO_PAIR | BY_HAND | TIGHT | arguments | {"backend": "vllm"})
+            parsed = ModelArguments.parse(demo_folders | BY_HAND | TIGHT | arguments | {"backend": "vllm"})
             pair = load_pair(parsed)
             opened[key] = VllmBackend(parsed, pair, load_policy(parsed, pair)[0])
         return opened[key]
@@ -63,11 +81,11 @@ def open_vllm():
 
 
 @pytest.fixture(scope="session")
-def open_hf():
+def open_hf(demo_folders):
     """The transformers engines for the same arguments."""
 
     def open_one(**arguments):
-        parsed = ModelArguments.parse(DEMO_PAIR | BY_HAND | arguments)
+        parsed = ModelArguments.parse(demo_folders | BY_HAND | arguments)
         pair = load_pair(parsed)
         return TransformersBackend(parsed, pair, load_policy(parsed, pair)[0])
 

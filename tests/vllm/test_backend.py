@@ -90,10 +90,9 @@ def test_log_likelihoods_are_the_same(fused, reference, prompts, policy):
         np.testing.assert_allclose(got.log_probs, want.log_probs, atol=1e-4)
 
 
-def test_another_architecture_depth_width_and_padded_vocabulary(open_vllm, open_hf, random_pair, requests):
-    pair = {role: str(folder) for role, folder in random_pair.items()}
+def test_another_architecture_depth_width_and_padded_vocabulary(open_vllm, open_hf, random_folders, requests):
     asked = [replace(request, until=()) for request in requests]
-    assert_same(open_vllm(**pair), open_hf(**pair), POLICIES["rkl"], asked)
+    assert_same(open_vllm(**random_folders), open_hf(**random_folders), POLICIES["rkl"], asked)
 
 
 @of_every_draft
