@@ -1,8 +1,8 @@
 """Copies of Qwen3 checkpoints that compute the same with wider attention heads, for vLLM on a CPU, which has few head sizes.
 
-A head of `d` places becomes one of `D`: its two rotary halves stand at the start of the wider ones, the rest is 0. What hangs on the
-width is made up for: rotary frequencies (theta becomes theta^(D/d)), the scale 1/sqrt(d) of scores, and the mean that the norms of
-queries and keys divide by (both in the norms' weights). What is left is that the norms' eps counts D/d.
+A head of `d` places becomes one of `D`: its two rotary halves stand at the start of the wider ones, the rest is 0. Rotary
+frequencies keep their values (theta becomes theta^(D/d)); the scale 1/sqrt(d) of scores, and the mean that the norms of
+queries and keys divide by, go into the weights of the norms. What is left is that the eps of the norms counts D/d.
 """
 
 import json

@@ -222,7 +222,7 @@ class VllmBackend:
                     continue  # cut off in an earlier step
                 tokens = output.outputs[0].token_ids
                 before = len(one.tokens)
-                if one.append(tokens, self.pair.eos_ids):
+                if one.append(tokens, self.pair.eos_ids) or output.finished:
                     ended.append(output.request_id)
                     if not output.finished:
                         cut.append(output.request_id)

@@ -172,17 +172,15 @@ class BlockwiseGate:
     def _follow_batch(self) -> None:
         """Tracks of the requests that are in the batch now."""
         names = self.runner.input_batch.req_ids
-        here = set(names)
-        for track in self.tracks:
-            if track.key not in here:
-                self.slots.leave(track)
-        self.tracks = []
-        for name in names:
-            request = self.runner.requests[name]
-            settings = RequestSettings.read(request.sampling_params, self.settings.seed)
-            self.tracks.append(
-                self.slots.enter(name, settings, request.prompt_token_ids or (), request.sampling_params.max_tokens)
-            )
+        known = {track.key: track for track in self.tracks}
+        for name in known.keys() - set(names):
+            self.slots.leave(known[name])
+        self.tracks = [known.get(name) or self._enter(name) for name in names]
+
+    def _enter(self, name: str) -> Track:
+        request = self.runner.requests[name]
+        settings = RequestSettings.read(request.sampling_params, self.settings.seed)
+        return self.slots.enter(name, settings, request.prompt_token_ids or (), request.sampling_params.max_tokens)
 
     def _align(self, logits: Tensor, drafts: Sequence[int], metadata: Any) -> tuple[Tensor, Tensor]:
         """The target's logits `[rows, k + 1, vocab]` and the drafted ids `[rows, k]`; behind a row's own draft, anything."""

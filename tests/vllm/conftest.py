@@ -38,7 +38,7 @@ os.environ |= {
     "VLLM_LOGGING_LEVEL": "ERROR",
 }
 BY_HAND = {"policy": "disagreement", "tau": 1.5, "kappa": 2.0, "dtype": "float32"}
-TIGHT = {"enforce_eager": True, "max_model_len": 384, "max_num_seqs": 6, "num_gpu_blocks_override": 24, "kv_block_size": 32,
+TIGHT = {"enforce_eager": True, "max_model_len": 384, "max_num_seqs": 6, "num_gpu_blocks_override": 14, "kv_block_size": 32,
          "max_num_batched_tokens": 64, "block_size": 1, "disable_log_stats": False}  # fmt: skip
 
 
@@ -94,11 +94,11 @@ def open_hf(demo_folders):
 
 @pytest.fixture(scope="session")
 def requests(prompts):
-    """Two samples of each prompt, greedy and sampled, which end at a stop string, an end token or the limit."""
-    samplings = (Sampling(), SAMPLED, Sampling(1.2, 0.9, 20))
-    return [
-        Request(prompt, sample, 48, sampling, ("so", "\n\n"), f"prompt {number}")
-        for number, prompt in enumerate(prompts)
-        for sample in range(2)
-        for sampling in samplings
-    ]
+    """Greedy and sampled, alone and as samples of one prompt, which end at a stop string, an end token or the limit."""
+    heated = Sampling(1.2, 0.9, 20)
+    asked = [Request(prompts[0], 2, 150, SAMPLED, label="to its end")]
+    for number, prompt in enumerate(prompts):
+        label = f"prompt {number}"
+        asked += [Request(prompt, sample, 70, SAMPLED, ("Step 3", "\n\n"), label) for sample in range(2)]
+        asked += [Request(prompt, 0, 24, Sampling(), (), label), Request(prompt, 0, 40, heated, (), label)]
+    return asked

@@ -57,19 +57,17 @@ def test_the_fused_pair_writes_the_same_texts(fused, reference, requests, policy
 def test_requests_were_preempted_and_prompts_read_in_chunks_meanwhile(fused, reference, requests):
     assert_same(fused, reference, POLICIES["disagreement"], requests)
     counted = {metric.name: metric.value for metric in fused.llm.get_metrics() if hasattr(metric, "value")}
-    assert counted["vllm:num_preemptions"] > 10
+    assert counted["vllm:num_preemptions"] > 3
     assert max(len(request.prompt) for request in requests) > 64  # tokens a step
 
 
 def test_texts_end_at_stop_strings_end_tokens_and_limits(fused, requests):
     written = write(fused, POLICIES["disagreement"], requests)
-    ends = fused.pair.eos_ids
-    lengths = [len(one.tokens) for one in written.values()]
-    assert any(one.tokens[-1] in ends for one in written.values())
-    assert any(length == 48 for length in lengths)
-    assert any(
-        length < 48 and one.tokens[-1] not in ends for length, one in zip(lengths, written.values(), strict=True)
-    )
+    ended = {"token": 0, "limit": 0, "string": 0}
+    for number, one in written.items():
+        full = len(one.tokens) == requests[number].max_new_tokens
+        ended["token" if one.tokens[-1] in fused.pair.eos_ids else "limit" if full else "string"] += 1
+    assert all(ended.values()), ended
 
 
 def test_the_gate_ran_in_the_workers(fused, requests):
