@@ -113,7 +113,7 @@ class VllmBackend:
             texts.append([written[i].tokens for i in range(len(requests))])
         differing = sum(one != other for one, other in zip(*texts, strict=True))
         allowed = 0 if self.engine.model_config.dtype == torch.float32 else len(requests) // 2
-        return differing <= allowed
+        return bool(differing <= allowed)
 
     def _test_prompts(self) -> list[tuple[int, ...]]:
         """A few prompts of ordinary tokens, of different lengths."""
@@ -180,7 +180,6 @@ class VllmBackend:
         count_tokens: Callable[[int], None] | None = None,
     ) -> Iterator[tuple[int, Generation]]:
         """Every request to its end, in the order in which they end; `options` are further `RequestSettings`."""
-        other = "" if policy == self._started_for else json.dumps(describe_policy(policy))
         running: dict[str, Written] = {}
         for index, request in enumerate(requests):
             settings = RequestSettings(
@@ -189,7 +188,7 @@ class VllmBackend:
                 temperature=request.sampling.temperature,
                 top_p=request.sampling.top_p,
                 top_k=request.sampling.top_k,
-                policy=other,
+                policy=self._name_policy(policy),
                 donor_length=request.donor_length,
                 **options,
             )
@@ -211,6 +210,10 @@ class VllmBackend:
         finally:
             if running:  # stopped halfway
                 self.engine.abort_request(list(running), internal=False)
+
+    def _name_policy(self, policy: Policy) -> str:
+        """A policy for `RequestSettings`: empty where it is the engine's."""
+        return "" if policy == self._started_for else json.dumps(describe_policy(policy))
 
     def _run(self, running: Mapping[str, Written], count_tokens: Callable[[int], None] | None) -> Iterator[list[str]]:
         """Step the engine; yield the names of requests whose text has ended, which the caller takes out of `running`."""
@@ -282,6 +285,7 @@ class VllmBackend:
             settings = RequestSettings(
                 id=f"takeover-{next(self._numbers)}",
                 seed=seed,
+                policy=self._name_policy(self.policy),
                 donor_length=len(continuation),
                 forced=tuple(continuation),
             )

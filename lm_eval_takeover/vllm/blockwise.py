@@ -18,6 +18,7 @@ from vllm.v1.spec_decode.draft_model import DraftModelProposer
 
 from lm_eval_takeover.vllm.settings import EngineSettings, RequestSettings
 from lm_eval_takeover.vllm.slots import Slots, Track
+from lm_eval_takeover.vllm.worker import WorkerExtension
 
 if current_platform.is_cpu():
     from vllm.v1.worker.cpu_worker import CPUWorker as PlatformWorker
@@ -27,7 +28,7 @@ else:
 _NO_TOKEN = -1  # vLLM's mark for places of the output behind what is emitted
 
 
-class TakeoverWorker(PlatformWorker):  # type: ignore[misc]
+class TakeoverWorker(PlatformWorker, WorkerExtension):  # type: ignore[misc]
     """vLLM's worker of this platform with a gate in its runner."""
 
     def init_device(self) -> None:
@@ -52,7 +53,7 @@ class TakeoverProposer(DraftModelProposer):  # type: ignore[misc]
 
     def __init__(self, vllm_config: Any, device: torch.device, runner: Any, gate: "BlockwiseGate") -> None:
         super().__init__(vllm_config, device, runner)
-        self.gate = gate
+        self.runner, self.gate = runner, gate
         self.kept: list[Tensor] = []  # raw logits `[rows, vocab]` of each drafted position
         self.kept_rows: dict[str, int] = {}  # by request
         self._parked: dict[str, Tensor] = {}  # `[k, vocab]` of requests whose drafts wait while they are not scheduled
@@ -185,7 +186,7 @@ class BlockwiseGate:
     def _align(self, logits: Tensor, drafts: Sequence[int], metadata: Any) -> tuple[Tensor, Tensor]:
         """The target's logits `[rows, k + 1, vocab]` and the drafted ids `[rows, k]`; behind a row's own draft, anything."""
         longest = max(drafts)
-        if metadata is None:
+        if not longest:
             return logits[:, None], torch.zeros(len(drafts), 1, dtype=torch.int64, device=logits.device)
         counts = torch.tensor(drafts, device=logits.device)
         first = counts.cumsum(0) - counts  # of the row's drafts; its logits have one more for each row before it

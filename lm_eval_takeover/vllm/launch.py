@@ -122,7 +122,6 @@ def list_engine_arguments(arguments: ModelArguments, pair: Pair, policy: Policy,
         "max_model_len": _choose_length(arguments, pair, given),
         "trust_remote_code": arguments.trust_remote_code,
         "generation_config": "vllm",
-        "worker_extension_cls": EXTENSION,
         "disable_log_stats": True,
         "seed": 0,  # of numbers that nobody draws
     }
@@ -140,7 +139,7 @@ def list_engine_arguments(arguments: ModelArguments, pair: Pair, policy: Policy,
     if fused:
         overrides["architectures"] = [ARCHITECTURE]
     if block == 1:
-        options["logits_processors"] = [PROCESSOR]
+        options |= {"logits_processors": [PROCESSOR], "worker_extension_cls": EXTENSION}
     else:
         options |= _draft_by_base(pair.member("base"), block, given)
     return options | given | {"hf_overrides": overrides}

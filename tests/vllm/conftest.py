@@ -99,6 +99,6 @@ def requests(prompts):
     asked = [Request(prompts[0], 2, 150, SAMPLED, label="to its end")]
     for number, prompt in enumerate(prompts):
         label = f"prompt {number}"
-        asked += [Request(prompt, sample, 70, SAMPLED, ("Step 3", "\n\n"), label) for sample in range(2)]
+        asked += [Request(prompt, sample, 70, SAMPLED, ("Step 2", "\n\n"), label) for sample in range(2)]
         asked += [Request(prompt, 0, 24, Sampling(), (), label), Request(prompt, 0, 40, heated, (), label)]
     return asked

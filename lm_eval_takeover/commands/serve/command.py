@@ -46,17 +46,17 @@ def run(options: argparse.Namespace) -> int:
     words = list_words({**engine, "host": options.host, "port": options.port, "served_model_name": options.name})
     words += ["--middleware", MIDDLEWARE, *options.rest]
     os.environ.setdefault("VLLM_USE_V2_MODEL_RUNNER", "0")  # the gate stands in runner V1
-    command = [sys.executable, "-m", "vllm.entrypoints.cli.main", "serve", *words]
+    command = [sys.executable, "-m", "vllm.entrypoints.launchers.api_server.entry", *words]
     sys.stdout.flush()
     os.execv(command[0], command)
 
 
 def list_words(options: Mapping[str, Any]) -> list[str]:
     """Engine arguments as words of a command line."""
-    words = [str(options["model"])]
+    words: list[str] = []
     for name, value in options.items():
         option = "--" + name.replace("_", "-")
-        if name == "model" or value is None:
+        if value is None:
             continue
         if isinstance(value, bool):
             words.append(option if value else "--no-" + name.replace("_", "-"))
