@@ -99,8 +99,8 @@ class TakeoverProposer(DraftModelProposer):  # type: ignore[misc]
         return tokens, None
 
     @torch.inference_mode()
-    def read_next(self, attention: Any) -> Tensor:
-        """The base's logits `[rows, vocab]` behind the tokens that the target has just read: for rows without a draft."""
+    def read_next(self, attention: Any, scheduled: Sequence[int]) -> Tensor:
+        """The base's logits `[rows, vocab]` behind the text that the target has just read, `scheduled` drafts left out."""
         count = attention.num_actual_tokens
         _, by_layer = self.build_per_group_and_layer_attn_metadata(attention)
         with set_forward_context(
@@ -115,7 +115,8 @@ class TakeoverProposer(DraftModelProposer):  # type: ignore[misc]
                 positions=self.runner.positions[:count],
                 inputs_embeds=None,
             )
-        last = attention.query_start_loc[1 : attention.num_reqs + 1].long() - 1
+        behind = torch.tensor(scheduled, device=hidden.device)
+        last = attention.query_start_loc[1 : attention.num_reqs + 1].long() - 1 - behind
         logits: Tensor = self.model.compute_logits(hidden[last])
         return logits[:, : self.gate.settings.vocab].float()
 
@@ -144,22 +145,23 @@ class BlockwiseGate:
 
     def sample(self, logits: Tensor, metadata: Any) -> SamplerOutput:
         """What is emitted of each row: ids `[rows, k + 1]`, behind them `_NO_TOKEN`."""
-        drafts = [0] * len(self.runner.input_batch.req_ids) if metadata is None else list(metadata.num_draft_tokens)
+        scheduled = [0] * len(self.runner.input_batch.req_ids) if metadata is None else list(metadata.num_draft_tokens)
+        drafts = _count_drafted(scheduled, metadata)
         self._follow_batch()
         live = [not discarded for discarded in self.runner.discard_request_mask.np[: len(drafts)]]
-        target, drafted = self._align(logits[:, : self.settings.vocab].float(), drafts, metadata)
+        target, drafted = self._align(logits[:, : self.settings.vocab].float(), scheduled, metadata)
         positions = torch.tensor(
             [self.runner.requests[name].num_tokens for name in self.runner.input_batch.req_ids], device=logits.device
         ) - torch.from_numpy(self.runner.input_batch.num_prompt_tokens[: len(drafts)].astype("int64")).to(logits.device)
         by_role = {"guide": target}
         if self.keeps_drafts:
-            by_role = {"base": self._read_host(drafts, live, target), "guide": target[:, : max(1, *drafts)]}
+            by_role = {"base": self._read_host(drafts, scheduled, live, target), "guide": target[:, : drafted.shape[1]]}
             drafted = self._draw_undrafted(drafted, drafts, positions, by_role["base"])
         emitted = self.slots.decide(
             self.tracks, positions, by_role, drafted=drafted if self.keeps_drafts else None
         ).tokens
         kept = self._count(emitted, drafted, drafts)
-        width = max(drafts) + 1
+        width = max(scheduled) + 1
         out = torch.full((len(drafts), width), _NO_TOKEN, dtype=torch.int32, device=logits.device)
         places = torch.arange(width, device=logits.device)
         emitted = torch.nn.functional.pad(emitted, (0, width - emitted.shape[1]))
@@ -183,31 +185,33 @@ class BlockwiseGate:
         settings = RequestSettings.read(request.sampling_params, self.settings.seed)
         return self.slots.enter(name, settings, request.prompt_token_ids or (), request.sampling_params.max_tokens)
 
-    def _align(self, logits: Tensor, drafts: Sequence[int], metadata: Any) -> tuple[Tensor, Tensor]:
+    def _align(self, logits: Tensor, scheduled: Sequence[int], metadata: Any) -> tuple[Tensor, Tensor]:
         """The target's logits `[rows, k + 1, vocab]` and the drafted ids `[rows, k]`; behind a row's own draft, anything."""
-        longest = max(drafts)
+        longest = max(scheduled)
         if not longest:
-            return logits[:, None], torch.zeros(len(drafts), 1, dtype=torch.int64, device=logits.device)
-        counts = torch.tensor(drafts, device=logits.device)
+            return logits[:, None], torch.zeros(len(scheduled), 1, dtype=torch.int64, device=logits.device)
+        counts = torch.tensor(scheduled, device=logits.device)
         first = counts.cumsum(0) - counts  # of the row's drafts; its logits have one more for each row before it
-        rows = torch.arange(len(drafts), device=logits.device)
+        rows = torch.arange(len(scheduled), device=logits.device)
         place = torch.arange(longest + 1, device=logits.device)
         at = (first + rows)[:, None] + torch.minimum(place[None], counts[:, None])
-        ids = metadata.draft_token_ids.long()
+        ids = metadata.draft_token_ids.long().clamp(min=0)
         inside = (first[:, None] + place[None, :longest]).clamp(max=len(ids) - 1)
         return logits[at], ids[inside]
 
-    def _read_host(self, drafts: Sequence[int], live: Sequence[bool], target: Tensor) -> Tensor:
+    def _read_host(
+        self, drafts: Sequence[int], scheduled: Sequence[int], live: Sequence[bool], target: Tensor
+    ) -> Tensor:
         """The host's logits `[rows, k, vocab]` where the target's were read; rows without a draft are read now."""
         drafter = self.runner.drafter
-        host = torch.zeros(len(drafts), max(1, *drafts), target.shape[-1], device=target.device)
+        host = torch.zeros(len(drafts), max(1, *scheduled), target.shape[-1], device=target.device)
         names = self.runner.input_batch.req_ids
         for row, count in enumerate(drafts):
             if count:
                 host[row, :count] = drafter.kept_logits(names[row], count)
         bare = [row for row, count in enumerate(drafts) if not count]
         if any(live[row] for row in bare):
-            host[bare, 0] = drafter.read_next(self.attention)[bare]
+            host[bare, 0] = drafter.read_next(self.attention, scheduled)[bare]
         return host
 
     def _draw_undrafted(self, drafted: Tensor, drafts: Sequence[int], positions: Tensor, host: Tensor) -> Tensor:
@@ -228,3 +232,15 @@ class BlockwiseGate:
         stands = torch.minimum(same.long().cumprod(1).sum(1) + 1, most)
         alone = torch.tensor([track.settings.lockstep for track in self.tracks], device=emitted.device)
         return torch.where(alone, stands.clamp(max=1), stands)
+
+
+def _count_drafted(scheduled: Sequence[int], metadata: Any) -> list[int]:
+    """How many tokens were drafted of those that are scheduled: vLLM fills up with -1 what was drafted for nobody."""
+    if not any(scheduled):
+        return list(scheduled)
+    ids = iter(metadata.draft_token_ids.tolist())
+    counts = []
+    for count in scheduled:
+        row = [next(ids) for _ in range(count)]
+        counts.append(next((place for place, token in enumerate(row) if token < 0), count))
+    return counts

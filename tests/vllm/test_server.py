@@ -31,10 +31,8 @@ def url(gate):
         port = free.getsockname()[1]
     words = ["-m", "lm_eval_takeover.cli", "serve", "--model_args", gate, "--port", str(port)]
     engine = ["--enforce-eager", "--max-num-seqs", "4", "--kv-cache-memory-bytes", str(2**28)]
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    server = subprocess.Popen(
-        [sys.executable, *words, "--", *engine], env=environment, cwd=ROOT, stdout=subprocess.DEVNULL
-    )
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "VLLM_ENABLE_V1_MULTIPROCESSING": "1"}
+    server = subprocess.Popen([sys.executable, *words, "--", *engine], env=environment, cwd=ROOT, stdout=sys.stderr)
     address = f"http://127.0.0.1:{port}"
     try:
         _wait(server, f"{address}/health")
