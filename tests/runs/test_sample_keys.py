@@ -59,7 +59,7 @@ CHANGES = {
     "model": (HAND, {"model": "my-run"}),
     "run_dir": (HAND, {"run_dir": "another"}),
 }
-TESTED_ELSEWHERE = {"backend", "plugins", "policy_arguments"}  # below, and in tests/test_plugins.py
+TESTED_ELSEWHERE = {"backend", "plugins", "policy_arguments", "engine_arguments"}  # below, test_plugins.py, tests/vllm
 # Of the base or of both, and of the guide alone.
 LOADING = {
     "revision": "v2", "subfolder": "inner", "gguf_file": "q4.gguf", "peft": "acme/lora", "device_map": "auto",

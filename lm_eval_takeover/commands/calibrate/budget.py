@@ -9,16 +9,19 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from tqdm import tqdm
 
 from lm_eval_takeover.calibration.thresholds import HIGHEST, LOWEST, ScoreCalibration, Target
 from lm_eval_takeover.decoding.engine import generate
 from lm_eval_takeover.method.gate import Gate
-from lm_eval_takeover.method.policies import Gated
+from lm_eval_takeover.method.policies import Disagreement, Entropy
 from lm_eval_takeover.method.request import Request
 from lm_eval_takeover.pair.pair import Pair
+
+if TYPE_CHECKING:
+    from lm_eval_takeover.vllm.backend import VllmBackend
 
 _CLOSE = 0.001  # near enough to stop: fresh prompts add their own noise
 _MOST = 12  # measurements of one target
@@ -46,14 +49,19 @@ class HeldOutRollouts:
     seed: int
     batch_size: int
     prompts: str  # a digest of the held-out prompts
+    backend: "VllmBackend | None" = None  # where it is not the transformers engine that writes
 
     def count_takeovers(self, rho: float, progress: bool = True) -> tuple[int, int]:
         """`(takeovers, tokens)` at this rho."""
         threshold = self.calibration.threshold(rho)
         gate = Gate(threshold.tau, threshold.kappa(self.kappa_rule), self.window)
-        policy = Gated(direction=self.direction, score=self.score, gate=gate)
+        kind = Entropy if self.score == Entropy.score else Disagreement
+        policy = kind(direction=self.direction, score=self.score, gate=gate)
         takeovers = tokens = 0
-        written = generate(self.pair, policy, self.requests, seed=self.seed, batch_size=self.batch_size)
+        if self.backend is not None:
+            written = self.backend.write(policy, self.requests, seed=self.seed)
+        else:
+            written = generate(self.pair, policy, self.requests, seed=self.seed, batch_size=self.batch_size)
         with tqdm(total=len(self.requests), desc=f"Gated at {rho:.4g}", unit="rollout", disable=not progress) as bar:
             for _, generation in written:
                 takeovers += generation.takeovers

@@ -97,6 +97,8 @@ def _add_rollout_options(parser: argparse.ArgumentParser) -> None:
     add("--max_gen_toks", type=int, help="of a rollout, at most (default: the task's, else 16384)")
     add("--seed", type=int, default=0, help="of the draw of prompts and of the rollouts (default: 0)")
     add("--batch_size", default="auto", help="rollouts at a time, a number or auto (default: auto)")
+    add("--backend", choices=("hf", "vllm"), default="hf", help="what computes (default: hf)")
+    add("--engine_args", metavar="NAME=VALUE,…", help="with --backend vllm: arguments of its engine")
     add("--device", help="as in lm-eval's hf")
     add("--guide_device", help="default: --device")
     add("--dtype", default="auto", help="as in lm-eval's hf")

@@ -5,6 +5,7 @@ import resource
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -17,14 +18,20 @@ from lm_eval_takeover.commands.calibrate.prompts import Prompts, read_prompts
 from lm_eval_takeover.commands.calibrate.rollouts import Budget, Work, calibrate, describe_decoding, kept_parts
 from lm_eval_takeover.commands.calibrate.task_form import TaskForm, load_task_form
 from lm_eval_takeover.errors import ArgumentError
+from lm_eval_takeover.method.gate import Gate
+from lm_eval_takeover.method.policies import Disagreement
 from lm_eval_takeover.method.request import TASK_SAMPLING, Sampling
 from lm_eval_takeover.pair.loading import load_pair
 from lm_eval_takeover.pair.pair import Pair
 from lm_eval_takeover.storage.whole_files import write_text
 
+if TYPE_CHECKING:
+    from lm_eval_takeover.vllm.backend import VllmBackend
+
 PAIR_OPTIONS = ("base", "guide", "device", "guide_device", "dtype", "guide_dtype", "trust_remote_code", "batch_size")
 
 
+VLLM_GROUP = 512  # rollouts between which a calibration can be interrupted; vLLM batches what fits
 MAX_GEN_TOKS = 16_384  # as the tasks, so that rollouts end where the models end them
 
 
@@ -35,11 +42,12 @@ def measure(options: argparse.Namespace) -> int:
     realizes.
     """
     asked = {name: getattr(options, name) for name in PAIR_OPTIONS if getattr(options, name) is not None}
-    arguments = ModelArguments.parse({**asked, "direction": options.direction})
+    arguments = _parse_arguments(options, asked)
     chat = bool(options.apply_chat_template)
     form = load_task_form(options.task, options.include_path, MAX_GEN_TOKS, chat=chat) if options.task else None
     sampling, until, max_gen_toks = _choose_decoding(options, form)
     pair = load_pair(arguments)
+    backend = _open_vllm(arguments, pair) if arguments.backend == "vllm" else None
     prompts = _read_prompts(options, pair, form)
     stopping.on_stop(lambda: _describe_kept(options.out))
     work = Work()
@@ -53,11 +61,12 @@ def measure(options: argparse.Namespace) -> int:
             max_gen_toks=max_gen_toks,
             until=until,
             seed=options.seed,
-            batch_size=arguments.rows,
+            batch_size=arguments.rows if backend is None else VLLM_GROUP,
             window=options.window,
             budget=Budget(options.target_rate, options.score, options.kappa_rule),
             parts=parts,
             work=work,
+            backend=backend,
         )
         calibration = replace(calibration, name=options.out.stem)
         _write_files(calibration, options)
@@ -70,6 +79,26 @@ def measure(options: argparse.Namespace) -> int:
             f"another try with --overwrite)"
         )
     return 0
+
+
+def _parse_arguments(options: argparse.Namespace, asked: dict[str, Any]) -> ModelArguments:
+    """The pair's model arguments; vLLM's own come in `--engine_args`."""
+    if options.backend == "hf":
+        if options.engine_args:
+            raise ArgumentError(f"--engine_args {options.engine_args}: it is read by --backend vllm")
+        return ModelArguments.parse({**asked, "direction": options.direction})
+    from lm_eval.utils import simple_parse_args_string
+
+    own = simple_parse_args_string(options.engine_args or "")
+    fused = {"backend": "vllm", "block_size": 1, "direction": options.direction}
+    return ModelArguments.parse({**asked, **fused, **own})
+
+
+def _open_vllm(arguments: ModelArguments, pair: Pair) -> "VllmBackend":
+    """A fused engine of the pair."""
+    from lm_eval_takeover.vllm.backend import VllmBackend
+
+    return VllmBackend(arguments, pair, Disagreement(direction=arguments.direction, gate=Gate(0.0)))
 
 
 def _choose_decoding(options: argparse.Namespace, form: TaskForm | None) -> tuple[Sampling, tuple[str, ...], int]:

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -39,6 +39,9 @@ from lm_eval_takeover.method.registry import Score
 from lm_eval_takeover.method.registry import scores as registered
 from lm_eval_takeover.method.request import TASK_SAMPLING, Request, Sampling
 from lm_eval_takeover.pair.pair import Pair
+
+if TYPE_CHECKING:
+    from lm_eval_takeover.vllm.backend import VllmBackend
 
 logger = logging.getLogger(__name__)
 
@@ -80,6 +83,7 @@ def calibrate(
     parts: ScoreParts | None = None,
     work: Work | None = None,
     progress: bool = True,
+    backend: "VllmBackend | None" = None,
 ) -> Calibration:
     """Collect ce, rkl, entropy and js on one rollout of the host per prompt, and read tau and kappa off them.
 
@@ -102,8 +106,9 @@ def calibrate(
         if parts is None:
             parts = ScoreParts(Path(stack.enter_context(tempfile.TemporaryDirectory())))
         _collect_scores(
-            pair, host, donor, requests, parts, seed=seed, batch_size=batch_size, work=work, progress=progress
-        )
+            pair, host, donor, requests, parts,
+            seed=seed, batch_size=batch_size, work=work, progress=progress, backend=backend,
+        )  # fmt: skip
         _say_cut(parts, max_gen_toks)
         scores, rollouts, tokens = _read_calibrations(parts, window)
         calibration = Calibration(
@@ -122,7 +127,9 @@ def calibrate(
             return calibration
         digest = hashlib.sha256(json.dumps(prompts.held_out).encode()).hexdigest()
         gates = (
-            HeldOutRollouts(pair, held_out, held, score, direction, budget.kappa_rule, window, seed, batch_size, digest)
+            HeldOutRollouts(
+                pair, held_out, held, score, direction, budget.kappa_rule, window, seed, batch_size, digest, backend
+            )
             for score, held in ((score, calibration.score(score)) for score in dict.fromkeys(budget.scores))
         )
         return replace(calibration, targets=_solve_targets(gates, budget.rates, parts, work, progress))
@@ -214,6 +221,7 @@ def _collect_scores(
     batch_size: int,
     work: Work,
     progress: bool,
+    backend: "VllmBackend | None",
 ) -> None:
     """Roll out and score every request that is not in `parts` yet."""
     for role in (host, donor):
@@ -231,15 +239,32 @@ def _collect_scores(
             todo = [i for i in group if i not in parts.done]
             if not todo:
                 continue
-            written = generate(pair, ALONE[host](), [requests[i] for i in todo], seed=seed, batch_size=batch_size)
-            rollouts = {todo[place]: tuple(generation.tokens) for place, generation in written}
-            scores = _score_what_fits(pair, host, donor, [requests[i] for i in todo], [rollouts[i] for i in todo])
-            cut = [_is_cut(pair, requests[i], rollouts[i]) for i in todo]
+            asked = [requests[i] for i in todo]
+            if backend is not None:
+                rollouts, scores = _roll_out_in_vllm(backend, asked, seed)
+            else:
+                written = dict(generate(pair, ALONE[host](), asked, seed=seed, batch_size=batch_size))
+                rollouts = [written[place].tokens for place in range(len(asked))]
+                scores = _score_what_fits(pair, host, donor, asked, rollouts)
+            cut = [_is_cut(pair, request, tokens) for request, tokens in zip(asked, rollouts, strict=True)]
             parts.add(todo, scores, cut)
-            work.tokens += sum(map(len, rollouts.values()))
+            work.tokens += sum(map(len, rollouts))
             work.seconds = time.perf_counter() - started
             bar.set_postfix_str(f"{work.tokens / work.seconds:,.0f} tokens/s", refresh=False)
             bar.update(len(todo))
+
+
+def _roll_out_in_vllm(
+    backend: "VllmBackend", requests: Sequence[Request], seed: int
+) -> tuple[list[list[int]], dict[str, list[Trajectory]]]:
+    """The host's rollouts and their scores, which come with the pass that writes."""
+    found = {place: (tokens, scores) for place, tokens, scores in backend.roll_out(requests, seed=seed)}
+    trajectories: dict[str, list[Trajectory]] = {}
+    for score in registered:
+        trajectories[score.name] = [found[place][1][score.name] for place in range(len(requests))]
+        for request, values in zip(requests, trajectories[score.name], strict=True):
+            _check_values(score, values, request.label)
+    return [found[place][0] for place in range(len(requests))], trajectories
 
 
 def _is_cut(pair: Pair, request: Request, tokens: Sequence[int]) -> bool:

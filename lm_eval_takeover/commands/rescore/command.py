@@ -63,7 +63,8 @@ def _list_commands(runs: Iterable["StoredRun"]) -> Iterator[tuple[Any, ...]]:
     defaults = asdict(ModelArguments())
     for number, run in enumerate(runs, 1):
         arguments = dict(run.facts.get("arguments") or {})
-        arguments |= arguments.pop("policy_arguments", None) or {}
+        for collected in ("policy_arguments", "engine_arguments"):
+            arguments |= arguments.pop(collected, None) or {}
         given = (f"{name}={value}" for name, value in arguments.items() if value != defaults.get(name))
         yield number, ", ".join(run.tasks), ",".join(given) or "none"
 

@@ -1,0 +1,281 @@
+"""Speed of backend=vllm beside its peers, in one interleaved run: each contender is an engine in a process of its own.
+
+    python benchmarks/vllm_engines.py                                  the demo pair
+    python benchmarks/vllm_engines.py --pair 1:26 --dtype bfloat16     random weights, 6.8 M beside 172 M parameters
+    python benchmarks/vllm_engines.py --base Qwen/Qwen3-0.6B-Base --guide Qwen/Qwen3-8B --tau 1.1 --kappa 7 --graphs
+
+Prints date, device and graphs, tokens per second by contender and concurrency, realized rates, what share of its cost model each
+of the two designs reaches (fused: 1 / (t_base + t_guide); drafts: E tokens for k t_base + t_guide), and the gate's share.
+"""
+
+import argparse
+import datetime
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+CONTENDERS = ("fused", "drafts", "guide", "base", "speculation", "fly", "hf")
+ROWS, VOCAB = 64, 151_936  # of the gate that is timed alone
+
+
+def main() -> None:
+    options = parse()
+    if options.contender:
+        serve(options)
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        names = name_pair(options, Path(folder))
+        workers = {name: Worker(name, options, names) for name in options.contenders}
+        rates: dict[str, dict[int, list[float]]] = {name: {rows: [] for rows in options.rows} for name in workers}
+        last: dict[str, dict[int, dict[str, Any]]] = {name: {} for name in workers}
+        for _ in range(options.rounds):
+            for rows in options.rows:
+                for name, worker in workers.items():
+                    if worker.why_not is None:
+                        last[name][rows] = answer = worker.ask(rows)
+                        rates[name][rows].append(answer["tokens"] / answer["seconds"])
+        for worker in workers.values():
+            worker.close()
+    report(options, workers, rates, last)
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    add = parser.add_argument
+    add("--pair", default="demo", help="demo, or random weights: 1:13, 1:26, qwen3")
+    add("--base", help="instead: a hub id or a folder")
+    add("--guide")
+    add("--dtype", default="float32")
+    add("--rows", type=int, nargs="+", default=[1, 4, 8, 64], help="samples at a time")
+    add("--rounds", type=int, default=3)
+    add("--tokens", type=int, default=96, help="new tokens of each sample")
+    add("--tau", type=float, default=1.5)
+    add("--kappa", type=float, default=2.0)
+    add("--block", type=int, default=4, help="tokens of a draft")
+    add("--graphs", action="store_true", help="compile and capture CUDA graphs")
+    add("--contenders", nargs="+", default=list(CONTENDERS), choices=CONTENDERS)
+    add("--contender", choices=CONTENDERS, help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+def name_pair(options: argparse.Namespace, folder: Path) -> dict[str, str]:
+    from lm_eval_takeover.demo import DEMO
+
+    if options.base:
+        return {"base": options.base, "guide": options.guide}
+    if options.pair == "demo":
+        from padded_heads import write_padded
+
+        return {role: str(write_padded(path, folder / role, vocab=512)) for role, path in DEMO.items()}
+    from random_pairs import save_pair
+
+    made = save_pair(folder, options.pair, VOCAB, getattr(torch, options.dtype))
+    return {role: str(path) for role, path in made.items()}
+
+
+class Worker:
+    """A contender in a process of its own, which answers a number of samples with tokens and seconds."""
+
+    def __init__(self, name: str, options: argparse.Namespace, pair: dict[str, str]) -> None:
+        words = [sys.executable, __file__, "--contender", name, "--base", pair["base"], "--guide", pair["guide"]]
+        for option in ("dtype", "tokens", "tau", "kappa", "block"):
+            words += [f"--{option}", str(getattr(options, option))]
+        words += ["--rows", *map(str, options.rows), *(["--graphs"] if options.graphs else [])]
+        self._process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.why_not: str | None = self._read().get("why_not")
+
+    def ask(self, rows: int) -> dict[str, Any]:
+        assert self._process.stdin is not None
+        print(rows, file=self._process.stdin, flush=True)
+        return self._read()
+
+    def _read(self) -> dict[str, Any]:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            if line.startswith("{"):
+                found: dict[str, Any] = json.loads(line)
+                return found
+        raise SystemExit("a contender ended before its time; its error is above")
+
+    def close(self) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait(60)
+
+
+def serve(options: argparse.Namespace) -> None:
+    """The process of a contender."""
+    os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
+    os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
+    try:
+        write = open_contender(options)
+    except LookupError as error:
+        print(json.dumps({"why_not": str(error)}), flush=True)
+        return
+    write(options.rows[0])  # warm
+    print("{}", flush=True)
+    for line in sys.stdin:
+        started = time.perf_counter()
+        answer = write(int(line))
+        print(json.dumps(answer | {"seconds": time.perf_counter() - started}), flush=True)
+
+
+Write = Callable[[int], dict[str, Any]]
+
+
+def open_contender(options: argparse.Namespace) -> Write:
+    """`rows` to what was written. Raises LookupError for what is not there."""
+    if options.contender in ("fused", "drafts", "hf"):
+        return open_ours(options)
+    return open_vllm(options)
+
+
+def open_ours(options: argparse.Namespace) -> Write:
+    from lm_eval_takeover.arguments import ModelArguments
+    from lm_eval_takeover.backends import open_backend
+    from lm_eval_takeover.method.request import Request, Sampling
+    from lm_eval_takeover.pair.loading import load_pair, load_policy
+
+    values: dict[str, Any] = {"base": options.base, "guide": options.guide, "tau": options.tau, "kappa": options.kappa}
+    if options.contender == "hf":
+        values |= {"dtype": options.dtype}
+    else:
+        block = options.block if options.contender == "drafts" else 1
+        values |= {"backend": "vllm", "block_size": block, **engine_options(options)}
+    arguments = ModelArguments.parse(values)
+    pair = load_pair(arguments)
+    backend = open_backend(arguments, pair, load_policy(arguments, pair)[0])
+    prompts = [tuple(pair.encode(text)) for text in texts()]
+
+    def write(rows: int) -> dict[str, Any]:
+        asked = [
+            Request(prompts[i % len(prompts)], i // len(prompts), options.tokens, Sampling(0.6, 0.95))
+            for i in range(rows)
+        ]
+        done = [generation for _, generation in backend.generate(asked, seed=0, rows=rows)]
+        tokens = sum(len(one.tokens) for one in done)
+        passes = sum(one.guide_passes for one in done)
+        return {"tokens": tokens, "takeovers": sum(one.takeovers for one in done), "guide_passes": passes}
+
+    return write
+
+
+def engine_options(options: argparse.Namespace) -> dict[str, Any]:
+    length = 512 if options.pair == "demo" else 2048
+    return {"dtype": options.dtype, "max_model_len": length, "max_num_seqs": max(options.rows),
+            "enforce_eager": not options.graphs}  # fmt: skip
+
+
+def open_vllm(options: argparse.Namespace) -> Write:
+    import vllm
+    from transformers import AutoTokenizer
+    from vllm import LLM, SamplingParams
+
+    extra: dict[str, Any] = {}
+    if options.contender in ("speculation", "fly"):
+        extra["speculative_config"] = {
+            "method": "draft_model", "model": options.base, "num_speculative_tokens": options.block,
+        }  # fmt: skip
+    if options.contender == "fly":
+        if tuple(map(int, vllm.__version__.split(".")[:2])) < (0, 33):
+            raise LookupError(f"FLy is in vLLM 0.33, and this is {vllm.__version__}")
+        extra["speculative_config"]["rejection_sample_method"] = "fly"
+    model = options.base if options.contender == "base" else options.guide
+    llm = LLM(model=model, generation_config="vllm", **engine_options(options), **extra)
+    tokenizer = AutoTokenizer.from_pretrained(model)
+    prompts = [{"prompt_token_ids": tokenizer.encode(text)} for text in texts()]
+    params = SamplingParams(temperature=0.6, top_p=0.95, max_tokens=options.tokens, detokenize=False)
+
+    def write(rows: int) -> dict[str, Any]:
+        done = llm.generate([prompts[i % len(prompts)] for i in range(rows)], params, use_tqdm=False)
+        return {"tokens": sum(len(one.outputs[0].token_ids) for one in done)}
+
+    return write
+
+
+def texts() -> list[str]:
+    from lm_eval_takeover.demo import calibration_prompts
+
+    return calibration_prompts()[:8]
+
+
+def time_gate(rows: int, vocab: int, dtype: torch.dtype, repeats: int = 5) -> float:
+    """Seconds of the gate alone on a step of so many rows: scores, decision, race at T = 0.6 and top-p 0.95."""
+    from lm_eval_takeover.method.gate import Gate
+    from lm_eval_takeover.method.policies import Disagreement
+    from lm_eval_takeover.vllm.settings import RequestSettings
+    from lm_eval_takeover.vllm.slots import Slots
+
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    slots = Slots(Disagreement(gate=Gate(1.0, 2.0)), capacity=rows, length=64, device=device)
+    tracks = [slots.enter(i, RequestSettings(id=str(i), temperature=0.6, top_p=0.95), (i,), 64) for i in range(rows)]
+    logits = {role: (5 * torch.randn(rows, 1, vocab, device=device)).to(dtype).float() for role in ("base", "guide")}
+    seconds = []
+    for step in range(repeats):
+        wait(device)
+        started = time.perf_counter()
+        slots.decide(tracks, torch.full((rows,), step, device=device), logits)
+        wait(device)
+        seconds.append(time.perf_counter() - started)
+    return statistics.median(seconds)
+
+
+def wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+
+
+def report(
+    options: argparse.Namespace,
+    workers: dict[str, Worker],
+    rates: dict[str, dict[int, list[float]]],
+    last: dict[str, dict[int, dict[str, Any]]],
+) -> None:
+    device = torch.cuda.get_device_name() if torch.cuda.is_available() else platform.processor() or platform.machine()
+    graphs = "on" if options.graphs else "off"
+    print(f"{datetime.date.today()}, {device}, {torch.get_num_threads()} threads, graphs {graphs}, {options.dtype}, "
+          f"pair {options.base or options.pair}, drafts of {options.block}, medians of {options.rounds} rounds\n")  # fmt: skip
+    print("|tokens/s|" + "|".join(f"{rows} samples" for rows in options.rows) + "|\n|---|" + "--:|" * len(options.rows))
+    middle = {
+        name: {rows: statistics.median(found) for rows, found in of.items() if found} for name, of in rates.items()
+    }
+    for name, worker in workers.items():
+        if worker.why_not is None:
+            print(f"|{name}|" + "|".join(f"{middle[name][rows]:,.0f}" for rows in options.rows) + "|")
+    for label, share in (("fused, of its cost model", fused_share), ("drafts, of theirs", drafts_share)):
+        if all(middle.get(name) for name in ("fused", "drafts", "guide", "base")):
+            print(f"|{label}|" + "|".join(f"{share(options, middle, last, rows):.2f}" for rows in options.rows) + "|")
+    for worker in filter(lambda one: one.why_not is not None, workers.values()):
+        print(f"\n{worker.why_not}: skipped")
+    if last.get("fused"):
+        done = last["fused"][max(options.rows)]
+        print(f"\nrealized rate {done['takeovers'] / done['tokens']:.1%}")
+    seconds = time_gate(ROWS, VOCAB, getattr(torch, options.dtype))
+    print(f"the gate alone, {ROWS} rows over {VOCAB:,} tokens: {1000 * seconds:.1f} ms a step")
+
+
+def fused_share(options: argparse.Namespace, middle: Any, last: Any, rows: int) -> float:
+    """Fused's speed over 1 / (t_base + t_guide)."""
+    return float(middle["fused"][rows] * (1 / middle["base"][rows] + 1 / middle["guide"][rows]))
+
+
+def drafts_share(options: argparse.Namespace, middle: Any, last: Any, rows: int) -> float:
+    """Their speed over E / (k t_base + t_guide), with E the tokens that stood for each pass of the guide."""
+    done = last["drafts"][rows]
+    stood = done["tokens"] / max(done["guide_passes"], 1)
+    cost = options.block / middle["base"][rows] + 1 / middle["guide"][rows]
+    return float(middle["drafts"][rows] * cost / stood)
+
+
+if __name__ == "__main__":
+    main()

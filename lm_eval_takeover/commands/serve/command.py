@@ -1,0 +1,67 @@
+"""The door of `serve`: its options, and the command of vLLM that it becomes."""
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+HELP = "serve a guided pair behind an OpenAI-compatible endpoint (vLLM)"
+DESCRIPTION = """\
+Become `vllm serve` with both models and the gate inside. Gate settings are model arguments here, and `takeover_…` in a request's
+`vllm_xargs`; answers tell takeovers and the realized rate. Words behind `--` are options of `vllm serve`."""
+EXAMPLE = """example:
+  lm-eval-takeover serve --model_args base=Qwen/Qwen3-0.6B-Base,guide=Qwen/Qwen3-8B,calibration=my-pair.json \\
+      --port 8000 -- --gpu-memory-utilization 0.9
+  curl http://127.0.0.1:8000/v1/completions -d '{"model": "guided", "prompt": "2 + 2 =", "max_tokens": 20,
+      "vllm_xargs": {"takeover_tau": 1.2}}' -H 'Content-Type: application/json'
+"""
+MIDDLEWARE = "lm_eval_takeover.vllm.server.TakeoverMiddleware"
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--model_args", default="", metavar="NAME=VALUE,…", help="as of lm_eval; the demo pair without any")
+    add("--host", default="127.0.0.1", help="address to listen at (default: 127.0.0.1)")
+    add("--port", type=int, default=8000, metavar="N", help="port (default: 8000)")
+    add("--name", default="guided", help="the model's name for clients (default: guided)")
+    add("rest", nargs="*", metavar="-- OPTION", help="options of `vllm serve`")
+
+
+def run(options: argparse.Namespace) -> int:
+    from lm_eval.utils import simple_parse_args_string
+
+    from lm_eval_takeover.pair.loading import load_pair, load_policy, parse_arguments
+    from lm_eval_takeover.vllm.launch import list_engine_arguments, plan_block
+    from lm_eval_takeover.vllm.versions import check_hooks, check_version
+
+    arguments = parse_arguments({**simple_parse_args_string(options.model_args), "backend": "vllm"})
+    check_version()
+    pair = load_pair(arguments)
+    policy, _ = load_policy(arguments, pair)
+    block = plan_block(arguments, pair, policy)
+    check_hooks(blockwise=block > 1)
+    engine = list_engine_arguments(arguments, pair, policy, block=block)
+    words = list_words({**engine, "host": options.host, "port": options.port, "served_model_name": options.name})
+    words += ["--middleware", MIDDLEWARE, *options.rest]
+    os.environ.setdefault("VLLM_USE_V2_MODEL_RUNNER", "0")  # the gate stands in runner V1
+    command = [sys.executable, "-m", "vllm.entrypoints.launchers.api_server.entry", *words]
+    sys.stdout.flush()
+    os.execv(command[0], command)
+
+
+def list_words(options: Mapping[str, Any]) -> list[str]:
+    """Engine arguments as words of a command line."""
+    words: list[str] = []
+    for name, value in options.items():
+        option = "--" + name.replace("_", "-")
+        if value is None:
+            continue
+        if isinstance(value, bool):
+            words.append(option if value else "--no-" + name.replace("_", "-"))
+        elif isinstance(value, list):
+            words += [option, *map(str, value)]
+        else:
+            words += [option, json.dumps(value) if isinstance(value, dict) else str(value)]
+    return words

@@ -1,0 +1,70 @@
+"""The transformers engines as a backend: weights that are loaded and checked at the start, batches that fit into memory."""
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+
+from lm_eval_takeover.arguments import ModelArguments
+from lm_eval_takeover.decoding.engine import generate
+from lm_eval_takeover.decoding.memory import rows_that_fit
+from lm_eval_takeover.decoding.teacher_forcing import Forced, force
+from lm_eval_takeover.forward.self_check import check_member
+from lm_eval_takeover.method.generation import Generation
+from lm_eval_takeover.method.policy import Policy
+from lm_eval_takeover.method.request import Request
+from lm_eval_takeover.pair.loading import load_weights
+from lm_eval_takeover.pair.pair import Pair
+
+logger = logging.getLogger(__name__)
+
+
+class TransformersBackend:
+    """Implements `backends.Backend`."""
+
+    identity = "hf"
+
+    def __init__(self, arguments: ModelArguments, pair: Pair, policy: Policy) -> None:
+        self.arguments, self.pair, self.policy = arguments, pair, policy
+        load_weights(pair, policy.roles)
+        for role in policy.roles:
+            check_member(pair.member(role))  # a missing or broken checkpoint is an error now, not hours later
+
+    def fit_rows(self, tokens: int) -> int:
+        """`batch_size`, or what fits into memory where it is `auto`, which is said."""
+        if self.arguments.batch_size != "auto":
+            return self.arguments.rows
+        members = [self.pair.member(role) for role in self.policy.roles]
+        rows = rows_that_fit(members, tokens, self.pair.vocab_size, self.arguments.rows)
+        logger.info("batch_size=auto: %d samples of up to %d tokens at a time", rows, tokens)
+        return rows
+
+    def generate(
+        self,
+        requests: Sequence[Request],
+        *,
+        seed: int,
+        rows: int,
+        traced: bool = False,
+        count_tokens: Callable[[int], None] | None = None,
+    ) -> Iterator[tuple[int, Generation]]:
+        """As `engine.generate`."""
+        return generate(
+            self.pair,
+            self.policy,
+            requests,
+            seed=seed,
+            batch_size=rows,
+            block_size=self.arguments.block_size,
+            traced=traced,
+            count_tokens=count_tokens,
+        )
+
+    def force(
+        self,
+        prompts: Sequence[Sequence[int]],
+        continuations: Sequence[Sequence[int]],
+        *,
+        seed: int,
+        labels: Sequence[str],
+    ) -> list[Forced]:
+        """As `teacher_forcing.force`."""
+        return force(self.pair, self.policy, prompts, continuations, seed=seed, labels=labels)

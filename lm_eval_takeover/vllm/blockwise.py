@@ -1,0 +1,246 @@
+"""Blockwise verification on vLLM's model runner V1: the base is its draft model, the guide its target.
+
+Where vLLM's rejection sampler stood, the policy says which token is emitted at each position of a draft (`emission`). Of the
+runner two methods are replaced in its instance: `_sample`, which gets the target's logits, and `sample_tokens` around it, which
+knows the batch that they came from. The drafter draws by the race and keeps its logits for the scores.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from vllm.config import CUDAGraphMode
+from vllm.forward_context import set_forward_context
+from vllm.platforms import current_platform
+from vllm.v1.outputs import SamplerOutput
+from vllm.v1.spec_decode.draft_model import DraftModelProposer
+
+from lm_eval_takeover.vllm.settings import EngineSettings, RequestSettings
+from lm_eval_takeover.vllm.slots import Slots, Track
+from lm_eval_takeover.vllm.worker import WorkerExtension
+
+if current_platform.is_cpu():
+    from vllm.v1.worker.cpu_worker import CPUWorker as PlatformWorker
+else:
+    from vllm.v1.worker.gpu_worker import Worker as PlatformWorker
+
+_NO_TOKEN = -1  # vLLM's mark for places of the output behind what is emitted
+
+
+class TakeoverWorker(PlatformWorker, WorkerExtension):  # type: ignore[misc]
+    """vLLM's worker of this platform with a gate in its runner."""
+
+    def init_device(self) -> None:
+        super().init_device()
+        runner = self.model_runner
+        gate = BlockwiseGate(runner)
+        runner.takeover_slots = gate.slots
+        runner.drafter = TakeoverProposer(self.vllm_config, self.device, runner, gate)
+        run = runner.sample_tokens
+
+        def sample_tokens(grammar_output: Any) -> Any:
+            state = runner.execute_model_state
+            gate.attention = None if state is None else state.spec_decode_common_attn_metadata
+            return run(grammar_output)
+
+        runner.sample_tokens = sample_tokens
+        runner._sample = gate.sample
+
+
+class TakeoverProposer(DraftModelProposer):  # type: ignore[misc]
+    """The base as drafter: tokens by the race, logits kept."""
+
+    def __init__(self, vllm_config: Any, device: torch.device, runner: Any, gate: "BlockwiseGate") -> None:
+        super().__init__(vllm_config, device, runner)
+        self.runner, self.gate = runner, gate
+        self.kept: list[Tensor] = []  # raw logits `[rows, vocab]` of each drafted position
+        self.kept_rows: dict[str, int] = {}  # by request
+        self._parked: dict[str, Tensor] = {}  # `[k, vocab]` of requests whose drafts wait while they are not scheduled
+        self._positions = torch.zeros(0, dtype=torch.int64)
+
+    def propose(
+        self, *, common_attn_metadata: Any, num_rejected_tokens_gpu: Tensor | None = None, **rest: Any
+    ) -> Tensor:
+        """Drafts `[rows, k]`. The first drafted token follows the one that was just sampled."""
+        rows = common_attn_metadata.batch_size()
+        length = common_attn_metadata.seq_lens[:rows].long()
+        if num_rejected_tokens_gpu is not None:
+            length = length - num_rejected_tokens_gpu[:rows]
+        batch = self.runner.input_batch
+        prompts = torch.from_numpy(batch.num_prompt_tokens[:rows].astype("int64")).to(length.device)
+        self._positions = (length + 1 - prompts).clamp(min=0)
+        self._park(set(batch.req_ids))
+        self.kept, self.kept_rows = [], {name: row for row, name in enumerate(batch.req_ids)}
+        drafted: Tensor = super().propose(
+            common_attn_metadata=common_attn_metadata, num_rejected_tokens_gpu=num_rejected_tokens_gpu, **rest
+        )
+        return drafted
+
+    def _park(self, here: set[str]) -> None:
+        """Keep the logits of drafts that were not looked at, since their requests are out of the batch for a while."""
+        self._parked = {name: one for name, one in self._parked.items() if name in self.runner.requests}
+        for name, row in self.kept_rows.items():
+            if name not in here and name in self.runner.requests and self.kept:
+                self._parked[name] = torch.stack([logits[row] for logits in self.kept])
+
+    def kept_logits(self, name: str, count: int) -> Tensor:
+        """The base's logits of the first drafted positions of a request: `[count, vocab]`."""
+        if name in self.kept_rows:
+            return torch.stack([logits[self.kept_rows[name]] for logits in self.kept[:count]])
+        return self._parked[name][:count]
+
+    def _sample_draft_tokens(self, hidden_states: Tensor, sampling_metadata: Any) -> tuple[Tensor, None]:
+        logits = self.model.compute_logits(hidden_states)[:, : self.gate.settings.vocab].float()
+        if self.gate.keeps_drafts:
+            self.kept.append(logits)
+        tokens = self.gate.slots.draw(self.gate.tracks, self._positions, logits)
+        self._positions = self._positions + 1
+        return tokens, None
+
+    @torch.inference_mode()
+    def read_next(self, attention: Any, scheduled: Sequence[int]) -> Tensor:
+        """The base's logits `[rows, vocab]` behind the text that the target has just read, `scheduled` drafts left out."""
+        count = attention.num_actual_tokens
+        _, by_layer = self.build_per_group_and_layer_attn_metadata(attention)
+        with set_forward_context(
+            by_layer,
+            self.vllm_config,
+            num_tokens=count,
+            cudagraph_runtime_mode=CUDAGraphMode.NONE,
+            slot_mapping=self._get_slot_mapping(count, attention.slot_mapping[:count]),
+        ):
+            hidden = self.model(
+                input_ids=self.runner.input_ids.gpu[:count],
+                positions=self.runner.positions[:count],
+                inputs_embeds=None,
+            )
+        behind = torch.tensor(scheduled, device=hidden.device)
+        last = attention.query_start_loc[1 : attention.num_reqs + 1].long() - 1 - behind
+        logits: Tensor = self.model.compute_logits(hidden[last])
+        return logits[:, : self.gate.settings.vocab].float()
+
+
+class BlockwiseGate:
+    """Takes the place of the rejection sampler. `tracks` are the requests of the batch, in its order."""
+
+    def __init__(self, runner: Any) -> None:
+        config = runner.vllm_config
+        self.runner = runner
+        self.settings = EngineSettings.of(config.model_config.hf_config)
+        self.policy = self.settings.load_policy()
+        self.slots = Slots(
+            self.policy,
+            capacity=config.scheduler_config.max_num_seqs,
+            length=config.model_config.max_model_len,
+            device=runner.device,
+        )
+        self.attention: Any = None  # vLLM's attention metadata of the tokens that the target has just read
+        self.tracks: list[Track] = []
+
+    @property
+    def keeps_drafts(self) -> bool:
+        """Whether the host's logits decide; for a guide that writes alone, its draws do."""
+        return self.policy.host is not None
+
+    def sample(self, logits: Tensor, metadata: Any) -> SamplerOutput:
+        """What is emitted of each row: ids `[rows, k + 1]`, behind them `_NO_TOKEN`."""
+        scheduled = [0] * len(self.runner.input_batch.req_ids) if metadata is None else list(metadata.num_draft_tokens)
+        drafts = _count_drafted(scheduled, metadata)
+        self._follow_batch()
+        live = [not discarded for discarded in self.runner.discard_request_mask.np[: len(drafts)]]
+        target, drafted = self._align(logits[:, : self.settings.vocab].float(), scheduled, metadata)
+        positions = torch.tensor(
+            [self.runner.requests[name].num_tokens for name in self.runner.input_batch.req_ids], device=logits.device
+        ) - torch.from_numpy(self.runner.input_batch.num_prompt_tokens[: len(drafts)].astype("int64")).to(logits.device)
+        by_role = {"guide": target}
+        if self.keeps_drafts:
+            by_role = {"base": self._read_host(drafts, scheduled, live, target), "guide": target[:, : drafted.shape[1]]}
+            drafted = self._draw_undrafted(drafted, drafts, positions, by_role["base"])
+        emitted = self.slots.decide(
+            self.tracks, positions, by_role, drafted=drafted if self.keeps_drafts else None
+        ).tokens
+        kept = self._count(emitted, drafted, drafts)
+        width = max(scheduled) + 1
+        out = torch.full((len(drafts), width), _NO_TOKEN, dtype=torch.int32, device=logits.device)
+        places = torch.arange(width, device=logits.device)
+        emitted = torch.nn.functional.pad(emitted, (0, width - emitted.shape[1]))
+        out = torch.where(places < kept[:, None], emitted.int(), out)
+        for track, count, alive in zip(self.tracks, drafts, live, strict=True):
+            if alive and count:
+                track.passes["guide"] += 1
+                track.passes["base"] += count
+        return SamplerOutput(sampled_token_ids=out, logprobs_tensors=None)
+
+    def _follow_batch(self) -> None:
+        """Tracks of the requests that are in the batch now."""
+        names = self.runner.input_batch.req_ids
+        known = {track.key: track for track in self.tracks}
+        for name in known.keys() - set(names):
+            self.slots.leave(known[name])
+        self.tracks = [known.get(name) or self._enter(name) for name in names]
+
+    def _enter(self, name: str) -> Track:
+        request = self.runner.requests[name]
+        settings = RequestSettings.read(request.sampling_params, self.settings.seed)
+        return self.slots.enter(name, settings, request.prompt_token_ids or (), request.sampling_params.max_tokens)
+
+    def _align(self, logits: Tensor, scheduled: Sequence[int], metadata: Any) -> tuple[Tensor, Tensor]:
+        """The target's logits `[rows, k + 1, vocab]` and the drafted ids `[rows, k]`; behind a row's own draft, anything."""
+        longest = max(scheduled)
+        if not longest:
+            return logits[:, None], torch.zeros(len(scheduled), 1, dtype=torch.int64, device=logits.device)
+        counts = torch.tensor(scheduled, device=logits.device)
+        first = counts.cumsum(0) - counts  # of the row's drafts; its logits have one more for each row before it
+        rows = torch.arange(len(scheduled), device=logits.device)
+        place = torch.arange(longest + 1, device=logits.device)
+        at = (first + rows)[:, None] + torch.minimum(place[None], counts[:, None])
+        ids = metadata.draft_token_ids.long().clamp(min=0)
+        inside = (first[:, None] + place[None, :longest]).clamp(max=len(ids) - 1)
+        return logits[at], ids[inside]
+
+    def _read_host(
+        self, drafts: Sequence[int], scheduled: Sequence[int], live: Sequence[bool], target: Tensor
+    ) -> Tensor:
+        """The host's logits `[rows, k, vocab]` where the target's were read; rows without a draft are read now."""
+        drafter = self.runner.drafter
+        host = torch.zeros(len(drafts), max(1, *scheduled), target.shape[-1], device=target.device)
+        names = self.runner.input_batch.req_ids
+        for row, count in enumerate(drafts):
+            if count:
+                host[row, :count] = drafter.kept_logits(names[row], count)
+        bare = [row for row, count in enumerate(drafts) if not count]
+        if any(live[row] for row in bare):
+            host[bare, 0] = drafter.read_next(self.attention, scheduled)[bare]
+        return host
+
+    def _draw_undrafted(self, drafted: Tensor, drafts: Sequence[int], positions: Tensor, host: Tensor) -> Tensor:
+        """The drafted ids, and the host's draws at the first place of rows without a draft."""
+        bare = [row for row, count in enumerate(drafts) if not count]
+        if bare:
+            drawn = self.slots.draw([self.tracks[row] for row in bare], positions[bare], host[bare, 0])
+            drafted = drafted.clone()
+            drafted[bare, 0] = drawn
+        return drafted
+
+    def _count(self, emitted: Tensor, drafted: Tensor, drafts: Sequence[int]) -> Tensor:
+        """How many tokens stand of each row: up to the first that is not the drafted one, and a bonus for a lone guide."""
+        counts = torch.tensor(drafts, device=emitted.device)
+        most = counts + 1 if not self.keeps_drafts else counts.clamp(min=1)
+        longest = drafted.shape[1]
+        same = (emitted[:, :longest] == drafted) & (torch.arange(longest, device=emitted.device) < counts[:, None])
+        stands = torch.minimum(same.long().cumprod(1).sum(1) + 1, most)
+        alone = torch.tensor([track.settings.lockstep for track in self.tracks], device=emitted.device)
+        return torch.where(alone, stands.clamp(max=1), stands)
+
+
+def _count_drafted(scheduled: Sequence[int], metadata: Any) -> list[int]:
+    """How many tokens were drafted of those that are scheduled: vLLM fills up with -1 what was drafted for nobody."""
+    if not any(scheduled):
+        return list(scheduled)
+    ids = iter(metadata.draft_token_ids.tolist())
+    counts = []
+    for count in scheduled:
+        row = [next(ids) for _ in range(count)]
+        counts.append(next((place for place, token in enumerate(row) if token < 0), count))
+    return counts

@@ -1,0 +1,106 @@
+"""Who writes the next tokens and which: equations (5) and (6) on the rows of one batch, in fixed shapes.
+
+Pure functions of logits and numbers, the same that `decoding` calls: scores, the policy's decision, the race. Nothing here waits
+for the device.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lm_eval_takeover.method.observations import OBSERVED, observe
+from lm_eval_takeover.method.policy import Block, Policy
+from lm_eval_takeover.method.registry import scores as registered
+from lm_eval_takeover.method.request import Sampling
+from lm_eval_takeover.method.sampling import draw, draw_on_device
+from lm_eval_takeover.method.scores import log_probs
+
+# Columns of a record. The rest are `OBSERVED` for traces, `FORCED` for forced tokens, every registered score for calibrations.
+SCORE, TAKEN, REST = 0, 1, 2
+FORCED = ("log_prob", "greedy")
+MOST_SCORES = 8
+COLUMNS = REST + max(len(OBSERVED), len(FORCED), MOST_SCORES)
+
+
+@dataclass(frozen=True, slots=True)
+class Emitted:
+    """The next tokens of some rows. tokens `[rows, k]`, taken `[rows, k]` bool, records `[rows, k, COLUMNS]` float32."""
+
+    tokens: Tensor
+    taken: Tensor
+    records: Tensor
+
+
+def emit(
+    policy: Policy,
+    sampling: Sampling,
+    host: Tensor | None,
+    donor: Tensor | None,
+    block: Block,
+    at: Tensor,
+    *,
+    drafted: Tensor | None = None,
+    forced: Tensor | None = None,
+    traced: bool = False,
+) -> Emitted:
+    """The tokens of positions `block.positions` `[rows, k]`, decided from left to right as if all before them stood.
+
+    host and donor: raw logits `[rows, k, vocab]`, None where the policy has no such model. `block.scores` is not read. at: the
+    words of the positions `[rows, k]`, int64 of the same bits. drafted `[rows, k]`: what the host drew there, where it is known.
+    forced `[rows, k]`: what is emitted whatever is drawn; its log-probability under the model that writes is recorded then.
+    """
+    scores = policy.scores(host, donor)
+    taken = policy.decide(
+        Block(block.positions, scores, block.window, chance=block.chance, donor_length=block.donor_length)
+    )
+    records = torch.full((*scores.shape, COLUMNS), torch.nan, device=scores.device)
+    records[..., SCORE], records[..., TAKEN] = scores, taken
+    if forced is not None:
+        tokens = forced
+        written = _choose(taken, host, donor)
+        records[..., REST] = log_probs(written).gather(-1, tokens[..., None])[..., 0]
+        records[..., REST + 1] = written.argmax(-1) == tokens
+    elif drafted is not None:
+        tokens = _replace_taken(drafted, taken, donor, at, sampling)
+    else:
+        tokens = draw_rows(_choose(taken, host, donor), at, sampling)
+    if traced:
+        base = host if policy.host == "base" else donor if policy.donor == "base" else None
+        records[..., REST : REST + len(OBSERVED)] = observe(tokens, host, donor, base_logits=base)
+    return Emitted(tokens, taken, records)
+
+
+def score_all(host: Tensor, donor: Tensor) -> Tensor:
+    """Every registered score, in the order of their names' registry: `[rows, k, scores]` of logits `[rows, k, vocab]`."""
+    return torch.stack([score(host, donor) for score in registered], -1)
+
+
+def draw_rows(logits: Tensor, at: Tensor, sampling: Sampling) -> Tensor:
+    """The race: one token id per position, of logits `[..., vocab]` and words `[...]` as int64."""
+    flat, words = logits.reshape(-1, logits.shape[-1]), at.reshape(-1)
+    if logits.device.type == "cuda":
+        return draw_on_device(flat, words, sampling)[0].view(at.shape)
+    return draw(flat, words.numpy().view(np.uint64), sampling).view(at.shape)
+
+
+def _choose(taken: Tensor, host: Tensor | None, donor: Tensor | None) -> Tensor:
+    """The logits `[rows, k, vocab]` of the model that writes each position."""
+    if host is None or donor is None:
+        found = donor if host is None else host
+        assert found is not None
+        return found
+    return torch.where(taken[..., None], donor, host)
+
+
+def _replace_taken(drafted: Tensor, taken: Tensor, donor: Tensor | None, at: Tensor, sampling: Sampling) -> Tensor:
+    """The drafted tokens, and the donor's draws where it takes over."""
+    if donor is None:
+        return drafted
+    if donor.device.type == "cuda":
+        return torch.where(taken, draw_rows(donor, at, sampling), drafted)
+    tokens = drafted.clone()  # on a CPU nothing waits, and a draw costs a pass over the vocabulary
+    if bool(taken.any()):
+        tokens[taken] = draw_rows(donor[taken], at[taken], sampling)
+    return tokens

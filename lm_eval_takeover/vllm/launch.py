@@ -1,0 +1,267 @@
+"""From model arguments to a running vLLM engine: fused, blockwise, or one model alone."""
+
+import logging
+import os
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any
+
+import torch
+
+from lm_eval_takeover.arguments import ModelArguments
+from lm_eval_takeover.errors import ArgumentError, nearest
+from lm_eval_takeover.method.policy import Policy
+from lm_eval_takeover.pair.member import Member
+from lm_eval_takeover.pair.pair import Pair
+from lm_eval_takeover.vllm.block_rule import CONCURRENCY, choose_block
+from lm_eval_takeover.vllm.plugin import ARCHITECTURE, register
+from lm_eval_takeover.vllm.settings import EngineSettings, describe_policy
+
+logger = logging.getLogger(__name__)
+
+PROCESSOR = "lm_eval_takeover.vllm.logits_processor:TakeoverLogitsProcessor"
+EXTENSION = "lm_eval_takeover.vllm.worker.WorkerExtension"
+WORKER = "lm_eval_takeover.vllm.blockwise.TakeoverWorker"
+# Model arguments of the transformers engines that have no counterpart here, by what vLLM has instead.
+_OTHERS: Mapping[str, str] = {
+    "device_map": "tensor_parallel_size=…",
+    "guide_device_map": "tensor_parallel_size=…",
+    "parallelize": "tensor_parallel_size=…",
+    "guide_device": "one device for both models",
+    "guide_dtype": "one dtype for both models",
+    "attn_implementation": "attention_backend=…",
+    "guide_attn_implementation": "attention_backend=…",
+    "load_in_4bit": "quantization=bitsandbytes",
+    "load_in_8bit": "quantization=bitsandbytes",
+    "quantization_config": "quantization=…",
+    "guide_quantization_config": "quantization=…",
+    "peft": "a merged checkpoint",
+    "guide_peft": "a merged checkpoint",
+    "gguf_file": "safetensors",
+    "guide_gguf_file": "safetensors",
+    "subfolder": "a local folder",
+    "guide_subfolder": "a local folder",
+}
+_CACHE_BLOCK = "kv_block_size"  # vLLM's `block_size`, tokens of a cache block; that name is the length of drafts here
+# Of vLLM's arguments those that this package sets, and how a user sets them.
+_OURS: Mapping[str, str] = {
+    "model": "base=… and guide=…",
+    "tokenizer": "the guide's tokenizer",
+    "hf_overrides": "base=… and guide=…",
+    "logits_processors": "plugins=…",
+    "worker_cls": "block_size=…",
+    "worker_extension_cls": "plugins=…",
+    "speculative_config": "block_size=…",
+}
+
+
+def plan_block(arguments: ModelArguments, pair: Pair, policy: Policy) -> int:
+    """The length of a draft, 1 for the fused pair; `auto` says which it is, and why.
+
+    Raises ArgumentError for a number where drafts cannot be had.
+    """
+    obstacle = _find_obstacle(pair, policy)
+    if arguments.block_size != "auto":
+        block = int(arguments.block_size)
+        if block > 1 and obstacle is not None:
+            raise ArgumentError(f"block_size={block} with backend=vllm: {obstacle}; leave it out, or give block_size=1")
+        return block
+    if obstacle is not None:
+        return 1
+    choice = choose_block(
+        ratio=count_parameters(pair.member("base")) / count_parameters(pair.member("guide")),
+        rows=int(arguments.engine_arguments.get("max_num_seqs", CONCURRENCY)),
+        ends=_guess_ends(arguments, policy),
+        device=pair.member("guide").device.type,
+    )
+    logger.info("block_size=auto is %d: %s", choice.block, choice.reason)
+    return choice.block
+
+
+def _find_obstacle(pair: Pair, policy: Policy) -> str | None:
+    """Why the base cannot draft for the guide; None where it can."""
+    if pair.base is None or pair.guide is None or policy.name == "base":
+        return f"policy={policy.name} has no base to draft and a guide to verify"
+    if policy.direction != "forward":
+        return f"direction={policy.direction} would have the guide draft, which vLLM's draft models do not"
+    sizes = [member.config.get_text_config().vocab_size for member in (pair.base, pair.guide)]
+    if sizes[0] != sizes[1]:
+        return f"base and guide pad their vocabularies differently ({sizes[0]} and {sizes[1]}), which vLLM's draft models may not"
+    return None
+
+
+def _guess_ends(arguments: ModelArguments, policy: Policy) -> float:
+    """The probability that a position ends a draft, before any was written: the nominal rate; a lone guide's is a guess."""
+    if policy.host is None:
+        return 0.2
+    rates = (arguments.target_rate, arguments.rate, arguments.spike_ratio)
+    return max(next((rate for rate in rates if rate is not None), 0.05), 0.01)
+
+
+def count_parameters(member: Member) -> int:
+    """Of the model that the configuration describes; no weight is made."""
+    from transformers import AutoModelForCausalLM
+
+    with torch.device("meta"):
+        return int(AutoModelForCausalLM.from_config(member.config).num_parameters())
+
+
+def list_engine_arguments(arguments: ModelArguments, pair: Pair, policy: Policy, *, block: int) -> dict[str, Any]:
+    """What vLLM's `EngineArgs` takes. `block` is the length of a draft, 1 for the fused pair.
+
+    Raises ArgumentError for arguments that vLLM does not have, and for a pair that it cannot hold.
+    """
+    _refuse_others(arguments)
+    given = _check_names(arguments.engine_arguments)
+    _check_architectures(pair, policy)
+    target = pair.member("guide" if "guide" in policy.roles else "base")
+    options: dict[str, Any] = {
+        "model": target.path,
+        "revision": target.revision,
+        "dtype": arguments.dtype.removeprefix("torch."),
+        "max_model_len": _choose_length(arguments, pair, given),
+        "trust_remote_code": arguments.trust_remote_code,
+        "generation_config": "vllm",
+        "disable_log_stats": True,
+        "seed": 0,  # of numbers that nobody draws
+    }
+    fused = len(policy.roles) == 2 and block == 1
+    settings = EngineSettings(
+        policy=describe_policy(policy),
+        vocab=pair.vocab_size,
+        ends=sorted(pair.eos_ids),
+        seed=arguments.seed or 0,
+        plugins=arguments.plugins,
+        trust_remote_code=arguments.trust_remote_code,
+        **(_describe_fused(pair) if fused else {}),
+    )
+    overrides: dict[str, Any] = {"takeover": settings.to_plain()}
+    if fused:
+        overrides["architectures"] = [ARCHITECTURE]
+    if block == 1:
+        options |= {"logits_processors": [PROCESSOR], "worker_extension_cls": EXTENSION}
+    else:
+        options |= _draft_by_base(pair.member("base"), block, given)
+    return options | given | {"hf_overrides": overrides}
+
+
+def _describe_fused(pair: Pair) -> dict[str, Any]:
+    base, guide = pair.member("base"), pair.member("guide")
+    return {
+        "base": base.path,
+        "base_revision": base.revision,
+        "base_architectures": base.config.architectures,
+        "guide_architectures": guide.config.architectures,
+    }
+
+
+def _draft_by_base(base: Member, block: int, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The base as vLLM's draft model, in workers that ask the policy where rejection stood."""
+    draft = {
+        "method": "draft_model",
+        "model": base.path,
+        "revision": base.revision,
+        "num_speculative_tokens": block,
+        "draft_tensor_parallel_size": given.get("tensor_parallel_size", 1),
+    }
+    # The gate reads on the host how much of a draft stands, so there is nothing to schedule ahead.
+    return {"speculative_config": draft, "worker_cls": WORKER, "async_scheduling": False}
+
+
+def _refuse_others(arguments: ModelArguments) -> None:
+    defaults = ModelArguments()
+    for name, instead in _OTHERS.items():
+        if (value := getattr(arguments, name)) != getattr(defaults, name):
+            raise ArgumentError(f"{name}={value} is read by backend=hf; backend=vllm has {instead} instead")
+
+
+def _check_names(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments for vLLM's engine. Raises ArgumentError for unknown ones and those that are ours."""
+    from vllm.engine.arg_utils import EngineArgs
+
+    known = {field.name for field in fields(EngineArgs)} - {"block_size"} | {_CACHE_BLOCK}
+    for name, value in given.items():
+        if name in _OURS:
+            raise ArgumentError(f"{name}={value} is set by this package: give {_OURS[name]} instead")
+        if name not in known:
+            ours = {field.name for field in fields(ModelArguments)}
+            raise ArgumentError(f"unknown model argument '{name}'; {nearest(name, known | ours)}")
+    return {"block_size" if name == _CACHE_BLOCK else name: value for name, value in given.items()}
+
+
+def _choose_length(arguments: ModelArguments, pair: Pair, given: dict[str, Any]) -> int | None:
+    """Tokens of context. Raises ArgumentError where more are asked for than the shorter of the two models can read."""
+    asked = given.pop("max_model_len", None)
+    if asked is not None and arguments.max_length is not None:
+        raise ArgumentError(
+            f"max_model_len={asked} and max_length={arguments.max_length} say the same; give one of them"
+        )
+    asked = arguments.max_length if asked is None else asked
+    for member in pair.members:
+        if asked is not None and member.max_length is not None and int(asked) > member.max_length:
+            raise ArgumentError(
+                f"max_model_len={asked} is more than the {member.max_length} tokens that {member.role}='{member.id.id}' can "
+                f"read; both models read every token, so give at most {pair.max_length}"
+            )
+    return pair.max_length if asked is None else int(asked)
+
+
+def _check_architectures(pair: Pair, policy: Policy) -> None:
+    """Raises ArgumentError for a model that vLLM has no class for."""
+    from vllm import ModelRegistry
+
+    register()
+    known = ModelRegistry.get_supported_archs()
+    for role in policy.roles:
+        member = pair.member(role)
+        names = member.config.architectures or []
+        if not any(name in known for name in names):
+            raise ArgumentError(
+                f"{role}='{member.id.id}' is a {names[0] if names else member.config.model_type}, which vLLM does not know; "
+                f"run it with backend=hf"
+            )
+        _check_heads(member)
+
+
+def _check_heads(member: Member) -> None:
+    """Raises ArgumentError for a head size that vLLM does not compute with on a CPU: it would fail in the first pass."""
+    from vllm.platforms import current_platform
+
+    if not current_platform.is_cpu():
+        return
+    from vllm.v1.attention.backends.cpu_attn import CPUAttentionBackend
+
+    config = member.config.get_text_config()
+    size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    sizes = CPUAttentionBackend.get_supported_head_sizes()
+    if size not in sizes:
+        raise ArgumentError(
+            f"{member.role}='{member.id.id}' has heads of {size}, and vLLM computes with {', '.join(map(str, sizes))} on a CPU; "
+            f"run it on a GPU, or with backend=hf"
+        )
+
+
+def start_engine(options: Mapping[str, Any], pair: Pair) -> Any:
+    """vLLM's `LLM` with these options. Raises ArgumentError, one line, for what it refuses."""
+    os.environ.setdefault("VLLM_USE_V2_MODEL_RUNNER", "0")  # the gate stands in runner V1
+    from vllm import LLM
+
+    try:
+        return LLM(**options)
+    except ArgumentError:
+        raise
+    except Exception as error:
+        names = " and ".join(f"{member.role}='{member.id.id}'" for member in pair.members)
+        raise ArgumentError(f"vLLM cannot start with {names}: {_explain(error)}") from error
+
+
+def _explain(error: Exception) -> str:
+    """The first telling line of what vLLM raised, and what helps where that is known."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    if type(error).__name__ == "ValidationError" and len(lines) > 1:  # pydantic's: the first line counts the errors
+        lines = [line.removeprefix("Value error, ") for line in lines if line.startswith("Value error")] or lines
+    line = lines[0] if lines else type(error).__name__
+    if any(word in str(error).lower() for word in ("memory", "kv cache", "cache blocks")):
+        help_ = "give a smaller max_model_len=… or another gpu_memory_utilization=… (on a CPU: VLLM_CPU_KVCACHE_SPACE, in GiB)"
+        return f"{line}; {help_}"
+    return line

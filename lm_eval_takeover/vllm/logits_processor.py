@@ -1,0 +1,100 @@
+"""The gate of a fused engine on vLLM's model runner V1: its public `LogitsProcessor`, given to the engine by name.
+
+It is shown the rows of a batch after every pass, prefills that are not whole yet among them, and leaves of each row the one token
+that is to be emitted.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from vllm.config import VllmConfig
+from vllm.sampling_params import SamplingParams
+from vllm.v1.sample.logits_processor import BatchUpdate, LogitsProcessor, MoveDirectionality
+
+from lm_eval_takeover.vllm.pair_model import find_pair
+from lm_eval_takeover.vllm.settings import EngineSettings, RequestSettings
+from lm_eval_takeover.vllm.slots import Slots, Track
+
+
+class TakeoverLogitsProcessor(LogitsProcessor):  # type: ignore[misc]
+    """Rows of the batch are places `0 .. n - 1`; each has a track, and the list of its tokens so far, which vLLM appends to."""
+
+    def __init__(self, vllm_config: VllmConfig, device: torch.device, is_pin_memory: bool) -> None:
+        self._config = vllm_config
+        self.settings = EngineSettings.of(vllm_config.model_config.hf_config)
+        self.slots = Slots(
+            self.settings.load_policy(),
+            capacity=vllm_config.scheduler_config.max_num_seqs,
+            length=vllm_config.model_config.max_model_len,
+            device=device,
+        )
+        self._rows: dict[int, tuple[Track, list[int]]] = {}
+
+    @classmethod
+    def validate_params(cls, sampling_params: SamplingParams) -> None:
+        """Refuse settings of a request that have no such name or type: a ValueError, before it reaches a worker."""
+        RequestSettings.read(sampling_params)
+
+    def is_argmax_invariant(self) -> bool:
+        return False
+
+    def update_state(self, batch_update: BatchUpdate | None) -> None:
+        if batch_update is None:
+            return
+        for place in batch_update.removed:
+            self._leave(place)
+        for place, params, prompt, output in batch_update.added:
+            self._leave(place)
+            settings = RequestSettings.read(params, self.settings.seed)
+            # The parameters are an object of the request's own, which lives as long as it does, preempted or not.
+            track = self.slots.enter(_Identity(params), settings, prompt or (), params.max_tokens)
+            self._rows[place] = track, output
+        for start, end, direction in batch_update.moved:
+            moved, other = self._rows.pop(start, None), self._rows.pop(end, None)
+            if moved is not None:
+                self._rows[end] = moved
+            if other is not None:
+                if direction == MoveDirectionality.SWAP:
+                    self._rows[start] = other
+                else:
+                    self.slots.leave(other[0])
+
+    def _leave(self, place: int) -> None:
+        row = self._rows.pop(place, None)
+        if row is not None:
+            self.slots.leave(row[0])
+
+    def apply(self, logits: Tensor) -> Tensor:
+        """logits `[rows, vocab]`: the guide's, or of the one model that there is. Returns the same with one token in each row."""
+        rows = [self._rows[place] for place in range(len(logits))]
+        emitted = self.slots.decide(
+            [track for track, _ in rows],
+            torch.tensor([len(output) for _, output in rows], device=logits.device),
+            {role: one[:, None, : self.settings.vocab] for role, one in self._list_logits(logits).items()},
+        )
+        chosen = torch.full_like(logits, -torch.inf)
+        return chosen.scatter_(-1, emitted.tokens, 0.0)
+
+    def _list_logits(self, logits: Tensor) -> dict[str, Tensor]:
+        """By role, float32 `[rows, its vocabulary]`."""
+        pair = find_pair(self._config)
+        if pair is None:
+            return {self.slots.policy.roles[0]: logits.float()}
+        assert pair.base_logits is not None and len(pair.base_logits) == len(logits)
+        return {"base": pair.base_logits.float(), "guide": logits.float()}
+
+
+class _Identity:
+    """An object as a key by what it is, not what it holds; it is kept alive meanwhile."""
+
+    __slots__ = ("held",)
+
+    def __init__(self, held: Any) -> None:
+        self.held = held
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Identity) and self.held is other.held
+
+    def __hash__(self) -> int:
+        return id(self.held)

@@ -1,0 +1,101 @@
+"""The fused pair: one model class of vLLM's with both decoders, which share positions and block tables and have a cache each.
+
+vLLM sees the guide; the base is its companion. `compute_logits` returns the guide's logits, so that log-probabilities which a
+client asks for are the guide's, and keeps the base's of the same rows for the gate.
+"""
+
+from collections.abc import Iterable
+from weakref import WeakValueDictionary
+
+import torch
+from torch import Tensor, nn
+from transformers import AutoConfig
+from vllm.compilation.backends import set_model_tag
+from vllm.config import VllmConfig
+from vllm.config.utils import replace
+from vllm.model_executor.model_loader.default_loader import DefaultModelLoader
+from vllm.model_executor.models.utils import AutoWeightsLoader, init_vllm_registered_model, maybe_prefix
+
+from lm_eval_takeover.vllm.settings import EngineSettings
+
+# vLLM makes the model and the gate apart and shows neither to the other; both know the engine's configuration.
+_pairs: WeakValueDictionary[str, "TakeoverPairForCausalLM"] = WeakValueDictionary()
+
+
+def find_pair(config: VllmConfig) -> "TakeoverPairForCausalLM | None":
+    """The pair of this engine in this process; None where it runs one model alone."""
+    return _pairs.get(config.instance_id)
+
+
+class TakeoverPairForCausalLM(nn.Module):
+    """Any two decoders that vLLM has, of different depth, heads and widths."""
+
+    def __init__(self, *, vllm_config: VllmConfig, prefix: str = "") -> None:
+        super().__init__()
+        guide_config = vllm_config.model_config.hf_config
+        settings = EngineSettings.of(guide_config)
+        assert settings.base is not None
+        base_config = AutoConfig.from_pretrained(
+            settings.base, revision=settings.base_revision, trust_remote_code=settings.trust_remote_code
+        )
+        self.guide = init_vllm_registered_model(
+            vllm_config,
+            prefix=maybe_prefix(prefix, "guide"),
+            hf_config=guide_config,
+            architectures=settings.guide_architectures,
+        )
+        with set_model_tag("takeover_base"):  # a compile cache of its own
+            self.base = init_vllm_registered_model(
+                _configure_base(vllm_config, settings, base_config),
+                prefix=maybe_prefix(prefix, "base"),
+                hf_config=base_config,
+                architectures=settings.base_architectures,
+            )
+        self.base_width = base_config.get_text_config().hidden_size
+        self.base_logits: Tensor | None = None  # `[rows, vocab]`, of the rows that `compute_logits` was last asked for
+        self.secondary_weights = [
+            DefaultModelLoader.Source(settings.base, settings.base_revision, prefix="base.", fall_back_to_pt=False)
+        ]
+        self.make_empty_intermediate_tensors = self.guide.make_empty_intermediate_tensors
+        _pairs[vllm_config.instance_id] = self
+
+    def embed_input_ids(self, input_ids: Tensor) -> Tensor:
+        embedded: Tensor = self.guide.embed_input_ids(input_ids)
+        return embedded
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        positions: Tensor,
+        intermediate_tensors: None = None,
+        inputs_embeds: Tensor | None = None,
+    ) -> Tensor:
+        """The hidden states of both, side by side: `[tokens, base width + guide width]`."""
+        return torch.cat([self.base(input_ids, positions), self.guide(input_ids, positions)], -1)
+
+    def compute_logits(self, hidden_states: Tensor) -> Tensor | None:
+        """The guide's logits `[rows, guide's vocabulary]`; the base's are kept beside them."""
+        base, guide = hidden_states[:, : self.base_width], hidden_states[:, self.base_width :]
+        self.base_logits = self.base.compute_logits(base.contiguous())
+        logits: Tensor | None = self.guide.compute_logits(guide.contiguous())
+        return logits
+
+    def load_weights(self, weights: Iterable[tuple[str, Tensor]]) -> set[str]:
+        named = ((name if name.startswith("base.") else f"guide.{name}", weight) for name, weight in weights)
+        loaded: set[str] = AutoWeightsLoader(self).load_weights(named)
+        return loaded
+
+
+def _configure_base(config: VllmConfig, settings: EngineSettings, base_config: object) -> VllmConfig:
+    """The engine's configuration with the base's own quantization instead of the guide's."""
+    quantized = getattr(base_config, "quantization_config", None)
+    if config.quant_config is None and quantized is None:
+        return config
+    model = replace(
+        config.model_config,
+        model=settings.base,
+        revision=settings.base_revision,
+        hf_overrides={},
+        quantization=None,
+    )
+    return replace(config, quant_config=VllmConfig.get_quantization_config(model, config.load_config))

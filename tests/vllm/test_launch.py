@@ -1,0 +1,108 @@
+"""What cannot run is said in one line before any engine starts."""
+
+import json
+import shutil
+
+import pytest
+from helpers.pairs import POLICIES, save_random_model
+
+from lm_eval_takeover.arguments import ModelArguments
+from lm_eval_takeover.demo import DEMO
+from lm_eval_takeover.errors import ArgumentError
+from lm_eval_takeover.pair.loading import load_pair, load_policy
+from lm_eval_takeover.vllm.launch import list_engine_arguments, plan_block
+from lm_eval_takeover.vllm.settings import EngineSettings
+from lm_eval_takeover.vllm.versions import check_hooks, check_version
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # vLLM's own
+
+
+@pytest.fixture
+def plan(demo_folders):
+    return lambda **arguments: _plan(demo_folders | arguments)
+
+
+def _plan(arguments):
+    parsed = ModelArguments.parse({"backend": "vllm", "tau": 1.0, "policy": "disagreement"} | arguments)
+    loaded = load_pair(parsed)
+    policy = load_policy(parsed, loaded)[0]
+    return list_engine_arguments(parsed, loaded, policy, block=plan_block(parsed, loaded, policy))
+
+
+def test_the_fused_pair_is_one_model_with_a_gate(plan, demo_folders):
+    options = plan(tensor_parallel_size=2)
+    settings = EngineSettings(**options["hf_overrides"]["takeover"])
+    assert options["tensor_parallel_size"] == 2
+    assert options["hf_overrides"]["architectures"] == ["TakeoverPairForCausalLM"]
+    assert settings.load_policy().gate.tau == 1.0 and settings.base == demo_folders["base"]
+
+
+def test_one_model_alone_is_not_fused(plan, demo_folders):
+    options = plan(policy="guide", tau=None)
+    assert options["model"] == demo_folders["guide"] and "architectures" not in options["hf_overrides"]
+
+
+def test_a_number_is_the_length_of_drafts(plan):
+    options = plan(block_size=4)
+    assert options["speculative_config"]["num_speculative_tokens"] == 4
+    assert "logits_processors" not in options
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            {"tensor_paralel_size": 2},
+            "unknown model argument 'tensor_paralel_size'; did you mean 'tensor_parallel_size'",
+        ),
+        ({"max_model_len": 100_000}, "max_model_len=100000 is more than the"),
+        ({"max_model_len": 64, "max_length": 64}, "say the same; give one of them"),
+        ({"guide_dtype": "float32"}, "guide_dtype=float32 is read by backend=hf; backend=vllm has one dtype"),
+        ({"speculative_config": "x"}, "speculative_config=x is set by this package: give block_size"),
+        ({"block_size": 4, "direction": "reverse"}, "block_size=4 with backend=vllm: direction=reverse would have"),
+        ({"block_size": 4, "policy": "base", "tau": None}, "policy=base has no base to draft and a guide to verify"),
+    ],
+)
+def test_wrong_arguments_are_one_line(plan, arguments, message):
+    with pytest.raises(ArgumentError) as raised:
+        plan(**arguments)
+    assert message in str(raised.value) and "\n" not in str(raised.value)
+
+
+def test_drafts_want_one_padded_vocabulary(plan, random_folders):
+    with pytest.raises(ArgumentError, match=r"block_size=4 .* pad their vocabularies differently \(512 and 544\)"):
+        plan(block_size=4, **random_folders)
+
+
+def test_a_model_that_vllm_does_not_know_is_named(plan, tmp_path):
+    folder = save_random_model(tmp_path / "odd", vocab_size=512, seed=1)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"architectures": ["OddForCausalLM"]}))
+    with pytest.raises(ArgumentError, match=r"base='odd' is a OddForCausalLM, which vLLM does not know"):
+        plan(base=str(folder))
+    shutil.rmtree(folder)
+
+
+def test_head_sizes_that_vllm_has_not_on_a_cpu_are_named(plan):
+    with pytest.raises(ArgumentError, match=r"base='demo-base' has heads of 24, and vLLM computes with 32, 64"):
+        plan(base=str(DEMO["base"]))
+
+
+def test_versions_and_hooks_are_checked(monkeypatch):
+    import vllm
+
+    check_version()
+    check_hooks(blockwise=True)
+    monkeypatch.setattr(vllm, "__version__", "0.41.2")
+    with pytest.raises(ArgumentError, match=r"vLLM 0\.41\.2 is installed, and vllm>=0\.32,<0\.33 is supported"):
+        check_version()
+    monkeypatch.setattr("vllm.v1.sample.logits_processor.LogitsProcessor.apply", lambda self, rows: rows)
+    with pytest.raises(ArgumentError, match=r"LogitsProcessor\.apply of the installed vLLM has no parameter 'logits'"):
+        check_hooks(blockwise=False)
+
+
+def test_the_policies_travel_as_plain_values():
+    from lm_eval_takeover.vllm.settings import build_policy, describe_policy
+
+    for policy in POLICIES.values():
+        assert build_policy(json.loads(json.dumps(describe_policy(policy)))) == policy

@@ -1,0 +1,94 @@
+"""The state of requests by slot, without vLLM: what stays the same while they come, move and go."""
+
+import numpy as np
+import pytest
+import torch
+from helpers.pairs import POLICIES
+
+from lm_eval_takeover.vllm.emission import COLUMNS, SCORE
+from lm_eval_takeover.vllm.settings import RequestSettings
+from lm_eval_takeover.vllm.slots import Slots
+
+SAMPLED = RequestSettings(id="a", temperature=0.8, top_p=0.95, traced=True)
+OTHERS = [RequestSettings(id=f"other {i}", temperature=0.5 * i) for i in range(3)]
+POLICY = POLICIES["disagreement"]
+
+
+@pytest.fixture
+def logits():
+    """Of both models at 24 positions: `[positions, 1, vocab]`."""
+    generator = torch.Generator().manual_seed(5)
+    return [{role: torch.randn(1, 1, 40, generator=generator) * 3 for role in ("base", "guide")} for _ in range(24)]
+
+
+def new_slots():
+    return Slots(POLICY, capacity=4, length=30, device=torch.device("cpu"))
+
+
+def records(slots):
+    return np.frombuffer(slots.take("a", 24)[0], np.float32).reshape(-1, COLUMNS)
+
+
+def write_alone(logits):
+    slots = new_slots()
+    track = slots.enter("a", SAMPLED, (1, 2, 3), 24)
+    tokens = [slots.decide([track], torch.tensor([t]), logits[t]).tokens.item() for t in range(24)]
+    return tokens, records(slots)
+
+
+def test_neighbours_preemption_and_repeated_positions_change_nothing(logits):
+    tokens, want = write_alone(logits)
+    slots = new_slots()
+    track = slots.enter("a", SAMPLED, (1, 2, 3), 24)
+    neighbour = slots.enter("n", OTHERS[1], (4,), 24)
+    again = []
+    for t in range(24):
+        if t in (5, 11):  # out of the batch, whose slots others take meanwhile
+            slots.leave(track)
+            slots.leave(neighbour)
+            others = [slots.enter(("o", t, i), one, (9, i), 24) for i, one in enumerate(OTHERS)]
+            slots.decide(
+                others,
+                torch.zeros(3, dtype=torch.long),
+                {role: one.expand(3, 1, 40) for role, one in logits[0].items()},
+            )
+            for other in others:
+                slots.leave(other)
+            neighbour = slots.enter("n", OTHERS[1], (4,), 24)
+            track = slots.enter("a", SAMPLED, (1, 2, 3), 24)
+            # a part of the prefill shows the gate other logits at the same position
+            slots.decide([track], torch.tensor([t]), logits[(t + 7) % 24])
+        both = {role: torch.cat([logits[(t + 3) % 24][role], one]) for role, one in logits[t].items()}
+        again.append(slots.decide([neighbour, track], torch.tensor([t, t]), both).tokens[1].item())
+    assert again == tokens
+    np.testing.assert_array_equal(records(slots), want)
+
+
+def test_a_draft_is_decided_as_its_positions_one_by_one(logits):
+    _, want = write_alone(logits)
+    slots = new_slots()
+    track = slots.enter("a", SAMPLED, (1, 2, 3), 24)
+    block = {role: torch.cat([one[role] for one in logits[:6]], 1) for role in ("base", "guide")}
+    emitted = slots.decide([track], torch.tensor([0]), block, drafted=torch.zeros(1, 6, dtype=torch.long))
+    np.testing.assert_allclose(emitted.records[0, :, SCORE], want[:6, SCORE])
+    assert emitted.tokens[0][~emitted.taken[0]].tolist() == [0] * int((~emitted.taken).sum())
+
+
+def test_forced_tokens_are_emitted_and_judged(logits):
+    slots = new_slots()
+    track = slots.enter("f", RequestSettings(id="a", forced=(7, 8)), (1,), 2)
+    emitted = [slots.decide([track], torch.tensor([t]), logits[t]) for t in range(2)]
+    assert [one.tokens.item() for one in emitted] == [7, 8]
+    for t, one in enumerate(emitted):
+        writer = logits[t]["guide" if one.taken.item() else "base"]
+        assert one.records[0, 0, 2].item() == pytest.approx(writer.log_softmax(-1)[0, 0, 7 + t].item(), abs=1e-5)
+
+
+def test_records_that_nobody_takes_do_not_pile_up(logits):
+    slots = new_slots()
+    for i in range(100):
+        track = slots.enter(i, RequestSettings(id=str(i)), (1,), 4)
+        slots.decide([track], torch.tensor([0]), logits[0])
+        slots.leave(track)
+    assert slots.take("99", 1) is not None
+    assert slots.take("3", 1) is None
