@@ -42,30 +42,7 @@ HARMLESS = frozenset(
         "eos_string",
     ]
 )
-# Of these the results say what they came to: thresholds, digests of sources, revisions.
-RESOLVED = frozenset(
-    [
-        "base",
-        "guide",
-        "backend",
-        "policy",
-        "direction",
-        "score",
-        "tau",
-        "kappa",
-        "window",
-        "spike_ratio",
-        "target_rate",
-        "calibration",
-        "kappa_rule",
-        "rate",
-        "early_tokens",
-        "model",  # the run's label
-        "plugins",
-        "dtype",
-        "guide_dtype",
-    ]
-)
+# What config.takeover says of a run, as resolved.
 TAKEOVER = (
     "backend",
     "policy",
@@ -78,6 +55,21 @@ TAKEOVER = (
     "early_tokens",
     "plugins",
     "dtypes",
+)
+# Model arguments of which it says what they came to: thresholds, digests of sources, revisions; `model` is the run's label.
+RESOLVED = frozenset(
+    [
+        *TAKEOVER,
+        "base",
+        "guide",
+        "spike_ratio",
+        "target_rate",
+        "calibration",
+        "kappa_rule",
+        "model",
+        "dtype",
+        "guide_dtype",
+    ]
 )
 
 

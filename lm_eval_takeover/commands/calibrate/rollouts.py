@@ -29,7 +29,7 @@ from lm_eval_takeover.commands.calibrate.budget import HeldOutRollouts, solve
 from lm_eval_takeover.commands.calibrate.prompts import Prompts
 from lm_eval_takeover.commands.calibrate.score_parts import ScoreParts, Trajectory, parts_folder
 from lm_eval_takeover.decoding.engine import generate
-from lm_eval_takeover.decoding.stop_strings import StopStrings
+from lm_eval_takeover.decoding.stop_strings import is_cut_off
 from lm_eval_takeover.decoding.teacher_forcing import logit_blocks
 from lm_eval_takeover.errors import ArgumentError, CalibrationError, PluginError, is_out_of_memory
 from lm_eval_takeover.method.gate import Gate, fires_along
@@ -246,7 +246,10 @@ def _collect_scores(
                 written = dict(generate(pair, ALONE[host](), asked, seed=seed, batch_size=batch_size))
                 rollouts = [written[place].tokens for place in range(len(asked))]
                 scores = _score_what_fits(pair, host, donor, asked, rollouts)
-            cut = [_is_cut(pair, request, tokens) for request, tokens in zip(asked, rollouts, strict=True)]
+            cut = [
+                is_cut_off(pair.tokenizer, tokens, request, pair.eos_ids)
+                for request, tokens in zip(asked, rollouts, strict=True)
+            ]
             parts.add(todo, scores, cut)
             work.tokens += sum(map(len, rollouts))
             work.seconds = time.perf_counter() - started
@@ -265,12 +268,6 @@ def _roll_out_in_vllm(
         for request, values in zip(requests, trajectories[score.name], strict=True):
             _check_values(score, values, request.label)
     return [found[place][0] for place in range(len(requests))], trajectories
-
-
-def _is_cut(pair: Pair, request: Request, tokens: Sequence[int]) -> bool:
-    """Whether a rollout ran into its limit: nothing at its end says that it was done."""
-    ended = tokens[-1] in pair.eos_ids or StopStrings(pair.tokenizer, request.until).found(tokens)
-    return len(tokens) >= request.max_new_tokens and not ended
 
 
 def _score_what_fits(
