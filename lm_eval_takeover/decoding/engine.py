@@ -53,7 +53,8 @@ def generate(
 
         def write(by: Policy, asked: Sequence[Request], traced: bool) -> Iterator[tuple[int, Generation]]:
             lockstepped = partial(lockstep.generate, pair, by, traced=traced, **options)
-            return _isolate(lockstepped, asked, failures, batch_size)
+            begun = [lockstep.start_generation(traced) for _ in asked]
+            return _isolate(lockstepped, asked, begun, failures, batch_size)
     else:
         length = None if isinstance(block_size, str) else block_size
 
@@ -105,17 +106,18 @@ def write_after_donor(
 def _isolate(
     write: Callable[..., Iterator[tuple[int, Generation]]],
     requests: Sequence[Request],
+    begun: Sequence[Generation],
     failures: Failures,
     batch_size: int,
 ) -> Iterator[tuple[int, Generation]]:
-    """What `write(requests, batch_size=…)` yields. Rows that were in flight when it failed are written again.
+    """What `write(requests, begun=…, batch_size=…)` yields. Rows that were in flight when it failed go on from there.
 
     Where memory ran out, half as many rows at a time; after another failure, halves of what is left, until the request that
     fails is alone.
     """
     left = set(range(len(requests)))
     try:
-        for i, generation in write(requests, batch_size=batch_size):
+        for i, generation in write(requests, begun=begun, batch_size=batch_size):
             left.remove(i)
             failures.succeeded()
             yield i, generation
@@ -138,5 +140,6 @@ def _isolate(
         middle = len(remaining) // 2
         parts = [remaining[:middle], remaining[middle:]]
     for part in parts:
-        for place, generation in _isolate(write, [requests[i] for i in part], failures, batch_size):
+        left_over = [requests[i] for i in part], [begun[i] for i in part]
+        for place, generation in _isolate(write, *left_over, failures, batch_size):
             yield part[place], generation

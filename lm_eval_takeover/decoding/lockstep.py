@@ -35,6 +35,11 @@ class Row:
     request: Request
     generation: Generation
 
+    @property
+    def text(self) -> tuple[int, ...]:
+        """Its prompt, and what an earlier attempt has written."""
+        return (*self.request.prompt, *self.generation.tokens)
+
 
 @torch.inference_mode()
 def generate(
@@ -42,27 +47,27 @@ def generate(
     policy: Policy,
     requests: Sequence[Request],
     *,
+    begun: Sequence[Generation] | None = None,
     seed: int = 0,
     batch_size: int = 1,
     traced: bool = False,
     count_tokens: Callable[[int], None] | None = None,
 ) -> Iterator[tuple[int, Generation]]:
-    """As `engine.generate`, which also knows `early` with a rate."""
+    """As `engine.generate`, which also knows `early` with a rate. `begun` are generations that go on, one for each request."""
     vocab, eos = pair.vocab_size, pair.eos_ids
+    begun = begun or [start_generation(traced) for _ in requests]
+    waiting = [Row(i, request, generation) for i, (request, generation) in enumerate(zip(requests, begun, strict=True))]
     readings = {role: choose_reading(pair.member(role)) for role in policy.roles}
     padded = all(reading.padded for reading in readings.values())
-    for group in _whole_prompts(requests, batch_size, padded=padded):
-        prompts = list(dict.fromkeys(requests[i].prompt for i in group))
+    for group in _whole_prompts(waiting, batch_size, padded=padded):
+        prompts = list(dict.fromkeys(row.text for row in group))
         read = {
             role: Sequences.prefill(pair.member(role), vocab, prompts, cached=reading.cached)
             for role, reading in readings.items()
         }
         for start in range(0, len(group), batch_size):
-            rows = [
-                Row(i, requests[i], Generation(observed=array("f") if traced else None))
-                for i in group[start : start + batch_size]
-            ]
-            places = [prompts.index(row.request.prompt) for row in rows]
+            rows = group[start : start + batch_size]
+            places = [prompts.index(row.text) for row in rows]
             selected = {role: sequences.select(places) for role, sequences in read.items()}
             yield from _decode(pair, policy, rows, selected, eos, seed, count_tokens)
 
@@ -82,8 +87,10 @@ def _decode(
     device = choose_device(next(iter(read.values())).logits.device)
     at, chance = _numbers(rows, words, seed), torch.from_numpy(_numbers(rows, chances, seed)).to(device)
     donor_length = torch.tensor([row.request.donor_length for row in rows], device=device)
+    position = len(rows[0].generation.tokens)
     window = torch.zeros(len(rows), policy.window, device=device)
-    position = 0
+    for place in range(max(0, position - policy.window), position):
+        window = push(window, torch.tensor([row.generation.scores[place] for row in rows], device=device))
     while True:
         for sequences in read.values():  # no token is ever drawn from what is no distribution
             sequences.member.check_logits(sequences.logits, lambda i: f"token {position} of {rows[i].request.label}")  # noqa: B023
@@ -151,22 +158,27 @@ def _numbers(rows: list[Row], stream: Callable[[int, bytes, int, int], NDArray[A
     return np.stack([stream(seed, request_digest(row.request.prompt), row.request.sample, count) for row in rows])
 
 
-def _whole_prompts(requests: Sequence[Request], batch_size: int, *, padded: bool) -> Iterator[list[int]]:
-    """Indices in groups that are prefilled together: samples of one prompt stay together, longest prompts first.
+def start_generation(traced: bool) -> Generation:
+    return Generation(observed=array("f") if traced else None)
 
-    A group fits into one batch, unless it is a single prompt with more samples than that. Unless they may be `padded`, its
-    prompts have one length.
+
+def _whole_prompts(waiting: Sequence[Row], batch_size: int, *, padded: bool) -> Iterator[list[Row]]:
+    """Rows in groups that are prefilled together: samples of one prompt stay together, longest prompts first.
+
+    A group fits into one batch, unless it is a single prompt with more samples than that. Its rows are at one position. Unless
+    they may be `padded`, its prompts have one length.
     """
 
-    def settings(i: int) -> tuple[object, ...]:
-        r = requests[i]
-        return (-len(r.prompt), r.prompt, r.until, r.sampling.temperature, r.sampling.top_p, r.sampling.top_k)
+    def settings(row: Row) -> tuple[object, ...]:
+        sampling = row.request.sampling
+        held = (len(row.generation.tokens), row.request.until, sampling.temperature, sampling.top_p, sampling.top_k)
+        return (-len(row.text), row.text, *held)
 
-    def go_together(i: int) -> tuple[object, ...]:
-        return (0 if padded else len(requests[i].prompt), *settings(i)[2:])
+    def go_together(row: Row) -> tuple[object, ...]:
+        return (0 if padded else len(row.text), *settings(row)[2:])
 
-    by_prompt = [list(same) for _, same in groupby(sorted(range(len(requests)), key=settings), key=settings)]
-    group: list[int] = []
+    by_prompt = [list(same) for _, same in groupby(sorted(waiting, key=settings), key=settings)]
+    group: list[Row] = []
     for same in by_prompt:
         fits = len(group) + len(same) <= batch_size
         if group and not (fits and go_together(group[0]) == go_together(same[0])):

@@ -97,6 +97,35 @@ def test_memory_that_runs_out_halves_the_batch_and_is_no_requests_fault(
     assert "out of memory; going on with a batch size of 2" in caplog.text
 
 
+@pytest.mark.parametrize("name", ["disagreement", "random"])
+@pytest.mark.parametrize("block_size", [1, 4])
+def test_rows_in_flight_go_on_where_memory_ran_out(demo_pair, prompts, monkeypatch, block_size, name):
+    """No token is written twice: texts, scores and traces are those of a run with enough memory."""
+    requests = [Request(prompt, j, 30, SAMPLED) for prompt in prompts for j in range(2)]
+    options = {"batch_size": 8, "block_size": block_size, "traced": True}
+    expected = dict(engine.generate(demo_pair, POLICIES[name], requests, **options))
+    passes, logits, counts = ForwardPass.__call__, Member.compute_logits, []
+
+    def by_blocks(self, cache, slots, *arguments):
+        if len(slots) > 4 and sum(counts) > 60:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return passes(self, cache, slots, *arguments)
+
+    def by_steps(self, ids, *arguments, **named):
+        if len(ids) > 4 and sum(counts) > 60:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return logits(self, ids, *arguments, **named)
+
+    monkeypatch.setattr(ForwardPass, "__call__", by_blocks)
+    monkeypatch.setattr(Member, "compute_logits", by_steps)
+    made = dict(engine.generate(demo_pair, POLICIES[name], requests, count_tokens=counts.append, **options))
+    assert {i: one.tokens for i, one in made.items()} == {i: one.tokens for i, one in expected.items()}
+    assert sum(counts) == sum(len(one.tokens) for one in made.values())
+    for i, one in made.items():
+        assert one.scores == pytest.approx(expected[i].scores, abs=1e-4, nan_ok=True)
+        assert list(one.observed) == pytest.approx(list(expected[i].observed), rel=1e-3, abs=1e-3, nan_ok=True)
+
+
 def test_what_finished_before_memory_ran_out_in_the_other_half_is_kept(demo_pair, prompts, monkeypatch):
     """A pass fails, its first half ends two texts, and the second half finds no memory."""
     requests = [Request(prompts[0], j, 1 if j < 2 else 6, SAMPLED) for j in range(4)]
