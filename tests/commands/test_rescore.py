@@ -89,10 +89,10 @@ def test_several_commands_are_a_table_of_what_each_was_given(finished, tmp_path,
     assert main(["rescore", str(folder)]) == 0
     printed = capsys.readouterr().out
     assert (
-        "|command|tasks|model arguments|\n|---|---|---|\n|1|takeover_demo|spike_ratio=0.03,seed=0,batch_size=32,"
+        "|command|tasks|model arguments|\n|---|---|---|\n|1|takeover_demo|spike_ratio=0.03,seed=0,batch_size=64,"
         in printed
     )
-    assert "\n|2|takeover_demo|policy=random,rate=0.1,seed=0,batch_size=32," in printed
+    assert "\n|2|takeover_demo|policy=random,rate=0.1,seed=0,batch_size=64," in printed
     assert "{" not in printed
 
 

@@ -80,7 +80,7 @@ def test_states_are_rolled_back_in_blocks(tmp_path, kind, role):
     folders[role] = save_model(tmp_path / kind, kind)
     pair = Pair(*(Member(name, str(folder)) for name, folder in folders.items()))
     assert isinstance(verify_pass(pair.member(role)), StatePass)
-    requests = [Request((65, 70, 80, 66), sample, 48, Sampling(1.0)) for sample in range(2)]
+    requests = [Request((65, 70, 80, 66), sample, 24, Sampling(1.0)) for sample in range(2)]
     policies = {"disagreement": Disagreement(gate=Gate(7.0)), "guide": GuideAlone(), "random": Random(rate=0.2)}
     for name, policy in policies.items():
         expected = dict(lockstep.generate(pair, policy, requests, batch_size=1))

@@ -180,7 +180,7 @@ def test_calibrate_errors_are_one_line_and_status_2(tmp_path, capsys):
         (["--prompts", wrong], f"error: --prompts '{wrong}': row 1 has no text in field 'prompt' (its fields: text)"),
         (["--prompts", long], "error: --prompts: all 1 prompts are empty or longer than the context of 2048 tokens"),
         (["--prompts", tmp_path / "none.jsonl"], "is no file, and as a hub data set"),
-        (["--promts", empty], "error: unrecognized arguments: --promts"),
+        (["--promts", empty], "error: unknown option '--promts'; did you mean '--prompts'?"),
         ([], "error: --prompts is missing"),
         (["--prompts", wrong, "--target_rate", "8"], "error: --target_rate 8.0 is outside 0..1"),
         (["--prompts", wrong, "--score", "kl"], "error: --score 'kl' is not known; did you mean 'rkl'?"),
