@@ -88,6 +88,20 @@ def test_log_likelihoods_are_the_same(fused, reference, prompts, policy):
         np.testing.assert_allclose(got.log_probs, want.log_probs, atol=1e-4)
 
 
+def test_calibrations_roll_out_the_host_and_score_it_in_one_pass(fused, reference, requests):
+    fused.policy = POLICIES["disagreement"]
+    asked = [request for request in requests if not request.until]
+    found = {index: (tokens, scores) for index, tokens, scores in fused.roll_out(asked, seed=3)}
+    alone = write(reference, POLICIES["base"], asked)
+    for name in ("ce", "rkl", "js"):
+        reference.policy = replace(POLICIES["disagreement"], score=name)
+        texts = [request.prompt for request in asked], [alone[i].tokens for i in range(len(asked))]
+        forced = reference.force(*texts, seed=0, labels=[request.label for request in asked])
+        for index, want in enumerate(forced):
+            assert found[index][0] == alone[index].tokens
+            np.testing.assert_allclose(found[index][1][name], want.scores, atol=1e-4)
+
+
 def test_another_architecture_depth_width_and_padded_vocabulary(open_vllm, open_hf, random_folders, requests):
     asked = [replace(request, until=()) for request in requests]
     assert_same(open_vllm(**random_folders), open_hf(**random_folders), POLICIES["rkl"], asked)

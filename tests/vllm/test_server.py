@@ -129,17 +129,22 @@ def test_what_cannot_be_honoured_is_a_bad_request_in_one_line(client, xargs, mes
         ask(client, "2 + 2 =", extra_body={"vllm_xargs": xargs})
 
 
-def test_lm_evals_own_client_gets_the_results_of_the_transformers_engine(url, gate, demo_folders, tmp_path):
-    model = f"base_url={url}/v1/completions,model=guided,tokenizer={demo_folders['guide']},seed=0,num_concurrent=4"
-    common = ["--tasks", "takeover_demo", "--limit", "4", "--log_samples"]
+def test_lm_eval_writes_the_same_by_the_server_by_vllm_and_by_transformers(url, gate, demo_folders, tmp_path):
+    served = f"base_url={url}/v1/completions,model=guided,tokenizer={demo_folders['guide']},seed=0,num_concurrent=4"
+    engine = "backend=vllm,enforce_eager=True,max_num_seqs=8,kv_cache_memory_bytes=268435456"
+    common = ["--tasks", "takeover_demo", "--limit", "3", "--log_samples"]
     for name, words in (
-        ("server", ["--model", "local-completions", "--model_args", model]),
+        ("server", ["--model", "local-completions", "--model_args", served]),
+        ("vllm", ["--model", "guided-takeover", "--model_args", f"{gate},{engine},run_dir={tmp_path / 'run'}"]),
         ("hf", ["--model", "guided-takeover", "--model_args", gate, "--batch_size", "32"]),
     ):
         words = ["-m", "lm_eval", *words, *common, "--output_path", str(tmp_path / name)]
-        subprocess.run([sys.executable, *words], check=True, cwd=tmp_path, capture_output=True)
-    responses = {name: _responses(tmp_path / name) for name in ("server", "hf")}
+        done = subprocess.run([sys.executable, *words], cwd=tmp_path, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr[-3000:]
+    responses = {name: _responses(tmp_path / name) for name in ("server", "vllm", "hf")}
+    assert responses["vllm"] == responses["hf"]
     assert responses["server"] == responses["hf"]
+    assert list((tmp_path / "run").rglob("*.parquet"))
 
 
 def _responses(folder):

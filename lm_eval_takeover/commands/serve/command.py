@@ -9,8 +9,8 @@ from typing import Any
 
 HELP = "serve a guided pair behind an OpenAI-compatible endpoint (vLLM)"
 DESCRIPTION = """\
-Become `vllm serve` with both models and the gate inside. Gate settings are model arguments here, and `takeover_…` in a request's
-`vllm_xargs`; answers tell takeovers and the realized rate. Words behind `--` are options of `vllm serve`."""
+Become vLLM's own server with both models and the gate inside. Gate settings are model arguments here, and `takeover_…` in the
+`vllm_xargs` of a request; answers tell takeovers and the realized rate. Words behind `--` are options of `vllm serve`."""
 EXAMPLE = """example:
   lm-eval-takeover serve --model_args base=Qwen/Qwen3-0.6B-Base,guide=Qwen/Qwen3-8B,calibration=my-pair.json \\
       --port 8000 -- --gpu-memory-utilization 0.9
