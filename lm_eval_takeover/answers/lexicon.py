@@ -1,9 +1,18 @@
 """The words by which a sentence states a value, or shows that it does not. Alternatives for regular expressions, lower case."""
 
+import re
+
+""
+
 
 def alternatives(words: str) -> str:
     """`a/b c` as `a|b c`: words of a list, separated by slashes or line ends, for one group of a regular expression."""
     return "|".join(word.strip() for line in words.splitlines() for word in line.split("/") if word.strip())
+
+
+def words(one_of: str) -> re.Pattern[str]:
+    """A pattern of whole words, `one_of` being alternatives."""
+    return re.compile(rf"(?<![a-z'])(?:{one_of})(?![a-z'])")
 
 
 COPULAS = alternatives("""
@@ -21,12 +30,19 @@ STATING = alternatives("""
     measured/results? in/resulted in/obtains?/obtained/finds?/found/arrives? at/arrived at/contains?/contained/holds?
     held/lasts?/lasted/requires?/required/keeps?/kept/collects?/collected/raises?/raised/ends? up with/ended up with
     left/charges?/charged/brings? in/brought in/brings?/covers?/covered/travels?/travelled/traveled/bought/sold/ate
-    drank/walked/ran/drove/read/won/lost/scored/worked/planted/baked/caught/gave away/used up/donated/wrote/swam
-    hand(?:s|ed) over
+    lasted/enrolled/drank/walked/ran/drove/read/won/lost/scored/worked/planted/baked/caught/gave away/used up/donated
+    wrote/swam
+    hand(?:s|ed) over/(?<=must have )(?:started|begun) with/(?<=had )(?:started|begun) with
+    (?:travel(?:s|l?ed|l?ing)|mov(?:es|ed|ing)|go(?:es|ing)|went|driv(?:es|ing)|drove|runs?|running) at
+    (?:fl(?:ies|ew|ying)|sells?|sold|priced|valued) at
+    brings? (?:the|his|her|their|our|its) [a-z]+ (?:up |down )?to/(?:meet|finish|done|ready|full|empty) (?:after|in)
+    (?:goes|went|decreased|increased|rose|fell|dropped|grew|changed|declined)(?: (?:up|down))? by
+    (?:for|giving|making) an? (?:[a-z]+ )?(?:total|sum|profit|maximum profit|cost|price|average|loss|gain) of
 """)
 # Verbs that also name who gets the quantity: `it takes Carla V`.
 DITRANSITIVE = alternatives(
     "costs?/takes?/took/gives?/gave/leaves?/left/pays?/paid/saves?/saved/owes?/owed/earns?/earned/brings?/brought/charges?/gets?"
+    ""
 )
 CONCLUDING = alternatives("""
     so/thus/hence/therefore/consequently/accordingly/finally/altogether/all told/all in all/overall/in total/in all
@@ -60,7 +76,9 @@ HEDGES = alternatives("""
     i guess/i believe/i suppose/i suspect/i(?:'d| would) (?:say|guess)/we think/we guess/my guess/not sure/unsure
     uncertain/give or take/or so/more or less/or thereabouts/for example/for instance/hypothetically/if i recall
     likely to be/most likely/somewhere/in the region of/unless/or else/\\?/presumed/tentatively/arguably/who knows
-    unclear/unknown/a guess/at a guess
+    unclear/unknown/a guess/at a guess/doubt(?:s|ed|ful|ing)?/den(?:y|ies|ied)/no reason/hard to/questionable/chances are
+    according to the wrong/in theory/in principle
+    one (?:possible |such |valid )?(?:solution|root|answer|value|option|possibility|candidate)(?= (?:is|=))/if only/would like
 """)
 SUPPOSING = alternatives("""
     if/suppose/supposing/assume/assuming/assumes/assumed/let/lets/say/imagine/pretend/consider/provided/whether
@@ -72,7 +90,8 @@ REPORTED = alternatives("""
     says/said/claims?/claimed/thinks?/thought(?! of)/believes?/believed/guess(?:es|ed)?/wonders?/wondered/asks?/asked
     tells?/told(?<!all told)/hopes?/hoped/predicts?/predicted/wants to (?:know|check|see)/recall/we (?:are|were) given
     is given that/it is known/we know/by assumption/(?:states|stated) that/according to
-    wish(?:es|ed)?/would like/dreams?/intends?/intended/plan(?:s|ned)? to/aim(?:s|ed)? to/mistakenly/wrongly
+    wish(?:es|ed)?/(?:we|i|he|she|they) (?:tested|tried|guessed)/ought to/would like/dreams?/intends?/intended
+    plan(?:s|ned)? to/aim(?:s|ed)? to/mistakenly/wrongly
 """)
 BEGINNING = alternatives("""
     first/firstly/initially/originally/next/second/secondly/at first/to begin/to start/step \\ue000/start/check/checking
@@ -83,7 +102,8 @@ _CALCULATIONS = alternatives("""
     add(?:ing)?/subtract(?:ing)?/multiply(?:ing)?/divid(?:e|ing)/halv(?:e|ing)/doubl(?:e|ing)/tripl(?:e|ing)
     squar(?:e(?= (?:it|this|that|the|both|each|\\ue000))|ing)/comput(?:e|ing)/calculat(?:e|ing)/convert(?:ing)?
     plug(?:ging)?/substitut(?:e|ing)/simplify(?:ing)?/solv(?:e|ing)/continu(?:e|ing)/proceed/determine/figure out
-    work out/find out/test/check(?:ing)?/verify(?:ing)?/considering/sum up(?! to)/carry(?:ing)?/factor in/account for
+    work out/find out/(?:test|check)(?= (?:it|this|that|the|whether|if|for|by|our|\\ue000))/checking/verify(?:ing)?
+    considering/sum up(?! to)/carry(?:ing)?/factor in/account for
     take away/combine/compare/round
 """)
 CALCULATIONS = rf"(?:{_CALCULATIONS})"
@@ -97,6 +117,8 @@ RETRACTING = alternatives("""
     at least/at most/plus/minus/times(?= \\ue000)/at (?:the )?(?:minimum|maximum)
     (?:now|so|and|which|that|to which) (?:we|i|you)(?! (?:are done|have (?:the|our|an) answer|conclude))
     as (?:much|many|large|big|long|tall|old|far|high|fast|heavy|wide|deep)/and more/and counting/or over/and over
+    half of/part of/(?:third|quarter|fifth) of/some of/one of/instead of the (?:right|correct|true|actual)
+    at (?:the )?best/at (?:the )?worst
     to check/to (?:try|test|consider|examine|compute|calculate|solve|verify|find|simplify|go|convert|carry|work)
 """)
 # Nouns that number the steps of a solution, not what is asked for.
@@ -107,7 +129,8 @@ STEPS = alternatives(
 AFTER_UNIT = alternatives("""
     in/for/to/on/at/of/by/from/with/after/when/while/where/who/which/that/since/because/as/so/each/left/remaining/more
     less/fewer/greater/larger/smaller/older/younger/taller/longer/shorter/heavier/lighter/faster/slower/higher/lower
-    cheaper/bigger/total/altogether/overall/all/and/or/but/if/unless/per/an?/every/over/under/above/below/during/before
+    cheaper/bigger/better/worse/total/altogether/overall/all/and/or/but/if/unless/per/an?/every/over/under/above
+    below/during/before
     until/through/across/between/among/within/without/is/are/was/were/will/would/can/has/have/had/than/than/out/extra
     still/then/now/not/only/too/back/away/together/combined/instead/today/tomorrow/later/again/did/do/does/his/her/their
     its/our/your/my/the/this/these/those/it/she/he/they/we/you/i/there/here/thus/hence/therefore/apart/overall/ago/old
@@ -123,7 +146,8 @@ _BETWEEN = "an?/the/each/every/both/all/its/his/her/their/this/that/these/those/
 # Words directly before a value that is no object of a verb.
 NOT_VERBS = alternatives(
     f"""
-    {_BETWEEN}/{_NUMBERED}/by/from/to/for/in/on/at/of/into/onto/over/under/above/below/between/among/through/across/within/without
+    {_BETWEEN}/{_NUMBERED}/by/from/to/for/in/on/at/of/into/onto/over/under/above/below/between/among/through/across
+    within/without
     per/and/or/but/nor/than/as/if/when/while/since/because/so/thus/hence/therefore/then/that/which/who/where/least/most
     more/less/fewer/greater/about/around/roughly/approximately/nearly/almost/approx/circa/some/up/down/out/off/not/never
     no/plus/minus/times/divided/multiplied/mod/modulo/versus/against/with/after/before/until/during/number/case/step

@@ -14,7 +14,7 @@ _BOLD_OPEN, _BOLD_CLOSE = "\ue002", "\ue003"
 MAX_SENTENCE = 400  # characters of a sentence that is read as a conclusion
 
 MATHS = re.compile(r"\$\$(.+?)\$\$|\\\[(.+?)\\\]|\\\((.+?)\\\)|(?<!\\)\$((?:\\.|[^$\\])+)\$(?!\d)", re.DOTALL)
-_PROSE = re.compile(r"(?<![\\A-Za-z{])[A-Za-z]{2,}\b(?!\})")
+_PROSE = re.compile(r"(?<![\\A-Za-z{])(?=[A-Z]*[a-z])[A-Za-z]{2,}\b(?!\})")
 _WRAPPED = re.compile(r"\\(?:text\w*|math(?:rm|bf|it)|mbox)\s*\{[^{}]*\}|\\[A-Za-z]+")
 
 # 1,234.5 and 1234.5; with a decimal comma, or spaces between thousands, as other languages write them
@@ -102,6 +102,7 @@ def mask_values(sentence: str) -> Sentence:
 
 def _tidy_words(text: str) -> str:
     text = re.sub(r"\\(?:text\w*|mbox|math(?:rm|bf))\s*\{([^{}]*)\}", r"\1", text)
+    text = re.sub(r"(?<=\d)(?:\{,\}|\\,)(?=\d{3}(?!\d))", ",", text)
     return re.sub(r"\\[,;: ]|~|\u00a0|\u202f", " ", text).replace("’", "'")
 
 
@@ -115,7 +116,11 @@ def append_unit(value: str, unit: str) -> str:
     """`12 eggs`, `5 \\text{ m}`: a letter alone would read as an unknown."""
     if not unit:
         return value
-    return rf"{value} \text{{ {unit}}}" if re.fullmatch(r"[A-Za-z](?:\^\d|[²³]|/.*)?", unit) else f"{value} {unit}"
+    return (
+        rf"{value} \text{{ {unit}}}"
+        if re.fullmatch(r"[A-Za-z](?:\^\d|[²³]|/.*)?", unit) or value[-1:].isalpha()
+        else f"{value} {unit}"
+    )
 
 
 # A full stop after these ends no sentence.
@@ -123,7 +128,7 @@ _ABBREVIATION = re.compile(
     r"(?:\b(?:mr|mrs|ms|dr|st|no|vs|approx|sq|cu|ft|in|hr|hrs|min|mins|sec|etc|fig|eq|e\.g|i\.e|a\.m|p\.m|resp|ca)|^\s*\d{1,2})$",
     re.I,
 )
-_STOP = re.compile(r"[.!?](?=(?:[\"'”’)\]*_]|\$\$?)*(?:\s|$))[\"'”’)\]*_]*|[。！？]")
+_STOP = re.compile(r"[.!?](?=(?:[\"'”’)\]*_]|\$\$?)*(?:\s|$))[\"'”’)\]*_]*|[。！？।؟]")
 _BULLET = re.compile(r"^\s*(?:[-*•>]\s+|#+\s*|\d{1,2}[.)]\s+)")
 # Sentences at the end of a reply that say nothing of its answer.
 _COURTESY = re.compile(
