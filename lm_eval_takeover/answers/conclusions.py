@@ -42,7 +42,8 @@ _AUXILIARY = re.compile(r"\b(?:will|can|must|would|should|does|did|has|have) $")
 _LEAD = rf"(?:(?:and|{lexicon.CONCLUDING}),?:? )*"
 _ONLY_VALUE = re.compile(rf"{_LEAD}{VALUE}(?:(?:, and |, or |, | and | or ){VALUE})*[ .!]*")
 _FIRST = re.compile(
-    rf"{_LEAD}(?:(?:there (?:are|is)|only|exactly|just|a total of|the) )*{VALUE}(?P<unit>(?: [a-z-]+){{0,4}}?) "
+    rf"{_LEAD}(?:at the end(?: of the [a-z]+)?,? )?(?:(?:there (?:are|is)|only|exactly|just|a total of"
+    rf"|the) )*{VALUE}(?P<unit>(?: [a-z-]+){{0,4}}?) "
     r"(?:remain(?:s|ed)?|[a-z]+ed(?=[.! ]*$)|(?:is|are|was|were|will be|would be|can be|must be|have been|has been)"
     r"(?: (?:still|therefore|thus|then|hence))? "
     r"(?:left(?: over)?|remaining|needed|required|used|sold|made|bought|produced|available"
@@ -53,7 +54,8 @@ _FIRST = re.compile(
 _LABEL = re.compile(rf"(?:{_LEAD})(?:{lexicon.LABELS})\s?[:=]\s?{VALUE}")
 # `so 60 % of the students enrolled`: beside a word of conclusion a quantity that is counted may be named first.
 _COUNTED_FIRST = re.compile(
-    rf"(?:\b(?:{lexicon.CONCLUDING})(?! (?:far|that)\b),?:? )+(?:there (?:are|were) )?(?:only |exactly |just )?{VALUE}"
+    rf"(?:(?:\b(?:{lexicon.CONCLUDING})(?! (?:far|that)\b),?:? )+|^a total of )(?:there (?:are|were) )?(?:only "
+    rf"|exactly |just )?{VALUE}"
     r" (?P<unit>(?!and\b|or\b|of (?:that|those|what|it|each)\b|is\b|are\b|was\b|were\b)[a-z][a-z-]*)(?= [a-z])"
 )
 # What introduces a conclusion: the rest is read as a sentence.
@@ -63,7 +65,7 @@ _PREFACE = re.compile(
     rf")(?: that\b|(?! {VALUE}))|in other words),? "
 )
 _DONE = re.compile(
-    r",? (?:(?:and|so) (?:we are|we're) done|as (?:desired|required|claimed|was to be shown)|q\.?e\.?d\.?)$"
+    r",? (?:(?:and|so) (?:we are|we're) (?:done|finished)|as (?:desired|required|claimed|was to be shown)|q\.?e\.?d\.?)$"
 )
 # `Adding these, f(1) + f(2) = 5`: an equation is a clause of its own.
 _EQUATION_CLAUSE = re.compile(
@@ -73,7 +75,7 @@ _CALLS = re.compile(r"(?:[A-Za-z]\([^()=]*\)\s*[-+]?\s*){2,}=\s*([^=]+)")
 # What follows a conclusion and tells why or when: it may hold numbers of its own.
 _CLAUSE = re.compile(
     r",? \b(?:because|since|given that|considering|seeing that|after (?!tax|the tip)|when|once|while|until"
-    r"|by the time)\b|, (?:as|for) \b"
+    r"|by the time)\b|, (?:as(?! assumed| supposed)|for) \b"
     r"| as (?:we|the|it|there|each|both|they|he|she|required|desired|expected|wanted|asked|shown)\b"
 )
 _TURNING = re.compile(r"\b(?:but|however|although)\b|\bnow\b")
@@ -293,6 +295,7 @@ def _read_value(sentence: Sentence, text: str, candidate: _Candidate) -> str | N
         tail = tail[again.end() :]
     if compound := join_measures(value, sentence.values[index + 1 :], tail):
         value, tail = compound
+        return join_unit(value, tail, True)
     return join_unit(value, tail, candidate.is_copula or _MEASURED.search(candidate.verb) is not None)
 
 

@@ -58,7 +58,7 @@ _CJK = "\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af"
 # Where a sentence may end after its value: at once, after a unit of at most two words or six characters, and a copula.
 _WORD = r"(?:[^\W\d_]|[\u0300-\u036f\u064b-\u0652\u0900-\u0dff\u0e00-\u0e7f])+"  # with its vowel signs
 _END = re.compile(
-    rf"(?P<before>(?:^|[\s,:=(]|[{_CJK}，、：]))(?:[€$£¥] ?)?{VALUE} ?"
+    rf"(?P<before>(?:^|[\s,:=(]|[{_CJK}，、：\u0e00-\u0e7f]))(?:[€$£¥] ?)?{VALUE} ?"
     rf"(?P<unit>{_WORD}(?:/[a-z]+)?(?:²|³|\^\d)?\.?(?: {_WORD}(?:²|³|\^\d)?)?)?"
     rf"(?P<rate>(?: (?:a|por|par|pro|per|al|na|setiap|kila|mỗi)(?: l[ae])?| à la) {_WORD})?"
     r"(?: (?:var|vardır|eder|olur|kalır|öder|ödemelidir|kazanır|gerekir|हैं?|थे|था|होगा|होगी|होंगे|बचे हैं|আছে|হবে"
@@ -68,7 +68,8 @@ _END = re.compile(
     rf"(?: ?(?:です|だ|である|になる|となる|になります|となります|必要です|残ります|입니다|이다|예요|이에요))?\s*[.!。！।]?$"
 )
 _AFTER_COPULA = re.compile(
-    rf"(?:(?:^|[\s,])(?:{_COPULA})\s(?:(?:{_FILLERS})\s)*|[是为為为有了付需共得于於=：:はがを] ?|[가-힣](?:은|는|이|가) ?)$"
+    rf"(?:(?:^|[\s,])(?:{_COPULA})\s(?:(?:{_FILLERS})\s)*|[是为為为有了付需共得于於=：:はがを] ?|(?:คือ|เป็น|เท่ากับ|ทั้งหมด) ?"
+    rf"|[가-힣](?:은|는|이|가) ?)$"
 )
 _REFUSED = re.compile(
     "(?<![^\\W\\d_])(?:"
@@ -80,11 +81,13 @@ _REFUSED = re.compile(
     puede que/no(?! total)/supposons/supposant/imaginons/peut-être/probablement/environ/presque/à peu près/ne
     n'[^\\W\\d_]+/pas
     jamais/au moins/au plus/plus de/moins de/ou/mais/d'abord/par/pourrait/podría/podria/potrebbe/könnte/zou/se
-    supponiamo/supponendo/forse/probabilmente/circa/quase/quasi/non/mai/almeno/al massimo/più di/meno di/o/ma/tra/fra/prima
+    supponiamo/supponendo/forse/probabilmente/circa/quase/quasi/non/mai/almeno/al massimo/più di/meno di/o(?= \ue000)
+    ma/tra/fra/prima
     oppure/suponha/supondo/talvez/provavelmente/cerca/não/nunca/pelo menos/no máximo/mais de/menos de/mas/primeiro/als
     stel/misschien/waarschijnlijk/ongeveer/bijna/niet/geen/nooit/minstens/hoogstens/meer dan/minder dan/maar/of/tussen
     eerst/door/если/пусть/допустим/предположим/возможно/может быть/вероятно/примерно/около/почти/не/нет/ни/никогда
-    değil[^\\W\\d_]*/m[ıuü](?:dır|dur|dür)?/yaklaşık/belki/eğer/yok/en az/en fazla/fazla/daha/sanırım/neredeyse/veya
+    değil[^\\W\\d_]*/m[ıuü](?:dır|dur|dür)?/yaklaşık/belki/eğer/yok[^\\W\\d_]*/en az/en fazla/fazla/daha/sanırım
+    neredeyse/veya
     nie/czy/może/około/prawie/jeśli/gdyby/najmniej/najwyżej/więcej/mniej/ponad/lub/inte/kanske/ungefär/minst/högst
     nästan/eller
     bukan/tidak/jika/mungkin/sekitar/apakah/misalkan/setidaknya/paling/lebih/kurang/hampir/atau/tapi
@@ -92,6 +95,9 @@ _REFUSED = re.compile(
     sio/siyo/kama/labda/takriban/karibu/zaidi/angalau/hana/haina/lakini/hawana
     नहीं/क्या/यदि/अगर/शायद/लगभग/मान/कम/अधिक/ज़्यादा/ज्यादा/करीब/या/न/না/নেই/নয়/কি/যদি/সম্ভবত/প্রায়/ধরি/কমপক্ষে/বেশি/অথবা
     هل/ليس/ليست/لا/إذا/ربما/حوالي/تقريبا/تقريبًا/لو/أكثر/أقل/نفترض/لن/لم/أو
+    (?:ser|tendr|habr|costar|pagar|quedar|podr|valdr|recibir|ganar|dar)ían?
+    (?:ser|aur|coûter|rester|pourr|paier|faudr)ai(?:ent|t)
+    (?:sar|avr|potr|coster|pagher)ebbe(?:ro)?/(?:ser|ter|custar|poder|pagar|haver)iam?/würden?/wären?/hätten?/zouden/бы/б
     länger/kürzer/mehr/weniger/älter/jünger/größer/kleiner/schneller/teurer/billiger/schwerer/más/menos/mayor/menor
     moins/meno/più
     mais/meer/minder/langer/korter/больше/меньше/старше/моложе/дороже/дешевле/длиннее

@@ -14,7 +14,7 @@ _LETTER = re.compile(r"\W*(?:(?i:option|choice|answer)\b\W*)?(?:([A-Z])\W*(?:[.:
 _WRAP = re.compile(r"\\(?:text|textbf|mathrm|mathbf|mbox|textit|textrm|bf|rm)\b\s*")
 _FORM = (
     r"[\s*_:]*[\[\"“]?\\?[($]?\$?(?:\\(?:text|mathrm|textbf|mathbf)\{)?"
-    r"(?:\(?([A-Z])\)?|\(([a-z])\)|([a-z])(?=\*\*|[.!]?\s*(?:\n|$)))(?![A-Za-z'])"
+    r"(?:\(?([A-Z])\)?|\(([a-z])\)|([a-z])(?=\*\*|\)?[.!]?\s*(?:\n|$)))(?![A-Za-z'])"
 )
 # The word for an answer, and what may stand between it and the letter, in other languages.
 _ANSWERS = (
@@ -36,7 +36,8 @@ _ALONE = re.compile(
     r"[\s*_$}.\]]*"
 )
 _NO_OPTION_TEXT = re.compile(
-    r"\s*(?:is|are|was|can|could|cannot|does|do|has|should|would|must)\b|.*(?:\*\*|__)\s*[A-Za-z]"
+    r"\s*(?:is|are|was|can|could|cannot|does|do|has|should|would|must|satisfies|fails|gives|violates|contradicts)\b"
+    r"|.*(?:\*\*|__)\s*[A-Za-z]"
 )
 
 
@@ -72,7 +73,8 @@ def _read_alone(text: str, letters: str) -> str | None:
 _SEVERAL = "several"  # what `the answer is B or C` says
 _WRONG = re.compile(r"\b(?:incorrect|wrong|false|worst|not (?:the|an?))\s*$", re.IGNORECASE)
 _SECOND = re.compile(
-    r"[)\s*_$}\]]*(?:\([^()]{3,}\)\s*)?(?:,\s*)?(?:,|/|\b(?:or|and|oder|ou|или|veya)\b)\s*(?:(?i:option|choice|maybe|perhaps"
+    r"[)\s*_$}\]]*(?:\([^()]{3,}\)\s*)?(?:,\s*)?(?:,(?=\s*\(?[A-Za-z]\)?\s*(?:,|\bor\b|\band\b))|/|\b(?:or|and|oder"
+    r"|ou|или|veya)\b)\s*(?:(?i:option|choice|maybe|perhaps"
     r"|possibly)\s+)*[*_$(\\]*(?:text\{)?(?:([A-Z])(?![A-Za-z'])|\(?([a-z])\))"
 )
 _STATES = re.compile(r"\b(?:is|be|was)\b|[:=]", re.IGNORECASE)
@@ -120,12 +122,12 @@ def _is_doubted(text: str, found: re.Match[str], letter: str) -> bool:
         return True
     if letter == "A" and _ARTICLE.search(before) and _AFTER_ARTICLE.match(after):
         return True
-    clause = _CLAUSE.split(before)[-1]
+    clause = re.split(r"[;,]\s", before)[-1]
     follows = _ASIDE.sub(" ", after)
     is_option_text = _STATES.search(found[0]) is not None and re.match(r"[.):,*]", after) is not None
     if not is_option_text:
         follows = _CLAUSE.split(follows)[0] if _STATES.search(found[0]) else follows
-        clause += follows if _STATES.search(found[0]) or _DENIED.search(follows) else ""
+        clause += follows if _DENIED.search(follows) else _CLAUSE.split(follows)[0]
     return _RULED_OUT.search(_spare(clause, letter)) is not None or _IF.match(after) is not None
 
 
@@ -173,9 +175,10 @@ _RULED_OUT = re.compile(
     r"|(?<=satisfies )only one|far(?:thest|ther)?|furthest"
     r"|differs?|differ|twice|half|opposite|least|worst|near|unclear|dubious|doubtful|mismatch\w*|unsupported|avoid"
     r"|could|may|might|divided by|never|infeasible|undesired|conflict\w*|deselected|off|gone"
-    r"|fausse?|falsch|nicht|kein|não|non|niet|inte|sbagliata|errada|incorrecta|no es|n'est|pas|не|неверн\w*"
+    r"|ruled-out|(?:one|two|some|part|most|half) of (?:the|these|its)|fausse?|podría|pourrait|könnte|poderia|potrebbe"
+    r"|falsch\w*|nicht|kein|não|non|niet|inte|sbagliata|errada|incorrecta|no es|n'est|pas|не|неверн\w*"
     r"|неправильн\w*|salah|bukan|tidak|değil|yanlış|не)\b"
-    r"|n't\b|≠|\\neq?\b|不|错|錯|아니|아닙|じゃな|ではな|ではあり|間違|还是|還是|或",
+    r"|n't\b|≠|\\neq?\b|不|错|錯|아니|아닙|아님|않|じゃな|ではな|ではあり|間違|还是|還是|或|可能|也许|かも|아마",
     re.IGNORECASE,
 )
 _TAKEN_BACK = re.compile(
@@ -184,9 +187,10 @@ _TAKEN_BACK = re.compile(
     r"|\bit (?:fails|violates)\b|\b(?:incorrect|wrong|worst) (?:answer|option|choice)s?\b\W*(?:is|are|:)",
     re.IGNORECASE,
 )
+_LABEL = re.compile(r"[a-z -]{1,40}:", re.IGNORECASE)
 _NONE = re.compile(r"\bnone of (?:the|these|those) (?!others?\b|rest\b|remaining\b)", re.IGNORECASE)
 _EXCEPT = re.compile(
-    r"\b(?i:all|every|each|none|any|no)\b[^.;]*?\b(?:except(?: for)?|but|other than|apart from)\s+"
+    r"\b(?i:all|every|each|none|any(?:thing)?|no)\b[^.;]*?\b(?:except(?: for)?|but|other than|apart from)\s+"
     r"(?:for\s+)?(?:(?i:option|choice|answer)\s+)?\(?([A-Z])\)?(?![A-Za-z'])"
 )
 _FOLLOWS = re.compile(r"\W*(?:so|thus|hence|therefore|leaving|which leaves|and so|only)\b", re.IGNORECASE)
@@ -194,7 +198,7 @@ _ASSERTED = re.compile(
     r"\b(?:only|correct|right|best|true|answer|select\w*|choos\w*|chose|pick\w*|fits|holds|remains|remaining|left"
     r"|matches|passes"
     r"|consistent|works|option|choice|selection|valid|leaving|leaves|so|thus|hence|therefore|must be|elimination"
-    r"|closest|listed|given|corresponds?|summary|conclusion)\b",
+    r"|closest|listed|solution|it's|it is|this is|that is|given|corresponds?|summary|conclusion)\b",
     re.IGNORECASE,
 )
 _CHOSEN = re.compile(r"\b(?:select|choose|pick|go (?:with|for))\b", re.IGNORECASE)
@@ -205,8 +209,77 @@ _CLAUSE = re.compile(
 )
 
 
+# What may stand before a letter that ends its clause, and what may follow one.
+_BEFORE = re.compile(
+    r"(?:^|\b(?:is|are|be|so|thus|hence|therefore|ergo|only|just|simply|clearly|then|namely|and|that|with|to|by|in|as"
+    r"|for|us|me|go|going"
+    r"|choos\w*|chose|select\w*|pick\w*|prefer|tak\w+|answers?|options?|choices?|alternatives?|letter|selection"
+    r"|statements?|solution|indeed|exactly|precisely|certainly|obviously|ist|also|die|es|la|le|i\.e"
+    r""
+    r"|leav\w+|favou?rs?|supports?|match\w*|fits?|gives?|describes|say|on|elimination|summary|conclusion|it's|that's"
+    r"|thing|left|best"
+    r"|correct|remains|sequence|first|second|third|fourth|last|one)|[:=→,])\W*$",
+    re.IGNORECASE,
+)
+_OPTION_NOUN = re.compile(
+    r"(?:\b(?:answers?|options?|choices?|alternatives?|letter|statements?|sequences?|compound(?=\s*\()"
+    r"|product(?=\s*\()|structure(?=\s*\()|hypothesis)\W*)+$",
+    re.IGNORECASE,
+)
+_AFTER = re.compile(
+    r"[)\].:*_\"”\s}$!]*(?:$|(?:(?:it is|it's|is|are|was|must be|must have been|would be|can be|has to be|should be"
+    r"|to be|being|remains|stands)"
+    r"\s+(?:therefore |thus |then |hence |indeed |clearly |also |our |my |the |a |an |in |what we |both |physically "
+    r"|fully |one of )*(?:only|correct"
+    r"|right|best|true|answer|one|valid|consistent|choice|option|final|selected|chosen|choose[ns]?|left|remaining"
+    r"|feasible|viable|closest|possible"
+    r"|solution|pick|match|accurate|appropriate|allowed|need|major|are looking|computed|desired|required|most|line|agreement)"
+    r"|(?:(?:best|clearly|only|correctly|alone|indeed|also|exactly|still|does)\s+)*(?:fit|hold|remain|match|work"
+    r"|describ|appl|show|follow|satisf|agree|explain"
+    r"|give|correspond|pass|account|has|have|survive|stand|succeed|make|meet|does)(?:i?e?s)?\b"
+    r"|as (?:our|my|the)\b|it is\b|exactly\b|in\b|for\b|here\b|to be (?:correct|right|true)\b|correct\b|left\b|only\b"
+    r"|remaining\b))",
+    re.IGNORECASE,
+)
+
+
+_NAMES_VALUE = re.compile(r"is the (?!wrong|incorrect|worst|least|opposite)", re.IGNORECASE)
+
+
+def _is_preferred(clause: str, letter: str) -> bool:
+    """Whether a clause says for its letter that it is the one: by what stands before it at its end, or by its predicate."""
+    for found in re.finditer(
+        rf"(?<![A-Za-z'])(?:{letter}|(?<=\(){letter.lower()}(?=\))|{letter.lower()}(?=\W*$))(?![A-Za-z'])", clause
+    ):
+        before, after = clause[: found.start()], clause[found.end() :]
+        text = re.match(
+            r"(?:[).:]+\*{0,2}|\*\*)\s*(?P<option>(?:(?!\b(?:is|are|was|can|could|does|has|should|would|must"
+            r"|isn't)\b)[^*])*)\**",
+            after,
+        )
+        has_text = text is not None and bool(text["option"].strip()) and not text["option"].strip().startswith("it")
+        after = (
+            after[text.end() :]
+            if has_text and text["option"] and (")" in text[0][:2] or "." in text[0][:2] or ":" in text[0][:2])
+            else after
+        )
+        whole = before.rstrip('*_$\\ "“')
+        noun = _OPTION_NOUN.search(whole)
+        stem = (whole[: noun.start()] if noun else whole).rstrip('([*_$\\ "“')
+        stem = re.sub(r"\b(?:the|our|my|an?|answer)$", "", stem).rstrip()
+        if has_text and _NAMES_VALUE.match(after):
+            return True
+        if _AFTER.match(after.lstrip(")]*_ ")) and (
+            after.strip(' )].*_!}$"”') or _BEFORE.search(stem) or not stem.strip("*_([ ")
+        ):
+            if after.lstrip(" )]").startswith("as ") and not _BEFORE.search(stem):
+                continue
+            return True
+    return False
+
+
 # `choice C, 20 J, is`
-_APPOSITION = re.compile(r"(?<=\b[A-Z]), [^,;]{1,40}, (?=(?:is|are|was|can|does|has|would|must)\b)")
+_APPOSITION = re.compile(r"(?:(?<=\b[A-Z]), [^,;]{1,40}|, ([A-Z])), (?=(?:is|are|was|can|does|has|would|must)\b)")
 
 
 def _find_asserted(text: str, letters: str) -> str | None:
@@ -222,7 +295,8 @@ def _find_asserted(text: str, letters: str) -> str | None:
         return None
     if spared := _EXCEPT.search(sentence):
         return spared[1] if spared[1] in letters and _RULED_OUT.search(sentence) else None
-    if _NONE.search(sentence):
+    label = _LABEL.match(sentence)
+    if _NONE.search(sentence) or (label and _RULED_OUT.search(label[0])):
         return None
     asserted: set[str] = set()
     denied: set[str] = set()
@@ -234,6 +308,8 @@ def _find_asserted(text: str, letters: str) -> str | None:
             named = {alone[1] or alone[3]}
         if not named or _RULED_OUT.search(clause):
             denied |= named
+            continue
+        if not _is_preferred(clause, next(iter(named))):
             continue
         claimed |= any(option["bold"] or option["named"] or option["small"] for option in _OPTION.finditer(clause))
         asserted |= named
@@ -274,5 +350,5 @@ def _drop_asides(sentence: str, letters: str) -> str:
 
 def _split_clauses(sentence: str) -> list[str]:
     """The clauses of a sentence; letters of one list stay together, and a letter with its predicate."""
-    listed = _APPOSITION.sub(" ", _LISTED.sub(" and ", sentence))
+    listed = _APPOSITION.sub(r" \1 ", _LISTED.sub(" and ", sentence))
     return [clause for clause in _CLAUSE.split(listed) if clause and clause.strip()]

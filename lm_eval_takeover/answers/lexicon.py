@@ -19,7 +19,8 @@ COPULAS = alternatives("""
     is/are/was/were/be/been/'s/'re/equals/equal/equalled/becomes/became/totals/totalled/totaled
     comes? (?:out )?(?:to|at|as)/came (?:out )?(?:to|at|as)/amounts? to/amounted to/adds? up to/added up to
     sums? (?:up )?to/works? out (?:to|at|as)/worked out (?:to|at|as)/turns? out (?:to be|at)/turned out to be/runs? to
-    ran to/stands? at/stood at/simplif(?:y|ies) to/reduces? to/evaluates? to/boils? down to/ends? up (?:at|as)
+    ran to/stands? at/(?:is|are|lies|lie) at/stood at/simplif(?:y|ies) to/reduces? to/evaluates? to/boils? down to
+    ends? up (?:at|as)
     settles? at/remains?
 """)
 # Verbs whose object is a quantity; any other verb needs a word of conclusion (`CONCLUDING`) in its sentence.
@@ -30,7 +31,8 @@ STATING = alternatives("""
     measured/results? in/resulted in/obtains?/obtained/finds?/found/arrives? at/arrived at/contains?/contained/holds?
     held/lasts?/lasted/requires?/required/keeps?/kept/collects?/collected/raises?/raised/ends? up with/ended up with
     left/charges?/charged/brings? in/brought in/brings?/covers?/covered/travels?/travelled/traveled/bought/sold/ate
-    lasted/enrolled/drank/walked/ran/drove/read/won/lost/scored/worked/planted/baked/caught/gave away/used up/donated
+    (?:practi[cs]ed|worked|slept|studied|waited|lasted|played|talked) for/lasted/enrolled/drank/walked/ran/drove/read
+    won/lost/scored/worked/planted/baked/caught/gave away/used up/donated
     wrote/swam
     hand(?:s|ed) over/(?<=must have )(?:started|begun) with/(?<=had )(?:started|begun) with
     (?:travel(?:s|l?ed|l?ing)|mov(?:es|ed|ing)|go(?:es|ing)|went|driv(?:es|ing)|drove|runs?|running) at
@@ -78,7 +80,8 @@ HEDGES = alternatives("""
     likely to be/most likely/somewhere/in the region of/unless/or else/\\?/presumed/tentatively/arguably/who knows
     unclear/unknown/a guess/at a guess/doubt(?:s|ed|ful|ing)?/den(?:y|ies|ied)/no reason/hard to/questionable/chances are
     according to the wrong/in theory/in principle
-    one (?:possible |such |valid )?(?:solution|root|answer|value|option|possibility|candidate)(?= (?:is|=))/if only/would like
+    (?<!only )(?<!the )(?<!just )(?<!exactly )one (?:possible |such |valid )?(?:solution|root|answer|value|option|possibility|candidate)
+    if only/would like
 """)
 SUPPOSING = alternatives("""
     if/suppose/supposing/assume/assuming/assumes/assumed/let/lets/say/imagine/pretend/consider/provided/whether
@@ -94,7 +97,8 @@ REPORTED = alternatives("""
     plan(?:s|ned)? to/aim(?:s|ed)? to/mistakenly/wrongly
 """)
 BEGINNING = alternatives("""
-    first/firstly/initially/originally/next/second/secondly/at first/to begin/to start/step \\ue000/start/check/checking
+    (?:at|in) the (?:beginning|start|outset)/first/firstly/initially/originally/next/second/secondly/at first
+    to begin/to start/step \\ue000/start/check/checking
     verification/verify/proof/proof that/note/given/recall/remember/hint/case \\ue000/example/similarly for
 """)
 NEGATIONS = alternatives("not/never/no/neither/nor/cannot/nobody/no one/none/nothing/hardly/scarcely/[a-z]+n't")
@@ -112,12 +116,18 @@ RETRACTING = alternatives("""
     but/however/although/though/whereas/yet/wrong/incorrect/impossible/contradict[a-z]*/absurd/mistake/so far
     to begin with/to start with/initially/at first/originally/for now/at the start/for a start/as a first/first of all
     too (?:much|many|few|large|small|big|low|high|long|short|little)/doesn't/cannot/can't/isn't/wouldn't/won't/or/nor
-    and then/then,/next/before (?:adding|taking|subtracting|applying|we|the tip|tip)/must be
+    and then/then,/next
+    before (?:adding|taking|subtracting|applying|we|the tip|tip|tax(?:es)?|expenses|fees|interest|(?:the )?discounts?|deductions)
+    must be
     (?:is|are|has|have|had|need|needs|remains?|still|yet|left) to be/needs?/have to/has to/must/still/let's/let us
     at least/at most/plus/minus/times(?= \\ue000)/at (?:the )?(?:minimum|maximum)
     (?:now|so|and|which|that|to which) (?:we|i|you)(?! (?:are done|have (?:the|our|an) answer|conclude))
     as (?:much|many|large|big|long|tall|old|far|high|fast|heavy|wide|deep)/and more/and counting/or over/and over
-    half of/part of/(?:third|quarter|fifth) of/some of/one of/instead of the (?:right|correct|true|actual)
+    half/part of/(?:third|quarter|fifth) of/some of/one of/every one/could/might/may (?:be|have|also|not|still)/would
+    farther/further/to be/short of/former/latter/previous/wanted/missing
+    (?:[a-z]+er|more) than/as one of/as an? (?:[a-z]+ )?(?:bound|guess|estimate|limit|start|factor|multiple|check)
+    as (?:assumed|supposed)/off
+    instead of the (?:right|correct|true|actual)
     at (?:the )?best/at (?:the )?worst
     to check/to (?:try|test|consider|examine|compute|calculate|solve|verify|find|simplify|go|convert|carry|work)
 """)
@@ -129,7 +139,8 @@ STEPS = alternatives(
 AFTER_UNIT = alternatives("""
     in/for/to/on/at/of/by/from/with/after/when/while/where/who/which/that/since/because/as/so/each/left/remaining/more
     less/fewer/greater/larger/smaller/older/younger/taller/longer/shorter/heavier/lighter/faster/slower/higher/lower
-    cheaper/bigger/better/worse/total/altogether/overall/all/and/or/but/if/unless/per/an?/every/over/under/above
+    cheaper/bigger/better/worse/short/farther/further/total/altogether/overall/all/and/or/but/if/unless/per/an?/every
+    over/under/above
     below/during/before
     until/through/across/between/among/within/without/is/are/was/were/will/would/can/has/have/had/than/than/out/extra
     still/then/now/not/only/too/back/away/together/combined/instead/today/tomorrow/later/again/did/do/does/his/her/their

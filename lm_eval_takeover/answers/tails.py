@@ -36,6 +36,11 @@ _PART = re.compile(
 )
 # A rate with the number of its times, or another number in a clause of its own: `V a day for V weeks`, `V, and k is V`.
 _GOES_ON = re.compile(
+    r", (?!in\b|at\b|on\b|by\b|for\b|after\b|since\b|because\b|as\b|which\b|all\b|altogether|not (?:counting"
+    r"|including)|including|excluding|with\b"
+    r"|during|from\b|over\b|respectively|too\b|thus|therefore|i\.e|that is|that'?s|or\b|and\b|so (?:the|that is)|just"
+    r"|exactly|our\b|the (?:answer|same)|per\b|a total|when|once|making|giving|namely|[a-z]+ed\b|[a-z]+ (?:included"
+    r"|excluded)|\ue000)|"
     rf"\b(?:per|each|every|an?) (?!total)[a-z]+\b[^{VALUE}]*{VALUE}|;|\b(?:less|fewer)\b"
     rf"|, (?:of which|which (?:we|must|needs?)|then|while|he|she|they|we|it)\b|\band\b[^{VALUE}]*{VALUE}"
     r"|\band (?:we|he|she|they|it|you|i)\b(?! (?:are|'re) done)| and$|,$"
