@@ -60,12 +60,8 @@ def _add_task_folder(module: "ModuleType") -> None:
 def _catch_signals(module: "ModuleType") -> None:
     """Under the command with our model type, Ctrl-C goes through our error hook once lm-eval is being imported."""
     if MODEL in sys.argv or f"--model={MODEL}" in sys.argv:
-        import signal
-
         from lm_eval_takeover.errors import install_error_hook
 
-        if signal.getsignal(signal.SIGINT) is _stop_at_once:
-            signal.signal(signal.SIGINT, signal.default_int_handler)
         install_error_hook()
 
 
@@ -81,6 +77,7 @@ def _check_options(module: "ModuleType") -> None:
             from lm_eval_takeover.harness import check_options
 
             check_options(options)
+        _restore_interrupts()
         plain(options)
 
     module.Run._execute = staticmethod(execute)
@@ -148,6 +145,14 @@ class _Finder:
 def _stop_at_once(*_: "Any") -> None:
     os.write(2, b"\nstopped before the run began\n")
     os._exit(130)
+
+
+def _restore_interrupts() -> None:
+    """From the command's own work on, Ctrl-C is an exception again, which says what was kept."""
+    import signal
+
+    if signal.getsignal(signal.SIGINT) is _stop_at_once:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def install() -> None:

@@ -183,7 +183,7 @@ def _read_config(path: str | None) -> dict[str, Any]:
     """What a `--config` file holds; nothing where lm-eval will say itself what is wrong with it."""
     if path is None:
         return {}
-    import yaml
+    import yaml  # type: ignore[import-untyped]
 
     try:
         held = yaml.safe_load(Path(path).read_text())

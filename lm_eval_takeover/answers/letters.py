@@ -243,6 +243,11 @@ _AFTER = re.compile(
 )
 
 
+# The text of an option after its label: `(A) 2 nodes`, `D) 4**`; it ends at a verb.
+_OPTION_TEXT = re.compile(
+    r"\A(?:\*\*)?[).:]+\*{0,2}\s*(?!it\b)(?:(?!\b(?:is|are|was|can|could|does|has|should|would|must|isn't)\b)[^*\s])"
+    r"(?:(?!\b(?:is|are|was|can|could|does|has|should|would|must|isn't)\b)[^*])*\**"
+)
 _NAMES_VALUE = re.compile(r"is the (?!wrong|incorrect|worst|least|opposite)", re.IGNORECASE)
 
 
@@ -252,17 +257,9 @@ def _is_preferred(clause: str, letter: str) -> bool:
         rf"(?<![A-Za-z'])(?:{letter}|(?<=\(){letter.lower()}(?=\))|{letter.lower()}(?=\W*$))(?![A-Za-z'])", clause
     ):
         before, after = clause[: found.start()], clause[found.end() :]
-        text = re.match(
-            r"(?:[).:]+\*{0,2}|\*\*)\s*(?P<option>(?:(?!\b(?:is|are|was|can|could|does|has|should|would|must"
-            r"|isn't)\b)[^*])*)\**",
-            after,
-        )
-        has_text = text is not None and bool(text["option"].strip()) and not text["option"].strip().startswith("it")
-        after = (
-            after[text.end() :]
-            if has_text and text["option"] and (")" in text[0][:2] or "." in text[0][:2] or ":" in text[0][:2])
-            else after
-        )
+        rest = _OPTION_TEXT.sub("", after, count=1)
+        has_text = rest != after
+        after = rest
         whole = before.rstrip('*_$\\ "“')
         noun = _OPTION_NOUN.search(whole)
         stem = (whole[: noun.start()] if noun else whole).rstrip('([*_$\\ "“')

@@ -80,7 +80,8 @@ HEDGES = alternatives("""
     likely to be/most likely/somewhere/in the region of/unless/or else/\\?/presumed/tentatively/arguably/who knows
     unclear/unknown/a guess/at a guess/doubt(?:s|ed|ful|ing)?/den(?:y|ies|ied)/no reason/hard to/questionable/chances are
     according to the wrong/in theory/in principle
-    (?<!only )(?<!the )(?<!just )(?<!exactly )one (?:possible |such |valid )?(?:solution|root|answer|value|option|possibility|candidate)
+    (?<!only )(?<!the )(?<!just )(?<!exactly )one (?:possible |such |valid )?(?:solution|root|answer)
+    (?<!only )(?<!the )(?<!just )(?<!exactly )one (?:possible |such |valid )?(?:value|option|possibility|candidate)
     if only/would like
 """)
 SUPPOSING = alternatives("""
