@@ -19,10 +19,8 @@ from lm_eval_takeover.answers.sentences import VALUE, Sentence, find_last_senten
 from lm_eval_takeover.answers.tails import (
     CALCULATION,
     NEGATION,
-    RETRACTING,
     STEPS,
-    is_compared,
-    is_quiet,
+    is_harmless,
     join_measures,
     join_unit,
 )
@@ -32,11 +30,9 @@ _STATED = re.compile(
     rf"|(?P<contracted>(?<=[a-z])'(?:s|re)\b)|=)"
     rf",?:? ?{lexicon.FILLING}{VALUE}"
     rf"|(?<![a-z'])(?P<ditransitive>{lexicon.DITRANSITIVE}) "
-    rf"(?!(?:{lexicon.NOT_VERBS})\b)[a-z]+(?: and [a-z]+)? {lexicon.FILLING}{VALUE}"
+    rf"(?!(?:{lexicon.AFTER_UNIT}|{lexicon.DUBIOUS})(?![a-z'-]))[a-z]+(?: and [a-z]+)? {lexicon.FILLING}{VALUE}"
 )
-_ANY_VERB = re.compile(
-    rf"(?<![a-z'])(?!(?:{lexicon.NOT_VERBS})\b)(?P<verb>[a-z]+(?:'[a-z]+)?) {lexicon.FILLING}{VALUE}"
-)
+_ACTION = re.compile(rf"(?<![a-z'])(?P<verb>{lexicon.ACTIONS}) {lexicon.FILLING}{VALUE}")
 _CONCLUDING = words(lexicon.CONCLUDING)
 _AUXILIARY = re.compile(r"\b(?:will|can|must|would|should|does|did|has|have) $")
 _LEAD = rf"(?:(?:and|{lexicon.CONCLUDING}),?:? )*"
@@ -61,7 +57,7 @@ _COUNTED_FIRST = re.compile(
 # What introduces a conclusion: the rest is read as a sentence.
 _PREFACE = re.compile(
     rf"{_LEAD}(?:(?:(?:here,? )?(?:we|i) (?:can |now |then |finally |thus |therefore )*(?:find|get|obtain|have|see|conclude"
-    r"|deduce|know now)|it follows|this (?:means|implies|shows|gives|tells us)|that (?:means|implies|shows)|which means"
+    r"|deduce|know now)|it follows|this (?:means|implies|shows|tells us)|that (?:means|implies|shows)|which means"
     rf")(?: that\b|(?! {VALUE}))|in other words),? "
 )
 _DONE = re.compile(
@@ -97,9 +93,19 @@ _UNSURE = (
     words(r"sub-?totals?|intermediate|temporary"),
 )
 _BEGINNING = re.compile(rf"\W*(?:{lexicon.BEGINNING})(?![a-z'])(?! (?:place|prize|half))")
-_DOUBTFUL = (*_UNSURE, RETRACTING)
+_DOUBTFUL = (*_UNSURE, words(rf"{lexicon.DUBIOUS}|or|if|not"))
 _TOTALLED = words(rf"{lexicon.CONCLUDING}|total|sum|both")
 _CONSEQUENCE = re.compile(r",? \b(?:so|therefore|thus|hence)\b(?! that)|; ")
+_PROVISIONAL = words(lexicon.PROVISIONAL)
+_ADVERB = re.compile(rf"\b(?!(?:{lexicon.ADVERBS})\b)[a-z]+ly\b")
+_INTRODUCTION = re.compile(
+    rf"{_LEAD}(?:(?:{lexicon.CONCLUDING})|(?:by |after |when )?(?!supposing|assuming|guessing|believing|pretending)[a-z]+ing\b.*"
+    rf"|(?:at|in|with|by|for|from|over|after|between|among|on|of|as|to|since|because|when|once|while|as|given|until|rather than"
+    rf"|instead of|(?:rounded|rounding|written|expressed|reduced|simplified) (?:to|as|in)) (?:an? )?(?:the|his|her|their|its"
+    rf"|this|that|these|those|both|all|each|every|one|two|three|{VALUE}|then|there|he|she|it|they|we|x|total|all|required"
+    rf"|simplified fraction|our|any)(?![a-z]).*|on average|that is|i\.e\.|everything considered|tax included|now|then|.*{VALUE}.*|after [a-z]+|"
+    rf"(?:the|her|his|their) [a-z ]+|[a-z]+)?"
+)
 _MODAL = re.compile(
     r"\b(?:could|might|may|(?:would|should|could|might) have|can't|cannot|nearly|almost)(?: (?:\w+ly|also|well|even"
     r"|have|be|then|just))* ?$"
@@ -129,6 +135,7 @@ _SET = re.compile(
     r"\b(?:solutions?|roots?|zeroe?s?|values|numbers|answers|possibilities|integers|factors|divisors|primes|pairs|points)\b"
 )
 _MEASURED = re.compile(r"^(?:cost|weigh|measure)|\bat$")  # `costs V more` is no price
+_COMPARED = re.compile(r"(?: [a-z]+)? (?:more|less|fewer|of the|of what|(?!over|under)[a-z]+er than)\b")
 # `when a = 1` is no time, but a case.
 _CASE = re.compile(rf"\b(?:when|once|while|until) (?:[a-z]+ (?:is|=) )?{VALUE}")
 _NO_FINAL_BOLD = re.compile(
@@ -166,13 +173,25 @@ def _find_in_english(masked: Sentence) -> str | None:
     while candidates:
         candidate = candidates.pop()
         tail = text[candidate.end :]
-        if candidate.is_copula and text[: candidate.start].endswith("which ") and candidates and is_compared(tail):
+        if candidate.is_copula and text[: candidate.start].endswith("which ") and candidates and _COMPARED.match(tail):
             text = text[: candidate.start].removesuffix("which ").rstrip(" ,")  # `$41.50, which is $3 less than before`
             continue
-        if _is_denied(text[: candidate.start], candidate) or _is_second_statement(text, candidates, candidate):
+        if (
+            not is_plain(text[: candidate.end])
+            or _is_denied(text[: candidate.start], candidate)
+            or _is_second_statement(text, candidates, candidate)
+        ):
             return None
         return _read_value(sentence, text, candidate)
     return _find_named_otherwise(sentence, text)
+
+
+def is_plain(before: str) -> bool:
+    """Whether what stands before a value is a subject, with introductory phrases of known kinds, that nothing qualifies."""
+    clause = _CONSEQUENCE.split(before)[-1]
+    if _PROVISIONAL.search(clause) or _ADVERB.search(clause):
+        return False
+    return all(_INTRODUCTION.fullmatch(phrase) for phrase in clause.split(", ")[:-1])
 
 
 def _strip_calls(value: str) -> str:
@@ -208,9 +227,7 @@ def _list_candidates(text: str, first: int) -> list[_Candidate]:
     ""
     found = {}
     concludes = _CONCLUDING.search(text) is not None
-    for match in _ANY_VERB.finditer(text, first):
-        if match["verb"].endswith("ing"):  # `a volume exceeding V`
-            continue
+    for match in _ACTION.finditer(text, first):
         if concludes or match["verb"].endswith("s") or _AUXILIARY.search(text[: match.start()]):
             found[match.end()] = _Candidate(match.start(), match.end(), match["verb"], False)
     for match in _STATED.finditer(text, first):
@@ -324,11 +341,13 @@ def _find_named_otherwise(sentence: Sentence, text: str) -> str | None:
     """A value that is no object of a verb: the one bold value, `V eggs remain`, or `Total cost: V`."""
     if NEGATION.search(_HARMLESS.sub(" ", text)):
         return None
+    if not is_plain(text[: text.rindex(VALUE)]):
+        return None
     if label := _LABEL.match(text):
         return join_unit(sentence.values[0], text[label.end() :], True)
     if (named := _FIRST.match(text) or _COUNTED_FIRST.match(text)) and text.count(VALUE) == 1:
         unit = named["unit"].strip()
-        if STEPS.match(unit) or not is_quiet(text[named.end() :], True):
+        if STEPS.match(unit) or not is_harmless(text[named.end() :], True, counted=True):
             return None
         return f"{sentence.values[0]} {unit}".strip()
     bold = [index for index in sentence.bold if index < text.count(VALUE)]

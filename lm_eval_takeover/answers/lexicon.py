@@ -62,6 +62,7 @@ _FILLERS = alternatives("""
     exactly/precisely/just/only/simply/therefore/thus/then/hence/now/indeed/always/again/clearly/also/finally/altogether
     in total/in all/overall/all told/equal to/equivalent to/given by/with/out/back/up/us/him/her/them/me/you/it
     each other/himself/herself/itself/themselves/everyone/everybody/home/away/as a result/still/currently/the value
+    area/degree/volume/length/perimeter/radius/slope/order/mean/median/probability
     the number/the fraction/the amount/to be/the answer/the result/a whole/a full/worth
 """)
 FILLING = (
@@ -112,25 +113,39 @@ _CALCULATIONS = alternatives("""
     take away/combine/compare/round
 """)
 CALCULATIONS = rf"(?:{_CALCULATIONS})"
-# After a value: what takes it back, goes on, or makes it less than the value that is asked for.
-RETRACTING = alternatives("""
-    but/however/although/though/whereas/yet/wrong/incorrect/impossible/contradict[a-z]*/absurd/mistake/so far
-    to begin with/to start with/initially/at first/originally/for now/at the start/for a start/as a first/first of all
-    too (?:much|many|few|large|small|big|low|high|long|short|little)/doesn't/cannot/can't/isn't/wouldn't/won't/or/nor
-    and then/then,/next
-    before (?:adding|taking|subtracting|applying|we|the tip|tip|tax(?:es)?|expenses|fees|interest|(?:the )?discounts?|deductions)
-    must be
-    (?:is|are|has|have|had|need|needs|remains?|still|yet|left) to be/needs?/have to/has to/must/still/let's/let us
-    at least/at most/plus/minus/times(?= \\ue000)/at (?:the )?(?:minimum|maximum)
-    (?:now|so|and|which|that|to which) (?:we|i|you)(?! (?:are done|have (?:the|our|an) answer|conclude))
-    as (?:much|many|large|big|long|tall|old|far|high|fast|heavy|wide|deep)/and more/and counting/or over/and over
-    half/part of/(?:third|quarter|fifth) of/some of/one of/every one/could/might/may (?:be|have|also|not|still)/would
-    farther/further/to be/short of/former/latter/previous/wanted/missing
-    (?:[a-z]+er|more) than/as one of/as an? (?:[a-z]+ )?(?:bound|guess|estimate|limit|start|factor|multiple|check)
-    as (?:assumed|supposed)/off
-    instead of the (?:right|correct|true|actual)
-    at (?:the )?best/at (?:the )?worst
-    to check/to (?:try|test|consider|examine|compute|calculate|solve|verify|find|simplify|go|convert|carry|work)
+# Phrases after a value that leave it what it is.
+HARMLESS = alternatives("""
+    in total/in all/altogether/all told/all in all/overall/all together/combined/together/left over/left/remaining/each
+    apiece/again/too/as well/thus/then/therefore/today/now/long/tall/wide/high/deep/old/away/apart/thick/per day/thereby
+    in change/in rent/in profit/in tips/in savings/in cash/in debt/in interest/in taxes/in the end/in sum/by then/at once
+    every day/each day/a piece/exactly/exactly enough/as required/as desired/as claimed/as expected/as asked/as wanted
+    (?:as|for) (?:our|the|my) (?:final )?(?:answer|result|total|only option|only solution|lcm|gcd)/from home/at home
+    of them/at school/for charity/in the bank/in size/in length/in area/in volume/in height/in width/in weight/in round trips
+    after taxe?s?/our final answer/the answer/the final answer/no more(?:,| and) no less/completely/respectively
+    as the (?:least common multiple|greatest common divisor|sum|product|remainder|value)/as shown/now and for all
+    this week/this month/this year/that week/that month/that year/needed/required/used/available
+""")
+# Words that may say something else of a value than that it is the answer, wherever a noun stands.
+DUBIOUS = alternatives("""
+    wrong/incorrect/faulty/naive/rough/tentative/estimates?/estimated/approximate/approximat(?:ion|ed|ions)/alleged/supposed
+    assumed/assumption/hypothesis/hypothetical/guess/guesses/guesswork/bound/bounds/moment/meantime/theory/principle
+    paper/stretch/pinch/best/worst/most/least/max/min/minimum/maximum/tops/ish/ballpark/vicinity/neighbou?rhood/region
+    outside/extreme/sake/face/draft/attempt/try/case/cases/scenario/mistake/error/errors/typo/place?holders?/example
+    instance/starters?/start/beginning/first/second/now/far/fact/opinion/view/reckoning/look/glance/luck/chance/surplus
+    off/short/shy/plus/minus/times/modulo/squared/cubed/twice/half/halves/double/triple/thirds?/quarters?|part/parts/fraction
+    multiple/multiples/factor/divisor/may/might/could/would/should/must/not/never/no/nor/neither/hardly/say/says/said
+    think/thinks/guessed/believe/believes/hope/hopes/assume/assumes/suppose/seems?/appears?/might/yet/still/but/however
+    something/thereabouts/circa/roughly/perhaps/maybe/probably/possibly/nearly/almost/about/around/toward
+    towards/beyond/behind/ahead/past/too/very/quite/rather/somewhat/odd/some/any/many|few|several/upward/upwards/next/until
+    excess/deficit/margin/accuracy/precision/tolerance/average/subtotal/partial/initial/original/former/previous/otherwise
+    except/excepting/barring/provided/assuming/unless/lest/depending/subject/pending/prior/like/unlike/versus/to-be
+    question/questionable/unknown/unclear/doubt/doubtful/dubious/interim/provisional/preliminary/temporary/intermediate
+    lower/upper/limit/limits/range/least/equal/unequal/different/other/others/another/rest/remainder/counting/me/you
+    he/she/they/we/us/him/them/himself/herself/dream/dreams/imagination/joke/trap/missing/lost/one/ones
+""")
+MENTAL = alternatives("""
+    be/start/begin/check/test/try/find/see/know/verify/consider/examine/compare/compute/calculate/solve/simplify/go
+    convert/carry/work/have/think/guess/say/approximate/estimate/round/name/err/within/be/top/boot/come/date
 """)
 # Nouns that number the steps of a solution, not what is asked for.
 STEPS = alternatives(
@@ -149,28 +164,42 @@ AFTER_UNIT = alternatives("""
     once/plus/minus/times/divided/using/including/excluding/given/needed/required/available/worth/long/tall/wide/high
     deep/apiece/first/initially/originally/originally/about/up/down/off/onto/into/exactly/precisely
 """)
-# Nouns that a number names: `row 7` is no quantity.
-_NUMBERED = (
-    "row/seat/house/gate/floor/volume/version/lane/track/column/item/box/team/player/position/place/stage/phase/round/lesson"
-    "/unit/exercise/example/door/platform/flight/size/channel/station/building/exit/verse/act/scene/rank/class/section"
-)
-_BETWEEN = "an?/the/each/every/both/all/its/his/her/their/this/that/these/those/our/your/my/another/other/any/some/no"
-# Words directly before a value that is no object of a verb.
-NOT_VERBS = alternatives(
-    f"""
-    {_BETWEEN}/{_NUMBERED}/by/from/to/for/in/on/at/of/into/onto/over/under/above/below/between/among/through/across
-    within/without
-    per/and/or/but/nor/than/as/if/when/while/since/because/so/thus/hence/therefore/then/that/which/who/where/least/most
-    more/less/fewer/greater/about/around/roughly/approximately/nearly/almost/approx/circa/some/up/down/out/off/not/never
-    no/plus/minus/times/divided/multiplied/mod/modulo/versus/against/with/after/before/until/during/number/case/step
-    page/chapter/equation/part/question/problem/figure/table/day/week/month/year/room/bus/route/level/grade/type/group
-    next/last/first/only/just/exactly/precisely/also/even/either/neither/both/divide/multiply/add/subtract/square/double
-    halve/compute/calculate/consider/try/tries/tests/guesses/considers/assumes/multiplies/divides/adds/subtracts/chooses
-    picks/squares/doubles/halves/this/thus/less/its/his/use/using/used/choose/pick/set/put/plug/substitute/check/test
-    let/suppose/assume/say/guess/considering/adding/multiplying/dividing/subtracting/taking/knowing/given/like/including
-    excluding/near/exceed/exceeds/exceeded/want/wants/hopes/follow/following/line/order/mod/base/power/factor/numbers
-    values/option/choice/answer/possibly/altogether/total/overall/examine/compare/combine/round/convert/factor/factorise
-    factorize/expand/cancel/remember/call/denote/write/start/begin/started/began/starts/begins/considered/tried/tested
-    added/subtracted/doubled/halved/squared/half/twice/double/triple/thrice/quarter/third/average/nothing/sure/enough/if
-"""
-)
+# What people do with a quantity: beside a word of conclusion or an auxiliary it states one.
+_ACTIONS = alternatives("""
+    walk/run/travel/jump/hike/jog/climb/use/own/score/print/bak/cook/fill/harvest/pick/plant/work/play/watch/serv
+    deliver/ship/load/pack/paint/clean/wash/arriv/end/finish/reach/collect/gather/donat/shar/invest/deposit/borrow/pass
+    complet/answer/solv/cover/employ/hir/burn/consum/lift/post/order/visit/stay/liv/rais/knit/fold/wrap/stack/stor/seat
+    typ/attend/import/export/open/clos/park/plow/mow/launch/invit/sew/cover/return/receiv/practic/earn/need/call/charg
+""")
+ACTIONS = rf"(?:{_ACTIONS})(?:e|s|es|ed)?|" + alternatives("""
+    drives?/drove/ran/rides?/rode/swims?/swam/fl(?:y|ies|ew)/eats?/ate/drinks?/drank/sells?/sold/buys?/bought/wins?/won
+    loses?/lost/reads?/wrote/writes?/makes?/made/catch(?:es)?/caught/grows?/grew/sleeps?/slept/stud(?:y|ies|ied)/holds?
+    cuts?/builds?/built/gives?/gave/lends?/lent/throws?/threw/hits?/shoots?/shot/feeds?/fed/spends?/spent/sees?/saw
+    bleeds?/carr(?:y|ies|ied)/saved?/saves/takes?/took/goes/went/bak(?:e|es)/keeps?/kept/gets?/got/pays?/paid/has/have/had
+    started with
+""")
+# Words that say of a quantity that it is another than the one asked for.
+PROVISIONAL = alternatives("""
+    wrong/incorrect/faulty/flawed/naive/rough/tentative/estimates?/estimated/estimation/approximate/approximations?/alleged
+    supposed/assumed/assumptions?/hypothetical/hypothesi[sz]ed/guess/guesses/bounds?/theory/paper/drafts?/attempts?/mistaken?
+    error/errors/typo/example/placeholder/dummy/trial/provisional/preliminary/interim/intermediate/temporary/sub-?totals?
+    partial/former/previous/prior/earlier/projected/projections?/predicted/predictions?/forecasts?/budgeted/planned/targets?
+    goals?/quota/so-called/nominal/intended/hoped/would-be/rival/competing/alternative/classmate's/textbook/rumou?red
+    advertised/quoted/claimed/reported/published/upper/lower/ballpark/ideal/without/before/except/ignoring/neglecting
+    forgetting/omitting/skipping/barring/unlike/like/something/anything/someone/somebody/anyone/anybody/almost/nearly
+    roughly/about/around/tempting/trap/decoy/distractor/false/fake/unadjusted/uncorrected/unsimplified/raw/incomplete
+    expected(?! (?:value|number|time|gain|payoff|profit|cost|score|winnings))/prospective/potential/suggested/proposed/half of
+    (?:a|one|two|three) (?:third|quarter|fifth|half|halve)s? of/twice/double/triple/thrice/part of/some of/most of/suspected
+    initial/original estimate/old/fictional/imaginary/counterfactual/student's/pupil's/friend's answer/neighbou?r's/calculator
+    candidates?/options?/possib(?:le|ility|ilities)(?<!only possible)/reciprocal/threshold/cap/floor/ceiling/minuend/numerator
+    denominator/exponent/intermediary/carry/digit sum/runner-up/erroneous/miscounted/invalid/spurious/extraneous/discarded
+    rejected/misread/misprinted/unless/only if/provided/granted/given
+""")
+# Adverbs that take nothing away.
+ADVERBS = alternatives("""
+    only/family/july/daily/weekly/monthly/yearly/hourly/nightly/early/reply/supply/apply/fly/multiply/finally/exactly
+    precisely/simply/clearly/consequently/accordingly/ultimately/equivalently/indeed/correctly/rally/jelly/belly/bully/lily
+    emily/sally/molly/kelly/polly/billy/holly/milly/willy/carly/beverly/kimberly/shelly/nelly/ally/assembly/butterfly
+    uniformly/randomly/evenly/equally/respectively/completely/fully/assembly/positively/actually/really/certainly
+    currently/definitely/obviously/directly/jointly/annually/annual/totally/independently/italy
+""")

@@ -1,4 +1,8 @@
-"""What follows a value in a sentence: its unit, and whether the rest takes it back, goes on or makes it another value."""
+"""What may follow a value in a sentence: its unit, and phrases of a closed grammar that leave the value what it is.
+
+Whatever the grammar does not know refuses the sentence: a value may be taken back, hedged or carried on in more words than any list
+holds. The open places are nouns, and few: `for the party`, `to finish the job`, `who take the bus`.
+"""
 
 import re
 from collections.abc import Sequence
@@ -6,52 +10,66 @@ from collections.abc import Sequence
 from lm_eval_takeover.answers import lexicon
 from lm_eval_takeover.answers.lexicon import words
 from lm_eval_takeover.answers.quantities import parse_compound
-from lm_eval_takeover.answers.sentences import OPAQUE, VALUE, append_unit
+from lm_eval_takeover.answers.sentences import VALUE, append_unit
 
 NEGATION = words(lexicon.NEGATIONS)
 CALCULATION = words(lexicon.CALCULATIONS)
-RETRACTING = words(lexicon.RETRACTING)
-_ALLOWED_NEGATION = re.compile(
-    r"\b(?:who|that|whose)(?: [a-z']+)* [a-z']+$|(?<!which is )\bnot (?:counting|including|needing|even)"
-)
-_COMPARED = re.compile(
-    r"(?:more|less|fewer|greater|larger|smaller|bigger|higher|lower|longer|shorter|older|younger|taller|heavier"
-    r"|lighter|faster|slower|better|worse"
-    r"|cheaper|below|above|under|short of|off|behind|ahead|away from|beyond|times|past)\b"
-)
-_PRECEDED = re.compile(
-    r"\b(?:for|after|on|at|every|within|during|across|with|from|by [a-z]+ing|(?:end|start|course|span) of|instead of"
-    r"|rather than)(?: (?:the|all|these|his|her|their|each"
-    r"|those|its|only|both|other))* $"
-)
-_PRECEDED_AFTER_UNIT = re.compile(r"\b(?:in|over|per|by)(?: (?:the|all|these|his|her|their|each|those|its))* $")
 STEPS = re.compile(rf"(?:{lexicon.STEPS})\b")
-_UNIT_WORD = re.compile(rf" ((?!(?:{lexicon.AFTER_UNIT})(?![a-z'-]))[a-z][a-z'-]*(?:/[a-z]+)?(?:\^\d|[²³])?)")
+_WORD = rf"(?!(?:{lexicon.AFTER_UNIT}|{lexicon.DUBIOUS})(?![a-z'-]))[a-z][a-z'-]*(?<!ly)(?![a-z'-])"
+_UNIT_WORD = re.compile(rf" ({_WORD}(?:/[a-z]+)?(?:\^\d|[²³])?)")
 _RATE = re.compile(r" per (?:square |cubic )?[a-z]+")
 _MOST_UNIT_WORDS = 4
 _COUNTS = ("times", "time")
-# After a value: a multiple or part of another quantity, which is not the value itself.
-_PART = re.compile(
-    r" (?:times (?:the|as|that|what|his|her|its|their|more|larger|bigger)|of (?:that|those|what|it|this))\b"
-)
-# A rate with the number of its times, or another number in a clause of its own: `V a day for V weeks`, `V, and k is V`.
-_GOES_ON = re.compile(
-    r", (?!in\b|at\b|on\b|by\b|for\b|after\b|since\b|because\b|as\b|which\b|all\b|altogether|not (?:counting"
-    r"|including)|including|excluding|with\b"
-    r"|during|from\b|over\b|respectively|too\b|thus|therefore|i\.e|that is|that'?s|or\b|and\b|so (?:the|that is)|just"
-    r"|exactly|our\b|the (?:answer|same)|per\b|a total|when|once|making|giving|namely|[a-z]+ed\b|[a-z]+ (?:included"
-    r"|excluded)|\ue000)|"
-    rf"\b(?:per|each|every|an?) (?!total)[a-z]+\b[^{VALUE}]*{VALUE}|;|\b(?:less|fewer)\b"
-    rf"|, (?:of which|which (?:we|must|needs?)|then|while|he|she|they|we|it)\b|\band\b[^{VALUE}]*{VALUE}"
-    r"|\band (?:we|he|she|they|it|you|i)\b(?! (?:are|'re) done)| and$|,$"
-)
 _MEASURES = re.compile(rf" (?P<larger>[a-z]+)(?:,? and |,? ){VALUE} (?P<smaller>[a-z]+)(?![a-z])")
 
-
-def is_compared(tail: str) -> bool:
-    unit = _UNIT_WORD.match(tail)
-    rests = (tail, tail[unit.end() :] if unit else tail)
-    return any(_COMPARED.match(rest.lstrip()) for rest in rests) or tail.startswith((" of the", " of what"))
+_NOUNS = rf"{_WORD}(?: {_WORD}){{0,3}}"
+_DEFINITE = r"(?:(?:all |both )?the|his|her|their|its|our|my|your|these|those|both|all|each|every|this|that)"
+_THE_NOUNS = rf"{_DEFINITE}(?: (?:first|other|whole|new|three|two|four))?(?: {_NOUNS}| {VALUE} {_NOUNS}|(?= left|$))"
+_TIMES = (
+    r"(?:day|night|week|weekend|month|year|hour|minute|second|trip|game|person|student|child|kid|friend|page|piece|shift|meal"
+    r"|visit|class|order|item|box|bag|ticket|shirt|book|mile|gallon|pound|kilogram|meter|foot|ounce)"
+)
+_DATE = (
+    r"(?:(?:mon|tues|wednes|thurs|fri|satur|sun)days?|january|february|march|april|may|june|july|august|september|october"
+    r"|november|december|noon|midnight|then|summer|winter|spring|autumn|christmas)"
+)
+# Each alternative begins with a space or comma and is closed but for its nouns.
+_HARMLESS = "|".join(
+    (
+        rf",? (?:{lexicon.HARMLESS})(?![a-z'-])",
+        rf" (?:an?|per|each|every|for (?:one|an?)|in an?|for each|for every|of each) {_TIMES}",
+        rf" (?:for|on|in|at|to|from|with|by|during|over|after|through|of|inside|per|on to|into) {_THE_NOUNS}",
+        rf" (?:by|on|in|until|since|from|through|to|for|and) {_DATE}(?: alone| morning| evening| night)?",
+        rf" (?:of|for|on) {_NOUNS}",
+        rf" (?:for|in|on|with|from) one {_WORD}",
+        rf" by [a-z]+ing {_NOUNS}",
+        rf" (?:that|who|which) (?:(?:do|does|did) not |are |were |is |was )?{_WORD}(?: (?:the|a|an|any|no|neither|both))?"
+        rf"(?: {_NOUNS})?",
+        rf" to (?:get to |be able to )?(?!{lexicon.CALCULATIONS}|(?:{lexicon.MENTAL})\b){_WORD}(?: {_THE_NOUNS}| {_NOUNS}| them| it)?",
+        rf" than (?:{_DEFINITE} )?{_WORD}(?: {_WORD})?",
+        rf",? not (?:counting|including) (?:the )?{_NOUNS}",
+        rf", (?:the )?{_NOUNS} (?:included|excluded)",
+        rf", (?:which|that) is (?:thus |therefore )?(?:the|our|what) (?:desired |required |final |same )?(?:answer|result"
+        rf"|number of {_WORD}|value (?:asked|we (?:want|need|sought)))",
+        r", (?:which|and this|and that) (?:agrees|fits|matches)(?: with the [a-z]+| the [a-z]+)?",
+        r", (?:attained|reached|achieved) (?:at|when|for) the(?= |$)",
+        r" (?:were|are|was|is) (?:played|sold|made|used|needed|left|bought|produced)",
+        rf" before (?:he|she|they|it|we) (?:starts?|begins?|runs? out|gets?|reach(?:es)?|finish(?:es)?)(?: [a-z]+ing)?(?: of)?"
+        rf"(?: {_NOUNS})?(?: on {_THE_NOUNS})?",
+        r" (?:instead of|rather than) the(?= |$)",
+    )
+)
+_TAIL = re.compile(rf"(?:{_HARMLESS})*[ .!]*")
+_COUNTED_TAIL = re.compile(
+    rf"(?: the {_WORD})?(?: (?:are|is|were|was|have|had))?(?: {_WORD})?(?: {_THE_NOUNS}| {_NOUNS}| in {_NOUNS})?"
+    rf"(?:{_HARMLESS})*[ .!]*"
+)
+# A number in the rest names a length of time, a group or a place, never a part or multiple of the value.
+_NUMBERED = re.compile(
+    rf"(?P<free> (?:for|after|on|at|every|within|during|from|instead of|rather than)| (?P<unit>in|over|by))(?P<of>(?: {_WORD})? of)?"
+    rf"(?: (?:the|all|these|those|his|her|their|its|only|both|other))* {VALUE}(?= |$)"
+)
+_RATED = re.compile(rf" (?:per|an?|each|every) {_TIMES}\b")
 
 
 def join_measures(value: str, following: Sequence[str], tail: str) -> tuple[str, str] | None:
@@ -64,21 +82,15 @@ def join_measures(value: str, following: Sequence[str], tail: str) -> tuple[str,
 
 
 def join_unit(value: str, tail: str, is_copula: bool) -> str | None:
-    """The value with its unit, or None where the rest of the sentence makes it another value or none."""
+    """The value with its unit, or None where the rest of the sentence is not one that leaves it as it is."""
+    if not is_copula or tail.startswith(" more to "):
+        tail = re.sub(r"^ more(?= (?!or\b|and\b|than\b)[a-z])|^ more$", "", tail)
     unit, rest = _split_unit(tail)
-    is_share = "%" in value or tail.startswith(" percent")
-    if (
-        (is_copula or is_share)
-        and not tail.startswith(" more to ")
-        and any(_COMPARED.match(part.lstrip()) for part in (tail, rest))
-    ):
+    if (not is_copula or unit) and STEPS.fullmatch(unit.split(" ")[0]):
         return None
-    if _PART.match(tail) or _GOES_ON.search(re.sub(r"^ more\b", "", tail)):
+    if is_copula and rest.startswith(" than "):
         return None
-    rest = re.sub(r"^ more\b(?! or| and)", "", rest) if not is_copula else rest
-    if ((not is_copula or unit) and STEPS.fullmatch(unit.split(" ")[0])) or STEPS.match(rest.lstrip()):
-        return None
-    if not is_quiet(rest, bool(unit) or not value[-1:].isdigit() or not value[:1].isdigit()):
+    if not is_harmless(rest, bool(unit) or not (value[:1] + value[-1:]).isdigit(), tail):
         return None
     return value if unit in _COUNTS or unit.endswith("roots") else append_unit(value, unit)
 
@@ -96,15 +108,10 @@ def _split_unit(tail: str) -> tuple[str, str]:
     return " ".join(words), tail[end:]
 
 
-def is_quiet(rest: str, has_unit: bool) -> bool:
-    """Whether the rest of a sentence takes nothing back, goes on to nothing and names no number but of a time, place or part."""
-    ""
-    if RETRACTING.search(rest) or CALCULATION.search(rest) or OPAQUE in rest:
+def is_harmless(rest: str, has_unit: bool, tail: str = "", counted: bool = False) -> bool:
+    """Whether the rest of a sentence is of the grammar; `counted` where it begins with what the counted ones do."""
+    numbers = list(_NUMBERED.finditer(rest))
+    if any(found["unit"] and not has_unit for found in numbers) or (numbers and _RATED.search(tail)):
         return False
-    if any(not _ALLOWED_NEGATION.search(rest[: found.end() + 12]) for found in NEGATION.finditer(rest)):
-        return False
-    for found in re.finditer(VALUE, rest):
-        before = rest[: found.start()]
-        if not (_PRECEDED.search(before) or (has_unit and _PRECEDED_AFTER_UNIT.search(before))):
-            return False
-    return not re.match(r"\s*[-+*/×÷=<>≈^−–]", rest)
+    free = _NUMBERED.sub(lambda found: f"{found['free']}{found['of'] or ''} the", rest)
+    return (_COUNTED_TAIL if counted else _TAIL).fullmatch(free) is not None

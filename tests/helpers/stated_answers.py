@@ -929,7 +929,7 @@ STATED: list[tuple[str, str, str]] = [
     ),
     (
         "65",
-        "The second number is 65, and the first is thus the smaller one.",
+        "The second number is 65, which fits the table.",
         "The second number is 65 and the first number is 35.",
     ),
     ("9", "There are 9 such pairs (a, b).", "There are 9 such pairs (a, b) when a = 1, and we still need a = 2."),
