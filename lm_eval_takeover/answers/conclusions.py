@@ -70,7 +70,7 @@ _EQUATION_CLAUSE = re.compile(
 _CALLS = re.compile(r"(?:[A-Za-z]\([^()=]*\)\s*[-+]?\s*){2,}=\s*([^=]+)")
 # What follows a conclusion and tells why or when: it may hold numbers of its own.
 _CLAUSE = re.compile(
-    r",? \b(?:because|since|given that|considering|seeing that|after (?!tax|the tip)|when|once|while|until"
+    r",? \b(?:(?:when|once|until) (?:it|he|she|they) [a-z]+\b(?! [a-z]*(?:off|out|some))|because|since|given that|considering|seeing that|after (?!tax|the tip)"
     r"|by the time)\b|, (?:as(?! assumed| supposed)|for) \b"
     r"| as (?:we|the|it|there|each|both|they|he|she|required|desired|expected|wanted|asked|shown)\b"
 )
@@ -96,6 +96,12 @@ _BEGINNING = re.compile(rf"\W*(?:{lexicon.BEGINNING})(?![a-z'])(?! (?:place|priz
 _DOUBTFUL = (*_UNSURE, words(rf"{lexicon.DUBIOUS}|or|if|not"))
 _TOTALLED = words(rf"{lexicon.CONCLUDING}|total|sum|both")
 _CONSEQUENCE = re.compile(r",? \b(?:so|therefore|thus|hence)\b(?! that)|; ")
+# A modal, an infinitive that no necessity commands (`meant to run V`), `soon be`.
+_UNCERTAIN = re.compile(
+    r"\b(?:might|could|may (?!the\b|and\b))|(?<!has)(?<!have)(?<!had)(?<!needs)(?<!need)(?<!going)(?<!able)(?<!equal)(?<!\bis)"
+    r"(?<!are)(?<!turns out)(?<!found)(?<!used)(?<!seen)(?<!shown)(?<!proportional)(?<!comes)(?<!adds up)(?<!out)(?<!up)(?<!amount)(?<!amounts)"
+    r" to (?:be\b|[a-z]+ (?:(?!is |are |was |equals )[a-z]+ )?\ue000)|\b(?:soon|later|once|then|still|next|long|far|hardly|all but) be\b"
+)
 _PROVISIONAL = words(lexicon.PROVISIONAL)
 _ADVERB = re.compile(rf"\b(?!(?:{lexicon.ADVERBS})\b)[a-z]+ly\b")
 _INTRODUCTION = re.compile(
@@ -135,6 +141,7 @@ _SET = re.compile(
     r"\b(?:solutions?|roots?|zeroe?s?|values|numbers|answers|possibilities|integers|factors|divisors|primes|pairs|points)\b"
 )
 _MEASURED = re.compile(r"^(?:cost|weigh|measure)|\bat$")  # `costs V more` is no price
+_THERE = re.compile(r" there (?:is|are|was|were|will be) ")
 _COMPARED = re.compile(r"(?: [a-z]+)? (?:more|less|fewer|of the|of what|(?!over|under)[a-z]+er than)\b")
 # `when a = 1` is no time, but a case.
 _CASE = re.compile(rf"\b(?:when|once|while|until) (?:[a-z]+ (?:is|=) )?{VALUE}")
@@ -189,7 +196,7 @@ def _find_in_english(masked: Sentence) -> str | None:
 def is_plain(before: str) -> bool:
     """Whether what stands before a value is a subject, with introductory phrases of known kinds, that nothing qualifies."""
     clause = _CONSEQUENCE.split(before)[-1]
-    if _PROVISIONAL.search(clause) or _ADVERB.search(clause):
+    if any(found.search(clause) for found in (_PROVISIONAL, _ADVERB, _UNCERTAIN)):
         return False
     return all(_INTRODUCTION.fullmatch(phrase) for phrase in clause.split(", ")[:-1])
 
@@ -268,7 +275,8 @@ def _cut_clauses(text: str) -> tuple[str, int]:
     """The sentence up to a reason or time that follows what it states, and where its main clause begins."""
     lead = _SUBORDINATE.match(text)
     comma = text.find(", ", lead.end()) if lead else 0
-    first = len(text) if comma < 0 else comma
+    there = _THERE.search(text) if comma < 0 else None
+    first = there.start() if there else len(text) if comma < 0 else comma
     ends = [candidate.end for candidate in _list_candidates(text, first)]
     for clause in _CLAUSE.finditer(text, first):
         if _TURNING.search(text, clause.start()) or _CASE.search(text, clause.start()) or ";" in text[clause.start() :]:
@@ -282,6 +290,8 @@ def _is_denied(before: str, candidate: _Candidate) -> bool:
     """Whether the predicate is negated or only possible, or says what `we` do on the way."""
     before = _CONSEQUENCE.split(before)[-1]
     if NEGATION.search(_HARMLESS.sub(" ", before)) or NEGATION.search(candidate.verb) or _MODAL.search(before):
+        return True
+    if not candidate.is_copula and re.search(r"\w (?:when|while|until|where)\b", before):
         return True
     return not candidate.is_copula and bool(_WE_SUBJECT.search(before)) and not _WE_STATE.match(candidate.verb)
 

@@ -41,18 +41,35 @@ def is_foreign(text: str) -> bool:
     return _SCRIPT.search(text) is not None or (foreign > 0 and foreign >= len(_ENGLISH.findall(text)))
 
 
-_COPULA = (
-    alternatives("""
-    ist/sind/beträgt/betragen/ergibt/ergeben/lautet/kostet/gleich/es/son/est/sont/è/sono/é/são/vaut/égale?/a/is/zijn
-    bedraagt/égale? à/égal à/uguale a/jumlahnya/totalnya/adalah/là/có/còn/ni/maliyet/fiyat/равно/равна/равен/равны
-    составляет/составит/это/är/jest/wynosi/igual a/de/di/zu/zahlt/bezahlt/paga/paie
-    costa/cuesta/coûte/custa/kost/betaalt/стоит/заплатит/получится/получаем/остаётся/останется
+# Verbs that state a quantity, and what may stand between one and its value.
+_VERBS = alternatives("""
+    ist/sind/beträgt/betragen/ergibt/ergeben/lautet/kostet/kosten/gleich/zahlt/bezahlt/bezahlen/hat/haben/braucht/brauchen
+    dauert/bleiben/bleibt/bekommt/bekommen/erhält/erhalten/macht/verdient/benötigt/wiegt/fährt/läuft/verkauft/gibt/verbraucht
+    es/son/está/hay/tiene/tienen/cuesta/cuestan/paga/pagan/queda/quedan/recibe/reciben/gana/ganan/necesita/necesitan/recorre
+    tarda/gasta/vende/ahorra/mide/pesa/obtiene/suma/es de/es igual a/equivale a/da/gastó/pagó/vendió/ganó
+    est/sont/vaut/égale?/égal à/égale? à/est de/coûte/coûtent/paie/paient/reste/restent/a/ont/il y a/met/roule/roule à/reçoit/gagne
+    a parcouru/a payé/a gagné/a vendu/parcourt/dépense/faut/dure/mesure/pèse/fait
+    è/sono/ha/hanno/costa/costano/rimangono/resta/restano/riceve/ricevono/guadagna/impiega/spende/uguale a/percorre/serve
+    servono/pesa/misura/vende/ci sono/ha pagato/ha speso/risparmia
+    é/são/tem/têm/custa/custam/gasta/gastou/pagou/restam/sobram/recebe/recebem/percorreu/precisa de/precisa/é de/igual a/há
+    ganhou/ganha/vendeu/leva/economiza
+    is/zijn/bedraagt/kost/kosten/betaalt/heeft/hebben/rijdt/krijgt/blijven/blijft/verdient/duurt/weegt/er zijn
+    är/kostar/har/blir/jest/wynosi/kosztuje/mają/ma/zostało/jest ich/to/ni/dola/adalah/totalnya/jumlahnya/memiliki/là/có/còn/trả
+    равн[аоы]?/равен/составляет/составит/это/стоит/заплатит/получится/получаем/остаётся/останется/осталось/платит/заработал[аи]?
+    проехал[аи]?/получилось/получит/нужно/потребуется/потратил[аи]?/заплатил[аи]?/купил[аи]?/всего/итого/ответ/ответ:/итог:
+    toplam/toplamda/geriye/maliyet/sonuç/cevap/fiyat/कुल/उत्तर/लागत/योग/মোট/উত্তর/هو/هي/بقي/المجموع/الجواب
 """)
-    + "|[=:—]"
-)
-_FILLERS = alternatives(
-    "genau/also/somit/daher/damit/dann/donc/ainsi/exactement/entonces/exactamente/por tanto/quindi/dunque"
-    "/portanto/então/dus/precies/ровно/поэтому/também"
+_BETWEEN = alternatives("""
+    genau/also/somit/daher/damit/dann/donc/ainsi/exactement/entonces/exactamente/por tanto/quindi/dunque/portanto/então/dus
+    precies/ровно/поэтому/também/insgesamt/zusammen/noch/en total/au total/in totale/in totaal/no total/samen/nog/à/encore
+    sie/er/es/das/man/wir/ihm/ihr/ihnen/elle/il/ze/hij/we/ella/él/le/lui/lei/toplam/всего/w sumie/tam/ainda/ancora/todavía/het
+""")
+_STATED = re.compile(
+    rf"(?:(?:^|[\s,:])(?:{_VERBS})(?: (?:der|die|das|el|la|le|il|lo|o|a|de|het) [^\W\d_]+)?\s(?:(?:{_BETWEEN})\s)*"
+    # A name: `hat Lisa 27`, `у Пети 27`
+    rf"|(?:^|[\s,])(?:(?:also|dus|so|am ende|daher|somit|nun|jetzt|insgesamt|damit|folglich|zusammen|uiteindelijk) (?:hat|heeft|kauft)|у) (?![^\W\d_]+(?:weise|lich|end|stens|wel)\b)[^\W\d_]+\s(?:(?:{_BETWEEN})\s)*"
+    r"|[是为為有了付需共得于於剩要赚到下花=:：] ?|[はがで計] ?|(?:คือ|เป็น|เท่ากับ|ทั้งหมด) ?|[=:—]\s?"
+    r"|[가-힣](?:은|는|이|가|총)? ?|^(?:so|also|dus|donc|quindi)?\s*)$"
 )
 _CJK = "\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af"
 # Where a sentence may end after its value: at once, after a unit of at most two words or six characters, and a copula.
@@ -66,10 +83,6 @@ _END = re.compile(
     rf"(?:'[^\W\d_]+)?(?: (?:no total|en total|au total|in totale|insgesamt|zusammen|in totaal|всего|łącznie"
     rf"|w sumie))?"
     rf"(?: ?(?:です|だ|である|になる|となる|になります|となります|必要です|残ります|입니다|이다|예요|이에요))?\s*[.!。！।]?$"
-)
-_AFTER_COPULA = re.compile(
-    rf"(?:(?:^|[\s,])(?:{_COPULA})\s(?:(?:{_FILLERS})\s)*|[是为為为有了付需共得于於=：:はがを] ?|(?:คือ|เป็น|เท่ากับ|ทั้งหมด) ?"
-    rf"|[가-힣](?:은|는|이|가) ?)$"
 )
 _REFUSED = re.compile(
     "(?<![^\\W\\d_])(?:"
@@ -107,6 +120,8 @@ _REFUSED = re.compile(
     "|soustra|restamos|sumamos|sommiamo|dele[nr] |раздел|умнож|слож|вычт|прибав"
     "|wir (?:teilen|nehmen|rechnen|addieren|ziehen|müssen)|zie(?:hen|ht) |delen we)"
     "|หรือ|ไหม|ไม่|ถ้า|อาจ|ประมาณ|สมมติ|อย่างน้อย|มากกว่า|น้อยกว่า|เกือบ|ราว|นอกจาก"
+    "|好像|似乎|应该|應該|估计|估計|据说|據說|号称|左右|看来|看似|勉强|几乎|将近|接近|本来|原来|原本|预计"
+    "|ほど|くらい|ぐらい|程度|前後|らしい|ようだ|そうで|はず|ないし|見込|予定|つもり|쯤|정도|가량|남짓|듯|같|예정|예상|계획"
     "|如果|假设|假如|設|设|若|可能|也许|大概|大约|约|約|左右|不是|不等于|没有|至少|最多"
     "|超过|多于|少于|不足|以上|以下|不到|或者?|但|乘以?|除以|加上|减去|接下来|首先|先"
     "|もし|仮に|たぶん|おそらく|かもしれ|では|じゃな|ません|未満|割る|割り|かける|掛け|足す|足し|引く|引き"
@@ -146,14 +161,7 @@ def find_foreign_value(sentence: Sentence) -> str | None:
         return None
     value, unit = sentence.values[text.count(VALUE, 0, ended.start())], (ended["unit"] or "").strip(". ")
     money = re.search(r"[$€£¥%°]", value) is not None
-    bold = text.count(VALUE) - 1 in sentence.bold
-    if not (
-        unit
-        or money
-        or bold
-        or "=" in value
-        or _AFTER_COPULA.search(text[: ended.start("before") + len(ended["before"])])
-    ):
+    if "=" not in value and not _STATED.search(text[: ended.start("before") + len(ended["before"])]):
         return None
     number, name = _read_number(value, bool(_MONEY.fullmatch(unit)) or money), _name_unit(unit)
     return number + name if name in ("%", "°") else append_unit(number, name)

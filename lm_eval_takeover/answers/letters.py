@@ -6,6 +6,7 @@ its sentence neither asks nor rules it out. Two letters offered are no answer. L
 
 import re
 
+from lm_eval_takeover.answers import lexicon
 from lm_eval_takeover.answers.conclusions import states_doubt
 from lm_eval_takeover.answers.extraction import TAIL, find_boxes, has_unclosed_think, strip_thinking
 from lm_eval_takeover.answers.sentences import find_last_sentence
@@ -123,6 +124,9 @@ def _is_doubted(text: str, found: re.Match[str], letter: str) -> bool:
     if letter == "A" and _ARTICLE.search(before) and _AFTER_ARTICLE.match(after):
         return True
     clause = re.split(r"[;,]\s", before)[-1]
+    bracketed = found.end() - text.startswith(")", found.end() - 1)
+    if not _SAID_TAIL.match(text, bracketed) or _QUALIFIED.search(clause.rsplit(": ")[-1]):
+        return True
     follows = _ASIDE.sub(" ", after)
     is_option_text = _STATES.search(found[0]) is not None and re.match(r"[.):,*]", after) is not None
     if not is_option_text:
@@ -131,6 +135,23 @@ def _is_doubted(text: str, found: re.Match[str], letter: str) -> bool:
     return _RULED_OUT.search(_spare(clause, letter)) is not None or _IF.match(after) is not None
 
 
+# What may follow a letter that is said to be the answer: the end, a stop, its text, or a reason.
+_SAID_TAIL = re.compile(
+    r"\)\s+[A-Z\d$\\]|[)\s*_$}\]\"”!]*(?:$|\n|[.,:;(\\—–-]|(?i:because|since|as|with|for|which|where|due|based|given|and|or|the|is|are|was|oder|ou)\b"
+    r"|[^\x00-\x7f])"
+)
+# Of an answer that is only said to be one: words that qualify it, and an adjective before it that is not of these.
+_FINE = r"we|us|one|best|would|must|should|question|most|options?|given|alternative|possib\w*|false"
+_QUALIFIED = re.compile(
+    rf"\b(?!(?:{_FINE})\b)(?:{lexicon.DUBIOUS}|{lexicon.PROVISIONAL})\b"
+    rf"|\b(?!(?:{lexicon.ADVERBS}|likely)\b)[a-z]+ly\b|\bbar (?:one|two)\b|\bin [a-z]+ only\W*$"
+    r"|\b(?!(?:the|a|an|our|my|this|that|is|be|we|i|d|ll|would|selected|chosen|should|must|answer|exactly|second|third|fourth|of|or|and|correct|right|best|final|only|remaining|closest|matching|valid|true|one|to|as"
+    r"|plausible|likely|accurate|appropriate|consistent|suitable|reasonable|possible|good|desired|required|given|single|so|thus"
+    r"|hence|therefore|choose|select|pick|with|in|by|matches|multiple|listed|viable|for|the|from|correspond|sole|an|us|leaves"
+    r"|leaving|left|select|satisfying|feasible|favou?red|preferred|stated|main|statement|exact|overall|no|it's|than|match)\b)"
+    r"[a-z-]+ (?:answer|choice|explanation|description|candidate|selection|pick|letter)\b",
+    re.IGNORECASE,
+)
 _IF = re.compile(
     r"[)\s*_$}.]*(?:,\s*)?\b(?:if|unless|provided|only if|or else|divided|times|plus|minus|were)\b", re.IGNORECASE
 )
@@ -198,7 +219,7 @@ _ASSERTED = re.compile(
     r"\b(?:only|correct|right|best|true|answer|select\w*|choos\w*|chose|pick\w*|fits|holds|remains|remaining|left"
     r"|matches|passes"
     r"|consistent|works|option|choice|selection|valid|leaving|leaves|so|thus|hence|therefore|must be|elimination"
-    r"|closest|listed|solution|it's|it is|this is|that is|given|corresponds?|summary|conclusion)\b",
+    r"|closest|agrees?|listed|solution|it's|it is|this is|that is|given|corresponds?|summary|conclusion)\b",
     re.IGNORECASE,
 )
 _CHOSEN = re.compile(r"\b(?:select|choose|pick|go (?:with|for))\b", re.IGNORECASE)
@@ -238,7 +259,7 @@ _AFTER = re.compile(
     r"|describ|appl|show|follow|satisf|agree|explain"
     r"|give|correspond|pass|account|has|have|survive|stand|succeed|make|meet|does)(?:i?e?s)?\b"
     r"|as (?:our|my|the)\b|it is\b|exactly\b|in\b|for\b|here\b|to be (?:correct|right|true)\b|correct\b|left\b|only\b"
-    r"|remaining\b))",
+    r"|remaining\b|alone\b))",
     re.IGNORECASE,
 )
 
@@ -288,12 +309,12 @@ def _find_asserted(text: str, letters: str) -> str | None:
         or any(found.search(sentence) for found in (_TAKEN_BACK, _FORMER, _RECONSIDERS))
     ):
         return None
-    if re.search(r"\b(?:unlike|conflicts?)\b", sentence):
+    if re.search(r"\b(?:unlike|conflicts?)\b|, (?:too|either|also)\b", sentence):
         return None
     if spared := _EXCEPT.search(sentence):
         return spared[1] if spared[1] in letters and _RULED_OUT.search(sentence) else None
     label = _LABEL.match(sentence)
-    if _NONE.search(sentence) or (label and _RULED_OUT.search(label[0])):
+    if _NONE.search(sentence) or (label and any(found.search(label[0]) for found in (_RULED_OUT, _QUALIFIED))):
         return None
     asserted: set[str] = set()
     denied: set[str] = set()
@@ -306,7 +327,7 @@ def _find_asserted(text: str, letters: str) -> str | None:
         if not named or _RULED_OUT.search(clause):
             denied |= named
             continue
-        if not _is_preferred(clause, next(iter(named))):
+        if not _is_preferred(clause, next(iter(named))) or _QUALIFIED.search(clause):
             continue
         claimed |= any(option["bold"] or option["named"] or option["small"] for option in _OPTION.finditer(clause))
         asserted |= named

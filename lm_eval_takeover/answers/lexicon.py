@@ -30,7 +30,7 @@ STATING = alternatives("""
     needs?/needed/spends?/spent/saves?/saved/takes?/took/receives?/received/owes?/owed/weighs?/weighed/measures?
     measured/results? in/resulted in/obtains?/obtained/finds?/found/arrives? at/arrived at/contains?/contained/holds?
     held/lasts?/lasted/requires?/required/keeps?/kept/collects?/collected/raises?/raised/ends? up with/ended up with
-    left/charges?/charged/brings? in/brought in/brings?/covers?/covered/travels?/travelled/traveled/bought/sold/ate
+    left/charges?/charged/brings? in/brought in/brings?/covers?/covered/travels?/travelled/traveled/bought/sold/ate/used/calls? for/sold for/sells for/arrives? in
     (?:practi[cs]ed|worked|slept|studied|waited|lasted|played|talked) for/lasted/enrolled/drank/walked/ran/drove/read
     won/lost/scored/worked/planted/baked/caught/gave away/used up/donated
     wrote/swam
@@ -39,6 +39,7 @@ STATING = alternatives("""
     (?:fl(?:ies|ew|ying)|sells?|sold|priced|valued) at
     brings? (?:the|his|her|their|our|its) [a-z]+ (?:up |down )?to/(?:meet|finish|done|ready|full|empty) (?:after|in)
     (?:goes|went|decreased|increased|rose|fell|dropped|grew|changed|declined)(?: (?:up|down))? by
+    (?:finish|complete)(?:es|ed|s)? (?:[a-z]+ing )?(?:the|his|her|their) [a-z]+ in
     (?:for|giving|making) an? (?:[a-z]+ )?(?:total|sum|profit|maximum profit|cost|price|average|loss|gain) of
 """)
 # Verbs that also name who gets the quantity: `it takes Carla V`.
@@ -117,7 +118,7 @@ CALCULATIONS = rf"(?:{_CALCULATIONS})"
 HARMLESS = alternatives("""
     in total/in all/altogether/all told/all in all/overall/all together/combined/together/left over/left/remaining/each
     apiece/again/too/as well/thus/then/therefore/today/now/long/tall/wide/high/deep/old/away/apart/thick/per day/thereby
-    in change/in rent/in profit/in tips/in savings/in cash/in debt/in interest/in taxes/in the end/in sum/by then/at once
+    in change/in rent/in profit/in tips/in savings/in cash/in debt/in interest/in taxe?s?/in the end/in sum/by then/at once
     every day/each day/a piece/exactly/exactly enough/as required/as desired/as claimed/as expected/as asked/as wanted
     (?:as|for) (?:our|the|my) (?:final )?(?:answer|result|total|only option|only solution|lcm|gcd)/from home/at home
     of them/at school/for charity/in the bank/in size/in length/in area/in volume/in height/in width/in weight/in round trips
@@ -128,7 +129,7 @@ HARMLESS = alternatives("""
 # Words that may say something else of a value than that it is the answer, wherever a noun stands.
 DUBIOUS = alternatives("""
     wrong/incorrect/faulty/naive/rough/tentative/estimates?/estimated/approximate/approximat(?:ion|ed|ions)/alleged/supposed
-    assumed/assumption/hypothesis/hypothetical/guess/guesses/guesswork/bound/bounds/moment/meantime/theory/principle
+    assumed/assumption/hypothesis/hypothetical/guess/guesses/guesswork/bound/bounds/moment/meantime/drawings?/sketch/diagram/picture/model/mind/theory/principle
     paper/stretch/pinch/best/worst/most/least/max/min/minimum/maximum/tops/ish/ballpark/vicinity/neighbou?rhood/region
     outside/extreme/sake/face/draft/attempt/try/case/cases/scenario/mistake/error/errors/typo/place?holders?/example
     instance/starters?/start/beginning/first/second/now/far/fact/opinion/view/reckoning/look/glance/luck/chance/surplus

@@ -40,12 +40,12 @@ _HARMLESS = "|".join(
         rf" (?:an?|per|each|every|for (?:one|an?)|in an?|for each|for every|of each) {_TIMES}",
         rf" (?:for|on|in|at|to|from|with|by|during|over|after|through|of|inside|per|on to|into) {_THE_NOUNS}",
         rf" (?:by|on|in|until|since|from|through|to|for|and) {_DATE}(?: alone| morning| evening| night)?",
-        rf" (?:of|for|on) {_NOUNS}",
+        rf" (?:of|(?:for|on)(?= [a-z]+[a-z])(?! [a-z]+ [a-z]\b)) {_NOUNS}",
         rf" (?:for|in|on|with|from) one {_WORD}",
-        rf" by [a-z]+ing {_NOUNS}",
+        rf" by [a-z]+ing(?: in)? {_NOUNS}",
         rf" (?:that|who|which) (?:(?:do|does|did) not |are |were |is |was )?{_WORD}(?: (?:the|a|an|any|no|neither|both))?"
         rf"(?: {_NOUNS})?",
-        rf" to (?:get to |be able to )?(?!{lexicon.CALCULATIONS}|(?:{lexicon.MENTAL})\b){_WORD}(?: {_THE_NOUNS}| {_NOUNS}| them| it)?",
+        rf" to (?:get to |be able to |start (?=[a-z]+ing ))?(?!{lexicon.CALCULATIONS}|(?:{lexicon.MENTAL})\b){_WORD}(?: {_THE_NOUNS}| {_NOUNS}| them| it)?",
         rf" than (?:{_DEFINITE} )?{_WORD}(?: {_WORD})?",
         rf",? not (?:counting|including) (?:the )?{_NOUNS}",
         rf", (?:the )?{_NOUNS} (?:included|excluded)",
@@ -61,13 +61,16 @@ _HARMLESS = "|".join(
 )
 _TAIL = re.compile(rf"(?:{_HARMLESS})*[ .!]*")
 _COUNTED_TAIL = re.compile(
-    rf"(?: the {_WORD})?(?: (?:are|is|were|was|have|had))?(?: {_WORD})?(?: {_THE_NOUNS}| {_NOUNS}| in {_NOUNS})?"
+    rf"(?! the [a-z]+ (?:who|that|which)\b)(?: the {_WORD})?(?: (?:are|is|were|was|have|had))?(?: {_WORD})?(?: {_THE_NOUNS}| {_NOUNS}| in {_NOUNS})?"
     rf"(?:{_HARMLESS})*[ .!]*"
 )
 # A number in the rest names a length of time, a group or a place, never a part or multiple of the value.
 _NUMBERED = re.compile(
     rf"(?P<free> (?:for|after|on|at|every|within|during|from|instead of|rather than)| (?P<unit>in|over|by))(?P<of>(?: {_WORD})? of)?"
     rf"(?: (?:the|all|these|those|his|her|their|its|only|both|other))* {VALUE}(?= |$)"
+)
+_OF_NUMBER = re.compile(
+    rf"^((?: [a-z]+){{0,3}} (?:divisors|factors|multiples|digits|subsets|permutations)) of {VALUE}(?= |$)"
 )
 _RATED = re.compile(rf" (?:per|an?|each|every) {_TIMES}\b")
 
@@ -85,7 +88,7 @@ def join_unit(value: str, tail: str, is_copula: bool) -> str | None:
     """The value with its unit, or None where the rest of the sentence is not one that leaves it as it is."""
     if not is_copula or tail.startswith(" more to "):
         tail = re.sub(r"^ more(?= (?!or\b|and\b|than\b)[a-z])|^ more$", "", tail)
-    unit, rest = _split_unit(tail)
+    unit, rest = _split_unit(_OF_NUMBER.sub(r"\1", tail))
     if (not is_copula or unit) and STEPS.fullmatch(unit.split(" ")[0]):
         return None
     if is_copula and rest.startswith(" than "):
