@@ -39,7 +39,7 @@ _LEAD = rf"(?:(?:and|{lexicon.CONCLUDING}),?:? )*"
 _ONLY_VALUE = re.compile(rf"{_LEAD}{VALUE}(?:(?:, and |, or |, | and | or ){VALUE})*[ .!]*")
 _FIRST = re.compile(
     rf"{_LEAD}(?:at the end(?: of the [a-z]+)?,? )?(?:(?:there (?:are|is)|only|exactly|just|a total of"
-    rf"|the) )*{VALUE}(?P<unit>(?: [a-z-]+){{0,4}}?) "
+    rf"|the) )*{VALUE}(?P<unit>(?: (?!(?:{lexicon.DUBIOUS})\b)[a-z-]+){{0,4}}?) "
     r"(?:remain(?:s|ed)?|[a-z]+ed(?=[.! ]*$)|(?:is|are|was|were|will be|would be|can be|must be|have been|has been)"
     r"(?: (?:still|therefore|thus|then|hence))? "
     r"(?:left(?: over)?|remaining|needed|required|used|sold|made|bought|produced|available"
@@ -52,7 +52,7 @@ _LABEL = re.compile(rf"(?:{_LEAD})(?:{lexicon.LABELS})\s?[:=]\s?{VALUE}")
 _COUNTED_FIRST = re.compile(
     rf"(?:(?:\b(?:{lexicon.CONCLUDING})(?! (?:far|that)\b),?:? )+|^a total of )(?:there (?:are|were) )?(?:only "
     rf"|exactly |just )?{VALUE}"
-    r" (?P<unit>(?!and\b|or\b|of (?:that|those|what|it|each)\b|is\b|are\b|was\b|were\b)[a-z][a-z-]*)(?= [a-z])"
+    r" (?P<unit>(?!(?:{lexicon.DUBIOUS})\b|and\b|or\b|of (?:that|those|what|it|each)\b|is\b|are\b|was\b|were\b)[a-z][a-z-]*)(?= [a-z])"
 )
 # What introduces a conclusion: the rest is read as a sentence.
 _PREFACE = re.compile(
@@ -100,13 +100,19 @@ _CONSEQUENCE = re.compile(r",? \b(?:so|therefore|thus|hence)\b(?! that)|; ")
 _UNCERTAIN = re.compile(
     r"\b(?:might|could|may (?!the\b|and\b))|(?<!has)(?<!have)(?<!had)(?<!needs)(?<!need)(?<!going)(?<!able)(?<!equal)(?<!\bis)"
     r"(?<!are)(?<!turns out)(?<!found)(?<!used)(?<!seen)(?<!shown)(?<!proportional)(?<!comes)(?<!adds up)(?<!out)(?<!up)(?<!amount)(?<!amounts)"
-    r" to (?:be\b|[a-z]+ (?:(?!is |are |was |equals )[a-z]+ )?\ue000)|\b(?:soon|later|once|then|still|next|long|far|hardly|all but) be\b"
+    r" to (?:be\b|[a-z]+ (?:(?!is |are |was |equals )[a-z]+ )?\ue000)|\b(?:all but|anything but|next to|as good as|short of)\b"
+    r"|[a-z] (?:we|i) (?!can (?:afford|make|form|buy|get)|need|want|are |were |seek|sought|have |get |obtain)[a-z]+"
+    r"|\b(?:the|a|an|her|his|its|their) (?!(?:desired|required|combined|shaded|discounted|reduced|unshaded|colou?red|needed|sought|red|simplified"
+    r"|expected|inscribed|circumscribed|signed|weighted|unpainted|hundred|speed|seed|feed|shed|bed|need|united|married|used|unused|painted)\b)"
+    r"[a-z]+ed (?!of\b|by\b|to\b|in\b|is\b)[a-z]+"
+    r"|\b(?:soon|later|once|then|still|next|long|far|hardly|all but) be\b"
 )
 _PROVISIONAL = words(lexicon.PROVISIONAL)
 _ADVERB = re.compile(rf"\b(?!(?:{lexicon.ADVERBS})\b)[a-z]+ly\b")
 _INTRODUCTION = re.compile(
-    rf"{_LEAD}(?:(?:{lexicon.CONCLUDING})|(?:by |after |when )?(?!supposing|assuming|guessing|believing|pretending)[a-z]+ing\b.*"
-    rf"|(?:at|in|with|by|for|from|over|after|between|among|on|of|as|to|since|because|when|once|while|as|given|until|rather than"
+    rf"{_LEAD}(?:(?:{lexicon.CONCLUDING})|by the [a-z' -]*(?:theorem|formula|rule|law|identity|lemma|inequality|definition|symmetry|property|time|end)(?![a-z]).*"
+    rf"|(?:by |after |when )?(?!supposing|assuming|guessing|believing|pretending)[a-z]+ing\b.*"
+    rf"|(?:at|in|with|by(?! the )|for|from|over|after|between|among|on|of|as|to|since|because|when|once|while|as|given|until|rather than"
     rf"|instead of|(?:rounded|rounding|written|expressed|reduced|simplified) (?:to|as|in)) (?:an? )?(?:the|his|her|their|its"
     rf"|this|that|these|those|both|all|each|every|one|two|three|{VALUE}|then|there|he|she|it|they|we|x|total|all|required"
     rf"|simplified fraction|our|any)(?![a-z]).*|on average|that is|i\.e\.|everything considered|tax included|now|then|.*{VALUE}.*|after [a-z]+|"
@@ -141,6 +147,7 @@ _SET = re.compile(
     r"\b(?:solutions?|roots?|zeroe?s?|values|numbers|answers|possibilities|integers|factors|divisors|primes|pairs|points)\b"
 )
 _MEASURED = re.compile(r"^(?:cost|weigh|measure)|\bat$")  # `costs V more` is no price
+_HOLDS = re.compile(r"contain(?:s|ed)?|holds?|covers?|includes?")  # `the domain contains [0, 3]`
 _THERE = re.compile(r" there (?:is|are|was|were|will be) ")
 _COMPARED = re.compile(r"(?: [a-z]+)? (?:more|less|fewer|of the|of what|(?!over|under)[a-z]+er than)\b")
 # `when a = 1` is no time, but a case.
@@ -235,7 +242,7 @@ def _list_candidates(text: str, first: int) -> list[_Candidate]:
     found = {}
     concludes = _CONCLUDING.search(text) is not None
     for match in _ACTION.finditer(text, first):
-        if concludes or match["verb"].endswith("s") or _AUXILIARY.search(text[: match.start()]):
+        if concludes or match["verb"].endswith(("s", "ed")) or _AUXILIARY.search(text[: match.start()]):
             found[match.end()] = _Candidate(match.start(), match.end(), match["verb"], False)
     for match in _STATED.finditer(text, first):
         found[match.end()] = _Candidate(
@@ -320,6 +327,8 @@ def _read_value(sentence: Sentence, text: str, candidate: _Candidate) -> str | N
         tail = tail[quotient.end() :]
     elif (again := _AGAIN.match(tail)) and _is_equal(value, sentence.values[index + 1]):
         tail = tail[again.end() :]
+    if value.startswith(("(", "[", "\\")) and _HOLDS.fullmatch(candidate.verb):
+        return None
     if compound := join_measures(value, sentence.values[index + 1 :], tail):
         value, tail = compound
         return join_unit(value, tail, True)

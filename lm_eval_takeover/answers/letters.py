@@ -15,7 +15,7 @@ _LETTER = re.compile(r"\W*(?:(?i:option|choice|answer)\b\W*)?(?:([A-Z])\W*(?:[.:
 _WRAP = re.compile(r"\\(?:text|textbf|mathrm|mathbf|mbox|textit|textrm|bf|rm)\b\s*")
 _FORM = (
     r"[\s*_:]*[\[\"“]?\\?[($]?\$?(?:\\(?:text|mathrm|textbf|mathbf)\{)?"
-    r"(?:\(?([A-Z])\)?|\(([a-z])\)|([a-z])(?=\*\*|\)?[.!]?\s*(?:\n|$)))(?![A-Za-z'])"
+    r"(?:\(?([A-Z])\)?|\(([a-z])\)|([a-z])(?=\*\*|\)?[.!]?\s*(?:\n|$)))(?![A-Za-z']|-[a-z])"
 )
 # The word for an answer, and what may stand between it and the letter, in other languages.
 _ANSWERS = (
@@ -125,6 +125,15 @@ def _is_doubted(text: str, found: re.Match[str], letter: str) -> bool:
         return True
     clause = re.split(r"[;,]\s", before)[-1]
     bracketed = found.end() - text.startswith(")", found.end() - 1)
+    aside = _ASIDE.match(after)
+    if (
+        aside
+        and not _list_letters(aside[0], "ABCDEFGHIJ")
+        and (_RULED_OUT.search(aside[0]) or _QUALIFIED.search(aside[0]))
+    ):
+        return True
+    if re.search(r", (?:were|had|should) [a-z]+ |\bguess", text[found.end() : end]):
+        return True
     if not _SAID_TAIL.match(text, bracketed) or _QUALIFIED.search(clause.rsplit(": ")[-1]):
         return True
     follows = _ASIDE.sub(" ", after)
@@ -181,7 +190,7 @@ _OPTION = re.compile(
 )
 # A noun before a bare letter makes it the name of something else: `compound B`, `process C`.
 _NAMING = re.compile(
-    r"(?<![A-Za-z])(?!(?:is|are|be|being|so|thus|hence|therefore|then|only|just|and|or|nor|that|leaves|leaving|left"
+    r"(?<![A-Za-z])(?!(?:is|are|be|being|so|thus|hence|therefore|then|only|just|and|or|nor|that|leaves|leaving|left|means|implies"
     r"|with|matches|match|fits|favou?rs|supports|gives|us|to|by|both"
     r"|except|but|than|it|as|for|while|whereas|since|because|either|neither|also|which|namely|clearly|statements?"
     r"|sequences?|was"
@@ -211,7 +220,7 @@ _TAKEN_BACK = re.compile(
 _LABEL = re.compile(r"[a-z -]{1,40}:", re.IGNORECASE)
 _NONE = re.compile(r"\bnone of (?:the|these|those) (?!others?\b|rest\b|remaining\b)", re.IGNORECASE)
 _EXCEPT = re.compile(
-    r"\b(?i:all|every|each|none|any(?:thing)?|no)\b[^.;]*?\b(?:except(?: for)?|but|other than|apart from)\s+"
+    r"\b(?i:all|every|each|everything|none|any(?:thing)?|no)\b[^.;]*?\b(?:except(?: for)?|but|other than|apart from)\s+"
     r"(?:for\s+)?(?:(?i:option|choice|answer)\s+)?\(?([A-Z])\)?(?![A-Za-z'])"
 )
 _FOLLOWS = re.compile(r"\W*(?:so|thus|hence|therefore|leaving|which leaves|and so|only)\b", re.IGNORECASE)
@@ -219,7 +228,7 @@ _ASSERTED = re.compile(
     r"\b(?:only|correct|right|best|true|answer|select\w*|choos\w*|chose|pick\w*|fits|holds|remains|remaining|left"
     r"|matches|passes"
     r"|consistent|works|option|choice|selection|valid|leaving|leaves|so|thus|hence|therefore|must be|elimination"
-    r"|closest|agrees?|listed|solution|it's|it is|this is|that is|given|corresponds?|summary|conclusion)\b",
+    r"|closest|agrees?|points to|listed|solution|it's|it is|this is|that is|given|corresponds?|summary|conclusion)\b",
     re.IGNORECASE,
 )
 _CHOSEN = re.compile(r"\b(?:select|choose|pick|go (?:with|for))\b", re.IGNORECASE)
@@ -254,7 +263,7 @@ _AFTER = re.compile(
     r"|fully |one of )*(?:only|correct"
     r"|right|best|true|answer|one|valid|consistent|choice|option|final|selected|chosen|choose[ns]?|left|remaining"
     r"|feasible|viable|closest|possible"
-    r"|solution|pick|match|accurate|appropriate|allowed|need|major|are looking|computed|desired|required|most|line|agreement)"
+    r"|solution|pick|match|accurate|appropriate|allowed|need|major|are looking|computed|desired|required|most (?:suitable|likely|plausible|appropriate|accurate|reasonable|consistent|stable|probable|acidic|basic|reactive|favou?rable)|line|agreement)"
     r"|(?:(?:best|clearly|only|correctly|alone|indeed|also|exactly|still|does)\s+)*(?:fit|hold|remain|match|work"
     r"|describ|appl|show|follow|satisf|agree|explain"
     r"|give|correspond|pass|account|has|have|survive|stand|succeed|make|meet|does)(?:i?e?s)?\b"
@@ -309,10 +318,16 @@ def _find_asserted(text: str, letters: str) -> str | None:
         or any(found.search(sentence) for found in (_TAKEN_BACK, _FORMER, _RECONSIDERS))
     ):
         return None
-    if re.search(r"\b(?:unlike|conflicts?)\b|, (?:too|either|also)\b", sentence):
+    if re.search(
+        r"\b(?:unlike|conflicts?)\b|, (?:too|either|also)\b|, (?:were|had|should) (?!it the|the answer)[a-z]+ |\bguess|\bbut (?!only|not)(?:[a-z]+\W*){1,4}$"
+        r"|\b(?:go with|choose|pick|select) (?:another|neither|none|something)",
+        sentence,
+    ):
         return None
     if spared := _EXCEPT.search(sentence):
         return spared[1] if spared[1] in letters and _RULED_OUT.search(sentence) else None
+    if any(_RULED_OUT.search(aside) and not _list_letters(aside, letters) for aside in _ASIDE.findall(sentence)):
+        return None
     label = _LABEL.match(sentence)
     if _NONE.search(sentence) or (label and any(found.search(label[0]) for found in (_RULED_OUT, _QUALIFIED))):
         return None

@@ -30,7 +30,7 @@ STATING = alternatives("""
     needs?/needed/spends?/spent/saves?/saved/takes?/took/receives?/received/owes?/owed/weighs?/weighed/measures?
     measured/results? in/resulted in/obtains?/obtained/finds?/found/arrives? at/arrived at/contains?/contained/holds?
     held/lasts?/lasted/requires?/required/keeps?/kept/collects?/collected/raises?/raised/ends? up with/ended up with
-    left/charges?/charged/brings? in/brought in/brings?/covers?/covered/travels?/travelled/traveled/bought/sold/ate/used/calls? for/sold for/sells for/arrives? in
+    left/ordered/charges?/charged/brings? in/brought in/brings?/cover(?:s|ed)(?! \ue000$)/travels?/travelled/traveled/bought/sold/ate/used/calls? for/sold for/sells for/arrives? in
     (?:practi[cs]ed|worked|slept|studied|waited|lasted|played|talked) for/lasted/enrolled/drank/walked/ran/drove/read
     won/lost/scored/worked/planted/baked/caught/gave away/used up/donated
     wrote/swam
@@ -39,7 +39,7 @@ STATING = alternatives("""
     (?:fl(?:ies|ew|ying)|sells?|sold|priced|valued) at
     brings? (?:the|his|her|their|our|its) [a-z]+ (?:up |down )?to/(?:meet|finish|done|ready|full|empty) (?:after|in)
     (?:goes|went|decreased|increased|rose|fell|dropped|grew|changed|declined)(?: (?:up|down))? by
-    (?:finish|complete)(?:es|ed|s)? (?:[a-z]+ing )?(?:the|his|her|their) [a-z]+ in
+    (?:finish|complete|fill|empt|paint|build|clean)(?:y|ies|ied|es|ed|s)? (?:[a-z]+ing )?(?:the|his|her|their) [a-z]+ in
     (?:for|giving|making) an? (?:[a-z]+ )?(?:total|sum|profit|maximum profit|cost|price|average|loss|gain) of
 """)
 # Verbs that also name who gets the quantity: `it takes Carla V`.
@@ -72,7 +72,10 @@ FILLING = (
     r"|(?:each|every|both|all|the|his|her|their) (?:of )?(?!total|sum|number|multiple|first|last|next)[a-z]+(?<!other)"
     r")(?:,|:)? )*"
 )
-LABELS = rf"(?:the )?(?:[a-z]+ ){{0,3}}(?:{_QUANTITIES}|earnings|expenses|solutions?|left|remaining)(?: [a-z]+){{0,4}}"
+LABELS = (
+    rf"(?:the )?(?:[a-z]+ ){{0,3}}(?:{_QUANTITIES}|earnings|expenses|solutions?|left|remaining|received)"
+    r"(?: (?:of|for|in|on|at|per|from|to|left|after|and)(?: (?:the|all|his|her|their|each))?(?: [a-z]+)?){0,2}"
+)
 
 # A sentence that holds one of these anywhere states nothing for certain.
 HEDGES = alternatives("""
@@ -118,6 +121,7 @@ CALCULATIONS = rf"(?:{_CALCULATIONS})"
 HARMLESS = alternatives("""
     in total/in all/altogether/all told/all in all/overall/all together/combined/together/left over/left/remaining/each
     apiece/again/too/as well/thus/then/therefore/today/now/long/tall/wide/high/deep/old/away/apart/thick/per day/thereby
+    to school/to work/to town/late/early/in it/in them/when full/on it/per person
     in change/in rent/in profit/in tips/in savings/in cash/in debt/in interest/in taxe?s?/in the end/in sum/by then/at once
     every day/each day/a piece/exactly/exactly enough/as required/as desired/as claimed/as expected/as asked/as wanted
     (?:as|for) (?:our|the|my) (?:final )?(?:answer|result|total|only option|only solution|lcm|gcd)/from home/at home
@@ -163,11 +167,11 @@ AFTER_UNIT = alternatives("""
     still/then/now/not/only/too/back/away/together/combined/instead/today/tomorrow/later/again/did/do/does/his/her/their
     its/our/your/my/the/this/these/those/it/she/he/they/we/you/i/there/here/thus/hence/therefore/apart/overall/ago/old
     once/plus/minus/times/divided/using/including/excluding/given/needed/required/available/worth/long/tall/wide/high
-    deep/apiece/first/initially/originally/originally/about/up/down/off/onto/into/exactly/precisely
+    deep/apiece/late/early/first/initially/originally/originally/about/up/down/off/onto/into/exactly/precisely
 """)
 # What people do with a quantity: beside a word of conclusion or an auxiliary it states one.
 _ACTIONS = alternatives("""
-    walk/run/travel/jump/hike/jog/climb/use/own/score/print/bak/cook/fill/harvest/pick/plant/work/play/watch/serv
+    walk/sail/run/travel/jump/hike/jog/climb/use/own/score/print/bak/cook/fill/harvest/pick/plant/work/play/watch/serv
     deliver/ship/load/pack/paint/clean/wash/arriv/end/finish/reach/collect/gather/donat/shar/invest/deposit/borrow/pass
     complet/answer/solv/cover/employ/hir/burn/consum/lift/post/order/visit/stay/liv/rais/knit/fold/wrap/stack/stor/seat
     typ/attend/import/export/open/clos/park/plow/mow/launch/invit/sew/cover/return/receiv/practic/earn/need/call/charg

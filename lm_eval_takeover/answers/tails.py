@@ -25,6 +25,17 @@ _MEASURES = re.compile(rf" (?P<larger>[a-z]+)(?:,? and |,? ){VALUE} (?P<smaller>
 _NOUNS = rf"{_WORD}(?: {_WORD}){{0,3}}"
 _DEFINITE = r"(?:(?:all |both )?the|his|her|their|its|our|my|your|these|those|both|all|each|every|this|that)"
 _THE_NOUNS = rf"{_DEFINITE}(?: (?:first|other|whole|new|three|two|four))?(?: {_NOUNS}| {VALUE} {_NOUNS}|(?= left|$))"
+# After a preposition: the places, times and groups of word problems.
+_PLACES = (
+    r"(?:day|night|week|weekend|month|year|hour|minute|shift|season|summer|winter|semester|trip|way|drive|journey|game|race|party"
+    r"|class|school|office|team|group|family|concert|meeting|event|market|farmers' market|store|shop|bakery|farm|garden|field|yard"
+    r"|pool|tank|tree|house|home|room|building|wall|fence|floor|table|shelf|box|bag|basket|jar|bucket|bowl|cup|glass|pot|jug|pile|pack"
+    r"|bus|train|car|truck|bank|library|museum|zoo|park|city|town|village|world|lot|collection|library|aquarium|barn|kitchen|wallet"
+    r"|test|exam|final|quiz|meal|lunch|dinner|breakfast|recipe|order|purchase|bill|car wash|sale|fundraiser|project|job|work|task"
+    r"|grid|circle|square|triangle|set|sequence|list|equation|interval|expansion|deck|committee|animals|friends|kids|children|students"
+    r"|girls|boys|guests|people|pastries|glasses|books|tickets|shirts|shoes|toys|flowers|cookies|cakes|eggs|apples|pizzas?|food|rent"
+    r"|gas|bike|money|end|months?|years|days|weeks|hours|minutes|gallon|paint|airport|ground|two|three|four|five)"
+)
 _TIMES = (
     r"(?:day|night|week|weekend|month|year|hour|minute|second|trip|game|person|student|child|kid|friend|page|piece|shift|meal"
     r"|visit|class|order|item|box|bag|ticket|shirt|book|mile|gallon|pound|kilogram|meter|foot|ounce)"
@@ -33,19 +44,26 @@ _DATE = (
     r"(?:(?:mon|tues|wednes|thurs|fri|satur|sun)days?|january|february|march|april|may|june|july|august|september|october"
     r"|november|december|noon|midnight|then|summer|winter|spring|autumn|christmas)"
 )
+_THE_NOUNS_KNOWN = rf"{_DEFINITE}(?: first| second| other| whole)?(?: {_WORD}){{0,2}}(?: {VALUE})? {_PLACES}(?= |$|,)|(?:for|to|of|with) (?:him|her|them|us)(?:self|selves)?|(?:the|them)(?= left|$)"
+_TASKS = (
+    r"(?:finish|complete|fill|paint|cover|download|seat|share|buy|spend|walk|reach|choose|pay|travel|drive|make|bake|read|feed|build|cross|empty"
+    r"|arrange|select|drain|cook|mow|clean|write|serve|pass|win|earn|save|eat|climb|get|give|sell|deliver|form|cut|wrap|run|afford|pick"
+    r"|starting?|making)"
+)
 # Each alternative begins with a space or comma and is closed but for its nouns.
 _HARMLESS = "|".join(
     (
         rf",? (?:{lexicon.HARMLESS})(?![a-z'-])",
         rf" (?:an?|per|each|every|for (?:one|an?)|in an?|for each|for every|of each) {_TIMES}",
-        rf" (?:for|on|in|at|to|from|with|by|during|over|after|through|of|inside|per|on to|into) {_THE_NOUNS}",
+        rf" (?:for|on|in|at|to|from|with|by|during|over|after|through|of|inside|per|on to|into) {_THE_NOUNS_KNOWN}",
         rf" (?:by|on|in|until|since|from|through|to|for|and) {_DATE}(?: alone| morning| evening| night)?",
         rf" (?:of|(?:for|on)(?= [a-z]+[a-z])(?! [a-z]+ [a-z]\b)) {_NOUNS}",
         rf" (?:for|in|on|with|from) one {_WORD}",
+        rf" of {_THE_NOUNS}",
         rf" by [a-z]+ing(?: in)? {_NOUNS}",
         rf" (?:that|who|which) (?:(?:do|does|did) not |are |were |is |was )?{_WORD}(?: (?:the|a|an|any|no|neither|both))?"
         rf"(?: {_NOUNS})?",
-        rf" to (?:get to |be able to |start (?=[a-z]+ing ))?(?!{lexicon.CALCULATIONS}|(?:{lexicon.MENTAL})\b){_WORD}(?: {_THE_NOUNS}| {_NOUNS}| them| it)?",
+        rf" to (?:get to |be able to |start (?=[a-z]+ing ))?{_TASKS}(?: {_THE_NOUNS}| {_NOUNS}| them| it)?",
         rf" than (?:{_DEFINITE} )?{_WORD}(?: {_WORD})?",
         rf",? not (?:counting|including) (?:the )?{_NOUNS}",
         rf", (?:the )?{_NOUNS} (?:included|excluded)",
@@ -72,6 +90,17 @@ _NUMBERED = re.compile(
 _OF_NUMBER = re.compile(
     rf"^((?: [a-z]+){{0,3}} (?:divisors|factors|multiples|digits|subsets|permutations)) of {VALUE}(?= |$)"
 )
+# What money counts, and how the name of a unit or of things ends.
+_AFTER_MONEY = re.compile(
+    r"(?:dollars?|cents|euros|pounds|usd|worth|profit|tip|tax|rent|bucks|per|in|more|even|flat)\b"
+)
+_NOUN_PHRASE = re.compile(
+    r"(?:s|²|³|\^\d|people|children|men|women|feet|fish|sheep|deer|teeth|mice|geese|percent|dozen|[ckm]?m|k?g|mph|kmh|hour|dollar|cent|euro"
+    r"|inch|foot|mile|pound|ounce|liter|litre|gallon|meter|metre|minute|second|day|week|month|year|[a-z]+/[a-z]+|lb|oz|ml|l|ft|in|kg|j|ev"
+    r"|unit|degree|time|point|rupee|vertices|indices|matrices|radii|furniture|mail|clothing|luggage|feed|money|hr|min|sec|rpm|hz|v|w|n|k"
+    r"|stuff|egg|apple|book|girl|boy|person|child|student|solution|root|way|pack|bag|box|cup|bike|car|tree|of|rubles|stück|million|billion"
+    r"|thousand|hundred|game|enrolled|played|sold|used|made)$"
+)
 _RATED = re.compile(rf" (?:per|an?|each|every) {_TIMES}\b")
 
 
@@ -89,6 +118,9 @@ def join_unit(value: str, tail: str, is_copula: bool) -> str | None:
     if not is_copula or tail.startswith(" more to "):
         tail = re.sub(r"^ more(?= (?!or\b|and\b|than\b)[a-z])|^ more$", "", tail)
     unit, rest = _split_unit(_OF_NUMBER.sub(r"\1", tail))
+    is_money = value.startswith(("$", r"\$", "€", "£"))
+    if unit and not (_AFTER_MONEY.match(unit) if is_money else _NOUN_PHRASE.search(unit.split(" per ")[0])):
+        return None
     if (not is_copula or unit) and STEPS.fullmatch(unit.split(" ")[0]):
         return None
     if is_copula and rest.startswith(" than "):
