@@ -38,7 +38,7 @@ _AUXILIARY = re.compile(r"\b(?:will|can|must|would|should|does|did|has|have) $")
 _LEAD = rf"(?:(?:and|{lexicon.CONCLUDING}),?:? )*"
 _ONLY_VALUE = re.compile(rf"{_LEAD}{VALUE}(?:(?:, and |, or |, | and | or ){VALUE})*[ .!]*")
 _FIRST = re.compile(
-    rf"{_LEAD}(?:at the end(?: of the [a-z]+)?,? )?(?:(?:there (?:are|is)|only|exactly|just|a total of"
+    rf"{_LEAD}(?:at the end(?: of the [a-z]+)?,? |(?:after|by|in) [a-z]+(?: [a-z]+)?, )?(?:(?:there (?:are|is)|only|exactly|just|a total of"
     rf"|the) )*{VALUE}(?P<unit>(?: (?!(?:{lexicon.DUBIOUS})\b)[a-z-]+){{0,4}}?) "
     r"(?:remain(?:s|ed)?|[a-z]+ed(?=[.! ]*$)|(?:is|are|was|were|will be|would be|can be|must be|have been|has been)"
     r"(?: (?:still|therefore|thus|then|hence))? "
@@ -52,7 +52,7 @@ _LABEL = re.compile(rf"(?:{_LEAD})(?:{lexicon.LABELS})\s?[:=]\s?{VALUE}")
 _COUNTED_FIRST = re.compile(
     rf"(?:(?:\b(?:{lexicon.CONCLUDING})(?! (?:far|that)\b),?:? )+|^a total of )(?:there (?:are|were) )?(?:only "
     rf"|exactly |just )?{VALUE}"
-    r" (?P<unit>(?!(?:{lexicon.DUBIOUS})\b|and\b|or\b|of (?:that|those|what|it|each)\b|is\b|are\b|was\b|were\b)[a-z][a-z-]*)(?= [a-z])"
+    rf" (?P<unit>(?!(?:{lexicon.DUBIOUS})\b|and\b|or\b|of (?:that|those|what|it|each)\b|is\b|are\b|was\b|were\b)[a-z][a-z-]*)(?= [a-z])"
 )
 # What introduces a conclusion: the rest is read as a sentence.
 _PREFACE = re.compile(

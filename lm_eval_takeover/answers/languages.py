@@ -73,7 +73,7 @@ _STATED = re.compile(
 )
 _CJK = "\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af"
 # Where a sentence may end after its value: at once, after a unit of at most two words or six characters, and a copula.
-_WORD = r"(?:[^\W\d_]|[\u0300-\u036f\u064b-\u0652\u0900-\u0dff\u0e00-\u0e7f])+"  # with its vowel signs
+_WORD = r"(?:(?![\u3040-\u309f])[^\W\d_]|[つり]|[\u0300-\u036f\u064b-\u0652\u0900-\u0dff\u0e00-\u0e7f])+"  # with its vowel signs
 _END = re.compile(
     rf"(?P<before>(?:^|[\s,:=(]|[{_CJK}，、：\u0e00-\u0e7f]))(?:[€$£¥] ?)?{VALUE} ?"
     rf"(?P<unit>{_WORD}(?:/[a-z]+)?(?:²|³|\^\d)?\.?(?: {_WORD}(?:²|³|\^\d)?)?)?"
@@ -82,7 +82,7 @@ _END = re.compile(
     r"|বাকি আছে))?"
     rf"(?:'[^\W\d_]+)?(?: (?:no total|en total|au total|in totale|insgesamt|zusammen|in totaal|всего|łącznie"
     rf"|w sumie))?"
-    rf"(?: ?(?:です|だ|である|になる|となる|になります|となります|必要です|残ります|입니다|이다|예요|이에요))?\s*[.!。！।]?$"
+    rf"(?:の\w{1, 6}が(?:あります|います))?(?: ?(?:です|だ|である|になる|となる|になります|となります|必要です|残ります|입니다|이다|예요|이에요))?\s*[.!。！।]?$"
 )
 _REFUSED = re.compile(
     "(?<![^\\W\\d_])(?:"

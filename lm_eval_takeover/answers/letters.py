@@ -132,7 +132,7 @@ def _is_doubted(text: str, found: re.Match[str], letter: str) -> bool:
         and (_RULED_OUT.search(aside[0]) or _QUALIFIED.search(aside[0]))
     ):
         return True
-    if re.search(r", (?:were|had|should) [a-z]+ |\bguess", text[found.end() : end]):
+    if _UNSURE.search(text[found.end() : end].lower()):
         return True
     if not _SAID_TAIL.match(text, bracketed) or _QUALIFIED.search(clause.rsplit(": ")[-1]):
         return True
@@ -161,6 +161,7 @@ _QUALIFIED = re.compile(
     r"[a-z-]+ (?:answer|choice|explanation|description|candidate|selection|pick|letter)\b",
     re.IGNORECASE,
 )
+_UNSURE = re.compile(rf", (?:were|had|should) [a-z]+ |\bguess|(?<![a-z'])(?:{lexicon.HEDGES})(?![a-z'])")
 _IF = re.compile(
     r"[)\s*_$}.]*(?:,\s*)?\b(?:if|unless|provided|only if|or else|divided|times|plus|minus|were)\b", re.IGNORECASE
 )
@@ -175,7 +176,7 @@ _DENIED = re.compile(
 _PREDICATE = (
     r"(?:\s+(?i:is|are|must be|does|has|have|it is|would be)\b"
     r"|\s+(?:(?i:best|clearly|only|correctly|alone|indeed|also)\s+)?"
-    r"(?i:fit|hold|remain|match|work|describ|appl|show|follow|satisf|agree|explain|give|correspond|pass)(?i:s|es|ies)\b)"
+    r"(?i:fit|hold|remain|match|work|describ|appl|show|follow|satisf|agree|explain|give|correspond|pass|conserv|obey|predict|yield|contain|reproduc|preserv)(?i:s|es|ies)\b)"
 )
 _OPTION = re.compile(
     r"(?:\*\*|__)[\s(]*(?:(?i:option|choice|answer)\s+)?\(?(?P<bold>[A-Z])"
@@ -228,7 +229,7 @@ _ASSERTED = re.compile(
     r"\b(?:only|correct|right|best|true|answer|select\w*|choos\w*|chose|pick\w*|fits|holds|remains|remaining|left"
     r"|matches|passes"
     r"|consistent|works|option|choice|selection|valid|leaving|leaves|so|thus|hence|therefore|must be|elimination"
-    r"|closest|agrees?|points to|listed|solution|it's|it is|this is|that is|given|corresponds?|summary|conclusion)\b",
+    r"|closest|agrees?|points to|(?:product|compound|structure|reagent|isomer) is|listed|solution|it's|it is|this is|that is|given|corresponds?|summary|conclusion)\b",
     re.IGNORECASE,
 )
 _CHOSEN = re.compile(r"\b(?:select|choose|pick|go (?:with|for))\b", re.IGNORECASE)
@@ -263,7 +264,7 @@ _AFTER = re.compile(
     r"|fully |one of )*(?:only|correct"
     r"|right|best|true|answer|one|valid|consistent|choice|option|final|selected|chosen|choose[ns]?|left|remaining"
     r"|feasible|viable|closest|possible"
-    r"|solution|pick|match|accurate|appropriate|allowed|need|major|are looking|computed|desired|required|most (?:suitable|likely|plausible|appropriate|accurate|reasonable|consistent|stable|probable|acidic|basic|reactive|favou?rable)|line|agreement)"
+    r"|solution|pick|match|accurate|appropriate|allowed|need|major|are looking|computed|desired|required|most (?:suitable|likely|plausible|appropriate|accurate|reasonable|consistent|stable|probable|acidic|basic|reactive|favou?rable)|line|agreement)\b"
     r"|(?:(?:best|clearly|only|correctly|alone|indeed|also|exactly|still|does)\s+)*(?:fit|hold|remain|match|work"
     r"|describ|appl|show|follow|satisf|agree|explain"
     r"|give|correspond|pass|account|has|have|survive|stand|succeed|make|meet|does)(?:i?e?s)?\b"

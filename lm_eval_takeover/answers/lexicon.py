@@ -63,7 +63,7 @@ _FILLERS = alternatives("""
     exactly/precisely/just/only/simply/therefore/thus/then/hence/now/indeed/always/again/clearly/also/finally/altogether
     in total/in all/overall/all told/equal to/equivalent to/given by/with/out/back/up/us/him/her/them/me/you/it
     each other/himself/herself/itself/themselves/everyone/everybody/home/away/as a result/still/currently/the value
-    area/degree/volume/length/perimeter/radius/slope/order/mean/median/probability
+    the two of them/both of them/them both/area/degree/volume/length/perimeter/radius/slope/order/mean/median/probability
     the number/the fraction/the amount/to be/the answer/the result/a whole/a full/worth
 """)
 FILLING = (
@@ -120,7 +120,7 @@ CALCULATIONS = rf"(?:{_CALCULATIONS})"
 # Phrases after a value that leave it what it is.
 HARMLESS = alternatives("""
     in total/in all/altogether/all told/all in all/overall/all together/combined/together/left over/left/remaining/each
-    apiece/again/too/as well/thus/then/therefore/today/now/long/tall/wide/high/deep/old/away/apart/thick/per day/thereby
+    apiece/again/too(?=[ .!]*$)/tomorrow/yesterday/tonight/as well/thus/then/therefore/today/now/long/tall/wide/high/deep/old/away/apart/thick/per day/thereby
     to school/to work/to town/late/early/in it/in them/when full/on it/per person
     in change/in rent/in profit/in tips/in savings/in cash/in debt/in interest/in taxe?s?/in the end/in sum/by then/at once
     every day/each day/a piece/exactly/exactly enough/as required/as desired/as claimed/as expected/as asked/as wanted
@@ -171,12 +171,12 @@ AFTER_UNIT = alternatives("""
 """)
 # What people do with a quantity: beside a word of conclusion or an auxiliary it states one.
 _ACTIONS = alternatives("""
-    walk/sail/run/travel/jump/hike/jog/climb/use/own/score/print/bak/cook/fill/harvest/pick/plant/work/play/watch/serv
+    walk/sail/fit/run/travel/jump/hike/jog/climb/use/own/score/print/bak/cook/fill/harvest/pick/plant/work/play/watch/serv
     deliver/ship/load/pack/paint/clean/wash/arriv/end/finish/reach/collect/gather/donat/shar/invest/deposit/borrow/pass
     complet/answer/solv/cover/employ/hir/burn/consum/lift/post/order/visit/stay/liv/rais/knit/fold/wrap/stack/stor/seat
     typ/attend/import/export/open/clos/park/plow/mow/launch/invit/sew/cover/return/receiv/practic/earn/need/call/charg
 """)
-ACTIONS = rf"(?:{_ACTIONS})(?:e|s|es|ed)?|" + alternatives("""
+ACTIONS = rf"(?:{_ACTIONS})(?:e|s|es|ed|ped|ted|ned)?|" + alternatives("""
     drives?/drove/ran/rides?/rode/swims?/swam/fl(?:y|ies|ew)/eats?/ate/drinks?/drank/sells?/sold/buys?/bought/wins?/won
     loses?/lost/reads?/wrote/writes?/makes?/made/catch(?:es)?/caught/grows?/grew/sleeps?/slept/stud(?:y|ies|ied)/holds?
     cuts?/builds?/built/gives?/gave/lends?/lent/throws?/threw/hits?/shoots?/shot/feeds?/fed/spends?/spent/sees?/saw
@@ -196,7 +196,7 @@ PROVISIONAL = alternatives("""
     expected(?! (?:value|number|time|gain|payoff|profit|cost|score|winnings))/prospective/potential/suggested/proposed/half of
     (?:a|one|two|three) (?:third|quarter|fifth|half|halve)s? of/twice/double/triple/thrice/part of/some of/most of/suspected
     initial/original estimate/old/fictional/imaginary/counterfactual/student's/pupil's/friend's answer/neighbou?r's/calculator
-    candidates?/options?/possib(?:le|ility|ilities)(?<!only possible)/reciprocal/threshold/cap/floor/ceiling/minuend/numerator
+    candidates?/options?/(?:one|a|another|some)(?: [a-z]+)? possib[a-z]+/possibility/nearest(?! (?:whole|dollar|cent|integer|tenth|hundredth|thousandth|percent|degree|hour|minute))/reciprocal/threshold/cap/floor/ceiling/minuend/numerator
     denominator/exponent/intermediary/carry/digit sum/runner-up/erroneous/miscounted/invalid/spurious/extraneous/discarded
     rejected/misread/misprinted/unless/only if/provided/granted/given
 """)

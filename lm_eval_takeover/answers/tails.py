@@ -79,7 +79,7 @@ _HARMLESS = "|".join(
 )
 _TAIL = re.compile(rf"(?:{_HARMLESS})*[ .!]*")
 _COUNTED_TAIL = re.compile(
-    rf"(?! the [a-z]+ (?:who|that|which)\b)(?: the {_WORD})?(?: (?:are|is|were|was|have|had))?(?: {_WORD})?(?: {_THE_NOUNS}| {_NOUNS}| in {_NOUNS})?"
+    rf"(?! the [a-z]+ (?:who|that|which)\b)(?: the {_WORD})?(?: (?:are|is|were|was|have|had))?(?: {_WORD})?(?: only)?(?: {_THE_NOUNS}| {_NOUNS}| in {_NOUNS})?"
     rf"(?:{_HARMLESS})*[ .!]*"
 )
 # A number in the rest names a length of time, a group or a place, never a part or multiple of the value.
