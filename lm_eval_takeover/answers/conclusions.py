@@ -100,7 +100,7 @@ _CONSEQUENCE = re.compile(r",? \b(?:so|therefore|thus|hence)\b(?! that)|; ")
 _UNCERTAIN = re.compile(
     r"\b(?:might|could|may (?!the\b|and\b))|(?<!has)(?<!have)(?<!had)(?<!needs)(?<!need)(?<!going)(?<!able)(?<!equal)(?<!\bis)"
     r"(?<!are)(?<!turns out)(?<!found)(?<!used)(?<!seen)(?<!shown)(?<!proportional)(?<!comes)(?<!adds up)(?<!out)(?<!up)(?<!amount)(?<!amounts)"
-    r" to (?:be\b|[a-z]+ (?:(?!is |are |was |equals )[a-z]+ )?\ue000)|\b(?:all but|anything but|next to|as good as|short of)\b"
+    r" to (?:be\b|[a-z]+ (?:(?!is |are |was |equals )[a-z]+ )?\ue000)|\b(?:all but|anything but|next to|as good as|short of|to find)\b|\bhalf (?:empty|full|done|finished|ready)\b"
     r"|[a-z] (?:we|i) (?!can (?:afford|make|form|buy|get)|need|want|are |were |seek|sought|have |get |obtain)[a-z]+"
     r"|\b(?:the|a|an|her|his|its|their) (?!(?:desired|required|combined|shaded|discounted|reduced|unshaded|colou?red|needed|sought|red|simplified"
     r"|expected|inscribed|circumscribed|signed|weighted|unpainted|hundred|speed|seed|feed|shed|bed|need|united|married|used|unused|painted)\b)"

@@ -126,6 +126,8 @@ def _is_doubted(text: str, found: re.Match[str], letter: str) -> bool:
     clause = re.split(r"[;,]\s", before)[-1]
     bracketed = found.end() - text.startswith(")", found.end() - 1)
     aside = _ASIDE.match(after)
+    if aside and aside[0].lstrip(" (").startswith("or "):
+        return True
     if (
         aside
         and not _list_letters(aside[0], "ABCDEFGHIJ")
@@ -146,8 +148,15 @@ def _is_doubted(text: str, found: re.Match[str], letter: str) -> bool:
 
 # What may follow a letter that is said to be the answer: the end, a stop, its text, or a reason.
 _SAID_TAIL = re.compile(
-    r"\)\s+[A-Z\d$\\]|[)\s*_$}\]\"”!]*(?:$|\n|[.,:;(\\—–-]|(?i:because|since|as|with|for|which|where|due|based|given|and|or|the|is|are|was|oder|ou)\b"
-    r"|[^\x00-\x7f])"
+    r"\)\s+[A-Z\d$\\]|[)\s*_$}\]\"”!]*(?:$|\n|[.:;(\\—–-](?!or\b)"
+    r"|,\s*(?:$|\d|[A-Z$\\(]|(?i:because|since|as|so|which|the|an?|with|i\.e|that is|where|due|given|not|and|or|while|but|for|it|this)\b)"
+    r"|(?i:because|since|as (?:it|the|this|these|only|our|we)|with (?:the|an?)|which|where|due|based|given|and|or|the|is|are|was|oder|ou)\b"
+    r"|[^\x00-\x7f]|(?i:for (?:the|this|these))\b)"
+)
+# `the answer Bob gave`, `the one to avoid`
+_ANSWERS_ELSE = re.compile(
+    r"\bis (?:therefore |thus |clearly )?the (?:[a-z]+ )?(?:answer|choice|option|one)\b"
+    r"(?!\W*$|\W*[,.;:(]|\s(?:because|since|as|for|to (?:the|this)|that|among|of|in|with|here|and|due|which|given|by|on|consistent|we|left|shown|remaining|described|matching)\b)"
 )
 # Of an answer that is only said to be one: words that qualify it, and an adjective before it that is not of these.
 _FINE = r"we|us|one|best|would|must|should|question|most|options?|given|alternative|possib\w*|false"
@@ -268,7 +277,7 @@ _AFTER = re.compile(
     r"|(?:(?:best|clearly|only|correctly|alone|indeed|also|exactly|still|does)\s+)*(?:fit|hold|remain|match|work"
     r"|describ|appl|show|follow|satisf|agree|explain"
     r"|give|correspond|pass|account|has|have|survive|stand|succeed|make|meet|does)(?:i?e?s)?\b"
-    r"|as (?:our|my|the)\b|it is\b|exactly\b|in\b|for\b|here\b|to be (?:correct|right|true)\b|correct\b|left\b|only\b"
+    r"|as (?:our|my|the)\b|it is\b|exactly\b|in\b|for (?:the|this|these|our)\b|here\b|to be (?:correct|right|true)\b|correct\b|left\b|only\b"
     r"|remaining\b|alone\b))",
     re.IGNORECASE,
 )
@@ -276,7 +285,7 @@ _AFTER = re.compile(
 
 # The text of an option after its label: `(A) 2 nodes`, `D) 4**`; it ends at a verb.
 _OPTION_TEXT = re.compile(
-    r"\A(?:\*\*)?[).:]+\*{0,2}\s*(?!it\b)(?:(?!\b(?:is|are|was|can|could|does|has|should|would|must|isn't)\b)[^*\s])"
+    r"\A(?:\*\*)?[).:]+\*{0,2}\s*(?!(?:it|upside|reversed|inverted|backwards|alone|then|now)\b)(?:(?!\b(?:is|are|was|can|could|does|has|should|would|must|isn't)\b)[^*\s])"
     r"(?:(?!\b(?:is|are|was|can|could|does|has|should|would|must|isn't)\b)[^*])*\**"
 )
 _NAMES_VALUE = re.compile(r"is the (?!wrong|incorrect|worst|least|opposite)", re.IGNORECASE)
@@ -327,7 +336,9 @@ def _find_asserted(text: str, letters: str) -> str | None:
         return None
     if spared := _EXCEPT.search(sentence):
         return spared[1] if spared[1] in letters and _RULED_OUT.search(sentence) else None
-    if any(_RULED_OUT.search(aside) and not _list_letters(aside, letters) for aside in _ASIDE.findall(sentence)):
+    if " (or " in sentence or any(
+        _RULED_OUT.search(aside) and not _list_letters(aside, letters) for aside in _ASIDE.findall(sentence)
+    ):
         return None
     label = _LABEL.match(sentence)
     if _NONE.search(sentence) or (label and any(found.search(label[0]) for found in (_RULED_OUT, _QUALIFIED))):
@@ -343,7 +354,7 @@ def _find_asserted(text: str, letters: str) -> str | None:
         if not named or _RULED_OUT.search(clause):
             denied |= named
             continue
-        if not _is_preferred(clause, next(iter(named))) or _QUALIFIED.search(clause):
+        if not _is_preferred(clause, next(iter(named))) or _QUALIFIED.search(clause) or _ANSWERS_ELSE.search(clause):
             continue
         claimed |= any(option["bold"] or option["named"] or option["small"] for option in _OPTION.finditer(clause))
         asserted |= named
@@ -379,7 +390,9 @@ def _spare(clause: str, letter: str = "") -> str:
 
 def _drop_asides(sentence: str, letters: str) -> str:
     """The sentence without asides in brackets, but those that name options."""
-    return _ASIDE.sub(lambda aside: aside[0] if _list_letters(aside[0], letters) else "", sentence)
+    return _ASIDE.sub(
+        lambda aside: aside[0] if _list_letters(aside[0], letters) or " (or " in aside[0] else "", sentence
+    )
 
 
 def _split_clauses(sentence: str) -> list[str]:

@@ -120,7 +120,7 @@ CALCULATIONS = rf"(?:{_CALCULATIONS})"
 # Phrases after a value that leave it what it is.
 HARMLESS = alternatives("""
     in total/in all/altogether/all told/all in all/overall/all together/combined/together/left over/left/remaining/each
-    apiece/again/too(?=[ .!]*$)/tomorrow/yesterday/tonight/as well/thus/then/therefore/today/now/long/tall/wide/high/deep/old/away/apart/thick/per day/thereby
+    apiece/again/too(?=[ .!]*$)/tomorrow/yesterday/tonight/as well/thus/therefore/today/now/long/tall/wide/high/deep/old/away/apart/thick/per day/thereby
     to school/to work/to town/late/early/in it/in them/when full/on it/per person
     in change/in rent/in profit/in tips/in savings/in cash/in debt/in interest/in taxe?s?/in the end/in sum/by then/at once
     every day/each day/a piece/exactly/exactly enough/as required/as desired/as claimed/as expected/as asked/as wanted
@@ -171,7 +171,7 @@ AFTER_UNIT = alternatives("""
 """)
 # What people do with a quantity: beside a word of conclusion or an auxiliary it states one.
 _ACTIONS = alternatives("""
-    walk/sail/fit/run/travel/jump/hike/jog/climb/use/own/score/print/bak/cook/fill/harvest/pick/plant/work/play/watch/serv
+    walk/show/sail/fit/run/travel/jump/hike/jog/climb/use/own/score/print/bak/cook/fill/harvest/pick/plant/work/play/watch/serv
     deliver/ship/load/pack/paint/clean/wash/arriv/end/finish/reach/collect/gather/donat/shar/invest/deposit/borrow/pass
     complet/answer/solv/cover/employ/hir/burn/consum/lift/post/order/visit/stay/liv/rais/knit/fold/wrap/stack/stor/seat
     typ/attend/import/export/open/clos/park/plow/mow/launch/invit/sew/cover/return/receiv/practic/earn/need/call/charg

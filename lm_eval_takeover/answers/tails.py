@@ -60,6 +60,7 @@ _HARMLESS = "|".join(
         rf" (?:of|(?:for|on)(?= [a-z]+[a-z])(?! [a-z]+ [a-z]\b)) {_NOUNS}",
         rf" (?:for|in|on|with|from) one {_WORD}",
         rf" of {_THE_NOUNS}",
+        rf" (?:for|on) (?:the|his|her|their) {_WORD}(?= left|$)",
         rf" by [a-z]+ing(?: in)? {_NOUNS}",
         rf" (?:that|who|which) (?:(?:do|does|did) not |are |were |is |was )?{_WORD}(?: (?:the|a|an|any|no|neither|both))?"
         rf"(?: {_NOUNS})?",
@@ -118,6 +119,8 @@ def join_unit(value: str, tail: str, is_copula: bool) -> str | None:
     if not is_copula or tail.startswith(" more to "):
         tail = re.sub(r"^ more(?= (?!or\b|and\b|than\b)[a-z])|^ more$", "", tail)
     unit, rest = _split_unit(_OF_NUMBER.sub(r"\1", tail))
+    if "s'" in unit or "'s" in unit:  # `chocolates' wrappers`
+        return None
     is_money = value.startswith(("$", r"\$", "€", "£"))
     if unit and not (_AFTER_MONEY.match(unit) if is_money else _NOUN_PHRASE.search(unit.split(" per ")[0])):
         return None
