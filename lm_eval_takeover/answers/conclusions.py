@@ -38,7 +38,8 @@ _AUXILIARY = re.compile(r"\b(?:will|can|must|would|should|does|did|has|have) $")
 _LEAD = rf"(?:(?:and|{lexicon.CONCLUDING}),?:? )*"
 _ONLY_VALUE = re.compile(rf"{_LEAD}{VALUE}(?:(?:, and |, or |, | and | or ){VALUE})*[ .!]*")
 _FIRST = re.compile(
-    rf"{_LEAD}(?:at the end(?: of the [a-z]+)?,? |(?:after|by|in) [a-z]+(?: [a-z]+)?, )?(?:(?:there (?:are|is)|only|exactly|just|a total of"
+    rf"{_LEAD}(?:at the end(?: of the [a-z]+)?,? |(?:after|by|in) [a-z]+(?: [a-z]+)?, )?(?:(?:there (?:are|is)|only|exactly"
+    rf"|just|a total of"
     rf"|the) )*{VALUE}(?P<unit>(?: (?!(?:{lexicon.DUBIOUS})\b)[a-z-]+){{0,4}}?) "
     r"(?:remain(?:s|ed)?|[a-z]+ed(?=[.! ]*$)|(?:is|are|was|were|will be|would be|can be|must be|have been|has been)"
     r"(?: (?:still|therefore|thus|then|hence))? "
@@ -52,7 +53,8 @@ _LABEL = re.compile(rf"(?:{_LEAD})(?:{lexicon.LABELS})\s?[:=]\s?{VALUE}")
 _COUNTED_FIRST = re.compile(
     rf"(?:(?:\b(?:{lexicon.CONCLUDING})(?! (?:far|that)\b),?:? )+|^a total of )(?:there (?:are|were) )?(?:only "
     rf"|exactly |just )?{VALUE}"
-    rf" (?P<unit>(?!(?:{lexicon.DUBIOUS})\b|and\b|or\b|of (?:that|those|what|it|each)\b|is\b|are\b|was\b|were\b)[a-z][a-z-]*)(?= [a-z])"
+    rf" (?P<unit>(?!(?:{lexicon.DUBIOUS})\b|and\b|or\b|of (?:that|those|what|it|each)\b|is\b|are\b|was\b"
+    rf"|were\b)[a-z][a-z-]*)(?= [a-z])"
 )
 # What introduces a conclusion: the rest is read as a sentence.
 _PREFACE = re.compile(
@@ -70,7 +72,8 @@ _EQUATION_CLAUSE = re.compile(
 _CALLS = re.compile(r"(?:[A-Za-z]\([^()=]*\)\s*[-+]?\s*){2,}=\s*([^=]+)")
 # What follows a conclusion and tells why or when: it may hold numbers of its own.
 _CLAUSE = re.compile(
-    r",? \b(?:(?:when|once|until) (?:it|he|she|they) [a-z]+\b(?! [a-z]*(?:off|out|some))|because|since|given that|considering|seeing that|after (?!tax|the tip)"
+    r",? \b(?:(?:when|once|until) (?:it|he|she|they) [a-z]+\b(?! [a-z]*(?:off|out|some))|because|since|given that"
+    r"|considering|seeing that|after (?!tax|the tip)"
     r"|by the time)\b|, (?:as(?! assumed| supposed)|for) \b"
     r"| as (?:we|the|it|there|each|both|they|he|she|required|desired|expected|wanted|asked|shown)\b"
 )
@@ -99,23 +102,30 @@ _CONSEQUENCE = re.compile(r",? \b(?:so|therefore|thus|hence)\b(?! that)|; ")
 # A modal, an infinitive that no necessity commands (`meant to run V`), `soon be`.
 _UNCERTAIN = re.compile(
     r"\b(?:might|could|may (?!the\b|and\b))|(?<!has)(?<!have)(?<!had)(?<!needs)(?<!need)(?<!going)(?<!able)(?<!equal)(?<!\bis)"
-    r"(?<!are)(?<!turns out)(?<!found)(?<!used)(?<!seen)(?<!shown)(?<!proportional)(?<!comes)(?<!adds up)(?<!out)(?<!up)(?<!amount)(?<!amounts)"
-    r" to (?:be\b|[a-z]+ (?:(?!is |are |was |equals )[a-z]+ )?\ue000)|\b(?:all but|anything but|next to|as good as|short of|to find)\b|\bhalf (?:empty|full|done|finished|ready)\b"
+    r"(?<!are)(?<!turns out)(?<!found)(?<!used)(?<!seen)(?<!shown)"
+    r"(?<!proportional)(?<!comes)(?<!adds up)(?<!out)(?<!up)(?<!amount)(?<!amounts)"
+    r" to (?:be\b|[a-z]+ (?:(?!is |are |was |equals )[a-z]+ )?\ue000)|\b(?:all but|anything but|next to|as good as|short of"
+    r"|to find)\b|\bhalf (?:empty|full|done|finished|ready)\b"
     r"|[a-z] (?:we|i) (?!can (?:afford|make|form|buy|get)|need|want|are |were |seek|sought|have |get |obtain)[a-z]+"
-    r"|\b(?:the|a|an|her|his|its|their) (?!(?:desired|required|combined|shaded|discounted|reduced|unshaded|colou?red|needed|sought|red|simplified"
-    r"|expected|inscribed|circumscribed|signed|weighted|unpainted|hundred|speed|seed|feed|shed|bed|need|united|married|used|unused|painted)\b)"
+    r"|\b(?:the|a|an|her|his|its|their) (?!(?:desired|required|combined|shaded|discounted|reduced|unshaded|colou?red|needed"
+    r"|sought|red|simplified"
+    r"|expected|inscribed|circumscribed|signed|weighted|unpainted|hundred|speed|seed|feed|shed|bed|need|united|married|used"
+    r"|unused|painted)\b)"
     r"[a-z]+ed (?!of\b|by\b|to\b|in\b|is\b)[a-z]+"
     r"|\b(?:soon|later|once|then|still|next|long|far|hardly|all but) be\b"
 )
 _PROVISIONAL = words(lexicon.PROVISIONAL)
 _ADVERB = re.compile(rf"\b(?!(?:{lexicon.ADVERBS})\b)[a-z]+ly\b")
 _INTRODUCTION = re.compile(
-    rf"{_LEAD}(?:(?:{lexicon.CONCLUDING})|by the [a-z' -]*(?:theorem|formula|rule|law|identity|lemma|inequality|definition|symmetry|property|time|end)(?![a-z]).*"
+    rf"{_LEAD}(?:(?:{lexicon.CONCLUDING})|by the [a-z' -]*(?:theorem|formula|rule|law|identity|lemma|inequality|definition"
+    rf"|symmetry|property|time|end)(?![a-z]).*"
     rf"|(?:by |after |when )?(?!supposing|assuming|guessing|believing|pretending)[a-z]+ing\b.*"
-    rf"|(?:at|in|with|by(?! the )|for|from|over|after|between|among|on|of|as|to|since|because|when|once|while|as|given|until|rather than"
+    rf"|(?:at|in|with|by(?! the )|for|from|over|after|between|among|on|of|as|to|since|because|when|once|while|as|given"
+    rf"|until|rather than"
     rf"|instead of|(?:rounded|rounding|written|expressed|reduced|simplified) (?:to|as|in)) (?:an? )?(?:the|his|her|their|its"
     rf"|this|that|these|those|both|all|each|every|one|two|three|{VALUE}|then|there|he|she|it|they|we|x|total|all|required"
-    rf"|simplified fraction|our|any)(?![a-z]).*|on average|that is|i\.e\.|everything considered|tax included|now|then|.*{VALUE}.*|after [a-z]+|"
+    rf"|simplified fraction|our|any)(?![a-z]).*|on average|that is|i\.e\.|everything considered|tax included|now|then"
+    rf"|.*{VALUE}.*|after [a-z]+|"
     rf"(?:the|her|his|their) [a-z ]+|[a-z]+)?"
 )
 _MODAL = re.compile(

@@ -47,7 +47,8 @@ _VERBS = alternatives("""
     dauert/bleiben/bleibt/bekommt/bekommen/erhält/erhalten/macht/verdient/benötigt/wiegt/fährt/läuft/verkauft/gibt/verbraucht
     es/son/está/hay/tiene/tienen/cuesta/cuestan/paga/pagan/queda/quedan/recibe/reciben/gana/ganan/necesita/necesitan/recorre
     tarda/gasta/vende/ahorra/mide/pesa/obtiene/suma/es de/es igual a/equivale a/da/gastó/pagó/vendió/ganó
-    est/sont/vaut/égale?/égal à/égale? à/est de/coûte/coûtent/paie/paient/reste/restent/a/ont/il y a/met/roule/roule à/reçoit/gagne
+    est/sont/vaut/égale?/égal à/égale? à/est de/coûte/coûtent/paie/paient/reste/restent/a/ont/il y a/met/roule/roule à/reçoit
+    gagne
     a parcouru/a payé/a gagné/a vendu/parcourt/dépense/faut/dure/mesure/pèse/fait
     è/sono/ha/hanno/costa/costano/rimangono/resta/restano/riceve/ricevono/guadagna/impiega/spende/uguale a/percorre/serve
     servono/pesa/misura/vende/ci sono/ha pagato/ha speso/risparmia
@@ -67,7 +68,8 @@ _BETWEEN = alternatives("""
 _STATED = re.compile(
     rf"(?:(?:^|[\s,:])(?:{_VERBS})(?: (?:der|die|das|el|la|le|il|lo|o|a|de|het) [^\W\d_]+)?\s(?:(?:{_BETWEEN})\s)*"
     # A name: `hat Lisa 27`, `у Пети 27`
-    rf"|(?:^|[\s,])(?:(?:also|dus|so|am ende|daher|somit|nun|jetzt|insgesamt|damit|folglich|zusammen|uiteindelijk) (?:hat|heeft|kauft)|у) (?![^\W\d_]+(?:weise|lich|end|stens|wel)\b)[^\W\d_]+\s(?:(?:{_BETWEEN})\s)*"
+    rf"|(?:^|[\s,])(?:(?:also|dus|so|am ende|daher|somit|nun|jetzt|insgesamt|damit|folglich|zusammen|uiteindelijk) (?:hat"
+    rf"|heeft|kauft)|у) (?![^\W\d_]+(?:weise|lich|end|stens|wel)\b)[^\W\d_]+\s(?:(?:{_BETWEEN})\s)*"
     r"|[是为為有了付需共得于於剩要赚到下花=:：] ?|[はがで計] ?|(?:คือ|เป็น|เท่ากับ|ทั้งหมด) ?|[=:—]\s?"
     r"|[가-힣](?:은|는|이|가|총)? ?|^(?:so|also|dus|donc|quindi)?\s*)$"
 )
@@ -82,7 +84,8 @@ _END = re.compile(
     r"|বাকি আছে))?"
     rf"(?:'[^\W\d_]+)?(?: (?:no total|en total|au total|in totale|insgesamt|zusammen|in totaal|всего|łącznie"
     rf"|w sumie))?"
-    rf"(?:の\w{{1,8}}?が(?:あります|います|残ります))?(?: ?(?:です|だ|である|になる|となる|になります|となります|必要です|残ります|입니다|이다|예요|이에요))?\s*[.!。！।]?$"
+    rf"(?:の\w{{1,8}}?が(?:あります|います|残ります))?(?: ?(?:です|だ|である|になる|となる"
+    rf"|になります|となります|必要です|残ります|입니다|이다|예요|이에요))?\s*[.!。！।]?$"
 )
 _REFUSED = re.compile(
     "(?<![^\\W\\d_])(?:"
@@ -120,7 +123,8 @@ _REFUSED = re.compile(
     "|soustra|restamos|sumamos|sommiamo|dele[nr] |раздел|умнож|слож|вычт|прибав"
     "|wir (?:teilen|nehmen|rechnen|addieren|ziehen|müssen)|zie(?:hen|ht) |delen we)"
     "|หรือ|ไหม|ไม่|ถ้า|อาจ|ประมาณ|สมมติ|อย่างน้อย|มากกว่า|น้อยกว่า|เกือบ|ราว|นอกจาก"
-    "|[^\\s，。]*(?:多|余|餘|来)[。.]?$|とは|限ら|지도|모르|모릅|나 되|넘|못|好像|似乎|应该|應該|估计|估計|据说|據說|号称|左右|看来|看似|勉强|几乎|将近|接近|本来|原来|原本|预计"
+    "|[^\\s，。]*(?:多|余|餘|来)[。.]?$|とは|限ら|지도|모르|모릅|나 되|넘|못|好像|似乎|应该"
+    "|應該|估计|估計|据说|據說|号称|左右|看来|看似|勉强|几乎|将近|接近|本来|原来|原本|预计"
     "|ほど|くらい|ぐらい|程度|前後|らしい|ようだ|そうで|はず|ないし|見込|予定|つもり|쯤|정도|가량|남짓|듯|같|예정|예상|계획"
     "|如果|假设|假如|設|设|若|可能|也许|大概|大约|约|約|左右|不是|不等于|没有|至少|最多"
     "|超过|多于|少于|不足|以上|以下|不到|或者?|但|乘以?|除以|加上|减去|接下来|首先|先"

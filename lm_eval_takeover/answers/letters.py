@@ -149,21 +149,25 @@ def _is_doubted(text: str, found: re.Match[str], letter: str) -> bool:
 # What may follow a letter that is said to be the answer: the end, a stop, its text, or a reason.
 _SAID_TAIL = re.compile(
     r"\)\s+[A-Z\d$\\]|[)\s*_$}\]\"”!]*(?:$|\n|[.:;(\\—–-](?!or\b)"
-    r"|,\s*(?:$|\d|[A-Z$\\(]|(?i:because|since|as|so|which|the|an?|with|i\.e|that is|where|due|given|not|and|or|while|but|for|it|this)\b)"
-    r"|(?i:because|since|as (?:it|the|this|these|only|our|we)|with (?:the|an?)|which|where|due|based|given|and|or|the|is|are|was|oder|ou)\b"
-    r"|[^\x00-\x7f]|(?i:for (?:the|this|these))\b)"
+    r"|,\s*(?:$|\d|[A-Z$\\(]|(?i:because|since|as|so|which|the|an?|with|i\.e|that is|where|due|given|not|and|or|while|but"
+    r"|for|it|this)\b)"
+    r"|(?i:because|since|as (?:it|the|this|these|only|our|we)|with (?:the|an?)|which|where|due|based|given|and|or|the|is"
+    r"|are|was|oder|ou)\b"
+    r"|[^\x00-\x7f]|(?<=\s)[a-z]+[.!]?\s*$|(?i:for (?:the|this|these))\b)"
 )
 # `the answer Bob gave`, `the one to avoid`
 _ANSWERS_ELSE = re.compile(
     r"\bis (?:therefore |thus |clearly )?the (?:[a-z]+ )?(?:answer|choice|option|one)\b"
-    r"(?!\W*$|\W*[,.;:(]|\s(?:because|since|as|for|to (?:the|this)|that|among|of|in|with|here|and|due|which|given|by|on|consistent|we|left|shown|remaining|described|matching)\b)"
+    r"(?!\W*$|\W*[,.;:(]|\s(?:because|since|as|for|to (?:the|this)|that|among|of|in|with|here|and|due|which|given|by|on"
+    r"|consistent|we|left|shown|remaining|described|matching)\b)"
 )
 # Of an answer that is only said to be one: words that qualify it, and an adjective before it that is not of these.
 _FINE = r"we|us|one|best|would|must|should|question|most|options?|given|alternative|possib\w*|false"
 _QUALIFIED = re.compile(
     rf"\b(?!(?:{_FINE})\b)(?:{lexicon.DUBIOUS}|{lexicon.PROVISIONAL})\b"
     rf"|\b(?!(?:{lexicon.ADVERBS}|likely)\b)[a-z]+ly\b|\bbar (?:one|two)\b|\bin [a-z]+ only\W*$"
-    r"|\b(?!(?:the|a|an|our|my|this|that|is|be|we|i|d|ll|would|selected|chosen|should|must|answer|exactly|second|third|fourth|of|or|and|correct|right|best|final|only|remaining|closest|matching|valid|true|one|to|as"
+    r"|\b(?!(?:the|a|an|our|my|this|that|is|be|we|i|d|ll|would|selected|chosen|should|must|answer|exactly|second|third"
+    r"|fourth|of|or|and|correct|right|best|final|only|remaining|closest|matching|valid|true|one|to|as"
     r"|plausible|likely|accurate|appropriate|consistent|suitable|reasonable|possible|good|desired|required|given|single|so|thus"
     r"|hence|therefore|choose|select|pick|with|in|by|matches|multiple|listed|viable|for|the|from|correspond|sole|an|us|leaves"
     r"|leaving|left|select|satisfying|feasible|favou?red|preferred|stated|main|statement|exact|overall|no|it's|than|match)\b)"
@@ -185,7 +189,8 @@ _DENIED = re.compile(
 _PREDICATE = (
     r"(?:\s+(?i:is|are|must be|does|has|have|it is|would be)\b"
     r"|\s+(?:(?i:best|clearly|only|correctly|alone|indeed|also)\s+)?"
-    r"(?i:fit|hold|remain|match|work|describ|appl|show|follow|satisf|agree|explain|give|correspond|pass|conserv|obey|predict|yield|contain|reproduc|preserv)(?i:s|es|ies)\b)"
+    r"(?i:fit|hold|remain|match|work|describ|appl|show|follow|satisf|agree|explain|give|correspond|pass|conserv|obey"
+    r"|predict|yield|contain|reproduc|preserv)(?i:s|es|ies)\b)"
 )
 _OPTION = re.compile(
     r"(?:\*\*|__)[\s(]*(?:(?i:option|choice|answer)\s+)?\(?(?P<bold>[A-Z])"
@@ -238,7 +243,8 @@ _ASSERTED = re.compile(
     r"\b(?:only|correct|right|best|true|answer|select\w*|choos\w*|chose|pick\w*|fits|holds|remains|remaining|left"
     r"|matches|passes"
     r"|consistent|works|option|choice|selection|valid|leaving|leaves|so|thus|hence|therefore|must be|elimination"
-    r"|closest|agrees?|points to|(?:product|compound|structure|reagent|isomer) is|listed|solution|it's|it is|this is|that is|given|corresponds?|summary|conclusion)\b",
+    r"|closest|agrees?|points to|(?:product|compound|structure|reagent|isomer) is|listed|solution|it's|it is|this is"
+    r"|that is|given|corresponds?|summary|conclusion)\b",
     re.IGNORECASE,
 )
 _CHOSEN = re.compile(r"\b(?:select|choose|pick|go (?:with|for))\b", re.IGNORECASE)
@@ -273,11 +279,14 @@ _AFTER = re.compile(
     r"|fully |one of )*(?:only|correct"
     r"|right|best|true|answer|one|valid|consistent|choice|option|final|selected|chosen|choose[ns]?|left|remaining"
     r"|feasible|viable|closest|possible"
-    r"|solution|pick|match|accurate|appropriate|allowed|need|major|are looking|computed|desired|required|most (?:suitable|likely|plausible|appropriate|accurate|reasonable|consistent|stable|probable|acidic|basic|reactive|favou?rable)|line|agreement)\b"
+    r"|solution|pick|match|accurate|appropriate|allowed|need|major|are looking|computed|desired|required|most (?:suitable"
+    r"|likely|plausible|appropriate|accurate|reasonable|consistent|stable|probable|acidic|basic|reactive|favou?rable)|line"
+    r"|agreement)\b"
     r"|(?:(?:best|clearly|only|correctly|alone|indeed|also|exactly|still|does)\s+)*(?:fit|hold|remain|match|work"
     r"|describ|appl|show|follow|satisf|agree|explain"
     r"|give|correspond|pass|account|has|have|survive|stand|succeed|make|meet|does)(?:i?e?s)?\b"
-    r"|as (?:our|my|the)\b|it is\b|exactly\b|in\b|for (?:the|this|these|our)\b|here\b|to be (?:correct|right|true)\b|correct\b|left\b|only\b"
+    r"|as (?:our|my|the)\b|it is\b|exactly\b|in\b|for (?:the|this|these|our)\b|here\b|to be (?:correct|right|true)\b"
+    r"|correct\b|left\b|only\b"
     r"|remaining\b|alone\b))",
     re.IGNORECASE,
 )
@@ -285,7 +294,8 @@ _AFTER = re.compile(
 
 # The text of an option after its label: `(A) 2 nodes`, `D) 4**`; it ends at a verb.
 _OPTION_TEXT = re.compile(
-    r"\A(?:\*\*)?[).:]+\*{0,2}\s*(?!(?:it|upside|reversed|inverted|backwards|alone|then|now)\b)(?:(?!\b(?:is|are|was|can|could|does|has|should|would|must|isn't)\b)[^*\s])"
+    r"\A(?:\*\*)?[).:]+\*{0,2}\s*(?!(?:it|upside|reversed|inverted|backwards|alone|then|now)\b)(?:(?!\b(?:is|are|was|can"
+    r"|could|does|has|should|would|must|isn't)\b)[^*\s])"
     r"(?:(?!\b(?:is|are|was|can|could|does|has|should|would|must|isn't)\b)[^*])*\**"
 )
 _NAMES_VALUE = re.compile(r"is the (?!wrong|incorrect|worst|least|opposite)", re.IGNORECASE)
@@ -329,7 +339,8 @@ def _find_asserted(text: str, letters: str) -> str | None:
     ):
         return None
     if re.search(
-        r"\b(?:unlike|conflicts?)\b|, (?:too|either|also)\b|, (?:were|had|should) (?!it the|the answer)[a-z]+ |\bguess|\bbut (?!only|not)(?:[a-z]+\W*){1,4}$"
+        r"\b(?:unlike|conflicts?)\b|, (?:too|either|also)\b|, (?:were|had|should) (?!it the|the answer)[a-z]+ |\bguess"
+        r"|\bbut (?!only|not)(?:[a-z]+\W*){1,4}$"
         r"|\b(?:go with|choose|pick|select) (?:another|neither|none|something)",
         sentence,
     ):

@@ -30,7 +30,8 @@ STATING = alternatives("""
     needs?/needed/spends?/spent/saves?/saved/takes?/took/receives?/received/owes?/owed/weighs?/weighed/measures?
     measured/results? in/resulted in/obtains?/obtained/finds?/found/arrives? at/arrived at/contains?/contained/holds?
     held/lasts?/lasted/requires?/required/keeps?/kept/collects?/collected/raises?/raised/ends? up with/ended up with
-    left/ordered/charges?/charged/brings? in/brought in/brings?/cover(?:s|ed)(?! \ue000$)/travels?/travelled/traveled/bought/sold/ate/used/calls? for/sold for/sells for/arrives? in
+    left/ordered/charges?/charged/brings? in/brought in/brings?/cover(?:s|ed)(?! \ue000$)/travels?/travelled/traveled/bought
+    sold/ate/used/calls? for/sold for/sells for/arrives? in
     (?:practi[cs]ed|worked|slept|studied|waited|lasted|played|talked) for/lasted/enrolled/drank/walked/ran/drove/read
     won/lost/scored/worked/planted/baked/caught/gave away/used up/donated
     wrote/swam
@@ -120,7 +121,8 @@ CALCULATIONS = rf"(?:{_CALCULATIONS})"
 # Phrases after a value that leave it what it is.
 HARMLESS = alternatives("""
     in total/in all/altogether/all told/all in all/overall/all together/combined/together/left over/left/remaining/each
-    apiece/again/too(?=[ .!]*$)/tomorrow/yesterday/tonight/as well/thus/therefore/today/now/long/tall/wide/high/deep/old/away/apart/thick/per day/thereby
+    apiece/again/too(?=[ .!]*$)/tomorrow/yesterday/tonight/as well/thus/therefore/today/now/long/tall/wide/high/deep/old/away
+    apart/thick/per day/thereby
     to school/to work/to town/late/early/in it/in them/when full/on it/per person
     in change/in rent/in profit/in tips/in savings/in cash/in debt/in interest/in taxe?s?/in the end/in sum/by then/at once
     every day/each day/a piece/exactly/exactly enough/as required/as desired/as claimed/as expected/as asked/as wanted
@@ -133,7 +135,8 @@ HARMLESS = alternatives("""
 # Words that may say something else of a value than that it is the answer, wherever a noun stands.
 DUBIOUS = alternatives("""
     wrong/incorrect/faulty/naive/rough/tentative/estimates?/estimated/approximate/approximat(?:ion|ed|ions)/alleged/supposed
-    assumed/assumption/hypothesis/hypothetical/guess/guesses/guesswork/bound/bounds/moment/meantime/drawings?/sketch/diagram/picture/model/mind/theory/principle
+    assumed/assumption/hypothesis/hypothetical/guess/guesses/guesswork/bound/bounds/moment/meantime/drawings?/sketch/diagram
+    picture/model/mind/theory/principle
     paper/stretch/pinch/best/worst/most/least/max/min/minimum/maximum/tops/ish/ballpark/vicinity/neighbou?rhood/region
     outside/extreme/sake/face/draft/attempt/try/case/cases/scenario/mistake/error/errors/typo/place?holders?/example
     instance/starters?/start/beginning/first/second/now/far/fact/opinion/view/reckoning/look/glance/luck/chance/surplus
@@ -196,7 +199,9 @@ PROVISIONAL = alternatives("""
     expected(?! (?:value|number|time|gain|payoff|profit|cost|score|winnings))/prospective/potential/suggested/proposed/half of
     (?:a|one|two|three) (?:third|quarter|fifth|half|halve)s? of/twice/double/triple/thrice/part of/some of/most of/suspected
     initial/original estimate/old/fictional/imaginary/counterfactual/student's/pupil's/friend's answer/neighbou?r's/calculator
-    candidates?/options?/(?:one|a|another|some)(?: [a-z]+)? possib[a-z]+/possibility/nearest(?! (?:whole|dollar|cent|integer|tenth|hundredth|thousandth|percent|degree|hour|minute))/reciprocal/threshold/cap/floor/ceiling/minuend/numerator
+    candidates?/options?/(?:one|a|another|some)(?: [a-z]+)? possib[a-z]+/possibility
+    nearest(?! (?:whole|dollar|cent|integer|tenth|hundredth|thousandth|percent|degree|hour|minute))/reciprocal/threshold/cap
+    floor/ceiling/minuend/numerator
     denominator/exponent/intermediary/carry/digit sum/runner-up/erroneous/miscounted/invalid/spurious/extraneous/discarded
     rejected/misread/misprinted/unless/only if/provided/granted/given
 """)

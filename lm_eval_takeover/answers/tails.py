@@ -1,7 +1,7 @@
 """What may follow a value in a sentence: its unit, and phrases of a closed grammar that leave the value what it is.
 
-Whatever the grammar does not know refuses the sentence: a value may be taken back, hedged or carried on in more words than any list
-holds. The open places are nouns, and few: `for the party`, `to finish the job`, `who take the bus`.
+Whatever the grammar does not know refuses the sentence: a value may be taken back, hedged or carried on in more words than any
+list holds. The open places are nouns, and few: `for the party`, `to finish the job`, `who take the bus`.
 """
 
 import re
@@ -28,12 +28,17 @@ _THE_NOUNS = rf"{_DEFINITE}(?: (?:first|other|whole|new|three|two|four))?(?: {_N
 # After a preposition: the places, times and groups of word problems.
 _PLACES = (
     r"(?:day|night|week|weekend|month|year|hour|minute|shift|season|summer|winter|semester|trip|way|drive|journey|game|race|party"
-    r"|class|school|office|team|group|family|concert|meeting|event|market|farmers' market|store|shop|bakery|farm|garden|field|yard"
-    r"|pool|tank|tree|house|home|room|building|wall|fence|floor|table|shelf|box|bag|basket|jar|bucket|bowl|cup|glass|pot|jug|pile|pack"
-    r"|bus|train|car|truck|bank|library|museum|zoo|park|city|town|village|world|lot|collection|library|aquarium|barn|kitchen|wallet"
+    r"|class|school|office|team|group|family|concert|meeting|event|market|farmers' market|store|shop|bakery|farm|garden"
+    r"|field|yard"
+    r"|pool|tank|tree|house|home|room|building|wall|fence|floor|table|shelf|box|bag|basket|jar|bucket|bowl|cup|glass|pot"
+    r"|jug|pile|pack"
+    r"|bus|train|car|truck|bank|library|museum|zoo|park|city|town|village|world|lot|collection|library|aquarium|barn"
+    r"|kitchen|wallet"
     r"|test|exam|final|quiz|meal|lunch|dinner|breakfast|recipe|order|purchase|bill|car wash|sale|fundraiser|project|job|work|task"
-    r"|grid|circle|square|triangle|set|sequence|list|equation|interval|expansion|deck|committee|animals|friends|kids|children|students"
-    r"|girls|boys|guests|people|pastries|glasses|books|tickets|shirts|shoes|toys|flowers|cookies|cakes|eggs|apples|pizzas?|food|rent"
+    r"|grid|circle|square|triangle|set|sequence|list|equation|interval|expansion|deck|committee|animals|friends|kids"
+    r"|children|students"
+    r"|girls|boys|guests|people|pastries|glasses|books|tickets|shirts|shoes|toys|flowers|cookies|cakes|eggs|apples|pizzas?"
+    r"|food|rent"
     r"|gas|bike|money|end|months?|years|days|weeks|hours|minutes|gallon|paint|airport|ground|two|three|four|five)"
 )
 _TIMES = (
@@ -44,10 +49,15 @@ _DATE = (
     r"(?:(?:mon|tues|wednes|thurs|fri|satur|sun)days?|january|february|march|april|may|june|july|august|september|october"
     r"|november|december|noon|midnight|then|summer|winter|spring|autumn|christmas)"
 )
-_THE_NOUNS_KNOWN = rf"{_DEFINITE}(?: first| second| other| whole)?(?: {_WORD}){{0,2}}(?: {VALUE})? {_PLACES}(?= |$|,)|(?:for|to|of|with) (?:him|her|them|us)(?:self|selves)?|(?:the|them)(?= left|$)"
+_THE_NOUNS_KNOWN = (
+    rf"(?:{_DEFINITE}(?: first| second| other| whole)?(?: {_WORD}){{0,2}}(?: {VALUE})? {_PLACES}(?= |$|,)"
+    r"|(?:him|her|them|us)(?:self|selves)?(?= |$)|the(?= left|$))"
+)
 _TASKS = (
-    r"(?:finish|complete|fill|paint|cover|download|seat|share|buy|spend|walk|reach|choose|pay|travel|drive|make|bake|read|feed|build|cross|empty"
-    r"|arrange|select|drain|cook|mow|clean|write|serve|pass|win|earn|save|eat|climb|get|give|sell|deliver|form|cut|wrap|run|afford|pick"
+    r"(?:finish|complete|fill|paint|cover|download|seat|share|buy|spend|walk|reach|choose|pay|travel|drive|make|bake|read"
+    r"|feed|build|cross|empty"
+    r"|arrange|select|drain|cook|mow|clean|write|serve|pass|win|earn|save|eat|climb|get|give|sell|deliver|form|cut|wrap|run"
+    r"|afford|pick"
     r"|starting?|making)"
 )
 # Each alternative begins with a space or comma and is closed but for its nouns.
@@ -80,12 +90,14 @@ _HARMLESS = "|".join(
 )
 _TAIL = re.compile(rf"(?:{_HARMLESS})*[ .!]*")
 _COUNTED_TAIL = re.compile(
-    rf"(?! the [a-z]+ (?:who|that|which)\b)(?: the {_WORD})?(?: (?:are|is|were|was|have|had))?(?: {_WORD})?(?: only)?(?: {_THE_NOUNS}| {_NOUNS}| in {_NOUNS})?"
+    rf"(?! the [a-z]+ (?:who|that|which)\b)(?: the {_WORD})?(?: (?:are|is|were|was|have"
+    rf"|had))?(?: {_WORD})?(?: only)?(?: {_THE_NOUNS}| {_NOUNS}| in {_NOUNS})?"
     rf"(?:{_HARMLESS})*[ .!]*"
 )
 # A number in the rest names a length of time, a group or a place, never a part or multiple of the value.
 _NUMBERED = re.compile(
-    rf"(?P<free> (?:for|after|on|at|every|within|during|from|instead of|rather than)| (?P<unit>in|over|by))(?P<of>(?: {_WORD})? of)?"
+    rf"(?P<free> (?:for|after|on|at|every|within|during|from|instead of|rather than)| (?P<unit>in|over"
+    rf"|by))(?P<of>(?: {_WORD})? of)?"
     rf"(?: (?:the|all|these|those|his|her|their|its|only|both|other))* {VALUE}(?= |$)"
 )
 _OF_NUMBER = re.compile(
@@ -96,10 +108,14 @@ _AFTER_MONEY = re.compile(
     r"(?:dollars?|cents|euros|pounds|usd|worth|profit|tip|tax|rent|bucks|per|in|more|even|flat)\b"
 )
 _NOUN_PHRASE = re.compile(
-    r"(?:s|²|³|\^\d|people|children|men|women|feet|fish|sheep|deer|teeth|mice|geese|percent|dozen|[ckm]?m|k?g|mph|kmh|hour|dollar|cent|euro"
-    r"|inch|foot|mile|pound|ounce|liter|litre|gallon|meter|metre|minute|second|day|week|month|year|[a-z]+/[a-z]+|lb|oz|ml|l|ft|in|kg|j|ev"
-    r"|unit|degree|time|point|rupee|vertices|indices|matrices|radii|furniture|mail|clothing|luggage|feed|money|hr|min|sec|rpm|hz|v|w|n|k"
-    r"|stuff|egg|apple|book|girl|boy|person|child|student|solution|root|way|pack|bag|box|cup|bike|car|tree|of|rubles|stück|million|billion"
+    r"(?:s|²|³|\^\d|people|children|men|women|feet|fish|sheep|deer|teeth|mice|geese|percent|dozen|[ckm]?m|k?g|mph|kmh|hour"
+    r"|dollar|cent|euro"
+    r"|inch|foot|mile|pound|ounce|liter|litre|gallon|meter|metre|minute|second|day|week|month|year|[a-z]+/[a-z]+|lb|oz|ml|l"
+    r"|ft|in|kg|j|ev"
+    r"|unit|degree|time|point|rupee|vertices|indices|matrices|radii|furniture|mail|clothing|luggage|feed|money|hr|min|sec"
+    r"|rpm|hz|v|w|n|k"
+    r"|stuff|egg|apple|book|girl|boy|person|child|student|solution|root|way|pack|bag|box|cup|bike|car|tree|of|rubles|stück"
+    r"|million|billion"
     r"|thousand|hundred|game|enrolled|played|sold|used|made)$"
 )
 _RATED = re.compile(rf" (?:per|an?|each|every) {_TIMES}\b")
