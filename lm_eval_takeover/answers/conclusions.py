@@ -1,9 +1,10 @@
 """The value that the last sentence of a response concludes with.
 
-A sentence states a value if it is the object of a copula or of a verb of quantity (`comes to V`, `pays him V`), or of any
-verb beside a word of conclusion (`so Tom walks V miles`), if it is bold, or if it is named first (`V eggs remain`). None is
-stated by a sentence that asks, supposes, hedges, reports, goes on to calculate or denies, and after the value only its unit
-and words that change nothing may follow. One sentence is read, of at most 400 characters.
+A sentence states a value if it is the object of a copula or of a verb of quantity (`comes to V`, `pays him V`), or of a verb of
+action beside a word of conclusion (`so Tom walks V miles`), if it is bold, or if it is named first (`V eggs remain`). None is
+stated by a sentence that asks, supposes, hedges, reports, goes on to calculate or denies. What stands before the verb is a
+subject that no word qualifies (`is_plain`), after the value its unit and phrases of a closed grammar (`tails`).
+One sentence is read, of at most 400 characters.
 """
 
 import re

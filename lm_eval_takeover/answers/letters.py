@@ -25,16 +25,14 @@ _ANSWERS = (
 _ARE = r"(?i:es|est|è|é|ist|is|la|le|also|somit|donc|adalah|là|jest|то|是|為|为|は|은|는|:|：|\s|—|-)*"
 _SAID = re.compile(
     rf"\b(?i:answer)\b[\s*_]*(?:(?i:is|should be|would be|must be|will be)\b(?:\s+(?i:therefore|thus|clearly|simply)\b)?)?"
-    rf"[\s*_:]*(?:(?i:option|choice|letter)\s+)?{_FORM}"
-    rf"|\b(?i:correct|right|best)\s+(?i:option|choice|letter)\s+(?i:is){_FORM}"
+    rf"[\s*_:]*(?:(?i:option|choice|letter)\s+)?{_FORM}|\b(?i:correct|right|best)\s+(?i:option|choice|letter)\s+(?i:is){_FORM}"
     rf"|\(?\b([A-Z])\b\)?[*_]*\s+(?:(?i:is|must be|has to be)\s+(?i:the\s+)?|(?i:would be"
     rf"|should be)\s+(?i:the)\s+)(?i:correct|right|best)(?:\s+(?i:answer|option|choice))?"
     rf"|(?:{_ANSWERS})[^.。\n\d]{{0,24}}?(?<![A-Za-z])(?:{_ARE})?{_FORM}"
 )
 _ALONE = re.compile(
     r"[\s*_${→∴=>[-]*(?:\\(?:text|math)(?:bf|rm)?\{)?(?:\(([A-Z]"
-    r"|[a-z](?=\)\W*$))\)(?:[.:]?[*_]*\s(?P<said>[^\n]{1,200}))?|([A-Z])(?:[.):](?P<text>[^\n]{0,200}))?)"
-    r"[\s*_$}.\]]*"
+    r"|[a-z](?=\)\W*$))\)(?:[.:]?[*_]*\s(?P<said>[^\n]{1,200}))?|([A-Z])(?:[.):](?P<text>[^\n]{0,200}))?)[\s*_$}.\]]*"
 )
 _NO_OPTION_TEXT = re.compile(
     r"\s*(?:is|are|was|can|could|cannot|does|do|has|should|would|must|satisfies|fails|gives|violates|contradicts)\b"
@@ -131,12 +129,12 @@ def _is_doubted(text: str, found: re.Match[str], letter: str) -> bool:
     if (
         aside
         and not _list_letters(aside[0], "ABCDEFGHIJ")
-        and (_RULED_OUT.search(aside[0]) or _QUALIFIED.search(aside[0]))
+        and (_RULED_OUT.search(aside[0]) or lexicon.QUALIFIED.search(aside[0]))
     ):
         return True
     if _UNSURE.search(text[found.end() : end].lower()):
         return True
-    if not _SAID_TAIL.match(text, bracketed) or _QUALIFIED.search(clause.rsplit(": ")[-1]):
+    if not _SAID_TAIL.match(text, bracketed) or lexicon.QUALIFIED.search(clause.rsplit(": ")[-1]):
         return True
     follows = _ASIDE.sub(" ", after)
     is_option_text = _STATES.search(found[0]) is not None and re.match(r"[.):,*]", after) is not None
@@ -152,27 +150,13 @@ _SAID_TAIL = re.compile(
     r"|,\s*(?:$|\d|[A-Z$\\(]|(?i:because|since|as|so|which|the|an?|with|i\.e|that is|where|due|given|not|and|or|while|but"
     r"|for|it|this)\b)"
     r"|(?i:because|since|as (?:it|the|this|these|only|our|we)|with (?:the|an?)|which|where|due|based|given|and|or|the|is"
-    r"|are|was|oder|ou)\b"
-    r"|[^\x00-\x7f]|(?<=\s)[a-z]+[.!]?\s*$|(?i:for (?:the|this|these))\b)"
+    r"|are|was|oder|ou)\b|[^\x00-\x7f]|(?<=\s)[a-z]+[.!]?\s*$|(?i:for (?:the|this|these))\b)"
 )
 # `the answer Bob gave`, `the one to avoid`
 _ANSWERS_ELSE = re.compile(
     r"\bis (?:therefore |thus |clearly )?the (?:[a-z]+ )?(?:answer|choice|option|one)\b"
     r"(?!\W*$|\W*[,.;:(]|\s(?:because|since|as|for|to (?:the|this)|that|among|of|in|with|here|and|due|which|given|by|on"
     r"|consistent|we|left|shown|remaining|described|matching)\b)"
-)
-# Of an answer that is only said to be one: words that qualify it, and an adjective before it that is not of these.
-_FINE = r"we|us|one|best|would|must|should|question|most|options?|given|alternative|possib\w*|false"
-_QUALIFIED = re.compile(
-    rf"\b(?!(?:{_FINE})\b)(?:{lexicon.DUBIOUS}|{lexicon.PROVISIONAL})\b"
-    rf"|\b(?!(?:{lexicon.ADVERBS}|likely)\b)[a-z]+ly\b|\bbar (?:one|two)\b|\bin [a-z]+ only\W*$"
-    r"|\b(?!(?:the|a|an|our|my|this|that|is|be|we|i|d|ll|would|selected|chosen|should|must|answer|exactly|second|third"
-    r"|fourth|of|or|and|correct|right|best|final|only|remaining|closest|matching|valid|true|one|to|as"
-    r"|plausible|likely|accurate|appropriate|consistent|suitable|reasonable|possible|good|desired|required|given|single|so|thus"
-    r"|hence|therefore|choose|select|pick|with|in|by|matches|multiple|listed|viable|for|the|from|correspond|sole|an|us|leaves"
-    r"|leaving|left|select|satisfying|feasible|favou?red|preferred|stated|main|statement|exact|overall|no|it's|than|match)\b)"
-    r"[a-z-]+ (?:answer|choice|explanation|description|candidate|selection|pick|letter)\b",
-    re.IGNORECASE,
 )
 _UNSURE = re.compile(rf", (?:were|had|should) [a-z]+ |\bguess|(?<![a-z'])(?:{lexicon.HEDGES})(?![a-z'])")
 _IF = re.compile(
@@ -187,8 +171,7 @@ _DENIED = re.compile(
     re.IGNORECASE,
 )
 _PREDICATE = (
-    r"(?:\s+(?i:is|are|must be|does|has|have|it is|would be)\b"
-    r"|\s+(?:(?i:best|clearly|only|correctly|alone|indeed|also)\s+)?"
+    r"(?:\s+(?i:is|are|must be|does|has|have|it is|would be)\b|\s+(?:(?i:best|clearly|only|correctly|alone|indeed|also)\s+)?"
     r"(?i:fit|hold|remain|match|work|describ|appl|show|follow|satisf|agree|explain|give|correspond|pass|conserv|obey"
     r"|predict|yield|contain|reproduc|preserv)(?i:s|es|ies)\b)"
 )
@@ -196,25 +179,20 @@ _OPTION = re.compile(
     r"(?:\*\*|__)[\s(]*(?:(?i:option|choice|answer)\s+)?\(?(?P<bold>[A-Z])"
     r"(?:[).:](?![A-Za-z])[^*_\n]*|\s*[-–—]\s[^*_\n]*)?\)?\s*(?:\*\*|__)"
     r"|\b(?i:options?|choices?|alternative|answers?|letter|select(?:ing|ed)?|choose|choosing|chose|pick(?:ing|ed)?"
-    r"|go(?:ing)? (?:with|for))\s+"
-    r"(?:(?i:is|as|option|choice|letter|answer)\s+)*(?:[(\"“]?(?P<named>[A-Z])[)\"”]?(?![A-Za-z'])"
-    r"|(?P<small>[a-z])(?=[.!]?\s*$))"
-    r"|\((?P<bracketed>[A-Za-z])\)"
-    r"|(?<![A-Za-z'(-])(?P<bare>[A-Z])(?![A-Za-z'-])"
+    r"|go(?:ing)? (?:with|for))\s+(?:(?i:is|as|option|choice|letter|answer)\s+)*(?:[(\"“]?(?P<named>[A-Z])[)\"”]?(?![A-Za-z'])"
+    r"|(?P<small>[a-z])(?=[.!]?\s*$))|\((?P<bracketed>[A-Za-z])\)|(?<![A-Za-z'(-])(?P<bare>[A-Z])(?![A-Za-z'-])"
     rf"(?={_PREDICATE}|\s*[,.;:)]|\s*$|\s+(?i:and|or|nor)\b)"
 )
 # A noun before a bare letter makes it the name of something else: `compound B`, `process C`.
 _NAMING = re.compile(
     r"(?<![A-Za-z])(?!(?:is|are|be|being|so|thus|hence|therefore|then|only|just|and|or|nor|that|leaves|leaving|left|means|implies"
     r"|with|matches|match|fits|favou?rs|supports|gives|us|to|by|both"
-    r"|except|but|than|it|as|for|while|whereas|since|because|either|neither|also|which|namely|clearly|statements?"
-    r"|sequences?|was"
+    r"|except|but|than|it|as|for|while|whereas|since|because|either|neither|also|which|namely|clearly|statements?|sequences?|was"
     r"|remains|say|if|not|in|eliminating|excluding|between)\b)[a-z]{2,}\s+$"
 )
 _LISTED = re.compile(r"(?<=[^A-Za-z][A-Z])\)?,(?: and| or)? \(?(?=[A-Z]\b(?!\s+(?i:is|must|fits|remains)))")
 _RULED_OUT = re.compile(
-    r"\b(?:wrong|incorrect|false|ruled out|ruling out|rules? out|eliminat\w+|exclud\w+|not|none|cannot|neither|nor"
-    r"|inconsistent"
+    r"\b(?:wrong|incorrect|false|ruled out|ruling out|rules? out|eliminat\w+|exclud\w+|not|none|cannot|neither|nor|inconsistent"
     r"|disagree\w*|fails?|impossible|unlike|reject\w*|discard\w*|implausible|invalid|unlikely|rather than|instead of"
     r"|contradict\w*|violat\w*|out|hardly|barely|poorly|partial\w*|partly|only (?:some|part|two)"
     r"|(?<=satisfies )only one|far(?:thest|ther)?|furthest"
@@ -222,14 +200,12 @@ _RULED_OUT = re.compile(
     r"|could|may|might|divided by|never|infeasible|undesired|conflict\w*|deselected|off|gone"
     r"|ruled-out|(?:one|two|some|part|most|half) of (?:the|these|its)|fausse?|podría|pourrait|könnte|poderia|potrebbe"
     r"|falsch\w*|nicht|kein|não|non|niet|inte|sbagliata|errada|incorrecta|no es|n'est|pas|не|неверн\w*"
-    r"|неправильн\w*|salah|bukan|tidak|değil|yanlış|не)\b"
-    r"|n't\b|≠|\\neq?\b|不|错|錯|아니|아닙|아님|않|じゃな|ではな|ではあり|間違|还是|還是|或|可能|也许|かも|아마",
+    r"|неправильн\w*|salah|bukan|tidak|değil|yanlış|не)\b|n't\b|≠|\\neq?\b|不|错|錯|아니|아닙|아님|않|じゃな|ではな|ではあり|間違|还是|還是|或|可能|也许|かも|아마",
     re.IGNORECASE,
 )
 _TAKEN_BACK = re.compile(
     r"\b(?:it|this|that|which)(?:'s| is| was| would be| has been| turned out) (?:wrong|incorrect|false|ruled out"
-    r"|excluded|a mistake)\b"
-    r"|\bit (?:fails|violates)\b|\b(?:incorrect|wrong|worst) (?:answer|option|choice)s?\b\W*(?:is|are|:)",
+    r"|excluded|a mistake)\b|\bit (?:fails|violates)\b|\b(?:incorrect|wrong|worst) (?:answer|option|choice)s?\b\W*(?:is|are|:)",
     re.IGNORECASE,
 )
 _LABEL = re.compile(r"[a-z -]{1,40}:", re.IGNORECASE)
@@ -240,8 +216,7 @@ _EXCEPT = re.compile(
 )
 _FOLLOWS = re.compile(r"\W*(?:so|thus|hence|therefore|leaving|which leaves|and so|only)\b", re.IGNORECASE)
 _ASSERTED = re.compile(
-    r"\b(?:only|correct|right|best|true|answer|select\w*|choos\w*|chose|pick\w*|fits|holds|remains|remaining|left"
-    r"|matches|passes"
+    r"\b(?:only|correct|right|best|true|answer|select\w*|choos\w*|chose|pick\w*|fits|holds|remains|remaining|left|matches|passes"
     r"|consistent|works|option|choice|selection|valid|leaving|leaves|so|thus|hence|therefore|must be|elimination"
     r"|closest|agrees?|points to|(?:product|compound|structure|reagent|isomer) is|listed|solution|it's|it is|this is"
     r"|that is|given|corresponds?|summary|conclusion)\b",
@@ -250,8 +225,7 @@ _ASSERTED = re.compile(
 _CHOSEN = re.compile(r"\b(?:select|choose|pick|go (?:with|for))\b", re.IGNORECASE)
 _CLAUSE = re.compile(
     r"[;,]\s+|(?<![\s(][A-Z]):\s+|\s+(?:while|whereas|but|since|because|leaving|which leaves|and (?=(?:only|so|thus"
-    r"|therefore|hence|the)\b)"
-    r"|(?:so|as) (?=(?:only|option|choice|the|[A-Z])\b))\s*\b|\s[-–—]\s|\s*\((?=[^)]{3})"
+    r"|therefore|hence|the)\b)|(?:so|as) (?=(?:only|option|choice|the|[A-Z])\b))\s*\b|\s[-–—]\s|\s*\((?=[^)]{3})"
 )
 
 
@@ -261,10 +235,8 @@ _BEFORE = re.compile(
     r"|for|us|me|go|going"
     r"|choos\w*|chose|select\w*|pick\w*|prefer|tak\w+|answers?|options?|choices?|alternatives?|letter|selection"
     r"|statements?|solution|indeed|exactly|precisely|certainly|obviously|ist|also|die|es|la|le|i\.e"
-    r""
     r"|leav\w+|favou?rs?|supports?|match\w*|fits?|gives?|describes|say|on|elimination|summary|conclusion|it's|that's"
-    r"|thing|left|best"
-    r"|correct|remains|sequence|first|second|third|fourth|last|one)|[:=→,])\W*$",
+    r"|thing|left|best|correct|remains|sequence|first|second|third|fourth|last|one)|[:=→,])\W*$",
     re.IGNORECASE,
 )
 _OPTION_NOUN = re.compile(
@@ -281,13 +253,11 @@ _AFTER = re.compile(
     r"|feasible|viable|closest|possible"
     r"|solution|pick|match|accurate|appropriate|allowed|need|major|are looking|computed|desired|required|most (?:suitable"
     r"|likely|plausible|appropriate|accurate|reasonable|consistent|stable|probable|acidic|basic|reactive|favou?rable)|line"
-    r"|agreement)\b"
-    r"|(?:(?:best|clearly|only|correctly|alone|indeed|also|exactly|still|does)\s+)*(?:fit|hold|remain|match|work"
+    r"|agreement)\b|(?:(?:best|clearly|only|correctly|alone|indeed|also|exactly|still|does)\s+)*(?:fit|hold|remain|match|work"
     r"|describ|appl|show|follow|satisf|agree|explain"
     r"|give|correspond|pass|account|has|have|survive|stand|succeed|make|meet|does)(?:i?e?s)?\b"
     r"|as (?:our|my|the)\b|it is\b|exactly\b|in\b|for (?:the|this|these|our)\b|here\b|to be (?:correct|right|true)\b"
-    r"|correct\b|left\b|only\b"
-    r"|remaining\b|alone\b))",
+    r"|correct\b|left\b|only\b|remaining\b|alone\b))",
     re.IGNORECASE,
 )
 
@@ -340,8 +310,7 @@ def _find_asserted(text: str, letters: str) -> str | None:
         return None
     if re.search(
         r"\b(?:unlike|conflicts?)\b|, (?:too|either|also)\b|, (?:were|had|should) (?!it the|the answer)[a-z]+ |\bguess"
-        r"|\bbut (?!only|not)(?:[a-z]+\W*){1,4}$"
-        r"|\b(?:go with|choose|pick|select) (?:another|neither|none|something)",
+        r"|\bbut (?!only|not)(?:[a-z]+\W*){1,4}$|\b(?:go with|choose|pick|select) (?:another|neither|none|something)",
         sentence,
     ):
         return None
@@ -352,7 +321,7 @@ def _find_asserted(text: str, letters: str) -> str | None:
     ):
         return None
     label = _LABEL.match(sentence)
-    if _NONE.search(sentence) or (label and any(found.search(label[0]) for found in (_RULED_OUT, _QUALIFIED))):
+    if _NONE.search(sentence) or (label and any(found.search(label[0]) for found in (_RULED_OUT, lexicon.QUALIFIED))):
         return None
     asserted: set[str] = set()
     denied: set[str] = set()
@@ -365,7 +334,11 @@ def _find_asserted(text: str, letters: str) -> str | None:
         if not named or _RULED_OUT.search(clause):
             denied |= named
             continue
-        if not _is_preferred(clause, next(iter(named))) or _QUALIFIED.search(clause) or _ANSWERS_ELSE.search(clause):
+        if (
+            not _is_preferred(clause, next(iter(named)))
+            or lexicon.QUALIFIED.search(clause)
+            or _ANSWERS_ELSE.search(clause)
+        ):
             continue
         claimed |= any(option["bold"] or option["named"] or option["small"] for option in _OPTION.finditer(clause))
         asserted |= named

@@ -2,8 +2,6 @@
 
 import re
 
-""
-
 
 def alternatives(words: str) -> str:
     """`a/b c` as `a|b c`: words of a list, separated by slashes or line ends, for one group of a regular expression."""
@@ -213,3 +211,16 @@ ADVERBS = alternatives("""
     uniformly/randomly/evenly/equally/respectively/completely/fully/assembly/positively/actually/really/certainly
     currently/definitely/obviously/directly/jointly/annually/annual/totally/independently/italy
 """)
+# Of an answer that is only said to be one: words that qualify it, and an adjective before it that is not of these.
+_FINE = r"we|us|one|best|would|must|should|question|most|options?|given|alternative|possib\w*|false"
+QUALIFIED = re.compile(
+    rf"\b(?!(?:{_FINE})\b)(?:{DUBIOUS}|{PROVISIONAL})\b"
+    rf"|\b(?!(?:{ADVERBS}|likely)\b)[a-z]+ly\b|\bbar (?:one|two)\b|\bin [a-z]+ only\W*$"
+    r"|\b(?!(?:the|a|an|our|my|this|that|is|be|we|i|d|ll|would|selected|chosen|should|must|answer|exactly|second|third"
+    r"|fourth|of|or|and|correct|right|best|final|only|remaining|closest|matching|valid|true|one|to|as"
+    r"|plausible|likely|accurate|appropriate|consistent|suitable|reasonable|possible|good|desired|required|given|single|so|thus"
+    r"|hence|therefore|choose|select|pick|with|in|by|matches|multiple|listed|viable|for|the|from|correspond|sole|an|us|leaves"
+    r"|leaving|left|select|satisfying|feasible|favou?red|preferred|stated|main|statement|exact|overall|no|it's|than|match)\b)"
+    r"[a-z-]+ (?:answer|choice|explanation|description|candidate|selection|pick|letter)\b",
+    re.IGNORECASE,
+)

@@ -1576,7 +1576,7 @@ STATED: list[tuple[str, str, str]] = [
     ("7", "She can make 7 bracelets.", "She can make 7 bracelets' worth of loops."),
     ("1200", "So the monthly income is $1200.", "So the monthly income is $1200 gross of tax, and we need the net."),
     ("9", "The number of diagonals is 9.", "The number of diagonals is 9 over 2."),
-    ("125", "Each employee receives $125.", "Each employee receives $125 in vouchers or cash."),
+    ("125", "Each employee receives $125.", "Each employee receives $125 in vouchers or $100 in cash."),
     ("4", "Kate can fit 4 boxes on the shelf.", "Kate can barely fit 4 boxes on the shelf."),
     ("11", "The value of the expression is 11.", "The value of the expression tends to 11."),
     ("60", "So the car's average speed is 60 mph.", "So the car's top speed is 60 mph and its average is unknown."),
