@@ -58,7 +58,7 @@ def _add_task_folder(module: "ModuleType") -> None:
 
 
 def _catch_signals(module: "ModuleType") -> None:
-    """Under the command with our model type, Ctrl-C is a line from the first import on."""
+    """Under the command with our model type, Ctrl-C goes through our error hook once lm-eval is being imported."""
     if MODEL in sys.argv or f"--model={MODEL}" in sys.argv:
         from lm_eval_takeover.errors import install_error_hook
 
@@ -73,13 +73,23 @@ def _check_options(module: "ModuleType") -> None:
 
     @wraps(plain)
     def execute(options: "Any") -> None:
-        if getattr(options, "model", None) == MODEL:
+        if getattr(options, "model", None) == MODEL or _names_model(getattr(options, "config", None)):
             from lm_eval_takeover.harness import check_options
 
             check_options(options)
+        _restore_interrupts()
         plain(options)
 
     module.Run._execute = staticmethod(execute)
+
+
+def _names_model(config: "Any") -> bool:
+    """Whether a `--config` file names our model type anywhere; lm-eval says what is wrong with one that cannot be read."""
+    try:
+        with open(config) as file:
+            return MODEL in file.read()
+    except (OSError, TypeError, ValueError):
+        return False
 
 
 def _observe_evaluations(module: "Any") -> None:
@@ -132,7 +142,27 @@ class _Finder:
         return spec
 
 
+def _stop_at_once(*_: "Any") -> None:
+    os.write(2, b"\nstopped before the run began\n")
+    os._exit(130)
+
+
+def _restore_interrupts() -> None:
+    """From the command's own work on, Ctrl-C is an exception again, which says what was kept."""
+    import signal
+
+    if signal.getsignal(signal.SIGINT) is _stop_at_once:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 def install() -> None:
-    """Put the finder in place, once per process."""
-    if os.environ.get("LM_EVAL_TAKEOVER_AUTOLOAD") != "0" and _Finder not in sys.meta_path:
-        sys.meta_path.insert(0, _Finder)
+    """Put the finder in place, once per process; in a command with our model type Ctrl-C is a line from here on."""
+    if os.environ.get("LM_EVAL_TAKEOVER_AUTOLOAD") == "0" or _Finder in sys.meta_path:
+        return
+    sys.meta_path.insert(0, _Finder)
+    words = getattr(sys, "orig_argv", ())
+    if MODEL in words or f"--model={MODEL}" in words:
+        import signal
+
+        if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+            signal.signal(signal.SIGINT, _stop_at_once)

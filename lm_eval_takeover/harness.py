@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import wraps
+from pathlib import Path
 from typing import Any
 
 from lm_eval_takeover.arguments import POLICIES, ModelArguments, check_folder
@@ -20,6 +21,7 @@ from lm_eval_takeover.errors import install_error_hook, is_our_command
 
 logger = logging.getLogger(__name__)
 
+MODEL = "guided-takeover"  # our name in the registry
 DEFAULT_SEED = 0
 DEFAULT_DEVICE = "cuda:0"  # what `lm_eval` passes on where nobody asked for a device
 _FAILURES = (
@@ -148,8 +150,16 @@ def check_options(options: Namespace) -> None:
     """Check what can be known of `lm_eval run`'s options before its slow imports. Raises a TakeoverError, which is one line."""
     install_error_hook()
     share_logging()
-    own = {name: getattr(options, name, None) for name in ("batch_size", "max_batch_size", "device")}
-    values = {name: value for name, value in own.items() if value is not None} | (options.model_args or {})
+    written = _read_config(getattr(options, "config", None))
+    if written and (getattr(options, "model", None) or written.get("model")) != MODEL:
+        return
+    own = {
+        name: getattr(options, name, None) or written.get(name) for name in ("batch_size", "max_batch_size", "device")
+    }
+    given = getattr(options, "model_args", None) or written.get("model_args") or {}
+    if not isinstance(given, dict):  # `a=1,b=2`, which lm-eval takes apart itself
+        return
+    values = {name: value for name, value in own.items() if value is not None} | given
     if values.get("plugins") is None and values.get("policy") in (None, *POLICIES):
         arguments = ModelArguments.parse(values)
     else:  # the arguments of other policies are known once torch is there
@@ -167,6 +177,19 @@ def check_options(options: Namespace) -> None:
         from lm_eval_takeover.calibration.files import find_calibration
 
         find_calibration(arguments.calibration)
+
+
+def _read_config(path: str | None) -> dict[str, Any]:
+    """What a `--config` file holds; nothing where lm-eval will say itself what is wrong with it."""
+    if path is None:
+        return {}
+    import yaml  # type: ignore[import-untyped]
+
+    try:
+        held = yaml.safe_load(Path(path).read_text())
+    except (OSError, ValueError, yaml.YAMLError):
+        return {}
+    return held if isinstance(held, dict) else {}
 
 
 def is_default_device(device: Any) -> bool:

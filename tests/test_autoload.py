@@ -137,3 +137,10 @@ def test_the_entry_points_of_coming_releases_are_declared(python):
         "(e,) = entry_points(group='lm_eval.models', name='guided-takeover'); print(e.load().__name__)"
     )
     assert run(python, code) == "GuidedTakeover"
+
+
+def test_ctrl_c_before_any_import_is_a_line():
+    code = "import _lm_eval_takeover_autoload as hook, os, signal; hook.install(); os.kill(os.getpid(), signal.SIGINT)"
+    command = [sys.executable, "-c", code, "--model", "guided-takeover"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+    assert (done.returncode, done.stderr.strip()) == (130, "stopped before the run began")

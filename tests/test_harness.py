@@ -203,3 +203,13 @@ def test_the_table_leaves_out_what_says_nothing_unless_it_is_asked_for(monkeypat
     assert shown.count("unparsed") == 1  # the other task's
     monkeypatch.setenv("LM_EVAL_TAKEOVER_ALL_METRICS", "1")
     assert harness.hide_idle_rows(plain)(results) == plain(results)
+
+
+@pytest.mark.parametrize("model_args", ["{spike_ration: 0.1}", "{policy: gues}"])
+def test_a_config_file_is_checked_as_options_are(tmp_path, model_args):
+    config = tmp_path / "run.yaml"
+    config.write_text(f"model: guided-takeover\nmodel_args: {model_args}\n")
+    with pytest.raises(ArgumentError, match=r"spike_ratio|guide"):
+        harness.check_options(Namespace(config=str(config), model_args=None))
+    config.write_text(f"model: hf\nmodel_args: {model_args}\n")
+    harness.check_options(Namespace(config=str(config), model_args=None))

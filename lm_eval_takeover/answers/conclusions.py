@@ -1,9 +1,10 @@
 """The value that the last sentence of a response concludes with.
 
-A sentence states a value if it is the object of a copula or of a verb of quantity (`comes to V`, `pays him V`), or of any
-verb beside a word of conclusion (`so Tom walks V miles`), if it is bold, or if it is named first (`V eggs remain`). None is
-stated by a sentence that asks, supposes, hedges, reports, goes on to calculate or denies, and after the value only its unit
-and words that change nothing may follow. One sentence is read, of at most 400 characters.
+A sentence states a value if it is the object of a copula or of a verb of quantity (`comes to V`, `pays him V`), or of a verb of
+action beside a word of conclusion (`so Tom walks V miles`), if it is bold, or if it is named first (`V eggs remain`). None is
+stated by a sentence that asks, supposes, hedges, reports, goes on to calculate or denies. What stands before the verb is a
+subject that no word qualifies (`is_plain`), after the value its unit and phrases of a closed grammar (`tails`).
+One sentence is read, of at most 400 characters.
 """
 
 import re
@@ -12,65 +13,122 @@ from typing import NamedTuple
 
 from lm_eval_takeover.answers import lexicon
 from lm_eval_takeover.answers.languages import find_foreign_value, is_foreign
+from lm_eval_takeover.answers.lexicon import words
 from lm_eval_takeover.answers.normalisation import parse_rational
-from lm_eval_takeover.answers.sentences import OPAQUE, VALUE, Sentence, append_unit, find_last_sentence, mask_values
-
-
-def _words(alternatives: str, flags: int = 0) -> re.Pattern[str]:
-    return re.compile(rf"(?<![a-z'])(?:{alternatives})(?![a-z'])", flags)
-
+from lm_eval_takeover.answers.quantities import read_number_words
+from lm_eval_takeover.answers.sentences import VALUE, Sentence, find_last_sentence, mask_values
+from lm_eval_takeover.answers.tails import (
+    CALCULATION,
+    NEGATION,
+    STEPS,
+    is_harmless,
+    join_measures,
+    join_unit,
+)
 
 _STATED = re.compile(
     rf"(?:(?<![a-z'])(?:(?P<copula>{lexicon.COPULAS})|(?P<verb>{lexicon.STATING}))(?![a-z'])"
     rf"|(?P<contracted>(?<=[a-z])'(?:s|re)\b)|=)"
     rf",?:? ?{lexicon.FILLING}{VALUE}"
     rf"|(?<![a-z'])(?P<ditransitive>{lexicon.DITRANSITIVE}) "
-    rf"(?!(?:{lexicon.NOT_VERBS})\b)[a-z]+(?: and [a-z]+)? {lexicon.FILLING}{VALUE}"
+    rf"(?!(?:{lexicon.AFTER_UNIT}|{lexicon.DUBIOUS})(?![a-z'-]))[a-z]+(?: and [a-z]+)? {lexicon.FILLING}{VALUE}"
 )
-_ANY_VERB = re.compile(
-    rf"(?<![a-z'])(?!(?:{lexicon.NOT_VERBS})\b)(?P<verb>[a-z]+(?:'[a-z]+)?) {lexicon.FILLING}{VALUE}"
-)
-_CONCLUDING = _words(lexicon.CONCLUDING)
+_ACTION = re.compile(rf"(?<![a-z'])(?P<verb>{lexicon.ACTIONS}) {lexicon.FILLING}{VALUE}")
+_CONCLUDING = words(lexicon.CONCLUDING)
 _AUXILIARY = re.compile(r"\b(?:will|can|must|would|should|does|did|has|have) $")
 _LEAD = rf"(?:(?:and|{lexicon.CONCLUDING}),?:? )*"
 _ONLY_VALUE = re.compile(rf"{_LEAD}{VALUE}(?:(?:, and |, or |, | and | or ){VALUE})*[ .!]*")
 _FIRST = re.compile(
-    rf"{_LEAD}(?:(?:there (?:are|is)|only|exactly|just|a total of|the) )*{VALUE}(?P<unit>(?: [a-z-]+){{0,4}}?) "
+    rf"{_LEAD}(?:at the end(?: of the [a-z]+)?,? |(?:after|by|in) [a-z]+(?: [a-z]+)?, )?(?:(?:there (?:are|is)|only|exactly"
+    rf"|just|a total of"
+    rf"|the) )*{VALUE}(?P<unit>(?: (?!(?:{lexicon.DUBIOUS})\b)[a-z-]+){{0,4}}?) "
     r"(?:remain(?:s|ed)?|[a-z]+ed(?=[.! ]*$)|(?:is|are|was|were|will be|would be|can be|must be|have been|has been)"
     r"(?: (?:still|therefore|thus|then|hence))? "
     r"(?:left(?: over)?|remaining|needed|required|used|sold|made|bought|produced|available"
-    r"|(?:the|our|my) (?!first|next|wrong|given|initial)(?:[a-z]+ ){0,2}(?:answer|result|total|value|solution|maximum"
+    r"|(?:the|our|my) (?!first|next|wrong|given|initial)(?:[a-z]+ ){0,2}(?:answer|result|total|value|solution|integer"
+    r"|number|root|maximum"
     r"|minimum)))(?![a-z'])"
 )
 _LABEL = re.compile(rf"(?:{_LEAD})(?:{lexicon.LABELS})\s?[:=]\s?{VALUE}")
+# `so 60 % of the students enrolled`: beside a word of conclusion a quantity that is counted may be named first.
+_COUNTED_FIRST = re.compile(
+    rf"(?:(?:\b(?:{lexicon.CONCLUDING})(?! (?:far|that)\b),?:? )+|^a total of )(?:there (?:are|were) )?(?:only "
+    rf"|exactly |just )?{VALUE}"
+    rf" (?P<unit>(?!(?:{lexicon.DUBIOUS})\b|and\b|or\b|of (?:that|those|what|it|each)\b|is\b|are\b|was\b"
+    rf"|were\b)[a-z][a-z-]*)(?= [a-z])"
+)
+# What introduces a conclusion: the rest is read as a sentence.
+_PREFACE = re.compile(
+    rf"{_LEAD}(?:(?:(?:here,? )?(?:we|i) (?:can |now |then |finally |thus |therefore )*(?:find|get|obtain|have|see|conclude"
+    r"|deduce|know now)|it follows|this (?:means|implies|shows|tells us)|that (?:means|implies|shows)|which means"
+    rf")(?: that\b|(?! {VALUE}))|in other words),? "
+)
+_DONE = re.compile(
+    r",? (?:(?:and|so) (?:we are|we're) (?:done|finished)|as (?:desired|required|claimed|was to be shown)|q\.?e\.?d\.?)$"
+)
+# `Adding these, f(1) + f(2) = 5`: an equation is a clause of its own.
+_EQUATION_CLAUSE = re.compile(
+    rf"(?:(?:by |after |upon )?[a-z]+ing\b|from|using|by|in|with)\b[^,{VALUE}]*, (?:we get |then )?{VALUE}"
+)
+_CALLS = re.compile(r"(?:[A-Za-z]\([^()=]*\)\s*[-+]?\s*){2,}=\s*([^=]+)")
 # What follows a conclusion and tells why or when: it may hold numbers of its own.
 _CLAUSE = re.compile(
-    r",? \b(?:because|since|given that|considering|seeing that|after (?!tax|the tip)|when|once|while|until"
-    r"|by the time)\b|, (?:as|for) \b"
+    r",? \b(?:(?:when|once|until) (?:it|he|she|they) [a-z]+\b(?! [a-z]*(?:off|out|some))|because|since|given that"
+    r"|considering|seeing that|after (?!tax|the tip)"
+    r"|by the time)\b|, (?:as(?! assumed| supposed)|for) \b"
     r"| as (?:we|the|it|there|each|both|they|he|she|required|desired|expected|wanted|asked|shown)\b"
 )
 _TURNING = re.compile(r"\b(?:but|however|although)\b|\bnow\b")
 _SUBORDINATE = re.compile(
-    rf"{_LEAD}(?:because|since|as|given|when|after|once|while|before|until|if|whenever|although|though|(?:with|for|by"
-    rf"|at|in)\b(?=[^,]*,))\b"
+    rf"{_LEAD}(?:because|since|as(?! an?\b)|given|when|after|once|while|before|until|if|whenever|although|though"
+    rf"|(?:with|for|by"
+    rf"|at|in|as an?)\b(?=[^,]*,))\b"
 )
 _ASIDE = re.compile(r"\s*\([^()]*\)")
 _CORRECTED = re.compile(rf"\bnot {VALUE},? but (?:rather |instead |only |exactly )?(?={VALUE})")
 _OPEN_END = re.compile(r"[?？][\s*_)\"”]*$|(?:[=+×/<>,:(-]|\.\.\.|…)\s*$")
 
+_UNFINISHED = re.compile(r"\b(?:and|or|so|then|which|of|the|an?|with|to|by|is|are)\s*$", re.IGNORECASE)
+
 _UNSURE = (
-    _words(lexicon.HEDGES),
-    _words(lexicon.SUPPOSING),
-    _words(lexicon.REPORTED),
-    _words(r"sub-?totals?|intermediate|temporary"),
+    words(lexicon.HEDGES),
+    words(lexicon.SUPPOSING),
+    words(lexicon.REPORTED),
+    words(r"sub-?totals?|intermediate|temporary"),
 )
 _BEGINNING = re.compile(rf"\W*(?:{lexicon.BEGINNING})(?![a-z'])(?! (?:place|prize|half))")
-_NEGATION = _words(lexicon.NEGATIONS)
-_CALCULATION = _words(lexicon.CALCULATIONS)
-_RETRACTING = _words(lexicon.RETRACTING)
-_DOUBTFUL = (*_UNSURE, _RETRACTING)
-_TOTALLED = _words(rf"{lexicon.CONCLUDING}|total|sum|both")
+_DOUBTFUL = (*_UNSURE, words(rf"{lexicon.DUBIOUS}|or|if|not"))
+_TOTALLED = words(rf"{lexicon.CONCLUDING}|total|sum|both")
 _CONSEQUENCE = re.compile(r",? \b(?:so|therefore|thus|hence)\b(?! that)|; ")
+# A modal, an infinitive that no necessity commands (`meant to run V`), `soon be`.
+_UNCERTAIN = re.compile(
+    r"\b(?:might|could|may (?!the\b|and\b))|(?<!has)(?<!have)(?<!had)(?<!needs)(?<!need)(?<!going)(?<!able)(?<!equal)(?<!\bis)"
+    r"(?<!are)(?<!turns out)(?<!found)(?<!used)(?<!seen)(?<!shown)"
+    r"(?<!proportional)(?<!comes)(?<!adds up)(?<!out)(?<!up)(?<!amount)(?<!amounts)"
+    r" to (?:be\b|[a-z]+ (?:(?!is |are |was |equals )[a-z]+ )?\ue000)|\b(?:all but|anything but|next to|as good as|short of"
+    r"|to find)\b|\bhalf (?:empty|full|done|finished|ready)\b"
+    r"|[a-z] (?:we|i) (?!can (?:afford|make|form|buy|get)|need|want|are |were |seek|sought|have |get |obtain)[a-z]+"
+    r"|\b(?:the|a|an|her|his|its|their) (?!(?:desired|required|combined|shaded|discounted|reduced|unshaded|colou?red|needed"
+    r"|sought|red|simplified"
+    r"|expected|inscribed|circumscribed|signed|weighted|unpainted|hundred|speed|seed|feed|shed|bed|need|united|married|used"
+    r"|unused|painted)\b)"
+    r"[a-z]+ed (?!of\b|by\b|to\b|in\b|is\b)[a-z]+"
+    r"|\b(?:soon|later|once|then|still|next|long|far|hardly|all but) be\b"
+)
+_PROVISIONAL = words(lexicon.PROVISIONAL)
+_ADVERB = re.compile(rf"\b(?!(?:{lexicon.ADVERBS})\b)[a-z]+ly\b")
+_INTRODUCTION = re.compile(
+    rf"{_LEAD}(?:(?:{lexicon.CONCLUDING})|by the [a-z' -]*(?:theorem|formula|rule|law|identity|lemma|inequality|definition"
+    rf"|symmetry|property|time|end)(?![a-z]).*"
+    rf"|(?:by |after |when )?(?!supposing|assuming|guessing|believing|pretending)[a-z]+ing\b.*"
+    rf"|(?:at|in|with|by(?! the )|for|from|over|after|between|among|on|of|as|to|since|because|when|once|while|as|given"
+    rf"|until|rather than"
+    rf"|instead of|(?:rounded|rounding|written|expressed|reduced|simplified) (?:to|as|in)) (?:an? )?(?:the|his|her|their|its"
+    rf"|this|that|these|those|both|all|each|every|one|two|three|{VALUE}|then|there|he|she|it|they|we|x|total|all|required"
+    rf"|simplified fraction|our|any)(?![a-z]).*|on average|that is|i\.e\.|everything considered|tax included|now|then"
+    rf"|.*{VALUE}.*|after [a-z]+|"
+    rf"(?:the|her|his|their) [a-z ]+|[a-z]+)?"
+)
 _MODAL = re.compile(
     r"\b(?:could|might|may|(?:would|should|could|might) have|can't|cannot|nearly|almost)(?: (?:\w+ly|also|well|even"
     r"|have|be|then|just))* ?$"
@@ -82,9 +140,6 @@ _HARMLESS = re.compile(
     rf"|\b(?:of|with|for|by|at|[a-z]+ing) (?:no|not|none|neither|never)(?= [a-z])"
     rf"|(?<!is )(?<!are )(?<!was )(?<!were )\bnot (?=[a-z]+ing |[a-z]+(?:ed|en|nt|ld)\b [a-z,])"
 )
-_ALLOWED_NEGATION = re.compile(
-    r"\b(?:who|that|whose)(?: [a-z']+)* [a-z']+$|(?<!which is )\bnot (?:counting|including|needing|even)"
-)
 _WE_SUBJECT = re.compile(
     r"\b(?:we|i|let us|let's)(?: (?:now|then|can|must|will|would|should|also|first|next|could|have to|need to))* ?$"
 )
@@ -95,16 +150,6 @@ _WE_STATE = re.compile(
     r"(?:ha(?:ve|d)|got|gets?|obtain|find|found|conclude|arrived?|need|end(?:ed)? up|see|reach|deduce|left|pay|earn"
     r"|save|spend|made)"
 )
-_COMPARED = re.compile(
-    r"(?:more|less|fewer|greater|larger|smaller|bigger|higher|lower|longer|shorter|older|younger|taller|heavier"
-    r"|lighter|faster|slower"
-    r"|cheaper|below|above|under|short of|off|behind|ahead|away from|beyond|times|past)\b"
-)
-_PRECEDED = re.compile(
-    r"\b(?:for|after|on|at|every|within|during|across|with|from|by [a-z]+ing)(?: (?:the|all|these|his|her|their|each"
-    r"|those|its|only|both|other))* $"
-)
-_PRECEDED_AFTER_UNIT = re.compile(r"\b(?:in|over|per|by)(?: (?:the|all|these|his|her|their|each|those|its))* $")
 _LISTED = re.compile(rf"(?:(?:, and |, or |, | and | or ){VALUE})+(?!\w)")
 _QUOTIENT = re.compile(rf" (?:to|out of|in|in every) {VALUE}(?=[.! ]*$)")
 _QUOTIENT_OF = re.compile(r"\b(?:ratio|odds|probability|chances?|fraction|proportion)\b")
@@ -112,12 +157,12 @@ _AGAIN = re.compile(rf",? (?:or|or about|i\.?e\.?,?|that is,?|in other words,?|=
 _SET = re.compile(
     r"\b(?:solutions?|roots?|zeroe?s?|values|numbers|answers|possibilities|integers|factors|divisors|primes|pairs|points)\b"
 )
-_MEASURED = re.compile(r"cost|weigh|measure")  # `costs V more` is no price
-_STEPS = re.compile(rf"(?:{lexicon.STEPS})\b")
-_UNIT_WORD = re.compile(rf" ((?!(?:{lexicon.AFTER_UNIT})(?![a-z'-]))[a-z][a-z'-]*(?:/[a-z]+)?(?:\^\d|[²³])?)")
-_RATE = re.compile(r" per (?:square |cubic )?[a-z]+")
-_MOST_UNIT_WORDS = 4
-_COUNTS = ("times", "time")
+_MEASURED = re.compile(r"^(?:cost|weigh|measure)|\bat$")  # `costs V more` is no price
+_HOLDS = re.compile(r"contain(?:s|ed)?|holds?|covers?|includes?")  # `the domain contains [0, 3]`
+_THERE = re.compile(r" there (?:is|are|was|were|will be) ")
+_COMPARED = re.compile(r"(?: [a-z]+)? (?:more|less|fewer|of the|of what|(?!over|under)[a-z]+er than)\b")
+# `when a = 1` is no time, but a case.
+_CASE = re.compile(rf"\b(?:when|once|while|until) (?:[a-z]+ (?:is|=) )?{VALUE}")
 _NO_FINAL_BOLD = re.compile(
     r"(?:\b(?:by|than|least|most|about|around|roughly|approximately|nearly|almost|over|under|between|add|adding|minus"
     r"|plus|try|trying"
@@ -129,9 +174,11 @@ _COPULA_END = re.compile(rf"(?:\b(?:{lexicon.COPULAS})|=) ?{lexicon.FILLING}$")
 def find_conclusion(text: str) -> str | None:
     """The value, with its unit, that the last sentence of `text` states; None if it states none."""
     sentence = find_last_sentence(text)
-    if not sentence or _OPEN_END.search(sentence.rstrip(" *_")):
+    if not sentence or _OPEN_END.search(sentence.rstrip(" *_")) or _UNFINISHED.search(sentence):
         return None
     masked = mask_values(sentence)
+    if not masked.values:
+        masked = mask_values(read_number_words(sentence))
     if not masked.values:
         return None
     return find_foreign_value(masked) if is_foreign(masked.text) else _find_in_english(masked)
@@ -142,19 +189,49 @@ def _find_in_english(masked: Sentence) -> str | None:
     text, first = _cut_clauses(sentence.text)
     if _BEGINNING.match(text) or any(pattern.search(text) for pattern in _UNSURE):
         return None
-    if _ONLY_VALUE.fullmatch(text):  # `So V.`, `x = V.`, or a value on a line of its own
-        return ", ".join(sentence.values)
+    text, first = _strip_preface(text, first)
+    if _ONLY_VALUE.fullmatch(text) or (
+        _EQUATION_CLAUSE.fullmatch(text) and "=" in sentence.values[0]
+    ):  # `So V.`, `x = V.`, or a value on a line of its own
+        return ", ".join(_strip_calls(value) for value in sentence.values)
     candidates = _list_candidates(text, first)
     while candidates:
         candidate = candidates.pop()
         tail = text[candidate.end :]
-        if candidate.is_copula and text[: candidate.start].endswith("which ") and candidates and _is_compared(tail):
+        if candidate.is_copula and text[: candidate.start].endswith("which ") and candidates and _COMPARED.match(tail):
             text = text[: candidate.start].removesuffix("which ").rstrip(" ,")  # `$41.50, which is $3 less than before`
             continue
-        if _is_denied(text[: candidate.start], candidate) or _is_second_statement(text, candidates, candidate):
+        if (
+            not is_plain(text[: candidate.end])
+            or _is_denied(text[: candidate.start], candidate)
+            or _is_second_statement(text, candidates, candidate)
+        ):
             return None
         return _read_value(sentence, text, candidate)
     return _find_named_otherwise(sentence, text)
+
+
+def is_plain(before: str) -> bool:
+    """Whether what stands before a value is a subject, with introductory phrases of known kinds, that nothing qualifies."""
+    clause = _CONSEQUENCE.split(before)[-1]
+    if any(found.search(clause) for found in (_PROVISIONAL, _ADVERB, _UNCERTAIN)):
+        return False
+    return all(_INTRODUCTION.fullmatch(phrase) for phrase in clause.split(", ")[:-1])
+
+
+def _strip_calls(value: str) -> str:
+    """The number that values of functions add up to: `f(1) + f(2) = 5`; other equations as they are."""
+    found = _CALLS.fullmatch(value)
+    return found[1] if found else value
+
+
+def _strip_preface(text: str, first: int) -> tuple[str, int]:
+    """The sentence without `we see that` before it and `and we are done` after it, and where its main clause begins."""
+    text = _DONE.sub("", text)
+    preface = _PREFACE.match(text)
+    if preface is None or VALUE not in text[preface.end() :]:
+        return text, first
+    return "so " + text[preface.end() :], 0
 
 
 class _Candidate(NamedTuple):
@@ -172,12 +249,11 @@ class _Candidate(NamedTuple):
 
 def _list_candidates(text: str, first: int) -> list[_Candidate]:
     """The predicates from the main clause on; beside a word of conclusion any verb makes one, else one that its form shows."""
+    ""
     found = {}
     concludes = _CONCLUDING.search(text) is not None
-    for match in _ANY_VERB.finditer(text, first):
-        if match["verb"].endswith("ing"):  # `a volume exceeding V`
-            continue
-        if concludes or match["verb"].endswith("s") or _AUXILIARY.search(text[: match.start()]):
+    for match in _ACTION.finditer(text, first):
+        if concludes or match["verb"].endswith(("s", "ed")) or _AUXILIARY.search(text[: match.start()]):
             found[match.end()] = _Candidate(match.start(), match.end(), match["verb"], False)
     for match in _STATED.finditer(text, first):
         found[match.end()] = _Candidate(
@@ -217,10 +293,11 @@ def _cut_clauses(text: str) -> tuple[str, int]:
     """The sentence up to a reason or time that follows what it states, and where its main clause begins."""
     lead = _SUBORDINATE.match(text)
     comma = text.find(", ", lead.end()) if lead else 0
-    first = len(text) if comma < 0 else comma
+    there = _THERE.search(text) if comma < 0 else None
+    first = there.start() if there else len(text) if comma < 0 else comma
     ends = [candidate.end for candidate in _list_candidates(text, first)]
     for clause in _CLAUSE.finditer(text, first):
-        if _TURNING.search(text, clause.start()):
+        if _TURNING.search(text, clause.start()) or _CASE.search(text, clause.start()) or ";" in text[clause.start() :]:
             break
         if (ends and clause.start() >= ends[0]) or _FIRST.match(text[first : clause.start()].lstrip(", ")):
             return text[: clause.start()].rstrip(" ,"), first
@@ -230,7 +307,9 @@ def _cut_clauses(text: str) -> tuple[str, int]:
 def _is_denied(before: str, candidate: _Candidate) -> bool:
     """Whether the predicate is negated or only possible, or says what `we` do on the way."""
     before = _CONSEQUENCE.split(before)[-1]
-    if _NEGATION.search(_HARMLESS.sub(" ", before)) or _NEGATION.search(candidate.verb) or _MODAL.search(before):
+    if NEGATION.search(_HARMLESS.sub(" ", before)) or NEGATION.search(candidate.verb) or _MODAL.search(before):
+        return True
+    if not candidate.is_copula and re.search(r"\w (?:when|while|until|where)\b", before):
         return True
     return not candidate.is_copula and bool(_WE_SUBJECT.search(before)) and not _WE_STATE.match(candidate.verb)
 
@@ -241,12 +320,6 @@ def _is_second_statement(text: str, earlier: list[_Candidate], candidate: _Candi
         return False
     joint = re.search(r"\b(?:and|while|whereas)\b|;", text[earlier[-1].end : candidate.start])
     return joint is not None and not _TOTALLED.search(text, earlier[-1].end + joint.start())
-
-
-def _is_compared(tail: str) -> bool:
-    unit = _UNIT_WORD.match(tail)
-    rests = (tail, tail[unit.end() :] if unit else tail)
-    return any(_COMPARED.match(rest.lstrip()) for rest in rests) or tail.startswith((" of the", " of what"))
 
 
 def _read_value(sentence: Sentence, text: str, candidate: _Candidate) -> str | None:
@@ -265,46 +338,12 @@ def _read_value(sentence: Sentence, text: str, candidate: _Candidate) -> str | N
         tail = tail[quotient.end() :]
     elif (again := _AGAIN.match(tail)) and _is_equal(value, sentence.values[index + 1]):
         tail = tail[again.end() :]
-    return _join_unit(value, tail, candidate.is_copula or _MEASURED.match(candidate.verb) is not None)
-
-
-def _join_unit(value: str, tail: str, is_copula: bool) -> str | None:
-    """The value with its unit, or None where the rest of the sentence makes it another value or none."""
-    unit, rest = _split_unit(tail)
-    if is_copula and (_COMPARED.match(tail.lstrip()) or _COMPARED.match(rest.lstrip())):
+    if value.startswith(("(", "[", "\\")) and _HOLDS.fullmatch(candidate.verb):
         return None
-    rest = re.sub(r"^ more\b(?! or| and)", "", rest) if not is_copula else rest
-    if ((not is_copula or unit) and _STEPS.fullmatch(unit.split(" ")[0])) or _STEPS.match(rest.lstrip()):
-        return None
-    if not _is_quiet(rest, bool(unit) or not value[-1:].isdigit() or not value[:1].isdigit()):
-        return None
-    return value if unit in _COUNTS else append_unit(value, unit)
-
-
-def _split_unit(tail: str) -> tuple[str, str]:
-    """`(unit, rest)` of what follows a value: at most four words that no preposition or verb begins, and `per hour`."""
-    words: list[str] = []
-    end = 0
-    while len(words) < _MOST_UNIT_WORDS and (found := _UNIT_WORD.match(tail, end)):
-        words.append(found[1])
-        end = found.end()
-    if words and (rate := _RATE.match(tail, end)):
-        words.append(rate[0].strip())
-        end = rate.end()
-    return " ".join(words), tail[end:]
-
-
-def _is_quiet(rest: str, has_unit: bool) -> bool:
-    """Whether the rest of a sentence takes nothing back, goes on to nothing and names no number but of a time, place or part."""
-    if _RETRACTING.search(rest) or _CALCULATION.search(rest) or OPAQUE in rest:
-        return False
-    if any(not _ALLOWED_NEGATION.search(rest[: found.end() + 12]) for found in _NEGATION.finditer(rest)):
-        return False
-    for found in re.finditer(VALUE, rest):
-        before = rest[: found.start()]
-        if not (_PRECEDED.search(before) or (has_unit and _PRECEDED_AFTER_UNIT.search(before))):
-            return False
-    return not re.match(r"\s*[-+*/×÷=<>≈^−–]", rest)
+    if compound := join_measures(value, sentence.values[index + 1 :], tail):
+        value, tail = compound
+        return join_unit(value, tail, True)
+    return join_unit(value, tail, candidate.is_copula or _MEASURED.search(candidate.verb) is not None)
 
 
 def _may_be_list(before: str, candidate: _Candidate, values: list[str], joint: str) -> bool:
@@ -330,13 +369,15 @@ def _is_equal(value: str, other: str) -> bool:
 
 def _find_named_otherwise(sentence: Sentence, text: str) -> str | None:
     """A value that is no object of a verb: the one bold value, `V eggs remain`, or `Total cost: V`."""
-    if _NEGATION.search(_HARMLESS.sub(" ", text)):
+    if NEGATION.search(_HARMLESS.sub(" ", text)):
+        return None
+    if not is_plain(text[: text.rindex(VALUE)]):
         return None
     if label := _LABEL.match(text):
-        return _join_unit(sentence.values[0], text[label.end() :], True)
-    if (named := _FIRST.match(text)) and text.count(VALUE) == 1:
+        return join_unit(sentence.values[0], text[label.end() :], True)
+    if (named := _FIRST.match(text) or _COUNTED_FIRST.match(text)) and text.count(VALUE) == 1:
         unit = named["unit"].strip()
-        if _STEPS.match(unit) or not _is_quiet(text[named.end() :], True):
+        if STEPS.match(unit) or not is_harmless(text[named.end() :], True, counted=True):
             return None
         return f"{sentence.values[0]} {unit}".strip()
     bold = [index for index in sentence.bold if index < text.count(VALUE)]
@@ -344,6 +385,6 @@ def _find_named_otherwise(sentence: Sentence, text: str) -> str | None:
         return None
     position = [found.start() for found in re.finditer(VALUE, text)][bold[0]]
     before, tail = text[:position], text[position + 1 :]
-    if _CALCULATION.search(before) or _NO_FINAL_BOLD.search(before) or _WE_DO.search(before):
+    if CALCULATION.search(before) or _NO_FINAL_BOLD.search(before) or _WE_DO.search(before):
         return None
-    return _join_unit(sentence.values[bold[0]], tail, bool(_COPULA_END.search(before)))
+    return join_unit(sentence.values[bold[0]], tail, bool(_COPULA_END.search(before)))

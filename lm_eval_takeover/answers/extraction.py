@@ -33,12 +33,12 @@ _SAID = re.compile(
 _NUMBER = re.compile(r"[-+]?\$?\d[\d,]*(?:\.\d+)?(?:/\d+)?%?")
 _HEDGED = re.compile(r"\b(?:not|never|neither|between|least|most|more|less|than|or|about|if)\b|n't", re.IGNORECASE)
 _SENTENCE_END = re.compile(r"(?<!\\)[.!?](?=\s|$|\*)|\n")
-_REASON = re.compile(r",?\s+(?:because|since|which|where|as|so|for|when|if|but)\b", re.IGNORECASE)
+_REASON = re.compile(r"(?<!\bor),?\s+(?:because|since|which|where|as|so|for|when|if|but)\b", re.IGNORECASE)
 _WORDS = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{2,}")
 _ANY_WORDS = re.compile(r"(?<![\\A-Za-z])[^\W\d_]{2,}")  # of any script
 _LONGEST_WORD = 24  # letters of a word that is an answer
 _SPEECH = re.compile(
-    r"\b(?:I|we|you|not|know|cannot|sorry|let|if|suppose|assume|say|try|maybe|perhaps|about|nearly|almost|guess|case"
+    r"\b(?:I|we|you|not|know|cannot|sorry|let|if|suppose|assume|say|try|maybe|perhaps|about|nearly|almost|guess|case|one"
     r"|step|over|under)\b",
     re.IGNORECASE,
 )

@@ -1,8 +1,9 @@
 """Last sentences in other languages: a value with its unit, or a value after a copula, at the very end.
 
-German, Spanish, French, Italian, Portuguese, Dutch, Russian, Chinese, Japanese and Korean have their words here for asking,
-supposing, doubting, denying, comparing and calculating, which refuse a sentence. Units of measure come out in English, so that
-minutes are not taken for hours; decimal commas come out as points.
+German, Spanish, French, Italian, Portuguese, Dutch, Polish, Swedish, Turkish, Russian, Hindi, Bengali, Arabic, Indonesian,
+Vietnamese, Swahili, Thai, Chinese, Japanese and Korean have their words here for asking, supposing, doubting, denying, comparing
+and calculating, which refuse a sentence. Units of measure come out in English, so that minutes are not taken for hours; decimal
+commas come out as points.
 """
 
 import re
@@ -23,7 +24,11 @@ _FOREIGN = re.compile(
     donc/coûte/paie/reste/ainsi/nous/réponse/résultat/au/aux/di/che/sono/lo/gli/quindi/costa/rimangono/risposta
     risultato/dunque/ha/os/um/uma/são/portanto/logo/custa/ela/ele/resposta/assim/het/een/dus/zijn/betaalt/kost/antwoord
     totaal/samen/ze/hij/wij/bedraagt/det/och/är/jest/więc/toplam/totale/au total/em/no/na/die/im/zum/nach/noch/dauert
-    dura
+    dura/cada/recibe/restam/sobram/quedan/jeder/jede/jedes/bekommt/erhält/braucht/benötigt/verdient/así/gana/necesita
+    égale/razem/mają/ma/zatem/łącznie/zostało/totalt
+    kostar/svaret/alltså/toplamda/sonuç/olarak/böylece/yani/cevap/kalır/vậy/tổng/có/còn/là/phải/được/jadi/totalnya
+    adalah/yang/jumlah
+    kwa/hiyo/jumla/ana/anapata/yake
 """)
     + ")\\b"
 )
@@ -36,27 +41,51 @@ def is_foreign(text: str) -> bool:
     return _SCRIPT.search(text) is not None or (foreign > 0 and foreign >= len(_ENGLISH.findall(text)))
 
 
-_COPULA = (
-    alternatives("""
-    ist/sind/beträgt/betragen/ergibt/ergeben/lautet/kostet/gleich/es/son/est/sont/è/sono/é/são/vaut/égale?/a/is/zijn
-    bedraagt/равно/равна/равен/равны/составляет/составит/это/är/jest/wynosi/igual a/de/di/zu/zahlt/bezahlt/paga/paie
-    costa/cuesta/coûte/custa/kost/betaalt/стоит/заплатит/получится/получаем/остаётся/останется
+# Verbs that state a quantity, and what may stand between one and its value.
+_VERBS = alternatives("""
+    ist/sind/beträgt/betragen/ergibt/ergeben/lautet/kostet/kosten/gleich/zahlt/bezahlt/bezahlen/hat/haben/braucht/brauchen
+    dauert/bleiben/bleibt/bekommt/bekommen/erhält/erhalten/macht/verdient/benötigt/wiegt/fährt/läuft/verkauft/gibt/verbraucht
+    es/son/está/hay/tiene/tienen/cuesta/cuestan/paga/pagan/queda/quedan/recibe/reciben/gana/ganan/necesita/necesitan/recorre
+    tarda/gasta/vende/ahorra/mide/pesa/obtiene/suma/es de/es igual a/equivale a/da/gastó/pagó/vendió/ganó
+    est/sont/vaut/égale?/égal à/égale? à/est de/coûte/coûtent/paie/paient/reste/restent/a/ont/il y a/met/roule/roule à/reçoit
+    gagne
+    a parcouru/a payé/a gagné/a vendu/parcourt/dépense/faut/dure/mesure/pèse/fait
+    è/sono/ha/hanno/costa/costano/rimangono/resta/restano/riceve/ricevono/guadagna/impiega/spende/uguale a/percorre/serve
+    servono/pesa/misura/vende/ci sono/ha pagato/ha speso/risparmia
+    é/são/tem/têm/custa/custam/gasta/gastou/pagou/restam/sobram/recebe/recebem/percorreu/precisa de/precisa/é de/igual a/há
+    ganhou/ganha/vendeu/leva/economiza
+    is/zijn/bedraagt/kost/kosten/betaalt/heeft/hebben/rijdt/krijgt/blijven/blijft/verdient/duurt/weegt/er zijn
+    är/kostar/har/blir/jest/wynosi/kosztuje/mają/ma/zostało/jest ich/to/ni/dola/adalah/totalnya/jumlahnya/memiliki/là/có/còn/trả
+    равн[аоы]?/равен/составляет/составит/это/стоит/заплатит/получится/получаем/остаётся/останется/осталось/платит/заработал[аи]?
+    проехал[аи]?/получилось/получит/нужно/потребуется/потратил[аи]?/заплатил[аи]?/купил[аи]?/всего/итого/ответ/ответ:/итог:
+    toplam/toplamda/geriye/maliyet/sonuç/cevap/fiyat/कुल/उत्तर/लागत/योग/মোট/উত্তর/هو/هي/بقي/المجموع/الجواب
 """)
-    + "|[=:—]"
-)
-_FILLERS = alternatives(
-    "genau/also/somit/daher/damit/dann/donc/ainsi/exactement/entonces/exactamente/por tanto/quindi/dunque"
-    "/portanto/então/dus/precies/ровно/поэтому/também"
+_BETWEEN = alternatives("""
+    genau/also/somit/daher/damit/dann/donc/ainsi/exactement/entonces/exactamente/por tanto/quindi/dunque/portanto/então/dus
+    precies/ровно/поэтому/também/insgesamt/zusammen/noch/en total/au total/in totale/in totaal/no total/samen/nog/à/encore
+    sie/er/es/das/man/wir/ihm/ihr/ihnen/elle/il/ze/hij/we/ella/él/le/lui/lei/toplam/всего/w sumie/tam/ainda/ancora/todavía/het
+""")
+_STATED = re.compile(
+    rf"(?:(?:^|[\s,:])(?:{_VERBS})(?: (?:der|die|das|el|la|le|il|lo|o|a|de|het) [^\W\d_]+)?\s(?:(?:{_BETWEEN})\s)*"
+    # A name: `hat Lisa 27`, `у Пети 27`
+    rf"|(?:^|[\s,])(?:(?:also|dus|so|am ende|daher|somit|nun|jetzt|insgesamt|damit|folglich|zusammen|uiteindelijk) (?:hat"
+    rf"|heeft|kauft)|у) (?![^\W\d_]+(?:weise|lich|end|stens|wel)\b)[^\W\d_]+\s(?:(?:{_BETWEEN})\s)*"
+    r"|[是为為有了付需共得于於剩要赚到下花=:：] ?|[はがで計] ?|(?:คือ|เป็น|เท่ากับ|ทั้งหมด) ?|[=:—]\s?"
+    r"|[가-힣](?:은|는|이|가|총)? ?|^(?:so|also|dus|donc|quindi)?\s*)$"
 )
 _CJK = "\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af"
 # Where a sentence may end after its value: at once, after a unit of at most two words or six characters, and a copula.
+_WORD = r"(?:(?![\u3040-\u309f])[^\W\d_]|[つり]|[\u0300-\u036f\u064b-\u0652\u0900-\u0dff\u0e00-\u0e7f])+"  # with its vowel signs
 _END = re.compile(
-    rf"(?P<before>(?:^|[\s,:=(]|[{_CJK}，、：]))(?:[€$£¥] ?)?{VALUE} ?"
-    r"(?P<unit>[^\W\d_]+(?:/[a-z]+)?(?:²|³|\^\d)?\.?(?: [^\W\d_]+(?:²|³|\^\d)?)?)?"
-    rf"(?: ?(?:です|だ|である|になる|となる|になります|となります|必要です|残ります|입니다|이다|예요|이에요))?\s*[.!。！]?$"
-)
-_AFTER_COPULA = re.compile(
-    rf"(?:(?:^|[\s,])(?:{_COPULA})\s(?:(?:{_FILLERS})\s)*|[是为為为有了付需共得于於=：:はがを] ?|[가-힣](?:은|는|이|가) ?)$"
+    rf"(?P<before>(?:^|[\s,:=(]|[{_CJK}，、：\u0e00-\u0e7f]))(?:[€$£¥] ?)?{VALUE} ?"
+    rf"(?P<unit>{_WORD}(?:/[a-z]+)?(?:²|³|\^\d)?\.?(?: {_WORD}(?:²|³|\^\d)?)?)?"
+    rf"(?P<rate>(?: (?:a|por|par|pro|per|al|na|setiap|kila|mỗi)(?: l[ae])?| à la) {_WORD})?"
+    r"(?: (?:var|vardır|eder|olur|kalır|öder|ödemelidir|kazanır|gerekir|हैं?|थे|था|होगा|होगी|होंगे|बचे हैं|আছে|হবে"
+    r"|বাকি আছে))?"
+    rf"(?:'[^\W\d_]+)?(?: (?:no total|en total|au total|in totale|insgesamt|zusammen|in totaal|всего|łącznie"
+    rf"|w sumie))?"
+    rf"(?:の\w{{1,8}}?が(?:あります|います|残ります))?(?: ?(?:です|だ|である|になる|となる"
+    rf"|になります|となります|必要です|残ります|입니다|이다|예요|이에요))?\s*[.!。！।]?$"
 )
 _REFUSED = re.compile(
     "(?<![^\\W\\d_])(?:"
@@ -65,23 +94,44 @@ _REFUSED = re.compile(
     knapp/nicht/kein/keine/keinen/nie/mindestens/höchstens/mehr als/weniger als/oder/aber/zwischen/zunächst/zuerst/durch
     vermutlich/bis/kaum/si/supongamos/suponiendo/suponga/quizás?/tal vez/probablemente/posiblemente/aproximadamente
     alrededor de/unos/unas/casi/cerca de/nunca/al menos/como máximo/como mínimo/más de/menos de/pero/entre/primero
-    puede que/no/supposons/supposant/imaginons/peut-être/probablement/environ/presque/à peu près/ne/n'[^\\W\\d_]+/pas
-    jamais/au moins/au plus/plus de/moins de/ou/mais/d'abord/par/ni/pourrait/podría/podria/potrebbe/könnte/zou/se
-    supponiamo/supponendo/forse/probabilmente/circa/quasi/non/mai/almeno/al massimo/più di/meno di/o/ma/tra/fra/prima
+    puede que/no(?! total)/supposons/supposant/imaginons/peut-être/probablement/environ/presque/à peu près/ne
+    n'[^\\W\\d_]+/pas
+    jamais/au moins/au plus/plus de/moins de/ou/mais/d'abord/par/pourrait/podría/podria/potrebbe/könnte/zou/se
+    supponiamo/supponendo/forse/probabilmente/circa/quase/quasi/non/mai/almeno/al massimo/più di/meno di/o(?= \ue000)
+    ma/tra/fra/prima
     oppure/suponha/supondo/talvez/provavelmente/cerca/não/nunca/pelo menos/no máximo/mais de/menos de/mas/primeiro/als
     stel/misschien/waarschijnlijk/ongeveer/bijna/niet/geen/nooit/minstens/hoogstens/meer dan/minder dan/maar/of/tussen
     eerst/door/если/пусть/допустим/предположим/возможно/может быть/вероятно/примерно/около/почти/не/нет/ни/никогда
+    değil[^\\W\\d_]*/m[ıuü](?:dır|dur|dür)?/yaklaşık/belki/eğer/yok[^\\W\\d_]*/en az/en fazla/fazla/daha/sanırım
+    neredeyse/veya
+    nie/czy/może/około/prawie/jeśli/gdyby/najmniej/najwyżej/więcej/mniej/ponad/lub/inte/kanske/ungefär/minst/högst
+    nästan/eller
+    bukan/tidak/jika/mungkin/sekitar/apakah/misalkan/setidaknya/paling/lebih/kurang/hampir/atau/tapi
+    không/nếu/có thể/có lẽ/khoảng/giả sử/ít nhất/nhiều nhất/hơn/gần/hoặc/phải chăng/nhưng/chưa
+    sio/siyo/kama/labda/takriban/karibu/zaidi/angalau/hana/haina/lakini/hawana
+    नहीं/क्या/यदि/अगर/शायद/लगभग/मान/कम/अधिक/ज़्यादा/ज्यादा/करीब/या/न/না/নেই/নয়/কি/যদি/সম্ভবত/প্রায়/ধরি/কমপক্ষে/বেশি/অথবা
+    هل/ليس/ليست/لا/إذا/ربما/حوالي/تقريبا/تقريبًا/لو/أكثر/أقل/نفترض/لن/لم/أو
+    (?:ser|tendr|habr|costar|pagar|quedar|podr|valdr|recibir|ganar|dar)ían?
+    (?:ser|aur|coûter|rester|pourr|paier|faudr)ai(?:ent|t)
+    (?:sar|avr|potr|coster|pagher)ebbe(?:ro)?/(?:ser|ter|custar|poder|pagar|haver)iam?/würden?/wären?/hätten?/zouden/бы/б
+    länger/kürzer/mehr/weniger/älter/jünger/größer/kleiner/schneller/teurer/billiger/schwerer/más/menos/mayor/menor
+    moins/meno/più
+    mais/meer/minder/langer/korter/больше/меньше/старше/моложе/дороже/дешевле/длиннее
     хотя бы/по крайней мере/не более/не менее/больше чем/меньше чем/более/менее/или/но/между/сначала/на
 """)
     + ")(?![^\\W\\d_])|(?:multipli[zck]|dividi|divid[aeo]|divis[eoé]|diviser|addi[eo]r|subtrah|teilen wir|teilt man|ajout"
     "|soustra|restamos|sumamos|sommiamo|dele[nr] |раздел|умнож|слож|вычт|прибав"
     "|wir (?:teilen|nehmen|rechnen|addieren|ziehen|müssen)|zie(?:hen|ht) |delen we)"
+    "|หรือ|ไหม|ไม่|ถ้า|อาจ|ประมาณ|สมมติ|อย่างน้อย|มากกว่า|น้อยกว่า|เกือบ|ราว|นอกจาก"
+    "|[^\\s，。]*(?:多|余|餘|来)[。.]?$|とは|限ら|지도|모르|모릅|나 되|넘|못|好像|似乎|应该"
+    "|應該|估计|估計|据说|據說|号称|左右|看来|看似|勉强|几乎|将近|接近|本来|原来|原本|预计"
+    "|ほど|くらい|ぐらい|程度|前後|らしい|ようだ|そうで|はず|ないし|見込|予定|つもり|쯤|정도|가량|남짓|듯|같|예정|예상|계획"
     "|如果|假设|假如|設|设|若|可能|也许|大概|大约|约|約|左右|不是|不等于|没有|至少|最多"
-    "|超过|以上|以下|不到|或者?|但|乘以?|除以|加上|减去|接下来|首先|先"
+    "|超过|多于|少于|不足|以上|以下|不到|或者?|但|乘以?|除以|加上|减去|接下来|首先|先"
     "|もし|仮に|たぶん|おそらく|かもしれ|では|じゃな|ません|未満|割る|割り|かける|掛け|足す|足し|引く|引き"
     "|次に|まず|만약|아마|약 |아니|아닙|이상|이하|나누|곱하|더하|빼"
 )
-_ASKS = re.compile(r"[?？]|吗|嗎|呢|か[。.]?$|까[?.]?$")
+_ASKS = re.compile(r"[?？؟]|吗|嗎|呢|か[。.]?$|까[?.]?$")
 # Units of measure by how they begin, in English: a unit that is none of these says nothing about a number.
 _MEASURES = [
     (re.compile(pattern), name)
@@ -115,14 +165,7 @@ def find_foreign_value(sentence: Sentence) -> str | None:
         return None
     value, unit = sentence.values[text.count(VALUE, 0, ended.start())], (ended["unit"] or "").strip(". ")
     money = re.search(r"[$€£¥%°]", value) is not None
-    bold = text.count(VALUE) - 1 in sentence.bold
-    if not (
-        unit
-        or money
-        or bold
-        or "=" in value
-        or _AFTER_COPULA.search(text[: ended.start("before") + len(ended["before"])])
-    ):
+    if "=" not in value and not _STATED.search(text[: ended.start("before") + len(ended["before"])]):
         return None
     number, name = _read_number(value, bool(_MONEY.fullmatch(unit)) or money), _name_unit(unit)
     return number + name if name in ("%", "°") else append_unit(number, name)

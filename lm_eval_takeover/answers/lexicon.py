@@ -1,16 +1,24 @@
 """The words by which a sentence states a value, or shows that it does not. Alternatives for regular expressions, lower case."""
 
+import re
+
 
 def alternatives(words: str) -> str:
     """`a/b c` as `a|b c`: words of a list, separated by slashes or line ends, for one group of a regular expression."""
     return "|".join(word.strip() for line in words.splitlines() for word in line.split("/") if word.strip())
 
 
+def words(one_of: str) -> re.Pattern[str]:
+    """A pattern of whole words, `one_of` being alternatives."""
+    return re.compile(rf"(?<![a-z'])(?:{one_of})(?![a-z'])")
+
+
 COPULAS = alternatives("""
     is/are/was/were/be/been/'s/'re/equals/equal/equalled/becomes/became/totals/totalled/totaled
     comes? (?:out )?(?:to|at|as)/came (?:out )?(?:to|at|as)/amounts? to/amounted to/adds? up to/added up to
     sums? (?:up )?to/works? out (?:to|at|as)/worked out (?:to|at|as)/turns? out (?:to be|at)/turned out to be/runs? to
-    ran to/stands? at/stood at/simplif(?:y|ies) to/reduces? to/evaluates? to/boils? down to/ends? up (?:at|as)
+    ran to/stands? at/(?:is|are|lies|lie) at/stood at/simplif(?:y|ies) to/reduces? to/evaluates? to/boils? down to
+    ends? up (?:at|as)
     settles? at/remains?
 """)
 # Verbs whose object is a quantity; any other verb needs a word of conclusion (`CONCLUDING`) in its sentence.
@@ -20,13 +28,23 @@ STATING = alternatives("""
     needs?/needed/spends?/spent/saves?/saved/takes?/took/receives?/received/owes?/owed/weighs?/weighed/measures?
     measured/results? in/resulted in/obtains?/obtained/finds?/found/arrives? at/arrived at/contains?/contained/holds?
     held/lasts?/lasted/requires?/required/keeps?/kept/collects?/collected/raises?/raised/ends? up with/ended up with
-    left/charges?/charged/brings? in/brought in/brings?/covers?/covered/travels?/travelled/traveled/bought/sold/ate
-    drank/walked/ran/drove/read/won/lost/scored/worked/planted/baked/caught/gave away/used up/donated/wrote/swam
-    hand(?:s|ed) over
+    left/ordered/charges?/charged/brings? in/brought in/brings?/cover(?:s|ed)(?! \ue000$)/travels?/travelled/traveled/bought
+    sold/ate/used/calls? for/sold for/sells for/arrives? in
+    (?:practi[cs]ed|worked|slept|studied|waited|lasted|played|talked) for/lasted/enrolled/drank/walked/ran/drove/read
+    won/lost/scored/worked/planted/baked/caught/gave away/used up/donated
+    wrote/swam
+    hand(?:s|ed) over/(?<=must have )(?:started|begun) with/(?<=had )(?:started|begun) with
+    (?:travel(?:s|l?ed|l?ing)|mov(?:es|ed|ing)|go(?:es|ing)|went|driv(?:es|ing)|drove|runs?|running) at
+    (?:fl(?:ies|ew|ying)|sells?|sold|priced|valued) at
+    brings? (?:the|his|her|their|our|its) [a-z]+ (?:up |down )?to/(?:meet|finish|done|ready|full|empty) (?:after|in)
+    (?:goes|went|decreased|increased|rose|fell|dropped|grew|changed|declined)(?: (?:up|down))? by
+    (?:finish|complete|fill|empt|paint|build|clean)(?:y|ies|ied|es|ed|s)? (?:[a-z]+ing )?(?:the|his|her|their) [a-z]+ in
+    (?:for|giving|making) an? (?:[a-z]+ )?(?:total|sum|profit|maximum profit|cost|price|average|loss|gain) of
 """)
 # Verbs that also name who gets the quantity: `it takes Carla V`.
 DITRANSITIVE = alternatives(
     "costs?/takes?/took/gives?/gave/leaves?/left/pays?/paid/saves?/saved/owes?/owed/earns?/earned/brings?/brought/charges?/gets?"
+    ""
 )
 CONCLUDING = alternatives("""
     so/thus/hence/therefore/consequently/accordingly/finally/altogether/all told/all in all/overall/in total/in all
@@ -44,6 +62,7 @@ _FILLERS = alternatives("""
     exactly/precisely/just/only/simply/therefore/thus/then/hence/now/indeed/always/again/clearly/also/finally/altogether
     in total/in all/overall/all told/equal to/equivalent to/given by/with/out/back/up/us/him/her/them/me/you/it
     each other/himself/herself/itself/themselves/everyone/everybody/home/away/as a result/still/currently/the value
+    the two of them/both of them/them both/area/degree/volume/length/perimeter/radius/slope/order/mean/median/probability
     the number/the fraction/the amount/to be/the answer/the result/a whole/a full/worth
 """)
 FILLING = (
@@ -52,7 +71,10 @@ FILLING = (
     r"|(?:each|every|both|all|the|his|her|their) (?:of )?(?!total|sum|number|multiple|first|last|next)[a-z]+(?<!other)"
     r")(?:,|:)? )*"
 )
-LABELS = rf"(?:the )?(?:[a-z]+ ){{0,3}}(?:{_QUANTITIES}|earnings|expenses|solutions?|left|remaining)(?: [a-z]+){{0,4}}"
+LABELS = (
+    rf"(?:the )?(?:[a-z]+ ){{0,3}}(?:{_QUANTITIES}|earnings|expenses|solutions?|left|remaining|received)"
+    r"(?: (?:of|for|in|on|at|per|from|to|left|after|and)(?: (?:the|all|his|her|their|each))?(?: [a-z]+)?){0,2}"
+)
 
 # A sentence that holds one of these anywhere states nothing for certain.
 HEDGES = alternatives("""
@@ -60,7 +82,11 @@ HEDGES = alternatives("""
     i guess/i believe/i suppose/i suspect/i(?:'d| would) (?:say|guess)/we think/we guess/my guess/not sure/unsure
     uncertain/give or take/or so/more or less/or thereabouts/for example/for instance/hypothetically/if i recall
     likely to be/most likely/somewhere/in the region of/unless/or else/\\?/presumed/tentatively/arguably/who knows
-    unclear/unknown/a guess/at a guess
+    unclear/unknown/a guess/at a guess/doubt(?:s|ed|ful|ing)?/den(?:y|ies|ied)/no reason/hard to/questionable/chances are
+    according to the wrong/in theory/in principle
+    (?<!only )(?<!the )(?<!just )(?<!exactly )one (?:possible |such |valid )?(?:solution|root|answer)
+    (?<!only )(?<!the )(?<!just )(?<!exactly )one (?:possible |such |valid )?(?:value|option|possibility|candidate)
+    if only/would like
 """)
 SUPPOSING = alternatives("""
     if/suppose/supposing/assume/assuming/assumes/assumed/let/lets/say/imagine/pretend/consider/provided/whether
@@ -72,10 +98,12 @@ REPORTED = alternatives("""
     says/said/claims?/claimed/thinks?/thought(?! of)/believes?/believed/guess(?:es|ed)?/wonders?/wondered/asks?/asked
     tells?/told(?<!all told)/hopes?/hoped/predicts?/predicted/wants to (?:know|check|see)/recall/we (?:are|were) given
     is given that/it is known/we know/by assumption/(?:states|stated) that/according to
-    wish(?:es|ed)?/would like/dreams?/intends?/intended/plan(?:s|ned)? to/aim(?:s|ed)? to/mistakenly/wrongly
+    wish(?:es|ed)?/(?:we|i|he|she|they) (?:tested|tried|guessed)/ought to/would like/dreams?/intends?/intended
+    plan(?:s|ned)? to/aim(?:s|ed)? to/mistakenly/wrongly
 """)
 BEGINNING = alternatives("""
-    first/firstly/initially/originally/next/second/secondly/at first/to begin/to start/step \\ue000/start/check/checking
+    (?:at|in) the (?:beginning|start|outset)/first/firstly/initially/originally/next/second/secondly/at first
+    to begin/to start/step \\ue000/start/check/checking
     verification/verify/proof/proof that/note/given/recall/remember/hint/case \\ue000/example/similarly for
 """)
 NEGATIONS = alternatives("not/never/no/neither/nor/cannot/nobody/no one/none/nothing/hardly/scarcely/[a-z]+n't")
@@ -83,21 +111,47 @@ _CALCULATIONS = alternatives("""
     add(?:ing)?/subtract(?:ing)?/multiply(?:ing)?/divid(?:e|ing)/halv(?:e|ing)/doubl(?:e|ing)/tripl(?:e|ing)
     squar(?:e(?= (?:it|this|that|the|both|each|\\ue000))|ing)/comput(?:e|ing)/calculat(?:e|ing)/convert(?:ing)?
     plug(?:ging)?/substitut(?:e|ing)/simplify(?:ing)?/solv(?:e|ing)/continu(?:e|ing)/proceed/determine/figure out
-    work out/find out/test/check(?:ing)?/verify(?:ing)?/considering/sum up(?! to)/carry(?:ing)?/factor in/account for
+    work out/find out/(?:test|check)(?= (?:it|this|that|the|whether|if|for|by|our|\\ue000))/checking/verify(?:ing)?
+    considering/sum up(?! to)/carry(?:ing)?/factor in/account for
     take away/combine/compare/round
 """)
 CALCULATIONS = rf"(?:{_CALCULATIONS})"
-# After a value: what takes it back, goes on, or makes it less than the value that is asked for.
-RETRACTING = alternatives("""
-    but/however/although/though/whereas/yet/wrong/incorrect/impossible/contradict[a-z]*/absurd/mistake/so far
-    to begin with/to start with/initially/at first/originally/for now/at the start/for a start/as a first/first of all
-    too (?:much|many|few|large|small|big|low|high|long|short|little)/doesn't/cannot/can't/isn't/wouldn't/won't/or/nor
-    and then/then,/next/before (?:adding|taking|subtracting|applying|we|the tip|tip)/must be
-    (?:is|are|has|have|had|need|needs|remains?|still|yet|left) to be/needs?/have to/has to/must/still/let's/let us
-    at least/at most/plus/minus/times(?= \\ue000)/at (?:the )?(?:minimum|maximum)
-    (?:now|so|and|which|that|to which) (?:we|i|you)(?! (?:are done|have (?:the|our|an) answer|conclude))
-    as (?:much|many|large|big|long|tall|old|far|high|fast|heavy|wide|deep)/and more/and counting/or over/and over
-    to check/to (?:try|test|consider|examine|compute|calculate|solve|verify|find|simplify|go|convert|carry|work)
+# Phrases after a value that leave it what it is.
+HARMLESS = alternatives("""
+    in total/in all/altogether/all told/all in all/overall/all together/combined/together/left over/left/remaining/each
+    apiece/again/too(?=[ .!]*$)/tomorrow/yesterday/tonight/as well/thus/therefore/today/now/long/tall/wide/high/deep/old/away
+    apart/thick/per day/thereby
+    to school/to work/to town/late/early/in it/in them/when full/on it/per person
+    in change/in rent/in profit/in tips/in savings/in cash/in debt/in interest/in taxe?s?/in the end/in sum/by then/at once
+    every day/each day/a piece/exactly/exactly enough/as required/as desired/as claimed/as expected/as asked/as wanted
+    (?:as|for) (?:our|the|my) (?:final )?(?:answer|result|total|only option|only solution|lcm|gcd)/from home/at home
+    of them/at school/for charity/in the bank/in size/in length/in area/in volume/in height/in width/in weight/in round trips
+    after taxe?s?/our final answer/the answer/the final answer/no more(?:,| and) no less/completely/respectively
+    as the (?:least common multiple|greatest common divisor|sum|product|remainder|value)/as shown/now and for all
+    this week/this month/this year/that week/that month/that year/needed/required/used/available
+""")
+# Words that may say something else of a value than that it is the answer, wherever a noun stands.
+DUBIOUS = alternatives("""
+    wrong/incorrect/faulty/naive/rough/tentative/estimates?/estimated/approximate/approximat(?:ion|ed|ions)/alleged/supposed
+    assumed/assumption/hypothesis/hypothetical/guess/guesses/guesswork/bound/bounds/moment/meantime/drawings?/sketch/diagram
+    picture/model/mind/theory/principle
+    paper/stretch/pinch/best/worst/most/least/max/min/minimum/maximum/tops/ish/ballpark/vicinity/neighbou?rhood/region
+    outside/extreme/sake/face/draft/attempt/try/case/cases/scenario/mistake/error/errors/typo/place?holders?/example
+    instance/starters?/start/beginning/first/second/now/far/fact/opinion/view/reckoning/look/glance/luck/chance/surplus
+    off/short/shy/plus/minus/times/modulo/squared/cubed/twice/half/halves/double/triple/thirds?/quarters?|part/parts/fraction
+    multiple/multiples/factor/divisor/may/might/could/would/should/must/not/never/no/nor/neither/hardly/say/says/said
+    think/thinks/guessed/believe/believes/hope/hopes/assume/assumes/suppose/seems?/appears?/might/yet/still/but/however
+    something/thereabouts/circa/roughly/perhaps/maybe/probably/possibly/nearly/almost/about/around/toward
+    towards/beyond/behind/ahead/past/too/very/quite/rather/somewhat/odd/some/any/many|few|several/upward/upwards/next/until
+    excess/deficit/margin/accuracy/precision/tolerance/average/subtotal/partial/initial/original/former/previous/otherwise
+    except/excepting/barring/provided/assuming/unless/lest/depending/subject/pending/prior/like/unlike/versus/to-be
+    question/questionable/unknown/unclear/doubt/doubtful/dubious/interim/provisional/preliminary/temporary/intermediate
+    lower/upper/limit/limits/range/least/equal/unequal/different/other/others/another/rest/remainder/counting/me/you
+    he/she/they/we/us/him/them/himself/herself/dream/dreams/imagination/joke/trap/missing/lost/one/ones
+""")
+MENTAL = alternatives("""
+    be/start/begin/check/test/try/find/see/know/verify/consider/examine/compare/compute/calculate/solve/simplify/go
+    convert/carry/work/have/think/guess/say/approximate/estimate/round/name/err/within/be/top/boot/come/date
 """)
 # Nouns that number the steps of a solution, not what is asked for.
 STEPS = alternatives(
@@ -107,34 +161,66 @@ STEPS = alternatives(
 AFTER_UNIT = alternatives("""
     in/for/to/on/at/of/by/from/with/after/when/while/where/who/which/that/since/because/as/so/each/left/remaining/more
     less/fewer/greater/larger/smaller/older/younger/taller/longer/shorter/heavier/lighter/faster/slower/higher/lower
-    cheaper/bigger/total/altogether/overall/all/and/or/but/if/unless/per/an?/every/over/under/above/below/during/before
+    cheaper/bigger/better/worse/short/farther/further/total/altogether/overall/all/and/or/but/if/unless/per/an?/every
+    over/under/above
+    below/during/before
     until/through/across/between/among/within/without/is/are/was/were/will/would/can/has/have/had/than/than/out/extra
     still/then/now/not/only/too/back/away/together/combined/instead/today/tomorrow/later/again/did/do/does/his/her/their
     its/our/your/my/the/this/these/those/it/she/he/they/we/you/i/there/here/thus/hence/therefore/apart/overall/ago/old
     once/plus/minus/times/divided/using/including/excluding/given/needed/required/available/worth/long/tall/wide/high
-    deep/apiece/first/initially/originally/originally/about/up/down/off/onto/into/exactly/precisely
+    deep/apiece/late/early/first/initially/originally/originally/about/up/down/off/onto/into/exactly/precisely
 """)
-# Nouns that a number names: `row 7` is no quantity.
-_NUMBERED = (
-    "row/seat/house/gate/floor/volume/version/lane/track/column/item/box/team/player/position/place/stage/phase/round/lesson"
-    "/unit/exercise/example/door/platform/flight/size/channel/station/building/exit/verse/act/scene/rank/class/section"
-)
-_BETWEEN = "an?/the/each/every/both/all/its/his/her/their/this/that/these/those/our/your/my/another/other/any/some/no"
-# Words directly before a value that is no object of a verb.
-NOT_VERBS = alternatives(
-    f"""
-    {_BETWEEN}/{_NUMBERED}/by/from/to/for/in/on/at/of/into/onto/over/under/above/below/between/among/through/across/within/without
-    per/and/or/but/nor/than/as/if/when/while/since/because/so/thus/hence/therefore/then/that/which/who/where/least/most
-    more/less/fewer/greater/about/around/roughly/approximately/nearly/almost/approx/circa/some/up/down/out/off/not/never
-    no/plus/minus/times/divided/multiplied/mod/modulo/versus/against/with/after/before/until/during/number/case/step
-    page/chapter/equation/part/question/problem/figure/table/day/week/month/year/room/bus/route/level/grade/type/group
-    next/last/first/only/just/exactly/precisely/also/even/either/neither/both/divide/multiply/add/subtract/square/double
-    halve/compute/calculate/consider/try/tries/tests/guesses/considers/assumes/multiplies/divides/adds/subtracts/chooses
-    picks/squares/doubles/halves/this/thus/less/its/his/use/using/used/choose/pick/set/put/plug/substitute/check/test
-    let/suppose/assume/say/guess/considering/adding/multiplying/dividing/subtracting/taking/knowing/given/like/including
-    excluding/near/exceed/exceeds/exceeded/want/wants/hopes/follow/following/line/order/mod/base/power/factor/numbers
-    values/option/choice/answer/possibly/altogether/total/overall/examine/compare/combine/round/convert/factor/factorise
-    factorize/expand/cancel/remember/call/denote/write/start/begin/started/began/starts/begins/considered/tried/tested
-    added/subtracted/doubled/halved/squared/half/twice/double/triple/thrice/quarter/third/average/nothing/sure/enough/if
-"""
+# What people do with a quantity: beside a word of conclusion or an auxiliary it states one.
+_ACTIONS = alternatives("""
+    walk/show/sail/fit/run/travel/jump/hike/jog/climb/use/own/score/print/bak/cook/fill/harvest/pick/plant/work/play/watch/serv
+    deliver/ship/load/pack/paint/clean/wash/arriv/end/finish/reach/collect/gather/donat/shar/invest/deposit/borrow/pass
+    complet/answer/solv/cover/employ/hir/burn/consum/lift/post/order/visit/stay/liv/rais/knit/fold/wrap/stack/stor/seat
+    typ/attend/import/export/open/clos/park/plow/mow/launch/invit/sew/cover/return/receiv/practic/earn/need/call/charg
+""")
+ACTIONS = rf"(?:{_ACTIONS})(?:e|s|es|ed|ped|ted|ned)?|" + alternatives("""
+    drives?/drove/ran/rides?/rode/swims?/swam/fl(?:y|ies|ew)/eats?/ate/drinks?/drank/sells?/sold/buys?/bought/wins?/won
+    loses?/lost/reads?/wrote/writes?/makes?/made/catch(?:es)?/caught/grows?/grew/sleeps?/slept/stud(?:y|ies|ied)/holds?
+    cuts?/builds?/built/gives?/gave/lends?/lent/throws?/threw/hits?/shoots?/shot/feeds?/fed/spends?/spent/sees?/saw
+    bleeds?/carr(?:y|ies|ied)/saved?/saves/takes?/took/goes/went/bak(?:e|es)/keeps?/kept/gets?/got/pays?/paid/has/have/had
+    started with
+""")
+# Words that say of a quantity that it is another than the one asked for.
+PROVISIONAL = alternatives("""
+    wrong/incorrect/faulty/flawed/naive/rough/tentative/estimates?/estimated/estimation/approximate/approximations?/alleged
+    supposed/assumed/assumptions?/hypothetical/hypothesi[sz]ed/guess/guesses/bounds?/theory/paper/drafts?/attempts?/mistaken?
+    error/errors/typo/example/placeholder/dummy/trial/provisional/preliminary/interim/intermediate/temporary/sub-?totals?
+    partial/former/previous/prior/earlier/projected/projections?/predicted/predictions?/forecasts?/budgeted/planned/targets?
+    goals?/quota/so-called/nominal/intended/hoped/would-be/rival/competing/alternative/classmate's/textbook/rumou?red
+    advertised/quoted/claimed/reported/published/upper/lower/ballpark/ideal/without/before/except/ignoring/neglecting
+    forgetting/omitting/skipping/barring/unlike/like/something/anything/someone/somebody/anyone/anybody/almost/nearly
+    roughly/about/around/tempting/trap/decoy/distractor/false/fake/unadjusted/uncorrected/unsimplified/raw/incomplete
+    expected(?! (?:value|number|time|gain|payoff|profit|cost|score|winnings))/prospective/potential/suggested/proposed/half of
+    (?:a|one|two|three) (?:third|quarter|fifth|half|halve)s? of/twice/double/triple/thrice/part of/some of/most of/suspected
+    initial/original estimate/old/fictional/imaginary/counterfactual/student's/pupil's/friend's answer/neighbou?r's/calculator
+    candidates?/options?/(?:one|a|another|some)(?: [a-z]+)? possib[a-z]+/possibility
+    nearest(?! (?:whole|dollar|cent|integer|tenth|hundredth|thousandth|percent|degree|hour|minute))/reciprocal/threshold/cap
+    floor/ceiling/minuend/numerator
+    denominator/exponent/intermediary/carry/digit sum/runner-up/erroneous/miscounted/invalid/spurious/extraneous/discarded
+    rejected/misread/misprinted/unless/only if/provided/granted/given
+""")
+# Adverbs that take nothing away.
+ADVERBS = alternatives("""
+    only/family/july/daily/weekly/monthly/yearly/hourly/nightly/early/reply/supply/apply/fly/multiply/finally/exactly
+    precisely/simply/clearly/consequently/accordingly/ultimately/equivalently/indeed/correctly/rally/jelly/belly/bully/lily
+    emily/sally/molly/kelly/polly/billy/holly/milly/willy/carly/beverly/kimberly/shelly/nelly/ally/assembly/butterfly
+    uniformly/randomly/evenly/equally/respectively/completely/fully/assembly/positively/actually/really/certainly
+    currently/definitely/obviously/directly/jointly/annually/annual/totally/independently/italy
+""")
+# Of an answer that is only said to be one: words that qualify it, and an adjective before it that is not of these.
+_FINE = r"we|us|one|best|would|must|should|question|most|options?|given|alternative|possib\w*|false"
+QUALIFIED = re.compile(
+    rf"\b(?!(?:{_FINE})\b)(?:{DUBIOUS}|{PROVISIONAL})\b"
+    rf"|\b(?!(?:{ADVERBS}|likely)\b)[a-z]+ly\b|\bbar (?:one|two)\b|\bin [a-z]+ only\W*$"
+    r"|\b(?!(?:the|a|an|our|my|this|that|is|be|we|i|d|ll|would|selected|chosen|should|must|answer|exactly|second|third"
+    r"|fourth|of|or|and|correct|right|best|final|only|remaining|closest|matching|valid|true|one|to|as"
+    r"|plausible|likely|accurate|appropriate|consistent|suitable|reasonable|possible|good|desired|required|given|single|so|thus"
+    r"|hence|therefore|choose|select|pick|with|in|by|matches|multiple|listed|viable|for|the|from|correspond|sole|an|us|leaves"
+    r"|leaving|left|select|satisfying|feasible|favou?red|preferred|stated|main|statement|exact|overall|no|it's|than|match)\b)"
+    r"[a-z-]+ (?:answer|choice|explanation|description|candidate|selection|pick|letter)\b",
+    re.IGNORECASE,
 )

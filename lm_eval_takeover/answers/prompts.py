@@ -6,20 +6,28 @@ import re
 HEADERS = ("Problem:", "Question:")
 
 _HEADER = re.compile(rf"(?:^|(?<=[.!?$}})\]*])[ \t]*)[ \t]*(?:{'|'.join(map(re.escape, HEADERS))})", re.MULTILINE)
+# What announces that the problem is restated, so that no answer was possible before the header.
+_ANNOUNCED = re.compile(
+    r"[^\d\n$\\]{0,80}\b(?:restat|rewrit|begin|start|read|understand|look at|state|solv)[a-z]*\b[^\d\n$\\]{0,60}\s*",
+    re.IGNORECASE,
+)
 _TAG = re.compile(r"</?think>")
 
 
 def cut_run_on(response: str) -> str:
     """The response up to the first header of a prompt at the start of a line or after a full stop, never one inside thinking.
 
-    A header before which nothing stands restates the problem and is left.
+    A header before which no answer was possible, after the thinking or at the start, restates the problem and is left.
     """
     if not any(header in response for header in HEADERS):
         return response
+    answered = False
     for start, end in _list_outside_thinking(response):
         for found in _HEADER.finditer(response, start, end):
-            if response[start : found.start()].strip():
+            before = response[start : found.start()].strip()
+            if answered or (before and not _ANNOUNCED.fullmatch(before)):
                 return response[: found.start()]
+        answered |= bool(response[start:end].strip())
     return response
 
 

@@ -14,7 +14,7 @@ _BOLD_OPEN, _BOLD_CLOSE = "\ue002", "\ue003"
 MAX_SENTENCE = 400  # characters of a sentence that is read as a conclusion
 
 MATHS = re.compile(r"\$\$(.+?)\$\$|\\\[(.+?)\\\]|\\\((.+?)\\\)|(?<!\\)\$((?:\\.|[^$\\])+)\$(?!\d)", re.DOTALL)
-_PROSE = re.compile(r"(?<![\\A-Za-z{])[A-Za-z]{2,}\b(?!\})")
+_PROSE = re.compile(r"(?<![\\A-Za-z{])(?=[A-Z]*[a-z])[A-Za-z]{2,}\b(?!\})")
 _WRAPPED = re.compile(r"\\(?:text\w*|math(?:rm|bf|it)|mbox)\s*\{[^{}]*\}|\\[A-Za-z]+")
 
 # 1,234.5 and 1234.5; with a decimal comma, or spaces between thousands, as other languages write them
@@ -25,7 +25,8 @@ _DIGITS = (
 _CURRENCY = r"(?:\\?\$|US\$|[€£¥₹₽]|Rs\.?|USD|EUR)"
 _NUMBER = (
     rf"(?:[-−+]|(?:minus|negative)\s)?\s?{_CURRENCY}?\s?[-−]?(?:{_DIGITS})"
-    r"(?:\s\d+\s?/\s?\d+(?!\d)|\s?/\s?\d+(?!\d)|(?:\s?:\s?\d+(?!\d))+|(?:\s?(?:×|x|\\times)\s?10)?\^\{?-?\d+\}?|\s?√\s?\(?\d+\)?|\s?π)?"
+    r"(?:\s\d+\s?/\s?\d+(?!\d)|\s?/\s?\d+(?!\d)|(?:\s?:\s?\d+(?!\d))+|(?:\s?(?:×|x|\\times)\s?10)?\^\{?-?\d+\}?"
+    r"|\s?√\s?\(?\d+\)?|\s?π)?"
     r"(?:\s?\\?[%％]|\s?[€£¥₽¢°](?:[CF]\b)?)?"
 )
 _LATEX = (
@@ -43,12 +44,14 @@ _NAMED = rf"[A-Za-z](?:_\w)?(?:\([a-z]\))?\s?=\s?(?:{_TUPLE}|{_LATEX}|{_NUMBER}(
 _TOKEN = re.compile(
     rf"(?P<named>(?<![\d\\+*/^)-]\s)(?<![\w\\+*/^)-]){_NAMED})"
     rf"|(?P<expression>(?<![\w\\.])(?=[^\s]*[A-Za-z])(?=\S*\d|\S*\^|\S\s?[-+*/]\s?\S){_EXPRESSION}(?![\w(]))"
-    rf"|(?P<tuple>(?<!\w){_TUPLE})|(?P<latex>(?<![\w\\]){_LATEX})|(?P<number>(?<![A-Za-z\d_.,/^]){_NUMBER}(?![A-Za-z\d_^])(?!\.\d))"
+    rf"|(?P<tuple>(?<!\w){_TUPLE})|(?P<latex>(?<![\w\\]){_LATEX})"
+    rf"|(?P<number>(?<![A-Za-z\d_.,/^]){_NUMBER}(?![A-Za-z\d_^])(?!\.\d))"
     r"|(?P<opaque>[A-Za-z\d_]*\d[A-Za-z\d_]*)"
 )
 _BOLD = re.compile(
     r"\*\*(?!\s)([^*\n]+?)(?<!\s)\*\*|__(?!\s)([^_\n]+?)(?<!\s)__|<b>([^<\n]+)</b>|<strong>([^<\n]+)</strong>"
 )
+_UNKNOWN = re.compile(r"\s*[A-Za-z]\s*")  # `$n$` beside numbers names something
 _BOLD_SPAN = re.compile(f"{_BOLD_OPEN}([^{_BOLD_CLOSE}]*){_BOLD_CLOSE}")
 _MOST_BOLD_WORDS = 4  # beside a bold value
 
@@ -69,6 +72,7 @@ def is_maths(found: re.Match[str]) -> bool:
 def mask_values(sentence: str) -> Sentence:
     """The sentence with its values masked, without markup."""
     values: list[str] = []
+    has_number = re.search(r"\d", sentence) is not None
 
     def keep(value: str) -> str:
         values.append(value.strip())
@@ -77,7 +81,8 @@ def mask_values(sentence: str) -> Sentence:
     def keep_maths(found: re.Match[str]) -> str:
         if not is_maths(found):
             return found[0]
-        return keep(next(group for group in found.groups() if group is not None))
+        content = next(group for group in found.groups() if group is not None)
+        return content if has_number and _UNKNOWN.fullmatch(content) else keep(content)
 
     def keep_token(found: re.Match[str]) -> str:
         leading = found[0][: len(found[0]) - len(found[0].lstrip())]
@@ -102,6 +107,7 @@ def mask_values(sentence: str) -> Sentence:
 
 def _tidy_words(text: str) -> str:
     text = re.sub(r"\\(?:text\w*|mbox|math(?:rm|bf))\s*\{([^{}]*)\}", r"\1", text)
+    text = re.sub(r"(?<=\d)(?:\{,\}|\\,)(?=\d{3}(?!\d))", ",", text)
     return re.sub(r"\\[,;: ]|~|\u00a0|\u202f", " ", text).replace("’", "'")
 
 
@@ -115,15 +121,20 @@ def append_unit(value: str, unit: str) -> str:
     """`12 eggs`, `5 \\text{ m}`: a letter alone would read as an unknown."""
     if not unit:
         return value
-    return rf"{value} \text{{ {unit}}}" if re.fullmatch(r"[A-Za-z](?:\^\d|[²³]|/.*)?", unit) else f"{value} {unit}"
+    return (
+        rf"{value} \text{{ {unit}}}"
+        if re.fullmatch(r"[A-Za-z](?:\^\d|[²³]|/.*)?", unit) or value[-1:].isalpha()
+        else f"{value} {unit}"
+    )
 
 
 # A full stop after these ends no sentence.
 _ABBREVIATION = re.compile(
-    r"(?:\b(?:mr|mrs|ms|dr|st|no|vs|approx|sq|cu|ft|in|hr|hrs|min|mins|sec|etc|fig|eq|e\.g|i\.e|a\.m|p\.m|resp|ca)|^\s*\d{1,2})$",
+    r"(?:\b(?:mr|mrs|ms|dr|st|no|vs|approx|sq|cu|ft|in|hr|hrs|min|mins|sec|etc|fig|eq|e\.g|i\.e|a\.m|p\.m|resp|ca)"
+    r"|^\s*\d{1,2})$",
     re.I,
 )
-_STOP = re.compile(r"[.!?](?=(?:[\"'”’)\]*_]|\$\$?)*(?:\s|$))[\"'”’)\]*_]*|[。！？]")
+_STOP = re.compile(r"[.!?](?=(?:[\"'”’)\]*_]|\$\$?)*(?:\s|$))[\"'”’)\]*_]*|[。！？।؟]")
 _BULLET = re.compile(r"^\s*(?:[-*•>]\s+|#+\s*|\d{1,2}[.)]\s+)")
 # Sentences at the end of a reply that say nothing of its answer.
 _COURTESY = re.compile(

@@ -11,6 +11,7 @@ from typing import Literal, NamedTuple
 
 from lm_eval_takeover.answers.comparison import Comparison, equal_by_text
 from lm_eval_takeover.answers.normalisation import MAX_LENGTH, find_currency, tidy, unwrap_text
+from lm_eval_takeover.answers.quantities import equal_compounds, read_leading_words
 from lm_eval_takeover.answers.sets import RELATION
 
 Reason = Literal["unparsed", "timed_out"]
@@ -59,10 +60,15 @@ def verify(gold: str, answer: str, tolerance: float = 0.0) -> Verdict:
         return Verdict(False)
     if _has_same_words(gold, answer):
         return Verdict(True)
+    compound = equal_compounds(*(unwrap_text(tidy(text)) for text in (gold, answer)))
+    if compound is not None:
+        return Verdict(compound)
     left, right = (_strip_conditions(tidy(text)) for text in (gold, answer))
     right = right if _LETTER.fullmatch(unwrap_text(left)) else _strip_label(right)
     if is_too_large(right):  # a fraction may be one character
         return Verdict(False, "unparsed")
+    if any(digit.isdigit() for digit in left):
+        right = read_leading_words(unwrap_text(right)) if _IN_WORDS.match(unwrap_text(right)) else right
     comparison = Comparison(tolerance)
     try:
         correct = comparison.equal(left, right)
@@ -70,6 +76,8 @@ def verify(gold: str, answer: str, tolerance: float = 0.0) -> Verdict:
         return Verdict(False, "unparsed")
     return Verdict(correct, "unparsed" if comparison.unparsed and not correct else None)
 
+
+_IN_WORDS = re.compile(r"[A-Za-z]{3,}\b|[\d,.]+ (?:dozen|hundred|thousand|[mb]illion)\b")
 
 # What an answer says about its letters beside its value: for all x; k an integer; n at least 2; only.
 _CONDITIONS = [

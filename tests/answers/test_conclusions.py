@@ -85,6 +85,11 @@ def test_a_response_ends_where_it_invents_the_next_problem():
     assert cut_run_on("\\boxed{5}\n\nProblem: next") == "\\boxed{5}\n\n"
     assert cut_run_on("The total is 5. Problem: next") == "The total is 5."
     assert cut_run_on("Problem: restated.\nSolution: 5") == "Problem: restated.\nSolution: 5"
+    thought = "<think>\nIt is 5.\n</think>\nProblem: restated with 3.\nSolution: \\boxed{5}"
+    assert cut_run_on(thought) == thought  # no answer was possible between the thinking and the header
+    assert cut_run_on(thought + "\n\nProblem: next \\boxed{6}").endswith("\\boxed{5}\n\n")
+    assert extract_answer("Let us begin.\nProblem: restated.\nSolution: \\boxed{5}") == "5"
+    assert extract_answer("\\boxed{5}, a typical word problem: see above") == "5"
     assert cut_run_on("a\n<think>\nProblem: b</think>c") == "a\n<think>\nProblem: b</think>c"
     assert cut_run_on("a\nProblem: b</think>c") == "a\nProblem: b</think>c"
     assert not has_unclosed_think("\\boxed{5}\n\nProblem: next <think> hm")

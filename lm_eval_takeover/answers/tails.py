@@ -1,0 +1,171 @@
+"""What may follow a value in a sentence: its unit, and phrases of a closed grammar that leave the value what it is.
+
+Whatever the grammar does not know refuses the sentence: a value may be taken back, hedged or carried on in more words than any
+list holds. The open places are nouns, and few: `for the party`, `to finish the job`, `who take the bus`.
+"""
+
+import re
+from collections.abc import Sequence
+
+from lm_eval_takeover.answers import lexicon
+from lm_eval_takeover.answers.lexicon import words
+from lm_eval_takeover.answers.quantities import parse_compound
+from lm_eval_takeover.answers.sentences import VALUE, append_unit
+
+NEGATION = words(lexicon.NEGATIONS)
+CALCULATION = words(lexicon.CALCULATIONS)
+STEPS = re.compile(rf"(?:{lexicon.STEPS})\b")
+_WORD = rf"(?!(?:{lexicon.AFTER_UNIT}|{lexicon.DUBIOUS})(?![a-z'-]))[a-z][a-z'-]*(?<!ly)(?![a-z'-])"
+_UNIT_WORD = re.compile(rf" ({_WORD}(?:/[a-z]+)?(?:\^\d|[²³])?)")
+_RATE = re.compile(r" per (?:square |cubic )?[a-z]+")
+_MOST_UNIT_WORDS = 4
+_COUNTS = ("times", "time")
+_MEASURES = re.compile(rf" (?P<larger>[a-z]+)(?:,? and |,? ){VALUE} (?P<smaller>[a-z]+)(?![a-z])")
+
+_NOUNS = rf"{_WORD}(?: {_WORD}){{0,3}}"
+_DEFINITE = r"(?:(?:all |both )?the|his|her|their|its|our|my|your|these|those|both|all|each|every|this|that)"
+_THE_NOUNS = rf"{_DEFINITE}(?: (?:first|other|whole|new|three|two|four))?(?: {_NOUNS}| {VALUE} {_NOUNS}|(?= left|$))"
+# After a preposition: the places, times and groups of word problems.
+_PLACES = (
+    r"(?:day|night|week|weekend|month|year|hour|minute|shift|season|summer|winter|semester|trip|way|drive|journey|game|race|party"
+    r"|class|school|office|team|group|family|concert|meeting|event|market|farmers' market|store|shop|bakery|farm|garden"
+    r"|field|yard"
+    r"|pool|tank|tree|house|home|room|building|wall|fence|floor|table|shelf|box|bag|basket|jar|bucket|bowl|cup|glass|pot"
+    r"|jug|pile|pack"
+    r"|bus|train|car|truck|bank|library|museum|zoo|park|city|town|village|world|lot|collection|library|aquarium|barn"
+    r"|kitchen|wallet"
+    r"|test|exam|final|quiz|meal|lunch|dinner|breakfast|recipe|order|purchase|bill|car wash|sale|fundraiser|project|job|work|task"
+    r"|grid|circle|square|triangle|set|sequence|list|equation|interval|expansion|deck|committee|animals|friends|kids"
+    r"|children|students"
+    r"|girls|boys|guests|people|pastries|glasses|books|tickets|shirts|shoes|toys|flowers|cookies|cakes|eggs|apples|pizzas?"
+    r"|food|rent"
+    r"|gas|bike|money|end|months?|years|days|weeks|hours|minutes|gallon|paint|airport|ground|two|three|four|five)"
+)
+_TIMES = (
+    r"(?:day|night|week|weekend|month|year|hour|minute|second|trip|game|person|student|child|kid|friend|page|piece|shift|meal"
+    r"|visit|class|order|item|box|bag|ticket|shirt|book|mile|gallon|pound|kilogram|meter|foot|ounce)"
+)
+_DATE = (
+    r"(?:(?:mon|tues|wednes|thurs|fri|satur|sun)days?|january|february|march|april|may|june|july|august|september|october"
+    r"|november|december|noon|midnight|then|summer|winter|spring|autumn|christmas)"
+)
+_THE_NOUNS_KNOWN = (
+    rf"(?:{_DEFINITE}(?: first| second| other| whole)?(?: {_WORD}){{0,2}}(?: {VALUE})? {_PLACES}(?= |$|,)"
+    r"|(?:him|her|them|us)(?:self|selves)?(?= |$)|the(?= left|$))"
+)
+_TASKS = (
+    r"(?:finish|complete|fill|paint|cover|download|seat|share|buy|spend|walk|reach|choose|pay|travel|drive|make|bake|read"
+    r"|feed|build|cross|empty"
+    r"|arrange|select|drain|cook|mow|clean|write|serve|pass|win|earn|save|eat|climb|get|give|sell|deliver|form|cut|wrap|run"
+    r"|afford|pick"
+    r"|starting?|making)"
+)
+# Each alternative begins with a space or comma and is closed but for its nouns.
+_HARMLESS = "|".join(
+    (
+        rf",? (?:{lexicon.HARMLESS})(?![a-z'-])",
+        rf" (?:an?|per|each|every|for (?:one|an?)|in an?|for each|for every|of each) {_TIMES}",
+        rf" (?:for|on|in|at|to|from|with|by|during|over|after|through|of|inside|per|on to|into) {_THE_NOUNS_KNOWN}",
+        rf" (?:by|on|in|until|since|from|through|to|for|and) {_DATE}(?: alone| morning| evening| night)?",
+        rf" (?:of|(?:for|on)(?= [a-z]+[a-z])(?! [a-z]+ [a-z]\b)) {_NOUNS}",
+        rf" (?:for|in|on|with|from) one {_WORD}",
+        rf" of {_THE_NOUNS}",
+        rf" (?:for|on) (?:the|his|her|their) {_WORD}(?= left|$)",
+        rf" by [a-z]+ing(?: in)? {_NOUNS}",
+        rf" (?:that|who|which) (?:(?:do|does|did) not |are |were |is |was )?{_WORD}(?: (?:the|a|an|any|no|neither|both))?"
+        rf"(?: {_NOUNS})?",
+        rf" to (?:get to |be able to |start (?=[a-z]+ing ))?{_TASKS}(?: {_THE_NOUNS}| {_NOUNS}| them| it)?",
+        rf" than (?:{_DEFINITE} )?{_WORD}(?: {_WORD})?",
+        rf",? not (?:counting|including) (?:the )?{_NOUNS}",
+        rf", (?:the )?{_NOUNS} (?:included|excluded)",
+        rf", (?:which|that) is (?:thus |therefore )?(?:the|our|what) (?:desired |required |final |same )?(?:answer|result"
+        rf"|number of {_WORD}|value (?:asked|we (?:want|need|sought)))",
+        r", (?:which|and this|and that) (?:agrees|fits|matches)(?: with the [a-z]+| the [a-z]+)?",
+        r", (?:attained|reached|achieved) (?:at|when|for) the(?= |$)",
+        r" (?:were|are|was|is) (?:played|sold|made|used|needed|left|bought|produced)",
+        rf" before (?:he|she|they|it|we) (?:starts?|begins?|runs? out|gets?|reach(?:es)?|finish(?:es)?)(?: [a-z]+ing)?(?: of)?"
+        rf"(?: {_NOUNS})?(?: on {_THE_NOUNS})?",
+        r" (?:instead of|rather than) the(?= |$)",
+    )
+)
+_TAIL = re.compile(rf"(?:{_HARMLESS})*[ .!]*")
+_COUNTED_TAIL = re.compile(
+    rf"(?! the [a-z]+ (?:who|that|which)\b)(?: the {_WORD})?(?: (?:are|is|were|was|have"
+    rf"|had))?(?: {_WORD})?(?: only)?(?: {_THE_NOUNS}| {_NOUNS}| in {_NOUNS})?"
+    rf"(?:{_HARMLESS})*[ .!]*"
+)
+# A number in the rest names a length of time, a group or a place, never a part or multiple of the value.
+_NUMBERED = re.compile(
+    rf"(?P<free> (?:for|after|on|at|every|within|during|from|instead of|rather than)| (?P<unit>in|over"
+    rf"|by))(?P<of>(?: {_WORD})? of)?"
+    rf"(?: (?:the|all|these|those|his|her|their|its|only|both|other))* {VALUE}(?= |$)"
+)
+_OF_NUMBER = re.compile(
+    rf"^((?: [a-z]+){{0,3}} (?:divisors|factors|multiples|digits|subsets|permutations)) of {VALUE}(?= |$)"
+)
+# What money counts, and how the name of a unit or of things ends.
+_AFTER_MONEY = re.compile(
+    r"(?:dollars?|cents|euros|pounds|usd|worth|profit|tip|tax|rent|bucks|per|in|more|even|flat)\b"
+)
+_NOUN_PHRASE = re.compile(
+    r"(?:s|²|³|\^\d|people|children|men|women|feet|fish|sheep|deer|teeth|mice|geese|percent|dozen|[ckm]?m|k?g|mph|kmh|hour"
+    r"|dollar|cent|euro"
+    r"|inch|foot|mile|pound|ounce|liter|litre|gallon|meter|metre|minute|second|day|week|month|year|[a-z]+/[a-z]+|lb|oz|ml|l"
+    r"|ft|in|kg|j|ev"
+    r"|unit|degree|time|point|rupee|vertices|indices|matrices|radii|furniture|mail|clothing|luggage|feed|money|hr|min|sec"
+    r"|rpm|hz|v|w|n|k"
+    r"|stuff|egg|apple|book|girl|boy|person|child|student|solution|root|way|pack|bag|box|cup|bike|car|tree|of|rubles|stück"
+    r"|million|billion"
+    r"|thousand|hundred|game|enrolled|played|sold|used|made)$"
+)
+_RATED = re.compile(rf" (?:per|an?|each|every) {_TIMES}\b")
+
+
+def join_measures(value: str, following: Sequence[str], tail: str) -> tuple[str, str] | None:
+    """`4 hours 30 minutes` of a value and what follows it, and the rest of the sentence; None where it is one measure."""
+    found = _MEASURES.match(tail)
+    if found is None:
+        return None
+    compound = f"{value} {found['larger']} {following[0]} {found['smaller']}"
+    return (compound, tail[found.end() :]) if parse_compound(compound) else None
+
+
+def join_unit(value: str, tail: str, is_copula: bool) -> str | None:
+    """The value with its unit, or None where the rest of the sentence is not one that leaves it as it is."""
+    if not is_copula or tail.startswith(" more to "):
+        tail = re.sub(r"^ more(?= (?!or\b|and\b|than\b)[a-z])|^ more$", "", tail)
+    unit, rest = _split_unit(_OF_NUMBER.sub(r"\1", tail))
+    if "s'" in unit or "'s" in unit:  # `chocolates' wrappers`
+        return None
+    is_money = value.startswith(("$", r"\$", "€", "£"))
+    if unit and not (_AFTER_MONEY.match(unit) if is_money else _NOUN_PHRASE.search(unit.split(" per ")[0])):
+        return None
+    if (not is_copula or unit) and STEPS.fullmatch(unit.split(" ")[0]):
+        return None
+    if is_copula and rest.startswith(" than "):
+        return None
+    if not is_harmless(rest, bool(unit) or not (value[:1] + value[-1:]).isdigit(), tail):
+        return None
+    return value if unit in _COUNTS or unit.endswith("roots") else append_unit(value, unit)
+
+
+def _split_unit(tail: str) -> tuple[str, str]:
+    """`(unit, rest)` of what follows a value: at most four words that no preposition or verb begins, and `per hour`."""
+    words: list[str] = []
+    end = 0
+    while len(words) < _MOST_UNIT_WORDS and (found := _UNIT_WORD.match(tail, end)):
+        words.append(found[1])
+        end = found.end()
+    if words and (rate := _RATE.match(tail, end)):
+        words.append(rate[0].strip())
+        end = rate.end()
+    return " ".join(words), tail[end:]
+
+
+def is_harmless(rest: str, has_unit: bool, tail: str = "", counted: bool = False) -> bool:
+    """Whether the rest of a sentence is of the grammar; `counted` where it begins with what the counted ones do."""
+    numbers = list(_NUMBERED.finditer(rest))
+    if any(found["unit"] and not has_unit for found in numbers) or (numbers and _RATED.search(tail)):
+        return False
+    free = _NUMBERED.sub(lambda found: f"{found['free']}{found['of'] or ''} the", rest)
+    return (_COUNTED_TAIL if counted else _TAIL).fullmatch(free) is not None
