@@ -68,7 +68,8 @@ def emit(
         tokens = draw_rows(_choose(taken, host, donor), at, sampling)
     if traced:
         base = host if policy.host == "base" else donor if policy.donor == "base" else None
-        records[..., REST : REST + len(OBSERVED)] = observe(tokens, host, donor, base_logits=base)
+        drawn = None if host is None else torch.where(taken, draw_rows(host, at, sampling), tokens)
+        records[..., REST : REST + len(OBSERVED)] = observe(tokens, host, donor, base_logits=base, host_tokens=drawn)
     return Emitted(tokens, taken, records)
 
 
