@@ -30,6 +30,11 @@ def prompts_path(folder: Path) -> Path:
     return folder / "prompts.parquet"
 
 
+def list_unfinished_prompts(folder: Path) -> list[Path]:
+    """What is left of prompts that were being written."""
+    return list(folder.glob(".prompts.parquet.*"))
+
+
 def prompts_lock_path(folder: Path) -> Path:
     return folder / "prompts.lock"
 

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from lm_eval.api.instance import Instance
 
 from lm_eval_takeover.method.request import Request
-from lm_eval_takeover.runs.layout import prompts_lock_path, prompts_path
+from lm_eval_takeover.runs.layout import list_unfinished_prompts, prompts_lock_path, prompts_path
 from lm_eval_takeover.storage.locks import Lock, Locked
 from lm_eval_takeover.storage.whole_files import write_whole
 from lm_eval_takeover.tasks.gpqa import withholds_questions
@@ -69,6 +69,8 @@ def add_prompts(folder: Path, rows: Sequence[Prompt]) -> None:
     """Add rows that are not there yet, in the order of tasks and documents. Raises OSError."""
     lock = _wait_for_lock(prompts_lock_path(folder))
     try:
+        for unfinished in list_unfinished_prompts(folder):  # of a run that was killed
+            unfinished.unlink()
         try:
             known = read_prompts(folder)
         except (OSError, pa.ArrowException, KeyError) as error:

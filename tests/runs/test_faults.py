@@ -170,8 +170,9 @@ def test_fifty_kills_at_random_instants(zygote, undisturbed, tmp_path):
         ("in a commit", 1),
         ("in a commit", 5),
         ("before a part is renamed", 1),
-        ("as a part is written", 1),
+        ("as a part is written", 1),  # the prompts, which come first
         ("as a part is written", 3),
+        ("as a part is written", 5),
         ("after a part is renamed", 1),
         ("after a part is renamed", 2),
         ("as a part is entered", 1),
