@@ -85,4 +85,3 @@ class Analysis:
     def problems(self) -> list[tuple[str, int]]:
         """`(task, document)` of all problems of any run, in order."""
         return sorted({key for problems in self.samples.values() for key in problems})
-

@@ -62,14 +62,14 @@ def percent(value: float | None) -> str:
 
 def _with_interval(row: dict[str, Any], name: str) -> str:
     value, low, high = (row.get(column) for column in (name, f"{name}_low", f"{name}_high"))
-    return percent(value) + (f" [{low:.1%}, {high:.1%}]" if value is not None and low is not None else "")
+    return percent(value) + (f"\n[{low:.1%}, {high:.1%}]" if value is not None and low is not None else "")
 
 
 def _describe_recovery(analysis: Analysis, name: str, tasks: Sequence[str], metric: str) -> str:
     found = None
     if analysis.runs[name].policy not in SINGLE and analysis.base and analysis.guide:
         found = _measure(analysis, (name, analysis.base, analysis.guide), tasks, metric)
-    return MISSING if found is None else f"{found.value:.0%} [{found.low:.0%}, {found.high:.0%}]"
+    return MISSING if found is None else f"{found.value:.0%}\n[{found.low:.0%}, {found.high:.0%}]"
 
 
 def _measure(analysis: Analysis, runs: tuple[str, str, str], tasks: Sequence[str], metric: str) -> Interval | None:
