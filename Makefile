@@ -1,4 +1,5 @@
 # make demo    the main job on the bundled demo pair
+# make report  demo runs by four policies, scored, analysed, and a page to look at them
 # make test    everything that CI runs: lint, types, imports, tests
 # make check   lint, types, imports
 # make bench   speed of the engine, as ratios
@@ -6,10 +7,12 @@
 PYTHON ?= python3
 BIN := .venv/bin
 RESULTS ?= results/demo
+REPORT ?= results/report
+REPORT_PROBLEMS ?= 50
 # One thread per test worker; two workers.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 
-.PHONY: install demo test check bench
+.PHONY: install demo report test check bench
 
 install: .venv/installed
 
@@ -24,6 +27,16 @@ demo: install
 	$(BIN)/lm_eval --model guided-takeover --model_args target_rate=0.05 --tasks takeover_demo \
 		--batch_size 400 --output_path $(RESULTS) --log_samples
 	$(BIN)/lm-eval-takeover compare $(RESULTS)
+
+# One folder for each policy; what is finished there already is not written again.
+report: install
+	for run in base,policy=base guided,target_rate=0.05 random,policy=random,rate=0.05 guide,policy=guide; do \
+		$(BIN)/lm_eval --model guided-takeover --model_args run_dir=$(REPORT)/$${run%%,*},$${run#*,} --tasks takeover_demo \
+			--batch_size 400 --limit $(REPORT_PROBLEMS) || exit $$?; \
+	done
+	$(BIN)/lm-eval-takeover score $(REPORT)/base
+	$(BIN)/lm-eval-takeover analyze $(REPORT)/base $(REPORT)/guided $(REPORT)/random $(REPORT)/guide --out $(REPORT)/analysis
+	$(BIN)/lm-eval-takeover report $(REPORT)/analysis --out $(REPORT)/report.html
 
 check: install
 	$(BIN)/ruff check .

@@ -28,6 +28,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     if not (math.isfinite(options.max_size) and options.max_size > 0):
         raise ArgumentError(f"--max-size {options.max_size} is not a number of megabytes above 0")
+    try:
+        import polars  # noqa: F401
+        import sklearn  # noqa: F401
+    except ImportError as error:
+        raise ArgumentError(
+            f"report needs the package {error.name}: pip install 'lm-eval-takeover[analysis]'"
+        ) from error
     from lm_eval_takeover.commands.report.building import build
 
     return build(options)

@@ -3,10 +3,10 @@
 A packed rollout is base64 of a zlib stream, which a browser opens by itself (`DecompressionStream("deflate")`):
 
     u32                    bytes of the header, little-endian
-    header                 JSON: `text`, a piece per token; `taken`, positions that the donor wrote; `same`, those of them where the
-                           host would have written that, too; `host`, by position what it would have written instead
-    4 columns of u16       the low bytes of all tokens, then the high bytes, 65535 for unknown: score, and minus the log-probability
-                           under host and donor, in thousandths of a nat (at most 65.534); rank under the host, at most 65534
+    header                 JSON: `text`, a piece per token; `taken`, positions that the donor wrote; `same`, those of them
+                           where the host would have written that, too; `host`, by position what it would have instead
+    4 columns of u16       the low bytes of all tokens, then the high bytes, 65535 for unknown: score, and minus the
+                           log-probability under host and donor, in thousandths of a nat (at most 65.534); rank under the host
 """
 
 import base64
