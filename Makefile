@@ -1,4 +1,5 @@
 # make demo    the main job on the bundled demo pair
+# make report  demo runs by four policies, scored, analysed, and a page to look at them
 # make test    everything that CI runs: lint, types, imports, tests
 # make check   lint, types, imports
 # make test-vllm  the tests of backend=vllm, in an environment of their own
@@ -7,10 +8,12 @@
 PYTHON ?= python3
 BIN := .venv/bin
 RUN_DIR ?= runs/demo
+REPORT ?= results/report
+REPORT_PROBLEMS ?= 50
 # One thread per test worker; two workers.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 
-.PHONY: install demo test test-vllm check bench
+.PHONY: install demo report test test-vllm check bench
 
 install: .venv/installed
 
@@ -23,6 +26,16 @@ install: .venv/installed
 
 demo: install
 	$(BIN)/lm-eval-takeover compare --tasks takeover_demo --target_rate 0.05 --batch_size 400 --run_dir $(RUN_DIR)
+
+# One folder for each policy; what is finished there already is not written again.
+report: install
+	for run in base,policy=base guided,target_rate=0.05 random,policy=random,rate=0.05 guide,policy=guide; do \
+		$(BIN)/lm_eval --model guided-takeover --model_args run_dir=$(REPORT)/$${run%%,*},$${run#*,} --tasks takeover_demo \
+			--batch_size 400 --limit $(REPORT_PROBLEMS) || exit $$?; \
+	done
+	$(BIN)/lm-eval-takeover score $(REPORT)/base
+	$(BIN)/lm-eval-takeover analyze $(REPORT)/base $(REPORT)/guided $(REPORT)/random $(REPORT)/guide --out $(REPORT)/analysis
+	$(BIN)/lm-eval-takeover report $(REPORT)/analysis --out $(REPORT)/report.html
 
 check: install
 	$(BIN)/ruff check .

@@ -63,6 +63,7 @@ class RunFolder:
     answered: list[Answered]
     asked: int
     tasks: list[str] = field(default_factory=list)
+    seconds: float = 0.0  # that its commands took, all attempts together
 
     @property
     def label(self) -> str:
@@ -188,6 +189,7 @@ def read_run_folder(folder: Path) -> RunFolder:
         answered,
         len(keys),
         sorted({task for task, _, _ in keys}),
+        sum(run.seconds for run in runs),
     )
 
 

@@ -1,0 +1,10 @@
+"""`lm-eval-takeover report`: one HTML file from an analysis folder: how good, where, and show me.
+
+Knows which rollouts a file has room for, how they lie in it, and what a page may do (a content security policy; texts of models
+are data). Comes in: what `analyze` wrote, and the run_dirs that it names. Goes out: one file that opens from disk, without a
+network. The page's own sources stand in `page/`. Start reading at `command`, then `building`, then `page/report.js`.
+"""
+
+from lm_eval_takeover.commands.report.command import DESCRIPTION, EXAMPLE, HELP, add_options, run
+
+__all__ = ["DESCRIPTION", "EXAMPLE", "HELP", "add_options", "run"]

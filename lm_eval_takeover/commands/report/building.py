@@ -1,0 +1,187 @@
+"""The page: its tables, figures, data and rollouts put into the template, under a policy that lets nothing else run."""
+
+import argparse
+import base64
+import hashlib
+import json
+from collections.abc import Mapping
+from importlib.resources import files
+from typing import Any
+
+from jinja2 import Environment, StrictUndefined
+from markupsafe import Markup
+
+from lm_eval_takeover import __version__
+from lm_eval_takeover.analysis.vocabulary import load_tokenizer
+from lm_eval_takeover.commands.report.figures import CAPTIONS, read_figure
+from lm_eval_takeover.commands.report.inputs import Analysis
+from lm_eval_takeover.commands.report.rollouts import Pieces, list_picks, pack_picks
+from lm_eval_takeover.commands.report.summary import COLUMNS, list_rows
+from lm_eval_takeover.commands.show.rollout import make_visible
+from lm_eval_takeover.errors import ArgumentError
+from lm_eval_takeover.runs.run_folder import Answered, RunFolder
+from lm_eval_takeover.storage.whole_files import write_text
+
+MAX_PROBLEM, MAX_ANSWER = 20_000, 2_000  # characters that are shown of one
+_BLOCK = len('<script type="text/plain" data-rollout="00000"></script>\n')
+_PAGE = files("lm_eval_takeover.commands.report") / "page"
+
+
+def build(options: argparse.Namespace) -> int:
+    """Returns the exit status. Raises ArgumentError for what cannot be read or written, or does not fit."""
+    analysis = Analysis.read(options.analysis)
+    changes = count_changes(analysis)
+    groups = list_picks(analysis, changes)
+    index = make_index(analysis)
+    page = render(analysis, index, [], 0)
+    limit = int(options.max_size * 1e6)
+    total = len({(name, one.stored.key) for group in groups for name, one in group})
+    # The index gains a number for each rollout that is embedded, and each has a block of its own.
+    room = limit - len(page.encode()) - total * (_BLOCK + 6)
+    if room < 0:
+        raise ArgumentError(
+            f"--max_size {options.max_size}: the page needs {(limit - room) / 1e6:.1f} MB before any rollout is in it; allow more"
+        )
+    pieces = _load_pieces(analysis, options.tokenizer)
+    packed = pack_picks(analysis, groups, pieces, choose_score(analysis), room)
+    blocks = _place(analysis, index, packed)
+    try:
+        write_text(options.out, render(analysis, index, blocks, total))
+    except OSError as error:
+        raise ArgumentError(f"--out '{options.out}' cannot be written: {error}") from error
+    print(f"{len(blocks):,} of {total:,} rollouts, {options.out.stat().st_size / 1e6:.1f} MB -> {options.out}")
+    return 0
+
+
+def count_changes(analysis: Analysis) -> dict[tuple[str, int], int]:
+    """By problem how many samples more the compared run has right than the base; of problems that both have."""
+    base, compared = (analysis.samples.get(name or "", {}) for name in (analysis.base, analysis.compared))
+    return {
+        key: sum(one.correct for one in compared[key]) - sum(one.correct for one in base[key])
+        for key in base.keys() & compared.keys()
+    }
+
+
+def choose_score(analysis: Analysis) -> str:
+    """By which base rollouts are tinted: as the compared run's gate decides."""
+    run = analysis.runs.get(analysis.compared or "")
+    return str((run.takeover.get("score") if run else None) or "ce")
+
+
+def _load_pieces(analysis: Analysis, tokenizer: str | None) -> dict[str, Pieces]:
+    """By run; one for runs that name one tokenizer."""
+    loaded: dict[tuple[Any, Any], Pieces] = {}
+    found = {}
+    for name, run in analysis.runs.items():
+        key = run.arguments.get("guide"), run.arguments.get("base")
+        if key not in loaded:
+            loaded[key] = Pieces(load_tokenizer(run, tokenizer))
+        found[name] = loaded[key]
+    return found
+
+
+def make_index(analysis: Analysis) -> dict[str, Any]:
+    """What the page knows of all samples, embedded or not; texts only once."""
+    names = list(analysis.runs)
+    outcomes: dict[str | None, int] = {}
+    problems = []
+    for key in analysis.problems:
+        task, doc = key
+        prompts = next((run.prompts[key] for run in analysis.runs.values() if key in run.prompts), [])
+        problems.append(
+            {
+                "task": task,
+                "doc": doc,
+                "problem": _clip(prompts[0]["problem"], MAX_PROBLEM) if prompts else None,
+                "gold": _clip(prompts[0]["answer"], MAX_ANSWER) if prompts else None,
+                "runs": [
+                    [_describe_sample(one, outcomes) for one in analysis.samples[name].get(key, [])] for name in names
+                ],
+            }
+        )
+    return {
+        "runs": [_describe_run(name, run) for name, run in analysis.runs.items()],
+        "base": names.index(analysis.base) if analysis.base else None,
+        "compared": names.index(analysis.compared) if analysis.compared else None,
+        "score": choose_score(analysis),
+        "outcomes": list(outcomes),
+        "problems": problems,
+    }
+
+
+def _describe_run(name: str, run: RunFolder) -> dict[str, Any]:
+    settings = {key: run.takeover.get(key) for key in ("tau", "kappa", "window", "score")}
+    roles = ["base", "guide"] if run.takeover.get("direction") != "reverse" else ["guide", "base"]
+    return {"name": name, "policy": run.policy, "host": roles[0], "donor": roles[1], **settings}
+
+
+def _describe_sample(one: Answered, outcomes: dict[str | None, int]) -> list[Any]:
+    """`[sample, outcome, answer, cut off, tokens, takeovers]`; the number of its rollout is put behind, where it has one."""
+    outcome = outcomes.setdefault(one.outcome, len(outcomes))
+    stored = one.stored
+    answer = _clip(one.answer, MAX_ANSWER)
+    return [one.sample, outcome, answer, int(stored.truncated), stored.tokens, stored.takeovers]
+
+
+def _clip(text: str | None, limit: int) -> str | None:
+    if text is None or len(text) <= limit:
+        return text
+    return f"{text[:limit]} … ({len(text) - limit:,} characters more)"
+
+
+def _place(analysis: Analysis, index: dict[str, Any], packed: Mapping[tuple[str, bytes], str]) -> list[str]:
+    """The blocks of the page; the index learns which of them a sample's is."""
+    places = {key: place for place, key in enumerate(packed)}
+    for problem, key in zip(index["problems"], analysis.problems, strict=True):
+        for name, described in zip(analysis.runs, problem["runs"], strict=True):
+            for row, one in zip(described, analysis.samples[name].get(key, []), strict=True):
+                if (place := places.get((name, one.stored.key))) is not None:
+                    row.append(place)
+    return list(packed.values())
+
+
+def render(analysis: Analysis, index: Mapping[str, Any], blocks: list[str], total: int) -> str:
+    """The HTML of the page."""
+    style, script = _read("report.css"), _read("report.js")
+    temml = f"/*! {_read('temml.LICENSE')}*/\n{_read('temml.min.js')}"
+    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    environment.filters["visible"] = make_visible
+    reasons: dict[str, list[str]] = {}
+    for name, reason in analysis.cannot_show.items():
+        reasons.setdefault(reason, []).append(name)
+    return environment.from_string(_read("report.html.jinja")).render(
+        version=__version__,
+        policy=make_policy([temml, script], style),
+        style=Markup(style),
+        scripts=[Markup(temml), Markup(script)],
+        runs=[_describe_run(name, run) for name, run in analysis.runs.items()],
+        columns=COLUMNS,
+        rows=list_rows(analysis),
+        figures=[(name, CAPTIONS[name], read_figure(analysis.folder / f"{name}.svg")) for name in analysis.names],
+        reasons={", ".join(names): reason for reason, names in reasons.items()},
+        index=Markup(write_json(index)),
+        blocks=blocks,
+        total=total,
+    )
+
+
+def make_policy(scripts: list[str], style: str) -> str:
+    """What the page may load and run: these scripts and this style, by their digests, and nothing from anywhere."""
+    allowed = " ".join(f"'sha256-{_digest(script)}'" for script in scripts)
+    parts = ["default-src 'none'", f"script-src {allowed}", f"style-src 'sha256-{_digest(style)}'"]
+    return "; ".join([*parts, "base-uri 'none'", "form-action 'none'"])
+
+
+def write_json(value: Any) -> str:
+    """JSON for inside of a script element: ASCII, and no `<` that could end it; lone surrogates are escapes."""
+    text = json.dumps(value, separators=(",", ":"))
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def _digest(text: str) -> str:
+    return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+
+
+def _read(name: str) -> str:
+    text = (_PAGE / name).read_text(encoding="utf-8")
+    return text if name.endswith(".jinja") else text.replace("\r\n", "\n")

@@ -1,0 +1,90 @@
+"""The figures of `analyze` as parts of a page: what may stand in them, and colours that follow the page's."""
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from xml.etree import ElementTree
+
+from markupsafe import Markup
+
+from lm_eval_takeover.errors import ArgumentError
+
+CAPTIONS: Mapping[str, str] = {
+    "concentration": "How unevenly the score lies on the tokens of a sample",
+    "lorenz": "Lorenz curves: the share of the score on the smallest scores",
+    "position": "Where in a sample the largest 1 % of the scores stand",
+    "overlap": "How far the largest scores coincide with the largest entropies",
+    "planning": "Planning and execution tokens at peaks and takeovers",
+    "failure": "Whether the largest scores foretell a wrong answer",
+    "budget": "Accuracy against the share of tokens that the donor writes",
+    "rates": "Realized rate of each problem",
+    "flips": "Problems that only a run solves, or only the base",
+    "cross": "Cross-sampling: accuracy against the share that is replaced",
+    "ranks": "Rank under the host of the tokens that takeovers put there",
+}
+_SVG, _XLINK = "http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"
+_ELEMENTS = {"svg", "g", "defs", "path", "use", "rect", "clipPath", "text", "tspan", "line", "circle"}
+_ATTRIBUTES = {
+    *("id", "d", "x", "y", "width", "height", "viewBox", "transform", "fill", "stroke", "stroke-width", "opacity"),
+    *("stroke-dasharray", "stroke-dashoffset", "stroke-linecap", "stroke-linejoin", "stroke-opacity", "fill-opacity"),
+    *("clip-path", "text-anchor", "font-size", "x1", "x2", "y1", "y2", "cx", "cy", "r"),
+}
+_INKS = {"#000000": "currentColor", "#333333": "currentColor", "#262626": "currentColor", "#ffffff": "none"}
+
+
+def read_figure(path: Path) -> Markup:
+    """An SVG to stand inside a page: known elements and attributes only, no styles or scripts, ids of its own.
+
+    Raises ArgumentError where the file is no SVG.
+    """
+    try:
+        root = ElementTree.fromstring(path.read_bytes())
+    except (OSError, ElementTree.ParseError) as error:
+        raise ArgumentError(f"'{path}' cannot be read: {error}; run lm-eval-takeover analyze again") from error
+    kept = _keep(root, path.stem)
+    if kept is None or kept.tag != "svg":
+        raise ArgumentError(f"'{path}' is no SVG; run lm-eval-takeover analyze again")
+    for name in ("width", "height"):
+        kept.attrib.pop(name, None)  # as wide as its column
+    kept.attrib |= {"role": "img", "aria-label": CAPTIONS.get(path.stem, path.stem)}
+    return Markup(ElementTree.tostring(kept, encoding="unicode"))
+
+
+def _keep(element: ElementTree.Element, prefix: str) -> ElementTree.Element | None:
+    if not isinstance(element.tag, str):  # a comment
+        return None
+    name = element.tag.removeprefix(f"{{{_SVG}}}")
+    if name not in _ELEMENTS:
+        return None
+    kept = ElementTree.Element(name, dict(_keep_attributes(element, prefix)))
+    kept.text, kept.tail = element.text, element.tail
+    for child in element:
+        if (inner := _keep(child, prefix)) is not None:
+            kept.append(inner)
+    return kept
+
+
+def _keep_attributes(element: ElementTree.Element, prefix: str) -> list[tuple[str, str]]:
+    attributes = {name: value for name, value in element.attrib.items() if name != "style"}
+    for declaration in element.get("style", "").split(";"):  # a policy against styles in attributes would drop them
+        name, _, value = (part.strip() for part in declaration.partition(":"))
+        if name == "font" and (size := re.search(r"([\d.]+)px", value)):
+            name, value = "font-size", size[1]
+        attributes[name] = value
+    found = []
+    for name, value in attributes.items():
+        if name in ("href", f"{{{_XLINK}}}href") and value.startswith("#"):
+            found.append(("href", f"#{prefix}-{value[1:]}"))
+        elif name == "id":
+            found.append(("id", f"{prefix}-{value}"))
+        elif name in _ATTRIBUTES and (found_value := _keep_value(value, prefix)) is not None:
+            found.append((name, found_value))
+    return found
+
+
+def _keep_value(value: str, prefix: str) -> str | None:
+    """A value that names nothing outside of the figure."""
+    if "url" in value.lower():
+        inside = re.fullmatch(r"url\(#([\w.-]+)\)", value)
+        return f"url(#{prefix}-{inside[1]})" if inside else None
+    return _INKS.get(value.lower(), value)

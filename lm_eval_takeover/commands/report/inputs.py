@@ -1,0 +1,87 @@
+"""What an analysis folder says: the tables and figures in it, and the runs that it was made from."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from lm_eval_takeover.analysis.catalogue import COLUMNS
+from lm_eval_takeover.commands.analyze.tables import INDEX
+from lm_eval_takeover.errors import ArgumentError
+from lm_eval_takeover.runs.run_folder import Answered, RunFolder, read_run_folder
+
+SINGLE = ("base", "guide")  # policies of one model
+
+
+@dataclass(frozen=True)
+class Analysis:
+    """An analysis folder with its runs by name; `cannot_show` has the reason for each analysis that it is without."""
+
+    folder: Path
+    runs: Mapping[str, RunFolder]
+    names: list[str]
+    cannot_show: Mapping[str, str]
+
+    @classmethod
+    def read(cls, folder: Path) -> "Analysis":
+        """Raises ArgumentError for a folder that `analyze` did not write, RunDirError for a run that is not there."""
+        path = folder / INDEX
+        try:
+            index = json.loads(path.read_text())
+            runs = {str(run["name"]): folder / run["path"] for run in index["runs"]}
+            names = [name for name in COLUMNS if name in index["analyses"]]
+            cannot_show = dict(index["cannot_show"])
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise ArgumentError(
+                f"'{path}' cannot be read as an analysis: {error}; expected what lm-eval-takeover analyze was given as --out"
+            ) from error
+        if not runs:
+            raise ArgumentError(f"'{path}' names no runs; run lm-eval-takeover analyze again")
+        found = {name: read_run_folder(path) for name, path in runs.items()}
+        for run in found.values():
+            run.check_finished()
+        return cls(folder, found, names, cannot_show)
+
+    def read_table(self, name: str) -> list[dict[str, Any]]:
+        """The rows of an analysis; none where it could not be shown. Raises ArgumentError for a broken file."""
+        if name not in self.names:
+            return []
+        path = self.folder / f"{name}.json"
+        try:
+            return list(json.loads(path.read_text()))
+        except (OSError, ValueError, TypeError) as error:
+            raise ArgumentError(f"'{path}' cannot be read: {error}; run lm-eval-takeover analyze again") from error
+
+    @property
+    def base(self) -> str | None:
+        """The run of the base alone, where there is one."""
+        return next((name for name, run in self.runs.items() if run.policy == "base"), None)
+
+    @property
+    def guide(self) -> str | None:
+        return next((name for name, run in self.runs.items() if run.policy == "guide"), None)
+
+    @property
+    def compared(self) -> str | None:
+        """The run that is held against the base's first: one with a gate, else any other."""
+        others = [name for name in self.runs if name != self.base]
+        gated = [name for name in others if self.runs[name].takeover.get("tau") is not None]
+        mixed = [name for name in others if self.runs[name].policy not in SINGLE]
+        return next(iter([*gated, *mixed, *others]), None)
+
+    @cached_property
+    def samples(self) -> dict[str, dict[tuple[str, int], list[Answered]]]:
+        """By run and problem its samples, in order."""
+        found: dict[str, dict[tuple[str, int], list[Answered]]] = {}
+        for name, run in self.runs.items():
+            problems = found.setdefault(name, {})
+            for one in run.answered:
+                problems.setdefault((one.task, one.doc_id), []).append(one)
+        return found
+
+    @cached_property
+    def problems(self) -> list[tuple[str, int]]:
+        """`(task, document)` of all problems of any run, in order."""
+        return sorted({key for problems in self.samples.values() for key in problems})

@@ -1,0 +1,205 @@
+"""Rollouts as they lie in a report: chosen while there is room, and packed one by one.
+
+A packed rollout is base64 of a zlib stream, which a browser opens by itself (`DecompressionStream("deflate")`):
+
+    u32                    bytes of the header, little-endian
+    header                 JSON: `text`, a piece per token; `taken`, positions that the donor wrote; `same`, those of them
+                           where the host would have written that, too; `host`, by position what it would have instead
+    4 columns of u16       the low bytes of all tokens, then the high bytes, 65535 for unknown: score, and minus the
+                           log-probability under host and donor, in thousandths of a nat (at most 65.534); rank under the host
+"""
+
+import base64
+import json
+import struct
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from lm_eval_takeover.analysis.tokens import SampleTokens, make_sample, split_tables
+from lm_eval_takeover.commands.report.inputs import SINGLE, Analysis
+from lm_eval_takeover.runs.run_folder import NAME_COLUMNS, Answered, RunFolder
+from lm_eval_takeover.runs.scores import list_score_files, read_header
+
+UNKNOWN = 0xFFFF
+_TRACED = ("token_id", "chosen_from", "score", "host_logprob", "donor_logprob", "donor_rank", "host_token_id")
+_CHUNK = 2**20  # tokens that are packed before it is seen whether there is room for more
+
+Pick = tuple[str, Answered]  # run, sample
+
+
+class Pieces:
+    """The text of each token of a tokenizer, so that the pieces of a rollout make up its text."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        self._tokenizer = tokenizer
+        self._known: dict[int, str | None] = {}  # None: a part of a character
+
+    def split(self, tokens: Sequence[int]) -> list[str]:
+        """A piece per token; a character of several tokens stands at the last of them."""
+        pieces: list[str] = []
+        waiting: list[int] = []
+        for token in tokens:
+            piece = self._piece(token)
+            if piece is not None and not waiting:
+                pieces.append(piece)
+                continue
+            waiting.append(token)
+            text = self._decode(waiting)
+            whole = "\ufffd" not in text or len(waiting) >= 8
+            pieces.append(text if whole else "")
+            if whole:
+                waiting.clear()
+        if waiting:
+            pieces[-1] = self._decode(waiting)
+        return pieces
+
+    def name(self, token: int) -> str:
+        """One token by itself."""
+        piece = self._piece(token)
+        return self._decode([token]) if piece is None else piece
+
+    def _piece(self, token: int) -> str | None:
+        if token not in self._known:
+            text = self._decode([token])
+            raw = self._tokenizer.convert_ids_to_tokens(token) or ""
+            if raw.startswith("\u2581") and not text.startswith(" "):  # sentencepiece drops the space of a first word
+                text = " " + text
+            self._known[token] = None if "\ufffd" in text else text
+        return self._known[token]
+
+    def _decode(self, tokens: Sequence[int]) -> str:
+        return str(self._tokenizer.decode(tokens, skip_special_tokens=False, clean_up_tokenization_spaces=False))
+
+
+def list_picks(analysis: Analysis, changes: Mapping[tuple[str, int], int]) -> list[list[Pick]]:
+    """Groups of samples to embed, the most telling first: one sample of one problem in all runs.
+
+    `changes` is by problem how many samples more the compared run has right. A problem's next sample comes after every other
+    problem had as many; of a problem, samples that base and compared run judge differently come first.
+    """
+    ordered = sorted(analysis.problems, key=lambda key: -abs(changes.get(key, 0)))
+    rounds: list[list[list[Pick]]] = []
+    for key in ordered:
+        by_number: dict[int, dict[str, Answered]] = {}
+        for name, problems in analysis.samples.items():
+            for one in problems.get(key, []):
+                by_number.setdefault(one.sample, {})[name] = one
+        for place, number in enumerate(sorted(by_number, key=lambda n: (not _is_changed(analysis, by_number[n]), n))):
+            rounds.extend([] for _ in range(place + 1 - len(rounds)))
+            rounds[place].append(list(by_number[number].items()))
+    return [group for groups in rounds for group in groups]
+
+
+def _is_changed(analysis: Analysis, found: Mapping[str, Answered]) -> bool:
+    base, compared = (found.get(name or "") for name in (analysis.base, analysis.compared))
+    return base is not None and compared is not None and base.correct != compared.correct
+
+
+def pack_picks(
+    analysis: Analysis, groups: Sequence[Sequence[Pick]], pieces: Mapping[str, Pieces], score: str, room: int
+) -> dict[tuple[str, bytes], str]:
+    """Packed rollouts by run and key of the text: of the first groups that fit into `room` bytes, read in chunks."""
+    packed: dict[tuple[str, bytes], str] = {}
+    for chunk in _split_chunks(groups):
+        found = _pack_chunk(analysis, chunk, pieces, score)
+        for group in chunk:
+            new = {
+                (name, one.stored.key): found[name, one.stored.key]
+                for name, one in group
+                if (name, one.stored.key) in found and (name, one.stored.key) not in packed
+            }
+            needed = sum(map(len, new.values()))
+            if needed > room:
+                return packed
+            packed |= new
+            room -= needed
+    return packed
+
+
+def _split_chunks(groups: Sequence[Sequence[Pick]]) -> Iterator[list[Sequence[Pick]]]:
+    chunk: list[Sequence[Pick]] = []
+    tokens = 0
+    for group in groups:
+        chunk.append(group)
+        tokens += sum(one.stored.tokens for _, one in group)
+        if tokens >= _CHUNK:
+            yield chunk
+            chunk, tokens = [], 0
+    if chunk:
+        yield chunk
+
+
+def _pack_chunk(
+    analysis: Analysis, chunk: Sequence[Sequence[Pick]], pieces: Mapping[str, Pieces], score: str
+) -> dict[tuple[str, bytes], str]:
+    by_run: dict[str, dict[bytes, Answered]] = {}
+    for group in chunk:
+        for name, one in group:
+            by_run.setdefault(name, {})[one.stored.key] = one
+    packed = {}
+    for name, samples in by_run.items():
+        run = analysis.runs[name]
+        scored = read_scores(run, samples, score) if run.policy == "base" else {}
+        for one, table in run.read_traces(_TRACED, list(samples.values())):
+            tokens = make_sample(one.stored_name, table, _TRACED)
+            packed[name, one.stored.key] = pack(run, tokens, scored.get(one.stored.key), pieces[name])
+    return packed
+
+
+def read_scores(run: RunFolder, samples: Mapping[bytes, Answered], score: str) -> dict[bytes, SampleTokens]:
+    """By key what `lm-eval-takeover score` found of these texts: `score` and both models' probabilities."""
+    column = "base_entropy" if score == "entropy" else score
+    by_name = {one.stored_name: key for key, one in samples.items()}
+    found = {}
+    for path in list_score_files(run.folder):
+        if not read_header(path)[1] & samples.keys():
+            continue
+        with pq.ParquetFile(path) as file:
+            if column not in file.schema_arrow.names:
+                continue
+            columns = ["token_id", column, "base_logprob", "guide_logprob", "base_rank"]
+            groups = (file.read_row_group(i, [*NAME_COLUMNS, *columns]) for i in range(file.num_row_groups))
+            for tokens in split_tables(groups, columns):
+                if tokens.name in by_name:
+                    arrays = dict(tokens.columns) | {"score": tokens.columns[column]}
+                    found[by_name[tokens.name]] = SampleTokens(tokens.name, arrays)
+    return found
+
+
+def pack(run: RunFolder, tokens: SampleTokens, scored: SampleTokens | None, pieces: Pieces) -> str:
+    """One rollout, as this module's docstring has it; `scored` is what was measured on it afterwards."""
+    columns = tokens.columns
+    measured = [columns[name] for name in ("score", "host_logprob", "donor_logprob", "donor_rank")]
+    if scored is not None:
+        measured = [scored.columns[name] for name in ("score", "base_logprob", "guide_logprob", "base_rank")]
+    donor = "guide" if run.takeover.get("direction") != "reverse" else "base"
+    taken = np.flatnonzero(columns["chosen_from"] == donor) if run.policy not in SINGLE else np.empty(0, dtype=int)
+    ids, hosts = columns["token_id"], columns["host_token_id"]
+    replaced = {int(i): pieces.name(int(hosts[i])) for i in taken if hosts[i] >= 0 and hosts[i] != ids[i]}
+    same = [int(i) for i in taken if hosts[i] == ids[i]]
+    header = {"text": pieces.split(ids.tolist()), "taken": taken.tolist(), "host": replaced, "same": same}
+    text = json.dumps(header, separators=(",", ":")).encode()
+    score, host, donor_logprob, rank = measured
+    planes = [_pack_milli(score), _pack_milli(-host), _pack_milli(-donor_logprob), _pack_ranks(rank)]
+    return base64.b64encode(zlib.compress(struct.pack("<I", len(text)) + text + b"".join(planes), 9)).decode()
+
+
+def _pack_milli(nats: NDArray[Any]) -> bytes:
+    values = np.asarray(nats, dtype=np.float64)
+    rounded = np.clip(np.round(np.nan_to_num(values, posinf=1e3, neginf=0.0) * 1000), 0, UNKNOWN - 1)
+    return _planes(np.where(np.isnan(values), UNKNOWN, rounded))
+
+
+def _pack_ranks(ranks: NDArray[Any]) -> bytes:
+    values = np.nan_to_num(np.asarray(ranks, dtype=np.float64), nan=-1)
+    return _planes(np.where(values < 0, UNKNOWN, np.clip(values, 0, UNKNOWN - 1)))
+
+
+def _planes(values: NDArray[Any]) -> bytes:
+    packed = values.astype("<u2").view(np.uint8).reshape(-1, 2)
+    return packed.T.tobytes()

@@ -1,0 +1,122 @@
+"""How good: a row per task and run, with Recovery and what it cost."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from lm_eval_takeover.analysis.outcomes import K
+from lm_eval_takeover.analysis.pooling import MEAN, averaged_tasks
+from lm_eval_takeover.commands.report.inputs import SINGLE, Analysis
+from lm_eval_takeover.results.recovery import Trio, measure_recovery
+from lm_eval_takeover.results.statistics import Interval, Values
+from lm_eval_takeover.runs.run_folder import Answered, RunFolder
+from lm_eval_takeover.tasks.metrics import pass_at_k
+
+MISSING = "–"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One line of the table, as texts."""
+
+    task: str
+    run: str
+    cells: list[str]
+
+
+COLUMNS = (
+    ("Acc", "mean over samples, with its 95 % interval over problems"),
+    ("Pass@8", "problems that any of 8 samples solves, with its 95 % interval"),
+    ("Recovery, Acc", "(run - base) / (guide - base), with Fieller's 95 % interval"),
+    ("Recovery, Pass@8", "the same for Pass@8"),
+    ("Realized rate", "share of the tokens that the donor wrote"),
+    ("Guide passes / token", "forward passes of one row, prefill apart"),
+    ("Tokens / s", "of the whole run, all its tasks together"),
+    ("Cut off", "share of the samples that their token limit ended"),
+)
+
+
+def list_rows(analysis: Analysis) -> list[Row]:
+    """By task, `mean` last, and run."""
+    known = {(row["task"], row["run"]): row for row in analysis.read_table("budget")}
+    tasks = sorted({task for run in analysis.runs.values() for task in run.tasks})
+    averaged = averaged_tasks(tasks)
+    rows = []
+    for task in [*tasks, *([MEAN] if len(tasks) > 1 else [])]:
+        inside = averaged if task == MEAN else [task]
+        for name, run in analysis.runs.items():
+            if any(one not in run.tasks for one in inside):
+                continue
+            budget = known.get((task, name), {})
+            accuracies = [_with_interval(budget, "acc"), _with_interval(budget, "pass8")]
+            recoveries = [_describe_recovery(analysis, name, inside, metric) for metric in ("acc", "pass8")]
+            rows.append(Row(task, name, [*accuracies, *recoveries, *_describe_costs(run, inside)]))
+    return rows
+
+
+def percent(value: float | None) -> str:
+    return MISSING if value is None else f"{value:.1%}"
+
+
+def _with_interval(row: dict[str, Any], name: str) -> str:
+    value, low, high = (row.get(column) for column in (name, f"{name}_low", f"{name}_high"))
+    return percent(value) + (f"\n[{low:.1%}, {high:.1%}]" if value is not None and low is not None else "")
+
+
+def _describe_recovery(analysis: Analysis, name: str, tasks: Sequence[str], metric: str) -> str:
+    found = None
+    if analysis.runs[name].policy not in SINGLE and analysis.base and analysis.guide:
+        found = _measure(analysis, (name, analysis.base, analysis.guide), tasks, metric)
+    return MISSING if found is None else f"{found.value:.0%}\n[{found.low:.0%}, {found.high:.0%}]"
+
+
+def _measure(analysis: Analysis, runs: tuple[str, str, str], tasks: Sequence[str], metric: str) -> Interval | None:
+    """Recovery over these tasks; None where the runs have other problems, or the guide is not above the base for sure."""
+    trios = []
+    for task in tasks:
+        values = [_value_by_problem(analysis, run, task, metric) for run in runs]
+        if any(one.keys() != values[0].keys() or not one or None in one.values() for one in values):
+            return None
+        guided, base, guide = (np.array([one[doc] for doc in sorted(one)], dtype=np.float64) for one in values)
+        samples = len(next(iter(found for key, found in analysis.samples[runs[0]].items() if key[0] == task)))
+        trios.append(Trio(guided, base, guide, samples))
+    return measure_recovery(trios)
+
+
+def _value_by_problem(analysis: Analysis, run: str, task: str, metric: str) -> dict[int, float | None]:
+    return {
+        doc: _value_of_problem(samples, metric)
+        for (name, doc), samples in analysis.samples[run].items()
+        if name == task
+    }
+
+
+def _value_of_problem(samples: Sequence[Answered], metric: str) -> float | None:
+    if any(one.outcome is None for one in samples):
+        return None
+    right = sum(one.correct for one in samples)
+    if metric == "acc":
+        return right / len(samples)
+    return float(pass_at_k(len(samples), right, K)) if len(samples) >= K else None
+
+
+def _describe_costs(run: RunFolder, tasks: Sequence[str]) -> list[str]:
+    """Means over tasks of ratios of sums, as everywhere; tokens per second of the whole run."""
+    names = ("tokens", "takeovers", "guide_passes", "truncated")
+    counts: list[Values] = []
+    for task in tasks:
+        samples = [one.stored for one in run.answered if one.task == task]
+        totals = [sum(getattr(stored, name) for stored in samples) for name in names]
+        counts.append(np.array([*totals, len(samples)], dtype=np.float64))
+    tokens, takeovers, passes, truncated, samples_each = np.stack(counts, axis=1)
+    written = sum(one.stored.tokens for one in run.stored_samples())
+    speed = f"{written / run.seconds:,.0f}" if run.seconds > 0 else MISSING
+    each = np.maximum(tokens, 1)
+    return [
+        percent(float((takeovers / each).mean())),
+        f"{float((passes / each).mean()):.2f}",
+        speed,
+        percent(float((truncated / samples_each).mean())),
+    ]

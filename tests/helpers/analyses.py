@@ -1,0 +1,81 @@
+"""Run_dirs and analysis folders made by hand, of any size and with any text."""
+
+from array import array
+from hashlib import blake2b
+
+import numpy as np
+
+from lm_eval_takeover.cli import main
+from lm_eval_takeover.method.generation import Generation
+from lm_eval_takeover.runs.journal import Asked, Sample
+from lm_eval_takeover.runs.run_dir import RunDir
+from lm_eval_takeover.runs.traces import TraceHeader, pack_trace
+from lm_eval_takeover.storage.digests import digest_of_text
+from lm_eval_takeover.tasks.verdict_log import LoggedVerdict
+
+GATE = {"score": "ce", "tau": 2.0, "kappa": 1.5, "window": 10}
+
+
+def write_run(folder, policy, rollouts, problems, arguments=None):
+    """A finished run. `rollouts` are by (task, doc, sample) `(tokens, taken, correct, answer)`, `taken` positions by host token;
+    `problems` by (task, doc) `(problem, gold)`."""
+    gate = GATE if policy == "disagreement" else {}
+    takeover = {"policy": policy, "direction": "forward", **gate}
+    facts = {"takeover": takeover, "arguments": arguments or {}, "settings": {"policy": policy}, "tasks": []}
+    header = TraceHeader("command", ("base", "guide"), 10 if gate else None)
+    run = RunDir(folder)
+    asked, verdicts = [], []
+    for (task, doc, number), (tokens, taken, correct, answer) in rollouts.items():
+        text = f"{task} {doc} {number} {policy}"
+        key = blake2b(text.encode(), digest_size=16).digest()
+        asked.append(Asked(task, f"{task} {doc}", doc, number, doc, "prompt", key))
+        trace = pack_trace(_make_generation(tokens, taken, bool(gate)), header)
+        run.add(
+            Sample(key, task, doc, number, text, len(tokens), len(taken), len(tokens), len(taken) + 1, False, trace)
+        )
+        outcome = "correct" if correct else "incorrect"
+        verdicts.append(LoggedVerdict(f"{task} {doc}", digest_of_text(text), answer, outcome))
+    run.begin("command", facts, asked)
+    run.add_prompts(
+        [
+            {"task": task, "doc_id": doc, "prompt": "p", "prompt_ids": [1, 2], "problem": problem, "answer": gold}
+            for (task, doc), (problem, gold) in problems.items()
+        ]
+    )
+    run.add_verdicts(verdicts)
+    run.close()
+    return folder
+
+
+def _make_generation(tokens, taken, gated):
+    """Scores: little everywhere, 3 to 5 nats at takeovers."""
+    count = len(tokens)
+    random = np.random.default_rng(count)
+    places = np.isin(np.arange(count), list(taken))
+    scores = np.where(places, 3 + 2 * random.random(count), np.round(random.exponential(0.05, count), 3))
+    host = [taken.get(place, token) for place, token in enumerate(tokens)]
+    observed = np.stack(
+        [scores / 2, -scores, -scores / 8, 1 + places * 4.0, np.asarray(host, dtype=float)], axis=1
+    ).astype(np.float32)
+    generation = Generation(observed=array("f", observed.ravel().tolist()))
+    generation.tokens, generation.taken_over = list(map(int, tokens)), places.tolist()
+    generation.scores = scores.tolist() if gated else [float("nan")] * count
+    return generation
+
+
+def write_analysis(out, *runs):
+    assert main(["analyze", *map(str, runs), "--out", str(out), "--only", "budget,flips"]) == 0
+    return out
+
+
+class TableTokenizer:
+    """Token `i` is the i-th text."""
+
+    def __init__(self, texts):
+        self.texts = texts
+
+    def decode(self, tokens, **_):
+        return "".join(self.texts[token] for token in tokens)
+
+    def convert_ids_to_tokens(self, token):
+        return self.texts[token]

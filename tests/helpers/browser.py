@@ -1,0 +1,135 @@
+"""A real Chromium without a window, spoken to over its debugging pipe (the DevTools protocol; messages end in a zero byte)."""
+
+import base64
+import contextlib
+import fcntl
+import json
+import os
+import shutil
+import subprocess
+import time
+
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+_PATIENCE = 60.0  # seconds
+
+
+class Page:
+    """One page. `messages` is all that it wrote to the console, and what went wrong in it."""
+
+    def __init__(self, to_browser, from_browser):
+        self._to, self._from = to_browser, from_browser
+        self._number, self._rest, self._session = 0, b"", None
+        self.messages, self._events = [], []
+        target = self.call("Target.createTarget", url="about:blank")["targetId"]
+        self._session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+        for domain in ("Page", "Runtime", "Log"):
+            self.call(f"{domain}.enable")
+
+    def call(self, method, **parameters):
+        self._number += 1
+        number, message = self._number, {"id": self._number, "method": method, "params": parameters}
+        if self._session:
+            message["sessionId"] = self._session
+        os.write(self._to, json.dumps(message).encode() + b"\0")
+        while True:
+            answer = self._read()
+            if answer.get("id") == number:
+                assert "error" not in answer, answer
+                return answer["result"]
+
+    def _read(self):
+        deadline = time.monotonic() + _PATIENCE
+        while b"\0" not in self._rest:
+            assert time.monotonic() < deadline
+            part = os.read(self._from, 2**20)
+            assert part, "the browser is gone"
+            self._rest += part
+        line, _, self._rest = self._rest.partition(b"\0")
+        message = json.loads(line)
+        method = message.get("method")
+        if method in ("Runtime.consoleAPICalled", "Runtime.exceptionThrown", "Log.entryAdded"):
+            self.messages.append(json.dumps(message["params"])[:500])
+        self._events.append(method)
+        return message
+
+    def open(self, url):
+        """Returns the seconds until the page was loaded."""
+        self._events.clear()
+        begin = time.monotonic()
+        self.call("Page.navigate", url=url)
+        while "Page.loadEventFired" not in self._events:
+            self._read()
+        return time.monotonic() - begin
+
+    def evaluate(self, expression):
+        found = self.call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
+        assert "exceptionDetails" not in found, found
+        return found["result"].get("value")
+
+    def wait_for(self, expression):
+        """Until the expression is truthy; returns it."""
+        deadline = time.monotonic() + _PATIENCE / 3
+        while not (value := self.evaluate(expression)):
+            assert time.monotonic() < deadline, expression
+            time.sleep(0.02)
+        return value
+
+    def press(self, key):
+        text = {"text": key} if len(key) == 1 else {}
+        self.call("Input.dispatchKeyEvent", type="keyDown", key=key, **text)
+        self.call("Input.dispatchKeyEvent", type="keyUp", key=key)
+
+    def look(self, width, height, theme):
+        """Set the size of the page and the theme."""
+        self.call(
+            "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=width < 600
+        )
+        media = [
+            {"name": "prefers-color-scheme", "value": theme},
+            {"name": "prefers-reduced-motion", "value": "reduce"},
+        ]
+        self.call("Emulation.setEmulatedMedia", features=media)
+
+    def save_picture(self, path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(base64.b64decode(self.call("Page.captureScreenshot")["data"]))
+
+
+@contextlib.contextmanager
+def open_browser(profile):
+    """A page of a new browser, whose profile lies in this folder."""
+    out, to_browser = _make_pipe()
+    from_browser, back = _make_pipe()
+
+    def take_pipes():
+        os.dup2(out, 3)
+        os.dup2(back, 4)
+
+    flags = ["--headless=new", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-dev-shm-usage"]
+    process = subprocess.Popen(
+        [CHROMIUM, *flags, "--remote-debugging-pipe", f"--user-data-dir={profile}"],
+        preexec_fn=take_pipes,
+        pass_fds=(3, 4),
+        stderr=subprocess.DEVNULL,
+    )
+    os.close(out)
+    os.close(back)
+    try:
+        yield Page(to_browser, from_browser)
+    finally:
+        os.close(to_browser)  # it ends with its pipe
+        os.close(from_browser)
+        try:
+            process.wait(10)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def _make_pipe():
+    """Ends of a pipe with numbers above those that the browser asks for."""
+    ends = os.pipe()
+    moved = [fcntl.fcntl(end, fcntl.F_DUPFD_CLOEXEC, 10) for end in ends]
+    for end in ends:
+        os.close(end)
+    return moved
