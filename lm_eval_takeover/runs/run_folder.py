@@ -74,6 +74,11 @@ class RunFolder:
     def policy(self) -> str:
         return str(self.takeover.get("policy"))
 
+    @property
+    def written_by(self) -> str | None:
+        """The model that wrote alone, None where both could."""
+        return self.policy if self.policy in ("base", "guide") else None
+
     def check_finished(self) -> None:
         """Raises RunDirError for a run that still lacks samples."""
         if len(self.answered) < self.asked or not self.asked:

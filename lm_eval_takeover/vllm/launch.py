@@ -80,7 +80,7 @@ def plan_block(arguments: ModelArguments, pair: Pair, policy: Policy) -> int:
 
 def _find_obstacle(pair: Pair, policy: Policy) -> str | None:
     """Why the base cannot draft for the guide; None where it can."""
-    if pair.base is None or pair.guide is None or policy.name == "base":
+    if pair.base is None or pair.guide is None or "guide" not in policy.roles:
         return f"policy={policy.name} has no base to draft and a guide to verify"
     if policy.direction != "forward":
         return f"direction={policy.direction} would have the guide draft, which vLLM's draft models do not"

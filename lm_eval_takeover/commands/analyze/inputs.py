@@ -50,7 +50,7 @@ class Inputs:
     @cached_property
     def base_name(self) -> str:
         """The base run."""
-        found = [name for name, run in self.runs.items() if run.policy == "base"]
+        found = [name for name, run in self.runs.items() if run.written_by == "base"]
         if not found:
             given = ", ".join(f"{name} (policy={run.policy})" for name, run in self.runs.items())
             raise CannotShow(
@@ -102,7 +102,7 @@ class Inputs:
         found = {
             name: run
             for name, run in self.runs.items()
-            if run.policy not in ("base", "guide") and score in (None, run.takeover.get("score"))
+            if run.written_by is None and score in (None, run.takeover.get("score"))
         }
         if not found:
             kind = "a run in which two models write" if score is None else f"a run with score={score}"

@@ -57,11 +57,11 @@ class Analysis:
     @property
     def base(self) -> str | None:
         """The run of the base alone, where there is one."""
-        return next((name for name, run in self.runs.items() if run.policy == "base"), None)
+        return next((name for name, run in self.runs.items() if run.written_by == "base"), None)
 
     @property
     def guide(self) -> str | None:
-        return next((name for name, run in self.runs.items() if run.policy == "guide"), None)
+        return next((name for name, run in self.runs.items() if run.written_by == "guide"), None)
 
     @property
     def compared(self) -> str | None:

@@ -144,7 +144,7 @@ def _pack_chunk(
     packed = {}
     for name, samples in by_run.items():
         run = analysis.runs[name]
-        scored = read_scores(run, samples, score) if run.policy == "base" else {}
+        scored = read_scores(run, samples, score) if run.written_by == "base" else {}
         for one, table in run.read_traces(_TRACED, list(samples.values())):
             tokens = make_sample(one.stored_name, table, _TRACED)
             packed[name, one.stored.key] = pack(run, tokens, scored.get(one.stored.key), pieces[name])
