@@ -12,8 +12,6 @@ from lm_eval_takeover.commands.analyze.tables import INDEX
 from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.runs.run_folder import Answered, RunFolder, read_run_folder
 
-SINGLE = ("base", "guide")  # policies of one model
-
 
 @dataclass(frozen=True)
 class Analysis:
@@ -68,7 +66,7 @@ class Analysis:
         """The run that is held against the base's first: one with a gate, else any other."""
         others = [name for name in self.runs if name != self.base]
         gated = [name for name in others if self.runs[name].takeover.get("tau") is not None]
-        mixed = [name for name in others if self.runs[name].policy not in SINGLE]
+        mixed = [name for name in others if self.runs[name].written_by is None]
         return next(iter([*gated, *mixed, *others]), None)
 
     @cached_property

@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from lm_eval_takeover.analysis.tokens import SampleTokens, make_sample, split_tables
-from lm_eval_takeover.commands.report.inputs import SINGLE, Analysis
+from lm_eval_takeover.commands.report.inputs import Analysis
 from lm_eval_takeover.runs.run_folder import NAME_COLUMNS, Answered, RunFolder
 from lm_eval_takeover.runs.scores import list_score_files, read_header
 
@@ -178,7 +178,7 @@ def pack(run: RunFolder, tokens: SampleTokens, scored: SampleTokens | None, piec
     if scored is not None:
         measured = [scored.columns[name] for name in ("score", "base_logprob", "guide_logprob", "base_rank")]
     donor = "guide" if run.takeover.get("direction") != "reverse" else "base"
-    taken = np.flatnonzero(columns["chosen_from"] == donor) if run.policy not in SINGLE else np.empty(0, dtype=int)
+    taken = np.flatnonzero(columns["chosen_from"] == donor) if run.written_by is None else np.empty(0, dtype=int)
     ids, hosts = columns["token_id"], columns["host_token_id"]
     replaced = {int(i): pieces.name(int(hosts[i])) for i in taken if hosts[i] >= 0 and hosts[i] != ids[i]}
     same = [int(i) for i in taken if hosts[i] == ids[i]]

@@ -8,7 +8,7 @@ import numpy as np
 
 from lm_eval_takeover.analysis.outcomes import K
 from lm_eval_takeover.analysis.pooling import MEAN, averaged_tasks
-from lm_eval_takeover.commands.report.inputs import SINGLE, Analysis
+from lm_eval_takeover.commands.report.inputs import Analysis
 from lm_eval_takeover.results.recovery import Trio, measure_recovery
 from lm_eval_takeover.results.statistics import Interval, Values
 from lm_eval_takeover.runs.run_folder import Answered, RunFolder
@@ -67,7 +67,7 @@ def _with_interval(row: dict[str, Any], name: str) -> str:
 
 def _describe_recovery(analysis: Analysis, name: str, tasks: Sequence[str], metric: str) -> str:
     found = None
-    if analysis.runs[name].policy not in SINGLE and analysis.base and analysis.guide:
+    if analysis.runs[name].written_by is None and analysis.base and analysis.guide:
         found = _measure(analysis, (name, analysis.base, analysis.guide), tasks, metric)
     return MISSING if found is None else f"{found.value:.0%}\n[{found.low:.0%}, {found.high:.0%}]"
 
