@@ -58,7 +58,7 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
         self.arguments = replace(given, seed=harness.choose_seed(given.seed))
         self.pair = load_pair(self.arguments)
         self.policy, self.gate_origin = load_policy(self.arguments, self.pair)
-        self.backend = open_backend(self.arguments, self.pair, self.policy)
+        self.engine = open_backend(self.arguments, self.pair, self.policy)  # `backend` is lm-eval's own word: causal
         self.tokenizer = self.pair.tokenizer
         self._labels: list[str] = []  # of the log-likelihood requests at hand, for errors
         self._begin_counts()
@@ -97,7 +97,7 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
         settings = collect_text_settings(
             self.pair,
             self.policy,
-            backend=self.backend.identity,
+            backend=self.engine.identity,
             seed=self.seed,
             trust_remote_code=arguments.trust_remote_code,
         )
@@ -277,7 +277,7 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
         """`(index, its sample)` for each index into `requests` in `by_key`, so many rows at a time."""
         keys, firsts = list(by_key), [indices[0] for indices in by_key.values()]
         left = [requests[i] for i in firsts]
-        generations = self.backend.generate(
+        generations = self.engine.generate(
             left, seed=self.seed, rows=rows, traced=self.recorder.traced, count_tokens=count_tokens
         )
         for number, generation in generations:
@@ -291,7 +291,7 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
 
     def _rows_of_length(self, kind: str, tokens: int) -> int:
         """Rows of so many tokens at a time; where `batch_size` is `auto`, lm-eval is told."""
-        rows = self.backend.fit_rows(tokens)
+        rows = self.engine.fit_rows(tokens)
         if self.arguments.batch_size == "auto":
             self.batch_sizes[kind] = rows
         return rows
@@ -375,7 +375,7 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
         prompts, continuations = zip(*(texts[i] for i in chosen), strict=True)
         labels = [self._labels[i] for i in chosen]
         try:
-            return self.backend.force(prompts, continuations, seed=self.seed, labels=labels)
+            return self.engine.force(prompts, continuations, seed=self.seed, labels=labels)
         except Exception as error:
             if len(chosen) == 1 or not is_out_of_memory(error):
                 raise
