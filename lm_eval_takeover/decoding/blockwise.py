@@ -128,7 +128,7 @@ class Blocks(Pool):
             if len(pending) > reader.pipeline_depth:
                 self._append_drafted(draft, *pending.popleft())
                 standing = sum(map(bool, draft.survival))
-                if sum(draft.survival) <= least:
+                if sum(draft.survival) <= least[number + 1]:
                     break
                 if not reader.pipeline_depth and 4 * standing <= len(rows):
                     # So few that reading their cached keys and values out of the others costs less than those rows' arithmetic.

@@ -3,9 +3,10 @@
 A block of `k` drafted positions costs `k b + G(k)` (`b` a pass of the drafter, `G(k)` one pass of the donor over `k` tokens) and
 emits tokens up to the first that differs from the draft. One more position emits a token with the probability `S` that none
 before it did. So it pays as long as `S > r (b + G(k+1) - G(k))`, with `r` the tokens per second of the best fixed block: the
-marginal value theorem, which also says when blocks do not pay at all (`k = 1` is lockstep). `S` follows from the drafter's
-min-entropy at each drafted token: the share of positions of that one at which drafts ended so far. Greedy draws report none, so
-their drafts follow the overall share alone.
+marginal value theorem, which also says when blocks do not pay at all (`k = 1` is lockstep). The donor's passes are padded to a
+few lengths: up to the next of them a position costs the drafter's pass alone, and behind it the whole step is weighed. `S`
+follows from the drafter's min-entropy at each drafted token: the share of positions of that one at which drafts ended so far.
+Greedy draws report none, so their drafts follow the overall share alone.
 
 What passes cost is modelled (`PassCost`): only ratios matter, and the optimum is flat.
 """
@@ -15,8 +16,9 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
-from lm_eval_takeover.forward.draft_length import LONGEST, longest_draft
+from lm_eval_takeover.forward.draft_length import LONGEST, longest_draft, round_up
 from lm_eval_takeover.forward.forward_pass import ForwardPass, StatePass
 from lm_eval_takeover.forward.projection import computes_bfloat16
 
@@ -24,16 +26,29 @@ from lm_eval_takeover.forward.projection import computes_bfloat16
 # with and without matrix instructions for the dtype, and a GPU of an H100's ratio of arithmetic to memory.
 _MACHINES = {"cpu": (4e-5, 17e9, 1.7e11), "cpu with matrices": (4e-5, 17e9, 1.4e12), "gpu": (1e-5, 2.5e12, 4e14)}
 _BUCKETS = 24  # of min-entropy, four to a factor of e, from e^-4 nats on
-_PRIOR = 5.0  # positions that the overall rate counts for in each bucket
+_MASS = 1 - np.exp(
+    -np.exp((np.arange(_BUCKETS) + 0.5) / 4 - 4)
+)  # that tokens other than the most probable one have, by bucket
+_PRIOR_RATE, _PRIOR_MASS, _PRIOR_WEIGHT = (
+    0.05,
+    0.1,
+    100.0,
+)  # what is known of a pair before its first position, in positions
+_BUCKET_WEIGHT = 10.0  # positions that the expectation counts for in each bucket
 _LENGTHS = np.arange(1, LONGEST + 1)
+_PADDED = np.array([round_up(new) for new in range(LONGEST + 2)])
 
 
 @dataclass(frozen=True, slots=True)
 class PassCost:
-    """Modelled seconds of one forward pass: `fixed` (launches, weights read once) and `per_token` (arithmetic)."""
+    """Modelled seconds of one forward pass: `fixed` (launches, weights read once) and `per_token` (arithmetic).
+
+    `padded`: passes over several tokens are padded to few lengths (`round_up`).
+    """
 
     fixed: float
     per_token: float
+    padded: bool = True
 
     @classmethod
     def of(cls, forward: ForwardPass | StatePass) -> "PassCost":
@@ -47,19 +62,30 @@ class PassCost:
         if kind == "cpu" and dtype == torch.bfloat16 and computes_bfloat16():
             kind = "cpu with matrices"
         launch, bandwidth, arithmetic = _MACHINES[kind]
-        return cls(forward.layers * launch + parameters * dtype.itemsize / bandwidth, 2 * parameters / arithmetic)
+        fixed = forward.layers * launch + parameters * dtype.itemsize / bandwidth
+        return cls(fixed, 2 * parameters / arithmetic, isinstance(forward, ForwardPass))
 
     def seconds(self, tokens: float) -> float:
         return self.fixed + self.per_token * tokens
 
 
 class MismatchRates:
-    """How often a draft ends at a position, by the drafter's min-entropy there: `-ln` of its largest probability, in nats."""
+    """How often a draft ends at a position, by the drafter's min-entropy there: `-ln` of its largest probability, in nats.
+
+    What is expected where little was seen is in proportion to the mass of all other tokens: a drafter that is certain is rarely
+    contradicted, and rows of one task reach their first uncertain position together, before any was verified.
+    """
 
     def __init__(self) -> None:
         self._seen, self._ended = np.zeros(_BUCKETS), np.zeros(_BUCKETS)
-        self.overall = 0.05  # whatever the min-entropy
-        self._rates = [self.overall] * _BUCKETS
+        self._fit()
+
+    def _fit(self) -> None:
+        weight = self._seen.sum() + _PRIOR_WEIGHT
+        self.overall = float((self._ended.sum() + _PRIOR_RATE * _PRIOR_WEIGHT) / weight)  # whatever the min-entropy
+        mass = ((self._seen * _MASS).sum() + _PRIOR_MASS * _PRIOR_WEIGHT) / weight
+        expected = np.minimum(self.overall * _MASS / mass, 1.0)
+        self._rates: list[float] = ((self._ended + _BUCKET_WEIGHT * expected) / (self._seen + _BUCKET_WEIGHT)).tolist()
 
     @staticmethod
     def bucket(min_entropy: float) -> int:
@@ -75,8 +101,7 @@ class MismatchRates:
             bucket = self.bucket(min_entropy)
             self._seen[bucket] += 1
             self._ended[bucket] += end
-        self.overall = float((self._ended.sum() + 0.5) / (self._seen.sum() + 10.0))
-        self._rates = ((self._ended + _PRIOR * self.overall) / (self._seen + _PRIOR)).tolist()
+        self._fit()
 
 
 class Schedule:
@@ -90,15 +115,19 @@ class Schedule:
         """The longest draft of the next block."""
         return self.fixed if self.fixed is not None else longest_draft(rows, vocab, device)
 
-    def break_even_rows(self, rows: int, drafting: int) -> float:
-        """The expected number of rows that still stand at one more position, above which it pays.
+    def break_even_rows(self, rows: int, drafting: int) -> list[float]:
+        """By the length of a draft: the expected number of rows that still stand, above which a longer one pays.
 
         `drafting` of the `rows` go through a pass of the drafter; all of them through that of the donor.
         """
         if self.fixed is not None:
-            return 0.0
-        more = self.drafter.seconds(drafting) + self.donor.per_token * rows
-        return float(rows * self._best_speed(rows) * more)
+            return [0.0] * (self.fixed + 1)
+        read = self._read_lengths()
+        step = read[1:] - read[:-1]  # tokens more, in each row, that the donor reads for one position more: mostly none
+        positions = np.maximum(step, 1)
+        seconds = self.drafter.seconds(drafting) + np.where(step > 0, self.donor.per_token * rows, 0.0)
+        least = rows * self._best_speed(rows) * seconds * positions / self._expected_tokens(positions)
+        return [0.0, *least.tolist(), float(rows)]
 
     def drafts_pay(self, rows: int) -> bool:
         """Whether the donor that writes alone is slower, before anything is known of how often drafts end."""
@@ -106,9 +135,16 @@ class Schedule:
 
     def _best_speed(self, rows: int) -> float:
         """Tokens per second and row of the best fixed block."""
-        g = self.rates.overall
-        tokens = (1 - (1 - g) ** (_LENGTHS + self.bonus)) / g
-        read = rows * (_LENGTHS + self.bonus)  # by the donor; after a bonus token the drafter reads one more, too
+        # After a bonus token the drafter reads one more, too.
         drafting = _LENGTHS * self.drafter.seconds(rows) + self.bonus * rows * self.drafter.per_token
-        seconds = drafting + self.donor.fixed + self.donor.per_token * read
-        return float((tokens / seconds).max())
+        seconds = drafting + self.donor.fixed + self.donor.per_token * rows * self._read_lengths()
+        return float((self._expected_tokens(_LENGTHS + self.bonus) / seconds).max())
+
+    def _read_lengths(self) -> NDArray[np.int64]:
+        """What the donor reads of each row for a draft of 1, 2, 3 … tokens."""
+        return (_PADDED if self.donor.padded else np.arange(len(_PADDED)))[_LENGTHS + self.bonus]
+
+    def _expected_tokens(self, positions: NDArray[np.int64]) -> NDArray[np.floating]:
+        """How many of so many positions emit a token, at the overall rate."""
+        g = self.rates.overall
+        return (1 - (1 - g) ** positions) / g
