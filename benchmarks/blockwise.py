@@ -62,6 +62,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--pair", choices=["1:13", "1:26", "hybrid", "qwen3", "demo"], default="1:26")
     parser.add_argument("--vocab", type=int, default=8192)
+    parser.add_argument("--entropy", type=float, help="of random pairs, in nats (default: that of their flat logits)")
     parser.add_argument("--batch", type=int, nargs="+", default=[1, 8])
     parser.add_argument("--rates", type=float, nargs="+", default=[0.05])
     parser.add_argument("--rows", type=int, default=2, help="samples, in batches")
@@ -70,12 +71,12 @@ def main() -> None:
     parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32")
     parser.add_argument("--device", default="cpu")
     options = parser.parse_args()
-    with pair_folders(options.pair, options.vocab, options.dtype) as folders:
+    with pair_folders(options.pair, options.vocab, options.dtype, options.entropy) as folders:
         pair = load(folders, options.device, options.dtype)
         sizes = {m.role: sum(p.numel() for p in m.model.parameters()) / 1e6 for m in pair.members}
         print(
             f"pair {options.pair}: base {sizes['base']:.1f} M, guide {sizes['guide']:.1f} M, vocabulary {pair.vocabulary.size}, "
-            f"{options.device}, {options.dtype}, {torch.get_num_threads()} threads, {options.tokens} tokens, "
+            f"entropy {options.entropy or 'of flat logits'}, {options.device}, {options.dtype}, {torch.get_num_threads()} threads, {options.tokens} tokens, "
             f"{options.rounds} rounds"
         )
         if options.device == "cpu" and options.pair != "demo":

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer, Qwen3_5TextConfig, Qwen3Config
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, Qwen3_5TextConfig, Qwen3Config
 
 from lm_eval_takeover.decoding import engine
 from lm_eval_takeover.demo import DEMO
@@ -33,17 +33,22 @@ BLOCKS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 
 
 @contextmanager
-def pair_folders(name: str, vocab: int, dtype: str) -> Iterator[dict[str, Path]]:
+def pair_folders(name: str, vocab: int, dtype: str, entropy: float | None = None) -> Iterator[dict[str, Path]]:
     """The folders of a pair by its name: the bundled one for "demo", else random weights, which are gone afterwards."""
     if name == "demo":
         yield dict(DEMO)
         return
     with tempfile.TemporaryDirectory() as folder:
-        yield save_pair(Path(folder), name, vocab, getattr(torch, dtype))
+        yield save_pair(Path(folder), name, vocab, getattr(torch, dtype), entropy)
 
 
-def save_pair(folder: Path, ratio: str, vocab: int, dtype: torch.dtype) -> dict[str, Path]:
-    """Two random checkpoints that share the demo pair's tokenizer, padded to `vocab`; `hybrid` is 1:26 as Qwen3.5 builds it."""
+def save_pair(
+    folder: Path, ratio: str, vocab: int, dtype: torch.dtype, entropy: float | None = None
+) -> dict[str, Path]:
+    """Two random checkpoints that share the demo pair's tokenizer, padded to `vocab`; `hybrid` is 1:26 as Qwen3.5 builds it.
+
+    `entropy` in nats: their distributions are made as peaked as that, on the mean over a random text.
+    """
     tokenizer = AutoTokenizer.from_pretrained(DEMO["base"])
     made = {}
     shapes = ("qwen3-0.6b", "qwen3-8b") if ratio == "qwen3" else ("base", "1:26" if ratio == "hybrid" else ratio)
@@ -62,11 +67,27 @@ def save_pair(folder: Path, ratio: str, vocab: int, dtype: torch.dtype) -> dict[
             max_position_embeddings=8192, initializer_range=0.08, eos_token_id=None, bos_token_id=None,
             **more,
         )  # fmt: skip
-        model = AutoModelForCausalLM.from_config(config).to(dtype)
+        model = AutoModelForCausalLM.from_config(config)
+        if entropy is not None:
+            sharpen(model, entropy)
+        model = model.to(dtype)
         made[role] = folder / role
         model.save_pretrained(made[role])
         tokenizer.save_pretrained(made[role])
     return made
+
+
+@torch.inference_mode()
+def sharpen(model: PreTrainedModel, entropy: float) -> None:
+    """Scale the last norm of a model, and so its logits, until the mean entropy of a random text is this."""
+    logits = model(torch.randint(0, 500, (1, 64))).logits[0]
+    low, high = 0.1, 100.0
+    for _ in range(30):
+        scale = (low * high) ** 0.5
+        log_p = (scale * logits).log_softmax(-1)
+        flat = float(-(log_p.exp() * log_p).sum(-1).mean()) > entropy
+        low, high = (scale, high) if flat else (low, scale)
+    model.model.norm.weight.mul_(scale)
 
 
 def load(folders: dict[str, Path], device: str, dtype: str) -> Pair:

@@ -1,7 +1,7 @@
 """The tokens of a run, one sample at a time: memory is bounded by a row group of the files, whatever their size."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -71,26 +71,62 @@ def ceil_percent(count: int, percent: int) -> int:
     return -(-count * percent // 100)
 
 
-def read_scored_samples(paths: Iterable[Path], scores: Sequence[str]) -> Iterator[SampleTokens]:
-    """The samples of scores files with these scores. Raises RunDirError for a file that cannot be read."""
-    wanted = ["token_id", *(_COLUMNS.get(name, name) for name in scores)]
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Row groups of one scores file. A sample belongs to the part in which its first row lies."""
+
+    path: Path
+    groups: range
+    rows: int
+
+
+def list_parts(paths: Iterable[Path]) -> list[Part]:
+    """A part for each row group of these scores files, in their order. Raises RunDirError for a file that cannot be read."""
+    parts = []
     for path in paths:
-        try:
-            yield from split_tables(_read_row_groups(path, [*NAME_COLUMNS, *dict.fromkeys(wanted)]), wanted)
-        except (OSError, pa.ArrowException, KeyError) as error:
-            raise RunDirError(f"'{path}' cannot be read as scores: {error}") from error
+        with _reading(path), pq.ParquetFile(path) as file:
+            rows = [file.metadata.row_group(group).num_rows for group in range(file.num_row_groups)]
+            parts += [Part(path, range(group, group + 1), count) for group, count in enumerate(rows)]
+    return parts
 
 
-def _read_row_groups(path: Path, columns: Sequence[str]) -> Iterator[pa.Table]:
-    """One row group after the other; the next is read while the one before is worked on."""
-    with pq.ParquetFile(path) as file, ThreadPoolExecutor(1) as reader:
-        reading = [
-            reader.submit(file.read_row_group, group, list(columns)) for group in range(min(2, file.num_row_groups))
-        ]
-        for group in range(file.num_row_groups):
-            yield reading.pop(0).result()
-            if group + 2 < file.num_row_groups:
-                reading.append(reader.submit(file.read_row_group, group + 2, list(columns)))
+def read_scored_samples(parts: Iterable[Part], scores: Sequence[str]) -> Iterator[SampleTokens]:
+    """The samples of parts of scores files with these scores. Raises RunDirError for a file that cannot be read."""
+    wanted = ["token_id", *(_COLUMNS.get(name, name) for name in scores)]
+    for part in parts:
+        with _reading(part.path), pq.ParquetFile(part.path) as file:
+            yield from split_tables(_read_tables(file, part.groups, [*NAME_COLUMNS, *dict.fromkeys(wanted)]), wanted)
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, pa.ArrowException, KeyError) as error:
+        raise RunDirError(f"'{path}' cannot be read as scores: {error}") from error
+
+
+def _read_tables(file: pq.ParquetFile, groups: range, columns: Sequence[str]) -> Iterator[pa.Table]:
+    """The rows of the samples that begin in these groups: without the end of one before, with the end of the last."""
+    before = own = None
+    if groups.start > 0:
+        *_, (before, _, _) = split_samples(file.read_row_group(groups.start - 1, list(NAME_COLUMNS)))
+    for group in range(groups.start, file.num_row_groups):
+        inside = group in groups
+        if not inside and own is None:
+            return
+        table = file.read_row_group(group, list(columns if inside else NAME_COLUMNS))
+        stretches = list(split_samples(table))
+        first, _, stop = stretches[0]
+        if not inside:
+            if first == own:
+                yield file.read_row_group(group, list(columns)).slice(0, stop)
+            if first != own or stop < len(table):
+                return
+            continue
+        if stretches[-1][0] != before:
+            own = stretches[-1][0]
+            yield table.slice(stop) if first == before else table
 
 
 def split_tables(tables: Iterable[pa.Table], columns: Sequence[str]) -> Iterator[SampleTokens]:

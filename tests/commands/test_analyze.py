@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from lm_eval_takeover.analysis.catalogue import COLUMNS
-from lm_eval_takeover.analysis.tokens import read_scored_samples
+from lm_eval_takeover.analysis.tokens import list_parts, read_scored_samples
 from lm_eval_takeover.analysis.vocabulary import load_tokenizer
 from lm_eval_takeover.cli import main
 from lm_eval_takeover.commands.analyze.inputs import Inputs
@@ -76,7 +76,7 @@ def test_on_the_demo_pair_the_peaks_are_the_decisions(demo_runs):
     peaks = np.zeros(2, dtype=int)  # at decisions, and all
     everywhere = np.zeros(2, dtype=int)
     found = needed = 0
-    for sample in read_scored_samples(list_score_files(run.folder), ["ce", "entropy"]):
+    for sample in read_scored_samples(list_parts(list_score_files(run.folder)), ["ce", "entropy"]):
         tokens = [tokenizer.decode([token]) for token in sample.columns["token_id"]]
         decisions = np.zeros(len(tokens), dtype=bool)
         decisions[decision_positions(tokens)] = True

@@ -13,8 +13,9 @@ import polars as pl
 from tqdm import tqdm
 
 from lm_eval_takeover import __version__
-from lm_eval_takeover.analysis.catalogue import COLUMNS, SCORED, make_frame, measure_samples
+from lm_eval_takeover.analysis.catalogue import COLUMNS, SCORED, make_frame
 from lm_eval_takeover.analysis.figures import draw
+from lm_eval_takeover.analysis.measuring import Measuring, measure_parts
 from lm_eval_takeover.analysis.outcomes import tabulate_budget, tabulate_flips, tabulate_rates
 from lm_eval_takeover.analysis.planning import classify_text, count_classes, tabulate_planning
 from lm_eval_takeover.analysis.takeovers import (
@@ -23,7 +24,7 @@ from lm_eval_takeover.analysis.takeovers import (
     tabulate_cross,
     tabulate_ranks,
 )
-from lm_eval_takeover.analysis.tokens import SampleTokens, read_scored_samples
+from lm_eval_takeover.analysis.tokens import list_parts
 from lm_eval_takeover.commands.analyze.inputs import CannotShow, Inputs
 from lm_eval_takeover.errors import ArgumentError, nearest
 from lm_eval_takeover.runs.run_folder import Name
@@ -92,18 +93,16 @@ def measure_base(inputs: Inputs, names: Sequence[str]) -> dict[str, pl.DataFrame
     places: dict[Name, list[Name]] = {}
     for one in inputs.base.answered:
         places.setdefault(one.stored_name, []).append(one.name)
-    samples = read_scored_samples(inputs.score_files, inputs.scores)
-    with tqdm(samples, total=len(places), desc="Reading scores", unit="sample") as bar:
-        reading: Iterator[SampleTokens] = iter(bar)
-        if "planning" in names:
-            reading = _add_codes(reading, inputs)
-        return measure_samples(reading, names, inputs.scores, places)
-
-
-def _add_codes(samples: Iterator[SampleTokens], inputs: Inputs) -> Iterator[SampleTokens]:
-    for sample in samples:
-        codes = classify_text(inputs.codes, sample.columns["token_id"])
-        yield SampleTokens(sample.name, {**sample.columns, "codes": codes})
+    codes = inputs.codes if "planning" in names else None
+    measuring = Measuring(names, inputs.scores, places, codes)
+    frames: dict[str, list[pl.DataFrame]] = {name: [] for name in names}
+    parts = list_parts(inputs.score_files)
+    with tqdm(total=sum(part.rows for part in parts), desc="Reading scores", unit="token", unit_scale=True) as bar:
+        for part, measured in zip(parts, measure_parts(measuring, parts), strict=True):
+            bar.update(part.rows)
+            for name, frame in measured.items():
+                frames[name].append(frame)
+    return {name: pl.concat(found).sort("task", maintain_order=True) for name, found in frames.items() if found}
 
 
 def _tabulate_scored(name: str, measured: dict[str, pl.DataFrame]) -> pl.DataFrame:

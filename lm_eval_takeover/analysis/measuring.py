@@ -1,0 +1,74 @@
+"""What analyses measure on the scored samples of a run, a part of its files after the other: on all cores where there is much."""
+
+import os
+import signal
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+from multiprocessing import get_context
+
+import polars as pl
+
+from lm_eval_takeover.analysis.catalogue import measure_samples
+from lm_eval_takeover.analysis.planning import Codes, classify_text
+from lm_eval_takeover.analysis.tokens import Part, SampleTokens, read_scored_samples
+from lm_eval_takeover.errors import RunDirError
+from lm_eval_takeover.runs.run_folder import Name
+
+_ROWS = 10**7  # from so many on, worker processes are worth their start of some seconds
+
+
+@dataclass(frozen=True)
+class Measuring:
+    """Which analyses, by which scores. `codes`, where planning is among them, are those of the vocabulary.
+
+    `places` are the tasks' names of each stored sample: where two tasks share it, both have it; others are left out.
+    """
+
+    names: Sequence[str]
+    scores: Sequence[str]
+    places: Mapping[Name, Sequence[Name]]
+    codes: Codes | None = None
+
+    def measure(self, part: Part) -> dict[str, pl.DataFrame]:
+        """A table by analysis, of the samples that begin in this part."""
+        samples = map(self._add_codes, read_scored_samples([part], self.scores))
+        return measure_samples(samples, self.names, self.scores, self.places)
+
+    def _add_codes(self, sample: SampleTokens) -> SampleTokens:
+        if self.codes is None:
+            return sample
+        return SampleTokens(
+            sample.name, {**sample.columns, "codes": classify_text(self.codes, sample.columns["token_id"])}
+        )
+
+
+def measure_parts(measuring: Measuring, parts: Sequence[Part]) -> Iterator[dict[str, pl.DataFrame]]:
+    """`Measuring.measure` of each part, in their order. Raises RunDirError where a worker process was killed."""
+    workers = min(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1, len(parts))
+    if workers == 1 or sum(part.rows for part in parts) < _ROWS:
+        yield from map(measuring.measure, parts)
+        return
+    pool = ProcessPoolExecutor(workers, get_context("spawn"), _begin_worker, (measuring,))
+    try:
+        yield from pool.map(_measure, parts)
+    except BrokenProcessPool as error:
+        raise RunDirError("a worker process of the analysis was killed; was there enough memory?") from error
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+_of_worker: Measuring | None = None
+
+
+def _begin_worker(measuring: Measuring) -> None:
+    """Ctrl-C is for the process that waits for this one."""
+    global _of_worker
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _of_worker = measuring
+
+
+def _measure(part: Part) -> dict[str, pl.DataFrame]:
+    assert _of_worker is not None
+    return _of_worker.measure(part)
