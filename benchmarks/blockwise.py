@@ -76,7 +76,8 @@ def main() -> None:
         sizes = {m.role: sum(p.numel() for p in m.model.parameters()) / 1e6 for m in pair.members}
         print(
             f"pair {options.pair}: base {sizes['base']:.1f} M, guide {sizes['guide']:.1f} M, vocabulary {pair.vocabulary.size}, "
-            f"entropy {options.entropy or 'of flat logits'}, {options.device}, {options.dtype}, {torch.get_num_threads()} threads, {options.tokens} tokens, "
+            f"entropy {options.entropy or 'of flat logits'}, {options.device}, {options.dtype}, "
+            f"{torch.get_num_threads()} threads, {options.tokens} tokens, "
             f"{options.rounds} rounds"
         )
         if options.device == "cpu" and options.pair != "demo":
@@ -128,9 +129,10 @@ def measure(pair: Pair, folders: dict[str, Path], batch: int, rate: float, optio
     texts = texts[: -(-rows // samples)]
     prompts = [tuple(pair.encode(text)) for text in texts]
     asked = [Request(p, j, options.tokens, SAMPLING) for p in prompts for j in range(samples)][:rows]
+    if options.pair == "demo" or options.entropy is not None:  # as the tasks draw
+        asked = [replace(request, sampling=Sampling(0.6, 0.95)) for request in asked]
     if options.pair == "demo":
         policy = load_policy(ModelArguments(spike_ratio=0.045), load_pair(ModelArguments()))[0]
-        asked = [replace(request, sampling=Sampling(0.6, 0.95)) for request in asked]
     else:
         policy = gated(pair, asked, rate)
     greedy = [replace(request, sampling=Sampling()) for request in asked]

@@ -32,7 +32,7 @@ from lm_eval_takeover.method.generation import Generation
 from lm_eval_takeover.method.observations import observe
 from lm_eval_takeover.method.policy import Policy
 from lm_eval_takeover.method.request import Request
-from lm_eval_takeover.method.sampling import Words, draw, silence_numpy
+from lm_eval_takeover.method.sampling import Words, draw, drawing
 from lm_eval_takeover.pair.pair import Pair
 
 logger = logging.getLogger(__name__)
@@ -97,7 +97,7 @@ class Blocks(Pool):
         super()._shrink()
 
     def advance(self, slots: Sequence[int]) -> list[int]:
-        with silence_numpy():
+        with drawing():
             draft = self._draft(list(slots))
         donor_logits = self._read_by_donor(draft)
         scores = self._score(draft, donor_logits)

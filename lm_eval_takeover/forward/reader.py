@@ -96,7 +96,7 @@ class Reader:
         return self.forward(self.cache, slots, lengths, ids.to(self.device), self.vocab, last)[:, 0]
 
     def draft(self, slots: Sequence[int], ids: Tensor, offset: int, at: Words, sampling: Sampling) -> Drafted:
-        """Read one token per row, `ids` `[rows, 1]`, and draw the next with the words `[rows]`. Under `silence_numpy`."""
+        """Read one token per row, `ids` `[rows, 1]`, and draw the next with the words `[rows]`. Under `drawing`."""
         if self._graphed is not None and self._graphed.supports(ids):
             return Drafted(*self._graphed.draft(self.lengths, slots, ids, offset, at, sampling))
         return self.draw(self.read(slots, ids, offset).select(1, 0), at, sampling)

@@ -86,9 +86,12 @@ class Score:
             raise ValueError(f"score '{self.name}' needs the donor's logits")
         logits = (host_logits, donor_logits) if self.needs_donor else (host_logits,)
         options = {"top_p": top_p} if self.reads_top_p else {}
-        if self.source.digest is None:
-            return self.function(*logits, **options)
-        values: Tensor = call_plugin(self.where, self.function, *logits, **options)
+        from lm_eval_takeover.method.denormals import flush_denormals
+
+        with flush_denormals():
+            if self.source.digest is None:
+                return self.function(*logits, **options)
+            values: Tensor = call_plugin(self.where, self.function, *logits, **options)
         check_shape(self.where, values, host_logits.shape[:-1])
         return values.float()
 

@@ -12,13 +12,15 @@ edge the lower ids are kept). Two distributions at total variation distance `d` 
 """
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from lm_eval_takeover.method.denormals import flush_denormals
 from lm_eval_takeover.method.request import Sampling
 
 _GOLDEN, _MASK = 0x9E3779B1, 0xFFFFFFFF
@@ -51,13 +53,15 @@ def draw(logits: Tensor, at: Words, sampling: Sampling) -> Tensor:
     """One token per row: logits `[rows, vocab]`, the words of their positions `[rows]`; returns ids `[rows]`."""
     if logits.device.type == "cuda":
         return draw_on_device(logits, to_tensor(at, logits.device), sampling)[0]
-    with silence_numpy():
+    with drawing():
         return torch.from_numpy(draw_on_cpu(logits.float().cpu().numpy(), at, sampling)[0])
 
 
-def silence_numpy() -> np.errstate:
-    """The context of `draw_on_cpu`: NaN is for callers to refuse, and weights may underflow."""
-    return np.errstate(invalid="ignore", over="ignore", divide="ignore")
+@contextmanager
+def drawing() -> Iterator[None]:
+    """The context of `draw_on_cpu`: NaN is for callers to refuse, and weights may underflow, to 0 at once."""
+    with np.errstate(invalid="ignore", over="ignore", divide="ignore"), flush_denormals():
+        yield
 
 
 def to_tensor(at: Words, device: torch.device) -> Tensor:
@@ -73,7 +77,7 @@ _SURELY = 0.999  # float32 sums are nearer to the exact ones than that
 
 
 def draw_on_cpu(logits: NDArray[np.float32], at: Words, sampling: Sampling) -> tuple[NDArray[np.int64], list[float]]:
-    """As `draw`, and the mass of each row in units of its likeliest token's (at this temperature). Under `silence_numpy`.
+    """As `draw`, and the mass of each row in units of its likeliest token's (at this temperature). Under `drawing`.
 
     Called once per token: bare reductions of ufuncs cost a fraction of `sum` and `max`.
     """

@@ -1,0 +1,35 @@
+"""Numbers that a CPU is slow with are 0 where scores and draws are computed, and nowhere else."""
+
+import numpy as np
+import torch
+
+from lm_eval_takeover.method.denormals import flush_denormals
+from lm_eval_takeover.method.registry import find_score
+from lm_eval_takeover.method.sampling import drawing
+
+SMALL = torch.tensor(1e-40)
+
+
+def test_denormals_are_zero_within_and_numbers_without():
+    assert float(SMALL * 1.0) > 0
+    for context in (flush_denormals, drawing):
+        with context():
+            assert float(SMALL * 1.0) == 0
+            with flush_denormals():
+                pass
+            assert float(SMALL * 1.0) == 0  # as the outer one left it
+        assert float(SMALL * 1.0) > 0
+    assert np.finfo(np.float32).smallest_subnormal > 0
+
+
+def test_scores_are_computed_without_them():
+    seen = []
+    score = find_score("ce")
+    assert float(SMALL * 1.0) > 0
+    plain = score.function
+    object.__setattr__(score, "function", lambda host, donor: seen.append(float(SMALL * 1.0)) or plain(host, donor))
+    try:
+        score(torch.randn(3), torch.randn(3))
+    finally:
+        object.__setattr__(score, "function", plain)
+    assert seen == [0.0]
