@@ -1,0 +1,130 @@
+"""Is the engine as fast as it was? Tokens per second of two revisions in turns, on random pairs of two architectures.
+
+    python benchmarks/revisions.py REVISION [--rounds 5] [--batch 1 8]
+
+Checks the revision out into a folder of its own and runs blocks, lockstep and the base alone in processes of either code, in
+turns. Ratios above 1: the code as it is is faster. The revision's draws, and so its takeovers, may be others.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, Qwen3Config
+
+from lm_eval_takeover.demo import DEMO
+
+HERE = Path(__file__).resolve().parents[1]
+KINDS = {"llama": LlamaConfig, "qwen3": Qwen3Config}
+WORK = """
+import json, sys, time, torch
+from pathlib import Path
+from lm_eval_takeover.decoding import blockwise, lockstep
+from lm_eval_takeover.method.gate import Gate
+from lm_eval_takeover.method.policies import BaseAlone, Disagreement
+from lm_eval_takeover.method.request import Request, Sampling
+from lm_eval_takeover.pair.member import Member
+from lm_eval_takeover.pair.pair import Pair
+
+folder, batch, tokens = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
+torch.set_num_threads(int(sys.argv[4]))
+pair = Pair(*(Member(r, str(folder / r), device="cpu", dtype=torch.float32) for r in ("base", "guide")))
+gated = Disagreement(gate=Gate(float(sys.argv[5]), 1e-9))
+runs = {
+    "blocks of 8": lambda r: blockwise.generate(pair, gated, r, batch_size=batch, block_size=8),
+    "lockstep": lambda r: lockstep.generate(pair, gated, r, batch_size=batch),
+    "base alone": lambda r: blockwise.generate(pair, BaseAlone(), r, batch_size=batch),
+}
+asked = lambda count: [Request(tuple(range(1, 60)), j, count, Sampling(1.0)) for j in range(batch)]
+for run in runs.values():
+    list(run(asked(16)))
+for line in sys.stdin:
+    for name, run in runs.items():
+        started = time.process_time()
+        made = [g for _, g in run(asked(tokens))]
+        seconds = time.process_time() - started
+        passes = sum(g.guide_passes for g in made)
+        print(json.dumps([name, sum(len(g.tokens) for g in made) / seconds, passes]), flush=True)
+    print("null", flush=True)
+"""
+
+
+def save(folder: Path, kind: str) -> None:
+    """A random pair, 1 : 10 in weights."""
+    tokenizer = AutoTokenizer.from_pretrained(DEMO["base"])
+    for seed, (role, hidden, layers) in enumerate((("base", 256, 4), ("guide", 512, 12))):
+        torch.manual_seed(seed)
+        config = KINDS[kind](
+            vocab_size=8192, hidden_size=hidden, num_hidden_layers=layers, intermediate_size=3 * hidden, eos_token_id=None,
+            num_attention_heads=hidden // 64, num_key_value_heads=hidden // 128, head_dim=64, initializer_range=0.08,
+        )  # fmt: skip
+        AutoModelForCausalLM.from_config(config).save_pretrained(folder / role)
+        tokenizer.save_pretrained(folder / role)
+
+
+class Engine:
+    """A process that runs one revision's code."""
+
+    def __init__(self, code: Path, pair: Path, batch: int, tokens: int, tau: float) -> None:
+        words = [sys.executable, "-c", WORK, str(pair), str(batch), str(tokens), str(torch.get_num_threads()), str(tau)]
+        environment = os.environ | {"PYTHONPATH": str(code)}
+        self.process = subprocess.Popen(
+            words, cwd=code, env=environment, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+
+    def run(self) -> dict[str, tuple[float, int]]:
+        assert self.process.stdin is not None and self.process.stdout is not None
+        self.process.stdin.write("go\n")
+        self.process.stdin.flush()
+        found = {}
+        while (line := json.loads(self.process.stdout.readline())) is not None:
+            found[line[0]] = (line[1], line[2])
+        return found
+
+    def close(self) -> None:
+        self.process.communicate()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("revision")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--batch", type=int, nargs="+", default=[1, 8])
+    parser.add_argument("--tokens", type=int, default=64)
+    parser.add_argument("--tau", type=float, default=15.0, help="nats; above it the guide takes over (default: 15)")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as temporary:
+        before = Path(temporary) / "before"
+        subprocess.run(
+            ["git", "worktree", "add", "-q", "--detach", str(before), options.revision], cwd=HERE, check=True
+        )
+        try:
+            print("|pair|batch|run|now over before|rounds|\n|---|--:|---|--:|---|")
+            for kind in KINDS:
+                pair = Path(temporary) / kind
+                save(pair, kind)
+                for batch in options.batch:
+                    compare(kind, pair, batch, before, options)
+        finally:
+            subprocess.run(["git", "worktree", "remove", "--force", str(before)], cwd=HERE, check=True)
+
+
+def compare(kind: str, pair: Path, batch: int, before: Path, options: argparse.Namespace) -> None:
+    engines = [Engine(code, pair, batch, options.tokens, options.tau) for code in (HERE, before)]
+    rounds = [[engine.run() for engine in engines] for _ in range(options.rounds)]
+    for engine in engines:
+        engine.close()
+    for name in rounds[0][0]:
+        ratios = [now[name][0] / then[name][0] for now, then in rounds]
+        spread = f"{min(ratios):.2f} to {max(ratios):.2f}"
+        print(f"|{kind}|{batch}|{name}|{statistics.median(ratios):.2f}|{spread}|", flush=True)
+
+
+if __name__ == "__main__":
+    main()
