@@ -250,9 +250,12 @@ def measure(pair: Pair, folders: dict[str, Path], batch: int, rate: float, optio
     faster = statistics.median(
         a / c for a, c in zip(speed["guide, drafted by the base"], speed["guide alone"], strict=True)
     )
+    accepted = (
+        f"{(tokens - guide_passes) / base_passes:.1%} of the drafted tokens accepted" if base_passes else "no drafts"
+    )
     print(
         f"guide, drafted by the base: {faster:.2f} times the guide alone, {guide_passes / tokens:.3f} guide passes a token, "
-        f"{(tokens - guide_passes) / max(base_passes, 1):.1%} of the drafted tokens accepted; {equal} of {len(alone)} texts equal"
+        f"{accepted}; {equal} of {len(alone)} texts equal"
     )
     sampling_share(pair, policy, asked, batch)
     expected_tokens(pair, policy, asked, realized, batch)

@@ -8,10 +8,6 @@ A ratio above 1 says that the engine as it is beats the variant. Guided, `block_
     no foresight      every position ends a draft with the overall rate, whatever the drafter's min-entropy
     best fixed block  the fastest of blocks of 4, 6, 8, 12 and 16 tokens
 
-`policy=entropy` at 8 %:
-
-    no waiting        the guide is asked as soon as one row's token is its own
-
 The demo pair is trained; in pairs of random weights nothing foretells a takeover.
 """
 
@@ -25,7 +21,6 @@ from typing import Any
 from random_pairs import SAMPLING, clock, costs, gated, load, pair_folders
 
 from lm_eval_takeover.decoding import blockwise, schedule
-from lm_eval_takeover.decoding.stepwise import Stepwise
 from lm_eval_takeover.demo import PROMPT, problems
 from lm_eval_takeover.forward.forward_pass import ForwardPass
 from lm_eval_takeover.method.gate import Gate
@@ -104,14 +99,6 @@ def measure(pair: Pair, requests: list[Request], guided: Policy, batch: int, rou
         },
         rounds,
     )
-    entropy = gated(pair, requests[:16], 0.08, "entropy", 2)
-
-    def without_waiting() -> float:
-        with patched(Stepwise, "_served", lambda self, due, rows: [sorted(due)] if due else []):
-            return speed(pair, entropy, requests, batch)
-
-    runs = {"as it is": lambda: speed(pair, entropy, requests, batch), "no waiting": without_waiting}
-    compare(f"entropy, batch {batch}", runs, rounds)
 
 
 def main() -> None:

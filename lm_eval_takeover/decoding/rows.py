@@ -26,7 +26,7 @@ class Decision:
     takeover: bool
     score: float
     window: Tensor  # `[window]` behind that token
-    host_logits: Tensor | None = None  # `[vocab]`, kept for the trace of a takeover that waits for the donor
+    host_logits: Tensor | None = None  # `[vocab]`, kept for the trace of a takeover that the donor has not drawn yet
 
 
 @dataclass(slots=True)
@@ -40,7 +40,7 @@ class Row:
     words: Words = field(default_factory=lambda: np.empty(0, np.uint64))
     chances: NDArray[np.float64] = field(default_factory=lambda: np.empty(0))
     window: Tensor | None = None  # `[window]`, the last scores
-    due: Decision | None = None  # a takeover that waits for the donor
+    due: Decision | None = None  # a takeover that the donor has not drawn yet
 
     def begin(self, policy: Policy, seed: int, window: Tensor) -> None:
         """Random numbers and the window before the first token; a row that begins again keeps its own."""

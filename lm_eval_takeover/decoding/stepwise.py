@@ -22,16 +22,11 @@ _UNREAD_AT_ONCE = 4096  # tokens, padding included, of a pass of several rows
 
 
 class Stepwise(Pool):
-    """Decide, ask, draw, emit: the next token of each row.
-
-    A row whose token is the guide's waits until half of the rows do, or for a while, so that one pass serves several.
-    """
-
-    _idle = 0  # tokens that waiting rows might have written since the donor was asked
+    """Decide, ask, draw, emit: the next token of each row."""
 
     def advance(self, slots: Sequence[int]) -> list[int]:
         decisions, hosted, host_logits = self._decide([slot for slot in slots if self.slots[slot].due is None])
-        groups = self._served([slot for slot in slots if self.slots[slot].due is not None], len(slots))
+        groups = self._group([slot for slot in slots if self.slots[slot].due is not None])
         donated = [slot for group in groups for slot in group]
         donor_logits = torch.cat([self.read_unread(self.donor, group) for group in groups]) if groups else None
         for slot in donated:
@@ -51,7 +46,7 @@ class Stepwise(Pool):
     def _decide(self, slots: list[int]) -> tuple[dict[int, Decision], list[int], Tensor | None]:
         """The policy's decisions on these rows; the slots that the host writes, and its logits `[rows, vocab]` for them.
 
-        The others wait for the donor. The host is asked first where its distribution is the score.
+        The others are due from the donor. The host is asked first where its distribution is the score.
         """
         if not slots:
             return {}, [], None
@@ -77,18 +72,11 @@ class Stepwise(Pool):
             return decisions, hosted, self.read_unread(self.host, hosted) if hosted else None
         return decisions, hosted, logits if len(hosted) == len(slots) else logits[[not takeover for takeover in taken]]
 
-    def _served(self, due: Sequence[int], rows: int) -> list[list[int]]:
-        """For which of these slots, whose tokens are the donor's, it is asked now: those of each pass.
-
-        For all of them, once half of the `rows` that advance together wait, or their waiting has cost about two passes of the
-        host. A row that advances alone never waits: a pass that fails is tried on halves until its cause is alone.
+    def _group(self, due: Sequence[int]) -> list[list[int]]:
+        """These slots, whose tokens are the donor's, by the passes that serve them.
 
         Rows share a pass, those with the least to read first, until what one more would pad costs more than a pass of its own.
         """
-        self._idle += len(due)
-        if self.policy.host == "base" and 2 * len(due) < rows and self._idle < 2 * rows:
-            return []
-        self._idle = 0
         lengths = self.readers[self.donor].lengths if due else []
         groups: list[list[int]] = []
         longest = 0
