@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lm_eval_takeover.method.observations import OBSERVED, observe
+from lm_eval_takeover.method.observations import COMPARED, OBSERVED, compare, observe
 from lm_eval_takeover.method.policy import Block, Policy
 from lm_eval_takeover.method.registry import scores as registered
 from lm_eval_takeover.method.request import Sampling
@@ -22,6 +22,11 @@ SCORE, TAKEN, REST = 0, 1, 2
 FORCED = ("log_prob", "greedy")
 MOST_SCORES = 8
 COLUMNS = REST + max(len(OBSERVED), len(FORCED), MOST_SCORES)
+
+
+def count_compared() -> int:
+    """Columns of the records of `compare_forced`; plug-ins' scores among them."""
+    return REST + len(registered.names()) + len(COMPARED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +81,13 @@ def emit(
 def score_all(host: Tensor, donor: Tensor) -> Tensor:
     """Every registered score, in the order of their names' registry: `[rows, k, scores]` of logits `[rows, k, vocab]`."""
     return torch.stack([score(host, donor) for score in registered], -1)
+
+
+def compare_forced(base: Tensor, guide: Tensor, forced: Tensor) -> Emitted:
+    """As `emit`, for tokens `[rows, k]` that stand already: every registered score with the base as host, then `COMPARED`."""
+    taken = torch.zeros_like(forced, dtype=torch.bool)
+    own = torch.full((*forced.shape, REST), torch.nan, device=forced.device)
+    return Emitted(forced, taken, torch.cat([own, score_all(base, guide), compare(forced, base, guide)], -1))
 
 
 def draw_rows(logits: Tensor, at: Tensor, sampling: Sampling) -> Tensor:

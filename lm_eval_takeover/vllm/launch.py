@@ -28,7 +28,6 @@ _OTHERS: Mapping[str, str] = {
     "guide_device_map": "tensor_parallel_size=…",
     "parallelize": "tensor_parallel_size=…",
     "guide_device": "one device for both models",
-    "guide_dtype": "one dtype for both models",
     "attn_implementation": "attention_backend=…",
     "guide_attn_implementation": "attention_backend=…",
     "load_in_4bit": "quantization=bitsandbytes",
@@ -112,6 +111,7 @@ def list_engine_arguments(arguments: ModelArguments, pair: Pair, policy: Policy,
     Raises ArgumentError for arguments that vLLM does not have, and for a pair that it cannot hold.
     """
     _refuse_others(arguments)
+    _check_dtypes(arguments, pair, policy)
     given = _check_names(arguments.engine_arguments)
     _check_architectures(pair, policy)
     target = pair.member("guide" if "guide" in policy.roles else "base")
@@ -173,6 +173,21 @@ def _refuse_others(arguments: ModelArguments) -> None:
     for name, instead in _OTHERS.items():
         if (value := getattr(arguments, name)) != getattr(defaults, name):
             raise ArgumentError(f"{name}={value} is read by backend=hf; backend=vllm has {instead} instead")
+
+
+def _check_dtypes(arguments: ModelArguments, pair: Pair, policy: Policy) -> None:
+    """Raises ArgumentError where the two models would be computed in different dtypes by `hf`."""
+    if arguments.guide_dtype not in (None, arguments.dtype):
+        raise ArgumentError(
+            f"guide_dtype={arguments.guide_dtype} beside dtype={arguments.dtype}: backend=vllm has one dtype for both models; "
+            f"leave guide_dtype out"
+        )
+    own = {role: str(pair.member(role).config.get_text_config().dtype).removeprefix("torch.") for role in policy.roles}
+    if arguments.dtype == "auto" and len(set(own.values())) > 1:
+        raise ArgumentError(
+            f"dtype=auto: the checkpoints have different dtypes (base {own['base']}, guide {own['guide']}), and backend=vllm has "
+            f"one for both models; give dtype={own['guide']} or another"
+        )
 
 
 def _check_names(given: Mapping[str, Any]) -> dict[str, Any]:

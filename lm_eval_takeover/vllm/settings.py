@@ -67,7 +67,8 @@ class RequestSettings:
     """One sample: how its tokens are drawn and, where they differ from the engine's, its gate and policy.
 
     `forced` are tokens to emit whatever is drawn, for log-likelihoods. `donor_length` is read by `early` with a rate. `lockstep`
-    lets a blockwise engine emit one token a pass. `scored` records every registered score, of a fused engine's direction.
+    lets a blockwise engine emit one token a pass. `scored` records every registered score, of a fused engine's direction;
+    `compared`, beside `forced`, those with the base as host, and what both models think of the forced tokens.
     """
 
     id: str = ""
@@ -85,6 +86,7 @@ class RequestSettings:
     donor_length: int = 0
     traced: bool = False
     scored: bool = False
+    compared: bool = False
     lockstep: bool = False
     forced: tuple[int, ...] = ()
 

@@ -17,7 +17,17 @@ from torch import Tensor
 
 from lm_eval_takeover.method.policy import DIRECTIONS, Block, Policy
 from lm_eval_takeover.method.sampling import chances, request_digest, to_tensor, words
-from lm_eval_takeover.vllm.emission import COLUMNS, REST, SCORE, Emitted, draw_rows, emit, score_all
+from lm_eval_takeover.vllm.emission import (
+    COLUMNS,
+    REST,
+    SCORE,
+    Emitted,
+    compare_forced,
+    count_compared,
+    draw_rows,
+    emit,
+    score_all,
+)
 from lm_eval_takeover.vllm.settings import RequestSettings
 
 _PARKED = 4  # times the slots: finished requests whose records nobody fetches, as those of a plain vLLM user
@@ -34,6 +44,11 @@ class Track:
     parked: Tensor | None = None
     written: int = 0  # positions that were recorded, at most: some were seen twice
     passes: dict[str, int] = field(default_factory=lambda: {"base": 0, "guide": 0})  # of a blockwise engine
+
+    @property
+    def columns(self) -> int:
+        """Of its records."""
+        return count_compared() if self.settings.compared else COLUMNS
 
 
 class Slots:
@@ -73,6 +88,7 @@ class Slots:
         if track.slot is not None:
             return track
         track.slot = slot = self._free.pop()
+        self._widen(track.columns)
         count = min(max_new_tokens or self.length, self.length)
         digest = request_digest(prompt)
         self.words[slot, :count] = to_tensor(words(settings.seed, digest, settings.sample, count), self.device)
@@ -82,7 +98,7 @@ class Slots:
         if settings.forced:
             self.forced[slot, : len(settings.forced)] = torch.tensor(settings.forced, device=self.device)
         if track.parked is not None:
-            self.records[slot, : len(track.parked)] = track.parked
+            self.records[slot, : len(track.parked), : track.columns] = track.parked
             track.parked = None
         return track
 
@@ -91,7 +107,7 @@ class Slots:
         if track.slot is None:
             return
         if track.key in self._tracks:
-            track.parked = self.records[track.slot, : track.written].clone()
+            track.parked = self.records[track.slot, : track.written, : track.columns].clone()
             self._tracks.move_to_end(track.key)
         self._free.append(track.slot)
         track.slot = None
@@ -101,12 +117,18 @@ class Slots:
                 return
             self._forget(oldest)
 
+    def _widen(self, columns: int) -> None:
+        """Make room for records of so many columns: comparisons have more than texts that are written."""
+        missing = columns - self.records.shape[-1]
+        if missing > 0:
+            self.records = torch.nn.functional.pad(self.records, (0, missing))
+
     def _forget(self, track: Track) -> None:
         self._tracks.pop(track.key, None)
         self._by_id.pop(track.settings.id, None)
 
     def take(self, request_id: str, count: int) -> tuple[bytes, dict[str, int]] | None:
-        """The records of the first `count` positions, float32 `[count, COLUMNS]` as bytes, and the passes; forgets the request.
+        """The records of the first `count` positions, float32 `[count, columns]` as bytes, and the passes; forgets the request.
 
         None where it is not known.
         """
@@ -116,7 +138,7 @@ class Slots:
         held = self.records[track.slot] if track.slot is not None else track.parked
         self._forget(track)
         assert held is not None
-        return np.ascontiguousarray(held[:count].cpu().numpy()).tobytes(), track.passes
+        return np.ascontiguousarray(held[:count, : track.columns].cpu().numpy()).tobytes(), track.passes
 
     # The batch
 
@@ -138,7 +160,7 @@ class Slots:
         whole = Emitted(
             torch.zeros(shape[:2], dtype=torch.int64, device=self.device),
             torch.zeros(shape[:2], dtype=torch.bool, device=self.device),
-            torch.zeros(*shape[:2], COLUMNS, device=self.device),
+            torch.zeros(*shape[:2], self.records.shape[-1], device=self.device),
         )
         groups = _group(tracks)
         for rows in groups:
@@ -149,18 +171,38 @@ class Slots:
             emitted = self._decide_alike([tracks[i] for i in rows], here, part, draft)
             if some is None:
                 return emitted
-            whole.tokens[some], whole.taken[some], whole.records[some] = emitted.tokens, emitted.taken, emitted.records
+            whole.tokens[some], whole.taken[some] = emitted.tokens, emitted.taken
+            whole.records[some, :, : emitted.records.shape[-1]] = emitted.records
         return whole
 
     def _decide_alike(
         self, tracks: Sequence[Track], positions: Tensor, logits: dict[str, Tensor], drafted: Tensor | None
     ) -> Emitted:
         """As `decide`, for rows of one policy and one sampling."""
-        settings, policy = tracks[0].settings, tracks[0].policy
         count = next(iter(logits.values())).shape[1]
         slots = torch.tensor([track.slot for track in tracks], device=self.device)[:, None]
         here = positions[:, None] + torch.arange(count, device=self.device)
         inside = here.clamp(max=self.length - 1)
+        if tracks[0].settings.compared:
+            emitted = compare_forced(logits["base"], logits["guide"], self.forced[slots, inside])
+        else:
+            emitted = self._emit(tracks, slots, here, inside, logits, drafted)
+        self.records[slots, inside, : emitted.records.shape[-1]] = emitted.records
+        for track in tracks:
+            track.written = min(track.written + count, self.length)
+        return emitted
+
+    def _emit(
+        self,
+        tracks: Sequence[Track],
+        slots: Tensor,
+        here: Tensor,
+        inside: Tensor,
+        logits: dict[str, Tensor],
+        drafted: Tensor | None,
+    ) -> Emitted:
+        """slots `[rows, 1]`; here: the positions `[rows, k]`; inside: the same, none behind what is held."""
+        settings, policy = tracks[0].settings, tracks[0].policy
         block = Block(
             here,
             here.new_zeros(here.shape, dtype=torch.float32),
@@ -182,9 +224,6 @@ class Slots:
         if settings.scored:
             found = score_all(*(logits[role] for role in DIRECTIONS[self.policy.direction]))
             emitted.records[..., REST : REST + found.shape[-1]] = found
-        self.records[slots, inside] = emitted.records
-        for track in tracks:
-            track.written = min(track.written + count, self.length)
         return emitted
 
     def draw(self, tracks: Sequence[Track], positions: Tensor, logits: Tensor) -> Tensor:
@@ -210,7 +249,7 @@ def _group(tracks: Sequence[Track]) -> list[list[int]]:
     def settings(row: int) -> str:
         track = tracks[row]
         one = track.settings
-        return f"{track.policy}{one.sampling}{one.traced}{one.scored}{bool(one.forced)}"
+        return f"{track.policy}{one.sampling}{one.traced}{one.scored}{one.compared}{bool(one.forced)}"
 
     order = sorted(range(len(tracks)), key=settings)
     return [list(rows) for _, rows in groupby(order, key=settings)]

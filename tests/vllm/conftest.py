@@ -17,7 +17,7 @@ from lm_eval_takeover.demo import DEMO
 from lm_eval_takeover.method.request import Request, Sampling
 from lm_eval_takeover.pair.loading import load_pair, load_policy
 
-NEEDS_VLLM = ("test_backend.py", "test_launch.py", "test_server.py")
+NEEDS_VLLM = ("test_backend.py", "test_launch.py", "test_score.py", "test_server.py")
 
 
 def _installed():

@@ -1,7 +1,6 @@
 """What cannot run is said in one line before any engine starts."""
 
 import json
-import shutil
 
 import pytest
 from helpers.pairs import POLICIES, save_random_model
@@ -57,7 +56,10 @@ def test_a_number_is_the_length_of_drafts(plan):
         ),
         ({"max_model_len": 100_000}, "max_model_len=100000 is more than the"),
         ({"max_model_len": 64, "max_length": 64}, "say the same; give one of them"),
-        ({"guide_dtype": "float32"}, "guide_dtype=float32 is read by backend=hf; backend=vllm has one dtype"),
+        (
+            {"guide_dtype": "bfloat16", "dtype": "float32"},
+            "guide_dtype=bfloat16 beside dtype=float32: backend=vllm has one",
+        ),
         ({"speculative_config": "x"}, "speculative_config=x is set by this package: give block_size"),
         ({"block_size": 4, "direction": "reverse"}, "block_size=4 with backend=vllm: direction=reverse would have"),
         ({"block_size": 4, "policy": "base", "tau": None}, "policy=base has no base to draft and a guide to verify"),
@@ -74,13 +76,19 @@ def test_drafts_want_one_padded_vocabulary(plan, random_folders):
         plan(block_size=4, **random_folders)
 
 
-def test_a_model_that_vllm_does_not_know_is_named(plan, tmp_path):
-    folder = save_random_model(tmp_path / "odd", vocab_size=512, seed=1)
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"architectures": ["OddForCausalLM"]}, r"base='odd' is a OddForCausalLM, which vLLM does not know"),
+        ({"dtype": "float16"}, r"dtype=auto: the checkpoints have different dtypes \(base float16, guide float32\)"),
+    ],
+)
+def test_what_a_checkpoint_says_of_itself_is_checked(plan, tmp_path, changed, message):
+    folder = save_random_model(tmp_path / "odd", vocab_size=512, seed=1, head_dim=32)
     config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps(config | {"architectures": ["OddForCausalLM"]}))
-    with pytest.raises(ArgumentError, match=r"base='odd' is a OddForCausalLM, which vLLM does not know"):
+    (folder / "config.json").write_text(json.dumps(config | changed))
+    with pytest.raises(ArgumentError, match=message):
         plan(base=str(folder))
-    shutil.rmtree(folder)
 
 
 def test_head_sizes_that_vllm_has_not_on_a_cpu_are_named(plan):
