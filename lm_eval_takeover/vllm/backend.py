@@ -28,7 +28,13 @@ from lm_eval_takeover.method.registry import scores as registered
 from lm_eval_takeover.method.request import GREEDY, Request
 from lm_eval_takeover.pair.pair import Pair
 from lm_eval_takeover.vllm.emission import REST, SCORE, TAKEN
-from lm_eval_takeover.vllm.launch import count_parameters, list_engine_arguments, plan_block, start_engine
+from lm_eval_takeover.vllm.launch import (
+    choose_runner,
+    count_parameters,
+    list_engine_arguments,
+    plan_block,
+    start_engine,
+)
 from lm_eval_takeover.vllm.settings import RequestSettings, describe_policy
 from lm_eval_takeover.vllm.versions import check_hooks, check_version
 
@@ -93,7 +99,7 @@ class VllmBackend:
             member.model = Weights(self.engine.model_config.dtype, count_parameters(member))
 
     def _start(self, arguments: ModelArguments) -> None:
-        check_hooks(blockwise=self.block > 1)
+        check_hooks(blockwise=self.block > 1, runner_v2=choose_runner())
         self.llm = start_engine(list_engine_arguments(arguments, self.pair, self.policy, block=self.block), self.pair)
         self.engine = self.llm.llm_engine
 

@@ -20,6 +20,8 @@ from lm_eval_takeover.vllm.settings import EngineSettings, describe_policy
 logger = logging.getLogger(__name__)
 
 PROCESSOR = "lm_eval_takeover.vllm.logits_processor:TakeoverLogitsProcessor"
+CHECK = "lm_eval_takeover.vllm.model_state:RequestCheck"
+RUNNER = "VLLM_USE_V2_MODEL_RUNNER"
 EXTENSION = "lm_eval_takeover.vllm.worker.WorkerExtension"
 WORKER = "lm_eval_takeover.vllm.blockwise.TakeoverWorker"
 # Model arguments of the transformers engines that have no counterpart here, by what vLLM has instead.
@@ -60,6 +62,8 @@ def plan_block(arguments: ModelArguments, pair: Pair, policy: Policy) -> int:
     Raises ArgumentError for a number where drafts cannot be had.
     """
     obstacle = _find_obstacle(pair, policy)
+    if obstacle is None and choose_runner():
+        obstacle = f"drafts need vLLM's model runner V1, and {RUNNER}=1 asks for V2"
     if arguments.block_size != "auto":
         block = int(arguments.block_size)
         if block > 1 and obstacle is not None:
@@ -125,7 +129,7 @@ def list_engine_arguments(arguments: ModelArguments, pair: Pair, policy: Policy,
         "disable_log_stats": True,
         "seed": 0,  # of numbers that nobody draws
     }
-    fused = len(policy.roles) == 2 and block == 1
+    fused, runner_v2 = len(policy.roles) == 2 and block == 1, choose_runner()
     settings = EngineSettings(
         policy=describe_policy(policy),
         vocab=pair.vocab_size,
@@ -133,26 +137,37 @@ def list_engine_arguments(arguments: ModelArguments, pair: Pair, policy: Policy,
         seed=arguments.seed or 0,
         plugins=arguments.plugins,
         trust_remote_code=arguments.trust_remote_code,
-        **(_describe_fused(pair) if fused else {}),
+        **(_describe_models(pair, target, fused) if fused or runner_v2 else {}),
     )
     overrides: dict[str, Any] = {"takeover": settings.to_plain()}
-    if fused:
+    if fused or runner_v2:
         overrides["architectures"] = [ARCHITECTURE]
-    if block == 1:
-        options |= {"logits_processors": [PROCESSOR], "worker_extension_cls": EXTENSION}
-    else:
+    if block > 1:
         options |= _draft_by_base(pair.member("base"), block, given)
+    else:
+        options |= {"logits_processors": [CHECK if runner_v2 else PROCESSOR], "worker_extension_cls": EXTENSION}
     return options | given | {"hf_overrides": overrides}
 
 
-def _describe_fused(pair: Pair) -> dict[str, Any]:
-    base, guide = pair.member("base"), pair.member("guide")
-    return {
-        "base": base.path,
-        "base_revision": base.revision,
-        "base_architectures": base.config.architectures,
-        "guide_architectures": guide.config.architectures,
-    }
+def choose_runner() -> bool:
+    """Whether vLLM's model runner V2 computes, as a user may ask; else all processes of vLLM are told that it is V1."""
+    from vllm import envs
+
+    os.environ.setdefault(RUNNER, "0")
+    return bool(envs.VLLM_USE_V2_MODEL_RUNNER)
+
+
+def _describe_models(pair: Pair, target: Member, fused: bool) -> dict[str, Any]:
+    """For our model class: what vLLM sees, which is called the guide there, and its companion."""
+    described: dict[str, Any] = {"guide_architectures": target.config.architectures}
+    if fused:
+        base = pair.member("base")
+        described |= {
+            "base": base.path,
+            "base_revision": base.revision,
+            "base_architectures": base.config.architectures,
+        }
+    return described
 
 
 def _draft_by_base(base: Member, block: int, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -258,7 +273,6 @@ def _check_heads(member: Member) -> None:
 
 def start_engine(options: Mapping[str, Any], pair: Pair) -> Any:
     """vLLM's `LLM` with these options. Raises ArgumentError, one line, for what it refuses."""
-    os.environ.setdefault("VLLM_USE_V2_MODEL_RUNNER", "0")  # the gate stands in runner V1
     from vllm import LLM
 
     try:
@@ -277,6 +291,7 @@ def _explain(error: Exception) -> str:
         lines = [line.removeprefix("Value error, ") for line in lines if line.startswith("Value error")] or lines
     line = lines[0] if lines else type(error).__name__
     if any(word in str(error).lower() for word in ("memory", "kv cache", "cache blocks")):
+        told = line.partition(" Try ")[0].rstrip(".")  # vLLM's own advice is for its own options
         help_ = "give a smaller max_model_len=… or another gpu_memory_utilization=… (on a CPU: VLLM_CPU_KVCACHE_SPACE, in GiB)"
-        return f"{line}; {help_}"
+        return f"{told}; {help_}"
     return line

@@ -100,7 +100,7 @@ def test_versions_and_hooks_are_checked(monkeypatch):
     import vllm
 
     check_version()
-    check_hooks(blockwise=True)
+    check_hooks(blockwise=True, runner_v2=True)
     monkeypatch.setattr(vllm, "__version__", "0.41.2")
     with pytest.raises(ArgumentError, match=r"vLLM 0\.41\.2 is installed, and vllm>=0\.32,<0\.33 is supported"):
         check_version()
