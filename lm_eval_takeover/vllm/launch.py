@@ -44,6 +44,9 @@ _OTHERS: Mapping[str, str] = {
     "guide_subfolder": "a local folder",
 }
 _CACHE_BLOCK = "kv_block_size"  # vLLM's `block_size`, tokens of a cache block; that name is the length of drafts here
+_MEMORY = (
+    "give a smaller max_model_len=… or another gpu_memory_utilization=… (on a CPU: VLLM_CPU_KVCACHE_SPACE, in GiB)"
+)
 # Of vLLM's arguments those that this package sets, and how a user sets them.
 _OURS: Mapping[str, str] = {
     "model": "base=… and guide=…",
@@ -134,6 +137,7 @@ def list_engine_arguments(arguments: ModelArguments, pair: Pair, policy: Policy,
         policy=describe_policy(policy),
         vocab=pair.vocab_size,
         ends=sorted(pair.eos_ids),
+        block=block,
         seed=arguments.seed or 0,
         plugins=arguments.plugins,
         trust_remote_code=arguments.trust_remote_code,
@@ -290,8 +294,9 @@ def _explain(error: Exception) -> str:
     if type(error).__name__ == "ValidationError" and len(lines) > 1:  # pydantic's: the first line counts the errors
         lines = [line.removeprefix("Value error, ") for line in lines if line.startswith("Value error")] or lines
     line = lines[0] if lines else type(error).__name__
+    if "root cause above" in line:  # it is known to the process that ended, which has printed it
+        return f"its engine ended as it started, and its own error stands above; {_MEMORY} where that is memory"
     if any(word in str(error).lower() for word in ("memory", "kv cache", "cache blocks")):
         told = line.partition(" Try ")[0].rstrip(".")  # vLLM's own advice is for its own options
-        help_ = "give a smaller max_model_len=… or another gpu_memory_utilization=… (on a CPU: VLLM_CPU_KVCACHE_SPACE, in GiB)"
-        return f"{told}; {help_}"
+        return f"{told}; {_MEMORY}"
     return line

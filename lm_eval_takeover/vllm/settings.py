@@ -21,11 +21,15 @@ GATE = ("tau", "kappa", "window")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EngineSettings:
-    """What one engine computes. `vocab` ids are written, `ends` end a text; `base` is None where it is no part of the model."""
+    """What one engine computes. `vocab` ids are written, `ends` end a text; `base` is None where it is no part of the model.
+
+    `block` is the length of a draft, 1 where none is drafted.
+    """
 
     policy: dict[str, Any]
     vocab: int
     ends: list[int]
+    block: int = 1
     seed: int = 0
     plugins: str | None = None
     base: str | None = None

@@ -9,7 +9,7 @@ from lm_eval_takeover.arguments import ModelArguments
 from lm_eval_takeover.demo import DEMO
 from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.pair.loading import load_pair, load_policy
-from lm_eval_takeover.vllm.launch import list_engine_arguments, plan_block
+from lm_eval_takeover.vllm.launch import list_engine_arguments, plan_block, start_engine
 from lm_eval_takeover.vllm.settings import EngineSettings
 from lm_eval_takeover.vllm.versions import check_hooks, check_version
 
@@ -94,6 +94,29 @@ def test_what_a_checkpoint_says_of_itself_is_checked(plan, tmp_path, changed, me
 def test_head_sizes_that_vllm_has_not_on_a_cpu_are_named(plan):
     with pytest.raises(ArgumentError, match=r"base='demo-base' has heads of 24, and vLLM computes with 32, 64"):
         plan(base=str(DEMO["base"]))
+
+
+def test_too_little_memory_is_one_line_that_says_what_to_set(tight):
+    values = tight | {"num_gpu_blocks_override": 3}
+    message = (
+        r"guide='guide': To serve .* maximum model length is \d+; give a smaller max_model_len=… or another gpu_memory"
+    )
+    with pytest.raises(ArgumentError, match=message) as raised:
+        start_engine(_plan(values), load_pair(ModelArguments.parse(values)))
+    assert "\n" not in str(raised.value) and "Try" not in str(raised.value)
+
+
+def test_what_ended_in_another_process_is_looked_for_there(monkeypatch, tight):
+    def end(**options):
+        raise RuntimeError(
+            "Engine core initialization failed. See root cause above. Failed core proc(s): {'EngineCore': 1}"
+        )
+
+    monkeypatch.setattr("vllm.LLM", end)
+    with pytest.raises(
+        ArgumentError, match="its engine ended as it started, and its own error stands above; give a smaller"
+    ):
+        start_engine({}, load_pair(ModelArguments.parse(tight)))
 
 
 def test_versions_and_hooks_are_checked(monkeypatch):
