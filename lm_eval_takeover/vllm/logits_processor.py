@@ -14,7 +14,7 @@ from vllm.v1.sample.logits_processor import BatchUpdate, LogitsProcessor, MoveDi
 
 from lm_eval_takeover.vllm.pair_model import find_pair, list_logits
 from lm_eval_takeover.vllm.settings import EngineSettings, RequestSettings
-from lm_eval_takeover.vllm.slots import Slots, Track
+from lm_eval_takeover.vllm.slots import Slots, Track, place_numbers
 
 
 class TakeoverLogitsProcessor(LogitsProcessor):  # type: ignore[misc]
@@ -70,11 +70,10 @@ class TakeoverLogitsProcessor(LogitsProcessor):  # type: ignore[misc]
         rows = [self._rows[place] for place in range(len(logits))]
         emitted = self.slots.decide(
             [track for track, _ in rows],
-            torch.tensor([len(output) for _, output in rows], device=logits.device),
+            place_numbers([len(output) for _, output in rows], logits.device),
             list_logits(find_pair(self._config), logits, self.slots.policy.roles, self.settings.vocab),
         )
-        chosen = torch.full_like(logits, -torch.inf)
-        return chosen.scatter_(-1, emitted.tokens, 0.0)
+        return logits.fill_(-torch.inf).scatter_(-1, emitted.tokens, 0.0)
 
 
 class _Identity:

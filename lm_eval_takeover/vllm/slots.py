@@ -9,7 +9,6 @@ from collections import OrderedDict
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import groupby
 
 import numpy as np
 import torch
@@ -33,7 +32,7 @@ from lm_eval_takeover.vllm.settings import RequestSettings
 _PARKED = 4  # times the slots: finished requests whose records nobody fetches, as those of a plain vLLM user
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(eq=False)
 class Track:
     """One request. `slot` is None while it is out of the batch; `parked` holds its records then, `[positions, COLUMNS]`."""
 
@@ -44,6 +43,12 @@ class Track:
     parked: Tensor | None = None
     written: int = 0  # positions that were recorded, at most: some were seen twice
     passes: dict[str, int] = field(default_factory=lambda: {"base": 0, "guide": 0})  # of a blockwise engine
+
+    @cached_property
+    def kind(self) -> str:
+        """Rows of one kind are decided together: of one policy, one sampling, and alike in what is recorded."""
+        one = self.settings
+        return f"{self.policy}{one.sampling}{one.traced}{one.scored}{one.compared}{bool(one.forced)}"
 
     @property
     def columns(self) -> int:
@@ -156,21 +161,20 @@ class Slots:
         where it has drafted. Records are entered; of a draft those behind its first other token will be written over.
         """
         self.calls += 1
+        groups = _group(tracks)
+        if len(groups) == 1:
+            return self._decide_alike(tracks, positions, logits, drafted)
         shape = next(iter(logits.values())).shape
         whole = Emitted(
             torch.zeros(shape[:2], dtype=torch.int64, device=self.device),
             torch.zeros(shape[:2], dtype=torch.bool, device=self.device),
             torch.zeros(*shape[:2], self.records.shape[-1], device=self.device),
         )
-        groups = _group(tracks)
         for rows in groups:
-            some = None if len(groups) == 1 else torch.tensor(rows, device=self.device)
-            part = {role: one if some is None else one[some] for role, one in logits.items()}
-            draft = drafted if some is None or drafted is None else drafted[some]
-            here = positions if some is None else positions[some]
-            emitted = self._decide_alike([tracks[i] for i in rows], here, part, draft)
-            if some is None:
-                return emitted
+            some = place_numbers(rows, self.device)
+            part = {role: one[some] for role, one in logits.items()}
+            draft = None if drafted is None else drafted[some]
+            emitted = self._decide_alike([tracks[i] for i in rows], positions[some], part, draft)
             whole.tokens[some], whole.taken[some] = emitted.tokens, emitted.taken
             whole.records[some, :, : emitted.records.shape[-1]] = emitted.records
         return whole
@@ -180,7 +184,7 @@ class Slots:
     ) -> Emitted:
         """As `decide`, for rows of one policy and one sampling."""
         count = next(iter(logits.values())).shape[1]
-        slots = torch.tensor([track.slot for track in tracks], device=self.device)[:, None]
+        slots = self._place_slots(tracks)[:, None]
         here = positions[:, None] + torch.arange(count, device=self.device)
         inside = here.clamp(max=self.length - 1)
         if tracks[0].settings.compared:
@@ -208,7 +212,7 @@ class Slots:
             here.new_zeros(here.shape, dtype=torch.float32),
             self._windows(slots, here[:, :1], policy.window),
             self.chances[slots, inside] if policy.uses_chance else None,
-            torch.tensor([track.settings.donor_length for track in tracks], device=self.device),
+            place_numbers([track.settings.donor_length for track in tracks], self.device),
         )
         emitted = emit(
             policy,
@@ -231,11 +235,15 @@ class Slots:
         tokens = torch.zeros_like(positions)
         groups = _group(tracks)
         for rows in groups:
-            some = torch.tensor(rows, device=self.device)
-            slots = torch.tensor([tracks[i].slot for i in rows], device=self.device)
+            some = place_numbers(rows, self.device)
+            slots = self._place_slots([tracks[i] for i in rows])
             at = self.words[slots, positions[some].clamp(0, self.length - 1)]
             tokens[some] = draw_rows(logits[some], at, tracks[rows[0]].settings.sampling)
         return tokens
+
+    def _place_slots(self, tracks: Sequence[Track]) -> Tensor:
+        """`[rows]`; all of them are in the batch."""
+        return place_numbers([-1 if track.slot is None else track.slot for track in tracks], self.device)
 
     def _windows(self, slots: Tensor, position: Tensor, size: int) -> Tensor:
         """The scores just before these positions `[rows, 1]`, oldest first, zeros where there are none: `[rows, size]`."""
@@ -243,13 +251,14 @@ class Slots:
         return torch.where(before >= 0, self.records[slots, before.clamp(min=0), SCORE], 0.0)
 
 
+def place_numbers(values: Sequence[int], device: torch.device) -> Tensor:
+    """Numbers of the host as int64 on the device, which nobody waits for: a plain copy would wait for all that it computes."""
+    return torch.tensor(values, dtype=torch.int64, pin_memory=device.type == "cuda").to(device, non_blocking=True)
+
+
 def _group(tracks: Sequence[Track]) -> list[list[int]]:
-    """Rows that are decided together: of one policy, one sampling, and alike in what is recorded."""
-
-    def settings(row: int) -> str:
-        track = tracks[row]
-        one = track.settings
-        return f"{track.policy}{one.sampling}{one.traced}{one.scored}{one.compared}{bool(one.forced)}"
-
-    order = sorted(range(len(tracks)), key=settings)
-    return [list(rows) for _, rows in groupby(order, key=settings)]
+    """Rows of one kind."""
+    groups: dict[str, list[int]] = {}
+    for row, track in enumerate(tracks):
+        groups.setdefault(track.kind, []).append(row)
+    return list(groups.values())
