@@ -224,6 +224,7 @@ class VllmBackend:
 
     def _run(self, running: Mapping[str, Written], count_tokens: Callable[[int], None] | None) -> Iterator[list[str]]:
         """Step the engine; yield the names of requests whose text has ended, which the caller takes out of `running`."""
+        ends = self.pair.eos_ids
         while running:
             ended, cut = [], []
             for output in self.engine.step():
@@ -232,7 +233,7 @@ class VllmBackend:
                     continue  # cut off in an earlier step
                 tokens = output.outputs[0].token_ids
                 before = len(one.tokens)
-                if one.append(tokens, self.pair.eos_ids) or output.finished:
+                if one.append(tokens, ends) or output.finished:
                     ended.append(output.request_id)
                     if not output.finished:
                         cut.append(output.request_id)

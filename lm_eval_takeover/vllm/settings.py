@@ -7,6 +7,7 @@ sample; it rides on `SamplingParams.extra_args`, every name behind `takeover_`, 
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
+from functools import cache
 from typing import Any, Self, get_type_hints
 
 from lm_eval_takeover.errors import ArgumentError, nearest
@@ -124,7 +125,7 @@ class RequestSettings:
     @classmethod
     def from_extra_args(cls, extra_args: Mapping[str, Any]) -> Self:
         """The reverse of `to_extra_args`; names without our prefix are others'. Raises ArgumentError as `read`."""
-        hints = get_type_hints(cls)
+        hints = _list_types()
         given = {}
         for prefixed, value in extra_args.items():
             if not prefixed.startswith(PREFIX):
@@ -158,6 +159,12 @@ class RequestSettings:
 
 
 _DEFAULT = RequestSettings()
+
+
+@cache
+def _list_types() -> dict[str, Any]:
+    """Of the settings of a request, by name; to look them up takes longer than all else that a request is asked."""
+    return get_type_hints(RequestSettings)
 
 
 def _typed(name: str, value: Any, hint: Any) -> Any:
