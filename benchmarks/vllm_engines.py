@@ -3,6 +3,7 @@
     python benchmarks/vllm_engines.py                                  the demo pair
     python benchmarks/vllm_engines.py --pair 1:26 --dtype bfloat16     random weights, 6.8 M beside 172 M parameters
     python benchmarks/vllm_engines.py --base Qwen/Qwen3-0.6B-Base --guide Qwen/Qwen3-8B --tau 1.1 --kappa 7 --graphs
+    python benchmarks/vllm_engines.py --gate_only                      the gate by itself, where there is no vLLM, too
 
 Prints date, device and graphs, tokens per second by contender and concurrency, realized rates, what share of its cost model each
 of the two designs reaches (fused: 1 / (t_base + t_guide); drafts: E tokens for k t_base + t_guide), and the gate's share.
@@ -25,13 +26,17 @@ from typing import Any
 import torch
 
 CONTENDERS = ("fused", "drafts", "guide", "base", "speculation", "fly", "hf")
-ROWS, VOCAB = 64, 151_936  # of the gate that is timed alone
+VOCAB = 151_936  # of the gate that is timed alone, and of random pairs
 
 
 def main() -> None:
     options = parse()
     if options.contender:
         serve(options)
+        return
+    if options.gate_only:
+        print(describe_machine(options))
+        report_gate(options)
         return
     with tempfile.TemporaryDirectory() as folder:
         names = name_pair(options, Path(folder))
@@ -63,6 +68,7 @@ def parse() -> argparse.Namespace:
     add("--kappa", type=float, default=2.0)
     add("--block", type=int, default=4, help="tokens of a draft")
     add("--graphs", action="store_true", help="compile and capture CUDA graphs")
+    add("--gate_only", action="store_true", help="time the gate alone")
     add("--contenders", nargs="+", default=list(CONTENDERS), choices=CONTENDERS)
     add("--contender", choices=CONTENDERS, help=argparse.SUPPRESS)
     return parser.parse_args()
@@ -241,9 +247,8 @@ def report(
     rates: dict[str, dict[int, list[float]]],
     last: dict[str, dict[int, dict[str, Any]]],
 ) -> None:
-    device = torch.cuda.get_device_name() if torch.cuda.is_available() else platform.processor() or platform.machine()
     graphs = "on" if options.graphs else "off"
-    print(f"{datetime.date.today()}, {device}, {torch.get_num_threads()} threads, graphs {graphs}, {options.dtype}, "
+    print(f"{describe_machine(options)}, graphs {graphs}, "
           f"pair {options.base or options.pair}, drafts of {options.block}, medians of {options.rounds} rounds\n")  # fmt: skip
     print("|tokens/s|" + "|".join(f"{rows} samples" for rows in options.rows) + "|\n|---|" + "--:|" * len(options.rows))
     middle = {
@@ -260,8 +265,18 @@ def report(
     if last.get("fused"):
         done = last["fused"][max(options.rows)]
         print(f"\nrealized rate {done['takeovers'] / done['tokens']:.1%}")
-    seconds = time_gate(ROWS, VOCAB, getattr(torch, options.dtype))
-    print(f"the gate alone, {ROWS} rows over {VOCAB:,} tokens: {1000 * seconds:.1f} ms a step")
+    report_gate(options)
+
+
+def describe_machine(options: argparse.Namespace) -> str:
+    device = torch.cuda.get_device_name() if torch.cuda.is_available() else platform.processor() or platform.machine()
+    return f"{datetime.date.today()}, {device}, {torch.get_num_threads()} threads, {options.dtype}"
+
+
+def report_gate(options: argparse.Namespace) -> None:
+    for rows in options.rows:
+        seconds = time_gate(rows, VOCAB, getattr(torch, options.dtype))
+        print(f"the gate alone, {rows} rows over {VOCAB:,} tokens: {1000 * seconds:.1f} ms a step")
 
 
 def fused_share(options: argparse.Namespace, middle: Any, last: Any, rows: int) -> float:

@@ -1,13 +1,16 @@
 """What computes: the transformers engines of `decoding`, or vLLM: one interface, each imported only where it is asked for."""
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from lm_eval_takeover.arguments import ModelArguments
     from lm_eval_takeover.decoding.teacher_forcing import Forced
     from lm_eval_takeover.method.generation import Generation
     from lm_eval_takeover.method.policy import Policy
+    from lm_eval_takeover.method.registry import Score
     from lm_eval_takeover.method.request import Request
     from lm_eval_takeover.pair.pair import Pair
 
@@ -42,6 +45,18 @@ class Backend(Protocol):
         labels: Sequence[str],
     ) -> "list[Forced]":
         """Each continuation as the policy would have met it; see `decoding.teacher_forcing.force`."""
+
+    def compare(
+        self,
+        scores: "Sequence[Score]",
+        prompts: Sequence[Sequence[int]],
+        continuations: Sequence[Sequence[int]],
+        labels: Sequence[str],
+    ) -> "list[dict[str, NDArray[Any]]]":
+        """What base and guide think of each continuation; see `decoding.teacher_forcing.compare`."""
+
+    def close(self) -> None:
+        """Give the memory back that other processes hold."""
 
 
 def open_backend(arguments: "ModelArguments", pair: "Pair", policy: "Policy") -> Backend:

@@ -2,14 +2,18 @@
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from numpy.typing import NDArray
 
 from lm_eval_takeover.arguments import ModelArguments
 from lm_eval_takeover.decoding.engine import generate
 from lm_eval_takeover.decoding.memory import rows_that_fit
-from lm_eval_takeover.decoding.teacher_forcing import Forced, force
+from lm_eval_takeover.decoding.teacher_forcing import Forced, compare, force
 from lm_eval_takeover.forward.self_check import check_member
 from lm_eval_takeover.method.generation import Generation
 from lm_eval_takeover.method.policy import Policy
+from lm_eval_takeover.method.registry import Score
 from lm_eval_takeover.method.request import Request
 from lm_eval_takeover.pair.loading import load_weights
 from lm_eval_takeover.pair.pair import Pair
@@ -68,3 +72,16 @@ class TransformersBackend:
     ) -> list[Forced]:
         """As `teacher_forcing.force`."""
         return force(self.pair, self.policy, prompts, continuations, seed=seed, labels=labels)
+
+    def compare(
+        self,
+        scores: Sequence[Score],
+        prompts: Sequence[Sequence[int]],
+        continuations: Sequence[Sequence[int]],
+        labels: Sequence[str],
+    ) -> list[dict[str, NDArray[Any]]]:
+        """As `teacher_forcing.compare`."""
+        return compare(self.pair, scores, prompts, continuations, labels)
+
+    def close(self) -> None:
+        """Its weights are this process's own."""

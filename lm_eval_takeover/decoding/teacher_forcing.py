@@ -12,7 +12,8 @@ from lm_eval_takeover.forward.forward_pass import release_memory
 from lm_eval_takeover.forward.padded_cache import create_cache
 from lm_eval_takeover.forward.padding import pad_left
 from lm_eval_takeover.forward.self_check import choose_reading
-from lm_eval_takeover.method.observations import OBSERVED, observe
+from lm_eval_takeover.method import observations
+from lm_eval_takeover.method.observations import COMPARED, COUNTED
 from lm_eval_takeover.method.policy import Block, Policy
 from lm_eval_takeover.method.registry import Score
 from lm_eval_takeover.method.sampling import chances, request_digest
@@ -171,20 +172,15 @@ def compare(
 ) -> list[dict[str, NDArray[Any]]]:
     """What base and guide think of every token of each continuation: arrays `[tokens]` by name, one dictionary per row.
 
-    The scores by their names, the base as host; then `base_entropy, guide_entropy, base_logprob, guide_logprob` in nats,
-    `base_rank, guide_rank` of the token that stands there (1 for the likeliest) and `base_top, guide_top`, the likeliest
-    token's id. Floats are float32 as computed.
+    The scores by their names, the base as host, float32 as computed; then `COMPARED`, as `observations.compare` has them, ranks
+    and ids as int32.
     """
     blocks: list[dict[str, Tensor]] = []
     for tokens, logits in read_aligned(pair, ("base", "guide"), prompts, continuations, labels):
         found = {score.name: score(logits["base"], logits["guide"]) for score in scores}
-        for role, own in logits.items():
-            seen = observe(tokens, own, None, base_logits=own)
-            columns = dict(zip(OBSERVED, seen.unbind(-1), strict=True))
-            found[f"{role}_entropy"] = columns["base_entropy"]
-            found[f"{role}_logprob"] = columns["host_logprob"]
-            found[f"{role}_rank"] = columns["donor_rank"].int()
-            found[f"{role}_top"] = own.argmax(-1).int()
+        seen = observations.compare(tokens, logits["base"], logits["guide"])
+        found |= zip(COMPARED, seen.unbind(-1), strict=True)
+        found |= {name: found[name].int() for name in COUNTED}
         blocks.append({name: values.cpu() for name, values in found.items()})
     whole = {name: torch.cat([block[name] for block in blocks], 1).numpy() for name in blocks[0]}
     return [

@@ -1,11 +1,15 @@
-"""What a trace tells of an emitted token, beside its score: what the two models thought of it, and what stood in its place."""
+"""What files tell of a token beside its scores: what the two models thought of it, and what stood in its place."""
 
 import torch
 from torch import Tensor
 
 from lm_eval_takeover.method.scores import entropy
 
-OBSERVED = ("base_entropy", "host_logprob", "donor_logprob", "donor_rank", "host_token")
+OBSERVED = ("base_entropy", "host_logprob", "donor_logprob", "donor_rank", "host_token")  # of traces
+COMPARED = tuple(
+    f"{role}_{what}" for what in ("entropy", "logprob", "rank", "top") for role in ("base", "guide")
+)  # of scores files
+COUNTED = COMPARED[4:]  # of these the whole numbers
 
 
 def observe(
@@ -33,3 +37,16 @@ def observe(
     if host_tokens is not None:
         found[..., 4] = host_tokens
     return found
+
+
+def compare(tokens: Tensor, base_logits: Tensor, guide_logits: Tensor) -> Tensor:
+    """Float32 `[..., 8]` of tokens `[...]`, in the order of `COMPARED`; logits are `[..., vocab]`.
+
+    Entropies and log-probabilities in nats; ranks are those of the token that stands there, 1 for the likeliest; tops are the
+    likeliest tokens' ids. Whole numbers below 2^24 are exact in float32.
+    """
+    both = []
+    for logits in (base_logits, guide_logits):
+        seen = dict(zip(OBSERVED, observe(tokens, logits, None, base_logits=logits).unbind(-1), strict=True))
+        both.append([seen["base_entropy"], seen["host_logprob"], seen["donor_rank"], logits.argmax(-1).float()])
+    return torch.stack([one for pair in zip(*both, strict=True) for one in pair], -1)

@@ -85,7 +85,8 @@ def draw_on_cpu(logits: NDArray[np.float32], at: Words, sampling: Sampling) -> t
     if sampling.temperature == 0 or sampling.top_k == 1:
         return tokens, [1.0] * len(tokens)
     # The maximum goes first, so that the smallest temperature divides nothing but differences and cannot overflow.
-    scaled = (logits - np.maximum.reduce(logits, axis=1, keepdims=True)) / np.float32(sampling.temperature)
+    scaled = logits - np.maximum.reduce(logits, axis=1, keepdims=True)
+    scaled /= np.float32(sampling.temperature)
     weights = np.exp(scaled)
     masses: list[float] = np.add.reduce(weights, axis=1).tolist()
     for row, mass in enumerate(masses):

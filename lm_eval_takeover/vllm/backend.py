@@ -18,16 +18,23 @@ from lm_eval_takeover.decoding.engine import write_after_donor
 from lm_eval_takeover.decoding.failures import Failures
 from lm_eval_takeover.decoding.stop_strings import StopStrings
 from lm_eval_takeover.decoding.teacher_forcing import Forced
-from lm_eval_takeover.errors import ModelOutputError
+from lm_eval_takeover.errors import ArgumentError, ModelOutputError
 from lm_eval_takeover.method.generation import Generation
-from lm_eval_takeover.method.observations import OBSERVED
+from lm_eval_takeover.method.observations import COMPARED, COUNTED, OBSERVED
 from lm_eval_takeover.method.policies import ALONE
 from lm_eval_takeover.method.policy import DIRECTIONS, Policy
+from lm_eval_takeover.method.registry import Score
 from lm_eval_takeover.method.registry import scores as registered
 from lm_eval_takeover.method.request import GREEDY, Request
 from lm_eval_takeover.pair.pair import Pair
-from lm_eval_takeover.vllm.emission import COLUMNS, REST, SCORE, TAKEN
-from lm_eval_takeover.vllm.launch import count_parameters, list_engine_arguments, plan_block, start_engine
+from lm_eval_takeover.vllm.emission import REST, SCORE, TAKEN
+from lm_eval_takeover.vllm.launch import (
+    choose_runner,
+    count_parameters,
+    list_engine_arguments,
+    plan_block,
+    start_engine,
+)
 from lm_eval_takeover.vllm.settings import RequestSettings, describe_policy
 from lm_eval_takeover.vllm.versions import check_hooks, check_version
 
@@ -92,7 +99,7 @@ class VllmBackend:
             member.model = Weights(self.engine.model_config.dtype, count_parameters(member))
 
     def _start(self, arguments: ModelArguments) -> None:
-        check_hooks(blockwise=self.block > 1)
+        check_hooks(blockwise=self.block > 1, runner_v2=choose_runner())
         self.llm = start_engine(list_engine_arguments(arguments, self.pair, self.policy, block=self.block), self.pair)
         self.engine = self.llm.llm_engine
 
@@ -217,6 +224,7 @@ class VllmBackend:
 
     def _run(self, running: Mapping[str, Written], count_tokens: Callable[[int], None] | None) -> Iterator[list[str]]:
         """Step the engine; yield the names of requests whose text has ended, which the caller takes out of `running`."""
+        ends = self.pair.eos_ids
         while running:
             ended, cut = [], []
             for output in self.engine.step():
@@ -225,7 +233,7 @@ class VllmBackend:
                     continue  # cut off in an earlier step
                 tokens = output.outputs[0].token_ids
                 before = len(one.tokens)
-                if one.append(tokens, self.pair.eos_ids) or output.finished:
+                if one.append(tokens, ends) or output.finished:
                     ended.append(output.request_id)
                     if not output.finished:
                         cut.append(output.request_id)
@@ -252,7 +260,7 @@ class VllmBackend:
         self.engine.add_request(settings.id, {"prompt_token_ids": list(prompt)}, params)
 
     def _take(self, counts: dict[str, int]) -> dict[str, tuple[NDArray[np.float32], dict[str, int]]]:
-        """Of each request its records `[tokens, COLUMNS]`, and its passes."""
+        """Of each request its records `[tokens, columns]`, and its passes."""
         found: dict[str, tuple[bytes, dict[str, int]]] = {}
         for part in self.llm.collective_rpc("take_takeover_records", args=(counts,)):
             found |= {name: one for name, one in part.items() if one is not None}
@@ -260,7 +268,7 @@ class VllmBackend:
         if missing:
             raise RuntimeError(f"vLLM's worker has no records of {missing[0]}")
         return {
-            name: (np.frombuffer(data, np.float32).reshape(-1, COLUMNS), passes)
+            name: (np.frombuffer(data, np.float32).reshape(counts[name], -1), passes)
             for name, (data, passes) in found.items()
         }
 
@@ -269,7 +277,7 @@ class VllmBackend:
         if samples and not all(self.llm.collective_rpc("takeover_calls")):
             raise RuntimeError("vLLM wrote texts and the gate was never asked; no result can be trusted")
 
-    # Log-likelihoods
+    # Texts that stand already
 
     def force(
         self,
@@ -280,30 +288,60 @@ class VllmBackend:
         labels: Sequence[str],
     ) -> list[Forced]:
         """As `teacher_forcing.force`, token by token: the gate emits the continuation whatever is drawn."""
-        names = []
-        for prompt, continuation in zip(prompts, continuations, strict=True):
-            settings = RequestSettings(
-                id=f"takeover-{next(self._numbers)}",
-                seed=seed,
-                policy=self._name_policy(self.policy),
-                donor_length=len(continuation),
-                forced=tuple(continuation),
-            )
-            names.append(settings.id)
-            self._add(prompt, len(continuation), settings)
-        left = set(names)
-        while left:
-            left -= {output.request_id for output in self.engine.step() if output.finished}
-        records = self._take({name: len(one) for name, one in zip(names, continuations, strict=True)})
+        options = {"seed": seed, "policy": self._name_policy(self.policy)}
         forced = []
-        for name, label in zip(names, labels, strict=True):
-            table = torch.from_numpy(records[name][0].copy())
-            if self.policy.scorer is not None and bool(table[:, SCORE].isnan().any()):
-                raise ModelOutputError(
-                    f"a model returned logits that are no distribution (NaN or infinite) for {label}"
-                )
-            forced.append(Forced(table[:, SCORE], table[:, TAKEN].bool(), table[:, REST], table[:, REST + 1].bool()))
+        for table, label in zip(self._replay(prompts, continuations, options), labels, strict=True):
+            if self.policy.scorer is not None:
+                _refuse_nan(table[:, SCORE], label)
+            score, taken, log_probs, greedy = torch.from_numpy(table[:, : REST + 2].copy()).unbind(1)
+            forced.append(Forced(score, taken.bool(), log_probs, greedy.bool()))
         return forced
+
+    def compare(
+        self,
+        scores: Sequence[Score],
+        prompts: Sequence[Sequence[int]],
+        continuations: Sequence[Sequence[int]],
+        labels: Sequence[str],
+    ) -> list[dict[str, NDArray[Any]]]:
+        """As `teacher_forcing.compare`, token by token, as `force`: vLLM hands a gate the logits of next tokens alone.
+
+        Raises ArgumentError where the engine's context is shorter than a text.
+        """
+        longest = max(len(prompt) + len(one) for prompt, one in zip(prompts, continuations, strict=True))
+        if longest > (limit := self.engine.model_config.max_model_len):
+            raise ArgumentError(
+                f"max_model_len={limit} is less than the {longest} tokens of a text; give at least {longest}"
+            )
+        columns = [*registered.names(), *COMPARED]
+        compared = []
+        for table, label in zip(self._replay(prompts, continuations, {"compared": True}), labels, strict=True):
+            values = dict(zip(columns, np.ascontiguousarray(table[:, REST:].T), strict=True))
+            for name in ("base_entropy", "guide_entropy"):
+                _refuse_nan(values[name], label)
+            found = {name: values[name] for name in (*(score.name for score in scores), *COMPARED)}
+            compared.append(found | {name: values[name].astype(np.int32) for name in COUNTED})
+        return compared
+
+    def _replay(
+        self, prompts: Sequence[Sequence[int]], continuations: Sequence[Sequence[int]], options: Mapping[str, Any]
+    ) -> list[NDArray[np.float32]]:
+        """The records `[tokens, columns]` of each continuation, every token of which is emitted whatever is drawn."""
+        lengths: dict[str, int] = {}
+        for prompt, continuation in zip(prompts, continuations, strict=True):
+            name = f"takeover-{next(self._numbers)}"
+            forced = RequestSettings(id=name, donor_length=len(continuation), forced=tuple(continuation), **options)
+            self._add(prompt, len(continuation), forced)
+            lengths[name] = len(continuation)
+        left = set(lengths)
+        try:
+            while left:
+                left -= {output.request_id for output in self.engine.step() if output.finished}
+        finally:
+            if left:  # stopped halfway
+                self.engine.abort_request(list(left), internal=False)
+        records = self._take(lengths)
+        return [records[name][0] for name in lengths]
 
 
 def _count_recorded(options: Mapping[str, Any]) -> int:
@@ -331,6 +369,11 @@ def _make_generation(
         guide_passes=counted.get("guide", 0),
         observed=observed,
     )
+
+
+def _refuse_nan(values: NDArray[np.float32], label: str) -> None:
+    if bool(np.isnan(values).any()):
+        raise ModelOutputError(f"a model returned logits that are no distribution (NaN or infinite) for {label}")
 
 
 def _refuse_broken(request: Request, generation: Generation, policy: Policy) -> None:

@@ -4,13 +4,14 @@ Pure functions of logits and numbers, the same that `decoding` calls: scores, th
 for the device.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from lm_eval_takeover.method.observations import OBSERVED, observe
+from lm_eval_takeover.method.observations import COMPARED, OBSERVED, compare, observe
 from lm_eval_takeover.method.policy import Block, Policy
 from lm_eval_takeover.method.registry import scores as registered
 from lm_eval_takeover.method.request import Sampling
@@ -21,7 +22,13 @@ from lm_eval_takeover.method.scores import log_probs
 SCORE, TAKEN, REST = 0, 1, 2
 FORCED = ("log_prob", "greedy")
 MOST_SCORES = 8
+_PIECE = 2**18  # logits of a model that a CPU works on at a time
 COLUMNS = REST + max(len(OBSERVED), len(FORCED), MOST_SCORES)
+
+
+def count_compared() -> int:
+    """Columns of the records of `compare_forced`; plug-ins' scores among them."""
+    return REST + len(registered.names()) + len(COMPARED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,12 +58,14 @@ def emit(
     words of the positions `[rows, k]`, int64 of the same bits. drafted `[rows, k]`: what the host drew there, where it is known.
     forced `[rows, k]`: what is emitted whatever is drawn; its log-probability under the model that writes is recorded then.
     """
-    scores = policy.scores(host, donor)
+    scores = _by_pieces(policy.scores, host, donor)
     taken = policy.decide(
         Block(block.positions, scores, block.window, chance=block.chance, donor_length=block.donor_length)
     )
     records = torch.full((*scores.shape, COLUMNS), torch.nan, device=scores.device)
     records[..., SCORE], records[..., TAKEN] = scores, taken
+    if drafted is None and host is not None and (traced or (host.device.type == "cpu" and forced is None)):
+        drafted = draw_rows(host, at, sampling)
     if forced is not None:
         tokens = forced
         written = _choose(taken, host, donor)
@@ -68,7 +77,7 @@ def emit(
         tokens = draw_rows(_choose(taken, host, donor), at, sampling)
     if traced:
         base = host if policy.host == "base" else donor if policy.donor == "base" else None
-        drawn = None if host is None else torch.where(taken, draw_rows(host, at, sampling), tokens)
+        drawn = None if host is None else drafted
         records[..., REST : REST + len(OBSERVED)] = observe(tokens, host, donor, base_logits=base, host_tokens=drawn)
     return Emitted(tokens, taken, records)
 
@@ -78,12 +87,30 @@ def score_all(host: Tensor, donor: Tensor) -> Tensor:
     return torch.stack([score(host, donor) for score in registered], -1)
 
 
+def compare_forced(base: Tensor, guide: Tensor, forced: Tensor) -> Emitted:
+    """As `emit`, for tokens `[rows, k]` that stand already: every registered score with the base as host, then `COMPARED`."""
+    taken = torch.zeros_like(forced, dtype=torch.bool)
+    own = torch.full((*forced.shape, REST), torch.nan, device=forced.device)
+    return Emitted(forced, taken, torch.cat([own, score_all(base, guide), compare(forced, base, guide)], -1))
+
+
 def draw_rows(logits: Tensor, at: Tensor, sampling: Sampling) -> Tensor:
     """The race: one token id per position, of logits `[..., vocab]` and words `[...]` as int64."""
     flat, words = logits.reshape(-1, logits.shape[-1]), at.reshape(-1)
     if logits.device.type == "cuda":
         return draw_on_device(flat, words, sampling)[0].view(at.shape)
-    return draw(flat, words.numpy().view(np.uint64), sampling).view(at.shape)
+    drawn = _by_pieces(lambda rows, own: draw(rows, own.numpy().view(np.uint64), sampling), flat, words)
+    return drawn.view(at.shape)
+
+
+def _by_pieces(compute: Callable[..., Tensor], *rows: Tensor | None) -> Tensor:
+    """What a function of rows makes of these, on a CPU of so few at a time that all stays in its cache."""
+    logits = next(one for one in rows if one is not None)
+    step = max(1, _PIECE // max(1, logits[0].numel()))
+    if logits.device.type != "cpu" or step >= len(logits):
+        return compute(*rows)
+    starts = range(0, len(logits), step)
+    return torch.cat([compute(*(None if one is None else one[i : i + step] for one in rows)) for i in starts])
 
 
 def _choose(taken: Tensor, host: Tensor | None, donor: Tensor | None) -> Tensor:

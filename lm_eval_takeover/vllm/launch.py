@@ -20,6 +20,8 @@ from lm_eval_takeover.vllm.settings import EngineSettings, describe_policy
 logger = logging.getLogger(__name__)
 
 PROCESSOR = "lm_eval_takeover.vllm.logits_processor:TakeoverLogitsProcessor"
+CHECK = "lm_eval_takeover.vllm.model_state:RequestCheck"
+RUNNER = "VLLM_USE_V2_MODEL_RUNNER"
 EXTENSION = "lm_eval_takeover.vllm.worker.WorkerExtension"
 WORKER = "lm_eval_takeover.vllm.blockwise.TakeoverWorker"
 # Model arguments of the transformers engines that have no counterpart here, by what vLLM has instead.
@@ -28,7 +30,6 @@ _OTHERS: Mapping[str, str] = {
     "guide_device_map": "tensor_parallel_size=…",
     "parallelize": "tensor_parallel_size=…",
     "guide_device": "one device for both models",
-    "guide_dtype": "one dtype for both models",
     "attn_implementation": "attention_backend=…",
     "guide_attn_implementation": "attention_backend=…",
     "load_in_4bit": "quantization=bitsandbytes",
@@ -43,6 +44,9 @@ _OTHERS: Mapping[str, str] = {
     "guide_subfolder": "a local folder",
 }
 _CACHE_BLOCK = "kv_block_size"  # vLLM's `block_size`, tokens of a cache block; that name is the length of drafts here
+_MEMORY = (
+    "give a smaller max_model_len=… or another gpu_memory_utilization=… (on a CPU: VLLM_CPU_KVCACHE_SPACE, in GiB)"
+)
 # Of vLLM's arguments those that this package sets, and how a user sets them.
 _OURS: Mapping[str, str] = {
     "model": "base=… and guide=…",
@@ -61,6 +65,8 @@ def plan_block(arguments: ModelArguments, pair: Pair, policy: Policy) -> int:
     Raises ArgumentError for a number where drafts cannot be had.
     """
     obstacle = _find_obstacle(pair, policy)
+    if obstacle is None and choose_runner():
+        obstacle = f"drafts need vLLM's model runner V1, and {RUNNER}=1 asks for V2"
     if arguments.block_size != "auto":
         block = int(arguments.block_size)
         if block > 1 and obstacle is not None:
@@ -112,6 +118,7 @@ def list_engine_arguments(arguments: ModelArguments, pair: Pair, policy: Policy,
     Raises ArgumentError for arguments that vLLM does not have, and for a pair that it cannot hold.
     """
     _refuse_others(arguments)
+    _check_dtypes(arguments, pair, policy)
     given = _check_names(arguments.engine_arguments)
     _check_architectures(pair, policy)
     target = pair.member("guide" if "guide" in policy.roles else "base")
@@ -125,34 +132,46 @@ def list_engine_arguments(arguments: ModelArguments, pair: Pair, policy: Policy,
         "disable_log_stats": True,
         "seed": 0,  # of numbers that nobody draws
     }
-    fused = len(policy.roles) == 2 and block == 1
+    fused, runner_v2 = len(policy.roles) == 2 and block == 1, choose_runner()
     settings = EngineSettings(
         policy=describe_policy(policy),
         vocab=pair.vocab_size,
         ends=sorted(pair.eos_ids),
+        block=block,
         seed=arguments.seed or 0,
         plugins=arguments.plugins,
         trust_remote_code=arguments.trust_remote_code,
-        **(_describe_fused(pair) if fused else {}),
+        **(_describe_models(pair, target, fused) if fused or runner_v2 else {}),
     )
     overrides: dict[str, Any] = {"takeover": settings.to_plain()}
-    if fused:
+    if fused or runner_v2:
         overrides["architectures"] = [ARCHITECTURE]
-    if block == 1:
-        options |= {"logits_processors": [PROCESSOR], "worker_extension_cls": EXTENSION}
-    else:
+    if block > 1:
         options |= _draft_by_base(pair.member("base"), block, given)
+    else:
+        options |= {"logits_processors": [CHECK if runner_v2 else PROCESSOR], "worker_extension_cls": EXTENSION}
     return options | given | {"hf_overrides": overrides}
 
 
-def _describe_fused(pair: Pair) -> dict[str, Any]:
-    base, guide = pair.member("base"), pair.member("guide")
-    return {
-        "base": base.path,
-        "base_revision": base.revision,
-        "base_architectures": base.config.architectures,
-        "guide_architectures": guide.config.architectures,
-    }
+def choose_runner() -> bool:
+    """Whether vLLM's model runner V2 computes, as a user may ask; else all processes of vLLM are told that it is V1."""
+    from vllm import envs
+
+    os.environ.setdefault(RUNNER, "0")
+    return bool(envs.VLLM_USE_V2_MODEL_RUNNER)
+
+
+def _describe_models(pair: Pair, target: Member, fused: bool) -> dict[str, Any]:
+    """For our model class: what vLLM sees, which is called the guide there, and its companion."""
+    described: dict[str, Any] = {"guide_architectures": target.config.architectures}
+    if fused:
+        base = pair.member("base")
+        described |= {
+            "base": base.path,
+            "base_revision": base.revision,
+            "base_architectures": base.config.architectures,
+        }
+    return described
 
 
 def _draft_by_base(base: Member, block: int, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -173,6 +192,21 @@ def _refuse_others(arguments: ModelArguments) -> None:
     for name, instead in _OTHERS.items():
         if (value := getattr(arguments, name)) != getattr(defaults, name):
             raise ArgumentError(f"{name}={value} is read by backend=hf; backend=vllm has {instead} instead")
+
+
+def _check_dtypes(arguments: ModelArguments, pair: Pair, policy: Policy) -> None:
+    """Raises ArgumentError where the two models would be computed in different dtypes by `hf`."""
+    if arguments.guide_dtype not in (None, arguments.dtype):
+        raise ArgumentError(
+            f"guide_dtype={arguments.guide_dtype} beside dtype={arguments.dtype}: backend=vllm has one dtype for both models; "
+            f"leave guide_dtype out"
+        )
+    own = {role: str(pair.member(role).config.get_text_config().dtype).removeprefix("torch.") for role in policy.roles}
+    if arguments.dtype == "auto" and len(set(own.values())) > 1:
+        raise ArgumentError(
+            f"dtype=auto: the checkpoints have different dtypes (base {own['base']}, guide {own['guide']}), and backend=vllm has "
+            f"one for both models; give dtype={own['guide']} or another"
+        )
 
 
 def _check_names(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -243,7 +277,6 @@ def _check_heads(member: Member) -> None:
 
 def start_engine(options: Mapping[str, Any], pair: Pair) -> Any:
     """vLLM's `LLM` with these options. Raises ArgumentError, one line, for what it refuses."""
-    os.environ.setdefault("VLLM_USE_V2_MODEL_RUNNER", "0")  # the gate stands in runner V1
     from vllm import LLM
 
     try:
@@ -261,7 +294,9 @@ def _explain(error: Exception) -> str:
     if type(error).__name__ == "ValidationError" and len(lines) > 1:  # pydantic's: the first line counts the errors
         lines = [line.removeprefix("Value error, ") for line in lines if line.startswith("Value error")] or lines
     line = lines[0] if lines else type(error).__name__
+    if "root cause above" in line:  # it is known to the process that ended, which has printed it
+        return f"its engine ended as it started, and its own error stands above; {_MEMORY} where that is memory"
     if any(word in str(error).lower() for word in ("memory", "kv cache", "cache blocks")):
-        help_ = "give a smaller max_model_len=… or another gpu_memory_utilization=… (on a CPU: VLLM_CPU_KVCACHE_SPACE, in GiB)"
-        return f"{line}; {help_}"
+        told = line.partition(" Try ")[0].rstrip(".")  # vLLM's own advice is for its own options
+        return f"{told}; {_MEMORY}"
     return line

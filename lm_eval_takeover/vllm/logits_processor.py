@@ -12,9 +12,9 @@ from vllm.config import VllmConfig
 from vllm.sampling_params import SamplingParams
 from vllm.v1.sample.logits_processor import BatchUpdate, LogitsProcessor, MoveDirectionality
 
-from lm_eval_takeover.vllm.pair_model import find_pair
+from lm_eval_takeover.vllm.pair_model import find_pair, list_logits
 from lm_eval_takeover.vllm.settings import EngineSettings, RequestSettings
-from lm_eval_takeover.vllm.slots import Slots, Track
+from lm_eval_takeover.vllm.slots import Slots, Track, place_numbers
 
 
 class TakeoverLogitsProcessor(LogitsProcessor):  # type: ignore[misc]
@@ -70,19 +70,10 @@ class TakeoverLogitsProcessor(LogitsProcessor):  # type: ignore[misc]
         rows = [self._rows[place] for place in range(len(logits))]
         emitted = self.slots.decide(
             [track for track, _ in rows],
-            torch.tensor([len(output) for _, output in rows], device=logits.device),
-            {role: one[:, None, : self.settings.vocab] for role, one in self._list_logits(logits).items()},
+            place_numbers([len(output) for _, output in rows], logits.device),
+            list_logits(find_pair(self._config), logits, self.slots.policy.roles, self.settings.vocab),
         )
-        chosen = torch.full_like(logits, -torch.inf)
-        return chosen.scatter_(-1, emitted.tokens, 0.0)
-
-    def _list_logits(self, logits: Tensor) -> dict[str, Tensor]:
-        """By role, float32 `[rows, its vocabulary]`."""
-        pair = find_pair(self._config)
-        if pair is None:
-            return {self.slots.policy.roles[0]: logits.float()}
-        assert pair.base_logits is not None and len(pair.base_logits) == len(logits)
-        return {"base": pair.base_logits.float(), "guide": logits.float()}
+        return logits.fill_(-torch.inf).scatter_(-1, emitted.tokens, 0.0)
 
 
 class _Identity:

@@ -1,10 +1,13 @@
 """The fused pair: one model class of vLLM's with both decoders, which share positions and block tables and have a cache each.
 
+On model runner V2 a policy of one model runs in this class, too, since the gate stands in the state that it names.
+
 vLLM sees the guide; the base is its companion. `compute_logits` returns the guide's logits, so that log-probabilities which a
 client asks for are the guide's, and keeps the base's of the same rows for the gate.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import Any
 from weakref import WeakValueDictionary
 
 import torch
@@ -27,22 +30,39 @@ def find_pair(config: VllmConfig) -> "TakeoverPairForCausalLM | None":
     return _pairs.get(config.instance_id)
 
 
+def list_logits(
+    pair: "TakeoverPairForCausalLM | None", logits: Tensor, roles: Sequence[str], vocab: int
+) -> dict[str, Tensor]:
+    """By role, float32 `[rows, 1, vocab]`: `logits` are the guide's, or of the one model that there is."""
+    if pair is None or pair.base is None:
+        return {roles[0]: logits[:, None, :vocab].float()}
+    assert pair.base_logits is not None and len(pair.base_logits) == len(logits)
+    return {"base": pair.base_logits[:, None, :vocab].float(), "guide": logits[:, None, :vocab].float()}
+
+
 class TakeoverPairForCausalLM(nn.Module):
-    """Any two decoders that vLLM has, of different depth, heads and widths."""
+    """Any two decoders that vLLM has, of different depth, heads and widths; one alone where the settings name no base."""
 
     def __init__(self, *, vllm_config: VllmConfig, prefix: str = "") -> None:
         super().__init__()
         guide_config = vllm_config.model_config.hf_config
         settings = EngineSettings.of(guide_config)
-        assert settings.base is not None
-        base_config = AutoConfig.from_pretrained(
-            settings.base, revision=settings.base_revision, trust_remote_code=settings.trust_remote_code
-        )
         self.guide = init_vllm_registered_model(
             vllm_config,
             prefix=maybe_prefix(prefix, "guide"),
             hf_config=guide_config,
             architectures=settings.guide_architectures,
+        )
+        self.base: Any = None
+        self.base_logits: Tensor | None = None  # `[rows, vocab]`, of the rows that `compute_logits` was last asked for
+        self.make_empty_intermediate_tensors = self.guide.make_empty_intermediate_tensors
+        if settings.base is not None:
+            self._add_base(vllm_config, prefix, settings)
+        _pairs[vllm_config.instance_id] = self
+
+    def _add_base(self, vllm_config: VllmConfig, prefix: str, settings: EngineSettings) -> None:
+        base_config = AutoConfig.from_pretrained(
+            settings.base, revision=settings.base_revision, trust_remote_code=settings.trust_remote_code
         )
         with set_model_tag("takeover_base"):  # a compile cache of its own
             self.base = init_vllm_registered_model(
@@ -52,12 +72,16 @@ class TakeoverPairForCausalLM(nn.Module):
                 architectures=settings.base_architectures,
             )
         self.base_width = base_config.get_text_config().hidden_size
-        self.base_logits: Tensor | None = None  # `[rows, vocab]`, of the rows that `compute_logits` was last asked for
         self.secondary_weights = [
             DefaultModelLoader.Source(settings.base, settings.base_revision, prefix="base.", fall_back_to_pt=False)
         ]
-        self.make_empty_intermediate_tensors = self.guide.make_empty_intermediate_tensors
-        _pairs[vllm_config.instance_id] = self
+
+    @staticmethod
+    def get_model_state_cls() -> type:
+        """Where model runner V2 keeps what belongs to requests: our gate."""
+        from lm_eval_takeover.vllm.model_state import TakeoverModelState
+
+        return TakeoverModelState
 
     def embed_input_ids(self, input_ids: Tensor) -> Tensor:
         embedded: Tensor = self.guide.embed_input_ids(input_ids)
@@ -71,13 +95,18 @@ class TakeoverPairForCausalLM(nn.Module):
         inputs_embeds: Tensor | None = None,
     ) -> Tensor:
         """The hidden states of both, side by side: `[tokens, base width + guide width]`."""
-        return torch.cat([self.base(input_ids, positions), self.guide(input_ids, positions)], -1)
+        hidden: Tensor = self.guide(input_ids, positions)
+        return hidden if self.base is None else torch.cat([self.base(input_ids, positions), hidden], -1)
 
     def compute_logits(self, hidden_states: Tensor) -> Tensor | None:
         """The guide's logits `[rows, guide's vocabulary]`; the base's are kept beside them."""
+        logits: Tensor | None
+        if self.base is None:
+            logits = self.guide.compute_logits(hidden_states)
+            return logits
         base, guide = hidden_states[:, : self.base_width], hidden_states[:, self.base_width :]
         self.base_logits = self.base.compute_logits(base.contiguous())
-        logits: Tensor | None = self.guide.compute_logits(guide.contiguous())
+        logits = self.guide.compute_logits(guide.contiguous())
         return logits
 
     def load_weights(self, weights: Iterable[tuple[str, Tensor]]) -> set[str]:

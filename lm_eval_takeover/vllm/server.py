@@ -66,6 +66,7 @@ class TakeoverMiddleware:
         """One request for each sample. Raises ArgumentError for settings that the engine cannot honour."""
         given = dict(body.get("vllm_xargs") or {})
         _check_policy(given.pop(_POLICY, None), engine)
+        _check_logprobs(body, engine)
         run = given.pop(_RUN, "")
         for name, default in _DRAWS.items():
             value = body.pop(name, None)
@@ -147,6 +148,16 @@ def _check_policy(asked: Any, engine: EngineSettings) -> None:
         raise ValueError(
             f"{_POLICY}={asked}: this server was started with policy={engine.policy['name']}; start one with policy={asked}"
         )
+
+
+def _check_logprobs(body: dict[str, Any], engine: EngineSettings) -> None:
+    for name in ("logprobs", "top_logprobs"):
+        value = body.get(name)
+        if engine.block > 1 and value is not None and value is not False:
+            raise ValueError(
+                f"{name}={value}: this server verifies drafts of {engine.block} tokens, whose log-probabilities are not kept; "
+                f"start one with block_size=1"
+            )
 
 
 def _check(given: dict[str, Any], policy: Policy) -> None:

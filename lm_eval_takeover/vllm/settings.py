@@ -7,6 +7,7 @@ sample; it rides on `SamplingParams.extra_args`, every name behind `takeover_`, 
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
+from functools import cache
 from typing import Any, Self, get_type_hints
 
 from lm_eval_takeover.errors import ArgumentError, nearest
@@ -21,11 +22,15 @@ GATE = ("tau", "kappa", "window")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EngineSettings:
-    """What one engine computes. `vocab` ids are written, `ends` end a text; `base` is None where it is no part of the model."""
+    """What one engine computes. `vocab` ids are written, `ends` end a text; `base` is None where it is no part of the model.
+
+    `block` is the length of a draft, 1 where none is drafted.
+    """
 
     policy: dict[str, Any]
     vocab: int
     ends: list[int]
+    block: int = 1
     seed: int = 0
     plugins: str | None = None
     base: str | None = None
@@ -67,7 +72,8 @@ class RequestSettings:
     """One sample: how its tokens are drawn and, where they differ from the engine's, its gate and policy.
 
     `forced` are tokens to emit whatever is drawn, for log-likelihoods. `donor_length` is read by `early` with a rate. `lockstep`
-    lets a blockwise engine emit one token a pass. `scored` records every registered score, of a fused engine's direction.
+    lets a blockwise engine emit one token a pass. `scored` records every registered score, of a fused engine's direction;
+    `compared`, beside `forced`, those with the base as host, and what both models think of the forced tokens.
     """
 
     id: str = ""
@@ -85,6 +91,7 @@ class RequestSettings:
     donor_length: int = 0
     traced: bool = False
     scored: bool = False
+    compared: bool = False
     lockstep: bool = False
     forced: tuple[int, ...] = ()
 
@@ -118,7 +125,7 @@ class RequestSettings:
     @classmethod
     def from_extra_args(cls, extra_args: Mapping[str, Any]) -> Self:
         """The reverse of `to_extra_args`; names without our prefix are others'. Raises ArgumentError as `read`."""
-        hints = get_type_hints(cls)
+        hints = _list_types()
         given = {}
         for prefixed, value in extra_args.items():
             if not prefixed.startswith(PREFIX):
@@ -152,6 +159,12 @@ class RequestSettings:
 
 
 _DEFAULT = RequestSettings()
+
+
+@cache
+def _list_types() -> dict[str, Any]:
+    """Of the settings of a request, by name; to look them up takes longer than all else that a request is asked."""
+    return get_type_hints(RequestSettings)
 
 
 def _typed(name: str, value: Any, hint: Any) -> Any:

@@ -9,7 +9,6 @@ from collections import OrderedDict
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import groupby
 
 import numpy as np
 import torch
@@ -17,13 +16,23 @@ from torch import Tensor
 
 from lm_eval_takeover.method.policy import DIRECTIONS, Block, Policy
 from lm_eval_takeover.method.sampling import chances, request_digest, to_tensor, words
-from lm_eval_takeover.vllm.emission import COLUMNS, REST, SCORE, Emitted, draw_rows, emit, score_all
+from lm_eval_takeover.vllm.emission import (
+    COLUMNS,
+    REST,
+    SCORE,
+    Emitted,
+    compare_forced,
+    count_compared,
+    draw_rows,
+    emit,
+    score_all,
+)
 from lm_eval_takeover.vllm.settings import RequestSettings
 
 _PARKED = 4  # times the slots: finished requests whose records nobody fetches, as those of a plain vLLM user
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(eq=False)
 class Track:
     """One request. `slot` is None while it is out of the batch; `parked` holds its records then, `[positions, COLUMNS]`."""
 
@@ -34,6 +43,17 @@ class Track:
     parked: Tensor | None = None
     written: int = 0  # positions that were recorded, at most: some were seen twice
     passes: dict[str, int] = field(default_factory=lambda: {"base": 0, "guide": 0})  # of a blockwise engine
+
+    @cached_property
+    def kind(self) -> str:
+        """Rows of one kind are decided together: of one policy, one sampling, and alike in what is recorded."""
+        one = self.settings
+        return f"{self.policy}{one.sampling}{one.traced}{one.scored}{one.compared}{bool(one.forced)}"
+
+    @property
+    def columns(self) -> int:
+        """Of its records."""
+        return count_compared() if self.settings.compared else COLUMNS
 
 
 class Slots:
@@ -73,6 +93,7 @@ class Slots:
         if track.slot is not None:
             return track
         track.slot = slot = self._free.pop()
+        self._widen(track.columns)
         count = min(max_new_tokens or self.length, self.length)
         digest = request_digest(prompt)
         self.words[slot, :count] = to_tensor(words(settings.seed, digest, settings.sample, count), self.device)
@@ -82,7 +103,7 @@ class Slots:
         if settings.forced:
             self.forced[slot, : len(settings.forced)] = torch.tensor(settings.forced, device=self.device)
         if track.parked is not None:
-            self.records[slot, : len(track.parked)] = track.parked
+            self.records[slot, : len(track.parked), : track.columns] = track.parked
             track.parked = None
         return track
 
@@ -91,7 +112,7 @@ class Slots:
         if track.slot is None:
             return
         if track.key in self._tracks:
-            track.parked = self.records[track.slot, : track.written].clone()
+            track.parked = self.records[track.slot, : track.written, : track.columns].clone()
             self._tracks.move_to_end(track.key)
         self._free.append(track.slot)
         track.slot = None
@@ -101,12 +122,18 @@ class Slots:
                 return
             self._forget(oldest)
 
+    def _widen(self, columns: int) -> None:
+        """Make room for records of so many columns: comparisons have more than texts that are written."""
+        missing = columns - self.records.shape[-1]
+        if missing > 0:
+            self.records = torch.nn.functional.pad(self.records, (0, missing))
+
     def _forget(self, track: Track) -> None:
         self._tracks.pop(track.key, None)
         self._by_id.pop(track.settings.id, None)
 
     def take(self, request_id: str, count: int) -> tuple[bytes, dict[str, int]] | None:
-        """The records of the first `count` positions, float32 `[count, COLUMNS]` as bytes, and the passes; forgets the request.
+        """The records of the first `count` positions, float32 `[count, columns]` as bytes, and the passes; forgets the request.
 
         None where it is not known.
         """
@@ -116,7 +143,7 @@ class Slots:
         held = self.records[track.slot] if track.slot is not None else track.parked
         self._forget(track)
         assert held is not None
-        return np.ascontiguousarray(held[:count].cpu().numpy()).tobytes(), track.passes
+        return np.ascontiguousarray(held[:count, : track.columns].cpu().numpy()).tobytes(), track.passes
 
     # The batch
 
@@ -134,39 +161,58 @@ class Slots:
         where it has drafted. Records are entered; of a draft those behind its first other token will be written over.
         """
         self.calls += 1
+        groups = _group(tracks)
+        if len(groups) == 1:
+            return self._decide_alike(tracks, positions, logits, drafted)
         shape = next(iter(logits.values())).shape
         whole = Emitted(
             torch.zeros(shape[:2], dtype=torch.int64, device=self.device),
             torch.zeros(shape[:2], dtype=torch.bool, device=self.device),
-            torch.zeros(*shape[:2], COLUMNS, device=self.device),
+            torch.zeros(*shape[:2], self.records.shape[-1], device=self.device),
         )
-        groups = _group(tracks)
         for rows in groups:
-            some = None if len(groups) == 1 else torch.tensor(rows, device=self.device)
-            part = {role: one if some is None else one[some] for role, one in logits.items()}
-            draft = drafted if some is None or drafted is None else drafted[some]
-            here = positions if some is None else positions[some]
-            emitted = self._decide_alike([tracks[i] for i in rows], here, part, draft)
-            if some is None:
-                return emitted
-            whole.tokens[some], whole.taken[some], whole.records[some] = emitted.tokens, emitted.taken, emitted.records
+            some = place_numbers(rows, self.device)
+            part = {role: one[some] for role, one in logits.items()}
+            draft = None if drafted is None else drafted[some]
+            emitted = self._decide_alike([tracks[i] for i in rows], positions[some], part, draft)
+            whole.tokens[some], whole.taken[some] = emitted.tokens, emitted.taken
+            whole.records[some, :, : emitted.records.shape[-1]] = emitted.records
         return whole
 
     def _decide_alike(
         self, tracks: Sequence[Track], positions: Tensor, logits: dict[str, Tensor], drafted: Tensor | None
     ) -> Emitted:
         """As `decide`, for rows of one policy and one sampling."""
-        settings, policy = tracks[0].settings, tracks[0].policy
         count = next(iter(logits.values())).shape[1]
-        slots = torch.tensor([track.slot for track in tracks], device=self.device)[:, None]
+        slots = self._place_slots(tracks)[:, None]
         here = positions[:, None] + torch.arange(count, device=self.device)
         inside = here.clamp(max=self.length - 1)
+        if tracks[0].settings.compared:
+            emitted = compare_forced(logits["base"], logits["guide"], self.forced[slots, inside])
+        else:
+            emitted = self._emit(tracks, slots, here, inside, logits, drafted)
+        self.records[slots, inside, : emitted.records.shape[-1]] = emitted.records
+        for track in tracks:
+            track.written = min(track.written + count, self.length)
+        return emitted
+
+    def _emit(
+        self,
+        tracks: Sequence[Track],
+        slots: Tensor,
+        here: Tensor,
+        inside: Tensor,
+        logits: dict[str, Tensor],
+        drafted: Tensor | None,
+    ) -> Emitted:
+        """slots `[rows, 1]`; here: the positions `[rows, k]`; inside: the same, none behind what is held."""
+        settings, policy = tracks[0].settings, tracks[0].policy
         block = Block(
             here,
             here.new_zeros(here.shape, dtype=torch.float32),
             self._windows(slots, here[:, :1], policy.window),
             self.chances[slots, inside] if policy.uses_chance else None,
-            torch.tensor([track.settings.donor_length for track in tracks], device=self.device),
+            place_numbers([track.settings.donor_length for track in tracks], self.device),
         )
         emitted = emit(
             policy,
@@ -182,9 +228,6 @@ class Slots:
         if settings.scored:
             found = score_all(*(logits[role] for role in DIRECTIONS[self.policy.direction]))
             emitted.records[..., REST : REST + found.shape[-1]] = found
-        self.records[slots, inside] = emitted.records
-        for track in tracks:
-            track.written = min(track.written + count, self.length)
         return emitted
 
     def draw(self, tracks: Sequence[Track], positions: Tensor, logits: Tensor) -> Tensor:
@@ -192,11 +235,15 @@ class Slots:
         tokens = torch.zeros_like(positions)
         groups = _group(tracks)
         for rows in groups:
-            some = torch.tensor(rows, device=self.device)
-            slots = torch.tensor([tracks[i].slot for i in rows], device=self.device)
+            some = place_numbers(rows, self.device)
+            slots = self._place_slots([tracks[i] for i in rows])
             at = self.words[slots, positions[some].clamp(0, self.length - 1)]
             tokens[some] = draw_rows(logits[some], at, tracks[rows[0]].settings.sampling)
         return tokens
+
+    def _place_slots(self, tracks: Sequence[Track]) -> Tensor:
+        """`[rows]`; all of them are in the batch."""
+        return place_numbers([-1 if track.slot is None else track.slot for track in tracks], self.device)
 
     def _windows(self, slots: Tensor, position: Tensor, size: int) -> Tensor:
         """The scores just before these positions `[rows, 1]`, oldest first, zeros where there are none: `[rows, size]`."""
@@ -204,13 +251,14 @@ class Slots:
         return torch.where(before >= 0, self.records[slots, before.clamp(min=0), SCORE], 0.0)
 
 
+def place_numbers(values: Sequence[int], device: torch.device) -> Tensor:
+    """Numbers of the host as int64 on the device, which nobody waits for: a plain copy would wait for all that it computes."""
+    return torch.tensor(values, dtype=torch.int64, pin_memory=device.type == "cuda").to(device, non_blocking=True)
+
+
 def _group(tracks: Sequence[Track]) -> list[list[int]]:
-    """Rows that are decided together: of one policy, one sampling, and alike in what is recorded."""
-
-    def settings(row: int) -> str:
-        track = tracks[row]
-        one = track.settings
-        return f"{track.policy}{one.sampling}{one.traced}{one.scored}{bool(one.forced)}"
-
-    order = sorted(range(len(tracks)), key=settings)
-    return [list(rows) for _, rows in groupby(order, key=settings)]
+    """Rows of one kind."""
+    groups: dict[str, list[int]] = {}
+    for row, track in enumerate(tracks):
+        groups.setdefault(track.kind, []).append(row)
+    return list(groups.values())

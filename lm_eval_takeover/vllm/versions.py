@@ -27,6 +27,12 @@ BLOCKWISE_HOOKS = (
     ("vllm.v1.spec_decode.draft_model", "DraftModelProposer._sample_draft_tokens", ("hidden_states", "sampling_metadata")),
     ("vllm.v1.spec_decode.draft_model", "DraftModelProposer.propose", ("common_attn_metadata", "num_rejected_tokens_gpu")),
 )  # fmt: skip
+RUNNER_V2_HOOKS = (
+    ("vllm.v1.worker.gpu.model_states.interface", "ModelState.custom_sampler", ("sampler",)),
+    ("vllm.v1.worker.gpu.model_states.interface", "ModelState.add_request", ("req_index", "new_req_data")),
+    ("vllm.v1.worker.gpu.model_states.interface", "ModelState.remove_request", ("req_id",)),
+    ("vllm.v1.worker.gpu.sample.sampler", "Sampler.sample", ("logits", "idx_mapping", "idx_mapping_np", "pos")),
+)
 
 
 def check_version() -> None:
@@ -45,9 +51,10 @@ def check_version() -> None:
         )
 
 
-def check_hooks(*, blockwise: bool) -> None:
-    """Raises ArgumentError where a hook of vLLM is not there or takes other arguments."""
-    for module, path, parameters in (*HOOKS, *(BLOCKWISE_HOOKS if blockwise else ())):
+def check_hooks(*, blockwise: bool, runner_v2: bool = False) -> None:
+    """Raises ArgumentError where a hook of vLLM that is used is not there or takes other arguments."""
+    more = (*(BLOCKWISE_HOOKS if blockwise else ()), *(RUNNER_V2_HOOKS if runner_v2 else ()))
+    for module, path, parameters in (*HOOKS, *more):
         found = importlib.import_module(module)
         for name in path.split("."):
             found = getattr(found, name, None)  # type: ignore[assignment]

@@ -13,9 +13,9 @@ class WorkerExtension:
     def takeover_slots(self) -> Slots:
         """The state of this worker's gate. Raises RuntimeError where the engine runs without one."""
         runner = self.model_runner
-        if (slots := getattr(runner, "takeover_slots", None)) is not None:
-            found: Slots = slots
-            return found
+        for holder in (runner, getattr(runner, "model_state", None)):  # blockwise; fused on model runner V2
+            if (slots := getattr(holder, "takeover_slots", None)) is not None:
+                return slots  # type: ignore[no-any-return]
         for processor in runner.input_batch.logitsprocs.non_argmax_invariant:
             if (slots := getattr(processor, "slots", None)) is not None:
                 return slots  # type: ignore[no-any-return]

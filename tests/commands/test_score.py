@@ -10,6 +10,7 @@ from helpers.demo_runs import run_demo
 
 from lm_eval_takeover.cli import main
 from lm_eval_takeover.commands.score import scoring
+from lm_eval_takeover.decoding.backend import TransformersBackend
 from lm_eval_takeover.demo import DEMO
 from lm_eval_takeover.errors import ArgumentError, RunDirError, VocabularyError
 from lm_eval_takeover.pair.member import Member
@@ -51,15 +52,15 @@ def test_a_call_goes_on_where_one_was_stopped(demo_runs, tmp_path, monkeypatch):
     whole = read(run, "scores")
     shutil.rmtree(run / "scores")
     monkeypatch.setattr(scoring, "_FILE_TOKENS", 2000)
-    batches, compare = [], scoring.compare
+    batches, compare = [], TransformersBackend.compare
 
-    def stop_at_the_third(pair, scores, prompts, *rest):
+    def stop_at_the_third(backend, scores, prompts, *rest):
         batches.append(len(prompts))
         if len(batches) == 3:
             raise KeyboardInterrupt
-        return compare(pair, scores, prompts, *rest)
+        return compare(backend, scores, prompts, *rest)
 
-    monkeypatch.setattr(scoring, "compare", stop_at_the_third)
+    monkeypatch.setattr(TransformersBackend, "compare", stop_at_the_third)
     assert main(["score", str(run), "--batch_size", "16"]) == 130
     first = read(run, "scores")
     assert first.select("doc_id", "sample").n_unique() == 32
@@ -74,14 +75,14 @@ def test_a_call_goes_on_where_one_was_stopped(demo_runs, tmp_path, monkeypatch):
 
 def test_half_as_many_rows_where_memory_runs_out(demo_runs, tmp_path, monkeypatch, caplog):
     run = copy(demo_runs["base"], tmp_path)
-    compare = scoring.compare
+    compare = TransformersBackend.compare
 
-    def refuse_many(pair, scores, prompts, *rest):
+    def refuse_many(backend, scores, prompts, *rest):
         if len(prompts) > 12:
             raise MemoryError
-        return compare(pair, scores, prompts, *rest)
+        return compare(backend, scores, prompts, *rest)
 
-    monkeypatch.setattr(scoring, "compare", refuse_many)
+    monkeypatch.setattr(TransformersBackend, "compare", refuse_many)
     assert main(["score", str(run), "--batch_size", "48", "--overwrite"]) == 0
     assert "batch size of 12" in caplog.text
     assert read(run, "scores").select("doc_id", "sample").n_unique() == 48

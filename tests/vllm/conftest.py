@@ -4,11 +4,16 @@ They are tight on purpose: few cache blocks, so that requests are preempted and 
 prompts are read in chunks, and fewer places than requests, so that these move about.
 """
 
+import json
 import os
+import subprocess
+import sys
+from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 
 import pytest
-from helpers.pairs import SAMPLED, save_random_model
+from helpers.pairs import ROOT, SAMPLED, save_random_model
 from padded_heads import write_padded
 
 from lm_eval_takeover.arguments import ModelArguments
@@ -17,7 +22,14 @@ from lm_eval_takeover.demo import DEMO
 from lm_eval_takeover.method.request import Request, Sampling
 from lm_eval_takeover.pair.loading import load_pair, load_policy
 
-NEEDS_VLLM = ("test_backend.py", "test_launch.py", "test_server.py")
+NEEDS_VLLM = (
+    "test_backend.py",
+    "test_launch.py",
+    "test_model_runner_v2.py",
+    "test_score.py",
+    "test_server.py",
+    "test_tensor_parallel.py",
+)
 
 
 def _installed():
@@ -61,7 +73,13 @@ def random_folders(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
-def open_vllm(demo_folders):
+def tight(demo_folders):
+    """Model arguments of a tight engine of the demo pair."""
+    return demo_folders | BY_HAND | TIGHT | {"backend": "vllm"}
+
+
+@pytest.fixture(scope="session")
+def open_vllm(tight):
     """A backend with these model arguments, the same one for the same arguments."""
     from lm_eval_takeover.vllm.backend import VllmBackend
 
@@ -70,7 +88,7 @@ def open_vllm(demo_folders):
     def open_one(**arguments):
         key = repr(sorted(arguments.items()))
         if key not in opened:
-            parsed = ModelArguments.parse(demo_folders | BY_HAND | TIGHT | arguments | {"backend": "vllm"})
+            parsed = ModelArguments.parse(tight | arguments)
             pair = load_pair(parsed)
             opened[key] = VllmBackend(parsed, pair, load_policy(parsed, pair)[0])
         return opened[key]
@@ -90,6 +108,21 @@ def open_hf(demo_folders):
         return TransformersBackend(parsed, pair, load_policy(parsed, pair)[0])
 
     return open_one
+
+
+@pytest.fixture(scope="session")
+def write_apart():
+    """Texts of `[model arguments, requests]`, in a process with these variables; see write_apart.py."""
+
+    def write(jobs, **variables):
+        plain = json.dumps([[values, [asdict(one) for one in asked]] for values, asked in jobs])
+        words = [sys.executable, str(Path(__file__).parent / "write_apart.py")]
+        environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"} | variables
+        done = subprocess.run(words, input=plain, env=environment, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr[-3000:]
+        return json.loads(done.stdout.splitlines()[-1])
+
+    return write
 
 
 @pytest.fixture(scope="session")

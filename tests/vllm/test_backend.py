@@ -6,7 +6,10 @@ import numpy as np
 import pytest
 from helpers.pairs import POLICIES
 
+from lm_eval_takeover.errors import ArgumentError
+from lm_eval_takeover.method.observations import COUNTED
 from lm_eval_takeover.method.policies import Early
+from lm_eval_takeover.method.registry import scores as registered
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # vLLM's own
 ONE_MODEL = ("base", "guide")
@@ -100,6 +103,28 @@ def test_calibrations_roll_out_the_host_and_score_it_in_one_pass(fused, referenc
         for index, want in enumerate(forced):
             assert found[index][0] == alone[index].tokens
             np.testing.assert_allclose(found[index][1][name], want.scores, atol=1e-4)
+
+
+def test_stored_texts_are_read_by_both_models_as_by_transformers(open_vllm, open_hf, random_folders, prompts):
+    fused, reference = open_vllm(**random_folders), open_hf(**random_folders)
+    texts = [(prompt * 2)[:length] for prompt, length in zip(prompts, (90, 1, 40, 12), strict=True)]
+    scores = [registered.get(name) for name in ("ce", "rkl", "js")]
+    ours, theirs = (one.compare(scores, prompts, texts, ["a", "b", "c", "d"]) for one in (fused, reference))
+    for got, want in zip(ours, theirs, strict=True):
+        assert got.keys() == want.keys()
+        for name, values in want.items():
+            assert got[name].dtype == values.dtype
+            if name in COUNTED:
+                assert (got[name] == values).all(), name
+            else:
+                np.testing.assert_allclose(got[name], values, atol=1e-4, err_msg=name)
+
+
+def test_a_text_that_is_longer_than_the_engines_context_is_named(open_vllm, random_folders, prompts):
+    with pytest.raises(
+        ArgumentError, match="max_model_len=384 is less than the 401 tokens of a text; give at least 401"
+    ):
+        open_vllm(**random_folders).compare([], [prompts[0][:1]], [(1,) * 400], ["a"])
 
 
 def test_another_architecture_depth_width_and_padded_vocabulary(open_vllm, open_hf, random_folders, requests):

@@ -1,7 +1,6 @@
 """What cannot run is said in one line before any engine starts."""
 
 import json
-import shutil
 
 import pytest
 from helpers.pairs import POLICIES, save_random_model
@@ -10,7 +9,7 @@ from lm_eval_takeover.arguments import ModelArguments
 from lm_eval_takeover.demo import DEMO
 from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.pair.loading import load_pair, load_policy
-from lm_eval_takeover.vllm.launch import list_engine_arguments, plan_block
+from lm_eval_takeover.vllm.launch import list_engine_arguments, plan_block, start_engine
 from lm_eval_takeover.vllm.settings import EngineSettings
 from lm_eval_takeover.vllm.versions import check_hooks, check_version
 
@@ -57,7 +56,10 @@ def test_a_number_is_the_length_of_drafts(plan):
         ),
         ({"max_model_len": 100_000}, "max_model_len=100000 is more than the"),
         ({"max_model_len": 64, "max_length": 64}, "say the same; give one of them"),
-        ({"guide_dtype": "float32"}, "guide_dtype=float32 is read by backend=hf; backend=vllm has one dtype"),
+        (
+            {"guide_dtype": "bfloat16", "dtype": "float32"},
+            "guide_dtype=bfloat16 beside dtype=float32: backend=vllm has one",
+        ),
         ({"speculative_config": "x"}, "speculative_config=x is set by this package: give block_size"),
         ({"block_size": 4, "direction": "reverse"}, "block_size=4 with backend=vllm: direction=reverse would have"),
         ({"block_size": 4, "policy": "base", "tau": None}, "policy=base has no base to draft and a guide to verify"),
@@ -74,13 +76,19 @@ def test_drafts_want_one_padded_vocabulary(plan, random_folders):
         plan(block_size=4, **random_folders)
 
 
-def test_a_model_that_vllm_does_not_know_is_named(plan, tmp_path):
-    folder = save_random_model(tmp_path / "odd", vocab_size=512, seed=1)
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"architectures": ["OddForCausalLM"]}, r"base='odd' is a OddForCausalLM, which vLLM does not know"),
+        ({"dtype": "float16"}, r"dtype=auto: the checkpoints have different dtypes \(base float16, guide float32\)"),
+    ],
+)
+def test_what_a_checkpoint_says_of_itself_is_checked(plan, tmp_path, changed, message):
+    folder = save_random_model(tmp_path / "odd", vocab_size=512, seed=1, head_dim=32)
     config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps(config | {"architectures": ["OddForCausalLM"]}))
-    with pytest.raises(ArgumentError, match=r"base='odd' is a OddForCausalLM, which vLLM does not know"):
+    (folder / "config.json").write_text(json.dumps(config | changed))
+    with pytest.raises(ArgumentError, match=message):
         plan(base=str(folder))
-    shutil.rmtree(folder)
 
 
 def test_head_sizes_that_vllm_has_not_on_a_cpu_are_named(plan):
@@ -88,11 +96,34 @@ def test_head_sizes_that_vllm_has_not_on_a_cpu_are_named(plan):
         plan(base=str(DEMO["base"]))
 
 
+def test_too_little_memory_is_one_line_that_says_what_to_set(tight):
+    values = tight | {"num_gpu_blocks_override": 3}
+    message = (
+        r"guide='guide': To serve .* maximum model length is \d+; give a smaller max_model_len=… or another gpu_memory"
+    )
+    with pytest.raises(ArgumentError, match=message) as raised:
+        start_engine(_plan(values), load_pair(ModelArguments.parse(values)))
+    assert "\n" not in str(raised.value) and "Try" not in str(raised.value)
+
+
+def test_what_ended_in_another_process_is_looked_for_there(monkeypatch, tight):
+    def end(**options):
+        raise RuntimeError(
+            "Engine core initialization failed. See root cause above. Failed core proc(s): {'EngineCore': 1}"
+        )
+
+    monkeypatch.setattr("vllm.LLM", end)
+    with pytest.raises(
+        ArgumentError, match="its engine ended as it started, and its own error stands above; give a smaller"
+    ):
+        start_engine({}, load_pair(ModelArguments.parse(tight)))
+
+
 def test_versions_and_hooks_are_checked(monkeypatch):
     import vllm
 
     check_version()
-    check_hooks(blockwise=True)
+    check_hooks(blockwise=True, runner_v2=True)
     monkeypatch.setattr(vllm, "__version__", "0.41.2")
     with pytest.raises(ArgumentError, match=r"vLLM 0\.41\.2 is installed, and vllm>=0\.32,<0\.33 is supported"):
         check_version()

@@ -7,12 +7,15 @@ import subprocess
 import sys
 import time
 import urllib.request
+from dataclasses import replace
 
 import pytest
 from helpers.pairs import GREEDY, POLICIES, ROOT, SAMPLED
 
 from lm_eval_takeover.demo import calibration_prompts
 from lm_eval_takeover.method.request import Request
+from lm_eval_takeover.vllm.server import TakeoverMiddleware
+from lm_eval_takeover.vllm.settings import EngineSettings, describe_policy
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # the client's
 
@@ -127,6 +130,16 @@ def test_what_cannot_be_honoured_is_a_bad_request_in_one_line(client, xargs, mes
 
     with pytest.raises(BadRequestError, match=message):
         ask(client, "2 + 2 =", extra_body={"vllm_xargs": xargs})
+
+
+@pytest.mark.parametrize("asked", [{"logprobs": 1}, {"logprobs": True, "top_logprobs": 2}, {"logprobs": 0}])
+def test_log_probabilities_of_drafts_are_refused(asked):
+    body = {"prompt": "2 + 2 =", **asked}
+    settings = EngineSettings(policy=describe_policy(POLICIES["disagreement"]), vocab=512, ends=[])
+    middleware = TakeoverMiddleware(None)
+    assert middleware._split(dict(body), settings)[0]["logprobs"] == asked["logprobs"]
+    with pytest.raises(ValueError, match=r"logprobs=.* verifies drafts of 4 tokens, .*; start one with block_size=1"):
+        middleware._split(body, replace(settings, block=4))
 
 
 def test_lm_eval_writes_the_same_by_the_server_by_vllm_and_by_transformers(url, gate, demo_folders, tmp_path):

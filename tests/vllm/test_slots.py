@@ -5,7 +5,9 @@ import pytest
 import torch
 from helpers.pairs import POLICIES
 
-from lm_eval_takeover.vllm.emission import COLUMNS, SCORE
+from lm_eval_takeover.method.observations import COMPARED
+from lm_eval_takeover.method.registry import scores as registered
+from lm_eval_takeover.vllm.emission import COLUMNS, REST, SCORE
 from lm_eval_takeover.vllm.settings import RequestSettings
 from lm_eval_takeover.vllm.slots import Slots
 
@@ -82,6 +84,40 @@ def test_forced_tokens_are_emitted_and_judged(logits):
     for t, one in enumerate(emitted):
         writer = logits[t]["guide" if one.taken.item() else "base"]
         assert one.records[0, 0, 2].item() == pytest.approx(writer.log_softmax(-1)[0, 0, 7 + t].item(), abs=1e-5)
+
+
+def test_comparisons_are_wider_and_survive_a_preemption_among_others(logits):
+    slots = new_slots()
+    compared = RequestSettings(id="a", forced=(7, 8), compared=True)
+    neighbour = slots.enter("n", OTHERS[1], (4,), 24)
+    for t in range(2):
+        track = slots.enter("a", compared, (1,), 2)
+        both = {role: one.expand(2, 1, 40) for role, one in logits[t].items()}
+        emitted = slots.decide([neighbour, track], torch.tensor([t, t]), both)
+        assert emitted.tokens[1].item() == 7 + t
+        slots.leave(track)
+    table = np.frombuffer(slots.take("a", 2)[0], np.float32).reshape(2, -1)
+    found = dict(zip([*registered.names(), *COMPARED], table[:, REST:].T, strict=True))
+    for t in range(2):
+        base, guide = (logits[t][role][0, 0] for role in ("base", "guide"))
+        assert found["base_logprob"][t] == pytest.approx(base.log_softmax(-1)[7 + t].item(), abs=1e-5)
+        assert found["guide_rank"][t] == (guide > guide[7 + t]).sum() + 1
+        assert found["ce"][t] == pytest.approx(registered.get("ce")(base, guide).item(), abs=1e-5)
+    assert len(np.frombuffer(slots.take(OTHERS[1].id, 2)[0], np.float32)) == 2 * COLUMNS
+
+
+def test_rows_that_are_computed_in_pieces_are_the_same(logits, monkeypatch):
+    rows = {role: torch.cat([one[role] for one in logits[:9]]) for role in ("base", "guide")}
+    found = []
+    for piece in (2**18, 80, 1):
+        monkeypatch.setattr("lm_eval_takeover.vllm.emission._PIECE", piece)
+        slots = Slots(POLICY, capacity=9, length=30, device=torch.device("cpu"))
+        tracks = [slots.enter(i, SAMPLED, (i,), 24) for i in range(9)]
+        emitted = slots.decide(tracks, torch.zeros(9, dtype=torch.long), rows)
+        found.append((emitted.tokens.tolist(), emitted.records[..., SCORE]))
+    assert found[0][0] == found[1][0] == found[2][0]
+    for _, scores in found[1:]:
+        torch.testing.assert_close(scores, found[0][1])
 
 
 def test_records_that_nobody_takes_do_not_pile_up(logits):

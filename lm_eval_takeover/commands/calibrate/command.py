@@ -4,6 +4,7 @@ import argparse
 import os
 from pathlib import Path
 
+from lm_eval_takeover.commands._engine_options import add_engine_options
 from lm_eval_takeover.errors import ArgumentError, nearest
 
 HELP = "measure the gate's thresholds for a pair"
@@ -90,15 +91,15 @@ def _add_prompt_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_rollout_options(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument_group("rollouts").add_argument
+    rollouts = parser.add_argument_group("rollouts")
+    add = rollouts.add_argument
     add("--temperature", type=float, help="of the rollouts, 0 for greedy (default: the task's, else 0.6)")
     add("--top_p", type=float, help="of the rollouts (default: the task's, else 0.95)")
     add("--top_k", type=int, help="of the rollouts (default: the task's, else 0, which keeps all)")
     add("--max_gen_toks", type=int, help="of a rollout, at most (default: the task's, else 16384)")
     add("--seed", type=int, default=0, help="of the draw of prompts and of the rollouts (default: 0)")
     add("--batch_size", default="auto", help="rollouts at a time, a number or auto (default: auto)")
-    add("--backend", choices=("hf", "vllm"), default="hf", help="what computes (default: hf)")
-    add("--engine_args", metavar="NAME=VALUE,…", help="with --backend vllm: arguments of its engine")
+    add_engine_options(rollouts)
     add("--device", help="as in lm-eval's hf")
     add("--guide_device", help="default: --device")
     add("--dtype", default="auto", help="as in lm-eval's hf")

@@ -14,6 +14,7 @@ from lm_eval_takeover.arguments import ModelArguments
 from lm_eval_takeover.calibration.files import write_calibration
 from lm_eval_takeover.calibration.page import Call, describe_rollouts, rate_table, render_page, target_table
 from lm_eval_takeover.calibration.thresholds import Calibration
+from lm_eval_takeover.commands._engine_options import read_engine_options
 from lm_eval_takeover.commands.calibrate.prompts import Prompts, read_prompts
 from lm_eval_takeover.commands.calibrate.rollouts import Budget, Work, calibrate, describe_decoding, kept_parts
 from lm_eval_takeover.commands.calibrate.task_form import TaskForm, load_task_form
@@ -83,15 +84,7 @@ def measure(options: argparse.Namespace) -> int:
 
 def _parse_arguments(options: argparse.Namespace, asked: dict[str, Any]) -> ModelArguments:
     """The pair's model arguments; vLLM's own come in `--engine_args`."""
-    if options.backend == "hf":
-        if options.engine_args:
-            raise ArgumentError(f"--engine_args {options.engine_args}: it is read by --backend vllm")
-        return ModelArguments.parse({**asked, "direction": options.direction})
-    from lm_eval.utils import simple_parse_args_string
-
-    own = simple_parse_args_string(options.engine_args or "")
-    fused = {"backend": "vllm", "block_size": 1, "direction": options.direction}
-    return ModelArguments.parse({**asked, **fused, **own})
+    return ModelArguments.parse({**asked, "direction": options.direction, **read_engine_options(options)})
 
 
 def _open_vllm(arguments: ModelArguments, pair: Pair) -> "VllmBackend":

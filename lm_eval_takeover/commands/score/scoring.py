@@ -4,8 +4,9 @@ import contextlib
 import logging
 import shutil
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +14,13 @@ from tqdm import tqdm
 
 from lm_eval_takeover import stopping
 from lm_eval_takeover.arguments import ModelArguments
-from lm_eval_takeover.decoding.memory import rows_that_fit
-from lm_eval_takeover.decoding.teacher_forcing import compare
+from lm_eval_takeover.backends import Backend, open_backend
 from lm_eval_takeover.errors import ArgumentError, RunDirError, VocabularyError, is_out_of_memory
+from lm_eval_takeover.method.gate import Gate
+from lm_eval_takeover.method.policies import Disagreement
 from lm_eval_takeover.method.registry import Score, load_plugins
 from lm_eval_takeover.method.registry import scores as registered
-from lm_eval_takeover.pair.loading import load_pair, load_weights
+from lm_eval_takeover.pair.loading import load_pair
 from lm_eval_takeover.pair.pair import Pair
 from lm_eval_takeover.runs.layout import scores_folder, scores_lock_path
 from lm_eval_takeover.runs.run_folder import Answered, RunFolder, read_run_folder
@@ -30,8 +32,9 @@ logger = logging.getLogger(__name__)
 
 _FILE_TOKENS = 2**19  # of a file, which is one row group
 _FILE_SECONDS = 300.0  # that a killed call loses at most, beside the batch at hand
-_MOST_ROWS = 64
-_LOADING = {name for name, part in MODEL_ARGUMENTS.items() if part in ("models", "trust_remote_code")} | {
+_MOST_TEXTS = 512  # at a time, where an engine batches by itself
+_MODELS = {name for name, part in MODEL_ARGUMENTS.items() if part in ("models", "trust_remote_code")}
+_PLACES = {
     *(
         "device",
         "guide_device",
@@ -42,7 +45,7 @@ _LOADING = {name for name, part in MODEL_ARGUMENTS.items() if part in ("models",
         "max_cpu_memory",
     ),
     *("offload_folder", "attn_implementation", "guide_attn_implementation"),
-}  # the model arguments that say which weights are loaded, and where to
+}  # the model arguments of the transformers engines that say where weights go
 _ENTROPY = "entropy"  # stands in every file as `base_entropy`
 
 
@@ -57,19 +60,22 @@ class Choice:
     dtype: str | None = None
     guide_dtype: str | None = None
     trust_remote_code: bool | None = None
+    batch_size: str = "auto"
+    plugins: str | None = None
+    engine: Mapping[str, Any] = field(default_factory=dict)  # model arguments of what computes
 
     def apply(self, run: RunFolder) -> ModelArguments:
         """The run's arguments with these. Raises ArgumentError where neither names a model."""
-        known = {one.name for one in fields(ModelArguments)} & _LOADING
-        arguments = ModelArguments(**{name: value for name, value in run.arguments.items() if name in known})
-        own = {name: value for name, value in asdict(self).items() if value is not None}
+        known = _MODELS if self.engine else _MODELS | _PLACES
+        own = {name: value for name, value in asdict(self).items() if value is not None and name != "engine"}
         if self.base is not None:
             own |= {"revision": None, "subfolder": None}
         if self.guide is not None:
             own |= {"guide_revision": None, "guide_subfolder": None}
         if self.device is None:  # where the run was made there may have been another machine
             own |= {"device": None, "guide_device": self.guide_device}
-        arguments = replace(arguments, **own)
+        stored = {name: value for name, value in run.arguments.items() if name in known}
+        arguments = ModelArguments.parse({**stored, **own, **self.engine})
         if (arguments.base is None) != (arguments.guide is None):
             missing = "base" if arguments.base is None else "guide"
             raise ArgumentError(
@@ -92,25 +98,45 @@ class Text:
         return len(self.prompt) + len(self.tokens)
 
 
-def score_runs(
-    folders: Sequence[Path], choice: Choice, batch_size: str, plugins: str | None, *, overwrite: bool
-) -> int:
+class Readers:
+    """A pair, and the engine that reads texts with it, which starts at the first text."""
+
+    def __init__(self, arguments: ModelArguments) -> None:
+        self.arguments, self.pair = arguments, load_pair(arguments)
+
+    @cached_property
+    def backend(self) -> Backend:
+        both = Disagreement(gate=Gate(0.0))  # asks both models; nothing is written by it
+        return open_backend(self.arguments, self.pair, both)
+
+    def close(self) -> None:
+        if "backend" in self.__dict__:
+            self.backend.close()
+
+
+def score_runs(folders: Sequence[Path], choice: Choice, *, overwrite: bool) -> int:
     """Score the runs of these folders; models are loaded once for runs of one pair. Returns the exit status."""
-    load_plugins(plugins)
+    load_plugins(choice.plugins)
     runs = [(run, choice.apply(run)) for run in map(read_run_folder, folders)]
-    pair: Pair | None = None
-    loaded: ModelArguments | None = None
-    for run, arguments in runs:
-        if pair is None or arguments != loaded:
-            pair, loaded = load_pair(arguments), arguments
-        with _hold(run.folder):
-            count = score_run(run, pair, batch_size, overwrite=overwrite)
-        print(f"{count:,} samples scored -> {scores_folder(run.folder)}")
+    readers: Readers | None = None
+    try:
+        for run, arguments in runs:
+            if readers is not None and arguments != readers.arguments:
+                readers.close()
+                readers = None
+            readers = readers or Readers(arguments)
+            with _hold(run.folder):
+                count = score_run(run, readers, overwrite=overwrite)
+            print(f"{count:,} samples scored -> {scores_folder(run.folder)}")
+    finally:
+        if readers is not None:
+            readers.close()
     return 0
 
 
-def score_run(run: RunFolder, pair: Pair, batch_size: str, *, overwrite: bool = False) -> int:
+def score_run(run: RunFolder, readers: Readers, *, overwrite: bool = False) -> int:
     """Score what lacks scores in one folder; returns how many texts that were. Raises RunDirError, VocabularyError."""
+    pair = readers.pair
     scores = [registered.get(name) for name in SCORES]
     scores += [one for one in map(registered.get, registered.names()) if one.name not in (*SCORES, _ENTROPY)]
     header = _describe(pair, scores)
@@ -130,13 +156,12 @@ def score_run(run: RunFolder, pair: Pair, batch_size: str, *, overwrite: bool = 
     if not texts:
         return 0
     _check_tokenizer(run, pair, texts)
-    load_weights(pair, ("base", "guide"))
-    _write_files(run, pair, scores, header, texts, _choose_rows(pair, texts, batch_size))
+    _write_files(run, readers.backend, scores, header, texts)
     return len(texts)
 
 
 def _write_files(
-    run: RunFolder, pair: Pair, scores: Sequence[Score], header: ScoresHeader, texts: Sequence[Text], rows: int
+    run: RunFolder, backend: Backend, scores: Sequence[Score], header: ScoresHeader, texts: Sequence[Text]
 ) -> None:
     """Score these texts into files, each of them whole; what is stopped writes what it has."""
     written, group = 0, list[ScoredSample]()
@@ -158,7 +183,7 @@ def _write_files(
     total = sum(len(text.tokens) for text in texts)
     with tqdm(total=total, desc=f"Scoring {run.label}", unit="tok", unit_scale=True) as bar:
         try:
-            for scored in _score_texts(pair, scores, texts, rows):
+            for scored in _score_texts(backend, scores, texts):
                 group += scored
                 bar.update(sum(len(one.tokens) for one in scored))
                 tokens = sum(len(one.tokens) for one in group)
@@ -220,20 +245,14 @@ def _check_tokenizer(run: RunFolder, pair: Pair, texts: Sequence[Text]) -> None:
             )
 
 
-def _choose_rows(pair: Pair, texts: Sequence[Text], batch_size: str) -> int:
-    if batch_size != "auto":
-        return int(batch_size)
-    return rows_that_fit(pair.members, texts[0].length, pair.vocab_size, _MOST_ROWS)
-
-
-def _score_texts(pair: Pair, scores: Sequence[Score], texts: Sequence[Text], rows: int) -> Iterator[list[ScoredSample]]:
-    """Batches in the order of the texts; half as many rows at a time once memory ran out."""
+def _score_texts(backend: Backend, scores: Sequence[Score], texts: Sequence[Text]) -> Iterator[list[ScoredSample]]:
+    """Batches in the order of the texts, the longest first; half as many rows at a time once memory ran out."""
+    rows = min(backend.fit_rows(texts[0].length), _MOST_TEXTS)
     place = 0
     while place < len(texts):
         batch = texts[place : place + rows]
         try:
-            values = compare(
-                pair,
+            values = backend.compare(
                 scores,
                 [text.prompt for text in batch],
                 [text.tokens for text in batch],

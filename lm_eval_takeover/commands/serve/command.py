@@ -33,7 +33,7 @@ def run(options: argparse.Namespace) -> int:
     from lm_eval.utils import simple_parse_args_string
 
     from lm_eval_takeover.pair.loading import load_pair, load_policy, parse_arguments
-    from lm_eval_takeover.vllm.launch import list_engine_arguments, plan_block
+    from lm_eval_takeover.vllm.launch import choose_runner, list_engine_arguments, plan_block
     from lm_eval_takeover.vllm.versions import check_hooks, check_version
 
     arguments = parse_arguments({**simple_parse_args_string(options.model_args), "backend": "vllm"})
@@ -41,11 +41,10 @@ def run(options: argparse.Namespace) -> int:
     pair = load_pair(arguments)
     policy, _ = load_policy(arguments, pair)
     block = plan_block(arguments, pair, policy)
-    check_hooks(blockwise=block > 1)
+    check_hooks(blockwise=block > 1, runner_v2=choose_runner())
     engine = list_engine_arguments(arguments, pair, policy, block=block)
     words = list_words({**engine, "host": options.host, "port": options.port, "served_model_name": options.name})
     words += ["--middleware", MIDDLEWARE, *options.rest]
-    os.environ.setdefault("VLLM_USE_V2_MODEL_RUNNER", "0")  # the gate stands in runner V1
     command = [sys.executable, "-m", "vllm.entrypoints.launchers.api_server.entry", *words]
     sys.stdout.flush()
     os.execv(command[0], command)

@@ -1,0 +1,22 @@
+"""The options of commands that compute by either engine: `--backend`, and the arguments of vLLM's own."""
+
+import argparse
+from typing import Any
+
+from lm_eval_takeover.errors import ArgumentError
+
+
+def add_engine_options(parser: "argparse.ArgumentParser | argparse._ArgumentGroup") -> None:
+    parser.add_argument("--backend", choices=("hf", "vllm"), default="hf", help="what computes (default: hf)")
+    parser.add_argument("--engine_args", metavar="NAME=VALUE,…", help="with --backend vllm: arguments of its engine")
+
+
+def read_engine_options(options: argparse.Namespace) -> dict[str, Any]:
+    """The model arguments that these options are; vLLM's engine is the fused pair. Raises ArgumentError."""
+    if options.backend == "hf":
+        if options.engine_args:
+            raise ArgumentError(f"--engine_args {options.engine_args}: it is read by --backend vllm")
+        return {}
+    from lm_eval.utils import simple_parse_args_string
+
+    return {"backend": "vllm", "block_size": 1, **simple_parse_args_string(options.engine_args or "")}

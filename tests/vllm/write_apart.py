@@ -1,0 +1,57 @@
+"""Writes in a process of its own, for engines whose start depends on the environment.
+
+    python write_apart.py < jobs > generations
+
+Of jobs, `[model arguments, requests]` in JSON, its last line has for each the tokens, takeovers and scores of the texts, the
+preemptions, and whether it was vLLM's model runner V2 that wrote. With VLLM_USE_V2_MODEL_RUNNER=1 the interpreter of Triton runs
+the kernels of that runner on a CPU: slow, and exact.
+"""
+
+import json
+import os
+import sys
+from types import SimpleNamespace
+
+import torch
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    if os.environ.get("VLLM_USE_V2_MODEL_RUNNER") == "1":
+        interpret_triton()
+    print(json.dumps([write(*job) for job in json.load(sys.stdin)]))
+
+
+def interpret_triton():
+    os.environ["TRITON_INTERPRET"] = "1"
+    from triton.backends import backends
+
+    # vLLM asks for a backend of Triton's that computes on CPUs; the interpreter needs none.
+    backends["cpu"] = SimpleNamespace(driver=SimpleNamespace(is_active=lambda: True), compiler=None)
+
+
+def write(values, asked):
+    from lm_eval_takeover.arguments import ModelArguments
+    from lm_eval_takeover.method.request import Request, Sampling
+    from lm_eval_takeover.pair.loading import load_pair, load_policy
+    from lm_eval_takeover.vllm.backend import VllmBackend
+
+    arguments = ModelArguments.parse(values)
+    pair = load_pair(arguments)
+    backend = VllmBackend(arguments, pair, load_policy(arguments, pair)[0])
+    requests = [
+        Request(**{**one, "prompt": tuple(one["prompt"]), "sampling": Sampling(**one["sampling"])}) for one in asked
+    ]
+    done = dict(backend.generate(requests, seed=3))
+    counted = {metric.name: metric.value for metric in backend.llm.get_metrics() if hasattr(metric, "value")}
+    found = {
+        "texts": [[done[i].tokens, done[i].taken_over, done[i].scores] for i in range(len(requests))],
+        "preemptions": counted["vllm:num_preemptions"],
+        "runner_v2": backend.engine.vllm_config.use_v2_model_runner,
+    }
+    backend.close()
+    return found
+
+
+if __name__ == "__main__":
+    main()
