@@ -219,7 +219,7 @@ _ASSERTED = re.compile(
     r"\b(?:only|correct|right|best|true|answer|select\w*|choos\w*|chose|pick\w*|fits|holds|remains|remaining|left|matches|passes"
     r"|consistent|works|option|choice|selection|valid|leaving|leaves|so|thus|hence|therefore|must be|elimination"
     r"|closest|agrees?|points to|(?:product|compound|structure|reagent|isomer) is|listed|solution|it's|it is|this is"
-    r"|that is|given|corresponds?|summary|conclusion)\b",
+    r"|that is|given|corresponds?|summary|conclusion|(?<!before we )(?<!before i )conclude)\b",
     re.IGNORECASE,
 )
 _CHOSEN = re.compile(r"\b(?:select|choose|pick|go (?:with|for))\b", re.IGNORECASE)
@@ -235,6 +235,7 @@ _BEFORE = re.compile(
     r"|for|us|me|go|going"
     r"|choos\w*|chose|select\w*|pick\w*|prefer|tak\w+|answers?|options?|choices?|alternatives?|letter|selection"
     r"|statements?|solution|indeed|exactly|precisely|certainly|obviously|ist|also|die|es|la|le|i\.e"
+    r"|(?<!before )(?:we|i|and)(?: (?:can|now|then|thus|hence|therefore|finally|may))* conclude"
     r"|leav\w+|favou?rs?|supports?|match\w*|fits?|gives?|describes|say|on|elimination|summary|conclusion|it's|that's"
     r"|thing|left|best|correct|remains|sequence|first|second|third|fourth|last|one)|[:=→,])\W*$",
     re.IGNORECASE,

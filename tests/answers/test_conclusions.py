@@ -83,7 +83,8 @@ def test_time_is_linear_in_the_response():
 
 def test_a_response_ends_where_it_invents_the_next_problem():
     assert cut_run_on("\\boxed{5}\n\nProblem: next") == "\\boxed{5}\n\n"
-    assert cut_run_on("The total is 5. Problem: next") == "The total is 5."
+    assert cut_run_on("The total is 5.\n Problem: next") == "The total is 5.\n"
+    assert extract_answer("We restate it. Problem: how many? So it is \\boxed{5}.") == "5"  # in mid-line it is a word
     assert cut_run_on("Problem: restated.\nSolution: 5") == "Problem: restated.\nSolution: 5"
     thought = "<think>\nIt is 5.\n</think>\nProblem: restated with 3.\nSolution: \\boxed{5}"
     assert cut_run_on(thought) == thought  # no answer was possible between the thinking and the header
