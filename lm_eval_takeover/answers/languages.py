@@ -50,7 +50,7 @@ _VERBS = alternatives("""
     est/sont/vaut/égale?/égal à/égale? à/est de/coûte/coûtent/paie/paient/reste/restent/a/ont/il y a/met/roule/roule à/reçoit
     gagne
     a parcouru/a payé/a gagné/a vendu/parcourt/dépense/faut/dure/mesure/pèse/fait
-    è/sono/ha/hanno/costa/costano/rimangono/resta/restano/riceve/ricevono/guadagna/impiega/spende/uguale a/percorre/serve
+    è/è di/sono/ha/hanno/costa/costano/rimangono/resta/restano/riceve/ricevono/guadagna/impiega/spende/uguale a/percorre/serve
     servono/pesa/misura/vende/ci sono/ha pagato/ha speso/risparmia
     é/são/tem/têm/custa/custam/gasta/gastou/pagou/restam/sobram/recebe/recebem/percorreu/precisa de/precisa/é de/igual a/há
     ganhou/ganha/vendeu/leva/economiza
@@ -65,9 +65,17 @@ _BETWEEN = alternatives("""
     precies/ровно/поэтому/também/insgesamt/zusammen/noch/en total/au total/in totale/in totaal/no total/samen/nog/à/encore
     sie/er/es/das/man/wir/ihm/ihr/ihnen/elle/il/ze/hij/we/ella/él/le/lui/lei/toplam/всего/w sumie/tam/ainda/ancora/todavía/het
 """)
+_CONCLUDING = alternatives("""
+    insgesamt/zusammen/somit/daher/damit/folglich/also/en total/en tout/au total/por (?:lo )?tanto/en conjunto/así que/luego
+    por consiguiente/en consecuencia/donc/ainsi/par conséquent/in totale/in tutto/complessivamente/quindi/perciò/dunque/pertanto
+    portanto/logo/assim/no total/ao todo/ao final/in totaal/dus/daarom/samen/итого/всего/значит/следовательно/таким образом
+    поэтому/łącznie/razem/więc/zatem/totalt/alltså/toplamda/böylece/yani/jadi/secara keseluruhan/vậy/tổng cộng/kwa hiyo
+""")
 _STATED = re.compile(
     rf"(?:(?:^|[\s,:])(?:{_VERBS})(?: (?:der|die|das|el|la|le|il|lo|o|a|de|het) [^\W\d_]+)?\s(?:(?:{_BETWEEN})\s)*"
     # A name: `hat Lisa 27`, `у Пети 27`
+    # Beside a word of conclusion any verb that stands before its object.
+    rf"|(?:^|[\s,])(?:{_CONCLUDING}),? (?:(?!(?:{_VERBS})\s)[^\W\d_]+ )?[^\W\d_]{{3,}}\s(?:(?:{_BETWEEN})\s)*"
     rf"|(?:^|[\s,])(?:(?:also|dus|so|am ende|daher|somit|nun|jetzt|insgesamt|damit|folglich|zusammen|uiteindelijk) (?:hat"
     rf"|heeft|kauft)|у) (?![^\W\d_]+(?:weise|lich|end|stens|wel)\b)[^\W\d_]+\s(?:(?:{_BETWEEN})\s)*"
     r"|[是为為有了付需共得于於剩要赚到下花=:：] ?|[はがで計] ?|(?:คือ|เป็น|เท่ากับ|ทั้งหมด) ?|[=:—]\s?"
@@ -92,7 +100,7 @@ _REFUSED = re.compile(
     + alternatives("""
     wenn/falls/angenommen/sei/nehmen wir an/vielleicht/möglicherweise/wahrscheinlich/etwa/ungefähr/circa/ca/rund/fast
     knapp/nicht/kein/keine/keinen/nie/mindestens/höchstens/mehr als/weniger als/oder/aber/zwischen/zunächst/zuerst/durch
-    vermutlich/bis/kaum/si/supongamos/suponiendo/suponga/quizás?/tal vez/probablemente/posiblemente/aproximadamente
+    vermutlich/bis/kaum/gut(?= \ue000)/grob/schätzungsweise/annähernd/pakweg/grosso modo/pressappoco/sensiblement/si/supongamos/suponiendo/suponga/quizás?/tal vez/probablemente/posiblemente/aproximadamente
     alrededor de/unos/unas/casi/cerca de/nunca/al menos/como máximo/como mínimo/más de/menos de/pero/entre/primero
     puede que/no(?! total)/supposons/supposant/imaginons/peut-être/probablement/environ/presque/à peu près/ne
     n'[^\\W\\d_]+/pas

@@ -208,6 +208,10 @@ _TAKEN_BACK = re.compile(
     r"|excluded|a mistake)\b|\bit (?:fails|violates)\b|\b(?:incorrect|wrong|worst) (?:answer|option|choice)s?\b\W*(?:is|are|:)",
     re.IGNORECASE,
 )
+# A bold option as the heading of what it says: an enumeration, not a choice.
+_HEADING = re.compile(
+    r"(?:\*\*|__)\s*(?:(?:option|choice)\s+)?\(?[A-Z]\)?(?:\s*(?:\*\*|__)\s*:|:\s*(?:\*\*|__))\s*\S", re.IGNORECASE
+)
 _LABEL = re.compile(r"[a-z -]{1,40}:", re.IGNORECASE)
 _NONE = re.compile(r"\bnone of (?:the|these|those) (?!others?\b|rest\b|remaining\b)", re.IGNORECASE)
 _EXCEPT = re.compile(
@@ -219,7 +223,7 @@ _ASSERTED = re.compile(
     r"\b(?:only|correct|right|best|true|answer|select\w*|choos\w*|chose|pick\w*|fits|holds|remains|remaining|left|matches|passes"
     r"|consistent|works|option|choice|selection|valid|leaving|leaves|so|thus|hence|therefore|must be|elimination"
     r"|closest|agrees?|points to|(?:product|compound|structure|reagent|isomer) is|listed|solution|it's|it is|this is"
-    r"|that is|given|corresponds?|summary|conclusion|(?<!before we )(?<!before i )conclude)\b",
+    r"|that is|given|gives|yields|forms|corresponds?|summary|conclusion|(?<!before we )(?<!before i )conclude)\b",
     re.IGNORECASE,
 )
 _CHOSEN = re.compile(r"\b(?:select|choose|pick|go (?:with|for))\b", re.IGNORECASE)
@@ -258,7 +262,7 @@ _AFTER = re.compile(
     r"|describ|appl|show|follow|satisf|agree|explain"
     r"|give|correspond|pass|account|has|have|survive|stand|succeed|make|meet|does)(?:i?e?s)?\b"
     r"|as (?:our|my|the)\b|it is\b|exactly\b|in\b|for (?:the|this|these|our)\b|here\b|to be (?:correct|right|true)\b"
-    r"|correct\b|left\b|only\b|remaining\b|alone\b))",
+    r"|the (?:only )?(?:correct|right|best) (?:answer|option|choice|one)\b|correct\b|left\b|only\b|remaining\b|alone\b))",
     re.IGNORECASE,
 )
 
@@ -305,6 +309,7 @@ def _find_asserted(text: str, letters: str) -> str | None:
     sentence = find_last_sentence(text)
     if (
         not sentence
+        or _HEADING.match(sentence)
         or states_doubt(sentence)
         or any(found.search(sentence) for found in (_TAKEN_BACK, _FORMER, _RECONSIDERS))
     ):

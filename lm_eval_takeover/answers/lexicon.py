@@ -19,18 +19,18 @@ COPULAS = alternatives("""
     sums? (?:up )?to/works? out (?:to|at|as)/worked out (?:to|at|as)/turns? out (?:to be|at)/turned out to be/runs? to
     ran to/stands? at/(?:is|are|lies|lie) at/stood at/simplif(?:y|ies) to/reduces? to/evaluates? to/boils? down to
     ends? up (?:at|as)
-    settles? at/remains?
+    settles? at/remains?/(?:is|are|was|were|(?<=[a-z]) in|in) (?:in )?(?:the|a) ratio(?: of)?
 """)
 # Verbs whose object is a quantity; any other verb needs a word of conclusion (`CONCLUDING`) in its sentence.
 STATING = alternatives("""
     costs?/pays?/paid/makes?/made/gives?/gave/yields?/yielded/produces?/produced/leaves?/left with/ha(?:s|ve|d)/did/does
-    costing/paying/spending/earning/making/needing/having/getting/saving/weighing/gets?/got/gains?/gained/earns?/earned
+    leaving(?: (?:him|her|them|us|only|just))?(?: with)?/costing/paying/spending/earning/making/needing/having/getting/saving/weighing/gets?/got/gains?/gained/earns?/earned
     needs?/needed/spends?/spent/saves?/saved/takes?/took/receives?/received/owes?/owed/weighs?/weighed/measures?
     measured/results? in/resulted in/obtains?/obtained/finds?/found/arrives? at/arrived at/contains?/contained/holds?
     held/lasts?/lasted/requires?/required/keeps?/kept/collects?/collected/raises?/raised/ends? up with/ended up with
     left/ordered/charges?/charged/brings? in/brought in/brings?/cover(?:s|ed)(?! \ue000$)/travels?/travelled/traveled/bought
     sold/ate/used/calls? for/sold for/sells for/arrives? in
-    (?:practi[cs]ed|worked|slept|studied|waited|lasted|played|talked) for/lasted/enrolled/drank/walked/ran/drove/read
+    (?:practi[cs]|work|slep|stud|wait|last|play|talk|stay|park|swim|swam|rest|liv|driv|travel)(?:e|y|s|t|es|ies|ed|ied)? for/lasted/enrolled/drank/walked/ran/drove/read
     won/lost/scored/worked/planted/baked/caught/gave away/used up/donated
     wrote/swam
     hand(?:s|ed) over/(?<=must have )(?:started|begun) with/(?<=had )(?:started|begun) with
@@ -153,6 +153,54 @@ MENTAL = alternatives("""
     be/start/begin/check/test/try/find/see/know/verify/consider/examine/compare/compute/calculate/solve/simplify/go
     convert/carry/work/have/think/guess/say/approximate/estimate/round/name/err/within/be/top/boot/come/date
 """)
+# Places, times, groups and occasions of word problems, as GSM8K's training questions name them after a preposition.
+PLACES = alternatives("""
+    account/activity/adults/afternoon/age/air/airplane/airport/album/allowance/animals/anthill/apartment
+    apple/apples/aquarium/arcade/area/art/auction/auditorium/aunt/backyard/bag/bakery/ball/band/bank/bar/barn
+    basket/batch/bathroom/beach/bed/bedroom/bike/bill/birdhouse/birthday/block/body/book/books/bookstore/booth
+    boots/bottle/bottles/bottom/bouquet/bowl/box/boxes/boys/bracelet/break/breakfast/bridge/brother/brothers
+    browser/bucket/buckets/budget/buffet/building/burgers/bus/buses/cafeteria/cage/cake/cakes/camp/canteen/canyon
+    car/car wash/card/cars/cart/carton/cat/center/change/cheese/cheesecake/chest/child/children/choir/church/circle
+    circus/city/class/classes/classmates/classroom/closet/clothes/clotheslines/club/coat/coffee/collection
+    committee/community/company/competition/computer/concert/container/cookies/cookout/cooler/counter/country
+    course/courtyard/cousin/crate/cup/cupboard/cupcakes/customer/dad/dance/daughter/day/days/dealership/deck/delta
+    desert/desk/destination/dinner/discount/doctor/dog/dogs/dress/drive/dryer/earnings/east/eggs/elevator/employees
+    end/equation/event/exam/exhibit/expansion/expedition/expenses/factory/fair/family/farm/farmers' market/father
+    fee/fence/festival/field/final/five/flag/flight/flock/floor/flowers/folder/food/foot/forest/fountain/four/foyer
+    fridge/friend/friends/fundraiser/funds/galaxy/gallery/gallon/game/garage/garden/gas/girls/glass/glasses/grade
+    grandma/grandmother/grandparents/grid/ground/group/guests/gym/hair/hall/hamper/heater/height/highway/hike
+    holidays/home/hospital/hotel/hour/hours/house/husband/ingredients/internet/intersection/interval/island/item
+    items/jar/job/journal/journey/jug/jump/kids/kitchen/knee/lake/lane/lanes/lawn/layer/legs/length/level/library
+    line/list/locker/lot/lunch/machine/mall/market/match/meal/meeting/middle/minute/minutes/mom/money/month/months
+    mother/movie/movies/museum/necklace/necklaces/neighbor/night/north/nursery/ocean/office/oranges/orchard
+    orchestra/order/orphanage/oven/pack/package/paint/pair/pairs/pantry/pants/parents/park/parks/party/pastries/pay
+    pencils/pens/people/person/phone/picnic/pile/pizza/pizzas/pizzeria/plane/planet/plant/plate/play/playground
+    playlist/pocket/pond/pool/porch/pot/pound/price/products/project/purchase/purchases/purse/race/raft/rate/recipe
+    refrigerator/rent/restaurant/reunion/ride/river/road/roll/room/rooms/round/rounds/route/row/rush/safe/salad
+    salary/sale/sales/salon/sandwich/savings/school/season/seasons/section/semester/sequence/series/service/session
+    shelf/shelter/shelves/shift/ship/shirt/shirts/shoes/shop/show/shower/siblings/side/sides/sister/sisters/site
+    sky/slice/slide/son/south/square/state/station/stock/store/stores/street/student/students/summer/supermarket
+    supplies/swings/table/tables/tank/task/tax/teacher/team/test/theater/three/ticket/tickets/till/top/tournament
+    town/toys/train/tray/tree/trees/triangle/trip/trips/truck/two/uncle/university/vacation/van/vase/vendor/village
+    visit/wage/waiter/wall/wallet/warehouse/wash/water/way/website/week/weekdays/weekend/weekends/weeks/wheel/wife
+    window/winter/work/world/yacht/yard/year/years/zoo
+    ice/boat/stage/screen/court/rink/track/hill/mountain/cellar/attic/basement/roof/stairs/corridor/pier/harbor/tent/cabin
+    hive/nest/coop/stable/stall/pen/bench/couch/drawer/can/packet/envelope/crowd/troop/fleet/herd/league/squad/crew/parade
+    wedding/contest/raffle/lesson/lecture/workshop/lab/studio/mill/mine/pit/well/canal/association/charity/deductions/driver
+    clerk/cashier/barber/baker/farmer/gardener/owner/landlord/men/women/workers/players/members/passengers/visitors
+""")
+# How a value is written.
+NOTATIONS = alternatives("""
+    decimals?/fractions?/percent(?:age)?s?/mixed numbers?/numbers?/ratios?/terms/form/product/powers?/units/notation/degrees
+    radians/dollars/cents/minutes/hours/seconds/centimeters/meters/feet/inches/kilograms/grams
+""")
+# What was or is to be done with things that are counted; not what is done with numbers on the way (`must be subtracted`).
+PARTICIPLES = alternatives("""
+    needed/required/used/sold/made/bought/produced/donated/collected/planted/baked/eaten/saved/earned/spent/caught/served
+    painted/picked/drained/filled/given (?:away|out)/delivered/shipped/packed/raised/paid/owed/lost/won/read/written/occupied
+    seated/born/built/played/printed/replaced/harvested/poured/cut/covered/ordered/invited/hired/cooked/washed/cleaned/drunk
+    consumed/walked/driven/enrolled/present/absent/empty/full/listed/registered/scored/recycled/stored/loaded
+""")
 # Nouns that number the steps of a solution, not what is asked for.
 STEPS = alternatives(
     "cases?/steps?/equations?/unknowns?/possibilities to/subcases?/conditions?/constraints?/approaches/scenarios?"
@@ -175,6 +223,10 @@ _ACTIONS = alternatives("""
     walk/show/sail/fit/run/travel/jump/hike/jog/climb/use/own/score/print/bak/cook/fill/harvest/pick/plant/work/play/watch/serv
     deliver/ship/load/pack/paint/clean/wash/arriv/end/finish/reach/collect/gather/donat/shar/invest/deposit/borrow/pass
     complet/answer/solv/cover/employ/hir/burn/consum/lift/post/order/visit/stay/liv/rais/knit/fold/wrap/stack/stor/seat
+    perform/draw/send/purchas/averag/chop/accommodat/contribut/transport/teach/train/mend/shuck/groom/rak/treat/log/trad/creat
+    handl/releas/press/shovel/iron/bik/replac/cycl/repair/decorat/dedicat/download/acquir/recover/manufactur/install/allocat
+    provid/polish/transfer/learn/shred/sharpen/pump/inflat/transcrib/water/mix/drain/mail/scan/weed/trim/milk/hatch/brew
+    slic/peel/squeez/pour/stitch/sketch/record/film/assembl/stock/unload/recycl/rescu/adopt/process/wait/stay/rest/park
     typ/attend/import/export/open/clos/park/plow/mow/launch/invit/sew/cover/return/receiv/practic/earn/need/call/charg
 """)
 ACTIONS = rf"(?:{_ACTIONS})(?:e|s|es|ed|ped|ted|ned)?|" + alternatives("""

@@ -7,6 +7,8 @@ expression in single letters, or `x = 5`.
 import re
 from typing import NamedTuple
 
+from lm_eval_takeover.answers.calculations import COMPUTED, drop_calculations
+
 VALUE = "\ue000"  # stands for a value in a masked sentence
 OPAQUE = "\ue001"  # digits that are part of a word: 5th, B12
 _BOLD_OPEN, _BOLD_CLOSE = "\ue002", "\ue003"
@@ -14,7 +16,9 @@ _BOLD_OPEN, _BOLD_CLOSE = "\ue002", "\ue003"
 MAX_SENTENCE = 400  # characters of a sentence that is read as a conclusion
 
 MATHS = re.compile(r"\$\$(.+?)\$\$|\\\[(.+?)\\\]|\\\((.+?)\\\)|(?<!\\)\$((?:\\.|[^$\\])+)\$(?!\d)", re.DOTALL)
-_PROSE = re.compile(r"(?<![\\A-Za-z{])(?=[A-Z]*[a-z])[A-Za-z]{2,}\b(?!\})")
+_PROSE = re.compile(  # a product of two letters is none
+    r"(?<![\\A-Za-z{])(?=[A-Z]*[a-z])(?:[A-Za-z]{3,}|a[mnst]|b[ey]|do|go|he|i[nst]|m[ey]|no|o[fnr]|so|to|up|us|we)\b(?!\})"
+)
 _WRAPPED = re.compile(r"\\(?:text\w*|math(?:rm|bf|it)|mbox)\s*\{[^{}]*\}|\\[A-Za-z]+")
 
 # 1,234.5 and 1234.5; with a decimal comma, or spaces between thousands, as other languages write them
@@ -34,7 +38,7 @@ _LATEX = (
     r"|√\d+|\\pi(?![A-Za-z])|π)+"
 )
 _PLAIN = rf"[-−]?(?:{_LATEX}|{_DIGITS})(?:\s?/\s?\d+)?"
-_TUPLE = rf"[(\[]\s*{_PLAIN}(?:\s*,\s*{_PLAIN})+\s*[)\]]"
+_TUPLE = rf"(?:[(\[]\s*{_PLAIN}(?:\s*,\s*{_PLAIN})+\s*[)\]]|\{{\s*{_PLAIN}(?:\s*,\s*{_PLAIN})+\s*\}})"
 _ATOM = r"(?:(?:\d+(?:\.\d+)?)?(?<![A-Za-z])[A-Za-z](?![A-Za-z'’])|\d+(?:\.\d+)?(?!\s?[A-Za-z]{2})|√)"
 _FACTOR = rf"(?:{_ATOM}|\((?:{_ATOM}|\s?[-+*/^−]\s?)+\))(?:\^\{{?[-\w]+\}}?)?"
 _EXPRESSION = rf"[-−]?{_FACTOR}(?:(?:\s?[-+*/−]\s?|){_FACTOR})*"
@@ -88,7 +92,7 @@ def mask_values(sentence: str) -> Sentence:
         leading = found[0][: len(found[0]) - len(found[0].lstrip())]
         return OPAQUE if found.lastgroup == "opaque" else leading + keep(_read_number(found[0]))
 
-    sentence = re.sub(f"[{VALUE}-{_BOLD_CLOSE}]", " ", sentence)  # a response may hold the marks themselves
+    sentence = re.sub(f"[{VALUE}-{COMPUTED}]", " ", sentence)  # a response may hold the marks themselves
     text = _BOLD.sub(lambda found: f"{_BOLD_OPEN}{next(filter(None, found.groups()))}{_BOLD_CLOSE}", sentence)
     pieces, end = [], 0
     for found in MATHS.finditer(text):
@@ -108,7 +112,7 @@ def mask_values(sentence: str) -> Sentence:
 def _tidy_words(text: str) -> str:
     text = re.sub(r"\\(?:text\w*|mbox|math(?:rm|bf))\s*\{([^{}]*)\}", r"\1", text)
     text = re.sub(r"(?<=\d)(?:\{,\}|\\,)(?=\d{3}(?!\d))", ",", text)
-    return re.sub(r"\\[,;: ]|~|\u00a0|\u202f", " ", text).replace("’", "'")
+    return drop_calculations(re.sub(r"\\[,;: ]|~|\u00a0|\u202f", " ", text).replace("’", "'"))
 
 
 def _read_number(value: str) -> str:

@@ -16,31 +16,15 @@ NEGATION = words(lexicon.NEGATIONS)
 CALCULATION = words(lexicon.CALCULATIONS)
 STEPS = re.compile(rf"(?:{lexicon.STEPS})\b")
 _WORD = rf"(?!(?:{lexicon.AFTER_UNIT}|{lexicon.DUBIOUS})(?![a-z'-]))[a-z][a-z'-]*(?<!ly)(?![a-z'-])"
-_UNIT_WORD = re.compile(rf" ({_WORD}(?:/[a-z]+)?(?:\^\d|[²³])?)")
+_UNIT_WORD = re.compile(rf" ({_WORD}(?:/[a-z]+)?(?:\^\d|[²³])?|parts(?= (?:each|every|in {VALUE} [a-z]+|in all|in total)))")
 _RATE = re.compile(r" per (?:square |cubic )?[a-z]+")
 _MOST_UNIT_WORDS = 4
 _COUNTS = ("times", "time")
 _MEASURES = re.compile(rf" (?P<larger>[a-z]+)(?:,? and |,? ){VALUE} (?P<smaller>[a-z]+)(?![a-z])")
 
 _NOUNS = rf"{_WORD}(?: {_WORD}){{0,3}}"
-_DEFINITE = r"(?:(?:all |both )?the|his|her|their|its|our|my|your|these|those|both|all|each|every|this|that)"
+_DEFINITE = r"(?:(?:all |both )?(?:of )?(?:the|those|these)|his|her|their|its|our|my|your|these|those|both|all|each|every|this|that)"
 _THE_NOUNS = rf"{_DEFINITE}(?: (?:first|other|whole|new|three|two|four))?(?: {_NOUNS}| {VALUE} {_NOUNS}|(?= left|$))"
-# After a preposition: the places, times and groups of word problems.
-_PLACES = (
-    r"(?:day|night|week|weekend|month|year|hour|minute|shift|season|summer|winter|semester|trip|way|drive|journey|game|race|party"
-    r"|class|school|office|team|group|family|concert|meeting|event|market|farmers' market|store|shop|bakery|farm|garden"
-    r"|field|yard"
-    r"|pool|tank|tree|house|home|room|building|wall|fence|floor|table|shelf|box|bag|basket|jar|bucket|bowl|cup|glass|pot"
-    r"|jug|pile|pack"
-    r"|bus|train|car|truck|bank|library|museum|zoo|park|city|town|village|world|lot|collection|library|aquarium|barn"
-    r"|kitchen|wallet"
-    r"|test|exam|final|quiz|meal|lunch|dinner|breakfast|recipe|order|purchase|bill|car wash|sale|fundraiser|project|job|work|task"
-    r"|grid|circle|square|triangle|set|sequence|list|equation|interval|expansion|deck|committee|animals|friends|kids"
-    r"|children|students"
-    r"|girls|boys|guests|people|pastries|glasses|books|tickets|shirts|shoes|toys|flowers|cookies|cakes|eggs|apples|pizzas?"
-    r"|food|rent"
-    r"|gas|bike|money|end|months?|years|days|weeks|hours|minutes|gallon|paint|airport|ground|two|three|four|five)"
-)
 _TIMES = (
     r"(?:day|night|week|weekend|month|year|hour|minute|second|trip|game|person|student|child|kid|friend|page|piece|shift|meal"
     r"|visit|class|order|item|box|bag|ticket|shirt|book|mile|gallon|pound|kilogram|meter|foot|ounce)"
@@ -50,11 +34,20 @@ _DATE = (
     r"|november|december|noon|midnight|then|summer|winter|spring|autumn|christmas)"
 )
 _THE_NOUNS_KNOWN = (
-    rf"(?:{_DEFINITE}(?: first| second| other| whole)?(?: {_WORD}){{0,2}}(?: {VALUE})? {_PLACES}(?= |$|,)"
+    rf"(?:{_DEFINITE}(?: first| second| other| whole)?(?: {_WORD}){{0,2}}(?: {VALUE})? (?:{lexicon.PLACES})(?= |$|,)"
     r"|(?:him|her|them|us)(?:self|selves)?(?= |$)|the(?= left|$))"
 )
+_COUNTS_IN_WORDS = "(?:two|three|four|five|six|seven|eight|nine|ten|eleven|twelve)"
+_UNITS = (
+    r"dozen|(?:cubic |square )?(?:foot|inch|yard|mile|meter|metre|centimeter|kilometer)|hour|minute|day|week|month|year|pound|ounce"
+    r"|gallon|quart|liter|litre|kilogram|ton|dollar|percent|degree|hundred|thousand|million"
+)
+# `350 tickets, 200 of them to adults and 150 to children`
+_PART_OF_TOTAL = rf"{VALUE}(?: of (?:them|these|those|which))?(?: (?:are|were))?(?: (?:to|for|from|by|in|with))? {_WORD}(?: {_WORD})?"
 _TASKS = (
-    r"(?:finish|complete|fill|paint|cover|download|seat|share|buy|spend|walk|reach|choose|pay|travel|drive|make|bake|read"
+    r"(?:fulfil|fulfill|accomplish|play|transport|carry|move|pack|catch|collect|harvest|plant|assemble|knit|hike|bike|swim|visit|watch"
+    r"|treat|spread|meet|hold|store|host|grow|recover|repay|earn|rent|rake|water|weed|"
+    r"finish|complete|fill|paint|cover|download|seat|share|buy|spend|walk|reach|choose|pay|travel|drive|make|bake|read"
     r"|feed|build|cross|empty"
     r"|arrange|select|drain|cook|mow|clean|write|serve|pass|win|earn|save|eat|climb|get|give|sell|deliver|form|cut|wrap|run"
     r"|afford|pick"
@@ -64,10 +57,22 @@ _TASKS = (
 _HARMLESS = "|".join(
     (
         rf",? (?:{lexicon.HARMLESS})(?![a-z'-])",
+        rf" worth(?: of {_NOUNS})?",
+        rf",? (?:over|during|in|throughout) the course of {_THE_NOUNS_KNOWN}",
+        rf", (?:at|for|in|on|with|by|over|during) {_THE_NOUNS_KNOWN}(?: given| stated| described)?",
+        rf" (?:after|within) an? {_TIMES}",
+        rf"(?: the| this| that)? (?:every|each|this|that|next|last) (?:morning|afternoon|evening|night|day|weekday|weekend|week|month|year|hour"
+        rf"|minute|semester|season|summer|winter|spring|fall)",
+        rf", which is (?:exactly|just|also|precisely|the same as) (?:one|an?) (?:{_UNITS})",
+        rf", which is the (?:sum|product|difference|quotient) of (?:{VALUE}|{_WORD}) and (?:{VALUE}|{_WORD})",
+        rf", (?:up|down|an increase of|a decrease of|a drop of|a rise of) {VALUE}(?: [a-z]+)? (?:from|since) (?:{_THE_NOUNS_KNOWN}|{_DATE}|the (?:morning|afternoon|evening|night) ?)",
+        rf",? (?:spread|arranged|packed|distributed|shared out)(?: evenly| equally)? (?:over|among|in|into|across|on)(?: the)?"
+        rf" (?:{VALUE}|{_COUNTS_IN_WORDS}) {_NOUNS}",
+        rf",? {_PART_OF_TOTAL}(?:,? and (?:the (?:other|remaining) )?{_PART_OF_TOTAL})+",
         rf" (?:an?|per|each|every|for (?:one|an?)|in an?|for each|for every|of each) {_TIMES}",
         rf" (?:for|on|in|at|to|from|with|by|during|over|after|through|of|inside|per|on to|into) {_THE_NOUNS_KNOWN}",
         rf" (?:by|on|in|until|since|from|through|to|for|and) {_DATE}(?: alone| morning| evening| night)?",
-        rf" (?:of|(?:for|on)(?= [a-z]+[a-z])(?! [a-z]+ [a-z]\b)) {_NOUNS}",
+        rf" (?:of|(?:for|on)(?= [a-z]+[a-z])(?! [a-z]+ [a-z]\b)) {_NOUNS}(?: and {_WORD})?",
         rf" (?:for|in|on|with|from) one {_WORD}",
         rf" of {_THE_NOUNS}",
         rf" (?:for|on) (?:the|his|her|their) {_WORD}(?= left|$)",
@@ -105,7 +110,7 @@ _OF_NUMBER = re.compile(
 )
 # What money counts, and how the name of a unit or of things ends.
 _AFTER_MONEY = re.compile(
-    r"(?:dollars?|cents|euros|pounds|usd|worth|profit|tip|tax|rent|bucks|per|in|more|even|flat)\b"
+    r"(?:dollars?|cents|euros|pounds|usd|worth|profit|tip|tax|rent|bucks|per|in|more|even|flat|[mb]illion|thousand|hundred)\b"
 )
 _NOUN_PHRASE = re.compile(
     r"(?:s|²|³|\^\d|people|children|men|women|feet|fish|sheep|deer|teeth|mice|geese|percent|dozen|[ckm]?m|k?g|mph|kmh|hour"
@@ -116,7 +121,7 @@ _NOUN_PHRASE = re.compile(
     r"|rpm|hz|v|w|n|k"
     r"|stuff|egg|apple|book|girl|boy|person|child|student|solution|root|way|pack|bag|box|cup|bike|car|tree|of|rubles|stück"
     r"|million|billion"
-    r"|thousand|hundred|game|enrolled|played|sold|used|made)$"
+    r"|thousand|hundred|game|dice|crew|staff|audience|parts)$"
 )
 _RATED = re.compile(rf" (?:per|an?|each|every) {_TIMES}\b")
 
@@ -135,6 +140,8 @@ def join_unit(value: str, tail: str, is_copula: bool) -> str | None:
     if not is_copula or tail.startswith(" more to "):
         tail = re.sub(r"^ more(?= (?!or\b|and\b|than\b)[a-z])|^ more$", "", tail)
     unit, rest = _split_unit(_OF_NUMBER.sub(r"\1", tail))
+    if not is_copula:  # `drove 85 miles farther`, `delivers 936 papers more than Jake`
+        rest = re.sub(r"^ (?:more|farther|further|longer)(?= than [a-z]+|[ .!]*$)", "", rest)
     if "s'" in unit or "'s" in unit:  # `chocolates' wrappers`
         return None
     is_money = value.startswith(("$", r"\$", "€", "£"))
