@@ -43,7 +43,7 @@ _ONLY_VALUE = re.compile(rf"{_LEAD}{VALUE}(?:(?:, and |, or |, | and | or ){VALU
 _FIRST = re.compile(
     rf"{_LEAD}(?:at the end(?: of the [a-z]+)?,? |(?:after|by|in) [a-z]+(?: [a-z]+)?, )?(?:(?:there (?:are|is)|only|exactly"
     rf"|just|a total of"
-    rf"|the) )*{VALUE}(?P<unit>(?: (?!(?:{lexicon.DUBIOUS})\b)[a-z-]+){{0,4}}?(?: of (?!the\b|these\b|those\b|that\b|what\b|it\b)[a-z]+)?) "
+    rf"|the) )*{VALUE}(?P<unit>(?: (?!(?:{lexicon.DUBIOUS})\b)[a-z-]+){{0,4}}?(?: of (?:(?:the|these|those|his|her|their) )?(?!the\b|these\b|those\b|that\b|what\b|it\b)[a-z]+)?) "
     r"(?:remain(?:s|ed)?|[a-z]+ed(?=[.! ]*$)|(?:is|are|was|were|will be|would be|can be|must be|have been|has been)"
     r"(?: (?:still|therefore|thus|then|hence))? "
     rf"(?:left(?: over)?|remaining|available|{lexicon.PARTICIPLES}"
@@ -58,6 +58,11 @@ _COUNTED_FIRST = re.compile(
     rf"|exactly |just )?{VALUE}"
     rf" (?P<unit>(?!(?:{lexicon.DUBIOUS})\b|and\b|or\b|of (?:that|those|what|it|each)\b|is\b|are\b|was\b"
     rf"|were\b)[a-z][a-z-]*)(?= [a-z])"
+)
+# `Add the tips to find the total: 20 + 5 = 25 dollars`
+_FOUND = re.compile(
+    rf"(?:(?:then|now|finally|and|so|lastly),? )?[^:;]*\bto (?:find|get|determine|calculate|figure out|work out|see)\b[^:;{VALUE}]*"
+    rf": ?{COMPUTED} {VALUE}"
 )
 # What introduces a conclusion: the rest is read as a sentence.
 _PREFACE = re.compile(
@@ -78,7 +83,7 @@ _EQUATION_CLOSES = re.compile(
 )
 # What follows a conclusion and tells why or when: it may hold numbers of its own.
 _CLAUSE = re.compile(
-    r",? \b(?:(?:when|once|until) (?:it|he|she|they) [a-z]+\b(?! [a-z]*(?:off|out|some))|because|since|given that"
+    r",? \b(?:(?:when|once|until) (?:it|he|she|they) [a-z]+\b(?! [a-z]*(?:off|out|some)| half| not| almost| only| nearly)|because|since|given that"
     r"|considering|seeing that|after (?!tax|the tip)"
     r"|by the time)\b|, (?:as(?! assumed| supposed)|for(?! \ue000))(?= )"
     r"| as (?:we|the|it|there|each|both|they|he|she|required|desired|expected|wanted|asked|shown)\b"
@@ -155,7 +160,7 @@ _WE_DO = re.compile(
 )
 _WE_STATE = re.compile(
     r"(?:ha(?:ve|d)|got|gets?|obtain|find|found|conclude|arrived?|need|end(?:ed)? up|see|reach|deduce|left|pay|earn"
-    r"|save|spend|made|order|buy|bought|pack|plant|bake|drive|walk|travel|wait|sell|sold)"
+    r"|save|spend|made|form|seat|fit|fill|afford|order|buy|bought|pack|plant|bake|drive|walk|travel|wait|sell|sold)"
 )
 _LISTED = re.compile(rf"(?:(?:, and |, or |, | and | or ){VALUE})+(?!\w)")
 _QUOTIENT = re.compile(rf" (?:to|out of|in|in every) {VALUE}(?=[.! ]*$)")
@@ -199,6 +204,9 @@ def _find_in_english(masked: Sentence) -> str | None:
     text, first = _strip_preface(text, first)
     if COMPUTED not in text:
         return _read_main_clause(sentence, text, first)
+    if (found := _FOUND.match(text)) and not NEGATION.search(found[0]):
+        index = found[0].count(VALUE) - 1
+        return join_unit(sentence.values[index], text[found.end() :], True)
     # `needs 30 + 60 = 90 eggs` says what `needs 90 eggs` does, and as an equation that 90 is the result.
     shift = text.count(COMPUTED, 0, first) * len(f"{COMPUTED} ")
     return _read_main_clause(sentence, text.replace(f"{COMPUTED} ", ""), first - shift) or _read_main_clause(

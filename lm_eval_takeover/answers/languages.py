@@ -28,7 +28,8 @@ _FOREIGN = re.compile(
     égale/razem/mają/ma/zatem/łącznie/zostało/totalt
     kostar/svaret/alltså/toplamda/sonuç/olarak/böylece/yani/cevap/kalır/vậy/tổng/có/còn/là/phải/được/jadi/totalnya
     adalah/yang/jumlah
-    kwa/hiyo/jumla/ana/anapata/yake
+    kwa/hiyo/jumla/ana/anapata/yake/tutto/totale/complessivamente/pertanto/perciò/dunque/quindi/en tout/en conjunto
+    por lo tanto/por tanto/ao todo/daarom/nu/spende/paga/costano/costa/gasta/cuestan/quedan/pesa/pesan/mide/dure/coûtent
 """)
     + ")\\b"
 )
@@ -84,13 +85,21 @@ _STATED = re.compile(
 _CJK = "\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af"
 # Where a sentence may end after its value: at once, after a unit of at most two words or six characters, and a copula.
 _WORD = r"(?:(?![\u3040-\u309f])[^\W\d_]|[つり]|[\u0300-\u036f\u064b-\u0652\u0900-\u0dff\u0e00-\u0e7f])+"  # with its vowel signs
+# What a place is not: `im Schnitt`, `en el peor caso`.
+_ABSTRACT = (
+    r"(?:schnitt|durchschnitt|mittel|fall|theorie|moment|anfang|beginn|praxis|regel|promedio|media|peor|mejor|caso|teor[ií]a|principio"
+    r"|inicio|momento|pr[aá]ctica|moyenne|cas|th[ée]orie|d[ée]but|instant|pratique|in[ií]cio|come[çc]o|pior|melhor|inizio|peggiore"
+    r"|migliore|gemiddelde|begin|theorie|geval|ogenblik|best|beste|worst)(?![^\W\d_])"
+)
 _END = re.compile(
     rf"(?P<before>(?:^|[\s,:=(]|[{_CJK}，、：\u0e00-\u0e7f]))(?:[€$£¥] ?)?{VALUE} ?"
     rf"(?P<unit>{_WORD}(?:/[a-z]+)?(?:²|³|\^\d)?\.?(?: {_WORD}(?:²|³|\^\d)?)?)?"
     rf"(?P<rate>(?: (?:a|por|par|pro|per|al|na|setiap|kila|mỗi)(?: l[ae])?| à la) {_WORD})?"
     r"(?: (?:var|vardır|eder|olur|kalır|öder|ödemelidir|kazanır|gerekir|हैं?|थे|था|होगा|होगी|होंगे|बचे हैं|আছে|হবে"
     r"|বাকি আছে))?"
-    rf"(?:'[^\W\d_]+)?(?: (?:no total|en total|au total|in totale|insgesamt|zusammen|in totaal|всего|łącznie"
+    rf"(?: (?:en|in|auf|op|dans|nel|nella|na|no|sur|sul|sulla|em|à) (?:(?:la|el|le|les|los|las|der|die|dem|den|de|het|il|lo|o|a) )"
+    rf"(?!{_ABSTRACT})[^\W\d_]+)?(?: (?:übrig|over|restantes?|rimanenti|restants?))?"
+    rf"(?:'[^\W\d_]+)?(?: (?:no total|en total|en tout|in tutto|ao todo|au total|in totale|insgesamt|zusammen|in totaal|всего|łącznie"
     rf"|w sumie))?"
     rf"(?:の\w{{1,8}}?が(?:あります|います|残ります))?(?: ?(?:です|だ|である|になる|となる"
     rf"|になります|となります|必要です|残ります|입니다|이다|예요|이에요))?\s*[.!。！।]?$"

@@ -240,7 +240,7 @@ _BEFORE = re.compile(
     r"|choos\w*|chose|select\w*|pick\w*|prefer|tak\w+|answers?|options?|choices?|alternatives?|letter|selection"
     r"|statements?|solution|indeed|exactly|precisely|certainly|obviously|ist|also|die|es|la|le|i\.e"
     r"|(?<!before )(?:we|i|and)(?: (?:can|now|then|thus|hence|therefore|finally|may))* conclude"
-    r"|leav\w+|favou?rs?|supports?|match\w*|fits?|gives?|describes|say|on|elimination|summary|conclusion|it's|that's"
+    r"|leav\w+|makes?|favou?rs?|supports?|match\w*|fits?|gives?|describes|say|on|elimination|summary|conclusion|it's|that's"
     r"|thing|left|best|correct|remains|sequence|first|second|third|fourth|last|one)|[:=→,])\W*$",
     re.IGNORECASE,
 )

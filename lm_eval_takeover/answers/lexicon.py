@@ -15,7 +15,7 @@ def words(one_of: str) -> re.Pattern[str]:
 
 COPULAS = alternatives("""
     is/are/was/were/be/been/'s/'re/equals/equal/equalled/becomes/became/totals/totalled/totaled
-    comes? (?:out )?(?:to|at|as)/came (?:out )?(?:to|at|as)/amounts? to/amounted to/adds? up to/added up to
+    (?:meets?|met|intersects?|cross(?:es)?|lies|lie|is|are)(?: each other)? at(?: the points?)?/comes? (?:out )?(?:to|at|as)/came (?:out )?(?:to|at|as)/amounts? to/amounted to/adds? up to/added up to
     sums? (?:up )?to/works? out (?:to|at|as)/worked out (?:to|at|as)/turns? out (?:to be|at)/turned out to be/runs? to
     ran to/stands? at/(?:is|are|lies|lie) at/stood at/simplif(?:y|ies) to/reduces? to/evaluates? to/boils? down to
     ends? up (?:at|as)
@@ -31,7 +31,7 @@ STATING = alternatives("""
     left/ordered/charges?/charged/brings? in/brought in/brings?/cover(?:s|ed)(?! \ue000$)/travels?/travelled/traveled/bought
     sold/ate/used/calls? for/sold for/sells for/arrives? in
     (?:practi[cs]|work|slep|stud|wait|last|play|talk|stay|park|swim|swam|rest|liv|driv|travel)(?:e|y|s|t|es|ies|ed|ied)? for/lasted/enrolled/drank/walked/ran/drove/read
-    won/lost/scored/worked/planted/baked/caught/gave away/used up/donated
+    turn(?:s|ed) out(?! to\b)/won/lost/scored/worked/planted/baked/caught/gave away/used up/donated
     wrote/swam
     hand(?:s|ed) over/(?<=must have )(?:started|begun) with/(?<=had )(?:started|begun) with
     (?:travel(?:s|l?ed|l?ing)|mov(?:es|ed|ing)|go(?:es|ing)|went|driv(?:es|ing)|drove|runs?|running) at
@@ -91,7 +91,8 @@ HEDGES = alternatives("""
 SUPPOSING = alternatives("""
     if/suppose/supposing/assume/assuming/assumes/assumed/let/lets/say/imagine/pretend/consider/provided/whether
     had (?:he|she|it|they|we|you)/were (?:he|she|it|they|we|you|the)/would have/were it/in case/as if/as though/try
-    trying/should (?:he|she|it|they|we|you|the)/unless/guessing
+    trying/(?:need|want|have|has|remains?|aim|hope|like|asked|left|order|going|ought|required|must|should|us|let's) (?:to )?(?:show|prove|verify|confirm|check|see)
+    should (?:he|she|it|they|we|you|the)/unless/guessing
 """)
 # What others hold, and what is given rather than concluded.
 REPORTED = alternatives("""
@@ -128,7 +129,7 @@ HARMLESS = alternatives("""
     of them/at school/for charity/in the bank/in size/in length/in area/in volume/in height/in width/in weight/in round trips
     after taxe?s?/our final answer/the answer/the final answer/no more(?:,| and) no less/completely/respectively
     as the (?:least common multiple|greatest common divisor|sum|product|remainder|value)/as shown/now and for all
-    this week/this month/this year/that week/that month/that year/needed/required/used/available
+    back/in hand/to spare/this week/this month/this year/that week/that month/that year/needed/required/used/available
 """)
 # Words that may say something else of a value than that it is the answer, wherever a noun stands.
 DUBIOUS = alternatives("""
@@ -199,7 +200,7 @@ PARTICIPLES = alternatives("""
     needed/required/used/sold/made/bought/produced/donated/collected/planted/baked/eaten/saved/earned/spent/caught/served
     painted/picked/drained/filled/given (?:away|out)/delivered/shipped/packed/raised/paid/owed/lost/won/read/written/occupied
     seated/born/built/played/printed/replaced/harvested/poured/cut/covered/ordered/invited/hired/cooked/washed/cleaned/drunk
-    consumed/walked/driven/enrolled/present/absent/empty/full/listed/registered/scored/recycled/stored/loaded
+    consumed/broken/missing/walked/driven/enrolled/present/absent/empty/full/listed/registered/scored/recycled/stored/loaded
 """)
 # Nouns that number the steps of a solution, not what is asked for.
 STEPS = alternatives(
@@ -223,7 +224,7 @@ _ACTIONS = alternatives("""
     walk/show/sail/fit/run/travel/jump/hike/jog/climb/use/own/score/print/bak/cook/fill/harvest/pick/plant/work/play/watch/serv
     deliver/ship/load/pack/paint/clean/wash/arriv/end/finish/reach/collect/gather/donat/shar/invest/deposit/borrow/pass
     complet/answer/solv/cover/employ/hir/burn/consum/lift/post/order/visit/stay/liv/rais/knit/fold/wrap/stack/stor/seat
-    perform/draw/send/purchas/averag/chop/accommodat/contribut/transport/teach/train/mend/shuck/groom/rak/treat/log/trad/creat
+    perform/form/seat/draw/send/sign/travel/purchas/averag/chop/accommodat/contribut/transport/teach/train/mend/shuck/groom/rak/treat/log/trad/creat
     handl/releas/press/shovel/iron/bik/replac/cycl/repair/decorat/dedicat/download/acquir/recover/manufactur/install/allocat
     provid/polish/transfer/learn/shred/sharpen/pump/inflat/transcrib/water/mix/drain/mail/scan/weed/trim/milk/hatch/brew
     slic/peel/squeez/pour/stitch/sketch/record/film/assembl/stock/unload/recycl/rescu/adopt/process/wait/stay/rest/park
@@ -253,7 +254,7 @@ PROVISIONAL = alternatives("""
     nearest(?! (?:whole|dollar|cent|integer|tenth|hundredth|thousandth|percent|degree|hour|minute))/reciprocal/threshold/cap
     floor/ceiling/minuend/numerator
     denominator/exponent/intermediary/carry/digit sum/runner-up/erroneous/miscounted/invalid/spurious/extraneous/discarded
-    rejected/misread/misprinted/unless/only if/provided/granted/given
+    (?:he|she|it|they|we|i) first/running (?:total|tally|sum|count|score|balance)/rejected/misread/misprinted/unless/only if/provided/granted/given
 """)
 # Adverbs that take nothing away.
 ADVERBS = alternatives("""

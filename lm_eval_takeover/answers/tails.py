@@ -57,6 +57,10 @@ _TASKS = (
 _HARMLESS = "|".join(
     (
         rf",? (?:{lexicon.HARMLESS})(?![a-z'-])",
+        rf",? (?:including|counting) {_DEFINITE} {_NOUNS}",
+        rf", each (?:with|having|holding|of|containing) (?:{VALUE}|{_COUNTS_IN_WORDS}|an?) {_NOUNS}",
+        rf" for (?:all|every|any)(?: real| integer| positive| natural)?(?: numbers?)? (?:[a-z](?![a-z])|values? of [a-z](?![a-z])|{VALUE})",
+        rf", an? (?:saving|increase|decrease|profit|loss|gain|discount|change|reduction|drop|rise|gain) of {VALUE}(?: {_WORD})?",
         rf" worth(?: of {_NOUNS})?",
         rf",? (?:over|during|in|throughout) the course of {_THE_NOUNS_KNOWN}",
         rf", (?:at|for|in|on|with|by|over|during) {_THE_NOUNS_KNOWN}(?: given| stated| described)?",
@@ -79,7 +83,7 @@ _HARMLESS = "|".join(
         rf" by [a-z]+ing(?: in)? {_NOUNS}",
         rf" (?:that|who|which) (?:(?:do|does|did) not |are |were |is |was )?{_WORD}(?: (?:the|a|an|any|no|neither|both))?"
         rf"(?: {_NOUNS})?",
-        rf" to (?:get to |be able to |start (?=[a-z]+ing ))?{_TASKS}(?: {_THE_NOUNS}| {_NOUNS}| them| it)?",
+        rf"(?: for (?:{_DEFINITE} )?{_WORD})? to (?:get to |be able to |start (?=[a-z]+ing ))?{_TASKS}(?: {_THE_NOUNS}| {_NOUNS}| them| it)?",
         rf" than (?:{_DEFINITE} )?{_WORD}(?: {_WORD})?",
         rf",? not (?:counting|including) (?:the )?{_NOUNS}",
         rf", (?:the )?{_NOUNS} (?:included|excluded)",
@@ -96,7 +100,7 @@ _HARMLESS = "|".join(
 _TAIL = re.compile(rf"(?:{_HARMLESS})*[ .!]*")
 _COUNTED_TAIL = re.compile(
     rf"(?! the [a-z]+ (?:who|that|which)\b)(?: the {_WORD})?(?: (?:are|is|were|was|have"
-    rf"|had))?(?: {_WORD})?(?: only)?(?: {_THE_NOUNS}| {_NOUNS}| in {_NOUNS})?"
+    rf"|had))?(?: {_WORD}(?: up| out| in| over)?)?(?: only)?(?: {_THE_NOUNS}| {_NOUNS}| in {_NOUNS})?"
     rf"(?:{_HARMLESS})*[ .!]*"
 )
 # A number in the rest names a length of time, a group or a place, never a part or multiple of the value.
