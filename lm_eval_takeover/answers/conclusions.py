@@ -132,7 +132,7 @@ _INTRODUCTION = re.compile(
     rf"{_LEAD}(?:(?:(?:written|expressed|reduced|simplified|converted|rounded) )?(?:as|in|to) (?:an? )?(?:[a-z]+ ){{0,2}}"
     rf"(?:{lexicon.NOTATIONS})|(?:{lexicon.CONCLUDING})|by the [a-z' -]*(?:theorem|formula|rule|law|identity|lemma|inequality|definition"
     rf"|symmetry|property|time|end)(?![a-z]).*"
-    rf"|(?:by |after |when )?(?!supposing|assuming|guessing|believing|pretending)[a-z]+ing\b.*"
+    rf"|(?:and )?(?:since|because|when|once|while) (?!of\b)[a-z]+ .*|(?:by |after |when )?(?!supposing|assuming|guessing|believing|pretending)[a-z]+ing\b.*"
     rf"|(?:at|in|with|by(?! the )|for|from|over|after|between|among|on|of|as|to|since|because|when|once|while|as|given"
     rf"|until|rather than"
     rf"|instead of|(?:rounded|rounding|written|expressed|reduced|simplified) (?:to|as|in)) (?:an? )?(?:the|his|her|their|its"

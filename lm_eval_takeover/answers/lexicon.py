@@ -47,7 +47,7 @@ DITRANSITIVE = alternatives(
     ""
 )
 CONCLUDING = alternatives("""
-    so/thus/hence/therefore/consequently/accordingly/finally/altogether/all told/all in all/overall/in total/in all
+    so/thus/hence/therefore/all together/consequently/accordingly/finally/altogether/all told/all in all/overall/in total/in all
     as a result/in conclusion/to sum up/in sum/in summary/in the end/ultimately/it follows/this means/that means
     we conclude/for a total/together/combined/this way/that way/with that
 """)
@@ -129,7 +129,7 @@ HARMLESS = alternatives("""
     of them/at school/for charity/in the bank/in size/in length/in area/in volume/in height/in width/in weight/in round trips
     after taxe?s?/our final answer/the answer/the final answer/no more(?:,| and) no less/completely/respectively
     as the (?:least common multiple|greatest common divisor|sum|product|remainder|value)/as shown/now and for all
-    back/in hand/to spare/this week/this month/this year/that week/that month/that year/needed/required/used/available
+    back/in hand/to spare/on average/this week/this month/this year/that week/that month/that year/needed/required/used/available
 """)
 # Words that may say something else of a value than that it is the answer, wherever a noun stands.
 DUBIOUS = alternatives("""
@@ -214,7 +214,7 @@ AFTER_UNIT = alternatives("""
     over/under/above
     below/during/before
     until/through/across/between/among/within/without/is/are/was/were/will/would/can/has/have/had/than/than/out/extra
-    still/then/now/not/only/too/back/away/together/combined/instead/today/tomorrow/later/again/did/do/does/his/her/their
+    still/then/now/not/only/too/back/away/together/combined/instead/today/tonight/tomorrow/yesterday/later/again/did/do/does/his/her/their
     its/our/your/my/the/this/these/those/it/she/he/they/we/you/i/there/here/thus/hence/therefore/apart/overall/ago/old
     once/plus/minus/times/divided/using/including/excluding/given/needed/required/available/worth/long/tall/wide/high
     deep/apiece/late/early/first/initially/originally/originally/about/up/down/off/onto/into/exactly/precisely

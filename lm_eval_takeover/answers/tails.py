@@ -80,7 +80,7 @@ _HARMLESS = "|".join(
         rf" (?:for|in|on|with|from) one {_WORD}",
         rf" of {_THE_NOUNS}",
         rf" (?:for|on) (?:the|his|her|their) {_WORD}(?= left|$)",
-        rf" by [a-z]+ing(?: in)? {_NOUNS}",
+        rf" (?:by|from|for|on) (?!nothing|being|everything)[a-z]+ing(?: in)?(?: {_DEFINITE})? {_NOUNS}",
         rf" (?:that|who|which) (?:(?:do|does|did) not |are |were |is |was )?{_WORD}(?: (?:the|a|an|any|no|neither|both))?"
         rf"(?: {_NOUNS})?",
         rf"(?: for (?:{_DEFINITE} )?{_WORD})? to (?:get to |be able to |start (?=[a-z]+ing ))?{_TASKS}(?: {_THE_NOUNS}| {_NOUNS}| them| it)?",
@@ -127,6 +127,11 @@ _NOUN_PHRASE = re.compile(
     r"|million|billion"
     r"|thousand|hundred|game|dice|crew|staff|audience|parts)$"
 )
+_RATE_OF_MONEY = re.compile(r"^/ ?(?:person|people|month|week|day|year|kg|lb|pound|hour|item|unit|box|fruit|gallon|mile)\b")
+_BOUGHT = re.compile(rf"^ (?:for|on) {_DEFINITE} {_NOUNS}(?= |$|,)")  # `$480 on the concrete blocks`
+_SPEED = re.compile(r"(?:miles?|mi|km|kilomet(?:er|re)s?|m|met(?:er|re)s?|feet|ft|cm)/[a-z]+$")
+_TIME = re.compile(r"(?:hour|minute|day|week|second|month|year)s?$")
+_DOING = re.compile(rf"^ (?!being|pending|missing|following|remaining|including)[a-z]+ing(?: {_DEFINITE})?(?: {_NOUNS})?")
 _RATED = re.compile(rf" (?:per|an?|each|every) {_TIMES}\b")
 
 
@@ -143,18 +148,24 @@ def join_unit(value: str, tail: str, is_copula: bool) -> str | None:
     """The value with its unit, or None where the rest of the sentence is not one that leaves it as it is."""
     if not is_copula or tail.startswith(" more to "):
         tail = re.sub(r"^ more(?= (?!or\b|and\b|than\b)[a-z])|^ more$", "", tail)
+    tail = _RATE_OF_MONEY.sub("", tail) if not value[-1:].isalpha() else tail
     unit, rest = _split_unit(_OF_NUMBER.sub(r"\1", tail))
+    unit = unit if _SPEED.search(unit) else re.sub(r"/[a-z]+$", "", unit)  # `35 kids/class`
+    if _TIME.search(unit):  # `45 minutes walking the dog`
+        rest = _DOING.sub("", rest)
     if not is_copula:  # `drove 85 miles farther`, `delivers 936 papers more than Jake`
         rest = re.sub(r"^ (?:more|farther|further|longer)(?= than [a-z]+|[ .!]*$)", "", rest)
     if "s'" in unit or "'s" in unit:  # `chocolates' wrappers`
         return None
     is_money = value.startswith(("$", r"\$", "€", "£"))
-    if unit and not (_AFTER_MONEY.match(unit) if is_money else _NOUN_PHRASE.search(unit.split(" per ")[0])):
+    if unit and value != "1" and not (_AFTER_MONEY.match(unit) if is_money else _NOUN_PHRASE.search(unit.split(" per ")[0])):
         return None
     if (not is_copula or unit) and STEPS.fullmatch(unit.split(" ")[0]):
         return None
     if is_copula and rest.startswith(" than "):
         return None
+    if is_money:
+        rest = _BOUGHT.sub("", rest)
     if not is_harmless(rest, bool(unit) or not (value[:1] + value[-1:]).isdigit(), tail):
         return None
     return value if unit in _COUNTS or unit.endswith("roots") else append_unit(value, unit)
