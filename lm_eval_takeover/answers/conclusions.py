@@ -41,7 +41,7 @@ _AUXILIARY = re.compile(r"\b(?:will|can|must|would|should|does|did|has|have) $")
 _LEAD = rf"(?:(?:and|{lexicon.CONCLUDING}),?:? )*"
 _ONLY_VALUE = re.compile(rf"{_LEAD}{VALUE}(?:(?:, and |, or |, | and | or ){VALUE})*[ .!]*")
 _FIRST = re.compile(
-    rf"{_LEAD}(?:at the end(?: of the [a-z]+)?,? |(?:after|by|in) [a-z]+(?: [a-z]+)?, )?(?:(?:there (?:are|is)|only|exactly"
+    rf"{_LEAD}(?:at the end(?: of the [a-z]+)?,? |(?:after|by|in|at|on) (?:the )?[a-z]+(?: [a-z]+){{0,2}}, )?(?:(?:there (?:are|is)|only|exactly"
     rf"|just|a total of"
     rf"|the) )*{VALUE}(?P<unit>(?: (?!(?:{lexicon.DUBIOUS})\b)[a-z-]+){{0,4}}?(?: of (?:(?:the|these|those|his|her|their) )?(?!the\b|these\b|those\b|that\b|what\b|it\b)[a-z]+)?) "
     r"(?:remain(?:s|ed)?|[a-z]+ed(?=[.! ]*$)|(?:is|are|was|were|will be|would be|can be|must be|have been|has been)"
@@ -137,7 +137,7 @@ _INTRODUCTION = re.compile(
     rf"|until|rather than"
     rf"|instead of|(?:rounded|rounding|written|expressed|reduced|simplified) (?:to|as|in)) (?:an? )?(?:the|his|her|their|its"
     rf"|this|that|these|those|both|all|each|every|one|two|three|{VALUE}|then|there|he|she|it|they|we|x|total|all|required"
-    rf"|simplified fraction|our|any)(?![a-z]).*|on average|that is|i\.e\.|in mid-[a-z]+|everything considered|tax included|now|then"
+    rf"|simplified fraction|our|any)(?![a-z]).*|on average|that is|i\.e\.|in mid-[a-z]+|everything considered|tax included|with (?:tax(?:es)?|tips?|interest|shipping)|now|then"
     rf"|.*{VALUE}.*|after [a-z]+|"
     rf"(?:the|her|his|their) [a-z ]+|[a-z]+)?"
 )

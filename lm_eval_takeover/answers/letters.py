@@ -205,7 +205,8 @@ _RULED_OUT = re.compile(
 )
 _TAKEN_BACK = re.compile(
     r"\b(?:it|this|that|which)(?:'s| is| was| would be| has been| turned out) (?:wrong|incorrect|false|ruled out"
-    r"|excluded|a mistake)\b|\bit (?:fails|violates)\b|\b(?:incorrect|wrong|worst) (?:answer|option|choice)s?\b\W*(?:is|are|:)",
+    r"|excluded|eliminated|rejected|out(?! of)|a mistake)\b"
+    r"|\bbut (?:it )?(?:(?:does|is|can|has|would|do)(?:n't| not)|cannot|fails|violates|ignores)\b|\bit (?:fails|violates)\b|\b(?:incorrect|wrong|worst) (?:answer|option|choice)s?\b\W*(?:is|are|:)",
     re.IGNORECASE,
 )
 # A bold option as the heading of what it says: an enumeration, not a choice.

@@ -56,7 +56,7 @@ _QUANTITIES = alternatives("""
     total/grand total/combined total/sum/profit/loss/cost/price/value/probability/chance/area/volume/length/distance
     average/mean/speed/rate/maximum/minimum/discount/balance/change/fee/weight/height/width/savings?/income/revenue/tip
     amount/answer/result/difference/remainder/final score/score/net total/net profit/net gain/gain/refund/bill/payment
-    perimeter/time/duration/age/number/figure/bonus/salary/wage/interest/tax/deposit/share/temperature/angle/salary
+    decrease/increase/reduction/drop/rise/saving/perimeter/time/duration/age/number/figure/bonus/salary/wage/interest/tax/deposit/share/temperature/angle/salary
 """)
 _FILLERS = alternatives("""
     exactly/precisely/just/only/simply/therefore/thus/then/hence/now/indeed/always/again/clearly/also/finally/altogether
@@ -253,7 +253,7 @@ PROVISIONAL = alternatives("""
     candidates?/options?/(?:one|a|another|some)(?: [a-z]+)? possib[a-z]+/possibility
     nearest(?! (?:whole|dollar|cent|integer|tenth|hundredth|thousandth|percent|degree|hour|minute))/reciprocal/threshold/cap
     floor/ceiling/minuend/numerator
-    denominator/exponent/intermediary/carry/digit sum/runner-up/erroneous/miscounted/invalid/spurious/extraneous/discarded
+    denominator/exponent/intermediary/the carry/digit sum/runner-up/erroneous/miscounted/invalid/spurious/extraneous/discarded
     (?:he|she|it|they|we|i) first/running (?:total|tally|sum|count|score|balance)/rejected/misread/misprinted/unless/only if/provided/granted/given
 """)
 # Adverbs that take nothing away.

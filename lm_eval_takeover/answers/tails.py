@@ -16,7 +16,9 @@ NEGATION = words(lexicon.NEGATIONS)
 CALCULATION = words(lexicon.CALCULATIONS)
 STEPS = re.compile(rf"(?:{lexicon.STEPS})\b")
 _WORD = rf"(?!(?:{lexicon.AFTER_UNIT}|{lexicon.DUBIOUS})(?![a-z'-]))[a-z][a-z'-]*(?<!ly)(?![a-z'-])"
-_UNIT_WORD = re.compile(rf" ({_WORD}(?:/[a-z]+)?(?:\^\d|[²³])?|parts(?= (?:each|every|in {VALUE} [a-z]+|in all|in total)))")
+_UNIT_WORD = re.compile(
+    rf" ({_WORD}(?:/[a-z]+)?(?:\^\d|[²³])?|parts(?= (?:each|every|in {VALUE} [a-z]+|in all|in total)))"
+)
 _RATE = re.compile(r" per (?:square |cubic )?[a-z]+")
 _MOST_UNIT_WORDS = 4
 _COUNTS = ("times", "time")
@@ -127,11 +129,15 @@ _NOUN_PHRASE = re.compile(
     r"|million|billion"
     r"|thousand|hundred|game|dice|crew|staff|audience|parts)$"
 )
-_RATE_OF_MONEY = re.compile(r"^/ ?(?:person|people|month|week|day|year|kg|lb|pound|hour|item|unit|box|fruit|gallon|mile)\b")
+_RATE_OF_MONEY = re.compile(
+    r"^/ ?(?:person|people|month|week|day|year|kg|lb|pound|hour|item|unit|box|fruit|gallon|mile)\b"
+)
 _BOUGHT = re.compile(rf"^ (?:for|on) {_DEFINITE} {_NOUNS}(?= |$|,)")  # `$480 on the concrete blocks`
 _SPEED = re.compile(r"(?:miles?|mi|km|kilomet(?:er|re)s?|m|met(?:er|re)s?|feet|ft|cm)/[a-z]+$")
 _TIME = re.compile(r"(?:hour|minute|day|week|second|month|year)s?$")
-_DOING = re.compile(rf"^ (?!being|pending|missing|following|remaining|including)[a-z]+ing(?: {_DEFINITE})?(?: {_NOUNS})?")
+_DOING = re.compile(
+    rf"^ (?!being|pending|missing|following|remaining|including)[a-z]+ing(?: {_DEFINITE})?(?: {_NOUNS})?"
+)
 _RATED = re.compile(rf" (?:per|an?|each|every) {_TIMES}\b")
 
 
@@ -158,7 +164,11 @@ def join_unit(value: str, tail: str, is_copula: bool) -> str | None:
     if "s'" in unit or "'s" in unit:  # `chocolates' wrappers`
         return None
     is_money = value.startswith(("$", r"\$", "€", "£"))
-    if unit and value != "1" and not (_AFTER_MONEY.match(unit) if is_money else _NOUN_PHRASE.search(unit.split(" per ")[0])):
+    if (
+        unit
+        and value != "1"
+        and not (_AFTER_MONEY.match(unit) if is_money else _NOUN_PHRASE.search(unit.split(" per ")[0]))
+    ):
         return None
     if (not is_copula or unit) and STEPS.fullmatch(unit.split(" ")[0]):
         return None
