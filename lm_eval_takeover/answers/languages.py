@@ -28,7 +28,7 @@ _FOREIGN = re.compile(
     égale/razem/mają/ma/zatem/łącznie/zostało/totalt
     kostar/svaret/alltså/toplamda/sonuç/olarak/böylece/yani/cevap/kalır/vậy/tổng/có/còn/là/phải/được/jadi/totalnya
     adalah/yang/jumlah
-    kwa/hiyo/jumla/ana/anapata/yake/tutto/totale/complessivamente/pertanto/perciò/dunque/quindi/en tout/en conjunto
+    é/è/preço/kwa/hiyo/jumla/ana/anapata/yake/tutto/totale/complessivamente/pertanto/perciò/dunque/quindi/en tout/en conjunto
     por lo tanto/por tanto/ao todo/daarom/nu/spende/paga/costano/costa/gasta/cuestan/quedan/pesa/pesan/mide/dure/coûtent
 """)
     + ")\\b"
@@ -98,7 +98,7 @@ _END = re.compile(
     r"(?: (?:var|vardır|eder|olur|kalır|öder|ödemelidir|kazanır|gerekir|हैं?|थे|था|होगा|होगी|होंगे|बचे हैं|আছে|হবে"
     r"|বাকি আছে))?"
     rf"(?: (?:en|in|auf|op|dans|nel|nella|na|no|sur|sul|sulla|em|à) (?:(?:la|el|le|les|los|las|der|die|dem|den|de|het|il|lo|o|a) )"
-    rf"(?!{_ABSTRACT})[^\W\d_]+)?(?: (?:übrig|over|restantes?|rimanenti|restants?))?"
+    rf"(?!{_ABSTRACT})[^\W\d_]+)?(?: (?:übrig|over|kvar|restantes?|rimanenti|restants?))?"
     rf"(?:'[^\W\d_]+)?(?: (?:no total|en total|en tout|in tutto|ao todo|au total|in totale|insgesamt|zusammen|in totaal|всего|łącznie"
     rf"|w sumie))?"
     rf"(?:の\w{{1,8}}?が(?:あります|います|残ります))?(?: ?(?:です|だ|である|になる|となる"

@@ -19,7 +19,7 @@ COPULAS = alternatives("""
     sums? (?:up )?to/works? out (?:to|at|as)/worked out (?:to|at|as)/turns? out (?:to be|at)/turned out to be/runs? to
     ran to/stands? at/(?:is|are|lies|lie) at/stood at/simplif(?:y|ies) to/reduces? to/evaluates? to/boils? down to
     ends? up (?:at|as)
-    settles? at/remains?/(?:is|are|was|were|(?<=[a-z]) in|in) (?:in )?(?:the|a) ratio(?: of)?
+    (?:grew|grows?|r[oi]ses?|f[ae]ll|falls|drop(?:s|ped)|(?:in|de)creases?|(?:in|de)creased|shr[ai]nks?|climb(?:s|ed)) to/settles? at/remains?/(?:is|are|was|were|(?<=[a-z]) in|in) (?:in )?(?:the|a) ratio(?: of)?
 """)
 # Verbs whose object is a quantity; any other verb needs a word of conclusion (`CONCLUDING`) in its sentence.
 STATING = alternatives("""
@@ -253,7 +253,7 @@ PROVISIONAL = alternatives("""
     candidates?/options?/(?:one|a|another|some)(?: [a-z]+)? possib[a-z]+/possibility
     nearest(?! (?:whole|dollar|cent|integer|tenth|hundredth|thousandth|percent|degree|hour|minute))/reciprocal/threshold/cap
     floor/ceiling/minuend/numerator
-    denominator/exponent/intermediary/the carry/digit sum/runner-up/erroneous/miscounted/invalid/spurious/extraneous/discarded
+    (?<!common )denominator/exponent/intermediary/the carry/digit sum/runner-up/erroneous/miscounted/invalid/spurious/extraneous/discarded
     (?:he|she|it|they|we|i) first/running (?:total|tally|sum|count|score|balance)/rejected/misread/misprinted/unless/only if/provided/granted/given
 """)
 # Adverbs that take nothing away.

@@ -127,7 +127,7 @@ def append_unit(value: str, unit: str) -> str:
         return value
     return (
         rf"{value} \text{{ {unit}}}"
-        if re.fullmatch(r"[A-Za-z](?:\^\d|[²³]|/.*)?", unit) or value[-1:].isalpha()
+        if re.fullmatch(r"[A-Za-z](?:\^\d|[²³]|/.*)?", unit) or value[-1:].isalpha() or re.search(r"[ ^]", value)
         else f"{value} {unit}"
     )
 

@@ -74,6 +74,13 @@ _HARMLESS = "|".join(
         rf", (?:up|down|an increase of|a decrease of|a drop of|a rise of) {VALUE}(?: [a-z]+)? (?:from|since) (?:{_THE_NOUNS_KNOWN}|{_DATE}|the (?:morning|afternoon|evening|night) ?)",
         rf",? (?:spread|arranged|packed|distributed|shared out)(?: evenly| equally)? (?:over|among|in|into|across|on)(?: the)?"
         rf" (?:{VALUE}|{_COUNTS_IN_WORDS}) {_NOUNS}",
+        rf", {VALUE} of (?:them|these|those|which)(?: (?:are|were|is|was))?(?: {_WORD}){{0,3}}",
+        rf", which is (?:{VALUE}|{_COUNTS_IN_WORDS}) (?:more|less|fewer) than (?:{_DEFINITE} )?[a-z]+(?: [a-z]+)?",
+        rf", (?:twice|half|(?:{VALUE}|{_COUNTS_IN_WORDS}) times) as [a-z]+ as (?:{_DEFINITE} )?{_WORD}(?: {_WORD})?",
+        rf" when (?:[a-z]|it|{VALUE}) is divided by {VALUE}",
+        rf" than (?:it|he|she|they) [a-z]+",
+        rf", with (?:{VALUE}|{_COUNTS_IN_WORDS}|no) {_NOUNS} (?:left(?: over)?|remaining|to spare|unused)",
+        r", all (?:of them )?(?:equally likely|different|distinct|equal|of equal size|the same)",
         rf",? {_PART_OF_TOTAL}(?:,? and (?:the (?:other|remaining) )?{_PART_OF_TOTAL})+",
         rf" (?:an?|per|each|every|for (?:one|an?)|in an?|for each|for every|of each) {_TIMES}",
         rf" (?:for|on|in|at|to|from|with|by|during|over|after|through|of|inside|per|on to|into) {_THE_NOUNS_KNOWN}",
