@@ -51,3 +51,14 @@ def read_result(value: str) -> str:
 def names_value(left: str) -> bool:
     """Whether the left side of an equation names its right side: `x`, `f(2)`, `P(A)` or numbers, not `3x` or `x^2 + 1`."""
     return is_name(left) or is_ratio_of_names(left) or bool(_CHOICES.fullmatch(left)) or not _UNSOLVED.fullmatch(left)
+
+
+_RELATION = re.compile(r"[<>≠≈≤≥]|\\(?:n?eq|ne|l[et]q?|g[et]q?|approx|equiv|sim|to|pm)(?![a-z])|(?<!\\text)\{?=\}?\s*$")
+
+
+def read_equation(equation: str) -> str | None:
+    """What a chain of equations gives: `x = 5` of `x = 2 + 3 = 5`, `60` of `\\sqrt{3600} = 60`; None where it is to be solved."""
+    sides = [side.strip() for side in equation.rstrip(" .,;").split("=")]
+    if len(sides) < 2 or not all(sides) or _RELATION.search(equation) or not names_value(sides[0]):
+        return None
+    return f"{sides[0]} = {sides[-1]}" if is_name(sides[0]) or is_ratio_of_names(sides[0]) else sides[-1]

@@ -12,11 +12,10 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from lm_eval_takeover.answers import lexicon
-from lm_eval_takeover.answers.calculations import COMPUTED, names_value, read_result
+from lm_eval_takeover.answers.calculations import COMPUTED, names_value, read_equation, read_result
 from lm_eval_takeover.answers.languages import find_foreign_value, is_foreign
 from lm_eval_takeover.answers.lexicon import words
 from lm_eval_takeover.answers.normalisation import parse_rational
-from lm_eval_takeover.answers.notation import is_name
 from lm_eval_takeover.answers.quantities import read_number_words
 from lm_eval_takeover.answers.sentences import VALUE, Sentence, find_last_sentence, mask_values
 from lm_eval_takeover.answers.tails import (
@@ -78,8 +77,11 @@ _EQUATION_CLAUSE = re.compile(
     rf"(?:(?:by |after |upon )?[a-z]+ing\b|from|using|by|in|with)\b[^,{VALUE}]*, (?:we get |then )?{VALUE}"
 )
 # `the denominator grows, so a_n = 0`
+_WE_HAVE = r"(?:(?:we|you|i|this|that|it) (?:now |then |can |must )?(?:have|get|gets|gives|find|obtain|see|conclude|know|follows)(?: that)?:? )"
 _EQUATION_CLOSES = re.compile(
-    rf"(.*(?:, |; | |^))(?:so|thus|hence|therefore|it follows that|that means that|which (?:means|gives|implies)(?: that)?),? {VALUE}"
+    rf"(?:.*(?:[a-z]\)?, |; | |^))?(?:(?:and |and so |so|thus|hence|therefore|it follows that|that means that|which (?:means|gives|implies)"
+    rf"(?: that)?),? {_WE_HAVE}?|(?<=[a-z], ){_WE_HAVE}?|{_WE_HAVE}){VALUE}[ .!]*"
+    rf"|{_LEAD}(?:since|because|as|at|by)\b[^,]*, (?:we (?:get|have|find) |then )?{VALUE}[ .!]*"
 )
 # What follows a conclusion and tells why or when: it may hold numbers of its own.
 _CLAUSE = re.compile(
@@ -218,9 +220,11 @@ def _read_main_clause(sentence: Sentence, text: str, first: int) -> str | None:
     if _ONLY_VALUE.fullmatch(text) or (
         _EQUATION_CLAUSE.fullmatch(text) and "=" in sentence.values[0]
     ):  # `So V.`, `x = V.`, or a value on a line of its own
+        if len(sentence.values) == 1 and sentence.values[0].count("=") > 1:
+            return read_equation(sentence.values[0])
         return ", ".join(read_result(value) for value in sentence.values)
-    if (closing := _EQUATION_CLOSES.fullmatch(text)) and "=" in sentence.values[-1]:
-        return _read_equation(sentence.values[-1]) if not NEGATION.search(closing[1]) else None
+    if "=" in sentence.values[-1] and _EQUATION_CLOSES.fullmatch(text):
+        return read_equation(sentence.values[-1])
     candidates = _list_candidates(text, first)
     while candidates:
         candidate = candidates.pop()
@@ -244,14 +248,6 @@ def is_plain(before: str) -> bool:
     if any(found.search(clause) for found in (_PROVISIONAL, _ADVERB, _UNCERTAIN)):
         return False
     return all(_INTRODUCTION.fullmatch(phrase) for phrase in clause.strip().split(", ")[:-1])
-
-
-def _read_equation(equation: str) -> str | None:
-    """What an equation gives for a name or a calculation; None for one that is still to be solved."""
-    left, _, right = equation.partition("=")
-    if not names_value(left):
-        return None
-    return equation if is_name(left) or "=" in right else right.strip()
 
 
 def _strip_preface(text: str, first: int) -> tuple[str, int]:

@@ -55,6 +55,7 @@ _TOKEN = re.compile(
 _BOLD = re.compile(
     r"\*\*(?!\s)([^*\n]+?)(?<!\s)\*\*|__(?!\s)([^_\n]+?)(?<!\s)__|<b>([^<\n]+)</b>|<strong>([^<\n]+)</strong>"
 )
+_STOP_WITHIN = re.compile(r"\s*([.,;])\s*$")
 _UNKNOWN = re.compile(r"\s*[A-Za-z]\s*")  # `$n$` beside numbers names something
 _BOLD_SPAN = re.compile(f"{_BOLD_OPEN}([^{_BOLD_CLOSE}]*){_BOLD_CLOSE}")
 _MOST_BOLD_WORDS = 4  # beside a bold value
@@ -86,6 +87,9 @@ def mask_values(sentence: str) -> Sentence:
         if not is_maths(found):
             return found[0]
         content = next(group for group in found.groups() if group is not None)
+        stop = _STOP_WITHIN.search(content)  # of the sentence: `$x = 5.$`
+        if stop is not None:
+            return (content if _UNKNOWN.fullmatch(content[: stop.start()]) else keep(content[: stop.start()])) + stop[1]
         return content if has_number and _UNKNOWN.fullmatch(content) else keep(content)
 
     def keep_token(found: re.Match[str]) -> str:
@@ -164,8 +168,26 @@ def split_sentences(line: str) -> list[str]:
     return [sentence for sentence in (*sentences, line[start:]) if sentence.strip(" *_#-.!?")]
 
 
+_ALIGNED = re.compile(
+    r"(?:\\\[\s*|\$\$\s*)?\\begin\{(align\*?|aligned|eqnarray\*?)\}(.*?)\\end\{\1\}(?:\s*\\\]|\s*\$\$)?", re.DOTALL
+)
+_ARROWS = re.compile(r"\\(?:Right|Long|right|long)\w*arrow|\\implies|\\q?quad|&|\\[;,:! ]")
+_STOP_IN_DISPLAY = re.compile(r"([.!?])(\s*\\\]|\s*\\\)|\$\$)(?=\s|$|[A-Z])")
+
+
+def _read_aligned(found: re.Match[str]) -> str:
+    """A derivation of several lines as one equation: what its last left side is equal to in the end."""
+    left = right = ""
+    for row in re.split(r"\\\\(?:\[[^\]]*\])?", found[2]):
+        first, sign, rest = _ARROWS.sub(" ", row).partition("=")
+        left = first.strip() or left
+        right = rest.rpartition("=")[2].strip() if sign else ""
+    return f" \\[{left} = {right}\\] " if right else found[0]
+
+
 def find_last_sentence(text: str) -> str:
     """The last sentence that is no courtesy, with a display or value on a line of its own joined to the words before it."""
+    text = _STOP_IN_DISPLAY.sub(r"\2\1 ", _ALIGNED.sub(_read_aligned, text))
     text = re.sub(r"(\$\$|\\\[)\s*(.+?)\s*(\$\$|\\\])", lambda found: " ".join(found[0].split()), text, flags=re.DOTALL)
     lines = [line for line in text.splitlines() if line.strip(" *_#-=|\t") and not _COURTESY.fullmatch(line.strip())]
     sentence = ""
