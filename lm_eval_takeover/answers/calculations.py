@@ -53,7 +53,7 @@ def names_value(left: str) -> bool:
     return is_name(left) or is_ratio_of_names(left) or bool(_CHOICES.fullmatch(left)) or not _UNSOLVED.fullmatch(left)
 
 
-_RELATION = re.compile(r"[<>≠≈≤≥]|\\(?:n?eq|ne|l[et]q?|g[et]q?|approx|equiv|sim|to|pm)(?![a-z])|(?<!\\text)\{?=\}?\s*$")
+_RELATION = re.compile(r"[<>≠≈≤≥]|\\(?:n?eq|ne|l[et]q?|g[et]q?|approx|equiv|sim|pm)(?![a-z])|(?<!\\text)\{?=\}?\s*$")
 
 
 def read_equation(equation: str) -> str | None:

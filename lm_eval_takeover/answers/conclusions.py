@@ -81,13 +81,14 @@ _WE_HAVE = r"(?:(?:we|you|i|this|that|it) (?:now |then |can |must )?(?:have|get|
 _EQUATION_CLOSES = re.compile(
     rf"(?:.*(?:[a-z]\)?, |; | |^))?(?:(?:and |and so |so|thus|hence|therefore|it follows that|that means that|which (?:means|gives|implies)"
     rf"(?: that)?),? {_WE_HAVE}?|(?<=[a-z], ){_WE_HAVE}?|{_WE_HAVE}){VALUE}[ .!]*"
+    rf"|(?:[a-z]+ing|by|using|from)\b[^:{VALUE}]*: {VALUE}[ .!]*|then,? {VALUE}[ .!]*"
     rf"|{_LEAD}(?:since|because|as|at|by)\b[^,]*, (?:we (?:get|have|find) |then )?{VALUE}[ .!]*"
 )
 # What follows a conclusion and tells why or when: it may hold numbers of its own.
 _CLAUSE = re.compile(
     r",? \b(?:(?:when|once|until) (?:it|he|she|they) [a-z]+\b(?! [a-z]*(?:off|out|some)| half| not| almost| only| nearly)|because|since|given that"
     r"|considering|seeing that|after (?!tax|the tip)"
-    r"|by the time)\b|, (?:as(?! assumed| supposed)|for(?! \ue000))(?= )"
+    r"|by the time)\b|, (?:as(?! assumed| supposed)|for(?! \ue000| an? (?:[a-z]+ )?(?:total|sum|average|profit|cost)))(?= )"
     r"| as (?:we|the|it|there|each|both|they|he|she|required|desired|expected|wanted|asked|shown)\b"
 )
 _TURNING = re.compile(r"\b(?:but|however|although)\b|\bnow\b")

@@ -246,7 +246,7 @@ PROVISIONAL = alternatives("""
     goals?/quota/so-called/nominal/intended/hoped/would-be/rival/competing/alternative/classmate's/textbook/rumou?red
     advertised/quoted/claimed/reported/published/upper/lower/ballpark/ideal/without/before/except/ignoring/neglecting
     forgetting/omitting/skipping/barring/unlike/like/something/anything/someone/somebody/anyone/anybody/almost/nearly
-    roughly/about/around/tempting/trap/decoy/distractor/false/fake/unadjusted/uncorrected/unsimplified/raw/incomplete
+    roughly/about/around(?! (?:the|an?|his|her|its) [a-z]+)/tempting/trap/decoy/distractor/false/fake/unadjusted/uncorrected/unsimplified/raw/incomplete
     expected(?! (?:value|number|time|gain|payoff|profit|cost|score|winnings))/prospective/potential/suggested/proposed/half of
     (?:a|one|two|three) (?:third|quarter|fifth|half|halve)s? of/twice/double/triple/thrice/part of/some of/most of/suspected
     initial/original estimate/old/fictional/imaginary/counterfactual/student's/pupil's/friend's answer/neighbou?r's/calculator

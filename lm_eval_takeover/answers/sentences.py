@@ -110,6 +110,7 @@ def mask_values(sentence: str) -> Sentence:
         if span[1].count(VALUE) == 1 and len(re.findall(r"[a-z]+", span[1])) <= _MOST_BOLD_WORDS:
             bold.append(text.count(VALUE, 0, span.start()))
     text = re.sub(f'[{_BOLD_OPEN}{_BOLD_CLOSE}`"“”]', "", text)
+    text = re.sub(rf"(?<={VALUE},)(?=[a-z])", " ", text)  # a display ends with a comma
     return Sentence(re.sub(r"\s+", " ", text).strip(), values, bold)
 
 
