@@ -2,9 +2,9 @@
 
 import re
 
-COMPUTED = "\ue004"  # stands for the left sides of a calculation before its result
-
 from lm_eval_takeover.answers.notation import is_name, is_ratio_of_names
+
+COMPUTED = "\ue004"  # stands for the left sides of a calculation before its result
 
 _NUMBER = r"(?:\\?[$€£¥]\s?)?(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)?(?:\.\d+|(?<=\d))(?:/\d+(?!\d)|/[a-zA-Z]+)?\s?[%°]?"
 # A number may bear the name of what it counts: `16 red tulips + 12 tulips = 28 tulips`.
@@ -23,7 +23,7 @@ _CHOICES = re.compile(r"\s*\d+\s*[CP]\s*\d+\s*")  # 10C3
 
 
 def drop_calculations(text: str) -> str:
-    """The text with a mark for the left sides of calculations with numbers: `needs 30 + 60 = 90 eggs` as `needs COMPUTED 90 eggs`.
+    """The text with a mark for the left sides of calculations: `needs 30 + 60 = 90 eggs` as `needs COMPUTED 90 eggs`.
 
     A chain whose last side is itself to be calculated stays as it is, and so does what holds an unknown.
     """
@@ -53,7 +53,7 @@ def names_value(left: str) -> bool:
     return is_name(left) or is_ratio_of_names(left) or bool(_CHOICES.fullmatch(left)) or not _UNSOLVED.fullmatch(left)
 
 
-_RELATION = re.compile(r"[<>≠≈≤≥]|\\(?:n?eq|ne|l[et]q?|g[et]q?|approx|equiv|sim|pm)(?![a-z])|(?<!\\text)\{?=\}?\s*$")
+_RELATION = re.compile(r"[<>≠≈≤≥]|\\(?:n?eq|ne|l[et]q?|g[et]q?|approx|equiv|sim|pm)(?![a-z])")
 
 
 def read_equation(equation: str) -> str | None:

@@ -18,6 +18,7 @@ from lm_eval_takeover.answers.lexicon import words
 from lm_eval_takeover.answers.normalisation import parse_rational
 from lm_eval_takeover.answers.quantities import read_number_words
 from lm_eval_takeover.answers.sentences import VALUE, Sentence, find_last_sentence, mask_values
+from lm_eval_takeover.answers.subjects import CONSEQUENCE, LEAD, is_plain
 from lm_eval_takeover.answers.tails import (
     CALCULATION,
     NEGATION,
@@ -37,12 +38,13 @@ _STATED = re.compile(
 _ACTION = re.compile(rf"(?<![a-z'])(?P<verb>{lexicon.ACTIONS}) {lexicon.FILLING}{VALUE}")
 _CONCLUDING = words(lexicon.CONCLUDING)
 _AUXILIARY = re.compile(r"\b(?:will|can|must|would|should|does|did|has|have) $")
-_LEAD = rf"(?:(?:and|{lexicon.CONCLUDING}),?:? )*"
-_ONLY_VALUE = re.compile(rf"{_LEAD}{VALUE}(?:(?:, and |, or |, | and | or ){VALUE})*[ .!]*")
+_ONLY_VALUE = re.compile(rf"{LEAD}{VALUE}(?:(?:, and |, or |, | and | or ){VALUE})*[ .!]*")
 _FIRST = re.compile(
-    rf"{_LEAD}(?:at the end(?: of the [a-z]+)?,? |(?:after|by|in|at|on) (?:the )?[a-z]+(?: [a-z]+){{0,2}}, )?(?:(?:there (?:are|is)|only|exactly"
+    rf"{LEAD}(?:at the end(?: of the [a-z]+)?,? |(?:after|by|in|at"
+    rf"|on) (?:the )?[a-z]+(?: [a-z]+){{0,2}}, )?(?:(?:there (?:are|is)|only|exactly"
     rf"|just|a total of"
-    rf"|the) )*{VALUE}(?P<unit>(?: (?!(?:{lexicon.DUBIOUS})\b)[a-z-]+){{0,4}}?(?: of (?:(?:the|these|those|his|her|their) )?(?!the\b|these\b|those\b|that\b|what\b|it\b)[a-z]+)?) "
+    rf"|the) )*{VALUE}(?P<unit>(?: (?!(?:{lexicon.DUBIOUS})\b)[a-z-]+){{0,4}}?(?: of (?:(?:the|these|those|his|her"
+    rf"|their) )?(?!the\b|these\b|those\b|that\b|what\b|it\b)[a-z]+)?) "
     r"(?:remain(?:s|ed)?|[a-z]+ed(?=[.! ]*$)|(?:is|are|was|were|will be|would be|can be|must be|have been|has been)"
     r"(?: (?:still|therefore|thus|then|hence))? "
     rf"(?:left(?: over)?|remaining|available|{lexicon.PARTICIPLES}"
@@ -50,7 +52,7 @@ _FIRST = re.compile(
     r"|number|root|maximum"
     r"|minimum)))(?![a-z'])"
 )
-_LABEL = re.compile(rf"(?:{_LEAD})(?:{lexicon.LABELS})\s?[:=]\s?{VALUE}")
+_LABEL = re.compile(rf"(?:{LEAD})(?:{lexicon.LABELS})\s?[:=]\s?{VALUE}")
 # `so 60 % of the students enrolled`: beside a word of conclusion a quantity that is counted may be named first.
 _COUNTED_FIRST = re.compile(
     rf"(?:(?:\b(?:{lexicon.CONCLUDING})(?! (?:far|that)\b),?:? )+|^a total of )(?:there (?:are|were) )?(?:only "
@@ -60,12 +62,13 @@ _COUNTED_FIRST = re.compile(
 )
 # `Add the tips to find the total: 20 + 5 = 25 dollars`
 _FOUND = re.compile(
-    rf"(?:(?:then|now|finally|and|so|lastly),? )?[^:;]*\bto (?:find|get|determine|calculate|figure out|work out|see)\b[^:;{VALUE}]*"
+    rf"(?:(?:then|now|finally|and|so|lastly),? )?[^:;]*\bto (?:find|get|determine|calculate|figure out|work out"
+    rf"|see)\b[^:;{VALUE}]*"
     rf": ?{COMPUTED} {VALUE}"
 )
 # What introduces a conclusion: the rest is read as a sentence.
 _PREFACE = re.compile(
-    rf"{_LEAD}(?:(?:(?:here,? )?(?:we|i) (?:can |now |then |finally |thus |therefore )*(?:find|get|obtain|have|see|conclude"
+    rf"{LEAD}(?:(?:(?:here,? )?(?:we|i) (?:can |now |then |finally |thus |therefore )*(?:find|get|obtain|have|see|conclude"
     r"|deduce|know now)|it follows|(?:this|that) (?:means|implies|shows|tells us|would mean|will mean)|which means"
     rf")(?:,? that\b|(?! {VALUE}))|in other words),? "
 )
@@ -77,27 +80,32 @@ _EQUATION_CLAUSE = re.compile(
     rf"(?:(?:by |after |upon )?[a-z]+ing\b|from|using|by|in|with)\b[^,{VALUE}]*, (?:we get |then )?{VALUE}"
 )
 # `the denominator grows, so a_n = 0`
-_WE_HAVE = r"(?:(?:we|you|i|this|that|it) (?:now |then |can |must )?(?:have|get|gets|gives|find|obtain|see|conclude|know|follows)(?: that)?:? )"
+_WE_HAVE = (
+    r"(?:(?:we|you|i|this|that|it) (?:now |then |can |must )?(?:have|gets?|gives|find|obtain|see|conclude|know|follows)"
+    r"(?: that)?:? )"
+)
 _EQUATION_CLOSES = re.compile(
-    rf"(?:.*(?:[a-z]\)?, |; | |^))?(?:(?:and |and so |so|thus|hence|therefore|it follows that|that means that|which (?:means|gives|implies)"
+    rf"(?:.*(?:[a-z]\)?, |; | |^))?(?:(?:and |and so |so|thus|hence|therefore|it follows that|that means that"
+    rf"|which (?:means|gives|implies)"
     rf"(?: that)?),? {_WE_HAVE}?|(?<=[a-z], ){_WE_HAVE}?|{_WE_HAVE}){VALUE}[ .!]*"
     rf"|(?:[a-z]+ing|by|using|from)\b[^:{VALUE}]*: {VALUE}[ .!]*|then,? {VALUE}[ .!]*"
-    rf"|{_LEAD}(?:since|because|as|at|by)\b[^,]*, (?:we (?:get|have|find) |then )?{VALUE}[ .!]*"
+    rf"|{LEAD}(?:since|because|as|at|by)\b[^,]*, (?:we (?:get|have|find) |then )?{VALUE}[ .!]*"
 )
 # What follows a conclusion and tells why or when: it may hold numbers of its own.
 _CLAUSE = re.compile(
-    r",? \b(?:(?:when|once|until) (?:it|he|she|they) [a-z]+\b(?! [a-z]*(?:off|out|some)| half| not| almost| only| nearly)|because|since|given that"
+    r",? \b(?:(?:when|once|until) (?:it|he|she|they) [a-z]+\b(?! [a-z]*(?:off|out|some)| half| not| almost| only| nearly)"
+    r"|because|since|given that"
     r"|considering|seeing that|after (?!tax|the tip)"
     r"|by the time)\b|, (?:as(?! assumed| supposed)|for(?! \ue000| an? (?:[a-z]+ )?(?:total|sum|average|profit|cost)))(?= )"
     r"| as (?:we|the|it|there|each|both|they|he|she|required|desired|expected|wanted|asked|shown)\b"
 )
 _TURNING = re.compile(r"\b(?:but|however|although)\b|\bnow\b")
 _SUBORDINATE = re.compile(
-    rf"{_LEAD}(?:because|since|as(?! an?\b)|given|when|after|once|while|before|until|if|whenever|although|though"
+    rf"{LEAD}(?:because|since|as(?! an?\b)|given|when|after|once|while|before|until|if|whenever|although|though"
     rf"|(?:with|for|by"
     rf"|at|in|as an?)\b(?=[^,]*,))\b"
 )
-_PREPOSITION = re.compile(rf"{_LEAD}(?:with|for|by|at|in|as an?)\b")
+_PREPOSITION = re.compile(rf"{LEAD}(?:with|for|by|at|in|as an?)\b")
 _ASIDE = re.compile(r"\s*\([^()]*\)")
 _CORRECTED = re.compile(rf"\bnot {VALUE},? but (?:rather |instead |only |exactly )?(?={VALUE})")
 _OPEN_END = re.compile(r"[?？][\s*_)\"”]*$|(?:[=+×/<>,:(-]|\.\.\.|…)\s*$")
@@ -113,37 +121,6 @@ _UNSURE = (
 _BEGINNING = re.compile(rf"\W*(?:{lexicon.BEGINNING})(?![a-z'])(?! (?:place|prize|half))")
 _DOUBTFUL = (*_UNSURE, words(rf"{lexicon.DUBIOUS}|or|if|not"))
 _TOTALLED = words(rf"{lexicon.CONCLUDING}|total|sum|both")
-_CONSEQUENCE = re.compile(r",? \b(?:so|therefore|thus|hence)\b(?! that)|; |, (?:and|meaning(?: that)?) ")
-# A modal, an infinitive that no necessity commands (`meant to run V`), `soon be`.
-_UNCERTAIN = re.compile(
-    r"\b(?:might|could|may (?!the\b|and\b))|(?<!has)(?<!have)(?<!had)(?<!needs)(?<!need)(?<!going)(?<!able)(?<!equal)(?<!\bis)"
-    r"(?<!are)(?<!turns out)(?<!found)(?<!used)(?<!required)(?<!needed)(?<!necessary)(?<!seen)(?<!shown)"
-    r"(?<!proportional)(?<!comes)(?<!adds up)(?<!out)(?<!up)(?<!amount)(?<!amounts)"
-    r" to (?:be\b|[a-z]+ (?:(?!is |are |was |equals )[a-z]+ )?\ue000)|\b(?:all but|anything but|next to|as good as|short of"
-    r"|to find)\b|\bhalf (?:empty|full|done|finished|ready)\b"
-    r"|[a-z] (?:we|i) (?!can (?:afford|make|form|buy|get)|need|want|are |were |seek|sought|have |get |obtain)[a-z]+"
-    r"|\b(?:the|a|an|her|his|its|their) (?!(?:desired|required|combined|shaded|discounted|reduced|unshaded|colou?red|needed"
-    r"|sought|red|simplified"
-    r"|expected|inscribed|circumscribed|signed|weighted|unpainted|hundred|speed|seed|feed|shed|bed|need|united|married|used"
-    r"|unused|painted)\b)"
-    r"[a-z]+ed (?!of\b|by\b|to\b|in\b|is\b)[a-z]+"
-    r"|\b(?:soon|later|once|then|still|next|long|far|hardly|all but) be\b"
-)
-_PROVISIONAL = words(lexicon.PROVISIONAL)
-_ADVERB = re.compile(rf"\b(?!(?:{lexicon.ADVERBS})\b)[a-z]+ly\b")
-_INTRODUCTION = re.compile(
-    rf"{_LEAD}(?:(?:(?:written|expressed|reduced|simplified|converted|rounded) )?(?:as|in|to) (?:an? )?(?:[a-z]+ ){{0,2}}"
-    rf"(?:{lexicon.NOTATIONS})|(?:{lexicon.CONCLUDING})|by the [a-z' -]*(?:theorem|formula|rule|law|identity|lemma|inequality|definition"
-    rf"|symmetry|property|time|end)(?![a-z]).*"
-    rf"|(?:and )?(?:since|because|when|once|while) (?!of\b)[a-z]+ .*|(?:by |after |when )?(?!supposing|assuming|guessing|believing|pretending)[a-z]+ing\b.*"
-    rf"|(?:at|in|with|by(?! the )|for|from|over|after|between|among|on|of|as|to|since|because|when|once|while|as|given"
-    rf"|until|rather than"
-    rf"|instead of|(?:rounded|rounding|written|expressed|reduced|simplified) (?:to|as|in)) (?:an? )?(?:the|his|her|their|its"
-    rf"|this|that|these|those|both|all|each|every|one|two|three|{VALUE}|then|there|he|she|it|they|we|x|total|all|required"
-    rf"|simplified fraction|our|any)(?![a-z]).*|on average|that is|i\.e\.|in mid-[a-z]+|everything considered|tax included|with (?:tax(?:es)?|tips?|interest|shipping)|now|then"
-    rf"|.*{VALUE}.*|after [a-z]+|"
-    rf"(?:the|her|his|their) [a-z ]+|[a-z]+)?"
-)
 _MODAL = re.compile(
     r"\b(?:could|might|may|(?:would|should|could|might) have|can't|cannot|nearly|almost)(?: (?:\w+ly|also|well|even"
     r"|have|be|then|just))* ?$"
@@ -243,14 +220,6 @@ def _read_main_clause(sentence: Sentence, text: str, first: int) -> str | None:
     return _find_named_otherwise(sentence, text)
 
 
-def is_plain(before: str) -> bool:
-    """Whether what stands before a value is a subject, with introductory phrases of known kinds, that nothing qualifies."""
-    clause = _CONSEQUENCE.split(before)[-1]
-    if any(found.search(clause) for found in (_PROVISIONAL, _ADVERB, _UNCERTAIN)):
-        return False
-    return all(_INTRODUCTION.fullmatch(phrase) for phrase in clause.strip().split(", ")[:-1])
-
-
 def _strip_preface(text: str, first: int) -> tuple[str, int]:
     """The sentence without `we see that` before it and `and we are done` after it, and where its main clause begins."""
     text = _DONE.sub("", text)
@@ -334,7 +303,7 @@ def _cut_clauses(text: str) -> tuple[str, int]:
 
 def _is_denied(before: str, candidate: _Candidate) -> bool:
     """Whether the predicate is negated or only possible, or says what `we` do on the way."""
-    before = _CONSEQUENCE.split(before)[-1]
+    before = CONSEQUENCE.split(before)[-1]
     if NEGATION.search(_HARMLESS.sub(" ", before)) or NEGATION.search(candidate.verb) or _MODAL.search(before):
         return True
     if not candidate.is_copula and re.search(r"\w (?:when|while|until|where)\b", before):

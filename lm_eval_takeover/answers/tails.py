@@ -25,7 +25,9 @@ _COUNTS = ("times", "time")
 _MEASURES = re.compile(rf" (?P<larger>[a-z]+)(?:,? and |,? ){VALUE} (?P<smaller>[a-z]+)(?![a-z])")
 
 _NOUNS = rf"{_WORD}(?: {_WORD}){{0,3}}"
-_DEFINITE = r"(?:(?:all |both )?(?:of )?(?:the|those|these)|his|her|their|its|our|my|your|these|those|both|all|each|every|this|that)"
+_DEFINITE = (
+    r"(?:(?:all |both )?(?:of )?(?:the|those|these)|his|her|their|its|our|my|your|both|all|each|every|this|that)"
+)
 _THE_NOUNS = rf"{_DEFINITE}(?: (?:first|other|whole|new|three|two|four))?(?: {_NOUNS}| {VALUE} {_NOUNS}|(?= left|$))"
 _TIMES = (
     r"(?:day|night|week|weekend|month|year|hour|minute|second|trip|game|person|student|child|kid|friend|page|piece|shift|meal"
@@ -41,13 +43,17 @@ _THE_NOUNS_KNOWN = (
 )
 _COUNTS_IN_WORDS = "(?:two|three|four|five|six|seven|eight|nine|ten|eleven|twelve)"
 _UNITS = (
-    r"dozen|(?:cubic |square )?(?:foot|inch|yard|mile|meter|metre|centimeter|kilometer)|hour|minute|day|week|month|year|pound|ounce"
+    r"dozen|(?:cubic |square )?(?:foot|inch|yard|mile|meter|metre|centimeter|kilometer)|hour|minute|day|week|month|year"
+    r"|pound|ounce"
     r"|gallon|quart|liter|litre|kilogram|ton|dollar|percent|degree|hundred|thousand|million"
 )
 # `350 tickets, 200 of them to adults and 150 to children`
-_PART_OF_TOTAL = rf"{VALUE}(?: of (?:them|these|those|which))?(?: (?:are|were))?(?: (?:to|for|from|by|in|with))? {_WORD}(?: {_WORD})?"
+_PART_OF_TOTAL = (
+    rf"{VALUE}(?: of (?:them|these|those|which))?(?: (?:are|were))?(?: (?:to|for|from|in|with))? {_WORD}(?: {_WORD})?"
+)
 _TASKS = (
-    r"(?:fulfil|fulfill|accomplish|play|transport|carry|move|pack|catch|collect|harvest|plant|assemble|knit|hike|bike|swim|visit|watch"
+    r"(?:fulfil|fulfill|accomplish|play|transport|carry|move|pack|catch|collect|harvest|plant|assemble|knit|hike|bike"
+    r"|swim|visit|watch"
     r"|treat|spread|meet|hold|store|host|grow|recover|repay|earn|rent|rake|water|weed|"
     r"finish|complete|fill|paint|cover|download|seat|share|buy|spend|walk|reach|choose|pay|travel|drive|make|bake|read"
     r"|feed|build|cross|empty"
@@ -61,24 +67,29 @@ _HARMLESS = "|".join(
         rf",? (?:{lexicon.HARMLESS})(?![a-z'-])",
         rf",? (?:including|counting) {_DEFINITE} {_NOUNS}",
         rf", each (?:with|having|holding|of|containing) (?:{VALUE}|{_COUNTS_IN_WORDS}|an?) {_NOUNS}",
-        rf" for (?:all|every|any)(?: real| integer| positive| natural)?(?: numbers?)? (?:[a-z](?![a-z])|values? of [a-z](?![a-z])|{VALUE})",
-        rf", an? (?:saving|increase|decrease|profit|loss|gain|discount|change|reduction|drop|rise|gain) of {VALUE}(?: {_WORD})?",
+        rf" for (?:all|every|any)(?: real| integer| positive| natural)?(?: numbers?)? (?:[a-z](?![a-z])"
+        rf"|values? of [a-z](?![a-z])|{VALUE})",
+        rf", an? (?:saving|increase|decrease|profit|loss|gain|discount|change|reduction|drop|rise"
+        rf"|gain) of {VALUE}(?: {_WORD})?",
         rf" worth(?: of {_NOUNS})?",
         rf",? (?:over|during|in|throughout) the course of {_THE_NOUNS_KNOWN}",
         rf", (?:at|for|in|on|with|by|over|during) {_THE_NOUNS_KNOWN}(?: given| stated| described)?",
         rf" (?:after|within) an? {_TIMES}",
-        rf"(?: the| this| that)? (?:every|each|this|that|next|last) (?:morning|afternoon|evening|night|day|weekday|weekend|week|month|year|hour"
-        rf"|minute|semester|season|summer|winter|spring|fall)",
+        r"(?: the| this| that)? (?:every|each|this|that|next|last) (?:morning|afternoon|evening|night|day|weekday"
+        r"|weekend|week|month|year|hour"
+        r"|minute|semester|season|summer|winter|spring|fall)",
         rf", which is (?:exactly|just|also|precisely|the same as) (?:one|an?) (?:{_UNITS})",
         rf", which is the (?:sum|product|difference|quotient) of (?:{VALUE}|{_WORD}) and (?:{VALUE}|{_WORD})",
-        rf", (?:up|down|an increase of|a decrease of|a drop of|a rise of) {VALUE}(?: [a-z]+)? (?:from|since) (?:{_THE_NOUNS_KNOWN}|{_DATE}|the (?:morning|afternoon|evening|night) ?)",
-        rf",? (?:spread|arranged|packed|distributed|shared out)(?: evenly| equally)? (?:over|among|in|into|across|on)(?: the)?"
+        rf", (?:up|down|an increase of|a decrease of|a drop of|a rise of) {VALUE}(?: [a-z]+)? (?:from"
+        rf"|since) (?:{_THE_NOUNS_KNOWN}|{_DATE}|the (?:morning|afternoon|evening|night) ?)",
+        rf",? (?:spread|arranged|packed|distributed|shared out)(?: evenly| equally)? (?:over|among|in|into|across"
+        rf"|on)(?: the)?"
         rf" (?:{VALUE}|{_COUNTS_IN_WORDS}) {_NOUNS}",
         rf", {VALUE} of (?:them|these|those|which)(?: (?:are|were|is|was))?(?: {_WORD}){{0,3}}",
         rf", which is (?:{VALUE}|{_COUNTS_IN_WORDS}) (?:more|less|fewer) than (?:{_DEFINITE} )?[a-z]+(?: [a-z]+)?",
         rf", (?:twice|half|(?:{VALUE}|{_COUNTS_IN_WORDS}) times) as [a-z]+ as (?:{_DEFINITE} )?{_WORD}(?: {_WORD})?",
         rf" when (?:[a-z]|it|{VALUE}) is divided by {VALUE}",
-        rf" than (?:it|he|she|they) [a-z]+",
+        r" than (?:it|he|she|they) [a-z]+",
         rf", with (?:{VALUE}|{_COUNTS_IN_WORDS}|no) {_NOUNS} (?:left(?: over)?|remaining|to spare|unused)",
         r", all (?:of them )?(?:equally likely|different|distinct|equal|of equal size|the same)",
         rf",? {_PART_OF_TOTAL}(?:,? and (?:the (?:other|remaining) )?{_PART_OF_TOTAL})+",
@@ -92,7 +103,8 @@ _HARMLESS = "|".join(
         rf" (?:by|from|for|on) (?!nothing|being|everything)[a-z]+ing(?: in)?(?: {_DEFINITE})? {_NOUNS}",
         rf" (?:that|who|which) (?:(?:do|does|did) not |are |were |is |was )?{_WORD}(?: (?:the|a|an|any|no|neither|both))?"
         rf"(?: {_NOUNS})?",
-        rf"(?: for (?:{_DEFINITE} )?{_WORD})? to (?:get to |be able to |start (?=[a-z]+ing ))?{_TASKS}(?: {_THE_NOUNS}| {_NOUNS}| them| it)?",
+        rf"(?: for (?:{_DEFINITE} )?{_WORD})? to (?:get to |be able to |start (?=[a-z]+ing ))?{_TASKS}(?: {_THE_NOUNS}"
+        rf"| {_NOUNS}| them| it)?",
         rf" than (?:{_DEFINITE} )?{_WORD}(?: {_WORD})?",
         rf",? not (?:counting|including) (?:the )?{_NOUNS}",
         rf", (?:the )?{_NOUNS} (?:included|excluded)",
@@ -101,7 +113,8 @@ _HARMLESS = "|".join(
         r", (?:which|and this|and that) (?:agrees|fits|matches)(?: with the [a-z]+| the [a-z]+)?",
         r", (?:attained|reached|achieved) (?:at|when|for) the(?= |$)",
         r" (?:were|are|was|is) (?:played|sold|made|used|needed|left|bought|produced)",
-        rf" before (?:he|she|they|it|we) (?:starts?|begins?|runs? out|gets?|reach(?:es)?|finish(?:es)?)(?: [a-z]+ing)?(?: of)?"
+        rf" before (?:he|she|they|it|we) (?:starts?|begins?|runs? out|gets?|reach(?:es)?"
+        rf"|finish(?:es)?)(?: [a-z]+ing)?(?: of)?"
         rf"(?: {_NOUNS})?(?: on {_THE_NOUNS})?",
         r" (?:instead of|rather than) the(?= |$)",
     )
