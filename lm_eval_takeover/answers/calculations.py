@@ -16,7 +16,7 @@ _OPERATOR = r"\s*(?:[-+*/×÷·–−]|\\times|\\cdot|\\div|x(?![a-zA-Z])|times)
 _TERM = rf"(?:\({_ATOM}(?:{_OPERATOR}{_ATOM})*\)|{_ATOM})"
 _SUM = rf"{_TERM}(?:(?:{_OPERATOR}|(?<=\))\s*(?=\()){_TERM})+"
 _CALCULATION = re.compile(
-    rf"(?<![\w.,+*/^×÷-])(?<![+*/^×÷−–-]\s)(?:{_SUM}\s*=\s*)+(?={_TERM}(?!{_OPERATOR}[\d(]|\s*=|\s*[a-zA-Z]\s*[=^]))"
+    rf"(?<![\w.,+*/^×÷-])(?<![+*/^×÷−–-]\s)(?:{_SUM}\s*=\s*)+(?=(?>{_TERM})(?!{_OPERATOR}[\d(]|\s*=|\s*[a-zA-Z]\s*[=^]))"
 )
 _UNSOLVED = re.compile(r"(?=[^A-Za-z]*[A-Za-z])(?=\D*\d)[\sA-Za-z\d+*/^().−-]+")
 _CHOICES = re.compile(r"\s*\d+\s*[CP]\s*\d+\s*")  # 10C3
