@@ -199,10 +199,10 @@ def _read_main_clause(sentence: Sentence, text: str, first: int) -> str | None:
         _EQUATION_CLAUSE.fullmatch(text) and "=" in sentence.values[0]
     ):  # `So V.`, `x = V.`, or a value on a line of its own
         if len(sentence.values) == 1 and sentence.values[0].count("=") > 1:
-            return read_equation(sentence.values[0])
+            return read_equation(sentence.values[0]) or sentence.values[0]
         return ", ".join(read_result(value) for value in sentence.values)
     if "=" in sentence.values[-1] and _EQUATION_CLOSES.fullmatch(text):
-        return read_equation(sentence.values[-1])
+        return read_equation(sentence.values[-1]) or sentence.values[-1]  # an equation may be what is asked for
     candidates = _list_candidates(text, first)
     while candidates:
         candidate = candidates.pop()

@@ -50,6 +50,8 @@ def test_a_calculation_states_its_result():
     )
     assert is_correct("-1", "The determinant is $ad - bc = 2 - 3 = -1$.")
     assert is_correct("60", "We see that\n\\begin{align*}\n\\sqrt{3600} &= \\sqrt{60^2} \\\\\n&= 60.\n\\end{align*}")
+    assert is_correct("5x - 7y + 4 = 0", "We simplify.\nTherefore we get\n\\[ 5x - 7y + 4 = 0 \\]")
+    assert not is_correct("6", "We divide, so $3x = 6$.")
     assert not is_correct("6", "Subtract 4:\n\n**3x = 6**")
     assert not is_correct("12", "3 * 4 = 12 + 5.")
 
