@@ -14,6 +14,7 @@ from lm_eval_takeover.answers.calculations import COMPUTED, drop_calculations, n
         ("3x = 6", None),
         ("x^2 + 1 = 5", None),
         (r"x \ge 4 = 2^2", None),
+        ("a = 2, b = 3", None),
         ("x =", None),
         ("5", None),
     ],
