@@ -2,6 +2,7 @@
 
 import re
 
+from lm_eval_takeover.answers.normalisation import split_top
 from lm_eval_takeover.answers.notation import is_name, is_ratio_of_names
 
 COMPUTED = "\ue004"  # stands for the left sides of a calculation before its result
@@ -61,6 +62,6 @@ def read_equation(equation: str) -> str | None:
     sides = [side.strip() for side in equation.rstrip(" .,;").split("=")]
     if len(sides) < 2 or not all(sides) or _RELATION.search(equation) or not names_value(sides[0]):
         return None
-    if any("," in side for side in sides[1:-1]):  # `a = 2, b = 3` are two
+    if any(len(split_top(side, ",")) > 1 for side in sides[1:-1]):  # `a = 2, b = 3` are two
         return None
     return f"{sides[0]} = {sides[-1]}" if is_name(sides[0]) or is_ratio_of_names(sides[0]) else sides[-1]
