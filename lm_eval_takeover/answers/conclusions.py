@@ -12,11 +12,13 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from lm_eval_takeover.answers import lexicon
+from lm_eval_takeover.answers.calculations import COMPUTED, names_value, read_equation, read_result
 from lm_eval_takeover.answers.languages import find_foreign_value, is_foreign
 from lm_eval_takeover.answers.lexicon import words
 from lm_eval_takeover.answers.normalisation import parse_rational
 from lm_eval_takeover.answers.quantities import read_number_words
 from lm_eval_takeover.answers.sentences import VALUE, Sentence, find_last_sentence, mask_values
+from lm_eval_takeover.answers.subjects import CONSEQUENCE, LEAD, is_plain
 from lm_eval_takeover.answers.tails import (
     CALCULATION,
     NEGATION,
@@ -36,20 +38,21 @@ _STATED = re.compile(
 _ACTION = re.compile(rf"(?<![a-z'])(?P<verb>{lexicon.ACTIONS}) {lexicon.FILLING}{VALUE}")
 _CONCLUDING = words(lexicon.CONCLUDING)
 _AUXILIARY = re.compile(r"\b(?:will|can|must|would|should|does|did|has|have) $")
-_LEAD = rf"(?:(?:and|{lexicon.CONCLUDING}),?:? )*"
-_ONLY_VALUE = re.compile(rf"{_LEAD}{VALUE}(?:(?:, and |, or |, | and | or ){VALUE})*[ .!]*")
+_ONLY_VALUE = re.compile(rf"{LEAD}{VALUE}(?:(?:, and |, or |, | and | or ){VALUE})*[ .!]*")
 _FIRST = re.compile(
-    rf"{_LEAD}(?:at the end(?: of the [a-z]+)?,? |(?:after|by|in) [a-z]+(?: [a-z]+)?, )?(?:(?:there (?:are|is)|only|exactly"
+    rf"{LEAD}(?:at the end(?: of the [a-z]+)?,? |(?:after|by|in|at"
+    rf"|on) (?:the )?[a-z]+(?: [a-z]+){{0,2}}, )?(?:(?:there (?:are|is)|only|exactly"
     rf"|just|a total of"
-    rf"|the) )*{VALUE}(?P<unit>(?: (?!(?:{lexicon.DUBIOUS})\b)[a-z-]+){{0,4}}?) "
+    rf"|the) )*{VALUE}(?P<unit>(?: (?!(?:{lexicon.DUBIOUS})\b)[a-z-]+){{0,4}}?(?: of (?:(?:the|these|those|his|her"
+    rf"|their) )?(?!the\b|these\b|those\b|that\b|what\b|it\b)[a-z]+)?) "
     r"(?:remain(?:s|ed)?|[a-z]+ed(?=[.! ]*$)|(?:is|are|was|were|will be|would be|can be|must be|have been|has been)"
     r"(?: (?:still|therefore|thus|then|hence))? "
-    r"(?:left(?: over)?|remaining|needed|required|used|sold|made|bought|produced|available"
+    rf"(?:left(?: over)?|remaining|available|{lexicon.PARTICIPLES}"
     r"|(?:the|our|my) (?!first|next|wrong|given|initial)(?:[a-z]+ ){0,2}(?:answer|result|total|value|solution|integer"
     r"|number|root|maximum"
     r"|minimum)))(?![a-z'])"
 )
-_LABEL = re.compile(rf"(?:{_LEAD})(?:{lexicon.LABELS})\s?[:=]\s?{VALUE}")
+_LABEL = re.compile(rf"(?:{LEAD})(?:{lexicon.LABELS})\s?[:=]\s?{VALUE}")
 # `so 60 % of the students enrolled`: beside a word of conclusion a quantity that is counted may be named first.
 _COUNTED_FIRST = re.compile(
     rf"(?:(?:\b(?:{lexicon.CONCLUDING})(?! (?:far|that)\b),?:? )+|^a total of )(?:there (?:are|were) )?(?:only "
@@ -57,11 +60,17 @@ _COUNTED_FIRST = re.compile(
     rf" (?P<unit>(?!(?:{lexicon.DUBIOUS})\b|and\b|or\b|of (?:that|those|what|it|each)\b|is\b|are\b|was\b"
     rf"|were\b)[a-z][a-z-]*)(?= [a-z])"
 )
+# `Add the tips to find the total: 20 + 5 = 25 dollars`
+_FOUND = re.compile(
+    rf"(?:(?:then|now|finally|and|so|lastly),? )?[^:;]*\bto (?:find|get|determine|calculate|figure out|work out"
+    rf"|see)\b[^:;{VALUE}]*"
+    rf": ?{COMPUTED} {VALUE}"
+)
 # What introduces a conclusion: the rest is read as a sentence.
 _PREFACE = re.compile(
-    rf"{_LEAD}(?:(?:(?:here,? )?(?:we|i) (?:can |now |then |finally |thus |therefore )*(?:find|get|obtain|have|see|conclude"
-    r"|deduce|know now)|it follows|this (?:means|implies|shows|tells us)|that (?:means|implies|shows)|which means"
-    rf")(?: that\b|(?! {VALUE}))|in other words),? "
+    rf"{LEAD}(?:(?:(?:here,? )?(?:we|i) (?:can |now |then |finally |thus |therefore )*(?:find|get|obtain|have|see|conclude"
+    r"|deduce|know now)|it follows|(?:this|that) (?:means|implies|shows|tells us|would mean|will mean)|which means"
+    rf")(?:,? that\b|(?! {VALUE}))|in other words),? "
 )
 _DONE = re.compile(
     r",? (?:(?:and|so) (?:we are|we're) (?:done|finished)|as (?:desired|required|claimed|was to be shown)|q\.?e\.?d\.?)$"
@@ -70,20 +79,33 @@ _DONE = re.compile(
 _EQUATION_CLAUSE = re.compile(
     rf"(?:(?:by |after |upon )?[a-z]+ing\b|from|using|by|in|with)\b[^,{VALUE}]*, (?:we get |then )?{VALUE}"
 )
-_CALLS = re.compile(r"(?:[A-Za-z]\([^()=]*\)\s*[-+]?\s*){2,}=\s*([^=]+)")
+# `the denominator grows, so a_n = 0`
+_WE_HAVE = (
+    r"(?:(?:we|you|i|this|that|it) (?:now |then |can |must )?(?:have|gets?|gives|find|obtain|see|conclude|know|follows)"
+    r"(?: that)?:? )"
+)
+_EQUATION_CLOSES = re.compile(
+    rf"(?:.*(?:[a-z]\)?, |; | |^))?(?:(?:and |and so |so|thus|hence|therefore|it follows that|that means that"
+    rf"|which (?:means|gives|implies)"
+    rf"(?: that)?),? {_WE_HAVE}?|(?<=[a-z], ){_WE_HAVE}?|{_WE_HAVE}){VALUE}[ .!]*"
+    rf"|(?:[a-z]+ing|by|using|from)\b[^:{VALUE}]*: {VALUE}[ .!]*|then,? {VALUE}[ .!]*"
+    rf"|{LEAD}(?:since|because|as|at|by)\b[^,]*, (?:we (?:get|have|find) |then )?{VALUE}[ .!]*"
+)
 # What follows a conclusion and tells why or when: it may hold numbers of its own.
 _CLAUSE = re.compile(
-    r",? \b(?:(?:when|once|until) (?:it|he|she|they) [a-z]+\b(?! [a-z]*(?:off|out|some))|because|since|given that"
+    r",? \b(?:(?:when|once|until) (?:it|he|she|they) [a-z]+\b(?! [a-z]*(?:off|out|some)| half| not| almost| only| nearly)"
+    r"|because|since|given that"
     r"|considering|seeing that|after (?!tax|the tip)"
-    r"|by the time)\b|, (?:as(?! assumed| supposed)|for) \b"
+    r"|by the time)\b|, (?:as(?! assumed| supposed)|for(?! \ue000| an? (?:[a-z]+ )?(?:total|sum|average|profit|cost)))(?= )"
     r"| as (?:we|the|it|there|each|both|they|he|she|required|desired|expected|wanted|asked|shown)\b"
 )
 _TURNING = re.compile(r"\b(?:but|however|although)\b|\bnow\b")
 _SUBORDINATE = re.compile(
-    rf"{_LEAD}(?:because|since|as(?! an?\b)|given|when|after|once|while|before|until|if|whenever|although|though"
+    rf"{LEAD}(?:because|since|as(?! an?\b)|given|when|after|once|while|before|until|if|whenever|although|though"
     rf"|(?:with|for|by"
     rf"|at|in|as an?)\b(?=[^,]*,))\b"
 )
+_PREPOSITION = re.compile(rf"{LEAD}(?:with|for|by|at|in|as an?)\b")
 _ASIDE = re.compile(r"\s*\([^()]*\)")
 _CORRECTED = re.compile(rf"\bnot {VALUE},? but (?:rather |instead |only |exactly )?(?={VALUE})")
 _OPEN_END = re.compile(r"[?？][\s*_)\"”]*$|(?:[=+×/<>,:(-]|\.\.\.|…)\s*$")
@@ -99,36 +121,6 @@ _UNSURE = (
 _BEGINNING = re.compile(rf"\W*(?:{lexicon.BEGINNING})(?![a-z'])(?! (?:place|prize|half))")
 _DOUBTFUL = (*_UNSURE, words(rf"{lexicon.DUBIOUS}|or|if|not"))
 _TOTALLED = words(rf"{lexicon.CONCLUDING}|total|sum|both")
-_CONSEQUENCE = re.compile(r",? \b(?:so|therefore|thus|hence)\b(?! that)|; ")
-# A modal, an infinitive that no necessity commands (`meant to run V`), `soon be`.
-_UNCERTAIN = re.compile(
-    r"\b(?:might|could|may (?!the\b|and\b))|(?<!has)(?<!have)(?<!had)(?<!needs)(?<!need)(?<!going)(?<!able)(?<!equal)(?<!\bis)"
-    r"(?<!are)(?<!turns out)(?<!found)(?<!used)(?<!seen)(?<!shown)"
-    r"(?<!proportional)(?<!comes)(?<!adds up)(?<!out)(?<!up)(?<!amount)(?<!amounts)"
-    r" to (?:be\b|[a-z]+ (?:(?!is |are |was |equals )[a-z]+ )?\ue000)|\b(?:all but|anything but|next to|as good as|short of"
-    r"|to find)\b|\bhalf (?:empty|full|done|finished|ready)\b"
-    r"|[a-z] (?:we|i) (?!can (?:afford|make|form|buy|get)|need|want|are |were |seek|sought|have |get |obtain)[a-z]+"
-    r"|\b(?:the|a|an|her|his|its|their) (?!(?:desired|required|combined|shaded|discounted|reduced|unshaded|colou?red|needed"
-    r"|sought|red|simplified"
-    r"|expected|inscribed|circumscribed|signed|weighted|unpainted|hundred|speed|seed|feed|shed|bed|need|united|married|used"
-    r"|unused|painted)\b)"
-    r"[a-z]+ed (?!of\b|by\b|to\b|in\b|is\b)[a-z]+"
-    r"|\b(?:soon|later|once|then|still|next|long|far|hardly|all but) be\b"
-)
-_PROVISIONAL = words(lexicon.PROVISIONAL)
-_ADVERB = re.compile(rf"\b(?!(?:{lexicon.ADVERBS})\b)[a-z]+ly\b")
-_INTRODUCTION = re.compile(
-    rf"{_LEAD}(?:(?:{lexicon.CONCLUDING})|by the [a-z' -]*(?:theorem|formula|rule|law|identity|lemma|inequality|definition"
-    rf"|symmetry|property|time|end)(?![a-z]).*"
-    rf"|(?:by |after |when )?(?!supposing|assuming|guessing|believing|pretending)[a-z]+ing\b.*"
-    rf"|(?:at|in|with|by(?! the )|for|from|over|after|between|among|on|of|as|to|since|because|when|once|while|as|given"
-    rf"|until|rather than"
-    rf"|instead of|(?:rounded|rounding|written|expressed|reduced|simplified) (?:to|as|in)) (?:an? )?(?:the|his|her|their|its"
-    rf"|this|that|these|those|both|all|each|every|one|two|three|{VALUE}|then|there|he|she|it|they|we|x|total|all|required"
-    rf"|simplified fraction|our|any)(?![a-z]).*|on average|that is|i\.e\.|everything considered|tax included|now|then"
-    rf"|.*{VALUE}.*|after [a-z]+|"
-    rf"(?:the|her|his|their) [a-z ]+|[a-z]+)?"
-)
 _MODAL = re.compile(
     r"\b(?:could|might|may|(?:would|should|could|might) have|can't|cannot|nearly|almost)(?: (?:\w+ly|also|well|even"
     r"|have|be|then|just))* ?$"
@@ -148,7 +140,7 @@ _WE_DO = re.compile(
 )
 _WE_STATE = re.compile(
     r"(?:ha(?:ve|d)|got|gets?|obtain|find|found|conclude|arrived?|need|end(?:ed)? up|see|reach|deduce|left|pay|earn"
-    r"|save|spend|made)"
+    r"|save|spend|made|form|seat|fit|fill|afford|order|buy|bought|pack|plant|bake|drive|walk|travel|wait|sell|sold)"
 )
 _LISTED = re.compile(rf"(?:(?:, and |, or |, | and | or ){VALUE})+(?!\w)")
 _QUOTIENT = re.compile(rf" (?:to|out of|in|in every) {VALUE}(?=[.! ]*$)")
@@ -190,10 +182,27 @@ def _find_in_english(masked: Sentence) -> str | None:
     if _BEGINNING.match(text) or any(pattern.search(text) for pattern in _UNSURE):
         return None
     text, first = _strip_preface(text, first)
+    if COMPUTED not in text:
+        return _read_main_clause(sentence, text, first)
+    if (found := _FOUND.match(text)) and not NEGATION.search(found[0]):
+        index = found[0].count(VALUE) - 1
+        return join_unit(sentence.values[index], text[found.end() :], True)
+    # `needs 30 + 60 = 90 eggs` says what `needs 90 eggs` does, and as an equation that 90 is the result.
+    shift = text.count(COMPUTED, 0, first) * len(f"{COMPUTED} ")
+    return _read_main_clause(sentence, text.replace(f"{COMPUTED} ", ""), first - shift) or _read_main_clause(
+        sentence, text.replace(COMPUTED, "="), first
+    )
+
+
+def _read_main_clause(sentence: Sentence, text: str, first: int) -> str | None:
     if _ONLY_VALUE.fullmatch(text) or (
         _EQUATION_CLAUSE.fullmatch(text) and "=" in sentence.values[0]
     ):  # `So V.`, `x = V.`, or a value on a line of its own
-        return ", ".join(_strip_calls(value) for value in sentence.values)
+        if len(sentence.values) == 1 and sentence.values[0].count("=") > 1:
+            return read_equation(sentence.values[0]) or sentence.values[0]
+        return ", ".join(read_result(value) for value in sentence.values)
+    if "=" in sentence.values[-1] and _EQUATION_CLOSES.fullmatch(text):
+        return read_equation(sentence.values[-1]) or sentence.values[-1]  # an equation may be what is asked for
     candidates = _list_candidates(text, first)
     while candidates:
         candidate = candidates.pop()
@@ -209,20 +218,6 @@ def _find_in_english(masked: Sentence) -> str | None:
             return None
         return _read_value(sentence, text, candidate)
     return _find_named_otherwise(sentence, text)
-
-
-def is_plain(before: str) -> bool:
-    """Whether what stands before a value is a subject, with introductory phrases of known kinds, that nothing qualifies."""
-    clause = _CONSEQUENCE.split(before)[-1]
-    if any(found.search(clause) for found in (_PROVISIONAL, _ADVERB, _UNCERTAIN)):
-        return False
-    return all(_INTRODUCTION.fullmatch(phrase) for phrase in clause.split(", ")[:-1])
-
-
-def _strip_calls(value: str) -> str:
-    """The number that values of functions add up to: `f(1) + f(2) = 5`; other equations as they are."""
-    found = _CALLS.fullmatch(value)
-    return found[1] if found else value
 
 
 def _strip_preface(text: str, first: int) -> tuple[str, int]:
@@ -295,6 +290,8 @@ def _cut_clauses(text: str) -> tuple[str, int]:
     comma = text.find(", ", lead.end()) if lead else 0
     there = _THERE.search(text) if comma < 0 else None
     first = there.start() if there else len(text) if comma < 0 else comma
+    if lead and _PREPOSITION.match(lead[0]) and not _list_candidates(text, first):
+        first = 0  # `At noon it was V degrees, up V from the morning`: the comma ends no introduction
     ends = [candidate.end for candidate in _list_candidates(text, first)]
     for clause in _CLAUSE.finditer(text, first):
         if _TURNING.search(text, clause.start()) or _CASE.search(text, clause.start()) or ";" in text[clause.start() :]:
@@ -306,7 +303,7 @@ def _cut_clauses(text: str) -> tuple[str, int]:
 
 def _is_denied(before: str, candidate: _Candidate) -> bool:
     """Whether the predicate is negated or only possible, or says what `we` do on the way."""
-    before = _CONSEQUENCE.split(before)[-1]
+    before = CONSEQUENCE.split(before)[-1]
     if NEGATION.search(_HARMLESS.sub(" ", before)) or NEGATION.search(candidate.verb) or _MODAL.search(before):
         return True
     if not candidate.is_copula and re.search(r"\w (?:when|while|until|where)\b", before):
@@ -318,7 +315,8 @@ def _is_second_statement(text: str, earlier: list[_Candidate], candidate: _Candi
     """Whether the sentence states two values of two things: `one costs V and the other V`; a total is no second."""
     if not earlier:
         return False
-    joint = re.search(r"\b(?:and|while|whereas)\b|;", text[earlier[-1].end : candidate.start])
+    between = text[earlier[-1].end : candidate.start]
+    joint = None if ";" in between else re.search(r"\b(?:and|while|whereas)\b", between)
     return joint is not None and not _TOTALLED.search(text, earlier[-1].end + joint.start())
 
 
@@ -327,17 +325,21 @@ def _read_value(sentence: Sentence, text: str, candidate: _Candidate) -> str | N
     index, tail = text.count(VALUE, 0, candidate.end) - 1, text[candidate.end :]
     before = text[: candidate.start]
     value = sentence.values[index]
+    if text[candidate.start] == "=" and before.rstrip().endswith(VALUE) and not names_value(sentence.values[index - 1]):
+        return None
     listed = _LISTED.match(tail)
     if listed and _may_be_list(
         before, candidate, sentence.values[index : index + 1 + listed[0].count(VALUE)], listed[0]
     ):
         value = ", ".join(sentence.values[index : index + 1 + listed[0].count(VALUE)])
         tail = tail[listed.end() :]
-    elif (quotient := _QUOTIENT.match(tail)) and (kind := _QUOTIENT_OF.search(before)):
+    elif (quotient := _QUOTIENT.match(tail)) and (kind := _QUOTIENT_OF.search(text[: candidate.end])):
         value += (":" if kind[0].startswith(("ratio", "odds")) else "/") + sentence.values[index + 1]
         tail = tail[quotient.end() :]
     elif (again := _AGAIN.match(tail)) and _is_equal(value, sentence.values[index + 1]):
         tail = tail[again.end() :]
+    if candidate.is_copula:
+        value = read_result(value)
     if value.startswith(("(", "[", "\\")) and _HOLDS.fullmatch(candidate.verb):
         return None
     if compound := join_measures(value, sentence.values[index + 1 :], tail):

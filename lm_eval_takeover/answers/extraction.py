@@ -30,6 +30,12 @@ _SAID = re.compile(
     r"####(?=\s*[-+$\\\d.]))[\s*_:]*",
     re.IGNORECASE,
 )
+# An answer that is not the one that is given.
+_OTHER_ANSWER = re.compile(
+    r"\b(?:wrong|incorrect|mistaken|false|previous|earlier|tempting|common|naive|approximate|rough|estimated|student'?s|someone|another"
+    r"|an? (?:possible|other|plausible))\s+(?:[a-z]+\s+)?answer",
+    re.IGNORECASE,
+)
 _NUMBER = re.compile(r"[-+]?\$?\d[\d,]*(?:\.\d+)?(?:/\d+)?%?")
 _HEDGED = re.compile(r"\b(?:not|never|neither|between|least|most|more|less|than|or|about|if)\b|n't", re.IGNORECASE)
 _SENTENCE_END = re.compile(r"(?<!\\)[.!?](?=\s|$|\*)|\n")
@@ -39,7 +45,7 @@ _ANY_WORDS = re.compile(r"(?<![\\A-Za-z])[^\W\d_]{2,}")  # of any script
 _LONGEST_WORD = 24  # letters of a word that is an answer
 _SPEECH = re.compile(
     r"\b(?:I|we|you|not|know|cannot|sorry|let|if|suppose|assume|say|try|maybe|perhaps|about|nearly|almost|guess|case|one"
-    r"|step|over|under)\b",
+    r"|step|over|under|check|whether|test|verify|works?|does)\b",
     re.IGNORECASE,
 )
 _AFTER_MATHS = re.compile(r"(?:\s+[a-z]+(?:\^\d|²|³)?){0,3}[\s.!*]*", re.IGNORECASE)
@@ -122,6 +128,8 @@ def _is_doubted(text: str, said: re.Match[str]) -> bool:
     start = max(
         text.rfind(stop, max(0, said.start() - MAX_LOOSE), said.start()) for stop in ("\n", ". ", "? ", "! ", ": ")
     )
+    if _OTHER_ANSWER.search(text, max(start + 1, said.start() - MAX_LOOSE), said.start() + len("answer")):
+        return True
     rest = text[said.end() : said.end() + MAX_LOOSE]
     end = _SENTENCE_END.search(rest)
     asked = end is not None and end[0] == "?"

@@ -28,7 +28,8 @@ _FOREIGN = re.compile(
     égale/razem/mają/ma/zatem/łącznie/zostało/totalt
     kostar/svaret/alltså/toplamda/sonuç/olarak/böylece/yani/cevap/kalır/vậy/tổng/có/còn/là/phải/được/jadi/totalnya
     adalah/yang/jumlah
-    kwa/hiyo/jumla/ana/anapata/yake
+    é/è/preço/kwa/hiyo/jumla/ana/anapata/yake/tutto/totale/complessivamente/pertanto/perciò/dunque/quindi/en tout/en conjunto
+    por lo tanto/por tanto/ao todo/daarom/nu/spende/paga/costano/costa/gasta/cuestan/quedan/pesa/pesan/mide/dure/coûtent
 """)
     + ")\\b"
 )
@@ -50,13 +51,15 @@ _VERBS = alternatives("""
     est/sont/vaut/égale?/égal à/égale? à/est de/coûte/coûtent/paie/paient/reste/restent/a/ont/il y a/met/roule/roule à/reçoit
     gagne
     a parcouru/a payé/a gagné/a vendu/parcourt/dépense/faut/dure/mesure/pèse/fait
-    è/sono/ha/hanno/costa/costano/rimangono/resta/restano/riceve/ricevono/guadagna/impiega/spende/uguale a/percorre/serve
+    è/è di/sono/ha/hanno/costa/costano/rimangono/resta/restano/riceve/ricevono/guadagna/impiega/spende/uguale a/percorre/serve
     servono/pesa/misura/vende/ci sono/ha pagato/ha speso/risparmia
     é/são/tem/têm/custa/custam/gasta/gastou/pagou/restam/sobram/recebe/recebem/percorreu/precisa de/precisa/é de/igual a/há
     ganhou/ganha/vendeu/leva/economiza
     is/zijn/bedraagt/kost/kosten/betaalt/heeft/hebben/rijdt/krijgt/blijven/blijft/verdient/duurt/weegt/er zijn
-    är/kostar/har/blir/jest/wynosi/kosztuje/mają/ma/zostało/jest ich/to/ni/dola/adalah/totalnya/jumlahnya/memiliki/là/có/còn/trả
-    равн[аоы]?/равен/составляет/составит/это/стоит/заплатит/получится/получаем/остаётся/останется/осталось/платит/заработал[аи]?
+    är/kostar/har/blir/jest/wynosi/kosztuje/mają/ma/zostało/jest ich/to/ni/dola/adalah/totalnya/jumlahnya/memiliki/là/có
+    còn/trả
+    равн[аоы]?/равен/составляет/составит/это/стоит/заплатит/получится/получаем/остаётся/останется/осталось/платит
+    заработал[аи]?
     проехал[аи]?/получилось/получит/нужно/потребуется/потратил[аи]?/заплатил[аи]?/купил[аи]?/всего/итого/ответ/ответ:/итог:
     toplam/toplamda/geriye/maliyet/sonuç/cevap/fiyat/कुल/उत्तर/लागत/योग/মোট/উত্তর/هو/هي/بقي/المجموع/الجواب
 """)
@@ -65,9 +68,18 @@ _BETWEEN = alternatives("""
     precies/ровно/поэтому/também/insgesamt/zusammen/noch/en total/au total/in totale/in totaal/no total/samen/nog/à/encore
     sie/er/es/das/man/wir/ihm/ihr/ihnen/elle/il/ze/hij/we/ella/él/le/lui/lei/toplam/всего/w sumie/tam/ainda/ancora/todavía/het
 """)
+_CONCLUDING = alternatives("""
+    insgesamt/zusammen/somit/daher/damit/folglich/also/en total/en tout/au total/por (?:lo )?tanto/en conjunto/así que/luego
+    por consiguiente/en consecuencia/donc/ainsi/par conséquent/in totale/in tutto/complessivamente/quindi/perciò/dunque
+    pertanto
+    portanto/logo/assim/no total/ao todo/ao final/in totaal/dus/daarom/samen/итого/всего/значит/следовательно/таким образом
+    поэтому/łącznie/razem/więc/zatem/totalt/alltså/toplamda/böylece/yani/jadi/secara keseluruhan/vậy/tổng cộng/kwa hiyo
+""")
 _STATED = re.compile(
     rf"(?:(?:^|[\s,:])(?:{_VERBS})(?: (?:der|die|das|el|la|le|il|lo|o|a|de|het) [^\W\d_]+)?\s(?:(?:{_BETWEEN})\s)*"
     # A name: `hat Lisa 27`, `у Пети 27`
+    # Beside a word of conclusion any verb that stands before its object.
+    rf"|(?:^|[\s,])(?:{_CONCLUDING}),? (?:(?!(?:{_VERBS})\s)[^\W\d_]+ )?[^\W\d_]{{3,}}\s(?:(?:{_BETWEEN})\s)*"
     rf"|(?:^|[\s,])(?:(?:also|dus|so|am ende|daher|somit|nun|jetzt|insgesamt|damit|folglich|zusammen|uiteindelijk) (?:hat"
     rf"|heeft|kauft)|у) (?![^\W\d_]+(?:weise|lich|end|stens|wel)\b)[^\W\d_]+\s(?:(?:{_BETWEEN})\s)*"
     r"|[是为為有了付需共得于於剩要赚到下花=:：] ?|[はがで計] ?|(?:คือ|เป็น|เท่ากับ|ทั้งหมด) ?|[=:—]\s?"
@@ -76,13 +88,25 @@ _STATED = re.compile(
 _CJK = "\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af"
 # Where a sentence may end after its value: at once, after a unit of at most two words or six characters, and a copula.
 _WORD = r"(?:(?![\u3040-\u309f])[^\W\d_]|[つり]|[\u0300-\u036f\u064b-\u0652\u0900-\u0dff\u0e00-\u0e7f])+"  # with its vowel signs
+# What a place is not: `im Schnitt`, `en el peor caso`.
+_ABSTRACT = (
+    r"(?:schnitt|durchschnitt|mittel|fall|theorie|moment|anfang|beginn|praxis|regel|promedio|media|peor|mejor|caso"
+    r"|teor[ií]a|principio"
+    r"|inicio|momento|pr[aá]ctica|moyenne|cas|th[ée]orie|d[ée]but|instant|pratique|in[ií]cio|come[çc]o|pior|melhor|inizio"
+    r"|peggiore"
+    r"|migliore|gemiddelde|begin|theorie|geval|ogenblik|best|beste|worst)(?![^\W\d_])"
+)
 _END = re.compile(
     rf"(?P<before>(?:^|[\s,:=(]|[{_CJK}，、：\u0e00-\u0e7f]))(?:[€$£¥] ?)?{VALUE} ?"
     rf"(?P<unit>{_WORD}(?:/[a-z]+)?(?:²|³|\^\d)?\.?(?: {_WORD}(?:²|³|\^\d)?)?)?"
     rf"(?P<rate>(?: (?:a|por|par|pro|per|al|na|setiap|kila|mỗi)(?: l[ae])?| à la) {_WORD})?"
     r"(?: (?:var|vardır|eder|olur|kalır|öder|ödemelidir|kazanır|gerekir|हैं?|थे|था|होगा|होगी|होंगे|बचे हैं|আছে|হবে"
     r"|বাকি আছে))?"
-    rf"(?:'[^\W\d_]+)?(?: (?:no total|en total|au total|in totale|insgesamt|zusammen|in totaal|всего|łącznie"
+    rf"(?: (?:en|in|auf|op|dans|nel|nella|na|no|sur|sul|sulla|em|à) (?:(?:la|el|le|les|los|las|der|die|dem|den|de|het|il"
+    rf"|lo|o|a) )"
+    rf"(?!{_ABSTRACT})[^\W\d_]+)?(?: (?:übrig|over|kvar|restantes?|rimanenti|restants?))?"
+    rf"(?:'[^\W\d_]+)?(?: (?:no total|en total|en tout|in tutto|ao todo|au total|in totale|insgesamt|zusammen|in totaal"
+    rf"|всего|łącznie"
     rf"|w sumie))?"
     rf"(?:の\w{{1,8}}?が(?:あります|います|残ります))?(?: ?(?:です|だ|である|になる|となる"
     rf"|になります|となります|必要です|残ります|입니다|이다|예요|이에요))?\s*[.!。！।]?$"
@@ -92,7 +116,8 @@ _REFUSED = re.compile(
     + alternatives("""
     wenn/falls/angenommen/sei/nehmen wir an/vielleicht/möglicherweise/wahrscheinlich/etwa/ungefähr/circa/ca/rund/fast
     knapp/nicht/kein/keine/keinen/nie/mindestens/höchstens/mehr als/weniger als/oder/aber/zwischen/zunächst/zuerst/durch
-    vermutlich/bis/kaum/si/supongamos/suponiendo/suponga/quizás?/tal vez/probablemente/posiblemente/aproximadamente
+    vermutlich/bis/kaum/gut(?= \ue000)/grob/schätzungsweise/annähernd/pakweg/grosso modo/pressappoco/sensiblement/si
+    supongamos/suponiendo/suponga/quizás?/tal vez/probablemente/posiblemente/aproximadamente
     alrededor de/unos/unas/casi/cerca de/nunca/al menos/como máximo/como mínimo/más de/menos de/pero/entre/primero
     puede que/no(?! total)/supposons/supposant/imaginons/peut-être/probablement/environ/presque/à peu près/ne
     n'[^\\W\\d_]+/pas

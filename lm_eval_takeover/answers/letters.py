@@ -25,7 +25,8 @@ _ANSWERS = (
 _ARE = r"(?i:es|est|è|é|ist|is|la|le|also|somit|donc|adalah|là|jest|то|是|為|为|は|은|는|:|：|\s|—|-)*"
 _SAID = re.compile(
     rf"\b(?i:answer)\b[\s*_]*(?:(?i:is|should be|would be|must be|will be)\b(?:\s+(?i:therefore|thus|clearly|simply)\b)?)?"
-    rf"[\s*_:]*(?:(?i:option|choice|letter)\s+)?{_FORM}|\b(?i:correct|right|best)\s+(?i:option|choice|letter)\s+(?i:is){_FORM}"
+    rf"[\s*_:]*(?:(?i:option|choice|letter)\s+)?{_FORM}|\b(?i:correct|right|best)\s+(?i:option|choice"
+    rf"|letter)\s+(?i:is){_FORM}"
     rf"|\(?\b([A-Z])\b\)?[*_]*\s+(?:(?i:is|must be|has to be)\s+(?i:the\s+)?|(?i:would be"
     rf"|should be)\s+(?i:the)\s+)(?i:correct|right|best)(?:\s+(?i:answer|option|choice))?"
     rf"|(?:{_ANSWERS})[^.。\n\d]{{0,24}}?(?<![A-Za-z])(?:{_ARE})?{_FORM}"
@@ -179,20 +180,24 @@ _OPTION = re.compile(
     r"(?:\*\*|__)[\s(]*(?:(?i:option|choice|answer)\s+)?\(?(?P<bold>[A-Z])"
     r"(?:[).:](?![A-Za-z])[^*_\n]*|\s*[-–—]\s[^*_\n]*)?\)?\s*(?:\*\*|__)"
     r"|\b(?i:options?|choices?|alternative|answers?|letter|select(?:ing|ed)?|choose|choosing|chose|pick(?:ing|ed)?"
-    r"|go(?:ing)? (?:with|for))\s+(?:(?i:is|as|option|choice|letter|answer)\s+)*(?:[(\"“]?(?P<named>[A-Z])[)\"”]?(?![A-Za-z'])"
+    r"|go(?:ing)? (?:with|for))\s+(?:(?i:is|as|option|choice|letter"
+    r"|answer)\s+)*(?:[(\"“]?(?P<named>[A-Z])[)\"”]?(?![A-Za-z'])"
     r"|(?P<small>[a-z])(?=[.!]?\s*$))|\((?P<bracketed>[A-Za-z])\)|(?<![A-Za-z'(-])(?P<bare>[A-Z])(?![A-Za-z'-])"
     rf"(?={_PREDICATE}|\s*[,.;:)]|\s*$|\s+(?i:and|or|nor)\b)"
 )
 # A noun before a bare letter makes it the name of something else: `compound B`, `process C`.
 _NAMING = re.compile(
-    r"(?<![A-Za-z])(?!(?:is|are|be|being|so|thus|hence|therefore|then|only|just|and|or|nor|that|leaves|leaving|left|means|implies"
+    r"(?<![A-Za-z])(?!(?:is|are|be|being|so|thus|hence|therefore|then|only|just|and|or|nor|that|leaves|leaving|left|means"
+    r"|implies"
     r"|with|matches|match|fits|favou?rs|supports|gives|us|to|by|both"
-    r"|except|but|than|it|as|for|while|whereas|since|because|either|neither|also|which|namely|clearly|statements?|sequences?|was"
+    r"|except|but|than|it|as|for|while|whereas|since|because|either|neither|also|which|namely|clearly|statements?"
+    r"|sequences?|was"
     r"|remains|say|if|not|in|eliminating|excluding|between)\b)[a-z]{2,}\s+$"
 )
 _LISTED = re.compile(r"(?<=[^A-Za-z][A-Z])\)?,(?: and| or)? \(?(?=[A-Z]\b(?!\s+(?i:is|must|fits|remains)))")
 _RULED_OUT = re.compile(
-    r"\b(?:wrong|incorrect|false|ruled out|ruling out|rules? out|eliminat\w+|exclud\w+|not|none|cannot|neither|nor|inconsistent"
+    r"\b(?:wrong|incorrect|false|ruled out|ruling out|rules? out|eliminat\w+|exclud\w+|not|none|cannot|neither|nor"
+    r"|inconsistent"
     r"|disagree\w*|fails?|impossible|unlike|reject\w*|discard\w*|implausible|invalid|unlikely|rather than|instead of"
     r"|contradict\w*|violat\w*|out|hardly|barely|poorly|partial\w*|partly|only (?:some|part|two)"
     r"|(?<=satisfies )only one|far(?:thest|ther)?|furthest"
@@ -200,13 +205,20 @@ _RULED_OUT = re.compile(
     r"|could|may|might|divided by|never|infeasible|undesired|conflict\w*|deselected|off|gone"
     r"|ruled-out|(?:one|two|some|part|most|half) of (?:the|these|its)|fausse?|podría|pourrait|könnte|poderia|potrebbe"
     r"|falsch\w*|nicht|kein|não|non|niet|inte|sbagliata|errada|incorrecta|no es|n'est|pas|не|неверн\w*"
-    r"|неправильн\w*|salah|bukan|tidak|değil|yanlış|не)\b|n't\b|≠|\\neq?\b|不|错|錯|아니|아닙|아님|않|じゃな|ではな|ではあり|間違|还是|還是|或|可能|也许|かも|아마",
+    r"|неправильн\w*|salah|bukan|tidak|değil|yanlış|не)\b|n't\b|≠|\\neq?\b|不|错|錯|아니|아닙|아님|않|じゃな|ではな|ではあり|間違|还是|還是|或|可能|也许"
+    r"|かも|아마",
     re.IGNORECASE,
 )
 _TAKEN_BACK = re.compile(
     r"\b(?:it|this|that|which)(?:'s| is| was| would be| has been| turned out) (?:wrong|incorrect|false|ruled out"
-    r"|excluded|a mistake)\b|\bit (?:fails|violates)\b|\b(?:incorrect|wrong|worst) (?:answer|option|choice)s?\b\W*(?:is|are|:)",
+    r"|excluded|eliminated|rejected|out(?! of)|a mistake)\b"
+    r"|\bbut (?:it )?(?:(?:does|is|can|has|would|do)(?:n't| not)|cannot|fails|violates|ignores)\b|\bit (?:fails"
+    r"|violates)\b|\b(?:incorrect|wrong|worst) (?:answer|option|choice)s?\b\W*(?:is|are|:)",
     re.IGNORECASE,
+)
+# A bold option as the heading of what it says: an enumeration, not a choice.
+_HEADING = re.compile(
+    r"(?:\*\*|__)\s*(?:(?:option|choice)\s+)?\(?[A-Z]\)?(?:\s*(?:\*\*|__)\s*:|:\s*(?:\*\*|__))\s*\S", re.IGNORECASE
 )
 _LABEL = re.compile(r"[a-z -]{1,40}:", re.IGNORECASE)
 _NONE = re.compile(r"\bnone of (?:the|these|those) (?!others?\b|rest\b|remaining\b)", re.IGNORECASE)
@@ -216,10 +228,11 @@ _EXCEPT = re.compile(
 )
 _FOLLOWS = re.compile(r"\W*(?:so|thus|hence|therefore|leaving|which leaves|and so|only)\b", re.IGNORECASE)
 _ASSERTED = re.compile(
-    r"\b(?:only|correct|right|best|true|answer|select\w*|choos\w*|chose|pick\w*|fits|holds|remains|remaining|left|matches|passes"
+    r"\b(?:only|correct|right|best|true|answer|select\w*|choos\w*|chose|pick\w*|fits|holds|remains|remaining|left|matches"
+    r"|passes"
     r"|consistent|works|option|choice|selection|valid|leaving|leaves|so|thus|hence|therefore|must be|elimination"
     r"|closest|agrees?|points to|(?:product|compound|structure|reagent|isomer) is|listed|solution|it's|it is|this is"
-    r"|that is|given|corresponds?|summary|conclusion)\b",
+    r"|that is|given|gives|yields|forms|corresponds?|summary|conclusion|(?<!before we )(?<!before i )conclude)\b",
     re.IGNORECASE,
 )
 _CHOSEN = re.compile(r"\b(?:select|choose|pick|go (?:with|for))\b", re.IGNORECASE)
@@ -235,7 +248,8 @@ _BEFORE = re.compile(
     r"|for|us|me|go|going"
     r"|choos\w*|chose|select\w*|pick\w*|prefer|tak\w+|answers?|options?|choices?|alternatives?|letter|selection"
     r"|statements?|solution|indeed|exactly|precisely|certainly|obviously|ist|also|die|es|la|le|i\.e"
-    r"|leav\w+|favou?rs?|supports?|match\w*|fits?|gives?|describes|say|on|elimination|summary|conclusion|it's|that's"
+    r"|(?<!before )(?:we|i|and)(?: (?:can|now|then|thus|hence|therefore|finally|may))* conclude"
+    r"|leav\w+|makes?|favou?rs?|supports?|match\w*|fits?|gives?|describes|say|on|elimination|summary|conclusion|it's|that's"
     r"|thing|left|best|correct|remains|sequence|first|second|third|fourth|last|one)|[:=→,])\W*$",
     re.IGNORECASE,
 )
@@ -257,7 +271,7 @@ _AFTER = re.compile(
     r"|describ|appl|show|follow|satisf|agree|explain"
     r"|give|correspond|pass|account|has|have|survive|stand|succeed|make|meet|does)(?:i?e?s)?\b"
     r"|as (?:our|my|the)\b|it is\b|exactly\b|in\b|for (?:the|this|these|our)\b|here\b|to be (?:correct|right|true)\b"
-    r"|correct\b|left\b|only\b|remaining\b|alone\b))",
+    r"|the (?:only )?(?:correct|right|best) (?:answer|option|choice|one)\b|correct\b|left\b|only\b|remaining\b|alone\b))",
     re.IGNORECASE,
 )
 
@@ -304,6 +318,7 @@ def _find_asserted(text: str, letters: str) -> str | None:
     sentence = find_last_sentence(text)
     if (
         not sentence
+        or _HEADING.match(sentence)
         or states_doubt(sentence)
         or any(found.search(sentence) for found in (_TAKEN_BACK, _FORMER, _RECONSIDERS))
     ):

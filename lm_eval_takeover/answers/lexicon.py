@@ -15,23 +15,27 @@ def words(one_of: str) -> re.Pattern[str]:
 
 COPULAS = alternatives("""
     is/are/was/were/be/been/'s/'re/equals/equal/equalled/becomes/became/totals/totalled/totaled
+    (?:meets?|met|intersects?|cross(?:es)?|lies|lie|is|are)(?: each other)? at(?: the points?)?
     comes? (?:out )?(?:to|at|as)/came (?:out )?(?:to|at|as)/amounts? to/amounted to/adds? up to/added up to
     sums? (?:up )?to/works? out (?:to|at|as)/worked out (?:to|at|as)/turns? out (?:to be|at)/turned out to be/runs? to
     ran to/stands? at/(?:is|are|lies|lie) at/stood at/simplif(?:y|ies) to/reduces? to/evaluates? to/boils? down to
     ends? up (?:at|as)
-    settles? at/remains?
+    (?:grew|grows?|r[oi]ses?|f[ae]ll|falls|drop(?:s|ped)|(?:in|de)creases?|(?:in|de)creased|shr[ai]nks?|climb(?:s|ed)) to
+    settles? at/remains?/(?:is|are|was|were|(?<=[a-z]) in|in) (?:in )?(?:the|a) ratio(?: of)?
 """)
 # Verbs whose object is a quantity; any other verb needs a word of conclusion (`CONCLUDING`) in its sentence.
 STATING = alternatives("""
     costs?/pays?/paid/makes?/made/gives?/gave/yields?/yielded/produces?/produced/leaves?/left with/ha(?:s|ve|d)/did/does
-    costing/paying/spending/earning/making/needing/having/getting/saving/weighing/gets?/got/gains?/gained/earns?/earned
+    leaving(?: (?:him|her|them|us|only|just))?(?: with)?/costing/paying/spending/earning/making/needing/having/getting
+    saving/weighing/gets?/got/gains?/gained/earns?/earned
     needs?/needed/spends?/spent/saves?/saved/takes?/took/receives?/received/owes?/owed/weighs?/weighed/measures?
     measured/results? in/resulted in/obtains?/obtained/finds?/found/arrives? at/arrived at/contains?/contained/holds?
     held/lasts?/lasted/requires?/required/keeps?/kept/collects?/collected/raises?/raised/ends? up with/ended up with
     left/ordered/charges?/charged/brings? in/brought in/brings?/cover(?:s|ed)(?! \ue000$)/travels?/travelled/traveled/bought
     sold/ate/used/calls? for/sold for/sells for/arrives? in
-    (?:practi[cs]ed|worked|slept|studied|waited|lasted|played|talked) for/lasted/enrolled/drank/walked/ran/drove/read
-    won/lost/scored/worked/planted/baked/caught/gave away/used up/donated
+    (?:practi[cs]|work|slep|stud|wait|last|play|talk|stay|park|swim|swam|rest|liv|driv|travel)(?:e|y|s|t|es|ies|ed|ied)? for
+    lasted/enrolled/drank/walked/ran/drove/read
+    turn(?:s|ed) out(?! to\b)/won/lost/scored/worked/planted/baked/caught/gave away/used up/donated
     wrote/swam
     hand(?:s|ed) over/(?<=must have )(?:started|begun) with/(?<=had )(?:started|begun) with
     (?:travel(?:s|l?ed|l?ing)|mov(?:es|ed|ing)|go(?:es|ing)|went|driv(?:es|ing)|drove|runs?|running) at
@@ -47,7 +51,8 @@ DITRANSITIVE = alternatives(
     ""
 )
 CONCLUDING = alternatives("""
-    so/thus/hence/therefore/consequently/accordingly/finally/altogether/all told/all in all/overall/in total/in all
+    so/thus/hence/therefore/all together/consequently/accordingly/finally/altogether/all told/all in all/overall/in total
+    in all
     as a result/in conclusion/to sum up/in sum/in summary/in the end/ultimately/it follows/this means/that means
     we conclude/for a total/together/combined/this way/that way/with that
 """)
@@ -56,7 +61,8 @@ _QUANTITIES = alternatives("""
     total/grand total/combined total/sum/profit/loss/cost/price/value/probability/chance/area/volume/length/distance
     average/mean/speed/rate/maximum/minimum/discount/balance/change/fee/weight/height/width/savings?/income/revenue/tip
     amount/answer/result/difference/remainder/final score/score/net total/net profit/net gain/gain/refund/bill/payment
-    perimeter/time/duration/age/number/figure/bonus/salary/wage/interest/tax/deposit/share/temperature/angle/salary
+    decrease/increase/reduction/drop/rise/saving/perimeter/time/duration/age/number/figure/bonus/salary/wage/interest/tax
+    deposit/share/temperature/angle/salary
 """)
 _FILLERS = alternatives("""
     exactly/precisely/just/only/simply/therefore/thus/then/hence/now/indeed/always/again/clearly/also/finally/altogether
@@ -91,7 +97,10 @@ HEDGES = alternatives("""
 SUPPOSING = alternatives("""
     if/suppose/supposing/assume/assuming/assumes/assumed/let/lets/say/imagine/pretend/consider/provided/whether
     had (?:he|she|it|they|we|you)/were (?:he|she|it|they|we|you|the)/would have/were it/in case/as if/as though/try
-    trying/should (?:he|she|it|they|we|you|the)/unless/guessing
+    trying
+    (?:need|want|ha(?:ve|s)|remains?|aim|hope|asked|left|order|going|required|must|should|us|let's) (?:to )?(?:show|prove|verify)
+    (?:need|want|ha(?:ve|s)|remains?|aim|hope|asked|left|order|going|required|must|should|us|let's) (?:to )?(?:confirm|check|see)
+    should (?:he|she|it|they|we|you|the)/unless/guessing
 """)
 # What others hold, and what is given rather than concluded.
 REPORTED = alternatives("""
@@ -128,7 +137,8 @@ HARMLESS = alternatives("""
     of them/at school/for charity/in the bank/in size/in length/in area/in volume/in height/in width/in weight/in round trips
     after taxe?s?/our final answer/the answer/the final answer/no more(?:,| and) no less/completely/respectively
     as the (?:least common multiple|greatest common divisor|sum|product|remainder|value)/as shown/now and for all
-    this week/this month/this year/that week/that month/that year/needed/required/used/available
+    back/in hand/to spare/on average/this week/this month/this year/that week/that month/that year/needed/required/used
+    available
 """)
 # Words that may say something else of a value than that it is the answer, wherever a noun stands.
 DUBIOUS = alternatives("""
@@ -153,6 +163,54 @@ MENTAL = alternatives("""
     be/start/begin/check/test/try/find/see/know/verify/consider/examine/compare/compute/calculate/solve/simplify/go
     convert/carry/work/have/think/guess/say/approximate/estimate/round/name/err/within/be/top/boot/come/date
 """)
+# Places, times, groups and occasions of word problems, as GSM8K's training questions name them after a preposition.
+PLACES = alternatives("""
+    account/activity/adults/afternoon/age/air/airplane/airport/album/allowance/animals/anthill/apartment
+    apple/apples/aquarium/arcade/area/art/auction/auditorium/aunt/backyard/bag/bakery/ball/band/bank/bar/barn
+    basket/batch/bathroom/beach/bed/bedroom/bike/bill/birdhouse/birthday/block/body/book/books/bookstore/booth
+    boots/bottle/bottles/bottom/bouquet/bowl/box/boxes/boys/bracelet/break/breakfast/bridge/brother/brothers
+    browser/bucket/buckets/budget/buffet/building/burgers/bus/buses/cafeteria/cage/cake/cakes/camp/canteen/canyon
+    car/car wash/card/cars/cart/carton/cat/center/change/cheese/cheesecake/chest/child/children/choir/church/circle
+    circus/city/class/classes/classmates/classroom/closet/clothes/clotheslines/club/coat/coffee/collection
+    committee/community/company/competition/computer/concert/container/cookies/cookout/cooler/counter/country
+    course/courtyard/cousin/crate/cup/cupboard/cupcakes/customer/dad/dance/daughter/day/days/dealership/deck/delta
+    desert/desk/destination/dinner/discount/doctor/dog/dogs/dress/drive/dryer/earnings/east/eggs/elevator/employees
+    end/equation/event/exam/exhibit/expansion/expedition/expenses/factory/fair/family/farm/farmers' market/father
+    fee/fence/festival/field/final/five/flag/flight/flock/floor/flowers/folder/food/foot/forest/fountain/four/foyer
+    fridge/friend/friends/fundraiser/funds/galaxy/gallery/gallon/game/garage/garden/gas/girls/glass/glasses/grade
+    grandma/grandmother/grandparents/grid/ground/group/guests/gym/hair/hall/hamper/heater/height/highway/hike
+    holidays/home/hospital/hotel/hour/hours/house/husband/ingredients/internet/intersection/interval/island/item
+    items/jar/job/journal/journey/jug/jump/kids/kitchen/knee/lake/lane/lanes/lawn/layer/legs/length/level/library
+    line/list/locker/lot/lunch/machine/mall/market/match/meal/meeting/middle/minute/minutes/mom/money/month/months
+    mother/movie/movies/museum/necklace/necklaces/neighbor/night/north/nursery/ocean/office/oranges/orchard
+    orchestra/order/orphanage/oven/pack/package/paint/pair/pairs/pantry/pants/parents/park/parks/party/pastries/pay
+    pencils/pens/people/person/phone/picnic/pile/pizza/pizzas/pizzeria/plane/planet/plant/plate/play/playground
+    playlist/pocket/pond/pool/porch/pot/pound/price/products/project/purchase/purchases/purse/race/raft/rate/recipe
+    refrigerator/rent/restaurant/reunion/ride/river/road/roll/room/rooms/round/rounds/route/row/rush/safe/salad
+    salary/sale/sales/salon/sandwich/savings/school/season/seasons/section/semester/sequence/series/service/session
+    shelf/shelter/shelves/shift/ship/shirt/shirts/shoes/shop/show/shower/siblings/side/sides/sister/sisters/site
+    sky/slice/slide/son/south/square/state/station/stock/store/stores/street/student/students/summer/supermarket
+    supplies/swings/table/tables/tank/task/tax/teacher/team/test/theater/three/ticket/tickets/till/top/tournament
+    town/toys/train/tray/tree/trees/triangle/trip/trips/truck/two/uncle/university/vacation/van/vase/vendor/village
+    visit/wage/waiter/wall/wallet/warehouse/wash/water/way/website/week/weekdays/weekend/weekends/weeks/wheel/wife
+    window/winter/work/world/yacht/yard/year/years/zoo
+    ice/boat/stage/screen/court/rink/track/hill/mountain/cellar/attic/basement/roof/stairs/corridor/pier/harbor/tent/cabin
+    hive/nest/coop/stable/stall/pen/bench/couch/drawer/can/packet/envelope/crowd/troop/fleet/herd/league/squad/crew/parade
+    wedding/contest/raffle/lesson/lecture/workshop/lab/studio/mill/mine/pit/well/canal/association/charity/deductions/driver
+    clerk/cashier/barber/baker/farmer/gardener/owner/landlord/men/women/workers/players/members/passengers/visitors
+""")
+# How a value is written.
+NOTATIONS = alternatives("""
+    decimals?/fractions?/percent(?:age)?s?/mixed numbers?/numbers?/ratios?/terms/form/product/powers?/units/notation/degrees
+    radians/dollars/cents/minutes/hours/seconds/centimeters/meters/feet/inches/kilograms/grams
+""")
+# What was or is to be done with things that are counted; not what is done with numbers on the way (`must be subtracted`).
+PARTICIPLES = alternatives("""
+    needed/required/used/sold/made/bought/produced/donated/collected/planted/baked/eaten/saved/earned/spent/caught/served
+    painted/picked/drained/filled/given (?:away|out)/delivered/shipped/packed/raised/paid/owed/lost/won/read/written/occupied
+    seated/born/built/played/printed/replaced/harvested/poured/cut/covered/ordered/invited/hired/cooked/washed/cleaned/drunk
+    consumed/broken/missing/walked/driven/enrolled/present/absent/empty/full/listed/registered/scored/recycled/stored/loaded
+""")
 # Nouns that number the steps of a solution, not what is asked for.
 STEPS = alternatives(
     "cases?/steps?/equations?/unknowns?/possibilities to/subcases?/conditions?/constraints?/approaches/scenarios?"
@@ -165,16 +223,23 @@ AFTER_UNIT = alternatives("""
     over/under/above
     below/during/before
     until/through/across/between/among/within/without/is/are/was/were/will/would/can/has/have/had/than/than/out/extra
-    still/then/now/not/only/too/back/away/together/combined/instead/today/tomorrow/later/again/did/do/does/his/her/their
+    still/then/now/not/only/too/back/away/together/combined/instead/today/tonight/tomorrow/yesterday/later/again/did/do
+    does/his/her/their
     its/our/your/my/the/this/these/those/it/she/he/they/we/you/i/there/here/thus/hence/therefore/apart/overall/ago/old
     once/plus/minus/times/divided/using/including/excluding/given/needed/required/available/worth/long/tall/wide/high
     deep/apiece/late/early/first/initially/originally/originally/about/up/down/off/onto/into/exactly/precisely
 """)
 # What people do with a quantity: beside a word of conclusion or an auxiliary it states one.
 _ACTIONS = alternatives("""
-    walk/show/sail/fit/run/travel/jump/hike/jog/climb/use/own/score/print/bak/cook/fill/harvest/pick/plant/work/play/watch/serv
+    walk/show/sail/fit/run/travel/jump/hike/jog/climb/use/own/score/print/bak/cook/fill/harvest/pick/plant/work/play/watch
+    serv
     deliver/ship/load/pack/paint/clean/wash/arriv/end/finish/reach/collect/gather/donat/shar/invest/deposit/borrow/pass
     complet/answer/solv/cover/employ/hir/burn/consum/lift/post/order/visit/stay/liv/rais/knit/fold/wrap/stack/stor/seat
+    perform/form/seat/draw/send/sign/travel/purchas/averag/chop/accommodat/contribut/transport/teach/train/mend/shuck/groom
+    rak/treat/log/trad/creat
+    handl/releas/press/shovel/iron/bik/replac/cycl/repair/decorat/dedicat/download/acquir/recover/manufactur/install/allocat
+    provid/polish/transfer/learn/shred/sharpen/pump/inflat/transcrib/water/mix/drain/mail/scan/weed/trim/milk/hatch/brew
+    slic/peel/squeez/pour/stitch/sketch/record/film/assembl/stock/unload/recycl/rescu/adopt/process/wait/stay/rest/park
     typ/attend/import/export/open/clos/park/plow/mow/launch/invit/sew/cover/return/receiv/practic/earn/need/call/charg
 """)
 ACTIONS = rf"(?:{_ACTIONS})(?:e|s|es|ed|ped|ted|ned)?|" + alternatives("""
@@ -193,15 +258,18 @@ PROVISIONAL = alternatives("""
     goals?/quota/so-called/nominal/intended/hoped/would-be/rival/competing/alternative/classmate's/textbook/rumou?red
     advertised/quoted/claimed/reported/published/upper/lower/ballpark/ideal/without/before/except/ignoring/neglecting
     forgetting/omitting/skipping/barring/unlike/like/something/anything/someone/somebody/anyone/anybody/almost/nearly
-    roughly/about/around/tempting/trap/decoy/distractor/false/fake/unadjusted/uncorrected/unsimplified/raw/incomplete
+    roughly/about/around(?! (?:the|an?|his|her|its) [a-z]+)/tempting/trap/decoy/distractor/false/fake/unadjusted
+    uncorrected/unsimplified/raw/incomplete
     expected(?! (?:value|number|time|gain|payoff|profit|cost|score|winnings))/prospective/potential/suggested/proposed/half of
     (?:a|one|two|three) (?:third|quarter|fifth|half|halve)s? of/twice/double/triple/thrice/part of/some of/most of/suspected
     initial/original estimate/old/fictional/imaginary/counterfactual/student's/pupil's/friend's answer/neighbou?r's/calculator
     candidates?/options?/(?:one|a|another|some)(?: [a-z]+)? possib[a-z]+/possibility
     nearest(?! (?:whole|dollar|cent|integer|tenth|hundredth|thousandth|percent|degree|hour|minute))/reciprocal/threshold/cap
     floor/ceiling/minuend/numerator
-    denominator/exponent/intermediary/carry/digit sum/runner-up/erroneous/miscounted/invalid/spurious/extraneous/discarded
-    rejected/misread/misprinted/unless/only if/provided/granted/given
+    (?<!common )denominator/exponent/intermediary/the carry/digit sum/runner-up/erroneous/miscounted/invalid/spurious
+    extraneous/discarded
+    (?:he|she|it|they|we|i) first/running (?:total|tally|sum|count|score|balance)/rejected/misread/misprinted/unless
+    only if/provided/granted/given
 """)
 # Adverbs that take nothing away.
 ADVERBS = alternatives("""
@@ -218,7 +286,8 @@ QUALIFIED = re.compile(
     rf"|\b(?!(?:{ADVERBS}|likely)\b)[a-z]+ly\b|\bbar (?:one|two)\b|\bin [a-z]+ only\W*$"
     r"|\b(?!(?:the|a|an|our|my|this|that|is|be|we|i|d|ll|would|selected|chosen|should|must|answer|exactly|second|third"
     r"|fourth|of|or|and|correct|right|best|final|only|remaining|closest|matching|valid|true|one|to|as"
-    r"|plausible|likely|accurate|appropriate|consistent|suitable|reasonable|possible|good|desired|required|given|single|so|thus"
+    r"|plausible|likely|accurate|appropriate|consistent|suitable|reasonable|possible|good|desired|required|given|single"
+    r"|so|thus"
     r"|hence|therefore|choose|select|pick|with|in|by|matches|multiple|listed|viable|for|the|from|correspond|sole|an|us|leaves"
     r"|leaving|left|select|satisfying|feasible|favou?red|preferred|stated|main|statement|exact|overall|no|it's|than|match)\b)"
     r"[a-z-]+ (?:answer|choice|explanation|description|candidate|selection|pick|letter)\b",

@@ -19,13 +19,14 @@ def is_name(text: str) -> bool:
     return any(pattern.fullmatch(unwrap_text(text)) for pattern in (NAME, _SUM_OF_NAMES, _LABEL))
 
 
+_SIZE = rf"(?:{_TERM}|\[{_TERM}\]|\|{_TERM}\|)"  # with areas `[ABC]` and lengths `|AB|`
 _RATIO_OF_NAMES = re.compile(
-    rf"{_TERM}(?:\s*:\s*{_TERM})+|{_TERM}\s*/\s*{_TERM}|\\frac\s*\{{\s*{_TERM}\s*\}}\s*\{{\s*{_TERM}\s*\}}"
+    rf"{_SIZE}(?:\s*:\s*{_SIZE})+|{_SIZE}\s*/\s*{_SIZE}|\\frac\s*\{{\s*{_SIZE}\s*\}}\s*\{{\s*{_SIZE}\s*\}}"
 )
 
 
 def is_ratio_of_names(text: str) -> bool:
-    """`a : b`, `AB/BC` or `\\frac{x}{y}`, which names a ratio that an equation gives."""
+    """`a : b`, `AB/BC`, `[ABC]:[DEF]` or `\\frac{x}{y}`, which names a ratio that an equation gives."""
     return _RATIO_OF_NAMES.fullmatch(unwrap_text(text)) is not None
 
 

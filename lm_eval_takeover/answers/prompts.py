@@ -5,7 +5,7 @@ import re
 # As `task_configs/` writes them before a problem; stop strings of the tasks and extraction both go by these.
 HEADERS = ("Problem:", "Question:")
 
-_HEADER = re.compile(rf"(?:^|(?<=[.!?$}})\]*])[ \t]*)[ \t]*(?:{'|'.join(map(re.escape, HEADERS))})", re.MULTILINE)
+_HEADER = re.compile(rf"^[ \t]*(?:{'|'.join(map(re.escape, HEADERS))})", re.MULTILINE)
 # What announces that the problem is restated, so that no answer was possible before the header.
 _ANNOUNCED = re.compile(
     r"[^\d\n$\\]{0,80}\b(?:restat|rewrit|begin|start|read|understand|look at|state|solv)[a-z]*\b[^\d\n$\\]{0,60}\s*",
@@ -15,7 +15,7 @@ _TAG = re.compile(r"</?think>")
 
 
 def cut_run_on(response: str) -> str:
-    """The response up to the first header of a prompt at the start of a line or after a full stop, never one inside thinking.
+    """The response up to the first header of a prompt at the start of a line, as the stop strings ask, never one inside thinking.
 
     A header before which no answer was possible, after the thinking or at the start, restates the problem and is left.
     """

@@ -7,6 +7,8 @@ expression in single letters, or `x = 5`.
 import re
 from typing import NamedTuple
 
+from lm_eval_takeover.answers.calculations import COMPUTED, drop_calculations
+
 VALUE = "\ue000"  # stands for a value in a masked sentence
 OPAQUE = "\ue001"  # digits that are part of a word: 5th, B12
 _BOLD_OPEN, _BOLD_CLOSE = "\ue002", "\ue003"
@@ -14,7 +16,9 @@ _BOLD_OPEN, _BOLD_CLOSE = "\ue002", "\ue003"
 MAX_SENTENCE = 400  # characters of a sentence that is read as a conclusion
 
 MATHS = re.compile(r"\$\$(.+?)\$\$|\\\[(.+?)\\\]|\\\((.+?)\\\)|(?<!\\)\$((?:\\.|[^$\\])+)\$(?!\d)", re.DOTALL)
-_PROSE = re.compile(r"(?<![\\A-Za-z{])(?=[A-Z]*[a-z])[A-Za-z]{2,}\b(?!\})")
+_PROSE = re.compile(  # a product of two letters is none
+    r"(?<![\\A-Za-z{])(?=[A-Z]*[a-z])(?:[A-Za-z]{3,}|a[mnst]|b[ey]|do|go|he|i[nst]|m[ey]|no|o[fnr]|so|to|up|us|we)\b(?!\})"
+)
 _WRAPPED = re.compile(r"\\(?:text\w*|math(?:rm|bf|it)|mbox)\s*\{[^{}]*\}|\\[A-Za-z]+")
 
 # 1,234.5 and 1234.5; with a decimal comma, or spaces between thousands, as other languages write them
@@ -34,7 +38,7 @@ _LATEX = (
     r"|√\d+|\\pi(?![A-Za-z])|π)+"
 )
 _PLAIN = rf"[-−]?(?:{_LATEX}|{_DIGITS})(?:\s?/\s?\d+)?"
-_TUPLE = rf"[(\[]\s*{_PLAIN}(?:\s*,\s*{_PLAIN})+\s*[)\]]"
+_TUPLE = rf"(?:[(\[]\s*{_PLAIN}(?:\s*,\s*{_PLAIN})+\s*[)\]]|\{{\s*{_PLAIN}(?:\s*,\s*{_PLAIN})+\s*\}})"
 _ATOM = r"(?:(?:\d+(?:\.\d+)?)?(?<![A-Za-z])[A-Za-z](?![A-Za-z'’])|\d+(?:\.\d+)?(?!\s?[A-Za-z]{2})|√)"
 _FACTOR = rf"(?:{_ATOM}|\((?:{_ATOM}|\s?[-+*/^−]\s?)+\))(?:\^\{{?[-\w]+\}}?)?"
 _EXPRESSION = rf"[-−]?{_FACTOR}(?:(?:\s?[-+*/−]\s?|){_FACTOR})*"
@@ -51,6 +55,7 @@ _TOKEN = re.compile(
 _BOLD = re.compile(
     r"\*\*(?!\s)([^*\n]+?)(?<!\s)\*\*|__(?!\s)([^_\n]+?)(?<!\s)__|<b>([^<\n]+)</b>|<strong>([^<\n]+)</strong>"
 )
+_STOP_WITHIN = re.compile(r"\s*([.,;])\s*$")
 _UNKNOWN = re.compile(r"\s*[A-Za-z]\s*")  # `$n$` beside numbers names something
 _BOLD_SPAN = re.compile(f"{_BOLD_OPEN}([^{_BOLD_CLOSE}]*){_BOLD_CLOSE}")
 _MOST_BOLD_WORDS = 4  # beside a bold value
@@ -82,13 +87,16 @@ def mask_values(sentence: str) -> Sentence:
         if not is_maths(found):
             return found[0]
         content = next(group for group in found.groups() if group is not None)
+        stop = _STOP_WITHIN.search(content)  # of the sentence: `$x = 5.$`
+        if stop is not None:
+            return (content if _UNKNOWN.fullmatch(content[: stop.start()]) else keep(content[: stop.start()])) + stop[1]
         return content if has_number and _UNKNOWN.fullmatch(content) else keep(content)
 
     def keep_token(found: re.Match[str]) -> str:
         leading = found[0][: len(found[0]) - len(found[0].lstrip())]
         return OPAQUE if found.lastgroup == "opaque" else leading + keep(_read_number(found[0]))
 
-    sentence = re.sub(f"[{VALUE}-{_BOLD_CLOSE}]", " ", sentence)  # a response may hold the marks themselves
+    sentence = re.sub(f"[{VALUE}-{COMPUTED}]", " ", sentence)  # a response may hold the marks themselves
     text = _BOLD.sub(lambda found: f"{_BOLD_OPEN}{next(filter(None, found.groups()))}{_BOLD_CLOSE}", sentence)
     pieces, end = [], 0
     for found in MATHS.finditer(text):
@@ -102,13 +110,14 @@ def mask_values(sentence: str) -> Sentence:
         if span[1].count(VALUE) == 1 and len(re.findall(r"[a-z]+", span[1])) <= _MOST_BOLD_WORDS:
             bold.append(text.count(VALUE, 0, span.start()))
     text = re.sub(f'[{_BOLD_OPEN}{_BOLD_CLOSE}`"“”]', "", text)
+    text = re.sub(rf"(?<={VALUE},)(?=[a-z])", " ", text)  # a display ends with a comma
     return Sentence(re.sub(r"\s+", " ", text).strip(), values, bold)
 
 
 def _tidy_words(text: str) -> str:
     text = re.sub(r"\\(?:text\w*|mbox|math(?:rm|bf))\s*\{([^{}]*)\}", r"\1", text)
     text = re.sub(r"(?<=\d)(?:\{,\}|\\,)(?=\d{3}(?!\d))", ",", text)
-    return re.sub(r"\\[,;: ]|~|\u00a0|\u202f", " ", text).replace("’", "'")
+    return drop_calculations(re.sub(r"\\[,;: ]|~|\u00a0|\u202f", " ", text).replace("’", "'"))
 
 
 def _read_number(value: str) -> str:
@@ -123,7 +132,7 @@ def append_unit(value: str, unit: str) -> str:
         return value
     return (
         rf"{value} \text{{ {unit}}}"
-        if re.fullmatch(r"[A-Za-z](?:\^\d|[²³]|/.*)?", unit) or value[-1:].isalpha()
+        if re.fullmatch(r"[A-Za-z](?:\^\d|[²³]|/.*)?", unit) or value[-1:].isalpha() or re.search(r"[ ^]", value)
         else f"{value} {unit}"
     )
 
@@ -160,8 +169,26 @@ def split_sentences(line: str) -> list[str]:
     return [sentence for sentence in (*sentences, line[start:]) if sentence.strip(" *_#-.!?")]
 
 
+_ALIGNED = re.compile(
+    r"(?:\\\[\s*|\$\$\s*)?\\begin\{(align\*?|aligned|eqnarray\*?)\}(.*?)\\end\{\1\}(?:\s*\\\]|\s*\$\$)?", re.DOTALL
+)
+_ARROWS = re.compile(r"\\(?:Right|Long|right|long)\w*arrow|\\implies|\\q?quad|&|\\[;,:! ]")
+_STOP_IN_DISPLAY = re.compile(r"([.!?])(\s*\\\]|\s*\\\)|\$\$)(?=\s|$|[A-Z])")
+
+
+def _read_aligned(found: re.Match[str]) -> str:
+    """A derivation of several lines as one equation: what its last left side is equal to in the end."""
+    left = right = ""
+    for row in re.split(r"\\\\(?:\[[^\]]*\])?", found[2]):
+        first, sign, rest = _ARROWS.sub(" ", row).partition("=")
+        left = first.strip() or left
+        right = rest.rpartition("=")[2].strip() if sign else ""
+    return f" \\[{left} = {right}\\] " if right else found[0]
+
+
 def find_last_sentence(text: str) -> str:
     """The last sentence that is no courtesy, with a display or value on a line of its own joined to the words before it."""
+    text = _STOP_IN_DISPLAY.sub(r"\2\1 ", _ALIGNED.sub(_read_aligned, text))
     text = re.sub(r"(\$\$|\\\[)\s*(.+?)\s*(\$\$|\\\])", lambda found: " ".join(found[0].split()), text, flags=re.DOTALL)
     lines = [line for line in text.splitlines() if line.strip(" *_#-=|\t") and not _COURTESY.fullmatch(line.strip())]
     sentence = ""

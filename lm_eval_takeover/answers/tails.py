@@ -16,31 +16,19 @@ NEGATION = words(lexicon.NEGATIONS)
 CALCULATION = words(lexicon.CALCULATIONS)
 STEPS = re.compile(rf"(?:{lexicon.STEPS})\b")
 _WORD = rf"(?!(?:{lexicon.AFTER_UNIT}|{lexicon.DUBIOUS})(?![a-z'-]))[a-z][a-z'-]*(?<!ly)(?![a-z'-])"
-_UNIT_WORD = re.compile(rf" ({_WORD}(?:/[a-z]+)?(?:\^\d|[²³])?)")
+_UNIT_WORD = re.compile(
+    rf" ({_WORD}(?:/[a-z]+)?(?:\^\d|[²³])?|parts(?= (?:each|every|in {VALUE} [a-z]+|in all|in total)))"
+)
 _RATE = re.compile(r" per (?:square |cubic )?[a-z]+")
 _MOST_UNIT_WORDS = 4
 _COUNTS = ("times", "time")
 _MEASURES = re.compile(rf" (?P<larger>[a-z]+)(?:,? and |,? ){VALUE} (?P<smaller>[a-z]+)(?![a-z])")
 
 _NOUNS = rf"{_WORD}(?: {_WORD}){{0,3}}"
-_DEFINITE = r"(?:(?:all |both )?the|his|her|their|its|our|my|your|these|those|both|all|each|every|this|that)"
-_THE_NOUNS = rf"{_DEFINITE}(?: (?:first|other|whole|new|three|two|four))?(?: {_NOUNS}| {VALUE} {_NOUNS}|(?= left|$))"
-# After a preposition: the places, times and groups of word problems.
-_PLACES = (
-    r"(?:day|night|week|weekend|month|year|hour|minute|shift|season|summer|winter|semester|trip|way|drive|journey|game|race|party"
-    r"|class|school|office|team|group|family|concert|meeting|event|market|farmers' market|store|shop|bakery|farm|garden"
-    r"|field|yard"
-    r"|pool|tank|tree|house|home|room|building|wall|fence|floor|table|shelf|box|bag|basket|jar|bucket|bowl|cup|glass|pot"
-    r"|jug|pile|pack"
-    r"|bus|train|car|truck|bank|library|museum|zoo|park|city|town|village|world|lot|collection|library|aquarium|barn"
-    r"|kitchen|wallet"
-    r"|test|exam|final|quiz|meal|lunch|dinner|breakfast|recipe|order|purchase|bill|car wash|sale|fundraiser|project|job|work|task"
-    r"|grid|circle|square|triangle|set|sequence|list|equation|interval|expansion|deck|committee|animals|friends|kids"
-    r"|children|students"
-    r"|girls|boys|guests|people|pastries|glasses|books|tickets|shirts|shoes|toys|flowers|cookies|cakes|eggs|apples|pizzas?"
-    r"|food|rent"
-    r"|gas|bike|money|end|months?|years|days|weeks|hours|minutes|gallon|paint|airport|ground|two|three|four|five)"
+_DEFINITE = (
+    r"(?:(?:all |both )?(?:of )?(?:the|those|these)|his|her|their|its|our|my|your|both|all|each|every|this|that)"
 )
+_THE_NOUNS = rf"{_DEFINITE}(?: (?:first|other|whole|new|three|two|four))?(?: {_NOUNS}| {VALUE} {_NOUNS}|(?= left|$))"
 _TIMES = (
     r"(?:day|night|week|weekend|month|year|hour|minute|second|trip|game|person|student|child|kid|friend|page|piece|shift|meal"
     r"|visit|class|order|item|box|bag|ticket|shirt|book|mile|gallon|pound|kilogram|meter|foot|ounce)"
@@ -50,11 +38,24 @@ _DATE = (
     r"|november|december|noon|midnight|then|summer|winter|spring|autumn|christmas)"
 )
 _THE_NOUNS_KNOWN = (
-    rf"(?:{_DEFINITE}(?: first| second| other| whole)?(?: {_WORD}){{0,2}}(?: {VALUE})? {_PLACES}(?= |$|,)"
+    rf"(?:{_DEFINITE}(?: first| second| other| whole)?(?: {_WORD}){{0,2}}(?: {VALUE})? (?:{lexicon.PLACES})(?= |$|,)"
     r"|(?:him|her|them|us)(?:self|selves)?(?= |$)|the(?= left|$))"
 )
+_COUNTS_IN_WORDS = "(?:two|three|four|five|six|seven|eight|nine|ten|eleven|twelve)"
+_UNITS = (
+    r"dozen|(?:cubic |square )?(?:foot|inch|yard|mile|meter|metre|centimeter|kilometer)|hour|minute|day|week|month|year"
+    r"|pound|ounce"
+    r"|gallon|quart|liter|litre|kilogram|ton|dollar|percent|degree|hundred|thousand|million"
+)
+# `350 tickets, 200 of them to adults and 150 to children`
+_PART_OF_TOTAL = (
+    rf"{VALUE}(?: of (?:them|these|those|which))?(?: (?:are|were))?(?: (?:to|for|from|in|with))? {_WORD}(?: {_WORD})?"
+)
 _TASKS = (
-    r"(?:finish|complete|fill|paint|cover|download|seat|share|buy|spend|walk|reach|choose|pay|travel|drive|make|bake|read"
+    r"(?:fulfil|fulfill|accomplish|play|transport|carry|move|pack|catch|collect|harvest|plant|assemble|knit|hike|bike"
+    r"|swim|visit|watch"
+    r"|treat|spread|meet|hold|store|host|grow|recover|repay|earn|rent|rake|water|weed|"
+    r"finish|complete|fill|paint|cover|download|seat|share|buy|spend|walk|reach|choose|pay|travel|drive|make|bake|read"
     r"|feed|build|cross|empty"
     r"|arrange|select|drain|cook|mow|clean|write|serve|pass|win|earn|save|eat|climb|get|give|sell|deliver|form|cut|wrap|run"
     r"|afford|pick"
@@ -64,17 +65,46 @@ _TASKS = (
 _HARMLESS = "|".join(
     (
         rf",? (?:{lexicon.HARMLESS})(?![a-z'-])",
+        rf",? (?:including|counting) {_DEFINITE} {_NOUNS}",
+        rf", each (?:with|having|holding|of|containing) (?:{VALUE}|{_COUNTS_IN_WORDS}|an?) {_NOUNS}",
+        rf" for (?:all|every|any)(?: real| integer| positive| natural)?(?: numbers?)? (?:[a-z](?![a-z])"
+        rf"|values? of [a-z](?![a-z])|{VALUE})",
+        rf", an? (?:saving|increase|decrease|profit|loss|gain|discount|change|reduction|drop|rise"
+        rf"|gain) of {VALUE}(?: {_WORD})?",
+        rf" worth(?: of {_NOUNS})?",
+        rf",? (?:over|during|in|throughout) the course of {_THE_NOUNS_KNOWN}",
+        rf", (?:at|for|in|on|with|by|over|during) {_THE_NOUNS_KNOWN}(?: given| stated| described)?",
+        rf" (?:after|within) an? {_TIMES}",
+        r"(?: the| this| that)? (?:every|each|this|that|next|last) (?:morning|afternoon|evening|night|day|weekday"
+        r"|weekend|week|month|year|hour"
+        r"|minute|semester|season|summer|winter|spring|fall)",
+        rf", which is (?:exactly|just|also|precisely|the same as) (?:one|an?) (?:{_UNITS})",
+        rf", which is the (?:sum|product|difference|quotient) of (?:{VALUE}|{_WORD}) and (?:{VALUE}|{_WORD})",
+        rf", (?:up|down|an increase of|a decrease of|a drop of|a rise of) {VALUE}(?: [a-z]+)? (?:from"
+        rf"|since) (?:{_THE_NOUNS_KNOWN}|{_DATE}|the (?:morning|afternoon|evening|night) ?)",
+        rf",? (?:spread|arranged|packed|distributed|shared out)(?: evenly| equally)? (?:over|among|in|into|across"
+        rf"|on)(?: the)?"
+        rf" (?:{VALUE}|{_COUNTS_IN_WORDS}) {_NOUNS}",
+        rf", {VALUE} of (?:them|these|those|which)(?: (?:are|were|is|was))?(?: {_WORD}){{0,3}}",
+        rf", which is (?:{VALUE}|{_COUNTS_IN_WORDS}) (?:more|less|fewer) than (?:{_DEFINITE} )?[a-z]+(?: [a-z]+)?",
+        rf", (?:twice|half|(?:{VALUE}|{_COUNTS_IN_WORDS}) times) as [a-z]+ as (?:{_DEFINITE} )?{_WORD}(?: {_WORD})?",
+        rf" when (?:[a-z]|it|{VALUE}) is divided by {VALUE}",
+        r" than (?:it|he|she|they) [a-z]+",
+        rf", with (?:{VALUE}|{_COUNTS_IN_WORDS}|no) {_NOUNS} (?:left(?: over)?|remaining|to spare|unused)",
+        r", all (?:of them )?(?:equally likely|different|distinct|equal|of equal size|the same)",
+        rf",? {_PART_OF_TOTAL}(?:,? and (?:the (?:other|remaining) )?{_PART_OF_TOTAL})+",
         rf" (?:an?|per|each|every|for (?:one|an?)|in an?|for each|for every|of each) {_TIMES}",
         rf" (?:for|on|in|at|to|from|with|by|during|over|after|through|of|inside|per|on to|into) {_THE_NOUNS_KNOWN}",
         rf" (?:by|on|in|until|since|from|through|to|for|and) {_DATE}(?: alone| morning| evening| night)?",
-        rf" (?:of|(?:for|on)(?= [a-z]+[a-z])(?! [a-z]+ [a-z]\b)) {_NOUNS}",
+        rf" (?:of|(?:for|on)(?= [a-z]+[a-z])(?! [a-z]+ [a-z]\b)) {_NOUNS}(?: and {_WORD})?",
         rf" (?:for|in|on|with|from) one {_WORD}",
         rf" of {_THE_NOUNS}",
         rf" (?:for|on) (?:the|his|her|their) {_WORD}(?= left|$)",
-        rf" by [a-z]+ing(?: in)? {_NOUNS}",
+        rf" (?:by|from|for|on) (?!nothing|being|everything)[a-z]+ing(?: in)?(?: {_DEFINITE})? {_NOUNS}",
         rf" (?:that|who|which) (?:(?:do|does|did) not |are |were |is |was )?{_WORD}(?: (?:the|a|an|any|no|neither|both))?"
         rf"(?: {_NOUNS})?",
-        rf" to (?:get to |be able to |start (?=[a-z]+ing ))?{_TASKS}(?: {_THE_NOUNS}| {_NOUNS}| them| it)?",
+        rf"(?: for (?:{_DEFINITE} )?{_WORD})? to (?:get to |be able to |start (?=[a-z]+ing ))?{_TASKS}(?: {_THE_NOUNS}"
+        rf"| {_NOUNS}| them| it)?",
         rf" than (?:{_DEFINITE} )?{_WORD}(?: {_WORD})?",
         rf",? not (?:counting|including) (?:the )?{_NOUNS}",
         rf", (?:the )?{_NOUNS} (?:included|excluded)",
@@ -83,7 +113,8 @@ _HARMLESS = "|".join(
         r", (?:which|and this|and that) (?:agrees|fits|matches)(?: with the [a-z]+| the [a-z]+)?",
         r", (?:attained|reached|achieved) (?:at|when|for) the(?= |$)",
         r" (?:were|are|was|is) (?:played|sold|made|used|needed|left|bought|produced)",
-        rf" before (?:he|she|they|it|we) (?:starts?|begins?|runs? out|gets?|reach(?:es)?|finish(?:es)?)(?: [a-z]+ing)?(?: of)?"
+        rf" before (?:he|she|they|it|we) (?:starts?|begins?|runs? out|gets?|reach(?:es)?"
+        rf"|finish(?:es)?)(?: [a-z]+ing)?(?: of)?"
         rf"(?: {_NOUNS})?(?: on {_THE_NOUNS})?",
         r" (?:instead of|rather than) the(?= |$)",
     )
@@ -91,7 +122,7 @@ _HARMLESS = "|".join(
 _TAIL = re.compile(rf"(?:{_HARMLESS})*[ .!]*")
 _COUNTED_TAIL = re.compile(
     rf"(?! the [a-z]+ (?:who|that|which)\b)(?: the {_WORD})?(?: (?:are|is|were|was|have"
-    rf"|had))?(?: {_WORD})?(?: only)?(?: {_THE_NOUNS}| {_NOUNS}| in {_NOUNS})?"
+    rf"|had))?(?: {_WORD}(?: up| out| in| over)?)?(?: only)?(?: {_THE_NOUNS}| {_NOUNS}| in {_NOUNS})?"
     rf"(?:{_HARMLESS})*[ .!]*"
 )
 # A number in the rest names a length of time, a group or a place, never a part or multiple of the value.
@@ -105,7 +136,7 @@ _OF_NUMBER = re.compile(
 )
 # What money counts, and how the name of a unit or of things ends.
 _AFTER_MONEY = re.compile(
-    r"(?:dollars?|cents|euros|pounds|usd|worth|profit|tip|tax|rent|bucks|per|in|more|even|flat)\b"
+    r"(?:dollars?|cents|euros|pounds|usd|worth|profit|tip|tax|rent|bucks|per|in|more|even|flat|[mb]illion|thousand|hundred)\b"
 )
 _NOUN_PHRASE = re.compile(
     r"(?:s|²|³|\^\d|people|children|men|women|feet|fish|sheep|deer|teeth|mice|geese|percent|dozen|[ckm]?m|k?g|mph|kmh|hour"
@@ -116,7 +147,16 @@ _NOUN_PHRASE = re.compile(
     r"|rpm|hz|v|w|n|k"
     r"|stuff|egg|apple|book|girl|boy|person|child|student|solution|root|way|pack|bag|box|cup|bike|car|tree|of|rubles|stück"
     r"|million|billion"
-    r"|thousand|hundred|game|enrolled|played|sold|used|made)$"
+    r"|thousand|hundred|game|dice|crew|staff|audience|parts)$"
+)
+_RATE_OF_MONEY = re.compile(
+    r"^/ ?(?:person|people|month|week|day|year|kg|lb|pound|hour|item|unit|box|fruit|gallon|mile)\b"
+)
+_BOUGHT = re.compile(rf"^ (?:for|on) {_DEFINITE} {_NOUNS}(?= |$|,)")  # `$480 on the concrete blocks`
+_SPEED = re.compile(r"(?:miles?|mi|km|kilomet(?:er|re)s?|m|met(?:er|re)s?|feet|ft|cm)/[a-z]+$")
+_TIME = re.compile(r"(?:hour|minute|day|week|second|month|year)s?$")
+_DOING = re.compile(
+    rf"^ (?!being|pending|missing|following|remaining|including)[a-z]+ing(?: {_DEFINITE})?(?: {_NOUNS})?"
 )
 _RATED = re.compile(rf" (?:per|an?|each|every) {_TIMES}\b")
 
@@ -134,16 +174,28 @@ def join_unit(value: str, tail: str, is_copula: bool) -> str | None:
     """The value with its unit, or None where the rest of the sentence is not one that leaves it as it is."""
     if not is_copula or tail.startswith(" more to "):
         tail = re.sub(r"^ more(?= (?!or\b|and\b|than\b)[a-z])|^ more$", "", tail)
+    tail = _RATE_OF_MONEY.sub("", tail) if not value[-1:].isalpha() else tail
     unit, rest = _split_unit(_OF_NUMBER.sub(r"\1", tail))
+    unit = unit if _SPEED.search(unit) else re.sub(r"/[a-z]+$", "", unit)  # `35 kids/class`
+    if _TIME.search(unit):  # `45 minutes walking the dog`
+        rest = _DOING.sub("", rest)
+    if not is_copula:  # `drove 85 miles farther`, `delivers 936 papers more than Jake`
+        rest = re.sub(r"^ (?:more|farther|further|longer)(?= than [a-z]+|[ .!]*$)", "", rest)
     if "s'" in unit or "'s" in unit:  # `chocolates' wrappers`
         return None
     is_money = value.startswith(("$", r"\$", "€", "£"))
-    if unit and not (_AFTER_MONEY.match(unit) if is_money else _NOUN_PHRASE.search(unit.split(" per ")[0])):
+    if (
+        unit
+        and value != "1"
+        and not (_AFTER_MONEY.match(unit) if is_money else _NOUN_PHRASE.search(unit.split(" per ")[0]))
+    ):
         return None
     if (not is_copula or unit) and STEPS.fullmatch(unit.split(" ")[0]):
         return None
     if is_copula and rest.startswith(" than "):
         return None
+    if is_money:
+        rest = _BOUGHT.sub("", rest)
     if not is_harmless(rest, bool(unit) or not (value[:1] + value[-1:]).isdigit(), tail):
         return None
     return value if unit in _COUNTS or unit.endswith("roots") else append_unit(value, unit)

@@ -6,12 +6,13 @@ from pathlib import Path
 import pytest
 import yaml
 from helpers.pairs import ROOT
-from helpers.stated_answers import LETTERS, RUN_ON, STATED
+from helpers.stated_answers import JUDGED, LETTERS, RUN_ON, STATED
 from hypothesis import given
 from hypothesis import strategies as st
 
 from lm_eval_takeover.answers.conclusions import find_conclusion
 from lm_eval_takeover.answers.extraction import extract_answer, has_unclosed_think
+from lm_eval_takeover.answers.letters import extract_letter
 from lm_eval_takeover.answers.prompts import HEADERS, cut_run_on
 from lm_eval_takeover.answers.sentences import VALUE, mask_values, split_sentences
 from lm_eval_takeover.answers.verification import verify
@@ -26,6 +27,33 @@ def is_correct(gold, response):
 def test_a_value_that_is_stated_counts_and_its_near_miss_does_not(gold, response, near_miss):
     assert is_correct(gold, response)
     assert not is_correct(gold, near_miss)
+
+
+@pytest.mark.parametrize(
+    ("gold", "response", "verdict"),
+    [(gold, response, verdict) for _, gold, response, verdict, decided in JUDGED if decided == verdict],
+)
+def test_judged_statements_are_decided_as_they_were_judged(gold, response, verdict):
+    is_stated = extract_letter(response) == gold if gold in "ABCDEF" else is_correct(gold, response)
+    assert is_stated is (verdict == "accept")
+
+
+def test_few_judged_statements_are_decided_otherwise():
+    wrong = [verdict for *_, verdict, decided in JUDGED if decided != verdict]
+    assert (len(JUDGED), len(wrong), wrong.count("refuse")) == (400, 30, 4)
+
+
+def test_a_calculation_states_its_result():
+    assert is_correct("90", "Dante needs 30 + 60 = 90 eggs.")
+    assert is_correct(
+        "45", "Take those from the total to find what he keeps: 180 tadpoles - 135 tadpoles = 45 tadpoles"
+    )
+    assert is_correct("-1", "The determinant is $ad - bc = 2 - 3 = -1$.")
+    assert is_correct("60", "We see that\n\\begin{align*}\n\\sqrt{3600} &= \\sqrt{60^2} \\\\\n&= 60.\n\\end{align*}")
+    assert is_correct("5x - 7y + 4 = 0", "We simplify.\nTherefore we get\n\\[ 5x - 7y + 4 = 0 \\]")
+    assert not is_correct("6", "We divide, so $3x = 6$.")
+    assert not is_correct("6", "Subtract 4:\n\n**3x = 6**")
+    assert not is_correct("12", "3 * 4 = 12 + 5.")
 
 
 def test_the_table_is_large_and_has_no_duplicates():
@@ -83,7 +111,8 @@ def test_time_is_linear_in_the_response():
 
 def test_a_response_ends_where_it_invents_the_next_problem():
     assert cut_run_on("\\boxed{5}\n\nProblem: next") == "\\boxed{5}\n\n"
-    assert cut_run_on("The total is 5. Problem: next") == "The total is 5."
+    assert cut_run_on("The total is 5.\n Problem: next") == "The total is 5.\n"
+    assert extract_answer("We restate it. Problem: how many? So it is \\boxed{5}.") == "5"  # in mid-line it is a word
     assert cut_run_on("Problem: restated.\nSolution: 5") == "Problem: restated.\nSolution: 5"
     thought = "<think>\nIt is 5.\n</think>\nProblem: restated with 3.\nSolution: \\boxed{5}"
     assert cut_run_on(thought) == thought  # no answer was possible between the thinking and the header

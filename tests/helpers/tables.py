@@ -1,0 +1,13 @@
+"""Tables of judged answers in `data/`, one JSON object a line, in the order of the files."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+_FOLDER = Path(__file__).parent / "data"
+
+
+def read_table(name: str) -> list[tuple[Any, ...]]:
+    """The rows of `data/NAME.jsonl`, each as its values in the order in which they are written."""
+    with open(_FOLDER / f"{name}.jsonl", encoding="utf-8") as lines:
+        return [tuple(json.loads(line).values()) for line in lines]
