@@ -6,6 +6,7 @@ list holds. The open places are nouns, and few: `for the party`, `to finish the 
 
 import re
 from collections.abc import Sequence
+from functools import cache
 
 from lm_eval_takeover.answers import lexicon
 from lm_eval_takeover.answers.lexicon import words
@@ -119,12 +120,18 @@ _HARMLESS = "|".join(
         r" (?:instead of|rather than) the(?= |$)",
     )
 )
-_TAIL = re.compile(rf"(?:{_HARMLESS})*[ .!]*")
-_COUNTED_TAIL = re.compile(
+_THINGS = (  # that a number counts: `64 stamps are left`, `3 of the …`
     rf"(?! the [a-z]+ (?:who|that|which)\b)(?: the {_WORD})?(?: (?:are|is|were|was|have"
     rf"|had))?(?: {_WORD}(?: up| out| in| over)?)?(?: only)?(?: {_THE_NOUNS}| {_NOUNS}| in {_NOUNS})?"
-    rf"(?:{_HARMLESS})*[ .!]*"
 )
+
+
+@cache
+def _tail() -> re.Pattern[str]:
+    """What may follow a value, and behind `#` a number that counts things. Compiled at the first use: half a second."""
+    return re.compile(rf"(?:#{_THINGS})?(?:{_HARMLESS})*[ .!]*")
+
+
 # A number in the rest names a length of time, a group or a place, never a part or multiple of the value.
 _NUMBERED = re.compile(
     rf"(?P<free> (?:for|after|on|at|every|within|during|from|instead of|rather than)| (?P<unit>in|over"
@@ -220,4 +227,4 @@ def is_harmless(rest: str, has_unit: bool, tail: str = "", counted: bool = False
     if any(found["unit"] and not has_unit for found in numbers) or (numbers and _RATED.search(tail)):
         return False
     free = _NUMBERED.sub(lambda found: f"{found['free']}{found['of'] or ''} the", rest)
-    return (_COUNTED_TAIL if counted else _TAIL).fullmatch(free) is not None
+    return _tail().fullmatch(f"#{free}" if counted else free) is not None
