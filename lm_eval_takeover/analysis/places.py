@@ -36,11 +36,11 @@ def measure_overlap(sample: SampleTokens, score: str) -> dict[str, Any] | None:
     """Intersection over union of the top sets by this score and by the base's entropy; None where either has no mass."""
     if not (sample.has_mass(score) and sample.has_mass(ENTROPY)):
         return None
+    ours, entropy = sample.tops(score, PERCENTS), sample.tops(ENTROPY, PERCENTS)
     shares = []
-    for percent in PERCENTS:
-        ours, entropy = sample.top(score, percent), sample.top(ENTROPY, percent)
-        both, size = int(np.count_nonzero(ours & entropy)), int(np.count_nonzero(ours))
-        shares.append(both / (2 * size - both))
+    for one, both in zip(ours, ours & entropy, strict=True):
+        shared, size = np.count_nonzero(both), np.count_nonzero(one)
+        shares.append(shared / (2 * size - shared))
     return {"iou": np.array(shares)}
 
 

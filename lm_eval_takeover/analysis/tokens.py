@@ -26,7 +26,7 @@ class SampleTokens:
     columns: Mapping[str, NDArray[Any]]
     _ascending: dict[str, NDArray[np.float32]] = field(default_factory=dict)
     _cumulative: dict[str, NDArray[np.float64]] = field(default_factory=dict)
-    _top: dict[tuple[str, int], NDArray[np.bool_]] = field(default_factory=dict)
+    _tops: dict[tuple[str, tuple[int, ...]], NDArray[np.bool_]] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.columns["token_id"])
@@ -54,16 +54,21 @@ class SampleTokens:
         total = self.cumulative(score)[-1]
         return bool(0 < total < np.inf)
 
+    def tops(self, score: str, percents: tuple[int, ...]) -> NDArray[np.bool_]:
+        """The `max(1, ceil(percent %))` largest scores as masks `[percents, tokens]`; of equal ones the earlier."""
+        if (score, percents) not in self._tops:
+            values, counts = self.score(score), [max(1, ceil_percent(len(self), percent)) for percent in percents]
+            edges = self.ascending(score)[[len(self) - count for count in counts]]
+            masks = values >= edges[:, None]
+            for mask, count, edge in zip(masks, counts, edges, strict=True):
+                if (more := int(np.count_nonzero(mask)) - count) > 0:
+                    mask[np.flatnonzero(values == edge)[-more:]] = False
+            self._tops[score, percents] = masks
+        return self._tops[score, percents]
+
     def top(self, score: str, percent: int) -> NDArray[np.bool_]:
-        """The `max(1, ceil(percent %))` largest scores as a mask `[tokens]`; of equal ones the earlier."""
-        if (score, percent) not in self._top:
-            count = max(1, ceil_percent(len(self), percent))
-            values, edge = self.score(score), self.ascending(score)[len(self) - count]
-            mask = values >= edge
-            if (more := int(np.count_nonzero(mask)) - count) > 0:
-                mask[np.flatnonzero(values == edge)[-more:]] = False
-            self._top[score, percent] = mask
-        return self._top[score, percent]
+        """One of `tops`: `[tokens]`."""
+        return self.tops(score, (percent,))[0]
 
 
 def ceil_percent(count: int, percent: int) -> int:
