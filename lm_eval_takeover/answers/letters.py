@@ -192,7 +192,7 @@ _NAMING = re.compile(
     r"|with|matches|match|fits|favou?rs|supports|gives|us|to|by|both"
     r"|except|but|than|it|as|for|while|whereas|since|because|either|neither|also|which|namely|clearly|statements?"
     r"|sequences?|was"
-    r"|remains|say|if|not|in|eliminating|excluding|between)\b)[a-z]{2,}\s+$"
+    r"|remains|say|if|not|in|eliminating|excluding|between|conclude)\b)[a-z]{2,}\s+$"
 )
 _LISTED = re.compile(r"(?<=[^A-Za-z][A-Z])\)?,(?: and| or)? \(?(?=[A-Z]\b(?!\s+(?i:is|must|fits|remains)))")
 _RULED_OUT = re.compile(
