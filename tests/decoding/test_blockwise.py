@@ -201,7 +201,7 @@ def test_passes_are_counted_and_blocks_of_one_are_lockstep(demo_pair, prompts):
 
 @pytest.mark.parametrize("name", ["entropy", "random"])
 def test_one_pass_of_the_guide_serves_the_takeovers_of_several_rows(demo_pair, prompts, monkeypatch, name):
-    """A row waits for the guide until half of the rows do."""
+    """Rows whose next token is the guide's are read together, and none waits for others."""
     requests = [Request(p, j, 40, SAMPLED) for p in prompts for j in range(4)]
     rows, plain = [], Stepwise.read_unread
     monkeypatch.setattr(
@@ -210,7 +210,7 @@ def test_one_pass_of_the_guide_serves_the_takeovers_of_several_rows(demo_pair, p
     made = dict(blockwise.generate(demo_pair, POLICIES[name], requests, batch_size=16))
     served = [count for role, count in rows if role == "guide"]
     assert sum(served) == sum(one.takeovers for one in made.values()) > 20
-    assert np.mean(served) > 4
+    assert len(served) < sum(served) / 2
 
 
 @pytest.mark.parametrize("role", ["base", "guide"])
