@@ -20,7 +20,6 @@ from lm_eval_takeover.analysis.tokens import SampleTokens
 
 LARGEST = 100
 FOLDS = 5
-_COLUMNS = 128  # problems at a time, for memory
 _LARGEST_SIGNAL = 1e30  # in the place of infinity, which a score may be
 
 Values = NDArray[np.float64]
@@ -76,19 +75,14 @@ def count_pairs(problems: NDArray[Any], values: Values, incorrect: NDArray[np.bo
     """
     names, index = np.unique(problems, return_inverse=True)
     count = len(names)
-    owners, others = index[incorrect], index[~incorrect]
-    positive, negative = (np.bincount(one, minlength=count).astype(float) for one in (owners, others))
-    grouped, ascending = np.argsort(owners, kind="stable"), np.argsort(values[~incorrect], kind="stable")
-    positives, negatives, others = values[incorrect][grouped], values[~incorrect][ascending], others[ascending]
-    below = [negatives.searchsorted(positives, side) for side in ("left", "right")]
-    whose = np.flatnonzero(positive)
-    starts = np.searchsorted(owners[grouped], whose)
     wins = np.zeros((count, count))
-    for start in range(0, count if len(positives) else 0, _COLUMNS):
-        columns = np.arange(start, min(start + _COLUMNS, count))
-        smaller = np.zeros((len(negatives) + 1, len(columns)), np.int32)  # of the k least, how many are of each problem
-        np.cumsum(others[:, None] == columns, axis=0, dtype=np.int32, out=smaller[1:])
-        wins[np.ix_(whose, columns)] = np.add.reduceat(smaller[below[0]] + smaller[below[1]], starts, axis=0) / 2
+    positives, owners = values[incorrect], index[incorrect]
+    for problem in range(count):
+        negatives = np.sort(values[~incorrect & (index == problem)])
+        if len(negatives):
+            below = np.searchsorted(negatives, positives, "left") + np.searchsorted(negatives, positives, "right")
+            wins[:, problem] = np.bincount(owners, below / 2, count)
+    positive, negative = (np.bincount(one, minlength=count).astype(float) for one in (owners, index[~incorrect]))
     return wins, positive, negative
 
 
