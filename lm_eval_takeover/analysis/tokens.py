@@ -68,7 +68,8 @@ class SampleTokens:
 
     def top(self, score: str, percent: int) -> NDArray[np.bool_]:
         """One of `tops`: `[tokens]`."""
-        return self.tops(score, (percent,))[0]
+        mask: NDArray[np.bool_] = self.tops(score, (percent,))[0]
+        return mask
 
 
 def ceil_percent(count: int, percent: int) -> int:
