@@ -158,7 +158,7 @@ def choose_runner() -> bool:
     from vllm import envs
 
     os.environ.setdefault(RUNNER, "0")
-    return bool(envs.VLLM_USE_V2_MODEL_RUNNER)
+    return bool(envs.environment_variables[RUNNER]())  # as it is now: vLLM keeps what it read for its first engine
 
 
 def _describe_models(pair: Pair, target: Member, fused: bool) -> dict[str, Any]:
