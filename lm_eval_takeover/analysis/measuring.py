@@ -1,6 +1,5 @@
 """What analyses measure on the scored samples of a run, a part of its files after the other: on all cores where there is much."""
 
-import os
 import signal
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -13,6 +12,7 @@ import polars as pl
 from lm_eval_takeover.analysis.catalogue import measure_samples
 from lm_eval_takeover.analysis.planning import Codes, classify_text
 from lm_eval_takeover.analysis.tokens import Part, SampleTokens, read_scored_samples
+from lm_eval_takeover.answers.judging import count_cores
 from lm_eval_takeover.errors import RunDirError
 from lm_eval_takeover.runs.run_folder import Name
 
@@ -46,7 +46,7 @@ class Measuring:
 
 def measure_parts(measuring: Measuring, parts: Sequence[Part]) -> Iterator[dict[str, pl.DataFrame]]:
     """`Measuring.measure` of each part, in their order. Raises RunDirError where a worker process was killed."""
-    workers = min(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1, len(parts))
+    workers = min(count_cores(), len(parts))
     if workers == 1 or sum(part.rows for part in parts) < _ROWS:
         yield from map(measuring.measure, parts)
         return

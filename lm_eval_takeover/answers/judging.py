@@ -41,7 +41,7 @@ class Judge:
     """
 
     def __init__(self, workers: int | None = None, time_limit: float = TIME_LIMIT, memory_limit: int = MEMORY_LIMIT):
-        self.workers = workers or _count_cores()
+        self.workers = workers or count_cores()
         self._free: SimpleQueue[_Worker] = SimpleQueue()
         self._all = [_Worker(time_limit, memory_limit) for _ in range(self.workers)]
         for worker in self._all:
@@ -98,7 +98,8 @@ class Judge:
         self.close()
 
 
-def _count_cores() -> int:
+def count_cores() -> int:
+    """Those that this process may compute on."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
