@@ -79,10 +79,10 @@ def ceil_percent(count: int, percent: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Row groups of one scores file. A sample belongs to the part in which its first row lies."""
+    """A row group of a scores file. A sample belongs to the part in which its first row lies."""
 
     path: Path
-    groups: range
+    group: int
     rows: int
 
 
@@ -92,7 +92,7 @@ def list_parts(paths: Iterable[Path]) -> list[Part]:
     for path in paths:
         with _reading(path), pq.ParquetFile(path) as file:
             rows = [file.metadata.row_group(group).num_rows for group in range(file.num_row_groups)]
-            parts += [Part(path, range(group, group + 1), count) for group, count in enumerate(rows)]
+            parts += [Part(path, group, count) for group, count in enumerate(rows)]
     return parts
 
 
@@ -101,7 +101,7 @@ def read_scored_samples(parts: Iterable[Part], scores: Sequence[str]) -> Iterato
     wanted = ["token_id", *(_COLUMNS.get(name, name) for name in scores)]
     for part in parts:
         with _reading(part.path), pq.ParquetFile(part.path) as file:
-            yield from split_tables(_read_tables(file, part.groups, [*NAME_COLUMNS, *dict.fromkeys(wanted)]), wanted)
+            yield from split_tables(_read_tables(file, part.group, [*NAME_COLUMNS, *dict.fromkeys(wanted)]), wanted)
 
 
 @contextmanager
@@ -112,27 +112,27 @@ def _reading(path: Path) -> Iterator[None]:
         raise RunDirError(f"'{path}' cannot be read as scores: {error}") from error
 
 
-def _read_tables(file: pq.ParquetFile, groups: range, columns: Sequence[str]) -> Iterator[pa.Table]:
-    """The rows of the samples that begin in these groups: without the end of one before, with the end of the last."""
-    before = own = None
-    if groups.start > 0:
-        *_, (before, _, _) = split_samples(file.read_row_group(groups.start - 1, list(NAME_COLUMNS)))
-    for group in range(groups.start, file.num_row_groups):
-        inside = group in groups
-        if not inside and own is None:
+def _read_tables(file: pq.ParquetFile, group: int, columns: Sequence[str]) -> Iterator[pa.Table]:
+    """The rows of the samples that begin in this group: without the end of one before, with the end of the last."""
+
+    def name_last(group: int) -> Name:
+        *_, (name, _, _) = split_samples(file.read_row_group(group, list(NAME_COLUMNS)))
+        return name
+
+    table = file.read_row_group(group, list(columns))
+    *_, (last, _, _) = stretches = list(split_samples(table))
+    first, _, stop = stretches[0]
+    begun_before = group > 0 and name_last(group - 1) == first
+    if begun_before and last == first:
+        return
+    yield table.slice(stop) if begun_before else table
+    for following in range(group + 1, file.num_row_groups):
+        name, _, stop = next(split_samples(names := file.read_row_group(following, list(NAME_COLUMNS))))
+        if name != last:
             return
-        table = file.read_row_group(group, list(columns if inside else NAME_COLUMNS))
-        stretches = list(split_samples(table))
-        first, _, stop = stretches[0]
-        if not inside:
-            if first == own:
-                yield file.read_row_group(group, list(columns)).slice(0, stop)
-            if first != own or stop < len(table):
-                return
-            continue
-        if stretches[-1][0] != before:
-            own = stretches[-1][0]
-            yield table.slice(stop) if first == before else table
+        yield file.read_row_group(following, list(columns)).slice(0, stop)
+        if stop < len(names):
+            return
 
 
 def split_tables(tables: Iterable[pa.Table], columns: Sequence[str]) -> Iterator[SampleTokens]:
