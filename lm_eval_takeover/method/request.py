@@ -27,6 +27,7 @@ class Sampling:
 
 GREEDY = Sampling()
 TASK_SAMPLING = Sampling(temperature=0.6, top_p=0.95)  # the paper's (appendix A.1), and so that of task_configs/
+TASK_MAX_GEN_TOKS = 16_384  # of task_configs/: the models end their texts, not the limit
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from lm_eval.api.instance import Instance
 from lm_eval.api.task import ConfigurableTask
 
 from lm_eval_takeover.errors import ArgumentError, TakeoverError
+from lm_eval_takeover.method.request import TASK_MAX_GEN_TOKS
 from lm_eval_takeover.tasks.benchmarks import Document, Record, process_results, score_all
 from lm_eval_takeover.tasks.instances import is_greedy
 from lm_eval_takeover.tasks.metrics import list_metrics
@@ -26,7 +27,6 @@ DEFAULTS: Mapping[str, Any] = {
 }
 # The paper's decoding (appendix A.1).
 SAMPLING: Mapping[str, Any] = {"do_sample": True, "temperature": 0.6, "top_p": 0.95}
-MAX_GEN_TOKS = 16384
 _LENGTHS = {"max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens"}  # names that lm-eval knows for it
 
 
@@ -111,7 +111,7 @@ def complete_decoding(given: Mapping[str, Any]) -> dict[str, Any]:
     if not given.keys() & {*SAMPLING, "top_k"}:
         decoding |= SAMPLING
     if not given.keys() & _LENGTHS:
-        decoding["max_gen_toks"] = MAX_GEN_TOKS
+        decoding["max_gen_toks"] = TASK_MAX_GEN_TOKS
     return decoding
 
 

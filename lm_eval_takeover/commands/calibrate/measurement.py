@@ -21,7 +21,7 @@ from lm_eval_takeover.commands.calibrate.task_form import TaskForm, load_task_fo
 from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.method.gate import Gate
 from lm_eval_takeover.method.policies import Disagreement
-from lm_eval_takeover.method.request import TASK_SAMPLING, Sampling
+from lm_eval_takeover.method.request import TASK_MAX_GEN_TOKS, TASK_SAMPLING, Sampling
 from lm_eval_takeover.pair.loading import load_pair
 from lm_eval_takeover.pair.pair import Pair
 from lm_eval_takeover.storage.whole_files import write_text
@@ -33,7 +33,6 @@ PAIR_OPTIONS = ("base", "guide", "device", "guide_device", "dtype", "guide_dtype
 
 
 VLLM_GROUP = 512  # rollouts between which a calibration can be interrupted; vLLM batches what fits
-MAX_GEN_TOKS = 16_384  # as the tasks, so that rollouts end where the models end them
 
 
 def measure(options: argparse.Namespace) -> int:
@@ -45,7 +44,7 @@ def measure(options: argparse.Namespace) -> int:
     asked = {name: getattr(options, name) for name in PAIR_OPTIONS if getattr(options, name) is not None}
     arguments = _parse_arguments(options, asked)
     chat = bool(options.apply_chat_template)
-    form = load_task_form(options.task, options.include_path, MAX_GEN_TOKS, chat=chat) if options.task else None
+    form = load_task_form(options.task, options.include_path, TASK_MAX_GEN_TOKS, chat=chat) if options.task else None
     sampling, until, max_gen_toks = _choose_decoding(options, form)
     pair = load_pair(arguments)
     backend = _open_vllm(arguments, pair) if arguments.backend == "vllm" else None
@@ -99,7 +98,11 @@ def _choose_decoding(options: argparse.Namespace, form: TaskForm | None) -> tupl
     usual = form.sampling if form else TASK_SAMPLING
     given = {name: getattr(options, name) for name in ("temperature", "top_p", "top_k")}
     sampling = replace(usual, **{name: value for name, value in given.items() if value is not None})
-    return sampling, form.until if form else (), options.max_gen_toks or (form.max_gen_toks if form else MAX_GEN_TOKS)
+    return (
+        sampling,
+        form.until if form else (),
+        options.max_gen_toks or (form.max_gen_toks if form else TASK_MAX_GEN_TOKS),
+    )
 
 
 def _read_prompts(options: argparse.Namespace, pair: Pair, form: TaskForm | None) -> Prompts:

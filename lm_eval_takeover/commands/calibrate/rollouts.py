@@ -37,7 +37,7 @@ from lm_eval_takeover.method.policies import ALONE
 from lm_eval_takeover.method.policy import DIRECTIONS
 from lm_eval_takeover.method.registry import Score
 from lm_eval_takeover.method.registry import scores as registered
-from lm_eval_takeover.method.request import TASK_SAMPLING, Request, Sampling
+from lm_eval_takeover.method.request import TASK_MAX_GEN_TOKS, TASK_SAMPLING, Request, Sampling
 from lm_eval_takeover.pair.pair import Pair
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def calibrate(
     *,
     direction: str = "forward",
     sampling: Sampling = TASK_SAMPLING,
-    max_gen_toks: int = 16_384,
+    max_gen_toks: int = TASK_MAX_GEN_TOKS,
     until: Sequence[str] = (),
     seed: int = 0,
     batch_size: int = 64,
