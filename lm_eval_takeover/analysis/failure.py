@@ -76,7 +76,10 @@ def count_pairs(problems: NDArray[Any], values: Values, incorrect: NDArray[np.bo
     names, index = np.unique(problems, return_inverse=True)
     count = len(names)
     wins = np.zeros((count, count))
-    positives, owners = values[incorrect], index[incorrect]
+    rising = np.flatnonzero(incorrect)[
+        np.argsort(values[incorrect])
+    ]  # in this order searchsorted is several times faster
+    positives, owners = values[rising], index[rising]
     for problem in range(count):
         negatives = np.sort(values[~incorrect & (index == problem)])
         if len(negatives):

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
-from multiprocessing import get_context
+from multiprocessing import forkserver, get_all_start_methods, get_context
 
 import polars as pl
 
@@ -17,6 +17,8 @@ from lm_eval_takeover.errors import RunDirError
 from lm_eval_takeover.runs.run_folder import Name
 
 _ROWS = 10**7  # from so many on, worker processes are worth their start of some seconds
+# Not `fork`: pyarrow and polars have threads by then. `spawn`, where there is nothing else, imports once for each worker.
+_METHOD = "forkserver" if "forkserver" in get_all_start_methods() else "spawn"
 
 
 @dataclass(frozen=True)
@@ -44,13 +46,25 @@ class Measuring:
         )
 
 
+def use_processes(parts: Sequence[Part]) -> bool:
+    """Whether worker processes measure these parts."""
+    return min(count_cores(), len(parts)) > 1 and sum(part.rows for part in parts) >= _ROWS
+
+
+def warm_up(parts: Sequence[Part]) -> None:
+    """Where worker processes will measure these parts, begin to import what they need, beside what this one has still to read."""
+    if use_processes(parts) and _METHOD == "forkserver":
+        get_context(_METHOD).set_forkserver_preload([__name__])
+        forkserver.ensure_running()
+
+
 def measure_parts(measuring: Measuring, parts: Sequence[Part]) -> Iterator[dict[str, pl.DataFrame]]:
     """`Measuring.measure` of each part, in their order. Raises RunDirError where a worker process was killed."""
-    workers = min(count_cores(), len(parts))
-    if workers == 1 or sum(part.rows for part in parts) < _ROWS:
+    if not use_processes(parts):
         yield from map(measuring.measure, parts)
         return
-    pool = ProcessPoolExecutor(workers, get_context("spawn"), _begin_worker, (measuring,))
+    workers = min(count_cores(), len(parts))
+    pool = ProcessPoolExecutor(workers, get_context(_METHOD), _begin_worker, (measuring,))
     try:
         yield from pool.map(_measure, parts)
     except BrokenProcessPool as error:

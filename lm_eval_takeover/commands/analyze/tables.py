@@ -15,7 +15,7 @@ from tqdm import tqdm
 from lm_eval_takeover import __version__
 from lm_eval_takeover.analysis.catalogue import COLUMNS, SCORED, make_frame
 from lm_eval_takeover.analysis.figures import draw
-from lm_eval_takeover.analysis.measuring import Measuring, measure_parts
+from lm_eval_takeover.analysis.measuring import Measuring, measure_parts, warm_up
 from lm_eval_takeover.analysis.outcomes import tabulate_budget, tabulate_flips, tabulate_rates
 from lm_eval_takeover.analysis.planning import classify_text, count_classes, tabulate_planning
 from lm_eval_takeover.analysis.takeovers import (
@@ -90,13 +90,14 @@ def make_tables(inputs: Inputs, names: Sequence[str], near: float) -> tuple[dict
 
 def measure_base(inputs: Inputs, names: Sequence[str]) -> dict[str, pl.DataFrame]:
     """What these analyses measure on the scored samples of the base run, with progress."""
+    parts = list_parts(inputs.score_files)
+    warm_up(parts)
     places: dict[Name, list[Name]] = {}
     for one in inputs.base.answered:
         places.setdefault(one.stored_name, []).append(one.name)
     codes = inputs.codes if "planning" in names else None
     measuring = Measuring(names, inputs.scores, places, codes)
     frames: dict[str, list[pl.DataFrame]] = {name: [] for name in names}
-    parts = list_parts(inputs.score_files)
     with tqdm(total=sum(part.rows for part in parts), desc="Reading scores", unit="token", unit_scale=True) as bar:
         for part, measured in zip(parts, measure_parts(measuring, parts), strict=True):
             bar.update(part.rows)
