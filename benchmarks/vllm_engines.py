@@ -97,6 +97,7 @@ class Worker:
         for option in ("dtype", "tokens", "tau", "kappa", "block"):
             words += [f"--{option}", str(getattr(options, option))]
         words += ["--rows", *map(str, options.rows), *(["--graphs"] if options.graphs else [])]
+        words += ["--contenders", *options.contenders]
         self._process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self.why_not: str | None = self._read().get("why_not")
 
@@ -177,9 +178,10 @@ def open_ours(options: argparse.Namespace) -> Write:
 
 
 def engine_options(options: argparse.Namespace) -> dict[str, Any]:
+    """Each engine has an equal share of the memory: all of them stay there to take turns."""
     length = 512 if options.pair == "demo" else 2048
     return {"dtype": options.dtype, "max_model_len": length, "max_num_seqs": max(options.rows),
-            "enforce_eager": not options.graphs}  # fmt: skip
+            "gpu_memory_utilization": 0.9 / len(options.contenders), "enforce_eager": not options.graphs}  # fmt: skip
 
 
 def open_vllm(options: argparse.Namespace) -> Write:
@@ -236,6 +238,37 @@ def time_gate(rows: int, vocab: int, dtype: torch.dtype, repeats: int = 5) -> fl
     return statistics.median(seconds)
 
 
+# Matrices of a layer, layers and the head of Qwen3-0.6B and Qwen3-8B, as (inputs, outputs).
+SHAPES = {
+    "0.6B": ([(1024, 2048), (1024, 1024), (1024, 1024), (2048, 1024), (1024, 3072), (1024, 3072), (3072, 1024)], 28, 1024),
+    "8B": ([(4096, 4096), (4096, 1024), (4096, 1024), (4096, 4096), (4096, 12288), (4096, 12288), (12288, 4096)], 36, 4096),
+}  # fmt: skip
+
+
+def time_matrices(rows: int, dtype: torch.dtype, repeats: int = 5) -> float:
+    """Seconds of the matrix products alone of a fused step by models of these shapes: attention would come on top."""
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    total = 0.0
+    for layer, layers, width in SHAPES.values():
+        for shapes, times in ((layer, layers), ([(width, VOCAB)], 1)):
+            products = [
+                (torch.randn(rows, inputs, device=device).to(dtype), torch.nn.Linear(inputs, outputs, False, device, dtype))
+                for inputs, outputs in shapes
+            ]  # fmt: skip
+            total += times * statistics.median(time_products(products, device) for _ in range(repeats + 1))
+    return total
+
+
+@torch.inference_mode()
+def time_products(products: list[tuple[torch.Tensor, torch.nn.Linear]], device: torch.device) -> float:
+    wait(device)
+    started = time.perf_counter()
+    for rows, linear in products:
+        linear(rows)
+    wait(device)
+    return time.perf_counter() - started
+
+
 def wait(device: torch.device) -> None:
     if device.type == "cuda":
         torch.cuda.synchronize()
@@ -274,9 +307,12 @@ def describe_machine(options: argparse.Namespace) -> str:
 
 
 def report_gate(options: argparse.Namespace) -> None:
+    dtype = getattr(torch, options.dtype)
+    print(f"\nthe gate over {VOCAB:,} tokens, and its share of a fused step of Qwen3-0.6B's and 8B's matrices:\n")
+    print("|rows|gate|matrices|share|\n|--:|--:|--:|--:|")
     for rows in options.rows:
-        seconds = time_gate(rows, VOCAB, getattr(torch, options.dtype))
-        print(f"the gate alone, {rows} rows over {VOCAB:,} tokens: {1000 * seconds:.1f} ms a step")
+        gate, matrices = time_gate(rows, VOCAB, dtype), time_matrices(rows, dtype)
+        print(f"|{rows}|{1000 * gate:,.1f} ms|{1000 * matrices:,.0f} ms|{gate / (gate + matrices):.1%}|")
 
 
 def fused_share(options: argparse.Namespace, middle: Any, last: Any, rows: int) -> float:
