@@ -1,4 +1,6 @@
-"""Blockwise verification on vLLM's model runner V1: the base is its draft model, the guide its target.
+"""Blockwise verification on vLLM's model runner V1: the host is its draft model, the donor its target.
+
+Forward, and for a guide that writes alone, the base drafts and the guide verifies.
 
 Where vLLM's rejection sampler stood, the policy says which token is emitted at each position of a draft (`emission`). Of the
 runner two methods are replaced in its instance: `_sample`, which gets the target's logits, and `sample_tokens` around it, which
@@ -16,6 +18,7 @@ from vllm.platforms import current_platform
 from vllm.v1.outputs import SamplerOutput
 from vllm.v1.spec_decode.draft_model import DraftModelProposer
 
+from lm_eval_takeover.method.policy import DIRECTIONS
 from lm_eval_takeover.vllm.settings import EngineSettings, RequestSettings
 from lm_eval_takeover.vllm.slots import Slots, Track
 from lm_eval_takeover.vllm.worker import WorkerExtension
@@ -49,10 +52,11 @@ class TakeoverWorker(PlatformWorker, WorkerExtension):  # type: ignore[misc]
 
 
 class TakeoverProposer(DraftModelProposer):  # type: ignore[misc]
-    """The base as drafter: tokens by the race, logits kept."""
+    """The host as drafter: tokens by the race, logits kept."""
 
     def __init__(self, vllm_config: Any, device: torch.device, runner: Any, gate: "BlockwiseGate") -> None:
         super().__init__(vllm_config, device, runner)
+        self.use_heterogeneous_vocab, self.vocab_mapping = False, None  # the ids mean the same: only padding differs
         self.runner, self.gate = runner, gate
         self.kept: list[Tensor] = []  # raw logits `[rows, vocab]` of each drafted position
         self.kept_rows: dict[str, int] = {}  # by request
@@ -85,7 +89,7 @@ class TakeoverProposer(DraftModelProposer):  # type: ignore[misc]
                 self._parked[name] = torch.stack([logits[row] for logits in self.kept])
 
     def kept_logits(self, name: str, count: int) -> Tensor:
-        """The base's logits of the first drafted positions of a request: `[count, vocab]`."""
+        """The host's logits of the first drafted positions of a request: `[count, vocab]`."""
         if name in self.kept_rows:
             return torch.stack([logits[self.kept_rows[name]] for logits in self.kept[:count]])
         return self._parked[name][:count]
@@ -100,7 +104,7 @@ class TakeoverProposer(DraftModelProposer):  # type: ignore[misc]
 
     @torch.inference_mode()
     def read_next(self, attention: Any, scheduled: Sequence[int]) -> Tensor:
-        """The base's logits `[rows, vocab]` behind the text that the target has just read, `scheduled` drafts left out."""
+        """The host's logits `[rows, vocab]` behind the text that the target has just read, `scheduled` drafts left out."""
         count = attention.num_actual_tokens
         _, by_layer = self.build_per_group_and_layer_attn_metadata(attention)
         with set_forward_context(
@@ -129,6 +133,7 @@ class BlockwiseGate:
         self.runner = runner
         self.settings = EngineSettings.of(config.model_config.hf_config)
         self.policy = self.settings.load_policy()
+        self.drafting, self.verifying = DIRECTIONS[self.policy.direction]
         self.slots = Slots(
             self.policy,
             capacity=config.scheduler_config.max_num_seqs,
@@ -153,10 +158,11 @@ class BlockwiseGate:
         positions = torch.tensor(
             [self.runner.requests[name].num_tokens for name in self.runner.input_batch.req_ids], device=logits.device
         ) - torch.from_numpy(self.runner.input_batch.num_prompt_tokens[: len(drafts)].astype("int64")).to(logits.device)
-        by_role = {"guide": target}
+        by_role = {self.verifying: target}
         if self.keeps_drafts:
-            by_role = {"base": self._read_host(drafts, scheduled, live, target), "guide": target[:, : drafted.shape[1]]}
-            drafted = self._draw_undrafted(drafted, drafts, positions, by_role["base"])
+            host = self._read_host(drafts, scheduled, live, target)
+            by_role = {self.drafting: host, self.verifying: target[:, : drafted.shape[1]]}
+            drafted = self._draw_undrafted(drafted, drafts, positions, host)
         emitted = self.slots.decide(
             self.tracks, positions, by_role, drafted=drafted if self.keeps_drafts else None
         ).tokens
@@ -168,8 +174,8 @@ class BlockwiseGate:
         out = torch.where(places < kept[:, None], emitted.int(), out)
         for track, count, alive in zip(self.tracks, drafts, live, strict=True):
             if alive and count:
-                track.passes["guide"] += 1
-                track.passes["base"] += count
+                track.passes[self.verifying] += 1
+                track.passes[self.drafting] += count
         return SamplerOutput(sampled_token_ids=out, logprobs_tensors=None)
 
     def _follow_batch(self) -> None:

@@ -10,7 +10,7 @@ import torch
 
 from lm_eval_takeover.arguments import ModelArguments
 from lm_eval_takeover.errors import ArgumentError, nearest
-from lm_eval_takeover.method.policy import Policy
+from lm_eval_takeover.method.policy import DIRECTIONS, Policy
 from lm_eval_takeover.pair.member import Member
 from lm_eval_takeover.pair.pair import Pair
 from lm_eval_takeover.vllm.block_rule import CONCURRENCY, choose_block
@@ -74,8 +74,9 @@ def plan_block(arguments: ModelArguments, pair: Pair, policy: Policy) -> int:
         return block
     if obstacle is not None:
         return 1
+    drafting, verifying = DIRECTIONS[policy.direction]
     choice = choose_block(
-        ratio=count_parameters(pair.member("base")) / count_parameters(pair.member("guide")),
+        ratio=count_parameters(pair.member(drafting)) / count_parameters(pair.member(verifying)),
         rows=int(arguments.engine_arguments.get("max_num_seqs", CONCURRENCY)),
         ends=_guess_ends(arguments, policy),
         device=pair.member("guide").device.type,
@@ -85,14 +86,9 @@ def plan_block(arguments: ModelArguments, pair: Pair, policy: Policy) -> int:
 
 
 def _find_obstacle(pair: Pair, policy: Policy) -> str | None:
-    """Why the base cannot draft for the guide; None where it can."""
+    """Why neither model can draft for the other; None where one can."""
     if pair.base is None or pair.guide is None or "guide" not in policy.roles:
         return f"policy={policy.name} has no base to draft and a guide to verify"
-    if policy.direction != "forward":
-        return f"direction={policy.direction} would have the guide draft, which vLLM's draft models do not"
-    sizes = [member.config.get_text_config().vocab_size for member in (pair.base, pair.guide)]
-    if sizes[0] != sizes[1]:
-        return f"base and guide pad their vocabularies differently ({sizes[0]} and {sizes[1]}), which vLLM's draft models may not"
     return None
 
 
@@ -121,10 +117,13 @@ def list_engine_arguments(arguments: ModelArguments, pair: Pair, policy: Policy,
     _check_dtypes(arguments, pair, policy)
     given = _check_names(arguments.engine_arguments)
     _check_architectures(pair, policy)
-    target = pair.member("guide" if "guide" in policy.roles else "base")
+    drafting, verifying = DIRECTIONS[policy.direction]
+    target = pair.member(verifying if block > 1 else "guide" if "guide" in policy.roles else "base")
     options: dict[str, Any] = {
         "model": target.path,
         "revision": target.revision,
+        "tokenizer": pair.members[-1].path,
+        "tokenizer_revision": pair.members[-1].revision,
         "dtype": arguments.dtype.removeprefix("torch."),
         "max_model_len": _choose_length(arguments, pair, given),
         "trust_remote_code": arguments.trust_remote_code,
@@ -147,7 +146,7 @@ def list_engine_arguments(arguments: ModelArguments, pair: Pair, policy: Policy,
     if fused or runner_v2:
         overrides["architectures"] = [ARCHITECTURE]
     if block > 1:
-        options |= _draft_by_base(pair.member("base"), block, given)
+        options |= _draft_by(pair.member(drafting), target, block, given)
     else:
         options |= {"logits_processors": [CHECK if runner_v2 else PROCESSOR], "worker_extension_cls": EXTENSION}
     return options | given | {"hf_overrides": overrides}
@@ -174,12 +173,14 @@ def _describe_models(pair: Pair, target: Member, fused: bool) -> dict[str, Any]:
     return described
 
 
-def _draft_by_base(base: Member, block: int, given: Mapping[str, Any]) -> dict[str, Any]:
-    """The base as vLLM's draft model, in workers that ask the policy where rejection stood."""
+def _draft_by(host: Member, target: Member, block: int, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The host as vLLM's draft model, in workers that ask the policy where rejection stood."""
+    sizes = [member.config.get_text_config().vocab_size for member in (host, target)]
     draft = {
         "method": "draft_model",
-        "model": base.path,
-        "revision": base.revision,
+        "model": host.path,
+        "revision": host.revision,
+        "use_heterogeneous_vocab": sizes[0] != sizes[1],  # padded differently; vLLM's map of tokens is not used
         "num_speculative_tokens": block,
         "draft_tensor_parallel_size": given.get("tensor_parallel_size", 1),
     }

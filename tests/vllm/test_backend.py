@@ -142,6 +142,23 @@ def test_drafts_are_verified_to_the_same_texts(open_vllm, reference, requests, b
         assert passes < sum(len(one.tokens) for one in written.values())
 
 
+def test_the_guide_drafts_in_reverse(open_vllm, open_hf, requests):
+    reverse = {"direction": "reverse"}
+    backend, reference = open_vllm(block_size=4, **reverse), open_hf(**reverse)
+    assert backend.block == 4
+    for name in ("disagreement", "entropy", "random"):
+        policy = replace(POLICIES[name], direction="reverse")
+        written = assert_same(backend, reference, policy, requests)
+        assert sum(one.base_passes for one in written.values()) < sum(len(one.tokens) for one in written.values())
+
+
+def test_drafts_by_another_architecture_with_another_padded_vocabulary(open_vllm, open_hf, random_folders, requests):
+    asked = [replace(request, until=()) for request in requests]
+    backend = open_vllm(block_size=4, **random_folders)
+    assert backend.block == 4
+    assert_same(backend, open_hf(**random_folders), POLICIES["rkl"], asked)
+
+
 def test_a_guide_that_writes_alone_is_drafted_for(open_vllm, open_hf, requests):
     alone = {"policy": "guide", "tau": None, "kappa": None}
     drafted, reference = open_vllm(block_size=4, **alone), open_hf(**alone)

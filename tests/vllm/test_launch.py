@@ -61,7 +61,6 @@ def test_a_number_is_the_length_of_drafts(plan):
             "guide_dtype=bfloat16 beside dtype=float32: backend=vllm has one",
         ),
         ({"speculative_config": "x"}, "speculative_config=x is set by this package: give block_size"),
-        ({"block_size": 4, "direction": "reverse"}, "block_size=4 with backend=vllm: direction=reverse would have"),
         ({"block_size": 4, "policy": "base", "tau": None}, "policy=base has no base to draft and a guide to verify"),
     ],
 )
@@ -71,9 +70,19 @@ def test_wrong_arguments_are_one_line(plan, arguments, message):
     assert message in str(raised.value) and "\n" not in str(raised.value)
 
 
-def test_drafts_want_one_padded_vocabulary(plan, random_folders):
-    with pytest.raises(ArgumentError, match=r"block_size=4 .* pad their vocabularies differently \(512 and 544\)"):
-        plan(block_size=4, **random_folders)
+def test_the_host_drafts_and_the_donor_verifies(plan, demo_folders):
+    options = plan(block_size=4, direction="reverse")
+    assert (options["model"], options["speculative_config"]["model"]) == (demo_folders["base"], demo_folders["guide"])
+    assert options["tokenizer"] == demo_folders["guide"]
+    assert (
+        plan(direction="reverse", block_size="auto")["hf_overrides"]["takeover"]["block"] == 1
+    )  # the larger model drafts
+
+
+@pytest.mark.parametrize("folders", ["demo_folders", "random_folders"])
+def test_vocabularies_may_be_padded_differently(plan, folders, request):
+    options = plan(block_size=4, **request.getfixturevalue(folders))
+    assert options["speculative_config"]["use_heterogeneous_vocab"] == (folders == "random_folders")
 
 
 @pytest.mark.parametrize(
