@@ -286,10 +286,10 @@ def start_engine(options: Mapping[str, Any], pair: Pair) -> Any:
         raise
     except Exception as error:
         names = " and ".join(f"{member.role}='{member.id.id}'" for member in pair.members)
-        raise ArgumentError(f"vLLM cannot start with {names}: {_explain(error)}") from error
+        raise ArgumentError(f"vLLM cannot start with {names}: {explain(error)}") from error
 
 
-def _explain(error: Exception) -> str:
+def explain(error: Exception) -> str:
     """The first telling line of what vLLM raised, and what helps where that is known."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     if type(error).__name__ == "ValidationError" and len(lines) > 1:  # pydantic's: the first line counts the errors

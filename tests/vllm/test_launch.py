@@ -9,6 +9,7 @@ from lm_eval_takeover.arguments import ModelArguments
 from lm_eval_takeover.demo import DEMO
 from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.pair.loading import load_pair, load_policy
+from lm_eval_takeover.vllm import serving
 from lm_eval_takeover.vllm.launch import list_engine_arguments, plan_block, start_engine
 from lm_eval_takeover.vllm.settings import EngineSettings
 from lm_eval_takeover.vllm.versions import check_hooks, check_version
@@ -126,6 +127,12 @@ def test_what_ended_in_another_process_is_looked_for_there(monkeypatch, tight):
         ArgumentError, match="its engine ended as it started, and its own error stands above; give a smaller"
     ):
         start_engine({}, load_pair(ModelArguments.parse(tight)))
+
+
+def test_a_server_that_cannot_go_on_ends_with_one_line(monkeypatch, capsys):
+    monkeypatch.setattr("vllm.entrypoints.launchers.api_server.entry.main", lambda: 1 / 0)
+    assert serving.main() == 2
+    assert capsys.readouterr().err == "error: vLLM's server cannot go on: division by zero\n"
 
 
 def test_versions_and_hooks_are_checked(monkeypatch):

@@ -3,9 +3,12 @@
 import argparse
 import json
 import os
+import socket
 import sys
 from collections.abc import Mapping
 from typing import Any
+
+from lm_eval_takeover.errors import ArgumentError
 
 HELP = "serve a guided pair behind an OpenAI-compatible endpoint (vLLM)"
 DESCRIPTION = """\
@@ -36,6 +39,7 @@ def run(options: argparse.Namespace) -> int:
     from lm_eval_takeover.vllm.launch import choose_runner, list_engine_arguments, plan_block
     from lm_eval_takeover.vllm.versions import check_hooks, check_version
 
+    check_address(options.host, options.port)
     arguments = parse_arguments({**simple_parse_args_string(options.model_args), "backend": "vllm"})
     check_version()
     pair = load_pair(arguments)
@@ -45,9 +49,23 @@ def run(options: argparse.Namespace) -> int:
     engine = list_engine_arguments(arguments, pair, policy, block=block)
     words = list_words({**engine, "host": options.host, "port": options.port, "served_model_name": options.name})
     words += ["--middleware", MIDDLEWARE, *options.rest]
-    command = [sys.executable, "-m", "vllm.entrypoints.launchers.api_server.entry", *words]
+    command = [sys.executable, "-m", "lm_eval_takeover.vllm.serving", *words]
     sys.stdout.flush()
     os.execv(command[0], command)
+
+
+def check_address(host: str, port: int) -> None:
+    """Raises ArgumentError for an address that no server can listen at: vLLM would find out after the models are loaded."""
+    if not 0 < port < 2**16:
+        raise ArgumentError(f"--port {port} is no port; expected 1 to 65535")
+    try:
+        with socket.create_server((host, port)):
+            pass
+    except OSError as error:
+        reason = os.strerror(error.errno) if error.errno and error.errno > 0 else error
+        raise ArgumentError(
+            f"--host {host} --port {port} cannot be listened at: {reason}; give an address of this machine and a free port"
+        ) from error
 
 
 def list_words(options: Mapping[str, Any]) -> list[str]:
