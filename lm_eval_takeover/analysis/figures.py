@@ -30,18 +30,28 @@ def draw(name: str, table: pl.DataFrame, path: Path) -> None:
     from matplotlib.figure import Figure
 
     with matplotlib.rc_context(_SETTINGS):
-        figure = Figure(figsize=(6.4, 3.8), layout="constrained")
+        figure = Figure(figsize=(5.4, 3.4), layout="constrained")
         axes = figure.subplots()
-        _DRAWN[name](axes, _shown(table))
+        _DRAWN[name](axes, _name_task(axes, _shown(table)))
         if axes.get_legend_handles_labels()[1]:
             axes.legend(frameon=False, fontsize=8)
         write_whole(path, lambda stream: figure.savefig(stream, format="svg", metadata={"Date": None}))
 
 
 def _shown(table: pl.DataFrame) -> pl.DataFrame:
-    """The rows `mean` where there are some, else all: one figure is to be read at a glance."""
-    means = table.filter(pl.col("task") == MEAN)
-    return table if means.is_empty() else means
+    """The rows `mean` where they are of several tasks, else those of tasks: one figure is to be read at a glance."""
+    is_mean = pl.col("task") == MEAN
+    tasks, means = table.filter(~is_mean), table.filter(is_mean)
+    return tasks if means.is_empty() or tasks["task"].n_unique() == 1 else means
+
+
+def _name_task(axes: Axes, table: pl.DataFrame) -> pl.DataFrame:
+    """What all rows are of is said once, above: one task, or the mean over tasks."""
+    tasks = table["task"].unique()
+    if len(tasks) != 1:
+        return table
+    axes.set_title("mean over tasks" if tasks[0] == MEAN else tasks[0], loc="left", fontsize=8)
+    return table.with_columns(task=pl.lit(None, pl.String))
 
 
 def _lines(axes: Axes, table: pl.DataFrame, x: str, y: str, by: list[str], **style: Any) -> None:
@@ -101,7 +111,7 @@ def _draw_overlap(axes: Axes, table: pl.DataFrame) -> None:
 def _draw_planning(axes: Axes, table: pl.DataFrame) -> None:
     _bars(axes, table, ["task", "run", "set", "score", "class"], "enrichment")
     axes.axvline(1, **_DIAGONAL)
-    _label(axes, "enrichment (share in the set / share in base rollouts)")
+    _label(axes, "enrichment (share in set / in base rollouts)")
 
 
 def _draw_failure(axes: Axes, table: pl.DataFrame) -> None:
@@ -118,7 +128,7 @@ def _draw_budget(axes: Axes, table: pl.DataFrame) -> None:
             axes.plot(
                 [row["realized_rate"]] * 2, [row["acc_low"], row["acc_high"]], color=point.get_color(), linewidth=1
             )
-    axes.set_ylim(0, 1)
+    axes.set_ylim(0, 1.03)
     _label(axes, "realized rate", "Acc")
 
 
@@ -135,13 +145,14 @@ def _draw_flips(axes: Axes, table: pl.DataFrame) -> None:
     axes.barh(range(len(names)), [-harmed for harmed in table["harmed"]], color="#d1495b", label="harmed")
     axes.axvline(0, color="#333333", linewidth=0.8)
     axes.set_yticks(range(len(names)), names)
+    axes.invert_yaxis()
     _label(axes, "problems (harmed to the left)")
 
 
 def _draw_cross(axes: Axes, table: pl.DataFrame) -> None:
     for row in table.iter_rows(named=True):
         axes.plot(row["replaced_share"], row["acc"], "o", label=_join((row["task"], row["run"], row["direction"])))
-    axes.set_ylim(0, 1)
+    axes.set_ylim(0, 1.03)
     _label(axes, "share of tokens from the donor", "Acc")
 
 

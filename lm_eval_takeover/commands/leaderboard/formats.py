@@ -155,9 +155,9 @@ def _show_cell(cell: dict[str, Any] | None, extras: Sequence[str]) -> str:
 def _show_recovery(recovery: dict[str, Any], intervals: bool) -> str:
     if recovery["acc"] is None and recovery["pass8"] is None:
         return ""
-    text = " / ".join("-" if recovery[name] is None else f"{recovery[name]:.0%}" for name in ("acc", "pass8"))
+    text = " / ".join("-" if recovery[name] is None else f"{recovery[name]:z.0%}" for name in ("acc", "pass8"))
     spans = [(recovery[f"{name}_low"], recovery[f"{name}_high"]) for name in ("acc", "pass8")]
-    known = [f"{low:.0%} to {high:.0%}" for low, high in spans if low is not None]
+    known = [f"{low:z.0%} to {high:z.0%}" for low, high in spans if low is not None]
     if intervals and known:
         text += f" ({', '.join(known)})"
     return text

@@ -69,7 +69,7 @@ def _describe_recovery(analysis: Analysis, name: str, tasks: Sequence[str], metr
     found = None
     if analysis.runs[name].written_by is None and analysis.base and analysis.guide:
         found = _measure(analysis, (name, analysis.base, analysis.guide), tasks, metric)
-    return MISSING if found is None else f"{found.value:.0%}\n[{found.low:.0%}, {found.high:.0%}]"
+    return MISSING if found is None else f"{found.value:z.0%}\n[{found.low:z.0%}, {found.high:z.0%}]"
 
 
 def _measure(analysis: Analysis, runs: tuple[str, str, str], tasks: Sequence[str], metric: str) -> Interval | None:
