@@ -73,13 +73,9 @@ def count_decisions(run_dir: Path) -> tuple[int, int, int]:
 
 def draw(methods: list[dict[str, Any]], path: Path) -> None:
     """Acc by method as bars, with Acc and the realized rate in words."""
-    import matplotlib
-
-    matplotlib.use("svg")
     import matplotlib.pyplot as plt
 
-    # Text stays text, and the file is the same each time that it is drawn.
-    plt.rcParams |= {"svg.fonttype": "none", "svg.hashsalt": "demo", "font.family": "sans-serif", "font.size": 12}
+    plt.rcParams |= {"font.size": 12}
     figure, axes = plt.subplots(figsize=(7.6, 0.52 * len(methods) + 0.5), layout="constrained")
     for place, row in enumerate(methods):
         guided = row["method"] == "guided"
@@ -101,7 +97,15 @@ def draw(methods: list[dict[str, Any]], path: Path) -> None:
     axes.invert_yaxis()
     axes.spines[:].set_visible(False)
     axes.set_title("Acc, and the share of the tokens that the guide wrote", color=INK, fontsize=12, loc="left")
-    figure.savefig(path, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
+    save_picture(figure, path)
+
+
+def save_picture(figure: Any, path: Path) -> None:
+    """As SVG whose text stays text; the same file each time that it is drawn."""
+    import matplotlib.pyplot as plt
+
+    with plt.rc_context({"svg.fonttype": "none", "svg.hashsalt": "demo", "font.family": "sans-serif"}):
+        figure.savefig(path, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
     plt.close(figure)
     path.write_text("\n".join(line.rstrip() for line in path.read_text().splitlines()) + "\n")
 
