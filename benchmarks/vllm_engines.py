@@ -6,7 +6,8 @@
     python benchmarks/vllm_engines.py --gate_only                      the gate by itself, where there is no vLLM, too
 
 Prints date, device and graphs, tokens per second by contender and concurrency, realized rates, what share of its cost model each
-of the two designs reaches (fused: 1 / (t_base + t_guide); drafts: E tokens for k t_base + t_guide), and the gate's share.
+of the two designs reaches, and the gate's share. Fused: 1 / (t_base + t_guide). Drafts: E tokens for k t_base + t_guide, with the
+guide's pass over a draft at the price of a step, and at that of a step of k + 1 times as many samples.
 """
 
 import argparse
@@ -43,15 +44,21 @@ def main() -> None:
         workers = {name: Worker(name, options, names) for name in options.contenders}
         rates: dict[str, dict[int, list[float]]] = {name: {rows: [] for rows in options.rows} for name in workers}
         last: dict[str, dict[int, dict[str, Any]]] = {name: {} for name in workers}
+        verifying: dict[int, list[float]] = {
+            rows: [] for rows in options.rows
+        }  # the guide's, of k + 1 times the samples
         for _ in range(options.rounds):
             for rows in options.rows:
                 for name, worker in workers.items():
                     if worker.why_not is None:
                         last[name][rows] = answer = worker.ask(rows)
                         rates[name][rows].append(answer["tokens"] / answer["seconds"])
+                if "guide" in workers and "drafts" in workers:
+                    answer = workers["guide"].ask(rows * (options.block + 1))
+                    verifying[rows].append(answer["tokens"] / answer["seconds"])
         for worker in workers.values():
             worker.close()
-    report(options, workers, rates, last)
+    report(options, workers, rates | {"verifying": verifying}, last)
 
 
 def parse() -> argparse.Namespace:
@@ -180,7 +187,7 @@ def open_ours(options: argparse.Namespace) -> Write:
 def engine_options(options: argparse.Namespace) -> dict[str, Any]:
     """Each engine has an equal share of the memory: all of them stay there to take turns."""
     length = 512 if options.pair == "demo" else 2048
-    return {"dtype": options.dtype, "max_model_len": length, "max_num_seqs": max(options.rows),
+    return {"dtype": options.dtype, "max_model_len": length, "max_num_seqs": max(options.rows) * (options.block + 1),
             "gpu_memory_utilization": 0.9 / len(options.contenders), "enforce_eager": not options.graphs}  # fmt: skip
 
 
@@ -290,7 +297,12 @@ def report(
     for name, worker in workers.items():
         if worker.why_not is None:
             print(f"|{name}|" + "|".join(f"{middle[name][rows]:,.0f}" for rows in options.rows) + "|")
-    for label, share in (("fused, of its cost model", fused_share), ("drafts, of theirs", drafts_share)):
+    shares = (
+        ("fused, of its cost model", fused_share),
+        ("drafts, of theirs", drafts_share),
+        ("drafts, where a pass over a draft costs its tokens", loaded_drafts_share),
+    )
+    for label, share in shares:
         if all(middle.get(name) for name in ("fused", "drafts", "guide", "base")):
             print(f"|{label}|" + "|".join(f"{share(options, middle, last, rows):.2f}" for rows in options.rows) + "|")
     for worker in filter(lambda one: one.why_not is not None, workers.values()):
@@ -322,10 +334,19 @@ def fused_share(options: argparse.Namespace, middle: Any, last: Any, rows: int) 
 
 def drafts_share(options: argparse.Namespace, middle: Any, last: Any, rows: int) -> float:
     """Their speed over E / (k t_base + t_guide), with E the tokens that stood for each pass of the guide."""
+    return _drafts_share(options, middle, last, rows, 1 / middle["guide"][rows])
+
+
+def loaded_drafts_share(options: argparse.Namespace, middle: Any, last: Any, rows: int) -> float:
+    """As `drafts_share`, with the step of the guide timed that reads as many tokens as a pass over the drafts."""
+    return _drafts_share(options, middle, last, rows, (options.block + 1) / middle["verifying"][rows])
+
+
+def _drafts_share(options: argparse.Namespace, middle: Any, last: Any, rows: int, verification: float) -> float:
+    """verification: seconds for each row."""
     done = last["drafts"][rows]
     stood = done["tokens"] / max(done["guide_passes"], 1)
-    cost = options.block / middle["base"][rows] + 1 / middle["guide"][rows]
-    return float(middle["drafts"][rows] * cost / stood)
+    return float(middle["drafts"][rows] * (options.block / middle["base"][rows] + verification) / stood)
 
 
 if __name__ == "__main__":
