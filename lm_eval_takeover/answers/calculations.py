@@ -19,6 +19,7 @@ _SUM = rf"{_TERM}(?:(?:{_OPERATOR}|(?<=\))\s*(?=\()){_TERM})+"
 _CALCULATION = re.compile(
     rf"(?<![\w.,+*/^×÷-])(?<![+*/^×÷−–-]\s)(?:{_SUM}\s*=\s*)+(?=(?>{_TERM})(?!{_OPERATOR}[\d(]|\s*=|\s*[a-zA-Z]\s*[=^]))"
 )
+_NESTED_CALL = re.compile(r"[A-Za-z]\([A-Za-z]\([^()=]*\)\)")
 _UNSOLVED = re.compile(r"(?=[^A-Za-z]*[A-Za-z])(?=\D*\d)[\sA-Za-z\d+*/^().−-]+")
 _CHOICES = re.compile(r"\s*\d+\s*[CP]\s*\d+\s*")  # 10C3
 
@@ -51,7 +52,13 @@ def read_result(value: str) -> str:
 
 def names_value(left: str) -> bool:
     """Whether the left side of an equation names its right side: `x`, `f(2)`, `P(A)` or numbers, not `3x` or `x^2 + 1`."""
-    return is_name(left) or is_ratio_of_names(left) or bool(_CHOICES.fullmatch(left)) or not _UNSOLVED.fullmatch(left)
+    return (
+        is_name(left)
+        or bool(_NESTED_CALL.fullmatch(left))
+        or is_ratio_of_names(left)
+        or bool(_CHOICES.fullmatch(left))
+        or not _UNSOLVED.fullmatch(left)
+    )
 
 
 _RELATION = re.compile(r"[<>≠≈≤≥]|\\(?:n?eq|ne|l[et]q?|g[et]q?|approx|equiv|sim|pm)(?![a-z])")

@@ -1,74 +1,46 @@
 """The value that the last sentence of a response concludes with.
 
-A sentence states a value if it is the object of a copula or of a verb of quantity (`comes to V`, `pays him V`), or of a verb of
-action beside a word of conclusion (`so Tom walks V miles`), if it is bold, or if it is named first (`V eggs remain`). None is
-stated by a sentence that asks, supposes, hedges, reports, goes on to calculate or denies. What stands before the verb is a
-subject that no word qualifies (`is_plain`), after the value its unit and phrases of a closed grammar (`tails`).
+A sentence states a value if it is the object of its last verb (`predicates`), if it is bold, or if it is named first (`named`).
+None is stated by a sentence that asks, supposes, hedges, reports, goes on to calculate or denies. Subjects, verbs, units and what
+trails the value (`tails`) are open classes; what is closed are the words that may take it back, and the places where another
+number may stand.
 One sentence is read, of at most 400 characters.
 """
 
 import re
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from lm_eval_takeover.answers import lexicon
 from lm_eval_takeover.answers.calculations import COMPUTED, names_value, read_equation, read_result
 from lm_eval_takeover.answers.languages import find_foreign_value, is_foreign
 from lm_eval_takeover.answers.lexicon import words
+from lm_eval_takeover.answers.named import CONSEQUENT, FIRST, HARMLESS_NEGATION, find_named
 from lm_eval_takeover.answers.normalisation import parse_rational
+from lm_eval_takeover.answers.predicates import Candidate, list_candidates
 from lm_eval_takeover.answers.quantities import read_number_words
 from lm_eval_takeover.answers.sentences import VALUE, Sentence, find_last_sentence, mask_values
 from lm_eval_takeover.answers.subjects import CONSEQUENCE, LEAD, is_plain
 from lm_eval_takeover.answers.tails import (
-    CALCULATION,
     NEGATION,
-    STEPS,
-    is_harmless,
     join_measures,
     join_unit,
 )
 
-_STATED = re.compile(
-    rf"(?:(?<![a-z'])(?:(?P<copula>{lexicon.COPULAS})|(?P<verb>{lexicon.STATING}))(?![a-z'])"
-    rf"|(?P<contracted>(?<=[a-z])'(?:s|re)\b)|=)"
-    rf",?:? ?{lexicon.FILLING}{VALUE}"
-    rf"|(?<![a-z'])(?P<ditransitive>{lexicon.DITRANSITIVE}) "
-    rf"(?!(?:{lexicon.AFTER_UNIT}|{lexicon.DUBIOUS})(?![a-z'-]))[a-z]+(?: and [a-z]+)? {lexicon.FILLING}{VALUE}"
-)
-_ACTION = re.compile(rf"(?<![a-z'])(?P<verb>{lexicon.ACTIONS}) {lexicon.FILLING}{VALUE}")
-_CONCLUDING = words(lexicon.CONCLUDING)
-_AUXILIARY = re.compile(r"\b(?:will|can|must|would|should|does|did|has|have) $")
 _ONLY_VALUE = re.compile(rf"{LEAD}{VALUE}(?:(?:, and |, or |, | and | or ){VALUE})*[ .!]*")
-_FIRST = re.compile(
-    rf"{LEAD}(?:at the end(?: of the [a-z]+)?,? |(?:after|by|in|at"
-    rf"|on) (?:the )?[a-z]+(?: [a-z]+){{0,2}}, )?(?:(?:there (?:are|is)|only|exactly"
-    rf"|just|a total of"
-    rf"|the) )*{VALUE}(?P<unit>(?: (?!(?:{lexicon.DUBIOUS})\b)[a-z-]+){{0,4}}?(?: of (?:(?:the|these|those|his|her"
-    rf"|their) )?(?!the\b|these\b|those\b|that\b|what\b|it\b)[a-z]+)?) "
-    r"(?:remain(?:s|ed)?|[a-z]+ed(?=[.! ]*$)|(?:is|are|was|were|will be|would be|can be|must be|have been|has been)"
-    r"(?: (?:still|therefore|thus|then|hence))? "
-    rf"(?:left(?: over)?|remaining|available|{lexicon.PARTICIPLES}"
-    r"|(?:the|our|my) (?!first|next|wrong|given|initial)(?:[a-z]+ ){0,2}(?:answer|result|total|value|solution|integer"
-    r"|number|root|maximum"
-    r"|minimum)))(?![a-z'])"
-)
-_LABEL = re.compile(rf"(?:{LEAD})(?:{lexicon.LABELS})\s?[:=]\s?{VALUE}")
-# `so 60 % of the students enrolled`: beside a word of conclusion a quantity that is counted may be named first.
-_COUNTED_FIRST = re.compile(
-    rf"(?:(?:\b(?:{lexicon.CONCLUDING})(?! (?:far|that)\b),?:? )+|^a total of )(?:there (?:are|were) )?(?:only "
-    rf"|exactly |just )?{VALUE}"
-    rf" (?P<unit>(?!(?:{lexicon.DUBIOUS})\b|and\b|or\b|of (?:that|those|what|it|each)\b|is\b|are\b|was\b"
-    rf"|were\b)[a-z][a-z-]*)(?= [a-z])"
+_IS_ANSWER = re.compile(  # `…, so x = -1 is the only solution`
+    rf", (?:so|hence|thus|therefore|and so),? (?P<value>{VALUE}) is (?:therefore |thus )?(?:the|our) (?:only |final "
+    rf"|desired |correct )?"
+    r"(?:solution|answer|value|root|result)[.! ]*$"
 )
 # `Add the tips to find the total: 20 + 5 = 25 dollars`
 _FOUND = re.compile(
     rf"(?:(?:then|now|finally|and|so|lastly),? )?[^:;]*\bto (?:find|get|determine|calculate|figure out|work out"
-    rf"|see)\b[^:;{VALUE}]*"
-    rf": ?{COMPUTED} {VALUE}"
+    rf"|see)\b[^:;{VALUE}]*: ?{COMPUTED} {VALUE}"
 )
 # What introduces a conclusion: the rest is read as a sentence.
 _PREFACE = re.compile(
-    rf"{LEAD}(?:(?:(?:here,? )?(?:we|i) (?:can |now |then |finally |thus |therefore )*(?:find|get|obtain|have|see|conclude"
+    rf"{LEAD}(?:it (?:must be (?:the case )?|is (?:clear|easy to see|true) |must follow )that|(?:(?:here,? )?(?:we"
+    rf"|i) (?:have shown that|can |now |then |finally |thus |therefore )*(?:find|get|obtain|have|see|conclude"
     r"|deduce|know now)|it follows|(?:this|that) (?:means|implies|shows|tells us|would mean|will mean)|which means"
     rf")(?:,? that\b|(?! {VALUE}))|in other words),? "
 )
@@ -86,28 +58,36 @@ _WE_HAVE = (
 )
 _EQUATION_CLOSES = re.compile(
     rf"(?:.*(?:[a-z]\)?, |; | |^))?(?:(?:and |and so |so|thus|hence|therefore|it follows that|that means that"
-    rf"|which (?:means|gives|implies)"
-    rf"(?: that)?),? {_WE_HAVE}?|(?<=[a-z], ){_WE_HAVE}?|{_WE_HAVE}){VALUE}[ .!]*"
+    rf"|which (?:means|gives|implies)(?: that)?),? {_WE_HAVE}?|(?<=[a-z], ){_WE_HAVE}?|{_WE_HAVE}){VALUE}[ .!]*"
     rf"|(?:[a-z]+ing|by|using|from)\b[^:{VALUE}]*: {VALUE}[ .!]*|then,? {VALUE}[ .!]*"
     rf"|{LEAD}(?:since|because|as|at|by)\b[^,]*, (?:we (?:get|have|find) |then )?{VALUE}[ .!]*"
 )
 # What follows a conclusion and tells why or when: it may hold numbers of its own.
 _CLAUSE = re.compile(
     r",? \b(?:(?:when|once|until) (?:it|he|she|they) [a-z]+\b(?! [a-z]*(?:off|out|some)| half| not| almost| only| nearly)"
-    r"|because|since|given that"
-    r"|considering|seeing that|after (?!tax|the tip)"
+    r"|because|since|given that|considering|seeing that|after (?!tax|the tip)"
     r"|by the time)\b|, (?:as(?! assumed| supposed)|for(?! \ue000| an? (?:[a-z]+ )?(?:total|sum|average|profit|cost)))(?= )"
     r"| as (?:we|the|it|there|each|both|they|he|she|required|desired|expected|wanted|asked|shown)\b"
 )
-_TURNING = re.compile(r"\b(?:but|however|although)\b|\bnow\b")
+_CARRIED_ON = re.compile(
+    rf"\band\b[^,]*{VALUE}|\band then\b|\b(?:from|of|to|after) which\b|, and (?:we|he|she|they|it)\b"
+)  # `$98 after the first discount, and $88 after both`
+_TURNING = re.compile(r"\b(?:wrongly|mistakenly|falsely|incorrectly|but|however|although)\b|\bnow\b")
 _SUBORDINATE = re.compile(
-    rf"{LEAD}(?:because|since|as(?! an?\b)|given|when|after|once|while|before|until|if|whenever|although|though"
-    rf"|(?:with|for|by"
+    rf"{LEAD}(?:because|since|as(?! an?\b)|given|when|after|once|while|before|until|if|whenever|although|though|(?:with|for|by"
     rf"|at|in|as an?)\b(?=[^,]*,))\b"
 )
+_MOMENT = re.compile(rf"{LEAD}(?:after|in|at|by|with|for)\b")
 _PREPOSITION = re.compile(rf"{LEAD}(?:with|for|by|at|in|as an?)\b")
+_CONDITION = re.compile(rf",? (?:when|for|at|where) {VALUE}[.! ]*$")
 _ASIDE = re.compile(r"\s*\([^()]*\)")
 _CORRECTED = re.compile(rf"\bnot {VALUE},? but (?:rather |instead |only |exactly )?(?={VALUE})")
+_CONTRAST = re.compile(rf"(?<={VALUE}),? not {VALUE}[.! ]*$")  # `3/5, not 2/5.`
+# A condition that any problem of rates makes: `, assuming they all burn at the same speed`.
+_STEADY = re.compile(
+    r", assuming (?:that )?(?:[a-z']+ ){1,7}(?:constant|steady|unchanged|(?:the )?same(?: [a-z]+)?"
+    r"|equal(?:ly)?(?: [a-z]+)?)[.! ]*$"
+)
 _OPEN_END = re.compile(r"[?？][\s*_)\"”]*$|(?:[=+×/<>,:(-]|\.\.\.|…)\s*$")
 
 _UNFINISHED = re.compile(r"\b(?:and|or|so|then|which|of|the|an?|with|to|by|is|are)\s*$", re.IGNORECASE)
@@ -125,18 +105,8 @@ _MODAL = re.compile(
     r"\b(?:could|might|may|(?:would|should|could|might) have|can't|cannot|nearly|almost)(?: (?:\w+ly|also|well|even"
     r"|have|be|then|just))* ?$"
 )
-# A negation within the subject: `the students who do not play`, `of drawing no red ball`, `the amount not spent`.
-_HARMLESS = re.compile(
-    rf"(?<!true )(?<!case )(?<!mean )(?<!means )(?<!sure )(?<!certain )(?<!clear )\b(?:who|which|whose|that"
-    rf"|where)(?: [a-z']+){{0,4}}? (?:{lexicon.NEGATIONS})(?: [a-z']+)+"
-    rf"|\b(?:of|with|for|by|at|[a-z]+ing) (?:no|not|none|neither|never)(?= [a-z])"
-    rf"|(?<!is )(?<!are )(?<!was )(?<!were )\bnot (?=[a-z]+ing |[a-z]+(?:ed|en|nt|ld)\b [a-z,])"
-)
 _WE_SUBJECT = re.compile(
     r"\b(?:we|i|let us|let's)(?: (?:now|then|can|must|will|would|should|also|first|next|could|have to|need to))* ?$"
-)
-_WE_DO = re.compile(
-    r"\b(?:we|i|let us|let's)(?: (?:now|then|can|must|will|would|should|also|first|next|could|have to|need to))*(?: [a-z]+)?$"
 )
 _WE_STATE = re.compile(
     r"(?:ha(?:ve|d)|got|gets?|obtain|find|found|conclude|arrived?|need|end(?:ed)? up|see|reach|deduce|left|pay|earn"
@@ -150,17 +120,16 @@ _SET = re.compile(
     r"\b(?:solutions?|roots?|zeroe?s?|values|numbers|answers|possibilities|integers|factors|divisors|primes|pairs|points)\b"
 )
 _MEASURED = re.compile(r"^(?:cost|weigh|measure)|\bat$")  # `costs V more` is no price
+_MEASURE = re.compile(
+    r"\b(?:area|volume|perimeter|circumference|length|distance|sum|product|value|number|probability|determinant|height|cost|total|answer"
+    r"|result|limit|integral|angle|radius|width|average|mean)(?: [a-z ]*)?$"
+)
 _HOLDS = re.compile(r"contain(?:s|ed)?|holds?|covers?|includes?")  # `the domain contains [0, 3]`
+_DERIVED = re.compile(r"\bthe (?:sum|product|difference|quotient) of $")  # `13, which is the sum of 5 and 8`
 _THERE = re.compile(r" there (?:is|are|was|were|will be) ")
 _COMPARED = re.compile(r"(?: [a-z]+)? (?:more|less|fewer|of the|of what|(?!over|under)[a-z]+er than)\b")
 # `when a = 1` is no time, but a case.
 _CASE = re.compile(rf"\b(?:when|once|while|until) (?:[a-z]+ (?:is|=) )?{VALUE}")
-_NO_FINAL_BOLD = re.compile(
-    r"(?:\b(?:by|than|least|most|about|around|roughly|approximately|nearly|almost|over|under|between|add|adding|minus"
-    r"|plus|try|trying"
-    r"|case|step|problem|question|part|equation|number of|divide|multiply|subtract|say|up to)|[-+*/×<>≈^])\s*$"
-)
-_COPULA_END = re.compile(rf"(?:\b(?:{lexicon.COPULAS})|=) ?{lexicon.FILLING}$")
 
 
 def find_conclusion(text: str) -> str | None:
@@ -173,13 +142,18 @@ def find_conclusion(text: str) -> str | None:
         masked = mask_values(read_number_words(sentence))
     if not masked.values:
         return None
-    return find_foreign_value(masked) if is_foreign(masked.text) else _find_in_english(masked)
+    if not is_foreign(masked.text):
+        return _find_in_english(masked)
+    return (
+        None if _is_unsure(masked.text) else find_foreign_value(masked)
+    )  # a name may look foreign: `Next, Ana walks V`
 
 
 def _find_in_english(masked: Sentence) -> str | None:
-    sentence = _drop(_drop(masked, _CORRECTED), _ASIDE, keep=_DOUBTFUL)
+    sentence = _drop(_drop(_drop(_drop(masked, _STEADY), _CONTRAST), _CORRECTED), _ASIDE, keep=_DOUBTFUL)
+    sentence = _drop_condition(sentence)
     text, first = _cut_clauses(sentence.text)
-    if _BEGINNING.match(text) or any(pattern.search(text) for pattern in _UNSURE):
+    if _is_unsure(text):
         return None
     text, first = _strip_preface(text, first)
     if COMPUTED not in text:
@@ -194,6 +168,11 @@ def _find_in_english(masked: Sentence) -> str | None:
     )
 
 
+def _is_unsure(text: str) -> bool:
+    """Whether a sentence begins a solution, or hedges, supposes or reports anywhere."""
+    return _BEGINNING.match(text) is not None or any(pattern.search(text) for pattern in _UNSURE)
+
+
 def _read_main_clause(sentence: Sentence, text: str, first: int) -> str | None:
     if _ONLY_VALUE.fullmatch(text) or (
         _EQUATION_CLAUSE.fullmatch(text) and "=" in sentence.values[0]
@@ -203,11 +182,24 @@ def _read_main_clause(sentence: Sentence, text: str, first: int) -> str | None:
         return ", ".join(read_result(value) for value in sentence.values)
     if "=" in sentence.values[-1] and _EQUATION_CLOSES.fullmatch(text):
         return read_equation(sentence.values[-1]) or sentence.values[-1]  # an equation may be what is asked for
-    candidates = _list_candidates(text, first)
+    if named := _IS_ANSWER.search(text):
+        return sentence.values[text.count(VALUE, 0, named.start("value"))]
+    candidates = list_candidates(text, first)
+    *_, consequence = [None, *CONSEQUENT.finditer(text)]
+    if consequence is not None and not (candidates and candidates[-1].start >= consequence.end()):
+        return find_named(sentence, text)
     while candidates:
         candidate = candidates.pop()
         tail = text[candidate.end :]
-        if candidate.is_copula and text[: candidate.start].endswith("which ") and candidates and _COMPARED.match(tail):
+        if candidate.is_copula and candidates and text[: candidate.start].endswith(" of which "):
+            text = text[: candidate.start].rpartition(",")[0]  # `13 terms, the last of which is 40`
+            continue
+        if (
+            candidate.is_copula
+            and text[: candidate.start].endswith("which ")
+            and candidates
+            and (_COMPARED.match(tail) or _DERIVED.search(text[candidate.start : candidate.end]))
+        ):
             text = text[: candidate.start].removesuffix("which ").rstrip(" ,")  # `$41.50, which is $3 less than before`
             continue
         if (
@@ -217,7 +209,7 @@ def _read_main_clause(sentence: Sentence, text: str, first: int) -> str | None:
         ):
             return None
         return _read_value(sentence, text, candidate)
-    return _find_named_otherwise(sentence, text)
+    return find_named(sentence, text)
 
 
 def _strip_preface(text: str, first: int) -> tuple[str, int]:
@@ -227,37 +219,6 @@ def _strip_preface(text: str, first: int) -> tuple[str, int]:
     if preface is None or VALUE not in text[preface.end() :]:
         return text, first
     return "so " + text[preface.end() :], 0
-
-
-class _Candidate(NamedTuple):
-    """A predicate whose object is a value: `text[start:end]`, from its verb to the value."""
-
-    start: int
-    end: int
-    verb: str  # `is` for any copula
-    is_plural: bool  # `are V and V`
-
-    @property
-    def is_copula(self) -> bool:
-        return self.verb == "is"
-
-
-def _list_candidates(text: str, first: int) -> list[_Candidate]:
-    """The predicates from the main clause on; beside a word of conclusion any verb makes one, else one that its form shows."""
-    ""
-    found = {}
-    concludes = _CONCLUDING.search(text) is not None
-    for match in _ACTION.finditer(text, first):
-        if concludes or match["verb"].endswith(("s", "ed")) or _AUXILIARY.search(text[: match.start()]):
-            found[match.end()] = _Candidate(match.start(), match.end(), match["verb"], False)
-    for match in _STATED.finditer(text, first):
-        found[match.end()] = _Candidate(
-            match.start(),
-            match.end(),
-            match["verb"] or match["ditransitive"] or "is",
-            match["copula"] in ("are", "were"),
-        )
-    return [found[end] for end in sorted(found)]
 
 
 def states_doubt(sentence: str) -> bool:
@@ -284,34 +245,60 @@ def _drop(sentence: Sentence, pattern: re.Pattern[str], keep: Sequence[re.Patter
     return Sentence(text, [values[index] for index in left], [left.index(index) for index in bold if index in left])
 
 
+def _drop_condition(sentence: Sentence) -> Sentence:
+    """The sentence without the value of an unknown for which it states another value: `equals 41 when x = 2`."""
+    found = _CONDITION.search(sentence.text)
+    if (
+        found is None
+        or "," in sentence.text[: found.start()].rpartition(VALUE)[2]
+        or len(sentence.values) < 2
+        or "=" not in sentence.values[-1]
+        or "=" in sentence.values[-2]
+    ):
+        return sentence
+    last = len(sentence.values) - 1
+    return Sentence(
+        sentence.text[: found.start()], sentence.values[:-1], [index for index in sentence.bold if index != last]
+    )
+
+
 def _cut_clauses(text: str) -> tuple[str, int]:
     """The sentence up to a reason or time that follows what it states, and where its main clause begins."""
     lead = _SUBORDINATE.match(text)
     comma = text.find(", ", lead.end()) if lead else 0
     there = _THERE.search(text) if comma < 0 else None
     first = there.start() if there else len(text) if comma < 0 else comma
-    if lead and _PREPOSITION.match(lead[0]) and not _list_candidates(text, first):
+    if lead and comma < 0 and not there and _MOMENT.match(text):
+        first = 0  # `After two hours it has V`
+    if lead and _PREPOSITION.match(lead[0]) and (list_candidates(text[:first], 0) or not list_candidates(text, first)):
         first = 0  # `At noon it was V degrees, up V from the morning`: the comma ends no introduction
-    ends = [candidate.end for candidate in _list_candidates(text, first)]
+    ends = [candidate.end for candidate in list_candidates(text, first)]
     for clause in _CLAUSE.finditer(text, first):
-        if _TURNING.search(text, clause.start()) or _CASE.search(text, clause.start()) or ";" in text[clause.start() :]:
+        if (
+            _CARRIED_ON.search(text, clause.start())
+            or _TURNING.search(text, clause.start())
+            or _CASE.search(text, clause.start())
+            or ";" in text[clause.start() :]
+        ):
             break
-        if (ends and clause.start() >= ends[0]) or _FIRST.match(text[first : clause.start()].lstrip(", ")):
+        if (ends and clause.start() >= ends[0]) or FIRST.match(text[first : clause.start()].lstrip(", ")):
             return text[: clause.start()].rstrip(" ,"), first
     return text.rstrip(" .!"), first
 
 
-def _is_denied(before: str, candidate: _Candidate) -> bool:
+def _is_denied(before: str, candidate: Candidate) -> bool:
     """Whether the predicate is negated or only possible, or says what `we` do on the way."""
     before = CONSEQUENCE.split(before)[-1]
-    if NEGATION.search(_HARMLESS.sub(" ", before)) or NEGATION.search(candidate.verb) or _MODAL.search(before):
+    if NEGATION.search(HARMLESS_NEGATION.sub(" ", before)) or NEGATION.search(candidate.verb) or _MODAL.search(before):
+        return True
+    if f"{VALUE} when " in before:  # `x = 2 when the right side is 10`
         return True
     if not candidate.is_copula and re.search(r"\w (?:when|while|until|where)\b", before):
         return True
     return not candidate.is_copula and bool(_WE_SUBJECT.search(before)) and not _WE_STATE.match(candidate.verb)
 
 
-def _is_second_statement(text: str, earlier: list[_Candidate], candidate: _Candidate) -> bool:
+def _is_second_statement(text: str, earlier: list[Candidate], candidate: Candidate) -> bool:
     """Whether the sentence states two values of two things: `one costs V and the other V`; a total is no second."""
     if not earlier:
         return False
@@ -320,7 +307,7 @@ def _is_second_statement(text: str, earlier: list[_Candidate], candidate: _Candi
     return joint is not None and not _TOTALLED.search(text, earlier[-1].end + joint.start())
 
 
-def _read_value(sentence: Sentence, text: str, candidate: _Candidate) -> str | None:
+def _read_value(sentence: Sentence, text: str, candidate: Candidate) -> str | None:
     """The value of a predicate, with the others of its list and its unit, if what follows changes nothing about it."""
     index, tail = text.count(VALUE, 0, candidate.end) - 1, text[candidate.end :]
     before = text[: candidate.start]
@@ -339,7 +326,7 @@ def _read_value(sentence: Sentence, text: str, candidate: _Candidate) -> str | N
     elif (again := _AGAIN.match(tail)) and _is_equal(value, sentence.values[index + 1]):
         tail = tail[again.end() :]
     if candidate.is_copula:
-        value = read_result(value)
+        value = _read_measure(value) if _MEASURE.search(before) else read_result(value)
     if value.startswith(("(", "[", "\\")) and _HOLDS.fullmatch(candidate.verb):
         return None
     if compound := join_measures(value, sentence.values[index + 1 :], tail):
@@ -348,7 +335,17 @@ def _read_value(sentence: Sentence, text: str, candidate: _Candidate) -> str | N
     return join_unit(value, tail, candidate.is_copula or _MEASURED.search(candidate.verb) is not None)
 
 
-def _may_be_list(before: str, candidate: _Candidate, values: list[str], joint: str) -> bool:
+def _read_measure(value: str) -> str:
+    """What a measure comes to: `36π` of `πr² = 36π` behind `the area is`."""
+    last = value.rpartition("=")[2].strip()
+    return (
+        last
+        if re.fullmatch(r"(?:\\(?:d?frac|sqrt|pi|cdot|text\s*\{[^{}]*\}|circ)|[\d\s{}.,/^*π√()%+-])+", last)
+        else read_result(value)
+    )
+
+
+def _may_be_list(before: str, candidate: Candidate, values: list[str], joint: str) -> bool:
     """Whether values joined by commas, `and` or `or` are one answer: solutions, or values after `are`."""
     named = all("=" in value for value in values) or _SET.search(before) is not None
     if " or " in joint:
@@ -367,26 +364,3 @@ def _is_equal(value: str, other: str) -> bool:
         if number is not None
     ]
     return scaled[0] == scaled[1]
-
-
-def _find_named_otherwise(sentence: Sentence, text: str) -> str | None:
-    """A value that is no object of a verb: the one bold value, `V eggs remain`, or `Total cost: V`."""
-    if NEGATION.search(_HARMLESS.sub(" ", text)):
-        return None
-    if not is_plain(text[: text.rindex(VALUE)]):
-        return None
-    if label := _LABEL.match(text):
-        return join_unit(sentence.values[0], text[label.end() :], True)
-    if (named := _FIRST.match(text) or _COUNTED_FIRST.match(text)) and text.count(VALUE) == 1:
-        unit = named["unit"].strip()
-        if STEPS.match(unit) or not is_harmless(text[named.end() :], True, counted=True):
-            return None
-        return f"{sentence.values[0]} {unit}".strip()
-    bold = [index for index in sentence.bold if index < text.count(VALUE)]
-    if len(bold) != 1:
-        return None
-    position = [found.start() for found in re.finditer(VALUE, text)][bold[0]]
-    before, tail = text[:position], text[position + 1 :]
-    if CALCULATION.search(before) or _NO_FINAL_BOLD.search(before) or _WE_DO.search(before):
-        return None
-    return join_unit(sentence.values[bold[0]], tail, bool(_COPULA_END.search(before)))

@@ -39,7 +39,9 @@ _OTHER_ANSWER = re.compile(
 _NUMBER = re.compile(r"[-+]?\$?\d[\d,]*(?:\.\d+)?(?:/\d+)?%?")
 _HEDGED = re.compile(r"\b(?:not|never|neither|between|least|most|more|less|than|or|about|if)\b|n't", re.IGNORECASE)
 _SENTENCE_END = re.compile(r"(?<!\\)[.!?](?=\s|$|\*)|\n")
-_REASON = re.compile(r"(?<!\bor),?\s+(?:because|since|which|where|as|so|for|when|if|but)\b", re.IGNORECASE)
+_REASON = re.compile(
+    r"(?<!\bor)(?:,\s+not(?= [-\d$\\])|,?\s+(?:because|since|which|where|as|so|for|when|if|but))\b", re.IGNORECASE
+)
 _WORDS = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{2,}")
 _ANY_WORDS = re.compile(r"(?<![\\A-Za-z])[^\W\d_]{2,}")  # of any script
 _LONGEST_WORD = 24  # letters of a word that is an answer
@@ -153,6 +155,8 @@ def _read_sentence(text: str) -> str | None:
     inner = list(MATHS.finditer(sentence))
     if inner and _AFTER_MATHS.fullmatch(sentence, inner[-1].end()) and not _HEDGED.search(sentence):
         return _join_last_maths(sentence, inner)
+    if sentence.count("**") == 1:  # `**Answer: 25 students** prefer`
+        sentence = sentence.partition("**")[0]
     sentence = re.sub(r"\s*\([^()]*\b(?:since|because|as)\b[^()]*\)?", "", sentence)
     reason = _REASON.search(sentence)
     sentence = sentence[: reason.start()] if reason else sentence

@@ -28,6 +28,13 @@ _FOREIGN = re.compile(
     égale/razem/mają/ma/zatem/łącznie/zostało/totalt
     kostar/svaret/alltså/toplamda/sonuç/olarak/böylece/yani/cevap/kalır/vậy/tổng/có/còn/là/phải/được/jadi/totalnya
     adalah/yang/jumlah
+    jedes kind/besitzt/jetzt/kauft/verkauft/gibt/fährt/läuft/wiegt/wiegen/also (?:ist|hat|sind|besitzt)/und/insgesamt/bleibt/dann
+    chaque/chacun/aura/auront/avait/avons/leur/leurs/cette/ce/pour/avec/sur/dans/reçoit/gagne/roule/coûte/fait/enfants?
+    cada/pagó/gastó/compró/vendió/recibirá/tendrá/sus/para/este/niños?
+    ogni/ciascuno/riceve/restano/percorre/nel/della/del/questo/suo/sua/con/ragazz[oi]/bambin[oi]
+    gastou/pagou/ficou/terá/comprou/vendeu/recebe/seu/sua/cada/uma/tinha
+    ieder/iedere/elke/krijgt/rijdt/nog/haar/zijn/voor/uur/deze
+    odpowied[źz]/wynosi/kosztuje/ich/dla/dziecko/dostanie/zostanie/w sumie/och/har/varje/kronor/får/barn
     é/è/preço/kwa/hiyo/jumla/ana/anapata/yake/tutto/totale/complessivamente/pertanto/perciò/dunque/quindi/en tout/en conjunto
     por lo tanto/por tanto/ao todo/daarom/nu/spende/paga/costano/costa/gasta/cuestan/quedan/pesa/pesan/mide/dure/coûtent
 """)
@@ -45,7 +52,7 @@ def is_foreign(text: str) -> bool:
 # Verbs that state a quantity, and what may stand between one and its value.
 _VERBS = alternatives("""
     ist/sind/beträgt/betragen/ergibt/ergeben/lautet/kostet/kosten/gleich/zahlt/bezahlt/bezahlen/hat/haben/braucht/brauchen
-    dauert/bleiben/bleibt/bekommt/bekommen/erhält/erhalten/macht/verdient/benötigt/wiegt/fährt/läuft/verkauft/gibt/verbraucht
+    wiegen/fahren/laufen/trinken/essen/kaufen/verkaufen/dauert/bleiben/bleibt/bekommt/bekommen/erhält/erhalten/macht/verdient/benötigt/wiegt/fährt/läuft/verkauft/gibt/verbraucht
     es/son/está/hay/tiene/tienen/cuesta/cuestan/paga/pagan/queda/quedan/recibe/reciben/gana/ganan/necesita/necesitan/recorre
     tarda/gasta/vende/ahorra/mide/pesa/obtiene/suma/es de/es igual a/equivale a/da/gastó/pagó/vendió/ganó
     est/sont/vaut/égale?/égal à/égale? à/est de/coûte/coûtent/paie/paient/reste/restent/a/ont/il y a/met/roule/roule à/reçoit
@@ -85,6 +92,15 @@ _STATED = re.compile(
     r"|[是为為有了付需共得于於剩要赚到下花=:：] ?|[はがで計] ?|(?:คือ|เป็น|เท่ากับ|ทั้งหมด) ?|[=:—]\s?"
     r"|[가-힣](?:은|는|이|가|총)? ?|^(?:so|also|dus|donc|quindi)?\s*)$"
 )
+# In a sentence with no other number any word may be its verb that is no preposition.
+_ANY_VERB = re.compile(
+    r"[^\W\d_]{2,}.*\s(?!(?:mit|um|von|vor|nach|bei|seit|bis|unter|über|ab|alle|jede[nrs]?|hasta|desde|hace|sobre|tras|avec|pour|depuis|vers"
+    r"|sous|sur|après|avant|dès|até|após|dopo|met|van|voor|na|bij|sinds|over|onder|om|через|за|до|от|после|к|с|по|от|på|efter|före"
+    r"|po|przed|od|do|za|co|sonra|önce|sau|trước|dari|sampai|untuk|numéro|nummer|número|numero|dan|als|que|che|än|niż|чем|como|comme|wie)\s)[^\W\d_]{2,}\s(?:[^\W\d_]{1,2}\s)?$"
+)
+_INTRODUCED = re.compile(
+    rf"^.*{VALUE}.*, (?=[^,]*{VALUE}[^,]*$)|^[^\W\d_]+ (?:[^\W\d_]+ )?{VALUE} [^\W\d_]+ "
+)  # `За 3 часа она проедет …`
 _CJK = "\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af"
 # Where a sentence may end after its value: at once, after a unit of at most two words or six characters, and a copula.
 _WORD = r"(?:(?![\u3040-\u309f])[^\W\d_]|[つり]|[\u0300-\u036f\u064b-\u0652\u0900-\u0dff\u0e00-\u0e7f])+"  # with its vowel signs
@@ -93,27 +109,44 @@ _ABSTRACT = (
     r"(?:schnitt|durchschnitt|mittel|fall|theorie|moment|anfang|beginn|praxis|regel|promedio|media|peor|mejor|caso"
     r"|teor[ií]a|principio"
     r"|inicio|momento|pr[aá]ctica|moyenne|cas|th[ée]orie|d[ée]but|instant|pratique|in[ií]cio|come[çc]o|pior|melhor|inizio"
-    r"|peggiore"
-    r"|migliore|gemiddelde|begin|theorie|geval|ogenblik|best|beste|worst)(?![^\W\d_])"
+    r"|peggiore|migliore|gemiddelde|begin|theorie|geval|ogenblik|best|beste|worst)(?![^\W\d_])"
+)
+_QUALIFYING = (
+    r"(?:durchschnitt\w*|etwa|rund|plus|minus|total|beispiel|ejemplo|exemple|exemplo|esempio|alto|máximo|maximum|minimum|mínimo|lo|mucho|favor"
+    r"|ejemplo|tanto|ahora|maintenant|adesso|anderen?|autres?|otros?|altri|outros?|rest[eo]?|hora)(?![^\W\d_])"
 )
 _END = re.compile(
     rf"(?P<before>(?:^|[\s,:=(]|[{_CJK}，、：\u0e00-\u0e7f]))(?:[€$£¥] ?)?{VALUE} ?"
-    rf"(?P<unit>{_WORD}(?:/[a-z]+)?(?:²|³|\^\d)?\.?(?: {_WORD}(?:²|³|\^\d)?)?)?"
+    rf"(?P<unit>{_WORD}(?:/[a-z]+)?(?:²|³|\^\d)?\.?(?: {_WORD}(?:²|³|\^\d)?)?)?(?P<of> (?:de|d'|di|von|van|do|da|del) ?{_WORD})?"
     rf"(?P<rate>(?: (?:a|por|par|pro|per|al|na|setiap|kila|mỗi)(?: l[ae])?| à la) {_WORD})?"
-    r"(?: (?:var|vardır|eder|olur|kalır|öder|ödemelidir|kazanır|gerekir|हैं?|थे|था|होगा|होगी|होंगे|बचे हैं|আছে|হবে"
-    r"|বাকি আছে))?"
-    rf"(?: (?:en|in|auf|op|dans|nel|nella|na|no|sur|sul|sulla|em|à) (?:(?:la|el|le|les|los|las|der|die|dem|den|de|het|il"
-    rf"|lo|o|a) )"
-    rf"(?!{_ABSTRACT})[^\W\d_]+)?(?: (?:übrig|over|kvar|restantes?|rimanenti|restants?))?"
+    r"(?: (?:var|vardır|eder|olur|kalır|öder|ödemelidir|kazanır|gerekir|हैं?|थे|था|होगा|होगी|होंगे|बचे हैं|আছে|হবে|বাকি আছে))?"
+    rf"(?: (?:en|in|auf|op|dans|nel|nella|na|no|sur|sul|sulla|em|à|für|mit|von|zu[mr]?|bei|beim|im|am|pour|avec|chez|au"
+    rf"|aux|par|por|para"
+    rf"|con|al|del|per|alla|allo|ai|alle|da|dal|com|pelo|pela|ao|do|voor|met|bij|van|w|na|dla|i|для|в|на|för|till|till)"
+    rf"(?: (?:la|el|le|les|los|las|l'|der|die|das|dem|den|de|het|il|un|une|una|um|uma|een|ein|einen|einem|einer|sein\w*"
+    rf"|ihr\w*|su|sus|son|sa|ses"
+    rf"|suo|sua|lo|o|a|os|as|gli|i))? ?(?!{_ABSTRACT}|{_QUALIFYING})[^\W\d_']+(?:'[^\W\d_]+)?)?(?: (?:übrig|over|kvar"
+    rf"|restantes?|rimanenti|restants?))?"
     rf"(?:'[^\W\d_]+)?(?: (?:no total|en total|en tout|in tutto|ao todo|au total|in totale|insgesamt|zusammen|in totaal"
-    rf"|всего|łącznie"
-    rf"|w sumie))?"
-    rf"(?:の\w{{1,8}}?が(?:あります|います|残ります))?(?: ?(?:です|だ|である|になる|となる"
+    rf"|всего|łącznie|w sumie))?(?:(?:の\w{{1,8}}?)?[がを]\w{{0,6}}?(?:ます|ました))?(?: ?(?:です|だ|である|になる|となる"
     rf"|になります|となります|必要です|残ります|입니다|이다|예요|이에요))?\s*[.!。！।]?$"
 )
 _REFUSED = re.compile(
     "(?<![^\\W\\d_])(?:"
     + alternatives("""
+    avoisin[^\\W\\d_]*/uns/umas/sui/sugli/sulle/l[áa] pel[ao]s/от силы/quelques?/rond[ae]n?/frôl[^\\W\\d_]*/autour/bordean?
+    aproxim[^\\W\\d_]*
+    approch[^\\W\\d_]*/sfior[^\\W\\d_]*/avvicin[^\\W\\d_]*/zirka/nahezu/rondom/benader[^\\W\\d_]*/nähert/grenzt/solo un
+    apenas(?= ninguno)/tan s[óo]lo ya
+    (?:zu|am) (?:beginn|anfang)/anfangs/ursprünglich/vor dem/vor der/dazu kommen/al principio/en un principio/inicialmente
+    antes d[eo][^\\W\\d_]*
+    au d[ée](?:part|but)/initialement/avant/all'inizio/inizialmente/prima di/in[íi]cio/inizio/aanvankelijk/vooraf/początkowo
+    изначально/вначале
+    (?:der|die|das) erste/le premier/la première/el primer/la primera/il primo/la prima/o primeiro/a primeira/första
+    debían?/querían?/queriam?/wollten?/sollten?/devai(?:t|ent)/voulai(?:t|ent)/dovev[^\\W\\d_]*/volev[^\\W\\d_]*/deviam?/wilden?/moesten?
+    sagt/meint/glaubt/behauptet/denkt/schätzt/dice/cree/piensa/afirma/dicen/creen/dit/croit/pense/prétend/affirme/pensa/crede/sostiene
+    diz/acha/acredita/zegt/denkt/meent/beweert/говорит/думает/считает/утверждает/twierdzi/mówi/säger/tror/laut/selon/según/secondo
+    segundo/volgens/według/enligt/по словам/par exemple/zum beispiel/por ejemplo/ad esempio/por exemplo/bijvoorbeeld/например
     wenn/falls/angenommen/sei/nehmen wir an/vielleicht/möglicherweise/wahrscheinlich/etwa/ungefähr/circa/ca/rund/fast
     knapp/nicht/kein/keine/keinen/nie/mindestens/höchstens/mehr als/weniger als/oder/aber/zwischen/zunächst/zuerst/durch
     vermutlich/bis/kaum/gut(?= \ue000)/grob/schätzungsweise/annähernd/pakweg/grosso modo/pressappoco/sensiblement/si
@@ -148,13 +181,12 @@ _REFUSED = re.compile(
     "|soustra|restamos|sumamos|sommiamo|dele[nr] |раздел|умнож|слож|вычт|прибав"
     "|wir (?:teilen|nehmen|rechnen|addieren|ziehen|müssen)|zie(?:hen|ht) |delen we)"
     "|หรือ|ไหม|ไม่|ถ้า|อาจ|ประมาณ|สมมติ|อย่างน้อย|มากกว่า|น้อยกว่า|เกือบ|ราว|นอกจาก"
-    "|[^\\s，。]*(?:多|余|餘|来)[。.]?$|とは|限ら|지도|모르|모릅|나 되|넘|못|好像|似乎|应该"
-    "|應該|估计|估計|据说|據說|号称|左右|看来|看似|勉强|几乎|将近|接近|本来|原来|原本|预计"
-    "|ほど|くらい|ぐらい|程度|前後|らしい|ようだ|そうで|はず|ないし|見込|予定|つもり|쯤|정도|가량|남짓|듯|같|예정|예상|계획"
-    "|如果|假设|假如|設|设|若|可能|也许|大概|大约|约|約|左右|不是|不等于|没有|至少|最多"
-    "|超过|多于|少于|不足|以上|以下|不到|或者?|但|乘以?|除以|加上|减去|接下来|首先|先"
-    "|もし|仮に|たぶん|おそらく|かもしれ|では|じゃな|ません|未満|割る|割り|かける|掛け|足す|足し|引く|引き"
-    "|次に|まず|만약|아마|약 |아니|아닙|이상|이하|나누|곱하|더하|빼"
+    "|[^\\s，。]*(?:多|余|餘|来)[。.]?$|とは|限ら|지도|모르|모릅|나 되|넘|못|一开始"
+    "|起初|最初|처음|원래|はじめ|始め|元々|もともと|好像|似乎|应该"
+    "|應該|估计|估計|据说|據說|号称|左右|看来|看似|勉强|几乎|将近|接近|本来|原来|原本|预计|ほど|くらい|ぐらい|程度|前後|らしい|ようだ|そうで|はず|ないし|見込|予定|つもり|쯤|정도|가량|남짓|듯|같|예정|예상|계획"
+    "|如果|假设|假如|設|设|若|可能|也许|大概|大约|约|約|左右|不是|不等于|没有|至少|最多|超过|多于|少于|不足|以上|以下|不到|或者?|但|乘以?|除以|加上|减去|接下来|首先|先"
+    "|もし|仮に|たぶん|おそらく|かもしれ|では|じゃな|ません|未満|割る|割り|かける|掛け|足す|足し|引く"
+    "|引き|次に|まず|만약|아마|약 |아니|아닙|이상|이하|나누|곱하|더하|빼"
 )
 _ASKS = re.compile(r"[?？؟]|吗|嗎|呢|か[。.]?$|까[?.]?$")
 # Units of measure by how they begin, in English: a unit that is none of these says nothing about a number.
@@ -190,7 +222,10 @@ def find_foreign_value(sentence: Sentence) -> str | None:
         return None
     value, unit = sentence.values[text.count(VALUE, 0, ended.start())], (ended["unit"] or "").strip(". ")
     money = re.search(r"[$€£¥%°]", value) is not None
-    if "=" not in value and not _STATED.search(text[: ended.start("before") + len(ended["before"])]):
+    before = text[: ended.start("before") + len(ended["before"])]
+    if "=" not in value and not (
+        _STATED.search(before) or (_INTRODUCED.sub("", text).count(VALUE) == 1 and _ANY_VERB.search(before))
+    ):
         return None
     number, name = _read_number(value, bool(_MONEY.fullmatch(unit)) or money), _name_unit(unit)
     return number + name if name in ("%", "°") else append_unit(number, name)

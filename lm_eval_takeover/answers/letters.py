@@ -15,7 +15,7 @@ _LETTER = re.compile(r"\W*(?:(?i:option|choice|answer)\b\W*)?(?:([A-Z])\W*(?:[.:
 _WRAP = re.compile(r"\\(?:text|textbf|mathrm|mathbf|mbox|textit|textrm|bf|rm)\b\s*")
 _FORM = (
     r"[\s*_:]*[\[\"“]?\\?[($]?\$?(?:\\(?:text|mathrm|textbf|mathbf)\{)?"
-    r"(?:\(?([A-Z])\)?|\(([a-z])\)|([a-z])(?=\*\*|\)?[.!]?\s*(?:\n|$)))(?![A-Za-z']|-[a-z])"
+    r"(?:\(?([A-Z])\)?|\(([a-z])\)|([a-z])(?=\*\*|\)?[.!]?\s*(?:\n|$)|\)\s))(?![A-Za-z']|-[a-z])"
 )
 # The word for an answer, and what may stand between it and the letter, in other languages.
 _ANSWERS = (
@@ -25,8 +25,7 @@ _ANSWERS = (
 _ARE = r"(?i:es|est|è|é|ist|is|la|le|also|somit|donc|adalah|là|jest|то|是|為|为|は|은|는|:|：|\s|—|-)*"
 _SAID = re.compile(
     rf"\b(?i:answer)\b[\s*_]*(?:(?i:is|should be|would be|must be|will be)\b(?:\s+(?i:therefore|thus|clearly|simply)\b)?)?"
-    rf"[\s*_:]*(?:(?i:option|choice|letter)\s+)?{_FORM}|\b(?i:correct|right|best)\s+(?i:option|choice"
-    rf"|letter)\s+(?i:is){_FORM}"
+    rf"[\s*_:]*(?:(?i:option|choice|letter)\s+)?{_FORM}|\b(?i:correct|right|best)\s+(?i:option|choice|letter)\s+(?i:is){_FORM}"
     rf"|\(?\b([A-Z])\b\)?[*_]*\s+(?:(?i:is|must be|has to be)\s+(?i:the\s+)?|(?i:would be"
     rf"|should be)\s+(?i:the)\s+)(?i:correct|right|best)(?:\s+(?i:answer|option|choice))?"
     rf"|(?:{_ANSWERS})[^.。\n\d]{{0,24}}?(?<![A-Za-z])(?:{_ARE})?{_FORM}"
@@ -182,23 +181,21 @@ _OPTION = re.compile(
     r"|\b(?i:options?|choices?|alternative|answers?|letter|select(?:ing|ed)?|choose|choosing|chose|pick(?:ing|ed)?"
     r"|go(?:ing)? (?:with|for))\s+(?:(?i:is|as|option|choice|letter"
     r"|answer)\s+)*(?:[(\"“]?(?P<named>[A-Z])[)\"”]?(?![A-Za-z'])"
-    r"|(?P<small>[a-z])(?=[.!]?\s*$))|\((?P<bracketed>[A-Za-z])\)|(?<![A-Za-z'(-])(?P<bare>[A-Z])(?![A-Za-z'-])"
+    r"|(?P<small>[a-z])(?=[.!]?\s*$|\s+(?:is|must be)\s+(?:the\s+)?(?:correct|right|best|true)))"
+    r"|\((?P<bracketed>[A-Za-z])\)|(?<![A-Za-z'(-])(?P<bare>[A-Z])(?![A-Za-z'-])"
     rf"(?={_PREDICATE}|\s*[,.;:)]|\s*$|\s+(?i:and|or|nor)\b)"
 )
 # A noun before a bare letter makes it the name of something else: `compound B`, `process C`.
 _NAMING = re.compile(
-    r"(?<![A-Za-z])(?!(?:is|are|be|being|so|thus|hence|therefore|then|only|just|and|or|nor|that|leaves|leaving|left|means"
-    r"|implies"
+    r"(?<![A-Za-z])(?!(?:is|are|be|being|so|thus|hence|therefore|then|only|just|and|or|nor|that|leaves|leaving|left|means|implies"
     r"|with|matches|match|fits|favou?rs|supports|gives|us|to|by|both"
-    r"|except|but|than|it|as|for|while|whereas|since|because|either|neither|also|which|namely|clearly|statements?"
-    r"|sequences?|was"
+    r"|except|but|than|it|as|for|while|whereas|since|because|either|neither|also|which|namely|clearly|statements?|sequences?|was"
     r"|remains|say|if|not|in|eliminating|excluding|between|conclude)\b)[a-z]{2,}\s+$"
 )
 _LISTED = re.compile(r"(?<=[^A-Za-z][A-Z])\)?,(?: and| or)? \(?(?=[A-Z]\b(?!\s+(?i:is|must|fits|remains)))")
 _RULED_OUT = re.compile(
-    r"\b(?:wrong|incorrect|false|ruled out|ruling out|rules? out|eliminat\w+|exclud\w+|not|none|cannot|neither|nor"
-    r"|inconsistent"
-    r"|disagree\w*|fails?|impossible|unlike|reject\w*|discard\w*|implausible|invalid|unlikely|rather than|instead of"
+    r"\b(?:wrong|incorrect|false|ruled out|ruling out|rules? out|eliminat\w+|exclud\w+|not|none|cannot|neither|nor|inconsistent"
+    r"|contrary|disagree\w*|fails?|impossible|unlike|reject\w*|discard\w*|implausible|invalid|unlikely|rather than|instead of"
     r"|contradict\w*|violat\w*|out|hardly|barely|poorly|partial\w*|partly|only (?:some|part|two)"
     r"|(?<=satisfies )only one|far(?:thest|ther)?|furthest"
     r"|differs?|differ|twice|half|opposite|least|worst|near|unclear|dubious|doubtful|mismatch\w*|unsupported|avoid"
@@ -210,8 +207,8 @@ _RULED_OUT = re.compile(
     re.IGNORECASE,
 )
 _TAKEN_BACK = re.compile(
-    r"\b(?:it|this|that|which)(?:'s| is| was| would be| has been| turned out) (?:wrong|incorrect|false|ruled out"
-    r"|excluded|eliminated|rejected|out(?! of)|a mistake)\b"
+    r"\b(?:it|this|that|which)(?:'s| is| was| would be| has been| turned out) (?:(?:therefore|thus|hence|clearly|also"
+    r"|then) )?(?:wrong|incorrect|false|ruled out|excluded|eliminated|rejected|out(?! of)|a mistake)\b"
     r"|\bbut (?:it )?(?:(?:does|is|can|has|would|do)(?:n't| not)|cannot|fails|violates|ignores)\b|\bit (?:fails"
     r"|violates)\b|\b(?:incorrect|wrong|worst) (?:answer|option|choice)s?\b\W*(?:is|are|:)",
     re.IGNORECASE,
@@ -228,8 +225,7 @@ _EXCEPT = re.compile(
 )
 _FOLLOWS = re.compile(r"\W*(?:so|thus|hence|therefore|leaving|which leaves|and so|only)\b", re.IGNORECASE)
 _ASSERTED = re.compile(
-    r"\b(?:only|correct|right|best|true|answer|select\w*|choos\w*|chose|pick\w*|fits|holds|remains|remaining|left|matches"
-    r"|passes"
+    r"\b(?:only|correct|right|best|true|answer|select\w*|choos\w*|chose|pick\w*|fits|holds|remains|remaining|left|matches|passes"
     r"|consistent|works|option|choice|selection|valid|leaving|leaves|so|thus|hence|therefore|must be|elimination"
     r"|closest|agrees?|points to|(?:product|compound|structure|reagent|isomer) is|listed|solution|it's|it is|this is"
     r"|that is|given|gives|yields|forms|corresponds?|summary|conclusion|(?<!before we )(?<!before i )conclude)\b",
@@ -238,7 +234,8 @@ _ASSERTED = re.compile(
 _CHOSEN = re.compile(r"\b(?:select|choose|pick|go (?:with|for))\b", re.IGNORECASE)
 _CLAUSE = re.compile(
     r"[;,]\s+|(?<![\s(][A-Z]):\s+|\s+(?:while|whereas|but|since|because|leaving|which leaves|and (?=(?:only|so|thus"
-    r"|therefore|hence|the)\b)|(?:so|as) (?=(?:only|option|choice|the|[A-Z])\b))\s*\b|\s[-–—]\s|\s*\((?=[^)]{3})"
+    r"|therefore|hence|the)\b)|(?:so|as) (?=(?:only|option|choice|the|[A-Z])\b))\s*\b|\s[-–—]\s"
+    r"|\s*\((?=[^)]{3})(?![A-Z] and [A-Z]\b)"
 )
 
 
@@ -288,7 +285,9 @@ _NAMES_VALUE = re.compile(r"is the (?!wrong|incorrect|worst|least|opposite)", re
 def _is_preferred(clause: str, letter: str) -> bool:
     """Whether a clause says for its letter that it is the one: by what stands before it at its end, or by its predicate."""
     for found in re.finditer(
-        rf"(?<![A-Za-z'])(?:{letter}|(?<=\(){letter.lower()}(?=\))|{letter.lower()}(?=\W*$))(?![A-Za-z'])", clause
+        rf"(?<![A-Za-z'])(?:{letter}|(?<=\(){letter.lower()}(?=\))|{letter.lower()}(?=\W*$|\s+(?:is"
+        rf"|must be)\s+(?:the\s+)?(?:correct|right|best|true)))(?![A-Za-z'])",
+        clause,
     ):
         before, after = clause[: found.start()], clause[found.end() :]
         rest = _OPTION_TEXT.sub("", after, count=1)
@@ -350,7 +349,7 @@ def _find_asserted(text: str, letters: str) -> str | None:
             denied |= named
             continue
         if (
-            not _is_preferred(clause, next(iter(named)))
+            not any(_is_preferred(clause, letter) for letter in sorted(named))
             or lexicon.QUALIFIED.search(clause)
             or _ANSWERS_ELSE.search(clause)
         ):
@@ -380,7 +379,8 @@ def _spare(clause: str, letter: str = "") -> str:
     """A clause without the letters that it prefers another one to: `B, not C`, `B over C`, `B rather than C`."""
     other = rf"(?!\(?{letter}\b)" if letter else ""
     return re.sub(
-        rf"(?:,\s*|\band\s+|(?<=\b[A-Z])\)?\s+)not\s+{other}(?:(?:option|choice)\s+)?\(?[A-Z]\)?(?![A-Za-z'])"
+        rf"\band none of the (?:other|remaining)(?: (?:options|choices|answers))?|(?:,\s*|\band\s+"
+        rf"|(?<=\b[A-Z])\)?\s+)not\s+{other}(?:(?:option|choice)\s+)?\(?[A-Z]\)?(?![A-Za-z'])"
         rf"|\b(?:over|rather than|instead of)\s+{other}(?:(?:option|choice)\s+)?\(?[A-Z]\)?(?![A-Za-z'])",
         " ",
         clause,

@@ -17,14 +17,25 @@ COPULAS = alternatives("""
     is/are/was/were/be/been/'s/'re/equals/equal/equalled/becomes/became/totals/totalled/totaled
     (?:meets?|met|intersects?|cross(?:es)?|lies|lie|is|are)(?: each other)? at(?: the points?)?
     comes? (?:out )?(?:to|at|as)/came (?:out )?(?:to|at|as)/amounts? to/amounted to/adds? up to/added up to
-    sums? (?:up )?to/works? out (?:to|at|as)/worked out (?:to|at|as)/turns? out (?:to be|at)/turned out to be/runs? to
+    sums? (?:up )?to/(?<=they )add to/works? out (?:to|at|as)/worked out (?:to|at|as)/turns? out (?:to be|at)
+    turned out to be/runs? to
     ran to/stands? at/(?:is|are|lies|lie) at/stood at/simplif(?:y|ies) to/reduces? to/evaluates? to/boils? down to
     ends? up (?:at|as)
     (?:grew|grows?|r[oi]ses?|f[ae]ll|falls|drop(?:s|ped)|(?:in|de)creases?|(?:in|de)creased|shr[ai]nks?|climb(?:s|ed)) to
+    (?:converges?|telescopes?|leads?|goes|cuts?|lowers?|raises?|expands?|rounds?(?= it)|factors|contracts|refines|approaches) to
     settles? at/remains?/(?:is|are|was|were|(?<=[a-z]) in|in) (?:in )?(?:the|a) ratio(?: of)?
 """)
-# Verbs whose object is a quantity; any other verb needs a word of conclusion (`CONCLUDING`) in its sentence.
-STATING = alternatives("""
+# What a quantity measures.
+_QUANTITIES = alternatives("""
+    total/grand total/combined total/sum/profit/loss/cost/price/value/probability/chance/area/volume/length/distance
+    average/mean/speed/rate/maximum/minimum/discount/balance/change/fee/weight/height/width/savings?/income/revenue/tip
+    amount/answer/result/difference/remainder/final score/score/net total/net profit/net gain/gain/refund/bill/payment
+    decrease/increase/reduction/drop/rise/saving/perimeter/time/duration/age/number/figure/bonus/salary/wage/interest/tax
+    deposit/share/temperature/angle/salary
+""")
+# Verbs whose object is a quantity, with those that name it behind a preposition.
+STATING = (
+    alternatives("""
     costs?/pays?/paid/makes?/made/gives?/gave/yields?/yielded/produces?/produced/leaves?/left with/ha(?:s|ve|d)/did/does
     leaving(?: (?:him|her|them|us|only|just))?(?: with)?/costing/paying/spending/earning/making/needing/having/getting
     saving/weighing/gets?/got/gains?/gained/earns?/earned
@@ -41,14 +52,14 @@ STATING = alternatives("""
     (?:travel(?:s|l?ed|l?ing)|mov(?:es|ed|ing)|go(?:es|ing)|went|driv(?:es|ing)|drove|runs?|running) at
     (?:fl(?:ies|ew|ying)|sells?|sold|priced|valued) at
     brings? (?:the|his|her|their|our|its) [a-z]+ (?:up |down )?to/(?:meet|finish|done|ready|full|empty) (?:after|in)
-    (?:goes|went|decreased|increased|rose|fell|dropped|grew|changed|declined)(?: (?:up|down))? by
+    (?:goes|went|(?:de|in)creased?s?|rises?|rose|falls?|fell|drops?|dropped|grows?|grew|changed?)(?: (?:up|down))? by
     (?:finish|complete|fill|empt|paint|build|clean)(?:y|ies|ied|es|ed|s)? (?:[a-z]+ing )?(?:the|his|her|their) [a-z]+ in
-    (?:for|giving|making) an? (?:[a-z]+ )?(?:total|sum|profit|maximum profit|cost|price|average|loss|gain) of
 """)
+    + rf"|(?:for|giving|making|yielding|leaving) an? (?:[a-z]+ )?(?:{_QUANTITIES}) of"
+)
 # Verbs that also name who gets the quantity: `it takes Carla V`.
 DITRANSITIVE = alternatives(
     "costs?/takes?/took/gives?/gave/leaves?/left/pays?/paid/saves?/saved/owes?/owed/earns?/earned/brings?/brought/charges?/gets?"
-    ""
 )
 CONCLUDING = alternatives("""
     so/thus/hence/therefore/all together/consequently/accordingly/finally/altogether/all told/all in all/overall/in total
@@ -57,19 +68,13 @@ CONCLUDING = alternatives("""
     we conclude/for a total/together/combined/this way/that way/with that
 """)
 # What may stand between a verb and its value and changes nothing about it.
-_QUANTITIES = alternatives("""
-    total/grand total/combined total/sum/profit/loss/cost/price/value/probability/chance/area/volume/length/distance
-    average/mean/speed/rate/maximum/minimum/discount/balance/change/fee/weight/height/width/savings?/income/revenue/tip
-    amount/answer/result/difference/remainder/final score/score/net total/net profit/net gain/gain/refund/bill/payment
-    decrease/increase/reduction/drop/rise/saving/perimeter/time/duration/age/number/figure/bonus/salary/wage/interest/tax
-    deposit/share/temperature/angle/salary
-""")
 _FILLERS = alternatives("""
     exactly/precisely/just/only/simply/therefore/thus/then/hence/now/indeed/always/again/clearly/also/finally/altogether
     in total/in all/overall/all told/equal to/equivalent to/given by/with/out/back/up/us/him/her/them/me/you/it
     each other/himself/herself/itself/themselves/everyone/everybody/home/away/as a result/still/currently/the value
     the two of them/both of them/them both/area/degree/volume/length/perimeter/radius/slope/order/mean/median/probability
-    the number/the fraction/the amount/to be/the answer/the result/a whole/a full/worth
+    the (?:(?:unique|only|single) )?(?:solution|root)/the number/the fraction/the amount/to be/the answer/the result/a whole
+    a full/worth
 """)
 FILLING = (
     rf"(?:(?:{_FILLERS}|(?:an?|the|his|her|its|their) (?:[a-z]+ )?(?:{_QUANTITIES}) of"
@@ -92,7 +97,8 @@ HEDGES = alternatives("""
     according to the wrong/in theory/in principle
     (?<!only )(?<!the )(?<!just )(?<!exactly )one (?:possible |such |valid )?(?:solution|root|answer)
     (?<!only )(?<!the )(?<!just )(?<!exactly )one (?:possible |such |valid )?(?:value|option|possibility|candidate)
-    if only/would like
+    if only/would like/so far/thus far/for now/for the moment/for the time being/up to now/until now/at this stage
+    one of (?:the|these|its|their|those) [a-z]+ (?:is|are|was|equals)
 """)
 SUPPOSING = alternatives("""
     if/suppose/supposing/assume/assuming/assumes/assumed/let/lets/say/imagine/pretend/consider/provided/whether
@@ -104,9 +110,12 @@ SUPPOSING = alternatives("""
 """)
 # What others hold, and what is given rather than concluded.
 REPORTED = alternatives("""
-    says/said/claims?/claimed/thinks?/thought(?! of)/believes?/believed/guess(?:es|ed)?/wonders?/wondered/asks?/asked
+    says/said/claims?/claimed/thinks?/thought(?! of)/believes?/believed/guess(?:es|ed)?/wonders?/wondered
+    (?<!question )(?<!problem )asks?/(?<!was )(?<!were )(?<!as )(?<!question )(?<!problem )asked
     tells?/told(?<!all told)/hopes?/hoped/predicts?/predicted/wants to (?:know|check|see)/recall/we (?:are|were) given
-    is given that/it is known/we know/by assumption/(?:states|stated) that/according to
+    is given that/it is known/we know/by assumption/(?:states|stated) that
+    according to(?! (?:our|my|this|these|the (?:above|table|graph|rule|formula|calculation)))
+    offer(?:s|ed)?/recommend(?:s|ed)?/suggest(?:s|ed)?/bids?/quotes?/quoted
     wish(?:es|ed)?/(?:we|i|he|she|they) (?:tested|tried|guessed)/ought to/would like/dreams?/intends?/intended
     plan(?:s|ned)? to/aim(?:s|ed)? to/mistakenly/wrongly
 """)
@@ -127,8 +136,9 @@ _CALCULATIONS = alternatives("""
 CALCULATIONS = rf"(?:{_CALCULATIONS})"
 # Phrases after a value that leave it what it is.
 HARMLESS = alternatives("""
-    in total/in all/altogether/all told/all in all/overall/all together/combined/together/left over/left/remaining/each
-    apiece/again/too(?=[ .!]*$)/tomorrow/yesterday/tonight/as well/thus/therefore/today/now/long/tall/wide/high/deep/old/away
+    in total/in all/altogether/all told/all in all/overall/all together/combined/together/left over/left/remaining/each(?! of)
+    apiece/again/too(?=[ .!]*$)/tomorrow/yesterday/tonight/as well/thus/therefore/today/now/long/tall/wide/high/deep
+    (?<!the )old/away
     apart/thick/per day/thereby
     to school/to work/to town/late/early/in it/in them/when full/on it/per person
     in change/in rent/in profit/in tips/in savings/in cash/in debt/in interest/in taxe?s?/in the end/in sum/by then/at once
@@ -137,6 +147,7 @@ HARMLESS = alternatives("""
     of them/at school/for charity/in the bank/in size/in length/in area/in volume/in height/in width/in weight/in round trips
     after taxe?s?/our final answer/the answer/the final answer/no more(?:,| and) no less/completely/respectively
     as the (?:least common multiple|greatest common divisor|sum|product|remainder|value)/as shown/now and for all
+    there and back/both ways/in decimal form/in lowest terms/in simplest form/in words
     back/in hand/to spare/on average/this week/this month/this year/that week/that month/that year/needed/required/used
     available
 """)
@@ -157,52 +168,8 @@ DUBIOUS = alternatives("""
     except/excepting/barring/provided/assuming/unless/lest/depending/subject/pending/prior/like/unlike/versus/to-be
     question/questionable/unknown/unclear/doubt/doubtful/dubious/interim/provisional/preliminary/temporary/intermediate
     lower/upper/limit/limits/range/least/equal/unequal/different/other/others/another/rest/remainder/counting/me/you
-    he/she/they/we/us/him/them/himself/herself/dream/dreams/imagination/joke/trap/missing/lost/one/ones
-""")
-MENTAL = alternatives("""
-    be/start/begin/check/test/try/find/see/know/verify/consider/examine/compare/compute/calculate/solve/simplify/go
-    convert/carry/work/have/think/guess/say/approximate/estimate/round/name/err/within/be/top/boot/come/date
-""")
-# Places, times, groups and occasions of word problems, as GSM8K's training questions name them after a preposition.
-PLACES = alternatives("""
-    account/activity/adults/afternoon/age/air/airplane/airport/album/allowance/animals/anthill/apartment
-    apple/apples/aquarium/arcade/area/art/auction/auditorium/aunt/backyard/bag/bakery/ball/band/bank/bar/barn
-    basket/batch/bathroom/beach/bed/bedroom/bike/bill/birdhouse/birthday/block/body/book/books/bookstore/booth
-    boots/bottle/bottles/bottom/bouquet/bowl/box/boxes/boys/bracelet/break/breakfast/bridge/brother/brothers
-    browser/bucket/buckets/budget/buffet/building/burgers/bus/buses/cafeteria/cage/cake/cakes/camp/canteen/canyon
-    car/car wash/card/cars/cart/carton/cat/center/change/cheese/cheesecake/chest/child/children/choir/church/circle
-    circus/city/class/classes/classmates/classroom/closet/clothes/clotheslines/club/coat/coffee/collection
-    committee/community/company/competition/computer/concert/container/cookies/cookout/cooler/counter/country
-    course/courtyard/cousin/crate/cup/cupboard/cupcakes/customer/dad/dance/daughter/day/days/dealership/deck/delta
-    desert/desk/destination/dinner/discount/doctor/dog/dogs/dress/drive/dryer/earnings/east/eggs/elevator/employees
-    end/equation/event/exam/exhibit/expansion/expedition/expenses/factory/fair/family/farm/farmers' market/father
-    fee/fence/festival/field/final/five/flag/flight/flock/floor/flowers/folder/food/foot/forest/fountain/four/foyer
-    fridge/friend/friends/fundraiser/funds/galaxy/gallery/gallon/game/garage/garden/gas/girls/glass/glasses/grade
-    grandma/grandmother/grandparents/grid/ground/group/guests/gym/hair/hall/hamper/heater/height/highway/hike
-    holidays/home/hospital/hotel/hour/hours/house/husband/ingredients/internet/intersection/interval/island/item
-    items/jar/job/journal/journey/jug/jump/kids/kitchen/knee/lake/lane/lanes/lawn/layer/legs/length/level/library
-    line/list/locker/lot/lunch/machine/mall/market/match/meal/meeting/middle/minute/minutes/mom/money/month/months
-    mother/movie/movies/museum/necklace/necklaces/neighbor/night/north/nursery/ocean/office/oranges/orchard
-    orchestra/order/orphanage/oven/pack/package/paint/pair/pairs/pantry/pants/parents/park/parks/party/pastries/pay
-    pencils/pens/people/person/phone/picnic/pile/pizza/pizzas/pizzeria/plane/planet/plant/plate/play/playground
-    playlist/pocket/pond/pool/porch/pot/pound/price/products/project/purchase/purchases/purse/race/raft/rate/recipe
-    refrigerator/rent/restaurant/reunion/ride/river/road/roll/room/rooms/round/rounds/route/row/rush/safe/salad
-    salary/sale/sales/salon/sandwich/savings/school/season/seasons/section/semester/sequence/series/service/session
-    shelf/shelter/shelves/shift/ship/shirt/shirts/shoes/shop/show/shower/siblings/side/sides/sister/sisters/site
-    sky/slice/slide/son/south/square/state/station/stock/store/stores/street/student/students/summer/supermarket
-    supplies/swings/table/tables/tank/task/tax/teacher/team/test/theater/three/ticket/tickets/till/top/tournament
-    town/toys/train/tray/tree/trees/triangle/trip/trips/truck/two/uncle/university/vacation/van/vase/vendor/village
-    visit/wage/waiter/wall/wallet/warehouse/wash/water/way/website/week/weekdays/weekend/weekends/weeks/wheel/wife
-    window/winter/work/world/yacht/yard/year/years/zoo
-    ice/boat/stage/screen/court/rink/track/hill/mountain/cellar/attic/basement/roof/stairs/corridor/pier/harbor/tent/cabin
-    hive/nest/coop/stable/stall/pen/bench/couch/drawer/can/packet/envelope/crowd/troop/fleet/herd/league/squad/crew/parade
-    wedding/contest/raffle/lesson/lecture/workshop/lab/studio/mill/mine/pit/well/canal/association/charity/deductions/driver
-    clerk/cashier/barber/baker/farmer/gardener/owner/landlord/men/women/workers/players/members/passengers/visitors
-""")
-# How a value is written.
-NOTATIONS = alternatives("""
-    decimals?/fractions?/percent(?:age)?s?/mixed numbers?/numbers?/ratios?/terms/form/product/powers?/units/notation/degrees
-    radians/dollars/cents/minutes/hours/seconds/centimeters/meters/feet/inches/kilograms/grams
+    reading/timesheet/slip/peak/photographs?/photos?/weathers/version/telling/disappear/vanish
+    we/us/what/whatever/outset/halfway/midway/dream/dreams/imagination/joke/trap/missing/lost/one/ones
 """)
 # What was or is to be done with things that are counted; not what is done with numbers on the way (`must be subtracted`).
 PARTICIPLES = alternatives("""
@@ -229,25 +196,21 @@ AFTER_UNIT = alternatives("""
     once/plus/minus/times/divided/using/including/excluding/given/needed/required/available/worth/long/tall/wide/high
     deep/apiece/late/early/first/initially/originally/originally/about/up/down/off/onto/into/exactly/precisely
 """)
-# What people do with a quantity: beside a word of conclusion or an auxiliary it states one.
-_ACTIONS = alternatives("""
-    walk/show/sail/fit/run/travel/jump/hike/jog/climb/use/own/score/print/bak/cook/fill/harvest/pick/plant/work/play/watch
-    serv
-    deliver/ship/load/pack/paint/clean/wash/arriv/end/finish/reach/collect/gather/donat/shar/invest/deposit/borrow/pass
-    complet/answer/solv/cover/employ/hir/burn/consum/lift/post/order/visit/stay/liv/rais/knit/fold/wrap/stack/stor/seat
-    perform/form/seat/draw/send/sign/travel/purchas/averag/chop/accommodat/contribut/transport/teach/train/mend/shuck/groom
-    rak/treat/log/trad/creat
-    handl/releas/press/shovel/iron/bik/replac/cycl/repair/decorat/dedicat/download/acquir/recover/manufactur/install/allocat
-    provid/polish/transfer/learn/shred/sharpen/pump/inflat/transcrib/water/mix/drain/mail/scan/weed/trim/milk/hatch/brew
-    slic/peel/squeez/pour/stitch/sketch/record/film/assembl/stock/unload/recycl/rescu/adopt/process/wait/stay/rest/park
-    typ/attend/import/export/open/clos/park/plow/mow/launch/invit/sew/cover/return/receiv/practic/earn/need/call/charg
+# Pasts that no ending shows.
+PASTS = alternatives("""
+    drove/ran/rode/swam/flew/ate/drank/sold/bought/won/lost/read/wrote/made/caught/grew/slept/held/cut/built/gave/lent/threw/hit
+    shot/fed/spent/saw/bled/took/went/kept/got/paid/had/have/put/set/led/sent/stood/told/met/bore/brought/drew/rose/wove/knit
+    started with/began with
 """)
-ACTIONS = rf"(?:{_ACTIONS})(?:e|s|es|ed|ped|ted|ned)?|" + alternatives("""
-    drives?/drove/ran/rides?/rode/swims?/swam/fl(?:y|ies|ew)/eats?/ate/drinks?/drank/sells?/sold/buys?/bought/wins?/won
-    loses?/lost/reads?/wrote/writes?/makes?/made/catch(?:es)?/caught/grows?/grew/sleeps?/slept/stud(?:y|ies|ied)/holds?
-    cuts?/builds?/built/gives?/gave/lends?/lent/throws?/threw/hits?/shoots?/shot/feeds?/fed/spends?/spent/sees?/saw
-    bleeds?/carr(?:y|ies|ied)/saved?/saves/takes?/took/goes/went/bak(?:e|es)/keeps?/kept/gets?/got/pays?/paid/has/have/had
-    started with
+# What is no verb that states a quantity, though it ends as one.
+NO_VERBS = alternatives("""
+    [a-z]*ss/this/thus/its/his/as/us/was/is/has been/times/always/plus/minus/perhaps/less/across/besides/towards/afterwards/cases
+    steps?/adds?/added/add/subtract(?:s|ed)?/multipl[a-z]+/divid[a-z]+/tr(?:y|ies|ied)/test(?:s|ed)?/check(?:s|ed)?/compare[sd]?/exceed[a-z]*
+    round(?:s|ed)?/start(?:s|ed)?/begins?/began/differ(?:s|ed)?/miss(?:es|ed)?/lack(?:s|ed)?/approach(?:es|ed)?/guess(?:es|ed)?
+    assume[sd]?/pages?/number(?:s|ed)?/chapters?/days/question/problems?/equations?/will/can/must/would/should/could/might/may/shall/about/half/double/triple/twice/and/or/of/in/at/for/by/to/with/from/than/the/an?/least/most/over/below/above/under/near/after
+    before/up/between/beyond/within/without/until/around/behind/past/pending/during
+    [a-z]+ly/[a-z]+ing/means?/implies/implied/(?:shows?|showed|proves?)(?= that)/need(?:s|ed)? to/suggests?/hundred/expects?
+    expected/aimed/planned/hoped/wanted/wants/intend[a-z]*/estimate[sd]?/supposed/limited/compared/based/increased/decreased/reduced
 """)
 # Words that say of a quantity that it is another than the one asked for.
 PROVISIONAL = alternatives("""
@@ -256,6 +219,7 @@ PROVISIONAL = alternatives("""
     error/errors/typo/example/placeholder/dummy/trial/provisional/preliminary/interim/intermediate/temporary/sub-?totals?
     partial/former/previous/prior/earlier/projected/projections?/predicted/predictions?/forecasts?/budgeted/planned/targets?
     goals?/quota/so-called/nominal/intended/hoped/would-be/rival/competing/alternative/classmate's/textbook/rumou?red
+    posted/presumed/imagined/guessed/scheduled/anticipated/forecast(?:ed)?/recommended/misquoted/miscalculated/overstated/understated
     advertised/quoted/claimed/reported/published/upper/lower/ballpark/ideal/without/before/except/ignoring/neglecting
     forgetting/omitting/skipping/barring/unlike/like/something/anything/someone/somebody/anyone/anybody/almost/nearly
     roughly/about/around(?! (?:the|an?|his|her|its) [a-z]+)/tempting/trap/decoy/distractor/false/fake/unadjusted
@@ -270,6 +234,16 @@ PROVISIONAL = alternatives("""
     extraneous/discarded
     (?:he|she|it|they|we|i) first/running (?:total|tally|sum|count|score|balance)/rejected/misread/misprinted/unless
     only if/provided/granted/given
+""")
+# Words that take a remark after a value (`, which …`, `, rounding …`) out of the harmless: it denies, corrects,
+# compares, weighs or goes on to calculate.
+TROUBLE = rf"{PROVISIONAL}|{NEGATIONS}|{CALCULATIONS}|" + alternatives("""
+    must/should/could/would/might/may/can(?! (?:verify|check|confirm|see))/will/need(?:s|ed)?/still/then/now/next/later/yet/only
+    but/though/although/however/or/if/most/some/half/part/least/best/worst/too/more/less/fewer/higher/lower/greater/smaller
+    impossible/absurd/halfway/midway/outset/contradict[a-z]*/exceed[a-z]*/below/above/(?<!left )over/under/under[a-z]+/off
+    short/long/close/near/far/minus
+    plus/rest/other/others/another/remainder/extra/even(?! number)/odd/before/until/after/so/i/me/you/down/out/up to
+    subtract[a-z]*/add(?:s|ed)/multipl[a-z]*/divid[a-z]*/doubl[a-z]*/halv[a-z]*/pending
 """)
 # Adverbs that take nothing away.
 ADVERBS = alternatives("""
@@ -286,8 +260,7 @@ QUALIFIED = re.compile(
     rf"|\b(?!(?:{ADVERBS}|likely)\b)[a-z]+ly\b|\bbar (?:one|two)\b|\bin [a-z]+ only\W*$"
     r"|\b(?!(?:the|a|an|our|my|this|that|is|be|we|i|d|ll|would|selected|chosen|should|must|answer|exactly|second|third"
     r"|fourth|of|or|and|correct|right|best|final|only|remaining|closest|matching|valid|true|one|to|as"
-    r"|plausible|likely|accurate|appropriate|consistent|suitable|reasonable|possible|good|desired|required|given|single"
-    r"|so|thus"
+    r"|plausible|likely|accurate|appropriate|consistent|suitable|reasonable|possible|good|desired|required|given|single|so|thus"
     r"|hence|therefore|choose|select|pick|with|in|by|matches|multiple|listed|viable|for|the|from|correspond|sole|an|us|leaves"
     r"|leaving|left|select|satisfying|feasible|favou?red|preferred|stated|main|statement|exact|overall|no|it's|than|match)\b)"
     r"[a-z-]+ (?:answer|choice|explanation|description|candidate|selection|pick|letter)\b",

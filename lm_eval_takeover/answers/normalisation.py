@@ -97,6 +97,7 @@ _BRACED = re.compile(r"([_^])\{([^{}\\])\}")
 _PROSE = re.compile(r"[A-Za-z]{3,}|(?:an?|the)( [A-Za-z]{3,})+", re.IGNORECASE)
 _ARTICLE = re.compile(r"^(?:an?|the) ", re.IGNORECASE)
 _WORD = re.compile(r"[A-Za-z]{3,}")
+_SET = re.compile(r"\{[^{}\\]*,[^{}\\]*\}")  # braces that TeX would not print
 _LETTER = re.compile(r"\(([A-Z])\)")
 
 
@@ -111,6 +112,8 @@ def normalise(answer: str) -> str:
     text = re.sub(r"\\(?:cdot|times)(?![A-Za-z])", "*", text)
     if letter := _LETTER.fullmatch(text):
         return letter[1]
+    if _SET.fullmatch(text):
+        text = rf"\{text[:-1]}\}}"
     return text.casefold() if _WORD.fullmatch(text) else text
 
 

@@ -46,7 +46,8 @@ _NAMED = rf"[A-Za-z](?:_\w)?(?:\([a-z]\))?\s?=\s?(?:{_TUPLE}|{_LATEX}|{_NUMBER}(
 
 # An expression counts only with a letter and a digit, power or operator: `2x + 3`, not `a` or `5`.
 _TOKEN = re.compile(
-    rf"(?P<named>(?<![\d\\+*/^)-]\s)(?<![\w\\+*/^)-]){_NAMED})"
+    r"(?P<hyphened>(?<![\w\\])[A-Za-z]-(?=[a-z]{3})[a-z]+)"  # `x-axis`, `n-gon`
+    rf"|(?P<named>(?<![\d\\+*/^)∩∪-]\s)(?<![\w\\+*/^)-]){_NAMED})"
     rf"|(?P<expression>(?<![\w\\.])(?=[^\s]*[A-Za-z])(?=\S*\d|\S*\^|\S\s?[-+*/]\s?\S){_EXPRESSION}(?![\w(]))"
     rf"|(?P<tuple>(?<!\w){_TUPLE})|(?P<latex>(?<![\w\\]){_LATEX})"
     rf"|(?P<number>(?<![A-Za-z\d_.,/^]){_NUMBER}(?![A-Za-z\d_^])(?!\.\d))"
@@ -55,6 +56,7 @@ _TOKEN = re.compile(
 _BOLD = re.compile(
     r"\*\*(?!\s)([^*\n]+?)(?<!\s)\*\*|__(?!\s)([^_\n]+?)(?<!\s)__|<b>([^<\n]+)</b>|<strong>([^<\n]+)</strong>"
 )
+_HYPHENED = re.compile(r"\$([A-Za-z])\$-(?=[a-z]{3})")  # `$x$-axis`
 _STOP_WITHIN = re.compile(r"\s*([.,;])\s*$")
 _UNKNOWN = re.compile(r"\s*[A-Za-z]\s*")  # `$n$` beside numbers names something
 _BOLD_SPAN = re.compile(f"{_BOLD_OPEN}([^{_BOLD_CLOSE}]*){_BOLD_CLOSE}")
@@ -94,9 +96,13 @@ def mask_values(sentence: str) -> Sentence:
 
     def keep_token(found: re.Match[str]) -> str:
         leading = found[0][: len(found[0]) - len(found[0].lstrip())]
+        if found.lastgroup == "hyphened":
+            return found[0]
         return OPAQUE if found.lastgroup == "opaque" else leading + keep(_read_number(found[0]))
 
-    sentence = re.sub(f"[{VALUE}-{COMPUTED}]", " ", sentence)  # a response may hold the marks themselves
+    sentence = _HYPHENED.sub(
+        r"\1-", re.sub(f"[{VALUE}-{COMPUTED}]", " ", sentence)
+    )  # a response may hold the marks themselves
     text = _BOLD.sub(lambda found: f"{_BOLD_OPEN}{next(filter(None, found.groups()))}{_BOLD_CLOSE}", sentence)
     pieces, end = [], 0
     for found in MATHS.finditer(text):

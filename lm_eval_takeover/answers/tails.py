@@ -1,7 +1,8 @@
-"""What may follow a value in a sentence: its unit, and phrases of a closed grammar that leave the value what it is.
+"""What may follow a value in a sentence: its unit, and words and phrases that leave the value what it is.
 
-Whatever the grammar does not know refuses the sentence: a value may be taken back, hedged or carried on in more words than any
-list holds. The open places are nouns, and few: `for the party`, `to finish the job`, `who take the bus`.
+Words are open but for those that deny, compare, hedge, correct or go on (`lexicon.DUBIOUS`, `lexicon.TROUBLE`) and circumstances
+that nobody asked for (`at a squint`). Phrases are closed where they hold a number of their own (`, with 3 eggs left`) or one of
+those words in a harmless place (`, which we can verify by …`, `and none are left over`).
 """
 
 import re
@@ -16,9 +17,9 @@ from lm_eval_takeover.answers.sentences import VALUE, append_unit
 NEGATION = words(lexicon.NEGATIONS)
 CALCULATION = words(lexicon.CALCULATIONS)
 STEPS = re.compile(rf"(?:{lexicon.STEPS})\b")
-_WORD = rf"(?!(?:{lexicon.AFTER_UNIT}|{lexicon.DUBIOUS})(?![a-z'-]))[a-z][a-z'-]*(?<!ly)(?![a-z'-])"
+_WORD = rf"(?!(?:{lexicon.AFTER_UNIT}|{lexicon.DUBIOUS}|right)(?![a-z'-]))[a-z][a-z'-]*(?<!ly)(?![a-z'-])"
 _UNIT_WORD = re.compile(
-    rf" ({_WORD}(?:/[a-z]+)?(?:\^\d|[²³])?|parts(?= (?:each|every|in {VALUE} [a-z]+|in all|in total)))"
+    rf" ({_WORD}(?:/[a-z]+)?(?:\^\d|[²³])?|parts(?= (?:per|each|every|in {VALUE} [a-z]+|in all|in total)))"
 )
 _RATE = re.compile(r" per (?:square |cubic )?[a-z]+")
 _MOST_UNIT_WORDS = 4
@@ -39,14 +40,14 @@ _DATE = (
     r"|november|december|noon|midnight|then|summer|winter|spring|autumn|christmas)"
 )
 _THE_NOUNS_KNOWN = (
-    rf"(?:{_DEFINITE}(?: first| second| other| whole)?(?: {_WORD}){{0,2}}(?: {VALUE})? (?:{lexicon.PLACES})(?= |$|,)"
+    rf"(?:{_DEFINITE}(?: first| second| other| whole)?(?: {_WORD}){{0,3}}(?: {VALUE})? {_WORD}(?= |$|,)|the (?:first"
+    rf"|second) half(?= |$|,)"
     r"|(?:him|her|them|us)(?:self|selves)?(?= |$)|the(?= left|$))"
 )
 _COUNTS_IN_WORDS = "(?:two|three|four|five|six|seven|eight|nine|ten|eleven|twelve)"
 _UNITS = (
     r"dozen|(?:cubic |square )?(?:foot|inch|yard|mile|meter|metre|centimeter|kilometer)|hour|minute|day|week|month|year"
-    r"|pound|ounce"
-    r"|gallon|quart|liter|litre|kilogram|ton|dollar|percent|degree|hundred|thousand|million"
+    r"|pound|ounce|gallon|quart|liter|litre|kilogram|ton|dollar|percent|degree|hundred|thousand|million"
 )
 # `350 tickets, 200 of them to adults and 150 to children`
 _PART_OF_TOTAL = (
@@ -54,71 +55,96 @@ _PART_OF_TOTAL = (
 )
 _TASKS = (
     r"(?:fulfil|fulfill|accomplish|play|transport|carry|move|pack|catch|collect|harvest|plant|assemble|knit|hike|bike"
-    r"|swim|visit|watch"
-    r"|treat|spread|meet|hold|store|host|grow|recover|repay|earn|rent|rake|water|weed|"
+    r"|swim|visit|watch|treat|spread|meet|hold|store|host|grow|recover|repay|earn|rent|rake|water|weed|"
     r"finish|complete|fill|paint|cover|download|seat|share|buy|spend|walk|reach|choose|pay|travel|drive|make|bake|read"
     r"|feed|build|cross|empty"
     r"|arrange|select|drain|cook|mow|clean|write|serve|pass|win|earn|save|eat|climb|get|give|sell|deliver|form|cut|wrap|run"
-    r"|afford|pick"
-    r"|starting?|making)"
+    r"|afford|pick|starting?|making)"
 )
+_REMARK_WORD = (
+    rf"(?! ?(?:{lexicon.TROUBLE})(?![a-z'-]))(?!(?!(?:{lexicon.ADVERBS})\b)[a-z]+ly\b)[a-z][a-z'-]*(?![a-z'-])"
+)
+_REMARK = rf"{_REMARK_WORD}(?:,? {_REMARK_WORD}){{0,13}}"
+_CONFIRMING = (
+    rf"(?!(?:{lexicon.NEGATIONS}|but|though|although|however|if|or|so|wrong|next|still|first)(?![a-z'-]))[a-z][a-z'-]*"
+)
+# Phrases that no open one may hold: comparatives, what is yet to be done, circumstances that nobody asked for (`at a squint`).
+_CIRCUMSTANCE = (
+    r"(?:old|young|long|short|tall|wid|deep|high|heavi|light|fast|slow|cheap|bigg|small|larg|warm|cold|hott|bett|far|furth|great"
+    r"|low|clos|near|earli|lat|farth|rich|poor|strong|weak)er|[a-z]+er than|than|instead|(?:from|of|to|after|by|for"
+    r"|with) which|each of|every one|right|correct|actual|aside|permitting|allowing|where|those|old|absolute"
+    r"|as [a-z]+(?:ed|n)(?=[ .!]*$)|to be|to (?:begin|start|go|come)|to [a-z]+(?=[ .!]*$)|to the right|and (?:change|it"
+    r"|there|then|this|that|he|she|they|we|[a-z])|(?<!of )(?<!with )(?<!, )(?<!into )an?"
+    r"|(?:in|by|at|on|under) (?!(?:the|his|her|their|its|our|this|that|these|each|every|all|both|[a-z]+ing)\b)[a-z]+"
+)
+_OPEN_WORD = (
+    rf"(?! ?(?:{lexicon.TROUBLE}|{lexicon.DUBIOUS}|{_CIRCUMSTANCE})(?![a-z'-]))"
+    rf"(?!(?!(?:{lexicon.ADVERBS})\b)[a-z]+ly\b)[a-z][a-z'-]*(?![a-z'-])"
+)
+_NONE = r"(?:none|no one|nobody|nothing|no [a-z]+)"
 # Each alternative begins with a space or comma and is closed but for its nouns.
-_HARMLESS = "|".join(
-    (
-        rf",? (?:{lexicon.HARMLESS})(?![a-z'-])",
-        rf",? (?:including|counting) {_DEFINITE} {_NOUNS}",
-        rf", each (?:with|having|holding|of|containing) (?:{VALUE}|{_COUNTS_IN_WORDS}|an?) {_NOUNS}",
-        rf" for (?:all|every|any)(?: real| integer| positive| natural)?(?: numbers?)? (?:[a-z](?![a-z])"
-        rf"|values? of [a-z](?![a-z])|{VALUE})",
-        rf", an? (?:saving|increase|decrease|profit|loss|gain|discount|change|reduction|drop|rise"
-        rf"|gain) of {VALUE}(?: {_WORD})?",
-        rf" worth(?: of {_NOUNS})?",
-        rf",? (?:over|during|in|throughout) the course of {_THE_NOUNS_KNOWN}",
-        rf", (?:at|for|in|on|with|by|over|during) {_THE_NOUNS_KNOWN}(?: given| stated| described)?",
-        rf" (?:after|within) an? {_TIMES}",
-        r"(?: the| this| that)? (?:every|each|this|that|next|last) (?:morning|afternoon|evening|night|day|weekday"
-        r"|weekend|week|month|year|hour"
-        r"|minute|semester|season|summer|winter|spring|fall)",
-        rf", which is (?:exactly|just|also|precisely|the same as) (?:one|an?) (?:{_UNITS})",
-        rf", which is the (?:sum|product|difference|quotient) of (?:{VALUE}|{_WORD}) and (?:{VALUE}|{_WORD})",
-        rf", (?:up|down|an increase of|a decrease of|a drop of|a rise of) {VALUE}(?: [a-z]+)? (?:from"
-        rf"|since) (?:{_THE_NOUNS_KNOWN}|{_DATE}|the (?:morning|afternoon|evening|night) ?)",
-        rf",? (?:spread|arranged|packed|distributed|shared out)(?: evenly| equally)? (?:over|among|in|into|across"
-        rf"|on)(?: the)?"
-        rf" (?:{VALUE}|{_COUNTS_IN_WORDS}) {_NOUNS}",
-        rf", {VALUE} of (?:them|these|those|which)(?: (?:are|were|is|was))?(?: {_WORD}){{0,3}}",
-        rf", which is (?:{VALUE}|{_COUNTS_IN_WORDS}) (?:more|less|fewer) than (?:{_DEFINITE} )?[a-z]+(?: [a-z]+)?",
-        rf", (?:twice|half|(?:{VALUE}|{_COUNTS_IN_WORDS}) times) as [a-z]+ as (?:{_DEFINITE} )?{_WORD}(?: {_WORD})?",
-        rf" when (?:[a-z]|it|{VALUE}) is divided by {VALUE}",
-        r" than (?:it|he|she|they) [a-z]+",
-        rf", with (?:{VALUE}|{_COUNTS_IN_WORDS}|no) {_NOUNS} (?:left(?: over)?|remaining|to spare|unused)",
-        r", all (?:of them )?(?:equally likely|different|distinct|equal|of equal size|the same)",
-        rf",? {_PART_OF_TOTAL}(?:,? and (?:the (?:other|remaining) )?{_PART_OF_TOTAL})+",
-        rf" (?:an?|per|each|every|for (?:one|an?)|in an?|for each|for every|of each) {_TIMES}",
-        rf" (?:for|on|in|at|to|from|with|by|during|over|after|through|of|inside|per|on to|into) {_THE_NOUNS_KNOWN}",
-        rf" (?:by|on|in|until|since|from|through|to|for|and) {_DATE}(?: alone| morning| evening| night)?",
-        rf" (?:of|(?:for|on)(?= [a-z]+[a-z])(?! [a-z]+ [a-z]\b)) {_NOUNS}(?: and {_WORD})?",
-        rf" (?:for|in|on|with|from) one {_WORD}",
-        rf" of {_THE_NOUNS}",
-        rf" (?:for|on) (?:the|his|her|their) {_WORD}(?= left|$)",
-        rf" (?:by|from|for|on) (?!nothing|being|everything)[a-z]+ing(?: in)?(?: {_DEFINITE})? {_NOUNS}",
-        rf" (?:that|who|which) (?:(?:do|does|did) not |are |were |is |was )?{_WORD}(?: (?:the|a|an|any|no|neither|both))?"
-        rf"(?: {_NOUNS})?",
-        rf"(?: for (?:{_DEFINITE} )?{_WORD})? to (?:get to |be able to |start (?=[a-z]+ing ))?{_TASKS}(?: {_THE_NOUNS}"
-        rf"| {_NOUNS}| them| it)?",
-        rf" than (?:{_DEFINITE} )?{_WORD}(?: {_WORD})?",
-        rf",? not (?:counting|including) (?:the )?{_NOUNS}",
-        rf", (?:the )?{_NOUNS} (?:included|excluded)",
-        rf", (?:which|that) is (?:thus |therefore )?(?:the|our|what) (?:desired |required |final |same )?(?:answer|result"
-        rf"|number of {_WORD}|value (?:asked|we (?:want|need|sought)))",
-        r", (?:which|and this|and that) (?:agrees|fits|matches)(?: with the [a-z]+| the [a-z]+)?",
-        r", (?:attained|reached|achieved) (?:at|when|for) the(?= |$)",
-        r" (?:were|are|was|is) (?:played|sold|made|used|needed|left|bought|produced)",
-        rf" before (?:he|she|they|it|we) (?:starts?|begins?|runs? out|gets?|reach(?:es)?"
-        rf"|finish(?:es)?)(?: [a-z]+ing)?(?: of)?"
-        rf"(?: {_NOUNS})?(?: on {_THE_NOUNS})?",
-        r" (?:instead of|rather than) the(?= |$)",
-    )
+_PHRASES = (
+    rf" in order to {_REMARK}",
+    # A remark of its own, in words that neither deny nor correct nor go on to calculate.
+    rf", (?:and )?(?:which|all of which|each of which|just as|as|namely|one (?:for|in|per|on|at|from) (?:each|every)"
+    rf"|{_NONE} of (?:which|whom|them)"
+    rf"|with {_NONE}|the|[a-z]+ing(?<!leaving)(?<!pending)|rounded|taken|given that|attained|reached|achieved"
+    rf"|in (?:agreement|accordance|line) with) {_REMARK}",
+    rf", which (?:(?:we|you|one) can (?:verify|check|confirm)|(?:also )?(?:match|agree|fit|confirm|satisf|answer"
+    rf"|complete)(?:e?s|ies)"
+    rf"|is (?:exactly |just |precisely )?(?:what|the (?:[a-z]+ ){{1,2}}(?:we|that|asked|they|he|she|you|the (?:question"
+    rf"|problem))))(?: {_CONFIRMING}){{0,16}}",
+    r", round(?:ing|ed) (?:up |down )?to the nearest(?: [a-z]+){1,2}",
+    rf" ways to {_REMARK}",
+    rf"(?:, (?!(?:and|he|she|they|it|there)\b)| ){_OPEN_WORD}",
+    rf", so (?!(?:we|i|you|let)\b)[a-z]+(?: {_OPEN_WORD}){{1,8}}",
+    rf", with {_NONE}(?: [a-z]+)? (?:left(?: over| out| behind)?|remaining|unused)",
+    r", and (?:this|that|it) is (?:the|our) (?:final )?answer",
+    rf",? and {_NONE}(?: of them)?(?: (?:is|are|was|were))? (?:left(?: over)?|remaining|unused|lost|wasted)",
+    rf", by (?:the|our|this) (?:{_WORD} ){{1,4}}{VALUE}",
+    rf",? (?:{lexicon.HARMLESS})(?![a-z'-])",
+    rf", each (?:with|having|holding|of|containing) (?:{VALUE}|{_COUNTS_IN_WORDS}|an?) {_NOUNS}",
+    rf" for (?:all|every|any)(?: real| integer| positive| natural)?(?: numbers?)? (?:[a-z](?![a-z])"
+    rf"|values? of [a-z](?![a-z])|{VALUE})",
+    rf", an? (?:saving|increase|decrease|profit|loss|gain|discount|change|reduction|drop|rise"
+    rf"|gain) of {VALUE}(?: {_WORD})?",
+    rf", (?:at|for|in|on|with|by|over|during) {_THE_NOUNS_KNOWN}(?: given| stated| described)?",
+    rf" (?:after|within) an? {_TIMES}",
+    r"(?: the| this| that)? (?:every|each|this|that|next|last) (?:morning|afternoon|evening|night|day|weekday"
+    r"|weekend|week|month|year|hour"
+    r"|minute|semester|season|summer|winter|spring|fall)",
+    rf", which is (?:exactly|just|also|precisely|the same as) (?:one|an?) (?:{_UNITS})",
+    rf", which is the (?:sum|product|difference|quotient) of (?:{VALUE}|{_WORD}) and (?:{VALUE}|{_WORD})",
+    rf", (?:up|down|an increase of|a decrease of|a drop of|a rise of) {VALUE}(?: [a-z]+)? (?:from"
+    rf"|since) (?:{_THE_NOUNS_KNOWN}|{_DATE}|the (?:morning|afternoon|evening|night) ?)",
+    rf",? (?:spread|arranged|packed|distributed|shared out)(?: evenly| equally)? (?:over|among|in|into|across|on)(?: the)?"
+    rf" (?:{VALUE}|{_COUNTS_IN_WORDS}) {_NOUNS}",
+    rf", {VALUE} of (?:them|these|those|which)(?: (?:are|were|is|was))?(?: {_WORD}){{0,3}}",
+    rf", which is (?:{VALUE}|{_COUNTS_IN_WORDS}) (?:more|less|fewer) than (?:{_DEFINITE} )?[a-z]+(?: [a-z]+)?",
+    rf", (?:twice|half|(?:{VALUE}|{_COUNTS_IN_WORDS}) times) as [a-z]+ as (?:{_DEFINITE} )?{_WORD}(?: {_WORD})?",
+    rf" when (?:[a-z]|it|{VALUE}) is divided by {VALUE}",
+    rf", with (?:{VALUE}|{_COUNTS_IN_WORDS}|no)(?: {_NOUNS})? (?:left(?: over)?|remaining|to spare"
+    rf"|unused)(?: for {_THE_NOUNS_KNOWN})?",
+    rf", (?:more than |just |exactly )?enough (?:for|to) {_REMARK}",
+    rf", and (?:this|that|it)(?: value| answer| result| number)? (?:also )?(?:match|agree|fit|confirm|satisf|check"
+    rf"|work)(?:e?s|ies)(?: {_CONFIRMING}){{0,9}}",
+    r", all (?:of them )?(?:equally likely|different|distinct|equal|of equal size|the same)",
+    rf",? {_PART_OF_TOTAL}(?:,? and (?:the (?:other|remaining) )?{_PART_OF_TOTAL})+",
+    rf" (?:an?|per|each|every|for (?:one|an?)|in an?|for each|for every|of each) {_TIMES}",
+    rf" (?:for|on|in|at|to|from|with|by|during|over|after|through|of|inside|per|on to|into) {_THE_NOUNS_KNOWN}",
+    rf" (?:by|on|in|until|since|from|through|to|for|and) {_DATE}(?: alone| morning| evening| night)?",
+    rf" (?:of|(?:for|on)(?= [a-z]+[a-z])(?! [a-z]+ [a-z]\b)) {_NOUNS}(?: and {_WORD})?",
+    rf" (?:for|in|on|with|from) one {_WORD}",
+    rf" (?:by|from|for|on) (?!nothing|being|everything)[a-z]+ing(?: in)?(?: {_DEFINITE})? {_NOUNS}",
+    rf" (?:that|who|which) (?:(?:do|does|did) not |are |were |is |was )?{_WORD}(?: (?:the|a|an|any|no|neither|both))?"
+    rf"(?: {_NOUNS})?",
+    rf"(?: for (?:{_DEFINITE} )?{_WORD})? to (?:get to |be able to |start (?=[a-z]+ing ))?{_TASKS}(?: {_THE_NOUNS}"
+    rf"| {_NOUNS}| them| it)?",
+    rf" than (?:{_DEFINITE} )?{_WORD}(?: {_WORD})?",
+    rf",? not (?:counting|including) (?:the )?{_NOUNS}",
+    rf" before (?:he|she|they|it|we) (?:starts?|begins?|runs? out|gets?|reach(?:es)?|finish(?:es)?)(?: [a-z]+ing)?(?: of)?"
+    rf"(?: {_NOUNS})?(?: on {_THE_NOUNS})?",
+    r" (?:instead of|rather than) the(?= |$)",
 )
 _THINGS = (  # that a number counts: `64 stamps are left`, `3 of the …`
     rf"(?! the [a-z]+ (?:who|that|which)\b)(?: the {_WORD})?(?: (?:are|is|were|was|have"
@@ -126,35 +152,46 @@ _THINGS = (  # that a number counts: `64 stamps are left`, `3 of the …`
 )
 
 
+_NOTHING = re.compile("")
+_STOP = re.compile(r"[ .!]*")
+
+
 @cache
-def _tail() -> re.Pattern[str]:
-    """What may follow a value, and behind `#` a number that counts things. Compiled at the first use: half a second."""
-    return re.compile(rf"(?:#{_THINGS})?(?:{_HARMLESS})*[ .!]*")
+def _compile() -> tuple[re.Pattern[str], tuple[re.Pattern[str], ...]]:
+    """What a number that counts things may begin with, and the phrases. Compiled at the first use: half a second."""
+    return re.compile(_THINGS), tuple(re.compile(phrase) for phrase in _PHRASES)
+
+
+def _is_made_of_phrases(rest: str, counted: bool) -> bool:
+    """Whether `rest` is a row of phrases; each position is left once by each phrase, so that time is linear in the length."""
+    things, phrases = _compile()
+    begun = things.match(rest) if counted else _NOTHING.match(rest)
+    reached = {begun.end()} if begun else set()
+    for position in range(len(rest) + 1):
+        if position not in reached:
+            continue
+        if _STOP.fullmatch(rest, position):
+            return True
+        reached |= {found.end() for phrase in phrases if (found := phrase.match(rest, position))}
+    return False
 
 
 # A number in the rest names a length of time, a group or a place, never a part or multiple of the value.
 _NUMBERED = re.compile(
     rf"(?P<free> (?:for|after|on|at|every|within|during|from|instead of|rather than)| (?P<unit>in|over"
-    rf"|by))(?P<of>(?: {_WORD})? of)?"
-    rf"(?: (?:the|all|these|those|his|her|their|its|only|both|other))* {VALUE}(?= |$)"
+    rf"|by))(?P<of>(?: (?!each|every){_WORD})? of)?(?: (?:the|all|these|those|his|her|their|its|only|both|other))* {VALUE}(?= |$)"
 )
 _OF_NUMBER = re.compile(
     rf"^((?: [a-z]+){{0,3}} (?:divisors|factors|multiples|digits|subsets|permutations)) of {VALUE}(?= |$)"
 )
-# What money counts, and how the name of a unit or of things ends.
+# What money counts.
 _AFTER_MONEY = re.compile(
     r"(?:dollars?|cents|euros|pounds|usd|worth|profit|tip|tax|rent|bucks|per|in|more|even|flat|[mb]illion|thousand|hundred)\b"
 )
-_NOUN_PHRASE = re.compile(
-    r"(?:s|²|³|\^\d|people|children|men|women|feet|fish|sheep|deer|teeth|mice|geese|percent|dozen|[ckm]?m|k?g|mph|kmh|hour"
-    r"|dollar|cent|euro"
-    r"|inch|foot|mile|pound|ounce|liter|litre|gallon|meter|metre|minute|second|day|week|month|year|[a-z]+/[a-z]+|lb|oz|ml|l"
-    r"|ft|in|kg|j|ev"
-    r"|unit|degree|time|point|rupee|vertices|indices|matrices|radii|furniture|mail|clothing|luggage|feed|money|hr|min|sec"
-    r"|rpm|hz|v|w|n|k"
-    r"|stuff|egg|apple|book|girl|boy|person|child|student|solution|root|way|pack|bag|box|cup|bike|car|tree|of|rubles|stück"
-    r"|million|billion"
-    r"|thousand|hundred|game|dice|crew|staff|audience|parts)$"
+# What a unit of measure does not bear after it: `36 pounds wet`, `6 days give`.
+_ODD_MEASURE = re.compile(
+    r"\b(?:hour|minute|day|week|second|month|year|pound|ounce|gram|kilogram|dollar|cent|mile|meter|foot|feet"
+    r"|inche?)s? [a-z]*[^s\W](?<!ing)$"
 )
 _RATE_OF_MONEY = re.compile(
     r"^/ ?(?:person|people|month|week|day|year|kg|lb|pound|hour|item|unit|box|fruit|gallon|mile)\b"
@@ -184,25 +221,31 @@ def join_unit(value: str, tail: str, is_copula: bool) -> str | None:
     tail = _RATE_OF_MONEY.sub("", tail) if not value[-1:].isalpha() else tail
     unit, rest = _split_unit(_OF_NUMBER.sub(r"\1", tail))
     unit = unit if _SPEED.search(unit) else re.sub(r"/[a-z]+$", "", unit)  # `35 kids/class`
+    rest = re.sub(r"^ times(?=,| (?:an?|per|in|during|each|every|that|this)\b)", "", rest)
+    if unit.endswith("ways") and rest.startswith(" to "):
+        rest = f" ways{rest}"
     if _TIME.search(unit):  # `45 minutes walking the dog`
         rest = _DOING.sub("", rest)
     if not is_copula:  # `drove 85 miles farther`, `delivers 936 papers more than Jake`
         rest = re.sub(r"^ (?:more|farther|further|longer)(?= than [a-z]+|[ .!]*$)", "", rest)
+    is_money = value.startswith(("$", r"\$", "€", "£"))
     if "s'" in unit or "'s" in unit:  # `chocolates' wrappers`
         return None
-    is_money = value.startswith(("$", r"\$", "€", "£"))
-    if (
-        unit
-        and value != "1"
-        and not (_AFTER_MONEY.match(unit) if is_money else _NOUN_PHRASE.search(unit.split(" per ")[0]))
-    ):
+    if is_money and re.match(r"[a-z]+ing\b|last\b", unit):  # `$480 mowing lawns`
+        unit, rest = "", f" {unit}{rest}"
+    if unit and value != "1" and (not _AFTER_MONEY.match(unit) if is_money else _ODD_MEASURE.search(unit)):
         return None
     if (not is_copula or unit) and STEPS.fullmatch(unit.split(" ")[0]):
         return None
     if is_copula and rest.startswith(" than "):
         return None
     if is_money:
-        rest = _BOUGHT.sub("", rest)
+        rest = re.sub(
+            r"^ in (?!excess|fact|part|theory|all|advance|general|(?:the|his|her|their|its|each|every|an?|one|this"
+            r"|that)\b)[a-z]+(?= |$|,)",
+            "",
+            _BOUGHT.sub("", rest),
+        )
     if not is_harmless(rest, bool(unit) or not (value[:1] + value[-1:]).isdigit(), tail):
         return None
     return value if unit in _COUNTS or unit.endswith("roots") else append_unit(value, unit)
@@ -224,7 +267,9 @@ def _split_unit(tail: str) -> tuple[str, str]:
 def is_harmless(rest: str, has_unit: bool, tail: str = "", counted: bool = False) -> bool:
     """Whether the rest of a sentence is of the grammar; `counted` where it begins with what the counted ones do."""
     numbers = list(_NUMBERED.finditer(rest))
-    if any(found["unit"] and not has_unit for found in numbers) or (numbers and _RATED.search(tail)):
+    if any(found["unit"] and not has_unit for found in numbers) or (
+        numbers and (_RATED.search(tail) or re.search(", (?:so|which) ", rest))
+    ):
         return False
     free = _NUMBERED.sub(lambda found: f"{found['free']}{found['of'] or ''} the", rest)
-    return _tail().fullmatch(f"#{free}" if counted else free) is not None
+    return _is_made_of_phrases(free, counted)

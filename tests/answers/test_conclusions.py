@@ -40,7 +40,7 @@ def test_judged_statements_are_decided_as_they_were_judged(gold, response, verdi
 
 def test_few_judged_statements_are_decided_otherwise():
     wrong = [verdict for *_, verdict, decided in JUDGED if decided != verdict]
-    assert (len(JUDGED), len(wrong), wrong.count("refuse")) == (400, 30, 4)
+    assert (len(JUDGED), len(wrong), wrong.count("refuse")) == (1410, 32, 1)
 
 
 def test_a_calculation_states_its_result():
@@ -102,10 +102,14 @@ def test_time_is_linear_in_the_response():
         "$5 ",
         "a, ",
         "Problem: ",
+        " eggs for the day",
+        ", which the man has",
+        " in 5 boxes",
     ):
         start = time.perf_counter()
         extract_answer(unit * (200_000 // len(unit)))
         extract_answer("So it " + unit * (380 // len(unit)))
+        extract_answer("So it is 5 eggs" + unit * (360 // len(unit)) + " 7 wrong")
         assert time.perf_counter() - start < 2
 
 

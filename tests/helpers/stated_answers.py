@@ -11,6 +11,6 @@ from helpers.tables import read_table
 STATED = read_table("stated_values")  # (gold, response, near miss)
 LETTERS = read_table("stated_letters")  # (letter, response, near miss): the near miss does not answer with that letter
 RUN_ON = read_table("run_on_texts")  # (gold, response, near miss): base texts that run on into a problem of their own
-# (kind, gold, response, verdict, decided): statements and near misses of a batch that no rule was made for in half of its rows;
-# `decided` is what the rules made of each, which differs from the verdict where they are wrong.
+# (kind, gold, response, verdict, decided): statements and near misses of two batches by another hand, then of the rules' author;
+# `decided` is what the rules make of each, which differs from the verdict where they are wrong.
 JUDGED = read_table("judged_statements")
