@@ -14,6 +14,7 @@ import runpy
 import select
 import signal
 import sys
+import threading
 from pathlib import Path
 
 import torch
@@ -22,6 +23,7 @@ from lm_eval.__main__ import cli_evaluate
 from lm_eval.tasks import TaskManager
 from read_once import read_harness_once
 from torch.utils import collect_env
+from tqdm import tqdm
 
 from lm_eval_takeover import cli, model
 
@@ -106,7 +108,11 @@ if __name__ == "__main__":
     collect_env.get_pretty_env_info()
     torch.set_num_threads(1)
     assert evaluator and simple_evaluate  # which are imported when they are asked for
+    # A bar's own lock is one of all forks, and a child that is killed while it holds it would stop all others.
+    tqdm.set_lock(threading.RLock())
+    tqdm.monitor_interval = 0
     model.GuidedTakeover()  # for what libraries import and build when they load a first model
+    assert threading.active_count() == 1  # what others hold is never given back in a child
     gc.freeze()  # so that no child looks through what it shares with this process, and so copies it
     if (asked := serve()) is not None:
         become(**asked)
