@@ -18,8 +18,8 @@ import pytest
 import torch
 from helpers.demo_runs import run_demo
 from helpers.pairs import SHARED, save_random_model
-from helpers.processes import CommandServer
-from helpers.task_index import read_own_tasks_once
+from helpers.processes import ForkServer, environment
+from helpers.read_once import made_once, read_harness_once
 from hypothesis import settings
 
 from lm_eval_takeover.cli import main
@@ -27,7 +27,6 @@ from lm_eval_takeover.demo import DEMO, calibration_prompts
 from lm_eval_takeover.pair.member import Member
 from lm_eval_takeover.pair.pair import Pair
 
-read_own_tasks_once()
 settings.register_profile("any machine", deadline=None)  # time is no property of a rule
 settings.load_profile("any machine")
 
@@ -35,6 +34,18 @@ settings.load_profile("any machine")
 @pytest.fixture(scope="session", autouse=True)
 def _one_thread():
     torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def shared_folder(tmp_path_factory):
+    """A folder that all workers of these tests have in common, for what one of them makes for all: see `made_once`."""
+    own = tmp_path_factory.getbasetemp()
+    return own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _harness_is_read_once(shared_folder):
+    read_harness_once(shared_folder)
 
 
 @pytest.fixture(autouse=True)
@@ -76,13 +87,16 @@ def prompts(demo_pair):
 
 
 @pytest.fixture(scope="session")
-def demo_runs(tmp_path_factory):
+def demo_runs(shared_folder):
     """Run_dirs of six demo problems by 8 samples: `base` and `guided` (both scored), `guide`. Tests that write copy them."""
-    folder = tmp_path_factory.mktemp("demo-runs")
     policies = {"base": {"policy": "base"}, "guided": {"target_rate": 0.05}, "guide": {"policy": "guide"}}
-    for name, arguments in policies.items():
-        run_demo(folder / name, 6, arguments)
-    assert main(["score", str(folder / "base"), str(folder / "guided")]) == 0
+
+    def make(folder):
+        for name, arguments in policies.items():
+            run_demo(folder / name, 6, arguments)
+        assert main(["score", str(folder / "base"), str(folder / "guided")]) == 0
+
+    folder = made_once(shared_folder / "demo-runs", make)
     return {name: folder / name for name in policies}
 
 
@@ -106,9 +120,21 @@ def hub(random_pair):
 
 
 @pytest.fixture(scope="session")
-def forked(tmp_path_factory):
+def forked(tmp_path_factory, shared_folder):
     """Runs commands whose start is not what is tested."""
-    server = CommandServer(tmp_path_factory.mktemp("commands"))
+    server = ForkServer(tmp_path_factory.mktemp("commands"), shared_folder, environment())
+    yield server
+    server.close()
+
+
+@pytest.fixture(scope="session")
+def forked_at_hub(hub, tmp_path_factory, shared_folder):
+    """The same for commands that read models and data of the stand-in for the hub."""
+    from serve_hub import environment as pointed_at
+
+    folder = tmp_path_factory.mktemp("hub-commands")
+    env = pointed_at(hub.url, str(folder / "hf-home")) | {"OMP_NUM_THREADS": "1"}
+    server = ForkServer(folder, shared_folder, env)
     yield server
     server.close()
 

@@ -32,15 +32,11 @@ def test_the_plain_command_runs_the_demo_task_and_reports_the_takeover(lm_eval_c
     assert [len(row["resps"][0]) for row in rows] == [8, 8, 8]
 
 
-def test_real_benchmarks_run_through_their_hub_ids(lm_eval_command, hub, tmp_path):
-    from serve_hub import environment as pointed_at
-
-    done = run(
-        [lm_eval_command, "--model", "guided-takeover", "--tasks", "takeover_gsm8k,takeover_math500", "--limit", "2",
-         "--batch_size", "16", "--model_args",
-         "base=acme/base,guide=acme/guide,tau=7.6", "--gen_kwargs", "max_gen_toks=12", "--output_path", tmp_path,
-         "--log_samples"],
-        env=pointed_at(hub.url, str(tmp_path / "hf-home")) | {"OMP_NUM_THREADS": "1"},
+def test_real_benchmarks_run_through_their_hub_ids(forked_at_hub, tmp_path):
+    done = forked_at_hub.run(
+        "lm_eval", "--model", "guided-takeover", "--tasks", "takeover_gsm8k,takeover_math500", "--limit", "2",
+        "--batch_size", "16", "--model_args", "base=acme/base,guide=acme/guide,tau=7.6",
+        "--gen_kwargs", "max_gen_toks=12", "--output_path", tmp_path, "--log_samples",
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     (results,) = tmp_path.rglob("results_*.json")
@@ -64,25 +60,28 @@ def test_real_benchmarks_run_through_their_hub_ids(lm_eval_command, hub, tmp_pat
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        (
-            ["--model_args", "spike_ration=0.05"],
-            "error: unknown model argument 'spike_ration'; did you mean 'spike_ratio'?",
-        ),
         (["--model_args", "base=no/such,guide=no/other"], "error: base='no/such' cannot be loaded"),
         (["--gen_kwargs", "max_gen_toks=0", "--limit", "1"], "error: max_gen_toks=0 is not at least 1 token"),
     ],
 )
-def test_an_error_of_the_user_is_one_line_and_status_2(lm_eval_command, arguments, text):
-    done = run([lm_eval_command, "--model", "guided-takeover", "--tasks", "takeover_demo", *arguments])
+def test_an_error_of_the_user_is_one_line_and_status_2(forked, arguments, text):
+    done = forked.run("lm_eval", "--model", "guided-takeover", "--tasks", "takeover_demo", *arguments)
     assert done.returncode == 2
     lines = done.stderr.strip().splitlines()
     assert lines[-1].startswith(text)
     assert "Traceback" not in done.stderr
 
 
-def test_errors_of_others_keep_their_traceback(lm_eval_command):
-    done = run(
-        [lm_eval_command, "--model", "hf", "--model_args", "pretrained=no/such-model", "--tasks", "takeover_demo"]
+def test_an_unknown_argument_is_one_line_and_status_2_of_the_stock_command(lm_eval_command):
+    arguments = ["--model", "guided-takeover", "--tasks", "takeover_demo", "--model_args", "spike_ration=0.05"]
+    done = run([lm_eval_command, *arguments])
+    assert done.returncode == 2
+    assert done.stderr == "error: unknown model argument 'spike_ration'; did you mean 'spike_ratio'?\n"
+
+
+def test_errors_of_others_keep_their_traceback(forked):
+    done = forked.run(
+        "lm_eval", "--model", "hf", "--model_args", "pretrained=no/such-model", "--tasks", "takeover_demo"
     )
     assert done.returncode == 1
     assert "Traceback" in done.stderr

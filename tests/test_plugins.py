@@ -1,8 +1,6 @@
 """A stranger's score and policy from end to end: engines, directions, calibrate, run_dir, log-likelihoods."""
 
 import json
-import os
-import subprocess
 from dataclasses import replace
 
 import pytest
@@ -136,7 +134,7 @@ def test_a_run_dir_keeps_its_samples_until_the_source_changes(tmp_path, caplog):
 
 
 @pytest.mark.slow
-def test_an_installed_package_is_found_by_the_command(tmp_path, lm_eval_command):
+def test_an_installed_package_is_found_by_the_command(tmp_path, forked):
     """As pip leaves it: a package, and its metadata with the two groups of entry points."""
     package = tmp_path / "acme_takeover"
     package.mkdir()
@@ -149,13 +147,12 @@ def test_an_installed_package_is_found_by_the_command(tmp_path, lm_eval_command)
         "[lm_eval_takeover.scores]\nacme_margin = acme_takeover.gates:margin\n"
         "[lm_eval_takeover.policies]\nacme_every = acme_takeover.gates:Every\n"
     )
-    environment = os.environ | {"PYTHONPATH": f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
 
     def run(arguments):
-        return subprocess.run(
-            [lm_eval_command, "--model", "guided-takeover", "--model_args", arguments, "--tasks", "takeover_demo",
-             "--limit", "1", "--batch_size", "8", "--gen_kwargs", "max_gen_toks=16", "--output_path", tmp_path / "out"],
-            capture_output=True, text=True, env=environment,
+        return forked.run(
+            "lm_eval", "--model", "guided-takeover", "--model_args", arguments, "--tasks", "takeover_demo",
+            "--limit", "1", "--batch_size", "8", "--gen_kwargs", "max_gen_toks=16", "--output_path", tmp_path / "out",
+            PYTHONPATH=str(tmp_path),
         )  # fmt: skip
 
     assert (done := run("policy=acme_every,period=3")).returncode == 0, done.stderr

@@ -4,6 +4,7 @@ import random
 import subprocess
 import sys
 from dataclasses import dataclass, replace
+from itertools import product
 
 import numpy as np
 import pytest
@@ -42,21 +43,20 @@ def prompts(prompts):
     return [*prompts, (65,)]
 
 
-def assert_equal(pair, policy, requests, batches=(1, 5, 16), blocks=BLOCKS):
-    """Returns the lockstep generations by request."""
+def assert_equal(pair, policy, requests, sizes):
+    """With each of these sizes, (batch, block). Returns the lockstep generations by request."""
     expected = dict(lockstep.generate(pair, policy, requests, batch_size=8))
-    for batch_size in batches:
-        for block_size in blocks:
-            order = list(range(len(requests)))
-            random.Random(batch_size).shuffle(order)
-            shuffled = [requests[i] for i in order]
-            made = dict(blockwise.generate(pair, policy, shuffled, batch_size=batch_size, block_size=block_size))
-            assert len(made) == len(requests)
-            for place, i in enumerate(order):
-                where = f"batch {batch_size}, block {block_size}, request {i}"
-                assert made[place].tokens == expected[i].tokens, where
-                assert made[place].taken_over == expected[i].taken_over, where
-                assert made[place].scores == pytest.approx(expected[i].scores, rel=1e-3, abs=5e-5, nan_ok=True), where
+    for batch_size, block_size in sizes:
+        order = list(range(len(requests)))
+        random.Random(batch_size).shuffle(order)
+        shuffled = [requests[i] for i in order]
+        made = dict(blockwise.generate(pair, policy, shuffled, batch_size=batch_size, block_size=block_size))
+        assert len(made) == len(requests)
+        for place, i in enumerate(order):
+            where = f"batch {batch_size}, block {block_size}, request {i}"
+            assert made[place].tokens == expected[i].tokens, where
+            assert made[place].taken_over == expected[i].taken_over, where
+            assert made[place].scores == pytest.approx(expected[i].scores, rel=1e-3, abs=5e-5, nan_ok=True), where
     return expected
 
 
@@ -76,11 +76,13 @@ def test_equals_lockstep_on_the_demo_pair(demo_pair, prompts, name, direction, s
     requests = [Request(p, j, 10 + 6 * i, sampling) for i, p in enumerate(prompts) for j in samples]
     policy = replace(POLICIES[name], direction=direction)
     if not policy.drafts and policy.host is not None:  # one token at a time, whatever the block
-        expected = assert_equal(demo_pair, policy, requests, blocks=(None,))
-    else:
-        batches = (5,) if name == "always" and sampling is SAMPLED else (1, 16)  # every draft is dropped there: slow
-        expected = assert_equal(demo_pair, policy, requests, batches, blocks=(7, None))
-        assert_equal(demo_pair, policy, requests, batches=(5,))
+        sizes = [(1, None), (5, None), (16, None)]
+    else:  # rows alone and all rows at once: each with one of two blocks here, with the other where texts are not sampled
+        alone, together = (7, None) if sampling is SAMPLED else (None, 7)
+        sizes = [(1, alone), *((5, block) for block in BLOCKS), (16, together)]
+    if name == "always" and sampling is SAMPLED:  # every draft is dropped there: slow
+        sizes = [size for size in sizes if size[0] == 5]
+    expected = assert_equal(demo_pair, policy, requests, sizes)
     taken = [fire for generation in expected.values() for fire in generation.taken_over]
     assert any(taken) == (name not in ("base", "never"))
     assert all(taken) == (name in ("guide", "always"))
@@ -95,7 +97,7 @@ def test_equals_lockstep_on_two_architectures(rough_pair, prompts, name):
         "random": POLICIES["random"],
     }[name]
     requests = [Request(p, j, 20, Sampling(1.0)) for p in prompts for j in range(2)]
-    expected = assert_equal(rough_pair, policy, requests, batches=(1, 7), blocks=(1, 4, None))
+    expected = assert_equal(rough_pair, policy, requests, product((1, 7), (1, 4, None)))
     rate = sum(g.takeovers for g in expected.values()) / sum(len(g.tokens) for g in expected.values())
     assert 0.02 < rate < 0.95
 
@@ -115,8 +117,8 @@ def test_equals_lockstep_with_other_architectures_as_host(random_pair, prompts, 
     base = save_random_model(tmp_path / kind, vocab_size=544, seed=5, kind=kind, **options)
     pair = Pair(Member("base", str(base)), Member("guide", str(random_pair["guide"])))
     requests = [Request(p, j, 20, Sampling(1.0)) for p in prompts[:3] for j in range(2)]
-    assert_equal(pair, Random(rate=0.3), requests, batches=(1, 6), blocks=(None,))
-    assert_equal(pair, Disagreement(gate=Gate(7.6, 0.9)), requests, batches=(4,), blocks=(5,))
+    assert_equal(pair, Random(rate=0.3), requests, [(1, None), (6, None)])
+    assert_equal(pair, Disagreement(gate=Gate(7.6, 0.9)), requests, [(4, 5)])
 
 
 @pytest.mark.parametrize(
@@ -165,8 +167,8 @@ def test_positions_go_on_behind_the_configured_length(prompts, tmp_path, random_
     base = save_random_model(tmp_path / "short", vocab_size=544, seed=5, kind="llama", max_position_embeddings=16)
     pair = Pair(Member("base", str(base)), Member("guide", str(random_pair["guide"])))
     requests = [Request(p[:8], 0, 30, Sampling(1.0)) for p in prompts[:2]]
-    assert_equal(pair, Random(rate=0.3), requests, batches=(2,), blocks=(None,))
-    assert_equal(pair, Disagreement(gate=Gate(7.6, 0.9)), requests, batches=(2,), blocks=(5,))
+    assert_equal(pair, Random(rate=0.3), requests, [(2, None)])
+    assert_equal(pair, Disagreement(gate=Gate(7.6, 0.9)), requests, [(2, 5)])
 
 
 def test_texts_end_inside_a_block(demo_pair, prompts):
@@ -175,9 +177,8 @@ def test_texts_end_inside_a_block(demo_pair, prompts):
     requests += [Request(prompts[3], j, 400, SAMPLED, until=("Step 3", "\n\n")) for j in range(2)]
     requests += [Request(prompts[1], j, limit, SAMPLED) for j, limit in enumerate((1, 2, 15, 16, 17))]
     for name in ("disagreement", "always", "random"):
-        expected = assert_equal(
-            demo_pair, POLICIES[name], requests, batches=(3, 16), blocks=(7,) if name == "always" else (7, None)
-        )
+        blocks = (7,) if name == "always" else (7, None)
+        expected = assert_equal(demo_pair, POLICIES[name], requests, product((3, 16), blocks))
         ends = demo_pair.base.eos_ids
         assert all(expected[i].tokens[-1] in ends for i in range(2))
         assert all("Step 3" in demo_pair.tokenizer.decode(expected[i].tokens) for i in range(2, 4))
@@ -269,10 +270,10 @@ def test_graphed_passes_write_the_same(demo_pair, prompts, monkeypatch, name):
     pass_as_on_a_gpu(demo_pair, monkeypatch)
     requests = [Request(p, j, 20 + 9 * i, SAMPLED) for i, p in enumerate(prompts) for j in range(2)]
     requests += [Request(prompts[3], 3, 40, SAMPLED, until=("Step 1",)), Request(prompts[0], 2, 260, GREEDY)]
-    assert_equal(demo_pair, POLICIES[name], requests, batches=(1, 5), blocks=(7, None))
+    assert_equal(demo_pair, POLICIES[name], requests, product((1, 5), (7, None)))
     # Prompts of one token: nothing is read before the first pass.
     single = [Request((65,), j, 12, SAMPLED) for j in range(3)]
-    assert_equal(demo_pair, POLICIES[name], single, batches=(2,), blocks=(None,))
+    assert_equal(demo_pair, POLICIES[name], single, [(2, None)])
 
 
 def test_in_bfloat16_texts_differ_only_where_the_noise_of_the_passes_explains_it(random_pair, prompts):

@@ -3,21 +3,20 @@
 After every fault journal and traces agree, and the same call ends with the samples and results of a run that nothing befell.
 """
 
+import contextlib
 import json
-import os
 import random
 import shutil
 import signal
 import sqlite3
 import subprocess
-import sys
-import threading
 import time
 from collections import Counter
-from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
+from helpers.processes import HELPERS
+from helpers.read_once import made_once
 
 from lm_eval_takeover.runs.journal import Journal
 from lm_eval_takeover.runs.layout import list_journals
@@ -25,56 +24,40 @@ from lm_eval_takeover.runs.traces import read_sample_names
 
 pytestmark = pytest.mark.slow
 ARGUMENTS = {"spike_ratio": 0.045, "batch_size": 8, "block_size": 8}
-LIMIT = 6  # problems, of 8 samples each
+LIMIT = 3  # problems, of 8 samples each
 
 
-class Zygote:
-    """See `zygote.py`."""
+class Drills:
+    """Attempts at a run, each a process of its own: see `attempt.py`."""
 
-    def __init__(self, prefix=()):
-        self.process = subprocess.Popen(
-            [*prefix, sys.executable, str(Path(__file__).parent.parent / "helpers" / "zygote.py")],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-            env=os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"},
-        )  # fmt: skip
-        assert self.process.stdout.readline() == "ready\n"
+    def __init__(self, server, mounts=None):
+        self.server, self.mounts = server, mounts
 
     def start(self, folder, **spec):
-        """Begin an attempt; returns its pid."""
         arguments = ARGUMENTS | {"run_dir": str(folder / "run")} | spec.pop("arguments", {})
         files = {"out": str(folder / "out.json"), "log": str(folder / "log.txt")}
         folder.mkdir(exist_ok=True)
-        self.process.stdin.write(json.dumps({"arguments": arguments, "limit": LIMIT} | files | spec) + "\n")
-        self.process.stdin.flush()
-        return int(self.process.stdout.readline())
-
-    def wait(self):
-        """The exit status of the attempt at hand; negative for a signal."""
-        return int(self.process.stdout.readline())
+        spec = {"arguments": arguments, "limit": LIMIT} | files | spec
+        return self.server.start(HELPERS / "attempt.py", json.dumps(spec), mounts=self.mounts)
 
     def run(self, folder, **spec):
-        self.start(folder, **spec)
-        return self.wait()
-
-    def close(self):
-        self.process.stdin.close()
-        self.process.wait()
-        self.process.stdout.close()
+        """The exit status of an attempt; negative for a signal."""
+        return self.start(folder, **spec).wait()
 
 
 @pytest.fixture(scope="module")
-def zygote():
-    made = Zygote()
-    yield made
-    made.close()
+def drills(forked):
+    return Drills(forked)
 
 
 @pytest.fixture(scope="module")
-def undisturbed(zygote, tmp_path_factory):
+def undisturbed(drills, shared_folder):
     """What a run that nothing befalls ends with, without a run_dir."""
-    folder = tmp_path_factory.mktemp("undisturbed")
-    assert zygote.run(folder, arguments={"run_dir": None}) == 0, (folder / "log.txt").read_text()
-    return outcome(folder)
+
+    def make(folder):
+        assert drills.run(folder, arguments={"run_dir": None}) == 0, log(folder)
+
+    return outcome(made_once(shared_folder / "undisturbed", make))
 
 
 def outcome(folder):
@@ -122,10 +105,10 @@ def agreement(folder):
     return kept
 
 
-def ends_well(zygote, folder, undisturbed):
+def ends_well(drills, folder, undisturbed):
     """The same call goes on to the undisturbed end."""
     kept = agreement(folder)
-    assert zygote.run(folder) == 0, log(folder)
+    assert drills.run(folder) == 0, log(folder)
     assert outcome(folder) == undisturbed
     assert agreement(folder) == LIMIT * 8
     assert not list((folder / "run").rglob(".*parquet*"))
@@ -134,23 +117,22 @@ def ends_well(zygote, folder, undisturbed):
     return kept
 
 
-def test_a_run_without_faults_is_the_same_with_a_run_dir_and_generates_nothing_twice(zygote, undisturbed, tmp_path):
-    assert zygote.run(tmp_path) == 0, log(tmp_path)
+def test_a_run_without_faults_is_the_same_with_a_run_dir_and_generates_nothing_twice(drills, undisturbed, tmp_path):
+    assert drills.run(tmp_path) == 0, log(tmp_path)
     assert outcome(tmp_path) == undisturbed
-    assert ends_well(zygote, tmp_path, undisturbed) == LIMIT * 8
+    assert ends_well(drills, tmp_path, undisturbed) == LIMIT * 8
     takeover = json.loads((tmp_path / "out.json").read_text())["takeover"]
     assert takeover["attempts"] == 2
     assert takeover["seconds"] > 0
 
 
-def test_fifty_kills_at_random_instants(zygote, undisturbed, tmp_path):
+def test_fifty_kills_at_random_instants(drills, undisturbed, tmp_path):
     """Each attempt finds what those before it have finished, and nothing is ever lost again."""
     chance, kept, landed = random.Random(7), 0, 0
     while landed < 50:
-        pid = zygote.start(tmp_path)
-        time.sleep(chance.uniform(0.0, 1.6) if kept < LIMIT * 8 else chance.uniform(0.0, 0.9))
-        os.kill(pid, signal.SIGKILL)
-        status = zygote.wait()
+        process = drills.start(tmp_path)
+        time.sleep(chance.uniform(0.0, 1.2) if kept < LIMIT * 8 else chance.uniform(0.0, 0.7))
+        status = process.kill()
         assert status in (0, -signal.SIGKILL), log(tmp_path)
         landed += status != 0
         if list_journals(tmp_path / "run"):
@@ -161,7 +143,7 @@ def test_fifty_kills_at_random_instants(zygote, undisturbed, tmp_path):
             assert outcome(tmp_path) == undisturbed
             shutil.rmtree(tmp_path / "run")
             kept = 0
-    ends_well(zygote, tmp_path, undisturbed)
+    ends_well(drills, tmp_path, undisturbed)
 
 
 @pytest.mark.parametrize(
@@ -181,26 +163,26 @@ def test_fifty_kills_at_random_instants(zygote, undisturbed, tmp_path):
         ("in the commit of verdicts", 1),
     ],
 )
-def test_kills_that_are_aimed(zygote, undisturbed, tmp_path, fault, number):
-    assert zygote.run(tmp_path, fault=fault, number=number) == -signal.SIGKILL, log(tmp_path)
-    kept = ends_well(zygote, tmp_path, undisturbed)
+def test_kills_that_are_aimed(drills, undisturbed, tmp_path, fault, number):
+    assert drills.run(tmp_path, fault=fault, number=number) == -signal.SIGKILL, log(tmp_path)
+    kept = ends_well(drills, tmp_path, undisturbed)
     if "scored" in fault or "verdicts" in fault:
         assert kept == LIMIT * 8  # nothing is generated again
         assert "; 0 are left to write" in log(tmp_path)
 
 
-def test_an_exception_while_scoring_costs_no_generation(zygote, undisturbed, tmp_path):
-    assert zygote.run(tmp_path, fault="an exception while scoring", number=3) == 1
+def test_an_exception_while_scoring_costs_no_generation(drills, undisturbed, tmp_path):
+    assert drills.run(tmp_path, fault="an exception while scoring", number=3) == 1
     assert "ZeroDivisionError" in log(tmp_path)
-    assert ends_well(zygote, tmp_path, undisturbed) == LIMIT * 8
+    assert ends_well(drills, tmp_path, undisturbed) == LIMIT * 8
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_signals_keep_what_is_finished(zygote, undisturbed, tmp_path, number, status):
-    pid = zygote.start(tmp_path, arguments={"batch_size": 2})
+def test_signals_keep_what_is_finished(drills, undisturbed, tmp_path, number, status):
+    process = drills.start(tmp_path, arguments={"batch_size": 2})
     until(lambda: list_journals(tmp_path / "run") and agreement(tmp_path) > 2)
-    os.kill(pid, number)
-    assert zygote.wait() == status
+    process.send_signal(number)
+    assert process.wait() == status
     last = log(tmp_path).strip().splitlines()[-1]
     assert last.startswith("stopped; ") and "samples are kept in run_dir=" in last
     kept = int(last.split()[1])
@@ -208,7 +190,7 @@ def test_signals_keep_what_is_finished(zygote, undisturbed, tmp_path, number, st
     with sqlite3.connect(list_journals(tmp_path / "run")[0]) as connection:  # all traces are in parts
         assert connection.execute("SELECT count(*) FROM samples WHERE part IS NULL").fetchone() == (0,)
     connection.close()
-    assert ends_well(zygote, tmp_path, undisturbed) == kept > 2
+    assert ends_well(drills, tmp_path, undisturbed) == kept > 2
 
 
 def until(condition, seconds=120):
@@ -223,21 +205,31 @@ def until(condition, seconds=120):
         time.sleep(0.05)
 
 
+@contextlib.contextmanager
+def mounted(command):
+    """The id of a process in a mount namespace of its own in which this command has mounted something."""
+    keeper = subprocess.Popen(
+        ["unshare", "-m", "sh", "-c", f"{command} && echo mounted && exec cat"],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    try:
+        if keeper.stdout.readline() != "mounted\n":
+            pytest.skip(f"cannot mount here: {keeper.stderr.read().strip()}")
+        yield keeper.pid
+    finally:
+        keeper.communicate()
+
+
 @pytest.fixture(scope="module")
-def small_disk(tmp_path_factory):
-    """Attempts in a mount namespace of their own, where a file system of 400 KiB is mounted."""
+def small_disk(forked, tmp_path_factory):
+    """Attempts where a file system of 400 KiB is mounted, and its folder."""
     folder = tmp_path_factory.mktemp("disk")
-    mount = f"mount -t tmpfs -o size=400k tmpfs {folder} && exec "
-    probe = subprocess.run(["unshare", "-m", "sh", "-c", mount + "true"], capture_output=True)
-    if probe.returncode:
-        pytest.skip(f"cannot mount a small file system here: {probe.stderr.decode().strip()}")
-    made = Zygote(["unshare", "-m", "sh", "-c", mount + '"$@"', "sh"])
-    yield made, folder
-    made.close()
+    with mounted(f"mount -t tmpfs -o size=400k tmpfs {folder}") as pid:
+        yield Drills(forked, pid), folder
 
 
 @pytest.mark.parametrize(
-    "part", [3000, 10**9]
+    "part", [1500, 10**9]
 )  # where traces go into parts while it runs, and where they stay in the journal
 def test_a_full_disk(small_disk, undisturbed, tmp_path, part):
     small, folder = small_disk
@@ -249,7 +241,7 @@ def test_a_full_disk(small_disk, undisturbed, tmp_path, part):
     assert "make room and give the same command again" in log(tmp_path)
     assert "Traceback" not in log(tmp_path)
     # Room is made: by copying to a larger disk. What was committed is all there.
-    inside = f"/proc/{small.process.pid}/root{folder}/run-{part}"
+    inside = f"/proc/{small.mounts}/root{folder}/run-{part}"
     shutil.copytree(inside, tmp_path / "run")
     shutil.rmtree(inside)
     kept = agreement(tmp_path)
@@ -258,7 +250,7 @@ def test_a_full_disk(small_disk, undisturbed, tmp_path, part):
     assert f"{kept} of 96 samples are finished already" in log(tmp_path)
 
 
-def test_one_request_that_a_model_raises_for(zygote, undisturbed, tmp_path):
+def test_one_request_that_a_model_raises_for(drills, undisturbed, tmp_path):
     """Its task, document and sample are named, all others are finished and kept, and the exit status is not 0."""
     from transformers import AutoTokenizer
 
@@ -271,40 +263,28 @@ def test_one_request_that_a_model_raises_for(zygote, undisturbed, tmp_path):
     rare = min(set.union(*words), key=lambda token: (sum(token in its for its in words), token))
     struck = [place for place, its in enumerate(words) if rare in its]
     assert len(struck) < len(rows)
-    assert zygote.run(tmp_path, fault="a token that raises", number=rare) == 2, log(tmp_path)
+    assert drills.run(tmp_path, fault="a token that raises", number=rare) == 2, log(tmp_path)
     last = log(tmp_path).strip().splitlines()[-1]
     assert f"task takeover_demo, doc {struck[0]}, sample" in last
     assert "RuntimeError: no kernel for this token" in last
     assert "requests failed; all others are finished" in last
     kept = agreement(tmp_path)
     assert (len(rows) - len(struck)) * 8 <= kept < LIMIT * 8
-    assert ends_well(zygote, tmp_path, undisturbed) == kept
+    assert ends_well(drills, tmp_path, undisturbed) == kept
 
 
-def test_a_clock_that_jumps(zygote, undisturbed, tmp_path):
-    assert zygote.run(tmp_path, fault="a clock that jumps") == 0, log(tmp_path)
+def test_a_clock_that_jumps(drills, undisturbed, tmp_path):
+    assert drills.run(tmp_path, fault="a clock that jumps") == 0, log(tmp_path)
     assert outcome(tmp_path) == undisturbed
     assert 0 < json.loads((tmp_path / "out.json").read_text())["takeover"]["seconds"] < 600
 
 
-def test_two_runs_that_start_in_the_same_second(zygote, undisturbed, tmp_path):
+def test_two_runs_that_start_in_the_same_second(drills, undisturbed, tmp_path):
     """One does the work, the other one is sent away, and says who is there."""
-    other = Zygote()
-    first, second = tmp_path / "first", tmp_path / "second"
+    folders = tmp_path / "first", tmp_path / "second"
     run = {"arguments": {"run_dir": str(tmp_path / "run")}}
-    started = threading.Barrier(2)
-
-    def start(one, folder):
-        started.wait()
-        return one.start(folder, **run)
-
-    threads = [threading.Thread(target=start, args=pair) for pair in ((zygote, first), (other, second))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    statuses = {folder: one.wait() for one, folder in ((zygote, first), (other, second))}
-    other.close()
+    started = [drills.start(folder, **run) for folder in folders]
+    statuses = {folder: process.wait() for folder, process in zip(folders, started, strict=True)}
     assert sorted(statuses.values()) == [0, 2]
     (away,) = (folder for folder, status in statuses.items() if status)
     (done,) = statuses.keys() - {away}
@@ -312,14 +292,13 @@ def test_two_runs_that_start_in_the_same_second(zygote, undisturbed, tmp_path):
     assert f"error: run_dir='{tmp_path}/run' is in use by process " in log(away)
 
 
-def test_a_lock_of_a_dead_process_holds_up_nobody(zygote, undisturbed, tmp_path):
-    pid = zygote.start(tmp_path)
+def test_a_lock_of_a_dead_process_holds_up_nobody(drills, undisturbed, tmp_path):
+    process = drills.start(tmp_path)
     until(lambda: (tmp_path / "run" / "journal-000.lock").exists())
     time.sleep(0.5)
-    os.kill(pid, signal.SIGKILL)
-    zygote.wait()
-    assert str(pid) in (tmp_path / "run" / "journal-000.lock").read_text()
-    ends_well(zygote, tmp_path, undisturbed)
+    process.kill()
+    assert str(process.pid) in (tmp_path / "run" / "journal-000.lock").read_text()
+    ends_well(drills, tmp_path, undisturbed)
 
 
 def damage(path, how):
@@ -342,10 +321,10 @@ def damage(path, how):
 
 
 @pytest.fixture(scope="module")
-def finished(zygote, tmp_path_factory):
+def finished(drills, tmp_path_factory):
     """A run that has come to its end."""
     folder = tmp_path_factory.mktemp("finished")
-    assert zygote.run(folder) == 0, log(folder)
+    assert drills.run(folder) == 0, log(folder)
     return folder / "run"
 
 
@@ -360,11 +339,11 @@ def finished(zygote, tmp_path_factory):
         "noise",
     ],
 )
-def test_a_damaged_journal_is_moved_aside_and_never_used(zygote, undisturbed, finished, tmp_path, how):
+def test_a_damaged_journal_is_moved_aside_and_never_used(drills, undisturbed, finished, tmp_path, how):
     shutil.copytree(finished, tmp_path / "run")
     (path,) = list_journals(tmp_path / "run")
     damage(path, how)
-    assert zygote.run(tmp_path) == 0, log(tmp_path)
+    assert drills.run(tmp_path) == 0, log(tmp_path)
     assert outcome(tmp_path) == undisturbed
     assert "is damaged (" in log(tmp_path)
     assert "it was moved to" in log(tmp_path)
@@ -373,30 +352,23 @@ def test_a_damaged_journal_is_moved_aside_and_never_used(zygote, undisturbed, fi
     Journal(path).close()
 
 
-def test_a_run_dir_that_is_read_only(undisturbed, finished, tmp_path):
+def test_a_run_dir_that_is_read_only(forked, undisturbed, finished, tmp_path):
     """A file system that cannot be written; what it holds can be scored all the same."""
     folder = tmp_path / "read-only"
     folder.mkdir()
-    mount = f"mount --bind {finished} {folder} && mount -o remount,ro,bind {folder} && exec "
-    probe = subprocess.run(["unshare", "-m", "sh", "-c", mount + "true"], capture_output=True)
-    if probe.returncode:
-        pytest.skip(f"cannot mount here: {probe.stderr.decode().strip()}")
-    small = Zygote(["unshare", "-m", "sh", "-c", mount + '"$@"', "sh"])
-    assert small.run(tmp_path, arguments={"run_dir": str(folder)}) == 2
-    small.close()
-    last = log(tmp_path).strip().splitlines()[-1]
-    assert last.startswith(f"error: run_dir='{folder}': opening it failed: ")
-    assert "Read-only file system" in last
-    out = ["--output_path", str(tmp_path / "out")]
-    command = [sys.executable, "-m", "lm_eval_takeover.cli", "rescore", str(folder), *out]
-    done = subprocess.run(["unshare", "-m", "sh", "-c", mount + '"$@"', "sh", *command], capture_output=True, text=True)
+    with mounted(f"mount --bind {finished} {folder} && mount -o remount,ro,bind {folder}") as pid:
+        assert Drills(forked, pid).run(tmp_path, arguments={"run_dir": str(folder)}) == 2
+        last = log(tmp_path).strip().splitlines()[-1]
+        assert last.startswith(f"error: run_dir='{folder}': opening it failed: ")
+        assert "Read-only file system" in last
+        done = forked.run("lm-eval-takeover", "rescore", folder, "--output_path", tmp_path / "out", mounts=pid)
     assert done.returncode == 0, done.stderr
     assert f"0 of {LIMIT * 8} verdicts changed" in done.stdout
 
 
-def test_a_run_dir_that_cannot_be_written(zygote, tmp_path):
+def test_a_run_dir_that_cannot_be_written(drills, tmp_path):
     for place in ("/proc/takeover", "/dev/null/run"):
-        assert zygote.run(tmp_path, arguments={"run_dir": place}) == 2
+        assert drills.run(tmp_path, arguments={"run_dir": place}) == 2
         last = log(tmp_path).strip().splitlines()[-1]
         assert last.startswith(f"error: run_dir='{place}': opening it failed: "), last
         assert last.endswith("make it writable, or give another run_dir")

@@ -1,13 +1,12 @@
 """Data parallel: two CPU processes under `accelerate launch` give the results of one, and share a run_dir."""
 
 import json
-import os
 import shutil
-import subprocess
 import sys
 
 import pytest
 import torch
+from helpers.processes import HELPERS, environment, run
 
 from lm_eval_takeover.demo import DEMO, PROMPT, problems
 from lm_eval_takeover.pair.member import Member
@@ -19,9 +18,8 @@ pytestmark = pytest.mark.slow
 LIMIT = 3  # so that one rank has a document more than the other
 
 
-def launched(ranks, folder, run_dir):
-    """What a run on so many ranks ends with: (samples by document, metrics, config.takeover, what it printed)."""
-    done = launch(ranks, folder, run_dir)
+def ends_with(done, folder):
+    """What a run ended with: (samples by document, metrics, config.takeover, what it printed)."""
     assert done.returncode == 0, done.stderr
     (results,) = folder.rglob("results_*.json")
     (samples,) = folder.rglob("samples_takeover_demo_*.jsonl")
@@ -31,24 +29,29 @@ def launched(ranks, folder, run_dir):
     return rows, metrics, content["config"]["takeover"], done.stderr
 
 
-def launch(ranks, folder, run_dir, guide=DEMO["guide"]):
-    """The stock command on so many ranks."""
+def arguments(folder, run_dir, guide=DEMO["guide"]):
+    return [
+        "--model", "guided-takeover", "--tasks", "takeover_demo", "--limit", str(LIMIT), "--batch_size", "8", "--model_args",
+        f"base={DEMO['base']},guide={guide},calibration=demo,allow_calibration_mismatch=True,spike_ratio=0.045,block_size=8,"
+        f"run_dir={run_dir}", "--output_path", str(folder), "--log_samples",
+    ]  # fmt: skip
+
+
+def launch_two(*command):
+    """A command on two ranks, as accelerate launches it."""
     # accelerate's own `--cpu` starts one process unless there is MPI; this starts several, which then find no GPU.
-    launcher = ["accelerate.commands.launch", "--multi_gpu", "--num_processes", str(ranks), "--num_machines", "1",
-                "--mixed_precision", "no", "--dynamo_backend", "no", "-m"]  # fmt: skip
-    return subprocess.run(
-        [sys.executable, "-m", *(launcher if ranks > 1 else []), "lm_eval", "--model", "guided-takeover", "--tasks",
-         "takeover_demo", "--limit", str(LIMIT), "--batch_size", "8", "--model_args",
-         f"base={DEMO['base']},guide={guide},calibration=demo,allow_calibration_mismatch=True,spike_ratio=0.045,block_size=8,"
-         f"run_dir={run_dir}", "--output_path", str(folder), "--log_samples"],
-        capture_output=True, text=True,
-        env=os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "ACCELERATE_USE_CPU": "true"},
-    )  # fmt: skip
+    launcher = ["accelerate.commands.launch", "--multi_gpu", "--num_processes", "2", "--num_machines", "1",
+                "--mixed_precision", "no", "--dynamo_backend", "no"]  # fmt: skip
+    return run([sys.executable, "-m", *launcher, *command], env=environment(ACCELERATE_USE_CPU="true"))
 
 
-def test_one_and_two_ranks_end_with_the_same(tmp_path):
-    one = launched(1, tmp_path / "one", tmp_path / "run-1")
-    two = launched(2, tmp_path / "two", tmp_path / "run-2")
+def test_one_and_two_ranks_end_with_the_same(forked, tmp_path):
+    def run_alone(folder, run_dir):
+        return ends_with(forked.run("lm_eval", *arguments(folder, run_dir)), folder)
+
+    one = run_alone(tmp_path / "one", tmp_path / "run-1")
+    done = launch_two("-m", "lm_eval", *arguments(tmp_path / "two", tmp_path / "run-2"))
+    two = ends_with(done, tmp_path / "two")
     assert one[0] == two[0]
     assert [len(row["resps"][0]) for row in two[0].values()] == [8] * LIMIT
     assert one[1] == two[1]
@@ -57,12 +60,12 @@ def test_one_and_two_ranks_end_with_the_same(tmp_path):
     assert [path.name for path in list_journals(tmp_path / "run-2")] == ["journal-000.sqlite", "journal-001.sqlite"]
     # Another number of ranks uses the samples of all.
     shutil.copytree(tmp_path / "run-2", tmp_path / "run-3")
-    again = launched(1, tmp_path / "again", tmp_path / "run-3")
+    again = run_alone(tmp_path / "again", tmp_path / "run-3")
     assert f"{LIMIT * 8} of {LIMIT * 8} samples are finished already; 0 are left to write" in again[3]
     assert again[0] == one[0]
 
 
-def test_a_request_that_fails_on_one_rank_does_not_hold_up_the_other(tmp_path):
+def test_a_request_that_fails_on_one_rank_does_not_hold_up_the_other(shared_folder, tmp_path):
     """The guide cannot read the last token of document 1, which is rank 1's: all that rank 0 has to do is done."""
     guide = Member("guide", str(DEMO["guide"]))
     words = [set(guide.tokenizer.encode(PROMPT.format(problem=row["problem"]))) for row in problems()[:LIMIT]]
@@ -74,7 +77,15 @@ def test_a_request_that_fails_on_one_rank_does_not_hold_up_the_other(tmp_path):
         guide.model.model.embed_tokens.weight[only[0]] = torch.nan
     guide.model.save_pretrained(tmp_path / "guide")
     guide.tokenizer.save_pretrained(tmp_path / "guide")
-    done = launch(2, tmp_path / "out", tmp_path / "run", tmp_path / "guide")
+    command = tmp_path / "lm_eval.py"  # which need not read lm-eval's own tasks on each rank
+    command.write_text(
+        f"import sys; sys.path[0] = {str(HELPERS)!r}\n"
+        "from pathlib import Path; from read_once import read_harness_once\n"
+        f"read_harness_once(Path({str(shared_folder)!r}))\n"
+        "from lm_eval.__main__ import cli_evaluate\n"
+        "cli_evaluate()\n"
+    )
+    done = launch_two(command, *arguments(tmp_path / "out", tmp_path / "run", tmp_path / "guide"))
     assert done.returncode != 0
     assert "task takeover_demo, doc 1, sample 0" in done.stderr
     kept = 0

@@ -3,13 +3,14 @@
 import http.server
 import json
 import re
-import subprocess
 import sys
 import threading
 
 import datasets
 import pytest
 from helpers.pairs import ROOT
+from helpers.processes import HELPERS, run
+from helpers.read_once import value_once
 
 import lm_eval_takeover
 from lm_eval_takeover.tasks import benchmarks
@@ -28,31 +29,21 @@ COUNTS = {
 METRICS = {entry["metric"] for entry in list_metrics(8)}
 
 
-def run(hub, home, *arguments):
-    from serve_hub import environment
-
-    env = environment(hub.url, str(home)) | {"OMP_NUM_THREADS": "1"}
-    return subprocess.run([sys.executable, *map(str, arguments)], env=env, capture_output=True, text=True, cwd=ROOT)
-
-
-@pytest.fixture(scope="module")
-def home(tmp_path_factory):
-    """Where the hub's client keeps what it has fetched."""
-    return tmp_path_factory.mktemp("hf-home")
-
-
-@pytest.fixture(scope="module")
-def everything(hub, home):
-    done = run(hub, home, ROOT / "tests" / "helpers" / "scripted.py", "takeover_all")
+def evaluate(server, *arguments):
+    """lm-eval's results of a model that knows the gold answers: see `scripted.py`."""
+    done = server.run(HELPERS / "scripted.py", *arguments, cwd=ROOT)
     assert done.returncode == 0, done.stderr[-3000:]
     return json.loads(done.stdout.splitlines()[-1])
 
 
 @pytest.fixture(scope="module")
-def paper(hub, home):
-    done = run(hub, home, ROOT / "tests" / "helpers" / "scripted.py", "takeover_paper_all")
-    assert done.returncode == 0, done.stderr[-3000:]
-    return json.loads(done.stdout.splitlines()[-1])
+def everything(forked_at_hub, shared_folder):
+    return value_once(shared_folder / "everything.pickle", lambda: evaluate(forked_at_hub, "takeover_all"))
+
+
+@pytest.fixture(scope="module")
+def paper(forked_at_hub, shared_folder):
+    return value_once(shared_folder / "paper.pickle", lambda: evaluate(forked_at_hub, "takeover_paper_all"))
 
 
 def test_every_benchmark_has_its_documents_and_its_metrics(everything):
@@ -91,9 +82,10 @@ def test_group_averages_are_unweighted_means_over_tasks(everything):
     assert float(everything["versions"]["takeover_math"]) == 1.1
 
 
-def test_a_group_average_of_unequal_tasks_is_not_weighted_by_size(hub, home):
+def test_a_group_average_of_unequal_tasks_is_not_weighted_by_size(forked_at_hub, tmp_path):
     """With tasks of unequal accuracy the two means differ, which equal ones could not show."""
-    code = (
+    script = tmp_path / "unequal.py"
+    script.write_text(
         "import sys; sys.path.insert(0, 'tests'); import json; from helpers import scripted\n"
         "class Model(scripted.Scripted):\n"
         "    def _reply(self, request):\n"
@@ -101,7 +93,7 @@ def test_a_group_average_of_unequal_tasks_is_not_weighted_by_size(hub, home):
         "r = scripted.evaluate(Model(), ['takeover_math'])['results']\n"
         "print(json.dumps({k: [v['acc,all'], v['acc_stderr,all'], v['sample_len']] for k, v in r.items()}))"
     )
-    done = run(hub, home, "-c", code)
+    done = forked_at_hub.run(script, cwd=ROOT)
     assert done.returncode == 0, done.stderr[-2000:]
     results = json.loads(done.stdout.splitlines()[-1])
     group, error, _ = results.pop("takeover_math")
@@ -162,8 +154,8 @@ def test_draws_do_not_depend_on_the_order_of_rows():
     assert ahead["problem"] != [row["problem"] for row in rows[:100]]
 
 
-def test_every_gold_verifies_in_every_form_and_no_near_miss_does(hub, tmp_path):
-    done = run(hub, tmp_path, ROOT / "benchmarks" / "gold_forms.py", "--show")
+def test_every_gold_verifies_in_every_form_and_no_near_miss_does(forked_at_hub):
+    done = forked_at_hub.run(ROOT / "benchmarks" / "gold_forms.py", "--show", cwd=ROOT)
     assert done.returncode == 0, done.stderr[-2000:]
     rows = [re.split(r"\|", line)[1:-1] for line in done.stdout.splitlines() if line.startswith("|")][2:]
     assert [(name, int(golds)) for name, golds, *_ in rows] == [
@@ -178,25 +170,17 @@ def test_every_gold_verifies_in_every_form_and_no_near_miss_does(hub, tmp_path):
 TASKS = sorted(path.stem for path in (ROOT / "task_configs").glob("*.yaml"))
 
 
-def test_lm_eval_validates_every_task_and_group(lm_eval_command):
+def test_lm_eval_validates_every_task_and_group(forked):
     assert {"takeover_math", "takeover_all", "takeover_paper", "takeover_paper_all", "takeover_demo", *COUNTS} <= set(
         TASKS
     )
-    done = subprocess.run([lm_eval_command, "validate", "--tasks", ",".join(TASKS)], capture_output=True, text=True)
+    done = forked.run("lm_eval", "validate", "--tasks", ",".join(TASKS))
     assert done.returncode == 0, done.stderr
     assert "All tasks found and valid" in done.stdout
 
 
-def test_gpqa_questions_are_withheld_from_logged_samples_on_request(hub, tmp_path, everything):
-    done = run(
-        hub,
-        tmp_path,
-        ROOT / "tests" / "helpers" / "scripted.py",
-        "takeover_gpqa_diamond",
-        '{"withhold_questions": true}',
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    logged = json.loads(done.stdout.splitlines()[-1])
+def test_gpqa_questions_are_withheld_from_logged_samples_on_request(forked_at_hub, everything):
+    logged = evaluate(forked_at_hub, "takeover_gpqa_diamond", '{"withhold_questions": true}')
     open_samples = everything["samples"]["takeover_gpqa_diamond"]
     assert logged["results"]["takeover_gpqa_diamond"]["acc,all"] == 7 / 8
     text = json.dumps(logged)
@@ -271,13 +255,15 @@ def gated(hub):
         thread.join()
 
 
-def test_without_access_to_gpqa_one_line_says_how_to_get_it(gated, lm_eval_command, tmp_path):
+def pointed_at(server, home):
     from serve_hub import environment
 
-    done = subprocess.run(
-        [lm_eval_command, "--model", "guided-takeover", "--tasks", "takeover_gpqa_diamond"],
-        env=environment(gated.url, str(tmp_path)) | {"OMP_NUM_THREADS": "1"}, capture_output=True, text=True,
-    )  # fmt: skip
+    return environment(server.url, str(home)) | {"OMP_NUM_THREADS": "1"}
+
+
+def test_without_access_to_gpqa_one_line_says_how_to_get_it(gated, lm_eval_command, tmp_path):
+    command = [lm_eval_command, "--model", "guided-takeover", "--tasks", "takeover_gpqa_diamond"]
+    done = run(command, env=pointed_at(gated, tmp_path))
     assert done.returncode == 2, done.stderr[-2000:]
     assert "Traceback" not in done.stderr
     assert (
@@ -287,7 +273,7 @@ def test_without_access_to_gpqa_one_line_says_how_to_get_it(gated, lm_eval_comma
 
 
 def test_without_access_to_gpqa_the_other_tasks_of_its_group_run(gated, tmp_path):
-    done = run(gated, tmp_path, ROOT / "tests" / "helpers" / "scripted.py", "takeover_all")
+    done = run([sys.executable, HELPERS / "scripted.py", "takeover_all"], env=pointed_at(gated, tmp_path), cwd=ROOT)
     assert done.returncode == 0, done.stderr[-3000:]
     assert "their group's averages leave it out" in done.stderr
     results = json.loads(done.stdout.splitlines()[-1])["results"]

@@ -5,12 +5,10 @@ import os
 import random
 import shlex
 import signal
-import subprocess
-import time
 
 import pytest
 from helpers.pairs import ROOT
-from helpers.processes import TAKEOVER, environment, run
+from helpers.processes import wait_until
 from lm_eval import simple_evaluate
 from lm_eval.api.instance import Instance
 
@@ -130,15 +128,10 @@ def test_compare_refuses_what_it_would_ignore(options, text):
         main(["calibrate", "--compare", "demo", *options])
 
 
-def test_calibrate_reads_models_and_data_of_the_hub(hub, tmp_path):
-    from serve_hub import environment as pointed_at
-
+def test_calibrate_reads_models_and_data_of_the_hub(forked_at_hub, tmp_path):
     out = tmp_path / "gsm8k.json"
     options = ["--base", "acme/base@main", "--guide", "acme/guide", "--num_prompts", "3", "--max_gen_toks", "8"]
-    done = run(
-        [*TAKEOVER, "calibrate", "--prompts", "openai/gsm8k:main", *options, "--out", out],
-        env=pointed_at(hub.url, str(tmp_path / "hf-home")),
-    )
+    done = forked_at_hub.run("lm-eval-takeover", "calibrate", "--prompts", "openai/gsm8k:main", *options, "--out", out)
     assert done.returncode == 0, done.stderr
     content = json.loads(out.read_text())
     assert content["base"]["id"] == "acme/base"
@@ -157,18 +150,16 @@ def test_calibrate_reads_models_and_data_of_the_hub(hub, tmp_path):
         (["Idavidrein/gpqa:gpqa_diamond", "--field", "Question"], "hf_token", "takeover_gpqa_diamond: rows"),
     ],
 )
-def test_calibrate_refuses_test_sets_of_the_hub(hub, tmp_path, options, token, text):
-    from serve_hub import environment as pointed_at
-
+def test_calibrate_refuses_test_sets_of_the_hub(forked_at_hub, tmp_path, options, token, text):
     out = tmp_path / "out.json"
-    env = pointed_at(hub.url, str(tmp_path / "hf-home")) | ({"HF_TOKEN": token} if token else {})
-    done = run([*TAKEOVER, "calibrate", "--prompts", *options, "--num_prompts", "20", "--out", out], env=env)
+    call = ["calibrate", "--prompts", *options, "--num_prompts", "20", "--out", out]
+    done = forked_at_hub.run("lm-eval-takeover", *call, **{"HF_TOKEN": token} if token else {})
     assert done.returncode == 2
     assert text in done.stderr.strip().splitlines()[-1]
     assert not out.exists()
 
 
-def test_calibrate_errors_are_one_line_and_status_2(tmp_path, capsys):
+def test_calibrate_errors_are_one_line_and_status_2(forked, tmp_path, capsys):
     empty, wrong = tmp_path / "empty.jsonl", tmp_path / "wrong.jsonl"
     empty.write_text("")
     wrong.write_text('{"text": "hello"}\n')
@@ -202,7 +193,7 @@ def test_calibrate_errors_are_one_line_and_status_2(tmp_path, capsys):
     ):
         call = ["calibrate", *map(str, arguments), "--out", str(out)]
         if arguments[1:] in ([empty], [wrong]):  # as a process: the hook that makes one line of an error
-            done = run([*TAKEOVER, *call])
+            done = forked.run("lm-eval-takeover", *call)
             status, last = done.returncode, done.stderr.strip().splitlines()[-1]
             assert "Traceback" not in done.stderr
         else:
@@ -217,88 +208,74 @@ def test_calibrate_errors_are_one_line_and_status_2(tmp_path, capsys):
         assert not out.exists()
 
 
-def calibration(out, *options, **popen):
-    """`calibrate` on prompts of the demo pair, started; a group of 5 prompts at a time."""
-    call = [*TAKEOVER, "calibrate", "--prompts", CALIBRATION_PROMPTS, "--batch_size", "5", "--out", out, *options]
-    return subprocess.Popen(
-        call, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment(), cwd=ROOT,
-        # A runner that was itself started in the background ignores SIGINT, and so would its children.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL), **popen,
-    )  # fmt: skip
+@pytest.fixture
+def calibration(forked):
+    """Starts `calibrate` on prompts of the demo pair, a group of 5 prompts at a time."""
 
+    def start(out, *options):
+        call = ["calibrate", "--prompts", CALIBRATION_PROMPTS, "--batch_size", "5", "--out", out, *options]
+        return forked.start("lm-eval-takeover", *call, cwd=ROOT)
 
-def wait_for(process, condition, seconds=240):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert process.poll() is None, process.stderr.read()
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    return start
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_signal_stops_calibrate_and_keeps_what_is_finished(tmp_path, number, status):
+def test_a_signal_stops_calibrate_and_keeps_what_is_finished(calibration, tmp_path, number, status):
     process = calibration(tmp_path / "out.json")
-    wait_for(process, lambda: list(tmp_path.glob(".out.json.*.partial/*.npz")))
+    wait_until(lambda: list(tmp_path.glob(".out.json.*.partial/*.npz")), process)
     process.send_signal(number)
-    _, errors = process.communicate(timeout=60)
-    assert process.returncode == status
-    assert errors.strip().endswith("stopped; what was finished is kept, and the same command goes on from there")
+    assert process.wait(60) == status
+    assert process.stderr.strip().endswith(
+        "stopped; what was finished is kept, and the same command goes on from there"
+    )
     assert not list(tmp_path.glob("*.json"))
 
 
-def test_a_signal_before_anything_is_finished_leaves_nothing(tmp_path):
+def test_a_signal_before_anything_is_finished_leaves_nothing(calibration, tmp_path):
     process = calibration(tmp_path / "out.json", "--batch_size", "500")
-    seen = ""
-    while "Calibrating" not in seen:
-        seen += process.stderr.read(1)
+    wait_until(lambda: "Calibrating" in process.stderr, process)
     process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=60)
-    assert process.returncode == 130
-    assert errors.strip().endswith("stopped; nothing was written")
+    assert process.wait(60) == 130
+    assert process.stderr.strip().endswith("stopped; nothing was written")
     assert not list(tmp_path.iterdir())
 
 
-def test_a_killed_calibration_goes_on_and_ends_with_the_same_file(tmp_path):
+def test_a_killed_calibration_goes_on_and_ends_with_the_same_file(calibration, tmp_path):
     """Killed while it measures, and again while it solves for a rate, with a part damaged in between."""
-    options = ["--num_prompts", "30", "--num_held_out", "20", "--target_rate", "0.05", "--max_gen_toks", "100"]
+    options = ["--num_prompts", "15", "--num_held_out", "10", "--target_rate", "0.05", "--max_gen_toks", "100"]
     whole, killed = tmp_path / "whole" / "out.json", tmp_path / "killed" / "out.json"
     process = calibration(whole, *options)
-    printed, errors = process.communicate()
-    assert process.returncode == 0, errors
-    assert "|5.0%|ce|threshold_to_mean|10|" in printed
-    assert "tokens/s, rolled out and scored; peak memory" in printed
+    assert process.wait() == 0, process.stderr
+    assert "|5.0%|ce|threshold_to_mean|10|" in process.stdout
+    assert "tokens/s, rolled out and scored; peak memory" in process.stdout
 
     killed.parent.mkdir()
     process = calibration(killed, *options)
-    wait_for(process, lambda: len(list(killed.parent.glob(".out.json.*.partial/*.npz"))) >= 2)
+    wait_until(lambda: len(list(killed.parent.glob(".out.json.*.partial/*.npz"))) >= 2, process)
     process.kill()
-    process.communicate()
     parts = sorted(killed.parent.glob(".out.json.*.partial/*.npz"))
     parts[0].write_bytes(parts[0].read_bytes()[:1000])
     process = calibration(killed, *options)
-    wait_for(process, lambda: list(killed.parent.glob(".out.json.*.partial/results.json")))
+    wait_until(lambda: list(killed.parent.glob(".out.json.*.partial/results.json")), process)
     process.kill()
-    _, errors = process.communicate()
-    assert "is damaged; its prompts are done again" in errors
+    assert "is damaged; its prompts are done again" in process.stderr
     assert not killed.exists()
     process = calibration(killed, *options)
-    printed, errors = process.communicate()
-    assert process.returncode == 0, errors
-    assert "30 rollouts of an earlier call used again" in printed
+    assert process.wait() == 0, process.stderr
+    assert "15 rollouts of an earlier call used again" in process.stdout
     assert killed.read_bytes() == whole.read_bytes()
     pages = [file.with_suffix(".md").read_text() for file in (killed, whole)]
     assert pages[0].replace("/killed/", "/whole/") == pages[1]  # its commands name the file
     assert sorted(path.name for path in killed.parent.iterdir()) == ["out.json", "out.md"]
 
 
-def test_the_same_model_twice_is_calibrated_with_a_warning(tmp_path):
+def test_the_same_model_twice_is_calibrated_with_a_warning(calibration, tmp_path):
     out = tmp_path / "same.json"
     pair = ["--base", DEMO["base"], "--guide", DEMO["base"]]
     process = calibration(out, *pair, "--num_prompts", "10", "--batch_size", "10", "--license", "CC0")
-    _, errors = process.communicate()
-    assert process.returncode == 0, errors
-    assert "base and guide are the same model: every ce equals the entropy" in errors
-    assert "all rkl scores are 0: its gate fires on whatever is not 0" in errors
+    assert process.wait() == 0, process.stderr
+    assert "base and guide are the same model: every ce equals the entropy" in process.stderr
+    assert "all rkl scores are 0: its gate fires on whatever is not 0" in process.stderr
     made = read_calibration(out)
     assert made.score("ce").threshold(0.05).tau == pytest.approx(made.score("entropy").threshold(0.05).tau, rel=1e-5)
     assert made.score("rkl").mean == 0
@@ -306,48 +283,44 @@ def test_the_same_model_twice_is_calibrated_with_a_warning(tmp_path):
     assert "Licence of the prompts: CC0" in out.with_suffix(".md").read_text()
 
 
-def test_a_rate_that_cannot_be_had_is_said_and_the_file_is_written(tmp_path):
+def test_a_rate_that_cannot_be_had_is_said_and_the_file_is_written(calibration, tmp_path):
     out = tmp_path / "out.json"
     options = ["--num_prompts", "10", "--num_held_out", "5", "--max_gen_toks", "60", "--target_rate", "0.05", "0.99"]
     process = calibration(out, *options)
-    _, errors = process.communicate()
-    assert process.returncode == 2
-    last = errors.strip().splitlines()[-1]
+    assert process.wait() == 2
+    last = process.stderr.strip().splitlines()[-1]
     assert last.startswith(
         "error: --target_rate: no spike ratio realizes 99.0% ± 0.5% with score=ce on the 5 held-out prompts"
     )
     assert last.endswith("(the file is written without it; the rollouts are kept for another try with --overwrite)")
     assert [target.target_rate for target in read_calibration(out).targets] == [0.05]
     process = calibration(out, *options[:-1], "--target-rate", "0.02", "--overwrite")
-    printed, errors = process.communicate()
-    assert process.returncode == 0, errors
-    assert "10 rollouts of an earlier call used again" in printed
+    assert process.wait() == 0, process.stderr
+    assert "10 rollouts of an earlier call used again" in process.stdout
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out.json", "out.md"]
 
 
-def test_a_second_process_on_one_calibration_is_sent_away(tmp_path):
+def test_a_second_process_on_one_calibration_is_sent_away(calibration, tmp_path):
     out = tmp_path / "out.json"
     first = calibration(out)
-    wait_for(first, lambda: list(tmp_path.glob(".out.json.*.partial/*.npz")))
+    wait_until(lambda: list(tmp_path.glob(".out.json.*.partial/*.npz")), first)
     second = calibration(out)
-    _, errors = second.communicate()
+    assert second.wait() == 2
     first.kill()
-    first.communicate()
-    assert second.returncode == 2
-    assert "error: another process measures this calibration" in errors.strip().splitlines()[-1]
+    assert "error: another process measures this calibration" in second.stderr.strip().splitlines()[-1]
     third = calibration(out)  # the lock of a dead process is nobody's
-    wait_for(third, lambda: len(list(tmp_path.glob(".out.json.*.partial/*.npz"))) > 2)
+    wait_until(lambda: len(list(tmp_path.glob(".out.json.*.partial/*.npz"))) > 2, third)
     third.kill()
-    third.communicate()
 
 
-def test_compare_prints_the_table_and_plots(tmp_path):
+def test_compare_prints_the_table_and_plots(forked, tmp_path):
     plot = tmp_path / "scores.svg"
-    done = run([*TAKEOVER, "calibrate", "--compare", "demo", "qwen3-0.6b-base+qwen3-8b", "--plot", plot])
+    call = ["calibrate", "--compare", "demo", "qwen3-0.6b-base+qwen3-8b", "--plot", plot]
+    done = forked.run("lm-eval-takeover", *call)
     assert done.returncode == 0, done.stderr
     assert "|demo|" in done.stdout
     assert "|AIME24|3.181 / 27.816|0.772 / 6.751|0.187 / 1.635|8.743 to 8.745|yes|" in done.stdout
     assert plot.read_text().startswith("<?xml")
-    done = run([*TAKEOVER, "calibrate", "--compare", "demmo"])
+    done = forked.run("lm-eval-takeover", "calibrate", "--compare", "demmo")
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert "did you mean 'demo'?" in done.stderr

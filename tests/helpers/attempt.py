@@ -1,7 +1,7 @@
-"""Attempts at a run, each a process of its own that is forked off this one, which has imported everything already.
+"""An attempt at a run on the demo task: `attempt.py SPEC`, which ends as the lm_eval command would.
 
-Reads one JSON object a line: `arguments` of the model, `limit`, `out` for results and samples, `log` for what is printed, and
-perhaps `fault`, the name of one below. Answers with the child's pid. The child ends as the lm_eval command would.
+The spec is a JSON object: `arguments` of the model, `limit`, `out` for results and samples, `log` for what is printed, and
+perhaps `fault`, the name of one below, its `number`, and `part`, the size of a part in tokens.
 """
 
 import json
@@ -11,20 +11,15 @@ import sys
 import time
 from pathlib import Path
 
-import torch
 from lm_eval import simple_evaluate
 from lm_eval.tasks import TaskManager
 from lm_eval.utils import handle_non_serializable
 
-from lm_eval_takeover import model
 from lm_eval_takeover.forward.forward_pass import ForwardPass
 from lm_eval_takeover.runs import journal, parts
 from lm_eval_takeover.storage import whole_files
 from lm_eval_takeover.storage.package_data import data_folder
 from lm_eval_takeover.tasks import benchmarks
-
-sys.argv[0] = "lm_eval"  # errors and signals are told as under the command
-torch.set_num_threads(1)
 
 
 def die():
@@ -96,12 +91,11 @@ FAULTS = {
 
 
 def attempt(spec):
-    sys.stdout.flush()
     log = os.open(spec["log"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     os.dup2(log, 1)
     os.dup2(log, 2)
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    parts.PART_TOKENS = spec.get("part", 3000)  # tokens: so that the drills see many parts
+    sys.argv[0] = "lm_eval"  # errors and signals are told as under the command
+    parts.PART_TOKENS = spec.get("part", 1500)  # tokens: so that the drills see many parts
     if "fault" in spec:
         FAULTS[spec["fault"]](spec.get("number", 1))
     found = simple_evaluate(
@@ -109,7 +103,7 @@ def attempt(spec):
         model_args=spec["arguments"],
         tasks=["takeover_demo"],
         limit=spec["limit"],
-        task_manager=MANAGER,
+        task_manager=TaskManager(include_path=str(data_folder("task_configs")), include_defaults=False),
         bootstrap_iters=0,
         log_samples=True,
     )
@@ -119,17 +113,5 @@ def attempt(spec):
     whole_files.write_text(Path(spec["out"]), json.dumps(outcome, default=handle_non_serializable, sort_keys=True))
 
 
-MANAGER = TaskManager(include_path=str(data_folder("task_configs")), include_defaults=False)
-assert model.GuidedTakeover
-print("ready", flush=True)
-child = None
-for line in sys.stdin:
-    child = json.loads(line)
-    pid = os.fork()
-    if pid == 0:
-        break
-    child = None
-    print(pid, flush=True)
-    print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
-if child is not None:
-    attempt(child)
+if __name__ == "__main__":
+    attempt(json.loads(sys.argv[1]))

@@ -1,0 +1,118 @@
+"""Processes that are forked off this one, which has imported what they need: that takes longer than most of what they do.
+
+`fork_server.py FOLDER` reads one JSON object a line: the `program` ("lm_eval", "lm-eval-takeover" or the path of a script), its
+`arguments`, `cwd`, `environment`, the files `stdout` and `stderr` to write to, and perhaps `mounts`, a process in whose mount
+namespace it is to run. Answers `["started", PID]`, and `["ended", PID, STATUS]` when it has ended. What a command does at its own
+start (its options before slow imports, finding our model type, signals) is for tests of the real command.
+"""
+
+import ctypes
+import gc
+import json
+import os
+import runpy
+import select
+import signal
+import sys
+import threading
+from pathlib import Path
+
+import torch
+from lm_eval import evaluator, simple_evaluate
+from lm_eval.__main__ import cli_evaluate
+from lm_eval.tasks import TaskManager
+from read_once import read_harness_once
+from torch.utils import collect_env
+from tqdm import tqdm
+
+from lm_eval_takeover import cli, model
+
+_MOUNTS = 0x00020000  # CLONE_NEWNS of sched.h
+
+
+def answer(*words):
+    print(json.dumps(words), flush=True)
+
+
+def serve():
+    """Fork until the input ends. Returns in each child, with what it was asked; None here."""
+    woken, wake = os.pipe()
+    os.set_blocking(wake, False)
+    signal.set_wakeup_fd(wake)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    children = set()
+    answer("ready")
+    while True:
+        ready, _, _ = select.select([sys.stdin, woken], [], [])
+        if woken in ready:
+            os.read(woken, 4096)
+            for pid, status in ended(children):
+                answer("ended", pid, status)
+        if sys.stdin in ready:
+            line = sys.stdin.readline()
+            if not line:
+                for pid in children:
+                    os.kill(pid, signal.SIGKILL)
+                return None
+            pid = os.fork()
+            if pid == 0:
+                signal.set_wakeup_fd(-1)
+                signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+                return json.loads(line)
+            children.add(pid)
+            answer("started", pid)
+
+
+def ended(children):
+    """(pid, exit status) of those that have ended, which are taken out of the set."""
+    while children:
+        pid, status = os.waitpid(-1, os.WNOHANG)
+        if pid == 0:
+            return
+        children.remove(pid)
+        yield pid, os.waitstatus_to_exitcode(status)
+
+
+def enter_mounts(pid):
+    libc = ctypes.CDLL(None, use_errno=True)
+    with open(f"/proc/{pid}/ns/mnt") as namespace:
+        if libc.setns(namespace.fileno(), _MOUNTS):
+            raise OSError(ctypes.get_errno(), "setns")
+
+
+def become(program, arguments, cwd, environment, stdout, stderr, mounts=None):
+    """Do what the program does with these arguments."""
+    for descriptor, name in ((1, stdout), (2, stderr)):
+        os.dup2(os.open(name, os.O_WRONLY), descriptor)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    if mounts is not None:
+        enter_mounts(mounts)
+    os.chdir(cwd)
+    os.environ.clear()
+    os.environ.update(environment)
+    sys.path[:0] = ["", *filter(None, environment.get("PYTHONPATH", "").split(os.pathsep))]
+    sys.argv = [program, *arguments]
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    if program == "lm_eval":
+        cli_evaluate()
+    elif program == "lm-eval-takeover":
+        sys.exit(cli.main(arguments))
+    else:
+        runpy.run_path(program, run_name="__main__")
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # of the terminal, which is pytest's
+    read_harness_once(Path(sys.argv[1]))
+    TaskManager()
+    collect_env.get_pretty_env_info()
+    torch.set_num_threads(1)
+    assert evaluator and simple_evaluate  # which are imported when they are asked for
+    # A bar's own lock is one of all forks, and a child that is killed while it holds it would stop all others.
+    tqdm.set_lock(threading.RLock())
+    tqdm.monitor_interval = 0
+    model.GuidedTakeover()  # for what libraries import and build when they load a first model
+    assert threading.active_count() == 1  # what others hold is never given back in a child
+    gc.freeze()  # so that no child looks through what it shares with this process, and so copies it
+    if (asked := serve()) is not None:
+        become(**asked)
