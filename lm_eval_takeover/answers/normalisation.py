@@ -219,7 +219,7 @@ def is_measure(unit: str) -> bool:
 
 def _unit_name(unit: str) -> str:
     """Singular, short, squares as exponents."""
-    words = []
+    words: list[str] = []
     for word in re.findall(r"[A-Za-z]+|\^\{?-?\d\}?", unit):
         word = word.strip("{}").replace("{", "").replace("}", "")
         short = word.lower()

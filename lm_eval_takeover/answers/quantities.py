@@ -44,7 +44,7 @@ def read_number_words(text: str) -> str:
 def read_later_words(text: str) -> str:
     """The text with numbers in words as digits where no digit follows: of `70 dollars, thirty-five each` the second."""
     numbers, rest = _UP_TO_LAST_DIGIT.findall(text)[0]
-    return numbers + read_number_words(rest)
+    return f"{numbers}{read_number_words(rest)}"
 
 
 def read_leading_words(answer: str) -> str:

@@ -229,7 +229,7 @@ def join_unit(value: str, tail: str, is_copula: bool) -> str | None:
     tail = _RATE_OF_MONEY.sub("", tail) if not value[-1:].isalpha() else tail
     unit, rest = _split_unit(_OF_NUMBER.sub(r"\1", tail))
     unit = unit if _SPEED.search(unit) else re.sub(r"/[a-z]+$", "", unit)  # `35 kids/class`
-    rest = re.sub(r"^ times(?=,| (?:an?|per|in|during|each|every|that|this)\b)", "", rest)
+    rest = re.sub(r"^ times(?=,| (?:an?|per|in|during|each|every|that(?! of)|this)\b)", "", rest)
     if unit.endswith("ways") and rest.startswith(" to "):
         rest = f" ways{rest}"
     if _TIME.search(unit):  # `45 minutes walking the dog`
