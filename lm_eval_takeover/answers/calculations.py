@@ -7,7 +7,7 @@ from lm_eval_takeover.answers.notation import is_name, is_ratio_of_names
 
 COMPUTED = "\ue004"  # stands for the left sides of a calculation before its result
 
-_NUMBER = r"(?:\\?[$€£¥]\s?)?(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)?(?:\.\d+|(?<=\d))(?:/\d+(?!\d)|/[a-zA-Z]+)?\s?[%°]?"
+_NUMBER = r"(?:\\?[$€£¥]\s?)?(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)?(?:\.\d+|(?<=\d))!?(?:/\d+(?!\d)|/[a-zA-Z]+)?\s?[%°]?"
 # A number may bear the name of what it counts: `16 red tulips + 12 tulips = 28 tulips`.
 _NAME = (
     r"(?:[ -]?(?!(?:and|or|so|is|are|was|were|but|if|then|x|times)(?![a-zA-Z]))[a-zA-Z][a-zA-Z'’]*(?:/[a-zA-Z]+)?){0,4}"

@@ -282,6 +282,8 @@ class Comparison:
         if turned:
             angle, radians = (left, right) if unit == "°" else (right, left)
             return self._compare_expressions(rf"\frac{{({angle}) \pi}}{{180}}", radians)
+        if "°" in (unit, other) and {unit, other} & {"celsius", "fahrenheit"}:
+            return self.equal(left.strip(), right.strip())
         if unit and other and unit != other and is_measure(unit) and is_measure(other):
             return False
         return self.equal(left.strip(), right.strip())

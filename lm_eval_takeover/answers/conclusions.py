@@ -17,14 +17,10 @@ from lm_eval_takeover.answers.lexicon import words
 from lm_eval_takeover.answers.named import CONSEQUENT, FIRST, HARMLESS_NEGATION, find_named
 from lm_eval_takeover.answers.normalisation import parse_rational
 from lm_eval_takeover.answers.predicates import Candidate, list_candidates
-from lm_eval_takeover.answers.quantities import read_number_words
+from lm_eval_takeover.answers.quantities import read_later_words
 from lm_eval_takeover.answers.sentences import VALUE, Sentence, find_last_sentence, mask_values
 from lm_eval_takeover.answers.subjects import CONSEQUENCE, LEAD, is_plain
-from lm_eval_takeover.answers.tails import (
-    NEGATION,
-    join_measures,
-    join_unit,
-)
+from lm_eval_takeover.answers.tails import NEGATION, join_measures, join_unit
 
 _ONLY_VALUE = re.compile(rf"{LEAD}{VALUE}(?:(?:, and |, or |, | and | or ){VALUE})*[ .!]*")
 _IS_ANSWER = re.compile(  # `…, so x = -1 is the only solution`
@@ -60,7 +56,13 @@ _EQUATION_CLOSES = re.compile(
     rf"(?:.*(?:[a-z]\)?, |; | |^))?(?:(?:and |and so |so|thus|hence|therefore|it follows that|that means that"
     rf"|which (?:means|gives|implies)(?: that)?),? {_WE_HAVE}?|(?<=[a-z], ){_WE_HAVE}?|{_WE_HAVE}){VALUE}[ .!]*"
     rf"|(?:[a-z]+ing|by|using|from)\b[^:{VALUE}]*: {VALUE}[ .!]*|then,? {VALUE}[ .!]*"
-    rf"|{LEAD}(?:since|because|as|at|by)\b[^,]*, (?:we (?:get|have|find) |then )?{VALUE}[ .!]*"
+    rf"|{LEAD}(?:since|because|as|at|by|from|using|(?:after |upon )?[a-z]+ing)\b[^,]*, "
+    rf"(?:we (?:get|have|find) |then )?{VALUE}[ .!]*"
+)
+# `(x - 1)(x - 5) = 0, so x = 1 or x = 5`
+_SOLUTIONS_CLOSE = re.compile(
+    rf"(?:, |; )(?:and )?(?:so|thus|hence|therefore),? {_WE_HAVE}?(?:either )?{VALUE}"
+    rf"(?:(?:, or |, and |, | or | and ){VALUE})+[ .!]*$"
 )
 # What follows a conclusion and tells why or when: it may hold numbers of its own.
 _CLAUSE = re.compile(
@@ -70,26 +72,33 @@ _CLAUSE = re.compile(
     r"| as (?:we|the|it|there|each|both|they|he|she|required|desired|expected|wanted|asked|shown)\b"
 )
 _CARRIED_ON = re.compile(
-    rf"\band\b[^,]*{VALUE}|\band then\b|\b(?:from|of|to|after) which\b|, and (?:we|he|she|they|it)\b"
+    rf"\band\b[^,]*{VALUE}|, (?:then|giving|making|leaving|bringing|yielding)\b"
+    rf"|\band then\b|\b(?:from|of|to|after) which\b|, and (?:we|he|she|they|it)\b"
 )  # `$98 after the first discount, and $88 after both`
 _TURNING = re.compile(r"\b(?:wrongly|mistakenly|falsely|incorrectly|but|however|although)\b|\bnow\b")
 _SUBORDINATE = re.compile(
     rf"{LEAD}(?:because|since|as(?! an?\b)|given|when|after|once|while|before|until|if|whenever|although|though|(?:with|for|by"
-    rf"|at|in|as an?)\b(?=[^,]*,))\b"
+    rf"|at|in|as an?|[a-z]+ing)\b(?=[^,]*,))\b"
 )
 _MOMENT = re.compile(rf"{LEAD}(?:after|in|at|by|with|for)\b")
-_PREPOSITION = re.compile(rf"{LEAD}(?:with|for|by|at|in|as an?)\b")
+_PREPOSITION = re.compile(rf"{LEAD}(?:with|for|by|at|in|as an?|[a-z]+ing)\b")
 _CONDITION = re.compile(rf",? (?:when|for|at|where) {VALUE}[.! ]*$")
+_CALL = re.compile(r"[A-Za-z]\([a-z]\)\s*=")
 _ASIDE = re.compile(r"\s*\([^()]*\)")
 _CORRECTED = re.compile(rf"\bnot {VALUE},? but (?:rather |instead |only |exactly )?(?={VALUE})")
 _CONTRAST = re.compile(rf"(?<={VALUE}),? not {VALUE}[.! ]*$")  # `3/5, not 2/5.`
 # A condition that any problem of rates makes: `, assuming they all burn at the same speed`.
 _STEADY = re.compile(
-    r", assuming (?:that )?(?:[a-z']+ ){1,7}(?:constant|steady|unchanged|(?:the )?same(?: [a-z]+)?"
-    r"|equal(?:ly)?(?: [a-z]+)?)[.! ]*$"
+    r", assuming (?:that )?(?:[a-z']+ ){1,7}(?:(?:constant|steady|unchanged|uniform|same|equal(?:ly)?)(?: [a-z]+)?)[.! ]*$"
+    r"|,? (?:assuming|if) [^,]*,? as (?:stated|given|described)(?: (?:in|by) the (?:problem|question|table|text))?[.! ]*$"
 )
 _OPEN_END = re.compile(r"[?？][\s*_)\"”]*$|(?:[=+×/<>,:(-]|\.\.\.|…)\s*$")
 
+_AND_DID = re.compile(rf"\band (?:then )?[a-z]+ {VALUE}")  # `bought 12 and ate three`
+_WOULD = re.compile(r"\b(?:would|might|could)\b", re.IGNORECASE)
+_CONTRARY = re.compile(  # to the facts: `Suppose the jar were full. It would contain V ounces.`
+    r"\W*(?:suppose|imagine|pretend|what if|if only|if\b.*\b(?:were|had)\b|had|were|without)\b", re.IGNORECASE
+)
 _UNFINISHED = re.compile(r"\b(?:and|or|so|then|which|of|the|an?|with|to|by|is|are)\s*$", re.IGNORECASE)
 
 _UNSURE = (
@@ -115,7 +124,10 @@ _WE_STATE = re.compile(
 _LISTED = re.compile(rf"(?:(?:, and |, or |, | and | or ){VALUE})+(?!\w)")
 _QUOTIENT = re.compile(rf" (?:to|out of|in|in every) {VALUE}(?=[.! ]*$)")
 _QUOTIENT_OF = re.compile(r"\b(?:ratio|odds|probability|chances?|fraction|proportion)\b")
-_AGAIN = re.compile(rf",? (?:or|or about|i\.?e\.?,?|that is,?|in other words,?|=|equivalently,?|namely) {VALUE}(?! to)")
+_AGAIN = re.compile(
+    r"(?: of (?:the|his|her|their|its) [a-z]+(?=,))?,? (?:or|or about|i\.?e\.?,?|that is,?|in other words,?|=|equivalently,?"
+    rf"|namely) {VALUE}(?! to| more| less| fewer)"
+)
 _SET = re.compile(
     r"\b(?:solutions?|roots?|zeroe?s?|values|numbers|answers|possibilities|integers|factors|divisors|primes|pairs|points)\b"
 )
@@ -126,6 +138,8 @@ _MEASURE = re.compile(
 )
 _HOLDS = re.compile(r"contain(?:s|ed)?|holds?|covers?|includes?")  # `the domain contains [0, 3]`
 _DERIVED = re.compile(r"\bthe (?:sum|product|difference|quotient) of $")  # `13, which is the sum of 5 and 8`
+# `that` is what went before: `loses V an hour, and over V hours that is V`
+_JOINT = re.compile(r"\b(?:and|while|whereas)\b(?!.* (?:that|this) $)")
 _THERE = re.compile(r" there (?:is|are|was|were|will be) ")
 _COMPARED = re.compile(r"(?: [a-z]+)? (?:more|less|fewer|of the|of what|(?!over|under)[a-z]+er than)\b")
 # `when a = 1` is no time, but a case.
@@ -137,9 +151,18 @@ def find_conclusion(text: str) -> str | None:
     sentence = find_last_sentence(text)
     if not sentence or _OPEN_END.search(sentence.rstrip(" *_")) or _UNFINISHED.search(sentence):
         return None
-    masked = mask_values(sentence)
-    if not masked.values:
-        masked = mask_values(read_number_words(sentence))
+    if _WOULD.search(sentence) and _CONTRARY.match(find_last_sentence(text[: text.rfind(sentence[:20])])):
+        return None
+    if (read := read_later_words(sentence)) != sentence:
+        in_digits = mask_values(read)
+        if value := _find_in(in_digits):  # `splits the 70 dollars, so each owes thirty-five`
+            return value
+        if _AND_DID.search(in_digits.text):
+            return None
+    return _find_in(mask_values(sentence))
+
+
+def _find_in(masked: Sentence) -> str | None:
     if not masked.values:
         return None
     if not is_foreign(masked.text):
@@ -150,8 +173,8 @@ def find_conclusion(text: str) -> str | None:
 
 
 def _find_in_english(masked: Sentence) -> str | None:
-    sentence = _drop(_drop(_drop(_drop(masked, _STEADY), _CONTRAST), _CORRECTED), _ASIDE, keep=_DOUBTFUL)
-    sentence = _drop_condition(sentence)
+    sentence = _drop(_drop(_drop(masked, _STEADY, keep=(NEGATION,)), _CONTRAST), _CORRECTED)
+    sentence = _drop_condition(_drop(sentence, _ASIDE, keep=_DOUBTFUL))
     text, first = _cut_clauses(sentence.text)
     if _is_unsure(text):
         return None
@@ -182,6 +205,10 @@ def _read_main_clause(sentence: Sentence, text: str, first: int) -> str | None:
         return ", ".join(read_result(value) for value in sentence.values)
     if "=" in sentence.values[-1] and _EQUATION_CLOSES.fullmatch(text):
         return read_equation(sentence.values[-1]) or sentence.values[-1]  # an equation may be what is asked for
+    if solved := _SOLUTIONS_CLOSE.search(text):
+        solutions = sentence.values[-solved[0].count(VALUE) :]
+        if len({solution.partition("=")[0] for solution in solutions}) == 1:
+            return ", ".join(solutions)
     if named := _IS_ANSWER.search(text):
         return sentence.values[text.count(VALUE, 0, named.start("value"))]
     candidates = list_candidates(text, first)
@@ -253,7 +280,7 @@ def _drop_condition(sentence: Sentence) -> Sentence:
         or "," in sentence.text[: found.start()].rpartition(VALUE)[2]
         or len(sentence.values) < 2
         or "=" not in sentence.values[-1]
-        or "=" in sentence.values[-2]
+        or ("=" in sentence.values[-2] and not _CALL.match(sentence.values[-2]))
     ):
         return sentence
     last = len(sentence.values) - 1
@@ -303,7 +330,7 @@ def _is_second_statement(text: str, earlier: list[Candidate], candidate: Candida
     if not earlier:
         return False
     between = text[earlier[-1].end : candidate.start]
-    joint = None if ";" in between else re.search(r"\b(?:and|while|whereas)\b", between)
+    joint = None if ";" in between else _JOINT.search(between)
     return joint is not None and not _TOTALLED.search(text, earlier[-1].end + joint.start())
 
 

@@ -24,7 +24,7 @@ _SEPARATOR = r"(?:,|;|\band\b(?:\s+also\b)?|\bor\b|&|\\q?quad(?![A-Za-z])|\n\s*(
 _JOIN = re.compile(rf"{_FILLING}*{_SEPARATOR}(?:{_FILLING}|{_SEPARATOR})*")
 _MAX_JOIN = 60  # characters
 _SAID = re.compile(
-    r"(?:\bans(?:wers?)?\b(?:\s+(?:to|of|for)\s[^.\n]{0,80}?)?[\s*_]*"
+    r"(?:\bans(?:wers?)?\b(?:\s+(?:to|of(?=\s+(?:the|this|that|our)\b)|for)\s[^.\n]{0,80}?)?[\s*_]*"
     r"(?:\b(?:(?:is|are)(?!\s+(?:consistent|correct|in|valid|reasonable|given|expressed|unique)\b)|"
     r"(?:should|would|must|will) be|equals)\b(?:\s+(?:therefore|thus|indeed|simply|then|hence)\b,?)?|[:=]|\n+)|"
     r"####(?=\s*[-+$\\\d.]))[\s*_:]*",
@@ -40,7 +40,9 @@ _NUMBER = re.compile(r"[-+]?\$?\d[\d,]*(?:\.\d+)?(?:/\d+)?%?")
 _HEDGED = re.compile(r"\b(?:not|never|neither|between|least|most|more|less|than|or|about|if)\b|n't", re.IGNORECASE)
 _SENTENCE_END = re.compile(r"(?<!\\)[.!?](?=\s|$|\*)|\n")
 _REASON = re.compile(
-    r"(?<!\bor)(?:,\s+not(?= [-\d$\\])|,?\s+(?:because|since|which|where|as|so|for|when|if|but))\b", re.IGNORECASE
+    r"(?<!\bor)(?:,\s+not(?= [-\d$\\])|,?\s+(?:because|since|which|where|as"
+    r"|so(?! [-$\\]?\d)|for(?![^.\n]*, so [-$\\]?\d)|when|if|but))\b",
+    re.IGNORECASE,
 )
 _WORDS = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{2,}")
 _ANY_WORDS = re.compile(r"(?<![\\A-Za-z])[^\W\d_]{2,}")  # of any script

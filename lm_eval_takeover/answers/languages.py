@@ -33,7 +33,7 @@ _FOREIGN = re.compile(
     cada/pagó/gastó/compró/vendió/recibirá/tendrá/sus/para/este/niños?
     ogni/ciascuno/riceve/restano/percorre/nel/della/del/questo/suo/sua/con/ragazz[oi]/bambin[oi]
     gastou/pagou/ficou/terá/comprou/vendeu/recebe/seu/sua/cada/uma/tinha
-    ieder/iedere/elke/krijgt/rijdt/nog/haar/zijn/voor/uur/deze
+    ieder/iedere/elke?/zitten/zit/liggen/krijgt/rijdt/nog/haar/zijn/voor/uur/deze
     odpowied[źz]/wynosi/kosztuje/ich/dla/dziecko/dostanie/zostanie/w sumie/och/har/varje/kronor/får/barn
     é/è/preço/kwa/hiyo/jumla/ana/anapata/yake/tutto/totale/complessivamente/pertanto/perciò/dunque/quindi/en tout/en conjunto
     por lo tanto/por tanto/ao todo/daarom/nu/spende/paga/costano/costa/gasta/cuestan/quedan/pesa/pesan/mide/dure/coûtent
@@ -61,7 +61,7 @@ _VERBS = alternatives("""
     è/è di/sono/ha/hanno/costa/costano/rimangono/resta/restano/riceve/ricevono/guadagna/impiega/spende/uguale a/percorre/serve
     servono/pesa/misura/vende/ci sono/ha pagato/ha speso/risparmia
     é/são/tem/têm/custa/custam/gasta/gastou/pagou/restam/sobram/recebe/recebem/percorreu/precisa de/precisa/é de/igual a/há
-    ganhou/ganha/vendeu/leva/economiza
+    ganhou/ganha/vendeu/leva/economiza/(?<!de )(?<!di )(?:um|un) totale? d[ei]
     is/zijn/bedraagt/kost/kosten/betaalt/heeft/hebben/rijdt/krijgt/blijven/blijft/verdient/duurt/weegt/er zijn
     är/kostar/har/blir/jest/wynosi/kosztuje/mają/ma/zostało/jest ich/to/ni/dola/adalah/totalnya/jumlahnya/memiliki/là/có
     còn/trả
@@ -94,7 +94,7 @@ _STATED = re.compile(
 )
 # In a sentence with no other number any word may be its verb that is no preposition.
 _ANY_VERB = re.compile(
-    r"[^\W\d_]{2,}.*\s(?!(?:mit|um|von|vor|nach|bei|seit|bis|unter|über|ab|alle|jede[nrs]?|hasta|desde|hace|sobre|tras|avec|pour|depuis|vers"
+    r"[^\W\d_]{2,}.*[\s'](?!(?:mit|um|von|vor|nach|bei|seit|bis|unter|über|ab|alle|jede[nrs]?|hasta|desde|hace|sobre|tras|avec|pour|depuis|vers"
     r"|sous|sur|après|avant|dès|até|após|dopo|met|van|voor|na|bij|sinds|over|onder|om|через|за|до|от|после|к|с|по|от|på|efter|före"
     r"|po|przed|od|do|za|co|sonra|önce|sau|trước|dari|sampai|untuk|numéro|nummer|número|numero|dan|als|que|che|än|niż|чем|como|comme|wie)\s)[^\W\d_]{2,}\s(?:[^\W\d_]{1,2}\s)?$"
 )
@@ -134,6 +134,7 @@ _END = re.compile(
 _REFUSED = re.compile(
     "(?<![^\\W\\d_])(?:"
     + alternatives("""
+    (?:d[ei]|sur?|von|aus) (?:uma?|une?|einer?) (?:totale?|gesamt[^\\W\\d_]*)/von insgesamt
     avoisin[^\\W\\d_]*/uns/umas/sui/sugli/sulle/l[áa] pel[ao]s/от силы/quelques?/rond[ae]n?/frôl[^\\W\\d_]*/autour/bordean?
     aproxim[^\\W\\d_]*
     approch[^\\W\\d_]*/sfior[^\\W\\d_]*/avvicin[^\\W\\d_]*/zirka/nahezu/rondom/benader[^\\W\\d_]*/nähert/grenzt/solo un
@@ -152,11 +153,12 @@ _REFUSED = re.compile(
     vermutlich/bis/kaum/gut(?= \ue000)/grob/schätzungsweise/annähernd/pakweg/grosso modo/pressappoco/sensiblement/si
     supongamos/suponiendo/suponga/quizás?/tal vez/probablemente/posiblemente/aproximadamente
     alrededor de/unos/unas/casi/cerca de/nunca/al menos/como máximo/como mínimo/más de/menos de/pero/entre/primero
-    puede que/no(?! total)/supposons/supposant/imaginons/peut-être/probablement/environ/presque/à peu près/ne
+    puede que/no(?! total)/supposons/supposant/imaginons/peut-être/probablement/environ/presque/à peu près
+    ne(?= [^,]*(?:plus|gu[èe]re|point|rien|aucun|nul))
     n'[^\\W\\d_]+/pas
-    jamais/au moins/au plus/plus de/moins de/ou/mais/d'abord/par/pourrait/podría/podria/potrebbe/könnte/zou/se
+    jamais/au moins/au plus/plus de/moins de/ou(?! seja)/mais/d'abord/par/pourrait/podría/podria/potrebbe/könnte/zou/se
     supponiamo/supponendo/forse/probabilmente/circa/quase/quasi/non/mai/almeno/al massimo/più di/meno di/o(?= \ue000)
-    ma/tra/fra/prima
+    (?<=, )ma/ma(?! \ue000)/tra/fra/prima
     oppure/suponha/supondo/talvez/provavelmente/cerca/não/nunca/pelo menos/no máximo/mais de/menos de/mas/primeiro/als
     stel/misschien/waarschijnlijk/ongeveer/bijna/niet/geen/nooit/minstens/hoogstens/meer dan/minder dan/maar/of/tussen
     eerst/door/если/пусть/допустим/предположим/возможно/может быть/вероятно/примерно/около/почти/не/нет/ни/никогда
@@ -221,6 +223,7 @@ def find_foreign_value(sentence: Sentence) -> str | None:
     if ended is None or OPAQUE in text or _ASKS.search(text) or _REFUSED.search(text):
         return None
     value, unit = sentence.values[text.count(VALUE, 0, ended.start())], (ended["unit"] or "").strip(". ")
+    value = value.removeprefix("R")  # of `R$`
     money = re.search(r"[$€£¥%°]", value) is not None
     before = text[: ended.start("before") + len(ended["before"])]
     if "=" not in value and not (

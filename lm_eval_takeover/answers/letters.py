@@ -155,8 +155,8 @@ _SAID_TAIL = re.compile(
 # `the answer Bob gave`, `the one to avoid`
 _ANSWERS_ELSE = re.compile(
     r"\bis (?:therefore |thus |clearly )?the (?:[a-z]+ )?(?:answer|choice|option|one)\b"
-    r"(?!\W*$|\W*[,.;:(]|\s(?:because|since|as|for|to (?:the|this)|that|among|of|in|with|here|and|due|which|given|by|on"
-    r"|consistent|we|left|shown|remaining|described|matching)\b)"
+    r"(?!\W*$|\W*[,.;:(]|\s(?:because|since|as|for|to (?:the|this|pick|choose|select|take)"
+    r"|that|among|of|in|with|here|and|due|which|given|by|on|consistent|we|left|shown|remaining|described|matching)\b)"
 )
 _UNSURE = re.compile(rf", (?:were|had|should) [a-z]+ |\bguess|(?<![a-z'])(?:{lexicon.HEDGES})(?![a-z'])")
 _IF = re.compile(
@@ -323,7 +323,8 @@ def _find_asserted(text: str, letters: str) -> str | None:
     ):
         return None
     if re.search(
-        r"\b(?:unlike|conflicts?)\b|, (?:too|either|also)\b|, (?:were|had|should) (?!it the|the answer)[a-z]+ |\bguess"
+        r"\b(?:unlike|conflicts?)\b|\b(?:one|either|some|any|both) of \(?[A-Z]\b|, (?:too|either|also)\b|\bguess"
+        r"|, (?:were|had|should) (?!it the|the answer)[a-z]+ "
         r"|\bbut (?!only|not)(?:[a-z]+\W*){1,4}$|\b(?:go with|choose|pick|select) (?:another|neither|none|something)",
         sentence,
     ):
@@ -337,8 +338,7 @@ def _find_asserted(text: str, letters: str) -> str | None:
     label = _LABEL.match(sentence)
     if _NONE.search(sentence) or (label and any(found.search(label[0]) for found in (_RULED_OUT, lexicon.QUALIFIED))):
         return None
-    asserted: set[str] = set()
-    denied: set[str] = set()
+    asserted, denied = set[str](), set[str]()
     followed: set[str] = set()  # of clauses that draw the conclusion
     claimed = _ASSERTED.search(sentence) is not None
     for clause in _split_clauses(_spare(_drop_asides(sentence, letters))):

@@ -31,7 +31,7 @@ _QUANTITIES = alternatives("""
     average/mean/speed/rate/maximum/minimum/discount/balance/change/fee/weight/height/width/savings?/income/revenue/tip
     amount/answer/result/difference/remainder/final score/score/net total/net profit/net gain/gain/refund/bill/payment
     decrease/increase/reduction/drop/rise/saving/perimeter/time/duration/age/number/figure/bonus/salary/wage/interest/tax
-    deposit/share/temperature/angle/salary
+    deposit/share/temperature/angle/mass/capacity/density/diameter/radius/depth/energy/power/force/pressure/population
 """)
 # Verbs whose object is a quantity, with those that name it behind a preposition.
 STATING = (
@@ -74,7 +74,7 @@ _FILLERS = alternatives("""
     each other/himself/herself/itself/themselves/everyone/everybody/home/away/as a result/still/currently/the value
     the two of them/both of them/them both/area/degree/volume/length/perimeter/radius/slope/order/mean/median/probability
     the (?:(?:unique|only|single) )?(?:solution|root)/the number/the fraction/the amount/to be/the answer/the result/a whole
-    a full/worth
+    a full/worth/the same as/(?:the|an?) (?:[a-z-]+ )?(?:interval|set|pair|point|vector)
 """)
 FILLING = (
     rf"(?:(?:{_FILLERS}|(?:an?|the|his|her|its|their) (?:[a-z]+ )?(?:{_QUANTITIES}) of"
@@ -89,7 +89,7 @@ LABELS = (
 
 # A sentence that holds one of these anywhere states nothing for certain.
 HEDGES = alternatives("""
-    maybe/perhaps/possibly/probably/presumably/supposedly/apparently/hopefully/seems?/seemed/appears?/appeared/i think
+    maybe/perhaps/possibly/probably/presumably/supposedly/apparently/hopefully/seems?/seemed/appear(?:s|ed)?(?! in )/i think
     i guess/i believe/i suppose/i suspect/i(?:'d| would) (?:say|guess)/we think/we guess/my guess/not sure/unsure
     uncertain/give or take/or so/more or less/or thereabouts/for example/for instance/hypothetically/if i recall
     likely to be/most likely/somewhere/in the region of/unless/or else/\\?/presumed/tentatively/arguably/who knows
@@ -111,8 +111,10 @@ SUPPOSING = alternatives("""
 # What others hold, and what is given rather than concluded.
 REPORTED = alternatives("""
     says/said/claims?/claimed/thinks?/thought(?! of)/believes?/believed/guess(?:es|ed)?/wonders?/wondered
-    (?<!question )(?<!problem )asks?/(?<!was )(?<!were )(?<!as )(?<!question )(?<!problem )asked
-    tells?/told(?<!all told)/hopes?/hoped/predicts?/predicted/wants to (?:know|check|see)/recall/we (?:are|were) given
+    (?<!question )(?<!problem )asks?
+    (?<!was )(?<!were )(?<!as )(?<!question )(?<!problem )(?<!number )(?<!value )(?<!distance )asked
+    (?<!this )(?<!that )(?<!which )(?<!theorem )(?<!formula )(?<!rule )(?<!law )(?<!equation )tells?
+    told(?<!all told)/hopes?/hoped/predicts?/predicted/wants to (?:know|check|see)/recall/we (?:are|were) given
     is given that/it is known/we know/by assumption/(?:states|stated) that
     according to(?! (?:our|my|this|these|the (?:above|table|graph|rule|formula|calculation)))
     offer(?:s|ed)?/recommend(?:s|ed)?/suggest(?:s|ed)?/bids?/quotes?/quoted
@@ -218,14 +220,17 @@ PROVISIONAL = alternatives("""
     supposed/assumed/assumptions?/hypothetical/hypothesi[sz]ed/guess/guesses/bounds?/theory/paper/drafts?/attempts?/mistaken?
     error/errors/typo/example/placeholder/dummy/trial/provisional/preliminary/interim/intermediate/temporary/sub-?totals?
     partial/former/previous/prior/earlier/projected/projections?/predicted/predictions?/forecasts?/budgeted/planned/targets?
-    goals?/quota/so-called/nominal/intended/hoped/would-be/rival/competing/alternative/classmate's/textbook/rumou?red
+    goals?/quota/so-called/nominal/intended/hoped/would-be/rival/competing/alternative/classmate's
+    answer of (?!(?:the|this|that|our) )[a-z]+/(?!(?:question|problem|exercise|today)'s)[a-z]+'s (?:final )?answer
+    textbook/rumou?red
     posted/presumed/imagined/guessed/scheduled/anticipated/forecast(?:ed)?/recommended/misquoted/miscalculated/overstated/understated
     advertised/quoted/claimed/reported/published/upper/lower/ballpark/ideal/without/before/except/ignoring/neglecting
     forgetting/omitting/skipping/barring/unlike/like/something/anything/someone/somebody/anyone/anybody/almost/nearly
     roughly/about/around(?! (?:the|an?|his|her|its) [a-z]+)/tempting/trap/decoy/distractor/false/fake/unadjusted
     uncorrected/unsimplified/raw/incomplete
     expected(?! (?:value|number|time|gain|payoff|profit|cost|score|winnings))/prospective/potential/suggested/proposed/half of
-    (?:a|one|two|three) (?:third|quarter|fifth|half|halve)s? of/twice/double/triple/thrice/part of/some of/most of/suspected
+    (?:a|one|two|three) (?:third|quarter|fifth|half|halve)s? of/twice/double/triple/thrice/(?<!the )part of
+    some of/most of/suspected
     initial/original estimate/old/fictional/imaginary/counterfactual/student's/pupil's/friend's answer/neighbou?r's/calculator
     candidates?/options?/(?:one|a|another|some)(?: [a-z]+)? possib[a-z]+/possibility
     nearest(?! (?:whole|dollar|cent|integer|tenth|hundredth|thousandth|percent|degree|hour|minute))/reciprocal/threshold/cap

@@ -27,7 +27,7 @@ _OPEN_FIRST = re.compile(
     rf"|(?<=s )(?!(?:{lexicon.AFTER_UNIT}|{lexicon.DUBIOUS})(?![a-z]))[a-z]+)(?: (?:still|now|already"
     rf"|also)(?! to))?)(?P<rest>[^{VALUE}]*)"
 )
-_NAMED_FIRST = re.compile(rf"{LEAD}{VALUE}(?=,)")
+_NAMED_FIRST = re.compile(rf"{LEAD}(?:then )?{VALUE}(?=,)")
 CONSEQUENT = re.compile(
     rf"(?:(?:[,;]|[,;]? and) (?:so|therefore|thus|hence)|,? (?:which|this|that) (?:means|implies|shows)(?: that)?"
     rf"| means(?: that)?|^(?:so )?(?:this|that) (?:means|implies|shows)(?: that)?)(?= {VALUE})"

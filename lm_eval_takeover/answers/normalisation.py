@@ -26,7 +26,7 @@ _UNICODE = str.maketrans(
     }
 )
 _THOUSANDS_MARK = re.compile(r"(?<=\d)(?:\{,\}|,\s?\\!|\\!|\\,)\s*(?=\d{3}(?!\d))")
-_DELIMITERS = re.compile(r"\\\$|\$|(?<!\\)\\[()\[\]]|\*\*(?=[^*]*\*\*$)|[€£]")
+_DELIMITERS = re.compile(r"\\\$|\$|(?<!\\)\\[()\[\]]|\*\*(?=[^*]*\*\*$)|[€£¥₹₽]")
 _SPACING = re.compile(r"(?<!\\)\\(?:[!,;:>]|q?quad(?![A-Za-z])| )|~|\\(?:hspace|hskip|vspace)\s*\{[^{}]*\}")
 _DROPPED = re.compile(
     r"\\(?:left|right|bigl?|bigr?|Bigl?|Bigr?|displaystyle|textstyle|limits|mathstrut)(?![A-Za-z])\s*\.?"
@@ -54,6 +54,8 @@ _REWRITTEN = [
     (re.compile(r"\\rangle(?![A-Za-z])"), ")"),
     (re.compile(r"\\(?:dots|cdots|ldots|dotsc)(?![A-Za-z])|…"), r"\\ldots "),
     (re.compile(r"\s*(?:\^\s*\{\s*\\circ\s*\}|\^\s*\\circ(?![A-Za-z])|\\degrees?(?![A-Za-z])|\\textdegree)"), "°"),
+    (re.compile(r"(?<=\d)\s*°\s*(?:\\(?:text|math)(?:rm)?\s*\{\s*)?C\}?[\s.]*$"), r"\\text{ celsius}"),
+    (re.compile(r"(?<=\d)\s*°\s*(?:\\(?:text|math)(?:rm)?\s*\{\s*)?F\}?[\s.]*$"), r"\\text{ fahrenheit}"),
     (re.compile(r"\s*(?:\\%|\\text\{\s*\\?%\s*\})"), "%"),
     (re.compile(r"\\(?:infin|infinity)(?![A-Za-z])|(?<![\\A-Za-z])(?:infinity|inf|oo)(?![A-Za-z])"), r"\\infty "),
     (re.compile(r"(?<![\w)}])\s*\+\s*\\infty(?![A-Za-z])"), r"\\infty "),
@@ -69,6 +71,8 @@ _AND = re.compile(
     r"\\text\w*\s*\{\s*,?\s*(?:and|or)\s*\}|,?\s*(?<![\\A-Za-z])(?:and|or)(?![A-Za-z])\s*|\\(?:vee|lor|land|wedge)(?![A-Za-z])"
 )
 
+_SET = re.compile(r"((?:^|=)\s*)\{([^{},\\]*,[^{}\\]*)\}$")  # braces that TeX would not print
+
 
 @lru_cache(maxsize=4096)  # normalise, parse_rational and each step of a comparison call it with the same text
 def tidy(answer: str) -> str:
@@ -83,7 +87,7 @@ def tidy(answer: str) -> str:
     text = re.sub(r"\s+", " ", text).strip()
     while text.endswith((".", ",", ";", ":")) and not text.endswith(r"\,"):
         text = text[:-1].rstrip()
-    return text.removeprefix("=").strip()
+    return _SET.sub(r"\1\\{\2\\}", text.removeprefix("=").strip())
 
 
 def unwrap_text(answer: str) -> str:
@@ -97,7 +101,6 @@ _BRACED = re.compile(r"([_^])\{([^{}\\])\}")
 _PROSE = re.compile(r"[A-Za-z]{3,}|(?:an?|the)( [A-Za-z]{3,})+", re.IGNORECASE)
 _ARTICLE = re.compile(r"^(?:an?|the) ", re.IGNORECASE)
 _WORD = re.compile(r"[A-Za-z]{3,}")
-_SET = re.compile(r"\{[^{}\\]*,[^{}\\]*\}")  # braces that TeX would not print
 _LETTER = re.compile(r"\(([A-Z])\)")
 
 
@@ -112,8 +115,6 @@ def normalise(answer: str) -> str:
     text = re.sub(r"\\(?:cdot|times)(?![A-Za-z])", "*", text)
     if letter := _LETTER.fullmatch(text):
         return letter[1]
-    if _SET.fullmatch(text):
-        text = rf"\{text[:-1]}\}}"
     return text.casefold() if _WORD.fullmatch(text) else text
 
 
@@ -204,6 +205,7 @@ _UNIT_NAMES = {
     "kilometer": "km", "kilometre": "km", "minute": "min", "hour": "h", "hr": "h", "second": "s", "sec": "s", "gram": "g",
     "kilogram": "kg", "dollar": "", "buck": "", "usd": "", "unit": "", "degree": "°", "rad": "radian", "square": "sq",
     "cubic": "cu", "liter": "L", "litre": "L", "pound": "lb", "ounce": "oz", "mile": "mi", "yard": "yd",
+    "celsius": "celsius", "fahrenheit": "fahrenheit",
 }  # fmt: skip
 
 
@@ -217,12 +219,14 @@ def is_measure(unit: str) -> bool:
 
 def _unit_name(unit: str) -> str:
     """Singular, short, squares as exponents."""
-    words = []
+    words: list[str] = []
     for word in re.findall(r"[A-Za-z]+|\^\{?-?\d\}?", unit):
         word = word.strip("{}").replace("{", "").replace("}", "")
         short = word.lower()
         short = short if short in _UNIT_NAMES else short.removesuffix("s")
         words.append(_UNIT_NAMES.get(short, short))
+    if words[:1] == ["°"] and words[1:] in (["celsius"], ["fahrenheit"]):
+        return words[1]
     power = {"sq": "^2", "cu": "^3"}
     if words and words[0] in power:
         words = [*words[1:], power[words[0]]]

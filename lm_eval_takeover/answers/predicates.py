@@ -68,7 +68,7 @@ def list_candidates(text: str, first: int) -> list[Candidate]:
     for match in _STATED.finditer(text, first):
         verb = match["verb"] or match["ditransitive"] or "is"
         found[match.end()] = Candidate(match.start(), match.end(), verb, match["copula"] in ("are", "were"))
-    if not found and text.count(VALUE) == 1:
+    if not found and text.count(VALUE, first) == 1:
         for match in _PREPOSITIONAL.finditer(text, first):
             if not match["base"] or _AUXILIARY.search(text[: match.start()]):
                 verb = match["verb"] or match["consist"] or ""

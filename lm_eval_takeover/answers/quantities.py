@@ -32,12 +32,19 @@ _IN_WORDS = re.compile(
     re.IGNORECASE,
 )
 _SCALED = re.compile(rf"(\d[\d,]*(?:\.\d+)?) ({'|'.join(_SCALES)})(?![\w-])", re.IGNORECASE)
+_UP_TO_LAST_DIGIT = re.compile(r"(.*\d(?:\s*(?:dozen|[a-z]*hundred|thousand|[mb]illion))?|)(.*)", re.DOTALL)
 _ONE = re.compile(r"one(?![\w-])", re.IGNORECASE)
 
 
 def read_number_words(text: str) -> str:
     """The text with numbers in words as digits: `twelve` as 12, `two thirds` as 2/3, `one and a half` as 1.5."""
     return _IN_WORDS.sub(_read, text)
+
+
+def read_later_words(text: str) -> str:
+    """The text with numbers in words as digits where no digit follows: of `70 dollars, thirty-five each` the second."""
+    numbers, rest = _UP_TO_LAST_DIGIT.findall(text)[0]
+    return f"{numbers}{read_number_words(rest)}"
 
 
 def read_leading_words(answer: str) -> str:

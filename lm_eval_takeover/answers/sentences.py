@@ -26,7 +26,7 @@ _DIGITS = (
     r"(?:\d{1,3}(?:,\d{3})+(?!\d)|\d{1,3}(?: \d{3})+(?!\d)|\d+(?!\d*,\d{1,2}(?![\d,])))(?:\.\d+(?!,\d))?|\.\d+"
     r"|(?:\d{1,3}(?:[. ]\d{3})+|\d+),\d{1,2}(?![\d,])"
 )
-_CURRENCY = r"(?:\\?\$|US\$|[€£¥₹₽]|Rs\.?|USD|EUR)"
+_CURRENCY = r"(?:\\?\$|(?:US|R)\$|[€£¥₹₽]|Rs\.?|USD|EUR)"
 _NUMBER = (
     rf"(?:[-−+]|(?:minus|negative)\s)?\s?{_CURRENCY}?\s?[-−]?(?:{_DIGITS})"
     r"(?:\s\d+\s?/\s?\d+(?!\d)|\s?/\s?\d+(?!\d)|(?:\s?:\s?\d+(?!\d))+|(?:\s?(?:×|x|\\times)\s?10)?\^\{?-?\d+\}?"
@@ -48,7 +48,7 @@ _NAMED = rf"[A-Za-z](?:_\w)?(?:\([a-z]\))?\s?=\s?(?:{_TUPLE}|{_LATEX}|{_NUMBER}(
 _TOKEN = re.compile(
     r"(?P<hyphened>(?<![\w\\])[A-Za-z]-(?=[a-z]{3})[a-z]+)"  # `x-axis`, `n-gon`
     rf"|(?P<named>(?<![\d\\+*/^)∩∪-]\s)(?<![\w\\+*/^)-]){_NAMED})"
-    rf"|(?P<expression>(?<![\w\\.])(?=[^\s]*[A-Za-z])(?=\S*\d|\S*\^|\S\s?[-+*/]\s?\S){_EXPRESSION}(?![\w(]))"
+    rf"|(?P<expression>(?<![\w\\.])(?=[^\s°]*[A-Za-z])(?=\S*\d|\S*\^|\S\s?[-+*/]\s?\S){_EXPRESSION}(?![\w(]))"
     rf"|(?P<tuple>(?<!\w){_TUPLE})|(?P<latex>(?<![\w\\]){_LATEX})"
     rf"|(?P<number>(?<![A-Za-z\d_.,/^]){_NUMBER}(?![A-Za-z\d_^])(?!\.\d))"
     r"|(?P<opaque>[A-Za-z\d_]*\d[A-Za-z\d_]*)"
@@ -150,6 +150,8 @@ _ABBREVIATION = re.compile(
     re.I,
 )
 _STOP = re.compile(r"[.!?](?=(?:[\"'”’)\]*_]|\$\$?)*(?:\s|$))[\"'”’)\]*_]*|[。！？।؟]")
+_SAYS = re.compile(r"[^\W_]|[$\\]")  # not an emoji alone
+_GOES_ON = re.compile(r"\s*[=+*/×÷](?!\*)")  # `3! = 6`
 _BULLET = re.compile(r"^\s*(?:[-*•>]\s+|#+\s*|\d{1,2}[.)]\s+)")
 # Sentences at the end of a reply that say nothing of its answer.
 _COURTESY = re.compile(
@@ -168,16 +170,19 @@ def split_sentences(line: str) -> list[str]:
     for stop in _STOP.finditer(line):
         if any(first < stop.start() < last - 1 for first, last in inside):
             continue
+        if _GOES_ON.match(line, stop.end()):
+            continue
         if stop[0].startswith(".") and stop.end() < len(line) and _ABBREVIATION.search(line[start : stop.start()]):
             continue
         sentences.append(line[start : stop.end()])
         start = stop.end()
-    return [sentence for sentence in (*sentences, line[start:]) if sentence.strip(" *_#-.!?")]
+    return [sentence for sentence in (*sentences, line[start:]) if _SAYS.search(sentence)]
 
 
 _ALIGNED = re.compile(
     r"(?:\\\[\s*|\$\$\s*)?\\begin\{(align\*?|aligned|eqnarray\*?)\}(.*?)\\end\{\1\}(?:\s*\\\]|\s*\$\$)?", re.DOTALL
 )
+_CALCULATOR = re.compile(r"<<[^<>\n]*>>")  # of GSM8K's solutions: `$<<400+60=460>>460`
 _ARROWS = re.compile(r"\\(?:Right|Long|right|long)\w*arrow|\\implies|\\q?quad|&|\\[;,:! ]")
 _STOP_IN_DISPLAY = re.compile(r"([.!?])(\s*\\\]|\s*\\\)|\$\$)(?=\s|$|[A-Z])")
 
@@ -194,7 +199,7 @@ def _read_aligned(found: re.Match[str]) -> str:
 
 def find_last_sentence(text: str) -> str:
     """The last sentence that is no courtesy, with a display or value on a line of its own joined to the words before it."""
-    text = _STOP_IN_DISPLAY.sub(r"\2\1 ", _ALIGNED.sub(_read_aligned, text))
+    text = _STOP_IN_DISPLAY.sub(r"\2\1 ", _ALIGNED.sub(_read_aligned, _CALCULATOR.sub("", text)))
     text = re.sub(r"(\$\$|\\\[)\s*(.+?)\s*(\$\$|\\\])", lambda found: " ".join(found[0].split()), text, flags=re.DOTALL)
     lines = [line for line in text.splitlines() if line.strip(" *_#-=|\t") and not _COURTESY.fullmatch(line.strip())]
     sentence = ""

@@ -66,7 +66,8 @@ _REMARK_WORD = (
 )
 _REMARK = rf"{_REMARK_WORD}(?:,? {_REMARK_WORD}){{0,13}}"
 _CONFIRMING = (
-    rf"(?!(?:{lexicon.NEGATIONS}|but|though|although|however|if|or|so|wrong|next|still|first)(?![a-z'-]))[a-z][a-z'-]*"
+    rf"(?!(?:{lexicon.NEGATIONS}|but|though|although|however|if|or|so|wrong|next|still|first|fail[a-z]*)(?![a-z'-]))"
+    r"[a-z][a-z'-]*"
 )
 # Phrases that no open one may hold: comparatives, what is yet to be done, circumstances that nobody asked for (`at a squint`).
 _CIRCUMSTANCE = (
@@ -98,8 +99,13 @@ _PHRASES = (
     rf" ways to {_REMARK}",
     rf"(?:, (?!(?:and|he|she|they|it|there)\b)| ){_OPEN_WORD}",
     rf", so (?!(?:we|i|you|let)\b)[a-z]+(?: {_OPEN_WORD}){{1,8}}",
-    rf", with {_NONE}(?: [a-z]+)? (?:left(?: over| out| behind)?|remaining|unused)",
-    r", and (?:this|that|it) is (?:the|our) (?:final )?answer",
+    rf",? with {_NONE}(?: [a-z]+)? (?:left(?: over| out| behind)?|remaining|unused)",
+    rf", and (?:this|that|it) is (?:the|our) (?:final |only |unique )?(?:answer|solution|value|result|root|number|choice)"
+    rf"(?: (?:that|which|we|for which|of|satisfying|to)(?: {_CONFIRMING}){{1,9}})?",
+    rf", (?:regardless|irrespective) of(?: {_CONFIRMING}){{1,9}}",
+    rf", where(?: {_OPEN_WORD}){{1,9}}",
+    rf", which (?:means|implies|shows)(?: that)? (?:the|it|this|that|its)(?: {_WORD}){{0,3}} (?:is|are|has|have|does|do)"
+    rf"(?:n't| not| no)? {_REMARK}",
     rf",? and {_NONE}(?: of them)?(?: (?:is|are|was|were))? (?:left(?: over)?|remaining|unused|lost|wasted)",
     rf", by (?:the|our|this) (?:{_WORD} ){{1,4}}{VALUE}",
     rf",? (?:{lexicon.HARMLESS})(?![a-z'-])",
@@ -120,7 +126,9 @@ _PHRASES = (
     rf",? (?:spread|arranged|packed|distributed|shared out)(?: evenly| equally)? (?:over|among|in|into|across|on)(?: the)?"
     rf" (?:{VALUE}|{_COUNTS_IN_WORDS}) {_NOUNS}",
     rf", {VALUE} of (?:them|these|those|which)(?: (?:are|were|is|was))?(?: {_WORD}){{0,3}}",
-    rf", which is (?:{VALUE}|{_COUNTS_IN_WORDS}) (?:more|less|fewer) than (?:{_DEFINITE} )?[a-z]+(?: [a-z]+)?",
+    rf", (?:which is )?(?:exactly |just )?(?:{VALUE}|one|{_COUNTS_IN_WORDS})(?: {_WORD})? (?:more|less|fewer|[a-z]+er) than"
+    rf"(?: twice| half)?(?: what)?(?: {_DEFINITE})?"
+    rf"(?: (?!(?:correct|actual|real|true|right|answer|asked|{lexicon.PROVISIONAL})(?![a-z'-])){_WORD}){{1,4}}",
     rf", (?:twice|half|(?:{VALUE}|{_COUNTS_IN_WORDS}) times) as [a-z]+ as (?:{_DEFINITE} )?{_WORD}(?: {_WORD})?",
     rf" when (?:[a-z]|it|{VALUE}) is divided by {VALUE}",
     rf", with (?:{VALUE}|{_COUNTS_IN_WORDS}|no)(?: {_NOUNS})? (?:left(?: over)?|remaining|to spare"
@@ -221,7 +229,7 @@ def join_unit(value: str, tail: str, is_copula: bool) -> str | None:
     tail = _RATE_OF_MONEY.sub("", tail) if not value[-1:].isalpha() else tail
     unit, rest = _split_unit(_OF_NUMBER.sub(r"\1", tail))
     unit = unit if _SPEED.search(unit) else re.sub(r"/[a-z]+$", "", unit)  # `35 kids/class`
-    rest = re.sub(r"^ times(?=,| (?:an?|per|in|during|each|every|that|this)\b)", "", rest)
+    rest = re.sub(r"^ times(?=,| (?:an?|per|in|during|each|every|that(?! of)|this)\b)", "", rest)
     if unit.endswith("ways") and rest.startswith(" to "):
         rest = f" ways{rest}"
     if _TIME.search(unit):  # `45 minutes walking the dog`

@@ -1,5 +1,6 @@
 """What the last sentence of a response without a box concludes with, and that its near misses conclude with nothing of it."""
 
+import re
 import time
 from pathlib import Path
 
@@ -23,24 +24,30 @@ def is_correct(gold, response):
     return answer is not None and verify(gold, answer).correct
 
 
+def is_stated(gold, response):
+    return extract_letter(response) == gold if re.fullmatch("[A-J]", gold) else is_correct(gold, response)
+
+
 @pytest.mark.parametrize(("gold", "response", "near_miss"), [*STATED, *RUN_ON])
 def test_a_value_that_is_stated_counts_and_its_near_miss_does_not(gold, response, near_miss):
     assert is_correct(gold, response)
     assert not is_correct(gold, near_miss)
 
 
-@pytest.mark.parametrize(
-    ("gold", "response", "verdict"),
-    [(gold, response, verdict) for _, gold, response, verdict, decided in JUDGED if decided == verdict],
-)
-def test_judged_statements_are_decided_as_they_were_judged(gold, response, verdict):
-    is_stated = extract_letter(response) == gold if gold in "ABCDEF" else is_correct(gold, response)
-    assert is_stated is (verdict == "accept")
+@pytest.mark.parametrize("kind", sorted({row[0] for row in JUDGED}))
+def test_judged_statements_are_decided_as_is_noted(kind):
+    """All rows of a kind in one test, those that differ listed: one test each would take longer to collect than to run."""
+    otherwise = [
+        (decided, gold, response)
+        for of_kind, gold, response, _, decided in JUDGED
+        if of_kind == kind and decided != ("accept" if is_stated(gold, response) else "refuse")
+    ]
+    assert otherwise == []
 
 
 def test_few_judged_statements_are_decided_otherwise():
     wrong = [verdict for *_, verdict, decided in JUDGED if decided != verdict]
-    assert (len(JUDGED), len(wrong), wrong.count("refuse")) == (1410, 32, 1)
+    assert (len(JUDGED), len(wrong), wrong.count("refuse")) == (1905, 36, 1)
 
 
 def test_a_calculation_states_its_result():
@@ -51,9 +58,26 @@ def test_a_calculation_states_its_result():
     assert is_correct("-1", "The determinant is $ad - bc = 2 - 3 = -1$.")
     assert is_correct("60", "We see that\n\\begin{align*}\n\\sqrt{3600} &= \\sqrt{60^2} \\\\\n&= 60.\n\\end{align*}")
     assert is_correct("5x - 7y + 4 = 0", "We simplify.\nTherefore we get\n\\[ 5x - 7y + 4 = 0 \\]")
+    assert is_correct("460", "So the earnings are $400 + $60 = $<<400+60=460>>460.")  # as GSM8K's solutions write it
+    assert is_correct("6", "There are 3! = 6 arrangements.")
+    assert is_correct("1, 5", "Factoring gives (x - 1)(x - 5) = 0, so x = 1 or x = 5.")
+    assert not is_correct("1, 5", "Factoring gives (x - 1)(y - 5) = 0, so x = 1 or y = 5.")
     assert not is_correct("6", "We divide, so $3x = 6$.")
     assert not is_correct("6", "Subtract 4:\n\n**3x = 6**")
     assert not is_correct("12", "3 * 4 = 12 + 5.")
+
+
+def test_what_a_supposition_would_come_to_is_no_answer():
+    assert is_correct("16", "The jar holds 2 cups. Two of them would contain 16 ounces.")
+    for supposed in ("Suppose the jar were full.", "If the jar were full it would be heavy.", "If only it were full!"):
+        assert not is_correct("16", f"{supposed} The jar would contain 16 ounces.")
+
+
+def test_a_number_in_words_behind_the_digits_is_read():
+    assert is_correct("35", "They split the 70 dollar bill, so each one owes thirty-five dollars.")
+    assert not is_correct("70", "They split the 70 dollar bill, so each one owes thirty-five dollars.")
+    assert not is_correct("12", "He bought 12 apples and ate three.")
+    assert is_correct("14", "So the tree is 14 feet tall now, ten years after it was planted.")
 
 
 def test_the_table_is_large_and_has_no_duplicates():
