@@ -81,7 +81,11 @@ def _refuse_unknown(parser: argparse.ArgumentParser, words: Sequence[str]) -> No
 def main(arguments: Sequence[str] | None = None) -> int:
     install_error_hook()
     words = sys.argv[1:] if arguments is None else arguments
-    options, unknown = build_parser().parse_known_args([_underscored(word) for word in words])
+    parser = build_parser()
+    names = [name for name, _ in find_commands()]
+    if words and not words[0].startswith("-") and words[0] not in names:
+        parser.error(f"unknown command '{words[0]}'; {nearest(words[0], names)}")
+    options, unknown = parser.parse_known_args([_underscored(word) for word in words])
     if unknown:
         _refuse_unknown(options.parser, unknown)
     try:

@@ -158,6 +158,7 @@ def test_the_demo_runs_of_the_stock_command_make_a_table(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "160")
     assert main(["leaderboard", *(str(DATA / name) for name in ("base", "guided", "guide", "hf"))]) == 0
     printed = capsys.readouterr().out
+    assert "adds intervals" in printed and "95 %" not in printed
     assert (
         "6.2 / 50.0" in printed and "100%" in printed and "Recovery is measured against demo-guide (guide)." in printed
     )
@@ -167,7 +168,9 @@ def test_the_demo_runs_of_the_stock_command_make_a_table(capsys, monkeypatch):
 def test_the_table_keeps_to_the_width_of_the_terminal(results, capsys, monkeypatch, width):
     monkeypatch.setenv("COLUMNS", str(width))
     assert main(["leaderboard", str(results), "--published", "--columns", "maj8", "cost", "intervals"]) == 0
-    assert max(map(len, capsys.readouterr().out.splitlines())) <= width
+    printed = capsys.readouterr().out
+    assert max(map(len, printed.splitlines())) <= width
+    assert "Intervals are 95 %" in printed
 
 
 def test_markdown_latex_and_csv_have_the_same_figures(results, capsys):

@@ -84,7 +84,10 @@ def list_notes(board: dict[str, Any], extras: Sequence[str]) -> list[str]:
         *(["Maj@8"] if "maj8" in extras else []),
         *(["truncated"] if "truncated" in extras else []),
     ]
-    notes = [f"{' / '.join(parts)}, in %. Intervals are 95 %, over problems."]
+    intervals = (
+        "Intervals are 95 %, over problems." if "intervals" in extras else "`--columns intervals` adds intervals."
+    )
+    notes = [f"{' / '.join(parts)}, in %. {intervals}"]
     references = dict.fromkeys(row["reference"] for row in board["rows"] if row["reference"])
     notes += [f"Recovery is measured against {name}." for name in references]
     reasons: dict[str, list[str]] = {}
