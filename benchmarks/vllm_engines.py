@@ -44,9 +44,8 @@ def main() -> None:
         workers = {name: Worker(name, options, names) for name in options.contenders}
         rates: dict[str, dict[int, list[float]]] = {name: {rows: [] for rows in options.rows} for name in workers}
         last: dict[str, dict[int, dict[str, Any]]] = {name: {} for name in workers}
-        verifying: dict[int, list[float]] = {
-            rows: [] for rows in options.rows
-        }  # the guide's, of k + 1 times the samples
+        # The guide's, with k + 1 times the samples.
+        verifying: dict[int, list[float]] = {rows: [] for rows in options.rows}
         for _ in range(options.rounds):
             for rows in options.rows:
                 for name, worker in workers.items():

@@ -1,8 +1,10 @@
 """The picture of where the demo's decisions lie: docs/images/decisions.svg, drawn from docs/images/decisions.json.
 
-make report
-python scripts/draw_demo_decisions.py results/report     reads those runs and analyses into decisions.json, then draws
-python scripts/draw_demo_decisions.py                    draws anew from decisions.json
+    make report
+    python scripts/draw_demo_decisions.py results/report     reads those runs and analyses into decisions.json, then draws
+    python scripts/draw_demo_decisions.py                    draws anew from decisions.json
+
+Both are of the demo pair; README.md has the same figures in words.
 """
 
 import argparse
@@ -11,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from draw_demo_results import GUIDED, IMAGES, INK, OTHERS, save_picture
+from draw_demo_results import GUIDED, IMAGES, INK, OTHERS, leave_bars, save_picture
 
 FIGURES = IMAGES / "decisions.json"
 PICTURE = IMAGES / "decisions.svg"
@@ -73,11 +75,7 @@ def _bars(axes: Any, rows: dict[str, tuple[float, str]], room: float = 1.25) -> 
         axes.barh(place, value, height=0.6, color=OTHERS if name in ("entropy", "random") else GUIDED)
         axes.text(value + 0.03 * longest, place, words, va="center", color=INK)
     axes.set_yticks(range(len(rows)), rows)
-    axes.tick_params(length=0, colors=INK)
-    axes.set_xticks([])
-    axes.set_xlim(0, room * longest)
-    axes.invert_yaxis()
-    axes.spines[:].set_visible(False)
+    leave_bars(axes, room * longest)
 
 
 def main() -> None:

@@ -18,7 +18,7 @@ import pytest
 import torch
 from helpers.demo_runs import run_demo
 from helpers.pairs import SHARED, save_random_model
-from helpers.processes import ForkServer, environment
+from helpers.processes import ForkServer, environment, pointed_at
 from helpers.read_once import made_once, read_harness_once
 from hypothesis import settings
 
@@ -130,11 +130,8 @@ def forked(tmp_path_factory, shared_folder):
 @pytest.fixture(scope="session")
 def forked_at_hub(hub, tmp_path_factory, shared_folder):
     """The same for commands that read models and data of the stand-in for the hub."""
-    from serve_hub import environment as pointed_at
-
     folder = tmp_path_factory.mktemp("hub-commands")
-    env = pointed_at(hub.url, str(folder / "hf-home")) | {"OMP_NUM_THREADS": "1"}
-    server = ForkServer(folder, shared_folder, env)
+    server = ForkServer(folder, shared_folder, pointed_at(hub, folder / "hf-home"))
     yield server
     server.close()
 

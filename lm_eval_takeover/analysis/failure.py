@@ -76,9 +76,8 @@ def count_pairs(problems: NDArray[Any], values: Values, incorrect: NDArray[np.bo
     names, index = np.unique(problems, return_inverse=True)
     count = len(names)
     wins = np.zeros((count, count))
-    rising = np.flatnonzero(incorrect)[
-        np.argsort(values[incorrect])
-    ]  # in this order searchsorted is several times faster
+    # In ascending order searchsorted is several times faster.
+    rising = np.flatnonzero(incorrect)[np.argsort(values[incorrect])]
     positives, owners = values[rising], index[rising]
     for problem in range(count):
         negatives = np.sort(values[~incorrect & (index == problem)])

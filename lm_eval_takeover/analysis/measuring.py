@@ -46,24 +46,24 @@ class Measuring:
         )
 
 
-def use_processes(parts: Sequence[Part]) -> bool:
-    """Whether worker processes measure these parts."""
-    return min(count_cores(), len(parts)) > 1 and sum(part.rows for part in parts) >= _ROWS
+def count_workers(parts: Sequence[Part]) -> int:
+    """How many processes measure these parts; 1 is this one."""
+    return min(count_cores(), len(parts)) if sum(part.rows for part in parts) >= _ROWS else 1
 
 
 def warm_up(parts: Sequence[Part]) -> None:
     """Where worker processes will measure these parts, begin to import what they need, beside what this one has still to read."""
-    if use_processes(parts) and _METHOD == "forkserver":
+    if count_workers(parts) > 1 and _METHOD == "forkserver":
         get_context(_METHOD).set_forkserver_preload([__name__])
         forkserver.ensure_running()
 
 
 def measure_parts(measuring: Measuring, parts: Sequence[Part]) -> Iterator[dict[str, pl.DataFrame]]:
     """`Measuring.measure` of each part, in their order. Raises RunDirError where a worker process was killed."""
-    if not use_processes(parts):
+    workers = count_workers(parts)
+    if workers <= 1:
         yield from map(measuring.measure, parts)
         return
-    workers = min(count_cores(), len(parts))
     pool = ProcessPoolExecutor(workers, get_context(_METHOD), _begin_worker, (measuring,))
     try:
         yield from pool.map(_measure, parts)

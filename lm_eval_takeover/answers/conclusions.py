@@ -19,7 +19,7 @@ from lm_eval_takeover.answers.normalisation import parse_rational
 from lm_eval_takeover.answers.predicates import Candidate, list_candidates
 from lm_eval_takeover.answers.quantities import read_later_words
 from lm_eval_takeover.answers.sentences import VALUE, Sentence, find_last_sentence, mask_values
-from lm_eval_takeover.answers.subjects import CONSEQUENCE, LEAD, is_plain
+from lm_eval_takeover.answers.subjects import CONSEQUENCE, LEAD, WE, is_plain
 from lm_eval_takeover.answers.tails import NEGATION, join_measures, join_unit
 
 _ONLY_VALUE = re.compile(rf"{LEAD}{VALUE}(?:(?:, and |, or |, | and | or ){VALUE})*[ .!]*")
@@ -114,9 +114,7 @@ _MODAL = re.compile(
     r"\b(?:could|might|may|(?:would|should|could|might) have|can't|cannot|nearly|almost)(?: (?:\w+ly|also|well|even"
     r"|have|be|then|just))* ?$"
 )
-_WE_SUBJECT = re.compile(
-    r"\b(?:we|i|let us|let's)(?: (?:now|then|can|must|will|would|should|also|first|next|could|have to|need to))* ?$"
-)
+_WE_SUBJECT = re.compile(rf"{WE} ?$")
 _WE_STATE = re.compile(
     r"(?:ha(?:ve|d)|got|gets?|obtain|find|found|conclude|arrived?|need|end(?:ed)? up|see|reach|deduce|left|pay|earn"
     r"|save|spend|made|form|seat|fit|fill|afford|order|buy|bought|pack|plant|bake|drive|walk|travel|wait|sell|sold)"
@@ -167,9 +165,8 @@ def _find_in(masked: Sentence) -> str | None:
         return None
     if not is_foreign(masked.text):
         return _find_in_english(masked)
-    return (
-        None if _is_unsure(masked.text) else find_foreign_value(masked)
-    )  # a name may look foreign: `Next, Ana walks V`
+    # A name may look foreign: `Next, Ana walks V`.
+    return None if _is_unsure(masked.text) else find_foreign_value(masked)
 
 
 def _find_in_english(masked: Sentence) -> str | None:

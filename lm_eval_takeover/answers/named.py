@@ -4,7 +4,7 @@ import re
 
 from lm_eval_takeover.answers import lexicon
 from lm_eval_takeover.answers.sentences import VALUE, Sentence
-from lm_eval_takeover.answers.subjects import LEAD, is_plain
+from lm_eval_takeover.answers.subjects import LEAD, WE, is_plain
 from lm_eval_takeover.answers.tails import CALCULATION, NEGATION, STEPS, is_harmless, join_unit
 
 FIRST = re.compile(
@@ -50,9 +50,7 @@ HARMLESS_NEGATION = re.compile(
     rf"|\b(?:of|with|for|by|at|[a-z]+ing) (?:no|not|none|neither|never)(?= [a-z])"
     rf"|(?<!is )(?<!are )(?<!was )(?<!were )\bnot (?=[a-z]+ing |[a-z]+(?:ed|en|nt|ld)\b [a-z,])"
 )
-_WE_DO = re.compile(
-    r"\b(?:we|i|let us|let's)(?: (?:now|then|can|must|will|would|should|also|first|next|could|have to|need to))*(?: [a-z]+)?$"
-)
+_WE_DO = re.compile(rf"{WE}(?: [a-z]+)?$")
 _NO_FINAL_BOLD = re.compile(
     r"(?:\b(?:by|than|least|most|about|around|roughly|approximately|nearly|almost|over|under|between|add|adding|minus"
     r"|plus|try|trying|case|step|problem|question|part|equation|number of|divide|multiply|subtract|say|up to)|[-+*/×<>≈^])\s*$"

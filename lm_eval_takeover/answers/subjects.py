@@ -6,6 +6,8 @@ from lm_eval_takeover.answers import lexicon
 from lm_eval_takeover.answers.lexicon import words
 
 LEAD = rf"(?:(?:and|{lexicon.CONCLUDING}),?:? )*"
+# Who solves the problem, up to the verb that says what is done on the way.
+WE = r"\b(?:we|i|let us|let's)(?: (?:now|then|can|must|will|would|should|also|first|next|could|have to|need to))*"
 # Where a clause of its own begins.
 CONSEQUENCE = re.compile(r",? \b(?:so|therefore|thus|hence)\b(?! that)|; |, (?:and|meaning(?: that)?) ")
 # A modal, an infinitive that no necessity commands (`meant to run V`), `soon be`.

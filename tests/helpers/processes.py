@@ -18,6 +18,13 @@ def environment(**extra):
     return os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"} | extra
 
 
+def pointed_at(server, home):
+    """The environment of a process that reads the stand-in for the hub, which is on the path where there is one."""
+    from serve_hub import environment as at_hub
+
+    return at_hub(server.url, str(home)) | {"OMP_NUM_THREADS": "1"}
+
+
 def run(command, **options):
     return subprocess.run(command, capture_output=True, text=True, **({"env": environment()} | options))
 

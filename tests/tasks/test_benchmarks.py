@@ -9,7 +9,7 @@ import threading
 import datasets
 import pytest
 from helpers.pairs import ROOT
-from helpers.processes import HELPERS, run
+from helpers.processes import HELPERS, pointed_at, run
 from helpers.read_once import value_once
 
 import lm_eval_takeover
@@ -253,12 +253,6 @@ def gated(hub):
         yield server
         server.shutdown()
         thread.join()
-
-
-def pointed_at(server, home):
-    from serve_hub import environment
-
-    return environment(server.url, str(home)) | {"OMP_NUM_THREADS": "1"}
 
 
 def test_without_access_to_gpqa_one_line_says_how_to_get_it(gated, lm_eval_command, tmp_path):
