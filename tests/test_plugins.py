@@ -47,9 +47,9 @@ class Every(Policy):
 """
 
 
-@pytest.fixture(scope="module")
-def plugin(tmp_path_factory):
-    path = tmp_path_factory.mktemp("plugins") / "stranger.py"
+@pytest.fixture
+def plugin(tmp_path):
+    path = tmp_path / "stranger.py"
     path.write_text(PLUGIN)
     load_plugins(str(path))
     return str(path)

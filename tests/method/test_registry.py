@@ -26,14 +26,6 @@ def margin(host_logits):
 """
 
 
-@pytest.fixture(autouse=True)
-def _forget_strangers(monkeypatch):
-    """What a test registers is gone after it."""
-    scores.names(), policies.names()
-    for one in (scores, policies):
-        monkeypatch.setattr(one, "_entries", dict(one._entries))
-
-
 def write(path, text, **names):
     path.write_text(text.format(**names) if names else text)
     return str(path)
