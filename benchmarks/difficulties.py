@@ -4,7 +4,8 @@ Acc and Pass@8 of a cell determine a beta distribution of the probability that a
 `1 - E (1 - p)^8`. Cells with 0 or 100 in either determine none.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
@@ -65,6 +66,32 @@ def draw_together(generator: np.random.Generator, betas: list[Beta], shape: tupl
         own = CORRELATION**0.5 * common + (1 - CORRELATION) ** 0.5 * generator.standard_normal(shape)
         found.append(_quantiles(beta)(stats.norm.cdf(own)))
     return found
+
+
+def joint_outcomes(betas: Sequence[Beta], samples: int) -> Array:
+    """How probable each outcome of a problem is: `[samples + 1] * models`, by how many samples are correct in each run.
+
+    Two equal distributions are one model with two seeds; others are tied as in `draw_together`.
+    """
+    return _joint_outcomes(tuple(betas), samples)
+
+
+@cache
+def _joint_outcomes(betas: tuple[Beta, ...], samples: int) -> Array:
+    nodes, weights = np.polynomial.hermite_e.hermegauss(60)
+    weights = weights / weights.sum()
+    if len(betas) == 2 and betas[0] == betas[1]:
+        ends = np.linspace(0, 1, 201)  # quantiles of one difficulty, which both runs have
+        chances = stats.beta.ppf((ends[1:] + ends[:-1]) / 2, *betas[0])
+        outcomes = stats.binom.pmf(np.arange(samples + 1), samples, chances[:, np.newaxis])
+        return np.asarray(outcomes.T @ outcomes / len(chances))
+    shares = stats.norm.cdf(CORRELATION**0.5 * nodes[:, np.newaxis] + (1 - CORRELATION) ** 0.5 * nodes)
+    found = np.ones((len(nodes), 1))  # [common difficulty, outcomes so far]
+    for beta in betas:
+        outcomes = stats.binom.pmf(np.arange(samples + 1), samples, _quantiles(beta)(shares)[..., np.newaxis])
+        own = np.einsum("cos,o->cs", outcomes, weights)
+        found = (found[:, :, np.newaxis] * own[:, np.newaxis]).reshape(len(nodes), -1)
+    return np.asarray(weights @ found).reshape([samples + 1] * len(betas))
 
 
 def _quantiles(beta: Beta) -> Callable[[Array], Array]:

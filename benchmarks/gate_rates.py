@@ -1,29 +1,43 @@
 """How often `regress` alarms where nothing changed, and how often it finds a drop that was planted, beside what `--plan` says.
 
-    python benchmarks/gate_rates.py            # 1,000 comparisons a line, about eight minutes on one core
+    python benchmarks/gate_rates.py            # about two minutes on one core
 
-The baseline and every run are simulated with the difficulties of the paper's Table 3 (`difficulties.py`), and go through the
-gate as real ones do. The reference is a gate whose relative limit is compared with the point estimate.
+Baselines and runs are simulated with the difficulties of the paper's Table 3 (`difficulties.py`); tests show that their
+verdicts are those of `regress`. The reference is a check that compares the point estimate with the limit. The second table is of
+runs without a change: a baseline is frozen, so its own luck is in every comparison with it.
 """
 
 import argparse
+from collections.abc import Sequence
 
 import numpy as np
 from difficulties import Beta, table3
 
-from lm_eval_takeover.commands.regress.baseline import Measured, Side
-from lm_eval_takeover.commands.regress.gate import Limit, compare
-from lm_eval_takeover.commands.regress.planning import EXPECTED, lower, plan
+from lm_eval_takeover.commands.regress.baseline import Measured, Scored, Side
+from lm_eval_takeover.commands.regress.gate import Limit
+from lm_eval_takeover.commands.regress.planning import (
+    EXPECTED,
+    Design,
+    draw_scores,
+    find_level,
+    lower,
+    measure_margins,
+    plan,
+    simulate_quiet,
+)
 from lm_eval_takeover.results.problems import Problems
 from lm_eval_takeover.results.statistics import Values, as_values
 
 SAMPLES = 8
 SIZES = {"AIME24": 30, "AMC23": 40, "Math500": 500}
+PAPER = {"AIME24": 30, "AIME25": 30, "AMC23": 40, "Math500": 100, "GSM8K": 100, "Olympiad": 100}  # problems in Table 3
 ROW = 2  # of Table 3: Qwen3-0.6B guided at the larger budget
 DROPS = (0.02, 0.05, 0.10)
 RELATIVE = Limit(0.05, relative=True)
 NONE = Limit(0.0)
-PLANS = 10  # baselines that a plan is averaged over
+CONFIDENCE = 0.95
+RUNS = 30  # against one baseline
+PLANS = 5  # baselines that a plan is averaged over
 
 
 def measure(generator: np.random.Generator, probabilities: Values, name: str, task: str) -> Measured:
@@ -31,52 +45,77 @@ def measure(generator: np.random.Generator, probabilities: Values, name: str, ta
     correct = generator.binomial(SAMPLES, probabilities)
     values = {"acc": correct / SAMPLES, "pass@8": as_values(correct > 0), "maj@8": as_values(correct > SAMPLES / 2)}
     ids = tuple(map(str, range(len(correct))))
-    return Measured("simulated", {}, {}, {task: Side(Problems(ids, SAMPLES, values, texts=name), None, {})})
+    return Measured("simulated", {}, {}, {task: Side((Scored(Problems(ids, SAMPLES, values, texts=name)),), {})})
+
+
+def draw_chances(generator: np.random.Generator, beta: Beta, count: int, problems: int) -> Values:
+    """`[count, problems]`."""
+    return np.clip(generator.beta(beta.a, beta.b, (count, problems)), 1e-9, 1 - 1e-9)
 
 
 def rate_alarms(
     generator: np.random.Generator, beta: Beta, task: str, drop: float, limit: Limit, comparisons: int
-) -> tuple[float, float]:
-    """The share of comparisons that find `regressed`, and the share of those in which the point estimate is beyond the limit."""
-    alarms = points = 0
-    for _ in range(comparisons):
-        before = np.clip(generator.beta(beta.a, beta.b, SIZES[task]), 1e-9, 1 - 1e-9)
-        after = lower(before[np.newaxis], drop, EXPECTED["acc"])[0] if drop else before
-        old, new = measure(generator, before, "old", task), measure(generator, after, "new", task)
-        found = compare(old, new, "acc", limit, 0.95)[task]
-        alarms += found.verdict == "regressed"
-        allowed = limit.amount * found.baseline if limit.relative else limit.amount
-        points += found.now < found.baseline - allowed
-    return alarms / comparisons, points / comparisons
+) -> tuple[float, float, float]:
+    """The share of comparisons that find `regressed`, that pass, and in which the point estimate is beyond the limit."""
+    design = Design("acc", limit, CONFIDENCE, SAMPLES)
+    before = draw_chances(generator, beta, comparisons, SIZES[task])
+    after = lower(before, drop, EXPECTED["acc"]) if drop else before
+    old, new = (draw_scores(generator, chances, SAMPLES, "acc") for chances in (before, after))
+    margins = measure_margins(old, new, design, SAMPLES)
+    p = margins.p_below()
+    return tuple(float(found.mean()) for found in (p <= design.level, p >= 1 - design.level, margins.value < 0))  # type: ignore[return-value]
 
 
 def plan_power(generator: np.random.Generator, beta: Beta, task: str, drop: float, limit: Limit) -> float:
     """The power that `--plan` prints, as a mean over baselines."""
     found = []
     for _ in range(PLANS):
-        baseline = measure(generator, generator.beta(beta.a, beta.b, SIZES[task]), "", task)
-        found.append(plan(baseline, "acc", limit, 0.95, [drop], SAMPLES)[0]["power"])
+        baseline = measure(generator, draw_chances(generator, beta, 1, SIZES[task])[0], "", task)
+        found.append(plan(baseline, "acc", limit, CONFIDENCE, [drop], SAMPLES)["rows"][0]["power"])
     return float(np.mean(found))
+
+
+def rate_quiet(
+    generator: np.random.Generator, cells: Sequence[tuple[Beta, int]], limit: Limit, seeds: int, baselines: int
+) -> list[float]:
+    """Without a change: passes, alarms, alarms of the unluckiest 5 % of baselines, any of 30 alone and with `--history`."""
+    design = Design("acc", limit, CONFIDENCE, SAMPLES, seeds)
+    difficulties = [draw_chances(generator, beta, baselines, problems) for beta, problems in cells]
+    found = simulate_quiet(generator, difficulties, design, RUNS, 1)
+    alarms = found <= design.level
+    corrected = found <= find_level(design, RUNS)
+    each = np.quantile(alarms.mean(axis=(1, 2)), 0.95)
+    rates = (found >= 1 - design.level).mean(), alarms.mean(), each, alarms.any(axis=2).mean()
+    return [float(rate) for rate in (*rates, corrected.any(axis=2).mean())]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--comparisons", type=int, default=1000)
-    comparisons = parser.parse_args().comparisons
+    parser.add_argument("--comparisons", type=int, default=10_000)
+    parser.add_argument("--baselines", type=int, default=1000, help="of the second table")
+    options = parser.parse_args()
     generator = np.random.default_rng(0)
     cells = table3()
-    print("| task | problems | limit | planted drop | alarms | planned | point estimate beyond the limit |")
-    print("|---|--:|--:|--:|--:|--:|--:|")
+    print("| task | problems | limit | planted drop | alarms | planned | passes | point estimate beyond the limit |")
+    print("|---|--:|--:|--:|--:|--:|--:|--:|")
     for task, problems in SIZES.items():
         beta = cells[ROW, task]
-        for limit, drops in ((RELATIVE, (0.0,)), (NONE, (0.0, *DROPS)), (Limit(0.02), (0.05, 0.10))):
+        for limit, drops in ((RELATIVE, (0.0,)), (NONE, (0.0, *DROPS)), (Limit(0.02), (0.0, 0.05, 0.10))):
             for drop in drops:
-                alarms, points = rate_alarms(generator, beta, task, drop, limit, comparisons)
+                alarms, passes, points = rate_alarms(generator, beta, task, drop, limit, options.comparisons)
                 planned = f"{plan_power(generator, beta, task, drop, limit):.1%}" if drop else "-"
-                print(
-                    f"| {task} | {problems} | {limit} | {drop:g} | {alarms:.1%} | {planned} | {points:.1%} |",
-                    flush=True,
-                )
+                shown = f"{alarms:.1%} | {planned} | {passes:.1%} | {points:.1%}"
+                print(f"| {task} | {problems} | {limit} | {drop:g} | {shown} |", flush=True)
+    print()
+    print(f"| no change | problems | limit | seeds | passes | alarms | unlucky 5 % | any of {RUNS} | with --history |")
+    print("|---|--:|--:|--:|--:|--:|--:|--:|--:|")
+    named = {task: [(cells[ROW, task], count)] for task, count in PAPER.items() if (ROW, task) in cells}
+    named |= {"average": [pair for (pair,) in named.values()]}
+    for name, pairs in named.items():
+        for limit, seeds in ((NONE, 1), (NONE, 3), (Limit(0.02), 1), (Limit(0.02), 3)):
+            rates = rate_quiet(generator, pairs, limit, seeds, options.baselines)
+            shown = " | ".join(f"{rate:.1%}" for rate in rates)
+            print(f"| {name} | {sum(n for _, n in pairs)} | {limit} | {seeds} | {shown} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -1,122 +1,126 @@
-"""How often 95 % intervals hold the true value, where it is known: means, paired differences and Recovery, simulated.
+"""How often 95 % intervals hold the true value, where it is known: means, paired differences and Recovery.
 
-    python benchmarks/interval_coverage.py            # 10,000 draws a cell, about twelve minutes on one core
-    python benchmarks/interval_coverage.py --draws 1000
+    python benchmarks/interval_coverage.py            # 20,000 draws a cell, about a minute on one core
 
-Difficulties are those of the paper's Table 3 (`difficulties.py`). A line is over all cells of the table that determine one.
+Difficulties are those of the paper's Table 3 (`difficulties.py`). A line is over all cells of the table that determine one. All
+problems of a cell have the same probability of each outcome (how many of 8 samples are correct, in each run), so a draw is how
+often each outcome occurs: one multinomial number instead of one number a problem.
 """
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Sequence
 
 import numpy as np
-from difficulties import Array, Beta, draw_together, table3
+from difficulties import Array, Beta, joint_outcomes, table3
 from scipy import stats
 
 from lm_eval_takeover.results.recovery import Trio, measure_recovery
-from lm_eval_takeover.results.statistics import difference_errors, mean_bounds
+from lm_eval_takeover.results.statistics import bounds_of, count_observations, errors_of
 
-SIZES = (30, 100, 500)
+SIZES = (30, 40, 100, 500)
+METRICS = ("acc", "pass@8", "maj@8")
 PAIRS = ((0, 1), (0, 2), (1, 2), (2, 3), (4, 5), (5, 6), (6, 7))  # rows of Table 3: base to guided, guided to thinking
 TRIOS = ((0, 1, 3), (0, 2, 3), (4, 5, 7), (4, 6, 7))  # base, guided, thinking
-CHUNK = 2000  # draws at a time
-TRIO_DRAWS = 10  # of Recovery, one in so many draws: its intervals are computed one by one
+TRIO_DRAWS = 40  # of Recovery, one in so many draws: its intervals are computed one by one
 
 
-def cover_means(
-    generator: np.random.Generator, beta: Beta, problems: int, samples: int, draws: int
-) -> dict[str, float]:
-    """Coverage of Acc and, of 8 samples, of Pass@8."""
-    hits = {"acc": 0, "pass@8": 0}
-    for size in _chunks(draws):
-        correct = generator.binomial(samples, generator.beta(beta.a, beta.b, (size, problems)))
-        hits["acc"] += _count_hits(mean_bounds(correct / samples), beta.mean)
-        if samples == 8:
-            hits["pass@8"] += _count_hits(mean_bounds((correct > 0).astype(float)), beta.pass8)
-    return {metric: count / draws for metric, count in hits.items() if metric == "acc" or samples == 8}
+def values_of(metric: str, samples: int) -> Array:
+    """The metric of a problem by how many of its samples are correct."""
+    correct = np.arange(samples + 1)
+    if metric == "acc":
+        return correct / samples
+    return (correct > (0 if metric == "pass@8" else samples / 2)).astype(float)
+
+
+def draw_moments(
+    generator: np.random.Generator, chances: Array, values: Array, problems: int, draws: int
+) -> tuple[Array, Array]:
+    """Means and sums of squared deviations over the problems of each draw; `chances` are of the outcomes with these `values`."""
+    counts = generator.multinomial(problems, chances.ravel() / chances.sum(), draws)
+    mean = counts @ values.ravel() / problems
+    return mean, np.maximum(counts @ values.ravel() ** 2 - problems * mean**2, 0)
+
+
+def cover_mean(
+    generator: np.random.Generator, beta: Beta, metric: str, problems: int, samples: int, draws: int
+) -> float:
+    """Coverage of the mean of a metric."""
+    chances, values = joint_outcomes([beta], samples), values_of(metric, samples)
+    low, high = bounds_of(problems, *draw_moments(generator, chances, values, problems, draws))
+    return _share_inside(low, high, float(chances @ values))
 
 
 def cover_difference(
-    generator: np.random.Generator, old: Beta, new: Beta, problems: int, samples: int, draws: int
+    generator: np.random.Generator, pair: Sequence[Beta], metric: str, problems: int, samples: int, draws: int
 ) -> float:
-    """Coverage of the paired difference of Acc; equal distributions are one model with two seeds."""
-    hits = 0
-    for size in _chunks(draws):
-        if old == new:
-            before = after = generator.beta(old.a, old.b, (size, problems))
-        else:
-            before, after = draw_together(generator, [old, new], (size, problems))
-        differences = (generator.binomial(samples, after) - generator.binomial(samples, before)) / samples
-        mean = differences.mean(axis=1)
-        reach = difference_errors(differences, samples) * stats.t.ppf(0.975, problems - 1)
-        hits += _count_hits((mean - reach, mean + reach), new.mean - old.mean)
-    return hits / draws
+    """Coverage of the paired difference of a metric; equal distributions are one model with two seeds."""
+    chances, values = joint_outcomes(pair, samples), values_of(metric, samples)
+    differences = values - values[:, np.newaxis]
+    mean, squares = draw_moments(generator, chances, differences, problems, draws)
+    reach = errors_of(problems, squares, count_observations(metric, samples)) * stats.t.ppf(0.975, problems - 1)
+    return _share_inside(mean - reach, mean + reach, float((chances * differences).sum()))
 
 
 def cover_recovery(
-    generator: np.random.Generator, betas: list[Beta], problems: int, samples: int, draws: int
+    generator: np.random.Generator, trio: Sequence[Beta], metric: str, problems: int, draws: int
 ) -> tuple[float, float]:
-    """Coverage of Recovery of Acc where it is given, and the share of draws where it is."""
-    base, guided, reference = betas
-    true = (guided.mean - base.mean) / (reference.mean - base.mean)
+    """Coverage of Recovery where it is given, and the share of draws where it is."""
+    chances, values = joint_outcomes(trio, 8), values_of(metric, 8)
+    base, guided, reference = (float(joint_outcomes([beta], 8) @ values) for beta in trio)
+    true = (guided - base) / (reference - base)
     given = hits = 0
-    probabilities = draw_together(generator, betas, (draws, problems))
-    shares = [generator.binomial(samples, p) / samples for p in probabilities]
-    for b, g, r in zip(*shares, strict=True):
-        found = measure_recovery([Trio(g, b, r, samples)])
+    for counts in generator.multinomial(problems, chances.ravel() / chances.sum(), draws):
+        places = np.unravel_index(np.repeat(np.arange(chances.size), counts), chances.shape)
+        b, g, r = (values[place] for place in places)
+        found = measure_recovery([Trio(g, b, r, count_observations(metric, 8))])
         if found is not None:
             given += 1
             hits += found.low <= true <= found.high
     return (hits / given if given else float("nan")), given / draws
 
 
-def _chunks(draws: int) -> Iterator[int]:
-    for start in range(0, draws, CHUNK):
-        yield min(CHUNK, draws - start)
+def _share_inside(low: Array, high: Array, true: float) -> float:
+    return float(((low <= true + 1e-9) & (true - 1e-9 <= high)).mean())
 
 
-def _count_hits(bounds: tuple[Array, Array], true: float) -> int:
-    return int(((bounds[0] <= true) & (true <= bounds[1])).sum())
-
-
-def print_line(name: str, problems: int, samples: int, found: list[float]) -> None:
-    inside = np.mean([0.93 <= share <= 0.97 for share in found])
+def print_line(name: str, problems: int, samples: int, found: Sequence[float]) -> None:
+    inside, beyond = np.mean([0.92 <= share <= 0.99 for share in found]), np.mean([share > 0.99 for share in found])
     print(
         f"| {name} | {problems} | {samples} | {len(found)} | {np.mean(found):.1%} | {min(found):.1%} | {max(found):.1%} "
-        f"| {inside:.0%} |",
+        f"| {inside:.0%} | {beyond:.0%} |",
         flush=True,
     )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--draws", type=int, default=10_000)
+    parser.add_argument("--draws", type=int, default=20_000)
     draws = parser.parse_args().draws
     generator = np.random.default_rng(0)
     cells = table3()
     tasks = sorted({task for _, task in cells})
-    print("| interval of | problems | samples | cells | mean | lowest | highest | cells within 93-97 % |")
-    print("|---|--:|--:|--:|--:|--:|--:|--:|")
-    for problems in SIZES:
-        for samples in (8, 1):
-            found = [cover_means(generator, beta, problems, samples, draws) for beta in cells.values()]
-            print_line("Acc", problems, samples, [each["acc"] for each in found])
-            if samples == 8:
-                print_line("Pass@8", problems, samples, [each["pass@8"] for each in found])
-            pairs = [(cells[a, t], cells[b, t]) for a, b in PAIRS for t in tasks if {(a, t), (b, t)} <= cells.keys()]
-            changes = [cover_difference(generator, *pair, problems, samples, draws) for pair in pairs]
-            print_line("difference of Acc", problems, samples, changes)
-            same = [cover_difference(generator, beta, beta, problems, samples, draws) for beta in cells.values()]
-            print_line("difference of Acc, one model twice", problems, samples, same)
-        trios = [
-            [cells[place, t] for place in trio]
-            for trio in TRIOS
-            for t in tasks
-            if {(p, t) for p in trio} <= cells.keys()
-        ]
-        recoveries = [cover_recovery(generator, trio, problems, 8, draws // TRIO_DRAWS) for trio in trios]
-        shown = [coverage for coverage, given in recoveries if given > 0.5]
-        print_line("Recovery of Acc, where it is mostly given", problems, 8, shown)
+
+    def list_cells(rows: Sequence[Sequence[int]]) -> list[list[Beta]]:
+        return [[cells[r, t] for r in row] for row in rows for t in tasks if {(r, t) for r in row} <= cells.keys()]
+
+    pairs, trios = list_cells(PAIRS), list_cells(TRIOS)
+    print("| interval of | problems | samples | cells | mean | lowest | highest | within 92-99 % | above 99 % |")
+    print("|---|--:|--:|--:|--:|--:|--:|--:|--:|")
+    for metric in METRICS:
+        name = metric.capitalize()
+        for problems in SIZES:
+            for samples in (8, 1) if metric == "acc" else (8,):
+                how = problems, samples, draws
+                alone = [cover_mean(generator, beta, metric, *how) for beta in cells.values()]
+                print_line(name, problems, samples, alone)
+                apart = [cover_difference(generator, pair, metric, *how) for pair in pairs]
+                print_line(f"difference of {name}", problems, samples, apart)
+                same = [cover_difference(generator, [beta, beta], metric, *how) for beta in cells.values()]
+                print_line(f"difference of {name}, one model twice", problems, samples, same)
+            if metric != "maj@8" and problems != 40:
+                found = [cover_recovery(generator, trio, metric, problems, draws // TRIO_DRAWS) for trio in trios]
+                shown = [coverage for coverage, given in found if given > 0.5]
+                print_line(f"Recovery of {name}, where it is mostly given", problems, 8, shown)
 
 
 if __name__ == "__main__":

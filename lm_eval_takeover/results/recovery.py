@@ -20,16 +20,18 @@ class Trio:
     guided: Values
     base: Values
     reference: Values
-    samples: int  # per problem
+    observations: float  # that a value is the mean of (`statistics.count_observations`)
 
 
 def measure_recovery(tasks: Sequence[Trio], confidence: float = CONFIDENCE) -> Interval | None:
     """Recovery of the unweighted means over tasks, paired by problem; None where the reference is not above the base for sure."""
     pairs = [np.stack([task.guided - task.base, task.reference - task.base]) for task in tasks]
-    return measure_ratio(pairs, [task.samples for task in tasks], confidence)
+    return measure_ratio(pairs, [task.observations for task in tasks], confidence)
 
 
-def measure_ratio(tasks: Sequence[Values], samples: Sequence[int], confidence: float = CONFIDENCE) -> Interval | None:
+def measure_ratio(
+    tasks: Sequence[Values], observations: Sequence[float], confidence: float = CONFIDENCE
+) -> Interval | None:
     """The ratio of two means over tasks, each task [2, problems] of differences; None where the second is not above 0 for sure.
 
     The interval is Fieller's: all R for which the mean of `first - R second` does not differ from 0. It is bounded exactly where
@@ -37,7 +39,7 @@ def measure_ratio(tasks: Sequence[Values], samples: Sequence[int], confidence: f
     """
     means, covariance, freedom = np.zeros(2), np.zeros((2, 2)), 0.0
     parts = []
-    for pairs, count in zip(tasks, samples, strict=True):
+    for pairs, count in zip(tasks, observations, strict=True):
         means += pairs.mean(axis=1) / len(tasks)
         part = covariance_of_means(pairs, count) / len(tasks) ** 2
         covariance += part

@@ -1,8 +1,8 @@
 """Intervals, differences and tests over problems, whose samples are nested in them.
 
-A value per problem, in [0, 1], is one observation: the mean over its samples (Acc), an unbiased estimate from them (Pass@8), or
-0 or 1 (Maj@8). Problems are independent; samples of one problem are not, so a sample is never counted as an observation.
-Where two runs have the same problems, their values are paired. Coverage: `benchmarks/coverage.py`, docs/statistics.md.
+A problem has one value in [0, 1]: the mean over its samples (Acc), an unbiased estimate from them (Pass@8), or 0 or 1 (Maj@8).
+Problems are independent; samples of one problem are not, so problems are counted and never samples. Where two runs have the
+same problems, their values are paired. Coverage: `benchmarks/interval_coverage.py`, docs/statistics.md.
 """
 
 from collections.abc import Sequence
@@ -40,8 +40,12 @@ class Difference:
     freedom: float
 
     def interval(self, confidence: float = CONFIDENCE) -> Interval:
-        reach = self.error * float(stats.t.ppf((1 + confidence) / 2, self.freedom))
+        reach = self.reach(confidence)
         return Interval(self.value, self.value - reach, self.value + reach)
+
+    def reach(self, confidence: float = CONFIDENCE) -> float:
+        """From the value to either bound."""
+        return self.error * float(stats.t.ppf((1 + confidence) / 2, self.freedom))
 
     def p_value(self, of: float = 0.0) -> float:
         """Two-sided, of the hypothesis that the difference is `of`."""
@@ -80,11 +84,15 @@ def mean_interval(values: Values, confidence: float = CONFIDENCE) -> Interval:
 
 def mean_bounds(values: Values, confidence: float = CONFIDENCE) -> tuple[Values, Values]:
     """`mean_interval` of each row of `values` [rows, problems], as (low, high)."""
-    count = values.shape[1]
-    if count < 2:
-        return np.zeros(len(values)), np.ones(len(values))
     mean = values.mean(axis=1)
     squares = ((values - mean[:, np.newaxis]) ** 2).sum(axis=1)
+    return bounds_of(values.shape[1], mean, squares, confidence)
+
+
+def bounds_of(count: int, mean: Values, squares: Values, confidence: float = CONFIDENCE) -> tuple[Values, Values]:
+    """`mean_interval` from the number of problems, their means [rows] and their sums of squared deviations [rows]."""
+    if count < 2:
+        return np.zeros_like(mean), np.ones_like(mean)
     effect = (squares + _AGREEMENT) / (count * mean * (1 - mean) + _AGREEMENT)
     effective = count / effect
     z2 = float(stats.t.ppf((1 + confidence) / 2, count - 1)) ** 2
@@ -102,57 +110,84 @@ def average_interval(parts: Sequence[Interval]) -> Interval:
     return Interval(value, max(value - below, 0.0), min(value + above, 1.0))
 
 
-def paired_difference(differences: Values, samples: float) -> Difference:
-    """The mean of one difference per problem, each of means over `samples` samples, `inf` where there is no such number.
+def count_observations(metric: str, samples: int) -> int:
+    """Of how many independent observations a problem's value is the mean: all its samples for a share of them, 1 for 0 or 1."""
+    name, _, k = metric.partition("@")
+    return max(1, samples // int(k)) if name == "pass" else 1 if name == "maj" else samples
 
-    Where hardly any problem differs, the variance counts two more at even odds (with squares `f = 2 x 2 x 0.25 / samples`), so
-    that an interval never has no width: that no problem differs among 30 does not show that none will. As the sum of squares S
-    grows beyond that, so does what is added shrink: `S + f / (1 + S / f)`.
+
+def paired_difference(differences: Values, observations: float) -> Difference:
+    """The mean of one difference per problem, each of means over so many `observations`, `inf` where no number applies.
+
+    Where hardly any problem differs, the variance counts two more: one that became better and one that became worse, by one
+    observation (squares `f = 2 / observations`). So an interval never has no width: that no problem differs among 30 does not
+    show that none will. As the sum of squares S grows beyond that, so does what is added shrink: `S + f / (1 + S / f)`.
     """
-    errors = difference_errors(differences[np.newaxis], samples)
+    errors = difference_errors(differences[np.newaxis], observations)
     return Difference(float(differences.mean()), float(errors[0]), max(len(differences) - 1, 1))
 
 
-def difference_errors(differences: Values, samples: float) -> Values:
+def difference_errors(differences: Values, observations: float) -> Values:
     """Standard errors of `paired_difference` for each row of `differences` [rows, problems]."""
-    count = differences.shape[1]
-    if count < 2:
-        return np.ones(len(differences))
     mean = differences.mean(axis=1, keepdims=True)
-    squares = ((differences - mean) ** 2).sum(axis=1)
-    floor = _floor(samples)
-    if floor:
-        squares = squares + floor / (1 + squares / floor)
-    return np.asarray(np.sqrt(squares / (count - 1) / count))
+    return errors_of(differences.shape[1], ((differences - mean) ** 2).sum(axis=1), observations)
 
 
-def covariance_of_means(differences: Values, samples: int) -> Values:
-    """Covariance [rows, rows] of the means of `differences` [rows, problems], with two problems at even odds added to each."""
+def errors_of(count: int, squares: Values, observations: float) -> Values:
+    """`difference_errors` from the number of problems and their sums of squared deviations [rows]."""
+    if count < 2:
+        return np.ones_like(squares)
+    return np.asarray(np.sqrt((squares + _add_floor(squares, observations)) / (count - 1) / count))
+
+
+def covariance_of_means(differences: Values, observations: float) -> Values:
+    """Covariance [rows, rows] of the means of `differences` [rows, problems], with the variances of `paired_difference`."""
     count = differences.shape[1]
     centred = differences - differences.mean(axis=1, keepdims=True)
-    squares = centred @ centred.T + _floor(samples) * np.eye(len(differences))
+    squares = centred @ centred.T
+    squares = squares + np.diag(_add_floor(squares.diagonal(), observations))
     return np.asarray(squares / (count - 1) / count)
 
 
-def _floor(samples: float) -> float:
-    return 1 / samples
+def _add_floor(squares: Values, observations: float) -> Values:
+    """What two more problems add to these sums of squares."""
+    floor = 2 / observations
+    return np.asarray(floor / (1 + squares / floor)) if floor else np.zeros_like(squares)
 
 
-def independent_difference(new: Values, old: Values, samples: int) -> Difference:
+def independent_difference(new: Values, old: Values, observations: float) -> Difference:
     """The difference of means over other problems; degrees of freedom by Welch and Satterthwaite."""
-    variances = [difference_errors(values[np.newaxis], samples)[0] ** 2 for values in (new, old)]
+    variances = [difference_errors(values[np.newaxis], observations)[0] ** 2 for values in (new, old)]
     spread = sum(v**2 / max(len(x) - 1, 1) for v, x in zip(variances, (new, old), strict=True))
     return Difference(float(new.mean() - old.mean()), sqrt(sum(variances)), float(sum(variances) ** 2 / spread))
 
 
-def holm(p_values: Sequence[float]) -> list[float]:
-    """Holm's adjusted p-values, in the order given."""
+def holm(p_values: Sequence[float], weights: Sequence[float] | None = None) -> list[float]:
+    """Holm's adjusted p-values, in the order given; `weights` say how much of the error rate each one may use at first."""
+    weights = weights or [1.0] * len(p_values)
     adjusted = [0.0] * len(p_values)
-    highest = 0.0
-    for place, index in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):
-        highest = max(highest, min(1.0, (len(p_values) - place) * p_values[index]))
+    highest, left = 0.0, sum(weights)
+    for index in sorted(range(len(p_values)), key=lambda place: p_values[place] / weights[place]):
+        highest = max(highest, min(1.0, left / weights[index] * p_values[index]))
         adjusted[index] = highest
+        left -= weights[index]
     return adjusted
+
+
+def any_of_runs(p_value: float, runs: int, seeds: int) -> float:
+    """The chance that any of so many equal runs has a one-sided p-value as small as this, all against one frozen baseline.
+
+    Dunnett's comparison of many with one control, for normal means: the runs share the baseline's noise, which is that of
+    `seeds` runs, so that two differences correlate by `1 / (1 + seeds)`.
+    """
+    if runs <= 1:
+        return p_value
+    shared = 1 / (1 + seeds)
+    nodes, weights = np.polynomial.hermite_e.hermegauss(80)
+    spared = stats.norm.cdf((stats.norm.isf(p_value) - sqrt(shared) * nodes) / sqrt(1 - shared))
+    # 1 - x^runs without loss of digits where x is close to 1.
+    any_one = -np.expm1(runs * np.log(np.maximum(spared, 1e-300)))
+    return float(np.clip(any_one @ weights / weights.sum(), p_value, 1.0))
 
 
 def as_values(values: Any) -> Values:

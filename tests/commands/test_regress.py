@@ -1,18 +1,19 @@
 """`regress`: verdicts by interval, what is refused, what is written, and plans that hold."""
 
 import json
+from dataclasses import replace
 from xml.etree import ElementTree
 
 import numpy as np
 import pytest
 from difficulties import table3
-from gate_rates import RELATIVE, rate_alarms
+from gate_rates import NONE, RELATIVE, measure, rate_alarms, rate_quiet
 from helpers.results import takeover, write_results
 
 from lm_eval_takeover.cli import main
-from lm_eval_takeover.commands.regress.baseline import read_baseline
-from lm_eval_takeover.commands.regress.gate import Limit
-from lm_eval_takeover.commands.regress.planning import draw_difficulties, lower, simulate_power
+from lm_eval_takeover.commands.regress.baseline import Scored, Side, read_baseline
+from lm_eval_takeover.commands.regress.gate import Limit, compare
+from lm_eval_takeover.commands.regress.planning import Design, draw_difficulties, lower, measure_margins
 from lm_eval_takeover.errors import ArgumentError, ResultsError
 
 TASK = "takeover_math500"
@@ -135,12 +136,12 @@ def test_a_baseline_is_small_and_edits_of_it_are_noticed(gate):
     assert np.array_equal(task.problems.values["acc"] * 8, counts(1))
     assert np.array_equal(task.problems.values["pass@8"], np.array(counts(1)) > 0)
     content = json.loads(path.read_text())
-    content["tasks"][TASK]["counts"]["acc"][0] += 1
+    content["tasks"][TASK]["runs"][0]["counts"]["acc"][0] += 1
     path.write_text(json.dumps(content))
     with pytest.raises(ResultsError, match="field 'checksum' does not agree with the content"):
         read_baseline(path)
     path.write_text(json.dumps({"schema": 9}))
-    with pytest.raises(ResultsError, match="field 'schema' is 9, known 1"):
+    with pytest.raises(ResultsError, match="field 'schema' is 9, known up to 2"):
         read_baseline(path)
     with pytest.raises(ResultsError, match="does not exist; write it from a good run with --update"):
         read_baseline(gate.folder / "none.json")
@@ -192,12 +193,13 @@ def test_a_plan_prints_the_power_of_each_drop(gate, capsys):
         (TASK, 300, 8, 0.1),
     ]
     assert rows[0]["power"] < 0.05 and rows[1]["power"] > 0.95  # the allowed drop itself, and far beyond it
+    assert rows[0]["problems_for_80"] is None and 20 < rows[1]["problems_for_80"] < 300
 
 
 def test_planted_drops_shift_all_log_odds_by_the_same_amount():
     chances = np.random.default_rng(0).beta(1, 1, (3, 50))
     lowered = lower(chances, 0.1, lambda p: p)
-    assert lowered.mean(axis=1) == pytest.approx(chances.mean(axis=1) - 0.1, abs=1e-6)
+    assert lowered.mean(axis=1) == pytest.approx(chances.mean(axis=1) - 0.1, abs=1e-5)
     shifts = np.log(lowered / (1 - lowered)) - np.log(chances / (1 - chances))
     assert shifts == pytest.approx(np.broadcast_to(shifts[:, :1], shifts.shape), abs=1e-6)
 
@@ -208,15 +210,143 @@ def test_problems_that_were_never_solved_may_yet_be():
 
 
 def test_equal_models_alarm_seldom_and_planted_drops_are_found_as_planned(gate):
-    """A hundred comparisons; `benchmarks/gate_rates.py` has a thousand of more kinds."""
+    """A thousand comparisons; `benchmarks/gate_rates.py` has ten thousand of more kinds."""
     generator, beta = np.random.default_rng(3), table3()[2, "AMC23"]
-    alarms, points = rate_alarms(generator, beta, "AMC23", 0.0, Limit(0.0), 100)
-    assert alarms <= 0.08 and points > 0.3
-    assert rate_alarms(generator, beta, "AMC23", 0.0, RELATIVE, 100)[0] <= 0.05
-    found, _ = rate_alarms(generator, beta, "AMC23", 0.1, Limit(0.0), 100)
-    side = read_baseline(gate.folder / "b.json").tasks[TASK]
-    assert found >= 0.75
-    assert simulate_power(generator, side, "acc", Limit(0.0), 0.95, 0.1, 8) > 0.99
+    alarms, _, points = rate_alarms(generator, beta, "AMC23", 0.0, NONE, 1000)
+    assert alarms <= 0.04 and points > 0.3
+    assert rate_alarms(generator, beta, "AMC23", 0.0, RELATIVE, 1000)[0] <= 0.02
+    assert rate_alarms(generator, beta, "AMC23", 0.1, NONE, 1000)[0] >= 0.8
+
+
+@pytest.mark.parametrize("metric", ["acc", "pass@8", "maj@8"])
+def test_simulated_verdicts_are_those_of_the_check(metric):
+    generator = np.random.default_rng(4)
+    chances = generator.beta(0.5, 0.5, 60)
+    old, new = measure(generator, chances, "old", TASK), measure(generator, chances, "new", TASK)
+    values = [run.tasks[TASK].problems.values[metric][np.newaxis] for run in (old, new)]
+    margins = measure_margins(*values, Design(metric, Limit(0.02), 0.95, 8), 8)
+    found = compare(old, new, metric, Limit(0.02), 0.95)[TASK]
+    assert margins.p_below()[0] == pytest.approx(found.p_value)
+
+
+def test_thirty_runs_with_a_history_alarm_as_seldom_as_one():
+    """Without it, a quarter of all baselines see a false alarm."""
+    _, _, _, alone, together = rate_quiet(np.random.default_rng(5), [(table3()[2, "AMC23"], 40)], NONE, 1, 400)
+    assert alone > 0.15
+    assert together <= 0.05
+
+
+@pytest.mark.parametrize("metric", ["pass@8", "maj@8"])
+def test_no_change_of_0_or_1_is_as_uncertain_as_one_observation_is(gate, metric):
+    """300 problems that all count 0 or 1: their 8 samples do not make them 2,400 observations."""
+    found = gate({TASK: [8 - c if c in (0, 8) else c for c in counts(1)]}, "--metric", metric, "--max_drop", "0.9")[1]
+    same = gate({TASK: [min(c + 1, 8) if c > 4 else c for c in counts(1)]}, "--metric", metric)[1]["tasks"][TASK]
+    assert same["difference"] == 0 and same["high"] > 1.96 * (2 / 299 / 300) ** 0.5 > 0.009
+    assert found["tasks"][TASK]["low"] <= found["tasks"][TASK]["difference"]
+
+
+def test_a_change_beyond_its_limit_regresses_where_its_interval_does():
+    """The p-value of a change is two-sided already."""
+    generator = np.random.default_rng(6)
+    run = measure(generator, np.full(40, 0.1), "a", TASK)
+    problems = run.tasks[TASK].runs[0].problems
+    verdicts = set()
+    for cut in range(1, 30):
+        no_answer = np.zeros(40)
+        no_answer[:cut] = 2 / 8
+        sides = []
+        for name, values in (("old", np.zeros(40)), ("new", no_answer)):
+            changed = replace(problems, values=problems.values | {"no_answer": values}, texts=name)
+            sides.append(replace(run, tasks={TASK: Side((Scored(changed),), {})}))
+        found = compare(*sides, "no_answer", Limit(0.02), 0.95)[TASK]
+        verdicts.add(found.verdict)
+        assert found.p_value == found.p_holm
+        assert (found.verdict == "regressed") == (found.low > 0.02)
+    assert verdicts == {"regressed", "inconclusive", "pass"} - ({"pass"} - verdicts)
+
+
+def test_the_average_over_tasks_is_judged_and_tells_more_than_its_tasks(tmp_path, capsys):
+    tasks = {"takeover_math500": 60, "takeover_amc23": 40, "takeover_aime24": 30, "takeover_demo": 50}
+    for name, seed, shift in (("old", 1, 0.0), ("new", 2, -0.1)):
+        correct = {task: counts(seed + place, shift, size) for place, (task, size) in enumerate(tasks.items())}
+        write_results(tmp_path / name, correct, run=takeover(seed=seed))
+    words = ["--baseline", str(tmp_path / "b.json")]
+    main(["regress", str(tmp_path / "old"), *words, "--update"])
+    capsys.readouterr()
+    assert main(["regress", str(tmp_path / "new"), *words, "--format", "json", "--max_drop", "0"]) == 1
+    found = json.loads(capsys.readouterr().out)
+    average, shown = (
+        found["average"],
+        [found["tasks"][task] for task in list(tasks)[:3]],
+    )  # the demo is not mathematical
+    assert average["difference"] == pytest.approx(np.mean([task["difference"] for task in shown]))
+    assert average["high"] - average["low"] < min(task["high"] - task["low"] for task in shown)
+    assert average["verdict"] == "regressed" and average["p_holm"] < min(task["p_holm"] for task in shown)
+    assert main(["regress", str(tmp_path / "new"), *words, "--average_only", "--max_drop", "0"]) == 1
+    said = capsys.readouterr().out
+    assert "average" in said and "takeover_amc23" not in said
+
+
+def test_a_baseline_of_several_seeds_is_their_mean(tmp_path, capsys):
+    for seed in (1, 2, 3):
+        write_results(tmp_path / str(seed), {TASK: counts(seed)}, run=takeover(seed=seed))
+    folders = [str(tmp_path / str(seed)) for seed in (1, 2, 3)]
+    one, three = str(tmp_path / "one.json"), str(tmp_path / "three.json")
+    main(["regress", folders[0], "--baseline", one, "--update"])
+    assert main(["regress", *folders, folders[1], "--baseline", three, "--update"]) == 0
+    assert "3 runs, takeover_math500 (300 problems)" in capsys.readouterr().out
+    side = read_baseline(tmp_path / "three.json").tasks[TASK]
+    runs = np.array([counts(seed) for seed in (1, 2, 3)])
+    assert np.allclose(side.problems.values["acc"], runs.mean(axis=0) / 8)
+    assert np.allclose(side.problems.values["pass@8"], (runs > 0).mean(axis=0))
+    write_results(tmp_path / "now", {TASK: counts(4)}, run=takeover(seed=4))
+    widths = []
+    for file in (one, three):
+        main(["regress", str(tmp_path / "now"), "--baseline", file, "--format", "json"])
+        found = json.loads(capsys.readouterr().out)["tasks"][TASK]
+        widths.append(found["high"] - found["low"])
+    assert widths[1] == pytest.approx(widths[0] * ((1 + 1 / 3) / 2) ** 0.5, rel=0.1)
+    write_results(tmp_path / "other", {TASK: counts(5)}, run=takeover(tau=9.0, seed=5))
+    with pytest.raises(ArgumentError, match=r"is no other seed of .*tau: 1.5 -> 9.0"):
+        main(["regress", folders[0], str(tmp_path / "other"), "--baseline", one, "--update"])
+    with pytest.raises(ArgumentError, match="RESULTS are 3 folders; one run is compared"):
+        main(["regress", *folders, "--baseline", one])
+
+
+def test_runs_in_a_history_share_one_error_rate(gate, capsys):
+    history = gate.folder / "h" / "history.jsonl"
+
+    def run(seed, *words):
+        return gate({TASK: counts(seed, -0.08)}, "--max_drop", "0.03", *words)[1]["tasks"][TASK]
+
+    alone, first = run(2), run(2, "--history", str(history))
+    assert alone["p_holm"] < first["p_holm"] < 30 * alone["p_holm"]
+    assert (alone["low"], alone["high"]) == (first["low"], first["high"])
+    again = run(2, "--history", str(history), "--runs", "1")  # the same texts count once
+    assert again["p_holm"] == alone["p_holm"]
+    write_results(gate.folder / "now", {TASK: counts(3)}, run=takeover(seed=3))
+    words = ["regress", str(gate.folder / "now"), "--baseline", str(gate.folder / "b.json"), "--history", str(history)]
+    main([*words, "--runs", "1"])
+    assert "2 runs against this baseline, 1 were planned" in capsys.readouterr().err
+    main(words)
+    assert "run 2 of 30 against this baseline" in capsys.readouterr().err
+    assert len(history.read_text().splitlines()) == 4
+    history.write_text("{}")
+    with pytest.raises(ResultsError, match=r"history.jsonl', line 1: field 'baseline' is missing"):
+        main(words)
+
+
+def test_a_plan_says_how_often_nothing_is_found_where_nothing_changed(gate, capsys):
+    assert main(["regress", "--baseline", str(gate.folder / "b.json"), "--plan", "--drop", "0.05"]) == 0
+    said = capsys.readouterr().out
+    assert "Any of 30" in said and "With --history" in said
+    assert "More samples of each problem buy as much power as more problems" in said
+    main(["regress", "--baseline", str(gate.folder / "b.json"), "--plan", "--max_drop", "0", "--format", "json"])
+    (quiet,) = json.loads(capsys.readouterr().out)["no_change"]
+    assert quiet["alarms"] < quiet["alarms_worst_20th"] and 0.1 < quiet["any_alarm"] < 0.45
+    assert quiet["any_alarm_history"] <= 0.05
+    main(["regress", "--baseline", str(gate.folder / "b.json"), "--plan", "--metric", "pass@8", "--drop", "0.03"])
+    assert "More samples of each problem buy more power" in capsys.readouterr().out
 
 
 def test_recovery_is_gated_between_the_base_and_the_reference_of_the_baseline(tmp_path, capsys):

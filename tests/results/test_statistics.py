@@ -2,12 +2,15 @@
 
 import numpy as np
 import pytest
-from difficulties import table3
+from difficulties import joint_outcomes, table3
+from interval_coverage import cover_difference
 from scipy import stats
 
 from lm_eval_takeover.results.statistics import (
     Difference,
+    any_of_runs,
     average_interval,
+    count_observations,
     difference_errors,
     holm,
     independent_difference,
@@ -79,6 +82,45 @@ def test_no_difference_among_few_problems_is_no_proof_that_there_is_none():
     assert -0.001 < many.low < 0
 
 
+def test_pass_and_maj_at_8_are_one_observation_of_a_problem():
+    assert [count_observations(m, 8) for m in ("acc", "no_answer", "pass@8", "maj@8")] == [8, 8, 1, 1]
+    assert [count_observations(m, 32) for m in ("acc", "pass@8", "pass@1", "maj@8")] == [32, 4, 32, 1]
+    high = paired_difference(np.zeros(30), count_observations("pass@8", 8)).interval().high
+    assert 0.069 < high < stats.binomtest(0, 30).proportion_ci(0.95, "exact").high == pytest.approx(0.116, abs=0.001)
+
+
+@pytest.mark.parametrize("problem_count", [30, 40, 100, 500])
+@pytest.mark.parametrize("metric", ["pass@8", "maj@8"])
+def test_differences_of_0_and_1_hold_the_true_one(metric, problem_count):
+    """Every cell of Table 3, base to guided; with the floor of 8 observations, some cover 72 %."""
+    cells, generator = table3(), np.random.default_rng(2)
+    tasks = [task for row, task in cells if row == 0 and (2, task) in cells]
+    found = [cover_difference(generator, [cells[0, t], cells[2, t]], metric, problem_count, 8, 4000) for t in tasks]
+    assert len(found) >= 4 and min(found) > 0.92
+
+
+def test_joint_outcomes_are_those_of_drawn_problems():
+    cells = table3()
+    pair = [cells[0, "AMC23"], cells[2, "AMC23"]]
+    chances = joint_outcomes(pair, 8)
+    assert chances.shape == (9, 9) and chances.sum() == pytest.approx(1)
+    assert (chances.sum(axis=1) @ np.arange(9) / 8, chances.sum(axis=0) @ np.arange(9) / 8) == pytest.approx(
+        [beta.mean for beta in pair], abs=1e-3
+    )
+    assert chances.sum(axis=0)[0] == pytest.approx(1 - pair[1].pass8, abs=2e-3)
+
+
+def test_runs_against_one_baseline_share_its_noise():
+    """A simulation of 30 runs, whose differences from one baseline correlate by a half."""
+    generator = np.random.default_rng(3)
+    lowest = ((generator.normal(size=(40_000, 30)) - generator.normal(size=(40_000, 1))) / 2**0.5).min(axis=1)
+    for p_value in (0.05, 0.005, 0.0005):
+        expected = (lowest < stats.norm.ppf(p_value)).mean()
+        assert any_of_runs(p_value, 30, 1) == pytest.approx(expected, abs=0.006)
+        assert p_value < any_of_runs(p_value, 30, 1) < min(1, 30 * p_value)
+    assert any_of_runs(0.01, 1, 1) == 0.01
+
+
 def test_pairing_narrows_what_hard_and_easy_problems_widen():
     old = problems(*[0, 8] * 20)
     new = np.clip(old - 1 / 8, 0, 1)
@@ -105,3 +147,8 @@ def test_holm_as_in_the_textbook():
     assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
     assert holm([0.5, 0.9]) == [1.0, 1.0]
     assert holm([]) == []
+
+
+def test_a_weight_is_the_share_of_the_error_rate_that_a_hypothesis_may_use_first():
+    assert holm([0.01, 0.04, 0.03], [2, 1, 1]) == pytest.approx([0.02, 0.06, 0.06])
+    assert holm([0.03, 0.001, 0.2], [2, 1, 1]) == pytest.approx([0.045, 0.004, 0.2])

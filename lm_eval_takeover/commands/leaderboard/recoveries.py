@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from lm_eval_takeover.results.recovery import NOT_ABOVE, Trio, measure_recovery
 from lm_eval_takeover.results.runs import TaskResult, common_ids
+from lm_eval_takeover.results.statistics import count_observations
 
 if TYPE_CHECKING:
     from lm_eval_takeover.commands.leaderboard.rows import Row
@@ -81,7 +82,7 @@ def _measure(
         if ids is None or len({p.samples for p in problems}) > 1:
             return None, None, None, f"{task[0].task}: base, reference and this row have other problems or samples"
         guided, base, reference = (p.ordered_as(ids).values[metric] for p in problems)
-        trios.append(Trio(guided, base, reference, problems[0].samples))
+        trios.append(Trio(guided, base, reference, count_observations(metric, problems[0].samples)))
     found = measure_recovery(trios)
     return (found.value, found.low, found.high, None) if found else (None, None, None, NOT_ABOVE)
 

@@ -6,7 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.results.runs import TaskResult, common_ids, find_results
-from lm_eval_takeover.results.statistics import Difference, holm, independent_difference, paired_difference
+from lm_eval_takeover.results.statistics import (
+    Difference,
+    count_observations,
+    holm,
+    independent_difference,
+    paired_difference,
+)
 
 if TYPE_CHECKING:
     from lm_eval_takeover.commands.leaderboard.rows import Row
@@ -52,13 +58,13 @@ def _measure(new: TaskResult, old: TaskResult, metric: str) -> tuple[Difference 
     """The difference of two runs of a task, and how it was measured, or why it cannot be."""
     if new.problems is None or old.problems is None:
         return None, "no samples; run with --log_samples"
-    samples = min(new.problems.samples, old.problems.samples)
+    observations = count_observations(metric, min(new.problems.samples, old.problems.samples))
     ids = common_ids([old.problems, new.problems])
     if ids is None:
         values = new.problems.values[metric], old.problems.values[metric]
-        return independent_difference(*values, samples), "other problems: not paired"
+        return independent_difference(*values, observations), "other problems: not paired"
     differences = new.problems.ordered_as(ids).values[metric] - old.problems.ordered_as(ids).values[metric]
-    return paired_difference(differences, samples), "paired by problem"
+    return paired_difference(differences, observations), "paired by problem"
 
 
 def _describe(difference: Difference | None, how: str) -> dict[str, Any]:

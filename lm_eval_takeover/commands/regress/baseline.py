@@ -1,7 +1,9 @@
-"""A baseline: what a run scored on each problem, with all that its texts depend on, as small JSON."""
+"""A baseline: what one run, or several of other seeds, scored on each problem, with all that texts depend on, as small JSON."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +15,13 @@ from lm_eval_takeover.results.costs import Costs
 from lm_eval_takeover.results.fields import Fields, read_document
 from lm_eval_takeover.results.problems import METRICS, Problems
 from lm_eval_takeover.results.runs import Run, read_runs
-from lm_eval_takeover.results.settings import Settings
+from lm_eval_takeover.results.settings import Settings, list_differences
 from lm_eval_takeover.results.statistics import Values, as_values
 from lm_eval_takeover.storage.digests import digest_of
 from lm_eval_takeover.storage.whole_files import write_text
 from lm_eval_takeover.tasks.metrics import pass_at_k
 
-SCHEMA = 1
+SCHEMA = 2  # 1 held one run a task, where `runs` is now
 WRITER = "`lm-eval-takeover regress RESULTS --baseline FILE --update`"
 _ID = 16  # digits of a problem's digest that are kept
 _DERIVED = "pass@8"  # from the correct samples
@@ -41,13 +43,36 @@ class Anchors:
 
 
 @dataclass(frozen=True)
-class Side:
-    """One task of the baseline or of the run that is compared with it."""
+class Scored:
+    """One task of one run."""
 
     problems: Problems
-    costs: Costs | None
+    costs: Costs | None = None
+
+
+@dataclass(frozen=True)
+class Side:
+    """One task of the baseline, or of the run that is compared with it. All `runs` have one order of problems."""
+
+    runs: tuple[Scored, ...]
     settings: Settings
     anchors: Anchors | None = None  # of a baseline alone
+
+    @cached_property
+    def problems(self) -> Problems:
+        """The mean over runs by problem."""
+        first, *others = (run.problems for run in self.runs)
+        metrics = [metric for metric in first.values if all(metric in other.values for other in others)]
+        values = {m: np.mean([run.problems.values[m] for run in self.runs], axis=0) for m in metrics}
+        return replace(first, values=values)
+
+    @cached_property
+    def costs(self) -> Costs | None:
+        """The mean over runs by problem; None where a run has none."""
+        found = [run.costs for run in self.runs if run.costs is not None]
+        if len(found) < len(self.runs):
+            return None
+        return Costs(*(np.mean([getattr(costs, name) for costs in found], axis=0) for name in _COSTS))
 
 
 @dataclass(frozen=True)
@@ -58,6 +83,12 @@ class Measured:
     settings: Settings
     versions: dict[str, Any]
     tasks: dict[str, Side]
+    digest: str = ""  # of a baseline: its file's checksum
+
+    @property
+    def seeds(self) -> int:
+        """How many runs a task has."""
+        return max(len(side.runs) for side in self.tasks.values())
 
 
 def read_measured(results: Path) -> Measured:
@@ -66,7 +97,48 @@ def read_measured(results: Path) -> Measured:
     if len(runs) != 1:
         sources = ", ".join(f"'{run.source}'" for run in runs) or "none"
         raise ArgumentError(f"'{results}' holds {len(runs)} runs of takeover tasks, expected one: {sources}")
-    (run,) = runs
+    return _measure_run(runs[0])
+
+
+def read_seeds(results: Sequence[Path]) -> Measured:
+    """Runs of these folders as one, where they differ in nothing but the seed. Raises ResultsError, ArgumentError."""
+    runs, _ = read_runs(results)
+    if not runs:
+        raise ArgumentError(
+            f"'{results[0]}' holds no run of takeover tasks; expected what `lm_eval … --output_path` was given"
+        )
+    first, *others = map(_measure_run, runs)
+    for run, other in zip(runs[1:], others, strict=True):
+        lines = list_differences(first.settings, other.settings)
+        for task in sorted(first.tasks.keys() | other.tasks.keys()):
+            ours, theirs = first.tasks.get(task), other.tasks.get(task)
+            if ours is None or theirs is None or set(ours.problems.ids) != set(theirs.problems.ids):
+                lines.append(f"{task}: other problems")
+            else:
+                lines += list_differences(ours.settings, theirs.settings)
+        if lines:
+            raise ArgumentError(
+                f"'{run.source}' is no other seed of '{runs[0].source}': {'; '.join(dict.fromkeys(lines))}; a baseline holds "
+                "runs that differ in the seed alone"
+            )
+    tasks = {task: _join_sides([measured.tasks[task] for measured in (first, *others)]) for task in first.tasks}
+    return replace(first, tasks=tasks)
+
+
+def _join_sides(sides: Sequence[Side]) -> Side:
+    """The runs of all, in the first one's order of problems; runs with the same texts once."""
+    ids = sides[0].problems.ids
+    runs: dict[str, Scored] = {}
+    for side in sides:
+        (run,) = side.runs
+        places = {name: place for place, name in enumerate(run.problems.ids)}
+        order = np.array([places[name] for name in ids], dtype=int)
+        costs = Costs(*(getattr(run.costs, name)[order] for name in _COSTS)) if run.costs else None
+        runs.setdefault(run.problems.texts, Scored(run.problems.ordered_as(ids), costs))
+    return replace(sides[0], runs=tuple(runs.values()))
+
+
+def _measure_run(run: Run) -> Measured:
     return Measured(run.model, run.settings, run.versions, {task: _read_side(run, task) for task in sorted(run.tasks)})
 
 
@@ -80,7 +152,7 @@ def _read_side(run: Run, task: str) -> Side:
     short = Problems(
         tuple(name[:_ID] for name in problems.ids), problems.samples, problems.values, problems.doc_ids, problems.texts
     )
-    return Side(short, result.read_costs(), result.settings)
+    return Side((Scored(short, result.read_costs()),), result.settings)
 
 
 def add_anchors(measured: Measured, base: Path, reference: Path) -> Measured:
@@ -114,22 +186,24 @@ def write_baseline(path: Path, measured: Measured) -> None:
 
 
 def _pack(side: Side) -> dict[str, Any]:
-    problems = side.problems
+    return {
+        "settings": side.settings,
+        "samples": side.problems.samples,
+        "ids": list(side.problems.ids),
+        "runs": [_pack_run(run) for run in side.runs],
+        "anchors": _pack_anchors(side),
+    }
+
+
+def _pack_run(run: Scored) -> dict[str, Any]:
+    problems = run.problems
     counts = {
         metric: np.rint(values * problems.samples).astype(int).tolist()
         for metric, values in problems.values.items()
         if metric != _DERIVED
     }
-    costs = {name: getattr(side.costs, name).astype(int).tolist() for name in _COSTS} if side.costs else None
-    return {
-        "settings": side.settings,
-        "samples": problems.samples,
-        "texts": problems.texts,
-        "ids": list(problems.ids),
-        "counts": counts,
-        "costs": costs,
-        "anchors": _pack_anchors(side),
-    }
+    costs = {name: getattr(run.costs, name).astype(int).tolist() for name in _COSTS} if run.costs else None
+    return {"texts": problems.texts, "counts": counts, "costs": costs}
 
 
 def _pack_anchors(side: Side) -> dict[str, list[int]] | None:
@@ -145,9 +219,9 @@ def read_baseline(path: Path) -> Measured:
         raise ResultsError(f"--baseline '{path}' does not exist; write it from a good run with --update")
     document = read_document(path, WRITER)
     schema = document.require("schema", int)
-    if schema != SCHEMA:
+    if schema not in (1, SCHEMA):
         document.fail(
-            "schema", f"is {schema}, known {SCHEMA}; upgrade lm-eval-takeover, or write it anew with {WRITER}"
+            "schema", f"is {schema}, known up to {SCHEMA}; upgrade lm-eval-takeover, or write it anew with {WRITER}"
         )
     content = {name: document.get(name) for name in document}
     if digest_of(content | {"checksum": ""}) != document.require("checksum", str):
@@ -160,28 +234,38 @@ def read_baseline(path: Path) -> Measured:
         document.require("settings", dict),
         document.require("versions", dict),
         {task: _unpack(tasks.inside(task)) for task in tasks},
+        document.require("checksum", str),
     )
 
 
 def _unpack(task: Fields) -> Side:
     samples = task.require("samples", int)
     ids = tuple(task.require("ids", list))
-    counts = task.inside("counts")
+    found = (
+        [Fields(task.place, run, f"{task.name}.runs") for run in task.require("runs", list)]
+        if "runs" in task
+        else [task]
+    )
+    runs = tuple(_unpack_run(run, ids, samples) for run in found)
+    return Side(runs, task.require("settings", dict), _unpack_anchors(task, len(ids), samples))
+
+
+def _unpack_run(run: Fields, ids: tuple[str, ...], samples: int) -> Scored:
+    counts = run.inside("counts")
     values = {metric: as_values(counts.require(metric, list)) / samples for metric in counts}
     for metric in ("acc", "maj@8"):
         if metric not in values:
             counts.fail(metric, "is missing")
-    for metric, found in values.items():
-        if len(found) != len(ids):
-            counts.fail(metric, f"has {len(found)} problems, 'ids' has {len(ids)}")
+    for metric, shares in values.items():
+        if len(shares) != len(ids):
+            counts.fail(metric, f"has {len(shares)} problems, 'ids' has {len(ids)}")
     values[_DERIVED] = _derive(values["acc"], samples)
     ordered = {metric: values[metric] for metric in METRICS if metric in values}
     costs = None
-    if task.get("costs") is not None:
-        inner = task.inside("costs")
+    if run.get("costs") is not None:
+        inner = run.inside("costs")
         costs = Costs(*(as_values(inner.require(name, list)) for name in _COSTS))
-    problems = Problems(ids, samples, ordered, texts=task.require("texts", str))
-    return Side(problems, costs, task.require("settings", dict), _unpack_anchors(task, len(ids), samples))
+    return Scored(Problems(ids, samples, ordered, texts=run.require("texts", str)), costs)
 
 
 def _unpack_anchors(task: Fields, count: int, samples: int) -> Anchors | None:

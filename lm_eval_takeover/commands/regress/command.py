@@ -15,19 +15,26 @@ if TYPE_CHECKING:
 
 HELP = "compare a run with a baseline, for CI"
 DESCRIPTION = """\
-Compare a run with a baseline by problem. A task has regressed where the interval of its drop lies beyond the allowed one, passes
-where it lies within, and is inconclusive where the data cannot tell. Exit status: 0 pass or inconclusive, 1 regressed (with
---strict also inconclusive), 2 a wrong call, among them settings that differ from the baseline's."""
+Compare a run with a baseline by problem: each task, and the average over tasks. A task has regressed where the interval of its
+drop lies beyond the allowed one, passes where it lies within, and is inconclusive where the data cannot tell. Exit status: 0 pass
+or inconclusive, 1 regressed (with --strict also inconclusive), 2 a wrong call, among them settings that differ from the
+baseline's."""
 EXAMPLE = """examples:
-  lm-eval-takeover regress results/good --baseline baseline.json --update
-  lm-eval-takeover regress results/now --baseline baseline.json --max_drop 0.02 --junit regress.xml
+  lm-eval-takeover regress results/seed0 results/seed1 --baseline baseline.json --update
+  lm-eval-takeover regress results/now --baseline baseline.json --max_drop 0.02 --history history.jsonl
   lm-eval-takeover regress --baseline baseline.json --plan --drop 0.02 0.05 0.10
 """
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("results", type=Path, nargs="?", metavar="RESULTS", help="--output_path of the run, with --log_samples")
+    add(
+        "results",
+        type=Path,
+        nargs="*",
+        metavar="RESULTS",
+        help="--output_path of the run, with --log_samples; with --update also of several seeds",
+    )
     add("--baseline", type=Path, metavar="FILE", help="the baseline, JSON")
     add("--update", action="store_true", help="write the baseline from RESULTS")
     add("--base", type=Path, metavar="RESULTS", help="with --update: the base alone, for gates on Recovery")
@@ -41,10 +48,22 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--max_drop", default="0.02", metavar="X", help="allowed drop, absolute, or relative as 5%% (default: 0.02)")
     add("--max_change", default="0.02", metavar="X", help="allowed change either way, likewise (default: 0.02)")
     add("--confidence", type=float, default=0.95, metavar="P", help="of the two-sided interval (default: 0.95)")
+    add("--average_only", action="store_true", help="judge the average over tasks alone, which can tell the most")
+    add(
+        "--history",
+        type=Path,
+        metavar="FILE",
+        help="runs against this baseline so far: all of them share one error rate",
+    )
+    add("--runs", type=int, default=30, metavar="N", help="planned against one baseline, for --history (default: 30)")
     add("--strict", action="store_true", help="exit with 1 where the data cannot tell, too")
     add("--tasks", nargs="+", default=[], metavar="TASK", help="of the baseline (default: all of it)")
     add("--allow", nargs="+", default=[], metavar="SETTING", help="settings that may differ from the baseline's")
-    add("--plan", action="store_true", help="print the chance to notice a drop, from the baseline alone")
+    add(
+        "--plan",
+        action="store_true",
+        help="print false alarms and the chance to notice a drop, from the baseline alone",
+    )
     add(
         "--drop",
         type=float,
@@ -61,23 +80,30 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     if not 0.5 <= options.confidence < 1:
         raise ArgumentError(f"--confidence {options.confidence} is not a share from 0.5 to below 1")
-    if options.results is None and (options.update or not options.plan):
+    if not options.results and (options.update or not options.plan):
         raise ArgumentError("regress needs RESULTS, what `lm_eval … --output_path` was given")
+    if len(options.results) > 1 and not (options.update or options.plan):
+        raise ArgumentError(
+            f"RESULTS are {len(options.results)} folders; one run is compared, several are for --update"
+        )
+    if options.runs < 1:
+        raise ArgumentError(f"--runs {options.runs} is not a number of runs of at least 1")
     if options.baseline is None and not (options.plan and options.results):
         raise ArgumentError("regress needs --baseline FILE; write one from a good run with --update")
     if (options.base is None) != (options.reference is None) or (options.base is not None and not options.update):
         raise ArgumentError(
             "--base and --reference go together, and with --update: a gate takes them from the baseline"
         )
-    from lm_eval_takeover.commands.regress.baseline import add_anchors, read_baseline, read_measured
+    from lm_eval_takeover.commands.regress.baseline import add_anchors, read_baseline, read_measured, read_seeds
 
     limit = _read_limit(options)
     if options.plan:
         return _plan(options, limit)
-    new = _choose(read_measured(options.results), options.tasks)
     if options.update:
+        new = _choose(read_seeds(options.results), options.tasks)
         new = add_anchors(new, options.base, options.reference) if options.base else new
         return _update(options.baseline, new)
+    new = _choose(read_measured(options.results[0]), options.tasks)
     return _compare(options, _choose(read_baseline(options.baseline), options.tasks), new, limit)
 
 
@@ -113,36 +139,39 @@ def _update(path: Path, new: "Measured") -> int:
 
     write_baseline(path, new)
     counts = ", ".join(f"{task} ({len(side.problems)} problems)" for task, side in new.tasks.items())
-    print(f"'{path}' is the baseline from here on: {new.model}, {counts}")
+    runs = f"{new.seeds} runs, " if new.seeds > 1 else ""
+    print(f"'{path}' is the baseline from here on: {new.model}, {runs}{counts}")
     return 0
 
 
 def _plan(options: argparse.Namespace, limit: "Limit") -> int:
-    from lm_eval_takeover.commands.regress.baseline import read_baseline, read_measured
+    from lm_eval_takeover.commands.regress.baseline import read_baseline, read_seeds
     from lm_eval_takeover.commands.regress.planning import plan
-    from lm_eval_takeover.commands.regress.reports import write_json, write_markdown, write_plan
+    from lm_eval_takeover.commands.regress.reports import write_aligned, write_json, write_markdown, write_plan
 
     if options.samples < 1 or not all(0 < drop < 1 for drop in options.drop):
         raise ArgumentError("--plan needs --samples of at least 1 and --drop between 0 and 1")
-    baseline = read_measured(options.results) if options.results else read_baseline(options.baseline)
+    baseline = read_seeds(options.results) if options.results else read_baseline(options.baseline)
     chosen = _choose(baseline, options.tasks)
-    rows = plan(chosen, options.metric, limit, options.confidence, options.drop, options.samples)
+    found = plan(chosen, options.metric, limit, options.confidence, options.drop, options.samples, options.runs)
     if options.format == "json":
-        sys.stdout.write(write_json({"rows": rows}))
-    elif options.format == "md":
-        cells = [[str(value) for value in row.values()] for row in rows]
-        sys.stdout.write(write_markdown([list(rows[0]), *cells]))
+        sys.stdout.write(write_json(found))
     else:
-        sys.stdout.write(write_plan(rows))
+        sys.stdout.write(write_plan(found, limit, write_markdown if options.format == "md" else write_aligned))
     return 0
 
 
 def _compare(options: argparse.Namespace, old: "Measured", new: "Measured", limit: "Limit") -> int:
-    from lm_eval_takeover.commands.regress import gate, reports
+    from lm_eval_takeover.commands.regress import gate, history, reports
 
     gate.check_tasks(old, new)
     allowed = gate.check_settings(old, new, options.allow, f"--baseline '{options.baseline}'")
-    tasks = gate.compare(old, new, options.metric, limit, options.confidence)
+    known = {*history.list_runs(options.history, old), history.digest_run(new)} if options.history else set()
+    runs = max(options.runs, len(known)) if options.history else 1
+    judged = {"runs": runs, "average_only": options.average_only}
+    tasks = gate.compare(old, new, options.metric, limit, options.confidence, **judged)
+    if options.history:
+        history.add_run(options.history, old, new, tasks)
     verdict = gate.worst(list(tasks.values()))
     summary = reports.write_summary(verdict, tasks, limit, options.confidence, allowed)
     if options.format == "json":
@@ -153,9 +182,20 @@ def _compare(options: argparse.Namespace, old: "Measured", new: "Measured", limi
     else:
         sys.stdout.write(reports.write_aligned(reports.list_rows(tasks, options.confidence)))
         print("", *reports.list_notes(verdict, tasks, limit, allowed), sep="\n")
+    if options.history:
+        print(_describe_history(len(known), options.runs), file=sys.stderr)
     _write_files(options, reports.write_junit(tasks, limit, strict=options.strict), summary)
     failing: Any = ("regressed", "inconclusive") if options.strict else ("regressed",)
     return int(verdict in failing)
+
+
+def _describe_history(count: int, planned: int) -> str:
+    if count <= planned:
+        return f"run {count} of {planned} against this baseline, which share one error rate"
+    return (
+        f"{count} runs against this baseline, {planned} were planned: false alarms over all of them are now more frequent than "
+        "--confidence says; take a new baseline with --update"
+    )
 
 
 def _write_files(options: argparse.Namespace, junit: str, summary: str) -> None:

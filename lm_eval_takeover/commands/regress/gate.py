@@ -1,11 +1,11 @@
 """Whether a run is worse than its baseline: `regressed` or `pass` where an interval says so, else `inconclusive`.
 
 A limit is compared with an interval over problems, never with a point: relative limits, too, since `new - (1 - r) old` is one
-more mean over problems.
+more mean over problems. The unweighted average over tasks is judged as a task is.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil, inf, nan
 
 import numpy as np
@@ -13,8 +13,16 @@ import numpy as np
 from lm_eval_takeover.commands.regress.baseline import Measured, Side
 from lm_eval_takeover.errors import ArgumentError, ResultsError
 from lm_eval_takeover.results.recovery import NOT_ABOVE, measure_ratio
+from lm_eval_takeover.results.runs import MATHEMATICAL
 from lm_eval_takeover.results.settings import list_differences
-from lm_eval_takeover.results.statistics import Difference, Values, holm, paired_difference
+from lm_eval_takeover.results.statistics import (
+    Difference,
+    Values,
+    any_of_runs,
+    count_observations,
+    holm,
+    paired_difference,
+)
 
 RECOVERIES = {"recovery": "acc", "recovery_pass@8": "pass@8"}  # by the metric that they are of
 DROPS = ("acc", "pass@8", "maj@8", *RECOVERIES)  # worse where lower
@@ -23,6 +31,8 @@ CHANGES = (
 )  # fmt: skip
 _RATIOS = {"realized_rate": "takeovers", "guide_passes_per_token": "guide_passes"}  # over tokens
 NEED_COSTS = (*_RATIOS, "truncated")
+AVERAGE = "average"  # its name among the verdicts by task
+POWER = 0.8  # at which a number of problems counts as enough
 _SHOWN = 5  # problems that an error names
 
 
@@ -44,7 +54,11 @@ class Limit:
 
 @dataclass(frozen=True)
 class TaskVerdict:
-    """One task. `p_value` is one-sided: of a difference this bad if the true one were just at the limit."""
+    """One task, or the average over tasks.
+
+    `p_value` is of a difference this bad if the true one were just at the limit: one-sided for a drop, two-sided for a change.
+    `p_holm` is corrected for all that is judged, and for the runs that one baseline is planned for.
+    """
 
     metric: str
     baseline: float
@@ -58,22 +72,56 @@ class TaskVerdict:
     p_holm: float = 1.0
 
 
-def compare(old: Measured, new: Measured, metric: str, limit: Limit, confidence: float) -> dict[str, TaskVerdict]:
-    """A verdict by task; several are corrected by Holm. Raises ResultsError where the two are not of the same problems."""
-    found = {
-        task: _compare_task(task, old.tasks[task], new.tasks[task], metric, limit, confidence) for task in old.tasks
-    }
-    adjusted = holm([verdict.p_value for verdict in found.values()])
-    level = (1 - confidence) / 2
-    for (task, verdict), p_holm in zip(list(found.items()), adjusted, strict=True):
-        kept = verdict.verdict != "regressed" or p_holm <= level
-        note = (
-            verdict.note if kept else f"beyond the limit alone, but not among {len(found)} tasks (Holm: {p_holm:.3g})"
-        )
-        found[task] = TaskVerdict(
-            **(vars(verdict) | {"verdict": verdict.verdict if kept else "inconclusive", "note": note, "p_holm": p_holm})
-        )
+@dataclass(frozen=True)
+class Part:
+    """One task in both runs, in one order of problems: values by problem, and by problem how far inside the limit it is."""
+
+    before: Values
+    now: Values
+    margins: Sequence[Values]
+    observations: float
+    same: bool  # the run's texts are those of a run of the baseline
+    anchors: tuple[Values, Values] | None = None  # of a gate on Recovery: base and reference
+
+
+def compare(
+    old: Measured,
+    new: Measured,
+    metric: str,
+    limit: Limit,
+    confidence: float,
+    *,
+    runs: int = 1,
+    average_only: bool = False,
+) -> dict[str, TaskVerdict]:
+    """A verdict by task, and for the average over tasks where there are several. Raises ResultsError for other problems.
+
+    Holm's correction is over tasks and average, which alone may use half of the error rate. `runs` are compared with this
+    baseline in all.
+    """
+    parts = {task: _align(task, side, new.tasks[task], metric, limit) for task, side in old.tasks.items()}
+    groups = {task: [part] for task, part in parts.items()}
+    averaged = list_averaged(old)
+    if len(averaged) > 1:
+        groups[AVERAGE] = [parts[task] for task in averaged]
+    if average_only:
+        groups = {AVERAGE: groups[AVERAGE]} if AVERAGE in groups else groups
+    found = {name: _judge(group, metric, limit, confidence) for name, group in groups.items()}
+    p_values = [any_of_runs(verdict.p_value, runs, old.seeds) for verdict in found.values()]
+    adjusted = holm(p_values, [float(max(1, len(found) - 1)) if name == AVERAGE else 1.0 for name in found])
+    level = (1 - confidence) if metric in CHANGES else (1 - confidence) / 2
+    for (name, verdict), p_holm in zip(list(found.items()), adjusted, strict=True):
+        found[name] = replace(verdict, p_holm=p_holm)
+        if verdict.verdict == "regressed" and p_holm > level:
+            among = [f"{len(found)} comparisons"] * (len(found) > 1) + [f"{runs} runs"] * (runs > 1)
+            note = f"beyond the limit alone, but not among {' and '.join(among)} (corrected p: {p_holm:.3g})"
+            found[name] = replace(found[name], verdict="inconclusive", note=note)
     return found
+
+
+def list_averaged(measured: Measured) -> list[str]:
+    """The tasks that the average is over: the mathematical ones, all where none is."""
+    return [task for task in MATHEMATICAL if task in measured.tasks] or list(measured.tasks)
 
 
 def worst(verdicts: Sequence[TaskVerdict]) -> str:
@@ -116,12 +164,11 @@ def check_tasks(old: Measured, new: Measured) -> None:
             raise ResultsError(f"{task}: {now.samples} samples a problem, the baseline has {before.samples}")
 
 
-def _compare_task(task: str, old: Side, new: Side, metric: str, limit: Limit, confidence: float) -> TaskVerdict:
-    if metric in RECOVERIES:
-        return _compare_recovery(task, old, new, metric, limit, confidence)
+def _align(task: str, old: Side, new: Side, metric: str, limit: Limit) -> Part:
     places = {name: place for place, name in enumerate(new.problems.ids)}
     order = [places[name] for name in old.problems.ids]
-    before, now = _values(old, metric), _values(new, metric)
+    of = RECOVERIES.get(metric, metric)
+    before, now = _values(old, of), _values(new, of)
     if before is None or now is None:
         if metric in NEED_COSTS:
             raise ResultsError(
@@ -129,70 +176,72 @@ def _compare_task(task: str, old: Side, new: Side, metric: str, limit: Limit, co
             )
         raise ResultsError(f"{task}: one of the two runs is of a version of the task without '{metric}'")
     now = now[order]
-    samples = inf if metric in _RATIOS else old.problems.samples
-    means = float(before.mean()), float(now.mean())
-    if old.problems.texts == new.problems.texts and np.array_equal(before, now):
-        return TaskVerdict(metric, *means, 0.0, 0.0, 0.0, 1.0, "pass", "no sample differs")
-    difference = paired_difference(now - before, samples)
-    interval = difference.interval(confidence)
-    margins = [paired_difference(values, samples) for values in limit.margins(now, before, both=metric in CHANGES)]
-    spans = [margin.interval(confidence) for margin in margins]
-    p_value = min(1.0, len(margins) * min(margin.p_below(0.0) for margin in margins))
-    verdict = "regressed" if any(span.high < 0 for span in spans) else "inconclusive"
-    verdict = "pass" if all(span.low >= 0 for span in spans) else verdict
-    note = (
-        ""
-        if verdict != "inconclusive"
-        else describe_need(min(margins, key=lambda m: m.value), before, now, samples, confidence)
-    )
-    return TaskVerdict(metric, *means, difference.value, interval.low, interval.high, p_value, verdict, note)
-
-
-def _compare_recovery(task: str, old: Side, new: Side, metric: str, limit: Limit, confidence: float) -> TaskVerdict:
-    """Recovery between the base and the reference of the baseline, both of which stay what they were.
-
-    `R_new >= R_old - x` where `new - old + x (reference - base)` is at least 0 in the mean, and `R_new >= (1 - r) R_old` where
-    `new - old + r (old - base)` is: means over problems again, whose intervals are compared with the limit.
-    """
+    observations = inf if metric in _RATIOS else count_observations(of, new.problems.samples)
+    same = new.runs[0].problems.texts in [run.problems.texts for run in old.runs]
+    if metric not in RECOVERIES:
+        margins = limit.margins(now, before, both=metric in CHANGES)
+        return Part(before, now, margins, observations, same and (len(old.runs) > 1 or np.array_equal(before, now)))
     if old.anchors is None:
         raise ResultsError(
             f"{task}: the baseline holds no base and reference, which Recovery is measured between; write it anew with "
             "--update --base RESULTS --reference RESULTS"
         )
-    samples, of = old.problems.samples, RECOVERIES[metric]
-    before, now = old.problems.values[of], new.problems.ordered_as(old.problems.ids).values[of]
-    base, reference = old.anchors.values(of, samples)
-    gap = float(reference.mean() - base.mean())
-    spread = measure_ratio([np.stack([now - before, reference - base])], [samples], confidence)
-    if spread is None:
-        return TaskVerdict(metric, nan, nan, nan, nan, nan, 1.0, "inconclusive", NOT_ABOVE)
-    means = [float(values.mean() - base.mean()) / gap for values in (before, now)]
-    if old.problems.texts == new.problems.texts and np.array_equal(before, now):
-        return TaskVerdict(metric, means[0], means[1], 0.0, 0.0, 0.0, 1.0, "pass", "no sample differs")
+    base, reference = old.anchors.values(of, old.problems.samples)
+    # `R_new >= R_old - x` where `new - old + x (reference - base)` is at least 0 in the mean, and `R_new >= (1 - r) R_old`
+    # where `new - old + r (old - base)` is: means over problems again.
     room = before - base if limit.relative else reference - base
-    margin = paired_difference(now - before + limit.amount * room, samples)
-    span = margin.interval(confidence)
-    verdict = "regressed" if span.high < 0 else "pass" if span.low >= 0 else "inconclusive"
-    note = describe_need(margin, before, now, samples, confidence) if verdict == "inconclusive" else ""
-    return TaskVerdict(
-        metric, means[0], means[1], spread.value, spread.low, spread.high, margin.p_below(0.0), verdict, note
+    return Part(before, now, [now - before + limit.amount * room], observations, same, (base, reference))
+
+
+def _judge(parts: Sequence[Part], metric: str, limit: Limit, confidence: float) -> TaskVerdict:
+    """One task, or the unweighted average over several."""
+
+    def average(values: Sequence[Values]) -> Difference:
+        found = [paired_difference(v, part.observations) for v, part in zip(values, parts, strict=True)]
+        return Difference.average(found)
+
+    before, now = (
+        float(np.mean([values.mean() for values in side]))
+        for side in ([part.before for part in parts], [part.now for part in parts])
     )
+    interval = average([part.now - part.before for part in parts]).interval(confidence)
+    if metric in RECOVERIES:
+        anchors = [part.anchors for part in parts if part.anchors]
+        gaps = [reference - base for base, reference in anchors]
+        pairs = [np.stack([part.now - part.before, gap]) for part, gap in zip(parts, gaps, strict=True)]
+        spread = measure_ratio(pairs, [part.observations for part in parts], confidence)
+        if spread is None:
+            return TaskVerdict(metric, nan, nan, nan, nan, nan, 1.0, "inconclusive", NOT_ABOVE)
+        base, whole = (float(np.mean([x.mean() for x in values])) for values in ([pair[0] for pair in anchors], gaps))
+        before, now, interval = (before - base) / whole, (now - base) / whole, spread
+    if all(part.same for part in parts):
+        return TaskVerdict(
+            metric, before, now, now - before, now - before, now - before, 1.0, "pass", "no sample differs"
+        )
+    margins = [average(values) for values in zip(*(part.margins for part in parts), strict=True)]
+    spans = [margin.interval(confidence) for margin in margins]
+    p_value = min(1.0, len(margins) * min(margin.p_below(0.0) for margin in margins))
+    verdict = "regressed" if any(span.high < 0 for span in spans) else "inconclusive"
+    verdict = "pass" if all(span.low >= 0 for span in spans) else verdict
+    note = describe_need(min(margins, key=lambda m: m.value), parts, confidence) if verdict == "inconclusive" else ""
+    return TaskVerdict(metric, before, now, interval.value, interval.low, interval.high, p_value, verdict, note)
 
 
-def describe_need(margin: Difference, old: Values, new: Values, samples: float, confidence: float) -> str:
-    """With how many problems, or samples of these, the interval would leave the limit if the difference stays as it is."""
-    count = len(old)
-    reach = margin.interval(confidence).high - margin.value
+def describe_need(margin: Difference, parts: Sequence[Part], confidence: float) -> str:
+    """With how many problems, or samples of these, the interval would leave the limit in 80 % of runs with this difference."""
+    count = sum(len(part.before) for part in parts)
+    reach = margin.reach(confidence) + margin.reach(2 * POWER - 1)
     if abs(margin.value) < reach / 100:
         return "the difference lies at the limit, where no number of problems tells"
-    problems = ceil(count * (reach / margin.value) ** 2)
-    text = f"about {problems} problems could tell"
-    if np.isfinite(samples) and samples > 1:
-        within = float((old * (1 - old) + new * (1 - new)).mean()) / (samples - 1)
-        wanted = count * margin.error**2 * (margin.value / reach) ** 2
-        between = max(count * margin.error**2 - within, 0.0)
+    times = (reach / margin.value) ** 2
+    text = f"if this is the true difference, about {ceil(count * times)} problems could tell in {POWER:.0%} of runs"
+    (part, *others) = parts
+    if not others and 1 < part.observations < inf:
+        within = float((part.before * (1 - part.before) + part.now * (1 - part.now)).mean() / (part.observations - 1))
+        wanted, between = count * margin.error**2 / times, max(count * margin.error**2 - within, 0.0)
         if wanted > between and within > 0:
-            text += f", or about {ceil(within * samples / (wanted - between))} samples of each of these {count}"
+            samples = ceil(within * part.observations / (wanted - between))
+            text += f", or about {samples} samples of each of these {count}"
     return text
 
 

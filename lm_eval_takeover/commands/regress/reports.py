@@ -1,13 +1,13 @@
 """The verdict as text, JSON, JUnit XML and a Markdown summary."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Any
 from xml.etree import ElementTree
 
 from lm_eval_takeover.commands.regress.baseline import Measured
-from lm_eval_takeover.commands.regress.gate import DROPS, Limit, TaskVerdict
+from lm_eval_takeover.commands.regress.gate import AVERAGE, DROPS, Limit, TaskVerdict
 
 Verdicts = dict[str, TaskVerdict]
 Rows = Sequence[Sequence[str]]
@@ -19,7 +19,8 @@ def describe(
     """What `--format json` prints."""
     return {
         "verdict": verdict,
-        "tasks": {task: asdict(found) for task, found in tasks.items()},
+        "tasks": {task: asdict(found) for task, found in tasks.items() if task != AVERAGE},
+        AVERAGE: asdict(tasks[AVERAGE]) if AVERAGE in tasks else None,
         "limit": str(limit),
         "confidence": confidence,
         "settings": {
@@ -102,11 +103,42 @@ def write_junit(tasks: Verdicts, limit: Limit, *, strict: bool) -> str:
     return '<?xml version="1.0" encoding="utf-8"?>\n' + ElementTree.tostring(suite, encoding="unicode") + "\n"
 
 
-def write_plan(rows: Sequence[dict[str, Any]]) -> str:
-    """`task, problems, samples, drop, power` as a table."""
-    heading = ["Task", "Problems", "Samples", "Drop", "Power"]
-    lines = [[r["task"], str(r["problems"]), str(r["samples"]), f"{r['drop']:g}", f"{r['power']:.0%}"] for r in rows]
-    return write_aligned([heading, *lines])
+def write_plan(found: dict[str, list[dict[str, Any]]], limit: Limit, write: Callable[[Rows], str]) -> str:
+    """Both tables of a plan, and what they say of samples and problems."""
+
+    def share(value: float) -> str:
+        return f"{value:.1%}" if value < 0.1 else f"{value:.0%}"
+
+    heading = ["Task", "Problems", "Samples", "Drop", "Power", "2x samples", "2x problems", "Problems for 80 %"]
+    rows, quiet = found["rows"], found["no_change"]
+    powers = ("power", "power_twice_samples", "power_twice_problems")
+    lines = [
+        [
+            *(r["task"], str(r["problems"]), str(r["samples"]), f"{r['drop']:g}"),
+            *(share(r[name]) for name in powers),
+            str(r["problems_for_80"] or "-"),
+        ]
+        for r in rows
+    ]
+    runs = quiet[0]["runs"]
+    quiet_heading = ["Task", "Problems", "Passes", "Alarms", "Unlucky 5 %", f"Any of {runs}", "With --history"]
+    shown = ("passes", "alarms", "alarms_worst_20th", "any_alarm", "any_alarm_history")
+    quiet_lines = [[r["task"], str(r["problems"]), *(share(r[name]) for name in shown)] for r in quiet]
+    samples, problems = (sum(row[name] for row in rows) / len(rows) for name in powers[1:])
+    if abs(samples - problems) < 0.02:
+        advice = "More samples of each problem buy as much power as more problems"
+    else:
+        advice = f"More {'samples of each problem' if samples > problems else 'problems'} buy more power"
+    return "\n".join(
+        [
+            f"Chance to find a drop beyond the allowed {limit}:\n",
+            write([heading, *lines]),
+            "If nothing changed: how often a run passes or alarms falsely; how often with the unluckiest 5 % of baselines; how",
+            f"often any of {runs} runs against one baseline alarms, and how often with --history.\n",
+            write([quiet_heading, *quiet_lines]),
+            f"{advice}. Each task is judged alone here; the correction over tasks makes both kinds of finding rarer.\n",
+        ]
+    )
 
 
 def write_json(value: Any) -> str:
