@@ -4,7 +4,7 @@ In comes one table with a row per sample of all runs: `run, policy, score, nomin
 takeovers`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,36 +14,34 @@ from scipy.stats import binomtest
 from lm_eval_takeover.analysis.pooling import (
     MEAN,
     add_mean_rows,
-    average_replicates,
     averaged_tasks,
-    bootstrap_mean,
     by_group,
-    interval,
     mean_of,
 )
+from lm_eval_takeover.results.statistics import Interval, average_interval, mean_interval
 from lm_eval_takeover.tasks.metrics import pass_at_k
 
 K = 8
 
 
 def tabulate_budget(samples: pl.DataFrame) -> pl.DataFrame:
-    """Figure 5: realized rate, Acc and Pass@8 of each run by task. Pass@8 is null where a problem has fewer than 8 samples."""
-    replicates: dict[tuple[str, str], tuple[Any, Any]] = {}
+    """Figure 5: realized rate, Acc and Pass@8 of each run by task. Pass@8 is null where a problem has fewer than 8 samples.
+
+    A run that lacks a task of the others has no row `mean`: means are over the same tasks, or not beside each other.
+    """
+    intervals: dict[tuple[str, str], dict[str, Interval | None]] = {}
 
     def describe(group: pl.DataFrame) -> dict[str, Any]:
         task, run = group["task"][0], group["run"][0]
         problems = group.group_by("doc_id", maintain_order=True).agg(
             pl.col("correct").mean().alias("acc"), pl.col("correct").sum().alias("right"), pl.len().alias("n")
         )
-        ids, acc = problems["doc_id"].to_numpy(), problems["acc"].to_numpy()
-        solved = None
+        found: dict[str, Interval | None] = {"acc": mean_interval(problems["acc"].to_numpy()), "pass8": None}
         if int(problems["n"].to_numpy().min()) >= K:
-            solved = np.array([pass_at_k(n, right, K) for right, n in problems.select("right", "n").iter_rows()])
-        reps = bootstrap_mean(ids, acc, task), None if solved is None else bootstrap_mean(ids, solved, task)
-        replicates[task, run] = reps
-        found: dict[str, Any] = {"realized_rate": _realized_rate(group), "acc": float(acc.mean())}
-        found |= _name_bounds("acc", reps[0]) | {"pass8": None if solved is None else float(solved.mean())}
-        return found | _name_bounds("pass8", reps[1])
+            solved = [pass_at_k(n, right, K) for right, n in problems.select("right", "n").iter_rows()]
+            found["pass8"] = mean_interval(np.array(solved, dtype=np.float64))
+        intervals[task, run] = found
+        return {"realized_rate": _realized_rate(group)} | _describe(found)
 
     keys = ["task", "run", "policy", "score", "nominal"]
     table = by_group(samples, keys, describe)
@@ -51,19 +49,24 @@ def tabulate_budget(samples: pl.DataFrame) -> pl.DataFrame:
     tasks = averaged_tasks(table["task"].unique(maintain_order=True).to_list())
     for run in table["run"].unique(maintain_order=True):
         inside = [row for row in rows if row["run"] == run and row["task"] in tasks]
-        mean = {"task": MEAN} | {name: inside[0][name] for name in keys[1:]} if inside else {}
-        for place, name in enumerate(("acc", "pass8")):
-            parts = [replicates[row["task"], run][place] for row in inside]
-            mean |= _name_bounds(name, average_replicates(parts))
-        if inside:
-            rows.append(
-                mean | {name: mean_of([row[name] for row in inside]) for name in ("realized_rate", "acc", "pass8")}
-            )
+        if len(inside) < len(tasks):
+            continue
+        means: dict[str, Interval | None] = {}
+        for name in ("acc", "pass8"):
+            parts = [part for row in inside if (part := intervals[row["task"], run][name]) is not None]
+            means[name] = average_interval(parts) if len(parts) == len(inside) else None
+        rate = {"realized_rate": mean_of([row["realized_rate"] for row in inside])}
+        rows.append({"task": MEAN} | {name: inside[0][name] for name in keys[1:]} | rate | _describe(means))
     return pl.DataFrame(rows, infer_schema_length=None)
 
 
-def _name_bounds(name: str, replicates: Any) -> dict[str, float | None]:
-    return dict(zip((f"{name}_low", f"{name}_high"), interval(replicates), strict=True))
+def _describe(found: Mapping[str, Interval | None]) -> dict[str, float | None]:
+    """Values with their bounds, null where there is none."""
+    described: dict[str, float | None] = {}
+    for name, part in found.items():
+        bounds = (None, None, None) if part is None else (part.value, part.low, part.high)
+        described |= dict(zip((name, f"{name}_low", f"{name}_high"), bounds, strict=True))
+    return described
 
 
 def _realized_rate(group: pl.DataFrame) -> float:

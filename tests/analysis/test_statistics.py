@@ -25,6 +25,7 @@ from lm_eval_takeover.analysis.outcomes import sign_test, tabulate_budget, tabul
 from lm_eval_takeover.analysis.places import measure_overlap, measure_position
 from lm_eval_takeover.analysis.takeovers import measure_cross, measure_ranks, tabulate_cross, tabulate_ranks
 from lm_eval_takeover.analysis.tokens import SampleTokens, split_tables
+from lm_eval_takeover.results.statistics import mean_interval
 
 values = st.lists(st.one_of(st.just(0.0), st.floats(0, 20, width=32)), min_size=1, max_size=300)
 
@@ -186,6 +187,28 @@ def test_budget_rates_and_flips_by_hand():
     flips = {row["task"]: row for row in tabulate_flips(samples, "base").to_dicts()}
     assert [flips["takeover_gsm8k"][name] for name in COLUMNS["flips"]] == ["takeover_gsm8k", "new", 3, 1, 1, 1.0]
     assert [flips["mean"][name] for name in ("problems", "rescued", "harmed")] == [6, 2, 2]
+
+
+def test_budget_has_the_intervals_of_the_leaderboard():
+    """At 0 of 240 a bootstrap of problems knows nothing: [0, 0]."""
+    rows = [("base", "base", None, None, "takeover_aime24", doc, j, False, 9, 0) for doc in range(30) for j in range(8)]
+    row, mean = tabulate_budget(outcomes(rows)).to_dicts()
+    expected = mean_interval(np.zeros(30))
+    assert (
+        (row["acc_low"], row["acc_high"]) == (row["pass8_low"], row["pass8_high"]) == (0, pytest.approx(expected.high))
+    )
+    assert 0.1 < row["acc_high"] == pytest.approx(mean["acc_high"])
+
+
+def test_means_over_other_tasks_do_not_stand_beside_each_other():
+    both, one = ("takeover_gsm8k", "takeover_aime25"), ("takeover_gsm8k",)
+    rows = [
+        (run, run, None, None, task, doc, j, task == "takeover_gsm8k", 9, 0)
+        for run, tasks in (("base", both), ("guided", one), ("guide", both))
+        for task in tasks for doc in range(10) for j in range(8)
+    ]  # fmt: skip
+    table = tabulate_budget(outcomes(rows)).filter(pl.col("task") == "mean")
+    assert dict(table.select("run", "acc").iter_rows()) == {"base": 0.5, "guide": 0.5}
 
 
 def test_ranks_and_near_positions_by_hand():

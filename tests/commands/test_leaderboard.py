@@ -12,6 +12,7 @@ from helpers.results import takeover, write_results
 
 from lm_eval_takeover.cli import main
 from lm_eval_takeover.errors import ArgumentError
+from lm_eval_takeover.results.statistics import holm
 
 SIZES = {"takeover_amc23": 40, "takeover_aime24": 30, "takeover_gpqa_diamond_50": 50}
 SHIFTS = {"base": -0.4, "random": -0.35, "guided": -0.05, "thinking": -0.1, "guide": 0.2}
@@ -126,7 +127,42 @@ def test_what_differs_between_rows_is_said_once_for_all_tasks(results, capsys):
     assert none == []
 
 
-def test_versus_pairs_by_problem_and_corrects_over_tasks(results, capsys):
+@pytest.mark.parametrize(
+    ("pretrained", "config", "said"),
+    [
+        ("acme/Small", {"model_num_parameters": 600_000_000}, None),
+        ("acme/Small", {}, None),
+        (
+            "acme/Small",
+            {"model_num_parameters": 1_700_000_000},
+            "Small (thinking), which has 1.7 B parameters, Small-Base 0.6 B",
+        ),
+        ("acme/Think-4B", {}, "Think-4B (thinking), which has 4 B parameters"),
+        ("acme/Other", {}, "Other (thinking), and nothing says that it has the size of Small-Base"),
+    ],
+)
+def test_a_reference_of_another_size_is_a_warning(results, tmp_path, capsys, pretrained, config, said):
+    counts = {task: [5] * size for task, size in SIZES.items()}
+    write_results(tmp_path / "thinking", counts, model="hf", model_args={"pretrained": pretrained}, config=config)
+    _, warnings = board(capsys, results / "base", results / "guided", "--thinking", tmp_path / "thinking")
+    found = [line for line in warnings if line.startswith("Recovery is against")]
+    assert found == [] if said is None else len(found) == 1 and said in found[0]
+
+
+def test_the_realized_rate_of_each_task_stands_beside_it(tmp_path, capsys):
+    per_task = {"takeover_amc23": {"realized_rate": 0.04}, "takeover_aime24": {"realized_rate": 0.1}}
+    counts = {"takeover_amc23": [3] * 40, "takeover_aime24": [1] * 30}
+    write_results(tmp_path / "guided", counts, run=takeover(per_task=per_task))
+    rows, _ = board(capsys, tmp_path / "guided")
+    row = rows["Small-Base + Guided"]
+    assert [row["tasks"][task]["task_rate"] for task in per_task] == [0.04, 0.1]
+    assert row["average"]["task_rate"] == pytest.approx(0.07)
+    assert main(["leaderboard", str(tmp_path / "guided"), "--columns", "task_rate", "--format", "md"]) == 0
+    said = capsys.readouterr().out
+    assert "37.5 / 100.0 / 4.0" in said and "12.5 / 100.0 / 10.0" in said and "Acc / Pass@8 / realized rate" in said
+
+
+def test_versus_pairs_by_problem_and_corrects_over_all_that_it_tests(results, capsys):
     rows, _ = board(capsys, results / "base", results / "guided", "--vs", results / "base")
     assert "vs" not in rows["Small-Base"]
     found = rows["Small-Base + Guided"]["vs"]["acc"]
@@ -135,6 +171,12 @@ def test_versus_pairs_by_problem_and_corrects_over_tasks(results, capsys):
         assert found[task]["how"] == "paired by problem"
         assert found[task]["low"] < found[task]["difference"] < found[task]["high"]
         assert found[task]["p_value"] <= found[task]["p_holm"] < 0.05
+    rows, _ = board(capsys, results / "base", results / "guided", results / "random", "--vs", results / "base")
+    tested = [
+        one for row in rows.values() for name in ("acc", "pass8") for one in row.get("vs", {}).get(name, {}).values()
+    ]
+    assert len(tested) == 2 * 2 * 4
+    assert [one["p_holm"] for one in tested] == pytest.approx(holm([one["p_value"] for one in tested]))
     with pytest.raises(ArgumentError, match="is 0 rows of the table"):
         board(capsys, results / "base", "--vs", results / "guided")
 

@@ -18,6 +18,7 @@ from lm_eval_takeover.analysis.figures import draw
 from lm_eval_takeover.analysis.measuring import Measuring, measure_parts, warm_up
 from lm_eval_takeover.analysis.outcomes import tabulate_budget, tabulate_flips, tabulate_rates
 from lm_eval_takeover.analysis.planning import classify_text, count_classes, tabulate_planning
+from lm_eval_takeover.analysis.pooling import averaged_tasks
 from lm_eval_takeover.analysis.takeovers import (
     measure_cross,
     measure_ranks,
@@ -207,7 +208,10 @@ def list_notices(inputs: Inputs) -> Iterator[str]:
     tasks = {task for run in inputs.runs.values() for task in run.tasks}
     if len(tasks) == 1:
         yield f"one task: the rows `mean` are those of {next(iter(tasks))}"
+    averaged = averaged_tasks(sorted(tasks))
     for name, run in inputs.runs.items():
+        if lacking := [task for task in averaged if task not in run.tasks]:
+            yield f"'{name}' is without {', '.join(lacking)}: it has no row `mean` in budget"
         problems = len({(one.task, one.doc_id) for one in run.answered})
         if problems == len(run.answered):
             yield f"'{name}' has one sample of each problem: pass@8 is empty, and a flip may be chance"

@@ -83,6 +83,7 @@ def list_notes(board: dict[str, Any], extras: Sequence[str]) -> list[str]:
         "Acc / Pass@8",
         *(["Maj@8"] if "maj8" in extras else []),
         *(["truncated"] if "truncated" in extras else []),
+        *(["realized rate"] if "task_rate" in extras else []),
     ]
     intervals = (
         "Intervals are 95 %, over problems." if "intervals" in extras else "`--columns intervals` adds intervals."
@@ -115,7 +116,9 @@ def lay_out_versus(rows: Sequence[Row]) -> Table | None:
     columns = ["Model", "Metric", "Task", "Difference", "95 %", "p", "p (Holm)"]
     reference = compared[0]["vs"]["model"]
     return Table(
-        columns, lines, [f"Differences from {reference}, in percentage points; Holm's p-values are over tasks."]
+        columns,
+        lines,
+        [f"Differences from {reference}, in percentage points; Holm's p-values are over all {len(lines)} lines."],
     )
 
 
@@ -147,7 +150,7 @@ def _show_cell(cell: dict[str, Any] | None, extras: Sequence[str]) -> str:
     """`27.6 / 67.0`, with what was asked for behind it."""
     if cell is None or cell["acc"] is None:
         return ""
-    names = ["acc", "pass8", *(name for name in ("maj8", "truncated") if name in extras)]
+    names = ["acc", "pass8", *(name for name in ("maj8", "truncated", "task_rate") if name in extras)]
     text = " / ".join("-" if cell.get(name) is None else f"{100 * cell[name]:.1f}" for name in names)
     if "intervals" in extras and cell.get("acc_low") is not None:
         spans = (f"{100 * cell[f'{name}_low']:.1f}–{100 * cell[f'{name}_high']:.1f}" for name in ("acc", "pass8"))
@@ -225,7 +228,7 @@ def write_latex(table: Table) -> str:
 def write_csv(rows: Sequence[Row]) -> str:
     """A line per row and task, `average` among them; shares from 0 to 1, empty where there is none."""
     cells = [f"{metric}{end}" for metric in _METRICS for end in ("", "_low", "_high")]
-    counts = ["truncated", "problems", "samples"]
+    counts = ["truncated", "problems", "samples", "task_rate"]
     recoveries = [f"recovery_{metric}{end}" for metric in ("acc", "pass8") for end in ("", "_low", "_high")]
     costs = ["base_passes_per_token", "guide_passes_per_token", "active_parameters", "seconds_per_problem"]
     named = ["model", "kind", "source", "nominal", "realized_rate", "reference"]

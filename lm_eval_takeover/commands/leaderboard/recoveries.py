@@ -1,11 +1,12 @@
 """Recovery of a row: its base, its reference, the value with its interval, or why there is none."""
 
+import re
 from collections.abc import Sequence
 from math import sqrt
 from typing import TYPE_CHECKING, Any
 
 from lm_eval_takeover.results.recovery import NOT_ABOVE, Trio, measure_recovery
-from lm_eval_takeover.results.runs import TaskResult, common_ids
+from lm_eval_takeover.results.runs import Run, TaskResult, common_ids
 from lm_eval_takeover.results.statistics import count_observations
 
 if TYPE_CHECKING:
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
 
 METRICS = {"acc": "acc", "pass8": "pass@8"}
 _TAKEOVER_KINDS = ("guided", "random", "early")
+_SAME_SIZE = 0.3  # names round: a "0.6B" may have 0.75 B with its embeddings
 _Z = 1.96  # standard errors of noise, where only means are known
 
 
@@ -37,6 +39,42 @@ def find_reference(row: "Row", rows: Sequence["Row"]) -> "Row | None":
         return thinking[0]
     wanted = row.run.settings.get("guide")
     return next((o for o in rows if o.kind == "guide" and o.run.settings.get("guide") == wanted), None)
+
+
+def warn_of_references(rows: Sequence["Row"]) -> list[str]:
+    """Where Recovery is against a thinking model of another size than the base's, or of a size that is not known; and where
+    rows are against different models."""
+    lines, found = [], dict[str, list[str]]()
+    for row in rows:
+        reference, base = find_reference(row, rows), find_base(row, rows)
+        if reference is None or base is None:
+            continue
+        found.setdefault(reference.name, []).append(row.name)
+        if reference.kind == "thinking":
+            size, wanted = _find_size(reference.run), _find_size(base.run)
+            if size is None or wanted is None:
+                if not base.run.model.startswith(reference.run.model):
+                    lines.append(
+                        f"Recovery is against {reference.name}, and nothing says that it has the size of {base.name}"
+                    )
+            elif abs(size - wanted) > _SAME_SIZE * wanted:
+                sizes = f"has {size / 1e9:.2g} B parameters, {base.name} {wanted / 1e9:.2g} B"
+                lines.append(
+                    f"Recovery is against {reference.name}, which {sizes}: not what one of the same size makes it"
+                )
+    if len(found) > 1:
+        parts = (f"{', '.join(names)} against {reference}" for reference, names in found.items())
+        lines.append(f"Recovery is not of one reference: {'; '.join(parts)}")
+    return list(dict.fromkeys(lines))
+
+
+def _find_size(run: Run) -> float | None:
+    """Parameters of the model that writes: as the run counted them, else as its name says (`0.6B`)."""
+    role = next((role for role in ("model", run.kind) if role in run.parameters), None)
+    if role is not None:
+        return float(run.parameters[role])
+    named = re.search(r"(?<![\d.])(\d+(?:\.\d+)?)[bB](?![A-Za-z])", run.model)
+    return float(named[1]) * 1e9 if named else None
 
 
 def describe_recovery(

@@ -6,7 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lm_eval_takeover.commands.leaderboard.recoveries import describe_recovery, find_base, find_reference
+from lm_eval_takeover.commands.leaderboard.recoveries import (
+    describe_recovery,
+    find_base,
+    find_reference,
+    warn_of_references,
+)
 from lm_eval_takeover.commands.leaderboard.versus import compare_rows
 from lm_eval_takeover.results.runs import MATHEMATICAL, PREFIX, Run, TaskResult, read_runs
 from lm_eval_takeover.results.settings import describe_varying
@@ -35,7 +40,7 @@ def build_board(results: Sequence[Path], thinking: Sequence[Path], versus: Path 
     averaged = list_averaged_tasks(rows)
     board = {
         "rows": [describe_row(row, rows, averaged) for row in rows],
-        "warnings": [*notes, *more, *list_warnings(rows, averaged)],
+        "warnings": [*notes, *more, *warn_of_references(rows), *list_warnings(rows, averaged)],
     }
     if versus is not None:
         compare_rows(board, rows, averaged, versus)
@@ -126,6 +131,7 @@ def describe_cell(result: TaskResult) -> dict[str, Any]:
         "truncated": share_truncated(result),
         "problems": result.count,
         "samples": result.samples,
+        "task_rate": result.per_token.get("realized_rate"),
     }
 
 
@@ -156,7 +162,12 @@ def describe_average(results: Sequence[TaskResult]) -> dict[str, Any]:
             f"{name}_high": interval.high if interval else None,
         }
     samples = {result.samples for result in results}
-    return cell | {"problems": sum(r.count for r in results), "samples": samples.pop() if len(samples) == 1 else None}
+    rates: list[Any] = [result.per_token.get("realized_rate") for result in results]
+    return cell | {
+        "problems": sum(r.count for r in results),
+        "samples": samples.pop() if len(samples) == 1 else None,
+        "task_rate": None if None in rates else sum(rates) / len(rates),
+    }
 
 
 def describe_cost(run: Run) -> dict[str, Any]:

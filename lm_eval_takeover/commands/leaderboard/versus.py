@@ -29,6 +29,7 @@ def compare_rows(board: dict[str, Any], rows: Sequence["Row"], averaged: Sequenc
             f"--vs '{versus}' is {len(found)} rows of the table; expected a results folder of one run, also given as RESULTS"
         )
     (reference,) = found
+    tested: list[dict[str, Any]] = []  # Holm's correction is over all that the table compares
     for row, described in zip(rows, board["rows"], strict=True):
         if row is reference:
             continue
@@ -36,19 +37,20 @@ def compare_rows(board: dict[str, Any], rows: Sequence["Row"], averaged: Sequenc
         described["vs"] = {"model": reference.name} | {
             name: _compare(row, reference, tasks, averaged, metric) for name, metric in METRICS.items()
         }
+        tested += [
+            found for name in METRICS for found in described["vs"][name].values() if found["p_value"] is not None
+        ]
+    for entry, adjusted in zip(tested, holm([entry["p_value"] for entry in tested]), strict=True):
+        entry["p_holm"] = adjusted
 
 
 def _compare(
     row: "Row", reference: "Row", tasks: Sequence[str], averaged: Sequence[str], metric: str
 ) -> dict[str, Any]:
-    """By task and for the average: difference, interval, p-value and, over the tasks, Holm's adjusted p-value."""
+    """By task and for the average: difference, interval and p-value."""
     found = {task: _measure(row.run.tasks[task], reference.run.tasks[task], metric) for task in tasks}
     known = {task: difference for task, (difference, _) in found.items() if difference is not None}
-    adjusted = dict(zip(known, holm([difference.p_value() for difference in known.values()]), strict=True))
-    described = {
-        task: _describe(difference, how) | ({"p_holm": adjusted[task]} if task in adjusted else {})
-        for task, (difference, how) in found.items()
-    }
+    described = {task: _describe(difference, how) for task, (difference, how) in found.items()}
     if averaged and all(task in known for task in averaged):
         described["average"] = _describe(Difference.average([known[task] for task in averaged]), "over tasks")
     return described

@@ -10,7 +10,7 @@ from lm_eval_takeover.analysis.outcomes import K
 from lm_eval_takeover.analysis.pooling import MEAN, averaged_tasks
 from lm_eval_takeover.commands.report.inputs import Analysis
 from lm_eval_takeover.results.recovery import Trio, measure_recovery
-from lm_eval_takeover.results.statistics import Interval, Values
+from lm_eval_takeover.results.statistics import Interval, Values, count_observations
 from lm_eval_takeover.runs.run_folder import Answered, RunFolder
 from lm_eval_takeover.tasks.metrics import pass_at_k
 
@@ -29,8 +29,8 @@ class Row:
 COLUMNS = (
     ("Acc", "mean over samples, with its 95 % interval over problems"),
     ("Pass@8", "problems that any of 8 samples solves, with its 95 % interval"),
-    ("Recovery, Acc", "(run - base) / (guide - base), with Fieller's 95 % interval"),
-    ("Recovery, Pass@8", "the same for Pass@8"),
+    ("Recovery against the guide, Acc", "(run - base) / (guide - base), with Fieller's 95 % interval"),
+    ("Recovery against the guide, Pass@8", "the same for Pass@8"),
     ("Realized rate", "share of the tokens that the donor wrote"),
     ("Guide passes / token", "forward passes of one row, prefill apart"),
     ("Tokens / s", "of the whole run, all its tasks together"),
@@ -81,7 +81,7 @@ def _measure(analysis: Analysis, runs: tuple[str, str, str], tasks: Sequence[str
             return None
         guided, base, guide = (np.array([one[doc] for doc in sorted(one)], dtype=np.float64) for one in values)
         samples = len(next(iter(found for key, found in analysis.samples[runs[0]].items() if key[0] == task)))
-        trios.append(Trio(guided, base, guide, samples))
+        trios.append(Trio(guided, base, guide, count_observations("acc" if metric == "acc" else f"pass@{K}", samples)))
     return measure_recovery(trios)
 
 
