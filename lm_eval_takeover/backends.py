@@ -33,8 +33,12 @@ class Backend(Protocol):
         rows: int,
         traced: bool = False,
         count_tokens: Callable[[int], None] | None = None,
+        policy: "Policy | None" = None,
     ) -> "Iterator[tuple[int, Generation]]":
-        """`(index into requests, generation)` as samples finish; see `decoding.engine.generate`."""
+        """`(index into requests, generation)` as samples finish; see `decoding.engine.generate`.
+
+        `policy` is another one of the models that are loaded.
+        """
 
     def force(
         self,

@@ -22,6 +22,7 @@ from lm_eval_takeover.decoding.teacher_forcing import Forced
 from lm_eval_takeover.errors import TakeoverError, VocabularyError, install_error_hook, is_out_of_memory
 from lm_eval_takeover.method.request import Request, Sampling
 from lm_eval_takeover.pair.loading import load_pair, load_policy, parse_arguments
+from lm_eval_takeover.pair.pair import DEFAULT_MAX_LENGTH
 from lm_eval_takeover.runs.facts import collect_facts, describe_run
 from lm_eval_takeover.runs.journal import Sample
 from lm_eval_takeover.runs.progress import Progress
@@ -36,8 +37,6 @@ from lm_eval_takeover.tasks.known_problems import refuse_calibrated_tasks
 from lm_eval_takeover.tasks.verdict_log import set_verdict_log
 
 logger = logging.getLogger(__name__)
-
-DEFAULT_MAX_LENGTH = 2048  # tokens; as lm-eval's hf, where no configuration says otherwise
 
 
 class GuidedTakeover(TemplateLM):  # type: ignore[misc]

@@ -32,7 +32,8 @@ def draw(name: str, table: pl.DataFrame, path: Path) -> None:
     with matplotlib.rc_context(_SETTINGS):
         figure = Figure(figsize=(5.4, 3.4), layout="constrained")
         axes = figure.subplots()
-        _DRAWN[name](axes, _name_task(axes, _shown(table)))
+        by_task = "task" in table.columns and name != "effects"
+        _DRAWN[name](axes, _name_task(axes, _shown(table)) if by_task else table)
         if axes.get_legend_handles_labels()[1]:
             axes.legend(frameon=False, fontsize=8)
         write_whole(path, lambda stream: figure.savefig(stream, format="svg", metadata={"Date": None}))
@@ -162,6 +163,34 @@ def _draw_ranks(axes: Axes, table: pl.DataFrame) -> None:
     _label(axes, "rank of the donor's token under the host", "share of takeovers")
 
 
+def _draw_effects(axes: Axes, table: pl.DataFrame) -> None:
+    edges = [-1.0625 + 0.125 * place for place in range(18)]
+    for (kind,), group in table.group_by(["kind"], maintain_order=True):
+        share = [1 / len(group)] * len(group)
+        axes.hist(group["effect"], edges, weights=share, histtype="step", label=f"{kind}s ({len(group)})")
+    _label(axes, "effect of the donor's token on the share of correct texts", "share of positions")
+
+
+def _draw_effect_by_score(axes: Axes, table: pl.DataFrame) -> None:
+    for (score,), group in table.group_by(["score"], maintain_order=True):
+        axes.plot(group["bin"] + 1, group["effect"], label=score, marker="o", markersize=3)
+    axes.axhline(0, **_DIAGONAL)
+    _label(axes, "tenth of the positions, smallest scores first", "mean effect")
+
+
+def _draw_effect_summary(axes: Axes, table: pl.DataFrame) -> None:
+    _bars(axes, table, ["kind"], "effect", ("low", "high"))
+    axes.axvline(0, color="#333333", linewidth=0.8)
+    _label(axes, "mean effect on the share of correct texts, 95 % over problems")
+
+
+def _draw_effect_auroc(axes: Axes, table: pl.DataFrame) -> None:
+    _bars(axes, table, ["score"], "auroc", ("low", "high"))
+    axes.axvline(0.5, **_DIAGONAL)
+    axes.set_xlim(0, 1)
+    _label(axes, "AUROC for an effect above 25 points")
+
+
 _DRAWN: Mapping[str, Callable[[Axes, pl.DataFrame], None]] = {
     "concentration": _draw_concentration,
     "lorenz": _draw_lorenz,
@@ -174,4 +203,8 @@ _DRAWN: Mapping[str, Callable[[Axes, pl.DataFrame], None]] = {
     "flips": _draw_flips,
     "cross": _draw_cross,
     "ranks": _draw_ranks,
+    "effects": _draw_effects,
+    "effect_by_score": _draw_effect_by_score,
+    "effect_summary": _draw_effect_summary,
+    "effect_auroc": _draw_effect_auroc,
 }

@@ -49,11 +49,12 @@ class TransformersBackend:
         rows: int,
         traced: bool = False,
         count_tokens: Callable[[int], None] | None = None,
+        policy: Policy | None = None,
     ) -> Iterator[tuple[int, Generation]]:
-        """As `engine.generate`."""
+        """As `engine.generate`; by another policy of these models where one is given."""
         return generate(
             self.pair,
-            self.policy,
+            policy or self.policy,
             requests,
             seed=seed,
             batch_size=rows,

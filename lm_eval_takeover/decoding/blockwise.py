@@ -319,9 +319,7 @@ def generate(
         return sampling.temperature, sampling.top_p, sampling.top_k
 
     # The samples of one prompt stand together; the longest prompts come first, so that buffers grow once.
-    ordered = sorted(
-        enumerate(requests), key=lambda item: (settings(item), -len(item[1].prompt), item[1].prompt, item[0])
-    )
+    ordered = sorted(enumerate(requests), key=lambda item: (settings(item), -len(item[1].text), item[1].text, item[0]))
     kind = Blocks if drafted else Stepwise
     failed = Failures(len(requests)) if failures is None else failures
     for _, group in groupby(ordered, key=settings):

@@ -53,7 +53,7 @@ def generate(
 
         def write(by: Policy, asked: Sequence[Request], traced: bool) -> Iterator[tuple[int, Generation]]:
             lockstepped = partial(lockstep.generate, pair, by, traced=traced, **options)
-            begun = [lockstep.start_generation(traced) for _ in asked]
+            begun = [Generation.begin(request, traced) for request in asked]
             return _isolate(lockstepped, asked, begun, failures, batch_size)
     else:
         length = None if isinstance(block_size, str) else block_size

@@ -3,7 +3,6 @@
 This engine is the reference that every faster one is compared with, so it is kept short and plain.
 """
 
-from array import array
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -55,7 +54,7 @@ def generate(
 ) -> Iterator[tuple[int, Generation]]:
     """As `engine.generate`, which also knows `early` with a rate. `begun` are generations that go on, one for each request."""
     vocab, eos = pair.vocab_size, pair.eos_ids
-    begun = begun or [start_generation(traced) for _ in requests]
+    begun = begun or [Generation.begin(request, traced) for request in requests]
     waiting = [Row(i, request, generation) for i, (request, generation) in enumerate(zip(requests, begun, strict=True))]
     readings = {role: choose_reading(pair.member(role)) for role in policy.roles}
     padded = all(reading.padded for reading in readings.values())
@@ -127,8 +126,9 @@ def _decode(
             full = len(generation.tokens) == row.request.max_new_tokens
             if full or token in eos or stop.found(generation.tokens):
                 # The last token is read by nobody.
-                generation.base_passes = (position - 1) * ("base" in policy.roles)
-                generation.guide_passes = (position - 1) * ("guide" in policy.roles)
+                passes = position - 1 - len(row.request.begun)
+                generation.base_passes = passes * ("base" in policy.roles)
+                generation.guide_passes = passes * ("guide" in policy.roles)
                 yield row.index, generation
             else:
                 alive.append(place)
@@ -156,10 +156,6 @@ def _numbers(rows: list[Row], stream: Callable[[int, bytes, int, int], NDArray[A
     """The numbers of each row's positions: `[rows, longest max_new_tokens]`."""
     count = max(row.request.max_new_tokens for row in rows)
     return np.stack([stream(seed, request_digest(row.request.prompt), row.request.sample, count) for row in rows])
-
-
-def start_generation(traced: bool) -> Generation:
-    return Generation(observed=array("f") if traced else None)
 
 
 def _whole_prompts(waiting: Sequence[Row], batch_size: int, *, padded: bool) -> Iterator[list[Row]]:

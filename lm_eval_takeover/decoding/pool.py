@@ -7,7 +7,6 @@ text again: what was emitted stays.
 
 import logging
 from abc import ABC, abstractmethod
-from array import array
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -60,8 +59,7 @@ class Pool(ABC):
         self.host, self.donor = policy.writes(taken_over=False), policy.writes(taken_over=True)
         self.sampling: Sampling = waiting[0][1].sampling
         self.waiting = deque(
-            Row(index, request, stops(request.until), Generation(observed=array("f") if traced else None))
-            for index, request in waiting
+            Row(index, request, stops(request.until), Generation.begin(request, traced)) for index, request in waiting
         )
         self.batch_size = self.size = min(batch_size, len(waiting))  # slots that were asked for, and slots there are
         self.slots: list[Row] = []

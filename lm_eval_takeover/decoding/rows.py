@@ -49,7 +49,8 @@ class Row:
             self.words = words(seed, digest, self.request.sample, count)
             if policy.uses_chance:
                 self.chances = chances(seed, digest, self.request.sample, count)
-            self.window = window
+            known = self.generation.scores[-len(window) :]  # of a text that goes on
+            self.window = torch.cat([window[len(known) :], window.new_tensor(known)])
 
     @property
     def text(self) -> tuple[int, ...]:

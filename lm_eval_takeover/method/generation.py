@@ -1,7 +1,11 @@
 """What comes back: one finished sample."""
 
+import math
 from array import array
 from dataclasses import dataclass, field
+from typing import Self
+
+from lm_eval_takeover.method.request import Request
 
 
 @dataclass(slots=True)
@@ -9,7 +13,8 @@ class Generation:
     """One finished sample. All three lists have one entry per emitted token, the end token included.
 
     `scores` in nats, NaN under a policy that asks for none. Passes are forward passes of this row, prefill apart. `observed`
-    holds, where a trace is wanted, the numbers of `observations.OBSERVED` of one token after the other.
+    holds, where a trace is wanted, the numbers of `observations.OBSERVED` of one token after the other. Tokens that the request
+    has begun with are in the lists, but not in `observed`.
     """
 
     tokens: list[int] = field(default_factory=list)
@@ -18,6 +23,18 @@ class Generation:
     base_passes: int = 0
     guide_passes: int = 0
     observed: "array[float] | None" = None
+
+    @classmethod
+    def begin(cls, request: Request, traced: bool) -> Self:
+        """Before the first token is drawn."""
+        count = len(request.begun)
+        unknown = [math.nan] * (count - len(request.begun_scores))
+        return cls(
+            tokens=list(request.begun),
+            taken_over=[False] * count,
+            scores=[*unknown, *request.begun_scores],
+            observed=array("f") if traced else None,
+        )
 
     def count_passes(self, role: str, passes: int) -> None:
         """Add so many passes of this model; never below 0."""

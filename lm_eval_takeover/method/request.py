@@ -34,7 +34,9 @@ TASK_MAX_GEN_TOKS = 16_384  # of task_configs/: the models end their texts, not 
 class Request:
     """One sample to generate. `label` names it in errors.
 
-    `donor_length` is how many tokens the donor's own answer has, where a policy needs to know it.
+    `donor_length` is how many tokens the donor's own answer has, where a policy needs to know it. `begun` are the first tokens of
+    a text that stands already and goes on; they count in `max_new_tokens` and in positions. `begun_scores` are the scores of the
+    last of them, in nats, where a gate must know them: as many as its window has, or all.
     """
 
     prompt: tuple[int, ...]
@@ -44,9 +46,20 @@ class Request:
     until: tuple[str, ...] = ()
     label: str = ""
     donor_length: int = 0
+    begun: tuple[int, ...] = ()
+    begun_scores: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.prompt:
             raise ArgumentError(f"the prompt of {self.label or 'a request'} has no tokens")
         if self.max_new_tokens < 1:
             raise ArgumentError(f"max_gen_toks={self.max_new_tokens} is not at least 1 token")
+        if len(self.begun) >= self.max_new_tokens:
+            raise ArgumentError(
+                f"max_gen_toks={self.max_new_tokens} leaves no room behind {len(self.begun)} tokens of {self.label or 'a text'}"
+            )
+
+    @property
+    def text(self) -> tuple[int, ...]:
+        """The prompt and what stands behind it: what a model reads first."""
+        return self.prompt + self.begun

@@ -13,6 +13,8 @@ from lm_eval_takeover.pair.vocabulary import SharedVocabulary, describe, share
 
 logger = logging.getLogger(__name__)
 
+DEFAULT_MAX_LENGTH = 2048  # tokens; as lm-eval's hf, where no configuration says otherwise
+
 
 class Pair:
     """The base and the guide, or one of them where a policy needs no other.

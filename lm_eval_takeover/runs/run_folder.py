@@ -64,6 +64,7 @@ class RunFolder:
     asked: int
     tasks: list[str] = field(default_factory=list)
     seconds: float = 0.0  # that its commands took, all attempts together
+    decoding: dict[str, dict[str, Any]] = field(default_factory=dict)  # generation settings of tasks that have one set
 
     @property
     def label(self) -> str:
@@ -195,7 +196,16 @@ def read_run_folder(folder: Path) -> RunFolder:
         len(keys),
         sorted({task for task, _, _ in keys}),
         sum(run.seconds for run in runs),
+        _collect_decoding(runs),
     )
+
+
+def _collect_decoding(runs: Sequence[StoredRun]) -> dict[str, dict[str, Any]]:
+    found: dict[str, list[dict[str, Any]]] = {}
+    for run in runs:
+        for task, settings in run.facts.get("tasks") or []:
+            found.setdefault(task, []).append(settings)
+    return {task: all_of[-1] for task, all_of in found.items() if all(one == all_of[0] for one in all_of)}
 
 
 def _list_answered(

@@ -168,5 +168,6 @@ def sample_key(settings: str, request: Request) -> bytes:
         asdict(request.sampling),
         request.until,
         request.max_new_tokens,
+        *([request.begun, request.begun_scores] if request.begun else []),
     ]
     return bytes.fromhex(digest_of(parts))

@@ -144,24 +144,19 @@ class VllmBackend:
         rows: int = _AT_ONCE,
         traced: bool = False,
         count_tokens: Callable[[int], None] | None = None,
+        policy: Policy | None = None,
     ) -> Iterator[tuple[int, Generation]]:
-        """As `decoding.engine.generate`."""
-        failures = Failures(len(requests))
+        """As `decoding.engine.generate`; by another policy of the models that the engine holds where one is given."""
+        policy, failures = policy or self.policy, Failures(len(requests))
 
         def write(by: Policy, asked: Sequence[Request], traced: bool) -> Iterator[tuple[int, Generation]]:
             return self._write(by, asked, failures, {"seed": seed, "traced": traced}, count_tokens)
 
-        if self.policy.needs_donor_length:
-            yield from write_after_donor(write, self.policy, requests, traced, at_once=rows)
+        if policy.needs_donor_length:
+            yield from write_after_donor(write, policy, requests, traced, at_once=rows)
         else:
-            yield from write(self.policy, requests, traced)
+            yield from write(policy, requests, traced)
         self._check_gated(len(requests))
-        failures.check()
-
-    def write(self, policy: Policy, requests: Sequence[Request], *, seed: int) -> Iterator[tuple[int, Generation]]:
-        """As `generate`, by another policy of the models that the engine holds."""
-        failures = Failures(len(requests))
-        yield from self._write(policy, requests, failures, {"seed": seed})
         failures.check()
 
     def roll_out(

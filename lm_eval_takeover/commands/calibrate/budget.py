@@ -59,7 +59,7 @@ class HeldOutRollouts:
         policy = kind(direction=self.direction, score=self.score, gate=gate)
         takeovers = tokens = 0
         if self.backend is not None:
-            written = self.backend.write(policy, self.requests, seed=self.seed)
+            written = self.backend.generate(self.requests, seed=self.seed, policy=policy)
         else:
             written = generate(self.pair, policy, self.requests, seed=self.seed, batch_size=self.batch_size)
         with tqdm(total=len(self.requests), desc=f"Gated at {rho:.4g}", unit="rollout", disable=not progress) as bar:

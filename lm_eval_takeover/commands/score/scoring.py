@@ -4,27 +4,22 @@ import contextlib
 import logging
 import shutil
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from functools import cached_property
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from tqdm import tqdm
 
 from lm_eval_takeover import stopping
-from lm_eval_takeover.arguments import ModelArguments
-from lm_eval_takeover.backends import Backend, open_backend
-from lm_eval_takeover.errors import ArgumentError, RunDirError, VocabularyError, is_out_of_memory
-from lm_eval_takeover.method.gate import Gate
-from lm_eval_takeover.method.policies import Disagreement
+from lm_eval_takeover.backends import Backend
+from lm_eval_takeover.commands._stored_pair import Choice, Readers
+from lm_eval_takeover.errors import RunDirError, VocabularyError, is_out_of_memory
 from lm_eval_takeover.method.registry import Score, load_plugins
 from lm_eval_takeover.method.registry import scores as registered
-from lm_eval_takeover.pair.loading import load_pair
 from lm_eval_takeover.pair.pair import Pair
 from lm_eval_takeover.runs.layout import scores_folder, scores_lock_path
 from lm_eval_takeover.runs.run_folder import Answered, RunFolder, read_run_folder
-from lm_eval_takeover.runs.sample_keys import MODEL_ARGUMENTS
 from lm_eval_takeover.runs.scores import SCORES, ScoredSample, ScoresHeader, list_score_files, read_header, write_scores
 from lm_eval_takeover.storage.locks import Lock, Locked
 
@@ -33,56 +28,7 @@ logger = logging.getLogger(__name__)
 _FILE_TOKENS = 2**19  # of a file, which is one row group
 _FILE_SECONDS = 300.0  # that a killed call loses at most, beside the batch at hand
 _MOST_TEXTS = 512  # at a time, where an engine batches by itself
-_MODELS = {name for name, part in MODEL_ARGUMENTS.items() if part in ("models", "trust_remote_code")}
-_PLACES = {
-    *(
-        "device",
-        "guide_device",
-        "device_map",
-        "guide_device_map",
-        "parallelize",
-        "max_memory_per_gpu",
-        "max_cpu_memory",
-    ),
-    *("offload_folder", "attn_implementation", "guide_attn_implementation"),
-}  # the model arguments of the transformers engines that say where weights go
 _ENTROPY = "entropy"  # stands in every file as `base_entropy`
-
-
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """What the command line says of the models; None leaves the run's own."""
-
-    base: str | None = None
-    guide: str | None = None
-    device: str | None = None
-    guide_device: str | None = None
-    dtype: str | None = None
-    guide_dtype: str | None = None
-    trust_remote_code: bool | None = None
-    batch_size: str = "auto"
-    plugins: str | None = None
-    engine: Mapping[str, Any] = field(default_factory=dict)  # model arguments of what computes
-
-    def apply(self, run: RunFolder) -> ModelArguments:
-        """The run's arguments with these. Raises ArgumentError where neither names a model."""
-        known = _MODELS if self.engine else _MODELS | _PLACES
-        own = {name: value for name, value in asdict(self).items() if value is not None and name != "engine"}
-        if self.base is not None:
-            own |= {"revision": None, "subfolder": None}
-        if self.guide is not None:
-            own |= {"guide_revision": None, "guide_subfolder": None}
-        if self.device is None:  # where the run was made there may have been another machine
-            own |= {"device": None, "guide_device": self.guide_device}
-        stored = {name: value for name, value in run.arguments.items() if name in known}
-        arguments = ModelArguments.parse({**stored, **own, **self.engine})
-        if (arguments.base is None) != (arguments.guide is None):
-            missing = "base" if arguments.base is None else "guide"
-            raise ArgumentError(
-                f"--{missing} is missing: the run in '{run.folder}' (policy={run.policy}) names none; give "
-                f"--{missing} <hub id or local folder>"
-            )
-        return arguments
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,22 +42,6 @@ class Text:
     @property
     def length(self) -> int:
         return len(self.prompt) + len(self.tokens)
-
-
-class Readers:
-    """A pair, and the engine that reads texts with it, which starts at the first text."""
-
-    def __init__(self, arguments: ModelArguments) -> None:
-        self.arguments, self.pair = arguments, load_pair(arguments)
-
-    @cached_property
-    def backend(self) -> Backend:
-        both = Disagreement(gate=Gate(0.0))  # asks both models; nothing is written by it
-        return open_backend(self.arguments, self.pair, both)
-
-    def close(self) -> None:
-        if "backend" in self.__dict__:
-            self.backend.close()
 
 
 def score_runs(folders: Sequence[Path], choice: Choice, *, overwrite: bool) -> int:

@@ -1,0 +1,50 @@
+"""The options of `effects`."""
+
+import argparse
+from pathlib import Path
+
+from lm_eval_takeover.commands._pair_options import add_pair_options, read_choice
+from lm_eval_takeover.errors import ArgumentError
+
+HELP = "what single takeovers do to the outcome: texts continued behind both tokens"
+DESCRIPTION = """\
+Take positions of a guided run where base and guide draw different tokens. Force either token, continue the text with the same
+random numbers, and judge both. The effect of a position is the difference between the shares of correct continuations.
+Controls are positions of the same texts where the base wrote and the guide would have written another token.
+A call that was stopped goes on when it is given again."""
+EXAMPLE = """examples:
+  lm-eval-takeover effects runs/guided --takeovers 200 --continuations 8 --out effects
+  lm-eval-takeover effects runs/guided --out effects --after gate
+  lm-eval-takeover effects runs/guided --out effects --dry_run
+"""
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("run_dir", type=Path, metavar="RUN_DIR", help="the run_dir of a guided run, or what compare made of its row")
+    add("--out", type=Path, required=True, metavar="DIR", help="a folder for tables, figures and the continued texts")
+    add("--takeovers", type=int, default=200, metavar="N", help="takeovers to sample (default: 200)")
+    add("--controls", type=int, metavar="N", help="controls to sample (default: half of --takeovers)")
+    add("--continuations", type=int, default=8, metavar="K", help="texts behind each token (default: 8)")
+    add(
+        "--after",
+        choices=["base", "gate"],
+        default="base",
+        help="what writes behind the token: base, the default writer alone; gate, the run's own policy (default: base)",
+    )
+    add("--seed", type=int, default=0, metavar="N", help="of the choice of positions (default: 0)")
+    add("--include_path", type=Path, metavar="DIR", help="a folder of task files, as in lm_eval")
+    add("--dry_run", action="store_true", help="say what it would take; load no model")
+    add_pair_options(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    if options.controls is None:
+        options.controls = options.takeovers // 2
+    for name, least in (("takeovers", 1), ("controls", 0), ("continuations", 1)):
+        if (value := getattr(options, name)) < least:
+            raise ArgumentError(f"--{name} {value} is not at least {least}")
+    choice = read_choice(options)
+    from lm_eval_takeover.commands.effects.measuring import measure
+
+    return measure(options, choice)
