@@ -10,7 +10,7 @@ HELP = "what single takeovers do to the outcome: texts continued behind both tok
 DESCRIPTION = """\
 Take positions of a guided run where base and guide draw different tokens. Force either token, continue the text with the same
 random numbers, and judge both. The effect of a position is the difference between the shares of correct continuations.
-Controls are positions of the same texts where the base wrote and the guide would have written another token.
+Controls are positions of the same texts that the base wrote; a draw of the guide that differs is forced there.
 A call that was stopped goes on when it is given again."""
 EXAMPLE = """examples:
   lm-eval-takeover effects runs/guided --takeovers 200 --continuations 8 --out effects
@@ -41,9 +41,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     if options.controls is None:
         options.controls = options.takeovers // 2
-    for name, least in (("takeovers", 1), ("controls", 0), ("continuations", 1)):
-        if (value := getattr(options, name)) < least:
-            raise ArgumentError(f"--{name} {value} is not at least {least}")
+    for name, least, most in (("takeovers", 1, 10**6), ("controls", 0, 10**6), ("continuations", 1, 1000)):
+        if not least <= (value := getattr(options, name)) <= most:
+            raise ArgumentError(f"--{name} {value} is not in {least} to {most}")
     choice = read_choice(options)
     from lm_eval_takeover.commands.effects.measuring import measure
 

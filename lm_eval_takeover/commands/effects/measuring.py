@@ -9,6 +9,7 @@ from lm_eval_takeover.analysis.effects import measure_position
 from lm_eval_takeover.commands._stored_pair import Choice, Readers
 from lm_eval_takeover.commands.effects.continuing import Writer
 from lm_eval_takeover.commands.effects.positions import (
+    LAST,
     Position,
     choose_takeovers,
     draw_numbers,
@@ -107,12 +108,12 @@ class Continuing:
         ]
 
     def next_token(self, one: Position) -> Request:
-        """What draws the token of the position itself, with the numbers of the run."""
+        """What draws another token for the position itself, with numbers of its own."""
         form = self.forms[one.one.task]
         return replace(
             form,
             prompt=one.prompt,
-            sample=one.one.sample,
+            sample=draw_numbers(one, LAST),
             begun=one.begun,
             max_new_tokens=one.place + 1,
             label=one.label,
@@ -142,7 +143,10 @@ def _load_run_policy(run: RunFolder, pair: Pair) -> Policy:
 def _choose_controls(
     run: RunFolder, writer: Writer, donor: Policy, continuing: Continuing, options: argparse.Namespace
 ) -> list[Position]:
-    """Positions that the host wrote and where the donor, asked now, draws another token."""
+    """Positions that the host wrote and where the donor, asked with fresh random numbers, draws another token.
+
+    With the run's own numbers both would draw the same of several tokens that are as good, and no choice of style were a control.
+    """
     samplings = {task: form.sampling for task, form in continuing.forms.items()}
     found: list[Position] = []
     asked = 0
@@ -158,7 +162,9 @@ def _choose_controls(
         if len(found) >= options.controls or asked >= _MOST_ASKED * options.controls:
             break
     if len(found) < options.controls:
-        print(f"{len(found)} controls: of {asked} other positions, base and guide draw different tokens at no more")
+        print(
+            f"{len(found)} controls, not {options.controls}: where the host wrote, the donor seldom draws another token"
+        )
     return found[: options.controls]
 
 

@@ -151,6 +151,9 @@ def _host(run: RunFolder) -> str:
     return "guide" if run.takeover.get("direction") == "reverse" else "base"
 
 
+LAST = 2**16 - 1  # a continuation that none has
+
+
 def draw_numbers(position: Position, continuation: int) -> int:
     """The number of a continuation in the place of a sample's: apart from those of samples and of other positions."""
     return ((position.one.sample + 1) << 40) | (position.place << 16) | continuation
