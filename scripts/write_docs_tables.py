@@ -6,6 +6,7 @@
 A page says where, by two comments: `<!-- written by scripts/write_docs_tables.py: NAME -->` and `<!-- end of NAME -->`.
 
     arguments       every field of ModelArguments with its default, from the `#:` comments above it
+    commands        every option of every `lm-eval-takeover` command, from its parser
     demo, gate      the table of methods and the check against true decisions, from docs/images/demo.json
     picture         the picture of the same, whose text for readers without pictures has the figures
 """
@@ -23,6 +24,7 @@ from typing import Any
 from draw_demo_results import FIGURES, PICTURE
 
 from lm_eval_takeover.arguments import ModelArguments
+from lm_eval_takeover.cli import build_parser
 
 ROOT = Path(__file__).parent.parent
 PLACE = re.compile(
@@ -51,6 +53,28 @@ def _meanings(source: str) -> list[tuple[str, str]]:
     """(field, its `#:` comment as one line)."""
     commented = re.findall(r"((?:^ +#: .*\n)+) +(\w+): ", source, re.MULTILINE)
     return [(name, " ".join(re.findall(r"#: (.*)", lines))) for lines, name in commented]
+
+
+def commands_reference() -> str:
+    """A section per command: its description, its options, its examples."""
+    (subcommands,) = [action for action in build_parser()._actions if isinstance(action, argparse._SubParsersAction)]
+    return "\n\n".join(_command_section(name, parser) for name, parser in sorted(subcommands.choices.items()))
+
+
+def _command_section(name: str, parser: argparse.ArgumentParser) -> str:
+    rows = ["| option | meaning |", "|---|---|"]
+    for action in parser._actions:
+        if isinstance(action, argparse._HelpAction):
+            continue
+        value = action.metavar or ",".join(action.choices or [] if action.nargs != 0 else [])
+        if not value and action.nargs != 0:
+            value = action.dest.upper()
+        option = " ".join([*action.option_strings[:1], *([str(value)] if value else [])])
+        meaning = " ".join((action.help or "").replace("%%", "%").split()) + (" (required)" if action.required else "")
+        rows.append(f"| `{option}` | {meaning[:1].upper()}{meaning[1:]} |")
+    examples = "\n".join(f"    {line[2:]}" for line in (parser.epilog or "").splitlines()[1:])
+    description = " ".join((parser.description or "").split())
+    return "\n\n".join(part for part in (f"## {name}", description, examples, "\n".join(rows)) if part)
 
 
 def demo_table() -> str:
@@ -87,6 +111,7 @@ def _figures() -> dict[str, Any]:
 
 WRITTEN: dict[str, Callable[[], str]] = {
     "arguments": arguments_table,
+    "commands": commands_reference,
     "demo": demo_table,
     "gate": gate_sentence,
     "picture": picture,

@@ -121,11 +121,11 @@ def test_the_install_page_names_every_dependency_and_no_other():
     assert sorted(first_cells(page_text("install.md"), "dependency")) == sorted(names)
 
 
-def test_every_room_and_door_stands_in_the_contributors_page():
+def test_the_contributors_page_names_every_source_folder_and_no_other():
     package = ROOT / "lm_eval_takeover"
-    rooms = [f"{path.name}/" for path in package.iterdir() if path.is_dir() and any(path.glob("*.py"))]
-    doors = [path.name for path in package.glob("*.py") if path.name != "__init__.py"]
-    assert sorted(first_cells(page_text("contributing.md"), "room")) == sorted(rooms + doors)
+    folders = [f"{path.name}/" for path in package.iterdir() if path.is_dir() and any(path.glob("*.py"))]
+    modules = [path.name for path in package.glob("*.py") if path.name != "__init__.py"]
+    assert sorted(first_cells(page_text("contributing.md"), "source folder")) == sorted(folders + modules)
 
 
 def test_every_page_is_in_both_indexes():

@@ -68,8 +68,9 @@ class RunFolder:
 
     @property
     def label(self) -> str:
-        """The run's own, where it was given one, else the folder's name."""
-        return str(self.arguments.get("model") or self.folder.absolute().name)
+        """`model=` where it was given, else the folder's name; of ROW/samples, where `compare` keeps a row, ROW."""
+        folder = self.folder.absolute()
+        return str(self.arguments.get("model") or (folder.parent if folder.name == "samples" else folder).name)
 
     @property
     def policy(self) -> str:
