@@ -11,7 +11,7 @@ from lm_eval_takeover.errors import ArgumentError, nearest
 
 BACKENDS = ("hf", "vllm")
 DEFAULT_POLICY = "disagreement"
-POLICIES = (DEFAULT_POLICY, "entropy", "random", "early", "base", "guide")  # ours, whose arguments are all fields below
+POLICIES = (DEFAULT_POLICY, "entropy", "random", "early", "base", "guide")  # those whose arguments are all fields below
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -28,9 +28,11 @@ class ModelArguments:
     guide: str | None = None
     #: What computes: `hf` is transformers, `vllm` is vLLM, which takes its own engine arguments beside these.
     backend: str = "hf"
-    #: Who may write a token: `disagreement`, `entropy`, `random`, `early`, `base`, `guide`, or a plug-in's.
+    #: Who may write a token: `disagreement`, `entropy`, `random`, `early`, `base`, `guide`, `segment`, `lossy`, `ensemble`, or a
+    #: plug-in's.
     policy: str = DEFAULT_POLICY
-    #: What the gate tests: `ce`, `rkl`, `js`, `entropy`, or a plug-in's. None: `ce`; `entropy` for that policy
+    #: What the gate tests: `ce`, `rkl`, `js`, `entropy`, `margin`, `confidence`, `top1`, `surprise`, `log_ratio`, or a plug-in's.
+    #: None: `ce`; `entropy` for that policy
     score: str | None = None
     #: With `js`: truncate both sides to this nucleus first.
     score_top_p: float = 1.0
@@ -50,6 +52,8 @@ class ModelArguments:
     window: int = 10
     #: Which `kappa` of the calibration: `threshold_to_mean` or `tail_to_mean`. None: `threshold_to_mean`
     kappa_rule: str | None = None
+    #: With a gate: the probability with which a position is taken over where it fires; it sets the rate of `top1`. None: 1
+    chance: float | None = None
     #: `forward`; `reverse` lets the base take over from the guide.
     direction: str = "forward"
     #: With `random` and `early`: the share of tokens that the donor writes. None: needed by `random`

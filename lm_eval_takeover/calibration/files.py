@@ -37,8 +37,9 @@ def write_calibration(calibration: Calibration, path: Path) -> None:
     """Write a calibration file; an old one stays until the new one is whole."""
     content = {"schema": SCHEMA, **{k: v for k, v in asdict(calibration).items() if k not in ("schema", "name")}}
     for held in content["scores"].values():
-        if held["plugin"] is None:
-            del held["plugin"]
+        for name in ("plugin", "signed"):
+            if not held[name]:
+                del held[name]
     content = json.loads(json.dumps(content | {"checksum": ""}, allow_nan=False))
     text = json.dumps(content | {"checksum": _compute_checksum(content)}, indent=2, ensure_ascii=False)
     # Each list of numbers on one line; inside a string there is no line break.
@@ -207,18 +208,21 @@ def _parse_score(name: str, values: Any) -> ScoreCalibration:
         raise ValueError(f"field '{path}' is no score; known: {', '.join(registered.names())}")
     if held.plugin is not None and set(_check_object(f"{path}.plugin", held.plugin)) != {"source", "digest"}:
         raise ValueError(f"field '{path}.plugin' is damaged")
+    if not isinstance(held.signed, bool):
+        raise ValueError(f"field '{path}.signed' is damaged")
+    low = -1e300 if held.signed else 0.0
     sketch = _check_object(f"{path}.sketch", held.sketch)
     columns = []
     for column in ("rho", "tau", "tail_mean"):
         at = f"{path}.sketch.{column}"
-        columns.append(np.array([_check_number(at, value) for value in _check_list(at, sketch.get(column))]))
+        columns.append(np.array([_check_number(at, value, low) for value in _check_list(at, sketch.get(column))]))
     rho, tau, tail = columns
     sound = len(rho) == len(tau) == len(tail) >= MOST_OF_GRID and (np.diff(rho) > 0).all() and (np.diff(tau) <= 0).all()
-    if not sound or not 0 < rho[0] <= LOWEST or not HIGHEST <= rho[-1] < 1 or (tail < tau * (1 - 1e-9)).any():
+    if not sound or not 0 < rho[0] <= LOWEST or not HIGHEST <= rho[-1] < 1 or (tail < tau - 1e-9 * abs(tau)).any():
         raise ValueError(f"field '{path}.sketch' is damaged")
-    mean = _check_number(f"{path}.mean", held.mean)
+    mean = _check_number(f"{path}.mean", held.mean, low)
     _check_number(f"{path}.rank_error", held.rank_error, 0.0, 1.0)
-    if mean == 0 and tau.max() > 0:
+    if mean == 0 and tau.max() > 0 and not held.signed:
         raise ValueError(f"field '{path}.mean' is 0")
     table = _check_list(f"{path}.table", held.table)
     calibrated = replace(held, table=tuple(table))
@@ -226,7 +230,7 @@ def _parse_score(name: str, values: Any) -> ScoreCalibration:
         raise ValueError(f"field '{path}.table' has other spike ratios than {', '.join(map(str, TABLE))}")
     for row in table:  # for people; what a run uses is the sketch, and an edited table would mislead
         for key, expected in asdict(calibrated.threshold(row["rho"])).items():
-            value = _check_number(f"{path}.table[rho={row['rho']}].{key}", row.get(key))
+            value = _check_number(f"{path}.table[rho={row['rho']}].{key}", row.get(key), low)
             if not math.isclose(value, expected, rel_tol=1e-6):
                 raise ValueError(f"field '{path}.table' has another {key} at rho={row['rho']} than its sketch")
         for share in (key for key in row if key.startswith("share_")):

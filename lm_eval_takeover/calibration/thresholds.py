@@ -59,24 +59,27 @@ class Threshold:
 
 @dataclass(frozen=True, slots=True)
 class ScoreCalibration:
-    """One score's distribution: `mean` in nats, a readable `table`, and the `sketch` that any rho is read from."""
+    """One score's distribution: `mean` in nats, a readable `table`, and the `sketch` that any rho is read from.
+
+    A `signed` score has no window test: kappa is 0, since a multiple of a mean that may be negative bounds nothing.
+    """
 
     mean: float
     table: tuple[dict[str, float], ...]
     sketch: dict[str, list[float]]
     rank_error: float = 0.0
     plugin: dict[str, str] | None = None  # `source` and `digest` of the code that a plug-in's score came from
+    signed: bool = False
 
     @classmethod
-    def of(cls, scores: QuantileSketch) -> Self:
+    def of(cls, scores: QuantileSketch, *, signed: bool = False) -> Self:
         """From a sketch of all scores. The shares of takeovers are not known yet: `with_shares`."""
         if scores.count == 0:
             raise CalibrationError("no score was collected; the prompts gave no rollout")
-        # Scores are at least 0, so a mean of 0 is what all-zero scores have.
         grid = [rho for rho in GRID if rho >= LOWEST or rho * scores.count >= 1]
         tau, tail = scores.quantiles_and_tails([1.0 - rho for rho in grid])
         sketch = {"rho": grid, "tau": tau.tolist(), "tail_mean": tail.tolist()}
-        calibrated = cls(scores.total / scores.count, (), sketch, scores.rank_error)
+        calibrated = cls(scores.total / scores.count, (), sketch, scores.rank_error, signed=signed)
         return replace(calibrated, table=tuple({"rho": rho, **asdict(calibrated.threshold(rho))} for rho in TABLE))
 
     @classmethod
@@ -100,8 +103,8 @@ class ScoreCalibration:
             raise CalibrationError(f"spike_ratio={rho} is outside {LOWEST}..{HIGHEST}, which calibrations hold")
         tau = float(np.interp(rho, self.sketch["rho"], self.sketch["tau"]))
         tail = float(np.interp(rho, self.sketch["rho"], self.sketch["tail_mean"]))
-        if self.mean == 0:
-            return Threshold(tau, 0.0, 0.0)  # all scores zero: no window test, and whatever is not zero is a spike
+        if self.mean == 0 or self.signed:  # a mean of 0 is that of scores that are all 0: whatever is not is a spike
+            return Threshold(tau, 0.0, 0.0)
         return Threshold(tau, tau / self.mean, tail / self.mean)
 
 

@@ -100,8 +100,9 @@ class Blocks(Pool):
         with drawing():
             draft = self._draft(list(slots))
         donor_logits = self._read_by_donor(draft)
-        scores = self._score(draft, donor_logits)
-        accepted = self._accept(draft, self.policy.decide(self.block(slots, scores)).tolist(), donor_logits)
+        drafted = pad_right(draft.tokens, self.device) if self.policy.needs_token else None
+        scores = self._score(draft, donor_logits, drafted)
+        accepted = self._accept(draft, self.policy.decide(self.block(slots, scores, drafted)).tolist(), donor_logits)
         self._refuse_broken(draft, donor_logits, scores, accepted)
         for min_entropies, row_accepted in zip(draft.min_entropies, accepted, strict=True):
             seen = min_entropies[: len(row_accepted.tokens)]
@@ -198,11 +199,16 @@ class Blocks(Pool):
         padded = torch.nn.functional.pad(ids, (0, reader.padded_length(new) - new))
         return reader.read(draft.slots, padded)[:, :new].to(self.device)
 
-    def _score(self, draft: Draft, donor_logits: Tensor) -> Tensor:
+    def _score(self, draft: Draft, donor_logits: Tensor, drafted: Tensor | None) -> Tensor:
         """`s_t` at every position that was verified `[rows, k]`; behind a row's own length, anything."""
         if self.policy.scorer is None:
             return donor_logits.new_full(donor_logits.shape[:2], torch.nan)
-        parts = (self.policy.scores(draft.logits[:, part], donor_logits[:, part]) for part in self._parts(donor_logits))
+        parts = (
+            self.policy.scores(
+                draft.logits[:, part], donor_logits[:, part], None if drafted is None else drafted[:, part]
+            )
+            for part in self._parts(donor_logits)
+        )
         return torch.cat(list(parts), 1)
 
     def _parts(self, logits: Tensor) -> Iterator[slice]:
@@ -221,14 +227,20 @@ class Blocks(Pool):
         donated: dict[tuple[int, int], int] = {}
         if places:
             rows, at = map(list, zip(*places, strict=True))
-            drawn = draw(donor_logits[rows, at], draft.words[rows, at], self.sampling)
+            logits = donor_logits[rows, at]
+            if self.policy.mixes:
+                logits = self.policy.mix(draft.logits[rows, at], logits)
+            drawn = draw(logits, draft.words[rows, at], self.sampling)
             donated = dict(zip(places, drawn.tolist(), strict=True))
         accepted = []
         for row, (drafted, length) in enumerate(zip(draft.tokens, lengths, strict=True)):
             emitted = [donated[row, place] if taken[row][place] else drafted[place] for place in range(length)]
             other = next((place for place, token in enumerate(drafted) if emitted[place] != token), None)
             count = length if other is None else other + 1
-            accepted.append(Accepted(emitted[:count], list(taken[row][:count]), other is not None))
+            counted = list(taken[row][:count])
+            if self.policy.mixes:
+                counted = [took and place == other for place, took in enumerate(counted)]
+            accepted.append(Accepted(emitted[:count], counted, other is not None))
         return accepted
 
     def _refuse_broken(self, draft: Draft, donor_logits: Tensor, scores: Tensor, accepted: Sequence[Accepted]) -> None:
@@ -241,7 +253,7 @@ class Blocks(Pool):
         if bool(scores[stands].isfinite().all()):
             return
         asked = [(self.donor, donor_logits)]
-        if self.policy.scorer is not None:
+        if self.policy.host is not None:
             asked.insert(0, (self.drafter, draft.logits[:, : scores.shape[1]]))
         for role, logits in asked:
             self.passes[role].member.check_logits(logits, lambda row: self.slots[draft.slots[row]].name, stands)

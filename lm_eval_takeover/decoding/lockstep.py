@@ -4,7 +4,7 @@ This engine is the reference that every faster one is compared with, so it is ke
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any
 
@@ -95,14 +95,24 @@ def _decode(
             sequences.member.check_logits(sequences.logits, lambda i: f"token {position} of {rows[i].request.label}")  # noqa: B023
         host = read[policy.host].logits.to(device) if policy.host else None
         donor = read[policy.donor].logits.to(device) if policy.donor else None
-        score = policy.scores(host, donor)
+        drawn = draw(host, at[:, position], sampling) if host is not None and policy.needs_token else None
+        score = policy.scores(host, donor, drawn)
         policy.refuse_nan(score)
         here = torch.full((len(rows), 1), position, device=device)
         block = Block(here, score[:, None], window, chance[:, position, None], donor_length)
+        if drawn is not None:
+            block = replace(block, tokens=drawn[:, None])
+        if policy.reads_text:
+            block = replace(block, written=[row.generation for row in rows], tokenizer=pair.tokenizer)
         fire = policy.decide(block)[:, 0]  # equation (5)
-        logits = donor if host is None else host if donor is None else torch.where(fire[:, None], donor, host)
+        if host is None or donor is None:
+            logits = donor if host is None else host
+        else:
+            logits = torch.where(fire[:, None], policy.mix(host, donor), host)
         assert logits is not None
         tokens = draw(logits, at[:, position], sampling)  # equation (6)
+        if policy.mixes and drawn is not None:
+            fire = fire & (tokens != drawn)
         window = push(window, score)
         position += 1
         if count_tokens is not None:
@@ -110,7 +120,8 @@ def _decode(
         observed = None
         if rows[0].generation.observed is not None:
             base = host if policy.host == "base" else donor if policy.donor == "base" else None
-            drawn = None if host is None else _draw_by_host(tokens, fire, host, at[:, position - 1], sampling)
+            if drawn is None and host is not None:
+                drawn = _draw_by_host(tokens, fire, host, at[:, position - 1], sampling)
             observed = observe(tokens, host, donor, base_logits=base, host_tokens=drawn).cpu().numpy()
 
         alive = []

@@ -225,20 +225,24 @@ class Pool(ABC):
 
     # Tokens
 
-    def block(self, slots: Sequence[int], scores: Tensor) -> Block:
-        """The next positions of these rows, with their scores `[rows, k]`, for the policy to decide on."""
+    def block(self, slots: Sequence[int], scores: Tensor, tokens: Tensor | None) -> Block:
+        """The next positions of these rows, with scores and the host's draws `[rows, k]`, for the policy to decide on."""
         count = scores.shape[1]
         positions = torch.tensor([self.slots[slot].position for slot in slots], device=self.device)
         chance = None
         if self.policy.uses_chance:
             chance = torch.from_numpy(self._ahead(slots, count, "chances")).to(self.device)
-        lengths = [self.slots[slot].request.donor_length for slot in slots]
+        rows = [self.slots[slot] for slot in slots]
+        reads = self.policy.reads_text
         return Block(
             positions[:, None] + torch.arange(count, device=self.device),
             scores,
             self.windows(slots),
             chance,
-            torch.tensor(lengths, device=self.device),
+            torch.tensor([row.request.donor_length for row in rows], device=self.device),
+            tokens,
+            [row.generation for row in rows] if reads else None,
+            rows[0].stop.tokenizer if reads else None,
         )
 
     def windows(self, slots: Sequence[int]) -> Tensor:

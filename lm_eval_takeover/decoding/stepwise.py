@@ -50,12 +50,13 @@ class Stepwise(Pool):
         """
         if not slots:
             return {}, [], None
-        scored = self.policy.scorer is not None
-        logits = self.read_unread(self.host, slots) if scored else None
+        scored, needs_token = self.policy.scorer is not None, self.policy.needs_token
+        logits = self.read_unread(self.host, slots) if scored or needs_token else None
+        drawn = self._draw_tensor(slots, logits) if logits is not None and needs_token else None
         nothing = torch.full((len(slots),), torch.nan, device=self.device)
-        scores = nothing if logits is None else self.policy.scores(logits, None)
+        scores = nothing if logits is None else self.policy.scores(logits, None, drawn)
         self.policy.refuse_nan(scores)
-        block = self.block(slots, scores[:, None])
+        block = self.block(slots, scores[:, None], None if drawn is None else drawn[:, None])
         taken = self.policy.decide(block)[:, 0].tolist()
         windows = push(block.window, scores) if scored else block.window
         decisions = {

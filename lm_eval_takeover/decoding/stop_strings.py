@@ -18,7 +18,7 @@ class StopStrings:
     """
 
     def __init__(self, tokenizer: Any, strings: Sequence[str]) -> None:
-        self._tokenizer = tokenizer
+        self.tokenizer = tokenizer
         self._strings = [string for string in strings if string]
         # Some tokenizers take spaces away before what comes next, which only token by token shows.
         self._rewrites = bool(getattr(tokenizer, "clean_up_tokenization_spaces", False))
@@ -43,7 +43,7 @@ class StopStrings:
         return any(string in text for string in self._strings)
 
     def _decode(self, tokens: Sequence[int]) -> str:
-        text: str = self._tokenizer.decode(tokens, skip_special_tokens=False)
+        text: str = self.tokenizer.decode(tokens, skip_special_tokens=False)
         return text
 
 

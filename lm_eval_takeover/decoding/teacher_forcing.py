@@ -13,6 +13,7 @@ from lm_eval_takeover.forward.padded_cache import create_cache
 from lm_eval_takeover.forward.padding import pad_left
 from lm_eval_takeover.forward.self_check import choose_reading
 from lm_eval_takeover.method import observations
+from lm_eval_takeover.method.generation import Generation
 from lm_eval_takeover.method.observations import COMPARED, COUNTED
 from lm_eval_takeover.method.policy import Block, Policy
 from lm_eval_takeover.method.registry import Score
@@ -135,14 +136,18 @@ def force(
 ) -> list[Forced]:
     """Each continuation under the policy: at every position the gate sees the scores of the positions before it.
 
-    `random` draws as sample 0 of the prompt does; `early` with a rate takes the continuation's length for the donor's.
+    Its tokens stand for the host's draws. `random` draws as sample 0 of the prompt does; `early` with a rate takes the
+    continuation's length for the donor's.
     """
     labels = labels or [f"row {i}" for i in range(len(prompts))]
     scores: list[Tensor] = []
     chosen: dict[str, list[Tensor]] = {role: [] for role in policy.roles}
     greedy: dict[str, list[Tensor]] = {role: [] for role in policy.roles}
     for here, logits in read_aligned(pair, policy.roles, prompts, continuations, labels):
-        scores.append(policy.scores(logits.get(policy.host or ""), logits.get(policy.donor or "")).cpu())
+        by_host, by_donor = logits.get(policy.host or ""), logits.get(policy.donor or "")
+        scores.append(policy.scores(by_host, by_donor, here).cpu())
+        if by_host is not None and by_donor is not None:
+            logits = dict(zip(policy.roles, (by_host, policy.mix(by_host, by_donor)), strict=True))
         for role, block in logits.items():
             chosen[role].append(log_probs(block).gather(-1, here[..., None])[..., 0].cpu())
             greedy[role].append((block.argmax(-1) == here).cpu())
@@ -153,12 +158,15 @@ def force(
         row = all_scores[i, -len(continuation) :]
         chance = torch.from_numpy(chances(seed, request_digest(prompt), 0, len(row)))
         here, window, length = torch.arange(len(row)), torch.zeros(1, policy.window), torch.tensor([len(row)])
-        taken = policy.decide(Block(here[None], row[None], window, chance[None], length))[0]
+        tokens = torch.tensor([continuation])
+        met = Block(here[None], row[None], window, chance[None], length, tokens, [Generation()], pair.tokenizer)
+        taken = policy.decide(met)[0]
         donor, host = (whole[policy.writes(taken_over)] for taken_over in (True, False))
         log_p, is_greedy = (
             torch.where(taken, d[i, -len(row) :], h[i, -len(row) :]) for d, h in zip(donor, host, strict=True)
         )
-        results.append(Forced(row, taken, log_p, is_greedy))
+        # The continuation stands for the host's draws, and a mix that gives them is no takeover.
+        results.append(Forced(row, taken & (not policy.mixes), log_p, is_greedy))
     return results
 
 
@@ -177,7 +185,7 @@ def compare(
     """
     blocks: list[dict[str, Tensor]] = []
     for tokens, logits in read_aligned(pair, ("base", "guide"), prompts, continuations, labels):
-        found = {score.name: score(logits["base"], logits["guide"]) for score in scores}
+        found = {score.name: score(logits["base"], logits["guide"], tokens) for score in scores}
         seen = observations.compare(tokens, logits["base"], logits["guide"])
         found |= zip(COMPARED, seen.unbind(-1), strict=True)
         found |= {name: found[name].int() for name in COUNTED}

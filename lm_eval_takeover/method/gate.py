@@ -25,9 +25,10 @@ class Gate:
     window: int = 10
 
     def __post_init__(self) -> None:
-        for name, value in (("tau", self.tau), ("kappa", self.kappa)):
-            if math.isnan(value) or value < 0:
-                raise ArgumentError(f"{name}={value} is not a number of at least 0")
+        if math.isnan(self.tau):
+            raise ArgumentError(f"tau={self.tau} is not a number")
+        if math.isnan(self.kappa) or self.kappa < 0:
+            raise ArgumentError(f"kappa={self.kappa} is not a number of at least 0")
         if self.window < 1:
             raise ArgumentError(f"window={self.window} is not at least 1 token; kappa=0 turns the window test off")
 

@@ -1,20 +1,28 @@
-"""The six policies, each in one place.
+"""The policies, each in one place.
 
-disagreement   the donor, where the gate fires on ce, rkl, js or a plug-in's score   eq. (5), (6)
+disagreement   the donor, where the gate fires on any score but the entropy          eq. (5), (6)
 entropy        the donor, where the same gate fires on H(host)                       appendix C.3
 random         the donor, at each position with probability `rate`                   appendix C.4
 early          the donor, for the first tokens only                                  appendix C.4
 base, guide    one model alone
+segment        the donor, for several tokens from where the gate fires
+lossy          the donor, where it refuses the host's token by chance
+ensemble       every token from a mix of both distributions
 """
 
+import math
+import re
 from dataclasses import dataclass
+from itertools import takewhile
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.method.gate import Gate, fires_ahead
-from lm_eval_takeover.method.policy import Block, Policy
+from lm_eval_takeover.method.generation import Generation
+from lm_eval_takeover.method.policy import Block, Knob, Policy
 from lm_eval_takeover.method.registry import Score, register_policy, scores
 
 
@@ -25,26 +33,53 @@ class Gated(Policy):
     score: str = "ce"
     gate: Gate | None = None
     score_top_p: float = 1.0
+    chance: float = 1.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
         reads_top_p = self.scorer.reads_top_p  # raises where no such score is registered
+        if not 0 <= self.chance <= 1:
+            raise ArgumentError(f"chance={self.chance} is outside 0..1, a probability")
+        if self.gate is not None:
+            self._check_sign(self.gate)
         if not 0 < self.score_top_p <= 1:
             raise ArgumentError(f"score_top_p={self.score_top_p} is outside (0, 1]")
         if self.score_top_p != 1 and not reads_top_p:
             raise ArgumentError(f"score_top_p={self.score_top_p} is read by score=js, not {self.score}")
 
+    def _check_sign(self, gate: Gate) -> None:
+        if not self.scorer.signed and gate.tau < 0:
+            raise ArgumentError(f"tau={gate.tau} is not a number of at least 0, as every score={self.score} is")
+        if self.scorer.signed and gate.kappa:
+            raise ArgumentError(
+                f"kappa={gate.kappa} is a multiple of a mean, which may be negative with score={self.score}; give kappa=0"
+            )
+
     @property
     def scorer(self) -> Score:
         return scores.get(self.score)
 
-    def scores(self, host_logits: Tensor | None, donor_logits: Tensor | None) -> Tensor:
+    @property
+    def knob(self) -> Knob:
+        return Knob("chance") if self.scorer.binary else Knob("spike_ratio", 0.001, 0.5)
+
+    @property
+    def uses_chance(self) -> bool:
+        return self.chance < 1
+
+    def settings(self) -> dict[str, Any]:
+        """`chance` where it changes anything: so keys of samples and reports of runs without it stay as they are."""
+        held = super().settings()
+        return held if self.uses_chance else {name: value for name, value in held.items() if name != "chance"}
+
+    def scores(self, host_logits: Tensor | None, donor_logits: Tensor | None, tokens: Tensor | None = None) -> Tensor:
         assert host_logits is not None
-        return self.scorer(host_logits, donor_logits, top_p=self.score_top_p)
+        return self.scorer(host_logits, donor_logits, tokens, top_p=self.score_top_p)
 
     def takes_over(self, block: Block) -> Tensor:
         assert self.gate is not None
-        return fires_ahead(self.gate, block.scores, block.window, block.positions[..., 0])
+        fires = fires_ahead(self.gate, block.scores, block.window, block.positions[..., 0])
+        return fires & (block.chance < self.chance) if self.uses_chance and block.chance is not None else fires
 
 
 @register_policy("disagreement")
@@ -88,6 +123,7 @@ class Random(Policy):
     """Each position independently with probability `rate`."""
 
     uses_chance = True
+    knob = Knob("rate")
 
     rate: float | None = None
 
@@ -106,6 +142,8 @@ class Random(Policy):
 @dataclass(frozen=True, kw_only=True)
 class Early(Policy):
     """The first `early_tokens` tokens, or `round(rate * n)` where `n` is the length of the donor's own answer."""
+
+    knob = Knob("rate")
 
     rate: float | None = None
     early_tokens: int | None = None
@@ -152,6 +190,116 @@ class GuideAlone(Policy):
 
     def takes_over(self, block: Block) -> Tensor:
         return torch.ones_like(block.positions, dtype=torch.bool)
+
+
+# Of other papers
+
+
+@register_policy("segment")
+@dataclass(frozen=True, kw_only=True)
+class Segment(Gated):
+    """Where the gate fires, the donor writes that token and the next ones; meanwhile the gate is not asked.
+
+    As GlimpRouter (arXiv 2601.05110) hands over steps, and MentorCollab (arXiv 2602.05307) segments of a few tokens.
+    """
+
+    reads_text = True
+
+    #: Tokens of a segment, the one where the gate fires included, or `sentence`: until a token that ends one.
+    length: int | str = 8
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.length != "sentence" and (isinstance(self.length, str) or self.length < 1):
+            raise ArgumentError(f"length={self.length} is neither 'sentence' nor a whole number of at least 1")
+
+    @property
+    def needs_token(self) -> bool:
+        return True
+
+    def takes_over(self, block: Block) -> Tensor:
+        assert block.written is not None and block.tokens is not None
+        rows = zip(super().takes_over(block).tolist(), block.tokens.tolist(), block.written, strict=True)
+        taken = [self._follow(fires, tokens, before, block.tokenizer) for fires, tokens, before in rows]
+        return torch.tensor(taken, dtype=torch.bool, device=block.positions.device).view(block.positions.shape)
+
+    def _follow(self, fires: list[bool], tokens: list[int], before: Generation, tokenizer: Any) -> list[bool]:
+        """Whether the donor writes each position of one row; `held` is how much of a segment that goes on is written."""
+        held = len(list(takewhile(bool, reversed(before.taken_over))))
+        if self.length == "sentence":
+            held = int(held > 0 and not _ends_sentence(before.tokens[-1], tokenizer))
+        else:  # segments that follow each other without a gap are whole ones
+            held %= int(self.length)
+        taken = []
+        for fire, token in zip(fires, tokens, strict=True):
+            taken.append(fire or held > 0)
+            ends = _ends_sentence(token, tokenizer) if self.length == "sentence" else held + 1 == self.length
+            held = 0 if ends or not taken[-1] else held + 1
+        return taken
+
+
+_END_OF_SENTENCE = re.compile(r"""[.!?…。！？]["'”’)\]]*\s*$|\n""")
+
+
+def _ends_sentence(token: int, tokenizer: Any) -> bool:
+    """Whether the text of a token ends with a sentence, or has a line break."""
+    return _END_OF_SENTENCE.search(tokenizer.decode([token])) is not None
+
+
+@register_policy("lossy")
+@dataclass(frozen=True, kw_only=True)
+class Lossy(Policy):
+    """The host's token `x` is refused with probability `max(0, 1 - leniency q(x) / p(x))`, and the donor writes there.
+
+    Speculative sampling with lenience (Leviathan et al., arXiv 2211.17192, appendix A.5, whose `l` is 1 / `leniency`); the donor
+    draws from its whole distribution.
+    """
+
+    uses_chance = True
+    knob = Knob("leniency", 0.0, math.inf, rising=False)
+
+    #: The larger, the more of the host's tokens stand; 1 is the test of speculative sampling.
+    leniency: float = 1.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.leniency >= 0:
+            raise ArgumentError(f"leniency={self.leniency} is not a number of at least 0")
+
+    @property
+    def scorer(self) -> Score:
+        return scores.get("log_ratio")
+
+    def takes_over(self, block: Block) -> Tensor:
+        assert block.chance is not None
+        return block.chance < 1 - self.leniency * (-block.scores.double()).exp()
+
+
+@register_policy("ensemble")
+@dataclass(frozen=True, kw_only=True)
+class Ensemble(Policy):
+    """Every token from the softmax of `(1 - weight) log p + weight log q`: a product of experts.
+
+    As the assistant's weight in transformers' assisted generation, and proxy tuning (arXiv 2401.08565).
+    """
+
+    knob = Knob("weight")
+
+    #: Of the donor: 0 is the host alone, 1 the donor alone.
+    weight: float = 0.5
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 <= self.weight <= 1:
+            raise ArgumentError(f"weight={self.weight} is outside 0..1, the donor's share of the mix")
+
+    def takes_over(self, block: Block) -> Tensor:
+        return torch.ones_like(block.positions, dtype=torch.bool)
+
+    def mix(self, host_logits: Tensor, donor_logits: Tensor) -> Tensor:
+        if self.weight in (0, 1):  # 0 times -inf is no number
+            return donor_logits if self.weight else host_logits
+        return (1 - self.weight) * host_logits + self.weight * donor_logits
 
 
 ALONE: dict[str, type[Policy]] = {"base": BaseAlone, "guide": GuideAlone}

@@ -1,12 +1,13 @@
 """What a policy is: who may write token t.
 
 A policy is a frozen dataclass, its fields model arguments. It says which models it asks (`models`), with which score
-(`scorer`, None without one), and in `takes_over` which positions of a block the donor writes. Whether its takeovers are known
-without the donor follows from its score.
+(`scorer`, None without one), in `takes_over` which positions of a block the donor writes, and in `mix` what is drawn from there.
+Whether its takeovers are known without the donor follows from its score and its mix.
 """
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -17,9 +18,23 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from lm_eval_takeover.method.gate import Gate
+    from lm_eval_takeover.method.generation import Generation
 
 DIRECTIONS = {"forward": ("base", "guide"), "reverse": ("guide", "base")}  # host and donor
 WINDOW = 10  # scores that a policy without a gate is shown
+
+
+@dataclass(frozen=True, slots=True)
+class Knob:
+    """The one number of a policy that sets how much the donor writes: a model argument, and where it may lie.
+
+    `rising`: the larger it is, the more the donor writes.
+    """
+
+    name: str
+    low: float = 0.0
+    high: float = 1.0
+    rising: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +50,13 @@ class Block:
     window: "Tensor"  # `[rows, window]` the scores just before the block, oldest first, zeros where there are none yet
     chance: "Tensor | None" = None  # `[rows, k]` uniform numbers in [0, 1), where `uses_chance`
     donor_length: "Tensor | None" = None  # `[rows]` tokens of the donor's own answer, where `needs_donor_length`
+    tokens: "Tensor | None" = (
+        None  # `[rows, k]` the host's draws, where `needs_token`: those that stand where nobody takes over
+    )
+    written: "Sequence[Generation] | None" = (
+        None  # by row all tokens before the block and who wrote them, where `reads_text`
+    )
+    tokenizer: Any = None  # of the pair, where `reads_text`
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +66,7 @@ class Policy(ABC):
     name: ClassVar[str] = "unregistered"
     source: ClassVar[Source] = Source(PACKAGE)
     models: ClassVar[tuple[str, ...]] = ("base", "guide")  # which it asks
-    uses_chance: ClassVar[bool] = False  # whether it decides by random numbers
+    reads_text: ClassVar[bool] = False  # whether it looks at what was written before
 
     direction: str = "forward"
 
@@ -69,9 +91,31 @@ class Policy(ABC):
         return None
 
     @property
+    def knob(self) -> Knob | None:
+        """What sets how much the donor writes, of policies that can be calibrated to a rate."""
+        return None
+
+    @property
+    def uses_chance(self) -> bool:
+        """Whether it decides by random numbers."""
+        return False
+
+    @property
+    def needs_token(self) -> bool:
+        """Whether it must know the host's draws."""
+        return self.mixes or (self.scorer is not None and self.scorer.needs_token)
+
+    @property
     def needs_donor_length(self) -> bool:
         """Whether it must know how long the donor's own answer is, which is then written first."""
         return False
+
+    def mix(self, host_logits: "Tensor", donor_logits: "Tensor") -> "Tensor":
+        """What a takeover is drawn from: raw logits `[..., vocab]`, here the donor's.
+
+        Under a policy with another mix, a token counts as the donor's where it is not the host's draw.
+        """
+        return donor_logits
 
     # What follows
 
@@ -91,9 +135,14 @@ class Policy(ABC):
         return tuple(role for role in (self.host, self.donor) if role is not None)
 
     @property
+    def mixes(self) -> bool:
+        """Whether takeovers are drawn from both distributions."""
+        return type(self).mix is not Policy.mix
+
+    @property
     def drafts(self) -> bool:
         """Whether takeovers follow from the donor's distribution, so that the host drafts and the donor verifies."""
-        return self.scorer is not None and self.scorer.needs_donor
+        return self.mixes or (self.scorer is not None and self.scorer.needs_donor)
 
     @property
     def window(self) -> int:
@@ -117,13 +166,15 @@ class Policy(ABC):
         found = {self.source, self.scorer.source} if self.scorer is not None else {self.source}
         return sorted((source for source in found if source.digest is not None), key=lambda source: source.name)
 
-    def scores(self, host_logits: "Tensor | None", donor_logits: "Tensor | None") -> "Tensor":
-        """`s_t` for logits `[..., vocab]`: `[...]`, NaN where this policy asks for no score."""
+    def scores(
+        self, host_logits: "Tensor | None", donor_logits: "Tensor | None", tokens: "Tensor | None" = None
+    ) -> "Tensor":
+        """`s_t` for logits `[..., vocab]` and the host's draws `[...]`: `[...]`, NaN where this policy asks for no score."""
         logits = host_logits if host_logits is not None else donor_logits
         assert logits is not None
         if self.scorer is None or host_logits is None:
             return logits.new_full(logits.shape[:-1], math.nan)
-        return self.scorer(host_logits, donor_logits)
+        return self.scorer(host_logits, donor_logits, tokens)
 
     def refuse_nan(self, scores: "Tensor") -> None:
         """Raise PluginError where a score of sound logits is no number."""

@@ -67,31 +67,52 @@ def _digest(files: list[Path]) -> str:
 class Score:
     """A score `s_t` by name: a pure function from raw logits `[..., vocab]` to nats, or whatever unit it has, `[...]`.
 
-    `needs_donor` says whether it takes the donor's logits behind the host's. A function with a parameter `top_p` reads the model
-    argument `score_top_p`.
+    Its function takes the host's logits, with `needs_donor` the donor's behind them, with `needs_token` the ids `[...]` of the
+    tokens that the host draws there. A parameter `top_p` reads the model argument `score_top_p`. `signed`: its values may be
+    negative, so it has no window test, whose bound is a multiple of a mean. `binary`: they are 0 or 1, so no threshold lies
+    between, and the model argument `chance` sets how much the donor writes.
     """
 
     name: str
     function: "Callable[..., Tensor]"
     needs_donor: bool
     source: Source
+    needs_token: bool = False
+    signed: bool = False
+    binary: bool = False
 
     @property
     def reads_top_p(self) -> bool:
         return "top_p" in self.function.__code__.co_varnames[: self.function.__code__.co_argcount]
 
-    def __call__(self, host_logits: "Tensor", donor_logits: "Tensor | None" = None, *, top_p: float = 1.0) -> "Tensor":
-        """`s_t` `[...]` of logits `[..., vocab]`. Raises PluginError where a plug-in's function fails or has another shape."""
-        if self.needs_donor and donor_logits is None:
-            raise ValueError(f"score '{self.name}' needs the donor's logits")
-        logits = (host_logits, donor_logits) if self.needs_donor else (host_logits,)
+    def __call__(
+        self,
+        host_logits: "Tensor",
+        donor_logits: "Tensor | None" = None,
+        tokens: "Tensor | None" = None,
+        *,
+        top_p: float = 1.0,
+    ) -> "Tensor":
+        """`s_t` `[...]` of logits `[..., vocab]` and the host's tokens `[...]`.
+
+        Raises PluginError where a plug-in's function fails or has another shape.
+        """
+        given = [host_logits]
+        for asked, one, what in (
+            (self.needs_donor, donor_logits, "the donor's logits"),
+            (self.needs_token, tokens, "the host's tokens"),
+        ):
+            if asked and one is None:
+                raise ValueError(f"score '{self.name}' needs {what}")
+            if asked and one is not None:
+                given.append(one)
         options = {"top_p": top_p} if self.reads_top_p else {}
         from lm_eval_takeover.method.denormals import flush_denormals
 
         with flush_denormals():
             if self.source.digest is None:
-                return self.function(*logits, **options)
-            values: Tensor = call_plugin(self.where, self.function, *logits, **options)
+                return self.function(*given, **options)
+            values: Tensor = call_plugin(self.where, self.function, *given, **options)
         check_shape(self.where, values, host_logits.shape[:-1])
         return values.float()
 
@@ -198,11 +219,17 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 Kind = TypeVar("Kind", bound="type[Policy]")
 
 
-def register_score(name: str, *, needs_donor: bool) -> Callable[[Function], Function]:
-    """Register a function `(host_logits[, donor_logits]) -> scores` from raw logits `[..., vocab]` to `[...]`."""
+def register_score(
+    name: str, *, needs_donor: bool, needs_token: bool = False, signed: bool = False, binary: bool = False
+) -> Callable[[Function], Function]:
+    """Register a function `(host_logits[, donor_logits][, tokens]) -> scores` from raw logits `[..., vocab]` to `[...]`.
+
+    The options are those of `Score`.
+    """
 
     def register(function: Function) -> Function:
-        scores.add(name, Score(name, function, needs_donor, Source.of(function)), Source.of(function))
+        source = Source.of(function)
+        scores.add(name, Score(name, function, needs_donor, source, needs_token, signed, binary), source)
         return function
 
     return register

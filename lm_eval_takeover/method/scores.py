@@ -1,12 +1,18 @@
-"""The disagreement scores: equations (1) and (2) of the paper.
+"""The scores: equations (1) and (2) of the paper, and what other papers route tokens by.
 
 Pure functions on logits. Every function takes raw logits `[..., vocab]` (temperature 1, no top-p; finite or -inf), works
-in float32 and returns scores `[...]` in nats. Host `p` writes by default, donor `q` takes over.
+in float32 and returns scores `[...]` in nats, or shares. Host `p` writes by default, donor `q` takes over, and `x` is the token
+that the host draws.
 
-    ce       -sum_v p(v) log q(v)          eq. (2), the paper's default
-    rkl      ce - H(p) = KL(p || q)        appendix C.1
-    entropy  H(p)                          appendix C.3, needs no donor
-    js       Jensen-Shannon divergence     bounded by ln 2
+    ce          -sum_v p(v) log q(v)          eq. (2), the paper's default
+    rkl         ce - H(p) = KL(p || q)        appendix C.1
+    entropy     H(p)                          appendix C.3, needs no donor
+    js          Jensen-Shannon divergence     bounded by ln 2
+    margin      1 - (p_1 - p_2)               of the two likeliest tokens; needs no donor
+    confidence  1 - p_1                       needs no donor
+    top1        argmax p != argmax q          0 or 1
+    surprise    -log q(x)
+    log_ratio   log p(x) - log q(x)           of either sign
 """
 
 import math
@@ -66,6 +72,43 @@ def jensen_shannon(host_logits: Tensor, donor_logits: Tensor, top_p: float = 1.0
     value = (_expectation(log_p.exp(), log_p - log_m) + _expectation(log_q.exp(), log_q - log_m)) / 2
     value = _nan_where_undefined(_nan_where_undefined(value, host_logits), donor_logits)
     return value.clamp(min=0.0, max=JS_MAX)
+
+
+@register_score("margin", needs_donor=False)
+def margin(host_logits: Tensor) -> Tensor:
+    """`1 - (p_1 - p_2)` of the two likeliest tokens: the margin of Scheffer et al. (2001), by which cascades hand over."""
+    first, second = log_probs(host_logits).topk(2).values.exp().unbind(-1)
+    return _nan_where_undefined(1 - (first - second), host_logits)
+
+
+@register_score("confidence", needs_donor=False)
+def confidence(host_logits: Tensor) -> Tensor:
+    """`1 - max p`: the small model's confidence, as in BiLD (arXiv 2302.07863) and R-Stitch (arXiv 2507.17307)."""
+    return _nan_where_undefined(1 - log_probs(host_logits).amax(-1).exp(), host_logits)
+
+
+@register_score("top1", needs_donor=True, binary=True)
+def top1(host_logits: Tensor, donor_logits: Tensor) -> Tensor:
+    """1 where the likeliest tokens differ, else 0: a divergent token of R2R (arXiv 2505.21600)."""
+    differ = (host_logits.argmax(-1) != donor_logits.argmax(-1)).float()
+    return _nan_where_undefined(_nan_where_undefined(differ, host_logits), donor_logits)
+
+
+@register_score("surprise", needs_donor=True, needs_token=True)
+def surprise(host_logits: Tensor, donor_logits: Tensor, tokens: Tensor) -> Tensor:
+    """`-log q(x)`: `ce` estimated by one sample, and the test of typical acceptance (Medusa, arXiv 2401.10774)."""
+    return _nan_where_undefined(-_log_prob_of(tokens, donor_logits), host_logits)
+
+
+@register_score("log_ratio", needs_donor=True, needs_token=True, signed=True)
+def log_ratio(host_logits: Tensor, donor_logits: Tensor, tokens: Tensor) -> Tensor:
+    """`log p(x) - log q(x)`, the signed log-probability difference of arXiv 2603.22117 with its sign turned."""
+    return _log_prob_of(tokens, host_logits) - _log_prob_of(tokens, donor_logits)
+
+
+def _log_prob_of(tokens: Tensor, logits: Tensor) -> Tensor:
+    """`log p` of tokens `[...]`; a log-softmax keeps digits of near-certain ones that a logsumexp rounds away."""
+    return log_probs(logits).gather(-1, tokens[..., None])[..., 0]
 
 
 def _nan_where_undefined(value: Tensor, logits: Tensor) -> Tensor:

@@ -93,16 +93,24 @@ def load_policy(arguments: ModelArguments, pair: Pair) -> tuple[Policy, GateOrig
     """The policy with its gate: set by hand, or read off the calibration of this pair."""
     kind = policies.get(arguments.policy)
     reads = {one.name for one in fields(kind)}
-    for name in ("rate", "early_tokens"):
+    for name in ("rate", "early_tokens", "chance"):
         if getattr(arguments, name) is not None and name not in reads:
             readers = " or ".join(other.name for other in policies if name in {one.name for one in fields(other)})
             raise ArgumentError(f"{name}={getattr(arguments, name)} is read by policy={readers}, not {kind.name}")
-    shared = ("rate", "early_tokens", "score", "score_top_p")
+    shared = ("rate", "early_tokens", "chance", "score", "score_top_p")
     settings = {name: getattr(arguments, name) for name in shared if name in reads}
     settings = {name: value for name, value in settings.items() if value is not None}
     policy = kind(direction=arguments.direction, **settings, **arguments.policy_arguments)
     if not isinstance(policy, Gated):
         return policy, GateOrigin()
+    if policy.scorer.binary:
+        for name in ("tau", "calibration", "spike_ratio", "target_rate"):
+            if getattr(arguments, name) is not None:
+                raise ArgumentError(
+                    f"{name}={getattr(arguments, name)}: score={policy.score} is 0 or 1 and has no threshold; give chance=…, "
+                    f"the share of such positions that are taken over"
+                )
+        return replace(policy, gate=Gate(0.0, 0.0, arguments.window)), GateOrigin()
     if arguments.tau is not None:
         gate = Gate(arguments.tau, arguments.kappa or 0.0, arguments.window)
         return replace(policy, gate=gate), GateOrigin()
@@ -121,7 +129,7 @@ def parse_arguments(values: dict[str, Any]) -> ModelArguments:
     load_plugins(None if plugins is None else str(plugins))
     kind = policies.get(str(values.get("policy") or DEFAULT_POLICY))
     hints = get_type_hints(kind)
-    shared = {one.name for one in fields(ModelArguments)} | {one.name for one in fields(Gated)}
+    shared = {"gate", *(one.name for one in fields(ModelArguments))}
     return ModelArguments.parse(values, {one.name: hints[one.name] for one in fields(kind) if one.name not in shared})
 
 

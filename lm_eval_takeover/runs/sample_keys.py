@@ -37,6 +37,7 @@ MODEL_ARGUMENTS: Mapping[str, str | None] = MappingProxyType(
         "kappa": "policy",
         "window": "policy",
         "kappa_rule": "policy",
+        "chance": "policy",
         "direction": "policy",
         "rate": "policy",
         "early_tokens": "policy",

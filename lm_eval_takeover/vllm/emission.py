@@ -5,7 +5,7 @@ for the device.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -18,17 +18,16 @@ from lm_eval_takeover.method.request import Sampling
 from lm_eval_takeover.method.sampling import draw, draw_on_device
 from lm_eval_takeover.method.scores import log_probs
 
-# Columns of a record. The rest are `OBSERVED` for traces, `FORCED` for forced tokens, every registered score for calibrations.
+# Columns of a record. The rest are `OBSERVED` for traces, `FORCED` for forced tokens; all scores of calibrations take more.
 SCORE, TAKEN, REST = 0, 1, 2
 FORCED = ("log_prob", "greedy")
-MOST_SCORES = 8
 _PIECE = 2**18  # logits of a model that a CPU works on at a time
-COLUMNS = REST + max(len(OBSERVED), len(FORCED), MOST_SCORES)
+COLUMNS = REST + max(len(OBSERVED), len(FORCED))
 
 
-def count_compared() -> int:
-    """Columns of the records of `compare_forced`; plug-ins' scores among them."""
-    return REST + len(registered.names()) + len(COMPARED)
+def count_scored(compared: bool) -> int:
+    """Columns of the records of `score_all` or `compare_forced`; plug-ins' scores among them."""
+    return REST + len(registered.names()) + compared * len(COMPARED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,23 +57,26 @@ def emit(
     words of the positions `[rows, k]`, int64 of the same bits. drafted `[rows, k]`: what the host drew there, where it is known.
     forced `[rows, k]`: what is emitted whatever is drawn; its log-probability under the model that writes is recorded then.
     """
-    scores = _by_pieces(policy.scores, host, donor)
-    taken = policy.decide(
-        Block(block.positions, scores, block.window, chance=block.chance, donor_length=block.donor_length)
-    )
-    records = torch.full((*scores.shape, COLUMNS), torch.nan, device=scores.device)
-    records[..., SCORE], records[..., TAKEN] = scores, taken
-    if drafted is None and host is not None and (traced or (host.device.type == "cpu" and forced is None)):
+    wanted = host is not None and (policy.needs_token or traced or host.device.type == "cpu")
+    if wanted and host is not None and drafted is None and forced is None:
         drafted = draw_rows(host, at, sampling)
+    hosted = drafted if forced is None else forced  # a text that stands is what the host draws
+    scores = _by_pieces(policy.scores, host, donor, hosted if policy.needs_token else None)
+    taken = policy.decide(replace(block, scores=scores, tokens=hosted))
+    other = policy.mix(host, donor) if host is not None and donor is not None else donor
+    records = torch.full((*scores.shape, COLUMNS), torch.nan, device=scores.device)
     if forced is not None:
         tokens = forced
-        written = _choose(taken, host, donor)
+        written = _choose(taken, host, other)
         records[..., REST] = log_probs(written).gather(-1, tokens[..., None])[..., 0]
         records[..., REST + 1] = written.argmax(-1) == tokens
     elif drafted is not None:
-        tokens = _replace_taken(drafted, taken, donor, at, sampling)
+        tokens = _replace_taken(drafted, taken, other, at, sampling)
     else:
-        tokens = draw_rows(_choose(taken, host, donor), at, sampling)
+        tokens = draw_rows(_choose(taken, host, other), at, sampling)
+    if policy.mixes and hosted is not None:
+        taken = taken & (tokens != hosted)
+    records[..., SCORE], records[..., TAKEN] = scores, taken
     if traced:
         base = host if policy.host == "base" else donor if policy.donor == "base" else None
         drawn = None if host is None else drafted
@@ -82,16 +84,16 @@ def emit(
     return Emitted(tokens, taken, records)
 
 
-def score_all(host: Tensor, donor: Tensor) -> Tensor:
+def score_all(host: Tensor, donor: Tensor, tokens: Tensor) -> Tensor:
     """Every registered score, in the order of their names' registry: `[rows, k, scores]` of logits `[rows, k, vocab]`."""
-    return torch.stack([score(host, donor) for score in registered], -1)
+    return torch.stack([score(host, donor, tokens) for score in registered], -1)
 
 
 def compare_forced(base: Tensor, guide: Tensor, forced: Tensor) -> Emitted:
     """As `emit`, for tokens `[rows, k]` that stand already: every registered score with the base as host, then `COMPARED`."""
     taken = torch.zeros_like(forced, dtype=torch.bool)
     own = torch.full((*forced.shape, REST), torch.nan, device=forced.device)
-    return Emitted(forced, taken, torch.cat([own, score_all(base, guide), compare(forced, base, guide)], -1))
+    return Emitted(forced, taken, torch.cat([own, score_all(base, guide, forced), compare(forced, base, guide)], -1))
 
 
 def draw_rows(logits: Tensor, at: Tensor, sampling: Sampling) -> Tensor:

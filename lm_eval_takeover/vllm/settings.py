@@ -54,7 +54,11 @@ class EngineSettings:
 
 
 def describe_policy(policy: Policy) -> dict[str, Any]:
-    """A policy as plain values, its gate among them."""
+    """A policy as plain values, its gate among them. Raises ArgumentError for one that vLLM cannot have."""
+    if policy.reads_text:
+        raise ArgumentError(
+            f"policy={policy.name} looks at the text so far, which backend=vllm does not show a policy; use backend=hf"
+        )
     return {"name": policy.name, **asdict(policy)}
 
 
@@ -64,7 +68,9 @@ def build_policy(values: Mapping[str, Any]) -> Policy:
     kind = policies.get(rest.pop("name"))
     if rest.get("gate") is not None:
         rest["gate"] = Gate(**rest["gate"])
-    return kind(**rest)
+    policy = kind(**rest)
+    describe_policy(policy)
+    return policy
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -7,7 +7,7 @@ after a preemption, shows the gate a position that it will see again.
 
 from collections import OrderedDict
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -22,7 +22,7 @@ from lm_eval_takeover.vllm.emission import (
     SCORE,
     Emitted,
     compare_forced,
-    count_compared,
+    count_scored,
     draw_rows,
     emit,
     score_all,
@@ -53,7 +53,8 @@ class Track:
     @property
     def columns(self) -> int:
         """Of its records."""
-        return count_compared() if self.settings.compared else COLUMNS
+        one = self.settings
+        return max(COLUMNS, count_scored(one.compared)) if one.compared or one.scored else COLUMNS
 
 
 class Slots:
@@ -226,8 +227,9 @@ class Slots:
             traced=settings.traced,
         )
         if settings.scored:
-            found = score_all(*(logits[role] for role in DIRECTIONS[self.policy.direction]))
-            emitted.records[..., REST : REST + found.shape[-1]] = found
+            host, donor = (logits[role] for role in DIRECTIONS[self.policy.direction])
+            found = score_all(host, donor, emitted.tokens)
+            emitted = replace(emitted, records=torch.cat([emitted.records[..., :REST], found], -1))
         return emitted
 
     def draw(self, tracks: Sequence[Track], positions: Tensor, logits: Tensor) -> Tensor:

@@ -8,7 +8,17 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from lm_eval_takeover.demo import DEMO
 from lm_eval_takeover.forward.forward_pass import prepare_pass
 from lm_eval_takeover.method.gate import Gate
-from lm_eval_takeover.method.policies import BaseAlone, Disagreement, Early, Entropy, GuideAlone, Random
+from lm_eval_takeover.method.policies import (
+    BaseAlone,
+    Disagreement,
+    Early,
+    Ensemble,
+    Entropy,
+    GuideAlone,
+    Lossy,
+    Random,
+    Segment,
+)
 from lm_eval_takeover.method.request import Sampling
 
 ROOT = Path(__file__).parent.parent.parent
@@ -25,6 +35,19 @@ POLICIES = {
     "early": Early(early_tokens=9),
     "base": BaseAlone(),
     "guide": GuideAlone(),
+}
+# Methods of other papers, with knobs that let both models of the demo pair write.
+METHODS = {
+    "margin": Disagreement(score="margin", gate=Gate(0.5, 1.5)),
+    "confidence": Disagreement(score="confidence", gate=Gate(0.4)),
+    "top1": Disagreement(score="top1", gate=Gate(0.0), chance=0.5),
+    "surprise": Disagreement(score="surprise", gate=Gate(1.5, 2.0)),
+    "log_ratio": Disagreement(score="log_ratio", gate=Gate(-0.02)),
+    "lossy": Lossy(leniency=0.9),
+    "segment": Segment(gate=Gate(1.5, 2.0), length=5),
+    "segment of entropy": Segment(score="entropy", gate=Gate(0.7, 1.5), length=3),
+    "segment to the end of a sentence": Segment(gate=Gate(1.5), length="sentence"),
+    "ensemble": Ensemble(weight=0.4),
 }
 
 

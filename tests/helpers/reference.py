@@ -40,8 +40,13 @@ def all_logits(model, prompt, tokens, vocab):
     return logits[0, len(prompt) - 1 : -1, :vocab].double().numpy()
 
 
-def score_of(name, host, donor):
+def score_of(name, host, donor, x=None):
     p, q = log_softmax(host), log_softmax(donor)
+    if name in ("margin", "confidence"):
+        first, second = sorted(np.exp(p))[:-3:-1]
+        return float(1 - first + (second if name == "margin" else 0))
+    if name in ("top1", "surprise", "log_ratio"):
+        return float({"top1": p.argmax() != q.argmax(), "surprise": -q[x], "log_ratio": p[x] - q[x]}[name])
     entropy, ce = -(np.exp(p) * p).sum(), -(np.exp(p) * q).sum()
     if name == "js":
         m = np.logaddexp(p, q) - math.log(2)
@@ -73,25 +78,43 @@ def draw(logits, w, temperature, top_p, top_k):
 
 def replay(
     models, vocab, prompt, written, *, policy, host="base", donor="guide", score="ce", tau=0.0, kappa=0.0, window=10, rate=0.0,
-    early=0, seed=0, sample=0, max_new_tokens=100, temperature=0.0, top_p=1.0, top_k=0, eos=(),
+    early=0, chance_of=1.0, leniency=1.0, weight=0.5, length=1, ends_sentence=None,
+    seed=0, sample=0, max_new_tokens=100, temperature=0.0, top_p=1.0, top_k=0, eos=(),
 ):  # fmt: skip
     """(tokens, taken_over, scores) that stand at each position after the tokens that are `written` before it."""
     if policy in ("base", "guide"):
         host = donor = policy
     by_model = {role: all_logits(models[role], prompt, written, vocab) for role in {host, donor}}
-    tokens, taken, scores = [], [], []
+    tokens, taken, scores, left = [], [], [], 0
     for t, (h, d) in enumerate(zip(by_model[host], by_model[donor], strict=True)):
-        s = score_of(score, h, d)
+        w = word(seed, prompt, sample, t)
+        x = (
+            draw(h, w, temperature, top_p, top_k)
+            if score in ("surprise", "log_ratio") or policy == "ensemble"
+            else None
+        )
+        s = score_of(score, h, d, x)
         recent = scores[max(0, t - window) :]
-        if policy in ("disagreement", "entropy"):
+        if policy in ("disagreement", "entropy", "segment"):
             fire = s > tau and (t == 0 or kappa == 0 or s > kappa * (sum(recent) / len(recent)))
+            fire = fire and (chance_of == 1 or chance(seed, prompt, sample, t) < chance_of)
+            if policy == "segment":  # `left`: tokens that the donor still writes
+                left = left or (length if fire else 0)
+                fire = left > 0
+        elif policy == "lossy":
+            fire = chance(seed, prompt, sample, t) < 1 - leniency * math.exp(-s)
+        elif policy == "ensemble":
+            fire, d = True, (1 - weight) * log_softmax(h) + weight * log_softmax(d)
         elif policy == "random":
             fire = chance(seed, prompt, sample, t) < rate
         elif policy == "early":
             fire = t < early
         else:
             fire = policy == "guide"
-        token = draw(d if fire else h, word(seed, prompt, sample, t), temperature, top_p, top_k)
+        token = draw(d if fire else h, w, temperature, top_p, top_k)
+        if policy == "ensemble":
+            fire = token != x
+        left = max(0, left - 1) if ends_sentence is None else left if not ends_sentence(token) else 0
         tokens.append(token)
         taken.append(bool(fire))
         scores.append(s)

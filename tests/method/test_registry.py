@@ -32,9 +32,11 @@ def write(path, text, **names):
 
 
 def test_ours_are_registered_in_the_order_of_the_docs():
-    assert scores.names()[:4] == ["ce", "rkl", "entropy", "js"]
+    ours = ["ce", "rkl", "entropy", "js", "margin", "confidence", "top1", "surprise", "log_ratio"]
+    assert scores.names()[:9] == ours
     assert policies.names()[:6] == ["disagreement", "entropy", "random", "early", "base", "guide"]
-    assert all(scores.source(name).digest is None for name in scores.names()[:4])
+    assert policies.names()[6:9] == ["segment", "lossy", "ensemble"]
+    assert all(scores.source(name).digest is None for name in ours)
 
 
 def test_a_file_and_a_module_register_and_may_be_loaded_again(tmp_path, monkeypatch):
@@ -73,12 +75,13 @@ def test_an_entry_point_is_loaded_when_its_name_is_asked_for(tmp_path, monkeypat
 
 
 def test_an_unknown_name_lists_what_is_registered_and_where_from(tmp_path):
-    load_plugins(write(tmp_path / "my_gate.py", MARGIN, name="margin"))
+    load_plugins(write(tmp_path / "my_gate.py", MARGIN, name="my_margin"))
     with pytest.raises(ArgumentError) as error:
-        scores.get("margim")
+        scores.get("my_margim")
     assert str(error.value) == (
-        "score='margim' is not known; did you mean 'margin'? registered: ce, rkl, entropy, js (lm_eval_takeover); "
-        "margin (my_gate.py)"
+        "score='my_margim' is not known; did you mean 'my_margin'? registered: ce, rkl, entropy, js, margin, confidence, "
+        "top1, surprise, log_ratio (lm_eval_takeover); "
+        "my_margin (my_gate.py)"
     )
     with pytest.raises(
         ArgumentError, match=r"policy='xyz' is not known; registered: disagreement, entropy, .* \(lm_eval_"
@@ -187,7 +190,7 @@ def test_the_registry_needs_no_torch():
 
 
 def test_no_module_but_its_own_compares_a_policys_name():
-    names, found = set(policies.names()[:6]), []
+    names, found = set(policies.names()[:9]), []
     for path in (ROOT / "lm_eval_takeover").rglob("*.py"):
         if path.name == "policies.py":
             continue

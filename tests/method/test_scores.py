@@ -115,7 +115,9 @@ def test_js_top_p_truncates_and_renormalises_both_sides():
 
 
 def test_unknown_score_and_missing_donor():
-    with pytest.raises(ArgumentError, match=r"score='kl' is not known; .*ce, rkl, entropy, js \(lm_eval_takeover\)"):
+    with pytest.raises(ArgumentError, match=r"score='kl' is not known; .*ce, rkl, .*, log_ratio \(lm_eval_takeover\)"):
         scores.get("kl")
-    with pytest.raises(ValueError, match="needs the donor"):
+    with pytest.raises(ValueError, match="score 'ce' needs the donor's logits"):
         scores.get("ce")(torch.zeros(1, 2), None)
+    with pytest.raises(ValueError, match="score 'surprise' needs the host's tokens"):
+        scores.get("surprise")(torch.zeros(1, 2), torch.zeros(1, 2))

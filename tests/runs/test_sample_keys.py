@@ -44,6 +44,7 @@ CHANGES = {
     "direction": (HAND, {"direction": "reverse"}),
     "rate": ({"policy": "random", "rate": 0.1}, {"rate": 0.2}),
     "early_tokens": ({"policy": "early", "early_tokens": 3}, {"early_tokens": 4}),
+    "chance": ({"tau": 1.0}, {"chance": 0.5}),
     "block_size": (HAND, {"block_size": 7}),
     "seed": (HAND, {"seed": 1}),
     "dtype": (HAND, {"dtype": "bfloat16"}),

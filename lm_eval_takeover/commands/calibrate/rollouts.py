@@ -30,7 +30,7 @@ from lm_eval_takeover.commands.calibrate.prompts import Prompts
 from lm_eval_takeover.commands.calibrate.score_parts import ScoreParts, Trajectory, parts_folder
 from lm_eval_takeover.decoding.engine import generate
 from lm_eval_takeover.decoding.stop_strings import is_cut_off
-from lm_eval_takeover.decoding.teacher_forcing import logit_blocks
+from lm_eval_takeover.decoding.teacher_forcing import read_aligned
 from lm_eval_takeover.errors import ArgumentError, CalibrationError, PluginError, is_out_of_memory
 from lm_eval_takeover.method.gate import Gate, fires_along
 from lm_eval_takeover.method.policies import ALONE
@@ -85,7 +85,7 @@ def calibrate(
     progress: bool = True,
     backend: "VllmBackend | None" = None,
 ) -> Calibration:
-    """Collect ce, rkl, entropy and js on one rollout of the host per prompt, and read tau and kappa off them.
+    """Collect every registered score on one rollout of the host per prompt, and read tau and kappa off them.
 
     What is finished stays in `parts` (`kept_parts`), so that the same call goes on after a kill. `work` is filled with what this
     call did. A rate that no rho realizes is left out and said in `work`. Rollouts end at end tokens and `until`; those that ran
@@ -292,15 +292,14 @@ def _score_rollouts(
 ) -> dict[str, list[Trajectory]]:
     """Every score of every token: by name one array `[tokens]` per rollout, in nats."""
     texts = ([request.prompt for request in requests], rollouts, [request.label for request in requests])
-    read = (logit_blocks(pair.member(role), pair.vocabulary.size, *texts) for role in (host, donor))
     blocks: dict[str, list[torch.Tensor]] = defaultdict(list)
-    for host_logits, donor_logits in zip(*read, strict=True):
+    for tokens, logits in read_aligned(pair, (host, donor), *texts):
         for score in registered:
-            blocks[score.name].append(score(host_logits, donor_logits.to(host_logits.device)).cpu())
+            blocks[score.name].append(score(logits[host], logits[donor], tokens).cpu())
     trajectories: dict[str, list[Trajectory]] = {}
     for score in registered:
         whole = torch.cat(blocks[score.name], dim=1)
-        rows = [row[-len(tokens) :].numpy() for row, tokens in zip(whole, rollouts, strict=True)]
+        rows = [row[-len(written) :].numpy() for row, written in zip(whole, rollouts, strict=True)]
         for request, values in zip(requests, rows, strict=True):
             _check_values(score, values, request.label)
         trajectories[score.name] = rows
@@ -317,10 +316,10 @@ def _check_values(score: Score, values: Trajectory, label: str) -> None:
             f"{label}: {score.name} is {value}, since one model rules out what the other may write; load both with "
             f"--dtype float32"
         )
-    if (values < 0).any():
+    if (values < 0).any() and not score.signed:
         raise PluginError(
-            f"{score.where} returned {values.min()} for {label}; a calibration needs scores of at least 0, since kappa is a "
-            f"multiple of their mean (a gate by hand, tau=… with kappa=0, takes any)"
+            f"{score.where} returned {values.min()} for {label}; kappa is a multiple of the mean, so scores are at least 0; "
+            f"register one of either sign with signed=True, whose gate has no window test"
         )
 
 
@@ -332,7 +331,9 @@ def _read_calibrations(parts: ScoreParts, window: int) -> tuple[dict[str, ScoreC
         rollouts += len(next(iter(part.values())))
         for name, sketch in sketches.items():
             sketch.add(np.concatenate(part[name]))
-    scores = {name: ScoreCalibration.of(sketch) for name, sketch in sketches.items()}
+    scores = {
+        name: ScoreCalibration.of(sketch, signed=registered.get(name).signed) for name, sketch in sketches.items()
+    }
     for name in (name for name, calibration in scores.items() if calibration.mean == 0):
         logger.warning("all %s scores are 0: its gate fires on whatever is not 0", name)
     shares = _replay_gates(parts, scores, window)
@@ -363,8 +364,10 @@ def _replay_gates(
     tokens = 0
     for part in parts.read():
         for score, rows in part.items():
-            # Scores of 0 behind the end exceed no threshold.
-            padded = torch.nn.utils.rnn.pad_sequence([torch.from_numpy(row) for row in rows], batch_first=True)
+            # What stands behind the end exceeds no threshold.
+            padded = torch.nn.utils.rnn.pad_sequence(
+                [torch.from_numpy(row) for row in rows], batch_first=True, padding_value=-torch.inf
+            )
             for key, gate in gates[score].items():
                 fired[score][key] += int(fires_along(gate, padded).sum())
         tokens += sum(map(len, next(iter(part.values()))))

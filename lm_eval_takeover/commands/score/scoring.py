@@ -28,7 +28,6 @@ logger = logging.getLogger(__name__)
 _FILE_TOKENS = 2**19  # of a file, which is one row group
 _FILE_SECONDS = 300.0  # that a killed call loses at most, beside the batch at hand
 _MOST_TEXTS = 512  # at a time, where an engine batches by itself
-_ENTROPY = "entropy"  # stands in every file as `base_entropy`
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +67,7 @@ def score_run(run: RunFolder, readers: Readers, *, overwrite: bool = False) -> i
     """Score what lacks scores in one folder; returns how many texts that were. Raises RunDirError, VocabularyError."""
     pair = readers.pair
     scores = [registered.get(name) for name in SCORES]
-    scores += [one for one in map(registered.get, registered.names()) if one.name not in (*SCORES, _ENTROPY)]
+    scores += [one for one in registered if one.source.digest is not None]
     header = _describe(pair, scores)
     if overwrite:
         shutil.rmtree(scores_folder(run.folder), ignore_errors=True)

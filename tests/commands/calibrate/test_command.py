@@ -17,6 +17,7 @@ from lm_eval_takeover.cli import main
 from lm_eval_takeover.demo import CALIBRATION_PROMPTS, DEMO, PROBLEMS, PROMPT
 from lm_eval_takeover.demo.puzzle import make_puzzle
 from lm_eval_takeover.errors import ArgumentError, CalibrationError, TakeoverError
+from lm_eval_takeover.method.registry import scores
 
 pytestmark = pytest.mark.slow
 
@@ -32,7 +33,7 @@ def test_calibrate_writes_a_file_that_lm_eval_accepts(tmp_path, capsys):
     assert "12 rollouts, " in printed
     assert "few tokens: below a spike ratio of 0.0" in printed
     content = json.loads(out.read_text())
-    assert content["scores"].keys() == {"ce", "rkl", "entropy", "js"}
+    assert list(content["scores"]) == scores.names()
     assert content["base"]["id"] == "demo-base"
     assert len(content["prompts"]["indices"]) == content["prompts"]["asked"] == 12
     assert content["dtypes"] == {"base": "torch.float32", "guide": "torch.float32"}

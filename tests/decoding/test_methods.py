@@ -1,0 +1,110 @@
+"""The methods of other papers: lockstep equals an independent replay, and blocks, batches and restarts equal lockstep."""
+
+import math
+import re
+from dataclasses import replace
+
+import pytest
+from helpers import reference
+from helpers.pairs import GREEDY, METHODS, SAMPLED
+
+from lm_eval_takeover.decoding import blockwise, engine, lockstep
+from lm_eval_takeover.decoding.teacher_forcing import force
+from lm_eval_takeover.method.generation import Generation
+from lm_eval_takeover.method.policies import ALONE, Disagreement, Ensemble, Segment
+from lm_eval_takeover.method.request import Request
+
+
+def replay(pair, policy, request, written):
+    gate = policy.gate
+
+    def ends_sentence(token):
+        return re.search(r"[.!?]|\n", pair.tokenizer.decode([token])) is not None
+
+    own = {name: getattr(policy, name) for name in ("leniency", "weight", "length") if hasattr(policy, name)}
+    to_sentence = {"length": math.inf, "ends_sentence": ends_sentence} if own.get("length") == "sentence" else {}
+    sampling = request.sampling
+    return reference.replay(
+        {member.role: member.model for member in pair.members}, pair.vocab_size, request.prompt, written,
+        policy=policy.name, host=policy.host, donor=policy.donor, score=policy.scorer.name if policy.scorer else "ce",
+        tau=gate.tau if gate else 0, kappa=gate.kappa if gate else 0, chance_of=getattr(policy, "chance", 1), seed=3,
+        sample=request.sample, max_new_tokens=request.max_new_tokens, temperature=sampling.temperature,
+        top_p=sampling.top_p, eos=pair.eos_ids, **{**own, **to_sentence},
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("direction", ["forward", "reverse"])
+@pytest.mark.parametrize("name", METHODS)
+def test_every_engine_writes_what_the_replay_writes(demo_pair, prompts, name, direction):
+    policy = replace(METHODS[name], direction=direction)
+    requests = [Request(prompts[0], 0, 40, GREEDY), *(Request(p, j, 50, SAMPLED) for p in prompts[1:3] for j in (0, 1))]
+    expected = dict(lockstep.generate(demo_pair, policy, requests, seed=3, batch_size=8, traced=True))
+    both = set()
+    for i, request in enumerate(requests):
+        tokens, taken, scores = replay(demo_pair, policy, request, expected[i].tokens)
+        assert (expected[i].tokens, expected[i].taken_over) == (tokens, taken), f"request {i}"
+        if policy.scorer is not None:
+            assert expected[i].scores == pytest.approx(scores, rel=1e-4, abs=2e-5)
+        both.update(taken)
+    assert both == {False, True}
+    for batch_size, block in ((1, 7), (8, 5), (8, None)):
+        made = dict(
+            blockwise.generate(
+                demo_pair, policy, requests[::-1], seed=3, batch_size=batch_size, block_size=block, traced=True
+            )
+        )
+        for i, one in expected.items():
+            found = made[len(requests) - 1 - i]
+            assert (found.tokens, found.taken_over) == (one.tokens, one.taken_over), f"batch {batch_size}, request {i}"
+            assert found.scores == pytest.approx(one.scores, rel=1e-3, abs=5e-5, nan_ok=True)
+            if policy.drafts:
+                assert list(found.observed) == pytest.approx(list(one.observed), rel=1e-2, abs=1e-3, nan_ok=True)
+                assert getattr(found, f"{policy.donor}_passes") <= getattr(one, f"{policy.donor}_passes")
+
+
+@pytest.mark.parametrize("name", ["segment", "ensemble", "lossy"])
+def test_a_text_that_was_begun_goes_on_as_it_would_have(demo_pair, prompts, name):
+    """As after a pass that failed: the tokens so far stand, and who holds the pen follows from them."""
+    request = Request(prompts[0], 1, 40, SAMPLED)
+    (whole,) = (one for _, one in lockstep.generate(demo_pair, METHODS[name], [request]))
+    for count in (1, 17, 18, 20, 33):
+        begun = Generation(whole.tokens[:count], whole.taken_over[:count], whole.scores[:count])
+        ((_, again),) = lockstep.generate(demo_pair, METHODS[name], [request], begun=[begun])
+        assert (again.tokens, again.taken_over) == (whole.tokens, whole.taken_over)
+
+
+def test_an_ensemble_of_weight_0_or_1_is_one_model_alone(demo_pair, prompts):
+    requests = [Request(p, 0, 40, SAMPLED) for p in prompts[:3]]
+    for weight, alone in ((0.0, "base"), (1.0, "guide")):
+        expected = dict(engine.generate(demo_pair, ALONE[alone](), requests, batch_size=4))
+        made = dict(engine.generate(demo_pair, Ensemble(weight=weight), requests, batch_size=4))
+        assert {i: one.tokens for i, one in made.items()} == {i: one.tokens for i, one in expected.items()}
+        assert (sum(one.takeovers for one in made.values()) > 0) == (weight == 1)
+
+
+def test_a_segment_of_1_is_the_gate(demo_pair, prompts):
+    policy = METHODS["segment"]
+    requests = [Request(p, 0, 40, SAMPLED) for p in prompts[:3]]
+    one, plain = (
+        dict(engine.generate(demo_pair, made, requests, batch_size=4))
+        for made in (replace(policy, length=1), Disagreement(gate=policy.gate))
+    )
+    assert [(g.tokens, g.taken_over) for _, g in sorted(one.items())] == [
+        (g.tokens, g.taken_over) for _, g in sorted(plain.items())
+    ]
+
+
+@pytest.mark.parametrize("name", ["log_ratio", "segment", "segment to the end of a sentence", "ensemble"])
+def test_a_text_that_stands_is_met_as_it_was_written(demo_pair, prompts, name):
+    """Greedy texts of the host: every token is its draw, and a mix that agrees is no takeover."""
+    request = Request(prompts[0], 0, 30, GREEDY)
+    (written,) = (one for _, one in lockstep.generate(demo_pair, ALONE["base"](), [request]))
+    (forced,) = force(demo_pair, METHODS[name], [request.prompt], [written.tokens])
+    if isinstance(METHODS[name], Ensemble):
+        assert not forced.taken_over.any()
+    else:
+        first = next(t for t, taken in enumerate(forced.taken_over) if taken)
+        (guided,) = (one for _, one in lockstep.generate(demo_pair, METHODS[name], [request]))
+        assert guided.taken_over[: first + 1] == forced.taken_over.tolist()[: first + 1]
+        if isinstance(METHODS[name], Segment):
+            assert forced.taken_over[first : first + 2].all()
