@@ -91,6 +91,32 @@ def read_document(path: Path, writer: str) -> Fields:
         raise ResultsError(f"'{path}' is not JSON ({error}); write it anew with {writer}") from error
 
 
+def describe_file(path: Path) -> str:
+    """In words what lies there, as far as its first bytes and its fields tell."""
+    if path.is_dir():
+        return "a folder"
+    try:
+        with path.open("rb") as stream:
+            start = stream.read(LARGEST_DOCUMENT)
+    except OSError:
+        return "a file that cannot be read"
+    if not start:
+        return "an empty file"
+    try:
+        content = json.loads(start)
+    except (ValueError, RecursionError):
+        return {".yaml": "a YAML file", ".yml": "a YAML file", ".html": "a web page"}.get(path.suffix, "no JSON file")
+    fields = set(content) if isinstance(content, dict) else set()
+    known = {
+        "a calibration": {"scores", "decoding"},
+        "a results file of lm-eval": {"results", "configs"},
+        "a baseline": {"written_by", "checksum", "tasks"},
+        "a leaderboard": {"rows", "warnings"},
+        "the index of an analysis": {"analyses", "runs"},
+    }
+    return next((name for name, wanted in known.items() if wanted <= fields), "another JSON file")
+
+
 def read_lines(path: Path, writer: str) -> Iterator[Fields]:
     """The object of each line, one in memory at a time. Raises ResultsError."""
     try:

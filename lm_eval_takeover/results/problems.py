@@ -1,5 +1,7 @@
 """What a samples file of lm-eval says of each problem: its identity, and its metrics over its samples."""
 
+import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -10,9 +12,12 @@ from lm_eval_takeover.errors import ResultsError
 from lm_eval_takeover.results.fields import Fields, read_lines
 from lm_eval_takeover.results.statistics import Values, as_values
 from lm_eval_takeover.storage.digests import digest_of
+from lm_eval_takeover.tasks.metrics import list_ks, pass_at_k
 
-METRICS = ("acc", "pass@8", "maj@8", "no_answer", "unparsed", "timed_out", "unclosed_think")
-OPTIONAL = METRICS[3:]  # came with later versions of the tasks
+ACC = "acc"  # the share of correct samples, whatever the task calls it
+REASONS = ("no_answer", "unparsed", "timed_out", "unclosed_think")
+_ACCURACIES = (ACC, "exact_match", "pass@1")  # which of a task's metrics that share is, if it has one of these
+_BY_NUMBER = re.compile(r"(?P<name>pass|maj)@(?P<number>\d+)")
 WRITER = "`lm_eval … --log_samples`"
 
 
@@ -38,8 +43,35 @@ class Problems:
         return type(self)(ids, self.samples, values, doc_ids, self.texts)
 
 
-def read_problems(path: Path, filter_name: str) -> Problems:
-    """The rows of one filter in a samples file, read line by line. Raises ResultsError with file, line and field."""
+class NotCorrect(ResultsError):
+    """The task's metric does not say of each sample whether it is correct."""
+
+
+def choose_accuracy(names: Iterable[str]) -> str | None:
+    """The metric that is the share of correct samples: one of the known names, else the first of a name of its own."""
+    given = [name for name in names if name not in REASONS]
+    return next((name for name in _ACCURACIES if name in given), None) or next(iter(given), None)
+
+
+def list_metrics(names: Iterable[str], accuracy: str = ACC) -> list[str]:
+    """Those of the names that are read: the accuracy, Pass@k and Maj@n by rising number, and why samples failed."""
+    given = set(names)
+    found = [match for name in given if name != accuracy and (match := _BY_NUMBER.fullmatch(name))]
+    found.sort(key=lambda match: (match["name"] != "pass", int(match["number"])))
+    return [accuracy, *(match[0] for match in found), *(name for name in REASONS if name in given)]
+
+
+def derive_pass_at_k(shares: Values, samples: int, k: int) -> Values:
+    """Pass@k by problem from the share of its samples that are correct."""
+    return as_values([pass_at_k(samples, round(share * samples), k) for share in shares])
+
+
+def read_problems(path: Path, filter_name: str, accuracy: str = ACC) -> Problems:
+    """The rows of one filter in a samples file, read line by line. Raises ResultsError with file, line and field.
+
+    The metric `accuracy` is called `acc` in what is returned. Pass@k that the task does not report is made of it. Raises
+    NotCorrect where that metric is no share of correct samples.
+    """
     seen: dict[str, int] = {}
     doc_ids, rows = list[int](), list[list[float]]()
     texts: list[str] = []
@@ -54,7 +86,7 @@ def read_problems(path: Path, filter_name: str) -> Problems:
         seen[name] = number
         texts.append(digest_of([name, row.get("resps")]))
         doc_ids.append(row.require("doc_id", int))
-        here = tuple(metric for metric in METRICS if metric in row or metric not in OPTIONAL)
+        here = tuple(list_metrics(row, accuracy))
         metrics = metrics or here
         if here != metrics:
             row.fail(min(set(here) ^ set(metrics)), "is in some lines and not in others: two versions of the task?")
@@ -66,14 +98,22 @@ def read_problems(path: Path, filter_name: str) -> Problems:
     if not rows:
         raise ResultsError(f"'{path}' holds no sample of filter '{filter_name}'; write it anew with {WRITER}")
     columns = as_values(rows).T
-    values = {metric: columns[place] for place, metric in enumerate(metrics)}
+    values = {ACC: columns[0]} | {metric: columns[place] for place, metric in enumerate(metrics) if place}
+    counts = values[ACC] * samples
+    if not np.allclose(counts, np.rint(counts), atol=1e-6):
+        raise NotCorrect(f"metric '{accuracy}' is no share of {samples} samples that are correct or not")
+    for k in list_ks(samples):
+        values.setdefault(f"pass@{k}", derive_pass_at_k(values[ACC], samples, k))
+    values = {metric: values[metric] for metric in list_metrics(values)}
     return Problems(tuple(seen), samples, values, tuple(doc_ids), digest_of(sorted(texts)))
 
 
 def _count_samples(row: Fields) -> int:
-    """Samples of the problem: the pairs of answer and outcome that our filter leaves, else the responses."""
+    """Samples of the problem that its metrics are of: as many as the filter leaves, one where it leaves one text."""
     for field in ("filtered_resps", "resps"):
         inner: Any = row.require(field, list, [])
         if inner and isinstance(inner[0], list) and inner[0]:
             return len(inner[0])
+        if inner and not isinstance(inner[0], list):
+            return 1
     row.fail("filtered_resps", "holds no samples")

@@ -9,7 +9,15 @@ from typing import Any
 from lm_eval_takeover.errors import ResultsError
 from lm_eval_takeover.results.costs import Costs, read_costs
 from lm_eval_takeover.results.fields import Fields, read_document
-from lm_eval_takeover.results.problems import METRICS, WRITER, Problems, read_problems
+from lm_eval_takeover.results.problems import (
+    ACC,
+    WRITER,
+    NotCorrect,
+    Problems,
+    choose_accuracy,
+    list_metrics,
+    read_problems,
+)
 from lm_eval_takeover.results.settings import (
     Settings,
     library_versions,
@@ -30,7 +38,10 @@ _TOLERANCE = 1e-6  # between a mean in the results and that of the samples
 
 @dataclass(frozen=True)
 class TaskResult:
-    """One task of a run. `means` are lm-eval's, by metric; `errors` their standard errors; `problems` need `--log_samples`."""
+    """One task of a run. `means` are lm-eval's, by metric; `errors` their standard errors; `problems` need `--log_samples`.
+
+    `accuracy` is what the task calls its share of correct samples, which is `acc` here.
+    """
 
     task: str
     means: dict[str, float]
@@ -41,6 +52,13 @@ class TaskResult:
     problems: Problems | None
     per_token: dict[str, Any]  # tokens, takeovers, passes of a takeover run, as its results report them
     run_dir: str | None = None
+    accuracy: str = ACC
+
+    @property
+    def k(self) -> int | None:
+        """Of the Pass@k that tables show: 8, else the largest that there is."""
+        known = [int(metric.removeprefix("pass@")) for metric in self.means if metric.startswith("pass@")]
+        return 8 if 8 in known else max(known, default=None)
 
     def read_costs(self) -> Costs | None:
         """Tokens, takeovers and passes by problem, from the run_dir; None where it cannot be had."""
@@ -62,6 +80,7 @@ class Run:
     tasks: dict[str, TaskResult]
     seconds: float | None  # of the whole evaluation
     parameters: dict[str, int] = field(default_factory=dict)  # weights of each model that reads, by role
+    left_out: list[str] = field(default_factory=list)  # why tasks of the file are not there, a line each
 
     @property
     def seed(self) -> Any:
@@ -91,8 +110,8 @@ def read_runs(paths: Iterable[Path]) -> tuple[list[Run], list[str]]:
     files = dict.fromkeys(file.resolve() for path in paths for file in find_results(path))
     for file in sorted(files, key=_date):
         new = read_run(file)
+        notes += new.left_out
         if not new.tasks:
-            notes.append(f"'{file}' is left out: it holds none of the {PREFIX}* tasks")
             continue
         place = next((place for place, run in enumerate(runs) if _is_same(run, new)), None)
         if place is None:
@@ -120,8 +139,15 @@ def read_run(path: Path) -> Run:
     config = document.inside("config")
     takeover = config.inside_or_empty("takeover")
     results = document.inside("results")
-    names = [task for task in results if task.startswith(PREFIX) and task not in document.inside_or_empty("groups")]
-    found = {task: _read_task(path, document, task) for task in names}
+    left_out = []
+    found: dict[str, TaskResult] = {}
+    for task in results:
+        if task in document.inside_or_empty("groups") or _is_group(document, task):
+            continue
+        try:
+            found[task] = _read_task(path, document, task)
+        except NotCorrect as reason:
+            left_out.append(f"{task} of '{path}' is left out: {reason}")
     seconds = takeover.get("seconds", document.get("total_evaluation_time_seconds"))
     return Run(
         path,
@@ -130,9 +156,10 @@ def read_run(path: Path) -> Run:
         model_settings(document),
         {name: takeover.get(name) for name in takeover},
         library_versions(document),
-        {task: result for task, result in found.items() if result is not None},
+        found,
         float(seconds) if seconds is not None else None,
         _parameters(config, takeover),
+        left_out or ([] if found else [f"'{path}' is left out: it holds no task"]),
     )
 
 
@@ -163,36 +190,46 @@ def _parameters(config: Fields, takeover: Fields) -> dict[str, int]:
     return {role: counted.require(role, int) for role in counted}
 
 
-def _read_task(path: Path, document: Fields, task: str) -> TaskResult | None:
-    """One task of a results file; None for a group, whose means are not of problems."""
+def _is_group(document: Fields, task: str) -> bool:
+    """Whether the means are not of problems."""
+    return task in document.inside_or_empty("group_subtasks") and task not in document.inside_or_empty("n-samples")
+
+
+def _read_task(path: Path, document: Fields, task: str) -> TaskResult:
+    """One task of a results file. Raises NotCorrect for one whose metrics do not say which samples are correct."""
     values = document.inside("results").inside(task)
-    keys = {key.partition(",")[0]: key for key in values if "," in key and "_stderr," not in key}
-    if task in document.inside_or_empty("group_subtasks") and task not in document.inside_or_empty("n-samples"):
-        return None
-    if "acc" not in keys:
+    kind = document.inside_or_empty("configs").inside_or_empty(task).get("output_type", "generate_until")
+    if kind != "generate_until":
+        raise NotCorrect(f"it is {kind}; expected a task that generates texts")
+    keys = [key for key in values if "," in key and "_stderr," not in key]
+    accuracy = choose_accuracy(key.partition(",")[0] for key in keys)
+    if accuracy is None or (task.startswith(PREFIX) and accuracy != ACC):
         values.fail("acc,all", "is missing; expected a task of this package")
-    filter_name = keys["acc"].partition(",")[2]
-    present = [metric for metric in METRICS if metric in keys]
-    means = {metric: values.share(keys[metric]) for metric in present}
-    for metric in ("pass@8", "maj@8"):
-        if metric not in means:
-            values.fail(f"{metric},{filter_name}", "is missing; expected a task with 8 samples a problem")
+    filter_name = next(name for metric, _, name in (key.partition(",") for key in keys) if metric == accuracy)
+    present = list_metrics((key.partition(",")[0] for key in keys if key.endswith(f",{filter_name}")), accuracy)
+    shown = values.get(f"{accuracy},{filter_name}")
+    if accuracy != ACC and not (isinstance(shown, (int, float)) and 0 <= shown <= 1):
+        raise NotCorrect(f"metric '{accuracy}' is {shown}, expected a share of correct samples")
+    means = {ACC: values.share(f"{accuracy},{filter_name}")}
+    means |= {metric: values.share(f"{metric},{filter_name}") for metric in present[1:]}
     count = document.inside("n-samples").inside(task).require("effective", int)
-    problems = _read_samples(path, task, filter_name)
+    problems = _read_samples(path, task, filter_name, accuracy)
     settings = task_settings(document, task)
     if problems is not None:
         _check(path, task, problems, count, means)
+        means = {metric: means.get(metric, float(found.mean())) for metric, found in problems.values.items()} | means
     takeover = document.inside("config").inside_or_empty("takeover")
     return TaskResult(
         task,
         means,
-        {metric: _number(values.get(f"{metric}_stderr,{filter_name}")) for metric in present},
+        {ACC if name == accuracy else name: _number(values.get(f"{name}_stderr,{filter_name}")) for name in present},
         count,
         problems.samples if problems else settings.get("samples"),
         settings,
         problems,
         takeover.inside_or_empty("per_task").get(task) or {},
         takeover.get("run_dir"),
+        accuracy,
     )
 
 
@@ -205,10 +242,10 @@ def samples_path(path: Path, task: str) -> Path:
     return path.with_name(f"samples_{task}_{_date(path)}.jsonl")
 
 
-def _read_samples(path: Path, task: str, filter_name: str) -> Problems | None:
+def _read_samples(path: Path, task: str, filter_name: str, accuracy: str) -> Problems | None:
     """The samples of the same call; None where they were not logged."""
     samples = samples_path(path, task)
-    return read_problems(samples, filter_name) if samples.exists() else None
+    return read_problems(samples, filter_name, accuracy) if samples.exists() else None
 
 
 def _check(path: Path, task: str, problems: Problems, count: int, means: dict[str, float]) -> None:

@@ -14,8 +14,8 @@ JudgeAnswer = Callable[[str, str], Verdict]
 
 
 def list_ks(samples: int) -> list[int]:
-    """The `k` of pass@k for so many samples a problem: 1, 2, 4, … as far as they go."""
-    return [2**power for power in range(samples.bit_length())]
+    """The `k` of pass@k for so many samples a problem: 1, 2, 4, … as far as they go, and all of them."""
+    return sorted({*(2**power for power in range(samples.bit_length())), samples})
 
 
 def accuracy_of_completed(counts: Iterable[tuple[int, int]]) -> float:

@@ -7,7 +7,7 @@ import hashlib
 import json
 from statistics import mean, stdev
 
-from lm_eval_takeover.tasks.metrics import pass_at_k
+from lm_eval_takeover.tasks.metrics import list_ks, pass_at_k
 
 METRICS = (
     "acc",
@@ -28,8 +28,9 @@ def digest(text):
 
 
 def score(correct, samples=8):
-    passes = {f"pass@{k}": pass_at_k(samples, correct, k) for k in (1, 2, 4, 8)}
-    return {"acc": correct / samples, **passes, "maj@8": float(correct > samples / 2)} | dict.fromkeys(METRICS[6:], 0.0)
+    passes = {f"pass@{k}": pass_at_k(samples, correct, k) for k in list_ks(samples)}
+    reasons = dict.fromkeys(METRICS[6:], 0.0)
+    return {"acc": correct / samples, **passes, f"maj@{samples}": float(correct > samples / 2)} | reasons
 
 
 def takeover(policy="disagreement", *, base="acme/Small-Base", guide="acme/Large", seed=0, rate=0.05, **changed):
@@ -70,15 +71,17 @@ def write_results(
     date="2026-01-01T00-00-00",
     decoding=None,
     config=None,
+    samples=8,
     **top,
 ):
-    """Write `results_*.json` and, where `logged`, samples; `correct` has by task how many of 8 are correct, by problem."""
+    """Write `results_*.json` and, where `logged`, samples; `correct` has by task how many samples are correct, by problem."""
     folder.mkdir(parents=True, exist_ok=True)
     results = {}
     for task, counts in correct.items():
-        rows = [sample_row(task, number, count) for number, count in enumerate(counts)]
-        means = {f"{metric},all": mean(row[metric] for row in rows) for metric in METRICS}
-        errors = {f"{metric}_stderr,all": stdev(row[metric] for row in rows) / len(rows) ** 0.5 for metric in METRICS}
+        rows = [sample_row(task, number, count, samples) for number, count in enumerate(counts)]
+        metrics = list(score(0, samples))
+        means = {f"{metric},all": mean(row[metric] for row in rows) for metric in metrics}
+        errors = {f"{metric}_stderr,all": stdev(row[metric] for row in rows) / len(rows) ** 0.5 for metric in metrics}
         results[task] = {"name": task, "alias": task, "sample_len": len(rows), **means, **errors}
         if logged:
             lines = "".join(json.dumps(row) + "\n" for row in rows)
@@ -90,7 +93,7 @@ def write_results(
         "results": results,
         "group_subtasks": {},
         "configs": {
-            task: {"task": task, "doc_to_text": "{{problem}}", "repeats": 8, "generation_kwargs": kwargs} for task in correct
+            task: {"task": task, "doc_to_text": "{{problem}}", "repeats": samples, "generation_kwargs": kwargs} for task in correct
         },
         "versions": dict.fromkeys(correct, 1.1),
         "n-shot": dict.fromkeys(correct, 0),

@@ -4,8 +4,8 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+from lm_eval_takeover.commands._tables import WRITERS, Table
 from lm_eval_takeover.commands.compare.calls import Call
-from lm_eval_takeover.commands.leaderboard.formats import Table, write_latex, write_markdown, write_terminal
 from lm_eval_takeover.results.runs import find_results
 
 _COUNTS = ("tokens", "takeovers", "base_passes", "guide_passes")
@@ -31,8 +31,7 @@ def write_costs(costs: Sequence[dict[str, Any]], format_name: str) -> str:
     """The same as a table for a terminal, Markdown or LaTeX."""
     lines = [[row["row"], *(_show(row[name]) for name in (*_COUNTS, "seconds"))] for row in costs]
     notes = ["Passes are of one sample over any number of tokens, without those over prompts; seconds of all attempts."]
-    write = {"table": write_terminal, "md": write_markdown, "latex": write_latex}[format_name]
-    return write(Table(_COLUMNS, lines, notes))
+    return WRITERS[format_name](Table(_COLUMNS, lines, notes))
 
 
 def _show(value: float | None) -> str:

@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from lm_eval_takeover.commands._tables import WRITERS, Table
 from lm_eval_takeover.commands.compare.calls import ASSUMED_RATE, plan_calls
 from lm_eval_takeover.commands.compare.gate import GatePlan, plan_gate
 from lm_eval_takeover.commands.compare.memory import describe_memory
 from lm_eval_takeover.commands.compare.probe import Measured, probe_rows
 from lm_eval_takeover.commands.compare.workload import TaskLoad, read_workload
-from lm_eval_takeover.commands.leaderboard.formats import Table, write_latex, write_markdown, write_terminal
 from lm_eval_takeover.errors import ArgumentError
 
 _STANDS = 1 - 1 / 2.718281828  # of a draft of 1 / g tokens that ends with probability g at each: (1 - (1 - g)^(1/g))
@@ -38,7 +38,7 @@ def print_estimate(options: argparse.Namespace) -> int:
     plan = plan_gate(options, loads[0].sampling, max(load.tokens for load in loads), loads[0].task)
     measured = probe_rows(options, loads, plan) if options.probe else {}
     rows = [estimate_row(row, options, loads, measured.get(row)) for row in options.rows]
-    write = {"table": write_terminal, "md": write_markdown, "latex": write_latex}[options.format]
+    write = WRITERS[options.format]
     sys.stdout.write("\n".join([
         write(_lay_out_tasks(options, loads)),
         write(_lay_out_rows(rows, list_notes(options, measured, plan))),

@@ -3,10 +3,11 @@
 import csv
 import io
 import json
+import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
+from lm_eval_takeover.commands._tables import WRITERS, Table
 from lm_eval_takeover.results.runs import MATHEMATICAL
 
 Row = dict[str, Any]
@@ -26,18 +27,6 @@ _HEADINGS = {
     "takeover_gpqa_diamond_50": "GPQA (50)",
     "takeover_demo": "Demo",
 }
-_METRICS = ("acc", "pass8", "maj8")
-_LATEX = {"\\": r"\textbackslash{}", "_": r"\_", "%": r"\%", "&": r"\&", "#": r"\#", "$": r"\$", "{": r"\{", "}": r"\}",
-          "^": r"\^{}", "~": r"\textasciitilde{}"}  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Table:
-    """Texts: the first column is a name, the others are figures. `notes` stand below."""
-
-    columns: list[str]
-    rows: list[list[str]]
-    notes: list[str]
 
 
 def write_table(board: dict[str, Any], format_name: str, extras: Sequence[str] = ()) -> str:
@@ -48,7 +37,7 @@ def write_table(board: dict[str, Any], format_name: str, extras: Sequence[str] =
         return write_csv(board["rows"])
     table = lay_out(board, extras)
     versus = lay_out_versus(board["rows"])
-    write = {"table": write_terminal, "md": write_markdown, "latex": write_latex}[format_name]
+    write = WRITERS[format_name]
     return write(table) + (f"\n{write(versus)}" if versus else "")
 
 
@@ -69,7 +58,7 @@ def lay_out(board: dict[str, Any], extras: Sequence[str]) -> Table:
                 _show_rate(row),
                 *(_show_cell(cells.get(heading), extras) for heading in headings),
                 _show_cell(row["average"], extras),
-                _show_recovery(row["recovery"], "intervals" in extras),
+                _show_recovery(row, "intervals" in extras),
                 *(_show_cost(row["cost"].get(name)) for name in costs.values()),
                 *([row["source"].removeprefix("published, ")] if published else []),
             ]
@@ -79,28 +68,55 @@ def lay_out(board: dict[str, Any], extras: Sequence[str]) -> Table:
 
 def list_notes(board: dict[str, Any], extras: Sequence[str]) -> list[str]:
     """What cells stand for, what Recovery is measured against, why it is blank, and the warnings."""
-    parts = [
-        "Acc / Pass@8",
-        *(["Maj@8"] if "maj8" in extras else []),
-        *(["truncated"] if "truncated" in extras else []),
-        *(["realized rate"] if "task_rate" in extras else []),
-    ]
     intervals = (
         "Intervals are 95 %, over problems." if "intervals" in extras else "`--columns intervals` adds intervals."
     )
-    notes = [f"{' / '.join(parts)}, in %. {intervals}"]
+    notes = [f"{_name_parts(8, 8, extras)}, in %. {intervals}", *_list_other_parts(board["rows"], extras)]
     references = dict.fromkeys(row["reference"] for row in board["rows"] if row["reference"])
     notes += [f"Recovery is measured against {name}." for name in references]
     reasons: dict[str, list[str]] = {}
     for row in board["rows"]:
         if row["source"] == "measured" and row["kind"] in ("guided", "random", "early"):
-            for name, label in (("acc", "Acc"), ("pass8", "Pass@8")):
+            for name, label in _list_measures(row["average"]):
                 if why := row["recovery"].get(f"{name}_why"):
                     reasons.setdefault(why, []).append(f"{row['model']} ({label})")
         if why := row.get("average_why"):
             reasons.setdefault(f"no average: {why}", []).append(row["model"])
     notes += [f"{', '.join(dict.fromkeys(models))}: {why}." for why, models in reasons.items()]
     return notes + [f"Warning: {line}" for line in board["warnings"]]
+
+
+def _name_parts(k: int | None, samples: int | None, extras: Sequence[str]) -> str:
+    """What the parts of a cell are."""
+    return " / ".join([
+        "Acc",
+        *([f"Pass@{k}"] if k and k > 1 else []),
+        *([f"Maj@{samples}"] if "maj8" in extras else []),
+        *(["truncated"] if "truncated" in extras else []),
+        *(["realized rate"] if "task_rate" in extras else []),
+    ])  # fmt: skip
+
+
+def _list_other_parts(rows: Sequence[Row], extras: Sequence[str]) -> list[str]:
+    """A line on each task whose cells are of another Pass@k than 8, or whose accuracy has another name."""
+    lines = []
+    for row in rows:
+        for task, cell in row["tasks"].items():
+            called = f"; Acc is its {cell['metric']}" if "metric" in cell else ""
+            if cell["k"] != 8 or called:
+                lines.append(f"{_heading(task)}: {_name_parts(cell['k'], cell['samples'], extras)}{called}.")
+        average = row["average"]
+        if average and average["k"] is None:
+            lines.append("Average and Recovery are of Acc alone: the tasks have other numbers of samples.")
+        elif average and average["k"] not in (1, 8):
+            lines.append(f"Average and Recovery: Acc / Pass@{average['k']}.")
+    return list(dict.fromkeys(lines))
+
+
+def _list_measures(cell: dict[str, Any] | None) -> list[tuple[str, str]]:
+    """`(name in JSON, label)` of Acc and of the Pass@k that is shown of a cell."""
+    k = cell["k"] if cell else 8
+    return [("acc", "Acc"), *([(f"pass{k}", f"Pass@{k}")] if k is not None and k > 1 else [])]
 
 
 def lay_out_versus(rows: Sequence[Row]) -> Table | None:
@@ -110,8 +126,11 @@ def lay_out_versus(rows: Sequence[Row]) -> Table | None:
         return None
     lines = []
     for row in compared:
-        for name, label in (("acc", "Acc"), ("pass8", "Pass@8")):
-            for task, found in row["vs"][name].items():
+        for name, found_by_task in row["vs"].items():
+            if name == "model":
+                continue
+            label = "Acc" if name == "acc" else name.replace("pass", "Pass@")
+            for task, found in found_by_task.items():
                 lines.append([row["model"], label, _heading(task), *_show_difference(found)])
     columns = ["Model", "Metric", "Task", "Difference", "95 %", "p", "p (Holm)"]
     reference = compared[0]["vs"]["model"]
@@ -119,6 +138,7 @@ def lay_out_versus(rows: Sequence[Row]) -> Table | None:
         columns,
         lines,
         [f"Differences from {reference}, in percentage points; Holm's p-values are over all {len(lines)} lines."],
+        names=3,
     )
 
 
@@ -137,7 +157,7 @@ def _order_headings(rows: Sequence[Row]) -> list[str]:
 
 
 def _heading(task: str) -> str:
-    return _HEADINGS.get(task, task.removeprefix("takeover_"))
+    return _HEADINGS.get(task, task)
 
 
 def _show_rate(row: Row) -> str:
@@ -150,19 +170,23 @@ def _show_cell(cell: dict[str, Any] | None, extras: Sequence[str]) -> str:
     """`27.6 / 67.0`, with what was asked for behind it."""
     if cell is None or cell["acc"] is None:
         return ""
-    names = ["acc", "pass8", *(name for name in ("maj8", "truncated", "task_rate") if name in extras)]
-    text = " / ".join("-" if cell.get(name) is None else f"{100 * cell[name]:.1f}" for name in names)
+    shown = [name for name, _ in _list_measures(cell)]
+    majority = "maj8" if cell.get("maj8") is not None else f"maj{cell['samples']}"
+    more = [{"maj8": majority}.get(name, name) for name in ("maj8", "truncated", "task_rate") if name in extras]
+    text = " / ".join("-" if cell.get(name) is None else f"{100 * cell[name]:.1f}" for name in [*shown, *more])
     if "intervals" in extras and cell.get("acc_low") is not None:
-        spans = (f"{100 * cell[f'{name}_low']:.1f}–{100 * cell[f'{name}_high']:.1f}" for name in ("acc", "pass8"))
+        spans = (f"{100 * cell[f'{name}_low']:.1f}–{100 * cell[f'{name}_high']:.1f}" for name in shown)
         text += f" ({', '.join(spans)})"
     return text
 
 
-def _show_recovery(recovery: dict[str, Any], intervals: bool) -> str:
-    if recovery["acc"] is None and recovery["pass8"] is None:
+def _show_recovery(row: Row, intervals: bool) -> str:
+    recovery = row["recovery"]
+    names = [name for name, _ in _list_measures(row["average"]) if name in recovery]
+    if all(recovery[name] is None for name in names):
         return ""
-    text = " / ".join("-" if recovery[name] is None else f"{recovery[name]:z.0%}" for name in ("acc", "pass8"))
-    spans = [(recovery[f"{name}_low"], recovery[f"{name}_high"]) for name in ("acc", "pass8")]
+    text = " / ".join("-" if recovery[name] is None else f"{recovery[name]:z.0%}" for name in names)
+    spans = [(recovery[f"{name}_low"], recovery[f"{name}_high"]) for name in names]
     known = [f"{low:z.0%} to {high:z.0%}" for low, high in spans if low is not None]
     if intervals and known:
         text += f" ({', '.join(known)})"
@@ -175,61 +199,17 @@ def _show_cost(value: float | None) -> str:
     return f"{value / 1e9:.2f} B" if value >= 1e7 else f"{value / 1e6:.2f} M" if value >= 1e4 else f"{value:.2f}"
 
 
-def write_terminal(table: Table) -> str:
-    """For a terminal of any width: where it is narrow, what slashes part stands in lines, and names wrap."""
-    from rich.box import SIMPLE_HEAD
-    from rich.console import Console
-    from rich.table import Table as RichTable
-    from rich.text import Text
-
-    width = Console().width
-    columns, rows = table.columns, table.rows
-    if sum(max(map(len, cells)) + 2 for cells in zip(columns, *rows, strict=True)) > width:
-        columns = [column.replace(" ", "\n") for column in columns]
-        rows = [[row[0], *(cell.replace(" / ", "\n").replace(" (", "\n(") for cell in row[1:])] for row in rows]
-    stream = io.StringIO()
-    console = Console(file=stream, width=width)
-    shown = RichTable(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-    for place, column in enumerate(columns):
-        longest = min(14, max(len(row[place]) for row in rows)) if place == 0 else None
-        shown.add_column(Text(column), justify="right" if place else "left", overflow="fold", min_width=longest)
-    for row in rows:
-        shown.add_row(*(Text(cell) for cell in row))
-    console.print(shown)
-    for note in table.notes:
-        console.print(Text(note))
-    return "\n".join(line.rstrip() for line in stream.getvalue().splitlines()) + "\n"
-
-
-def write_markdown(table: Table) -> str:
-    """As GitHub shows it."""
-
-    def line(cells: Sequence[str]) -> str:
-        return "| " + " | ".join(cell.replace("|", r"\|") for cell in cells) + " |"
-
-    rule = "| " + " | ".join(["---", *["--:"] * (len(table.columns) - 1)]) + " |"
-    lines = [line(table.columns), rule, *map(line, table.rows), "", *(f"- {note}" for note in table.notes)]
-    return "\n".join(lines) + "\n"
-
-
-def write_latex(table: Table) -> str:
-    """A tabular that needs no package."""
-
-    def escape(text: str) -> str:
-        return "".join(_LATEX.get(letter, letter) for letter in text).replace("–", "--")
-
-    lines = [rf"\begin{{tabular}}{{l{'r' * (len(table.columns) - 1)}}}", r"\hline"]
-    lines += [" & ".join(map(escape, table.columns)) + r" \\", r"\hline"]
-    lines += [" & ".join(map(escape, row)) + r" \\" for row in table.rows]
-    lines += [r"\hline", r"\end{tabular}", *(f"% {note}" for note in table.notes)]
-    return "\n".join(lines) + "\n"
-
-
 def write_csv(rows: Sequence[Row]) -> str:
     """A line per row and task, `average` among them; shares from 0 to 1, empty where there is none."""
-    cells = [f"{metric}{end}" for metric in _METRICS for end in ("", "_low", "_high")]
+    shown = [cell for row in rows for cell in [*row["tasks"].values(), row["average"] or {}]]
+    known = {name: None for cell in shown for name in cell if re.fullmatch(r"(pass|maj)\d+", name)}
+    others = sorted(
+        known.keys() - {"pass8", "maj8"}, key=lambda name: (name.startswith("maj"), int(name.lstrip("pasmj")))
+    )
+    cells = [f"{name}{end}" for name in ["acc", "pass8", "maj8", *others] for end in ("", "_low", "_high")]
     counts = ["truncated", "problems", "samples", "task_rate"]
-    recoveries = [f"recovery_{metric}{end}" for metric in ("acc", "pass8") for end in ("", "_low", "_high")]
+    gained = dict.fromkeys(["acc", "pass8", *(name for row in rows for name in row["recovery"] if name in known)])
+    recoveries = [f"recovery_{metric}{end}" for metric in gained for end in ("", "_low", "_high")]
     costs = ["base_passes_per_token", "guide_passes_per_token", "active_parameters", "seconds_per_problem"]
     named = ["model", "kind", "source", "nominal", "realized_rate", "reference"]
     stream = io.StringIO()

@@ -35,7 +35,7 @@ def _as_row(row: PublishedRow) -> dict[str, Any]:
 
 
 def _as_cell(pair: Pair) -> dict[str, Any]:
-    cell: dict[str, Any] = {}
+    cell: dict[str, Any] = {"k": 8}
     for metric, value in zip(("acc", "pass8"), pair, strict=True):
         cell |= {metric: value, f"{metric}_low": None, f"{metric}_high": None}
     return cell | {"problems": None, "samples": None}

@@ -12,7 +12,6 @@ from lm_eval_takeover.results.statistics import count_observations
 if TYPE_CHECKING:
     from lm_eval_takeover.commands.leaderboard.rows import Row
 
-METRICS = {"acc": "acc", "pass8": "pass@8"}
 _TAKEOVER_KINDS = ("guided", "random", "early")
 _SAME_SIZE = 0.3  # names round: a "0.6B" may have 0.75 B with its embeddings
 _Z = 1.96  # standard errors of noise, where only means are known
@@ -80,10 +79,13 @@ def _find_size(run: Run) -> float | None:
 def describe_recovery(
     row: "Row", base: "Row | None", reference: "Row | None", averaged: Sequence[str]
 ) -> dict[str, Any]:
-    """`acc`, `pass8`, each with `_low`, `_high`; null with `_why`."""
+    """`acc`, `pass8` and, where the tables show another Pass@k, that, each with `_low`, `_high`; null with `_why`."""
     why = _find_obstacle(row, base, reference, averaged)
+    shown = dict.fromkeys(row.run.tasks[task].k or 8 for task in averaged if task in row.run.tasks)
+    metrics = ["acc", *dict.fromkeys(f"pass@{k}" for k in (8, *(shown if len(shown) == 1 else ())))]
     found: dict[str, Any] = {}
-    for name, metric in METRICS.items():
+    for metric in metrics:
+        name = metric.replace("@", "")
         value, low, high, reason = None, None, None, why
         if why is None and base is not None and reference is not None:
             tasks = [[r.run.tasks[task] for r in (row, base, reference)] for task in averaged]
@@ -111,6 +113,8 @@ def _measure(
     tasks: Sequence[Sequence[TaskResult]], metric: str
 ) -> tuple[float | None, float | None, float | None, str | None]:
     """`(value, low, high, why)`; tasks as (guided, base, reference)."""
+    if lacking := [task[0].task for task in tasks if any(metric not in result.means for result in task)]:
+        return None, None, None, f"{', '.join(lacking)}: no {metric}, since a problem has too few samples"
     if any(result.problems is None for task in tasks for result in task):
         return _measure_means(tasks, metric)
     trios = []
@@ -130,7 +134,7 @@ def _measure_means(
 ) -> tuple[float | None, float | None, float | None, str | None]:
     """Recovery of means alone, where the reference is above the base by more than both standard errors allow for."""
     guided, base, reference = (sum(task[i].means[metric] for task in tasks) / len(tasks) for i in range(3))
-    errors = [task[i].errors[metric] for task in tasks for i in (1, 2)]
+    errors = [task[i].errors.get(metric) for task in tasks for i in (1, 2)]
     if any(error is None for error in errors):
         return None, None, None, "neither samples nor standard errors; run with --log_samples"
     noise = _Z * sqrt(sum(error**2 for error in errors if error is not None)) / len(tasks)

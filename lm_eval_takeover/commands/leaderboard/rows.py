@@ -13,11 +13,11 @@ from lm_eval_takeover.commands.leaderboard.recoveries import (
     warn_of_references,
 )
 from lm_eval_takeover.commands.leaderboard.versus import compare_rows
+from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.results.runs import MATHEMATICAL, PREFIX, Run, TaskResult, read_runs
 from lm_eval_takeover.results.settings import describe_varying
 from lm_eval_takeover.results.statistics import Interval, average_interval, mean_interval
 
-METRICS = {"acc": "acc", "pass8": "pass@8", "maj8": "maj@8"}  # of a cell, by its name here
 _ORDER = ("base", "guided", "random", "early", "thinking", "guide", "other")
 
 
@@ -37,6 +37,10 @@ def build_board(results: Sequence[Path], thinking: Sequence[Path], versus: Path 
     sources = {run.source for run in thinkers}
     runs = [(run, run.kind) for run in ours if run.source not in sources] + [(run, "thinking") for run in thinkers]
     rows = name_rows(runs)
+    if not rows and (results or thinking):
+        reasons = "; ".join([*notes, *more]) or "their rows are those of --thinking"
+        given = ", ".join(f"'{path}'" for path in [*results, *thinking])
+        raise ArgumentError(f"nothing can be shown of {given}: {reasons}")
     averaged = list_averaged_tasks(rows)
     board = {
         "rows": [describe_row(row, rows, averaged) for row in rows],
@@ -95,6 +99,7 @@ def describe_row(row: Row, rows: Sequence[Row], averaged: Sequence[str]) -> dict
     run, takeover = row.run, row.run.takeover
     cells = {task: describe_cell(result) for task, result in run.tasks.items()}
     missing = [task for task in averaged if task not in run.tasks]
+    average = None if missing else describe_average([run.tasks[task] for task in averaged])
     described: dict[str, Any] = {
         "model": row.name,
         "kind": row.kind,
@@ -104,7 +109,7 @@ def describe_row(row: Row, rows: Sequence[Row], averaged: Sequence[str]) -> dict
         ),
         "realized_rate": takeover.get("realized_rate"),
         "tasks": cells,
-        "average": None if missing else describe_average([run.tasks[task] for task in averaged]),
+        "average": average,
         **({"average_why": f"without {', '.join(missing)}"} if missing else {}),
     }
     base, reference = find_base(row, rows), find_reference(row, rows)
@@ -115,16 +120,28 @@ def describe_row(row: Row, rows: Sequence[Row], averaged: Sequence[str]) -> dict
     return described
 
 
+def cell_name(metric: str) -> str:
+    """Of a metric in a cell: `pass8` of `pass@8`."""
+    return metric.replace("@", "")
+
+
+def list_cell_metrics(results: Sequence[TaskResult]) -> list[str]:
+    """`acc`, and the Pass@k and Maj@n that all of these have; those of 8 samples always, which may be null."""
+    shared = [metric for metric in results[0].means if all(metric in other.means for other in results[1:])]
+    return list(dict.fromkeys(["acc", "pass@8", "maj@8", *(metric for metric in shared if "@" in metric)]))
+
+
 def describe_cell(result: TaskResult) -> dict[str, Any]:
-    """Acc, Pass@8 and Maj@8 with intervals, which are null without samples."""
-    cell: dict[str, Any] = {}
-    for name, metric in METRICS.items():
-        interval = measure(result, metric)
+    """Acc, and the Pass@k and Maj@n that there are, with intervals, which are null without samples; `k` is that of tables."""
+    cell: dict[str, Any] = {"k": result.k}
+    for metric in list_cell_metrics([result]):
+        interval, name = measure(result, metric), cell_name(metric)
         cell |= {
-            name: result.means[metric],
+            name: result.means.get(metric),
             f"{name}_low": interval.low if interval else None,
             f"{name}_high": interval.high if interval else None,
         }
+    cell |= {"metric": result.accuracy} if result.accuracy != "acc" else {}
     return cell | {
         "no_answer": result.means.get("no_answer"),
         "unparsed": result.means.get("unparsed"),
@@ -136,7 +153,8 @@ def describe_cell(result: TaskResult) -> dict[str, Any]:
 
 
 def measure(result: TaskResult, metric: str) -> Interval | None:
-    return mean_interval(result.problems.values[metric]) if result.problems else None
+    values = result.problems.values.get(metric) if result.problems else None
+    return None if values is None else mean_interval(values)
 
 
 def share_truncated(result: TaskResult) -> float | None:
@@ -150,14 +168,17 @@ def share_truncated(result: TaskResult) -> float | None:
 
 
 def describe_average(results: Sequence[TaskResult]) -> dict[str, Any]:
-    """The unweighted mean over tasks."""
-    cell: dict[str, Any] = {}
-    for name, metric in METRICS.items():
+    """The unweighted mean over tasks; `k` is that of tables, null where tasks differ in it."""
+    ks = {result.k for result in results}
+    cell: dict[str, Any] = {"k": ks.pop() if len(ks) == 1 else None}
+    for metric in list_cell_metrics(results):
+        name = cell_name(metric)
         parts = [measure(result, metric) for result in results]
         known = [part for part in parts if part is not None]
         interval = average_interval(known) if len(known) == len(parts) else None
+        means = [result.means[metric] for result in results if metric in result.means]
         cell |= {
-            name: sum(result.means[metric] for result in results) / len(results),
+            name: sum(means) / len(means) if len(means) == len(results) else None,
             f"{name}_low": interval.low if interval else None,
             f"{name}_high": interval.high if interval else None,
         }

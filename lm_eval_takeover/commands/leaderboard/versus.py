@@ -17,8 +17,6 @@ from lm_eval_takeover.results.statistics import (
 if TYPE_CHECKING:
     from lm_eval_takeover.commands.leaderboard.rows import Row
 
-METRICS = {"acc": "acc", "pass8": "pass@8"}
-
 
 def compare_rows(board: dict[str, Any], rows: Sequence["Row"], averaged: Sequence[str], versus: Path) -> None:
     """Add `vs` to each row but the one compared with. Raises ArgumentError unless that is one of the rows."""
@@ -35,10 +33,15 @@ def compare_rows(board: dict[str, Any], rows: Sequence["Row"], averaged: Sequenc
             continue
         tasks = [task for task in row.run.tasks if task in reference.run.tasks]
         described["vs"] = {"model": reference.name} | {
-            name: _compare(row, reference, tasks, averaged, metric) for name, metric in METRICS.items()
+            metric.replace("@", ""): _compare(row, reference, tasks, averaged, metric)
+            for metric in ("acc", *sorted({f"pass@{row.run.tasks[task].k}" for task in tasks}))
         }
         tested += [
-            found for name in METRICS for found in described["vs"][name].values() if found["p_value"] is not None
+            found
+            for name, by_task in described["vs"].items()
+            if name != "model"
+            for found in by_task.values()
+            if found["p_value"] is not None
         ]
     for entry, adjusted in zip(tested, holm([entry["p_value"] for entry in tested]), strict=True):
         entry["p_holm"] = adjusted
@@ -48,7 +51,8 @@ def _compare(
     row: "Row", reference: "Row", tasks: Sequence[str], averaged: Sequence[str], metric: str
 ) -> dict[str, Any]:
     """By task and for the average: difference, interval and p-value."""
-    found = {task: _measure(row.run.tasks[task], reference.run.tasks[task], metric) for task in tasks}
+    pairs = {task: (row.run.tasks[task], reference.run.tasks[task]) for task in tasks}
+    found = {task: _measure(*pair, metric) for task, pair in pairs.items() if metric in ("acc", f"pass@{pair[0].k}")}
     known = {task: difference for task, (difference, _) in found.items() if difference is not None}
     described = {task: _describe(difference, how) for task, (difference, how) in found.items()}
     if averaged and all(task in known for task in averaged):
@@ -60,6 +64,8 @@ def _measure(new: TaskResult, old: TaskResult, metric: str) -> tuple[Difference 
     """The difference of two runs of a task, and how it was measured, or why it cannot be."""
     if new.problems is None or old.problems is None:
         return None, "no samples; run with --log_samples"
+    if any(metric not in result.problems.values for result in (new, old) if result.problems):
+        return None, f"no {metric}, since a problem has too few samples in one of the rows"
     observations = count_observations(metric, min(new.problems.samples, old.problems.samples))
     ids = common_ids([old.problems, new.problems])
     if ids is None:

@@ -12,19 +12,20 @@ import numpy as np
 from lm_eval_takeover import __version__
 from lm_eval_takeover.errors import ArgumentError, ResultsError
 from lm_eval_takeover.results.costs import Costs
-from lm_eval_takeover.results.fields import Fields, read_document
-from lm_eval_takeover.results.problems import METRICS, Problems
+from lm_eval_takeover.results.fields import Fields, describe_file, read_document
+from lm_eval_takeover.results.problems import ACC, Problems, derive_pass_at_k, list_metrics
 from lm_eval_takeover.results.runs import Run, read_runs
 from lm_eval_takeover.results.settings import Settings, list_differences
 from lm_eval_takeover.results.statistics import Values, as_values
 from lm_eval_takeover.storage.digests import digest_of
 from lm_eval_takeover.storage.whole_files import write_text
-from lm_eval_takeover.tasks.metrics import pass_at_k
+from lm_eval_takeover.tasks.metrics import list_ks
 
 SCHEMA = 2  # 1 held one run a task, where `runs` is now
 WRITER = "`lm-eval-takeover regress RESULTS --baseline FILE --update`"
+_AUTHOR = "lm-eval-takeover "
 _ID = 16  # digits of a problem's digest that are kept
-_DERIVED = "pass@8"  # from the correct samples
+_DERIVED = "pass@"  # Pass@k comes from the correct samples
 _COSTS = ("tokens", "takeovers", "guide_passes", "truncated")
 
 
@@ -36,9 +37,10 @@ class Anchors:
     reference: Values
 
     def values(self, metric: str, samples: int) -> tuple[Values, Values]:
-        """`(base, reference)` by problem under `acc` or `pass@8`."""
+        """`(base, reference)` by problem under `acc` or `pass@k`."""
         return tuple(
-            _derive(shares, samples) if metric == _DERIVED else shares for shares in (self.base, self.reference)
+            derive_pass_at_k(shares, samples, int(metric.removeprefix(_DERIVED))) if metric != ACC else shares
+            for shares in (self.base, self.reference)
         )  # type: ignore[return-value]
 
 
@@ -84,6 +86,7 @@ class Measured:
     versions: dict[str, Any]
     tasks: dict[str, Side]
     digest: str = ""  # of a baseline: its file's checksum
+    label: str = ""  # what the run is called
 
     @property
     def seeds(self) -> int:
@@ -93,20 +96,25 @@ class Measured:
 
 def read_measured(results: Path) -> Measured:
     """The one run of a results folder, with its samples. Raises ResultsError, ArgumentError."""
-    runs, _ = read_runs([results])
+    runs, notes = read_runs([results])
     if len(runs) != 1:
         sources = ", ".join(f"'{run.source}'" for run in runs) or "none"
-        raise ArgumentError(f"'{results}' holds {len(runs)} runs of takeover tasks, expected one: {sources}")
+        raise ArgumentError(f"'{results}' holds {len(runs)} runs, expected one: {sources}{_explain(runs, notes)}")
     return _measure_run(runs[0])
+
+
+def _explain(runs: Sequence[Run], notes: Sequence[str]) -> str:
+    """Why there is no run, or what tells apart the first two of several."""
+    if len(runs) > 1:
+        return f"; they differ in {'; '.join(list_differences(runs[0].settings, runs[1].settings)) or 'the seed'}"
+    return "".join(f"; {note}" for note in notes)
 
 
 def read_seeds(results: Sequence[Path]) -> Measured:
     """Runs of these folders as one, where they differ in nothing but the seed. Raises ResultsError, ArgumentError."""
-    runs, _ = read_runs(results)
+    runs, notes = read_runs(results)
     if not runs:
-        raise ArgumentError(
-            f"'{results[0]}' holds no run of takeover tasks; expected what `lm_eval … --output_path` was given"
-        )
+        raise ArgumentError(f"'{results[0]}' holds no run{_explain(runs, notes)}")
     first, *others = map(_measure_run, runs)
     for run, other in zip(runs[1:], others, strict=True):
         lines = list_differences(first.settings, other.settings)
@@ -139,7 +147,8 @@ def _join_sides(sides: Sequence[Side]) -> Side:
 
 
 def _measure_run(run: Run) -> Measured:
-    return Measured(run.model, run.settings, run.versions, {task: _read_side(run, task) for task in sorted(run.tasks)})
+    sides = {task: _read_side(run, task) for task in sorted(run.tasks)}
+    return Measured(run.model, run.settings, run.versions, sides, label=str(run.takeover.get("label") or run.model))
 
 
 def _read_side(run: Run, task: str) -> Side:
@@ -170,11 +179,26 @@ def add_anchors(measured: Measured, base: Path, reference: Path) -> Measured:
     return replace(measured, tasks=sides)
 
 
+def check_replaceable(path: Path) -> None:
+    """Raises ResultsError unless there is no such file yet, or it is a baseline."""
+    if not path.exists():
+        return
+    try:
+        content = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError):
+        content = None
+    if not (isinstance(content, dict) and str(content.get("written_by", "")).startswith(_AUTHOR) and "tasks" in content):
+        raise ResultsError(
+            f"--baseline '{path}' is {describe_file(path)}, no baseline; it is left as it is: give the name of a new file"
+        )
+
+
 def write_baseline(path: Path, measured: Measured) -> None:
     """Write the file whole."""
     content = {
         "schema": SCHEMA,
-        "written_by": f"lm-eval-takeover {__version__}",
+        "written_by": f"{_AUTHOR}{__version__}",
+        "label": measured.label,
         "model": measured.model,
         "settings": measured.settings,
         "versions": measured.versions,
@@ -200,7 +224,7 @@ def _pack_run(run: Scored) -> dict[str, Any]:
     counts = {
         metric: np.rint(values * problems.samples).astype(int).tolist()
         for metric, values in problems.values.items()
-        if metric != _DERIVED
+        if not metric.startswith(_DERIVED)
     }
     costs = {name: getattr(run.costs, name).astype(int).tolist() for name in _COSTS} if run.costs else None
     return {"texts": problems.texts, "counts": counts, "costs": costs}
@@ -253,14 +277,13 @@ def _unpack(task: Fields) -> Side:
 def _unpack_run(run: Fields, ids: tuple[str, ...], samples: int) -> Scored:
     counts = run.inside("counts")
     values = {metric: as_values(counts.require(metric, list)) / samples for metric in counts}
-    for metric in ("acc", "maj@8"):
-        if metric not in values:
-            counts.fail(metric, "is missing")
+    if ACC not in values:
+        counts.fail(ACC, "is missing")
     for metric, shares in values.items():
         if len(shares) != len(ids):
             counts.fail(metric, f"has {len(shares)} problems, 'ids' has {len(ids)}")
-    values[_DERIVED] = _derive(values["acc"], samples)
-    ordered = {metric: values[metric] for metric in METRICS if metric in values}
+    values |= {f"{_DERIVED}{k}": derive_pass_at_k(values[ACC], samples, k) for k in list_ks(samples)}
+    ordered = {metric: values[metric] for metric in list_metrics(values)}
     costs = None
     if run.get("costs") is not None:
         inner = run.inside("costs")
@@ -278,8 +301,3 @@ def _unpack_anchors(task: Fields, count: int, samples: int) -> Anchors | None:
         if len(shares[-1]) != count:
             inner.fail(name, f"has {len(shares[-1])} problems, 'ids' has {count}")
     return Anchors(*shares)
-
-
-def _derive(shares: Values, samples: int) -> Values:
-    """Pass@8 by problem from the share of its samples that are correct."""
-    return as_values([pass_at_k(samples, round(share * samples), 8) for share in shares])

@@ -41,9 +41,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--reference", type=Path, metavar="RESULTS", help="likewise: the thinking model, or the guide alone")
     add(
         "--metric",
-        default="acc",
-        help="acc, pass@8, maj@8, recovery, recovery_pass@8 (--max_drop), or realized_rate, truncated, guide_passes_per_token, "
-        "no_answer, unparsed, timed_out, unclosed_think (--max_change) (default: acc)",
+        nargs="+",
+        default=["acc"],
+        help="one or more of acc, pass@K, maj@N, recovery, recovery_pass@K (--max_drop), realized_rate, truncated, "
+        "guide_passes_per_token, no_answer, unparsed, timed_out, unclosed_think (--max_change) (default: acc)",
     )
     add("--max_drop", default="0.02", metavar="X", help="allowed drop, absolute, or relative as 5%% (default: 0.02)")
     add("--max_change", default="0.02", metavar="X", help="allowed change either way, likewise (default: 0.02)")
@@ -96,25 +97,25 @@ def run(options: argparse.Namespace) -> int:
         )
     from lm_eval_takeover.commands.regress.baseline import add_anchors, read_baseline, read_measured, read_seeds
 
-    limit = _read_limit(options)
+    limits = {metric: _read_limit(options, metric) for word in options.metric for metric in word.split(",") if metric}
     if options.plan:
-        return _plan(options, limit)
+        return _plan(options, limits)
     if options.update:
         new = _choose(read_seeds(options.results), options.tasks)
         new = add_anchors(new, options.base, options.reference) if options.base else new
         return _update(options.baseline, new)
     new = _choose(read_measured(options.results[0]), options.tasks)
-    return _compare(options, _choose(read_baseline(options.baseline), options.tasks), new, limit)
+    return _compare(options, _choose(read_baseline(options.baseline), options.tasks), new, limits)
 
 
-def _read_limit(options: argparse.Namespace) -> "Limit":
+def _read_limit(options: argparse.Namespace, metric: str) -> "Limit":
     """Raises ArgumentError for an unknown metric or a limit that is no number."""
-    from lm_eval_takeover.commands.regress.gate import CHANGES, DROPS, Limit
+    from lm_eval_takeover.commands.regress.gate import CHANGES, DROPS, Limit, is_drop
     from lm_eval_takeover.errors import nearest
 
-    if options.metric not in (*DROPS, *CHANGES):
-        raise ArgumentError(f"--metric '{options.metric}' is not known; {nearest(options.metric, (*DROPS, *CHANGES))}")
-    name = "max_drop" if options.metric in DROPS else "max_change"
+    if not is_drop(metric) and metric not in CHANGES:
+        raise ArgumentError(f"--metric '{metric}' is not known; {nearest(metric, (*DROPS, *CHANGES))}")
+    name = "max_drop" if is_drop(metric) else "max_change"
     text = str(getattr(options, name))
     try:
         amount = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
@@ -135,33 +136,38 @@ def _choose(measured: "Measured", tasks: list[str]) -> "Measured":
 
 
 def _update(path: Path, new: "Measured") -> int:
-    from lm_eval_takeover.commands.regress.baseline import write_baseline
+    from lm_eval_takeover.commands.regress.baseline import check_replaceable, write_baseline
 
+    check_replaceable(path)
     write_baseline(path, new)
     counts = ", ".join(f"{task} ({len(side.problems)} problems)" for task, side in new.tasks.items())
     runs = f"{new.seeds} runs, " if new.seeds > 1 else ""
-    print(f"'{path}' is the baseline from here on: {new.model}, {runs}{counts}")
+    print(f"'{path}' is the baseline now: {new.label}, {runs}{counts}")
     return 0
 
 
-def _plan(options: argparse.Namespace, limit: "Limit") -> int:
+def _plan(options: argparse.Namespace, limits: dict[str, "Limit"]) -> int:
     from lm_eval_takeover.commands.regress.baseline import read_baseline, read_seeds
     from lm_eval_takeover.commands.regress.planning import plan
-    from lm_eval_takeover.commands.regress.reports import write_aligned, write_json, write_markdown, write_plan
+    from lm_eval_takeover.commands.regress.reports import write_json, write_plan
 
+    if len(limits) > 1:
+        raise ArgumentError(f"--plan is about one --metric, and {len(limits)} are given: {', '.join(limits)}")
+    ((metric, limit),) = limits.items()
     if options.samples < 1 or not all(0 < drop < 1 for drop in options.drop):
         raise ArgumentError("--plan needs --samples of at least 1 and --drop between 0 and 1")
     baseline = read_seeds(options.results) if options.results else read_baseline(options.baseline)
     chosen = _choose(baseline, options.tasks)
-    found = plan(chosen, options.metric, limit, options.confidence, options.drop, options.samples, options.runs)
+    found = plan(chosen, metric, limit, options.confidence, options.drop, options.samples, options.runs)
     if options.format == "json":
         sys.stdout.write(write_json(found))
     else:
-        sys.stdout.write(write_plan(found, limit, write_markdown if options.format == "md" else write_aligned))
+        sys.stdout.write(write_plan(found, limit, options.format))
     return 0
 
 
-def _compare(options: argparse.Namespace, old: "Measured", new: "Measured", limit: "Limit") -> int:
+def _compare(options: argparse.Namespace, old: "Measured", new: "Measured", limits: dict[str, "Limit"]) -> int:
+    from lm_eval_takeover.commands._tables import write_terminal
     from lm_eval_takeover.commands.regress import gate, history, reports
 
     gate.check_tasks(old, new)
@@ -169,22 +175,24 @@ def _compare(options: argparse.Namespace, old: "Measured", new: "Measured", limi
     known = {*history.list_runs(options.history, old), history.digest_run(new)} if options.history else set()
     runs = max(options.runs, len(known)) if options.history else 1
     judged = {"runs": runs, "average_only": options.average_only}
-    tasks = gate.compare(old, new, options.metric, limit, options.confidence, **judged)
+    gates = [
+        reports.Judged(metric, limit, gate.compare(old, new, metric, limit, options.confidence, **judged))
+        for metric, limit in limits.items()
+    ]
     if options.history:
-        history.add_run(options.history, old, new, tasks)
-    verdict = gate.worst(list(tasks.values()))
-    summary = reports.write_summary(verdict, tasks, limit, options.confidence, allowed)
+        history.add_run(options.history, old, new, [one.tasks for one in gates])
+    verdict = gate.worst([found for one in gates for found in one.tasks.values()])
+    summary = reports.write_summary(verdict, gates, options.confidence, allowed)
     if options.format == "json":
-        found = reports.describe(verdict, tasks, old, limit, options.confidence, allowed)
+        found = reports.describe(verdict, gates, old, options.confidence, allowed)
         sys.stdout.write(reports.write_json(found))
     elif options.format == "md":
         sys.stdout.write(summary)
     else:
-        sys.stdout.write(reports.write_aligned(reports.list_rows(tasks, options.confidence)))
-        print("", *reports.list_notes(verdict, tasks, limit, allowed), sep="\n")
+        sys.stdout.write(write_terminal(reports.lay_out(verdict, gates, options.confidence, allowed)))
     if options.history:
         print(_describe_history(len(known), options.runs), file=sys.stderr)
-    _write_files(options, reports.write_junit(tasks, limit, strict=options.strict), summary)
+    _write_files(options, reports.write_junit(gates, strict=options.strict), summary)
     failing: Any = ("regressed", "inconclusive") if options.strict else ("regressed",)
     return int(verdict in failing)
 

@@ -4,6 +4,7 @@ A limit is compared with an interval over problems, never with a point: relative
 more mean over problems. The unweighted average over tasks is judged as a task is.
 """
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import ceil, inf, nan
@@ -24,8 +25,7 @@ from lm_eval_takeover.results.statistics import (
     paired_difference,
 )
 
-RECOVERIES = {"recovery": "acc", "recovery_pass@8": "pass@8"}  # by the metric that they are of
-DROPS = ("acc", "pass@8", "maj@8", *RECOVERIES)  # worse where lower
+DROPS = ("acc", "pass@8", "maj@8", "recovery", "recovery_pass@8")  # worse where lower; and all Pass@k and Maj@n
 CHANGES = (
     "realized_rate", "truncated", "guide_passes_per_token", "no_answer", "unparsed", "timed_out", "unclosed_think",
 )  # fmt: skip
@@ -34,6 +34,16 @@ NEED_COSTS = (*_RATIOS, "truncated")
 AVERAGE = "average"  # its name among the verdicts by task
 POWER = 0.8  # at which a number of problems counts as enough
 _SHOWN = 5  # problems that an error names
+
+
+def is_drop(metric: str) -> bool:
+    return metric in DROPS or re.fullmatch(r"(recovery_)?pass@[1-9]\d*|maj@[1-9]\d*", metric) is not None
+
+
+def of_recovery(metric: str) -> str | None:
+    """The metric that a Recovery is of; None for other metrics."""
+    name, _, of = metric.partition("_")
+    return (of or "acc") if name == "recovery" else None
 
 
 @dataclass(frozen=True)
@@ -167,18 +177,19 @@ def check_tasks(old: Measured, new: Measured) -> None:
 def _align(task: str, old: Side, new: Side, metric: str, limit: Limit) -> Part:
     places = {name: place for place, name in enumerate(new.problems.ids)}
     order = [places[name] for name in old.problems.ids]
-    of = RECOVERIES.get(metric, metric)
+    of = of_recovery(metric) or metric
     before, now = _values(old, of), _values(new, of)
     if before is None or now is None:
         if metric in NEED_COSTS:
             raise ResultsError(
                 f"{task}: {metric} by problem is in the run_dir alone, and one of the two runs had none or lost it"
             )
-        raise ResultsError(f"{task}: one of the two runs is of a version of the task without '{metric}'")
+        known = ", ".join(name for name in old.problems.values if name in new.problems.values)
+        raise ResultsError(f"{task} has no metric '{metric}' in both runs; it has {known}")
     now = now[order]
     observations = inf if metric in _RATIOS else count_observations(of, new.problems.samples)
     same = new.runs[0].problems.texts in [run.problems.texts for run in old.runs]
-    if metric not in RECOVERIES:
+    if of == metric:
         margins = limit.margins(now, before, both=metric in CHANGES)
         return Part(before, now, margins, observations, same and (len(old.runs) > 1 or np.array_equal(before, now)))
     if old.anchors is None:
@@ -205,7 +216,7 @@ def _judge(parts: Sequence[Part], metric: str, limit: Limit, confidence: float) 
         for side in ([part.before for part in parts], [part.now for part in parts])
     )
     interval = average([part.now - part.before for part in parts]).interval(confidence)
-    if metric in RECOVERIES:
+    if of_recovery(metric):
         anchors = [part.anchors for part in parts if part.anchors]
         gaps = [reference - base for base, reference in anchors]
         pairs = [np.stack([part.now - part.before, gap]) for part, gap in zip(parts, gaps, strict=True)]

@@ -1,7 +1,7 @@
 """The runs that were compared with one baseline, as a file with a JSON line for each: together they keep one error rate."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from lm_eval_takeover.commands.regress.baseline import Measured
@@ -26,13 +26,16 @@ def digest_run(measured: Measured) -> str:
     return digest_of({task: [run.problems.texts for run in side.runs] for task, side in measured.tasks.items()})
 
 
-def add_run(path: Path, baseline: Measured, new: Measured, verdicts: Mapping[str, TaskVerdict]) -> None:
-    """Append a line. Raises ArgumentError where the file cannot be written."""
+def add_run(path: Path, baseline: Measured, new: Measured, gates: Sequence[Mapping[str, TaskVerdict]]) -> None:
+    """Append a line with the verdicts of each metric. Raises ArgumentError where the file cannot be written."""
     line = {
         "baseline": baseline.digest,
         "run": digest_run(new),
         "model": new.model,
-        "verdicts": {name: [found.metric, found.verdict, found.difference] for name, found in verdicts.items()},
+        "verdicts": [
+            {name: [found.metric, found.verdict, found.difference] for name, found in verdicts.items()}
+            for verdicts in gates
+        ],
     }
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

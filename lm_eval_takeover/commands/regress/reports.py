@@ -1,27 +1,36 @@
 """The verdict as text, JSON, JUnit XML and a Markdown summary."""
 
 import json
-from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
 from xml.etree import ElementTree
 
+from lm_eval_takeover.commands._tables import WRITERS, Table, write_markdown
 from lm_eval_takeover.commands.regress.baseline import Measured
-from lm_eval_takeover.commands.regress.gate import AVERAGE, DROPS, Limit, TaskVerdict
+from lm_eval_takeover.commands.regress.gate import AVERAGE, Limit, TaskVerdict, is_drop
 
 Verdicts = dict[str, TaskVerdict]
-Rows = Sequence[Sequence[str]]
+
+
+@dataclass(frozen=True)
+class Judged:
+    """One metric with its limit: a verdict by task, and of the average."""
+
+    metric: str
+    limit: Limit
+    tasks: Verdicts
 
 
 def describe(
-    verdict: str, tasks: Verdicts, old: Measured, limit: Limit, confidence: float, allowed: Sequence[str]
+    verdict: str, gates: Sequence[Judged], old: Measured, confidence: float, allowed: Sequence[str]
 ) -> dict[str, Any]:
-    """What `--format json` prints."""
+    """What `--format json` prints: `tasks` and `average` of the first metric, and of each below `metrics`."""
+    metrics = {one.metric: _describe_metric(one) for one in gates}
     return {
         "verdict": verdict,
-        "tasks": {task: asdict(found) for task, found in tasks.items() if task != AVERAGE},
-        AVERAGE: asdict(tasks[AVERAGE]) if AVERAGE in tasks else None,
-        "limit": str(limit),
+        **metrics[gates[0].metric],
+        "metrics": metrics,
         "confidence": confidence,
         "settings": {
             "model": old.settings,
@@ -31,8 +40,16 @@ def describe(
     }
 
 
-def list_rows(tasks: Verdicts, confidence: float) -> list[list[str]]:
-    """A heading and a line by task."""
+def _describe_metric(one: Judged) -> dict[str, Any]:
+    return {
+        "tasks": {task: asdict(found) for task, found in one.tasks.items() if task != AVERAGE},
+        AVERAGE: asdict(one.tasks[AVERAGE]) if AVERAGE in one.tasks else None,
+        "limit": str(one.limit),
+    }
+
+
+def lay_out(verdict: str, gates: Sequence[Judged], confidence: float, allowed: Sequence[str]) -> Table:
+    """A line by metric and task."""
     heading = ["Task", "Metric", "Baseline", "Now", "Difference", f"{confidence:.0%} interval", "p (Holm)", "Verdict"]
     lines = [
         [
@@ -45,55 +62,43 @@ def list_rows(tasks: Verdicts, confidence: float) -> list[list[str]]:
             f"{found.p_holm:.3g}",
             found.verdict,
         ]
-        for task, found in tasks.items()
+        for one in gates
+        for task, found in one.tasks.items()
     ]
-    return [heading, *lines]
+    return Table(heading, lines, list_notes(verdict, gates, allowed), names=2)
 
 
-def write_aligned(rows: Rows) -> str:
-    """Columns as wide as their widest cell: names to the left, figures to the right."""
-    widths = [max(map(len, cells)) for cells in zip(*rows, strict=True)]
-    lines = [
-        "  ".join(c.ljust(w) if place < 2 else c.rjust(w) for place, (c, w) in enumerate(zip(row, widths, strict=True)))
-        for row in rows
-    ]
-    return "\n".join(line.rstrip() for line in lines) + "\n"
-
-
-def write_markdown(rows: Rows) -> str:
-    heading, *lines = ["| " + " | ".join(row) + " |" for row in rows]
-    rule = "|" + "|".join(["---", "---", *["--:"] * (len(rows[0]) - 2)]) + "|"
-    return "\n".join([heading, rule, *lines]) + "\n"
-
-
-def list_notes(verdict: str, tasks: Verdicts, limit: Limit, allowed: Sequence[str]) -> list[str]:
+def list_notes(verdict: str, gates: Sequence[Judged], allowed: Sequence[str]) -> list[str]:
     """The verdict, what each task adds to it, and which settings were allowed to differ."""
-    kind = "drop" if all(found.metric in DROPS for found in tasks.values()) else "change"
-    notes = [f"{verdict}: allowed {kind} {limit}"]
-    notes += [f"{task}: {found.note}" for task, found in tasks.items() if found.note]
+    limits = [f"allowed {'drop' if is_drop(one.metric) else 'change'} of {one.metric} {one.limit}" for one in gates]
+    notes = [f"{verdict}: {', '.join(limits)}"]
+    for one in gates:
+        of = f" ({one.metric})" if len(gates) > 1 else ""
+        notes += [f"{task}{of}: {found.note}" for task, found in one.tasks.items() if found.note]
     return notes + [f"setting that was allowed to differ: {line}" for line in allowed]
 
 
-def write_summary(verdict: str, tasks: Verdicts, limit: Limit, confidence: float, allowed: Sequence[str]) -> str:
+def write_summary(verdict: str, gates: Sequence[Judged], confidence: float, allowed: Sequence[str]) -> str:
     """Markdown for `$GITHUB_STEP_SUMMARY`."""
-    notes = "\n".join(f"- {note}" for note in list_notes(verdict, tasks, limit, allowed))
-    return f"### lm-eval-takeover regress: {verdict}\n\n{write_markdown(list_rows(tasks, confidence))}\n{notes}\n\n"
+    table = write_markdown(lay_out(verdict, gates, confidence, allowed))
+    return f"### lm-eval-takeover regress: {verdict}\n\n{table}\n"
 
 
-def write_junit(tasks: Verdicts, limit: Limit, *, strict: bool) -> str:
-    """A test case by task: regressed ones fail, inconclusive ones are skipped, or fail where `strict`."""
+def write_junit(gates: Sequence[Judged], *, strict: bool) -> str:
+    """A test case by metric and task: regressed ones fail, inconclusive ones are skipped, or fail where `strict`."""
     failing = ("regressed", "inconclusive") if strict else ("regressed",)
-    verdicts = [found.verdict for found in tasks.values()]
+    cases = [(task, found, one.limit) for one in gates for task, found in one.tasks.items()]
+    verdicts = [found.verdict for _, found, _ in cases]
     skipped = 0 if strict else verdicts.count("inconclusive")
     suite = ElementTree.Element(
         "testsuite",
         name="lm-eval-takeover regress",
-        tests=str(len(tasks)),
+        tests=str(len(cases)),
         failures=str(sum(verdict in failing for verdict in verdicts)),
         errors="0",
         skipped=str(skipped),
     )
-    for task, found in tasks.items():
+    for task, found, limit in cases:
         case = ElementTree.SubElement(suite, "testcase", classname=task, name=found.metric)
         text = f"{found.verdict}: {found.difference:+.4f} ({found.low:+.4f} to {found.high:+.4f}), limit {limit}; {found.note}"
         if found.verdict in failing:
@@ -103,12 +108,13 @@ def write_junit(tasks: Verdicts, limit: Limit, *, strict: bool) -> str:
     return '<?xml version="1.0" encoding="utf-8"?>\n' + ElementTree.tostring(suite, encoding="unicode") + "\n"
 
 
-def write_plan(found: dict[str, list[dict[str, Any]]], limit: Limit, write: Callable[[Rows], str]) -> str:
+def write_plan(found: dict[str, list[dict[str, Any]]], limit: Limit, format_name: str) -> str:
     """Both tables of a plan, and what they say of samples and problems."""
 
     def share(value: float) -> str:
         return f"{value:.1%}" if value < 0.1 else f"{value:.0%}"
 
+    write = WRITERS[format_name]
     heading = ["Task", "Problems", "Samples", "Drop", "Power", "2x samples", "2x problems", "Problems for 80 %"]
     rows, quiet = found["rows"], found["no_change"]
     powers = ("power", "power_twice_samples", "power_twice_problems")
@@ -132,10 +138,10 @@ def write_plan(found: dict[str, list[dict[str, Any]]], limit: Limit, write: Call
     return "\n".join(
         [
             f"Chance to find a drop beyond the allowed {limit}:\n",
-            write([heading, *lines]),
+            write(Table(heading, lines)),
             "If nothing changed: how often a run passes or alarms falsely; how often with the unluckiest 5 % of baselines; how",
             f"often any of {runs} runs against one baseline alarms, and how often with --history.\n",
-            write([quiet_heading, *quiet_lines]),
+            write(Table(quiet_heading, quiet_lines)),
             f"{advice}. Each task is judged alone here; the correction over tasks makes both kinds of finding rarer.\n",
         ]
     )

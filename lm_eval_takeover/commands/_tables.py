@@ -1,0 +1,148 @@
+"""Tables of all commands: for a terminal of any width, as Markdown, as LaTeX. A number is never cut."""
+
+import io
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from textwrap import wrap
+
+_GAP = 2  # blanks between two columns
+_NAME = 14  # a name is folded to no less than that
+_BREAKS = re.compile(r"(?<=[ _+/,:-])(?=\S)")  # where a name may be folded
+_LATEX = {"\\": r"\textbackslash{}", "_": r"\_", "%": r"\%", "&": r"\&", "#": r"\#", "$": r"\$", "{": r"\{", "}": r"\}",
+          "^": r"\^{}", "~": r"\textasciitilde{}"}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Table:
+    """Texts: the first `names` columns are names, the others are figures. `notes` stand below."""
+
+    columns: list[str]
+    rows: list[list[str]]
+    notes: list[str] = field(default_factory=list)
+    names: int = 1
+
+
+def write_terminal(table: Table, width: int | None = None) -> str:
+    """As wide as the terminal is, 80 columns in a pipe. Where that is too narrow, cells take several lines at their slashes and
+    brackets, then the columns are split over several tables; at the narrowest each row is a block of lines.
+    """
+    from rich.console import Console
+
+    width = width or Console().width
+    lines = []
+    if table.rows:
+        for part in _fit(table, width):
+            lines += [*part, ""]
+    for note in table.notes:
+        lines += wrap(note, max(width, 20), break_long_words=False, break_on_hyphens=False) or [""]
+    return "\n".join(line.rstrip() for line in lines).rstrip() + "\n"
+
+
+def _fit(table: Table, width: int) -> list[list[str]]:
+    """The lines of each table that the columns are split over."""
+    whole = [table.columns, *table.rows]
+    if _width(whole) <= width:
+        return [_draw(whole, table.names)]
+    folded = [
+        [_fold_name(cell) if i < table.names else _fold_figure(cell) for i, cell in enumerate(row)] for row in whole
+    ]
+    folded[0] = [cell.replace(" ", "\n") for cell in table.columns]
+    groups: list[list[int]] = []
+    names = list(range(table.names))
+    for column in range(table.names, len(table.columns)):
+        if groups and _width(_pick(folded, [*names, *groups[-1], column])) <= width:
+            groups[-1].append(column)
+        elif _width(_pick(folded, [*names, column])) <= width:
+            groups.append([column])
+        else:
+            return [_draw_blocks(table, width)]
+    return [_draw(_pick(folded, [*names, *group]), table.names) for group in groups or [[]]]
+
+
+def _pick(rows: Sequence[Sequence[str]], columns: Sequence[int]) -> list[list[str]]:
+    return [[row[column] for column in columns] for row in rows]
+
+
+def _width(rows: Sequence[Sequence[str]]) -> int:
+    widths = [max(_longest(cell) for cell in cells) for cells in zip(*rows, strict=True)]
+    return sum(widths) + _GAP * (len(widths) - 1)
+
+
+def _longest(cell: str) -> int:
+    from rich.cells import cell_len
+
+    return max((cell_len(line) for line in cell.split("\n")), default=0)
+
+
+def _fold_figure(cell: str) -> str:
+    """`27.6 / 67.0 (25.1–30.2, 60.0–72.4)` on several lines, each number whole; of words a line each."""
+    if not re.search(r"\d", cell):
+        return cell.replace(" ", "\n")
+    return cell.replace(" / ", "\n").replace(" (", "\n(").replace(", ", ",\n").replace(" to ", "\nto ")
+
+
+def _fold_name(cell: str) -> str:
+    lines = [""]
+    for piece in _BREAKS.split(cell):
+        if _longest(lines[-1] + piece.rstrip()) <= _NAME or not lines[-1]:
+            lines[-1] += piece
+        else:
+            lines.append(piece)
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def _draw(rows: Sequence[Sequence[str]], names: int) -> list[str]:
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console
+    from rich.table import Table as RichTable
+    from rich.text import Text
+
+    shown = RichTable(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, _GAP - 1, 0, 0))
+    for place, heading in enumerate(rows[0]):
+        shown.add_column(Text(heading), justify="right" if place >= names else "left", no_wrap=True)
+    for row in rows[1:]:
+        shown.add_row(*(Text(cell) for cell in row))
+    stream = io.StringIO()
+    Console(file=stream, width=_width(rows) + _GAP, color_system=None).print(shown)
+    return [line.rstrip() for line in stream.getvalue().splitlines() if line.strip()]
+
+
+def _draw_blocks(table: Table, width: int) -> list[str]:
+    """Each row as lines `heading: value`, below its names."""
+    lines = []
+    for row in table.rows:
+        lines.append(" ".join(row[: table.names]))
+        for heading, cell in list(zip(table.columns, row, strict=True))[table.names :]:
+            text = wrap(f"{heading}: {cell}", max(width - 2, 20), break_long_words=False, break_on_hyphens=False)
+            lines += [f"  {line}" for line in text]
+    return lines
+
+
+def write_markdown(table: Table) -> str:
+    """As GitHub shows it."""
+
+    def line(cells: Sequence[str]) -> str:
+        return "| " + " | ".join(cell.replace("|", r"\|").replace("\n", " ") for cell in cells) + " |"
+
+    figures = len(table.columns) - table.names
+    rule = "| " + " | ".join(["---"] * table.names + ["--:"] * figures) + " |"
+    notes = ["", *(f"- {note}" for note in table.notes)] if table.notes else []
+    return "\n".join([line(table.columns), rule, *map(line, table.rows), *notes]) + "\n"
+
+
+def write_latex(table: Table) -> str:
+    """A tabular that needs no package."""
+
+    def escape(text: str) -> str:
+        return "".join(_LATEX.get(letter, letter) for letter in text).replace("–", "--")
+
+    figures = len(table.columns) - table.names
+    lines = [rf"\begin{{tabular}}{{{'l' * table.names}{'r' * figures}}}", r"\hline"]
+    lines += [" & ".join(map(escape, table.columns)) + r" \\", r"\hline"]
+    lines += [" & ".join(map(escape, row)) + r" \\" for row in table.rows]
+    lines += [r"\hline", r"\end{tabular}", *(f"% {note}" for note in table.notes)]
+    return "\n".join(lines) + "\n"
+
+
+WRITERS = {"table": write_terminal, "md": write_markdown, "latex": write_latex}
