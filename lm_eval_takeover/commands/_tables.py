@@ -112,7 +112,7 @@ def _draw_blocks(table: Table, width: int) -> list[str]:
     """Each row as lines `heading: value`, below its names."""
     lines = []
     for row in table.rows:
-        lines.append(" ".join(row[: table.names]))
+        lines += wrap(" ".join(row[: table.names]), width, break_long_words=False, break_on_hyphens=False)
         for heading, cell in list(zip(table.columns, row, strict=True))[table.names :]:
             text = wrap(f"{heading}: {cell}", max(width - 2, 20), break_long_words=False, break_on_hyphens=False)
             lines += [f"  {line}" for line in text]

@@ -186,7 +186,7 @@ def test_published_rows_bear_their_tables_and_the_names_of_the_source(capsys):
     rows = json.loads(capsys.readouterr().out)["rows"]
     assert {row["source"] for row in rows} == {f"published, Table {number}" for number in (3, 7, 8, 9, 10, 11, 12)}
     first = rows[1]
-    assert first["model"] == "+ Guided ()" and first["realized_rate"] is None
+    assert first["model"] == "+ Guided (spike ratio lost in print)" and first["realized_rate"] is None
     assert first["tasks"]["Math500"]["acc"] == 0.446 and first["tasks"]["Math500"]["acc_low"] is None
     assert (first["average"]["acc"], first["average"]["pass8"]) == (0.291, 0.614)
     recoveries = [row["recovery"] for row in rows if row["source"] == "published, Table 8"]
@@ -206,13 +206,42 @@ def test_the_demo_runs_of_the_stock_command_make_a_table(capsys, monkeypatch):
     )
 
 
-@pytest.mark.parametrize("width", [80, 160])
-def test_the_table_keeps_to_the_width_of_the_terminal(results, capsys, monkeypatch, width):
-    monkeypatch.setenv("COLUMNS", str(width))
-    assert main(["leaderboard", str(results), "--published", "--columns", "maj8", "cost", "intervals"]) == 0
+def test_a_task_of_ones_own_has_the_pass_at_k_of_its_samples(tmp_path, capsys):
+    counts = {"base": [0, 1, 0, 1] * 10, "guided": [3, 2, 3, 1] * 10, "guide": [3, 3, 3, 2] * 10}
+    for name, correct in counts.items():
+        run = takeover("disagreement" if name == "guided" else name)
+        write_results(tmp_path / name, {"own": correct}, run=run, samples=3)
+    rows, warnings = board(capsys, tmp_path)
+    cell = rows["Small-Base + Guided"]["tasks"]["own"]
+    assert (cell["k"], cell["pass8"], cell["maj8"], warnings) == (3, None, None, [])
+    assert (cell["pass1"], cell["pass2"], cell["pass3"]) == pytest.approx((0.75, 11 / 12, 1.0))
+    assert cell["maj3"] == 0.75 and cell["pass3_low"] < 1
+    assert rows["Small-Base + Guided"]["recovery"]["pass3"] == pytest.approx(1.0)
+    assert main(["leaderboard", str(tmp_path)]) == 0
     printed = capsys.readouterr().out
-    assert max(map(len, printed.splitlines())) <= width
-    assert "Intervals are 95 %" in printed
+    assert (
+        "75.0 / 100.0" in printed
+        and "own: Acc / Pass@3." in printed
+        and "Average and Recovery: Acc / Pass@3." in printed
+    )
+    assert main(["leaderboard", str(tmp_path), "--format", "csv"]) == 0
+    lines = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    assert float(lines[2]["pass3"]) == 1.0 and lines[2]["pass8"] == ""
+    write_results(tmp_path / "base", {"takeover_demo": [0, 4]}, run=takeover("base"), date="2026-01-02T00-00-00")
+    assert main(["leaderboard", str(tmp_path / "base"), "--vs", str(tmp_path / "base")]) == 0
+    assert "Average and Recovery are of Acc alone" in capsys.readouterr().out
+
+
+def test_what_cannot_be_shown_is_a_line(tmp_path):
+    folder = write_results(tmp_path, {"bleu_task": [0, 1]}, model="hf", model_args="pretrained=acme/x")
+    (path,) = folder.glob("results_*.json")
+    content = json.loads(path.read_text())
+    content["configs"]["bleu_task"]["output_type"] = "loglikelihood"
+    path.write_text(json.dumps(content))
+    with pytest.raises(
+        ArgumentError, match=r"nothing can be shown of .*it is loglikelihood; expected a task that generates"
+    ):
+        main(["leaderboard", str(tmp_path)])
 
 
 def test_markdown_latex_and_csv_have_the_same_figures(results, capsys):

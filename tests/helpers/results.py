@@ -93,7 +93,8 @@ def write_results(
         "results": results,
         "group_subtasks": {},
         "configs": {
-            task: {"task": task, "doc_to_text": "{{problem}}", "repeats": samples, "generation_kwargs": kwargs} for task in correct
+            task: {"task": task, "doc_to_text": "{{problem}}", "repeats": samples, "generation_kwargs": kwargs}
+            for task in correct
         },
         "versions": dict.fromkeys(correct, 1.1),
         "n-shot": dict.fromkeys(correct, 0),

@@ -71,7 +71,14 @@ def test_samples_without_an_answer_do_not_vote_and_none_at_all_is_incorrect():
 
 @pytest.mark.parametrize(
     ("samples", "ks"),
-    [(1, [1]), (4, [1, 2, 4]), (3, [1, 2, 3]), (6, [1, 2, 4, 6]), (16, [1, 2, 4, 8, 16]), (64, [1, 2, 4, 8, 16, 32, 64])],
+    [
+        (1, [1]),
+        (4, [1, 2, 4]),
+        (3, [1, 2, 3]),
+        (6, [1, 2, 4, 6]),
+        (16, [1, 2, 4, 8, 16]),
+        (64, [1, 2, 4, 8, 16, 32, 64]),
+    ],
 )
 def test_every_number_of_samples_has_its_metrics_and_lm_eval_knows_them(samples, ks):
     scored = score_samples("4", [r"\boxed{4}"] + ["no idea"] * (samples - 1), verify)

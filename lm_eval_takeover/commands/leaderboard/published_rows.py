@@ -5,6 +5,7 @@ from typing import Any
 from lm_eval_takeover.results.published import PublishedRow, read_published_rows
 
 NOT_PRINTED = "not printed in the source, or lost there"
+LOST = "(spike ratio lost in print)"  # the source has an empty bracket there
 Pair = tuple[float | None, float | None]
 
 
@@ -20,7 +21,7 @@ def _as_row(row: PublishedRow) -> dict[str, Any]:
         recovery |= {metric: value, f"{metric}_low": None, f"{metric}_high": None}
         recovery |= {f"{metric}_why": NOT_PRINTED} if value is None else {}
     return {
-        "model": row.model,
+        "model": row.model.replace("()", LOST),
         "kind": row.kind,
         "source": f"published, Table {row.table}",
         "nominal": row.nominal,

@@ -187,7 +187,9 @@ def check_replaceable(path: Path) -> None:
         content = json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError):
         content = None
-    if not (isinstance(content, dict) and str(content.get("written_by", "")).startswith(_AUTHOR) and "tasks" in content):
+    if not (
+        isinstance(content, dict) and str(content.get("written_by", "")).startswith(_AUTHOR) and "tasks" in content
+    ):
         raise ResultsError(
             f"--baseline '{path}' is {describe_file(path)}, no baseline; it is left as it is: give the name of a new file"
         )

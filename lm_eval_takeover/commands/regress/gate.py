@@ -12,7 +12,7 @@ from math import ceil, inf, nan
 import numpy as np
 
 from lm_eval_takeover.commands.regress.baseline import Measured, Side
-from lm_eval_takeover.errors import ArgumentError, ResultsError
+from lm_eval_takeover.errors import ArgumentError, ResultsError, nearest
 from lm_eval_takeover.results.recovery import NOT_ABOVE, measure_ratio
 from lm_eval_takeover.results.runs import MATHEMATICAL
 from lm_eval_takeover.results.settings import list_differences
@@ -144,6 +144,10 @@ def check_settings(old: Measured, new: Measured, allowed: Sequence[str], where: 
     """The differences that are allowed, one line each. Raises ArgumentError that lists all others."""
     pairs = [("", old.settings, new.settings)]
     pairs += [(f"{task} ", old.tasks[task].settings, new.tasks[task].settings) for task in old.tasks]
+    known = {name for _, a, b in pairs for name in (*a, *b)}
+    for name in allowed:
+        if name not in known:
+            raise ArgumentError(f"--allow '{name}' is no setting of these runs; {nearest(name, known)}")
     lines = list(dict.fromkeys(f"{name}{line}" for name, a, b in pairs for line in list_differences(a, b, allowed)))
     if lines:
         raise ArgumentError(

@@ -135,16 +135,13 @@ def write_plan(found: dict[str, list[dict[str, Any]]], limit: Limit, format_name
         advice = "More samples of each problem buy as much power as more problems"
     else:
         advice = f"More {'samples of each problem' if samples > problems else 'problems'} buy more power"
-    return "\n".join(
-        [
-            f"Chance to find a drop beyond the allowed {limit}:\n",
-            write(Table(heading, lines)),
-            "If nothing changed: how often a run passes or alarms falsely; how often with the unluckiest 5 % of baselines; how",
-            f"often any of {runs} runs against one baseline alarms, and how often with --history.\n",
-            write(Table(quiet_heading, quiet_lines)),
-            f"{advice}. Each task is judged alone here; the correction over tasks makes both kinds of finding rarer.\n",
-        ]
-    )
+    notes = [f"Power: the chance to find a drop beyond the allowed {limit}.", f"{advice}."]
+    quiet_notes = [
+        "Passes, alarms: how often a run passes, or alarms falsely, if nothing changed; unlucky 5 %: with the worst 5 % of "
+        f"baselines; any of {runs}: how often one of so many runs against one baseline alarms.",
+        "Each task is judged alone here; the correction over tasks makes both kinds of finding rarer.",
+    ]
+    return f"{write(Table(heading, lines, notes))}\n{write(Table(quiet_heading, quiet_lines, quiet_notes))}"
 
 
 def write_json(value: Any) -> str:

@@ -1,0 +1,122 @@
+"""Tables of all commands on a terminal: at any width every number is whole, and one of the JSON."""
+
+import json
+import re
+from itertools import pairwise
+
+import pytest
+from helpers.results import takeover, write_results
+
+from lm_eval_takeover.cli import main
+from lm_eval_takeover.commands._tables import Table, write_latex, write_markdown, write_terminal
+from lm_eval_takeover.results.runs import MATHEMATICAL
+
+WIDTHS = [40, 60, 80, 100, 160]
+NUMBER = re.compile(r"(?<![\w.@])[+-]?\d[\d,]*(?:\.\d+)?(?:e-?\d+)?(?![\w@])")
+
+NAMES = re.compile(r"Table \d+|\b3\.1-8B|\S*_\S*")  # of tasks, models and the paper's tables
+
+
+def numbers_of(value):
+    """All numbers of a JSON document."""
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, list):
+        return [number for one in value for number in numbers_of(one)]
+    return [float(value)] if isinstance(value, (int, float)) and not isinstance(value, bool) else []
+
+
+def is_of(text, known):
+    """Whether a printed number is one of these, as it is or in percent, rounded to the digits that it has."""
+    shown = float(text.replace(",", ""))
+    digits = len(text.partition("e")[0].partition(".")[2])
+    reach = 0.5 * 10.0**-digits + 1e-9
+    if "e" in text:
+        reach = abs(shown) / 100
+    return any(abs(shown - scale * one) <= reach for one in known for scale in (1, 100, 1e-6, 1e-9))
+
+
+def table_lines(printed):
+    """The lines of tables, without headings, rules and notes."""
+    lines, inside = [], False
+    for line in printed.splitlines():
+        if set(line.replace(" ", "")) == {"─"}:
+            inside = True
+        elif not line.strip():
+            inside = False
+        elif inside:
+            lines.append(line)
+    return lines
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """Five runs of six tasks, and of a task of one's own."""
+    folder = tmp_path_factory.mktemp("runs")
+    tasks = [task for task in MATHEMATICAL if not task.endswith("_100")]
+    shifts = {"base": 0, "random": 1, "disagreement": 4, "guide": 5}
+    for policy, shift in shifts.items():
+        counts = {task: [(3 * i + shift * j) % 9 for i in range(17 + j)] for j, task in enumerate(tasks)}
+        run = takeover(policy, parameters={"base": 460_000, "guide": 1_610_000})
+        write_results(folder / policy, counts, run=run)
+    write_results(folder / "own", {"my_own_puzzles_of_three": [0, 1, 2, 3, 3]}, run=takeover(seed=3), samples=3)
+    return folder
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["leaderboard", "{runs}"],
+        ["leaderboard", "{runs}", "--columns", "intervals", "maj8", "cost"],
+        ["leaderboard", "{runs}", "--vs", "{runs}/base"],
+        ["leaderboard", "--published"],
+        ["regress", "{runs}/random", "--baseline", "{runs}/b.json", "--metric", "acc", "pass@8", "--allow", "policy", "rate",
+         "score", "tau", "kappa", "window"],
+        ["regress", "--baseline", "{runs}/b.json", "--plan", "--tasks", "takeover_amc23"],
+    ],
+    ids=["board", "all-columns", "versus", "published", "regress", "plan"],
+)  # fmt: skip
+def test_every_number_of_a_table_is_whole_and_of_the_json(runs, capsys, monkeypatch, words, width):
+    monkeypatch.setenv("COLUMNS", str(width))
+    if not (runs / "b.json").exists():
+        main(["regress", str(runs / "base"), "--baseline", str(runs / "b.json"), "--update"])
+    words = [word.format(runs=runs) for word in words]
+    capsys.readouterr()
+    main([*words, "--format", "json"])
+    known = numbers_of(json.loads(capsys.readouterr().out))
+    main(words)
+    printed = capsys.readouterr().out
+    # A path of the machine has no place to be folded.
+    assert max(len(line) for line in printed.splitlines() if "/" not in line.replace(" / ", "")) <= max(width, 40)
+    found = [text for line in table_lines(printed) for text in NUMBER.findall(NAMES.sub("", line))]
+    assert len(found) > 5
+    wrong = [text for text in found if not is_of(text, known)]
+    assert not wrong, (wrong, printed)
+
+
+CELLS = Table(
+    ["Model", "Rate", "A task", "Another task"],
+    [["Qwen3-0.6B-Base + Guided (rkl)", "5.0%", "27.6 / 67.0 (25.1–30.2, 60.0–72.4)", "1,234,567.8 / 100.0"]],
+    ["One note that is longer than the narrowest terminal is folded between its words."],
+)
+
+
+@pytest.mark.parametrize("width", [8, 20, 30, *WIDTHS])
+def test_the_same_numbers_stand_at_every_width(width):
+    printed = write_terminal(CELLS, width)
+    for number in ("5.0%", "27.6", "67.0", "25.1–30.2", "60.0–72.4", "1,234,567.8", "100.0"):
+        assert number in printed
+    assert ("0.6B" in printed and width < 20) or max(map(len, printed.splitlines())) <= max(width, 30)
+
+
+def test_a_table_without_rows_is_its_notes():
+    assert write_terminal(Table(["A", "B"], [], ["Nothing is there."]), 80) == "Nothing is there.\n"
+
+
+def test_names_stand_to_the_left_in_every_format():
+    table = Table(["Task", "Metric", "Now"], [["a", "acc", "1.0"], ["b|c", "acc", "2"]], names=2)
+    assert write_markdown(table).splitlines()[1:] == ["| --- | --- | --: |", "| a | acc | 1.0 |", r"| b\|c | acc | 2 |"]
+    assert r"\begin{tabular}{llr}" in write_latex(table)
+    columns = [line.index("acc") for line in write_terminal(table, 80).splitlines()[2:]]
+    assert all(one == other for one, other in pairwise(columns))
