@@ -24,31 +24,31 @@ class ModelArguments:
 
     #: The model that writes by default: hub id, `id@revision`, or a local folder. None: the bundled demo pair
     base: str | None = None
-    #: The reasoning model that takes over, named likewise. None: the bundled demo pair
+    #: The reasoning model that takes over, named in the same way. None: the bundled demo pair
     guide: str | None = None
-    #: What computes: `hf` is transformers, `vllm` is vLLM, which takes its own engine arguments beside these.
+    #: `hf` is transformers, `vllm` is vLLM, which takes its own engine arguments too.
     backend: str = "hf"
     #: Who may write a token: `disagreement`, `entropy`, `random`, `early`, `base`, `guide`, `segment`, `lossy`, `ensemble`, or a
     #: plug-in's.
     policy: str = DEFAULT_POLICY
-    #: What the gate tests: `ce`, `rkl`, `js`, `entropy`, `margin`, `confidence`, `top1`, `surprise`, `log_ratio`, or a plug-in's.
+    #: Score of the gate: `ce`, `rkl`, `js`, `entropy`, `margin`, `confidence`, `top1`, `surprise`, `log_ratio`, or a plug-in's.
     #: None: `ce`; `entropy` for that policy
     score: str | None = None
-    #: With `js`: truncate both sides to this nucleus first.
+    #: With `js`: truncate both distributions to this top-p first.
     score_top_p: float = 1.0
-    #: A packaged name, or a path; `NAME:COLUMN` of a published table, which has no default. None: the packaged one of this pair
+    #: A packaged name, a path, or `NAME:COLUMN` of a published table. None: the packaged one of this pair, if any
     calibration: str | None = None
-    #: Use a calibration of another pair, direction, prompt form or decoding all the same.
+    #: Accept a calibration of another pair, direction, prompt form or sampling.
     allow_calibration_mismatch: bool = False
-    #: Share of calibration tokens above the threshold, 0.001 to 0.5; the realized rate differs, and is reported. None: 0.03
+    #: Share of calibration tokens above the threshold, 0.001 to 0.5. The realized rate is usually lower. None: 0.03
     spike_ratio: float | None = None
-    #: Instead of `spike_ratio`: a realized rate that the calibration was solved for (`--target_rate`). None: `spike_ratio` counts
+    #: Instead of `spike_ratio`: a realized rate from the calibration's `--target_rate`. None: `spike_ratio` is used
     target_rate: float | None = None
-    #: The gate's threshold by hand, in nats; then no calibration is read. None: the calibration's
+    #: Threshold of the gate in nats, set by hand; then no calibration is read. None: the calibration's
     tau: float | None = None
-    #: The gate's window test by hand, beside `tau`; 0 turns it off. None: the calibration's; 0 beside `tau`
+    #: Factor of the window test, set by hand with `tau`; 0 turns it off. None: the calibration's; 0 with `tau`
     kappa: float | None = None
-    #: Tokens that the window test looks back.
+    #: Number of earlier tokens in the window test.
     window: int = 10
     #: Which `kappa` of the calibration: `threshold_to_mean` or `tail_to_mean`. None: `threshold_to_mean`
     kappa_rule: str | None = None
@@ -58,90 +58,90 @@ class ModelArguments:
     direction: str = "forward"
     #: With `random` and `early`: the share of tokens that the donor writes. None: needed by `random`
     rate: float | None = None
-    #: With `early`: how many first tokens, instead of `rate`. None: `early` needs it or `rate`
+    #: With `early`: the number of first tokens, instead of `rate`. None: `early` needs this or `rate`
     early_tokens: int | None = None
-    #: Tokens that the host drafts before the donor checks them: a number, 1 for lockstep, or `auto`, which ends a draft where one
-    #: more token costs more than it brings. It changes speed, never tokens.
+    #: Tokens that the host drafts before the donor checks them: a number, 1 for lockstep, or `auto`. It changes the
+    #: speed, not the text.
     block_size: int | str = "auto"
-    #: Of the random numbers. It wins over lm-eval's `--seed`. None: lm-eval's `--seed` (the third, torch's), else `0`
+    #: Seed of the random numbers. It wins over lm-eval's `--seed`. None: lm-eval's `--seed` (the third, torch's), else `0`
     seed: int | None = None
-    #: Of the weights, as in lm-eval's `hf`.
+    #: Dtype of the weights, as in lm-eval's `hf`.
     dtype: str = "auto"
-    #: As in lm-eval's `hf`. None: the GPU if there is one
+    #: Device, as in lm-eval's `hf`. None: the GPU if there is one
     device: str | None = None
-    #: The guide's own. None: `device`
+    #: Device of the guide. None: `device`
     guide_device: str | None = None
-    #: The guide's own. None: `dtype`
+    #: Dtype of the guide. None: `dtype`
     guide_dtype: str | None = None
-    #: Samples at a time; `auto` is what fits into memory if every sample becomes as long as it may. Where memory runs out, the
-    #: batch is halved and the run goes on.
+    #: Samples at a time; `auto` takes as many as fit if every sample reaches its limit. If memory runs out, the batch is
+    #: halved and the run goes on.
     batch_size: int | str = 1
-    #: The most that `batch_size=auto` may be. None: 64
+    #: Largest value of `batch_size=auto`. None: 64
     max_batch_size: int | None = None
-    #: Context in tokens. None: the shorter one of the two models
+    #: Context in tokens. None: the shorter context of the two models
     max_length: int | None = None
-    #: New tokens where a task sets no number.
+    #: New tokens, if the task sets no limit.
     max_gen_toks: int = 256
     #: Passed to the guide's chat template. None: the template's own
     enable_thinking: bool | None = None
-    #: As in lm-eval's `hf`; unless it is set, checkpoints load from safetensors only.
+    #: As in lm-eval's `hf`. Without it, checkpoints load from safetensors only.
     trust_remote_code: bool = False
     #: Branch, tag or commit of the base's repository; `base=id@revision` is the same. None: the default branch
     revision: str | None = None
-    #: The guide's own. None: the default branch
+    #: The same for the guide. None: the default branch
     guide_revision: str | None = None
     #: Folder inside the base's repository, as in lm-eval's `hf`. None: its top
     subfolder: str | None = None
-    #: The guide's own. None: its top
+    #: The same for the guide. None: its top
     guide_subfolder: str | None = None
     #: A GGUF file of the base's repository, as in lm-eval's `hf`. None: safetensors
     gguf_file: str | None = None
-    #: The guide's own. None: safetensors
+    #: The same for the guide. None: safetensors
     guide_gguf_file: str | None = None
     #: A PEFT adapter on the base: hub id, `id@revision`, or a local folder. None: no adapter
     peft: str | None = None
-    #: The guide's own. None: no adapter
+    #: The same for the guide. None: no adapter
     guide_peft: str | None = None
     #: `auto` spreads the layers of both models over all devices (accelerate); or `balanced`, `sequential`, a map. None: `device`
     device_map: str | dict[str, Any] | None = None
-    #: The guide's own. None: `device_map`
+    #: The same for the guide. None: `device_map`
     guide_device_map: str | dict[str, Any] | None = None
     #: As in lm-eval's `hf`: `device_map=auto`.
     parallelize: bool = False
-    #: With a device map: the most that each GPU may hold, such as `70GiB`. None: all that is free
+    #: With a device map: most memory for each GPU, such as `70GiB`. None: all that is free
     max_memory_per_gpu: int | str | None = None
-    #: With a device map: the most that the CPU may hold. None: all that is free
+    #: With a device map: most memory for the CPU. None: all that is free
     max_cpu_memory: int | str | None = None
-    #: With a device map: where layers go that fit nowhere else.
+    #: With a device map: folder for layers that fit nowhere else.
     offload_folder: str = "./offload"
     #: `sdpa`, `eager`, `flash_attention_2`, …, as transformers takes it. None: transformers' choice
     attn_implementation: str | None = None
-    #: The guide's own. None: `attn_implementation`
+    #: The same for the guide. None: `attn_implementation`
     guide_attn_implementation: str | None = None
     #: Quantize the weights of both models while loading, by bitsandbytes.
     load_in_4bit: bool = False
-    #: The guide's own. None: `load_in_4bit`
+    #: The same for the guide. None: `load_in_4bit`
     guide_load_in_4bit: bool | None = None
-    #: Likewise, to 8 bits.
+    #: The same with 8 bits.
     load_in_8bit: bool = False
-    #: The guide's own. None: `load_in_8bit`
+    #: The same for the guide. None: `load_in_8bit`
     guide_load_in_8bit: bool | None = None
     #: With `load_in_4bit`: `fp4` or `nf4`. None: `fp4`
     bnb_4bit_quant_type: str | None = None
-    #: With `load_in_4bit`: what is computed in. None: float32
+    #: With `load_in_4bit`: dtype of the computation. None: float32
     bnb_4bit_compute_dtype: str | None = None
-    #: With `load_in_4bit`: quantize the constants, too. None: no
+    #: With `load_in_4bit`: also quantize the constants. None: no
     bnb_4bit_use_double_quant: bool | None = None
-    #: Any quantization that transformers does while loading: a map with its `quant_method`, in JSON. None: the checkpoint's own
+    #: Any quantization of transformers: a map with its `quant_method`, in JSON. None: the checkpoint's own
     quantization_config: dict[str, Any] | None = None
-    #: The guide's own. None: `quantization_config`
+    #: The same for the guide. None: `quantization_config`
     guide_quantization_config: dict[str, Any] | None = None
-    #: What the run is called: its folder under lm-eval's `--output_path`, and `label` in `config.takeover`. None:
+    #: Label of the run: its folder under lm-eval's `--output_path`, and `label` in `config.takeover`. None:
     #: `BASE+GUIDE-policy`
     model: str | None = None
-    #: A folder for the journal and the traces, so that nothing is lost. None: no files
+    #: Folder for finished samples and traces; needed to resume a run. None: no files
     run_dir: str | None = None
-    #: Files or importable modules with scores and policies of your own, several joined by `+`. None: no plug-in
+    #: Files or modules with your own scores and policies, joined by `+`. None: no plug-in
     plugins: str | None = None
     # What only the chosen policy reads: the fields of its class, each a model argument.
     policy_arguments: Mapping[str, Any] = field(default_factory=dict)

@@ -17,7 +17,7 @@ from lm_eval_takeover.errors import install_error_hook, nearest
 
 
 class Command(Protocol):
-    """What a room under `commands/` offers."""
+    """What a folder under `commands/` offers."""
 
     HELP: str  # one line, for the list of commands
     DESCRIPTION: str  # above the options of its own --help
@@ -38,7 +38,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def find_commands() -> Iterator[tuple[str, Command]]:
-    """`(name, room)` of every subcommand, in alphabetical order."""
+    """`(name, folder)` of every subcommand, in alphabetical order."""
     for module in sorted(pkgutil.iter_modules(commands.__path__), key=lambda module: module.name):
         if not module.name.startswith("_"):
             yield module.name, cast(Command, import_module(f"{commands.__name__}.{module.name}"))
@@ -74,7 +74,7 @@ def _refuse_unknown(parser: argparse.ArgumentParser, words: Sequence[str]) -> No
     name = words[0].partition("=")[0]
     known = [option for action in parser._actions for option in action.option_strings if option.startswith("--")]
     parser.error(
-        f"unknown option '{name}'; {nearest(name, known)}" if name.startswith("-") else f"'{name}' is one word too many"
+        f"unknown option '{name}'; {nearest(name, known)}" if name.startswith("-") else f"unexpected word '{name}'"
     )
 
 

@@ -65,7 +65,7 @@ def test_a_wrong_call_is_one_line_and_status_2(greet, capsys):
             ["greet", "--word_to_say", "x", "--word_to_sya", "y"],
             "error: unknown option '--word_to_sya'; did you mean '--word_to_say'? (see lm-eval-",
         ),
-        (["greet", "--word_to_say", "x", "y"], "error: 'y' is one word too many (see lm-eval-takeover greet --help)"),
+        (["greet", "--word_to_say", "x", "y"], "error: unexpected word 'y' (see lm-eval-takeover greet --help)"),
         (["greet", "--word_to_say", "x", "--stat", "y"], "error: argument --status: invalid int value: 'y'"),
     ):
         with pytest.raises(SystemExit) as caught:

@@ -7,8 +7,12 @@ from lm_eval_takeover.errors import ArgumentError
 
 
 def add_engine_options(parser: "argparse.ArgumentParser | argparse._ArgumentGroup") -> None:
-    parser.add_argument("--backend", choices=("hf", "vllm"), default="hf", help="what computes (default: hf)")
-    parser.add_argument("--engine_args", metavar="NAME=VALUE,…", help="with --backend vllm: arguments of its engine")
+    parser.add_argument(
+        "--backend", choices=("hf", "vllm"), default="hf", help="hf is transformers, vllm is vLLM (default: hf)"
+    )
+    parser.add_argument(
+        "--engine_args", metavar="NAME=VALUE,…", help="with --backend vllm: arguments of the vLLM engine"
+    )
 
 
 def read_engine_options(options: argparse.Namespace) -> dict[str, Any]:

@@ -17,7 +17,7 @@ def add_pair_options(parser: argparse.ArgumentParser) -> None:
     add(
         "--batch_size",
         default="auto",
-        help="samples at a time, a number or auto (default: auto); vLLM batches what fits",
+        help="samples at a time, a number or auto (default: auto); not read by vLLM",
     )
     add_engine_options(parser)
     add("--device", help="as in lm-eval's hf")
@@ -25,7 +25,7 @@ def add_pair_options(parser: argparse.ArgumentParser) -> None:
     add("--dtype", help="as in lm-eval's hf (default: the run's)")
     add("--guide_dtype", help="default: the run's, or --dtype")
     add("--trust_remote_code", action="store_true", help="as in lm-eval's hf")
-    add("--plugins", metavar="FILE+MODULE", help="files or modules with scores of your own, a column each")
+    add("--plugins", metavar="FILE+MODULE", help="files or modules with your own scores; each adds a column")
 
 
 def read_choice(options: argparse.Namespace) -> "Choice":

@@ -6,11 +6,11 @@ from pathlib import Path
 
 from lm_eval_takeover.errors import ArgumentError
 
-HELP = "the paper's analyses of what runs left behind"
+HELP = "make the paper's tables and figures from runs"
 DESCRIPTION = """\
-Where decisions lie (concentration, lorenz, position, overlap, planning, failure), read off base rollouts that
-`lm-eval-takeover score` has scored; and what runs bring (budget, rates, flips, cross, ranks). Each is written as
-DIR/NAME.csv, NAME.json and NAME.svg. What cannot be shown is said in a line."""
+Write the paper's analyses as DIR/NAME.csv, NAME.json and NAME.svg. concentration, lorenz, position, overlap, planning and
+failure show where base and guide disagree; they read base runs that `lm-eval-takeover score` has scored. budget, rates,
+flips, cross and ranks show what guided runs do. An analysis that lacks its input is skipped with one line."""
 EXAMPLE = """examples:
   lm-eval-takeover analyze runs/base runs/guided runs/guide --out analysis
   lm-eval-takeover analyze runs/base --out analysis --only concentration,failure
@@ -19,11 +19,11 @@ EXAMPLE = """examples:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("run_dirs", type=Path, nargs="+", metavar="RUN_DIR", help="what a run was given as run_dir=…")
-    add("--out", type=Path, required=True, metavar="DIR", help="where tables and figures go")
-    add("--only", default="", metavar="NAME,…", help="these analyses (default: all that can be shown)")
-    add("--near", type=float, default=0.1, help="nats of js below which the models are near, for cross (default: 0.1)")
-    add("--tokenizer", help="hub id or local folder, where the run's own cannot be had, for planning")
+    add("run_dirs", type=Path, nargs="+", metavar="RUN_DIR", help="the folder that a run had as run_dir=")
+    add("--out", type=Path, required=True, metavar="DIR", help="folder for tables and figures")
+    add("--only", default="", metavar="NAME,…", help="only these analyses (default: all)")
+    add("--near", type=float, default=0.1, help="for cross: js in nats below which the models are near (default: 0.1)")
+    add("--tokenizer", help="for planning: hub id or local folder, if the run's own tokenizer cannot be loaded")
 
 
 def run(options: argparse.Namespace) -> int:

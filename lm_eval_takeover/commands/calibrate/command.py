@@ -7,10 +7,10 @@ from pathlib import Path
 from lm_eval_takeover.commands._engine_options import add_engine_options
 from lm_eval_takeover.errors import ArgumentError, nearest
 
-HELP = "measure the gate's thresholds for a pair"
+HELP = "find the thresholds of the gate for a pair"
 DESCRIPTION = """\
-Roll out the host on held-out prompts, collect all scores and write tau and kappa by spike ratio, with a page (NAME.md)
-beside the file. What an interrupted call has finished is kept, and the same call goes on from there."""
+Let the base answer prompts, score every token with both models, and write tau and kappa for each spike ratio. A page
+(NAME.md) beside the file says what was measured. An interrupted call continues when you give it again."""
 EXAMPLE = """examples:
   lm-eval-takeover calibrate --base Qwen/Qwen3-0.6B-Base --guide Qwen/Qwen3-8B --task takeover_gsm8k --apply_chat_template \\
       --prompts openai/gsm8k:main --target_rate 0.05 0.08 --out my-pair.json
@@ -46,58 +46,56 @@ def _add_pair_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--base", help="hub id (id@revision) or local folder; without --base and --guide the bundled demo pair")
     add("--guide", help="hub id (id@revision) or local folder")
-    add("--out", type=Path, help="the calibration file to write, NAME.json; its page is NAME.md")
-    add("--overwrite", action="store_true", help="where these two files are there already")
+    add("--out", type=Path, help="the file to write, NAME.json; its page is NAME.md")
+    add("--overwrite", action="store_true", help="replace these two files if they exist")
     add(
         "--direction",
         choices=["forward", "reverse"],
         default="forward",
-        help="who hosts: base, or guide (default: forward)",
+        help="forward: the base writes by default; reverse: the guide does (default: forward)",
     )
 
 
 def _add_prompt_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group("prompts").add_argument
-    add("--prompts", help="JSONL file, or hub data set 'id[:config]'")
-    add("--split", default="train", help="of a hub data set (default: train)")
+    add("--prompts", help="JSONL file, or hub data set 'id[:config]'; not your benchmark")
+    add("--split", default="train", help="split of the hub data set (default: train)")
     add(
         "--field",
-        help="field of the prompt text, or of the problem with --task (default: problem with --task, else prompt; question for a "
-        "hub data set without them)",
+        help="field with the prompt, or with the problem for --task (default: problem with --task, else prompt; question for a "
+        "hub data set that has neither)",
     )
     add(
         "--task",
         metavar="TASK",
-        help="what will be run: its template goes around the problems, and its decoding settings are the defaults here",
+        help="the task that you will run; it supplies the prompt template and the sampling settings",
     )
     add("--include_path", type=Path, metavar="DIR", help="a folder of task files for --task")
     add(
         "--template",
-        help="Jinja template over a row's fields (default: the field's text of a file, the prompt of the mathematical tasks "
-        "around it for a data set)",
+        help="Jinja template with a row's fields (default: for a file the field's text, for a data set the prompt of the "
+        "mathematical tasks)",
     )
-    add(
-        "--apply_chat_template", action="store_true", help="put prompts into the guide's chat template, as lm_eval does"
-    )
+    add("--apply_chat_template", action="store_true", help="use the guide's chat template, as lm_eval does")
     add("--enable_thinking", type=_truth_value, metavar="BOOL", help="passed to the chat template")
-    add("--num_prompts", type=int, default=500, help="how many prompts to draw (default: 500)")
-    add("--license", help="of the prompts of a file, for the page (a data set's own is read from its card)")
+    add("--num_prompts", type=int, default=500, help="number of prompts (default: 500)")
+    add("--license", help="licence of the prompts of a file, for the page (for a data set, its card says it)")
     add(
         "--diagnostic",
         action="store_true",
-        help="allow problems of benchmarks, as the paper's Table 13 has them (without --prompts those of --task); runs on these "
-        "benchmarks refuse the file",
+        help="allow benchmark problems, like the paper's Table 13 (without --prompts: those of --task); runs on these benchmarks "
+        "refuse the file",
     )
 
 
 def _add_rollout_options(parser: argparse.ArgumentParser) -> None:
     rollouts = parser.add_argument_group("rollouts")
     add = rollouts.add_argument
-    add("--temperature", type=float, help="of the rollouts, 0 for greedy (default: the task's, else 0.6)")
-    add("--top_p", type=float, help="of the rollouts (default: the task's, else 0.95)")
-    add("--top_k", type=int, help="of the rollouts (default: the task's, else 0, which keeps all)")
-    add("--max_gen_toks", type=int, help="of a rollout, at most (default: the task's, else 16384)")
-    add("--seed", type=int, default=0, help="of the draw of prompts and of the rollouts (default: 0)")
+    add("--temperature", type=float, help="sampling temperature, 0 for greedy (default: the task's, else 0.6)")
+    add("--top_p", type=float, help="top-p of the sampling (default: the task's, else 0.95)")
+    add("--top_k", type=int, help="top-k of the sampling (default: the task's, else 0: off)")
+    add("--max_gen_toks", type=int, help="most new tokens of a rollout (default: the task's, else 16384)")
+    add("--seed", type=int, default=0, help="seed for the choice of prompts and for the rollouts (default: 0)")
     add("--batch_size", default="auto", help="rollouts at a time, a number or auto (default: auto)")
     add_engine_options(rollouts)
     add("--device", help="as in lm-eval's hf")
@@ -110,28 +108,37 @@ def _add_rollout_options(parser: argparse.ArgumentParser) -> None:
 def _add_rate_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group("realized rate").add_argument
     add(
-        "--target_rate", type=float, nargs="+", default=[], metavar="RATE", help="find the spike ratio that realizes it"
+        "--target_rate",
+        type=float,
+        nargs="+",
+        default=[],
+        metavar="RATE",
+        help="find the spike ratio that realizes this share of guide tokens",
     )
     add(
         "--num_held_out",
         type=int,
         default=100,
-        help="prompts that a rate is measured on, beside the others (default: 100)",
+        help="more prompts, to measure the rate on (default: 100)",
     )
     add(
         "--score",
         nargs="+",
         default=["ce"],
         metavar="SCORE",
-        help="of --target_rate, --compare and the printed table (default: ce); the file holds all of them",
+        help="scores for --target_rate, --compare and the printed table (default: ce); the file holds all scores",
     )
-    add("--kappa_rule", default="threshold_to_mean", help="of --target_rate and --compare (default: threshold_to_mean)")
+    add(
+        "--kappa_rule",
+        default="threshold_to_mean",
+        help="kappa rule for --target_rate and --compare (default: threshold_to_mean)",
+    )
     add(
         "--plugins",
         metavar="FILE+MODULE",
-        help="files or modules with scores of your own, which are collected beside ours",
+        help="files or modules with your own scores; they are collected too",
     )
-    add("--window", type=int, default=10, help="of the gate whose takeovers are counted (default: 10)")
+    add("--window", type=int, default=10, help="window of the gate for --target_rate (default: 10)")
 
 
 def _add_comparison_options(parser: argparse.ArgumentParser) -> None:
@@ -140,7 +147,7 @@ def _add_comparison_options(parser: argparse.ArgumentParser) -> None:
         "--compare",
         nargs="+",
         metavar="FILE",
-        help="print tau and kappa of these calibrations side by side; nothing is measured",
+        help="print tau and kappa of these files side by side; measure nothing",
     )
     add("--plot", type=Path, help="with --compare: survival curves of the scores, FILE.svg, .png or .pdf")
 

@@ -6,11 +6,11 @@ from pathlib import Path
 from lm_eval_takeover.arguments import ModelArguments, check_folder
 from lm_eval_takeover.errors import ArgumentError, nearest
 
-HELP = "run a pair beside its base, its guide and random takeovers, and print the table"
+HELP = "run a pair by several methods and print one table"
 DESCRIPTION = """\
-Calibrate where no calibration fits, run every row as an `lm_eval` process of its own, and print the leaderboard with Recovery,
-intervals and costs. Random takeovers get the rate that the guided run realized; all rows of the pair share their random numbers.
-A command that was interrupted goes on when it is called again, and ends with the same table."""
+Calibrate if no calibration fits, run each row as its own `lm_eval` command, and print the leaderboard with Recovery, intervals
+and costs. Random takeovers get the rate that the guided run realized. All rows of the pair share their random numbers.
+An interrupted command continues when you give it again, and ends with the same table."""
 EXAMPLE = """examples:
   lm-eval-takeover compare --base Qwen/Qwen3-0.6B-Base --guide Qwen/Qwen3-8B --tasks takeover_paper --target_rate 0.08 \\
       --apply_chat_template --rows base,random,guided,guide,thinking=Qwen/Qwen3-0.6B --run_dir runs/mine
@@ -36,7 +36,7 @@ def _add_comparison_options(parser: argparse.ArgumentParser) -> None:
     add("--base", help="hub id (id@revision) or local folder; without --base and --guide the bundled demo pair")
     add("--guide", help="hub id (id@revision) or local folder")
     add("--tasks", nargs="+", required=True, metavar="TASK", help="takeover tasks and groups, as lm_eval takes them")
-    add("--run_dir", type=Path, required=True, metavar="DIR", help="where everything is kept")
+    add("--run_dir", type=Path, required=True, metavar="DIR", help="folder for everything")
     add(
         "--rows",
         default="base,random,guided,guide",
@@ -47,16 +47,22 @@ def _add_comparison_options(parser: argparse.ArgumentParser) -> None:
         "--thinking_backend",
         choices=["hf", "vllm"],
         default="hf",
-        help="lm-eval's own, for thinking=MODEL (default: hf)",
+        help="lm-eval's model type for thinking=MODEL (default: hf)",
     )
-    add("--thinking_args", nargs="+", default=[], metavar="NAME=VALUE", help="more model arguments of that model")
-    add("--thinking_batch_size", metavar="N", help="of that model (default: --batch_size)")
+    add(
+        "--thinking_args",
+        nargs="+",
+        default=[],
+        metavar="NAME=VALUE",
+        help="more model arguments of the thinking model",
+    )
+    add("--thinking_batch_size", metavar="N", help="batch size of the thinking model (default: --batch_size)")
 
 
 def _add_calibration_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group("calibration").add_argument
-    add("--calibration", help="a packaged name or a file; without it one that fits is taken, or measured into DIR")
-    add("--prompts", help="what is measured on, as in calibrate (default: openai/gsm8k:main)")
+    add("--calibration", help="a packaged name or a file (default: one that fits, else it is measured)")
+    add("--prompts", help="prompts of the calibration, as in calibrate (default: openai/gsm8k:main)")
     add("--num_prompts", type=int, default=500, metavar="N", help="as in calibrate (default: 500)")
     add("--num_held_out", type=int, default=100, metavar="N", help="as in calibrate (default: 100)")
 
@@ -82,7 +88,7 @@ def _add_harness_options(parser: argparse.ArgumentParser) -> None:
 def _add_output_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group("output").add_argument
     add("--format", choices=["table", "md", "csv", "latex", "json"], default="table", help="(default: table)")
-    add("--dry_run", action="store_true", help="say what would be run and what it would take; run nothing")
+    add("--dry_run", action="store_true", help="print what would run and what it would take; run nothing")
     add(
         "--mean_tokens", type=int, metavar="N", help="for --dry_run: new tokens of a sample (default: the task's limit)"
     )
@@ -91,7 +97,7 @@ def _add_output_options(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         default=[],
         metavar="[ROW=]RATE",
-        help="for --dry_run: of all rows, or of one; hours need it, or --probe",
+        help="for --dry_run: speed of all rows, or of one; hours need this or --probe",
     )
     add(
         "--probe",

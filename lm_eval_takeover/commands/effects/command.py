@@ -6,12 +6,12 @@ from pathlib import Path
 from lm_eval_takeover.commands._pair_options import add_pair_options, read_choice
 from lm_eval_takeover.errors import ArgumentError
 
-HELP = "what single takeovers do to the outcome: texts continued behind both tokens"
+HELP = "measure what single takeovers change"
 DESCRIPTION = """\
-Take positions of a guided run where base and guide draw different tokens. Force either token, continue the text with the same
-random numbers, and judge both. The effect of a position is the difference between the shares of correct continuations.
-Controls are positions of the same texts that the base wrote; a draw of the guide that differs is forced there.
-A call that was stopped goes on when it is given again."""
+Take positions of a guided run where base and guide draw different tokens. Force each of the two tokens, continue both texts
+with the same random numbers, and judge them. The effect of a position is the difference between the shares of correct texts.
+Controls are positions that the base wrote; there a different draw of the guide is forced. An interrupted call continues when
+you give it again."""
 EXAMPLE = """examples:
   lm-eval-takeover effects runs/guided --takeovers 200 --continuations 8 --out effects
   lm-eval-takeover effects runs/guided --out effects --after gate
@@ -25,16 +25,16 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--out", type=Path, required=True, metavar="DIR", help="a folder for tables, figures and the continued texts")
     add("--takeovers", type=int, default=200, metavar="N", help="takeovers to sample (default: 200)")
     add("--controls", type=int, metavar="N", help="controls to sample (default: half of --takeovers)")
-    add("--continuations", type=int, default=8, metavar="K", help="texts behind each token (default: 8)")
+    add("--continuations", type=int, default=8, metavar="K", help="texts after each token (default: 8)")
     add(
         "--after",
         choices=["base", "gate"],
         default="base",
-        help="what writes behind the token: base, the default writer alone; gate, the run's own policy (default: base)",
+        help="who continues the text: base, the default writer alone; gate, the run's own policy (default: base)",
     )
-    add("--seed", type=int, default=0, metavar="N", help="of the choice of positions (default: 0)")
+    add("--seed", type=int, default=0, metavar="N", help="seed for the choice of positions (default: 0)")
     add("--include_path", type=Path, metavar="DIR", help="a folder of task files, as in lm_eval")
-    add("--dry_run", action="store_true", help="say what it would take; load no model")
+    add("--dry_run", action="store_true", help="print what it would cost; load no model")
     add_pair_options(parser)
 
 

@@ -6,25 +6,25 @@ from pathlib import Path
 
 from lm_eval_takeover.errors import ArgumentError
 
-HELP = "write results as Every Eval Ever, as the Hub's .eval_results or as an inspect_ai log"
+HELP = "write results for Every Eval Ever, the Hub or inspect_ai"
 DESCRIPTION = """\
-Write lm-eval results of the takeover tasks in a format that others read: Every Eval Ever (with a row per sample), the Hub's
-.eval_results/*.yaml, or logs for inspect_ai's viewer. A pair has a name of its own in all of them, with its guide in it."""
+Write lm-eval results of the takeover tasks for other tools: Every Eval Ever (one row for each sample), the Hub's
+.eval_results/*.yaml, or logs for inspect_ai's viewer. A pair has its own name in all of them, and the guide is stated."""
 EXAMPLE = """examples:
   lm-eval-takeover export results/guided --to eee --out exported
   lm-eval-takeover export results/guided --to hub --out exported
-  lm-eval-takeover export results/guided --to inspect --out logs && inspect view --log-dir logs
+  lm-eval-takeover export results/guided --to inspect --out logs
 """
 FORMATS = ("eee", "hub", "inspect")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("results", type=Path, nargs="+", metavar="RESULTS", help="what lm_eval was given as --output_path")
+    add("results", type=Path, nargs="+", metavar="RESULTS", help="the folder that lm_eval had as --output_path")
     add("--to", choices=FORMATS, required=True, help="the format")
-    add("--out", type=Path, required=True, metavar="DIR", help="a folder for the files")
-    add("--organization", default="unknown", help="eee: who ran the evaluation (default: unknown)")
-    add("--source_url", metavar="URL", help="hub: where these results are shown")
+    add("--out", type=Path, required=True, metavar="DIR", help="folder for the files")
+    add("--organization", default="unknown", help="for eee: who ran the evaluation (default: unknown)")
+    add("--source_url", metavar="URL", help="for hub: a page that shows these results")
 
 
 def run(options: argparse.Namespace) -> int:

@@ -6,10 +6,10 @@ from pathlib import Path
 
 from lm_eval_takeover.errors import ArgumentError
 
-HELP = "print results of any models on the takeover tasks as the paper's Table 3"
+HELP = "print results like the paper's Table 3"
 DESCRIPTION = """\
-Read lm-eval results of the takeover tasks (guided-takeover, hf, vllm, API models) and print Acc / Pass@8 by task, their
-unweighted average over the mathematical tasks, and Recovery. Intervals need the samples of `lm_eval --log_samples`."""
+Read lm-eval results of the takeover tasks (guided-takeover, hf, vllm, API models). Print Acc / Pass@8 for each task, their
+unweighted average over the mathematical tasks, and Recovery. Intervals need `lm_eval --log_samples`."""
 EXAMPLE = """examples:
   lm-eval-takeover leaderboard results/base results/guided results/random --thinking results/thinking
   lm-eval-takeover leaderboard results/mine --published --format md --columns maj8 cost
@@ -21,12 +21,25 @@ EXTRAS = ("intervals", "maj8", "truncated", "task_rate", "cost")
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("results", type=Path, nargs="*", metavar="RESULTS", help="what lm_eval was given as --output_path")
-    add("--thinking", type=Path, nargs="+", default=[], metavar="RESULTS", help="of a same-size thinking model")
-    add("--published", action="store_true", help="also print the paper's rows, with their tables' numbers")
-    add("--vs", type=Path, metavar="RESULTS", help="compare every row with this one: difference, interval, p-value")
+    add("results", type=Path, nargs="*", metavar="RESULTS", help="the folder that lm_eval had as --output_path")
+    add(
+        "--thinking",
+        type=Path,
+        nargs="+",
+        default=[],
+        metavar="RESULTS",
+        help="results of a reasoning model of the base's size",
+    )
+    add("--published", action="store_true", help="also print the paper's rows, with the numbers of its tables")
+    add("--vs", type=Path, metavar="RESULTS", help="compare each row with this one: difference, interval, p-value")
     add("--format", choices=FORMATS, default="table", help="(default: table)")
-    add("--columns", nargs="+", choices=EXTRAS, default=[], help="also print these, which JSON and CSV always hold")
+    add(
+        "--columns",
+        nargs="+",
+        choices=EXTRAS,
+        default=[],
+        help="also print these columns (JSON and CSV always have them)",
+    )
 
 
 def run(options: argparse.Namespace) -> int:

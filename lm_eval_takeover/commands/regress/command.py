@@ -13,12 +13,11 @@ if TYPE_CHECKING:
     from lm_eval_takeover.commands.regress.baseline import Measured
     from lm_eval_takeover.commands.regress.gate import Limit
 
-HELP = "compare a run with a baseline, for CI"
+HELP = "check a run for regressions against a baseline, in CI"
 DESCRIPTION = """\
-Compare a run with a baseline by problem: each task, and the average over tasks. A task has regressed where the interval of its
-drop lies beyond the allowed one, passes where it lies within, and is inconclusive where the data cannot tell. Exit status: 0 pass
-or inconclusive, 1 regressed (with --strict also inconclusive), 2 a wrong call, among them settings that differ from the
-baseline's."""
+Compare a run with a baseline, problem by problem: each task, and the average over tasks. The verdict is `regressed` if the
+interval of the difference lies below the allowed drop, `pass` if it lies above, else `inconclusive`. Exit status: 0 pass or
+inconclusive, 1 regressed (with --strict also inconclusive), 2 a wrong call or settings that differ from the baseline's."""
 EXAMPLE = """examples:
   lm-eval-takeover regress results/seed0 results/seed1 --baseline baseline.json --update
   lm-eval-takeover regress results/now --baseline baseline.json --max_drop 0.02 --history history.jsonl
@@ -33,12 +32,17 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         type=Path,
         nargs="*",
         metavar="RESULTS",
-        help="--output_path of the run, with --log_samples; with --update also of several seeds",
+        help="the run's --output_path, with --log_samples; with --update several seeds are allowed",
     )
-    add("--baseline", type=Path, metavar="FILE", help="the baseline, JSON")
+    add("--baseline", type=Path, metavar="FILE", help="the baseline file (JSON)")
     add("--update", action="store_true", help="write the baseline from RESULTS")
-    add("--base", type=Path, metavar="RESULTS", help="with --update: the base alone, for gates on Recovery")
-    add("--reference", type=Path, metavar="RESULTS", help="likewise: the thinking model, or the guide alone")
+    add("--base", type=Path, metavar="RESULTS", help="with --update: results of the base alone, to check Recovery")
+    add(
+        "--reference",
+        type=Path,
+        metavar="RESULTS",
+        help="with --update: results of the thinking model, or of the guide alone",
+    )
     add(
         "--metric",
         nargs="+",
@@ -46,24 +50,41 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="one or more of acc, pass@K, maj@N, recovery, recovery_pass@K (--max_drop), realized_rate, truncated, "
         "guide_passes_per_token, no_answer, unparsed, timed_out, unclosed_think (--max_change) (default: acc)",
     )
-    add("--max_drop", default="0.02", metavar="X", help="allowed drop, absolute, or relative as 5%% (default: 0.02)")
-    add("--max_change", default="0.02", metavar="X", help="allowed change either way, likewise (default: 0.02)")
-    add("--confidence", type=float, default=0.95, metavar="P", help="of the two-sided interval (default: 0.95)")
-    add("--average_only", action="store_true", help="judge the average over tasks alone, which can tell the most")
+    add(
+        "--max_drop",
+        default="0.02",
+        metavar="X",
+        help="allowed drop, absolute (0.02) or relative (5%%) (default: 0.02)",
+    )
+    add("--max_change", default="0.02", metavar="X", help="allowed change, up or down (default: 0.02)")
+    add(
+        "--confidence",
+        type=float,
+        default=0.95,
+        metavar="P",
+        help="confidence of the two-sided interval (default: 0.95)",
+    )
+    add("--average_only", action="store_true", help="judge only the average over tasks, which has the most data")
     add(
         "--history",
         type=Path,
         metavar="FILE",
-        help="runs against this baseline so far: all of them share one error rate",
+        help="file with the runs against this baseline so far; all runs share one error rate",
     )
-    add("--runs", type=int, default=30, metavar="N", help="planned against one baseline, for --history (default: 30)")
-    add("--strict", action="store_true", help="exit with 1 where the data cannot tell, too")
-    add("--tasks", nargs="+", default=[], metavar="TASK", help="of the baseline (default: all of it)")
+    add(
+        "--runs",
+        type=int,
+        default=30,
+        metavar="N",
+        help="for --history: number of runs planned against one baseline (default: 30)",
+    )
+    add("--strict", action="store_true", help="exit with 1 also if the verdict is inconclusive")
+    add("--tasks", nargs="+", default=[], metavar="TASK", help="check only these tasks (default: all of the baseline)")
     add("--allow", nargs="+", default=[], metavar="SETTING", help="settings that may differ from the baseline's")
     add(
         "--plan",
         action="store_true",
-        help="print false alarms and the chance to notice a drop, from the baseline alone",
+        help="print the rate of false alarms and the chance to notice a drop; needs only the baseline",
     )
     add(
         "--drop",
@@ -71,11 +92,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         default=[0.02, 0.05, 0.10],
         metavar="X",
-        help="for --plan (default: 0.02 0.05 0.10)",
+        help="for --plan: drops to try (default: 0.02 0.05 0.10)",
     )
-    add("--samples", type=int, default=8, metavar="N", help="for --plan, of each problem (default: 8)")
+    add("--samples", type=int, default=8, metavar="N", help="for --plan: samples of each problem (default: 8)")
     add("--format", choices=("table", "md", "json"), default="table", help="(default: table)")
-    add("--junit", type=Path, metavar="FILE", help="also write JUnit XML there")
+    add("--junit", type=Path, metavar="FILE", help="also write JUnit XML to this file")
 
 
 def run(options: argparse.Namespace) -> int:

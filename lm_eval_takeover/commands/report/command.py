@@ -6,11 +6,11 @@ from pathlib import Path
 
 from lm_eval_takeover.errors import ArgumentError
 
-HELP = "an analysis as one HTML file, with the rollouts behind it"
+HELP = "write an analysis as one HTML file"
 DESCRIPTION = """\
-Write what `lm-eval-takeover analyze` found as one HTML file that opens from disk, without a network: tasks by runs, the
-figures, and a grid of problems by runs that opens rollouts beside those of the base. Where not all rollouts fit, the page
-says which it has: for each problem those samples first that the compared run changed."""
+Write the result of `lm-eval-takeover analyze` as one HTML file that opens from disk, without a network. It has tasks by runs,
+the figures, and a grid of problems by runs. A cell opens an answer beside the base's answer. If not all answers fit, those
+that a run changed come first, and the page says how many it has."""
 EXAMPLE = """example:
   lm-eval-takeover analyze runs/base runs/guided --out analysis
   lm-eval-takeover report analysis --out report.html
@@ -19,10 +19,16 @@ EXAMPLE = """example:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("analysis", type=Path, metavar="DIR", help="what analyze was given as --out; it names the run folders")
+    add("analysis", type=Path, metavar="DIR", help="the folder that analyze had as --out")
     add("--out", type=Path, required=True, metavar="FILE", help="the report, an HTML file")
-    add("--max_size", type=float, default=15.0, metavar="MB", help="of the file, in 10^6 bytes (default: 15)")
-    add("--tokenizer", help="hub id or local folder, where the runs' own cannot be had")
+    add(
+        "--max_size",
+        type=float,
+        default=15.0,
+        metavar="MB",
+        help="largest size of the file, in 10^6 bytes (default: 15)",
+    )
+    add("--tokenizer", help="hub id or local folder, if the runs' own tokenizer cannot be loaded")
 
 
 def run(options: argparse.Namespace) -> int:

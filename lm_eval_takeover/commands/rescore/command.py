@@ -13,10 +13,10 @@ if TYPE_CHECKING:
     from lm_eval_takeover.commands.rescore.scoring import Rescored
     from lm_eval_takeover.runs.stored import StoredRun
 
-HELP = "verify the stored responses of a run anew"
+HELP = "judge the stored answers of a run again"
 DESCRIPTION = """\
-Score all responses that a run_dir holds with the installed version of the tasks, or another one. Nothing is generated.
-Writes results and samples as lm_eval does, and lists every verdict that changed."""
+Judge all answers in a run_dir again, with the installed tasks or those of --include_path. Nothing is generated. Results and
+samples are written as lm_eval does, and every verdict that changed is listed."""
 EXAMPLE = """examples:
   lm-eval-takeover rescore runs/math500
   lm-eval-takeover rescore runs/math500 --include_path my-tasks --output_path results/again
@@ -25,10 +25,10 @@ EXAMPLE = """examples:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("run_dir", type=Path, metavar="RUN_DIR", help="what the run was given as run_dir=…")
+    add("run_dir", type=Path, metavar="RUN_DIR", help="the folder that a run had as run_dir=")
     add("--tasks", nargs="+", default=[], metavar="TASK", help="tasks or groups (default: all tasks of the run)")
-    add("--include_path", type=Path, metavar="DIR", help="a folder of task files that go before the installed ones")
-    add("--output_path", type=Path, metavar="DIR", help="where results go (default: RUN_DIR/rescored)")
+    add("--include_path", type=Path, metavar="DIR", help="a folder of task files that replace the installed ones")
+    add("--output_path", type=Path, metavar="DIR", help="folder for the results (default: RUN_DIR/rescored)")
 
 
 def run(options: argparse.Namespace) -> int:

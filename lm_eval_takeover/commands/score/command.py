@@ -5,11 +5,11 @@ from pathlib import Path
 
 from lm_eval_takeover.commands._pair_options import add_pair_options, read_choice
 
-HELP = "both models along the stored samples of a run"
+HELP = "score the stored samples of a run with both models"
 DESCRIPTION = """\
-Read every stored sample of a run_dir with base and guide, and write scores, entropies, log-probabilities and ranks of all its
-tokens to RUN_DIR/scores. What an interrupted call has written is kept. By --backend hf each model reads a text in one pass, by
---backend vllm a token a step, many texts at a time."""
+Read every stored sample of a run_dir with base and guide. Write scores, entropies, log-probabilities and ranks of all tokens
+to RUN_DIR/scores. An interrupted call continues when you give it again. With --backend hf a model reads a text in one pass;
+with --backend vllm it reads one token a step, many texts at a time."""
 EXAMPLE = """examples:
   lm-eval-takeover score runs/base
   lm-eval-takeover score runs/base --guide Qwen/Qwen3-8B --batch_size 8
@@ -19,8 +19,8 @@ EXAMPLE = """examples:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("run_dirs", type=Path, nargs="+", metavar="RUN_DIR", help="what a run was given as run_dir=…")
-    add("--overwrite", action="store_true", help="begin anew where RUN_DIR/scores holds scores already")
+    add("run_dirs", type=Path, nargs="+", metavar="RUN_DIR", help="the folder that a run had as run_dir=")
+    add("--overwrite", action="store_true", help="replace scores that are in RUN_DIR/scores")
     add_pair_options(parser)
 
 

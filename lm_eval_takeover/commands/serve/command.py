@@ -10,10 +10,10 @@ from typing import Any
 
 from lm_eval_takeover.errors import ArgumentError
 
-HELP = "serve a guided pair behind an OpenAI-compatible endpoint (vLLM)"
+HELP = "serve a pair with an OpenAI-compatible API (vLLM)"
 DESCRIPTION = """\
-Become vLLM's own server with both models and the gate inside. Gate settings are model arguments here, and `takeover_…` in the
-`vllm_xargs` of a request; answers tell takeovers and the realized rate. Words behind `--` are options of `vllm serve`."""
+Start vLLM's own server with both models and the gate inside. Set the gate with --model_args, or for one request with
+`takeover_…` in its `vllm_xargs`. Answers report takeovers and the realized rate. Options after `--` go to `vllm serve`."""
 EXAMPLE = """example:
   lm-eval-takeover serve --model_args base=Qwen/Qwen3-0.6B-Base,guide=Qwen/Qwen3-8B,calibration=my-pair.json \\
       --port 8000 -- --gpu-memory-utilization 0.9
@@ -25,8 +25,13 @@ MIDDLEWARE = "lm_eval_takeover.vllm.server.TakeoverMiddleware"
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("--model_args", default="", metavar="NAME=VALUE,…", help="as of lm_eval; the demo pair without any")
-    add("--host", default="127.0.0.1", help="address to listen at (default: 127.0.0.1)")
+    add(
+        "--model_args",
+        default="",
+        metavar="NAME=VALUE,…",
+        help="model arguments, as in lm_eval (default: the demo pair)",
+    )
+    add("--host", default="127.0.0.1", help="address (default: 127.0.0.1)")
     add("--port", type=int, default=8000, metavar="N", help="port (default: 8000)")
     add("--name", default="guided", help="the model's name for clients (default: guided)")
     add("rest", nargs="*", metavar="-- OPTION", help="options of `vllm serve`")
