@@ -7,6 +7,7 @@ from pathlib import Path
 
 from lm_eval_takeover.calibration.thresholds import KAPPA_RULES, Calibration
 from lm_eval_takeover.errors import ArgumentError, CalibrationError
+from lm_eval_takeover.storage.whole_files import write_whole
 
 COLUMNS = (0.005, 0.01, 0.03, 0.05, 0.1)  # spike ratios of the table
 
@@ -132,5 +133,7 @@ def plot_scores(calibrations: Sequence[Calibration], path: Path, score: str = "c
     axes.set(xscale="log", yscale="log", xlabel=f"{score} (nats)", ylabel="share of tokens above")
     axes.grid(which="major", linewidth=0.4, alpha=0.5)
     axes.legend(frameon=False, fontsize="small")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, metadata=_UNDATED.get(path.suffix.lower()), dpi=160)
+    kind = path.suffix.lower()
+    write_whole(
+        path, lambda stream: figure.savefig(stream, format=kind[1:] or "png", metadata=_UNDATED.get(kind), dpi=160)
+    )

@@ -5,6 +5,7 @@ one of its bytes.
 """
 
 import hashlib
+import os
 import sqlite3
 from collections.abc import Sequence
 from contextlib import closing
@@ -12,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from lm_eval_takeover.errors import RunDirError
+from lm_eval_takeover.storage.regular_files import open_regular
+from lm_eval_takeover.storage.whole_files import sync_folder
 
 SCHEMA = 2  # 1 had no `truncated`
 APPLICATION = 0x54414B45  # 'TAKE', in the header of the file
@@ -99,7 +102,7 @@ def is_damage(error: BaseException) -> bool:
 
 def check_header(path: Path) -> None:
     """Raises Damaged for headers that SQLite would take for an empty file, or for one of a version that it may only read."""
-    with path.open("rb") as stream:
+    with os.fdopen(open_regular(path), "rb") as stream:
         header = stream.read(20)
     if len(header) < 20:
         raise Damaged("it is cut off")
@@ -130,3 +133,4 @@ def create_journal(path: Path) -> None:
         connection.commit()
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()  # closing does not report a full disk
     unfinished.replace(path)
+    sync_folder(path.parent)

@@ -25,6 +25,7 @@ from lm_eval_takeover.runs.layout import journal_path, list_ranks, lock_path, tr
 from lm_eval_takeover.runs.prompts import Prompt, add_prompts
 from lm_eval_takeover.runs.recovery import open_journal, recover_absent_ranks
 from lm_eval_takeover.storage.locks import Lock, Locked
+from lm_eval_takeover.storage.whole_files import make_folder
 from lm_eval_takeover.tasks.verdict_log import LoggedVerdict, get_verdict_log, set_verdict_log
 
 logger = logging.getLogger(__name__)
@@ -49,7 +50,7 @@ class RunDir:
         self._commit: Future[None] | None = None  # the last one that was scheduled
         self._mutex, self._skip_pause, self._last_commit = ThreadLock(), Event(), 0.0
         with self._translate_errors("opening it"):
-            traces_folder(self.folder).mkdir(parents=True, exist_ok=True)
+            make_folder(traces_folder(self.folder))
             self._lock = self._acquire_lock()
             try:
                 self.journal = open_journal(self.folder, rank)

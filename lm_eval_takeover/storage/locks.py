@@ -4,7 +4,8 @@ import contextlib
 import fcntl
 import os
 from pathlib import Path
-from typing import IO
+
+from lm_eval_takeover.storage.regular_files import open_regular
 
 
 class Locked(Exception):
@@ -16,25 +17,51 @@ class Lock:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._file: IO[str] = path.open("a+")
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            self._file.seek(0)
-            holder = self._file.read(200).strip()
-            self._file.close()
-            raise Locked(holder or "another process") from None
-        except OSError:
-            self._file.close()
-            raise
+        self._handle: int | None = _acquire(path)
+        if os.fstat(self._handle).st_nlink > 1:  # a hard link: another file has this content
+            return
         with contextlib.suppress(OSError):  # the name is for people: a full disk does not unlock anything
-            self._file.truncate(0)
-            self._file.write(f"process {os.getpid()} on {os.uname().nodename}\n")
-            self._file.flush()
+            os.truncate(self._handle, 0)
+            os.pwrite(self._handle, f"process {os.getpid()} on {os.uname().nodename}\n".encode(), 0)
 
     def release(self) -> None:
-        """Let go. The file stays: removing it would let two processes lock two files of one name."""
-        if not self._file.closed:
+        """Let go. The file stays."""
+        if self._handle is not None:
             with contextlib.suppress(OSError):
-                self._file.truncate(0)
-            self._file.close()
+                if os.fstat(self._handle).st_nlink == 1:
+                    os.truncate(self._handle, 0)
+            os.close(self._handle)
+            self._handle = None
+
+    def remove(self) -> None:
+        """Remove the file if it is still this lock's, then let go. Who waits for the old file sees that it has no name."""
+        with contextlib.suppress(OSError):
+            if self._handle is not None and _is_at(self._handle, self.path):
+                self.path.unlink()
+        self.release()
+
+
+def _acquire(path: Path) -> int:
+    """A locked descriptor of the file that has this name now."""
+    while True:
+        handle = open_regular(path, os.O_RDWR | os.O_CREAT)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if _is_at(handle, path):
+                return handle
+        except BlockingIOError:
+            holder = os.pread(handle, 200, 0).decode(errors="replace").strip()
+            os.close(handle)
+            raise Locked(holder or "another process") from None
+        except BaseException:
+            os.close(handle)
+            raise
+        os.close(handle)  # its holder removed the file between the two calls
+
+
+def _is_at(handle: int, path: Path) -> bool:
+    """Whether the open file is the one of this name."""
+    try:
+        return os.path.samestat(os.fstat(handle), path.lstat())
+    except FileNotFoundError:
+        return False

@@ -2,28 +2,55 @@
 
 import contextlib
 import os
-import tempfile
+import secrets
+import stat
 from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO
 
 
 def write_whole(path: Path, write: Callable[[BinaryIO], object]) -> None:
-    """Let `write` fill a file beside `path`, then put it in its place. The folder is made where there is none."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    unfinished = Path(name)
+    """Let `write` fill a file beside `path`, then put it in its place. The folder is made where there is none.
+
+    A new file has the mode that the umask gives it, a replaced one keeps its mode.
+    """
+    make_folder(path.parent)
+    unfinished = path.with_name(f".{path.name}.{secrets.token_hex(6)}")
+    handle = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
     try:
         with os.fdopen(handle, "wb") as stream:
+            if (mode := _find_mode(path)) is not None:
+                os.fchmod(handle, mode)
             write(stream)
             stream.flush()
             os.fsync(stream.fileno())
-        unfinished.chmod(0o644)
         unfinished.replace(path)
         sync_folder(path.parent)
     except BaseException:
         unfinished.unlink(missing_ok=True)
         raise
+
+
+def _find_mode(path: Path) -> int | None:
+    """The rights of a regular file that is there."""
+    try:
+        found = path.lstat().st_mode
+    except FileNotFoundError:
+        return None
+    return stat.S_IMODE(found) & 0o777 if stat.S_ISREG(found) else None
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder and its parents where there are none, and have the names of all new ones on disk."""
+    missing = []
+    while not folder.is_dir():
+        missing.append(folder)
+        if folder == folder.parent:
+            break
+        folder = folder.parent
+    for new in reversed(missing):
+        new.mkdir(exist_ok=True)
+        sync_folder(new.parent)
 
 
 def sync_folder(folder: Path) -> None:

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.method.registry import scores as registered
 from lm_eval_takeover.storage.locks import Lock, Locked
-from lm_eval_takeover.storage.whole_files import write_text, write_whole
+from lm_eval_takeover.storage.whole_files import make_folder, write_text, write_whole
 
 logger = logging.getLogger(__name__)
 
@@ -99,7 +99,7 @@ class ScoreParts:
 
     def __enter__(self) -> Self:
         """Keep other processes out until `__exit__`. Raises ArgumentError where another one is at work."""
-        self.folder.mkdir(parents=True, exist_ok=True)
+        make_folder(self.folder)
         try:
             self._lock = Lock(self.folder / "lock")
         except Locked:
@@ -110,8 +110,7 @@ class ScoreParts:
 
     def __exit__(self, *_: object) -> None:
         if self._lock is not None:
-            (self.folder / "lock").unlink(missing_ok=True)
-            self._lock.release()
+            self._lock.remove()
         with contextlib.suppress(OSError):  # what was finished stays
             self.folder.rmdir()
 

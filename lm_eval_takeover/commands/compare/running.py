@@ -20,7 +20,7 @@ from lm_eval_takeover.commands.leaderboard.rows import build_board
 from lm_eval_takeover.errors import RunDirError
 from lm_eval_takeover.results.runs import find_results
 from lm_eval_takeover.storage.locks import Lock, Locked
-from lm_eval_takeover.storage.whole_files import write_text
+from lm_eval_takeover.storage.whole_files import make_folder, write_text
 
 TABLE = "leaderboard.json"
 
@@ -30,7 +30,7 @@ def compare(options: argparse.Namespace) -> int:
     run_dir = options.run_dir
     stopping.on_stop(lambda: f"what was finished is kept in '{run_dir}', and the same command goes on from there")
     try:
-        run_dir.mkdir(parents=True, exist_ok=True)
+        make_folder(run_dir)
         lock = Lock(run_dir / "compare.lock")
     except Locked as holder:
         raise RunDirError(f"run_dir '{run_dir}' is in use by {holder}; wait for it, or give another") from None
