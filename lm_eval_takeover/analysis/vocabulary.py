@@ -15,7 +15,7 @@ def load_tokenizer(run: RunFolder, given: str | None = None) -> Any:
     own = run.arguments.get("guide") or run.arguments.get("base") or DEMO["guide"]
     path, revision = locate(str(given or own))
     try:
-        return AutoTokenizer.from_pretrained(path, revision=revision)
+        return AutoTokenizer.from_pretrained(path, revision=revision, trust_remote_code=False)
     except Exception as error:  # as many ways as there are loaders
         raise ArgumentError(
             f"the tokenizer of '{path}' cannot be loaded; name one by --tokenizer <hub id or local folder>"

@@ -21,6 +21,13 @@ def read_engine_options(options: argparse.Namespace) -> dict[str, Any]:
         if options.engine_args:
             raise ArgumentError(f"--engine_args {options.engine_args}: it is read by --backend vllm")
         return {}
+    return {"backend": "vllm", "block_size": 1, **read_arguments(options.engine_args)}
+
+
+def read_arguments(given: str | None) -> dict[str, Any]:
+    """`NAME=VALUE,…` as lm-eval reads it."""
+    if not given:
+        return {}
     from lm_eval.utils import simple_parse_args_string
 
-    return {"backend": "vllm", "block_size": 1, **simple_parse_args_string(options.engine_args or "")}
+    return dict(simple_parse_args_string(given))

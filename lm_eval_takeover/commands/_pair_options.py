@@ -3,7 +3,7 @@
 import argparse
 from typing import TYPE_CHECKING
 
-from lm_eval_takeover.commands._engine_options import add_engine_options, read_engine_options
+from lm_eval_takeover.commands._engine_options import add_engine_options, read_arguments, read_engine_options
 from lm_eval_takeover.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -24,7 +24,8 @@ def add_pair_options(parser: argparse.ArgumentParser) -> None:
     add("--guide_device", help="default: --device")
     add("--dtype", help="as in lm-eval's hf (default: the run's)")
     add("--guide_dtype", help="default: the run's, or --dtype")
-    add("--trust_remote_code", action="store_true", help="as in lm-eval's hf")
+    add("--trust_remote_code", action="store_true", help="as in lm-eval's hf; never taken from the run")
+    add("--model_args", metavar="NAME=VALUE,…", help="how the run's models were loaded: peft, load_in_4bit, …")
     add("--plugins", metavar="FILE+MODULE", help="files or modules with your own scores; each adds a column")
 
 
@@ -46,5 +47,6 @@ def read_choice(options: argparse.Namespace) -> "Choice":
         trust_remote_code=options.trust_remote_code or None,
         batch_size=size,
         plugins=options.plugins,
+        loading=read_arguments(options.model_args),
         engine=engine,
     )

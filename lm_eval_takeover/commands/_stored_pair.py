@@ -1,5 +1,6 @@
 """The models of a stored run, for commands that read its texts again: their options, and the pair with its engine."""
 
+import logging
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
@@ -14,19 +15,17 @@ from lm_eval_takeover.pair.loading import load_pair
 from lm_eval_takeover.runs.run_folder import RunFolder
 from lm_eval_takeover.runs.sample_keys import MODEL_ARGUMENTS
 
-_MODELS = {name for name, part in MODEL_ARGUMENTS.items() if part in ("models", "trust_remote_code")}
-_PLACES = {
-    *(
-        "device",
-        "guide_device",
-        "device_map",
-        "guide_device_map",
-        "parallelize",
-        "max_memory_per_gpu",
-        "max_cpu_memory",
-    ),
-    *("offload_folder", "attn_implementation", "guide_attn_implementation"),
-}  # the model arguments of the transformers engines that say where weights go
+logger = logging.getLogger(__name__)
+
+# What is taken from a folder, which a stranger may have made: names, revisions and dtypes. Nothing that runs code or says where
+# weights go.
+_RESTORED = {
+    *("base", "revision", "subfolder", "gguf_file", "dtype"),
+    *("guide", "guide_revision", "guide_subfolder", "guide_gguf_file", "guide_dtype"),
+}
+_OTHERS = {
+    name for name, part in MODEL_ARGUMENTS.items() if part == "models"
+} - _RESTORED  # other models of the same files
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,20 +41,22 @@ class Choice:
     trust_remote_code: bool | None = None
     batch_size: str = "auto"
     plugins: str | None = None
+    loading: Mapping[str, Any] = field(
+        default_factory=dict
+    )  # model arguments that make another model of the same files
     engine: Mapping[str, Any] = field(default_factory=dict)  # model arguments of what computes
 
     def apply(self, run: RunFolder) -> ModelArguments:
         """The run's arguments with these. Raises ArgumentError where neither names a model."""
-        known = _MODELS if self.engine else _MODELS | _PLACES
-        own = {name: value for name, value in asdict(self).items() if value is not None and name != "engine"}
+        own = {name: value for name, value in asdict(self).items() if value is not None}
+        engine, loading = own.pop("engine"), own.pop("loading")
         if self.base is not None:
             own |= {"revision": None, "subfolder": None}
         if self.guide is not None:
             own |= {"guide_revision": None, "guide_subfolder": None}
-        if self.device is None:  # where the run was made there may have been another machine
-            own |= {"device": None, "guide_device": self.guide_device}
-        stored = {name: value for name, value in run.arguments.items() if name in known}
-        arguments = ModelArguments.parse({**stored, **own, **self.engine})
+        stored = {name: value for name, value in run.arguments.items() if name in _RESTORED}
+        self._check_loading(run)
+        arguments = ModelArguments.parse({**stored, **own, **loading, **engine})
         if (arguments.base is None) != (arguments.guide is None):
             missing = "base" if arguments.base is None else "guide"
             raise ArgumentError(
@@ -64,11 +65,28 @@ class Choice:
             )
         return arguments
 
+    def _check_loading(self, run: RunFolder) -> None:
+        """Raises ArgumentError where the run's models were made with more than their files, and the command line is silent."""
+        defaults = ModelArguments()
+        for name in sorted(_OTHERS - self.loading.keys()):
+            given = self.guide if name.startswith("guide_") else self.base
+            value = run.arguments.get(name, getattr(defaults, name))
+            if given is None and value != getattr(defaults, name):
+                raise ArgumentError(
+                    f"the run in '{run.folder}' was made with {name}={value}, which is not taken from a folder; where you trust "
+                    f"it, give --model_args {name}=…"
+                )
+
 
 class Readers:
     """A pair, and the engine that reads texts with it, which starts at the first text."""
 
     def __init__(self, arguments: ModelArguments) -> None:
+        named = {"base": (arguments.base, arguments.revision), "guide": (arguments.guide, arguments.guide_revision)}
+        models = [f"{role}={name}{f'@{at}' if at else ''}" for role, (name, at) in named.items() if name is not None]
+        if models:
+            code = "with their own code" if arguments.trust_remote_code else "without remote code"
+            logger.warning("loading %s, %s", " and ".join(models), code)
         self.arguments, self.pair = arguments, load_pair(arguments)
 
     @cached_property

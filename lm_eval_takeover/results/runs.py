@@ -144,6 +144,8 @@ def read_run(path: Path) -> Run:
     for task in results:
         if task in document.inside_or_empty("groups") or _is_group(document, task):
             continue
+        if re.search(r"[/\\\x00-\x1f]", task) or task.startswith("."):  # it becomes part of the names of files
+            raise ResultsError(f"'{path}': field 'results' names a task {task!r}; expected a name without '/'")
         try:
             found[task] = _read_task(path, document, task)
         except NotCorrect as reason:

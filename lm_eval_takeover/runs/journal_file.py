@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from lm_eval_takeover.errors import RunDirError
+from lm_eval_takeover.runs.layout import is_part_name
 from lm_eval_takeover.storage.regular_files import open_regular
 from lm_eval_takeover.storage.whole_files import sync_folder
 
@@ -78,7 +79,7 @@ def strip_checksum(blob: Any) -> bytes | None:
 def is_trace_sound(key: Any, trace: Any, part: Any, place: Any) -> bool:
     """Whether a sample's trace agrees with its checksum, or the name of its part with `place`; a sample may have no trace."""
     if part is not None:
-        return bool(row_digest((key, part)) == place)
+        return is_part_name(part) and bool(row_digest((key, part)) == place)
     return trace is None or strip_checksum(trace) is not None
 
 

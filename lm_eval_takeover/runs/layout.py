@@ -13,6 +13,7 @@ Files of other names are left alone.
 import os
 import re
 from pathlib import Path
+from typing import Any
 
 _PART_NAME = re.compile(r"\d{3,}-\d{6,}\.parquet")
 _JOURNAL_NAME = re.compile(r"journal-(\d{3,})\.sqlite")
@@ -53,6 +54,11 @@ def traces_folder(folder: Path) -> Path:
 
 def part_name(rank: int, number: int) -> str:
     return f"{rank:03d}-{number:06d}.parquet"
+
+
+def is_part_name(name: Any) -> bool:
+    """Whether this can be the name of a part: journals of other people name files, too."""
+    return isinstance(name, str) and _PART_NAME.fullmatch(name) is not None
 
 
 def part_number(part: Path) -> int:

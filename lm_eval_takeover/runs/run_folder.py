@@ -21,6 +21,7 @@ from lm_eval_takeover.runs.layout import prompts_path, traces_folder
 from lm_eval_takeover.runs.prompts import Prompt, read_prompts
 from lm_eval_takeover.runs.stored import StoredRun, read_stored_runs
 from lm_eval_takeover.storage.digests import digest_of, digest_of_text
+from lm_eval_takeover.storage.paths import join_inside
 
 Name = tuple[str, int, int]  # task, document, sample
 
@@ -127,13 +128,13 @@ class RunFolder:
             if one.part is not None:
                 by_part.setdefault(one.part, {})[one.stored_name] = one
         for part, wanted in sorted(by_part.items()):
-            path = traces_folder(self.folder) / part
             try:
+                path = join_inside(traces_folder(self.folder), part)
                 there = pq.read_schema(path).names
                 known = [column for column in dict.fromkeys([*NAME_COLUMNS, *columns]) if column in there]
                 table = pq.read_table(path, columns=known)
-            except (OSError, pa.ArrowException, KeyError) as error:
-                raise RunDirError(f"'{path}' cannot be read: {error}") from error
+            except (OSError, pa.ArrowException, KeyError, ValueError) as error:
+                raise RunDirError(f"'traces/{part}' of run_dir='{self.folder}' cannot be read: {error}") from error
             for column in columns:
                 if column not in there:  # an older version's
                     table = table.append_column(column, pa.nulls(len(table), pa.int32()))

@@ -13,7 +13,7 @@ from vllm.sampling_params import SamplingParams
 from vllm.v1.sample.logits_processor import BatchUpdate, LogitsProcessor, MoveDirectionality
 
 from lm_eval_takeover.vllm.pair_model import find_pair, list_logits
-from lm_eval_takeover.vllm.settings import EngineSettings, RequestSettings
+from lm_eval_takeover.vllm.settings import EngineSettings, RequestSettings, check_params
 from lm_eval_takeover.vllm.slots import Slots, Track, place_numbers
 
 
@@ -33,8 +33,8 @@ class TakeoverLogitsProcessor(LogitsProcessor):  # type: ignore[misc]
 
     @classmethod
     def validate_params(cls, sampling_params: SamplingParams) -> None:
-        """Refuse settings of a request that have no such name or type: a ValueError, before it reaches a worker."""
-        RequestSettings.read(sampling_params)
+        """Refuse what no client may set: a ValueError, before it reaches a worker."""
+        check_params(sampling_params)
 
     def is_argmax_invariant(self) -> bool:
         return False

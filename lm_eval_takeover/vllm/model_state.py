@@ -15,7 +15,7 @@ from vllm.v1.worker.gpu.sample.logits_processor import LogitsContext, LogitsProc
 from vllm.v1.worker.gpu.sample.sampler import Sampler
 
 from lm_eval_takeover.vllm.pair_model import list_logits
-from lm_eval_takeover.vllm.settings import EngineSettings, RequestSettings
+from lm_eval_takeover.vllm.settings import EngineSettings, RequestSettings, check_params
 from lm_eval_takeover.vllm.slots import Slots, Track
 
 
@@ -85,8 +85,8 @@ class RequestCheck(LogitsProcessor):  # type: ignore[misc]
 
     @classmethod
     def validate_params(cls, sampling_params: SamplingParams) -> None:
-        """Refuse settings of a request that have no such name or type: a ValueError."""
-        RequestSettings.read(sampling_params)
+        """Refuse what no client may set: a ValueError."""
+        check_params(sampling_params)
 
     def add_request(self, req_idx: int, sampling_params: SamplingParams) -> bool:
         return False

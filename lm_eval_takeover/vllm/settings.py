@@ -1,14 +1,17 @@
 """What vLLM's workers are told: plain values, since they travel between processes.
 
 `EngineSettings` is what an engine was started for; it rides on the model's configuration as `takeover`. `RequestSettings` is one
-sample; it rides on `SamplingParams.extra_args`, every name behind `takeover_`, so that a server's clients can give them, too.
+sample; it rides on `SamplingParams.extra_args` as one text under a seal, which no client can make. What a client may set
+(`CLIENT`) has its name behind `takeover_`, a type and a range.
 """
 
+import hmac
 import json
+import math
+import secrets
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
-from functools import cache
-from typing import Any, Self, get_type_hints
+from typing import Any, Self
 
 from lm_eval_takeover.errors import ArgumentError, nearest
 from lm_eval_takeover.method.gate import Gate
@@ -17,6 +20,10 @@ from lm_eval_takeover.method.registry import load_plugins, policies
 from lm_eval_takeover.method.request import Sampling
 
 PREFIX = "takeover_"
+SEALED, SEAL = (
+    f"{PREFIX}sealed",
+    f"{PREFIX}seal",
+)  # all settings of a request in JSON, and the proof that this process wrote it
 GATE = ("tau", "kappa", "window")
 
 
@@ -106,44 +113,29 @@ class RequestSettings:
         return Sampling(self.temperature, self.top_p, self.top_k)
 
     def to_extra_args(self) -> dict[str, Any]:
-        """What differs from the defaults, as `SamplingParams.extra_args` and a server's `vllm_xargs` take it."""
+        """What differs from the defaults, as `SamplingParams.extra_args` and `vllm_xargs` take it, under our seal."""
         given = {field.name: getattr(self, field.name) for field in fields(self)}
-        return {
-            PREFIX + name: list(value) if isinstance(value, tuple) else value
-            for name, value in given.items()
-            if value != getattr(_DEFAULT, name)
-        }
+        text = json.dumps({name: value for name, value in given.items() if value != getattr(_DEFAULT, name)})
+        return {SEALED: text, SEAL: _seal(text)}
 
     @classmethod
     def read(cls, params: Any, seed: int = 0) -> Self:
         """Of vLLM's `SamplingParams`, `seed` being the engine's. Where no sampling rides on it, its own counts.
 
-        Raises ArgumentError for an unknown name or a value of another type.
+        Raises ArgumentError for what a client may not set. A seal is checked by `check_params`, in the process that made it.
         """
-        settings = cls.from_extra_args(params.extra_args or {})
-        own: dict[str, Any] = {}
-        if f"{PREFIX}seed" not in (params.extra_args or {}):
-            own["seed"] = seed if params.seed is None else params.seed
-        if f"{PREFIX}temperature" not in (params.extra_args or {}) and not settings.id:
-            own |= {"temperature": params.temperature, "top_p": params.top_p, "top_k": max(params.top_k, 0)}
-        return replace(settings, **own)
+        extra = params.extra_args or {}
+        if SEALED in extra:
+            given = json.loads(extra[SEALED])
+            return cls(**given | {"forced": tuple(given.get("forced", ()))})
+        own = {"temperature": params.temperature, "top_p": params.top_p, "top_k": max(params.top_k, 0)}
+        return cls(seed=seed if params.seed is None else params.seed, **own, **read_client_settings(extra))
 
-    @classmethod
-    def from_extra_args(cls, extra_args: Mapping[str, Any]) -> Self:
-        """The reverse of `to_extra_args`; names without our prefix are others'. Raises ArgumentError as `read`."""
-        hints = _list_types()
-        given = {}
-        for prefixed, value in extra_args.items():
-            if not prefixed.startswith(PREFIX):
-                continue
-            name = prefixed.removeprefix(PREFIX)
-            if name not in hints:
-                raise ArgumentError(f"unknown setting '{prefixed}'; {nearest(name, hints)}")
-            given[name] = _typed(name, value, hints[name])
-        return cls(**given)
+    def choose_policy(self, engine: Policy, *, strict: bool = True) -> Policy:
+        """The engine's policy with this request's settings, or another of its models.
 
-    def choose_policy(self, engine: Policy) -> Policy:
-        """The engine's policy with this request's settings, or another of its models. Raises ArgumentError."""
+        Raises ArgumentError; unless `strict`, settings that the policy does not read are passed over.
+        """
         if self.policy:
             other = build_policy(json.loads(self.policy))
             missing = [role for role in other.roles if role not in engine.roles]
@@ -156,8 +148,10 @@ class RequestSettings:
         gate = {name: value for name in GATE if (value := getattr(self, name)) is not None}
         known = {field.name for field in fields(engine)} | (set(GATE) if engine.gate is not None else set())
         for name in (*changed, *gate):
-            if name not in known:
+            if strict and name not in known:
                 raise ArgumentError(f"{PREFIX}{name}={getattr(self, name)} is not read by policy={engine.name}")
+        changed = {name: value for name, value in changed.items() if name in known}
+        gate = {name: value for name, value in gate.items() if name in known}
         if gate:
             assert engine.gate is not None
             changed["gate"] = replace(engine.gate, **gate)
@@ -167,22 +161,52 @@ class RequestSettings:
 _DEFAULT = RequestSettings()
 
 
-@cache
-def _list_types() -> dict[str, Any]:
-    """Of the settings of a request, by name; to look them up takes longer than all else that a request is asked."""
-    return get_type_hints(RequestSettings)
+_KEY = secrets.token_bytes(32)  # of this process, which checks what it sealed; workers get what was checked
+_LARGEST = 2**31 - 1
+# What a client may set, by name: its type, and the least and largest value.
+CLIENT: Mapping[str, tuple[type, float, float]] = {
+    "tau": (float, 0.0, 1e9),
+    "kappa": (float, 0.0, 1e9),
+    "window": (int, 1, 4096),
+    "rate": (float, 0.0, 1.0),
+    "early_tokens": (int, 0, _LARGEST),
+    "sample": (int, 0, _LARGEST),
+}
 
 
-def _typed(name: str, value: Any, hint: Any) -> Any:
-    """A value as its field has it; clients may send numbers as texts."""
-    try:
-        if hint == tuple[int, ...]:
-            return tuple(int(one) for one in value)
-        if hint is bool:
-            return str(value).lower() in ("true", "1")
-        for kind in (str, int, float):
-            if hint in (kind, kind | None):
-                return kind(value)
-    except (TypeError, ValueError) as error:
-        raise ArgumentError(f"{PREFIX}{name}={value!r} is not {getattr(hint, '__name__', hint)}") from error
-    raise AssertionError(f"{name} has no type that travels")
+def _seal(text: str) -> str:
+    return hmac.digest(_KEY, text.encode(), "sha256").hex()
+
+
+def check_params(params: Any) -> None:
+    """Refuse what no client may send, before a worker sees it: `validate_params` of vLLM. Raises ArgumentError."""
+    extra = params.extra_args or {}
+    if SEALED in extra:
+        if not hmac.compare_digest(str(extra.get(SEAL)), _seal(str(extra[SEALED]))):
+            raise ArgumentError(
+                f"'{SEALED}' is none of a client's settings; those are {', '.join(PREFIX + n for n in CLIENT)}"
+            )
+        return
+    read_client_settings(extra)
+
+
+def read_client_settings(extra_args: Mapping[str, Any]) -> dict[str, Any]:
+    """A client's settings; names without our prefix are others'. Raises ArgumentError for other names, types and ranges."""
+    found = {}
+    for prefixed, value in extra_args.items():
+        if not prefixed.startswith(PREFIX):
+            continue
+        name = prefixed.removeprefix(PREFIX)
+        if name not in CLIENT:
+            raise ArgumentError(f"unknown setting '{prefixed[:80]}'; {nearest(name, CLIENT)}")
+        kind, low, high = CLIENT[name]
+        try:  # clients may send numbers as texts
+            number = kind(value) if isinstance(value, (int, float, str)) else math.nan
+            number = math.nan if isinstance(value, float) and number != value else number
+        except (ValueError, OverflowError):
+            number = math.nan
+        if not low <= number <= high:
+            whole = "whole " if kind is int else ""
+            raise ArgumentError(f"{prefixed}={str(value)[:40]!r} is not a {whole}number from {low:g} to {high:g}")
+        found[name] = number
+    return found

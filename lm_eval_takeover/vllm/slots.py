@@ -87,7 +87,7 @@ class Slots:
         """A request that joins the batch, for the first time or once more."""
         track = self._tracks.get(key)
         if track is None:
-            track = Track(key, settings, settings.choose_policy(self.policy))
+            track = Track(key, settings, settings.choose_policy(self.policy, strict=False))
             self._tracks[key] = track
             if settings.id:
                 self._by_id[settings.id] = track

@@ -2,7 +2,9 @@
 
 import importlib
 import inspect
+import os
 import re
+from itertools import chain
 
 from lm_eval_takeover.errors import ArgumentError
 
@@ -21,6 +23,10 @@ HOOKS = (
         ("vllm_config", "prefix", "hf_config", "architectures"),
     ),
 )
+SERVER_HOOKS = (
+    ("vllm.entrypoints.serve.middleware.authenticate", "AuthenticationMiddleware.__init__", ("tokens",)),
+    ("vllm.entrypoints.serve.middleware.authenticate", "AuthenticationMiddleware.verify_token", ("headers",)),
+)
 BLOCKWISE_HOOKS = (
     ("vllm.v1.worker.gpu_model_runner", "GPUModelRunner._sample", ("logits", "spec_decode_metadata")),
     ("vllm.v1.worker.gpu_model_runner", "GPUModelRunner.sample_tokens", ("grammar_output",)),
@@ -37,6 +43,7 @@ RUNNER_V2_HOOKS = (
 
 def check_version() -> None:
     """Raises ArgumentError where vLLM is missing or of a version that is not supported."""
+    os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")  # vLLM reports its use unless it is told not to
     try:
         import vllm
 
@@ -51,10 +58,10 @@ def check_version() -> None:
         )
 
 
-def check_hooks(*, blockwise: bool, runner_v2: bool = False) -> None:
+def check_hooks(*, blockwise: bool, runner_v2: bool = False, server: bool = False) -> None:
     """Raises ArgumentError where a hook of vLLM that is used is not there or takes other arguments."""
-    more = (*(BLOCKWISE_HOOKS if blockwise else ()), *(RUNNER_V2_HOOKS if runner_v2 else ()))
-    for module, path, parameters in (*HOOKS, *more):
+    used = [HOOKS, *([BLOCKWISE_HOOKS] if blockwise else []), *([RUNNER_V2_HOOKS] if runner_v2 else [])]
+    for module, path, parameters in chain(*used, SERVER_HOOKS if server else ()):
         found = importlib.import_module(module)
         for name in path.split("."):
             found = getattr(found, name, None)  # type: ignore[assignment]

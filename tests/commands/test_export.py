@@ -147,3 +147,22 @@ def test_a_broken_samples_file_is_a_line_with_file_line_and_field(tmp_path):
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     with pytest.raises(ResultsError, match=r"samples_.*, line 2: field 'resps' is \"text\", expected a list"):
         list(source.samples("takeover_demo"))
+
+
+@pytest.mark.parametrize("to", ["eee", "hub", "inspect"])
+def test_names_of_a_stranger_s_results_stay_inside_of_out(whole, tmp_path, capsys, to):
+    (file,) = whole.rglob("results_*.json")
+    results = json.loads(file.read_text())
+    results["config"]["takeover"] |= {"policy": "x/../../../outside"}
+    results["config"]["takeover"]["base"]["id"] = ".."
+    file.write_text(json.dumps(results))
+    files, _ = export(capsys, to, tmp_path / "a" / "out", whole)
+    assert files and all(path.resolve().is_relative_to(tmp_path / "a" / "out") for path in files)
+    assert {path.relative_to(tmp_path).parts[0] for path in tmp_path.rglob("*")} <= {"a", "run"}
+
+
+def test_a_task_s_name_is_no_path(whole, tmp_path):
+    (file,) = whole.rglob("results_*.json")
+    file.write_text(file.read_text().replace("takeover_demo", "takeover_/../../demo"))
+    with pytest.raises(ResultsError, match=r"names a task 'takeover_/\.\./\.\./demo'; expected a name without"):
+        main(["export", str(whole), "--to", "eee", "--out", str(tmp_path / "out")])

@@ -1,5 +1,6 @@
 """Both models along stored samples: what is written, resumed and refused."""
 
+import json
 import re
 import shutil
 
@@ -7,8 +8,11 @@ import polars as pl
 import pyarrow.parquet as pq
 import pytest
 from helpers.demo_runs import run_demo
+from helpers.run_dirs import plant
 
+from lm_eval_takeover.analysis.vocabulary import load_tokenizer
 from lm_eval_takeover.cli import main
+from lm_eval_takeover.commands._stored_pair import Choice
 from lm_eval_takeover.commands.score import scoring
 from lm_eval_takeover.decoding.backend import TransformersBackend
 from lm_eval_takeover.demo import DEMO
@@ -113,6 +117,48 @@ def test_a_run_of_one_model_needs_the_other_named(tmp_path, random_pair):
         main(["score", str(tmp_path / "run")])
     assert main(["score", str(tmp_path / "run"), "--guide", str(random_pair["guide"])]) == 0
     assert read(tmp_path / "run", "scores")["position"].max() == 7
+
+
+def test_a_stranger_s_folder_names_models_and_runs_no_code(demo_runs, tmp_path, random_pair, caplog, monkeypatch):
+    """The folder names a model whose own code is asked for by `trust_remote_code`, and what says where weights go."""
+    run, evil = copy(demo_runs["base"], tmp_path), shutil.copytree(random_pair["base"], tmp_path / "evil")
+    config = json.loads((evil / "config.json").read_text())
+    classes = {
+        "AutoConfig": "evil.Config",
+        "AutoModelForCausalLM": "evil.Model",
+        "AutoTokenizer": [None, "evil.Tokenizer"],
+    }
+    (evil / "config.json").write_text(json.dumps(config | {"auto_map": classes, "model_type": "evil"}))
+    (evil / "evil.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
+    changed = {"trust_remote_code": True, "device_map": "auto", "offload_folder": "/elsewhere", "guide_device": "meta"}
+
+    def name_evil(facts):
+        facts = json.loads(facts)
+        facts["arguments"] |= changed | {"base": str(evil), "guide": str(evil)}
+        return json.dumps(facts)
+
+    plant(run, "attempts", facts=name_evil)
+    with pytest.raises(ArgumentError, match="contains custom code which must be executed"):
+        main(["score", str(run)])
+    assert f"loading base={evil} and guide={evil}, without remote code" in caplog.text
+    load_tokenizer(read_run_folder(run))
+    assert not (tmp_path / "ran").exists()
+    choice = Choice(base="one", guide="other", trust_remote_code=True)
+    arguments = choice.apply(read_run_folder(run))  # what the command line says counts
+    assert (arguments.trust_remote_code, arguments.device_map, arguments.guide_device) == (True, None, None)
+
+    def quantise(facts):
+        facts = json.loads(facts)
+        facts["arguments"] |= {"guide_peft": "their/adapter", "base": "x", "guide": "y"}
+        return json.dumps(facts)
+
+    plant(run, "attempts", facts=quantise)
+    with pytest.raises(
+        ArgumentError, match=r"guide_peft=their/adapter, which is not taken .* give --model_args guide_peft="
+    ):
+        main(["score", str(run)])
+    mine = Choice(loading={"guide_peft": "mine"})
+    assert mine.apply(read_run_folder(run)).guide_peft == "mine"
 
 
 def test_what_is_no_run_is_said(tmp_path):

@@ -14,6 +14,8 @@ def test_an_address_is_tried_before_models_are_loaded():
         with pytest.raises(ArgumentError, match=f"--port {port} cannot be listened at: Address already in use; give"):
             check_address("127.0.0.1", port)
     check_address("127.0.0.1", port)
+    check_address("localhost", port)
+    check_address("::1", port)
     with pytest.raises(ArgumentError, match="--port 99999 is no port; expected 1 to 65535"):
         check_address("127.0.0.1", 99999)
 

@@ -1,11 +1,15 @@
 """Traces leave the journal for parts, and parts agree with it."""
 
+import shutil
 import sqlite3
 
 import pyarrow.parquet as pq
-from helpers.run_dirs import kill_run, make_sample, open_run, read_rows
+import pytest
+from helpers.run_dirs import kill_run, make_sample, open_run, plant, read_rows
 
+from lm_eval_takeover.errors import RunDirError
 from lm_eval_takeover.runs import parts
+from lm_eval_takeover.runs.run_folder import read_run_folder
 from lm_eval_takeover.runs.traces import TraceHeader
 
 
@@ -51,3 +55,16 @@ def test_parts_hold_one_run_each(folder):
     assert tables[2]["chosen_from"].to_pylist()[:2] == ["base", "guide"]
     assert tables[1]["window_mean"].null_count == 1
     assert tables[2]["window_mean"].null_count == 5
+
+
+def test_a_part_of_a_stranger_s_journal_lies_in_the_folder(demo_runs, tmp_path):
+    """Neither a name with `..` nor a link is followed: what is elsewhere is not of this run."""
+    folder = shutil.copytree(demo_runs["base"], tmp_path / "run")
+    (part,) = (folder / "traces").iterdir()
+    part.rename(tmp_path / "x.parquet")
+    part.symlink_to(tmp_path / "x.parquet")
+    with pytest.raises(RunDirError, match="lies outside"):
+        list(read_run_folder(folder).read_traces(["token_id"]))
+    plant(folder, "samples", part="../../x.parquet")
+    with pytest.raises(RunDirError, match="a trace has changed"):
+        read_run_folder(folder)

@@ -1,13 +1,16 @@
 """A real server process on loopback, the real `openai` client, and lm-eval's own client against it."""
 
+import asyncio
 import json
 import os
 import socket
 import subprocess
 import sys
 import time
+import urllib.error
 import urllib.request
-from dataclasses import replace
+from types import SimpleNamespace
+from unittest.mock import MagicMock
 
 import pytest
 from helpers.pairs import GREEDY, POLICIES, ROOT, SAMPLED
@@ -122,7 +125,8 @@ def test_a_gate_of_its_own_and_chat(client, expected):
         ({"takeover_policy": "entropy"}, "this server was started with policy=disagreement"),
         ({"takeover_rate": 0.5}, "takeover_rate=0.5 is not read by policy=disagreement"),
         ({"takeover_tua": 1}, "unknown setting 'takeover_tua'; did you mean 'tau'"),
-        ({"takeover_tau": -3}, "tau=-3.0 is not a number of at least 0"),
+        ({"takeover_tau": -3}, "takeover_tau='-3' is not a number from 0 to"),
+        ({"takeover_forced": [10**9]}, "unknown setting 'takeover_forced'"),
     ],
 )
 def test_what_cannot_be_honoured_is_a_bad_request_in_one_line(client, xargs, message):
@@ -132,14 +136,101 @@ def test_what_cannot_be_honoured_is_a_bad_request_in_one_line(client, xargs, mes
         ask(client, "2 + 2 =", extra_body={"vllm_xargs": xargs})
 
 
-@pytest.mark.parametrize("asked", [{"logprobs": 1}, {"logprobs": True, "top_logprobs": 2}, {"logprobs": 0}])
-def test_log_probabilities_of_drafts_are_refused(asked):
-    body = {"prompt": "2 + 2 =", **asked}
-    settings = EngineSettings(policy=describe_policy(POLICIES["disagreement"]), vocab=512, ends=[])
-    middleware = TakeoverMiddleware(None)
-    assert middleware._split(dict(body), settings)[0]["logprobs"] == asked["logprobs"]
-    with pytest.raises(ValueError, match=r"logprobs=.* verifies drafts of 4 tokens, .*; start one with block_size=1"):
-        middleware._split(body, replace(settings, block=4))
+def post(url, path, body, **headers):
+    """The status and the answer of a request as it is sent, which need not be JSON."""
+    data = body if isinstance(body, bytes) else json.dumps(body).encode()
+    asked = urllib.request.Request(f"{url}{path}", data, {"Content-Type": "application/json"} | headers)
+    try:
+        with urllib.request.urlopen(asked, timeout=60) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode()
+
+
+ROUTES = ["/invocations", "/v1/responses", "/v1/messages", "/inference/v1/generate", "/v1/completions/"]
+
+
+@pytest.mark.parametrize("path", ROUTES)
+def test_other_routes_generate_nothing(url, path):
+    forced = {"takeover_forced": [10**9]}
+    body = {"model": "guided", "prompt": "2 + 2 =", "input": "2", "max_tokens": 4, "vllm_xargs": forced}
+    status, answer = post(url, path, body)
+    assert (status, "generates at /v1/completions" in answer) == (404, True)
+
+
+def test_malformed_bodies_are_bad_requests_and_the_server_lives(url, client):
+    plain = {"model": "guided", "prompt": "2 + 2 =", "max_tokens": 2}
+    changed = [{"n": -1}, {"n": 20_000}, {"top_k": "x"}, {"seed": 1e300}, {"stop_token_ids": 5}, {"prompt": [10**9]}]
+    changed += [{"stream_options": [1], "stream": True}, {"prompt": None}, {"prompt": "\ud800"}, {"vllm_xargs": [1]}]
+    changed += [{"max_tokens": -1}, {"temperature": "hot"}, {"logit_bias": {"1000000000": 5}}, {"stop": [""]}]
+    changed += [{"allowed_token_ids": [10**9]}, {"min_tokens": 10**9}]
+    nested = b'{"a": ' * 900 + b"1" + b"}" * 900
+    bodies = [b"null", b"[1]", b"{", b"\xff", b'{"top_k": Infinity}', b"[" * 100_000, nested]
+    for body in [*bodies, *(plain | more for more in changed)]:
+        status, answer = post(url, "/v1/completions", body)
+        assert status in (400, 422), (str(body)[:200], status, answer)
+    assert post(url, "/v1/completions", b" " * (2**23 + 1))[0] == 413
+    assert len(ask(client, "2 + 2 =", max_tokens=2).choices) == 1
+
+
+def test_who_hangs_up_is_not_computed_for(url, client):
+    """Twelve long requests fill the engine's places three times over; a short one behind them is answered at once."""
+    short = {"max_tokens": 2, "temperature": 0}
+    ask(client, "2 + 2 =", **short)
+    body = json.dumps({"model": "guided", "prompt": "1 2 3", "max_tokens": 300, "ignore_eos": True}).encode()
+    host, port = url.removeprefix("http://").split(":")
+    lines = ["POST /v1/completions HTTP/1.1", f"Host: {host}", "Content-Type: application/json"]
+    head = "\r\n".join([*lines, f"Content-Length: {len(body)}", "", ""]).encode()
+    for _ in range(12):
+        with socket.create_connection((host, int(port))) as gone:
+            gone.sendall(head + body)
+            time.sleep(0.05)
+    started = time.monotonic()
+    ask(client, "2 + 2 =", **short)
+    assert time.monotonic() - started < 1.5
+
+
+def test_scores_and_takeovers_by_token_are_told_to_who_asks(client, expected):
+    prompt, _, done = expected
+    answer = ask(client, prompt, temperature=0, extra_body={"vllm_xargs": {"takeover_trace": 1}})
+    assert answer.choices[0].takeover["trace"]["takeover"] == done[3].taken_over
+    assert answer.choices[0].takeover["trace"]["score"] == pytest.approx(done[3].scores, abs=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("headers", "path", "status"),
+    [
+        ([], "/v1/completions", 401),
+        ([(b"authorization", b"Bearer wrong")], "/v1/chat/completions", 401),
+        ([], "/tokenize", 401),
+        ([], "/invocations", 404),
+        ([(b"authorization", b"Bearer right")], "/v1/completions", 400),
+    ],
+)
+def test_the_key_is_asked_for_before_the_body_is_read(headers, path, status):
+    sent, read = talk(path, b"null", headers, api_key=["right"])
+    assert sent[0]["status"] == status
+    assert read == (status == 400)
+
+
+def talk(path, body, headers=(), api_key=None):
+    """What the middleware sends, and whether it has read a body; nothing stands behind it."""
+    read, sent = [], []
+
+    async def receive():
+        read.append(1)
+        return {"type": "http.request", "body": body}
+
+    async def send(message):
+        sent.append(message)
+
+    state = SimpleNamespace(args=SimpleNamespace(api_key=api_key), engine_client=MagicMock())
+    settings = EngineSettings(policy=describe_policy(POLICIES["disagreement"]), vocab=512, ends=[]).to_plain()
+    state.engine_client.model_config.hf_config.takeover = settings
+    app = SimpleNamespace(state=state)
+    scope = {"type": "http", "method": "POST", "path": path, "headers": list(headers), "app": app}
+    asyncio.run(TakeoverMiddleware(None)(scope, receive, send))
+    return sent, bool(read)
 
 
 def test_lm_eval_writes_the_same_by_the_server_by_vllm_and_by_transformers(url, gate, demo_folders, tmp_path):

@@ -6,7 +6,7 @@ import pytest
 from helpers.pairs import POLICIES
 
 from lm_eval_takeover.errors import ArgumentError
-from lm_eval_takeover.vllm.settings import RequestSettings
+from lm_eval_takeover.vllm.settings import RequestSettings, check_params
 
 
 def params(**extra):
@@ -17,11 +17,15 @@ def test_a_request_travels_there_and_back():
     settings = RequestSettings(
         id="7", sample=3, temperature=0.6, top_p=0.95, traced=True, forced=(1, 2), donor_length=9
     )
-    assert RequestSettings.read(params(**settings.to_extra_args())) == settings
+    sealed = params(**settings.to_extra_args())
+    check_params(sealed)
+    assert RequestSettings.read(sealed) == settings
 
 
 def test_a_plain_request_is_drawn_as_its_sampling_parameters_say():
-    settings = RequestSettings.read(params(takeover_tau="2.5"), seed=11)
+    asked = params(takeover_tau="2.5", session_id="another's")
+    check_params(asked)
+    settings = RequestSettings.read(asked, seed=11)
     assert (settings.temperature, settings.top_p, settings.top_k, settings.seed) == (0.7, 0.9, 0, 11)
     assert settings.choose_policy(POLICIES["disagreement"]).gate.tau == 2.5
 
@@ -30,11 +34,43 @@ def test_a_plain_request_is_drawn_as_its_sampling_parameters_say():
     ("extra", "message"),
     [
         ({"takeover_tua": 1}, "unknown setting 'takeover_tua'; did you mean 'tau'"),
-        ({"takeover_tau": "high"}, "takeover_tau='high' is not"),
-        ({"takeover_tau": -1}, "tau=-1.0 is not a number of at least 0"),
-        ({"takeover_rate": 0.5}, "takeover_rate=0.5 is not read by policy=disagreement"),
+        ({"takeover_tau": "high"}, "takeover_tau='high' is not a number from 0 to"),
+        ({"takeover_tau": -1}, "takeover_tau='-1' is not a number from 0 to"),
+        ({"takeover_tau": float("inf")}, "takeover_tau='inf' is not"),
+        ({"takeover_kappa": "nan"}, "takeover_kappa='nan' is not"),
+        ({"takeover_window": 10**9}, "is not a whole number from 1 to 4096"),
+        ({"takeover_window": 2.5}, r"takeover_window='2\.5' is not a whole number"),
+        ({"takeover_sample": [1]}, "is not a whole number"),
+        ({"takeover_rate": 10**400}, "is not a number from 0 to 1"),
+        *(
+            ({f"takeover_{name}": value}, f"unknown setting 'takeover_{name}'")
+            for name, value in {
+                "forced": [10**9],
+                "compared": 1,
+                "scored": 1,
+                "lockstep": 1,
+                "donor_length": 10**9,
+                "id": "x",
+                "seed": 1,
+                "policy": "{}",
+                "temperature": 1,
+                "top_p": 1,
+                "top_k": 1,
+                "traced": 1,
+            }.items()
+        ),
+        ({"takeover_sealed": '{"forced": [1000000000]}'}, "'takeover_sealed' is none of a client's settings"),
+        ({"takeover_sealed": "{}", "takeover_seal": "0" * 64}, "'takeover_sealed' is none of a client's settings"),
     ],
 )
-def test_wrong_settings_are_one_line(extra, message):
+def test_what_no_client_may_set_is_refused_before_a_worker_sees_it(extra, message):
     with pytest.raises(ArgumentError, match=message):
-        RequestSettings.read(params(**extra)).choose_policy(POLICIES["disagreement"])
+        check_params(params(**extra))
+
+
+def test_what_a_policy_does_not_read_is_an_error_where_it_can_be_told_and_never_in_a_worker():
+    settings, policy = RequestSettings.read(params(takeover_rate=0.5, takeover_tau=3)), POLICIES["disagreement"]
+    with pytest.raises(ArgumentError, match=r"takeover_rate=0\.5 is not read by policy=disagreement"):
+        settings.choose_policy(policy)
+    assert settings.choose_policy(policy, strict=False).gate.tau == 3
+    assert settings.choose_policy(POLICIES["random"], strict=False).rate == 0.5

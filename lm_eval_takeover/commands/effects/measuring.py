@@ -28,7 +28,7 @@ from lm_eval_takeover.runs.run_folder import RunFolder, read_run_folder
 from lm_eval_takeover.tasks.instances import read_generation_settings
 from lm_eval_takeover.tasks.responses import Response
 
-_POLICY = ("policy", "score", "score_top_p", "direction", "rate", "early_tokens", "plugins")
+_POLICY = ("policy", "score", "score_top_p", "direction", "rate", "early_tokens")
 _MOST_ASKED = 20  # candidates that are asked for a control, at most
 _AT_ONCE = 4  # and of them at a time
 
@@ -58,7 +58,7 @@ def measure(options: argparse.Namespace, choice: Choice) -> int:
     try:
         room = int(run.arguments.get("max_length") or readers.pair.max_length or DEFAULT_MAX_LENGTH)
         continuing = Continuing(forms, room, options.continuations)
-        after = ALONE[host]() if options.after == "base" else _load_run_policy(run, readers.pair)
+        after = ALONE[host]() if options.after == "base" else _load_run_policy(run, readers.pair, choice.plugins)
         takeovers = [one for one in takeovers if continuing.has_room(one)]
         controls = _choose_controls(run, writer, ALONE[donor](), continuing, options) if options.controls else []
         positions = [*takeovers, *controls]
@@ -132,10 +132,15 @@ def _read_form(run: RunFolder, task: str) -> Request:
     return Request((0,), 0, most, sampling, until, task)
 
 
-def _load_run_policy(run: RunFolder, pair: Pair) -> Policy:
-    """The run's own policy with the gate that it had."""
+def _load_run_policy(run: RunFolder, pair: Pair, plugins: str | None) -> Policy:
+    """The run's own policy with the gate that it had. Plug-ins are those of the command line: a folder names no code to run."""
+    if run.arguments.get("plugins") and plugins is None:
+        raise ArgumentError(
+            f"the run in '{run.folder}' was made with plugins={run.arguments['plugins']}, which are not taken from a folder; where "
+            f"you trust them, give --plugins {run.arguments['plugins']}"
+        )
     given = {name: run.arguments.get(name) for name in _POLICY} | dict(run.arguments.get("policy_arguments") or {})
-    given |= {name: run.takeover.get(name) for name in ("tau", "kappa", "window")}
+    given |= {name: run.takeover.get(name) for name in ("tau", "kappa", "window")} | {"plugins": plugins}
     policy, _ = load_policy(parse_arguments({name: value for name, value in given.items() if value is not None}), pair)
     return policy
 

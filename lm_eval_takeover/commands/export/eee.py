@@ -18,6 +18,7 @@ from lm_eval_takeover.commands.export.source import Sample, Source, is_withheld
 from lm_eval_takeover.results.runs import TaskResult
 from lm_eval_takeover.results.statistics import CONFIDENCE, mean_interval
 from lm_eval_takeover.storage.digests import digest_of
+from lm_eval_takeover.storage.paths import join_inside
 from lm_eval_takeover.storage.whole_files import write_text, write_whole
 
 SCHEMA_VERSION = "0.3.0"
@@ -42,7 +43,8 @@ def export(sources: Sequence[Source], out: Path, organization: str) -> tuple[lis
                 notes.append(
                     f"{task} of '{source.path}': no rows of samples; its authors ask not to publish its questions"
                 )
-        samples = out / place / f"{name}_samples.jsonl"
+        folder = join_inside(out, place)
+        samples = folder / f"{name}_samples.jsonl"
         rows = sum(1 for _ in list_instances(source, record["evaluation_id"]))
         if rows:
             instances = list_instances(source, record["evaluation_id"])
@@ -55,7 +57,7 @@ def export(sources: Sequence[Source], out: Path, organization: str) -> tuple[lis
                 "total_rows": rows,
             }
             files.append(samples)
-        files.append(out / place / f"{name}.json")
+        files.append(folder / f"{name}.json")
         write_text(files[-1], json.dumps(record, indent=2, ensure_ascii=False) + "\n")
     return files, notes
 

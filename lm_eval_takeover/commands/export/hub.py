@@ -10,6 +10,7 @@ from pathlib import Path
 
 from lm_eval_takeover.commands.export.datasets import find_benchmark, is_draw
 from lm_eval_takeover.commands.export.source import Source, is_whole
+from lm_eval_takeover.storage.paths import join_inside
 from lm_eval_takeover.storage.whole_files import write_text
 
 
@@ -22,7 +23,7 @@ def export(sources: Sequence[Source], out: Path, source_url: str | None) -> tupl
             if why := _find_obstacle(source, task):
                 notes.append(f"{task} of '{source.path}' is left out: {why}")
                 continue
-            path = out / source.model / ".eval_results" / f"{task}.yaml"
+            path = join_inside(out, source.model, ".eval_results", f"{task}.yaml")
             if path in files:
                 notes.append(f"'{path}' is now that of '{source.path}', another run of {source.model}")
             write_text(path, write_entry(source, task, source_url))

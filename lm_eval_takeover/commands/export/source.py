@@ -9,6 +9,7 @@ from typing import Any
 from lm_eval_takeover.results.fields import Fields, read_document, read_lines
 from lm_eval_takeover.results.problems import WRITER
 from lm_eval_takeover.results.runs import PREFIX, Run, TaskResult, find_results, read_run, samples_path
+from lm_eval_takeover.storage.paths import make_component
 
 PAIRS = ("guided", "random", "early")  # kinds of runs whose texts two models wrote
 RESULTS_WRITER = "`lm_eval … --output_path`"
@@ -45,7 +46,12 @@ class Source:
 
     @property
     def model(self) -> str:
-        """`owner/name`. A pair's is `takeover/BASE+GUIDE-policy`, never its base's; a local folder's owner is `local`."""
+        """`owner/name`, each fit for a path. A pair's is `takeover/BASE+GUIDE-policy`; a local folder's owner is `local`."""
+        owner, _, name = self._name.partition("/")
+        return f"{make_component(owner)}/{make_component(name)}"
+
+    @property
+    def _name(self) -> str:
         takeover = self.run.takeover
         if self.is_pair:
             base, guide = (str(takeover[role]["id"]).rstrip("/").rpartition("/")[2] for role in ("base", "guide"))

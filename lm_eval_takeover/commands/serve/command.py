@@ -50,7 +50,7 @@ def run(options: argparse.Namespace) -> int:
     pair = load_pair(arguments)
     policy, _ = load_policy(arguments, pair)
     block = plan_block(arguments, pair, policy)
-    check_hooks(blockwise=block > 1, runner_v2=choose_runner())
+    check_hooks(blockwise=block > 1, runner_v2=choose_runner(), server=True)
     engine = list_engine_arguments(arguments, pair, policy, block=block)
     words = list_words({**engine, "host": options.host, "port": options.port, "served_model_name": options.name})
     words += ["--middleware", MIDDLEWARE, *options.rest]
@@ -64,7 +64,8 @@ def check_address(host: str, port: int) -> None:
     if not 0 < port < 2**16:
         raise ArgumentError(f"--port {port} is no port; expected 1 to 65535")
     try:
-        with socket.create_server((host, port)):
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        with socket.create_server((host, port), family=family):
             pass
     except OSError as error:
         reason = os.strerror(error.errno) if error.errno and error.errno > 0 else error

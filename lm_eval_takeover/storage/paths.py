@@ -1,0 +1,20 @@
+"""Paths that are made of names which someone else chose."""
+
+import re
+from pathlib import Path
+
+_LONGEST = 120  # characters of a component; file systems take 255 bytes
+
+
+def make_component(name: str) -> str:
+    """A name as one component of a path: letters, digits and `._+@=-` stay, all else is a `-`. Never empty, hidden or `..`."""
+    kept = re.sub(r"[^\w.+@=-]", "-", name)[:_LONGEST]
+    return re.sub(r"^\.", "_", kept) or "_"
+
+
+def join_inside(root: Path, *components: str) -> Path:
+    """A path below `root`. Raises ValueError where `..`, an absolute name or a link leads out of it."""
+    path = root.joinpath(*components)
+    if not path.resolve().is_relative_to(root.resolve()) or ".." in path.relative_to(root).parts:
+        raise ValueError(f"'{path}' lies outside of '{root}'")
+    return path

@@ -1,0 +1,196 @@
+"""A client's request as requests of one sample each: what is read of it, and how much it may ask for.
+
+A stranger wrote it. What is malformed or out of bounds is a ValueError of one line, which the server answers with 400.
+"""
+
+import json
+import math
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import Any
+from uuid import uuid4
+
+from lm_eval_takeover.storage.digests import digest_of_text
+from lm_eval_takeover.vllm.settings import (
+    PREFIX,
+    EngineSettings,
+    RequestSettings,
+    build_policy,
+    read_client_settings,
+)
+
+MOST_BYTES = 2**23
+MOST_SAMPLES = 256  # prompts times `n`
+DEEPEST = 64  # levels of lists and objects
+_REMEMBERED = 2**16  # prompts whose repeats are numbered, the latest
+_LONGEST_RUN = 200  # characters
+# A client's draws: OpenAI's default, the type, the least and largest value.
+_DRAWS: dict[str, tuple[Any, type, float, float]] = {
+    "temperature": (1.0, float, 0.0, 1e6),
+    "top_p": (1.0, float, 0.0, 1.0),
+    "top_k": (0, int, -1, 2**31),
+    "seed": (None, int, -(2**63), 2**63 - 1),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class OneSample:
+    """What vLLM's own route is asked, and whether the answer has scores and takeovers by token."""
+
+    id: str
+    body: dict[str, Any]
+    traced: bool
+
+
+class Repeats:
+    """How often each prompt was asked, by the name of a run. The prompts that were not asked for longest are forgotten."""
+
+    def __init__(self, most: int = _REMEMBERED) -> None:
+        self._counts: OrderedDict[bytes, int] = OrderedDict()
+        self._most = most
+
+    def __len__(self) -> int:
+        return len(self._counts)
+
+    def next(self, run: str, prompt: Any) -> int:
+        """The number of this repeat, from 0."""
+        key = digest_of_text(json.dumps([run, prompt]))
+        number = self._counts.pop(key, 0)
+        self._counts[key] = number + 1
+        if len(self._counts) > self._most:
+            self._counts.popitem(last=False)
+        return number
+
+
+def parse_body(data: bytes) -> dict[str, Any]:
+    """A JSON object without NaN, infinities and deep nesting. Raises ValueError."""
+    try:
+        body = json.loads(data, parse_constant=_refuse_constant, parse_float=_parse_float)
+    except RecursionError:
+        raise ValueError(f"the body is nested deeper than {DEEPEST} levels") from None
+    if not isinstance(body, dict):
+        raise ValueError(f"the body is {_describe(body)}; expected a JSON object")
+    level: list[Any] = [body]
+    for _ in range(DEEPEST):
+        level = [
+            inner for one in level for inner in (one.values() if isinstance(one, dict) else one)
+            if isinstance(inner, (dict, list))
+        ]  # fmt: skip
+        if not level:
+            return body
+    raise ValueError(f"the body is nested deeper than {DEEPEST} levels")
+
+
+def _refuse_constant(name: str) -> float:
+    raise ValueError(f"the body has {name}, which is no JSON")
+
+
+def _parse_float(text: str) -> float:
+    if math.isinf(value := float(text)):
+        raise ValueError(f"{text[:40]} is too large a number")
+    return value
+
+
+def split_request(body: dict[str, Any], engine: EngineSettings, repeats: Repeats) -> list[OneSample]:
+    """One request for each sample. Raises ValueError for what the engine cannot honour, and for what is out of bounds."""
+    body = dict(body)
+    extra = _take(body, "vllm_xargs", dict) or {}
+    policy, run = extra.pop(f"{PREFIX}policy", None), extra.pop(f"{PREFIX}run", "")
+    traced = _read_number(f"{PREFIX}trace", extra.pop(f"{PREFIX}trace", 0), int, 0, 1)
+    _check_policy(policy, engine)
+    _check_logprobs(body, engine)
+    if not isinstance(run, str | int) or len(str(run)) > _LONGEST_RUN:
+        raise ValueError(f"{PREFIX}run={_describe(run)}; expected a text of at most {_LONGEST_RUN} characters")
+    given = read_client_settings(extra)
+    others = {name: value for name, value in extra.items() if not name.startswith(PREFIX)}
+    draws = _read_draws(body, engine)
+    _ = RequestSettings(**given, **draws).choose_policy(build_policy(engine.policy))
+    _ = RequestSettings(**draws).sampling
+    prompts, name = _list_prompts(body, engine)
+    count = _read_number("n", 1 if (asked := body.pop("n", None)) is None else asked, int, 1, MOST_SAMPLES)
+    if count * len(prompts) > MOST_SAMPLES:
+        raise ValueError(
+            f"n={count} of {len(prompts)} prompts is more than {MOST_SAMPLES} samples; send several requests"
+        )
+    if body.get("stream") and count * len(prompts) > 1:
+        raise ValueError("stream=true goes with one prompt and n=1: guided samples are drawn one request each")
+    stops = _take(body, "stop_token_ids", list) or []
+    if not all(isinstance(one, int) for one in stops):
+        raise ValueError("stop_token_ids: expected a list of token ids")
+    first = given.pop("sample", None)
+    samples = []
+    for prompt in prompts:
+        for repeat in range(count):
+            sample = repeats.next(str(run), prompt) if first is None else first + repeat
+            settings = RequestSettings(id=uuid4().hex, sample=sample, **draws, **given)
+            # vLLM's own draw has one token to choose from.
+            drawn = {"n": 1, "temperature": 0, "stop_token_ids": sorted({*stops, *engine.ends})}
+            own = {name: prompt, "vllm_xargs": others | settings.to_extra_args()}
+            samples.append(OneSample(settings.id, body | drawn | own, bool(traced)))
+    return samples
+
+
+def _read_draws(body: dict[str, Any], engine: EngineSettings) -> dict[str, Any]:
+    draws = {}
+    for name, (default, kind, low, high) in _DRAWS.items():
+        value = body.pop(name, None)
+        draws[name] = default if value is None else _read_number(name, value, kind, low, high)
+    draws["top_k"] = max(draws["top_k"], 0)  # vLLM's -1 is 0 here
+    return draws | {"seed": engine.seed if draws["seed"] is None else draws["seed"]}
+
+
+def _read_number(name: str, value: Any, kind: type, low: float, high: float) -> Any:
+    if isinstance(value, bool):
+        value = int(value)
+    if not isinstance(value, (int, float)) or not low <= value <= high or value != kind(value):
+        raise ValueError(
+            f"{name}={_describe(value)}; expected a {'whole ' if kind is int else ''}number from {low:g} to {high:g}"
+        )
+    return kind(value)
+
+
+def _take(body: dict[str, Any], name: str, kind: type) -> Any:
+    """A copy of a field, which leaves the body. Raises ValueError where it is of another type."""
+    value = body.pop(name, None)
+    if value is not None and not isinstance(value, kind):
+        raise ValueError(f"{name} is {_describe(value)}; expected {'an object' if kind is dict else 'a list'}")
+    return None if value is None else kind(value)
+
+
+def _describe(value: Any) -> str:
+    text = json.dumps(value, default=str)
+    return text if len(text) <= 40 else f"{text[:37]}..."
+
+
+def _check_policy(asked: Any, engine: EngineSettings) -> None:
+    if asked is not None and asked != engine.policy["name"]:
+        raise ValueError(
+            f"{PREFIX}policy={_describe(asked)}: this server was started with policy={engine.policy['name']}; start one with "
+            f"the other"
+        )
+
+
+def _check_logprobs(body: dict[str, Any], engine: EngineSettings) -> None:
+    for name in ("logprobs", "top_logprobs"):
+        value = body.get(name)
+        if engine.block > 1 and value is not None and value is not False:
+            raise ValueError(
+                f"{name}={_describe(value)}: this server verifies drafts of {engine.block} tokens, whose log-probabilities are "
+                f"not kept; start one with block_size=1"
+            )
+
+
+def _list_prompts(body: dict[str, Any], engine: EngineSettings) -> tuple[list[Any], str]:
+    """The prompts of a request, each a text or token ids, or its one list of messages; and the name of their field."""
+    if "messages" in body:
+        return [body["messages"]], "messages"
+    prompt = body.get("prompt")
+    prompts = prompt if isinstance(prompt, list) and prompt and isinstance(prompt[0], str | list) else [prompt]
+    for one in prompts:
+        if isinstance(one, list):
+            wrong = next((token for token in one if not isinstance(token, int) or not 0 <= token < engine.vocab), None)
+            if wrong is not None or not one:
+                raise ValueError(f"prompt: {_describe(wrong)} is no token; expected ids from 0 to {engine.vocab - 1}")
+        elif not isinstance(one, str):
+            raise ValueError(f"prompt is {_describe(one)}; expected a text, token ids, or a list of them")
+    return prompts, "prompt"
