@@ -1,6 +1,7 @@
 """What a single takeover does: measured on the demo, stopped and resumed, and refused."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import polars as pl
@@ -10,6 +11,7 @@ from transformers import AutoTokenizer
 
 from lm_eval_takeover.analysis.effects import nested_mean
 from lm_eval_takeover.cli import main
+from lm_eval_takeover.commands.effects import measuring
 from lm_eval_takeover.commands.effects.continuing import Writer
 from lm_eval_takeover.commands.effects.positions import choose_evenly
 from lm_eval_takeover.decoding import lockstep
@@ -165,3 +167,14 @@ def test_the_choice_is_even_over_scores_and_places():
     assert choose_evenly(scores, places, 400, seed=1).tolist() == chosen.tolist()
     assert choose_evenly(scores, places, 400, seed=2).tolist() != chosen.tolist()
     assert choose_evenly(scores[:5], places[:5], 400, seed=1).tolist() == [0, 1, 2, 3, 4]
+
+
+def test_a_stranger_s_folder_names_no_code(demo_runs, tmp_path, demo_pair):
+    run = read_run_folder(demo_runs["guided"])
+    (tmp_path / "evil.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
+    planted = {"plugins": str(tmp_path / "evil.py"), "policy_arguments": {"plugins": str(tmp_path / "evil.py")}}
+    with pytest.raises(ArgumentError, match="which are not taken from a folder; where you trust them, give --plugins"):
+        measuring._load_run_policy(replace(run, arguments=run.arguments | planted), demo_pair, None)
+    del planted["plugins"]
+    measuring._load_run_policy(replace(run, arguments=run.arguments | planted), demo_pair, None)
+    assert not (tmp_path / "ran").exists()

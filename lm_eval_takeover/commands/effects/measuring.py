@@ -136,8 +136,8 @@ def _load_run_policy(run: RunFolder, pair: Pair, plugins: str | None) -> Policy:
     """The run's own policy with the gate that it had. Plug-ins are those of the command line: a folder names no code to run."""
     if run.arguments.get("plugins") and plugins is None:
         raise ArgumentError(
-            f"the run in '{run.folder}' was made with plugins={run.arguments['plugins']}, which are not taken from a folder; where "
-            f"you trust them, give --plugins {run.arguments['plugins']}"
+            f"the run in '{run.folder}' was made with plugins={run.arguments['plugins']}, which are not taken from a folder; "
+            f"where you trust them, give --plugins {run.arguments['plugins']}"
         )
     given = {name: run.arguments.get(name) for name in _POLICY} | dict(run.arguments.get("policy_arguments") or {})
     given |= {name: run.takeover.get(name) for name in ("tau", "kappa", "window")} | {"plugins": plugins}
