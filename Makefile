@@ -28,15 +28,12 @@ install: .venv/installed
 demo: install
 	$(BIN)/lm-eval-takeover compare --tasks takeover_demo --target_rate 0.05 --batch_size 400 --run_dir $(RUN_DIR)
 
-# One folder for each policy; what is finished there already is not written again.
+# What is finished there already is not written again.
 report: install
-	for run in base,policy=base guided,target_rate=0.05 random,policy=random,rate=0.05 guide,policy=guide; do \
-		$(BIN)/lm_eval --model guided-takeover --model_args run_dir=$(REPORT)/$${run%%,*},$${run#*,} --tasks takeover_demo \
-			--batch_size 400 --limit $(REPORT_PROBLEMS) || exit $$?; \
-	done
-	$(BIN)/lm-eval-takeover score $(REPORT)/base
-	$(BIN)/lm-eval-takeover analyze $(REPORT)/base $(REPORT)/guided $(REPORT)/random $(REPORT)/guide --out $(REPORT)/analysis
-	$(BIN)/lm-eval-takeover report $(REPORT)/analysis --out $(REPORT)/report.html
+	$(BIN)/lm-eval-takeover compare --tasks takeover_demo --target_rate 0.05 --batch_size 400 --limit $(REPORT_PROBLEMS) \
+		--run_dir $(REPORT)
+	$(BIN)/lm-eval-takeover score $(REPORT)
+	$(BIN)/lm-eval-takeover report $(REPORT) --out $(REPORT)/report.html
 
 check: install
 	$(BIN)/ruff check .

@@ -98,6 +98,8 @@ def choose_seed(own: int | None) -> int:
 def describe_cost(takeover: Mapping[str, Any]) -> str:
     """One line on a run, from its `config.takeover`: realized rate, tokens and forward passes."""
     tokens = f"{takeover['takeovers']:,} of {takeover['tokens']:,} tokens"
+    if not takeover["takeovers"] and takeover.get("policy") not in ("base", "guide"):
+        tokens = f"the guide wrote nothing: 0 of {takeover['tokens']:,} tokens"
     passes = f"{takeover['base_passes']:,} passes of the base, {takeover['guide_passes']:,} of the guide"
     return f"{takeover['label']}: realized rate {takeover['realized_rate']:.2%} ({tokens}), {passes}"
 

@@ -91,6 +91,12 @@ def read_document(path: Path, writer: str) -> Fields:
         raise ResultsError(f"'{path}' is not JSON ({error}); write it anew with {writer}") from error
 
 
+_MARKS = {
+    b"<title>Takeover report": "a report",
+    b'<testsuite name="lm-eval-takeover regress"': "a JUnit file of regress",
+}
+
+
 def describe_file(path: Path) -> str:
     """In words what lies there, as far as its first bytes and its fields tell."""
     if path.is_dir():
@@ -105,7 +111,12 @@ def describe_file(path: Path) -> str:
     try:
         content = json.loads(start)
     except (ValueError, RecursionError):
-        return {".yaml": "a YAML file", ".yml": "a YAML file", ".html": "a web page"}.get(path.suffix, "no JSON file")
+        for mark, name in _MARKS.items():
+            if mark in start[:4096]:
+                return name
+        return {".yaml": "a YAML file", ".yml": "a YAML file", ".html": "a web page"}.get(
+            path.suffix, "no file of ours"
+        )
     fields = set(content) if isinstance(content, dict) else set()
     known = {
         "a calibration": {"scores", "decoding"},

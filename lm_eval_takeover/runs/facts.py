@@ -43,9 +43,11 @@ def describe_run(arguments: ModelArguments, pair: Pair, policy: Policy, origin: 
 
 
 def default_label(pair: Pair, policy: Policy) -> str:
-    """`BASE+GUIDE-policy`, by the last part of the models' ids."""
+    """`BASE+GUIDE-policy`, by the last part of the models' ids; with the score, where it is not the policy's usual one."""
     names = [member.id.id.rpartition("/")[2] for member in pair.members]
-    return f"{'+'.join(names)}-{policy.name}"
+    score = policy.scorer.name if policy.scorer else None
+    other = f"-{score}" if score not in (None, "ce", policy.name) else ""
+    return f"{'+'.join(names)}-{policy.name}{other}"
 
 
 def collect_facts(

@@ -15,6 +15,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+SAMPLES = "samples"  # the run_dir of a row of `compare`, inside its folder
 _PART_NAME = re.compile(r"\d{3,}-\d{6,}\.parquet")
 _JOURNAL_NAME = re.compile(r"journal-(\d{3,})\.sqlite")
 
@@ -50,6 +51,14 @@ def scores_lock_path(folder: Path) -> Path:
 
 def traces_folder(folder: Path) -> Path:
     return folder / "traces"
+
+
+def find_run_dirs(path: Path) -> list[Path]:
+    """The run_dirs that a path stands for: that of a row of `compare`, those of all its rows, else the path itself."""
+    if list_ranks(path):
+        return [path]
+    rows = [path, *sorted(path.iterdir())] if path.is_dir() else []
+    return [row / SAMPLES for row in rows if list_ranks(row / SAMPLES)] or [path]
 
 
 def part_name(rank: int, number: int) -> str:

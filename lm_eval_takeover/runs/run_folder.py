@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from lm_eval_takeover.errors import RunDirError
 from lm_eval_takeover.runs.journal import Sample
-from lm_eval_takeover.runs.layout import prompts_path, traces_folder
+from lm_eval_takeover.runs.layout import SAMPLES, find_run_dirs, prompts_path, traces_folder
 from lm_eval_takeover.runs.prompts import Prompt, read_prompts
 from lm_eval_takeover.runs.stored import StoredRun, read_stored_runs
 from lm_eval_takeover.storage.digests import digest_of, digest_of_text
@@ -71,7 +71,7 @@ class RunFolder:
     def label(self) -> str:
         """`model=` where it was given, else the folder's name; of ROW/samples, where `compare` keeps a row, ROW."""
         folder = self.folder.absolute()
-        return str(self.arguments.get("model") or (folder.parent if folder.name == "samples" else folder).name)
+        return str(self.arguments.get("model") or (folder.parent if folder.name == SAMPLES else folder).name)
 
     @property
     def policy(self) -> str:
@@ -172,8 +172,19 @@ def as_codes(column: pa.ChunkedArray) -> NDArray[Any]:
     return np.asarray(column.to_numpy())
 
 
+def read_run_folders(paths: Sequence[Path]) -> list[RunFolder]:
+    """The runs of these run_dirs, rows of `compare` and folders of it, each once. Raises RunDirError."""
+    folders = {folder.absolute(): folder for path in paths for folder in find_run_dirs(path)}
+    return [read_run_folder(folder) for folder in folders.values()]
+
+
 def read_run_folder(folder: Path) -> RunFolder:
-    """The run of a run_dir. Raises RunDirError where it holds none, or several that are not one."""
+    """The run of a run_dir, or of a row of `compare`. Raises RunDirError where there is none, or several that are not one."""
+    rows = find_run_dirs(folder)
+    if len(rows) > 1:
+        known = ", ".join(f"'{row.parent}'" for row in rows)
+        raise RunDirError(f"run_dir='{folder}' holds {len(rows)} runs; give one of {known}")
+    (folder,) = rows
     if not folder.is_dir():
         raise RunDirError(f"run_dir='{folder}' is no folder; expected one that a run was given as run_dir=…")
     runs, verdicts = read_stored_runs(folder)

@@ -45,7 +45,7 @@ def parse_stock(words):
         sys.argv = before
 
 
-def run_here(words):
+def run_here(words, *_, **__):
     """What the stock command does, in this process, and without reading lm-eval's thousands of task files."""
     options = parse_stock(words)
     tracker = EvaluationTracker(output_path=options.output_path)
@@ -82,7 +82,7 @@ def harness(monkeypatch):
     """Results without models: what was started, and at which call something else happens."""
     started = []
 
-    def fake(words):
+    def fake(words, *_, **__):
         started.append(words)
         if action := fake.faults.pop(len(started), None):
             action(words)
@@ -310,12 +310,22 @@ def test_an_unknown_task_names_the_nearest(tmp_path):
         main(["compare", "--tasks", "takeover_demmo", "--run_dir", str(tmp_path)])
 
 
-def test_a_process_that_fails_says_with_which_status(monkeypatch, tmp_path):
-    (tmp_path / "failing.py").write_text("raise SystemExit(3)")
+def test_a_process_that_fails_says_why_and_all_it_printed_is_kept(monkeypatch, tmp_path, capsys):
+    (tmp_path / "failing.py").write_text(
+        "import sys\nprint('a notice of lm-eval')\nprint('Running: 10%|1/10\\rRunning: 50%|5/10', file=sys.stderr)\n"
+        "print('error: it has no such model', file=sys.stderr)\nraise SystemExit(3)"
+    )
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{ROOT}")
     with pytest.raises(CallFailed) as caught:
-        start(["failing"])
+        start(["failing"], "guided", tmp_path / "row" / "lm_eval.log")
     assert caught.value.status == 3
+    assert capsys.readouterr().err.endswith(
+        f"guided: 50%|5/10\nerror: it has no such model\nguided: failed; all that it printed is in '{tmp_path}/row/lm_eval.log'\n"
+    )
+    with pytest.raises(CallFailed):
+        start(["failing"], "guided", tmp_path / "row" / "lm_eval.log", quiet=True)
+    assert "5/10" not in capsys.readouterr().err
+    assert (tmp_path / "row" / "lm_eval.log").read_text().count("a notice of lm-eval") == 2
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends a process with its parent")
@@ -323,8 +333,12 @@ def test_a_killed_comparison_leaves_no_process_behind(tmp_path):
     (tmp_path / "sleeping.py").write_text(
         f"import os, pathlib, time\npathlib.Path({str(tmp_path / 'pid')!r}).write_text(str(os.getpid()))\ntime.sleep(60)"
     )
-    code = "from lm_eval_takeover.commands.compare.processes import start; start(['sleeping'])"
-    parent = subprocess.Popen([sys.executable, "-c", code], env=environment(PYTHONPATH=f"{tmp_path}:{ROOT}"))
+    code = (
+        "from lm_eval_takeover.commands.compare.processes import start, Path; start(['sleeping'], 'row', Path('log'))"
+    )
+    parent = subprocess.Popen(
+        [sys.executable, "-c", code], env=environment(PYTHONPATH=f"{tmp_path}:{ROOT}"), cwd=tmp_path
+    )
     deadline = time.monotonic() + 30
     while not ((tmp_path / "pid").exists() and (tmp_path / "pid").read_text()) and time.monotonic() < deadline:
         time.sleep(0.02)

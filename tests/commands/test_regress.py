@@ -71,18 +71,21 @@ def test_a_task_of_ones_own_is_gated_with_the_pass_at_k_that_it_has(tmp_path, ca
 @pytest.mark.parametrize(
     ("name", "text", "said"),
     [
-        ("cal.json", '{"scores": {}, "decoding": {}}', "a calibration, no baseline"),
-        ("task.yaml", "task: mine", "a YAML file, no baseline"),
-        ("other.json", "[1]", "another JSON file, no baseline"),
-        ("empty", "", "an empty file, no baseline"),
+        ("cal.json", '{"scores": {}, "decoding": {}}', "a calibration, not a baseline"),
+        ("task.yaml", "task: mine", "a YAML file, not a baseline"),
+        ("other.json", "[1]", "another JSON file, not a baseline"),
     ],
 )
 def test_no_file_but_a_baseline_is_overwritten(gate, name, text, said):
     path = gate.folder / name
     path.write_text(text)
-    with pytest.raises(ResultsError, match=f"{said}; it is left as it is"):
+    with pytest.raises(ArgumentError, match=f"{said}; it is left as it is"):
         main(["regress", str(gate.folder / "good"), "--baseline", str(path), "--update"])
     assert path.read_text() == text
+    with pytest.raises(ArgumentError, match=f"--junit .*{said.partition(',')[0]}, not a JUnit file of regress"):
+        gate({TASK: counts(1)}, "--junit", str(path))
+    words = ["--junit", str(gate.folder / "new.xml")]
+    assert [gate({TASK: counts(1)}, *words)[0] for _ in range(2)] == [0, 0]
     assert main(["regress", str(gate.folder / "good"), "--baseline", str(gate.folder / "b.json"), "--update"]) == 0
 
 

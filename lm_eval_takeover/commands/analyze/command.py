@@ -13,16 +13,31 @@ failure show where base and guide disagree; they read base runs that `lm-eval-ta
 flips, cross and ranks show what guided runs do. An analysis that lacks its input is skipped with one line."""
 EXAMPLE = """examples:
   lm-eval-takeover analyze runs/base runs/guided runs/guide --out analysis
+  lm-eval-takeover analyze runs/demo --out analysis    # all rows of a comparison
   lm-eval-takeover analyze runs/base --out analysis --only concentration,failure
 """
 
 
+DEFAULT_NEAR = 0.1  # nats
+
+
 def add_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("run_dirs", type=Path, nargs="+", metavar="RUN_DIR", help="the folder that a run had as run_dir=")
+    add(
+        "run_dirs",
+        type=Path,
+        nargs="+",
+        metavar="RUN_DIR",
+        help="the folder that a run had as run_dir=, or a folder of compare",
+    )
     add("--out", type=Path, required=True, metavar="DIR", help="folder for tables and figures")
     add("--only", default="", metavar="NAME,…", help="only these analyses (default: all)")
-    add("--near", type=float, default=0.1, help="for cross: js in nats below which the models are near (default: 0.1)")
+    add(
+        "--near",
+        type=float,
+        default=DEFAULT_NEAR,
+        help="for cross: js in nats below which the models are near (default: 0.1)",
+    )
     add("--tokenizer", help="for planning: hub id or local folder, if the run's own tokenizer cannot be loaded")
 
 

@@ -14,7 +14,7 @@ from lm_eval_takeover.analysis.planning import Codes, classify_vocabulary
 from lm_eval_takeover.analysis.tokens import ENTROPY, SampleTokens, list_extra_scores, make_sample
 from lm_eval_takeover.analysis.vocabulary import load_tokenizer
 from lm_eval_takeover.errors import ArgumentError
-from lm_eval_takeover.runs.run_folder import RunFolder, read_run_folder
+from lm_eval_takeover.runs.run_folder import RunFolder, read_run_folders
 from lm_eval_takeover.runs.scores import SCORES, list_score_files, make_schema, read_header
 
 TRACE_COLUMNS = ("token_id", "takeover", "score", "donor_rank", "host_token_id")
@@ -35,13 +35,14 @@ class Inputs:
     @classmethod
     def read(cls, folders: Sequence[Path], tokenizer: str | None) -> "Inputs":
         """Raises RunDirError for a folder that holds no finished run."""
-        runs = [read_run_folder(folder) for folder in folders]
+        runs = read_run_folders(folders)
         for run in runs:
             run.check_finished()
         named = Counter(run.label for run in runs)
-        names = [run.label if named[run.label] == 1 else run.folder.absolute().name for run in runs]
+        own = [str(run.takeover.get("label") or run.label) for run in runs]
+        names = [run.label if named[run.label] == 1 else label for run, label in zip(runs, own, strict=True)]
         if len(set(names)) < len(names):
-            twice = next(name for name, count in Counter(names).items() if count > 1)
+            twice = next(name for name, count in named.items() if count > 1)
             raise ArgumentError(
                 f"two of the runs are called '{twice}'; give each a folder of its own name, or a label by model=…"
             )

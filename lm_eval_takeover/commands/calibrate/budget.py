@@ -62,7 +62,7 @@ class HeldOutRollouts:
             written = self.backend.generate(self.requests, seed=self.seed, policy=policy)
         else:
             written = generate(self.pair, policy, self.requests, seed=self.seed, batch_size=self.batch_size)
-        with tqdm(total=len(self.requests), desc=f"Gated at {rho:.4g}", unit="rollout", disable=not progress) as bar:
+        with tqdm(total=len(self.requests), desc=f"Spike ratio {rho:.4g}", unit="rollout", disable=not progress) as bar:
             for _, generation in written:
                 takeovers += generation.takeovers
                 tokens += len(generation.tokens)

@@ -5,6 +5,7 @@ import os
 from pathlib import Path
 
 from lm_eval_takeover.commands._engine_options import add_engine_options
+from lm_eval_takeover.commands._outputs import check_replaceable
 from lm_eval_takeover.errors import ArgumentError, nearest
 
 HELP = "find the thresholds of the gate for a pair"
@@ -207,6 +208,8 @@ def _check_measurement(options: argparse.Namespace) -> None:
         raise ArgumentError(f"--out '{options.out}' is not a name of a calibration file; expected NAME.json")
     for path in (options.out, options.out.with_suffix(".md")):
         _check_writable("--out", path)
+        if options.overwrite and path.suffix == ".json":
+            check_replaceable("out", path, "a calibration")
         if path.exists() and not options.overwrite:
             raise ArgumentError(f"--out: '{path}' is there already; give another name, or --overwrite")
 

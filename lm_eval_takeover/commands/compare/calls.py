@@ -2,6 +2,7 @@
 
 RUN_DIR/calibration-DIGEST.json    where none fitted
 RUN_DIR/ROW/samples                the row's run_dir: its journal and traces
+RUN_DIR/ROW/lm_eval.log            all that the row's processes printed
 RUN_DIR/ROW/results-DIGEST         its --output_path, by a digest of all that can change a result
 RUN_DIR/ROW/results-DIGEST/call.json   there once the call has ended well
 RUN_DIR/leaderboard.json           the table
@@ -93,7 +94,7 @@ def _make_call(
         words += ["--gen_kwargs", _join(options.gen_kwargs)]
     for name in ("limit", "seed", "include_path", "metadata"):
         if (value := getattr(options, name)) is not None:
-            words += [f"--{name}", f"{value:g}" if isinstance(value, float) else str(value)]
+            words += [f"--{name}", f"{value:.17g}" if isinstance(value, float) else str(value)]
     lasting = {name: value for name, value in given.items() if name not in _SPEED}
     key = digest_of([model, lasting, *words[4:]])[:_DIGITS]
     folder = options.run_dir / row

@@ -88,6 +88,7 @@ def _add_harness_options(parser: argparse.ArgumentParser) -> None:
 def _add_output_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group("output").add_argument
     add("--format", choices=["table", "md", "csv", "latex", "json"], default="table", help="(default: table)")
+    add("--quiet", action="store_true", help="print the table only; what rows print is in DIR/ROW/lm_eval.log")
     add("--dry_run", action="store_true", help="print what would run and what it would take; run nothing")
     add(
         "--mean_tokens", type=int, metavar="N", help="for --dry_run: new tokens of a sample (default: the task's limit)"

@@ -23,6 +23,7 @@ from lm_eval_takeover.storage.locks import Lock, Locked
 from lm_eval_takeover.storage.whole_files import make_folder, write_text
 
 TABLE = "leaderboard.json"
+LOG = "lm_eval.log"  # of a row: all that its processes printed
 
 
 def compare(options: argparse.Namespace) -> int:
@@ -59,29 +60,41 @@ def run_rows(options: argparse.Namespace, loads: Sequence[TaskLoad]) -> list[Cal
     if "guided" in options.rows:
         plan = plan_gate(options, loads[0].sampling, max(load.tokens for load in loads), loads[0].task)
         if plan.words:
-            print(f"calibration: {shlex.join(('lm-eval-takeover', *plan.words))}", file=sys.stderr)
-            start(["lm_eval_takeover.cli", *plan.words])
+            say(options.quiet, f"calibration: {shlex.join(('lm-eval-takeover', *plan.words))}")
+            start(
+                ["lm_eval_takeover.cli", *plan.words],
+                "calibration",
+                options.run_dir / "calibration.log",
+                quiet=options.quiet,
+            )
         gate = plan.arguments
     done: list[Call] = []
     rate = None
     for row in options.rows:
         for call in plan_calls(options, row, gate, rate, [load.task for load in loads]):
-            run_call(call)
+            run_call(call, quiet=options.quiet)
             done.append(call)
         if row == "guided":
             rate = read_takeover(done[-1].results)["realized_rate"]
     return done
 
 
-def run_call(call: Call) -> None:
+def say(quiet: bool, line: str) -> None:
+    if not quiet:
+        print(line, file=sys.stderr)
+
+
+def run_call(call: Call, *, quiet: bool = False) -> None:
     """Run it unless it is done. What a call that was interrupted has left of its results is removed; its samples stay."""
     if call.is_done():
-        print(f"{call.row}: done before", file=sys.stderr)
+        say(quiet, f"{call.row}: done before")
         return
     shutil.rmtree(call.results, ignore_errors=True)
-    print(f"{call.row}: {call.command}", file=sys.stderr)
-    start(["lm_eval", *call.words])
+    say(quiet, f"{call.row}: {call.command}")
+    start(["lm_eval", *call.words], call.row, call.folder / LOG, quiet=quiet)
     call.set_done()
+    if call.row in ("guided", "random", "early") and read_takeover(call.results).get("takeovers") == 0:
+        say(quiet, f"{call.row}: the guide wrote nothing")
 
 
 def read_takeover(results: Path) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import numpy as np
 from lm_eval_takeover import __version__
 from lm_eval_takeover.errors import ArgumentError, ResultsError
 from lm_eval_takeover.results.costs import Costs
-from lm_eval_takeover.results.fields import Fields, describe_file, read_document
+from lm_eval_takeover.results.fields import Fields, read_document
 from lm_eval_takeover.results.problems import ACC, Problems, derive_pass_at_k, list_metrics
 from lm_eval_takeover.results.runs import Run, read_runs
 from lm_eval_takeover.results.settings import Settings, list_differences
@@ -23,7 +23,6 @@ from lm_eval_takeover.tasks.metrics import list_ks
 
 SCHEMA = 2  # 1 held one run a task, where `runs` is now
 WRITER = "`lm-eval-takeover regress RESULTS --baseline FILE --update`"
-_AUTHOR = "lm-eval-takeover "
 _ID = 16  # digits of a problem's digest that are kept
 _DERIVED = "pass@"  # Pass@k comes from the correct samples
 _COSTS = ("tokens", "takeovers", "guide_passes", "truncated")
@@ -179,27 +178,11 @@ def add_anchors(measured: Measured, base: Path, reference: Path) -> Measured:
     return replace(measured, tasks=sides)
 
 
-def check_replaceable(path: Path) -> None:
-    """Raises ResultsError unless there is no such file yet, or it is a baseline."""
-    if not path.exists():
-        return
-    try:
-        content = json.loads(path.read_bytes())
-    except (OSError, ValueError, RecursionError):
-        content = None
-    if not (
-        isinstance(content, dict) and str(content.get("written_by", "")).startswith(_AUTHOR) and "tasks" in content
-    ):
-        raise ResultsError(
-            f"--baseline '{path}' is {describe_file(path)}, no baseline; it is left as it is: give the name of a new file"
-        )
-
-
 def write_baseline(path: Path, measured: Measured) -> None:
     """Write the file whole."""
     content = {
         "schema": SCHEMA,
-        "written_by": f"{_AUTHOR}{__version__}",
+        "written_by": f"lm-eval-takeover {__version__}",
         "label": measured.label,
         "model": measured.model,
         "settings": measured.settings,

@@ -118,6 +118,10 @@ def run(options: argparse.Namespace) -> int:
         )
     from lm_eval_takeover.commands.regress.baseline import add_anchors, read_baseline, read_measured, read_seeds
 
+    if options.junit is not None:
+        from lm_eval_takeover.commands._outputs import check_replaceable
+
+        check_replaceable("junit", options.junit, "a JUnit file of regress")
     limits = {metric: _read_limit(options, metric) for word in options.metric for metric in word.split(",") if metric}
     if options.plan:
         return _plan(options, limits)
@@ -157,9 +161,10 @@ def _choose(measured: "Measured", tasks: list[str]) -> "Measured":
 
 
 def _update(path: Path, new: "Measured") -> int:
-    from lm_eval_takeover.commands.regress.baseline import check_replaceable, write_baseline
+    from lm_eval_takeover.commands._outputs import check_replaceable
+    from lm_eval_takeover.commands.regress.baseline import write_baseline
 
-    check_replaceable(path)
+    check_replaceable("baseline", path, "a baseline")
     write_baseline(path, new)
     counts = ", ".join(f"{task} ({len(side.problems)} problems)" for task, side in new.tasks.items())
     runs = f"{new.seeds} runs, " if new.seeds > 1 else ""

@@ -14,12 +14,18 @@ that a run changed come first, and the page says how many it has."""
 EXAMPLE = """example:
   lm-eval-takeover analyze runs/base runs/guided --out analysis
   lm-eval-takeover report analysis --out report.html
+  lm-eval-takeover report runs/demo --out report.html    # a comparison: analyses it into runs/demo/analysis first
 """
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("analysis", type=Path, metavar="DIR", help="the folder that analyze had as --out")
+    add(
+        "analysis",
+        type=Path,
+        metavar="DIR",
+        help="the folder that analyze had as --out; or a run_dir, or a folder of compare",
+    )
     add("--out", type=Path, required=True, metavar="FILE", help="the report, an HTML file")
     add(
         "--max_size",
@@ -33,7 +39,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     if not (math.isfinite(options.max_size) and options.max_size > 0):
-        raise ArgumentError(f"--max-size {options.max_size} is not a number of megabytes above 0")
+        raise ArgumentError(f"--max_size {options.max_size} is not a number of megabytes above 0")
     try:
         import polars  # noqa: F401
         import sklearn  # noqa: F401
@@ -41,6 +47,10 @@ def run(options: argparse.Namespace) -> int:
         raise ArgumentError(
             f"report needs the package {error.name}: pip install 'lm-eval-takeover[analysis]'"
         ) from error
+    from lm_eval_takeover.commands._outputs import check_replaceable
     from lm_eval_takeover.commands.report.building import build
+    from lm_eval_takeover.commands.report.inputs import find_analysis
 
+    check_replaceable("out", options.out, "a report")
+    options.analysis = find_analysis(options.analysis, options.tokenizer)
     return build(options)

@@ -1,6 +1,7 @@
 """What an analysis folder says: the tables and figures in it, and the runs that it was made from."""
 
 import json
+from argparse import Namespace
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -8,9 +9,20 @@ from pathlib import Path
 from typing import Any
 
 from lm_eval_takeover.analysis.catalogue import COLUMNS
-from lm_eval_takeover.commands.analyze.tables import INDEX
+from lm_eval_takeover.commands.analyze.command import DEFAULT_NEAR
+from lm_eval_takeover.commands.analyze.tables import INDEX, analyze
 from lm_eval_takeover.errors import ArgumentError
+from lm_eval_takeover.runs.layout import find_run_dirs, list_ranks
 from lm_eval_takeover.runs.run_folder import Answered, RunFolder, read_run_folder
+
+
+def find_analysis(folder: Path, tokenizer: str | None) -> Path:
+    """The folder itself where `analyze` wrote it; of run folders `analysis` inside, which is made anew. Raises TakeoverErrors."""
+    if (folder / INDEX).exists() or not any(list_ranks(one) for one in find_run_dirs(folder)):
+        return folder
+    out = folder / "analysis"
+    analyze(Namespace(run_dirs=[folder], out=out, only="", near=DEFAULT_NEAR, tokenizer=tokenizer))
+    return out
 
 
 @dataclass(frozen=True)

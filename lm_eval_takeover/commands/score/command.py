@@ -19,7 +19,13 @@ EXAMPLE = """examples:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("run_dirs", type=Path, nargs="+", metavar="RUN_DIR", help="the folder that a run had as run_dir=")
+    add(
+        "run_dirs",
+        type=Path,
+        nargs="+",
+        metavar="RUN_DIR",
+        help="the folder that a run had as run_dir=; a folder of compare means its base",
+    )
     add("--overwrite", action="store_true", help="replace scores that are in RUN_DIR/scores")
     add_pair_options(parser)
 

@@ -19,7 +19,7 @@ from lm_eval_takeover.method.registry import Score, load_plugins
 from lm_eval_takeover.method.registry import scores as registered
 from lm_eval_takeover.pair.pair import Pair
 from lm_eval_takeover.runs.layout import scores_folder, scores_lock_path
-from lm_eval_takeover.runs.run_folder import Answered, RunFolder, read_run_folder
+from lm_eval_takeover.runs.run_folder import Answered, RunFolder, read_run_folders
 from lm_eval_takeover.runs.scores import SCORES, ScoredSample, ScoresHeader, list_score_files, read_header, write_scores
 from lm_eval_takeover.storage.locks import Lock, Locked
 
@@ -46,7 +46,7 @@ class Text:
 def score_runs(folders: Sequence[Path], choice: Choice, *, overwrite: bool) -> int:
     """Score the runs of these folders; models are loaded once for runs of one pair. Returns the exit status."""
     load_plugins(choice.plugins)
-    runs = [(run, choice.apply(run)) for run in map(read_run_folder, folders)]
+    runs = [(run, choice.apply(run)) for folder in folders for run in _choose_runs(folder)]
     readers: Readers | None = None
     try:
         for run, arguments in runs:
@@ -61,6 +61,12 @@ def score_runs(folders: Sequence[Path], choice: Choice, *, overwrite: bool) -> i
         if readers is not None:
             readers.close()
     return 0
+
+
+def _choose_runs(folder: Path) -> list[RunFolder]:
+    """The run of a folder; of several, as `compare` leaves them, the base's, which analyses read."""
+    runs = read_run_folders([folder])
+    return [run for run in runs if run.written_by == "base"] or runs
 
 
 def score_run(run: RunFolder, readers: Readers, *, overwrite: bool = False) -> int:

@@ -12,14 +12,15 @@ from rich.text import Text
 
 from lm_eval_takeover.analysis.vocabulary import load_tokenizer
 from lm_eval_takeover.errors import ArgumentError
-from lm_eval_takeover.runs.run_folder import Answered, RunFolder, read_run_folder
+from lm_eval_takeover.runs.run_folder import Answered, RunFolder, read_run_folders
 
 TAKEOVER, REPLACED = "bold reverse", "dim strike"
 
 
 def show(options: argparse.Namespace) -> int:
     """Returns the exit status. Raises ArgumentError for a sample that the run does not have."""
-    run = read_run_folder(options.run_dir)
+    runs = read_run_folders([options.run_dir])
+    run = next((run for run in runs if run.takeover.get("tau") is not None), runs[0])  # of a comparison the guided row
     one = find_sample(run, options.task, options.doc, options.sample)
     traces = [table for _, table in run.read_traces(["token_id", "chosen_from", "host_token_id"], [one])]
     console = Console(highlight=False, soft_wrap=True)
