@@ -98,19 +98,12 @@ def _observe_evaluations(module: "Any") -> None:
     module.simple_evaluate = observe_evaluation(module.simple_evaluate)
 
 
-def _hide_idle_rows(module: "Any") -> None:
-    from lm_eval_takeover.harness import hide_idle_rows
-
-    module.make_table = hide_idle_rows(module.make_table)
-
-
 AFTER = {
     "lm_eval": _catch_signals,
     "lm_eval._cli.run": _check_options,
     "lm_eval.evaluator": _observe_evaluations,
     "lm_eval.models": _register_model,
     "lm_eval.tasks.manager": _add_task_folder,
-    "lm_eval.utils": _hide_idle_rows,
 }
 
 
@@ -155,13 +148,30 @@ def _restore_interrupts() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def _is_lm_eval(words: "list[str]") -> bool:
+    """Whether this is `python … SCRIPT` or `python … -m MODULE` of lm-eval: the interpreter's own options come first."""
+    rest = iter(words[1:])
+    for word in rest:
+        if word[:1] != "-" or word == "-":
+            return os.path.basename(word) in ("lm_eval", "lm-eval")
+        if word == "--check-hash-based-pycs":
+            next(rest, None)
+        for place, letter in enumerate(word[1:] if word[:2] != "--" else "", 2):
+            if letter in "cmWX":  # its value is the rest of the word, or the next one
+                value = word[place:] or next(rest, "")
+                if letter in "cm":
+                    return letter == "m" and value in ("lm_eval", "lm_eval.__main__")
+                break
+    return False
+
+
 def install() -> None:
-    """Put the finder in place, once per process; in a command with our model type Ctrl-C is a line from here on."""
+    """Put the finder in place, once per process; in `lm_eval` with our model type Ctrl-C is a line from here on."""
     if os.environ.get("LM_EVAL_TAKEOVER_AUTOLOAD") == "0" or _Finder in sys.meta_path:
         return
     sys.meta_path.insert(0, _Finder)
-    words = getattr(sys, "orig_argv", ())
-    if MODEL in words or f"--model={MODEL}" in words:
+    words = getattr(sys, "orig_argv", [])
+    if (MODEL in words or f"--model={MODEL}" in words) and _is_lm_eval(words):
         import signal
 
         if signal.getsignal(signal.SIGINT) is signal.default_int_handler:

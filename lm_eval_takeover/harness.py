@@ -6,7 +6,6 @@ long (`check_options`). Importing this module is light.
 
 import inspect
 import logging
-import os
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Mapping
@@ -24,14 +23,6 @@ logger = logging.getLogger(__name__)
 MODEL = "guided-takeover"  # our name in the registry
 DEFAULT_SEED = 0
 DEFAULT_DEVICE = "cuda:0"  # what `lm_eval` passes on where nobody asked for a device
-_FAILURES = (
-    "no_answer",
-    "timed_out",
-    "truncated",
-    "unclosed_think",
-    "unparsed",
-)  # metrics that are 0 where all went well
-_REPEATS = ("pass@1", "acc_completed")  # metrics that may be `acc` once more
 _SEEDS = ("random_seed", "numpy_random_seed", "torch_random_seed")  # arguments of simple_evaluate
 
 
@@ -115,29 +106,8 @@ def _name_results(tracker: Any, label: str) -> None:
 
 
 def hide_idle_rows(make_table: Callable[..., str]) -> Callable[..., str]:
-    """lm-eval's `make_table` without rows of our tasks that say nothing: failures that did not happen, and what repeats `acc`.
-
-    The results file has them all; with `LM_EVAL_TAKEOVER_ALL_METRICS=1` the table has them, too.
-    """
-
-    @wraps(make_table)
-    def shown(result_dict: dict[str, Any], column: str = "results", *rest: Any, **named: Any) -> str:
-        if os.environ.get("LM_EVAL_TAKEOVER_ALL_METRICS", "0") == "0":
-            kept = {task: _drop_idle(metrics) for task, metrics in result_dict[column].items()}
-            result_dict = {**result_dict, column: kept}
-        return make_table(result_dict, column, *rest, **named)
-
-    return shown
-
-
-def _drop_idle(metrics: Mapping[str, Any]) -> dict[str, Any]:
-    """The metrics of one task (`acc,all`, `acc_stderr,all`, …) but those that say nothing; of other tasks all."""
-    if "acc_completed,all" not in metrics:
-        return dict(metrics)
-    idle = [name for name in _FAILURES if metrics.get(f"{name},all") == 0]
-    idle += [name for name in _REPEATS if metrics.get(f"{name},all") == metrics["acc,all"]]
-    keys = {f"{name}{suffix},all" for name in idle for suffix in ("", "_stderr")}
-    return {key: value for key, value in metrics.items() if key not in keys}
+    """What an installed hook of an earlier version asks for, until the package is installed again."""
+    return make_table
 
 
 def share_logging() -> None:

@@ -1,5 +1,6 @@
 """The import hook, from a wheel in a fresh environment: found by the stock lm-eval, and costs next to nothing."""
 
+import importlib.util
 import os
 import subprocess
 import sys
@@ -139,8 +140,57 @@ def test_the_entry_points_of_coming_releases_are_declared(python):
     assert run(python, code) == "GuidedTakeover"
 
 
-def test_ctrl_c_before_any_import_is_a_line():
-    code = "import _lm_eval_takeover_autoload as hook, os, signal; hook.install(); os.kill(os.getpid(), signal.SIGINT)"
-    command = [sys.executable, "-c", code, "--model", "guided-takeover"]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
-    assert (done.returncode, done.stderr.strip()) == (130, "stopped before the run began")
+INTERRUPTED = """\
+import os, signal, sys
+sys.meta_path[:] = [one for one in sys.meta_path if one.__module__ != "_lm_eval_takeover_autoload"]
+signal.signal(signal.SIGINT, signal.default_int_handler)
+import _lm_eval_takeover_autoload as hook
+hook.install()
+try:
+    os.kill(os.getpid(), signal.SIGINT)
+    signal.pause()
+except KeyboardInterrupt:
+    sys.exit("its own handler")
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "words", "line"),
+    [
+        ("lm_eval", ["--model", "guided-takeover"], "stopped before the run began"),
+        ("lm_eval", ["--model", "hf"], "its own handler"),
+        ("grep", ["guided-takeover"], "its own handler"),  # any program may have that word
+        ("pytest", ["lm_eval", "--model=guided-takeover"], "its own handler"),
+    ],
+)
+def test_ctrl_c_before_any_import_is_a_line_of_lm_eval_alone(tmp_path, name, words, line):
+    (tmp_path / name).write_text(INTERRUPTED)
+    command = [sys.executable, "-X", "utf8", str(tmp_path / name), *words]
+    done = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"PYTHONPATH": str(ROOT)})
+    assert (done.returncode, done.stderr.strip()) == (130 if "stopped" in line else 1, line)
+
+
+@pytest.mark.parametrize(
+    ("words", "ours"),
+    [
+        ("python -m lm_eval --model guided-takeover", True),
+        ("python -Im lm_eval", True),
+        ("python -mlm_eval", True),
+        ("python -u -X dev -W error /opt/bin/lm_eval run", True),
+        ("python -c lm_eval", False),
+        ("python -m pytest lm_eval", False),
+        ("python --check-hash-based-pycs always serve.py lm_eval", False),
+        ("python", False),
+    ],
+)
+def test_which_process_is_lm_eval(words, ours):
+    spec = importlib.util.spec_from_file_location("hook", ROOT / "_lm_eval_takeover_autoload.py")
+    hook = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(hook)
+    assert hook._is_lm_eval(words.split()) is ours
+
+
+def test_a_path_file_that_outlives_the_package_says_nothing(tmp_path):
+    line = (ROOT / "lm_eval_takeover_autoload.pth").read_text()
+    done = subprocess.run([sys.executable, "-S", "-c", line], capture_output=True, text=True, cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")

@@ -181,33 +181,6 @@ cli_evaluate()
     assert done.stderr == "error: unknown model argument 'spike_ration'; did you mean 'spike_ratio'?\n"
 
 
-def test_the_table_leaves_out_what_says_nothing_unless_it_is_asked_for(monkeypatch):
-    from lm_eval.utils import make_table
-
-    values = {
-        "acc": 0.5,
-        "acc_completed": 0.6,
-        "pass@1": 0.5,
-        "pass@8": 1.0,
-        "truncated": 0.25,
-        "no_answer": 0.0,
-        "unparsed": 0.0,
-    }
-    metrics = {f"{name}{suffix},all": value for name, value in values.items() for suffix in ("", "_stderr")}
-    results = {
-        "results": {"takeover_demo": {"alias": "takeover_demo", **metrics}, "other": {"alias": "other", "unparsed,none": 0.0}},
-        "versions": {}, "n-shot": {}, "higher_is_better": {},
-    }  # fmt: skip
-    plain = getattr(make_table, "__wrapped__", make_table)
-    shown = harness.hide_idle_rows(plain)(results)
-    for name in ("acc ", "acc_completed", "pass@8", "truncated", "other"):
-        assert name in shown
-    assert "pass@1" not in shown and "no_answer" not in shown
-    assert shown.count("unparsed") == 1  # the other task's
-    monkeypatch.setenv("LM_EVAL_TAKEOVER_ALL_METRICS", "1")
-    assert harness.hide_idle_rows(plain)(results) == plain(results)
-
-
 @pytest.mark.parametrize("model_args", ["{spike_ration: 0.1}", "{policy: gues}"])
 def test_a_config_file_is_checked_as_options_are(tmp_path, model_args):
     config = tmp_path / "run.yaml"
