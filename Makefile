@@ -1,4 +1,5 @@
-# make demo    the main job on the bundled demo pair
+# make demo    the main job on 50 problems of the bundled demo pair
+# make demo-full  the same on all 200 problems
 # make report  demo runs by four policies, scored, analysed, and a page to look at them
 # make test    everything that CI runs: check, suite, test-vllm; ends with what failed
 # make check   lint, types, imports
@@ -14,7 +15,7 @@ REPORT_PROBLEMS ?= 50
 # One thread per test worker; two workers.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 
-.PHONY: install demo report test suite test-vllm check bench
+.PHONY: install demo demo-full report test suite test-vllm check bench
 
 install: .venv/installed
 
@@ -25,7 +26,15 @@ install: .venv/installed
 	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[test,check]'
 	touch $@
 
+# 50 of the 200 problems.
 demo: install
+	$(BIN)/lm-eval-takeover compare --tasks takeover_demo --target_rate 0.05 --batch_size 400 --limit 50 --run_dir $(RUN_DIR)
+	@echo
+	@echo "What this shows: 5 % of tokens from the guide, where the gate puts them, give the guide's accuracy. At random positions they do not."
+	@echo "What to type next: make demo-full (all 200 problems), or $(BIN)/lm-eval-takeover compare --help (your own pair)"
+
+# All 200 problems. What `make demo` wrote is used again.
+demo-full: install
 	$(BIN)/lm-eval-takeover compare --tasks takeover_demo --target_rate 0.05 --batch_size 400 --run_dir $(RUN_DIR)
 
 # What is finished there already is not written again.

@@ -71,7 +71,10 @@ def list_notes(board: dict[str, Any], extras: Sequence[str]) -> list[str]:
     intervals = (
         "Intervals are 95 %, over problems." if "intervals" in extras else "`--columns intervals` adds intervals."
     )
-    notes = [f"{_name_parts(8, 8, extras)}, in %. {intervals}", *_list_other_parts(board["rows"], extras)]
+    notes = [
+        f"{_name_parts(8, 8, extras)}, in %. {intervals}{_name_sizes(board['rows'])}",
+        *_list_other_parts(board["rows"], extras),
+    ]
     references = dict.fromkeys(row["reference"] for row in board["rows"] if row["reference"])
     notes += [f"Recovery is measured against {name}." for name in references]
     reasons: dict[str, list[str]] = {}
@@ -111,6 +114,15 @@ def _list_other_parts(rows: Sequence[Row], extras: Sequence[str]) -> list[str]:
         elif average and average["k"] not in (1, 8):
             lines.append(f"Average and Recovery: Acc / Pass@{average['k']}.")
     return list(dict.fromkeys(lines))
+
+
+def _name_sizes(rows: Sequence[Row]) -> str:
+    """How many problems and samples each measured task has; the rows of one task may differ."""
+    cells = [(task, cell) for row in rows for task, cell in row["tasks"].items() if cell["problems"]]
+    sizes = [
+        f"{_heading(task)}: {cell['problems']:,} problems x {cell['samples'] or '?'} samples" for task, cell in cells
+    ]
+    return f" {'; '.join(dict.fromkeys(sizes))}." if sizes else ""
 
 
 def _list_measures(cell: dict[str, Any] | None) -> list[tuple[str, str]]:
