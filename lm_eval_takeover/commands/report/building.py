@@ -13,6 +13,7 @@ from markupsafe import Markup
 
 from lm_eval_takeover import __version__
 from lm_eval_takeover.analysis.vocabulary import load_tokenizer
+from lm_eval_takeover.commands.report.effects import Effects, read_effects
 from lm_eval_takeover.commands.report.figures import CAPTIONS, read_figure
 from lm_eval_takeover.commands.report.inputs import Analysis
 from lm_eval_takeover.commands.report.rollouts import Pieces, list_picks, pack_picks
@@ -33,7 +34,8 @@ def build(options: argparse.Namespace) -> int:
     changes = count_changes(analysis)
     groups = list_picks(analysis, changes)
     index = make_index(analysis)
-    page = render(analysis, index, [], 0)
+    effects = read_effects(options.effects) if options.effects else None
+    page = render(analysis, index, [], 0, effects)
     limit = int(options.max_size * 1e6)
     total = len({(name, one.stored.key) for group in groups for name, one in group})
     # The index gains a number for each rollout that is embedded, and each has a block of its own.
@@ -46,7 +48,7 @@ def build(options: argparse.Namespace) -> int:
     packed = pack_picks(analysis, groups, pieces, choose_score(analysis), room)
     blocks = _place(analysis, index, packed)
     try:
-        write_text(options.out, render(analysis, index, blocks, total))
+        write_text(options.out, render(analysis, index, blocks, total, effects))
     except OSError as error:
         raise ArgumentError(f"--out '{options.out}' cannot be written: {error}") from error
     print(f"{len(blocks):,} of {total:,} rollouts, {options.out.stat().st_size / 1e6:.1f} MB -> {options.out}")
@@ -140,7 +142,9 @@ def _place(analysis: Analysis, index: dict[str, Any], packed: Mapping[tuple[str,
     return list(packed.values())
 
 
-def render(analysis: Analysis, index: Mapping[str, Any], blocks: list[str], total: int) -> str:
+def render(
+    analysis: Analysis, index: Mapping[str, Any], blocks: list[str], total: int, effects: Effects | None = None
+) -> str:
     """The HTML of the page."""
     style, script = _read("report.css"), _read("report.js")
     temml = f"/*! {_read('temml.LICENSE')}*/\n{_read('temml.min.js')}"
@@ -158,6 +162,7 @@ def render(analysis: Analysis, index: Mapping[str, Any], blocks: list[str], tota
         columns=COLUMNS,
         rows=list_rows(analysis),
         figures=[(name, CAPTIONS[name], read_figure(analysis.folder / f"{name}.svg")) for name in analysis.names],
+        effects=effects,
         reasons={", ".join(names): reason for reason, names in reasons.items()},
         index=Markup(write_json(index)),
         blocks=blocks,

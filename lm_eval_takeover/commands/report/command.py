@@ -27,6 +27,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="the folder that analyze had as --out; or a run_dir, or a folder of compare",
     )
     add("--out", type=Path, required=True, metavar="FILE", help="the report, an HTML file")
+    add("--effects", type=Path, metavar="DIR", help="the folder that effects had as --out; shows the largest effects")
     add(
         "--max_size",
         type=float,

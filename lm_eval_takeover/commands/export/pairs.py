@@ -1,0 +1,109 @@
+"""The takeovers of a run as preference pairs: the text so far, the host's token and the guide's, in TRL's `prompt`, `chosen`, `rejected`.
+
+https://huggingface.co/docs/trl/dataset_formats#preference
+"""
+
+import csv
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from lm_eval_takeover.analysis.vocabulary import load_tokenizer
+from lm_eval_takeover.errors import ArgumentError
+from lm_eval_takeover.runs.run_folder import RunFolder, read_run_folder
+from lm_eval_takeover.storage.whole_files import write_whole
+
+_COLUMNS = ("token_id", "chosen_from", "score", "host_token_id")
+_ROWS = 1000  # of a row group: every row holds the whole text before it
+SCHEMA = pa.schema(
+    [
+        *(pa.field(name, pa.string()) for name in ("prompt", "chosen", "rejected", "host_token", "donor_token", "task")),
+        *(pa.field(name, pa.int32()) for name in ("doc_id", "sample", "position", "host_token_id", "donor_token_id")),
+        pa.field("score", pa.float32()),
+        pa.field("effect", pa.float32()),
+    ]
+)
+Name = tuple[str, int, int, int]  # task, document, sample, position
+
+
+def export(folder: Path, out: Path, effects: Path | None) -> tuple[list[Path], list[str]]:
+    """`(files, notes)`: `pairs.jsonl` and `pairs.parquet`. Raises ArgumentError for a run without such takeovers, OSError."""
+    run = read_run_folder(folder)
+    tokenizer, known = load_tokenizer(run, None), _read_effects(effects) if effects else {}
+    paths = [out / "pairs.jsonl", out / "pairs.parquet"]
+    count = 0
+
+    def write_lines(stream: Any) -> None:
+        nonlocal count
+        for row in list_pairs(run, tokenizer, known):
+            stream.write(json.dumps(row).encode() + b"\n")
+            count += 1
+        if not count:
+            raise ArgumentError(f"run_dir='{folder}' has no takeover by another token than the host's whose problem may be shown")
+
+    def write_groups(stream: Any) -> None:
+        with pq.ParquetWriter(stream, SCHEMA, compression="zstd") as writer:
+            group: list[dict[str, Any]] = []
+            for row in list_pairs(run, tokenizer, known):
+                group.append(row)
+                if len(group) == _ROWS:
+                    writer.write_table(pa.Table.from_pylist(group, schema=SCHEMA))
+                    group.clear()
+            writer.write_table(pa.Table.from_pylist(group, schema=SCHEMA))
+
+    write_whole(paths[0], write_lines)
+    write_whole(paths[1], write_groups)
+    notes = [f"{count:,} pairs, {len(known):,} positions with a measured effect"]
+    withheld = sorted({row["task"] for rows in run.prompts.values() for row in rows if row["prompt"] is None})
+    return paths, notes + [f"{task}: left out, since its questions are withheld" for task in withheld]
+
+
+def list_pairs(run: RunFolder, tokenizer: Any, effects: Mapping[Name, float]) -> Iterator[dict[str, Any]]:
+    """A row per takeover that wrote another token. The guide's token is `chosen`, but where its measured effect is negative."""
+    donor = "base" if run.takeover.get("direction") == "reverse" else "guide"
+    for one, table in run.read_traces(_COLUMNS):
+        prompt = run.find_prompt(one)["prompt"]
+        if prompt is None:
+            continue
+        tokens, scores, hosts = (table[name].to_pylist() for name in ("token_id", "score", "host_token_id"))
+        for place, writer in enumerate(table["chosen_from"].to_pylist()):
+            if writer != donor or hosts[place] is None or hosts[place] == tokens[place]:
+                continue
+            effect = effects.get((*one.stored_name, place))
+            host_token, donor_token = (tokenizer.decode([token]) for token in (hosts[place], tokens[place]))
+            better = (donor_token, host_token) if effect is None or effect >= 0 else (host_token, donor_token)
+            yield {
+                "prompt": prompt + tokenizer.decode(tokens[:place]),
+                "chosen": better[0],
+                "rejected": better[1],
+                "host_token": host_token,
+                "donor_token": donor_token,
+                "task": one.task,
+                "doc_id": one.doc_id,
+                "sample": one.sample,
+                "position": place,
+                "host_token_id": hosts[place],
+                "donor_token_id": tokens[place],
+                "score": scores[place],
+                "effect": effect,
+            }
+
+
+def _read_effects(folder: Path) -> dict[Name, float]:
+    """By position. Raises ArgumentError for a folder that `effects` did not write."""
+    path = folder / "effects.csv"
+    try:
+        with path.open(newline="") as stream:
+            return {
+                (row["task"], int(row["doc_id"]), int(row["sample"]), int(row["position"])): float(row["effect"])
+                for row in csv.DictReader(stream)
+                if row["kind"] == "takeover"
+            }
+    except (OSError, ValueError, KeyError, csv.Error) as error:
+        raise ArgumentError(
+            f"--effects '{folder}' cannot be read: {error}; expected what lm-eval-takeover effects was given as --out"
+        ) from error
