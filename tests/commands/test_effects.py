@@ -178,3 +178,49 @@ def test_a_stranger_s_folder_names_no_code(demo_runs, tmp_path, demo_pair):
     del planted["plugins"]
     measuring._load_run_policy(replace(run, arguments=run.arguments | planted), demo_pair, None)
     assert not (tmp_path / "ran").exists()
+
+
+def test_the_report_shows_the_largest_effects(measured, strict_run, demo_runs, tmp_path):
+    assert (
+        main(
+            ["analyze", str(demo_runs["base"]), str(strict_run), "--out", str(tmp_path / "analysis"), "--only", "flips"]
+        )
+        == 0
+    )
+    report = tmp_path / "report.html"
+    assert main(["report", str(tmp_path / "analysis"), "--effects", str(measured), "--out", str(report)]) == 0
+    page, examples = report.read_text(), json.loads((measured / "effect_examples.json").read_text())["positions"]
+    assert page.count('<details class="effect">') == len(examples) > 5
+    assert page.count(">correct <") == sum(
+        one["correct"] for example in examples for role in ("host", "donor") for one in example[role]["behind"]
+    )
+    assert examples[0]["donor"]["token"].strip() in page and page.count("<svg") == 5
+    with pytest.raises(ArgumentError, match="expected what lm-eval-takeover effects was given as --out"):
+        main(["report", str(tmp_path / "analysis"), "--effects", str(tmp_path), "--out", str(report)])
+
+
+def test_takeovers_are_preference_pairs(measured, strict_run, tmp_path):
+    call = ["export", str(strict_run), "--to", "pairs", "--effects", str(measured), "--out", str(tmp_path)]
+    assert main(call) == 0
+    rows = [json.loads(line) for line in (tmp_path / "pairs.jsonl").read_text().splitlines()]
+    assert (
+        pl.read_parquet(tmp_path / "pairs.parquet").rows()
+        == pl.DataFrame(rows, schema=pl.read_parquet_schema(tmp_path / "pairs.parquet")).rows()
+    )
+    effects = {
+        row[:4]: row
+        for row in pl.read_csv(measured / "effects.csv")
+        .filter(kind="takeover")
+        .select("task", "doc_id", "sample", "position", "effect")
+        .rows()
+    }
+    run = read_run_folder(strict_run)
+    assert len(rows) > 60 and sum(row["effect"] is not None for row in rows) == 60
+    for row in rows:
+        name = row["task"], row["doc_id"], row["sample"], row["position"]
+        assert row["effect"] == (pytest.approx(effects[name][4]) if name in effects else None)
+        best = "host_token" if (row["effect"] or 0) < 0 else "donor_token"
+        assert row["chosen"] == row[best] != row["rejected"]
+        one = next(one for one in run.answered if one.name == name[:3])
+        text = run.find_prompt(one)["prompt"] + one.stored.text
+        assert text.startswith(row["prompt"] + row["donor_token"])

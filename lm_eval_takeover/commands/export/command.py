@@ -6,34 +6,47 @@ from pathlib import Path
 
 from lm_eval_takeover.errors import ArgumentError
 
-HELP = "write results for Every Eval Ever, the Hub or inspect_ai"
+HELP = "write results for Every Eval Ever, the Hub or inspect_ai; takeovers as preference pairs"
 DESCRIPTION = """\
 Write lm-eval results of the takeover tasks for other tools: Every Eval Ever (one row for each sample), the Hub's
-.eval_results/*.yaml, or logs for inspect_ai's viewer. A pair has its own name in all of them, and the guide is stated."""
+.eval_results/*.yaml, or logs for inspect_ai's viewer. A pair has its own name in all of them, and the guide is stated.
+`--to pairs` takes a guided run's run_dir. It writes takeovers as preference pairs (prompt, chosen, rejected) for TRL."""
 EXAMPLE = """examples:
   lm-eval-takeover export results/guided --to eee --out exported
   lm-eval-takeover export results/guided --to hub --out exported
   lm-eval-takeover export results/guided --to inspect --out logs
+  lm-eval-takeover export runs/guided --to pairs --effects effects --out pairs
 """
-FORMATS = ("eee", "hub", "inspect")
+FORMATS = ("eee", "hub", "inspect", "pairs")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("results", type=Path, nargs="+", metavar="RESULTS", help="the folder that lm_eval had as --output_path")
+    add(
+        "results",
+        type=Path,
+        nargs="+",
+        metavar="RESULTS",
+        help="the folder that lm_eval had as --output_path; for pairs a run_dir",
+    )
     add("--to", choices=FORMATS, required=True, help="the format")
     add("--out", type=Path, required=True, metavar="DIR", help="folder for the files")
     add("--organization", default="unknown", help="for eee: who ran the evaluation (default: unknown)")
     add("--source_url", metavar="URL", help="for hub: a page that shows these results")
+    add("--effects", type=Path, metavar="DIR", help="for pairs: the folder that effects had as --out")
 
 
 def run(options: argparse.Namespace) -> int:
-    from lm_eval_takeover.commands.export import eee, hub, inspect_log
+    from lm_eval_takeover.commands.export import eee, hub, inspect_log, pairs
     from lm_eval_takeover.commands.export.source import read_sources
 
-    sources, notes = read_sources(options.results)
+    if options.to == "pairs" and len(options.results) > 1:
+        raise ArgumentError(f"--to pairs takes one run_dir, not {len(options.results)}")
+    sources, notes = ([], []) if options.to == "pairs" else read_sources(options.results)
     try:
-        if options.to == "eee":
+        if options.to == "pairs":
+            files, more = pairs.export(options.results[0], options.out, options.effects)
+        elif options.to == "eee":
             files, more = eee.export(sources, options.out, options.organization)
         elif options.to == "hub":
             files, more = hub.export(sources, options.out, options.source_url)

@@ -1,4 +1,4 @@
-"""The takeovers of a run as preference pairs: the text so far, the host's token and the guide's, in TRL's `prompt`, `chosen`, `rejected`.
+"""The takeovers of a run as preference pairs, in TRL's format: `prompt` is the text so far, `chosen` and `rejected` are tokens.
 
 https://huggingface.co/docs/trl/dataset_formats#preference
 """
@@ -21,7 +21,10 @@ _COLUMNS = ("token_id", "chosen_from", "score", "host_token_id")
 _ROWS = 1000  # of a row group: every row holds the whole text before it
 SCHEMA = pa.schema(
     [
-        *(pa.field(name, pa.string()) for name in ("prompt", "chosen", "rejected", "host_token", "donor_token", "task")),
+        *(
+            pa.field(name, pa.string())
+            for name in ("prompt", "chosen", "rejected", "host_token", "donor_token", "task")
+        ),
         *(pa.field(name, pa.int32()) for name in ("doc_id", "sample", "position", "host_token_id", "donor_token_id")),
         pa.field("score", pa.float32()),
         pa.field("effect", pa.float32()),
@@ -43,7 +46,9 @@ def export(folder: Path, out: Path, effects: Path | None) -> tuple[list[Path], l
             stream.write(json.dumps(row).encode() + b"\n")
             count += 1
         if not count:
-            raise ArgumentError(f"run_dir='{folder}' has no takeover by another token than the host's whose problem may be shown")
+            raise ArgumentError(
+                f"run_dir='{folder}' has no takeover by another token than the host's whose problem may be shown"
+            )
 
     def write_groups(stream: Any) -> None:
         with pq.ParquetWriter(stream, SCHEMA, compression="zstd") as writer:
@@ -73,7 +78,7 @@ def list_pairs(run: RunFolder, tokenizer: Any, effects: Mapping[Name, float]) ->
         for place, writer in enumerate(table["chosen_from"].to_pylist()):
             if writer != donor or hosts[place] is None or hosts[place] == tokens[place]:
                 continue
-            effect = effects.get((*one.stored_name, place))
+            effect = effects.get((*one.name, place))
             host_token, donor_token = (tokenizer.decode([token]) for token in (hosts[place], tokens[place]))
             better = (donor_token, host_token) if effect is None or effect >= 0 else (host_token, donor_token)
             yield {
