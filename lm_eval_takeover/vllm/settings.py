@@ -134,7 +134,7 @@ class RequestSettings:
     def choose_policy(self, engine: Policy, *, strict: bool = True) -> Policy:
         """The engine's policy with this request's settings, or another of its models.
 
-        Raises ArgumentError; unless `strict`, settings that the policy does not read are passed over.
+        Raises ArgumentError; unless `strict`, settings that the policy does not read or cannot have are passed over.
         """
         if self.policy:
             other = build_policy(json.loads(self.policy))
@@ -155,7 +155,12 @@ class RequestSettings:
         if gate:
             assert engine.gate is not None
             changed["gate"] = replace(engine.gate, **gate)
-        return replace(engine, **changed) if changed else engine
+        try:
+            return replace(engine, **changed) if changed else engine
+        except ArgumentError:  # settings that do not go together, such as a window test of a signed score
+            if strict:
+                raise
+            return engine
 
 
 _DEFAULT = RequestSettings()

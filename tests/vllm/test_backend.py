@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from helpers.pairs import POLICIES
+from helpers.pairs import METHODS, POLICIES
 
 from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.method.observations import COUNTED
@@ -17,6 +17,8 @@ DIRECTIONS = [
     *POLICIES.items(),
     *((f"{name}, reverse", replace(one, direction="reverse")) for name, one in POLICIES.items() if name not in ONE_MODEL),
     ("early by length", Early(rate=0.3)),
+    *((name, one) for name, one in METHODS.items() if not one.reads_text),
+    *((f"{name}, reverse", replace(METHODS[name], direction="reverse")) for name in ("log_ratio", "ensemble")),
 ]  # fmt: skip
 of_every_policy = pytest.mark.parametrize(
     "policy", [one for _, one in DIRECTIONS], ids=[name for name, _ in DIRECTIONS]
@@ -79,11 +81,11 @@ def test_the_gate_ran_in_the_workers(fused, requests):
     assert fused.llm.collective_rpc("takeover_calls")[0] > before
 
 
-@pytest.mark.parametrize("policy", ["disagreement", "random", "base"])
+@pytest.mark.parametrize("policy", ["disagreement", "random", "base", "log_ratio", "lossy", "ensemble"])
 def test_log_likelihoods_are_the_same(fused, reference, prompts, policy):
     texts = [prompt[:length] for prompt, length in zip(prompts, (9, 1, 14, 5), strict=True)]
     for backend in (fused, reference):
-        backend.policy = POLICIES[policy]
+        backend.policy = (POLICIES | METHODS)[policy]
     ours, theirs = (one.force(prompts, texts, seed=0, labels=["a", "b", "c", "d"]) for one in (fused, reference))
     for got, want in zip(ours, theirs, strict=True):
         assert got.taken_over.tolist() == want.taken_over.tolist()
@@ -96,7 +98,7 @@ def test_calibrations_roll_out_the_host_and_score_it_in_one_pass(fused, referenc
     asked = [request for request in requests if not request.until]
     found = {index: (tokens, scores) for index, tokens, scores in fused.roll_out(asked, seed=3)}
     alone = write(reference, POLICIES["base"], asked)
-    for name in ("ce", "rkl", "js"):
+    for name in ("ce", "rkl", "js", "surprise"):
         reference.policy = replace(POLICIES["disagreement"], score=name)
         texts = [request.prompt for request in asked], [alone[i].tokens for i in range(len(asked))]
         forced = reference.force(*texts, seed=0, labels=[request.label for request in asked])
@@ -136,8 +138,8 @@ def test_another_architecture_depth_width_and_padded_vocabulary(open_vllm, open_
 def test_drafts_are_verified_to_the_same_texts(open_vllm, reference, requests, block):
     backend = open_vllm(block_size=block)
     assert backend.block == block  # the self-test at the start has passed
-    for name in ("disagreement", "js", "entropy", "random", "early"):
-        written = assert_same(backend, reference, POLICIES[name], requests)
+    for name in ("disagreement", "js", "entropy", "random", "early", "lossy", "ensemble"):
+        written = assert_same(backend, reference, (POLICIES | METHODS)[name], requests)
         passes = sum(one.guide_passes for one in written.values())
         assert passes < sum(len(one.tokens) for one in written.values())
 

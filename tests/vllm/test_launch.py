@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from helpers.pairs import POLICIES, save_random_model
+from helpers.pairs import METHODS, POLICIES, save_random_model
 
 from lm_eval_takeover.arguments import ModelArguments
 from lm_eval_takeover.demo import DEMO
@@ -150,5 +150,5 @@ def test_versions_and_hooks_are_checked(monkeypatch):
 def test_the_policies_travel_as_plain_values():
     from lm_eval_takeover.vllm.settings import build_policy, describe_policy
 
-    for policy in POLICIES.values():
+    for policy in (*POLICIES.values(), *(one for one in METHODS.values() if not one.reads_text)):
         assert build_policy(json.loads(json.dumps(describe_policy(policy)))) == policy

@@ -3,10 +3,10 @@
 from types import SimpleNamespace
 
 import pytest
-from helpers.pairs import POLICIES
+from helpers.pairs import METHODS, POLICIES
 
 from lm_eval_takeover.errors import ArgumentError
-from lm_eval_takeover.vllm.settings import RequestSettings, check_params
+from lm_eval_takeover.vllm.settings import RequestSettings, check_params, describe_policy
 
 
 def params(**extra):
@@ -74,3 +74,14 @@ def test_what_a_policy_does_not_read_is_an_error_where_it_can_be_told_and_never_
         settings.choose_policy(policy)
     assert settings.choose_policy(policy, strict=False).gate.tau == 3
     assert settings.choose_policy(POLICIES["random"], strict=False).rate == 0.5
+    log_ratio = METHODS["log_ratio"]  # its gate has no window test
+    kappa = RequestSettings.read(params(takeover_kappa=2))
+    assert kappa.choose_policy(log_ratio, strict=False) == log_ratio
+
+
+def test_a_policy_that_reads_the_text_is_refused_at_the_start_and_by_request():
+    said = "policy=segment looks at the text so far, which backend=vllm does not show a policy; use backend=hf"
+    with pytest.raises(ArgumentError, match=said):
+        describe_policy(METHODS["segment"])
+    with pytest.raises(ArgumentError, match=said):
+        RequestSettings(policy='{"name": "segment"}').choose_policy(POLICIES["disagreement"])
