@@ -12,7 +12,7 @@ from lm_eval_takeover.errors import (
     TakeoverError,
     VocabularyError,
 )
-from lm_eval_takeover.method.policy import Policy
+from lm_eval_takeover.method.policy import Knob, Policy
 from lm_eval_takeover.method.registry import register_policy, register_score
 
 __version__ = "0.1.0"
@@ -20,6 +20,7 @@ __version__ = "0.1.0"
 __all__ = [
     "ArgumentError",
     "CalibrationError",
+    "Knob",
     "ModelOutputError",
     "PluginError",
     "Policy",

@@ -6,6 +6,7 @@
 A page says where, by two comments: `<!-- written by scripts/write_docs_tables.py: NAME -->` and `<!-- end of NAME -->`.
 
     arguments       every field of ModelArguments with its default, from the `#:` comments above it
+    policies        likewise, every field that only one of our policies has
     commands        every option of every `lm-eval-takeover` command, from its parser
     demo, gate      the table of methods and the check against true decisions, from docs/images/demo.json
     picture         the picture of the same, whose text for readers without pictures has the figures
@@ -25,6 +26,7 @@ from draw_demo_results import FIGURES, PICTURE
 
 from lm_eval_takeover.arguments import ModelArguments
 from lm_eval_takeover.cli import build_parser
+from lm_eval_takeover.method.registry import policies
 
 ROOT = Path(__file__).parent.parent
 PLACE = re.compile(
@@ -46,6 +48,20 @@ def arguments_table() -> str:
         if (field.default is None) != bool(otherwise):
             raise SystemExit(f"error: 'None: …' of ModelArguments.{field.name} goes with a default of None only")
         rows.append(f"| `{field.name}` | {meaning.rstrip('.')} | {otherwise or f'`{field.default}`'} |")
+    return "\n".join(rows)
+
+
+def policy_arguments_table() -> str:
+    """One row per field of one of our policies that is no field of ModelArguments."""
+    rows = ["| policy | argument | meaning | default |", "|---|---|---|---|"]
+    shared = {field.name for field in fields(ModelArguments)}
+    for kind in policies:
+        meanings = dict(_meanings(getsource(kind)))
+        rows += [
+            f"| `{kind.name}` | `{field.name}` | {meanings[field.name].rstrip('.')} | `{field.default}` |"
+            for field in fields(kind)
+            if field.name not in {"gate", *shared}
+        ]
     return "\n".join(rows)
 
 
@@ -111,6 +127,7 @@ def _figures() -> dict[str, Any]:
 
 WRITTEN: dict[str, Callable[[], str]] = {
     "arguments": arguments_table,
+    "policies": policy_arguments_table,
     "commands": commands_reference,
     "demo": demo_table,
     "gate": gate_sentence,

@@ -44,6 +44,26 @@ class Every(Policy):
 
     def takes_over(self, block):
         return block.positions % self.period == 0
+
+
+@register_score("test_doubt", needs_donor=False, needs_token=True)
+def doubt(host_logits, tokens):
+    return -host_logits.log_softmax(-1).gather(-1, tokens[..., None])[..., 0]
+
+
+@register_policy("test_mixed")
+@dataclass(frozen=True, kw_only=True)
+class Mixed(Policy):
+    period: int = 10
+    reads_text = True
+
+    def takes_over(self, block):  # after an even token, and where the host draws a multiple of the period
+        before = block.positions.new_tensor([row.tokens[-1] if row.tokens else 0 for row in block.written])[:, None]
+        before = before.new_tensor([[*one, *rest] for one, rest in zip(before.tolist(), block.tokens[:, :-1].tolist())])
+        return (before % 2 == 0) | (block.tokens % self.period == 0)
+
+    def mix(self, host_logits, donor_logits):
+        return host_logits + donor_logits
 """
 
 
@@ -56,12 +76,13 @@ def plugin(tmp_path):
 
 
 @pytest.mark.parametrize("direction", ["forward", "reverse"])
-@pytest.mark.parametrize("name", ["test_margin", "test_jeffreys", "test_every"])
+@pytest.mark.parametrize("name", ["test_margin", "test_jeffreys", "test_every", "test_doubt", "test_mixed"])
 def test_all_engines_write_the_same(plugin, demo_pair, prompts, name, direction):
-    if name == "test_every":
+    if name in ("test_every", "test_mixed"):
         policy = policies.get(name)(direction=direction, period=4)
     else:
-        policy = Disagreement(score=name, direction=direction, gate=Gate(0.6 if name == "test_margin" else 4.0, 1.0))
+        tau = {"test_margin": 0.6, "test_doubt": 0.3, "test_jeffreys": 4.0}[name]
+        policy = Disagreement(score=name, direction=direction, gate=Gate(tau, 1.0))
     requests = [Request(prompt, j, 40, SAMPLED) for prompt in prompts for j in range(2)]
     texts = [
         {
@@ -75,6 +96,8 @@ def test_all_engines_write_the_same(plugin, demo_pair, prompts, name, direction)
     assert 0.01 < sum(taken) / len(taken) < 0.6
     if name == "test_every":
         assert all(fires == [t % 4 == 0 for t in range(len(fires))] for _, fires in texts[0].values())
+    if policy.needs_token:  # what the host had drawn where it was taken over is not known any more
+        return
     forced = force(demo_pair, policy, [r.prompt for r in requests], [texts[0][i][0] for i in range(len(requests))])
     assert [one.taken_over.tolist() for one in forced] == [texts[0][i][1] for i in range(len(requests))]
 

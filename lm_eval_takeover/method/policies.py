@@ -92,7 +92,7 @@ class Disagreement(Gated):
         if self.score == Entropy.score:
             raise ArgumentError(
                 f"policy={self.name} with score={self.score}: policy={Entropy.name} goes with score={Entropy.score}, "
-                f"policy={self.name} with ce, rkl, js or a plug-in's"
+                f"policy={self.name} with any other"
             )
 
 
@@ -108,7 +108,7 @@ class Entropy(Gated):
         if self.score != Entropy.score:
             raise ArgumentError(
                 f"policy={self.name} with score={self.score}: policy={self.name} goes with score={Entropy.score}, "
-                f"policy={Disagreement.name} with ce, rkl, js or a plug-in's"
+                f"policy={Disagreement.name} with any other"
             )
 
 

@@ -77,14 +77,16 @@ def jensen_shannon(host_logits: Tensor, donor_logits: Tensor, top_p: float = 1.0
 @register_score("margin", needs_donor=False)
 def margin(host_logits: Tensor) -> Tensor:
     """`1 - (p_1 - p_2)` of the two likeliest tokens: the margin of Scheffer et al. (2001), by which cascades hand over."""
-    first, second = log_probs(host_logits).topk(2).values.exp().unbind(-1)
-    return _nan_where_undefined(1 - (first - second), host_logits)
+    shifted, rest = _weigh(host_logits)
+    second = shifted.topk(2).values[..., 1].exp()
+    return _nan_where_undefined((rest + second) / (1 + rest), host_logits)
 
 
 @register_score("confidence", needs_donor=False)
 def confidence(host_logits: Tensor) -> Tensor:
     """`1 - max p`: the small model's confidence, as in BiLD (arXiv 2302.07863) and R-Stitch (arXiv 2507.17307)."""
-    return _nan_where_undefined(1 - log_probs(host_logits).amax(-1).exp(), host_logits)
+    rest = _weigh(host_logits)[1]
+    return _nan_where_undefined(rest / (1 + rest), host_logits)
 
 
 @register_score("top1", needs_donor=True, binary=True)
@@ -97,18 +99,28 @@ def top1(host_logits: Tensor, donor_logits: Tensor) -> Tensor:
 @register_score("surprise", needs_donor=True, needs_token=True)
 def surprise(host_logits: Tensor, donor_logits: Tensor, tokens: Tensor) -> Tensor:
     """`-log q(x)`: `ce` estimated by one sample, and the test of typical acceptance (Medusa, arXiv 2401.10774)."""
-    return _nan_where_undefined(-_log_prob_of(tokens, donor_logits), host_logits)
+    return _nan_where_undefined(_surprisal(donor_logits, tokens), host_logits)
 
 
 @register_score("log_ratio", needs_donor=True, needs_token=True, signed=True)
 def log_ratio(host_logits: Tensor, donor_logits: Tensor, tokens: Tensor) -> Tensor:
     """`log p(x) - log q(x)`, the signed log-probability difference of arXiv 2603.22117 with its sign turned."""
-    return _log_prob_of(tokens, host_logits) - _log_prob_of(tokens, donor_logits)
+    return _surprisal(donor_logits, tokens) - _surprisal(host_logits, tokens)
 
 
-def _log_prob_of(tokens: Tensor, logits: Tensor) -> Tensor:
-    """`log p` of tokens `[...]`; a log-softmax keeps digits of near-certain ones that a logsumexp rounds away."""
-    return log_probs(logits).gather(-1, tokens[..., None])[..., 0]
+def _weigh(logits: Tensor) -> tuple[Tensor, Tensor]:
+    """Logits less their maximum `[..., vocab]`, and what all tokens but the likeliest weigh in its units `[...]`.
+
+    So nothing is rounded against 1 where one token is nearly certain, and thresholds near 0 split scores, not roundings.
+    """
+    shifted = logits.float() - logits.float().amax(-1, keepdim=True)
+    return shifted, shifted.exp().scatter(-1, shifted.argmax(-1, keepdim=True), 0.0).sum(-1)
+
+
+def _surprisal(logits: Tensor, tokens: Tensor) -> Tensor:
+    """`-log p` of tokens `[...]`."""
+    shifted, rest = _weigh(logits)
+    return _nan_where_undefined(rest.log1p() - shifted.gather(-1, tokens[..., None])[..., 0], logits)
 
 
 def _nan_where_undefined(value: Tensor, logits: Tensor) -> Tensor:

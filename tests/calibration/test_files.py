@@ -147,7 +147,9 @@ def test_the_packaged_demo_calibration_is_complete():
     assert (demo.prompts["chat_template"], demo.prompts["enable_thinking"], demo.cut) == (False, None, 0)
     assert demo.dtypes == {"base": "torch.float32", "guide": "torch.float32"}
     assert demo.rollouts == 500
-    assert demo.scores.keys() == {"ce", "rkl", "entropy", "js"}
+    ours = ["ce", "rkl", "entropy", "js", "margin", "confidence", "top1", "surprise", "log_ratio"]
+    assert list(demo.scores) == ours
+    assert [name for name in ours if demo.scores[name].signed] == ["log_ratio"]
     for held in demo.scores.values():
         for row in held.table:
             # the window test only holds takeovers back

@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from lm_eval_takeover.errors import ArgumentError
+from lm_eval_takeover.method.gate import Gate
+from lm_eval_takeover.method.policies import Disagreement
 from lm_eval_takeover.method.registry import scores
 from lm_eval_takeover.method.scores import cross_entropy, entropy, jensen_shannon, reverse_kl
 
@@ -121,3 +123,32 @@ def test_unknown_score_and_missing_donor():
         scores.get("ce")(torch.zeros(1, 2), None)
     with pytest.raises(ValueError, match="score 'surprise' needs the host's tokens"):
         scores.get("surprise")(torch.zeros(1, 2), torch.zeros(1, 2))
+
+
+@pytest.mark.parametrize("scale", [1.0, 8.0, 40.0])
+def test_scores_of_other_papers_equal_float64(scale):
+    """Also where one token is all but certain: relative to the score, not to 1."""
+    generator = torch.Generator().manual_seed(5)
+    host, donor = (torch.randn(40, 300, generator=generator) * scale for _ in range(2))
+    donor[::2] = host[::2] + donor[::2] / 100
+    tokens = (host.softmax(-1) + 1e-6).multinomial(1, generator=generator)[:, 0]
+    for name in ("margin", "confidence", "top1", "surprise", "log_ratio"):
+        score = scores.get(name)
+        rows = zip(host.double().numpy(), donor.double().numpy(), tokens.tolist(), strict=True)
+        expected = np.array([reference.score_of(name, *row) for row in rows])
+        noise = (
+            1e-4 if name == "log_ratio" else 1e-14
+        )  # a difference's, and that of the reference, which subtracts from 1
+        np.testing.assert_allclose(score(host, donor, tokens).numpy(), expected, rtol=3e-4, atol=noise)
+        assert score(host[0] * torch.nan, donor[0], tokens[0]).isnan()
+        assert score(host[0].index_fill(0, torch.tensor([3]), torch.inf), donor[0], tokens[0]).isnan()
+
+
+def test_a_score_that_cannot_be_negative_has_no_negative_threshold():
+    with pytest.raises(ArgumentError, match=r"tau=-0\.1 is not a number of at least 0, as every score=ce is"):
+        Disagreement(gate=Gate(-0.1))
+    with pytest.raises(
+        ArgumentError, match=r"kappa=2\.0 is a multiple of a mean, which may be negative with score=log_ratio"
+    ):
+        Disagreement(score="log_ratio", gate=Gate(-0.1, 2.0))
+    assert Disagreement(score="log_ratio", gate=Gate(-0.1)).gate.tau == -0.1

@@ -183,6 +183,10 @@ def _check_gate(options: argparse.Namespace) -> None:
     for score in options.score:
         if score not in scores.names():
             raise ArgumentError(f"--score '{score}' is not known; {scores.describe(score)}")
+        if scores.get(score).binary and getattr(options, "target_rate", None):
+            raise ArgumentError(
+                f"--score {score} with --target_rate: it is 0 or 1, so no threshold sets its rate; runs take chance=… instead"
+            )
     if options.kappa_rule not in KAPPA_RULES:
         raise ArgumentError(
             f"--kappa_rule '{options.kappa_rule}' is not known; {nearest(options.kappa_rule, KAPPA_RULES)}"
