@@ -108,6 +108,22 @@ def keys(arguments, settings=SETTINGS, prompt="Problem: how far?"):
     return [sample_key(digest(lm), request) for request in requests]
 
 
+@pytest.mark.parametrize(
+    ("arguments", "change"),
+    [
+        ({"policy": "lossy"}, {"leniency": 0.5}),
+        ({"policy": "ensemble"}, {"weight": 0.25}),
+        ({"policy": "segment", "tau": 1.0}, {"length": "sentence"}),
+    ],
+)
+def test_arguments_of_one_policy_change_its_keys(arguments, change):
+    assert keys(arguments) != keys(arguments | change)
+
+
+def test_a_chance_of_1_is_the_gate_as_it_was():
+    assert keys(HAND) == keys(HAND | {"chance": 1.0})
+
+
 def digest(lm, **changed):
     own = lm.arguments
     options = {"backend": own.backend, "seed": own.seed, "trust_remote_code": own.trust_remote_code}

@@ -9,7 +9,7 @@ import pandas as pd
 import polars as pl
 import pytest
 import torch
-from helpers.pairs import GREEDY, POLICIES, SAMPLED
+from helpers.pairs import GREEDY, METHODS, POLICIES, SAMPLED
 from helpers.run_dirs import HEADER, make_sample, open_run
 
 from lm_eval_takeover.decoding import engine
@@ -52,11 +52,11 @@ def test_traces_are_read_by_pandas_polars_and_duckdb(folder):
 
 @pytest.mark.parametrize("block_size", [1, 7, "auto"])
 @pytest.mark.parametrize("direction", ["forward", "reverse"])
-@pytest.mark.parametrize("name", POLICIES)
+@pytest.mark.parametrize("name", [*POLICIES, "log_ratio", "segment", "ensemble"])
 def test_observations_are_those_of_full_passes(demo_pair, prompts, name, direction, block_size):
     """Beside a plain pass of each model over the whole text: what the policy asked is there and right, the rest is null."""
 
-    policy = replace(POLICIES[name], direction=direction)
+    policy = replace((POLICIES | METHODS)[name], direction=direction)
     requests = [Request(prompt, 1, 14, SAMPLED, label="r") for prompt in prompts[:3]]
     made = dict(engine.generate(demo_pair, policy, requests, batch_size=2, block_size=block_size, traced=True))
     plain = dict(engine.generate(demo_pair, policy, requests, batch_size=2, block_size=block_size))
@@ -83,7 +83,9 @@ def test_observations_are_those_of_full_passes(demo_pair, prompts, name, directi
             expected["donor_rank"] = (logits[host] > chosen).sum(-1) + 1
             at = words(0, request_digest(request.prompt), request.sample, len(tokens))
             expected["host_token"] = draw(logits[host], at, SAMPLED)
-        both = name in ("disagreement", "rkl", "js") or (block_size == 1 and host and donor)
+        if policy.mixes:  # the donor's is what is not the host's
+            assert made[i].taken_over == (expected["host_token"] != torch.tensor(tokens)).tolist()
+        both = policy.drafts or (block_size == 1 and host and donor)
         for place, column in enumerate(OBSERVED):
             there = ~np.isnan(seen[:, place])
             if both:
