@@ -45,7 +45,9 @@ def find_commands() -> Iterator[tuple[str, Command]]:
 
 
 def build_parser() -> argparse.ArgumentParser:
-    parser = _Parser(prog="lm-eval-takeover", description="Tools around `lm_eval --model guided-takeover`.")
+    parser = _Parser(
+        prog="lm-eval-takeover", allow_abbrev=False, description="Tools around `lm_eval --model guided-takeover`."
+    )
     parser.add_argument("--version", action="version", version=__version__)
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for name, command in find_commands():
@@ -55,6 +57,7 @@ def build_parser() -> argparse.ArgumentParser:
             description=command.DESCRIPTION,
             epilog=command.EXAMPLE,
             formatter_class=argparse.RawDescriptionHelpFormatter,
+            allow_abbrev=False,
         )
         command.add_options(subparser)
         subparser.set_defaults(run=command.run, parser=subparser)

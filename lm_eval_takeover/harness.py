@@ -16,13 +16,15 @@ from pathlib import Path
 from typing import Any
 
 from lm_eval_takeover.arguments import POLICIES, ModelArguments, check_folder
-from lm_eval_takeover.errors import install_error_hook, is_our_command
+from lm_eval_takeover.errors import ArgumentError, install_error_hook, is_our_command
+from lm_eval_takeover.method.known_scores import check_score
 
 logger = logging.getLogger(__name__)
 
 MODEL = "guided-takeover"  # our name in the registry
 DEFAULT_SEED = 0
 DEFAULT_DEVICE = "cuda:0"  # what `lm_eval` passes on where nobody asked for a device
+_NUMBERS = ("temperature", "top_p", "top_k", "max_gen_toks", "max_new_tokens")  # of --gen_kwargs
 _SEEDS = ("random_seed", "numpy_random_seed", "torch_random_seed")  # arguments of simple_evaluate
 
 
@@ -149,6 +151,31 @@ def check_options(options: Namespace) -> None:
         from lm_eval_takeover.calibration.files import find_calibration
 
         find_calibration(arguments.calibration)
+    _check_names(arguments)
+    _check_generation(getattr(options, "gen_kwargs", None) or written.get("gen_kwargs"))
+
+
+def _check_names(arguments: ModelArguments) -> None:
+    """The score, and the target rate that a calibration was solved for; plug-ins' scores are known once they are loaded."""
+    check_score(arguments.score, arguments.plugins)
+    known = arguments.calibration is not None or arguments.base is None
+    if arguments.target_rate is not None and known and arguments.plugins is None and arguments.direction == "forward":
+        from lm_eval_takeover.calibration.files import check_target_rate
+        from lm_eval_takeover.calibration.thresholds import KAPPA_RULES
+
+        rule, score = arguments.kappa_rule or KAPPA_RULES[0], arguments.score or "ce"
+        if arguments.policy == "disagreement":
+            check_target_rate(arguments.calibration, arguments.target_rate, score, rule, arguments.window)
+
+
+def _check_generation(given: Any) -> None:
+    """Settings of --gen_kwargs that are numbers. Raises ArgumentError."""
+    for name, value in given.items() if isinstance(given, dict) else ():
+        if name in _NUMBERS:
+            try:
+                float(value)
+            except (TypeError, ValueError):
+                raise ArgumentError(f"--gen_kwargs {name}={value} is not a number") from None
 
 
 def _read_config(path: str | None) -> dict[str, Any]:

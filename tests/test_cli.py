@@ -66,7 +66,7 @@ def test_a_wrong_call_is_one_line_and_status_2(greet, capsys):
             "error: unknown option '--word_to_sya'; did you mean '--word_to_say'? (see lm-eval-",
         ),
         (["greet", "--word_to_say", "x", "y"], "error: unexpected word 'y' (see lm-eval-takeover greet --help)"),
-        (["greet", "--word_to_say", "x", "--stat", "y"], "error: argument --status: invalid int value: 'y'"),
+        (["greet", "--word_to_say", "x", "--status", "y"], "error: argument --status: invalid int value: 'y'"),
     ):
         with pytest.raises(SystemExit) as caught:
             cli.main(words)

@@ -26,7 +26,7 @@ def draw(name: str, table: pl.DataFrame, path: Path) -> None:
     try:
         import matplotlib
     except ImportError as error:
-        raise ArgumentError("figures need matplotlib: pip install 'lm-eval-takeover[analysis]'") from error
+        raise ArgumentError("figures need matplotlib: pip install '.[analysis]'") from error
     from matplotlib.figure import Figure
 
     with matplotlib.rc_context(_SETTINGS):

@@ -99,7 +99,7 @@ def check_plot(path: Path) -> None:
     if path.suffix.lower() not in _UNDATED:
         raise ArgumentError(f"--plot '{path}' has the suffix '{path.suffix}'; expected .svg, .png or .pdf")
     if importlib.util.find_spec("matplotlib") is None:
-        raise ArgumentError("--plot needs matplotlib: pip install 'lm-eval-takeover[plot]'")
+        raise ArgumentError("--plot needs matplotlib: pip install '.[plot]'")
 
 
 def plot_scores(calibrations: Sequence[Calibration], path: Path, score: str = "ce") -> None:

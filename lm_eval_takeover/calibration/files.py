@@ -281,6 +281,7 @@ def calibration_command(
     *,
     task: str | None = None,
     options: str = "",
+    target_rate: float | None = None,
 ) -> str:
     """The command that makes a calibration for this pair; None stands for the bundled one, and its prompts are `demo_prompts`.
 
@@ -291,7 +292,17 @@ def calibration_command(
         pair, prompts, task = "", str(demo_prompts), None
     reverse = " --direction reverse" if direction == "reverse" else ""
     form = f" --task {task}" if task else ""
-    return f"lm-eval-takeover calibrate{pair}{reverse}{form} --prompts {prompts}{options} --out my-pair.json"
+    if target_rate is not None and "--target_rate" not in options:
+        options += f" --target_rate {target_rate:g}"
+    again = " --overwrite" if Path("my-pair.json").exists() else ""
+    return f"lm-eval-takeover calibrate{pair}{reverse}{form} --prompts {prompts}{options} --out my-pair.json{again}"
+
+
+def check_target_rate(name: str | None, rate: float, score: str, kappa_rule: str, window: int) -> None:
+    """Raises CalibrationError where the calibration of this name, the demo's by default, was not solved for this rate."""
+    calibration, _ = find_calibration(name or "demo")
+    if calibration.source != "published":
+        calibration.target(rate, score, kappa_rule, window)
 
 
 def matching_calibrations(files: Iterable[Path], base: ModelId, guide: ModelId, direction: str) -> list[Calibration]:

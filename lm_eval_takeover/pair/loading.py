@@ -137,7 +137,8 @@ def _calibrated_gate(arguments: ModelArguments, pair: Pair, policy: Gated) -> tu
     rule = arguments.kappa_rule or KAPPA_RULES[0]
     if rule not in KAPPA_RULES:
         raise ArgumentError(f"kappa_rule='{rule}' is not known; {nearest(rule, KAPPA_RULES)}")
-    command = partial(calibration_command, arguments.base, arguments.guide, policy.direction, CALIBRATION_PROMPTS)
+    names = arguments.base, arguments.guide, policy.direction, CALIBRATION_PROMPTS
+    command = partial(calibration_command, *names, target_rate=arguments.target_rate)
     calibration, column = _find_calibration(arguments, pair, policy, command)
     fit = CalibrationFit(calibration, pair, arguments.enable_thinking, arguments.allow_calibration_mismatch, command)
     if calibration.source == "published":

@@ -92,6 +92,7 @@ def find_results(path: Path) -> list[Path]:
     if path.is_file():
         return [path]
     found = sorted(path.rglob("results_*.json")) if path.is_dir() else []
+    found = [file for file in found if "probe" not in file.relative_to(path).parts]  # of `compare --probe`: one problem
     if not found:
         state = "holds no results_*.json" if path.is_dir() else "does not exist"
         raise ResultsError(
@@ -113,6 +114,9 @@ def read_runs(paths: Iterable[Path]) -> tuple[list[Run], list[str]]:
         notes += new.left_out
         if not new.tasks:
             continue
+        if new.takeover.get("rescored") and (origin := _find_origin(new, runs)) is not None:
+            runs[origin] = _take_verdicts(runs[origin], new, notes)
+            continue
         place = next((place for place, run in enumerate(runs) if _is_same(run, new)), None)
         if place is None:
             runs.append(new)
@@ -127,6 +131,39 @@ def _is_same(one: Run, other: Run) -> bool:
     same = not list_differences(one.settings, other.settings) and (one.model, one.seed) == (other.model, other.seed)
     shared = one.tasks.keys() & other.tasks.keys()
     return same and all(not list_differences(one.tasks[task].settings, other.tasks[task].settings) for task in shared)
+
+
+_IDENTITY = (  # of a takeover run, in its own words
+    *("label", "base", "guide", "backend", "policy", "direction", "score", "tau", "kappa", "window", "rate"),
+    *("early_tokens", "plugins", "seed", "run_dir"),
+)
+
+
+def _find_origin(rescored: Run, runs: Sequence[Run]) -> int | None:
+    """The place of the run whose responses `rescore` judged again; None where it is not among these."""
+
+    def identity(run: Run) -> list[Any]:
+        return [run.takeover.get(name) for name in _IDENTITY]
+
+    found = (i for i, run in enumerate(runs) if identity(run) == identity(rescored))
+    return next((i for i in found if runs[i].tasks.keys() >= rescored.tasks.keys()), None)
+
+
+def _take_verdicts(run: Run, rescored: Run, notes: list[str]) -> Run:
+    """The run as it was, with the scores of `rescore`; tasks of which only a part was judged again stay as they were."""
+    tasks = dict(run.tasks)
+    for task, new in rescored.tasks.items():
+        old = tasks[task]
+        if new.count != old.count:
+            notes.append(
+                f"'{rescored.source}' has {new.count} of {old.count} problems of {task}; their verdicts are not shown"
+            )
+            continue
+        settings = old.settings | {"task_version": new.settings.get("task_version")}
+        tasks[task] = replace(new, settings=settings, per_token=old.per_token, run_dir=old.run_dir)
+        label = run.takeover.get("label") or run.model
+        notes.append(f"{task} of {label}: the verdicts are those of `rescore` ('{rescored.source}')")
+    return replace(run, tasks=tasks)
 
 
 def _date(path: Path) -> str:

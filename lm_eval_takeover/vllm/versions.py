@@ -10,7 +10,7 @@ from lm_eval_takeover.errors import ArgumentError
 
 TESTED = "0.32.0"
 OLDEST, NEWEST = (0, 32), (0, 33)  # from the one, and below the other
-INSTALL = "pip install 'lm-eval-takeover[vllm]', on a machine without a GPU as in docs/vllm.md"
+INSTALL = "pip install '.[vllm]', on a machine without a GPU as in docs/vllm.md"
 
 # (module, path to a callable, parameters that it must have)
 HOOKS = (

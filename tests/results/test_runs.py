@@ -118,6 +118,30 @@ def test_any_number_of_samples_has_the_pass_at_k_that_there_are(tmp_path):
     assert {k: result.means[f"pass@{k}"] for k in (1, 2, 3)} == pytest.approx({1: 4 / 9, 2: 5 / 9, 3: 2 / 3})
 
 
+def test_rescored_results_take_the_place_of_the_same_run(tmp_path):
+    """Another label, run_dir or part of the problems is another run."""
+    run = takeover(label="mine", run_dir="runs/mine")
+    write_results(tmp_path / "old", {TASK: [1, 2, 3]}, run=run, model_args={"target_rate": 0.05, "window": 9})
+    again = {"rescored": True, "tokens": 1}
+    write_results(tmp_path / "new", {TASK: [8, 8, 8]}, run=run | again, date="2026-01-02T00-00-00", config={"limit": 3})
+    (found,), notes = read_runs([tmp_path])
+    assert found.tasks[TASK].means["acc"] == 1.0 and found.takeover["label"] == "mine"
+    (alone,), _ = read_runs([tmp_path / "old"])
+    assert (found.settings, found.tasks[TASK].settings) == (alone.settings, alone.tasks[TASK].settings)
+    assert "the verdicts are those of `rescore`" in notes[0] and str(tmp_path / "new") in notes[0]
+    other = run | again | {"run_dir": "runs/other"}
+    write_results(tmp_path / "other", {TASK: [8, 8, 8]}, run=other, date="2026-01-03T00-00-00", config={"limit": 3})
+    assert len(read_runs([tmp_path])[0]) == 2
+
+
+def test_a_part_of_the_problems_judged_again_changes_nothing(tmp_path):
+    run = takeover(label="mine")
+    write_results(tmp_path / "old", {TASK: [1, 2, 3]}, run=run)
+    write_results(tmp_path / "new", {TASK: [8, 8]}, run=run | {"rescored": True}, date="2026-01-02T00-00-00")
+    (found,), notes = read_runs([tmp_path])
+    assert found.tasks[TASK].count == 3 and "has 2 of 3 problems" in notes[0]
+
+
 def write_plain(folder, values, texts=1):
     """A generate_until task of lm-eval's own, with two filters: one text of each problem is scored."""
     folder = write_results(folder, {"plain": [0] * len(values)})

@@ -48,9 +48,7 @@ def run(options: argparse.Namespace) -> int:
         import polars  # noqa: F401
         import sklearn  # noqa: F401
     except ImportError as error:
-        raise ArgumentError(
-            f"analyze needs the package {error.name}: pip install 'lm-eval-takeover[analysis]'"
-        ) from error
+        raise ArgumentError(f"analyze needs the package {error.name}: pip install '.[analysis]'") from error
     from lm_eval_takeover.commands.analyze.tables import analyze
 
     return analyze(options)

@@ -5,7 +5,7 @@ import os
 from pathlib import Path
 
 from lm_eval_takeover.commands._engine_options import add_engine_options
-from lm_eval_takeover.commands._outputs import check_replaceable
+from lm_eval_takeover.commands._files import check_prompts, check_replaceable
 from lm_eval_takeover.errors import ArgumentError, nearest
 
 HELP = "find the thresholds of the gate for a pair"
@@ -222,6 +222,7 @@ def _check_prompt_options(options: argparse.Namespace) -> None:
     """Raise ArgumentError for options about prompts that do not go together."""
     if options.prompts is None and not (options.task and options.diagnostic):
         raise ArgumentError("--prompts is missing (see lm-eval-takeover calibrate --help)")
+    check_prompts(options.prompts)
     if options.task and options.template:
         raise ArgumentError(f"--task {options.task} brings its own template; leave out --template, or --task")
     if options.include_path is not None and not options.task:

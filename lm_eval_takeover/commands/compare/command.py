@@ -1,10 +1,13 @@
 """The door of `compare`: its options, and what is checked before torch is loaded."""
 
 import argparse
+import math
 from pathlib import Path
 
 from lm_eval_takeover.arguments import ModelArguments, check_folder
+from lm_eval_takeover.commands._files import check_prompts
 from lm_eval_takeover.errors import ArgumentError, nearest
+from lm_eval_takeover.method.known_scores import check_score
 
 HELP = "run a pair by several methods and print one table"
 DESCRIPTION = """\
@@ -138,8 +141,13 @@ def _check(options: argparse.Namespace) -> None:
         options.target_rate = None
     elif options.target_rate is None:
         options.target_rate = DEFAULT_RATE
+    for name in ("temperature", "top_p", "top_k", "max_gen_toks"):
+        if not _is_number(options.gen_kwargs.get(name, "0")):
+            raise ArgumentError(f"--gen_kwargs {name}={options.gen_kwargs[name]} is not a number")
     listed = {name: getattr(options, name) for name in _LISTED if getattr(options, name) is not None}
     ModelArguments.parse({**listed, **options.model_args, "target_rate": options.target_rate})
+    check_prompts(options.prompts)
+    check_score(options.model_args.get("score"), options.model_args.get("plugins"))
     for role in ("base", "guide"):
         if (name := getattr(options, role)) is not None:
             check_folder(role, name)
@@ -150,6 +158,13 @@ def _check(options: argparse.Namespace) -> None:
     for name in ("mean_tokens", "num_prompts", "num_held_out"):
         if (value := getattr(options, name)) is not None and value < 1:
             raise ArgumentError(f"--{name} {value} is not at least 1")
+
+
+def _is_number(text: str) -> bool:
+    try:
+        return math.isfinite(float(text))
+    except ValueError:
+        return False
 
 
 def _parse_rows(text: str) -> tuple[list[str], str | None]:

@@ -86,6 +86,7 @@ class Measured:
     tasks: dict[str, Side]
     digest: str = ""  # of a baseline: its file's checksum
     label: str = ""  # what the run is called
+    notes: tuple[str, ...] = ()  # on which of its results files count
 
     @property
     def seeds(self) -> int:
@@ -99,7 +100,7 @@ def read_measured(results: Path) -> Measured:
     if len(runs) != 1:
         sources = ", ".join(f"'{run.source}'" for run in runs) or "none"
         raise ArgumentError(f"'{results}' holds {len(runs)} runs, expected one: {sources}{_explain(runs, notes)}")
-    return _measure_run(runs[0])
+    return replace(_measure_run(runs[0]), notes=tuple(notes))
 
 
 def _explain(runs: Sequence[Run], notes: Sequence[str]) -> str:
@@ -129,7 +130,7 @@ def read_seeds(results: Sequence[Path]) -> Measured:
                 "runs that differ in the seed alone"
             )
     tasks = {task: _join_sides([measured.tasks[task] for measured in (first, *others)]) for task in first.tasks}
-    return replace(first, tasks=tasks)
+    return replace(first, tasks=tasks, notes=tuple(notes))
 
 
 def _join_sides(sides: Sequence[Side]) -> Side:

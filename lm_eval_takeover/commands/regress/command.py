@@ -119,7 +119,7 @@ def run(options: argparse.Namespace) -> int:
     from lm_eval_takeover.commands.regress.baseline import add_anchors, read_baseline, read_measured, read_seeds
 
     if options.junit is not None:
-        from lm_eval_takeover.commands._outputs import check_replaceable
+        from lm_eval_takeover.commands._files import check_replaceable
 
         check_replaceable("junit", options.junit, "a JUnit file of regress")
     limits = {metric: _read_limit(options, metric) for word in options.metric for metric in word.split(",") if metric}
@@ -161,12 +161,14 @@ def _choose(measured: "Measured", tasks: list[str]) -> "Measured":
 
 
 def _update(path: Path, new: "Measured") -> int:
-    from lm_eval_takeover.commands._outputs import check_replaceable
+    from lm_eval_takeover.commands._files import check_replaceable
     from lm_eval_takeover.commands.regress.baseline import write_baseline
 
     check_replaceable("baseline", path, "a baseline")
     write_baseline(path, new)
     counts = ", ".join(f"{task} ({len(side.problems)} problems)" for task, side in new.tasks.items())
+    for note in new.notes:
+        print(note, file=sys.stderr)
     runs = f"{new.seeds} runs, " if new.seeds > 1 else ""
     print(f"'{path}' is the baseline now: {new.label}, {runs}{counts}")
     return 0
@@ -201,6 +203,8 @@ def _compare(options: argparse.Namespace, old: "Measured", new: "Measured", limi
     known = {*history.list_runs(options.history, old), history.digest_run(new)} if options.history else set()
     runs = max(options.runs, len(known)) if options.history else 1
     judged = {"runs": runs, "average_only": options.average_only}
+    for note in new.notes:
+        print(note, file=sys.stderr)
     gates = [
         reports.Judged(metric, limit, gate.compare(old, new, metric, limit, options.confidence, **judged))
         for metric, limit in limits.items()

@@ -45,10 +45,8 @@ def run(options: argparse.Namespace) -> int:
         import polars  # noqa: F401
         import sklearn  # noqa: F401
     except ImportError as error:
-        raise ArgumentError(
-            f"report needs the package {error.name}: pip install 'lm-eval-takeover[analysis]'"
-        ) from error
-    from lm_eval_takeover.commands._outputs import check_replaceable
+        raise ArgumentError(f"report needs the package {error.name}: pip install '.[analysis]'") from error
+    from lm_eval_takeover.commands._files import check_replaceable
     from lm_eval_takeover.commands.report.building import build
     from lm_eval_takeover.commands.report.inputs import find_analysis
 

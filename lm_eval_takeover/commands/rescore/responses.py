@@ -44,5 +44,6 @@ class StoredResponses(LM):  # type: ignore[misc]
 
     def get_model_info(self) -> dict[str, Any]:
         described = self.run.facts.get("takeover") or {}
-        times = {"attempts": self.run.attempts, "seconds": round(self.run.seconds, 3), "rescored": True}
+        times: dict[str, Any] = {"attempts": self.run.attempts, "seconds": round(self.run.seconds, 3), "rescored": True}
+        times["run_dir"] = (self.run.facts.get("arguments") or {}).get("run_dir")
         return {"takeover": described | summarize_tallies(self.tally) | times}

@@ -2,13 +2,15 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from lm_eval import simple_evaluate
 from lm_eval.loggers import EvaluationTracker
+from lm_eval.utils import sanitize_model_name
 
+from lm_eval_takeover.arguments import ModelArguments
 from lm_eval_takeover.commands.rescore.responses import Place, StoredResponses
 from lm_eval_takeover.errors import ArgumentError, nearest
 from lm_eval_takeover.runs.journal import Asked, Sample
@@ -97,7 +99,11 @@ def rescore(
             log_samples=True,
         )
     results["config"]["model"] = "guided-takeover"
-    results["config"]["model_args"] = run.facts.get("arguments") or {}
+    defaults = asdict(ModelArguments())
+    given = dict(run.facts.get("arguments") or {})
+    for collected in ("policy_arguments", "engine_arguments"):
+        given |= given.pop(collected, None) or {}
+    results["config"]["model_args"] = {name: value for name, value in given.items() if value != defaults.get(name)}
     changes, compared = _compare_verdicts(matched, verdicts, now.given)
     return Rescored(results, changes, compared, matched.left_out)
 
@@ -181,6 +187,9 @@ def write_results(results: dict[str, Any], folder: Path) -> Path:
     tracker = EvaluationTracker(output_path=str(folder))
     tracker.general_config_tracker.log_experiment_args("guided-takeover", "model=guided-takeover", None, None, False)
     samples = results.pop("samples", {})
+    if label := (results["config"].get("takeover") or {}).get("label"):
+        tracker.general_config_tracker.model_name = label
+        tracker.general_config_tracker.model_name_sanitized = sanitize_model_name(label)
     where = folder / str(tracker.general_config_tracker.model_name_sanitized)
     before = set(where.glob("*.json*"))
     tracker.save_results_aggregated(results=results, samples=samples)

@@ -1,9 +1,16 @@
-"""What a command may write over: what it wrote itself, and empty files."""
+"""Files of a command that are checked before it begins: prompts that it reads, and what it may write over."""
 
 from pathlib import Path
 
 from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.results.fields import describe_file
+
+
+def check_prompts(source: str | None) -> None:
+    """Raises ArgumentError where this can only be the name of a file, and there is none."""
+    is_file = source is not None and (source.endswith((".jsonl", ".json")) or source.startswith(("/", ".", "~")))
+    if is_file and not Path(str(source)).exists():
+        raise ArgumentError(f"--prompts '{source}' does not exist; expected a JSONL file, or a data set of the hub")
 
 
 def check_replaceable(option: str, path: Path, kind: str) -> None:

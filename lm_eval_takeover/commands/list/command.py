@@ -1,0 +1,36 @@
+"""The door of `list`: its options."""
+
+import argparse
+import json
+import sys
+
+HELP = "list packaged calibrations, scores, policies, tasks and analyses"
+KINDS = ("calibrations", "scores", "policies", "tasks", "analyses")
+DESCRIPTION = "Print the names that other commands and model arguments take, and where each comes from."
+EXAMPLE = """examples:
+  lm-eval-takeover list
+  lm-eval-takeover list scores policies --plugins my_gate.py
+"""
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("kinds", nargs="*", metavar="KIND", help=f"of {', '.join(KINDS)} (default: all)")
+    add("--plugins", metavar="FILE+MODULE", help="files or modules with scores and policies of your own")
+    add("--format", choices=("table", "json"), default="table", help="(default: table)")
+
+
+def run(options: argparse.Namespace) -> int:
+    from lm_eval_takeover.errors import ArgumentError, nearest
+
+    for kind in options.kinds:
+        if kind not in KINDS:
+            raise ArgumentError(f"KIND '{kind}' is not known; {nearest(kind, KINDS)}")
+    from lm_eval_takeover.commands.list.names import list_names, write_names
+
+    rows = list_names(options.kinds or KINDS, options.plugins)
+    if options.format == "json":
+        sys.stdout.write(json.dumps({"rows": rows}, indent=2, ensure_ascii=False) + "\n")
+    else:
+        sys.stdout.write(write_names(rows))
+    return 0

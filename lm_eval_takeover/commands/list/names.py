@@ -1,0 +1,70 @@
+"""Every name with where it comes from, and a line about it."""
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from textwrap import wrap
+from typing import Any
+
+from lm_eval_takeover.calibration.files import packaged_calibrations, read_calibration
+from lm_eval_takeover.commands.report.figures import CAPTIONS
+from lm_eval_takeover.method.registry import Registry, load_plugins, policies, scores
+from lm_eval_takeover.storage.package_data import data_folder
+
+Row = dict[str, str]
+_PACKAGE = "lm-eval-takeover"
+
+
+def list_names(kinds: Sequence[str], plugins: str | None) -> list[Row]:
+    """`kind, name, from, about`, in the order of the kinds. Raises PluginError."""
+    load_plugins(plugins)
+    makers: dict[str, Callable[[], Iterable[Row]]] = {
+        "calibrations": _list_calibrations,
+        "scores": lambda: _list_registered("score", scores),
+        "policies": lambda: _list_registered("policy", policies),
+        "tasks": _list_tasks,
+        "analyses": lambda: (_row("analysis", name, _PACKAGE, about) for name, about in CAPTIONS.items()),
+    }
+    return [row for kind in kinds for row in makers[kind]()]
+
+
+def write_names(rows: Sequence[Row]) -> str:
+    """The rows below their kinds, folded to the terminal."""
+    from rich.console import Console
+
+    lines, kind, width = list[str](), "", max(Console().width, 40)
+    for row in rows:
+        if row["kind"] != kind:
+            kind = row["kind"]
+            lines += ["", kind]
+        source = "" if row["from"] == _PACKAGE else f"from {row['from']}"
+        about = ": ".join(part for part in (source, row["about"]) if part)
+        lines += wrap(f"  {row['name']:<16}  {about}", width, subsequent_indent=" " * 20, break_long_words=False)
+    return "\n".join(lines[1:]) + "\n"
+
+
+def _row(kind: str, name: str, source: str, about: str) -> Row:
+    return {"kind": kind, "name": name, "from": source, "about": about}
+
+
+def _list_calibrations() -> Iterable[Row]:
+    for name, path in packaged_calibrations().items():
+        held = read_calibration(path)
+        rates = sorted({target.target_rate for target in held.targets})
+        about = f"{held.base.id} with {held.guide.id}"
+        about += f", target rates {', '.join(f'{rate:g}' for rate in rates)}" if rates else ""
+        yield _row("calibration", name, held.source or _PACKAGE, about)
+
+
+def _list_registered(kind: str, registry: Registry[Any]) -> Iterable[Row]:
+    for name in registry.names():
+        entry = registry.get(name)
+        text = (getattr(entry, "function", entry).__doc__ or "").strip().split("\n\n")[0]
+        source = registry.source(name).name
+        yield _row(kind, name, _PACKAGE if source.startswith("lm_eval_takeover") else source, " ".join(text.split()))
+
+
+def _list_tasks() -> Iterable[Row]:
+    files = sorted(data_folder("task_configs").glob("takeover_*.yaml"))
+    members = {path.stem: re.findall(r"^  - (\S+)$", path.read_text(encoding="utf-8"), re.MULTILINE) for path in files}
+    yield from (_row("task", name, _PACKAGE, "") for name, inside in members.items() if not inside)
+    yield from (_row("group", name, _PACKAGE, ", ".join(inside)) for name, inside in members.items() if inside)

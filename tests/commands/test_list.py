@@ -1,0 +1,27 @@
+"""`list`: names with where they come from."""
+
+import json
+
+import pytest
+
+from lm_eval_takeover.analysis.catalogue import COLUMNS
+from lm_eval_takeover.cli import main
+from lm_eval_takeover.errors import ArgumentError
+
+
+def test_every_kind_of_name_is_listed(capsys):
+    assert main(["list", "--format", "json"]) == 0
+    rows = json.loads(capsys.readouterr().out)["rows"]
+    names = {kind: [row["name"] for row in rows if row["kind"] == kind] for kind in {row["kind"] for row in rows}}
+    assert {"ce", "rkl", "js", "entropy"} <= set(names["score"])
+    assert {"disagreement", "random", "early", "base", "guide"} <= set(names["policy"])
+    assert "demo" in names["calibration"] and "takeover_demo" in names["task"] and "takeover_paper" in names["group"]
+    assert set(names["analysis"]) <= set(COLUMNS)
+    assert main(["list"]) == 0
+    printed = capsys.readouterr().out
+    assert all(row["name"] in printed for row in rows) and max(map(len, printed.splitlines())) <= 80
+
+
+def test_an_unknown_kind_names_the_nearest():
+    with pytest.raises(ArgumentError, match="KIND 'score' is not known; did you mean 'scores'"):
+        main(["list", "score"])
