@@ -294,7 +294,7 @@ def test_a_probe_measures_speed_and_passes(harness, tmp_path, capsys):
         (["--model_args", "tau=1", "--target_rate", "0.1"], "--target_rate 0.1 would be ignored beside tau=…"),
         (["--target_rate", "0"], "target_rate=0.0 is outside 0..1"),
         (["--base", str(DEMO["base"])], "--base and --guide go together"),
-        (["--model_args", "score=cee"], "score 'cee' is not known; did you mean 'ce'?"),
+        (["--model_args", "score=cee"], "score='cee' is not known; did you mean 'ce'?"),
         (["--gen_kwargs", "temperature=hot"], "--gen_kwargs temperature=hot is not a number"),
         (["--prompts", "nothing.jsonl"], "--prompts 'nothing.jsonl' does not exist; expected a JSONL file"),
         (["--limit", "0"], "--limit 0 is not above 0"),
