@@ -198,7 +198,7 @@ class ModelArguments:
         if self.model == "":
             raise ArgumentError("model= is empty; expected a label for this run, or leave it out for BASE+GUIDE-policy")
         if self.run_dir == "":
-            raise ArgumentError("run_dir= is empty; expected a folder, which is made where there is none")
+            raise ArgumentError("run_dir= is empty; expected a folder; it is created if needed")
         for name in ("max_length", "max_gen_toks", "max_batch_size"):
             value = getattr(self, name)
             if value is not None and value < 1:
@@ -211,7 +211,7 @@ class ModelArguments:
                         f"ignored; give one or the other"
                     )
         if self.kappa is not None and self.tau is None:
-            raise ArgumentError(f"kappa={self.kappa} sets the gate by hand and needs tau=… beside it")
+            raise ArgumentError(f"kappa={self.kappa} sets the gate by hand and needs tau=… too")
 
     @property
     def rows(self) -> int:
@@ -246,7 +246,7 @@ def _typed(name: str, value: Any, hint: Any) -> Any:
             return str(value).lower() == "true"
         raise ArgumentError(f"{name}={value!r} is neither True nor False")
     if isinstance(value, bool):
-        raise ArgumentError(f"{name}={value} is a truth value; expected {_named(kinds)}")
+        raise ArgumentError(f"{name}={value} is a boolean; expected {_named(kinds)}")
     for kind in (int, float):
         if kind in kinds:
             try:
@@ -266,7 +266,7 @@ def _read_map(name: str, value: Any) -> dict[str, Any]:
     try:
         return dict(value) if isinstance(value, Mapping) else dict(json.loads(value))
     except ValueError as error:
-        raise ArgumentError(f"{name}={value!r} is no map in JSON: {error}") from error
+        raise ArgumentError(f"{name}={value!r} is not a map in JSON: {error}") from error
 
 
 def _named(kinds: tuple[Any, ...]) -> str:

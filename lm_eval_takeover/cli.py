@@ -1,4 +1,4 @@
-"""The command `lm-eval-takeover`: a door that finds the rooms under `commands/` and knows none of their options.
+"""The command `lm-eval-takeover`: it finds the folders under `commands/` and knows none of their options.
 
 Every module or package there whose name does not begin with `_` is the subcommand of that name, by the attributes of
 `Command`. All of them are imported at each call, so they leave torch, lm-eval and numpy to their `run`.

@@ -358,7 +358,7 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
             forced = self._force(chosen, texts)
             if forced is None:  # memory ran out
                 at_once = at_once // 2
-                logger.warning("out of memory; going on with a batch size of %d", at_once)
+                logger.warning("out of memory; continuing with batch size %d", at_once)
                 continue
             order = order[at_once:]
             for i, row in zip(chosen, forced, strict=True):

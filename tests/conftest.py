@@ -1,4 +1,4 @@
-"""Fixtures that tests of several rooms share: prompts, small real pairs and the hub stand-in.
+"""Fixtures that tests of several folders share: prompts, small real pairs and the hub stand-in.
 
 The pairs are the bundled one, and random weights with the same tokenizer.
 """

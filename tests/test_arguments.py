@@ -38,7 +38,7 @@ def test_command_line_values_are_typed():
         ({"window": "ten"}, "window='ten' is not a whole number"),
         ({"window": 2.5}, "window=2.5 is not a whole number"),
         ({"tau": "high"}, "tau='high' is not a number"),
-        ({"tau": True}, "tau=True is a truth value"),
+        ({"tau": True}, "tau=True is a boolean"),
         ({"trust_remote_code": "maybe"}, "trust_remote_code='maybe' is neither True nor False"),
         ({"policy": None}, "policy=None has no value"),
         ({"block_size": 0}, "block_size=0 is neither 'auto' nor a whole number of at least 1"),

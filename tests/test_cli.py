@@ -1,4 +1,4 @@
-"""The door `lm-eval-takeover`: it finds the rooms, knows none of their options, and is quick to open."""
+"""The command `lm-eval-takeover` finds the folders of its subcommands, knows none of their options, and starts fast."""
 
 import sys
 from pathlib import Path
@@ -9,7 +9,7 @@ from helpers.processes import TAKEOVER, run
 from lm_eval_takeover import __version__, cli, commands
 from lm_eval_takeover.errors import ArgumentError
 
-ROOM = """
+COMMAND = """
 HELP = "say a word"
 DESCRIPTION = "Say a word, and end with a status."
 EXAMPLE = "example: lm-eval-takeover greet --word-to-say hello"
@@ -26,8 +26,8 @@ def run(options):
 
 @pytest.fixture
 def greet(tmp_path, monkeypatch):
-    """A room that is nothing but a file in the folder of commands."""
-    (tmp_path / "greet.py").write_text(ROOM)
+    """A subcommand that is a single file."""
+    (tmp_path / "greet.py").write_text(COMMAND)
     (tmp_path / "_private.py").write_text("raise AssertionError('is no command')")
     monkeypatch.setattr(commands, "__path__", [*commands.__path__, str(tmp_path)])
     yield
@@ -36,8 +36,8 @@ def greet(tmp_path, monkeypatch):
 
 def test_the_commands_are_the_rooms():
     folder = Path(commands.__file__).parent
-    rooms = {path.stem for path in folder.iterdir() if not path.name.startswith("_")}
-    assert {name for name, _ in cli.find_commands()} == rooms >= {"calibrate", "compare", "rescore"}
+    folders = {path.stem for path in folder.iterdir() if not path.name.startswith("_")}
+    assert {name for name, _ in cli.find_commands()} == folders >= {"calibrate", "compare", "rescore"}
 
 
 def test_a_file_in_the_folder_of_commands_is_a_subcommand(greet, capsys):
@@ -78,7 +78,7 @@ def test_a_wrong_call_is_one_line_and_status_2(greet, capsys):
 
 def test_the_door_names_no_option_of_a_room():
     source = Path(cli.__file__).read_text()
-    assert "add_argument(" in source  # of the door's own
+    assert "add_argument(" in source
     options = {
         word
         for name, _ in cli.find_commands()

@@ -27,11 +27,11 @@ with contextlib.suppress(SystemExit), contextlib.redirect_stdout(io.StringIO()):
 """
 
 
-def modules_of(room):
-    package = ROOT / "lm_eval_takeover" / room
+def modules_of(folder):
+    package = ROOT / "lm_eval_takeover" / folder
     names = sorted(path.stem for path in package.glob("*.py") if path.stem != "__init__")
     assert names
-    return [f"lm_eval_takeover.{room}.{name}" for name in names]
+    return [f"lm_eval_takeover.{folder}.{name}" for name in names]
 
 
 @pytest.mark.parametrize(
@@ -41,7 +41,7 @@ def modules_of(room):
         ("import lm_eval_takeover.harness", HARNESS),
         (HELP.format(words=["--help"]), HARNESS),
         (HELP.format(words=["calibrate", "--help"]), HARNESS),
-        *((f"import {', '.join(modules_of(room))}", MODELS) for room in ("answers", "tasks", "storage")),
+        *((f"import {', '.join(modules_of(folder))}", MODELS) for folder in ("answers", "tasks", "storage")),
     ],
     ids=["package", "harness", "help", "help of a command", "answers", "tasks", "storage"],
 )

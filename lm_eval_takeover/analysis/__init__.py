@@ -1,4 +1,4 @@
-"""The paper's analyses as pure functions: where the decisions are, and what taking them over brings.
+"""The paper's analyses as pure functions: where the models disagree, and what takeovers change.
 
 Knows no folder and no option. Comes in: the tokens of one sample after the other (`tokens`), or a table with a row per sample
 (`outcomes`). Goes out: small tables with the columns of `catalogue`, and their figures (`figures`). What is measured on one

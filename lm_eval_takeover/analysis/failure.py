@@ -1,4 +1,4 @@
-"""Whether a sample's largest scores foretell that its answer is wrong (Table 2, Figure 4)."""
+"""Whether a sample's largest scores predict a wrong answer (Table 2, Figure 4)."""
 
 from typing import Any
 

@@ -1,7 +1,7 @@
 """Answers: whether the final answer of a response is the gold answer.
 
 In come responses and gold answers as untrusted text; out go extracted answers and `Verdict`s.
-No text reaches `eval` or `sympify`. Nothing of the package above this room is imported, and neither torch nor transformers.
+No text reaches `eval` or `sympify`. No higher folder of the package is imported, and neither torch nor transformers.
 Start with `verification.verify`; `extraction` finds the answer in a response (`conclusions`, `letters`),
 `judging` verifies many in worker processes.
 """

@@ -60,7 +60,7 @@ def read_calibration(path: Path) -> Calibration:
     except FileNotFoundError:
         raise CalibrationError(f"calibration file '{path}' does not exist") from None
     except (OSError, ValueError, RecursionError) as error:
-        raise CalibrationError(f"calibration file '{path}' cannot be read: {error}; make it anew") from error
+        raise CalibrationError(f"calibration file '{path}' cannot be read: {error}; make a new one") from error
     if not isinstance(content, dict) or "schema" not in content:
         raise CalibrationError(f"calibration file '{path}' has no field 'schema'; it is not a calibration file")
     try:
@@ -74,7 +74,7 @@ def read_calibration(path: Path) -> Calibration:
     except CalibrationError:
         raise
     except Exception as error:  # whatever a hand-edited file can hold
-        raise CalibrationError(f"calibration file '{path}' is damaged: {error}; make it anew") from error
+        raise CalibrationError(f"calibration file '{path}' is damaged: {error}; make a new one") from error
 
 
 _REQUIRED = ("base", "guide", "vocabulary", "direction", "source")
@@ -205,7 +205,7 @@ def _parse_score(name: str, values: Any) -> ScoreCalibration:
     path = f"scores.{name}"
     held = _parse_part(path, ScoreCalibration, values)
     if held.plugin is None and name not in registered.names():
-        raise ValueError(f"field '{path}' is no score; known: {', '.join(registered.names())}")
+        raise ValueError(f"field '{path}' is not a score; known: {', '.join(registered.names())}")
     if held.plugin is not None and set(_check_object(f"{path}.plugin", held.plugin)) != {"source", "digest"}:
         raise ValueError(f"field '{path}.plugin' is damaged")
     if not isinstance(held.signed, bool):

@@ -274,7 +274,7 @@ def _measured_sections(calibration: Calibration) -> list[str]:
         lines.append(f"- Below a spike ratio of {calibration.sparse_below:.2g} fewer than 30 tokens lie above tau.")
     zero = [name for name, held in calibration.scores.items() if held.mean == 0]
     if zero:
-        lines.append(f"- All scores of {', '.join(zero)} are 0: these gates fire on whatever is not 0.")
+        lines.append(f"- All scores of {', '.join(zero)} are 0: these gates fire on every score above 0.")
     lines.append("")
     return lines
 

@@ -1,7 +1,7 @@
-"""The subcommands of `lm-eval-takeover`, one room each: its options, its run, its words.
+"""The subcommands of `lm-eval-takeover`, one folder each: its options, its run, its messages.
 
-A room knows what one subcommand asks for and prints; what it computes with lies in the rooms below. Comes in: the options
-that `cli.py` has parsed. Goes out: tables on stdout, files where the options say, an exit status. A new subcommand is a new
+A folder knows what one subcommand reads and prints. It computes with lower folders. In: the options that `cli.py` has parsed.
+Out: tables on stdout, files, an exit status. A new subcommand is a new
 module or package here with the attributes of `cli.Command`; no other file changes. Start reading at `cli.Command`, then in
-the room's `command.py`.
+the folder's `command.py`.
 """

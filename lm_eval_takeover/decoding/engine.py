@@ -135,7 +135,7 @@ def _isolate(
     parts = [remaining]
     if shrinks:
         batch_size //= 2
-        logger.warning("out of memory; going on with a batch size of %d", batch_size)
+        logger.warning("out of memory; continuing with batch size %d", batch_size)
     else:
         middle = len(remaining) // 2
         parts = [remaining[:middle], remaining[middle:]]

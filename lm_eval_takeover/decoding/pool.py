@@ -134,7 +134,7 @@ class Pool(ABC):
         self.slots, self.readers, self._prefilled = [], {}, {}
         if self.size > 1:
             self.size //= 2
-            logger.warning("out of memory; going on with a batch size of %d", self.size)
+            logger.warning("out of memory; continuing with batch size %d", self.size)
             return
         request = self.waiting.popleft().request
         advice = "not enough memory for one sample; give a shorter max_length=… or a smaller dtype=…"

@@ -1,8 +1,8 @@
 """The bundled demo pair: a laboratory in which the true decision tokens are known, not a language model.
 
-Knows where its checkpoints, its 200 test puzzles and its calibration prompts lie, and how a puzzle is made and where its
-decisions are (`puzzle`). Comes in: nothing but a seeded generator. Goes out: paths, problems, positions of decisions. It imports
-no other room. Start reading at `puzzle`; `scripts/train_demo_pair.py` trains the pair anew.
+It has the checkpoints, 200 test puzzles and calibration prompts. `puzzle` makes a puzzle and knows where its decisions are. In: a
+seeded generator. Out: paths, problems, positions of decisions. It imports no other folder. Start reading at `puzzle`;
+`scripts/train_demo_pair.py` trains the pair again.
 """
 
 import json

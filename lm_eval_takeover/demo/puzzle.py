@@ -6,7 +6,7 @@ A puzzle is a chain of steps. At each step the last digit of the current number 
     Step 1: the owl adds 2. We have 47. Units: 7 + 2 = 9, so 47 + 2 = 49.
                 ^^^ decision                              ^^ one of six synonyms: a choice of style, not of substance
 
-The six synonyms are an honest distractor: both models are unsure there, so the entropy spikes and nothing hangs on it.
+The six synonyms are a distractor: both models are unsure there, so the entropy is high, but nothing depends on it.
 """
 
 import random

@@ -78,7 +78,7 @@ class CudaGraphs:
             raise
         except RuntimeError as error:
             torch.cuda.set_stream(current)
-            logger.warning("CUDA graphs cannot be used: %s; going on without them", str(error).splitlines()[0])
+            logger.warning("CUDA graphs cannot be used: %s; continuing without them", str(error).splitlines()[0])
             self.enabled = False
             self.clear()
             return False

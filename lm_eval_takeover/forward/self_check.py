@@ -98,7 +98,7 @@ class SelfCheck:
         # In half precision, an expert that changes at one token is noise.
         if float(noise.max() if exact else noise.median()) > (_ACAUSAL if exact else _ACAUSAL_HALF):
             raise ArgumentError(
-                f"{name} cannot be served: its logits depend on later tokens: it is no causal language model"
+                f"{name} cannot be served: its logits depend on later tokens: it is not a causal language model"
             )
         least = _LEAST if exact else _LEAST_HALF
         self.allowed = min(_MOST, max(least, _NOISE * float(noise.max())))

@@ -56,7 +56,7 @@ class Request:
             raise ArgumentError(f"max_gen_toks={self.max_new_tokens} is not at least 1 token")
         if len(self.begun) >= self.max_new_tokens:
             raise ArgumentError(
-                f"max_gen_toks={self.max_new_tokens} leaves no room behind {len(self.begun)} tokens of {self.label or 'a text'}"
+                f"max_gen_toks={self.max_new_tokens} leaves no room after {len(self.begun)} tokens of {self.label or 'a text'}"
             )
 
     @property

@@ -67,7 +67,7 @@ class CalibrationFit:
                 f"{text}; make one that fits with `{self.command(task=asked.task, options=self._options(asked))}`, or pass "
                 f"allow_calibration_mismatch=True"
             )
-        self._say_once(f"{text}; used all the same")
+        self._say_once(f"{text}; used anyway")
 
     def _compare_prompts(self, asked: Asked) -> list[tuple[str, str]]:
         """`(calibration's, run's)` form of prompts, where they differ."""

@@ -76,7 +76,7 @@ def load_pair(arguments: ModelArguments) -> Pair:
     pair = Pair(members.get("base"), members.get("guide"))
     if arguments.max_length and pair.max_length and arguments.max_length > pair.max_length:
         logger.warning(
-            "max_length=%d is more than the %d tokens that the models are made for; what lies behind may be noise",
+            "max_length=%d is more than the %d tokens that the models are made for; text beyond that may be noise",
             arguments.max_length, pair.max_length,
         )  # fmt: skip
     return pair
@@ -209,7 +209,7 @@ def _find_calibration(
             f"`{command()}`, or pass allow_calibration_mismatch=True"
         )
     for problem in problems:
-        logger.warning("calibration '%s' was made for %s; used all the same", arguments.calibration, problem)
+        logger.warning("calibration '%s' was made for %s; used anyway", arguments.calibration, problem)
     return calibration, column
 
 

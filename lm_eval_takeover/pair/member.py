@@ -38,7 +38,7 @@ class Member:
         self.path, named = locate(name)
         if named and self.loading.revision not in (None, named):
             raise ArgumentError(
-                f"{role}='{name}' names another revision than {self._argument('revision')}={self.loading.revision}"
+                f"{role}='{name}' names a different revision than {self._argument('revision')}={self.loading.revision}"
             )
         self._revision = named or self.loading.revision
         self.device = torch.device(device)
@@ -175,7 +175,7 @@ class Member:
         if broken.any():
             row = int(broken.nonzero()[0][0])
             raise ModelOutputError(
-                f"{self.role} '{self.id.id}' returned logits that are no distribution (NaN or infinite) for {name_row(row)}; "
+                f"{self.role} '{self.id.id}' returned NaN or infinite logits for {name_row(row)}; "
                 f"try {self.dtype_argument}=float32"
             )
 

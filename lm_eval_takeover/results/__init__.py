@@ -1,4 +1,4 @@
-"""Results files of lm-eval, and what can be said of them: the ground that `leaderboard` and `regress` stand on.
+"""Results files of lm-eval and their statistics, for `leaderboard` and `regress`.
 
 Knows how lm-eval writes results and samples (`runs`, `problems`, `fields`), which settings can change a text (`settings`), what
 problems cost (`costs`), intervals and differences over problems (`statistics`), Recovery (`recovery`), and what the paper printed

@@ -88,7 +88,7 @@ def read_document(path: Path, writer: str) -> Fields:
     except (ValueError, RecursionError) as error:
         if isinstance(error, ResultsError):
             raise
-        raise ResultsError(f"'{path}' is not JSON ({error}); write it anew with {writer}") from error
+        raise ResultsError(f"'{path}' is not JSON ({error}); write it again with {writer}") from error
 
 
 _MARKS = {
@@ -141,6 +141,6 @@ def read_lines(path: Path, writer: str) -> Iterator[Fields]:
                 try:
                     yield Fields(place, json.loads(line))
                 except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
-                    raise ResultsError(f"{place} is not JSON ({error}); write it anew with {writer}") from error
+                    raise ResultsError(f"{place} is not JSON ({error}); write it again with {writer}") from error
     except OSError as error:
         raise ResultsError(f"'{path}' cannot be read: {error.strerror or error}") from error

@@ -96,7 +96,7 @@ def read_problems(path: Path, filter_name: str, accuracy: str = ACC) -> Problems
         if count != samples:
             row.fail("filtered_resps", f"has {count} samples, the lines before have {samples}")
     if not rows:
-        raise ResultsError(f"'{path}' holds no sample of filter '{filter_name}'; write it anew with {WRITER}")
+        raise ResultsError(f"'{path}' holds no sample of filter '{filter_name}'; write it again with {WRITER}")
     columns = as_values(rows).T
     values = {ACC: columns[0]} | {metric: columns[place] for place, metric in enumerate(metrics) if place}
     counts = values[ACC] * samples

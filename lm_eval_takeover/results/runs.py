@@ -96,7 +96,7 @@ def find_results(path: Path) -> list[Path]:
     if not found:
         state = "holds no results_*.json" if path.is_dir() else "does not exist"
         raise ResultsError(
-            f"'{path}' {state}; expected what `lm_eval … --output_path` was given, or a results file in it"
+            f"'{path}' {state}; expected the folder of `lm_eval … --output_path`, or a results file in it"
         )
     return found
 
@@ -293,7 +293,7 @@ def _check(path: Path, task: str, problems: Problems, count: int, means: dict[st
     if len(problems) != count:
         raise ResultsError(
             f"'{samples}' holds {len(problems)} problems, but field 'n-samples.{task}.effective' of '{path.name}' says {count}; "
-            f"write both anew with {WRITER}"
+            f"write both again with {WRITER}"
         )
     for metric, mean in means.items():
         if metric in problems.values and abs(float(problems.values[metric].mean()) - mean) > _TOLERANCE:

@@ -1,6 +1,6 @@
-"""Runs: what stays of a run, and what it shares between processes: journals, traces, keys of samples, counts, ranks.
+"""What a run saves, and what its processes share: journals, traces, sample keys, counts, ranks.
 
 In come requests and finished generations; out go samples by key, parquet files of traces, tallies and the facts of a run.
-A sample is kept under a digest of all that can change its text, so that the same command goes on where it was stopped.
+A sample is stored under a digest of everything that can change its text. So the same command resumes a stopped run.
 Start with `recorder`, which the model asks; then `run_dir` (the thread that writes), `journal` (the rows), `recovery` (damage).
 """

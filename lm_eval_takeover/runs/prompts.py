@@ -74,7 +74,7 @@ def add_prompts(folder: Path, rows: Sequence[Prompt]) -> None:
         try:
             known = read_prompts(folder)
         except (OSError, pa.ArrowException, KeyError) as error:
-            logger.warning("'%s' cannot be read: %s; it is written anew", prompts_path(folder), error)
+            logger.warning("'%s' cannot be read: %s; it is written again", prompts_path(folder), error)
             known = []
         merged = {_identity(row): row for row in (*rows, *known)}
         if len(merged) == len(known):

@@ -1,4 +1,4 @@
-"""Opening the journals of a run_dir after whatever befell it: kills between two steps, damaged files, ranks that are no more.
+"""Opening the journals of a run_dir after kills, damaged files, or another number of ranks.
 
 A damaged journal is moved to RUN_DIR/damaged-N, and its sound rows go into a new one, which is there whole or not at all.
 Every step can be cut short and is done again by the next start.

@@ -217,7 +217,7 @@ class RunDir:
 
     def _check_open(self) -> None:
         if not self._open:
-            raise RunDirError(f"run_dir='{self.folder}' was closed; make the model anew to go on there")
+            raise RunDirError(f"run_dir='{self.folder}' was closed; make a new model object to continue")
 
     def _run_on_thread(self, work: Callable[[], Result]) -> Result:
         """The result of `work` on the journal's thread, behind all that was handed over before."""

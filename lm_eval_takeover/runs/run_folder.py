@@ -186,7 +186,7 @@ def read_run_folder(folder: Path) -> RunFolder:
         raise RunDirError(f"run_dir='{folder}' holds {len(rows)} runs; give one of {known}")
     (folder,) = rows
     if not folder.is_dir():
-        raise RunDirError(f"run_dir='{folder}' is no folder; expected one that a run was given as run_dir=…")
+        raise RunDirError(f"run_dir='{folder}' is not a folder; expected one that a run had as run_dir=…")
     runs, verdicts = read_stored_runs(folder)
     runs = [run for run in runs if run.asked]
     if not runs:

@@ -40,7 +40,7 @@ def read_stored_runs(folder: Path) -> tuple[list[StoredRun], dict[tuple[str, byt
     """The runs of a run_dir, the latest last, and the verdicts that were given there. Raises RunDirError."""
     paths = list_journals(folder)
     if not paths:
-        raise RunDirError(f"run_dir='{folder}' holds no journal; expected a folder that a run was given as run_dir=…")
+        raise RunDirError(f"run_dir='{folder}' holds no journal; expected a folder that a run had as run_dir=…")
     runs: dict[str, StoredRun] = {}
     verdicts: dict[tuple[str, bytes], Answer] = {}
     with contextlib.ExitStack() as stack:

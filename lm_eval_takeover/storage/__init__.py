@@ -1,7 +1,6 @@
-"""Files, and no meaning of theirs: the standard library alone, so that every other room may stand on it.
+"""Files, locks and digests, with the standard library alone. Every other folder may use it.
 
-Knows how a file is written whole or not at all (`whole_files`), how one process at a time has a folder (`locks`), what stands for
-a document or a text (`digests`), and where the package's own data lies, installed or in a checkout (`package_data`). Comes in:
-paths, bytes, values that JSON can hold. Goes out: files that are old or new but never torn, digests, folders. Start reading at
-`whole_files`.
+`whole_files` writes a file completely or not at all, `locks` gives a folder to one process at a time, `digests` makes digests of
+documents and texts, `package_data` finds the package's own data. In: paths, bytes, JSON values. Out: files, digests, folders.
+Start reading at `whole_files`.
 """

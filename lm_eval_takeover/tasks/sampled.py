@@ -74,7 +74,7 @@ class SampledTask(GenerateTask):  # type: ignore[misc]
         if self.config.repeats > 1 and is_greedy(self.config.generation_kwargs):
             _log.warning(
                 "%s: decoding is greedy, so one text of each problem is written and counts as all its %d samples; pass@k and "
-                "maj@%d are worth no more than acc",
+                "maj@%d equal acc",
                 self.config.task, self.config.repeats, self.config.repeats,
             )  # fmt: skip
         super().build_all_requests(world_size=world_size, **settings)
@@ -183,7 +183,7 @@ def _choose_metrics(config: Mapping[str, Any]) -> list[dict[str, Any]]:
     for entry in config["metric_list"]:
         if entry.get("metric") not in known:
             raise ArgumentError(
-                f"task {task}: metric '{entry.get('metric')}' cannot be had of {samples} samples a problem (repeats); "
+                f"task {task}: metric '{entry.get('metric')}' cannot be computed from {samples} samples a problem (repeats); "
                 f"expected some of {', '.join(known)}"
             )
     return [known[entry["metric"]] for entry in config["metric_list"]]
@@ -193,6 +193,6 @@ def _warn_if_identical(instances: Sequence[Instance]) -> None:
     """Warn if no sample differs from its siblings although decoding is not greedy: pass@k is acc then."""
     if len(instances) > 1 and all(i.repeats > 1 and len(set(i.resps)) == 1 for i in instances):
         _log.warning(
-            "all samples of every problem are the same text, so pass@k and maj@k are worth no more than acc; the model fixes "
+            "all samples of every problem are the same text, so pass@k and maj@k equal acc; the model fixes "
             "its seed (lm-eval's API models send seed=1234: add --gen_kwargs seed=None)"
         )

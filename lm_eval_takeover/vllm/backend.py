@@ -90,7 +90,8 @@ class VllmBackend:
         self._start(arguments)
         if self.block > 1 and not self._agrees_with_lockstep():
             logger.warning(
-                "block_size=%d: drafts do not give the tokens of one pass a token here; going on fused", self.block
+                "block_size=%d: drafts do not give the tokens of one pass a token here; continuing with the fused path",
+                self.block,
             )
             self.close()
             self.block = 1
@@ -368,7 +369,7 @@ def _make_generation(
 
 def _refuse_nan(values: NDArray[np.float32], label: str) -> None:
     if bool(np.isnan(values).any()):
-        raise ModelOutputError(f"a model returned logits that are no distribution (NaN or infinite) for {label}")
+        raise ModelOutputError(f"a model returned NaN or infinite logits for {label}")
 
 
 def _refuse_broken(request: Request, generation: Generation, policy: Policy) -> None:
@@ -378,6 +379,5 @@ def _refuse_broken(request: Request, generation: Generation, policy: Policy) -> 
     place = next((place for place, score in enumerate(generation.scores) if np.isnan(score)), None)
     if place is not None:
         raise ModelOutputError(
-            f"a model returned logits that are no distribution (NaN or infinite) for token {place} of {request.label}; "
-            f"try dtype=float32"
+            f"a model returned NaN or infinite logits for token {place} of {request.label}; try dtype=float32"
         )

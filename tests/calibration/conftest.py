@@ -1,4 +1,4 @@
-"""The calibration that the tests of this room change and write."""
+"""The calibration that the tests of this folder change and write."""
 
 import pytest
 from helpers.calibrations import small_calibration

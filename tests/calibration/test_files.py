@@ -52,7 +52,7 @@ def test_a_failed_write_keeps_the_old_file(made, tmp_path):
         (lambda c: c.update(score={}), "field 'score' is not known; did you mean 'scores'?"),
         (lambda c: c.update(scores={}), "field 'scores' is empty"),
         (lambda c: c.update(scores=None), "field 'scores' is NoneType, not an object"),
-        (lambda c: c["scores"].update(kl=c["scores"]["ce"]), "field 'scores.kl' is no score"),
+        (lambda c: c["scores"].update(kl=c["scores"]["ce"]), "field 'scores.kl' is not a score"),
         (lambda c: c["scores"]["ce"].pop("sketch"), "field 'scores.ce.sketch' is missing"),
         (lambda c: c["scores"]["ce"]["table"][2].update(tau=1.0), "'scores.ce.table' has another tau at rho=0.02"),
         (lambda c: c["scores"]["ce"]["table"][2].update(tau=None), "field 'scores.ce.table[rho=0.02].tau' is 'None'"),

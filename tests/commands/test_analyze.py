@@ -144,17 +144,17 @@ def use_other_tokens(run):
         (lambda runs: shutil.rmtree(runs["base"] / "scores"), ["base"], "lorenz",
          r"lorenz cannot be shown: the base run 'base' is not scored; run: lm-eval-takeover score .*base$"),
         (lambda runs: None, ["guided"], "concentration",
-         r"reads a base run, and given is guided \(policy=disagreement\); run policy=base with the same tasks"),
-        (lambda runs: None, ["base"], "ranks", "reads a run in which two models write, and none is given"),
-        (lambda runs: None, ["base", "guided"], "cross", "reads a run with score=js, and none is given"),
+         r"needs a base run, and you gave guided \(policy=disagreement\); run policy=base with the same tasks"),
+        (lambda runs: None, ["base"], "ranks", "needs a run in which two models write, and none is given"),
+        (lambda runs: None, ["base", "guided"], "cross", "needs a run with score=js, and none is given"),
         (lambda runs: None, ["base"], "flips", "no other run has problems of the base run"),
         (lambda runs: forget_traces(runs["guided"]), ["base", "guided"], "ranks", "traces of 'guided' are empty"),
         (lambda runs: use_other_tokens(runs["guided"]), ["base", "guided"], None, None),
         (lambda runs: forget_verdicts(runs["base"]), ["base"], "lorenz,failure",
          r"failure cannot be shown: \d+ of 48 samples of 'base' have no verdict: it was stopped before"),
-        (lambda runs: None, ["base"], "lorentz", "'lorentz' is no analysis; did you mean 'lorenz'"),
+        (lambda runs: None, ["base"], "lorentz", "'lorentz' is not an analysis; did you mean 'lorenz'"),
         (lambda runs: runs.update(twin=shutil.copytree(runs["base"], runs["base"].parent / "x" / "other")),
-         ["base", "twin"], "lorenz", "it reads one base run, and 2 are given: base, other"),
+         ["base", "twin"], "lorenz", "it needs one base run, and 2 are given: base, other"),
         (lambda runs: runs.update(twin=shutil.copytree(runs["base"], runs["base"].parent / "x" / "base")),
          ["base", "twin"], "lorenz", "two of the runs are called 'base'"),
     ],
@@ -168,8 +168,8 @@ def test_what_cannot_be_shown_is_said(copies, tmp_path, capsys, change, given, o
         assert analyze(tmp_path / "out", *folders, only="planning") == 0
         planning = read(tmp_path / "out", "planning")
         assert {row["set"] for row in planning} == {"peaks"}
-        assert "planning at takeovers cannot be shown: 'guided' was written with another" in capsys.readouterr().err
-        with pytest.raises(ArgumentError, match="written with another tokenizer than the base run 'base'"):
+        assert "planning at takeovers cannot be shown: 'guided' was written with a different" in capsys.readouterr().err
+        with pytest.raises(ArgumentError, match="written with a different tokenizer than the base run 'base'"):
             Inputs.read(folders, None).check_tokenizer("guided")
         return
     with pytest.raises(ArgumentError, match=message) as raised:

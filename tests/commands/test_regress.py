@@ -79,7 +79,7 @@ def test_a_task_of_ones_own_is_gated_with_the_pass_at_k_that_it_has(tmp_path, ca
 def test_no_file_but_a_baseline_is_overwritten(gate, name, text, said):
     path = gate.folder / name
     path.write_text(text)
-    with pytest.raises(ArgumentError, match=f"{said}; it is left as it is"):
+    with pytest.raises(ArgumentError, match=f"{said}; it was not changed"):
         main(["regress", str(gate.folder / "good"), "--baseline", str(path), "--update"])
     assert path.read_text() == text
     with pytest.raises(ArgumentError, match=f"--junit .*{said.partition(',')[0]}, not a JUnit file of regress"):
@@ -90,7 +90,7 @@ def test_no_file_but_a_baseline_is_overwritten(gate, name, text, said):
 
 
 def test_a_setting_that_is_allowed_exists(gate):
-    with pytest.raises(ArgumentError, match=r"--allow 'polcy' is no setting of these runs; did you mean 'policy'\?"):
+    with pytest.raises(ArgumentError, match=r"--allow 'polcy' is not a setting of these runs; did you mean 'policy'\?"):
         gate({TASK: counts(1)}, "--allow", "polcy")
 
 
@@ -361,7 +361,7 @@ def test_a_baseline_of_several_seeds_is_their_mean(tmp_path, capsys):
         widths.append(found["high"] - found["low"])
     assert widths[1] == pytest.approx(widths[0] * ((1 + 1 / 3) / 2) ** 0.5, rel=0.1)
     write_results(tmp_path / "other", {TASK: counts(5)}, run=takeover(tau=9.0, seed=5))
-    with pytest.raises(ArgumentError, match=r"is no other seed of .*tau: 1.5 -> 9.0"):
+    with pytest.raises(ArgumentError, match=r"is not another seed of .*tau: 1.5 -> 9.0"):
         main(["regress", folders[0], str(tmp_path / "other"), "--baseline", one, "--update"])
     with pytest.raises(ArgumentError, match="RESULTS are 3 folders; one run is compared"):
         main(["regress", *folders, "--baseline", one])
@@ -444,7 +444,7 @@ def test_recovery_where_the_reference_is_not_above_the_base_is_inconclusive(tmp_
 
 
 def test_recovery_needs_a_baseline_with_base_and_reference(gate):
-    with pytest.raises(ResultsError, match="write it anew with --update --base RESULTS --reference RESULTS"):
+    with pytest.raises(ResultsError, match="write it again with --update --base RESULTS --reference RESULTS"):
         gate({TASK: counts(2)}, "--metric", "recovery")
     with pytest.raises(ArgumentError, match="--base and --reference go together, and with --update"):
         gate({TASK: counts(2)}, "--base", "x", "--reference", "y")

@@ -88,7 +88,7 @@ def test_half_as_many_rows_where_memory_runs_out(demo_runs, tmp_path, monkeypatc
 
     monkeypatch.setattr(TransformersBackend, "compare", refuse_many)
     assert main(["score", str(run), "--batch_size", "48", "--overwrite"]) == 0
-    assert "batch size of 12" in caplog.text
+    assert "batch size 12" in caplog.text
     assert read(run, "scores").select("doc_id", "sample").n_unique() == 48
 
 
@@ -105,7 +105,7 @@ def test_other_models_and_other_tokens_are_refused(demo_runs, tmp_path, random_p
     shifted = [scoring.Text(one.one, tuple(token + 1 for token in one.prompt), one.tokens) for one in texts]
 
     pair = Pair(Member("base", str(DEMO["base"])), None)
-    with pytest.raises(VocabularyError, match="another tokenizer"):
+    with pytest.raises(VocabularyError, match="a different tokenizer"):
         scoring._check_tokenizer(found, pair, shifted)
     with pytest.raises(VocabularyError, match=f"outside the {pair.vocab_size} that base and guide share"):
         scoring._check_tokenizer(found, pair, [scoring.Text(texts[0].one, texts[0].prompt, [pair.vocab_size])])
@@ -164,5 +164,5 @@ def test_a_stranger_s_folder_names_models_and_runs_no_code(demo_runs, tmp_path, 
 def test_what_is_no_run_is_said(tmp_path):
     with pytest.raises(RunDirError, match="holds no journal"):
         main(["score", str(tmp_path)])
-    with pytest.raises(RunDirError, match="is no folder"):
+    with pytest.raises(RunDirError, match="is not a folder"):
         main(["score", str(tmp_path / "nothing")])

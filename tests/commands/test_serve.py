@@ -11,12 +11,12 @@ from lm_eval_takeover.errors import ArgumentError
 def test_an_address_is_tried_before_models_are_loaded():
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(ArgumentError, match=f"--port {port} cannot be listened at: Address already in use; give"):
+        with pytest.raises(ArgumentError, match=f"--port {port} cannot be used: Address already in use; give"):
             check_address("127.0.0.1", port)
     check_address("127.0.0.1", port)
     check_address("localhost", port)
     check_address("::1", port)
-    with pytest.raises(ArgumentError, match="--port 99999 is no port; expected 1 to 65535"):
+    with pytest.raises(ArgumentError, match="--port 99999 is not a port; expected 1 to 65535"):
         check_address("127.0.0.1", 99999)
 
 

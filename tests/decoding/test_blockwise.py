@@ -223,7 +223,7 @@ def test_logits_that_are_no_distribution_name_the_request(prompts, monkeypatch, 
     monkeypatch.setattr(broken, "forward", lambda **options: _with_nan(forward(**options)))
     requests = [Request(prompts[0], 0, 20, SAMPLED, label="task x, doc 7, sample 0")]
     for policy in (POLICIES["disagreement"], POLICIES[role]):
-        with pytest.raises(ModelOutputError, match=rf"{role} .* no distribution .* token 0 of task x, doc 7, sample 0"):
+        with pytest.raises(ModelOutputError, match=rf"{role} .* NaN or infinite .* token 0 of task x, doc 7, sample 0"):
             list(blockwise.generate(pair, policy, requests))
 
 
@@ -249,8 +249,8 @@ def test_running_out_of_memory_halves_the_batch_and_loses_nothing(demo_pair, pro
     fails = {60}
     made = dict(blockwise.generate(demo_pair, POLICIES[name], requests, batch_size=12, block_size=4))
     assert {i: g.tokens for i, g in made.items()} == {i: g.tokens for i, g in expected.items()}
-    assert "out of memory; going on with a batch size of 6" in caplog.text
-    assert "out of memory; going on with a batch size of 3" in caplog.text
+    assert "out of memory; continuing with batch size 6" in caplog.text
+    assert "out of memory; continuing with batch size 3" in caplog.text
     for at in range(2, 40, 3):  # at any pass, of either model
         calls, fails = -1000, {at - 1000}
         made = dict(
@@ -539,7 +539,7 @@ def test_a_request_that_fails_is_named_and_all_others_are_finished(
     assert sorted(made) == sound
     assert [made[i].tokens for i in sound] == [expected[place].tokens for place in range(len(sound))]
     assert f"doc {len(prompts)}, sample 0" in str(failed.value)
-    assert ("no kernel for this token" if kind == "raises" else "no distribution") in str(failed.value)
+    assert ("no kernel for this token" if kind == "raises" else "NaN or infinite") in str(failed.value)
 
 
 def test_where_every_request_fails_the_run_gives_up(struck_pair, prompts):

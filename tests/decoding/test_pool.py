@@ -94,7 +94,7 @@ def test_memory_that_runs_out_halves_the_batch_and_is_no_requests_fault(
     with caplog.at_level(logging.WARNING):
         made = {i: g.tokens for i, g in engine.generate(demo_pair, policy, requests, **options)}
     assert made == expected
-    assert "out of memory; going on with a batch size of 2" in caplog.text
+    assert "out of memory; continuing with batch size 2" in caplog.text
 
 
 @pytest.mark.parametrize("name", ["disagreement", "random"])
@@ -160,7 +160,7 @@ def test_log_likelihoods_go_on_with_fewer_texts_where_memory_runs_out(monkeypatc
     assert lm._loglikelihood_tokens(texts, disable_tqdm=True) == [
         (pytest.approx(log_prob, abs=1e-4), greedy) for log_prob, greedy in expected
     ]
-    assert "going on with a batch size of 4" in caplog.text
+    assert "continuing with batch size 4" in caplog.text
 
 
 def test_the_tail_of_a_run_computes_few_slots(demo_pair, prompts, monkeypatch):

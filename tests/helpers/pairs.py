@@ -1,4 +1,4 @@
-"""Policies, samplings and random checkpoints that tests of several rooms share."""
+"""Policies, samplings and random checkpoints that tests of several folders share."""
 
 from pathlib import Path
 

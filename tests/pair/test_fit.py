@@ -87,10 +87,7 @@ def test_permission_turns_the_error_into_a_notice(caplog):
     lm = GuidedTakeover(allow_calibration_mismatch=True)
     for _ in range(2):
         ask(lm, (PROMPT, {"temperature": 1.0}))
-    assert (
-        caplog.text.count("was measured with temperature=0.6, and task a asks with temperature=1; used all the same")
-        == 1
-    )
+    assert caplog.text.count("was measured with temperature=0.6, and task a asks with temperature=1; used anyway") == 1
 
 
 def test_a_gate_by_hand_is_nobodys(caplog):

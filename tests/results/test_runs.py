@@ -227,7 +227,7 @@ def test_a_broken_samples_file_is_a_line_with_file_line_and_field(folder, change
 def test_files_that_are_cut_off_empty_or_too_large_are_a_line(folder):
     path, samples = results_file(folder), samples_file(folder)
     samples.write_bytes(samples.read_bytes()[:-700])
-    with pytest.raises(ResultsError, match=r"line 4 is not JSON .*; write it anew with"):
+    with pytest.raises(ResultsError, match=r"line 4 is not JSON .*; write it again with"):
         read_run(path)
     path.write_text("")
     with pytest.raises(ResultsError, match="is not JSON"):

@@ -108,7 +108,7 @@ def test_decoding_that_a_task_file_leaves_out_is_the_papers(given, found):
         ({"test_split": "train"}, "test_split='train' is not in the data set, which has test"),
         ({"repeats": 0}, "repeats=0 is not a whole number of at least 1"),
         ({"repeats": "eight"}, "repeats='eight'"),
-        ({"repeats": 4, "metric_list": [{"metric": "pass@8"}]}, "metric 'pass@8' cannot be had of 4 samples"),
+        ({"repeats": 4, "metric_list": [{"metric": "pass@8"}]}, "metric 'pass@8' cannot be computed from 4 samples"),
     ],
 )  # fmt: skip
 def test_what_could_not_be_scored_is_refused_when_the_task_is_loaded(config, text):
@@ -128,8 +128,8 @@ def test_greedy_runs_write_each_text_once_and_use_it_for_all_samples(kwargs, cap
     assert [len(row["resps"][0]) for row in logged] == [8, 8]
     notices = [record.getMessage() for record in caplog.records if record.name.startswith("lm_eval_takeover")]
     assert [notice for notice in notices if "same text" in notice or "greedy" in notice] == [
-        "own: decoding is greedy, so one text of each problem is written and counts as all its 8 samples; pass@k and maj@8 are "
-        "worth no more than acc"
+        "own: decoding is greedy, so one text of each problem is written and counts as all its 8 samples; pass@k and maj@8 "
+        "equal acc"
     ]
 
 

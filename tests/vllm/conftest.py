@@ -1,4 +1,4 @@
-"""Engines that the tests of this room share, one of each configuration; without vLLM, tests that need it are left out.
+"""Engines that the tests of this folder share, one of each configuration; without vLLM, tests that need it are left out.
 
 They are tight on purpose: few cache blocks, so that requests are preempted and prefilled again, few tokens a step, so that
 prompts are read in chunks, and fewer places than requests, so that these move about.

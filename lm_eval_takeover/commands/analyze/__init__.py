@@ -1,8 +1,8 @@
-"""`lm-eval-takeover analyze`: the paper's analyses of runs that left a run_dir.
+"""`lm-eval-takeover analyze`: the paper's analyses of runs with a run_dir.
 
-Knows which run each analysis reads and what to say where it cannot be shown. Comes in: run_dirs, the base run among them scored.
-Goes out: a table (CSV, JSON) and a figure (SVG) of each analysis, and `analysis.json`, which names the runs. The analyses are in
-the room `analysis`. Start reading at `command`, then `tables` (which run goes where), then `inputs`.
+Knows which run each analysis reads and what to say if its input is missing. In: run_dirs, with a scored base run. Out: a table
+(CSV, JSON) and a figure (SVG) of each analysis, and `analysis.json`, which names the runs. The analyses are in the folder
+`analysis`. Start reading at `command`, then `tables` (which run goes where), then `inputs`.
 """
 
 from lm_eval_takeover.commands.analyze.command import DESCRIPTION, EXAMPLE, HELP, add_options, run

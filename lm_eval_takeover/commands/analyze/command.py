@@ -1,4 +1,4 @@
-"""The door of `analyze`: its options."""
+"""The options of `analyze`."""
 
 import argparse
 import math

@@ -44,7 +44,7 @@ class Inputs:
         if len(set(names)) < len(names):
             twice = next(name for name, count in named.items() if count > 1)
             raise ArgumentError(
-                f"two of the runs are called '{twice}'; give each a folder of its own name, or a label by model=…"
+                f"two of the runs are called '{twice}'; give their folders different names, or label them with model=…"
             )
         return cls(dict(zip(names, runs, strict=True)), tokenizer)
 
@@ -55,10 +55,10 @@ class Inputs:
         if not found:
             given = ", ".join(f"{name} (policy={run.policy})" for name, run in self.runs.items())
             raise CannotShow(
-                f"it reads a base run, and given is {given}; run policy=base with the same tasks and give its folder, too"
+                f"it needs a base run, and you gave {given}; run policy=base with the same tasks and give its folder, too"
             )
         if len(found) > 1:
-            raise CannotShow(f"it reads one base run, and {len(found)} are given: {', '.join(found)}")
+            raise CannotShow(f"it needs one base run, and {len(found)} are given: {', '.join(found)}")
         return found[0]
 
     @property
@@ -107,10 +107,10 @@ class Inputs:
         }
         if not found:
             kind = "a run in which two models write" if score is None else f"a run with score={score}"
-            raise CannotShow(f"it reads {kind}, and none is given")
+            raise CannotShow(f"it needs {kind}, and none is given")
         for name, run in found.items():
             if not any(one.part for one in run.answered):
-                raise CannotShow(f"the traces of '{name}' are empty; give its command again, which puts them in order")
+                raise CannotShow(f"the traces of '{name}' are empty; give its command again, which repairs them")
         return found
 
     def read_traces(self, run: RunFolder) -> Iterator[tuple[str, SampleTokens]]:
@@ -144,7 +144,7 @@ class Inputs:
             for row in rows:
                 if row["prompt"] in ours and ours[row["prompt"]] != row["prompt_ids"]:
                     raise CannotShow(
-                        f"'{name}' was written with another tokenizer than the base run '{self.base_name}': task {key[0]}, "
+                        f"'{name}' was written with a different tokenizer than the base run '{self.base_name}': task {key[0]}, "
                         f"doc {key[1]} has other tokens; give the base run of its own pair"
                     )
 

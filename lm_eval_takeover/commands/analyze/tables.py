@@ -39,7 +39,7 @@ def analyze(options: argparse.Namespace) -> int:
     names = [name.strip() for name in options.only.split(",") if name.strip()]
     for name in names:
         if name not in COLUMNS:
-            raise ArgumentError(f"--only '{name}' is no analysis; {nearest(name, COLUMNS)}")
+            raise ArgumentError(f"--only '{name}' is not an analysis; {nearest(name, COLUMNS)}")
     inputs = Inputs.read(options.run_dirs, options.tokenizer)
     tables, missing = make_tables(inputs, names or list(COLUMNS), options.near)
     if missing and (names or not tables):

@@ -1,4 +1,4 @@
-"""The door of `calibrate`: its options, and what is checked before torch is loaded."""
+"""The options of `calibrate`, and what is checked before torch is loaded."""
 
 import argparse
 import os
@@ -215,7 +215,7 @@ def _check_measurement(options: argparse.Namespace) -> None:
         if options.overwrite and path.suffix == ".json":
             check_replaceable("out", path, "a calibration")
         if path.exists() and not options.overwrite:
-            raise ArgumentError(f"--out: '{path}' is there already; give another name, or --overwrite")
+            raise ArgumentError(f"--out: '{path}' exists already; give another name, or --overwrite")
 
 
 def _check_prompt_options(options: argparse.Namespace) -> None:
@@ -226,7 +226,7 @@ def _check_prompt_options(options: argparse.Namespace) -> None:
     if options.task and options.template:
         raise ArgumentError(f"--task {options.task} brings its own template; leave out --template, or --task")
     if options.include_path is not None and not options.task:
-        raise ArgumentError("--include_path is where --task is looked for, and no --task is given")
+        raise ArgumentError("--include_path goes with --task, and no --task is given")
     if options.include_path is not None and not options.include_path.is_dir():
         raise ArgumentError(f"--include_path '{options.include_path}' is not a folder of task files")
     if options.enable_thinking is not None and not options.apply_chat_template:
@@ -241,4 +241,4 @@ def _check_writable(option: str, path: Path) -> None:
         raise ArgumentError(f"{option} '{path}' is a folder; expected a file")
     folder = next(parent for parent in path.absolute().parents if parent.exists())
     if not folder.is_dir() or not os.access(folder, os.W_OK):
-        raise ArgumentError(f"{option} '{path}' cannot be written: no permission in '{folder}', or it is no folder")
+        raise ArgumentError(f"{option} '{path}' cannot be written: no permission in '{folder}', or it is not a folder")

@@ -175,7 +175,7 @@ def _load_dataset(source: str, split: str) -> Any:
         return datasets.load_dataset(name, config or None, split=split)
     except Exception as error:  # the hub, the network and the loader each raise their own kinds
         raise ArgumentError(
-            f"--prompts '{source}' is no file, and as a hub data set 'id[:config]' it cannot be loaded: {_first_line(error)}"
+            f"--prompts '{source}' is not a file, and cannot be loaded as a hub data set 'id[:config]': {_first_line(error)}"
         ) from error
 
 

@@ -335,7 +335,7 @@ def _read_calibrations(parts: ScoreParts, window: int) -> tuple[dict[str, ScoreC
         name: ScoreCalibration.of(sketch, signed=registered.get(name).signed) for name, sketch in sketches.items()
     }
     for name in (name for name, calibration in scores.items() if calibration.mean == 0):
-        logger.warning("all %s scores are 0: its gate fires on whatever is not 0", name)
+        logger.warning("all %s scores are 0: its gate fires on every score above 0", name)
     shares = _replay_gates(parts, scores, window)
     scores = {name: calibration.with_shares(shares[name]) for name, calibration in scores.items()}
     for score in registered:

@@ -1,4 +1,4 @@
-"""`lm-eval-takeover compare`: an own pair beside other ways to spend its budget, by one command that can be interrupted.
+"""`lm-eval-takeover compare`: a pair by several methods, in one command that can be interrupted.
 
 Knows which rows a comparison has, and which command makes each. Comes in: a pair, tasks, a rate, a folder. Goes out: a
 calibration where none fits (`gate`), one `lm_eval` process a row (`calls`, `running`), the table of `leaderboard` with what each

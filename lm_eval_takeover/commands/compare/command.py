@@ -1,4 +1,4 @@
-"""The door of `compare`: its options, and what is checked before torch is loaded."""
+"""The options of `compare`, and what is checked before torch is loaded."""
 
 import argparse
 import math

@@ -44,7 +44,7 @@ def measure(options: argparse.Namespace, choice: Choice) -> int:
     forms = {task: _read_form(run, task) for task in run.tasks}
     takeovers, known = choose_takeovers(run, options.takeovers, options.seed)
     if all(form.sampling.temperature == 0 for form in forms.values()) and options.continuations > 1:
-        print("decoding is greedy: one continuation behind each token says all")
+        print("decoding is greedy: one continuation after each token is enough")
         options.continuations = 1
     print(describe_cost(run, takeovers, known, options))
     if options.dry_run:

@@ -1,4 +1,4 @@
-"""The door of `export`: its options, and what it prints."""
+"""The options of `export`, and what it prints."""
 
 import argparse
 import sys

@@ -1,4 +1,4 @@
-"""The door of `leaderboard`: its options, and what it prints."""
+"""The options of `leaderboard`, and what it prints."""
 
 import argparse
 import sys
@@ -44,7 +44,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     if not options.results and not options.thinking and not options.published:
-        raise ArgumentError("leaderboard needs RESULTS, what `lm_eval … --output_path` was given, or --published")
+        raise ArgumentError("leaderboard needs RESULTS, the folder of `lm_eval … --output_path`, or --published")
     from lm_eval_takeover.commands.leaderboard.formats import write_table
     from lm_eval_takeover.commands.leaderboard.published_rows import list_published_rows
     from lm_eval_takeover.commands.leaderboard.rows import build_board

@@ -63,7 +63,7 @@ def warn_of_references(rows: Sequence["Row"]) -> list[str]:
                 )
     if len(found) > 1:
         parts = (f"{', '.join(names)} against {reference}" for reference, names in found.items())
-        lines.append(f"Recovery is not of one reference: {'; '.join(parts)}")
+        lines.append(f"Recovery has different references: {'; '.join(parts)}")
     return list(dict.fromkeys(lines))
 
 

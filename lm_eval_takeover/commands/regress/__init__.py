@@ -1,4 +1,4 @@
-"""`lm-eval-takeover regress`: has a run become worse than its baseline, by an interval and never by a point.
+"""`lm-eval-takeover regress`: has a run become worse than its baseline? It compares intervals, not points.
 
 Knows what a baseline holds (`baseline`), when a change counts as one (`gate`), and how probable it is to notice a drop
 (`planning`). Comes in: results folders, read by `results`, and a baseline file. Goes out: a verdict by task as text, JSON, JUnit

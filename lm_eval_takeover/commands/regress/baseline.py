@@ -126,7 +126,7 @@ def read_seeds(results: Sequence[Path]) -> Measured:
                 lines += list_differences(ours.settings, theirs.settings)
         if lines:
             raise ArgumentError(
-                f"'{run.source}' is no other seed of '{runs[0].source}': {'; '.join(dict.fromkeys(lines))}; a baseline holds "
+                f"'{run.source}' is not another seed of '{runs[0].source}': {'; '.join(dict.fromkeys(lines))}; a baseline holds "
                 "runs that differ in the seed alone"
             )
     tasks = {task: _join_sides([measured.tasks[task] for measured in (first, *others)]) for task in first.tasks}
@@ -231,12 +231,12 @@ def read_baseline(path: Path) -> Measured:
     schema = document.require("schema", int)
     if schema not in (1, SCHEMA):
         document.fail(
-            "schema", f"is {schema}, known up to {SCHEMA}; upgrade lm-eval-takeover, or write it anew with {WRITER}"
+            "schema", f"is {schema}, known up to {SCHEMA}; upgrade lm-eval-takeover, or write it again with {WRITER}"
         )
     content = {name: document.get(name) for name in document}
     if digest_of(content | {"checksum": ""}) != document.require("checksum", str):
         document.fail(
-            "checksum", f"does not agree with the content: the file was edited or cut; write it anew with {WRITER}"
+            "checksum", f"does not agree with the content: the file was edited or cut; write it again with {WRITER}"
         )
     tasks = document.inside("tasks")
     return Measured(

@@ -1,4 +1,4 @@
-"""The door of `regress`: its options, what it prints, and its exit status."""
+"""The options of `regress`, what it prints, and its exit status."""
 
 import argparse
 import os
@@ -103,7 +103,7 @@ def run(options: argparse.Namespace) -> int:
     if not 0.5 <= options.confidence < 1:
         raise ArgumentError(f"--confidence {options.confidence} is not a share from 0.5 to below 1")
     if not options.results and (options.update or not options.plan):
-        raise ArgumentError("regress needs RESULTS, what `lm_eval … --output_path` was given")
+        raise ArgumentError("regress needs RESULTS, the folder of `lm_eval … --output_path`")
     if len(options.results) > 1 and not (options.update or options.plan):
         raise ArgumentError(
             f"RESULTS are {len(options.results)} folders; one run is compared, several are for --update"
@@ -114,7 +114,7 @@ def run(options: argparse.Namespace) -> int:
         raise ArgumentError("regress needs --baseline FILE; write one from a good run with --update")
     if (options.base is None) != (options.reference is None) or (options.base is not None and not options.update):
         raise ArgumentError(
-            "--base and --reference go together, and with --update: a gate takes them from the baseline"
+            "--base and --reference go together, and with --update: later checks read them from the baseline"
         )
     from lm_eval_takeover.commands.regress.baseline import add_anchors, read_baseline, read_measured, read_seeds
 
@@ -180,7 +180,7 @@ def _plan(options: argparse.Namespace, limits: dict[str, "Limit"]) -> int:
     from lm_eval_takeover.commands.regress.reports import write_json, write_plan
 
     if len(limits) > 1:
-        raise ArgumentError(f"--plan is about one --metric, and {len(limits)} are given: {', '.join(limits)}")
+        raise ArgumentError(f"--plan takes one --metric, and {len(limits)} are given: {', '.join(limits)}")
     ((metric, limit),) = limits.items()
     if options.samples < 1 or not all(0 < drop < 1 for drop in options.drop):
         raise ArgumentError("--plan needs --samples of at least 1 and --drop between 0 and 1")

@@ -147,7 +147,7 @@ def check_settings(old: Measured, new: Measured, allowed: Sequence[str], where: 
     known = {name for _, a, b in pairs for name in (*a, *b)}
     for name in allowed:
         if name not in known:
-            raise ArgumentError(f"--allow '{name}' is no setting of these runs; {nearest(name, known)}")
+            raise ArgumentError(f"--allow '{name}' is not a setting of these runs; {nearest(name, known)}")
     lines = list(dict.fromkeys(f"{name}{line}" for name, a, b in pairs for line in list_differences(a, b, allowed)))
     if lines:
         raise ArgumentError(
@@ -198,7 +198,7 @@ def _align(task: str, old: Side, new: Side, metric: str, limit: Limit) -> Part:
         return Part(before, now, margins, observations, same and (len(old.runs) > 1 or np.array_equal(before, now)))
     if old.anchors is None:
         raise ResultsError(
-            f"{task}: the baseline holds no base and reference, which Recovery is measured between; write it anew with "
+            f"{task}: the baseline holds no base and reference, which Recovery is measured between; write it again with "
             "--update --base RESULTS --reference RESULTS"
         )
     base, reference = old.anchors.values(of, old.problems.samples)

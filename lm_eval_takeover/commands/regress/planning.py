@@ -81,7 +81,7 @@ def plan(
 ) -> dict[str, list[dict[str, Any]]]:
     """`rows` for every drop, `no_change` for runs without one; of each task, and of their average. Raises ArgumentError."""
     if metric not in EXPECTED:
-        raise ArgumentError(f"--plan knows drops of {' and '.join(EXPECTED)}, not of '{metric}'")
+        raise ArgumentError(f"--plan supports drops of {' and '.join(EXPECTED)}, not of '{metric}'")
     if metric == "pass@8" and samples < 8:
         raise ArgumentError(f"--samples {samples}: pass@8 needs at least 8 samples a problem")
     design = Design(metric, limit, confidence, samples, baseline.seeds)

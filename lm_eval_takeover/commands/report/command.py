@@ -1,4 +1,4 @@
-"""The door of `report`: its options."""
+"""The options of `report`."""
 
 import argparse
 import math

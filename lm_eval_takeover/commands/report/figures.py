@@ -15,7 +15,7 @@ CAPTIONS: Mapping[str, str] = {
     "position": "Where in a sample the largest 1 % of the scores stand",
     "overlap": "How far the largest scores coincide with the largest entropies",
     "planning": "Planning and execution tokens at peaks and takeovers",
-    "failure": "Whether the largest scores foretell a wrong answer",
+    "failure": "Whether the largest scores predict a wrong answer",
     "budget": "Accuracy against the share of tokens that the donor writes",
     "rates": "Realized rate of each problem",
     "flips": "Problems that only a run solves, or only the base",
@@ -43,7 +43,7 @@ def read_figure(path: Path) -> Markup:
         raise ArgumentError(f"'{path}' cannot be read: {error}; run lm-eval-takeover analyze again") from error
     kept = _keep(root, path.stem)
     if kept is None or kept.tag != "svg":
-        raise ArgumentError(f"'{path}' is no SVG; run lm-eval-takeover analyze again")
+        raise ArgumentError(f"'{path}' is not an SVG file; run lm-eval-takeover analyze again")
     for name in ("width", "height"):
         kept.attrib.pop(name, None)  # as wide as its column
     kept.attrib |= {"role": "img", "aria-label": CAPTIONS.get(path.stem, path.stem)}

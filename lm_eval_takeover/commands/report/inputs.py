@@ -45,7 +45,7 @@ class Analysis:
             cannot_show = dict(index["cannot_show"])
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise ArgumentError(
-                f"'{path}' cannot be read as an analysis: {error}; expected what lm-eval-takeover analyze was given as --out"
+                f"'{path}' cannot be read as an analysis: {error}; expected the folder that lm-eval-takeover analyze had as --out"
             ) from error
         if not runs:
             raise ArgumentError(f"'{path}' names no runs; run lm-eval-takeover analyze again")

@@ -1,4 +1,4 @@
-"""The door of `rescore`: its options, the tables and lines that it prints."""
+"""The options of `rescore`, the tables and lines that it prints."""
 
 import argparse
 from collections.abc import Iterable, Iterator, Sequence

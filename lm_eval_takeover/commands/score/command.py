@@ -1,4 +1,4 @@
-"""The door of `score`: its options, and one run_dir after the other."""
+"""The options of `score`, and one run_dir after the other."""
 
 import argparse
 from pathlib import Path

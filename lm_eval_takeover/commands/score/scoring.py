@@ -143,7 +143,7 @@ def _find_scored(folder: Path, header: ScoresHeader) -> set[bytes]:
         written, keys = read_header(path)
         if written != header:
             raise RunDirError(
-                f"'{path}' was scored with {written.describe()}, not with {header.describe()}; give --overwrite to begin anew"
+                f"'{path}' was scored with {written.describe()}, not with {header.describe()}; give --overwrite to replace it"
             )
         done |= keys
     return done
@@ -158,7 +158,7 @@ def _read_texts(run: RunFolder, samples: Sequence[Answered]) -> list[Text]:
     if len(texts) < len(samples):
         raise RunDirError(
             f"run_dir='{run.folder}': {len(samples) - len(texts)} of {len(samples)} samples have no trace yet, so their "
-            f"tokens are not known; give the run's command again, which puts its traces in order"
+            f"tokens are not known; give the run's command again, which repairs its traces"
         )
     return texts
 
@@ -175,8 +175,8 @@ def _check_tokenizer(run: RunFolder, pair: Pair, texts: Sequence[Text]) -> None:
         prompt = run.find_prompt(text.one)["prompt"]
         if prompt and tuple(pair.encode(prompt))[-len(text.prompt) :] != text.prompt:
             raise VocabularyError(
-                f"run_dir='{run.folder}' was written with another tokenizer than that of {pair.members[0].id.id}: the prompt of "
-                f"task {text.one.task}, doc {text.one.doc_id} has other tokens; give the pair that wrote it by --base and --guide"
+                f"run_dir='{run.folder}' was written with a different tokenizer than that of {pair.members[0].id.id}: the prompt "
+                f"of task {text.one.task}, doc {text.one.doc_id} has other tokens; name its pair with --base and --guide"
             )
 
 
@@ -197,7 +197,7 @@ def _score_texts(backend: Backend, scores: Sequence[Score], texts: Sequence[Text
             if len(batch) == 1 or not is_out_of_memory(error):
                 raise
             rows = len(batch) // 2
-            logger.warning("out of memory; going on with a batch size of %d", rows)
+            logger.warning("out of memory; continuing with batch size %d", rows)
             continue
         place += len(batch)
         yield [_make_sample(text, found) for text, found in zip(batch, values, strict=True)]

@@ -1,4 +1,4 @@
-"""The door of `serve`: its options, and the command of vLLM that it becomes."""
+"""The options of `serve`, and the command of vLLM that it becomes."""
 
 import argparse
 import json
@@ -62,7 +62,7 @@ def run(options: argparse.Namespace) -> int:
 def check_address(host: str, port: int) -> None:
     """Raises ArgumentError for an address that no server can listen at: vLLM would find out after the models are loaded."""
     if not 0 < port < 2**16:
-        raise ArgumentError(f"--port {port} is no port; expected 1 to 65535")
+        raise ArgumentError(f"--port {port} is not a port; expected 1 to 65535")
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         with socket.create_server((host, port), family=family):
@@ -70,7 +70,7 @@ def check_address(host: str, port: int) -> None:
     except OSError as error:
         reason = os.strerror(error.errno) if error.errno and error.errno > 0 else error
         raise ArgumentError(
-            f"--host {host} --port {port} cannot be listened at: {reason}; give an address of this machine and a free port"
+            f"--host {host} --port {port} cannot be used: {reason}; give an address of this machine and a free port"
         ) from error
 
 

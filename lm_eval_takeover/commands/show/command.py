@@ -1,4 +1,4 @@
-"""The door of `show`: its options."""
+"""The options of `show`."""
 
 import argparse
 from pathlib import Path

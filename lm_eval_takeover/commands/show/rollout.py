@@ -34,9 +34,7 @@ def show(options: argparse.Namespace) -> int:
         console.print(mark_takeovers(load_tokenizer(run, options.tokenizer), traces[0], donor if marked else None))
     else:
         console.print(Text(make_visible(one.stored.text)))
-        console.print(
-            Text("its trace is empty, so takeovers are not known; the run's command puts traces in order", "dim")
-        )
+        console.print(Text("its trace is empty, so takeovers are not known; the run's command repairs traces", "dim"))
     gold = prompts[0]["answer"] if prompts else None
     console.print(
         Text(f"{one.outcome or 'not verified'}: {one.answer or 'no answer'} (gold: {gold or 'not known'})", "bold")

@@ -47,9 +47,7 @@ def test_calibrate_writes_a_file_that_lm_eval_accepts(tmp_path, capsys):
         assert lm.get_model_info()["takeover"]["calibration"] == "mine"
     assert GuidedTakeover(calibration=str(out), policy="entropy").policy.score == "entropy"
     first = out.read_text()
-    with pytest.raises(
-        ArgumentError, match=r"--out: '.*mine\.json' is there already; give another name, or --overwrite"
-    ):
+    with pytest.raises(ArgumentError, match=r"--out: '.*mine\.json' exists already; give another name, or --overwrite"):
         main(call)
     assert main([*call, "--overwrite"]) == 0
     assert out.read_text() == first  # deterministic for a seed
@@ -171,7 +169,7 @@ def test_calibrate_errors_are_one_line_and_status_2(forked, tmp_path, capsys):
         (["--prompts", empty], f"error: --prompts '{empty}' holds no prompt"),
         (["--prompts", wrong], f"error: --prompts '{wrong}': row 1 has no text in field 'prompt' (its fields: text)"),
         (["--prompts", long], "error: --prompts: all 1 prompts are empty or longer than the context of 2048 tokens"),
-        (["--prompts", tmp_path / "none.jsonl"], "is no file, and as a hub data set"),
+        (["--prompts", tmp_path / "none.jsonl"], "is not a file, and cannot be loaded as a hub data set"),
         (["--promts", empty], "error: unknown option '--promts'; did you mean '--prompts'?"),
         ([], "error: --prompts is missing"),
         (["--prompts", wrong, "--target_rate", "8"], "error: --target_rate 8.0 is outside 0..1"),
@@ -276,7 +274,7 @@ def test_the_same_model_twice_is_calibrated_with_a_warning(calibration, tmp_path
     process = calibration(out, *pair, "--num_prompts", "10", "--batch_size", "10", "--license", "CC0")
     assert process.wait() == 0, process.stderr
     assert "base and guide are the same model: every ce equals the entropy" in process.stderr
-    assert "all rkl scores are 0: its gate fires on whatever is not 0" in process.stderr
+    assert "all rkl scores are 0: its gate fires on every score above 0" in process.stderr
     made = read_calibration(out)
     assert made.score("ce").threshold(0.05).tau == pytest.approx(made.score("entropy").threshold(0.05).tau, rel=1e-5)
     assert made.score("rkl").mean == 0
