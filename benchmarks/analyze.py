@@ -63,7 +63,11 @@ def write_scores_file(folder: Path, count: int, tokens: int) -> Path:
     schema, at_once = make_schema(), max(1, GROUP // tokens)
     floats = {f.name: rng.exponential(size=(at_once, tokens)) ** 4 for f in schema if pa.types.is_floating(f.type)}
     integers = {
-        name: rng.integers(1, VOCABULARY, (at_once, tokens)) for name in schema.names if name[-4:] in ("rank", "_top")
+        f.name: rng.integers(1, VOCABULARY, (at_once, tokens))
+        if "top" in f.name[-4:]
+        else rng.geometric(0.6, (at_once, tokens))
+        for f in schema
+        if pa.types.is_integer(f.type) and f.name not in ("doc_id", "sample", "position", "token_id")
     }
     ids = rng.integers(0, VOCABULARY, (at_once, tokens))
     header = ScoresHeader({"id": "b", "dtype": "f"}, {"id": "g", "dtype": "f"}, {})

@@ -7,6 +7,16 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from lm_eval_takeover.analysis.choices import (
+    ENTROPIES,
+    SEEN,
+    measure_choices,
+    measure_entropies,
+    measure_near,
+    tabulate_choices,
+    tabulate_entropies,
+    tabulate_near,
+)
 from lm_eval_takeover.analysis.concentration import (
     SHARES,
     measure_concentration,
@@ -14,7 +24,7 @@ from lm_eval_takeover.analysis.concentration import (
     tabulate_concentration,
     tabulate_lorenz,
 )
-from lm_eval_takeover.analysis.failure import measure_failure, tabulate_failure
+from lm_eval_takeover.analysis.failure import BESIDE, measure_failure, tabulate_failure
 from lm_eval_takeover.analysis.places import measure_overlap, measure_position, tabulate_overlap, tabulate_position
 from lm_eval_takeover.analysis.planning import measure_peaks, tabulate_planning
 from lm_eval_takeover.analysis.tokens import SampleTokens
@@ -30,18 +40,28 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
     "overlap": ("task", "score", "top_percent", "iou", "chance"),
     "planning": (
         *("task", "run", "set", "score", "class", "in_set", "of_set", "in_base", "of_base"),
-        *("share_set", "share_base", "enrichment"),
+        *("share_set", "share_base", "enrichment", "low", "high"),
     ),
-    "failure": ("task", "signal", "samples", "auroc", "low", "high", "accuracy", "majority"),
+    "failure": (
+        *("task", "signal", "samples", "auroc", "low", "high", "accuracy", "majority"),
+        *("within", "within_low", "within_high"),
+        *(f"minus_{other}{end}" for other in BESIDE for end in ("", "_low", "_high")),
+    ),
+    "near": ("task", "score", "threshold", "tokens", "share", "low", "high"),
+    "choices": ("task", "score", "set", "measure", "tokens", "value", "low", "high"),
+    "entropy_by_js": (
+        *("task", "bin", "left", "right", "tokens"),
+        *(f"{name}{end}" for name in ENTROPIES for end in ("", "_low", "_high")),
+    ),
     "budget": (
         *("task", "run", "policy", "score", "nominal", "realized_rate", "acc", "acc_low", "acc_high"),
         *("pass8", "pass8_low", "pass8_high"),
     ),
     "rates": ("task", "run", "doc_id", "realized_rate", "tokens"),
-    "flips": ("task", "run", "problems", "rescued", "harmed", "p_value"),
+    "flips": ("task", "run", "problems", "rescued", "harmed", "p_value", "null_rescued", "null_harmed", "null"),
     "cross": (
         *("task", "run", "direction", "threshold", "near_share", "replaced", "replaced_share"),
-        *("acc", "acc_host", "acc_donor"),
+        *("acc", "acc_host", "acc_donor", "changed", "changed_share"),
     ),
     "ranks": ("task", "run", "rank", "takeovers", "share"),
 }
@@ -49,10 +69,14 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class SampleAnalysis:
-    """An analysis of scored base rollouts: what is measured on one sample by one score (None: left out), and the table of it."""
+    """An analysis of scored rollouts: what is measured on one sample by one score (None: left out), and the table of it.
+
+    `columns` are those of a scores file that it reads beside the scores.
+    """
 
     measure: Callable[[SampleTokens, str], dict[str, Any] | None]
     tabulate: Callable[[pl.DataFrame], pl.DataFrame]
+    columns: tuple[str, ...] = ()
 
 
 SCORED: Mapping[str, SampleAnalysis] = {
@@ -62,6 +86,9 @@ SCORED: Mapping[str, SampleAnalysis] = {
     "overlap": SampleAnalysis(measure_overlap, tabulate_overlap),
     "planning": SampleAnalysis(measure_peaks, tabulate_planning),
     "failure": SampleAnalysis(measure_failure, tabulate_failure),
+    "near": SampleAnalysis(measure_near, tabulate_near),
+    "choices": SampleAnalysis(measure_choices, tabulate_choices, SEEN),
+    "entropy_by_js": SampleAnalysis(measure_entropies, tabulate_entropies, ENTROPIES),
 }
 
 Measured = dict[str, list[dict[str, Any]]]  # rows by analysis

@@ -110,7 +110,7 @@ def _draw_overlap(axes: Axes, table: pl.DataFrame) -> None:
 
 
 def _draw_planning(axes: Axes, table: pl.DataFrame) -> None:
-    _bars(axes, table, ["task", "run", "set", "score", "class"], "enrichment")
+    _bars(axes, table, ["task", "run", "set", "score", "class"], "enrichment", ("low", "high"))
     axes.axvline(1, **_DIAGONAL)
     _label(axes, "enrichment (share in set / in base rollouts)")
 
@@ -191,6 +191,28 @@ def _draw_effect_auroc(axes: Axes, table: pl.DataFrame) -> None:
     _label(axes, "AUROC for an effect above 25 points")
 
 
+def _draw_near(axes: Axes, table: pl.DataFrame) -> None:
+    _lines(axes, table, "threshold", "share", ["task", "score"], marker="o", markersize=3)
+    axes.set_xscale("log")
+    axes.set_ylim(0, 1.03)
+    _label(axes, "nats", "share of tokens below")
+
+
+def _draw_choices(axes: Axes, table: pl.DataFrame) -> None:
+    shown = table.filter(pl.col("score") == table["score"][0])
+    _bars(axes, shown, ["task", "set", "measure"], "value", ("low", "high"))
+    axes.set_xlim(0, 1)
+    _label(axes, f"share; peaks by {table['score'][0]}")
+
+
+def _draw_entropies(axes: Axes, table: pl.DataFrame) -> None:
+    for name in ("base_entropy", "guide_entropy"):
+        for (task,), group in table.group_by(["task"], maintain_order=True):
+            axes.plot(group["right"], group[name], marker="o", markersize=3, label=_join((task, name)))
+    axes.set_ylim(bottom=0)
+    _label(axes, "js up to, in nats", "mean entropy, in nats")
+
+
 _DRAWN: Mapping[str, Callable[[Axes, pl.DataFrame], None]] = {
     "concentration": _draw_concentration,
     "lorenz": _draw_lorenz,
@@ -198,6 +220,9 @@ _DRAWN: Mapping[str, Callable[[Axes, pl.DataFrame], None]] = {
     "overlap": _draw_overlap,
     "planning": _draw_planning,
     "failure": _draw_failure,
+    "near": _draw_near,
+    "choices": _draw_choices,
+    "entropy_by_js": _draw_entropies,
     "budget": _draw_budget,
     "rates": _draw_rates,
     "flips": _draw_flips,

@@ -9,7 +9,7 @@ from multiprocessing import forkserver, get_all_start_methods, get_context
 
 import polars as pl
 
-from lm_eval_takeover.analysis.catalogue import measure_samples
+from lm_eval_takeover.analysis.catalogue import SCORED, measure_samples
 from lm_eval_takeover.analysis.planning import Codes, classify_text
 from lm_eval_takeover.analysis.tokens import Part, SampleTokens, read_scored_samples
 from lm_eval_takeover.answers.judging import count_cores
@@ -35,7 +35,8 @@ class Measuring:
 
     def measure(self, part: Part) -> dict[str, pl.DataFrame]:
         """A table by analysis, of the samples that begin in this part."""
-        samples = map(self._add_codes, read_scored_samples([part], self.scores))
+        columns = [column for name in self.names for column in SCORED[name].columns]
+        samples = map(self._add_codes, read_scored_samples([part], self.scores, columns))
         return measure_samples(samples, self.names, self.scores, self.places)
 
     def _add_codes(self, sample: SampleTokens) -> SampleTokens:

@@ -18,6 +18,7 @@ from lm_eval_takeover.analysis.pooling import (
     by_group,
     mean_of,
 )
+from lm_eval_takeover.results.chances import expect_flips
 from lm_eval_takeover.results.statistics import Interval, average_interval, mean_interval
 from lm_eval_takeover.tasks.metrics import pass_at_k
 
@@ -82,21 +83,39 @@ def tabulate_rates(samples: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def tabulate_flips(samples: pl.DataFrame, base: str) -> pl.DataFrame:
+def tabulate_flips(samples: pl.DataFrame, base: str, second: Sequence[str] = ()) -> pl.DataFrame:
     """Table 14: problems that only the run solves (rescued) or only the base run (harmed), by an exact sign test.
 
     A problem is solved if any of its samples is. Only problems that both runs have count. In `mean` rows counts are sums, as in
-    the table's last line.
+    the table's last line. `null_rescued` and `null_harmed` are what another seed of the base does to it: counted where `second`
+    names such runs (their mean), else expected from how many samples of each problem the base run solves (`expect_flips`).
     """
-    solved = samples.group_by("task", "run", "doc_id", maintain_order=True).agg(pl.col("correct").any().alias("solved"))
-    before = solved.filter(pl.col("run") == base).drop("run").rename({"solved": "before"})
-    both = solved.filter(pl.col("run") != base).join(before, on=["task", "doc_id"])
-    counted = both.group_by("task", "run", maintain_order=True).agg(
-        pl.len().cast(pl.Int64).alias("problems"),
-        (pl.col("solved") & ~pl.col("before")).sum().cast(pl.Int64).alias("rescued"),
-        (~pl.col("solved") & pl.col("before")).sum().cast(pl.Int64).alias("harmed"),
+    solved = samples.group_by("task", "run", "doc_id", maintain_order=True).agg(
+        pl.col("correct").any().alias("solved"), pl.col("correct").mean().alias("share"), pl.len().alias("n")
     )
-    table = add_mean_rows(counted, ["run"], [], ["problems", "rescued", "harmed"])
+    before = solved.filter(pl.col("run") == base).drop("run").rename({"solved": "before"})
+    both = solved.filter(pl.col("run") != base).drop("share", "n").join(before, on=["task", "doc_id"])
+    rescued, harmed = pl.col("solved") & ~pl.col("before"), ~pl.col("solved") & pl.col("before")
+
+    def describe(group: pl.DataFrame) -> dict[str, Any]:
+        counts = group.select(rescued.sum().alias("rescued"), harmed.sum().alias("harmed")).row(0, named=True)
+        others = [run for run in second if run != group["run"][0]]
+        its = both.filter(pl.col("task") == group["task"][0], pl.col("run").is_in(others))
+        its = its.join(group.select("doc_id"), on="doc_id", how="semi")
+        if len(its) == len(others) * len(group) > 0:
+            null = [its.select(rule.sum()).item() / len(others) for rule in (rescued, harmed)]
+        else:
+            null = [float(x.sum()) for x in expect_flips(group["share"].to_numpy(), int(group["n"].to_numpy().min()))]
+            others = []
+        named = {"null_rescued": null[0], "null_harmed": null[1], "null": ", ".join(others) or "expected"}
+        return {"problems": len(group), **counts, **named}
+
+    if both.is_empty():
+        return both
+    counted = by_group(both, ["task", "run"], describe)
+    table = add_mean_rows(
+        counted, ["run", "null"], [], ["problems", "rescued", "harmed", "null_rescued", "null_harmed"]
+    )
     p_values = [sign_test(rescued, harmed) for rescued, harmed in table.select("rescued", "harmed").iter_rows()]
     return table.with_columns(pl.Series("p_value", p_values, dtype=pl.Float64))
 

@@ -6,15 +6,17 @@ The rules lie in `token_classes.toml`. The vocabulary is classified once; along 
 import re
 import tomllib
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from lm_eval_takeover.analysis.pooling import MEAN, averaged_tasks
+from lm_eval_takeover.analysis.pooling import MEAN, Replicates, averaged_tasks, draw_weights, interval, sum_by
 from lm_eval_takeover.analysis.tokens import SampleTokens
+from lm_eval_takeover.errors import ArgumentError
 
 RULES = Path(__file__).with_name("token_classes.toml")
 CLASSES = ("planning", "execution")
@@ -23,22 +25,59 @@ NONE, PLANNING, EXECUTION, LETTER, WORD = range(5)  # of a vocabulary entry; the
 Codes = NDArray[np.int8]
 
 
-def classify_vocabulary(texts: Sequence[str]) -> Codes:
+@dataclass(frozen=True)
+class Rules:
+    """Which tokens are planning and which execution, as `token_classes.toml` has it."""
+
+    planning: frozenset[str]
+    execution: re.Pattern[str]
+    excluded: re.Pattern[str]
+    letter: re.Pattern[str]
+    words: frozenset[str]
+
+    @classmethod
+    def read(cls, path: Path = RULES) -> Self:
+        """Raises ArgumentError with the part that is missing or wrong."""
+        try:
+            found = tomllib.loads(path.read_text(encoding="utf-8"))
+            planning = [word for words in found["planning"].values() for word in _check_words(words)]
+            patterns = [*found["execution"].values(), found["excluded"]["marks"], found["variables"]["letter"]]
+            *execution, excluded, letter = (re.compile(f"(?:{pattern})").pattern for pattern in patterns)
+            return cls(
+                frozenset(word.strip().lower() for word in planning),
+                re.compile("|".join(execution)),
+                re.compile(excluded),
+                re.compile(letter),
+                frozenset(_check_words(found["variables"]["words"])),
+            )
+        except OSError as error:
+            raise ArgumentError(f"--token_classes '{path}' cannot be read: {error.strerror}") from error
+        except KeyError as error:
+            raise ArgumentError(
+                f"--token_classes '{path}': {error} is missing; begin with a copy of '{RULES}'"
+            ) from error
+        except (ValueError, TypeError, AttributeError, re.error) as error:
+            raise ArgumentError(f"--token_classes '{path}': {error}; begin with a copy of '{RULES}'") from error
+
+
+def _check_words(words: Any) -> list[str]:
+    if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
+        raise ValueError(f"{str(words)[:40]!r} is no list of words")
+    return words
+
+
+def classify_vocabulary(texts: Sequence[str], rules: Rules | None = None) -> Codes:
     """A code for each decoded token `[vocab]`."""
-    rules = tomllib.loads(RULES.read_text(encoding="utf-8"))
-    planning = {word for words in rules["planning"].values() for word in words}
-    execution = re.compile("|".join(f"(?:{pattern})" for pattern in rules["execution"].values()))
-    excluded, letter = re.compile(rules["excluded"]["marks"]), re.compile(rules["variables"]["letter"])
-    words = set(rules["variables"]["words"])
+    rules = rules or Rules.read()
 
     def classify(text: str) -> int:
         token = text.strip().lower()
-        if token in planning:
+        if token in rules.planning:
             return PLANNING
-        if execution.fullmatch(token) and not excluded.fullmatch(token):
+        if rules.execution.fullmatch(token) and not rules.excluded.fullmatch(token):
             return EXECUTION
-        if letter.fullmatch(token):
-            return WORD if token in words else LETTER
+        if rules.letter.fullmatch(token):
+            return WORD if token in rules.words else LETTER
         return NONE
 
     return np.array([classify(text) for text in texts], dtype=np.int8)
@@ -71,25 +110,46 @@ def measure_peaks(sample: SampleTokens, score: str) -> dict[str, Any]:
 def tabulate_planning(measured: pl.DataFrame) -> pl.DataFrame:
     """Tables 1, 5 and 6: shares by class among classifiable tokens in a set and in base rollouts, and their quotient.
 
-    `measured` has a row per sample with `task, run, set, score` and the counts `in_set`, `in_base` `[2]`. Counts are pooled over
-    samples, and over tasks for `mean`. Equation (10): enrichment is share_set / share_base.
+    `measured` has a row per sample with `task, doc_id, run, set, score` and the counts `in_set`, `in_base` `[2]`. Counts are
+    pooled over samples, and over tasks for `mean`. Equation (10): enrichment is share_set / share_base, its interval is over
+    problems.
     """
     keys = ["run", "set", "score"]
     tasks = averaged_tasks(measured["task"].unique(maintain_order=True).to_list())
-    pooled = measured.filter(pl.col("task").is_in(tasks)).with_columns(pl.lit(MEAN).alias("task"))
+    pooled = measured.filter(pl.col("task").is_in(tasks)).with_columns(pl.lit(MEAN).alias("pooled"))
     rows = []
-    for (task, *key), group in pl.concat([measured, pooled]).group_by(["task", *keys], maintain_order=True):
+    both = pl.concat([measured.with_columns(pl.col("task").alias("pooled")), pooled])
+    for (task, *key), group in both.group_by(["pooled", *keys], maintain_order=True):
         in_set, in_base = (group[name].to_numpy().sum(axis=0, dtype=np.int64) for name in ("in_set", "in_base"))
+        replicates = bootstrap_enrichment(group)
         for place, name in enumerate(CLASSES):
             share_set, share_base = (_share(int(c[place]), int(c.sum())) for c in (in_set, in_base))
+            low, high = interval(None if replicates is None else replicates[:, place])
             rows.append(
                 {"task": task, **dict(zip(keys, key, strict=True)), "class": name}
                 | {"in_set": int(in_set[place]), "of_set": int(in_set.sum())}
                 | {"in_base": int(in_base[place]), "of_base": int(in_base.sum())}
                 | {"share_set": share_set, "share_base": share_base}
                 | {"enrichment": share_set / share_base if share_set is not None and share_base else None}
+                | {"low": low, "high": high}
             )
     return pl.DataFrame(rows, infer_schema_length=None)
+
+
+def bootstrap_enrichment(measured: pl.DataFrame) -> Replicates | None:
+    """`[RESAMPLES, 2]` over resampled problems of each task, both sets with the same problems; None for a single problem."""
+    counts, problems = {name: np.zeros(1) for name in ("in_set", "in_base")}, 0
+    for (task,), group in measured.group_by(["task"], maintain_order=True):
+        names, index = np.unique(group["doc_id"].to_numpy(), return_inverse=True)
+        problems = max(problems, len(names))
+        weights = draw_weights(len(names), str(task))
+        for name in counts:
+            counts[name] = counts[name] + weights @ sum_by(group[name].to_numpy(), index, len(names))
+    if problems < 2:
+        return None
+    with np.errstate(invalid="ignore", divide="ignore"):
+        shares = [found / found.sum(axis=1, keepdims=True) for found in counts.values()]
+        return np.asarray(np.where(shares[1] > 0, shares[0] / shares[1], np.nan))
 
 
 def _share(count: int, total: int) -> float | None:

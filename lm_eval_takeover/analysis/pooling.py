@@ -1,6 +1,7 @@
 """From rows per sample to rows per task: intervals by bootstrap over problems, and the row `mean` over tasks."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import blake2b
 from typing import Any
@@ -44,6 +45,51 @@ def bootstrap_mean(problems: NDArray[Any], values: NDArray[np.float64], name: st
     weights = draw_weights(count, name)
     sums, sizes = np.bincount(index, values, count), np.bincount(index, minlength=count)
     return np.asarray((weights @ sums) / (weights @ sizes))
+
+
+@dataclass(frozen=True, slots=True)
+class Ratio:
+    """A ratio of sums over samples, `[k]`: its value, the sum below, and its replicates `[RESAMPLES, k]` over problems."""
+
+    value: Replicates
+    of: NDArray[np.int64]
+    replicates: Replicates | None
+
+    def describe(self, place: int, name: str, low: str, high: str) -> dict[str, float | None]:
+        """One of them with its interval; null where it is no number."""
+        bounds = interval(None if self.replicates is None else self.replicates[:, place])
+        value = float(self.value[place])
+        return {name: None if np.isnan(value) else value} | dict(zip((low, high), bounds, strict=True))
+
+
+def pool_ratios(
+    measured: pl.DataFrame, keys: Sequence[str], above: str, below: str
+) -> Iterator[tuple[tuple[Any, ...], Ratio]]:
+    """The ratio of two columns, numbers or arrays, by task and `keys`; of `mean` the unweighted mean over tasks."""
+    found: dict[tuple[Any, ...], Ratio] = {}
+    for (task, *rest), group in measured.group_by(["task", *keys], maintain_order=True):
+        names, index = np.unique(group["doc_id"].to_numpy(), return_inverse=True)
+        sums = [sum_by(group[column].to_numpy(), index, len(names)) for column in (above, below)]
+        replicates = None
+        with np.errstate(invalid="ignore", divide="ignore"):
+            if len(names) > 1:
+                weights = draw_weights(len(names), str(task))
+                replicates = (weights @ sums[0]) / (weights @ sums[1])
+            value, of = sums[0].sum(axis=0) / sums[1].sum(axis=0), sums[1].sum(axis=0).astype(np.int64)
+        found[task, *rest] = Ratio(value, np.broadcast_to(of, value.shape), replicates)
+    tasks = averaged_tasks(list(dict.fromkeys(str(key[0]) for key in found)))
+    for key in dict.fromkeys(key[1:] for key in found):
+        inside = [found[task, *key] for task in tasks if (task, *key) in found]
+        if inside:
+            value, of = np.mean([one.value for one in inside], axis=0), np.sum([one.of for one in inside], axis=0)
+            found[MEAN, *key] = Ratio(value, of, average_replicates([one.replicates for one in inside]))
+    yield from found.items()
+
+
+def sum_by(values: NDArray[Any], index: NDArray[Any], count: int) -> NDArray[np.float64]:
+    """Sums of rows by problem: `[problems, k]`, of single numbers `[problems, 1]`."""
+    rows = values.reshape(len(values), -1).astype(np.float64)
+    return np.stack([np.bincount(index, column, count) for column in rows.T], axis=1)
 
 
 def interval(replicates: Replicates | None) -> tuple[float | None, float | None]:

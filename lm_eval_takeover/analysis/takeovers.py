@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
 from lm_eval_takeover.analysis.tokens import SampleTokens
 
@@ -17,10 +18,14 @@ NEAR = 0.1  # nats: our own choice, since the source gives none
 
 def measure_ranks(sample: SampleTokens) -> dict[str, Any]:
     """Takeovers by the rank under the host of the donor's token, where it is not the token that the host draws there."""
-    host = sample.columns["host_token_id"]
-    replaced = sample.columns["takeover"] & (host >= 0) & (host != sample.columns["token_id"])
-    buckets = np.searchsorted(_FIRST_RANKS, sample.columns["donor_rank"][replaced], "right") - 1
+    buckets = np.searchsorted(_FIRST_RANKS, sample.columns["donor_rank"][find_changed(sample)], "right") - 1
     return {"counts": np.bincount(buckets, minlength=len(RANKS))}
+
+
+def find_changed(sample: SampleTokens) -> NDArray[np.bool_]:
+    """Takeovers whose token is not the one that the host draws there `[tokens]`; where the host was not asked none is known."""
+    host = sample.columns["host_token_id"]
+    return np.asarray(sample.columns["takeover"] & (host >= 0) & (host != sample.columns["token_id"]))
 
 
 def tabulate_ranks(measured: pl.DataFrame) -> pl.DataFrame:
@@ -35,11 +40,13 @@ def tabulate_ranks(measured: pl.DataFrame) -> pl.DataFrame:
 
 
 def measure_cross(sample: SampleTokens, near: float) -> dict[str, Any]:
-    """Positions whose js lies below `near`, takeovers, and all positions."""
+    """Positions whose js lies below `near`, takeovers, those that changed the token, and all positions."""
     score = sample.columns["score"]
     return {
         "near": int(np.count_nonzero(score < near)),
         "replaced": int(np.count_nonzero(sample.columns["takeover"])),
+        "changed": int(np.count_nonzero(find_changed(sample))),
+        "known": bool((sample.columns["host_token_id"] >= 0).any()),
         "tokens": len(sample),
     }
 
@@ -55,5 +62,8 @@ def tabulate_cross(measured: pl.DataFrame, accuracies: pl.DataFrame, near: float
         (pl.col("near").sum() / pl.col("tokens").sum()).alias("near_share"),
         pl.col("replaced").sum(),
         (pl.col("replaced").sum() / pl.col("tokens").sum()).alias("replaced_share"),
+        pl.when(pl.col("known").any()).then(pl.col("changed").sum()).alias("changed"),
+        pl.when(pl.col("known").any()).then(pl.col("changed").sum() / pl.col("tokens").sum()).alias("changed_share"),
     )
-    return table.join(accuracies, on=["task", "run"], how="left", maintain_order="left")
+    joined = table.join(accuracies, on=["task", "run"], how="left", maintain_order="left")
+    return joined.select(pl.exclude("changed", "changed_share"), "changed", "changed_share")

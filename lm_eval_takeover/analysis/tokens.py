@@ -1,6 +1,6 @@
 """The tokens of a run, one sample at a time: memory is bounded by a row group of the files, whatever their size."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,6 +27,7 @@ class SampleTokens:
     _ascending: dict[str, NDArray[np.float32]] = field(default_factory=dict)
     _cumulative: dict[str, NDArray[np.float64]] = field(default_factory=dict)
     _tops: dict[tuple[str, tuple[int, ...]], NDArray[np.bool_]] = field(default_factory=dict)
+    _once: dict[str, Any] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.columns["token_id"])
@@ -66,6 +67,12 @@ class SampleTokens:
             self._tops[score, percents] = masks
         return self._tops[score, percents]
 
+    def once(self, name: str, compute: Callable[[], Any]) -> Any:
+        """What does not depend on the score is computed for the first one."""
+        if name not in self._once:
+            self._once[name] = compute()
+        return self._once[name]
+
     def top(self, score: str, percent: int) -> NDArray[np.bool_]:
         """One of `tops`: `[tokens]`."""
         mask: NDArray[np.bool_] = self.tops(score, (percent,))[0]
@@ -96,12 +103,14 @@ def list_parts(paths: Iterable[Path]) -> list[Part]:
     return parts
 
 
-def read_scored_samples(parts: Iterable[Part], scores: Sequence[str]) -> Iterator[SampleTokens]:
-    """The samples of parts of scores files with these scores. Raises RunDirError for a file that cannot be read."""
-    wanted = ["token_id", *(_COLUMNS.get(name, name) for name in scores)]
+def read_scored_samples(
+    parts: Iterable[Part], scores: Sequence[str], columns: Sequence[str] = ()
+) -> Iterator[SampleTokens]:
+    """The samples of parts of scores files with these scores and columns. Raises RunDirError for a file that cannot be read."""
+    wanted = list(dict.fromkeys(["token_id", *(_COLUMNS.get(name, name) for name in scores), *columns]))
     for part in parts:
         with _reading(part.path), pq.ParquetFile(part.path) as file:
-            yield from split_tables(_read_tables(file, part.group, [*NAME_COLUMNS, *dict.fromkeys(wanted)]), wanted)
+            yield from split_tables(_read_tables(file, part.group, [*NAME_COLUMNS, *wanted]), wanted)
 
 
 @contextmanager

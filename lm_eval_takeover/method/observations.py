@@ -6,8 +6,11 @@ from torch import Tensor
 from lm_eval_takeover.method.scores import entropy
 
 OBSERVED = ("base_entropy", "host_logprob", "donor_logprob", "donor_rank", "host_token")  # of traces
-COMPARED = tuple(
-    f"{role}_{what}" for what in ("entropy", "logprob", "rank", "top") for role in ("base", "guide")
+SHARED = (5, 10)  # sizes of the sets of likeliest tokens whose overlap is counted
+COMPARED = (
+    *(f"{role}_{what}" for what in ("entropy", "logprob", "rank", "top") for role in ("base", "guide")),
+    "guide_top_rank",
+    *(f"shared_top{size}" for size in SHARED),
 )  # of scores files
 COUNTED = COMPARED[4:]  # of these the whole numbers
 
@@ -40,13 +43,20 @@ def observe(
 
 
 def compare(tokens: Tensor, base_logits: Tensor, guide_logits: Tensor) -> Tensor:
-    """Float32 `[..., 8]` of tokens `[...]`, in the order of `COMPARED`; logits are `[..., vocab]`.
+    """Float32 `[..., 11]` of tokens `[...]`, in the order of `COMPARED`; logits are `[..., vocab]`.
 
     Entropies and log-probabilities in nats; ranks are those of the token that stands there, 1 for the likeliest; tops are the
-    likeliest tokens' ids. Whole numbers below 2^24 are exact in float32.
+    likeliest tokens' ids. `guide_top_rank` is the rank under the base of the guide's likeliest token, `shared_top5` how many of
+    the 5 likeliest tokens of both are the same. Whole numbers below 2^24 are exact in float32.
     """
     both = []
     for logits in (base_logits, guide_logits):
         seen = dict(zip(OBSERVED, observe(tokens, logits, None, base_logits=logits).unbind(-1), strict=True))
         both.append([seen["base_entropy"], seen["host_logprob"], seen["donor_rank"], logits.argmax(-1).float()])
-    return torch.stack([one for pair in zip(*both, strict=True) for one in pair], -1)
+    first = base_logits.gather(-1, guide_logits.argmax(-1, keepdim=True))
+    found = [one for pair in zip(*both, strict=True) for one in pair] + [(base_logits > first).sum(-1) + 1.0]
+    tops = [logits.topk(min(SHARED[-1], logits.shape[-1]), dim=-1).indices for logits in (base_logits, guide_logits)]
+    for size in SHARED:
+        base, guide = (top[..., :size] for top in tops)
+        found.append((base[..., :, None] == guide[..., None, :]).sum((-1, -2)).float())
+    return torch.stack(found, -1)

@@ -1,11 +1,13 @@
 """Scores files: `RUN_DIR/scores/*.parquet`, one row per token of the stored samples, both models teacher-forced on the text.
 
     task, doc_id, sample, position, token_id, ce, rkl, js, base_entropy, guide_entropy, base_logprob, guide_logprob,
-    base_rank, guide_rank, base_top, guide_top
+    base_rank, guide_rank, base_top, guide_top, guide_top_rank, shared_top5, shared_top10
 
 and a column for each score of a plug-in that was asked for. The base hosts, so `ce` is `-sum p_base log p_guide`. Ranks are those
-of the token that stands there, 1 for the likeliest; tops are the likeliest tokens' ids. Scores, entropies and log-probabilities
-are in nats, float32 as computed. A file is written whole, one row group of whole samples, and its metadata name what it holds.
+of the token that stands there, 1 for the likeliest; tops are the likeliest tokens' ids; `guide_top_rank` is the rank of the
+guide's under the base, `shared_top5` how many of both models' 5 likeliest tokens are the same. Scores, entropies and
+log-probabilities are in nats, float32 as computed. A file is written whole, one row group of whole samples, and its metadata
+name what it holds.
 """
 
 import json
@@ -26,7 +28,7 @@ from lm_eval_takeover.storage.whole_files import write_whole
 
 SCORES = ("ce", "rkl", "js")  # of two models; the fourth score, `entropy`, is `base_entropy`
 _FLOATS = (*SCORES, "base_entropy", "guide_entropy", "base_logprob", "guide_logprob")
-_INTEGERS = ("base_rank", "guide_rank", "base_top", "guide_top")
+_INTEGERS = ("base_rank", "guide_rank", "base_top", "guide_top", "guide_top_rank", "shared_top5", "shared_top10")
 _METADATA = b"takeover_scores"
 
 

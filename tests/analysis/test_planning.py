@@ -11,10 +11,13 @@ from lm_eval_takeover.analysis.planning import (
     EXECUTION,
     NONE,
     PLANNING,
+    RULES,
+    Rules,
     classify_text,
     classify_vocabulary,
     tabulate_planning,
 )
+from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.results.published import read_tables
 
 TABLES = read_tables()
@@ -53,6 +56,40 @@ def test_a_letter_is_a_variable_beside_arithmetic_only():
     assert kinds("7", " a", " word") == [EXECUTION, NONE, NONE]
     assert kinds("7", " a", "=") == [EXECUTION] * 3
     assert kinds("I", " x") == [NONE, NONE]
+
+
+def test_enrichment_has_an_interval_over_problems():
+    """Planning is twice as frequent at peaks as elsewhere; one problem in three has all the peaks that are planning."""
+    rows = []
+    for doc in range(60):
+        at_peaks = np.array([12, 18]) if doc % 3 == 0 else np.array([0, 30])
+        counts = {"in_set": at_peaks, "in_base": np.array([20, 280])}
+        rows += [{"task": "t", "doc_id": doc, "run": "base", "set": "peaks", "score": "ce", **counts}] * 4
+    (row,) = tabulate_planning(make_frame(rows)).filter(pl.col("task") == "t", pl.col("class") == "planning").to_dicts()
+    assert row["enrichment"] == pytest.approx((4 / 30) / (20 / 300))
+    half = 1.96 * np.sqrt(2 / 9 / 60) * 12 / 30 / (20 / 300)  # of the share of problems with such peaks
+    assert (row["low"], row["high"]) == (pytest.approx(2 - half, abs=0.1), pytest.approx(2 + half, abs=0.1))
+    alone = tabulate_planning(make_frame(rows[:4])).to_dicts()
+    assert {row["low"] for row in alone} == {None}
+
+
+def test_the_classes_are_a_file_that_a_user_can_replace(tmp_path):
+    own = tmp_path / "own.toml"
+    own.write_text(RULES.read_text().replace('"first", "next"', '"zuerst", "Dann"'))
+    texts = [" Zuerst", "dann", "first", "7"]
+    assert classify_vocabulary(texts, Rules.read(own)).tolist() == [PLANNING, PLANNING, NONE, EXECUTION]
+    for text, message in (
+        ("[planning]", "'execution' is missing; begin with a copy of"),
+        ("x", "begin with a copy of"),
+        (RULES.read_text().replace("'\\\\[A-Za-z]+'", "'('"), "begin with a copy of"),
+        (RULES.read_text().replace('["a", "i"]', '"a"'), "'a' is no list of words"),
+    ):
+        own.write_text(text)
+        with pytest.raises(ArgumentError, match=message) as raised:
+            Rules.read(own)
+        assert "\n" not in str(raised.value) and "own.toml" in str(raised.value)
+    with pytest.raises(ArgumentError, match="cannot be read: No such file"):
+        Rules.read(tmp_path / "none.toml")
 
 
 def shares_of_table_6():
@@ -97,7 +134,7 @@ def test_table_6_pools_to_table_1_and_its_mean_does_not():
             in_set = np.array([peak, 100 - peak]) * weight[column] * 1e6
             in_base = np.array([overall, 100 - overall]) * weight[0] * 1e8
             counts = {"in_set": in_set.astype(int), "in_base": in_base.astype(int)}
-            rows.append({"task": task, "run": "base", "set": "peaks", "score": score, **counts})
+            rows.append({"task": task, "doc_id": 0, "run": "base", "set": "peaks", "score": score, **counts})
     table = tabulate_planning(make_frame(rows)).filter(pl.col("task") == "mean", pl.col("class") == "planning")
     by_score = {row["score"]: row for row in table.to_dicts()}
     for (_, overall, at_peaks, enrichment), score in zip(TABLES["1"]["rows"], ("entropy", "ce"), strict=True):

@@ -4,6 +4,7 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 import pytest
+from difficulties import table3
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.integrate import trapezoid
@@ -100,10 +101,15 @@ labelled = st.lists(st.tuples(st.integers(0, 7), st.integers(0, 5), st.booleans(
 @given(labelled)
 def test_auroc_of_pairs_is_scikit_learns(rows):
     problems, signal, incorrect = (np.array(column) for column in zip(*rows, strict=True))
-    wins, positives, negatives = count_pairs(problems, signal.astype(float), incorrect)
-    assert (positives.sum(), negatives.sum()) == (incorrect.sum(), (~incorrect).sum())
+    pairs = count_pairs(problems, signal.astype(float), incorrect)
+    assert (pairs.positive.sum(), pairs.negative.sum()) == (incorrect.sum(), (~incorrect).sum())
     if 0 < incorrect.sum() < len(rows):
-        assert wins.sum() / (positives.sum() * negatives.sum()) == pytest.approx(roc_auc_score(incorrect, signal))
+        assert pairs.auroc() == pytest.approx(roc_auc_score(incorrect, signal))
+    inside = [
+        (x > y) + (x == y) / 2
+        for p, x, wrong in rows for q, y, other in rows if p == q and wrong and not other
+    ]  # fmt: skip
+    assert pairs.within() == (pytest.approx(np.mean(inside)) if inside else None)
 
 
 def test_the_bootstrap_of_auroc_is_that_of_rows_drawn_by_problem(monkeypatch):
@@ -111,7 +117,7 @@ def test_the_bootstrap_of_auroc_is_that_of_rows_drawn_by_problem(monkeypatch):
     problems, signal = np.repeat(np.arange(12), 4), rng.normal(size=48)
     incorrect = signal + rng.normal(size=48) > 0
     monkeypatch.setattr(pooling, "RESAMPLES", 30)
-    found = bootstrap_auroc(problems, signal, incorrect, "t")
+    found = bootstrap_auroc(count_pairs(problems, signal, incorrect), "t")["auroc"]
     for weights, value in zip(pooling.draw_weights(12, "t"), found, strict=True):
         drawn = np.concatenate([np.flatnonzero(problems == p).repeat(int(n)) for p, n in enumerate(weights)])
         assert value == pytest.approx(roc_auc_score(incorrect[drawn], signal[drawn]))
@@ -134,10 +140,83 @@ def test_a_threshold_is_chosen_on_other_problems():
 
 
 def test_one_class_has_no_auroc_and_no_interval():
-    frame = pl.DataFrame({"task": "t", "doc_id": [0, 1, 2], "sample": 0, "score": "ce", "signal_value": [1.0, 2, 3]})
-    row, mean = tabulate_failure(frame.with_columns(correct=pl.lit(True))).to_dicts()
+    frame = pl.DataFrame(
+        {"task": "t", "doc_id": [0, 1, 2], "sample": 0, "score": "ce", "signal_value": [1.0, 2, 3], "length": 9.0}
+    )
+    row, length, mean, _ = tabulate_failure(frame.with_columns(correct=pl.lit(True))).to_dicts()
+    assert length["signal"] == "length"
     assert (row["auroc"], row["low"], row["accuracy"], row["majority"]) == (None, None, 1.0, 1.0)
     assert mean["auroc"] is None and mean["task"] == "mean"
+
+
+def plant_failures(signals, lengths, hard=0.5):
+    """Samples of 40 problems, half of them hard; `signals` and `lengths` are functions of (hard, incorrect)."""
+    rng, rows = np.random.default_rng(0), []
+    for doc in range(40):
+        for j in range(8):
+            wrong = bool(rng.random() < (0.5 + hard / 2 if doc % 2 else 0.5 - hard / 2))
+            length = lengths(doc % 2, wrong) + rng.normal()
+            for name, signal in signals.items():
+                value = signal(doc % 2, wrong, length) + rng.normal()
+                rows.append(("takeover_gsm8k", doc, j, name, value, float(length), not wrong))
+    names = ["task", "doc_id", "sample", "score", "signal_value", "length", "correct"]
+    return {row["signal"]: row for row in tabulate_failure(pl.DataFrame(rows, schema=names, orient="row")).to_dicts()}
+
+
+def test_a_signal_of_length_alone_is_no_better_than_length():
+    """Scores that grow with the text, where wrong texts are longer: a high AUROC that says nothing."""
+    signals = {"ce": lambda hard, wrong, length: length, "entropy": lambda hard, wrong, length: 0}
+    found = plant_failures(signals, lambda hard, wrong: 4 * wrong)
+    assert found["ce"]["auroc"] > 0.9 and found["length"]["auroc"] > found["ce"]["auroc"]
+    assert found["ce"]["minus_length"] == pytest.approx(found["ce"]["auroc"] - found["length"]["auroc"])
+    assert found["ce"]["minus_length_high"] < 0 < found["ce"]["minus_entropy_low"]
+    assert found["length"]["minus_length"] is None
+
+
+def test_a_signal_of_difficulty_alone_tells_nothing_within_problems():
+    signals = {
+        "ce": lambda hard, wrong, length: 4 * hard,
+        "entropy": lambda hard, wrong, length: 2 * wrong,
+    }
+    found = plant_failures(signals, lambda hard, wrong: 0)
+    assert found["ce"]["auroc"] > 0.7
+    assert found["ce"]["within_low"] < 0.5 < found["ce"]["within_high"] < 0.62
+    assert found["entropy"]["within"] == pytest.approx(0.92, abs=0.04) and found["entropy"]["within_low"] > 0.85
+
+
+def test_two_signals_of_the_same_worth_do_not_differ():
+    signals = dict.fromkeys(("ce", "entropy"), lambda hard, wrong, length: 2 * wrong)
+    found = plant_failures(signals, lambda hard, wrong: 0)
+    assert found["ce"]["minus_entropy_low"] < 0 < found["ce"]["minus_entropy_high"]
+    assert found["ce"]["minus_entropy_high"] - found["ce"]["minus_entropy_low"] < 0.12
+    assert found["ce"]["minus_length_low"] > 0.2
+
+
+def test_the_null_of_flips_is_that_of_a_second_seed():
+    """340 problems as hard as those of the paper for Qwen3-0.6B-Base: expected from one run, and counted in another."""
+    beta, rng = table3()[0, "Math500"], np.random.default_rng(1)
+    counted, expected = [], []
+    for _ in range(20):
+        chances = rng.beta(beta.a, beta.b, 340)
+        rows = [
+            (run, run, None, None, "takeover_math500", doc, j, j < right, 9, 0)
+            for run in ("base", "again", "guided")
+            for doc, right in enumerate(rng.binomial(8, chances))
+            for j in range(8)
+        ]
+        samples = outcomes(rows)
+        (row,) = (
+            tabulate_flips(samples.filter(pl.col("run") != "again"), "base").filter(task="takeover_math500").to_dicts()
+        )
+        assert row["null"] == "expected"
+        expected.append((row["null_rescued"], row["null_harmed"]))
+        table = tabulate_flips(samples, "base", ["again"])
+        both = {row["run"]: row for row in table.to_dicts() if row["task"] == "mean"}
+        assert (both["guided"]["null"], both["again"]["null"]) == ("again", "expected")
+        assert both["guided"]["null_harmed"] == both["again"]["harmed"]
+        counted.append((both["again"]["rescued"], both["again"]["harmed"]))
+    np.testing.assert_allclose(np.mean(expected, axis=0), np.mean(counted, axis=0), rtol=0.12)
+    assert 20 < np.mean(counted) < 50  # a review found 29 of 340
 
 
 def test_intervals_are_of_problems_whose_samples_stay_together(monkeypatch):
@@ -185,7 +264,7 @@ def test_budget_rates_and_flips_by_hand():
     rates = tabulate_rates(samples).filter(task="takeover_gsm8k", run="new")
     assert rates.select("doc_id", "realized_rate", "tokens").rows() == [(0, 0, 80), (1, 1 / 11, 88), (2, 2 / 12, 96)]
     flips = {row["task"]: row for row in tabulate_flips(samples, "base").to_dicts()}
-    assert [flips["takeover_gsm8k"][name] for name in COLUMNS["flips"]] == ["takeover_gsm8k", "new", 3, 1, 1, 1.0]
+    assert [flips["takeover_gsm8k"][name] for name in COLUMNS["flips"][:6]] == ["takeover_gsm8k", "new", 3, 1, 1, 1.0]
     assert [flips["mean"][name] for name in ("problems", "rescued", "harmed")] == [6, 2, 2]
 
 
@@ -226,6 +305,7 @@ def test_ranks_and_near_positions_by_hand():
     acc = pl.DataFrame({"task": "t", "run": "r", "acc": 0.5, "acc_host": 0.25, "acc_donor": [None]})
     (row,) = tabulate_cross(measured, acc, 0.15).to_dicts()
     assert list(row) == list(COLUMNS["cross"])
+    assert (row["changed"], row["changed_share"]) == (3, 0.5)  # one drew the host's own token, of one it is not known
     assert (row["near_share"], row["replaced"], row["replaced_share"], row["threshold"]) == (0.5, 5, 5 / 6, 0.15)
 
 

@@ -104,6 +104,29 @@ def test_on_the_demo_pair_scores_foretell_failures_and_nothing_is_harmed(analyse
     assert min(gini.values()) > 0.9
 
 
+def test_rollouts_of_the_guide_are_analysed_as_those_of_the_base(copies, tmp_path, analysed):
+    assert main(["score", str(copies["guide"])]) == 0
+    out, words = tmp_path / "out", ["--out", str(tmp_path / "out"), "--rollouts", "guide"]
+    assert main(["analyze", *map(str, copies.values()), *words, "--only", "choices,failure,planning,near"]) == 0
+    assert read(out, "analysis")["rollouts"] == "guide"
+    peaks = [row for row in read(out, "planning") if row["set"] == "peaks"]
+    assert {row["run"] for row in peaks} == {"guide"}
+    ours, base = ({(r["set"], r["measure"]): r["value"] for r in read(f, "choices")} for f in (out, analysed))
+    assert ours["all", "rank_1"] < 1 and ours != base
+    with pytest.raises(ArgumentError, match=r"needs a guide run, and you gave base \(policy=base\)"):
+        main(["analyze", str(copies["base"]), *words, "--only", "lorenz"])
+
+
+def test_scores_of_an_older_version_are_said(copies, tmp_path, capsys):
+    for path in list_score_files(copies["base"]):
+        table = pq.read_table(path)
+        pq.write_table(table.drop(["guide_top_rank", "shared_top5", "shared_top10"]), path)
+    with pytest.raises(ArgumentError, match=r"older version, without guide_top_rank, .* score .*base --overwrite"):
+        analyze(tmp_path / "out", copies["base"], only="choices")
+    assert analyze(tmp_path / "out", copies["base"]) == 0
+    assert "choices cannot be shown" in capsys.readouterr().err
+
+
 def test_texts_that_two_tasks_share_are_in_the_tables_of_both(copies, tmp_path):
     """As after a second command: what it asks for has the keys of texts that stand under the first task."""
     with sqlite3.connect(copies["base"] / "journal-000.sqlite") as journal:
@@ -154,7 +177,7 @@ def use_other_tokens(run):
          r"failure cannot be shown: \d+ of 48 samples of 'base' have no verdict: it was stopped before"),
         (lambda runs: None, ["base"], "lorentz", "'lorentz' is not an analysis; did you mean 'lorenz'"),
         (lambda runs: runs.update(twin=shutil.copytree(runs["base"], runs["base"].parent / "x" / "other")),
-         ["base", "twin"], "lorenz", "it needs one base run, and 2 are given: base, other"),
+         ["base", "twin"], "lorenz", "it needs one base run, or several seeds of it, and base, other have other models"),
         (lambda runs: runs.update(twin=shutil.copytree(runs["base"], runs["base"].parent / "x" / "base")),
          ["base", "twin"], "lorenz", "two of the runs are called 'base'"),
     ],

@@ -39,7 +39,7 @@ def test_scores_stand_beside_every_token_of_the_traces(demo_runs):
     assert scores.columns == make_schema().names
     assert ", ".join(scores.columns) == (
         "task, doc_id, sample, position, token_id, ce, rkl, js, base_entropy, guide_entropy, base_logprob, guide_logprob, "
-        "base_rank, guide_rank, base_top, guide_top"
+        "base_rank, guide_rank, base_top, guide_top, guide_top_rank, shared_top5, shared_top10"
     )
     assert scores.select(*NAME, "token_id").equals(traces.select(*NAME, "token_id"))
     # What the gate saw while the text was written.

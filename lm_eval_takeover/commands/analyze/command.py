@@ -8,9 +8,10 @@ from lm_eval_takeover.errors import ArgumentError
 
 HELP = "make the paper's tables and figures from runs"
 DESCRIPTION = """\
-Write the paper's analyses as DIR/NAME.csv, NAME.json and NAME.svg. concentration, lorenz, position, overlap, planning and
-failure show where base and guide disagree; they read base runs that `lm-eval-takeover score` has scored. budget, rates,
-flips, cross and ranks show what guided runs do. An analysis that lacks its input is skipped with one line."""
+Write the paper's analyses as DIR/NAME.csv, NAME.json and NAME.svg. concentration, lorenz, position, overlap, planning, failure,
+near, choices and entropy_by_js show where base and guide disagree; they read base runs that `lm-eval-takeover score` has scored
+(guide runs: --rollouts guide). budget, rates, flips, cross and ranks show what guided runs do. An analysis that lacks its input
+is skipped with one line."""
 EXAMPLE = """examples:
   lm-eval-takeover analyze runs/base runs/guided runs/guide --out analysis
   lm-eval-takeover analyze runs/demo --out analysis    # all rows of a comparison
@@ -38,6 +39,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         default=DEFAULT_NEAR,
         help="for cross: js in nats below which the models are near (default: 0.1)",
     )
+    add("--rollouts", choices=("base", "guide"), default="base", help="whose scored texts are read (default: base)")
+    add("--token_classes", type=Path, metavar="FILE", help="for planning: your own token_classes.toml")
     add("--tokenizer", help="for planning: hub id or local folder, if the run's own tokenizer cannot be loaded")
 
 

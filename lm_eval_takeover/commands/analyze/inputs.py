@@ -1,7 +1,7 @@
 """The runs that are analysed, by what they are; and the words for what cannot be shown of them."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -10,7 +10,7 @@ from typing import Any
 import polars as pl
 import pyarrow.parquet as pq
 
-from lm_eval_takeover.analysis.planning import Codes, classify_vocabulary
+from lm_eval_takeover.analysis.planning import Codes, Rules, classify_vocabulary
 from lm_eval_takeover.analysis.tokens import ENTROPY, SampleTokens, list_extra_scores, make_sample
 from lm_eval_takeover.analysis.vocabulary import load_tokenizer
 from lm_eval_takeover.errors import ArgumentError
@@ -30,10 +30,14 @@ class Inputs:
 
     runs: dict[str, RunFolder]
     tokenizer: str | None = None
+    rollouts: str = "base"  # whose scored rollouts are analysed: base or guide
+    rules: Rules | None = None  # of planning and execution tokens; None are the package's
     notes: list[str] = field(default_factory=list)  # what could not be shown of an analysis that was
 
     @classmethod
-    def read(cls, folders: Sequence[Path], tokenizer: str | None) -> "Inputs":
+    def read(
+        cls, folders: Sequence[Path], tokenizer: str | None, rollouts: str = "base", rules: Rules | None = None
+    ) -> "Inputs":
         """Raises RunDirError for a folder that holds no finished run."""
         runs = read_run_folders(folders)
         for run in runs:
@@ -46,38 +50,69 @@ class Inputs:
             raise ArgumentError(
                 f"two of the runs are called '{twice}'; give their folders different names, or label them with model=…"
             )
-        return cls(dict(zip(names, runs, strict=True)), tokenizer)
+        return cls(dict(zip(names, runs, strict=True)), tokenizer, rollouts, rules)
 
     @cached_property
     def base_name(self) -> str:
-        """The base run."""
-        found = [name for name, run in self.runs.items() if run.written_by == "base"]
+        """The base run; the first of several."""
+        return self._find_run("base")
+
+    @cached_property
+    def scored_name(self) -> str:
+        """The run whose scored rollouts are analysed."""
+        return self._find_run(self.rollouts)
+
+    def _find_run(self, role: str) -> str:
+        found = [name for name, run in self.runs.items() if run.written_by == role]
         if not found:
             given = ", ".join(f"{name} (policy={run.policy})" for name, run in self.runs.items())
             raise CannotShow(
-                f"it needs a base run, and you gave {given}; run policy=base with the same tasks and give its folder, too"
+                f"it needs a {role} run, and you gave {given}; run policy={role} with the same tasks and give its folder, too"
             )
-        if len(found) > 1:
-            raise CannotShow(f"it needs one base run, and {len(found)} are given: {', '.join(found)}")
+        first, *others = (self.runs[name] for name in found)
+        if any(
+            _has_same_texts(first, other) or other.takeover.get(role) != first.takeover.get(role) for other in others
+        ):
+            raise CannotShow(
+                f"it needs one {role} run, or several seeds of it, and {', '.join(found)} have other models or the same seed"
+            )
         return found[0]
+
+    @cached_property
+    def second_bases(self) -> list[str]:
+        """Other seeds of the base run."""
+        return [name for name, run in self.runs.items() if run.written_by == "base" and name != self.base_name]
 
     @property
     def base(self) -> RunFolder:
         return self.runs[self.base_name]
 
+    @property
+    def scored(self) -> RunFolder:
+        return self.runs[self.scored_name]
+
     @cached_property
     def score_files(self) -> list[Path]:
-        """The base run's scores, of all its samples."""
-        files = list_score_files(self.base.folder)
-        way_out = f"run: lm-eval-takeover score {self.base.folder}"
+        """The scores of the run whose rollouts are analysed, of all its samples."""
+        files = list_score_files(self.scored.folder)
+        way_out = f"run: lm-eval-takeover score {self.scored.folder}"
         if not files:
-            raise CannotShow(f"the base run '{self.base_name}' is not scored; {way_out}")
+            raise CannotShow(f"the {self.rollouts} run '{self.scored_name}' is not scored; {way_out}")
         scored = set().union(*(read_header(path)[1] for path in files))
-        left = [one for one in self.base.stored_samples() if one.stored.key not in scored]
+        left = [one for one in self.scored.stored_samples() if one.stored.key not in scored]
         if left:
-            total = len(self.base.stored_samples())
-            raise CannotShow(f"{len(left)} of {total} samples of '{self.base_name}' are not scored yet; {way_out}")
+            total = len(self.scored.stored_samples())
+            raise CannotShow(f"{len(left)} of {total} samples of '{self.scored_name}' are not scored yet; {way_out}")
         return files
+
+    def check_columns(self, columns: Iterable[str]) -> None:
+        """Raises CannotShow where the scores files are of an older version, without these columns."""
+        for path in self.score_files:
+            if missing := sorted(set(columns) - set(pq.read_schema(path).names)):
+                raise CannotShow(
+                    f"'{path}' is of an older version, without {', '.join(missing)}; run: lm-eval-takeover score "
+                    f"{self.scored.folder} --overwrite"
+                )
 
     @cached_property
     def scores(self) -> list[str]:
@@ -129,12 +164,12 @@ class Inputs:
 
     @cached_property
     def codes(self) -> Codes:
-        """The class of every token of the base run's vocabulary."""
+        """The class of every token of the vocabulary."""
         try:
-            tokenizer = load_tokenizer(self.base, self.tokenizer)
+            tokenizer = load_tokenizer(self.scored, self.tokenizer)
         except ArgumentError as error:
             raise CannotShow(str(error)) from error
-        return classify_vocabulary(tokenizer.batch_decode([[token] for token in range(len(tokenizer))]))
+        return classify_vocabulary(tokenizer.batch_decode([[token] for token in range(len(tokenizer))]), self.rules)
 
     def check_tokenizer(self, name: str) -> None:
         """Raises CannotShow where a run has other tokens for a prompt than the base run."""
@@ -159,6 +194,10 @@ def read_nominal(run: RunFolder) -> float | None:
     """The rate, target rate or spike ratio that was asked for; None for a gate by hand."""
     found = (run.takeover.get(name) for name in ("rate", "target_rate", "spike_ratio"))
     return next((float(value) for value in found if value is not None), None)
+
+
+def _has_same_texts(one: RunFolder, other: RunFolder) -> bool:
+    return {sample.stored.key for sample in one.answered} == {sample.stored.key for sample in other.answered}
 
 
 def _check_verified(name: str, run: RunFolder) -> None:

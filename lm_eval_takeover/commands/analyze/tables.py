@@ -17,7 +17,7 @@ from lm_eval_takeover.analysis.catalogue import COLUMNS, SCORED, make_frame
 from lm_eval_takeover.analysis.figures import draw
 from lm_eval_takeover.analysis.measuring import Measuring, measure_parts, warm_up
 from lm_eval_takeover.analysis.outcomes import tabulate_budget, tabulate_flips, tabulate_rates
-from lm_eval_takeover.analysis.planning import classify_text, count_classes, tabulate_planning
+from lm_eval_takeover.analysis.planning import Rules, classify_text, count_classes, tabulate_planning
 from lm_eval_takeover.analysis.pooling import averaged_tasks
 from lm_eval_takeover.analysis.takeovers import (
     measure_cross,
@@ -40,7 +40,8 @@ def analyze(options: argparse.Namespace) -> int:
     for name in names:
         if name not in COLUMNS:
             raise ArgumentError(f"--only '{name}' is not an analysis; {nearest(name, COLUMNS)}")
-    inputs = Inputs.read(options.run_dirs, options.tokenizer)
+    rules = Rules.read(options.token_classes) if options.token_classes else None
+    inputs = Inputs.read(options.run_dirs, options.tokenizer, options.rollouts, rules)
     tables, missing = make_tables(inputs, names or list(COLUMNS), options.near)
     if missing and (names or not tables):
         name, reason = next(iter(missing.items()))
@@ -63,9 +64,15 @@ def make_tables(inputs: Inputs, names: Sequence[str], near: float) -> tuple[dict
     missing: dict[str, str] = {}
     measured: dict[str, pl.DataFrame] = {}
     scored = [name for name in SCORED if name in names]
+    for name in list(scored):
+        try:
+            inputs.check_columns(SCORED[name].columns)
+        except CannotShow as reason:
+            scored.remove(name)
+            missing[name] = str(reason)
     try:
         if scored:
-            measured = measure_base(inputs, scored)
+            measured = measure_rollouts(inputs, scored)
     except CannotShow as reason:
         missing |= dict.fromkeys(scored, str(reason))
     makers: dict[str, Callable[[], pl.DataFrame]] = {
@@ -89,12 +96,12 @@ def make_tables(inputs: Inputs, names: Sequence[str], near: float) -> tuple[dict
     return tables, missing
 
 
-def measure_base(inputs: Inputs, names: Sequence[str]) -> dict[str, pl.DataFrame]:
-    """What these analyses measure on the scored samples of the base run, with progress."""
+def measure_rollouts(inputs: Inputs, names: Sequence[str]) -> dict[str, pl.DataFrame]:
+    """What these analyses measure on the scored samples of the base run, or of the guide's, with progress."""
     parts = list_parts(inputs.score_files)
     warm_up(parts)
     places: dict[Name, list[Name]] = {}
-    for one in inputs.base.answered:
+    for one in inputs.scored.answered:
         places.setdefault(one.stored_name, []).append(one.name)
     codes = inputs.codes if "planning" in names else None
     measuring = Measuring(names, inputs.scores, places, codes)
@@ -114,16 +121,16 @@ def _tabulate_scored(name: str, measured: dict[str, pl.DataFrame]) -> pl.DataFra
 
 
 def _add_verdicts(inputs: Inputs, measured: pl.DataFrame) -> pl.DataFrame:
-    verdicts = inputs.samples.filter(pl.col("run") == inputs.base_name).select("task", "doc_id", "sample", "correct")
+    verdicts = inputs.samples.filter(pl.col("run") == inputs.scored_name).select("task", "doc_id", "sample", "correct")
     return measured.join(verdicts, on=["task", "doc_id", "sample"], maintain_order="left")
 
 
 def make_planning(inputs: Inputs, peaks: pl.DataFrame | None) -> pl.DataFrame:
     """Peaks of the scored base run, and takeovers of guided runs against the tokens of the base run; either alone will do."""
-    columns = ["task", "run", "set", "score", "in_set", "in_base"]
+    columns = ["task", "doc_id", "run", "set", "score", "in_set", "in_base"]
     parts = []
     if peaks is not None:
-        own = {"run": inputs.base_name, "set": "peaks"}
+        own = {"run": inputs.scored_name, "set": "peaks"}
         parts.append(peaks.with_columns(**{name: pl.lit(value) for name, value in own.items()}).select(columns))
     try:
         rows = list(_count_takeovers(inputs))
@@ -141,7 +148,7 @@ def _count_takeovers(inputs: Inputs) -> Iterator[dict[str, Any]]:
     """Classes of takeovers, and of the tokens of the base run, as rows for `tabulate_planning`."""
     runs, nothing = inputs.guided(), np.zeros(2, dtype=np.int64)
     in_base = [
-        (task, count_classes(classify_text(inputs.codes, sample.columns["token_id"])))
+        (task, sample.name[1], count_classes(classify_text(inputs.codes, sample.columns["token_id"])))
         for task, sample in inputs.read_traces(inputs.base)
     ]
     for name, run in runs.items():
@@ -149,15 +156,15 @@ def _count_takeovers(inputs: Inputs) -> Iterator[dict[str, Any]]:
         facts = {"run": name, "set": "takeovers", "score": run.takeover.get("score") or run.policy}
         for task, sample in inputs.read_traces(run):
             codes = classify_text(inputs.codes, sample.columns["token_id"])[sample.columns["takeover"]]
-            yield {"task": task, **facts, "in_set": count_classes(codes), "in_base": nothing}
-        for task, counts in in_base:
+            yield {"task": task, "doc_id": sample.name[1], **facts, "in_set": count_classes(codes), "in_base": nothing}
+        for task, doc_id, counts in in_base:
             if task in run.tasks:
-                yield {"task": task, **facts, "in_set": nothing, "in_base": counts}
+                yield {"task": task, "doc_id": doc_id, **facts, "in_set": nothing, "in_base": counts}
 
 
 def make_flips(inputs: Inputs) -> pl.DataFrame:
     """Every other run beside the base run."""
-    table = tabulate_flips(inputs.samples, inputs.base_name)
+    table = tabulate_flips(inputs.samples, inputs.base_name, inputs.second_bases)
     if table.is_empty():
         raise CannotShow("no other run has problems of the base run; give a second run of the same tasks")
     return table
@@ -240,6 +247,7 @@ def _write_index(
         for name, run in inputs.runs.items()
     ]
     content = {"version": __version__, "runs": runs, "analyses": list(tables), "cannot_show": missing, "near": near}
+    content |= {"rollouts": inputs.rollouts}
     write_text(folder / INDEX, json.dumps(content, indent=1) + "\n")
 
 

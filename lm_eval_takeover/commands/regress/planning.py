@@ -17,6 +17,7 @@ from scipy.special import expit, logit
 from lm_eval_takeover.commands.regress.baseline import Measured, Side
 from lm_eval_takeover.commands.regress.gate import AVERAGE, POWER, Limit, list_averaged
 from lm_eval_takeover.errors import ArgumentError
+from lm_eval_takeover.results.chances import fit_chances
 from lm_eval_takeover.results.statistics import Values, any_of_runs, as_values, count_observations, difference_errors
 from lm_eval_takeover.tasks.metrics import pass_at_k
 
@@ -174,20 +175,8 @@ def measure_margins(old: Values, new: Values, design: Design, samples: int) -> M
 
 
 def draw_difficulties(generator: np.random.Generator, shares: Values, samples: int, count: int = SIMULATIONS) -> Values:
-    """[count, problems]: probabilities that agree with what each problem scored, under a beta distribution over problems.
-
-    Its mean and spread are those of the baseline with the binomial noise of its samples taken off, so that a problem that was
-    never solved is not taken for one that never will be.
-    """
-    mean = (shares.sum() * samples + 0.5) / (len(shares) * samples + 1)
-    spread = float(shares.var(ddof=1)) / (mean * (1 - mean)) if len(shares) > 1 else 1.0
-    agreement = np.clip((spread - 1 / samples) / (1 - 1 / samples), 0.01, 0.95) if samples > 1 else 0.5
-    weight = 1 / agreement - 1
-    correct = shares * samples
-    shape = (count, len(shares))
-    return np.clip(
-        generator.beta(mean * weight + correct, (1 - mean) * weight + samples - correct, shape), _EDGE, 1 - _EDGE
-    )
+    """[count, problems]: probabilities that agree with what each problem scored (`fit_chances`)."""
+    return np.clip(generator.beta(*fit_chances(shares, samples), (count, len(shares))), _EDGE, 1 - _EDGE)
 
 
 def lower(probabilities: Values, drop: float, expected: Callable[[Values], Values]) -> Values:
