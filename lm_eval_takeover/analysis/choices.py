@@ -65,9 +65,7 @@ def measure_entropies(sample: SampleTokens, score: str) -> dict[str, Any] | None
     if score != "js":
         return None
     above = sample.score("js") >= EDGES[1:-1, np.newaxis].astype(np.float32)
-    bins = np.add.reduce(above.view(np.uint8), 0, dtype=np.uint8).astype(
-        np.intp
-    )  # twice as fast as searchsorted
+    bins = np.add.reduce(above.view(np.uint8), 0, dtype=np.uint8).astype(np.intp)  # twice as fast as searchsorted
     sums = {name: np.bincount(bins, sample.columns[name], len(EDGES) - 1) for name in ENTROPIES}
     return sums | {"tokens": np.bincount(bins, minlength=len(EDGES) - 1)}
 

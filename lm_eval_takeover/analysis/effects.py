@@ -15,9 +15,8 @@ from typing import Any
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
-from sklearn.metrics import roc_auc_score
 
-from lm_eval_takeover.analysis.failure import bootstrap_auroc
+from lm_eval_takeover.analysis.failure import bootstrap_auroc, count_pairs
 from lm_eval_takeover.analysis.pooling import interval
 from lm_eval_takeover.results.statistics import CONFIDENCE, Interval, paired_difference
 
@@ -144,7 +143,7 @@ def tabulate_auroc(positions: pl.DataFrame, scores: Sequence[str]) -> pl.DataFra
         auroc: float | None = None
         bounds: tuple[float | None, float | None] = None, None
         if 0 < large.sum() < len(large):
-            auroc = float(roc_auc_score(large, values))
-            bounds = interval(bootstrap_auroc(problems, values, large, score))
+            pairs = count_pairs(problems, values, large)
+            auroc, bounds = pairs.auroc(), interval(bootstrap_auroc(pairs, score)["auroc"])
         rows.append(dict(zip(AUROC, (score, len(group), int(large.sum()), auroc, *bounds), strict=True)))
     return pl.DataFrame(rows, schema_overrides={"auroc": pl.Float64, "low": pl.Float64, "high": pl.Float64})
