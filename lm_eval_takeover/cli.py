@@ -14,6 +14,7 @@ from typing import Protocol, cast
 
 from lm_eval_takeover import __version__, commands, stopping
 from lm_eval_takeover.errors import install_error_hook, nearest
+from lm_eval_takeover.visible import for_terminal
 
 
 class Command(Protocol):
@@ -33,7 +34,7 @@ class _Parser(argparse.ArgumentParser):
     """argparse's own errors already exit with 2; this keeps them to one line."""
 
     def error(self, message: str) -> "None":  # type: ignore[override]
-        print(f"error: {message} (see {self.prog} --help)", file=sys.stderr)
+        print(f"error: {for_terminal(message)} (see {self.prog} --help)", file=sys.stderr)
         raise SystemExit(2)
 
 
@@ -95,7 +96,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with stopping.sigterm_raises():
             return int(options.run(options))
     except (KeyboardInterrupt, stopping.Terminated) as stop:
-        print(stopping.last_words(), file=sys.stderr)
+        print(for_terminal(stopping.last_words()), file=sys.stderr)
         return stopping.status(stop)
 
 

@@ -20,6 +20,7 @@ from pathlib import Path
 from types import TracebackType
 
 from lm_eval_takeover import stopping
+from lm_eval_takeover.visible import for_terminal
 
 
 class TakeoverError(ValueError):
@@ -86,7 +87,7 @@ def install_error_hook() -> None:
 
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         if isinstance(error, TakeoverError):
-            print(f"error: {error}", file=sys.stderr)
+            print(f"error: {for_terminal(str(error))}", file=sys.stderr)
             # Raised inside the hook, SystemExit sets the status and still runs the exit handlers.
             raise SystemExit(2)
         if (stop := stopping.find_stop(error)) is not None:

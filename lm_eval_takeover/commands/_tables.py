@@ -2,15 +2,15 @@
 
 import io
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from textwrap import wrap
+
+from lm_eval_takeover.visible import for_latex, for_markdown, for_terminal
 
 _GAP = 2  # blanks between two columns
 _NAME = 14  # a name is folded to no less than that
 _BREAKS = re.compile(r"(?<=[ _+/,:-])(?=\S)")  # where a name may be folded
-_LATEX = {"\\": r"\textbackslash{}", "_": r"\_", "%": r"\%", "&": r"\&", "#": r"\#", "$": r"\$", "{": r"\{", "}": r"\}",
-          "^": r"\^{}", "~": r"\textasciitilde{}"}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -22,6 +22,11 @@ class Table:
     notes: list[str] = field(default_factory=list)
     names: int = 1
 
+    def shown(self, show: Callable[[str], str]) -> "Table":
+        """The same with every text as `show` has it: names are other people's."""
+        rows = [[show(cell) for cell in row] for row in self.rows]
+        return Table([show(name) for name in self.columns], rows, [show(note) for note in self.notes], self.names)
+
 
 def write_terminal(table: Table, width: int | None = None) -> str:
     """As wide as the terminal is, 80 columns in a pipe. Where that is too narrow, cells take several lines at their slashes and
@@ -30,6 +35,7 @@ def write_terminal(table: Table, width: int | None = None) -> str:
     from rich.console import Console
 
     width = width or Console().width
+    table = table.shown(for_terminal)
     lines = []
     if table.rows:
         for part in _fit(table, width):
@@ -123,8 +129,9 @@ def write_markdown(table: Table) -> str:
     """As GitHub shows it."""
 
     def line(cells: Sequence[str]) -> str:
-        return "| " + " | ".join(cell.replace("|", r"\|").replace("\n", " ") for cell in cells) + " |"
+        return "| " + " | ".join(cells) + " |"
 
+    table = table.shown(for_markdown)
     figures = len(table.columns) - table.names
     rule = "| " + " | ".join(["---"] * table.names + ["--:"] * figures) + " |"
     notes = ["", *(f"- {note}" for note in table.notes)] if table.notes else []
@@ -134,13 +141,11 @@ def write_markdown(table: Table) -> str:
 def write_latex(table: Table) -> str:
     """A tabular that needs no package."""
 
-    def escape(text: str) -> str:
-        return "".join(_LATEX.get(letter, letter) for letter in text).replace("–", "--")
-
+    table = table.shown(for_latex)
     figures = len(table.columns) - table.names
     lines = [rf"\begin{{tabular}}{{{'l' * table.names}{'r' * figures}}}", r"\hline"]
-    lines += [" & ".join(map(escape, table.columns)) + r" \\", r"\hline"]
-    lines += [" & ".join(map(escape, row)) + r" \\" for row in table.rows]
+    lines += [" & ".join(table.columns) + r" \\", r"\hline"]
+    lines += [" & ".join(row) + r" \\" for row in table.rows]
     lines += [r"\hline", r"\end{tabular}", *(f"% {note}" for note in table.notes)]
     return "\n".join(lines) + "\n"
 

@@ -1,11 +1,13 @@
 """One rollout on a terminal: takeovers with what they replaced, and nothing of the text that a terminal would obey."""
 
+import json
 import re
+import shutil
 
 import pytest
+from helpers.run_dirs import plant
 
 from lm_eval_takeover.cli import main
-from lm_eval_takeover.commands.show.rollout import make_visible
 from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.runs.run_folder import read_run_folder
 
@@ -50,5 +52,19 @@ def test_what_is_not_there_is_said(demo_runs, options, message):
         main(["show", str(demo_runs["guided"]), *options])
 
 
-def test_a_terminal_obeys_nothing_of_a_text():
-    assert make_visible("a\x1b[31m\u202eb\ud800\tc\n") == "a\\u001b[31m\\u202eb\\ud800\tc\n"
+def test_a_terminal_obeys_nothing_of_a_stranger_s_run(demo_runs, tmp_path, capsys):
+    """Its label, its policy, what was read as the answer: of nothing an escape sequence comes through."""
+    folder = shutil.copytree(demo_runs["guided"], tmp_path / "run")
+
+    def poison(facts):
+        facts = json.loads(facts)
+        facts["arguments"]["model"] = facts["takeover"]["policy"] = "\x1b]0;title\x07"
+        return json.dumps(facts)
+
+    plant(folder, "attempts", facts=poison)
+    plant(folder, "verdicts", answer="\x1b[2J")
+    plant(folder, "samples", text="\x1b[31m", part=None)
+    assert main(["show", str(folder)]) == 0
+    shown = capsys.readouterr().out
+    assert "\x1b" not in shown and "\x07" not in shown
+    assert "\\u001b]0;title" in shown

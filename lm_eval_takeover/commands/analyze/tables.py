@@ -30,6 +30,7 @@ from lm_eval_takeover.commands.analyze.inputs import CannotShow, Inputs
 from lm_eval_takeover.errors import ArgumentError, nearest
 from lm_eval_takeover.runs.run_folder import Name
 from lm_eval_takeover.storage.whole_files import write_text
+from lm_eval_takeover.visible import for_csv, for_terminal
 
 INDEX = "analysis.json"
 
@@ -51,9 +52,9 @@ def analyze(options: argparse.Namespace) -> int:
     _write_index(options.out, inputs, tables, missing, options.near)
     for reason in dict.fromkeys(missing.values()):
         together = ", ".join(name for name, its_own in missing.items() if its_own == reason)
-        print(f"{together} cannot be shown: {reason}", file=sys.stderr)
+        print(f"{together} cannot be shown: {for_terminal(reason)}", file=sys.stderr)
     for line in list_notices(inputs):
-        print(line, file=sys.stderr)
+        print(for_terminal(line), file=sys.stderr)
     print(f"{', '.join(tables)} -> {options.out}")
     return 0
 
@@ -231,7 +232,7 @@ def write_analysis(folder: Path, name: str, table: pl.DataFrame) -> None:
     floats = [column for column, kind in table.schema.items() if kind.is_float()]
     rows = table.with_columns(pl.col(floats).fill_nan(None))
     try:
-        write_text(folder / f"{name}.csv", rows.write_csv())
+        write_text(folder / f"{name}.csv", _make_inert(rows).write_csv())
         write_text(folder / f"{name}.json", json.dumps(rows.to_dicts(), indent=1) + "\n")
         draw(name, rows, folder / f"{name}.svg")
     except OSError as error:
@@ -249,6 +250,12 @@ def _write_index(
     content = {"version": __version__, "runs": runs, "analyses": list(tables), "cannot_show": missing, "near": near}
     content |= {"rollouts": inputs.rollouts}
     write_text(folder / INDEX, json.dumps(content, indent=1) + "\n")
+
+
+def _make_inert(rows: pl.DataFrame) -> pl.DataFrame:
+    """The same with texts that no spreadsheet computes."""
+    texts = pl.selectors.by_dtype(pl.String)
+    return rows.with_columns(texts.map_elements(for_csv, return_dtype=pl.String))
 
 
 def _relative(path: Path, start: Path) -> str:

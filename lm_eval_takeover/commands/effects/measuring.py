@@ -27,6 +27,7 @@ from lm_eval_takeover.pair.pair import DEFAULT_MAX_LENGTH, Pair
 from lm_eval_takeover.runs.run_folder import RunFolder, read_run_folder
 from lm_eval_takeover.tasks.instances import read_generation_settings
 from lm_eval_takeover.tasks.responses import Response
+from lm_eval_takeover.visible import for_terminal
 
 _POLICY = ("policy", "score", "score_top_p", "direction", "rate", "early_tokens")
 _MOST_ASKED = 20  # candidates that are asked for a control, at most
@@ -46,7 +47,7 @@ def measure(options: argparse.Namespace, choice: Choice) -> int:
     if all(form.sampling.temperature == 0 for form in forms.values()) and options.continuations > 1:
         print("decoding is greedy: one continuation after each token is enough")
         options.continuations = 1
-    print(describe_cost(run, takeovers, known, options))
+    print(for_terminal(describe_cost(run, takeovers, known, options)))
     if options.dry_run:
         return 0
     tasks = load_tasks(run, sorted({one.one.task for one in takeovers}), options.include_path)

@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 from lm_eval_takeover.errors import ArgumentError
+from lm_eval_takeover.visible import for_terminal
 
 HELP = "write results for Every Eval Ever, the Hub or inspect_ai; takeovers as preference pairs"
 DESCRIPTION = """\
@@ -55,9 +56,9 @@ def run(options: argparse.Namespace) -> int:
     except OSError as error:
         raise ArgumentError(f"--out '{options.out}' cannot be written: {error}") from error
     for note in [*notes, *more]:
-        print(note, file=sys.stderr)
+        print(for_terminal(note), file=sys.stderr)
     for file in files:
-        print(file)
+        print(for_terminal(str(file)))
     if not files:
         raise ArgumentError(f"nothing could be exported to {options.to}; the lines above say why")
     return 0

@@ -9,6 +9,7 @@ from typing import Any
 
 from lm_eval_takeover.commands._tables import WRITERS, Table
 from lm_eval_takeover.results.runs import MATHEMATICAL
+from lm_eval_takeover.visible import for_csv
 
 Row = dict[str, Any]
 
@@ -232,5 +233,6 @@ def write_csv(rows: Sequence[Row]) -> str:
         recovery = {name: row["recovery"].get(name.removeprefix("recovery_")) for name in recoveries}
         for task, cell in [*row["tasks"].items(), ("average", row["average"] or {})]:
             line = shared | {"task": task} | {name: cell.get(name) for name in [*cells, *counts]}
-            writer.writerow(line | (recovery if task == "average" else {}))
+            cells_of = line | (recovery if task == "average" else {})
+            writer.writerow({name: for_csv(value) for name, value in cells_of.items()})
     return stream.getvalue()

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lm_eval_takeover.errors import ArgumentError
+from lm_eval_takeover.visible import for_terminal
 
 if TYPE_CHECKING:
     from lm_eval_takeover.commands.regress.baseline import Measured
@@ -170,7 +171,7 @@ def _update(path: Path, new: "Measured") -> int:
     for note in new.notes:
         print(note, file=sys.stderr)
     runs = f"{new.seeds} runs, " if new.seeds > 1 else ""
-    print(f"'{path}' is the baseline now: {new.label}, {runs}{counts}")
+    print(for_terminal(f"'{path}' is the baseline now: {new.label}, {runs}{counts}"))
     return 0
 
 

@@ -9,6 +9,7 @@ from xml.etree import ElementTree
 from lm_eval_takeover.commands._tables import WRITERS, Table, write_markdown
 from lm_eval_takeover.commands.regress.baseline import Measured
 from lm_eval_takeover.commands.regress.gate import AVERAGE, Limit, TaskVerdict, is_drop
+from lm_eval_takeover.visible import for_terminal
 
 Verdicts = dict[str, TaskVerdict]
 
@@ -99,8 +100,10 @@ def write_junit(gates: Sequence[Judged], *, strict: bool) -> str:
         skipped=str(skipped),
     )
     for task, found, limit in cases:
-        case = ElementTree.SubElement(suite, "testcase", classname=task, name=found.metric)
-        text = f"{found.verdict}: {found.difference:+.4f} ({found.low:+.4f} to {found.high:+.4f}), limit {limit}; {found.note}"
+        case = ElementTree.SubElement(suite, "testcase", classname=for_terminal(task), name=found.metric)
+        text = for_terminal(
+            f"{found.verdict}: {found.difference:+.4f} ({found.low:+.4f} to {found.high:+.4f}), limit {limit}; {found.note}"
+        )
         if found.verdict in failing:
             ElementTree.SubElement(case, "failure", message=text, type=found.verdict)
         elif found.verdict == "inconclusive":

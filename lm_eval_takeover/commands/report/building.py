@@ -18,10 +18,10 @@ from lm_eval_takeover.commands.report.figures import CAPTIONS, read_figure
 from lm_eval_takeover.commands.report.inputs import Analysis
 from lm_eval_takeover.commands.report.rollouts import Pieces, list_picks, pack_picks
 from lm_eval_takeover.commands.report.summary import COLUMNS, list_rows
-from lm_eval_takeover.commands.show.rollout import make_visible
 from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.runs.run_folder import Answered, RunFolder
 from lm_eval_takeover.storage.whole_files import write_text
+from lm_eval_takeover.visible import for_terminal
 
 MAX_PROBLEM, MAX_ANSWER = 20_000, 2_000  # characters that are shown of one
 _BLOCK = len('<script type="text/plain" data-rollout="00000"></script>\n')
@@ -149,7 +149,7 @@ def render(
     style, script = _read("report.css"), _read("report.js")
     temml = f"/*! {_read('temml.LICENSE')}*/\n{_read('temml.min.js')}"
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    environment.filters["visible"] = make_visible
+    environment.filters["visible"] = for_terminal
     reasons: dict[str, list[str]] = {}
     for name, reason in analysis.cannot_show.items():
         reasons.setdefault(reason, []).append(name)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from lm_eval_takeover.arguments import ModelArguments
 from lm_eval_takeover.errors import ArgumentError
+from lm_eval_takeover.visible import for_markdown, for_terminal
 
 if TYPE_CHECKING:
     from lm_eval_takeover.commands.rescore.scoring import Rescored
@@ -54,7 +55,7 @@ def run(options: argparse.Namespace) -> int:
             print(f"\ncommand {number}")
         _print_outcome(outcome, out if len(rescored) == 1 else out / str(number))
     for refusal in refusals:
-        print(f"not scored: {refusal}")
+        print(for_terminal(f"not scored: {refusal}"))
     return 0
 
 
@@ -71,7 +72,7 @@ def _list_commands(runs: Iterable["StoredRun"]) -> Iterator[tuple[Any, ...]]:
 
 def _table(titles: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
     """A Markdown table, as lm-eval prints its own."""
-    cells = [[str(cell).replace("|", "\\|").replace("\n", " ") for cell in row] for row in rows]
+    cells = [[for_markdown(str(cell)) for cell in row] for row in rows]
     return "\n".join(f"|{'|'.join(line)}|" for line in (titles, ["---"] * len(titles), *cells))
 
 

@@ -22,6 +22,7 @@ from lm_eval_takeover.runs.layout import scores_folder, scores_lock_path
 from lm_eval_takeover.runs.run_folder import Answered, RunFolder, read_run_folders
 from lm_eval_takeover.runs.scores import SCORES, ScoredSample, ScoresHeader, list_score_files, read_header, write_scores
 from lm_eval_takeover.storage.locks import Lock, Locked
+from lm_eval_takeover.visible import for_terminal
 
 logger = logging.getLogger(__name__)
 
@@ -116,7 +117,7 @@ def _write_files(
     stopping.on_stop(describe_kept)
     started = time.monotonic()
     total = sum(len(text.tokens) for text in texts)
-    with tqdm(total=total, desc=f"Scoring {run.label}", unit="tok", unit_scale=True) as bar:
+    with tqdm(total=total, desc=f"Scoring {for_terminal(run.label)}", unit="tok", unit_scale=True) as bar:
         try:
             for scored in _score_texts(backend, scores, texts):
                 group += scored

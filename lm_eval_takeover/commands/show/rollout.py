@@ -1,8 +1,6 @@
 """One rollout as a text with marks."""
 
 import argparse
-import unicodedata
-from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import Any
 
@@ -13,6 +11,7 @@ from rich.text import Text
 from lm_eval_takeover.analysis.vocabulary import load_tokenizer
 from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.runs.run_folder import Answered, RunFolder, read_run_folders
+from lm_eval_takeover.visible import for_terminal
 
 TAKEOVER, REPLACED = "bold reverse", "dim strike"
 
@@ -27,17 +26,20 @@ def show(options: argparse.Namespace) -> int:
     console.print(describe_sample(run, one))
     prompts = run.prompts.get((one.task, one.doc_id), [])
     if prompts and prompts[0]["problem"]:
-        console.print(Text(make_visible(prompts[0]["problem"]), style="dim"))
+        console.print(Text(for_terminal(prompts[0]["problem"]), style="dim"))
     if traces:
         donor = "guide" if run.takeover.get("direction") != "reverse" else "base"
         marked = run.policy not in ("base", "guide")
         console.print(mark_takeovers(load_tokenizer(run, options.tokenizer), traces[0], donor if marked else None))
     else:
-        console.print(Text(make_visible(one.stored.text)))
+        console.print(Text(for_terminal(one.stored.text)))
         console.print(Text("its trace is empty, so takeovers are not known; the run's command repairs traces", "dim"))
     gold = prompts[0]["answer"] if prompts else None
     console.print(
-        Text(f"{one.outcome or 'not verified'}: {one.answer or 'no answer'} (gold: {gold or 'not known'})", "bold")
+        Text(
+            for_terminal(f"{one.outcome or 'not verified'}: {one.answer or 'no answer'} (gold: {gold or 'not known'})"),
+            "bold",
+        )
     )
     return 0
 
@@ -65,11 +67,11 @@ def describe_sample(run: RunFolder, one: Answered) -> Text:
     """Which sample of which run, how long, and how much of it the donor wrote."""
     stored = one.stored
     rate = stored.takeovers / stored.tokens if stored.tokens else 0.0
-    return Text(
+    text = (
         f"{run.label} (policy={run.policy}), task {one.task}, doc {one.doc_id}, sample {one.sample}: {stored.tokens:,} tokens, "
-        f"{stored.takeovers:,} takeovers ({rate:.1%}){', cut off by the token limit' if stored.truncated else ''}",
-        style="bold",
+        f"{stored.takeovers:,} takeovers ({rate:.1%}){', cut off by the token limit' if stored.truncated else ''}"
     )
+    return Text(for_terminal(text), style="bold")
 
 
 def mark_takeovers(tokenizer: Any, trace: pa.Table, donor: str | None) -> Text:
@@ -78,7 +80,7 @@ def mark_takeovers(tokenizer: Any, trace: pa.Table, donor: str | None) -> Text:
     rows = zip(*(trace[name].to_pylist() for name in ("token_id", "chosen_from", "host_token_id")), strict=True)
     for taken, stretch in groupby(rows, key=lambda row: donor is not None and row[1] == donor):
         if not taken:
-            text.append(make_visible(tokenizer.decode([token for token, _, _ in stretch])))
+            text.append(for_terminal(tokenizer.decode([token for token, _, _ in stretch])))
             continue
         for token, _, host in stretch:
             text.append_text(_mark(tokenizer, token, host))
@@ -95,15 +97,4 @@ def _mark(tokenizer: Any, token: int, host: int | None) -> Text:
 
 
 def _inline(text: str) -> str:
-    return make_visible(text).replace("\n", "\\n") or "''"
-
-
-def make_visible(text: str) -> str:
-    """Text of a model for a terminal: control and format characters (escape sequences, bidirectional marks) as their codes."""
-    return "".join(_visible_characters(text))
-
-
-def _visible_characters(text: Sequence[str]) -> Iterator[str]:
-    for character in text:
-        hidden = unicodedata.category(character) in ("Cc", "Cf", "Cs", "Co") and character not in "\n\t"
-        yield f"\\u{ord(character):04x}" if hidden else character
+    return for_terminal(text).replace("\n", "\\n") or "''"

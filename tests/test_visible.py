@@ -1,0 +1,48 @@
+"""Of a stranger's text nothing acts where a person reads it."""
+
+import csv
+import io
+import re
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lm_eval_takeover.commands._tables import WRITERS, Table
+from lm_eval_takeover.visible import for_csv, for_latex, for_markdown, for_terminal
+
+HOSTILE = st.text(max_size=40) | st.text(
+    alphabet="\x1b\x9b\r\n\x85\u2028\u202e\\{}%$&#_^~<>|[]()!`=+-@a1 ", max_size=30
+)
+
+
+@given(HOSTILE)
+def test_no_text_acts(text):
+    assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u202a-\u202e\u2066-\u2069]", for_terminal(text))
+    latex = for_latex(text)
+    assert len(latex.splitlines()) <= 1
+    assert not re.search(r"(?<!\\)[%&#$_]", latex) and not re.search(r"\\(?![\^%&#$_{}]|text)", latex)
+    markdown = for_markdown(text)
+    assert len(markdown.splitlines()) <= 1 and "<" not in markdown and not re.search(r"(?<!\\)(\\\\)*[|`\[]", markdown)
+    assert str(for_csv(text)).lstrip()[:1] not in ("=", "+", "@")
+
+
+def test_ordinary_texts_stay_and_others_are_seen():
+    for show in (for_terminal, for_markdown, for_csv):
+        assert show("Qwen3-0.6B + Qwen3-8B, größer, 20.5 %") == "Qwen3-0.6B + Qwen3-8B, größer, 20.5 %"
+    assert for_terminal("a\x1b[31m\u202eb\ud800\tc\n") == "a\\u001b[31m\\u202eb\\ud800\tc\n"
+    assert for_csv("=HYPERLINK(1)") == "'=HYPERLINK(1)" and for_csv(-0.5) == -0.5 and for_csv(None) is None
+
+
+def test_tables_of_all_formats_are_inert():
+    name = "\x1b[31m<img src=x onerror=y>\n\\input{/etc/passwd}"
+    table = Table(["Model", "Acc"], [[name, "1.0"]], notes=[f"measured against {name}"])
+    assert "\x1b" not in "".join(write(table) for write in WRITERS.values())
+    assert "<img" not in WRITERS["md"](table)
+    latex = WRITERS["latex"](table)
+    assert r"\input{" not in latex and all(line.startswith(("%", "\\")) or "&" in line for line in latex.splitlines())
+
+
+def test_a_reader_of_csv_gets_the_text_back():
+    stream = io.StringIO()
+    csv.writer(stream).writerow([for_csv("=1+1"), for_csv("a,b\nc")])
+    assert next(csv.reader(io.StringIO(stream.getvalue()))) == ["'=1+1", "a,b\nc"]
