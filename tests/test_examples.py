@@ -109,3 +109,29 @@ def test_commands_of_the_pages_exist():
             options = build_parser().parse_args(words[1:])
             if words[1] == "compare":
                 command._check(options)
+
+
+@pytest.mark.parametrize(
+    ("metrics", "status", "asked"),
+    [("", 2, None), ("   ", 2, None), ("*", 0, ["*"]), ("acc pass@8", 0, ["acc", "pass@8"]), ("$(id)", 0, ["$(id)"])],
+)
+def test_the_action_compares_the_metrics_that_it_is_given(tmp_path, metrics, status, asked):
+    action = yaml.safe_load((ROOT / "examples" / "regress-action" / "action.yml").read_text())
+    stub = tmp_path / "lm-eval-takeover"
+    stub.write_text(f'#!/bin/sh\nprintf "%s\\n" "$@" > {tmp_path}/words\n')
+    stub.chmod(0o755)
+    given = {"RESULTS": "r", "BASELINE": "b", "METRICS": metrics, "LIMIT": "0.02", "STRICT": "", "JUNIT": "j"}
+    environment = os.environ | given | {"PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"}
+    done = subprocess.run(["bash", "-e", "-c", action["runs"]["steps"][0]["run"]], env=environment, cwd=tmp_path)
+    assert done.returncode == status
+    if asked:
+        words = (tmp_path / "words").read_text().splitlines()
+        assert words[words.index("--metric") + 1 : words.index("--max_drop")] == asked
+
+
+def test_the_workflow_may_read_only_and_names_its_actions_by_commit():
+    text = (ROOT / "examples" / "takeover-workflow.yml").read_text()
+    assert yaml.safe_load(text)["permissions"] == {"contents": "read"}
+    used = re.findall(r"uses: (\S+)", text)
+    assert all(one.startswith("./") or re.search(r"@[0-9a-f]{40}$", one) for one in used)
+    assert text.count("actions/checkout@") == text.count("persist-credentials: false")
