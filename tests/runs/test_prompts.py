@@ -56,7 +56,7 @@ def test_ranks_that_add_at_once_lose_nothing(tmp_path):
 def test_a_file_that_cannot_be_read_is_written_anew(tmp_path, caplog):
     prompts_path(tmp_path).write_bytes(b"noise")
     add_prompts(tmp_path, make_rows("a", [1]))
-    assert "written anew" in caplog.text
+    assert "written again" in caplog.text
     assert len(read_prompts(tmp_path)) == 1
 
 

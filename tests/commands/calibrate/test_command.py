@@ -55,7 +55,7 @@ def test_calibrate_writes_a_file_that_lm_eval_accepts(tmp_path, capsys):
 
 def test_a_page_that_is_there_already_is_not_overwritten_either(tmp_path):
     (tmp_path / "notes.md").write_text("mine")
-    with pytest.raises(ArgumentError, match=r"notes\.md' is there already"):
+    with pytest.raises(ArgumentError, match=r"notes\.md' exists already"):
         main(["calibrate", "--prompts", str(CALIBRATION_PROMPTS), "--out", str(tmp_path / "notes.json")])
 
 
@@ -187,7 +187,7 @@ def test_calibrate_errors_are_one_line_and_status_2(forked, tmp_path, capsys):
             ["--prompts", wrong, "--enable_thinking", "True"],
             "is passed to the chat template; add --apply_chat_template",
         ),
-        (["--prompts", wrong, "--include_path", "."], "error: --include_path is where --task is looked for"),
+        (["--prompts", wrong, "--include_path", "."], "error: --include_path goes with --task"),
         (["--prompts", wrong, "--num_prompts", "0"], "error: --num_prompts 0 is not at least 1"),
     ):
         call = ["calibrate", *map(str, arguments), "--out", str(out)]
