@@ -193,10 +193,13 @@ class VllmBackend:
                 top_k=request.sampling.top_k,
                 policy=self._name_policy(policy),
                 donor_length=request.donor_length,
+                begun=len(request.begun),
+                begun_scores=request.begun_scores,
                 **options,
             )
-            running[settings.id] = Written(index, request, StopStrings(self.pair.tokenizer, request.until))
-            self._add(request.prompt, request.max_new_tokens, settings)
+            stop = StopStrings(self.pair.tokenizer, request.until)
+            running[settings.id] = Written(index, request, stop, list(request.begun))
+            self._add(request.text, request.max_new_tokens - len(request.begun), settings)
         try:
             for finished in self._run(running, count_tokens):
                 records = self._take({name: len(running[name].tokens) for name in finished})
@@ -352,11 +355,12 @@ def _make_generation(
 
     In a fused engine every model reads every token but the last.
     """
-    fused = len(one.tokens) - 1
+    begun = len(one.request.begun)
+    fused = len(one.tokens) - 1 - begun
     counted = passes if any(passes.values()) else dict.fromkeys(policy.roles, fused)
     observed = None
     if recorded:
-        observed = array("f", np.ascontiguousarray(records[:, REST : REST + recorded]).tobytes())
+        observed = array("f", np.ascontiguousarray(records[begun:, REST : REST + recorded]).tobytes())
     return Generation(
         tokens=one.tokens,
         taken_over=[bool(taken) for taken in records[:, TAKEN]],

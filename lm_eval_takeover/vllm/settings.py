@@ -86,7 +86,8 @@ class RequestSettings:
 
     `forced` are tokens to emit whatever is drawn, for log-likelihoods. `donor_length` is read by `early` with a rate. `lockstep`
     lets a blockwise engine emit one token a pass. `scored` records every registered score, of a fused engine's direction;
-    `compared`, beside `forced`, those with the base as host, and what both models think of the forced tokens.
+    `compared`, beside `forced`, those with the base as host, and what both models think of the forced tokens. `begun` is how many
+    tokens at the end of vLLM's prompt belong to the text, which goes on behind them; `begun_scores` as in `Request`.
     """
 
     id: str = ""
@@ -107,6 +108,8 @@ class RequestSettings:
     compared: bool = False
     lockstep: bool = False
     forced: tuple[int, ...] = ()
+    begun: int = 0
+    begun_scores: tuple[float, ...] = ()
 
     @property
     def sampling(self) -> Sampling:
@@ -127,7 +130,7 @@ class RequestSettings:
         extra = params.extra_args or {}
         if SEALED in extra:
             given = json.loads(extra[SEALED])
-            return cls(**given | {"forced": tuple(given.get("forced", ()))})
+            return cls(**{name: tuple(value) if isinstance(value, list) else value for name, value in given.items()})
         own = {"temperature": params.temperature, "top_p": params.top_p, "top_k": max(params.top_k, 0)}
         return cls(seed=seed if params.seed is None else params.seed, **own, **read_client_settings(extra))
 

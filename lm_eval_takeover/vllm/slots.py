@@ -95,8 +95,9 @@ class Slots:
             return track
         track.slot = slot = self._free.pop()
         self._widen(track.columns)
-        count = min(max_new_tokens or self.length, self.length)
-        digest = request_digest(prompt)
+        begun = settings.begun
+        count = min(begun + (max_new_tokens or self.length), self.length)
+        digest = request_digest(prompt[: len(prompt) - begun])
         self.words[slot, :count] = to_tensor(words(settings.seed, digest, settings.sample, count), self.device)
         if track.policy.uses_chance:
             numbers = torch.from_numpy(chances(settings.seed, digest, settings.sample, count))
@@ -106,6 +107,11 @@ class Slots:
         if track.parked is not None:
             self.records[slot, : len(track.parked), : track.columns] = track.parked
             track.parked = None
+        elif begun:
+            self.records[slot, :begun] = 0
+            known = settings.begun_scores[-begun:]
+            self.records[slot, begun - len(known) : begun, SCORE] = self.records.new_tensor(known)
+            track.written = begun
         return track
 
     def leave(self, track: Track) -> None:
@@ -186,7 +192,7 @@ class Slots:
         """As `decide`, for rows of one policy and one sampling."""
         count = next(iter(logits.values())).shape[1]
         slots = self._place_slots(tracks)[:, None]
-        here = positions[:, None] + torch.arange(count, device=self.device)
+        here = self._in_text(tracks, positions)[:, None] + torch.arange(count, device=self.device)
         inside = here.clamp(max=self.length - 1)
         if tracks[0].settings.compared:
             emitted = compare_forced(logits["base"], logits["guide"], self.forced[slots, inside])
@@ -239,9 +245,15 @@ class Slots:
         for rows in groups:
             some = place_numbers(rows, self.device)
             slots = self._place_slots([tracks[i] for i in rows])
-            at = self.words[slots, positions[some].clamp(0, self.length - 1)]
+            inside = self._in_text([tracks[i] for i in rows], positions[some]).clamp(0, self.length - 1)
+            at = self.words[slots, inside]
             tokens[some] = draw_rows(logits[some], at, tracks[rows[0]].settings.sampling)
         return tokens
+
+    def _in_text(self, tracks: Sequence[Track], positions: Tensor) -> Tensor:
+        """Positions `[rows]` counted from the first token of a text, of those that vLLM counts from where it goes on."""
+        begun = [track.settings.begun for track in tracks]
+        return positions + place_numbers(begun, self.device) if any(begun) else positions
 
     def _place_slots(self, tracks: Sequence[Track]) -> Tensor:
         """`[rows]`; all of them are in the batch."""

@@ -75,6 +75,23 @@ def test_texts_end_at_stop_strings_end_tokens_and_limits(fused, requests):
     assert all(ended.values()), ended
 
 
+@pytest.mark.parametrize("name", ["disagreement", "random", "guide"])
+def test_a_text_goes_on_from_any_of_its_tokens(fused, requests, name):
+    policy = POLICIES[name]
+    whole = write(fused, policy, requests)
+    begun = []
+    for i, one in enumerate(requests):
+        place = min(3 + i, len(whole[i].tokens) - 1)
+        scores = tuple(whole[i].scores[max(0, place - policy.window) : place])
+        begun.append(replace(one, begun=tuple(whole[i].tokens[:place]), begun_scores=scores))
+    for i, generation in write(fused, policy, begun).items():
+        place = len(begun[i].begun)
+        assert generation.tokens == whole[i].tokens
+        assert generation.taken_over[place:] == whole[i].taken_over[place:]
+        np.testing.assert_allclose(generation.scores[place:], whole[i].scores[place:], atol=1e-4)
+        assert len(generation.observed) == (len(generation.tokens) - place) * 5
+
+
 def test_the_gate_ran_in_the_workers(fused, requests):
     before = fused.llm.collective_rpc("takeover_calls")[0]
     write(fused, POLICIES["disagreement"], requests[:1])
