@@ -129,8 +129,9 @@ class RequestSettings:
         """
         extra = params.extra_args or {}
         if SEALED in extra:
-            given = json.loads(extra[SEALED])
-            return cls(**{name: tuple(value) if isinstance(value, list) else value for name, value in given.items()})
+            given: dict[str, Any] = json.loads(extra[SEALED])
+            lists = {name: tuple(value) for name, value in given.items() if isinstance(value, list)}
+            return cls(**given | lists)
         own = {"temperature": params.temperature, "top_p": params.top_p, "top_k": max(params.top_k, 0)}
         return cls(seed=seed if params.seed is None else params.seed, **own, **read_client_settings(extra))
 

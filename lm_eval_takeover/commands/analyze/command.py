@@ -4,6 +4,7 @@ import argparse
 import math
 from pathlib import Path
 
+from lm_eval_takeover.commands._packages import need_analysis_packages
 from lm_eval_takeover.errors import ArgumentError
 
 HELP = "make the paper's tables and figures from runs"
@@ -47,11 +48,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     if not (math.isfinite(options.near) and options.near > 0):
         raise ArgumentError(f"--near {options.near} is not a number of nats above 0")
-    try:
-        import polars  # noqa: F401
-        import sklearn  # noqa: F401
-    except ImportError as error:
-        raise ArgumentError(f"analyze needs the package {error.name}: pip install '.[analysis]'") from error
+    need_analysis_packages("analyze")
     from lm_eval_takeover.commands.analyze.tables import analyze
 
     return analyze(options)

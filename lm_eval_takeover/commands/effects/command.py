@@ -3,6 +3,7 @@
 import argparse
 from pathlib import Path
 
+from lm_eval_takeover.commands._packages import need_analysis_packages
 from lm_eval_takeover.commands._pair_options import add_pair_options, read_choice
 from lm_eval_takeover.errors import ArgumentError
 
@@ -44,6 +45,7 @@ def run(options: argparse.Namespace) -> int:
     for name, least, most in (("takeovers", 1, 10**6), ("controls", 0, 10**6), ("continuations", 1, 1000)):
         if not least <= (value := getattr(options, name)) <= most:
             raise ArgumentError(f"--{name} {value} is not in {least} to {most}")
+    need_analysis_packages("effects")
     choice = read_choice(options)
     from lm_eval_takeover.commands.effects.measuring import measure
 
