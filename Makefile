@@ -50,9 +50,13 @@ check: install
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
 
-# Every part runs, whichever of them fails; the last line names those that did.
+# Every part runs, whichever of them fails; the last line names those that did. vLLM's tests take one core for themselves, so they
+# run beside the suite, and their output follows it.
 test: install
-	@failed=; for part in check suite test-vllm; do $(MAKE) $$part || failed="$$failed $$part"; done; \
+	@failed=; log=$$(mktemp); $(MAKE) check || failed=" check"; \
+	$(MAKE) test-vllm > $$log 2>&1 & vllm=$$!; \
+	$(MAKE) suite || failed="$$failed suite"; \
+	wait $$vllm || failed="$$failed test-vllm"; cat $$log; rm $$log; \
 	if [ -n "$$failed" ]; then echo "make test: FAILED:$$failed"; exit 1; fi; echo "make test: all passed"
 
 # In random order: the header has the seed, and `make suite SEED=N` repeats it.

@@ -16,7 +16,7 @@ sys.path.append(str(Path(__file__).parent.parent / "benchmarks"))
 import pytest
 import torch
 from helpers.demo_runs import run_demo
-from helpers.pairs import SHARED, save_random_model
+from helpers.pairs import SHARED, save_random_model, save_small_pair
 from helpers.process_state import given_back
 from helpers.processes import ForkServer, environment, pointed_at
 from helpers.read_once import made_once, read_harness_once
@@ -78,6 +78,13 @@ def demo_pair():
 def rough_pair(random_pair):
     """The random pair, loaded. Tests that change weights or settings of a model build their own."""
     return Pair(Member("base", str(random_pair["base"])), Member("guide", str(random_pair["guide"])))
+
+
+@pytest.fixture(scope="session")
+def small_pair(tmp_path_factory):
+    """For what holds of any pair: its passes are fast, and base and guide agree at most tokens. Not for changes to the models."""
+    folders = save_small_pair(tmp_path_factory.mktemp("small-pair"))
+    return Pair(Member("base", str(folders["base"])), Member("guide", str(folders["guide"])))
 
 
 @pytest.fixture(scope="session")

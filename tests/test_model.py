@@ -4,8 +4,6 @@ import json
 import math
 import re
 import shutil
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -92,20 +90,22 @@ def test_one_model_alone_reports_rate_0_or_1(policy, rate):
     assert lm.get_model_info()["takeover"]["realized_rate"] == rate
 
 
-@pytest.mark.parametrize("chat", [False, True], ids=["plain", "chat"])
 @pytest.mark.parametrize("role", ["base", "guide"])
-def test_greedy_texts_equal_those_of_hf(role, chat):
-    """The same prompts, stop strings and limit through lm-eval's own `hf` on that model."""
+def test_greedy_texts_equal_those_of_hf(role):
+    """The same prompts, stop strings and limit through lm-eval's own `hf` on that model, plain and in the chat template."""
     ours = GuidedTakeover(policy=role, batch_size=4)
     theirs = HFLM(pretrained=str(DEMO[role]), batch_size=4, dtype="float32", device="cpu")
-    prompts = PROMPTS
-    if chat:
-        prompts = [ours.apply_chat_template([{"role": "user", "content": p}]) for p in PROMPTS]
-        assert prompts == [theirs.apply_chat_template([{"role": "user", "content": p}]) for p in PROMPTS]
-    for until in ([], ["\nStep 2"], [". Units", "\n\n"], ["<|im_end|>"]):
-        settings = {"do_sample": False, "temperature": 0.0, "max_gen_toks": 260, "until": until}
-        made = ours.generate_until(instances(prompts, settings), disable_tqdm=True)
-        assert made == theirs.generate_until(instances(prompts, settings), disable_tqdm=True)
+    turns = [ours.apply_chat_template([{"role": "user", "content": p}]) for p in PROMPTS]
+    assert turns == [theirs.apply_chat_template([{"role": "user", "content": p}]) for p in PROMPTS]
+    for prompts, until, limit in (
+        (PROMPTS, [], 260),
+        (PROMPTS, [". Units", "\n\n"], 60),
+        (turns, ["\nStep 2"], 120),
+        (turns, ["<|im_end|>"], 30),
+    ):
+        settings = {"do_sample": False, "temperature": 0.0, "max_gen_toks": limit, "until": until}
+        made = ours.generate_until(instances(prompts[:5], settings), disable_tqdm=True)
+        assert made == theirs.generate_until(instances(prompts[:5], settings), disable_tqdm=True)
         assert all(made)
 
 
@@ -126,7 +126,7 @@ def test_log_likelihoods_equal_those_of_hf(role):
     pairs = [(p, "\nStep 1: the ant adds 5.") for p in PROMPTS[:3]] + [
         ("", "Step 1"),
         ("Step", " 1"),
-        ("x " * 900, "y " * 500),
+        ("x " * 1000, "y " * 100),
     ]
     requests = [Instance("loglikelihood", {}, pair, 0, metadata=("t", i, 1)) for i, pair in enumerate(pairs)]
     for mine, other in zip(
@@ -135,7 +135,7 @@ def test_log_likelihoods_equal_those_of_hf(role):
         assert mine[0] == pytest.approx(other[0], rel=1e-4, abs=1e-3)
         assert mine[1] == other[1]
     texts = [
-        Instance("loglikelihood_rolling", {}, (text,), 0, metadata=("t", 0, 1)) for text in (PROMPTS[0], "ab " * 1500)
+        Instance("loglikelihood_rolling", {}, (text,), 0, metadata=("t", 0, 1)) for text in (PROMPTS[0], "ab " * 1100)
     ]
     mine, other = (
         ours.loglikelihood_rolling(texts, disable_tqdm=True),
@@ -198,10 +198,10 @@ def test_enable_thinking_reaches_the_guides_template():
 
 def test_the_end_tokens_of_both_models_end_a_guided_text(random_pair, tmp_path):
     """A base and a guide with different end tokens: whoever writes ends at either; a model that is named alone at its own."""
-    settings = {"do_sample": True, "temperature": 2.0, "max_gen_toks": 300, "until": []}
+    settings = {"do_sample": True, "temperature": 2.0, "max_gen_toks": 200, "until": []}
     tokenizer = GuidedTakeover(policy="base").tokenizer
-    base = save_random_model(tmp_path / "base", vocab_size=512, seed=1, eos_token_id=5)
-    guide = save_random_model(tmp_path / "guide", vocab_size=512, seed=2, eos_token_id=[6, 7])
+    base = save_random_model(tmp_path / "base", vocab_size=512, seed=1, layers=1, eos_token_id=5)
+    guide = save_random_model(tmp_path / "guide", vocab_size=512, seed=2, layers=1, eos_token_id=[6, 7])
     own, both = tokenizer.eos_token_id, {"base": str(base), "guide": str(guide)}
     for arguments, ends in (
         ({"policy": "random", "rate": 0.5, **both}, {5, 6, 7, own}),
@@ -210,9 +210,9 @@ def test_the_end_tokens_of_both_models_end_a_guided_text(random_pair, tmp_path):
         ({"policy": "guide", "guide": str(guide)}, {6, 7, own}),
     ):
         lm = GuidedTakeover(batch_size=32, **arguments)
-        requests = lm.requests(instances(PROMPTS, settings, repeats=8))
+        requests = lm.requests(instances(PROMPTS[:3], settings, repeats=16))
         made = dict(generate(lm.pair, lm.policy, requests, batch_size=48)).values()
-        assert {g.tokens[-1] for g in made if len(g.tokens) < 300} == ends
+        assert {g.tokens[-1] for g in made if len(g.tokens) < 200} == ends
         assert not any(ends & set(g.tokens[:-1]) for g in made)
 
 
@@ -224,15 +224,14 @@ def test_stop_strings_end_guided_rows_of_a_batch_one_by_one(demo_lm):
     assert len({len(text) for text in cut}) > 2
 
 
-@pytest.mark.parametrize("role", ["base", "guide"])
-def test_the_demo_task_gives_the_texts_of_hf(role):
+def test_the_demo_task_gives_the_texts_of_hf():
     """Through lm-eval's own evaluation of the same task, greedy."""
     tasks = TaskManager(include_path=str(data_folder("task_configs")), include_defaults=False)
-    ours = GuidedTakeover(policy=role, batch_size=16)
-    theirs = HFLM(pretrained=str(DEMO[role]), batch_size=16, dtype="float32", device="cpu")
+    ours = GuidedTakeover(policy="base", batch_size=16)
+    theirs = HFLM(pretrained=str(DEMO["base"]), batch_size=16, dtype="float32", device="cpu")
     greedy = {"do_sample": False, "temperature": 0.0, "max_gen_toks": 240}
     mine, other = (
-        simple_evaluate(model=lm, tasks=["takeover_demo"], task_manager=tasks, limit=4, gen_kwargs=dict(greedy))
+        simple_evaluate(model=lm, tasks=["takeover_demo"], task_manager=tasks, limit=2, gen_kwargs=dict(greedy))
         for lm in (ours, theirs)
     )
     texts = [[sample["resps"] for sample in run["samples"]["takeover_demo"]] for run in (mine, other)]
@@ -407,7 +406,7 @@ def test_an_empty_prompt_starts_from_the_prefix_token(demo_lm):
     assert len(demo_lm.generate_until(instances([""], SAMPLED), disable_tqdm=True)) == 1
 
 
-def test_a_pickle_only_checkpoint_is_refused_with_the_way_to_convert_it(random_pair, tmp_path):
+def test_a_pickle_only_checkpoint_is_refused_with_the_way_to_convert_it(random_pair, forked, tmp_path):
     """Converted as the error says, it loads."""
     from safetensors.torch import load_file
 
@@ -418,7 +417,8 @@ def test_a_pickle_only_checkpoint_is_refused_with_the_way_to_convert_it(random_p
     with pytest.raises(ArgumentError, match=r"has its weights in a pickle only \('pytorch_model.bin'\)") as refused:
         GuidedTakeover(**arguments)
     (command,) = re.findall(r'`python -c "(.*)"`', str(refused.value))
-    subprocess.run([sys.executable, "-c", command], cwd=tmp_path, check=True, capture_output=True)
+    (tmp_path / "convert.py").write_text(command)
+    assert forked.run(tmp_path / "convert.py", cwd=tmp_path).returncode == 0
     made = GuidedTakeover(**arguments | {"base": str(tmp_path / "converted")})
     assert made.pair.base.model.dtype == torch.float32
 

@@ -68,9 +68,9 @@ def run_here(words, *_, **__):
 
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory):
-    """The demo pair compared on 6 problems, as `make demo` does it with all of them, but in this process."""
+    """The demo pair compared on 4 problems, as `make demo` does it with all of them, but in this process."""
     run_dir = tmp_path_factory.mktemp("demo")
-    words = [*DEMO_WORDS, "--limit", "6", "--batch_size", "48"]
+    words = [*DEMO_WORDS, "--limit", "4", "--batch_size", "32"]
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(running, "start", run_here)
         assert main([*words, "--run_dir", str(run_dir)]) == 0

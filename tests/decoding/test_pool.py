@@ -25,16 +25,16 @@ from lm_eval_takeover.pair.member import Member
 from lm_eval_takeover.pair.pair import Pair
 
 
-def test_a_refill_looks_at_the_rows_that_enter_and_one_more(demo_pair, prompts, monkeypatch):
+def test_a_refill_looks_at_the_rows_that_enter_and_one_more(small_pair, prompts, monkeypatch):
     """Not at all that wait: 4,000 prompts of 1,500 tokens took 104 ms a refill."""
     looked, plain = [], Row.text.fget
     monkeypatch.setattr(Row, "text", property(lambda row: looked.append(row.index) or plain(row)))
     requests = [Request((*prompts[0][:9], number % 200), 0, 2, SAMPLED) for number in range(300)]
-    list(blockwise.generate(demo_pair, BaseAlone(), requests, batch_size=4))
+    list(blockwise.generate(small_pair, BaseAlone(), requests, batch_size=4))
     assert len(looked) < 12 * 300
 
 
-def test_where_memory_runs_out_caches_go_before_new_ones_come(demo_pair, prompts, monkeypatch):
+def test_where_memory_runs_out_caches_go_before_new_ones_come(small_pair, prompts, monkeypatch):
     requests = [Request(prompt, j, 20, SAMPLED) for prompt in prompts for j in range(3)]
     alive, held, plain, made = weakref.WeakSet(), [], ForwardPass.__call__, RaggedCache.__init__
 
@@ -53,30 +53,30 @@ def test_where_memory_runs_out_caches_go_before_new_ones_come(demo_pair, prompts
 
     monkeypatch.setattr(RaggedCache, "__init__", init)
     monkeypatch.setattr(ForwardPass, "__call__", short)
-    list(blockwise.generate(demo_pair, POLICIES["disagreement"], requests, batch_size=12, block_size=4))
+    list(blockwise.generate(small_pair, POLICIES["disagreement"], requests, batch_size=12, block_size=4))
     assert held[1] <= 3  # two for the slots, and one that is being prefilled
 
 
-def test_texts_are_prefilled_a_part_at_a_time(demo_pair, prompts, monkeypatch):
+def test_texts_are_prefilled_a_part_at_a_time(small_pair, prompts, monkeypatch):
     sizes, plain = [], Pool._next_texts
     monkeypatch.setattr("lm_eval_takeover.decoding.pool._PREFILL_AT_ONCE", 150)
     monkeypatch.setattr(Pool, "_next_texts", staticmethod(lambda rows: sizes.append(plain(rows)) or sizes[-1]))
     requests = [Request(prompt, j, 6, SAMPLED) for prompt in prompts for j in range(2)]
-    whole = dict(engine.generate(demo_pair, BaseAlone(), requests, batch_size=8))
+    whole = dict(engine.generate(small_pair, BaseAlone(), requests, batch_size=8))
     assert len(sizes) > 1
     assert all(len(texts) == 1 or len(texts) * max(map(len, texts)) <= 150 for texts in sizes)
-    again = dict(engine.generate(demo_pair, BaseAlone(), requests, batch_size=3))
+    again = dict(engine.generate(small_pair, BaseAlone(), requests, batch_size=3))
     assert {i: g.tokens for i, g in whole.items()} == {i: g.tokens for i, g in again.items()}
 
 
 @pytest.mark.parametrize("block_size", [1, 4])
 @pytest.mark.parametrize("error", [MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory")], ids=repr)
 def test_memory_that_runs_out_halves_the_batch_and_is_no_requests_fault(
-    demo_pair, prompts, monkeypatch, caplog, block_size, error
+    small_pair, prompts, monkeypatch, caplog, block_size, error
 ):
     requests = [Request(prompt, j, 12, SAMPLED) for prompt in prompts for j in range(2)]
     policy, options = POLICIES["disagreement"], {"batch_size": 8, "block_size": block_size}
-    expected = {i: g.tokens for i, g in engine.generate(demo_pair, policy, requests, **options)}
+    expected = {i: g.tokens for i, g in engine.generate(small_pair, policy, requests, **options)}
     passes, logits = ForwardPass.__call__, Member.compute_logits
 
     def by_blocks(self, cache, slots, *arguments):
@@ -92,18 +92,18 @@ def test_memory_that_runs_out_halves_the_batch_and_is_no_requests_fault(
     monkeypatch.setattr(ForwardPass, "__call__", by_blocks)
     monkeypatch.setattr(Member, "compute_logits", by_steps)
     with caplog.at_level(logging.WARNING):
-        made = {i: g.tokens for i, g in engine.generate(demo_pair, policy, requests, **options)}
+        made = {i: g.tokens for i, g in engine.generate(small_pair, policy, requests, **options)}
     assert made == expected
     assert "out of memory; continuing with batch size 2" in caplog.text
 
 
 @pytest.mark.parametrize("name", ["disagreement", "random"])
 @pytest.mark.parametrize("block_size", [1, 4])
-def test_rows_in_flight_go_on_where_memory_ran_out(demo_pair, prompts, monkeypatch, block_size, name):
+def test_rows_in_flight_go_on_where_memory_ran_out(small_pair, prompts, monkeypatch, block_size, name):
     """No token is written twice: texts, scores and traces are those of a run with enough memory."""
     requests = [Request(prompt, j, 30, SAMPLED) for prompt in prompts for j in range(2)]
     options = {"batch_size": 8, "block_size": block_size, "traced": True}
-    expected = dict(engine.generate(demo_pair, POLICIES[name], requests, **options))
+    expected = dict(engine.generate(small_pair, POLICIES[name], requests, **options))
     passes, logits, counts = ForwardPass.__call__, Member.compute_logits, []
 
     def by_blocks(self, cache, slots, *arguments):
@@ -118,7 +118,7 @@ def test_rows_in_flight_go_on_where_memory_ran_out(demo_pair, prompts, monkeypat
 
     monkeypatch.setattr(ForwardPass, "__call__", by_blocks)
     monkeypatch.setattr(Member, "compute_logits", by_steps)
-    made = dict(engine.generate(demo_pair, POLICIES[name], requests, count_tokens=counts.append, **options))
+    made = dict(engine.generate(small_pair, POLICIES[name], requests, count_tokens=counts.append, **options))
     assert {i: one.tokens for i, one in made.items()} == {i: one.tokens for i, one in expected.items()}
     assert sum(counts) == sum(len(one.tokens) for one in made.values())
     for i, one in made.items():
@@ -126,10 +126,10 @@ def test_rows_in_flight_go_on_where_memory_ran_out(demo_pair, prompts, monkeypat
         assert list(one.observed) == pytest.approx(list(expected[i].observed), rel=1e-3, abs=1e-3, nan_ok=True)
 
 
-def test_what_finished_before_memory_ran_out_in_the_other_half_is_kept(demo_pair, prompts, monkeypatch):
+def test_what_finished_before_memory_ran_out_in_the_other_half_is_kept(small_pair, prompts, monkeypatch):
     """A pass fails, its first half ends two texts, and the second half finds no memory."""
     requests = [Request(prompts[0], j, 1 if j < 2 else 6, SAMPLED) for j in range(4)]
-    expected = {i: g.tokens for i, g in blockwise.generate(demo_pair, BaseAlone(), requests, batch_size=4)}
+    expected = {i: g.tokens for i, g in blockwise.generate(small_pair, BaseAlone(), requests, batch_size=4)}
     errors, plain = {4: RuntimeError("all at once"), 2: torch.OutOfMemoryError("CUDA out of memory")}, Stepwise.advance
 
     def advance(self, slots):
@@ -138,7 +138,7 @@ def test_what_finished_before_memory_ran_out_in_the_other_half_is_kept(demo_pair
         return plain(self, slots)
 
     monkeypatch.setattr(Stepwise, "advance", advance)
-    made = list(blockwise.generate(demo_pair, BaseAlone(), requests, batch_size=4))
+    made = list(blockwise.generate(small_pair, BaseAlone(), requests, batch_size=4))
     assert not errors
     assert sorted(i for i, _ in made) == [0, 1, 2, 3]
     assert {i: g.tokens for i, g in made} == expected
@@ -163,32 +163,32 @@ def test_log_likelihoods_go_on_with_fewer_texts_where_memory_runs_out(monkeypatc
     assert "continuing with batch size 4" in caplog.text
 
 
-def test_the_tail_of_a_run_computes_few_slots(demo_pair, prompts, monkeypatch):
+def test_the_tail_of_a_run_computes_few_slots(small_pair, prompts, monkeypatch):
     """With static tensors, as on a GPU: one straggler is not computed beside 15 empty slots."""
     rows, plain = [], GraphedPass._run
     monkeypatch.setattr(GraphedPass, "_run", lambda self, *size: rows.append(size[0]) or plain(self, *size))
-    pass_as_on_a_gpu(demo_pair, monkeypatch)
+    pass_as_on_a_gpu(small_pair, monkeypatch)
     requests = [Request(prompts[0], j, 40 if j == 3 else 6, SAMPLED) for j in range(16)]
-    made = dict(blockwise.generate(demo_pair, BaseAlone(), requests, batch_size=16))
+    made = dict(blockwise.generate(small_pair, BaseAlone(), requests, batch_size=16))
     assert rows[0] == 16 and rows[-1] == 1
-    pass_as_on_a_gpu(demo_pair, monkeypatch, graphed=False)
-    plainly = dict(blockwise.generate(demo_pair, BaseAlone(), requests, batch_size=16))
+    pass_as_on_a_gpu(small_pair, monkeypatch, graphed=False)
+    plainly = dict(blockwise.generate(small_pair, BaseAlone(), requests, batch_size=16))
     assert {i: g.tokens for i, g in made.items()} == {i: g.tokens for i, g in plainly.items()}
 
 
-def test_graphs_outlive_a_run_until_their_memory_is_needed(demo_pair, prompts, monkeypatch):
+def test_graphs_outlive_a_run_until_their_memory_is_needed(small_pair, prompts, monkeypatch):
     """`early` asks each model several times over: what was captured once serves again."""
     made, plain = [], GraphedPass.__init__
     monkeypatch.setattr(GraphedPass, "__init__", lambda self, *given: made.append(given[0]) or plain(self, *given))
-    passes = pass_as_on_a_gpu(demo_pair, monkeypatch)
+    passes = pass_as_on_a_gpu(small_pair, monkeypatch)
     requests = [Request(prompt, j, 12, SAMPLED) for prompt in prompts[:3] for j in range(4)]
     policy = POLICIES["disagreement"]
-    expected = {i: g.tokens for i, g in blockwise.generate(demo_pair, policy, requests[8:], batch_size=4)}
-    again = {i: g.tokens for i, g in blockwise.generate(demo_pair, policy, requests[8:], batch_size=4)}
+    expected = {i: g.tokens for i, g in blockwise.generate(small_pair, policy, requests[8:], batch_size=4)}
+    again = {i: g.tokens for i, g in blockwise.generate(small_pair, policy, requests[8:], batch_size=4)}
     assert again == expected and len(made) == 2
-    list(blockwise.generate(demo_pair, policy, requests, batch_size=8))
+    list(blockwise.generate(small_pair, policy, requests, batch_size=8))
     assert len(made) == 4  # of another size
-    rows_that_fit(demo_pair.members, 100, 512, 4)
+    rows_that_fit(small_pair.members, 100, 512, 4)
     assert all(one.left_reader is None for one in passes)
 
 

@@ -1,22 +1,28 @@
 """Runs of lm-eval's on the demo task, in this process."""
 
 
-def run_demo(folder, limit, arguments, **options):
-    """lm-eval's results of the demo task with a run_dir."""
+def evaluate_demo(model, arguments, limit, **options):
+    """lm-eval's results of the demo task."""
     from lm_eval import simple_evaluate
     from lm_eval.tasks import TaskManager
 
     from lm_eval_takeover.storage.package_data import data_folder
-    from lm_eval_takeover.tasks.verdict_log import get_verdict_log
 
-    found = simple_evaluate(
-        model="guided-takeover",
-        model_args={"batch_size": 64, "run_dir": str(folder), **arguments},
+    return simple_evaluate(
+        model=model,
+        model_args=arguments,
         tasks=["takeover_demo"],
         limit=limit,
         task_manager=TaskManager(include_path=str(data_folder("task_configs")), include_defaults=False),
         bootstrap_iters=0,
         **options,
     )
+
+
+def run_demo(folder, limit, arguments, **options):
+    """The same by our model with a run_dir."""
+    from lm_eval_takeover.tasks.verdict_log import get_verdict_log
+
+    found = evaluate_demo("guided-takeover", {"batch_size": 64, "run_dir": str(folder), **arguments}, limit, **options)
     get_verdict_log().close()
     return found

@@ -13,7 +13,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import pytest
-from helpers.pairs import ROOT, SAMPLED, save_random_model
+from helpers.pairs import POLICIES, ROOT, SAMPLED, save_random_model
 from padded_heads import write_padded
 
 from lm_eval_takeover.arguments import ModelArguments
@@ -100,12 +100,16 @@ def open_vllm(tight):
 
 @pytest.fixture(scope="session")
 def open_hf(demo_folders):
-    """The transformers engines for the same arguments."""
+    """The transformers engines for the same arguments, the same one for the same arguments."""
+    opened = {}
 
     def open_one(**arguments):
-        parsed = ModelArguments.parse(demo_folders | BY_HAND | arguments)
-        pair = load_pair(parsed)
-        return TransformersBackend(parsed, pair, load_policy(parsed, pair)[0])
+        key = repr(sorted(arguments.items()))
+        if key not in opened:
+            parsed = ModelArguments.parse(demo_folders | BY_HAND | arguments)
+            pair = load_pair(parsed)
+            opened[key] = TransformersBackend(parsed, pair, load_policy(parsed, pair)[0])
+        return opened[key]
 
     return open_one
 
@@ -126,12 +130,15 @@ def write_apart():
 
 
 @pytest.fixture(scope="session")
-def requests(prompts):
+def requests(prompts, open_hf):
     """Greedy and sampled, alone and as samples of one prompt, which end at a stop string, an end token or the limit."""
-    heated = Sampling(1.2, 0.9, 20)
-    asked = [Request(prompts[0], 2, 150, SAMPLED, label="to its end")]
+    backend = open_hf()
+    backend.policy = POLICIES["disagreement"]
+    ((_, written),) = backend.generate([Request(prompts[0], 2, 150, SAMPLED)], seed=3, rows=1)
+    heated, begun = Sampling(1.2, 0.9, 20), (*prompts[0], *written.tokens[:-20])
+    asked = [Request(begun, 2, 40, SAMPLED, label="to its end")]
     for number, prompt in enumerate(prompts):
         label = f"prompt {number}"
         asked += [Request(prompt, sample, 70, SAMPLED, ("Step 2", "\n\n"), label) for sample in range(2)]
-        asked += [Request(prompt, 0, 24, Sampling(), (), label), Request(prompt, 0, 40, heated, (), label)]
+        asked += [Request(prompt, 0, 16, Sampling(), (), label), Request(prompt, 0, 24, heated, (), label)]
     return asked

@@ -36,7 +36,7 @@ def pair():
 
 @pytest.fixture(scope="module")
 def prompts():
-    return read_prompts(str(CALIBRATION_PROMPTS), count=16, held_out=8)
+    return read_prompts(str(CALIBRATION_PROMPTS), count=10, held_out=8)
 
 
 @pytest.fixture(scope="module")
@@ -217,11 +217,11 @@ def test_parts_survive_damage_and_keep_their_order(tmp_path):
 
 @pytest.mark.slow
 def test_calibrations_on_disjoint_prompts_agree_within_a_tenth(pair, tmp_path):
-    """Three sets of 150 puzzles, which should differ by about 5 %; `benchmarks/calibration.py --only sets` has 500."""
+    """Two sets of 100 puzzles, which should differ by about 5 %; `benchmarks/calibration.py --only sets` has 500."""
     rng, calibrations = random.Random(5), []
-    for number in range(3):
+    for number in range(2):
         path = tmp_path / f"{number}.jsonl"
-        texts = [PROMPT.format(problem=make_puzzle(rng).text) for _ in range(150)]
+        texts = [PROMPT.format(problem=make_puzzle(rng).text) for _ in range(100)]
         path.write_text("".join(json.dumps({"prompt": text}) + "\n" for text in texts))
         calibrations.append(calibrate(pair, read_prompts(str(path)), sampling=SAMPLING, progress=False))
     for rho in (0.005, 0.01, 0.02, 0.03):
