@@ -15,9 +15,10 @@ import numpy as np
 
 from lm_eval_takeover.arguments import ModelArguments
 from lm_eval_takeover.calibration.comparison import compare_calibrations
+from lm_eval_takeover.calibration.tuning import Method
 from lm_eval_takeover.calibration.thresholds import Calibration
 from lm_eval_takeover.commands.calibrate.prompts import Prompts, read_prompts
-from lm_eval_takeover.commands.calibrate.rollouts import Budget, calibrate
+from lm_eval_takeover.commands.calibrate.rollouts import Wanted, calibrate
 from lm_eval_takeover.decoding.lockstep import generate
 from lm_eval_takeover.decoding.teacher_forcing import force
 from lm_eval_takeover.demo import CALIBRATION_PROMPTS, PROMPT, calibration_prompts, problems
@@ -76,15 +77,12 @@ def rates(pair: Pair, made: Calibration, prompts: list[str]) -> None:
     requests = [Request(tuple(pair.encode(text)), 0, 1024, SAMPLING) for text in prompts]
     print("|asked|spike ratio|realized, held out|realized, fresh|fresh tokens|\n|--:|--:|--:|--:|--:|")
     for target in made.targets:
-        threshold = made.score(target.score).threshold(target.spike_ratio)
-        gate = Gate(threshold.tau, threshold.kappa(target.kappa_rule), target.window)
-        written = [
-            g for _, g in generate(pair, Disagreement(gate=gate, score=target.score), requests, seed=1, batch_size=200)
-        ]
+        policy = Method(Disagreement(score=target.method["score"])).at(target.value, made)
+        written = [g for _, g in generate(pair, policy, requests, seed=1, batch_size=200)]
         tokens = sum(len(g.tokens) for g in written)
         fresh = sum(g.takeovers for g in written) / tokens
         print(
-            f"|{target.target_rate:.1%}|{target.spike_ratio:.4%}|{target.realized_rate:.2%}|{fresh:.2%}|{tokens:,}|",
+            f"|{target.target_rate:.1%}|{target.value:.4%}|{target.realized_rate:.2%}|{fresh:.2%}|{tokens:,}|",
             flush=True,
         )
 
@@ -107,7 +105,7 @@ def main() -> None:
             prompts,
             sampling=SAMPLING,
             batch_size=250,
-            budget=Budget(options.rates if wanted("rates") else ()),
+            wanted=[Wanted(Method(Disagreement()), options.rates)] if wanted("rates") else [],
         )
         if wanted("exact"):
             exact(pair, made, prompts)

@@ -69,11 +69,14 @@ def nearest(name: str, known: Iterable[str]) -> str:
     return f"did you mean '{close[0]}'?" if close else f"known: {', '.join(names)}"
 
 
+_COMMANDS = ("lm_eval.__main__", "lm_eval_takeover.cli", "lm_eval_takeover.commands.compare.worker")
+
+
 def is_our_command() -> bool:
     """Whether this process is `lm_eval` or `lm-eval-takeover`, by which script or module it was started."""
     main = sys.modules.get("__main__")
     spec = getattr(main, "__spec__", None)
-    if spec is not None and spec.name in ("lm_eval.__main__", "lm_eval_takeover.cli"):
+    if spec is not None and spec.name in _COMMANDS:
         return True
     return Path(sys.argv[0]).stem in ("lm_eval", "lm-eval", "lm-eval-takeover")
 

@@ -18,7 +18,6 @@ from lm_eval_takeover.calibration.thresholds import (
     LOWEST,
     SCHEMA,
     TABLE,
-    TOLERANCE,
     Calibration,
     ScoreCalibration,
     Target,
@@ -97,7 +96,7 @@ def _parse_calibration(content: dict[str, Any], name: str) -> Calibration:
     parts["diagnostic"] = tuple(_check_list("diagnostic", parts.get("diagnostic", [])))
     parts["scores"] = {score: _parse_score(score, values) for score, values in scores.items()}
     parts["targets"] = tuple(
-        _parse_target(at, target, scores) for at, target in enumerate(_check_list("targets", parts.pop("targets", [])))
+        _parse_target(at, target) for at, target in enumerate(_check_list("targets", parts.pop("targets", [])))
     )
     calibration = Calibration(**parts, name=name)
     if calibration.direction not in ("forward", "reverse"):
@@ -238,18 +237,28 @@ def _parse_score(name: str, values: Any) -> ScoreCalibration:
     return calibrated
 
 
-def _parse_target(at: int, values: Any, held: Iterable[str]) -> Target:
+def _parse_target(at: int, values: Any) -> Target:
     path = f"targets[{at}]"
+    if "spike_ratio" in _check_object(path, values):  # before schema 4
+        gate = {name: values.get(name) for name in ("score", "kappa_rule", "window")}
+        policy = "entropy" if gate["score"] == "entropy" else "disagreement"
+        rest = {name: value for name, value in values.items() if name not in (*gate, "spike_ratio")}
+        rest |= {"knob": "spike_ratio", "value": values["spike_ratio"]}
+        values = rest | {"method": {"policy": policy, **gate}}
     target = _parse_part(path, Target, values)
-    for name in ("prompts", "tokens", "window"):
+    for name in ("prompts", "tokens"):
         _check_whole_number(f"{path}.{name}", getattr(target, name), 1)
-    _check_number(f"{path}.spike_ratio", target.spike_ratio, LOWEST, HIGHEST)
-    asked = _check_number(f"{path}.target_rate", target.target_rate, 0.0, 1.0)
-    if abs(_check_number(f"{path}.realized_rate", target.realized_rate, 0.0, 1.0) - asked) > TOLERANCE + 1e-9:
-        raise ValueError(f"field '{path}.realized_rate' is not within {TOLERANCE} of target_rate={asked}")
-    for name, known in (("score", [*held, *registered.names()]), ("kappa_rule", KAPPA_RULES)):
-        if getattr(target, name) not in known:
-            raise ValueError(f"field '{path}.{name}' is not known: {getattr(target, name)}")
+    for name in ("target_rate", "realized_rate"):
+        _check_number(f"{path}.{name}", getattr(target, name), 0.0, 1.0)
+    bounds = (LOWEST, HIGHEST) if target.knob == "spike_ratio" else (0.0, math.inf)
+    _check_number(f"{path}.value", target.value, *bounds)
+    method = _check_object(f"{path}.method", target.method)
+    if "window" in method:
+        _check_whole_number(f"{path}.method.window", method["window"], 1)
+    if method.get("kappa_rule", KAPPA_RULES[0]) not in KAPPA_RULES:
+        raise ValueError(f"field '{path}.method.kappa_rule' is not known: {method['kappa_rule']}")
+    if not isinstance(target.knob, str) or not isinstance(method.get("policy"), str):
+        raise ValueError(f"field '{path}' is damaged")
     return target
 
 

@@ -41,11 +41,11 @@ def rate_table(calibration: Calibration, scores: Sequence[str] | None = None) ->
 def target_table(calibration: Calibration) -> str:
     """The solved realized rates, as Markdown."""
     lines = [
-        "|target rate|score|kappa rule|window|spike ratio|realized on held-out prompts|prompts|tokens|",
-        "|----------:|-----|----------|-----:|----------:|---------------------------:|------:|-----:|",
+        "|target rate|method|argument|value|realized on held-out prompts|prompts|tokens|",
+        "|----------:|------|--------|----:|---------------------------:|------:|-----:|",
     ]
     lines += [
-        f"|{t.target_rate:.1%}|{t.score}|{t.kappa_rule}|{t.window}|{t.spike_ratio:.4%}|{t.realized_rate:.2%}|{t.prompts}|{t.tokens:,}|"
+        f"|{t.target_rate:.1%}|{t.name}|{t.knob}|{t.value:.5g}|{t.realized_rate:.2%}|{t.prompts}|{t.tokens:,}|"
         for t in calibration.targets
     ]
     return "\n".join(lines)
@@ -170,20 +170,14 @@ def _model_arguments(calibration: Calibration, call: Call | None) -> str:
 
 
 def _target_arguments(calibration: Calibration, call: Call | None) -> dict[str, str]:
-    """The gate of the first rate that was solved for."""
+    """The method of the first rate that was solved for, without what is the default."""
     target = calibration.targets[0]
-    arguments = {"target_rate": f"{target.target_rate:g}"}
-    if target.score == "entropy":
-        arguments["policy"] = "entropy"
-    elif target.score != "ce":
-        arguments["score"] = target.score
-    if calibration.plugin(target.score) and call and call.plugins:
+    usual = {"policy": "disagreement", "score": target.method["policy"] if target.method["policy"] == "entropy" else "ce",
+             "kappa_rule": KAPPA_RULES[0], "window": 10}  # fmt: skip
+    arguments = {name: str(value) for name, value in target.method.items() if usual.get(name) != value}
+    if calibration.plugin(target.method.get("score", "")) and call and call.plugins:
         arguments["plugins"] = call.plugins
-    if target.kappa_rule != KAPPA_RULES[0]:
-        arguments["kappa_rule"] = target.kappa_rule
-    if target.window != 10:
-        arguments["window"] = str(target.window)
-    return arguments
+    return {"target_rate": f"{target.target_rate:g}", **arguments}
 
 
 def describe_rollouts(calibration: Calibration) -> str:

@@ -21,7 +21,9 @@ from lm_eval_takeover.calibration.sketch import QuantileSketch
 from lm_eval_takeover.errors import CalibrationError
 from lm_eval_takeover.method.model_id import ModelId
 
-SCHEMA = 3  # 1 had neither shares nor targets, 2 neither dtypes nor enable_thinking; both are still read
+SCHEMA = (
+    4  # 1 had neither shares nor targets, 2 neither dtypes nor enable_thinking, 3 targets of gates alone; all are read
+)
 KAPPA_RULES = ("threshold_to_mean", "tail_to_mean")
 DEFAULT_RHO = 0.03
 TABLE = (0.005, 0.01, 0.02, 0.03, 0.05, 0.08, 0.1, 0.2)
@@ -110,20 +112,41 @@ class ScoreCalibration:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The rho whose gated rollouts on held-out prompts realized a wanted rate."""
+    """The value of a method's knob whose rollouts on held-out prompts came nearest to a wanted realized rate.
+
+    `method` are its model arguments, the knob apart: `policy`, of gates `score`, `kappa_rule` and `window`, and its own.
+    """
 
     target_rate: float
-    score: str
-    kappa_rule: str
-    window: int
-    spike_ratio: float
+    method: dict[str, Any]
+    knob: str
+    value: float
     realized_rate: float
     prompts: int
     tokens: int
 
-    def answers(self, rate: float, score: str, kappa_rule: str, window: int) -> bool:
-        asked = (score, kappa_rule, window)
-        return (self.score, self.kappa_rule, self.window) == asked and math.isclose(self.target_rate, rate)
+    def answers(self, rate: float, method: Mapping[str, Any]) -> bool:
+        return self.method == method and math.isclose(self.target_rate, rate)
+
+    @property
+    def is_reached(self) -> bool:
+        return abs(self.realized_rate - self.target_rate) <= TOLERANCE
+
+    @property
+    def name(self) -> str:
+        """The method in a few words."""
+        held = dict(self.method)
+        policy, score = held.pop("policy"), held.pop("score", None)
+        shown = (
+            policy
+            if score is None or policy == score
+            else score
+            if policy == "disagreement"
+            else f"{policy} on {score}"
+        )
+        usual = {"kappa_rule": KAPPA_RULES[0], "window": 10}
+        more = [f"{name}={value}" for name, value in held.items() if usual.get(name) != value]
+        return ", ".join([shown, *more])
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,17 +197,18 @@ class Calibration:
             )
         return self.scores[score]
 
-    def target(self, rate: float, score: str, kappa_rule: str, window: int) -> Target:
-        """What was solved for this realized rate and gate."""
-        self.score(score)
+    def target(self, rate: float, method: Mapping[str, Any]) -> Target:
+        """What was solved for this realized rate and method."""
+        if "score" in method:
+            self.score(method["score"])
         for target in self.targets:
-            if target.answers(rate, score, kappa_rule, window):
+            if target.answers(rate, method):
                 return target
-        held = ", ".join(f"{t.target_rate:g} ({t.score}, {t.kappa_rule}, window {t.window})" for t in self.targets)
+        asked = Target(rate, dict(method), "", 0, 0, 0, 0).name
+        held = "; ".join(f"{target.name} at {target.target_rate:g}" for target in self.targets)
         raise CalibrationError(
-            f"calibration '{self.name}' was not solved for target_rate={rate:g} with score={score}, "
-            f"kappa_rule={kappa_rule}, window={window} (it holds {held or 'no target'}); make it with "
-            f"`lm-eval-takeover calibrate … --target_rate {rate:g}`, or choose spike_ratio=…"
+            f"calibration '{self.name}' was not solved for target_rate={rate:g} with {asked} (it holds {held or 'no target'}); "
+            f"make it with `lm-eval-takeover calibrate … --target_rate {rate:g}`, or set the method's own argument"
         )
 
     def published(self, score: str, column: int) -> Threshold:

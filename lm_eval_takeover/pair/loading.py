@@ -1,7 +1,8 @@
 """From model arguments to a loaded pair and a policy with its gate."""
 
+import contextlib
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import Any, get_type_hints
@@ -17,11 +18,12 @@ from lm_eval_takeover.calibration.files import (
     packaged_calibrations,
 )
 from lm_eval_takeover.calibration.thresholds import DEFAULT_RHO, KAPPA_RULES, Calibration
+from lm_eval_takeover.calibration.tuning import SPIKE_RATIO, Method
 from lm_eval_takeover.demo import CALIBRATION_PROMPTS, DEMO
 from lm_eval_takeover.errors import ArgumentError, CalibrationError, nearest
 from lm_eval_takeover.method.gate import Gate
 from lm_eval_takeover.method.policies import Gated
-from lm_eval_takeover.method.policy import Policy
+from lm_eval_takeover.method.policy import Knob, Policy
 from lm_eval_takeover.method.registry import load_plugins, policies
 from lm_eval_takeover.pair.fit import CalibrationFit
 from lm_eval_takeover.pair.load_options import LoadOptions
@@ -43,7 +45,58 @@ class GateOrigin:
     fit: CalibrationFit | None = None
 
 
+_shared: dict[str, Pair] | None = None
+
+
+@contextlib.contextmanager
+def share_pairs() -> Iterator[None]:
+    """Meanwhile what is loaded alike is one pair, for several runs of one process that differ in their method alone."""
+    global _shared
+    _shared = {}
+    try:
+        yield
+    finally:
+        _shared = None
+
+
 def load_pair(arguments: ModelArguments) -> Pair:
+    """The pair of `_load_pair`; within `share_pairs` one for all arguments that differ in nothing that models are loaded by."""
+    if _shared is None:
+        return _load_pair(arguments)
+    key = repr([(one.name, getattr(arguments, one.name)) for one in fields(arguments) if one.name not in _OF_METHODS])
+    return _shared.get(key) or _shared.setdefault(key, _load_pair(arguments))
+
+
+# Model arguments that models are not loaded by.
+_OF_METHODS = frozenset(
+    [
+        *(
+            "policy",
+            "score",
+            "score_top_p",
+            "calibration",
+            "allow_calibration_mismatch",
+            "spike_ratio",
+            "target_rate",
+            "tau",
+        ),
+        *(
+            "kappa",
+            "window",
+            "kappa_rule",
+            "direction",
+            "rate",
+            "early_tokens",
+            "chance",
+            "policy_arguments",
+            "plugins",
+        ),
+        *("block_size", "seed", "batch_size", "max_batch_size", "max_gen_toks", "model", "run_dir"),
+    ]
+)
+
+
+def _load_pair(arguments: ModelArguments) -> Pair:
     """The models that the arguments name; the bundled demo pair where they name none.
 
     Tokenizers and configurations are read at once, weights at their first use. `policy=base` and `policy=guide` may name
@@ -89,8 +142,11 @@ def load_weights(pair: Pair, roles: Sequence[str]) -> None:
             _ = pair.member(role).model
 
 
-def load_policy(arguments: ModelArguments, pair: Pair) -> tuple[Policy, GateOrigin]:
-    """The policy with its gate: set by hand, or read off the calibration of this pair."""
+def open_method(arguments: ModelArguments) -> Method:
+    """The policy that the arguments name, whose gate is not set yet, nor what `target_rate` stands for.
+
+    Raises ArgumentError for all that can be known to be wrong without the models.
+    """
     kind = policies.get(arguments.policy)
     reads = {one.name for one in fields(kind)}
     for name in ("rate", "early_tokens", "chance"):
@@ -98,29 +154,41 @@ def load_policy(arguments: ModelArguments, pair: Pair) -> tuple[Policy, GateOrig
             readers = " or ".join(other.name for other in policies if name in {one.name for one in fields(other)})
             raise ArgumentError(f"{name}={getattr(arguments, name)} is read by policy={readers}, not {kind.name}")
     shared = ("rate", "early_tokens", "chance", "score", "score_top_p")
-    settings = {name: getattr(arguments, name) for name in shared if name in reads}
-    settings = {name: value for name, value in settings.items() if value is not None}
-    policy = kind(direction=arguments.direction, **settings, **arguments.policy_arguments)
-    if not isinstance(policy, Gated):
-        return policy, GateOrigin()
-    if policy.scorer.binary:
-        for name in ("tau", "calibration", "spike_ratio", "target_rate"):
-            if getattr(arguments, name) is not None:
-                raise ArgumentError(
-                    f"{name}={getattr(arguments, name)}: score={policy.score} is 0 or 1 and has no threshold; give chance=…, "
-                    f"the share of such positions that are taken over"
-                )
-        return replace(policy, gate=Gate(0.0, 0.0, arguments.window)), GateOrigin()
-    if arguments.tau is not None:
-        gate = Gate(arguments.tau, arguments.kappa or 0.0, arguments.window)
-        return replace(policy, gate=gate), GateOrigin()
-    if policy.score_top_p != 1:
+    given = {name: getattr(arguments, name) for name in shared if name in reads} | dict(arguments.policy_arguments)
+    settings = {name: value for name, value in given.items() if value is not None}
+    by_hand = [name for name in ("tau", "spike_ratio") if getattr(arguments, name) is not None]
+    if isinstance(kind.knob, Knob) and arguments.target_rate is not None:
+        settings.setdefault(kind.knob.name, kind.knob.high)  # until the calibration says what it is
+    policy = kind(direction=arguments.direction, **settings)
+    if isinstance(policy, Gated) and policy.scorer.binary and by_hand:
+        raise ArgumentError(
+            f"{by_hand[0]}={getattr(arguments, by_hand[0])}: score={policy.score} is 0 or 1 and has no threshold; give chance=…, "
+            f"the share of such positions that are taken over"
+        )
+    if isinstance(policy, Gated) and not by_hand and policy.score_top_p != 1:
         raise ArgumentError(
             f"score_top_p={policy.score_top_p}: calibrations hold scores of whole distributions; set the gate by hand with "
             f"tau=… and kappa=…"
         )
-    gate, origin = _calibrated_gate(arguments, pair, policy)
-    return replace(policy, gate=gate), origin
+    rule = arguments.kappa_rule or KAPPA_RULES[0]
+    if rule not in KAPPA_RULES:
+        raise ArgumentError(f"kappa_rule='{rule}' is not known; {nearest(rule, KAPPA_RULES)}")
+    return Method(policy, rule, arguments.window)
+
+
+def load_policy(arguments: ModelArguments, pair: Pair) -> tuple[Policy, GateOrigin]:
+    """The policy with its gate, or another knob: set by hand, or read off the calibration of this pair."""
+    method = open_method(arguments)
+    policy = method.policy
+    if isinstance(policy, Gated) and arguments.tau is not None:
+        gate = Gate(arguments.tau, arguments.kappa or 0.0, arguments.window)
+        return replace(policy, gate=gate), GateOrigin()
+    is_binary = isinstance(policy, Gated) and policy.scorer.binary
+    if (isinstance(policy, Gated) and not is_binary) or (policy.knob is not None and arguments.target_rate is not None):
+        return _calibrate_policy(arguments, pair, method)
+    if isinstance(policy, Gated):  # of a score that is 0 or 1
+        policy = replace(policy, gate=Gate(0.0, 0.0, arguments.window))
+    return policy, GateOrigin()
 
 
 def parse_arguments(values: dict[str, Any]) -> ModelArguments:
@@ -133,30 +201,33 @@ def parse_arguments(values: dict[str, Any]) -> ModelArguments:
     return ModelArguments.parse(values, {one.name: hints[one.name] for one in fields(kind) if one.name not in shared})
 
 
-def _calibrated_gate(arguments: ModelArguments, pair: Pair, policy: Gated) -> tuple[Gate, GateOrigin]:
-    rule = arguments.kappa_rule or KAPPA_RULES[0]
-    if rule not in KAPPA_RULES:
-        raise ArgumentError(f"kappa_rule='{rule}' is not known; {nearest(rule, KAPPA_RULES)}")
+def _calibrate_policy(arguments: ModelArguments, pair: Pair, method: Method) -> tuple[Policy, GateOrigin]:
+    policy, rule = method.policy, method.kappa_rule
     names = arguments.base, arguments.guide, policy.direction, CALIBRATION_PROMPTS
     command = partial(calibration_command, *names, target_rate=arguments.target_rate)
     calibration, column = _find_calibration(arguments, pair, policy, command)
     fit = CalibrationFit(calibration, pair, arguments.enable_thinking, arguments.allow_calibration_mismatch, command)
-    if calibration.source == "published":
+    if calibration.source == "published" and isinstance(policy, Gated):
         number = _choose_column(arguments, calibration, column, policy.score, command())
         threshold = calibration.published(policy.score, number)
-        origin = GateOrigin(f"{calibration.name}:{number}", None, rule, fit=fit)
-    else:
-        if column is not None:
-            raise ArgumentError(
-                f"calibration='{calibration.name}:{column}': only published calibrations have columns; "
-                f"choose spike_ratio=… instead"
-            )
-        rho = DEFAULT_RHO if arguments.spike_ratio is None else arguments.spike_ratio
-        if arguments.target_rate is not None:
-            rho = calibration.target(arguments.target_rate, policy.score, rule, arguments.window).spike_ratio
-        threshold = calibration.score(policy.score).threshold(rho)
-        origin = GateOrigin(calibration.name, rho, rule, arguments.target_rate, fit)
-    return Gate(threshold.tau, threshold.kappa(rule), arguments.window), origin
+        gate = Gate(threshold.tau, threshold.kappa(rule), arguments.window)
+        return replace(policy, gate=gate), GateOrigin(f"{calibration.name}:{number}", None, rule, fit=fit)
+    if column is not None:
+        raise ArgumentError(
+            f"calibration='{calibration.name}:{column}': only published calibrations have columns; "
+            f"choose spike_ratio=… instead"
+        )
+    value = DEFAULT_RHO if arguments.spike_ratio is None else arguments.spike_ratio
+    if arguments.target_rate is not None:
+        target = calibration.target(arguments.target_rate, method.settings)
+        value = target.value
+        if not target.is_reached:
+            logger.warning(
+                "target_rate=%g: the nearest rate that %s can reach is %.1f%%",
+                target.target_rate, target.name, 100 * target.realized_rate,
+            )  # fmt: skip
+    rho, kappa_rule = (value, rule) if method.knob.name == SPIKE_RATIO else (None, None)
+    return method.at(value, calibration), GateOrigin(calibration.name, rho, kappa_rule, arguments.target_rate, fit)
 
 
 def _choose_column(
@@ -180,7 +251,7 @@ def _choose_column(
 
 
 def _find_calibration(
-    arguments: ModelArguments, pair: Pair, policy: Gated, command: Callable[[], str]
+    arguments: ModelArguments, pair: Pair, policy: Policy, command: Callable[[], str]
 ) -> tuple[Calibration, int | None]:
     base, guide = pair.member("base").id, pair.member("guide").id
     if arguments.calibration is None:
@@ -200,9 +271,12 @@ def _find_calibration(
         problems.append("another shared vocabulary (its digest differs)")
     if calibration.direction != policy.direction:
         problems.append(f"direction={calibration.direction}, not {policy.direction}")
-    plugin, source = calibration.plugin(policy.score), policy.scorer.source
-    if plugin is not None and plugin["digest"] != source.digest:
-        problems.append(f"score={policy.score} of {plugin['source']} as it was then, not as {source.name} has it now")
+    score = policy.scorer
+    plugin = calibration.plugin(score.name) if score is not None else None
+    if score is not None and plugin is not None and plugin["digest"] != score.source.digest:
+        problems.append(
+            f"score={score.name} of {plugin['source']} as it was then, not as {score.source.name} has it now"
+        )
     if problems and not arguments.allow_calibration_mismatch:
         raise CalibrationError(
             f"calibration='{arguments.calibration}' was made for {' and for '.join(problems)}; make one with "

@@ -2,7 +2,7 @@
 
 import time
 from types import TracebackType
-from typing import Self
+from typing import Any, Self, TextIO
 
 from tqdm import tqdm
 
@@ -10,6 +10,12 @@ from lm_eval_takeover.runs.journal import Sample
 from lm_eval_takeover.runs.tally import Tally
 
 _REDRAW = 1.0  # seconds
+_shown: dict[str, Any] = {"desc": "Running generate_until requests"}  # what bars are given beside their counts
+
+
+def show_on(terminal: TextIO | None, label: str) -> None:
+    """From here on bars bear this label and go to this terminal, whatever this process's stderr is; None: there are none."""
+    _shown.update(desc=label, file=terminal, disable=terminal is None)
 
 
 class Progress:
@@ -19,9 +25,7 @@ class Progress:
     """
 
     def __init__(self, total: int, kept: int, *, quiet: bool) -> None:
-        self._bar = tqdm(
-            total=total, initial=kept, desc="Running generate_until requests", unit="sample", disable=quiet
-        )
+        self._bar = tqdm(total=total, initial=kept, unit="sample", **({"disable": quiet} | _shown))
         self._kept, self._new, self._tokens = kept, Tally(), 0
         self._started = self._drawn = time.perf_counter()
 

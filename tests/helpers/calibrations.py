@@ -8,7 +8,8 @@ from lm_eval_takeover.method.model_id import ModelId
 BASE, GUIDE = ModelId("some/base", "abc"), ModelId("some/guide", "def")
 SCORES = np.random.default_rng(0).gamma(0.2, 1.0, 20_000).astype(np.float32).astype(np.float64)
 
-TARGET = Target(0.08, "ce", "threshold_to_mean", 10, 0.12, 0.0805, 100, 9000)
+METHOD = {"policy": "disagreement", "score": "ce", "kappa_rule": "threshold_to_mean", "window": 10}
+TARGET = Target(0.08, METHOD, "spike_ratio", 0.12, 0.0805, 100, 9000)
 
 
 def small_calibration():

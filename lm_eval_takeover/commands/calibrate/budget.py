@@ -1,30 +1,30 @@
-"""From a wanted realized rate to the spike ratio that gives it.
+"""From a wanted realized rate to the value of a method's knob that gives it: a gate's spike ratio, a leniency, a weight.
 
-rho is the share of *calibration* tokens above tau. The realized rate of a guided run differs: the window test holds takeovers
-back, and every takeover changes what the host writes next. So it is measured, on gated rollouts of held-out prompts, and rho is
-searched for. The rollouts share their random numbers, so the rate is nearly monotone in rho.
+What a knob promises and what a run realizes differ: a window test holds takeovers back, and every takeover changes what the host
+writes next. So the rate is measured, on rollouts of held-out prompts, and the knob is searched for. The rollouts share their
+random numbers, so the rate is nearly monotone in the knob.
 """
 
+import json
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Protocol
 
 from tqdm import tqdm
 
-from lm_eval_takeover.calibration.thresholds import HIGHEST, LOWEST, ScoreCalibration, Target
+from lm_eval_takeover.calibration.thresholds import Calibration, Target
+from lm_eval_takeover.calibration.tuning import SPIKE_RATIO, Method
 from lm_eval_takeover.decoding.engine import generate
-from lm_eval_takeover.method.gate import Gate
-from lm_eval_takeover.method.policies import Disagreement, Entropy
 from lm_eval_takeover.method.request import Request
 from lm_eval_takeover.pair.pair import Pair
 
 if TYPE_CHECKING:
     from lm_eval_takeover.vllm.backend import VllmBackend
 
-_CLOSE = 0.001  # near enough to stop: fresh prompts add their own noise
 _MOST = 12  # measurements of one target
+_LOW, _HIGH = 1e-4, 1e4  # of knobs whose own bounds are 0 and infinity; the search is in their logarithms
 
 
 class ResultStore(Protocol):
@@ -37,32 +37,32 @@ class ResultStore(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class HeldOutRollouts:
-    """Gated rollouts of held-out prompts at any rho."""
+    """Rollouts of held-out prompts by a method at any value of its knob."""
 
     pair: Pair
     requests: Sequence[Request]
-    calibration: ScoreCalibration
-    score: str
-    direction: str
-    kappa_rule: str
-    window: int
+    calibration: Calibration
+    method: Method
     seed: int
     batch_size: int
     prompts: str  # a digest of the held-out prompts
     backend: "VllmBackend | None" = None  # where it is not the transformers engine that writes
 
-    def count_takeovers(self, rho: float, progress: bool = True) -> tuple[int, int]:
-        """`(takeovers, tokens)` at this rho."""
-        threshold = self.calibration.threshold(rho)
-        gate = Gate(threshold.tau, threshold.kappa(self.kappa_rule), self.window)
-        kind = Entropy if self.score == Entropy.score else Disagreement
-        policy = kind(direction=self.direction, score=self.score, gate=gate)
+    @property
+    def name(self) -> str:
+        """What a measured rate depends on, beside the value."""
+        return f"{self.prompts} {json.dumps(self.method.settings, sort_keys=True)}"
+
+    def count_takeovers(self, value: float, progress: bool = True) -> tuple[int, int]:
+        """`(takeovers, tokens)` at this value of the knob."""
+        policy = self.method.at(value, self.calibration)
         takeovers = tokens = 0
         if self.backend is not None:
             written = self.backend.generate(self.requests, seed=self.seed, policy=policy)
         else:
             written = generate(self.pair, policy, self.requests, seed=self.seed, batch_size=self.batch_size)
-        with tqdm(total=len(self.requests), desc=f"Spike ratio {rho:.4g}", unit="rollout", disable=not progress) as bar:
+        label = f"{self.method.settings.get('score') or policy.name}, {self.method.knob.name}={value:.4g}"
+        with tqdm(total=len(self.requests), desc=label, unit="rollout", disable=not progress) as bar:
             for _, generation in written:
                 takeovers += generation.takeovers
                 tokens += len(generation.tokens)
@@ -71,55 +71,75 @@ class HeldOutRollouts:
         return takeovers, tokens
 
 
-def solve(gated: HeldOutRollouts, rate: float, memory: ResultStore, *, progress: bool = True) -> Target:
-    """The rho whose rollouts come nearest to `rate`: secants and halvings of log rho.
+def solve(
+    rollouts: HeldOutRollouts, rates: Sequence[float], memory: ResultStore, *, progress: bool = True
+) -> Iterator[Target]:
+    """For each rate the knob's value whose rollouts come nearest: secants and halvings of its logarithm.
 
-    It starts where the replay of the calibration's own rollouts gives the rate. The result may be off where no rho gives it, as
-    in a mass of equal scores; the caller compares `realized_rate` with what was asked.
+    What is measured for one rate is where the search for the next one starts. The result may be off where no value gives the
+    rate, as in a mass of equal scores; the caller compares `realized_rate` with what was asked.
     """
-    measured: dict[float, float] = {}
-    tokens: dict[float, int] = {}
+    knob, settings = rollouts.method.knob, rollouts.method.settings
+    # The search is in x, with which the rate rises: the logarithm of the knob, with its sign turned where it falls.
+    sign = 1 if knob.rising else -1
+    bounds = [sign * math.log(bound) for bound in (max(knob.low, _LOW), min(knob.high, _HIGH))]
+    lowest, highest = min(bounds), max(bounds)
+    measured: dict[float, tuple[float, int]] = {}
 
-    def error(rho: float) -> float:
-        if rho not in measured:
-            name = f"{gated.prompts} {gated.score} {gated.kappa_rule} {gated.window} {rho!r}"
+    def measure(x: float) -> float:
+        if x not in measured:
+            name = f"{rollouts.name} {x!r}"
             if (known := memory.remembered().get(name)) is None:
-                known = list(gated.count_takeovers(rho, progress))
+                known = list(rollouts.count_takeovers(math.exp(sign * x), progress))
                 memory.remember(name, known)
-            measured[rho], tokens[rho] = known[0] / known[1], known[1]
-        return measured[rho] - rate
+            measured[x] = known[0] / known[1], known[1]
+        return measured[x][0]
 
-    rho = _start_from_replay(gated.calibration, gated.kappa_rule, rate)
-    for step in range(_MOST):
-        off = error(rho)
-        low = max((tried for tried in measured if error(tried) < 0), default=None)
-        above = (tried for tried in measured if error(tried) >= 0 and (low is None or tried > low))
-        high = min(above, default=None)
-        if abs(off) <= _CLOSE or (low and high and high / low < 1.002) or rho == (HIGHEST if off < 0 else LOWEST):
-            break
-        if low and high:
-            share = error(low) / (error(low) - error(high)) if step % 3 else 0.5
-            rho = low * (high / low) ** min(max(share, 0.1), 0.9)
-        else:  # one side only: in proportion to what is missing, and at least by a tenth
-            factor = (rate / max(rate + off, rate / 8)) ** 1.5
-            rho = min(max(rho * (max(factor, 1.1) if off < 0 else min(factor, 1 / 1.1)), LOWEST), HIGHEST)
-    best = min(measured, key=lambda tried: (abs(error(tried)), tried))
-    return Target(
-        target_rate=rate,
-        score=gated.score,
-        kappa_rule=gated.kappa_rule,
-        window=gated.window,
-        spike_ratio=best,
-        realized_rate=measured[best],
-        prompts=len(gated.requests),
-        tokens=tokens[best],
-    )
+    for rate in rates:
+        x = sign * math.log(_start_from_replay(rollouts, rate)) if not measured else None
+        for step in range(_MOST):
+            if x is not None:
+                measure(min(max(x, lowest), highest))
+            x = _choose_next(measured, rate, step, lowest, highest)
+            if x is None:
+                break
+        best = min(measured, key=lambda tried: (abs(measured[tried][0] - rate), tried))
+        found, tokens = measured[best]
+        yield Target(rate, settings, knob.name, math.exp(sign * best), found, len(rollouts.requests), tokens)
 
 
-def _start_from_replay(calibration: ScoreCalibration, kappa_rule: str, rate: float) -> float:
-    """The rho at which the replayed share is `rate`, interpolated in the table."""
-    rows = [(row[f"share_{kappa_rule}"], row["rho"]) for row in calibration.table if row[f"share_{kappa_rule}"] > 0]
-    for (share, rho), (next_share, next_rho) in pairwise(rows):
-        if share <= rate <= next_share and share < next_share:
-            return float(rho * (next_rho / rho) ** (math.log(rate / share) / math.log(next_share / share)))
-    return min(max(rate, LOWEST), HIGHEST)
+def _choose_next(
+    measured: dict[float, tuple[float, int]], rate: float, step: int, lowest: float, highest: float
+) -> float | None:
+    """Where to measure next; None where it is near enough, or there is nothing left to try."""
+    low = max((x for x, (found, _) in measured.items() if found < rate), default=None)
+    high = min((x for x, (found, _) in measured.items() if found >= rate and (low is None or x > low)), default=None)
+    close = max(0.001, rate / 100)  # fresh prompts add their own noise
+    if any(abs(found - rate) <= close for found, _ in measured.values()):
+        return None
+    if low is not None and high is not None:
+        if high - low < 0.002:
+            return None
+        below, above = measured[low][0], measured[high][0]
+        share = (rate - below) / (above - below) if step % 3 else 0.5
+        return low + (high - low) * min(max(share, 0.1), 0.9)
+    # One side only: in proportion to what is missing, and at least by a tenth.
+    x = low if low is not None else high
+    assert x is not None
+    factor = 1.5 * math.log(rate / max(measured[x][0], rate / 8))
+    further = min(max(x + (max(factor, 0.1) if low is not None else min(factor, -0.1)), lowest), highest)
+    return None if further in measured else further
+
+
+def _start_from_replay(rollouts: HeldOutRollouts, rate: float) -> float:
+    """A first value: of a gate where the replay of the calibration's own rollouts gives the rate, interpolated in the table."""
+    method, knob = rollouts.method, rollouts.method.knob
+    if knob.name != SPIKE_RATIO:
+        return rate if math.isfinite(knob.high) else 1.0
+    share = f"share_{method.kappa_rule}"
+    table = rollouts.calibration.score(method.settings["score"]).table
+    rows = [(row[share], row["rho"]) for row in table if row[share] > 0]
+    for (below, rho), (above, next_rho) in pairwise(rows):
+        if below <= rate <= above and below < above:
+            return float(rho * (next_rho / rho) ** (math.log(rate / below) / math.log(above / below)))
+    return rate

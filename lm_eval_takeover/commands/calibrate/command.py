@@ -49,6 +49,7 @@ def _add_pair_options(parser: argparse.ArgumentParser) -> None:
     add("--guide", help="hub id (id@revision) or local folder")
     add("--out", type=Path, help="the file to write, NAME.json; its page is NAME.md")
     add("--overwrite", action="store_true", help="replace these two files if they exist")
+    add("--extend", action="store_true", help="if they exist: keep what they hold, and solve only the rates that are missing")
     add(
         "--direction",
         choices=["forward", "reverse"],
@@ -114,8 +115,16 @@ def _add_rate_options(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         default=[],
         metavar="RATE",
-        help="find the spike ratio that realizes this share of guide tokens",
+        help="find what realizes this share of guide tokens: a gate's spike ratio, or another method's own argument",
     )
+    add(
+        "--methods",
+        nargs="+",
+        default=[],
+        metavar="METHOD",
+        help="methods for --target_rate, as rows of compare: NAME[:argument=value…][@rate…] (default: the gates of --score)",
+    )
+    add("--nearest", action="store_true", help="if no value realizes a rate, keep the nearest one")
     add(
         "--num_held_out",
         type=int,
@@ -183,10 +192,6 @@ def _check_gate(options: argparse.Namespace) -> None:
     for score in options.score:
         if score not in scores.names():
             raise ArgumentError(f"--score '{score}' is not known; {scores.describe(score)}")
-        if scores.get(score).binary and getattr(options, "target_rate", None):
-            raise ArgumentError(
-                f"--score {score} with --target_rate: it is 0 or 1, so no threshold sets its rate; runs take chance=… instead"
-            )
     if options.kappa_rule not in KAPPA_RULES:
         raise ArgumentError(
             f"--kappa_rule '{options.kappa_rule}' is not known; {nearest(options.kappa_rule, KAPPA_RULES)}"
@@ -212,10 +217,10 @@ def _check_measurement(options: argparse.Namespace) -> None:
         raise ArgumentError(f"--out '{options.out}' is not a name of a calibration file; expected NAME.json")
     for path in (options.out, options.out.with_suffix(".md")):
         _check_writable("--out", path)
-        if options.overwrite and path.suffix == ".json":
+        if (options.overwrite or options.extend) and path.suffix == ".json":
             check_replaceable("out", path, "a calibration")
-        if path.exists() and not options.overwrite:
-            raise ArgumentError(f"--out: '{path}' exists already; give another name, or --overwrite")
+        if path.exists() and not (options.overwrite or options.extend):
+            raise ArgumentError(f"--out: '{path}' exists already; give another name, --overwrite, or --extend to add rates")
 
 
 def _check_prompt_options(options: argparse.Namespace) -> None:

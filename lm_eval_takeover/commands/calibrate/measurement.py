@@ -1,9 +1,10 @@
 """`calibrate` from its options to the two files that it writes: pair, prompts, rollouts, calibration, page."""
 
 import argparse
+import json
 import resource
 import sys
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,18 +12,30 @@ import torch
 
 from lm_eval_takeover import stopping
 from lm_eval_takeover.arguments import ModelArguments
-from lm_eval_takeover.calibration.files import write_calibration
+from lm_eval_takeover.calibration.files import read_calibration, write_calibration
 from lm_eval_takeover.calibration.page import Call, describe_rollouts, rate_table, render_page, target_table
 from lm_eval_takeover.calibration.thresholds import Calibration
+from lm_eval_takeover.calibration.tuning import Method
 from lm_eval_takeover.commands._engine_options import read_engine_options
 from lm_eval_takeover.commands.calibrate.prompts import Prompts, read_prompts
-from lm_eval_takeover.commands.calibrate.rollouts import Budget, Work, calibrate, describe_decoding, kept_parts
+from lm_eval_takeover.commands.calibrate.rollouts import (
+    Wanted,
+    Work,
+    calibrate,
+    describe_circumstances,
+    describe_decoding,
+    describe_unsolved,
+    kept_parts,
+)
 from lm_eval_takeover.commands.calibrate.task_form import TaskForm, load_task_form
 from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.method.gate import Gate
+from lm_eval_takeover.method.model_id import ModelId
+from lm_eval_takeover.method.named import find_policy, parse_word
 from lm_eval_takeover.method.policies import Disagreement
+from lm_eval_takeover.method.registry import scores as registered
 from lm_eval_takeover.method.request import TASK_MAX_GEN_TOKS, TASK_SAMPLING, Sampling
-from lm_eval_takeover.pair.loading import load_pair
+from lm_eval_takeover.pair.loading import load_pair, open_method, parse_arguments
 from lm_eval_takeover.pair.pair import Pair
 from lm_eval_takeover.storage.whole_files import write_text
 
@@ -48,10 +61,12 @@ def measure(options: argparse.Namespace) -> int:
     sampling, until, max_gen_toks = _choose_decoding(options, form)
     pair = load_pair(arguments)
     backend = _open_vllm(arguments, pair) if arguments.backend == "vllm" else None
+    methods = _read_methods(options)
     prompts = _read_prompts(options, pair, form)
     stopping.on_stop(lambda: _describe_kept(options.out))
     work = Work()
     settings = describe_decoding(sampling, max_gen_toks, until, options.seed)
+    circumstances = describe_circumstances(pair, prompts, options.direction, settings)
     with kept_parts(options.out, pair, prompts, options.direction, settings) as parts:
         calibration = calibrate(
             pair,
@@ -63,22 +78,64 @@ def measure(options: argparse.Namespace) -> int:
             seed=options.seed,
             batch_size=arguments.rows if backend is None else VLLM_GROUP,
             window=options.window,
-            budget=Budget(options.target_rate, options.score, options.kappa_rule),
+            wanted=[Wanted(method, rates or options.target_rate) for method, rates in methods],
+            known=_read_known(options, circumstances),
             parts=parts,
             work=work,
             backend=backend,
         )
-        calibration = replace(calibration, name=options.out.stem)
+        unsolved = [target for target in calibration.targets if not target.is_reached]
+        kept = calibration.targets if options.nearest else [one for one in calibration.targets if one.is_reached]
+        calibration = replace(calibration, name=options.out.stem, targets=tuple(kept))
         _write_files(calibration, options)
-        if not work.unsolved:
+        if options.nearest or not unsolved:
             parts.clear()
     _print_report(calibration, options, work)
-    if work.unsolved:
+    if unsolved and not options.nearest:
         raise ArgumentError(
-            f"--target_rate: {'; '.join(work.unsolved)} (the file is written without it; the rollouts are kept for "
-            f"another try with --overwrite)"
+            f"--target_rate: {'; '.join(map(describe_unsolved, unsolved))} (the file is written without it; --nearest takes the "
+            f"nearest one, and the rollouts are kept for another try with --overwrite)"
         )
     return 0
+
+
+def _read_methods(options: argparse.Namespace) -> list[tuple[Method, tuple[float, ...]]]:
+    """`(method, its own rates)` of `--methods`, else of every `--score`. Raises ArgumentError for what cannot be calibrated."""
+    found = []
+    usual = {
+        "direction": options.direction,
+        "kappa_rule": options.kappa_rule,
+        "window": options.window,
+        "target_rate": 0.5,
+    }
+    for word in options.methods or options.score if options.target_rate or options.methods else []:
+        named = parse_word("methods", word)
+        values = usual | {"plugins": options.plugins} | find_policy("methods", named.name) | dict(named.arguments)
+        method = open_method(parse_arguments(values))
+        _ = method.knob  # raises where it has none
+        found.append((method, named.rates))
+    return found
+
+
+def _read_known(options: argparse.Namespace, circumstances: dict[str, Any]) -> Calibration | None:
+    """With `--extend`, what is in the file already; None where it was measured under other circumstances."""
+    if not options.extend or not options.out.exists():
+        return None
+    known = read_calibration(options.out)
+    same = all(
+        json.loads(json.dumps(_plain(value))) == json.loads(json.dumps(_plain(getattr(known, name))))
+        for name, value in circumstances.items()
+    )
+    scores = {score.name: score.source.digest for score in registered}
+    held = {name: (score.plugin or {}).get("digest") for name, score in known.scores.items()}
+    if same and scores.items() <= held.items():
+        return known
+    print(f"'{options.out}' was measured under other circumstances, and is measured anew", file=sys.stderr)
+    return None
+
+
+def _plain(value: Any) -> Any:
+    return asdict(value) if isinstance(value, ModelId) else value
 
 
 def _parse_arguments(options: argparse.Namespace, asked: dict[str, Any]) -> ModelArguments:
@@ -116,7 +173,7 @@ def _read_prompts(options: argparse.Namespace, pair: Pair, form: TaskForm | None
         template=options.template,
         task=form,
         count=options.num_prompts,
-        held_out=options.num_held_out if options.target_rate else 0,
+        held_out=options.num_held_out if options.target_rate or options.methods else 0,
         seed=options.seed,
         chat=chat if options.apply_chat_template else None,
         enable_thinking=options.enable_thinking,
@@ -151,6 +208,8 @@ def _print_report(calibration: Calibration, options: argparse.Namespace, work: W
     print(rate_table(calibration, list(dict.fromkeys(options.score))))
     if calibration.targets:
         print(f"\n{target_table(calibration)}")
+    for target in (one for one in calibration.targets if not one.is_reached):
+        print(describe_unsolved(target))
     print(f"\n{describe_rollouts(calibration)} -> {options.out}, {_page_of(options.out)}")
     print(_describe_cost(work))
     if calibration.sparse_below is not None:

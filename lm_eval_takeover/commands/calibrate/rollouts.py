@@ -13,8 +13,8 @@ import logging
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,6 +25,7 @@ from tqdm import tqdm
 
 from lm_eval_takeover.calibration.sketch import QuantileSketch
 from lm_eval_takeover.calibration.thresholds import KAPPA_RULES, TOLERANCE, Calibration, ScoreCalibration, Target
+from lm_eval_takeover.calibration.tuning import Method
 from lm_eval_takeover.commands.calibrate.budget import HeldOutRollouts, solve
 from lm_eval_takeover.commands.calibrate.prompts import Prompts
 from lm_eval_takeover.commands.calibrate.score_parts import ScoreParts, Trajectory, parts_folder
@@ -49,12 +50,11 @@ LIBRARIES = ("lm-eval-takeover", "torch", "transformers")  # whose versions a ca
 
 
 @dataclass(frozen=True, slots=True)
-class Budget:
-    """The realized rates to solve for, and the gate that is to realize them."""
+class Wanted:
+    """A method, and the realized rates to solve its knob for."""
 
-    rates: Sequence[float] = ()
-    scores: Sequence[str] = ("ce",)
-    kappa_rule: str = KAPPA_RULES[0]
+    method: Method
+    rates: Sequence[float]
 
 
 @dataclass(slots=True)
@@ -64,7 +64,6 @@ class Work:
     tokens: int = 0
     seconds: float = 0.0
     reused: int = 0  # rollouts of an earlier, interrupted call
-    unsolved: list[str] = field(default_factory=list)
 
 
 @torch.inference_mode()
@@ -79,7 +78,8 @@ def calibrate(
     seed: int = 0,
     batch_size: int = 64,
     window: int = 10,
-    budget: Budget | None = None,
+    wanted: Sequence[Wanted] = (),
+    known: Calibration | None = None,
     parts: ScoreParts | None = None,
     work: Work | None = None,
     progress: bool = True,
@@ -88,55 +88,51 @@ def calibrate(
     """Collect every registered score on one rollout of the host per prompt, and read tau and kappa off them.
 
     What is finished stays in `parts` (`kept_parts`), so that the same call goes on after a kill. `work` is filled with what this
-    call did. A rate that no rho realizes is left out and said in `work`. Rollouts end at end tokens and `until`; those that ran
-    into `max_gen_toks` or the context are counted. Raises ArgumentError for prompts that cannot be used.
+    call did. Where no value of a method's knob realizes a rate, the nearest is taken. Of `known`, a calibration under these very
+    circumstances, the scores are taken, and only the rates that it lacks are solved for. Rollouts end at end tokens and `until`;
+    those that ran into `max_gen_toks` or the context are counted. Raises ArgumentError for prompts that cannot be used.
     """
-    work, budget = work or Work(), budget or Budget()
+    work = work or Work()
     host, donor = DIRECTIONS[direction]
     if pair.member("base").id.same_model(pair.member("guide").id):
         logger.warning("base and guide are the same model: every ce equals the entropy, and rkl and js are 0")
     asked = partial(_build_requests, pair, prompts, sampling=sampling, max_gen_toks=max_gen_toks, until=tuple(until))
-    requests = asked(prompts.texts)
-    if budget.rates and not prompts.held_out:
+    if wanted and not prompts.held_out:
         raise ArgumentError(
             f"--target_rate needs held-out prompts, and {len(prompts.texts)} prompts leave none; give 5 or more"
         )
-    held_out = asked(prompts.held_out) if budget.rates else []
     with contextlib.ExitStack() as stack:
         if parts is None:
             parts = ScoreParts(Path(stack.enter_context(tempfile.TemporaryDirectory())))
-        _collect_scores(
-            pair, host, donor, requests, parts,
-            seed=seed, batch_size=batch_size, work=work, progress=progress, backend=backend,
-        )  # fmt: skip
-        _say_cut(parts, max_gen_toks)
-        scores, rollouts, tokens = _read_calibrations(parts, window)
-        calibration = Calibration(
-            **_describe_circumstances(pair),
-            direction=direction,
-            prompts=prompts.source,
-            decoding=describe_decoding(sampling, max_gen_toks, until, seed),
-            rollouts=rollouts,
-            tokens=tokens,
-            cut=parts.cut,
-            diagnostic=prompts.benchmarks,
-            window=window,
-            scores=scores,
-        )
-        if not budget.rates:
-            return calibration
-        digest = hashlib.sha256(json.dumps(prompts.held_out).encode()).hexdigest()
-        gates = (
-            HeldOutRollouts(
-                pair, held_out, held, score, direction, budget.kappa_rule, window, seed, batch_size, digest, backend
+        if (calibration := known) is None:
+            _collect_scores(
+                pair, host, donor, asked(prompts.texts), parts,
+                seed=seed, batch_size=batch_size, work=work, progress=progress, backend=backend,
+            )  # fmt: skip
+            _say_cut(parts, max_gen_toks)
+            scores, rollouts, tokens = _read_calibrations(parts, window)
+            calibration = Calibration(
+                **describe_circumstances(
+                    pair, prompts, direction, describe_decoding(sampling, max_gen_toks, until, seed)
+                ),
+                rollouts=rollouts,
+                tokens=tokens,
+                cut=parts.cut,
+                window=window,
+                scores=scores,
             )
-            for score, held in ((score, calibration.score(score)) for score in dict.fromkeys(budget.scores))
-        )
-        return replace(calibration, targets=_solve_targets(gates, budget.rates, parts, work, progress))
+        held_out = asked(prompts.held_out) if wanted else []
+        digest = hashlib.sha256(json.dumps(prompts.held_out).encode()).hexdigest()
+        targets = list(calibration.targets)
+        for one in wanted:
+            missing = [rate for rate in one.rates if not any(t.answers(rate, one.method.settings) for t in targets)]
+            tried = HeldOutRollouts(pair, held_out, calibration, one.method, seed, batch_size, digest, backend)
+            targets += solve(tried, missing, parts, progress=progress)
+        return replace(calibration, targets=tuple(targets))
 
 
-def _describe_circumstances(pair: Pair) -> dict[str, Any]:
-    """What a calibration file says of the models and libraries that it was measured with."""
+def describe_circumstances(pair: Pair, prompts: Prompts, direction: str, decoding: dict[str, Any]) -> dict[str, Any]:
+    """What a calibration file says of the models, prompts, decoding and libraries that it was measured with."""
     base, guide = pair.member("base"), pair.member("guide")
     return {
         "base": base.id,
@@ -144,28 +140,17 @@ def _describe_circumstances(pair: Pair) -> dict[str, Any]:
         "vocabulary": {"size": pair.vocabulary.size, "digest": pair.vocabulary.digest},
         "dtypes": {member.role: str(member.model.dtype) for member in (base, guide)},
         "library_versions": {name: importlib.metadata.version(name) for name in LIBRARIES},
+        "direction": direction,
+        "prompts": prompts.source,
+        "decoding": decoding,
+        "diagnostic": prompts.benchmarks,
     }
 
 
-def _solve_targets(
-    gates: Iterable[HeldOutRollouts], rates: Sequence[float], parts: ScoreParts, work: Work, progress: bool
-) -> tuple[Target, ...]:
-    """What realizes the rates with each gate; a rate that no rho realizes is left out and said in `work`."""
-    targets = []
-    for gated in gates:
-        for rate in dict.fromkeys(rates):
-            target = solve(gated, rate, parts, progress=progress)
-            if abs(target.realized_rate - rate) <= TOLERANCE:
-                targets.append(target)
-            else:
-                work.unsolved.append(_describe_unsolved(target))
-    return tuple(targets)
-
-
-def _describe_unsolved(target: Target) -> str:
+def describe_unsolved(target: Target) -> str:
     return (
-        f"no spike ratio realizes {target.target_rate:.1%} ± {TOLERANCE:.1%} with score={target.score} on the {target.prompts} "
-        f"held-out prompts; the nearest one, {target.spike_ratio:.4g}, realizes {target.realized_rate:.2%}"
+        f"no {target.knob} of {target.name} realizes {target.target_rate:.1%} ± {TOLERANCE:.1%} on the {target.prompts} held-out "
+        f"prompts; the nearest one, {target.value:.4g}, realizes {target.realized_rate:.2%}"
     )
 
 

@@ -1,42 +1,46 @@
 """The command of each row: the words behind `lm_eval`, and where its results lie.
 
 RUN_DIR/calibration-DIGEST.json    where none fitted
-RUN_DIR/ROW/samples                the row's run_dir: its journal and traces
-RUN_DIR/ROW/lm_eval.log            all that the row's processes printed
+RUN_DIR/ROW/samples                the row's run_dir: its journal and traces (samples-TASK where each task has a rate of its own)
 RUN_DIR/ROW/results-DIGEST         its --output_path, by a digest of all that can change a result
 RUN_DIR/ROW/results-DIGEST/call.json   there once the call has ended well
-RUN_DIR/leaderboard.json           the table
+RUN_DIR/ROW/lm_eval-DIGEST.log     what lm-eval printed
+RUN_DIR/leaderboard.json           the table; RUN_DIR/frontier.* the picture
 """
 
 import argparse
 import json
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from lm_eval_takeover.commands.compare.rows import Row
 from lm_eval_takeover.storage.digests import digest_of
 from lm_eval_takeover.storage.whole_files import write_text
 
-_POLICIES = {"base": "base", "random": "random", "early": "early", "guide": "guide", "guided": "disagreement"}
 _SPEED = ("batch_size", "device", "guide_device")  # change no text, so they are no part of the digest
 _DIGITS = 8
-ASSUMED_RATE = 0.05  # of random takeovers before a run whose gate is set by hand
 
 
 @dataclass(frozen=True)
 class Call:
-    """One `lm_eval` process: `words` behind the program's name; `key` stands for what can change its results."""
+    """One evaluation: `words` behind the program's name; `key` stands for what can change its results."""
 
     row: str
     words: tuple[str, ...]
     folder: Path  # RUN_DIR/ROW
     key: str
+    alone: bool  # whether it needs a process of its own, because it does not run on the pair that is loaded
 
     @property
     def results(self) -> Path:
         return self.folder / f"results-{self.key}"
+
+    @property
+    def log(self) -> Path:
+        return self.folder / f"lm_eval-{self.key}.log"
 
     @property
     def command(self) -> str:
@@ -50,20 +54,40 @@ class Call:
 
 
 def plan_calls(
-    options: argparse.Namespace, row: str, gate: Mapping[str, Any], rate: float | None, tasks: Iterable[str]
+    options: argparse.Namespace,
+    row: Row,
+    calibration: str | None,
+    tasks: Sequence[str],
+    followed: Mapping[str, float] | None = None,
 ) -> list[Call]:
-    """The calls of one row. `gate` are the model arguments of the guided one, `rate` is what that realized.
+    """The calls of one row; `followed` are the rates by task of one that follows.
 
     A thinking model has no journal, so it has a call for each of `tasks`, each of which is kept once it is done.
     """
-    if row == "thinking":
+    if row.name == "thinking":
         return [_make_call(options, row, options.thinking_backend, _thinking_arguments(options), [t]) for t in tasks]
-    arguments: dict[str, Any] = {"base": options.base, "guide": options.guide, "policy": _POLICIES[row]}
-    arguments |= gate if row == "guided" else {"rate": rate} if row in ("random", "early") else {}
+    arguments: dict[str, Any] = {"base": options.base, "guide": options.guide, "model": row.label}
     arguments |= {name: getattr(options, name) for name in ("guide_device", "guide_dtype", "enable_thinking")}
     arguments |= _shared_arguments(options) | options.model_args
-    arguments["run_dir"] = options.run_dir / row / "samples"
-    return [_make_call(options, row, "guided-takeover", arguments, options.tasks)]
+    if row.method is not None:
+        reverse = {"direction": "reverse"} if options.direction == "reverse" else {}
+        arguments |= reverse | {"calibration": calibration, "target_rate": row.rate}
+    else:
+        arguments = {name: value for name, value in arguments.items() if name not in ("tau", "kappa", "score")}
+    arguments |= row.arguments
+    samples = row_folder(options, row) / "samples"
+    if followed is None:
+        return [_make_call(options, row, "guided-takeover", arguments | {"run_dir": samples}, options.tasks)]
+    calls = []
+    for task in tasks:
+        own = samples if len(tasks) == 1 else samples.with_name(f"samples-{task}")
+        rated = arguments | {"calibration": None, "rate": followed[task], "run_dir": own}
+        calls.append(_make_call(options, row, "guided-takeover", rated, [task]))
+    return calls
+
+
+def row_folder(options: argparse.Namespace, row: Row) -> Path:
+    return Path(options.run_dir) / row.label
 
 
 def _shared_arguments(options: argparse.Namespace) -> dict[str, Any]:
@@ -78,11 +102,11 @@ def _thinking_arguments(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _make_call(
-    options: argparse.Namespace, row: str, model: str, arguments: Mapping[str, Any], tasks: Iterable[str]
+    options: argparse.Namespace, row: Row, model: str, arguments: Mapping[str, Any], tasks: Iterable[str]
 ) -> Call:
     given = {name: str(value) for name, value in arguments.items() if value is not None}
     words = ["--model", model, "--model_args", _join(given), "--tasks", ",".join(tasks)]
-    batch_size = options.thinking_batch_size if row == "thinking" else None
+    batch_size = options.thinking_batch_size if row.name == "thinking" else None
     speed = [
         "--batch_size",
         batch_size or options.batch_size,
@@ -94,12 +118,13 @@ def _make_call(
         words += ["--gen_kwargs", _join(options.gen_kwargs)]
     for name in ("limit", "seed", "include_path", "metadata"):
         if (value := getattr(options, name)) is not None:
-            words += [f"--{name}", f"{value:.17g}" if isinstance(value, float) else str(value)]
+            words += [f"--{name}", str(value)]
     lasting = {name: value for name, value in given.items() if name not in _SPEED}
     key = digest_of([model, lasting, *words[4:]])[:_DIGITS]
-    folder = options.run_dir / row
+    folder = row_folder(options, row)
     words += [*speed, "--output_path", str(folder / f"results-{key}"), "--log_samples"]
-    return Call(row, tuple(words), folder, key)
+    alone = row.name == "thinking" or given.get("backend", "hf") != "hf"
+    return Call(row.label, tuple(words), folder, key, alone)
 
 
 def _join(values: Mapping[str, str]) -> str:

@@ -11,19 +11,22 @@ from lm_eval_takeover.method.known_scores import check_score
 
 HELP = "run a pair by several methods and print one table"
 DESCRIPTION = """\
-Calibrate if no calibration fits, run each row as its own `lm_eval` command, and print the leaderboard with Recovery, intervals
-and costs. Random takeovers get the rate that the guided run realized. All rows of the pair share their random numbers.
-An interrupted command continues when you give it again, and ends with the same table."""
+Calibrate if no calibration fits, run each row as `lm_eval` would, and print the leaderboard with Recovery, intervals and costs.
+A row is NAME[:argument=value…][@rate…]. NAME is base, guide, thinking=MODEL, guided, a score or a policy. A rate is the share of
+tokens that the donor writes; each method's own argument for it is solved on calibration prompts. Without rates, random and early
+get the rate of the guided row on each task. All rows of the pair share their random numbers.
+An interrupted command continues when you give it again, and ends with the same tables."""
 EXAMPLE = """examples:
   lm-eval-takeover compare --base Qwen/Qwen3-0.6B-Base --guide Qwen/Qwen3-8B --tasks takeover_paper --target_rate 0.08 \\
       --apply_chat_template --rows base,random,guided,guide,thinking=Qwen/Qwen3-0.6B --run_dir runs/mine
   lm-eval-takeover compare --tasks takeover_demo --target_rate 0.05 --batch_size 400 --run_dir runs/demo
+  lm-eval-takeover compare --tasks takeover_demo --rows base,guide,ce,entropy,random --rates 0.01,0.05,0.1 --run_dir runs/grid
   lm-eval-takeover compare --tasks takeover_demo --target_rate 0.05 --run_dir runs/demo --dry_run
 """
-ROWS = ("base", "guided", "random", "early", "thinking", "guide")  # in the order in which they run
+COSTS = ("share", "passes", "weights", "seconds")
 DEFAULT_RATE = 0.05
 _BY_HAND = ("tau", "spike_ratio")  # model arguments that stand for a target rate
-_OWN = ("base", "guide", "run_dir", "policy", "rate", "early_tokens", "model", "calibration", "target_rate", "seed")
+_OWN = ("base", "guide", "run_dir", "rate", "early_tokens", "model", "calibration", "target_rate", "seed")
 _LISTED = ("dtype", "guide_dtype", "device", "guide_device", "enable_thinking", "trust_remote_code", "batch_size")
 
 
@@ -43,9 +46,13 @@ def _add_comparison_options(parser: argparse.ArgumentParser) -> None:
     add(
         "--rows",
         default="base,random,guided,guide",
-        help="of base, random, guided, early, guide, thinking=MODEL (default: base,random,guided,guide)",
+        metavar="ROW,…",
+        help="NAME[:argument=value…][@rate…] (default: base,random,guided,guide)",
     )
-    add("--target_rate", type=float, metavar="RATE", help=f"share of tokens for the guide (default: {DEFAULT_RATE})")
+    add("--rates", metavar="RATE,…", help="rates of all rows that name none; not of guided")
+    add("--target_rate", type=float, metavar="RATE", help="share of donor tokens if there are no --rates (default: 0.05)")
+    add("--direction", choices=["forward", "reverse"], default="forward", help="reverse: the guide writes by default")
+    add("--cost", choices=COSTS, default="share", help="the picture's horizontal axis (default: share)")
     add(
         "--thinking_backend",
         choices=["hf", "vllm"],
@@ -75,7 +82,7 @@ def _add_harness_options(parser: argparse.ArgumentParser) -> None:
     add("--apply_chat_template", action="store_true")
     add("--enable_thinking", choices=["True", "False"], metavar="BOOL", help="passed to the chat template")
     add("--gen_kwargs", nargs="+", default=[], metavar="NAME=VALUE")
-    add("--limit", type=float, metavar="N", help="problems of each task")
+    add("--limit", metavar="N", help="problems of each task")
     add("--batch_size", default="auto", metavar="N", help="(default: auto)")
     add("--device")
     add("--guide_device", help="default: --device")
@@ -91,7 +98,7 @@ def _add_harness_options(parser: argparse.ArgumentParser) -> None:
 def _add_output_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group("output").add_argument
     add("--format", choices=["table", "md", "csv", "latex", "json"], default="table", help="(default: table)")
-    add("--quiet", action="store_true", help="print the table only; what rows print is in DIR/ROW/lm_eval.log")
+    add("--quiet", action="store_true", help="print the table only; what rows print is in DIR/ROW/lm_eval-*.log")
     add("--dry_run", action="store_true", help="print what would run and what it would take; run nothing")
     add(
         "--mean_tokens", type=int, metavar="N", help="for --dry_run: new tokens of a sample (default: the task's limit)"
@@ -122,8 +129,10 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _check(options: argparse.Namespace) -> None:
-    """Put rows, tasks and arguments into their types; raise ArgumentError for what is wrong whatever the models are."""
-    options.rows, options.thinking = _parse_rows(options.rows)
+    """Put tasks and arguments into their types; raise ArgumentError for what is wrong whatever the models are."""
+    options.thinking = next(
+        (word.partition("=")[2] for word in options.rows.split(",") if word.startswith("thinking=")), None
+    )
     options.tasks = [task for word in options.tasks for task in word.split(",") if task]
     options.model_args = _parse_pairs("model_args", options.model_args)
     options.thinking_args = _parse_pairs("thinking_args", options.thinking_args)
@@ -132,20 +141,25 @@ def _check(options: argparse.Namespace) -> None:
     for name in options.model_args:
         if name in _OWN:
             raise ArgumentError(f"--model_args {name}=… is set by compare itself; see --help for the option")
+    options.direction = options.model_args.pop("direction", options.direction)
+    options.guided_policy = options.model_args.pop("policy", None)
     by_hand = [name for name in _BY_HAND if name in options.model_args]
-    if by_hand and options.target_rate is not None:
-        raise ArgumentError(
-            f"--target_rate {options.target_rate} would be ignored beside {by_hand[0]}=…; give one of them"
-        )
-    if by_hand:
-        options.target_rate = None
-    elif options.target_rate is None:
+    given = (
+        "--rates"
+        if options.rates
+        else f"--target_rate {options.target_rate}"
+        if options.target_rate is not None
+        else None
+    )
+    if by_hand and given:
+        raise ArgumentError(f"{given} would be ignored beside {by_hand[0]}=…; give one of them")
+    if not by_hand and options.target_rate is None:
         options.target_rate = DEFAULT_RATE
     for name in ("temperature", "top_p", "top_k", "max_gen_toks"):
         if not _is_number(options.gen_kwargs.get(name, "0")):
             raise ArgumentError(f"--gen_kwargs {name}={options.gen_kwargs[name]} is not a number")
     listed = {name: getattr(options, name) for name in _LISTED if getattr(options, name) is not None}
-    ModelArguments.parse({**listed, **options.model_args, "target_rate": options.target_rate})
+    ModelArguments.parse({**listed, "direction": options.direction, "target_rate": options.target_rate})
     check_prompts(options.prompts)
     check_score(options.model_args.get("score"), options.model_args.get("plugins"))
     for role in ("base", "guide"):
@@ -153,11 +167,12 @@ def _check(options: argparse.Namespace) -> None:
             check_folder(role, name)
     if (options.base is None) != (options.guide is None):
         raise ArgumentError("--base and --guide go together; without both the bundled demo pair is compared")
-    if options.limit is not None and options.limit <= 0:
-        raise ArgumentError(f"--limit {options.limit:g} is not above 0")
+    if options.limit is not None and not _read_number(options.limit) > 0:
+        raise ArgumentError(f"--limit {options.limit} is not a number above 0")
     for name in ("mean_tokens", "num_prompts", "num_held_out"):
         if (value := getattr(options, name)) is not None and value < 1:
             raise ArgumentError(f"--{name} {value} is not at least 1")
+    _check_rows(options)
 
 
 def _is_number(text: str) -> bool:
@@ -167,21 +182,26 @@ def _is_number(text: str) -> bool:
         return False
 
 
-def _parse_rows(text: str) -> tuple[list[str], str | None]:
-    """`(rows in the order in which they run, thinking model)`."""
-    asked: dict[str, str] = {}
-    for word in filter(None, text.split(",")):
-        name, _, model = word.partition("=")
-        if name not in ROWS:
-            raise ArgumentError(f"--rows '{name}' is not known; {nearest(name, ROWS)}")
-        if (name == "thinking") != bool(model):
-            raise ArgumentError(f"--rows '{word}': thinking=MODEL names a model, and no other row does")
-        asked[name] = model
-    if "guided" not in asked and (late := [name for name in ("random", "early") if name in asked]):
-        raise ArgumentError(f"--rows {late[0]} has the rate that the guided row realizes; add guided")
-    if not asked:
-        raise ArgumentError("--rows is empty; expected some of base,random,guided,early,guide,thinking=MODEL")
-    return [name for name in ROWS if name in asked], asked.get("thinking")
+def _check_rows(options: argparse.Namespace) -> None:
+    """Every row, as it would be run."""
+    from lm_eval_takeover.commands.compare.rows import plan_rows
+    from lm_eval_takeover.method.named import parse_rates
+    from lm_eval_takeover.method.registry import load_plugins
+
+    load_plugins(options.model_args.get("plugins"))
+    options.rates = parse_rates("rates", options.rates, options.rates.split(",")) if options.rates else ()
+    rows = plan_rows(options)
+    names = {name for row in rows for name in (row.name, row.label)}
+    for name in options.tokens_per_second:
+        if name and name not in names:
+            raise ArgumentError(f"--tokens_per_second '{name}' is not a row; {nearest(name, names)}")
+
+
+def _read_number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return 0.0
 
 
 def _parse_pairs(option: str, words: list[str]) -> dict[str, str]:
@@ -202,8 +222,6 @@ def _parse_speeds(words: list[str]) -> dict[str, float]:
     speeds = {}
     for word in (part for text in words for part in text.split(",") if part):
         name, _, value = word.rpartition("=")
-        if name and name not in ROWS:
-            raise ArgumentError(f"--tokens_per_second '{name}' is not a row; {nearest(name, ROWS)}")
         try:
             speeds[name] = float(value)
         except ValueError:

@@ -1,7 +1,7 @@
 """What each row cost: tokens, passes of both models and seconds, as its results report them."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from lm_eval_takeover.commands._tables import WRITERS, Table
@@ -12,7 +12,7 @@ _COUNTS = ("tokens", "takeovers", "base_passes", "guide_passes")
 _COLUMNS = ["Row", "Tokens", "Takeovers", "Base passes", "Guide passes", "Seconds"]
 
 
-def describe_costs(calls: Sequence[Call]) -> list[dict[str, Any]]:
+def describe_costs(calls: Iterable[Call]) -> list[dict[str, Any]]:
     """By row `tokens`, `takeovers`, `base_passes`, `guide_passes` (null for other model types) and `seconds`.
 
     Seconds of the pair's rows are those of generation, over all attempts; of a thinking model those of whole evaluations.

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from lm_eval_takeover.commands._tables import WRITERS, Table
-from lm_eval_takeover.commands.compare.calls import ASSUMED_RATE, plan_calls
-from lm_eval_takeover.commands.compare.gate import GatePlan, plan_gate
+from lm_eval_takeover.commands.compare.calls import plan_calls
+from lm_eval_takeover.commands.compare.knobs import CalibrationPlan, plan_calibration
 from lm_eval_takeover.commands.compare.memory import describe_memory
-from lm_eval_takeover.commands.compare.probe import Measured, probe_rows
+from lm_eval_takeover.commands.compare.probe import ASSUMED_RATE, Measured, probe_rows
+from lm_eval_takeover.commands.compare.rows import Row, plan_rows
 from lm_eval_takeover.commands.compare.workload import TaskLoad, read_workload
 from lm_eval_takeover.errors import ArgumentError
 
@@ -35,44 +36,55 @@ def print_estimate(options: argparse.Namespace) -> int:
     if options.format in ("csv", "json"):
         raise ArgumentError(f"--format {options.format} goes with a comparison; --dry_run prints table, md or latex")
     loads = read_workload(options)
-    plan = plan_gate(options, loads[0].sampling, max(load.tokens for load in loads), loads[0].task)
-    measured = probe_rows(options, loads, plan) if options.probe else {}
-    rows = [estimate_row(row, options, loads, measured.get(row)) for row in options.rows]
+    planned = plan_rows(options)
+    plan = plan_calibration(options, planned, loads[0].sampling, max(load.tokens for load in loads), loads[0].task)
+    measured = probe_rows(options, planned, loads, plan) if options.probe else {}
+    rows = [estimate_row(row, options, loads, measured.get(row.label)) for row in planned]
     write = WRITERS[options.format]
     sys.stdout.write("\n".join([
-        write(_lay_out_tasks(options, loads)),
-        write(_lay_out_rows(rows, list_notes(options, measured, plan))),
+        write(_lay_out_tasks(planned, loads)),
+        write(_lay_out_rows(rows, list_notes(options, planned, measured, plan))),
         write(describe_memory(options, loads)),
-        list_commands(options, loads, plan),
+        list_commands(options, planned, loads, plan),
     ]))  # fmt: skip
     return 0
 
 
 def estimate_row(
-    row: str, options: argparse.Namespace, loads: Sequence[TaskLoad], measured: Measured | None = None
+    row: Row, options: argparse.Namespace, loads: Sequence[TaskLoad], measured: Measured | None = None
 ) -> RowEstimate:
     """What one row writes and reads; passes and speed as measured where they were."""
     requests = sum(load.requests for load in loads)
     tokens = sum(load.requests * min(options.mean_tokens or load.tokens, load.tokens) for load in loads)
-    passes = measured.passes if measured else _assume_passes(row, options.target_rate)
+    passes = measured.passes if measured else _assume_passes(row, options.target_rate if row.follows else row.rate)
     speeds: Mapping[str, float] = options.tokens_per_second
-    speed = speeds.get(row, speeds.get("", measured.speed if measured else None))
+    rest = speeds.get(row.name, speeds.get("", measured.speed if measured else None))
+    speed = speeds.get(row.label, rest)
     counts = [None if share is None else share * tokens for share in passes]
-    return RowEstimate(row, requests, tokens, counts[0], counts[1], None if speed is None else tokens / speed / 3600)
+    return RowEstimate(
+        row.label, requests, tokens, counts[0], counts[1], None if speed is None else tokens / speed / 3600
+    )
 
 
-def _assume_passes(row: str, rate: float | None) -> tuple[float | None, float | None]:
-    """Passes of (base, guide) per token: `E = (1 - (1 - g)^k) / g` tokens stand of a draft of `k = 1 / g`."""
-    if row == "base":
+def _assume_passes(row: Row, rate: float | None) -> tuple[float | None, float | None]:
+    """Passes of (base, guide) per token.
+
+    A policy that drafts: `E = (1 - (1 - g)^k) / g` tokens stand of a draft of `k = 1 / g`. One that asks the donor where it takes
+    over alone: a pass of the host for each token, and one of the donor for each takeover.
+    """
+    if row.name == "base":
         return 1.0, 0.0
-    if row == "guided" and rate is not None:
-        return 1 / _STANDS, rate / _STANDS
-    if row in ("random", "early") and rate is not None:
-        return 1.0 if row == "random" else 1 - rate, rate
-    return None, None
+    if row.method is None or rate is None:
+        return None, None
+    host, donor = (1 / _STANDS, rate / _STANDS) if row.method.policy.drafts else (1.0, rate)
+    if row.name == "early":
+        host = 1 - rate
+    return (host, donor) if row.method.policy.host == "base" else (donor, host)
 
 
-def list_notes(options: argparse.Namespace, measured: Mapping[str, Measured], plan: GatePlan) -> list[str]:
+def list_notes(
+    options: argparse.Namespace, rows: Sequence[Row], measured: Mapping[str, Measured], plan: CalibrationPlan
+) -> list[str]:
     """What the figures stand on."""
     notes = []
     if options.mean_tokens:
@@ -91,33 +103,35 @@ def list_notes(options: argparse.Namespace, measured: Mapping[str, Measured], pl
         )
     else:
         notes.append(
-            "Passes of the guided row: a takeover at every 1/rate-th token, drafts as long; how often the guide would "
+            "Passes of rows that draft: a takeover at every 1/rate-th token, drafts as long; how often the guide would "
             "accept a draft is not known before a run. --probe measures both."
         )
     if not options.tokens_per_second and not measured:
         notes.append("Hours need --tokens_per_second, or --probe.")
     if plan.words:
-        count = options.num_prompts + options.num_held_out
+        rates = sum(row.rate is not None for row in rows)
         notes.append(
-            f"Calibration, in addition: {options.num_prompts} rollouts of the base, each read once by the guide, and up to 12 "
-            f"searches over {options.num_held_out} guided ones ({count} prompts)."
+            f"Calibration, in addition: {options.num_prompts} rollouts of the host, each read once by the donor, and for each of "
+            f"{rates} rates up to 12 searches over {options.num_held_out} rollouts, 2 or 3 as a rule."
         )
     return notes
 
 
-def list_commands(options: argparse.Namespace, loads: Sequence[TaskLoad], plan: GatePlan) -> str:
+def list_commands(
+    options: argparse.Namespace, rows: Sequence[Row], loads: Sequence[TaskLoad], plan: CalibrationPlan
+) -> str:
     """The commands in their order, as one would type them; done ones are named."""
     lines = [shlex.join(("lm-eval-takeover", *plan.words))] if plan.words else []
     tasks = [load.task for load in loads]
-    for row in options.rows:
-        rate = options.target_rate or ASSUMED_RATE
-        for call in plan_calls(options, row, plan.arguments, rate, tasks):
-            late = "  # with the rate that the guided row realizes" if row in ("random", "early") else ""
+    assumed = dict.fromkeys(tasks, options.target_rate or ASSUMED_RATE)
+    for row in rows:
+        for call in plan_calls(options, row, plan.calibration, tasks, assumed if row.follows else None):
+            late = "  # with the rate that the guided row realizes" if row.follows else ""
             lines.append(call.command + ("  # done" if call.is_done() else late))
     return "\n".join(lines) + "\n"
 
 
-def _lay_out_tasks(options: argparse.Namespace, loads: Sequence[TaskLoad]) -> Table:
+def _lay_out_tasks(rows: Sequence[Row], loads: Sequence[TaskLoad]) -> Table:
     columns = ["Task", "Problems", "Samples", "Requests", "Tokens at most"]
     lines = [
         [
@@ -126,7 +140,7 @@ def _lay_out_tasks(options: argparse.Namespace, loads: Sequence[TaskLoad]) -> Ta
         ]
         for load in loads
     ]
-    return Table(columns, lines, [f"Of each of {len(options.rows)} rows: {', '.join(options.rows)}."])
+    return Table(columns, lines, [f"Of each of {len(rows)} rows: {', '.join(row.label for row in rows)}."])
 
 
 def _lay_out_rows(rows: Sequence[RowEstimate], notes: list[str]) -> Table:

@@ -7,11 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from lm_eval_takeover.commands.compare.calls import ASSUMED_RATE, plan_calls
-from lm_eval_takeover.commands.compare.gate import GatePlan
-from lm_eval_takeover.commands.compare.running import read_takeover, run_call
+from lm_eval_takeover.commands.compare.calls import plan_calls
+from lm_eval_takeover.commands.compare.knobs import CalibrationPlan
+from lm_eval_takeover.commands.compare.rows import Row
+from lm_eval_takeover.commands.compare.running import read_takeover, run_calls
 from lm_eval_takeover.commands.compare.workload import TaskLoad
 
+ASSUMED_RATE = 0.05  # of rows that follow, before a run whose gate is set by hand
 _TOKENS = 256
 
 
@@ -23,23 +25,27 @@ class Measured:
     speed: float
 
 
-def probe_rows(options: argparse.Namespace, loads: Sequence[TaskLoad], plan: GatePlan) -> dict[str, Measured]:
-    """By row. A guided row needs its calibration, and a thinking model does not count its tokens: both are said and left out."""
+def probe_rows(
+    options: argparse.Namespace, rows: Sequence[Row], loads: Sequence[TaskLoad], plan: CalibrationPlan
+) -> dict[str, Measured]:
+    """By label. A row with a rate needs its calibration, and a thinking model counts no tokens: both are said and left out."""
     short = copy.copy(options)
     short.run_dir = Path(options.run_dir) / "probe"
-    short.limit, short.tasks = 1.0, [loads[0].task]
+    short.limit, short.tasks = "1", [loads[0].task]
     short.gen_kwargs = {**options.gen_kwargs, "max_gen_toks": str(min(_TOKENS, loads[0].tokens))}
-    found = {}
-    for row in options.rows:
-        if row == "thinking" or (row == "guided" and plan.words):
-            reason = (
-                "no calibration yet" if row == "guided" else f"lm-eval's {options.thinking_backend} counts no tokens"
-            )
-            print(f"{row}: not probed, {reason}", file=sys.stderr)
+    assumed = {loads[0].task: options.target_rate or ASSUMED_RATE}
+    planned = {}
+    for row in rows:
+        if row.name == "thinking" or (row.rate is not None and plan.words):
+            counts_none = f"lm-eval's {options.thinking_backend} counts no tokens"
+            reason = counts_none if row.name == "thinking" else "no calibration yet"
+            print(f"{row.label}: not probed, {reason}", file=sys.stderr)
             continue
-        (call,) = plan_calls(short, row, plan.arguments, options.target_rate or ASSUMED_RATE, short.tasks)
-        run_call(call)
+        (planned[row.label],) = plan_calls(short, row, plan.calibration, short.tasks, assumed if row.follows else None)
+    run_calls(short, list(planned.values()))
+    found = {}
+    for label, call in planned.items():
         said = read_takeover(call.results)
         passes = said["base_passes"] / said["tokens"], said["guide_passes"] / said["tokens"]
-        found[row] = Measured(passes, said["tokens"] / max(said["seconds"], 1e-3))
+        found[label] = Measured(passes, said["tokens"] / max(said["seconds"], 1e-3))
     return found

@@ -8,7 +8,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 _PARENT_DIED = 1  # PR_SET_PDEATHSIG of Linux's prctl
 _BAR = re.compile(r"\d+%\|.*")  # of tqdm, behind its description
@@ -23,6 +23,26 @@ class CallFailed(Exception):
         self.status = status
 
 
+def start_worker(words: Sequence[str]) -> None:
+    """A module of this Python that writes logs of its own, to its end; its bars and errors go to stderr. Raises CallFailed."""
+    process = _open([sys.executable, "-m", *words], stdout=2)
+    try:
+        _check(process.wait())
+    except BaseException:
+        process.terminate()
+        process.wait()
+        raise
+
+
+def _open(command: Sequence[str], **options: Any) -> "subprocess.Popen[bytes]":
+    return subprocess.Popen(command, preexec_fn=_end_with_parent if sys.platform == "linux" else None, **options)
+
+
+def _check(status: int) -> None:
+    if status:
+        raise CallFailed(128 - status if status < 0 else status)
+
+
 def start(words: Sequence[str], name: str, log: Path, *, quiet: bool = False) -> None:
     """A module of this Python with these arguments, to its end. What it prints goes into `log`; its bar is shown as `name: …`.
 
@@ -31,12 +51,7 @@ def start(words: Sequence[str], name: str, log: Path, *, quiet: bool = False) ->
     command = [sys.executable, "-m", *words]
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("ab") as kept:
-        process = subprocess.Popen(
-            command,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            preexec_fn=_end_with_parent if sys.platform == "linux" else None,
-        )
+        process = _open(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
         try:
             _copy(process, kept, name, quiet=quiet)
             status = process.wait()
@@ -48,7 +63,7 @@ def start(words: Sequence[str], name: str, log: Path, *, quiet: bool = False) ->
         lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
         said = [line for line in lines if line.startswith("error: ")][-1:] or lines[-_LAST:]
         print("\n".join([*said, f"{name}: failed; all that it printed is in '{log}'"]), file=sys.stderr)
-        raise CallFailed(128 - status if status < 0 else status)
+        _check(status)
 
 
 def _copy(process: "subprocess.Popen[bytes]", kept: BinaryIO, name: str, *, quiet: bool) -> None:

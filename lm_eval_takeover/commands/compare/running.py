@@ -1,19 +1,20 @@
-"""The rows one after the other, each in a process of its own, so that no memory of a GPU stays behind; then the table."""
+"""The rows one after the other, those of the pair in one process; then the tables and the picture."""
 
 import argparse
 import json
 import shlex
-import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from lm_eval_takeover import stopping
 from lm_eval_takeover.commands.compare.calls import Call, plan_calls
 from lm_eval_takeover.commands.compare.costs import describe_costs, write_costs
-from lm_eval_takeover.commands.compare.gate import plan_gate
-from lm_eval_takeover.commands.compare.processes import CallFailed, start
+from lm_eval_takeover.commands.compare.frontier import describe_frontier, write_areas
+from lm_eval_takeover.commands.compare.knobs import CalibrationPlan, find_target, plan_calibration
+from lm_eval_takeover.commands.compare.processes import CallFailed, start, start_worker
+from lm_eval_takeover.commands.compare.rows import Row, plan_rows
 from lm_eval_takeover.commands.compare.workload import TaskLoad, read_workload
 from lm_eval_takeover.commands.leaderboard.formats import write_table
 from lm_eval_takeover.commands.leaderboard.rows import build_board
@@ -23,12 +24,14 @@ from lm_eval_takeover.storage.locks import Lock, Locked
 from lm_eval_takeover.storage.whole_files import make_folder, write_text
 
 TABLE = "leaderboard.json"
-LOG = "lm_eval.log"  # of a row: all that its processes printed
+WORKER = "lm_eval_takeover.commands.compare.worker"
+Done = dict[Row, list[Call]]
 
 
 def compare(options: argparse.Namespace) -> int:
     """Run what is not done yet, print the table, keep it in RUN_DIR. Returns the exit status: that of a process that failed."""
     run_dir = options.run_dir
+    rows = plan_rows(options)
     stopping.on_stop(lambda: f"what was finished is kept in '{run_dir}', and the same command goes on from there")
     try:
         make_folder(run_dir)
@@ -38,63 +41,82 @@ def compare(options: argparse.Namespace) -> int:
     except OSError as error:
         raise RunDirError(f"run_dir '{run_dir}' cannot be written: {error}") from error
     try:
-        calls = run_rows(options, read_workload(options))
+        done = run_rows(options, rows, read_workload(options))
     except CallFailed as failed:
         print(f"a row failed; what was finished is kept in '{run_dir}'", file=sys.stderr)
         return failed.status
     finally:
         lock.release()
-    thinking = [call.results for call in calls if call.row == "thinking"]
-    board = build_board([call.results for call in calls if call.row != "thinking"], thinking, None)
-    board["costs"] = describe_costs(calls)
-    write_text(run_dir / TABLE, json.dumps(board, indent=2) + "\n")
-    sys.stdout.write(write_table(board, options.format, ("intervals",)))
-    if options.format not in ("json", "csv"):
-        sys.stdout.write("\n" + write_costs(board["costs"], options.format))
+    _print_tables(options, done)
     return 0
 
 
-def run_rows(options: argparse.Namespace, loads: Sequence[TaskLoad]) -> list[Call]:
-    """All calls, done. Random takeovers come behind the guided row, whose realized rate they get. Raises CallFailed."""
-    gate: dict[str, Any] = {}
-    if "guided" in options.rows:
-        plan = plan_gate(options, loads[0].sampling, max(load.tokens for load in loads), loads[0].task)
-        if plan.words:
-            say(options.quiet, f"calibration: {shlex.join(('lm-eval-takeover', *plan.words))}")
-            start(
-                ["lm_eval_takeover.cli", *plan.words],
-                "calibration",
-                options.run_dir / "calibration.log",
-                quiet=options.quiet,
-            )
-        gate = plan.arguments
-    done: list[Call] = []
-    rate = None
-    for row in options.rows:
-        for call in plan_calls(options, row, gate, rate, [load.task for load in loads]):
-            run_call(call, quiet=options.quiet)
-            done.append(call)
-        if row == "guided":
-            rate = read_takeover(done[-1].results)["realized_rate"]
+def _print_tables(options: argparse.Namespace, done: Done) -> None:
+    thinking = [call.results for row, calls in done.items() for call in calls if row.name == "thinking"]
+    board = build_board([call.results for calls in done.values() for call in calls], thinking, None)
+    board["costs"] = describe_costs(call for calls in done.values() for call in calls)
+    write_text(options.run_dir / TABLE, json.dumps(board, indent=2) + "\n")
+    results = {row: [find_results(call.results)[-1] for call in calls] for row, calls in done.items()}
+    areas = describe_frontier(results, options.run_dir, options.cost)
+    sys.stdout.write(write_table(board, options.format, ("intervals",)))
+    if options.format not in ("json", "csv"):
+        sys.stdout.write("\n" + write_costs(board["costs"], options.format))
+        sys.stdout.write("\n" + write_areas(areas, options.format, options.cost) if areas else "")
+
+
+def run_rows(options: argparse.Namespace, rows: Sequence[Row], loads: Sequence[TaskLoad]) -> Done:
+    """All calls by row, done. Rows that follow come last: they get what the guided row realized. Raises CallFailed."""
+    plan = plan_calibration(options, rows, loads[0].sampling, max(load.tokens for load in loads), loads[0].task)
+    if plan.words:
+        _say(options, f"calibration: {shlex.join(('lm-eval-takeover', *plan.words))}")
+        log = options.run_dir / "calibration.log"
+        start(["lm_eval_takeover.cli", *plan.words], "calibration", log, quiet=options.quiet)
+    tasks = [load.task for load in loads]
+    kept = _drop_repeated(rows, plan)
+    planned = {row: plan_calls(options, row, plan.calibration, tasks) for row in kept if not row.follows}
+    run_calls(options, [call for calls in planned.values() for call in calls])
+    followed = next((read_rates(planned[row], tasks) for row in planned if row.name in ("guided", "ce")), {})
+    later = {row: plan_calls(options, row, plan.calibration, tasks, followed) for row in kept if row.follows}
+    run_calls(options, [call for calls in later.values() for call in calls])
+    done = {row: (planned | later)[row] for row in kept}
+    for row, calls in done.items():
+        if row.method is not None and not any(read_takeover(call.results).get("takeovers") for call in calls):
+            _say(options, f"{row.label}: {row.method.policy.donor} wrote nothing")
     return done
 
 
-def say(quiet: bool, line: str) -> None:
-    if not quiet:
-        print(line, file=sys.stderr)
+def _drop_repeated(rows: Sequence[Row], plan: CalibrationPlan) -> list[Row]:
+    """The rows without those of a method whose knob is where it is for another rate, since it can come no nearer."""
+    calibration, seen, kept = plan.read(), set[tuple[str, float]](), list[Row]()
+    for row in rows:
+        if calibration is not None and row.rate is not None:
+            target = find_target(calibration, row)
+            if not target.is_reached:
+                nearest = f"the nearest rate that {row.word} can reach on the calibration prompts is {target.realized_rate:.1%}"
+                print(f"{row.label}: {nearest}", file=sys.stderr)
+            if (row.word, target.value) in seen:
+                continue
+            seen.add((row.word, target.value))
+        kept.append(row)
+    return kept
 
 
-def run_call(call: Call, *, quiet: bool = False) -> None:
-    """Run it unless it is done. What a call that was interrupted has left of its results is removed; its samples stay."""
-    if call.is_done():
-        say(quiet, f"{call.row}: done before")
-        return
-    shutil.rmtree(call.results, ignore_errors=True)
-    say(quiet, f"{call.row}: {call.command}")
-    start(["lm_eval", *call.words], call.row, call.folder / LOG, quiet=quiet)
-    call.set_done()
-    if call.row in ("guided", "random", "early") and read_takeover(call.results).get("takeovers") == 0:
-        say(quiet, f"{call.row}: the guide wrote nothing")
+def run_calls(options: argparse.Namespace, calls: Sequence[Call]) -> None:
+    """Those that are not done: the pair's in one process, so that it is loaded once, each other one in its own."""
+    for call in calls:
+        _say(options, f"{call.row}: {'done before' if call.is_done() else call.command}")
+    todo = [call for call in calls if not call.is_done()]
+    together = [call for call in todo if not call.alone]
+    for batch in [*([together] if together else []), *([call] for call in todo if call.alone)]:
+        path = Path(options.run_dir) / "calls.json"
+        described = [{"row": c.row, "words": c.words, "results": str(c.results), "log": str(c.log)} for c in batch]
+        write_text(path, json.dumps(described))
+        start_worker([WORKER, str(path), *(["--quiet"] if options.quiet else [])])
+
+
+def _say(options: argparse.Namespace, text: str) -> None:
+    if not options.quiet:
+        print(text, file=sys.stderr)
 
 
 def read_takeover(results: Path) -> dict[str, Any]:
@@ -102,3 +124,9 @@ def read_takeover(results: Path) -> dict[str, Any]:
     document = json.loads(find_results(results)[-1].read_text())
     found: dict[str, Any] = document["config"].get("takeover") or {}
     return found
+
+
+def read_rates(calls: Sequence[Call], tasks: Sequence[str]) -> Mapping[str, float]:
+    """The realized rate of each task."""
+    takeover = read_takeover(calls[0].results)
+    return {task: takeover["per_task"][task]["realized_rate"] for task in tasks}

@@ -53,7 +53,15 @@ def read_workload(options: argparse.Namespace) -> list[TaskLoad]:
         settings = {**(task.config.generation_kwargs or {}), **_read_values(options.gen_kwargs)}
         sampling, _, tokens = read_generation_settings(settings, _DEFAULT_TOKENS)
         count = len(task.eval_docs)
-        loads.append(TaskLoad(name, _limit(count, options.limit), task.config.repeats or 1, tokens, sampling))
+        loads.append(
+            TaskLoad(
+                name,
+                _limit(count, None if options.limit is None else float(options.limit)),
+                task.config.repeats or 1,
+                tokens,
+                sampling,
+            )
+        )
     return loads
 
 

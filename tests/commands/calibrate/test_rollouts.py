@@ -127,27 +127,35 @@ def test_rollouts_are_scored_in_parts_where_memory_runs_out(pair, prompts, made,
 
 def test_a_solved_rate_is_what_the_rollouts_realize(pair, prompts):
     work = Work()
-    budget = Budget((0.05, 0.9), ("ce",))
+    wanted = [Wanted(Method(Disagreement()), (0.05, 0.9)), Wanted(Method(Random(rate=1.0)), (0.2,))]
     made = calibrate(
-        pair, prompts, sampling=SAMPLING, max_gen_toks=TOKENS, batch_size=16, budget=budget, work=work, progress=False
+        pair, prompts, sampling=SAMPLING, max_gen_toks=TOKENS, batch_size=16, wanted=wanted, work=work, progress=False
     )
-    (target,) = made.targets
+    target, out_of_reach, random = made.targets
     assert abs(target.realized_rate - 0.05) <= 0.005
     assert target.prompts == 8
-    assert len(work.unsolved) == 1
-    assert "no spike ratio realizes 90.0%" in work.unsolved[0]
+    assert "no spike_ratio of ce realizes 90.0%" in describe_unsolved(out_of_reach) and not out_of_reach.is_reached
     assert work.tokens == made.tokens
+    assert (random.method, random.knob) == ({"policy": "random"}, "rate") and random.is_reached
+    more = [Wanted(Method(Disagreement()), (0.05, 0.1))]
+    extended = calibrate(
+        pair, prompts, sampling=SAMPLING, max_gen_toks=TOKENS, batch_size=16, wanted=more, known=made, progress=False
+    )
+    assert extended.targets[:3] == made.targets and extended.targets[3].target_rate == 0.1
+    assert extended.scores == made.scores
 
 
 class Rising:
     """Rates that rise with rho as `rate(rho)`, measured at no cost."""
 
+    method, name = Method(Disagreement()), "of ce"
+
     def __init__(self, rate):
         self.rate, self.asked = rate, []
-        self.score, self.kappa_rule, self.window, self.prompts = "ce", KAPPA_RULES[0], 10, ""
         self.requests = [None] * 3
         shares = {(rho, rule): rho for rho in (0.005, 0.01, 0.02, 0.03, 0.05, 0.08, 0.1, 0.2) for rule in KAPPA_RULES}
-        self.calibration = ScoreCalibration.of_values(np.random.default_rng(0).random(1000)).with_shares(shares)
+        held = ScoreCalibration.of_values(np.random.default_rng(0).random(1000)).with_shares(shares)
+        self.calibration = make_calibration(scores={"ce": held})
 
     def count_takeovers(self, rho, progress):
         self.asked.append(rho)
@@ -168,13 +176,13 @@ class Rising:
 @pytest.mark.parametrize("wanted", [0.01, 0.02, 0.05, 0.08, 0.1])
 def test_the_solver_finds_the_nearest_rate_in_few_measurements(tmp_path, rate, wanted):
     gated = Rising(rate)
-    target = solve(gated, wanted, ScoreParts(tmp_path / "parts"), progress=False)
+    (target,) = solve(gated, [wanted], ScoreParts(tmp_path / "parts"), progress=False)
     grid = np.exp(np.linspace(np.log(0.001), np.log(0.5), 20_000))
     best = min(abs(rate(rho) - wanted) for rho in grid)
     assert abs(target.realized_rate - wanted) <= best + 0.0012
     assert len(gated.asked) <= 12
     again = Rising(rate)
-    assert solve(again, wanted, ScoreParts(tmp_path / "parts"), progress=False) == target
+    assert list(solve(again, [wanted], ScoreParts(tmp_path / "parts"), progress=False)) == [target]
     assert not again.asked  # remembered
 
 

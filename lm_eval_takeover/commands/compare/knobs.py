@@ -1,0 +1,116 @@
+"""What the methods' knobs are read off: a calibration that holds all rates, or the command that measures one."""
+
+import argparse
+import math
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from lm_eval_takeover.arguments import ModelArguments
+from lm_eval_takeover.calibration.files import (
+    find_calibration,
+    matching_calibrations,
+    packaged_calibrations,
+    read_calibration,
+)
+from lm_eval_takeover.calibration.thresholds import Calibration, Target
+from lm_eval_takeover.commands.compare.rows import Row
+from lm_eval_takeover.demo import CALIBRATION_PROMPTS
+from lm_eval_takeover.errors import CalibrationError
+from lm_eval_takeover.method.request import Sampling
+from lm_eval_takeover.pair.loading import load_pair
+from lm_eval_takeover.storage.digests import digest_of
+
+_HUB_PROMPTS = "openai/gsm8k:main"  # what the paper calibrates on (appendix A.1)
+
+
+@dataclass(frozen=True)
+class CalibrationPlan:
+    """The `calibration` argument of the rows, and the words behind `lm-eval-takeover` that make `out` first, if there are any."""
+
+    calibration: str | None = None
+    words: tuple[str, ...] = ()
+    out: Path | None = None
+
+    def read(self) -> Calibration | None:
+        """The calibration, once it is there; None for a packaged one that goes without a name."""
+        return None if self.calibration is None else find_calibration(self.calibration)[0]
+
+
+def plan_calibration(
+    options: argparse.Namespace, rows: Sequence[Row], sampling: Sampling, max_gen_toks: int, task: str
+) -> CalibrationPlan:
+    """How the rows come by their knobs; `sampling` and `max_gen_toks` are those of the tasks as they will run."""
+    wanted = [row for row in rows if row.rate is not None]
+    if options.calibration is not None:
+        calibration, _ = find_calibration(options.calibration)
+        for row in wanted:
+            find_target(calibration, row)
+        return CalibrationPlan(options.calibration)
+    if not wanted:
+        return CalibrationPlan()
+    names = ("dtype", "guide_dtype", "device", "guide_device", "trust_remote_code")
+    asked = {name: getattr(options, name) for name in names if getattr(options, name) is not None}
+    pair = load_pair(ModelArguments.parse({"base": options.base, "guide": options.guide, **asked}))
+    base, guide = pair.member("base").id, pair.member("guide").id
+    packaged = matching_calibrations(packaged_calibrations().values(), base, guide, options.direction)
+    if packaged and _fits(packaged[0], options, wanted, sampling):
+        return CalibrationPlan()
+    words = _calibrate_words(options, sampling, max_gen_toks, task)
+    out = Path(options.run_dir) / f"calibration-{digest_of([words, str(base), str(guide)])[:8]}.json"
+    if out.exists() and _fits(read_calibration(out), options, wanted, sampling):
+        return CalibrationPlan(str(out))
+    rates: dict[str, list[str]] = {}
+    for row in wanted:
+        rates.setdefault(row.word, []).append(f"{row.rate:g}")
+    methods = [f"{word}@{':'.join(asked)}" for word, asked in rates.items()]
+    words += ["--methods", *methods, "--nearest", *_speed_words(options), *(["--extend"] if out.exists() else [])]
+    return CalibrationPlan(str(out), ("calibrate", *words, "--out", str(out)), out)
+
+
+def find_target(calibration: Calibration, row: Row) -> Target:
+    """What was solved for a row. Raises CalibrationError."""
+    assert row.rate is not None and row.method is not None
+    return calibration.target(row.rate, row.method.settings)
+
+
+def _fits(calibration: Calibration, options: argparse.Namespace, rows: Sequence[Row], sampling: Sampling) -> bool:
+    """Whether the rows may use it: solved for their rates, same form of prompts and decoding."""
+    try:
+        for row in rows:
+            find_target(calibration, row)
+    except CalibrationError:
+        return False
+    thinking = None if options.enable_thinking is None else options.enable_thinking == "True"
+    chat = calibration.prompts.get("chat_template")
+    form = chat == options.apply_chat_template and (not chat or calibration.prompts.get("enable_thinking") == thinking)
+    settings = ("temperature",) if sampling.temperature == 0 else ("temperature", "top_p", "top_k")
+    same = (math.isclose(calibration.decoding.get(name, math.nan), getattr(sampling, name)) for name in settings)
+    return form and all(same)
+
+
+def _calibrate_words(options: argparse.Namespace, sampling: Sampling, max_gen_toks: int, task: str) -> list[str]:
+    """What decides on the content of the file, the methods apart."""
+    arguments = options.model_args
+    words = ["--prompts", options.prompts or (_HUB_PROMPTS if options.base else str(CALIBRATION_PROMPTS))]
+    if options.base:
+        words += ["--base", options.base, "--guide", options.guide]
+    if options.base or options.prompts:
+        words += ["--task", task]
+    if options.direction != "forward":
+        words += ["--direction", options.direction]
+    for name in ("apply_chat_template", "trust_remote_code"):
+        words += [f"--{name}"] if getattr(options, name) else []
+    for name in ("enable_thinking", "include_path", "dtype", "guide_dtype", "num_prompts", "num_held_out"):
+        words += [f"--{name}", str(getattr(options, name))] if getattr(options, name) is not None else []
+    for name in ("kappa_rule", "window", "plugins"):
+        words += [f"--{name}", arguments[name]] if name in arguments else []
+    for name in ("temperature", "top_p", "top_k"):
+        words += [f"--{name}", f"{getattr(sampling, name):g}"]
+    return [*words, "--max_gen_toks", str(max_gen_toks)]
+
+
+def _speed_words(options: argparse.Namespace) -> list[str]:
+    given = {name: getattr(options, name) for name in ("batch_size", "device", "guide_device")}
+    return [word for name, value in given.items() if value is not None for word in (f"--{name}", os.fspath(value))]
