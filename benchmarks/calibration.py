@@ -15,8 +15,8 @@ import numpy as np
 
 from lm_eval_takeover.arguments import ModelArguments
 from lm_eval_takeover.calibration.comparison import compare_calibrations
-from lm_eval_takeover.calibration.tuning import Method
 from lm_eval_takeover.calibration.thresholds import Calibration
+from lm_eval_takeover.calibration.tuning import Method
 from lm_eval_takeover.commands.calibrate.prompts import Prompts, read_prompts
 from lm_eval_takeover.commands.calibrate.rollouts import Wanted, calibrate
 from lm_eval_takeover.decoding.lockstep import generate

@@ -96,7 +96,7 @@ def _parse_calibration(content: dict[str, Any], name: str) -> Calibration:
     parts["diagnostic"] = tuple(_check_list("diagnostic", parts.get("diagnostic", [])))
     parts["scores"] = {score: _parse_score(score, values) for score, values in scores.items()}
     parts["targets"] = tuple(
-        _parse_target(at, target) for at, target in enumerate(_check_list("targets", parts.pop("targets", [])))
+        _parse_target(at, target, scores) for at, target in enumerate(_check_list("targets", parts.pop("targets", [])))
     )
     calibration = Calibration(**parts, name=name)
     if calibration.direction not in ("forward", "reverse"):
@@ -237,7 +237,7 @@ def _parse_score(name: str, values: Any) -> ScoreCalibration:
     return calibrated
 
 
-def _parse_target(at: int, values: Any) -> Target:
+def _parse_target(at: int, values: Any, held: Iterable[str]) -> Target:
     path = f"targets[{at}]"
     if "spike_ratio" in _check_object(path, values):  # before schema 4
         gate = {name: values.get(name) for name in ("score", "kappa_rule", "window")}
@@ -257,6 +257,8 @@ def _parse_target(at: int, values: Any) -> Target:
         _check_whole_number(f"{path}.method.window", method["window"], 1)
     if method.get("kappa_rule", KAPPA_RULES[0]) not in KAPPA_RULES:
         raise ValueError(f"field '{path}.method.kappa_rule' is not known: {method['kappa_rule']}")
+    if "score" in method and method["score"] not in (*held, *registered.names()):
+        raise ValueError(f"field '{path}.method.score' is not known: {method['score']}")
     if not isinstance(target.knob, str) or not isinstance(method.get("policy"), str):
         raise ValueError(f"field '{path}' is damaged")
     return target

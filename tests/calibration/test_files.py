@@ -21,7 +21,7 @@ def test_a_written_file_reads_back(made, tmp_path):
     path = tmp_path / "deep" / "made.json"
     write_calibration(made, path)
     assert read_calibration(path) == made
-    assert json.loads(path.read_text())["schema"] == 3
+    assert json.loads(path.read_text())["schema"] == 4
     assert len(path.read_text().splitlines()) < 150  # long lists stand on one line each
     assert [p.name for p in path.parent.iterdir()] == ["made.json"]
 
@@ -40,7 +40,7 @@ def test_a_failed_write_keeps_the_old_file(made, tmp_path):
     ("edit", "text"),
     [
         (lambda c: c.pop("schema"), "has no field 'schema'"),
-        (lambda c: c.update(schema=99), "schema=99 is newer than 3, which this version reads; upgrade"),
+        (lambda c: c.update(schema=99), "schema=99 is newer than 4, which this version reads; upgrade"),
         (lambda c: c.update(schema=True), "field 'schema' is 'True'"),
         (lambda c: c.update(schema=-3), "field 'schema' is '-3'"),
         (lambda c: c.pop("base"), "field 'base' is missing"),
@@ -59,10 +59,11 @@ def test_a_failed_write_keeps_the_old_file(made, tmp_path):
         (lambda c: c["scores"]["ce"].update(table=3), "field 'scores.ce.table' is int, not a list"),
         (lambda c: c["scores"]["ce"].update(table=[]), "field 'scores.ce.table' has other spike ratios"),
         (lambda c: c["scores"].update(ce=[]), "field 'scores.ce' is list, not an object"),
-        (lambda c: c["targets"][0].update(spike_ratio=7), "field 'targets[0].spike_ratio' is '7'"),
-        (lambda c: c["targets"][0].update(realized_rate=0.2), "field 'targets[0].realized_rate' is not within 0.005"),
-        (lambda c: c["targets"][0].update(score="kl"), "field 'targets[0].score' is not known: kl"),
-        (lambda c: c["targets"][0].pop("window"), "field 'targets[0].window' is missing"),
+        (lambda c: c["targets"][0].update(value=7), "field 'targets[0].value' is '7'"),
+        (lambda c: c["targets"][0].update(realized_rate=2), "field 'targets[0].realized_rate' is '2'"),
+        (lambda c: c["targets"][0]["method"].update(score="kl"), "field 'targets[0].method.score' is not known: kl"),
+        (lambda c: c["targets"][0].pop("knob"), "field 'targets[0].knob' is missing"),
+        (lambda c: c["targets"][0]["method"].update(window=0), "field 'targets[0].method.window' is '0'"),
         (lambda c: c.update(targets={}), "field 'targets' is dict, not a list"),
         (lambda c: c["scores"]["ce"]["sketch"]["tau"].pop(), "field 'scores.ce.sketch' is damaged"),
         (lambda c: c["scores"]["ce"].update(mean=float("nan")), "field 'scores.ce.mean' is 'nan'"),

@@ -33,13 +33,15 @@ def test_the_command_of_the_page_is_one_that_loads(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     demo = find_calibration("demo")[0]
     target = demo.targets[0]
+    other_gate = target.method | {"score": "js", "kappa_rule": "tail_to_mean", "window": 5}
+    entropy = target.method | {"policy": "entropy", "score": "entropy"}
     for made in (
         demo,
         replace(demo, name="mine", targets=()),
         replace(demo, name="mine"),
         replace(demo, name="mine", direction="reverse"),
-        replace(demo, name="mine", targets=(replace(target, score="js", kappa_rule="tail_to_mean", window=5),)),
-        replace(demo, name="mine", targets=(replace(target, score="entropy"),)),
+        replace(demo, name="mine", targets=(replace(target, method=other_gate),)),
+        replace(demo, name="mine", targets=(replace(target, method=entropy),)),
     ):
         if made.name == "mine":
             write_calibration(made, tmp_path / "mine.json")
@@ -49,4 +51,5 @@ def test_the_command_of_the_page_is_one_that_loads(tmp_path, monkeypatch):
         policy, origin = load_policy(arguments, load_pair(arguments))
         assert origin.calibration == made.name
         if made.targets:
-            assert (policy.score, policy.gate.window) == (made.targets[0].score, made.targets[0].window)
+            method = made.targets[0].method
+            assert (policy.score, policy.gate.window) == (method["score"], method["window"])

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from helpers.calibrations import SCORES, TARGET
+from helpers.calibrations import METHOD, SCORES, TARGET
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -67,14 +67,15 @@ def test_a_score_that_is_not_held_is_refused(made):
 
 
 def test_a_target_is_found_by_its_whole_gate(made):
-    assert made.target(0.08, "ce", "threshold_to_mean", 10) == TARGET
-    for asked in (
-        (0.05, "ce", "threshold_to_mean", 10),
-        (0.08, "ce", "tail_to_mean", 10),
-        (0.08, "ce", "threshold_to_mean", 5),
+    assert made.target(0.08, METHOD) == TARGET
+    for rate, method in (
+        (0.05, METHOD),
+        (0.08, METHOD | {"kappa_rule": "tail_to_mean"}),
+        (0.08, METHOD | {"window": 5}),
+        (0.08, {"policy": "random"}),
     ):
         with pytest.raises(CalibrationError, match=r"was not solved for target_rate=.* --target_rate 0\.0"):
-            made.target(*asked)
+            made.target(rate, method)
 
 
 def test_a_solved_rate_is_asked_for_by_name():
@@ -85,7 +86,7 @@ def test_a_solved_rate_is_asked_for_by_name():
     assert info["target_rate"] == 0.05
     assert lm.policy.gate == GuidedTakeover(spike_ratio=info["spike_ratio"]).policy.gate
     for arguments, text in (
-        ({"target_rate": 0.07}, "was not solved for target_rate=0.07 with score=ce"),
+        ({"target_rate": 0.07}, "was not solved for target_rate=0.07 with ce"),
         ({"target_rate": 0.05, "score": "js"}, "was not solved for target_rate=0.05 with score=js"),
         ({"target_rate": 0.05, "spike_ratio": 0.03}, "give one or the other"),
         ({"target_rate": 0.05, "tau": 1.0}, "tau=1.0 sets the gate by hand, so target_rate=0.05 would be ignored"),

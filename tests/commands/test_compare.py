@@ -16,7 +16,7 @@ from lm_eval._cli.harness import HarnessCLI
 from lm_eval.loggers import EvaluationTracker
 
 from lm_eval_takeover.cli import main
-from lm_eval_takeover.commands.compare import command, gate, running, workload
+from lm_eval_takeover.commands.compare import command, knobs, rows, running, worker, workload
 from lm_eval_takeover.commands.compare.processes import CallFailed, start
 from lm_eval_takeover.demo import DEMO
 from lm_eval_takeover.errors import ArgumentError, RunDirError
@@ -66,13 +66,19 @@ def run_here(words, *_, **__):
         tracker.save_results_samples(task_name=task, samples=samples[task])
 
 
+def work_here(words):
+    """The worker, in this process."""
+    worker.run_calls(json.loads(Path(words[1]).read_text()), quiet=True)
+
+
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory):
     """The demo pair compared on 4 problems, as `make demo` does it with all of them, but in this process."""
     run_dir = tmp_path_factory.mktemp("demo")
     words = [*DEMO_WORDS, "--limit", "4", "--batch_size", "32"]
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(running, "start", run_here)
+        patched.setattr(running, "start_worker", work_here)
+        patched.setattr(worker, "run_stock", lambda words: run_here(["lm_eval", *words]))
         assert main([*words, "--run_dir", str(run_dir)]) == 0
     return run_dir, json.loads((run_dir / "leaderboard.json").read_text())
 
@@ -82,24 +88,37 @@ def harness(monkeypatch):
     """Results without models: what was started, and at which call something else happens."""
     started = []
 
-    def fake(words, *_, **__):
+    def write(words):
         started.append(words)
         if action := fake.faults.pop(len(started), None):
             action(words)
-        if words[0] == "lm_eval":
-            folder = Path(value_of(words, "--output_path"))
-            if value_of(words, "--model") == "guided-takeover":
-                given = arguments_of(words)
-                run = takeover(given["policy"], rate=float(given.get("rate", 0.07)))
-                counts = {"base": [0, 1], "guide": [8, 7], "random": [1, 1], "disagreement": [7, 7]}[given["policy"]]
-                write_results(folder, {"takeover_demo": counts * 8}, run=run)
-            else:
-                write_results(
-                    folder, {"takeover_demo": [6, 5] * 8}, model="hf", model_args=value_of(words, "--model_args")
-                )
+        folder = Path(value_of(words, "--output_path"))
+        if value_of(words, "--model") == "guided-takeover":
+            given = arguments_of(words)
+            rate = float(given.get("target_rate") or given.get("rate") or 0.07)
+            per_task = {
+                "takeover_demo": {"tokens": 1000, "realized_rate": rate, "base_passes": 1100, "guide_passes": 250}
+            }
+            run = takeover(given["policy"], rate=rate, per_task=per_task)
+            counts = {"base": [0, 1], "guide": [8, 7], "random": [1, 1]}.get(given["policy"], [7, 7])
+            write_results(folder, {"takeover_demo": counts * 8}, run=run)
+        else:
+            model_args = value_of(words, "--model_args")
+            write_results(folder, {"takeover_demo": [6, 5] * 8}, model="hf", model_args=model_args)
+
+    def fake(words, *_, **__):
+        if words[0] == running.WORKER:
+            for call in json.loads(Path(words[1]).read_text()):
+                write(["lm_eval", *call["words"]])
+                (Path(call["results"]) / "call.json").write_text("{}")
+        else:
+            started.append(words)
+            if action := fake.faults.pop(len(started), None):
+                action(words)
 
     fake.faults = {}
     monkeypatch.setattr(running, "start", fake)
+    monkeypatch.setattr(running, "start_worker", fake)
     fake.started = started
     return fake
 
@@ -134,12 +153,15 @@ def test_done_rows_stay_and_the_table_is_the_same(harness, tmp_path, capsys):
     words = [*DEMO_WORDS, "--run_dir", str(tmp_path)]
     assert main(words) == 0
     first = capsys.readouterr()
-    assert [arguments_of(call)["policy"] for call in harness.started] == ["base", "disagreement", "random", "guide"]
+    assert [arguments_of(call)["policy"] for call in harness.started] == ["base", "disagreement", "guide", "random"]
     assert "base: lm_eval --model guided-takeover" in first.err and "Recovery is measured against" in first.out
     assert main(words) == 0
     again = capsys.readouterr()
     assert (again.out, len(harness.started)) == (first.out, 4)
     assert again.err.count("done before") == 4
+    frontier = (tmp_path / "frontier.csv").read_text().splitlines()
+    assert frontier[0].startswith("row,method,rate,realized_rate,donor_passes_per_token")
+    assert [line.split(",")[0] for line in frontier[1::2]] == ["base", "guided", "random", "guide"]
     main([*words, "--limit", "1"])  # another setting is another result
     assert len(harness.started) == 8
 
@@ -147,7 +169,7 @@ def test_done_rows_stay_and_the_table_is_the_same(harness, tmp_path, capsys):
 @pytest.mark.parametrize("stop", [KeyboardInterrupt, SystemExit])
 def test_an_interrupted_comparison_goes_on_and_ends_with_the_same_table(harness, tmp_path, capsys, stop):
     def die(words):
-        write_results(Path(value_of(words, "--output_path")), {"takeover_demo": [0, 0]}, run=takeover("random"))
+        write_results(Path(value_of(words, "--output_path")), {"takeover_demo": [0, 0]}, run=takeover("guide"))
         raise stop
 
     words = [*DEMO_WORDS, "--format", "json", "--run_dir"]
@@ -163,7 +185,7 @@ def test_an_interrupted_comparison_goes_on_and_ends_with_the_same_table(harness,
             main([*words, str(tmp_path / "cut")])
     harness.started.clear()
     assert main([*words, str(tmp_path / "cut")]) == 0
-    assert [arguments_of(call)["policy"] for call in harness.started] == ["random", "guide"]
+    assert [arguments_of(call)["policy"] for call in harness.started] == ["guide", "random"]
     resumed = json.loads(capsys.readouterr().out)
     for board in (whole, resumed):
         for row in board["rows"]:
@@ -191,26 +213,26 @@ def test_two_comparisons_in_one_folder_are_refused(harness, tmp_path):
 
 def test_arguments_of_a_real_pair_reach_all_rows(harness, tmp_path, capsys):
     words = ["compare", "--base", str(DEMO["base"]), "--guide", str(DEMO["guide"]), "--tasks", "takeover_demo", "--run_dir",
-             str(tmp_path), "--rows", "guided,random,thinking=acme/Thinker", "--calibration", "mine.json",
+             str(tmp_path), "--rows", "guided,random,thinking=acme/Thinker", "--calibration", "demo",
              "--target-rate", "0.08", "--apply-chat-template",
              "--enable-thinking", "True", "--gen-kwargs", "temperature=0.7,max_gen_toks=99",
              "--limit", "2", "--batch-size", "7", "--device", "cpu", "--guide-device", "cpu", "--dtype", "float32",
-             "--seed", "3", "--model_args", "score=rkl", "window=5", "--thinking-batch-size", "2"]  # fmt: skip
+             "--seed", "3", "--model_args", "max_length=500", "--thinking-batch-size", "2"]  # fmt: skip
     assert main(words) == 0
-    guided, random, thinking = harness.started
+    guided, thinking, random = harness.started
     for call in harness.started:
         assert "--apply_chat_template" in call
         expected = {"--gen_kwargs": "temperature=0.7,max_gen_toks=99", "--limit": "2", "--device": "cpu", "--seed": "3"}
         assert {option: value_of(call, option) for option in expected} == expected
         assert (arguments_of(call)["enable_thinking"], arguments_of(call)["dtype"]) == ("True", "float32")
     assert {
-        "calibration": "mine.json",
+        "calibration": "demo",
         "target_rate": "0.08",
-        "score": "rkl",
-        "window": "5",
+        "max_length": "500",
+        "model": "guided",
         "guide_device": "cpu",
     }.items() <= (arguments_of(guided).items())
-    assert arguments_of(random)["rate"] == "0.07"  # what the guided run realized
+    assert arguments_of(random)["rate"] == "0.08"  # what the guided run realized
     assert (value_of(thinking, "--model"), arguments_of(thinking)["pretrained"]) == ("hf", "acme/Thinker")
     assert (value_of(guided, "--batch_size"), value_of(thinking, "--batch_size")) == ("7", "2")
     assert "Thinker (thinking)" in capsys.readouterr().out
@@ -221,7 +243,7 @@ def test_arguments_of_a_real_pair_reach_all_rows(harness, tmp_path, capsys):
 def plan(tmp_path, *words):
     options = command_options(tmp_path, *words)
     loads = workload.read_workload(options)
-    return gate.plan_gate(options, loads[0].sampling, loads[0].tokens, loads[0].task)
+    return knobs.plan_calibration(options, rows.plan_rows(options), loads[0].sampling, loads[0].tokens, loads[0].task)
 
 
 def command_options(tmp_path, *words):
@@ -234,26 +256,76 @@ def command_options(tmp_path, *words):
 
 def test_a_calibration_is_measured_only_where_none_fits(tmp_path):
     fits = plan(tmp_path)
-    assert (fits.words, fits.arguments) == ((), {"target_rate": 0.05})
+    assert (fits.words, fits.calibration) == ((), None)
     other = plan(tmp_path, "--target_rate", "0.07", "--num_prompts", "4", "--batch_size", "8")
-    assert other.words[0] == "calibrate" and value_of(other.words, "--target_rate") == "0.07"
+    assert other.words[0] == "calibrate" and value_of(other.words, "--methods") == "ce@0.07"
     assert value_of(other.words, "--max_gen_toks") == "320" and value_of(other.words, "--temperature") == "0.6"
-    assert other.arguments["calibration"] == str(other.out) == value_of(other.words, "--out")
+    assert other.calibration == str(other.out) == value_of(other.words, "--out")
     for words in (["--gen_kwargs", "temperature=0.9"], ["--apply_chat_template"], ["--model_args", "score=rkl"]):
         assert plan(tmp_path, *words).words, words
     by_hand = plan(tmp_path, "--model_args", "tau=1.5")
-    assert (by_hand.words, by_hand.arguments) == ((), {"calibration": None})
+    assert (by_hand.words, by_hand.calibration) == ((), None)
+    reverse = plan(tmp_path, "--direction", "reverse")
+    assert value_of(reverse.words, "--direction") == "reverse"
+    assert plan(tmp_path, "--model_args", "direction=reverse").words == reverse.words
+    grid = plan(tmp_path, "--rows", "base,ce,entropy,segment:length=4@0.3", "--rates", "0.02,0.05").words
+    methods = grid[grid.index("--methods") + 1 : grid.index("--nearest")]
+    assert methods == ("ce@0.02:0.05", "entropy@0.02:0.05", "segment:length=4@0.3")
 
 
-def test_what_was_measured_is_taken_up_and_what_lacks_its_rate_is_searched_anew(tmp_path, monkeypatch):
+def test_what_was_measured_is_taken_up_and_extended(tmp_path, monkeypatch):
     words = ["--target_rate", "0.07"]
     out = plan(tmp_path, *words).out
     out.write_text("{}")
-    monkeypatch.setattr(gate, "read_calibration", lambda path: path)
-    monkeypatch.setattr(gate, "_fits", lambda calibration, options, sampling: calibration == out)
+    monkeypatch.setattr(knobs, "read_calibration", lambda path: path)
+    monkeypatch.setattr(knobs, "_fits", lambda calibration, *rest: calibration == out)
     assert plan(tmp_path, *words).words == ()
-    monkeypatch.setattr(gate, "_fits", lambda calibration, options, sampling: False)
-    assert "--overwrite" in plan(tmp_path, *words).words
+    monkeypatch.setattr(knobs, "_fits", lambda calibration, *rest: False)
+    assert "--extend" in plan(tmp_path, *words).words
+    assert plan(tmp_path, "--target_rate", "0.09").out == out  # one file for all rates
+
+
+def test_rows_are_methods_at_rates(tmp_path):
+    options = command_options(
+        tmp_path, "--rows", "guide,base,guided,ce,random,lossy@0.1,log_ratio:tau=0.5", "--rates", "0.05,0.01"
+    )
+    planned = {row.label: row for row in rows.plan_rows(options)}
+    assert list(planned) == [
+        *(
+            "base",
+            "guided",
+            "ce@0.01",
+            "ce@0.05",
+            "lossy@0.1",
+            "log_ratio-tau-0.5",
+            "random@0.01",
+            "random@0.05",
+            "guide",
+        )
+    ]
+    assert (planned["guided"].rate, planned["ce@0.01"].rate, planned["log_ratio-tau-0.5"].rate) == (0.05, 0.01, None)
+    assert planned["ce@0.05"].arguments == {"policy": "disagreement", "score": "ce"}
+    assert {planned["guided"].family, planned["ce@0.01"].family} == {"ce"}
+    assert planned["lossy@0.1"].method.settings == {"policy": "lossy"}
+    following = {row.label: row for row in rows.plan_rows(command_options(tmp_path, "--rows", "base,random,guided"))}
+    assert following["random"].follows and following["random"].rate is None
+
+
+def test_the_guided_row_takes_the_entropy_by_score_or_by_policy(tmp_path):
+    for word in ("score=entropy", "policy=entropy"):
+        (row,) = rows.plan_rows(command_options(tmp_path, "--rows", "guided", "--model_args", word))
+        assert row.method.policy.name == "entropy"
+
+
+def test_rows_that_follow_take_the_guided_rate_of_each_task(tmp_path):
+    options = command_options(tmp_path, "--rows", "guided,random,early")
+    _, random, early = rows.plan_rows(options)
+    tasks = {"takeover_amc23": 0.03, "takeover_demo": 0.09}
+    for row in (random, early):
+        calls = running.plan_calls(options, row, None, list(tasks), tasks)
+        assert [arguments_of(call.words)["rate"] for call in calls] == ["0.03", "0.09"]
+        assert [value_of(call.words, "--tasks") for call in calls] == list(tasks)
+        assert len({arguments_of(call.words)["run_dir"] for call in calls}) == 2
 
 
 def test_a_dry_run_says_what_would_run_and_what_it_takes(tmp_path, capsys):
@@ -287,7 +359,16 @@ def test_a_probe_measures_speed_and_passes(harness, tmp_path, capsys):
     ("words", "text"),
     [
         (["--rows", "bsae"], "--rows 'bsae' is not known; did you mean 'base'?"),
-        (["--rows", "base,random"], "--rows random has the rate that the guided row realizes; add guided"),
+        (["--rows", "base@0.1"], "--rows base: the base alone has neither rates nor arguments"),
+        (["--rows", "ce@0.1:2"], "--rows 'ce@0.1:2': '2' is no rate"),
+        (["--rows", "ce:tau@0.1"], "--rows 'ce:tau@0.1': 'tau' is not argument=value"),
+        (["--rows", "ce:tau=1@0.1"], "its arguments say already how much the donor writes"),
+        (["--rows", "ce:lenght=3"], "unknown model argument 'lenght'"),
+        (["--rows", "ce,ce"], "--rows names ce twice"),
+        (
+            ["--model_args", "score=js", "score_top_p=0.95"],
+            "score_top_p=0.95: calibrations hold scores of whole distributions",
+        ),
         (["--rows", "thinking"], "--rows 'thinking': thinking=MODEL names a model"),
         (["--model_args", "windw=3"], "unknown model argument 'windw'; did you mean 'window'?"),
         (["--model_args", "run_dir=x"], "--model_args run_dir=… is set by compare itself"),
@@ -297,9 +378,9 @@ def test_a_probe_measures_speed_and_passes(harness, tmp_path, capsys):
         (["--model_args", "score=cee"], "score='cee' is not known; did you mean 'ce'?"),
         (["--gen_kwargs", "temperature=hot"], "--gen_kwargs temperature=hot is not a number"),
         (["--prompts", "nothing.jsonl"], "--prompts 'nothing.jsonl' does not exist; expected a JSONL file"),
-        (["--limit", "0"], "--limit 0 is not above 0"),
+        (["--limit", "0"], "--limit 0 is not a number above 0"),
         (["--batch_size", "many"], "batch_size=many is neither 'auto' nor a whole number"),
-        (["--tokens_per_second", "gide=3"], "--tokens_per_second 'gide' is not a row; did you mean 'guide'?"),
+        (["--tokens_per_second", "gide=3"], "--tokens_per_second 'gide' is not a row; did you mean 'guide"),
     ],
 )
 def test_wrong_calls_are_one_line_before_anything_runs(tmp_path, words, text):

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lm_eval_takeover.commands.compare.rows import Row
+from lm_eval_takeover.commands.compare.rows import Row, read_shared
 from lm_eval_takeover.storage.digests import digest_of
 from lm_eval_takeover.storage.whole_files import write_text
 
@@ -68,12 +68,11 @@ def plan_calls(
         return [_make_call(options, row, options.thinking_backend, _thinking_arguments(options), [t]) for t in tasks]
     arguments: dict[str, Any] = {"base": options.base, "guide": options.guide, "model": row.label}
     arguments |= {name: getattr(options, name) for name in ("guide_device", "guide_dtype", "enable_thinking")}
-    arguments |= _shared_arguments(options) | options.model_args
+    arguments |= _shared_arguments(options) | read_shared(options, row.arguments["policy"])
     if row.method is not None:
         reverse = {"direction": "reverse"} if options.direction == "reverse" else {}
-        arguments |= reverse | {"calibration": calibration, "target_rate": row.rate}
-    else:
-        arguments = {name: value for name, value in arguments.items() if name not in ("tau", "kappa", "score")}
+        read = calibration if row.rate is not None or "spike_ratio" in options.model_args else None
+        arguments |= reverse | {"calibration": read, "target_rate": row.rate}
     arguments |= row.arguments
     samples = row_folder(options, row) / "samples"
     if followed is None:
@@ -81,7 +80,7 @@ def plan_calls(
     calls = []
     for task in tasks:
         own = samples if len(tasks) == 1 else samples.with_name(f"samples-{task}")
-        rated = arguments | {"calibration": None, "rate": followed[task], "run_dir": own}
+        rated = arguments | {"rate": followed[task], "run_dir": own}
         calls.append(_make_call(options, row, "guided-takeover", rated, [task]))
     return calls
 

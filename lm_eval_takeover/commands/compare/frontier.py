@@ -195,9 +195,9 @@ def write_areas(areas: Sequence[Mapping[str, Any]], format_name: str, cost: str)
         ]
         for area in areas
     ]
-    columns = ["Method", "Area", "Against", "Difference", "p (Holm)", "90 % at"]
+    columns = ["Method", "Area", "Against", "Difference", "p (Holm)", "90% at"]
     notes = [
         "Area: the mean gain over the host, in percentage points, over rates from 0 to the largest one that all methods reach, "
-        f"at most 10 %. 90 % at: the least cost ({COSTS[cost]}) with 90 % of the donor's gain. Intervals are 95 %, over problems."
+        f"at most 10 %. 90% at: the least cost ({COSTS[cost]}) with 90 % of the donor's gain. Intervals are 95 %, over problems."
     ]
     return WRITERS[format_name](Table(columns, lines, notes))

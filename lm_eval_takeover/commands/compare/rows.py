@@ -16,6 +16,7 @@ from lm_eval_takeover.pair.loading import open_method, parse_arguments
 
 _ORDER = ("base", "guided", "random", "early", "thinking", "guide")  # in which they run; methods stand with guided
 _ALONE = ("base", "guide")
+_OF_GATES = ("score", "tau", "kappa", "spike_ratio", "kappa_rule")
 _BY_HAND = ("tau", "spike_ratio", "early_tokens")  # arguments that stand for a rate, beside each method's knob
 
 
@@ -86,7 +87,7 @@ def _expand(named: Named, options: argparse.Namespace, leader: str | None) -> It
         yield Row(base, named.name, {"policy": named.name})
         return
     own = _name_method(named, options) | dict(named.arguments)
-    shared = options.model_args | {"direction": options.direction}
+    shared = read_shared(options, own["policy"]) | {"direction": options.direction}
     method = open_method(parse_arguments({**shared, **own, "target_rate": None if _is_by_hand(own, shared) else 0.5}))
     rates = named.rates or (options.rates if named.name != "guided" else ())
     word = _write_word(named, own)
@@ -106,6 +107,12 @@ def _expand(named: Named, options: argparse.Namespace, leader: str | None) -> It
         yield Row(base, named.name, own, options.target_rate, method=method, word=word)
 
 
+def read_shared(options: argparse.Namespace, policy: str) -> dict[str, str]:
+    """`--model_args`, without those of a gate where the policy has none."""
+    gated = issubclass(policies.get(policy), Gated)
+    return {name: value for name, value in options.model_args.items() if gated or name not in _OF_GATES}
+
+
 def _name_method(named: Named, options: argparse.Namespace) -> dict[str, str]:
     """`policy` and `score`; those of `--model_args` for the guided row."""
     if named.name != "guided":
@@ -117,8 +124,8 @@ def _name_method(named: Named, options: argparse.Namespace) -> dict[str, str]:
 
 def _is_by_hand(own: dict[str, Any], shared: dict[str, Any], knob: str | None = None) -> bool:
     """Whether the row's own arguments, or of a gate those for all rows, say how much the donor writes."""
-    is_gated = knob in (None, SPIKE_RATIO) and issubclass(policies.get(own["policy"]), Gated)
-    return any(name in own for name in (*_BY_HAND, knob)) or (is_gated and any(name in shared for name in _BY_HAND))
+    given = {**own, **shared} if knob in (None, SPIKE_RATIO) else own
+    return any(name in given for name in (*_BY_HAND, knob))
 
 
 def _label(named: Named) -> str:

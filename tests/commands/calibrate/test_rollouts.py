@@ -2,23 +2,27 @@
 
 import json
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from helpers import reference
+from helpers.calibrations import small_calibration
 
 from lm_eval_takeover.arguments import ModelArguments
 from lm_eval_takeover.calibration.thresholds import KAPPA_RULES, ScoreCalibration
+from lm_eval_takeover.calibration.tuning import Method
 from lm_eval_takeover.commands.calibrate import rollouts
 from lm_eval_takeover.commands.calibrate.budget import solve
 from lm_eval_takeover.commands.calibrate.prompts import read_prompts
-from lm_eval_takeover.commands.calibrate.rollouts import Budget, Work, calibrate
+from lm_eval_takeover.commands.calibrate.rollouts import Wanted, Work, calibrate, describe_unsolved
 from lm_eval_takeover.commands.calibrate.score_parts import ScoreParts
 from lm_eval_takeover.demo import CALIBRATION_PROMPTS, PROMPT
 from lm_eval_takeover.demo.puzzle import make_puzzle
 from lm_eval_takeover.errors import CalibrationError
+from lm_eval_takeover.method.policies import Disagreement, Random
 from lm_eval_takeover.method.request import Sampling
 from lm_eval_takeover.pair.loading import load_pair
 
@@ -155,7 +159,7 @@ class Rising:
         self.requests = [None] * 3
         shares = {(rho, rule): rho for rho in (0.005, 0.01, 0.02, 0.03, 0.05, 0.08, 0.1, 0.2) for rule in KAPPA_RULES}
         held = ScoreCalibration.of_values(np.random.default_rng(0).random(1000)).with_shares(shares)
-        self.calibration = make_calibration(scores={"ce": held})
+        self.calibration = replace(small_calibration(), scores={"ce": held})
 
     def count_takeovers(self, rho, progress):
         self.asked.append(rho)
