@@ -1,10 +1,10 @@
-"""The area under a frontier, simulated: how often its interval holds the true area, and how often two copies of one method differ.
+"""The area under a frontier, simulated: how often its interval covers, and how often two copies of one method differ.
 
     python benchmarks/frontier_area.py             # 1,000 draws a cell, about a minute on one core
     python benchmarks/frontier_area.py --draws 200
 
-Problems differ in difficulty, and each rate of a method moves the odds of all of them. Samples of all rates are drawn anew, which is
-less than what runs share, so that intervals of real comparisons are narrower at the same coverage.
+Problems differ in difficulty, and each rate of a method moves the odds of all. Samples of all rates are drawn anew,
+while real runs share random numbers, so that their intervals are narrower.
 """
 
 import argparse

@@ -123,13 +123,16 @@ def read_runs(paths: Iterable[Path]) -> tuple[list[Run], list[str]]:
             continue
         for task in runs[place].tasks.keys() & new.tasks.keys():
             notes.append(f"{task} of '{runs[place].source}' is left out: '{file}' has a newer run of it")
-        runs[place] = replace(new, tasks=runs[place].tasks | new.tasks)
+        runs[place] = _join(runs[place], new)
     return runs, notes
 
 
 def _is_same(one: Run, other: Run) -> bool:
-    same = not list_differences(one.settings, other.settings) and (one.model, one.seed) == (other.model, other.seed)
     shared = one.tasks.keys() & other.tasks.keys()
+    # Rows of compare that follow have a rate for each task.
+    follow = one.kind in ("random", "early") and one.takeover.get("label") == other.takeover.get("label") == one.kind
+    differences = list_differences(one.settings, other.settings, ["rate"] if follow and not shared else [])
+    same = not differences and (one.model, one.seed) == (other.model, other.seed)
     return same and all(not list_differences(one.tasks[task].settings, other.tasks[task].settings) for task in shared)
 
 
@@ -164,6 +167,17 @@ def _take_verdicts(run: Run, rescored: Run, notes: list[str]) -> Run:
         label = run.takeover.get("label") or run.model
         notes.append(f"{task} of {label}: the verdicts are those of `rescore` ('{rescored.source}')")
     return replace(run, tasks=tasks)
+
+
+def _join(old: Run, new: Run) -> Run:
+    """The tasks of both, and the realized rate of all their tokens where each task tells its own."""
+    tasks = old.tasks | new.tasks
+    counts = [result.per_token for result in tasks.values()]
+    if not all("takeovers" in one and one.get("tokens") for one in counts):
+        return replace(new, tasks=tasks)
+    rate = sum(one["takeovers"] for one in counts) / sum(one["tokens"] for one in counts)
+    kept = 1.0 if new.kind == "guide" else rate
+    return replace(new, tasks=tasks, takeover=new.takeover | {"realized_rate": kept})
 
 
 def _date(path: Path) -> str:

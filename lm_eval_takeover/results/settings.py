@@ -113,6 +113,8 @@ def model_settings(document: Fields) -> Settings:
     if "policy" in takeover:
         found |= {role: _identity(takeover.get(role)) for role in ("base", "guide")}
         found |= {name: takeover.get(name) for name in TAKEOVER}
+        method = takeover.inside_or_empty("method")
+        found |= {name: method.get(name) for name in method}  # what only this policy reads
     return found
 
 

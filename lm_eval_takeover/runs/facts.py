@@ -33,6 +33,7 @@ def describe_run(arguments: ModelArguments, pair: Pair, policy: Policy, origin: 
         "calibration": origin.calibration,
         "kappa_rule": origin.kappa_rule,
         **{"rate": None, "early_tokens": None, **policy.settings()},
+        "method": policy.settings(),
         "plugins": {source.name: source.digest for source in policy.sources},
         "seed": arguments.seed,
         "block_size": arguments.block_size,

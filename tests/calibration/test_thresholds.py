@@ -87,7 +87,7 @@ def test_a_solved_rate_is_asked_for_by_name():
     assert lm.policy.gate == GuidedTakeover(spike_ratio=info["spike_ratio"]).policy.gate
     for arguments, text in (
         ({"target_rate": 0.07}, "was not solved for target_rate=0.07 with ce"),
-        ({"target_rate": 0.05, "score": "js"}, "was not solved for target_rate=0.05 with score=js"),
+        ({"target_rate": 0.05, "score": "js"}, "was not solved for target_rate=0.05 with js"),
         ({"target_rate": 0.05, "spike_ratio": 0.03}, "give one or the other"),
         ({"target_rate": 0.05, "tau": 1.0}, "tau=1.0 sets the gate by hand, so target_rate=0.05 would be ignored"),
         ({"target_rate": 1.5}, "target_rate=1.5 is outside 0..1"),

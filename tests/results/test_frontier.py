@@ -19,7 +19,9 @@ def curve(rates, gains, problems=50, costs=None):
     return Curve(rates, [values], [8], np.array([0.0, *rates] if costs is None else costs))
 
 
-@pytest.mark.parametrize(("rates", "cap"), [([0.02, 0.05, 0.1], 0.1), ([0.03, 0.2], 0.1), ([0.2], 0.07), ([0.04], 0.04)])
+@pytest.mark.parametrize(
+    ("rates", "cap"), [([0.02, 0.05, 0.1], 0.1), ([0.03, 0.2], 0.1), ([0.2], 0.07), ([0.04], 0.04)]
+)
 def test_weights_are_those_of_the_trapezoid_rule(rates, cap):
     gains = np.random.default_rng(1).random(len(rates))
     grid = np.linspace(0, cap, 200_001)

@@ -49,7 +49,11 @@ def _add_pair_options(parser: argparse.ArgumentParser) -> None:
     add("--guide", help="hub id (id@revision) or local folder")
     add("--out", type=Path, help="the file to write, NAME.json; its page is NAME.md")
     add("--overwrite", action="store_true", help="replace these two files if they exist")
-    add("--extend", action="store_true", help="if they exist: keep what they hold, and solve only the rates that are missing")
+    add(
+        "--extend",
+        action="store_true",
+        help="if they exist: keep what they hold, and solve only the rates that are missing",
+    )
     add(
         "--direction",
         choices=["forward", "reverse"],
@@ -220,7 +224,9 @@ def _check_measurement(options: argparse.Namespace) -> None:
         if (options.overwrite or options.extend) and path.suffix == ".json":
             check_replaceable("out", path, "a calibration")
         if path.exists() and not (options.overwrite or options.extend):
-            raise ArgumentError(f"--out: '{path}' exists already; give another name, --overwrite, or --extend to add rates")
+            raise ArgumentError(
+                f"--out: '{path}' exists already; give another name, --overwrite, or --extend to add rates"
+            )
 
 
 def _check_prompt_options(options: argparse.Namespace) -> None:

@@ -50,7 +50,12 @@ def _add_comparison_options(parser: argparse.ArgumentParser) -> None:
         help="NAME[:argument=value…][@rate…] (default: base,random,guided,guide)",
     )
     add("--rates", metavar="RATE,…", help="rates of all rows that name none; not of guided")
-    add("--target_rate", type=float, metavar="RATE", help="share of donor tokens if there are no --rates (default: 0.05)")
+    add(
+        "--target_rate",
+        type=float,
+        metavar="RATE",
+        help="share of donor tokens if there are no --rates (default: 0.05)",
+    )
     add("--direction", choices=["forward", "reverse"], default="forward", help="reverse: the guide writes by default")
     add("--cost", choices=COSTS, default="share", help="the picture's horizontal axis (default: share)")
     add(

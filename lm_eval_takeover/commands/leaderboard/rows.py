@@ -77,6 +77,11 @@ def _name(run: Run, kind: str) -> str:
     takeover = run.takeover
     if kind in ("random", "early"):
         return f"{run.model} + {kind.capitalize()}"
+    if kind == "guided" and takeover.get("policy") not in (
+        "disagreement",
+        "entropy",
+    ):  # another paper's, or a plug-in's
+        return f"{run.model} + {str(takeover.get('policy')).capitalize()}"
     if kind == "guided":
         parts = [str(takeover.get("score"))] if takeover.get("score") != "ce" else []
         parts += ["reverse"] if takeover.get("direction") == "reverse" else []

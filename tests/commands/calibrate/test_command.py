@@ -47,7 +47,9 @@ def test_calibrate_writes_a_file_that_lm_eval_accepts(tmp_path, capsys):
         assert lm.get_model_info()["takeover"]["calibration"] == "mine"
     assert GuidedTakeover(calibration=str(out), policy="entropy").policy.score == "entropy"
     first = out.read_text()
-    with pytest.raises(ArgumentError, match=r"--out: '.*mine\.json' exists already; give another name, or --overwrite"):
+    with pytest.raises(
+        ArgumentError, match=r"--out: '.*mine\.json' exists already; give another name, --overwrite, or --extend"
+    ):
         main(call)
     assert main([*call, "--overwrite"]) == 0
     assert out.read_text() == first  # deterministic for a seed
@@ -288,10 +290,8 @@ def test_a_rate_that_cannot_be_had_is_said_and_the_file_is_written(calibration, 
     process = calibration(out, *options)
     assert process.wait() == 2
     last = process.stderr.strip().splitlines()[-1]
-    assert last.startswith(
-        "error: --target_rate: no spike ratio realizes 99.0% ± 0.5% with score=ce on the 5 held-out prompts"
-    )
-    assert last.endswith("(the file is written without it; the rollouts are kept for another try with --overwrite)")
+    assert last.startswith("error: --target_rate: no spike_ratio of ce realizes 99.0% ± 0.5% on the 5 held-out prompts")
+    assert last.endswith("and the rollouts are kept for another try with --overwrite)")
     assert [target.target_rate for target in read_calibration(out).targets] == [0.05]
     process = calibration(out, *options[:-1], "--target-rate", "0.02", "--overwrite")
     assert process.wait() == 0, process.stderr
