@@ -313,7 +313,8 @@ def check_target_rate(name: str | None, rate: float, score: str, kappa_rule: str
     """Raises CalibrationError where the calibration of this name, the demo's by default, was not solved for this rate."""
     calibration, _ = find_calibration(name or "demo")
     if calibration.source != "published":
-        calibration.target(rate, score, kappa_rule, window)
+        gate = {"policy": "entropy" if score == "entropy" else "disagreement", "score": score}
+        calibration.target(rate, gate | {"kappa_rule": kappa_rule, "window": window})
 
 
 def matching_calibrations(files: Iterable[Path], base: ModelId, guide: ModelId, direction: str) -> list[Calibration]:
