@@ -25,6 +25,7 @@ CAPTIONS: Mapping[str, str] = {
     "cross": "Cross-sampling: accuracy against the share that is replaced",
     "ranks": "Rank under the host of the tokens that takeovers put there",
 }
+_LARGEST = 2**24  # bytes of a figure
 _SVG, _XLINK = "http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"
 _ELEMENTS = {"svg", "g", "defs", "path", "use", "rect", "clipPath", "text", "tspan", "line", "circle"}
 _ATTRIBUTES = {
@@ -41,10 +42,11 @@ def read_figure(path: Path) -> Markup:
     Raises ArgumentError where the file is no SVG.
     """
     try:
-        root = ElementTree.fromstring(path.read_bytes())
-    except (OSError, ElementTree.ParseError) as error:
+        if path.stat().st_size > _LARGEST:
+            raise ArgumentError(f"'{path}' has more than {_LARGEST:,} bytes; run lm-eval-takeover analyze again")
+        kept = _keep(ElementTree.fromstring(path.read_bytes()), path.stem)
+    except (OSError, ElementTree.ParseError, RecursionError) as error:
         raise ArgumentError(f"'{path}' cannot be read: {error}; run lm-eval-takeover analyze again") from error
-    kept = _keep(root, path.stem)
     if kept is None or kept.tag != "svg":
         raise ArgumentError(f"'{path}' is not an SVG file; run lm-eval-takeover analyze again")
     for name in ("width", "height"):
