@@ -32,12 +32,12 @@ def to_latex(expression: str) -> str:
     text = unwrap_text(expression).replace("**", "^")
     text = re.sub(r"\*", r"\\cdot ", text)
     text = _FUNCTION.sub(lambda found: f"\\{found[1]} ", text)
-    text = re.sub(r"\\exp\s*\(", "e^(", text)
-    text = re.sub(r"(?<![\w)])(\w+)!\s*\^", r"(\1!)^", text)
+    text = re.sub(r"\\exp\s*+\(", "e^(", text)
+    text = re.sub(r"(?<![\w)])(\w+)!\s*+\^", r"(\1!)^", text)
     if OF_ANGLE.search(text):
-        text = re.sub(r"(\d+(?:\.\d+)?)\s*°", r"(\\frac{\1 \\pi}{180})", text)
-    text = re.sub(r"\^\s*(-?\d{2,}|-\s*[A-Za-z\d])", r"^{\1}", text)
-    for opener in (r"\\sqrt\s*\(", r"\^\s*\("):
+        text = re.sub(r"(\d+(?:\.\d+)?)\s*+°", r"(\\frac{\1 \\pi}{180})", text)
+    text = re.sub(r"\^\s*+(-?\d{2,}|-\s*+[A-Za-z\d])", r"^{\1}", text)
+    for opener in (r"\\sqrt\s*+\(", r"\^\s*+\("):
         while found := re.search(opener, text):
             start = found.end() - 1
             end = find_closing(text, start, "(", ")")

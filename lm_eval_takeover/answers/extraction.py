@@ -1,58 +1,31 @@
-"""The final answer of a response: its last `\\boxed{…}`, else what it states as its answer.
+"""The final answer of a response, by one short rule and no grammar of sentences.
 
-A reply without a box is not searched for numbers: only a sentence that says what the answer is, a reply that is nothing but
-an answer, or a conclusion that ends in mathematics counts. Everything here is linear in the length of the response.
+1. The last complete box, with the boxes that an 'and' or a comma joins to it.
+2. What an explicit marker introduces: `answer is`, `Answer:`, `####`.
+3. A response that is nothing but an answer.
+4. The last mathematics of the last sentence, after its last `=`; else the last number of the last sentence, line or text.
+
+A response that is known to be cut off by the token limit is read by 1 and 2, and an unclosed `<think>` by 1.
+Every regular expression here is possessive or bounded, so time is linear in the length of the response.
 """
 
 import re
+from bisect import bisect_left
+from typing import NamedTuple
 
-from lm_eval_takeover.answers.conclusions import find_conclusion, states_doubt
+from lm_eval_takeover.answers.normalisation import split_top
 from lm_eval_takeover.answers.prompts import cut_run_on
-from lm_eval_takeover.answers.sentences import MATHS
+from lm_eval_takeover.answers.quantities import read_number_words
 
 MAX_LOOSE = 300  # characters of an answer without a box
 TAIL = 10_000  # characters at the end of a response in which an answer without a box is looked for
 
-_BOX = re.compile(r"\\(?:boxed|fbox)\s*\{")
-_EMPTY_BOX = re.compile(r"\\(?:boxed|fbox)\s*\{(?:[\s.…?]|\\(?:c?dots|ldots))*\}")
-_BARE_BOX = re.compile(r"\\boxed\s*([^\s{}$\\.,;]+)")  # \boxed 5, which TeX accepts
-_BRACES = re.compile(r"\\.|[{}]", re.DOTALL)
-_EMPTY = re.compile(r"[\s.…]*|\\(?:c?dots|ldots)|\?+")
-# What may stand between boxes of one list: an 'and', 'or', comma, gap or bullet, with maths delimiters and names of unknowns.
-_FILLING = r"(?:\s|\$|\\[()\[\],;:! ]|~|\*\*|\\text\s*\{|\}|[A-Za-z](?:_\{?\w{1,3}\}?)?\s*=)"
-_SEPARATOR = r"(?:,|;|\band\b(?:\s+also\b)?|\bor\b|&|\\q?quad(?![A-Za-z])|\n\s*(?:[-*•]|\d{1,2}[.)])\s)"
-_JOIN = re.compile(rf"{_FILLING}*{_SEPARATOR}(?:{_FILLING}|{_SEPARATOR})*")
-_MAX_JOIN = 60  # characters
-_SAID = re.compile(
-    r"(?:\bans(?:wers?)?\b(?:\s+(?:to|of(?=\s+(?:the|this|that|our)\b)|for)\s[^.\n]{0,80}?)?[\s*_]*"
-    r"(?:\b(?:(?:is|are)(?!\s+(?:consistent|correct|in|valid|reasonable|given|expressed|unique)\b)|"
-    r"(?:should|would|must|will) be|equals)\b(?:\s+(?:therefore|thus|indeed|simply|then|hence)\b,?)?|[:=]|\n+)|"
-    r"####(?=\s*[-+$\\\d.]))[\s*_:]*",
-    re.IGNORECASE,
-)
-# An answer that is not the one that is given.
-_OTHER_ANSWER = re.compile(
-    r"\b(?:wrong|incorrect|mistaken|false|previous|earlier|tempting|common|naive|approximate|rough|estimated|student'?s|someone|another"
-    r"|an? (?:possible|other|plausible))\s+(?:[a-z]+\s+)?answer",
-    re.IGNORECASE,
-)
-_NUMBER = re.compile(r"[-+]?\$?\d[\d,]*(?:\.\d+)?(?:/\d+)?%?")
-_HEDGED = re.compile(r"\b(?:not|never|neither|between|least|most|more|less|than|or|about|if)\b|n't", re.IGNORECASE)
-_SENTENCE_END = re.compile(r"(?<!\\)[.!?](?=\s|$|\*)|\n")
-_REASON = re.compile(
-    r"(?<!\bor)(?:,\s+not(?= [-\d$\\])|,?\s+(?:because|since|which|where|as"
-    r"|so(?! [-$\\]?\d)|for(?![^.\n]*, so [-$\\]?\d)|when|if|but))\b",
-    re.IGNORECASE,
-)
-_WORDS = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{2,}")
-_ANY_WORDS = re.compile(r"(?<![\\A-Za-z])[^\W\d_]{2,}")  # of any script
-_LONGEST_WORD = 24  # letters of a word that is an answer
-_SPEECH = re.compile(
-    r"\b(?:I|we|you|not|know|cannot|sorry|let|if|suppose|assume|say|try|maybe|perhaps|about|nearly|almost|guess|case|one"
-    r"|step|over|under|check|whether|test|verify|works?|does)\b",
-    re.IGNORECASE,
-)
-_AFTER_MATHS = re.compile(r"(?:\s+[a-z]+(?:\^\d|²|³)?){0,3}[\s.!*]*", re.IGNORECASE)
+
+class Reading(NamedTuple):
+    """The answer of a response, None if it gives none, and whether it stands in a box."""
+
+    answer: str | None
+    boxed: bool = False
 
 
 def strip_thinking(response: str) -> str:
@@ -65,22 +38,48 @@ def has_unclosed_think(response: str) -> bool:
     return "<think>" in strip_thinking(response)
 
 
-def extract_answer(response: str) -> str | None:
-    """The final answer in LaTeX or plain text; None if the response gives none.
-
-    The last complete, non-empty box counts, with the boxes before it that an 'and', 'or' or comma joins to it (as one list).
-    In an unclosed `<think>` a box counts and nothing else does: thoughts name many numbers that are not the answer.
-    """
+def read_answer(response: str, truncated: bool = False) -> Reading:
+    """The final answer in LaTeX or plain text. `truncated`: the token limit is known to have ended the response."""
     text = strip_thinking(response)
     if boxes := find_boxes(text):
-        return _join_last_boxes(text, boxes)
+        return Reading(_join_last(text, boxes), boxed=True)
     if bare := _BARE_BOX.findall(text):
-        return str(bare[-1])
-    return None if has_unclosed_think(response) else (_find_stated(_EMPTY_BOX.sub(" ", text[-TAIL:]).strip()) or None)
+        return Reading(str(bare[-1]), boxed=True)
+    if "<think>" in text:
+        return Reading(None)
+    tail = _EMPTY_BOX.sub(" ", _PICTURE.sub(" ", text[-TAIL:])).strip()
+    answer = _read_marked(tail)
+    if answer is None and not truncated:
+        answer = _strip_markup(tail) if _is_bare(tail) else _read_conclusion(tail)
+    return Reading(answer)
 
 
-def find_boxes(text: str) -> list[tuple[int, int, str]]:
-    """`(start, end, content)` of every complete outermost box, empty ones left out; `5` for `\\boxed{\\boxed{5}}`."""
+def extract_answer(response: str, truncated: bool = False) -> str | None:
+    """The answer of `read_answer`."""
+    return read_answer(response, truncated).answer
+
+
+# 1. Boxes
+
+Span = tuple[int, int, str]  # start, end, what it holds
+
+_BOX = re.compile(r"\\(?:boxed|fbox)\s*+\{")
+_EMPTY_BOX = re.compile(r"\\(?:boxed|fbox)\s*+\{(?:[\s.…?]|\\[cl]?dots)*+\}")
+_PICTURE = re.compile(r"\[asy\](?:(?!\[/asy\]).)*+(?:\[/asy\])?", re.DOTALL)
+_BARE_BOX = re.compile(r"\\boxed\s*+([^\s{}$\\.,;]++)")  # \boxed 5, which TeX accepts
+_BRACES = re.compile(r"\\.|[{}]", re.DOTALL)
+_EMPTY = re.compile(r"(?:[\s.…?]|\\[cl]?dots)*+")
+# What may stand between two boxes of one list: at least one separator, beside spaces, delimiters and names of unknowns.
+_SEPARATOR = r"\n\s*+(?:[-*•]|\d{1,2}[.)])\s|[,;&]|\b(?:and|or)\b(?:\s++also\b)?+|\\q?quad(?![A-Za-z])"
+_BETWEEN = re.compile(
+    rf"(?>{_SEPARATOR}|[\s$~}}]|\*\*|\\[()\[\]:! ]|\\[,;]|\\text\s*+\{{|[A-Za-z](?:_\{{?\w{{1,3}}\}}?)?\s*+=)*+"
+)
+_HAS_SEPARATOR = re.compile(_SEPARATOR)
+_MAX_BETWEEN = 60  # characters
+
+
+def find_boxes(text: str) -> list[Span]:
+    """Every complete outermost box, empty ones left out; `5` for `\\boxed{\\boxed{5}}`."""
     opening = {found.end() - 1: found.start() for found in _BOX.finditer(text)}
     if not opening:
         return []
@@ -101,71 +100,90 @@ def find_boxes(text: str) -> list[tuple[int, int, str]]:
     return [box for box in boxes if not _EMPTY.fullmatch(box[2])]
 
 
-def _join_last_boxes(text: str, boxes: list[tuple[int, int, str]]) -> str:
-    answers = [boxes[-1][2]]
-    for (_, end, content), (start, _, _) in zip(reversed(boxes[:-1]), reversed(boxes[1:]), strict=True):
-        if not _are_of_one_list(text, end, start):
-            break
-        answers.append(content)
-    return ", ".join(reversed(answers))
+def _join_last(text: str, spans: list[Span]) -> str:
+    """What the last span holds, with those before it that are of one list with it."""
+    last = len(spans) - 1
+    while last and _are_joined(text, spans[last - 1][1], spans[last][0]):
+        last -= 1
+    return ", ".join(content for _, _, content in spans[last:])
 
 
-def _are_of_one_list(text: str, end: int, start: int) -> bool:
+def _are_joined(text: str, end: int, start: int) -> bool:
     """Whether what ends at `end` and what begins at `start` are of one list."""
-    return start - end <= _MAX_JOIN and _JOIN.fullmatch(text, end, start) is not None
-
-
-def _find_stated(text: str) -> str | None:
-    """What a response without a box says that its answer is."""
-    if said := [found.end() for found in _SAID.finditer(text) if not _is_doubted(text, found)]:
-        mathematical = [end for end in said if re.match(r"[^.\n]{0,80}?[\d$\\]", text[end : end + 100])]
-        return _read_sentence(text[(mathematical or said)[-1] :])
-    if _is_bare(text) and not (_ANY_WORDS.search(text) or MATHS.search(text)):
-        return _strip_markup(text)
-    if conclusion := find_conclusion(text):
-        return conclusion
-    return _strip_markup(text) if _is_bare(text) else None
-
-
-def _is_doubted(text: str, said: re.Match[str]) -> bool:
-    """Whether the sentence that says `answer is` asks or supposes it."""
-    start = max(
-        text.rfind(stop, max(0, said.start() - MAX_LOOSE), said.start()) for stop in ("\n", ". ", "? ", "! ", ": ")
+    return (
+        start - end <= _MAX_BETWEEN
+        and _BETWEEN.fullmatch(text, end, start) is not None
+        and _HAS_SEPARATOR.search(text, end, start) is not None
     )
-    if _OTHER_ANSWER.search(text, max(start + 1, said.start() - MAX_LOOSE), said.start() + len("answer")):
-        return True
-    rest = text[said.end() : said.end() + MAX_LOOSE]
-    end = _SENTENCE_END.search(rest)
-    asked = end is not None and end[0] == "?"
-    return asked or states_doubt(text[max(start + 1, said.start() - MAX_LOOSE) : said.end()].rstrip(" *_:=\n"))
 
 
-def _read_sentence(text: str) -> str | None:
-    found = MATHS.match(text)
-    if found is not None:
-        end, parts = found.end(), [_read_group(found)]
-        while (following := MATHS.search(text, end)) and _are_of_one_list(text, end, following.start()):
-            parts.append(_read_group(following))
-            end = following.end()
-        unit = _AFTER_MATHS.match(text, end)
-        tail = unit[0].strip(" *.!\n") if unit is not None and _SENTENCE_END.match(text, unit.end() - 1) else ""
-        return ", ".join(parts) + (f" {tail}" if tail else "")
-    end_of_sentence = _SENTENCE_END.search(text)
-    sentence = text[: end_of_sentence.start()] if end_of_sentence else text
-    if re.search(r"\\boxed\s*\{", sentence):
-        return None  # an unfinished box
-    inner = list(MATHS.finditer(sentence))
-    if inner and _AFTER_MATHS.fullmatch(sentence, inner[-1].end()) and not _HEDGED.search(sentence):
-        return _join_last_maths(sentence, inner)
-    if sentence.count("**") == 1:  # `**Answer: 25 students** prefer`
-        sentence = sentence.partition("**")[0]
-    sentence = re.sub(r"\s*\([^()]*\b(?:since|because|as)\b[^()]*\)?", "", sentence)
-    reason = _REASON.search(sentence)
-    sentence = sentence[: reason.start()] if reason else sentence
-    numbers = _NUMBER.findall(sentence)
-    if len(numbers) == 1 and len(sentence.split()) > 4 and not _HEDGED.search(sentence) and "\\" not in sentence:
-        return str(numbers[0])  # Answer: Janet makes $18 every day
-    return _strip_markup(sentence)
+# 2. Markers
+
+_MARKER = re.compile(
+    r"(?:\bans(?:wers?)?\b(?:\s++(?:to|of|for)\s[^.\n:]{0,80}?(?=\s(?:is|are)\b|:))?+[\s*_]*+"
+    r"(?:\b(?:is|are|should be|would be|must be|will be|equals)\b|[:=]|\n)"
+    r"(?!\s++(?:correct|right|valid|consistent|reasonable)\b)(?:\s*+(?:therefore|thus|indeed|simply|then|hence)\b,?)?+|####)[\s*_:]*+",
+    re.IGNORECASE,
+)
+_MATHEMATICAL = re.compile(r"[\d$\\]")
+_DIRECT = re.compile(r"[-+−(\[{]*+\\?[\d$\\(√π€£]|\.\d")
+
+
+def _read_marked(text: str) -> str | None:
+    """What the last marker introduces: a value right behind it, or the last sentence of the text."""
+    ends = _find_ends(text)
+    said: dict[int, int] = {}  # end of a sentence: end of its last marker
+    for found in _MARKER.finditer(text):
+        said[ends[bisect_left(ends, found.end())]] = found.end()
+    answer = None
+    for end, start in said.items():
+        sentence = text[start:end].strip()
+        if sentence.endswith("?"):
+            continue
+        if _DIRECT.match(sentence):
+            answer = _read_leading(sentence) or answer
+        elif not text[end:].strip(" \n.*") or (answer is None and _is_bare(sentence)):
+            answer = _read_statement(sentence) or answer
+    return answer
+
+
+def _read_leading(text: str) -> str | None:
+    """The value that a text begins with; a calculation gives its result."""
+    maths = _find_maths(text)
+    if maths and maths[0][0] == 0:
+        count = next(
+            (n for n in range(1, len(maths)) if not _are_joined(text, maths[n - 1][1], maths[n][0])), len(maths)
+        )
+        unit = _UNIT.match(text, maths[count - 1][1])
+        return ", ".join(content for _, _, content in maths[:count]) + (unit[0].rstrip(" .*!") if unit else "")
+    text = _ASIDE.split(text, maxsplit=1)[0]
+    if _is_bare(text):
+        return _strip_markup(text)
+    number = _NUMBER.match(text)
+    return number[0] if number and "=" not in text else _conclude(text)
+
+
+# 3. Nothing but an answer
+
+_ASIDE = re.compile(r"\s\((?=[A-Za-z]{2})")  # 18 (since 9 * 2 = 18)
+_UNIT = re.compile(r"(?:\s++[a-z]++(?:\^\d|²|³)?+){1,3}+[\s.!*]*+$", re.IGNORECASE)
+_WORDS = re.compile(r"(?<![\\A-Za-z])[^\W\d_]{2,}")
+_LONGEST_WORD = 24  # letters of a word that is an answer
+
+
+def _is_bare(text: str) -> bool:
+    """Whether a text is nothing but an answer: mathematics with at most three words of unit, or one word."""
+    line = text.strip(" *")
+    if len(line) > MAX_LOOSE or "\n" in line or line.endswith("?"):
+        return False
+    plain = _TEXT_COMMAND.sub(lambda found: " " * len(found[0]), line)
+    first = _MATHEMATICAL.search(line)
+    words = [found.start() for found in _WORDS.finditer(plain)]
+    if first is None:
+        return len(words) == (" " not in line and len(line) <= _LONGEST_WORD) or (not words and "=" in line)
+    return (
+        len(words) <= 3 and line.count("=") <= 1 + line.count(",") and not any(start < first.start() for start in words)
+    )
 
 
 def _strip_markup(text: str) -> str | None:
@@ -173,30 +191,127 @@ def _strip_markup(text: str) -> str | None:
     return text if text and len(text) <= MAX_LOOSE else None
 
 
-def _is_bare(text: str) -> bool:
-    """Whether a response is nothing but an answer: mathematics with at most three words of unit, or one word."""
-    line = text.strip(" *")
-    if len(line) > MAX_LOOSE or "\n" in line:
+def _read_statement(text: str) -> str | None:
+    return _strip_markup(text) if _is_bare(text) else _conclude(text)
+
+
+# 4. The end of the text
+
+_SENTENCE_END = re.compile(r"(?<!\\)[.!?。](?=[\s*\"'”)]|$)|\n")
+_DELIMITER = re.compile(
+    r"\\\\|\\\$|\\[()\[\]]|\$\$?+|\\(?:begin|end)\s*+\{(?:align|equation|gather|eqnarray|multline|split)(?:ed)?\*?\}"
+)
+_CLOSED_BY = {r"\(": r"\)", r"\[": r"\]", "$": "$", "$$": "$$"}
+_TEXT_COMMAND = re.compile(r"\\(?:text\w*+|math(?:rm|bf|it)|mbox)\s*+\{[^{}]*+\}|\\[A-Za-z]++")
+_PROSE = re.compile(r"[A-Za-z]{3,}")
+_BOLD = re.compile(r"\*\*([^*\n]++)\*\*")
+_UNKNOWN = re.compile(r"\\?(?!pi)[A-Za-z]++")
+_DIGITS = r"(?>\d{1,3}+(?:,\d{3})++(?!\d)|\d++)(?:\.\d++)?+|\.\d++"
+_PLAIN = rf"[-−]?+(?:{_DIGITS})(?:\s?/\s?\d++(?![\d.]))?+"
+_NUMBER = re.compile(
+    rf"(?:(?<![\w)\]}}%])[-−]|(?<![\d.,A-Za-z_]))(?:[(\[{{]\s?+{_PLAIN}(?:,\s?+{_PLAIN})++\s?+[)\]}}]"
+    rf"|(?:\\?\$|[€£¥₹])?+\s?+{_PLAIN}(?::\d++|\^\d++|\s?π|\s?\\?%)?+)(?![A-Za-z]*\d)"
+)
+
+
+def _find_maths(text: str) -> list[Span]:
+    """What stands between delimiters of mathematics; not the words between two prices."""
+    spans: list[Span] = []
+    opened: re.Match[str] | None = None
+    for found in _DELIMITER.finditer(text):
+        mark = found[0]
+        if mark in ("\\\\", r"\$"):
+            continue
+        if opened is not None:
+            content = text[opened.end() : found.start()]
+            closes = mark == _CLOSED_BY.get(opened[0]) or (opened[0].startswith(r"\b") and mark.startswith(r"\e"))
+            if (
+                closes
+                and content.strip()
+                and (mark != "$" or _is_no_price(content, text[found.end() : found.end() + 1]))
+            ):
+                spans.append((opened.start(), found.end(), content.strip().rstrip(".,;")))
+                opened = None
+                continue
+            if opened[0].startswith((r"\b", r"\[", r"\(", "$$")) and not closes:
+                continue  # an environment within a display, a `$` within its text
+        opened = found if mark in _CLOSED_BY or mark.startswith(r"\b") else None
+    return spans
+
+
+def _is_no_price(content: str, following: str) -> bool:
+    """Whether what stands between two dollar signs is mathematics; `$20 - $8` and `$5 and $6` are prices."""
+    spaced = content[-1].isspace() and not content[0].isspace()
+    return not spaced and not following.isdigit() and not _PROSE.search(_TEXT_COMMAND.sub(" ", content))
+
+
+def _find_ends(text: str) -> list[int]:
+    """Where the sentences end, full stops within mathematics left out; the end of the text is the last."""
+    masked, end = [], 0
+    for start, stop, _ in _find_maths(text):
+        masked += [text[end:start], "x" * (stop - start)]
+        end = stop
+    return [*(found.start() for found in _SENTENCE_END.finditer("".join([*masked, text[end:]]))), len(text)]
+
+
+def _read_conclusion(text: str) -> str | None:
+    """What the last sentence ends with that says a value; else the last number of its line, then of the text."""
+    ends = _find_ends(text)
+    starts = [0, *(end + 1 for end in ends[:-1])]
+    for start, end in zip(reversed(starts), reversed(ends), strict=True):
+        if any(character.isalnum() for character in text[start:end]) and text[end : end + 1] != "?":
+            sentence = text[start:end]
+            line = text[text.rfind("\n", 0, start) + 1 : end]
+            return _conclude(sentence, text[:start]) or _conclude(line) or _conclude(text)
+    return None
+
+
+def _conclude(text: str, known: str = "") -> str | None:
+    """The last mathematics of a sentence, after its last `=`; else the number after its last `=`; else its last number.
+
+    Of several numbers without an `=` the one that the last calculation of the text `known` gave comes before the last one.
+    """
+    bold = [content for content in _BOLD.findall(text) if _MATHEMATICAL.search(content)]
+    text = bold[-1] if bold else text
+    named = _find_maths(text)
+    maths = [span for span in named if not _UNKNOWN.fullmatch(span[2])]
+    if maths:
+        if len({content.partition("=")[0].strip() if "=" in content else "" for _, _, content in maths[-2:]}) > 1:
+            maths = maths[-1:]  # `$x = 1$, $y = 2$` ends with one value, `$x = 1$ or $x = 2$` with two
+        return _join_last(text, [(start, end, _after_equals(content)) for start, end, content in maths]) or None
+    _, sign, after = text.rpartition("=")
+    if sign and _is_expression(after):
+        return _strip_markup(after)
+    if sign and (number := _NUMBER.search(after)):
+        return number[0].strip()
+    numbers = _NUMBER.findall(text) or _NUMBER.findall(read_number_words(text))
+    if not numbers:
+        return _join_last(text, named) if named else None
+    result = _RESULT.findall(known)
+    return next((number for number in numbers if result and number.strip(" $") == result[-1]), numbers[-1]).strip()
+
+
+_RESULT = re.compile(rf"=\s*+\\?\$?({_DIGITS})")
+_COUNTED = re.compile(rf"\s*+{_NUMBER.pattern}(?:\s++[A-Za-z]|[\s.*]*+$)")
+
+
+def _is_expression(text: str) -> bool:
+    """Whether a text is mathematics without delimiters, and more than one number."""
+    if not _MATHEMATICAL.search(text) or _COUNTED.match(text):
         return False
-    maths = MATHS.search(line)
-    if maths is not None and _WORDS.search(line, 0, maths.start()):
-        return False
-    count = len(_WORDS.findall(MATHS.sub(" ", line)))
-    mathematical = maths is not None or re.search(r"[\d\\=+^]", line) is not None
-    if not mathematical and len(line) > _LONGEST_WORD:
-        return False
-    return count <= (3 if mathematical else 1) and not line.endswith("?") and not _SPEECH.search(line)
+    return not _WORDS.search(_TEXT_COMMAND.sub(" ", text)) and _strip_markup(text) is not None
 
 
-def _read_group(found: re.Match[str]) -> str:
-    return next(group for group in found.groups() if group is not None).strip()
+_EQUALS = re.compile(r"=|\\equiv(?![A-Za-z])")
+_NO_VALUE = re.compile(
+    r"(?:\\approx(?![A-Za-z])|≈|\\pmod(?![A-Za-z])|\\end\s*+\{(?:aligned|gathered|split)\}).*+", re.DOTALL
+)
 
 
-def _join_last_maths(text: str, maths: list[re.Match[str]]) -> str:
-    parts, start = [_read_group(maths[-1])], maths[-1].start()
-    for found in reversed(maths[:-1]):
-        if not _are_of_one_list(text, found.end(), start):
-            break
-        parts.append(_read_group(found))
-        start = found.start()
-    return ", ".join(reversed(parts))
+def _after_equals(maths: str) -> str:
+    """The last side of an equation, the exact one where an approximate one follows; `x - y = 0` and `x = 1, y = 2` stay."""
+    if sum("=" in part for part in split_top(maths, ",")) > 1:
+        return maths
+    sides = [_NO_VALUE.sub("", side).strip(" \n&") for side in _EQUALS.split(maths)]
+    value = re.sub(r"(?:[\s.,;]|\\\\|\\(?=\s*$))++$", "", sides[-1])
+    return maths if value == "0" and len(sides) == 2 else value

@@ -10,7 +10,7 @@ from functools import lru_cache
 MAX_LENGTH = 2000  # characters of an answer that is compared as more than text
 MAX_DIGITS = 100  # longer numbers are compared as text only
 
-_ROOTS = re.compile(r"√\s*(\d+|[A-Za-z]|(?=\())")
+_ROOTS = re.compile(r"√\s*+(\d+|[A-Za-z]|(?=\())")
 _UNICODE = str.maketrans(
     {
         **{"−": "-", "–": "-", "—": "-", "×": r"\times ", "·": r"\cdot ", "⋅": r"\cdot ", "∙": r"\cdot ", "÷": "/"},
@@ -25,23 +25,23 @@ _UNICODE = str.maketrans(
         **{"\u00a0": " ", "\u2009": " ", "\u202f": " ", "，": ",", "％": "%", "（": "(", "）": ")"},
     }
 )
-_THOUSANDS_MARK = re.compile(r"(?<=\d)(?:\{,\}|,\s?\\!|\\!|\\,)\s*(?=\d{3}(?!\d))")
+_THOUSANDS_MARK = re.compile(r"(?<=\d)(?:\{,\}|,\s?\\!|\\!|\\,)\s*+(?=\d{3}(?!\d))")
 _DELIMITERS = re.compile(r"\\\$|\$|(?<!\\)\\[()\[\]]|\*\*(?=[^*]*\*\*$)|[€£¥₹₽]")
-_SPACING = re.compile(r"(?<!\\)\\(?:[!,;:>]|q?quad(?![A-Za-z])| )|~|\\(?:hspace|hskip|vspace)\s*\{[^{}]*\}")
+_SPACING = re.compile(r"(?<!\\)\\(?:[!,;:>]|q?quad(?![A-Za-z])| )|~|\\(?:hspace|hskip|vspace)\s*+\{[^{}]*\}")
 _DROPPED = re.compile(
-    r"\\(?:left|right|bigl?|bigr?|Bigl?|Bigr?|displaystyle|textstyle|limits|mathstrut)(?![A-Za-z])\s*\.?"
+    r"\\(?:left|right|bigl?|bigr?|Bigl?|Bigr?|displaystyle|textstyle|limits|mathstrut)(?![A-Za-z])\s*+\.?"
 )
 _REWRITTEN = [
-    (re.compile(r"\\textcolor\s*\{[^{}]*\}\s*\{([^{}]*)\}"), r"\1"),
-    (re.compile(r"\\(?:underline|mathbf|boldsymbol)\s*\{([^{}]*)\}"), r"\1"),
-    (re.compile(r"\\color\s*\{[^{}]*\}"), ""),
-    (re.compile(r"\\[hv]?phantom\s*\{[^{}]*\}"), ""),
-    (re.compile(r"\\(?:tiny|small|normalsize|large|Large|LARGE|huge|Huge|bf|it|rm|therefore)(?![A-Za-z{])\s*"), ""),
-    (re.compile(r"\\\\\s*$"), ""),
+    (re.compile(r"\\textcolor\s*+\{[^{}]*\}\s*+\{([^{}]*)\}"), r"\1"),
+    (re.compile(r"\\(?:underline|mathbf|boldsymbol)\s*+\{([^{}]*)\}"), r"\1"),
+    (re.compile(r"\\color\s*+\{[^{}]*\}"), ""),
+    (re.compile(r"\\[hv]?phantom\s*+\{[^{}]*\}"), ""),
+    (re.compile(r"\\(?:tiny|small|normalsize|large|Large|LARGE|huge|Huge|bf|it|rm|therefore)(?![A-Za-z{])\s*+"), ""),
+    (re.compile(r"\\\\\s*+$"), ""),
     (re.compile(r"\.{3,}"), r"\\ldots "),
     (re.compile(r"\\equiv(?![A-Za-z])(?!.*mod)"), "="),
     (re.compile(r"\\lg(?![A-Za-z])"), r"\\log_{10}"),
-    (re.compile(r"\\sqrt\s+(\d{2,})"), r"\\sqrt{\1}"),
+    (re.compile(r"\\sqrt\s++(\d{2,})"), r"\\sqrt{\1}"),
     (re.compile(r"\\[dtc]frac(?![A-Za-z])"), r"\\frac"),
     (re.compile(r"\\leq?(?:slant)?(?![A-Za-z])|<="), r"\\le "),
     (re.compile(r"\\geq?(?:slant)?(?![A-Za-z])|>="), r"\\ge "),
@@ -53,25 +53,25 @@ _REWRITTEN = [
     (re.compile(r"\\langle(?![A-Za-z])"), "("),
     (re.compile(r"\\rangle(?![A-Za-z])"), ")"),
     (re.compile(r"\\(?:dots|cdots|ldots|dotsc)(?![A-Za-z])|…"), r"\\ldots "),
-    (re.compile(r"\s*(?:\^\s*\{\s*\\circ\s*\}|\^\s*\\circ(?![A-Za-z])|\\degrees?(?![A-Za-z])|\\textdegree)"), "°"),
-    (re.compile(r"(?<=\d)\s*°\s*(?:\\(?:text|math)(?:rm)?\s*\{\s*)?C\}?[\s.]*$"), r"\\text{ celsius}"),
-    (re.compile(r"(?<=\d)\s*°\s*(?:\\(?:text|math)(?:rm)?\s*\{\s*)?F\}?[\s.]*$"), r"\\text{ fahrenheit}"),
-    (re.compile(r"\s*(?:\\%|\\text\{\s*\\?%\s*\})"), "%"),
+    (re.compile(r"\s*+(?:\^\s*+\{\s*+\\circ\s*+\}|\^\s*+\\circ(?![A-Za-z])|\\degrees?(?![A-Za-z])|\\textdegree)"), "°"),
+    (re.compile(r"(?<=\d)\s*+°\s*+(?:\\(?:text|math)(?:rm)?\s*+\{\s*+)?C\}?[\s.]*$"), r"\\text{ celsius}"),
+    (re.compile(r"(?<=\d)\s*+°\s*+(?:\\(?:text|math)(?:rm)?\s*+\{\s*+)?F\}?[\s.]*$"), r"\\text{ fahrenheit}"),
+    (re.compile(r"\s*+(?:\\%|\\text\{\s*+\\?%\s*+\})"), "%"),
     (re.compile(r"\\(?:infin|infinity)(?![A-Za-z])|(?<![\\A-Za-z])(?:infinity|inf|oo)(?![A-Za-z])"), r"\\infty "),
-    (re.compile(r"(?<![\w)}])\s*\+\s*\\infty(?![A-Za-z])"), r"\\infty "),
-    (re.compile(r"\\frac\s*(\d)\s*(\d)"), r"\\frac{\1}{\2}"),
-    (re.compile(r"\\frac\s*(\d)\s*\{"), r"\\frac{\1}{"),
-    (re.compile(r"\\frac\s*(\{[^{}]*\})\s*([\dA-Za-z])"), r"\\frac\1{\2}"),
-    (re.compile(r"\\sqrt\s*([\dA-Za-z])"), r"\\sqrt{\1}"),
+    (re.compile(r"(?<![\w)}])\s*+\+\s*+\\infty(?![A-Za-z])"), r"\\infty "),
+    (re.compile(r"\\frac\s*+(\d)\s*+(\d)"), r"\\frac{\1}{\2}"),
+    (re.compile(r"\\frac\s*+(\d)\s*+\{"), r"\\frac{\1}{"),
+    (re.compile(r"\\frac\s*+(\{[^{}]*\})\s*+([\dA-Za-z])"), r"\\frac\1{\2}"),
+    (re.compile(r"\\sqrt\s*+([\dA-Za-z])"), r"\\sqrt{\1}"),
 ]
 _TEXT = re.compile(
-    r"\\(?:text(?:bf|it|rm|normal|sf|tt)?|math(?:rm|bf|it|sf|tt)|mbox|operatorname|emph|bf|rm)\*?\s*\{([^{}]*)\}"
+    r"\\(?:text(?:bf|it|rm|normal|sf|tt)?|math(?:rm|bf|it|sf|tt)|mbox|operatorname|emph|bf|rm)\*?\s*+\{([^{}]*)\}"
 )
 _AND = re.compile(
-    r"\\text\w*\s*\{\s*,?\s*(?:and|or)\s*\}|,?\s*(?<![\\A-Za-z])(?:and|or)(?![A-Za-z])\s*|\\(?:vee|lor|land|wedge)(?![A-Za-z])"
+    r"\\text\w*\s*+\{\s*+,?\s*+(?:and|or)\s*+\}|,?\s*+(?<![\\A-Za-z])(?:and|or)(?![A-Za-z])\s*+|\\(?:vee|lor|land|wedge)(?![A-Za-z])"
 )
 
-_SET = re.compile(r"((?:^|=)\s*)\{([^{},\\]*,[^{}\\]*)\}$")  # braces that TeX would not print
+_SET = re.compile(r"((?:^|=)\s*+)\{([^{},\\]*,[^{}\\]*)\}$")  # braces that TeX would not print
 
 
 @lru_cache(maxsize=4096)  # normalise, parse_rational and each step of a comparison call it with the same text
@@ -84,7 +84,7 @@ def tidy(answer: str) -> str:
         text = pattern.sub(replacement, text)
     if (whole := _TEXT.fullmatch(text.strip())) and "=" in whole[1]:
         text = whole[1]
-    text = re.sub(r"\s+", " ", text).strip()
+    text = re.sub(r"\s++", " ", text).strip()
     while text.endswith((".", ",", ";", ":")) and not text.endswith(r"\,"):
         text = text[:-1].rstrip()
     return _SET.sub(r"\1\\{\2\\}", text.removeprefix("=").strip())
@@ -92,11 +92,13 @@ def tidy(answer: str) -> str:
 
 def unwrap_text(answer: str) -> str:
     """A tidied answer with `\\text{…}` and its like replaced by what they hold."""
-    return re.sub(r"\s+", " ", _TEXT.sub(r" \1 ", answer)).strip()
+    return re.sub(r"\s++", " ", _TEXT.sub(r" \1 ", answer)).strip()
 
 
 _COMMAS = re.compile(r"(?<![\d.,])\d{1,3}(?:,\d{3})+(?![\d,])")
-_SPACES = re.compile(r"(?<!\d)\s+|\s+(?!\d|\\frac|\s)")  # a space after a digit and before another one means something
+_SPACES = re.compile(
+    r"(?<!\d)\s++|\s++(?!\d|\\frac|\s)"
+)  # a space after a digit and before another one means something
 _BRACED = re.compile(r"([_^])\{([^{}\\])\}")
 _PROSE = re.compile(r"[A-Za-z]{3,}|(?:an?|the)( [A-Za-z]{3,})+", re.IGNORECASE)
 _ARTICLE = re.compile(r"^(?:an?|the) ", re.IGNORECASE)
@@ -120,13 +122,13 @@ def normalise(answer: str) -> str:
 
 _DIGITS = r"(?:\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d+(?:\.\d*)?|\.\d+)"
 _POWER_OF_TEN = (
-    r"(?:\s*(?:\\times|\\cdot|\*)\s*10\s*\^\s*(?:\{\s*([-+]?\d{1,3})\s*\}|([-+]?\d{1,3}))|[eE]([-+]?\d{1,3}))?"
+    r"(?:\s*+(?:\\times|\\cdot|\*)\s*+10\s*+\^\s*+(?:\{\s*+([-+]?\d{1,3})\s*+\}|([-+]?\d{1,3}))|[eE]([-+]?\d{1,3}))?"
 )
-_NUMBER = re.compile(rf"([-+]?)\s*({_DIGITS}){_POWER_OF_TEN}")
-_QUOTIENT = re.compile(r"([-+]?)\s*\(?\s*([-+]?\d+)\s*\)?\s*/\s*\(?\s*([-+]?\d+)\s*\)?")
-_FRACTION = re.compile(r"([-+]?)\s*\\frac\s*\{\s*([-+]?\d+)\s*\}\s*\{\s*([-+]?\d+)\s*\}")
-_MIXED = re.compile(r"([-+]?)\s*(\d+)(?:\s*\\frac\s*\{\s*(\d+)\s*\}\s*\{\s*(\d+)\s*\}|\s+(\d+)\s*/\s*(\d+))")
-_REPEATING = re.compile(r"([-+]?)\s*(\d*)\.(\d*)\\(?:overline|bar)\s*\{\s*(\d{1,20})\s*\}")
+_NUMBER = re.compile(rf"([-+]?)\s*+({_DIGITS}){_POWER_OF_TEN}")
+_QUOTIENT = re.compile(r"([-+]?)\s*+\(?\s*+([-+]?\d+)\s*+\)?\s*+/\s*+\(?\s*+([-+]?\d+)\s*+\)?")
+_FRACTION = re.compile(r"([-+]?)\s*+\\frac\s*+\{\s*+([-+]?\d+)\s*+\}\s*+\{\s*+([-+]?\d+)\s*+\}")
+_MIXED = re.compile(r"([-+]?)\s*+(\d+)(?:\s*+\\frac\s*+\{\s*+(\d+)\s*+\}\s*+\{\s*+(\d+)\s*+\}|\s++(\d+)\s*+/\s*+(\d+))")
+_REPEATING = re.compile(r"([-+]?)\s*+(\d*)\.(\d*)\\(?:overline|bar)\s*+\{\s*+(\d{1,20})\s*+\}")
 _GROUPED = re.compile(r"\{([^{}]*)\}|\(([^(),]*)\)")
 
 
@@ -170,12 +172,12 @@ _UNITS = (
 _UNIT_WORD = rf"(?:{'|'.join(_UNITS.split())})\.?"
 _RATE = r"(?:k?m|cm|ft|mi)/(?:s|h|min|hr)(?:\^\{?2\}?)?"
 _PLAIN_UNIT = re.compile(
-    rf"\s*{_RATE}|(?<=[\d}})\]%A-Za-z])\s*(?:{_UNIT_WORD}(?:\^\{{?\d\}}?)?(?:\s*/\s*|\s+|$))*(?:{_UNIT_WORD}|[hs])(?:\^\{{?\d\}}?)?"
+    rf"\s*+{_RATE}|(?<=[\d}})\]%A-Za-z])\s*+(?:{_UNIT_WORD}(?:\^\{{?\d\}}?)?(?:\s*+/\s*+|\s++|$))*(?:{_UNIT_WORD}|[hs])(?:\^\{{?\d\}}?)?"
 )
 _TEXT_UNIT = re.compile(
-    r"(?:[\s/*]*(?:\\cdot\s*)?\\(?:text(?:bf|it|rm|normal)?|math(?:rm|bf|it)|mbox|rm)\s*\{[^{}]*\}\s*(?:\^\s*\{?\s*-?\d\s*\}?)?)+"
+    r"(?:[\s/*]*(?:\\cdot\s*+)?\\(?:text(?:bf|it|rm|normal)?|math(?:rm|bf|it)|mbox|rm)\s*+\{[^{}]*\}\s*+(?:\^\s*+\{?\s*+-?\d\s*+\}?)?)+"
 )
-_COUNTED = re.compile(rf"([-+]?{_DIGITS}(?:/\d+)?%?)\s+([A-Za-z][A-Za-z' -]+)")
+_COUNTED = re.compile(rf"([-+]?{_DIGITS}(?:/\d+)?%?)\s++([A-Za-z][A-Za-z' -]+)")
 # Words after a number that change its value or make it more than a number.
 _MEANT = re.compile(
     r"\b(?:hundred|thousand|[mbt]r?illion|dozen|score|hal(?:f|ves)|thirds?|quarters?|(?:four|fif|six|seven|eigh|nin|ten)ths?|over|"
@@ -194,7 +196,7 @@ def split_unit(answer: str) -> tuple[str, str]:
     text = unwrap_text(answer)
     if (counted := _COUNTED.fullmatch(text)) and not _MEANT.search(counted[2]):
         return counted[1], _unit_name(counted[2])
-    last = re.search(r"[\d})\]%](?=\s*[A-Za-z][A-Za-z./^\d{} ]*$)", text)
+    last = re.search(r"[\d})\]%](?=\s*+[A-Za-z][A-Za-z./^\d{} ]*$)", text)
     if last and (named := _PLAIN_UNIT.fullmatch(text, last.end())):
         return text[: last.end()].strip(), _unit_name(named[0])
     return answer, ""

@@ -5,12 +5,12 @@ import re
 from lm_eval_takeover.answers.normalisation import normalise, split_brackets, unwrap_text
 
 NAME = re.compile(
-    r"\\?[A-Za-z]+\s*(?:_\s*(?:\{[^{}]*\}|\w)\s*)*'*\s*(?:\(\s*([A-Za-z](?:\s*,\s*[A-Za-z])*)\s*\))?|\\angle\s*[\w{} ]+"
+    r"\\?[A-Za-z]+\s*+(?:_\s*+(?:\{[^{}]*\}|\w)\s*+)*'*\s*+(?:\(\s*+([A-Za-z](?:\s*+,\s*+[A-Za-z])*)\s*+\))?|\\angle\s*+[\w{} ]+"
 )
 _TERM = r"\\?[A-Za-z]+(?:_\{?\w+\}?)?"
-_SUM_OF_NAMES = re.compile(rf"{_TERM}(?:(?:\s*\+\s*|\s+|(?=\\)){_TERM})*")
+_SUM_OF_NAMES = re.compile(rf"{_TERM}(?:(?:\s*+\+\s*+|\s++|(?=\\)){_TERM})*")
 _LABEL = re.compile(
-    r"\\?[A-Za-z]+(?:\s*_\s*(?:\{[^{}]*\}|\w))*'*\s*\([^()=]*\)|\|[A-Za-z]+\||\\(?:max|min|angle)\s*[\w{}() ]+"
+    r"\\?[A-Za-z]+(?:\s*+_\s*+(?:\{[^{}]*\}|\w))*'*\s*+\([^()=]*\)|\|[A-Za-z]+\||\\(?:max|min|angle)\s*+[\w{}() ]+"
 )
 
 
@@ -21,7 +21,7 @@ def is_name(text: str) -> bool:
 
 _SIZE = rf"(?:{_TERM}|\[{_TERM}\]|\|{_TERM}\|)"  # with areas `[ABC]` and lengths `|AB|`
 _RATIO_OF_NAMES = re.compile(
-    rf"{_SIZE}(?:\s*:\s*{_SIZE})+|{_SIZE}\s*/\s*{_SIZE}|\\frac\s*\{{\s*{_SIZE}\s*\}}\s*\{{\s*{_SIZE}\s*\}}"
+    rf"{_SIZE}(?:\s*+:\s*+{_SIZE})+|{_SIZE}\s*+/\s*+{_SIZE}|\\frac\s*+\{{\s*+{_SIZE}\s*+\}}\s*+\{{\s*+{_SIZE}\s*+\}}"
 )
 
 
@@ -35,7 +35,7 @@ def is_same_name(left: str, right: str) -> bool:
     if normalise(left) == normalise(right):
         return True
     parts = [
-        re.match(r"\s*(\\?[A-Za-z]+)\s*(?:_\s*(\{[^{}]*\}|\w))?\s*('*)\s*(?:\(([^()]*)\))?\s*$", side)
+        re.match(r"\s*+(\\?[A-Za-z]+)\s*+(?:_\s*+(\{[^{}]*\}|\w))?\s*+('*)\s*+(?:\(([^()]*)\))?\s*+$", side)
         for side in (left, right)
     ]
     if parts[0] is None or parts[1] is None:
@@ -51,7 +51,7 @@ def is_same_name(left: str, right: str) -> bool:
 
 
 _BASE = re.compile(
-    r"\(?\s*(\d+)\s*\)?\s*(?:_\s*\{?\s*\(?\s*(\d{1,2}|[a-z]+)\s*\)?\s*\}?|\(?\s*base\s+(\d{1,2}|[a-z]+)\s*\)?)"
+    r"\(?\s*+(\d+)\s*+\)?\s*+(?:_\s*+\{?\s*+\(?\s*+(\d{1,2}|[a-z]+)\s*+\)?\s*+\}?|\(?\s*+base\s++(\d{1,2}|[a-z]+)\s*+\)?)"
 )
 _NUMERALS = "two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen"
 _WORDS = {word: number for number, word in enumerate(_NUMERALS.split(), 2)}
@@ -66,17 +66,17 @@ def parse_base(text: str) -> tuple[str, int] | None:
     return found[1], int(base) if base.isdigit() else _WORDS.get(base, 0)
 
 
-_MATRIX = re.compile(r"\\begin\s*\{([pb]?(?:small)?matrix|array)\}(?:\s*\{[^{}]*\})?(.*)\\end\s*\{\1\}", re.DOTALL)
+_MATRIX = re.compile(r"\\begin\s*+\{([pb]?(?:small)?matrix|array)\}(?:\s*+\{[^{}]*\})?(.*)\\end\s*+\{\1\}", re.DOTALL)
 
 
 def parse_matrix(text: str) -> list[list[str]] | None:
     """The rows of a matrix: in LaTeX, or as `[[1, 2], [3, 4]]`."""
-    scaled = re.fullmatch(r"\s*(-|-?(?:\d+|\\frac\s*\{[^{}]*\}\s*\{[^{}]*\}))\s*(\\begin.*)", text, re.DOTALL)
+    scaled = re.fullmatch(r"\s*+(-|-?(?:\d+|\\frac\s*+\{[^{}]*\}\s*+\{[^{}]*\}))\s*+(\\begin.*)", text, re.DOTALL)
     if scaled and (unscaled := parse_matrix(scaled[2])):
         factor = "-1" if scaled[1] == "-" else scaled[1]
         return [[rf"({factor}) \cdot ({cell})" for cell in row] for row in unscaled]
     if found := _MATRIX.fullmatch(text.strip("()[]| ")) if "\\begin" in text else None:
-        rows = [row for row in re.split(r"\\\\(?:\s*\[[^\]]*\])?|\\cr(?![a-z])", found[2]) if row.strip()]
+        rows = [row for row in re.split(r"\\\\(?:\s*+\[[^\]]*\])?|\\cr(?![a-z])", found[2]) if row.strip()]
         return [[cell.strip() for cell in row.split("&")] for row in rows]
     outer = split_brackets(text)
     if outer and all(re.fullmatch(r"\[[^\[\],]+\]", part) for part in outer[1]):

@@ -5,7 +5,8 @@ import re
 # As `task_configs/` writes them before a problem; stop strings of the tasks and extraction both go by these.
 HEADERS = ("Problem:", "Question:")
 
-_HEADER = re.compile(rf"^[ \t]*(?:{'|'.join(map(re.escape, HEADERS))})", re.MULTILINE)
+_INVENTED = (*HEADERS, "Q:")  # which base models write, too
+_HEADER = re.compile(rf"^[ \t]*+(?:{'|'.join(map(re.escape, _INVENTED))})", re.MULTILINE)
 # What announces that the problem is restated, so that no answer was possible before the header.
 _ANNOUNCED = re.compile(
     r"[^\d\n$\\]{0,80}\b(?:restat|rewrit|begin|start|read|understand|look at|state|solv)[a-z]*\b[^\d\n$\\]{0,60}\s*",
@@ -19,7 +20,7 @@ def cut_run_on(response: str) -> str:
 
     A header before which no answer was possible, after the thinking or at the start, restates the problem and is left.
     """
-    if not any(header in response for header in HEADERS):
+    if not any(header in response for header in _INVENTED):
         return response
     answered = False
     for start, end in _list_outside_thinking(response):

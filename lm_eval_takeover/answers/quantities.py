@@ -21,30 +21,20 @@ _PARTS = {
     "ninth": 9,
 }
 _PARTS["tenth"] = 10
-_COUNT = rf"(?:{'|'.join((*_ONES, *_TENS, *_SCALES))})"
-_NUMBER = rf"(?:an? (?={'|'.join(_SCALES)}))?{_COUNT}(?:(?:[- ]|,? and ){_COUNT})*"
+_COUNT = rf"(?:{'|'.join((*_ONES, *_TENS, *_SCALES))})\b"
+_NUMBER = rf"(?:an? (?={'|'.join(_SCALES)}))?+{_COUNT}(?:(?:[- ]|,? and ){_COUNT})*+"
 _PART = rf"(?:{'|'.join(_PARTS)}|halve)s?"
-# `one` alone is no number of its own in running text: the red one, one of them
 _IN_WORDS = re.compile(
-    rf"(?<![\w-])(?P<half>(?P<whole>{_NUMBER}) and a half)(?![\w-])"
-    rf"|(?<![\w-])(?P<numerator>an?|{_COUNT})[- ](?P<part>{_PART})(?![\w-])"
-    rf"|(?<![\w-])(?!one(?![\w-]))(?P<number>{_NUMBER})(?![\w-])",
+    rf"(?<![\w-])(?:(?P<numerator>an?|{_COUNT})[- ](?P<part>{_PART})|(?P<number>{_NUMBER})(?P<half> and a half\b)?+)(?![\w-])",
     re.IGNORECASE,
 )
 _SCALED = re.compile(rf"(\d[\d,]*(?:\.\d+)?) ({'|'.join(_SCALES)})(?![\w-])", re.IGNORECASE)
-_UP_TO_LAST_DIGIT = re.compile(r"(.*\d(?:\s*(?:dozen|[a-z]*hundred|thousand|[mb]illion))?|)(.*)", re.DOTALL)
 _ONE = re.compile(r"one(?![\w-])", re.IGNORECASE)
 
 
 def read_number_words(text: str) -> str:
     """The text with numbers in words as digits: `twelve` as 12, `two thirds` as 2/3, `one and a half` as 1.5."""
     return _IN_WORDS.sub(_read, text)
-
-
-def read_later_words(text: str) -> str:
-    """The text with numbers in words as digits where no digit follows: of `70 dollars, thirty-five each` the second."""
-    numbers, rest = _UP_TO_LAST_DIGIT.findall(text)[0]
-    return f"{numbers}{read_number_words(rest)}"
 
 
 def read_leading_words(answer: str) -> str:
@@ -58,13 +48,15 @@ def read_leading_words(answer: str) -> str:
 
 
 def _read(found: re.Match[str]) -> str:
-    if found["half"]:
-        return f"{_count(found['whole'])}.5"
     if found["part"]:
         part = found["part"].lower()
         denominator = 2 if part.startswith("hal") else _PARTS[part.removesuffix("s")]
         numerator = 1 if found["numerator"].lower() in ("a", "an") else _count(found["numerator"])
         return f"{numerator}/{denominator}"
+    if found["half"]:
+        return f"{_count(found['number'])}.5"
+    if _ONE.fullmatch(found[0]):  # alone it is no number of its own in running text: the red one, one of them
+        return found[0]
     return str(_count(found["number"]))
 
 
@@ -90,7 +82,7 @@ _KINDS = (
     {"mm": 1, "cm": 10, "centimeter": 10, "m": 1000, "meter": 1000, "km": 10**6, "kilometer": 10**6},
 )
 _SINGULAR = {"inches": "inch", "feet": "foot"}
-_MEASURED = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]+)\.?")
+_MEASURED = re.compile(r"(\d+(?:\.\d+)?)\s*+([A-Za-z]+)\.?")
 _JOINED = re.compile(r"(?:\s|,|\band\b)*")
 
 

@@ -7,18 +7,18 @@ from lm_eval_takeover.answers.normalisation import parse_rational, split_bracket
 RELATION = re.compile(r"(\\le(?![A-Za-z])|\\ge(?![A-Za-z])|\\ne(?![A-Za-z])|[<>])")
 _UNION = re.compile(r"\\cup(?![A-Za-z])")
 MIRRORED = {r"\le": r"\ge", r"\ge": r"\le", "<": ">", ">": "<", r"\ne": r"\ne"}
-_MEMBER = re.compile(r"\s*[A-Za-z](?:_\{?\w+\}?)?\s*\\in(?![A-Za-z])\s*")
+_MEMBER = re.compile(r"\s*+[A-Za-z](?:_\{?\w+\}?)?\s*+\\in(?![A-Za-z])\s*+")
 _UNKNOWN = re.compile(r"[A-Za-z](?:_\{?\w+\}?)?'*")
-_OPPOSITE = re.compile(rf"-\s*(?:{_UNKNOWN.pattern})")
-REALS = re.compile(r"\\mathbb\s*\{?\s*R\s*\}?|\\R(?![A-Za-z])")
+_OPPOSITE = re.compile(rf"-\s*+(?:{_UNKNOWN.pattern})")
+REALS = re.compile(r"\\mathbb\s*+\{?\s*+R\s*+\}?|\\R(?![A-Za-z])")
 
 
 _NAMED = re.compile(
-    r"\s*(?:(?:\\?[A-Za-z]+(?:_\{?\w+\}?)?(?:\^\s*\{?\w+\}?)?|\\(?:vec|overrightarrow)\s*\{\w+\}"
-    r"|\(\s*\\?[A-Za-z]+(?:_\d)?(?:\s*,\s*\\?[A-Za-z]+(?:_\d)?)*\s*\))"
-    r"\s*(?:=|\\in(?![A-Za-z]))|[A-Za-z](?=\s*[(\[]))\s*"
+    r"\s*+(?:(?:\\?[A-Za-z]+(?:_\{?\w+\}?)?(?:\^\s*+\{?\w+\}?)?|\\(?:vec|overrightarrow)\s*+\{\w+\}"
+    r"|\(\s*+\\?[A-Za-z]+(?:_\d)?(?:\s*+,\s*+\\?[A-Za-z]+(?:_\d)?)*\s*+\))"
+    r"\s*+(?:=|\\in(?![A-Za-z]))|[A-Za-z](?=\s*+[(\[]))\s*+"
 )
-_BUILDER = re.compile(r"\\\{\s*[A-Za-z]\s*(?:\\in\s*\\mathbb\s*\{?R\}?\s*)?(?:\\mid|:|\|)\s*(.*)\\\}")
+_BUILDER = re.compile(r"\\\{\s*+[A-Za-z]\s*+(?:\\in\s*+\\mathbb\s*+\{?R\}?\s*+)?(?:\\mid|:|\|)\s*+(.*)\\\}")
 
 
 def strip_name(text: str) -> str:
@@ -56,18 +56,18 @@ def split_union(text: str) -> list[str] | None:
 
 def _split_holed(text: str) -> list[str] | None:
     """The two pieces of an interval or the reals without a point, or of the reals without an interval."""
-    reals = re.fullmatch(rf"(?:{REALS.pattern})\s*{_MINUS}\s*([\[(])([^,]+),([^,]+)([\])])", text)
+    reals = re.fullmatch(rf"(?:{REALS.pattern})\s*+{_MINUS}\s*+([\[(])([^,]+),([^,]+)([\])])", text)
     if reals:
         opening, closing = ")" if reals[1] == "[" else "]", "(" if reals[4] == "]" else "["
         return [rf"(-\infty,{reals[2]}{opening}", rf"{closing}{reals[3]},\infty)"]
-    holed = re.fullmatch(rf"(.+?)\s*(?:{_MINUS}\s*\\\{{([^{{}},]*)\\\}}|,\s*[A-Za-z]\s*\\ne\s*([^,]+))", text)
+    holed = re.fullmatch(rf"(.+?)\s*+(?:{_MINUS}\s*+\\\{{([^{{}},]*)\\\}}|,\s*+[A-Za-z]\s*+\\ne\s*+([^,]+))", text)
     interval = split_brackets(to_interval(strip_name(holed[1].strip()))) if holed else None
     if holed and interval and len(interval[1]) == 2:
         point = (holed[2] or holed[3]).strip()
         return [f"{interval[0]}{interval[1][0]},{point})", f"({point},{interval[1][1]}{interval[2]}"]
     parts = RELATION.split(text)
     hole = parts[2].strip() if len(parts) == 3 and parts[1] == r"\ne" and _UNKNOWN.fullmatch(parts[0].strip()) else None
-    if bare := re.fullmatch(rf"(?:{REALS.pattern})\s*(?:-|\\)\s*\\\{{([^{{}},]*)\\\}}", text):
+    if bare := re.fullmatch(rf"(?:{REALS.pattern})\s*+(?:-|\\)\s*+\\\{{([^{{}},]*)\\\}}", text):
         hole = bare[1].strip()
     return [rf"(-\infty,{hole})", rf"({hole},\infty)"] if hole else None
 
@@ -93,8 +93,8 @@ def _join_ends(text: str) -> list[str] | None:
 
 
 _MINUS = r"(?:\\setminus|\\backslash)"
-_OR = re.compile(r"\\text\s*\{\s*,?\s*or\s*\}|,?\s*(?<![\\A-Za-z])or(?![A-Za-z])|\\(?:vee|lor)(?![A-Za-z])")
-_ALSO = re.compile(r"\\text\s*\{\s*,?\s*and\s*\}|,?\s*(?<![\\A-Za-z])and(?![A-Za-z])|\\(?:wedge|land)(?![A-Za-z])")
+_OR = re.compile(r"\\text\s*+\{\s*+,?\s*+or\s*+\}|,?\s*+(?<![\\A-Za-z])or(?![A-Za-z])|\\(?:vee|lor)(?![A-Za-z])")
+_ALSO = re.compile(r"\\text\s*+\{\s*+,?\s*+and\s*+\}|,?\s*+(?<![\\A-Za-z])and(?![A-Za-z])|\\(?:wedge|land)(?![A-Za-z])")
 
 
 def _read_alternative(text: str) -> str | None:
@@ -126,7 +126,7 @@ def to_interval(text: str) -> str:
     """The interval that an inequality in one unknown describes; any other text as it is."""
     if REALS.fullmatch(text.strip()):
         return r"(-\infty,\infty)"
-    if absolute := re.fullmatch(r"\|\s*[A-Za-z]\s*\|\s*(<|\\le)\s*([^|]+)", text):
+    if absolute := re.fullmatch(r"\|\s*+[A-Za-z]\s*+\|\s*+(<|\\le)\s*+([^|]+)", text):
         first, last = ("[", "]") if "e" in absolute[1] else ("(", ")")
         return f"{first}-{absolute[2]},{absolute[2]}{last}"
     parts = _turn([part.strip() for part in RELATION.split(text)])

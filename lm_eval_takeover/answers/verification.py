@@ -37,7 +37,7 @@ def verdict_by_text(gold: str, answer: str, tolerance: float = 0.0) -> Verdict |
     return None if correct is None else Verdict(correct)
 
 
-_LONG_RUN = re.compile(rf"\d{{{MAX_NUMBER + 1}}}|(?:[-+]\s*){{{MAX_NESTING + 1}}}")
+_LONG_RUN = re.compile(rf"\d{{{MAX_NUMBER + 1}}}|(?:[-+]\s*+){{{MAX_NESTING + 1}}}")
 
 
 def is_too_large(answer: str) -> bool:
@@ -81,13 +81,13 @@ _IN_WORDS = re.compile(r"[A-Za-z]{3,}\b|[\d,.]+ (?:dozen|hundred|thousand|[mb]il
 
 # What an answer says about its letters beside its value: for all x; k an integer; n at least 2; only.
 _CONDITIONS = [
-    re.compile(r"\s*,?\s*\\text\s*\{\s*,?\s*(?:for|where|with)\b[^{}]*\}[^,{]*?(?=,|\\text|\s+or\b|\s+and\b|$)"),
-    re.compile(r"(?<=[^\s,])\s*,?\s*(?:\bfor (?:all|any|every)\b.*|\\forall.*)$"),
-    re.compile(r"(?<=[^\s,])\s*,?\s*\(?\s*[A-Za-z]\s*\\in\s*\\mathbb\s*\{?\s*[ZNR]\s*\}?\s*(?:\^\+|_\+)?\)?$"),
-    re.compile(r"(?<=[^\s,])\s*\(\s*[A-Za-z]\s*(?:\\[gln]e(?![a-z])|[<>])[^()]*\)$"),
-    re.compile(r"^([^<>]*[^<>,\s])(?<!\\[gln]e)\s*,\s*[A-Za-z]\s*(?:\\ge|>)\s*\d+$"),
-    re.compile(r"\s*\\text\s*\{\s*only\s*\}$|\s+only$"),
-    re.compile(r"^\\text\s*\{\s*[Aa]ll\b[^{}]*\}\s*"),
+    re.compile(r"\s*+,?\s*+\\text\s*+\{\s*+,?\s*+(?:for|where|with)\b[^{}]*\}[^,{]*?(?=,|\\text|\s++or\b|\s++and\b|$)"),
+    re.compile(r"(?<=[^\s,])\s*+,?\s*+(?:\bfor (?:all|any|every)\b.*|\\forall.*)$"),
+    re.compile(r"(?<=[^\s,])\s*+,?\s*+\(?\s*+[A-Za-z]\s*+\\in\s*+\\mathbb\s*+\{?\s*+[ZNR]\s*+\}?\s*+(?:\^\+|_\+)?\)?$"),
+    re.compile(r"(?<=[^\s,])\s*+\(\s*+[A-Za-z]\s*+(?:\\[gln]e(?![a-z])|[<>])[^()]*\)$"),
+    re.compile(r"^([^<>]*[^<>,\s])(?<!\\[gln]e)\s*+,\s*+[A-Za-z]\s*+(?:\\ge|>)\s*+\d+$"),
+    re.compile(r"\s*+\\text\s*+\{\s*+only\s*+\}$|\s++only$"),
+    re.compile(r"^\\text\s*+\{\s*+[Aa]ll\b[^{}]*\}\s*+"),
 ]
 
 
@@ -103,24 +103,25 @@ def _strip_conditions(text: str) -> str:
 
 _LETTER = re.compile(r"\(?[A-Z]\)?")
 _LABELLED = re.compile(
-    r"(?:\\text\w*\s*\{\s*\(?[A-E][).:]\s*\}|\\(?:text|math)\w*\s*\{\s*\([A-E]\)\s*\}|\([A-E]\)(?= )|[A-E][).:](?= ))\s*(\S.*)"
+    r"(?:\\text\w*\s*+\{\s*+\(?[A-E][).:]\s*+\}"
+    r"|\\(?:text|math)\w*\s*+\{\s*+\([A-E]\)\s*+\}|\([A-E]\)(?= )|[A-E][).:](?= ))\s*+(\S.*)"
 )
 
 
 def _strip_label(text: str) -> str:
     """The value after the label of its choice: `(C) 10`, `\\textbf{(C)} 10`, `C. 10`."""
-    whole = re.fullmatch(r"\\text\w*\s*\{([^{}]*)\}", text)
+    whole = re.fullmatch(r"\\text\w*\s*+\{([^{}]*)\}", text)
     found = _LABELLED.fullmatch(whole[1].strip() if whole else text)
     return found[1] if found else text
 
 
-_CHOICE = re.compile(r"\(?([A-Z])\)(?:\s.*)?|(?i:graph|option|choice|answer)\s+\(?([A-Z])\)?")
+_CHOICE = re.compile(r"\(?([A-Z])\)(?:\s.*)?|(?i:graph|option|choice|answer)\s++\(?([A-Z])\)?")
 _NEUTRAL = {"a", "an", "the", "is", "it", "f", "graph", "curve", "figure", "function", "answer", "due"}
 
 
 def _has_same_words(gold: str, answer: str) -> bool:
     """A word or the letter of a choice, with words beside it that say nothing else: `Graph C`, `due east`, `an ellipse`."""
-    word = re.fullmatch(r"\\text\s*\{\s*(\(?)([A-Za-z]+)\)?\s*\}", gold.strip().strip("$"))
+    word = re.fullmatch(r"\\text\s*+\{\s*+(\(?)([A-Za-z]+)\)?\s*+\}", gold.strip().strip("$"))
     if word is None:
         return False
     said = unwrap_text(tidy(answer))

@@ -17,7 +17,7 @@ from tqdm import tqdm
 
 from lm_eval_takeover import demo
 from lm_eval_takeover.answers.judging import Judge
-from lm_eval_takeover.answers.letters import extract_letter
+from lm_eval_takeover.answers.letters import read_letter
 from lm_eval_takeover.answers.normalisation import tidy
 from lm_eval_takeover.answers.verification import Verdict
 from lm_eval_takeover.storage.digests import digest_of, digest_of_text
@@ -63,8 +63,7 @@ def score_letters(resps: Sequence[Sequence[str]], docs: Sequence[Document]) -> l
         return Verdict(gold == answer)
 
     scored = (
-        score_samples(doc["answer"], responses, same, extract_letter)
-        for responses, doc in zip(resps, docs, strict=True)
+        score_samples(doc["answer"], responses, same, read_letter) for responses, doc in zip(resps, docs, strict=True)
     )
     return _log_verdicts(scored, resps, docs)
 

@@ -5,12 +5,13 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from lm_eval_takeover.answers.extraction import extract_answer, has_unclosed_think
+from lm_eval_takeover.answers.extraction import Reading, has_unclosed_think, read_answer
 from lm_eval_takeover.answers.normalisation import canonicalise
 from lm_eval_takeover.answers.verification import Verdict
-from lm_eval_takeover.tasks.responses import is_truncated
+from lm_eval_takeover.tasks.responses import is_known_truncated, is_truncated
 
 JudgeAnswer = Callable[[str, str], Verdict]
+ReadResponse = Callable[[str, bool], Reading]  # of a response and whether its token limit is known to have ended it
 
 
 def list_ks(samples: int) -> list[int]:
@@ -29,8 +30,8 @@ def accuracy_of_completed(counts: Iterable[tuple[int, int]]) -> float:
 
 def list_metrics(samples: int) -> list[dict[str, Any]]:
     """lm-eval's `metric_list` for so many samples a problem, in the order of `score_samples`."""
-    better = ["acc", "acc_completed", *(f"pass@{k}" for k in list_ks(samples)), f"maj@{samples}"]
-    worse = ["truncated", "no_answer", "unparsed", "timed_out", "unclosed_think"]
+    better = ["acc", "acc_boxed", "acc_completed", *(f"pass@{k}" for k in list_ks(samples)), f"maj@{samples}"]
+    worse = ["unboxed", "truncated", "no_answer", "unparsed", "timed_out", "unclosed_think"]
     aggregation = {"acc_completed": accuracy_of_completed}
     return [
         {"metric": name, "aggregation": aggregation.get(name, "mean"), "higher_is_better": name in better}
@@ -88,20 +89,26 @@ def score_samples(
     gold: str,
     responses: Sequence[str],
     judge: JudgeAnswer,
-    extract: Callable[[str], str | None] = extract_answer,
+    read: ReadResponse = read_answer,
 ) -> Scored:
     """The metrics of one problem, all of them shares of its samples but `acc_completed`, which is `(correct, completed)`."""
     count = len(responses)
-    answers = [extract(response) for response in responses]
+    readings = [read(response, is_known_truncated(response)) for response in responses]
+    answers = [reading.answer for reading in readings]
     outcomes = ["no_answer" if answer is None else _name_outcome(judge(gold, answer)) for answer in answers]
     completed = [outcome for outcome, response in zip(outcomes, responses, strict=True) if not is_truncated(response)]
     correct = outcomes.count("correct")
     chosen = majority(answers, judge)
     metrics: dict[str, float | tuple[int, int]] = {
         "acc": correct / count,
+        "acc_boxed": sum(
+            reading.boxed and outcome == "correct" for reading, outcome in zip(readings, outcomes, strict=True)
+        )
+        / count,
         "acc_completed": (completed.count("correct"), len(completed)),
         **{f"pass@{k}": pass_at_k(count, correct, k) for k in list_ks(count)},
         f"maj@{count}": float(chosen is not None and judge(gold, chosen).correct),
+        "unboxed": sum(reading.answer is not None and not reading.boxed for reading in readings) / count,
         "truncated": 1 - len(completed) / count,
         **{reason: outcomes.count(reason) / count for reason in ("no_answer", "unparsed", "timed_out")},
         "unclosed_think": sum(map(has_unclosed_think, responses)) / count,

@@ -20,3 +20,8 @@ class Response(str):
 def is_truncated(response: str) -> bool:
     """Whether a sample was cut off: as its model says, else where the text tells, by a `<think>` that never ends."""
     return response.truncated if isinstance(response, Response) else has_unclosed_think(response)
+
+
+def is_known_truncated(response: str) -> bool:
+    """Whether the run knows that the token limit ended a sample; then only a box or a marker counts."""
+    return isinstance(response, Response) and response.truncated

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from lm_eval_takeover.answers.extraction import extract_answer, has_unclosed_think, strip_thinking
+from lm_eval_takeover.answers.extraction import extract_answer, has_unclosed_think, read_answer, strip_thinking
 from lm_eval_takeover.answers.letters import extract_letter
 
 EXTRACTED = [
@@ -49,12 +49,12 @@ EXTRACTED = [
     ("Final Answer: **42**", "42"),
     ("#### 1,234", "1,234"),
     ("Answer: 11,\\! 111", "11,\\! 111"),
-    ("Hence $x=5$.", "x=5"),
+    ("Hence $x=5$.", "5"),
     ("Therefore we get\n\\[ 5 \\]", "5"),
-    ("So we have $3$ cm.", "3 cm"),
+    ("So we have $3$ cm.", "3"),
     ("18 eggs", "18 eggs"),
     (r"\frac{1}{2}", r"\frac{1}{2}"),
-    ("$5$", "5"),
+    ("$5$", "$5$"),
     ("Evelyn", "Evelyn"),
     (r"So $n = \boxed{7}$, and the answer is $\boxed{14}$.", "14"),
     (r"The answer is not $\boxed{7}$, but $\boxed{14}$.", "14"),
@@ -76,18 +76,31 @@ EXTRACTED = [
     ("The answer is 18 (since 9*2=18).", "18"),
     ("#### 18", "18"),
     ("Therefore, Janet makes **$18** every day at the farmers' market.", "$18"),
-    ("The solutions are $x = 1$ and $x = -2$.", "x = 1, x = -2"),
+    ("The solutions are $x = 1$ and $x = -2$.", "1, -2"),
+    ("We get $x = 1$, $y = -2$.", "-2"),
     (r"The distance is \(2\sqrt{5}\).", r"2\sqrt{5}"),
     ("The answer is $6$.\n\nThis answer is consistent with the problem's statement that $n > 5$.", "6"),
     ("**Final Answer**\n\nThe probability is \\(\\frac{1}{2}\\).", r"\frac{1}{2}"),
     (r"The solutions are $\boxed{1}$ and also $\boxed{-2}$.", "1, -2"),
     ("<think>\nso \\boxed{3}\n</think>\n\n**Final Answer**\n\\boxed{", None),
-    # nothing that is stated as the answer
-    ("I tried 5 things and 42 did not work", None),
-    ("I considered $3$, $5$ and $7$ but could not decide.", None),
-    ("We tried $5$.", None),
-    ("She has 12 apples, so 5 are left, I think, or perhaps 6 of them", None),
+    # the end of the text
+    ("We see that\n\\begin{align*}\n\\sqrt{3600} &= \\sqrt{60^2} \\\\\n&= 60.\n\\end{align*}", "60"),
+    ("So the line is $3x - y = 0$.", "3x - y = 0"),
+    ("The sum is $2 + 3 = 5 \\approx 5.0$.", "5"),
+    ("So he pays $21 - $20 = $1 more on Monday.", "$1"),
+    ("He pays $5 and she pays $10.", "$10"),
+    ("It takes 10*1.2=12 minutes to speak 10 pages", "12"),
+    ("72 / 9 = 8, so he reads.\nHe reads 8 pages a day for 9 days.", "8"),
+    ("So $f$ is done.\nIn all there are twelve eggs.", "12"),
+    ("She sold 12 eggs. Nice work, is it not?", "12"),
+    ("So f(x) = 2x + 3.", "2x + 3"),
+    ("They meet at (4, -1).", "(4, -1)"),
+    ("Janet makes **$18** every day at 2 markets.", "$18"),
+    ("We tried $5$.\n[asy] draw((1,2)); [/asy]", "5"),
+    # nothing to read
+    ("I cannot tell. Is it?", None),
     ("What is 5?", None),
+    ("So our answer is correct.", None),
     ("", None),
 ]
 
@@ -95,6 +108,14 @@ EXTRACTED = [
 @pytest.mark.parametrize(("response", "answer"), EXTRACTED)
 def test_extracted(response, answer):
     assert extract_answer(response) == answer
+
+
+def test_a_text_that_was_cut_off_has_not_answered():
+    for text in ("She has 5 + 3 = 8", "So it is $8$", "8"):
+        assert extract_answer(text) is not None
+        assert extract_answer(text, truncated=True) is None
+    assert read_answer("\\boxed{8} and", truncated=True) == ("8", True)
+    assert read_answer("The answer is 8. Let me", truncated=True) == ("8", False)
 
 
 def test_thinking():

@@ -99,10 +99,9 @@ def test_identical_strings_marked_wrong():
         assert verify(text, text).correct
 
 
-def test_a_reply_without_a_box_is_not_credited_for_any_number_in_it():
+def test_a_reply_without_a_box_is_credited_for_its_last_number_only():
     reply = "We try 3, then 5, then 42, and 17 looks promising but the bound of 100 is not reached"
-    assert {outcome(gold, reply) for gold in ("3", "5", "42", "17", "100")} == {"no_answer"}
-    assert outcome("5", "The answer is not 5") == "incorrect"
+    assert [correct(gold, reply) for gold in ("3", "5", "42", "17", "100")] == [False] * 4 + [True]
 
 
 def test_a_box_is_not_stripped_twice():

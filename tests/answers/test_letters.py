@@ -1,7 +1,6 @@
 """The letter of a response to a multiple-choice question."""
 
 import pytest
-from helpers.stated_answers import LETTERS as STATED
 
 from lm_eval_takeover.answers.letters import extract_letter
 
@@ -24,7 +23,10 @@ LETTERS = [
     ("The answer is option C.", "C"),
     ("(A)", "A"),
     ("A) because", "A"),
-    ("The answer is A vector.", "A"),
+    ("The answer is A because it conserves charge.", "A"),
+    ("We compare the options.\nOnly B conserves charge.", "B"),
+    ("We compare the options.\nB and C conserve charge.", None),
+    ("The answer is not B", None),
     ("The answer is a vector", None),
     ("<think>the answer is B", None),
     ("<think>A or B?</think>The answer is B", "B"),
@@ -51,12 +53,6 @@ LETTERS = [
 @pytest.mark.parametrize(("response", "letter"), LETTERS)
 def test_letters(response, letter):
     assert extract_letter(response) == letter
-
-
-@pytest.mark.parametrize(("letter", "response", "near_miss"), STATED)
-def test_a_letter_that_is_asserted_counts_and_its_near_miss_does_not(letter, response, near_miss):
-    assert extract_letter(response) == letter
-    assert extract_letter(near_miss) != letter
 
 
 def test_two_letters_offered_are_no_answer():

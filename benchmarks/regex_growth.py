@@ -1,0 +1,126 @@
+"""Does any regular expression that sees a response take more than linear time?
+
+    python benchmarks/regex_growth.py [--longest 100000]
+
+Times every compiled pattern of `lm_eval_takeover.answers` by `search` and `finditer`, and the reading of a whole response, on
+hostile texts of 1,000, 10,000 and 100,000 characters. Patterns of the comparison see at most `MAX_LENGTH` characters, and are
+timed up to there. Prints the slowest, and exits with 1 if one takes more than the limit.
+"""
+
+import argparse
+import importlib
+import pkgutil
+import re
+import signal
+import sys
+import time
+from collections.abc import Callable
+
+from lm_eval_takeover import answers
+from lm_eval_takeover.answers.extraction import TAIL, read_answer
+from lm_eval_takeover.answers.letters import read_letter
+from lm_eval_takeover.answers.normalisation import MAX_LENGTH
+
+# Modules whose patterns see a whole response, and its last TAIL characters; the others see one answer.
+RESPONSES, TAILS = {"prompts"}, {"extraction", "letters"}
+LIMIT = 1.0  # seconds for one pattern on one text; a tail or an answer is far shorter
+UNITS = (
+    *(
+        "\\boxed{",
+        "{",
+        "$",
+        "\\(",
+        "answer is ",
+        "####",
+        "\\boxed{1}\n* ",
+        " ",
+        "\n",
+        "*",
+        "(",
+        "((1,",
+        "1,111,",
+        "- 1",
+        "1/",
+    ),
+    *("= 1", "a", "A ", "\\text{a", "\\begin{align}", "\\frac", "[asy]", "one ", "\nQ:", "<think>", "mol", "𝟙"),
+)
+NAMED = {
+    "revenue": "Revenue: 120 premium subscriptions x 15 dollars per month + 80 standard subscriptions x 9 dollars per month "
+    "= total monthly revenue",
+    "mol": "There are (602214076000000000000000mol) in all.",
+    "display": "\\[" + "\n" * 3000 + "\\]",
+    "calculation": "3 + 4 = 7 + 5 = 12 = = ",
+}
+
+
+def list_patterns() -> dict[str, tuple[re.Pattern[str], int]]:
+    """Every module-level pattern of the room, and the most characters that it sees."""
+    found = {}
+    for info in pkgutil.iter_modules(answers.__path__):
+        module = importlib.import_module(f"{answers.__name__}.{info.name}")
+        most = sys.maxsize if info.name in RESPONSES else TAIL if info.name in TAILS else MAX_LENGTH
+        for name, value in vars(module).items():
+            listed = value if isinstance(value, list) else [value]
+            for number, entry in enumerate(listed):
+                pattern = entry[0] if isinstance(entry, tuple) and entry else entry
+                if isinstance(pattern, re.Pattern):
+                    label = f"{info.name}.{name}" + (f"[{number}]" if isinstance(value, list) else "")
+                    # Boxes are looked for in the whole response.
+                    found[label] = (pattern, sys.maxsize if "BOX" in name or "BRACES" in name else most)
+    return found
+
+
+def seconds(call: Callable[[str], object], text: str) -> float:
+    """Processor time of a call, ended at twice the limit."""
+    start = time.process_time()
+    signal.setitimer(signal.ITIMER_PROF, 2 * LIMIT)
+    try:
+        call(text)
+    except TimeoutError:
+        pass
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+    return time.process_time() - start
+
+
+def _stop(*_: object) -> None:
+    raise TimeoutError
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--longest", type=int, default=100_000)
+    lengths = [length for length in (1_000, 10_000, 100_000) if length <= parser.parse_args().longest]
+    calls: dict[str, tuple[Callable[[str], object], int]] = {
+        "read_answer": (read_answer, sys.maxsize),
+        "read_letter": (read_letter, sys.maxsize),
+    }
+    for name, (pattern, most) in list_patterns().items():
+        calls[name] = (
+            lambda text, pattern=pattern: (sum(1 for _ in pattern.finditer(text)), pattern.fullmatch(text)),
+            most,
+        )
+    signal.signal(signal.SIGPROF, _stop)
+    rows = []
+    for name, (call, most) in calls.items():
+        times = []
+        for length in lengths:
+            size = min(length, most)
+            texts = {unit: (unit * (size // len(unit) + 1))[:size] for unit in (*UNITS, *NAMED.values())}
+            texts |= {f"{unit}…": f"So it is 5 {texts[unit]} 7 wrong" for unit in UNITS[::3]}
+            times.append(max((seconds(call, text), unit) for unit, text in texts.items()))
+            if times[-1][0] > LIMIT:  # longer ones would only take longer
+                times += [times[-1]] * (len(lengths) - len(times))
+                break
+        rows.append((times[-1][0], name, times))
+    rows.sort(reverse=True)
+    print(f"|pattern|{'|'.join(f'{length:,}' for length in lengths)}|slowest on|\n|---|{'--:|' * len(lengths)}---|")
+    for _, name, times in rows[:25]:
+        print(f"|{name}|{'|'.join(f'{1000 * took:.1f} ms' for took, _ in times)}|{times[-1][1][:24]!r}|")
+    slow = [name for took, name, _ in rows if took > LIMIT]
+    print(f"{len(rows)} patterns and readers; {len(slow)} above {LIMIT:.0f} s{': ' if slow else ''}{', '.join(slow)}")
+    return int(bool(slow))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
