@@ -120,8 +120,8 @@ def main() -> None:
         if not options.ours:
             decided = [judge_with_math_verify(row) for row in rows]
             shares = []
-            for right in (True, False):
-                of_kind = [verdict for row, verdict in zip(rows, decided, strict=True) if row.right is right]
+            for kind in (True, False):
+                of_kind = [verdict for row, verdict in zip(rows, decided, strict=True) if row.right is kind]
                 shares.append(f"{sum(of_kind)} of {len(of_kind)} ({sum(of_kind) / max(1, len(of_kind)):.1%})")
             print(f"|{name}|math_verify|{shares[0]}|{shares[1]}|", flush=True)
     for row in misses[: options.show]:

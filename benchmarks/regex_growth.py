@@ -15,6 +15,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 
 from lm_eval_takeover import answers
 from lm_eval_takeover.answers.extraction import TAIL, read_answer
@@ -70,6 +71,12 @@ def list_patterns() -> dict[str, tuple[re.Pattern[str], int]]:
     return found
 
 
+def apply(pattern: re.Pattern[str], text: str) -> None:
+    pattern.fullmatch(text)
+    for _ in pattern.finditer(text):
+        pass
+
+
 def seconds(call: Callable[[str], object], text: str) -> float:
     """Processor time of a call, ended at twice the limit."""
     start = time.process_time()
@@ -96,10 +103,7 @@ def main() -> int:
         "read_letter": (read_letter, sys.maxsize),
     }
     for name, (pattern, most) in list_patterns().items():
-        calls[name] = (
-            lambda text, pattern=pattern: (sum(1 for _ in pattern.finditer(text)), pattern.fullmatch(text)),
-            most,
-        )
+        calls[name] = (partial(apply, pattern), most)
     signal.signal(signal.SIGPROF, _stop)
     rows = []
     for name, (call, most) in calls.items():

@@ -284,7 +284,7 @@ def _conclude(text: str, known: str = "") -> str | None:
         return _strip_markup(after)
     if sign and (number := _NUMBER.search(after)):
         return number[0].strip()
-    numbers = _NUMBER.findall(text) or _NUMBER.findall(read_number_words(text))
+    numbers: list[str] = _NUMBER.findall(text) or _NUMBER.findall(read_number_words(text))
     if not numbers:
         return _join_last(text, named) if named else None
     result = _RESULT.findall(known)
