@@ -11,14 +11,13 @@ pytestmark = pytest.mark.slow
 
 def test_the_plain_command_runs_the_demo_task_and_reports_the_takeover(lm_eval_command, tmp_path):
     done = run(
-        [lm_eval_command, "--model", "guided-takeover", "--tasks", "takeover_demo", "--limit", "3", "--batch_size", "24",
+        [lm_eval_command, "--model", "guided-takeover", "--tasks", "takeover_demo", "--limit", "1", "--batch_size", "8",
          "--output_path", tmp_path, "--log_samples"]
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert "|takeover_demo|" in done.stdout
     for metric in ("acc", "pass@8", "maj@8"):
         assert f"|{metric}" in done.stdout
-    assert "pass@1" not in done.stdout  # which is acc
     (results,) = (tmp_path / "demo-base+demo-guide-disagreement").glob("results_*.json")
     takeover = json.loads(results.read_text())["config"]["takeover"]
     closing = f"{takeover['label']}: realized rate {takeover['realized_rate']:.2%}"
@@ -29,7 +28,7 @@ def test_the_plain_command_runs_the_demo_task_and_reports_the_takeover(lm_eval_c
     assert 0 < takeover["realized_rate"] < 0.1
     (samples,) = tmp_path.rglob("samples_takeover_demo_*.jsonl")
     rows = [json.loads(line) for line in samples.read_text().splitlines()]
-    assert [len(row["resps"][0]) for row in rows] == [8, 8, 8]
+    assert [len(row["resps"][0]) for row in rows] == [8]
 
 
 def test_real_benchmarks_run_through_their_hub_ids(forked_at_hub, tmp_path):
