@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from lm_eval_takeover.vllm.backend import VllmBackend
 
 _MOST = 12  # measurements of one target
-_LOW, _HIGH = 1e-4, 1e4  # of knobs whose own bounds are 0 and infinity; the search is in their logarithms
+_LOW, _HIGH = 1e-4, 1e9  # of knobs whose own bounds are 0 and infinity; the search is in their logarithms
 
 
 class ResultStore(Protocol):
@@ -123,11 +123,12 @@ def _choose_next(
         below, above = measured[low][0], measured[high][0]
         share = (rate - below) / (above - below) if step % 3 else 0.5
         return low + (high - low) * min(max(share, 0.1), 0.9)
-    # One side only: in proportion to what is missing, and at least by a tenth.
+    # One side only: in proportion to what is missing, at least by a tenth, and each time twice as far.
     x = low if low is not None else high
     assert x is not None
     factor = 1.5 * math.log(rate / max(measured[x][0], rate / 8))
-    further = min(max(x + (max(factor, 0.1) if low is not None else min(factor, -0.1)), lowest), highest)
+    reach = 2**step * (max(factor, 0.1) if low is not None else min(factor, -0.1))
+    further = min(max(x + reach, lowest), highest)
     return None if further in measured else further
 
 

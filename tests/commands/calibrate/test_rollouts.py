@@ -22,7 +22,7 @@ from lm_eval_takeover.commands.calibrate.score_parts import ScoreParts
 from lm_eval_takeover.demo import CALIBRATION_PROMPTS, PROMPT
 from lm_eval_takeover.demo.puzzle import make_puzzle
 from lm_eval_takeover.errors import CalibrationError
-from lm_eval_takeover.method.policies import Disagreement, Random
+from lm_eval_takeover.method.policies import Disagreement, Lossy, Random
 from lm_eval_takeover.method.request import Sampling
 from lm_eval_takeover.pair.loading import load_pair
 
@@ -188,6 +188,15 @@ def test_the_solver_finds_the_nearest_rate_in_few_measurements(tmp_path, rate, w
     again = Rising(rate)
     assert list(solve(again, [wanted], ScoreParts(tmp_path / "parts"), progress=False)) == [target]
     assert not again.asked  # remembered
+
+
+def test_a_rate_below_all_that_a_knob_can_reach_takes_few_measurements(tmp_path):
+    """As of `lossy` where the donor all but rules out many of the host's tokens: no leniency lets these pass."""
+    lossy = Rising(lambda leniency: 0.015 + 0.2 / (1 + leniency) ** 2)
+    lossy.method = Method(Lossy())
+    (target,) = solve(lossy, [0.005], ScoreParts(tmp_path / "parts"), progress=False)
+    assert target.realized_rate == pytest.approx(0.015, abs=1e-6) and not target.is_reached
+    assert len(lossy.asked) <= 8
 
 
 def test_an_infinite_score_names_the_prompt(pair, prompts, monkeypatch):
