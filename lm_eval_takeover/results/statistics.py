@@ -143,6 +143,8 @@ def errors_of(count: int, squares: Values, observations: float) -> Values:
 def covariance_of_means(differences: Values, observations: float) -> Values:
     """Covariance [rows, rows] of the means of `differences` [rows, problems], with the variances of `paired_difference`."""
     count = differences.shape[1]
+    if count < 2:
+        return np.eye(len(differences))  # nothing is known, as in `errors_of`
     centred = differences - differences.mean(axis=1, keepdims=True)
     squares = centred @ centred.T
     squares = squares + np.diag(_add_floor(squares.diagonal(), observations))

@@ -11,64 +11,18 @@ import pytest
 from helpers.pairs import ROOT
 from helpers.processes import environment
 from helpers.results import takeover, write_results
-from lm_eval import simple_evaluate
-from lm_eval._cli.harness import HarnessCLI
-from lm_eval.loggers import EvaluationTracker
+from helpers.stock import arguments_of, parse_stock, run_here, value_of, work_here
 
 from lm_eval_takeover.cli import main
 from lm_eval_takeover.commands.compare import command, knobs, rows, running, worker, workload
 from lm_eval_takeover.commands.compare.processes import CallFailed, start
 from lm_eval_takeover.demo import DEMO
 from lm_eval_takeover.errors import ArgumentError, RunDirError
-from lm_eval_takeover.tasks.loading import make_task_manager
 
 sys.path.append(str(ROOT / "scripts"))
 from draw_demo_results import count_decisions, read_comparison  # the demo's figures, from a comparison
 
 DEMO_WORDS = ["compare", "--tasks", "takeover_demo", "--target_rate", "0.05"]
-
-
-def value_of(words, option):
-    return words[words.index(option) + 1]
-
-
-def arguments_of(words):
-    return dict(pair.split("=", 1) for pair in value_of(words, "--model_args").split(","))
-
-
-def parse_stock(words):
-    """These words as the stock command reads them."""
-    before, sys.argv = sys.argv, list(words)
-    try:
-        return HarnessCLI().parse_args()
-    finally:
-        sys.argv = before
-
-
-def run_here(words, *_, **__):
-    """What the stock command does, in this process, and without reading lm-eval's thousands of task files."""
-    options = parse_stock(words)
-    tracker = EvaluationTracker(output_path=options.output_path)
-    tasks = ",".join(options.tasks).split(",")
-    results = simple_evaluate(
-        model=options.model,
-        model_args=options.model_args,
-        tasks=tasks,
-        task_manager=make_task_manager(tasks),
-        batch_size=options.batch_size,
-        limit=options.limit,
-        bootstrap_iters=0,
-        evaluation_tracker=tracker,
-    )
-    samples = results.pop("samples")
-    tracker.save_results_aggregated(results=results, samples=samples)
-    for task in tasks:
-        tracker.save_results_samples(task_name=task, samples=samples[task])
-
-
-def work_here(words):
-    """The worker, in this process."""
-    worker.run_calls(json.loads(Path(words[1]).read_text()), quiet=True)
 
 
 @pytest.fixture(scope="module")

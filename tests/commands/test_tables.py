@@ -9,6 +9,7 @@ from helpers.results import takeover, write_results
 
 from lm_eval_takeover.cli import main
 from lm_eval_takeover.commands._tables import Table, write_latex, write_markdown, write_terminal
+from lm_eval_takeover.commands.compare.frontier import AREA_COLUMNS, write_areas
 from lm_eval_takeover.results.runs import MATHEMATICAL
 
 WIDTHS = [40, 60, 80, 100, 160]
@@ -93,6 +94,24 @@ def test_every_number_of_a_table_is_whole_and_of_the_json(runs, capsys, monkeypa
     assert len(found) > 5
     wrong = [text for text in found if not is_of(text, known)]
     assert not wrong, (wrong, printed)
+
+
+AREAS = [
+    dict(zip(AREA_COLUMNS, values, strict=True))
+    for values in (
+        ["segment:length=sentence", 0.4312, 0.3921, 0.4703, "random", 0.3771, 0.3307, 0.4235, 1.23e-09, 0.0523],
+        ["random", 0.0541, 0.0198, 0.0884, None, None, None, None, None, None],
+    )
+]
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_every_number_of_the_areas_is_whole(monkeypatch, width):
+    monkeypatch.setenv("COLUMNS", str(width))
+    printed = write_areas(AREAS, "table", "share")
+    assert max(map(len, printed.splitlines())) <= width
+    found = [text for line in table_lines(printed) for text in NUMBER.findall(NAMES.sub("", line))]
+    assert len(found) >= 11 and all(is_of(text, numbers_of(AREAS)) for text in found), printed
 
 
 CELLS = Table(

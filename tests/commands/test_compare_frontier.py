@@ -1,0 +1,83 @@
+"""The frontier's files: a stranger's method in them, rows with a call for each task, and what other commands read of them."""
+
+import csv
+import json
+
+import pytest
+from helpers.results import takeover, write_results
+from helpers.stock import run_here, work_here
+
+from lm_eval_takeover.cli import main
+from lm_eval_takeover.commands.calibrate import budget
+from lm_eval_takeover.commands.compare import running, worker
+from lm_eval_takeover.commands.compare.frontier import describe_frontier
+from lm_eval_takeover.commands.compare.rows import Row
+
+STRANGER = """\
+from dataclasses import dataclass
+
+from lm_eval_takeover import Knob, Policy, register_policy
+
+
+@register_policy("later")
+@dataclass(frozen=True, kw_only=True)
+class Later(Policy):
+    \"\"\"The donor writes by chance, and more so the longer the text is.\"\"\"
+
+    uses_chance = True
+    knob = Knob("eagerness")
+    eagerness: float = 0.1
+
+    def takes_over(self, at):
+        return at.chance < self.eagerness * (at.positions / 50).clamp(max=1)
+"""
+
+
+def read_lines(path):
+    with path.open() as file:
+        return list(csv.DictReader(file))
+
+
+def test_a_method_of_a_stranger_stands_in_the_picture(tmp_path, monkeypatch, capsys):
+    plugin, run_dir = tmp_path / "mine.py", tmp_path / "grid"
+    plugin.write_text(STRANGER)
+    monkeypatch.setattr(budget, "_MOST", 2)  # the rates need not be met
+    monkeypatch.setattr(running, "start", lambda words, *_, **__: main(list(words[1:])))
+    monkeypatch.setattr(running, "start_worker", work_here)
+    monkeypatch.setattr(worker, "run_stock", lambda words: run_here(["lm_eval", *words]))
+    words = ["compare", "--tasks", "takeover_demo", "--rows", "base,guide,later,random", "--rates", "0.05,0.2"]
+    words += ["--limit", "1", "--num_prompts", "2", "--num_held_out", "4"]
+    words += ["--gen_kwargs", "max_gen_toks=60", "--batch_size", "16", "--model_args", f"plugins={plugin}"]
+    assert main([*words, "--run_dir", str(run_dir)]) == 0
+    lines = {line["row"]: line for line in read_lines(run_dir / "frontier.csv") if line["task"] == "average"}
+    assert list(lines) == ["base", "later@0.05", "later@0.2", "random@0.05", "random@0.2", "guide"]
+    assert 0 < float(lines["later@0.05"]["realized_rate"]) < float(lines["later@0.2"]["realized_rate"])
+    assert [line["method"] for line in read_lines(run_dir / "frontier_area.csv")] == ["later", "random"]
+    picture = (run_dir / "frontier.svg").read_text()
+    assert picture.count("<title>later@0.2: Acc") == 1 and ">later</text>" in picture
+    capsys.readouterr()
+    assert main(["leaderboard", str(run_dir), "--format", "json"]) == 0
+    board = json.loads(capsys.readouterr().out)
+    assert len(board["rows"]) == 6
+    assert {str(row["realized_rate"]) for row in board["rows"]} >= {line["realized_rate"] for line in lines.values()}
+
+
+@pytest.mark.parametrize("policy", ["random", "early"])
+def test_a_row_with_a_call_for_each_task_has_one_average(tmp_path, policy):
+    counts = {"takeover_amc23": [3, 5, 1, 8], "takeover_aime24": [0, 2, 4]}
+    rates = {"takeover_amc23": 0.02, "takeover_aime24": 0.06}
+    results = {}
+    for name, raised in (("base", 0), (policy, 1)):
+        results[Row(name, name, follows=name != "base")] = paths = []
+        for task, correct in counts.items():
+            folder = tmp_path / name / task
+            run = takeover(name, rate=rates[task], per_task={task: {"tokens": 1000, "realized_rate": rates[task]}})
+            write_results(folder, {task: [min(8, one + raised) for one in correct]}, run=run)
+            paths += folder.glob("results_*.json")
+    assert describe_frontier(results, tmp_path, "share") == []  # no method has two rates
+    lines = {line["task"]: line for line in read_lines(tmp_path / "frontier.csv") if line["row"] == policy}
+    assert list(lines) == [*counts, "average"]
+    for name in ("realized_rate", "acc"):
+        parts = [float(lines[task][name]) for task in counts]
+        assert float(lines["average"][name]) == pytest.approx(sum(parts) / 2)
+    assert [float(lines[task]["realized_rate"]) for task in counts] == list(rates.values())

@@ -1,0 +1,55 @@
+"""The stock command in this process: what it reads, and what it does without lm-eval's thousands of task files."""
+
+import json
+import sys
+from pathlib import Path
+
+from lm_eval import simple_evaluate
+from lm_eval._cli.harness import HarnessCLI
+from lm_eval.loggers import EvaluationTracker
+
+from lm_eval_takeover.commands.compare import worker
+from lm_eval_takeover.tasks.loading import make_task_manager
+
+
+def value_of(words, option):
+    return words[words.index(option) + 1]
+
+
+def arguments_of(words):
+    return dict(pair.split("=", 1) for pair in value_of(words, "--model_args").split(","))
+
+
+def parse_stock(words):
+    """These words as the stock command reads them."""
+    before, sys.argv = sys.argv, list(words)
+    try:
+        return HarnessCLI().parse_args()
+    finally:
+        sys.argv = before
+
+
+def run_here(words, *_, **__):
+    """What the stock command does, in this process, and without reading lm-eval's thousands of task files."""
+    options = parse_stock(words)
+    tracker = EvaluationTracker(output_path=options.output_path)
+    tasks = ",".join(options.tasks).split(",")
+    results = simple_evaluate(
+        model=options.model,
+        model_args=options.model_args,
+        tasks=tasks,
+        task_manager=make_task_manager(tasks),
+        batch_size=options.batch_size,
+        limit=options.limit,
+        bootstrap_iters=0,
+        evaluation_tracker=tracker,
+    )
+    samples = results.pop("samples")
+    tracker.save_results_aggregated(results=results, samples=samples)
+    for task in tasks:
+        tracker.save_results_samples(task_name=task, samples=samples[task])
+
+
+def work_here(words):
+    """The worker, in this process."""
+    worker.run_calls(json.loads(Path(words[1]).read_text()), quiet=True)
