@@ -15,7 +15,6 @@ from typing import NamedTuple
 
 from lm_eval_takeover.answers.normalisation import split_top
 from lm_eval_takeover.answers.prompts import cut_run_on
-from lm_eval_takeover.answers.quantities import read_number_words
 
 MAX_LOOSE = 300  # characters of an answer without a box
 TAIL = 10_000  # characters at the end of a response in which an answer without a box is looked for
@@ -260,17 +259,13 @@ def _read_conclusion(text: str) -> str | None:
     starts = [0, *(end + 1 for end in ends[:-1])]
     for start, end in zip(reversed(starts), reversed(ends), strict=True):
         if any(character.isalnum() for character in text[start:end]) and text[end : end + 1] != "?":
-            sentence = text[start:end]
             line = text[text.rfind("\n", 0, start) + 1 : end]
-            return _conclude(sentence, text[:start]) or _conclude(line) or _conclude(text)
+            return _conclude(text[start:end]) or _conclude(line) or _conclude(text)
     return None
 
 
-def _conclude(text: str, known: str = "") -> str | None:
-    """The last mathematics of a sentence, after its last `=`; else the number after its last `=`; else its last number.
-
-    Of several numbers without an `=` the one that the last calculation of the text `known` gave comes before the last one.
-    """
+def _conclude(text: str) -> str | None:
+    """The last mathematics of a text, after its last `=`; else the number after its last `=`; else its last number."""
     bold = [content for content in _BOLD.findall(text) if _MATHEMATICAL.search(content)]
     text = bold[-1] if bold else text
     named = _find_maths(text)
@@ -282,24 +277,15 @@ def _conclude(text: str, known: str = "") -> str | None:
     _, sign, after = text.rpartition("=")
     if sign and _is_expression(after):
         return _strip_markup(after)
-    if sign and (number := _NUMBER.search(after)):
-        return number[0].strip()
-    numbers: list[str] = _NUMBER.findall(text) or _NUMBER.findall(read_number_words(text))
+    numbers: list[str] = (_NUMBER.findall(after)[:1] if sign else []) or _NUMBER.findall(text)
     if not numbers:
         return _join_last(text, named) if named else None
-    result = _RESULT.findall(known)
-    return next((number for number in numbers if result and number.strip(" $") == result[-1]), numbers[-1]).strip()
-
-
-_RESULT = re.compile(rf"=\s*+\\?\$?({_DIGITS})")
-_COUNTED = re.compile(rf"\s*+{_NUMBER.pattern}(?:\s++[A-Za-z]|[\s.*]*+$)")
+    return numbers[-1].strip()
 
 
 def _is_expression(text: str) -> bool:
-    """Whether a text is mathematics without delimiters, and more than one number."""
-    if not _MATHEMATICAL.search(text) or _COUNTED.match(text):
-        return False
-    return not _WORDS.search(_TEXT_COMMAND.sub(" ", text)) and _strip_markup(text) is not None
+    """Whether a text is mathematics without delimiters: digits and no word."""
+    return bool(_MATHEMATICAL.search(text)) and not _WORDS.search(_TEXT_COMMAND.sub(" ", text))
 
 
 _EQUALS = re.compile(r"=|\\equiv(?![A-Za-z])")

@@ -1,4 +1,4 @@
-"""Quantities in words (`twelve`, `two thirds`, `one and a half`) and in several measures (`4 hours and 30 minutes`)."""
+"""Numbers in words: `twelve`, `two thirds`, `one and a half`."""
 
 import re
 from fractions import Fraction
@@ -30,11 +30,6 @@ _IN_WORDS = re.compile(
 )
 _SCALED = re.compile(rf"(\d[\d,]*(?:\.\d+)?) ({'|'.join(_SCALES)})(?![\w-])", re.IGNORECASE)
 _ONE = re.compile(r"one(?![\w-])", re.IGNORECASE)
-
-
-def read_number_words(text: str) -> str:
-    """The text with numbers in words as digits: `twelve` as 12, `two thirds` as 2/3, `one and a half` as 1.5."""
-    return _IN_WORDS.sub(_read, text)
 
 
 def read_leading_words(answer: str) -> str:
@@ -70,45 +65,3 @@ def _count(words: str) -> int:
         else:
             current += _ONES.get(word, 0) + _TENS.get(word, 0)
     return total + current
-
-
-# Measures of one kind, in the smallest of them.
-_KINDS = (
-    {"second": 1, "sec": 1, "minute": 60, "min": 60, "hour": 3600, "hr": 3600, "h": 3600, "day": 86400, "week": 604800},
-    {"month": 1, "year": 12},
-    {"inch": 1, "in": 1, "foot": 12, "ft": 12, "yard": 36, "mile": 63360},
-    {"ounce": 1, "oz": 1, "pound": 16, "lb": 16},
-    {"cent": 1, "dollar": 100, "euro": 100},
-    {"mm": 1, "cm": 10, "centimeter": 10, "m": 1000, "meter": 1000, "km": 10**6, "kilometer": 10**6},
-)
-_SINGULAR = {"inches": "inch", "feet": "foot"}
-_MEASURED = re.compile(r"(\d+(?:\.\d+)?)\s*+([A-Za-z]+)\.?")
-_JOINED = re.compile(r"(?:\s|,|\band\b)*")
-
-
-def parse_compound(answer: str) -> tuple[int, Fraction, int] | None:
-    """`(kind, quantity, measures)` of `4 hours and 30 minutes`, the quantity in the smallest measure of its kind; else None.
-
-    Measures become smaller from the first to the last, and each but the first is less than one of the measure before it.
-    """
-    quantity, kind, end, count, larger = Fraction(0), -1, 0, 0, 0
-    for found in _MEASURED.finditer(answer):
-        name = found[2].lower()
-        name = _SINGULAR.get(name, name.removesuffix("s"))
-        of_kind = next((index for index, measures in enumerate(_KINDS) if name in measures), -1)
-        if of_kind < 0 or kind not in (-1, of_kind) or not _JOINED.fullmatch(answer, end, found.start()):
-            return None
-        size = _KINDS[of_kind][name]
-        if count and (size >= larger or Fraction(found[1]) * size >= larger):
-            return None
-        quantity, kind, end, count, larger = quantity + Fraction(found[1]) * size, of_kind, found.end(), count + 1, size
-    return (kind, quantity, count) if count and not answer[end:].strip(" .") else None
-
-
-def equal_compounds(gold: str, answer: str) -> bool | None:
-    """Whether two quantities are equal, the gold one told in several measures; None where it is not."""
-    right = parse_compound(gold)
-    if right is None or right[2] < 2:
-        return None
-    said = parse_compound(answer)
-    return said is not None and said[:2] == right[:2]

@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple
 
 from lm_eval_takeover.answers.comparison import Comparison, equal_by_text
 from lm_eval_takeover.answers.normalisation import MAX_LENGTH, find_currency, tidy, unwrap_text
-from lm_eval_takeover.answers.quantities import equal_compounds, read_leading_words
+from lm_eval_takeover.answers.quantities import read_leading_words
 from lm_eval_takeover.answers.sets import RELATION
 
 Reason = Literal["unparsed", "timed_out"]
@@ -60,9 +60,6 @@ def verify(gold: str, answer: str, tolerance: float = 0.0) -> Verdict:
         return Verdict(False)
     if _has_same_words(gold, answer):
         return Verdict(True)
-    compound = equal_compounds(*(unwrap_text(tidy(text)) for text in (gold, answer)))
-    if compound is not None:
-        return Verdict(compound)
     left, right = (_strip_conditions(tidy(text)) for text in (gold, answer))
     right = right if _LETTER.fullmatch(unwrap_text(left)) else _strip_label(right)
     if is_too_large(right):  # a fraction may be one character
