@@ -51,12 +51,13 @@ def draw_frontier(lines: Sequence[Mapping[str, Any]], cost: str, path: Path) -> 
 
     points: dict[str, str] = {}
     with matplotlib.rc_context(_SETTINGS):
-        figure = Figure(figsize=(8.4, 4.2), layout="constrained")
         panels = [name for name in _METRICS if any(line[name] is not None for line in lines)]
-        for axes, metric in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
+        # One panel above the other, so that labels stay readable on a phone.
+        figure = Figure(figsize=(5.4, 1.2 + 3.2 * len(panels)), layout="constrained")
+        for axes, metric in zip(figure.subplots(len(panels), 1, squeeze=False)[:, 0], panels, strict=True):
             _draw_panel(axes, lines, cost, metric, points)
         handles, labels = figure.axes[0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside lower center", ncols=5, frameon=False)
+        figure.legend(handles, labels, loc="outside lower center", ncols=4, frameon=False)
         stream = io.StringIO()
         figure.savefig(stream, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
 
@@ -76,20 +77,21 @@ def _draw_panel(axes: Any, lines: Sequence[Mapping[str, Any]], cost: str, metric
     for (name, line), style in zip(alone.items(), ((0, (1, 2)), (0, (5, 2)), (0, (3, 2, 1, 2))), strict=False):
         if line[metric] is not None:
             axes.axhline(line[metric], color=_INK, linewidth=1.2, linestyle=style, label=f"{name} alone")
-    for (method, found), colour in zip(methods.items(), _COLOURS * len(methods), strict=False):
+    for place, (method, found) in enumerate(methods.items()):
+        colour, dashes = _COLOURS[place % len(_COLOURS)], "-" if place < len(_COLOURS) else "--"
         known = [line for line in found if line[cost] is not None and line[metric] is not None]
         known.sort(key=lambda line: line[cost])
         x, y = [line[cost] for line in known], [line[metric] for line in known]
-        axes.plot(x, y, color=colour, linewidth=1.6, label=method)
+        axes.plot(x, y, dashes, color=colour, linewidth=1.6, label=method)
         bounds = [[line[f"{metric}_{end}"] for line in known] for end in ("low", "high")]
         if known and None not in bounds[0]:
             axes.fill_between(x, *bounds, color=colour, alpha=0.13, linewidth=0)
         for line in known:
-            place = f"point-{len(points)}"
-            points[place] = (
+            point = f"point-{len(points)}"
+            points[point] = (
                 f"{line['row']}: {_METRICS[metric]} {line[metric]:.1%} at {cost.replace('_', ' ')} {line[cost]:.3g}"
             )
-            axes.plot([line[cost]], [line[metric]], "o", color=colour, markersize=5, gid=place)
+            axes.plot([line[cost]], [line[metric]], "o", color=colour, markersize=5, gid=point)
     axes.set_xlabel(_AXES[cost])
     axes.set_title(_METRICS[metric], loc="left", fontsize=10)
     axes.set_ylim(0, 1.02)

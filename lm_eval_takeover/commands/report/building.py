@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, StrictUndefined
@@ -19,6 +20,7 @@ from lm_eval_takeover.commands.report.inputs import Analysis
 from lm_eval_takeover.commands.report.rollouts import Pieces, list_picks, pack_picks
 from lm_eval_takeover.commands.report.summary import COLUMNS, list_rows
 from lm_eval_takeover.errors import ArgumentError
+from lm_eval_takeover.runs.layout import SAMPLES
 from lm_eval_takeover.runs.run_folder import Answered, RunFolder
 from lm_eval_takeover.storage.whole_files import write_text
 from lm_eval_takeover.visible import for_terminal
@@ -161,13 +163,20 @@ def render(
         runs=[_describe_run(name, run) for name, run in analysis.runs.items()],
         columns=COLUMNS,
         rows=list_rows(analysis),
-        figures=[(name, CAPTIONS[name], read_figure(analysis.folder / f"{name}.svg")) for name in analysis.names],
+        figures=[(path.stem, CAPTIONS[path.stem], read_figure(path)) for path in list_figures(analysis)],
         effects=effects,
         reasons={", ".join(names): reason for reason, names in reasons.items()},
         index=Markup(write_json(index)),
         blocks=blocks,
         total=total,
     )
+
+
+def list_figures(analysis: Analysis) -> list[Path]:
+    """Those of the analysis, behind that of the comparison whose rows the runs are."""
+    rows = {run.folder.absolute().parent for run in analysis.runs.values() if run.folder.name == SAMPLES}
+    frontiers = sorted(path for path in {row.parent / "frontier.svg" for row in rows} if path.exists())
+    return [*frontiers[:1], *(analysis.folder / f"{name}.svg" for name in analysis.names)]
 
 
 def make_policy(scripts: list[str], style: str) -> str:

@@ -1,4 +1,4 @@
-"""The figures of `analyze` as parts of a page: what may stand in them, and colours that follow the page's."""
+"""The figures of `analyze` and `compare` as parts of a page: what may stand in them, and colours that follow the page's."""
 
 import re
 from collections.abc import Mapping
@@ -23,11 +23,12 @@ CAPTIONS: Mapping[str, str] = {
     "rates": "Realized rate of each problem",
     "flips": "Problems that only a run solves, or only the base",
     "cross": "Cross-sampling: accuracy against the share that is replaced",
+    "frontier": "Accuracy against cost, by method; rest the pointer on a point to see its name",
     "ranks": "Rank under the host of the tokens that takeovers put there",
 }
 _LARGEST = 2**24  # bytes of a figure
 _SVG, _XLINK = "http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"
-_ELEMENTS = {"svg", "g", "defs", "path", "use", "rect", "clipPath", "text", "tspan", "line", "circle"}
+_ELEMENTS = {"svg", "g", "defs", "path", "use", "rect", "clipPath", "text", "tspan", "line", "circle", "title"}
 _ATTRIBUTES = {
     *("id", "d", "x", "y", "width", "height", "viewBox", "transform", "fill", "stroke", "stroke-width", "opacity"),
     *("stroke-dasharray", "stroke-dashoffset", "stroke-linecap", "stroke-linejoin", "stroke-opacity", "fill-opacity"),
@@ -63,7 +64,7 @@ def _keep(element: ElementTree.Element, prefix: str) -> ElementTree.Element | No
         return None
     kept = ElementTree.Element(name, dict(_keep_attributes(element, prefix)))
     kept.text, kept.tail = element.text, element.tail
-    for child in element:
+    for child in element if name != "title" else ():  # in a page, elements inside a title would be those of HTML
         if (inner := _keep(child, prefix)) is not None:
             kept.append(inner)
     return kept

@@ -30,6 +30,16 @@ test("next and previous takeover skip the one that is looked at", () => {
   assert.equal(report.nextTakeover(taken, 3, -1), undefined);
 });
 
+test("a point of a figure is named by the title of what it is a part of", () => {
+  const title = (text) => ({ localName: "title", textContent: text });
+  const [page, figure] = [{ children: [] }, { children: [] }];
+  const point = { children: [title("ce@0.05: Acc 90.0%")], parentElement: figure };
+  figure.parentElement = page;
+  const shape = { children: [], parentElement: { children: [], parentElement: point } };
+  assert.equal(report.namePart(shape), "ce@0.05: Acc 90.0%");
+  assert.equal(report.namePart(figure), "");
+});
+
 test("the window's mean is over the positions before, at most window of them", () => {
   assert.equal(report.windowMean([1, 2, 3, 4], 3, 2), 2.5);
   assert.equal(report.windowMean([1, 2, 3, 4], 3, 10), 2);

@@ -9,6 +9,7 @@ import struct
 import subprocess
 import zlib
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -18,7 +19,7 @@ from helpers.pairs import ROOT
 
 from lm_eval_takeover.cli import main
 from lm_eval_takeover.commands.report import building
-from lm_eval_takeover.commands.report.building import make_index, render
+from lm_eval_takeover.commands.report.building import list_figures, make_index, render
 from lm_eval_takeover.commands.report.figures import read_figure
 from lm_eval_takeover.commands.report.inputs import Analysis
 from lm_eval_takeover.commands.report.rollouts import Pieces
@@ -164,13 +165,22 @@ def test_figures_hold_nothing_but_shapes_and_texts(tmp_path):
         '<svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink" onload="x()" width="3">'
         '<style>*{}</style><script>x()</script><a xlink:href="javascript:x()"><path/></a><foreignObject/>'
         '<g id="a" style="fill: #000000; font: 9px sans; clip-path: url(#c); stroke: url(http://x)"><use xlink:href="#m"/>'
-        '<use xlink:href="http://x"/><text>&lt;b&gt;</text></g></svg>'
+        '<use xlink:href="http://x"/><title>&lt;p&gt;<text>x</text></title><text>&lt;b&gt;</text></g></svg>'
     )
     assert read_figure(path) == (
         '<svg role="img" aria-label="Accuracy against the share of tokens that the donor writes">'
         '<g id="budget-a" fill="currentColor" font-size="9" clip-path="url(#budget-c)"><use href="#budget-m" />'
-        "<use /><text>&lt;b&gt;</text></g></svg>"
+        "<use /><title>&lt;p&gt;</title><text>&lt;b&gt;</text></g></svg>"
     )
+
+
+def test_the_picture_of_a_comparison_stands_in_front(tmp_path):
+    run = SimpleNamespace(folder=tmp_path / "ce@0.05" / "samples")
+    analysis = SimpleNamespace(folder=tmp_path / "analysis", runs={"ce@0.05": run}, names=["lorenz"])
+    lorenz, frontier = tmp_path / "analysis" / "lorenz.svg", tmp_path / "frontier.svg"
+    assert list_figures(analysis) == [lorenz]  # a comparison may have been without matplotlib
+    frontier.write_text("<svg/>")
+    assert list_figures(analysis) == [frontier, lorenz]
 
 
 def test_no_text_leaves_its_place_in_the_file(hostile):

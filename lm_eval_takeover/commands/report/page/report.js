@@ -59,6 +59,15 @@ function nextTakeover(taken, at, step) {
   return step > 0 ? taken.find((place) => place > at) : taken.findLast((place) => place < at);
 }
 
+/** The title of the nearest part of a figure that has one, as of a point; "" where none has. */
+function namePart(part) {
+  for (; part; part = part.parentElement) {
+    const title = Array.from(part.children).find((child) => child.localName === "title");
+    if (title) return title.textContent;
+  }
+  return "";
+}
+
 /** `#task=…&doc=…&sample=…&run=…&token=…` as an object; null for anything else. */
 function parseHash(hash) {
   const words = new URLSearchParams(hash.replace(/^#/, ""));
@@ -573,6 +582,13 @@ function start() {
     if (event.target.closest("input, select, textarea") && event.key !== "Escape") return;
     if (act(event.key)) event.preventDefault();
   });
+  for (const output of document.querySelectorAll("figure output")) {
+    for (const kind of ["pointerover", "click"]) {
+      output.parentElement.querySelector("svg").addEventListener(kind, (event) => {
+        output.textContent = makeVisible(namePart(event.target));
+      });
+    }
+  }
   window.addEventListener("hashchange", follow);
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => shown && drawMap());
   fillChoices();
@@ -583,7 +599,7 @@ function start() {
 if (typeof module === "undefined") start();
 else {
   module.exports = {
-    parseRollout, firstDifference, windowMean, nextTakeover, parseHash, makeHash, makeVisible, nameToken, splitMath, splitAnswer,
+    parseRollout, firstDifference, windowMean, nextTakeover, namePart, parseHash, makeHash, makeVisible, nameToken, splitMath, splitAnswer,
     scoreLevel, countRight, nameChange, listProblems, percent, nats, describeToken,
   };
 }
