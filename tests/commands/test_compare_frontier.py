@@ -10,6 +10,8 @@ from helpers.stock import run_here, work_here
 from lm_eval_takeover.cli import main
 from lm_eval_takeover.commands.calibrate import budget
 from lm_eval_takeover.commands.compare import running, worker
+from lm_eval_takeover.commands.compare.calls import Call
+from lm_eval_takeover.commands.compare.costs import describe_costs
 from lm_eval_takeover.commands.compare.frontier import describe_frontier
 from lm_eval_takeover.commands.compare.rows import Row
 
@@ -81,3 +83,12 @@ def test_a_row_with_a_call_for_each_task_has_one_average(tmp_path, policy):
         parts = [float(lines[task][name]) for task in counts]
         assert float(lines["average"][name]) == pytest.approx(sum(parts) / 2)
     assert [float(lines[task]["realized_rate"]) for task in counts] == list(rates.values())
+
+
+def test_the_cost_of_a_row_is_that_of_all_its_calls(tmp_path):
+    calls = [Call("random", (), tmp_path, key, False) for key in ("one", "two")]
+    for call, tokens in zip(calls, (1000, 300), strict=True):
+        run = takeover("random", tokens=tokens, takeovers=tokens // 100, seconds=2.5)
+        write_results(call.results, {"takeover_demo": [1, 2]}, run=run)
+    (cost,) = describe_costs(calls)
+    assert (cost["tokens"], cost["takeovers"], cost["base_passes"], cost["seconds"]) == (1300, 13, 2200, 5.0)

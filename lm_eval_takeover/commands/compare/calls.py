@@ -18,7 +18,6 @@ from typing import Any
 
 from lm_eval_takeover.commands.compare.rows import Row, read_shared
 from lm_eval_takeover.storage.digests import digest_of
-from lm_eval_takeover.storage.whole_files import write_text
 
 _SPEED = ("batch_size", "device", "guide_device")  # change no text, so they are no part of the digest
 _DIGITS = 8
@@ -48,9 +47,6 @@ class Call:
 
     def is_done(self) -> bool:
         return (self.results / "call.json").exists()
-
-    def set_done(self) -> None:
-        write_text(self.results / "call.json", json.dumps({"words": self.words}) + "\n")
 
 
 def plan_calls(

@@ -13,7 +13,7 @@ _COLUMNS = ["Row", "Tokens", "Takeovers", "Base passes", "Guide passes", "Second
 
 
 def describe_costs(calls: Iterable[Call]) -> list[dict[str, Any]]:
-    """By row `tokens`, `takeovers`, `base_passes`, `guide_passes` (null for other model types) and `seconds`.
+    """By row, over all its calls, `tokens`, `takeovers`, `base_passes`, `guide_passes` (null for other model types), `seconds`.
 
     Seconds of the pair's rows are those of generation, over all attempts; of a thinking model those of whole evaluations.
     """
@@ -22,7 +22,7 @@ def describe_costs(calls: Iterable[Call]) -> list[dict[str, Any]]:
         document = json.loads(find_results(call.results)[-1].read_text())
         takeover = document["config"].get("takeover") or {}
         row = rows.setdefault(call.row, {"row": call.row, **dict.fromkeys(_COUNTS), "seconds": 0.0})
-        row |= {name: takeover.get(name) for name in _COUNTS}
+        row |= {name: (row[name] or 0) + takeover[name] for name in _COUNTS if takeover.get(name) is not None}
         row["seconds"] += float(takeover.get("seconds", document.get("total_evaluation_time_seconds") or 0.0))
     return list(rows.values())
 

@@ -114,10 +114,8 @@ def describe_frontier(results: Mapping[Row, Sequence[Path]], run_dir: Path, cost
         draw_frontier([line for line in lines if line["task"] == AVERAGE], COSTS[cost], run_dir / "frontier.svg")
     except ArgumentError as error:
         print(f"no picture: {error}", file=sys.stderr)
-    repeated = len({one.row.family for one in measured if one.row.rate}) < sum(
-        one.row.rate is not None for one in measured
-    )
-    return areas if repeated else []
+    families = [one.row.family for one in measured if one.row.rate is not None]
+    return areas if len(set(families)) < len(families) else []
 
 
 def _measure_areas(measured: Sequence[Measured], averaged: Sequence[str], cost: str) -> list[Area]:
