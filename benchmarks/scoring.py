@@ -46,7 +46,7 @@ def problems() -> list[tuple[str, list[str]]]:
 def ours(cases: list[tuple[str, list[str]]]) -> float:
     start = time.perf_counter()
     with Judge() as judge:
-        scored = judge.map(lambda case: score_samples(case[0], case[1], judge), cases)
+        scored = judge.map(lambda case: score_samples(case[0], case[1], judge.judge_samples), cases)
         correct = sum(one.outcomes.count("correct") for one in scored)
         print(f"    acc {correct / SAMPLES / len(cases):.3f}", end="", flush=True)
     return time.perf_counter() - start

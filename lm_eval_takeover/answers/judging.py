@@ -1,10 +1,10 @@
-"""Verdicts on many responses, in worker processes with a time limit per answer and a memory limit.
+"""Responses read and judged in worker processes, with a time limit for each step and a memory limit.
 
-A response is untrusted text: sympy can be made to hang, to exhaust memory or to crash the interpreter. A worker is a plain
-`python -m lm_eval_takeover.answers.judging` that reads one question a line and writes one verdict a line, so it needs neither a
-fork of a process with threads nor the caller's `__main__`. One thread per worker hands it an answer when it is free: no answer
-waits inside a worker. The limit is processor time, which a busy machine does not stretch; the kernel ends a worker that exceeds
-it, even inside one long C call. A worker that died of anything else is started anew and asked once more.
+A response is untrusted text: a regular expression can be made to hang, and sympy to exhaust memory or to crash the interpreter.
+A worker (`worker`) is a plain Python process that takes one question a line, so it needs neither a fork of a process with threads
+nor the caller's `__main__`. One thread per worker hands it a problem when it is free. The limit is processor time, which a busy
+machine does not stretch. A worker that exceeds it is ended and started anew, and goes on after the step that took too long. One
+that died of anything else is asked for the same step once more.
 """
 
 import contextlib
@@ -14,30 +14,32 @@ import select
 import signal
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from queue import SimpleQueue
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from lm_eval_takeover.answers.verification import Verdict, verdict_by_text, verify
+from lm_eval_takeover.answers.samples import Judged, Question, Sample, warn_of
+from lm_eval_takeover.answers.verification import Verdict
 
-TIME_LIMIT = 5.0  # seconds of processor time for one answer
+TIME_LIMIT = 5.0  # seconds of processor time for one step
 MEMORY_LIMIT = 2 * 1024**3  # bytes of address space of one worker
-_WALL = 4.0  # times the limit that an answer may take on the wall clock, for a worker that sleeps or is stopped
-_START = 120.0  # seconds for a worker to import sympy
+LONGEST = 1_000_000  # characters at the end of a response that are read
+_WALL = 4.0  # times the limit that a step may take on the wall clock, for a worker that sleeps or is stopped
+_WORKER = ["-m", "lm_eval_takeover.answers.worker"]
+_START = 120.0  # seconds for a worker to start, and to import sympy
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
 class Judge:
-    """Verdicts from a pool of workers, each answer judged once.
+    """Verdicts from a pool of workers.
 
-    A context manager: `with Judge() as judge: judge.map(score, problems)`. Workers start when text and rational values do not
-    decide, and none is left at the end.
+    A context manager: `with Judge() as judge: judge.map(score, problems)`. Workers start when they are first asked, and none is
+    left at the end.
     """
 
     def __init__(self, workers: int | None = None, time_limit: float = TIME_LIMIT, memory_limit: int = MEMORY_LIMIT):
@@ -46,29 +48,26 @@ class Judge:
         self._all = [_Worker(time_limit, memory_limit) for _ in range(self.workers)]
         for worker in self._all:
             self._free.put(worker)
-        self._verdicts: dict[tuple[str, str, float], Future[Verdict]] = {}
-        self._lock = threading.Lock()
 
     def __call__(self, gold: str, answer: str, tolerance: float = 0.0) -> Verdict:
         """The verdict on one answer; may be called from many threads."""
-        key = (gold, answer, tolerance)
-        with self._lock:
-            future = self._verdicts.get(key)
-            mine = future is None
-            if future is None:
-                future = self._verdicts[key] = Future()
-        if mine:
-            try:
-                future.set_result(verdict_by_text(*key) or self._ask(key))
-            except BaseException as error:
-                future.set_exception(error)
-                raise
-        return future.result()
+        result = self._ask("answer", (gold, answer[-LONGEST:], tolerance), 4)
+        return Verdict(False, "unparsed") if result is None else Verdict(*result)
 
-    def _ask(self, key: tuple[str, str, float]) -> Verdict:
+    def judge_samples(self, question: Question) -> Judged:
+        """The verdicts on all samples of a problem; may be called from many threads."""
+        question = question._replace(responses=[response[-LONGEST:] for response in question.responses])
+        count = len(question.responses)
+        result = self._ask("samples", question, 8 * count)
+        if result is None:  # it killed the worker over and over
+            return Judged([Sample(None, "unparsed")] * count, None)
+        samples, majority = result
+        return Judged([Sample(*sample) for sample in samples], majority)
+
+    def _ask(self, kind: str, question: tuple[Any, ...], deaths: int) -> Any:
         worker = self._free.get()
         try:
-            return worker.verdict(*key)
+            return worker.ask(kind, question, deaths)
         finally:
             self._free.put(worker)
 
@@ -104,7 +103,7 @@ def count_cores() -> int:
 
 
 class _Died(Exception):
-    """A worker ended without an answer."""
+    """A worker ended without an answer: `timed_out`, or its exit status."""
 
 
 class _Worker:
@@ -116,44 +115,65 @@ class _Worker:
         self.closed = False
         self._unread = b""
 
-    def verdict(self, gold: str, answer: str, tolerance: float) -> Verdict:
-        for _ in range(2):
+    def ask(self, kind: str, question: tuple[Any, ...], deaths: int) -> Any:
+        """The result on a question; None where it ends the worker more often than `deaths`."""
+        done: list[Any] = []
+        asked_again = -1  # the step at which a worker died last
+        for _ in range(deaths):
             try:
-                return self._send([gold, answer, tolerance])
+                return self._go_on(kind, question, done)
             except _Died as died:
                 if str(died) == "timed_out":
-                    return Verdict(False, "timed_out")
-        return Verdict(False, "unparsed")
+                    done.append([None, "timed_out"])
+                elif asked_again == len(done):
+                    warn_of(str(died))
+                    done.append([None, "unparsed"])
+                else:
+                    asked_again = len(done)
+        return None
 
-    def _send(self, question: Sequence[str | float]) -> Verdict:
+    def _go_on(self, kind: str, question: tuple[Any, ...], done: list[Any]) -> Any:
         if self.closed:
             raise RuntimeError("the judge is closed")
         process = self.process or self._start()
-        assert process.stdin is not None
-        try:
-            process.stdin.write(json.dumps(question).encode() + b"\n")
-            process.stdin.flush()
-        except (OSError, ValueError):  # the worker is gone, or `close` closed the pipe
-            raise self._reap(process) from None
-        correct, reason = self._read_line(process, self.time_limit * _WALL)
-        return Verdict(correct, reason)
+        self._write_line(process, json.dumps([kind, question, done]).encode())
+        seconds = self.time_limit * _WALL
+        while "result" not in (line := self._read_line(process, seconds)):
+            seconds = _START if "loading" in line else self.time_limit * _WALL
+            if "step" in line:
+                done.append(line["step"])
+            if line.get("raised"):
+                warn_of(line["raised"])
+        return line["result"]
 
     def _start(self) -> subprocess.Popen[bytes]:
-        command = [
-            sys.executable,
-            "-P",
-            "-m",
-            "lm_eval_takeover.answers.judging",
-            str(self.time_limit),
-            str(self.memory_limit),
-        ]
+        command = [sys.executable, "-P", *_WORKER, str(self.time_limit), str(self.memory_limit)]
         self._unread = b""
         # sympy orders some of its work by hashes; with a fixed seed every worker works alike.
         environment = os.environ | {"PYTHONHASHSEED": "0"}
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
-        if self._read_line(self.process, _START) != "ready":
-            raise RuntimeError("a verification worker did not start")
+        self.process = subprocess.Popen(
+            command, bufsize=0, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment
+        )
+        assert self.process.stdin is not None
+        os.set_blocking(self.process.stdin.fileno(), False)
+        try:
+            self._read_line(self.process, _START)
+        except _Died as died:
+            raise RuntimeError(f"a worker that judges answers did not start: {died}") from None
         return self.process
+
+    def _write_line(self, process: subprocess.Popen[bytes], line: bytes) -> None:
+        assert process.stdin is not None
+        left = memoryview(line + b"\n")
+        end = time.monotonic() + self.time_limit * _WALL
+        try:
+            while left:
+                if not select.select([], [process.stdin], [], max(0.0, end - time.monotonic()))[1]:
+                    self.stop()
+                    raise _Died("timed_out")
+                left = left[process.stdin.write(left) or 0 :]
+        except (OSError, ValueError):  # the worker is gone, or `close` closed the pipe
+            raise self._reap(process) from None
 
     def _read_line(self, process: subprocess.Popen[bytes], seconds: float) -> Any:
         assert process.stdout is not None
@@ -184,30 +204,3 @@ class _Worker:
                 if pipe is not None:
                     with contextlib.suppress(OSError):  # unsent bytes of a killed worker
                         pipe.close()
-
-
-def serve(time_limit: float, memory_limit: int) -> None:
-    """A worker: one JSON question a line on standard input, one verdict a line on standard output, until the input ends."""
-    import resource
-
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # prints of libraries stay out of the protocol
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the caller handles Ctrl-C and ends this process
-    signal.signal(signal.SIGPROF, signal.SIG_DFL)
-    with contextlib.suppress(ValueError, OSError):  # some systems do not limit address space
-        resource.setrlimit(resource.RLIMIT_AS, (memory_limit, memory_limit))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    verify(r"\sqrt{8}", r"2\sqrt{2}")  # imports sympy and the grammar before any clock runs
-    print('"ready"', file=answers, flush=True)
-    for line in sys.stdin:
-        signal.setitimer(signal.ITIMER_PROF, time_limit)  # default action: the kernel ends the process
-        try:
-            verdict = verify(*json.loads(line))
-        except BaseException:  # math_verify's time-out is no Exception in some versions
-            verdict = Verdict(False, "unparsed")
-        signal.setitimer(signal.ITIMER_PROF, 0)
-        print(json.dumps(verdict), file=answers, flush=True)
-
-
-if __name__ == "__main__":
-    serve(float(sys.argv[1]), int(sys.argv[2]))

@@ -7,7 +7,6 @@ every core; `process_results` only hands the metrics on.
 import logging
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
 from hashlib import blake2b
 from typing import Any
 
@@ -17,9 +16,8 @@ from tqdm import tqdm
 
 from lm_eval_takeover import demo
 from lm_eval_takeover.answers.judging import Judge
-from lm_eval_takeover.answers.letters import read_letter
 from lm_eval_takeover.answers.normalisation import tidy
-from lm_eval_takeover.answers.verification import Verdict
+from lm_eval_takeover.answers.samples import Kind
 from lm_eval_takeover.storage.digests import digest_of, digest_of_text
 from lm_eval_takeover.storage.package_data import data_folder
 from lm_eval_takeover.tasks.metrics import Scored, score_samples
@@ -46,26 +44,23 @@ class Record(list[list[str]]):
 
 def score_all(resps: Sequence[Sequence[str]], docs: Sequence[Document]) -> list[Record]:
     """A filter: all samples of all documents judged."""
+    return _score(resps, docs, "math")
+
+
+def score_letters(resps: Sequence[Sequence[str]], docs: Sequence[Document]) -> list[Record]:
+    """The filter for multiple-choice questions: letters are equal or not."""
+    return _score(resps, docs, "letters")
+
+
+def _score(resps: Sequence[Sequence[str]], docs: Sequence[Document], kind: Kind) -> list[Record]:
     with Judge() as judge:
 
         def score(item: tuple[Sequence[str], Document]) -> Scored:
             responses, doc = item
             tolerance = float(doc.get("tolerance") or 0)
-            return score_samples(str(doc["answer"]), responses, partial(judge, tolerance=tolerance))
+            return score_samples(str(doc["answer"]), responses, judge.judge_samples, kind, tolerance)
 
         return _log_verdicts(judge.map(score, zip(resps, docs, strict=True)), resps, docs)
-
-
-def score_letters(resps: Sequence[Sequence[str]], docs: Sequence[Document]) -> list[Record]:
-    """The filter for multiple-choice questions: letters are equal or not."""
-
-    def same(gold: str, answer: str) -> Verdict:
-        return Verdict(gold == answer)
-
-    scored = (
-        score_samples(doc["answer"], responses, same, read_letter) for responses, doc in zip(resps, docs, strict=True)
-    )
-    return _log_verdicts(scored, resps, docs)
 
 
 def process_results(doc: Document, results: Sequence[Record]) -> dict[str, float | tuple[int, int]]:

@@ -5,13 +5,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from lm_eval_takeover.answers.extraction import Reading, has_unclosed_think, read_answer
-from lm_eval_takeover.answers.normalisation import canonicalise
-from lm_eval_takeover.answers.verification import Verdict
+from lm_eval_takeover.answers.samples import Judged, Kind, Question, judge_samples
 from lm_eval_takeover.tasks.responses import is_known_truncated, is_truncated
 
-JudgeAnswer = Callable[[str, str], Verdict]
-ReadResponse = Callable[[str, bool], Reading]  # of a response and whether its token limit is known to have ended it
+JudgeSamples = Callable[[Question], Judged]
 
 
 def list_ks(samples: int) -> list[int]:
@@ -46,31 +43,6 @@ def pass_at_k(n: int, correct: int, k: int) -> float:
     return 1.0 - math.comb(n - correct, k) / math.comb(n, k)
 
 
-def majority(answers: Sequence[str | None], judge: JudgeAnswer) -> str | None:
-    """The answer that most samples give under mathematical equivalence; None if no sample gives one.
-
-    Answers with one canonical form are one class, and a form joins the first class whose first form verifies it and is verified
-    by it. Forms are visited in sorted order, so the order of samples decides nothing but ties, which go to the class seen first.
-    The class answers with the first of its texts in sorted order.
-    """
-    forms: dict[str, list[int]] = {}
-    for index, answer in enumerate(answers):
-        if answer is not None:
-            forms.setdefault(canonicalise(answer), []).append(index)
-    classes: dict[str, list[int]] = {}
-    for form in sorted(forms):
-        for first in classes:
-            if judge(first, form).correct and judge(form, first).correct:
-                classes[first] += forms[form]
-                break
-        else:
-            classes[form] = list(forms[form])
-    if not classes:
-        return None
-    largest = min(classes, key=lambda form: (-len(classes[form]), min(classes[form])))
-    return min(answer for index in forms[largest] if (answer := answers[index]) is not None)
-
-
 @dataclass(frozen=True)
 class Scored:
     """What the samples of one problem came to: one answer and outcome per sample, and the metrics.
@@ -88,33 +60,31 @@ class Scored:
 def score_samples(
     gold: str,
     responses: Sequence[str],
-    judge: JudgeAnswer,
-    read: ReadResponse = read_answer,
+    judge: JudgeSamples = judge_samples,
+    kind: Kind = "math",
+    tolerance: float = 0.0,
 ) -> Scored:
     """The metrics of one problem, all of them shares of its samples but `acc_completed`, which is `(correct, completed)`."""
     count = len(responses)
-    readings = [read(response, is_known_truncated(response)) for response in responses]
-    answers = [reading.answer for reading in readings]
-    outcomes = ["no_answer" if answer is None else _name_outcome(judge(gold, answer)) for answer in answers]
-    completed = [outcome for outcome, response in zip(outcomes, responses, strict=True) if not is_truncated(response)]
+    known = [is_known_truncated(response) for response in responses]
+    samples, chosen = judge(Question(gold, responses, known, kind, tolerance))
+    outcomes = [sample.outcome for sample in samples]
+    completed = [
+        sample.outcome
+        for sample, response in zip(samples, responses, strict=True)
+        if not is_truncated(response, sample.unclosed)
+    ]
     correct = outcomes.count("correct")
-    chosen = majority(answers, judge)
     metrics: dict[str, float | tuple[int, int]] = {
         "acc": correct / count,
-        "acc_boxed": sum(
-            reading.boxed and outcome == "correct" for reading, outcome in zip(readings, outcomes, strict=True)
-        )
-        / count,
+        "acc_boxed": sum(sample.boxed and sample.outcome == "correct" for sample in samples) / count,
         "acc_completed": (completed.count("correct"), len(completed)),
         **{f"pass@{k}": pass_at_k(count, correct, k) for k in list_ks(count)},
-        f"maj@{count}": float(chosen is not None and judge(gold, chosen).correct),
-        "unboxed": sum(reading.answer is not None and not reading.boxed for reading in readings) / count,
+        f"maj@{count}": float(chosen is not None and outcomes[chosen] == "correct"),
+        "unboxed": sum(sample.answer is not None and not sample.boxed for sample in samples) / count,
         "truncated": 1 - len(completed) / count,
         **{reason: outcomes.count(reason) / count for reason in ("no_answer", "unparsed", "timed_out")},
-        "unclosed_think": sum(map(has_unclosed_think, responses)) / count,
+        "unclosed_think": sum(sample.unclosed for sample in samples) / count,
     }
-    return Scored(answers, outcomes, chosen, metrics)
-
-
-def _name_outcome(verdict: Verdict) -> str:
-    return "correct" if verdict.correct else verdict.reason or "incorrect"
+    majority = None if chosen is None else samples[chosen].answer
+    return Scored([sample.answer for sample in samples], outcomes, majority, metrics)

@@ -2,8 +2,6 @@
 
 from typing import Self
 
-from lm_eval_takeover.answers.extraction import has_unclosed_think
-
 
 class Response(str):
     """The text of a sample, on its way through lm-eval to the scoring of a task. `truncated`: its token limit ended it."""
@@ -17,9 +15,9 @@ class Response(str):
         return response
 
 
-def is_truncated(response: str) -> bool:
-    """Whether a sample was cut off: as its model says, else where the text tells, by a `<think>` that never ends."""
-    return response.truncated if isinstance(response, Response) else has_unclosed_think(response)
+def is_truncated(response: str, unclosed: bool) -> bool:
+    """Whether a sample was cut off: as its model says, else where the text tells, by a `<think>` that never ends (`unclosed`)."""
+    return response.truncated if isinstance(response, Response) else unclosed
 
 
 def is_known_truncated(response: str) -> bool:

@@ -1,46 +1,15 @@
 """Known ways in which scorers of mathematical answers fail, each by its name; time-outs are in test_judging.py."""
 
-import json
-import subprocess
-import sys
-
 from lm_eval_takeover.answers.verification import verify
 from lm_eval_takeover.tasks.metrics import score_samples
 
 
 def outcome(gold, response):
-    return score_samples(gold, [response] * 8, verify).outcomes[0]
+    return score_samples(gold, [response] * 8).outcomes[0]
 
 
 def correct(gold, response):
     return outcome(gold, response) == "correct"
-
-
-WORKER = """
-from lm_eval_takeover.answers import judging
-
-class Timeout(BaseException):
-    pass
-
-plain = judging.verify
-
-def verify(gold, answer, tolerance=0.0):
-    if answer == "hang":
-        raise Timeout
-    return plain(gold, answer, tolerance)
-
-judging.verify = verify
-judging.serve(5.0, 1 << 31)
-"""
-
-
-def test_a_time_out_that_is_no_exception():
-    """math_verify's time-out derives from BaseException in some versions; whatever a comparison raises is no verdict."""
-    questions = "".join(json.dumps(["5", answer, 0.0]) + "\n" for answer in ("x=5", "hang", "2+3"))
-    done = subprocess.run([sys.executable, "-c", WORKER], input=questions, capture_output=True, text=True)
-    assert [json.loads(line) for line in done.stdout.splitlines()] == [
-        "ready", [True, None], [False, "unparsed"], [True, None]
-    ]  # fmt: skip
 
 
 def test_arguments_swapped():
@@ -113,7 +82,7 @@ def test_a_box_is_not_stripped_twice():
 def test_an_unfinished_think_is_not_credited_for_numbers_in_it():
     assert outcome("42", "<think>Maybe the answer is 42, let me check") == "no_answer"
     assert outcome("42", "<think>So $x = 42$.") == "no_answer"
-    scored = score_samples("42", [r"<think>So it is \boxed{42}"] * 8, verify)  # what there is: a box
+    scored = score_samples("42", [r"<think>So it is \boxed{42}"] * 8)  # what there is: a box
     assert (scored.metrics["acc"], scored.metrics["unclosed_think"]) == (1.0, 1.0)
 
 

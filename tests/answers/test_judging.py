@@ -9,7 +9,9 @@ import time
 
 import pytest
 
+from lm_eval_takeover.answers import judging
 from lm_eval_takeover.answers.judging import Judge
+from lm_eval_takeover.answers.samples import Question
 from lm_eval_takeover.answers.verification import Verdict
 
 pytestmark = pytest.mark.slow
@@ -44,7 +46,7 @@ def children():
     listed = subprocess.run(
         ["ps", "-o", "stat=,args=", "--ppid", str(os.getpid())], capture_output=True, text=True
     ).stdout
-    return [line for line in listed.splitlines() if "lm_eval_takeover.answers.judging" in line or line.startswith("Z")]
+    return [line for line in listed.splitlines() if "lm_eval_takeover.answers.worker" in line or line.startswith("Z")]
 
 
 def test_hostile_answers_are_incorrect_always_with_the_same_verdict_and_leave_nothing_behind():
@@ -146,21 +148,74 @@ def test_time_outs_work_in_threads_and_leave_the_callers_alarm_alone():
     assert not rang
 
 
-def test_an_answer_is_judged_once(monkeypatch):
-    with Judge(2) as judge:
-        asked = []
-        plain = judge._ask
-        monkeypatch.setattr(judge, "_ask", lambda key: asked.append(key) or plain(key))
-        list(judge.map(lambda answer: judge(GOLD, answer), [r"\sqrt{117}"] * 50 + [r"\sqrt{118}"] * 50))
-    assert len(asked) == 2
+def test_samples_that_exceed_a_limit_are_outcomes_of_their_own():
+    """Eight answers that time out cost eight judgements: the majority does not ask for them again."""
+    fine, wrong = rf"\boxed{{{GOLD}}}", r"\boxed{\sqrt{118}}"
+    towers = [rf"\boxed{{{number}^{{9^{{9^9}}}}}}" for number in range(2, 8)]
+    started = []
+    with Judge(1, time_limit=1.0) as judge:
+        (worker,) = judge._all
+        start = worker._start
+        worker._start = lambda: started.append(1) or start()
+        judged = judge.judge_samples(Question(GOLD, [*towers, fine, wrong, fine], [False] * 9))
+    assert [sample.outcome for sample in judged.samples] == ["timed_out"] * 6 + ["correct", "incorrect", "correct"]
+    assert judged.majority == 6
+    assert len(started) == 1 + 6
+    assert children() == []
 
 
-def test_plain_numbers_and_equal_text_start_no_worker():
-    with Judge(2) as judge:
+def test_hostile_responses_are_read_within_the_limits():
+    named = ("nested fractions", "one bracket", "NUL", "lone surrogate", "digits", "signs")
+    texts = [rf"\boxed{{{HOSTILE[name]}}}" for name in named] + [HOSTILE[name] for name in named]
+    texts += ["<think>" * 100_000, r"\boxed{" * 100_000, "$1" * 1_000_000, r"\boxed{\sqrt{117}}"]
+    with Judge(1, time_limit=4.0) as judge:
+        judged = judge.judge_samples(Question(GOLD, texts, [False] * len(texts)))
+    outcomes = [sample.outcome for sample in judged.samples]
+    assert outcomes.index("correct") == len(texts) - 1
+
+
+def test_what_kills_a_worker_is_the_outcome_of_one_response(monkeypatch, caplog):
+    """Extraction that hangs, raises, or takes the process with it."""
+    patched = (
+        "import os, sys; from lm_eval_takeover.answers import samples, worker; plain = samples.read_answer\n"
+        "class Timeout(BaseException): pass\n"
+        "def read(text, truncated):\n"
+        "    if text == 'die': os._exit(7)\n"
+        "    if text == 'raise': raise Timeout\n"
+        "    while text == 'hang': pass\n"
+        "    if text == 'memory': 'x' * 10**10\n"
+        "    return plain(text, truncated)\n"
+        "samples.read_answer = read; worker.serve(float(sys.argv[1]), int(sys.argv[2]))"
+    )
+    monkeypatch.setattr(judging, "_WORKER", ["-c", patched])
+    texts = ["die", r"\boxed{5}", "raise", "hang", "memory", r"\boxed{5.0}"]
+    with Judge(1, time_limit=0.5) as judge:
+        judged = judge.judge_samples(Question("5", texts, [False] * len(texts)))
+    assert [sample.outcome for sample in judged.samples] == [
+        "unparsed", "correct", "unparsed", "timed_out", "unparsed", "correct"
+    ]  # fmt: skip
+    assert judged.majority == 1
+    assert [record.getMessage().partition(" while")[0] for record in caplog.records] == [
+        "exit status 7", "Timeout", "MemoryError"
+    ]  # fmt: skip
+
+
+def test_a_token_limit_that_ended_a_response_and_letters_reach_the_worker():
+    with Judge(1) as judge:
+        judged = judge.judge_samples(Question("7", ["It is 7", "It is 7"], [False, True]))
+        letters = judge.judge_samples(Question("B", ["The answer is B", "A"], [False, False], "letters"))
+    assert [sample.outcome for sample in judged.samples] == ["correct", "no_answer"]
+    assert [sample.outcome for sample in letters.samples] == ["correct", "incorrect"]
+
+
+def test_plain_numbers_and_equal_text_load_no_mathematics():
+    with Judge(1) as judge:
         assert judge("5", "5.0").correct
         assert judge(GOLD, GOLD).correct
         assert not judge("1/2", "0.3").correct
-        assert all(worker.process is None for worker in judge._all)
+        (worker,) = judge._all
+        with open(f"/proc/{worker.process.pid}/maps") as maps:
+            assert "gmpy" not in maps.read()
 
 
 def test_the_caller_needs_no_main_guard_and_may_have_threads():
@@ -194,4 +249,4 @@ def test_an_interrupt_ends_the_workers():
     _, error = process.communicate(timeout=30)
     assert "KeyboardInterrupt" in error
     left = subprocess.run(["ps", "-o", "args=", "-s", str(process.pid)], capture_output=True, text=True).stdout
-    assert "lm_eval_takeover.answers.judging" not in left
+    assert "lm_eval_takeover.answers.worker" not in left

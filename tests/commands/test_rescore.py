@@ -1,6 +1,7 @@
 """Stored responses scored anew, with the tasks as they are or as somebody has changed them."""
 
 import json
+import re
 import shutil
 
 import pytest
@@ -98,8 +99,7 @@ def test_several_commands_are_a_table_of_what_each_was_given(finished, tmp_path,
 
 def test_tasks_of_a_folder_go_before_the_installed_ones(finished, tasks):
     task = tasks / "takeover_demo.yaml"
-    assert "version: 1.2" in task.read_text()
-    task.write_text(task.read_text().replace("version: 1.2", "version: 9.9"))
+    task.write_text(re.sub(r"version: \S+", "version: 9.9", task.read_text()))
     (run,), verdicts = read_stored_runs(finished[0])
     assert rescore(run, verdicts, [], tasks).results["versions"]["takeover_demo"] == 9.9
 

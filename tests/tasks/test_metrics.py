@@ -3,15 +3,13 @@
 import json
 import math
 import pickle
-from itertools import combinations, permutations
+from itertools import combinations
 
 import pytest
 
-from lm_eval_takeover.answers.verification import verify
 from lm_eval_takeover.tasks.metrics import (
     accuracy_of_completed,
     list_metrics,
-    majority,
     pass_at_k,
     score_samples,
 )
@@ -33,25 +31,9 @@ def test_pass_at_k_of_what_cannot_be(n, correct, k):
         pass_at_k(n, correct, k)
 
 
-def test_majority_counts_equal_answers_together_and_ties_go_to_the_first():
-    assert (
-        majority(["1/2", "3", "0.5", None], verify) == "0.5"
-    )  # the class of one half, by its first text in sorted order
-    assert majority(["3", "1/2", "0.5", "3.0"], verify) == "3"
-    assert majority(["1/2", "3", "3.0", "0.5"], verify) == "0.5"
-    assert majority([None, None], verify) is None
-    assert majority([r"\sqrt{8}", "5", r"2\sqrt{2}", "5 cm", r"2 \cdot \sqrt{2}"], verify) == r"2 \cdot \sqrt{2}"
-    assert majority([r"28\%", "28", "0.28"], verify) == "28"  # 28% votes with 28, not with both
-
-
-def test_the_order_of_samples_decides_nothing_but_ties():
-    answers = [r"\sqrt{8}", r"2\sqrt{2}", "3", "3.0", "3 cm", None]
-    assert {majority(order, verify) for order in permutations(answers)} == {"3"}
-
-
 def test_the_metrics_of_one_problem():
     responses = [r"\boxed{4}"] * 3 + [r"\boxed{5}"] * 3 + ["no idea", r"<think> \boxed{\frac{1}{}"]
-    scored = score_samples("4", responses, verify)
+    scored = score_samples("4", responses)
     assert scored.answers == ["4"] * 3 + ["5"] * 3 + [None] * 2
     assert scored.outcomes == ["correct"] * 3 + ["incorrect"] * 3 + ["no_answer"] * 2
     assert scored.majority == "4"
@@ -64,9 +46,9 @@ def test_the_metrics_of_one_problem():
 
 
 def test_samples_without_an_answer_do_not_vote_and_none_at_all_is_incorrect():
-    scored = score_samples("4", ["no idea"] * 6 + [r"\boxed{4}", r"\boxed{\frac{}{}}"], verify)
+    scored = score_samples("4", ["no idea"] * 6 + [r"\boxed{4}", r"\boxed{\frac{}{}}"])
     assert (scored.metrics["maj@8"], scored.metrics["no_answer"], scored.metrics["unparsed"]) == (1.0, 0.75, 0.125)
-    assert score_samples("4", ["no idea"] * 8, verify).metrics["maj@8"] == 0.0
+    assert score_samples("4", ["no idea"] * 8).metrics["maj@8"] == 0.0
 
 
 @pytest.mark.parametrize(
@@ -81,7 +63,7 @@ def test_samples_without_an_answer_do_not_vote_and_none_at_all_is_incorrect():
     ],
 )
 def test_every_number_of_samples_has_its_metrics_and_lm_eval_knows_them(samples, ks):
-    scored = score_samples("4", [r"\boxed{4}"] + ["no idea"] * (samples - 1), verify)
+    scored = score_samples("4", [r"\boxed{4}"] + ["no idea"] * (samples - 1))
     assert scored.metrics.keys() == {entry["metric"] for entry in list_metrics(samples)}
     assert {k: scored.metrics[f"pass@{k}"] for k in ks} == pytest.approx({k: k / samples for k in ks})
     assert [name for name in scored.metrics if name.startswith(("pass", "maj"))] == [
@@ -92,7 +74,7 @@ def test_every_number_of_samples_has_its_metrics_and_lm_eval_knows_them(samples,
 
 def test_what_its_model_calls_cut_off_is_cut_off_whatever_the_text_shows():
     cut, whole = Response("It is", truncated=True), Response(r"<think> \boxed{4}", truncated=False)
-    scored = score_samples("4", [cut, whole, r"\boxed{4}", "<think> so"], verify)
+    scored = score_samples("4", [cut, whole, r"\boxed{4}", "<think> so"])
     assert (scored.metrics["truncated"], scored.metrics["acc_completed"]) == (0.5, (2, 2))
     assert (scored.metrics["acc"], scored.metrics["unclosed_think"]) == (0.5, 0.5)
 

@@ -1,0 +1,149 @@
+"""The samples of one problem: what each answers and is worth, and the answer that most of them give.
+
+Whatever touches a response is a step: `run(step, mathematics)` gives its value, or why there is none. `judging` runs the steps in
+a worker process, each under the limits; `run_here` runs them in this process, without any.
+"""
+
+import logging
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
+from typing import Any, Literal, NamedTuple
+
+from lm_eval_takeover.answers.extraction import has_unclosed_think, read_answer
+from lm_eval_takeover.answers.letters import read_letter
+from lm_eval_takeover.answers.normalisation import canonicalise
+from lm_eval_takeover.answers.verification import Reason, Verdict, is_too_large, verdict_by_text, verify
+
+_log = logging.getLogger(__name__)
+
+Kind = Literal["math", "letters"]
+
+
+class Question(NamedTuple):
+    """A gold answer, the responses, and of each whether the token limit is known to have ended it."""
+
+    gold: str
+    responses: Sequence[str]
+    truncated: Sequence[bool]
+    kind: Kind = "math"
+    tolerance: float = 0.0
+
+
+class Sample(NamedTuple):
+    """What one response came to. Outcomes: `correct`, `incorrect`, `no_answer` (nothing to read), `unparsed`, `timed_out`."""
+
+    answer: str | None
+    outcome: str
+    boxed: bool = False
+    unclosed: bool = False  # a `<think>` that never ends
+
+
+class Judged(NamedTuple):
+    """The samples, and the number of the one whose answer most of them give; None where none has an answer."""
+
+    samples: list[Sample]
+    majority: int | None
+
+
+class Ran(NamedTuple):
+    """What a step gave, which JSON can hold; `reason` where it gave nothing."""
+
+    value: Any = None
+    reason: Reason | None = None
+
+
+Run = Callable[[Callable[[], Any], bool], Ran]
+
+
+def run_here(step: Callable[[], Any], mathematics: bool) -> Ran:
+    """A step in this process. Whatever it raises is the outcome of that response alone."""
+    try:
+        return Ran(step())
+    except Exception as error:
+        warn_of(type(error).__name__)
+        return Ran(None, "unparsed")
+
+
+def warn_of(name: str) -> None:
+    """Log what was raised by a response, or ended the worker that judged it."""
+    _log.warning("%s while a response was judged; it counts as unparsed", name)
+
+
+def judge_answer(gold: str, answer: str, tolerance: float = 0.0, run: Run = run_here) -> Verdict:
+    """The verdict on one answer; mathematics is loaded only where text does not decide."""
+    value, reason = run(partial(verdict_by_text, gold, answer, tolerance), False)
+    if value is None and reason is None:
+        value, reason = run(partial(verify, gold, answer, tolerance), True)
+    return Verdict(False, reason) if value is None else Verdict(*value)
+
+
+def judge_samples(question: Question, run: Run = run_here) -> Judged:
+    """Read and judge all samples of a problem, an answer that several give once."""
+    known: dict[tuple[str, str], Verdict] = {}
+
+    def judge(gold: str, answer: str) -> Verdict:
+        if question.kind == "letters":
+            return Verdict(gold == answer)
+        if (gold, answer) not in known:
+            known[gold, answer] = judge_answer(gold, answer, question.tolerance, run)
+        return known[gold, answer]
+
+    samples: list[Sample] = []
+    forms: list[str | None] = []
+    for response, truncated in zip(question.responses, question.truncated, strict=True):
+        value, reason = run(partial(_read, question.kind, response, truncated), False)
+        answer, form, boxed, unclosed = value or (None, None, False, False)
+        outcome = reason or ("no_answer" if answer is None else name_outcome(judge(question.gold, answer)))
+        samples.append(Sample(answer, outcome, boxed, unclosed))
+        forms.append(form)
+    alone = {
+        form
+        for form, sample in zip(forms, samples, strict=True)
+        if form is not None and (sample.outcome == "timed_out" or is_too_large(form))
+    }
+    votes = find_majority(forms, judge, alone)
+    return Judged(samples, min(votes, key=lambda vote: (samples[vote].answer or "", vote), default=None))
+
+
+def _read(kind: Kind, response: str, truncated: bool) -> tuple[str | None, str | None, bool, bool]:
+    """The answer of a response, its canonical form, whether it stands in a box, and whether a `<think>` never ends."""
+    answer, boxed = (read_letter if kind == "letters" else read_answer)(response, truncated)
+    form = None if answer is None else answer if kind == "letters" else canonicalise(answer)
+    return answer, form, boxed, has_unclosed_think(response)
+
+
+def name_outcome(verdict: Verdict) -> str:
+    return "correct" if verdict.correct else verdict.reason or "incorrect"
+
+
+def find_majority(
+    forms: Sequence[str | None], judge: Callable[[str, str], Verdict], alone: Collection[str] = ()
+) -> list[int]:
+    """The samples that give the most frequent answer under mathematical equivalence, by their canonical forms.
+
+    Equal forms are one class, and a form joins the first class whose first form verifies it and is verified by it. Forms are
+    visited in sorted order, so the order of samples decides nothing but ties, which go to the class seen first. A form that
+    timed out once, or is in `alone`, is compared with no other.
+    """
+    places: dict[str, list[int]] = {}
+    for index, form in enumerate(forms):
+        if form is not None:
+            places.setdefault(form, []).append(index)
+    closed = set(alone)
+    classes: dict[str, list[int]] = {}
+
+    def find_class(form: str) -> str:
+        for first in classes:
+            if form in closed or first in closed:
+                continue
+            there = judge(first, form)
+            back = judge(form, first) if there.correct else there
+            if "timed_out" in (there.reason, back.reason):
+                closed.add(form)
+            elif back.correct:
+                return first
+        return form
+
+    for form in sorted(places):
+        classes.setdefault(find_class(form), []).extend(places[form])
+    return min(classes.values(), key=lambda members: (-len(members), min(members)), default=[])

@@ -1,0 +1,93 @@
+"""All samples of a problem in one process: answers, outcomes, majority, and what a response may raise."""
+
+import logging
+from itertools import permutations
+
+import pytest
+
+from lm_eval_takeover.answers import samples
+from lm_eval_takeover.answers.samples import Question, Ran, judge_samples, run_here
+from lm_eval_takeover.answers.verification import Verdict
+
+
+def ask(gold, answers, **options):
+    responses = [rf"\boxed{{{answer}}}" if answer else "no idea" for answer in answers]
+    return Question(gold, responses, [False] * len(responses), **options)
+
+
+KNOWN = {}
+
+
+def run_once(step, mathematics):
+    place = (step.func, step.args)
+    if place not in KNOWN:
+        KNOWN[place] = run_here(step, mathematics)
+    return KNOWN[place]
+
+
+def majority(answers):
+    judged = judge_samples(ask("none", answers), run_once)
+    return None if judged.majority is None else judged.samples[judged.majority].answer
+
+
+def test_majority_counts_equal_answers_together_and_ties_go_to_the_first():
+    assert majority(["1/2", "3", "0.5", None]) == "0.5"  # the class of one half, by its first text in sorted order
+    assert majority(["3", "1/2", "0.5", "3.0"]) == "3"
+    assert majority(["1/2", "3", "3.0", "0.5"]) == "0.5"
+    assert majority([None, None]) is None
+    assert majority([r"\sqrt{8}", "5", r"2\sqrt{2}", "5 cm", r"2 \cdot \sqrt{2}"]) == r"2 \cdot \sqrt{2}"
+    assert majority([r"28\%", "28", "0.28"]) == "28"  # 28% votes with 28, not with both
+
+
+def test_the_order_of_samples_decides_nothing_but_ties():
+    answers = [r"\sqrt{8}", r"2\sqrt{2}", "3", "3.0", "3 cm", None]
+    assert {majority(order) for order in permutations(answers)} == {"3"}
+
+
+def test_letters_are_equal_or_not():
+    judged = judge_samples(ask("B", ["B", "A", "B", None], kind="letters"))
+    assert [sample.outcome for sample in judged.samples] == ["correct", "incorrect", "correct", "no_answer"]
+    assert judged.majority == 0
+
+
+def test_an_answer_is_judged_once_and_what_timed_out_is_compared_with_no_other():
+    steps = []
+
+    def run(step, mathematics):
+        if step.func is samples._read:
+            return run_here(step, mathematics)
+        steps.append(step.args)
+        return Ran(None, "timed_out") if "t" in "".join(step.args[:2]) else run_here(step, mathematics)
+
+    hung = [f"t_{number}" for number in range(6)]
+    judged = judge_samples(ask("7", [*hung, "5", "5"]), run)
+    assert [sample.outcome for sample in judged.samples] == ["timed_out"] * 6 + ["incorrect"] * 2
+    assert steps == [("7", answer, 0.0) for answer in [*hung, "5"]]
+    assert judged.samples[judged.majority].answer == "5"
+
+
+def test_a_form_that_times_out_beside_another_is_compared_once():
+    asked = []
+
+    def judge(gold, answer):
+        asked.append((gold, answer))
+        return Verdict(False, "timed_out")
+
+    assert samples.find_majority(["a", "b", "c", "c", None], judge) == [2, 3]
+    assert asked == [("a", "b"), ("a", "c")]
+
+
+@pytest.mark.parametrize("failing", ["read_answer", "canonicalise", "verify", "verdict_by_text", "has_unclosed_think"])
+def test_what_reading_or_judging_raises_is_the_outcome_of_one_response(monkeypatch, caplog, failing):
+    plain = getattr(samples, failing)
+
+    def fail(*arguments):
+        if any("1313" in str(argument) for argument in arguments):
+            raise IndexError("no such group")
+        return plain(*arguments)
+
+    monkeypatch.setattr(samples, failing, fail)
+    with caplog.at_level(logging.WARNING):
+        judged = judge_samples(ask(r"\sqrt{8}", [r"1313\sqrt{2}", r"2\sqrt{2}", r"\sqrt{3}"]))
+    assert [sample.outcome for sample in judged.samples] == ["unparsed", "correct", "incorrect"]
+    assert "IndexError while a response was judged; it counts as unparsed" in caplog.text
