@@ -162,6 +162,21 @@ def test_the_realized_rate_of_each_task_stands_beside_it(tmp_path, capsys):
     assert "37.5 / 100.0 / 4.0" in said and "12.5 / 100.0 / 10.0" in said and "Acc / Pass@8 / realized rate" in said
 
 
+def test_columns_on_the_reading_stand_in_each_cell(tmp_path, capsys):
+    folder = write_results(tmp_path / "guided", {"takeover_amc23": [3] * 40}, run=takeover(), logged=False)
+    (path,) = folder.glob("results_*.json")
+    content = json.loads(path.read_text())
+    content["results"]["takeover_amc23"] |= {"acc_boxed,all": 0.25, "unboxed,all": 0.3, "no_answer,all": 0.125}
+    path.write_text(json.dumps(content))
+    rows, _ = board(capsys, tmp_path / "guided")
+    for cell in (rows["Small-Base + Guided"]["tasks"]["takeover_amc23"], rows["Small-Base + Guided"]["average"]):
+        assert [cell[name] for name in ("acc_boxed", "unboxed", "no_answer")] == [0.25, 0.3, 0.125]
+    assert main(["leaderboard", str(tmp_path / "guided"), "--columns", "reading", "--format", "md"]) == 0
+    said = capsys.readouterr().out
+    assert "37.5 / 100.0 / 25.0 / 30.0 / 12.5" in said
+    assert "Acc of boxes alone / read without a box / no answer" in said
+
+
 def test_versus_pairs_by_problem_and_corrects_over_all_that_it_tests(results, capsys):
     rows, _ = board(capsys, results / "base", results / "guided", "--vs", results / "base")
     assert "vs" not in rows["Small-Base"]

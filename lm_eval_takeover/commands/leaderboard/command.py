@@ -16,7 +16,7 @@ EXAMPLE = """examples:
   lm-eval-takeover leaderboard results/base results/guided --vs results/base --format json
 """
 FORMATS = ("table", "md", "csv", "latex", "json")
-EXTRAS = ("intervals", "maj8", "truncated", "task_rate", "cost")
+EXTRAS = ("intervals", "maj8", "truncated", "task_rate", "reading", "cost")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

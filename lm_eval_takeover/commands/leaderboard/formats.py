@@ -90,14 +90,21 @@ def list_notes(board: dict[str, Any], extras: Sequence[str]) -> list[str]:
     return notes + [f"Warning: {line}" for line in board["warnings"]]
 
 
+# What `--columns` adds to a cell: fields of the cell, and what they are called.
+_PARTS = {
+    "truncated": {"truncated": "truncated"},
+    "task_rate": {"task_rate": "realized rate"},
+    "reading": {"acc_boxed": "Acc of boxes alone", "unboxed": "read without a box", "no_answer": "no answer"},
+}
+
+
 def _name_parts(k: int | None, samples: int | None, extras: Sequence[str]) -> str:
     """What the parts of a cell are."""
     return " / ".join([
         "Acc",
         *([f"Pass@{k}"] if k and k > 1 else []),
         *([f"Maj@{samples}"] if "maj8" in extras else []),
-        *(["truncated"] if "truncated" in extras else []),
-        *(["realized rate"] if "task_rate" in extras else []),
+        *(words for name, parts in _PARTS.items() if name in extras for words in parts.values()),
     ])  # fmt: skip
 
 
@@ -185,7 +192,8 @@ def _show_cell(cell: dict[str, Any] | None, extras: Sequence[str]) -> str:
         return ""
     shown = [name for name, _ in _list_measures(cell)]
     majority = "maj8" if cell.get("maj8") is not None else f"maj{cell['samples']}"
-    more = [{"maj8": majority}.get(name, name) for name in ("maj8", "truncated", "task_rate") if name in extras]
+    more = [majority] if "maj8" in extras else []
+    more += [name for extra, parts in _PARTS.items() if extra in extras for name in parts]
     text = " / ".join("-" if cell.get(name) is None else f"{100 * cell[name]:.1f}" for name in [*shown, *more])
     if "intervals" in extras and cell.get("acc_low") is not None:
         spans = (f"{100 * cell[f'{name}_low']:.1f}–{100 * cell[f'{name}_high']:.1f}" for name in shown)
@@ -220,7 +228,7 @@ def write_csv(rows: Sequence[Row]) -> str:
         known.keys() - {"pass8", "maj8"}, key=lambda name: (name.startswith("maj"), int(name.lstrip("pasmj")))
     )
     cells = [f"{name}{end}" for name in ["acc", "pass8", "maj8", *others] for end in ("", "_low", "_high")]
-    counts = ["truncated", "problems", "samples", "task_rate"]
+    counts = ["truncated", "problems", "samples", "task_rate", *_PARTS["reading"]]
     gained = dict.fromkeys(["acc", "pass8", *(name for row in rows for name in row["recovery"] if name in known)])
     recoveries = [f"recovery_{metric}{end}" for metric in gained for end in ("", "_low", "_high")]
     costs = ["base_passes_per_token", "guide_passes_per_token", "active_parameters", "seconds_per_problem"]

@@ -136,6 +136,9 @@ def list_cell_metrics(results: Sequence[TaskResult]) -> list[str]:
     return list(dict.fromkeys(["acc", "pass@8", "maj@8", *(metric for metric in shared if "@" in metric)]))
 
 
+READING = ("acc_boxed", "unboxed", "no_answer")  # how much of Acc rests on reading answers without a box
+
+
 def describe_cell(result: TaskResult) -> dict[str, Any]:
     """Acc, and the Pass@k and Maj@n that there are, with intervals, which are null without samples; `k` is that of tables."""
     cell: dict[str, Any] = {"k": result.k}
@@ -148,7 +151,7 @@ def describe_cell(result: TaskResult) -> dict[str, Any]:
         }
     cell |= {"metric": result.accuracy} if result.accuracy != "acc" else {}
     return cell | {
-        "no_answer": result.means.get("no_answer"),
+        **{name: result.means.get(name) for name in READING},
         "unparsed": result.means.get("unparsed"),
         "truncated": share_truncated(result),
         "problems": result.count,
@@ -189,6 +192,9 @@ def describe_average(results: Sequence[TaskResult]) -> dict[str, Any]:
         }
     samples = {result.samples for result in results}
     rates: list[Any] = [result.per_token.get("realized_rate") for result in results]
+    for name in READING:
+        known_means = [result.means[name] for result in results if name in result.means]
+        cell[name] = sum(known_means) / len(results) if len(known_means) == len(results) else None
     return cell | {
         "problems": sum(r.count for r in results),
         "samples": samples.pop() if len(samples) == 1 else None,
