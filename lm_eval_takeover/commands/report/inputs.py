@@ -1,7 +1,7 @@
 """What an analysis folder says: the tables and figures in it, and the runs that it was made from."""
 
 import json
-from argparse import Namespace
+from argparse import ArgumentParser
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from lm_eval_takeover.analysis.catalogue import COLUMNS
-from lm_eval_takeover.commands.analyze.command import DEFAULT_NEAR
+from lm_eval_takeover.commands.analyze.command import add_options
 from lm_eval_takeover.commands.analyze.tables import INDEX, analyze
 from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.runs.layout import find_run_dirs, list_ranks
@@ -21,7 +21,10 @@ def find_analysis(folder: Path, tokenizer: str | None) -> Path:
     if (folder / INDEX).exists() or not any(list_ranks(one) for one in find_run_dirs(folder)):
         return folder
     out = folder / "analysis"
-    analyze(Namespace(run_dirs=[folder], out=out, only="", near=DEFAULT_NEAR, tokenizer=tokenizer))
+    parser = ArgumentParser()
+    add_options(parser)
+    words = ["--out", str(out), *(["--tokenizer", tokenizer] if tokenizer else []), "--", str(folder)]
+    analyze(parser.parse_args(words))
     return out
 
 

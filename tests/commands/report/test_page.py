@@ -18,10 +18,10 @@ from helpers.browser import CHROMIUM, open_browser
 from helpers.pairs import ROOT
 
 from lm_eval_takeover.cli import main
-from lm_eval_takeover.commands.report import building
+from lm_eval_takeover.commands.report import building, inputs
 from lm_eval_takeover.commands.report.building import list_figures, make_index, render
 from lm_eval_takeover.commands.report.figures import read_figure
-from lm_eval_takeover.commands.report.inputs import Analysis
+from lm_eval_takeover.commands.report.inputs import Analysis, find_analysis
 from lm_eval_takeover.commands.report.rollouts import Pieces
 from lm_eval_takeover.errors import ArgumentError, RunDirError
 
@@ -172,6 +172,16 @@ def test_figures_hold_nothing_but_shapes_and_texts(tmp_path):
         '<g id="budget-a" fill="currentColor" font-size="9" clip-path="url(#budget-c)"><use href="#budget-m" />'
         "<use /><title>&lt;p&gt;</title><text>&lt;b&gt;</text></g></svg>"
     )
+
+
+def test_a_run_is_analysed_first(tmp_path, monkeypatch):
+    monkeypatch.setattr(inputs, "analyze", lambda options: made.append(options))
+    made = []
+    write_small(tmp_path, 7, docs=1)
+    assert find_analysis(tmp_path / "base", "toy") == tmp_path / "base" / "analysis"
+    (options,) = made
+    assert (options.run_dirs, options.tokenizer) == ([tmp_path / "base"], "toy")
+    assert {"near", "only", "rollouts", "token_classes"} <= vars(options).keys()  # what `analyze` reads
 
 
 def test_the_picture_of_a_comparison_stands_in_front(tmp_path):
