@@ -29,6 +29,7 @@ MEMORY_LIMIT = 2 * 1024**3  # bytes of address space of one worker
 LONGEST = 1_000_000  # characters at the end of a response that are read
 _WALL = 4.0  # times the limit that a step may take on the wall clock, for a worker that sleeps or is stopped
 _WORKER = ["-m", "lm_eval_takeover.answers.worker"]
+_KEPT = ("PATH", "LD_LIBRARY_PATH", "LANG", "LC_ALL")
 _START = 120.0  # seconds for a worker to start, and to import sympy
 
 Item = TypeVar("Item")
@@ -149,10 +150,13 @@ class _Worker:
     def _start(self) -> subprocess.Popen[bytes]:
         command = [sys.executable, "-P", *_WORKER, str(self.time_limit), str(self.memory_limit)]
         self._unread = b""
-        # sympy orders some of its work by hashes; with a fixed seed every worker works alike.
-        environment = os.environ | {"PYTHONHASHSEED": "0"}
+        # No variable of this process, which may hold secrets, but where Python finds what it imports. sympy orders some of its
+        # work by hashes; with a fixed seed every worker works alike.
+        environment = {name: value for name, value in os.environ.items() if name in _KEPT}
+        environment["PYTHONPATH"] = os.pathsep.join(os.path.abspath(entry) for entry in sys.path if entry)
+        environment |= {"PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
         self.process = subprocess.Popen(
-            command, bufsize=0, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment
+            command, bufsize=0, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, cwd="/"
         )
         assert self.process.stdin is not None
         os.set_blocking(self.process.stdin.fileno(), False)

@@ -9,14 +9,17 @@ from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import Any, Literal, NamedTuple
 
-from lm_eval_takeover.answers.extraction import has_unclosed_think, read_answer
+from lm_eval_takeover.answers.extraction import find_boxes, has_unclosed_think, read_answer, strip_thinking
 from lm_eval_takeover.answers.letters import read_letter
 from lm_eval_takeover.answers.normalisation import canonicalise
+from lm_eval_takeover.answers.stock import read_stock, verify_stock
 from lm_eval_takeover.answers.verification import Reason, Verdict, is_too_large, verdict_by_text, verify
 
 _log = logging.getLogger(__name__)
 
 Kind = Literal["math", "letters"]
+Verifier = Literal["takeover", "math_verify"]
+VERIFIERS: tuple[Verifier, ...] = ("takeover", "math_verify")
 
 
 class Question(NamedTuple):
@@ -27,6 +30,7 @@ class Question(NamedTuple):
     truncated: Sequence[bool]
     kind: Kind = "math"
     tolerance: float = 0.0
+    verifier: Verifier = "takeover"  # letters are read and compared alike by both
 
 
 class Sample(NamedTuple):
@@ -80,20 +84,28 @@ def judge_answer(gold: str, answer: str, tolerance: float = 0.0, run: Run = run_
 def judge_samples(question: Question, run: Run = run_here) -> Judged:
     """Read and judge all samples of a problem, an answer that several give once."""
     known: dict[tuple[str, str], Verdict] = {}
+    stock = question.verifier == "math_verify" and question.kind == "math"
 
     def judge(gold: str, answer: str) -> Verdict:
         if question.kind == "letters":
             return Verdict(gold == answer)
         if (gold, answer) not in known:
-            known[gold, answer] = judge_answer(gold, answer, question.tolerance, run)
+            if stock:
+                value, reason = run(partial(verify_stock, gold, answer), True)
+                known[gold, answer] = Verdict(False, reason) if value is None else Verdict(*value)
+            else:
+                known[gold, answer] = judge_answer(gold, answer, question.tolerance, run)
         return known[gold, answer]
 
     samples: list[Sample] = []
     forms: list[str | None] = []
     for response, truncated in zip(question.responses, question.truncated, strict=True):
-        value, reason = run(partial(_read, question.kind, response, truncated), False)
+        value, reason = run(
+            partial(_read_stock, response) if stock else partial(_read, question.kind, response, truncated), stock
+        )
         answer, form, boxed, unclosed = value or (None, None, False, False)
-        outcome = reason or ("no_answer" if answer is None else name_outcome(judge(question.gold, answer)))
+        said = response if stock else answer
+        outcome = reason or ("no_answer" if answer is None else name_outcome(judge(question.gold, said or "")))
         samples.append(Sample(answer, outcome, boxed, unclosed))
         forms.append(form)
     alone = {
@@ -110,6 +122,11 @@ def _read(kind: Kind, response: str, truncated: bool) -> tuple[str | None, str |
     answer, boxed = (read_letter if kind == "letters" else read_answer)(response, truncated)
     form = None if answer is None else answer if kind == "letters" else canonicalise(answer)
     return answer, form, boxed, has_unclosed_think(response)
+
+
+def _read_stock(response: str) -> tuple[str | None, str | None, bool, bool]:
+    answer = read_stock(response)
+    return answer, answer and f"${answer}$", bool(find_boxes(strip_thinking(response))), has_unclosed_think(response)
 
 
 def name_outcome(verdict: Verdict) -> str:

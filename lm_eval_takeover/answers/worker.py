@@ -30,6 +30,7 @@ class Steps:
         if mathematics and not Steps.loaded:
             self._write({"loading": True})
             verify(r"\sqrt{8}", r"2\sqrt{2}")  # before the clock runs
+            refuse_events(tuple(map(os.path.abspath, sys.path)))  # after the import of sympy, which loads libraries
             self._write({"ready": True})
             Steps.loaded = True
         name = None
@@ -49,7 +50,9 @@ class Steps:
 def serve(time_limit: float, memory_limit: int) -> None:
     """Answer questions until the input ends."""
     answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # prints of libraries stay out of the protocol
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for stream in (1, 2):  # prints of libraries stay out of the protocol, and out of a file, which would be refused
+        os.dup2(nowhere, stream)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the caller handles Ctrl-C and ends this process
     signal.signal(signal.SIGPROF, signal.SIG_DFL)
     limit_process(memory_limit)
@@ -66,12 +69,35 @@ def serve(time_limit: float, memory_limit: int) -> None:
 
 
 def limit_process(memory_limit: int) -> None:
-    """Limits that the kernel keeps on this process: memory, and no core dumps."""
+    """Limits that the kernel keeps on this process: memory, no core dumps, no process, no file written."""
     import resource
 
     with contextlib.suppress(ValueError, OSError):  # some systems do not limit address space
         resource.setrlimit(resource.RLIMIT_AS, (memory_limit, memory_limit))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    for name in ("RLIMIT_NPROC", "RLIMIT_FSIZE"):
+        if hasattr(resource, name):
+            resource.setrlimit(getattr(resource, name), (0, 0))
+
+
+_REFUSED = ("socket.", "subprocess.", "os.system", "os.exec", "os.fork", "os.posix_spawn", "os.spawn", "os.kill", "ctypes.",
+            "os.remove", "os.rename", "os.rmdir", "os.mkdir", "os.link", "os.symlink", "os.chmod", "os.chown", "os.truncate",
+            "os.listxattr", "shutil.", "pty.", "signal.pthread_kill")  # fmt: skip
+
+
+def refuse_events(folders: tuple[str, ...]) -> None:
+    """From here on Python code opens no socket, starts no process, and reads only files of these folders."""
+
+    def refuse(event: str, arguments: tuple[Any, ...]) -> None:
+        if event.startswith(_REFUSED):
+            raise PermissionError(f"{event} is refused")
+        if event == "open":
+            path, _, flags = arguments
+            within = isinstance(path, str) and os.path.abspath(path).startswith(folders)
+            if not within or flags & (os.O_WRONLY | os.O_RDWR):
+                raise PermissionError("open is refused")
+
+    sys.addaudithook(refuse)
 
 
 if __name__ == "__main__":

@@ -55,6 +55,11 @@ class TaskResult:
     accuracy: str = ACC
 
     @property
+    def verifier(self) -> str:
+        """Who judged the samples: `takeover` or `math_verify`."""
+        return str(self.settings.get("verifier") or "takeover")
+
+    @property
     def k(self) -> int | None:
         """Of the Pass@k that tables show: 8, else the largest that there is."""
         known = [int(metric.removeprefix("pass@")) for metric in self.means if metric.startswith("pass@")]
@@ -149,7 +154,15 @@ def _find_origin(rescored: Run, runs: Sequence[Run]) -> int | None:
         return [run.takeover.get(name) for name in _IDENTITY]
 
     found = (i for i, run in enumerate(runs) if identity(run) == identity(rescored))
-    return next((i for i in found if runs[i].tasks.keys() >= rescored.tasks.keys()), None)
+    return next(
+        (
+            i
+            for i in found
+            if runs[i].tasks.keys() >= rescored.tasks.keys()
+            and all(runs[i].tasks[task].verifier == one.verifier for task, one in rescored.tasks.items())
+        ),
+        None,
+    )
 
 
 def _take_verdicts(run: Run, rescored: Run, notes: list[str]) -> Run:

@@ -98,7 +98,8 @@ def task_settings(document: Fields, task: str) -> Settings:
         "thinking": arguments.get("enable_thinking"),
         "end_tokens": document.get("eot_token_id"),
     }
-    return found
+    verifier = config.inside_or_empty("metadata").get("verifier")
+    return found if verifier in (None, "takeover") else found | {"verifier": verifier}
 
 
 def model_settings(document: Fields) -> Settings:

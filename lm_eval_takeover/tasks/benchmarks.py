@@ -22,6 +22,7 @@ from lm_eval_takeover.storage.digests import digest_of, digest_of_text
 from lm_eval_takeover.storage.package_data import data_folder
 from lm_eval_takeover.tasks.metrics import Scored, score_samples
 from lm_eval_takeover.tasks.verdict_log import LoggedVerdict, get_verdict_log
+from lm_eval_takeover.tasks.verifiers import get_verifier
 
 Document = dict[str, Any]
 _log = logging.getLogger(__name__)
@@ -53,12 +54,13 @@ def score_letters(resps: Sequence[Sequence[str]], docs: Sequence[Document]) -> l
 
 
 def _score(resps: Sequence[Sequence[str]], docs: Sequence[Document], kind: Kind) -> list[Record]:
+    verifier = get_verifier()
     with Judge() as judge:
 
         def score(item: tuple[Sequence[str], Document]) -> Scored:
             responses, doc = item
             tolerance = float(doc.get("tolerance") or 0)
-            return score_samples(str(doc["answer"]), responses, judge.judge_samples, kind, tolerance)
+            return score_samples(str(doc["answer"]), responses, judge.judge_samples, kind, tolerance, verifier)
 
         return _log_verdicts(judge.map(score, zip(resps, docs, strict=True)), resps, docs)
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from lm_eval_takeover.answers.samples import Judged, Kind, Question, judge_samples
+from lm_eval_takeover.answers.samples import Judged, Kind, Question, Verifier, judge_samples
 from lm_eval_takeover.tasks.responses import is_known_truncated, is_truncated
 
 JudgeSamples = Callable[[Question], Judged]
@@ -63,11 +63,12 @@ def score_samples(
     judge: JudgeSamples = judge_samples,
     kind: Kind = "math",
     tolerance: float = 0.0,
+    verifier: Verifier = "takeover",
 ) -> Scored:
     """The metrics of one problem, all of them shares of its samples but `acc_completed`, which is `(correct, completed)`."""
     count = len(responses)
     known = [is_known_truncated(response) for response in responses]
-    samples, chosen = judge(Question(gold, responses, known, kind, tolerance))
+    samples, chosen = judge(Question(gold, responses, known, kind, tolerance, verifier))
     outcomes = [sample.outcome for sample in samples]
     completed = [
         sample.outcome

@@ -12,6 +12,7 @@ from lm_eval_takeover.method.request import TASK_MAX_GEN_TOKS
 from lm_eval_takeover.tasks.benchmarks import Document, Record, process_results, score_all
 from lm_eval_takeover.tasks.instances import is_greedy
 from lm_eval_takeover.tasks.metrics import list_metrics
+from lm_eval_takeover.tasks.verifiers import get_verifier
 
 try:
     from lm_eval.api.task import GenerateTask
@@ -58,6 +59,7 @@ class SampledTask(GenerateTask):  # type: ignore[misc]
             ]
         self._ranks = 1
         super().__init__(config=config)
+        self.config.metadata = {**(self.config.metadata or {}), "verifier": get_verifier()}
 
     def download(self, dataset_kwargs: dict[str, Any] | None = None, **settings: Any) -> None:
         """Loads the data set and checks its documents, which lm-eval itself reads from here on."""

@@ -250,3 +250,38 @@ def test_an_interrupt_ends_the_workers():
     assert "KeyboardInterrupt" in error
     left = subprocess.run(["ps", "-o", "args=", "-s", str(process.pid)], capture_output=True, text=True).stdout
     assert "lm_eval_takeover.answers.worker" not in left
+
+
+def test_math_verify_alone_judges_in_the_same_workers():
+    texts = [r"So \boxed{\sqrt{117}}", "It is 5", "The answer is 9**9**9**9", "nothing", r"$3\sqrt{13}$"]
+    with Judge(1, time_limit=2.0) as judge:
+        judged = judge.judge_samples(Question(GOLD, texts, [False] * 5, verifier="math_verify"))
+    outcomes = [sample.outcome for sample in judged.samples]
+    assert (outcomes[0], outcomes[1], outcomes[3], outcomes[4]) == ("correct", "incorrect", "no_answer", "correct")
+    assert outcomes[2] != "correct"
+    assert judged.majority in (0, 4)
+
+
+def test_code_in_a_worker_sees_no_secret_and_opens_no_file_process_or_socket(monkeypatch, tmp_path, caplog):
+    """What `eval` of a response could try, as far as Python code can be stopped."""
+    (tmp_path / "secret").write_text("x")
+    monkeypatch.setenv("HF_TOKEN", "secret")
+    monkeypatch.setenv("PYTHONSTARTUP", "secret")
+    patched = (
+        "import os, socket, subprocess, sys; from lm_eval_takeover.answers import samples, worker\n"
+        f"there = {str(tmp_path)!r}\n"
+        "tries = {'read': lambda: open(there + '/secret'), 'write': lambda: open(there + '/new', 'w'),\n"
+        "  'socket': lambda: socket.socket(), 'process': lambda: subprocess.run(['true']), 'shell': lambda: os.system('true'),\n"
+        "  'secret': lambda: os.environ['HF_TOKEN'], 'cwd': lambda: {'/': {}}[os.getcwd()]['none']}\n"
+        "samples.read_stock = lambda text: str(tries[text]())\n"
+        "samples.verify_stock = lambda gold, text: samples.Verdict(True)\n"
+        "worker.serve(float(sys.argv[1]), int(sys.argv[2]))"
+    )
+    monkeypatch.setattr(judging, "_WORKER", ["-c", patched])
+    names = ["read", "write", "socket", "process", "shell", "secret", "cwd"]
+    with Judge(1) as judge:
+        judged = judge.judge_samples(Question("5", names, [False] * len(names), verifier="math_verify"))
+    assert [sample.outcome for sample in judged.samples] == ["unparsed"] * len(names)
+    raised = [record.getMessage().partition(" while")[0] for record in caplog.records]
+    assert raised == ["PermissionError"] * 5 + ["KeyError"] * 2
+    assert not (tmp_path / "new").exists()

@@ -3,14 +3,19 @@
 import json
 import re
 import shutil
+from dataclasses import replace
 
 import pytest
 from helpers.demo_runs import run_demo
+from lm_eval.api.instance import Instance
 
 from lm_eval_takeover.cli import main
+from lm_eval_takeover.commands.rescore.responses import StoredResponses
 from lm_eval_takeover.commands.rescore.scoring import rescore
 from lm_eval_takeover.errors import ArgumentError, RunDirError
+from lm_eval_takeover.results.runs import read_runs
 from lm_eval_takeover.runs.stored import read_stored_runs
+from lm_eval_takeover.storage.digests import digest_of
 from lm_eval_takeover.storage.package_data import data_folder
 from lm_eval_takeover.tasks import benchmarks
 
@@ -44,7 +49,7 @@ def test_the_same_tasks_give_the_same_results(finished):
     }
     now, then = ({k: v for k, v in of["config"]["takeover"].items() if k not in ("run_dir", "seconds", "attempts")}
                  for of in (done.results, original))  # fmt: skip
-    assert now.pop("rescored") is True
+    assert (now.pop("rescored"), now.pop("verifier")) == (True, "takeover")
     assert now == then
     pairs = zip(done.results["samples"]["takeover_demo"], original["samples"]["takeover_demo"], strict=True)
     assert all(a["resps"] == b["resps"] and a["filtered_resps"] == b["filtered_resps"] for a, b in pairs)
@@ -130,3 +135,34 @@ def test_what_cannot_be_rescored_is_one_line(finished, tmp_path):
     (broken / "journal-000.sqlite").write_bytes(b"")
     with pytest.raises(RunDirError, match="cannot be read: it is cut off"):
         read_stored_runs(broken)
+
+
+def test_stored_responses_keep_whether_the_token_limit_ended_them(finished):
+    (run,), _ = read_stored_runs(finished[0])
+    sample = next(iter(run.samples.values()))
+    cut = replace(sample, truncated=True)
+    model = StoredResponses(run, {("task", digest_of({"n": 1}), 0, 0): cut})
+    instance = Instance("generate_until", {"n": 1}, ("", {}), 0, metadata=("task", 0, 1))
+    (response,) = model.generate_until([instance])
+    assert (str(response), response.truncated) == (sample.text, True)
+
+
+def test_both_verifiers_judge_a_stored_run_and_tables_do_not_mix_them(finished, tmp_path, capsys):
+    folder, _ = finished
+    ours, theirs = tmp_path / "ours", tmp_path / "theirs"
+    assert main(["rescore", str(folder), "--output_path", str(ours)]) == 0
+    capsys.readouterr()
+    assert main(["rescore", str(folder), "--verifier", "math_verify", "--output_path", str(theirs)]) == 0
+    printed = capsys.readouterr().out
+    assert "of 32 verdicts of the run differ from those of math_verify" in printed
+    for out, name in ((ours, "takeover"), (theirs, "math_verify")):
+        (file,) = out.rglob("results_*.json")
+        document = json.loads(file.read_text())
+        assert document["config"]["takeover"]["verifier"] == name
+        assert document["configs"]["takeover_demo"]["metadata"]["verifier"] == name
+    runs, _ = read_runs([ours, theirs])
+    assert sorted(run.tasks["takeover_demo"].verifier for run in runs) == ["math_verify", "takeover"]
+    assert main(["leaderboard", str(ours), str(theirs)]) == 0
+    printed = capsys.readouterr()
+    assert "rows differ in verifier: " in printed.out + printed.err
+    assert ", math_verify" in printed.out

@@ -51,6 +51,11 @@ def build_board(results: Sequence[Path], thinking: Sequence[Path], versus: Path 
     return board
 
 
+def _list_verifiers(run: Run) -> list[str]:
+    """Who judged the samples, beside our own verifier."""
+    return sorted({result.verifier for result in run.tasks.values()} - {"takeover"})
+
+
 def name_rows(runs: Sequence[tuple[Run, str]]) -> list[Row]:
     """In the order of Table 3: by base, then by kind, then by rate; equal names are told apart by what differs."""
 
@@ -60,7 +65,7 @@ def name_rows(runs: Sequence[tuple[Run, str]]) -> list[Row]:
         return family, _ORDER.index(kind), run.takeover.get("realized_rate") or 0, run.model, str(run.source)
 
     found = sorted(runs, key=place)
-    names = [_name(run, kind) for run, kind in found]
+    names = [", ".join([_name(run, kind), *_list_verifiers(run)]) for run, kind in found]
     names = [
         f"{name}, {_show_rate(run)}" if names.count(name) > 1 else name
         for name, (run, _) in zip(names, found, strict=True)
@@ -230,7 +235,10 @@ def list_warnings(rows: Sequence[Row], averaged: Sequence[str]) -> list[str]:
 
 def _list_task_warnings(having: dict[str, TaskResult]) -> list[str]:
     """Of one task, by row name."""
-    settings = {name: result.settings | {"problems": result.count} for name, result in having.items()}
+    settings = {
+        name: result.settings | {"problems": result.count, "verifier": result.verifier}
+        for name, result in having.items()
+    }
     lines = [f"rows differ in {line}" for line in describe_varying(settings)]
     sets = {frozenset(result.problems.ids) for result in having.values() if result.problems}
     if len(sets) > 1 and len({result.count for result in having.values()}) == 1:

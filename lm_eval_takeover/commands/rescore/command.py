@@ -21,6 +21,7 @@ samples are written as lm_eval does, and every verdict that changed is listed.""
 EXAMPLE = """examples:
   lm-eval-takeover rescore runs/math500
   lm-eval-takeover rescore runs/math500 --include_path my-tasks --output_path results/again
+  lm-eval-takeover rescore runs/math500 --verifier math_verify
 """
 
 
@@ -29,7 +30,18 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("run_dir", type=Path, metavar="RUN_DIR", help="the folder that a run had as run_dir=")
     add("--tasks", nargs="+", default=[], metavar="TASK", help="tasks or groups (default: all tasks of the run)")
     add("--include_path", type=Path, metavar="DIR", help="a folder of task files that replace the installed ones")
-    add("--output_path", type=Path, metavar="DIR", help="folder for the results (default: RUN_DIR/rescored)")
+    add(
+        "--verifier",
+        choices=("takeover", "math_verify"),
+        default="takeover",
+        help="who judges: math_verify is that library alone, for numbers beside ones that used it",
+    )
+    add(
+        "--output_path",
+        type=Path,
+        metavar="DIR",
+        help="folder for the results (default: RUN_DIR/rescored, or RUN_DIR/math_verify)",
+    )
 
 
 def run(options: argparse.Namespace) -> int:
@@ -42,12 +54,12 @@ def run(options: argparse.Namespace) -> int:
     rescored, refusals = [], []
     for stored in runs:
         try:
-            rescored.append((stored, rescore(stored, verdicts, options.tasks, options.include_path)))
+            rescored.append((stored, rescore(stored, verdicts, options.tasks, options.include_path, options.verifier)))
         except ArgumentError as error:  # a command that was stopped early, or was about other tasks
             refusals.append(error)
     if not rescored:
         raise refusals[-1]
-    out = options.output_path or options.run_dir / "rescored"
+    out = options.output_path or options.run_dir / ("rescored" if options.verifier == "takeover" else options.verifier)
     if len(runs) > 1:
         print(_table(("command", "tasks", "model arguments"), _list_commands(stored for stored, _ in rescored)))
     for number, (_, outcome) in enumerate(rescored, 1):
@@ -90,6 +102,9 @@ def _print_outcome(outcome: "Rescored", out: Path) -> None:
         print(
             f"{outcome.left_out} documents left out: not all their responses are here, or the tasks have them no more"
         )
+    verifier = outcome.results["config"]["takeover"]["verifier"]
+    now = "now" if verifier == "takeover" else verifier
     if outcome.changes:
-        print(_table(("task", "doc", "sample", "verdict then", "now", "answer then", "now"), outcome.list_changes()))
-    print(f"{len(outcome.changes)} of {outcome.compared:,} verdicts changed; results and samples -> {folder}")
+        print(_table(("task", "doc", "sample", "verdict then", now, "answer then", now), outcome.list_changes()))
+    what = "changed" if verifier == "takeover" else f"of the run differ from those of {verifier}"
+    print(f"{len(outcome.changes)} of {outcome.compared:,} verdicts {what}; results and samples -> {folder}")

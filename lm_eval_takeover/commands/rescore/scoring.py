@@ -10,6 +10,7 @@ from lm_eval import simple_evaluate
 from lm_eval.loggers import EvaluationTracker
 from lm_eval.utils import sanitize_model_name
 
+from lm_eval_takeover.answers.samples import Verifier
 from lm_eval_takeover.arguments import ModelArguments
 from lm_eval_takeover.commands.rescore.responses import Place, StoredResponses
 from lm_eval_takeover.errors import ArgumentError, nearest
@@ -18,6 +19,7 @@ from lm_eval_takeover.runs.stored import Answer, StoredRun
 from lm_eval_takeover.storage.digests import digest_of, digest_of_text
 from lm_eval_takeover.tasks.loading import make_task_manager
 from lm_eval_takeover.tasks.verdict_log import LoggedVerdict, redirect_verdicts
+from lm_eval_takeover.tasks.verifiers import get_verifier, use_verifier
 
 
 @dataclass(slots=True)
@@ -70,7 +72,11 @@ class MatchedResponses:
 
 
 def rescore(
-    run: StoredRun, verdicts: Mapping[tuple[str, bytes], Answer], tasks: Sequence[str], include: Path | None
+    run: StoredRun,
+    verdicts: Mapping[tuple[str, bytes], Answer],
+    tasks: Sequence[str],
+    include: Path | None,
+    verifier: Verifier = "takeover",
 ) -> Rescored:
     """Score the responses of a run with the tasks of these names (its own by default) as they are installed, or in `include`.
 
@@ -82,7 +88,18 @@ def rescore(
     for name in names:
         if name not in manager.all_tasks:
             raise ArgumentError(f"task '{name}' is not known; {nearest(name, run.tasks)}, or give --include_path")
-    loaded = manager.load(names)["tasks"]
+    with use_verifier(verifier):
+        return _rescore(run, verdicts, tasks, names, manager)
+
+
+def _rescore(
+    run: StoredRun,
+    verdicts: Mapping[tuple[str, bytes], Answer],
+    tasks: Sequence[str],
+    names: Sequence[str],
+    manager: Any,
+) -> Rescored:
+    loaded = manager.load(list(names))["tasks"]
     matched = _match_responses(run, loaded)
     missing = loaded.keys() - matched.documents.keys()
     if not matched.documents or (tasks and missing):
@@ -99,6 +116,7 @@ def rescore(
             log_samples=True,
         )
     results["config"]["model"] = "guided-takeover"
+    results["config"].setdefault("takeover", {})["verifier"] = get_verifier()
     defaults = asdict(ModelArguments())
     given = dict(run.facts.get("arguments") or {})
     for collected in ("policy_arguments", "engine_arguments"):
