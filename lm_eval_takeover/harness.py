@@ -15,7 +15,7 @@ from functools import wraps
 from pathlib import Path
 from typing import Any
 
-from lm_eval_takeover.arguments import POLICIES, ModelArguments, check_folder
+from lm_eval_takeover.arguments import DEFAULT_POLICY, POLICIES, ModelArguments, check_folder
 from lm_eval_takeover.errors import ArgumentError, install_error_hook, is_our_command
 from lm_eval_takeover.method.known_scores import check_score
 
@@ -164,7 +164,7 @@ def _check_names(arguments: ModelArguments) -> None:
         from lm_eval_takeover.calibration.thresholds import KAPPA_RULES
 
         rule, score = arguments.kappa_rule or KAPPA_RULES[0], arguments.score or "ce"
-        if arguments.policy == "disagreement":
+        if arguments.policy == DEFAULT_POLICY:
             check_target_rate(arguments.calibration, arguments.target_rate, score, rule, arguments.window)
 
 

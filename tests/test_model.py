@@ -398,7 +398,9 @@ def test_nan_logits_name_the_request(random_pair, tmp_path):
     lm = GuidedTakeover(base=str(random_pair["base"]), guide=str(random_pair["guide"]), tau=1.0, batch_size=4)
     with torch.no_grad():
         lm.pair.base.model.model.norm.weight[0] = math.nan
-    with pytest.raises(TakeoverError, match=r"base 'base' returned logits .* of task some_task, doc 0, sample 0"):
+    with pytest.raises(
+        TakeoverError, match=r"base .base. returned NaN or infinite logits .* of task some_task, doc 0, sample 0"
+    ):
         lm.generate_until(instances(PROMPTS[:1], SAMPLED, 2), disable_tqdm=True)
 
 

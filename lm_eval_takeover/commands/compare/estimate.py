@@ -66,18 +66,19 @@ def estimate_row(
     )
 
 
+_ALONE: Mapping[str, tuple[float | None, float | None]] = {"base": (1.0, 0.0)}  # the guide's own follow from drafts
+
+
 def _assume_passes(row: Row, rate: float | None) -> tuple[float | None, float | None]:
     """Passes of (base, guide) per token.
 
     A policy that drafts: `E = (1 - (1 - g)^k) / g` tokens stand of a draft of `k = 1 / g`. One that asks the donor where it takes
     over alone: a pass of the host for each token, and one of the donor for each takeover.
     """
-    if row.name == "base":
-        return 1.0, 0.0
     if row.method is None or rate is None:
-        return None, None
+        return _ALONE.get(row.name, (None, None))
     host, donor = (1 / _STANDS, rate / _STANDS) if row.method.policy.drafts else (1.0, rate)
-    if row.name == "early":
+    if row.method.policy.needs_donor_length:  # the first tokens are the donor's
         host = 1 - rate
     return (host, donor) if row.method.policy.host == "base" else (donor, host)
 

@@ -171,7 +171,7 @@ def test_calibrate_errors_are_one_line_and_status_2(forked, tmp_path, capsys):
         (["--prompts", empty], f"error: --prompts '{empty}' holds no prompt"),
         (["--prompts", wrong], f"error: --prompts '{wrong}': row 1 has no text in field 'prompt' (its fields: text)"),
         (["--prompts", long], "error: --prompts: all 1 prompts are empty or longer than the context of 2048 tokens"),
-        (["--prompts", tmp_path / "none.jsonl"], "is not a file, and cannot be loaded as a hub data set"),
+        (["--prompts", tmp_path / "none.jsonl"], "does not exist; expected a JSONL file, or a data set of the hub"),
         (["--promts", empty], "error: unknown option '--promts'; did you mean '--prompts'?"),
         ([], "error: --prompts is missing"),
         (["--prompts", wrong, "--target_rate", "8"], "error: --target_rate 8.0 is outside 0..1"),
@@ -247,7 +247,7 @@ def test_a_killed_calibration_goes_on_and_ends_with_the_same_file(calibration, t
     whole, killed = tmp_path / "whole" / "out.json", tmp_path / "killed" / "out.json"
     process = calibration(whole, *options)
     assert process.wait() == 0, process.stderr
-    assert "|5.0%|ce|threshold_to_mean|10|" in process.stdout
+    assert "|5.0%|ce|spike_ratio|" in process.stdout
     assert "tokens/s, rolled out and scored; peak memory" in process.stdout
 
     killed.parent.mkdir()

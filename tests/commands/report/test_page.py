@@ -209,7 +209,7 @@ def test_no_text_leaves_its_place_in_the_file(hostile):
 @pytest.mark.parametrize(
     ("change", "error", "message"),
     [
-        (lambda folder: shutil.rmtree(folder / "analysis"), ArgumentError, "as an analysis: .*; expected what"),
+        (lambda folder: shutil.rmtree(folder / "analysis"), ArgumentError, "as an analysis: .*; expected the folder"),
         (lambda folder: (folder / "analysis/analysis.json").write_text("{"), ArgumentError, "cannot be read as an analysis"),
         (lambda folder: shutil.rmtree(folder / "guided"), RunDirError, "guided' is not a folder; expected one that"),
         (lambda folder: (folder / "analysis/budget.svg").write_text("<"), ArgumentError, "budget.svg' cannot be read: .* again"),
