@@ -19,11 +19,12 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 
 install: .venv/installed
 
-.venv/installed: pyproject.toml constraints.txt _lm_eval_takeover_autoload.py lm_eval_takeover_autoload.pth
+.venv/installed: pyproject.toml constraints.txt requirements.lock _lm_eval_takeover_autoload.py lm_eval_takeover_autoload.pth
 	$(PYTHON) -m venv .venv
-	# torch first and alone: the exact version keeps the CPU build that pip finds.
+	$(BIN)/python -m pip install -q --disable-pip-version-check --require-hashes --no-deps -r requirements.lock
+	# torch by its exact version: that keeps the CPU build that pip finds, and brings what a CUDA build needs.
 	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt torch
-	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[test,check]'
+	$(BIN)/python -m pip install -q --disable-pip-version-check --no-deps --no-build-isolation -e .
 	touch $@
 
 # 50 of the 200 problems.

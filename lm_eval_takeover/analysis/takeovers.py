@@ -18,7 +18,8 @@ NEAR = 0.1  # nats: our own choice, since the source gives none
 
 def measure_ranks(sample: SampleTokens) -> dict[str, Any]:
     """Takeovers by the rank under the host of the donor's token, where it is not the token that the host draws there."""
-    buckets = np.searchsorted(_FIRST_RANKS, sample.columns["donor_rank"][find_changed(sample)], "right") - 1
+    ranks = sample.columns["donor_rank"][find_changed(sample)]
+    buckets = np.searchsorted(_FIRST_RANKS, ranks[ranks >= 1], "right") - 1
     return {"counts": np.bincount(buckets, minlength=len(RANKS))}
 
 

@@ -1,7 +1,6 @@
 """The tokens of a run, one sample at a time: memory is bounded by a row group of the files, whatever their size."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,10 +10,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from lm_eval_takeover.errors import RunDirError
+from lm_eval_takeover.runs.parquet import open_parquet, read_groups, reading
 from lm_eval_takeover.runs.run_folder import NAME_COLUMNS, Name, split_samples
+from lm_eval_takeover.runs.scores import make_schema
 
 ENTROPY = "entropy"
+SCHEMA = make_schema()
 _COLUMNS = {ENTROPY: "base_entropy"}  # of a score in a scores file, where it has another name
 
 
@@ -97,9 +98,9 @@ def list_parts(paths: Iterable[Path]) -> list[Part]:
     """A part for each row group of these scores files, in their order. Raises RunDirError for a file that cannot be read."""
     parts = []
     for path in paths:
-        with _reading(path), pq.ParquetFile(path) as file:
+        with reading(path, "scores"), open_parquet(path) as file:
             rows = [file.metadata.row_group(group).num_rows for group in range(file.num_row_groups)]
-            parts += [Part(path, group, count) for group, count in enumerate(rows)]
+            parts += [Part(path, group, count) for group, count in enumerate(rows) if count]
     return parts
 
 
@@ -109,26 +110,21 @@ def read_scored_samples(
     """The samples of parts of scores files with these scores and columns. Raises RunDirError for a file that cannot be read."""
     wanted = list(dict.fromkeys(["token_id", *(_COLUMNS.get(name, name) for name in scores), *columns]))
     for part in parts:
-        with _reading(part.path), pq.ParquetFile(part.path) as file:
+        with reading(part.path, "scores"), open_parquet(part.path) as file:
             yield from split_tables(_read_tables(file, part.group, [*NAME_COLUMNS, *wanted]), wanted)
-
-
-@contextmanager
-def _reading(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except (OSError, pa.ArrowException, KeyError) as error:
-        raise RunDirError(f"'{path}' cannot be read as scores: {error}") from error
 
 
 def _read_tables(file: pq.ParquetFile, group: int, columns: Sequence[str]) -> Iterator[pa.Table]:
     """The rows of the samples that begin in this group: without the end of one before, with the end of the last."""
 
+    def read(group: int, columns: Sequence[str]) -> pa.Table:
+        return read_groups(file, [group], columns, SCHEMA)
+
     def name_last(group: int) -> Name:
-        *_, (name, _, _) = split_samples(file.read_row_group(group, list(NAME_COLUMNS)))
+        *_, (name, _, _) = split_samples(read(group, NAME_COLUMNS))
         return name
 
-    table = file.read_row_group(group, list(columns))
+    table = read(group, columns)
     *_, (last, _, _) = stretches = list(split_samples(table))
     first, _, stop = stretches[0]
     begun_before = group > 0 and name_last(group - 1) == first
@@ -136,10 +132,10 @@ def _read_tables(file: pq.ParquetFile, group: int, columns: Sequence[str]) -> It
         return
     yield table.slice(stop) if begun_before else table
     for following in range(group + 1, file.num_row_groups):
-        name, _, stop = next(split_samples(names := file.read_row_group(following, list(NAME_COLUMNS))))
+        name, _, stop = next(split_samples(names := read(following, NAME_COLUMNS)), (None, 0, 0))
         if name != last:
             return
-        yield file.read_row_group(following, list(columns)).slice(0, stop)
+        yield read(following, columns).slice(0, stop)
         if stop < len(names):
             return
 

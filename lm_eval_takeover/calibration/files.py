@@ -27,6 +27,7 @@ from lm_eval_takeover.method.model_id import ModelId
 from lm_eval_takeover.method.registry import scores as registered
 from lm_eval_takeover.storage.package_data import data_folder
 from lm_eval_takeover.storage.whole_files import write_text
+from lm_eval_takeover.visible import for_terminal
 
 Part = TypeVar("Part")
 MOST_OF_GRID = sum(LOWEST <= rho <= HIGHEST for rho in GRID)  # points that every sketch has
@@ -73,7 +74,8 @@ def read_calibration(path: Path) -> Calibration:
     except CalibrationError:
         raise
     except Exception as error:  # whatever a hand-edited file can hold
-        raise CalibrationError(f"calibration file '{path}' is damaged: {error}; make a new one") from error
+        text = for_terminal(str(error), lines=False)
+        raise CalibrationError(f"calibration file '{path}' is damaged: {text}; make a new one") from error
 
 
 _REQUIRED = ("base", "guide", "vocabulary", "direction", "source")

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Iterator, Mapping
-from math import isfinite
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -56,7 +55,7 @@ class Fields:
         value = self._values.get(field, _REQUIRED)
         if value is _REQUIRED:
             self.fail(field, "is missing, expected a number from 0 to 1")
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not isfinite(value) or not 0 <= value <= 1:
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 1:
             self.fail(field, f"is {_show(value)}, expected a number from 0 to 1")
         return float(value)
 

@@ -24,6 +24,7 @@ from lm_eval_takeover.runs.journal_file import (
     connect,
     create_journal,
     is_damage,
+    is_row_sound,
     is_trace_sound,
     row_digest,
     strip_checksum,
@@ -131,7 +132,7 @@ class Journal:
         try:
             for table in TABLES:
                 for *row, digest in self._connection.execute(f"SELECT {column_names(table)}, digest FROM {table}"):
-                    if row_digest(row) != digest:
+                    if not is_row_sound(table, row, digest):
                         raise Damaged(f"a row of the table {table} has changed")
             for key, *trace in self._connection.execute("SELECT key, trace, part, place FROM samples"):
                 if not is_trace_sound(key, *trace):
@@ -146,7 +147,7 @@ class Journal:
         for *row, digest in self._connection.execute(
             f"SELECT {column_names(table)}, digest FROM {table} {rest}", values
         ):
-            if row_digest(row) == digest:
+            if is_row_sound(table, row, digest):
                 yield row
 
     def _replace(self, table: str, rows: Iterable[Sequence[Any]]) -> None:

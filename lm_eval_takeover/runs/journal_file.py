@@ -45,6 +45,14 @@ TABLES = {
 COLUMNS = {table: [column.split()[0] for column in columns.split(", ")] for table, (columns, _) in TABLES.items()}
 
 
+_KINDS: dict[str, tuple[type, ...]] = {"BLOB": (bytes,), "TEXT": (str,), "INTEGER": (int,), "REAL": (int, float)}
+_TYPES = {  # what the values may be that the digest is of, by table; the one column without NOT NULL is `verdicts.answer`
+    table: [(*_KINDS[kind], *(() if rest else (type(None),))) for _, kind, *rest in map(str.split, columns.split(", "))]
+    for table, (columns, _) in TABLES.items()
+}
+_LARGEST = 2**53  # of a count or a number of a document
+
+
 def column_names(table: str) -> str:
     """The columns that the digest of a row is of, for a query."""
     return ", ".join(COLUMNS[table])
@@ -63,6 +71,13 @@ def row_digest(row: Sequence[Any]) -> bytes:
         found.update(b"%s%d:" % (kind, len(data)))
         found.update(data)
     return found.digest()
+
+
+def is_row_sound(table: str, row: Sequence[Any], digest: Any) -> bool:
+    """Whether a row agrees with its digest and has the types of its table, which SQLite does not ask for."""
+    typed = all(isinstance(value, kind) for value, kind in zip(row, _TYPES[table], strict=True))
+    numbers = (value for value in row if isinstance(value, (int, float)))
+    return row_digest(row) == digest and typed and all(0 <= number <= _LARGEST for number in numbers)
 
 
 def add_checksum(trace: bytes) -> bytes:

@@ -17,11 +17,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from lm_eval.api.instance import Instance
 
+from lm_eval_takeover.errors import RunDirError
 from lm_eval_takeover.method.request import Request
 from lm_eval_takeover.runs.layout import list_unfinished_prompts, prompts_lock_path, prompts_path
+from lm_eval_takeover.runs.parquet import read_table, reading
 from lm_eval_takeover.storage.locks import Lock, Locked
 from lm_eval_takeover.storage.whole_files import write_whole
 from lm_eval_takeover.tasks.gpqa import withholds_questions
+from lm_eval_takeover.visible import for_terminal
 
 logger = logging.getLogger(__name__)
 
@@ -60,9 +63,13 @@ def list_prompts(instances: Sequence[Instance], requests: Sequence[Request], wan
 
 
 def read_prompts(folder: Path) -> list[Prompt]:
-    """All rows; none where there is no file. Raises OSError or pyarrow's errors for one that cannot be read."""
+    """All rows; none where there is no file. Raises RunDirError for one that cannot be read."""
     path = prompts_path(folder)
-    return pq.read_table(path, schema=SCHEMA).to_pylist() if path.exists() else []
+    if not path.exists():
+        return []
+    with reading(path, "prompts"):
+        rows: list[Prompt] = read_table(path, SCHEMA).to_pylist()
+        return rows
 
 
 def add_prompts(folder: Path, rows: Sequence[Prompt]) -> None:
@@ -73,8 +80,8 @@ def add_prompts(folder: Path, rows: Sequence[Prompt]) -> None:
             unfinished.unlink()
         try:
             known = read_prompts(folder)
-        except (OSError, pa.ArrowException, KeyError) as error:
-            logger.warning("'%s' cannot be read: %s; it is written again", prompts_path(folder), error)
+        except RunDirError as error:
+            logger.warning("%s; it is written again", for_terminal(str(error)))
             known = []
         merged = {_identity(row): row for row in (*rows, *known)}
         if len(merged) == len(known):

@@ -12,14 +12,15 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from lm_eval_takeover.errors import RunDirError
 from lm_eval_takeover.runs.journal import Sample
 from lm_eval_takeover.runs.layout import SAMPLES, find_run_dirs, prompts_path, traces_folder
+from lm_eval_takeover.runs.parquet import open_parquet, read_groups, reading
 from lm_eval_takeover.runs.prompts import Prompt, read_prompts
 from lm_eval_takeover.runs.stored import StoredRun, read_stored_runs
+from lm_eval_takeover.runs.traces import SCHEMA as TRACE_SCHEMA
 from lm_eval_takeover.storage.digests import digest_of, digest_of_text
 from lm_eval_takeover.storage.paths import join_inside
 
@@ -93,10 +94,7 @@ class RunFolder:
     @cached_property
     def prompts(self) -> dict[tuple[str, int], list[Prompt]]:
         """Rows of its prompts by task and document. Raises RunDirError where the file is missing or broken."""
-        try:
-            rows = read_prompts(self.folder)
-        except (OSError, pa.ArrowException, KeyError) as error:
-            raise RunDirError(f"'{prompts_path(self.folder)}' cannot be read: {error}") from error
+        rows = read_prompts(self.folder)
         found: dict[tuple[str, int], list[Prompt]] = {}
         for row in rows:
             found.setdefault((row["task"], row["doc_id"]), []).append(row)
@@ -128,22 +126,24 @@ class RunFolder:
             if one.part is not None:
                 by_part.setdefault(one.part, {})[one.stored_name] = one
         for part, wanted in sorted(by_part.items()):
-            try:
-                path = join_inside(traces_folder(self.folder), part)
-                there = pq.read_schema(path).names
-                known = [column for column in dict.fromkeys([*NAME_COLUMNS, *columns]) if column in there]
-                table = pq.read_table(path, columns=known)
-            except (OSError, pa.ArrowException, KeyError, ValueError) as error:
-                raise RunDirError(f"'traces/{part}' of run_dir='{self.folder}' cannot be read: {error}") from error
-            for column in columns:
-                if column not in there:  # an older version's
-                    table = table.append_column(column, pa.nulls(len(table), pa.int32()))
+            with reading(traces_folder(self.folder) / part, "a trace"):
+                table = _read_trace(join_inside(traces_folder(self.folder), part), [*NAME_COLUMNS, *columns])
             for name, start, stop in split_samples(table):
                 if name in wanted:
                     yield wanted[name], table.slice(start, stop - start)
 
 
 NAME_COLUMNS = ("task", "doc_id", "sample")
+_SINCE = ("donor_rank", "host_token_id")  # columns that an older version's traces are without
+
+
+def _read_trace(path: Path, columns: Sequence[str]) -> pa.Table:
+    with open_parquet(path) as file:
+        lacking = [name for name in columns if name in _SINCE and name not in file.schema_arrow.names]
+        table = read_groups(file, range(file.num_row_groups), [c for c in columns if c not in lacking], TRACE_SCHEMA)
+    for name in lacking:
+        table = table.append_column(name, pa.nulls(len(table), pa.int32()))
+    return table
 
 
 def split_samples(table: pa.Table) -> Iterator[tuple[Name, int, int]]:

@@ -21,8 +21,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from lm_eval_takeover.errors import RunDirError
 from lm_eval_takeover.runs.layout import scores_folder
+from lm_eval_takeover.runs.parquet import reading
 from lm_eval_takeover.runs.run_folder import Name
 from lm_eval_takeover.storage.whole_files import write_whole
 
@@ -78,13 +78,11 @@ def list_score_files(folder: Path) -> list[Path]:
 
 def read_header(path: Path) -> tuple[ScoresHeader, set[bytes]]:
     """What a file was written with, and the keys of its texts. Raises RunDirError for one that is none of ours."""
-    try:
+    with reading(path, "scores"):
         found = json.loads((pq.read_schema(path).metadata or {})[_METADATA])
-        return ScoresHeader(**found["header"]), {bytes.fromhex(key) for key in found["keys"]}
-    except (OSError, pa.ArrowException, KeyError, ValueError, TypeError) as error:
-        raise RunDirError(
-            f"'{path}' cannot be read as scores: {error}; remove it and run lm-eval-takeover score again"
-        ) from error
+        header = ScoresHeader(**found["header"])
+        _ = header.base["id"], header.base["dtype"], header.guide["id"], header.guide["dtype"], dict(header.plugins)
+        return header, {bytes.fromhex(key) for key in found["keys"]}
 
 
 def write_scores(folder: Path, header: ScoresHeader, samples: Sequence[ScoredSample]) -> Path:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from lm_eval_takeover.errors import RunDirError
+from lm_eval_takeover.runs.facts import check_facts
 from lm_eval_takeover.runs.journal import Asked, Journal, Sample
 from lm_eval_takeover.runs.journal_file import Damaged
 from lm_eval_takeover.runs.layout import list_journals
@@ -36,6 +37,16 @@ class StoredRun:
         return any(name == task and is_greedy(settings) for name, settings in self.facts.get("tasks") or [])
 
 
+def _read_attempts(journal: Journal, command: str) -> list[tuple[dict[str, Any], float]]:
+    try:
+        attempts = journal.attempts(command)
+        for facts, _ in attempts:
+            check_facts(facts)
+    except (ValueError, RecursionError) as error:
+        raise RunDirError(f"'{journal.path}' cannot be read: what it says of a command is damaged: {error}") from error
+    return attempts
+
+
 def read_stored_runs(folder: Path) -> tuple[list[StoredRun], dict[tuple[str, bytes], Answer]]:
     """The runs of a run_dir, the latest last, and the verdicts that were given there. Raises RunDirError."""
     paths = list_journals(folder)
@@ -57,7 +68,7 @@ def read_stored_runs(folder: Path) -> tuple[list[StoredRun], dict[tuple[str, byt
         for journal in opened:
             verdicts |= journal.verdicts()
             for command in journal.commands():
-                attempts = journal.attempts(command)
+                attempts = _read_attempts(journal, command)
                 run = runs.setdefault(
                     command, StoredRun(command, attempts[-1][0], len(attempts), sum(s for _, s in attempts), [], {}, {})
                 )

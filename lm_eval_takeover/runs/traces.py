@@ -22,10 +22,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from lm_eval_takeover.errors import RunDirError
 from lm_eval_takeover.method.generation import Generation
 from lm_eval_takeover.method.observations import OBSERVED
 from lm_eval_takeover.runs.journal import Sample
+from lm_eval_takeover.runs.parquet import open_parquet, read_groups, read_table, reading
 from lm_eval_takeover.storage.whole_files import write_whole
+from lm_eval_takeover.visible import for_terminal
 
 logger = logging.getLogger(__name__)
 
@@ -112,8 +115,9 @@ def write_part(path: Path, samples: Sequence[Sample], facts: Mapping[str, Any]) 
 def read_sample_names(part: Path) -> set[tuple[str, int, int]] | None:
     """`(task, doc_id, sample)` of all whose tokens a part holds; None where it cannot be read."""
     try:
-        return set(_list_names(pq.read_table(part, columns=["task", "doc_id", "sample"])))
-    except (OSError, KeyError, pa.ArrowException):
+        with reading(part, "a trace"):
+            return set(_list_names(read_table(part, SCHEMA, ["task", "doc_id", "sample"])))
+    except RunDirError:
         return None
 
 
@@ -129,10 +133,13 @@ def extract_part(old: Path, samples: Sequence[Sample], new: Path) -> str | None:
     """
     wanted = {(sample.task, sample.doc_id, sample.sample) for sample in samples}
     try:
-        table = pq.read_table(old)
+        with reading(old, "a trace"), open_parquet(old) as file:
+            known = [name for name in SCHEMA.names if name in file.schema_arrow.names]  # an older version has fewer
+            table = read_groups(file, range(file.num_row_groups), known, SCHEMA)
+            table = table.replace_schema_metadata(file.schema_arrow.metadata)
         names = _list_names(table)
-    except (OSError, KeyError, pa.ArrowException) as error:
-        logger.warning("'%s' cannot be read: %s; its samples have no trace", old, error)
+    except RunDirError as error:
+        logger.warning("%s; its samples have no trace", for_terminal(str(error)))
         return None
     if set(names) <= wanted:
         return old.name

@@ -5,6 +5,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -78,7 +79,7 @@ def make_tables(inputs: Inputs, names: Sequence[str], near: float) -> tuple[dict
         missing |= dict.fromkeys(scored, str(reason))
     makers: dict[str, Callable[[], pl.DataFrame]] = {
         "planning": lambda: make_planning(inputs, measured.get("planning")),
-        "failure": lambda: SCORED["failure"].tabulate(_add_verdicts(inputs, measured["failure"])),
+        "failure": lambda: _tabulate_scored("failure", measured, partial(_add_verdicts, inputs)),
         "budget": lambda: tabulate_budget(inputs.samples),
         "rates": lambda: tabulate_rates(inputs.samples),
         "flips": lambda: make_flips(inputs),
@@ -115,10 +116,18 @@ def measure_rollouts(inputs: Inputs, names: Sequence[str]) -> dict[str, pl.DataF
     return {name: pl.concat(found).sort("task", maintain_order=True) for name, found in frames.items() if found}
 
 
-def _tabulate_scored(name: str, measured: dict[str, pl.DataFrame]) -> pl.DataFrame:
+def _tabulate_scored(
+    name: str, measured: dict[str, pl.DataFrame], add: Callable[[pl.DataFrame], pl.DataFrame] = lambda table: table
+) -> pl.DataFrame:
     if name not in measured:
-        raise CannotShow("all scores are 0")
-    return SCORED[name].tabulate(measured[name])
+        raise CannotShow("all scores are 0, or the scores files hold none of the run's samples")
+    return SCORED[name].tabulate(add(measured[name]))
+
+
+def _tabulate_traces(rows: Sequence[dict[str, Any]]) -> pl.DataFrame:
+    if not rows:
+        raise CannotShow("the traces hold none of the runs' samples; give the runs' commands again, which repair them")
+    return make_frame(rows)
 
 
 def _add_verdicts(inputs: Inputs, measured: pl.DataFrame) -> pl.DataFrame:
@@ -178,7 +187,7 @@ def make_ranks(inputs: Inputs) -> pl.DataFrame:
         for name, run in inputs.guided().items()
         for task, sample in inputs.read_traces(run)
     ]
-    table = tabulate_ranks(make_frame(rows).sort("task", maintain_order=True))
+    table = tabulate_ranks(_tabulate_traces(rows).sort("task", maintain_order=True))
     if table.is_empty():
         raise CannotShow(
             "no takeover is known whose token is not the host's own (`random` and `early` do not ask the host)"
@@ -207,7 +216,7 @@ def make_cross(inputs: Inputs, near: float) -> pl.DataFrame:
             values = {"acc_host": acc.get((host, task)), "acc_donor": acc.get((donor, task))}
             accuracies.append({"task": task, "run": name, "acc": acc.get((name, task)), **values})
     schema = {"task": pl.String, "run": pl.String} | dict.fromkeys(("acc", "acc_host", "acc_donor"), pl.Float64)
-    return tabulate_cross(make_frame(rows), pl.DataFrame(accuracies, schema=schema), near)
+    return tabulate_cross(_tabulate_traces(rows), pl.DataFrame(accuracies, schema=schema), near)
 
 
 def list_notices(inputs: Inputs) -> Iterator[str]:

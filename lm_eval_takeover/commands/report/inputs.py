@@ -28,6 +28,10 @@ def find_analysis(folder: Path, tokenizer: str | None) -> Path:
     return out
 
 
+def _as_number(value: Any) -> float | None:
+    return None if value is None else float(value)
+
+
 @dataclass(frozen=True)
 class Analysis:
     """An analysis folder with its runs by name; `cannot_show` has the reason for each analysis that it is without."""
@@ -45,8 +49,8 @@ class Analysis:
             index = json.loads(path.read_text())
             runs = {str(run["name"]): folder / run["path"] for run in index["runs"]}
             names = [name for name in COLUMNS if name in index["analyses"]]
-            cannot_show = dict(index["cannot_show"])
-        except (OSError, ValueError, KeyError, TypeError) as error:
+            cannot_show = {str(name): str(reason) for name, reason in index["cannot_show"].items()}
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise ArgumentError(
                 f"'{path}' cannot be read as an analysis: {error}; expected the folder that lm-eval-takeover analyze had as --out"
             ) from error
@@ -57,14 +61,16 @@ class Analysis:
             run.check_finished()
         return cls(folder, found, names, cannot_show)
 
-    def read_table(self, name: str) -> list[dict[str, Any]]:
-        """The rows of an analysis; none where it could not be shown. Raises ArgumentError for a broken file."""
-        if name not in self.names:
-            return []
-        path = self.folder / f"{name}.json"
+    def read_budget(self) -> dict[tuple[str, str], dict[str, float | None]]:
+        """By task and run the numbers of `budget`; none where it could not be shown. Raises ArgumentError for a broken file."""
+        if "budget" not in self.names:
+            return {}
+        path = self.folder / "budget.json"
         try:
-            return list(json.loads(path.read_text()))
-        except (OSError, ValueError, TypeError) as error:
+            rows = json.loads(path.read_text())
+            numbers = [name for name in COLUMNS["budget"] if name.startswith(("acc", "pass8"))]
+            return {(str(row["task"]), str(row["run"])): {n: _as_number(row.get(n)) for n in numbers} for row in rows}
+        except (OSError, ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
             raise ArgumentError(f"'{path}' cannot be read: {error}; run lm-eval-takeover analyze again") from error
 
     @property

@@ -17,11 +17,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from lm_eval_takeover.analysis.tokens import SampleTokens, make_sample, split_tables
+from lm_eval_takeover.analysis.tokens import SCHEMA, SampleTokens, make_sample, split_tables
 from lm_eval_takeover.commands.report.inputs import Analysis
+from lm_eval_takeover.runs.parquet import open_parquet, read_groups, reading
 from lm_eval_takeover.runs.run_folder import NAME_COLUMNS, Answered, RunFolder
 from lm_eval_takeover.runs.scores import list_score_files, read_header
 
@@ -159,11 +159,11 @@ def read_scores(run: RunFolder, samples: Mapping[bytes, Answered], score: str) -
     for path in list_score_files(run.folder):
         if not read_header(path)[1] & samples.keys():
             continue
-        with pq.ParquetFile(path) as file:
+        with reading(path, "scores"), open_parquet(path) as file:
             if column not in file.schema_arrow.names:
                 continue
             columns = ["token_id", column, "base_logprob", "guide_logprob", "base_rank"]
-            groups = (file.read_row_group(i, [*NAME_COLUMNS, *columns]) for i in range(file.num_row_groups))
+            groups = (read_groups(file, [i], [*NAME_COLUMNS, *columns], SCHEMA) for i in range(file.num_row_groups))
             for tokens in split_tables(groups, columns):
                 if tokens.name in by_name:
                     arrays = dict(tokens.columns) | {"score": tokens.columns[column]}

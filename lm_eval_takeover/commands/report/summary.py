@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -40,7 +39,7 @@ COLUMNS = (
 
 def list_rows(analysis: Analysis) -> list[Row]:
     """By task, `mean` last, and run."""
-    known = {(row["task"], row["run"]): row for row in analysis.read_table("budget")}
+    known = analysis.read_budget()
     tasks = sorted({task for run in analysis.runs.values() for task in run.tasks})
     averaged = averaged_tasks(tasks)
     rows = []
@@ -60,9 +59,9 @@ def percent(value: float | None) -> str:
     return MISSING if value is None else f"{value:.1%}"
 
 
-def _with_interval(row: dict[str, Any], name: str) -> str:
+def _with_interval(row: dict[str, float | None], name: str) -> str:
     value, low, high = (row.get(column) for column in (name, f"{name}_low", f"{name}_high"))
-    return percent(value) + (f"\n[{low:.1%}, {high:.1%}]" if value is not None and low is not None else "")
+    return percent(value) + (f"\n[{low:.1%}, {high:.1%}]" if None not in (value, low, high) else "")
 
 
 def _describe_recovery(analysis: Analysis, name: str, tasks: Sequence[str], metric: str) -> str:

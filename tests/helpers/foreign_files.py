@@ -1,0 +1,359 @@
+"""Files as a stranger may send them: sound ones of each kind, then changed at random, and the commands that read them.
+
+    make_sound(folder)        what all kinds need, once
+    spoil(kind, folder, rng)  changes the kind's file in a copy of that folder
+    read(kind, folder)        as our commands do; returns, or raises a TakeoverError
+
+Checksums are made to fit again, as a stranger can do: else nothing behind them would be tried.
+"""
+
+import contextlib
+import io
+import json
+import random
+import shutil
+import sqlite3
+import warnings
+from contextlib import closing
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from helpers.analyses import write_analysis, write_run
+from helpers.calibrations import small_calibration
+from helpers.results import takeover, write_results
+from lm_eval_takeover.analysis.catalogue import COLUMNS
+from lm_eval_takeover.calibration.files import _compute_checksum, read_calibration, write_calibration
+from lm_eval_takeover.cli import main
+from lm_eval_takeover.commands.analyze.inputs import Inputs
+from lm_eval_takeover.commands.analyze.tables import make_tables
+from lm_eval_takeover.commands.effects.tables import EXAMPLES
+from lm_eval_takeover.commands.report.effects import CAPTIONS, read_effects
+from lm_eval_takeover.commands.report.figures import read_figure
+from lm_eval_takeover.commands.report.inputs import Analysis
+from lm_eval_takeover.commands.report.rollouts import read_scores
+from lm_eval_takeover.commands.report.summary import list_rows
+from lm_eval_takeover.runs import journal_file
+from lm_eval_takeover.runs.run_folder import read_run_folder
+from lm_eval_takeover.runs.scores import ScoredSample, ScoresHeader, make_schema, write_scores
+from lm_eval_takeover.storage.digests import digest_of
+
+TASKS = ("takeover_gsm8k", "takeover_math500")
+ANALYSES = tuple(COLUMNS)
+_METADATA = b"takeover_scores"
+
+
+def make_sound(folder: Path) -> None:
+    """One sound file of each kind."""
+    run = takeover()
+    write_results(folder / "results", {TASKS[0]: [8, 5, 2, 0, 3], TASKS[1]: [1, 4, 4, 8]}, run=run)
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+        main(["regress", str(folder / "results"), "--baseline", str(folder / "baseline.json"), "--update"])
+        write_calibration(small_calibration(), folder / "calibration.json")
+        rng = random.Random(0)
+        for policy in ("base", "disagreement"):
+            rollouts = {
+                (TASKS[0], doc, sample): ([rng.randrange(50) for _ in range(30)], {} if policy == "base" else {3: 7, 9: 1},
+                                          rng.random() < 0.5, "1")
+                for doc in range(4) for sample in range(2)
+            }  # fmt: skip
+            problems = {(TASKS[0], doc): (f"problem {doc}", "1") for doc in range(4)}
+            write_run(folder / policy, policy, rollouts, problems)
+        _write_scores(folder / "base")
+        write_analysis(folder / "analysis", folder / "base", folder / "disagreement")
+    (folder / "effects").mkdir()
+    for name in CAPTIONS:
+        shutil.copy(folder / "analysis" / "budget.svg", folder / "effects" / f"{name}.svg")
+    side = {"token": " 4", "behind": [{"text": "so 4", "correct": True}]}
+    position = {"task": TASKS[0], "doc_id": 0, "sample": 0, "position": 3, "effect": 0.5, "low": 0.1, "high": 0.9,
+                "before": "2 + 2 =", "host": side, "donor": side}  # fmt: skip
+    content = {"run": "guided", "after": "base", "positions": [position]}
+    (folder / "effects" / EXAMPLES).write_text(json.dumps(content))
+
+
+def _write_scores(folder: Path) -> None:
+    rng = np.random.default_rng(0)
+    schema = make_schema()
+    samples = []
+    for one in read_run_folder(folder).stored_samples():
+        count = one.stored.tokens
+        values = {field.name: rng.random(count).astype(np.float32) if pa.types.is_floating(field.type)
+                  else rng.integers(1, 6, count).astype(np.int32) for field in schema}  # fmt: skip
+        samples.append(ScoredSample(one.stored.key, one.stored_name, list(range(count)), values))
+    model = {"id": "some/base", "revision": None, "dtype": "torch.float32"}
+    write_scores(folder, ScoresHeader(model, model, {}), samples)
+
+
+# What a stranger changes
+
+
+def _deep(levels):
+    value = []
+    for _ in range(levels):
+        value = [value]
+    return value
+
+
+_LEAVES = (
+    None, True, False, 0, -1, 1, 2, 10**18, 10**30, 10**400, -(10**9), 0.5, 1e308, -0.0, float("nan"), float("inf"), "", "x",
+    "0", "1e9", "NaN", "../../x", "\x1b[31m\n", "\ud800", "9" * 400, "x" * 5000, [], {}, [[]], [None], [1, 2], {"": 1},
+    {"id": 3}, {"a": {"b": []}}, _deep(60), _deep(900),
+)  # fmt: skip
+
+
+def spoil_bytes(data: bytes, rng: random.Random) -> bytes:
+    """Flipped, cut, doubled, removed or foreign bytes."""
+    at, end = sorted(rng.randrange(len(data) + 1) for _ in range(2))
+    match rng.randrange(6):
+        case 0 | 1:
+            changed = bytearray(data)
+            for _ in range(rng.choice((1, 1, 2, 8, 64))):
+                changed[rng.randrange(len(changed))] = rng.randrange(256)
+            return bytes(changed)
+        case 2:
+            return data[:at]
+        case 3:
+            return data[:at] + data[end:]
+        case 4:
+            return data[:end] + data[at:]
+        case _:
+            return data[:at] + rng.randbytes(rng.choice((1, 7, 300))) + data[at:]
+
+
+def spoil_json(value, rng: random.Random):
+    """The same with one or two values replaced, removed or added, anywhere."""
+    value = json.loads(json.dumps(value))
+    for _ in range(rng.choice((1, 1, 1, 2))):
+        parent, key = _choose_place(value, rng)
+        if parent is None:
+            return rng.choice(_LEAVES)
+        match rng.randrange(8):
+            case 0 if isinstance(parent, dict):
+                del parent[key]
+            case 1 if isinstance(parent, dict):
+                parent[rng.choice(("x", "\x1b[0m", "__class__", key + key))] = parent[key]
+            case 1:
+                parent.append(parent[key])
+            case 2 if isinstance(parent, list):
+                del parent[key]
+            case _:
+                parent[key] = rng.choice(_LEAVES)
+    return value
+
+
+def _choose_place(value, rng):
+    """Container and key of a value: at every level further down with even chances, so that rare fields are met, too."""
+    parent, key = None, None
+    while isinstance(value, (dict, list)) and value and (parent is None or rng.random() < 0.75):
+        parent = value
+        key = rng.choice(list(value)) if isinstance(value, dict) else rng.randrange(len(value))
+        value = value[key]
+    return parent, key
+
+
+def _spoil_file(path: Path, rng: random.Random, sign=lambda content: content) -> None:
+    if rng.random() < 0.25:
+        path.write_bytes(spoil_bytes(path.read_bytes(), rng))
+        return
+    content = spoil_json(json.loads(path.read_text()), rng)
+    with contextlib.suppress(Exception):
+        content = sign(content)
+    path.write_text(json.dumps(content))
+
+
+def _spoil_results(folder, rng):
+    paths = sorted((folder / "results").iterdir())
+    path = rng.choice(paths)
+    if path.suffix == ".json" or rng.random() < 0.25:
+        return (
+            _spoil_file(path, rng) if path.suffix == ".json" else path.write_bytes(spoil_bytes(path.read_bytes(), rng))
+        )
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    at = rng.randrange(len(lines))
+    lines[at] = spoil_json(lines[at], rng)
+    return path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+def _spoil_calibration(folder, rng):
+    _spoil_file(folder / "calibration.json", rng, lambda c: c | {"checksum": _compute_checksum(c)})
+
+
+def _spoil_baseline(folder, rng):
+    _spoil_file(folder / "baseline.json", rng, lambda c: c | {"checksum": digest_of(c | {"checksum": ""})})
+
+
+def _spoil_journal(folder, rng):
+    path = folder / rng.choice(("base", "disagreement")) / "journal-000.sqlite"
+    if rng.random() < 0.3:
+        path.write_bytes(spoil_bytes(path.read_bytes(), rng))
+        return
+    with closing(sqlite3.connect(path)) as connection, connection:
+        table = rng.choice(list(journal_file.TABLES))
+        columns = journal_file.COLUMNS[table]
+        rows = connection.execute(f"SELECT rowid, {', '.join(columns)} FROM {table}").fetchall()
+        for rowid, *row in rng.sample(rows, rng.choice((1, len(rows)))):
+            at = rng.randrange(len(columns))
+            if columns[at] == "facts":
+                row[at] = json.dumps(spoil_json(json.loads(row[at]), rng))
+            else:
+                leaves = (
+                    None,
+                    0,
+                    -1,
+                    7,
+                    2**62,
+                    0.5,
+                    float("inf"),
+                    "",
+                    "x",
+                    "../x",
+                    "\x1b[31m",
+                    "\U000e0041",
+                    b"",
+                    b"\xff\x00",
+                )
+                row[at] = rng.choice(leaves)
+            extra = {"place": journal_file.row_digest((row[0], None))} if table == "samples" else {}
+            new = dict(zip(columns, row, strict=True)) | {"digest": journal_file.row_digest(row)}
+            if table == "samples" and rng.random() < 0.5:
+                part = rng.choice(("../../x.parquet", "000-000099.parquet", "000-000001.parquet", 7, b"x"))
+                extra = {"part": part, "place": journal_file.row_digest((row[0], part)), "trace": None}
+            elif table == "samples":
+                part = connection.execute("SELECT part FROM samples WHERE rowid = ?", (rowid,)).fetchone()[0]
+                extra = {"place": journal_file.row_digest((row[0], part))}
+            new |= extra
+            with contextlib.suppress(sqlite3.Error):  # what SQLite itself refuses
+                marks = ", ".join(f"{name} = ?" for name in new)
+                connection.execute(f"UPDATE {table} SET {marks} WHERE rowid = ?", [*new.values(), rowid])
+
+
+def spoil_parquet(path: Path, rng: random.Random) -> None:
+    """Bytes of the file; or a column lost, doubled or of other values and types; or its metadata."""
+    if rng.random() < 0.3:
+        path.write_bytes(spoil_bytes(path.read_bytes(), rng))
+        return
+    table = pq.read_table(path)
+    name = rng.choice(table.column_names)
+    at, count = table.column_names.index(name), len(table)
+    metadata = dict(table.schema.metadata or {})
+    match rng.randrange(8):
+        case 0:
+            table = table.drop([name])
+        case 1:
+            table = table.slice(0, rng.choice((0, 1, count // 2)))
+        case 2:
+            table = pa.concat_tables([table, table])
+        case 3 if _METADATA in metadata:
+            metadata[_METADATA] = json.dumps(spoil_json(json.loads(metadata[_METADATA]), rng)).encode()
+        case 4:
+            table = table.take(pa.array(rng.sample(range(count), count)))
+        case _:
+            new = rng.choice((
+                pa.nulls(count, pa.int32()), pa.nulls(count), pa.array(["\x1b[31m"] * count), pa.array([[1]] * count),
+                pa.array([-1] * count), pa.array([2**31 - 1] * count), pa.array([2**62] * count), pa.array([0] * count),
+                pa.array([float("nan")] * count), pa.array([-3.5] * count), pa.array([float("inf")] * count),
+                pa.array([{"a": 1}] * count), pa.array([b"\xff"] * count), pa.array([True] * count),
+                pa.array([rng.randrange(-5, 5) for _ in range(count)]), pa.array([None if i % 3 else 1 for i in range(count)]),
+            ))  # fmt: skip
+            table = table.set_column(at, name, new)
+    pq.write_table(table.replace_schema_metadata(metadata), path, row_group_size=rng.choice((7, 100, 10**6)))
+
+
+def _spoil_trace(folder, rng):
+    spoil_parquet(rng.choice(sorted((folder / "disagreement" / "traces").iterdir())), rng)
+
+
+def _spoil_scores(folder, rng):
+    spoil_parquet(rng.choice(sorted((folder / "base" / "scores").glob("*.parquet"))), rng)
+
+
+def _spoil_prompts(folder, rng):
+    spoil_parquet(folder / "base" / "prompts.parquet", rng)
+
+
+def _spoil_svg(folder, rng):
+    path = folder / "analysis" / "budget.svg"
+    text = path.read_text()
+    at = rng.randrange(len(text))
+    piece = rng.choice((
+        "<g>" * 3000, "<!-- -->", "<script>x</script>", '<!DOCTYPE svg [<!ENTITY a "b">]>', "&a;", "&#0;", "<svg", "]]>",
+        "<?x y?>", ' style="font: 3e9px x"', ' id="', 'xmlns="x"', "\x00", "\ud7ff", "<use href='#a'/>", "<a:b/>",
+    ))  # fmt: skip
+    changed = text[:at] + piece + text[at:]
+    path.write_bytes(spoil_bytes(path.read_bytes(), rng) if rng.random() < 0.5 else changed.encode())
+
+
+def _spoil_effects(folder, rng):
+    _spoil_file(folder / "effects" / EXAMPLES, rng)
+
+
+def _spoil_analysis(folder, rng):
+    _spoil_file(folder / "analysis" / rng.choice(("analysis.json", "budget.json")), rng)
+
+
+# How our commands read
+
+
+def _read_results(folder):
+    extras = ["--columns", "intervals", "maj8", "truncated", "task_rate", "cost"]
+    main(["leaderboard", str(folder / "results"), *extras])
+    main(["regress", str(folder / "results"), "--baseline", str(folder / "new.json"), "--update"])
+
+
+def _read_baseline(folder):
+    main(["regress", str(folder / "results"), "--baseline", str(folder / "baseline.json"), "--format", "json"])
+
+
+def _read_calibration(folder):
+    calibration = read_calibration(folder / "calibration.json")
+    for score in calibration.scores.values():
+        score.threshold(0.03)
+
+
+def _read_runs(folder):
+    runs = [folder / "base", folder / "disagreement"]
+    inputs = Inputs.read(runs, None)
+    make_tables(inputs, ANALYSES, 0.1)
+    for run in inputs.runs.values():
+        run.find_prompt(run.answered[0])
+        for _, table in run.read_traces(["token_id", "chosen_from", "host_token_id"]):
+            table.to_pylist()
+    base = inputs.base
+    read_scores(base, {one.stored.key: one for one in base.stored_samples()}, "ce")
+
+
+def _read_analysis(folder):
+    found = Analysis.read(folder / "analysis")
+    list_rows(found)
+    _ = found.base, found.guide, found.compared, found.problems
+
+
+KINDS = {
+    "results": (_spoil_results, _read_results),
+    "calibration": (_spoil_calibration, _read_calibration),
+    "journal": (_spoil_journal, _read_runs),
+    "trace": (_spoil_trace, _read_runs),
+    "scores": (_spoil_scores, _read_runs),
+    "prompts": (_spoil_prompts, _read_runs),
+    "baseline": (_spoil_baseline, _read_baseline),
+    "svg": (_spoil_svg, lambda folder: read_figure(folder / "analysis" / "budget.svg")),
+    "effects": (_spoil_effects, lambda folder: read_effects(folder / "effects")),
+    "analysis": (_spoil_analysis, _read_analysis),
+}
+
+
+def try_one(kind: str, sound: Path, scratch: Path, seed: int) -> None:
+    """Read a copy of the sound files in which the kind's one was changed by this seed."""
+    shutil.rmtree(scratch, ignore_errors=True)
+    shutil.copytree(sound, scratch)
+    spoil, read = KINDS[kind]
+    spoil(scratch, random.Random(f"{kind} {seed}"))
+    with (
+        contextlib.redirect_stdout(io.StringIO()),
+        contextlib.redirect_stderr(io.StringIO()),
+        warnings.catch_warnings(),
+    ):
+        warnings.simplefilter("ignore")
+        read(scratch)

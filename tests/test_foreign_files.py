@@ -1,0 +1,78 @@
+"""A file of a stranger is read, or refused in a line by an error of ours, whatever was changed in it."""
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from helpers.foreign_files import KINDS, make_sound, try_one
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from lm_eval_takeover.errors import RunDirError, TakeoverError
+from lm_eval_takeover.runs import parquet, prompts, traces
+from lm_eval_takeover.runs.run_folder import read_run_folder
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("foreign") / "sound"
+    make_sound(folder)
+    return folder
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_sound_file_is_read(kind, sound):
+    KINDS[kind][1](sound)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@settings(max_examples=15, derandomize=True, deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow])
+@given(seed=st.integers(0, 2**32))
+def test_a_changed_file_is_read_or_refused_in_a_line(kind, sound, seed):
+    try:
+        try_one(kind, sound, sound.with_name("changed"), seed)
+    except TakeoverError as error:
+        text = str(error)
+    else:
+        text = "it was read"
+    assert len(text.splitlines()) == 1
+
+
+def test_parquet_that_expands_is_refused_before_it_is_read(tmp_path):
+    """Eight million equal numbers in some KB."""
+    path = tmp_path / "000-000001.parquet"
+    count = parquet.MOST_ROWS + 1
+    pq.write_table(
+        pa.table({"token_id": pa.array([7], pa.int32()).take(pa.nulls(count, pa.int32()).fill_null(0))}), path
+    )
+    assert path.stat().st_size < 2**20
+    with (
+        pytest.raises(RunDirError, match=r"would take .* MB for 8,388,609 rows, and at most"),
+        parquet.reading(path, "x"),
+    ):
+        parquet.read_table(path, traces.SCHEMA, ["token_id"])
+
+
+def test_texts_that_are_long_together_are_refused_while_they_are_one(sound):
+    """A text of 1 MB, 1,000 times, is 1 MB in the file."""
+    rows = 1000
+    places = pa.array([0] * rows, pa.int32())
+    text = pa.DictionaryArray.from_arrays(places, pa.array(["x" * 2**20])).cast(pa.string())
+    ids = pa.array([[1]] * rows, pa.list_(pa.int32()))
+    texts = dict.fromkeys(("prompt", "problem", "answer"), text)
+    table = pa.table({"task": pa.array(["t"] * rows), "doc_id": places, **texts, "prompt_ids": ids}).select(
+        prompts.SCHEMA.names
+    )
+    folder = sound.with_name("texts")
+    folder.mkdir()
+    path = folder / "prompts.parquet"
+    pq.write_table(table, path, compression="zstd")
+    assert path.stat().st_size < 2**20
+    with pytest.raises(RunDirError, match="texts of column 'prompt' have 1,000 MB, at most 256 MB are read"):
+        prompts.read_prompts(folder)
+
+
+def test_a_run_of_ours_stays_as_it_is(sound):
+    run = read_run_folder(sound / "disagreement")
+    ((_, table), *rest) = run.read_traces(["token_id", "chosen_from", "donor_rank"])
+    assert len(rest) == 7
+    assert table.schema.field("task").type == traces.SCHEMA.field("task").type
