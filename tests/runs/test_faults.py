@@ -149,7 +149,7 @@ def test_kills_at_random_instants(drills, undisturbed, tmp_path):
 @pytest.mark.parametrize(
     ("fault", "number"),
     [
-        ("in a commit", 5),
+        ("in a commit", 2),
         ("before a part is renamed", 1),
         ("as a part is written", 1),  # the prompts, which come first
         ("as a part is written", 5),
