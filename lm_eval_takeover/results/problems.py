@@ -61,6 +61,11 @@ def list_metrics(names: Iterable[str], accuracy: str = ACC) -> list[str]:
     return [accuracy, *(match[0] for match in found), *(name for name in REASONS if name in given)]
 
 
+def list_scores(names: Iterable[str]) -> list[str]:
+    """Those that are the better the higher: the accuracy, Pass@k and Maj@n."""
+    return [name for name in names if name == ACC or _BY_NUMBER.fullmatch(name)]
+
+
 def derive_pass_at_k(shares: Values, samples: int, k: int) -> Values:
     """Pass@k by problem from the share of its samples that are correct."""
     return as_values([pass_at_k(samples, round(share * samples), k) for share in shares])

@@ -114,13 +114,13 @@ def read_runs(paths: Iterable[Path]) -> tuple[list[Run], list[str]]:
     runs: list[Run] = []
     notes: list[str] = []
     files = dict.fromkeys(file.resolve() for path in paths for file in find_results(path))
-    for file in sorted(files, key=_date):
+    for file in sorted(files, key=file_date):
         new = read_run(file)
         notes += new.left_out
         if not new.tasks:
             continue
-        if new.takeover.get("rescored") and (origin := _find_origin(new, runs)) is not None:
-            runs[origin] = _take_verdicts(runs[origin], new, notes)
+        if new.takeover.get("rescored") and (origin := find_origin(new, runs)) is not None:
+            runs[origin] = take_verdicts(runs[origin], new, notes)
             continue
         place = next((place for place, run in enumerate(runs) if _is_same(run, new)), None)
         if place is None:
@@ -147,7 +147,7 @@ _IDENTITY = (  # of a takeover run, in its own words
 )
 
 
-def _find_origin(rescored: Run, runs: Sequence[Run]) -> int | None:
+def find_origin(rescored: Run, runs: Sequence[Run]) -> int | None:
     """The place of the run whose responses `rescore` judged again; None where it is not among these."""
 
     def identity(run: Run) -> list[Any]:
@@ -165,7 +165,7 @@ def _find_origin(rescored: Run, runs: Sequence[Run]) -> int | None:
     )
 
 
-def _take_verdicts(run: Run, rescored: Run, notes: list[str]) -> Run:
+def take_verdicts(run: Run, rescored: Run, notes: list[str]) -> Run:
     """The run as it was, with the scores of `rescore`; tasks of which only a part was judged again stay as they were."""
     tasks = dict(run.tasks)
     for task, new in rescored.tasks.items():
@@ -193,7 +193,7 @@ def _join(old: Run, new: Run) -> Run:
     return replace(new, tasks=tasks, takeover=new.takeover | {"realized_rate": kept})
 
 
-def _date(path: Path) -> str:
+def file_date(path: Path) -> str:
     return re.sub(r"^.*_(?=\d{4}-)", "", path.stem)
 
 
@@ -305,7 +305,7 @@ def _number(value: Any) -> float | None:
 
 def samples_path(path: Path, task: str) -> Path:
     """Where samples of the same call lie, if they were logged: `samples_TASK_DATE.jsonl` beside `results_DATE.json`."""
-    return path.with_name(f"samples_{task}_{_date(path)}.jsonl")
+    return path.with_name(f"samples_{task}_{file_date(path)}.jsonl")
 
 
 def _read_samples(path: Path, task: str, filter_name: str, accuracy: str) -> Problems | None:

@@ -1,10 +1,10 @@
 """Tables of all commands on a terminal: at any width every number is whole, and one of the JSON."""
 
 import json
-import re
 from itertools import pairwise
 
 import pytest
+from helpers.printed_numbers import NAMES, NUMBER, is_of, numbers_of, table_lines
 from helpers.results import takeover, write_results
 
 from lm_eval_takeover.cli import main
@@ -13,41 +13,6 @@ from lm_eval_takeover.commands.compare.frontier import AREA_COLUMNS, write_areas
 from lm_eval_takeover.results.runs import MATHEMATICAL
 
 WIDTHS = [40, 60, 80, 100, 160]
-NUMBER = re.compile(r"(?<![\w.@])[+-]?\d[\d,]*(?:\.\d+)?(?:e-?\d+)?(?![\w@])")
-
-NAMES = re.compile(r"Table \d+|\b3\.1-8B|\S*_\S*")  # of tasks, models and the paper's tables
-
-
-def numbers_of(value):
-    """All numbers of a JSON document."""
-    if isinstance(value, dict):
-        value = list(value.values())
-    if isinstance(value, list):
-        return [number for one in value for number in numbers_of(one)]
-    return [float(value)] if isinstance(value, (int, float)) and not isinstance(value, bool) else []
-
-
-def is_of(text, known):
-    """Whether a printed number is one of these, as it is or in percent, rounded to the digits that it has."""
-    shown = float(text.replace(",", ""))
-    digits = len(text.partition("e")[0].partition(".")[2])
-    reach = 0.5 * 10.0**-digits + 1e-9
-    if "e" in text:
-        reach = abs(shown) / 100
-    return any(abs(shown - scale * one) <= reach for one in known for scale in (1, 100, 1e-6, 1e-9))
-
-
-def table_lines(printed):
-    """The lines of tables, without headings, rules and notes."""
-    lines, inside = [], False
-    for line in printed.splitlines():
-        if set(line.replace(" ", "")) == {"─"}:
-            inside = True
-        elif not line.strip():
-            inside = False
-        elif inside:
-            lines.append(line)
-    return lines
 
 
 @pytest.fixture(scope="module")

@@ -28,7 +28,7 @@ _BENCHMARKS = (
 
 def find_benchmark(task: str) -> Benchmark | None:
     """That of a task or of a draw from it; None for the demo and for tasks of one's own."""
-    name = task.removeprefix(PREFIX)
+    name = task.removeprefix(PREFIX) if task.startswith(PREFIX) else ""
     return next((one for one in _BENCHMARKS if name == one.name or name.startswith(f"{one.name}_")), None)
 
 

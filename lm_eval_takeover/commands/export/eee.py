@@ -15,6 +15,7 @@ from uuid import UUID
 
 from lm_eval_takeover.commands.export.datasets import find_benchmark
 from lm_eval_takeover.commands.export.source import Sample, Source, is_withheld
+from lm_eval_takeover.results.problems import list_scores
 from lm_eval_takeover.results.runs import TaskResult
 from lm_eval_takeover.results.statistics import CONFIDENCE, mean_interval
 from lm_eval_takeover.storage.digests import digest_of
@@ -23,11 +24,6 @@ from lm_eval_takeover.storage.whole_files import write_text, write_whole
 
 SCHEMA_VERSION = "0.3.0"
 COLLECTION = "lm-eval-takeover"
-_METRICS = {
-    "acc": "mean accuracy over samples",
-    "pass@8": "a sample of 8 is correct",
-    "maj@8": "the majority is correct",
-}
 
 
 def export(sources: Sequence[Source], out: Path, organization: str) -> tuple[list[Path], list[str]]:
@@ -95,8 +91,7 @@ def describe_run(source: Source, organization: str) -> dict[str, Any]:
         "evaluation_results": [
             _describe_metric(source, task, metric)
             for task, result in source.run.tasks.items()
-            for metric in _METRICS
-            if metric in result.means
+            for metric in list_scores(result.means)
         ],
     }
 
@@ -115,6 +110,13 @@ def _describe_model(source: Source) -> dict[str, Any]:
     return {"name": name, "id": source.model, "developer": owner, **shown, "additional_details": details}
 
 
+def _describe_score(metric: str) -> str:
+    name, _, k = metric.partition("@")
+    return {"pass": f"a sample of {k} is correct", "maj": "the majority is correct"}.get(
+        name, "mean accuracy over samples"
+    )
+
+
 def _describe_metric(source: Source, task: str, metric: str) -> dict[str, Any]:
     result = source.run.tasks[task]
     drawn = source.decoding(task)
@@ -125,7 +127,7 @@ def _describe_metric(source: Source, task: str, metric: str) -> dict[str, Any]:
         "evaluation_name": task,
         "source_data": _describe_data(task, result),
         "metric_config": {
-            "evaluation_description": _METRICS[metric],
+            "evaluation_description": _describe_score(metric),
             "metric_id": metric,
             "metric_name": metric,
             "lower_is_better": False,

@@ -7,13 +7,13 @@ from typing import Any
 
 from lm_eval_takeover.commands.export.datasets import find_benchmark
 from lm_eval_takeover.commands.export.source import Sample, Source
+from lm_eval_takeover.results.problems import list_scores
 from lm_eval_takeover.results.runs import TaskResult
 from lm_eval_takeover.storage.digests import digest_of
 from lm_eval_takeover.storage.paths import join_inside
 from lm_eval_takeover.storage.whole_files import write_text
 
 _SCORER = "lm_eval_takeover"
-_METRICS = ("acc", "pass@8", "maj@8")
 
 
 def export(sources: Sequence[Source], out: Path) -> tuple[list[Path], list[str]]:
@@ -91,11 +91,10 @@ def _describe_eval(source: Source, task: str, result: TaskResult, identity: str,
 
 def _describe_metrics(result: TaskResult) -> dict[str, Any]:
     metrics = {}
-    for name in _METRICS:
-        if name in result.means:
-            metrics[name] = {"name": name, "value": result.means[name], "params": {}}
-            if (error := result.errors.get(name)) is not None:
-                metrics[f"{name} stderr"] = {"name": f"{name} stderr", "value": error, "params": {}}
+    for name in list_scores(result.means):
+        metrics[name] = {"name": name, "value": result.means[name], "params": {}}
+        if (error := result.errors.get(name)) is not None:
+            metrics[f"{name} stderr"] = {"name": f"{name} stderr", "value": error, "params": {}}
     return metrics
 
 

@@ -8,7 +8,17 @@ from typing import Any
 
 from lm_eval_takeover.results.fields import Fields, read_document, read_lines
 from lm_eval_takeover.results.problems import WRITER
-from lm_eval_takeover.results.runs import PREFIX, Run, TaskResult, find_results, read_run, samples_path
+from lm_eval_takeover.results.runs import (
+    PREFIX,
+    Run,
+    TaskResult,
+    file_date,
+    find_origin,
+    find_results,
+    read_run,
+    samples_path,
+    take_verdicts,
+)
 from lm_eval_takeover.storage.paths import make_component
 
 PAIRS = ("guided", "random", "early")  # kinds of runs whose texts two models wrote
@@ -95,9 +105,16 @@ class Source:
 
     def samples(self, task: str) -> Iterator[Sample]:
         """One problem in memory at a time; none where samples were not logged. Raises ResultsError."""
-        path = samples_path(self.path, task)
+        path, first = samples_path(self.path, task), None
         for row in read_lines(path, WRITER) if path.exists() else ():
-            texts, verdicts = _inner(row, "resps"), _inner(row, "filtered_resps")
+            texts, verdicts = _inner(row, "resps"), row.require("filtered_resps", list)
+            if verdicts and isinstance(verdicts[0], list):
+                (verdicts,) = verdicts
+            elif row.get("filter") == (first := first or row.get("filter")):  # lm-eval's own: one text is judged
+                right = row.share(self.run.tasks[task].accuracy) == 1
+                texts, verdicts = texts[:1], [[verdicts[0], "correct" if right else "incorrect"]]
+            else:
+                continue
             if len(texts) != len(verdicts) or not all(isinstance(v, list) and len(v) == 2 for v in verdicts):
                 row.fail(
                     "filtered_resps", f"has {len(verdicts)} pairs of answer and outcome for {len(texts)} responses"
@@ -125,9 +142,14 @@ def _inner(row: Fields, field: str) -> list[Any]:
 
 def read_sources(paths: Iterable[Path]) -> tuple[list[Source], list[str]]:
     """Every results file below these paths, and what was left out, one line each. Raises ResultsError."""
-    sources, notes = [], []
-    for file in dict.fromkeys(file.resolve() for path in paths for file in find_results(path)):
+    sources: list[Source] = []
+    notes: list[str] = []
+    for file in sorted(dict.fromkeys(file.resolve() for path in paths for file in find_results(path)), key=file_date):
         run = read_run(file)
+        if run.takeover.get("rescored") and (place := find_origin(run, [one.run for one in sources])) is not None:
+            run = take_verdicts(sources[place].run, run, notes)
+            sources[place] = Source(file, run, read_document(file, RESULTS_WRITER))
+            continue
         if run.tasks:
             sources.append(Source(file, run, read_document(file, RESULTS_WRITER)))
         else:

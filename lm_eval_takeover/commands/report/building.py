@@ -18,7 +18,7 @@ from lm_eval_takeover.commands.report.effects import Effects, read_effects
 from lm_eval_takeover.commands.report.figures import CAPTIONS, read_figure
 from lm_eval_takeover.commands.report.inputs import Analysis
 from lm_eval_takeover.commands.report.rollouts import Pieces, list_picks, pack_picks
-from lm_eval_takeover.commands.report.summary import COLUMNS, list_rows
+from lm_eval_takeover.commands.report.summary import find_k, list_columns, list_rows
 from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.runs.layout import SAMPLES
 from lm_eval_takeover.runs.run_folder import Answered, RunFolder
@@ -161,7 +161,7 @@ def render(
         style=Markup(style),
         scripts=[Markup(temml), Markup(script)],
         runs=[_describe_run(name, run) for name, run in analysis.runs.items()],
-        columns=COLUMNS,
+        columns=list_columns(find_k(analysis)),
         rows=list_rows(analysis),
         figures=[(path.stem, CAPTIONS[path.stem], read_figure(path)) for path in list_figures(analysis)],
         effects=effects,

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 from lm_eval_takeover.analysis.catalogue import COLUMNS
 from lm_eval_takeover.commands.analyze.command import add_options
@@ -26,10 +25,6 @@ def find_analysis(folder: Path, tokenizer: str | None) -> Path:
     words = ["--out", str(out), *(["--tokenizer", tokenizer] if tokenizer else []), "--", str(folder)]
     analyze(parser.parse_args(words))
     return out
-
-
-def _as_number(value: Any) -> float | None:
-    return None if value is None else float(value)
 
 
 @dataclass(frozen=True)
@@ -60,18 +55,6 @@ class Analysis:
         for run in found.values():
             run.check_finished()
         return cls(folder, found, names, cannot_show)
-
-    def read_budget(self) -> dict[tuple[str, str], dict[str, float | None]]:
-        """By task and run the numbers of `budget`; none where it could not be shown. Raises ArgumentError for a broken file."""
-        if "budget" not in self.names:
-            return {}
-        path = self.folder / "budget.json"
-        try:
-            rows = json.loads(path.read_text())
-            numbers = [name for name in COLUMNS["budget"] if name.startswith(("acc", "pass8"))]
-            return {(str(row["task"]), str(row["run"])): {n: _as_number(row.get(n)) for n in numbers} for row in rows}
-        except (OSError, ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
-            raise ArgumentError(f"'{path}' cannot be read: {error}; run lm-eval-takeover analyze again") from error
 
     @property
     def base(self) -> str | None:

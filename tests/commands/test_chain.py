@@ -1,0 +1,122 @@
+"""Each command on what the last one left, on the demo and on a task of one's own with 3 samples: the numbers agree everywhere."""
+
+import json
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+import yaml
+from helpers.pairs import ROOT
+from helpers.printed_numbers import NAMES, NUMBER, is_of, numbers_of, table_lines
+
+from lm_eval_takeover.cli import main
+from lm_eval_takeover.commands.compare import running
+from lm_eval_takeover.commands.compare.processes import CallFailed
+from lm_eval_takeover.demo import problems
+
+pytestmark = pytest.mark.slow
+ACTION = yaml.safe_load((ROOT / "examples" / "regress-action" / "action.yml").read_text())
+OWN = """
+task: my_puzzles
+class: !function lm_eval_takeover.tasks.sampled.SampledTask
+dataset_path: json
+dataset_kwargs:
+  data_files: {data}
+test_split: train
+doc_to_text: "Problem: {{{{problem}}}}\\nSolution:"
+generation_kwargs:
+  until: ["\\nProblem:"]
+  max_gen_toks: 320
+repeats: 3
+metadata:
+  version: 1.0
+"""
+
+
+@pytest.fixture
+def forked_rows(forked, monkeypatch):
+    """`compare` forks the rows' commands off a server instead of starting them."""
+
+    def start(words, name, log, *, quiet=False):
+        done = forked.run(words[0], *words[1:])
+        log.write_text(done.stdout + done.stderr)
+        if done.returncode:
+            raise CallFailed(done.returncode)
+
+    monkeypatch.setattr(running, "start", start)
+
+
+def check_numbers(printed, document):
+    known = numbers_of(document)
+    found = [text for line in table_lines(printed) for text in NUMBER.findall(NAMES.sub("", line))]
+    assert found and not [text for text in found if not is_of(text, known)], printed
+
+
+@pytest.mark.parametrize(("task", "samples"), [("my_puzzles", 3), ("takeover_demo", 8)])
+def test_every_command_takes_what_the_last_one_left(forked_rows, tmp_path, capsys, monkeypatch, task, samples):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "80")
+    run_dir, own = Path("runs/mine"), []
+    if samples == 3:
+        Path("tasks").mkdir()
+        data = tmp_path / "puzzles.jsonl"
+        data.write_text("".join(json.dumps(row) + "\n" for row in problems()[:6]))
+        Path("tasks/my_puzzles.yaml").write_text(OWN.format(data=data))
+        own = ["--include_path", "tasks"]
+
+    def call(*words, status=0):
+        assert main([str(word) for word in words]) == status
+        return capsys.readouterr().out
+
+    compare = ["compare", "--tasks", task, *own, "--target_rate", "0.05", "--limit", "6", "--batch_size", "48",
+               "--rows", "base,guided,guide", "--run_dir", run_dir]  # fmt: skip
+    check_numbers(call(*compare, "--quiet"), json.loads((run_dir / "leaderboard.json").read_text()))
+    before = json.loads(call("leaderboard", run_dir, "--format", "json"))
+
+    for row in ("base", "guided", "guide"):
+        call("rescore", run_dir / row / "samples", *own)
+    board = json.loads(call("leaderboard", run_dir, "--format", "json"))
+    assert [row["model"] for row in board["rows"]] == [row["model"] for row in before["rows"]]
+    assert [row["tasks"] for row in board["rows"]] == [row["tasks"] for row in before["rows"]]
+    assert sum("the verdicts are those of `rescore`" in line for line in board["warnings"]) == 3
+    check_numbers(call("leaderboard", run_dir, "--columns", "intervals", "cost"), board)
+    cells = {row["kind"]: row["tasks"][task] for row in board["rows"]}
+    assert all((cell["samples"], cell["k"]) == (samples, samples) for cell in cells.values())
+
+    gate = ["regress", run_dir / "guided", "--baseline", "baseline.json"]
+    metrics = ["--metric", "acc", f"pass@{samples}", "unparsed"]
+    assert "is the baseline now: demo-base+demo-guide-disagreement" in call(*gate, "--update")
+    found = json.loads(call(*gate, *metrics, "--format", "json"))
+    assert found["verdict"] == "pass" and found["tasks"][task]["now"] == pytest.approx(cells["guided"]["acc"])
+    check_numbers(call(*gate, *metrics), found)
+    (step,) = ACTION["runs"]["steps"]
+    given = {"RESULTS": str(run_dir / "guided"), "BASELINE": "baseline.json", "METRICS": " ".join(metrics[1:])}
+    line = step["run"].replace("${STRICT:+--strict}", "").replace("\\\n", " ")
+    for name, value in (given | {"LIMIT": "0.05", "JUNIT": "junit"}).items():
+        line = re.sub(rf"\${name}\b", value, line)
+    call(*shlex.split(line)[1:])
+    assert f'name="pass@{samples}"' in Path("junit/regress.xml").read_text()
+
+    assert f"{6 * samples} samples scored" in call("score", run_dir)
+    assert "takeovers (" in call("show", run_dir)
+    call("analyze", run_dir, "--out", "analysis")
+    budget = {row["run"]: row for row in json.loads(Path("analysis/budget.json").read_text()) if row["task"] == task}
+    for kind, cell in cells.items():
+        assert {n: budget[kind][n] for n in ("acc", "acc_low", "acc_high")} == pytest.approx(
+            {n: cell[n] for n in ("acc", "acc_low", "acc_high")}
+        )
+    call("report", run_dir, "--out", "report.html")
+    page = Path("report.html").read_text()
+    for cell in cells.values():
+        assert f"{cell['acc']:.1%}" in page and f"[{cell['acc_low']:.1%}, {cell['acc_high']:.1%}]" in page
+        assert f"{cell[f'pass{samples}']:.1%}" in page
+    assert f"Pass@{samples}" in page
+
+    for name in ("eee", "inspect"):
+        call("export", run_dir / "guided", "--to", name, "--out", name)
+    (record,) = (path for path in Path("eee").rglob("*.json") if "samples" not in path.name)
+    exported = {one["metric_config"]["metric_id"]: one["score_details"]["score"]
+                for one in json.loads(record.read_text())["evaluation_results"]}  # fmt: skip
+    assert exported["acc"] == pytest.approx(cells["guided"]["acc"])
+    assert exported[f"pass@{samples}"] == pytest.approx(cells["guided"][f"pass{samples}"])

@@ -1,0 +1,39 @@
+"""Numbers of printed tables, held against those of a JSON document."""
+
+import re
+
+NUMBER = re.compile(r"(?<![\w.@])[+-]?\d[\d,]*(?:\.\d+)?(?:e-?\d+)?(?![\w@])")
+
+NAMES = re.compile(r"Table \d+|\b3\.1-8B|\S*_\S*")  # of tasks, models and the paper's tables
+
+
+def numbers_of(value):
+    """All numbers of a JSON document."""
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, list):
+        return [number for one in value for number in numbers_of(one)]
+    return [float(value)] if isinstance(value, (int, float)) and not isinstance(value, bool) else []
+
+
+def is_of(text, known):
+    """Whether a printed number is one of these, as it is or in percent, rounded to the digits that it has."""
+    shown = float(text.replace(",", ""))
+    digits = len(text.partition("e")[0].partition(".")[2])
+    reach = 0.5 * 10.0**-digits + 1e-9
+    if "e" in text:
+        reach = abs(shown) / 100
+    return any(abs(shown - scale * one) <= reach for one in known for scale in (1, 100, 1e-6, 1e-9))
+
+
+def table_lines(printed):
+    """The lines of tables, without headings, rules and notes."""
+    lines, inside = [], False
+    for line in printed.splitlines():
+        if set(line.replace(" ", "")) == {"─"}:
+            inside = True
+        elif not line.strip():
+            inside = False
+        elif inside:
+            lines.append(line)
+    return lines
