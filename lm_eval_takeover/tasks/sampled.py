@@ -63,7 +63,11 @@ class SampledTask(GenerateTask):  # type: ignore[misc]
 
     def download(self, dataset_kwargs: dict[str, Any] | None = None, **settings: Any) -> None:
         """Loads the data set and checks its documents, which lm-eval itself reads from here on."""
-        super().download(dataset_kwargs, **settings)
+        make = getattr(self.config, "custom_dataset", None)
+        if callable(make):  # as lm-eval does it, without its warning about arguments at each start
+            self.dataset = make(**(self.config.metadata or {}), **(self.config.dataset_kwargs or {}))
+        else:
+            super().download(dataset_kwargs, **settings)
         if (split := self.config.test_split) not in self.dataset:
             raise ArgumentError(
                 f"task {self.config.task}: test_split='{split}' is not in the data set, which has {', '.join(self.dataset)}"

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 from lm_eval import simple_evaluate
 from lm_eval.loggers import EvaluationTracker
@@ -107,7 +108,8 @@ def _rescore(
             f"no document of {', '.join(sorted(missing))} has all its responses here; the run asked for {', '.join(run.tasks)}"
         )
     now = Verdicts()
-    with redirect_verdicts(now):
+    # Nothing is generated, so no commit of the working folder has a part in it; git would complain outside a repository.
+    with redirect_verdicts(now), mock.patch("lm_eval.evaluator.get_git_commit_hash", return_value=None):
         results = simple_evaluate(
             model=StoredResponses(run, matched.answers),
             tasks=list(tasks) or list(matched.documents),
