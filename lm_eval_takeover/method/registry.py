@@ -131,8 +131,12 @@ def call_plugin(where: str, function: Callable[..., Any], *arguments: Any, **opt
         trace = error.__traceback__
         while trace is not None and trace.tb_next is not None:
             trace = trace.tb_next
-        line = f", line {trace.tb_lineno}" if trace is not None else ""
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else "no message"
+        if isinstance(error, SyntaxError):  # its own line, not that of the import; its text names the file once more
+            number, text = error.lineno, error.msg
+        else:
+            number, text = trace.tb_lineno if trace is not None else None, str(error).strip()
+        line = f", line {number}" if number is not None else ""
+        reason = text.splitlines()[0] if text else "no message"
         raise PluginError(f"{where} raised {type(error).__name__}{line}: {reason}") from error
 
 

@@ -72,9 +72,11 @@ def list_notes(board: dict[str, Any], extras: Sequence[str]) -> list[str]:
     intervals = (
         "Intervals are 95 %, over problems." if "intervals" in extras else "`--columns intervals` adds intervals."
     )
+    ks = {(cell["k"], cell["samples"]) for row in board["rows"] for cell in row["tasks"].values()}
+    k, samples = ks.pop() if len(ks) == 1 else (8, 8)
     notes = [
-        f"{_name_parts(8, 8, extras)}, in %. {intervals}{_name_sizes(board['rows'])}",
-        *_list_other_parts(board["rows"], extras),
+        f"{_name_parts(k, samples or k, extras)}, in %. {intervals}{_name_sizes(board['rows'])}",
+        *_list_other_parts(board["rows"], extras, k),
     ]
     references = dict.fromkeys(row["reference"] for row in board["rows"] if row["reference"])
     notes += [f"Recovery is measured against {name}." for name in references]
@@ -108,18 +110,18 @@ def _name_parts(k: int | None, samples: int | None, extras: Sequence[str]) -> st
     ])  # fmt: skip
 
 
-def _list_other_parts(rows: Sequence[Row], extras: Sequence[str]) -> list[str]:
-    """A line on each task whose cells are of another Pass@k than 8, or whose accuracy has another name."""
+def _list_other_parts(rows: Sequence[Row], extras: Sequence[str], usual: int | None) -> list[str]:
+    """A line on each task whose cells are of another Pass@k than the usual one, or whose accuracy has another name."""
     lines = []
     for row in rows:
         for task, cell in row["tasks"].items():
             called = f"; Acc is its {cell['metric']}" if "metric" in cell else ""
-            if cell["k"] != 8 or called:
+            if cell["k"] != usual or called:
                 lines.append(f"{_heading(task)}: {_name_parts(cell['k'], cell['samples'], extras)}{called}.")
         average = row["average"]
-        if average and average["k"] is None:
+        if average and average["k"] is None and usual is not None:
             lines.append("Average and Recovery are of Acc alone: the tasks have other numbers of samples.")
-        elif average and average["k"] not in (1, 8):
+        elif average and average["k"] not in (1, usual):
             lines.append(f"Average and Recovery: Acc / Pass@{average['k']}.")
     return list(dict.fromkeys(lines))
 
