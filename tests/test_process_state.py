@@ -94,7 +94,10 @@ def test_make_test_runs_every_part_and_names_those_that_failed(tmp_path):
     part.write_text('#!/bin/sh\necho "$1 runs"; [ "$1" != suite ]\n')
     part.chmod(0o755)
     done = subprocess.run(
-        ["make", "-s", "-o", "install", "test", f"MAKE={part}"], cwd=ROOT, capture_output=True, text=True
+        ["make", "-s", "--no-print-directory", "-o", "install", "test", f"MAKE={part}"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
     )
     assert done.stdout.splitlines() == ["check runs", "suite runs", "test-vllm runs", "make test: FAILED: suite"]
     assert done.returncode == 2

@@ -62,4 +62,4 @@ class Request:
     @property
     def text(self) -> tuple[int, ...]:
         """The prompt and what stands behind it: what a model reads first."""
-        return self.prompt + self.begun
+        return (*self.prompt, *self.begun)

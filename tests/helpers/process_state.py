@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from lm_eval_takeover.method import registry
+from lm_eval_takeover.runs import progress
 from lm_eval_takeover.tasks import gpqa
 
 # How each is read and written.
@@ -42,7 +43,7 @@ def given_back(temporary):
     np.random.seed(0)
     torch.manual_seed(0)
     registry.scores.names(), registry.policies.names()  # ours are there
-    held = (os.environ, gpqa._withholding, registry.scores._entries, registry.policies._entries)
+    held = (os.environ, gpqa._withholding, registry.scores._entries, registry.policies._entries, progress._shown)
     copies = [one.copy() for one in held]
     lists = {name: getattr(sys, name).copy() for name in ("argv", "path", "path_hooks", "meta_path")}
     values = [read() for read, _ in _VALUES]
