@@ -46,21 +46,25 @@ def nested_mean(values: Values, problems: NDArray[Any], samples: int, confidence
         return Interval(mean, -1.0, 1.0)
     shares = mean + (sums - mean * sizes) * len(sizes) / len(values)
     found = paired_difference(shares, samples * sqrt(len(values) / len(sizes))).interval(confidence)
-    return Interval(mean, max(found.low, -1.0), min(found.high, 1.0))
+    return _within_bounds(Interval(mean, found.low, found.high))
+
+
+def _within_bounds(found: Interval) -> Interval:
+    """Shares differ by 1 at most."""
+    return Interval(found.value, max(found.low, -1.0), min(found.high, 1.0))
 
 
 def measure_position(host: Sequence[bool], donor: Sequence[bool]) -> dict[str, Any]:
     """Counts, effect and interval of one position, over its pairs of continuations."""
     pairs = np.asarray(donor, dtype=np.float64) - np.asarray(host, dtype=np.float64)
-    found = paired_difference(pairs, 1).interval()
-    low, high = (max(found.low, -1.0), min(found.high, 1.0)) if len(pairs) > 1 else (-1.0, 1.0)
+    found = _within_bounds(paired_difference(pairs, 1).interval())
     return {
         "correct_host": sum(host),
         "correct_donor": sum(donor),
         "continuations": len(pairs),
-        "effect": float(pairs.mean()),
-        "low": low,
-        "high": high,
+        "effect": found.value,
+        "low": found.low,
+        "high": found.high,
     }
 
 

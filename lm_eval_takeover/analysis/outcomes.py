@@ -124,12 +124,3 @@ def sign_test(rescued: int, harmed: int) -> float:
     """Two-sided and exact; 1 where nothing changed."""
     changed = rescued + harmed
     return float(binomtest(rescued, changed, 0.5).pvalue) if changed else 1.0
-
-
-def list_changed(samples: pl.DataFrame, base: str, run: str) -> dict[str, Sequence[tuple[str, int]]]:
-    """The problems behind one row of `flips`: `rescued` and `harmed` as (task, doc_id)."""
-    solved = samples.group_by("task", "run", "doc_id").agg(pl.col("correct").any().alias("solved"))
-    before = solved.filter(pl.col("run") == base).select("task", "doc_id", pl.col("solved").alias("before"))
-    both = solved.filter(pl.col("run") == run).join(before, on=["task", "doc_id"]).sort("task", "doc_id")
-    changed = {"rescued": pl.col("solved") & ~pl.col("before"), "harmed": ~pl.col("solved") & pl.col("before")}
-    return {name: both.filter(rule).select("task", "doc_id").rows() for name, rule in changed.items()}

@@ -13,7 +13,6 @@ from lm_eval_takeover.analysis.tokens import SampleTokens
 
 RANKS = ("1", "2", "3", "4-10", "11-100", ">100")
 _FIRST_RANKS = np.array([1, 2, 3, 4, 11, 101])  # of each bucket
-NEAR = 0.1  # nats: our own choice, since the source gives none
 
 
 def measure_ranks(sample: SampleTokens) -> dict[str, Any]:

@@ -19,7 +19,6 @@ _log = logging.getLogger(__name__)
 
 Kind = Literal["math", "letters"]
 Verifier = Literal["takeover", "math_verify"]
-VERIFIERS: tuple[Verifier, ...] = ("takeover", "math_verify")
 
 
 class Question(NamedTuple):

@@ -17,8 +17,6 @@ from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.runs.run_folder import RunFolder, read_run_folders
 from lm_eval_takeover.runs.scores import SCORES, list_score_files, make_schema, read_header
 
-TRACE_COLUMNS = ("token_id", "takeover", "score", "donor_rank", "host_token_id")
-
 
 class CannotShow(ArgumentError):
     """An analysis cannot be made of these runs; the text says why, and what would help."""
