@@ -28,7 +28,7 @@ class Stepwise(Pool):
         decisions, hosted, host_logits = self._decide([slot for slot in slots if self.slots[slot].due is None])
         groups = self._group([slot for slot in slots if self.slots[slot].due is not None])
         donated = [slot for group in groups for slot in group]
-        donor_logits = torch.cat([self.read_unread(self.donor, group) for group in groups]) if groups else None
+        donor_logits = self._read_groups(groups) if groups else None
         for slot in donated:
             due = self.slots[slot].due
             assert due is not None
@@ -72,6 +72,15 @@ class Stepwise(Pool):
         if logits is None:
             return decisions, hosted, self.read_unread(self.host, hosted) if hosted else None
         return decisions, hosted, logits if len(hosted) == len(slots) else logits[[not takeover for takeover in taken]]
+
+    def _read_groups(self, groups: Sequence[Sequence[int]]) -> Tensor:
+        """The donor's next-token logits `[rows, vocab]` of these groups' slots, one group behind the other."""
+        logits = torch.empty(sum(map(len, groups)), self.vocab, device=self.device)
+        start = 0
+        for group in groups:  # the next pass overwrites what a pass returns
+            logits[start : start + len(group)] = self.read_unread(self.donor, group)
+            start += len(group)
+        return logits
 
     def _group(self, due: Sequence[int]) -> list[list[int]]:
         """These slots, whose tokens are the donor's, by the passes that serve them.

@@ -279,6 +279,15 @@ def test_graphed_passes_write_the_same(small_pair, prompts, monkeypatch, name):
     assert_equal(small_pair, POLICIES[name], single, [(2, None)])
 
 
+@pytest.mark.parametrize("name", ["entropy", "random", "early"])
+def test_a_pass_over_a_second_group_leaves_the_logits_of_the_first(small_pair, prompts, monkeypatch, name):
+    """All passes of a graph leave their logits in one buffer: tokens were drawn from what the last group had left there."""
+    pass_as_on_a_gpu(small_pair, monkeypatch)
+    monkeypatch.setattr(Stepwise, "_group", lambda self, due: [[slot] for slot in due])
+    requests = [Request(p, 0, 20 + 9 * i, SAMPLED) for i, p in enumerate(prompts)]
+    assert_equal(small_pair, POLICIES[name], requests, [(5, None)])
+
+
 def test_in_bfloat16_texts_differ_only_where_the_noise_of_the_passes_explains_it(random_pair, prompts):
     pair = Pair(*(Member(role, str(random_pair[role]), dtype=torch.bfloat16) for role in ("base", "guide")))
     policy = Disagreement(gate=Gate(7.6, 0.9))
