@@ -29,8 +29,8 @@ class Table:
 
 
 def write_terminal(table: Table, width: int | None = None) -> str:
-    """As wide as the terminal is, 80 columns in a pipe. Where that is too narrow, cells take several lines at their slashes and
-    brackets, then the columns are split over several tables; at the narrowest each row is a block of lines.
+    """As wide as the terminal is, 80 columns in a pipe. Where that is too narrow, cells take several lines at their slashes, then
+    at their brackets, then the columns are split over several tables; at the narrowest each row is a block of lines.
     """
     from rich.console import Console
 
@@ -50,10 +50,10 @@ def _fit(table: Table, width: int) -> list[list[str]]:
     whole = [table.columns, *table.rows]
     if _width(whole) <= width:
         return [_draw(whole, table.names)]
-    folded = [
-        [_fold_name(cell) if i < table.names else _fold_figure(cell) for i, cell in enumerate(row)] for row in whole
-    ]
-    folded[0] = [cell.replace(" ", "\n") for cell in table.columns]
+    parted = _fold(whole, table.names, lambda cell: cell.replace(" / ", "\n"))
+    if _width(parted) <= width:
+        return [_draw(parted, table.names)]
+    folded = _fold(whole, table.names, _fold_figure)
     groups: list[list[int]] = []
     names = list(range(table.names))
     for column in range(table.names, len(table.columns)):
@@ -64,6 +64,12 @@ def _fit(table: Table, width: int) -> list[list[str]]:
         else:
             return [_draw_blocks(table, width)]
     return [_draw(_pick(folded, [*names, *group]), table.names) for group in groups or [[]]]
+
+
+def _fold(whole: Sequence[Sequence[str]], names: int, figure: Callable[[str], str]) -> list[list[str]]:
+    """Headings a word a line, names at their breaks, figures as `figure` folds them."""
+    rows = [[_fold_name(cell) if i < names else figure(cell) for i, cell in enumerate(row)] for row in whole[1:]]
+    return [[heading.replace(" ", "\n") for heading in whole[0]], *rows]
 
 
 def _pick(rows: Sequence[Sequence[str]], columns: Sequence[int]) -> list[list[str]]:

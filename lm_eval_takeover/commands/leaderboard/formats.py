@@ -43,13 +43,14 @@ def write_table(board: dict[str, Any], format_name: str, extras: Sequence[str] =
 
 
 def lay_out(board: dict[str, Any], extras: Sequence[str]) -> Table:
-    """Model, rate, `Acc / Pass@8` by task, average, Recovery, and what was asked for."""
+    """Model, rate, `Acc / Pass@8` by task, the average of several tasks, Recovery, and what was asked for."""
     rows = board["rows"]
     headings = _order_headings(rows)
     costs = {"Guide passes / token": "guide_passes_per_token", "Parameters / token": "active_parameters",
              "s / problem": "seconds_per_problem"} if "cost" in extras else {}  # fmt: skip
     published = any(row["source"] != "measured" for row in rows)
-    columns = ["Model", "Rate", *headings, "Average", "Recovery", *costs, *(["Source"] if published else [])]
+    averages = ["Average"] if len(headings) != 1 or published else []
+    columns = ["Model", "Rate", *headings, *averages, "Recovery", *costs, *(["Source"] if published else [])]
     lines = []
     for row in rows:
         cells = {_heading(task): cell for task, cell in row["tasks"].items()}
@@ -58,7 +59,7 @@ def lay_out(board: dict[str, Any], extras: Sequence[str]) -> Table:
                 row["model"],
                 _show_rate(row),
                 *(_show_cell(cells.get(heading), extras) for heading in headings),
-                _show_cell(row["average"], extras),
+                *(_show_cell(row["average"], extras) for _ in averages),
                 _show_recovery(row, "intervals" in extras),
                 *(_show_cost(row["cost"].get(name)) for name in costs.values()),
                 *([row["source"].removeprefix("published, ")] if published else []),
@@ -189,18 +190,20 @@ def _show_rate(row: Row) -> str:
 
 
 def _show_cell(cell: dict[str, Any] | None, extras: Sequence[str]) -> str:
-    """`27.6 / 67.0`, with what was asked for behind it."""
+    """`27.6 / 67.0`, each with its interval behind it where that was asked for."""
     if cell is None or cell["acc"] is None:
         return ""
     shown = [name for name, _ in _list_measures(cell)]
     majority = "maj8" if cell.get("maj8") is not None else f"maj{cell['samples']}"
     more = [majority] if "maj8" in extras else []
     more += [name for extra, parts in _PARTS.items() if extra in extras for name in parts]
-    text = " / ".join("-" if cell.get(name) is None else f"{100 * cell[name]:.1f}" for name in [*shown, *more])
-    if "intervals" in extras and cell.get("acc_low") is not None:
-        spans = (f"{100 * cell[f'{name}_low']:.1f}–{100 * cell[f'{name}_high']:.1f}" for name in shown)
-        text += f" ({', '.join(spans)})"
-    return text
+    spans = "intervals" in extras and cell.get("acc_low") is not None
+    parts = []
+    for name in [*shown, *more]:
+        value = "-" if cell.get(name) is None else f"{100 * cell[name]:.1f}"
+        span = f" ({100 * cell[f'{name}_low']:.1f}–{100 * cell[f'{name}_high']:.1f})" if spans and name in shown else ""
+        parts.append(value + span)
+    return " / ".join(parts)
 
 
 def _show_recovery(row: Row, intervals: bool) -> str:
@@ -208,12 +211,12 @@ def _show_recovery(row: Row, intervals: bool) -> str:
     names = [name for name, _ in _list_measures(row["average"]) if name in recovery]
     if all(recovery[name] is None for name in names):
         return ""
-    text = " / ".join("-" if recovery[name] is None else f"{recovery[name]:z.0%}" for name in names)
-    spans = [(recovery[f"{name}_low"], recovery[f"{name}_high"]) for name in names]
-    known = [f"{low:z.0%} to {high:z.0%}" for low, high in spans if low is not None]
-    if intervals and known:
-        text += f" ({', '.join(known)})"
-    return text
+    parts = []
+    for name in names:
+        low, high = recovery[f"{name}_low"], recovery[f"{name}_high"]
+        span = f" ({low:z.0%} to {high:z.0%})" if intervals and low is not None else ""
+        parts.append(("-" if recovery[name] is None else f"{recovery[name]:z.0%}") + span)
+    return " / ".join(parts)
 
 
 def _show_cost(value: float | None) -> str:
