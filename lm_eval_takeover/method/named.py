@@ -52,8 +52,8 @@ def parse_rates(option: str, word: str, texts: list[str]) -> tuple[float, ...]:
 
 def find_policy(option: str, name: str) -> dict[str, str]:
     """The model arguments `policy` and perhaps `score` that a name stands for. Raises ArgumentError with the nearest name."""
-    if name in policies.names():
+    if name in policies:
         return {"policy": name}
-    if name in scores.names():
+    if name in scores:
         return {"policy": "disagreement", "score": name}
     raise ArgumentError(f"--{option} '{name}' is not known; {nearest(name, [*policies.names(), *scores.names()])}")

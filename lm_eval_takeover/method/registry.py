@@ -13,6 +13,7 @@ This module imports no torch: what is registered does.
 import hashlib
 import importlib
 import importlib.util
+import logging
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from lm_eval_takeover.method.policy import Policy
+
+logger = logging.getLogger(__name__)
 
 PACKAGE = "lm_eval_takeover"
 _OURS = (f"{PACKAGE}.method.scores", f"{PACKAGE}.method.policies")
@@ -157,6 +160,7 @@ class Registry(Generic[Entry]):
     def __init__(self, kind: str, group: str) -> None:
         self.kind, self.group = kind, group
         self._entries: dict[str, tuple[Entry, Source]] = {}
+        self._skipped: set[str] = set()  # names of installed packages that cannot be loaded
 
     def add(self, name: str, entry: Entry, source: Source) -> None:
         """Register; the same code may do so again. Raises PluginError for a name that other code has."""
@@ -172,7 +176,7 @@ class Registry(Generic[Entry]):
         if name in self._entries:
             return self._entries[name][0]
         self._load_ours()
-        if name not in self._entries and (point := self._installed().get(name)) is not None:
+        if name not in self._entries and (point := self.installed().get(name)) is not None:
             call_plugin(f"{self.kind} '{name}' (entry point {point.value})", point.load)
             if name not in self._entries:
                 raise PluginError(f"entry point {point.value} registers no {self.kind} '{name}'")
@@ -181,20 +185,33 @@ class Registry(Generic[Entry]):
         return self._entries[name][0]
 
     def names(self) -> list[str]:
-        """All of them, ours first; those of installed packages are loaded."""
+        """All of them, ours first; those of installed packages are loaded, and a broken one is skipped with a warning."""
         self._load_ours()
-        for name in self._installed():
-            self.get(name)
+        for name in [name for name in self.installed() if name not in self._skipped]:
+            try:
+                self.get(name)
+            except PluginError as error:
+                self._skipped.add(name)
+                logger.warning("%s; it is skipped", error)
         return list(self._entries)
 
     def source(self, name: str) -> Source:
         self.get(name)
         return self._entries[name][1]
 
+    def __contains__(self, name: str) -> bool:
+        """Whether there is such a name. Raises PluginError for that of a package that is broken."""
+        try:
+            self.get(name)
+        except ArgumentError:
+            return False
+        return True
+
     def __iter__(self) -> Iterator[Entry]:
         return iter([self.get(name) for name in self.names()])
 
-    def _installed(self) -> "dict[str, EntryPoint]":
+    def installed(self) -> "dict[str, EntryPoint]":
+        """The names that installed packages bring, loaded or not."""
         from importlib.metadata import entry_points
 
         return {point.name: point for point in entry_points(group=self.group)}
@@ -208,7 +225,7 @@ class Registry(Generic[Entry]):
         places: dict[str, list[str]] = {}
         for known, (_, source) in self._entries.items():
             places.setdefault(source.name, []).append(known)
-        for known, point in self._installed().items():
+        for known, point in self.installed().items():
             if known not in self._entries:
                 places.setdefault(point.value.partition(":")[0], []).append(known)
         close = nearest(name, [known for listed in places.values() for known in listed])

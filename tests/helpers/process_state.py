@@ -43,7 +43,8 @@ def given_back(temporary):
     np.random.seed(0)
     torch.manual_seed(0)
     registry.scores.names(), registry.policies.names()  # ours are there
-    held = (os.environ, gpqa._withholding, registry.scores._entries, registry.policies._entries, progress._shown)
+    registries = [part for one in (registry.scores, registry.policies) for part in (one._entries, one._skipped)]
+    held = (os.environ, gpqa._withholding, *registries, progress._shown)
     copies = [one.copy() for one in held]
     lists = {name: getattr(sys, name).copy() for name in ("argv", "path", "path_hooks", "meta_path")}
     values = [read() for read, _ in _VALUES]

@@ -1,6 +1,7 @@
 """A stranger's score and policy: registered by a file or a package, run by every engine, refused in one line where broken."""
 
 import ast
+import re
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from helpers.pairs import ROOT
 from lm_eval_takeover import Policy, register_policy, register_score
 from lm_eval_takeover.errors import ArgumentError, PluginError
 from lm_eval_takeover.method import registry
+from lm_eval_takeover.method.named import find_policy
 from lm_eval_takeover.method.policies import Disagreement, Gated
 from lm_eval_takeover.method.policy import Block
 from lm_eval_takeover.method.registry import load_plugins, policies, scores
@@ -29,6 +31,18 @@ def margin(host_logits):
 def write(path, text, **names):
     path.write_text(text.format(**names) if names else text)
     return str(path)
+
+
+def install(folder, name, gates, scores):
+    """A package with one module and its entry points for scores, as pip leaves it."""
+    package, info = folder / name, folder / f"{name}-1.0.dist-info"
+    package.mkdir()
+    info.mkdir()
+    write(package / "__init__.py", "")
+    write(package / "gates.py", gates)
+    write(info / "METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+    write(info / "entry_points.txt", f"[lm_eval_takeover.scores]\n{scores}\n")
+    return package
 
 
 def test_ours_are_registered_in_the_order_of_the_docs():
@@ -55,14 +69,9 @@ def test_a_file_and_a_module_register_and_may_be_loaded_again(tmp_path, monkeypa
 
 
 def test_an_entry_point_is_loaded_when_its_name_is_asked_for(tmp_path, monkeypatch):
-    package = tmp_path / "acme_gate"
-    package.mkdir()
-    write(package / "__init__.py", "")
-    write(package / "gates.py", MARGIN, name="acme")
-    info = tmp_path / "acme_gate-1.0.dist-info"
-    info.mkdir()
-    write(info / "METADATA", "Metadata-Version: 2.1\nName: acme-gate\nVersion: 1.0\n")
-    write(info / "entry_points.txt", "[lm_eval_takeover.scores]\nacme = acme_gate.gates\nlost = acme_gate.gates\n")
+    package = install(
+        tmp_path, "acme_gate", MARGIN.format(name="acme"), "acme = acme_gate.gates\nlost = acme_gate.gates"
+    )
     monkeypatch.syspath_prepend(tmp_path)
     assert "acme_gate.gates" not in sys.modules
     assert scores.get("acme").source.name == "acme_gate/gates.py"
@@ -72,6 +81,20 @@ def test_an_entry_point_is_loaded_when_its_name_is_asked_for(tmp_path, monkeypat
     # The digest is of the whole package: a helper's change is a change.
     write(package / "helpers.py", "LEAST = 1\n")
     assert registry.Source.of(scores.get("acme").function).digest != before
+
+
+def test_an_installed_package_that_cannot_be_imported_is_skipped_until_it_is_asked_for(tmp_path, monkeypatch, caplog):
+    install(tmp_path, "torn_gate", "import no_such_module_of_theirs\n", "torn = torn_gate.gates")
+    install(tmp_path, "acme_gate", MARGIN.format(name="acme"), "acme = acme_gate.gates")
+    monkeypatch.syspath_prepend(tmp_path)
+    for _ in range(2):
+        assert "acme" in scores.names() and "torn" not in scores.names()
+    said = "score 'torn' (entry point torn_gate.gates) raised ModuleNotFoundError, line 1: No module named "
+    assert [record.getMessage() for record in caplog.records] == [said + "'no_such_module_of_theirs'; it is skipped"]
+    for asked in (scores.get, scores.__contains__, lambda name: find_policy("methods", name)):
+        with pytest.raises(PluginError, match=re.escape(said)):
+            asked("torn")
+    assert "no such score" not in scores
 
 
 def test_an_unknown_name_lists_what_is_registered_and_where_from(tmp_path):

@@ -194,7 +194,7 @@ def _check_gate(options: argparse.Namespace) -> None:
 
     load_plugins(options.plugins)
     for score in options.score:
-        if score not in scores.names():
+        if score not in scores:
             raise ArgumentError(f"--score '{score}' is not known; {scores.describe(score)}")
     if options.kappa_rule not in KAPPA_RULES:
         raise ArgumentError(

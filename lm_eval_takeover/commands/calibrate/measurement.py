@@ -4,6 +4,7 @@ import argparse
 import json
 import resource
 import sys
+from collections.abc import Collection
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -67,7 +68,9 @@ def measure(options: argparse.Namespace) -> int:
     work = Work()
     settings = describe_decoding(sampling, max_gen_toks, until, options.seed)
     circumstances = describe_circumstances(pair, prompts, options.direction, settings)
-    with kept_parts(options.out, pair, prompts, options.direction, settings) as parts:
+    asked_for = {*options.score, *(method.policy.scorer.name for method, _ in methods if method.policy.scorer)}
+    optional = registered.installed().keys() - asked_for
+    with kept_parts(options.out, pair, prompts, options.direction, settings, optional) as parts:
         calibration = calibrate(
             pair,
             prompts,
@@ -79,7 +82,7 @@ def measure(options: argparse.Namespace) -> int:
             batch_size=arguments.rows if backend is None else VLLM_GROUP,
             window=options.window,
             wanted=[Wanted(method, rates or options.target_rate) for method, rates in methods],
-            known=_read_known(options, circumstances),
+            known=_read_known(options, circumstances, optional),
             parts=parts,
             work=work,
             backend=backend,
@@ -117,7 +120,9 @@ def _read_methods(options: argparse.Namespace) -> list[tuple[Method, tuple[float
     return found
 
 
-def _read_known(options: argparse.Namespace, circumstances: dict[str, Any]) -> Calibration | None:
+def _read_known(
+    options: argparse.Namespace, circumstances: dict[str, Any], optional: Collection[str]
+) -> Calibration | None:
     """With `--extend`, what is in the file already; None where it was measured under other circumstances."""
     if not options.extend or not options.out.exists():
         return None
@@ -126,7 +131,7 @@ def _read_known(options: argparse.Namespace, circumstances: dict[str, Any]) -> C
         json.loads(json.dumps(_plain(value))) == json.loads(json.dumps(_plain(getattr(known, name))))
         for name, value in circumstances.items()
     )
-    scores = {score.name: score.source.digest for score in registered}
+    scores = {score.name: score.source.digest for score in registered if score.name not in optional}
     held = {name: (score.plugin or {}).get("digest") for name, score in known.scores.items()}
     if same and scores.items() <= held.items():
         return known

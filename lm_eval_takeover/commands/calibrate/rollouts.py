@@ -13,7 +13,7 @@ import logging
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -175,7 +175,9 @@ def describe_decoding(sampling: Sampling, max_gen_toks: int, until: Sequence[str
     }
 
 
-def kept_parts(out: Path, pair: Pair, prompts: Prompts, direction: str, settings: dict[str, Any]) -> ScoreParts:
+def kept_parts(
+    out: Path, pair: Pair, prompts: Prompts, direction: str, settings: dict[str, Any], optional: Collection[str]
+) -> ScoreParts:
     """Where the finished rollouts of this calibration stay, beside `out`; another calibration has another folder."""
     names = {role: [str(pair.member(role).id), str(pair.member(role).dtype)] for role in ("base", "guide")}
     rolled_out: dict[str, Any] = {
@@ -188,7 +190,7 @@ def kept_parts(out: Path, pair: Pair, prompts: Prompts, direction: str, settings
     plugins = {score.name: score.source.digest for score in registered if score.source.digest is not None}
     if plugins:
         rolled_out["plugins"] = plugins
-    parts = ScoreParts(parts_folder(out, {**names, **rolled_out, **settings}))
+    parts = ScoreParts(parts_folder(out, {**names, **rolled_out, **settings}), optional)
     others = [folder.name for folder in out.parent.glob(f".{out.name}.*.partial") if folder != parts.folder]
     if others:
         logger.warning("rollouts of calibrations with other settings are kept beside --out: %s", ", ".join(others))
@@ -226,11 +228,11 @@ def _collect_scores(
                 continue
             asked = [requests[i] for i in todo]
             if backend is not None:
-                rollouts, scores = _roll_out_in_vllm(backend, asked, seed)
+                rollouts, scores = _roll_out_in_vllm(backend, asked, seed, parts)
             else:
                 written = dict(generate(pair, ALONE[host](), asked, seed=seed, batch_size=batch_size))
                 rollouts = [written[place].tokens for place in range(len(asked))]
-                scores = _score_what_fits(pair, host, donor, asked, rollouts)
+                scores = _score_what_fits(pair, host, donor, asked, rollouts, parts)
             cut = [
                 is_cut_off(pair.tokenizer, tokens, request, pair.eos_ids)
                 for request, tokens in zip(asked, rollouts, strict=True)
@@ -243,56 +245,63 @@ def _collect_scores(
 
 
 def _roll_out_in_vllm(
-    backend: "VllmBackend", requests: Sequence[Request], seed: int
+    backend: "VllmBackend", requests: Sequence[Request], seed: int, parts: ScoreParts
 ) -> tuple[list[list[int]], dict[str, list[Trajectory]]]:
     """The host's rollouts and their scores, which come with the pass that writes."""
     found = {place: (tokens, scores) for place, tokens, scores in backend.roll_out(requests, seed=seed)}
     trajectories: dict[str, list[Trajectory]] = {}
-    for score in registered:
-        trajectories[score.name] = [found[place][1][score.name] for place in range(len(requests))]
-        for request, values in zip(requests, trajectories[score.name], strict=True):
-            _check_values(score, values, request.label)
+    for score in parts.scores:
+        rows = [found[place][1][score.name] for place in range(len(requests))]
+        with parts.sparing(score):
+            trajectories[score.name] = _check_values(score, rows, requests)
     return [found[place][0] for place in range(len(requests))], trajectories
 
 
 def _score_what_fits(
-    pair: Pair, host: str, donor: str, requests: Sequence[Request], rollouts: Sequence[Sequence[int]]
+    pair: Pair, host: str, donor: str, requests: Sequence[Request], rollouts: Sequence[Sequence[int]], parts: ScoreParts
 ) -> dict[str, list[Trajectory]]:
     """`_score_rollouts`, of half of the rollouts at a time where memory runs out."""
     try:
-        return _score_rollouts(pair, host, donor, requests, rollouts)
+        return _score_rollouts(pair, host, donor, requests, rollouts, parts)
     except Exception as error:
         if len(requests) == 1 or not is_out_of_memory(error):
             raise
     half = len(requests) // 2
     logger.warning("out of memory; scoring %d rollouts at a time", half)
     halves = [
-        _score_what_fits(pair, host, donor, requests[part], rollouts[part]) for part in (slice(half), slice(half, None))
+        _score_what_fits(pair, host, donor, requests[part], rollouts[part], parts)
+        for part in (slice(half), slice(half, None))
     ]
-    return {name: [*halves[0][name], *halves[1][name]] for name in halves[0]}
+    return {name: [*halves[0][name], *halves[1][name]] for name in halves[1]}
 
 
 def _score_rollouts(
-    pair: Pair, host: str, donor: str, requests: Sequence[Request], rollouts: Sequence[Sequence[int]]
+    pair: Pair, host: str, donor: str, requests: Sequence[Request], rollouts: Sequence[Sequence[int]], parts: ScoreParts
 ) -> dict[str, list[Trajectory]]:
     """Every score of every token: by name one array `[tokens]` per rollout, in nats."""
     texts = ([request.prompt for request in requests], rollouts, [request.label for request in requests])
     blocks: dict[str, list[torch.Tensor]] = defaultdict(list)
     for tokens, logits in read_aligned(pair, (host, donor), *texts):
-        for score in registered:
-            blocks[score.name].append(score(logits[host], logits[donor], tokens).cpu())
+        for score in parts.scores:
+            with parts.sparing(score):
+                blocks[score.name].append(score(logits[host], logits[donor], tokens).cpu())
     trajectories: dict[str, list[Trajectory]] = {}
-    for score in registered:
+    for score in parts.scores:
         whole = torch.cat(blocks[score.name], dim=1)
         rows = [row[-len(written) :].numpy() for row, written in zip(whole, rollouts, strict=True)]
-        for request, values in zip(requests, rows, strict=True):
-            _check_values(score, values, request.label)
-        trajectories[score.name] = rows
+        with parts.sparing(score):
+            trajectories[score.name] = _check_values(score, rows, requests)
     return trajectories
 
 
-def _check_values(score: Score, values: Trajectory, label: str) -> None:
-    """Refuse scores that no threshold can be read off. Raises PluginError for a plug-in's, CalibrationError for ours."""
+def _check_values(score: Score, rows: list[Trajectory], requests: Sequence[Request]) -> list[Trajectory]:
+    """The scores, if thresholds can be read off them. Raises PluginError for a plug-in's, CalibrationError for ours."""
+    for values, request in zip(rows, requests, strict=True):
+        _check_row(score, values, request.label)
+    return rows
+
+
+def _check_row(score: Score, values: Trajectory, label: str) -> None:
     if not np.isfinite(values).all():
         value = values[~np.isfinite(values)][0]
         if score.source.digest is not None:
@@ -310,7 +319,9 @@ def _check_values(score: Score, values: Trajectory, label: str) -> None:
 
 def _read_calibrations(parts: ScoreParts, window: int) -> tuple[dict[str, ScoreCalibration], int, int]:
     """`(by score its calibration, with the shares of takeovers; rollouts; tokens)`."""
-    sketches = {score.name: QuantileSketch() for score in registered}
+    for name, why in parts.left_out.items():
+        logger.warning("the calibration leaves out score '%s', which was not asked for: %s", name, why)
+    sketches = {score.name: QuantileSketch() for score in parts.scores}
     rollouts = 0
     for part in parts.read():
         rollouts += len(next(iter(part.values())))
@@ -323,7 +334,7 @@ def _read_calibrations(parts: ScoreParts, window: int) -> tuple[dict[str, ScoreC
         logger.warning("all %s scores are 0: its gate fires on every score above 0", name)
     shares = _replay_gates(parts, scores, window)
     scores = {name: calibration.with_shares(shares[name]) for name, calibration in scores.items()}
-    for score in registered:
+    for score in parts.scores:
         if score.source.digest is not None:
             plugin = {"source": score.source.name, "digest": score.source.digest}
             scores[score.name] = replace(scores[score.name], plugin=plugin)

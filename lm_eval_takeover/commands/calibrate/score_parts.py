@@ -11,14 +11,15 @@ import json
 import logging
 import shutil
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from lm_eval_takeover.errors import ArgumentError
+from lm_eval_takeover.errors import ArgumentError, PluginError
+from lm_eval_takeover.method.registry import Score
 from lm_eval_takeover.method.registry import scores as registered
 from lm_eval_takeover.storage.locks import Lock, Locked
 from lm_eval_takeover.storage.whole_files import make_folder, write_text, write_whole
@@ -35,10 +36,10 @@ def parts_folder(out: Path, settings: Mapping[str, Any]) -> Path:
 
 
 class ScoreParts:
-    """The parts of one calibration, in a folder of its own."""
+    """The parts of one calibration, in a folder of its own. A score that is `optional` is left out where it fails."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, optional: Collection[str] = ()) -> None:
+        self.folder, self.optional = folder, optional
         self._lock: Lock | None = None
         self._where: dict[int, tuple[Path, int]] = {}  # prompt number: its part, and its place there
         self._cut: set[int] = set()  # prompt numbers
@@ -46,7 +47,7 @@ class ScoreParts:
             try:
                 with path.open("rb") as stream, np.load(stream) as part:
                     numbers, lengths, cut = part["prompts"], part["lengths"], part["cut"]
-                    sound = all(len(part[name]) == lengths.sum() for name in registered.names())
+                    sound = all(len(part[score.name]) == lengths.sum() for score in self.scores)
             except Exception:  # a damaged archive raises whatever its first wrong byte means
                 sound = False
             if sound:
@@ -55,6 +56,28 @@ class ScoreParts:
             else:
                 logger.warning("'%s' is damaged; its prompts are done again", path)
                 path.unlink()
+
+    @property
+    def scores(self) -> list[Score]:
+        """The registered scores that are collected."""
+        left_out = self.left_out
+        return [score for score in registered if score.name not in left_out]
+
+    @property
+    def left_out(self) -> dict[str, str]:
+        """The optional scores that failed, and why."""
+        failed = self.remembered().get("left_out", {})
+        return {name: why for name, why in failed.items() if name in self.optional}
+
+    @contextlib.contextmanager
+    def sparing(self, score: Score) -> Iterator[None]:
+        """Leave the score out where it fails in this block and is optional."""
+        try:
+            yield
+        except PluginError as error:
+            if score.name not in self.optional:
+                raise
+            self.remember("left_out", self.left_out | {score.name: str(error)})
 
     @property
     def done(self) -> frozenset[int]:
@@ -84,7 +107,7 @@ class ScoreParts:
         for path in sorted(places):
             with np.load(path) as part:
                 ends = np.cumsum(part["lengths"])[:-1]
-                rows = {name: np.split(part[name], ends) for name in registered.names()}
+                rows = {score.name: np.split(part[score.name], ends) for score in self.scores}
                 yield {name: [values[place] for place in sorted(places[path])] for name, values in rows.items()}
 
     def remember(self, name: str, value: Any) -> None:

@@ -69,7 +69,7 @@ def _parse_row(word: str) -> Named:
     row = parse_word("rows", word)
     if sign and not row.arguments:
         raise ArgumentError(f"--rows '{word}': thinking=MODEL names a model, and no other row does")
-    if row.name not in _ORDER and row.name not in policies.names() and row.name not in scores.names():
+    if row.name not in _ORDER and row.name not in policies and row.name not in scores:
         known = [*_ORDER, *policies.names(), *scores.names()]
         raise ArgumentError(f"--rows '{row.name}' is not known; {nearest(row.name, known)}")
     return row

@@ -21,8 +21,9 @@ from lm_eval_takeover.commands.calibrate.rollouts import Wanted, Work, calibrate
 from lm_eval_takeover.commands.calibrate.score_parts import ScoreParts
 from lm_eval_takeover.demo import CALIBRATION_PROMPTS, PROMPT
 from lm_eval_takeover.demo.puzzle import make_puzzle
-from lm_eval_takeover.errors import CalibrationError
+from lm_eval_takeover.errors import CalibrationError, PluginError
 from lm_eval_takeover.method.policies import Disagreement, Lossy, Random
+from lm_eval_takeover.method.registry import register_score
 from lm_eval_takeover.method.request import Sampling
 from lm_eval_takeover.pair.loading import load_pair
 
@@ -211,6 +212,31 @@ def test_an_infinite_score_names_the_prompt(pair, prompts, monkeypatch):
     monkeypatch.setattr(pair.guide, "compute_logits", ruled_out)
     with pytest.raises(CalibrationError, match=r"calibration prompt \d+: ce is inf.*load both with --dtype float32"):
         calibrate(pair, prompts, sampling=SAMPLING, max_gen_toks=5, progress=False)
+
+
+def test_a_score_that_fails_stops_the_calibration_only_where_it_was_asked_for(pair, prompts, tmp_path, caplog):
+    @register_score("nan", needs_donor=False)
+    def nan(host_logits):
+        return host_logits[..., 0] * torch.nan
+
+    @register_score("raises", needs_donor=False)
+    def raises(host_logits):
+        return {}["x"]
+
+    options = {"sampling": SAMPLING, "max_gen_toks": 5, "progress": False}
+    (tmp_path / "parts").mkdir()
+    made = calibrate(pair, prompts, parts=ScoreParts(tmp_path / "parts", ["nan", "raises"]), **options)
+    assert set(made.scores) == set(SCORES)
+    for name, why in (("nan", "returned nan for calibration prompt"), ("raises", "raised KeyError, line")):
+        assert f"the calibration leaves out score '{name}', which was not asked for: score '{name}' (" in caplog.text
+        assert why in caplog.text
+    caplog.clear()
+    again = ScoreParts(tmp_path / "parts", ["nan", "raises"])  # a call that goes on
+    assert again.done == set(range(len(prompts.texts)))
+    assert calibrate(pair, prompts, parts=again, **options).scores == made.scores
+    assert ScoreParts(tmp_path / "parts", ["raises"]).done == set()  # `nan` is asked for now
+    with pytest.raises(PluginError, match=r"score 'nan' .* returned nan for calibration prompt"):
+        calibrate(pair, prompts, parts=ScoreParts(tmp_path / "other", ["raises"]), **options)
 
 
 def test_parts_survive_damage_and_keep_their_order(tmp_path):
