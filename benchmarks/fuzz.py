@@ -1,9 +1,11 @@
-"""Files of a stranger, changed at random: how many were tried of each kind, and what went wrong.
+"""Files of a stranger, and bodies of a client, changed at random: how many were tried of each kind, and what went wrong.
 
     python benchmarks/fuzz.py [--kinds results journal …] [--number 200] [--seed 0]
+    python benchmarks/fuzz.py --server http://127.0.0.1:8000 [--number 200]     # a running `lm-eval-takeover serve`
 
 Every file must be read, or refused by an error of ours, within 20 s and 4 GiB. A failure prints its kind, its seed and the last
-line of its traceback; `--seed SEED --number 1 --kinds KIND --raise` raises it again. Exit status 1 where anything failed.
+line of its traceback; `--seed SEED --number 1 --kinds KIND --raise` raises it again. A server must answer every body, with a
+status below 500, and be there afterwards. Exit status 1 where anything failed.
 """
 
 import argparse
@@ -19,6 +21,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 
+from helpers.foreign_bodies import ROUTES, make_body, post  # type: ignore[import-not-found]
 from helpers.foreign_files import KINDS, make_sound, try_one  # type: ignore[import-not-found]
 
 from lm_eval_takeover.errors import TakeoverError
@@ -34,7 +37,10 @@ def main() -> int:
     parser.add_argument(
         "--raise", dest="raises", action="store_true", help="stop at the first failure, with its traceback"
     )
+    parser.add_argument("--server", metavar="URL", help="try the routes of this server instead of files")
     options = parser.parse_args()
+    if options.server:
+        return int(sum(try_route(options.server, route, options.seed, options.number) for route in ROUTES) > 0)
     signal.signal(signal.SIGALRM, _stop)
     failures = 0
     with tempfile.TemporaryDirectory() as folder:
@@ -72,6 +78,24 @@ def try_kind(kind: str, sound: Path, scratch: Path, options: argparse.Namespace)
     count = sum(map(len, failed.values()))
     seconds = time.process_time() - started
     print(f"{kind:12} {options.number} tried, {refused} refused, {count} failed, {seconds:.0f} s", flush=True)
+    for line, seeds in failed.items():
+        print(f"    {line} (seed {seeds[0]}, {len(seeds)} times)")
+    return count
+
+
+def try_route(url: str, route: str, first: int, number: int) -> int:
+    """Print a line on this route, and one for each way in which it failed. Returns the number of failures."""
+    answered, failed = 0, collections.defaultdict(list)
+    for seed in range(first, first + number):
+        try:
+            status, text = post(url, route, make_body(route, seed))
+        except OSError as error:
+            status, text = 599, f"no answer: {error}"
+        answered += status == 200
+        if status >= 500:
+            failed[f"{status} {text[:150]!r}"].append(seed)
+    count = sum(map(len, failed.values()))
+    print(f"{route:22} {number} tried, {answered} answered, {count} failed", flush=True)
     for line, seeds in failed.items():
         print(f"    {line} (seed {seeds[0]}, {len(seeds)} times)")
     return count

@@ -14,7 +14,7 @@ from typing import Protocol, cast
 
 from lm_eval_takeover import __version__, commands, stopping
 from lm_eval_takeover.errors import install_error_hook, nearest
-from lm_eval_takeover.visible import for_terminal
+from lm_eval_takeover.visible import for_terminal, make_notices_visible
 
 
 class Command(Protocol):
@@ -84,6 +84,7 @@ def _refuse_unknown(parser: argparse.ArgumentParser, words: Sequence[str]) -> No
 
 def main(arguments: Sequence[str] | None = None) -> int:
     install_error_hook()
+    make_notices_visible()
     words = sys.argv[1:] if arguments is None else arguments
     parser = build_parser()
     names = [name for name, _ in find_commands()]

@@ -18,6 +18,7 @@ from typing import Any
 from lm_eval_takeover.arguments import DEFAULT_POLICY, POLICIES, ModelArguments, check_folder
 from lm_eval_takeover.errors import ArgumentError, install_error_hook, is_our_command
 from lm_eval_takeover.method.known_scores import check_score
+from lm_eval_takeover.visible import make_notices_visible
 
 logger = logging.getLogger(__name__)
 
@@ -107,14 +108,10 @@ def _name_results(tracker: Any, label: str) -> None:
     tracker.general_config_tracker.model_name_sanitized = sanitize_model_name(label)
 
 
-def hide_idle_rows(make_table: Callable[..., str]) -> Callable[..., str]:
-    """What an installed hook of an earlier version asks for, until the package is installed again."""
-    return make_table
-
-
 def share_logging() -> None:
     """Let our notices go where lm-eval's go, under its verbosity."""
     logging.getLogger("lm_eval_takeover").parent = logging.getLogger("lm_eval")
+    make_notices_visible()
 
 
 # The command

@@ -1,5 +1,6 @@
 """Texts that someone else wrote (names, answers, paths) in what a person reads: nothing in them acts, all of them is seen."""
 
+import logging
 import unicodedata
 
 _HIDDEN = {"Cc", "Cf", "Cs", "Co", "Zl", "Zp"}  # control, format, surrogates, private use, separators of lines
@@ -33,3 +34,20 @@ def for_csv(value: object) -> object:
         return value
     text = for_terminal(value)
     return f"'{text}" if text.lstrip()[:1] in ("=", "+", "-", "@") and text.strip() != "-" else text
+
+
+class _Notices(logging.Handler):
+    """Stands at our logger, before the handlers that write: what they get has no control characters."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        record.msg, record.args = for_terminal(record.getMessage()), None
+        above = logging.getLogger("lm_eval_takeover").parent
+        if logging.lastResort is not None and not (above and above.hasHandlers()) and record.levelno >= logging.WARNING:
+            logging.lastResort.handle(record)  # as Python does where nobody else writes
+
+
+def make_notices_visible() -> None:
+    """Have all notices of this package pass through `for_terminal`: names of files, models and tokens stand in them."""
+    ours = logging.getLogger("lm_eval_takeover")
+    if not any(isinstance(handler, _Notices) for handler in ours.handlers):
+        ours.addHandler(_Notices())

@@ -2,13 +2,14 @@
 
 import csv
 import io
+import logging
 import re
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from lm_eval_takeover.commands._tables import WRITERS, Table
-from lm_eval_takeover.visible import for_csv, for_latex, for_markdown, for_terminal
+from lm_eval_takeover.visible import for_csv, for_latex, for_markdown, for_terminal, make_notices_visible
 
 HOSTILE = st.text(max_size=40) | st.text(
     alphabet="\x1b\x9b\r\n\x85\u2028\u202e\\{}%$&#_^~<>|[]()!`=+-@a1 ", max_size=30
@@ -46,3 +47,15 @@ def test_a_reader_of_csv_gets_the_text_back():
     stream = io.StringIO()
     csv.writer(stream).writerow([for_csv("=1+1"), for_csv("a,b\nc")])
     assert next(csv.reader(io.StringIO(stream.getvalue()))) == ["'=1+1", "a,b\nc"]
+
+
+def test_notices_have_no_control_characters_whoever_writes_them(caplog, capsys, monkeypatch):
+    ours = logging.getLogger("lm_eval_takeover")
+    make_notices_visible(), make_notices_visible()
+    logger = logging.getLogger("lm_eval_takeover.anything")
+    logger.warning("calibration '%s' fits, %d times", "\x1b[2J\u202ex", 2)
+    assert caplog.messages == ["calibration '\\u001b[2J\\u202ex' fits, 2 times"]
+    monkeypatch.setattr(ours, "parent", logging.Logger("nobody listens"))
+    logger.warning("once \x07")
+    logger.info("not shown")
+    assert capsys.readouterr().err == "once \\u0007\n"

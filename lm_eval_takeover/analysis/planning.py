@@ -84,8 +84,12 @@ def classify_vocabulary(texts: Sequence[str], rules: Rules | None = None) -> Cod
 
 
 def classify_text(vocabulary: Codes, tokens: NDArray[Any]) -> Codes:
-    """NONE, PLANNING or EXECUTION of each token of a text `[tokens]`: letters are variables beside execution tokens."""
-    codes = vocabulary[tokens]
+    """NONE, PLANNING or EXECUTION of each token of a text `[tokens]`: letters are variables beside execution tokens.
+
+    Ids that the tokenizer does not have, as those that pad a model's vocabulary, are NONE.
+    """
+    known = (tokens >= 0) & (tokens < len(vocabulary))
+    codes = np.where(known, vocabulary[np.where(known, tokens, 0)], NONE)
     letters = codes >= LETTER
     if letters.any():
         execution = np.zeros(len(codes) + 2, dtype=np.int8)

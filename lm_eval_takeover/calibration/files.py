@@ -26,6 +26,7 @@ from lm_eval_takeover.errors import CalibrationError, nearest
 from lm_eval_takeover.method.model_id import ModelId
 from lm_eval_takeover.method.registry import scores as registered
 from lm_eval_takeover.storage.package_data import data_folder
+from lm_eval_takeover.storage.regular_files import read_bounded
 from lm_eval_takeover.storage.whole_files import write_text
 from lm_eval_takeover.visible import for_terminal
 
@@ -56,7 +57,7 @@ def _compute_checksum(content: dict[str, Any]) -> str:
 def read_calibration(path: Path) -> Calibration:
     """Read and check one calibration file. Raises CalibrationError that names the file and the field."""
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(read_bounded(path).decode())
     except FileNotFoundError:
         raise CalibrationError(f"calibration file '{path}' does not exist") from None
     except (OSError, ValueError, RecursionError) as error:

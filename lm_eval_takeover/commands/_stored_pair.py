@@ -14,7 +14,6 @@ from lm_eval_takeover.method.policies import Disagreement
 from lm_eval_takeover.pair.loading import load_pair
 from lm_eval_takeover.runs.run_folder import RunFolder
 from lm_eval_takeover.runs.sample_keys import MODEL_ARGUMENTS
-from lm_eval_takeover.visible import for_terminal
 
 logger = logging.getLogger(__name__)
 
@@ -87,7 +86,7 @@ class Readers:
         models = [f"{role}={name}{f'@{at}' if at else ''}" for role, (name, at) in named.items() if name is not None]
         if models:
             code = "with their own code" if arguments.trust_remote_code else "without remote code"
-            logger.warning("loading %s, %s", for_terminal(" and ".join(models)), code)
+            logger.warning("loading %s, %s", " and ".join(models), code)
         self.arguments, self.pair = arguments, load_pair(arguments)
 
     @cached_property

@@ -22,10 +22,13 @@ _SETTINGS = ("temperature", "top_p", "top_k")  # of decoding; greedy reads the f
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """One way in which a run asks. `sampling` is None where nothing is drawn, as for log-likelihoods."""
+    """One way in which a run asks. `sampling` is None where nothing is drawn, as for log-likelihoods.
+
+    `chat_template` is None where the template adds nothing to a question: then both forms are one.
+    """
 
     task: str
-    chat_template: bool
+    chat_template: bool | None
     sampling: Sampling | None
 
 
@@ -47,8 +50,8 @@ class CalibrationFit:
         """Compare with the `(task, prompt, sampling)` of each request. Raises CalibrationError that names both sides."""
         self._say_unknown()
         self._compare_dtypes()
-        forms: dict[str, bool] = {}
-        asked: dict[tuple[bool, Sampling | None], Asked] = {}
+        forms: dict[str, bool | None] = {}
+        asked: dict[tuple[bool | None, Sampling | None], Asked] = {}
         for task, prompt, sampling in requests:
             if prompt not in forms:
                 forms[prompt] = self.pair.is_chat_prompt(prompt)
@@ -75,7 +78,7 @@ class CalibrationFit:
         chat, thinking = prompts.get("chat_template"), prompts.get("enable_thinking")
         if chat is None:
             return []
-        if chat != asked.chat_template:
+        if asked.chat_template is not None and chat != asked.chat_template:
             names = {False: "raw prompts", True: "prompts in the chat template"}
             return [(names[chat], names[asked.chat_template])]
         if not chat or "enable_thinking" not in prompts or self._renders_alike(thinking, self.enable_thinking):

@@ -85,19 +85,20 @@ class Pair:
             rest = [message for message in messages if message["role"] != "system"]
             return str(self.tokenizer.apply_chat_template(rest, **options))
 
-    def is_chat_prompt(self, text: str) -> bool:
-        """Whether a prompt went through the chat template, by what the template puts behind a question."""
-        return bool(self._turn_end) and self._turn_end in text
+    def is_chat_prompt(self, text: str) -> bool | None:
+        """Whether a prompt went through the chat template, by what that adds to a question; None where it adds nothing."""
+        if not self.tokenizer.chat_template:
+            return False
+        return self._chat_mark in text if self._chat_mark else None
 
     @cached_property
-    def _turn_end(self) -> str:
-        """What the chat template puts between a question and the answer in every thinking mode; empty without a template."""
-        if not self.tokenizer.chat_template:
-            return ""
+    def _chat_mark(self) -> str:
+        """What the chat template puts behind a question in every thinking mode, else what it puts before one."""
         probe = "2 + 2 = ?"
         messages = [{"role": "user", "content": probe}]
         texts = [self.chat_prompt(messages, enable_thinking=thinking) for thinking in (None, False, True)]
-        return commonprefix([text.rpartition(probe)[2] for text in texts]).strip()  # noqa: RUF071 - of texts, not paths
+        before, after = ([text.rpartition(probe)[side] for text in texts] for side in (0, 2))
+        return commonprefix(after).strip() or commonprefix(before).strip()  # noqa: RUF071 - of texts, not paths
 
     def member(self, role: str) -> Member:
         """The base or the guide. Raises ArgumentError where it was not given."""

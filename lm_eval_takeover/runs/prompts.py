@@ -24,7 +24,6 @@ from lm_eval_takeover.runs.parquet import read_table, reading
 from lm_eval_takeover.storage.locks import Lock, Locked
 from lm_eval_takeover.storage.whole_files import write_whole
 from lm_eval_takeover.tasks.gpqa import withholds_questions
-from lm_eval_takeover.visible import for_terminal
 
 logger = logging.getLogger(__name__)
 
@@ -81,7 +80,7 @@ def add_prompts(folder: Path, rows: Sequence[Prompt]) -> None:
         try:
             known = read_prompts(folder)
         except RunDirError as error:
-            logger.warning("%s; it is written again", for_terminal(str(error)))
+            logger.warning("%s; it is written again", error)
             known = []
         merged = {_identity(row): row for row in (*rows, *known)}
         if len(merged) == len(known):

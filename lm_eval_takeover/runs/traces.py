@@ -28,7 +28,6 @@ from lm_eval_takeover.method.observations import OBSERVED
 from lm_eval_takeover.runs.journal import Sample
 from lm_eval_takeover.runs.parquet import open_parquet, read_groups, read_table, reading
 from lm_eval_takeover.storage.whole_files import write_whole
-from lm_eval_takeover.visible import for_terminal
 
 logger = logging.getLogger(__name__)
 
@@ -139,7 +138,7 @@ def extract_part(old: Path, samples: Sequence[Sample], new: Path) -> str | None:
             table = table.replace_schema_metadata(file.schema_arrow.metadata)
         names = _list_names(table)
     except RunDirError as error:
-        logger.warning("%s; its samples have no trace", for_terminal(str(error)))
+        logger.warning("%s; its samples have no trace", error)
         return None
     if set(names) <= wanted:
         return old.name

@@ -1,4 +1,4 @@
-"""Opening a file under a fixed name in a folder that someone else may have made: a regular file, or an error."""
+"""Files that someone else may have made: a regular file under a fixed name, or an error; and no more bytes than expected."""
 
 import errno
 import os
@@ -18,6 +18,15 @@ def open_regular(path: Path, flags: int = os.O_RDONLY) -> int:
         os.close(handle)
         raise _refuse(path, "no regular file")
     return handle
+
+
+def read_bounded(path: Path, most: int = 2**26) -> bytes:
+    """The whole file. Raises OSError for one of more than `most` bytes, whose rest is not read."""
+    with path.open("rb") as stream:
+        data = stream.read(most + 1)
+    if len(data) > most:
+        raise OSError(errno.EFBIG, f"it has more than {most // 2**20} MB", str(path))
+    return data
 
 
 def _refuse(path: Path, what: str) -> OSError:

@@ -58,6 +58,11 @@ def test_a_letter_is_a_variable_beside_arithmetic_only():
     assert kinds("I", " x") == [NONE, NONE]
 
 
+def test_an_id_that_the_tokenizer_lacks_has_no_class():
+    ids = np.array([1, 2, -1, 2**31 - 1], dtype=np.int32)
+    assert classify_text(classify_vocabulary(["wait", "7"]), ids).tolist() == [EXECUTION, NONE, NONE, NONE]
+
+
 def test_enrichment_has_an_interval_over_problems():
     """Planning is twice as frequent at peaks as elsewhere; one problem in three has all the peaks that are planning."""
     rows = []

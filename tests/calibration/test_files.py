@@ -109,6 +109,16 @@ def test_a_damaged_file_is_named_with_its_field(made, tmp_path, edit, text):
     assert str(path) in str(caught.value)
 
 
+def test_a_calibration_has_a_bounded_size(tmp_path):
+    path = tmp_path / "huge.json"
+    with path.open("wb") as stream:
+        stream.truncate(2**40)
+    with pytest.raises(
+        CalibrationError, match=r"huge\.json' cannot be read: .*it has more than 64 MB.*; make a new one"
+    ):
+        read_calibration(path)
+
+
 def test_notes_may_be_edited(made, tmp_path):
     path = tmp_path / "made.json"
     write_calibration(made, path)

@@ -147,6 +147,18 @@ def test_versions_and_hooks_are_checked(monkeypatch):
         check_hooks(blockwise=False)
 
 
+@pytest.mark.parametrize(("before", "sends"), [(None, False), ("1", False), ("0", True)])
+def test_vllm_reports_no_use_unless_the_user_has_decided(monkeypatch, before, sends):
+    from vllm.usage import usage_lib
+
+    monkeypatch.setattr(usage_lib, "_USAGE_STATS_ENABLED", None)
+    monkeypatch.delenv("VLLM_NO_USAGE_STATS")
+    if before is not None:
+        monkeypatch.setenv("VLLM_NO_USAGE_STATS", before)
+    check_version()
+    assert usage_lib.is_usage_stats_enabled() is sends
+
+
 def test_the_policies_travel_as_plain_values():
     from lm_eval_takeover.vllm.settings import build_policy, describe_policy
 

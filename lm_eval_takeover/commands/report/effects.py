@@ -10,6 +10,7 @@ from markupsafe import Markup
 from lm_eval_takeover.commands.effects.tables import EXAMPLES
 from lm_eval_takeover.commands.report.figures import read_figure
 from lm_eval_takeover.errors import ArgumentError
+from lm_eval_takeover.storage.regular_files import read_bounded
 
 CAPTIONS = {
     "effect_summary": "Mean effect of takeovers and of controls",
@@ -43,7 +44,7 @@ def read_effects(folder: Path) -> Effects:
     """Raises ArgumentError for a folder that `effects` did not write."""
     path = folder / EXAMPLES
     try:
-        found = json.loads(path.read_text())
+        found = json.loads(read_bounded(path))
         positions = [_check(position) for position in found["positions"]]
         run, after = str(found["run"]), str(found["after"])
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:

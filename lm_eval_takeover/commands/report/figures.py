@@ -8,6 +8,7 @@ from xml.etree import ElementTree
 from markupsafe import Markup
 
 from lm_eval_takeover.errors import ArgumentError
+from lm_eval_takeover.storage.regular_files import read_bounded
 
 CAPTIONS: Mapping[str, str] = {
     "concentration": "How unevenly the score lies on the tokens of a sample",
@@ -43,9 +44,7 @@ def read_figure(path: Path) -> Markup:
     Raises ArgumentError where the file is no SVG.
     """
     try:
-        if path.stat().st_size > _LARGEST:
-            raise ArgumentError(f"'{path}' has more than {_LARGEST:,} bytes; run lm-eval-takeover analyze again")
-        kept = _keep(ElementTree.fromstring(path.read_bytes()), path.stem)
+        kept = _keep(ElementTree.fromstring(read_bounded(path, _LARGEST)), path.stem)
     except (OSError, ElementTree.ParseError, RecursionError) as error:
         raise ArgumentError(f"'{path}' cannot be read: {error}; run lm-eval-takeover analyze again") from error
     if kept is None or kept.tag != "svg":

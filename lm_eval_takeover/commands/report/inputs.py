@@ -13,6 +13,7 @@ from lm_eval_takeover.commands.analyze.tables import INDEX, analyze
 from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.runs.layout import find_run_dirs, list_ranks
 from lm_eval_takeover.runs.run_folder import Answered, RunFolder, read_run_folder
+from lm_eval_takeover.storage.regular_files import read_bounded
 
 
 def find_analysis(folder: Path, tokenizer: str | None) -> Path:
@@ -41,7 +42,7 @@ class Analysis:
         """Raises ArgumentError for a folder that `analyze` did not write, RunDirError for a run that is not there."""
         path = folder / INDEX
         try:
-            index = json.loads(path.read_text())
+            index = json.loads(read_bounded(path))
             runs = {str(run["name"]): folder / run["path"] for run in index["runs"]}
             names = [name for name in COLUMNS if name in index["analyses"]]
             cannot_show = {str(name): str(reason) for name, reason in index["cannot_show"].items()}

@@ -1,0 +1,55 @@
+"""Bodies as a stranger may send them to a server's routes, changed at random, and what became of them."""
+
+import json
+import random
+import urllib.error
+import urllib.request
+
+from helpers.spoiling import spoil_bytes, spoil_json
+
+_SETTINGS = {"takeover_tau": 1.5, "takeover_kappa": 2, "takeover_window": 5, "takeover_rate": 0.5, "takeover_sample": 0,
+             "takeover_run": "x", "takeover_trace": 1, "takeover_sealed": '{"forced": [1000000000]}', "takeover_seal": "0" * 64,
+             "takeover_forced": [10**9], "takeover_id": "x", "takeover_policy": "disagreement"}  # fmt: skip
+_DRAWN = {"model": "guided", "temperature": 0.6, "top_p": 0.95, "top_k": 20, "seed": 1, "n": 1, "stop": ["\n\n"], "min_p": 0.0,
+          "stop_token_ids": [3], "logprobs": None, "stream": False, "stream_options": None, "logit_bias": {"5": 1.0}, "user": "x",
+          "presence_penalty": 0.1, "frequency_penalty": 0.1, "repetition_penalty": 1.1, "ignore_eos": False, "min_tokens": 0,
+          "skip_special_tokens": True, "priority": 0, "response_format": {"type": "text"}, "bad_words": ["x"]}  # fmt: skip
+_MESSAGES = [
+    {"role": "system", "content": "Be short."},
+    {"role": "user", "content": [{"type": "text", "text": "2 + 2 ="}]},
+]
+_TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {}}}}
+# By route what a client may send, of which each body has a part.
+ROUTES = {
+    "/v1/completions": {"prompt": ["2 + 2 =", "1"], "max_tokens": 2} | _DRAWN | {"echo": False, "suffix": None, "best_of": 1,
+        "prompt_logprobs": None, "truncate_prompt_tokens": 5, "allowed_token_ids": [4, 5], "prompt_embeds": None},
+    "/v1/chat/completions": {"messages": _MESSAGES, "max_completion_tokens": 2} | _DRAWN | {"top_logprobs": None,
+        "tools": [_TOOL], "tool_choice": "none", "chat_template_kwargs": {"enable_thinking": False}, "documents": None,
+        "add_generation_prompt": True, "continue_final_message": False, "chat_template": None},
+    "/tokenize": {"model": "guided", "prompt": "2 + 2 =", "add_special_tokens": True, "return_token_strs": True},
+    "/detokenize": {"model": "guided", "tokens": [4, 5, 6]},
+}  # fmt: skip
+_NEEDED = ("prompt", "messages", "tokens", "model", "max_tokens", "max_completion_tokens")
+
+
+def make_body(route: str, seed: int) -> bytes:
+    """A body for this route with one or two values replaced, or with damaged bytes; some are sound."""
+    rng = random.Random(f"{route} {seed}")
+    known = ROUTES[route]
+    body = {name: value for name, value in known.items() if name in _NEEDED or rng.random() < 0.2}
+    if route.startswith("/v1") and rng.random() < 0.4:
+        names = rng.sample(sorted(_SETTINGS), rng.choice((1, 1, 2, 3)))
+        body["vllm_xargs"] = {name: _SETTINGS[name] for name in names}
+    if rng.random() < 0.2:
+        return spoil_bytes(json.dumps(body).encode(), rng)
+    return json.dumps(body if rng.random() < 0.1 else spoil_json(body, rng)).encode()
+
+
+def post(url: str, path: str, body: bytes, **headers: str) -> tuple[int, str]:
+    """The status and the answer of a request as it is sent, which need not be JSON."""
+    asked = urllib.request.Request(f"{url}{path}", body, {"Content-Type": "application/json"} | headers)
+    try:
+        with urllib.request.urlopen(asked, timeout=60) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode()
