@@ -2,7 +2,7 @@
 
     python benchmarks/blockwise.py [--pair 1:26] [--vocab 8192] [--batch 1 8] [--rates 0.05] [--dtype float32] [--device cpu]
 
-Pairs of random weights (Qwen3 architecture) stand for real ones: nothing foretells their takeovers. `--pair demo` is the bundled
+Pairs of random weights (Qwen3 architecture) stand for real ones: nothing predicts their takeovers. `--pair demo` is the bundled
 pair at spike_ratio=0.045. Every round runs every contender once (A B C A B C …); ratios are medians over rounds. tau is set so
 that the wanted share of tokens is taken over; the window test is off. transformers' assisted generation (the guide with the
 base as assistant, greedy) refuses batches: it gets one sequence a call at any batch size, and not the demo pair, whose padded

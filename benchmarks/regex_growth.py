@@ -55,7 +55,7 @@ NAMED = {
 
 
 def list_patterns() -> dict[str, tuple[re.Pattern[str], int]]:
-    """Every module-level pattern of the room, and the most characters that it sees."""
+    """Every module-level pattern of the folder, and the most characters that it sees."""
     found = {}
     for info in pkgutil.iter_modules(answers.__path__):
         module = importlib.import_module(f"{answers.__name__}.{info.name}")

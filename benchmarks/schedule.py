@@ -8,7 +8,7 @@ A ratio above 1 says that the engine as it is beats the variant. Guided, `block_
     no foresight      every position ends a draft with the overall rate, whatever the drafter's min-entropy
     best fixed block  the fastest of blocks of 4, 6, 8, 12 and 16 tokens
 
-The demo pair is trained; in pairs of random weights nothing foretells a takeover.
+The demo pair is trained; in pairs of random weights nothing predicts a takeover.
 """
 
 import argparse

@@ -92,7 +92,7 @@ def test_on_the_demo_pair_the_peaks_are_the_decisions(demo_runs):
     assert found / needed > 0.3
 
 
-def test_on_the_demo_pair_scores_foretell_failures_and_nothing_is_harmed(analysed):
+def test_on_the_demo_pair_scores_predict_failures_and_nothing_is_harmed(analysed):
     by_signal = {row["signal"]: row for row in read(analysed, "failure") if row["task"] == "takeover_demo"}
     assert by_signal["js"]["auroc"] > 0.75 > by_signal["entropy"]["auroc"]
     flips = {row["run"]: row for row in read(analysed, "flips") if row["task"] == "takeover_demo"}

@@ -84,12 +84,12 @@ def test_every_command_takes_what_the_last_one_left(forked_rows, tmp_path, capsy
     cells = {row["kind"]: row["tasks"][task] for row in board["rows"]}
     assert all((cell["samples"], cell["k"]) == (samples, samples) for cell in cells.values())
 
-    gate = ["regress", run_dir / "guided", "--baseline", "baseline.json"]
+    check = ["regress", run_dir / "guided", "--baseline", "baseline.json"]
     metrics = ["--metric", "acc", f"pass@{samples}", "unparsed"]
-    assert "is the baseline now: guided, " in call(*gate, "--update")
-    found = json.loads(call(*gate, *metrics, "--format", "json"))
+    assert "is the baseline now: guided, " in call(*check, "--update")
+    found = json.loads(call(*check, *metrics, "--format", "json"))
     assert found["verdict"] == "pass" and found["tasks"][task]["now"] == pytest.approx(cells["guided"]["acc"])
-    check_numbers(call(*gate, *metrics), found)
+    check_numbers(call(*check, *metrics), found)
     (step,) = ACTION["runs"]["steps"]
     given = {"RESULTS": str(run_dir / "guided"), "BASELINE": "baseline.json", "METRICS": " ".join(metrics[1:]),
              "LIMIT": "0.05", "STRICT": "", "JUNIT": "junit"}  # fmt: skip

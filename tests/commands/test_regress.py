@@ -7,13 +7,13 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 from difficulties import table3
-from gate_rates import NONE, RELATIVE, measure, rate_alarms, rate_quiet
 from helpers.results import takeover, write_results
+from regression_alarms import NONE, RELATIVE, measure, rate_alarms, rate_quiet
 
 from lm_eval_takeover.cli import main
 from lm_eval_takeover.commands.regress.baseline import Scored, Side, read_baseline
-from lm_eval_takeover.commands.regress.gate import Limit, compare
 from lm_eval_takeover.commands.regress.planning import Design, draw_difficulties, lower, measure_margins
+from lm_eval_takeover.commands.regress.verdicts import Limit, compare
 from lm_eval_takeover.errors import ArgumentError, ResultsError
 
 TASK = "takeover_math500"
@@ -25,7 +25,7 @@ def counts(seed, shift=0.0, size=300):
 
 
 @pytest.fixture
-def gate(tmp_path, capsys):
+def check(tmp_path, capsys):
     """Writes a run, and compares it with the baseline of another: `(status, JSON)`."""
     write_results(tmp_path / "good", {TASK: counts(1)}, run=takeover())
     assert main(["regress", str(tmp_path / "good"), "--baseline", str(tmp_path / "b.json"), "--update"]) == 0
@@ -40,14 +40,14 @@ def gate(tmp_path, capsys):
     return compare
 
 
-def test_several_metrics_are_judged_in_one_call(gate):
-    status, found = gate(
-        {TASK: counts(2, -0.15)}, "--metric", "unparsed", "acc,pass@4", "--junit", str(gate.folder / "j.xml")
+def test_several_metrics_are_judged_in_one_call(check):
+    status, found = check(
+        {TASK: counts(2, -0.15)}, "--metric", "unparsed", "acc,pass@4", "--junit", str(check.folder / "j.xml")
     )
     assert (status, found["verdict"]) == (1, "regressed")
     verdicts = {metric: one["tasks"][TASK]["verdict"] for metric, one in found["metrics"].items()}
     assert verdicts == {"unparsed": "pass", "acc": "regressed", "pass@4": "regressed"}
-    suite = ElementTree.parse(gate.folder / "j.xml").getroot()
+    suite = ElementTree.parse(check.folder / "j.xml").getroot()
     assert (suite.get("tests"), suite.get("failures")) == ("3", "2")
 
 
@@ -76,26 +76,26 @@ def test_a_task_of_ones_own_is_gated_with_the_pass_at_k_that_it_has(tmp_path, ca
         ("other.json", "[1]", "another JSON file, not a baseline"),
     ],
 )
-def test_no_file_but_a_baseline_is_overwritten(gate, name, text, said):
-    path = gate.folder / name
+def test_no_file_but_a_baseline_is_overwritten(check, name, text, said):
+    path = check.folder / name
     path.write_text(text)
     with pytest.raises(ArgumentError, match=f"{said}; it was not changed"):
-        main(["regress", str(gate.folder / "good"), "--baseline", str(path), "--update"])
+        main(["regress", str(check.folder / "good"), "--baseline", str(path), "--update"])
     assert path.read_text() == text
     with pytest.raises(ArgumentError, match=f"--junit .*{said.partition(',')[0]}, not a JUnit file of regress"):
-        gate({TASK: counts(1)}, "--junit", str(path))
-    words = ["--junit", str(gate.folder / "new.xml")]
-    assert [gate({TASK: counts(1)}, *words)[0] for _ in range(2)] == [0, 0]
-    assert main(["regress", str(gate.folder / "good"), "--baseline", str(gate.folder / "b.json"), "--update"]) == 0
+        check({TASK: counts(1)}, "--junit", str(path))
+    words = ["--junit", str(check.folder / "new.xml")]
+    assert [check({TASK: counts(1)}, *words)[0] for _ in range(2)] == [0, 0]
+    assert main(["regress", str(check.folder / "good"), "--baseline", str(check.folder / "b.json"), "--update"]) == 0
 
 
-def test_a_setting_that_is_allowed_exists(gate):
+def test_a_setting_that_is_allowed_exists(check):
     with pytest.raises(ArgumentError, match=r"--allow 'polcy' is not a setting of these runs; did you mean 'policy'\?"):
-        gate({TASK: counts(1)}, "--allow", "polcy")
+        check({TASK: counts(1)}, "--allow", "polcy")
 
 
-def test_the_same_run_differs_in_nothing(gate):
-    status, found = gate({TASK: counts(1)})
+def test_the_same_run_differs_in_nothing(check):
+    status, found = check({TASK: counts(1)})
     task = found["tasks"][TASK]
     assert (status, found["verdict"], task["low"], task["high"]) == (0, "pass", 0, 0)
     assert task["note"] == "no sample differs"
@@ -113,8 +113,8 @@ def test_the_same_run_differs_in_nothing(gate):
         (-0.02, ["--strict"], 1, "inconclusive"),
     ],
 )
-def test_verdicts_are_by_the_interval_of_the_drop(gate, shift, words, status, verdict):
-    got, found = gate({TASK: counts(2, shift)}, *words)
+def test_verdicts_are_by_the_interval_of_the_drop(check, shift, words, status, verdict):
+    got, found = check({TASK: counts(2, shift)}, *words)
     assert (got, found["verdict"]) == (status, verdict)
     task = found["tasks"][TASK]
     assert task["low"] <= task["difference"] <= task["high"]
@@ -122,12 +122,12 @@ def test_verdicts_are_by_the_interval_of_the_drop(gate, shift, words, status, ve
     assert ("could tell" in task["note"]) == (verdict == "inconclusive")
 
 
-def test_a_point_beyond_the_limit_is_no_regression_where_the_interval_is_not(gate):
-    _, found = gate({TASK: counts(2, -0.03)})
+def test_a_point_beyond_the_limit_is_no_regression_where_the_interval_is_not(check):
+    _, found = check({TASK: counts(2, -0.03)})
     task = found["tasks"][TASK]
     limit = -(task["difference"] + task["high"]) / 2
     assert -task["difference"] > limit
-    assert gate({TASK: counts(2, -0.03)}, "--max_drop", str(limit))[1]["verdict"] == "inconclusive"
+    assert check({TASK: counts(2, -0.03)}, "--max_drop", str(limit))[1]["verdict"] == "inconclusive"
 
 
 def test_several_tasks_are_corrected_by_holm_and_the_worst_verdict_is_the_runs(tmp_path, capsys):
@@ -153,38 +153,38 @@ def test_several_tasks_are_corrected_by_holm_and_the_worst_verdict_is_the_runs(t
         ({"config": {"limit": 4.0}}, "limit: none -> 4.0"),
     ],
 )
-def test_other_settings_are_an_error_that_lists_them_unless_allowed(gate, written, text):
+def test_other_settings_are_an_error_that_lists_them_unless_allowed(check, written, text):
     with pytest.raises(ArgumentError, match="settings differ from --baseline") as caught:
-        gate({TASK: counts(2)}, **written)
+        check({TASK: counts(2)}, **written)
     assert text in str(caught.value)
     name = text.partition(":")[0]
-    _, found = gate({TASK: counts(2)}, "--allow", name, **written)
+    _, found = check({TASK: counts(2)}, "--allow", name, **written)
     assert any(line.startswith(f"{name}:") or f" {name}:" in line for line in found["settings"]["differences_allowed"])
 
 
-def test_another_seed_batch_size_or_run_dir_is_no_other_setting(gate):
+def test_another_seed_batch_size_or_run_dir_is_no_other_setting(check):
     run = takeover(seed=7, run_dir="elsewhere", block_size=4)
-    assert gate({TASK: counts(2)}, run=run, model_args="batch_size=3,seed=7,run_dir=elsewhere")[0] == 0
+    assert check({TASK: counts(2)}, run=run, model_args="batch_size=3,seed=7,run_dir=elsewhere")[0] == 0
 
 
-def test_problems_samples_and_tasks_on_one_side_alone_are_an_error(gate):
+def test_problems_samples_and_tasks_on_one_side_alone_are_an_error(check):
     with pytest.raises(ResultsError, match=r"takeover_math500: 10 of 300 problems are missing in the run \(doc_hash "):
-        gate({TASK: counts(1)[:290]})
+        check({TASK: counts(1)[:290]})
     with pytest.raises(ResultsError, match="5 of 305 problems are missing in the baseline"):
-        gate({TASK: counts(1, size=305)})
+        check({TASK: counts(1, size=305)})
     with pytest.raises(ResultsError, match="takeover_amc23: missing in the baseline"):
-        gate({TASK: counts(1), "takeover_amc23": [1] * 40})
-    assert gate({TASK: counts(1), "takeover_amc23": [1] * 40}, "--tasks", TASK)[0] == 0
+        check({TASK: counts(1), "takeover_amc23": [1] * 40})
+    assert check({TASK: counts(1), "takeover_amc23": [1] * 40}, "--tasks", TASK)[0] == 0
 
 
-def test_a_run_without_samples_is_refused(gate):
-    folder = write_results(gate.folder / "means", {TASK: counts(1)}, run=takeover(), logged=False)
+def test_a_run_without_samples_is_refused(check):
+    folder = write_results(check.folder / "means", {TASK: counts(1)}, run=takeover(), logged=False)
     with pytest.raises(ResultsError, match="run with --log_samples"):
-        main(["regress", str(folder), "--baseline", str(gate.folder / "b.json")])
+        main(["regress", str(folder), "--baseline", str(check.folder / "b.json")])
 
 
-def test_a_baseline_is_small_and_edits_of_it_are_noticed(gate):
-    path = gate.folder / "b.json"
+def test_a_baseline_is_small_and_edits_of_it_are_noticed(check):
+    path = check.folder / "b.json"
     assert path.stat().st_size < 100 * 300
     task = read_baseline(path).tasks[TASK]
     assert np.array_equal(task.problems.values["acc"] * 8, counts(1))
@@ -198,14 +198,14 @@ def test_a_baseline_is_small_and_edits_of_it_are_noticed(gate):
     with pytest.raises(ResultsError, match="field 'schema' is 9, known up to 2"):
         read_baseline(path)
     with pytest.raises(ResultsError, match="does not exist; write it from a good run with --update"):
-        read_baseline(gate.folder / "none.json")
+        read_baseline(check.folder / "none.json")
 
 
-def test_junit_and_the_summary_of_github_say_what_the_table_says(gate, monkeypatch):
-    summary, junit = gate.folder / "summary.md", gate.folder / "out" / "junit.xml"
+def test_junit_and_the_summary_of_github_say_what_the_table_says(check, monkeypatch):
+    summary, junit = check.folder / "summary.md", check.folder / "out" / "junit.xml"
     summary.write_text("before\n")
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(summary))
-    gate({TASK: counts(2, -0.15)}, "--junit", str(junit))
+    check({TASK: counts(2, -0.15)}, "--junit", str(junit))
     suite = ElementTree.parse(junit).getroot()
     assert (suite.get("tests"), suite.get("failures")) == ("1", "1")
     assert suite.find("testcase/failure").get("message").startswith("regressed: -0.")
@@ -228,11 +228,11 @@ def test_wrong_calls_are_one_line(words, text):
         main(["regress", *words])
 
 
-def test_a_plan_prints_the_power_of_each_drop(gate, capsys):
+def test_a_plan_prints_the_power_of_each_drop(check, capsys):
     words = [
         "regress",
         "--baseline",
-        str(gate.folder / "b.json"),
+        str(check.folder / "b.json"),
         "--plan",
         "--drop",
         "0.02",
@@ -263,8 +263,8 @@ def test_problems_that_were_never_solved_may_yet_be():
     assert 0 < drawn[:, :20].mean() < drawn[:, 20:].mean() == pytest.approx(0.5, abs=0.1)
 
 
-def test_equal_models_alarm_seldom_and_planted_drops_are_found_as_planned(gate):
-    """A thousand comparisons; `benchmarks/gate_rates.py` has ten thousand of more kinds."""
+def test_equal_models_alarm_seldom_and_planted_drops_are_found_as_planned(check):
+    """A thousand comparisons; `benchmarks/regression_alarms.py` has ten thousand of more kinds."""
     generator, beta = np.random.default_rng(3), table3()[2, "AMC23"]
     alarms, _, points = rate_alarms(generator, beta, "AMC23", 0.0, NONE, 1000)
     assert alarms <= 0.04 and points > 0.3
@@ -291,10 +291,10 @@ def test_thirty_runs_with_a_history_alarm_as_seldom_as_one():
 
 
 @pytest.mark.parametrize("metric", ["pass@8", "maj@8"])
-def test_no_change_of_0_or_1_is_as_uncertain_as_one_observation_is(gate, metric):
+def test_no_change_of_0_or_1_is_as_uncertain_as_one_observation_is(check, metric):
     """300 problems that all count 0 or 1: their 8 samples do not make them 2,400 observations."""
-    found = gate({TASK: [8 - c if c in (0, 8) else c for c in counts(1)]}, "--metric", metric, "--max_drop", "0.9")[1]
-    same = gate({TASK: [min(c + 1, 8) if c > 4 else c for c in counts(1)]}, "--metric", metric)[1]["tasks"][TASK]
+    found = check({TASK: [8 - c if c in (0, 8) else c for c in counts(1)]}, "--metric", metric, "--max_drop", "0.9")[1]
+    same = check({TASK: [min(c + 1, 8) if c > 4 else c for c in counts(1)]}, "--metric", metric)[1]["tasks"][TASK]
     assert same["difference"] == 0 and same["high"] > 1.96 * (2 / 299 / 300) ** 0.5 > 0.009
     assert found["tasks"][TASK]["low"] <= found["tasks"][TASK]["difference"]
 
@@ -367,19 +367,26 @@ def test_a_baseline_of_several_seeds_is_their_mean(tmp_path, capsys):
         main(["regress", *folders, "--baseline", one])
 
 
-def test_runs_in_a_history_share_one_error_rate(gate, capsys):
-    history = gate.folder / "h" / "history.jsonl"
+def test_runs_in_a_history_share_one_error_rate(check, capsys):
+    history = check.folder / "h" / "history.jsonl"
 
     def run(seed, *words):
-        return gate({TASK: counts(seed, -0.08)}, "--max_drop", "0.03", *words)[1]["tasks"][TASK]
+        return check({TASK: counts(seed, -0.08)}, "--max_drop", "0.03", *words)[1]["tasks"][TASK]
 
     alone, first = run(2), run(2, "--history", str(history))
     assert alone["p_holm"] < first["p_holm"] < 30 * alone["p_holm"]
     assert (alone["low"], alone["high"]) == (first["low"], first["high"])
     again = run(2, "--history", str(history), "--runs", "1")  # the same texts count once
     assert again["p_holm"] == alone["p_holm"]
-    write_results(gate.folder / "now", {TASK: counts(3)}, run=takeover(seed=3))
-    words = ["regress", str(gate.folder / "now"), "--baseline", str(gate.folder / "b.json"), "--history", str(history)]
+    write_results(check.folder / "now", {TASK: counts(3)}, run=takeover(seed=3))
+    words = [
+        "regress",
+        str(check.folder / "now"),
+        "--baseline",
+        str(check.folder / "b.json"),
+        "--history",
+        str(history),
+    ]
     main([*words, "--runs", "1"])
     assert "2 runs against this baseline, 1 were planned" in capsys.readouterr().err
     main(words)
@@ -390,20 +397,20 @@ def test_runs_in_a_history_share_one_error_rate(gate, capsys):
         main(words)
 
 
-def test_a_plan_says_how_often_nothing_is_found_where_nothing_changed(gate, capsys):
-    assert main(["regress", "--baseline", str(gate.folder / "b.json"), "--plan", "--drop", "0.05"]) == 0
+def test_a_plan_says_how_often_nothing_is_found_where_nothing_changed(check, capsys):
+    assert main(["regress", "--baseline", str(check.folder / "b.json"), "--plan", "--drop", "0.05"]) == 0
     said = capsys.readouterr().out
     assert "any of 30:" in said and "--history" in said
     assert "More samples of each problem buy as much power as more problems" in said
-    main(["regress", "--baseline", str(gate.folder / "b.json"), "--plan", "--max_drop", "0", "--format", "json"])
+    main(["regress", "--baseline", str(check.folder / "b.json"), "--plan", "--max_drop", "0", "--format", "json"])
     (quiet,) = json.loads(capsys.readouterr().out)["no_change"]
     assert quiet["alarms"] < quiet["alarms_worst_20th"] and 0.1 < quiet["any_alarm"] < 0.45
     assert quiet["any_alarm_history"] <= 0.05
-    main(["regress", "--baseline", str(gate.folder / "b.json"), "--plan", "--metric", "pass@8", "--drop", "0.03"])
+    main(["regress", "--baseline", str(check.folder / "b.json"), "--plan", "--metric", "pass@8", "--drop", "0.03"])
     assert "More samples of each problem buy more power" in capsys.readouterr().out
 
 
-def test_recovery_is_gated_between_the_base_and_the_reference_of_the_baseline(tmp_path, capsys):
+def test_recovery_is_checked_between_the_base_and_the_reference_of_the_baseline(tmp_path, capsys):
     shifts = {"base": -0.4, "guided": 0.0, "guide": 0.1}
     for name, shift in shifts.items():
         policy = "disagreement" if name == "guided" else name
@@ -413,24 +420,24 @@ def test_recovery_is_gated_between_the_base_and_the_reference_of_the_baseline(tm
     main([*words, "--base", str(tmp_path / "base"), "--reference", str(tmp_path / "guide")])
     capsys.readouterr()
 
-    def gate(shift, *words, seed=2):
+    def check(shift, *words, seed=2):
         folder = write_results(tmp_path / "now", {TASK: counts(seed, shift)}, run=takeover(seed=1))
         status = main(["regress", str(folder), "--baseline", file, "--metric", "recovery", "--format", "json", *words])
         return status, json.loads(capsys.readouterr().out)["tasks"][TASK]
 
-    status, same = gate(0.0, seed=1)
+    status, same = check(0.0, seed=1)
     assert (status, same["note"], same["now"]) == (0, "no sample differs", same["baseline"])
-    status, worse = gate(-0.2)
+    status, worse = check(-0.2)
     assert (status, worse["verdict"]) == (1, "regressed")
     means = {name: np.mean(counts(1, shift)) / 8 for name, shift in shifts.items()}
     gap = means["guide"] - means["base"]
     assert worse["baseline"] == pytest.approx((means["guided"] - means["base"]) / gap)
     assert worse["difference"] == pytest.approx((np.mean(counts(2, -0.2)) / 8 - means["guided"]) / gap)
     assert worse["low"] < worse["difference"] < worse["high"] < 0
-    assert gate(-0.2, "--max_drop", "0.9")[1]["verdict"] == "pass"
-    assert gate(-0.2, "--max_drop", "5%")[1]["verdict"] == "regressed"
-    assert gate(0.0, "--max_drop", "0.1")[1]["verdict"] == "pass"
-    assert gate(0.0, "--metric", "recovery_pass@8", "--max_drop", "0.3")[0] == 0
+    assert check(-0.2, "--max_drop", "0.9")[1]["verdict"] == "pass"
+    assert check(-0.2, "--max_drop", "5%")[1]["verdict"] == "regressed"
+    assert check(0.0, "--max_drop", "0.1")[1]["verdict"] == "pass"
+    assert check(0.0, "--metric", "recovery_pass@8", "--max_drop", "0.3")[0] == 0
 
 
 def test_recovery_where_the_reference_is_not_above_the_base_is_inconclusive(tmp_path, capsys):
@@ -443,19 +450,19 @@ def test_recovery_where_the_reference_is_not_above_the_base_is_inconclusive(tmp_
     assert "the reference is not above the base beyond noise" in capsys.readouterr().out
 
 
-def test_recovery_needs_a_baseline_with_base_and_reference(gate):
+def test_recovery_needs_a_baseline_with_base_and_reference(check):
     with pytest.raises(ResultsError, match="write it again with --update --base RESULTS --reference RESULTS"):
-        gate({TASK: counts(2)}, "--metric", "recovery")
+        check({TASK: counts(2)}, "--metric", "recovery")
     with pytest.raises(ArgumentError, match="--base and --reference go together, and with --update"):
-        gate({TASK: counts(2)}, "--base", "x", "--reference", "y")
-    folder = write_results(gate.folder / "short", {TASK: counts(1, size=20)}, run=takeover("base"))
-    words = ["regress", str(gate.folder / "good"), "--baseline", str(gate.folder / "c.json"), "--update"]
+        check({TASK: counts(2)}, "--base", "x", "--reference", "y")
+    folder = write_results(check.folder / "short", {TASK: counts(1, size=20)}, run=takeover("base"))
+    words = ["regress", str(check.folder / "good"), "--baseline", str(check.folder / "c.json"), "--update"]
     with pytest.raises(ResultsError, match="has not the problems and samples of takeover_math500"):
         main([*words, "--base", str(folder), "--reference", str(folder)])
 
 
-def test_a_growing_share_of_unparsed_answers_regresses(gate):
-    folder = gate.folder / "now"
+def test_a_growing_share_of_unparsed_answers_regresses(check):
+    folder = check.folder / "now"
 
     def spoil(share):
         write_results(folder, {TASK: counts(1)}, run=takeover(seed=1))
@@ -465,6 +472,6 @@ def test_a_growing_share_of_unparsed_answers_regresses(gate):
         content = json.loads(results.read_text())
         content["results"][TASK]["unparsed,all"] = share
         results.write_text(json.dumps(content))
-        return main(["regress", str(folder), "--baseline", str(gate.folder / "b.json"), "--metric", "unparsed"])
+        return main(["regress", str(folder), "--baseline", str(check.folder / "b.json"), "--metric", "unparsed"])
 
     assert (spoil(0.0), spoil(0.125)) == (0, 1)

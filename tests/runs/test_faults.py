@@ -1,6 +1,6 @@
 """Failure drills on the demo pair: real processes that are really killed, starved of disk, or given a broken model.
 
-After every fault journal and traces agree, and the same call ends with the samples and results of a run that nothing befell.
+After every fault journal and traces agree, and the same call gives the same results as an uninterrupted run.
 """
 
 import contextlib
@@ -52,7 +52,7 @@ def drills(forked):
 
 @pytest.fixture(scope="module")
 def undisturbed(drills, shared_folder):
-    """What a run that nothing befalls ends with, without a run_dir."""
+    """What an uninterrupted run gives, without a run_dir."""
 
     def make(folder):
         assert drills.run(folder, arguments={"run_dir": None}) == 0, log(folder)

@@ -1,8 +1,8 @@
 """`lm-eval-takeover regress`: has a run become worse than its baseline? It compares intervals, not points.
 
-Knows what a baseline holds (`baseline`), when a change counts as one (`gate`), and how probable it is to notice a drop
+Knows what a baseline holds (`baseline`), when a change counts as one (`verdicts`), and how probable it is to notice a drop
 (`planning`). Comes in: results folders, read by `results`, and a baseline file. Goes out: a verdict by task as text, JSON, JUnit
-XML and a Markdown summary (`reports`), and an exit status. Start reading at `command`, then `gate`.
+XML and a Markdown summary (`reports`), and an exit status. Start reading at `command`, then `verdicts`.
 """
 
 from lm_eval_takeover.commands.regress.command import DESCRIPTION, EXAMPLE, HELP, add_options, run

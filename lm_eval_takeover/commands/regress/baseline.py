@@ -165,7 +165,7 @@ def _read_side(run: Run, task: str) -> Side:
 
 
 def add_anchors(measured: Measured, base: Path, reference: Path) -> Measured:
-    """The same with the base's and the reference's run, for gates on Recovery. Raises ResultsError for other problems."""
+    """The same with the base's and the reference's run, for checks of Recovery. Raises ResultsError for other problems."""
     runs = [read_measured(base), read_measured(reference)]
     sides = {}
     for task, side in measured.tasks.items():

@@ -12,7 +12,7 @@ from lm_eval_takeover.visible import for_terminal
 
 if TYPE_CHECKING:
     from lm_eval_takeover.commands.regress.baseline import Measured
-    from lm_eval_takeover.commands.regress.gate import Limit
+    from lm_eval_takeover.commands.regress.verdicts import Limit
 
 HELP = "check a run for regressions against a baseline, in CI"
 DESCRIPTION = """\
@@ -136,7 +136,7 @@ def run(options: argparse.Namespace) -> int:
 
 def _read_limit(options: argparse.Namespace, metric: str) -> "Limit":
     """Raises ArgumentError for an unknown metric or a limit that is no number."""
-    from lm_eval_takeover.commands.regress.gate import CHANGES, DROPS, Limit, is_drop
+    from lm_eval_takeover.commands.regress.verdicts import CHANGES, DROPS, Limit, is_drop
     from lm_eval_takeover.errors import nearest
 
     if not is_drop(metric) and metric not in CHANGES:
@@ -197,33 +197,33 @@ def _plan(options: argparse.Namespace, limits: dict[str, "Limit"]) -> int:
 
 def _compare(options: argparse.Namespace, old: "Measured", new: "Measured", limits: dict[str, "Limit"]) -> int:
     from lm_eval_takeover.commands._tables import write_terminal
-    from lm_eval_takeover.commands.regress import gate, history, reports
+    from lm_eval_takeover.commands.regress import history, reports, verdicts
 
-    gate.check_tasks(old, new)
-    allowed = gate.check_settings(old, new, options.allow, f"--baseline '{options.baseline}'")
+    verdicts.check_tasks(old, new)
+    allowed = verdicts.check_settings(old, new, options.allow, f"--baseline '{options.baseline}'")
     known = {*history.list_runs(options.history, old), history.digest_run(new)} if options.history else set()
     runs = max(options.runs, len(known)) if options.history else 1
     judged = {"runs": runs, "average_only": options.average_only}
     for note in new.notes:
         print(note, file=sys.stderr)
-    gates = [
-        reports.Judged(metric, limit, gate.compare(old, new, metric, limit, options.confidence, **judged))
+    checks = [
+        reports.Judged(metric, limit, verdicts.compare(old, new, metric, limit, options.confidence, **judged))
         for metric, limit in limits.items()
     ]
     if options.history:
-        history.add_run(options.history, old, new, [one.tasks for one in gates])
-    verdict = gate.worst([found for one in gates for found in one.tasks.values()])
-    summary = reports.write_summary(verdict, gates, options.confidence, allowed)
+        history.add_run(options.history, old, new, [one.tasks for one in checks])
+    verdict = verdicts.worst([found for one in checks for found in one.tasks.values()])
+    summary = reports.write_summary(verdict, checks, options.confidence, allowed)
     if options.format == "json":
-        found = reports.describe(verdict, gates, old, options.confidence, allowed)
+        found = reports.describe(verdict, checks, old, options.confidence, allowed)
         sys.stdout.write(reports.write_json(found))
     elif options.format == "md":
         sys.stdout.write(summary)
     else:
-        sys.stdout.write(write_terminal(reports.lay_out(verdict, gates, options.confidence, allowed)))
+        sys.stdout.write(write_terminal(reports.lay_out(verdict, checks, options.confidence, allowed)))
     if options.history:
         print(_describe_history(len(known), options.runs), file=sys.stderr)
-    _write_files(options, reports.write_junit(gates, strict=options.strict), summary)
+    _write_files(options, reports.write_junit(checks, strict=options.strict), summary)
     failing: Any = ("regressed", "inconclusive") if options.strict else ("regressed",)
     return int(verdict in failing)
 

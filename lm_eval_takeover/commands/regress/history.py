@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from lm_eval_takeover.commands.regress.baseline import Measured
-from lm_eval_takeover.commands.regress.gate import TaskVerdict
+from lm_eval_takeover.commands.regress.verdicts import TaskVerdict
 from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.results.fields import read_lines
 from lm_eval_takeover.storage.digests import digest_of
@@ -26,7 +26,7 @@ def digest_run(measured: Measured) -> str:
     return digest_of({task: [run.problems.texts for run in side.runs] for task, side in measured.tasks.items()})
 
 
-def add_run(path: Path, baseline: Measured, new: Measured, gates: Sequence[Mapping[str, TaskVerdict]]) -> None:
+def add_run(path: Path, baseline: Measured, new: Measured, checks: Sequence[Mapping[str, TaskVerdict]]) -> None:
     """Append a line with the verdicts of each metric. Raises ArgumentError where the file cannot be written."""
     line = {
         "baseline": baseline.digest,
@@ -34,7 +34,7 @@ def add_run(path: Path, baseline: Measured, new: Measured, gates: Sequence[Mappi
         "model": new.model,
         "verdicts": [
             {name: [found.metric, found.verdict, found.difference] for name, found in verdicts.items()}
-            for verdicts in gates
+            for verdicts in checks
         ],
     }
     try:

@@ -1,7 +1,7 @@
 """Before a run: how often the check alarms without a cause, and how probable it is to notice a drop, simulated from a baseline.
 
 A simulation draws problems' chances given what the baseline scored, runs a baseline and new runs with them, and judges these by
-the intervals of `gate`.
+the intervals of `verdicts`.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,7 +15,7 @@ from scipy import optimize, stats
 from scipy.special import expit, logit
 
 from lm_eval_takeover.commands.regress.baseline import Measured, Side
-from lm_eval_takeover.commands.regress.gate import AVERAGE, POWER, Limit, list_averaged
+from lm_eval_takeover.commands.regress.verdicts import AVERAGE, POWER, Limit, list_averaged
 from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.results.chances import fit_chances
 from lm_eval_takeover.results.statistics import Values, any_of_runs, as_values, count_observations, difference_errors

@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 
 from lm_eval_takeover.commands._tables import WRITERS, Table, write_markdown
 from lm_eval_takeover.commands.regress.baseline import Measured
-from lm_eval_takeover.commands.regress.gate import AVERAGE, Limit, TaskVerdict, is_drop
+from lm_eval_takeover.commands.regress.verdicts import AVERAGE, Limit, TaskVerdict, is_drop
 from lm_eval_takeover.visible import for_terminal
 
 Verdicts = dict[str, TaskVerdict]
@@ -24,13 +24,13 @@ class Judged:
 
 
 def describe(
-    verdict: str, gates: Sequence[Judged], old: Measured, confidence: float, allowed: Sequence[str]
+    verdict: str, checks: Sequence[Judged], old: Measured, confidence: float, allowed: Sequence[str]
 ) -> dict[str, Any]:
     """What `--format json` prints: `tasks` and `average` of the first metric, and of each below `metrics`."""
-    metrics = {one.metric: _describe_metric(one) for one in gates}
+    metrics = {one.metric: _describe_metric(one) for one in checks}
     return {
         "verdict": verdict,
-        **metrics[gates[0].metric],
+        **metrics[checks[0].metric],
         "metrics": metrics,
         "confidence": confidence,
         "settings": {
@@ -49,7 +49,7 @@ def _describe_metric(one: Judged) -> dict[str, Any]:
     }
 
 
-def lay_out(verdict: str, gates: Sequence[Judged], confidence: float, allowed: Sequence[str]) -> Table:
+def lay_out(verdict: str, checks: Sequence[Judged], confidence: float, allowed: Sequence[str]) -> Table:
     """A line by metric and task."""
     heading = ["Task", "Metric", "Baseline", "Now", "Difference", f"{confidence:.0%} interval", "p (Holm)", "Verdict"]
     lines = [
@@ -63,32 +63,32 @@ def lay_out(verdict: str, gates: Sequence[Judged], confidence: float, allowed: S
             f"{found.p_holm:.3g}",
             found.verdict,
         ]
-        for one in gates
+        for one in checks
         for task, found in one.tasks.items()
     ]
-    return Table(heading, lines, list_notes(verdict, gates, allowed), names=2)
+    return Table(heading, lines, list_notes(verdict, checks, allowed), names=2)
 
 
-def list_notes(verdict: str, gates: Sequence[Judged], allowed: Sequence[str]) -> list[str]:
+def list_notes(verdict: str, checks: Sequence[Judged], allowed: Sequence[str]) -> list[str]:
     """The verdict, what each task adds to it, and which settings were allowed to differ."""
-    limits = [f"allowed {'drop' if is_drop(one.metric) else 'change'} of {one.metric} {one.limit}" for one in gates]
+    limits = [f"allowed {'drop' if is_drop(one.metric) else 'change'} of {one.metric} {one.limit}" for one in checks]
     notes = [f"{verdict}: {', '.join(limits)}"]
-    for one in gates:
-        of = f" ({one.metric})" if len(gates) > 1 else ""
+    for one in checks:
+        of = f" ({one.metric})" if len(checks) > 1 else ""
         notes += [f"{task}{of}: {found.note}" for task, found in one.tasks.items() if found.note]
     return notes + [f"setting that was allowed to differ: {line}" for line in allowed]
 
 
-def write_summary(verdict: str, gates: Sequence[Judged], confidence: float, allowed: Sequence[str]) -> str:
+def write_summary(verdict: str, checks: Sequence[Judged], confidence: float, allowed: Sequence[str]) -> str:
     """Markdown for `$GITHUB_STEP_SUMMARY`."""
-    table = write_markdown(lay_out(verdict, gates, confidence, allowed))
+    table = write_markdown(lay_out(verdict, checks, confidence, allowed))
     return f"### lm-eval-takeover regress: {verdict}\n\n{table}\n"
 
 
-def write_junit(gates: Sequence[Judged], *, strict: bool) -> str:
+def write_junit(checks: Sequence[Judged], *, strict: bool) -> str:
     """A test case by metric and task: regressed ones fail, inconclusive ones are skipped, or fail where `strict`."""
     failing = ("regressed", "inconclusive") if strict else ("regressed",)
-    cases = [(task, found, one.limit) for one in gates for task, found in one.tasks.items()]
+    cases = [(task, found, one.limit) for one in checks for task, found in one.tasks.items()]
     verdicts = [found.verdict for _, found, _ in cases]
     skipped = 0 if strict else verdicts.count("inconclusive")
     suite = ElementTree.Element(

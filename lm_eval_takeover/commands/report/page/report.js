@@ -382,7 +382,7 @@ function start() {
     const { rollout, other, run } = shown;
     const panes = element("div", { class: "panes" });
     if (!rollout) {
-      panes.append(element("p", {}, "This rollout is not in this file, which has room for some; a larger --max-size has more of them."));
+      panes.append(element("p", {}, "This answer is not in the file, which holds only some. Build the report with a larger --max_size."));
       find("text").replaceChildren(panes);
       return;
     }

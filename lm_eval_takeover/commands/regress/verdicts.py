@@ -91,7 +91,7 @@ class Part:
     margins: Sequence[Values]
     observations: float
     same: bool  # the run's texts are those of a run of the baseline
-    anchors: tuple[Values, Values] | None = None  # of a gate on Recovery: base and reference
+    anchors: tuple[Values, Values] | None = None  # of a check of Recovery: base and reference
 
 
 def compare(

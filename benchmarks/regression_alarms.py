@@ -1,6 +1,6 @@
 """How often `regress` alarms where nothing changed, and how often it finds a drop that was planted, beside what `--plan` says.
 
-    python benchmarks/gate_rates.py            # about two minutes on one core
+    python benchmarks/regression_alarms.py            # about two minutes on one core
 
 Baselines and runs are simulated with the difficulties of the paper's Table 3 (`difficulties.py`); tests show that their
 verdicts are those of `regress`. The reference is a check that compares the point estimate with the limit. The second table is of
@@ -14,7 +14,6 @@ import numpy as np
 from difficulties import Beta, table3
 
 from lm_eval_takeover.commands.regress.baseline import Measured, Scored, Side
-from lm_eval_takeover.commands.regress.gate import Limit
 from lm_eval_takeover.commands.regress.planning import (
     EXPECTED,
     Design,
@@ -25,6 +24,7 @@ from lm_eval_takeover.commands.regress.planning import (
     plan,
     simulate_quiet,
 )
+from lm_eval_takeover.commands.regress.verdicts import Limit
 from lm_eval_takeover.results.problems import Problems
 from lm_eval_takeover.results.statistics import Values, as_values
 

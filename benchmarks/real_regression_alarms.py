@@ -1,6 +1,6 @@
 """A/A comparisons of real runs on the demo pair: how often `regress` alarms between two seeds of one model.
 
-    python benchmarks/real_gate_rates.py             # 15 seeds of the base on 30 problems, some minutes on one core
+    python benchmarks/real_regression_alarms.py             # 15 seeds of the base on 30 problems, some minutes on one core
 
 15 runs make 105 pairs, which share runs, so they are no 105 independent comparisons. Either run of a pair may be the baseline;
 it is the one of the lower seed. And two runs of one seed are compared, which the shared random numbers make the same text.
@@ -14,10 +14,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-from gate_rates import NONE, RELATIVE
+from regression_alarms import NONE, RELATIVE
 
 from lm_eval_takeover.commands.regress.baseline import Measured, read_measured
-from lm_eval_takeover.commands.regress.gate import compare
+from lm_eval_takeover.commands.regress.verdicts import compare
 from lm_eval_takeover.storage.package_data import data_folder
 
 TASK = "takeover_demo"
