@@ -66,7 +66,7 @@ def test_the_fused_pair_writes_the_same_texts(fused, reference, requests, policy
 
 def test_texts_end_in_all_ways_while_requests_are_preempted_and_prompts_read_in_chunks(fused, requests):
     written = write(fused, POLICIES["disagreement"], requests)
-    counted = {metric.name: metric.value for metric in fused.llm.get_metrics() if hasattr(metric, "value")}
+    counted = {metric.name: metric.value for metric in fused.engine.llm.get_metrics() if hasattr(metric, "value")}
     assert counted["vllm:num_preemptions"] > 3
     assert max(len(request.prompt) for request in requests) > 64  # tokens a step
     ended = {"token": 0, "limit": 0, "string": 0}
@@ -94,9 +94,9 @@ def test_a_text_goes_on_from_any_of_its_tokens(fused, requests, name):
 
 
 def test_the_gate_ran_in_the_workers(fused, requests):
-    before = fused.llm.collective_rpc("takeover_calls")[0]
+    before = fused.engine.llm.collective_rpc("takeover_calls")[0]
     write(fused, POLICIES["disagreement"], requests[:1])
-    assert fused.llm.collective_rpc("takeover_calls")[0] > before
+    assert fused.engine.llm.collective_rpc("takeover_calls")[0] > before
 
 
 @pytest.mark.parametrize("policy", ["disagreement", "random", "base", "log_ratio", "lossy", "ensemble"])
@@ -155,7 +155,7 @@ def test_another_architecture_depth_width_and_padded_vocabulary(open_vllm, open_
 @pytest.mark.parametrize("block", [2, 8])
 def test_drafts_are_verified_to_the_same_texts(open_vllm, reference, requests, block):
     backend = open_vllm(block_size=block)
-    assert backend.block == block  # the self-test at the start has passed
+    assert backend.engine.facts.block == block  # the self-test at the start has passed
     for name in ("disagreement", "js", "entropy", "random", "early", "lossy", "ensemble"):
         written = assert_same(backend, reference, (POLICIES | METHODS)[name], requests)
         passes = sum(one.guide_passes for one in written.values())
@@ -165,7 +165,7 @@ def test_drafts_are_verified_to_the_same_texts(open_vllm, reference, requests, b
 def test_the_guide_drafts_in_reverse(open_vllm, open_hf, requests):
     reverse = {"direction": "reverse"}
     backend, reference = open_vllm(block_size=4, **reverse), open_hf(**reverse)
-    assert backend.block == 4
+    assert backend.engine.facts.block == 4
     for name in ("disagreement", "entropy", "random"):
         policy = replace(POLICIES[name], direction="reverse")
         written = assert_same(backend, reference, policy, requests)
@@ -175,7 +175,7 @@ def test_the_guide_drafts_in_reverse(open_vllm, open_hf, requests):
 def test_drafts_by_another_architecture_with_another_padded_vocabulary(open_vllm, open_hf, random_folders, requests):
     asked = [replace(request, until=()) for request in requests]
     backend = open_vllm(block_size=4, **random_folders)
-    assert backend.block == 4
+    assert backend.engine.facts.block == 4
     assert_same(backend, open_hf(**random_folders), POLICIES["rkl"], asked)
 
 

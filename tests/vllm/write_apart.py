@@ -55,11 +55,11 @@ def write(values, asked):
         Request(**{**one, "prompt": tuple(one["prompt"]), "sampling": Sampling(**one["sampling"])}) for one in asked
     ]
     done = dict(backend.generate(requests, seed=3))
-    counted = {metric.name: metric.value for metric in backend.llm.get_metrics() if hasattr(metric, "value")}
+    counted = {metric.name: metric.value for metric in backend.engine.llm.get_metrics() if hasattr(metric, "value")}
     found = {
         "texts": [[done[i].tokens, done[i].taken_over, done[i].scores] for i in range(len(requests))],
         "preemptions": counted["vllm:num_preemptions"],
-        "runner_v2": backend.engine.vllm_config.use_v2_model_runner,
+        "runner_v2": backend.engine.llm.llm_engine.vllm_config.use_v2_model_runner,
     }
     backend.close()
     return found

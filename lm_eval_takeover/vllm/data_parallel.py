@@ -1,0 +1,312 @@
+"""Several vLLM engines that share the work, each in a process of its own: `data_parallel_size`.
+
+Jobs go to the engine that has the fewest, and texts come back as they finish. An engine that ends leaves its jobs to the others:
+a text is the same whichever engine writes it. The processes run on this machine, or wherever a Ray cluster has room
+(`data_parallel_backend=ray`). An engine is asked for a few steps at a time and answers with the texts that ended.
+
+    python -m lm_eval_takeover.vllm.data_parallel FD      one engine, which is asked through this file descriptor
+"""
+
+import logging
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection, wait
+from typing import Any, Protocol
+
+from lm_eval_takeover.arguments import ModelArguments
+from lm_eval_takeover.errors import ArgumentError, TakeoverError
+from lm_eval_takeover.method.policy import Policy
+from lm_eval_takeover.method.registry import load_plugins
+from lm_eval_takeover.pair.loading import load_pair
+from lm_eval_takeover.vllm.engine import Facts, Job, Text, VllmEngine
+from lm_eval_takeover.vllm.settings import build_policy, describe_policy
+
+logger = logging.getLogger(__name__)
+
+_SIZE, _BACKEND = "data_parallel_size", "data_parallel_backend"
+_ANSWERS_AFTER = 0.5  # seconds, where no text ends before
+_WAITING = 2  # jobs that an engine holds, in units of those that it writes at a time: its batch stays full meanwhile
+
+
+def open_engines(arguments: ModelArguments, policy: Policy) -> "Engines | None":
+    """The engines that `data_parallel_size` asks for; None for a single one. Raises ArgumentError."""
+    given = dict(arguments.engine_arguments)
+    size, backend = given.pop(_SIZE, 1), given.pop(_BACKEND, "mp")
+    if not isinstance(size, int) or size < 1:
+        raise ArgumentError(f"{_SIZE}={size} is not a number of engines; give 1 or more")
+    if backend not in ("mp", "ray"):
+        raise ArgumentError(f"{_BACKEND}={backend} is not known; give mp (this machine) or ray (a cluster)")
+    if size == 1:
+        return None
+    task = (replace(arguments, engine_arguments=given), describe_policy(policy))
+    ranks = int(given.get("tensor_parallel_size", 1))
+    return Engines(RayGroup(size, ranks, task) if backend == "ray" else LocalGroup(size, ranks, task), size)
+
+
+class Ended(Exception):
+    """An engine's process is gone."""
+
+
+class Worker:
+    """One engine in its process, a few steps at a time."""
+
+    def __init__(self, arguments: ModelArguments, policy: dict[str, Any]) -> None:
+        load_plugins(arguments.plugins)
+        self._engine = VllmEngine(arguments, load_pair(arguments), build_policy(policy))
+        self._asked = False
+
+    def describe(self) -> Facts:
+        return self._engine.facts
+
+    def write(self, jobs: Sequence[Job]) -> tuple[list[Text], int]:
+        """Take these jobs beside those that it has, and go on: the texts that ended, and how many tokens were written."""
+        for job in jobs:
+            self._engine.add(job)
+        texts, tokens, until = list[Text](), 0, time.monotonic() + _ANSWERS_AFTER
+        self._asked |= self._engine.busy
+        while self._engine.busy and not texts and time.monotonic() < until:
+            texts, written = self._engine.step()
+            tokens += written
+        return texts, tokens
+
+    def abort(self) -> None:
+        self._engine.abort()
+
+    def gated(self) -> bool:
+        return not self._asked or self._engine.gated()
+
+
+class Group(Protocol):
+    """The processes: each is asked for one thing at a time."""
+
+    def ask(self, number: int, method: str, *arguments: Any) -> None:
+        """Have engine `number` do this."""
+
+    def wait(self, numbers: Sequence[int]) -> tuple[int, Any]:
+        """The first answer of these engines, and whose it is: what it returned, or the exception, `Ended` where it is gone."""
+
+    def close(self) -> None:
+        """End them."""
+
+
+class Engines:
+    """Implements `engine.Engine`."""
+
+    def __init__(self, group: Group, size: int) -> None:
+        self._group, self._alive = group, list(range(size))
+        try:
+            for number in self._alive:
+                group.ask(number, "describe")
+            self.facts = self._collect(self._alive)[0]
+        except BaseException:
+            group.close()
+            raise
+
+    def _collect(self, numbers: Sequence[int]) -> list[Any]:
+        """The answers of these engines, each of which was asked. Raises what one of them raised."""
+        answers, left = dict[int, Any](), list(numbers)
+        while left:
+            number, answer = self._group.wait(left)
+            left.remove(number)
+            if isinstance(answer, Ended):
+                raise ArgumentError(
+                    f"engine {number + 1} of {len(numbers)} ended as it started; its own error stands above"
+                )
+            if isinstance(answer, Exception):
+                raise answer
+            answers[number] = answer
+        return [answers[number] for number in numbers]
+
+    def run(self, jobs: Sequence[Job], count_tokens: Callable[[int], None] | None = None) -> Iterator[Text]:
+        """Raises RuntimeError when the last engine has ended."""
+        waiting = deque(jobs)
+        held: dict[int, dict[int, Job]] = {number: {} for number in self._alive}
+        busy = set[int]()  # engines that were asked and have not answered
+        try:
+            while waiting or any(held.values()):
+                self._hand_out(waiting, held, busy)
+                number, answer = self._group.wait(sorted(busy))
+                busy.remove(number)
+                if isinstance(answer, Ended):
+                    waiting.extendleft(reversed(held.pop(number).values()))
+                    self._lose(number)
+                    continue
+                if isinstance(answer, Exception):
+                    raise answer
+                texts, tokens = answer
+                if count_tokens is not None:
+                    count_tokens(tokens)
+                for text in texts:
+                    del held[number][text.number]
+                    yield text
+        finally:
+            self._abort([number for number, jobs_left in held.items() if jobs_left], busy)
+
+    def _hand_out(self, waiting: deque[Job], held: dict[int, dict[int, Job]], busy: set[int]) -> None:
+        """Give every engine that has answered what it is to do next."""
+        room = _WAITING * self.facts.max_num_seqs
+        for number in sorted(held.keys() - busy, key=lambda one: len(held[one])):
+            # As many as make it even with the others, so that the last jobs are shared, too.
+            even = -(-(len(waiting) + sum(map(len, held.values()))) // len(held))
+            count = max(min(room, even) - len(held[number]), 0)
+            new = [waiting.popleft() for _ in range(min(count, len(waiting)))]
+            held[number] |= {job.number: job for job in new}
+            if held[number]:
+                self._group.ask(number, "write", new)
+                busy.add(number)
+
+    def _lose(self, number: int) -> None:
+        self._alive.remove(number)
+        if not self._alive:
+            raise RuntimeError(
+                "every vLLM engine has ended; the reasons stand above. Give the command again: finished samples are kept"
+            )
+        logger.warning("vLLM engine %d has ended; %d are left, which write its texts", number + 1, len(self._alive))
+
+    def _abort(self, numbers: Sequence[int], busy: set[int]) -> None:
+        """Stopped halfway: what these engines have left is given up. Those in `busy` answer first."""
+        for method in ("write", "abort"):
+            asked = [one for one in numbers if one in self._alive and (method == "abort" or one in busy)]
+            if method == "abort":
+                for number in asked:
+                    self._group.ask(number, method)
+            while asked:
+                number, answer = self._group.wait(asked)
+                asked.remove(number)
+                if isinstance(answer, Ended):
+                    self._alive.remove(number)
+
+    def gated(self) -> bool:
+        for number in self._alive:
+            self._group.ask(number, "gated")
+        return all(self._collect(self._alive))
+
+    def close(self) -> None:
+        self._group.close()
+
+
+class LocalGroup:
+    """Processes of this machine, each with GPUs of its own where there are any."""
+
+    def __init__(self, size: int, ranks: int, task: tuple[ModelArguments, dict[str, Any]]) -> None:
+        self._lines, self._processes = list[Connection](), list[subprocess.Popen[bytes]]()
+        for devices in share_devices(size, ranks):
+            ours, theirs = Pipe()
+            environment = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"} | os.environ  # it is a process of its own already
+            if devices is not None:
+                environment["CUDA_VISIBLE_DEVICES"] = devices
+            words = [sys.executable, "-m", __name__, str(theirs.fileno())]
+            # A session of its own: Ctrl-C is for this process, which ends them when it has kept what is finished.
+            process = subprocess.Popen(
+                words, env=environment, pass_fds=[theirs.fileno()], stdout=sys.stderr, start_new_session=True
+            )
+            theirs.close()
+            self._lines.append(ours)
+            self._processes.append(process)
+            ours.send_bytes(pickle.dumps(task))
+
+    def ask(self, number: int, method: str, *arguments: Any) -> None:
+        with suppress(OSError):  # one that has ended is found when its answer is waited for
+            self._lines[number].send((method, arguments))
+
+    def wait(self, numbers: Sequence[int]) -> tuple[int, Any]:
+        ready = wait([self._lines[number] for number in numbers])[0]
+        number = next(number for number in numbers if self._lines[number] is ready)
+        try:
+            return number, self._lines[number].recv()
+        except (EOFError, OSError):
+            return number, Ended()
+
+    def close(self) -> None:
+        for line in self._lines:
+            line.close()
+        for process in self._processes:
+            try:
+                process.wait(30)
+            except subprocess.TimeoutExpired:
+                with suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+
+
+def share_devices(size: int, ranks: int) -> list[str | None]:
+    """`CUDA_VISIBLE_DEVICES` of each of `size` engines of `ranks` GPUs; None where there is no GPU. Raises ArgumentError."""
+    import torch
+
+    if not torch.cuda.is_available():
+        return [None] * size
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(torch.cuda.device_count())))
+    names = visible.split(",")
+    if len(names) < size * ranks:
+        raise ArgumentError(
+            f"{_SIZE}={size} with tensor_parallel_size={ranks} needs {size * ranks} GPUs, and {len(names)} are visible; give "
+            f"{_SIZE}={max(len(names) // ranks, 1)} or fewer"
+        )
+    return [",".join(names[rank * ranks : (rank + 1) * ranks]) for rank in range(size)]
+
+
+class RayGroup:
+    """Actors of a Ray cluster: the one that is running, else one of this machine."""
+
+    def __init__(self, size: int, ranks: int, task: tuple[ModelArguments, dict[str, Any]]) -> None:
+        try:
+            import ray
+        except ImportError as error:
+            raise ArgumentError(f"{_BACKEND}=ray needs Ray: pip install ray") from error
+        self._ray = ray
+        if not ray.is_initialized():
+            ray.init(log_to_driver=True)
+        gpus = ranks if ray.cluster_resources().get("GPU") else 0
+        actor = ray.remote(Worker).options(num_gpus=gpus, num_cpus=1, scheduling_strategy="SPREAD")
+        self._actors = [actor.remote(*task) for _ in range(size)]
+        self._asked: dict[Any, int] = {}
+
+    def ask(self, number: int, method: str, *arguments: Any) -> None:
+        self._asked[getattr(self._actors[number], method).remote(*arguments)] = number
+
+    def wait(self, numbers: Sequence[int]) -> tuple[int, Any]:
+        answer = self._ray.wait([one for one, number in self._asked.items() if number in numbers])[0][0]
+        number = self._asked.pop(answer)
+        try:
+            return number, self._ray.get(answer)
+        except self._ray.exceptions.RayTaskError as error:
+            return number, error.cause if isinstance(error.cause, TakeoverError) else error
+        except self._ray.exceptions.RayError as error:
+            logger.warning("Ray: %s", str(error).strip().splitlines()[0])
+            return number, Ended()
+
+    def close(self) -> None:
+        for actor in self._actors:
+            self._ray.kill(actor)
+
+
+def main(fd: int) -> None:
+    """One engine: answers until the line is closed."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    line = Connection(fd)
+    try:
+        worker: Worker | None = None
+        task = pickle.loads(line.recv_bytes())
+        while True:
+            method, arguments = line.recv()
+            try:
+                worker = worker or Worker(*task)
+                answer = getattr(worker, method)(*arguments)
+            except TakeoverError as error:
+                answer = error
+            line.send(answer)
+    except (EOFError, OSError):  # who asked is gone, or wants no more
+        pass
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))

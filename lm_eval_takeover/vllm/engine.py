@@ -1,0 +1,220 @@
+"""One vLLM engine: jobs go in as they come, vLLM batches them, texts come out as they finish."""
+
+import gc
+import json
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import count
+from typing import Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from lm_eval_takeover.arguments import ModelArguments
+from lm_eval_takeover.decoding.stop_strings import StopStrings
+from lm_eval_takeover.method.policy import Policy
+from lm_eval_takeover.method.request import GREEDY, Request
+from lm_eval_takeover.pair.pair import Pair
+from lm_eval_takeover.vllm.launch import choose_runner, list_engine_arguments, plan_block, start_engine
+from lm_eval_takeover.vllm.settings import RequestSettings, describe_policy
+from lm_eval_takeover.vllm.versions import check_hooks
+
+logger = logging.getLogger(__name__)
+
+_TESTED_PROMPTS, _TESTED_TOKENS = 4, 16
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A text to write. `number` is the caller's, `settings` what vLLM's workers are told of it."""
+
+    number: int
+    request: Request
+    settings: RequestSettings
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A job that is done. `records` is float32 `[tokens, columns]`, see `emission`; `passes` by role, 0 in a fused engine."""
+
+    number: int
+    tokens: list[int]
+    records: NDArray[np.float32]
+    passes: dict[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What is known of an engine once it runs."""
+
+    dtype: torch.dtype
+    max_model_len: int
+    max_num_seqs: int
+    block: int
+
+
+class Engine(Protocol):
+    """One engine, or several that share the work."""
+
+    facts: Facts
+
+    def run(self, jobs: Sequence[Job], count_tokens: Callable[[int], None] | None = None) -> Iterator[Text]:
+        """Every job to its end, in the order in which they end. `count_tokens` is called with how many tokens a step wrote."""
+
+    def gated(self) -> bool:
+        """Whether the gate was asked by each engine that was given work."""
+
+    def close(self) -> None:
+        """End vLLM's processes and give its memory back."""
+
+
+@dataclass(slots=True)
+class _Written:
+    """A text in flight."""
+
+    job: Job
+    stop: StopStrings
+    ends: frozenset[int]
+    tokens: list[int] = field(default_factory=list)
+
+    def append(self, tokens: Sequence[int]) -> bool:
+        """Tokens up to the one that ends the text; whether there is one."""
+        stops = self.stop.may_end_in(self.tokens, tokens)
+        for token in tokens:
+            self.tokens.append(token)
+            full = len(self.tokens) == self.job.request.max_new_tokens
+            if full or token in self.ends or (stops and self.stop.found(self.tokens)):
+                return True
+        return False
+
+
+class VllmEngine:
+    """Implements `Engine` in this process, which steps vLLM. Raises ArgumentError for what vLLM refuses."""
+
+    def __init__(self, arguments: ModelArguments, pair: Pair, policy: Policy) -> None:
+        self.pair, self.policy = pair, policy
+        self._numbers, self._running = count(), dict[str, _Written]()
+        self._start(arguments, plan_block(arguments, pair, policy))
+        if self.facts.block > 1 and not self._agrees_with_lockstep():
+            logger.warning(
+                "block_size=%d: drafts do not give the tokens of one pass a token here; continuing with the fused path",
+                self.facts.block,
+            )
+            self.close()
+            self._start(arguments, 1)
+
+    def _start(self, arguments: ModelArguments, block: int) -> None:
+        check_hooks(blockwise=block > 1, runner_v2=choose_runner())
+        self.llm = start_engine(list_engine_arguments(arguments, self.pair, self.policy, block=block), self.pair)
+        self._engine = self.llm.llm_engine
+        model = self._engine.model_config
+        places = self._engine.vllm_config.scheduler_config.max_num_seqs
+        self.facts = Facts(model.dtype, model.max_model_len, places, block)
+
+    def _agrees_with_lockstep(self) -> bool:
+        """Whether a few texts are the same by whole drafts and by one token a pass; below float32 roundings may differ in one."""
+        ids = tuple(self.pair.encode("1 2 3 4 5 6 7 8"))  # ordinary tokens
+        prompts = [ids[: 2 + length] for length in range(_TESTED_PROMPTS)]
+        requests = [Request(prompt, sampling=GREEDY, max_new_tokens=_TESTED_TOKENS) for prompt in prompts]
+        texts = []
+        for lockstep in (False, True):
+            jobs = [Job(i, one, RequestSettings(lockstep=lockstep)) for i, one in enumerate(requests)]
+            texts.append([text.tokens for text in sorted(self.run(jobs), key=lambda text: text.number)])
+        differing = sum(one != other for one, other in zip(*texts, strict=True))
+        return bool(differing <= (0 if self.facts.dtype == torch.float32 else len(requests) // 2))
+
+    def close(self) -> None:
+        self._engine.engine_core.shutdown()
+        del self.llm, self._engine
+        gc.collect()
+
+    def gated(self) -> bool:
+        return all(self.llm.collective_rpc("takeover_calls"))
+
+    def run(self, jobs: Sequence[Job], count_tokens: Callable[[int], None] | None = None) -> Iterator[Text]:
+        for job in jobs:
+            self.add(job)
+        try:
+            while self._running:
+                texts, tokens = self.step()
+                if count_tokens is not None:
+                    count_tokens(tokens)
+                yield from texts
+        finally:
+            self.abort()
+
+    # The same, a step at a time
+
+    @property
+    def busy(self) -> bool:
+        """Whether a job is left."""
+        return bool(self._running)
+
+    def add(self, job: Job) -> None:
+        """Hand a job to vLLM."""
+        from vllm import SamplingParams
+        from vllm.sampling_params import RequestOutputKind
+
+        request, name = job.request, f"takeover-{next(self._numbers)}"
+        settings = replace(job.settings, id=name, policy=self._name_policy(job.settings.policy))
+        ends: frozenset[int] = frozenset() if settings.forced else self.pair.eos_ids
+        params = SamplingParams(
+            temperature=0,  # the gate leaves one token, which greedy sampling takes
+            max_tokens=request.max_new_tokens - len(request.begun),
+            stop_token_ids=sorted(ends),
+            ignore_eos=True,
+            detokenize=False,
+            output_kind=RequestOutputKind.DELTA,
+            extra_args=settings.to_extra_args(),
+        )
+        stop = StopStrings(self.pair.tokenizer, request.until)
+        self._engine.add_request(name, {"prompt_token_ids": list(request.text)}, params)
+        self._running[name] = _Written(job, stop, ends, list(request.begun))
+
+    def _name_policy(self, named: str) -> str:
+        """As `RequestSettings.policy`: empty where it is the engine's own."""
+        return "" if named == json.dumps(describe_policy(self.policy)) else named
+
+    def step(self) -> tuple[list[Text], int]:
+        """One step of vLLM: the texts that have ended, and how many tokens were written."""
+        ended, cut, tokens = [], [], 0
+        for output in self._engine.step():
+            one = self._running.get(output.request_id)
+            if one is None:
+                continue  # cut off in an earlier step
+            before = len(one.tokens)
+            if one.append(output.outputs[0].token_ids) or output.finished:
+                ended.append(output.request_id)
+                if not output.finished:
+                    cut.append(output.request_id)
+            tokens += len(one.tokens) - before
+        if cut:
+            self._engine.abort_request(cut, internal=False)
+        texts = []
+        if ended:
+            records = self._take_records({name: len(self._running[name].tokens) for name in ended})
+            for name in ended:
+                one = self._running.pop(name)
+                texts.append(Text(one.job.number, one.tokens, *records[name]))
+        return texts, tokens
+
+    def abort(self) -> None:
+        """Give up all jobs that are left."""
+        if self._running:
+            self._engine.abort_request(list(self._running), internal=False)
+            self._running.clear()
+
+    def _take_records(self, counts: dict[str, int]) -> dict[str, tuple[NDArray[np.float32], dict[str, int]]]:
+        """Of each text its records `[tokens, columns]`, and its passes."""
+        found: dict[str, tuple[bytes, dict[str, int]]] = {}
+        for part in self.llm.collective_rpc("take_takeover_records", args=(counts,)):
+            found |= {name: one for name, one in part.items() if one is not None}
+        missing = [name for name in counts if name not in found]
+        if missing:
+            raise RuntimeError(f"vLLM's worker has no records of {missing[0]}")
+        return {
+            name: (np.frombuffer(data, np.float32).reshape(counts[name], -1), passes)
+            for name, (data, passes) in found.items()
+        }

@@ -1,0 +1,123 @@
+"""Several engines share the work: no job is lost or written twice, whichever of them ends."""
+
+import os
+import signal
+from contextlib import suppress
+from types import SimpleNamespace
+
+import pytest
+import torch
+from helpers.pairs import POLICIES
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lm_eval_takeover.arguments import ModelArguments
+from lm_eval_takeover.errors import ArgumentError
+from lm_eval_takeover.vllm.data_parallel import Ended, Engines, open_engines, share_devices
+from lm_eval_takeover.vllm.engine import Facts, Job, Text
+
+
+class ScriptedGroup:
+    """Engines that write each job in one answer; `script` says whose answer comes next, and whether it is gone then."""
+
+    def __init__(self, script):
+        self.script, self.held, self.gone, self.asked = iter(script), {}, set(), {}
+
+    def ask(self, number, method, *arguments):
+        assert number not in self.asked, "asked twice"
+        self.asked[number] = method, arguments
+
+    def wait(self, numbers):
+        place, dies = next(self.script, (0, False))
+        number = sorted(numbers)[place % len(numbers)]
+        method, arguments = self.asked.pop(number)
+        if number in self.gone or (dies and method == "write"):
+            self.gone.add(number)
+            return number, Ended()
+        if method == "describe":
+            return number, Facts(torch.float32, 64, 2, 1)
+        if method == "abort":
+            self.held[number] = []
+            return number, None
+        jobs = self.held.setdefault(number, [])
+        jobs += arguments[0]
+        assert len(jobs) <= 4  # two batches
+        texts = [Text(jobs.pop(0).number, [], None, {})] if jobs else []
+        return number, (texts, 1)
+
+    def close(self):
+        pass
+
+
+@given(st.integers(1, 4), st.integers(0, 30), st.lists(st.tuples(st.integers(0, 3), st.booleans()), max_size=60))
+def test_every_job_is_written_once_or_the_run_ends(size, count, script):
+    group = ScriptedGroup([(0, False)] * size + script)
+    engines, written = Engines(group, size), []
+    with suppress(RuntimeError):
+        for text in engines.run([Job(number, None, None) for number in range(count)]):
+            written.append(text.number)
+    assert len(written) == len(set(written))
+    assert sorted(written) == list(range(count)) or len(group.gone) == size
+
+
+def test_a_run_that_is_stopped_leaves_no_job_behind():
+    group = ScriptedGroup([])
+    engines = Engines(group, 2)
+    first = engines.run([Job(number, None, None) for number in range(9)])
+    next(first)
+    first.close()
+    assert not any(group.held.values())
+    assert sorted(text.number for text in engines.run([Job(1, None, None)])) == [1]
+
+
+@pytest.mark.parametrize(
+    ("visible", "count", "expected"),
+    [(None, 4, ["0,1", "2,3"]), ("3,5,6,7", 8, ["3,5", "6,7"]), ("GPU-a,GPU-b,GPU-c,GPU-d", 4, ["GPU-a,GPU-b", "GPU-c,GPU-d"])],
+)  # fmt: skip
+def test_engines_have_gpus_of_their_own(visible, count, expected, monkeypatch):
+    monkeypatch.setattr(torch, "cuda", SimpleNamespace(is_available=lambda: True, device_count=lambda: count))
+    if visible is None:
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    else:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert share_devices(2, 2) == expected
+    with pytest.raises(ArgumentError, match=r"needs 6 GPUs, and 4 are visible; give data_parallel_size=2"):
+        share_devices(3, 2)
+
+
+@pytest.mark.parametrize(
+    "given", [{"data_parallel_size": 0}, {"data_parallel_size": "two"}, {"data_parallel_backend": "x"}]
+)
+def test_what_is_no_number_of_engines_is_refused(given):
+    name, value = next(iter(given.items()))
+    arguments = ModelArguments.parse({"backend": "vllm", "data_parallel_size": 2, **given})
+    with pytest.raises(ArgumentError, match=f"{name}={value}"):
+        open_engines(arguments, POLICIES["disagreement"])
+
+
+@pytest.mark.filterwarnings("ignore")  # vLLM's own
+def test_two_engines_write_the_texts_of_one_and_the_other_goes_on_alone(open_vllm, open_hf, requests, caplog):
+    hf = open_hf()
+    hf.policy = POLICIES["disagreement"]
+    asked = requests[:6]
+    expected = {i: (one.tokens, one.taken_over) for i, one in hf.generate(asked, seed=3, rows=8)}
+    backend = open_vllm(data_parallel_size=2)
+
+    def write(after_first=None):
+        found = {}
+        for index, one in backend.generate(asked, seed=3):
+            found[index] = one.tokens, one.taken_over
+            if after_first is not None and len(found) == 1:
+                after_first()
+        return found
+
+    assert write() == expected
+    forced = backend.force([asked[0].prompt] * 3, [expected[0][0]] * 3, seed=3, labels=["a"] * 3)
+    assert len(forced) == 3 and torch.equal(forced[0].scores, forced[2].scores)
+
+    first, second = (process.pid for process in backend.engine._group._processes)
+    assert write(lambda: os.kill(first, signal.SIGKILL)) == expected
+    assert "vLLM engine 1 has ended; 1 are left" in caplog.text
+    assert write() == expected
+    with pytest.raises(RuntimeError, match="every vLLM engine has ended"):
+        write(lambda: os.kill(second, signal.SIGKILL))
