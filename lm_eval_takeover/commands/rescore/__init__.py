@@ -2,7 +2,7 @@
 
 Knows how lm-eval's own evaluation is run on texts that a journal holds. Comes in: a run_dir (`runs.stored`) and the tasks as they
 are installed, or as they stand in a folder. Goes out: results and samples as lm-eval writes them, and the verdicts that changed
-(`scoring`, on the answers of `responses`). Nothing is generated. Start reading at `command`.
+(`scoring`, on the answers of `responses`). Nothing is generated, but that a `judge` may be asked. Start reading at `command`.
 """
 
 from lm_eval_takeover.commands.rescore.command import DESCRIPTION, EXAMPLE, HELP, add_options, run

@@ -11,6 +11,7 @@ from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.visible import for_markdown, for_terminal
 
 if TYPE_CHECKING:
+    from lm_eval_takeover.commands.rescore.judge import JudgeModel
     from lm_eval_takeover.commands.rescore.scoring import Rescored
     from lm_eval_takeover.runs.stored import StoredRun
 
@@ -22,6 +23,7 @@ EXAMPLE = """examples:
   lm-eval-takeover rescore runs/math500
   lm-eval-takeover rescore runs/math500 --include_path my-tasks --output_path results/again
   lm-eval-takeover rescore runs/math500 --verifier math_verify
+  lm-eval-takeover rescore runs/math500 --judge hf --judge_args pretrained=Qwen/Qwen2.5-3B-Instruct --judge_chat_template
 """
 
 
@@ -37,6 +39,20 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="who judges: math_verify is that library alone, for numbers beside ones that used it",
     )
     add(
+        "--judge",
+        metavar="MODEL",
+        help="a model type of lm-eval (hf, vllm, local-chat-completions, …) that is asked about responses without an answer, or "
+        "with one that cannot be parsed; its verdicts are the metric acc_judged, and acc stays as it is",
+    )
+    add("--judge_args", metavar="NAME=VALUE,…", default="", help="the judge's arguments, as lm_eval's --model_args")
+    add(
+        "--judge_gen_kwargs",
+        metavar="NAME=VALUE,…",
+        default="",
+        help="how the judge decodes, as lm_eval's --gen_kwargs (default: greedy, max_gen_toks=32)",
+    )
+    add("--judge_chat_template", action="store_true", help="ask the judge through its chat template")
+    add(
         "--output_path",
         type=Path,
         metavar="DIR",
@@ -47,6 +63,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     if options.include_path is not None and not options.include_path.is_dir():
         raise ArgumentError(f"--include_path '{options.include_path}' is not a folder of task files")
+    if options.judge is None and (options.judge_args or options.judge_gen_kwargs or options.judge_chat_template):
+        raise ArgumentError("--judge_args, --judge_gen_kwargs and --judge_chat_template need --judge MODEL")
     from lm_eval_takeover.commands.rescore.scoring import rescore
     from lm_eval_takeover.runs.stored import read_stored_runs
 
@@ -59,13 +77,18 @@ def run(options: argparse.Namespace) -> int:
             refusals.append(error)
     if not rescored:
         raise refusals[-1]
+    judge = None
+    if options.judge is not None:
+        from lm_eval_takeover.commands.rescore.judge import load_judge
+
+        judge = load_judge(options.judge, options.judge_args, options.judge_gen_kwargs, options.judge_chat_template)
     out = options.output_path or options.run_dir / ("rescored" if options.verifier == "takeover" else options.verifier)
     if len(runs) > 1:
         print(_table(("command", "tasks", "model arguments"), _list_commands(stored for stored, _ in rescored)))
     for number, (_, outcome) in enumerate(rescored, 1):
         if len(runs) > 1:
             print(f"\ncommand {number}")
-        _print_outcome(outcome, out if len(rescored) == 1 else out / str(number))
+        _print_outcome(outcome, out if len(rescored) == 1 else out / str(number), judge)
     for refusal in refusals:
         print(for_terminal(f"not scored: {refusal}"))
     return 0
@@ -88,15 +111,23 @@ def _table(titles: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
     return "\n".join(f"|{'|'.join(line)}|" for line in (titles, ["---"] * len(titles), *cells))
 
 
-def _print_outcome(outcome: "Rescored", out: Path) -> None:
+def _print_outcome(outcome: "Rescored", out: Path, judge: "JudgeModel | None") -> None:
     """Print the tables and the changed verdicts of one run, and write its results below `out`."""
     from lm_eval.utils import make_table
 
     from lm_eval_takeover.commands.rescore.scoring import write_results
 
+    judged = []
+    if judge is not None:
+        from lm_eval_takeover.commands.rescore.judge import judge_rest
+
+        judged = judge_rest(outcome.results, judge)
     print(make_table(outcome.results))
     if outcome.results.get("groups"):
         print(make_table(outcome.results, "groups"))
+    if judged:
+        titles = ("task", "asked", "yes", "no", "no verdict", "acc", "acc_judged")
+        print(_table(titles, (one.describe() for one in judged)))
     folder = write_results(outcome.results, out)
     if outcome.left_out:
         print(
