@@ -2,6 +2,7 @@
 
 import statistics
 
+import numpy as np
 import torch
 
 from lm_eval_takeover.forward.forward_pass import prepare_pass
@@ -10,7 +11,7 @@ from lm_eval_takeover.forward.state_reader import take_reader
 from lm_eval_takeover.method.generation import Generation
 from lm_eval_takeover.method.policy import Policy
 from lm_eval_takeover.method.request import Request, Sampling
-from lm_eval_takeover.method.sampling import Words, request_digest, to_tensor, token_numbers, words
+from lm_eval_takeover.method.sampling import Words, request_digest, token_numbers, words
 from lm_eval_takeover.pair.member import Member
 from lm_eval_takeover.pair.pair import Pair
 
@@ -78,6 +79,7 @@ def lead(logits: torch.Tensor, ours: int, theirs: int, at: Words, sampling: Samp
     """By how much, in `ln(E_v / p_v)`, one token wins over the other with this word; 0 is where the draw changes."""
     if sampling.temperature == 0:
         return float(logits[ours] - logits[theirs])
-    waits = (-token_numbers(to_tensor(at, logits.device), len(logits))[0].log()).log()
-    races = waits - logits.double() / sampling.temperature
-    return float(races[theirs] - races[ours])
+    both = np.array([ours, theirs])
+    waits = -np.log((token_numbers(both, int(at[0])) + 0.5) * 2.0**-32)
+    races = np.log(waits) - logits.double().numpy()[both] / sampling.temperature
+    return float(races[1] - races[0])

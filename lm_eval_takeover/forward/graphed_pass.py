@@ -20,7 +20,7 @@ from lm_eval_takeover.forward.draft_length import LONGEST, longest_draft, round_
 from lm_eval_takeover.forward.forward_pass import ForwardPass
 from lm_eval_takeover.forward.ragged_cache import COLUMN_STEP, Plan, RaggedCache, are_contiguous, round_up_columns
 from lm_eval_takeover.method.request import Sampling
-from lm_eval_takeover.method.sampling import Words, draw_on_device, to_tensor
+from lm_eval_takeover.method.sampling import Words, draw_rows, to_tensor
 
 _ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)  # slots of a pass
 
@@ -91,7 +91,7 @@ class GraphedPass:
 
             def run() -> tuple[Tensor, Tensor, Tensor]:
                 logits = self._run(rows, new, columns, True)[:, 0]
-                return logits, *draw_on_device(logits, self._words[:rows], sampling)
+                return logits, *draw_rows(logits, self._words[:rows], sampling)
 
             results = self.graphs.run((rows, new, columns, sampling), run)
             logits, tokens, masses = (_select_slots(result, slots) for result in results)

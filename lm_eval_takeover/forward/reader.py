@@ -13,7 +13,7 @@ from lm_eval_takeover.forward.graphed_pass import GraphedPass
 from lm_eval_takeover.forward.padding import pad_right
 from lm_eval_takeover.forward.ragged_cache import RaggedCache
 from lm_eval_takeover.method.request import Sampling
-from lm_eval_takeover.method.sampling import Words, draw_on_cpu, draw_on_device, to_tensor
+from lm_eval_takeover.method.sampling import Words, draw_on_cpu, draw_rows, to_tensor
 
 PREFILL_COLUMNS = 512  # columns of a prompt that are read at a time: masks grow with their product with the length
 
@@ -105,7 +105,7 @@ class Reader:
     def draw(logits: Tensor, at: Words, sampling: Sampling) -> Drafted:
         """The next token of each row, from logits `[rows, vocab]`."""
         if logits.device.type == "cuda":
-            tokens, mass = draw_on_device(logits, to_tensor(at, logits.device), sampling)
+            tokens, mass = draw_rows(logits, to_tensor(at, logits.device), sampling)
             return Drafted(logits, tokens, HostCopy(tokens, mass))
         drawn, masses = draw_on_cpu(logits.cpu().numpy(), at, sampling)
         return Drafted(logits, torch.from_numpy(drawn), (drawn.tolist(), masses))

@@ -14,12 +14,14 @@ edge the lower ids are kept). Two distributions at total variation distance `d` 
 import hashlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import lru_cache
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from lm_eval_takeover.kernels import operations as kernels
 from lm_eval_takeover.method.denormals import flush_denormals
 from lm_eval_takeover.method.request import Sampling
 
@@ -51,10 +53,30 @@ def chances(seed: int, request: bytes, sample: int, count: int) -> NDArray[np.fl
 
 def draw(logits: Tensor, at: Words, sampling: Sampling) -> Tensor:
     """One token per row: logits `[rows, vocab]`, the words of their positions `[rows]`; returns ids `[rows]`."""
-    if logits.device.type == "cuda":
-        return draw_on_device(logits, to_tensor(at, logits.device), sampling)[0]
     with drawing():
-        return torch.from_numpy(draw_on_cpu(logits.float().cpu().numpy(), at, sampling)[0])
+        return draw_rows(logits, to_tensor(at, logits.device), sampling)[0]
+
+
+def draw_rows(logits: Tensor, at: Tensor, sampling: Sampling, rows: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """Ids int64 and masses float64 `[count]` of words `[count]`, int64 of the same bits, all on the device of the logits.
+
+    logits: `[rows, vocab]`. rows: `[count]`, from which row each word draws, -1 for a token that nobody asks for. A mass is as
+    `draw_on_cpu` gives it. A GPU is not waited for. Under `drawing`.
+    """
+    if kernels.uses_kernels(logits):
+        return kernels.draw(logits, at, _place_rules(sampling, logits.device), rows)
+    tokens, masses = torch.zeros_like(at), torch.ones_like(at, dtype=torch.float64)
+    asked = slice(None) if rows is None else rows >= 0
+    chosen = logits if rows is None else logits[rows[asked]]
+    if len(chosen):
+        drawn, mass = draw_on_cpu(chosen.float().cpu().numpy(), at[asked].cpu().numpy().view(np.uint64), sampling)
+        tokens[asked], masses[asked] = torch.from_numpy(drawn).to(at.device), masses.new_tensor(mass)
+    return tokens, masses
+
+
+@lru_cache(maxsize=64)
+def _place_rules(sampling: Sampling, device: torch.device) -> kernels.Rules:
+    return kernels.Rules.of([(sampling.temperature, sampling.top_p, sampling.top_k)], device)
 
 
 @contextmanager
@@ -155,8 +177,7 @@ def _run_race(ids: NDArray[np.int64], weights: NDArray[np.float32], word: int) -
     """The kept id of the least `E_v / p_v`."""
     if len(ids) == 0:  # NaN, which callers refuse
         return 0
-    x = _mix(ids.astype(np.uint32) * np.uint32(_GOLDEN) + np.uint32(word & _MASK))
-    x = _mix(x ^ np.uint32(word >> 32))
+    x = token_numbers(ids, word)
     kept = weights[ids].astype(np.float64)
     if len(ids) > _FEW:
         # Only numbers near 1 can win: E_v is at most that of the largest number, scaled by the largest ratio of weights.
@@ -167,6 +188,12 @@ def _run_race(ids: NDArray[np.int64], weights: NDArray[np.float32], word: int) -
     return int(ids[(-np.log((x + 0.5) * 2.0**-32) / kept).argmin()])
 
 
+def token_numbers(ids: NDArray[np.int64], word: int) -> NDArray[np.uint32]:
+    """`x` of these tokens, whose `u` is `(x + 1/2) / 2^32`."""
+    x = _mix(ids.astype(np.uint32) * np.uint32(_GOLDEN) + np.uint32(word & _MASK))
+    return _mix(x ^ np.uint32(word >> 32))
+
+
 def _mix(x: NDArray[np.uint32]) -> NDArray[np.uint32]:
     """`fmix32`, in place."""
     x ^= x >> np.uint32(16)
@@ -175,56 +202,3 @@ def _mix(x: NDArray[np.uint32]) -> NDArray[np.uint32]:
     x *= np.uint32(0xC2B2AE35)
     x ^= x >> np.uint32(16)
     return x
-
-
-# On a GPU: all of the vocabulary, in fixed shapes, without waiting for a result.
-
-
-def draw_on_device(logits: Tensor, at: Tensor, sampling: Sampling) -> tuple[Tensor, Tensor]:
-    """As `draw_on_cpu`, both `[rows]`, with the words `[rows]` as int64 on the device of the logits."""
-    if sampling.temperature == 0 or sampling.top_k == 1:
-        tokens = logits.argmax(-1)
-        return tokens, torch.ones_like(tokens, dtype=torch.float64)
-    logits = logits.float()
-    surprise = (
-        logits.amax(-1, keepdim=True) - logits
-    ) / sampling.temperature + 0.0  # never -0.0, whose bits are negative
-    weights = (-surprise).exp().double()
-    masses = weights.sum(-1)
-    if 0 < sampling.top_k < logits.shape[-1]:
-        weights = weights * _shortest_prefix(surprise, (surprise >= 0).double(), float(sampling.top_k))
-    if sampling.top_p < 1:
-        weights = weights * _shortest_prefix(surprise, weights, sampling.top_p * weights.sum(-1, keepdim=True))
-    numbers = token_numbers(at, logits.shape[-1])
-    return torch.where(weights > 0, -numbers.log() / weights, torch.inf).argmin(-1), masses
-
-
-def token_numbers(at: Tensor, vocab: int) -> Tensor:
-    """`u_v` of every token: float64 `[rows, vocab]`. int64 products wrap, and their low 32 bits are exact."""
-    ids = torch.arange(vocab, device=at.device)
-    x = _mix_on_device((ids * _GOLDEN + (at[:, None] & _MASK)) & _MASK)
-    x = _mix_on_device(x ^ ((at[:, None] >> 32) & _MASK))
-    return (x.double() + 0.5) * 2.0**-32
-
-
-def _mix_on_device(x: Tensor) -> Tensor:
-    x = ((x ^ (x >> 16)) * 0x85EBCA6B) & _MASK
-    x = ((x ^ (x >> 13)) * 0xC2B2AE35) & _MASK
-    return x ^ (x >> 16)
-
-
-def _shortest_prefix(surprise: Tensor, weights: Tensor, target: Tensor | float) -> Tensor:
-    """The shortest prefix, by surprise and then by id, whose weights reach `target`: bool `[rows, vocab]`.
-
-    Bisects the bits of the edge's surprise, which are in order since it is at least 0.
-    """
-    bits = surprise.contiguous().view(torch.int32)
-    low, high = torch.zeros_like(bits[:, :1]), torch.full_like(bits[:, :1], 0x7F800000)
-    for _ in range(31):
-        middle = low + (high - low) // 2
-        reached = torch.where(bits <= middle, weights, 0.0).sum(-1, keepdim=True) >= target
-        low, high = torch.where(reached, low, middle + 1), torch.where(reached, middle, high)
-    inside, equal = bits < high, bits == high
-    missing = target - torch.where(inside, weights, 0.0).sum(-1, keepdim=True)
-    each = torch.where(equal, weights, 0.0).amax(-1, keepdim=True)
-    return inside | (equal & (equal.cumsum(-1) <= (missing / each).ceil().clamp(min=1)))

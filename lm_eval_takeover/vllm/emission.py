@@ -15,7 +15,8 @@ from lm_eval_takeover.method.observations import COMPARED, OBSERVED, compare, ob
 from lm_eval_takeover.method.policy import Block, Policy
 from lm_eval_takeover.method.registry import scores as registered
 from lm_eval_takeover.method.request import Sampling
-from lm_eval_takeover.method.sampling import draw, draw_on_device
+from lm_eval_takeover.method.sampling import draw
+from lm_eval_takeover.method.sampling import draw_rows as draw_each
 from lm_eval_takeover.method.scores import log_probs
 
 # Columns of a record. The rest are `OBSERVED` for traces, `FORCED` for forced tokens; all scores of calibrations take more.
@@ -100,7 +101,7 @@ def draw_rows(logits: Tensor, at: Tensor, sampling: Sampling) -> Tensor:
     """The race: one token id per position, of logits `[..., vocab]` and words `[...]` as int64."""
     flat, words = logits.reshape(-1, logits.shape[-1]), at.reshape(-1)
     if logits.device.type == "cuda":
-        return draw_on_device(flat, words, sampling)[0].view(at.shape)
+        return draw_each(flat, words, sampling)[0].view(at.shape)
     drawn = _by_pieces(lambda rows, own: draw(rows, own.numpy().view(np.uint64), sampling), flat, words)
     return drawn.view(at.shape)
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from helpers import reference
+from helpers.torch_draw import draw_in_torch
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
@@ -13,7 +14,7 @@ from scipy import stats
 from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.method import sampling as race
 from lm_eval_takeover.method.request import Sampling
-from lm_eval_takeover.method.sampling import chances, draw, draw_on_device, request_digest, to_tensor, words
+from lm_eval_takeover.method.sampling import chances, draw, draw_rows, request_digest, to_tensor, words
 
 SETTINGS = [
     Sampling(1.0), Sampling(0.6, 0.95), Sampling(0.7, 1.0, 3), Sampling(1.3, 0.5, 7), Sampling(1.0, 1e-9), Sampling(0.2, 0.999),
@@ -74,7 +75,7 @@ def test_every_draw_is_that_of_the_definition(how, scale):
     at = at_random(40)
     expected = replayed(logits, at, how)
     assert draw(logits, at, how).tolist() == expected
-    assert draw_on_device(logits, to_tensor(at, logits.device), how)[0].tolist() == expected
+    assert draw_in_torch(logits, to_tensor(at, logits.device), how)[0].tolist() == expected
 
 
 @pytest.mark.parametrize(
@@ -87,7 +88,7 @@ def test_large_vocabularies_draw_as_the_definition(how, scale):
     at = at_random(2, seed=5)
     expected = replayed(logits, at, how)
     assert draw(logits, at, how).tolist() == expected
-    assert draw_on_device(logits, to_tensor(at, logits.device), how)[0].tolist() == expected
+    assert draw_in_torch(logits, to_tensor(at, logits.device), how)[0].tolist() == expected
 
 
 @given(
@@ -99,7 +100,7 @@ def test_equal_tokens_at_an_edge_are_kept_by_id(values, word, how):
     logits, at = torch.tensor([values]), np.array([word], dtype=np.uint64)
     expected = replayed(logits, at, how)
     assert draw(logits, at, how).tolist() == expected
-    assert draw_on_device(logits, to_tensor(at, logits.device), how)[0].tolist() == expected
+    assert draw_in_torch(logits, to_tensor(at, logits.device), how)[0].tolist() == expected
 
 
 @pytest.mark.parametrize("how", [Sampling(1.0), Sampling(0.6, 0.95), Sampling(1.0, 1.0, 4)], ids=str)
@@ -152,6 +153,15 @@ def test_a_row_draws_the_same_beside_others():
     together = draw(logits, at, Sampling(0.8, 0.9))
     alone = [int(draw(logits[row : row + 1], at[row : row + 1], Sampling(0.8, 0.9))) for row in range(30)]
     assert together.tolist() == alone
+
+
+def test_rows_are_picked_out_and_those_that_nobody_asks_for_are_left_alone():
+    logits, at = torch.randn(5, 300, generator=torch.Generator().manual_seed(9)), at_random(3)
+    asked = torch.tensor([4, -1, 2])
+    tokens, masses = draw_rows(logits, to_tensor(at, logits.device), Sampling(0.9, 0.8), asked)
+    alone = draw(logits[[4, 2]], at[[0, 2]], Sampling(0.9, 0.8))
+    assert tokens[[0, 2]].tolist() == alone.tolist()
+    assert (tokens[1], masses[1]) == (0, 1)
 
 
 def test_greedy_is_the_first_maximum():

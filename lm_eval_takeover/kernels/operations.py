@@ -1,0 +1,73 @@
+"""The kernels as operations of torch, which CUDA graphs, `FakeTensorMode` and dispatch modes know."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from lm_eval_takeover.errors import ArgumentError
+
+torch.library.define(
+    "lm_eval_takeover::draw",
+    "(Tensor logits, Tensor words, Tensor rules, bool truncates, bool selects, Tensor? rows) -> (Tensor, Tensor)",
+)
+
+
+class Rules(NamedTuple):
+    """How rows are drawn. table: float64 `[rows or 1, 3]` of temperature, top_p and top_k, on the device.
+
+    truncates: whether top-p or top-k cuts any row; selects: whether both do in any.
+    """
+
+    table: Tensor
+    truncates: bool
+    selects: bool
+
+    @classmethod
+    def of(cls, samplings: Sequence[tuple[float, float, int]], device: torch.device) -> "Rules":
+        """One for all rows, or one a row. What it uploads is pinned: the host does not wait."""
+        table = torch.tensor(samplings, dtype=torch.float64, pin_memory=device.type == "cuda")
+        drawn = [(top_p < 1, top_k > 0) for temperature, top_p, top_k in samplings if temperature and top_k != 1]
+        return cls(table.to(device, non_blocking=True), any(map(any, drawn)), any(map(all, drawn)))
+
+
+def uses_kernels(logits: Tensor) -> bool:
+    """Whether these logits are on a device that the kernels run on."""
+    return logits.device.type == "cuda"
+
+
+def draw(logits: Tensor, words: Tensor, rules: Rules, rows: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """The race of each word `[count]` (int64) over a row of logits `[rows, vocab]`: ids int64, masses float64, both `[count]`.
+
+    rows: int64 `[count]`, the row of logits that each word draws from, -1 for a token that nobody asks for (it is 0). A mass is
+    that of the row in units of its likeliest token's, before top-k and top-p, 1 where it is greedy.
+    """
+    drawn: tuple[Tensor, Tensor] = torch.ops.lm_eval_takeover.draw(_rows(logits), words.contiguous(), *rules, rows)
+    return drawn
+
+
+def _rows(logits: Tensor) -> Tensor:
+    """`[rows, vocab]` without a copy where vocabularies are padded or rows picked out; the tokens of a row are neighbours."""
+    flat = logits.reshape(-1, logits.shape[-1])
+    return flat if flat.stride(-1) == 1 else flat.contiguous()
+
+
+def _kernels() -> Any:
+    try:
+        from lm_eval_takeover.kernels import draws
+    except ImportError as error:
+        raise ArgumentError(
+            "device=cuda draws with Triton, which is not installed; `pip install triton`, or give device=cpu"
+        ) from error
+    return draws
+
+
+@torch.library.impl("lm_eval_takeover::draw", "CUDA")
+def _draw(*arguments: Any) -> Any:
+    return _kernels().draw(*arguments)
+
+
+@torch.library.register_fake("lm_eval_takeover::draw")
+def _shape_of_draw(logits: Tensor, words: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
+    return torch.empty_like(words), torch.empty_like(words, dtype=torch.float64)
