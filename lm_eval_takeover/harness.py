@@ -159,10 +159,14 @@ def _check_names(arguments: ModelArguments) -> None:
     if arguments.target_rate is not None and known and arguments.plugins is None and arguments.direction == "forward":
         from lm_eval_takeover.calibration.files import check_target_rate
         from lm_eval_takeover.calibration.thresholds import KAPPA_RULES
+        from lm_eval_takeover.demo import CALIBRATION_PROMPTS
 
         rule, score = arguments.kappa_rule or KAPPA_RULES[0], arguments.score or "ce"
         if arguments.policy == DEFAULT_POLICY:
-            check_target_rate(arguments.calibration, arguments.target_rate, score, rule, arguments.window)
+            gate: dict[str, Any] = {"policy": "entropy" if score == "entropy" else DEFAULT_POLICY, "score": score}
+            gate |= {"kappa_rule": rule, "window": arguments.window}
+            named = (arguments.calibration or "demo", arguments.target_rate, gate)
+            check_target_rate(*named, arguments.base, arguments.guide, CALIBRATION_PROMPTS)
 
 
 def _check_generation(given: Any) -> None:

@@ -55,7 +55,7 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
     ),
     "budget": (
         *("task", "run", "policy", "score", "nominal", "realized_rate", "acc", "acc_low", "acc_high"),
-        *("pass8", "pass8_low", "pass8_high"),
+        *("pass8", "pass8_low", "pass8_high", "k"),
     ),
     "rates": ("task", "run", "doc_id", "realized_rate", "tokens"),
     "flips": ("task", "run", "problems", "rescued", "harmed", "p_value", "null_rescued", "null_harmed", "null"),

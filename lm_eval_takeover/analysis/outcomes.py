@@ -26,7 +26,7 @@ K = 8
 
 
 def tabulate_budget(samples: pl.DataFrame) -> pl.DataFrame:
-    """Figure 5: realized rate, Acc and Pass@8 of each run by task. Pass@8 is null where a problem has fewer than 8 samples.
+    """Figure 5: realized rate, Acc and Pass@8 of each run by task. `pass8` is Pass@k, k = 8 or the samples that there are.
 
     A run that lacks a task of the others has no row `mean`: means are over the same tasks, or not beside each other.
     """
@@ -37,12 +37,12 @@ def tabulate_budget(samples: pl.DataFrame) -> pl.DataFrame:
         problems = group.group_by("doc_id", maintain_order=True).agg(
             pl.col("correct").mean().alias("acc"), pl.col("correct").sum().alias("right"), pl.len().alias("n")
         )
-        found: dict[str, Interval | None] = {"acc": mean_interval(problems["acc"].to_numpy()), "pass8": None}
-        if int(problems["n"].to_numpy().min()) >= K:
-            solved = [pass_at_k(n, right, K) for right, n in problems.select("right", "n").iter_rows()]
-            found["pass8"] = mean_interval(np.array(solved, dtype=np.float64))
+        found: dict[str, Interval | None] = {"acc": mean_interval(problems["acc"].to_numpy())}
+        k = min(K, int(problems["n"].to_numpy().min()))
+        solved = [pass_at_k(n, right, k) for right, n in problems.select("right", "n").iter_rows()]
+        found["pass8"] = mean_interval(np.array(solved, dtype=np.float64))
         intervals[task, run] = found
-        return {"realized_rate": _realized_rate(group)} | _describe(found)
+        return {"realized_rate": _realized_rate(group)} | _describe(found) | {"k": k}
 
     keys = ["task", "run", "policy", "score", "nominal"]
     table = by_group(samples, keys, describe)
@@ -52,12 +52,15 @@ def tabulate_budget(samples: pl.DataFrame) -> pl.DataFrame:
         inside = [row for row in rows if row["run"] == run and row["task"] in tasks]
         if len(inside) < len(tasks):
             continue
+        ks = {row["k"] for row in inside}
         means: dict[str, Interval | None] = {}
         for name in ("acc", "pass8"):
             parts = [part for row in inside if (part := intervals[row["task"], run][name]) is not None]
-            means[name] = average_interval(parts) if len(parts) == len(inside) else None
+            whole = len(parts) == len(inside) and (name == "acc" or len(ks) == 1)
+            means[name] = average_interval(parts) if whole else None
         rate = {"realized_rate": mean_of([row["realized_rate"] for row in inside])}
-        rows.append({"task": MEAN} | {name: inside[0][name] for name in keys[1:]} | rate | _describe(means))
+        own = {name: inside[0][name] for name in keys[1:]}
+        rows.append({"task": MEAN} | own | rate | _describe(means) | {"k": ks.pop() if len(ks) == 1 else None})
     return pl.DataFrame(rows, infer_schema_length=None)
 
 

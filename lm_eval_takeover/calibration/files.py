@@ -4,8 +4,9 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, asdict, fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -295,29 +296,61 @@ def calibration_command(
     *,
     task: str | None = None,
     options: str = "",
-    target_rate: float | None = None,
+    solving: str = "",
 ) -> str:
     """The command that makes a calibration for this pair; None stands for the bundled one, and its prompts are `demo_prompts`.
 
-    `task` is what will be run, whose prompts those of the bundled pair have already; `options` stand before `--out`.
+    `task` is what will be run, whose prompts those of the bundled pair have already; `options` stand before `--out`, and before
+    them those that solve a rate, `solving` (`name_rate`).
     """
     pair, prompts = f" --base {base} --guide {guide}", "openai/gsm8k:main"
     if base is None or guide is None:
         pair, prompts, task = "", str(demo_prompts), None
     reverse = " --direction reverse" if direction == "reverse" else ""
     form = f" --task {task}" if task else ""
-    if target_rate is not None and "--target_rate" not in options:
-        options += f" --target_rate {target_rate:g}"
     again = " --overwrite" if Path("my-pair.json").exists() else ""
-    return f"lm-eval-takeover calibrate{pair}{reverse}{form} --prompts {prompts}{options} --out my-pair.json{again}"
+    return f"lm-eval-takeover calibrate{pair}{reverse}{form} --prompts {prompts}{solving}{options} --out my-pair.json{again}"
 
 
-def check_target_rate(name: str | None, rate: float, score: str, kappa_rule: str, window: int) -> None:
-    """Raises CalibrationError where the calibration of this name, the demo's by default, was not solved for this rate."""
-    calibration, _ = find_calibration(name or "demo")
+def find_target(calibration: Calibration, rate: float, method: Mapping[str, Any], command: Callable[[], str]) -> Target:
+    """What was solved for this realized rate and method. Raises CalibrationError with the command that solves it."""
+    found = next((target for target in calibration.targets if target.answers(rate, method)), None)
+    if found is not None:
+        return found
+    asked = Target(rate, dict(method), "", 0, 0, 0, 0).name
+    held = "; ".join(f"{target.name} at {target.target_rate:g}" for target in calibration.targets)
+    raise CalibrationError(
+        f"calibration '{calibration.name}' was not solved for target_rate={rate:g} with {asked} (it holds "
+        f"{held or 'no target'}); make one with `{command()}` and give that file as calibration, or set the method's own argument"
+    )
+
+
+_USUAL = {"kappa_rule": KAPPA_RULES[0], "window": 10}
+
+
+def name_rate(rate: float, method: Mapping[str, Any], plugins: str | None = None) -> str:
+    """The options of `calibrate` that solve a method's knob for this rate."""
+    own = dict(method)
+    policy, score = own.pop("policy"), own.pop("score", None)
+    gate = {name: own.pop(name, usual) for name, usual in _USUAL.items()}
+    options = [f" --{name} {value}" for name, value in gate.items() if value != _USUAL[name]]
+    if plugins:
+        options.append(f" --plugins {plugins}")
+    if policy in ("disagreement", "entropy"):
+        return "".join([*([f" --score {score}"] if score != "ce" else []), *options, f" --target_rate {rate:g}"])
+    pairs = {**({} if score is None else {"score": score}), **own}
+    word = ":".join([policy, *(f"{name}={value}" for name, value in pairs.items())])
+    return "".join([f" --methods {word}@{rate:g}", *options])
+
+
+def check_target_rate(
+    name: str, rate: float, gate: Mapping[str, Any], base: str | None, guide: str | None, demo_prompts: Path
+) -> None:
+    """Raises CalibrationError where the calibration of this name was not solved for this rate of a forward gate."""
+    calibration, _ = find_calibration(name)
     if calibration.source != "published":
-        gate = {"policy": "entropy" if score == "entropy" else "disagreement", "score": score}
-        calibration.target(rate, gate | {"kappa_rule": kappa_rule, "window": window})
+        command = partial(calibration_command, base, guide, "forward", demo_prompts, solving=name_rate(rate, gate))
+        find_target(calibration, rate, gate, command)
 
 
 def matching_calibrations(files: Iterable[Path], base: ModelId, guide: ModelId, direction: str) -> list[Calibration]:

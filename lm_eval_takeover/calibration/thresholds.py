@@ -197,20 +197,6 @@ class Calibration:
             )
         return self.scores[score]
 
-    def target(self, rate: float, method: Mapping[str, Any]) -> Target:
-        """What was solved for this realized rate and method."""
-        if "score" in method:
-            self.score(method["score"])
-        for target in self.targets:
-            if target.answers(rate, method):
-                return target
-        asked = Target(rate, dict(method), "", 0, 0, 0, 0).name
-        held = "; ".join(f"{target.name} at {target.target_rate:g}" for target in self.targets)
-        raise CalibrationError(
-            f"calibration '{self.name}' was not solved for target_rate={rate:g} with {asked} (it holds {held or 'no target'}); "
-            f"make it with `lm-eval-takeover calibrate … --target_rate {rate:g}`, or set the method's own argument"
-        )
-
     def published(self, score: str, column: int) -> Threshold:
         """Column `column` (from 1, strictest first) of the default row of a published table."""
         row = self._default_cells(score)

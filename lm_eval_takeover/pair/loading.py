@@ -13,8 +13,10 @@ from lm_eval_takeover.arguments import DEFAULT_POLICY, ModelArguments
 from lm_eval_takeover.calibration.files import (
     calibration_command,
     find_calibration,
+    find_target,
     is_for_pair,
     matching_calibrations,
+    name_rate,
     packaged_calibrations,
 )
 from lm_eval_takeover.calibration.thresholds import DEFAULT_RHO, KAPPA_RULES, Calibration
@@ -204,7 +206,9 @@ def parse_arguments(values: dict[str, Any]) -> ModelArguments:
 def _calibrate_policy(arguments: ModelArguments, pair: Pair, method: Method) -> tuple[Policy, GateOrigin]:
     policy, rule = method.policy, method.kappa_rule
     names = arguments.base, arguments.guide, policy.direction, CALIBRATION_PROMPTS
-    command = partial(calibration_command, *names, target_rate=arguments.target_rate)
+    rate = arguments.target_rate
+    solving = "" if rate is None else name_rate(rate, method.settings, arguments.plugins)
+    command = partial(calibration_command, *names, solving=solving)
     calibration, column = _find_calibration(arguments, pair, policy, command)
     fit = CalibrationFit(calibration, pair, arguments.enable_thinking, arguments.allow_calibration_mismatch, command)
     if calibration.source == "published" and isinstance(policy, Gated):
@@ -218,8 +222,8 @@ def _calibrate_policy(arguments: ModelArguments, pair: Pair, method: Method) -> 
             f"choose spike_ratio=… instead"
         )
     value = DEFAULT_RHO if arguments.spike_ratio is None else arguments.spike_ratio
-    if arguments.target_rate is not None:
-        target = calibration.target(arguments.target_rate, method.settings)
+    if rate is not None:
+        target = find_target(calibration, rate, method.settings, command)
         value = target.value
         if not target.is_reached:
             logger.warning(
@@ -227,7 +231,7 @@ def _calibrate_policy(arguments: ModelArguments, pair: Pair, method: Method) -> 
                 target.target_rate, target.name, 100 * target.realized_rate,
             )  # fmt: skip
     rho, kappa_rule = (value, rule) if method.knob.name == SPIKE_RATIO else (None, None)
-    return method.at(value, calibration), GateOrigin(calibration.name, rho, kappa_rule, arguments.target_rate, fit)
+    return method.at(value, calibration), GateOrigin(calibration.name, rho, kappa_rule, rate, fit)
 
 
 def _choose_column(

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from lm_eval_takeover.errors import ResultsError
+from lm_eval_takeover.results.statistics import Values, as_values
 
 LARGEST_DOCUMENT = 64 * 2**20  # bytes of a file, or of a line, that is parsed as one; lm-eval's results have some KB
 _KINDS = {dict: "an object", list: "a list", str: "a text", int: "a whole number", bool: "true or false"}
@@ -58,6 +59,16 @@ class Fields:
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 1:
             self.fail(field, f"is {_show(value)}, expected a number from 0 to 1")
         return float(value)
+
+    def numbers(self, field: str, most: float) -> Values:
+        """A list of numbers from 0 to `most`."""
+        given = self.require(field, list)
+        wrong = next(
+            (v for v in given if isinstance(v, bool) or not isinstance(v, (int, float)) or not 0 <= v <= most), None
+        )
+        if wrong is not None or None in given:
+            self.fail(field, f"holds {_show(wrong)}, expected numbers from 0 to {most:g}")
+        return as_values(given)
 
     def fail(self, field: str, text: str) -> NoReturn:
         path = self._path(field)

@@ -7,7 +7,7 @@ from helpers.calibrations import METHOD, SCORES, TARGET
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lm_eval_takeover.calibration.files import find_calibration
+from lm_eval_takeover.calibration.files import find_calibration, find_target, name_rate
 from lm_eval_takeover.calibration.thresholds import ScoreCalibration
 from lm_eval_takeover.errors import CalibrationError, TakeoverError
 from lm_eval_takeover.method.gate import Gate, fires_along
@@ -67,15 +67,20 @@ def test_a_score_that_is_not_held_is_refused(made):
 
 
 def test_a_target_is_found_by_its_whole_gate(made):
-    assert made.target(0.08, METHOD) == TARGET
-    for rate, method in (
-        (0.05, METHOD),
-        (0.08, METHOD | {"kappa_rule": "tail_to_mean"}),
-        (0.08, METHOD | {"window": 5}),
-        (0.08, {"policy": "random"}),
+    assert find_target(made, 0.08, METHOD, str) == TARGET
+    for rate, method, options in (
+        (0.05, METHOD, " --target_rate 0.05"),
+        (0.08, METHOD | {"kappa_rule": "tail_to_mean"}, " --kappa_rule tail_to_mean --target_rate 0.08"),
+        (0.08, METHOD | {"window": 5}, " --window 5 --target_rate 0.08"),
+        (0.08, METHOD | {"score": "js"}, " --score js --target_rate 0.08"),
+        (0.08, {"policy": "random"}, " --methods random@0.08"),
+        (0.08, METHOD | {"policy": "segment", "length": 8}, " --methods segment:score=ce:length=8@0.08"),
     ):
-        with pytest.raises(CalibrationError, match=r"was not solved for target_rate=.* --target_rate 0\.0"):
-            made.target(rate, method)
+        assert name_rate(rate, method) == options
+        with pytest.raises(
+            CalibrationError, match=r"was not solved for target_rate=.* `the command` and give that file"
+        ):
+            find_target(made, rate, method, lambda: "the command")
 
 
 def test_a_solved_rate_is_asked_for_by_name():

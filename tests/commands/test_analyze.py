@@ -215,5 +215,5 @@ def test_one_sample_and_one_task_are_said(demo_runs, tmp_path, capsys):
     assert analyze(tmp_path / "out", one, only="budget") == 0
     said = capsys.readouterr().err
     assert "one task: the rows `mean` are those of takeover_demo" in said
-    assert "'one' has one sample of each problem: pass@8 is empty, and a flip may be chance" in said
-    assert {row["pass8"] for row in read(tmp_path / "out", "budget")} == {None}
+    assert "'one' has one sample of each problem: pass8 is Acc, and a flip may be chance" in said
+    assert {(row["k"], row["pass8"] == row["acc"]) for row in read(tmp_path / "out", "budget")} == {(1, True)}

@@ -6,18 +6,20 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from helpers.pairs import ROOT
 from helpers.processes import environment
 from helpers.results import takeover, write_results
 from helpers.stock import arguments_of, parse_stock, run_here, value_of, work_here
+from lm_eval.api.metrics import bleu, mean
 
 from lm_eval_takeover.cli import main
 from lm_eval_takeover.commands.compare import command, knobs, rows, running, worker, workload
 from lm_eval_takeover.commands.compare.processes import CallFailed, start
 from lm_eval_takeover.demo import DEMO
-from lm_eval_takeover.errors import ArgumentError, RunDirError
+from lm_eval_takeover.errors import ArgumentError, RunDirError, TakeoverError
 
 sys.path.append(str(ROOT / "scripts"))
 from draw_demo_results import count_decisions, read_comparison  # the demo's figures, from a comparison
@@ -332,13 +334,15 @@ def test_a_probe_measures_speed_and_passes(harness, tmp_path, capsys):
         (["--model_args", "score=cee"], "score='cee' is not known; did you mean 'ce'?"),
         (["--gen_kwargs", "temperature=hot"], "--gen_kwargs temperature=hot is not a number"),
         (["--prompts", "nothing.jsonl"], "--prompts 'nothing.jsonl' does not exist; expected a JSONL file"),
+        (["--calibration", "demo", "--target_rate", "0.07"], "'demo' was not solved for target_rate=0.07 with ce"),
+        (["--calibration", "demo", "--rows", "base,lossy@0.02"], "calibrate --prompts "),
         (["--limit", "0"], "--limit 0 is not a number above 0"),
         (["--batch_size", "many"], "batch_size=many is neither 'auto' nor a whole number"),
         (["--tokens_per_second", "gide=3"], "--tokens_per_second 'gide' is not a row; did you mean 'guide"),
     ],
 )
 def test_wrong_calls_are_one_line_before_anything_runs(tmp_path, words, text):
-    with pytest.raises(ArgumentError) as caught:
+    with pytest.raises(TakeoverError) as caught:
         command_options(tmp_path, *words)
     assert text in str(caught.value) and "\n" not in str(caught.value)
 
@@ -386,3 +390,11 @@ def test_a_killed_comparison_leaves_no_process_behind(tmp_path):
     while Path(f"/proc/{child}").exists() and "Z" not in Path(f"/proc/{child}/stat").read_text().split(")")[1][:3]:
         assert time.monotonic() < deadline
         time.sleep(0.02)
+
+
+@pytest.mark.parametrize(("metrics", "said"), [({"bleu": bleu}, "the metric bleu"), ({}, "no metric")])
+def test_a_task_without_a_share_of_right_answers_is_refused_before_anything_runs(metrics, said):
+    task = SimpleNamespace(aggregation=lambda: metrics)
+    with pytest.raises(ArgumentError, match=f"--tasks mine has {said}; expected one that says of each sample"):
+        workload._check_metric("mine", task)
+    workload._check_metric("mine", SimpleNamespace(aggregation=lambda: {"f1": len, "exact_match": mean}))

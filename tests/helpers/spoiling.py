@@ -18,6 +18,10 @@ _LEAVES = (
 )  # fmt: skip
 
 
+def _choose_leaf(rng):
+    return json.loads(json.dumps(rng.choice(_LEAVES)))  # one of its own, which may be changed again
+
+
 def spoil_bytes(data: bytes, rng: random.Random) -> bytes:
     """Flipped, cut, doubled, removed or foreign bytes."""
     at, end = sorted(rng.randrange(len(data) + 1) for _ in range(2))
@@ -43,7 +47,7 @@ def spoil_json(value, rng: random.Random):
     for _ in range(rng.choice((1, 1, 1, 2))):
         parent, key = _choose_place(value, rng)
         if parent is None:
-            return rng.choice(_LEAVES)
+            return _choose_leaf(rng)
         match rng.randrange(8):
             case 0 if isinstance(parent, dict):
                 del parent[key]
@@ -54,7 +58,7 @@ def spoil_json(value, rng: random.Random):
             case 2 if isinstance(parent, list):
                 del parent[key]
             case _:
-                parent[key] = rng.choice(_LEAVES)
+                parent[key] = _choose_leaf(rng)
     return value
 
 

@@ -231,7 +231,7 @@ def list_notices(inputs: Inputs) -> Iterator[str]:
             yield f"'{name}' is without {', '.join(lacking)}: it has no row `mean` in budget"
         problems = len({(one.task, one.doc_id) for one in run.answered})
         if problems == len(run.answered):
-            yield f"'{name}' has one sample of each problem: pass@8 is empty, and a flip may be chance"
+            yield f"'{name}' has one sample of each problem: pass8 is Acc, and a flip may be chance"
         if problems == 1:
             yield f"'{name}' has one problem: no interval can be given"
 

@@ -4,7 +4,7 @@ import argparse
 import math
 from pathlib import Path
 
-from lm_eval_takeover.arguments import ModelArguments, check_folder
+from lm_eval_takeover.arguments import DEFAULT_POLICY, ModelArguments, check_folder
 from lm_eval_takeover.commands._files import check_prompts
 from lm_eval_takeover.errors import ArgumentError, nearest
 from lm_eval_takeover.method.known_scores import check_score
@@ -177,7 +177,27 @@ def _check(options: argparse.Namespace) -> None:
     for name in ("mean_tokens", "num_prompts", "num_held_out"):
         if (value := getattr(options, name)) is not None and value < 1:
             raise ArgumentError(f"--{name} {value} is not at least 1")
+    _check_guided_rate(options)
     _check_rows(options)
+
+
+def _check_guided_rate(options: argparse.Namespace) -> None:
+    """What the given calibration's file alone tells about the guided row, before torch is loaded."""
+    own = options.model_args.keys() & {"plugins", *_BY_HAND} or options.guided_policy not in (None, DEFAULT_POLICY)
+    if options.calibration is None or options.direction != "forward" or own or "guided" not in options.rows.split(","):
+        return
+    from lm_eval_takeover.calibration.files import check_target_rate
+    from lm_eval_takeover.calibration.thresholds import KAPPA_RULES
+    from lm_eval_takeover.demo import CALIBRATION_PROMPTS
+
+    given = options.model_args
+    score, window = given.get("score", "ce"), given.get("window", "10")
+    if not window.isdecimal():
+        return
+    gate: dict[str, object] = {"policy": "entropy" if score == "entropy" else DEFAULT_POLICY, "score": score}
+    gate |= {"kappa_rule": given.get("kappa_rule", KAPPA_RULES[0]), "window": int(window)}
+    named = (options.calibration, options.target_rate, gate)
+    check_target_rate(*named, options.base, options.guide, CALIBRATION_PROMPTS)
 
 
 def _is_number(text: str) -> bool:
@@ -189,6 +209,7 @@ def _is_number(text: str) -> bool:
 
 def _check_rows(options: argparse.Namespace) -> None:
     """Every row, as it would be run."""
+    from lm_eval_takeover.commands.compare.knobs import check_given
     from lm_eval_takeover.commands.compare.rows import plan_rows
     from lm_eval_takeover.method.named import parse_rates
     from lm_eval_takeover.method.registry import load_plugins
@@ -196,6 +217,7 @@ def _check_rows(options: argparse.Namespace) -> None:
     load_plugins(options.model_args.get("plugins"))
     options.rates = parse_rates("rates", options.rates, options.rates.split(",")) if options.rates else ()
     rows = plan_rows(options)
+    check_given(options, rows)
     names = {name for row in rows for name in (row.name, row.label)}
     for name in options.tokens_per_second:
         if name and name not in names:

@@ -5,12 +5,16 @@ import math
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from lm_eval_takeover.arguments import ModelArguments
 from lm_eval_takeover.calibration.files import (
+    calibration_command,
     find_calibration,
+    find_target,
     matching_calibrations,
+    name_rate,
     packaged_calibrations,
     read_calibration,
 )
@@ -38,15 +42,21 @@ class CalibrationPlan:
         return None if self.calibration is None else find_calibration(self.calibration)[0]
 
 
+def check_given(options: argparse.Namespace, rows: Sequence[Row]) -> None:
+    """Raises CalibrationError where the given calibration was not solved for these rows."""
+    if options.calibration is not None:
+        calibration, _ = find_calibration(options.calibration)
+        for row in rows:
+            if row.rate is not None:
+                find_row_target(calibration, row, options)
+
+
 def plan_calibration(
     options: argparse.Namespace, rows: Sequence[Row], sampling: Sampling, max_gen_toks: int, task: str
 ) -> CalibrationPlan:
     """How the rows come by their knobs; `sampling` and `max_gen_toks` are those of the tasks as they will run."""
     wanted = [row for row in rows if row.rate is not None]
     if options.calibration is not None:
-        calibration, _ = find_calibration(options.calibration)
-        for row in wanted:
-            find_target(calibration, row)
         return CalibrationPlan(options.calibration)
     if not wanted:
         return CalibrationPlan()
@@ -69,17 +79,20 @@ def plan_calibration(
     return CalibrationPlan(str(out), ("calibrate", *words, "--out", str(out)), out)
 
 
-def find_target(calibration: Calibration, row: Row) -> Target:
+def find_row_target(calibration: Calibration, row: Row, options: argparse.Namespace) -> Target:
     """What was solved for a row. Raises CalibrationError."""
     assert row.rate is not None and row.method is not None
-    return calibration.target(row.rate, row.method.settings)
+    settings = row.method.settings
+    solving = name_rate(row.rate, settings, options.model_args.get("plugins"))
+    names = (options.base, options.guide, options.direction, CALIBRATION_PROMPTS)
+    return find_target(calibration, row.rate, settings, partial(calibration_command, *names, solving=solving))
 
 
 def _fits(calibration: Calibration, options: argparse.Namespace, rows: Sequence[Row], sampling: Sampling) -> bool:
     """Whether the rows may use it: solved for their rates, same form of prompts and decoding."""
     try:
         for row in rows:
-            find_target(calibration, row)
+            find_row_target(calibration, row, options)
     except CalibrationError:
         return False
     thinking = None if options.enable_thinking is None else options.enable_thinking == "True"

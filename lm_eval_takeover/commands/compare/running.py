@@ -12,7 +12,7 @@ from lm_eval_takeover import stopping
 from lm_eval_takeover.commands.compare.calls import Call, plan_calls
 from lm_eval_takeover.commands.compare.costs import describe_costs, write_costs
 from lm_eval_takeover.commands.compare.frontier import describe_frontier, write_areas
-from lm_eval_takeover.commands.compare.knobs import CalibrationPlan, find_target, plan_calibration
+from lm_eval_takeover.commands.compare.knobs import CalibrationPlan, find_row_target, plan_calibration
 from lm_eval_takeover.commands.compare.processes import CallFailed, start, start_worker
 from lm_eval_takeover.commands.compare.rows import Row, plan_rows
 from lm_eval_takeover.commands.compare.workload import TaskLoad, read_workload
@@ -72,7 +72,7 @@ def run_rows(options: argparse.Namespace, rows: Sequence[Row], loads: Sequence[T
         log = options.run_dir / "calibration.log"
         start(["lm_eval_takeover.cli", *plan.words], "calibration", log, quiet=options.quiet)
     tasks = [load.task for load in loads]
-    kept = _drop_repeated(rows, plan)
+    kept = _drop_repeated(options, rows, plan)
     planned = {row: plan_calls(options, row, plan.calibration, tasks) for row in kept if not row.follows}
     run_calls(options, [call for calls in planned.values() for call in calls])
     followed = next((read_rates(planned[row], tasks) for row in planned if row.name in ("guided", "ce")), {})
@@ -85,12 +85,12 @@ def run_rows(options: argparse.Namespace, rows: Sequence[Row], loads: Sequence[T
     return done
 
 
-def _drop_repeated(rows: Sequence[Row], plan: CalibrationPlan) -> list[Row]:
+def _drop_repeated(options: argparse.Namespace, rows: Sequence[Row], plan: CalibrationPlan) -> list[Row]:
     """The rows without those of a method whose knob is where it is for another rate, since it can come no nearer."""
     calibration, seen, kept = plan.read(), set[tuple[str, float]](), list[Row]()
     for row in rows:
         if calibration is not None and row.rate is not None:
-            target = find_target(calibration, row)
+            target = find_row_target(calibration, row, options)
             if not target.is_reached:
                 nearest = f"the nearest rate that {row.word} can reach on the calibration prompts is {target.realized_rate:.1%}"
                 print(f"{row.label}: {nearest}", file=sys.stderr)

@@ -3,9 +3,11 @@
 import argparse
 import math
 from dataclasses import dataclass
+from typing import Any
 
 from lm_eval_takeover.errors import ArgumentError, TakeoverError, nearest
 from lm_eval_takeover.method.request import Sampling
+from lm_eval_takeover.results.problems import choose_accuracy
 from lm_eval_takeover.results.runs import PREFIX
 from lm_eval_takeover.tasks.instances import read_generation_settings
 from lm_eval_takeover.tasks.loading import make_task_manager
@@ -50,6 +52,7 @@ def read_workload(options: argparse.Namespace) -> list[TaskLoad]:
     for name, task in tasks.items():
         if task.OUTPUT_TYPE != "generate_until":
             raise ArgumentError(f"--tasks {name} is {task.OUTPUT_TYPE}; expected tasks that generate texts")
+        _check_metric(name, task)
         settings = {**(task.config.generation_kwargs or {}), **_read_values(options.gen_kwargs)}
         sampling, _, tokens = read_generation_settings(settings, _DEFAULT_TOKENS)
         count = len(task.eval_docs)
@@ -63,6 +66,18 @@ def read_workload(options: argparse.Namespace) -> list[TaskLoad]:
             )
         )
     return loads
+
+
+def _check_metric(name: str, task: Any) -> None:
+    """Raises ArgumentError where what would count as accuracy is no mean over problems, so no share of right answers."""
+    combined = task.aggregation()
+    metric = choose_accuracy(combined)
+    how = combined.get(metric)
+    if metric is None or (how.__module__ == "lm_eval.api.metrics" and how.__name__ != "mean"):
+        raise ArgumentError(
+            f"--tasks {name} has {f'the metric {metric}' if metric else 'no metric'}; expected one that says of each sample "
+            f"whether it is correct, such as acc or exact_match"
+        )
 
 
 def _limit(count: int, limit: float | None) -> int:

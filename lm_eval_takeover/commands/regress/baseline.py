@@ -16,13 +16,15 @@ from lm_eval_takeover.results.fields import Fields, read_document
 from lm_eval_takeover.results.problems import ACC, Problems, derive_pass_at_k, list_metrics
 from lm_eval_takeover.results.runs import Run, read_runs
 from lm_eval_takeover.results.settings import Settings, list_differences
-from lm_eval_takeover.results.statistics import Values, as_values
+from lm_eval_takeover.results.statistics import Values
 from lm_eval_takeover.storage.digests import digest_of
 from lm_eval_takeover.storage.whole_files import write_text
 from lm_eval_takeover.tasks.metrics import list_ks
 
 SCHEMA = 2  # 1 held one run a task, where `runs` is now
 WRITER = "`lm-eval-takeover regress RESULTS --baseline FILE --update`"
+_MOST_SAMPLES = 4096  # of a problem
+_LARGEST = 2.0**53  # tokens and passes of a problem
 _ID = 16  # digits of a problem's digest that are kept
 _DERIVED = "pass@"  # Pass@k comes from the correct samples
 _COSTS = ("tokens", "takeovers", "guide_passes", "truncated")
@@ -249,8 +251,11 @@ def read_baseline(path: Path) -> Measured:
 
 
 def _unpack(task: Fields) -> Side:
-    samples = task.require("samples", int)
-    ids = tuple(task.require("ids", list))
+    samples, ids = task.require("samples", int), tuple(task.require("ids", list))
+    if not 1 <= samples <= _MOST_SAMPLES:
+        task.fail("samples", f"is {samples}, expected a number from 1 to {_MOST_SAMPLES}")
+    if not all(isinstance(name, str) for name in ids):
+        task.fail("ids", "holds what is no text")
     found = (
         [Fields(task.place, run, f"{task.name}.runs") for run in task.require("runs", list)]
         if "runs" in task
@@ -262,18 +267,19 @@ def _unpack(task: Fields) -> Side:
 
 def _unpack_run(run: Fields, ids: tuple[str, ...], samples: int) -> Scored:
     counts = run.inside("counts")
-    values = {metric: as_values(counts.require(metric, list)) / samples for metric in counts}
+    values = {metric: counts.numbers(metric, samples) / samples for metric in counts}
     if ACC not in values:
         counts.fail(ACC, "is missing")
     for metric, shares in values.items():
         if len(shares) != len(ids):
             counts.fail(metric, f"has {len(shares)} problems, 'ids' has {len(ids)}")
+    inner = run.inside_or_empty("costs")
+    costs = Costs(*(inner.numbers(name, _LARGEST) for name in _COSTS)) if run.get("costs") is not None else None
+    for name in _COSTS if costs is not None else ():
+        if len(getattr(costs, name)) != len(ids):
+            inner.fail(name, f"has {len(getattr(costs, name))} problems, 'ids' has {len(ids)}")
     values |= {f"{_DERIVED}{k}": derive_pass_at_k(values[ACC], samples, k) for k in list_ks(samples)}
     ordered = {metric: values[metric] for metric in list_metrics(values)}
-    costs = None
-    if run.get("costs") is not None:
-        inner = run.inside("costs")
-        costs = Costs(*(as_values(inner.require(name, list)) for name in _COSTS))
     return Scored(Problems(ids, samples, ordered, texts=run.require("texts", str)), costs)
 
 
@@ -283,7 +289,7 @@ def _unpack_anchors(task: Fields, count: int, samples: int) -> Anchors | None:
     inner = task.inside("anchors")
     shares = []
     for name in ("base", "reference"):
-        shares.append(as_values(inner.require(name, list)) / samples)
+        shares.append(inner.numbers(name, samples) / samples)
         if len(shares[-1]) != count:
             inner.fail(name, f"has {len(shares[-1])} problems, 'ids' has {count}")
     return Anchors(*shares)

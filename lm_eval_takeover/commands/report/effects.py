@@ -47,7 +47,7 @@ def read_effects(folder: Path) -> Effects:
         found = json.loads(read_bounded(path))
         positions = [_check(position) for position in found["positions"]]
         run, after = str(found["run"]), str(found["after"])
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError, OverflowError) as error:
         raise ArgumentError(
             f"--effects '{folder}' cannot be read: {error}; expected what lm-eval-takeover effects was given as --out"
         ) from error

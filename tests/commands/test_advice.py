@@ -1,0 +1,42 @@
+"""Commands that our errors print work when they are pasted."""
+
+import re
+import shlex
+
+import pytest
+from lm_eval.api.instance import Instance
+
+from lm_eval_takeover.cli import main
+from lm_eval_takeover.errors import CalibrationError
+from lm_eval_takeover.model import GuidedTakeover
+
+pytestmark = pytest.mark.slow
+ASKED = {"do_sample": True, "temperature": 0.6, "top_p": 0.95, "max_gen_toks": 2, "until": []}
+FEW = ["--num_prompts", "12", "--num_held_out", "8", "--nearest"]
+
+
+def write(lm, **settings):
+    return lm.generate_until([Instance("generate_until", {}, ("2 + 2 =", ASKED | settings), 0, metadata=("a", 0, 1))])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "settings"),
+    [
+        ({"target_rate": 0.05, "score": "js", "window": 4}, {}),
+        ({"policy": "segment", "length": "sentence", "target_rate": 0.3}, {}),
+        ({"target_rate": 0.05}, {"temperature": 1.0, "top_k": 20}),
+    ],
+    ids=["score", "method", "decoding"],
+)
+def test_the_calibrate_command_of_an_error_makes_what_the_run_needs(tmp_path, monkeypatch, capsys, arguments, settings):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(CalibrationError) as caught:
+        write(GuidedTakeover(calibration="demo", **arguments), **settings)
+    (command,) = re.findall("`(.*?)`", str(caught.value))
+    name, *words = shlex.split(command)
+    assert name == "lm-eval-takeover"
+    assert main([*words, *FEW]) == 0
+    (text,) = write(GuidedTakeover(calibration="my-pair.json", **arguments), **settings)
+    assert isinstance(text, str)
+    with pytest.raises(CalibrationError, match=r"`lm-eval-takeover calibrate .* --out my-pair\.json --overwrite`"):
+        GuidedTakeover(calibration="demo", target_rate=0.011)
