@@ -8,14 +8,13 @@ decided from the same distributions and the same random numbers as in `lockstep`
 import logging
 import math
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property, partial
 from itertools import groupby
+from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from lm_eval_takeover.decoding.failures import Failures
@@ -25,14 +24,14 @@ from lm_eval_takeover.decoding.stepwise import Stepwise
 from lm_eval_takeover.decoding.stop_strings import StopStrings
 from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.forward.forward_pass import prepare_pass
-from lm_eval_takeover.forward.padding import pad_right
 from lm_eval_takeover.forward.reader import Drafted
 from lm_eval_takeover.forward.self_check import verify_pass
+from lm_eval_takeover.forward.transfers import HostCopy, upload
 from lm_eval_takeover.method.generation import Generation
 from lm_eval_takeover.method.observations import observe
 from lm_eval_takeover.method.policy import Policy
 from lm_eval_takeover.method.request import Request
-from lm_eval_takeover.method.sampling import Words, draw, drawing
+from lm_eval_takeover.method.sampling import drawing
 from lm_eval_takeover.pair.pair import Pair
 
 logger = logging.getLogger(__name__)
@@ -46,12 +45,13 @@ _LOGITS_AT_ONCE, _ON_CPU = 2**24, 2**19
 class Draft:
     """What the drafter wrote ahead: lists have an entry per row, in the order of `slots`.
 
-    logits `[rows, longest, vocab]` and words `[rows, longest + 1]`; of row `r` the first `len(tokens[r])` count.
+    logits `[rows, longest, vocab]` and words `[rows, longest + 1]` (int64 of their bits); of row `r` the first `len(tokens[r])`
+    count.
     """
 
     slots: list[int]
     logits: Tensor
-    words: Words
+    words: Tensor
     limits: list[int]
     tokens: list[list[int]]
     min_entropies: list[list[float]]  # of the drafter at each token: `-ln` of its largest probability, in nats
@@ -64,12 +64,26 @@ class Draft:
 
 
 @dataclass(slots=True)
-class Accepted:
-    """What is emitted of one row of a draft: tokens, which of them the donor wrote, whether the last one ended the draft."""
+class Verdict:
+    """What becomes of a draft: `[rows, k]`, of row `r` the first `counts[r]` positions.
 
-    tokens: list[int]
-    taken: list[bool]
-    ended_draft: bool
+    The tokens that are emitted, which of them the donor writes, and their scores. `ended` `[rows]`: whether the last one is
+    another than was drafted. `sound`: whether scores, or the logits where there are none, are finite. `observed` is for a trace.
+    """
+
+    tokens: Tensor
+    taken: Tensor
+    scores: Tensor
+    counts: Tensor
+    ended: Tensor
+    sound: Tensor
+    observed: Tensor | None = None
+
+    def fetch(self) -> "Verdict":
+        """The same on the host: the one time that a block waits for its verification."""
+        observed = [] if self.observed is None else [self.observed]
+        copy = HostCopy(self.tokens, self.taken, self.scores, self.counts, self.ended, self.sound, *observed)
+        return Verdict(*copy.fetch())
 
 
 class Blocks(Pool):
@@ -92,22 +106,22 @@ class Blocks(Pool):
         """Whether a draft that stands gives one token more: under a gate its score would need the host's distribution."""
         return self.policy.host is None
 
-    def _shrink(self) -> None:
+    def _restart(self, size: int) -> None:
         self._logits = None
-        super()._shrink()
+        super()._restart(size)
 
     def advance(self, slots: Sequence[int]) -> list[int]:
         with drawing():
             draft = self._draft(list(slots))
-        donor_logits = self._read_by_donor(draft)
-        drafted = pad_right(draft.tokens, self.device) if self.policy.needs_token else None
+        drafted, lengths = self._upload_drafted(draft)
+        donor_logits = self._read_by_donor(draft, drafted)
         scores = self._score(draft, donor_logits, drafted)
-        accepted = self._accept(draft, self.policy.decide(self.block(slots, scores, drafted)).tolist(), donor_logits)
-        self._refuse_broken(draft, donor_logits, scores, accepted)
-        for min_entropies, row_accepted in zip(draft.min_entropies, accepted, strict=True):
-            seen = min_entropies[: len(row_accepted.tokens)]
-            self.schedule.rates.learn(seen, [False] * (len(seen) - 1) + [row_accepted.ended_draft])
-        return self._emit(draft, donor_logits, scores, accepted)
+        verdict = self._verify(draft, donor_logits, scores, drafted, lengths)
+        verdict.observed = self._observe(draft, donor_logits, verdict.tokens, drafted) if self.traced else None
+        verdict = verdict.fetch()
+        if not bool(verdict.sound):
+            self._refuse_broken(draft, donor_logits, scores, verdict.counts.tolist())
+        return self._emit(draft, scores, verdict)
 
     # Draft
 
@@ -140,7 +154,8 @@ class Blocks(Pool):
             if number == max(draft.limits):
                 break
             within = slots if len(rows) == len(slots) else [slots[row] for row in rows]
-            step = reader.draft(within, ids, number, draft.words[rows, number], self.sampling)
+            words = draft.words[:, number] if within is slots else draft.words[rows, number]
+            step = reader.draft(within, ids, number, words, self.sampling)
         for drafted in pending:
             self._append_drafted(draft, *drafted)
         return draft
@@ -157,8 +172,9 @@ class Blocks(Pool):
         return reader.draw(logits, draft.words[:, 0], self.sampling)
 
     def _empty_draft(self, slots: list[int]) -> Draft:
-        rows = self.size if self.readers[self.drafter].pipeline_depth else len(slots)
-        most = self.schedule.limit(rows, self.vocab, self.device)
+        most, longest = self.schedule.limit(len(slots), self.vocab, self.device), self.readers[self.donor].longest
+        if longest is not None:
+            most = min(most, longest - self.bonus)
         limits = [min(most, self.slots[slot].remaining) for slot in slots]
         longest = max(limits)
         if self._logits is None or self._logits.shape[0] < len(slots) or self._logits.shape[1] < longest:
@@ -189,24 +205,27 @@ class Blocks(Pool):
             ends = len(draft.tokens[row]) == draft.limits[row] or token in self.eos
             draft.survival[row] = 0.0 if ends or survival <= _LEAST_SURVIVAL else survival
 
-    def _read_by_donor(self, draft: Draft) -> Tensor:
+    def _upload_drafted(self, draft: Draft) -> tuple[Tensor, Tensor]:
+        """The tokens `[rows, k]`, 0 behind a row's own and at the place of a bonus, and their numbers `[rows, 1]`."""
+        longest = max(draft.lengths) + self.bonus
+        rows = [[*tokens, *[0] * (longest - len(tokens)), len(tokens)] for tokens in draft.tokens]
+        both = upload(torch.tensor(rows), self.device)
+        return both[:, :-1], both[:, -1:]
+
+    def _read_by_donor(self, draft: Draft, drafted: Tensor) -> Tensor:
         """The donor's logits at every drafted position, `[rows, k, vocab]`, and at one more where there is a bonus."""
-        read = zip(draft.slots, draft.tokens, strict=True)
-        ids = pad_right(
-            [[self.slots[slot].last, *(tokens if self.bonus else tokens[:-1])] for slot, tokens in read], self.device
-        )
-        reader, new = self.readers[self.donor], ids.shape[1]
+        last = upload(torch.tensor([self.slots[slot].last for slot in draft.slots]), self.device)
+        reader, new = self.readers[self.donor], drafted.shape[1]
+        ids = torch.cat([last[:, None], drafted[:, :-1]], 1)
         padded = torch.nn.functional.pad(ids, (0, reader.padded_length(new) - new))
         return reader.read(draft.slots, padded)[:, :new].to(self.device)
 
-    def _score(self, draft: Draft, donor_logits: Tensor, drafted: Tensor | None) -> Tensor:
+    def _score(self, draft: Draft, donor_logits: Tensor, drafted: Tensor) -> Tensor:
         """`s_t` at every position that was verified `[rows, k]`; behind a row's own length, anything."""
         if self.policy.scorer is None:
             return donor_logits.new_full(donor_logits.shape[:2], torch.nan)
         parts = (
-            self.policy.scores(
-                draft.logits[:, part], donor_logits[:, part], None if drafted is None else drafted[:, part]
-            )
+            self.policy.scores(draft.logits[:, part], donor_logits[:, part], drafted[:, part])
             for part in self._parts(donor_logits)
         )
         return torch.cat(list(parts), 1)
@@ -220,38 +239,49 @@ class Blocks(Pool):
 
     # Verify
 
-    def _accept(self, draft: Draft, taken: Sequence[Sequence[bool]], donor_logits: Tensor) -> list[Accepted]:
-        """What stands of each row where the donor writes as `taken` `[rows][k]` says: up to the first other token, included."""
-        lengths = [length + self.bonus for length in draft.lengths]
-        places = [(row, place) for row, length in enumerate(lengths) for place in range(length) if taken[row][place]]
-        donated: dict[tuple[int, int], int] = {}
-        if places:
-            rows, at = map(list, zip(*places, strict=True))
-            logits = donor_logits[rows, at]
-            if self.policy.mixes:
-                logits = self.policy.mix(draft.logits[rows, at], logits)
-            drawn = draw(logits, draft.words[rows, at], self.sampling)
-            donated = dict(zip(places, drawn.tolist(), strict=True))
-        accepted = []
-        for row, (drafted, length) in enumerate(zip(draft.tokens, lengths, strict=True)):
-            emitted = [donated[row, place] if taken[row][place] else drafted[place] for place in range(length)]
-            other = next((place for place, token in enumerate(drafted) if emitted[place] != token), None)
-            count = length if other is None else other + 1
-            counted = list(taken[row][:count])
-            if self.policy.mixes:
-                counted = [took and place == other for place, took in enumerate(counted)]
-            accepted.append(Accepted(emitted[:count], counted, other is not None))
-        return accepted
+    def _verify(
+        self, draft: Draft, donor_logits: Tensor, scores: Tensor, drafted: Tensor, lengths: Tensor
+    ) -> "Verdict":
+        """What stands of each row, up to the first token that is not the drafted one. Needs no value on the host."""
+        tokens = drafted if self.policy.needs_token else None
+        taken = self.policy.decide(self.block(draft.slots, scores, tokens))
+        places = torch.arange(scores.shape[1], device=self.device)
+        emitted = self._draw_taken(draft, donor_logits, drafted, taken & (places < lengths + self.bonus))
+        differs = (emitted != drafted) & (places < lengths)
+        ended = differs.any(1)
+        counts = torch.where(ended, differs.byte().argmax(1) + 1, lengths[:, 0] + self.bonus)
+        if self.policy.mixes:
+            taken = taken & differs
+        sound = scores.isfinite() if self.policy.scorer is not None else self._find_sound(draft, donor_logits)
+        sound = (sound | (places >= counts[:, None])).all()
+        return Verdict(emitted, taken, scores, counts, ended, sound)
 
-    def _refuse_broken(self, draft: Draft, donor_logits: Tensor, scores: Tensor, accepted: Sequence[Accepted]) -> None:
+    def _draw_taken(self, draft: Draft, donor_logits: Tensor, drafted: Tensor, taken: Tensor) -> Tensor:
+        """The drafted tokens `[rows, k]`, and the donor's draws where it writes."""
+        logits = donor_logits
+        if self.policy.mixes:
+            parts = self._parts(donor_logits)
+            logits = torch.cat([self.policy.mix(draft.logits[:, part], donor_logits[:, part]) for part in parts], 1)
+        rows, width = drafted.shape
+        # All positions below each other without a copy: those of a row, and behind them what its pass was padded with.
+        place, apart = logits.stride(1), logits.stride(0) // logits.stride(1)
+        flat = logits.as_strided(((rows - 1) * apart + width, self.vocab), (place, 1))
+        at = torch.arange(rows, device=self.device)[:, None] * apart + torch.arange(width, device=self.device)
+        asked = torch.where(taken, at, -1).flatten()
+        drawn = self.draw(flat, draft.words[:, :width].flatten(), asked)
+        return torch.where(taken, drawn.view(taken.shape), drafted)
+
+    def _find_sound(self, draft: Draft, donor_logits: Tensor) -> Tensor:
+        """Where the models that were asked gave distributions: bool `[rows, k]`."""
+        sound = donor_logits.amax(-1).isfinite()
+        return sound if self.policy.host is None else sound & draft.logits[:, : sound.shape[1]].amax(-1).isfinite()
+
+    def _refuse_broken(self, draft: Draft, donor_logits: Tensor, scores: Tensor, counts: Sequence[int]) -> None:
         """Raise where a position that stands has a score that is no number, for the model or the plug-in that is to blame.
 
         An infinite score of sound logits is a spike like any other.
         """
-        counts = torch.tensor([len(row_accepted.tokens) for row_accepted in accepted], device=self.device)
-        stands = torch.arange(scores.shape[1], device=self.device) < counts[:, None]
-        if bool(scores[stands].isfinite().all()):
-            return
+        stands = torch.arange(scores.shape[1], device=self.device) < torch.tensor(counts, device=self.device)[:, None]
         asked = [(self.donor, donor_logits)]
         if self.policy.host is not None:
             asked.insert(0, (self.drafter, draft.logits[:, : scores.shape[1]]))
@@ -261,44 +291,38 @@ class Blocks(Pool):
 
     # Emit
 
-    def _emit(self, draft: Draft, donor_logits: Tensor, scores: Tensor, accepted: Sequence[Accepted]) -> list[int]:
-        """Append what stands; returns the slots whose text has ended."""
+    def _emit(self, draft: Draft, scores: Tensor, verdict: "Verdict") -> list[int]:
+        """Append what stands; returns the slots whose text has ended. The verdict is on the host."""
         window, size = torch.cat([self.windows(draft.slots), scores], 1), self.policy.window
-        observed = self._observe(draft, donor_logits, accepted) if self.traced else [None] * len(draft.slots)
-        ended = []
-        for row, (slot, row_accepted, values, seen) in enumerate(
-            zip(draft.slots, accepted, scores.tolist(), observed, strict=True)
-        ):
-            written, end = self.emit(
-                slot, row_accepted.tokens, row_accepted.taken, values[: len(row_accepted.tokens)], seen
-            )
+        observed = [None] * len(draft.slots) if verdict.observed is None else verdict.observed.numpy()
+        lists = (verdict.tokens, verdict.taken, verdict.scores, verdict.counts, verdict.ended)
+        rows = zip(draft.slots, *(one.tolist() for one in lists), observed, strict=True)
+        finished = []
+        for row, (slot, tokens, taken, values, count, ended, seen) in enumerate(rows):
+            written, end = self.emit(slot, tokens[:count], taken[:count], values[:count], seen)
             self.slots[slot].window = window[row, written : written + size]
             self.slots[slot].generation.count_passes(self.drafter, len(draft.tokens[row]))
             self.slots[slot].generation.count_passes(self.donor, 1)
             self.readers[self.donor].lengths[slot] += written
             self.readers[self.drafter].lengths[slot] += min(written, len(draft.tokens[row]))
+            min_entropies = draft.min_entropies[row][:count]
+            self.schedule.rates.learn(min_entropies, [False] * (len(min_entropies) - 1) + [ended])
             if end:
-                ended.append(slot)
-        return ended
+                finished.append(slot)
+        return finished
 
-    def _observe(
-        self, draft: Draft, donor_logits: Tensor, accepted: Sequence[Accepted]
-    ) -> Iterable[NDArray[np.float32]]:
-        """For each row `[k, OBSERVED]`, what both models thought of its tokens; behind its last one, anything."""
-        width = donor_logits.shape[1]
-        emitted = [[*row_accepted.tokens, *[0] * (width - len(row_accepted.tokens))] for row_accepted in accepted]
-        tokens = torch.tensor(emitted, device=self.device)
-        # What was drafted is what the host draws there; a guide that writes alone has no host.
-        drafted = None if self.policy.host is None else pad_right(draft.tokens, self.device)
+    def _observe(self, draft: Draft, donor_logits: Tensor, tokens: Tensor, drafted: Tensor) -> Tensor:
+        """What both models thought of these tokens `[rows, k]`: `[rows, k, OBSERVED]`; behind a row's last one, anything."""
         parts = []
         for part in self._parts(donor_logits):
             logits = {self.donor: donor_logits[:, part]}
             if self.policy.host is not None:
                 logits[self.policy.host] = draft.logits[:, part]
             host, donor = (logits.get(role or "") for role in (self.policy.host, self.policy.donor))
-            drawn = None if drafted is None else drafted[:, part]
+            # What was drafted is what the host draws there; a guide that writes alone has no host.
+            drawn = None if self.policy.host is None else drafted[:, part]
             parts.append(observe(tokens[:, part], host, donor, base_logits=logits.get("base"), host_tokens=drawn))
-        return torch.cat(parts, 1).cpu().numpy()
+        return torch.cat(parts, 1)
 
 
 @torch.inference_mode()

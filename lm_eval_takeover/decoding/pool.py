@@ -2,13 +2,14 @@
 
 A finished row's slot takes the next request at once. A pass that fails is tried on halves of its rows, until the request that
 makes it fail is alone; the others go on without it. Where memory runs out, half as many slots go on and every row reads its
-text again: what was emitted stays.
+text again: what was emitted stays. Once the rows that were too many are finished, there are twice as many slots again.
 """
 
 import logging
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -20,14 +21,16 @@ from lm_eval_takeover.decoding.failures import Failures
 from lm_eval_takeover.decoding.rows import Row, choose_device
 from lm_eval_takeover.decoding.stop_strings import StopStrings
 from lm_eval_takeover.errors import ArgumentError, PluginError, is_out_of_memory
+from lm_eval_takeover.forward.draft_length import LONGEST
 from lm_eval_takeover.forward.forward_pass import ForwardPass, StatePass
 from lm_eval_takeover.forward.padding import pad_right
 from lm_eval_takeover.forward.reader import Reader
 from lm_eval_takeover.forward.state_reader import take_reader
+from lm_eval_takeover.forward.transfers import upload
 from lm_eval_takeover.method.generation import Generation
 from lm_eval_takeover.method.policy import Block, Policy
 from lm_eval_takeover.method.request import Request, Sampling
-from lm_eval_takeover.method.sampling import Words
+from lm_eval_takeover.method.sampling import draw_rows, drawing
 
 logger = logging.getLogger(__name__)
 
@@ -62,6 +65,10 @@ class Pool(ABC):
             Row(index, request, stops(request.until), Generation.begin(request, traced)) for index, request in waiting
         )
         self.batch_size = self.size = min(batch_size, len(waiting))  # slots that were asked for, and slots there are
+        self._before_more: set[int] = (
+            set()
+        )  # the rows, by index, that are to be finished before there are more slots again
+        self.columns = LONGEST + max(len(one.prompt) + one.max_new_tokens for _, one in waiting)  # of the longest row
         self.slots: list[Row] = []
         self.readers: dict[str, Reader] = {}
         self.device = choose_device(next(iter(passes.values())).member.device)
@@ -79,9 +86,13 @@ class Pool(ABC):
                     row.generation.count_passes(role, -1)  # the first pass also reads the end of the prompt: prefill
                 self.failures.succeeded()
                 yield row.index, row.generation
+            self._before_more -= {self.slots[slot].index for slot in (*finished, *failed)}
             self.release([*finished, *failed])
             if not enough:
                 self._shrink()
+            elif self.size < self.batch_size and not self._before_more and self.waiting:
+                self._restart(min(2 * self.size, self.batch_size))
+                logger.info("trying batch size %d again", self.size)
         for reader in self.readers.values():
             reader.leave()
 
@@ -129,17 +140,21 @@ class Pool(ABC):
         self._advance_or_halve(slots[half:], finished, failed)
 
     def _shrink(self) -> None:
-        """After memory ran out: half as many slots, whose rows wait again with what they have written, before the others."""
-        self.waiting.extendleft(reversed(self.slots))
-        self.slots, self.readers, self._prefilled = [], {}, {}
-        if self.size > 1:
-            self.size //= 2
+        """After memory ran out: half as many slots."""
+        self._restart(self.size // 2)
+        if self.size:
             logger.warning("out of memory; continuing with batch size %d", self.size)
             return
         request = self.waiting.popleft().request
         advice = "not enough memory for one sample; give a shorter max_length=… or a smaller dtype=…"
         self.failures.add(request, ArgumentError(f"{request.label}: {advice}"))
-        self.size = self.batch_size  # the others may be shorter
+        self.size, self._before_more = self.batch_size, set()  # the others may be shorter
+
+    def _restart(self, size: int) -> None:
+        """So many slots; their rows wait again with what they have written, before the others."""
+        self.waiting.extendleft(reversed(self.slots))
+        self._before_more = {row.index for row in islice(self.waiting, max(size, self.size))}
+        self.slots, self.readers, self._prefilled, self.size = [], {}, {}, size
 
     # Slots
 
@@ -149,7 +164,9 @@ class Pool(ABC):
         if not free:
             return
         if not self.readers:
-            self.readers = {role: take_reader(one, self.size, self.vocab) for role, one in self.passes.items()}
+            self.readers = {
+                role: take_reader(one, self.size, self.vocab, self.columns) for role, one in self.passes.items()
+            }
         entering = deque(self.waiting.popleft() for _ in range(free))
         try:
             while entering:
@@ -228,18 +245,19 @@ class Pool(ABC):
     def block(self, slots: Sequence[int], scores: Tensor, tokens: Tensor | None) -> Block:
         """The next positions of these rows, with scores and the host's draws `[rows, k]`, for the policy to decide on."""
         count = scores.shape[1]
-        positions = torch.tensor([self.slots[slot].position for slot in slots], device=self.device)
+        rows = [self.slots[slot] for slot in slots]
+        known = [[row.position for row in rows], [row.request.donor_length for row in rows]]
+        positions, donor_length = upload(torch.tensor(known), self.device).unbind(0)
         chance = None
         if self.policy.uses_chance:
-            chance = torch.from_numpy(self._ahead(slots, count, "chances")).to(self.device)
-        rows = [self.slots[slot] for slot in slots]
+            chance = upload(torch.from_numpy(self._ahead(slots, count, "chances")), self.device)
         reads = self.policy.reads_text
         return Block(
             positions[:, None] + torch.arange(count, device=self.device),
             scores,
             self.windows(slots),
             chance,
-            torch.tensor([row.request.donor_length for row in rows], device=self.device),
+            donor_length,
             tokens,
             [row.generation for row in rows] if reads else None,
             rows[0].stop.tokenizer if reads else None,
@@ -250,9 +268,17 @@ class Pool(ABC):
         windows = (self.slots[slot].window for slot in slots)
         return torch.stack([window for window in windows if window is not None])
 
-    def words(self, slots: Sequence[int], count: int) -> Words:
-        """The words that the next `count` tokens are drawn with: `[rows, count]`; 0 behind the last position that there is."""
-        return self._ahead(slots, count, "words")
+    def words(self, slots: Sequence[int], count: int) -> Tensor:
+        """The words that the next `count` tokens are drawn with, as the int64 of their bits: `[rows, count]`.
+
+        0 behind the last position that there is.
+        """
+        return upload(torch.from_numpy(self._ahead(slots, count, "words").view(np.int64)), self.device)
+
+    def draw(self, logits: Tensor, at: Tensor, rows: Tensor | None = None) -> Tensor:
+        """Ids `[count]` of words `[count]`, each from its row of logits `[rows, vocab]`; row -1 draws nothing."""
+        with drawing():
+            return draw_rows(logits, at, self.sampling, rows)[0]
 
     def _ahead(self, slots: Sequence[int], count: int, stream: str) -> NDArray[Any]:
         numbers = [getattr(self.slots[slot], stream)[self.slots[slot].position :][:count] for slot in slots]

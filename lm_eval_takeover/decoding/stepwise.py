@@ -16,7 +16,6 @@ from lm_eval_takeover.decoding.rows import Decision
 from lm_eval_takeover.decoding.schedule import PassCost
 from lm_eval_takeover.method.gate import push
 from lm_eval_takeover.method.observations import OBSERVED, observe
-from lm_eval_takeover.method.sampling import draw
 
 _UNREAD_AT_ONCE = 4096  # tokens, padding included, of a pass of several rows
 
@@ -115,7 +114,7 @@ class Stepwise(Pool):
 
     def _draw_tensor(self, slots: Sequence[int], logits: Tensor) -> Tensor:
         """As `_draw`: ids `[rows]`."""
-        return draw(logits, self.words(slots, 1)[:, 0], self.sampling)
+        return self.draw(logits, self.words(slots, 1)[:, 0])
 
     def _observe(
         self,

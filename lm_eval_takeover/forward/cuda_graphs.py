@@ -1,34 +1,14 @@
-"""CUDA graphs of passes, and small results on their way from the device to the host."""
+"""CUDA graphs of passes."""
 
 import logging
 from collections.abc import Callable, Hashable
 from typing import Any, TypeVar
 
 import torch
-from torch import Tensor
 
 logger = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
-
-
-class HostCopy:
-    """Small tensors `[rows]`, copied to the host while the device goes on."""
-
-    def __init__(self, *tensors: Tensor) -> None:
-        self._arrived: torch.cuda.Event | None = None
-        self._values = torch.stack([tensor.double() for tensor in tensors])
-        if self._values.device.type == "cuda":
-            host = torch.empty(self._values.shape, dtype=torch.float64, pin_memory=True)
-            self._values = host.copy_(self._values, non_blocking=True)
-            self._arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]
-            self._arrived.record()
-
-    def fetch(self) -> list[list[float]]:
-        """Their values, one list a tensor; waits until the copy is complete."""
-        if self._arrived is not None:
-            self._arrived.synchronize()
-        return self._values.tolist()
 
 
 class CudaGraphs:

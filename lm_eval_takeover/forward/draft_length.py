@@ -9,10 +9,14 @@ _MOST_LOGITS = 2**26  # rows x tokens x vocabulary of a draft that are always he
 
 def longest_draft(rows: int, vocab: int, device: torch.device) -> int:
     """The most tokens of a draft whose logits are to be held: in float32, 1/64 of the memory that the device has."""
-    memory: int = psutil.virtual_memory().total
+    return max(1, min(LONGEST, max(_MOST_LOGITS, _memory(device) // 256) // (rows * vocab)))
+
+
+def _memory(device: torch.device) -> int:
+    """Bytes that it has."""
     if device.type == "cuda":
-        memory = torch.cuda.get_device_properties(device).total_memory
-    return max(1, min(LONGEST, max(_MOST_LOGITS, memory // 256) // (rows * vocab)))
+        return torch.cuda.get_device_properties(device).total_memory
+    return int(psutil.virtual_memory().total)
 
 
 _SIZES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)  # new tokens of a pass that is padded

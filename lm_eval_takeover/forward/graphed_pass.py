@@ -4,6 +4,7 @@ A small model's eager pass is bound by the launches of its kernels: 28 layers of
 8B one. Here the first slots take part in a pass, whose rows, new tokens and columns are rounded up to a few sizes; positions are
 computed on the device, and a drafted token goes from the pass through the draw into the next pass while the CPU does not wait.
 Slots without a row compute along: they write into columns at or behind `lengths[slot]`, which no query attends to.
+A pass attends to as many columns as the rows need that take part in it, and a longer text beside them costs them nothing.
 
 It is used on GPUs only. Elsewhere the same code would run eagerly, which is how it is tested.
 """
@@ -15,12 +16,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lm_eval_takeover.forward.cuda_graphs import CudaGraphs, HostCopy
+from lm_eval_takeover.forward.cuda_graphs import CudaGraphs
 from lm_eval_takeover.forward.draft_length import LONGEST, longest_draft, round_up
 from lm_eval_takeover.forward.forward_pass import ForwardPass
-from lm_eval_takeover.forward.ragged_cache import COLUMN_STEP, Plan, RaggedCache, are_contiguous, round_up_columns
+from lm_eval_takeover.forward.ragged_cache import COLUMN_STEP, Plan, RaggedCache, are_contiguous
+from lm_eval_takeover.forward.transfers import HostCopy, upload
 from lm_eval_takeover.method.request import Sampling
-from lm_eval_takeover.method.sampling import Words, draw_rows, to_tensor
+from lm_eval_takeover.method.sampling import draw_rows
 
 _ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)  # slots of a pass
 
@@ -51,14 +53,18 @@ class GraphedPass:
         self._logits_at = torch.zeros(slots, dtype=torch.long, device=device)
         self._words = torch.zeros(slots, dtype=torch.long, device=device)
         # All passes leave their logits here, so that graphs of many sizes do not each hold their own.
-        self._logits = torch.zeros(slots, longest_draft(slots, vocab, device), vocab, device=device)
+        self._logits = torch.zeros(slots, max(2, longest_draft(slots, vocab, device)), vocab, device=device)
         self._uploaded_lengths = [0] * slots
-        self._columns = COLUMN_STEP
         self._replaceable: tuple[Any, ...] = ()  # tensors that graphs were captured with and their owners may replace
+        layer = self.lean.layers[0]
+        nothing = torch.zeros(slots, 0, layer.kv_heads, layer.head_dim, dtype=self.lean.embed.dtype, device=device)
+        for cached in cache.layers:
+            cached.buffers = (nothing, nothing)
 
-    def supports(self, ids: Tensor) -> bool:
-        """Whether a pass over ids `[rows, new]` can go this way: if it is short enough, and something was read before."""
-        return ids.shape[1] <= self._logits.shape[1] and self.cache.columns > 0
+    @property
+    def longest(self) -> int:
+        """New tokens a row of a pass, at most: 2 or more."""
+        return self._logits.shape[1]
 
     def read(
         self, lengths: Sequence[int], slots: Sequence[int], ids: Tensor, offset: int, logits_at: Tensor | None = None
@@ -78,7 +84,7 @@ class GraphedPass:
         slots: Sequence[int],
         ids: Tensor,
         offset: int,
-        at: Words,
+        at: Tensor,
         sampling: Sampling,
     ) -> tuple[Tensor, Tensor, HostCopy]:
         """As `Reader.draft`: logits, tokens, and tokens and masses on their way to the host.
@@ -87,7 +93,7 @@ class GraphedPass:
         """
         with self._on_device():
             rows, new, columns = self._fill(lengths, slots, ids, offset)
-            _write_slots(self._words, slots, to_tensor(at, self.device))
+            _write_slots(self._words, slots, at)
 
             def run() -> tuple[Tensor, Tensor, Tensor]:
                 logits = self._run(rows, new, columns, True)[:, 0]
@@ -103,18 +109,18 @@ class GraphedPass:
 
     def _fill(self, lengths: Sequence[int], slots: Sequence[int], ids: Tensor, offset: int) -> tuple[int, int, int]:
         """Fill the static tensors; `(rows, new, columns)`, all rounded up: few rows need few slots, which are the first ones."""
-        new = min(round_up(ids.shape[1]), self._logits.shape[1])
+        new = min(round_up(ids.shape[1]), self.longest)
         rows = min(next((size for size in _ROWS if size > max(slots)), self.cache.slots), self.cache.slots)
-        # Never less, so that there are graphs of one number of columns at a time.
-        columns = self._columns = max(self._columns, round_up_columns(max(lengths) + offset + new))
-        self.cache.reserve(columns)
-        current = (columns, self.lean.prepare_rotations(columns)[0], self.cache.layers[0].buffers)
+        # All of the first slots write; those without a row may do so behind the columns of this pass.
+        self.cache.reserve(max(lengths[:rows]) + offset + new)
+        columns = min(_round_up_to_power(max(lengths[slot] for slot in slots) + offset + new), self.cache.columns)
+        current = (self.lean.prepare_rotations(self.cache.columns)[0], self.cache.layers[0].buffers)
         if not self._replaceable or any(a is not b for a, b in zip(current, self._replaceable, strict=True)):
             self.graphs.clear()
             self._replaceable = current
         if self._uploaded_lengths != list(lengths):
             self._uploaded_lengths = list(lengths)
-            self._lengths.copy_(torch.tensor(self._uploaded_lengths)[:, None])
+            self._lengths.copy_(upload(torch.tensor(self._uploaded_lengths)[:, None], self.device))
         torch.add(self._lengths + offset, self._steps[:new], out=self._positions[:, :new])
         _write_slots(self._ids[:, : ids.shape[1]], slots, ids)
         return rows, new, columns
@@ -132,14 +138,19 @@ class GraphedPass:
         return logits.copy_(self.lean.compute_logits(hidden, self.vocab))
 
 
+def _round_up_to_power(columns: int) -> int:
+    """The columns that a pass over so many attends to: few sizes, and so few graphs."""
+    return max(COLUMN_STEP, 1 << (columns - 1).bit_length())
+
+
 def _write_slots(static: Tensor, slots: Sequence[int], values: Tensor) -> None:
     """Write values `[rows, ...]` into these slots of a static tensor `[slots, ...]`."""
     if are_contiguous(slots):
         static[: len(slots)].copy_(values)
     else:
-        static[torch.tensor(slots, device=static.device)] = values
+        static[upload(torch.tensor(slots), static.device)] = values
 
 
 def _select_slots(values: Tensor, slots: Sequence[int]) -> Tensor:
     """The values `[slots, ...]` of these slots: `[rows, ...]`."""
-    return values[: len(slots)] if are_contiguous(slots) else values[torch.tensor(slots, device=values.device)]
+    return values[: len(slots)] if are_contiguous(slots) else values[upload(torch.tensor(slots), values.device)]

@@ -5,6 +5,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from lm_eval_takeover.forward.transfers import upload
+
 
 def pad_left(rows: Sequence[Sequence[int]], device: torch.device) -> tuple[Tensor, Tensor]:
     """Token ids and mask `[rows, longest]`, the rows aligned at their ends; the mask is 0 on padding."""
@@ -17,4 +19,4 @@ def pad_left(rows: Sequence[Sequence[int]], device: torch.device) -> tuple[Tenso
 def pad_right(rows: Sequence[Sequence[int]], device: torch.device) -> Tensor:
     """Token ids `[rows, longest]`, the rows aligned at their starts."""
     longest = max(map(len, rows))
-    return torch.tensor([[*row, *[0] * (longest - len(row))] for row in rows], device=device)
+    return upload(torch.tensor([[*row, *[0] * (longest - len(row))] for row in rows]), device)

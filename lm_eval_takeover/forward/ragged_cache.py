@@ -20,6 +20,7 @@ from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer, Li
 from lm_eval_takeover.errors import ArgumentError
 
 COLUMN_STEP = 256  # columns are allocated in multiples of it
+_ANY = 2**31  # columns that a row may need where nothing is known of it
 
 
 def round_up_columns(columns: int) -> int:
@@ -114,11 +115,16 @@ class RaggedLayer(DynamicLayer):  # type: ignore[misc]
         return rows.narrow(1, 0, plan.columns).transpose(1, 2)
 
     def grow(self, columns: int, like: Sequence[Tensor]) -> None:
-        """Allocate this many columns, rounded up; `like` are keys and values `[..., heads, head_dim]` of their kind."""
+        """Allocate this many columns or more; `like` are keys and values `[..., heads, head_dim]` of their kind.
+
+        At least twice as many as there were, so that few copies are made; but no more than any row will need.
+        """
+        held = 0 if self.buffers is None else self.buffers[0].shape[1]
+        columns = round_up_columns(max(columns, min(2 * held, self._cache.most_columns)))
         grown = []
         for kind, states in enumerate(like):
             # Zeros, since what a mask hides is still multiplied, and NaN times 0 is NaN.
-            buffer = states.new_zeros(self._cache.slots, round_up_columns(columns), *states.shape[2:])
+            buffer = states.new_zeros(self._cache.slots, columns, *states.shape[2:])
             if self.buffers is not None:
                 buffer[:, : self.buffers[kind].shape[1]] = self.buffers[kind]
             grown.append(buffer)
@@ -129,12 +135,15 @@ class RaggedLayer(DynamicLayer):  # type: ignore[misc]
 
 
 class RaggedCache(Cache):  # type: ignore[misc]
-    """The cache of one model for `slots` rows. `plan` is that of the pass that is running, or ran last."""
+    """The cache of one model for `slots` rows. `plan` is that of the pass that is running, or ran last.
+
+    `most_columns` is what its longest row will need.
+    """
 
     plan: Plan
 
-    def __init__(self, layers: int, slots: int) -> None:
-        self.slots = slots
+    def __init__(self, layers: int, slots: int, most_columns: int = _ANY) -> None:
+        self.slots, self.most_columns = slots, most_columns
         super().__init__(layers=[RaggedLayer(self) for _ in range(layers)])
 
     @property

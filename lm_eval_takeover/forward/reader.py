@@ -3,17 +3,18 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from lm_eval_takeover.forward.cuda_graphs import HostCopy
 from lm_eval_takeover.forward.draft_length import round_up
 from lm_eval_takeover.forward.forward_pass import ForwardPass
 from lm_eval_takeover.forward.graphed_pass import GraphedPass
 from lm_eval_takeover.forward.padding import pad_right
 from lm_eval_takeover.forward.ragged_cache import RaggedCache
+from lm_eval_takeover.forward.transfers import HostCopy, upload
 from lm_eval_takeover.method.request import Sampling
-from lm_eval_takeover.method.sampling import Words, draw_on_cpu, draw_rows, to_tensor
+from lm_eval_takeover.method.sampling import draw_on_cpu, draw_rows
 
 PREFILL_COLUMNS = 512  # columns of a prompt that are read at a time: masks grow with their product with the length
 
@@ -31,7 +32,7 @@ class Drafted:
         if isinstance(self.on_host, tuple):
             return self.on_host
         tokens, masses = self.on_host.fetch()
-        return list(map(int, tokens)), masses
+        return tokens.tolist(), masses.tolist()
 
 
 class Reader:
@@ -41,21 +42,26 @@ class Reader:
     roll-back.
     """
 
-    def __init__(self, forward: ForwardPass, slots: int, vocab: int, *, graphed: bool = True) -> None:
+    def __init__(
+        self, forward: ForwardPass, slots: int, vocab: int, columns: int = 2**31, *, graphed: bool = True
+    ) -> None:
         self.forward, self.vocab = forward, vocab
-        self.cache = RaggedCache(len(forward.windows), slots)
+        self.cache = RaggedCache(len(forward.windows), slots, columns)
         self.lengths = [0] * slots
         self._graphed = GraphedPass(forward, self.cache, vocab) if graphed and forward.graphed else None
 
     @classmethod
-    def take(cls, forward: ForwardPass, slots: int, vocab: int) -> "Reader":
-        """The reader that the last run left, if it is of this size, with its graphs; else a new one."""
+    def take(cls, forward: ForwardPass, slots: int, vocab: int, columns: int) -> "Reader":
+        """The reader that the last run left, if it is of this size, with its graphs; else a new one.
+
+        `columns` is what the longest row will need.
+        """
         left, forward.left_reader = forward.left_reader, None
         if left is not None and (len(left.lengths), left.vocab) == (slots, vocab):
-            left.lengths = [0] * slots
+            left.lengths, left.cache.most_columns = [0] * slots, columns
             return left  # type: ignore[no-any-return]
         del left  # before there is another one
-        return cls(forward, slots, vocab)
+        return cls(forward, slots, vocab, columns)
 
     def leave(self) -> None:
         """The run is over: the next one may `take` it, where graphs were captured."""
@@ -68,19 +74,27 @@ class Reader:
         return 0 if self._graphed is None else 1
 
     @property
+    def longest(self) -> int | None:
+        """New tokens a row of a pass that is replayed, at most; None where no pass is."""
+        return None if self._graphed is None else self._graphed.longest
+
+    @property
     def device(self) -> torch.device:
         return self.forward.member.device
 
     def padded_length(self, new: int) -> int:
-        """What a pass over so many new tokens is padded to, so that few shapes, and the roundings that hang on them, occur."""
-        return round_up(new)
+        """What a pass over so many new tokens is padded to, so that few shapes, and the roundings that hang on them, occur.
+
+        What is replayed pads itself.
+        """
+        return new if self._graphed is not None else round_up(new)
 
     def read(self, slots: Sequence[int], ids: Tensor, offset: int = 0) -> Tensor:
         """Logits `[rows, new, vocab]` after each of `ids` `[rows, new]`, read `offset` tokens behind each row's length.
 
-        Lengths stay as they are: what was read counts once the caller adds it.
+        Lengths stay as they are: what was read counts once the caller adds it. The next call may overwrite the logits.
         """
-        if self._graphed is not None and self._graphed.supports(ids):
+        if self._graphed is not None and ids.shape[1] <= self._graphed.longest:
             return self._graphed.read(self.lengths, slots, ids.to(self.device), offset)
         lengths = [self.lengths[slot] + offset for slot in slots]
         return self.forward(self.cache, slots, lengths, ids.to(self.device), self.vocab)
@@ -89,25 +103,25 @@ class Reader:
         """Logits `[rows, vocab]` after the last of `counts` tokens of each row of `ids`, padded behind."""
         if ids.shape[1] == 1:
             return self.read(slots, ids)[:, 0]
-        last = torch.tensor(counts, device=self.device) - 1
-        if self._graphed is not None and self._graphed.supports(ids):
+        last = upload(torch.tensor(counts) - 1, self.device)
+        if self._graphed is not None and ids.shape[1] <= self._graphed.longest:
             return self._graphed.read(self.lengths, slots, ids.to(self.device), 0, last)[:, 0]
         lengths = [self.lengths[slot] for slot in slots]
         return self.forward(self.cache, slots, lengths, ids.to(self.device), self.vocab, last)[:, 0]
 
-    def draft(self, slots: Sequence[int], ids: Tensor, offset: int, at: Words, sampling: Sampling) -> Drafted:
+    def draft(self, slots: Sequence[int], ids: Tensor, offset: int, at: Tensor, sampling: Sampling) -> Drafted:
         """Read one token per row, `ids` `[rows, 1]`, and draw the next with the words `[rows]`. Under `drawing`."""
-        if self._graphed is not None and self._graphed.supports(ids):
+        if self._graphed is not None:
             return Drafted(*self._graphed.draft(self.lengths, slots, ids, offset, at, sampling))
         return self.draw(self.read(slots, ids, offset).select(1, 0), at, sampling)
 
     @staticmethod
-    def draw(logits: Tensor, at: Words, sampling: Sampling) -> Drafted:
-        """The next token of each row, from logits `[rows, vocab]`."""
+    def draw(logits: Tensor, at: Tensor, sampling: Sampling) -> Drafted:
+        """The next token of each row, from logits `[rows, vocab]` and words `[rows]`: the int64 of their bits."""
         if logits.device.type == "cuda":
-            tokens, mass = draw_rows(logits, to_tensor(at, logits.device), sampling)
+            tokens, mass = draw_rows(logits, at, sampling)
             return Drafted(logits, tokens, HostCopy(tokens, mass))
-        drawn, masses = draw_on_cpu(logits.cpu().numpy(), at, sampling)
+        drawn, masses = draw_on_cpu(logits.cpu().numpy(), at.numpy().view(np.uint64), sampling)
         return Drafted(logits, torch.from_numpy(drawn), (drawn.tolist(), masses))
 
     def prefill(self, prompts: Sequence[Sequence[int]]) -> "Reader":

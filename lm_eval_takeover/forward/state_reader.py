@@ -75,9 +75,10 @@ class StateReader(Reader):
         self._copy, self._kept = source.cache, len(source._read)
 
 
-def take_reader(forward: ForwardPass | StatePass, slots: int, vocab: int) -> Reader:
-    """A reader of so many rows, that of the last run where it fits; of one row where layers keep a state."""
+def take_reader(forward: ForwardPass | StatePass, slots: int, vocab: int, columns: int = 2**31) -> Reader:
+    """A reader of so many rows of at most `columns` tokens, that of the last run where it fits; of one row where layers keep a
+    state."""
     if isinstance(forward, StatePass):
         assert slots == 1, "verify_pass tells how many rows a pass has"
         return StateReader(forward, vocab)
-    return Reader.take(forward, slots, vocab)
+    return Reader.take(forward, slots, vocab, columns)

@@ -126,6 +126,28 @@ def test_rows_in_flight_go_on_where_memory_ran_out(small_pair, prompts, monkeypa
         assert list(one.observed) == pytest.approx(list(expected[i].observed), rel=1e-3, abs=1e-3, nan_ok=True)
 
 
+def test_a_batch_that_was_halved_for_memory_grows_back(small_pair, prompts, monkeypatch, caplog):
+    """Once the rows that were too many are finished; where they are too many again, it is halved again."""
+    requests = [Request(prompt, j, 8, SAMPLED) for prompt in prompts for j in range(4)]
+    expected = {i: g.tokens for i, g in engine.generate(small_pair, BaseAlone(), requests, batch_size=8)}
+    passes, sizes = ForwardPass.__call__, []
+
+    def short(self, cache, slots, lengths, ids, vocab, *arguments):
+        if vocab:
+            sizes.append(len(slots))
+            if len(slots) > 4 and len(sizes) < 12:
+                raise torch.OutOfMemoryError("CUDA out of memory")
+        return passes(self, cache, slots, lengths, ids, vocab, *arguments)
+
+    monkeypatch.setattr(ForwardPass, "__call__", short)
+    with caplog.at_level(logging.INFO):
+        made = {i: g.tokens for i, g in engine.generate(small_pair, BaseAlone(), requests, batch_size=8)}
+    assert made == expected
+    told = [record.message for record in caplog.records if "batch size" in record.message]
+    assert told == ["out of memory; continuing with batch size 4", "trying batch size 8 again"]
+    assert sizes[0] == 8 and max(sizes[1:12]) == 4 and max(sizes[12:]) == 8
+
+
 def test_what_finished_before_memory_ran_out_in_the_other_half_is_kept(small_pair, prompts, monkeypatch):
     """A pass fails, its first half ends two texts, and the second half finds no memory."""
     requests = [Request(prompts[0], j, 1 if j < 2 else 6, SAMPLED) for j in range(4)]
@@ -174,6 +196,44 @@ def test_the_tail_of_a_run_computes_few_slots(small_pair, prompts, monkeypatch):
     pass_as_on_a_gpu(small_pair, monkeypatch, graphed=False)
     plainly = dict(blockwise.generate(small_pair, BaseAlone(), requests, batch_size=16))
     assert {i: g.tokens for i, g in made.items()} == {i: g.tokens for i, g in plainly.items()}
+
+
+def test_a_pass_reads_the_columns_of_its_rows_and_not_of_the_longest_text_ever(small_pair, prompts, monkeypatch):
+    """A text of 400 tokens stands first; the ones behind it are read in 256 columns again, by graphs of few sizes."""
+    sizes, plain, buffers = [], GraphedPass._run, set()
+
+    def run(self, rows, new, columns, every):
+        sizes.append(columns)
+        buffers.add((id(self), id(self.cache.layers[0].buffers)))
+        return plain(self, rows, new, columns, every)
+
+    monkeypatch.setattr(GraphedPass, "_run", run)
+    passes = pass_as_on_a_gpu(small_pair, monkeypatch)
+    requests = [Request(prompts[0] * 6, 0, 40, SAMPLED), *(Request(prompts[0], j, 40, SAMPLED) for j in range(2))]
+    policy = POLICIES["disagreement"]
+    made = dict(blockwise.generate(small_pair, policy, requests, batch_size=1))
+    assert set(sizes) == {256, 512} and sizes == sorted(sizes, reverse=True)
+    assert len(buffers) == len(passes)  # what the first text has allocated serves the others
+    pass_as_on_a_gpu(small_pair, monkeypatch, graphed=False)
+    plainly = dict(blockwise.generate(small_pair, policy, requests, batch_size=1))
+    assert {i: g.tokens for i, g in made.items()} == {i: g.tokens for i, g in plainly.items()}
+
+
+@pytest.mark.parametrize("name", ["disagreement", "guide"])
+def test_no_draft_is_longer_than_what_is_captured(small_pair, prompts, monkeypatch, name):
+    """A longer one would be read eagerly, launch by launch."""
+    pass_as_on_a_gpu(small_pair, monkeypatch)
+    monkeypatch.setattr("lm_eval_takeover.forward.graphed_pass.longest_draft", lambda rows, vocab, device: 5)
+    read, plain = [], ForwardPass.__call__
+
+    def eagerly(self, cache, slots, lengths, ids, vocab, *rest):
+        read.append(vocab)
+        return plain(self, cache, slots, lengths, ids, vocab, *rest)
+
+    monkeypatch.setattr(ForwardPass, "__call__", eagerly)
+    requests = [Request(prompt, 0, 20, SAMPLED) for prompt in prompts[:2]]
+    list(blockwise.generate(small_pair, POLICIES[name], requests, batch_size=2, block_size=40))
+    assert read and not any(read)  # prompts alone
 
 
 def test_graphs_outlive_a_run_until_their_memory_is_needed(small_pair, prompts, monkeypatch):

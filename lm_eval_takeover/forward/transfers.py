@@ -1,0 +1,37 @@
+"""Small tensors on their way between host and device: neither waits for the other until it needs the values."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+def upload(values: Tensor, device: torch.device) -> Tensor:
+    """These values of the host on a device. A GPU copies them from pinned memory, and the host goes on."""
+    if device.type != "cuda":
+        return values.to(device)
+    return values.pin_memory().to(device, non_blocking=True)
+
+
+class HostCopy:
+    """Small tensors, copied to the host while the device goes on: one copy for all of them."""
+
+    def __init__(self, *tensors: Tensor) -> None:
+        self._tensors: list[Tensor] = list(tensors)
+        self._arrived: Any = None
+        device = tensors[0].device
+        if device.type == "cuda":
+            packed = torch.cat([tensor.double().flatten() for tensor in tensors])  # exact up to 2^53
+            host = torch.empty(packed.shape, dtype=packed.dtype, pin_memory=True).copy_(packed, non_blocking=True)
+            parts = zip(tensors, torch.split(host, [tensor.numel() for tensor in tensors]), strict=True)
+            self._tensors = [part.view(tensor.shape) for tensor, part in parts]
+            self._dtypes = [tensor.dtype for tensor in tensors]
+            self._arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            self._arrived.record(torch.cuda.current_stream(device))
+
+    def fetch(self) -> list[Tensor]:
+        """The tensors on the host; waits until the copy is complete."""
+        if self._arrived is None:
+            return self._tensors
+        self._arrived.synchronize()
+        return [tensor.to(dtype) for tensor, dtype in zip(self._tensors, self._dtypes, strict=True)]
