@@ -7,9 +7,9 @@ there, so a whole run goes as on a GPU, without graphs, and its texts can be com
 from contextlib import contextmanager, nullcontext
 
 import torch
-from helpers.torch_draw import draw_in_torch
 from torch.overrides import TorchFunctionMode
 
+from helpers.torch_draw import draw_in_torch
 from lm_eval_takeover.forward import draft_length
 from lm_eval_takeover.forward.cuda_graphs import CudaGraphs
 from lm_eval_takeover.kernels import operations
