@@ -10,6 +10,7 @@ files and modules of the model argument `plugins`. Loading anything twice change
 This module imports no torch: what is registered does.
 """
 
+import functools
 import hashlib
 import importlib
 import importlib.util
@@ -154,6 +155,14 @@ def check_shape(where: str, values: Any, shape: Any) -> None:
 Entry = TypeVar("Entry")
 
 
+@functools.cache
+def _find_installed(group: str, path: tuple[str, ...]) -> "dict[str, EntryPoint]":
+    """Entry points of the packages on this `sys.path`, which takes milliseconds to read."""
+    from importlib.metadata import entry_points
+
+    return {point.name: point for point in entry_points(group=group)}
+
+
 class Registry(Generic[Entry]):
     """What is registered under one kind of name, loaded when it is asked for."""
 
@@ -212,9 +221,7 @@ class Registry(Generic[Entry]):
 
     def installed(self) -> "dict[str, EntryPoint]":
         """The names that installed packages bring, loaded or not."""
-        from importlib.metadata import entry_points
-
-        return {point.name: point for point in entry_points(group=self.group)}
+        return _find_installed(self.group, tuple(sys.path))
 
     def _load_ours(self) -> None:
         for module in _OURS:

@@ -18,6 +18,12 @@ def show_on(terminal: TextIO | None, label: str) -> None:
     _shown.update(desc=label, file=terminal, disable=terminal is None)
 
 
+def open_bar(label: str, **options: Any) -> Any:
+    """A bar of tqdm for another kind of work than samples, which goes where those go."""
+    shown = _shown | {"desc": f"{_shown['desc']}: {label}"} if "file" in _shown else {"desc": label}
+    return tqdm(**(options | shown))
+
+
 class Progress:
     """A bar of samples, with the tokens of this process and their speed beside it.
 

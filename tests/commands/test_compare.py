@@ -1,6 +1,7 @@
 """`compare`: rows through the stock command, done ones kept, interrupted ones taken up; and what a dry run says."""
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -12,12 +13,12 @@ import pytest
 from helpers.pairs import ROOT
 from helpers.processes import environment
 from helpers.results import takeover, write_results
-from helpers.stock import arguments_of, parse_stock, run_here, value_of, work_here
+from helpers.stock import arguments_of, comparing_here, parse_stock, value_of
 from lm_eval.api.metrics import bleu, mean
 
 from lm_eval_takeover.cli import main
 from lm_eval_takeover.commands.compare import command, knobs, rows, running, worker, workload
-from lm_eval_takeover.commands.compare.processes import CallFailed, start
+from lm_eval_takeover.commands.compare.processes import CallFailed, start_worker
 from lm_eval_takeover.demo import DEMO
 from lm_eval_takeover.errors import ArgumentError, RunDirError, TakeoverError
 
@@ -32,9 +33,7 @@ def demo(tmp_path_factory):
     """The demo pair compared on 4 problems, as `make demo` does it with all of them, but in this process."""
     run_dir = tmp_path_factory.mktemp("demo")
     words = [*DEMO_WORDS, "--limit", "4", "--batch_size", "32"]
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(running, "start_worker", work_here)
-        patched.setattr(worker, "run_stock", lambda words: run_here(["lm_eval", *words]))
+    with comparing_here():
         assert main([*words, "--run_dir", str(run_dir)]) == 0
     return run_dir, json.loads((run_dir / "leaderboard.json").read_text())
 
@@ -62,18 +61,12 @@ def harness(monkeypatch):
             model_args = value_of(words, "--model_args")
             write_results(folder, {"takeover_demo": [6, 5] * 8}, model="hf", model_args=model_args)
 
-    def fake(words, *_, **__):
-        if words[0] == running.WORKER:
-            for call in json.loads(Path(words[1]).read_text()):
-                write(["lm_eval", *call["words"]])
-                (Path(call["results"]) / "call.json").write_text("{}")
-        else:
-            started.append(words)
-            if action := fake.faults.pop(len(started), None):
-                action(words)
+    def fake(words):
+        for call in json.loads(Path(words[1]).read_text()):
+            write(["lm_eval", *call["words"]])
+            (Path(call["results"]) / "call.json").write_text("{}")
 
     fake.faults = {}
-    monkeypatch.setattr(running, "start", fake)
     monkeypatch.setattr(running, "start_worker", fake)
     fake.started = started
     return fake
@@ -352,22 +345,26 @@ def test_an_unknown_task_names_the_nearest(tmp_path):
         main(["compare", "--tasks", "takeover_demmo", "--run_dir", str(tmp_path)])
 
 
-def test_a_process_that_fails_says_why_and_all_it_printed_is_kept(monkeypatch, tmp_path, capsys):
-    (tmp_path / "failing.py").write_text(
-        "import sys\nprint('a notice of lm-eval')\nprint('Running: 10%|1/10\\rRunning: 50%|5/10', file=sys.stderr)\n"
-        "print('error: it has no such model', file=sys.stderr)\nraise SystemExit(3)"
-    )
+def test_a_call_that_fails_names_its_log_where_all_that_it_printed_is(monkeypatch, tmp_path, capfd):
+    def fail(words):
+        os.write(1, b"a notice of lm-eval\n")
+        raise ArgumentError("it has no such model")
+
+    monkeypatch.setattr(worker, "run_stock", fail)
+    call = {"row": "guided", "words": [], "results": str(tmp_path / "results"), "log": str(tmp_path / "row" / "log")}
+    with pytest.raises(ArgumentError, match="no such model"):
+        worker.run_calls([call])
+    assert capfd.readouterr().err == f"guided: failed; all that it printed is in '{tmp_path}/row/log'\n"
+    assert (tmp_path / "row" / "log").read_text() == "a notice of lm-eval\n"
+    assert not (tmp_path / "results").exists()
+
+
+def test_a_process_that_fails_ends_the_command_with_its_status(monkeypatch, tmp_path):
+    (tmp_path / "failing.py").write_text("raise SystemExit(3)")
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{ROOT}")
     with pytest.raises(CallFailed) as caught:
-        start(["failing"], "guided", tmp_path / "row" / "lm_eval.log")
+        start_worker(["failing"])
     assert caught.value.status == 3
-    assert capsys.readouterr().err.endswith(
-        f"guided: 50%|5/10\nerror: it has no such model\nguided: failed; all that it printed is in '{tmp_path}/row/lm_eval.log'\n"
-    )
-    with pytest.raises(CallFailed):
-        start(["failing"], "guided", tmp_path / "row" / "lm_eval.log", quiet=True)
-    assert "5/10" not in capsys.readouterr().err
-    assert (tmp_path / "row" / "lm_eval.log").read_text().count("a notice of lm-eval") == 2
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends a process with its parent")
@@ -375,9 +372,7 @@ def test_a_killed_comparison_leaves_no_process_behind(tmp_path):
     (tmp_path / "sleeping.py").write_text(
         f"import os, pathlib, time\npathlib.Path({str(tmp_path / 'pid')!r}).write_text(str(os.getpid()))\ntime.sleep(60)"
     )
-    code = (
-        "from lm_eval_takeover.commands.compare.processes import start, Path; start(['sleeping'], 'row', Path('log'))"
-    )
+    code = "from lm_eval_takeover.commands.compare.processes import start_worker; start_worker(['sleeping'])"
     parent = subprocess.Popen(
         [sys.executable, "-c", code], env=environment(PYTHONPATH=f"{tmp_path}:{ROOT}"), cwd=tmp_path
     )

@@ -5,11 +5,9 @@ import json
 
 import pytest
 from helpers.results import takeover, write_results
-from helpers.stock import run_here, work_here
+from helpers.stock import comparing_here
 
 from lm_eval_takeover.cli import main
-from lm_eval_takeover.commands.calibrate import budget
-from lm_eval_takeover.commands.compare import running, worker
 from lm_eval_takeover.commands.compare.calls import Call
 from lm_eval_takeover.commands.compare.costs import describe_costs
 from lm_eval_takeover.commands.compare.frontier import describe_frontier
@@ -40,17 +38,14 @@ def read_lines(path):
         return list(csv.DictReader(file))
 
 
-def test_a_method_of_a_stranger_stands_in_the_picture(tmp_path, monkeypatch, capsys):
+def test_a_method_of_a_stranger_stands_in_the_picture(tmp_path, capsys):
     plugin, run_dir = tmp_path / "mine.py", tmp_path / "grid"
     plugin.write_text(STRANGER)
-    monkeypatch.setattr(budget, "_MOST", 2)  # the rates need not be met
-    monkeypatch.setattr(running, "start", lambda words, *_, **__: main(list(words[1:])))
-    monkeypatch.setattr(running, "start_worker", work_here)
-    monkeypatch.setattr(worker, "run_stock", lambda words: run_here(["lm_eval", *words]))
     words = ["compare", "--tasks", "takeover_demo", "--rows", "base,guide,later,random", "--rates", "0.05,0.2"]
-    words += ["--limit", "1", "--num_prompts", "2", "--num_held_out", "4"]
-    words += ["--gen_kwargs", "max_gen_toks=60", "--batch_size", "16", "--model_args", f"plugins={plugin}"]
-    assert main([*words, "--run_dir", str(run_dir)]) == 0
+    words += ["--limit", "1", "--num_prompts", "2", "--num_held_out", "3"]
+    words += ["--gen_kwargs", "max_gen_toks=40", "--batch_size", "16", "--model_args", f"plugins={plugin}"]
+    with comparing_here():
+        assert main([*words, "--run_dir", str(run_dir)]) == 0
     lines = {line["row"]: line for line in read_lines(run_dir / "frontier.csv") if line["task"] == "average"}
     assert list(lines) == ["base", "later@0.05", "later@0.2", "random@0.05", "random@0.2", "guide"]
     assert 0 < float(lines["later@0.05"]["realized_rate"]) < float(lines["later@0.2"]["realized_rate"])

@@ -180,6 +180,13 @@ def test_a_stranger_s_folder_names_no_code(demo_runs, tmp_path, demo_pair):
     assert not (tmp_path / "ran").exists()
 
 
+def test_a_policy_that_depends_on_who_wrote_the_text_does_not_go_on_behind_a_forced_token(demo_runs, demo_pair):
+    run = read_run_folder(demo_runs["guided"])
+    segment = replace(run, arguments=run.arguments | {"policy": "segment"})
+    with pytest.raises(ArgumentError, match="--after gate cannot continue texts of policy=segment"):
+        measuring._load_run_policy(segment, demo_pair, None)
+
+
 def test_the_report_shows_the_largest_effects(measured, strict_run, demo_runs, tmp_path):
     assert (
         main(

@@ -2,13 +2,16 @@
 
 import json
 import sys
+from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
 from lm_eval import simple_evaluate
 from lm_eval._cli.harness import HarnessCLI
 from lm_eval.loggers import EvaluationTracker
 
-from lm_eval_takeover.commands.compare import worker
+from lm_eval_takeover.commands.calibrate.budget import HeldOutRollouts
+from lm_eval_takeover.commands.compare import running, worker
 from lm_eval_takeover.tasks.loading import make_task_manager
 
 
@@ -40,6 +43,7 @@ def run_here(words, *_, **__):
         tasks=tasks,
         task_manager=make_task_manager(tasks),
         batch_size=options.batch_size,
+        device=options.device,
         limit=options.limit,
         bootstrap_iters=0,
         evaluation_tracker=tracker,
@@ -53,3 +57,13 @@ def run_here(words, *_, **__):
 def work_here(words):
     """The worker, in this process."""
     worker.run_calls(json.loads(Path(words[1]).read_text()), quiet=True)
+
+
+@contextmanager
+def comparing_here():
+    """`compare` runs its rows in this process. A knob is solved without rollouts, as if it gave the rate that it names."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(running, "start_worker", work_here)
+        patched.setattr(worker, "run_stock", lambda words: run_here(["lm_eval", *words]))
+        patched.setattr(HeldOutRollouts, "count_takeovers", lambda self, value, progress: (round(1e6 * value), 10**6))
+        yield

@@ -12,13 +12,12 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Protocol
 
-from tqdm import tqdm
-
 from lm_eval_takeover.calibration.thresholds import Calibration, Target
 from lm_eval_takeover.calibration.tuning import SPIKE_RATIO, Method
 from lm_eval_takeover.decoding.engine import generate
 from lm_eval_takeover.method.request import Request
 from lm_eval_takeover.pair.pair import Pair
+from lm_eval_takeover.runs.progress import open_bar
 
 if TYPE_CHECKING:
     from lm_eval_takeover.vllm.backend import VllmBackend
@@ -62,7 +61,7 @@ class HeldOutRollouts:
         else:
             written = generate(self.pair, policy, self.requests, seed=self.seed, batch_size=self.batch_size)
         label = f"{self.method.settings.get('score') or policy.name}, {self.method.knob.name}={value:.4g}"
-        with tqdm(total=len(self.requests), desc=label, unit="rollout", disable=not progress) as bar:
+        with open_bar(label, total=len(self.requests), unit="rollout", disable=not progress) as bar:
             for _, generation in written:
                 takeovers += generation.takeovers
                 tokens += len(generation.tokens)

@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from tqdm import tqdm
 
 from lm_eval_takeover.calibration.sketch import QuantileSketch
 from lm_eval_takeover.calibration.thresholds import KAPPA_RULES, TOLERANCE, Calibration, ScoreCalibration, Target
@@ -40,6 +39,7 @@ from lm_eval_takeover.method.registry import Score
 from lm_eval_takeover.method.registry import scores as registered
 from lm_eval_takeover.method.request import TASK_MAX_GEN_TOKS, TASK_SAMPLING, Request, Sampling
 from lm_eval_takeover.pair.pair import Pair
+from lm_eval_takeover.runs.progress import open_bar
 
 if TYPE_CHECKING:
     from lm_eval_takeover.vllm.backend import VllmBackend
@@ -219,9 +219,7 @@ def _collect_scores(
     groups = [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
     work.reused = len(parts.done)
     started = time.perf_counter()
-    with tqdm(
-        total=len(requests), initial=work.reused, desc="Calibrating", unit="rollout", disable=not progress
-    ) as bar:
+    with open_bar("Calibrating", total=len(requests), initial=work.reused, unit="rollout", disable=not progress) as bar:
         for group in groups:
             todo = [i for i in group if i not in parts.done]
             if not todo:

@@ -60,11 +60,16 @@ def plan_calls(
 
     A thinking model has no journal, so it has a call for each of `tasks`, each of which is kept once it is done.
     """
+    dtype = None if options.dtype == "auto" else options.dtype
+    shared = {"dtype": dtype, "trust_remote_code": options.trust_remote_code or None}
+    arguments: dict[str, Any]
     if row.name == "thinking":
-        return [_make_call(options, row, options.thinking_backend, _thinking_arguments(options), [t]) for t in tasks]
-    arguments: dict[str, Any] = {"base": options.base, "guide": options.guide, "model": row.label}
+        arguments = {"pretrained": options.thinking, "enable_thinking": options.enable_thinking}
+        arguments |= shared | options.thinking_args
+        return [_make_call(options, row, options.thinking_backend, arguments, [task]) for task in tasks]
+    arguments = {"base": options.base, "guide": options.guide, "model": row.label}
     arguments |= {name: getattr(options, name) for name in ("guide_device", "guide_dtype", "enable_thinking")}
-    arguments |= _shared_arguments(options) | read_shared(options, row.arguments["policy"])
+    arguments |= shared | read_shared(options, row.arguments["policy"])
     if row.method is not None:
         reverse = {"direction": "reverse"} if options.direction == "reverse" else {}
         read = calibration if row.rate is not None or "spike_ratio" in options.model_args else None
@@ -85,41 +90,31 @@ def row_folder(options: argparse.Namespace, row: Row) -> Path:
     return Path(options.run_dir) / row.label
 
 
-def _shared_arguments(options: argparse.Namespace) -> dict[str, Any]:
-    dtype = None if options.dtype == "auto" else options.dtype
-    return {"dtype": dtype, "trust_remote_code": options.trust_remote_code or None}
-
-
-def _thinking_arguments(options: argparse.Namespace) -> dict[str, Any]:
-    arguments: dict[str, Any] = {"pretrained": options.thinking, "enable_thinking": options.enable_thinking}
-    arguments |= _shared_arguments(options) | options.thinking_args
-    return arguments
-
-
 def _make_call(
     options: argparse.Namespace, row: Row, model: str, arguments: Mapping[str, Any], tasks: Iterable[str]
 ) -> Call:
     given = {name: str(value) for name, value in arguments.items() if value is not None}
     words = ["--model", model, "--model_args", _join(given), "--tasks", ",".join(tasks)]
-    batch_size = options.thinking_batch_size if row.name == "thinking" else None
-    speed = [
-        "--batch_size",
-        batch_size or options.batch_size,
-        *(["--device", options.device] if options.device else []),
-    ]
-    if options.apply_chat_template:
-        words += ["--apply_chat_template"]
-    if options.gen_kwargs:
-        words += ["--gen_kwargs", _join(options.gen_kwargs)]
-    for name in ("limit", "seed", "include_path", "metadata"):
-        if (value := getattr(options, name)) is not None:
-            words += [f"--{name}", str(value)]
+    words += write_options(options, "apply_chat_template")
+    words += ["--gen_kwargs", _join(options.gen_kwargs)] if options.gen_kwargs else []
+    words += write_options(options, "limit", "seed", "include_path", "metadata")
     lasting = {name: value for name, value in given.items() if name not in _SPEED}
     key = digest_of([model, lasting, *words[4:]])[:_DIGITS]
     folder = row_folder(options, row)
-    words += [*speed, "--output_path", str(folder / f"results-{key}"), "--log_samples"]
+    batch_size = (options.thinking_batch_size if row.name == "thinking" else None) or options.batch_size
+    words += ["--batch_size", batch_size, *write_options(options, "device")]
+    words += ["--output_path", str(folder / f"results-{key}"), "--log_samples"]
     alone = row.name == "thinking" or given.get("backend", "hf") != "hf"
     return Call(row.label, tuple(words), folder, key, alone)
+
+
+def write_options(options: argparse.Namespace, *names: str) -> list[str]:
+    """Those of these options that were given, as words of a command."""
+    given = {name: getattr(options, name) for name in names}
+    set_ones = {name: value for name, value in given.items() if value is not None and value is not False}
+    return [
+        word for name, value in set_ones.items() for word in (f"--{name}", *([] if value is True else [str(value)]))
+    ]
 
 
 def _join(values: Mapping[str, str]) -> str:

@@ -31,58 +31,30 @@ _LISTED = ("dtype", "guide_dtype", "device", "guide_device", "enable_thinking", 
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    _add_comparison_options(parser)
-    _add_calibration_options(parser)
-    _add_harness_options(parser)
-    _add_output_options(parser)
-
-
-def _add_comparison_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--base", help="hub id (id@revision) or local folder; without --base and --guide the bundled demo pair")
     add("--guide", help="hub id (id@revision) or local folder")
     add("--tasks", nargs="+", required=True, metavar="TASK", help="takeover tasks and groups, as lm_eval takes them")
     add("--run_dir", type=Path, required=True, metavar="DIR", help="folder for everything")
-    add(
-        "--rows",
-        default="base,random,guided,guide",
-        metavar="ROW,…",
-        help="NAME[:argument=value…][@rate…] (default: base,random,guided,guide)",
-    )
+    rows = "base,random,guided,guide"
+    add("--rows", default=rows, metavar="ROW,…", help=f"NAME[:argument=value…][@rate…] (default: {rows})")
     add("--rates", metavar="RATE,…", help="rates of all rows that name none; not of guided")
-    add(
-        "--target_rate",
-        type=float,
-        metavar="RATE",
-        help="share of donor tokens if there are no --rates (default: 0.05)",
-    )
+    target = "share of donor tokens if there are no --rates (default: 0.05)"
+    add("--target_rate", type=float, metavar="RATE", help=target)
     add("--direction", choices=["forward", "reverse"], default="forward", help="reverse: the guide writes by default")
     add("--cost", choices=COSTS, default="share", help="the picture's horizontal axis (default: share)")
-    add(
-        "--thinking_backend",
-        choices=["hf", "vllm"],
-        default="hf",
-        help="lm-eval's model type for thinking=MODEL (default: hf)",
-    )
-    add(
-        "--thinking_args",
-        nargs="+",
-        default=[],
-        metavar="NAME=VALUE",
-        help="more model arguments of the thinking model",
-    )
+    backend = "lm-eval's model type for thinking=MODEL (default: hf)"
+    add("--thinking_backend", choices=["hf", "vllm"], default="hf", help=backend)
+    more = "more model arguments of the thinking model"
+    add("--thinking_args", nargs="+", default=[], metavar="NAME=VALUE", help=more)
     add("--thinking_batch_size", metavar="N", help="batch size of the thinking model (default: --batch_size)")
 
-
-def _add_calibration_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group("calibration").add_argument
     add("--calibration", help="a packaged name or a file (default: one that fits, else it is measured)")
     add("--prompts", help="prompts of the calibration, as in calibrate (default: openai/gsm8k:main)")
     add("--num_prompts", type=int, default=500, metavar="N", help="as in calibrate (default: 500)")
     add("--num_held_out", type=int, default=100, metavar="N", help="as in calibrate (default: 100)")
 
-
-def _add_harness_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group("as in lm_eval, for all rows").add_argument
     add("--apply_chat_template", action="store_true")
     add("--enable_thinking", choices=["True", "False"], metavar="BOOL", help="passed to the chat template")
@@ -99,27 +71,16 @@ def _add_harness_options(parser: argparse.ArgumentParser) -> None:
     add("--metadata", metavar="JSON")
     add("--model_args", nargs="+", default=[], metavar="NAME=VALUE", help="more model arguments of guided-takeover")
 
-
-def _add_output_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group("output").add_argument
     add("--format", choices=["table", "md", "csv", "latex", "json"], default="table", help="(default: table)")
     add("--quiet", action="store_true", help="print the table only; what rows print is in DIR/ROW/lm_eval-*.log")
     add("--dry_run", action="store_true", help="print what would run and what it would take; run nothing")
-    add(
-        "--mean_tokens", type=int, metavar="N", help="for --dry_run: new tokens of a sample (default: the task's limit)"
-    )
-    add(
-        "--tokens_per_second",
-        nargs="+",
-        default=[],
-        metavar="[ROW=]RATE",
-        help="for --dry_run: speed of all rows, or of one; hours need this or --probe",
-    )
-    add(
-        "--probe",
-        action="store_true",
-        help="for --dry_run: measure speed and passes on one problem, 256 tokens a sample",
-    )
+    tokens = "for --dry_run: new tokens of a sample (default: the task's limit)"
+    add("--mean_tokens", type=int, metavar="N", help=tokens)
+    speed = "for --dry_run: speed of all rows, or of one; hours need this or --probe"
+    add("--tokens_per_second", nargs="+", default=[], metavar="[ROW=]RATE", help=speed)
+    probe = "for --dry_run: measure speed and passes on one problem, 256 tokens a sample"
+    add("--probe", action="store_true", help=probe)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -135,13 +96,11 @@ def run(options: argparse.Namespace) -> int:
 
 def _check(options: argparse.Namespace) -> None:
     """Put tasks and arguments into their types; raise ArgumentError for what is wrong whatever the models are."""
-    options.thinking = next(
-        (word.partition("=")[2] for word in options.rows.split(",") if word.startswith("thinking=")), None
-    )
+    words = options.rows.split(",")
+    options.thinking = next((word.partition("=")[2] for word in words if word.startswith("thinking=")), None)
     options.tasks = [task for word in options.tasks for task in word.split(",") if task]
-    options.model_args = _parse_pairs("model_args", options.model_args)
-    options.thinking_args = _parse_pairs("thinking_args", options.thinking_args)
-    options.gen_kwargs = _parse_pairs("gen_kwargs", options.gen_kwargs)
+    for name in ("model_args", "thinking_args", "gen_kwargs"):
+        setattr(options, name, _parse_pairs(name, getattr(options, name)))
     options.tokens_per_second = _parse_speeds(options.tokens_per_second)
     for name in options.model_args:
         if name in _OWN:
@@ -149,19 +108,13 @@ def _check(options: argparse.Namespace) -> None:
     options.direction = options.model_args.pop("direction", options.direction)
     options.guided_policy = options.model_args.pop("policy", None)
     by_hand = [name for name in _BY_HAND if name in options.model_args]
-    given = (
-        "--rates"
-        if options.rates
-        else f"--target_rate {options.target_rate}"
-        if options.target_rate is not None
-        else None
-    )
-    if by_hand and given:
+    target = None if options.target_rate is None else f"--target_rate {options.target_rate}"
+    if by_hand and (given := "--rates" if options.rates else target):
         raise ArgumentError(f"{given} would be ignored beside {by_hand[0]}=…; give one of them")
     if not by_hand and options.target_rate is None:
         options.target_rate = DEFAULT_RATE
     for name in ("temperature", "top_p", "top_k", "max_gen_toks"):
-        if not _is_number(options.gen_kwargs.get(name, "0")):
+        if math.isnan(_read_number(options.gen_kwargs.get(name, "0"))):
             raise ArgumentError(f"--gen_kwargs {name}={options.gen_kwargs[name]} is not a number")
     listed = {name: getattr(options, name) for name in _LISTED if getattr(options, name) is not None}
     ModelArguments.parse({**listed, "direction": options.direction, "target_rate": options.target_rate})
@@ -200,13 +153,6 @@ def _check_guided_rate(options: argparse.Namespace) -> None:
     check_target_rate(*named, options.base, options.guide, CALIBRATION_PROMPTS)
 
 
-def _is_number(text: str) -> bool:
-    try:
-        return math.isfinite(float(text))
-    except ValueError:
-        return False
-
-
 def _check_rows(options: argparse.Namespace) -> None:
     """Every row, as it would be run."""
     from lm_eval_takeover.commands.compare.knobs import check_given
@@ -225,10 +171,11 @@ def _check_rows(options: argparse.Namespace) -> None:
 
 
 def _read_number(text: str) -> float:
+    """NaN for what is no finite number."""
     try:
-        return float(text)
+        return float(text) if math.isfinite(float(text)) else math.nan
     except ValueError:
-        return 0.0
+        return math.nan
 
 
 def _parse_pairs(option: str, words: list[str]) -> dict[str, str]:
@@ -249,10 +196,7 @@ def _parse_speeds(words: list[str]) -> dict[str, float]:
     speeds = {}
     for word in (part for text in words for part in text.split(",") if part):
         name, _, value = word.rpartition("=")
-        try:
-            speeds[name] = float(value)
-        except ValueError:
-            speeds[name] = 0.0
+        speeds[name] = _read_number(value)
         if not speeds[name] > 0:
             raise ArgumentError(f"--tokens_per_second '{word}' is not a number above 0, or ROW=NUMBER")
     return speeds

@@ -39,125 +39,119 @@ AREA_COLUMNS = (
     *("method", "area", "low", "high", "versus", "difference", "difference_low", "difference_high"),
     *("p_holm", "least_cost_90"),
 )
-_AGAINST = ("random", "entropy")
+_AGAINST = ("random", "entropy", "ce")
 _METRICS = ("acc", "pass8")  # Pass@k of the k that the task has, where that is not 8
+_ENDS = ("", "_low", "_high")
 AVERAGE = "average"
 
 
 @dataclass(frozen=True)
 class Measured:
-    """A row and its results; those of its calls together, where it has a call for each task."""
+    """A row, its results by task (of all its calls, where it has one for each task), and its lines of frontier.csv by task."""
 
     row: Row
-    runs: Sequence[Run]
-
-    @property
-    def tasks(self) -> dict[str, TaskResult]:
-        return {task: result for run in self.runs for task, result in run.tasks.items()}
-
-    def describe(self, averaged: Sequence[str]) -> list[dict[str, Any]]:
-        """The lines of this row."""
-        lines = [self._describe_task(task, result) for task, result in self.tasks.items()]
-        parts = [line for line in lines if line["task"] in averaged]
-        average: dict[str, Any] = {"task": AVERAGE}
-        for name in (*COSTS.values(), *_METRICS):
-            values = [line[name] for line in parts]
-            average[name] = None if None in values or not values else sum(values) / len(values)
-        for name in _METRICS:
-            known = [Interval(*(part[f"{name}{end}"] for end in ("", "_low", "_high"))) for part in parts]
-            whole = average_interval(known) if average[name] is not None else None
-            average |= {f"{name}_low": whole and whole.low, f"{name}_high": whole and whole.high}
-        named = {"row": self.row.label, "method": self.row.family, "rate": self.row.rate}
-        return [{name: (named | line)[name] for name in COLUMNS} for line in [*lines, average]]
-
-    def _describe_task(self, task: str, result: TaskResult) -> dict[str, Any]:
-        counts = result.per_token
-        passes: dict[str, float] = {role: counts.get(f"{role}_passes") or 0 for role in ("base", "guide")}
-        policy = self.row.method.policy if self.row.method else None
-        donor = policy.donor if policy is not None else "guide"
-        tokens, parameters = counts.get("tokens"), self.runs[0].parameters
-        weights = [passes[role] * count for role, count in parameters.items() if role in passes]
-        line: dict[str, Any] = {
-            "task": task,
-            "realized_rate": counts.get("realized_rate"),
-            "donor_passes_per_token": passes[donor or "guide"] / tokens if tokens else None,
-            "weights_per_token": sum(weights) / tokens if tokens and weights else None,
-            "seconds_per_problem": self._seconds_per_problem,
-        }
-        for name, metric in (("acc", "acc"), ("pass8", f"pass@{result.k}")):
-            values = result.problems.values.get(metric) if result.problems else None
-            found = None if values is None else mean_interval(values)
-            line |= {
-                name: result.means.get(metric),
-                f"{name}_low": found and found.low,
-                f"{name}_high": found and found.high,
-            }
-        return line
-
-    @property
-    def _seconds_per_problem(self) -> float | None:
-        seconds = [run.seconds for run in self.runs]
-        problems = sum(result.count for result in self.tasks.values())
-        return sum(one for one in seconds if one) / problems if None not in seconds and problems else None
+    tasks: Mapping[str, TaskResult]
+    lines: Mapping[str, Mapping[str, Any]]
 
 
 def describe_frontier(results: Mapping[Row, Sequence[Path]], run_dir: Path, cost: str) -> list[dict[str, Any]]:
     """Write all files of the frontier. Returns the lines of the areas; none where no method has two rates."""
-    measured = [Measured(row, [read_run(path) for path in paths]) for row, paths in results.items()]
-    shown = list(dict.fromkeys(task for one in measured for task in one.tasks))
+    runs = {row: [read_run(path) for path in paths] for row, paths in results.items()}
+    shown = list(dict.fromkeys(task for of_row in runs.values() for run in of_row for task in run.tasks))
     averaged = [task for task in MATHEMATICAL if task in shown] or shown
-    lines = [line for one in measured for line in one.describe(averaged)]
-    _write("frontier", COLUMNS, lines, run_dir)
-    areas = [_describe_area(area) for area in _measure_areas(measured, averaged, cost)]
+    measured = [_measure(row, of_row, averaged) for row, of_row in runs.items()]
+    _write("frontier", COLUMNS, [line for one in measured for line in one.lines.values()], run_dir)
+    areas = [_describe_area(area) for area in _measure_areas(measured, averaged, COSTS[cost])]
     _write("frontier_area", AREA_COLUMNS, areas, run_dir)
     try:
-        draw_frontier([line for line in lines if line["task"] == AVERAGE], COSTS[cost], run_dir / "frontier.svg")
+        draw_frontier([one.lines[AVERAGE] for one in measured], COSTS[cost], run_dir / "frontier.svg")
     except ArgumentError as error:
         print(f"no picture: {error}", file=sys.stderr)
     families = [one.row.family for one in measured if one.row.rate is not None]
     return areas if len(set(families)) < len(families) else []
 
 
+def _measure(row: Row, runs: Sequence[Run], averaged: Sequence[str]) -> Measured:
+    tasks = {task: result for run in runs for task, result in run.tasks.items()}
+    seconds, problems = [run.seconds for run in runs], sum(result.count for result in tasks.values())
+    each = sum(one for one in seconds if one) / problems if None not in seconds and problems else None
+    found = {task: _describe_task(row, result, runs[0].parameters, each) for task, result in tasks.items()}
+    parts = [found[task] for task in averaged if task in found]
+    average: dict[str, Any] = {}
+    for name in (*COSTS.values(), *_METRICS):
+        values = [part[name] for part in parts]
+        average[name] = None if None in values or not values else sum(values) / len(values)
+    for name in _METRICS:
+        known = [Interval(*(part[f"{name}{end}"] for end in _ENDS)) for part in parts]
+        whole = average_interval(known) if average[name] is not None else None
+        average |= {f"{name}_low": whole and whole.low, f"{name}_high": whole and whole.high}
+    named = {"row": row.label, "method": row.family, "rate": row.rate}
+    lines = {
+        task: {name: (named | {"task": task} | line)[name] for name in COLUMNS}
+        for task, line in {**found, AVERAGE: average}.items()
+    }
+    return Measured(row, tasks, lines)
+
+
+def _describe_task(
+    row: Row, result: TaskResult, parameters: Mapping[str, int], seconds: float | None
+) -> dict[str, Any]:
+    counts, tokens = result.per_token, result.per_token.get("tokens")
+    passes: dict[str, float] = {role: counts.get(f"{role}_passes") or 0 for role in ("base", "guide")}
+    donor = (row.method.policy.donor if row.method else None) or "guide"
+    weights = sum(passes[role] * count for role, count in parameters.items() if role in passes)
+    line: dict[str, Any] = {
+        "realized_rate": counts.get("realized_rate"),
+        "donor_passes_per_token": passes[donor] / tokens if tokens else None,
+        "weights_per_token": weights / tokens if tokens and weights else None,
+        "seconds_per_problem": seconds,
+    }
+    for name, metric in (("acc", "acc"), ("pass8", f"pass@{result.k}")):
+        values = result.problems.values.get(metric) if result.problems else None
+        found = None if values is None else mean_interval(values)
+        line |= {
+            name: result.means.get(metric),
+            f"{name}_low": found and found.low,
+            f"{name}_high": found and found.high,
+        }
+    return line
+
+
 def _measure_areas(measured: Sequence[Measured], averaged: Sequence[str], cost: str) -> list[Area]:
     """Nothing where the host alone is no row, or a row has other problems."""
-    points: dict[str, list[tuple[float, float, Measured]]] = {}
-    ends: dict[str, tuple[float, Measured]] = {}
+    alone = {one.row.name: one for one in measured if one.row.name in ("base", "guide")}
+    points: dict[str, list[Measured]] = {}
     for one in measured:
-        line = one.describe(averaged)[-1]
-        at = line[COSTS[cost]]
-        if one.row.name in ("base", "guide"):
-            ends[one.row.name] = (at or 0.0), one
-        elif one.row.method is not None and line["realized_rate"] and at is not None:
-            points.setdefault(one.row.family, []).append((line["realized_rate"], at, one))
-    methods = [one.row.method for one in measured if one.row.method is not None]
-    if not points or not methods:
+        at = one.lines[AVERAGE]
+        if one.row.method is not None and at["realized_rate"] and at[cost] is not None:
+            points.setdefault(one.row.family, []).append(one)
+    policies = [one.row.method.policy for one in measured if one.row.method is not None]
+    if not points or not policies or policies[0].host not in alone:
         return []
-    host, donor = methods[0].policy.host, methods[0].policy.donor
-    if host not in ends:
+    known = [*alone.values(), *(one for found in points.values() for one in found)]
+    if any(task not in one.tasks or one.tasks[task].problems is None for one in known for task in averaged):
         return []
-    known = [one for found in points.values() for *_, one in found] + [one for _, one in ends.values()]
-    ids = {}
-    for task in averaged:
-        problems = [one.tasks[task].problems for one in known if task in one.tasks]
-        common = common_ids([p for p in problems if p]) if len(problems) == len(known) and all(problems) else None
-        if common is None:
-            return []
-        ids[task] = common
+    ids = {task: common_ids([one.tasks[task].problems for one in known]) for task in averaged}  # type: ignore[misc]
+    if None in ids.values():
+        return []
+    start, donor = alone[str(policies[0].host)], alone.get(str(policies[0].donor))
 
-    def acc(one: Measured, task: str) -> Any:
-        return one.tasks[task].problems.ordered_as(ids[task]).values["acc"]  # type: ignore[union-attr]
+    def gain(one: Measured, task: str) -> Any:
+        own, host = (
+            which.tasks[task].problems.ordered_as(ids[task]).values["acc"]  # type: ignore[union-attr, arg-type]
+            for which in (one, start)
+        )
+        return own - host
 
-    start, alone = ends[host]
     curves = {}
     for method, found in points.items():
-        found.sort(key=lambda point: point[0])
-        gains = [np.stack([acc(one, task) - acc(alone, task) for *_, one in found]) for task in averaged]
-        rates, costs = np.array([rate for rate, *_ in found]), np.array([start, *(at for _, at, _ in found)])
-        samples = [alone.tasks[task].samples or 1 for task in averaged]
-        curves[method] = Curve(rates, gains, samples, costs)
-    other = ends[donor][1] if donor in ends else None
-    gain = np.mean([(acc(other, task) - acc(alone, task)).mean() for task in averaged]) if other else None
-    return compare_areas(curves, _AGAINST, None if gain is None else float(gain))
+        found.sort(key=lambda one: one.lines[AVERAGE]["realized_rate"])
+        rates, costs = ([one.lines[AVERAGE][name] for one in found] for name in ("realized_rate", cost))
+        gains = [np.stack([gain(one, task) for one in found]) for task in averaged]
+        samples = [start.tasks[task].samples or 1 for task in averaged]
+        curves[method] = Curve(np.array(rates), gains, samples, np.array([start.lines[AVERAGE][cost] or 0.0, *costs]))
+    whole = float(np.mean([gain(donor, task).mean() for task in averaged])) if donor else None
+    return compare_areas(curves, _AGAINST, whole)
 
 
 def _describe_area(area: Area) -> dict[str, Any]:
@@ -179,20 +173,18 @@ def _write(name: str, columns: Sequence[str], lines: Sequence[Mapping[str, Any]]
 def write_areas(areas: Sequence[Mapping[str, Any]], format_name: str, cost: str) -> str:
     """The areas as a table for a terminal, Markdown or LaTeX, in percentage points."""
 
-    def show(value: float | None, low: float | None, high: float | None) -> str:
-        return "" if value is None else f"{100 * value:+.1f} ({100 * low:+.1f} to {100 * high:+.1f})"  # type: ignore[operator]
+    def show(area: Mapping[str, Any], name: str, low: str, high: str) -> str:
+        points = [100 * area[one] for one in (name, low, high) if area[one] is not None]
+        return "{:+.1f} ({:+.1f} to {:+.1f})".format(*points) if points else ""
 
-    lines = [
-        [
-            area["method"],
-            show(*(area[name] for name in ("area", "low", "high"))),
-            area["versus"] or "",
-            show(*(area[f"difference{end}"] for end in ("", "_low", "_high"))),
-            "" if area["p_holm"] is None else f"{area['p_holm']:.3g}",
-            "" if area["least_cost_90"] is None else f"{area['least_cost_90']:.4g}",
-        ]
-        for area in areas
-    ]
+    def number(value: float | None, form: str) -> str:
+        return "" if value is None else format(value, form)
+
+    own, difference = ("area", "low", "high"), tuple(f"difference{end}" for end in _ENDS)
+    lines = []
+    for area in areas:
+        shown = [area["method"], show(area, *own), area["versus"] or "", show(area, *difference)]
+        lines.append([*shown, number(area["p_holm"], ".3g"), number(area["least_cost_90"], ".4g")])
     columns = ["Method", "Area", "Against", "Difference", "p (Holm)", "90% at"]
     notes = [
         "Area: the mean gain over the host, in percentage points, over rates from 0 to the largest one that all methods reach, "

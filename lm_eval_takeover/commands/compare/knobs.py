@@ -2,7 +2,6 @@
 
 import argparse
 import math
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -19,6 +18,7 @@ from lm_eval_takeover.calibration.files import (
     read_calibration,
 )
 from lm_eval_takeover.calibration.thresholds import Calibration, Target
+from lm_eval_takeover.commands.compare.calls import write_options
 from lm_eval_takeover.commands.compare.rows import Row
 from lm_eval_takeover.demo import CALIBRATION_PROMPTS
 from lm_eval_takeover.errors import CalibrationError
@@ -75,7 +75,8 @@ def plan_calibration(
     for row in wanted:
         rates.setdefault(row.word, []).append(f"{row.rate:g}")
     methods = [f"{word}@{':'.join(asked)}" for word, asked in rates.items()]
-    words += ["--methods", *methods, "--nearest", *_speed_words(options), *(["--extend"] if out.exists() else [])]
+    words += ["--methods", *methods, "--nearest", *write_options(options, "batch_size", "device", "guide_device")]
+    words += ["--extend"] if out.exists() else []
     return CalibrationPlan(str(out), ("calibrate", *words, "--out", str(out)), out)
 
 
@@ -107,23 +108,13 @@ def _calibrate_words(options: argparse.Namespace, sampling: Sampling, max_gen_to
     """What decides on the content of the file, the methods apart."""
     arguments = options.model_args
     words = ["--prompts", options.prompts or (_HUB_PROMPTS if options.base else str(CALIBRATION_PROMPTS))]
-    if options.base:
-        words += ["--base", options.base, "--guide", options.guide]
-    if options.base or options.prompts:
-        words += ["--task", task]
-    if options.direction != "forward":
-        words += ["--direction", options.direction]
-    for name in ("apply_chat_template", "trust_remote_code"):
-        words += [f"--{name}"] if getattr(options, name) else []
-    for name in ("enable_thinking", "include_path", "dtype", "guide_dtype", "num_prompts", "num_held_out"):
-        words += [f"--{name}", str(getattr(options, name))] if getattr(options, name) is not None else []
+    words += write_options(options, "base", "guide")
+    words += ["--task", task] if options.base or options.prompts else []
+    words += ["--direction", options.direction] if options.direction != "forward" else []
+    words += write_options(options, "apply_chat_template", "trust_remote_code", "enable_thinking", "include_path")
+    words += write_options(options, "dtype", "guide_dtype", "num_prompts", "num_held_out")
     for name in ("kappa_rule", "window", "plugins"):
         words += [f"--{name}", arguments[name]] if name in arguments else []
     for name in ("temperature", "top_p", "top_k"):
         words += [f"--{name}", f"{getattr(sampling, name):g}"]
     return [*words, "--max_gen_toks", str(max_gen_toks)]
-
-
-def _speed_words(options: argparse.Namespace) -> list[str]:
-    given = {name: getattr(options, name) for name in ("batch_size", "device", "guide_device")}
-    return [word for name, value in given.items() if value is not None for word in (f"--{name}", os.fspath(value))]

@@ -29,15 +29,8 @@ def describe_memory(options: argparse.Namespace, loads: Sequence[TaskLoad]) -> T
         config, count = read_shape(role, name, options.trust_remote_code)
         size = _bytes_per_value(config, dtypes.get(role, options.dtype))
         cache = cache_values(config) * size * tokens
-        lines.append(
-            [
-                role,
-                f"{count / 1e6:,.1f} M",
-                f"{count * size / _GB:,.2f} GB",
-                f"{cache / 1e6:,.1f} MB",
-                f"{cache * batch / _GB:,.2f} GB",
-            ]
-        )
+        sizes = f"{count * size / _GB:,.2f} GB", f"{cache / 1e6:,.1f} MB", f"{cache * batch / _GB:,.2f} GB"
+        lines.append([role, f"{count / 1e6:,.1f} M", *sizes])
     notes = [
         f"Keys and values at {tokens:,} new tokens, prompts apart; a batch of {batch}"
         f"{', the most that batch_size=auto takes: it takes what fits' if batch == _ROWS_OF_AUTO else ''}. One row runs at a "

@@ -1,4 +1,4 @@
-"""The picture of a frontier: Acc and Pass@8 against what the donor costs, a curve for each method.
+"""The picture of a frontier: Acc and Pass@8 against what the donor costs, a panel for each method with the others in grey.
 
 Readable on white and on dark pages alike: no background, and colours of middle lightness. Every point has a title, which browsers
 show when the pointer rests on it.
@@ -21,27 +21,18 @@ _AXES = {
     "seconds_per_problem": "seconds per problem",
 }
 _METRICS = {"acc": "Acc", "pass8": "Pass@8"}
-_INK = "#7a7d82"  # a contrast of 4 on white and on a dark page alike
-_COLOURS = (
-    "#2f81f7",
-    "#d1495b",
-    "#2a9d5c",
-    "#b7791f",
-    "#8957e5",
-    "#0e8a93",
-    "#c2558f",
-    "#7c8b2a",
-    "#a0522d",
-    "#5b7083",
-)
+_STYLES = {"base": (0, (1, 2)), "guide": (0, (5, 2)), "thinking": (0, (3, 2, 1, 2))}  # of models alone
+_INK, _ACCENT = "#7a7d82", "#2f81f7"  # a contrast of 4 on white and on a dark page alike
+_WIDTH, _HEIGHT = 5.4, 1.15  # of the picture, which a phone shows whole, and of a panel, in inches
 _SETTINGS = {
     **{"svg.fonttype": "none", "svg.hashsalt": "frontier", "font.family": "sans-serif", "font.size": 10},
     **{f"{name}color": _INK for name in ("text.", "axes.label", "axes.edge", "xtick.", "ytick.")},
     **{"axes.spines.top": False, "axes.spines.right": False},
 }
+_Lines = Sequence[Mapping[str, Any]]
 
 
-def draw_frontier(lines: Sequence[Mapping[str, Any]], cost: str, path: Path) -> None:
+def draw_frontier(lines: _Lines, cost: str, path: Path) -> None:
     """`lines` are those of frontier.csv for one task, `cost` the column of the axis. Raises ArgumentError without matplotlib."""
     try:
         import matplotlib
@@ -49,15 +40,34 @@ def draw_frontier(lines: Sequence[Mapping[str, Any]], cost: str, path: Path) -> 
         raise ArgumentError("figures need matplotlib: pip install 'lm-eval-takeover[analysis]'") from error
     from matplotlib.figure import Figure
 
+    methods: dict[str, list[Mapping[str, Any]]] = {}
+    for line in sorted((one for one in lines if one[cost] is not None), key=lambda one: one[cost]):
+        if line["method"] not in _STYLES:
+            methods.setdefault(line["method"], []).append(line)
+    named = [line["method"] for line in lines]
+    methods = {name: methods[name] for name in sorted(methods, key=named.index)} or {"": []}
+    metrics = [name for name in _METRICS if any(line[name] is not None for line in lines)]
+    columns = min(3, len(methods))
+    rows = -(-len(methods) // columns)
     points: dict[str, str] = {}
     with matplotlib.rc_context(_SETTINGS):
-        panels = [name for name in _METRICS if any(line[name] is not None for line in lines)]
-        # One panel above the other, so that labels stay readable on a phone.
-        figure = Figure(figsize=(5.4, 1.2 + 3.2 * len(panels)), layout="constrained")
-        for axes, metric in zip(figure.subplots(len(panels), 1, squeeze=False)[:, 0], panels, strict=True):
-            _draw_panel(axes, lines, cost, metric, points)
-        handles, labels = figure.axes[0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside lower center", ncols=4, frameon=False)
+        figure = Figure(figsize=(_WIDTH, 0.4 + len(metrics) * (0.55 + _HEIGHT * max(rows, 2))), layout="constrained")
+        for block, metric in zip(figure.subfigures(len(metrics), 1, squeeze=False)[:, 0], metrics, strict=True):
+            block.suptitle(_METRICS[metric], x=0.01, ha="left", fontsize=11, fontweight="bold")
+            grid = block.subplots(rows, columns, squeeze=False, sharex=True, sharey=True).ravel()
+            for place, (axes, method) in enumerate(zip(grid, methods, strict=False)):
+                _draw_alone(axes, lines, metric)
+                for other in methods.values():
+                    _draw_curve(axes, other, cost, metric, color=_INK, linewidth=0.5, alpha=0.6, label="other methods")
+                _draw_method(axes, methods[method], cost, metric, points)
+                axes.set_title(method, fontsize=10, pad=3)
+                axes.tick_params(labelbottom=place >= len(methods) - columns)
+                axes.locator_params(nbins=4)
+            for axes in grid[len(methods) :]:
+                axes.set_visible(False)
+            block.supxlabel(_AXES[cost], fontsize=10)
+        handles = dict(zip(*reversed(figure.axes[0].get_legend_handles_labels()), strict=True))
+        figure.legend(handles.values(), handles, loc="outside lower center", ncols=4, frameon=False)
         stream = io.StringIO()
         figure.savefig(stream, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
 
@@ -68,32 +78,28 @@ def draw_frontier(lines: Sequence[Mapping[str, Any]], cost: str, path: Path) -> 
     write_text(path, "\n".join(line.rstrip() for line in text.splitlines()) + "\n")
 
 
-def _draw_panel(axes: Any, lines: Sequence[Mapping[str, Any]], cost: str, metric: str, points: dict[str, str]) -> None:
-    """A band and a curve for each method, from the host's own point on; a level line for each model alone."""
-    methods: dict[str, list[Mapping[str, Any]]] = {}
+def _draw_alone(axes: Any, lines: _Lines, metric: str) -> None:
+    """A level line for each model alone."""
     for line in lines:
-        methods.setdefault(line["method"], []).append(line)
-    alone = {name: methods.pop(name)[0] for name in ("base", "guide", "thinking") if name in methods}
-    for (name, line), style in zip(alone.items(), ((0, (1, 2)), (0, (5, 2)), (0, (3, 2, 1, 2))), strict=False):
-        if line[metric] is not None:
-            axes.axhline(line[metric], color=_INK, linewidth=1.2, linestyle=style, label=f"{name} alone")
-    for place, (method, found) in enumerate(methods.items()):
-        colour, dashes = _COLOURS[place % len(_COLOURS)], "-" if place < len(_COLOURS) else "--"
-        known = [line for line in found if line[cost] is not None and line[metric] is not None]
-        known.sort(key=lambda line: line[cost])
-        x, y = [line[cost] for line in known], [line[metric] for line in known]
-        axes.plot(x, y, dashes, color=colour, linewidth=1.6, label=method)
-        bounds = [[line[f"{metric}_{end}"] for line in known] for end in ("low", "high")]
-        if known and None not in bounds[0]:
-            axes.fill_between(x, *bounds, color=colour, alpha=0.13, linewidth=0)
-        for line in known:
-            point = f"point-{len(points)}"
-            points[point] = (
-                f"{line['row']}: {_METRICS[metric]} {line[metric]:.1%} at {cost.replace('_', ' ')} {line[cost]:.3g}"
-            )
-            axes.plot([line[cost]], [line[metric]], "o", color=colour, markersize=5, gid=point)
-    axes.set_xlabel(_AXES[cost])
-    axes.set_title(_METRICS[metric], loc="left", fontsize=10)
-    axes.set_ylim(0, 1.02)
+        if (name := line["method"]) in _STYLES and line[metric] is not None:
+            axes.axhline(line[metric], color=_INK, linewidth=1.2, linestyle=_STYLES[name], label=f"{name} alone")
+    axes.set_ylim(0, 1.04)
+
+
+def _draw_curve(axes: Any, lines: _Lines, cost: str, metric: str, **style: Any) -> None:
+    axes.plot([line[cost] for line in lines], [line[metric] for line in lines], **style)
+
+
+def _draw_method(axes: Any, lines: _Lines, cost: str, metric: str, points: dict[str, str]) -> None:
+    """A band, a curve, and a point for each row, whose title `points` gets."""
+    known = [line for line in lines if line[metric] is not None]
+    _draw_curve(axes, known, cost, metric, color=_ACCENT, linewidth=1.6)
+    bounds = [[line[f"{metric}_{end}"] for line in known] for end in ("low", "high")]
+    if known and None not in bounds[0]:
+        axes.fill_between([line[cost] for line in known], *bounds, color=_ACCENT, alpha=0.25, linewidth=0)
+    for line in known:
+        point, where = f"point-{len(points)}", f"{cost.replace('_', ' ')} {line[cost]:.3g}"
+        points[point] = f"{line['row']}: {_METRICS[metric]} {line[metric]:.1%} at {where}"
+        axes.plot([line[cost]], [line[metric]], "o", color=_ACCENT, markersize=4, gid=point)
     if cost != "weights_per_token":
         axes.set_xlim(left=0)

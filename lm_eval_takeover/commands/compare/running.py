@@ -13,7 +13,7 @@ from lm_eval_takeover.commands.compare.calls import Call, plan_calls
 from lm_eval_takeover.commands.compare.costs import describe_costs, write_costs
 from lm_eval_takeover.commands.compare.frontier import describe_frontier, write_areas
 from lm_eval_takeover.commands.compare.knobs import CalibrationPlan, find_row_target, plan_calibration
-from lm_eval_takeover.commands.compare.processes import CallFailed, start, start_worker
+from lm_eval_takeover.commands.compare.processes import CallFailed, start_worker
 from lm_eval_takeover.commands.compare.rows import Row, plan_rows
 from lm_eval_takeover.commands.compare.workload import TaskLoad, read_workload
 from lm_eval_takeover.commands.leaderboard.formats import write_table
@@ -69,8 +69,8 @@ def run_rows(options: argparse.Namespace, rows: Sequence[Row], loads: Sequence[T
     plan = plan_calibration(options, rows, loads[0].sampling, max(load.tokens for load in loads), loads[0].task)
     if plan.words:
         _say(options, f"calibration: {shlex.join(('lm-eval-takeover', *plan.words))}")
-        log = options.run_dir / "calibration.log"
-        start(["lm_eval_takeover.cli", *plan.words], "calibration", log, quiet=options.quiet)
+        log = str(options.run_dir / "calibration.log")
+        _run_worker(options, [{"row": "calibration", "words": plan.words, "results": None, "log": log}])
     tasks = [load.task for load in loads]
     kept = _drop_repeated(options, rows, plan)
     planned = {row: plan_calls(options, row, plan.calibration, tasks) for row in kept if not row.follows}
@@ -108,10 +108,14 @@ def run_calls(options: argparse.Namespace, calls: Sequence[Call]) -> None:
     todo = [call for call in calls if not call.is_done()]
     together = [call for call in todo if not call.alone]
     for batch in [*([together] if together else []), *([call] for call in todo if call.alone)]:
-        path = Path(options.run_dir) / "calls.json"
         described = [{"row": c.row, "words": c.words, "results": str(c.results), "log": str(c.log)} for c in batch]
-        write_text(path, json.dumps(described))
-        start_worker([WORKER, str(path), *(["--quiet"] if options.quiet else [])])
+        _run_worker(options, described)
+
+
+def _run_worker(options: argparse.Namespace, calls: Sequence[Mapping[str, Any]]) -> None:
+    path = Path(options.run_dir) / "calls.json"
+    write_text(path, json.dumps(calls))
+    start_worker([WORKER, str(path), *(["--quiet"] if options.quiet else [])])
 
 
 def _say(options: argparse.Namespace, text: str) -> None:

@@ -1,8 +1,9 @@
 """A process that runs calls one after the other, each as the stock command would, on one pair that is loaded once.
 
-`python -m lm_eval_takeover.commands.compare.worker CALLS` reads a JSON list of `{"row", "words", "results", "log"}`. What lm-eval
-prints goes into `log`; one bar a row goes to the terminal. A call that ended well is marked as done at once, so that a process
-that is killed loses the row at hand alone, and of that nothing that its journal holds.
+`python -m lm_eval_takeover.commands.compare.worker CALLS` reads a JSON list of `{"row", "words", "results", "log"}`; without
+results the words are those of `lm-eval-takeover`. What a call prints goes into `log`; its bars go to the terminal. A call that
+ended well is marked as done at once, so that a process that is killed loses the row at hand alone, and of that nothing that its
+journal holds.
 """
 
 import contextlib
@@ -31,12 +32,27 @@ def run_calls(calls: list[dict[str, Any]], *, quiet: bool = False) -> None:
 
     with share_pairs():
         for call in calls:
-            shutil.rmtree(call["results"], ignore_errors=True)
-            with _divert(Path(call["log"])) as terminal:
-                progress.show_on(None if quiet else terminal, call["row"])
-                run_stock(call["words"])
-            write_text(Path(call["results"]) / "call.json", json.dumps({"words": call["words"]}) + "\n")
+            results = Path(call["results"]) if call["results"] else None
+            if results:
+                shutil.rmtree(results, ignore_errors=True)
+            try:
+                with _divert(Path(call["log"])) as terminal:
+                    progress.show_on(None if quiet else terminal, call["row"])
+                    run_stock(call["words"]) if results else run_own(call["words"])
+            except (Exception, SystemExit):
+                print(f"{call['row']}: failed; all that it printed is in '{call['log']}'", file=sys.stderr)
+                raise
+            if results:
+                write_text(results / "call.json", json.dumps({"words": call["words"]}) + "\n")
             _free_memory()
+
+
+def run_own(words: list[str]) -> None:
+    """`lm-eval-takeover WORDS` in this process."""
+    from lm_eval_takeover.cli import main
+
+    if status := main(words):
+        raise SystemExit(status)
 
 
 def run_stock(words: list[str]) -> None:

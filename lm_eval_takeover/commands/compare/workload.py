@@ -55,16 +55,8 @@ def read_workload(options: argparse.Namespace) -> list[TaskLoad]:
         _check_metric(name, task)
         settings = {**(task.config.generation_kwargs or {}), **_read_values(options.gen_kwargs)}
         sampling, _, tokens = read_generation_settings(settings, _DEFAULT_TOKENS)
-        count = len(task.eval_docs)
-        loads.append(
-            TaskLoad(
-                name,
-                _limit(count, None if options.limit is None else float(options.limit)),
-                task.config.repeats or 1,
-                tokens,
-                sampling,
-            )
-        )
+        problems = _limit(len(task.eval_docs), None if options.limit is None else float(options.limit))
+        loads.append(TaskLoad(name, problems, task.config.repeats or 1, tokens, sampling))
     return loads
 
 
@@ -90,7 +82,4 @@ def _limit(count: int, limit: float | None) -> int:
 def _read_values(pairs: dict[str, str]) -> dict[str, object]:
     from lm_eval._cli.utils import key_val_to_dict
 
-    found: dict[str, object] = {}
-    for name, value in pairs.items():
-        found |= key_val_to_dict(f"{name}={value}")
-    return found
+    return {key: value for pair in pairs.items() for key, value in key_val_to_dict("=".join(pair)).items()}

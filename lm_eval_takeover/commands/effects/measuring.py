@@ -143,6 +143,11 @@ def _load_run_policy(run: RunFolder, pair: Pair, plugins: str | None) -> Policy:
     given = {name: run.arguments.get(name) for name in _POLICY} | dict(run.arguments.get("policy_arguments") or {})
     given |= {name: run.takeover.get(name) for name in ("tau", "kappa", "window")} | {"plugins": plugins}
     policy, _ = load_policy(parse_arguments({name: value for name, value in given.items() if value is not None}), pair)
+    if policy.reads_text:  # who wrote each token before the forced one is not handed on
+        raise ArgumentError(
+            f"--after gate cannot continue texts of policy={policy.name}, which depends on who wrote the tokens before; "
+            "use --after base"
+        )
     return policy
 
 
