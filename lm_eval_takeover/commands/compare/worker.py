@@ -1,11 +1,12 @@
 """A process that runs calls one after the other, each as the stock command would, on one pair that is loaded once.
 
 `python -m lm_eval_takeover.commands.compare.worker CALLS` reads a JSON list of `{"row", "words", "results", "log"}`; without
-results the words are those of `lm-eval-takeover`. What a call prints goes into `log`; its bars go to the terminal. A call that
+results the words are those of `lm-eval-takeover calibrate`. What a call prints goes into `log`; its bars go to the terminal. A call that
 ended well is marked as done at once, so that a process that is killed loses the row at hand alone, and of that nothing that its
 journal holds.
 """
 
+import argparse
 import contextlib
 import gc
 import json
@@ -38,7 +39,7 @@ def run_calls(calls: list[dict[str, Any]], *, quiet: bool = False) -> None:
             try:
                 with _divert(Path(call["log"])) as terminal:
                     progress.show_on(None if quiet else terminal, call["row"])
-                    run_stock(call["words"]) if results else run_own(call["words"])
+                    run_stock(call["words"]) if results else run_calibrate(call["words"][1:])
             except (Exception, SystemExit):
                 print(f"{call['row']}: failed; all that it printed is in '{call['log']}'", file=sys.stderr)
                 raise
@@ -47,11 +48,13 @@ def run_calls(calls: list[dict[str, Any]], *, quiet: bool = False) -> None:
             _free_memory()
 
 
-def run_own(words: list[str]) -> None:
-    """`lm-eval-takeover WORDS` in this process."""
-    from lm_eval_takeover.cli import main
+def run_calibrate(words: list[str]) -> None:
+    """`lm-eval-takeover calibrate WORDS` in this process."""
+    from lm_eval_takeover.commands import calibrate
 
-    if status := main(words):
+    parser = argparse.ArgumentParser(prog="lm-eval-takeover calibrate", allow_abbrev=False)
+    calibrate.add_options(parser)
+    if status := calibrate.run(parser.parse_args(words)):
         raise SystemExit(status)
 
 
