@@ -1,7 +1,7 @@
 """A process that runs calls one after the other, each as the stock command would, on one pair that is loaded once.
 
 `python -m lm_eval_takeover.commands.compare.worker CALLS` reads a JSON list of `{"row", "words", "results", "log"}`; without
-results the words are those of `lm-eval-takeover calibrate`. What a call prints goes into `log`; its bars go to the terminal. A call that
+results the words are those of `lm-eval-takeover`. What a call prints goes into `log`; its bars go to the terminal. A call that
 ended well is marked as done at once, so that a process that is killed loses the row at hand alone, and of that nothing that its
 journal holds.
 """
