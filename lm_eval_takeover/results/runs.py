@@ -109,7 +109,8 @@ def find_results(path: Path) -> list[Path]:
 def read_runs(paths: Iterable[Path]) -> tuple[list[Run], list[str]]:
     """The runs below these paths, and what was left out, one line each. Raises ResultsError.
 
-    Several results files of one model and settings are one run: of a task that is in more than one, the newest counts.
+    Several results files of one model and settings are one run. Of a task that is in more than one, the one with more problems
+    counts (others are parts of it, by `--limit`), else the newest.
     """
     runs: list[Run] = []
     notes: list[str] = []
@@ -126,19 +127,33 @@ def read_runs(paths: Iterable[Path]) -> tuple[list[Run], list[str]]:
         if place is None:
             runs.append(new)
             continue
-        for task in runs[place].tasks.keys() & new.tasks.keys():
-            notes.append(f"{task} of '{runs[place].source}' is left out: '{file}' has a newer run of it")
-        runs[place] = _join(runs[place], new)
+        runs[place] = _join(runs[place], new, notes)
     return runs, notes
 
 
 def _is_same(one: Run, other: Run) -> bool:
     shared = one.tasks.keys() & other.tasks.keys()
-    # Rows of compare that follow have a rate for each task.
+    # Rows of compare that follow have a rate for each task, and another one for a part of its problems.
     follow = one.kind in ("random", "early") and one.takeover.get("label") == other.takeover.get("label") == one.kind
-    differences = list_differences(one.settings, other.settings, ["rate"] if follow and not shared else [])
+    follow = follow and all(
+        _is_part(one.tasks[t], other.tasks[t]) and one.tasks[t].count != other.tasks[t].count for t in shared
+    )
+    differences = list_differences(one.settings, other.settings, ["rate"] if follow else [])
     same = not differences and (one.model, one.seed) == (other.model, other.seed)
-    return same and all(not list_differences(one.tasks[task].settings, other.tasks[task].settings) for task in shared)
+    original = not (one.takeover.get("rescored") or other.takeover.get("rescored"))
+    for task in shared:
+        pair = one.tasks[task], other.tasks[task]
+        if list_differences(pair[0].settings, pair[1].settings, ["limit"] if original and _is_part(*pair) else []):
+            return False
+    return same
+
+
+def _is_part(one: TaskResult, other: TaskResult) -> bool:
+    """Whether the problems of one of two results are among those of the other."""
+    if one.problems is None or other.problems is None:
+        return False
+    few, many = sorted((set(one.problems.ids), set(other.problems.ids)), key=len)
+    return few <= many
 
 
 _IDENTITY = (  # of a takeover run, in its own words
@@ -182,15 +197,23 @@ def take_verdicts(run: Run, rescored: Run, notes: list[str]) -> Run:
     return replace(run, tasks=tasks)
 
 
-def _join(old: Run, new: Run) -> Run:
+def _join(old: Run, new: Run, notes: list[str]) -> Run:
     """The tasks of both, and the realized rate of all their tokens where each task tells its own."""
     tasks = old.tasks | new.tasks
+    for task in old.tasks.keys() & new.tasks.keys():
+        whole = old.tasks[task].count > new.tasks[task].count
+        tasks[task] = (old if whole else new).tasks[task]
+        left, kept = (new, old) if whole else (old, new)
+        more = "has more problems" if left.tasks[task].count < kept.tasks[task].count else "has a newer run"
+        notes.append(f"{task} of '{left.source}' is left out: '{kept.source}' {more} of it")
+    if tasks == old.tasks:
+        return old
     counts = [result.per_token for result in tasks.values()]
     if not all("takeovers" in one and one.get("tokens") for one in counts):
         return replace(new, tasks=tasks)
     rate = sum(one["takeovers"] for one in counts) / sum(one["tokens"] for one in counts)
-    kept = 1.0 if new.kind == "guide" else rate
-    return replace(new, tasks=tasks, takeover=new.takeover | {"realized_rate": kept})
+    own = 1.0 if new.kind == "guide" else rate
+    return replace(new, tasks=tasks, takeover=new.takeover | {"realized_rate": own})
 
 
 def file_date(path: Path) -> str:
@@ -294,9 +317,17 @@ def _read_task(path: Path, document: Fields, task: str) -> TaskResult:
         settings,
         problems,
         takeover.inside_or_empty("per_task").get(task) or {},
-        takeover.get("run_dir"),
+        _find_run_dir(path, takeover.get("run_dir")),
         accuracy,
     )
+
+
+def _find_run_dir(path: Path, name: Any) -> str | None:
+    """The run_dir that a results file names; a relative one begins in the folder where the run was started, above the file."""
+    if not isinstance(name, str):
+        return None
+    above = (parent / name for parent in path.absolute().parents)
+    return str(next((folder for folder in above if folder.is_dir()), name))
 
 
 def _number(value: Any) -> float | None:

@@ -79,6 +79,16 @@ class RunFolder:
         return str(self.takeover.get("policy"))
 
     @property
+    def host(self) -> str:
+        """Who writes by default."""
+        return "guide" if self.takeover.get("direction") == "reverse" else "base"
+
+    @property
+    def donor(self) -> str:
+        """Who takes over."""
+        return "base" if self.host == "guide" else "guide"
+
+    @property
     def written_by(self) -> str | None:
         """The model that wrote alone, None where both could."""
         return self.policy if self.policy in ("base", "guide") else None

@@ -174,7 +174,7 @@ _KEY = secrets.token_bytes(32)  # of this process, which checks what it sealed; 
 _LARGEST = 2**31 - 1
 # What a client may set, by name: its type, and the least and largest value.
 CLIENT: Mapping[str, tuple[type, float, float]] = {
-    "tau": (float, 0.0, 1e9),
+    "tau": (float, -1e9, 1e9),
     "kappa": (float, 0.0, 1e9),
     "window": (int, 1, 4096),
     "rate": (float, 0.0, 1.0),

@@ -1,6 +1,7 @@
 """Results folders: what lm-eval wrote is read as it is, and what is broken is a line with the file and the field."""
 
 import json
+import re
 import shutil
 import tracemalloc
 from pathlib import Path
@@ -85,6 +86,29 @@ def test_the_newest_of_two_runs_of_one_command_counts_and_that_is_said(tmp_path)
     runs, notes = read_runs([tmp_path])
     assert sorted(run.tasks[TASK].means["acc"] for run in runs) == [0.5, 1.0]
     assert len(notes) == 1 and "has a newer run of it" in notes[0]
+
+
+@pytest.mark.parametrize("month", ["01", "03"])
+def test_of_a_run_and_a_part_of_it_by_limit_the_whole_counts(tmp_path, month):
+    dates = f"2026-{month}-01T00-00-00", "2026-02-01T00-00-00"
+    whole, part = {TASK: [0, 8, 8, 8]}, {TASK: [0, 8], "takeover_amc23": [8, 8]}
+    write_results(tmp_path / "whole", whole, run=takeover(), date=dates[0], config={"limit": None})
+    write_results(tmp_path / "part", part, run=takeover(), date=dates[1], config={"limit": 2.0})
+    (run,), notes = read_runs([tmp_path])
+    assert {task: (result.count, result.means["acc"]) for task, result in run.tasks.items()} == {
+        TASK: (4, 0.75), "takeover_amc23": (2, 1.0)}  # fmt: skip
+    (note,) = notes
+    assert re.fullmatch(f"{TASK} of '.*/part/.*' is left out: '.*/whole/.*' has more problems of it", note)
+
+
+def test_a_relative_run_dir_is_found_from_every_folder(tmp_path, monkeypatch):
+    (tmp_path / "runs" / "mine").mkdir(parents=True)
+    file = results_file(write_results(tmp_path / "out" / "mine", {TASK: [8, 8]}, run=takeover(run_dir="runs/mine")))
+    for folder in (tmp_path, tmp_path / "runs", "/"):
+        monkeypatch.chdir(folder)
+        assert read_run(file).tasks[TASK].run_dir == str(tmp_path / "runs" / "mine")
+    broken = results_file(write_results(tmp_path / "broken", {TASK: [8, 8]}, run=takeover(run_dir={"a": 1})))
+    assert read_run(broken).tasks[TASK].run_dir is None
 
 
 def test_tasks_of_one_model_from_two_calls_are_one_row(tmp_path):

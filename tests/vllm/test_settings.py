@@ -30,12 +30,17 @@ def test_a_plain_request_is_drawn_as_its_sampling_parameters_say():
     assert settings.choose_policy(POLICIES["disagreement"]).gate.tau == 2.5
 
 
+def test_a_signed_score_may_have_a_threshold_below_zero():
+    settings = RequestSettings.read(params(takeover_tau=-0.5, takeover_kappa=0))
+    assert settings.choose_policy(METHODS["log_ratio"]).gate.tau == -0.5
+
+
 @pytest.mark.parametrize(
     ("extra", "message"),
     [
         ({"takeover_tua": 1}, "unknown setting 'takeover_tua'; did you mean 'tau'"),
-        ({"takeover_tau": "high"}, "takeover_tau='high' is not a number from 0 to"),
-        ({"takeover_tau": -1}, "takeover_tau='-1' is not a number from 0 to"),
+        ({"takeover_tau": "high"}, "takeover_tau='high' is not a number from -1e"),
+        ({"takeover_tau": -1e10}, "takeover_tau='-10000000000.0' is not a number from -1e"),
         ({"takeover_tau": float("inf")}, "takeover_tau='inf' is not"),
         ({"takeover_kappa": "nan"}, "takeover_kappa='nan' is not"),
         ({"takeover_window": 10**9}, "is not a whole number from 1 to 4096"),

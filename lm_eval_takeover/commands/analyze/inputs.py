@@ -148,7 +148,6 @@ class Inputs:
 
     def read_traces(self, run: RunFolder) -> Iterator[tuple[str, SampleTokens]]:
         """`(task, tokens)` of each sample of each task; `takeover` says what the donor wrote."""
-        donor = "guide" if run.takeover.get("direction") != "reverse" else "base"
         shared: dict[bytes, list[str]] = {}
         for one in run.answered:
             shared.setdefault(one.stored.key, []).append(one.task)
@@ -156,7 +155,7 @@ class Inputs:
         for one, table in run.read_traces(columns):
             sample = make_sample(one.name, table, columns)
             arrays = dict(sample.columns)
-            arrays["takeover"] = arrays.pop("chosen_from") == donor
+            arrays["takeover"] = arrays.pop("chosen_from") == run.donor
             for task in shared[one.stored.key]:
                 yield task, SampleTokens((task, one.doc_id, one.sample), arrays)
 

@@ -210,8 +210,7 @@ def make_cross(inputs: Inputs, near: float) -> pl.DataFrame:
     alone = {run.policy: name for name, run in inputs.runs.items() if run.policy in ("base", "guide")}
     accuracies = []
     for name, run in runs.items():
-        roles = ("base", "guide") if run.takeover.get("direction") != "reverse" else ("guide", "base")
-        host, donor = (alone.get(role) for role in roles)
+        host, donor = alone.get(run.host), alone.get(run.donor)
         for task in run.tasks:
             values = {"acc_host": acc.get((host, task)), "acc_donor": acc.get((donor, task))}
             accuracies.append({"task": task, "run": name, "acc": acc.get((name, task)), **values})

@@ -19,7 +19,7 @@ from lm_eval_takeover.commands.effects.tables import describe_cost, write_effect
 from lm_eval_takeover.commands.effects.verdicts import judge, load_tasks
 from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.method.policies import ALONE
-from lm_eval_takeover.method.policy import DIRECTIONS, Policy
+from lm_eval_takeover.method.policy import Policy
 from lm_eval_takeover.method.registry import scores as registered
 from lm_eval_takeover.method.request import TASK_MAX_GEN_TOKS, Request
 from lm_eval_takeover.pair.loading import load_policy, parse_arguments
@@ -55,7 +55,7 @@ def measure(options: argparse.Namespace, choice: Choice) -> int:
     readers = Readers(arguments)
     seed, trusted = int(run.settings.get("seed") or 0), arguments.trust_remote_code
     writer = Writer.open(options.out / "continuations", readers.backend, readers.pair, seed, trusted)
-    host, donor = DIRECTIONS[str(run.takeover.get("direction") or "forward")]
+    host, donor = run.host, run.donor
     try:
         room = int(run.arguments.get("max_length") or readers.pair.max_length or DEFAULT_MAX_LENGTH)
         continuing = Continuing(forms, room, options.continuations)

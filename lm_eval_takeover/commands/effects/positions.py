@@ -60,7 +60,7 @@ def choose_takeovers(run: RunFolder, count: int, seed: int) -> tuple[list[Positi
     found = _list_candidates(run, takeovers=True)
     if not len(found):
         raise ArgumentError(
-            f"run_dir='{run.folder}': no takeover wrote another token than the {_host(run)} would have drawn there; effects need "
+            f"run_dir='{run.folder}': no takeover wrote another token than the {run.host} would have drawn there; effects need "
             f"a guided run whose traces say so (policies that ask both models at every token)"
         )
     return _read_positions(run, found[choose_evenly(found["score"], found["place"], count, seed)]), len(found)
@@ -103,7 +103,7 @@ _CANDIDATE = np.dtype([("text", "i4"), ("token", "i4"), ("score", "f4"), ("place
 def _list_candidates(run: RunFolder, *, takeovers: bool) -> NDArray[Any]:
     """Takeovers by another token than the host's, or all tokens of the host's own; in the order of the texts."""
     texts = {one.stored.key: number for number, one in enumerate(run.stored_samples())}
-    donor, parts = _donor(run), []
+    donor, parts = run.donor, []
     for one, table in run.read_traces(_COLUMNS):
         token, host, score, log_p = (
             table[name].to_numpy() for name in ("token_id", "host_token_id", "score", "donor_logprob")
@@ -129,7 +129,7 @@ def _read_positions(run: RunFolder, candidates: NDArray[Any]) -> list[Position]:
         tokens, scores = table["token_id"].to_pylist(), table["score"].to_pylist()
         for number in wanted[one.stored.key]:
             place = int(candidates[number]["token"])
-            host = table["host_token_id"][place].as_py() if table["chosen_from"][place].as_py() == _donor(run) else None
+            host = table["host_token_id"][place].as_py() if table["chosen_from"][place].as_py() == run.donor else None
             found[number] = Position(
                 CONTROL if host is None else TAKEOVER,
                 one,
@@ -141,14 +141,6 @@ def _read_positions(run: RunFolder, candidates: NDArray[Any]) -> list[Position]:
                 None if host is None else tokens[place],
             )
     return [found[number] for number in range(len(candidates))]
-
-
-def _donor(run: RunFolder) -> str:
-    return "base" if run.takeover.get("direction") == "reverse" else "guide"
-
-
-def _host(run: RunFolder) -> str:
-    return "guide" if run.takeover.get("direction") == "reverse" else "base"
 
 
 LAST = 2**16 - 1  # a continuation that none has

@@ -6,6 +6,7 @@ https://huggingface.co/docs/trl/dataset_formats#preference
 import csv
 import json
 from collections.abc import Iterator, Mapping
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -40,28 +41,20 @@ def export(folder: Path, out: Path, effects: Path | None) -> tuple[list[Path], l
     paths = [out / "pairs.jsonl", out / "pairs.parquet"]
     count = 0
 
-    def write_lines(stream: Any) -> None:
+    def write_both(lines: Any, groups: Any) -> None:
         nonlocal count
-        for row in list_pairs(run, tokenizer, known):
-            stream.write(json.dumps(row).encode() + b"\n")
-            count += 1
+        pairs = list_pairs(run, tokenizer, known)
+        with pq.ParquetWriter(groups, SCHEMA, compression="zstd") as writer:
+            while rows := list(islice(pairs, _ROWS)):
+                lines.writelines(json.dumps(row).encode() + b"\n" for row in rows)
+                writer.write_table(pa.Table.from_pylist(rows, schema=SCHEMA))
+                count += len(rows)
         if not count:
             raise ArgumentError(
                 f"run_dir='{folder}' has no takeover by another token than the host's whose problem may be shown"
             )
 
-    def write_groups(stream: Any) -> None:
-        with pq.ParquetWriter(stream, SCHEMA, compression="zstd") as writer:
-            group: list[dict[str, Any]] = []
-            for row in list_pairs(run, tokenizer, known):
-                group.append(row)
-                if len(group) == _ROWS:
-                    writer.write_table(pa.Table.from_pylist(group, schema=SCHEMA))
-                    group.clear()
-            writer.write_table(pa.Table.from_pylist(group, schema=SCHEMA))
-
-    write_whole(paths[0], write_lines)
-    write_whole(paths[1], write_groups)
+    write_whole(paths[0], lambda lines: write_whole(paths[1], lambda groups: write_both(lines, groups)))
     notes = [f"{count:,} pairs, {len(known):,} positions with a measured effect"]
     withheld = sorted({row["task"] for rows in run.prompts.values() for row in rows if row["prompt"] is None})
     return paths, notes + [f"{task}: left out, since its questions are withheld" for task in withheld]
@@ -69,14 +62,13 @@ def export(folder: Path, out: Path, effects: Path | None) -> tuple[list[Path], l
 
 def list_pairs(run: RunFolder, tokenizer: Any, effects: Mapping[Name, float]) -> Iterator[dict[str, Any]]:
     """A row per takeover that wrote another token. The guide's token is `chosen`, but where its measured effect is negative."""
-    donor = "base" if run.takeover.get("direction") == "reverse" else "guide"
     for one, table in run.read_traces(_COLUMNS):
         prompt = run.find_prompt(one)["prompt"]
         if prompt is None:
             continue
         tokens, scores, hosts = (table[name].to_pylist() for name in ("token_id", "score", "host_token_id"))
         for place, writer in enumerate(table["chosen_from"].to_pylist()):
-            if writer != donor or hosts[place] is None or hosts[place] == tokens[place]:
+            if writer != run.donor or hosts[place] is None or hosts[place] == tokens[place]:
                 continue
             effect = effects.get((*one.name, place))
             host_token, donor_token = (tokenizer.decode([token]) for token in (hosts[place], tokens[place]))

@@ -101,7 +101,10 @@ def read_measured(results: Path) -> Measured:
     runs, notes = read_runs([results])
     if len(runs) != 1:
         sources = ", ".join(f"'{run.source}'" for run in runs) or "none"
-        raise ArgumentError(f"'{results}' holds {len(runs)} runs, expected one: {sources}{_explain(runs, notes)}")
+        way_out = "; give one of these files" if runs else ""
+        raise ArgumentError(
+            f"'{results}' holds {len(runs)} runs, expected one: {sources}{_explain(runs, notes)}{way_out}"
+        )
     return replace(_measure_run(runs[0]), notes=tuple(notes))
 
 

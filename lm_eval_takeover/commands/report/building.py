@@ -115,8 +115,7 @@ def make_index(analysis: Analysis) -> dict[str, Any]:
 
 def _describe_run(name: str, run: RunFolder) -> dict[str, Any]:
     settings = {key: run.takeover.get(key) for key in ("tau", "kappa", "window", "score")}
-    roles = ["base", "guide"] if run.takeover.get("direction") != "reverse" else ["guide", "base"]
-    return {"name": name, "policy": run.policy, "host": roles[0], "donor": roles[1], **settings}
+    return {"name": name, "policy": run.policy, "host": run.host, "donor": run.donor, **settings}
 
 
 def _describe_sample(one: Answered, outcomes: dict[str | None, int]) -> list[Any]:

@@ -177,8 +177,7 @@ def pack(run: RunFolder, tokens: SampleTokens, scored: SampleTokens | None, piec
     measured = [columns[name] for name in ("score", "host_logprob", "donor_logprob", "donor_rank")]
     if scored is not None:
         measured = [scored.columns[name] for name in ("score", "base_logprob", "guide_logprob", "base_rank")]
-    donor = "guide" if run.takeover.get("direction") != "reverse" else "base"
-    taken = np.flatnonzero(columns["chosen_from"] == donor) if run.written_by is None else np.empty(0, dtype=int)
+    taken = np.flatnonzero(columns["chosen_from"] == run.donor) if run.written_by is None else np.empty(0, dtype=int)
     ids, hosts = columns["token_id"], columns["host_token_id"]
     replaced = {int(i): pieces.name(int(hosts[i])) for i in taken if hosts[i] >= 0 and hosts[i] != ids[i]}
     same = [int(i) for i in taken if hosts[i] == ids[i]]

@@ -28,9 +28,8 @@ def show(options: argparse.Namespace) -> int:
     if prompts and prompts[0]["problem"]:
         console.print(Text(for_terminal(prompts[0]["problem"]), style="dim"))
     if traces:
-        donor = "guide" if run.takeover.get("direction") != "reverse" else "base"
         marked = run.policy not in ("base", "guide")
-        console.print(mark_takeovers(load_tokenizer(run, options.tokenizer), traces[0], donor if marked else None))
+        console.print(mark_takeovers(load_tokenizer(run, options.tokenizer), traces[0], run.donor if marked else None))
     else:
         console.print(Text(for_terminal(one.stored.text)))
         console.print(Text("its trace is empty, so takeovers are not known; the run's command repairs traces", "dim"))
