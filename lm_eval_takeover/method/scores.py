@@ -13,6 +13,8 @@ that the host draws.
     top1        argmax p != argmax q          0 or 1
     surprise    -log q(x)
     log_ratio   log p(x) - log q(x)           of either sign
+
+On a GPU a kernel reads the logits once and gives all of them, but for js of a nucleus.
 """
 
 import math
@@ -20,6 +22,7 @@ import math
 import torch
 from torch import Tensor
 
+from lm_eval_takeover.kernels import operations as kernels
 from lm_eval_takeover.method.registry import register_score
 
 JS_MAX = 0.69314712  # the float32 just below ln 2; the nearest one lies above it
@@ -42,6 +45,8 @@ def _expectation(p: Tensor, values: Tensor) -> Tensor:
 @register_score("ce", needs_donor=True)
 def cross_entropy(host_logits: Tensor, donor_logits: Tensor) -> Tensor:
     """`-sum_v p(v) log q(v)`, equation (2); infinite where the donor rules out a token that the host may write."""
+    if kernels.uses_kernels(host_logits):
+        return kernels.read_pair(host_logits, donor_logits).ce
     p = host_logits.float().softmax(-1)
     return _nan_where_undefined(-_expectation(p, log_probs(donor_logits)), host_logits)
 
@@ -49,6 +54,8 @@ def cross_entropy(host_logits: Tensor, donor_logits: Tensor) -> Tensor:
 @register_score("rkl", needs_donor=True)
 def reverse_kl(host_logits: Tensor, donor_logits: Tensor) -> Tensor:
     """`KL(p || q) = ce - H(p)`, summed term by term so that nearly equal models do not cancel to noise."""
+    if kernels.uses_kernels(host_logits):
+        return kernels.read_pair(host_logits, donor_logits).rkl
     log_p = log_probs(host_logits)
     value = _expectation(log_p.exp(), log_p - log_probs(donor_logits))
     return _nan_where_undefined(value, host_logits).clamp(min=0.0)
@@ -57,6 +64,8 @@ def reverse_kl(host_logits: Tensor, donor_logits: Tensor) -> Tensor:
 @register_score("entropy", needs_donor=False)
 def entropy(host_logits: Tensor) -> Tensor:
     """Shannon entropy `H(p)`."""
+    if kernels.uses_kernels(host_logits):
+        return kernels.read_pair(host_logits).host.entropy
     log_p = log_probs(host_logits)
     return _nan_where_undefined(-_expectation(log_p.exp(), log_p), host_logits).clamp(min=0.0)
 
@@ -67,6 +76,8 @@ def jensen_shannon(host_logits: Tensor, donor_logits: Tensor, top_p: float = 1.0
 
     `top_p < 1` first truncates either side to its nucleus and renormalises it, as in 'Sparse but Critical'.
     """
+    if kernels.uses_kernels(host_logits) and top_p == 1:
+        return kernels.jensen_shannon(host_logits, donor_logits).clamp(min=0.0, max=JS_MAX)
     log_p, log_q = log_probs(_nucleus(host_logits, top_p)), log_probs(_nucleus(donor_logits, top_p))
     log_m = torch.logaddexp(log_p, log_q) - math.log(2.0)
     value = (_expectation(log_p.exp(), log_p - log_m) + _expectation(log_q.exp(), log_q - log_m)) / 2
@@ -77,6 +88,9 @@ def jensen_shannon(host_logits: Tensor, donor_logits: Tensor, top_p: float = 1.0
 @register_score("margin", needs_donor=False)
 def margin(host_logits: Tensor) -> Tensor:
     """`1 - (p_1 - p_2)` of the two likeliest tokens: the margin of Scheffer et al. (2001), by which cascades hand over."""
+    if kernels.uses_kernels(host_logits):
+        host = kernels.read_pair(host_logits).host
+        return (host.rest + host.second) / (1 + host.rest)
     shifted, rest = _weigh(host_logits)
     second = shifted.topk(2).values[..., 1].exp()
     return _nan_where_undefined((rest + second) / (1 + rest), host_logits)
@@ -85,13 +99,16 @@ def margin(host_logits: Tensor) -> Tensor:
 @register_score("confidence", needs_donor=False)
 def confidence(host_logits: Tensor) -> Tensor:
     """`1 - max p`: the small model's confidence, as in BiLD (arXiv 2302.07863) and R-Stitch (arXiv 2507.17307)."""
-    rest = _weigh(host_logits)[1]
+    rest = kernels.read_pair(host_logits).host.rest if kernels.uses_kernels(host_logits) else _weigh(host_logits)[1]
     return _nan_where_undefined(rest / (1 + rest), host_logits)
 
 
 @register_score("top1", needs_donor=True, binary=True)
 def top1(host_logits: Tensor, donor_logits: Tensor) -> Tensor:
     """1 where the likeliest tokens differ, else 0: a divergent token of R2R (arXiv 2505.21600)."""
+    if kernels.uses_kernels(host_logits):
+        _, _, host, donor = kernels.read_pair(host_logits, donor_logits)
+        return torch.where((host.rest + donor.rest).isnan(), torch.nan, (host.top != donor.top).float())
     differ = (host_logits.argmax(-1) != donor_logits.argmax(-1)).float()
     return _nan_where_undefined(_nan_where_undefined(differ, host_logits), donor_logits)
 
@@ -99,12 +116,18 @@ def top1(host_logits: Tensor, donor_logits: Tensor) -> Tensor:
 @register_score("surprise", needs_donor=True, needs_token=True)
 def surprise(host_logits: Tensor, donor_logits: Tensor, tokens: Tensor) -> Tensor:
     """`-log q(x)`: `ce` estimated by one sample, and the test of typical acceptance (Medusa, arXiv 2401.10774)."""
+    if kernels.uses_kernels(host_logits):
+        _, _, host, donor = kernels.read_pair(host_logits, donor_logits, tokens)
+        return torch.where(host.rest.isnan(), torch.nan, -donor.logprob)
     return _nan_where_undefined(_surprisal(donor_logits, tokens), host_logits)
 
 
 @register_score("log_ratio", needs_donor=True, needs_token=True, signed=True)
 def log_ratio(host_logits: Tensor, donor_logits: Tensor, tokens: Tensor) -> Tensor:
     """`log p(x) - log q(x)`, the signed log-probability difference of arXiv 2603.22117 with its sign turned."""
+    if kernels.uses_kernels(host_logits):
+        _, _, host, donor = kernels.read_pair(host_logits, donor_logits, tokens)
+        return host.logprob - donor.logprob
     return _surprisal(donor_logits, tokens) - _surprisal(host_logits, tokens)
 
 

@@ -1,8 +1,4 @@
-"""Triton's interpreter for the tests of kernels: to be imported before anything imports Triton."""
-
-import os
-
-os.environ["TRITON_INTERPRET"] = "1"
+"""Triton's interpreter on a CPU, in processes with `TRITON_INTERPRET=1`."""
 
 from triton.runtime import interpreter
 
@@ -24,3 +20,18 @@ def _patch_once(function):
 
 
 interpreter._patch_lang = _patch_once
+
+
+def interpret_operations(monkeypatch):
+    """Operations of the kernels on a CPU, in tiles of 64 tokens; whatever chooses between them and numpy chooses them."""
+    import torch
+
+    from lm_eval_takeover.kernels import draws, operations, readings
+
+    given = {"rows": 16, "tile": 64}
+    library = torch.library.Library("lm_eval_takeover", "IMPL")
+    library.impl("draw", lambda *arguments: draws.draw(*arguments, **given), "CPU")
+    library.impl("read_pair", lambda *arguments: readings.read_pair(*arguments, **given), "CPU")
+    library.impl("jensen_shannon", lambda *arguments: readings.jensen_shannon(*arguments, **given), "CPU")
+    monkeypatch.setattr(operations, "uses_kernels", lambda logits: True)
+    return library
