@@ -7,11 +7,13 @@ import pytest
 from helpers.results import takeover, write_results
 from helpers.stock import comparing_here
 
+from lm_eval_takeover.calibration.tuning import Method
 from lm_eval_takeover.cli import main
-from lm_eval_takeover.commands.compare.calls import Call
 from lm_eval_takeover.commands.compare.costs import describe_costs
 from lm_eval_takeover.commands.compare.frontier import describe_frontier
 from lm_eval_takeover.commands.compare.rows import Row
+from lm_eval_takeover.method.policies import Random
+from lm_eval_takeover.results.runs import read_run
 
 STRANGER = """\
 from dataclasses import dataclass
@@ -65,12 +67,12 @@ def test_a_row_with_a_call_for_each_task_has_one_average(tmp_path, policy):
     rates = {"takeover_amc23": 0.02, "takeover_aime24": 0.06}
     results = {}
     for name, raised in (("base", 0), (policy, 1)):
-        results[Row(name, name, follows=name != "base")] = paths = []
+        results[Row(name, name, follows=name != "base")] = runs = []
         for task, correct in counts.items():
             folder = tmp_path / name / task
             run = takeover(name, rate=rates[task], per_task={task: {"tokens": 1000, "realized_rate": rates[task]}})
             write_results(folder, {task: [min(8, one + raised) for one in correct]}, run=run)
-            paths += folder.glob("results_*.json")
+            runs += [read_run(path) for path in folder.glob("results_*.json")]
     assert describe_frontier(results, tmp_path, "share") == []  # no method has two rates
     lines = {line["task"]: line for line in read_lines(tmp_path / "frontier.csv") if line["row"] == policy}
     assert list(lines) == [*counts, "average"]
@@ -81,9 +83,30 @@ def test_a_row_with_a_call_for_each_task_has_one_average(tmp_path, policy):
 
 
 def test_the_cost_of_a_row_is_that_of_all_its_calls(tmp_path):
-    calls = [Call("random", (), tmp_path, key, False) for key in ("one", "two")]
-    for call, tokens in zip(calls, (1000, 300), strict=True):
+    for name, tokens in (("one", 1000), ("two", 300)):
         run = takeover("random", tokens=tokens, takeovers=tokens // 100, seconds=2.5)
-        write_results(call.results, {"takeover_demo": [1, 2]}, run=run)
-    (cost,) = describe_costs(calls)
+        write_results(tmp_path / name, {"takeover_demo": [1, 2]}, run=run)
+    runs = [read_run(path) for path in tmp_path.glob("*/results_*.json")]
+    (cost,) = describe_costs({Row("random", "random"): runs})
     assert (cost["tokens"], cost["takeovers"], cost["base_passes"], cost["seconds"]) == (1300, 13, 2200, 5.0)
+
+
+def test_a_method_that_can_write_no_more_keeps_its_gain(tmp_path):
+    """Its area goes as far as the others' do: who may spend 10 % may spend 2 %."""
+    method = Method(Random(rate=0.5))
+    counts = {"base": 0, "far@0.05": 4, "far@0.1": 4, "short@0.02": 4}
+    runs = {}
+    for label, correct in counts.items():
+        name, _, rate = label.partition("@")
+        known = (
+            {"rate": float(rate), "method": method, "word": name, "covers": 0.1 if name == "short" else None}
+            if rate
+            else {}
+        )
+        run = takeover("random" if rate else "base", rate=float(rate or 0))
+        run["per_task"] = {"takeover_demo": {"tokens": 1000, "realized_rate": float(rate or 0)}}
+        write_results(tmp_path / label, {"takeover_demo": [correct] * 6}, run=run)
+        runs[Row(label, name, **known)] = [read_run(*(tmp_path / label).glob("results_*.json"))]
+    describe_frontier(runs, tmp_path, "share")
+    areas = {line["method"]: float(line["area"]) for line in read_lines(tmp_path / "frontier_area.csv")}
+    assert areas == pytest.approx({"far": 0.5 * (1 - 0.5 * 0.5), "short": 0.5 * (1 - 0.5 * 0.2)})

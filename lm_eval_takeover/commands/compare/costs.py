@@ -1,30 +1,27 @@
 """What each row cost: tokens, passes of both models and seconds, as its results report them."""
 
-import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from lm_eval_takeover.commands._tables import WRITERS, Table
-from lm_eval_takeover.commands.compare.calls import Call
-from lm_eval_takeover.results.runs import find_results
+from lm_eval_takeover.commands.compare.rows import Row
+from lm_eval_takeover.results.runs import Run
 
 _COUNTS = ("tokens", "takeovers", "base_passes", "guide_passes")
 _COLUMNS = ["Row", "Tokens", "Takeovers", "Base passes", "Guide passes", "Seconds"]
 
 
-def describe_costs(calls: Iterable[Call]) -> list[dict[str, Any]]:
+def describe_costs(runs: Mapping[Row, Sequence[Run]]) -> list[dict[str, Any]]:
     """By row, over all its calls, `tokens`, `takeovers`, `base_passes`, `guide_passes` (null for other model types), `seconds`.
 
     Seconds of the pair's rows are those of generation, over all attempts; of a thinking model those of whole evaluations.
     """
-    rows: dict[str, dict[str, Any]] = {}
-    for call in calls:
-        document = json.loads(find_results(call.results)[-1].read_text())
-        takeover = document["config"].get("takeover") or {}
-        row = rows.setdefault(call.row, {"row": call.row, **dict.fromkeys(_COUNTS), "seconds": 0.0})
-        row |= {name: (row[name] or 0) + takeover[name] for name in _COUNTS if takeover.get(name) is not None}
-        row["seconds"] += float(takeover.get("seconds", document.get("total_evaluation_time_seconds") or 0.0))
-    return list(rows.values())
+    costs = []
+    for row, of_row in runs.items():
+        told = [run.takeover for run in of_row]
+        counts = {name: sum(one[name] for one in told) if name in told[0] else None for name in _COUNTS}
+        costs.append({"row": row.label, **counts, "seconds": sum(run.seconds or 0.0 for run in of_row)})
+    return costs
 
 
 def write_costs(costs: Sequence[dict[str, Any]], format_name: str) -> str:

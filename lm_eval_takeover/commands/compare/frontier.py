@@ -10,7 +10,7 @@ import io
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from lm_eval_takeover.commands.compare.picture import draw_frontier
 from lm_eval_takeover.commands.compare.rows import Row
 from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.results.frontier import Area, Curve, compare_areas
-from lm_eval_takeover.results.runs import MATHEMATICAL, Run, TaskResult, common_ids, read_run
+from lm_eval_takeover.results.runs import MATHEMATICAL, Run, TaskResult, common_ids
 from lm_eval_takeover.results.statistics import Interval, average_interval, mean_interval
 from lm_eval_takeover.storage.whole_files import write_text
 
@@ -54,9 +54,8 @@ class Measured:
     lines: Mapping[str, Mapping[str, Any]]
 
 
-def describe_frontier(results: Mapping[Row, Sequence[Path]], run_dir: Path, cost: str) -> list[dict[str, Any]]:
+def describe_frontier(runs: Mapping[Row, Sequence[Run]], run_dir: Path, cost: str) -> list[dict[str, Any]]:
     """Write all files of the frontier. Returns the lines of the areas; none where no method has two rates."""
-    runs = {row: [read_run(path) for path in paths] for row, paths in results.items()}
     shown = list(dict.fromkeys(task for of_row in runs.values() for run in of_row for task in run.tasks))
     averaged = [task for task in MATHEMATICAL if task in shown] or shown
     measured = [_measure(row, of_row, averaged) for row, of_row in runs.items()]
@@ -146,6 +145,12 @@ def _measure_areas(measured: Sequence[Measured], averaged: Sequence[str], cost: 
     curves = {}
     for method, found in points.items():
         found.sort(key=lambda one: one.lines[AVERAGE]["realized_rate"])
+        if (most := found[-1].row.covers) and most > found[-1].lines[AVERAGE]["realized_rate"]:
+            end = {
+                **found[-1].lines[AVERAGE],
+                "realized_rate": most,
+            }  # where more may be spent, the method stays where it is
+            found.append(replace(found[-1], lines={AVERAGE: end}))
         rates, costs = ([one.lines[AVERAGE][name] for one in found] for name in ("realized_rate", cost))
         gains = [np.stack([gain(one, task) for one in found]) for task in averaged]
         samples = [start.tasks[task].samples or 1 for task in averaged]
@@ -187,7 +192,8 @@ def write_areas(areas: Sequence[Mapping[str, Any]], format_name: str, cost: str)
         lines.append([*shown, number(area["p_holm"], ".3g"), number(area["least_cost_90"], ".4g")])
     columns = ["Method", "Area", "Against", "Difference", "p (Holm)", "90% at"]
     notes = [
-        "Area: the mean gain over the host, in percentage points, over rates from 0 to the largest one that all methods reach, "
-        f"at most 10 %. 90% at: the least cost ({COSTS[cost]}) with 90 % of the donor's gain. Intervals are 95 %, over problems."
+        "Area: the mean gain over the host, in percentage points, over rates from 0 to the largest one that all methods have, at "
+        "most 10 %; a method that can write no more keeps its last gain. "
+        f"90% at: the least cost ({COSTS[cost]}) with 90 % of the donor's gain. Intervals are 95 %, over problems."
     ]
     return WRITERS[format_name](Table(columns, lines, notes))

@@ -25,7 +25,8 @@ class Row:
     """One row. `label` names its folder; `word` is the method as `calibrate --methods` takes it.
 
     `rate` is the realized rate that the method's knob is solved for; None for a model alone, for a knob that is set by hand, and
-    for a row that `follows`: it gets the rate of each task that the guided row realizes.
+    for a row that `follows`: it gets the rate of each task that the guided row realizes. `covers` is a larger rate, of which the
+    method comes no nearer than this row does.
     """
 
     label: str
@@ -35,6 +36,7 @@ class Row:
     follows: bool = False
     method: Method | None = None  # None for a model alone
     word: str = ""
+    covers: float | None = None
 
     @property
     def family(self) -> str:
@@ -62,12 +64,10 @@ def plan_rows(options: argparse.Namespace) -> list[Row]:
 
 def _parse_row(word: str) -> Named:
     name, sign, model = word.partition("=")
-    if name == "thinking":
-        if not model:
-            raise ArgumentError(f"--rows '{word}': thinking=MODEL names a model, and no other row does")
+    if name == "thinking" and model:
         return Named(name, {"model": model}, ())
     row = parse_word("rows", word)
-    if sign and not row.arguments:
+    if name == "thinking" or (sign and not row.arguments):
         raise ArgumentError(f"--rows '{word}': thinking=MODEL names a model, and no other row does")
     if row.name not in _ORDER and row.name not in policies and row.name not in scores:
         known = [*_ORDER, *policies.names(), *scores.names()]
@@ -89,22 +89,17 @@ def _expand(named: Named, options: argparse.Namespace, leader: str | None) -> It
     own = _name_method(named, options) | dict(named.arguments)
     shared = read_shared(options, own["policy"]) | {"direction": options.direction}
     method = open_method(parse_arguments({**shared, **own, "target_rate": None if _is_by_hand(own, shared) else 0.5}))
-    rates = named.rates or (options.rates if named.name != "guided" else ())
-    word = _write_word(named, own)
     knob = method.policy.knob
-    if _is_by_hand(own, shared, None if knob is None else knob.name) or knob is None:
-        if named.rates:
-            raise ArgumentError(
-                f"--rows {named.name}@{named.rates[0]:g}: its arguments say already how much the donor writes"
-            )
-        yield Row(base, named.name, own, method=method, word=word)
-    elif rates:
-        for rate in rates:
-            yield Row(f"{base}@{rate:g}", named.name, own, rate, method=method, word=word)
-    elif named.name in ("random", "early") and leader is not None:
-        yield Row(base, named.name, own, follows=True, method=method, word=word)
-    else:
-        yield Row(base, named.name, own, options.target_rate, method=method, word=word)
+    by_hand = knob is None or _is_by_hand(own, shared, knob.name)
+    if by_hand and named.rates:
+        raise ArgumentError(
+            f"--rows {named.name}@{named.rates[0]:g}: its arguments say already how much the donor writes"
+        )
+    rates = () if by_hand else named.rates or (options.rates if named.name != "guided" else ())
+    follows = not (by_hand or rates) and named.name in ("random", "early") and leader is not None
+    for rate in rates or [None if by_hand or follows else options.target_rate]:
+        label = f"{base}@{rate:g}" if rates else base
+        yield Row(label, named.name, own, rate, follows, method, _write_word(named, own))
 
 
 def read_shared(options: argparse.Namespace, policy: str) -> dict[str, str]:

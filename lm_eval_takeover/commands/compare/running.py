@@ -5,6 +5,7 @@ import json
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from lm_eval_takeover.commands.compare.workload import TaskLoad, read_workload
 from lm_eval_takeover.commands.leaderboard.formats import write_table
 from lm_eval_takeover.commands.leaderboard.rows import build_board
 from lm_eval_takeover.errors import RunDirError
-from lm_eval_takeover.results.runs import find_results
+from lm_eval_takeover.results.runs import find_results, read_run
 from lm_eval_takeover.storage.locks import Lock, Locked
 from lm_eval_takeover.storage.whole_files import make_folder, write_text
 
@@ -54,10 +55,10 @@ def compare(options: argparse.Namespace) -> int:
 def _print_tables(options: argparse.Namespace, done: Done) -> None:
     thinking = [call.results for row, calls in done.items() for call in calls if row.name == "thinking"]
     board = build_board([call.results for calls in done.values() for call in calls], thinking, None)
-    board["costs"] = describe_costs(call for calls in done.values() for call in calls)
+    runs = {row: [read_run(find_results(call.results)[-1]) for call in calls] for row, calls in done.items()}
+    board["costs"] = describe_costs(runs)
     write_text(options.run_dir / TABLE, json.dumps(board, indent=2) + "\n")
-    results = {row: [find_results(call.results)[-1] for call in calls] for row, calls in done.items()}
-    areas = describe_frontier(results, options.run_dir, options.cost)
+    areas = describe_frontier(runs, options.run_dir, options.cost)
     sys.stdout.write(write_table(board, options.format, ("intervals",)))
     if options.format not in ("json", "csv"):
         sys.stdout.write("\n" + write_costs(board["costs"], options.format))
@@ -95,6 +96,7 @@ def _drop_repeated(options: argparse.Namespace, rows: Sequence[Row], plan: Calib
                 nearest = f"the nearest rate that {row.word} can reach on the calibration prompts is {target.realized_rate:.1%}"
                 print(f"{row.label}: {nearest}", file=sys.stderr)
             if (row.word, target.value) in seen:
+                kept[-1] = replace(kept[-1], covers=row.rate)
                 continue
             seen.add((row.word, target.value))
         kept.append(row)
