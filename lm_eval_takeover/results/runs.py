@@ -206,7 +206,7 @@ def _join(old: Run, new: Run, notes: list[str]) -> Run:
         left, kept = (new, old) if whole else (old, new)
         more = "has more problems" if left.tasks[task].count < kept.tasks[task].count else "has a newer run"
         notes.append(f"{task} of '{left.source}' is left out: '{kept.source}' {more} of it")
-    if tasks == old.tasks:
+    if all(result is old.tasks.get(task) for task, result in tasks.items()):
         return old
     counts = [result.per_token for result in tasks.values()]
     if not all("takeovers" in one and one.get("tokens") for one in counts):

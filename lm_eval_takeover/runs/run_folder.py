@@ -201,15 +201,19 @@ def read_run_folder(folder: Path) -> RunFolder:
     runs = [run for run in runs if run.asked]
     if not runs:
         raise RunDirError(f"run_dir='{folder}' holds no samples yet; it is still being written, or was stopped at once")
-    if len({digest_of(run.facts.get("settings")) for run in runs}) > 1:
+    follows = all(_follows(run) for run in runs)
+    if follows:  # the most problems first, then the newest
+        runs.reverse()
+        runs.sort(key=lambda run: -len(run.asked))
+    if len({_identify(run, follows=follows) for run in runs}) > 1:
         raise RunDirError(
             f"run_dir='{folder}' holds {len(runs)} runs whose models or policies differ; give each run a run_dir of its own"
         )
     answered, keys = list[Answered](), dict[Name, bytes]()
     for run in runs:
-        answered += _list_answered(run, verdicts, keys, folder)
+        answered += _list_answered(run, verdicts, keys, folder, first_counts=follows)
     answered.sort(key=lambda one: one.name)
-    facts = runs[-1].facts
+    facts = runs[0 if follows else -1].facts
     return RunFolder(
         folder,
         dict(facts.get("takeover") or {}),
@@ -223,6 +227,19 @@ def read_run_folder(folder: Path) -> RunFolder:
     )
 
 
+def _follows(run: StoredRun) -> bool:
+    """Whether this is a row of `compare` whose rate is that of another row: it has one for each task and `--limit`."""
+    takeover = run.facts.get("takeover") or {}
+    return takeover.get("policy") in ("random", "early") and takeover.get("label") == takeover["policy"]
+
+
+def _identify(run: StoredRun, *, follows: bool) -> str:
+    settings = run.facts.get("settings")
+    if follows and isinstance(settings, dict) and isinstance(settings.get("policy"), dict):
+        settings = settings | {"policy": settings["policy"] | {"rate": None}}
+    return digest_of(settings)
+
+
 def _collect_decoding(runs: Sequence[StoredRun]) -> dict[str, dict[str, Any]]:
     found: dict[str, list[dict[str, Any]]] = {}
     for run in runs:
@@ -232,12 +249,20 @@ def _collect_decoding(runs: Sequence[StoredRun]) -> dict[str, dict[str, Any]]:
 
 
 def _list_answered(
-    run: StoredRun, verdicts: dict[tuple[str, bytes], tuple[str | None, str]], keys: dict[Name, bytes], folder: Path
+    run: StoredRun,
+    verdicts: dict[tuple[str, bytes], tuple[str | None, str]],
+    keys: dict[Name, bytes],
+    folder: Path,
+    *,
+    first_counts: bool,
 ) -> Iterator[Answered]:
-    """What of this command is answered and not in `keys` yet, which takes all that it asks for."""
+    """What of this command is answered and not in `keys` yet, which takes all that it asks for.
+
+    Of two texts of a sample the first one counts, or there is an error.
+    """
     for row in run.asked:
         name = row.task, row.doc_id, row.sample
-        if (known := keys.get(name)) == row.key:
+        if (known := keys.get(name)) == row.key or (known is not None and first_counts):
             continue
         if known is not None:
             raise RunDirError(

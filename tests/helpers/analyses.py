@@ -16,17 +16,21 @@ from lm_eval_takeover.tasks.verdict_log import LoggedVerdict
 GATE = {"score": "ce", "tau": 2.0, "kappa": 1.5, "window": 10}
 
 
-def write_run(folder, policy, rollouts, problems, arguments=None):
+def write_run(folder, policy, rollouts, problems, arguments=None, rate=None):
     """A finished run. `rollouts` are by (task, doc, sample) `(tokens, taken, correct, answer)`, `taken` positions by host token;
-    `problems` by (task, doc) `(problem, gold)`."""
+    `problems` by (task, doc) `(problem, gold)`. With `rate` it is a row of `compare` that follows."""
     gate = GATE if policy == "disagreement" else {}
     takeover = {"policy": policy, "direction": "forward", **gate}
     facts = {"takeover": takeover, "arguments": arguments or {}, "settings": {"policy": policy}, "tasks": []}
+    command = f"command {rate}"
+    if rate is not None:
+        takeover |= {"label": policy, "rate": rate}
+        facts["settings"] = {"policy": {"name": policy, "rate": rate}}
     header = TraceHeader("command", ("base", "guide"), 10 if gate else None)
     run = RunDir(folder)
     asked, verdicts = [], []
     for (task, doc, number), (tokens, taken, correct, answer) in rollouts.items():
-        text = f"{task} {doc} {number} {policy}"
+        text = f"{task} {doc} {number} {policy} {rate}"
         key = blake2b(text.encode(), digest_size=16).digest()
         asked.append(Asked(task, f"{task} {doc}", doc, number, doc, "prompt", key))
         trace = pack_trace(_make_generation(tokens, taken, bool(gate)), header)
@@ -35,7 +39,7 @@ def write_run(folder, policy, rollouts, problems, arguments=None):
         )
         outcome = "correct" if correct else "incorrect"
         verdicts.append(LoggedVerdict(f"{task} {doc}", digest_of_text(text), answer, outcome))
-    run.begin("command", facts, asked)
+    run.begin(command, facts, asked)
     run.add_prompts(
         [
             {"task": task, "doc_id": doc, "prompt": "p", "prompt_ids": [1, 2], "problem": problem, "answer": gold}

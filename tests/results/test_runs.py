@@ -86,6 +86,8 @@ def test_the_newest_of_two_runs_of_one_command_counts_and_that_is_said(tmp_path)
     runs, notes = read_runs([tmp_path])
     assert sorted(run.tasks[TASK].means["acc"] for run in runs) == [0.5, 1.0]
     assert len(notes) == 1 and "has a newer run of it" in notes[0]
+    write_results(tmp_path / "a", {TASK: [8, 8]}, run=takeover(), date="2026-03-01T00-00-00")  # with the same results
+    assert len(read_runs([tmp_path / "a"])[0]) == 1
 
 
 @pytest.mark.parametrize("month", ["01", "03"])

@@ -1,6 +1,7 @@
 """Which run_dirs a path stands for."""
 
 import pytest
+from helpers.analyses import write_run
 
 from lm_eval_takeover.errors import RunDirError
 from lm_eval_takeover.runs.layout import find_run_dirs
@@ -31,3 +32,23 @@ def test_runs_of_a_comparison_are_called_as_its_rows(comparison):
     assert read_run_folder(comparison / "guided").label == "guided"
     with pytest.raises(RunDirError, match=r"holds 2 runs; give one of '.*base', '.*guided'"):
         read_run_folder(comparison)
+
+
+def test_a_row_that_follows_is_one_run_with_a_rate_for_each_task_and_limit(tmp_path):
+    """The guided row realizes another rate on each task, and on a part of its problems."""
+
+    def write(policy, rate, task, docs):
+        rollouts = {(task, doc, 0): ([1, 2, 3], {1: 5}, True, "1") for doc in range(docs)}
+        problems = {(task, doc): ("2 + 2", "4") for doc in range(docs)}
+        write_run(tmp_path / policy / "samples", policy, rollouts, problems, rate=rate)
+
+    for rate, task, docs in ((0.05, "takeover_amc23", 3), (0.04, "takeover_amc23", 2), (0.1, "takeover_demo", 2)):
+        write("random", rate, task, docs)
+    run = read_run_folder(tmp_path / "random")
+    assert (run.tasks, run.asked, len(run.answered)) == (["takeover_amc23", "takeover_demo"], 5, 5)
+    assert [one.stored.text.split()[-1] for one in run.answered] == ["0.05"] * 3 + ["0.1"] * 2
+    assert len(list(run.read_traces(["token_id"]))) == 5
+    for rate in (0.05, 0.1):
+        write("lossy", rate, "takeover_demo", 1)
+    with pytest.raises(RunDirError, match="holds 2 runs whose models or policies differ"):
+        read_run_folder(tmp_path / "lossy")

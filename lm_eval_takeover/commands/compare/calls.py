@@ -1,7 +1,7 @@
 """The command of each row: the words behind `lm_eval`, and where its results lie.
 
 RUN_DIR/calibration-DIGEST.json    where none fitted
-RUN_DIR/ROW/samples                the row's run_dir: its journal and traces (samples-TASK where each task has a rate of its own)
+RUN_DIR/ROW/samples                the row's run_dir: its journal and traces
 RUN_DIR/ROW/results-DIGEST         its --output_path, by a digest of all that can change a result
 RUN_DIR/ROW/results-DIGEST/call.json   there once the call has ended well
 RUN_DIR/ROW/lm_eval-DIGEST.log     what lm-eval printed
@@ -80,8 +80,7 @@ def plan_calls(
         return [_make_call(options, row, "guided-takeover", arguments | {"run_dir": samples}, options.tasks)]
     calls = []
     for task in tasks:
-        own = samples if len(tasks) == 1 else samples.with_name(f"samples-{task}")
-        rated = arguments | {"rate": followed[task], "run_dir": own}
+        rated = arguments | {"rate": followed[task], "run_dir": samples}
         calls.append(_make_call(options, row, "guided-takeover", rated, [task]))
     return calls
 
