@@ -9,11 +9,12 @@ from contextlib import contextmanager, nullcontext
 import torch
 from torch.overrides import TorchFunctionMode
 
-from helpers.torch_draw import draw_in_torch
+from helpers.torch_kernels import draw_in_torch, read_in_torch
 from lm_eval_takeover.forward import draft_length
 from lm_eval_takeover.forward.cuda_graphs import CudaGraphs
 from lm_eval_takeover.kernels import operations
 from lm_eval_takeover.method.request import Sampling
+from lm_eval_takeover.method.scores import jensen_shannon
 
 CUDA, CPU = torch.device("cuda", 0), torch.device("cpu")
 ASKS = {
@@ -55,6 +56,20 @@ class SimulatedGpu(TorchFunctionMode):
             drawn = draw_in_torch(asked, words, Sampling(temperature, top_p, int(top_k)))
         self.place(drawn)
         return drawn
+
+    def read(self, *arguments):
+        """`kernels.read_pair`."""
+        with torch._C.DisableTorchFunction():
+            found = read_in_torch(*arguments)
+        self.place(found)
+        return found
+
+    def diverge(self, host, donor):
+        """`kernels.jensen_shannon`."""
+        with torch._C.DisableTorchFunction():
+            found = jensen_shannon(host, donor)
+        self.place(found)
+        return found
 
     def __torch_function__(self, function, types, args=(), kwargs=None):
         kwargs, name = dict(kwargs or {}), getattr(function, "__name__", str(function))
@@ -148,7 +163,8 @@ def simulated_gpu(pair, monkeypatch):
         patch.setattr(torch.cuda, "device", lambda device: nullcontext())
         patch.setattr(draft_length, "_memory", lambda device: 2**34)
         patch.setattr(CudaGraphs, "run", lambda self, key, function: function())
-        patch.setattr(operations, "draw", gpu.draw)
+        for name, replaced in (("draw", gpu.draw), ("read_pair", gpu.read), ("jensen_shannon", gpu.diverge)):
+            patch.setattr(operations, name, replaced)
         for member in pair.members:
             _ = member.model  # loaded on the CPU
             patch.setattr(member, "device", CUDA)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from helpers import reference
-from helpers.torch_draw import draw_in_torch
+from helpers.torch_kernels import draw_in_torch
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats

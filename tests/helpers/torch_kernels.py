@@ -1,9 +1,13 @@
-"""The race in plain torch, in fixed shapes and without a wait: what a draw costs where there are no kernels."""
+"""What the kernels compute, in plain torch, in fixed shapes and without a wait: what they are compared with."""
+
+import math
 
 import torch
 from torch import Tensor
 
+from lm_eval_takeover.kernels.operations import ModelRead, PairRead
 from lm_eval_takeover.method.request import Sampling
+from lm_eval_takeover.method.scores import _weigh, cross_entropy, entropy, log_probs, reverse_kl
 
 _GOLDEN, _MASK = 0x9E3779B1, 0xFFFFFFFF
 
@@ -56,3 +60,25 @@ def _shortest_prefix(surprise: Tensor, weights: Tensor, target: Tensor | float) 
     missing = target - torch.where(inside, weights, 0.0).sum(-1, keepdim=True)
     each = torch.where(equal, weights, 0.0).amax(-1, keepdim=True)
     return inside | (equal & (equal.cumsum(-1) <= (missing / each).ceil().clamp(min=1)))
+
+
+def read_in_torch(host: Tensor, donor: Tensor | None = None, tokens: Tensor | None = None) -> PairRead:
+    """As `operations.read_pair`."""
+    none = host.new_full(host.shape[:-1], math.nan, dtype=torch.float32)
+    ce, rkl = (none, none) if donor is None else (cross_entropy(host, donor), reverse_kl(host, donor))
+    models = [ModelRead(*[none] * 6) if logits is None else _read_model(logits, tokens) for logits in (host, donor)]
+    return PairRead(ce, rkl, *models)
+
+
+def _read_model(logits: Tensor, tokens: Tensor | None) -> ModelRead:
+    shifted, rest = _weigh(logits)
+    undefined = ~logits.amax(-1).isfinite()
+    rest, second = (
+        one.masked_fill(undefined, math.nan)
+        for one in (rest, shifted.scatter(-1, shifted.argmax(-1, keepdim=True), -math.inf).amax(-1).exp())
+    )
+    logprob = rank = torch.full_like(rest, math.nan)
+    if tokens is not None:
+        logprob = log_probs(logits).gather(-1, tokens[..., None])[..., 0]
+        rank = (logits > logits.gather(-1, tokens[..., None])).sum(-1).float() + 1
+    return ModelRead(entropy(logits), logprob, rank, logits.argmax(-1).float(), rest, second)
