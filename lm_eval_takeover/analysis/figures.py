@@ -1,11 +1,12 @@
 """A figure of each analysis, as SVG: the same bytes for the same table."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 
+from lm_eval_takeover.analysis.planning import CLASSES
 from lm_eval_takeover.analysis.pooling import MEAN
 from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.storage.whole_files import write_whole
@@ -18,6 +19,8 @@ _SETTINGS = {
     "axes.spines.top": False,
     "axes.spines.right": False,
 }
+_WIDTH, _HEIGHT = 4.0, 2.9  # inches: texts stay readable where a phone shows the figure
+_COLOURS = ("#2f81f7", "#d1495b")
 _DIAGONAL = {"color": "#888888", "linestyle": ":", "linewidth": 1}
 
 
@@ -30,12 +33,14 @@ def draw(name: str, table: pl.DataFrame, path: Path) -> None:
     from matplotlib.figure import Figure
 
     with matplotlib.rc_context(_SETTINGS):
-        figure = Figure(figsize=(5.4, 3.4), layout="constrained")
-        axes = figure.subplots()
-        by_task = "task" in table.columns and name != "effects"
-        _DRAWN[name](axes, _name_task(axes, _shown(table)) if by_task else table)
-        if axes.get_legend_handles_labels()[1]:
-            axes.legend(frameon=False, fontsize=8)
+        figure = Figure(figsize=(_WIDTH, _HEIGHT), layout="constrained")
+        if "task" in table.columns and name != "effects":
+            table = _name_task(figure, _shown(table))
+        if name in _PANELS:
+            _draw_panels(figure, table, _PANELS[name], _DRAWN[name])
+        else:
+            _DRAWN[name](figure.subplots(), table)
+        _put_legend(figure)
         write_whole(path, lambda stream: figure.savefig(stream, format="svg", metadata={"Date": None}))
 
 
@@ -46,13 +51,41 @@ def _shown(table: pl.DataFrame) -> pl.DataFrame:
     return tasks if means.is_empty() or tasks["task"].n_unique() == 1 else means
 
 
-def _name_task(axes: Axes, table: pl.DataFrame) -> pl.DataFrame:
+def _name_task(figure: Any, table: pl.DataFrame) -> pl.DataFrame:
     """What all rows are of is said once, above: one task, or the mean over tasks."""
     tasks = table["task"].unique()
     if len(tasks) != 1:
         return table
-    axes.set_title("mean over tasks" if tasks[0] == MEAN else tasks[0], loc="left", fontsize=8)
+    figure.suptitle("mean over tasks" if tasks[0] == MEAN else tasks[0], x=0.01, ha="left", fontsize=9)
     return table.with_columns(task=pl.lit(None, pl.String))
+
+
+def _draw_panels(figure: Any, table: pl.DataFrame, column: str, draw_one: Callable[[Axes, pl.DataFrame], None]) -> None:
+    """One panel for each value of a column, two in a row, with one scale."""
+    groups = [(str(key), group) for (key,), group in table.group_by([column], maintain_order=True)]
+    lines = (len(groups) + 1) // 2
+    figure.set_figheight(0.8 + 1.4 * lines)
+    grid = figure.subplots(lines, min(2, len(groups)), sharex=True, sharey=True, squeeze=False)
+    for axes, (value, group) in zip(grid.flat, groups, strict=False):
+        draw_one(axes, group)
+        axes.set_title(value, loc="left", fontsize=9)
+        figure.supxlabel(axes.get_xlabel(), fontsize=9)
+        figure.supylabel(axes.get_ylabel(), fontsize=9)
+        _label(axes, "")
+        axes.autoscale(axis="y")  # over all panels
+        axes.set_ylim(bottom=0)
+    for axes in list(grid.flat)[len(groups) :]:
+        axes.set_axis_off()
+
+
+def _put_legend(figure: Any) -> None:
+    """Below the figure, where it hides nothing."""
+    found = {
+        label: handle for axes in figure.axes for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)
+    }
+    if found:
+        columns = max(1, min(len(found), 54 // (max(map(len, found)) + 6)))
+        figure.legend(found.values(), found, loc="outside lower center", ncols=columns, frameon=False)
 
 
 def _lines(axes: Axes, table: pl.DataFrame, x: str, y: str, by: list[str], **style: Any) -> None:
@@ -63,14 +96,19 @@ def _lines(axes: Axes, table: pl.DataFrame, x: str, y: str, by: list[str], **sty
 
 def _bars(axes: Axes, table: pl.DataFrame, by: list[str], y: str, bounds: tuple[str, str] | None = None) -> None:
     """A horizontal bar for each row, with its interval; the first row on top."""
-    names = [_join(row) for row in table.select(by).iter_rows()]
     values = [value or 0.0 for value in table[y]]
-    axes.barh(range(len(names)), values, color="#2f81f7", height=0.6)
+    axes.barh(range(len(table)), values, color=_COLOURS[0], height=0.6)
     for place, row in enumerate(table.iter_rows(named=True)):
         if bounds is not None and row[bounds[0]] is not None:
             axes.plot([row[bounds[0]], row[bounds[1]]], [place, place], color="#333333", linewidth=1)
+    _name_bars(axes, [_join(row) for row in table.select(by).iter_rows()])
+
+
+def _name_bars(axes: Axes, names: Sequence[str], height: float = 0.24) -> None:
+    """The first one on top; `height` inches each."""
     axes.set_yticks(range(len(names)), names)
     axes.invert_yaxis()
+    axes.figure.set_figheight(max(2.0, 1.0 + height * len(names)))
 
 
 def _join(key: Any) -> str:
@@ -95,7 +133,7 @@ def _draw_lorenz(axes: Axes, table: pl.DataFrame) -> None:
 
 
 def _draw_position(axes: Axes, table: pl.DataFrame) -> None:
-    _lines(axes, table, "left", "density", ["task", "score"], drawstyle="steps-post")
+    _lines(axes, table, "left", "density", ["task"], drawstyle="steps-post")
     axes.axhline(1, **_DIAGONAL)
     axes.set_ylim(bottom=0)
     _label(axes, "place in the sample, t / n", "density of the top 1 %")
@@ -110,16 +148,29 @@ def _draw_overlap(axes: Axes, table: pl.DataFrame) -> None:
 
 
 def _draw_planning(axes: Axes, table: pl.DataFrame) -> None:
-    _bars(axes, table, ["task", "run", "set", "score", "class"], "enrichment", ("low", "high"))
+    keys = ["task", "run", "set", "score"]
+    places = {key: place for place, key in enumerate(table.select(keys).unique(maintain_order=True).rows())}
+    for number, name in enumerate(CLASSES):
+        rows = table.filter(pl.col("class") == name)
+        heights = [places[key] + (number - 0.5) * 0.36 for key in rows.select(keys).iter_rows()]
+        values = rows["enrichment"].fill_null(0)
+        axes.barh(heights, values, color=_COLOURS[number], height=0.34, label=f"{name} tokens")
+        for height, low, high in zip(heights, rows["low"], rows["high"], strict=True):
+            if low is not None:
+                axes.plot([low, high], [height, height], color="#333333", linewidth=1)
+    sets = {"peaks": "peaks of {score}", "takeovers": "takeovers of {run}"}
+    _name_bars(
+        axes, [_join((task, sets[kind].format(score=score, run=run))) for task, run, kind, score in places], 0.34
+    )
     axes.axvline(1, **_DIAGONAL)
-    _label(axes, "enrichment (share in set / in base rollouts)")
+    _label(axes, "enrichment over all tokens of the base")
 
 
 def _draw_failure(axes: Axes, table: pl.DataFrame) -> None:
     _bars(axes, table, ["task", "signal"], "auroc", ("low", "high"))
     axes.axvline(0.5, **_DIAGONAL)
     axes.set_xlim(0, 1)
-    _label(axes, "AUROC of the 100 largest scores' mean for an incorrect answer")
+    _label(axes, "AUROC for an incorrect answer")
 
 
 def _draw_budget(axes: Axes, table: pl.DataFrame) -> None:
@@ -142,11 +193,12 @@ def _draw_rates(axes: Axes, table: pl.DataFrame) -> None:
 
 def _draw_flips(axes: Axes, table: pl.DataFrame) -> None:
     names = [_join(row) for row in table.select("task", "run").iter_rows()]
-    axes.barh(range(len(names)), table["rescued"], color="#2f81f7", label="rescued")
-    axes.barh(range(len(names)), [-harmed for harmed in table["harmed"]], color="#d1495b", label="harmed")
+    axes.barh(range(len(names)), table["rescued"], color=_COLOURS[0], height=0.6, label="rescued")
+    axes.barh(range(len(names)), [-harmed for harmed in table["harmed"]], color=_COLOURS[1], height=0.6, label="harmed")
     axes.axvline(0, color="#333333", linewidth=0.8)
-    axes.set_yticks(range(len(names)), names)
-    axes.invert_yaxis()
+    _name_bars(axes, names)
+    axes.xaxis.get_major_locator().set_params(integer=True)
+    axes.xaxis.set_major_formatter(lambda value, _: f"{abs(value):g}")
     _label(axes, "problems (harmed to the left)")
 
 
@@ -194,12 +246,13 @@ def _draw_effect_auroc(axes: Axes, table: pl.DataFrame) -> None:
 def _draw_near(axes: Axes, table: pl.DataFrame) -> None:
     _lines(axes, table, "threshold", "share", ["task", "score"], marker="o", markersize=3)
     axes.set_xscale("log")
+    axes.xaxis.set_major_formatter("{x:g}")
     axes.set_ylim(0, 1.03)
     _label(axes, "nats", "share of tokens below")
 
 
 def _draw_choices(axes: Axes, table: pl.DataFrame) -> None:
-    shown = table.filter(pl.col("score") == table["score"][0])
+    shown = table.filter(pl.col("score") == table["score"][0]).with_columns(pl.col("measure").str.replace("_", " "))
     _bars(axes, shown, ["task", "set", "measure"], "value", ("low", "high"))
     axes.set_xlim(0, 1)
     _label(axes, f"share; peaks by {table['score'][0]}")
@@ -208,11 +261,14 @@ def _draw_choices(axes: Axes, table: pl.DataFrame) -> None:
 def _draw_entropies(axes: Axes, table: pl.DataFrame) -> None:
     for name in ("base_entropy", "guide_entropy"):
         for (task,), group in table.group_by(["task"], maintain_order=True):
-            axes.plot(group["right"], group[name], marker="o", markersize=3, label=_join((task, name)))
+            axes.plot(
+                group["right"], group[name], marker="o", markersize=3, label=_join((task, name.replace("_", " ")))
+            )
     axes.set_ylim(bottom=0)
     _label(axes, "js up to, in nats", "mean entropy, in nats")
 
 
+_PANELS: Mapping[str, str] = {"position": "score"}  # a panel for each value of this column
 _DRAWN: Mapping[str, Callable[[Axes, pl.DataFrame], None]] = {
     "concentration": _draw_concentration,
     "lorenz": _draw_lorenz,

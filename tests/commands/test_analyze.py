@@ -62,6 +62,30 @@ def test_every_analysis_is_a_table_and_a_figure(analysed):
         assert (analysed / f"{name}.svg").read_text().startswith("<?xml")
 
 
+PHONE = 340  # pixels that a figure of the report has where the window has 390
+
+
+def test_figures_can_be_read_on_a_phone_and_hide_nothing(analysed):
+    """Letters of 10 pixels; the legend below the axes; a panel for each score instead of lines on top of each other."""
+    for name in read(analysed, "analysis")["analyses"]:
+        text = (analysed / f"{name}.svg").read_text()
+        width, height = map(float, re.search(r'viewBox="0 0 (\S+) (\S+)"', text).groups())
+        sizes = {float(size) for size in re.findall(r"font(?:-size)?: (?:[a-z]+ )*([\d.]+)", text)}
+        assert sizes and min(sizes) * PHONE / width >= 10, name
+        if 'id="legend_1"' in text:
+            legend = text[text.index('id="legend_1"') :]
+            above = text[: text.index('id="legend_1"')]
+            ticks = [float(y) for y in re.findall(r'<use xlink:href="#\S+" x="\S+" y="(\S+)"', above)]
+            places = [float(y) for y in re.findall(r"translate\(\S+ (\S+?)\)", legend)]
+            places += [float(y) for y in re.findall(r'<text[^>]* y="(\S+)"', legend)]
+            assert min(places) > max(ticks) and max(places) < height, name
+    text = (analysed / "position.svg").read_text()
+    titles = set(re.findall(r">(\w+)</text>", text))
+    assert {"ce", "rkl", "js", "entropy"} <= titles and text.count('id="axes_') == 4 and "legend" not in text
+    labels = re.findall(r">([^<]+)</text>", (analysed / "planning.svg").read_text())
+    assert {"peaks of ce", "takeovers of guided", "planning tokens", "execution tokens"} <= set(labels)
+
+
 def test_the_same_runs_give_the_same_bytes(analysed, demo_runs, tmp_path):
     assert analyze(tmp_path / "again", *demo_runs.values(), only="concentration, failure,flips") == 0
     names = [f"{name}.{end}" for name in ("concentration", "failure", "flips") for end in ("csv", "json", "svg")]
