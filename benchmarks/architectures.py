@@ -1,10 +1,10 @@
 """Every architecture that transformers can load, as base and as guide: is what each engine writes what plain passes write?
 
-    python benchmarks/architectures.py [falcon_h1 lfm2 ...] [--write docs/architectures.md]
+    python benchmarks/architectures.py [falcon_h1 lfm2 ...]
 
 Models are tiny and of random weights in float32, beside a Llama as tiny; prompts of three lengths, two samples each, batches of
 1, 3 and 8, greedy and sampled. The reference reads the whole text again for every token, without a cache and without padding.
-Prints the Markdown table of docs/architectures.md, or puts it there; the exit status is 1 where anything differs.
+Prints a Markdown table with a row for each, which docs/architectures.md sums up; the exit status is 1 where anything differs.
 """
 
 import argparse
@@ -335,7 +335,6 @@ def describe(reading: Reading) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("kinds", nargs="*", default=list(ARCHITECTURES))
-    parser.add_argument("--write", type=Path, help="a page with the table, whose rows are replaced")
     arguments = parser.parse_args()
     logging.disable(logging.WARNING)  # the table says it
     disable_progress_bar()
@@ -345,18 +344,7 @@ def main() -> int:
         with tempfile.TemporaryDirectory() as folder:
             rows.append(_check_or_tell(kind, Path(folder)))
         print(rows[-1], flush=True)
-    if arguments.write:
-        put_rows(arguments.write, {row.name: str(row) for row in rows})
     return int(any(row.differences for row in rows))
-
-
-def put_rows(page: Path, rows: dict[str, str]) -> None:
-    """Replace the table of the page by one with these rows; those of other architectures stay."""
-    before, _, rest = page.read_text().partition(HEADER + "\n")
-    table, _, after = rest.partition("\n\n")
-    held = {line.split("`")[1]: line for line in table.splitlines()} | rows
-    ordered = [held[name] for name in ARCHITECTURES if name in held]
-    page.write_text(f"{before}{HEADER}\n" + "\n".join(ordered) + f"\n\n{after}")
 
 
 if __name__ == "__main__":
