@@ -100,7 +100,7 @@ def test_every_command_takes_what_the_last_one_left(forked_rows, tmp_path, capsy
 
     assert f"{6 * samples} samples scored" in call("score", run_dir)
     assert "takeovers (" in call("show", run_dir)
-    call("analyze", run_dir, "--out", "analysis")
+    call("analyze", run_dir, "--out", "analysis", "--only", "budget")  # all of them: see `report`
     budget = {row["run"]: row for row in json.loads(Path("analysis/budget.json").read_text()) if row["task"] == task}
     for kind, cell in cells.items():
         assert {n: budget[kind][n] for n in ("acc", "acc_low", "acc_high")} == pytest.approx(

@@ -95,7 +95,7 @@ def attempt(spec):
     os.dup2(log, 1)
     os.dup2(log, 2)
     sys.argv[0] = "lm_eval"  # errors and signals are told as under the command
-    parts.PART_TOKENS = spec.get("part", 1500)  # tokens: so that the drills see many parts
+    parts.PART_TOKENS = spec.get("part", 1000)  # tokens: so that the drills see many parts
     if "fault" in spec:
         FAULTS[spec["fault"]](spec.get("number", 1))
     found = simple_evaluate(

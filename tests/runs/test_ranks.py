@@ -3,11 +3,12 @@
 import json
 import shutil
 import socket
+import subprocess
 import sys
 
 import pytest
 import torch
-from helpers.processes import HELPERS, environment, run
+from helpers.processes import environment, wait_until
 
 from lm_eval_takeover.demo import DEMO, PROMPT, problems
 from lm_eval_takeover.pair.member import Member
@@ -38,28 +39,45 @@ def arguments(folder, run_dir, guide=DEMO["guide"]):
     ]  # fmt: skip
 
 
-def launch_two(folder, shared, words):
-    """lm_eval on two ranks, as accelerate launches it; both read lm-eval's own tasks from where `shared` has them."""
-    command = folder / "lm_eval.py"
-    command.write_text(
-        f"import sys; sys.path[0] = {str(HELPERS)!r}\n"
-        "from pathlib import Path; from read_once import read_harness_once\n"
-        f"read_harness_once(Path({str(shared)!r}))\n"
-        "from lm_eval.__main__ import cli_evaluate\n"
-        "cli_evaluate()\n"
-    )
+RANK = """
+import json, os, sys, time
+from pathlib import Path
+
+folder, rank = Path(sys.argv[1]), os.environ["RANK"]
+(folder / f"{rank}.new").write_text(json.dumps(dict(os.environ)))
+(folder / f"{rank}.new").rename(folder / f"{rank}.environment")
+while not (folder / f"{rank}.status").exists():
+    time.sleep(0.05)
+sys.exit(int((folder / f"{rank}.status").read_text()))
+"""
+
+
+def launch_two(forked, folder, words):
+    """lm_eval on two ranks with what accelerate gives to each that it launches; rank 0 as a finished process."""
+    (folder / "rank.py").write_text(RANK)
     # accelerate's own `--cpu` starts one process unless there is MPI; this starts several, which then find no GPU.
     launcher = ["accelerate.commands.launch", "--multi_gpu", "--num_processes", "2", "--num_machines", "1",
                 "--mixed_precision", "no", "--dynamo_backend", "no"]  # fmt: skip
-    return run([sys.executable, "-m", *launcher, command, *words], env=environment(ACCELERATE_USE_CPU="true"))
+    command = [sys.executable, "-m", *launcher, folder / "rank.py", folder]
+    with subprocess.Popen(command, env=environment(ACCELERATE_USE_CPU="true")) as launched:
+        try:
+            files = [folder / f"{rank}.environment" for rank in range(2)]
+            wait_until(lambda: all(file.exists() for file in files), launched)
+            ranks = [forked.start("lm_eval", *words, **json.loads(file.read_text())) for file in files]
+            for file, rank in zip(files, ranks, strict=True):
+                file.with_suffix(".status").write_text(str(rank.wait()))
+            launched.wait(60)
+        finally:
+            launched.terminate()
+    return subprocess.CompletedProcess(words, launched.returncode, ranks[0].stdout, ranks[0].stderr)
 
 
-def test_one_and_two_ranks_end_with_the_same(forked, shared_folder, tmp_path):
+def test_one_and_two_ranks_end_with_the_same(forked, tmp_path):
     def run_alone(folder, run_dir):
         return ends_with(forked.run("lm_eval", *arguments(folder, run_dir)), folder)
 
     one = run_alone(tmp_path / "one", tmp_path / "run-1")
-    done = launch_two(tmp_path, shared_folder, arguments(tmp_path / "two", tmp_path / "run-2"))
+    done = launch_two(forked, tmp_path, arguments(tmp_path / "two", tmp_path / "run-2"))
     two = ends_with(done, tmp_path / "two")
     assert one[0] == two[0]
     assert [len(row["resps"][0]) for row in two[0].values()] == [8] * LIMIT

@@ -50,16 +50,13 @@ def trajectories(pair, prompts):
     found = {score: [] for score in SCORES}
     base, guide = (pair.member(role).model for role in ("base", "guide"))
     for text in prompts.texts:
-        ids, rows = list(pair.encode(text)), {score: [] for score in SCORES}
-        for position in range(TOKENS):
-            host, donor = (reference.next_logits(model, ids, pair.vocabulary.size) for model in (base, guide))
-            ids.append(reference.draw(host, reference.word(0, pair.encode(text), 0, position), 0.6, 0.95, 0))
-            for score in SCORES:
-                rows[score].append(reference.score_of(score, host, donor, ids[-1]))
-            if ids[-1] in pair.base.eos_ids | pair.guide.eos_ids:
-                break
+        prompt, tokens, hosts = list(pair.encode(text)), [], []
+        while len(tokens) < TOKENS and not {*tokens[-1:]} & (pair.base.eos_ids | pair.guide.eos_ids):
+            hosts.append(reference.next_logits(base, prompt + tokens, pair.vocabulary.size))
+            tokens.append(reference.draw(hosts[-1], reference.word(0, prompt, 0, len(tokens)), 0.6, 0.95, 0))
+        donors = reference.all_logits(guide, prompt, tokens, pair.vocabulary.size)
         for score in SCORES:
-            found[score].append(rows[score])
+            found[score].append([reference.score_of(score, *one) for one in zip(hosts, donors, tokens, strict=True)])
     return found
 
 
