@@ -31,8 +31,10 @@ install: .venv/installed
 demo: install
 	$(BIN)/lm-eval-takeover compare --tasks takeover_demo --target_rate 0.05 --batch_size 400 --limit 50 --run_dir $(RUN_DIR)
 	@echo
-	@echo "What this shows: 5 % of tokens from the guide, where the gate puts them, give the guide's accuracy. At random positions they do not."
-	@echo "What to type next: make demo-full (all 200 problems), or $(BIN)/lm-eval-takeover compare --help (your own pair)"
+	@echo "What this shows: if the guide writes the 5 % of tokens that the gate chooses,"
+	@echo "the base reaches the guide's accuracy. 5 % at random positions do not help."
+	@echo "What to type next: make demo-full (all 200 problems), or, for your own pair,"
+	@echo "$(BIN)/lm-eval-takeover compare --help"
 
 # All 200 problems. What `make demo` wrote is used again.
 demo-full: install
