@@ -139,7 +139,8 @@ def _is_same(one: Run, other: Run) -> bool:
         _is_part(one.tasks[t], other.tasks[t]) and one.tasks[t].count != other.tasks[t].count for t in shared
     )
     differences = list_differences(one.settings, other.settings, ["rate"] if follow else [])
-    same = not differences and (one.model, one.seed) == (other.model, other.seed)
+    verifiers = [{result.verifier for result in run.tasks.values()} for run in (one, other)]
+    same = not differences and verifiers[0] == verifiers[1] and (one.model, one.seed) == (other.model, other.seed)
     original = not (one.takeover.get("rescored") or other.takeover.get("rescored"))
     for task in shared:
         pair = one.tasks[task], other.tasks[task]

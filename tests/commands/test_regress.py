@@ -151,6 +151,7 @@ def test_several_tasks_are_corrected_by_holm_and_the_worst_verdict_is_the_runs(t
         ({"chat_template_sha": "abc"}, "chat_template: none -> abc"),
         ({"model_args": "max_length=99"}, "model_args.max_length: none -> 99"),
         ({"config": {"limit": 4.0}}, "limit: none -> 4.0"),
+        ({"verifier": "math_verify"}, "verifier: none -> math_verify"),
     ],
 )
 def test_other_settings_are_an_error_that_lists_them_unless_allowed(check, written, text):

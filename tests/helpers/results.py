@@ -72,6 +72,7 @@ def write_results(
     decoding=None,
     config=None,
     samples=8,
+    verifier=None,
     **top,
 ):
     """Write `results_*.json` and, where `logged`, samples; `correct` has by task how many samples are correct, by problem."""
@@ -94,6 +95,7 @@ def write_results(
         "group_subtasks": {},
         "configs": {
             task: {"task": task, "doc_to_text": "{{problem}}", "repeats": samples, "generation_kwargs": kwargs}
+            | ({"metadata": {"verifier": verifier}} if verifier else {})
             for task in correct
         },
         "versions": dict.fromkeys(correct, 1.1),

@@ -160,6 +160,25 @@ def test_rescored_results_take_the_place_of_the_same_run(tmp_path):
     assert len(read_runs([tmp_path])[0]) == 2
 
 
+def test_results_of_two_verifiers_are_never_one_run(tmp_path):
+    """Not the same task, and not two tasks either, whose average would mix them."""
+    run = takeover(label="mine")
+    again = run | {"rescored": True}
+    write_results(tmp_path / "ours", {TASK: [1, 2, 3]}, run=run, verifier="takeover")
+    stock = tmp_path / "stock"
+    write_results(stock, {TASK: [8, 8, 8]}, run=again, verifier="math_verify", date="2026-01-02T00-00-00")
+    write_results(stock, {"takeover_aime24": [8, 8]}, run=again, verifier="math_verify", date="2026-01-03T00-00-00")
+    runs, notes = read_runs([tmp_path])
+    found = [{task: (one.verifier, one.means["acc"]) for task, one in run.tasks.items()} for run in runs]
+    assert found == [
+        {TASK: ("takeover", 0.25)},
+        {TASK: ("math_verify", 1.0), "takeover_aime24": ("math_verify", 1.0)},
+    ]
+    assert notes == []
+    rest = write_results(tmp_path / "rest", {"takeover_aime24": [8, 8]}, run=again, verifier="math_verify")
+    assert [set(run.tasks) for run in read_runs([tmp_path / "ours", rest])[0]] == [{TASK}, {"takeover_aime24"}]
+
+
 def test_a_part_of_the_problems_judged_again_changes_nothing(tmp_path):
     run = takeover(label="mine")
     write_results(tmp_path / "old", {TASK: [1, 2, 3]}, run=run)
