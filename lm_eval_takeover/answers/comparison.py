@@ -6,11 +6,11 @@ sees one expression at a time (`expressions`).
 
 import re
 from fractions import Fraction
+from typing import Any
 
 from lm_eval_takeover.answers.expressions import OF_ANGLE, Unparsed, find_factor, is_same_value, parse_expression
 from lm_eval_takeover.answers.normalisation import (
     is_measure,
-    may_be_list,
     normalise,
     parse_rational,
     split_brackets,
@@ -22,7 +22,6 @@ from lm_eval_takeover.answers.normalisation import (
 from lm_eval_takeover.answers.notation import (
     NAME,
     is_name,
-    is_ratio_of_names,
     is_same_name,
     parse_base,
     parse_matrix,
@@ -42,9 +41,10 @@ def equal_by_text(gold: str, answer: str, tolerance: float) -> bool | None:
     correct = (
         abs(left - right) <= Fraction(tolerance) or _is_long_decimal(gold, right) or _is_long_decimal(answer, left)
     )
-    return None if not correct and (may_be_list(gold) or may_be_list(answer)) else correct
+    return None if not correct and _OR_LIST.search(f"{gold} {answer}") else correct
 
 
+_OR_LIST = re.compile(r"\d,\d{3}(?!\d)")  # 100,200 may be a list of two
 _DECIMAL = re.compile(r"-?(\d*)\.(\d+)")
 _MANY_DIGITS = 7  # significant ones, at which a decimal stands for the fraction that it rounds
 
@@ -154,27 +154,25 @@ class Comparison:
         return self.equal(left, right)
 
     def _compare_relations(self, gold: str, answer: str) -> bool:
-        """Inequalities that are no intervals: the same parts in the same or the mirrored order."""
+        """Inequalities that are no intervals: the same parts in the same or the mirrored order, or a multiple."""
         left, right = ([part.strip() for part in RELATION.split(text)] for text in (gold, answer))
         if len(left) == len(right) == 1 or len(left) != len(right):
             return False
-        if left[1::2] == right[1::2] and all(self.equal(a, b) for a, b in zip(left[::2], right[::2], strict=True)):
+        if left[1::2] == right[1::2] and self._are_same_parts(left[::2], right[::2]):
             return True
-        if len(left) == 3:
-            return self._are_multiples(left, right)
-        return [MIRRORED[sign] for sign in reversed(right[1::2])] == left[1::2] and all(
-            self.equal(a, b) for a, b in zip(left[::2], reversed(right[::2]), strict=True)
-        )
+        if len(left) == 3:  # a negative factor turns the sign
+            factor = self._find_factor(left, right)
+            real = factor is not None and factor.is_extended_real
+            return bool(real and right[1] == (left[1] if factor > 0 else MIRRORED[left[1]]))
+        turned = [MIRRORED[sign] for sign in reversed(right[1::2])]
+        return turned == left[1::2] and self._are_same_parts(left[::2], right[::-2])
 
-    def _are_multiples(self, left: list[str], right: list[str]) -> bool:
-        """Whether two inequalities `[side, sign, side]` differ by a factor, a negative one turning the sign."""
+    def _find_factor(self, left: list[str], right: list[str]) -> Any:
         try:
-            factor = find_factor(left[0], left[2], right[0], right[2])
+            return find_factor(left[0], left[-1], right[0], right[-1])
         except Unparsed:
-            return False
-        if factor is None or not factor.is_extended_real:
-            return False
-        return right[1] == (left[1] if factor > 0 else MIRRORED[left[1]])
+            self.unparsed = True
+            return None
 
     def _compare_tuples(self, gold: str, answer: str) -> bool | None:
         """Tuples and intervals match part by part; brackets tell open from closed where there are two parts."""
@@ -218,11 +216,7 @@ class Comparison:
                 if all(len(letter) == 1 for letter in letters) and letters[0] not in right[-1]:
                     right = [re.sub(rf"(?<![\\A-Za-z]){letters[1]}(?![A-Za-z])", letters[0], part) for part in right]
             return is_same_name(left[0], right[0]) and self.equal(left[-1], right[-1])
-        try:
-            return find_factor(left[0], left[-1], right[0], right[-1]) is not None
-        except Unparsed:
-            self.unparsed = True
-            return False
+        return self._find_factor(left, right) is not None
 
     def _gives_value(self, parts: list[str], value: str, swapped: bool = False) -> bool:
         """Whether an equation gives this value: to a name (`x = 5`, `m + n = 5`, `5 = x`), or by a true chain (`2 + 3 = 5`)."""
@@ -232,7 +226,7 @@ class Comparison:
 
         if is_name(parts[-1]) and not is_name(parts[0]):
             parts = parts[::-1]
-        return same(parts[-1]) and all(is_name(part) or is_ratio_of_names(part) or same(part) for part in parts[:-1])
+        return same(parts[-1]) and all(is_name(part, ratio=True) or same(part) for part in parts[:-1])
 
     def _compare_ratios(self, gold: str, answer: str) -> bool | None:
         """Ratios of three or more are proportional: `2:3:4` is `4:6:8`, and not `2:4:3`, which divides to the same number."""
@@ -257,36 +251,30 @@ class Comparison:
             return True
         if gold.endswith("%") and answer.endswith("%"):
             return False
-        if None in numbers:
-            return False
         number, fraction = numbers if gold.endswith("%") else numbers[::-1]
-        assert number is not None and fraction is not None
+        if number is None or fraction is None:
+            return False
         return abs(number / 100 - fraction) <= Fraction(self.tolerance) / 100
 
     def _compare_units(self, gold: str, answer: str) -> bool | None:
         """A unit may be left out, but not be another one. Degrees equal the radians that are written with a π."""
         if OF_ANGLE.search(gold) or OF_ANGLE.search(answer):
             return None  # \\sin 30° is a number
-        (left, unit), (right, other) = split_unit(gold), split_unit(answer)
-        left, right, degrees = (
-            left.removesuffix("°"),
-            right.removesuffix("°"),
-            (left.endswith("°"), right.endswith("°")),
-        )
+        sides = [
+            (value.removesuffix("°").strip(), "°" if value.endswith("°") else unit)
+            for value, unit in (split_unit(gold), split_unit(answer))
+        ]
+        (left, unit), (right, other) = sides
         if (left, right) == (gold, answer):
             return None
-        unit, other = ("°" if flag else name for flag, name in zip(degrees, (unit, other), strict=True))
-        turned = {unit, other} == {"°", "radian"} or (
-            (unit == "°") != (other == "°") and r"\pi" in (right if unit == "°" else left)
-        )
-        if turned:
+        units = {unit, other}
+        if units == {"°", "radian"} or ("°" in units and len(units) > 1 and r"\pi" in (right if unit == "°" else left)):
             angle, radians = (left, right) if unit == "°" else (right, left)
             return self._compare_expressions(rf"\frac{{({angle}) \pi}}{{180}}", radians)
-        if "°" in (unit, other) and {unit, other} & {"celsius", "fahrenheit"}:
-            return self.equal(left.strip(), right.strip())
-        if unit and other and unit != other and is_measure(unit) and is_measure(other):
+        may_be_left_out = not (unit and other) or ("°" in units and units & {"celsius", "fahrenheit"})
+        if unit != other and not may_be_left_out and is_measure(unit) and is_measure(other):
             return False
-        return self.equal(left.strip(), right.strip())
+        return self.equal(left, right)
 
     def _compare_bases(self, gold: str, answer: str) -> bool | None:
         """`204_5` may be written as `204`, but not in another base."""
@@ -302,12 +290,10 @@ class Comparison:
     def _compare_expressions(self, gold: str, answer: str) -> bool:
         if r"\ldots" in gold or r"\ldots" in answer:
             return False  # math_verify drops an ellipsis; such answers match as text or not at all
-        if self._are_same_expressions(gold, answer):
-            return True
-        # R and r may be one letter, but not where an expression has both.
-        if (gold == gold.lower() and answer == answer.lower()) or any(_has_both_cases(text) for text in (gold, answer)):
-            return False
-        return self._are_same_expressions(_lower_letters(gold), _lower_letters(answer))
+        lowered = _lower_letters(gold), _lower_letters(answer)
+        return self._are_same_expressions(gold, answer) or (
+            lowered != (gold, answer) and None not in lowered and self._are_same_expressions(*lowered)  # type: ignore[arg-type]
+        )
 
     def _are_same_expressions(self, gold: str, answer: str) -> bool:
         try:
@@ -329,11 +315,9 @@ def _must_be_tuple(parts: list[str], listed: list[str]) -> bool:
     return values[0] is not None and values[1] is not None and values[0] > values[1]
 
 
-def _has_both_cases(text: str) -> bool:
+def _lower_letters(text: str) -> str | None:
+    """Lower-case letters, commands as they are: R and r may be one letter. None for a text that has both of one."""
     letters = set(re.sub(r"\\[A-Za-z]+", "", text))
-    return any(letter.upper() in letters and letter.lower() in letters for letter in letters if letter.isalpha())
-
-
-def _lower_letters(text: str) -> str:
-    """Lower-case letters, commands as they are."""
+    if any(letter.isupper() and letter.lower() in letters for letter in letters):
+        return None
     return re.sub(r"\\[A-Za-z]+|[A-Z]", lambda found: found[0] if len(found[0]) > 1 else found[0].lower(), text)

@@ -101,15 +101,22 @@ def is_same_value(left: Any, right: Any, tolerance: float) -> bool:
         return left in (sympy.oo, -sympy.oo) and bool(left == right)
     if left.has(sympy.floor, sympy.ceiling) or right.has(sympy.floor, sympy.ceiling):
         return _agree_on_integers(left, right)
+    numbers = _is_number(left) and _is_number(right)
     compared = _difference_at_point(left, right)
+    if compared is None and numbers:
+        return bool(left == right)
     if compared is not None:
         difference, size = compared
-        if _is_number(left) and _is_number(right) and tolerance:
+        if numbers and tolerance:
             return bool(difference <= tolerance)
-        if difference > 1e3 * PRECISION * size:
+        if difference > (1 if numbers else 1e3) * PRECISION * size:
             return False
-    same = math_verify.verify(left, right, timeout_seconds=None) or _are_same_roots(left, right)
-    return bool(same) and _passes_guard(left, right)
+    if not math_verify.verify(left, right, timeout_seconds=None) and not _are_same_roots(left, right):
+        return False
+    return bool(
+        left.free_symbols == right.free_symbols
+        or sympy.simplify(left).free_symbols == sympy.simplify(right).free_symbols
+    )
 
 
 def _are_same_roots(left: Any, right: Any) -> bool:
@@ -157,18 +164,6 @@ def _difference_at_point(left: Any, right: Any) -> tuple[Any, Any] | None:
 
 def _is_number(side: Any) -> bool:
     return bool(getattr(side, "is_number", False))
-
-
-def _passes_guard(left: Any, right: Any) -> bool:
-    """Guard: equal numbers agree to a relative precision, and equal expressions have the same free symbols."""
-    if left.free_symbols != right.free_symbols:
-        import sympy
-
-        if sympy.simplify(left).free_symbols != sympy.simplify(right).free_symbols:
-            return False
-    if _is_number(left) and _is_number(right):
-        return bool(abs((left - right).evalf(30)) <= PRECISION * max(abs(left.evalf(30)), abs(right.evalf(30))))
-    return True
 
 
 def find_factor(a: str, b: str, c: str, d: str) -> Any:

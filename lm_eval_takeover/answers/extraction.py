@@ -54,7 +54,6 @@ def read_answer(response: str, truncated: bool = False) -> Reading:
 
 
 def extract_answer(response: str, truncated: bool = False) -> str | None:
-    """The answer of `read_answer`."""
     return read_answer(response, truncated).answer
 
 
@@ -150,11 +149,9 @@ def _read_leading(text: str) -> str | None:
     """The value that a text begins with; a calculation gives its result."""
     maths = _find_maths(text)
     if maths and maths[0][0] == 0:
-        count = next(
-            (n for n in range(1, len(maths)) if not _are_joined(text, maths[n - 1][1], maths[n][0])), len(maths)
-        )
-        unit = _UNIT.match(text, maths[count - 1][1])
-        return ", ".join(content for _, _, content in maths[:count]) + (unit[0].rstrip(" .*!") if unit else "")
+        apart = (n for n in range(1, len(maths)) if not _are_joined(text, maths[n - 1][1], maths[n][0]))
+        count = next(apart, len(maths))
+        return ", ".join(content for _, _, content in maths[:count])
     text = _ASIDE.split(text, maxsplit=1)[0]
     if _is_bare(text):
         return _strip_markup(text)
@@ -165,7 +162,6 @@ def _read_leading(text: str) -> str | None:
 # 3. Nothing but an answer
 
 _ASIDE = re.compile(r"\s\((?=[A-Za-z]{2})")  # 18 (since 9 * 2 = 18)
-_UNIT = re.compile(r"(?:\s++[a-z]++(?:\^\d|²|³)?+){1,3}+[\s.!*]*+$", re.IGNORECASE)
 _WORDS = re.compile(r"(?<![\\A-Za-z])[^\W\d_]{2,}")
 _LONGEST_WORD = 24  # letters of a word that is an answer
 
@@ -180,9 +176,7 @@ def _is_bare(text: str) -> bool:
     words = [found.start() for found in _WORDS.finditer(plain)]
     if first is None:
         return len(words) == (" " not in line and len(line) <= _LONGEST_WORD) or (not words and "=" in line)
-    return (
-        len(words) <= 3 and line.count("=") <= 1 + line.count(",") and not any(start < first.start() for start in words)
-    )
+    return len(words) <= 3 and line.count("=") <= 1 + line.count(",") and all(at > first.start() for at in words)
 
 
 def _strip_markup(text: str) -> str | None:
@@ -201,7 +195,7 @@ _DELIMITER = re.compile(
     r"\\\\|\\\$|\\[()\[\]]|\$\$?+|\\(?:begin|end)\s*+\{(?:align|equation|gather|eqnarray|multline|split)(?:ed)?\*?\}"
 )
 _CLOSED_BY = {r"\(": r"\)", r"\[": r"\]", "$": "$", "$$": "$$"}
-_TEXT_COMMAND = re.compile(r"\\(?:text\w*+|math(?:rm|bf|it)|mbox)\s*+\{[^{}]*+\}|\\[A-Za-z]++")
+_TEXT_COMMAND = re.compile(r"\\(?:text\w*+|math(?:rm|bf|it)|mbox|begin|end)\s*+\{[^{}]*+\}|\\[A-Za-z]++")
 _PROSE = re.compile(r"[A-Za-z]{3,}")
 _BOLD = re.compile(r"\*\*([^*\n]++)\*\*")
 _UNKNOWN = re.compile(r"\\?(?!pi)[A-Za-z]++")
@@ -224,11 +218,7 @@ def _find_maths(text: str) -> list[Span]:
         if opened is not None:
             content = text[opened.end() : found.start()]
             closes = mark == _CLOSED_BY.get(opened[0]) or (opened[0].startswith(r"\b") and mark.startswith(r"\e"))
-            if (
-                closes
-                and content.strip()
-                and (mark != "$" or _is_no_price(content, text[found.end() : found.end() + 1]))
-            ):
+            if closes and content.strip() and (mark != "$" or _is_no_price(content, text[found.end() :][:1])):
                 spans.append((opened.start(), found.end(), content.strip().rstrip(".,;")))
                 opened = None
                 continue
@@ -271,16 +261,14 @@ def _conclude(text: str) -> str | None:
     named = _find_maths(text)
     maths = [span for span in named if not _UNKNOWN.fullmatch(span[2])]
     if maths:
-        if len({content.partition("=")[0].strip() if "=" in content else "" for _, _, content in maths[-2:]}) > 1:
+        if len({content.rpartition("=")[0] for _, _, content in maths[-2:]}) > 1:
             maths = maths[-1:]  # `$x = 1$, $y = 2$` ends with one value, `$x = 1$ or $x = 2$` with two
         return _join_last(text, [(start, end, _after_equals(content)) for start, end, content in maths]) or None
     _, sign, after = text.rpartition("=")
     if sign and _is_expression(after):
         return _strip_markup(after)
     numbers: list[str] = (_NUMBER.findall(after)[:1] if sign else []) or _NUMBER.findall(text)
-    if not numbers:
-        return _join_last(text, named) if named else None
-    return numbers[-1].strip()
+    return numbers[-1].strip() if numbers else _join_last(text, named) if named else None
 
 
 def _is_expression(text: str) -> bool:

@@ -52,25 +52,23 @@ class Judge:
 
     def __call__(self, gold: str, answer: str, tolerance: float = 0.0) -> Verdict:
         """The verdict on one answer; may be called from many threads."""
-        result = self._ask("answer", (gold, answer[-LONGEST:], tolerance), 4)
-        return Verdict(False, "unparsed") if result is None else Verdict(*result)
+        ((_, outcome, *_),), _ = self.judge_samples(Question(gold, [answer], [False], "answer", tolerance))
+        reason: Any = outcome if outcome in ("unparsed", "timed_out") else None
+        return Verdict(outcome == "correct", reason)
 
     def judge_samples(self, question: Question) -> Judged:
         """The verdicts on all samples of a problem; may be called from many threads."""
         question = question._replace(responses=[response[-LONGEST:] for response in question.responses])
         count = len(question.responses)
-        result = self._ask("samples", question, 8 * count)
+        worker = self._free.get()
+        try:
+            result = worker.ask(question, 8 * count)
+        finally:
+            self._free.put(worker)
         if result is None:  # it killed the worker over and over
             return Judged([Sample(None, "unparsed")] * count, None)
         samples, majority = result
         return Judged([Sample(*sample) for sample in samples], majority)
-
-    def _ask(self, kind: str, question: tuple[Any, ...], deaths: int) -> Any:
-        worker = self._free.get()
-        try:
-            return worker.ask(kind, question, deaths)
-        finally:
-            self._free.put(worker)
 
     def map(self, function: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
         """`function` over `items` in their order, as many at a time as there are workers."""
@@ -116,13 +114,13 @@ class _Worker:
         self.closed = False
         self._unread = b""
 
-    def ask(self, kind: str, question: tuple[Any, ...], deaths: int) -> Any:
+    def ask(self, question: Question, deaths: int) -> Any:
         """The result on a question; None where it ends the worker more often than `deaths`."""
         done: list[Any] = []
         asked_again = -1  # the step at which a worker died last
         for _ in range(deaths):
             try:
-                return self._go_on(kind, question, done)
+                return self._go_on(question, done)
             except _Died as died:
                 if str(died) == "timed_out":
                     done.append([None, "timed_out"])
@@ -133,11 +131,11 @@ class _Worker:
                     asked_again = len(done)
         return None
 
-    def _go_on(self, kind: str, question: tuple[Any, ...], done: list[Any]) -> Any:
+    def _go_on(self, question: Question, done: list[Any]) -> Any:
         if self.closed:
             raise RuntimeError("the judge is closed")
         process = self.process or self._start()
-        self._write_line(process, json.dumps([kind, question, done]).encode())
+        self._write_line(process, json.dumps([question, done]).encode())
         seconds = self.time_limit * _WALL
         while "result" not in (line := self._read_line(process, seconds)):
             seconds = _START if "loading" in line else self.time_limit * _WALL

@@ -9,7 +9,7 @@ from lm_eval_takeover.answers.extraction import TAIL, Reading, find_boxes, strip
 
 _WRAP = re.compile(r"\\(?:text|textbf|mathrm|mathbf|mbox|textit|textrm|bf|rm)\b\s*+")
 _BOXED = re.compile(
-    r"\W*+(?:(?i:option|choice|answer)\b\W*+)?+(?:([A-Z])[\s)\]}$]*+(?:(?<=\))\s|[.:\n]|$)|([a-z])\W*+$)"
+    r"\A\W*+(?:(?i:option|choice|answer)\b\W*+)?+(?:([A-Z])[\s)\]}$]*+(?:(?<=\))\s|[.:\n]|$)|([a-z])\W*+$)"
 )
 _CAPITAL = r"([B-Z]|A(?! (?!is\b|because\b|since\b|as\b|and\b|with\b|or\b)[a-z]))(?![\w'’]|-[A-Za-z])"
 _OPEN = r"[\s*_:\"“$(\[{\\]*+(?:(?:text|textbf|mathrm|mathbf)\{\(?+)?+"

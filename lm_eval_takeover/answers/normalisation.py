@@ -4,65 +4,47 @@ Pure text functions; nothing here evaluates anything.
 """
 
 import re
+from collections.abc import Callable
 from fractions import Fraction
 from functools import lru_cache
 
 MAX_LENGTH = 2000  # characters of an answer that is compared as more than text
 MAX_DIGITS = 100  # longer numbers are compared as text only
 
-_ROOTS = re.compile(r"√\s*+(\d+|[A-Za-z]|(?=\())")
+_SYMBOLS = "times cdot cdot cdot pi infty le ge le ge ne cup cap in pm mp theta ldots"
 _UNICODE = str.maketrans(
-    {
-        **{"−": "-", "–": "-", "—": "-", "×": r"\times ", "·": r"\cdot ", "⋅": r"\cdot ", "∙": r"\cdot ", "÷": "/"},
-        **{"π": r"\pi ", "∞": r"\infty ", "≤": r"\le ", "≥": r"\ge ", "⩽": r"\le ", "⩾": r"\ge ", "≠": r"\ne "},
-        **{"∪": r"\cup ", "∩": r"\cap ", "∈": r"\in ", "±": r"\pm ", "∓": r"\mp ", "º": "°", "θ": r"\theta "},
-        **{mark: f"^{digit}" for digit, mark in enumerate("⁰¹²³⁴⁵⁶⁷⁸⁹")},
-        **{
-            mark: rf"\frac{{{a}}}{{{b}}}"
-            for mark, a, b in (("⅓", 1, 3), ("⅔", 2, 3), ("⅕", 1, 5), ("⅙", 1, 6), ("⅛", 1, 8))
-        },
-        **{"½": r"\frac{1}{2}", "¼": r"\frac{1}{4}", "¾": r"\frac{3}{4}", "⁄": "/"},
-        **{"\u00a0": " ", "\u2009": " ", "\u202f": " ", "，": ",", "％": "%", "（": "(", "）": ")"},
-    }
+    dict(zip("−–—÷⁄，％（）º\u00a0\u2009\u202f", "---//,%()°   ", strict=True))
+    | {mark: rf"\{name} " for mark, name in zip("×·⋅∙π∞≤≥⩽⩾≠∪∩∈±∓θ…", _SYMBOLS.split(), strict=True)}
+    | {mark: f"^{digit}" for digit, mark in enumerate("⁰¹²³⁴⁵⁶⁷⁸⁹")}
+    | {mark: rf"\frac{{{a}}}{{{b}}}" for mark, a, b in zip("½⅓⅔¼¾⅕⅙⅛", "11213111", "23344568", strict=True)}
 )
-_THOUSANDS_MARK = re.compile(r"(?<=\d)(?:\{,\}|,\s?\\!|\\!|\\,)\s*+(?=\d{3}(?!\d))")
-_DELIMITERS = re.compile(r"\\\$|\$|(?<!\\)\\[()\[\]]|\*\*(?=[^*]*\*\*$)|[€£¥₹₽]")
-_SPACING = re.compile(r"(?<!\\)\\(?:[!,;:>]|q?quad(?![A-Za-z])| )|~|\\(?:hspace|hskip|vspace)\s*+\{[^{}]*\}")
-_DROPPED = re.compile(
-    r"\\(?:left|right|bigl?|bigr?|Bigl?|Bigr?|displaystyle|textstyle|limits|mathstrut)(?![A-Za-z])\s*+\.?"
+_NAMES = (
+    r"dfrac=\frac tfrac=\frac cfrac=\frac leq=\le leqslant=\le geq=\ge geqslant=\ge neq=\ne lt=< gt=> lbrace=\{ rbrace=\} "
+    r"langle=( rangle=) dots=\ldots cdots=\ldots dotsc=\ldots lg=\log_{10} infin=\infty infinity=\infty textdegree=° "
+    "degree=° degrees=° therefore= tiny= small= normalsize= large= Large= LARGE= huge= Huge="
 )
-_REWRITTEN = [
-    (re.compile(r"\\textcolor\s*+\{[^{}]*\}\s*+\{([^{}]*)\}"), r"\1"),
-    (re.compile(r"\\(?:underline|mathbf|boldsymbol)\s*+\{([^{}]*)\}"), r"\1"),
-    (re.compile(r"\\color\s*+\{[^{}]*\}"), ""),
-    (re.compile(r"\\[hv]?phantom\s*+\{[^{}]*\}"), ""),
-    (re.compile(r"\\(?:tiny|small|normalsize|large|Large|LARGE|huge|Huge|bf|it|rm|therefore)(?![A-Za-z{])\s*+"), ""),
-    (re.compile(r"\\\\\s*+$"), ""),
-    (re.compile(r"\.{3,}"), r"\\ldots "),
+_RENAMED = dict(pair.split("=") for pair in _NAMES.split())
+_SIGNS = {"<=": r"\le ", ">=": r"\ge ", "!=": r"\ne ", "..": r"\ldots "}
+_REWRITTEN: list[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]] = [
+    (re.compile(r"√\s*+(?=\()"), "sqrt"),
+    (re.compile(r"√\s*+(\d+|[A-Za-z])"), r"\\sqrt{\1}"),
+    (re.compile(r"(?<=\d)(?:\{,\}|,\s?\\!|\\!|\\,)\s*+(?=\d{3}(?!\d))"), ""),
+    (re.compile(r"\\\$|\$|(?<!\\)\\[()\[\]]|\*\*(?=[^*]*\*\*$)|[€£¥₹₽]"), ""),
+    (re.compile(r"(?<!\\)\\(?:[!,;:>]|q?quad(?![A-Za-z])| )|~|\\(?:hspace|hskip|vspace)\s*+\{[^{}]*\}"), " "),
+    (re.compile(r"\\(?:left|right|[bB]ig[lr]?|(?:display|text)style|limits|mathstrut)(?![A-Za-z])\s*+\.?"), ""),
+    (re.compile(r"\\(?:textcolor\s*+\{[^{}]*\}|underline|mathbf|boldsymbol)\s*+\{([^{}]*)\}"), r"\1"),
+    (re.compile(r"\\(?:color|[hv]?phantom)\s*+\{[^{}]*\}|\\(?:bf|it|rm)(?![A-Za-z{])|\\\\\s*+$"), ""),
+    (re.compile(r"\\([A-Za-z]++)"), lambda found: _RENAMED.get(found[1], found[0])),
+    (re.compile(r"[<>!]=|\.{3,}"), lambda found: _SIGNS[found[0][:2]]),
     (re.compile(r"\\equiv(?![A-Za-z])(?!.*mod)"), "="),
-    (re.compile(r"\\lg(?![A-Za-z])"), r"\\log_{10}"),
-    (re.compile(r"\\sqrt\s++(\d{2,})"), r"\\sqrt{\1}"),
-    (re.compile(r"\\[dtc]frac(?![A-Za-z])"), r"\\frac"),
-    (re.compile(r"\\leq?(?:slant)?(?![A-Za-z])|<="), r"\\le "),
-    (re.compile(r"\\geq?(?:slant)?(?![A-Za-z])|>="), r"\\ge "),
-    (re.compile(r"\\neq?(?![A-Za-z])|!="), r"\\ne "),
-    (re.compile(r"\\lt(?![A-Za-z])"), "<"),
-    (re.compile(r"\\gt(?![A-Za-z])"), ">"),
-    (re.compile(r"\\lbrace(?![A-Za-z])"), r"\\{"),
-    (re.compile(r"\\rbrace(?![A-Za-z])"), r"\\}"),
-    (re.compile(r"\\langle(?![A-Za-z])"), "("),
-    (re.compile(r"\\rangle(?![A-Za-z])"), ")"),
-    (re.compile(r"\\(?:dots|cdots|ldots|dotsc)(?![A-Za-z])|…"), r"\\ldots "),
-    (re.compile(r"\s*+(?:\^\s*+\{\s*+\\circ\s*+\}|\^\s*+\\circ(?![A-Za-z])|\\degrees?(?![A-Za-z])|\\textdegree)"), "°"),
+    (re.compile(r"\s*+\^\s*+(?:\{\s*+(?:\\circ|°)\s*+\}|\\circ(?![A-Za-z])|°)"), "°"),
     (re.compile(r"(?<=\d)\s*+°\s*+(?:\\(?:text|math)(?:rm)?\s*+\{\s*+)?C\}?[\s.]*$"), r"\\text{ celsius}"),
     (re.compile(r"(?<=\d)\s*+°\s*+(?:\\(?:text|math)(?:rm)?\s*+\{\s*+)?F\}?[\s.]*$"), r"\\text{ fahrenheit}"),
     (re.compile(r"\s*+(?:\\%|\\text\{\s*+\\?%\s*+\})"), "%"),
-    (re.compile(r"\\(?:infin|infinity)(?![A-Za-z])|(?<![\\A-Za-z])(?:infinity|inf|oo)(?![A-Za-z])"), r"\\infty "),
-    (re.compile(r"(?<![\w)}])\s*+\+\s*+\\infty(?![A-Za-z])"), r"\\infty "),
-    (re.compile(r"\\frac\s*+(\d)\s*+(\d)"), r"\\frac{\1}{\2}"),
-    (re.compile(r"\\frac\s*+(\d)\s*+\{"), r"\\frac{\1}{"),
+    (re.compile(r"(?<![\\A-Za-z])(?:infinity|inf|oo)(?![A-Za-z])"), r"\\infty "),
+    (re.compile(r"\\frac\s*+(\d)\s*+(?=[\d{])"), r"\\frac{\1}"),
     (re.compile(r"\\frac\s*+(\{[^{}]*\})\s*+([\dA-Za-z])"), r"\\frac\1{\2}"),
-    (re.compile(r"\\sqrt\s*+([\dA-Za-z])"), r"\\sqrt{\1}"),
+    (re.compile(r"\\sqrt(?:\s++(\d{2,})|\s*+([\dA-Za-z]))"), r"\\sqrt{\1\2}"),
 ]
 _TEXT = re.compile(
     r"\\(?:text(?:bf|it|rm|normal|sf|tt)?|math(?:rm|bf|it|sf|tt)|mbox|operatorname|emph|bf|rm)\*?\s*+\{([^{}]*)\}"
@@ -77,9 +59,7 @@ _SET = re.compile(r"((?:^|=)\s*+)\{([^{},\\]*,[^{}\\]*)\}$")  # braces that TeX 
 @lru_cache(maxsize=4096)  # normalise, parse_rational and each step of a comparison call it with the same text
 def tidy(answer: str) -> str:
     """The answer without maths delimiters, currency signs, spacing commands and `\\left`; one name for each relation."""
-    text = _ROOTS.sub(lambda found: rf"\sqrt{{{found[1]}}}" if found[1] else "sqrt", answer).translate(_UNICODE)
-    text = _THOUSANDS_MARK.sub("", text)
-    text = _DROPPED.sub("", _SPACING.sub(" ", _DELIMITERS.sub("", text)))
+    text = answer.translate(_UNICODE)
     for pattern, replacement in _REWRITTEN:
         text = pattern.sub(replacement, text)
     if (whole := _TEXT.fullmatch(text.strip())) and "=" in whole[1]:
@@ -100,8 +80,6 @@ _SPACES = re.compile(
     r"(?<!\d)\s++|\s++(?!\d|\\frac|\s)"
 )  # a space after a digit and before another one means something
 _BRACED = re.compile(r"([_^])\{([^{}\\])\}")
-_PROSE = re.compile(r"[A-Za-z]{3,}|(?:an?|the)( [A-Za-z]{3,})+", re.IGNORECASE)
-_ARTICLE = re.compile(r"^(?:an?|the) ", re.IGNORECASE)
 _WORD = re.compile(r"[A-Za-z]{3,}")
 _LETTER = re.compile(r"\(([A-Z])\)")
 
@@ -111,8 +89,6 @@ def normalise(answer: str) -> str:
     text = unwrap_text(tidy(answer))
     if _COMMAS.fullmatch(text.lstrip("-+")):
         text = text.replace(",", "")
-    if _PROSE.fullmatch(text):
-        text = _ARTICLE.sub("", text)
     text = _BRACED.sub(r"\1\2", _SPACES.sub("", text))
     text = re.sub(r"\\(?:cdot|times)(?![A-Za-z])", "*", text)
     if letter := _LETTER.fullmatch(text):
@@ -127,13 +103,12 @@ _POWER_OF_TEN = (
 _NUMBER = re.compile(rf"([-+]?)\s*+({_DIGITS}){_POWER_OF_TEN}")
 _QUOTIENT = re.compile(r"([-+]?)\s*+\(?\s*+([-+]?\d+)\s*+\)?\s*+/\s*+\(?\s*+([-+]?\d+)\s*+\)?")
 _FRACTION = re.compile(r"([-+]?)\s*+\\frac\s*+\{\s*+([-+]?\d+)\s*+\}\s*+\{\s*+([-+]?\d+)\s*+\}")
-_MIXED = re.compile(r"([-+]?)\s*+(\d+)(?:\s*+\\frac\s*+\{\s*+(\d+)\s*+\}\s*+\{\s*+(\d+)\s*+\}|\s++(\d+)\s*+/\s*+(\d+))")
 _REPEATING = re.compile(r"([-+]?)\s*+(\d*)\.(\d*)\\(?:overline|bar)\s*+\{\s*+(\d{1,20})\s*+\}")
 _GROUPED = re.compile(r"\{([^{}]*)\}|\(([^(),]*)\)")
 
 
 def parse_rational(answer: str) -> Fraction | None:
-    """The value of a plain number: `-3`, `.5`, `1,234`, `3/4`, `\\frac{3}{4}`, `1 \\frac{1}{2}`, `1.5 \\times 10^3`.
+    """The value of a plain number: `-3`, `.5`, `1,234`, `3/4`, `\\frac{3}{4}`, `1.5 \\times 10^3`.
 
     None for anything else, for a division by zero and for more than 100 digits.
     """
@@ -153,9 +128,6 @@ def parse_rational(answer: str) -> Fraction | None:
             sign, whole, fixed, period = found.groups()
             start = Fraction(int(f"0{whole}{fixed}"), 10 ** len(fixed))
             value = start + Fraction(int(period), (10 ** len(period) - 1) * 10 ** len(fixed))
-        elif found := _MIXED.fullmatch(text):
-            sign = found[1]
-            value = int(found[2]) + Fraction(int(found[3] or found[5]), int(found[4] or found[6]))
         else:
             return None
     except ZeroDivisionError:
@@ -163,17 +135,17 @@ def parse_rational(answer: str) -> Fraction | None:
     return -value if sign == "-" else value
 
 
-_UNITS = (
-    "degrees? radians? units? inch(?:es)? in ft foot feet yards? yd miles? mi cm mm km meters? metres? dm nm "
-    "(?:centi|kilo|milli)(?:meter|metre|gram|liter|litre)s? grams? kg mg lbs? pounds? ounces? oz tons? liters? litres? mL ml "
-    "gallons? seconds? secs? sec minutes? mins? min hours? hrs? hr days? weeks? months? years? dollars? cents? rupees? euros? "
-    "mph kmph kph rpm Hz eV joules? newtons? watts? volts? amps? kelvin celsius fahrenheit sq square cubic cu per bucks? USD"
+_SPELLINGS = (  # of each unit of measure, the short name first
+    "in inch inches,ft foot feet,yd yard,mi mile,cm centimeter centimetre,mm,km kilometer kilometre,m meter metre,dm,nm,g gram,"
+    "kg kilogram,mg milligram,lb pound,oz ounce,ton,L l liter litre,ml milliliter millilitre,gallon,s second sec,min minute,"
+    "h hour hr,day,week,month,year,cent,rupee,euro,mih mph,kmh kph kmph,rpm,hz,ev,joule,newton,watt,volt,amp,kelvin,celsius,"
+    "fahrenheit,° degree,radian rad"
 )
-_UNIT_WORD = rf"(?:{'|'.join(_UNITS.split())})\.?"
-_RATE = r"(?:k?m|cm|ft|mi)/(?:s|h|min|hr)(?:\^\{?2\}?)?"
-_PLAIN_UNIT = re.compile(
-    rf"\s*+{_RATE}|(?<=[\d}})\]%A-Za-z])\s*+(?:{_UNIT_WORD}(?:\^\{{?\d\}}?)?(?:\s*+/\s*+|\s++|$))*(?:{_UNIT_WORD}|[hs])(?:\^\{{?\d\}}?)?"
-)
+_UNIT_NAMES = {name: words.split()[0] for words in _SPELLINGS.split(",") for name in words.split()}
+_MEASURES = frozenset(_UNIT_NAMES.values())
+_UNIT_NAMES |= dict.fromkeys(("dollar", "buck", "usd", "unit", "per"), "")
+_UNIT_NAMES |= {"square": "^2", "sq": "^2", "cubic": "^3", "cu": "^3"}
+_TRAILING = re.compile(r"(.*[\d})\]%])\s*+((?![mgl](?![A-Za-z/]))[A-Za-z][A-Za-z./^\d{} ]*)")  # 5m may be 5 times m
 _TEXT_UNIT = re.compile(
     r"(?:[\s/*]*(?:\\cdot\s*+)?\\(?:text(?:bf|it|rm|normal)?|math(?:rm|bf|it)|mbox|rm)\s*+\{[^{}]*\}\s*+(?:\^\s*+\{?\s*+-?\d\s*+\}?)?)+"
 )
@@ -196,22 +168,10 @@ def split_unit(answer: str) -> tuple[str, str]:
     text = unwrap_text(answer)
     if (counted := _COUNTED.fullmatch(text)) and not _MEANT.search(counted[2]):
         return counted[1], _unit_name(counted[2])
-    last = re.search(r"[\d})\]%](?=\s*+[A-Za-z][A-Za-z./^\d{} ]*$)", text)
-    if last and (named := _PLAIN_UNIT.fullmatch(text, last.end())):
-        return text[: last.end()].strip(), _unit_name(named[0])
+    last = _TRAILING.fullmatch(text)
+    if last and all(_shorten(word) in _UNIT_NAMES.values() for word in re.findall("[A-Za-z]+", last[2])):
+        return last[1].strip(), _unit_name(last[2])
     return answer, ""
-
-
-_UNIT_NAMES = {
-    "inches": "in", "inch": "in", "feet": "ft", "foot": "ft", "meter": "m", "metre": "m", "centimeter": "cm", "centimetre": "cm",
-    "kilometer": "km", "kilometre": "km", "minute": "min", "hour": "h", "hr": "h", "second": "s", "sec": "s", "gram": "g",
-    "kilogram": "kg", "dollar": "", "buck": "", "usd": "", "unit": "", "degree": "°", "rad": "radian", "square": "sq",
-    "cubic": "cu", "liter": "L", "litre": "L", "pound": "lb", "ounce": "oz", "mile": "mi", "yard": "yd",
-    "celsius": "celsius", "fahrenheit": "fahrenheit",
-}  # fmt: skip
-
-
-_MEASURES = {*_UNIT_NAMES.values(), "cent", "km", "cm", "mm", "kg", "mg", "ml", "day", "week", "kmh", "mih"} - {""}
 
 
 def is_measure(unit: str) -> bool:
@@ -219,20 +179,19 @@ def is_measure(unit: str) -> bool:
     return unit.rstrip("^0123456789") in _MEASURES
 
 
+def _shorten(word: str) -> str:
+    """The short name of a unit; any other word in the singular."""
+    word = word.lower()
+    single = word.removesuffix("s")
+    return _UNIT_NAMES.get(word, _UNIT_NAMES.get(single, single))
+
+
 def _unit_name(unit: str) -> str:
-    """Singular, short, squares as exponents."""
-    words: list[str] = []
-    for word in re.findall(r"[A-Za-z]+|\^\{?-?\d\}?", unit):
-        word = word.strip("{}").replace("{", "").replace("}", "")
-        short = word.lower()
-        short = short if short in _UNIT_NAMES else short.removesuffix("s")
-        words.append(_UNIT_NAMES.get(short, short))
-    if words[:1] == ["°"] and words[1:] in (["celsius"], ["fahrenheit"]):
-        return words[1]
-    power = {"sq": "^2", "cu": "^3"}
-    if words and words[0] in power:
-        words = [*words[1:], power[words[0]]]
-    return "".join(words).replace("per", "").replace("mph", "mih").replace("kmih", "kmh")
+    """Short, squares as exponents."""
+    words = [_shorten(re.sub(r"[{}]", "", word)) for word in re.findall(r"[A-Za-z]+|\^\{?-?\d\}?", unit)]
+    if words[1:] and words[0][:1] in ("^", "°"):  # square metres, degrees Celsius
+        words = [*words[1:], words[0].strip("°")]
+    return "".join(words)
 
 
 _OPEN, _CLOSE = "([{", ")]}"
@@ -300,14 +259,6 @@ def find_currency(answer: str) -> str | None:
 def strip_thousands(answer: str) -> str:
     """`70,000 dollars` as `70000 dollars`."""
     return _COMMAS.sub(lambda found: found[0].replace(",", ""), answer)
-
-
-_OR_LIST = re.compile(r"\d,\d{3}(?!\d)")
-
-
-def may_be_list(answer: str) -> bool:
-    """Whether what reads as one number with thousands separators may be a list: `100,200`."""
-    return _OR_LIST.search(answer) is not None
 
 
 def canonicalise(answer: str) -> str:

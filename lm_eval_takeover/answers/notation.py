@@ -14,20 +14,19 @@ _LABEL = re.compile(
 )
 
 
-def is_name(text: str) -> bool:
-    """Whether one side of an equation names what the other is: `x`, `f(x)`, `P(A)`, `|z|`, `m + n`, `Area`; not `2x` or `x^2`."""
-    return any(pattern.fullmatch(unwrap_text(text)) for pattern in (NAME, _SUM_OF_NAMES, _LABEL))
-
-
 _SIZE = rf"(?:{_TERM}|\[{_TERM}\]|\|{_TERM}\|)"  # with areas `[ABC]` and lengths `|AB|`
 _RATIO_OF_NAMES = re.compile(
     rf"{_SIZE}(?:\s*+:\s*+{_SIZE})+|{_SIZE}\s*+/\s*+{_SIZE}|\\frac\s*+\{{\s*+{_SIZE}\s*+\}}\s*+\{{\s*+{_SIZE}\s*+\}}"
 )
 
 
-def is_ratio_of_names(text: str) -> bool:
-    """`a : b`, `AB/BC`, `[ABC]:[DEF]` or `\\frac{x}{y}`, which names a ratio that an equation gives."""
-    return _RATIO_OF_NAMES.fullmatch(unwrap_text(text)) is not None
+def is_name(text: str, ratio: bool = False) -> bool:
+    """Whether one side of an equation names what the other is: `x`, `f(x)`, `P(A)`, `|z|`, `m + n`, `Area`; not `2x` or `x^2`.
+
+    With `ratio` also a ratio of such: `a : b`, `AB/BC`, `[ABC]:[DEF]` or `\\frac{x}{y}`.
+    """
+    patterns = (NAME, _SUM_OF_NAMES, _LABEL, *([_RATIO_OF_NAMES] if ratio else []))
+    return any(pattern.fullmatch(unwrap_text(text)) for pattern in patterns)
 
 
 def is_same_name(left: str, right: str) -> bool:
@@ -53,8 +52,8 @@ def is_same_name(left: str, right: str) -> bool:
 _BASE = re.compile(
     r"\(?\s*+(\d+)\s*+\)?\s*+(?:_\s*+\{?\s*+\(?\s*+(\d{1,2}|[a-z]+)\s*+\)?\s*+\}?|\(?\s*+base\s++(\d{1,2}|[a-z]+)\s*+\)?)"
 )
-_NUMERALS = "two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen"
-_WORDS = {word: number for number, word in enumerate(_NUMERALS.split(), 2)}
+_WORDS = "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen"
+NUMERALS = {word: number for number, word in enumerate(_WORDS.split())}
 
 
 def parse_base(text: str) -> tuple[str, int] | None:
@@ -63,7 +62,7 @@ def parse_base(text: str) -> tuple[str, int] | None:
     if found is None:
         return None
     base = found[2] or found[3]
-    return found[1], int(base) if base.isdigit() else _WORDS.get(base, 0)
+    return found[1], int(base) if base.isdigit() else NUMERALS.get(base, 0)
 
 
 _MATRIX = re.compile(r"\\begin\s*+\{([pb]?(?:small)?matrix|array)\}(?:\s*+\{[^{}]*\})?(.*)\\end\s*+\{\1\}", re.DOTALL)

@@ -17,7 +17,7 @@ from lm_eval_takeover.answers.verification import Reason, Verdict, is_too_large,
 
 _log = logging.getLogger(__name__)
 
-Kind = Literal["math", "letters"]
+Kind = Literal["math", "letters", "answer"]  # `answer`: a response is nothing but its answer
 Verifier = Literal["takeover", "math_verify"]
 
 
@@ -72,14 +72,6 @@ def warn_of(name: str) -> None:
     _log.warning("%s while a response was judged; it counts as unparsed", name)
 
 
-def judge_answer(gold: str, answer: str, tolerance: float = 0.0, run: Run = run_here) -> Verdict:
-    """The verdict on one answer; mathematics is loaded only where text does not decide."""
-    value, reason = run(partial(verdict_by_text, gold, answer, tolerance), False)
-    if value is None and reason is None:
-        value, reason = run(partial(verify, gold, answer, tolerance), True)
-    return Verdict(False, reason) if value is None else Verdict(*value)
-
-
 def judge_samples(question: Question, run: Run = run_here) -> Judged:
     """Read and judge all samples of a problem, an answer that several give once."""
     known: dict[tuple[str, str], Verdict] = {}
@@ -89,11 +81,15 @@ def judge_samples(question: Question, run: Run = run_here) -> Judged:
         if question.kind == "letters":
             return Verdict(gold == answer)
         if (gold, answer) not in known:
-            if stock:
-                value, reason = run(partial(verify_stock, gold, answer), True)
-                known[gold, answer] = Verdict(False, reason) if value is None else Verdict(*value)
-            else:
-                known[gold, answer] = judge_answer(gold, answer, question.tolerance, run)
+            value, reason = (
+                (None, None) if stock else run(partial(verdict_by_text, gold, answer, question.tolerance), False)
+            )
+            if value is None and reason is None:  # mathematics is loaded only where text does not decide
+                how = (
+                    partial(verify_stock, gold, answer) if stock else partial(verify, gold, answer, question.tolerance)
+                )
+                value, reason = run(how, True)
+            known[gold, answer] = Verdict(False, reason) if value is None else Verdict(*value)
         return known[gold, answer]
 
     samples: list[Sample] = []
@@ -118,6 +114,8 @@ def judge_samples(question: Question, run: Run = run_here) -> Judged:
 
 def _read(kind: Kind, response: str, truncated: bool) -> tuple[str | None, str | None, bool, bool]:
     """The answer of a response, its canonical form, whether it stands in a box, and whether a `<think>` never ends."""
+    if kind == "answer":
+        return response, None, False, False
     answer, boxed = (read_letter if kind == "letters" else read_answer)(response, truncated)
     form = None if answer is None else answer if kind == "letters" else canonicalise(answer)
     return answer, form, boxed, has_unclosed_think(response)

@@ -7,7 +7,6 @@ from lm_eval_takeover.answers.normalisation import parse_rational, split_bracket
 RELATION = re.compile(r"(\\le(?![A-Za-z])|\\ge(?![A-Za-z])|\\ne(?![A-Za-z])|[<>])")
 _UNION = re.compile(r"\\cup(?![A-Za-z])")
 MIRRORED = {r"\le": r"\ge", r"\ge": r"\le", "<": ">", ">": "<", r"\ne": r"\ne"}
-_MEMBER = re.compile(r"\s*+[A-Za-z](?:_\{?\w+\}?)?\s*+\\in(?![A-Za-z])\s*+")
 _UNKNOWN = re.compile(r"[A-Za-z](?:_\{?\w+\}?)?'*")
 _OPPOSITE = re.compile(rf"-\s*+(?:{_UNKNOWN.pattern})")
 REALS = re.compile(r"\\mathbb\s*+\{?\s*+R\s*+\}?|\\R(?![A-Za-z])")
@@ -18,14 +17,14 @@ _NAMED = re.compile(
     r"|\(\s*+\\?[A-Za-z]+(?:_\d)?(?:\s*+,\s*+\\?[A-Za-z]+(?:_\d)?)*\s*+\))"
     r"\s*+(?:=|\\in(?![A-Za-z]))|[A-Za-z](?=\s*+[(\[]))\s*+"
 )
-_BUILDER = re.compile(r"\\\{\s*+[A-Za-z]\s*+(?:\\in\s*+\\mathbb\s*+\{?R\}?\s*+)?(?:\\mid|:|\|)\s*+(.*)\\\}")
+_BUILDER = re.compile(
+    r"^\\\{\s*+[A-Za-z]\s*+(?:\\in\s*+\\mathbb\s*+\{?R\}?\s*+)?(?:\\mid|:|\|)\s*+(.*)\\\}$"
+)  # all x such that
 
 
 def strip_name(text: str) -> str:
-    """A tuple, interval, set or matrix without the name before it, and a set of all x such that … as its condition."""
-    if builder := _BUILDER.fullmatch(text):
-        return builder[1].strip()
-    text = _MEMBER.sub("", text) if _MEMBER.match(text) else text
+    """A tuple, interval, set or matrix without the name before it."""
+    text = _BUILDER.sub(r"\1", text)
     found = _NAMED.match(text)
     if found is None:
         return text

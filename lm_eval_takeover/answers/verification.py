@@ -11,8 +11,7 @@ from typing import Literal, NamedTuple
 
 from lm_eval_takeover.answers.comparison import Comparison, equal_by_text
 from lm_eval_takeover.answers.normalisation import MAX_LENGTH, find_currency, tidy, unwrap_text
-from lm_eval_takeover.answers.quantities import read_leading_words
-from lm_eval_takeover.answers.sets import RELATION
+from lm_eval_takeover.answers.notation import NUMERALS
 
 Reason = Literal["unparsed", "timed_out"]
 
@@ -60,12 +59,14 @@ def verify(gold: str, answer: str, tolerance: float = 0.0) -> Verdict:
         return Verdict(False)
     if _has_same_words(gold, answer):
         return Verdict(True)
-    left, right = (_strip_conditions(tidy(text)) for text in (gold, answer))
-    right = right if _LETTER.fullmatch(unwrap_text(left)) else _strip_label(right)
+    left, right = (_CONDITION.sub(r"\1", tidy(text)) for text in (gold, answer))
+    if not _LETTER.fullmatch(unwrap_text(left)) and (labelled := _LABELLED.fullmatch(unwrap_text(right))):
+        right = labelled[1]
     if is_too_large(right):  # a fraction may be one character
         return Verdict(False, "unparsed")
-    if any(digit.isdigit() for digit in left):
-        right = read_leading_words(unwrap_text(right)) if _IN_WORDS.match(unwrap_text(right)) else right
+    first, _, rest = unwrap_text(right).partition(" ")
+    if first.lower() in NUMERALS and any(digit.isdigit() for digit in left):
+        right = f"{NUMERALS[first.lower()]} {rest}".strip()  # six eggs
     comparison = Comparison(tolerance)
     try:
         correct = comparison.equal(left, right)
@@ -74,44 +75,17 @@ def verify(gold: str, answer: str, tolerance: float = 0.0) -> Verdict:
     return Verdict(correct, "unparsed" if comparison.unparsed and not correct else None)
 
 
-_IN_WORDS = re.compile(r"[A-Za-z]{3,}\b|[\d,.]+ (?:dozen|hundred|thousand|[mb]illion)\b")
-
-# What an answer says about its letters beside its value: for all x; k an integer; n at least 2; only.
-_CONDITIONS = [
-    re.compile(r"\s*+,?\s*+\\text\s*+\{\s*+,?\s*+(?:for|where|with)\b[^{}]*\}[^,{]*?(?=,|\\text|\s++or\b|\s++and\b|$)"),
-    re.compile(r"(?<=[^\s,])\s*+,?\s*+(?:\bfor (?:all|any|every)\b.*|\\forall.*)$"),
-    re.compile(r"(?<=[^\s,])\s*+,?\s*+\(?\s*+[A-Za-z]\s*+\\in\s*+\\mathbb\s*+\{?\s*+[ZNR]\s*+\}?\s*+(?:\^\+|_\+)?\)?$"),
-    re.compile(r"(?<=[^\s,])\s*+\(\s*+[A-Za-z]\s*+(?:\\[gln]e(?![a-z])|[<>])[^()]*\)$"),
-    re.compile(r"^([^<>]*[^<>,\s])(?<!\\[gln]e)\s*+,\s*+[A-Za-z]\s*+(?:\\ge|>)\s*+\d+$"),
-    re.compile(r"\s*+\\text\s*+\{\s*+only\s*+\}$|\s++only$"),
-    re.compile(r"^\\text\s*+\{\s*+[Aa]ll\b[^{}]*\}\s*+"),
-]
-
-
-def _strip_conditions(text: str) -> str:
-    for condition in _CONDITIONS:
-        if condition.groups:
-            found = condition.fullmatch(text)
-            text = found[1] if found and not RELATION.search(found[1]) else text
-        else:
-            text = condition.sub("", text)
-    return text
-
-
-_LETTER = re.compile(r"\(?[A-Z]\)?")
-_LABELLED = re.compile(
-    r"(?:\\text\w*\s*+\{\s*+\(?[A-E][).:]\s*+\}"
-    r"|\\(?:text|math)\w*\s*+\{\s*+\([A-E]\)\s*+\}|\([A-E]\)(?= )|[A-E][).:](?= ))\s*+(\S.*)"
+# What an answer says about its letters beside its value: for all x; k an integer; x at least 2; only.
+_CONDITION = re.compile(
+    r"\s*+,?\s*+\\text\s*+\{\s*+,?\s*+(?:for|where|with)\b[^{}]*\}[^,{]*?(?=,|\\text|\s++or\b|\s++and\b|$)"
+    r"|(?<=[^\s,])\s*+,?\s*+(?:\bfor (?:all|any|every)\b.*|\\forall.*)$"
+    r"|(?<=[^\s,])\s*+,?\s*+\(?\s*+[A-Za-z]\s*+\\in\s*+\\mathbb\s*+\{?\s*+[ZNR]\s*+\}?\s*+(?:\^\+|_\+)?\)?$"
+    r"|(?<=[^\s,])\s*+\(\s*+[A-Za-z]\s*+(?:\\[gln]e(?![a-z])|[<>])[^()]*\)$"
+    r"|^((?:(?!\\[gln]e(?![a-z]))[^<>])+?)\s*+,\s*+[A-Za-z]\s*+(?:\\ge|>)\s*+\d+$"
+    r"|\s*+\\text\s*+\{\s*+only\s*+\}$|\s++only$|^\\text\s*+\{\s*+[Aa]ll\b[^{}]*\}\s*+"
 )
-
-
-def _strip_label(text: str) -> str:
-    """The value after the label of its choice: `(C) 10`, `\\textbf{(C)} 10`, `C. 10`."""
-    whole = re.fullmatch(r"\\text\w*\s*+\{([^{}]*)\}", text)
-    found = _LABELLED.fullmatch(whole[1].strip() if whole else text)
-    return found[1] if found else text
-
-
+_LETTER = re.compile(r"\(?[A-Z]\)?")
+_LABELLED = re.compile(r"(?:\([A-E]\)|[A-E][).:])\s++(\S.*)")  # the value after the label of its choice: (C) 10
 _CHOICE = re.compile(r"\(?([A-Z])\)(?:\s.*)?|(?i:graph|option|choice|answer)\s++\(?([A-Z])\)?")
 _NEUTRAL = {"a", "an", "the", "is", "it", "f", "graph", "curve", "figure", "function", "answer", "due"}
 

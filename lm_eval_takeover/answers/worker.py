@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable
 from typing import IO, Any
 
-from lm_eval_takeover.answers.samples import Question, Ran, judge_answer, judge_samples
+from lm_eval_takeover.answers.samples import Question, Ran, judge_samples
 from lm_eval_takeover.answers.verification import verify
 
 
@@ -58,13 +58,8 @@ def serve(time_limit: float, memory_limit: int) -> None:
     limit_process(memory_limit)
     print(json.dumps({"ready": True}), file=answers, flush=True)
     for line in sys.stdin:
-        kind, question, done = json.loads(line)
-        steps = Steps(time_limit, answers, done)
-        if kind == "answer":
-            gold, answer, tolerance = question
-            result: tuple[Any, ...] = judge_answer(gold, answer, tolerance, steps)
-        else:
-            result = judge_samples(Question(*question), steps)
+        question, done = json.loads(line)
+        result = judge_samples(Question(*question), Steps(time_limit, answers, done))
         print(json.dumps({"result": result}), file=answers, flush=True)
 
 

@@ -50,16 +50,17 @@ def children():
 
 
 def test_hostile_answers_are_incorrect_always_with_the_same_verdict_and_leave_nothing_behind():
-    rounds = []
-    for _ in range(2):
-        with Judge(2, time_limit=4.0) as judge:  # far from what any of them takes: under 1.5 s, or over 8 s
-            rounds.append(
-                dict(zip(HOSTILE, judge.map(lambda answer: judge(GOLD, answer), HOSTILE.values()), strict=True))
-            )
-            assert judge(GOLD, r"\sqrt{117}") == Verdict(True)
-    assert rounds[0] == rounds[1]
-    assert not any(verdict.correct for verdict in rounds[0].values())
-    reasons = {name: verdict.reason for name, verdict in rounds[0].items()}
+    with Judge(2, time_limit=2.5) as judge:  # far from what any of them takes: under 1 s, or over 8 s
+
+        def ask(names):
+            return dict(zip(names, judge.map(lambda name: judge(GOLD, HOSTILE[name]), names), strict=True))
+
+        verdicts = ask(list(HOSTILE))
+        in_time = [name for name, verdict in verdicts.items() if verdict.reason != "timed_out"]
+        assert ask(in_time[::-1]).items() <= verdicts.items()
+        assert judge(GOLD, r"\sqrt{117}") == Verdict(True)
+    assert not any(verdict.correct for verdict in verdicts.values())
+    reasons = {name: verdict.reason for name, verdict in verdicts.items()}
     assert reasons["tower of powers"] == "timed_out"
     assert {
         reasons[name]
@@ -70,7 +71,7 @@ def test_hostile_answers_are_incorrect_always_with_the_same_verdict_and_leave_no
 
 def test_a_time_out_costs_its_limit_and_the_next_answers_are_judged():
     """Known failures: all verdicts false once one breaks; a hang in spite of a time-out; the time in the queue counted."""
-    with Judge(1, time_limit=1.0) as judge:
+    with Judge(1, time_limit=0.5) as judge:
         judge(GOLD, "x")  # the worker is up
         start = time.monotonic()
         answers = ["9^{9^{9^9}}", r"\sqrt{117}", "8^{9^{9^9}}", r"\sqrt{118}", r"\sqrt{13}\cdot 3"]
@@ -79,7 +80,7 @@ def test_a_time_out_costs_its_limit_and_the_next_answers_are_judged():
     assert verdicts == [
         Verdict(False, "timed_out"), Verdict(True), Verdict(False, "timed_out"), Verdict(False), Verdict(True)
     ]  # fmt: skip
-    assert elapsed < 60  # two limits of a second and two starts, not a hang
+    assert elapsed < 60  # two limits of half a second and two starts, not a hang
 
 
 def test_the_clock_is_processor_time_so_that_waiting_counts_for_nothing():
@@ -101,7 +102,7 @@ def test_a_worker_that_never_answers_gives_its_slot_back():
 
 
 def test_a_worker_killed_from_outside_is_replaced_and_no_verdict_is_lost():
-    answers = [rf"\sqrt{{{117 * n * n}}} / {n}" for n in range(1, 60)]
+    answers = [rf"\sqrt{{{117 * n * n}}} / {n}" for n in range(1, 40)]
     with Judge(2) as judge:
         stop = threading.Event()
 
@@ -113,20 +114,13 @@ def test_a_worker_killed_from_outside_is_replaced_and_no_verdict_is_lost():
 
         killer = threading.Thread(target=kill)
         judge(GOLD, "x")
-        threading.Timer(2.0, stop.set).start()
+        threading.Timer(1.5, stop.set).start()
         killer.start()
         verdicts = list(judge.map(lambda answer: judge(GOLD, answer), answers))
         stop.set()
         killer.join()
     assert sum(verdict.correct for verdict in verdicts) >= len(answers) - 2  # killed twice at the same answer: unparsed
     assert children() == []
-
-
-def test_memory_is_limited():
-    with Judge(1, memory_limit=400 * 1024**2) as judge:
-        assert judge(GOLD, r"\sqrt{117}") == Verdict(True)
-        assert not judge(GOLD, r"\binom{100000000}{50000000}").correct
-        assert judge(GOLD, r"3 \cdot \sqrt{13}") == Verdict(True)
 
 
 def test_time_outs_work_in_threads_and_leave_the_callers_alarm_alone():
@@ -136,7 +130,7 @@ def test_time_outs_work_in_threads_and_leave_the_callers_alarm_alone():
     signal.alarm(60)
     found = []
     try:
-        with Judge(1, time_limit=1.0) as judge:
+        with Judge(1, time_limit=0.5) as judge:
             thread = threading.Thread(target=lambda: found.append(judge(GOLD, "9^{9^{9^9}}")))
             thread.start()
             thread.join()
@@ -149,18 +143,18 @@ def test_time_outs_work_in_threads_and_leave_the_callers_alarm_alone():
 
 
 def test_samples_that_exceed_a_limit_are_outcomes_of_their_own():
-    """Eight answers that time out cost eight judgements: the majority does not ask for them again."""
+    """Three answers that time out cost three judgements: the majority does not ask for them again."""
     fine, wrong = rf"\boxed{{{GOLD}}}", r"\boxed{\sqrt{118}}"
-    towers = [rf"\boxed{{{number}^{{9^{{9^9}}}}}}" for number in range(2, 8)]
+    towers = [rf"\boxed{{{number}^{{9^{{9^9}}}}}}" for number in range(2, 5)]
     started = []
-    with Judge(1, time_limit=1.0) as judge:
+    with Judge(1, time_limit=0.5) as judge:
         (worker,) = judge._all
         start = worker._start
         worker._start = lambda: started.append(1) or start()
-        judged = judge.judge_samples(Question(GOLD, [*towers, fine, wrong, fine], [False] * 9))
-    assert [sample.outcome for sample in judged.samples] == ["timed_out"] * 6 + ["correct", "incorrect", "correct"]
-    assert judged.majority == 6
-    assert len(started) == 1 + 6
+        judged = judge.judge_samples(Question(GOLD, [*towers, fine, wrong, fine], [False] * 6))
+    assert [sample.outcome for sample in judged.samples] == ["timed_out"] * 3 + ["correct", "incorrect", "correct"]
+    assert judged.majority == 3
+    assert len(started) == 1 + 3
     assert children() == []
 
 
@@ -254,7 +248,7 @@ def test_an_interrupt_ends_the_workers():
 
 def test_math_verify_alone_judges_in_the_same_workers():
     texts = [r"So \boxed{\sqrt{117}}", "It is 5", "The answer is 9**9**9**9", "nothing", r"$3\sqrt{13}$"]
-    with Judge(1, time_limit=2.0) as judge:
+    with Judge(1, time_limit=1.0) as judge:
         judged = judge.judge_samples(Question(GOLD, texts, [False] * 5, verifier="math_verify"))
     outcomes = [sample.outcome for sample in judged.samples]
     assert (outcomes[0], outcomes[1], outcomes[3], outcomes[4]) == ("correct", "incorrect", "no_answer", "correct")
