@@ -118,7 +118,7 @@ def test_a_rollout_is_packed_with_all_that_is_shown_of_it(small):
 
 def test_the_table_says_how_good_each_run_is(small):
     text = small.read_text()
-    assert re.search(r'<th scope="row">base</th><td class="number">25.0%\n\[', text)
+    assert re.search(r'<th scope="row">base</th><td class="number" data-name="Acc">25.0%\n\[', text)
     assert ">7.5%</td>" in text  # 3 takeovers of 40 tokens
 
 
