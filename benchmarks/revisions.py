@@ -1,9 +1,9 @@
-"""Is the engine as fast as it was? Tokens per second of two revisions in turns, on random pairs of two architectures.
+"""Is the engine as fast as it was? Tokens per second of two revisions in turns, on the demo pair and random ones.
 
-    python benchmarks/revisions.py REVISION [--rounds 5] [--batch 1 8]
+    python benchmarks/revisions.py REVISION [--pairs demo] [--rounds 5] [--batch 1 8 32]
 
 Checks the revision out into a folder of its own and runs blocks, lockstep and the base alone in processes of either code, in
-turns. Ratios above 1: the code as it is is faster. The revision's draws, and so its takeovers, may be others.
+turns, by processor time. Ratios above 1: the code as it is is faster. The revision's draws, and so its takeovers, may be others.
 """
 
 import argparse
@@ -22,10 +22,12 @@ from lm_eval_takeover.demo import DEMO
 
 HERE = Path(__file__).resolve().parents[1]
 KINDS = {"llama": LlamaConfig, "qwen3": Qwen3Config}
+PAIRS = ("demo", *KINDS)
 WORK = """
 import json, sys, time, torch
 from pathlib import Path
 from lm_eval_takeover.decoding import blockwise, lockstep
+from lm_eval_takeover.demo import DEMO, PROMPT, problems
 from lm_eval_takeover.method.gate import Gate
 from lm_eval_takeover.method.policies import BaseAlone, Disagreement
 from lm_eval_takeover.method.request import Request, Sampling
@@ -34,14 +36,20 @@ from lm_eval_takeover.pair.pair import Pair
 
 folder, batch, tokens = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
 torch.set_num_threads(int(sys.argv[4]))
-pair = Pair(*(Member(r, str(folder / r), device="cpu", dtype=torch.float32) for r in ("base", "guide")))
-gated = Disagreement(gate=Gate(float(sys.argv[5]), 1e-9))
+demo = folder.name == "demo"
+paths = DEMO if demo else {r: folder / r for r in ("base", "guide")}
+pair = Pair(*(Member(r, str(path), device="cpu", dtype=torch.float32) for r, path in paths.items()))
+gated = Disagreement(gate=Gate(1.5, 2.0) if demo else Gate(float(sys.argv[5]), 1e-9))
 runs = {
-    "blocks of 8": lambda r: blockwise.generate(pair, gated, r, batch_size=batch, block_size=8),
+    "blocks": lambda r: blockwise.generate(pair, gated, r, batch_size=batch, block_size=None if demo else 8),
     "lockstep": lambda r: lockstep.generate(pair, gated, r, batch_size=batch),
     "base alone": lambda r: blockwise.generate(pair, BaseAlone(), r, batch_size=batch),
 }
-asked = lambda count: [Request(tuple(range(1, 60)), j, count, Sampling(1.0)) for j in range(batch)]
+if demo:
+    texts = [tuple(pair.encode(PROMPT.format(problem=row["problem"]))) for row in problems()[:8]]
+    asked = lambda count: [Request(texts[j % 8], j // 8, count, Sampling(0.6, 0.95)) for j in range(max(8, batch))]
+else:
+    asked = lambda count: [Request(tuple(range(1, 60)), j, count, Sampling(1.0)) for j in range(batch)]
 for run in runs.values():
     list(run(asked(16)))
 for line in sys.stdin:
@@ -94,8 +102,9 @@ class Engine:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("revision")
+    parser.add_argument("--pairs", nargs="+", choices=PAIRS, default=list(PAIRS))
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--batch", type=int, nargs="+", default=[1, 8])
+    parser.add_argument("--batch", type=int, nargs="+", default=[1, 8, 32])
     parser.add_argument("--tokens", type=int, default=64)
     parser.add_argument("--tau", type=float, default=15.0, help="nats; above it the guide takes over (default: 15)")
     options = parser.parse_args()
@@ -106,9 +115,10 @@ def main() -> None:
         )
         try:
             print("|pair|batch|run|now over before|rounds|\n|---|--:|---|--:|---|")
-            for kind in KINDS:
+            for kind in options.pairs:
                 pair = Path(temporary) / kind
-                save(pair, kind)
+                if kind in KINDS:
+                    save(pair, kind)
                 for batch in options.batch:
                     compare(kind, pair, batch, before, options)
         finally:

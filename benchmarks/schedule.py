@@ -21,6 +21,7 @@ from typing import Any
 from random_pairs import SAMPLING, clock, costs, gated, load, pair_folders
 
 from lm_eval_takeover.decoding import blockwise, schedule
+from lm_eval_takeover.decoding import costs as modelled
 from lm_eval_takeover.demo import PROMPT, problems
 from lm_eval_takeover.forward.forward_pass import ForwardPass
 from lm_eval_takeover.method.gate import Gate
@@ -42,13 +43,13 @@ def patched(owner: Any, name: str, value: Any) -> Iterator[None]:
         setattr(owner, name, plain)
 
 
-def measured(pair: Pair, batch: int, length: int) -> Callable[[ForwardPass], schedule.PassCost]:
+def measured(pair: Pair, batch: int, length: int) -> Callable[[ForwardPass], modelled.PassCost]:
     """`PassCost.of` from passes that are timed now: a line through one token a row and twelve, in turns."""
     b, guide = costs(pair, batch, length).turns
     slope = max(guide[12] - guide[1], 0.0) / (11 * batch)
     by_role = {
-        "base": schedule.PassCost(b, 0.0),
-        "guide": schedule.PassCost(guide[1] - slope * batch, slope),
+        "base": modelled.PassCost(b, 0.0),
+        "guide": modelled.PassCost(guide[1] - slope * batch, slope),
     }
     return lambda forward: by_role[forward.member.role]
 
@@ -78,7 +79,7 @@ def measure(pair: Pair, requests: list[Request], guided: Policy, batch: int, rou
     overall = schedule.MismatchRates
 
     def with_measured() -> float:
-        with patched(schedule.PassCost, "of", staticmethod(of)):
+        with patched(modelled.PassCost, "of", staticmethod(of)):
             return speed(pair, guided, requests, batch)
 
     def without_foresight() -> float:

@@ -16,9 +16,10 @@ from itertools import groupby
 import torch
 from torch import Tensor
 
+from lm_eval_takeover.decoding.costs import PassCost
 from lm_eval_takeover.decoding.failures import Failures
 from lm_eval_takeover.decoding.pool import Pool
-from lm_eval_takeover.decoding.schedule import PassCost, Schedule
+from lm_eval_takeover.decoding.schedule import Schedule
 from lm_eval_takeover.decoding.stepwise import Stepwise
 from lm_eval_takeover.decoding.stop_strings import StopStrings
 from lm_eval_takeover.errors import ArgumentError
@@ -129,7 +130,8 @@ class Blocks(Pool):
         reader = self.readers[self.drafter]
         draft = self._empty_draft(slots)
         rows = list(range(len(slots)))  # rows of the draft that go through the drafter's next pass
-        least = self.schedule.break_even_rows(len(slots), len(slots))
+        columns = max(self.slots[slot].length for slot in slots)
+        least = self.schedule.break_even_rows(len(slots), len(slots), columns)
         pending: deque[tuple[int, list[int], Drafted]] = deque()  # tokens that the device has not handed over yet
         number, step = 0, self._draft_first(draft)
         while True:
@@ -148,7 +150,7 @@ class Blocks(Pool):
                     # So few that reading their cached keys and values out of the others costs less than those rows' arithmetic.
                     rows = [row for row, survival in enumerate(draft.survival) if survival]
                     ids = torch.tensor([draft.tokens[row][-1:] for row in rows], device=self.device)
-                    least = self.schedule.break_even_rows(len(slots), standing)
+                    least = self.schedule.break_even_rows(len(slots), standing, columns)
             number += 1
             if number == max(draft.limits):
                 break
@@ -344,7 +346,7 @@ def generate(
     """
     vocab, eos = pair.vocab_size, pair.eos_ids
     drafted = policy.drafts or (
-        policy.host is None and block_size != 1 and _drafts_for_guide(pair, min(batch_size, len(requests)), block_size)
+        policy.host is None and block_size != 1 and _drafts_for_guide(pair, requests, batch_size, block_size)
     )
     roles = ("base", "guide") if drafted else policy.roles
     passes = {role: prepare_pass(pair.member(role)) for role in roles}
@@ -376,13 +378,15 @@ def generate(
         failed.check()
 
 
-def _drafts_for_guide(pair: Pair, rows: int, block_size: int | None) -> bool:
+def _drafts_for_guide(pair: Pair, requests: Sequence[Request], batch_size: int, block_size: int | None) -> bool:
     """Whether there is a base beside the guide that can draft for it, and drafts are fixed or worth their cost."""
-    if pair.base is None or pair.guide is None:
+    if pair.base is None or pair.guide is None or not requests:
         return False
+    rows = min(batch_size, len(requests))
+    columns = max(len(request.prompt) + request.max_new_tokens // 2 for request in requests)
     try:
         drafter, donor = (PassCost.of(verify_pass(member, rows)) for member in (pair.base, pair.guide))
     except ArgumentError as error:
         logger.warning("%s; the guide writes without drafts", error)
         return False
-    return Schedule(drafter, donor, block_size, bonus=True).drafts_pay(rows)
+    return Schedule(drafter, donor, block_size, bonus=True).drafts_pay(rows, columns)

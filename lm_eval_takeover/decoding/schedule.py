@@ -8,23 +8,19 @@ few lengths: up to the next of them a position costs the drafter's pass alone, a
 follows from the drafter's min-entropy at each drafted token: the share of positions of that one at which drafts ended so far.
 Greedy draws report none, so their drafts follow the overall share alone.
 
-What passes cost is modelled (`PassCost`): only ratios matter, and the optimum is flat.
+What passes and draws cost is modelled (`costs`), with the keys and values that they read: only ratios matter, and the optimum is
+flat.
 """
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from lm_eval_takeover.decoding.costs import PassCost
 from lm_eval_takeover.forward.draft_length import LONGEST, longest_draft, round_up
-from lm_eval_takeover.forward.forward_pass import ForwardPass, StatePass
-from lm_eval_takeover.forward.projection import computes_bfloat16
 
-# By kind of machine: seconds to launch a layer, bytes read per second, floating point operations per second. A CPU of two cores,
-# with and without matrix instructions for the dtype, and a GPU of an H100's ratio of arithmetic to memory.
-_MACHINES = {"cpu": (4e-5, 17e9, 1.7e11), "cpu with matrices": (4e-5, 17e9, 1.4e12), "gpu": (1e-5, 2.5e12, 4e14)}
 _BUCKETS = 24  # of min-entropy, four to a factor of e, from e^-4 nats on
 _MASS = 1 - np.exp(
     -np.exp((np.arange(_BUCKETS) + 0.5) / 4 - 4)
@@ -37,36 +33,6 @@ _PRIOR_RATE, _PRIOR_MASS, _PRIOR_WEIGHT = (
 _BUCKET_WEIGHT = 10.0  # positions that the expectation counts for in each bucket
 _LENGTHS = np.arange(1, LONGEST + 1)
 _PADDED = np.array([round_up(new) for new in range(LONGEST + 2)])
-
-
-@dataclass(frozen=True, slots=True)
-class PassCost:
-    """Modelled seconds of one forward pass: `fixed` (launches, weights read once) and `per_token` (arithmetic).
-
-    `padded`: passes over several tokens are padded to few lengths (`round_up`).
-    """
-
-    fixed: float
-    per_token: float
-    padded: bool = True
-
-    @classmethod
-    def of(cls, forward: ForwardPass | StatePass) -> "PassCost":
-        """From the shape and dtype of a model, and the kind of its device."""
-        model = forward.model
-        dtype, embedding = model.dtype, model.get_input_embeddings().weight
-        parameters = sum(p.numel() for p in model.parameters())
-        if model.get_output_embeddings() is not None and model.get_output_embeddings().weight is not embedding:
-            parameters -= embedding.numel()  # of which a pass reads a row per token
-        kind = "gpu" if forward.member.device.type != "cpu" else "cpu"
-        if kind == "cpu" and dtype == torch.bfloat16 and computes_bfloat16():
-            kind = "cpu with matrices"
-        launch, bandwidth, arithmetic = _MACHINES[kind]
-        fixed = forward.layers * launch + parameters * dtype.itemsize / bandwidth
-        return cls(fixed, 2 * parameters / arithmetic, isinstance(forward, ForwardPass))
-
-    def seconds(self, tokens: float) -> float:
-        return self.fixed + self.per_token * tokens
 
 
 class MismatchRates:
@@ -115,29 +81,36 @@ class Schedule:
         """The longest draft of the next block."""
         return self.fixed if self.fixed is not None else longest_draft(rows, vocab, device)
 
-    def break_even_rows(self, rows: int, drafting: int) -> list[float]:
+    def break_even_rows(self, rows: int, drafting: int, columns: int = 0) -> list[float]:
         """By the length of a draft: the expected number of rows that still stand, above which a longer one pays.
 
-        `drafting` of the `rows` go through a pass of the drafter; all of them through that of the donor.
+        `drafting` of the `rows` go through a pass of the drafter; all of them through that of the donor. Both read so many
+        `columns` of each row.
         """
         if self.fixed is not None:
             return [0.0] * (self.fixed + 1)
         read = self._read_lengths()
         step = read[1:] - read[:-1]  # tokens more, in each row, that the donor reads for one position more: mostly none
         positions = np.maximum(step, 1)
-        seconds = self.drafter.seconds(drafting) + np.where(step > 0, self.donor.per_token * rows, 0.0)
-        least = rows * self._best_speed(rows) * seconds * positions / self._expected_tokens(positions)
+        drafted = self.drafter.draft_seconds(drafting, drafting * columns)
+        seconds = drafted + self.donor.per_draw * rows + np.where(step > 0, self.donor.per_token * rows, 0.0)
+        least = rows * self._best_speed(rows, columns) * seconds * positions / self._expected_tokens(positions)
         return [0.0, *least.tolist(), float(rows)]
 
-    def drafts_pay(self, rows: int) -> bool:
+    def drafts_pay(self, rows: int, columns: int = 0) -> bool:
         """Whether the donor that writes alone is slower, before anything is known of how often drafts end."""
-        return self.fixed is not None or self._best_speed(rows) * self.donor.seconds(rows) > 1
+        alone = self.donor.draft_seconds(rows, rows * columns)
+        return self.fixed is not None or self._best_speed(rows, columns) * alone > 1
 
-    def _best_speed(self, rows: int) -> float:
+    def _best_speed(self, rows: int, columns: int) -> float:
         """Tokens per second and row of the best fixed block."""
         # After a bonus token the drafter reads one more, too.
-        drafting = _LENGTHS * self.drafter.seconds(rows) + self.bonus * rows * self.drafter.per_token
-        seconds = drafting + self.donor.fixed + self.donor.per_token * rows * self._read_lengths()
+        drafter, donor = self.drafter, self.donor
+        drafting = _LENGTHS * drafter.draft_seconds(rows, rows * columns) + self.bonus * rows * drafter.per_token
+        # Each position is drawn or scored.
+        looking = donor.draw + donor.per_draw * rows * (_LENGTHS + self.bonus)
+        reading = donor.seconds(0, rows * columns) + donor.per_token * rows * self._read_lengths()
+        seconds = drafting + reading + looking
         return float((self._expected_tokens(_LENGTHS + self.bonus) / seconds).max())
 
     def _read_lengths(self) -> NDArray[np.int64]:

@@ -11,9 +11,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from lm_eval_takeover.decoding.costs import PassCost
 from lm_eval_takeover.decoding.pool import Pool
 from lm_eval_takeover.decoding.rows import Decision
-from lm_eval_takeover.decoding.schedule import PassCost
 from lm_eval_takeover.method.gate import push
 from lm_eval_takeover.method.observations import OBSERVED, observe
 

@@ -65,12 +65,13 @@ def draw_rows(logits: Tensor, at: Tensor, sampling: Sampling, rows: Tensor | Non
     """
     if kernels.uses_kernels(logits):
         return kernels.draw(logits, at, _place_rules(sampling, logits.device), rows)
+    if rows is None:
+        drawn, mass = draw_on_cpu(logits.float().cpu().numpy(), at.cpu().numpy().view(np.uint64), sampling)
+        return torch.from_numpy(drawn).to(at.device), torch.tensor(mass, dtype=torch.float64, device=at.device)
     tokens, masses = torch.zeros_like(at), torch.ones_like(at, dtype=torch.float64)
-    asked = slice(None) if rows is None else rows >= 0
-    chosen = logits if rows is None else logits[rows[asked]]
-    if len(chosen):
-        drawn, mass = draw_on_cpu(chosen.float().cpu().numpy(), at[asked].cpu().numpy().view(np.uint64), sampling)
-        tokens[asked], masses[asked] = torch.from_numpy(drawn).to(at.device), masses.new_tensor(mass)
+    asked = (rows >= 0).nonzero()[:, 0]
+    if len(asked):
+        tokens[asked], masses[asked] = draw_rows(logits[rows[asked]], at[asked], sampling)
     return tokens, masses
 
 

@@ -12,6 +12,7 @@ from helpers import pairs
 from helpers.pairs import GREEDY, SAMPLED, pass_as_on_a_gpu, save_random_model
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from transformers import Qwen3Config
 
 from lm_eval_takeover.decoding import blockwise, engine, lockstep
 from lm_eval_takeover.decoding.failures import Failures
@@ -361,7 +362,7 @@ class FakeMember:
 class FakeModel(torch.nn.Module):
     """What the schedule asks of a model: its size and dtype."""
 
-    dtype = torch.float32
+    dtype, config = torch.float32, Qwen3Config(num_attention_heads=1, hidden_size=4)
 
     def __init__(self):
         super().__init__()

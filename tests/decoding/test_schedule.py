@@ -1,9 +1,12 @@
 """What the schedule decides, against the sums that it stands for."""
 
 import pytest
+import torch
+from transformers import GPT2Config, Qwen3Config
 
 from lm_eval_takeover.decoding import blockwise
-from lm_eval_takeover.decoding.schedule import PassCost, Schedule
+from lm_eval_takeover.decoding.costs import MACHINES, PassCost, count_column_bytes, find_machine
+from lm_eval_takeover.decoding.schedule import Schedule
 from lm_eval_takeover.method.policies import GuideAlone
 from lm_eval_takeover.method.request import Request, Sampling
 
@@ -31,3 +34,33 @@ def test_a_guide_whose_passes_are_full_is_not_drafted_for(demo_pair, prompts):
     drafted = dict(blockwise.generate(demo_pair, GuideAlone(), requests, batch_size=32, block_size=3))
     assert all(one.base_passes for one in drafted.values())
     assert all(alone[i].tokens == drafted[i].tokens for i in range(32))
+
+
+def test_keys_and_values_are_a_part_of_what_a_pass_costs():
+    """64 rows of 4,000 tokens of Qwen3: the base reads 78 % of the guide's keys and values, so its step is no longer cheap."""
+    shapes = {"base": (0.6e9, 28, 114_688), "guide": (8.2e9, 36, 147_456)}
+    base, guide = (
+        PassCost.on(
+            MACHINES["H200"], parameters=int(size), layers=layers, itemsize=2, column_bytes=column, vocab=151_936
+        )
+        for size, layers, column in shapes.values()
+    )
+    assert base.seconds(1) < 0.3 * guide.seconds(1)
+    assert base.seconds(64, 64 * 4000) > 0.5 * guide.seconds(64, 64 * 4000)
+    assert guide.seconds(64, 64 * 4000) == pytest.approx(0.013, rel=0.3)
+    schedule = Schedule(base, guide, None, bonus=False)
+    short, long = (schedule.break_even_rows(64, 64, columns)[12] for columns in (100, 4000))
+    assert short < long  # longer texts, shorter drafts
+
+
+def test_a_gpu_is_found_by_its_name(monkeypatch):
+    monkeypatch.setattr("torch.cuda.get_device_name", lambda device: "NVIDIA H200 141GB HBM3e")
+    assert find_machine(torch.device("cuda", 0), torch.bfloat16) is MACHINES["H200"]
+    monkeypatch.setattr("torch.cuda.get_device_name", lambda device: "NVIDIA L40S")
+    assert find_machine(torch.device("cuda", 0), torch.bfloat16) is MACHINES["H100"]
+
+
+def test_bytes_of_keys_and_values_follow_from_the_configuration():
+    config = Qwen3Config(num_attention_heads=32, num_key_value_heads=8, head_dim=128)
+    assert count_column_bytes(config, 36, 2) == 147_456
+    assert count_column_bytes(GPT2Config(n_embd=768, n_head=12), 12, 4) == 2 * 12 * 768 * 4

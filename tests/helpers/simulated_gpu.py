@@ -159,6 +159,7 @@ def simulated_gpu(pair, monkeypatch):
 
     with monkeypatch.context() as patch:
         patch.setattr(torch.cuda, "Event", Event)
+        patch.setattr(torch.cuda, "get_device_name", lambda device: "simulated")
         patch.setattr(torch.cuda, "current_stream", lambda device: None)
         patch.setattr(torch.cuda, "device", lambda device: nullcontext())
         patch.setattr(draft_length, "_memory", lambda device: 2**34)
