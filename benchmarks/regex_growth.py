@@ -1,10 +1,11 @@
 """Does any regular expression that sees a response take more than linear time?
 
-    python benchmarks/regex_growth.py [--longest 100000]
+    python benchmarks/regex_growth.py [--longest 100000] [--lines FILE]
 
 Times every compiled pattern of `lm_eval_takeover.answers` by `search` and `finditer`, and the reading of a whole response, on
 hostile texts of 1,000, 10,000 and 100,000 characters. Patterns of the comparison see at most `MAX_LENGTH` characters, and are
-timed up to there. Prints the slowest, and exits with 1 if one takes more than the limit.
+timed up to there. Prints the slowest. Then reads every line of GSM8K's training set (`--lines`, a parquet file), whole and cut
+after its last `=`, and prints the slowest line. Exits with 1 if a pattern or a line takes more than its limit, or a line raises.
 """
 
 import argparse
@@ -16,6 +17,9 @@ import sys
 import time
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
+
+import pyarrow.parquet as pq
 
 from lm_eval_takeover import answers
 from lm_eval_takeover.answers.extraction import TAIL, read_answer
@@ -25,6 +29,8 @@ from lm_eval_takeover.answers.normalisation import MAX_LENGTH
 # Modules whose patterns see a whole response, and its last TAIL characters; the others see one answer.
 RESPONSES, TAILS = {"prompts"}, {"extraction", "letters"}
 LIMIT = 1.0  # seconds for one pattern on one text; a tail or an answer is far shorter
+LINE_LIMIT = 0.05  # seconds for the reading of one line
+TRAINING = Path(__file__).parents[2] / "shared/hub/datasets/openai/gsm8k/main/train-00000-of-00001.parquet"
 UNITS = (
     *(
         "\\boxed{",
@@ -90,6 +96,24 @@ def seconds(call: Callable[[str], object], text: str) -> float:
     return time.process_time() - start
 
 
+def read_lines(path: Path) -> bool:
+    """Whether every line, whole and cut, is read in time; prints the slowest."""
+    lines = [line for answer in pq.read_table(path)["answer"].to_pylist() for line in answer.splitlines() if line]
+    took = []
+    for line in lines:
+        for text in {line, line[: line.rfind("=") + 1]} - {""}:
+            start = time.process_time()
+            read_answer(text)
+            took.append((time.process_time() - start, text))
+    slowest, text = max(took)
+    mean = sum(seconds for seconds, _ in took) / len(took)
+    print(
+        f"{len(lines):,} lines of GSM8K, {len(took):,} texts: no exception, {1e6 * mean:.0f} µs each, "
+        f"slowest {1000 * slowest:.1f} ms on {text[:40]!r}"
+    )
+    return slowest <= LINE_LIMIT
+
+
 def _stop(*_: object) -> None:
     raise TimeoutError
 
@@ -97,7 +121,9 @@ def _stop(*_: object) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--longest", type=int, default=100_000)
-    lengths = [length for length in (1_000, 10_000, 100_000) if length <= parser.parse_args().longest]
+    parser.add_argument("--lines", type=Path, default=TRAINING)
+    options = parser.parse_args()
+    lengths = [length for length in (1_000, 10_000, 100_000) if length <= options.longest]
     calls: dict[str, tuple[Callable[[str], object], int]] = {
         "read_answer": (read_answer, sys.maxsize),
         "read_letter": (read_letter, sys.maxsize),
@@ -123,7 +149,10 @@ def main() -> int:
         print(f"|{name}|{'|'.join(f'{1000 * took:.1f} ms' for took, _ in times)}|{times[-1][1][:24]!r}|")
     slow = [name for took, name, _ in rows if took > LIMIT]
     print(f"{len(rows)} patterns and readers; {len(slow)} above {LIMIT:.0f} s{': ' if slow else ''}{', '.join(slow)}")
-    return int(bool(slow))
+    if not options.lines.exists():
+        print(f"no lines of GSM8K here: {options.lines}")
+        return int(bool(slow))
+    return int(bool(slow) or not read_lines(options.lines))
 
 
 if __name__ == "__main__":
