@@ -27,6 +27,7 @@ NEEDS_VLLM = (
     "test_data_parallel.py",
     "test_launch.py",
     "test_model_runner_v2.py",
+    "test_ray.py",
     "test_score.py",
     "test_server.py",
     "test_tensor_parallel.py",

@@ -43,17 +43,7 @@ def interpret_triton():
 
 
 def write(values, asked):
-    from lm_eval_takeover.arguments import ModelArguments
-    from lm_eval_takeover.method.request import Request, Sampling
-    from lm_eval_takeover.pair.loading import load_pair, load_policy
-    from lm_eval_takeover.vllm.backend import VllmBackend
-
-    arguments = ModelArguments.parse(values)
-    pair = load_pair(arguments)
-    backend = VllmBackend(arguments, pair, load_policy(arguments, pair)[0])
-    requests = [
-        Request(**{**one, "prompt": tuple(one["prompt"]), "sampling": Sampling(**one["sampling"])}) for one in asked
-    ]
+    backend, requests = open_backend(values), read_requests(asked)
     done = dict(backend.generate(requests, seed=3))
     counted = {metric.name: metric.value for metric in backend.engine.llm.get_metrics() if hasattr(metric, "value")}
     found = {
@@ -63,6 +53,24 @@ def write(values, asked):
     }
     backend.close()
     return found
+
+
+def open_backend(values):
+    from lm_eval_takeover.arguments import ModelArguments
+    from lm_eval_takeover.pair.loading import load_pair, load_policy
+    from lm_eval_takeover.vllm.backend import VllmBackend
+
+    arguments = ModelArguments.parse(values)
+    pair = load_pair(arguments)
+    return VllmBackend(arguments, pair, load_policy(arguments, pair)[0])
+
+
+def read_requests(asked):
+    from lm_eval_takeover.method.request import Request, Sampling
+
+    return [
+        Request(**{**one, "prompt": tuple(one["prompt"]), "sampling": Sampling(**one["sampling"])}) for one in asked
+    ]
 
 
 if __name__ == "__main__":
