@@ -31,15 +31,31 @@ _DRAWS: dict[str, tuple[Any, type, float, float]] = {
     "top_k": (0, int, -1, 2**31),
     "seed": (None, int, -(2**63), 2**63 - 1),
 }
+# What changes a draw behind the gate's back, and the values with which it does not.
+_NEUTRAL: dict[str, tuple[Any, ...]] = {
+    "presence_penalty": (0,),
+    "frequency_penalty": (0,),
+    "repetition_penalty": (1,),
+    "min_p": (0,),
+    "logit_bias": ({},),
+    "allowed_token_ids": (),
+    "bad_words": ([],),
+    "use_beam_search": (False,),
+    "structured_outputs": (),
+    "response_format": ({"type": "text"},),
+    "tool_choice": ("none", "auto"),
+}
 
 
 @dataclass(frozen=True, slots=True)
 class OneSample:
-    """What vLLM's own route is asked, and whether the answer has scores and takeovers by token."""
+    """What vLLM's own route is asked, and what of its answer the client gets."""
 
     id: str
     body: dict[str, Any]
     traced: bool
+    shows_usage: bool  # at the end of a stream
+    shows_ids: bool  # of tokens
 
 
 class Repeats:
@@ -91,14 +107,20 @@ def _parse_float(text: str) -> float:
     return value
 
 
-def split_request(body: dict[str, Any], engine: EngineSettings, repeats: Repeats) -> list[OneSample]:
-    """One request for each sample. Raises ValueError for what the engine cannot honour, and for what is out of bounds."""
+def split_request(body: dict[str, Any], engine: EngineSettings, repeats: Repeats, length: int) -> list[OneSample]:
+    """One request for each sample. `length` is the engine's context in tokens.
+
+    Raises ValueError for what the engine cannot honour, and for what is out of bounds.
+    """
     body = dict(body)
     extra = _take(body, "vllm_xargs", dict) or {}
     policy, run = extra.pop(f"{PREFIX}policy", None), extra.pop(f"{PREFIX}run", "")
     traced = _read_number(f"{PREFIX}trace", extra.pop(f"{PREFIX}trace", 0), int, 0, 1)
     _check_policy(policy, engine)
     _check_logprobs(body, engine)
+    _check_draws(body)
+    if traced and body.get("echo"):
+        raise ValueError(f"echo=true goes without {PREFIX}trace: a trace tells of the tokens that are written")
     if not isinstance(run, str | int) or len(str(run)) > _LONGEST_RUN:
         raise ValueError(f"{PREFIX}run={_describe(run)}; expected a text of at most {_LONGEST_RUN} characters")
     given = read_client_settings(extra)
@@ -112,22 +134,32 @@ def split_request(body: dict[str, Any], engine: EngineSettings, repeats: Repeats
         raise ValueError(
             f"n={count} of {len(prompts)} prompts is more than {MOST_SAMPLES} samples; send several requests"
         )
-    if body.get("stream") and count * len(prompts) > 1:
-        raise ValueError("stream=true goes with one prompt and n=1: guided samples are drawn one request each")
+    _check_lengths(body, prompts, count, length)
     stops = _take(body, "stop_token_ids", list) or []
     if not all(isinstance(one, int) for one in stops):
         raise ValueError("stop_token_ids: expected a list of token ids")
+    shown = {"shows_usage": _ask_for_usage(body), "shows_ids": bool(body.get("return_token_ids"))}
+    if traced:
+        body["return_token_ids"] = True
     first = given.pop("sample", None)
     samples = []
     for prompt in prompts:
         for repeat in range(count):
             sample = repeats.next(str(run), prompt) if first is None else first + repeat
-            settings = RequestSettings(id=uuid4().hex, sample=sample, **draws, **given)
+            settings = RequestSettings(id=uuid4().hex, sample=sample, traced=bool(traced), **draws, **given)
             # vLLM's own draw has one token to choose from.
             drawn = {"n": 1, "temperature": 0, "stop_token_ids": sorted({*stops, *engine.ends})}
             own = {name: prompt, "vllm_xargs": others | settings.to_extra_args()}
-            samples.append(OneSample(settings.id, body | drawn | own, bool(traced)))
+            samples.append(OneSample(settings.id, body | drawn | own, bool(traced), **shown))
     return samples
+
+
+def _ask_for_usage(body: dict[str, Any]) -> bool:
+    """Have a stream end with its usage, which counts its tokens. Returns whether the client wants it, too."""
+    options = body.get("stream_options")
+    if body.get("stream") and (options is None or isinstance(options, dict)):  # all else is refused behind this
+        body["stream_options"] = {**(options or {}), "include_usage": True}
+    return isinstance(options, dict) and bool(options.get("include_usage"))
 
 
 def _read_draws(body: dict[str, Any], engine: EngineSettings) -> dict[str, Any]:
@@ -178,6 +210,28 @@ def _check_logprobs(body: dict[str, Any], engine: EngineSettings) -> None:
                 f"{name}={_describe(value)}: this server verifies drafts of {engine.block} tokens, whose log-probabilities are "
                 f"not kept; start one with block_size=1"
             )
+
+
+def _check_draws(body: dict[str, Any]) -> None:
+    """Refuse what changes vLLM's own draws: the two models' are made without it."""
+    for name, neutral in _NEUTRAL.items():
+        if (value := body.get(name)) is not None and value not in neutral:
+            raise ValueError(f"{name}={_describe(value)}: guided texts are drawn without it; leave it out")
+
+
+def _check_lengths(body: dict[str, Any], prompts: list[Any], count: int, length: int) -> None:
+    for name in ("max_tokens", "max_completion_tokens"):
+        if body.get(name) is not None:
+            _read_number(name, body[name], int, 0, length)
+    longest = max((len(one) for one in prompts if isinstance(one, list) and "messages" not in body), default=0)
+    if longest >= length:
+        raise ValueError(f"prompt: {longest} tokens, and this server reads {length}, the answer among them; shorten it")
+    others = {name: value for name, value in body.items() if name not in ("prompt", "messages")}
+    size = count * (len(json.dumps(prompts)) + len(prompts) * len(json.dumps(others)))
+    if size > MOST_BYTES:
+        raise ValueError(
+            f"n={count} and {len(prompts)} prompts make requests of {size:,} bytes; at most {MOST_BYTES:,}: send several requests"
+        )
 
 
 def _list_prompts(body: dict[str, Any], engine: EngineSettings) -> tuple[list[Any], str]:

@@ -29,7 +29,8 @@ from lm_eval_takeover.vllm.emission import (
 )
 from lm_eval_takeover.vllm.settings import RequestSettings
 
-_PARKED = 4  # times the slots: finished requests whose records nobody fetches, as those of a plain vLLM user
+# Numbers of requests that are out of the batch. Records that nobody fetches, as of a plain vLLM user, push each other out.
+_PARKED, _LEAST_PARKED = 2**23, 2**11
 
 
 @dataclass(eq=False)
@@ -51,6 +52,11 @@ class Track:
         return f"{self.policy}{one.sampling}{one.traced}{one.scored}{one.compared}{bool(one.forced)}"
 
     @property
+    def parked_size(self) -> int:
+        """Numbers that are held while it is out of the batch; a few count as many."""
+        return 0 if self.parked is None else max(self.parked.numel(), _LEAST_PARKED)
+
+    @property
     def columns(self) -> int:
         """Of its records."""
         one = self.settings
@@ -68,6 +74,7 @@ class Slots:
         self._free = list(range(capacity))[::-1]
         self._tracks: OrderedDict[Hashable, Track] = OrderedDict()
         self._by_id: dict[str, Track] = {}
+        self._parked = 0  # the sum of `parked_size`
 
     # Made where they are needed: by policies that decide by chance, and by log-likelihoods.
 
@@ -106,6 +113,7 @@ class Slots:
             self.forced[slot, : len(settings.forced)] = torch.tensor(settings.forced, device=self.device)
         if track.parked is not None:
             self.records[slot, : len(track.parked), : track.columns] = track.parked
+            self._parked -= track.parked_size
             track.parked = None
         elif begun:
             self.records[slot, :begun] = 0
@@ -120,14 +128,12 @@ class Slots:
             return
         if track.key in self._tracks:
             track.parked = self.records[track.slot, : track.written, : track.columns].clone()
+            self._parked += track.parked_size
             self._tracks.move_to_end(track.key)
         self._free.append(track.slot)
         track.slot = None
-        while len(self._tracks) > (1 + _PARKED) * self.capacity:
-            oldest = next((one for one in self._tracks.values() if one.slot is None), None)
-            if oldest is None:
-                return
-            self._forget(oldest)
+        while self._parked > _PARKED:
+            self._forget(next(one for one in self._tracks.values() if one.parked is not None))
 
     def _widen(self, columns: int) -> None:
         """Make room for records of so many columns: comparisons have more than texts that are written."""
@@ -136,21 +142,28 @@ class Slots:
             self.records = torch.nn.functional.pad(self.records, (0, missing))
 
     def _forget(self, track: Track) -> None:
+        self._parked -= track.parked_size
         self._tracks.pop(track.key, None)
         self._by_id.pop(track.settings.id, None)
 
-    def take(self, request_id: str, count: int) -> tuple[bytes, dict[str, int]] | None:
-        """The records of the first `count` positions, float32 `[count, columns]` as bytes, and the passes; forgets the request.
+    def read(self, request_id: str, start: int, stop: int) -> tuple[bytes, dict[str, int]] | None:
+        """The records of positions from `start` to `stop`, float32 `[positions, columns]` as bytes, and the passes so far.
 
-        None where it is not known.
+        None where the request is not known.
         """
         track = self._by_id.get(request_id)
         if track is None:
             return None
         held = self.records[track.slot] if track.slot is not None else track.parked
-        self._forget(track)
         assert held is not None
-        return np.ascontiguousarray(held[:count, : track.columns].cpu().numpy()).tobytes(), track.passes
+        return np.ascontiguousarray(held[start:stop, : track.columns].cpu().numpy()).tobytes(), track.passes
+
+    def take(self, request_id: str, count: int) -> tuple[bytes, dict[str, int]] | None:
+        """As `read`, the first `count` positions; forgets the request."""
+        found = self.read(request_id, 0, count)
+        if found is not None:
+            self._forget(self._by_id[request_id])
+        return found
 
     # The batch
 

@@ -29,3 +29,10 @@ class WorkerExtension:
         """The records of so many positions of these requests, and their passes, which are forgotten here then."""
         slots = self.takeover_slots()
         return {request_id: slots.take(request_id, count) for request_id, count in counts.items()}
+
+    def read_takeover_records(
+        self, wishes: list[tuple[str, int, int, bool]]
+    ) -> list[tuple[bytes, dict[str, int]] | None]:
+        """For each `(request, start, stop, last)` the records of these positions, and its passes; `last` forgets them."""
+        slots = self.takeover_slots()
+        return [slots.take(name, stop) if last else slots.read(name, start, stop) for name, start, stop, last in wishes]

@@ -12,11 +12,12 @@ from lm_eval_takeover.vllm.client_request import DEEPEST, MOST_SAMPLES, Repeats,
 from lm_eval_takeover.vllm.settings import EngineSettings, RequestSettings, describe_policy
 
 ENGINE = EngineSettings(policy=describe_policy(POLICIES["disagreement"]), vocab=512, ends=[1])
+LENGTH = 1000
 PLAIN = {"model": "guided", "prompt": "2 + 2 ="}
 
 
 def split(body, **engine):
-    return split_request(body, replace(ENGINE, **engine), Repeats())
+    return split_request(body, replace(ENGINE, **engine), Repeats(), LENGTH)
 
 
 @pytest.mark.parametrize("asked", [{"logprobs": 1}, {"logprobs": True, "top_logprobs": 2}, {"logprobs": 0}])
@@ -41,12 +42,43 @@ def test_log_probabilities_of_drafts_are_refused(asked):
         ({"stop_token_ids": "x"}, "stop_token_ids is .*expected a list"),
         ({"vllm_xargs": {"takeover_run": "x" * 300}}, "expected a text of at most 200"),
         ({"vllm_xargs": {"takeover_sealed": "{}"}}, "unknown setting 'takeover_sealed'"),
+        ({"vllm_xargs": {"takeover_trace": 2}}, "takeover_trace=2; expected a whole number from 0 to 1"),
+        ({"vllm_xargs": {"takeover_trace": 1}, "echo": True}, "echo=true goes without takeover_trace"),
+        ({"max_tokens": LENGTH + 1}, "max_tokens=1001; expected a whole number from 0 to 1000"),
+        ({"max_completion_tokens": -1}, "max_completion_tokens=-1; expected"),
+        ({"prompt": [3] * LENGTH}, "prompt: 1000 tokens, and this server reads 1000"),
+        ({"prompt": "x" * 2**16, "n": 250}, "n=250 and 1 prompts make requests of .* bytes; at most 8,388,608"),
+        ({"prompt": ["x"] * 250, "user": "x" * 2**16}, "n=1 and 250 prompts make requests of"),
+        ({"use_beam_search": True}, "use_beam_search=true: guided texts are drawn without it; leave it out"),
+        ({"presence_penalty": 0.5}, r"presence_penalty=0\.5: guided texts"),
+        ({"response_format": {"type": "json_object"}}, "response_format=.*: guided texts"),
     ],
 )
 def test_what_is_out_of_bounds_is_one_line(body, message):
     with pytest.raises(ValueError, match=message) as error:
         split(PLAIN | body)
     assert len(str(error.value)) < 250
+
+
+def test_what_every_client_sends_by_default_is_taken():
+    sent = {
+        "presence_penalty": 0.0,
+        "frequency_penalty": 0,
+        "repetition_penalty": 1.0,
+        "min_p": 0.0,
+        "logit_bias": None,
+    }
+    sent |= {"response_format": {"type": "text"}, "tool_choice": "auto", "use_beam_search": False, "max_tokens": LENGTH}
+    assert split(PLAIN | sent)[0].body.keys() >= sent.keys()
+
+
+def test_a_traced_sample_asks_for_ids_and_a_stream_for_its_usage():
+    traced = split(PLAIN | {"vllm_xargs": {"takeover_trace": 1}, "stream": True, "n": 2})
+    assert [(one.traced, one.shows_ids, one.shows_usage) for one in traced] == [(True, False, False)] * 2
+    assert all(one.body["return_token_ids"] and one.body["stream_options"] == {"include_usage": True} for one in traced)
+    assert all(json.loads(one.body["vllm_xargs"]["takeover_sealed"])["traced"] for one in traced)
+    (plain,) = split(PLAIN | {"stream": True, "stream_options": {"include_usage": True}, "return_token_ids": True})
+    assert (plain.traced, plain.shows_ids, plain.shows_usage) == (False, True, True)
 
 
 def test_only_so_many_prompts_are_remembered():

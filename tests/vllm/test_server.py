@@ -8,6 +8,7 @@ import sys
 import time
 import urllib.request
 
+import psutil
 import pytest
 from helpers.foreign_bodies import ROUTES, make_body, post
 from helpers.pairs import GREEDY, POLICIES, ROOT, SAMPLED
@@ -38,9 +39,28 @@ def url(gate):
     try:
         _wait(server, f"{address}/health")
         yield address
+        _end_engine(server, f"{address}/health")
     finally:
         server.terminate()
         server.wait(60)
+
+
+def _end_engine(server, address):
+    """Kill the engine of a server: it does not call itself healthy any more."""
+    engines = [
+        one for one in psutil.Process(server.pid).children(recursive=True) if "EngineCore" in "".join(one.cmdline())
+    ]
+    assert engines
+    for one in engines:
+        one.kill()
+    until = time.monotonic() + 60
+    while time.monotonic() < until:
+        try:
+            urllib.request.urlopen(address, timeout=5)
+        except OSError:  # 503, or the server has ended
+            return
+        time.sleep(0.1)
+    pytest.fail("the server says that it is healthy without an engine")
 
 
 def _wait(server, address):
@@ -105,6 +125,35 @@ def test_a_stream_ends_with_the_takeovers(client, expected):
     assert events[-1].takeover["takeovers"] == done[3].takeovers
 
 
+def test_samples_are_streamed_together_and_say_who_wrote_each_token(url, client, expected):
+    prompt, texts, done = expected
+    xargs = {"takeover_run": "streamed", "takeover_trace": 1}
+    before = _read_metrics(url)
+    *events, last = ask(client, prompt, n=3, stream=True, extra_body={"vllm_xargs": xargs})
+    written, taken = ["", "", ""], [[], [], []]
+    for event in events:
+        (choice,) = event.choices
+        written[choice.index] += choice.text
+        taken[choice.index] += event.takeover["positions"]
+    positions = [[place for place, took in enumerate(one.taken_over) if took] for one in done[:3]]
+    assert (written, taken) == (texts[:3], positions)
+    for one, places, text in zip(last.takeover["choices"], positions, texts, strict=False):
+        assert (one["positions"], len(one["host_tokens"])) == (places, len(places))
+        assert "".join(one["trace"]["text"]) == text
+    counted = {name: value - before.get(name, 0) for name, value in _read_metrics(url).items()}
+    tokens = sum(len(one.tokens) for one in done[:3])
+    assert (counted["tokens"], counted["takeovers"]) == (tokens, sum(one.takeovers for one in done[:3]))
+    assert counted["guide_passes"] == counted["base_passes"] == tokens - 3
+    assert counted['requests{status="200"}'] == 1
+
+
+def _read_metrics(url):
+    """Our counters at /metrics, by name."""
+    lines = urllib.request.urlopen(f"{url}/metrics", timeout=10).read().decode().splitlines()
+    found = (line.removeprefix("takeover:").rpartition(" ") for line in lines if line.startswith("takeover:"))
+    return {name.replace("_total", ""): float(value) for name, _, value in found if "_created" not in name}
+
+
 def test_a_gate_of_its_own_and_chat(client, expected):
     prompt, _, _ = expected
     never = {"vllm_xargs": {"takeover_tau": 1000.0}}
@@ -112,6 +161,13 @@ def test_a_gate_of_its_own_and_chat(client, expected):
     messages = [{"role": "user", "content": prompt}]
     answer = client.chat.completions.create(model="guided", messages=messages, max_tokens=8, extra_body=never)
     assert answer.takeover == {"tokens": answer.usage.completion_tokens, "takeovers": 0, "realized_rate": 0.0}
+    traced = {"vllm_xargs": {"takeover_trace": 1, "takeover_tau": 0, "takeover_kappa": 0}}
+    *events, last = client.chat.completions.create(
+        model="guided", messages=messages, max_tokens=8, stream=True, extra_body=traced
+    )
+    places = [place for event in events for place in event.takeover["positions"]]
+    assert places == last.takeover["positions"] == list(range(last.takeover["tokens"]))
+    assert "".join(event.choices[0].delta.content or "" for event in events) == "".join(last.takeover["trace"]["text"])
 
 
 @pytest.mark.parametrize(

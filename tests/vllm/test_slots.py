@@ -7,6 +7,7 @@ from helpers.pairs import POLICIES
 
 from lm_eval_takeover.method.observations import COMPARED
 from lm_eval_takeover.method.registry import scores as registered
+from lm_eval_takeover.vllm import slots as module
 from lm_eval_takeover.vllm.emission import COLUMNS, REST, SCORE
 from lm_eval_takeover.vllm.settings import RequestSettings
 from lm_eval_takeover.vllm.slots import Slots
@@ -120,11 +121,27 @@ def test_rows_that_are_computed_in_pieces_are_the_same(logits, monkeypatch):
         torch.testing.assert_close(scores, found[0][1])
 
 
-def test_records_that_nobody_takes_do_not_pile_up(logits):
+def test_records_that_nobody_takes_do_not_pile_up(logits, monkeypatch):
+    monkeypatch.setattr(module, "_PARKED", 20 * module._LEAST_PARKED)
     slots = new_slots()
     for i in range(100):
         track = slots.enter(i, RequestSettings(id=str(i)), (1,), 4)
         slots.decide([track], torch.tensor([0]), logits[0])
         slots.leave(track)
+    kept = [i for i in range(100) if slots.read(str(i), 0, 1) is not None]
+    assert kept == list(range(80, 100))
     assert slots.take("99", 1) is not None
-    assert slots.take("3", 1) is None
+    assert slots.take("99", 1) is None
+
+
+def test_records_of_a_text_that_is_being_written_are_read_and_stay(logits):
+    slots = new_slots()
+    track = slots.enter(0, SAMPLED, (1,), 24)
+    for position in range(6):
+        slots.decide([track], torch.tensor([position]), logits[position])
+    part, _ = slots.read("a", 2, 5)
+    slots.leave(track)
+    parked, _ = slots.read("a", 2, 5)
+    whole, _ = slots.take("a", 6)
+    assert part == parked == whole[2 * 4 * COLUMNS : 5 * 4 * COLUMNS]
+    assert slots.read("a", 0, 1) is None

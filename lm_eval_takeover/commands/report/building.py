@@ -1,8 +1,6 @@
 """The page: its tables, figures, data and rollouts put into the template, under a policy that lets nothing else run."""
 
 import argparse
-import base64
-import hashlib
 import json
 from collections.abc import Mapping
 from importlib.resources import files
@@ -17,13 +15,14 @@ from lm_eval_takeover.analysis.vocabulary import load_tokenizer
 from lm_eval_takeover.commands.report.effects import Effects, read_effects
 from lm_eval_takeover.commands.report.figures import CAPTIONS, read_figure
 from lm_eval_takeover.commands.report.inputs import Analysis
-from lm_eval_takeover.commands.report.rollouts import Pieces, list_picks, pack_picks
+from lm_eval_takeover.commands.report.rollouts import list_picks, pack_picks
 from lm_eval_takeover.commands.report.summary import find_k, list_columns, list_rows
 from lm_eval_takeover.errors import ArgumentError
+from lm_eval_takeover.pair.pieces import Pieces
 from lm_eval_takeover.runs.layout import SAMPLES
 from lm_eval_takeover.runs.run_folder import Answered, RunFolder
 from lm_eval_takeover.storage.whole_files import write_text
-from lm_eval_takeover.visible import for_terminal
+from lm_eval_takeover.visible import for_terminal, make_page_policy
 
 MAX_PROBLEM, MAX_ANSWER = 20_000, 2_000  # characters that are shown of one
 _BLOCK = len('<script type="text/plain" data-rollout="00000"></script>\n')
@@ -156,7 +155,7 @@ def render(
         reasons.setdefault(reason, []).append(name)
     return environment.from_string(_read("report.html.jinja")).render(
         version=__version__,
-        policy=make_policy([temml, script], style),
+        policy=make_page_policy([temml, script], style),
         style=Markup(style),
         scripts=[Markup(temml), Markup(script)],
         runs=[_describe_run(name, run) for name, run in analysis.runs.items()],
@@ -178,21 +177,10 @@ def list_figures(analysis: Analysis) -> list[Path]:
     return [*frontiers[:1], *(analysis.folder / f"{name}.svg" for name in analysis.names)]
 
 
-def make_policy(scripts: list[str], style: str) -> str:
-    """What the page may load and run: these scripts and this style, by their digests, and nothing from anywhere."""
-    allowed = " ".join(f"'sha256-{_digest(script)}'" for script in scripts)
-    parts = ["default-src 'none'", f"script-src {allowed}", f"style-src 'sha256-{_digest(style)}'"]
-    return "; ".join([*parts, "base-uri 'none'", "form-action 'none'"])
-
-
 def write_json(value: Any) -> str:
     """JSON for inside of a script element: ASCII, and no `<` that could end it; lone surrogates are escapes."""
     text = json.dumps(value, separators=(",", ":"))
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
-
-
-def _digest(text: str) -> str:
-    return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
 def _read(name: str) -> str:

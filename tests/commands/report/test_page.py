@@ -22,7 +22,6 @@ from lm_eval_takeover.commands.report import building, inputs
 from lm_eval_takeover.commands.report.building import list_figures, make_index, render
 from lm_eval_takeover.commands.report.figures import read_figure
 from lm_eval_takeover.commands.report.inputs import Analysis, find_analysis
-from lm_eval_takeover.commands.report.rollouts import Pieces
 from lm_eval_takeover.errors import ArgumentError, RunDirError
 
 HOSTILE = [
@@ -120,22 +119,6 @@ def test_the_table_says_how_good_each_run_is(small):
     text = small.read_text()
     assert re.search(r'<th scope="row">base</th><td class="number" data-name="Acc">25.0%\n\[', text)
     assert ">7.5%</td>" in text  # 3 takeovers of 40 tokens
-
-
-def test_characters_of_several_tokens_stay_whole():
-    class Bytes:
-        parts = (b"a", "é".encode()[:1], "é".encode()[1:], b"b")
-
-        def decode(self, tokens, **_):
-            return b"".join(self.parts[token] for token in tokens).decode(errors="replace")
-
-        def convert_ids_to_tokens(self, token):
-            return "x"
-
-    pieces = Pieces(Bytes())
-    assert pieces.split([0, 1, 2, 3]) == ["a", "", "é", "b"]
-    assert pieces.split([0, 1]) == ["a", "\ufffd"]
-    assert pieces.name(2) == "\ufffd"
 
 
 def test_what_is_embedded_fits_and_tells_which(tmp_path, monkeypatch, capsys):

@@ -1,0 +1,48 @@
+"""The text of each token, so that the pieces of a text make it up."""
+
+from collections.abc import Sequence
+from typing import Any
+
+
+class Pieces:
+    """The text of each token of a tokenizer, so that the pieces of a rollout make up its text."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        self._tokenizer = tokenizer
+        self._known: dict[int, str | None] = {}  # None: a part of a character
+
+    def split(self, tokens: Sequence[int]) -> list[str]:
+        """A piece per token; a character of several tokens stands at the last of them."""
+        pieces: list[str] = []
+        waiting: list[int] = []
+        for token in tokens:
+            piece = self._piece(token)
+            if piece is not None and not waiting:
+                pieces.append(piece)
+                continue
+            waiting.append(token)
+            text = self._decode(waiting)
+            whole = "\ufffd" not in text or len(waiting) >= 8
+            pieces.append(text if whole else "")
+            if whole:
+                waiting.clear()
+        if waiting:
+            pieces[-1] = self._decode(waiting)
+        return pieces
+
+    def name(self, token: int) -> str:
+        """One token by itself."""
+        piece = self._piece(token)
+        return self._decode([token]) if piece is None else piece
+
+    def _piece(self, token: int) -> str | None:
+        if token not in self._known:
+            text = self._decode([token])
+            raw = self._tokenizer.convert_ids_to_tokens(token) or ""
+            if raw.startswith("\u2581") and not text.startswith(" "):  # sentencepiece drops the space of a first word
+                text = " " + text
+            self._known[token] = None if "\ufffd" in text else text
+        return self._known[token]
+
+    def _decode(self, tokens: Sequence[int]) -> str:
+        return str(self._tokenizer.decode(tokens, skip_special_tokens=False, clean_up_tokenization_spaces=False))

@@ -1,0 +1,156 @@
+"""The engine as its server sees it: what a worker recorded of a sample, and what an answer says of it.
+
+An answer's `takeover` has `tokens`, `takeovers` and `realized_rate`. A traced one has besides `positions`, from 0, of the tokens
+that the donor wrote; `host_tokens`, what the host drew at them; and `trace`, by token its `score`, `takeover` and `text`.
+"""
+
+import asyncio
+import math
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lm_eval_takeover.method.observations import OBSERVED
+from lm_eval_takeover.method.policy import Policy
+from lm_eval_takeover.pair.pieces import Pieces
+from lm_eval_takeover.vllm.client_request import OneSample
+from lm_eval_takeover.vllm.emission import COLUMNS, REST, SCORE, TAKEN
+from lm_eval_takeover.vllm.settings import EngineSettings, build_policy
+
+_HOST_TOKEN = REST + OBSERVED.index("host_token")
+_WHOLE = 2**30  # more positions than any request has
+
+Found = tuple[bytes, dict[str, int]] | None  # as `Slots.take` gives it
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """Records of a request from one position to another; `last` forgets them."""
+
+    id: str
+    start: int
+    stop: int
+    last: bool
+
+
+class RecordReader:
+    """Asks the workers in as few calls as there can be: one at a time, for all who wait."""
+
+    def __init__(self, call: Callable[..., Awaitable[Sequence[Sequence[Found]]]]) -> None:
+        self._call = call
+        self._waiting: list[tuple[Wish, asyncio.Future[Found]]] = []
+        self._task: asyncio.Task[None] | None = None
+
+    async def read(self, wish: Wish) -> Found:
+        """None where no worker knows the request."""
+        future: asyncio.Future[Found] = asyncio.get_running_loop().create_future()
+        self._waiting.append((wish, future))
+        if self._task is None or self._task.done():
+            self._task = asyncio.create_task(self._work())
+        return await future
+
+    async def _work(self) -> None:
+        while self._waiting:
+            waiting, self._waiting = self._waiting, []
+            wishes = [(wish.id, wish.start, wish.stop, wish.last) for wish, _ in waiting]
+            try:
+                parts = await self._call("read_takeover_records", args=(wishes,))
+            except Exception as error:
+                for _, future in waiting:
+                    if not future.done():  # whose client has gone
+                        future.set_exception(error)
+                continue
+            for place, (_, future) in enumerate(waiting):
+                if not future.done():
+                    future.set_result(next((part[place] for part in parts if part[place] is not None), None))
+
+
+class ServedEngine:
+    """One engine. `client` is vLLM's `AsyncLLM`."""
+
+    def __init__(self, client: Any) -> None:
+        self.settings = EngineSettings.of(client.model_config.hf_config)
+        self.length: int = client.model_config.max_model_len
+        self._client = client
+        self._records = RecordReader(client.collective_rpc)
+
+    @cached_property
+    def policy(self) -> Policy:
+        return build_policy(self.settings.policy)
+
+    @cached_property
+    def _pieces(self) -> Pieces:
+        return Pieces(self._client.tokenizer)
+
+    @cached_property
+    def _unwritten(self) -> frozenset[int]:
+        """Tokens that vLLM leaves out of a text."""
+        return frozenset(self._client.tokenizer.all_special_ids)
+
+    async def tell_part(self, one: OneSample, start: int, count: int) -> dict[str, Any]:
+        """`takeover` of a streamed chunk: its `count` tokens from position `start`."""
+        records = None
+        if count:
+            records, _ = await self._read(Wish(one.id, start, start + count, False))
+        told = {"positions": [], "host_tokens": []} if records is None else self._list_takeovers(records, start)
+        return {"start": start, "tokens": count, **told}
+
+    async def tell_whole(
+        self, one: OneSample, usage: dict[str, Any], tokens: Sequence[int] | None
+    ) -> tuple[dict[str, Any], dict[str, int]]:
+        """`takeover` of a sample that is done, and the passes of each model; its records are forgotten.
+
+        tokens: its ids, where they are known.
+        """
+        count = int(usage.get("completion_tokens") or _WHOLE)
+        records, passes = await self._read(Wish(one.id, 0, count, True))
+        if records is None or not len(records):
+            return {"tokens": 0, "takeovers": 0, "realized_rate": 0.0}, {}
+        if not any(passes.values()):  # a fused engine's models read every token but the last
+            passes = dict.fromkeys(self.policy.roles, len(records) - 1)
+        told = sum_up([{"tokens": len(records), "takeovers": int(records[:, TAKEN].sum())}])
+        if one.traced:
+            scores = [float(score) if math.isfinite(score) else None for score in records[:, SCORE]]
+            trace: dict[str, Any] = {"score": scores, "takeover": [bool(taken) for taken in records[:, TAKEN]]}
+            if tokens is not None:
+                pieces = self._pieces.split(tokens)
+                trace["text"] = [
+                    "" if token in self._unwritten else piece for token, piece in zip(tokens, pieces, strict=True)
+                ]
+            told |= self._list_takeovers(records, 0) | {"trace": trace}
+        return told, passes
+
+    async def _read(self, wish: Wish) -> tuple[NDArray[np.float32] | None, dict[str, int]]:
+        found = await self._records.read(wish)
+        if found is None:
+            return None, {}
+        return np.frombuffer(found[0], np.float32).reshape(-1, COLUMNS), found[1]
+
+    def _list_takeovers(self, records: NDArray[np.float32], start: int) -> dict[str, Any]:
+        places = np.flatnonzero(records[:, TAKEN])
+        return {
+            "positions": (places + start).tolist(),
+            "host_tokens": [self._name_token(records[place, _HOST_TOKEN]) for place in places],
+        }
+
+    def _name_token(self, number: float) -> dict[str, Any] | None:
+        """None where the host was not asked."""
+        if math.isnan(number):
+            return None
+        return {"id": int(number), "text": self._pieces.name(int(number))}
+
+
+def sum_up(told: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Tokens and takeovers of several samples."""
+    tokens, takeovers = (sum(one[name] for one in told) for name in ("tokens", "takeovers"))
+    return {"tokens": tokens, "takeovers": takeovers, "realized_rate": takeovers / max(tokens, 1)}
+
+
+def sum_usages(usages: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """vLLM's `usage` of several samples."""
+    totals = {name: sum(one[name] for one in usages) for name, value in usages[0].items() if isinstance(value, int)}
+    return usages[0] | totals

@@ -1,0 +1,124 @@
+"""Streams of several samples as one: vLLM writes one for each, and its chunks are passed on as they come.
+
+A chunk names its sample by `choices[0].index`; all have one id. Behind the last chunk stand the usage, where it was asked for, an
+event with `takeover`, and `[DONE]`. A sample that vLLM refuses ends all of them, and its refusal is the answer.
+"""
+
+import asyncio
+import json
+from functools import partial
+from typing import Any
+
+from lm_eval_takeover.vllm.asgi import App, Message, Scope, Send, make_request
+from lm_eval_takeover.vllm.client_request import OneSample
+from lm_eval_takeover.vllm.metrics import count_sample
+from lm_eval_takeover.vllm.served_engine import ServedEngine, sum_up, sum_usages
+
+
+class Stream:
+    """One client's stream of the samples `asked`."""
+
+    def __init__(self, engine: ServedEngine, asked: list[OneSample], send: Send) -> None:
+        self._engine, self._asked, self._send = engine, asked, send
+        self._opened = asyncio.Event()
+        self._unopened = len(asked)
+        self._refused: int | None = None  # the sample
+        self._status = 500
+        self._id: str | None = None
+        self._usage: dict[str, Any] = {}  # the last event with one
+        self._rests = [b""] * len(asked)
+        self._tokens: list[list[int]] = [[] for _ in asked]
+        self._usages: list[dict[str, Any]] = [{} for _ in asked]
+        self._told = [sum_up([]) for _ in asked]
+
+    async def run(self, app: App, scope: Scope, gone: asyncio.Event) -> int:
+        """Until all is sent, or the client has gone. Returns the status."""
+        async with asyncio.TaskGroup() as group:
+            for index, one in enumerate(self._asked):
+                forward = partial(self._forward, index, gone)
+                group.create_task(_ask(app, scope, one.body, gone, forward))
+        if self._refused is None and not gone.is_set():
+            await self._close()
+        return self._status
+
+    async def _forward(self, index: int, gone: asyncio.Event, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            await self._open(index, gone, message)
+            return
+        await self._opened.wait()
+        if self._refused == index:
+            await self._send(message)
+        elif self._refused is None and not gone.is_set():
+            await self._pass_on(index, message.get("body", b""))
+
+    async def _open(self, index: int, gone: asyncio.Event, message: Message) -> None:
+        """Begin the answer when every sample has begun, or one is refused."""
+        self._unopened -= 1
+        if self._refused is not None or (message["status"] == 200 and self._unopened):
+            return
+        self._status = message["status"]
+        if self._status != 200:
+            self._refused = index
+            gone.set()
+        await self._send(message)
+        self._opened.set()
+
+    async def _pass_on(self, index: int, data: bytes) -> None:
+        *events, self._rests[index] = (self._rests[index] + data).split(b"\n\n")
+        kept = [one for event in events if (one := await self._translate(index, event)) is not None]
+        if kept:
+            body = b"".join(event + b"\n\n" for event in kept)
+            await self._send({"type": "http.response.body", "body": body, "more_body": True})
+
+    async def _translate(self, index: int, event: bytes) -> bytes | None:
+        """An event of one sample as the client gets it; None where it does not."""
+        data = event.removeprefix(b"data: ")
+        if data == b"[DONE]":
+            await self._end(index)
+            return None
+        if not data.startswith(b"{"):  # a comment
+            return event
+        chunk = json.loads(data)
+        choices = chunk.get("choices")
+        if not choices:
+            if not chunk.get("usage"):  # an error
+                return event
+            self._usages[index], self._usage = chunk["usage"], chunk
+            return None
+        self._id = self._id or chunk["id"]
+        chunk["id"], choices[0]["index"] = self._id, index
+        one = self._asked[index]
+        if one.traced:
+            ids = choices[0].get("token_ids") or []
+            chunk["takeover"] = await self._engine.tell_part(one, len(self._tokens[index]), len(ids))
+            self._tokens[index] += ids
+            hide_ids(one, chunk)
+        return b"data: " + json.dumps(chunk).encode()
+
+    async def _end(self, index: int) -> None:
+        one, usage = self._asked[index], self._usages[index]
+        ids = self._tokens[index]
+        known = ids if len(ids) == usage.get("completion_tokens") else None
+        self._told[index], passes = await self._engine.tell_whole(one, usage, known)
+        count_sample(self._told[index], passes)
+
+    async def _close(self) -> None:
+        events = []
+        usages = [one for one in self._usages if one]
+        if self._asked[0].shows_usage and usages:
+            events.append(json.dumps(self._usage | {"id": self._id, "usage": sum_usages(usages)}))
+        told = self._told[0] if len(self._told) == 1 else sum_up(self._told) | {"choices": self._told}
+        events += [json.dumps({"object": "takeover", "choices": [], "takeover": told}), "[DONE]"]
+        body = "".join(f"data: {event}\n\n" for event in events).encode()
+        await self._send({"type": "http.response.body", "body": body, "more_body": False})
+
+
+async def _ask(app: App, scope: Scope, body: dict[str, Any], gone: asyncio.Event, send: Send) -> None:
+    await app(*make_request(scope, body, gone), send)
+
+
+def hide_ids(one: OneSample, answer: dict[str, Any]) -> None:
+    """Take the ids that only we asked for out of an answer or a chunk."""
+    if not one.shows_ids:
+        for part in (answer, *answer["choices"]):
+            part.update({name: None for name in ("token_ids", "prompt_token_ids") if name in part})

@@ -1,0 +1,133 @@
+"""vLLM's server and engine as the middleware sees them, with scripted tokens in place of models: no vLLM is needed."""
+
+import asyncio
+import json
+import math
+from types import SimpleNamespace
+
+import numpy as np
+
+from helpers.analyses import TableTokenizer
+from helpers.pairs import POLICIES
+from lm_eval_takeover.vllm.emission import COLUMNS, REST, SCORE, TAKEN
+from lm_eval_takeover.vllm.server import TakeoverMiddleware
+from lm_eval_takeover.vllm.settings import SEALED, EngineSettings, describe_policy
+
+WORDS = ["Paris", " is", " the", " capital", " of", " France", ".", " London", " a", "</s>"]
+ENDS = 9
+# By prompt the tokens, and by the position of a takeover what the host drew.
+SCRIPTS = {
+    "one": ([0, 1, 2, 3, 4, 5, 6, 9], {0: 7, 2: 8}),
+    "two": ([7, 1, 8, 3, 6, 9], {}),
+    "long": ([1, 2] * 100, dict.fromkeys(range(0, 200, 20), 3)),
+}
+
+
+class ScriptedVllm:
+    """An ASGI app. `chunks` are the numbers of tokens of a stream's chunks, over and over."""
+
+    def __init__(self, chunks=(1, 2), api_key=None, block=1, dead=None, pause=0):
+        self.chunks, self.dead, self.pause = chunks, dead, pause
+        self.records, self.calls, self.bodies, self.ended = {}, [], [], []
+        tokenizer = TableTokenizer(WORDS)
+        tokenizer.all_special_ids = [ENDS]
+        engine = EngineSettings(policy=describe_policy(POLICIES["disagreement"]), vocab=512, ends=[ENDS], block=block)
+        config = SimpleNamespace(hf_config=SimpleNamespace(takeover=engine.to_plain()), max_model_len=512)
+        client = SimpleNamespace(model_config=config, tokenizer=tokenizer, collective_rpc=self.collective_rpc)
+        args = SimpleNamespace(api_key=api_key)
+        self.app = SimpleNamespace(state=SimpleNamespace(args=args, engine_client=client))
+        self.middleware = TakeoverMiddleware(self)
+
+    async def collective_rpc(self, method, args):
+        assert method == "read_takeover_records"
+        if self.dead is not None:
+            raise self.dead
+        self.calls.append(args[0])
+        await asyncio.sleep(0.001)
+        found = []
+        for name, start, stop, last in args[0]:
+            rows = self.records.get(name)
+            found.append(
+                None if rows is None else (np.array(rows[start:stop], np.float32).tobytes(), {"base": 0, "guide": 0})
+            )
+            if last:
+                self.records.pop(name, None)
+        return [found]
+
+    async def __call__(self, scope, receive, send):
+        body = json.loads((await receive())["body"])
+        self.bodies.append(body)
+        if body["prompt"] not in SCRIPTS:
+            await answer(send, 400, {"error": {"message": f"no such prompt: {body['prompt']}", "code": 400}})
+            return
+        name = json.loads(body["vllm_xargs"][SEALED])["id"]
+        tokens, host = SCRIPTS[body["prompt"]]
+        tokens = tokens[: body.get("max_tokens", 16)]
+        if body.get("stream"):
+            going = asyncio.create_task(self.stream(body, name, tokens, host, send))
+            gone = asyncio.create_task(receive())
+            await asyncio.wait([going, gone], return_when=asyncio.FIRST_COMPLETED)
+            if not going.done():
+                self.ended.append(name)
+            for task in (going, gone):
+                task.cancel()
+            if going.done():
+                going.result()
+            return
+        self.write(name, tokens, host, 0, len(tokens))
+        choice = {"index": 0, "text": tell(tokens), "finish_reason": "stop"} | show_ids(body, tokens, first=True)
+        await answer(send, 200, {"id": f"cmpl-{name}", "choices": [choice], "usage": count(tokens)})
+
+    async def stream(self, body, name, tokens, host, send):
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"text/event-stream")]})
+
+        async def write(event):
+            await send({"type": "http.response.body", "body": f"{event}\n\n".encode(), "more_body": True})
+
+        place, number = 0, 0
+        while place < len(tokens):
+            stop = min(place + self.chunks[number % len(self.chunks)], len(tokens))
+            self.write(name, tokens, host, place, stop)
+            ids = show_ids(body, tokens[place:stop], first=not place)
+            choice = {
+                "index": 0,
+                "text": tell(tokens[place:stop]),
+                "finish_reason": "stop" if stop == len(tokens) else None,
+            }
+            await write(
+                "data: " + json.dumps({"id": f"cmpl-{name}", "object": "text_completion", "choices": [choice | ids]})
+            )
+            place, number = stop, number + 1
+            await asyncio.sleep(self.pause)
+        usage = {"id": f"cmpl-{name}", "object": "text_completion", "choices": [], "usage": count(tokens)}
+        if body["stream_options"]["include_usage"]:
+            await write("data: " + json.dumps(usage))
+        await write("data: [DONE]")
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    def write(self, name, tokens, host, start, stop):
+        rows = self.records.setdefault(name, [])
+        for place in range(start, stop):
+            row = np.full(COLUMNS, math.nan)
+            row[SCORE], row[TAKEN] = place / 8, place in host
+            row[REST + 4] = host.get(place, tokens[place])
+            rows.append(row)
+
+
+def tell(tokens):
+    return "".join(WORDS[token] for token in tokens if token != ENDS)
+
+
+def count(tokens):
+    return {"prompt_tokens": 3, "completion_tokens": len(tokens), "total_tokens": 3 + len(tokens)}
+
+
+def show_ids(body, tokens, first):
+    """As vLLM: the fields are there, and have values where they are asked for."""
+    shown = body.get("return_token_ids")
+    return {"token_ids": tokens if shown else None, "prompt_token_ids": [1, 2, 3] if shown and first else None}
+
+
+async def answer(send, status, body):
+    await send({"type": "http.response.start", "status": status, "headers": []})
+    await send({"type": "http.response.body", "body": json.dumps(body).encode()})
