@@ -15,6 +15,8 @@ from helpers.processes import environment
 from helpers.results import takeover, write_results
 from helpers.stock import arguments_of, comparing_here, parse_stock, value_of
 from lm_eval.api.metrics import bleu, mean
+from lm_eval.tasks._index import TaskIndex
+from torch.utils import collect_env
 
 from lm_eval_takeover.cli import main
 from lm_eval_takeover.commands.compare import command, knobs, rows, running, worker, workload
@@ -357,6 +359,18 @@ def test_a_call_that_fails_names_its_log_where_all_that_it_printed_is(monkeypatc
     assert capfd.readouterr().err == f"guided: failed; all that it printed is in '{tmp_path}/row/log'\n"
     assert (tmp_path / "row" / "log").read_text() == "a notice of lm-eval\n"
     assert not (tmp_path / "results").exists()
+
+
+def test_all_calls_of_a_worker_share_what_lm_eval_reads(monkeypatch):
+    asked = []
+    monkeypatch.setattr(TaskIndex, "build", staticmethod(lambda paths: asked.append(paths) or {"task": 1}))
+    monkeypatch.setattr(collect_env, "get_pretty_env_info", lambda: asked.append("machine"))
+    worker.read_harness_once()
+    for _ in range(2):
+        index = TaskIndex.build([Path("tasks")])
+        collect_env.get_pretty_env_info()
+        assert index.pop("task") == 1  # nobody else's
+    assert asked == [(Path("tasks"),), "machine"]
 
 
 def test_a_process_that_fails_ends_the_command_with_its_status(monkeypatch, tmp_path):

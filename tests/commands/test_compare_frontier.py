@@ -43,17 +43,17 @@ def read_lines(path):
 def test_a_method_of_a_stranger_stands_in_the_picture(tmp_path, capsys):
     plugin, run_dir = tmp_path / "mine.py", tmp_path / "grid"
     plugin.write_text(STRANGER)
-    words = ["compare", "--tasks", "takeover_demo", "--rows", "base,guide,later,random@0.05", "--rates", "0.05,0.2"]
+    words = ["compare", "--tasks", "takeover_demo", "--rows", "base,guide,later,random@0.1", "--rates", "0.1,0.4"]
     words += ["--limit", "1", "--num_prompts", "2", "--num_held_out", "3"]
-    words += ["--gen_kwargs", "max_gen_toks=40", "--batch_size", "16", "--model_args", f"plugins={plugin}"]
+    words += ["--gen_kwargs", "max_gen_toks=20", "--batch_size", "16", "--model_args", f"plugins={plugin}"]
     with comparing_here():
         assert main([*words, "--run_dir", str(run_dir)]) == 0
     lines = {line["row"]: line for line in read_lines(run_dir / "frontier.csv") if line["task"] == "average"}
-    assert list(lines) == ["base", "later@0.05", "later@0.2", "random@0.05", "guide"]
-    assert 0 < float(lines["later@0.05"]["realized_rate"]) < float(lines["later@0.2"]["realized_rate"])
+    assert list(lines) == ["base", "later@0.1", "later@0.4", "random@0.1", "guide"]
+    assert 0 < float(lines["later@0.1"]["realized_rate"]) < float(lines["later@0.4"]["realized_rate"])
     assert [line["method"] for line in read_lines(run_dir / "frontier_area.csv")] == ["later", "random"]
     picture = (run_dir / "frontier.svg").read_text()
-    assert picture.count("<title>later@0.2: Acc") == 1 and ">later</text>" in picture
+    assert picture.count("<title>later@0.4: Acc") == 1 and ">later</text>" in picture
     capsys.readouterr()
     assert main(["leaderboard", str(run_dir), "--format", "json"]) == 0
     board = json.loads(capsys.readouterr().out)
