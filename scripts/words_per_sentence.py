@@ -51,6 +51,9 @@ def pages(commit: str | None) -> dict[str, str]:
 
 if __name__ == "__main__":
     print(f"{'page':<26}{'words':>7}{'sentences':>11}{'mean':>6}{'longest':>9}")
-    for name, page in pages(sys.argv[1] if len(sys.argv) > 1 else None).items():
-        lengths = [words(sentence) for sentence in sentences(page)] or [0]
+    found = {
+        name: [words(sentence) for sentence in sentences(page)] or [0]
+        for name, page in pages(sys.argv[1] if len(sys.argv) > 1 else None).items()
+    }
+    for name, lengths in (*found.items(), ("all", [one for lengths in found.values() for one in lengths])):
         print(f"{name:<26}{sum(lengths):>7}{len(lengths):>11}{sum(lengths) / len(lengths):>6.1f}{max(lengths):>9}")
