@@ -55,5 +55,6 @@ if __name__ == "__main__":
         name: [words(sentence) for sentence in sentences(page)] or [0]
         for name, page in pages(sys.argv[1] if len(sys.argv) > 1 else None).items()
     }
-    for name, lengths in (*found.items(), ("all", [one for lengths in found.values() for one in lengths])):
+    found["all"] = [length for page in found.values() for length in page]
+    for name, lengths in found.items():
         print(f"{name:<26}{sum(lengths):>7}{len(lengths):>11}{sum(lengths) / len(lengths):>6.1f}{max(lengths):>9}")
