@@ -83,22 +83,16 @@ def test_a_time_out_costs_its_limit_and_the_next_answers_are_judged():
     assert elapsed < 60  # two limits of half a second and two starts, not a hang
 
 
-def test_the_clock_is_processor_time_so_that_waiting_counts_for_nothing():
-    with Judge(1, time_limit=1.0) as judge:
-        judge(GOLD, "x")
-        (worker,) = judge._all
-        os.kill(worker.process.pid, signal.SIGSTOP)
-        threading.Timer(1.5, os.kill, (worker.process.pid, signal.SIGCONT)).start()
-        assert judge(GOLD, r"\sqrt{117}") == Verdict(True)
-
-
-def test_a_worker_that_never_answers_gives_its_slot_back():
+def test_the_clock_is_processor_time_and_a_worker_that_never_answers_gives_its_slot_back():
     with Judge(1, time_limit=0.5) as judge:
         judge(GOLD, "x")
         (worker,) = judge._all
         os.kill(worker.process.pid, signal.SIGSTOP)
-        assert judge(GOLD, r"\sqrt{119}") == Verdict(False, "timed_out")
+        threading.Timer(1.0, os.kill, (worker.process.pid, signal.SIGCONT)).start()  # waiting counts for nothing
         assert judge(GOLD, r"\sqrt{117}") == Verdict(True)
+        os.kill(worker.process.pid, signal.SIGSTOP)
+        assert judge(GOLD, r"\sqrt{119}") == Verdict(False, "timed_out")
+        assert judge(GOLD, r"3\cdot\sqrt{13}") == Verdict(True)
 
 
 def test_a_worker_killed_from_outside_is_replaced_and_no_verdict_is_lost():
@@ -194,22 +188,18 @@ def test_what_kills_a_worker_is_the_outcome_of_one_response(monkeypatch, caplog)
     ]  # fmt: skip
 
 
-def test_a_token_limit_that_ended_a_response_and_letters_reach_the_worker():
+def test_limits_and_letters_reach_a_worker_which_loads_no_mathematics_for_numbers_and_equal_text():
     with Judge(1) as judge:
         judged = judge.judge_samples(Question("7", ["It is 7", "It is 7"], [False, True]))
         letters = judge.judge_samples(Question("B", ["The answer is B", "A"], [False, False], "letters"))
-    assert [sample.outcome for sample in judged.samples] == ["correct", "no_answer"]
-    assert [sample.outcome for sample in letters.samples] == ["correct", "incorrect"]
-
-
-def test_plain_numbers_and_equal_text_load_no_mathematics():
-    with Judge(1) as judge:
         assert judge("5", "5.0").correct
         assert judge(GOLD, GOLD).correct
         assert not judge("1/2", "0.3").correct
         (worker,) = judge._all
         with open(f"/proc/{worker.process.pid}/maps") as maps:
             assert "gmpy" not in maps.read()
+    assert [sample.outcome for sample in judged.samples] == ["correct", "no_answer"]
+    assert [sample.outcome for sample in letters.samples] == ["correct", "incorrect"]
 
 
 def test_the_caller_needs_no_main_guard_and_may_have_threads():
