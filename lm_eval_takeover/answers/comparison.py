@@ -8,6 +8,7 @@ import re
 from fractions import Fraction
 from typing import Any
 
+from lm_eval_takeover.answers import notation
 from lm_eval_takeover.answers.expressions import OF_ANGLE, Unparsed, find_factor, is_same_value, parse_expression
 from lm_eval_takeover.answers.normalisation import (
     is_measure,
@@ -18,14 +19,6 @@ from lm_eval_takeover.answers.normalisation import (
     split_top,
     split_unit,
     strip_thousands,
-)
-from lm_eval_takeover.answers.notation import (
-    NAME,
-    is_name,
-    is_same_name,
-    parse_base,
-    parse_matrix,
-    parse_vector,
 )
 from lm_eval_takeover.answers.sets import MIRRORED, REALS, RELATION, find_unknown, split_union, strip_name, to_interval
 
@@ -180,7 +173,9 @@ class Comparison:
         if left is None and right is None:
             return None
         if left is None or right is None:
-            vectors = [group[1] if group else parse_vector(text) for group, text in ((left, gold), (right, answer))]
+            vectors = [
+                group[1] if group else notation.parse_vector(text) for group, text in ((left, gold), (right, answer))
+            ]
             return vectors[0] is not None and vectors[1] is not None and self._are_same_parts(vectors[0], vectors[1])
         brackets = [group[0] + group[2] for group in (left, right)]
         if brackets[0] != brackets[1] and (len(left[1]) == 2 or not set(brackets) <= {"()", "[]"}):
@@ -191,7 +186,7 @@ class Comparison:
         return len(left) == len(right) and all(self.equal(a, b) for a, b in zip(left, right, strict=True))
 
     def _compare_matrices(self, gold: str, answer: str) -> bool | None:
-        left, right = parse_matrix(gold), parse_matrix(answer)
+        left, right = notation.parse_matrix(gold), notation.parse_matrix(answer)
         if (left is None and right is None) or (
             (left is None or right is None) and (split_brackets(gold) or split_brackets(answer))
         ):
@@ -209,13 +204,13 @@ class Comparison:
             return self._gives_value(right, gold)
         if len(right) < 2:
             return self._gives_value(left, answer, swapped=True)
-        if is_name(left[0]) and is_name(right[0]):
-            argument, other = (NAME.fullmatch(side) for side in (left[0], right[0]))
+        if notation.is_name(left[0]) and notation.is_name(right[0]):
+            argument, other = (notation.NAME.fullmatch(side) for side in (left[0], right[0]))
             if argument and other and argument[1] and other[1] and argument[1] != other[1]:  # f(z) = z is f(x) = x
                 letters = [name[1] for name in (argument, other)]
                 if all(len(letter) == 1 for letter in letters) and letters[0] not in right[-1]:
                     right = [re.sub(rf"(?<![\\A-Za-z]){letters[1]}(?![A-Za-z])", letters[0], part) for part in right]
-            return is_same_name(left[0], right[0]) and self.equal(left[-1], right[-1])
+            return notation.is_same_name(left[0], right[0]) and self.equal(left[-1], right[-1])
         return self._find_factor(left, right) is not None
 
     def _gives_value(self, parts: list[str], value: str, swapped: bool = False) -> bool:
@@ -224,9 +219,9 @@ class Comparison:
         def same(part: str) -> bool:
             return self.equal(part, value) if swapped else self.equal(value, part)
 
-        if is_name(parts[-1]) and not is_name(parts[0]):
+        if notation.is_name(parts[-1]) and not notation.is_name(parts[0]):
             parts = parts[::-1]
-        return same(parts[-1]) and all(is_name(part, ratio=True) or same(part) for part in parts[:-1])
+        return same(parts[-1]) and all(notation.is_name(part, ratio=True) or same(part) for part in parts[:-1])
 
     def _compare_ratios(self, gold: str, answer: str) -> bool | None:
         """Ratios of three or more are proportional: `2:3:4` is `4:6:8`, and not `2:4:3`, which divides to the same number."""
@@ -278,7 +273,7 @@ class Comparison:
 
     def _compare_bases(self, gold: str, answer: str) -> bool | None:
         """`204_5` may be written as `204`, but not in another base."""
-        left, right = parse_base(gold), parse_base(answer)
+        left, right = notation.parse_base(gold), notation.parse_base(answer)
         if left is None and right is None:
             return None
         if left is not None and right is not None:

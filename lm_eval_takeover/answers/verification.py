@@ -87,17 +87,17 @@ _CONDITION = re.compile(
 _LETTER = re.compile(r"\(?[A-Z]\)?")
 _LABELLED = re.compile(r"(?:\([A-E]\)|[A-E][).:])\s++(\S.*)")  # the value after the label of its choice: (C) 10
 _CHOICE = re.compile(r"\(?([A-Z])\)(?:\s.*)?|(?i:graph|option|choice|answer)\s++\(?([A-Z])\)?")
+_WORD = re.compile(r"\\text\s*+\{\s*+(\(?)([A-Za-z]+)\)?\s*+\}")
 _NEUTRAL = {"a", "an", "the", "is", "it", "f", "graph", "curve", "figure", "function", "answer", "due"}
 
 
 def _has_same_words(gold: str, answer: str) -> bool:
     """A word or the letter of a choice, with words beside it that say nothing else: `Graph C`, `due east`, `an ellipse`."""
-    word = re.fullmatch(r"\\text\s*+\{\s*+(\(?)([A-Za-z]+)\)?\s*+\}", gold.strip().strip("$"))
-    if word is None:
+    if (found := _WORD.fullmatch(gold.strip().strip("$"))) is None:
         return False
-    said = unwrap_text(tidy(answer))
-    if word[1] and len(word[2]) == 1:
-        found = _CHOICE.fullmatch(said)
-        return found is not None and (found[1] or found[2]) == word[2]
-    words = [one.casefold() for one in re.findall(r"[A-Za-z]+", said)]
-    return len(word[2]) > 1 and words.count(word[2].casefold()) == 1 and set(words) - {word[2].casefold()} <= _NEUTRAL
+    word, said = found[2].casefold(), unwrap_text(tidy(answer))
+    if found[1] and len(word) == 1:
+        choice = _CHOICE.fullmatch(said)
+        return choice is not None and word == (choice[1] or choice[2]).casefold()
+    words = re.findall(r"[a-z]+", said.casefold())
+    return len(word) > 1 and words.count(word) == 1 and set(words) - {word} <= _NEUTRAL
