@@ -149,12 +149,14 @@ def test_stored_responses_keep_whether_the_token_limit_ended_them(finished):
 
 def test_both_verifiers_judge_a_stored_run_and_tables_do_not_mix_them(finished, tmp_path, capsys):
     folder, _ = finished
+    verdicts = read_stored_runs(folder)[1]  # what analyze, show and report read
     ours, theirs = tmp_path / "ours", tmp_path / "theirs"
     assert main(["rescore", str(folder), "--output_path", str(ours)]) == 0
     capsys.readouterr()
     assert main(["rescore", str(folder), "--verifier", "math_verify", "--output_path", str(theirs)]) == 0
     printed = capsys.readouterr().out
     assert "of 32 verdicts of the run differ from those of math_verify" in printed
+    assert read_stored_runs(folder)[1] == verdicts
     for out, name in ((ours, "takeover"), (theirs, "math_verify")):
         (file,) = out.rglob("results_*.json")
         document = json.loads(file.read_text())
