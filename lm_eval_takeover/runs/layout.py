@@ -15,6 +15,8 @@ import re
 from pathlib import Path
 from typing import Any
 
+from lm_eval_takeover.errors import RunDirError
+
 SAMPLES = "samples"  # the run_dir of a row of `compare`, inside its folder
 _PART_NAME = re.compile(r"\d{3,}-\d{6,}\.parquet")
 _JOURNAL_NAME = re.compile(r"journal-(\d{3,})\.sqlite")
@@ -59,6 +61,15 @@ def find_run_dirs(path: Path) -> list[Path]:
         return [path]
     rows = [path, *sorted(path.iterdir())] if path.is_dir() else []
     return [row / SAMPLES for row in rows if list_ranks(row / SAMPLES)] or [path]
+
+
+def find_run_dir(path: Path) -> Path:
+    """The one run_dir that a path stands for. Raises RunDirError where there are several."""
+    found = find_run_dirs(path)
+    if len(found) > 1:
+        known = ", ".join(f"'{folder.parent}'" for folder in found)
+        raise RunDirError(f"run_dir='{path}' holds {len(found)} runs; give one of {known}")
+    return found[0]
 
 
 def part_name(rank: int, number: int) -> str:

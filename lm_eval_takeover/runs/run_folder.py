@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from lm_eval_takeover.errors import RunDirError
 from lm_eval_takeover.runs.journal import Sample
-from lm_eval_takeover.runs.layout import SAMPLES, find_run_dirs, prompts_path, traces_folder
+from lm_eval_takeover.runs.layout import SAMPLES, find_run_dir, find_run_dirs, prompts_path, traces_folder
 from lm_eval_takeover.runs.parquet import open_parquet, read_groups, reading
 from lm_eval_takeover.runs.prompts import Prompt, read_prompts
 from lm_eval_takeover.runs.stored import StoredRun, read_stored_runs
@@ -190,11 +190,7 @@ def read_run_folders(paths: Sequence[Path]) -> list[RunFolder]:
 
 def read_run_folder(folder: Path) -> RunFolder:
     """The run of a run_dir, or of a row of `compare`. Raises RunDirError where there is none, or several that are not one."""
-    rows = find_run_dirs(folder)
-    if len(rows) > 1:
-        known = ", ".join(f"'{row.parent}'" for row in rows)
-        raise RunDirError(f"run_dir='{folder}' holds {len(rows)} runs; give one of {known}")
-    (folder,) = rows
+    folder = find_run_dir(folder)
     if not folder.is_dir():
         raise RunDirError(f"run_dir='{folder}' is not a folder; expected one that a run had as run_dir=…")
     runs, verdicts = read_stored_runs(folder)

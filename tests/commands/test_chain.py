@@ -75,7 +75,7 @@ def test_every_command_takes_what_the_last_one_left(forked_rows, tmp_path, capsy
     before = json.loads(call("leaderboard", run_dir, "--format", "json"))
 
     for row in ("base", "guided", "guide"):
-        call("rescore", run_dir / row / "samples", *own)
+        call("rescore", run_dir / row, *own)
     board = json.loads(call("leaderboard", run_dir, "--format", "json"))
     assert [row["model"] for row in board["rows"]] == [row["model"] for row in before["rows"]]
     assert [row["tasks"] for row in board["rows"]] == [row["tasks"] for row in before["rows"]]

@@ -2,14 +2,22 @@
 
 import json
 from itertools import pairwise
+from types import SimpleNamespace
 
+import polars as pl
 import pytest
 from helpers.printed_numbers import NAMES, NUMBER, is_of, numbers_of, table_lines
 from helpers.results import takeover, write_results
 
 from lm_eval_takeover.cli import main
-from lm_eval_takeover.commands._tables import Table, write_latex, write_markdown, write_terminal
+from lm_eval_takeover.commands._tables import WRITERS, Table, write_latex, write_markdown, write_terminal
+from lm_eval_takeover.commands.compare import estimate
+from lm_eval_takeover.commands.compare.costs import write_costs
 from lm_eval_takeover.commands.compare.frontier import AREA_COLUMNS, write_areas
+from lm_eval_takeover.commands.compare.probe import Measured
+from lm_eval_takeover.commands.compare.workload import TaskLoad
+from lm_eval_takeover.commands.effects import tables as effects
+from lm_eval_takeover.method.request import Sampling
 from lm_eval_takeover.results.runs import MATHEMATICAL
 
 WIDTHS = [40, 60, 80, 100, 160]
@@ -77,6 +85,58 @@ def test_every_number_of_the_areas_is_whole(monkeypatch, width):
     assert max(map(len, printed.splitlines())) <= width
     found = [text for line in table_lines(printed) for text in NUMBER.findall(NAMES.sub("", line))]
     assert len(found) >= 11 and all(is_of(text, numbers_of(AREAS)) for text in found), printed
+
+
+COSTS = [
+    {"row": "thinking", "tokens": 12_345_678, "takeovers": None, "base_passes": None, "guide_passes": None, "seconds": 86_400.4},
+    {"row": "segment-length-sentence@0.05", "tokens": 9_876_543, "takeovers": 493_827, "base_passes": 10_123_456,
+     "guide_passes": 1_234_567, "seconds": 7_201.0},
+]  # fmt: skip
+LOADS = [
+    TaskLoad(task, 500, 8, 16_384, Sampling(0.6, 0.95)) for task in ("takeover_math500", "my_own_puzzles_of_three")
+]
+ROWS = [SimpleNamespace(label=label, name=label) for label in ("base", "segment-length-sentence@0.05")]
+MEASURED = {"base": Measured((1.0, 0.0), 1000.0), ROWS[1].label: Measured((1.582, 0.0791), 632.1)}
+TOKENS = 2 * 500 * 8 * 1234  # of each row
+WORK = [
+    [8_000, TOKENS, *(share * TOKENS for share in one.passes), TOKENS / one.speed / 3600] for one in MEASURED.values()
+]
+WORK += [[16_000, 2 * TOKENS, sum(row[-1] for row in WORK)]]
+SUMMARY = [
+    {"kind": kind, "positions": 1234, "effect": effect, "low": effect - 0.0411, "high": effect + 0.0398, "helpful": 0.43,
+     "harmful": 0.06, "share_for_80": share}
+    for kind, effect, share in (("takeover", 0.4312, 0.27), ("control", -0.0107, None))
+]  # fmt: skip
+AUROC = [
+    {"score": score, "auroc": 0.8123, "low": 0.7012, "high": 0.9034, "above": 37}
+    for score in ("ce", "log_ratio", "place")
+]
+
+
+def _lay_out_work():
+    options = SimpleNamespace(tokens_per_second={}, mean_tokens=1234)
+    tables = estimate._lay_out_tasks(ROWS, LOADS), estimate._lay_out_rows(ROWS, options, LOADS, MEASURED, [])
+    return "\n".join(map(WRITERS["table"], tables))
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize(
+    ("show", "values"),
+    [
+        (lambda: write_costs(COSTS, "table"), COSTS),
+        (_lay_out_work, [WORK, [[one.problems, one.samples, one.requests, one.requests * one.tokens] for one in LOADS]]),
+        (lambda: effects._show_summary(pl.DataFrame(SUMMARY), "base"), SUMMARY),
+        (lambda: effects._show_auroc(pl.DataFrame(AUROC)), AUROC),
+    ],
+    ids=["costs", "dry-run", "effects", "effects-auroc"],
+)  # fmt: skip
+def test_every_number_of_compare_and_effects_is_whole(monkeypatch, show, values, width):
+    monkeypatch.setenv("COLUMNS", str(width))
+    printed = show()
+    assert max(map(len, printed.splitlines())) <= width
+    found = [text for line in table_lines(printed) for text in NUMBER.findall(NAMES.sub("", line))]
+    wrong = [text for text in found if not is_of(text, numbers_of(values))]
+    assert len(found) >= 7 and not wrong, (wrong, printed)
 
 
 CELLS = Table(

@@ -29,7 +29,7 @@ EXAMPLE = """examples:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("run_dir", type=Path, metavar="RUN_DIR", help="the folder that a run had as run_dir=")
+    add("run_dir", type=Path, metavar="RUN_DIR", help="the folder that a run had as run_dir=, or a row of compare")
     add("--tasks", nargs="+", default=[], metavar="TASK", help="tasks or groups (default: all tasks of the run)")
     add("--include_path", type=Path, metavar="DIR", help="a folder of task files that replace the installed ones")
     add(
@@ -66,9 +66,11 @@ def run(options: argparse.Namespace) -> int:
     if options.judge is None and (options.judge_args or options.judge_gen_kwargs or options.judge_chat_template):
         raise ArgumentError("--judge_args, --judge_gen_kwargs and --judge_chat_template need --judge MODEL")
     from lm_eval_takeover.commands.rescore.scoring import rescore
+    from lm_eval_takeover.runs.layout import find_run_dir
     from lm_eval_takeover.runs.stored import read_stored_runs
 
-    runs, verdicts = read_stored_runs(options.run_dir)
+    run_dir = find_run_dir(options.run_dir)
+    runs, verdicts = read_stored_runs(run_dir)
     rescored, refusals = [], []
     for stored in runs:
         try:
@@ -82,7 +84,7 @@ def run(options: argparse.Namespace) -> int:
         from lm_eval_takeover.commands.rescore.judge import load_judge
 
         judge = load_judge(options.judge, options.judge_args, options.judge_gen_kwargs, options.judge_chat_template)
-    out = options.output_path or options.run_dir / ("rescored" if options.verifier == "takeover" else options.verifier)
+    out = options.output_path or run_dir / ("rescored" if options.verifier == "takeover" else options.verifier)
     if len(runs) > 1:
         print(_table(("command", "tasks", "model arguments"), _list_commands(stored for stored, _ in rescored)))
     for number, (_, outcome) in enumerate(rescored, 1):
