@@ -119,6 +119,8 @@ def split_request(body: dict[str, Any], engine: EngineSettings, repeats: Repeats
     _check_policy(policy, engine)
     _check_logprobs(body, engine)
     _check_draws(body)
+    if body.get("stream") not in (None, False, True):  # vLLM reads words, too
+        raise ValueError(f"stream={_describe(body['stream'])}; expected true or false")
     if traced and body.get("echo"):
         raise ValueError(f"echo=true goes without {PREFIX}trace: a trace tells of the tokens that are written")
     if not isinstance(run, str | int) or len(str(run)) > _LONGEST_RUN:

@@ -13,7 +13,8 @@ _SETTINGS = {"takeover_tau": 1.5, "takeover_kappa": 2, "takeover_window": 5, "ta
 _DRAWN = {"model": "guided", "temperature": 0.6, "top_p": 0.95, "top_k": 20, "seed": 1, "n": 1, "stop": ["\n\n"], "min_p": 0.0,
           "stop_token_ids": [3], "logprobs": None, "stream": False, "stream_options": None, "logit_bias": {"5": 1.0}, "user": "x",
           "presence_penalty": 0.1, "frequency_penalty": 0.1, "repetition_penalty": 1.1, "ignore_eos": False, "min_tokens": 0,
-          "skip_special_tokens": True, "priority": 0, "response_format": {"type": "text"}, "bad_words": ["x"]}  # fmt: skip
+          "skip_special_tokens": True, "priority": 0, "response_format": {"type": "text"}, "bad_words": ["x"],
+          "return_token_ids": False, "use_beam_search": False}  # fmt: skip
 _MESSAGES = [
     {"role": "system", "content": "Be short."},
     {"role": "user", "content": [{"type": "text", "text": "2 + 2 ="}]},

@@ -12,6 +12,8 @@ from helpers.asgi import serve, talk
 from helpers.browser import CHROMIUM, open_browser
 from helpers.scripted_vllm import SCRIPTS, ScriptedVllm, tell
 
+from lm_eval_takeover.vllm import server
+
 MARKS = "[...document.querySelectorAll('#answer mark')].map((node) => node.textContent)"
 SEND = """document.querySelector('#prompt').value = '{}'; document.querySelector('#send').click()"""
 DONE = "!document.querySelector('#send').disabled"
@@ -47,9 +49,9 @@ def browser(tmp_path_factory):
 
 
 @pytest.fixture
-def open_page(browser):
-    """The browser on the page of a scripted server; it must have written nothing at the end."""
-    with serve(ScriptedVllm(chunks=(1, 3), pause=0.002)) as url:
+def open_page(browser, request):
+    """The browser on the page of a scripted server, which has the keys that a test gives."""
+    with serve(ScriptedVllm(chunks=(1, 3), pause=0.002, api_key=getattr(request, "param", None))) as url:
         browser.look(1280, 900, "light")
         browser.open(url)
         browser.messages.clear()
@@ -100,6 +102,17 @@ def test_a_refusal_is_said(open_page):
     page.evaluate(SEND.format("one"))
     page.wait_for(f"{DONE} && {MARKS}.length")
     assert page.evaluate("document.querySelector('#error').hidden")
+
+
+@pytest.mark.parametrize("open_page", [["secret"]], indirect=True)
+def test_the_key_goes_with_the_prompt(open_page, monkeypatch):
+    page = open_page
+    monkeypatch.setattr(server, "_has_key", lambda scope: (b"authorization", b"Bearer secret") in scope["headers"])
+    page.evaluate(SEND.format("one"))
+    page.wait_for("document.querySelector('#error').textContent == 'Unauthorized'")
+    page.evaluate("document.querySelector('#key').value = 'secret'")
+    page.evaluate(SEND.format("one"))
+    page.wait_for(f"{DONE} && {MARKS}.length")
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])

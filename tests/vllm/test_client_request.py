@@ -44,6 +44,7 @@ def test_log_probabilities_of_drafts_are_refused(asked):
         ({"vllm_xargs": {"takeover_sealed": "{}"}}, "unknown setting 'takeover_sealed'"),
         ({"vllm_xargs": {"takeover_trace": 2}}, "takeover_trace=2; expected a whole number from 0 to 1"),
         ({"vllm_xargs": {"takeover_trace": 1}, "echo": True}, "echo=true goes without takeover_trace"),
+        ({"stream": "false"}, 'stream="false"; expected true or false'),
         ({"max_tokens": LENGTH + 1}, "max_tokens=1001; expected a whole number from 0 to 1000"),
         ({"max_completion_tokens": -1}, "max_completion_tokens=-1; expected"),
         ({"prompt": [3] * LENGTH}, "prompt: 1000 tokens, and this server reads 1000"),

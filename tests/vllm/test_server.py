@@ -227,11 +227,12 @@ def test_who_hangs_up_is_not_computed_for(url, client):
     """Twelve long requests fill the engine's places three times over; a short one behind them is answered at once."""
     short = {"max_tokens": 2, "temperature": 0}
     ask(client, "2 + 2 =", **short)
-    body = json.dumps({"model": "guided", "prompt": "1 2 3", "max_tokens": 300, "ignore_eos": True}).encode()
+    asked = {"model": "guided", "prompt": "1 2 3", "max_tokens": 300, "ignore_eos": True}
     host, port = url.removeprefix("http://").split(":")
     lines = ["POST /v1/completions HTTP/1.1", f"Host: {host}", "Content-Type: application/json"]
-    head = "\r\n".join([*lines, f"Content-Length: {len(body)}", "", ""]).encode()
-    for _ in range(12):
+    for number in range(12):
+        body = json.dumps(asked | {"stream": number % 2 == 0, "n": 1 + number % 3}).encode()
+        head = "\r\n".join([*lines, f"Content-Length: {len(body)}", "", ""]).encode()
         with socket.create_connection((host, int(port))) as gone:
             gone.sendall(head + body)
             time.sleep(0.05)
