@@ -1,0 +1,80 @@
+"""What the arithmetic of docs/gpu.md assumes, one figure each, on the device that there is.
+
+    python benchmarks/gpu_parts.py [--device cuda] [--pair qwen3] [--dtype bfloat16]
+
+Milliseconds of a draw at 1, 8, 64 and 256 rows; of a pass over one token and over twelve, replayed, at 256 and 8,192 columns; of
+the first call of a shape, which captures it; and the kernels that attention runs. The same code runs anywhere with
+`--device cpu --pair demo --dtype float32`.
+"""
+
+import argparse
+import statistics
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from pass_costs import time_draw
+from random_pairs import clock, load, pair_folders, wait
+
+from lm_eval_takeover.forward.forward_pass import prepare_pass
+from lm_eval_takeover.forward.state_reader import take_reader
+from lm_eval_takeover.pair.member import Member
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--pair", default="qwen3", choices=["demo", "1:13", "1:26", "qwen3"])
+    parser.add_argument("--dtype", default="bfloat16", choices=["float32", "bfloat16"])
+    parser.add_argument("--rows", type=int, nargs="+", default=[1, 8, 64, 256], help="of a draw")
+    parser.add_argument("--columns", type=int, nargs="+", default=[256, 8192])
+    parser.add_argument("--rounds", type=int, default=9)
+    options = parser.parse_args()
+    device = torch.device(options.device)
+    print("|draw, rows|ms|\n|--:|--:|")
+    for rows in options.rows:
+        print(f"|{rows}|{time_draw(rows, device, options.rounds) * 1e3:.3f}|", flush=True)
+    print("\n|pass, one row|columns|first call, ms|then, ms|\n|---|--:|--:|--:|")
+    with pair_folders(options.pair, 151_936 if options.pair == "qwen3" else 8192, options.dtype) as folders:
+        pair = load(folders, options.device, options.dtype)
+    for member in pair.members:
+        for columns in options.columns:
+            for new in (1, 12):
+                first, then = time_first_and_next(member, new, columns, options.rounds)
+                print(f"|{member.role}, {new} tokens|{columns}|{first * 1e3:.1f}|{then * 1e3:.3f}|", flush=True)
+    print("\nattention runs: " + ", ".join(list_attention(pair.members[0], device)))
+
+
+@torch.inference_mode()
+def time_first_and_next(member: Member, new: int, columns: int, rounds: int) -> tuple[float, float]:
+    """Seconds of the first pass of this shape, and the median of those that follow; just below so many columns."""
+    reader = take_reader(prepare_pass(member), 1, 512, columns + 64)
+    reader.copy_row(reader.prefill([[7] * (columns - 64)]), 0, 0)
+    ids = torch.full((1, new), 5, device=reader.device)
+
+    def seconds() -> float:
+        wait(reader.device)
+        started = clock()
+        reader.read([0], ids)
+        wait(reader.device)
+        return clock() - started
+
+    return seconds(), statistics.median(seconds() for _ in range(rounds))
+
+
+def list_attention(member: Member, device: torch.device) -> list[str]:
+    """The names of attention's kernels in a pass over one token, or of its operations where there are no kernels."""
+    activities = [torch.profiler.ProfilerActivity.CPU]
+    if device.type == "cuda":
+        activities.append(torch.profiler.ProfilerActivity.CUDA)
+    run: Callable[[], Any] = lambda: time_first_and_next(member, 1, 256, 1)  # noqa: E731
+    run()
+    with torch.profiler.profile(activities=activities) as profile:
+        run()
+    words = ("attention", "flash", "fmha", "mem_eff", "sdpa")
+    names = {event.key for event in profile.key_averages() if any(word in event.key.lower() for word in words)}
+    return sorted(names) or ["nothing that its name tells"]
+
+
+if __name__ == "__main__":
+    main()
