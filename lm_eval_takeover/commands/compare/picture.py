@@ -102,4 +102,4 @@ def _draw_method(axes: Any, lines: _Lines, cost: str, metric: str, points: dict[
         points[point] = f"{line['row']}: {_METRICS[metric]} {line[metric]:.1%} at {where}"
         axes.plot([line[cost]], [line[metric]], "o", color=_ACCENT, markersize=4, gid=point)
     if cost != "weights_per_token":
-        axes.set_xlim(left=0)
+        axes.set_xlim(0, 1.05 * axes.dataLim.x1)  # a margin, also where all points have nearly one cost
