@@ -10,6 +10,7 @@ A page says where, by two comments: `<!-- written by scripts/write_docs_tables.p
     commands        every option of every `lm-eval-takeover` command, from its parser
     demo, gate      the table of methods and the check against true decisions, from docs/images/demo.json
     picture         the picture of the same, whose text for readers without pictures has the figures
+    frontier, areas methods at equal cost, and what lies under their curves, from docs/images/frontier.json
 """
 
 import argparse
@@ -23,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from draw_demo_results import FIGURES, PICTURE
+from read_demo_frontier import areas_table, rates_table
 
 from lm_eval_takeover.arguments import ModelArguments
 from lm_eval_takeover.cli import build_parser
@@ -132,6 +134,8 @@ WRITTEN: dict[str, Callable[[], str]] = {
     "demo": demo_table,
     "gate": gate_sentence,
     "picture": picture,
+    "frontier": rates_table,
+    "areas": areas_table,
 }
 
 

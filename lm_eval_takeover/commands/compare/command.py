@@ -23,7 +23,12 @@ EXAMPLE = """examples:
   lm-eval-takeover compare --tasks takeover_demo --rows base,guide,ce,entropy,random --rates 0.01,0.05,0.1 --run_dir runs/grid
   lm-eval-takeover compare --tasks takeover_demo --target_rate 0.05 --run_dir runs/demo --dry_run
 """
-COSTS = ("share", "passes", "weights", "seconds")
+COSTS = {  # by name the column of frontier.csv
+    "share": "realized_rate",
+    "passes": "donor_passes_per_token",
+    "weights": "weights_per_token",
+    "seconds": "seconds_per_problem",
+}
 DEFAULT_RATE = 0.05
 _BY_HAND = ("tau", "spike_ratio")  # model arguments that stand for a target rate
 _OWN = ("base", "guide", "run_dir", "rate", "early_tokens", "model", "calibration", "target_rate", "seed")

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from lm_eval_takeover.commands._tables import WRITERS, Table
+from lm_eval_takeover.commands.compare.command import COSTS
 from lm_eval_takeover.commands.compare.picture import draw_frontier
 from lm_eval_takeover.commands.compare.rows import Row
 from lm_eval_takeover.errors import ArgumentError
@@ -25,12 +26,6 @@ from lm_eval_takeover.results.runs import MATHEMATICAL, Run, TaskResult, common_
 from lm_eval_takeover.results.statistics import Interval, average_interval, mean_interval
 from lm_eval_takeover.storage.whole_files import write_text
 
-COSTS = {
-    "share": "realized_rate",
-    "passes": "donor_passes_per_token",
-    "weights": "weights_per_token",
-    "seconds": "seconds_per_problem",
-}
 COLUMNS = (
     *("row", "method", "rate", *COSTS.values(), "task"),
     *("acc", "acc_low", "acc_high", "pass8", "pass8_low", "pass8_high"),
