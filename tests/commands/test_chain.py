@@ -15,6 +15,7 @@ from helpers.stock import work_here
 from lm_eval_takeover.cli import main
 from lm_eval_takeover.commands.compare import running, worker
 from lm_eval_takeover.demo import problems
+from lm_eval_takeover.errors import ArgumentError
 
 pytestmark = pytest.mark.slow
 ACTION = yaml.safe_load((ROOT / "examples" / "regress-action" / "action.yml").read_text())
@@ -84,6 +85,8 @@ def test_every_command_takes_what_the_last_one_left(forked_rows, tmp_path, capsy
     cells = {row["kind"]: row["tasks"][task] for row in board["rows"]}
     assert all((cell["samples"], cell["k"]) == (samples, samples) for cell in cells.values())
 
+    with pytest.raises(ArgumentError, match="give 'runs/mine/base', 'runs/mine/guide', 'runs/mine/guided'"):
+        call("regress", run_dir, "--baseline", "baseline.json", "--update")
     check = ["regress", run_dir / "guided", "--baseline", "baseline.json"]
     metrics = ["--metric", "acc", f"pass@{samples}", "unparsed"]
     assert "is the baseline now: guided, " in call(*check, "--update")

@@ -101,11 +101,23 @@ def read_measured(results: Path) -> Measured:
     runs, notes = read_runs([results])
     if len(runs) != 1:
         sources = ", ".join(f"'{run.source}'" for run in runs) or "none"
+        if rows := _name_rows(results, runs):
+            raise ArgumentError(rows)
         way_out = "; give one of these files" if runs else ""
         raise ArgumentError(
             f"'{results}' holds {len(runs)} runs, expected one: {sources}{_explain(runs, notes)}{way_out}"
         )
     return replace(_measure_run(runs[0]), notes=tuple(notes))
+
+
+def _name_rows(results: Path, runs: Sequence[Run]) -> str:
+    """What `compare` left in a folder, if it is one: its rows, each of which is a run."""
+    parts = {run.source.resolve().relative_to(results.resolve()).parts[0] for run in runs}
+    rows = [results / part for part in sorted(parts)]
+    if len(rows) < 2 or not all((row / "samples").is_dir() for row in rows):
+        return ""
+    names = ", ".join(f"'{row}'" for row in rows)
+    return f"'{results}' holds the rows of compare, and a baseline is one of them: give {names}"
 
 
 def _explain(runs: Sequence[Run], notes: Sequence[str]) -> str:
@@ -129,6 +141,8 @@ def read_seeds(results: Sequence[Path]) -> Measured:
                 lines.append(f"{task}: other problems")
             else:
                 lines += list_differences(ours.settings, theirs.settings)
+        if lines and len(results) == 1 and (rows := _name_rows(results[0], runs)):
+            raise ArgumentError(rows)
         if lines:
             raise ArgumentError(
                 f"'{run.source}' is not another seed of '{runs[0].source}': {'; '.join(dict.fromkeys(lines))}; a baseline holds "
