@@ -29,6 +29,11 @@ class HostCopy:
             self._arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]
             self._arrived.record(torch.cuda.current_stream(device))
 
+    @property
+    def arrived(self) -> bool:
+        """Whether `fetch` would not wait."""
+        return self._arrived is None or bool(self._arrived.query())
+
     def fetch(self) -> list[Tensor]:
         """The tensors on the host; waits until the copy is complete."""
         if self._arrived is None:

@@ -16,6 +16,7 @@ torch.library.define(
 )
 torch.library.define("lm_eval_takeover::read_pair", "(Tensor host, Tensor? donor, Tensor? tokens) -> Tensor")
 torch.library.define("lm_eval_takeover::jensen_shannon", "(Tensor host, Tensor donor) -> Tensor")
+torch.library.define("lm_eval_takeover::compute_words", "(Tensor keys, Tensor positions) -> Tensor")
 
 
 class Rules(NamedTuple):
@@ -86,6 +87,13 @@ def jensen_shannon(host: Tensor, donor: Tensor) -> Tensor:
     return found.view(host.shape[:-1])
 
 
+def compute_words(keys: Tensor, positions: Tensor) -> Tensor:
+    """The words, int64 `[...]`, of positions `[...]` (at least 0) under keys `[..., 2]`, int64 of the same bits."""
+    every = keys.expand(*positions.shape, 2).reshape(-1, 2).contiguous()
+    found: Tensor = torch.ops.lm_eval_takeover.compute_words(every, positions.reshape(-1).contiguous())
+    return found.view(positions.shape)
+
+
 def _rows(logits: Tensor) -> Tensor:
     """`[rows, vocab]` without a copy where vocabularies are padded or rows picked out; the tokens of a row are neighbours."""
     flat = logits.reshape(-1, logits.shape[-1])
@@ -94,12 +102,12 @@ def _rows(logits: Tensor) -> Tensor:
 
 def _kernels() -> Any:
     try:
-        from lm_eval_takeover.kernels import draws, readings
+        from lm_eval_takeover.kernels import draws, readings, words
     except ImportError as error:
         raise ArgumentError(
             "device=cuda draws with Triton, which is not installed; `pip install triton`, or give device=cpu"
         ) from error
-    return draws, readings
+    return draws, readings, words
 
 
 @torch.library.impl("lm_eval_takeover::draw", "CUDA")
@@ -115,6 +123,16 @@ def _read_pair(*arguments: Any) -> Any:
 @torch.library.impl("lm_eval_takeover::jensen_shannon", "CUDA")
 def _jensen_shannon(*arguments: Any) -> Any:
     return _kernels()[1].jensen_shannon(*arguments)
+
+
+@torch.library.impl("lm_eval_takeover::compute_words", "CUDA")
+def _compute_words(*arguments: Any) -> Any:
+    return _kernels()[2].compute_words(*arguments)
+
+
+@torch.library.register_fake("lm_eval_takeover::compute_words")
+def _shape_of_words(keys: Tensor, positions: Tensor) -> Tensor:
+    return torch.empty_like(positions)
 
 
 @torch.library.register_fake("lm_eval_takeover::draw")

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from lm_eval_takeover.kernels import operations as kernels
-from lm_eval_takeover.method.scores import entropy
+from lm_eval_takeover.method.scores import entropy, log_probs
 
 OBSERVED = ("base_entropy", "host_logprob", "donor_logprob", "donor_rank", "host_token")  # of traces
 SHARED = (5, 10)  # sizes of the sets of likeliest tokens whose overlap is counted
@@ -47,6 +47,15 @@ def observe(
             if place == 1:
                 found[..., 3] = (logits > chosen).sum(-1) + 1
     return found
+
+
+def judge_tokens(logits: Tensor, tokens: Tensor) -> Tensor:
+    """Log-probabilities of tokens `[...]` and whether they are the likeliest, as 0 or 1: float32 `[..., 2]`."""
+    if kernels.uses_kernels(logits):
+        read = kernels.read_pair(logits, None, tokens).host
+        return torch.stack([read.logprob, (read.top == tokens).float()], -1)
+    chosen = log_probs(logits).gather(-1, tokens[..., None])[..., 0]
+    return torch.stack([chosen, (logits.argmax(-1) == tokens).float()], -1)
 
 
 def compare(tokens: Tensor, base_logits: Tensor, guide_logits: Tensor) -> Tensor:

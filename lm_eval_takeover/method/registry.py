@@ -116,6 +116,7 @@ class Score:
         with flush_denormals():
             if self.source.digest is None:
                 return self.function(*given, **options)
+            given[: 1 + self.needs_donor] = [logits.float() for logits in given[: 1 + self.needs_donor]]
             values: Tensor = call_plugin(self.where, self.function, *given, **options)
         check_shape(self.where, values, host_logits.shape[:-1])
         return values.float()

@@ -26,6 +26,7 @@ from lm_eval_takeover.method.denormals import flush_denormals
 from lm_eval_takeover.method.request import Sampling
 
 _GOLDEN, _MASK = 0x9E3779B1, 0xFFFFFFFF
+CHANCE = "takeover"  # the stream of policies that decide by chance
 Words = NDArray[np.uint64]
 
 
@@ -40,15 +41,25 @@ def words(seed: int, request: bytes, sample: int, count: int, *, stream: str = "
     Philox4x64-10 keyed by a digest of the arguments, its counter the position. `stream` separates the draws of tokens from those
     of policies that decide by chance.
     """
-    name = f"{stream}\0{seed}\0{sample}\0".encode() + request
-    key = np.frombuffer(hashlib.blake2b(name, digest_size=16).digest(), dtype="<u8")
+    key = stream_key(seed, request, sample, stream)
     return np.asarray(np.random.Philox(key=key).random_raw(count), dtype=np.uint64)
+
+
+def stream_key(seed: int, request: bytes, sample: int, stream: str = "token") -> Words:
+    """`K` of a stream's words: uint64 `[2]`."""
+    name = f"{stream}\0{seed}\0{sample}\0".encode() + request
+    return np.frombuffer(hashlib.blake2b(name, digest_size=16).digest(), dtype="<u8")
 
 
 def chances(seed: int, request: bytes, sample: int, count: int) -> NDArray[np.float64]:
     """Uniform numbers in [0, 1) that a policy may decide by: float64 `[count]`, the top 53 bits of the words of their stream."""
-    raw = words(seed, request, sample, count, stream="takeover")
+    raw = words(seed, request, sample, count, stream=CHANCE)
     return np.asarray(raw >> np.uint64(11), dtype=np.float64) * 2.0**-53
+
+
+def as_chances(at: Tensor) -> Tensor:
+    """The same of words as int64 `[...]`, on their device: float64."""
+    return ((at >> 11) & (2**53 - 1)).double() * 2.0**-53
 
 
 def draw(logits: Tensor, at: Words, sampling: Sampling) -> Tensor:

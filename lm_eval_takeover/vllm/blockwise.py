@@ -7,7 +7,7 @@ runner two methods are replaced in its instance: `_sample`, which gets the targe
 knows the batch that they came from. The drafter draws by the race and keeps its logits for the scores.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -19,8 +19,9 @@ from vllm.v1.outputs import SamplerOutput
 from vllm.v1.spec_decode.draft_model import DraftModelProposer
 
 from lm_eval_takeover.method.policy import DIRECTIONS
+from lm_eval_takeover.vllm.pair_model import share
 from lm_eval_takeover.vllm.settings import EngineSettings, RequestSettings
-from lm_eval_takeover.vllm.slots import Slots, Track
+from lm_eval_takeover.vllm.slots import Slots, Track, place_numbers
 from lm_eval_takeover.vllm.worker import WorkerExtension
 
 if current_platform.is_cpu():
@@ -29,6 +30,7 @@ else:
     from vllm.v1.worker.gpu_worker import Worker as PlatformWorker
 
 _NO_TOKEN = -1  # vLLM's mark for places of the output behind what is emitted
+_PIECE = 2**28  # bytes of both models' logits that are put beside each other at a time
 
 
 class TakeoverWorker(PlatformWorker, WorkerExtension):  # type: ignore[misc]
@@ -49,6 +51,13 @@ class TakeoverWorker(PlatformWorker, WorkerExtension):  # type: ignore[misc]
 
         runner.sample_tokens = sample_tokens
         runner._sample = gate.sample
+        measure = runner.profile_run
+
+        def profile_run(*arguments: Any, **options: Any) -> None:
+            measure(*arguments, **options)
+            gate.rehearse(block=self.vllm_config.speculative_config.num_speculative_tokens)
+
+        runner.profile_run = profile_run
 
 
 class TakeoverProposer(DraftModelProposer):  # type: ignore[misc]
@@ -72,7 +81,7 @@ class TakeoverProposer(DraftModelProposer):  # type: ignore[misc]
         if num_rejected_tokens_gpu is not None:
             length = length - num_rejected_tokens_gpu[:rows]
         batch = self.runner.input_batch
-        prompts = torch.from_numpy(batch.num_prompt_tokens[:rows].astype("int64")).to(length.device)
+        prompts = place_numbers(batch.num_prompt_tokens[:rows].tolist(), length.device)
         self._positions = (length + 1 - prompts).clamp(min=0)
         self._park(set(batch.req_ids))
         self.kept, self.kept_rows = [], {name: row for row, name in enumerate(batch.req_ids)}
@@ -88,14 +97,12 @@ class TakeoverProposer(DraftModelProposer):  # type: ignore[misc]
             if name not in here and name in self.runner.requests and self.kept:
                 self._parked[name] = torch.stack([logits[row] for logits in self.kept])
 
-    def kept_logits(self, name: str, count: int) -> Tensor:
-        """The host's logits of the first drafted positions of a request: `[count, vocab]`."""
-        if name in self.kept_rows:
-            return torch.stack([logits[self.kept_rows[name]] for logits in self.kept[:count]])
+    def parked_logits(self, name: str, count: int) -> Tensor:
+        """The host's logits of the first drafted positions of a request that was out of the batch: `[count, vocab]`."""
         return self._parked[name][:count]
 
     def _sample_draft_tokens(self, hidden_states: Tensor, sampling_metadata: Any) -> tuple[Tensor, None]:
-        logits = self.model.compute_logits(hidden_states)[:, : self.gate.settings.vocab].float()
+        logits = share(self.model.compute_logits(hidden_states), self.gate.settings.vocab)
         if self.gate.keeps_drafts:
             self.kept.append(logits)
         tokens = self.gate.slots.draw(self.gate.tracks, self._positions, logits)
@@ -119,10 +126,9 @@ class TakeoverProposer(DraftModelProposer):  # type: ignore[misc]
                 positions=self.runner.positions[:count],
                 inputs_embeds=None,
             )
-        behind = torch.tensor(scheduled, device=hidden.device)
+        behind = place_numbers(scheduled, hidden.device)
         last = attention.query_start_loc[1 : attention.num_reqs + 1].long() - 1 - behind
-        logits: Tensor = self.model.compute_logits(hidden[last])
-        return logits[:, : self.gate.settings.vocab].float()
+        return share(self.model.compute_logits(hidden[last]), self.gate.settings.vocab)
 
 
 class BlockwiseGate:
@@ -137,7 +143,6 @@ class BlockwiseGate:
         self.slots = Slots(
             self.policy,
             capacity=config.scheduler_config.max_num_seqs,
-            length=config.model_config.max_model_len,
             device=runner.device,
         )
         self.attention: Any = None  # vLLM's attention metadata of the tokens that the target has just read
@@ -154,18 +159,23 @@ class BlockwiseGate:
         drafts = _count_drafted(scheduled, metadata)
         self._follow_batch()
         live = [not discarded for discarded in self.runner.discard_request_mask.np[: len(drafts)]]
-        target, drafted = self._align(logits[:, : self.settings.vocab].float(), scheduled, metadata)
-        positions = torch.tensor(
-            [self.runner.requests[name].num_tokens for name in self.runner.input_batch.req_ids], device=logits.device
-        ) - torch.from_numpy(self.runner.input_batch.num_prompt_tokens[: len(drafts)].astype("int64")).to(logits.device)
-        by_role = {self.verifying: target}
-        if self.keeps_drafts:
-            host = self._read_host(drafts, scheduled, live, target)
-            by_role = {self.drafting: host, self.verifying: target[:, : drafted.shape[1]]}
-            drafted = self._draw_undrafted(drafted, drafts, positions, host)
-        emitted = self.slots.decide(
-            self.tracks, positions, by_role, drafted=drafted if self.keeps_drafts else None
-        ).tokens
+        batch, device = self.runner.input_batch, logits.device
+        written = [self.runner.requests[name].num_tokens for name in batch.req_ids]
+        prompts = batch.num_prompt_tokens[: len(drafts)].tolist()
+        positions = place_numbers([a - b for a, b in zip(written, prompts, strict=True)], device)
+        at, drafted = _align(scheduled, metadata, device)
+        host = self._find_host(drafts, scheduled, live)
+        parts = []
+        for rows in _split(len(drafts), self._piece_rows(at.shape[1], logits)):
+            target = share(logits[at[rows]], self.settings.vocab)
+            if host is None:
+                parts.append(self.slots.decide(self.tracks[rows], positions[rows], {self.verifying: target}).tokens)
+                continue
+            own = host(rows)
+            by_role = {self.drafting: own, self.verifying: target[:, : own.shape[1]]}
+            drafted[rows] = self._draw_undrafted(drafted[rows], drafts[rows], self.tracks[rows], positions[rows], own)
+            parts.append(self.slots.decide(self.tracks[rows], positions[rows], by_role, drafted=drafted[rows]).tokens)
+        emitted = torch.cat(parts)
         kept = self._count(emitted, drafted, drafts)
         width = max(scheduled) + 1
         out = torch.full((len(drafts), width), _NO_TOKEN, dtype=torch.int32, device=logits.device)
@@ -189,55 +199,96 @@ class BlockwiseGate:
     def _enter(self, name: str) -> Track:
         request = self.runner.requests[name]
         settings = RequestSettings.read(request.sampling_params, self.settings.seed)
-        return self.slots.enter(name, settings, request.prompt_token_ids or (), request.sampling_params.max_tokens)
+        return self.slots.enter(name, settings, request.prompt_token_ids or ())
 
-    def _align(self, logits: Tensor, scheduled: Sequence[int], metadata: Any) -> tuple[Tensor, Tensor]:
-        """The target's logits `[rows, k + 1, vocab]` and the drafted ids `[rows, k]`; behind a row's own draft, anything."""
-        longest = max(scheduled)
-        if not longest:
-            return logits[:, None], torch.zeros(len(scheduled), 1, dtype=torch.int64, device=logits.device)
-        counts = torch.tensor(scheduled, device=logits.device)
-        first = counts.cumsum(0) - counts  # of the row's drafts; its logits have one more for each row before it
-        rows = torch.arange(len(scheduled), device=logits.device)
-        place = torch.arange(longest + 1, device=logits.device)
-        at = (first + rows)[:, None] + torch.minimum(place[None], counts[:, None])
-        ids = metadata.draft_token_ids.long().clamp(min=0)
-        inside = (first[:, None] + place[None, :longest]).clamp(max=len(ids) - 1)
-        return logits[at], ids[inside]
+    def _piece_rows(self, width: int, logits: Tensor) -> int:
+        """How many rows of so many positions are decided at a time."""
+        return max(1, _PIECE // (2 * width * self.settings.vocab * logits.element_size()))
 
-    def _read_host(
-        self, drafts: Sequence[int], scheduled: Sequence[int], live: Sequence[bool], target: Tensor
-    ) -> Tensor:
-        """The host's logits `[rows, k, vocab]` where the target's were read; rows without a draft are read now."""
-        drafter = self.runner.drafter
-        host = torch.zeros(len(drafts), max(1, *scheduled), target.shape[-1], device=target.device)
-        names = self.runner.input_batch.req_ids
-        for row, count in enumerate(drafts):
-            if count:
-                host[row, :count] = drafter.kept_logits(names[row], count)
+    def _find_host(
+        self, drafts: Sequence[int], scheduled: Sequence[int], live: Sequence[bool]
+    ) -> Callable[[slice], Tensor] | None:
+        """Of a slice of rows, the host's logits `[rows, k, vocab]` where the target's were read; None where it is not asked.
+
+        Rows without a draft are read now. Behind a row's own draft stands anything.
+        """
+        if not self.keeps_drafts:
+            return None
+        drafter, names = self.runner.drafter, self.runner.input_batch.req_ids
         bare = [row for row, count in enumerate(drafts) if not count]
+        undrafted: Tensor | None = None
         if any(live[row] for row in bare):
-            host[bare, 0] = drafter.read_next(self.attention, scheduled)[bare]
-        return host
+            undrafted = drafter.read_next(self.attention, scheduled)
+        longest = max(1, *scheduled)
 
-    def _draw_undrafted(self, drafted: Tensor, drafts: Sequence[int], positions: Tensor, host: Tensor) -> Tensor:
+        def find(rows: slice) -> Tensor:
+            some = range(*rows.indices(len(drafts)))
+            places = place_numbers([drafter.kept_rows.get(names[row], 0) for row in some], self.slots.device)
+            if drafter.kept and any(drafts):
+                host = torch.stack([logits[places] for logits in drafter.kept[:longest]], 1)
+            else:
+                host = torch.zeros(len(some), longest, self.settings.vocab, device=self.slots.device)
+            for own, row in enumerate(some):
+                if drafts[row] and names[row] not in drafter.kept_rows:
+                    host[own, : drafts[row]] = drafter.parked_logits(names[row], drafts[row])
+                elif not drafts[row] and undrafted is not None:
+                    host[own, 0] = undrafted[row]
+            return host
+
+        return find
+
+    def _draw_undrafted(
+        self, drafted: Tensor, drafts: Sequence[int], tracks: Sequence[Track], positions: Tensor, host: Tensor
+    ) -> Tensor:
         """The drafted ids, and the host's draws at the first place of rows without a draft."""
         bare = [row for row, count in enumerate(drafts) if not count]
-        if bare:
-            drawn = self.slots.draw([self.tracks[row] for row in bare], positions[bare], host[bare, 0])
-            drafted = drafted.clone()
-            drafted[bare, 0] = drawn
+        if not bare:
+            return drafted
+        some = place_numbers(bare, drafted.device)
+        drafted = drafted.clone()
+        drafted[some, 0] = self.slots.draw([tracks[row] for row in bare], positions[some], host[some, 0])
         return drafted
+
+    def rehearse(self, block: int) -> None:
+        """Hold what a step of as many rows as may be holds, while vLLM measures its memory."""
+        rows, dtype, device = self.slots.capacity, self.runner.dtype, self.slots.device
+        read = torch.zeros(rows * (block + 1), self.settings.vocab, dtype=dtype, device=device)
+        kept = [torch.zeros(rows, self.settings.vocab, dtype=dtype, device=device) for _ in range(block)]
+        some = min(rows, self._piece_rows(block + 1, read))
+        target = share(read[: some * (block + 1)].clone().view(some, block + 1, -1), self.settings.vocab)
+        if not self.keeps_drafts:
+            return self.slots.rehearse({self.verifying: target})
+        host = share(torch.stack([one[:some] for one in kept], 1), self.settings.vocab)
+        drafted = torch.zeros(some, block, dtype=torch.int64, device=device)
+        self.slots.rehearse({self.drafting: host, self.verifying: target[:, :block]}, drafted=drafted)
 
     def _count(self, emitted: Tensor, drafted: Tensor, drafts: Sequence[int]) -> Tensor:
         """How many tokens stand of each row: up to the first that is not the drafted one, and a bonus for a lone guide."""
-        counts = torch.tensor(drafts, device=emitted.device)
+        counts = place_numbers(drafts, emitted.device)
         most = counts + 1 if not self.keeps_drafts else counts.clamp(min=1)
         longest = drafted.shape[1]
         same = (emitted[:, :longest] == drafted) & (torch.arange(longest, device=emitted.device) < counts[:, None])
         stands = torch.minimum(same.long().cumprod(1).sum(1) + 1, most)
-        alone = torch.tensor([track.settings.lockstep for track in self.tracks], device=emitted.device)
+        alone = place_numbers([track.settings.lockstep for track in self.tracks], emitted.device).bool()
         return torch.where(alone, stands.clamp(max=1), stands)
+
+
+def _split(count: int, size: int) -> Iterator[slice]:
+    return (slice(start, min(start + size, count)) for start in range(0, count, size))
+
+
+def _align(scheduled: Sequence[int], metadata: Any, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Where the target's logits stand, `[rows, k + 1]`, and the drafted ids `[rows, k]`; behind a row's own draft, anything."""
+    longest = max(scheduled)
+    rows = torch.arange(len(scheduled), device=device)
+    if not longest:
+        return rows[:, None], torch.zeros(len(scheduled), 1, dtype=torch.int64, device=device)
+    counts = place_numbers(scheduled, device)
+    first = counts.cumsum(0) - counts  # of the row's drafts; its logits have one more for each row before it
+    place = torch.arange(longest + 1, device=device)
+    at = (first + rows)[:, None] + torch.minimum(place[None], counts[:, None])
+    ids = metadata.draft_token_ids.long().clamp(min=0)
+    return at, ids[(first[:, None] + place[None, :longest]).clamp(max=len(ids) - 1)]
 
 
 def _count_drafted(scheduled: Sequence[int], metadata: Any) -> list[int]:

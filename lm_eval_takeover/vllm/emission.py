@@ -7,22 +7,21 @@ for the device.
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from lm_eval_takeover.method.observations import COMPARED, OBSERVED, compare, observe
+from lm_eval_takeover.method.observations import COMPARED, OBSERVED, compare, judge_tokens, observe
 from lm_eval_takeover.method.policy import Block, Policy
 from lm_eval_takeover.method.registry import scores as registered
 from lm_eval_takeover.method.request import Sampling
-from lm_eval_takeover.method.sampling import draw
-from lm_eval_takeover.method.sampling import draw_rows as draw_each
-from lm_eval_takeover.method.scores import log_probs
+from lm_eval_takeover.method.sampling import draw_rows as draw
+from lm_eval_takeover.method.sampling import drawing
 
 # Columns of a record. The rest are `OBSERVED` for traces, `FORCED` for forced tokens; all scores of calibrations take more.
 SCORE, TAKEN, REST = 0, 1, 2
 FORCED = ("log_prob", "greedy")
 _PIECE = 2**18  # logits of a model that a CPU works on at a time
+_LARGE_PIECE = 2**26  # and a GPU, where a score or a mix in torch makes copies of them
 COLUMNS = REST + max(len(OBSERVED), len(FORCED))
 
 
@@ -58,23 +57,24 @@ def emit(
     words of the positions `[rows, k]`, int64 of the same bits. drafted `[rows, k]`: what the host drew there, where it is known.
     forced `[rows, k]`: what is emitted whatever is drawn; its log-probability under the model that writes is recorded then.
     """
-    wanted = host is not None and (policy.needs_token or traced or host.device.type == "cpu")
-    if wanted and host is not None and drafted is None and forced is None:
+    if host is not None and drafted is None and forced is None:
         drafted = draw_rows(host, at, sampling)
     hosted = drafted if forced is None else forced  # a text that stands is what the host draws
     scores = _by_pieces(policy.scores, host, donor, hosted if policy.needs_token else None)
     taken = policy.decide(replace(block, scores=scores, tokens=hosted))
-    other = policy.mix(host, donor) if host is not None and donor is not None else donor
     records = torch.full((*scores.shape, COLUMNS), torch.nan, device=scores.device)
     if forced is not None:
         tokens = forced
-        written = _choose(taken, host, other)
-        records[..., REST] = log_probs(written).gather(-1, tokens[..., None])[..., 0]
-        records[..., REST + 1] = written.argmax(-1) == tokens
-    elif drafted is not None:
-        tokens = _replace_taken(drafted, taken, other, at, sampling)
+        records[..., REST : REST + len(FORCED)] = _judge(policy, taken, host, donor, forced)
     else:
-        tokens = draw_rows(_choose(taken, host, other), at, sampling)
+        tokens = _by_pieces(
+            lambda *rows: _replace_taken(policy, sampling, *rows),
+            host,
+            donor,
+            drafted,
+            taken if host is not None else None,
+            at,
+        )
     if policy.mixes and hosted is not None:
         taken = taken & (tokens != hosted)
     records[..., SCORE], records[..., TAKEN] = scores, taken
@@ -97,41 +97,56 @@ def compare_forced(base: Tensor, guide: Tensor, forced: Tensor) -> Emitted:
     return Emitted(forced, taken, torch.cat([own, score_all(base, guide, forced), compare(forced, base, guide)], -1))
 
 
-def draw_rows(logits: Tensor, at: Tensor, sampling: Sampling) -> Tensor:
-    """The race: one token id per position, of logits `[..., vocab]` and words `[...]` as int64."""
-    flat, words = logits.reshape(-1, logits.shape[-1]), at.reshape(-1)
-    if logits.device.type == "cuda":
-        return draw_each(flat, words, sampling)[0].view(at.shape)
-    drawn = _by_pieces(lambda rows, own: draw(rows, own.numpy().view(np.uint64), sampling), flat, words)
-    return drawn.view(at.shape)
+def draw_rows(logits: Tensor, at: Tensor, sampling: Sampling, asked: Tensor | None = None) -> Tensor:
+    """The race: one token id per position, of logits `[..., vocab]` and words `[...]` as int64; 0 where nobody asks."""
+
+    def race(logits: Tensor, at: Tensor, asked: Tensor | None) -> Tensor:
+        rows = None
+        if asked is not None:
+            rows = torch.where(asked.flatten(), torch.arange(asked.numel(), device=asked.device), -1)
+        return draw(logits.reshape(-1, logits.shape[-1]), at.flatten(), sampling, rows)[0].view(at.shape)
+
+    with drawing():
+        return _by_pieces(race, logits, at, asked)
 
 
 def _by_pieces(compute: Callable[..., Tensor], *rows: Tensor | None) -> Tensor:
-    """What a function of rows makes of these, on a CPU of so few at a time that all stays in its cache."""
+    """What a function of rows makes of these, of so few at a time that a CPU's cache holds all, or little of a GPU's memory."""
     logits = next(one for one in rows if one is not None)
-    step = max(1, _PIECE // max(1, logits[0].numel()))
-    if logits.device.type != "cpu" or step >= len(logits):
+    piece = _PIECE if logits.device.type == "cpu" else _LARGE_PIECE
+    step = max(1, piece // max(1, logits[0].numel()))
+    if step >= len(logits):
         return compute(*rows)
     starts = range(0, len(logits), step)
     return torch.cat([compute(*(None if one is None else one[i : i + step] for one in rows)) for i in starts])
 
 
-def _choose(taken: Tensor, host: Tensor | None, donor: Tensor | None) -> Tensor:
-    """The logits `[rows, k, vocab]` of the model that writes each position."""
-    if host is None or donor is None:
-        found = donor if host is None else host
-        assert found is not None
-        return found
-    return torch.where(taken[..., None], donor, host)
-
-
-def _replace_taken(drafted: Tensor, taken: Tensor, donor: Tensor | None, at: Tensor, sampling: Sampling) -> Tensor:
-    """The drafted tokens, and the donor's draws where it takes over."""
-    if donor is None:
+def _replace_taken(
+    policy: Policy,
+    sampling: Sampling,
+    host: Tensor | None,
+    donor: Tensor | None,
+    drafted: Tensor | None,
+    taken: Tensor | None,
+    at: Tensor,
+) -> Tensor:
+    """The drafted tokens, and the donor's where it takes over: only those are drawn. Without a host all are."""
+    if donor is None or (donor.device.type == "cpu" and taken is not None and not bool(taken.any())):
+        assert drafted is not None
         return drafted
-    if donor.device.type == "cuda":
-        return torch.where(taken, draw_rows(donor, at, sampling), drafted)
-    tokens = drafted.clone()  # on a CPU nothing waits, and a draw costs a pass over the vocabulary
-    if bool(taken.any()):
-        tokens[taken] = draw_rows(donor[taken], at[taken], sampling)
-    return tokens
+    if policy.mixes and host is not None:
+        donor = policy.mix(host.float(), donor.float())
+    drawn = draw_rows(donor, at, sampling, taken)
+    return drawn if taken is None or drafted is None else torch.where(taken, drawn, drafted)
+
+
+def _judge(policy: Policy, taken: Tensor, host: Tensor | None, donor: Tensor | None, tokens: Tensor) -> Tensor:
+    """`FORCED` of tokens `[rows, k]` under the model that writes each: `[rows, k, 2]`."""
+
+    def judge(host: Tensor | None, donor: Tensor | None, taken: Tensor, tokens: Tensor) -> Tensor:
+        if policy.mixes and host is not None and donor is not None:
+            donor = policy.mix(host.float(), donor.float())
+        found = [judge_tokens(logits, tokens) for logits in (host, donor) if logits is not None]
+        return torch.where(taken[..., None], found[-1], found[0])
+
+    return _by_pieces(judge, host, donor, taken, tokens)

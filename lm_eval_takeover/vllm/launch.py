@@ -214,6 +214,11 @@ def _check_names(given: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments for vLLM's engine. Raises ArgumentError for unknown ones and those that are ours."""
     from vllm.engine.arg_utils import EngineArgs
 
+    if (stages := given.get("pipeline_parallel_size", 1)) != 1:
+        raise ArgumentError(
+            f"pipeline_parallel_size={stages}: the gate compares the logits of both models in one process; give "
+            f"tensor_parallel_size={stages} instead"
+        )
     known = {field.name for field in fields(EngineArgs)} - {"block_size"} | {_CACHE_BLOCK}
     for name, value in given.items():
         if name in _OURS:

@@ -26,7 +26,6 @@ class TakeoverLogitsProcessor(LogitsProcessor):  # type: ignore[misc]
         self.slots = Slots(
             self.settings.load_policy(),
             capacity=vllm_config.scheduler_config.max_num_seqs,
-            length=vllm_config.model_config.max_model_len,
             device=device,
         )
         self._rows: dict[int, tuple[Track, list[int]]] = {}
@@ -48,7 +47,7 @@ class TakeoverLogitsProcessor(LogitsProcessor):  # type: ignore[misc]
             self._leave(place)
             settings = RequestSettings.read(params, self.settings.seed)
             # The parameters are an object of the request's own, which lives as long as it does, preempted or not.
-            track = self.slots.enter(_Identity(params), settings, prompt or (), params.max_tokens)
+            track = self.slots.enter(_Identity(params), settings, prompt or ())
             self._rows[place] = track, output
         for start, end, direction in batch_update.moved:
             moved, other = self._rows.pop(start, None), self._rows.pop(end, None)

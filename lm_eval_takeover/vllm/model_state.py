@@ -25,9 +25,7 @@ class TakeoverModelState(DefaultModelState):  # type: ignore[misc]
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self.settings = EngineSettings.of(self.model_config.hf_config)
-        self.takeover_slots = Slots(
-            self.settings.load_policy(), capacity=self.max_num_reqs, length=self.max_model_len, device=self.device
-        )
+        self.takeover_slots = Slots(self.settings.load_policy(), capacity=self.max_num_reqs, device=self.device)
         self._tracks: dict[int, Track] = {}  # by the index of the request
         self._indices: dict[str, int] = {}  # by its name
         self._prompt_lengths = torch.zeros(self.max_num_reqs, dtype=torch.int64, device=self.device)
@@ -36,7 +34,7 @@ class TakeoverModelState(DefaultModelState):  # type: ignore[misc]
         super().add_request(req_index, new_req_data)
         params, prompt = new_req_data.sampling_params, new_req_data.prompt_token_ids or ()
         settings = RequestSettings.read(params, self.settings.seed)
-        self._tracks[req_index] = self.takeover_slots.enter(new_req_data.req_id, settings, prompt, params.max_tokens)
+        self._tracks[req_index] = self.takeover_slots.enter(new_req_data.req_id, settings, prompt)
         self._indices[new_req_data.req_id] = req_index
         self._prompt_lengths[req_index] = len(prompt)
 
@@ -61,6 +59,7 @@ class TakeoverModelState(DefaultModelState):  # type: ignore[misc]
         ) -> tuple[Tensor, Tensor]:
             indices = idx_mapping_np.tolist()
             if not all(index in self._tracks for index in indices):  # vLLM measures its memory with made-up rows
+                self.takeover_slots.rehearse(self._list_logits(logits))
                 drawn: tuple[Tensor, Tensor] = draw(
                     logits, expanded_idx_mapping, idx_mapping, idx_mapping_np, pos, *rest, **options
                 )
@@ -73,11 +72,13 @@ class TakeoverModelState(DefaultModelState):  # type: ignore[misc]
     def _emit(self, indices: list[int], idx_mapping: Tensor, read: Tensor, logits: Tensor) -> Tensor:
         """The next tokens `[rows]` of the requests at these indices, the last token of each read at position `read`."""
         positions = read.long() + 1 - self._prompt_lengths[idx_mapping.long()]
-        # A prompt that is read in parts, perhaps once more after a preemption, shows its rows before there is a token to emit:
-        # they go where no text comes to, as a prompt has a token.
-        positions = torch.where(positions < 0, self.takeover_slots.length - 1, positions)
-        by_role = list_logits(self.model, logits, self.takeover_slots.policy.roles, self.settings.vocab)
-        return self.takeover_slots.decide([self._tracks[index] for index in indices], positions, by_role).tokens[:, 0]
+        # A prompt that is read in parts, perhaps once more after a preemption, shows its rows before there is a token to emit, at
+        # negative positions.
+        tracks = [self._tracks[index] for index in indices]
+        return self.takeover_slots.decide(tracks, positions, self._list_logits(logits)).tokens[:, 0]
+
+    def _list_logits(self, logits: Tensor) -> dict[str, Tensor]:
+        return list_logits(self.model, logits, self.takeover_slots.policy.roles, self.settings.vocab)
 
 
 class RequestCheck(LogitsProcessor):  # type: ignore[misc]

@@ -19,6 +19,7 @@ from vllm.config.utils import replace
 from vllm.model_executor.model_loader.default_loader import DefaultModelLoader
 from vllm.model_executor.models.utils import AutoWeightsLoader, init_vllm_registered_model, maybe_prefix
 
+from lm_eval_takeover.kernels import operations as kernels
 from lm_eval_takeover.vllm.settings import EngineSettings
 
 # vLLM makes the model and the gate apart and shows neither to the other; both know the engine's configuration.
@@ -33,11 +34,18 @@ def find_pair(config: VllmConfig) -> "TakeoverPairForCausalLM | None":
 def list_logits(
     pair: "TakeoverPairForCausalLM | None", logits: Tensor, roles: Sequence[str], vocab: int
 ) -> dict[str, Tensor]:
-    """By role, float32 `[rows, 1, vocab]`: `logits` are the guide's, or of the one model that there is."""
-    if pair is None or pair.base is None:
-        return {roles[0]: logits[:, None, :vocab].float()}
-    assert pair.base_logits is not None and len(pair.base_logits) == len(logits)
-    return {"base": pair.base_logits[:, None, :vocab].float(), "guide": logits[:, None, :vocab].float()}
+    """By role, `[rows, 1, vocab]`: `logits` are the guide's, or of the one model that there is."""
+    found = {roles[0]: logits}
+    if pair is not None and pair.base is not None:
+        assert pair.base_logits is not None and len(pair.base_logits) == len(logits)
+        found = {"base": pair.base_logits, "guide": logits}
+    return {role: share(one, vocab)[:, None] for role, one in found.items()}
+
+
+def share(logits: Tensor, vocab: int) -> Tensor:
+    """Logits `[..., vocab]` of the tokens that both models have: kernels read them as they are, all else as float32."""
+    logits = logits[..., :vocab]
+    return logits if kernels.uses_kernels(logits) else logits.float()
 
 
 class TakeoverPairForCausalLM(nn.Module):

@@ -1,21 +1,24 @@
-"""The state of requests that are being written: device tensors with a row per slot.
+"""The state of requests that are being written: on the device a window of scores and the keys of the words, a row per slot.
 
-A request keeps its slot while vLLM moves it about in the batch. When it leaves the batch, whether finished or preempted, its
-records are parked, and put back if it returns. Records are kept by position and written over: a partial prefill, or the prefill
-after a preemption, shows the gate a position that it will see again.
+A request keeps its slot while vLLM moves it about in the batch. Its records go to the host, where they stay when it leaves the
+batch, whether finished or preempted; if it returns, its window is made of them. Records are kept by position and written over: a
+partial prefill, or the prefill after a preemption, shows the gate a position that it will see again.
 """
 
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
+from lm_eval_takeover.forward.transfers import HostCopy, upload
+from lm_eval_takeover.kernels import operations as kernels
 from lm_eval_takeover.method.policy import DIRECTIONS, Block, Policy
-from lm_eval_takeover.method.sampling import chances, request_digest, to_tensor, words
+from lm_eval_takeover.method.sampling import CHANCE, as_chances, request_digest, stream_key, to_tensor, words
 from lm_eval_takeover.vllm.emission import (
     COLUMNS,
     REST,
@@ -31,19 +34,25 @@ from lm_eval_takeover.vllm.settings import RequestSettings
 
 # Numbers of requests that are out of the batch. Records that nobody fetches, as of a plain vLLM user, push each other out.
 _PARKED, _LEAST_PARKED = 2**23, 2**11
+_RING = 64  # scores of a slot that are held on the device, at least: a window, and the block behind it
+_STREAMS = ("token", CHANCE)
 
 
 @dataclass(eq=False)
 class Track:
-    """One request. `slot` is None while it is out of the batch; `parked` holds its records then, `[positions, COLUMNS]`."""
+    """One request. `slot` is None while it is out of the batch; `records` `[positions, columns]` are on the host."""
 
     key: Hashable
     settings: RequestSettings
     policy: Policy
+    digest: bytes
+    table: NDArray[np.float32]  # grows by doubling
+    written: int = 0  # its positions that were recorded, at most: some were seen twice
     slot: int | None = None
-    parked: Tensor | None = None
-    written: int = 0  # positions that were recorded, at most: some were seen twice
+    forced: Tensor | None = None
+    parked: int = 0  # numbers that count as held while it is out of the batch, at least a few
     passes: dict[str, int] = field(default_factory=lambda: {"base": 0, "guide": 0})  # of a blockwise engine
+    _words: dict[str, NDArray[np.uint64]] = field(default_factory=dict)
 
     @cached_property
     def kind(self) -> str:
@@ -52,97 +61,116 @@ class Track:
         return f"{self.policy}{one.sampling}{one.traced}{one.scored}{one.compared}{bool(one.forced)}"
 
     @property
-    def parked_size(self) -> int:
-        """Numbers that are held while it is out of the batch; a few count as many."""
-        return 0 if self.parked is None else max(self.parked.numel(), _LEAST_PARKED)
+    def records(self) -> NDArray[np.float32]:
+        return self.table[: self.written]
 
     @property
-    def columns(self) -> int:
-        """Of its records."""
+    def keys(self) -> NDArray[np.uint64]:
+        """Of its streams: `[streams, 2]`."""
         one = self.settings
-        return max(COLUMNS, count_scored(one.compared)) if one.compared or one.scored else COLUMNS
+        return np.stack([stream_key(one.seed, self.digest, one.sample, stream) for stream in _STREAMS])
+
+    def words(self, stream: str, end: int) -> NDArray[np.uint64]:
+        """Those of positions `0 .. end - 1`, and perhaps more."""
+        held = self._words.get(stream, np.zeros(0, np.uint64))
+        if len(held) < end:
+            one = self.settings
+            held = self._words[stream] = words(one.seed, self.digest, one.sample, max(64, 2 * end), stream=stream)
+        return held
+
+    def write(self, position: int, records: NDArray[np.float32]) -> None:
+        """Records `[k, columns]` of positions from this one on."""
+        end = position + len(records)
+        if end > len(self.table):
+            self.table = np.concatenate([self.table, np.zeros((max(end, 64), self.table.shape[1]), np.float32)])
+        self.table[position:end, : records.shape[1]] = records
+        self.written = max(self.written, end)
 
 
 class Slots:
-    """All requests of one worker. `capacity` requests of up to `length` positions are in the batch at a time."""
+    """All requests of one worker. `capacity` of them are in the batch at a time."""
 
-    def __init__(self, policy: Policy, *, capacity: int, length: int, device: torch.device) -> None:
-        self.policy, self.capacity, self.length, self.device = policy, capacity, length, device
-        self.records = torch.zeros(capacity, length, COLUMNS, device=device)
-        self.words = torch.zeros(capacity, length, dtype=torch.int64, device=device)
+    def __init__(self, policy: Policy, *, capacity: int, device: torch.device) -> None:
+        self.policy, self.capacity, self.device = policy, capacity, device
+        self.scores = torch.zeros(
+            capacity, _RING + 1, device=device
+        )  # by position, a ring; behind it what nobody reads
+        self.keys = torch.zeros(capacity, len(_STREAMS), 2, dtype=torch.int64, device=device)
         self.calls = 0
         self._free = list(range(capacity))[::-1]
         self._tracks: OrderedDict[Hashable, Track] = OrderedDict()
         self._by_id: dict[str, Track] = {}
-        self._parked = 0  # the sum of `parked_size`
-
-    # Made where they are needed: by policies that decide by chance, and by log-likelihoods.
-
-    @cached_property
-    def chances(self) -> Tensor:
-        return torch.zeros(self.capacity, self.length, dtype=torch.float64, device=self.device)
-
-    @cached_property
-    def forced(self) -> Tensor:
-        return torch.zeros(self.capacity, self.length, dtype=torch.int64, device=self.device)
+        self._parked = 0  # the sum over tracks
+        self._arriving: deque[tuple[list[Track], HostCopy]] = deque()  # records on their way to the host
 
     # Requests come and go
 
-    def enter(
-        self, key: Hashable, settings: RequestSettings, prompt: Sequence[int], max_new_tokens: int | None
-    ) -> Track:
+    def enter(self, key: Hashable, settings: RequestSettings, prompt: Sequence[int]) -> Track:
         """A request that joins the batch, for the first time or once more."""
         track = self._tracks.get(key)
         if track is None:
-            track = Track(key, settings, settings.choose_policy(self.policy, strict=False))
-            self._tracks[key] = track
-            if settings.id:
-                self._by_id[settings.id] = track
-        if track.slot is not None:
-            return track
-        track.slot = slot = self._free.pop()
-        self._widen(track.columns)
-        begun = settings.begun
-        count = min(begun + (max_new_tokens or self.length), self.length)
-        digest = request_digest(prompt[: len(prompt) - begun])
-        self.words[slot, :count] = to_tensor(words(settings.seed, digest, settings.sample, count), self.device)
-        if track.policy.uses_chance:
-            numbers = torch.from_numpy(chances(settings.seed, digest, settings.sample, count))
-            self.chances[slot, :count] = numbers.to(self.device)
-        if settings.forced:
-            self.forced[slot, : len(settings.forced)] = torch.tensor(settings.forced, device=self.device)
-        if track.parked is not None:
-            self.records[slot, : len(track.parked), : track.columns] = track.parked
-            self._parked -= track.parked_size
-            track.parked = None
-        elif begun:
-            self.records[slot, :begun] = 0
-            known = settings.begun_scores[-begun:]
-            self.records[slot, begun - len(known) : begun, SCORE] = self.records.new_tensor(known)
-            track.written = begun
+            track = self._meet(key, settings, prompt)
+        elif track.slot is None:
+            self._collect(wait=True)  # its window is among what may not have arrived
+            self._parked -= track.parked
+            track.parked = 0
+        if track.slot is None:
+            track.slot = self._free.pop()
+            self.keys[track.slot] = upload(torch.from_numpy(track.keys.view(np.int64)), self.device)
+            self._restore(track)
         return track
+
+    def _meet(self, key: Hashable, settings: RequestSettings, prompt: Sequence[int]) -> Track:
+        begun = settings.begun
+        columns = max(COLUMNS, count_scored(settings.compared)) if settings.compared or settings.scored else COLUMNS
+        records = np.zeros((begun, columns), np.float32)
+        if known := settings.begun_scores[-begun:] if begun else ():
+            records[begun - len(known) :, SCORE] = known
+        policy = settings.choose_policy(self.policy, strict=False)
+        track = Track(key, settings, policy, request_digest(prompt[: len(prompt) - begun]), records, begun)
+        if settings.forced:
+            track.forced = place_numbers(settings.forced, self.device)
+        self._tracks[key] = track
+        if settings.id:
+            self._by_id[settings.id] = track
+        return track
+
+    def _restore(self, track: Track) -> None:
+        """The window of a request that has one."""
+        ring = self.scores.shape[1] - 1
+        held = track.records[-ring:, SCORE]
+        if len(held):
+            scores = np.zeros(ring + 1, np.float32)
+            scores[(len(track.records) - len(held) + np.arange(len(held))) % ring] = held
+            self.scores[track.slot] = upload(torch.from_numpy(scores), self.device)
 
     def leave(self, track: Track) -> None:
         """A request that left the batch. Its slot is free; its records stay until they are taken, or are the oldest of many."""
         if track.slot is None:
             return
         if track.key in self._tracks:
-            track.parked = self.records[track.slot, : track.written, : track.columns].clone()
-            self._parked += track.parked_size
+            track.parked = max(track.records.size, _LEAST_PARKED)
+            self._parked += track.parked
             self._tracks.move_to_end(track.key)
         self._free.append(track.slot)
         track.slot = None
         while self._parked > _PARKED:
-            self._forget(next(one for one in self._tracks.values() if one.parked is not None))
+            self._forget(next(one for one in self._tracks.values() if one.parked))
 
-    def _widen(self, columns: int) -> None:
-        """Make room for records of so many columns: comparisons have more than texts that are written."""
-        missing = columns - self.records.shape[-1]
-        if missing > 0:
-            self.records = torch.nn.functional.pad(self.records, (0, missing))
+    def rehearse(self, logits: dict[str, Tensor], *, drafted: Tensor | None = None) -> None:
+        """`decide` for made-up requests, one a row, while vLLM measures how much memory a step takes."""
+        settings = RequestSettings(temperature=1.0, top_p=0.95, traced=True)
+        rows = len(next(iter(logits.values())))
+        tracks = [self.enter(("made up", row), settings, (0,)) for row in range(rows)]
+        self.decide(tracks, torch.zeros(rows, dtype=torch.int64, device=self.device), logits, drafted=drafted)
+        self.calls -= 1
+        self._collect(wait=True)
+        for track in tracks:
+            self.leave(track)
+            self._forget(track)
 
     def _forget(self, track: Track) -> None:
-        self._parked -= track.parked_size
+        self._parked -= track.parked
         self._tracks.pop(track.key, None)
         self._by_id.pop(track.settings.id, None)
 
@@ -154,9 +182,8 @@ class Slots:
         track = self._by_id.get(request_id)
         if track is None:
             return None
-        held = self.records[track.slot] if track.slot is not None else track.parked
-        assert held is not None
-        return np.ascontiguousarray(held[start:stop, : track.columns].cpu().numpy()).tobytes(), track.passes
+        self._collect(wait=True)
+        return np.ascontiguousarray(track.records[start:stop]).tobytes(), track.passes
 
     def take(self, request_id: str, count: int) -> tuple[bytes, dict[str, int]] | None:
         """As `read`, the first `count` positions; forgets the request."""
@@ -164,6 +191,20 @@ class Slots:
         if found is not None:
             self._forget(self._by_id[request_id])
         return found
+
+    def _send(self, tracks: Sequence[Track], here: Tensor, records: Tensor) -> None:
+        """Records `[rows, k, columns]` of positions `[rows, k]` set out for the host, which does not wait for them."""
+        self._arriving.append((list(tracks), HostCopy(here[:, 0], records)))
+        self._collect()
+
+    def _collect(self, *, wait: bool = False) -> None:
+        """Take in the records that have arrived, or all."""
+        while self._arriving and (wait or self._arriving[0][1].arrived):
+            tracks, copy = self._arriving.popleft()
+            positions, records = copy.fetch()
+            for track, position, own in zip(tracks, positions.tolist(), records.numpy(), strict=True):
+                if position >= 0:
+                    track.write(position, own)
 
     # The batch
 
@@ -177,8 +218,9 @@ class Slots:
     ) -> Emitted:
         """What the policy of each row emits: rows in the order of `tracks`.
 
-        positions `[rows]`: tokens emitted before. logits: `[rows, k, vocab]` by role. drafted `[rows, k]`: the host's tokens,
-        where it has drafted. Records are entered; of a draft those behind its first other token will be written over.
+        positions `[rows]`: tokens emitted before, negative where a row only reads. logits: `[rows, k, vocab]` by role. drafted
+        `[rows, k]`: the host's tokens, where it has drafted. Records are entered; of a draft those behind its first other token
+        will be written over.
         """
         self.calls += 1
         groups = _group(tracks)
@@ -188,7 +230,7 @@ class Slots:
         whole = Emitted(
             torch.zeros(shape[:2], dtype=torch.int64, device=self.device),
             torch.zeros(shape[:2], dtype=torch.bool, device=self.device),
-            torch.zeros(*shape[:2], self.records.shape[-1], device=self.device),
+            torch.zeros(*shape[:2], max(track.table.shape[1] for track in tracks), device=self.device),
         )
         for rows in groups:
             some = place_numbers(rows, self.device)
@@ -204,34 +246,25 @@ class Slots:
     ) -> Emitted:
         """As `decide`, for rows of one policy and one sampling."""
         count = next(iter(logits.values())).shape[1]
-        slots = self._place_slots(tracks)[:, None]
         here = self._in_text(tracks, positions)[:, None] + torch.arange(count, device=self.device)
-        inside = here.clamp(max=self.length - 1)
         if tracks[0].settings.compared:
-            emitted = compare_forced(logits["base"], logits["guide"], self.forced[slots, inside])
+            emitted = compare_forced(logits["base"], logits["guide"], self._forced(tracks, here))
         else:
-            emitted = self._emit(tracks, slots, here, inside, logits, drafted)
-        self.records[slots, inside, : emitted.records.shape[-1]] = emitted.records
-        for track in tracks:
-            track.written = min(track.written + count, self.length)
+            emitted = self._emit(tracks, here, logits, drafted)
+        self._keep(self._place_slots(tracks)[:, None], here, emitted.records[..., SCORE])
+        self._send(tracks, here, emitted.records)
         return emitted
 
     def _emit(
-        self,
-        tracks: Sequence[Track],
-        slots: Tensor,
-        here: Tensor,
-        inside: Tensor,
-        logits: dict[str, Tensor],
-        drafted: Tensor | None,
+        self, tracks: Sequence[Track], here: Tensor, logits: dict[str, Tensor], drafted: Tensor | None
     ) -> Emitted:
-        """slots `[rows, 1]`; here: the positions `[rows, k]`; inside: the same, none behind what is held."""
+        """here: the positions `[rows, k]`."""
         settings, policy = tracks[0].settings, tracks[0].policy
         block = Block(
             here,
             here.new_zeros(here.shape, dtype=torch.float32),
-            self._windows(slots, here[:, :1], policy.window),
-            self.chances[slots, inside] if policy.uses_chance else None,
+            self._windows(self._place_slots(tracks)[:, None], here[:, :1], policy.window, here.shape[1]),
+            as_chances(self._words(tracks, here, CHANCE)) if policy.uses_chance else None,
             place_numbers([track.settings.donor_length for track in tracks], self.device),
         )
         emitted = emit(
@@ -240,9 +273,9 @@ class Slots:
             logits.get(policy.host or ""),
             logits.get(policy.donor or ""),
             block,
-            self.words[slots, inside],
+            self._words(tracks, here),
             drafted=drafted,
-            forced=self.forced[slots, inside] if settings.forced else None,
+            forced=self._forced(tracks, here) if settings.forced else None,
             traced=settings.traced,
         )
         if settings.scored:
@@ -257,11 +290,28 @@ class Slots:
         groups = _group(tracks)
         for rows in groups:
             some = place_numbers(rows, self.device)
-            slots = self._place_slots([tracks[i] for i in rows])
-            inside = self._in_text([tracks[i] for i in rows], positions[some]).clamp(0, self.length - 1)
-            at = self.words[slots, inside]
-            tokens[some] = draw_rows(logits[some], at, tracks[rows[0]].settings.sampling)
+            alike = [tracks[i] for i in rows]
+            at = self._words(alike, self._in_text(alike, positions[some])[:, None])[:, 0]
+            tokens[some] = draw_rows(logits if len(groups) == 1 else logits[some], at, alike[0].settings.sampling)
         return tokens
+
+    def _words(self, tracks: Sequence[Track], here: Tensor, stream: str = "token") -> Tensor:
+        """Of positions `[rows, k]`, negative ones anything: int64 `[rows, k]`."""
+        here = here.clamp(min=0)
+        if kernels.uses_kernels(here):
+            keys = self.keys[self._place_slots(tracks), _STREAMS.index(stream)]
+            return kernels.compute_words(keys[:, None], here)
+        rows = zip(tracks, here.numpy(), strict=True)
+        found = np.stack([track.words(stream, int(own[-1]) + 1)[own] for track, own in rows])
+        return to_tensor(found, self.device)
+
+    def _forced(self, tracks: Sequence[Track], here: Tensor) -> Tensor:
+        """The tokens that stand at positions `[rows, k]`; behind a text, its last."""
+        texts = [track.forced for track in tracks if track.forced is not None]
+        ends = np.cumsum([len(text) for text in texts])
+        first = place_numbers([0, *ends[:-1].tolist()], self.device)[:, None]
+        last = place_numbers((ends - 1).tolist(), self.device)[:, None]
+        return torch.cat(texts)[torch.minimum(first + here.clamp(min=0), last)]
 
     def _in_text(self, tracks: Sequence[Track], positions: Tensor) -> Tensor:
         """Positions `[rows]` counted from the first token of a text, of those that vLLM counts from where it goes on."""
@@ -272,15 +322,30 @@ class Slots:
         """`[rows]`; all of them are in the batch."""
         return place_numbers([-1 if track.slot is None else track.slot for track in tracks], self.device)
 
-    def _windows(self, slots: Tensor, position: Tensor, size: int) -> Tensor:
-        """The scores just before these positions `[rows, 1]`, oldest first, zeros where there are none: `[rows, size]`."""
+    def _keep(self, slots: Tensor, here: Tensor, scores: Tensor) -> None:
+        """Scores `[rows, k]` enter the ring; of positions before a text they go where nobody reads."""
+        ring = self.scores.shape[1] - 1
+        self.scores[slots, torch.where(here >= 0, here % ring, ring)] = scores
+
+    def _windows(self, slots: Tensor, position: Tensor, size: int, count: int) -> Tensor:
+        """The scores just before these positions `[rows, 1]`, oldest first, zeros where there are none: `[rows, size]`.
+
+        The ring is made wider where a window and the block of `count` behind it need that.
+        """
+        if size + count > (ring := self.scores.shape[1] - 1):
+            ring = 2 * (size + count)
+            self.scores = torch.zeros(self.capacity, ring + 1, device=self.device)
+            self._collect(wait=True)
+            for track in self._tracks.values():
+                if track.slot is not None:
+                    self._restore(track)
         before = position - torch.arange(size, 0, -1, device=self.device)
-        return torch.where(before >= 0, self.records[slots, before.clamp(min=0), SCORE], 0.0)
+        return torch.where(before >= 0, self.scores[slots, before.clamp(min=0) % ring], 0.0)
 
 
 def place_numbers(values: Sequence[int], device: torch.device) -> Tensor:
     """Numbers of the host as int64 on the device, which nobody waits for: a plain copy would wait for all that it computes."""
-    return torch.tensor(values, dtype=torch.int64, pin_memory=device.type == "cuda").to(device, non_blocking=True)
+    return upload(torch.tensor(values, dtype=torch.int64), device)
 
 
 def _group(tracks: Sequence[Track]) -> list[list[int]]:

@@ -6,6 +6,7 @@ there, so a whole run goes as on a GPU, without graphs, and its texts can be com
 
 from contextlib import contextmanager, nullcontext
 
+import numpy as np
 import torch
 from torch.overrides import TorchFunctionMode
 
@@ -61,6 +62,20 @@ class SimulatedGpu(TorchFunctionMode):
         """`kernels.read_pair`."""
         with torch._C.DisableTorchFunction():
             found = read_in_torch(*arguments)
+        self.place(found)
+        return found
+
+    def compute_words(self, keys, positions):
+        """`kernels.compute_words`, by numpy."""
+        with torch._C.DisableTorchFunction():
+            found = torch.empty_like(positions)
+            for key, place, t in zip(
+                keys.expand(*positions.shape, 2).reshape(-1, 2).numpy().view(np.uint64),
+                np.ndindex(positions.shape),
+                positions.flatten().tolist(),
+                strict=True,
+            ):
+                found[place] = int(np.random.Philox(key=key).random_raw(t + 1)[t].astype(np.int64))
         self.place(found)
         return found
 
@@ -154,8 +169,14 @@ def simulated_gpu(pair, monkeypatch):
         def record(self, stream):
             pass
 
+        arrived = False
+
+        def query(self):
+            self.arrived = True
+            return True
+
         def synchronize(self):
-            gpu.waits += gpu.counts
+            gpu.waits += gpu.counts and not self.arrived
 
     with monkeypatch.context() as patch:
         patch.setattr(torch.cuda, "Event", Event)
@@ -164,7 +185,12 @@ def simulated_gpu(pair, monkeypatch):
         patch.setattr(torch.cuda, "device", lambda device: nullcontext())
         patch.setattr(draft_length, "_memory", lambda device: 2**34)
         patch.setattr(CudaGraphs, "run", lambda self, key, function: function())
-        for name, replaced in (("draw", gpu.draw), ("read_pair", gpu.read), ("jensen_shannon", gpu.diverge)):
+        for name, replaced in {
+            "draw": gpu.draw,
+            "read_pair": gpu.read,
+            "jensen_shannon": gpu.diverge,
+            "compute_words": gpu.compute_words,
+        }.items():
             patch.setattr(operations, name, replaced)
         for member in pair.members:
             _ = member.model  # loaded on the CPU

@@ -62,6 +62,7 @@ def test_a_number_is_the_length_of_drafts(plan):
             "guide_dtype=bfloat16 beside dtype=float32: backend=vllm has one",
         ),
         ({"speculative_config": "x"}, "speculative_config=x is set by this package: give block_size"),
+        ({"pipeline_parallel_size": 2}, "give tensor_parallel_size=2 instead"),
         ({"block_size": 4, "policy": "base", "tau": None}, "policy=base has no base to draft and a guide to verify"),
     ],
 )

@@ -25,7 +25,7 @@ def logits():
 
 
 def new_slots():
-    return Slots(POLICY, capacity=4, length=30, device=torch.device("cpu"))
+    return Slots(POLICY, capacity=4, device=torch.device("cpu"))
 
 
 def records(slots):
@@ -34,7 +34,7 @@ def records(slots):
 
 def write_alone(logits):
     slots = new_slots()
-    track = slots.enter("a", SAMPLED, (1, 2, 3), 24)
+    track = slots.enter("a", SAMPLED, (1, 2, 3))
     tokens = [slots.decide([track], torch.tensor([t]), logits[t]).tokens.item() for t in range(24)]
     return tokens, records(slots)
 
@@ -42,14 +42,14 @@ def write_alone(logits):
 def test_neighbours_preemption_and_repeated_positions_change_nothing(logits):
     tokens, want = write_alone(logits)
     slots = new_slots()
-    track = slots.enter("a", SAMPLED, (1, 2, 3), 24)
-    neighbour = slots.enter("n", OTHERS[1], (4,), 24)
+    track = slots.enter("a", SAMPLED, (1, 2, 3))
+    neighbour = slots.enter("n", OTHERS[1], (4,))
     again = []
     for t in range(24):
         if t in (5, 11):  # out of the batch, whose slots others take meanwhile
             slots.leave(track)
             slots.leave(neighbour)
-            others = [slots.enter(("o", t, i), one, (9, i), 24) for i, one in enumerate(OTHERS)]
+            others = [slots.enter(("o", t, i), one, (9, i)) for i, one in enumerate(OTHERS)]
             slots.decide(
                 others,
                 torch.zeros(3, dtype=torch.long),
@@ -57,8 +57,8 @@ def test_neighbours_preemption_and_repeated_positions_change_nothing(logits):
             )
             for other in others:
                 slots.leave(other)
-            neighbour = slots.enter("n", OTHERS[1], (4,), 24)
-            track = slots.enter("a", SAMPLED, (1, 2, 3), 24)
+            neighbour = slots.enter("n", OTHERS[1], (4,))
+            track = slots.enter("a", SAMPLED, (1, 2, 3))
             # a part of the prefill shows the gate other logits at the same position
             slots.decide([track], torch.tensor([t]), logits[(t + 7) % 24])
         both = {role: torch.cat([logits[(t + 3) % 24][role], one]) for role, one in logits[t].items()}
@@ -70,7 +70,7 @@ def test_neighbours_preemption_and_repeated_positions_change_nothing(logits):
 def test_a_draft_is_decided_as_its_positions_one_by_one(logits):
     _, want = write_alone(logits)
     slots = new_slots()
-    track = slots.enter("a", SAMPLED, (1, 2, 3), 24)
+    track = slots.enter("a", SAMPLED, (1, 2, 3))
     block = {role: torch.cat([one[role] for one in logits[:6]], 1) for role in ("base", "guide")}
     emitted = slots.decide([track], torch.tensor([0]), block, drafted=torch.zeros(1, 6, dtype=torch.long))
     np.testing.assert_allclose(emitted.records[0, :, SCORE], want[:6, SCORE])
@@ -79,7 +79,7 @@ def test_a_draft_is_decided_as_its_positions_one_by_one(logits):
 
 def test_forced_tokens_are_emitted_and_judged(logits):
     slots = new_slots()
-    track = slots.enter("f", RequestSettings(id="a", forced=(7, 8)), (1,), 2)
+    track = slots.enter("f", RequestSettings(id="a", forced=(7, 8)), (1,))
     emitted = [slots.decide([track], torch.tensor([t]), logits[t]) for t in range(2)]
     assert [one.tokens.item() for one in emitted] == [7, 8]
     for t, one in enumerate(emitted):
@@ -90,9 +90,9 @@ def test_forced_tokens_are_emitted_and_judged(logits):
 def test_comparisons_are_wider_and_survive_a_preemption_among_others(logits):
     slots = new_slots()
     compared = RequestSettings(id="a", forced=(7, 8), compared=True)
-    neighbour = slots.enter("n", OTHERS[1], (4,), 24)
+    neighbour = slots.enter("n", OTHERS[1], (4,))
     for t in range(2):
-        track = slots.enter("a", compared, (1,), 2)
+        track = slots.enter("a", compared, (1,))
         both = {role: one.expand(2, 1, 40) for role, one in logits[t].items()}
         emitted = slots.decide([neighbour, track], torch.tensor([t, t]), both)
         assert emitted.tokens[1].item() == 7 + t
@@ -112,8 +112,8 @@ def test_rows_that_are_computed_in_pieces_are_the_same(logits, monkeypatch):
     found = []
     for piece in (2**18, 80, 1):
         monkeypatch.setattr("lm_eval_takeover.vllm.emission._PIECE", piece)
-        slots = Slots(POLICY, capacity=9, length=30, device=torch.device("cpu"))
-        tracks = [slots.enter(i, SAMPLED, (i,), 24) for i in range(9)]
+        slots = Slots(POLICY, capacity=9, device=torch.device("cpu"))
+        tracks = [slots.enter(i, SAMPLED, (i,)) for i in range(9)]
         emitted = slots.decide(tracks, torch.zeros(9, dtype=torch.long), rows)
         found.append((emitted.tokens.tolist(), emitted.records[..., SCORE]))
     assert found[0][0] == found[1][0] == found[2][0]
@@ -125,7 +125,7 @@ def test_records_that_nobody_takes_do_not_pile_up(logits, monkeypatch):
     monkeypatch.setattr(module, "_PARKED", 20 * module._LEAST_PARKED)
     slots = new_slots()
     for i in range(100):
-        track = slots.enter(i, RequestSettings(id=str(i)), (1,), 4)
+        track = slots.enter(i, RequestSettings(id=str(i)), (1,))
         slots.decide([track], torch.tensor([0]), logits[0])
         slots.leave(track)
     kept = [i for i in range(100) if slots.read(str(i), 0, 1) is not None]
@@ -136,7 +136,7 @@ def test_records_that_nobody_takes_do_not_pile_up(logits, monkeypatch):
 
 def test_records_of_a_text_that_is_being_written_are_read_and_stay(logits):
     slots = new_slots()
-    track = slots.enter(0, SAMPLED, (1,), 24)
+    track = slots.enter(0, SAMPLED, (1,))
     for position in range(6):
         slots.decide([track], torch.tensor([position]), logits[position])
     part, _ = slots.read("a", 2, 5)

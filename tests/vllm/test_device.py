@@ -1,0 +1,140 @@
+"""What the gate inside vLLM does on a GPU, on a simulated one: no wait, little memory, the same tokens; without vLLM."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from helpers.pairs import METHODS, POLICIES
+from helpers.simulated_gpu import CUDA, simulated_gpu
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from lm_eval_takeover.kernels import operations
+from lm_eval_takeover.method.policy import Block
+from lm_eval_takeover.method.request import Sampling
+from lm_eval_takeover.vllm.emission import emit
+from lm_eval_takeover.vllm.settings import RequestSettings
+from lm_eval_takeover.vllm.slots import Slots
+
+CPU = torch.device("cpu")
+REQUESTS = [
+    RequestSettings(id="0", temperature=0.8, top_p=0.95, traced=True),
+    RequestSettings(id="1"),
+    RequestSettings(id="2", sample=1, temperature=0.8, top_p=0.95, traced=True, begun=2, begun_scores=(0.5, 0.7)),
+    RequestSettings(id="3", forced=(3, 1, 4, 1, 5)),
+]
+
+
+def write(policy, device, place, steps=30, drafts=1):
+    """The tokens and records of these requests, of which one is preempted, on logits that are always the same."""
+    generator, written, read = torch.Generator().manual_seed(1), [], []
+    slots = Slots(policy, capacity=4, device=device)
+    for step in range(steps):
+        logits = {role: torch.randn(4, drafts, 60, generator=generator) * 3 for role in policy.roles}
+        place(*logits.values())
+        if step == 7:
+            slots.leave(tracks[2])  # noqa: F821 (bound by the first step)
+        tracks = [slots.enter(one.id, one, (1, 2, 3, int(one.id))) for one in REQUESTS]
+        drafted = torch.full((4, drafts), 5) if drafts > 1 else None
+        if drafted is not None:
+            place(drafted)
+        positions = torch.full((4,), step)
+        place(positions)
+        written.append(slots.decide(tracks, positions, logits, drafted=drafted).tokens)
+    for one in REQUESTS:
+        read.append(np.frombuffer(slots.take(one.id, 20)[0], np.float32))
+    return written, read
+
+
+@pytest.mark.parametrize("drafts", [1, 4])
+@pytest.mark.parametrize("name", ["disagreement", "js", "random", "guide"])
+def test_a_step_waits_for_nothing_and_writes_the_same(monkeypatch, name, drafts):
+    policy = POLICIES[name]
+    expected, known = write(policy, CPU, lambda *values: None, drafts=drafts)
+    with simulated_gpu(SimpleNamespace(members=[]), monkeypatch) as gpu:
+        decide, counted = Slots.decide, []
+
+        def counting(self, *arguments, **options):
+            gpu.counts, gpu.waits = True, 0
+            try:
+                return decide(self, *arguments, **options)
+            finally:
+                gpu.counts = False
+                counted.append(gpu.waits)
+
+        monkeypatch.setattr(Slots, "decide", counting)
+        written, read = write(policy, CUDA, gpu.place, drafts=drafts)
+    assert not gpu.faults, sorted(set(gpu.faults))
+    assert set(counted) == {0}
+    assert [one.tolist() for one in written] == [one.tolist() for one in expected]
+    for one, other in zip(read, known, strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-5)
+
+
+def test_slots_hold_a_window_on_the_device_whatever_the_length_of_the_texts():
+    slots = Slots(POLICIES["disagreement"], capacity=1024, device=CPU)
+    held = sum(one.nbytes for one in vars(slots).values() if isinstance(one, torch.Tensor))
+    assert held < 2**19
+    track = slots.enter("a", REQUESTS[1], (1,))
+    for step in (0, 5000):
+        slots.decide([track], torch.tensor([step]), {role: torch.randn(1, 1, 9) for role in ("base", "guide")})
+    assert held == sum(one.nbytes for one in vars(slots).values() if isinstance(one, torch.Tensor))
+
+
+def test_a_request_has_its_own_window_which_may_be_long():
+    """Wider than the slots hold at first; requests beside it keep theirs."""
+    generator = torch.Generator().manual_seed(2)
+    logits = [{role: torch.randn(2, 1, 9, generator=generator) for role in ("base", "guide")} for _ in range(120)]
+
+    def fires(late):
+        slots = Slots(POLICIES["disagreement"], capacity=4, device=CPU)
+        wide = RequestSettings(id="w", tau=0.0, kappa=1.0, window=100)
+        found = []
+        for step, one in enumerate(logits):
+            tracks = [slots.enter("w", wide, (1,))]
+            if not late or step > 30:
+                tracks.append(slots.enter("n", REQUESTS[1], (2,)))
+            part = {role: logits[: len(tracks)] for role, logits in one.items()}
+            found.append(bool(slots.decide(tracks, torch.full((len(tracks),), step), part).taken[0]))
+        scores = np.frombuffer(slots.take("w", 120)[0], np.float32).reshape(120, -1)[:, 0]
+        return found, scores
+
+    found, scores = fires(late=True)
+    assert (found, scores.tolist()) == (fires(late=False)[0], fires(late=False)[1].tolist())
+    assert found == [t == 0 or s > scores[max(0, t - 100) : t].mean(dtype=np.float64) for t, s in enumerate(scores)]
+
+
+class Largest(TorchDispatchMode):
+    """The bytes of the largest tensor that was made."""
+
+    found = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        made = function(*args, **(kwargs or {}))
+        for one, told in zip(
+            made if isinstance(made, (list, tuple)) else [made], function._schema.returns, strict=False
+        ):
+            if isinstance(one, torch.Tensor) and told.alias_info is None:
+                self.found = max(self.found, one.nbytes)
+        return made
+
+
+@pytest.mark.parametrize("name", ["disagreement", "js", "rkl", "ensemble"])
+def test_a_draft_makes_no_copies_of_its_logits(monkeypatch, name):
+    """512 positions of a real vocabulary without values, where every question for one would raise. A plain draw makes numbers of
+    8 bytes for every token of every position, ten times: 6 GB here.
+
+    A mix of both models is a copy, of few positions at a time.
+    """
+    monkeypatch.setattr(operations, "uses_kernels", lambda logits: True)
+    rows, count, vocab = 64, 8, 151_936
+    logits = {role: torch.zeros(rows, count, vocab, dtype=torch.bfloat16, device="meta") for role in ("base", "guide")}
+    here = torch.zeros(rows, count, dtype=torch.int64, device="meta")
+    block = Block(here, here.float(), torch.zeros(rows, 10, device="meta"))
+    monkeypatch.setattr(
+        "lm_eval_takeover.method.sampling._place_rules", lambda *given: operations.Rules(here, True, False)
+    )
+    policy, how = (POLICIES | METHODS)[name], Sampling(0.6, 0.95)
+    with Largest() as mode:
+        emit(policy, how, logits["base"], logits["guide"], block, here, drafted=here, traced=True)
+    assert mode.found < (2**30 if name == "ensemble" else 2**20)
