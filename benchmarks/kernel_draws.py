@@ -1,0 +1,137 @@
+"""What the kernels of draws do, without a GPU: their tokens beside those of a CPU, and their operations and bytes.
+
+    TRITON_INTERPRET=1 python benchmarks/kernel_draws.py [--draws 100000] [--vocab 151936]
+
+First so many draws, of all kinds of logits and settings, in Triton's interpreter and by numpy. Near ties are races whose second
+token is within a share of the first, in `E / p`. Below 1e-6 they may end otherwise on a GPU, whose exponentials round differently.
+Then a draw of a real vocabulary: operations that torch is asked for and the bytes that they read and write, counted by a dispatch
+mode, for the same draw in plain torch and for the kernels, whose loads and stores the interpreter counts.
+"""
+
+import argparse
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
+
+from helpers import interpreter  # type: ignore[import-not-found]
+from helpers.torch_kernels import draw_in_torch  # type: ignore[import-not-found]
+
+from lm_eval_takeover.kernels import draws, operations
+from lm_eval_takeover.method.request import Sampling
+from lm_eval_takeover.method.sampling import draw_on_cpu, drawing, token_numbers
+
+VOCABS = (33, 97, 151, 257)
+NEAR = (1e-6, 1e-5, 1e-4)
+ROWS = 512
+WORDS = [(word * 0x9E3779B97F4A7C15) % 2**63 for word in range(1, 6)]
+SETTINGS = [
+    Sampling(temperature, top_p, top_k)
+    for temperature in (0.0, 0.3, 1.0, 2.0)
+    for top_p in (1.0, 0.95, 0.5, 0.1)
+    for top_k in (0, 1, 5, 10_000)
+]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--draws", type=int, default=100_000)
+    parser.add_argument("--vocab", type=int, default=151_936)
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    np.seterr(all="ignore")
+    compare(options.draws)
+    count(options.vocab)
+
+
+def place_rules(how: Sampling) -> operations.Rules:
+    return operations.Rules.of([(how.temperature, how.top_p, how.top_k)], torch.device("cpu"))
+
+
+def make_logits(vocab: int, generator: torch.Generator) -> Tensor:
+    """Rows of all kinds: flat and sharp, equal tokens, tokens that are ruled out, nuclei of one token."""
+    logits = torch.randn(ROWS, vocab, generator=generator)
+    logits *= torch.tensor([0.0, 0.5, 3.0, 12.0]).repeat(ROWS // 4)[:, None]
+    logits[:, 0] = logits[:, -1]
+    logits[::5, vocab // 3] = -torch.inf
+    logits[1::7, : vocab // 2] = -torch.inf
+    logits[2::11, vocab // 4] = 60.0
+    return logits
+
+
+def compare(number: int) -> None:
+    generator, numbers = torch.Generator().manual_seed(0), np.random.default_rng(0)
+    done = different = 0
+    near = np.zeros(len(NEAR), dtype=int)
+    started = time.process_time()
+    while done < number:
+        how = SETTINGS[done // ROWS % len(SETTINGS)]
+        vocab = VOCABS[done // ROWS // len(SETTINGS) % len(VOCABS)]
+        logits = make_logits(vocab, generator).to((torch.float32, torch.bfloat16)[done // ROWS % 2])
+        at = numbers.integers(0, 2**64, ROWS, dtype=np.uint64)
+        with drawing():
+            expected = draw_on_cpu(logits.float().numpy(), at, how)[0]
+        words = torch.from_numpy(at.view(np.int64))
+        found, _ = draws.draw(logits, words, *place_rules(how), None, rows=ROWS, tile=128)
+        different += int((found.numpy() != expected).sum())
+        if how.temperature and how.top_k != 1:
+            near += count_near_ties(logits.float().numpy(), at, how)
+        done += ROWS
+    print(f"{done} draws, {len(SETTINGS)} settings, vocabularies of {', '.join(map(str, VOCABS))}: {different} differ")
+    ties = ", ".join(f"{count} within {share:g}" for count, share in zip(near, NEAR, strict=True))
+    print(f"near ties among them: {ties} ({time.process_time() - started:.0f} s)")
+
+
+def count_near_ties(logits: np.ndarray[Any, Any], at: np.ndarray[Any, Any], how: Sampling) -> np.ndarray[Any, Any]:
+    """Over all tokens, as if none was cut off."""
+    ids = np.arange(logits.shape[1])
+    u = (np.stack([token_numbers(ids, int(word)) for word in at]) + 0.5) * 2.0**-32
+    keys = np.log(-np.log(u)) - logits.astype(np.float64) / how.temperature
+    first, second = np.partition(keys, 1, axis=1)[:, :2].T
+    return np.array([int((second - first < share).sum()) for share in NEAR])
+
+
+class Counted(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Operations, those over a vocabulary, and bytes of what they read and write; views are none."""
+
+    def __init__(self, vocab: int) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.vocab, self.operations, self.large, self.bytes = vocab, 0, 0, 0
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        found = function(*args, **(kwargs or {}))
+        made = found if isinstance(found, tuple) else (found,)
+        if not any(told.alias_info is not None and not told.alias_info.is_write for told in function._schema.returns):
+            touched = [one for one in (*args, *made) if isinstance(one, Tensor)]
+            self.operations += 1
+            self.large += any(one.numel() >= self.vocab for one in touched)
+            self.bytes += sum(one.nbytes for one in touched)
+        return found
+
+
+def count(vocab: int) -> None:
+    logits = (torch.randn(1, vocab, generator=torch.Generator().manual_seed(1)) * 3).bfloat16()
+    print(
+        f"one draw of {vocab} bfloat16 logits, mean of {len(WORDS)}: operations, those over all tokens, launches, bytes a token"
+    )
+    for how in (Sampling(), Sampling(1.0), Sampling(0.6, 0.95), Sampling(0.6, 0.95, 20)):
+        with Counted(vocab) as mode:
+            draw_in_torch(logits, torch.tensor(WORDS[:1]), how)
+        with interpreter.count_traffic() as traffic:
+            for word in WORDS:
+                draws.draw(logits, torch.tensor([word]), *place_rules(how), None)
+        launches, read = traffic.launches // len(WORDS), traffic.bytes / len(WORDS)
+        print(how)
+        print(f"    torch    {mode.operations:5} {mode.large:5} {mode.operations:5} {mode.bytes / vocab:8.1f}")
+        print(f"    kernels  {1:5} {1:5} {launches:5} {read / vocab:8.1f}")
+
+
+if __name__ == "__main__":
+    main()
