@@ -3,7 +3,7 @@
     TRITON_INTERPRET=1 python benchmarks/kernel_draws.py [--draws 100000] [--vocab 151936]
 
 First so many draws, of all kinds of logits and settings, in Triton's interpreter and by numpy. Near ties are races whose second
-token is within a share of the first, in `E / p`. Below 1e-6 they may end otherwise on a GPU, whose exponentials round differently.
+token is within a share of the first, in `E / p`. Within 1e-6 they may end otherwise on a GPU, which rounds differently.
 Then a draw of a real vocabulary: operations that torch is asked for and the bytes that they read and write, counted by a dispatch
 mode, for the same draw in plain torch and for the kernels, whose loads and stores the interpreter counts.
 """
