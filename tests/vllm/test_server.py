@@ -41,8 +41,14 @@ def url(gate):
         yield address
         _end_engine(server, f"{address}/health")
     finally:
+        started = [*psutil.Process(server.pid).children(recursive=True)] if server.poll() is None else []
         server.terminate()
-        server.wait(60)
+        try:
+            server.wait(60)
+        except subprocess.TimeoutExpired:
+            for one in (server, *started):
+                one.kill()
+            server.wait()
 
 
 def _end_engine(server, address):
@@ -64,7 +70,7 @@ def _end_engine(server, address):
 
 
 def _wait(server, address):
-    until = time.monotonic() + 240
+    until = time.monotonic() + 400
     while time.monotonic() < until:
         if server.poll() is not None:
             pytest.fail(f"the server ended with {server.returncode}")
@@ -152,6 +158,12 @@ def _read_metrics(url):
     lines = urllib.request.urlopen(f"{url}/metrics", timeout=10).read().decode().splitlines()
     found = (line.removeprefix("takeover:").rpartition(" ") for line in lines if line.startswith("takeover:"))
     return {name.replace("_total", ""): float(value) for name, _, value in found if "_created" not in name}
+
+
+def test_the_page_is_there(url):
+    with urllib.request.urlopen(url, timeout=10) as answer:
+        assert answer.headers["content-security-policy"].startswith("default-src 'none'")
+        assert b"policy=disagreement, tau=1.5" in answer.read()
 
 
 def test_a_gate_of_its_own_and_chat(client, expected):
