@@ -30,6 +30,7 @@ LONGEST = 1_000_000  # characters at the end of a response that are read
 _WALL = 4.0  # times the limit that a step may take on the wall clock, for a worker that sleeps or is stopped
 _WORKER = ["-m", "lm_eval_takeover.answers.worker"]
 _KEPT = ("PATH", "LD_LIBRARY_PATH", "LANG", "LC_ALL")
+_STARTS = 3  # tries, as something outside may kill a process that starts
 _START = 120.0  # seconds for a worker to start, and to import sympy
 
 Item = TypeVar("Item")
@@ -153,16 +154,19 @@ class _Worker:
         environment = {name: value for name, value in os.environ.items() if name in _KEPT}
         environment["PYTHONPATH"] = os.pathsep.join(os.path.abspath(entry) for entry in sys.path if entry)
         environment |= {"PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-        self.process = subprocess.Popen(
-            command, bufsize=0, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, cwd="/"
-        )
-        assert self.process.stdin is not None
-        os.set_blocking(self.process.stdin.fileno(), False)
-        try:
-            self._read_line(self.process, _START)
-        except _Died as died:
-            raise RuntimeError(f"a worker that judges answers did not start: {died}") from None
-        return self.process
+        for left in reversed(range(_STARTS)):
+            self.process = process = subprocess.Popen(
+                command, bufsize=0, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, cwd="/"
+            )
+            assert process.stdin is not None
+            os.set_blocking(process.stdin.fileno(), False)
+            try:
+                self._read_line(process, _START)
+                return process
+            except _Died as died:
+                if not left:
+                    raise RuntimeError(f"a worker that judges answers did not start: {died}") from None
+        raise AssertionError("no try was made")
 
     def _write_line(self, process: subprocess.Popen[bytes], line: bytes) -> None:
         assert process.stdin is not None
