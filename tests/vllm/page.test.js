@@ -36,6 +36,7 @@ test("a chunk of several tokens says that its takeovers are in it, a trace where
   const [exact, plain] = page.readTrace(told);
   assert.equal(page.describePiece(exact, "base", "guide"),
     'The guide wrote token 0 "Paris"; the base would have written " London"; score 1.50.');
+  assert.match(page.describePiece({ ...exact, text: own.text }, "base", "guide"), /; the base would have written the same; /);
   assert.deepEqual(plain, { text: " is", taken: [], tokens: 1 });
   assert.equal(page.readTrace({ positions: [] }), null);
   assert.equal(page.readChunk({ choices: [{ delta: { content: "x" } }] }).text, "x");

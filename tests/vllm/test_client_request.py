@@ -1,10 +1,11 @@
 """What a client asks becomes requests of one sample, or one line that says why not, whatever the body is."""
 
 import json
+import re
 from dataclasses import replace
 
 import pytest
-from helpers.pairs import POLICIES
+from helpers.pairs import POLICIES, ROOT
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -59,6 +60,12 @@ def test_what_is_out_of_bounds_is_one_line(body, message):
     with pytest.raises(ValueError, match=message) as error:
         split(PLAIN | body)
     assert len(str(error.value)) < 250
+
+
+def test_the_example_of_the_page_is_a_request():
+    (body,) = re.findall(r"-d '(\{.*?\})'", (ROOT / "docs" / "serve.md").read_text(), re.DOTALL)
+    (one,) = split(parse_body(body.encode()))
+    assert one.traced and one.body["prompt"].endswith("steps?\nSolution:")
 
 
 def test_what_every_client_sends_by_default_is_taken():

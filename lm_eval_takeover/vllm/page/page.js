@@ -55,7 +55,9 @@ function quote(text) {
 function describePiece(piece, host, donor) {
   return piece.taken.map(({ position, host: own, score }) => {
     const place = piece.tokens === 1 ? `token ${position} ${quote(piece.text)}` : `token ${position}, one of ${quote(piece.text)}`;
-    const instead = own ? `the ${host} would have written ${quote(own.text)}` : `the ${host}'s own choice is not known`;
+    const same = piece.tokens === 1 && own?.text === piece.text;
+    const choice = own && `the ${host} would have written ${same ? "the same" : quote(own.text)}`;
+    const instead = choice || `the ${host}'s own choice is not known`;
     const nats = typeof score === "number" ? `; score ${score.toFixed(2)}` : "";
     return `The ${donor} wrote ${place}; ${instead}${nats}.`;
   }).join(" ");
