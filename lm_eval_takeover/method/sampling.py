@@ -136,8 +136,11 @@ def draw_on_cpu(logits: NDArray[np.float32], at: Words, sampling: Sampling) -> t
 
 def _kept(
     scaled: NDArray[np.float32], weights: NDArray[np.float32], total: float, sampling: Sampling
-) -> NDArray[np.int64]:
-    """The ids that top-k and top-p keep, ascending. `scaled` are log-weights, 0 for the likeliest; `total` their mass."""
+) -> NDArray[np.int64] | None:
+    """The ids that top-k and top-p keep, ascending; None where they keep all.
+
+    `scaled` are log-weights, 0 for the likeliest; `total` their mass.
+    """
     vocab, top_k, top_p = len(scaled), sampling.top_k, sampling.top_p
     ids: NDArray[np.int64] | None = None
     if 0 < top_k < vocab:
@@ -152,7 +155,7 @@ def _kept(
         edge, count = _nucleus_edge(-candidates, top_p * total)
         inside = _prefix(candidates, edge, count)
         return inside if ids is None else ids[inside]
-    return np.flatnonzero(weights > 0) if ids is None else ids
+    return ids
 
 
 def _prefix(scaled: NDArray[np.float32], edge: np.float32, count: int) -> NDArray[np.int64]:
@@ -185,25 +188,44 @@ def _nucleus_edge(surprise: NDArray[np.float32], target: float) -> tuple[np.floa
     return -surprise[last], skipped + last + 1
 
 
-def _run_race(ids: NDArray[np.int64], weights: NDArray[np.float32], word: int) -> int:
-    """The kept id of the least `E_v / p_v`."""
-    if len(ids) == 0:  # NaN, which callers refuse
+def _run_race(ids: NDArray[np.int64] | None, weights: NDArray[np.float32], word: int) -> int:
+    """The kept id, of all where there are no ids, of the least `E_v / p_v`."""
+    kept = weights if ids is None else weights[ids]
+    if len(kept) == 0:  # NaN, which callers refuse
         return 0
-    x = token_numbers(ids, word)
-    kept = weights[ids].astype(np.float64)
-    if len(ids) > _FEW:
-        # Only numbers near 1 can win: E_v is at most that of the largest number, scaled by the largest ratio of weights.
-        largest = int(x.argmax())
-        bound = -np.log((float(x[largest]) + 0.5) * 2.0**-32) / kept[largest]
-        near = np.flatnonzero(x >= 2.0**32 * np.exp(-bound * kept.max()) - 1)
-        ids, x, kept = ids[near], x[near], kept[near]
-    return int(ids[(-np.log((x + 0.5) * 2.0**-32) / kept).argmin()])
+    x = _hash(_multiples(len(weights)) if ids is None else ids.astype(np.uint32) * np.uint32(_GOLDEN), word)
+    if len(kept) > _FEW:
+        # Two tokens bound what wins. As E is at least 1 - u, only tokens with `1 - u <= bound * weight` can: a few of them.
+        some = [int(kept.argmax()), int(x.argmax())]
+        bound = np.fmin.reduce(_wait(x[some]) / kept[some]) * 1.0001
+        near = np.flatnonzero((~x).astype(np.float32) <= kept * np.float32(bound * 2.0**32))
+        if len(near) == 0:
+            return 0
+        x, kept, ids = x[near], kept[near], near if ids is None else ids[near]
+    winner = int((_wait(x) / kept.astype(np.float64)).argmin())
+    return winner if ids is None else int(ids[winner])
+
+
+def _wait(x: NDArray[np.uint32]) -> NDArray[np.float64]:
+    """`E_v`."""
+    return -np.log((x + 0.5) * 2.0**-32)  # type: ignore[no-any-return]
+
+
+@lru_cache(maxsize=4)
+def _multiples(vocab: int) -> NDArray[np.uint32]:
+    """Of every token, what its numbers begin with."""
+    return np.arange(vocab, dtype=np.uint32) * np.uint32(_GOLDEN)
 
 
 def token_numbers(ids: NDArray[np.int64], word: int) -> NDArray[np.uint32]:
     """`x` of these tokens, whose `u` is `(x + 1/2) / 2^32`."""
-    x = _mix(ids.astype(np.uint32) * np.uint32(_GOLDEN) + np.uint32(word & _MASK))
-    return _mix(x ^ np.uint32(word >> 32))
+    return _hash(ids.astype(np.uint32) * np.uint32(_GOLDEN), word)
+
+
+def _hash(multiples: NDArray[np.uint32], word: int) -> NDArray[np.uint32]:
+    x = _mix(multiples + np.uint32(word & _MASK))
+    x ^= np.uint32(word >> 32)
+    return _mix(x)
 
 
 def _mix(x: NDArray[np.uint32]) -> NDArray[np.uint32]:

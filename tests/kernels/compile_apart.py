@@ -1,0 +1,39 @@
+"""Compiles the kernels for GPUs that are not here, in a process without the interpreter; prints their names.
+
+python compile_apart.py 90      the architecture, sm_90 for Hopper
+"""
+
+import sys
+
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+from lm_eval_takeover.kernels import draws, readings, words
+
+WIDTHS = {"tokens": "*i64", "asked": "*i64", "words": "*i64", "keys": "*i64", "positions": "*i64", "counts": "*i32"}
+WIDTHS |= dict.fromkeys(("logits", "host", "donor"), "*bf16") | {"out": "*fp32"}
+WIDTHS |= dict.fromkeys(("rules", "parts", "shares", "masses"), "*fp64")
+CONSTANTS = {
+    "TURNS": 3, "TURN": 2, "LEVEL": 3, "SELECTS": True, "INDEXED": True, "DONOR": True, "TOKENS": True, "ROWS": 1,
+    "TILE": draws.TILE, "SPLITS": 128, "BLOCK": 128,
+}  # fmt: skip
+KERNELS = [
+    draws._start,
+    draws._select,
+    draws._judge,
+    draws._finish,
+    readings._read,
+    readings._add_up,
+    readings._diverge,
+]
+
+for kernel in [*KERNELS, words._philox]:
+    names = kernel.arg_names
+    constants = {name: CONSTANTS[name] for name in names if name.isupper()}
+    signature = {name: "constexpr" if name in constants else WIDTHS.get(name, "i32") for name in names}
+    places = {(names.index(name),): value for name, value in constants.items()}
+    source = ASTSource(kernel, signature, constexprs=places)
+    made = triton.compile(source, target=GPUTarget("cuda", int(sys.argv[1]), 32), options={"num_warps": 8})
+    assert made.asm["cubin"]
+    print(kernel.__name__)
