@@ -35,6 +35,7 @@ from lm_eval_takeover.forward.draft_length import LONGEST, round_up
 from lm_eval_takeover.forward.forward_pass import prepare_pass
 from lm_eval_takeover.forward.reader import Reader
 from lm_eval_takeover.forward.sequences import Sequences
+from lm_eval_takeover.forward.state_reader import take_reader
 from lm_eval_takeover.method.generation import Generation
 from lm_eval_takeover.method.observations import OBSERVED
 from lm_eval_takeover.method.policies import GuideAlone
@@ -226,9 +227,14 @@ def _accept(slots: Sequence[Row], drafted: Sequence[int], schedule: Schedule) ->
     return emitted
 
 
-def steps_rate(texts: Sequence[Sequence[Position]], rows: int, step: Callable[[int], float], *, refill: bool) -> float:
-    """Tokens per second of one token a step; without `refill` a batch is finished before the next one begins."""
-    waiting, slots, seconds = deque(map(len, texts)), list[int](), 0.0
+def steps_rate(
+    texts: Sequence[Sequence[Position]], rows: int, step: Callable[[int], float], entry: float, *, refill: bool
+) -> float:
+    """Tokens per second of one token a step, and `entry` seconds for each text.
+
+    Without `refill` a batch is finished before the next one begins.
+    """
+    waiting, slots, seconds = deque(map(len, texts)), list[int](), entry * len(texts)
     while slots or waiting:
         if refill or not slots:
             while waiting and len(slots) < rows:
@@ -342,8 +348,9 @@ class Measured:
         length = len(requests[0].prompt) + requests[0].max_new_tokens // 2
         self.pair, self.policy, self.requests, self.batch = pair, policy, requests, batch
         b, self._guide = costs(pair, batch, length).turns
-        one = costs(pair, 1, length).turns[0] if batch > 1 else b
-        self._base = (one, (b - one) / max(batch - 1, 1))
+        # A quarter of the rows, whose keys and values are read out of the others: below that, less of the same.
+        self._few = max(1, batch // 4)
+        self._base = (time_some(pair, range(0, batch, 4), length) if batch >= 4 else b, b)
         # Around the passes of a block: so much, and so much for each drafted token. From drafts of fixed lengths.
         few, many = (self._around(size) for size in (3, 12))
         self._drafted = max(0.0, (many - few) / 9)
@@ -362,7 +369,10 @@ class Measured:
         return (whole - spent["passes"] - spent["prompts"]) / blocks[0]
 
     def draft(self, rows: int) -> float:
-        return self._base[0] + self._base[1] * (rows - 1) + self._drafted
+        few, all_ = self._base
+        if rows <= self._few:
+            return few * (1 + rows / self._few) / 2 + self._drafted
+        return few + (all_ - few) * (rows - self._few) / max(self.batch - self._few, 1) + self._drafted
 
     def verify(self, rows: int, tokens: int) -> float:
         padded = round_up(tokens)
@@ -408,18 +418,35 @@ def run(pair: Pair, policy: Policy, requests: Sequence[Request], batch: int, blo
     return clock() - started
 
 
+@torch.inference_mode()
+def time_some(pair: Pair, slots: range, length: int, repeats: int = 9) -> float:
+    """Seconds of a pass of the base over one token of these slots, which are not the first ones."""
+    reader = take_reader(prepare_pass(pair.member("base")), slots.stop, pair.vocab_size)
+    read = reader.prefill([[7] * length])
+    for slot in range(slots.stop):
+        reader.copy_row(read, 0, slot)
+    ids, found = torch.full((len(slots), 1), 5), []
+    for _ in range(repeats):
+        started = clock()
+        reader.read(slots, ids)
+        found.append(clock() - started)
+    return statistics.median(found)
+
+
 def time_steps(
     pair: Pair, policy: Policy, requests: Sequence[Request], batch: int, block: int | None
-) -> Callable[[int], float]:
-    """Seconds of a step of so many rows, from short texts of a full batch and of one row."""
+) -> tuple[Callable[[int], float], float]:
+    """Seconds of a step of so many rows, and of a text beside its steps: from texts of two lengths."""
     found = []
     for rows in (1, batch):
-        short = [replace(request, max_new_tokens=24) for request in requests[:rows]]
-        with timed() as spent:
-            whole = run(pair, policy, short, rows, block)
-        found.append((whole - spent["prompts"]) / 24)
-    one, all_ = found
-    return lambda rows: one + (all_ - one) * (rows - 1) / max(batch - 1, 1)
+        seconds = []
+        for tokens in (8, 40):
+            with timed() as spent:
+                whole = run(pair, policy, [replace(one, max_new_tokens=tokens) for one in requests[:rows]], rows, block)
+            seconds.append(whole - spent["prompts"])
+        found.append(((seconds[1] - seconds[0]) / 32, seconds[0]))
+    (one, _), (all_, short) = found
+    return lambda rows: one + (all_ - one) * (rows - 1) / max(batch - 1, 1), max(0.0, short - 8 * all_) / batch
 
 
 def validate(batches: Sequence[int], rounds: int) -> bool:
@@ -447,7 +474,7 @@ def validate(batches: Sequence[int], rounds: int) -> bool:
                 drafter, donor = (PassCost.of(prepare_pass(member)) for member in pair.members)
                 schedule = Schedule(drafter, donor, None, bonus=False)
                 by_step = {
-                    name: steps_rate(texts, batch, time_steps(who, how, requests, batch, block), refill=block != 0)
+                    name: steps_rate(texts, batch, *time_steps(who, how, requests, batch, block), refill=block != 0)
                     for name, who, how, block in (
                         ("guide alone", alone, GuideAlone(), None),
                         ("lockstep", pair, policy, 0),
