@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Everything that docs/gpu.md models, measured once on a GPU: about 20 minutes. Output goes into a folder of text files.
+# Everything that docs/gpu.md models, measured once on a GPU. Output goes into a folder of text files.
 #
 #   bash scripts/gpu_check.sh [FOLDER]            default: gpu_check
 #   PYTHON=.venv/bin/python VLLM_PYTHON=.venv-vllm/bin/python bash scripts/gpu_check.sh
