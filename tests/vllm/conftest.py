@@ -24,6 +24,7 @@ from lm_eval_takeover.pair.loading import load_pair, load_policy
 
 NEEDS_VLLM = (
     "test_backend.py",
+    "test_blockwise.py",
     "test_data_parallel.py",
     "test_launch.py",
     "test_model_runner_v2.py",
