@@ -97,7 +97,7 @@ class TakeoverMiddleware:
                 status = await self._answer_all(engine, asked, scope, send, gone)
         finally:
             watcher.cancel()
-        return status
+        return _GONE if gone.is_set() and status == 200 else status
 
     async def _answer_all(
         self, engine: ServedEngine, asked: list[OneSample], scope: Scope, send: Send, gone: asyncio.Event

@@ -17,7 +17,8 @@ def test_tokens_takeovers_passes_and_requests_are_counted():
         names = ("tokens", "takeovers", "base_passes", "guide_passes")
         counts = {name: registry.get_sample_value(f"takeover:{name}_total") for name in names}
         statuses = {
-            code: registry.get_sample_value("takeover:requests_total", {"status": code}) for code in ("200", "400")
+            code: registry.get_sample_value("takeover:requests_total", {"status": code})
+            for code in ("200", "400", "499")
         }
         return {name: value or 0 for name, value in (counts | statuses).items()}
 
@@ -25,9 +26,18 @@ def test_tokens_takeovers_passes_and_requests_are_counted():
     for stream in (True, False):
         asyncio.run(talk(ScriptedVllm(), {"prompt": ["one", "two"], "stream": stream}))
         asyncio.run(talk(ScriptedVllm(), {"prompt": "one", "n": -1, "stream": stream}))
+    asyncio.run(talk(ScriptedVllm(pause=0.01), {"prompt": "long", "max_tokens": 200, "stream": True}, leaves_after=8))
     counted = {name: value - before[name] for name, value in read().items()}
     passes = 2 * (7 + 5)
-    assert counted == {"tokens": 28, "takeovers": 4, "base_passes": passes, "guide_passes": passes, "200": 2, "400": 2}
+    assert counted == {
+        "tokens": 28,
+        "takeovers": 4,
+        "base_passes": passes,
+        "guide_passes": passes,
+        "200": 2,
+        "400": 2,
+        "499": 1,
+    }
 
 
 def test_a_server_whose_engine_is_dead_is_not_healthy():
