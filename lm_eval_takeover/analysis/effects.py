@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from lm_eval_takeover.analysis.failure import bootstrap_auroc, count_pairs
 from lm_eval_takeover.analysis.pooling import interval
-from lm_eval_takeover.results.statistics import CONFIDENCE, Interval, paired_difference
+from lm_eval_takeover.results.statistics import CONFIDENCE, Interval, paired_difference, within_shares
 
 LARGE = 0.25  # an effect above it is helpful, one below its negative harmful
 BINS = 10
@@ -46,18 +46,13 @@ def nested_mean(values: Values, problems: NDArray[Any], samples: int, confidence
         return Interval(mean, -1.0, 1.0)
     shares = mean + (sums - mean * sizes) * len(sizes) / len(values)
     found = paired_difference(shares, samples * sqrt(len(values) / len(sizes))).interval(confidence)
-    return _within_bounds(Interval(mean, found.low, found.high))
-
-
-def _within_bounds(found: Interval) -> Interval:
-    """Shares differ by 1 at most."""
-    return Interval(found.value, max(found.low, -1.0), min(found.high, 1.0))
+    return within_shares(Interval(mean, found.low, found.high))
 
 
 def measure_position(host: Sequence[bool], donor: Sequence[bool]) -> dict[str, Any]:
     """Counts, effect and interval of one position, over its pairs of continuations."""
     pairs = np.asarray(donor, dtype=np.float64) - np.asarray(host, dtype=np.float64)
-    found = _within_bounds(paired_difference(pairs, 1).interval())
+    found = within_shares(paired_difference(pairs, 1).interval())
     return {
         "correct_host": sum(host),
         "correct_donor": sum(donor),

@@ -5,10 +5,14 @@ from pathlib import Path
 from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.results.fields import describe_file
 
+_ENDINGS = (".jsonl", ".json", ".txt", ".csv", ".parquet")
+
 
 def check_prompts(source: str | None) -> None:
     """Raises ArgumentError where this can only be the name of a file, and there is none."""
-    is_file = source is not None and (source.endswith((".jsonl", ".json")) or source.startswith(("/", ".", "~")))
+    is_file = source is not None and (
+        source.endswith((".jsonl", ".json", ".txt", ".csv", ".parquet")) or source.startswith(("/", ".", "~"))
+    )
     if is_file and not Path(str(source)).exists():
         raise ArgumentError(f"--prompts '{source}' does not exist; expected a JSONL file, or a data set of the hub")
 

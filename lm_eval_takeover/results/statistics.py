@@ -70,6 +70,11 @@ class Difference:
         return cls(sum(part.value for part in parts) / len(parts), sqrt(total) / len(parts), freedom)
 
 
+def within_shares(found: Interval) -> Interval:
+    """An interval of a difference of two shares: it is 1 at most."""
+    return Interval(found.value, max(found.low, -1.0), min(found.high, 1.0))
+
+
 def mean_interval(values: Values, confidence: float = CONFIDENCE) -> Interval:
     """The mean over problems with Wilson's score interval at the effective number of problems.
 

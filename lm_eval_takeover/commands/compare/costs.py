@@ -27,7 +27,9 @@ def describe_costs(runs: Mapping[Row, Sequence[Run]]) -> list[dict[str, Any]]:
 def write_costs(costs: Sequence[dict[str, Any]], format_name: str) -> str:
     """The same as a table for a terminal, Markdown or LaTeX."""
     lines = [[row["row"], *(_show(row[name]) for name in (*_COUNTS, "seconds"))] for row in costs]
-    notes = ["Passes are of one sample over any number of tokens, without those over prompts; seconds of all attempts."]
+    notes = [
+        "A pass is one forward call for one sample; those over prompts are left out. Seconds include interrupted attempts."
+    ]
     return WRITERS[format_name](Table(_COLUMNS, lines, notes))
 
 

@@ -2,6 +2,7 @@
 
 import argparse
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from lm_eval_takeover.errors import ArgumentError
@@ -31,7 +32,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="results of a reasoning model of the base's size",
     )
     add("--published", action="store_true", help="also print the paper's rows, with the numbers of its tables")
-    add("--vs", type=Path, metavar="RESULTS", help="compare each row with this one: difference, interval, p-value")
+    add(
+        "--vs",
+        type=Path,
+        metavar="RESULTS",
+        help="compare each row with this one, which may be a row's name in a folder of compare: difference, interval, p-value",
+    )
     add("--format", choices=FORMATS, default="table", help="(default: table)")
     add(
         "--columns",
@@ -49,8 +55,15 @@ def run(options: argparse.Namespace) -> int:
     from lm_eval_takeover.commands.leaderboard.published_rows import list_published_rows
     from lm_eval_takeover.commands.leaderboard.rows import build_board
 
-    board = build_board(options.results, options.thinking, options.vs)
+    board = build_board(options.results, options.thinking, _find_row(options.vs, options.results))
     if options.published:
         board["rows"] += list_published_rows()
     sys.stdout.write(write_table(board, options.format, options.columns))
     return 0
+
+
+def _find_row(versus: Path | None, results: Sequence[Path]) -> Path | None:
+    """The folder of `--vs`: it may be the name of a row in a folder that `compare` wrote."""
+    if versus is None or versus.exists():
+        return versus
+    return next((folder / versus for folder in results if (folder / versus).is_dir()), versus)

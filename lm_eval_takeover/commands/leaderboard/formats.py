@@ -154,6 +154,8 @@ def lay_out_versus(rows: Sequence[Row]) -> Table | None:
                 continue
             label = "Acc" if name == "acc" else name.replace("pass", "Pass@")
             for task, found in found_by_task.items():
+                if task == "average" and any(found is other for name, other in found_by_task.items() if name != task):
+                    continue  # of one task
                 lines.append([row["model"], label, _heading(task), *_show_difference(found)])
     columns = ["Model", "Metric", "Task", "Difference", "95 %", "p", "p (Holm)"]
     reference = compared[0]["vs"]["model"]

@@ -100,7 +100,7 @@ def _find_obstacle(row: "Row", base: "Row | None", reference: "Row | None", aver
     if row.kind not in _TAKEOVER_KINDS:
         return f"a {row.kind} row recovers nothing"
     if base is None:
-        return f"no row is the base alone; run policy=base of {row.run.settings.get('base')}"
+        return "no row is the base alone; give its results, too (policy=base)"
     if reference is None:
         return "no reference: no --thinking row and no policy=guide row of this guide"
     for other in (row, base, reference):

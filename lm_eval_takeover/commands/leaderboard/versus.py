@@ -12,6 +12,7 @@ from lm_eval_takeover.results.statistics import (
     holm,
     independent_difference,
     paired_difference,
+    within_shares,
 )
 
 if TYPE_CHECKING:
@@ -40,8 +41,8 @@ def compare_rows(board: dict[str, Any], rows: Sequence["Row"], averaged: Sequenc
             found
             for name, by_task in described["vs"].items()
             if name != "model"
-            for found in by_task.values()
-            if found["p_value"] is not None
+            for task, found in by_task.items()
+            if found["p_value"] is not None and not (task == "average" and len(averaged) == 1)
         ]
     for entry, adjusted in zip(tested, holm([entry["p_value"] for entry in tested]), strict=True):
         entry["p_holm"] = adjusted
@@ -56,7 +57,8 @@ def _compare(
     known = {task: difference for task, (difference, _) in found.items() if difference is not None}
     described = {task: _describe(difference, how) for task, (difference, how) in found.items()}
     if averaged and all(task in known for task in averaged):
-        described["average"] = _describe(Difference.average([known[task] for task in averaged]), "over tasks")
+        alone = described[averaged[0]] if len(averaged) == 1 else None  # one task is its own average, and one test
+        described["average"] = alone or _describe(Difference.average([known[task] for task in averaged]), "over tasks")
     return described
 
 
@@ -78,7 +80,7 @@ def _measure(new: TaskResult, old: TaskResult, metric: str) -> tuple[Difference 
 def _describe(difference: Difference | None, how: str) -> dict[str, Any]:
     if difference is None:
         return {"difference": None, "low": None, "high": None, "p_value": None, "why": how}
-    interval = difference.interval()
+    interval = within_shares(difference.interval())
     return {
         "difference": interval.value,
         "low": interval.low,

@@ -23,6 +23,7 @@ from lm_eval_takeover.results.statistics import (
     count_observations,
     holm,
     paired_difference,
+    within_shares,
 )
 
 DROPS = ("acc", "pass@8", "maj@8", "recovery", "recovery_pass@8")  # worse where lower; and all Pass@k and Maj@n
@@ -150,9 +151,10 @@ def check_settings(old: Measured, new: Measured, allowed: Sequence[str], where: 
             raise ArgumentError(f"--allow '{name}' is not a setting of these runs; {nearest(name, known)}")
     lines = list(dict.fromkeys(f"{name}{line}" for name, a, b in pairs for line in list_differences(a, b, allowed)))
     if lines:
+        differing = {name for _, a, b in pairs for name in a.keys() | b.keys() if a.get(name) != b.get(name)}
         raise ArgumentError(
-            f"settings differ from {where}: {'; '.join(lines)}; run with the baseline's settings, name those that may "
-            "differ with --allow, or take this run as the new baseline with --update"
+            f"settings differ from {where}: {'; '.join(lines)}; run with the baseline's settings, accept these with "
+            f"`--allow {' '.join(sorted({*allowed, *differing}))}`, or take this run as the new baseline with --update"
         )
     every = [line for _, a, b in pairs for line in list_differences(a, b)]
     return list(dict.fromkeys(every))
@@ -219,7 +221,7 @@ def _judge(parts: Sequence[Part], metric: str, limit: Limit, confidence: float) 
         float(np.mean([values.mean() for values in side]))
         for side in ([part.before for part in parts], [part.now for part in parts])
     )
-    interval = average([part.now - part.before for part in parts]).interval(confidence)
+    interval = within_shares(average([part.now - part.before for part in parts]).interval(confidence))
     if of_recovery(metric):
         anchors = [part.anchors for part in parts if part.anchors]
         gaps = [reference - base for base, reference in anchors]
