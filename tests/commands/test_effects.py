@@ -42,7 +42,7 @@ def strict_run(tmp_path_factory):
 def measured(strict_run, tmp_path_factory):
     """Takeovers and controls of that run, four continuations by the base behind each token."""
     out = tmp_path_factory.mktemp("effects")
-    assert measure(strict_run, out, "--takeovers", "45", "--controls", "30", "--continuations", "4") == 0
+    assert measure(strict_run, out, "--takeovers", "60", "--controls", "30", "--continuations", "4") == 0
     return out
 
 
@@ -55,7 +55,7 @@ def test_writes_tables_and_figures(measured):
     assert effects.columns[:9] == [
         "task", "doc_id", "sample", "position", "kind", "host_token_id", "donor_token_id", "score", "ce",
     ]  # fmt: skip
-    assert effects["kind"].value_counts().sort("kind").rows() == [("control", 30), ("takeover", 45)]
+    assert effects["kind"].value_counts().sort("kind").rows() == [("control", 30), ("takeover", 60)]
     assert (effects["host_token_id"] != effects["donor_token_id"]).all()
     assert (effects["score"] - effects["ce"]).abs().max() < 1e-3
     shares = (effects["correct_donor"] - effects["correct_host"]) / effects["continuations"]
@@ -222,7 +222,7 @@ def test_takeovers_are_preference_pairs(measured, strict_run, tmp_path):
         .rows()
     }
     run = read_run_folder(strict_run)
-    assert len(rows) > 45 and sum(row["effect"] is not None for row in rows) == 45
+    assert len(rows) > 60 and sum(row["effect"] is not None for row in rows) == 60
     for row in rows:
         name = row["task"], row["doc_id"], row["sample"], row["position"]
         assert row["effect"] == (pytest.approx(effects[name][4]) if name in effects else None)
