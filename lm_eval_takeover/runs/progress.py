@@ -1,6 +1,8 @@
 """What a person sees of a run while it is going on: finished samples, and tokens, which come long before them."""
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Self, TextIO
 
@@ -13,9 +15,16 @@ _REDRAW = 1.0  # seconds
 _shown: dict[str, Any] = {"desc": "Running generate_until requests"}  # what bars are given beside their counts
 
 
-def show_on(terminal: TextIO | None, label: str) -> None:
-    """From here on bars bear this label and go to this terminal, whatever this process's stderr is; None: there are none."""
+@contextmanager
+def show_on(terminal: TextIO | None, label: str) -> Iterator[None]:
+    """Meanwhile bars bear this label and go to this terminal, whatever this process's stderr is; None: there are none."""
+    before = dict(_shown)
     _shown.update(desc=label, file=terminal, disable=terminal is None)
+    try:
+        yield
+    finally:
+        _shown.clear()
+        _shown.update(before)
 
 
 def open_bar(label: str, **options: Any) -> Any:

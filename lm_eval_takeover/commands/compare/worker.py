@@ -39,8 +39,10 @@ def run_calls(calls: list[dict[str, Any]], *, quiet: bool = False) -> None:
             if results:
                 shutil.rmtree(results, ignore_errors=True)
             try:
-                with _divert(Path(call["log"])) as terminal:
-                    progress.show_on(None if quiet else terminal, call["row"])
+                with (
+                    _divert(Path(call["log"])) as terminal,
+                    progress.show_on(None if quiet else terminal, call["row"]),
+                ):
                     run_stock(call["words"]) if results else run_calibrate(call["words"][1:])
             except (Exception, SystemExit):
                 print(f"{call['row']}: failed; all that it printed is in '{call['log']}'", file=sys.stderr)
