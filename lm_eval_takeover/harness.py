@@ -6,6 +6,7 @@ long (`check_options`). Importing this module is light.
 
 import inspect
 import logging
+import os
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Mapping
@@ -68,6 +69,23 @@ def observe_evaluation(simple_evaluate: Callable[..., Any]) -> Callable[..., Any
         return results
 
     return observed
+
+
+def without_stderr(find: Callable[[], Any]) -> Callable[[], Any]:
+    """A function whose processes print no error: lm-eval asks git for a hash, which complains outside a repository."""
+
+    @wraps(find)
+    def quiet() -> Any:
+        kept = os.dup(2)
+        try:
+            with open(os.devnull, "w") as nowhere:
+                os.dup2(nowhere.fileno(), 2)
+            return find()
+        finally:
+            os.dup2(kept, 2)
+            os.close(kept)
+
+    return quiet
 
 
 def _read_seed(signature: inspect.Signature, options: Mapping[str, Any]) -> int | None:

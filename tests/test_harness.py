@@ -134,6 +134,16 @@ def test_notices_follow_lm_evals_verbosity():
         theirs.setLevel(level)
 
 
+def test_git_does_not_complain_outside_a_repository(tmp_path, capfd, monkeypatch):
+    from lm_eval import evaluator
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
+    evaluator.get_git_commit_hash()
+    subprocess.run([sys.executable, "-c", "import sys; print('heard', file=sys.stderr)"], check=True)
+    assert capfd.readouterr().err == "heard\n"
+
+
 def test_a_stop_is_found_in_what_it_was_wrapped_into():
     stop = KeyboardInterrupt()
     wrapped = RuntimeError("Error calling __set_name__")
