@@ -183,6 +183,8 @@ def simulated_gpu(pair, monkeypatch):
         patch.setattr(torch.cuda, "get_device_name", lambda device: "simulated")
         patch.setattr(torch.cuda, "current_stream", lambda device: None)
         patch.setattr(torch.cuda, "device", lambda device: nullcontext())
+        # vLLM's second model runner replaces it for the whole process where there is no GPU
+        patch.setattr(torch.Tensor, "pin_memory", torch._C.TensorBase.pin_memory)
         patch.setattr(draft_length, "_memory", lambda device: 2**34)
         patch.setattr(CudaGraphs, "run", lambda self, key, function: function())
         for name, replaced in {
