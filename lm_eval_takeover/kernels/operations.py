@@ -1,6 +1,7 @@
 """The kernels as operations of torch: `draw` and `read_pair`, which CUDA graphs, `FakeTensorMode` and dispatch modes know."""
 
 from collections.abc import Sequence
+from importlib import import_module
 from typing import Any, NamedTuple
 
 import torch
@@ -100,34 +101,24 @@ def _rows(logits: Tensor) -> Tensor:
     return flat if flat.stride(-1) == 1 else flat.contiguous()
 
 
-def _kernels() -> Any:
-    try:
-        from lm_eval_takeover.kernels import draws, readings, words
-    except ImportError as error:
-        raise ArgumentError(
-            "device=cuda draws with Triton, which is not installed; `pip install triton`, or give device=cpu"
-        ) from error
-    return draws, readings, words
+def _implement(name: str, module: str) -> None:
+    """An operation is the function of its name in this module, which the first call imports."""
+
+    @torch.library.impl(f"lm_eval_takeover::{name}", "CUDA")
+    def call(*arguments: Any) -> Any:
+        try:
+            kernels = import_module(f"lm_eval_takeover.kernels.{module}")
+        except ImportError as error:
+            raise ArgumentError(
+                "device=cuda draws with Triton, which is not installed; `pip install triton`, or give device=cpu"
+            ) from error
+        return getattr(kernels, name)(*arguments)
 
 
-@torch.library.impl("lm_eval_takeover::draw", "CUDA")
-def _draw(*arguments: Any) -> Any:
-    return _kernels()[0].draw(*arguments)
-
-
-@torch.library.impl("lm_eval_takeover::read_pair", "CUDA")
-def _read_pair(*arguments: Any) -> Any:
-    return _kernels()[1].read_pair(*arguments)
-
-
-@torch.library.impl("lm_eval_takeover::jensen_shannon", "CUDA")
-def _jensen_shannon(*arguments: Any) -> Any:
-    return _kernels()[1].jensen_shannon(*arguments)
-
-
-@torch.library.impl("lm_eval_takeover::compute_words", "CUDA")
-def _compute_words(*arguments: Any) -> Any:
-    return _kernels()[2].compute_words(*arguments)
+_implement("draw", "draws")
+_implement("read_pair", "readings")
+_implement("jensen_shannon", "readings")
+_implement("compute_words", "words")
 
 
 @torch.library.register_fake("lm_eval_takeover::compute_words")

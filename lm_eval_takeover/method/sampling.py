@@ -193,7 +193,7 @@ def _run_race(ids: NDArray[np.int64] | None, weights: NDArray[np.float32], word:
     kept = weights if ids is None else weights[ids]
     if len(kept) == 0:  # NaN, which callers refuse
         return 0
-    x = _hash(_multiples(len(weights)) if ids is None else ids.astype(np.uint32) * np.uint32(_GOLDEN), word)
+    x = _hash(_multiples(len(weights)), word) if ids is None else token_numbers(ids, word)
     if len(kept) > _FEW:
         # Two tokens bound what wins. As E is at least 1 - u, only tokens with `1 - u <= bound * weight` can: a few of them.
         some = [int(kept.argmax()), int(x.argmax())]

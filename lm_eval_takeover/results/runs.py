@@ -26,6 +26,7 @@ from lm_eval_takeover.results.settings import (
     parse_model_args,
     task_settings,
 )
+from lm_eval_takeover.results.statistics import Interval, mean_interval
 
 PREFIX = "takeover_"
 MATHEMATICAL = (  # the tasks that averages are over
@@ -64,6 +65,11 @@ class TaskResult:
         """Of the Pass@k that tables show: 8, else the largest that there is."""
         known = [int(metric.removeprefix("pass@")) for metric in self.means if metric.startswith("pass@")]
         return 8 if 8 in known else max(known, default=None)
+
+    def measure(self, metric: str) -> Interval | None:
+        """The mean of a metric over problems with its interval; None where there are no samples of it."""
+        values = self.problems.values.get(metric) if self.problems else None
+        return None if values is None else mean_interval(values)
 
     def read_costs(self) -> Costs | None:
         """Tokens, takeovers and passes by problem, from the run_dir; None where it cannot be had."""

@@ -126,11 +126,12 @@ def library_versions(document: Fields) -> dict[str, Any]:
 
 def list_differences(old: Settings, new: Settings, ignored: Iterable[str] = ()) -> list[str]:
     """`name: old -> new` of every setting that differs, in the order of names."""
-    skipped = set(ignored)
-    names = sorted((old.keys() | new.keys()) - skipped)
-    return [
-        f"{name}: {_show(old.get(name))} -> {_show(new.get(name))}" for name in names if old.get(name) != new.get(name)
-    ]
+    return [f"{name}: {_show(old.get(name))} -> {_show(new.get(name))}" for name in name_differences(old, new, ignored)]
+
+
+def name_differences(old: Settings, new: Settings, ignored: Iterable[str] = ()) -> list[str]:
+    """The names of the settings that differ, in order."""
+    return [name for name in sorted((old.keys() | new.keys()) - set(ignored)) if old.get(name) != new.get(name)]
 
 
 def describe_varying(settings: Mapping[str, Settings]) -> list[str]:

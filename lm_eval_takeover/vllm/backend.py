@@ -27,7 +27,7 @@ from lm_eval_takeover.vllm.data_parallel import open_engines
 from lm_eval_takeover.vllm.emission import REST, SCORE, TAKEN
 from lm_eval_takeover.vllm.engine import Engine, Job, Text, VllmEngine
 from lm_eval_takeover.vllm.launch import count_parameters
-from lm_eval_takeover.vllm.settings import RequestSettings, describe_policy
+from lm_eval_takeover.vllm.settings import RequestSettings, name_policy
 from lm_eval_takeover.vllm.versions import check_version
 
 _AT_ONCE = 4096  # samples that are handed to vLLM together: its queue is long, and what it holds of each is small
@@ -118,14 +118,14 @@ class VllmBackend:
         count_tokens: Callable[[int], None] | None = None,
     ) -> Iterator[tuple[int, Generation]]:
         """Every request to its end, in the order in which they end; `options` are further `RequestSettings`."""
-        jobs = []
+        jobs, named = [], name_policy(policy)
         for index, request in enumerate(requests):
             settings = RequestSettings(
                 sample=request.sample,
                 temperature=request.sampling.temperature,
                 top_p=request.sampling.top_p,
                 top_k=request.sampling.top_k,
-                policy=json.dumps(describe_policy(policy)),
+                policy=named,
                 donor_length=request.donor_length,
                 begun=len(request.begun),
                 begun_scores=request.begun_scores,
@@ -159,7 +159,7 @@ class VllmBackend:
         labels: Sequence[str],
     ) -> list[Forced]:
         """As `teacher_forcing.force`, token by token: the gate emits the continuation whatever is drawn."""
-        options = {"seed": seed, "policy": json.dumps(describe_policy(self.policy))}
+        options = {"seed": seed, "policy": name_policy(self.policy)}
         forced = []
         for table, label in zip(self._replay(prompts, continuations, options), labels, strict=True):
             if self.policy.scorer is not None:

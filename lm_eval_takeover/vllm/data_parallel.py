@@ -9,7 +9,6 @@ a text is the same whichever engine writes it. The processes run on this machine
 
 import logging
 import os
-import pickle
 import signal
 import subprocess
 import sys
@@ -113,10 +112,8 @@ class Engines:
 
     def _collect(self, numbers: Sequence[int]) -> list[Any]:
         """The answers of these engines, each of which was asked. Raises what one of them raised."""
-        answers, left = dict[int, Any](), list(numbers)
-        while left:
-            number, answer = self._group.wait(left)
-            left.remove(number)
+        answers = dict[int, Any]()
+        for number, answer in self._await(numbers):
             if isinstance(answer, Ended):
                 raise ArgumentError(
                     f"engine {number + 1} of {len(numbers)} ended as it started; its own error stands above"
@@ -125,6 +122,14 @@ class Engines:
                 raise answer
             answers[number] = answer
         return [answers[number] for number in numbers]
+
+    def _await(self, numbers: Sequence[int]) -> Iterator[tuple[int, Any]]:
+        """The answer of each of these engines, as they come."""
+        left = list(numbers)
+        while left:
+            number, answer = self._group.wait(left)
+            left.remove(number)
+            yield number, answer
 
     def run(self, jobs: Sequence[Job], count_tokens: Callable[[int], None] | None = None) -> Iterator[Text]:
         """Raises RuntimeError when the last engine has ended."""
@@ -174,16 +179,17 @@ class Engines:
 
     def _abort(self, numbers: Sequence[int], busy: set[int]) -> None:
         """Stopped halfway: what these engines have left is given up. Those in `busy` answer first."""
-        for method in ("write", "abort"):
-            asked = [one for one in numbers if one in self._alive and (method == "abort" or one in busy)]
-            if method == "abort":
-                for number in asked:
-                    self._group.ask(number, method)
-            while asked:
-                number, answer = self._group.wait(asked)
-                asked.remove(number)
-                if isinstance(answer, Ended):
-                    self._alive.remove(number)
+        self._drop_ended([number for number in numbers if number in busy])
+        left = [number for number in numbers if number in self._alive]
+        for number in left:
+            self._group.ask(number, "abort")
+        self._drop_ended(left)
+
+    def _drop_ended(self, numbers: Sequence[int]) -> None:
+        """Wait for the answers of these engines; those that are gone are asked no more."""
+        for number, answer in self._await(numbers):
+            if isinstance(answer, Ended):
+                self._alive.remove(number)
 
     def gated(self) -> bool:
         for number in self._alive:
@@ -212,7 +218,7 @@ class LocalGroup:
             theirs.close()
             self._lines.append(ours)
             self._processes.append(process)
-            ours.send_bytes(pickle.dumps(task))
+            ours.send(task)
 
     def ask(self, number: int, method: str, *arguments: Any) -> None:
         with suppress(OSError):  # one that has ended is found when its answer is waited for
@@ -295,7 +301,7 @@ def main(fd: int) -> None:
     line = Connection(fd)
     try:
         worker: Worker | None = None
-        task = pickle.loads(line.recv_bytes())
+        task = line.recv()
         while True:
             method, arguments = line.recv()
             try:

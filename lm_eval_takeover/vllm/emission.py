@@ -134,19 +134,21 @@ def _replace_taken(
     if donor is None or (donor.device.type == "cpu" and taken is not None and not bool(taken.any())):
         assert drafted is not None
         return drafted
-    if policy.mixes and host is not None:
-        donor = policy.mix(host.float(), donor.float())
-    drawn = draw_rows(donor, at, sampling, taken)
+    drawn = draw_rows(_mix(policy, host, donor), at, sampling, taken)
     return drawn if taken is None or drafted is None else torch.where(taken, drawn, drafted)
+
+
+def _mix(policy: Policy, host: Tensor | None, donor: Tensor) -> Tensor:
+    """What takeovers are drawn from."""
+    return policy.mix(host.float(), donor.float()) if policy.mixes and host is not None else donor
 
 
 def _judge(policy: Policy, taken: Tensor, host: Tensor | None, donor: Tensor | None, tokens: Tensor) -> Tensor:
     """`FORCED` of tokens `[rows, k]` under the model that writes each: `[rows, k, 2]`."""
 
     def judge(host: Tensor | None, donor: Tensor | None, taken: Tensor, tokens: Tensor) -> Tensor:
-        if policy.mixes and host is not None and donor is not None:
-            donor = policy.mix(host.float(), donor.float())
-        found = [judge_tokens(logits, tokens) for logits in (host, donor) if logits is not None]
+        writers = (host, donor if donor is None else _mix(policy, host, donor))
+        found = [judge_tokens(logits, tokens) for logits in writers if logits is not None]
         return torch.where(taken[..., None], found[-1], found[0])
 
     return _by_pieces(judge, host, donor, taken, tokens)

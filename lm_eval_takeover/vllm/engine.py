@@ -1,7 +1,6 @@
 """One vLLM engine: jobs go in as they come, vLLM batches them, texts come out as they finish."""
 
 import gc
-import json
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -18,7 +17,7 @@ from lm_eval_takeover.method.policy import Policy
 from lm_eval_takeover.method.request import GREEDY, Request
 from lm_eval_takeover.pair.pair import Pair
 from lm_eval_takeover.vllm.launch import choose_runner, list_engine_arguments, plan_block, start_engine
-from lm_eval_takeover.vllm.settings import RequestSettings, describe_policy
+from lm_eval_takeover.vllm.settings import RequestSettings, name_policy
 from lm_eval_takeover.vllm.versions import check_hooks
 
 logger = logging.getLogger(__name__)
@@ -95,6 +94,7 @@ class VllmEngine:
 
     def __init__(self, arguments: ModelArguments, pair: Pair, policy: Policy) -> None:
         self.pair, self.policy = pair, policy
+        self._own_policy = name_policy(policy)
         self._numbers, self._running = count(), dict[str, _Written]()
         self._start(arguments, plan_block(arguments, pair, policy))
         if self.facts.block > 1 and not self._agrees_with_lockstep():
@@ -158,7 +158,8 @@ class VllmEngine:
         from vllm.sampling_params import RequestOutputKind
 
         request, name = job.request, f"takeover-{next(self._numbers)}"
-        settings = replace(job.settings, id=name, policy=self._name_policy(job.settings.policy))
+        named = "" if job.settings.policy == self._own_policy else job.settings.policy
+        settings = replace(job.settings, id=name, policy=named)
         ends: frozenset[int] = frozenset() if settings.forced else self.pair.eos_ids
         params = SamplingParams(
             temperature=0,  # the gate leaves one token, which greedy sampling takes
@@ -172,10 +173,6 @@ class VllmEngine:
         stop = StopStrings(self.pair.tokenizer, request.until)
         self._engine.add_request(name, {"prompt_token_ids": list(request.text)}, params)
         self._running[name] = _Written(job, stop, ends, list(request.begun))
-
-    def _name_policy(self, named: str) -> str:
-        """As `RequestSettings.policy`: empty where it is the engine's own."""
-        return "" if named == json.dumps(describe_policy(self.policy)) else named
 
     def step(self) -> tuple[list[Text], int]:
         """One step of vLLM: the texts that have ended, and how many tokens were written."""

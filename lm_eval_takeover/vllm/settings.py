@@ -69,6 +69,11 @@ def describe_policy(policy: Policy) -> dict[str, Any]:
     return {"name": policy.name, **asdict(policy)}
 
 
+def name_policy(policy: Policy) -> str:
+    """The same as the text that `RequestSettings.policy` is."""
+    return json.dumps(describe_policy(policy))
+
+
 def build_policy(values: Mapping[str, Any]) -> Policy:
     """The reverse of `describe_policy`."""
     rest = dict(values)

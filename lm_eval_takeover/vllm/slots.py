@@ -92,9 +92,8 @@ class Slots:
 
     def __init__(self, policy: Policy, *, capacity: int, device: torch.device) -> None:
         self.policy, self.capacity, self.device = policy, capacity, device
-        self.scores = torch.zeros(
-            capacity, _RING + 1, device=device
-        )  # by position, a ring; behind it what nobody reads
+        # By position, a ring; behind it what nobody reads.
+        self.scores = torch.zeros(capacity, _RING + 1, device=device)
         self.keys = torch.zeros(capacity, len(_STREAMS), 2, dtype=torch.int64, device=device)
         self.calls = 0
         self._free = list(range(capacity))[::-1]
@@ -246,25 +245,26 @@ class Slots:
     ) -> Emitted:
         """As `decide`, for rows of one policy and one sampling."""
         count = next(iter(logits.values())).shape[1]
+        slots = self._place_slots(tracks)
         here = self._in_text(tracks, positions)[:, None] + torch.arange(count, device=self.device)
         if tracks[0].settings.compared:
             emitted = compare_forced(logits["base"], logits["guide"], self._forced(tracks, here))
         else:
-            emitted = self._emit(tracks, here, logits, drafted)
-        self._keep(self._place_slots(tracks)[:, None], here, emitted.records[..., SCORE])
+            emitted = self._emit(tracks, slots, here, logits, drafted)
+        self._keep(slots[:, None], here, emitted.records[..., SCORE])
         self._send(tracks, here, emitted.records)
         return emitted
 
     def _emit(
-        self, tracks: Sequence[Track], here: Tensor, logits: dict[str, Tensor], drafted: Tensor | None
+        self, tracks: Sequence[Track], slots: Tensor, here: Tensor, logits: dict[str, Tensor], drafted: Tensor | None
     ) -> Emitted:
-        """here: the positions `[rows, k]`."""
+        """slots `[rows]`; here: the positions `[rows, k]`."""
         settings, policy = tracks[0].settings, tracks[0].policy
         block = Block(
             here,
             here.new_zeros(here.shape, dtype=torch.float32),
-            self._windows(self._place_slots(tracks)[:, None], here[:, :1], policy.window, here.shape[1]),
-            as_chances(self._words(tracks, here, CHANCE)) if policy.uses_chance else None,
+            self._windows(slots[:, None], here[:, :1], policy.window, here.shape[1]),
+            as_chances(self._words(tracks, slots, here, CHANCE)) if policy.uses_chance else None,
             place_numbers([track.settings.donor_length for track in tracks], self.device),
         )
         emitted = emit(
@@ -273,7 +273,7 @@ class Slots:
             logits.get(policy.host or ""),
             logits.get(policy.donor or ""),
             block,
-            self._words(tracks, here),
+            self._words(tracks, slots, here),
             drafted=drafted,
             forced=self._forced(tracks, here) if settings.forced else None,
             traced=settings.traced,
@@ -291,15 +291,16 @@ class Slots:
         for rows in groups:
             some = place_numbers(rows, self.device)
             alike = [tracks[i] for i in rows]
-            at = self._words(alike, self._in_text(alike, positions[some])[:, None])[:, 0]
+            here = self._in_text(alike, positions[some])[:, None]
+            at = self._words(alike, self._place_slots(alike), here)[:, 0]
             tokens[some] = draw_rows(logits if len(groups) == 1 else logits[some], at, alike[0].settings.sampling)
         return tokens
 
-    def _words(self, tracks: Sequence[Track], here: Tensor, stream: str = "token") -> Tensor:
+    def _words(self, tracks: Sequence[Track], slots: Tensor, here: Tensor, stream: str = "token") -> Tensor:
         """Of positions `[rows, k]`, negative ones anything: int64 `[rows, k]`."""
         here = here.clamp(min=0)
         if kernels.uses_kernels(here):
-            keys = self.keys[self._place_slots(tracks), _STREAMS.index(stream)]
+            keys = self.keys[slots, _STREAMS.index(stream)]
             return kernels.compute_words(keys[:, None], here)
         rows = zip(tracks, here.numpy(), strict=True)
         found = np.stack([track.words(stream, int(own[-1]) + 1)[own] for track, own in rows])

@@ -23,7 +23,7 @@ from lm_eval_takeover.commands.compare.rows import Row
 from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.results.frontier import Area, Curve, compare_areas
 from lm_eval_takeover.results.runs import MATHEMATICAL, Run, TaskResult, common_ids
-from lm_eval_takeover.results.statistics import Interval, average_interval, mean_interval
+from lm_eval_takeover.results.statistics import Interval, average_interval
 from lm_eval_takeover.storage.whole_files import write_text
 
 COLUMNS = (
@@ -101,8 +101,7 @@ def _describe_task(
         "seconds_per_problem": seconds,
     }
     for name, metric in (("acc", "acc"), ("pass8", f"pass@{result.k}")):
-        values = result.problems.values.get(metric) if result.problems else None
-        found = None if values is None else mean_interval(values)
+        found = result.measure(metric)
         line |= {
             name: result.means.get(metric),
             f"{name}_low": found and found.low,

@@ -16,7 +16,7 @@ from lm_eval_takeover.commands.leaderboard.versus import compare_rows
 from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.results.runs import MATHEMATICAL, PREFIX, Run, TaskResult, read_runs
 from lm_eval_takeover.results.settings import describe_varying
-from lm_eval_takeover.results.statistics import Interval, average_interval, mean_interval
+from lm_eval_takeover.results.statistics import average_interval
 
 _ORDER = ("base", "guided", "random", "early", "thinking", "guide", "other")
 
@@ -148,7 +148,7 @@ def describe_cell(result: TaskResult) -> dict[str, Any]:
     """Acc, and the Pass@k and Maj@n that there are, with intervals, which are null without samples; `k` is that of tables."""
     cell: dict[str, Any] = {"k": result.k}
     for metric in list_cell_metrics([result]):
-        interval, name = measure(result, metric), cell_name(metric)
+        interval, name = result.measure(metric), cell_name(metric)
         cell |= {
             name: result.means.get(metric),
             f"{name}_low": interval.low if interval else None,
@@ -163,11 +163,6 @@ def describe_cell(result: TaskResult) -> dict[str, Any]:
         "samples": result.samples,
         "task_rate": result.per_token.get("realized_rate"),
     }
-
-
-def measure(result: TaskResult, metric: str) -> Interval | None:
-    values = result.problems.values.get(metric) if result.problems else None
-    return None if values is None else mean_interval(values)
 
 
 def share_truncated(result: TaskResult) -> float | None:
@@ -186,7 +181,7 @@ def describe_average(results: Sequence[TaskResult]) -> dict[str, Any]:
     cell: dict[str, Any] = {"k": ks.pop() if len(ks) == 1 else None}
     for metric in list_cell_metrics(results):
         name = cell_name(metric)
-        parts = [measure(result, metric) for result in results]
+        parts = [result.measure(metric) for result in results]
         known = [part for part in parts if part is not None]
         interval = average_interval(known) if len(known) == len(parts) else None
         means = [result.means[metric] for result in results if metric in result.means]

@@ -17,6 +17,7 @@ from lm_eval_takeover.results.problems import ACC, Problems, derive_pass_at_k, l
 from lm_eval_takeover.results.runs import Run, read_runs
 from lm_eval_takeover.results.settings import Settings, list_differences
 from lm_eval_takeover.results.statistics import Values
+from lm_eval_takeover.runs.layout import find_run_dirs
 from lm_eval_takeover.storage.digests import digest_of
 from lm_eval_takeover.storage.whole_files import write_text
 from lm_eval_takeover.tasks.metrics import list_ks
@@ -101,7 +102,7 @@ def read_measured(results: Path) -> Measured:
     runs, notes = read_runs([results])
     if len(runs) != 1:
         sources = ", ".join(f"'{run.source}'" for run in runs) or "none"
-        if rows := _name_rows(results, runs):
+        if rows := _name_rows(results):
             raise ArgumentError(rows)
         way_out = "; give one of these files" if runs else ""
         raise ArgumentError(
@@ -110,13 +111,11 @@ def read_measured(results: Path) -> Measured:
     return replace(_measure_run(runs[0]), notes=tuple(notes))
 
 
-def _name_rows(results: Path, runs: Sequence[Run]) -> str:
+def _name_rows(results: Path) -> str:
     """What `compare` left in a folder, if it is one: its rows, each of which is a run."""
-    parts = {run.source.resolve().relative_to(results.resolve()).parts[0] for run in runs}
-    rows = [results / part for part in sorted(parts)]
-    if len(rows) < 2 or not all((row / "samples").is_dir() for row in rows):
+    if len(found := find_run_dirs(results)) < 2:
         return ""
-    names = ", ".join(f"'{row}'" for row in rows)
+    names = ", ".join(f"'{folder.parent}'" for folder in found)
     return f"'{results}' holds the rows of compare, and a baseline is one of them: give {names}"
 
 
@@ -141,7 +140,7 @@ def read_seeds(results: Sequence[Path]) -> Measured:
                 lines.append(f"{task}: other problems")
             else:
                 lines += list_differences(ours.settings, theirs.settings)
-        if lines and len(results) == 1 and (rows := _name_rows(results[0], runs)):
+        if lines and len(results) == 1 and (rows := _name_rows(results[0])):
             raise ArgumentError(rows)
         if lines:
             raise ArgumentError(

@@ -15,7 +15,7 @@ from lm_eval_takeover.commands.regress.baseline import Measured, Side
 from lm_eval_takeover.errors import ArgumentError, ResultsError, nearest
 from lm_eval_takeover.results.recovery import NOT_ABOVE, measure_ratio
 from lm_eval_takeover.results.runs import MATHEMATICAL
-from lm_eval_takeover.results.settings import list_differences
+from lm_eval_takeover.results.settings import list_differences, name_differences
 from lm_eval_takeover.results.statistics import (
     Difference,
     Values,
@@ -151,7 +151,7 @@ def check_settings(old: Measured, new: Measured, allowed: Sequence[str], where: 
             raise ArgumentError(f"--allow '{name}' is not a setting of these runs; {nearest(name, known)}")
     lines = list(dict.fromkeys(f"{name}{line}" for name, a, b in pairs for line in list_differences(a, b, allowed)))
     if lines:
-        differing = {name for _, a, b in pairs for name in a.keys() | b.keys() if a.get(name) != b.get(name)}
+        differing = {name for _, a, b in pairs for name in name_differences(a, b)}
         raise ArgumentError(
             f"settings differ from {where}: {'; '.join(lines)}; run with the baseline's settings, accept these with "
             f"`--allow {' '.join(sorted({*allowed, *differing}))}`, or take this run as the new baseline with --update"
