@@ -58,6 +58,13 @@ TIGHT = {"enforce_eager": True, "max_model_len": 384, "max_num_seqs": 6, "num_gp
          "max_num_batched_tokens": 64, "block_size": 1, "disable_log_stats": False}  # fmt: skip
 
 
+@pytest.fixture(autouse=True)
+def _environment_is_read_anew():
+    """An engine makes vLLM keep the environment as it was then; this test may change it."""
+    if "vllm.envs" in sys.modules:
+        sys.modules["vllm.envs"].disable_envs_cache()
+
+
 @pytest.fixture(scope="session")
 def demo_folders(tmp_path_factory):
     """The bundled pair with heads of sizes that vLLM has on a CPU, and one size of vocabulary, as drafts want it."""
