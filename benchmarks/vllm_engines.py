@@ -21,6 +21,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +74,7 @@ def parse() -> argparse.Namespace:
     add("--tau", type=float, default=1.5)
     add("--kappa", type=float, default=2.0)
     add("--block", type=int, default=4, help="tokens of a draft")
+    add("--fly_block", type=int, default=8, help="for FLy, which looks at up to 6 tokens of a draft behind a mismatch")
     add("--graphs", action="store_true", help="compile and capture CUDA graphs")
     add("--gate_only", action="store_true", help="time the gate alone")
     add("--contenders", nargs="+", default=list(CONTENDERS), choices=CONTENDERS)
@@ -100,7 +102,7 @@ class Worker:
 
     def __init__(self, name: str, options: argparse.Namespace, pair: dict[str, str]) -> None:
         words = [sys.executable, __file__, "--contender", name, "--base", pair["base"], "--guide", pair["guide"]]
-        for option in ("dtype", "tokens", "tau", "kappa", "block"):
+        for option in ("dtype", "tokens", "tau", "kappa", "block", "fly_block"):
             words += [f"--{option}", str(getattr(options, option))]
         words += ["--rows", *map(str, options.rows), *(["--graphs"] if options.graphs else [])]
         words += ["--contenders", *options.contenders]
@@ -191,7 +193,6 @@ def engine_options(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def open_vllm(options: argparse.Namespace) -> Write:
-    import vllm
     from transformers import AutoTokenizer
     from vllm import LLM, SamplingParams
 
@@ -201,9 +202,7 @@ def open_vllm(options: argparse.Namespace) -> Write:
             "method": "draft_model", "model": options.base, "num_speculative_tokens": options.block,
         }  # fmt: skip
     if options.contender == "fly":
-        if tuple(map(int, vllm.__version__.split(".")[:2])) < (0, 33):
-            raise LookupError(f"FLy is in vLLM 0.33, and this is {vllm.__version__}")
-        extra["speculative_config"]["rejection_sample_method"] = "fly"
+        extra["speculative_config"] |= ask_for_fly(options.fly_block)
     model = options.base if options.contender == "base" else options.guide
     llm = LLM(model=model, generation_config="vllm", **engine_options(options), **extra)
     tokenizer = AutoTokenizer.from_pretrained(model)
@@ -215,6 +214,19 @@ def open_vllm(options: argparse.Namespace) -> Write:
         return {"tokens": sum(len(one.outputs[0].token_ids) for one in done)}
 
     return write
+
+
+def ask_for_fly(block: int) -> dict[str, Any]:
+    """vLLM's options of FLy (arXiv:2511.22972), with its own window and entropy. Raises LookupError where there is none."""
+    import vllm
+    from vllm.config import SpeculativeConfig
+    from vllm.platforms import current_platform
+
+    if "fly_entropy_threshold" not in {field.name for field in fields(SpeculativeConfig)}:
+        raise LookupError(f"FLy is in vLLM 0.33 and later, and this is {vllm.__version__}")
+    if current_platform.is_cpu():
+        raise LookupError("vLLM's FLy needs a GPU")
+    return {"rejection_sample_method": "fly", "num_speculative_tokens": block}
 
 
 def texts() -> list[str]:
@@ -287,8 +299,8 @@ def report(
     last: dict[str, dict[int, dict[str, Any]]],
 ) -> None:
     graphs = "on" if options.graphs else "off"
-    print(f"{describe_machine(options)}, graphs {graphs}, "
-          f"pair {options.base or options.pair}, drafts of {options.block}, medians of {options.rounds} rounds\n")  # fmt: skip
+    pair, drafts = options.base or options.pair, f"drafts of {options.block}, FLy's of {options.fly_block}"
+    print(f"{describe_machine(options)}, graphs {graphs}, pair {pair}, {drafts}, medians of {options.rounds} rounds\n")
     print("|tokens/s|" + "|".join(f"{rows} samples" for rows in options.rows) + "|\n|---|" + "--:|" * len(options.rows))
     middle = {
         name: {rows: statistics.median(found) for rows, found in of.items() if found} for name, of in rates.items()

@@ -1,48 +1,120 @@
-"""Which vLLM this was written for: the hooks that it uses are checked at the start, not met as a traceback later."""
+"""Which vLLM this was written for: what is used of it is looked up at the start, not met as a traceback later."""
 
-import importlib
-import inspect
+import logging
 import os
 import re
-from itertools import chain
+from pathlib import Path
 
 from lm_eval_takeover.errors import ArgumentError
+from lm_eval_takeover.vllm.hooks import Hook, find_faults
 
-TESTED = "0.32.0"
-OLDEST, NEWEST = (0, 32), (0, 33)  # from the one, and below the other
+logger = logging.getLogger(__name__)
+
+TESTED = (0, 32)
+# By version what is known of it. `scripts/check_next_vllm.py` reads another one.
+KNOWN = {TESTED: "tested on CPUs", (0, 33): "its source was read, it was not run"}
 INSTALL = "pip install '.[vllm]', on a machine without a GPU as in docs/vllm.md"
 
-# (module, path to a callable, parameters that it must have)
-HOOKS = (
-    ("vllm.v1.sample.logits_processor", "LogitsProcessor.__init__", ("vllm_config", "device", "is_pin_memory")),
-    ("vllm.v1.sample.logits_processor", "LogitsProcessor.update_state", ("batch_update",)),
-    ("vllm.v1.sample.logits_processor", "LogitsProcessor.apply", ("logits",)),
-    (
-        "vllm.model_executor.models.utils",
-        "init_vllm_registered_model",
-        ("vllm_config", "prefix", "hf_config", "architectures"),
-    ),
-)
-SERVER_HOOKS = (
-    ("vllm.entrypoints.serve.middleware.authenticate", "AuthenticationMiddleware.__init__", ("tokens",)),
-    ("vllm.entrypoints.serve.middleware.authenticate", "AuthenticationMiddleware.verify_token", ("headers",)),
-)
-BLOCKWISE_HOOKS = (
-    ("vllm.v1.worker.gpu_model_runner", "GPUModelRunner._sample", ("logits", "spec_decode_metadata")),
-    ("vllm.v1.worker.gpu_model_runner", "GPUModelRunner.sample_tokens", ("grammar_output",)),
-    ("vllm.v1.spec_decode.draft_model", "DraftModelProposer._sample_draft_tokens", ("hidden_states", "sampling_metadata")),
-    ("vllm.v1.spec_decode.draft_model", "DraftModelProposer.propose", ("common_attn_metadata", "num_rejected_tokens_gpu")),
+# What is used of vLLM, by module; `hooks` says how to read it. Always:
+HOOKS: tuple[Hook, ...] = (
+    ("vllm", "", "__version__"),
+    ("vllm", "LLM", "llm_engine collective_rpc"),
+    ("vllm", "ModelRegistry", "get_supported_archs register_model"),
+    ("vllm.compilation.backends", "set_model_tag", "tag ..."),
+    ("vllm.config", "ModelConfig", "dtype hf_config max_model_len"),
+    ("vllm.config", "SchedulerConfig", "max_num_seqs"),
+    ("vllm.config", "VllmConfig", "instance_id load_config model_config quant_config scheduler_config"),
+    ("vllm.config", "VllmConfig.get_quantization_config", "model_config load_config ..."),
+    ("vllm.config.utils", "replace", "dataclass_instance ..."),
+    ("vllm.engine.arg_utils", "EngineArgs",
+        "async_scheduling disable_log_stats dtype generation_config hf_overrides logits_processors max_model_len "
+        "max_num_seqs model pipeline_parallel_size revision seed speculative_config tensor_parallel_size "
+        "tokenizer tokenizer_revision trust_remote_code worker_cls worker_extension_cls"),
+    ("vllm.envs", "", "environment_variables VLLM_USE_V2_MODEL_RUNNER"),
+    ("vllm.model_executor.model_loader.default_loader", "", "secondary_weights"),
+    ("vllm.model_executor.model_loader.default_loader", "DefaultModelLoader.Source",
+        "fall_back_to_pt model_or_path prefix revision"),
+    ("vllm.model_executor.models.utils", "AutoWeightsLoader.load_weights", "weights ..."),
+    ("vllm.model_executor.models.utils", "init_vllm_registered_model",
+        "vllm_config prefix hf_config architectures ..."),
+    ("vllm.model_executor.models.utils", "maybe_prefix", "prefix name"),
+    ("vllm.outputs", "CompletionOutput", "token_ids"),
+    ("vllm.outputs", "RequestOutput", "request_id outputs finished"),
+    ("vllm.platforms.interface", "Platform", "is_cpu"),
+    ("vllm.plugins", "", "vllm.general_plugins"),
+    ("vllm.sampling_params", "RequestOutputKind", "DELTA"),
+    ("vllm.sampling_params", "SamplingParams",
+        "detokenize extra_args ignore_eos max_tokens output_kind stop_token_ids temperature"),
+    ("vllm.v1.attention.backends.cpu_attn", "CPUAttentionBackend", "get_supported_head_sizes"),
+    ("vllm.v1.engine.core_client", "EngineCoreClient", "shutdown"),
+    ("vllm.v1.engine.llm_engine", "LLMEngine", "engine_core model_config step vllm_config"),
+    ("vllm.v1.engine.llm_engine", "LLMEngine.abort_request", "request_ids internal ..."),
+    ("vllm.v1.engine.llm_engine", "LLMEngine.add_request", "request_id prompt params ..."),
+    ("vllm.v1.sample.logits_processor", "BatchUpdate", "added moved removed"),
+    ("vllm.v1.sample.logits_processor", "LogitsProcessor.__init__", "vllm_config device is_pin_memory"),
+    ("vllm.v1.sample.logits_processor", "LogitsProcessor.apply", "logits"),
+    ("vllm.v1.sample.logits_processor", "LogitsProcessor.is_argmax_invariant", ""),
+    ("vllm.v1.sample.logits_processor", "LogitsProcessor.update_state", "batch_update"),
+    ("vllm.v1.sample.logits_processor", "LogitsProcessor.validate_params", "sampling_params"),
+    ("vllm.v1.sample.logits_processor", "LogitsProcessors", "non_argmax_invariant"),
+    ("vllm.v1.sample.logits_processor", "MoveDirectionality", "SWAP"),
+    ("vllm.v1.worker.gpu_input_batch", "InputBatch", "logitsprocs"),
 )  # fmt: skip
-RUNNER_V2_HOOKS = (
-    ("vllm.v1.worker.gpu.model_states.interface", "ModelState.custom_sampler", ("sampler",)),
-    ("vllm.v1.worker.gpu.model_states.interface", "ModelState.add_request", ("req_index", "new_req_data")),
-    ("vllm.v1.worker.gpu.model_states.interface", "ModelState.remove_request", ("req_id",)),
-    ("vllm.v1.worker.gpu.sample.sampler", "Sampler.sample", ("logits", "idx_mapping", "idx_mapping_np", "pos")),
-)
+SERVER_HOOKS: tuple[Hook, ...] = (
+    ("vllm.entrypoints.launchers.api_server.entry", "main", ""),
+    ("vllm.entrypoints.serve.middleware.authenticate", "AuthenticationMiddleware.__init__", "app tokens"),
+    ("vllm.entrypoints.serve.middleware.authenticate", "AuthenticationMiddleware.verify_token", "headers"),
+    ("vllm.v1.engine.async_llm", "AsyncLLM", "collective_rpc model_config tokenizer"),
+)  # fmt: skip
+BLOCKWISE_HOOKS: tuple[Hook, ...] = (
+    ("vllm.config", "CUDAGraphMode", "NONE"),
+    ("vllm.config.speculative", "SpeculativeConfig",
+        "draft_tensor_parallel_size method model num_speculative_tokens revision use_heterogeneous_vocab"),
+    ("vllm.forward_context", "set_forward_context",
+        "attn_metadata vllm_config num_tokens cudagraph_runtime_mode slot_mapping ..."),
+    ("vllm.v1.attention.backend", "CommonAttentionMetadata",
+        "batch_size num_actual_tokens num_reqs query_start_loc seq_lens slot_mapping"),
+    ("vllm.v1.outputs", "SamplerOutput", "logprobs_tensors sampled_token_ids"),
+    ("vllm.v1.spec_decode.draft_model", "DraftModelProposer", "model vllm_config _get_slot_mapping"),
+    ("vllm.v1.spec_decode.draft_model", "DraftModelProposer.__init__", "vllm_config device runner"),
+    ("vllm.v1.spec_decode.draft_model", "DraftModelProposer._sample_draft_tokens", "hidden_states sampling_metadata"),
+    ("vllm.v1.spec_decode.draft_model", "DraftModelProposer.build_per_group_and_layer_attn_metadata",
+        "common_attn_metadata ..."),
+    ("vllm.v1.spec_decode.draft_model", "DraftModelProposer.propose",
+        "common_attn_metadata num_rejected_tokens_gpu num_speculative_tokens ..."),
+    ("vllm.v1.spec_decode.metadata", "SpecDecodeMetadata", "draft_token_ids num_draft_tokens"),
+    ("vllm.v1.worker.cpu_worker", "CPUWorker.init_device", ""),
+    ("vllm.v1.worker.gpu_input_batch", "CachedRequestState", "num_tokens prompt_token_ids sampling_params"),
+    ("vllm.v1.worker.gpu_input_batch", "InputBatch", "num_prompt_tokens req_ids"),
+    ("vllm.v1.worker.gpu_model_runner", "ExecuteModelState", "spec_decode_common_attn_metadata"),
+    ("vllm.v1.worker.gpu_model_runner", "GPUModelRunner",
+        "device discard_request_mask drafter dtype execute_model_state input_batch input_ids positions requests "
+        "vllm_config"),
+    ("vllm.v1.worker.gpu_model_runner", "GPUModelRunner._sample", "logits spec_decode_metadata"),
+    ("vllm.v1.worker.gpu_model_runner", "GPUModelRunner.profile_run", "..."),
+    ("vllm.v1.worker.gpu_model_runner", "GPUModelRunner.sample_tokens", "grammar_output"),
+    ("vllm.v1.worker.gpu_worker", "Worker.init_device", ""),
+)  # fmt: skip
+RUNNER_V2_HOOKS: tuple[Hook, ...] = (
+    ("vllm.v1.core.sched.output", "NewRequestData", "prompt_token_ids req_id sampling_params"),
+    ("vllm.v1.worker.gpu.model_runner", "GPUModelRunner", "model_state"),
+    ("vllm.v1.worker.gpu.model_states", "", "get_model_state_cls"),
+    ("vllm.v1.worker.gpu.model_states.default", "DefaultModelState", "device max_num_reqs model model_config"),
+    ("vllm.v1.worker.gpu.model_states.default", "DefaultModelState.add_request", "req_index new_req_data"),
+    ("vllm.v1.worker.gpu.model_states.default", "DefaultModelState.custom_sampler", "sampler"),
+    ("vllm.v1.worker.gpu.model_states.default", "DefaultModelState.remove_request", "req_id"),
+    ("vllm.v1.worker.gpu.sample.logits_processor", "LogitsContext", ""),
+    ("vllm.v1.worker.gpu.sample.logits_processor", "LogitsProcessor.add_request", "req_idx sampling_params"),
+    ("vllm.v1.worker.gpu.sample.logits_processor", "LogitsProcessor.apply", "logits ctx"),
+    ("vllm.v1.worker.gpu.sample.logits_processor", "LogitsProcessor.validate_params", "sampling_params"),
+    ("vllm.v1.worker.gpu.sample.sampler", "Sampler.sample",
+        "logits expanded_idx_mapping idx_mapping idx_mapping_np pos ..."),
+)  # fmt: skip
+EVERY_HOOK = (*HOOKS, *SERVER_HOOKS, *BLOCKWISE_HOOKS, *RUNNER_V2_HOOKS)
 
 
 def check_version() -> None:
-    """Raises ArgumentError where vLLM is missing or of a version that is not supported."""
+    """Raises ArgumentError where vLLM is missing or of a version that is not known; tells of one that was not run."""
     os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")  # vLLM reports its use unless it is told not to
     try:
         import vllm
@@ -51,23 +123,28 @@ def check_version() -> None:
     except (ImportError, AttributeError) as error:
         raise ArgumentError(f"backend=vllm needs vLLM, which cannot be imported ({error}): {INSTALL}") from error
     numbers = tuple(int(number) for number in re.findall(r"\d+", version)[:2])
-    if not OLDEST <= numbers < NEWEST:
-        low, high = (".".join(map(str, bound)) for bound in (OLDEST, NEWEST))
-        raise ArgumentError(
-            f"backend=vllm: vLLM {version} is installed, and vllm>={low},<{high} is supported (tested with {TESTED}); {INSTALL}"
-        )
+    if numbers not in KNOWN:
+        raise ArgumentError(f"backend=vllm: vLLM {version} is installed, and known are {list_known()}; {INSTALL}")
+    logger.log(
+        logging.INFO if numbers == TESTED else logging.WARNING,
+        "vLLM %s is installed; known are %s",
+        version,
+        list_known(),
+    )
+
+
+def list_known() -> str:
+    """The versions, and what is known of each."""
+    return ", ".join(f"{major}.{minor} ({what})" for (major, minor), what in KNOWN.items())
 
 
 def check_hooks(*, blockwise: bool, runner_v2: bool = False, server: bool = False) -> None:
-    """Raises ArgumentError where a hook of vLLM that is used is not there or takes other arguments."""
-    used = [HOOKS, *([BLOCKWISE_HOOKS] if blockwise else []), *([RUNNER_V2_HOOKS] if runner_v2 else [])]
-    for module, path, parameters in chain(*used, SERVER_HOOKS if server else ()):
-        found = importlib.import_module(module)
-        for name in path.split("."):
-            found = getattr(found, name, None)  # type: ignore[assignment]
-        known = inspect.signature(found).parameters if callable(found) else {}
-        missing = [name for name in parameters if name not in known]
-        if missing:
-            raise ArgumentError(
-                f"backend=vllm: {module}.{path} of the installed vLLM has no parameter '{missing[0]}'; install vLLM {TESTED}"
-            )
+    """Raises ArgumentError where something that is used of vLLM is not there or takes other arguments."""
+    import vllm
+
+    asked = ((BLOCKWISE_HOOKS, blockwise), (RUNNER_V2_HOOKS, runner_v2), (SERVER_HOOKS, server))
+    hooks = sum((own for own, used in asked if used), HOOKS)
+    for fault in find_faults(Path(vllm.__file__).parents[1], hooks):
+        raise ArgumentError(
+            f"backend=vllm: vLLM {vllm.__version__} is installed, and {fault}; known are {list_known()}"
+        )

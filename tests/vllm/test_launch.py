@@ -1,6 +1,7 @@
 """What cannot run is said in one line before any engine starts."""
 
 import json
+from pathlib import Path
 
 import pytest
 from helpers.pairs import METHODS, POLICIES, save_random_model
@@ -10,9 +11,10 @@ from lm_eval_takeover.demo import DEMO
 from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.pair.loading import load_pair, load_policy
 from lm_eval_takeover.vllm import serving
+from lm_eval_takeover.vllm.hooks import find_faults
 from lm_eval_takeover.vllm.launch import list_engine_arguments, plan_block, start_engine
 from lm_eval_takeover.vllm.settings import EngineSettings
-from lm_eval_takeover.vllm.versions import check_hooks, check_version
+from lm_eval_takeover.vllm.versions import EVERY_HOOK, check_hooks, check_version
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # vLLM's own
 
@@ -135,16 +137,28 @@ def test_a_server_that_cannot_go_on_ends_with_one_line(monkeypatch, capsys):
     assert capsys.readouterr().err == "error: vLLM's server cannot go on: division by zero\n"
 
 
-def test_versions_and_hooks_are_checked(monkeypatch):
+def test_the_version_is_checked_and_told(monkeypatch, caplog):
     import vllm
 
     check_version()
-    check_hooks(blockwise=True, runner_v2=True)
+    assert not caplog.records
+    monkeypatch.setattr(vllm, "__version__", "0.33.1")
+    check_version()
+    assert "vLLM 0.33.1 is installed; known are 0.32 (tested on CPUs), 0.33 (its source was read" in caplog.text
     monkeypatch.setattr(vllm, "__version__", "0.41.2")
-    with pytest.raises(ArgumentError, match=r"vLLM 0\.41\.2 is installed, and vllm>=0\.32,<0\.33 is supported"):
+    with pytest.raises(ArgumentError, match=r"vLLM 0\.41\.2 is installed, and known are 0\.32 .*, 0\.33 "):
         check_version()
-    monkeypatch.setattr("vllm.v1.sample.logits_processor.LogitsProcessor.apply", lambda self, rows: rows)
-    with pytest.raises(ArgumentError, match=r"LogitsProcessor\.apply of the installed vLLM has no parameter 'logits'"):
+
+
+def test_what_is_used_of_vllm_is_there(monkeypatch, tmp_path):
+    import vllm
+
+    assert find_faults(Path(vllm.__file__).parents[1], EVERY_HOOK) == ()
+    check_hooks(blockwise=True, runner_v2=True, server=True)
+    (tmp_path / "vllm").mkdir()
+    (tmp_path / "vllm" / "__init__.py").write_text("__version__ = '0.33.9'")
+    monkeypatch.setattr(vllm, "__file__", str(tmp_path / "vllm" / "__init__.py"))
+    with pytest.raises(ArgumentError, match=r"vLLM 0\.32.* is installed, and vllm\.LLM is missing; known are 0\.32"):
         check_hooks(blockwise=False)
 
 

@@ -1,0 +1,151 @@
+"""Looks names up in vLLM's source, which is read and not imported: what another version has is known before it runs.
+
+A hook is `(module, path, names)`, the names in one text. The path leads to
+
+- a function, whose parameters must be these, in this order; before `...` in any order, and there may be others,
+- a class, which must have attributes and methods of these names, its own or inherited,
+- nowhere, where it is empty: the module's code must mention the names, or be a package of modules of these names.
+"""
+
+import ast
+from collections.abc import Iterator, Sequence
+from functools import cache
+from pathlib import Path
+
+Hook = tuple[str, str, str]
+OTHERS = "..."
+
+_Found = tuple[str, ast.AST]  # the module where something stands, and what it is
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+
+
+@cache
+def find_faults(root: Path, hooks: tuple[Hook, ...]) -> tuple[str, ...]:
+    """What of the hooks is not so in the packages under `root`, a text for each name."""
+    source = _Source(root)
+    return tuple(fault for module, path, names in hooks for fault in _compare(source, module, path, names.split()))
+
+
+def list_imports(package: str, folder: Path) -> tuple[Hook, ...]:
+    """What the Python files of a folder import from a package."""
+    statements = (
+        node
+        for file in sorted(folder.rglob("*.py"))
+        for node in ast.walk(ast.parse(file.read_text("utf-8")))
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == package
+    )
+    found = {(str(node.module), alias.name) for node in statements for alias in node.names}
+    return tuple((module, "", name) for module, name in sorted(found))
+
+
+def _compare(source: "_Source", module: str, path: str, names: Sequence[str]) -> Iterator[str]:
+    where, found = f"{module}.{path}".rstrip("."), source.look_up(module, path)
+    if found is None:
+        yield f"{where} is missing"
+        return
+    known, wanted = source.list_names(*found), [name for name in names if name != OTHERS]
+    is_function = isinstance(found[1], _FUNCTIONS)
+    if is_function and OTHERS not in names:
+        if known != wanted:
+            yield f"{where} takes ({', '.join(known)}), not ({', '.join(wanted)})"
+        return
+    kind = "parameter" if is_function else "attribute" if path else "mention of"
+    yield from (f"{where} has no {kind} '{name}'" for name in wanted if name not in known)
+
+
+class _Source:
+    """Modules under a folder, each parsed once."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._trees: dict[str, ast.Module | None] = {}
+        self._members: dict[ast.ClassDef, dict[str, _Found]] = {}
+
+    def look_up(self, module: str, path: str) -> _Found | None:
+        """What the path leads to, through imports and base classes."""
+        tree = self._parse(module)
+        if tree is None or not path:
+            return None if tree is None else (module, tree)
+        first, *rest = path.split(".")
+        found = self._find_name(module, first)
+        for name in rest:
+            if found is None or not isinstance(found[1], ast.ClassDef):
+                return None
+            found = self._list_members(found[0], found[1]).get(name)
+        return found
+
+    def list_names(self, module: str, node: ast.AST) -> list[str]:
+        """Parameters of a function, members of a class, or all words of a module's code."""
+        if isinstance(node, _FUNCTIONS):
+            given = node.args
+            names = [one.arg for one in (*given.posonlyargs, *given.args, *given.kwonlyargs)]
+            return [name for name in names if name not in ("self", "cls")]
+        if isinstance(node, ast.ClassDef):
+            return list(self._list_members(module, node))
+        folder = self._root.joinpath(*module.split("."))
+        modules = [file.stem for file in folder.iterdir()] if folder.is_dir() else []
+        words = (
+            getattr(one, field, None) for one in ast.walk(node) for field in ("id", "attr", "name", "arg", "value")
+        )
+        return modules + [word for word in words if isinstance(word, str)]
+
+    def _parse(self, module: str) -> ast.Module | None:
+        if module not in self._trees:
+            base = self._root.joinpath(*module.split("."))
+            files = (base.with_name(f"{base.name}.py"), base / "__init__.py")
+            text = next((file.read_text("utf-8") for file in files if file.is_file()), None)
+            self._trees[module] = None if text is None else ast.parse(text)
+        return self._trees[module]
+
+    def _find_name(self, module: str, name: str) -> _Found | None:
+        """A class, a function, or the class of an instance, in a module or where that has it from."""
+        tree = self._parse(module)
+        for node in _list_statements(tree.body) if tree is not None else ():
+            if isinstance(node, (ast.ClassDef, *_FUNCTIONS)) and node.name == name:
+                return module, node
+            if isinstance(node, ast.ImportFrom):
+                for alias in node.names:
+                    if name == (alias.asname or alias.name):
+                        return self._find_name(self._name_origin(module, node), alias.name)
+            if isinstance(node, ast.Assign) and any(
+                isinstance(one, ast.Name) and one.id == name for one in node.targets
+            ):
+                maker = node.value.func if isinstance(node.value, ast.Call) else None
+                return self._find_name(module, maker.id) if isinstance(maker, ast.Name) else None
+        return None
+
+    def _name_origin(self, module: str, node: ast.ImportFrom) -> str:
+        """The module that is imported from."""
+        if not node.level:
+            return node.module or ""
+        parts = module.split(".")
+        is_package = self._root.joinpath(*parts, "__init__.py").is_file()
+        parents = parts[: len(parts) - node.level + is_package]
+        return ".".join([*parents, *([node.module] if node.module else [])])
+
+    def _list_members(self, module: str, node: ast.ClassDef) -> dict[str, _Found]:
+        """Attributes and methods of a class by name: what its bases have, what its methods set, and what its body says."""
+        if node in self._members:
+            return self._members[node]
+        members = self._members[node] = {}
+        for base in reversed(node.bases):
+            name = base.value if isinstance(base, ast.Subscript) else base
+            found = self._find_name(module, name.id) if isinstance(name, ast.Name) else None
+            if found is not None and isinstance(found[1], ast.ClassDef):
+                members |= self._list_members(found[0], found[1])
+        for one in ast.walk(node):
+            if isinstance(one, ast.Attribute) and isinstance(one.ctx, ast.Store) and ast.unparse(one.value) == "self":
+                members.setdefault(one.attr, (module, one))
+        for statement in node.body:
+            targets = getattr(statement, "targets", [getattr(statement, "target", None)])
+            names = [one.id for one in targets if isinstance(one, ast.Name)] or [getattr(statement, "name", "")]
+            members |= dict.fromkeys(names, (module, statement))
+        return members
+
+
+def _list_statements(body: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
+    """Those of a module, in branches of `if` and `try`, too: imports for type checkers stand there."""
+    for node in body:
+        yield node
+        if isinstance(node, (ast.If, ast.Try)):
+            yield from _list_statements([*node.body, *node.orelse])

@@ -1,0 +1,62 @@
+"""Says what of this package would break under another version of vLLM: its source is read, nothing of it is installed or run.
+
+    python scripts/check_next_vllm.py 0.34.0          this version: its wheel is downloaded, some hundred megabytes
+    python scripts/check_next_vllm.py FOLDER          the folder that holds vLLM's folder `vllm`: a checkout, or an unpacked wheel
+
+One line for each function, class, parameter or attribute that is used and is not as expected. Exit status 1 where there is one.
+Names and parameters are compared, not what they do: run `make test-vllm` under a version before it is called tested.
+"""
+
+import argparse
+import subprocess
+import sys
+import tempfile
+import zipfile
+from pathlib import Path
+
+from lm_eval_takeover.vllm.hooks import find_faults, list_imports
+from lm_eval_takeover.vllm.versions import EVERY_HOOK
+
+ROOT = Path(__file__).parent.parent
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("source", metavar="VERSION|FOLDER")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(options.source)
+        if not folder.is_dir():
+            folder = download(options.source, Path(scratch))
+        return report(folder)
+
+
+def download(version: str, folder: Path) -> Path:
+    """The Python files of a version's wheel."""
+    words = ["download", "-q", "--disable-pip-version-check", "--no-deps", "--only-binary", ":all:", "-d", str(folder)]
+    if subprocess.run([sys.executable, "-m", "pip", *words, f"vllm=={version}"]).returncode:
+        sys.exit(f"{version} is no folder, and pip finds no wheel of such a version of vLLM")
+    (wheel,) = folder.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(folder, [name for name in archive.namelist() if name.endswith(".py")])
+    wheel.unlink()
+    return folder
+
+
+def report(folder: Path) -> int:
+    if not (folder / "vllm" / "__init__.py").is_file():
+        print(f"{folder} has no folder 'vllm' with Python files")
+        return 2
+    hooks = EVERY_HOOK + list_imports("vllm", ROOT / "lm_eval_takeover")
+    faults = find_faults(folder, hooks)
+    for fault in faults:
+        print(fault)
+    used = sum(max(len(names.split()), 1) for _, _, names in hooks)
+    print(
+        f"{used} names in {len({module for module, _, _ in hooks})} modules are used; {len(faults)} are not as expected"
+    )
+    return int(bool(faults))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
