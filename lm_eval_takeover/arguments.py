@@ -56,7 +56,7 @@ class ModelArguments:
     chance: float | None = None
     #: `forward`; `reverse` lets the base take over from the guide.
     direction: str = "forward"
-    #: With `random` and `early`: the share of tokens that the donor writes. None: needed by `random`
+    #: With `random` and `early`: the share of tokens to take over. None: needed by `random`
     rate: float | None = None
     #: With `early`: the number of first tokens, instead of `rate`. None: `early` needs this or `rate`
     early_tokens: int | None = None
@@ -185,7 +185,7 @@ class ModelArguments:
             )
         if self.target_rate is not None and not 0 < self.target_rate < 1:
             raise ArgumentError(
-                f"target_rate={self.target_rate} is outside 0..1, the share of tokens that the donor writes"
+                f"target_rate={self.target_rate} is outside 0..1: it is the share of tokens to take over; for 5 % give 0.05"
             )
         if self.target_rate is not None and self.spike_ratio is not None:
             raise ArgumentError(

@@ -114,7 +114,7 @@ class Entropy(Gated):
 
 def _check_rate(rate: float | None) -> None:
     if rate is not None and not 0 <= rate <= 1:
-        raise ArgumentError(f"rate={rate} is outside 0..1, the share of tokens that the donor writes")
+        raise ArgumentError(f"rate={rate} is outside 0..1: it is the share of tokens to take over; for 5 % give 0.05")
 
 
 @register_policy("random")

@@ -210,7 +210,9 @@ def _check_measurement(options: argparse.Namespace) -> None:
             raise ArgumentError(f"--{name} {value} is not at least 1")
     for rate in options.target_rate:
         if not 0 < rate < 1:
-            raise ArgumentError(f"--target_rate {rate} is outside 0..1, the share of tokens that the donor writes")
+            raise ArgumentError(
+                f"--target_rate {rate} is outside 0..1: it is the share of tokens to take over; for 5 % give 0.05"
+            )
     if options.plot:
         raise ArgumentError(
             "--plot goes with --compare: lm-eval-takeover calibrate --compare my-pair.json --plot scores.svg"

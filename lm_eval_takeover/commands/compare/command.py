@@ -11,11 +11,15 @@ from lm_eval_takeover.method.known_scores import check_score
 
 HELP = "run a pair by several methods and print one table"
 DESCRIPTION = """\
-Calibrate if no calibration fits, run each row as `lm_eval` would, and print the leaderboard with Recovery, intervals and costs.
-A row is NAME[:argument=value…][@rate…]. NAME is base, guide, thinking=MODEL, guided, a score or a policy. A rate is the share of
-tokens that the donor writes; each method's own argument for it is solved on calibration prompts. Without rates, random and early
-get the rate of the guided row on each task. All rows of the pair share their random numbers.
-An interrupted command continues when you give it again, and ends with the same tables."""
+Run a pair by several methods and print the leaderboard with Recovery, intervals and costs. Where no calibration fits the pair,
+one is measured first.
+
+A row is NAME[:argument=value…][@rate…], for example base, guide, thinking=MODEL, guided, entropy@0.05 or ensemble:weight=0.3.
+NAME may be any score or policy. A rate is the share of tokens to take over. For each rate, compare finds the value of the
+method's own argument on calibration prompts. Without rates, random and early take the rate that guided has on each task.
+All rows of the pair share their random numbers.
+
+To continue an interrupted command, give it again: it ends with the same tables."""
 EXAMPLE = """examples:
   lm-eval-takeover compare --base Qwen/Qwen3-0.6B-Base --guide Qwen/Qwen3-8B --tasks takeover_paper --target_rate 0.08 \\
       --apply_chat_template --rows base,random,guided,guide,thinking=Qwen/Qwen3-0.6B --run_dir runs/mine
@@ -40,11 +44,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--base", help="hub id (id@revision) or local folder; without --base and --guide the bundled demo pair")
     add("--guide", help="hub id (id@revision) or local folder")
     add("--tasks", nargs="+", required=True, metavar="TASK", help="takeover tasks and groups, as lm_eval takes them")
-    add("--run_dir", type=Path, required=True, metavar="DIR", help="folder for everything")
+    add("--run_dir", type=Path, required=True, metavar="DIR", help="folder for all results; what is finished there is used again")
     rows = "base,random,guided,guide"
     add("--rows", default=rows, metavar="ROW,…", help=f"NAME[:argument=value…][@rate…] (default: {rows})")
-    add("--rates", metavar="RATE,…", help="rates of all rows that name none; not of guided")
-    target = "share of donor tokens if there are no --rates (default: 0.05)"
+    add("--rates", metavar="RATE,…", help="shares of tokens to take over, for all rows that name none but guided")
+    target = "share of tokens to take over, where there are no --rates (default: 0.05)"
     add("--target_rate", type=float, metavar="RATE", help=target)
     add("--direction", choices=["forward", "reverse"], default="forward", help="reverse: the guide writes by default")
     add("--cost", choices=COSTS, default="share", help="the picture's horizontal axis (default: share)")

@@ -15,8 +15,8 @@ from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.storage.whole_files import write_text
 
 _AXES = {
-    "realized_rate": "share of the tokens that the donor wrote",
-    "donor_passes_per_token": "passes of the donor per token",
+    "realized_rate": "share of tokens taken over",
+    "donor_passes_per_token": "passes per token of the model that takes over",
     "weights_per_token": "weights read per token",
     "seconds_per_problem": "seconds per problem",
 }

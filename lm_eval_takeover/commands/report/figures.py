@@ -20,7 +20,7 @@ CAPTIONS: Mapping[str, str] = {
     "overlap": "How far the largest scores coincide with the largest entropies",
     "planning": "Planning and execution tokens at peaks and takeovers",
     "failure": "Whether the largest scores predict a wrong answer",
-    "budget": "Accuracy against the share of tokens that the donor writes",
+    "budget": "Accuracy against the share of tokens taken over",
     "rates": "Realized rate of each problem",
     "flips": "Problems that only a run solves, or only the base",
     "cross": "Cross-sampling: accuracy against the share that is replaced",

@@ -37,7 +37,7 @@ def list_columns(k: int) -> list[tuple[str, str]]:
         (f"Pass@{k}", f"problems that any of {k} samples solves, with its 95 % interval"),
         ("Recovery against the guide, Acc", "(run - base) / (guide - base), with Fieller's 95 % interval"),
         (f"Recovery against the guide, Pass@{k}", f"the same for Pass@{k}"),
-        ("Realized rate", "share of the tokens that the donor wrote"),
+        ("Realized rate", "share of tokens taken over"),
         ("Guide passes / token", "forward passes of one row, prefill apart"),
         ("Tokens / s", "of the whole run, all its tasks together"),
         ("Cut off", "share of the samples that their token limit ended"),

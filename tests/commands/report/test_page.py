@@ -151,7 +151,7 @@ def test_figures_hold_nothing_but_shapes_and_texts(tmp_path):
         '<use xlink:href="http://x"/><title>&lt;p&gt;<text>x</text></title><text>&lt;b&gt;</text></g></svg>'
     )
     assert read_figure(path) == (
-        '<svg role="img" aria-label="Accuracy against the share of tokens that the donor writes">'
+        '<svg role="img" aria-label="Accuracy against the share of tokens taken over">'
         '<g id="budget-a" fill="currentColor" font-size="9" clip-path="url(#budget-c)"><use href="#budget-m" />'
         "<use /><title>&lt;p&gt;</title><text>&lt;b&gt;</text></g></svg>"
     )
