@@ -3,18 +3,20 @@
 from collections.abc import Mapping
 from dataclasses import asdict
 from importlib import metadata
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lm_eval_takeover import __version__
 from lm_eval_takeover.arguments import ModelArguments
 from lm_eval_takeover.method.policy import Policy
-from lm_eval_takeover.pair.loading import GateOrigin
-from lm_eval_takeover.pair.pair import Pair
+
+if TYPE_CHECKING:  # they load torch and transformers, which readers of a run need not
+    from lm_eval_takeover.pair.loading import GateOrigin
+    from lm_eval_takeover.pair.pair import Pair
 
 LIBRARIES = ("torch", "transformers", "lm_eval")
 
 
-def describe_run(arguments: ModelArguments, pair: Pair, policy: Policy, origin: GateOrigin) -> dict[str, Any]:
+def describe_run(arguments: ModelArguments, pair: "Pair", policy: Policy, origin: "GateOrigin") -> dict[str, Any]:
     """`config.takeover` of lm-eval's results file, without the counts of what was written."""
     gate, scorer = policy.gate, policy.scorer
     return {
@@ -43,7 +45,7 @@ def describe_run(arguments: ModelArguments, pair: Pair, policy: Policy, origin: 
     }
 
 
-def default_label(pair: Pair, policy: Policy) -> str:
+def default_label(pair: "Pair", policy: Policy) -> str:
     """`BASE+GUIDE-policy`, by the last part of the models' ids; with the score, where it is not the policy's usual one."""
     names = [member.id.id.rpartition("/")[2] for member in pair.members]
     score = policy.scorer.name if policy.scorer else None

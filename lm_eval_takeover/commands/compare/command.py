@@ -44,7 +44,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--base", help="hub id (id@revision) or local folder; without --base and --guide the bundled demo pair")
     add("--guide", help="hub id (id@revision) or local folder")
     add("--tasks", nargs="+", required=True, metavar="TASK", help="takeover tasks and groups, as lm_eval takes them")
-    add("--run_dir", type=Path, required=True, metavar="DIR", help="folder for all results; what is finished there is used again")
+    add(
+        "--run_dir",
+        type=Path,
+        required=True,
+        metavar="DIR",
+        help="folder for all results; what is finished there is used again",
+    )
     rows = "base,random,guided,guide"
     add("--rows", default=rows, metavar="ROW,…", help=f"NAME[:argument=value…][@rate…] (default: {rows})")
     add("--rates", metavar="RATE,…", help="shares of tokens to take over, for all rows that name none but guided")

@@ -51,17 +51,17 @@ def _describe_metric(one: Judged) -> dict[str, Any]:
 
 def lay_out(verdict: str, checks: Sequence[Judged], confidence: float, allowed: Sequence[str]) -> Table:
     """A line by metric and task."""
-    heading = ["Task", "Metric", "Baseline", "Now", "Difference", f"{confidence:.0%} interval", "p (Holm)", "Verdict"]
+    heading = ["Task", "Metric", "Verdict", "Baseline", "Now", "Difference", f"{confidence:.0%} interval", "p (Holm)"]
     lines = [
         [
             task,
             found.metric,
+            found.verdict,
             f"{found.baseline:.4f}",
             f"{found.now:.4f}",
             f"{found.difference:+.4f}",
             f"{found.low:+.4f} to {found.high:+.4f}",
             f"{found.p_holm:.3g}",
-            found.verdict,
         ]
         for one in checks
         for task, found in one.tasks.items()
