@@ -128,7 +128,6 @@ def list_engine_arguments(arguments: ModelArguments, pair: Pair, policy: Policy,
         "max_model_len": _choose_length(arguments, pair, given),
         "trust_remote_code": arguments.trust_remote_code,
         "generation_config": "vllm",
-        "disable_log_stats": True,
         "seed": 0,  # of numbers that nobody draws
     }
     fused, runner_v2 = len(policy.roles) == 2 and block == 1, choose_runner()
@@ -286,7 +285,7 @@ def start_engine(options: Mapping[str, Any], pair: Pair) -> Any:
     from vllm import LLM
 
     try:
-        return LLM(**options)
+        return LLM(**{"disable_log_stats": True, **options})
     except ArgumentError:
         raise
     except Exception as error:

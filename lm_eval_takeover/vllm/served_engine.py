@@ -1,4 +1,4 @@
-"""The engine as its server sees it: what a worker recorded of a sample, and what an answer says of it.
+"""The engines as their server sees them: what a worker recorded of a sample, and what an answer says of it.
 
 An answer's `takeover` has `tokens`, `takeovers` and `realized_rate`. A traced one has besides `positions`, from 0, of the tokens
 that the donor wrote; `host_tokens`, what the host drew at them; and `trace`, by token its `score`, `takeover` and `text`.
@@ -23,6 +23,7 @@ from lm_eval_takeover.vllm.settings import EngineSettings, build_policy
 
 _HOST_TOKEN = REST + OBSERVED.index("host_token")
 _WHOLE = 2**30  # more positions than any request has
+_LOOKS_EVERY = 0.5  # seconds: an engine that is killed leaves its calls unanswered
 
 Found = tuple[bytes, dict[str, int]] | None  # as `Slots.take` gives it
 
@@ -37,10 +38,20 @@ class Wish:
     last: bool
 
 
-class RecordReader:
-    """Asks the workers in as few calls as there can be: one at a time, for all who wait."""
+class EngineEnded(Exception):
+    """An engine is gone, and with it what its workers recorded."""
 
-    def __init__(self, call: Callable[..., Awaitable[Sequence[Sequence[Found]]]]) -> None:
+    def __init__(self) -> None:
+        super().__init__("an engine has ended, and this server ends with it; start it again")
+
+
+class RecordReader:
+    """Asks the workers in as few calls as there can be: one at a time, for all who wait.
+
+    `call` gives, for a list of `(request, start, stop, last)`, what each worker found.
+    """
+
+    def __init__(self, call: Callable[[list[Any]], Awaitable[Sequence[Sequence[Found]]]]) -> None:
         self._call = call
         self._waiting: list[tuple[Wish, asyncio.Future[Found]]] = []
         self._task: asyncio.Task[None] | None = None
@@ -58,7 +69,7 @@ class RecordReader:
             waiting, self._waiting = self._waiting, []
             wishes = [(wish.id, wish.start, wish.stop, wish.last) for wish, _ in waiting]
             try:
-                parts = await self._call("read_takeover_records", args=(wishes,))
+                parts = await self._call(wishes)
             except Exception as error:
                 for _, future in waiting:
                     if not future.done():  # whose client has gone
@@ -70,13 +81,25 @@ class RecordReader:
 
 
 class ServedEngine:
-    """One engine. `client` is vLLM's `AsyncLLM`."""
+    """One engine, or with `data_parallel_size` several. `client` is vLLM's `AsyncLLM`."""
 
     def __init__(self, client: Any) -> None:
         self.settings = EngineSettings.of(client.model_config.hf_config)
         self.length: int = client.model_config.max_model_len
         self._client = client
-        self._records = RecordReader(client.collective_rpc)
+        self._records = RecordReader(self._ask_workers)
+
+    async def _ask_workers(self, wishes: list[Any]) -> list[Sequence[Found]]:
+        """What each worker of each engine knows. Raises EngineEnded."""
+        # `collective_rpc` of the client gives what the first engine's workers returned.
+        ask = self._client.engine_core.call_utility_all_async
+        asked = asyncio.ensure_future(ask("collective_rpc", "read_takeover_records", None, (wishes,), None))
+        while not asked.done() and not self._client.errored:
+            await asyncio.wait([asked], timeout=_LOOKS_EVERY)
+        if not asked.done() or (asked.exception() is not None and self._client.errored):
+            asked.cancel()
+            raise EngineEnded
+        return [worker for engine in asked.result() for worker in engine]
 
     @cached_property
     def policy(self) -> Policy:
@@ -108,8 +131,10 @@ class ServedEngine:
         """
         count = int(usage.get("completion_tokens") or _WHOLE)
         records, passes = await self._read(Wish(one.id, 0, count, True))
+        if records is None and usage.get("completion_tokens"):
+            raise RuntimeError(f"no worker has records of {one.id}, a sample of {count} tokens")
         if records is None or not len(records):
-            return {"tokens": 0, "takeovers": 0, "realized_rate": 0.0}, {}
+            return sum_up([]), {}
         if not any(passes.values()):  # a fused engine's models read every token but the last
             passes = dict.fromkeys(self.policy.roles, len(records) - 1)
         told = sum_up([{"tokens": len(records), "takeovers": int(records[:, TAKEN].sum())}])

@@ -25,7 +25,7 @@ from lm_eval_takeover.vllm.asgi import (
 from lm_eval_takeover.vllm.client_page import render
 from lm_eval_takeover.vllm.client_request import MOST_BYTES, OneSample, Repeats, parse_body, split_request
 from lm_eval_takeover.vllm.metrics import count_request, count_sample
-from lm_eval_takeover.vllm.served_engine import ServedEngine, sum_up, sum_usages
+from lm_eval_takeover.vllm.served_engine import EngineEnded, ServedEngine, sum_up, sum_usages
 from lm_eval_takeover.vllm.stream import Stream, hide_ids
 
 _PATHS = ("/v1/completions", "/v1/chat/completions")
@@ -95,6 +95,9 @@ class TakeoverMiddleware:
                 status = await Stream(engine, asked, send).run(self.app, scope, gone)
             else:
                 status = await self._answer_all(engine, asked, scope, send, gone)
+        except EngineEnded as error:
+            status = 503
+            await refuse(send, status, str(error))
         finally:
             watcher.cancel()
         return _GONE if gone.is_set() and status == 200 else status

@@ -1,7 +1,8 @@
 """Streams of several samples as one: vLLM writes one for each, and its chunks are passed on as they come.
 
 A chunk names its sample by `choices[0].index`; all have one id. Behind the last chunk stand the usage, where it was asked for, an
-event with `takeover`, and `[DONE]`. A sample that vLLM refuses ends all of them, and its refusal is the answer.
+event with `takeover`, and `[DONE]`. A sample that vLLM refuses ends all of them, and its refusal is the answer. When an engine
+ends, so does the stream, by an event with `error`.
 """
 
 import asyncio
@@ -12,7 +13,7 @@ from typing import Any
 from lm_eval_takeover.vllm.asgi import App, Message, Scope, Send, make_request
 from lm_eval_takeover.vllm.client_request import OneSample
 from lm_eval_takeover.vllm.metrics import count_sample
-from lm_eval_takeover.vllm.served_engine import ServedEngine, sum_up, sum_usages
+from lm_eval_takeover.vllm.served_engine import EngineEnded, ServedEngine, sum_up, sum_usages
 
 
 class Stream:
@@ -33,12 +34,16 @@ class Stream:
 
     async def run(self, app: App, scope: Scope, gone: asyncio.Event) -> int:
         """Until all is sent, or the client has gone. Returns the status."""
-        async with asyncio.TaskGroup() as group:
-            for index, one in enumerate(self._asked):
-                forward = partial(self._forward, index, gone)
-                group.create_task(_ask(app, scope, one.body, gone, forward))
-        if self._refused is None and not gone.is_set():
-            await self._close()
+        try:
+            async with asyncio.TaskGroup() as group:
+                for index, one in enumerate(self._asked):
+                    forward = partial(self._forward, index, gone)
+                    group.create_task(_ask(app, scope, one.body, gone, forward))
+        except* EngineEnded:
+            await self._break_off()
+        else:
+            if self._refused is None and not gone.is_set():
+                await self._close()
         return self._status
 
     async def _forward(self, index: int, gone: asyncio.Event, message: Message) -> None:
@@ -108,8 +113,16 @@ class Stream:
         if self._asked[0].shows_usage and usages:
             events.append(json.dumps(self._usage | {"id": self._id, "usage": sum_usages(usages)}))
         told = self._told[0] if len(self._told) == 1 else sum_up(self._told) | {"choices": self._told}
-        events += [json.dumps({"object": "takeover", "choices": [], "takeover": told}), "[DONE]"]
-        body = "".join(f"data: {event}\n\n" for event in events).encode()
+        await self._finish([*events, json.dumps({"object": "takeover", "choices": [], "takeover": told})])
+
+    async def _break_off(self) -> None:
+        """The engine is gone; its chunks were read, so the answer has begun."""
+        self._status = 503
+        error = {"message": str(EngineEnded()), "type": EngineEnded.__name__, "code": self._status}
+        await self._finish([json.dumps({"error": error})])
+
+    async def _finish(self, events: list[str]) -> None:
+        body = "".join(f"data: {event}\n\n" for event in [*events, "[DONE]"]).encode()
         await self._send({"type": "http.response.body", "body": body, "more_body": False})
 
 

@@ -33,13 +33,14 @@ class ScriptedVllm:
         tokenizer.all_special_ids = [ENDS]
         engine = EngineSettings(policy=describe_policy(POLICIES["disagreement"]), vocab=512, ends=[ENDS], block=block)
         config = SimpleNamespace(hf_config=SimpleNamespace(takeover=engine.to_plain()), max_model_len=512)
-        client = SimpleNamespace(model_config=config, tokenizer=tokenizer, collective_rpc=self.collective_rpc)
+        core = SimpleNamespace(call_utility_all_async=self.ask_engines)
+        client = SimpleNamespace(model_config=config, tokenizer=tokenizer, engine_core=core, errored=False)
         args = SimpleNamespace(api_key=api_key)
         self.app = SimpleNamespace(state=SimpleNamespace(args=args, engine_client=client))
         self.middleware = TakeoverMiddleware(self)
 
-    async def collective_rpc(self, method, args):
-        assert method == "read_takeover_records"
+    async def ask_engines(self, method, asked, timeout, args, named):
+        assert (method, asked, timeout, named) == ("collective_rpc", "read_takeover_records", None, None)
         if self.dead is not None:
             raise self.dead
         self.calls.append(args[0])
@@ -52,7 +53,7 @@ class ScriptedVllm:
             )
             if last:
                 self.records.pop(name, None)
-        return [found]
+        return [[[None] * len(found)], [found]]
 
     async def __call__(self, scope, receive, send):
         body = json.loads((await receive())["body"])

@@ -1,4 +1,4 @@
-"""A real server process on loopback, the real `openai` client, and lm-eval's own client against it."""
+"""A real server process on loopback with two engines, the real `openai` client, and lm-eval's own client against it."""
 
 import json
 import os
@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 import urllib.request
+from concurrent.futures import ThreadPoolExecutor
 
 import psutil
 import pytest
@@ -31,15 +32,15 @@ def url(gate):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    words = ["-m", "lm_eval_takeover.cli", "serve", "--model_args", gate, "--port", str(port)]
+    words = ["-m", "lm_eval_takeover.cli", "serve", "--model_args", f"{gate},data_parallel_size=2", "--port", str(port)]
     engine = ["--enforce-eager", "--max-num-seqs", "4", "--kv-cache-memory-bytes", str(2**28)]
     environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "VLLM_ENABLE_V1_MULTIPROCESSING": "1"}
     server = subprocess.Popen([sys.executable, *words, "--", *engine], env=environment, cwd=ROOT, stdout=sys.stderr)
     address = f"http://127.0.0.1:{port}"
     try:
-        _wait(server, f"{address}/health")
+        _wait(server, address)
         yield address
-        _end_engine(server, f"{address}/health")
+        _end_engine(server, address)
     finally:
         started = [*psutil.Process(server.pid).children(recursive=True)] if server.poll() is None else []
         server.terminate()
@@ -52,21 +53,22 @@ def url(gate):
 
 
 def _end_engine(server, address):
-    """Kill the engine of a server: it does not call itself healthy any more."""
+    """Kill one of the engines at work: nobody waits for it, the server does not call itself healthy any more, and ends."""
     engines = [
         one for one in psutil.Process(server.pid).children(recursive=True) if "EngineCore" in "".join(one.cmdline())
     ]
-    assert engines
-    for one in engines:
-        one.kill()
-    until = time.monotonic() + 60
-    while time.monotonic() < until:
-        try:
-            urllib.request.urlopen(address, timeout=5)
-        except OSError:  # 503, or the server has ended
-            return
-        time.sleep(0.1)
-    pytest.fail("the server says that it is healthy without an engine")
+    assert len(engines) == 2
+    asked = {"prompt": "1 2 3", "max_tokens": 1500, "ignore_eos": True}
+    streamed = asked | {"stream": True, "vllm_xargs": {"takeover_trace": 1}}
+    with ThreadPoolExecutor() as clients:
+        bodies = [json.dumps(body).encode() for body in (asked, streamed)]
+        answers = [clients.submit(post, address, "/v1/completions", body) for body in bodies]
+        time.sleep(0.5)
+        engines[1].kill()
+        (status, _), (_, events) = (one.result(60) for one in answers)
+    assert (status >= 500, '"error"' in events) == (True, True)
+    assert not _is_healthy(address)
+    server.wait(60)
 
 
 def _wait(server, address):
@@ -74,12 +76,18 @@ def _wait(server, address):
     while time.monotonic() < until:
         if server.poll() is not None:
             pytest.fail(f"the server ended with {server.returncode}")
-        try:
-            urllib.request.urlopen(address, timeout=5)
+        if _is_healthy(address):
             return
-        except OSError:
-            time.sleep(1)
+        time.sleep(1)
     pytest.fail("the server did not start in time")
+
+
+def _is_healthy(address):
+    try:
+        urllib.request.urlopen(f"{address}/health", timeout=5)
+    except OSError:  # 503, or nobody listens
+        return False
+    return True
 
 
 @pytest.fixture(scope="module")
@@ -151,12 +159,14 @@ def test_samples_are_streamed_together_and_say_who_wrote_each_token(url, client,
     assert (counted["tokens"], counted["takeovers"]) == (tokens, sum(one.takeovers for one in done[:3]))
     assert counted["guide_passes"] == counted["base_passes"] == tokens - 3
     assert counted['requests{status="200"}'] == 1
+    theirs = _read_metrics(url, "vllm:generation_tokens")
+    assert len(theirs) == 2 and all(theirs.values())  # by engine
 
 
-def _read_metrics(url):
-    """Our counters at /metrics, by name."""
+def _read_metrics(url, prefix="takeover:"):
+    """Counters at /metrics, by name: ours."""
     lines = urllib.request.urlopen(f"{url}/metrics", timeout=10).read().decode().splitlines()
-    found = (line.removeprefix("takeover:").rpartition(" ") for line in lines if line.startswith("takeover:"))
+    found = (line.removeprefix(prefix).rpartition(" ") for line in lines if line.startswith(prefix))
     return {name.replace("_total", ""): float(value) for name, _, value in found if "_created" not in name}
 
 
@@ -260,7 +270,7 @@ def test_scores_and_takeovers_by_token_are_told_to_who_asks(client, expected):
     assert answer.choices[0].takeover["trace"]["score"] == pytest.approx(done[3].scores, abs=1e-3)
 
 
-def test_lm_eval_writes_the_same_by_the_server_by_vllm_and_by_transformers(url, gate, demo_folders, tmp_path):
+def test_lm_eval_writes_the_same_by_the_server_by_vllm_and_by_transformers(url, gate, demo_folders, forked, tmp_path):
     served = f"base_url={url}/v1/completions,model=guided,tokenizer={demo_folders['guide']},seed=0,num_concurrent=4"
     engine = "backend=vllm,enforce_eager=True,max_num_seqs=8,kv_cache_memory_bytes=268435456"
     common = ["--tasks", "takeover_demo", "--limit", "3", "--log_samples"]
@@ -269,8 +279,7 @@ def test_lm_eval_writes_the_same_by_the_server_by_vllm_and_by_transformers(url, 
         ("vllm", ["--model", "guided-takeover", "--model_args", f"{gate},{engine},run_dir={tmp_path / 'run'}"]),
         ("hf", ["--model", "guided-takeover", "--model_args", gate, "--batch_size", "32"]),
     ):
-        words = ["-m", "lm_eval", *words, *common, "--output_path", str(tmp_path / name)]
-        done = subprocess.run([sys.executable, *words], cwd=tmp_path, capture_output=True, text=True)
+        done = forked.run("lm_eval", *words, *common, "--output_path", tmp_path / name, cwd=tmp_path)
         assert done.returncode == 0, done.stderr[-3000:]
     responses = {name: _responses(tmp_path / name) for name in ("server", "vllm", "hf")}
     assert responses["vllm"] == responses["hf"]

@@ -116,3 +116,20 @@ def test_a_dead_engine_is_an_error_and_nobody_waits():
     app = ScriptedVllm(dead=RuntimeError("the engine is dead"))
     with pytest.raises(RuntimeError, match="the engine is dead"):
         asyncio.run(asyncio.wait_for(talk(app, {"prompt": "one"}), 5))
+
+
+def test_nobody_waits_for_an_engine_that_was_killed_and_answers_nothing():
+    app = ScriptedVllm()
+    client = app.app.state.engine_client
+
+    async def be_silent(*_):
+        client.errored = True
+        await asyncio.Event().wait()
+
+    client.engine_core.call_utility_all_async = be_silent
+    for stream in (False, True):
+        client.errored = False
+        status, data = asyncio.run(asyncio.wait_for(talk(app, {"prompt": "one", "stream": stream} | TRACED), 5))
+        first, *others = data.split(b"\n\n")
+        assert json.loads(first.removeprefix(b"data: "))["error"]["message"].startswith("an engine has ended")
+        assert (status, others) == ((200, [b"data: [DONE]", b""]) if stream else (503, []))
