@@ -295,3 +295,21 @@ def test_latex_compiles(results, capsys, tmp_path):
     command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "table.tex"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout[-2000:]
+
+
+def test_a_wide_interval_of_recovery_says_why(tmp_path, capsys):
+    task = "takeover_amc23"
+    base = [0, 8, 3, 5, 2, 6, 1, 7, 4, 4]
+    for name, gained in {
+        "base": [0] * 10,
+        "guided": [3, -1, 4, -2, 3, -3, 4, -1, 2, 1],
+        "guide": [2, 0, 1, 2, 3, 1, 3, 0, 2, 1],
+    }.items():
+        run = takeover("disagreement" if name == "guided" else name)
+        write_results(tmp_path / name, {task: [one + more for one, more in zip(base, gained, strict=True)]}, run=run)
+    words = ["leaderboard", *(str(tmp_path / name) for name in ("base", "guided", "guide"))]
+    said = []
+    for more in ([], ["--columns", "intervals"]):
+        assert main([*words, *more]) == 0
+        said.append("the interval of Recovery is wide" in " ".join(capsys.readouterr().out.split()))
+    assert said == [False, True]

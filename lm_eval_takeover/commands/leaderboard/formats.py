@@ -85,7 +85,9 @@ def list_notes(board: dict[str, Any], extras: Sequence[str]) -> list[str]:
     for row in board["rows"]:
         if row["source"] == "measured" and row["kind"] in ("guided", "random", "early"):
             for name, label in _list_measures(row["average"]):
-                if why := row["recovery"].get(f"{name}_why"):
+                low, high = (row["recovery"].get(f"{name}_{end}") for end in ("low", "high"))
+                wide = "intervals" in extras and low is not None and high is not None and high - low > 1
+                if why := row["recovery"].get(f"{name}_why") or (_WIDE if wide else None):
                     reasons.setdefault(why, []).append(f"{row['model']} ({label})")
         if why := row.get("average_why"):
             reasons.setdefault(f"no average: {why}", []).append(row["model"])
@@ -93,6 +95,7 @@ def list_notes(board: dict[str, Any], extras: Sequence[str]) -> list[str]:
     return notes + [f"Warning: {line}" for line in board["warnings"]]
 
 
+_WIDE = "the interval of Recovery is wide, because the gap between base and guide is small for so few problems"
 # What `--columns` adds to a cell: fields of the cell, and what they are called.
 _PARTS = {
     "truncated": {"truncated": "truncated"},

@@ -40,7 +40,7 @@ def list_columns(k: int) -> list[tuple[str, str]]:
         ("Realized rate", "share of tokens taken over"),
         ("Guide passes / token", "forward passes of one row, prefill apart"),
         ("Tokens / s", "of the whole run, all its tasks together"),
-        ("Cut off", "share of the samples that their token limit ended"),
+        ("Truncated", "share of the samples that the token limit cut off"),
     ]
 
 
