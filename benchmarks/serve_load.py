@@ -1,11 +1,12 @@
 """The server under load: many clients at once, a fifth of them wrong, and the memory of its processes.
 
     python benchmarks/serve_load.py                          200 at once, 2,000 in all, the demo pair
-    python benchmarks/serve_load.py --at_once 50 --requests 500 --block_size 4
+    python benchmarks/serve_load.py --block_size 4           the same by drafts
+    python benchmarks/serve_load.py --data_parallel_size 2   the same by two engines
 
 First every right request is asked alone. Then rounds of requests are asked at once: plain ones, streams, traced streams, and
 streams of two samples. Each text, its number of takeovers and their places must be those that were answered alone; a
-wrong request must have a status from 400 to 499. Prints a line a round with the memory (RSS) of the server and its engine.
+wrong request must have a status from 400 to 499. Prints a line a round with the memory (RSS) of the server and its engines.
 """
 
 import argparse
@@ -80,6 +81,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--requests", type=int, default=2000)
     parser.add_argument("--tokens", type=int, default=24)
     parser.add_argument("--block_size", type=int, default=1)
+    parser.add_argument("--data_parallel_size", type=int, default=1)
     return parser.parse_args()
 
 
@@ -125,8 +127,8 @@ def read(status: int, data: bytes) -> Answer:
 
 def tell(what: str, started: float, server: psutil.Process, done: int) -> None:
     seconds = f"{time.monotonic() - started:5.1f} s" if started else " " * 7
-    engine = next(one for one in server.children(recursive=True) if "EngineCore" in "".join(one.cmdline()))
-    sizes = " + ".join(f"{one.memory_info().rss / 2**20:.1f}" for one in (server, engine))
+    engines = [one for one in server.children(recursive=True) if "EngineCore" in "".join(one.cmdline())]
+    sizes = " + ".join(f"{one.memory_info().rss / 2**20:.1f}" for one in (server, *engines))
     print(f"{done:5} requests {seconds}  {sizes} MiB  {what}", flush=True)
 
 
@@ -138,7 +140,7 @@ def open_server(options: argparse.Namespace) -> Iterator[tuple[str, psutil.Proce
         port = free.getsockname()[1]
         free.close()
         pair = ",".join(f"{role}={write_padded(path, Path(folder) / role, vocab=512)}" for role, path in DEMO.items())
-        gate = f"{pair},{GATE},block_size={options.block_size}"
+        gate = f"{pair},{GATE},block_size={options.block_size},data_parallel_size={options.data_parallel_size}"
         words = ["-m", "lm_eval_takeover.cli", "serve", "--model_args", gate, "--port", str(port), "--", *ENGINE]
         quiet = {"VLLM_LOGGING_LEVEL": "ERROR", "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
         words += ["--disable-uvicorn-access-log"]

@@ -103,25 +103,22 @@ class Engines:
     def __init__(self, group: Group, size: int) -> None:
         self._group, self._alive = group, list(range(size))
         try:
-            for number in self._alive:
-                group.ask(number, "describe")
-            self.facts = self._collect(self._alive)[0]
+            self.facts = self._ask_facts()
         except BaseException:
             group.close()
             raise
 
-    def _collect(self, numbers: Sequence[int]) -> list[Any]:
-        """The answers of these engines, each of which was asked. Raises what one of them raised."""
-        answers = dict[int, Any]()
-        for number, answer in self._await(numbers):
+    def _ask_facts(self) -> Facts:
+        """Of the engines, which are alike, when all have started. Raises ArgumentError where one cannot."""
+        for number in self._alive:
+            self._group.ask(number, "describe")
+        for number, answer in self._await(self._alive):
             if isinstance(answer, Ended):
                 raise ArgumentError(
-                    f"engine {number + 1} of {len(numbers)} ended as it started; its own error stands above"
+                    f"engine {number + 1} of {len(self._alive)} ended as it started; its error is above"
                 )
-            if isinstance(answer, Exception):
-                raise answer
-            answers[number] = answer
-        return [answers[number] for number in numbers]
+            facts: Facts = _check(answer)
+        return facts
 
     def _await(self, numbers: Sequence[int]) -> Iterator[tuple[int, Any]]:
         """The answer of each of these engines, as they come."""
@@ -133,6 +130,7 @@ class Engines:
 
     def run(self, jobs: Sequence[Job], count_tokens: Callable[[int], None] | None = None) -> Iterator[Text]:
         """Raises RuntimeError when the last engine has ended."""
+        self._check_alive()
         waiting = deque(jobs)
         held: dict[int, dict[int, Job]] = {number: {} for number in self._alive}
         busy = set[int]()  # engines that were asked and have not answered
@@ -145,9 +143,7 @@ class Engines:
                     waiting.extendleft(reversed(held.pop(number).values()))
                     self._lose(number)
                     continue
-                if isinstance(answer, Exception):
-                    raise answer
-                texts, tokens = answer
+                texts, tokens = _check(answer)
                 if count_tokens is not None:
                     count_tokens(tokens)
                 for text in texts:
@@ -170,12 +166,18 @@ class Engines:
                 busy.add(number)
 
     def _lose(self, number: int) -> None:
+        """Raises RuntimeError when none is left."""
         self._alive.remove(number)
+        self._check_alive()
+        logger.warning(
+            "vLLM engine %d has ended; the run goes on without it (engines left: %d)", number + 1, len(self._alive)
+        )
+
+    def _check_alive(self) -> None:
         if not self._alive:
             raise RuntimeError(
-                "every vLLM engine has ended; the reasons stand above. Give the command again: finished samples are kept"
+                "every vLLM engine has ended; their errors are above. Give the command again: finished samples are kept"
             )
-        logger.warning("vLLM engine %d has ended; %d are left, which write its texts", number + 1, len(self._alive))
 
     def _abort(self, numbers: Sequence[int], busy: set[int]) -> None:
         """Stopped halfway: what these engines have left is given up. Those in `busy` answer first."""
@@ -192,12 +194,27 @@ class Engines:
                 self._alive.remove(number)
 
     def gated(self) -> bool:
+        """Raises RuntimeError when the last engine has ended."""
+        self._check_alive()
         for number in self._alive:
             self._group.ask(number, "gated")
-        return all(self._collect(self._alive))
+        gated = True
+        for number, answer in self._await(self._alive):
+            if isinstance(answer, Ended):  # after its texts came
+                self._lose(number)
+            else:
+                gated &= _check(answer)
+        return gated
 
     def close(self) -> None:
         self._group.close()
+
+
+def _check(answer: Any) -> Any:
+    """What an engine returned. Raises what it raised."""
+    if isinstance(answer, Exception):
+        raise answer
+    return answer
 
 
 class LocalGroup:

@@ -39,6 +39,8 @@ class ScriptedGroup:
         if method == "abort":
             self.held[number] = []
             return number, None
+        if method == "gated":
+            return number, True
         jobs = self.held.setdefault(number, [])
         jobs += arguments[0]
         assert len(jobs) <= 4  # two batches
@@ -68,6 +70,28 @@ def test_a_run_that_is_stopped_leaves_no_job_behind():
     first.close()
     assert not any(group.held.values())
     assert sorted(text.number for text in engines.run([Job(1, None, None)])) == [1]
+
+
+def test_an_engine_that_ends_when_its_texts_are_written_is_one_less(caplog):
+    group = ScriptedGroup([])
+    engines = Engines(group, 2)
+    assert len(list(engines.run([Job(number, None, None) for number in range(4)]))) == 4
+    group.gone.add(0)
+    assert engines.gated()
+    assert "vLLM engine 1 has ended; the run goes on without it (engines left: 1)" in caplog.text
+    group.gone.add(1)
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="every vLLM engine has ended"):
+            engines.gated()
+    with pytest.raises(RuntimeError, match="every vLLM engine has ended"):
+        list(engines.run([Job(0, None, None)]))
+
+
+def test_an_engine_that_cannot_start_ends_the_command_in_one_line():
+    group = ScriptedGroup([])
+    group.gone.add(1)
+    with pytest.raises(ArgumentError, match="engine 2 of 2 ended as it started; its error is above"):
+        Engines(group, 2)
 
 
 @pytest.mark.parametrize(
@@ -117,7 +141,7 @@ def test_two_engines_write_the_texts_of_one_and_the_other_goes_on_alone(open_vll
 
     first, second = (process.pid for process in backend.engine._group._processes)
     assert write(lambda: os.kill(first, signal.SIGKILL)) == expected
-    assert "vLLM engine 1 has ended; 1 are left" in caplog.text
+    assert "vLLM engine 1 has ended; the run goes on without it (engines left: 1)" in caplog.text
     assert write() == expected
     with pytest.raises(RuntimeError, match="every vLLM engine has ended"):
         write(lambda: os.kill(second, signal.SIGKILL))

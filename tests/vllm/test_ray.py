@@ -54,4 +54,4 @@ def test_engines_of_a_cluster_write_the_texts_of_one_and_one_of_them_may_end(clu
     written = json.loads(done.stdout.splitlines()[-1])
     assert written["nodes"] == 2
     assert dict(enumerate(written["texts"])) == expected
-    assert "vLLM engine 1 has ended; 1 are left" in done.stderr
+    assert "vLLM engine 1 has ended; the run goes on without it (engines left: 1)" in done.stderr
