@@ -360,9 +360,9 @@ class Measured:
         """Seconds of a block of this size outside of its passes."""
         blocks, plain = [0], blockwise.Blocks.advance
 
-        def counted(pool: Any, slots: Sequence[int]) -> list[int]:
+        def counted(pool: Any, slots: Sequence[int], finished: list[int]) -> None:
             blocks[0] += 1
-            return plain(pool, slots)
+            plain(pool, slots, finished)
 
         with patched(blockwise.Blocks, "advance", counted), timed() as spent:
             whole = run(self.pair, self.policy, self.requests, self.batch, size)

@@ -24,7 +24,6 @@ from lm_eval_takeover.decoding.stepwise import Stepwise
 from lm_eval_takeover.decoding.stop_strings import StopStrings
 from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.forward.forward_pass import prepare_pass
-from lm_eval_takeover.forward.reader import Drafted
 from lm_eval_takeover.forward.self_check import verify_pass
 from lm_eval_takeover.forward.transfers import HostCopy, upload
 from lm_eval_takeover.method.generation import Generation
@@ -110,7 +109,7 @@ class Blocks(Pool):
         self._logits = None
         super()._restart(size)
 
-    def advance(self, slots: Sequence[int]) -> list[int]:
+    def advance(self, slots: Sequence[int], finished: list[int]) -> None:
         with drawing():
             draft = self._draft(list(slots))
         drafted, lengths = self._upload_drafted(draft)
@@ -121,7 +120,7 @@ class Blocks(Pool):
         verdict = verdict.fetch()
         if not bool(verdict.sound):
             self._refuse_broken(draft, donor_logits, scores, verdict.counts.tolist())
-        return self._emit(draft, scores, verdict)
+        self._emit(draft, scores, verdict, finished)
 
     # Draft
 
@@ -132,15 +131,15 @@ class Blocks(Pool):
         rows = list(range(len(slots)))  # rows of the draft that go through the drafter's next pass
         columns = max(self.slots[slot].length for slot in slots)
         least = self.schedule.break_even_rows(len(slots), len(slots), columns)
-        pending: deque[tuple[int, list[int], Drafted]] = deque()  # tokens that the device has not handed over yet
-        number, step = 0, self._draft_first(draft)
+        pending: deque[tuple[int, list[int], HostCopy]] = deque()  # tokens that the device has not handed over yet
+        number, step = 0, self.draw_first(self.drafter, [slots], draft.words[:, 0])
         while True:
             if len(rows) == len(slots):
                 draft.logits.select(1, number).copy_(step.logits)
             else:
                 draft.logits[rows, number] = step.logits.to(self.device)
             ids = step.tokens.unsqueeze(1)
-            pending.append((number, rows, step))
+            pending.append((number, rows, HostCopy(step.tokens, step.masses)))
             if len(pending) > reader.pipeline_depth:
                 self._append_drafted(draft, *pending.popleft())
                 standing = sum(map(bool, draft.survival))
@@ -161,17 +160,6 @@ class Blocks(Pool):
             self._append_drafted(draft, *drafted)
         return draft
 
-    def _draft_first(self, draft: Draft) -> Drafted:
-        """The first token of each row, behind all that the drafter has not read: after a bonus token, two."""
-        reader, slots = self.readers[self.drafter], draft.slots
-        ids, counts = self.unread(self.drafter, slots)
-        if ids.shape[1] == 1:
-            return reader.draft(slots, ids, 0, draft.words[:, 0], self.sampling)
-        logits = reader.read_to_last(slots, ids, counts)
-        for slot in slots:
-            reader.lengths[slot] = self.slots[slot].length - 1
-        return reader.draw(logits, draft.words[:, 0], self.sampling)
-
     def _empty_draft(self, slots: list[int]) -> Draft:
         most, longest = self.schedule.limit(len(slots), self.vocab, self.device), self.readers[self.donor].longest
         if longest is not None:
@@ -191,10 +179,10 @@ class Blocks(Pool):
             survival=[1.0] * len(slots),
         )
 
-    def _append_drafted(self, draft: Draft, number: int, rows: list[int], step: Drafted) -> None:
+    def _append_drafted(self, draft: Draft, number: int, rows: list[int], step: HostCopy) -> None:
         """Enter one drafted position, now that its token is known here."""
         rates = self.schedule.rates
-        for row, token, mass in zip(rows, *step.fetch(), strict=True):
+        for row, token, mass in zip(rows, *(one.tolist() for one in step.fetch()), strict=True):
             survival = draft.survival[row]
             if not survival:
                 continue
@@ -245,7 +233,7 @@ class Blocks(Pool):
     ) -> "Verdict":
         """What stands of each row, up to the first token that is not the drafted one. Needs no value on the host."""
         tokens = drafted if self.policy.needs_token else None
-        taken = self.policy.decide(self.block(draft.slots, scores, tokens))
+        taken = self.policy.decide(self.block(draft.slots, scores, tokens, self.windows(draft.slots)))
         places = torch.arange(scores.shape[1], device=self.device)
         emitted = self._draw_taken(draft, donor_logits, drafted, taken & (places < lengths + self.bonus))
         differs = (emitted != drafted) & (places < lengths)
@@ -292,13 +280,12 @@ class Blocks(Pool):
 
     # Emit
 
-    def _emit(self, draft: Draft, scores: Tensor, verdict: "Verdict") -> list[int]:
-        """Append what stands; returns the slots whose text has ended. The verdict is on the host."""
+    def _emit(self, draft: Draft, scores: Tensor, verdict: "Verdict", finished: list[int]) -> None:
+        """Append what stands; slots whose text has ended are finished. The verdict is on the host."""
         window, size = torch.cat([self.windows(draft.slots), scores], 1), self.policy.window
         observed = [None] * len(draft.slots) if verdict.observed is None else verdict.observed.numpy()
         lists = (verdict.tokens, verdict.taken, verdict.scores, verdict.counts, verdict.ended)
         rows = zip(draft.slots, *(one.tolist() for one in lists), observed, strict=True)
-        finished = []
         for row, (slot, tokens, taken, values, count, ended, seen) in enumerate(rows):
             written, end = self.emit(slot, tokens[:count], taken[:count], values[:count], seen)
             self.slots[slot].window = window[row, written : written + size]
@@ -310,7 +297,6 @@ class Blocks(Pool):
             self.schedule.rates.learn(min_entropies, [False] * (len(min_entropies) - 1) + [ended])
             if end:
                 finished.append(slot)
-        return finished
 
     def _observe(self, draft: Draft, donor_logits: Tensor, tokens: Tensor, drafted: Tensor) -> Tensor:
         """What both models thought of these tokens `[rows, k]`: `[rows, k, OBSERVED]`; behind a row's last one, anything."""

@@ -9,7 +9,7 @@ import logging
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from itertools import islice
+from itertools import chain, islice
 from typing import Any
 
 import numpy as np
@@ -24,7 +24,7 @@ from lm_eval_takeover.errors import ArgumentError, PluginError, is_out_of_memory
 from lm_eval_takeover.forward.draft_length import LONGEST
 from lm_eval_takeover.forward.forward_pass import ForwardPass, StatePass
 from lm_eval_takeover.forward.padding import pad_right
-from lm_eval_takeover.forward.reader import Reader
+from lm_eval_takeover.forward.reader import Drafted, Reader
 from lm_eval_takeover.forward.state_reader import take_reader
 from lm_eval_takeover.forward.transfers import upload
 from lm_eval_takeover.method.generation import Generation
@@ -97,11 +97,11 @@ class Pool(ABC):
             reader.leave()
 
     @abstractmethod
-    def advance(self, slots: Sequence[int]) -> list[int]:
-        """Emit at least one token of each of these slots that does not wait; returns those whose text has ended.
+    def advance(self, slots: Sequence[int], finished: list[int]) -> None:
+        """Emit tokens of these slots; a slot whose text has ended joins `finished` at once.
 
-        Tokens are appended at its end only, so that a pass that failed can be tried again; passes that were counted, what readers
-        have read and decisions that wait for the donor stay.
+        After a pass that failed it can be called again, for what is not finished: what was emitted, what readers have read and
+        decisions that wait for the donor stay.
         """
 
     # Failures
@@ -126,7 +126,7 @@ class Pool(ABC):
         if not slots:
             return
         try:
-            finished.extend(self.advance(slots))
+            self.advance(slots, finished)
             return
         except Exception as error:
             if isinstance(error, PluginError) or is_out_of_memory(error):
@@ -135,9 +135,10 @@ class Pool(ABC):
                 self.failures.add(self.slots[slots[0]].request, error)
                 failed.append(slots[0])
                 return
-        half = len(slots) // 2
-        self._advance_or_halve(slots[:half], finished, failed)
-        self._advance_or_halve(slots[half:], finished, failed)
+        left = [slot for slot in slots if slot not in finished]
+        half = (len(left) + 1) // 2
+        self._advance_or_halve(left[:half], finished, failed)
+        self._advance_or_halve(left[half:], finished, failed)
 
     def _shrink(self) -> None:
         """After memory ran out: half as many slots."""
@@ -242,20 +243,22 @@ class Pool(ABC):
 
     # Tokens
 
-    def block(self, slots: Sequence[int], scores: Tensor, tokens: Tensor | None) -> Block:
-        """The next positions of these rows, with scores and the host's draws `[rows, k]`, for the policy to decide on."""
-        count = scores.shape[1]
+    def block(
+        self, slots: Sequence[int], scores: Tensor, tokens: Tensor | None, windows: Tensor, ahead: int = 0
+    ) -> Block:
+        """Positions of these rows, so many ahead of what is emitted, with scores and the host's draws `[rows, k]`."""
+        count, device = scores.shape[1], scores.device
         rows = [self.slots[slot] for slot in slots]
-        known = [[row.position for row in rows], [row.request.donor_length for row in rows]]
-        positions, donor_length = upload(torch.tensor(known), self.device).unbind(0)
+        known = [[row.position + ahead for row in rows], [row.request.donor_length for row in rows]]
+        positions, donor_length = upload(torch.tensor(known), device).unbind(0)
         chance = None
         if self.policy.uses_chance:
-            chance = upload(torch.from_numpy(self._ahead(slots, count, "chances")), self.device)
+            chance = upload(torch.from_numpy(self._ahead(slots, count, "chances", ahead)), device)
         reads = self.policy.reads_text
         return Block(
-            positions[:, None] + torch.arange(count, device=self.device),
+            positions[:, None] + torch.arange(count, device=device),
             scores,
-            self.windows(slots),
+            windows,
             chance,
             donor_length,
             tokens,
@@ -280,8 +283,8 @@ class Pool(ABC):
         with drawing():
             return draw_rows(logits, at, self.sampling, rows)[0]
 
-    def _ahead(self, slots: Sequence[int], count: int, stream: str) -> NDArray[Any]:
-        numbers = [getattr(self.slots[slot], stream)[self.slots[slot].position :][:count] for slot in slots]
+    def _ahead(self, slots: Sequence[int], count: int, stream: str, skipped: int = 0) -> NDArray[Any]:
+        numbers = [getattr(self.slots[slot], stream)[self.slots[slot].position + skipped :][:count] for slot in slots]
         ahead = np.zeros((len(slots), count), numbers[0].dtype)
         for row, part in enumerate(numbers):
             ahead[row, : len(part)] = part
@@ -325,13 +328,19 @@ class Pool(ABC):
             tokens.append([row.token(place) for place in range(start, row.length)])
         return pad_right(tokens, self.device), [len(row) for row in tokens]
 
-    def read_unread(self, role: str, slots: Sequence[int]) -> Tensor:
-        """The next-token logits `[rows, vocab]` of a model, which first reads what it has skipped."""
-        ids, counts = self.unread(role, slots)
-        reader = self.readers[role]
-        logits = reader.read_to_last(slots, ids, counts)
-        reader.forward.member.check_logits(logits, lambda row: self.slots[slots[row]].name)
-        for slot in slots:
-            reader.lengths[slot] = self.slots[slot].length
-            self.slots[slot].generation.count_passes(role, 1)
-        return logits.to(self.device)
+    def draw_first(self, role: str, groups: Sequence[Sequence[int]], at: Tensor) -> Drafted:
+        """The next token of these groups of slots by a model that first reads what it has skipped: a pass for each group.
+
+        at: words `[rows]`, one group behind the other. Under `drawing`. Lengths are then those before the last token: what
+        follows the drawn tokens is read at offsets 1, 2, ….
+        """
+        reader, parts = self.readers[role], []
+        for group in groups:
+            ids, counts = self.unread(role, group)
+            if len(groups) == 1 and ids.shape[1] == 1:
+                return reader.draft(group, ids, 0, at, self.sampling)
+            logits = reader.read_to_last(group, ids, counts)
+            parts.append(logits.clone() if len(groups) > 1 else logits)  # the next pass overwrites what a pass returns
+        for slot in chain.from_iterable(groups):
+            reader.lengths[slot] = self.slots[slot].length - 1
+        return reader.draw(torch.cat(parts) if len(parts) > 1 else parts[0], at, self.sampling)

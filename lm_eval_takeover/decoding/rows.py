@@ -21,12 +21,11 @@ def choose_device(device: torch.device) -> torch.device:
 
 @dataclass(slots=True)
 class Decision:
-    """What the policy decided on the next token of a row: whether the donor writes it, and what follows from its score."""
+    """A takeover that the donor has not drawn yet: what follows from its score and, for a trace, what the host said there."""
 
-    takeover: bool
     score: float
     window: Tensor  # `[window]` behind that token
-    host_logits: Tensor | None = None  # `[vocab]`, kept for the trace of a takeover that the donor has not drawn yet
+    host: tuple[Tensor, int] | None = None  # its logits `[vocab]`, and what it drew
 
 
 @dataclass(slots=True)

@@ -1,92 +1,180 @@
-"""Takeovers that are known without the donor (`entropy`, `random`, `early`, one model alone): nothing is drafted.
+"""Takeovers that are known without the donor (`entropy`, `random`, `early`, one model alone): nothing is verified.
 
-One token at a time comes from the model that writes it, which first reads, in the same pass, what it has skipped.
+Each token comes from the model that writes it, which first reads, in the same pass, what it has skipped. The same rows go on with
+the same model until the first of them ends or is the other model's. Choice, draw and next token stay on the device: a GPU
+computes one token while the host enters the one before it.
 """
 
-from collections.abc import Mapping, Sequence
+import math
+from collections import deque
+from collections.abc import Sequence
 from functools import cached_property
+from typing import NamedTuple
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from lm_eval_takeover.decoding.costs import PassCost
 from lm_eval_takeover.decoding.pool import Pool
 from lm_eval_takeover.decoding.rows import Decision
+from lm_eval_takeover.forward.draft_length import LONGEST
+from lm_eval_takeover.forward.reader import Drafted
+from lm_eval_takeover.forward.transfers import HostCopy, upload
 from lm_eval_takeover.method.gate import push
-from lm_eval_takeover.method.observations import OBSERVED, observe
+from lm_eval_takeover.method.observations import observe
+from lm_eval_takeover.method.sampling import drawing
 
 _UNREAD_AT_ONCE = 4096  # tokens, padding included, of a pass of several rows
 
 
+class Step(NamedTuple):
+    """One more token of each row on its way to the host: tokens and masses `[rows]`; of a host whose distribution decides
+    takeovers and scores `[rows]`; and the numbers of a trace.
+
+    On the device stay the windows `[rows, window]` behind it, where there is a score, and for a trace the host's logits.
+    """
+
+    copy: HostCopy
+    windows: Tensor | None = None
+    logits: Tensor | None = None
+
+
 class Stepwise(Pool):
-    """Decide, ask, draw, emit: the next token of each row."""
+    """Each row's next tokens by the model that writes them: the host first, then the donor where it takes over."""
 
-    def advance(self, slots: Sequence[int]) -> list[int]:
-        decisions, hosted, host_logits = self._decide([slot for slot in slots if self.slots[slot].due is None])
-        groups = self._group([slot for slot in slots if self.slots[slot].due is not None])
-        donated = [slot for group in groups for slot in group]
-        donor_logits = self._read_groups(groups) if groups else None
-        for slot in donated:
-            due = self.slots[slot].due
-            assert due is not None
-            decisions[slot] = due
-        tokens = self._draw(hosted, host_logits) | self._draw(donated, donor_logits)
-        observed = self._observe(tokens, decisions, hosted, host_logits, donated, donor_logits) if self.traced else {}
-        ended = []
-        for slot, token in tokens.items():
-            decision, row = decisions[slot], self.slots[slot]
-            row.window, row.due = decision.window, None
-            if self.emit(slot, [token], [decision.takeover], [decision.score], observed.get(slot))[1]:
-                ended.append(slot)
-        return ended
+    @cached_property
+    def _asks_host(self) -> bool:
+        """Whether its distribution decides. If not, takeovers are known beforehand."""
+        return self.policy.scorer is not None or self.policy.needs_token
 
-    def _decide(self, slots: list[int]) -> tuple[dict[int, Decision], list[int], Tensor | None]:
-        """The policy's decisions on these rows; the slots that the host writes, and its logits `[rows, vocab]` for them.
+    def advance(self, slots: Sequence[int], finished: list[int]) -> None:
+        for taken in (False, True):
+            standing = [slot for slot in slots if slot not in finished]
+            ahead = self._look_ahead(standing)
+            writing = [slot for slot, (takeover, _) in zip(standing, ahead, strict=True) if takeover is taken]
+            if writing:
+                groups = self._group(writing) if taken else [writing]
+                self._write(groups, taken, min(count for takeover, count in ahead if takeover is taken), finished)
 
-        The others are due from the donor. The host is asked first where its distribution is the score.
+    def _look_ahead(self, slots: Sequence[int]) -> list[tuple[bool, int]]:
+        """Of each row whether the donor writes its next token, and of how many tokens, at most, the same can be said."""
+        rows = [self.slots[slot] for slot in slots]
+        if self._asks_host:
+            return [(row.due is not None, 1 if row.due is not None else min(row.remaining, LONGEST)) for row in rows]
+        if not rows:
+            return []
+        count = 1 if self.policy.reads_text else min(LONGEST, max(row.remaining for row in rows))
+        unscored = torch.full((len(rows), count), math.nan)
+        block = self.block(slots, unscored, None, torch.zeros(len(rows), self.policy.window))
+        ahead = []
+        for row, taken in zip(rows, self.policy.decide(block).tolist(), strict=True):
+            same = next((place for place, takeover in enumerate(taken) if takeover is not taken[0]), count)
+            ahead.append((taken[0], min(same, row.remaining)))
+        return ahead
+
+    def _write(self, groups: Sequence[Sequence[int]], taken: bool, count: int, finished: list[int]) -> None:
+        """So many tokens of each of these rows, takeovers or not; fewer where one of them ends or becomes the donor's.
+
+        groups: the slots, by the passes that read what was skipped.
         """
-        if not slots:
-            return {}, [], None
-        scored, needs_token = self.policy.scorer is not None, self.policy.needs_token
-        logits = self.read_unread(self.host, slots) if scored or needs_token else None
-        drawn = self._draw_tensor(slots, logits) if logits is not None and needs_token else None
-        nothing = torch.full((len(slots),), torch.nan, device=self.device)
-        scores = nothing if logits is None else self.policy.scores(logits, None, drawn)
-        self.policy.refuse_nan(scores)
-        block = self.block(slots, scores[:, None], None if drawn is None else drawn[:, None])
-        taken = self.policy.decide(block)[:, 0].tolist()
-        windows = push(block.window, scores) if scored else block.window
-        decisions = {
-            slot: Decision(takeover, score, window)
-            for slot, takeover, score, window in zip(slots, taken, scores.tolist(), windows, strict=True)
-        }
-        for place, slot in enumerate(slots):
-            if taken[place]:
-                self.slots[slot].due = decisions[slot]
-                if self.traced and logits is not None:
-                    decisions[slot].host_logits = logits[place].clone()
-        hosted = [slot for slot in slots if not decisions[slot].takeover]
-        if logits is None:
-            return decisions, hosted, self.read_unread(self.host, hosted) if hosted else None
-        return decisions, hosted, logits if len(hosted) == len(slots) else logits[[not takeover for takeover in taken]]
+        slots, role = [slot for group in groups for slot in group], self.policy.writes(taken)
+        reader, judged = self.readers[role], self._asks_host and not taken
+        depth = 0 if self.policy.reads_text else reader.pipeline_depth
+        words, windows = self.words(slots, count), self.windows(slots) if judged else None
+        standing, pending = set(slots), deque[Step]()
+        ids = torch.empty(0)
+        with drawing():
+            for number in range(count):
+                if number:
+                    drafted = reader.draft(slots, ids, number, words[:, number], self.sampling)
+                else:
+                    drafted = self.draw_first(role, groups, words[:, 0])
+                ids = drafted.tokens[:, None]
+                step = self._judge(role, slots, drafted, windows, len(pending))
+                windows = step.windows
+                pending.append(step)
+                if len(pending) > depth:
+                    self._enter(role, slots, taken, pending.popleft(), standing, finished)
+                    if len(standing) < len(slots):
+                        break
+            for step in pending:
+                self._enter(role, slots, taken, step, standing, finished)
+        for slot in slots:
+            row = self.slots[slot]
+            reader.lengths[slot] = row.length - 1 + (judged and row.due is not None)
 
-    def _read_groups(self, groups: Sequence[Sequence[int]]) -> Tensor:
-        """The donor's next-token logits `[rows, vocab]` of these groups' slots, one group behind the other."""
-        logits = torch.empty(sum(map(len, groups)), self.vocab, device=self.device)
-        start = 0
-        for group in groups:  # the next pass overwrites what a pass returns
-            logits[start : start + len(group)] = self.read_unread(self.donor, group)
-            start += len(group)
-        return logits
+    def _judge(self, role: str, slots: Sequence[int], drafted: Drafted, windows: Tensor | None, ahead: int) -> Step:
+        """What the policy says of tokens that were drawn so many `ahead` of what is entered.
+
+        `windows` `[rows, window]` are the scores before them; None where it is not asked.
+        """
+        found = [drafted.tokens.to(self.device), drafted.masses.to(self.device)]
+        if windows is None and not self.traced:
+            return Step(HostCopy(*found))
+        logits, kept = drafted.logits.to(self.device), None
+        if windows is not None:
+            scores = self.policy.scores(logits, None, found[0])
+            tokens = found[0][:, None] if self.policy.needs_token else None
+            taken = self.policy.decide(self.block(slots, scores[:, None], tokens, windows, ahead))[:, 0]
+            windows = push(windows, scores) if self.policy.scorer is not None else windows
+            kept = logits.clone() if self.traced else None  # the next pass overwrites them
+            found += [taken, scores]
+        if self.traced:
+            found.append(self._observe(role, slots, found[0], logits))
+        return Step(HostCopy(*found), windows, kept)
+
+    def _observe(self, role: str, slots: Sequence[int], tokens: Tensor, logits: Tensor) -> Tensor:
+        """For the trace `[rows, OBSERVED]`: what the models that were asked thought of these tokens."""
+        host: Tensor | None = logits
+        donor: Tensor | None = None
+        drawn: Tensor | None = tokens
+        if role != self.policy.host:
+            asked = [due.host for slot in slots if (due := self.slots[slot].due) is not None and due.host is not None]
+            host = torch.stack([kept for kept, _ in asked]) if asked else None
+            drawn = upload(torch.tensor([token for _, token in asked]), self.device) if asked else None
+            donor = logits
+        base = host if self.policy.host == "base" else donor if self.policy.donor == "base" else None
+        return observe(tokens, host, donor, base_logits=base, host_tokens=drawn)
+
+    def _enter(
+        self, role: str, slots: Sequence[int], taken: bool, step: Step, standing: set[int], finished: list[int]
+    ) -> None:
+        """Append the tokens of the rows that stand. A row that ends, or whose token the donor is to write, stands no more."""
+        fetched = step.copy.fetch()
+        observed = fetched.pop().numpy() if self.traced else None
+        tokens, masses, *judged = (one.tolist() for one in fetched)
+        for place, slot in enumerate(slots):
+            if slot not in standing:
+                continue
+            row = self.slots[slot]
+            if not math.isfinite(masses[place]):
+                raise self.passes[role].member.refuse_logits(row.name)
+            row.generation.count_passes(role, 1)
+            score = math.nan
+            if judged:
+                score = judged[1][place]
+                if math.isnan(score):
+                    self.policy.refuse_nan(torch.tensor(score))
+                assert step.windows is not None
+                if judged[0][place]:
+                    host = None if step.logits is None else (step.logits[place], tokens[place])
+                    row.due = Decision(score, step.windows[place], host)
+                    standing.remove(slot)
+                    continue
+                row.window = step.windows[place]
+            elif row.due is not None:
+                score, row.window, row.due = row.due.score, row.due.window, None
+            seen = None if observed is None else observed[place : place + 1]
+            if self.emit(slot, tokens[place : place + 1], [taken], [score], seen)[1]:
+                finished.append(slot)
+                standing.remove(slot)
 
     def _group(self, due: Sequence[int]) -> list[list[int]]:
         """These slots, whose tokens are the donor's, by the passes that serve them.
 
         Rows share a pass, those with the least to read first, until what one more would pad costs more than a pass of its own.
         """
-        lengths = self.readers[self.donor].lengths if due else []
+        lengths = self.readers[self.donor].lengths
         groups: list[list[int]] = []
         longest = 0
         for unread, slot in sorted((self.slots[slot].length - lengths[slot], slot) for slot in due):
@@ -99,49 +187,9 @@ class Stepwise(Pool):
                 groups.append([])
             groups[-1].append(slot)
             longest = unread
-        return groups
+        return [sorted(group) for group in groups]
 
     @cached_property
     def _cost(self) -> PassCost:
         """Of a pass of the donor."""
         return PassCost.of(self.passes[self.donor])
-
-    def _draw(self, slots: Sequence[int], logits: Tensor | None) -> dict[int, int]:
-        """The next token of each of these slots, from logits `[rows, vocab]`."""
-        if logits is None or not slots:
-            return {}
-        return dict(zip(slots, self._draw_tensor(slots, logits).tolist(), strict=True))
-
-    def _draw_tensor(self, slots: Sequence[int], logits: Tensor) -> Tensor:
-        """As `_draw`: ids `[rows]`."""
-        return self.draw(logits, self.words(slots, 1)[:, 0])
-
-    def _observe(
-        self,
-        tokens: Mapping[int, int],
-        decisions: Mapping[int, Decision],
-        hosted: Sequence[int],
-        host_logits: Tensor | None,
-        donated: Sequence[int],
-        donor_logits: Tensor | None,
-    ) -> dict[int, NDArray[np.float32]]:
-        """For the trace `[1, OBSERVED]` of each slot: what the models that were asked thought of its token."""
-        waited = [(slot, kept) for slot in donated if (kept := decisions[slot].host_logits) is not None]
-        asked: list[tuple[str, Sequence[int], Tensor | None]] = [
-            (self.host, hosted, host_logits),
-            (self.host, [slot for slot, _ in waited], torch.stack([kept for _, kept in waited]) if waited else None),
-            (self.donor, donated, donor_logits),
-        ]
-        observed = {slot: np.full((1, len(OBSERVED)), np.nan, dtype=np.float32) for slot in tokens}
-        for role, slots, logits in asked:
-            if logits is None or not slots:
-                continue
-            chosen = torch.tensor([tokens[slot] for slot in slots], device=logits.device)
-            host, donor = (logits, None) if role == self.policy.host else (None, logits)
-            drawn = None if host is None else chosen if slots is hosted else self._draw_tensor(slots, host)
-            base = logits if role == "base" else None
-            seen = observe(chosen, host, donor, base_logits=base, host_tokens=drawn).cpu().numpy()
-            for slot, values in zip(slots, seen, strict=True):
-                known = ~np.isnan(values)
-                observed[slot][0, known] = values[known]
-        return observed

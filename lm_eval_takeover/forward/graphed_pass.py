@@ -20,7 +20,7 @@ from lm_eval_takeover.forward.cuda_graphs import CudaGraphs
 from lm_eval_takeover.forward.draft_length import LONGEST, longest_draft, round_up
 from lm_eval_takeover.forward.forward_pass import ForwardPass
 from lm_eval_takeover.forward.ragged_cache import COLUMN_STEP, Plan, RaggedCache, are_contiguous
-from lm_eval_takeover.forward.transfers import HostCopy, upload
+from lm_eval_takeover.forward.transfers import upload
 from lm_eval_takeover.method.request import Sampling
 from lm_eval_takeover.method.sampling import draw_rows
 
@@ -86,11 +86,8 @@ class GraphedPass:
         offset: int,
         at: Tensor,
         sampling: Sampling,
-    ) -> tuple[Tensor, Tensor, HostCopy]:
-        """As `Reader.draft`: logits, tokens, and tokens and masses on their way to the host.
-
-        Logits and tokens are overwritten by the next call.
-        """
+    ) -> list[Tensor]:
+        """As `Reader.draft`: logits, tokens and masses, which the next call overwrites."""
         with self._on_device():
             rows, new, columns = self._fill(lengths, slots, ids, offset)
             _write_slots(self._words, slots, at)
@@ -100,8 +97,7 @@ class GraphedPass:
                 return logits, *draw_rows(logits, self._words[:rows], sampling)
 
             results = self.graphs.run((rows, new, columns, sampling), run)
-            logits, tokens, masses = (_select_slots(result, slots) for result in results)
-            return logits, tokens, HostCopy(tokens, masses)
+            return [_select_slots(result, slots) for result in results]
 
     def _on_device(self) -> Any:
         """Streams, events and graphs belong to the device that is the current one."""

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -12,27 +11,23 @@ from lm_eval_takeover.forward.forward_pass import ForwardPass
 from lm_eval_takeover.forward.graphed_pass import GraphedPass
 from lm_eval_takeover.forward.padding import pad_right
 from lm_eval_takeover.forward.ragged_cache import RaggedCache
-from lm_eval_takeover.forward.transfers import HostCopy, upload
+from lm_eval_takeover.forward.transfers import upload
 from lm_eval_takeover.method.request import Sampling
-from lm_eval_takeover.method.sampling import draw_on_cpu, draw_rows
+from lm_eval_takeover.method.sampling import draw_rows
 
 PREFILL_COLUMNS = 512  # columns of a prompt that are read at a time: masks grow with their product with the length
 
 
 @dataclass(slots=True)
 class Drafted:
-    """One drafted token per row: logits `[rows, vocab]` and tokens `[rows]` on the device; `fetch` gives more on the CPU."""
+    """One drawn token per row: logits `[rows, vocab]`, tokens `[rows]` and masses `[rows]` as `draw_rows` gives them.
+
+    What a GPU has drawn, the next pass overwrites.
+    """
 
     logits: Tensor
     tokens: Tensor
-    on_host: HostCopy | tuple[list[int], list[float]]
-
-    def fetch(self) -> tuple[list[int], list[float]]:
-        """Tokens, and per row 1 / the probability of its likeliest one (before top-k and top-p; 1 if greedy)."""
-        if isinstance(self.on_host, tuple):
-            return self.on_host
-        tokens, masses = self.on_host.fetch()
-        return tokens.tolist(), masses.tolist()
+    masses: Tensor
 
 
 class Reader:
@@ -118,11 +113,8 @@ class Reader:
     @staticmethod
     def draw(logits: Tensor, at: Tensor, sampling: Sampling) -> Drafted:
         """The next token of each row, from logits `[rows, vocab]` and words `[rows]`: the int64 of their bits."""
-        if logits.device.type == "cuda":
-            tokens, mass = draw_rows(logits, at, sampling)
-            return Drafted(logits, tokens, HostCopy(tokens, mass))
-        drawn, masses = draw_on_cpu(logits.cpu().numpy(), at.numpy().view(np.uint64), sampling)
-        return Drafted(logits, torch.from_numpy(drawn), (drawn.tolist(), masses))
+        logits = logits if logits.device.type in ("cpu", "cuda") else logits.cpu()
+        return Drafted(logits, *draw_rows(logits, at.to(logits.device), sampling))
 
     def prefill(self, prompts: Sequence[Sequence[int]]) -> "Reader":
         """A reader of the same model that has read these prompts, one a row."""

@@ -282,7 +282,8 @@ def _finish(
     shares = tl.exp(tl.div_rn(tops - top[:, None], temperature[:, None]))
     total = tl.sum(shares * _part(own, live, 0, _MASS, splits, SPLITS, 0.0), 1)
     tl.store(tokens + rows, tl.where(live, tl.minimum(winner, vocab - 1), 0).to(tl.int64), mask=rows < count)
-    tl.store(masses + rows, tl.where(greedy, 1.0, total), mask=rows < count)
+    sound = tl.where(live, 1.0 + 0.0 * total, 1.0)
+    tl.store(masses + rows, tl.where(greedy, sound, total), mask=rows < count)
 
 
 def draw(

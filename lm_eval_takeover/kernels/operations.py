@@ -67,7 +67,7 @@ def draw(logits: Tensor, words: Tensor, rules: Rules, rows: Tensor | None = None
     """The race of each word `[count]` (int64) over a row of logits `[rows, vocab]`: ids int64, masses float64, both `[count]`.
 
     rows: int64 `[count]`, the row of logits that each word draws from, -1 for a token that nobody asks for (it is 0). A mass is
-    that of the row in units of its likeliest token's, before top-k and top-p, 1 where it is greedy.
+    that of the row in units of its likeliest token's, before top-k and top-p, 1 where it is greedy, NaN of no distribution.
     """
     drawn: tuple[Tensor, Tensor] = torch.ops.lm_eval_takeover.draw(_rows(logits), words.contiguous(), *rules, rows)
     return drawn

@@ -12,6 +12,7 @@ edge the lower ids are kept). Two distributions at total variation distance `d` 
 """
 
 import hashlib
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
@@ -77,8 +78,8 @@ def draw_rows(logits: Tensor, at: Tensor, sampling: Sampling, rows: Tensor | Non
     if kernels.uses_kernels(logits):
         return kernels.draw(logits, at, _place_rules(sampling, logits.device), rows)
     if rows is None:
-        drawn, mass = draw_on_cpu(logits.float().cpu().numpy(), at.cpu().numpy().view(np.uint64), sampling)
-        return torch.from_numpy(drawn).to(at.device), torch.tensor(mass, dtype=torch.float64, device=at.device)
+        drawn, mass = draw_on_cpu(logits.float().numpy(), at.numpy().view(np.uint64), sampling)
+        return torch.from_numpy(drawn), torch.from_numpy(mass)
     tokens, masses = torch.zeros_like(at), torch.ones_like(at, dtype=torch.float64)
     asked = (rows >= 0).nonzero()[:, 0]
     if len(asked):
@@ -110,22 +111,25 @@ _SORTED = 2**14  # and sooner than divided
 _SURELY = 0.999  # float32 sums are nearer to the exact ones than that
 
 
-def draw_on_cpu(logits: NDArray[np.float32], at: Words, sampling: Sampling) -> tuple[NDArray[np.int64], list[float]]:
+def draw_on_cpu(
+    logits: NDArray[np.float32], at: Words, sampling: Sampling
+) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     """As `draw`, and the mass of each row in units of its likeliest token's (at this temperature). Under `drawing`.
 
-    Called once per token: bare reductions of ufuncs cost a fraction of `sum` and `max`.
+    A mass is 1 where the row is greedy, and NaN where it is no distribution. Called once per token: bare reductions of ufuncs
+    cost a fraction of `sum` and `max`.
     """
     tokens: NDArray[np.int64] = logits.argmax(1)
     if sampling.temperature == 0 or sampling.top_k == 1:
-        return tokens, [1.0] * len(tokens)
+        return tokens, logits[np.arange(len(tokens)), tokens] * 0.0 + np.ones(len(tokens))
     # The maximum goes first, so that the smallest temperature divides nothing but differences and cannot overflow.
     scaled = logits - np.maximum.reduce(logits, axis=1, keepdims=True)
     scaled /= np.float32(sampling.temperature)
     weights = np.exp(scaled)
-    masses: list[float] = np.add.reduce(weights, axis=1).tolist()
-    for row, mass in enumerate(masses):
+    masses = np.add.reduce(weights, axis=1).astype(np.float64)
+    for row, mass in enumerate(masses.tolist()):
         # Where the likeliest token, of weight 1, holds the nucleus alone, it is the one; an exact sum only where it matters.
-        if sampling.top_p * mass < _SURELY and not sampling.top_k:
+        if math.isnan(mass) or (sampling.top_p * mass < _SURELY and not sampling.top_k):
             continue
         total = float(weights[row].sum(dtype=np.float64))
         if sampling.top_p * total <= 1 and sampling.top_p < 1 and not sampling.top_k:
@@ -191,16 +195,12 @@ def _nucleus_edge(surprise: NDArray[np.float32], target: float) -> tuple[np.floa
 def _run_race(ids: NDArray[np.int64] | None, weights: NDArray[np.float32], word: int) -> int:
     """The kept id, of all where there are no ids, of the least `E_v / p_v`."""
     kept = weights if ids is None else weights[ids]
-    if len(kept) == 0:  # NaN, which callers refuse
-        return 0
     x = _hash(_multiples(len(weights)), word) if ids is None else token_numbers(ids, word)
     if len(kept) > _FEW:
         # Two tokens bound what wins. As E is at least 1 - u, only tokens with `1 - u <= bound * weight` can: a few of them.
         some = [int(kept.argmax()), int(x.argmax())]
         bound = np.fmin.reduce(_wait(x[some]) / kept[some]) * 1.0001
         near = np.flatnonzero((~x).astype(np.float32) <= kept * np.float32(bound * 2.0**32))
-        if len(near) == 0:
-            return 0
         x, kept, ids = x[near], kept[near], near if ids is None else ids[near]
     winner = int((_wait(x) / kept.astype(np.float64)).argmin())
     return winner if ids is None else int(ids[winner])

@@ -173,11 +173,13 @@ class Member:
         if real is not None:
             broken &= real
         if broken.any():
-            row = int(broken.nonzero()[0][0])
-            raise ModelOutputError(
-                f"{self.role} '{self.id.id}' returned NaN or infinite logits for {name_row(row)}; "
-                f"try {self.dtype_argument}=float32"
-            )
+            raise self.refuse_logits(name_row(int(broken.nonzero()[0][0])))
+
+    def refuse_logits(self, name: str) -> ModelOutputError:
+        """The error of a row whose logits are no distribution."""
+        return ModelOutputError(
+            f"{self.role} '{self.id.id}' returned NaN or infinite logits for {name}; try {self.dtype_argument}=float32"
+        )
 
     @cached_property
     def eos_ids(self) -> frozenset[int]:

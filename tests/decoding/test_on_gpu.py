@@ -33,10 +33,10 @@ def test_a_block_waits_for_its_events_and_for_nothing_else(gpu_pair, prompts, mo
     list(blockwise.generate(gpu_pair, POLICIES["disagreement"], requests, batch_size=4))  # graphs are captured
     advance = blockwise.Blocks.advance
 
-    def strictly(self, slots):
+    def strictly(self, slots, finished):
         torch.cuda.set_sync_debug_mode("error")
         try:
-            return advance(self, slots)
+            advance(self, slots, finished)
         finally:
             torch.cuda.set_sync_debug_mode("default")
 

@@ -1,11 +1,14 @@
 """How often the host waits for a GPU, counted on a simulated one; the texts stay those of lockstep."""
 
+from contextlib import contextmanager
+
 import pytest
 from helpers.pairs import POLICIES, SAMPLED, save_small_pair
 from helpers.simulated_gpu import simulated_gpu
 
 from lm_eval_takeover.decoding import blockwise, lockstep
-from lm_eval_takeover.forward.reader import Drafted
+from lm_eval_takeover.decoding.stepwise import Stepwise
+from lm_eval_takeover.forward.reader import Reader
 from lm_eval_takeover.method.request import Request
 from lm_eval_takeover.pair.member import Member
 from lm_eval_takeover.pair.pair import Pair
@@ -21,6 +24,31 @@ def own_pair(folders):
     return Pair(Member("base", str(folders["base"])), Member("guide", str(folders["guide"])))
 
 
+@contextmanager
+def counted_waits(pair, monkeypatch, kind):
+    """Of every `advance` of this kind of pool, `(passes that drew a token of each row, waits)`; nothing else waits."""
+    counted, drawn = [], []
+    with simulated_gpu(pair, monkeypatch) as gpu:
+        advance = kind.advance
+
+        def counting(self, slots, finished):
+            gpu.counts, gpu.waits = True, 0
+            drawn.clear()
+            try:
+                advance(self, slots, finished)
+            finally:
+                gpu.counts = False
+                counted.append((len(drawn), gpu.waits))
+
+        monkeypatch.setattr(kind, "advance", counting)
+        for name in ("draft", "draw"):
+            plain = getattr(Reader, name)
+            count = lambda *given, plain=plain: drawn.append(given) or plain(*given)  # noqa: E731
+            monkeypatch.setattr(Reader, name, count if name == "draft" else staticmethod(count))
+        yield counted
+    assert not gpu.faults, sorted(set(gpu.faults))
+
+
 @pytest.mark.parametrize("traced", [False, True])
 @pytest.mark.parametrize("name", ["disagreement", "js", "guide"])
 def test_a_block_waits_once_for_each_drafted_token_and_once_for_its_verification(
@@ -28,23 +56,21 @@ def test_a_block_waits_once_for_each_drafted_token_and_once_for_its_verification
 ):
     requests = [Request(p, 0, 12 + 4 * i, SAMPLED) for i, p in enumerate(prompts)]
     expected = dict(lockstep.generate(own_pair, POLICIES[name], requests, batch_size=4))
-    counted, fetched = [], []
-    with simulated_gpu(own_pair, monkeypatch) as gpu:
-        advance, fetch = blockwise.Blocks.advance, Drafted.fetch
-
-        def counting(self, slots):
-            gpu.counts, gpu.waits = True, 0
-            fetched.clear()
-            try:
-                return advance(self, slots)
-            finally:
-                gpu.counts = False
-                counted.append((len(fetched), gpu.waits))
-
-        monkeypatch.setattr(blockwise.Blocks, "advance", counting)
-        monkeypatch.setattr(Drafted, "fetch", lambda self: fetched.append(self) or fetch(self))
+    with counted_waits(own_pair, monkeypatch, blockwise.Blocks) as counted:
         options = {"batch_size": 4, "block_size": 6, "traced": traced}
         made = dict(blockwise.generate(own_pair, POLICIES[name], requests, **options))
-    assert not gpu.faults, sorted(set(gpu.faults))
     assert {i: g.tokens for i, g in made.items()} == {i: g.tokens for i, g in expected.items()}
-    assert len(counted) > 3 and all(waits == drafted + 1 for drafted, waits in counted), counted
+    assert len(counted) > 3 and all(waits == drawn + 1 for drawn, waits in counted), counted
+
+
+@pytest.mark.parametrize("traced", [False, True])
+@pytest.mark.parametrize("name", ["entropy", "random", "early", "base"])
+def test_without_verification_each_drawn_token_is_waited_for_once(own_pair, prompts, monkeypatch, name, traced):
+    """One step late: while the host enters a token, the next one is computed already."""
+    requests = [Request(p, 0, 12 + 4 * i, SAMPLED) for i, p in enumerate(prompts)]
+    expected = dict(lockstep.generate(own_pair, POLICIES[name], requests, batch_size=4, traced=traced))
+    with counted_waits(own_pair, monkeypatch, Stepwise) as counted:
+        made = dict(blockwise.generate(own_pair, POLICIES[name], requests, batch_size=4, traced=traced))
+    assert {i: g.tokens for i, g in made.items()} == {i: g.tokens for i, g in expected.items()}
+    assert all(waits == drawn for drawn, waits in counted), counted
+    assert max(drawn for drawn, _ in counted) > 2

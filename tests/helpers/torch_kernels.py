@@ -15,8 +15,7 @@ _GOLDEN, _MASK = 0x9E3779B1, 0xFFFFFFFF
 def draw_in_torch(logits: Tensor, at: Tensor, sampling: Sampling) -> tuple[Tensor, Tensor]:
     """Tokens and masses `[rows]` of logits `[rows, vocab]` and the words `[rows]` as int64."""
     if sampling.temperature == 0 or sampling.top_k == 1:
-        tokens = logits.argmax(-1)
-        return tokens, torch.ones_like(tokens, dtype=torch.float64)
+        return logits.argmax(-1), logits.amax(-1).double() * 0 + 1
     logits = logits.float()
     surprise = (
         logits.amax(-1, keepdim=True) - logits

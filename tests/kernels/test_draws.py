@@ -89,11 +89,14 @@ def test_each_row_has_its_own_rule_and_row_of_logits():
 
 
 @pytest.mark.parametrize("how", SETTINGS, ids=str)
-def test_logits_that_are_no_distribution_end_in_some_token(how):
+def test_logits_that_are_no_distribution_end_in_some_token_and_are_told(how):
     logits = torch.zeros(4, 97)
     logits[0, 5], logits[1, 5], logits[2] = torch.nan, torch.inf, -torch.inf
-    tokens, _ = draws.draw(logits, as_tensor(at_random(4)), *place_rules(how), None, rows=4, tile=32)
+    tokens, masses = draws.draw(logits, as_tensor(at_random(4)), *place_rules(how), None, rows=4, tile=32)
     assert ((tokens >= 0) & (tokens < 97)).all()
+    assert masses.isnan().tolist() == [True, True, True, False]  # as on a CPU
+    with drawing():
+        assert np.isnan(draw_on_cpu(logits.numpy(), at_random(4), how)[1]).tolist() == [True, True, True, False]
 
 
 def test_no_rows_are_no_launch():
