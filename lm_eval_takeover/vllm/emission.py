@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from lm_eval_takeover.kernels import operations as kernels
 from lm_eval_takeover.method.observations import COMPARED, OBSERVED, compare, judge_tokens, observe
 from lm_eval_takeover.method.policy import Block, Policy
 from lm_eval_takeover.method.registry import scores as registered
@@ -83,6 +84,12 @@ def emit(
         drawn = None if host is None else drafted
         records[..., REST : REST + len(OBSERVED)] = observe(tokens, host, donor, base_logits=base, host_tokens=drawn)
     return Emitted(tokens, taken, records)
+
+
+def share(logits: Tensor, vocab: int) -> Tensor:
+    """Logits `[..., vocab]` of the tokens that both models have: kernels read them as they are, all else as float32."""
+    logits = logits[..., :vocab]
+    return logits if kernels.uses_kernels(logits) else logits.float()
 
 
 def score_all(host: Tensor, donor: Tensor, tokens: Tensor) -> Tensor:

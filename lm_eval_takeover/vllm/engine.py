@@ -106,7 +106,7 @@ class VllmEngine:
             self._start(arguments, 1)
 
     def _start(self, arguments: ModelArguments, block: int) -> None:
-        check_hooks(blockwise=block > 1, runner_v2=choose_runner())
+        check_hooks(drafts=block > 1, runner_v2=choose_runner())
         self.llm = start_engine(list_engine_arguments(arguments, self.pair, self.policy, block=block), self.pair)
         self._engine = self.llm.llm_engine
         model = self._engine.model_config

@@ -23,7 +23,7 @@ PROCESSOR = "lm_eval_takeover.vllm.logits_processor:TakeoverLogitsProcessor"
 CHECK = "lm_eval_takeover.vllm.model_state:RequestCheck"
 RUNNER = "VLLM_USE_V2_MODEL_RUNNER"
 EXTENSION = "lm_eval_takeover.vllm.worker.WorkerExtension"
-WORKER = "lm_eval_takeover.vllm.blockwise.TakeoverWorker"
+WORKER = "lm_eval_takeover.vllm.draft_worker.TakeoverWorker"
 # Model arguments of the transformers engines that have no counterpart here, by what vLLM has instead.
 _OTHERS: Mapping[str, str] = {
     "device_map": "tensor_parallel_size=…",
@@ -65,8 +65,6 @@ def plan_block(arguments: ModelArguments, pair: Pair, policy: Policy) -> int:
     Raises ArgumentError for a number where drafts cannot be had.
     """
     obstacle = _find_obstacle(pair, policy)
-    if obstacle is None and choose_runner():
-        obstacle = f"drafts need vLLM's model runner V1, and {RUNNER}=1 asks for V2"
     if arguments.block_size != "auto":
         block = int(arguments.block_size)
         if block > 1 and obstacle is not None:
@@ -145,23 +143,37 @@ def list_engine_arguments(arguments: ModelArguments, pair: Pair, policy: Policy,
     if fused or runner_v2:
         overrides["architectures"] = [ARCHITECTURE]
     if block > 1:
-        options |= _draft_by(pair.member(drafting), target, block, given)
+        host = pair.member(drafting)
+        if runner_v2:
+            options |= {"logits_processors": [CHECK], "worker_cls": WORKER}
+            options["speculative_config"] = _describe_draft(host, block, given) | {
+                "draft_sample_method": "greedy"
+                if policy.host is None
+                else "probabilistic"  # vLLM keeps the logits then
+            }
+            overrides["vocab_size"] = count_rows(host)  # vLLM wants equal ones; our model class has the target's own
+        else:
+            options |= _draft_on_v1(host, target, block, given)
     else:
         options |= {"logits_processors": [CHECK if runner_v2 else PROCESSOR], "worker_extension_cls": EXTENSION}
     return options | given | {"hf_overrides": overrides}
 
 
 def choose_runner() -> bool:
-    """Whether vLLM's model runner V2 computes, as a user may ask; else all processes of vLLM are told that it is V1."""
-    from vllm import envs
+    """Whether vLLM's model runner V2 computes: on a GPU, or as a user asks. On a CPU it would need an interpreter of Triton.
 
-    os.environ.setdefault(RUNNER, "0")
+    All processes of vLLM are told.
+    """
+    from vllm import envs
+    from vllm.platforms import current_platform
+
+    os.environ.setdefault(RUNNER, "0" if current_platform.is_cpu() else "1")
     return bool(envs.environment_variables[RUNNER]())  # as it is now: vLLM keeps what it read for its first engine
 
 
 def _describe_models(pair: Pair, target: Member, fused: bool) -> dict[str, Any]:
     """For our model class: what vLLM sees, which is called the guide there, and its companion."""
-    described: dict[str, Any] = {"guide_architectures": target.config.architectures}
+    described: dict[str, Any] = {"guide_architectures": target.config.architectures, "guide_rows": count_rows(target)}
     if fused:
         base = pair.member("base")
         described |= {
@@ -172,19 +184,30 @@ def _describe_models(pair: Pair, target: Member, fused: bool) -> dict[str, Any]:
     return described
 
 
-def _draft_by(host: Member, target: Member, block: int, given: Mapping[str, Any]) -> dict[str, Any]:
-    """The host as vLLM's draft model, in workers that ask the policy where rejection stood."""
-    sizes = [member.config.get_text_config().vocab_size for member in (host, target)]
-    draft = {
+def _describe_draft(host: Member, block: int, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The host as vLLM's draft model."""
+    return {
         "method": "draft_model",
         "model": host.path,
         "revision": host.revision,
-        "use_heterogeneous_vocab": sizes[0] != sizes[1],  # padded differently; vLLM's map of tokens is not used
         "num_speculative_tokens": block,
         "draft_tensor_parallel_size": given.get("tensor_parallel_size", 1),
     }
-    # The gate reads on the host how much of a draft stands, so there is nothing to schedule ahead.
+
+
+def _draft_on_v1(host: Member, target: Member, block: int, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Drafts on model runner V1."""
+    draft = _describe_draft(host, block, given)
+    draft["use_heterogeneous_vocab"] = count_rows(host) != count_rows(
+        target
+    )  # padded differently; vLLM's map is not used
+    # V1 reads on the host how much of a draft stands, so there is nothing to schedule ahead.
     return {"speculative_config": draft, "worker_cls": WORKER, "async_scheduling": False}
+
+
+def count_rows(member: Member) -> int:
+    """Tokens of its vocabulary, with what it is padded by."""
+    return int(member.config.get_text_config().vocab_size)
 
 
 def _refuse_others(arguments: ModelArguments) -> None:
@@ -301,6 +324,8 @@ def explain(error: Exception) -> str:
     line = lines[0] if lines else type(error).__name__
     if "root cause above" in line:  # it is known to the process that ended, which has printed it
         return f"its engine ended as it started, and its own error stands above; {_MEMORY} where that is memory"
+    if line.startswith("Model Runner V2 does not"):
+        return f"{line}; V1 may, with {RUNNER}=0 in the environment"
     if any(word in str(error).lower() for word in ("memory", "kv cache", "cache blocks")):
         told = line.partition(" Try ")[0].rstrip(".")  # vLLM's own advice is for its own options
         return f"{told}; {_MEMORY}"

@@ -28,6 +28,7 @@ class TakeoverModelState(DefaultModelState):  # type: ignore[misc]
         self.takeover_slots = Slots(self.settings.load_policy(), capacity=self.max_num_reqs, device=self.device)
         self._tracks: dict[int, Track] = {}  # by the index of the request
         self._indices: dict[str, int] = {}  # by its name
+        self.speculator: Any = None  # of an engine with drafts
         self._prompt_lengths = torch.zeros(self.max_num_reqs, dtype=torch.int64, device=self.device)
 
     def add_request(self, req_index: int, new_req_data: Any) -> None:
@@ -44,8 +45,26 @@ class TakeoverModelState(DefaultModelState):  # type: ignore[misc]
         if index is not None:
             self.takeover_slots.leave(self._tracks.pop(index))
 
-    def custom_sampler(self, sampler: Sampler) -> tuple[Sampler, None]:
+    def find_tracks(self, indices: np.ndarray[Any, Any]) -> list[Track] | None:
+        """The requests at these indices; None for made-up rows, by which vLLM measures its memory."""
+        found = [self._tracks.get(index) for index in indices.tolist()]
+        return None if None in found else found  # type: ignore[return-value]
+
+    def count_written(self, read: Tensor, indices: Tensor) -> Tensor:
+        """How many tokens are written `[rows]` of requests at these indices, of which the last is at position `read`.
+
+        A prompt that is read in parts, perhaps once more after a preemption, shows its rows before there is a token to emit, at
+        negative positions.
+        """
+        return read.long() + 1 - self._prompt_lengths[indices.long()]
+
+    def custom_sampler(self, sampler: Sampler) -> tuple[Sampler, Any]:
         """vLLM's sampler, which asks the gate where it drew; log-probabilities that a client asks for stay the guide's."""
+        if self.settings.block > 1:
+            from lm_eval_takeover.vllm.speculator import DraftSampler
+
+            both = DraftSampler(sampler, self)
+            return both, both
         draw = sampler.sample
 
         def sample(
@@ -57,25 +76,18 @@ class TakeoverModelState(DefaultModelState):  # type: ignore[misc]
             *rest: Any,
             **options: Any,
         ) -> tuple[Tensor, Tensor]:
-            indices = idx_mapping_np.tolist()
-            if not all(index in self._tracks for index in indices):  # vLLM measures its memory with made-up rows
+            tracks = self.find_tracks(idx_mapping_np)
+            if tracks is None:
                 self.takeover_slots.rehearse(self._list_logits(logits))
                 drawn: tuple[Tensor, Tensor] = draw(
                     logits, expanded_idx_mapping, idx_mapping, idx_mapping_np, pos, *rest, **options
                 )
                 return drawn
-            return self._emit(indices, idx_mapping, pos, logits), logits
+            positions = self.count_written(pos, idx_mapping)
+            return self.takeover_slots.decide(tracks, positions, self._list_logits(logits)).tokens[:, 0], logits
 
         sampler.sample = sample
         return sampler, None
-
-    def _emit(self, indices: list[int], idx_mapping: Tensor, read: Tensor, logits: Tensor) -> Tensor:
-        """The next tokens `[rows]` of the requests at these indices, the last token of each read at position `read`."""
-        positions = read.long() + 1 - self._prompt_lengths[idx_mapping.long()]
-        # A prompt that is read in parts, perhaps once more after a preemption, shows its rows before there is a token to emit, at
-        # negative positions.
-        tracks = [self._tracks[index] for index in indices]
-        return self.takeover_slots.decide(tracks, positions, self._list_logits(logits)).tokens[:, 0]
 
     def _list_logits(self, logits: Tensor) -> dict[str, Tensor]:
         return list_logits(self.model, logits, self.takeover_slots.policy.roles, self.settings.vocab)

@@ -7,6 +7,7 @@ client asks for are the guide's, and keeps the base's of the same rows for the g
 """
 
 from collections.abc import Iterable, Sequence
+from copy import copy
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -19,7 +20,7 @@ from vllm.config.utils import replace
 from vllm.model_executor.model_loader.default_loader import DefaultModelLoader
 from vllm.model_executor.models.utils import AutoWeightsLoader, init_vllm_registered_model, maybe_prefix
 
-from lm_eval_takeover.kernels import operations as kernels
+from lm_eval_takeover.vllm.emission import share
 from lm_eval_takeover.vllm.settings import EngineSettings
 
 # vLLM makes the model and the gate apart and shows neither to the other; both know the engine's configuration.
@@ -42,19 +43,14 @@ def list_logits(
     return {role: share(one, vocab)[:, None] for role, one in found.items()}
 
 
-def share(logits: Tensor, vocab: int) -> Tensor:
-    """Logits `[..., vocab]` of the tokens that both models have: kernels read them as they are, all else as float32."""
-    logits = logits[..., :vocab]
-    return logits if kernels.uses_kernels(logits) else logits.float()
-
-
 class TakeoverPairForCausalLM(nn.Module):
     """Any two decoders that vLLM has, of different depth, heads and widths; one alone where the settings name no base."""
 
     def __init__(self, *, vllm_config: VllmConfig, prefix: str = "") -> None:
         super().__init__()
-        guide_config = vllm_config.model_config.hf_config
-        settings = EngineSettings.of(guide_config)
+        settings = EngineSettings.of(vllm_config.model_config.hf_config)
+        guide_config = copy(vllm_config.model_config.hf_config)
+        guide_config.vocab_size = settings.guide_rows  # vLLM was told the drafter's
         self.guide = init_vllm_registered_model(
             vllm_config,
             prefix=maybe_prefix(prefix, "guide"),

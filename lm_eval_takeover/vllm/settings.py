@@ -31,7 +31,7 @@ GATE = ("tau", "kappa", "window")
 class EngineSettings:
     """What one engine computes. `vocab` ids are written, `ends` end a text; `base` is None where it is no part of the model.
 
-    `block` is the length of a draft, 1 where none is drafted.
+    `block` is the length of a draft, 1 where none is drafted. `guide_rows` is the guide's vocabulary with its padding.
     """
 
     policy: dict[str, Any]
@@ -44,6 +44,7 @@ class EngineSettings:
     base_revision: str | None = None
     base_architectures: list[str] | None = None
     guide_architectures: list[str] | None = None
+    guide_rows: int = 0
     trust_remote_code: bool = False
 
     @classmethod

@@ -51,7 +51,7 @@ class Track:
     slot: int | None = None
     forced: Tensor | None = None
     parked: int = 0  # numbers that count as held while it is out of the batch, at least a few
-    passes: dict[str, int] = field(default_factory=lambda: {"base": 0, "guide": 0})  # of a blockwise engine
+    drafts: dict[int, int] = field(default_factory=dict)  # by the position of its first token, how long a draft was
     _words: dict[str, NDArray[np.uint64]] = field(default_factory=dict)
 
     @cached_property
@@ -100,7 +100,8 @@ class Slots:
         self._tracks: OrderedDict[Hashable, Track] = OrderedDict()
         self._by_id: dict[str, Track] = {}
         self._parked = 0  # the sum over tracks
-        self._arriving: deque[tuple[list[Track], HostCopy]] = deque()  # records on their way to the host
+        # Records on their way to the host, and the lengths of the drafts that they were decided with.
+        self._arriving: deque[tuple[list[Track], Sequence[int], HostCopy]] = deque()
 
     # Requests come and go
 
@@ -174,15 +175,21 @@ class Slots:
         self._by_id.pop(track.settings.id, None)
 
     def read(self, request_id: str, start: int, stop: int) -> tuple[bytes, dict[str, int]] | None:
-        """The records of positions from `start` to `stop`, float32 `[positions, columns]` as bytes, and the passes so far.
+        """The records of positions from `start` to `stop`, float32 `[positions, columns]` as bytes, and the passes before `stop`.
 
-        None where the request is not known.
+        Passes are those of drafts: one of the model that verifies a draft, and one of the other for each of its tokens. None
+        where the request is not known.
         """
         track = self._by_id.get(request_id)
         if track is None:
             return None
         self._collect(wait=True)
-        return np.ascontiguousarray(track.records[start:stop]).tobytes(), track.passes
+        drafting, verifying = DIRECTIONS[self.policy.direction]
+        drafts = [count for position, count in track.drafts.items() if position < stop]
+        return np.ascontiguousarray(track.records[start:stop]).tobytes(), {
+            drafting: sum(drafts),
+            verifying: len(drafts),
+        }
 
     def take(self, request_id: str, count: int) -> tuple[bytes, dict[str, int]] | None:
         """As `read`, the first `count` positions; forgets the request."""
@@ -191,19 +198,21 @@ class Slots:
             self._forget(self._by_id[request_id])
         return found
 
-    def _send(self, tracks: Sequence[Track], here: Tensor, records: Tensor) -> None:
+    def _send(self, tracks: Sequence[Track], drafts: Sequence[int], here: Tensor, records: Tensor) -> None:
         """Records `[rows, k, columns]` of positions `[rows, k]` set out for the host, which does not wait for them."""
-        self._arriving.append((list(tracks), HostCopy(here[:, 0], records)))
+        self._arriving.append((list(tracks), drafts, HostCopy(here[:, 0], records)))
         self._collect()
 
     def _collect(self, *, wait: bool = False) -> None:
         """Take in the records that have arrived, or all."""
-        while self._arriving and (wait or self._arriving[0][1].arrived):
-            tracks, copy = self._arriving.popleft()
+        while self._arriving and (wait or self._arriving[0][2].arrived):
+            tracks, drafts, copy = self._arriving.popleft()
             positions, records = copy.fetch()
-            for track, position, own in zip(tracks, positions.tolist(), records.numpy(), strict=True):
+            for track, count, position, own in zip(tracks, drafts, positions.tolist(), records.numpy(), strict=True):
                 if position >= 0:
                     track.write(position, own)
+                if count:
+                    track.drafts[position] = count
 
     # The batch
 
@@ -214,17 +223,19 @@ class Slots:
         logits: dict[str, Tensor],
         *,
         drafted: Tensor | None = None,
+        drafts: Sequence[int] = (),
     ) -> Emitted:
         """What the policy of each row emits: rows in the order of `tracks`.
 
         positions `[rows]`: tokens emitted before, negative where a row only reads. logits: `[rows, k, vocab]` by role. drafted
-        `[rows, k]`: the host's tokens, where it has drafted. Records are entered; of a draft those behind its first other token
-        will be written over.
+        `[rows, k]`: the host's tokens, where it has drafted. drafts: how many of them are the row's own draft; empty where there
+        is none. Records are entered; of a draft those behind its first other token will be written over.
         """
         self.calls += 1
+        drafts = drafts or [0] * len(tracks)
         groups = _group(tracks)
         if len(groups) == 1:
-            return self._decide_alike(tracks, positions, logits, drafted)
+            return self._decide_alike(tracks, positions, logits, drafted, drafts)
         shape = next(iter(logits.values())).shape
         whole = Emitted(
             torch.zeros(shape[:2], dtype=torch.int64, device=self.device),
@@ -235,13 +246,19 @@ class Slots:
             some = place_numbers(rows, self.device)
             part = {role: one[some] for role, one in logits.items()}
             draft = None if drafted is None else drafted[some]
-            emitted = self._decide_alike([tracks[i] for i in rows], positions[some], part, draft)
+            alike, counts = [tracks[i] for i in rows], [drafts[i] for i in rows]
+            emitted = self._decide_alike(alike, positions[some], part, draft, counts)
             whole.tokens[some], whole.taken[some] = emitted.tokens, emitted.taken
             whole.records[some, :, : emitted.records.shape[-1]] = emitted.records
         return whole
 
     def _decide_alike(
-        self, tracks: Sequence[Track], positions: Tensor, logits: dict[str, Tensor], drafted: Tensor | None
+        self,
+        tracks: Sequence[Track],
+        positions: Tensor,
+        logits: dict[str, Tensor],
+        drafted: Tensor | None,
+        drafts: Sequence[int],
     ) -> Emitted:
         """As `decide`, for rows of one policy and one sampling."""
         count = next(iter(logits.values())).shape[1]
@@ -252,7 +269,7 @@ class Slots:
         else:
             emitted = self._emit(tracks, slots, here, logits, drafted)
         self._keep(slots[:, None], here, emitted.records[..., SCORE])
-        self._send(tracks, here, emitted.records)
+        self._send(tracks, drafts, here, emitted.records)
         return emitted
 
     def _emit(

@@ -66,10 +66,16 @@ SERVER_HOOKS: tuple[Hook, ...] = (
     ("vllm.entrypoints.serve.middleware.authenticate", "AuthenticationMiddleware.verify_token", "headers"),
     ("vllm.v1.engine.async_llm", "AsyncLLM", "collective_rpc model_config tokenizer"),
 )  # fmt: skip
-BLOCKWISE_HOOKS: tuple[Hook, ...] = (
-    ("vllm.config", "CUDAGraphMode", "NONE"),
+DRAFT_HOOKS: tuple[Hook, ...] = (
     ("vllm.config.speculative", "SpeculativeConfig",
-        "draft_tensor_parallel_size method model num_speculative_tokens revision use_heterogeneous_vocab"),
+        "draft_tensor_parallel_size method model num_speculative_tokens revision"),
+    ("vllm.v1.worker.cpu_worker", "CPUWorker", "use_v2_model_runner"),
+    ("vllm.v1.worker.cpu_worker", "CPUWorker.init_device", ""),
+    ("vllm.v1.worker.gpu_worker", "Worker.init_device", ""),
+)  # fmt: skip
+RUNNER_V1_DRAFT_HOOKS: tuple[Hook, ...] = (
+    ("vllm.config", "CUDAGraphMode", "NONE"),
+    ("vllm.config.speculative", "SpeculativeConfig", "use_heterogeneous_vocab"),
     ("vllm.forward_context", "set_forward_context",
         "attn_metadata vllm_config num_tokens cudagraph_runtime_mode slot_mapping ..."),
     ("vllm.v1.attention.backend", "CommonAttentionMetadata",
@@ -82,8 +88,7 @@ BLOCKWISE_HOOKS: tuple[Hook, ...] = (
         "common_attn_metadata ..."),
     ("vllm.v1.spec_decode.draft_model", "DraftModelProposer.propose",
         "common_attn_metadata num_rejected_tokens_gpu num_speculative_tokens ..."),
-    ("vllm.v1.spec_decode.metadata", "SpecDecodeMetadata", "draft_token_ids num_draft_tokens"),
-    ("vllm.v1.worker.cpu_worker", "CPUWorker.init_device", ""),
+    ("vllm.v1.spec_decode.metadata", "SpecDecodeMetadata", "draft_token_ids logits_indices num_draft_tokens"),
     ("vllm.v1.worker.gpu_input_batch", "CachedRequestState", "num_tokens prompt_token_ids sampling_params"),
     ("vllm.v1.worker.gpu_input_batch", "InputBatch", "num_prompt_tokens req_ids"),
     ("vllm.v1.worker.gpu_model_runner", "ExecuteModelState", "spec_decode_common_attn_metadata"),
@@ -93,7 +98,6 @@ BLOCKWISE_HOOKS: tuple[Hook, ...] = (
     ("vllm.v1.worker.gpu_model_runner", "GPUModelRunner._sample", "logits spec_decode_metadata"),
     ("vllm.v1.worker.gpu_model_runner", "GPUModelRunner.profile_run", "..."),
     ("vllm.v1.worker.gpu_model_runner", "GPUModelRunner.sample_tokens", "grammar_output"),
-    ("vllm.v1.worker.gpu_worker", "Worker.init_device", ""),
 )  # fmt: skip
 RUNNER_V2_HOOKS: tuple[Hook, ...] = (
     ("vllm.v1.core.sched.output", "NewRequestData", "prompt_token_ids req_id sampling_params"),
@@ -110,7 +114,46 @@ RUNNER_V2_HOOKS: tuple[Hook, ...] = (
     ("vllm.v1.worker.gpu.sample.sampler", "Sampler.sample",
         "logits expanded_idx_mapping idx_mapping idx_mapping_np pos ..."),
 )  # fmt: skip
-EVERY_HOOK = (*HOOKS, *SERVER_HOOKS, *BLOCKWISE_HOOKS, *RUNNER_V2_HOOKS)
+RUNNER_V2_DRAFT_HOOKS: tuple[Hook, ...] = (
+    ("vllm.config.compilation", "CUDAGraphMode", "NONE"),
+    ("vllm.config.speculative", "SpeculativeConfig", "draft_sample_method"),
+    ("vllm.v1.worker.gpu.attn_utils", "build_slot_mappings_by_layer", "slot_mappings kv_cache_config ..."),
+    ("vllm.v1.worker.gpu.cudagraph_utils", "BatchExecutionDescriptor", "cg_mode num_reqs num_tokens"),
+    ("vllm.v1.worker.gpu.input_batch", "InputBatch",
+        "cu_num_logits idx_mapping idx_mapping_np input_ids is_prefilling_np logits_indices num_computed_tokens_np "
+        "num_draft_tokens_per_req num_reqs num_scheduled_tokens num_tokens positions prefill_len_np query_start_loc "
+        "query_start_loc_np seq_lens seq_lens_cpu_upper_bound"),
+    ("vllm.v1.worker.gpu.input_batch", "get_num_sampled_and_rejected",
+        "num_sampled seq_lens cu_num_logits idx_mapping prefill_len"),
+    ("vllm.v1.worker.gpu.block_table", "BlockTables.compute_slot_mappings",
+        "idx_mapping query_start_loc positions num_tokens_padded ..."),
+    ("vllm.v1.worker.gpu.model_runner", "GPUModelRunner", "speculator"),
+    ("vllm.v1.worker.gpu.sample.output", "SamplerOutput",
+        "logprobs_tensors num_nans num_rejected num_sampled sampled_token_ids"),
+    ("vllm.v1.worker.gpu.sample.sampler", "Sampler", "req_states"),
+    ("vllm.v1.worker.gpu.sample.sampler", "Sampler.__call__", "logits input_batch"),
+    ("vllm.v1.worker.gpu.spec_decode.standalone_ar.speculator", "StandaloneARSpeculator",
+        "block_tables draft_logits draft_tokens input_buffers kv_cache_config model num_speculative_steps"),
+    ("vllm.v1.worker.gpu.spec_decode.standalone_ar.speculator", "StandaloneARSpeculator.__init__", "vllm_config device"),
+    ("vllm.v1.worker.gpu.spec_decode.standalone_ar.speculator", "StandaloneARSpeculator._build_attn_metadata",
+        "num_reqs batch_desc query_start_loc_np seq_lens_cpu_upper_bound step slot_mappings ..."),
+    ("vllm.v1.worker.gpu.spec_decode.standalone_ar.speculator", "StandaloneARSpeculator._run_model",
+        "input_ids positions attn_metadata slot_mappings num_tokens_across_dp"),
+    ("vllm.v1.worker.gpu.spec_decode.standalone_ar.speculator", "StandaloneARSpeculator.propose",
+        "input_batch num_speculative_tokens dummy_run ..."),
+    ("vllm.v1.worker.gpu.spec_decode.standalone_ar.speculator", "StandaloneARSpeculator.sample_draft",
+        "hidden_states sample_src_positions idx_mapping ..."),
+    ("vllm.v1.worker.gpu.spec_decode.standalone_ar.speculator", "StandaloneARSpeculator.set_attn", "model_state ..."),
+    ("vllm.v1.worker.gpu.states", "RequestState", "prefill_len"),
+)  # fmt: skip
+EVERY_HOOK = (
+    *HOOKS,
+    *SERVER_HOOKS,
+    *DRAFT_HOOKS,
+    *RUNNER_V1_DRAFT_HOOKS,
+    *RUNNER_V2_HOOKS,
+    *RUNNER_V2_DRAFT_HOOKS,
+)
 
 
 def check_version() -> None:
@@ -138,11 +181,17 @@ def list_known() -> str:
     return ", ".join(f"{major}.{minor} ({what})" for (major, minor), what in KNOWN.items())
 
 
-def check_hooks(*, blockwise: bool, runner_v2: bool = False, server: bool = False) -> None:
+def check_hooks(*, drafts: bool, runner_v2: bool = False, server: bool = False) -> None:
     """Raises ArgumentError where something that is used of vLLM is not there or takes other arguments."""
     import vllm
 
-    asked = ((BLOCKWISE_HOOKS, blockwise), (RUNNER_V2_HOOKS, runner_v2), (SERVER_HOOKS, server))
+    asked = (
+        (DRAFT_HOOKS, drafts),
+        (RUNNER_V1_DRAFT_HOOKS, drafts and not runner_v2),
+        (RUNNER_V2_HOOKS, runner_v2),
+        (RUNNER_V2_DRAFT_HOOKS, drafts and runner_v2),
+        (SERVER_HOOKS, server),
+    )
     hooks = sum((own for own, used in asked if used), HOOKS)
     for fault in find_faults(Path(vllm.__file__).parents[1], hooks):
         raise ArgumentError(

@@ -13,7 +13,7 @@ class WorkerExtension:
     def takeover_slots(self) -> Slots:
         """The state of this worker's gate. Raises RuntimeError where the engine runs without one."""
         runner = self.model_runner
-        for holder in (runner, getattr(runner, "model_state", None)):  # blockwise; fused on model runner V2
+        for holder in (runner, getattr(runner, "model_state", None)):  # drafts on model runner V1; V2
             if (slots := getattr(holder, "takeover_slots", None)) is not None:
                 return slots  # type: ignore[no-any-return]
         for processor in runner.input_batch.logitsprocs.non_argmax_invariant:

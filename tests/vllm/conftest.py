@@ -24,7 +24,6 @@ from lm_eval_takeover.pair.loading import load_pair, load_policy
 
 NEEDS_VLLM = (
     "test_backend.py",
-    "test_blockwise.py",
     "test_data_parallel.py",
     "test_launch.py",
     "test_model_runner_v2.py",
@@ -127,12 +126,13 @@ def open_hf(demo_folders):
 
 @pytest.fixture(scope="session")
 def write_apart():
-    """Texts of `[model arguments, requests]`, in a process with these variables; see write_apart.py."""
+    """Texts of `[model arguments, requests, names of policies]`, in a process with these variables; see write_apart.py."""
 
     def write(jobs, **variables):
-        plain = json.dumps([[values, [asdict(one) for one in asked]] for values, asked in jobs])
+        plain = json.dumps([[values, [asdict(one) for one in asked], *names] for values, asked, *names in jobs])
         words = [sys.executable, str(Path(__file__).parent / "write_apart.py")]
-        environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"} | variables
+        paths = os.pathsep.join(map(str, (ROOT, ROOT / "tests")))
+        environment = os.environ | {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1"} | variables
         done = subprocess.run(words, input=plain, env=environment, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr[-3000:]
         return json.loads(done.stdout.splitlines()[-1])

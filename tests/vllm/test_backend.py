@@ -155,10 +155,9 @@ def test_another_architecture_depth_width_and_padded_vocabulary(open_vllm, open_
     assert_same(open_vllm(**random_folders), open_hf(**random_folders), POLICIES["rkl"], asked)
 
 
-@pytest.mark.parametrize("block", [2, 8])
-def test_drafts_are_verified_to_the_same_texts(open_vllm, reference, requests, block):
-    backend = open_vllm(block_size=block)
-    assert backend.engine.facts.block == block  # the self-test at the start has passed
+def test_drafts_are_verified_to_the_same_texts(open_vllm, reference, requests):
+    backend = open_vllm(block_size=8)
+    assert backend.engine.facts.block == 8  # the self-test at the start has passed
     for name in ("disagreement", "js", "entropy", "random", "early", "lossy", "ensemble"):
         written = assert_same(backend, reference, (POLICIES | METHODS)[name], requests)
         passes = sum(one.guide_passes for one in written.values())
@@ -169,10 +168,8 @@ def test_the_guide_drafts_in_reverse(open_vllm, open_hf, requests):
     reverse = {"direction": "reverse"}
     backend, reference = open_vllm(block_size=4, **reverse), open_hf(**reverse)
     assert backend.engine.facts.block == 4
-    for name in ("disagreement", "entropy", "random"):
-        policy = replace(POLICIES[name], direction="reverse")
-        written = assert_same(backend, reference, policy, requests)
-        assert sum(one.base_passes for one in written.values()) < sum(len(one.tokens) for one in written.values())
+    written = assert_same(backend, reference, replace(POLICIES["disagreement"], direction="reverse"), requests)
+    assert sum(one.base_passes for one in written.values()) < sum(len(one.tokens) for one in written.values())
 
 
 def test_drafts_by_another_architecture_with_another_padded_vocabulary(open_vllm, open_hf, random_folders, requests):

@@ -1,6 +1,7 @@
 """What cannot run is said in one line before any engine starts."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.pair.loading import load_pair, load_policy
 from lm_eval_takeover.vllm import serving
 from lm_eval_takeover.vllm.hooks import find_faults
-from lm_eval_takeover.vllm.launch import list_engine_arguments, plan_block, start_engine
+from lm_eval_takeover.vllm.launch import RUNNER, explain, list_engine_arguments, plan_block, start_engine
 from lm_eval_takeover.vllm.settings import EngineSettings
 from lm_eval_takeover.vllm.versions import EVERY_HOOK, check_hooks, check_version
 
@@ -48,6 +49,32 @@ def test_a_number_is_the_length_of_drafts(plan):
     options = plan(block_size=4)
     assert options["speculative_config"]["num_speculative_tokens"] == 4
     assert "logits_processors" not in options
+
+
+def test_a_gpu_has_model_runner_v2_which_is_told_one_size_of_vocabulary(plan, random_folders, monkeypatch):
+    monkeypatch.delenv(RUNNER, raising=False)
+    monkeypatch.setattr("vllm.platforms.current_platform.is_cpu", lambda: False)
+    options = plan(block_size=4, **random_folders)
+    settings = EngineSettings(**options["hf_overrides"]["takeover"])
+    assert os.environ[RUNNER] == "1"
+    assert options["speculative_config"]["draft_sample_method"] == "probabilistic"  # vLLM keeps the logits of drafts
+    assert (options["hf_overrides"]["vocab_size"], settings.guide_rows) == (512, 544)
+    assert "async_scheduling" not in options  # as vLLM has it
+    alone = plan(block_size=4, policy="guide", tau=None)
+    assert alone["speculative_config"]["draft_sample_method"] == "greedy"
+
+
+def test_a_cpu_has_model_runner_v1_unless_a_user_asks(plan, monkeypatch):
+    monkeypatch.delenv(RUNNER, raising=False)
+    assert plan(block_size=4)["async_scheduling"] is False
+    assert os.environ[RUNNER] == "0"
+    monkeypatch.setenv(RUNNER, "1")
+    assert "async_scheduling" not in plan(block_size=4)
+
+
+def test_what_model_runner_v2_has_not_v1_may_have():
+    error = ValueError("Model Runner V2 does not yet support: dual batch overlap")
+    assert explain(error).endswith("dual batch overlap; V1 may, with VLLM_USE_V2_MODEL_RUNNER=0 in the environment")
 
 
 @pytest.mark.parametrize(
@@ -154,12 +181,12 @@ def test_what_is_used_of_vllm_is_there(monkeypatch, tmp_path):
     import vllm
 
     assert find_faults(Path(vllm.__file__).parents[1], EVERY_HOOK) == ()
-    check_hooks(blockwise=True, runner_v2=True, server=True)
+    check_hooks(drafts=True, runner_v2=True, server=True)
     (tmp_path / "vllm").mkdir()
     (tmp_path / "vllm" / "__init__.py").write_text("__version__ = '0.33.9'")
     monkeypatch.setattr(vllm, "__file__", str(tmp_path / "vllm" / "__init__.py"))
     with pytest.raises(ArgumentError, match=r"vLLM 0\.32.* is installed, and vllm\.LLM is missing; known are 0\.32"):
-        check_hooks(blockwise=False)
+        check_hooks(drafts=False)
 
 
 @pytest.mark.parametrize(("before", "sends"), [(None, False), ("1", False), ("0", True)])

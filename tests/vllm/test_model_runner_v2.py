@@ -1,54 +1,69 @@
-"""vLLM's model runner V2, which GPUs have by default, writes the same texts; on a CPU in the interpreter of Triton."""
+"""vLLM's model runner V2, which GPUs have, writes the same texts, fused and by drafts; on a CPU in the interpreter of Triton.
+
+vLLM schedules each step before it knows what the one before wrote, as on a GPU.
+"""
+
+from dataclasses import replace
 
 import numpy as np
 import pytest
-from helpers.pairs import POLICIES, SAMPLED
+from helpers.pairs import METHODS, POLICIES, SAMPLED
 
-from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.method.request import GREEDY, Request
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # vLLM's own
 ALONE = {"policy": "guide", "tau": None, "kappa": None}
+TIGHTER = {"num_gpu_blocks_override": 9, "max_model_len": 256}
+DRAFTED = ("disagreement", "js", "entropy", "random", "early", "lossy", "ensemble")
 
 
 @pytest.fixture(scope="module")
-def asked(prompts):
+def jobs(prompts, tight, random_folders):
+    """By name: the model, how its engine is started, the requests, names of policies, and the policies of the reference."""
     both = [Request(prompt, 0, 20, sampling, (), "a") for prompt in prompts for sampling in (GREEDY, SAMPLED)]
-    return {"gate": both, "alone": [Request(prompts[0], 1, 12, SAMPLED, (), "b")]}
+    few, one = (
+        [replace(request, max_new_tokens=12) for request in both[:4]],
+        [Request(prompts[0], 1, 8, SAMPLED, (), "b")],
+    )
+    six = [replace(request, max_new_tokens=20 - 2 * number) for number, request in enumerate(both[:6])]
+    gate, reverse = POLICIES["disagreement"], replace(POLICIES["disagreement"], direction="reverse")
+    drafted = [(POLICIES | METHODS)[name] for name in DRAFTED]
+    return {
+        "fused": ({}, TIGHTER, both, ["disagreement"], [gate]),
+        "fused, alone": (ALONE, {}, one, [], [POLICIES["guide"]]),
+        "drafts": ({}, TIGHTER | {"block_size": 4}, six, DRAFTED, drafted),
+        "drafts, reverse": (random_folders | {"direction": "reverse"}, {"block_size": 3}, few, [], [reverse]),
+        "drafts, alone": (random_folders | ALONE, {"block_size": 4}, few, [], [POLICIES["guide"]]),
+    }  # fmt: skip
 
 
 @pytest.fixture(scope="module")
-def written(write_apart, asked, tight):
-    """What V2 has written: by the gate, so tight that requests are preempted, and by the guide alone."""
-    tighter = tight | {"num_gpu_blocks_override": 10, "max_model_len": 256}
-    jobs = [(tighter | more, asked[name]) for name, more in (("gate", {}), ("alone", ALONE))]
-    return dict(zip(asked, write_apart(jobs, VLLM_USE_V2_MODEL_RUNNER="1"), strict=True))
+def written(write_apart, jobs, tight):
+    listed = [(tight | model | how, asked, names) for model, how, asked, names, _ in jobs.values()]
+    return dict(zip(jobs, write_apart(listed, VLLM_USE_V2_MODEL_RUNNER="1"), strict=True))
 
 
-@pytest.mark.parametrize(("name", "policy"), [("gate", "disagreement"), ("alone", "guide")])
-def test_the_texts_are_those_of_the_transformers_engines(written, asked, open_hf, name, policy):
-    assert written[name]["runner_v2"]
-    reference = open_hf(**ALONE) if name == "alone" else open_hf()
-    reference.policy = POLICIES[policy]
-    for number, want in reference.generate(asked[name], seed=3, rows=8):
-        tokens, taken, scores = written[name]["texts"][number]
-        assert (tokens, taken) == (want.tokens, want.taken_over), number
-        np.testing.assert_allclose(scores, want.scores, atol=1e-4)
+@pytest.mark.parametrize("name", ["fused", "fused, alone", "drafts", "drafts, reverse", "drafts, alone"])
+def test_the_texts_are_those_of_the_transformers_engines(written, jobs, open_hf, name):
+    model, how, asked, _, policies = jobs[name]
+    made = written[name]
+    assert made["runner_v2"] and made["async_scheduling"] and made["block"] == how.get("block_size", 1)
+    reference, texts = open_hf(**model), iter(made["texts"])
+    for reference.policy in policies:
+        known = dict(reference.generate(asked, seed=3, rows=8))
+        for number in range(len(asked)):
+            tokens, taken, scores = next(texts)
+            assert (tokens, taken) == (known[number].tokens, known[number].taken_over), (reference.policy, number)
+            np.testing.assert_allclose(scores, known[number].scores, atol=1e-4)
 
 
-def test_requests_were_preempted_meanwhile(written):
-    assert written["gate"]["preemptions"] > 2
-    assert sum(map(sum, (taken for _, taken, _ in written["gate"]["texts"]))) > 3
+@pytest.mark.parametrize("name", ["fused", "drafts"])
+def test_requests_were_preempted_meanwhile(written, name):
+    assert written[name]["preemptions"] > 2
+    assert sum(map(sum, (taken for _, taken, _ in written[name]["texts"]))) > 3
 
 
-def test_drafts_are_refused_on_it(monkeypatch, tight):
-    from lm_eval_takeover.arguments import ModelArguments
-    from lm_eval_takeover.pair.loading import load_pair
-    from lm_eval_takeover.vllm.launch import plan_block
-
-    monkeypatch.setenv("VLLM_USE_V2_MODEL_RUNNER", "1")
-    arguments = ModelArguments.parse(tight | {"block_size": 4})
-    with pytest.raises(
-        ArgumentError, match=r"block_size=4 .* need vLLM's model runner V1, and VLLM_USE_V2_MODEL_RUNNER=1"
-    ):
-        plan_block(arguments, load_pair(arguments), POLICIES["disagreement"])
+def test_a_draft_is_verified_in_one_pass_and_passes_for_nothing_are_not_counted(written):
+    for name, role in (("drafts", "guide"), ("drafts, reverse", "base"), ("drafts, alone", "guide")):
+        tokens = sum(len(tokens) for tokens, _, _ in written[name]["texts"])
+        assert 0 < written[name]["passes"][role] <= tokens - len(written[name]["texts"])  # the first follows the prompt

@@ -2,9 +2,9 @@
 
     python write_apart.py < jobs > generations
 
-Of jobs, `[model arguments, requests]` in JSON, its last line has for each the tokens, takeovers and scores of the texts, the
-preemptions, and whether it was vLLM's model runner V2 that wrote. With VLLM_USE_V2_MODEL_RUNNER=1 the interpreter of Triton runs
-the kernels of that runner on a CPU: slow, and exact.
+Of jobs, `[model arguments, requests, names of policies]` in JSON, its last line has for each the tokens, takeovers and scores
+of the texts, one policy after the other, the passes of their drafts, and what the engine did. Without names the policy is that
+of the arguments. With VLLM_USE_V2_MODEL_RUNNER=1 the interpreter of Triton runs that runner on a CPU: slow, and exact.
 """
 
 import json
@@ -12,15 +12,20 @@ import multiprocessing
 import os
 import sys
 from functools import partial
+from operator import itemgetter
 from types import SimpleNamespace
 
 import torch
+
+from lm_eval_takeover.vllm import engine
 
 
 def main() -> None:
     torch.set_num_threads(1)
     if os.environ.get("VLLM_USE_V2_MODEL_RUNNER") == "1":
         interpret_triton()
+        schedule_ahead()
+        engine._TESTED_PROMPTS = 1
     first, *others = json.load(sys.stdin)
     done = [write(*first)]  # its ranks, if any, start as vLLM's do on a CPU: from nothing
     fork_ranks()
@@ -42,17 +47,43 @@ def interpret_triton():
     backends["cpu"] = SimpleNamespace(driver=SimpleNamespace(is_active=lambda: True), compiler=None)
 
 
-def write(values, asked):
+def schedule_ahead():
+    """Have vLLM schedule a step before it knows what the one before wrote, as on a GPU."""
+    from vllm.platforms.cpu import CpuPlatform
+
+    update = CpuPlatform.check_and_update_config
+
+    def update_all_else(config):
+        chosen = config.scheduler_config.async_scheduling
+        update(config)
+        config.scheduler_config.async_scheduling = chosen
+
+    CpuPlatform.check_and_update_config = staticmethod(update_all_else)
+
+
+def write(values, asked, names=()):
     backend, requests = open_backend(values), read_requests(asked)
-    done = dict(backend.generate(requests, seed=3))
+    done = []
+    for policy in choose_policies(names) or [backend.policy]:
+        backend.policy = policy
+        done += [one for _, one in sorted(backend.generate(requests, seed=3), key=itemgetter(0))]
     counted = {metric.name: metric.value for metric in backend.engine.llm.get_metrics() if hasattr(metric, "value")}
     found = {
-        "texts": [[done[i].tokens, done[i].taken_over, done[i].scores] for i in range(len(requests))],
+        "texts": [[one.tokens, one.taken_over, one.scores] for one in done],
         "preemptions": counted["vllm:num_preemptions"],
         "runner_v2": backend.engine.llm.llm_engine.vllm_config.use_v2_model_runner,
+        "async_scheduling": backend.engine.llm.llm_engine.vllm_config.scheduler_config.async_scheduling,
+        "block": backend.engine.facts.block,
+        "passes": {"base": sum(one.base_passes for one in done), "guide": sum(one.guide_passes for one in done)},
     }
     backend.close()
     return found
+
+
+def choose_policies(names):
+    from helpers.pairs import METHODS, POLICIES
+
+    return [(POLICIES | METHODS)[name] for name in names]
 
 
 def open_backend(values):

@@ -50,7 +50,7 @@ def run(options: argparse.Namespace) -> int:
     pair = load_pair(arguments)
     policy, _ = load_policy(arguments, pair)
     block = plan_block(arguments, pair, policy)
-    check_hooks(blockwise=block > 1, runner_v2=choose_runner(), server=True)
+    check_hooks(drafts=block > 1, runner_v2=choose_runner(), server=True)
     engine = list_engine_arguments(arguments, pair, policy, block=block)
     words = list_words({**engine, "host": options.host, "port": options.port, "served_model_name": options.name})
     words += ["--middleware", MIDDLEWARE, *options.rest]
