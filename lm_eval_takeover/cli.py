@@ -77,8 +77,11 @@ def _refuse_unknown(parser: argparse.ArgumentParser, words: Sequence[str]) -> No
     """End as argparse does, with the nearest option of this command."""
     name = words[0].partition("=")[0]
     known = [option for action in parser._actions for option in action.option_strings if option.startswith("--")]
+    passed_on = "".join(f"; {one.help} go after `--`" for one in parser._actions if one.metavar == "-- OPTION")
     parser.error(
-        f"unknown option '{name}'; {nearest(name, known)}" if name.startswith("-") else f"unexpected word '{name}'"
+        f"unknown option '{name}'; {nearest(name, known)}{passed_on}"
+        if name.startswith("-")
+        else f"unexpected word '{name}'"
     )
 
 

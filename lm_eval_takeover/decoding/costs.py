@@ -70,24 +70,20 @@ class PassCost:
     def of(cls, forward: ForwardPass | StatePass) -> "PassCost":
         """From the shape and dtype of a model, and the kind of its device."""
         model = forward.model
-        machine = find_machine(forward.member.device, model.dtype)
-        return cls.of_model(model, machine, layers=forward.layers, padded=isinstance(forward, ForwardPass))
-
-    @classmethod
-    def of_model(cls, model: Any, machine: Machine, *, layers: int, padded: bool) -> "PassCost":
-        """Of transformers' model, which may be without weights, in its dtype."""
         embedding, head = model.get_input_embeddings().weight, model.get_output_embeddings()
         parameters = sum(p.numel() for p in model.parameters())
         if head is not None and head.weight is not embedding:
             parameters -= embedding.numel()  # of which a pass reads a row per token
+        machine = find_machine(forward.member.device, model.dtype)
+        column = count_column_bytes(model.config.get_text_config(), forward.layers, model.dtype.itemsize)
         return cls.on(
             machine,
             parameters=parameters,
-            layers=layers,
+            layers=forward.layers,
             itemsize=model.dtype.itemsize,
-            column_bytes=count_column_bytes(model.config.get_text_config(), layers, model.dtype.itemsize),
+            column_bytes=column,
             vocab=len(embedding),
-            padded=padded,
+            padded=isinstance(forward, ForwardPass),
         )
 
     @classmethod

@@ -286,6 +286,7 @@ class RayGroup:
         except ImportError as error:
             raise ArgumentError(f"{_BACKEND}=ray needs Ray: pip install ray") from error
         self._ray = ray
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # Ray reports its use unless it is told not to
         if not ray.is_initialized():
             ray.init(log_to_driver=True)
         gpus = ranks if ray.cluster_resources().get("GPU") else 0

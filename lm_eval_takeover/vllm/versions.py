@@ -64,11 +64,12 @@ SERVER_HOOKS: tuple[Hook, ...] = (
     ("vllm.entrypoints.launchers.api_server.entry", "main", ""),
     ("vllm.entrypoints.serve.middleware.authenticate", "AuthenticationMiddleware.__init__", "app tokens"),
     ("vllm.entrypoints.serve.middleware.authenticate", "AuthenticationMiddleware.verify_token", "headers"),
-    ("vllm.v1.engine.async_llm", "AsyncLLM", "collective_rpc model_config tokenizer"),
+    ("vllm.v1.engine.async_llm", "AsyncLLM", "engine_core errored model_config tokenizer"),
+    ("vllm.v1.engine.core_client", "AsyncMPClient.call_utility_all_async", "method"),
 )  # fmt: skip
 DRAFT_HOOKS: tuple[Hook, ...] = (
     ("vllm.config.speculative", "SpeculativeConfig",
-        "draft_tensor_parallel_size method model num_speculative_tokens num_speculative_tokens_per_batch_size revision"),
+        "draft_tensor_parallel_size method model num_speculative_tokens revision"),
     ("vllm.v1.worker.cpu_worker", "CPUWorker", "use_v2_model_runner"),
     ("vllm.v1.worker.cpu_worker", "CPUWorker.init_device", ""),
     ("vllm.v1.worker.gpu_worker", "Worker.init_device", ""),

@@ -4,6 +4,7 @@ import socket
 
 import pytest
 
+from lm_eval_takeover import cli
 from lm_eval_takeover.commands.serve.command import check_address, list_words
 from lm_eval_takeover.errors import ArgumentError
 
@@ -23,3 +24,9 @@ def test_an_address_is_tried_before_models_are_loaded():
 def test_engine_arguments_become_words():
     given = {"model": "m", "enforce_eager": True, "enable_x": False, "left": None, "sizes": [1, 2], "hf": {"a": 1}}
     assert " ".join(list_words(given)) == '--model m --enforce-eager --no-enable-x --sizes 1 2 --hf {"a": 1}'
+
+
+def test_an_option_of_vllm_in_the_wrong_place_is_told_the_right_one(capsys):
+    with pytest.raises(SystemExit):
+        cli.main(["serve", "--data-parallel-size", "2"])
+    assert "options of `vllm serve` go after `--`" in capsys.readouterr().err

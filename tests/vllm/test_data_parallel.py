@@ -5,6 +5,7 @@ import signal
 from contextlib import suppress
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from helpers.pairs import POLICIES
@@ -13,6 +14,8 @@ from hypothesis import strategies as st
 
 from lm_eval_takeover.arguments import ModelArguments
 from lm_eval_takeover.errors import ArgumentError
+from lm_eval_takeover.method.policies import ALONE
+from lm_eval_takeover.method.registry import scores as registered
 from lm_eval_takeover.vllm.data_parallel import Ended, Engines, open_engines, share_devices
 from lm_eval_takeover.vllm.engine import Facts, Job, Text
 
@@ -138,6 +141,18 @@ def test_two_engines_write_the_texts_of_one_and_the_other_goes_on_alone(open_vll
     assert write() == expected
     forced = backend.force([asked[0].prompt] * 3, [expected[0][0]] * 3, seed=3, labels=["a"] * 3)
     assert len(forced) == 3 and torch.equal(forced[0].scores, forced[2].scores)
+    # As `effects`, `score` and `calibrate` ask them.
+    texts = [expected[number][0] for number in range(2)]
+    read = [
+        one.compare([registered.get("ce")], [asked[0].prompt, asked[1].prompt], texts, "ab") for one in (backend, hf)
+    ]
+    for got, want in zip(*read, strict=True):
+        np.testing.assert_allclose(got["ce"], want["ce"], atol=1e-4)
+    alone = [
+        {index: text.tokens for index, text in one.generate(asked[:2], seed=3, rows=2, policy=ALONE["base"]())}
+        for one in (backend, hf)
+    ]
+    assert alone[0] == alone[1] == {index: tokens for index, tokens, _ in backend.roll_out(asked[:2], seed=3)}
 
     first, second = (process.pid for process in backend.engine._group._processes)
     assert write(lambda: os.kill(first, signal.SIGKILL)) == expected

@@ -19,7 +19,8 @@ from typing import Any
 from lm_eval_takeover.commands.compare.rows import Row, read_shared
 from lm_eval_takeover.storage.digests import digest_of
 
-_SPEED = ("batch_size", "device", "guide_device")  # change no text, so they are no part of the digest
+# They change no text, so they are no part of the digest.
+_SPEED = ("batch_size", "device", "guide_device", "data_parallel_size", "data_parallel_backend")
 _DIGITS = 8
 
 

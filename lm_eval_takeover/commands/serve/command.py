@@ -12,11 +12,11 @@ from lm_eval_takeover.errors import ArgumentError
 
 HELP = "serve a pair with an OpenAI-compatible API (vLLM)"
 DESCRIPTION = """\
-Start vLLM's own server with both models and the gate inside. Set the gate with --model_args, or for one request with
-`takeover_…` in its `vllm_xargs`. Answers report takeovers and the realized rate. Options after `--` go to `vllm serve`."""
+Start vLLM's server for a guided pair. OpenAI clients can use it; each answer reports its takeovers. --model_args sets the
+gate; a request may change it with `takeover_…` in its `vllm_xargs`. Options after `--` go to `vllm serve`."""
 EXAMPLE = """example:
   lm-eval-takeover serve --model_args base=Qwen/Qwen3-0.6B-Base,guide=Qwen/Qwen3-8B,calibration=my-pair.json \\
-      --port 8000 -- --gpu-memory-utilization 0.9
+      --port 8000 -- --gpu-memory-utilization 0.8
   curl http://127.0.0.1:8000/v1/completions -d '{"model": "guided", "prompt": "2 + 2 =", "max_tokens": 20,
       "vllm_xargs": {"takeover_tau": 1.2}}' -H 'Content-Type: application/json'
 """
@@ -34,7 +34,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--host", default="127.0.0.1", help="address (default: 127.0.0.1)")
     add("--port", type=int, default=8000, metavar="N", help="port (default: 8000)")
     add("--name", default="guided", help="the model's name for clients (default: guided)")
-    add("rest", nargs="*", metavar="-- OPTION", help="options of `vllm serve`")
+    add("rest", nargs="*", default=[], metavar="-- OPTION", help="options of `vllm serve`")
 
 
 def run(options: argparse.Namespace) -> int:
