@@ -70,20 +70,24 @@ class PassCost:
     def of(cls, forward: ForwardPass | StatePass) -> "PassCost":
         """From the shape and dtype of a model, and the kind of its device."""
         model = forward.model
+        machine = find_machine(forward.member.device, model.dtype)
+        return cls.of_model(model, machine, layers=forward.layers, padded=isinstance(forward, ForwardPass))
+
+    @classmethod
+    def of_model(cls, model: Any, machine: Machine, *, layers: int, padded: bool) -> "PassCost":
+        """Of transformers' model, which may be without weights, in its dtype."""
         embedding, head = model.get_input_embeddings().weight, model.get_output_embeddings()
         parameters = sum(p.numel() for p in model.parameters())
         if head is not None and head.weight is not embedding:
             parameters -= embedding.numel()  # of which a pass reads a row per token
-        machine = find_machine(forward.member.device, model.dtype)
-        column = count_column_bytes(model.config.get_text_config(), forward.layers, model.dtype.itemsize)
         return cls.on(
             machine,
             parameters=parameters,
-            layers=forward.layers,
+            layers=layers,
             itemsize=model.dtype.itemsize,
-            column_bytes=column,
+            column_bytes=count_column_bytes(model.config.get_text_config(), layers, model.dtype.itemsize),
             vocab=len(embedding),
-            padded=isinstance(forward, ForwardPass),
+            padded=padded,
         )
 
     @classmethod

@@ -26,7 +26,7 @@ from lm_eval_takeover.pair.pair import Pair
 from lm_eval_takeover.vllm.data_parallel import open_engines
 from lm_eval_takeover.vllm.emission import REST, SCORE, TAKEN
 from lm_eval_takeover.vllm.engine import Engine, Job, Text, VllmEngine
-from lm_eval_takeover.vllm.launch import count_parameters
+from lm_eval_takeover.vllm.pair_costs import count_parameters
 from lm_eval_takeover.vllm.settings import RequestSettings, name_policy
 from lm_eval_takeover.vllm.versions import check_version
 

@@ -1,56 +1,113 @@
-"""`block_size=auto`: fused, or drafts of how many tokens, from the concurrency and the sizes of the two models.
+"""`block_size=auto`: how many tokens vLLM drafts, by how many requests it writes at a time, from the table of costs.
 
-Time of one token of one row, in units of a pass of the guide over few rows. A pass reads all weights, and is free of charge for
-up to `READ_TOGETHER` tokens, above which arithmetic counts:
+With `n` requests, a step that drafts `k` tokens of each costs `k` passes of the drafter and one of the target over `k + 1` tokens
+of each request, and writes `n E(k)` tokens:
 
-    fused        (1 + b) * load(n)                               b = parameters of the base / of the guide, n rows
-    drafts of k  (k b load(n) + load(n (k + 1))) / E             E = (1 - (1 - g)^k) / g tokens stand of a draft
-    load(t)      max(1, t / READ_TOGETHER)
+    E(k) = (1 - (1 - g)^m) / g      g: how often a position ends a draft; m: positions that can be written
 
-`g` is the probability that a position ends a draft. The shortest k of the least time is taken, and fused where none is better.
+The first pass of the drafter reads what the target has read, too. Without drafts (`k = 0`) both models read one token of each
+request, as in the fused pair. Columns are the keys and values that each request has cached.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-READ_TOGETHER = {"cuda": 256, "cpu": 4}  # tokens: an H200 does about 200 operations in the time that it reads a byte
+from lm_eval_takeover.decoding.costs import PassCost
+
 LONGEST = 16
-LEAST_GAIN = 0.9  # of fused's time; below that, the more robust engine
-CONCURRENCY = 256  # vLLM's own, where none is given
+CONCURRENCY = {"cuda": 1024, "cpu": 256}  # vLLM's own on large GPUs, and on CPUs
+LEAST_GAIN = 0.9  # of the fused pair's time with one request; above that, the more robust engine
+MOST_LOSS = 1.05  # of its time with as many requests as there may be
+# Seconds a layer, by device: in CUDA graphs, and without. vLLM captures none of a draft model's passes. See docs/gpu.md.
+LAUNCH = {"cuda": (1.2e-5, 8.6e-5), "cpu": (6e-4, 6e-4)}
+
+
+@dataclass(frozen=True, slots=True)
+class StepCosts:
+    """What the two models cost, in the fused pair and with drafts.
+
+    fused: drafter and target in one model class; the drafter is None where the target writes alone. ends: `g`. bonus: whether a
+    draft that stands gives one token more. columns: cached tokens of a request.
+    """
+
+    drafter: PassCost
+    target: PassCost
+    fused: PassCost | None
+    ends: float
+    columns: int
+    bonus: bool
+
+    def fused_seconds(self, rows: int) -> float:
+        """A token of each of so many requests without drafts."""
+        columns = rows * self.columns
+        seconds = self.target.draft_seconds(rows, columns)
+        return seconds if self.fused is None else seconds + self.fused.draft_seconds(rows, columns)
+
+    def step_seconds(self, drafted: int, rows: int) -> float:
+        """A step that drafts so many tokens of each of so many requests."""
+        columns = rows * self.columns
+        passes = max(drafted, 1)
+        drafting = passes * self.drafter.draft_seconds(rows, columns)
+        again = self.drafter.per_token * rows * (drafted + 1 if drafted else 0)
+        reading = self.target.seconds(rows * (drafted + 1), columns)
+        looking = self.target.draw + self.target.per_draw * rows * self._positions(drafted)
+        return drafting + again + reading + looking
+
+    def tokens(self, drafted: int) -> float:
+        """How many are written of each request by a step."""
+        return float((1 - (1 - self.ends) ** self._positions(drafted)) / self.ends)
+
+    def token_seconds(self, drafted: int, rows: int) -> float:
+        """Of a token of each request."""
+        return self.step_seconds(drafted, rows) / self.tokens(drafted)
+
+    def _positions(self, drafted: int) -> int:
+        return drafted + 1 if self.bonus else max(drafted, 1)
+
+
+def choose_lengths(costs: StepCosts, most: int) -> list[int]:
+    """How many tokens to draft with 1, 2 … `most` requests: the least seconds a token, never more than with fewer requests."""
+    lengths, longest = list[int](), LONGEST
+    for rows in range(1, most + 1):
+        longest = min(range(longest + 1), key=lambda drafted: (costs.token_seconds(drafted, rows), drafted))
+        lengths.append(longest)
+    return lengths
+
+
+def list_ranges(lengths: Sequence[int]) -> list[tuple[int, int, int]]:
+    """vLLM's `num_speculative_tokens_per_batch_size`: the first and the last number of requests, and their drafts' length."""
+    starts = [rows for rows in range(len(lengths)) if not rows or lengths[rows] != lengths[rows - 1]]
+    ends = [*starts[1:], len(lengths)]
+    return [(start + 1, end, lengths[start]) for start, end in zip(starts, ends, strict=True)]
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The length of a draft, 1 for fused, and why."""
+    """Drafted tokens by the number of requests, as `list_ranges` has them; none where the fused pair runs. And why."""
 
-    block: int
+    ranges: list[tuple[int, int, int]]
     reason: str
 
-
-def load(tokens: float, read_together: int) -> float:
-    """The cost of a pass over so many tokens."""
-    return max(1.0, tokens / read_together)
-
-
-def token_time(block: int, *, ratio: float, rows: int, ends: float, read_together: int) -> float:
-    """Time of a token of one row; see above. `block` 1 is fused."""
-    if block == 1:
-        return (1 + ratio) * load(rows, read_together)
-    stands = (1 - (1 - ends) ** block) / ends
-    return (block * ratio * load(rows, read_together) + load(rows * (block + 1), read_together)) / stands
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest draft, 1 for the fused pair."""
+        return self.ranges[0][2] if self.ranges else 1
 
 
-def choose_block(*, ratio: float, rows: int, ends: float, device: str) -> Choice:
-    """ratio: parameters of the base over those of the guide. rows: samples at a time. ends: `g`."""
-    together = READ_TOGETHER.get(device, READ_TOGETHER["cpu"])
-    times = {
-        block: token_time(block, ratio=ratio, rows=rows, ends=ends, read_together=together)
-        for block in range(1, LONGEST + 1)
-    }
-    best = min(times, key=lambda block: (times[block], block))
-    gain = times[best] / times[1]
-    if best == 1 or gain > LEAST_GAIN:
-        return Choice(1, f"fused: {rows} samples at a time on {device}, where no draft is much faster")
+def choose_drafts(costs: StepCosts, most: int, *, fixed: bool = False) -> Choice:
+    """Drafts, or the fused pair, for up to `most` requests at a time. `fixed`: one length, that of the most requests."""
+    lengths = choose_lengths(costs, most)
+    lengths = lengths[-1:] * most if fixed else lengths
+    times = [costs.token_seconds(length, rows) / costs.fused_seconds(rows) for rows, length in enumerate(lengths, 1)]
+    if lengths[0] < 2 or times[0] > LEAST_GAIN:
+        return Choice([], "fused, since drafts are not much faster with one request")
+    if max(times) > MOST_LOSS:
+        rows = times.index(max(times)) + 1
+        return Choice(
+            [], f"fused, since drafts need {max(times):.0%} of its time with {rows} requests (max_num_seqs={most})"
+        )
+    drafts = ", ".join(f"{length} from {start}" for start, _, length in list_ranges(lengths))
+    shares = f"{times[0]:.0%} with 1, {times[-1]:.0%} with {most}"
     return Choice(
-        best,
-        f"drafts of {best} tokens: {rows} samples at a time, a base of {ratio:.0%} of the guide, {gain:.0%} of fused's time",
+        list_ranges(lengths), f"tokens of a draft by the number of requests: {drafts}; of fused's time {shares}"
     )

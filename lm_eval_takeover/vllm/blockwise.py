@@ -56,15 +56,21 @@ class TakeoverProposer(DraftModelProposer):  # type: ignore[misc]
         self.runner, self.gate = runner, gate
         self.logits: dict[str, Tensor] = {}  # `[k, vocab]` of the last draft of each request, in the batch or out of it
         self._positions = torch.zeros(0, dtype=torch.int64)
-        self._drawn_from: list[
-            Tensor
-        ] = []  # raw logits `[rows, vocab]` of each position of the draft that is being made
+        self._drawn_from: list[Tensor] = []  # raw logits `[rows, vocab]` of each position of the draft in the making
+        self._has_read: Any = None  # what `read_next` has shown the host
 
     def propose(
-        self, *, common_attn_metadata: Any, num_rejected_tokens_gpu: Tensor | None = None, **rest: Any
+        self,
+        *,
+        num_speculative_tokens: int,
+        common_attn_metadata: Any,
+        num_rejected_tokens_gpu: Tensor | None = None,
+        **rest: Any,
     ) -> Tensor:
-        """Drafts `[rows, k]`. The first drafted token follows the one that was just sampled."""
+        """Drafts `[rows, num_speculative_tokens]`. The first drafted token follows the one that was just sampled."""
         rows = common_attn_metadata.batch_size()
+        if num_speculative_tokens == 0 and self._has_read is self.gate.attention:
+            return torch.empty(rows, 0, dtype=torch.int64, device=self.device)  # the host reads on where it is asked
         length = common_attn_metadata.seq_lens[:rows].long()
         if num_rejected_tokens_gpu is not None:
             length = length - num_rejected_tokens_gpu[:rows]
@@ -73,9 +79,12 @@ class TakeoverProposer(DraftModelProposer):  # type: ignore[misc]
         self._positions = (length + 1 - prompts).clamp(min=0)
         self._drawn_from = []
         drafted: Tensor = super().propose(
-            common_attn_metadata=common_attn_metadata, num_rejected_tokens_gpu=num_rejected_tokens_gpu, **rest
+            num_speculative_tokens=num_speculative_tokens,
+            common_attn_metadata=common_attn_metadata,
+            num_rejected_tokens_gpu=num_rejected_tokens_gpu,
+            **rest,
         )
-        if self.gate.verifier.keeps_drafts:
+        if self._drawn_from:
             self.logits = {name: one for name, one in self.logits.items() if name in self.runner.requests}
             self.logits |= zip(batch.req_ids, torch.stack(self._drawn_from, 1), strict=True)
         return drafted
@@ -91,7 +100,7 @@ class TakeoverProposer(DraftModelProposer):  # type: ignore[misc]
     @torch.inference_mode()
     def read_next(self, attention: Any, scheduled: Sequence[int]) -> Tensor:
         """The host's logits `[rows, vocab]` behind the text that the target has just read, `scheduled` drafts left out."""
-        count = attention.num_actual_tokens
+        self._has_read, count = attention, attention.num_actual_tokens
         _, by_layer = self.build_per_group_and_layer_attn_metadata(attention)
         with set_forward_context(
             by_layer,
@@ -136,6 +145,8 @@ class BlockwiseGate:
         if self.verifier.keeps_drafts and batch.needs_host:
             undrafted = self.runner.drafter.read_next(self.attention, scheduled)
         tokens, stands = self.verifier.verify(batch, logits, self._find_logits, undrafted)
+        for name in names:
+            self.runner.drafter.logits.pop(name, None)
         width = max(scheduled) + 1
         tokens = torch.nn.functional.pad(tokens.int(), (0, width - tokens.shape[1]))
         kept = torch.arange(width, device=device) < stands[:, None]
@@ -147,12 +158,16 @@ class BlockwiseGate:
         prompts = batch.num_prompt_tokens[:rows].tolist()
         counts = place_numbers(scheduled, device)
         read = None if metadata is None else self.runner.input_ids.gpu[metadata.logits_indices]
+        drafts = _count_drafted(scheduled, metadata)
+        if self.verifier.keeps_drafts:  # near the end of a context vLLM has zeros verified that nobody drafted
+            known = self.runner.drafter.logits
+            drafts = [count if name in known else 0 for name, count in zip(batch.req_ids, drafts, strict=True)]
         return Batch(
             self.tracks,
             place_numbers([a - b for a, b in zip(written, prompts, strict=True)], device),
             counts.cumsum(0) - counts + torch.arange(rows, device=device),
             torch.zeros(rows, device=device) if read is None else read,
-            _count_drafted(scheduled, metadata),
+            drafts,
             [not discarded for discarded in self.runner.discard_request_mask.np[:rows]],
         )
 

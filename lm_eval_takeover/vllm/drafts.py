@@ -82,8 +82,9 @@ class Verifier:
                 own = by_role[self.drafting] = host(rows, len(place))
                 self._draw_undrafted(batch, rows, own, undrafted, drafted)
                 known = drafted[rows]
+            drafts = [count or -1 for count in batch.drafts[rows]]
             emitted = self.slots.decide(
-                batch.tracks[rows], batch.positions[rows], by_role, drafted=known, drafts=batch.drafts[rows]
+                batch.tracks[rows], batch.positions[rows], by_role, drafted=known, drafts=drafts
             )
             parts.append(emitted.tokens)
         tokens = torch.cat(parts)

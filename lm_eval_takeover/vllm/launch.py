@@ -6,14 +6,13 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
-import torch
-
 from lm_eval_takeover.arguments import ModelArguments
 from lm_eval_takeover.errors import ArgumentError, nearest
 from lm_eval_takeover.method.policy import DIRECTIONS, Policy
 from lm_eval_takeover.pair.member import Member
 from lm_eval_takeover.pair.pair import Pair
-from lm_eval_takeover.vllm.block_rule import CONCURRENCY, choose_block
+from lm_eval_takeover.vllm.block_rule import CONCURRENCY, Choice, choose_drafts
+from lm_eval_takeover.vllm.pair_costs import describe_costs
 from lm_eval_takeover.vllm.plugin import ARCHITECTURE, register
 from lm_eval_takeover.vllm.settings import EngineSettings, describe_policy
 
@@ -60,7 +59,7 @@ _OURS: Mapping[str, str] = {
 
 
 def plan_block(arguments: ModelArguments, pair: Pair, policy: Policy) -> int:
-    """The length of a draft, 1 for the fused pair; `auto` says which it is, and why.
+    """The length of the longest draft, 1 for the fused pair; `auto` says which it is, and why.
 
     Raises ArgumentError for a number where drafts cannot be had.
     """
@@ -72,15 +71,20 @@ def plan_block(arguments: ModelArguments, pair: Pair, policy: Policy) -> int:
         return block
     if obstacle is not None:
         return 1
-    drafting, verifying = DIRECTIONS[policy.direction]
-    choice = choose_block(
-        ratio=count_parameters(pair.member(drafting)) / count_parameters(pair.member(verifying)),
-        rows=int(arguments.engine_arguments.get("max_num_seqs", CONCURRENCY)),
-        ends=_guess_ends(arguments, policy),
-        device=pair.member("guide").device.type,
+    choice = _choose_drafts(arguments, pair, policy)
+    logger.info("block_size=auto: %s", choice.reason)
+    return choice.longest
+
+
+def _choose_drafts(arguments: ModelArguments, pair: Pair, policy: Policy) -> Choice:
+    """What `auto` means for this pair on this machine."""
+    given = arguments.engine_arguments
+    most = CONCURRENCY.get(pair.member("guide").device.type, CONCURRENCY["cpu"])
+    return choose_drafts(
+        describe_costs(arguments, pair, policy),
+        int(given.get("max_num_seqs", most)),
+        fixed=int(given.get("data_parallel_size", 1)) > 1,  # vLLM's own, which draft alike
     )
-    logger.info("block_size=auto is %d: %s", choice.block, choice.reason)
-    return choice.block
 
 
 def _find_obstacle(pair: Pair, policy: Policy) -> str | None:
@@ -88,22 +92,6 @@ def _find_obstacle(pair: Pair, policy: Policy) -> str | None:
     if pair.base is None or pair.guide is None or "guide" not in policy.roles:
         return f"policy={policy.name} has no base to draft and a guide to verify"
     return None
-
-
-def _guess_ends(arguments: ModelArguments, policy: Policy) -> float:
-    """The probability that a position ends a draft, before any was written: the nominal rate; a lone guide's is a guess."""
-    if policy.host is None:
-        return 0.2
-    rates = (arguments.target_rate, arguments.rate, arguments.spike_ratio)
-    return max(next((rate for rate in rates if rate is not None), 0.05), 0.01)
-
-
-def count_parameters(member: Member) -> int:
-    """Of the model that the configuration describes; no weight is made."""
-    from transformers import AutoModelForCausalLM
-
-    with torch.device("meta"):
-        return int(AutoModelForCausalLM.from_config(member.config).num_parameters())
 
 
 def list_engine_arguments(arguments: ModelArguments, pair: Pair, policy: Policy, *, block: int) -> dict[str, Any]:
@@ -154,6 +142,9 @@ def list_engine_arguments(arguments: ModelArguments, pair: Pair, policy: Policy,
             overrides["vocab_size"] = count_rows(host)  # vLLM wants equal ones; our model class has the target's own
         else:
             options |= _draft_on_v1(host, target, block, given)
+        if arguments.block_size == "auto":  # vLLM asks its drafter for so many tokens, by how many requests it runs
+            by_requests = _choose_drafts(arguments, pair, policy).ranges
+            options["speculative_config"]["num_speculative_tokens_per_batch_size"] = by_requests
     else:
         options |= {"logits_processors": [CHECK if runner_v2 else PROCESSOR], "worker_extension_cls": EXTENSION}
     return options | given | {"hf_overrides": overrides}

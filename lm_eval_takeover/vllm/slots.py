@@ -51,7 +51,8 @@ class Track:
     slot: int | None = None
     forced: Tensor | None = None
     parked: int = 0  # numbers that count as held while it is out of the batch, at least a few
-    drafts: dict[int, int] = field(default_factory=dict)  # by the position of its first token, how long a draft was
+    # By the position of its first token, how long a draft was: 1, too, where both models read on without one.
+    drafts: dict[int, int] = field(default_factory=dict)
     _words: dict[str, NDArray[np.uint64]] = field(default_factory=dict)
 
     @cached_property
@@ -211,8 +212,8 @@ class Slots:
             for track, count, position, own in zip(tracks, drafts, positions.tolist(), records.numpy(), strict=True):
                 if position >= 0:
                     track.write(position, own)
-                if count:
-                    track.drafts[position] = count
+                if count > 0 or (count < 0 and position > track.settings.begun):
+                    track.drafts[position] = abs(count)
 
     # The batch
 
@@ -228,8 +229,9 @@ class Slots:
         """What the policy of each row emits: rows in the order of `tracks`.
 
         positions `[rows]`: tokens emitted before, negative where a row only reads. logits: `[rows, k, vocab]` by role. drafted
-        `[rows, k]`: the host's tokens, where it has drafted. drafts: how many of them are the row's own draft; empty where there
-        is none. Records are entered; of a draft those behind its first other token will be written over.
+        `[rows, k]`: the host's tokens, where it has drafted. drafts: how many of them are the row's own draft, -1 for a step
+        without one; empty where nobody drafts. Records are entered; of a draft those behind its first other token will be
+        written over.
         """
         self.calls += 1
         drafts = drafts or [0] * len(tracks)

@@ -69,7 +69,7 @@ SERVER_HOOKS: tuple[Hook, ...] = (
 )  # fmt: skip
 DRAFT_HOOKS: tuple[Hook, ...] = (
     ("vllm.config.speculative", "SpeculativeConfig",
-        "draft_tensor_parallel_size method model num_speculative_tokens revision"),
+        "draft_tensor_parallel_size method model num_speculative_tokens num_speculative_tokens_per_batch_size revision"),
     ("vllm.v1.worker.cpu_worker", "CPUWorker", "use_v2_model_runner"),
     ("vllm.v1.worker.cpu_worker", "CPUWorker.init_device", ""),
     ("vllm.v1.worker.gpu_worker", "Worker.init_device", ""),

@@ -1,24 +1,121 @@
-"""The rule of `block_size=auto` for vLLM."""
+"""The rule of `block_size=auto` for vLLM: how many tokens are drafted, by the number of requests."""
 
-from lm_eval_takeover.vllm.block_rule import choose_block, token_time
+from dataclasses import replace
+from itertools import pairwise
 
-SMALL_BASE = {"ratio": 0.6 / 8, "ends": 0.05}
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lm_eval_takeover.decoding.costs import MACHINES, PassCost
+from lm_eval_takeover.vllm.block_rule import (
+    LAUNCH,
+    LEAST_GAIN,
+    LONGEST,
+    MOST_LOSS,
+    StepCosts,
+    choose_drafts,
+    choose_lengths,
+    list_ranges,
+)
 
 
-def test_one_request_on_a_gpu_is_drafted_and_many_are_fused():
-    assert choose_block(rows=1, device="cuda", **SMALL_BASE).block > 4
-    assert choose_block(rows=256, device="cuda", **SMALL_BASE).block == 1
+def cost(machine, parameters, layers, *, launch=LAUNCH["cuda"][0], column_bytes=100_000):
+    kind = replace(MACHINES[machine], launch=launch)
+    return PassCost.on(kind, parameters=parameters, layers=layers, itemsize=2, column_bytes=column_bytes, vocab=150_000)
 
 
-def test_drafts_get_no_longer_as_the_batch_grows():
-    lengths = [choose_block(rows=rows, device="cuda", **SMALL_BASE).block for rows in (1, 4, 16, 64, 256)]
+def pair_of(machine="H200", base=6e8, guide=7.6e9, ends=0.05, columns=1000, bonus=False, launch=LAUNCH["cuda"][1]):
+    drafter, fused = (cost(machine, base, 28, launch=one) for one in (launch, LAUNCH["cuda"][0]))
+    return StepCosts(drafter, cost(machine, guide, 36), None if bonus else fused, ends, columns, bonus)
+
+
+pairs = st.builds(
+    pair_of,
+    machine=st.sampled_from(sorted(MACHINES)),
+    base=st.floats(1e7, 8e9),
+    guide=st.floats(1e8, 3e10),
+    ends=st.floats(0.01, 1),
+    columns=st.integers(0, 20_000),
+    bonus=st.booleans(),
+    launch=st.sampled_from(LAUNCH["cuda"]),
+)
+
+
+def time_slowly(costs, drafted, rows):
+    """Seconds of a token of each request, pass by pass and position by position."""
+    columns, seconds, tokens = rows * costs.columns, 0.0, 0.0
+    for number in range(max(drafted, 1)):
+        read = rows if number or not drafted else rows * (drafted + 2)
+        seconds += costs.drafter.seconds(read, columns) + costs.drafter.draw + costs.drafter.per_draw * rows
+    seconds += costs.target.seconds(rows * (drafted + 1), columns) + costs.target.draw
+    stands = 1.0
+    for _ in range(drafted + 1 if costs.bonus else max(drafted, 1)):
+        seconds += costs.target.per_draw * rows
+        tokens += stands
+        stands *= 1 - costs.ends
+    return seconds / tokens
+
+
+@settings(max_examples=40)
+@given(pairs, st.integers(1, 300), st.integers(0, LONGEST))
+def test_the_time_of_a_token_is_that_of_its_passes_over_what_stands(costs, rows, drafted):
+    assert costs.token_seconds(drafted, rows) == pytest.approx(time_slowly(costs, drafted, rows))
+
+
+@settings(max_examples=25)
+@given(pairs, st.integers(1, 60))
+def test_the_table_is_the_shortest_of_the_best_that_is_no_longer_than_with_fewer_requests(costs, most):
+    lengths = choose_lengths(costs, most)
+    assert lengths == choose_lengths(costs, most)
     assert lengths == sorted(lengths, reverse=True)
+    before = LONGEST
+    for rows, length in enumerate(lengths, 1):
+        times = [time_slowly(costs, drafted, rows) for drafted in range(before + 1)]
+        assert times[length] == pytest.approx(min(times))
+        assert all(time > times[length] * (1 - 1e-9) for time in times[:length])
+        before = length
 
 
-def test_nothing_is_drafted_where_drafts_end_at_once():
-    assert choose_block(ratio=0.5, rows=1, ends=1.0, device="cuda").block == 1
+@given(st.lists(st.integers(0, LONGEST), min_size=1, max_size=50))
+def test_ranges_say_the_table(lengths):
+    ranges = list_ranges(lengths)
+    assert [length for start, end, length in ranges for _ in range(start, end + 1)] == lengths
+    assert len(ranges) == 1 + sum(one != other for one, other in pairwise(lengths))
 
 
-def test_the_time_of_a_draft_is_that_of_its_passes_over_what_stands():
-    time = token_time(4, ratio=0.1, rows=1, ends=0.5, read_together=256)
-    assert time == (4 * 0.1 + 1) / (1 + 0.5 + 0.25 + 0.125)
+@pytest.mark.parametrize("columns", [0, 1000, 4000])
+@pytest.mark.parametrize("bonus", [False, True])
+def test_for_a_small_base_no_longer_draft_would_be_faster_under_more_load(columns, bonus):
+    costs = pair_of(columns=columns, bonus=bonus)
+    for rows, length in list(enumerate(choose_lengths(costs, 1024), 1))[::97]:
+        times = [costs.token_seconds(drafted, rows) for drafted in range(LONGEST + 1)]
+        assert times.index(min(times)) == length
+
+
+def test_few_requests_have_long_drafts_and_many_have_none():
+    lengths = choose_lengths(pair_of(columns=0, launch=LAUNCH["cuda"][0]), 1024)
+    assert lengths[0] > 8 and lengths[-1] == 0
+
+
+@settings(max_examples=25)
+@given(pairs, st.sampled_from([1, 16, 256]))
+def test_drafts_are_chosen_where_they_gain_with_one_request_and_lose_little_with_any(costs, most):
+    choice, lengths = choose_drafts(costs, most), choose_lengths(costs, most)
+    times = [time_slowly(costs, length, rows) / costs.fused_seconds(rows) for rows, length in enumerate(lengths, 1)]
+    pays = lengths[0] > 1 and times[0] <= LEAST_GAIN and max(times) <= MOST_LOSS
+    assert choice.ranges == (list_ranges(lengths) if pays else [])
+    assert choice.longest == (lengths[0] if pays else 1)
+
+
+def test_engines_that_must_draft_alike_have_the_length_of_the_most_requests():
+    costs = pair_of()
+    longest = choose_lengths(costs, 256)[-1]
+    assert choose_drafts(costs, 256, fixed=True).ranges == [(1, 256, longest)]
+
+
+def test_it_is_said_why():
+    drafts, ends, crowd = pair_of(), pair_of(ends=1.0), pair_of(columns=0, bonus=True, launch=LAUNCH["cuda"][0])
+    assert choose_drafts(drafts, 256).reason.startswith("tokens of a draft by the number of requests: 7 from 1, 6 from")
+    assert choose_drafts(ends, 256).reason == "fused, since drafts are not much faster with one request"
+    assert "fused, since drafts need 1" in choose_drafts(crowd, 1024).reason

@@ -33,7 +33,7 @@ def _plan(arguments):
 
 
 def test_the_fused_pair_is_one_model_with_a_gate(plan, demo_folders):
-    options = plan(tensor_parallel_size=2)
+    options = plan(tensor_parallel_size=2, block_size=1)
     settings = EngineSettings(**options["hf_overrides"]["takeover"])
     assert options["tensor_parallel_size"] == 2
     assert options["hf_overrides"]["architectures"] == ["TakeoverPairForCausalLM"]
@@ -48,6 +48,7 @@ def test_one_model_alone_is_not_fused(plan, demo_folders):
 def test_a_number_is_the_length_of_drafts(plan):
     options = plan(block_size=4)
     assert options["speculative_config"]["num_speculative_tokens"] == 4
+    assert "num_speculative_tokens_per_batch_size" not in options["speculative_config"]
     assert "logits_processors" not in options
 
 
@@ -75,6 +76,20 @@ def test_a_cpu_has_model_runner_v1_unless_a_user_asks(plan, monkeypatch):
 def test_what_model_runner_v2_has_not_v1_may_have():
     error = ValueError("Model Runner V2 does not yet support: dual batch overlap")
     assert explain(error).endswith("dual batch overlap; V1 may, with VLLM_USE_V2_MODEL_RUNNER=0 in the environment")
+
+
+def test_auto_is_a_table_of_lengths_which_vllm_reads(plan, caplog):
+    from vllm.v1.spec_decode.dynamic.utils import build_dynamic_sd_schedule_lookup
+
+    caplog.set_level("INFO")
+    drafts = plan(block_size="auto", max_num_seqs=16)["speculative_config"]
+    longest, ranges = drafts["num_speculative_tokens"], drafts["num_speculative_tokens_per_batch_size"]
+    lengths = build_dynamic_sd_schedule_lookup(ranges, 16, longest)[1:]
+    assert lengths[0] == longest > 1 and lengths == sorted(lengths, reverse=True)
+    assert "block_size=auto: tokens of a draft by the number of requests" in caplog.text
+    alike = plan(block_size="auto", max_num_seqs=16, data_parallel_size=2)["speculative_config"]
+    assert alike["num_speculative_tokens_per_batch_size"] == [(1, 16, lengths[-1])]
+    assert "speculative_config" not in plan(block_size="auto", policy="random", rate=0.9, tau=None)
 
 
 @pytest.mark.parametrize(
@@ -105,8 +120,6 @@ def test_the_host_drafts_and_the_donor_verifies(plan, demo_folders):
     options = plan(block_size=4, direction="reverse")
     assert (options["model"], options["speculative_config"]["model"]) == (demo_folders["base"], demo_folders["guide"])
     assert options["tokenizer"] == demo_folders["guide"]
-    fused = plan(direction="reverse", block_size="auto")  # the larger model would draft
-    assert fused["hf_overrides"]["takeover"]["block"] == 1
 
 
 @pytest.mark.parametrize("folders", ["demo_folders", "random_folders"])

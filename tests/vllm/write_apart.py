@@ -89,8 +89,12 @@ def choose_policies(names):
 def open_backend(values):
     from lm_eval_takeover.arguments import ModelArguments
     from lm_eval_takeover.pair.loading import load_pair, load_policy
+    from lm_eval_takeover.vllm import launch
     from lm_eval_takeover.vllm.backend import VllmBackend
+    from lm_eval_takeover.vllm.block_rule import Choice
 
+    if ranges := values.pop("ranges", None):  # tokens of a draft by the number of requests, for `block_size=auto`
+        launch.choose_drafts = lambda *given, **named: Choice(list(map(tuple, ranges)), "")
     arguments = ModelArguments.parse(values)
     pair = load_pair(arguments)
     return VllmBackend(arguments, pair, load_policy(arguments, pair)[0])
