@@ -30,6 +30,7 @@ NEEDS_VLLM = (
     "test_ray.py",
     "test_score.py",
     "test_server.py",
+    "test_speculator.py",
     "test_tensor_parallel.py",
 )
 
