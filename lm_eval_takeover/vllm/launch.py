@@ -117,6 +117,10 @@ def list_engine_arguments(arguments: ModelArguments, pair: Pair, policy: Policy,
         "seed": 0,  # of numbers that nobody draws
     }
     fused, runner_v2 = len(policy.roles) == 2 and block == 1, choose_runner()
+    described = _describe_models(pair, target, fused) if fused or runner_v2 else {}
+    rows = [count_rows(pair.member(role)) for role in (drafting, verifying)] if block > 1 and runner_v2 else [0, 0]
+    if rows[0] != rows[1]:  # padded differently: V2 wants one size, and our model class has the target's own
+        described["guide_rows"] = rows[1]
     settings = EngineSettings(
         policy=describe_policy(policy),
         vocab=pair.vocab_size,
@@ -125,7 +129,7 @@ def list_engine_arguments(arguments: ModelArguments, pair: Pair, policy: Policy,
         seed=arguments.seed or 0,
         plugins=arguments.plugins,
         trust_remote_code=arguments.trust_remote_code,
-        **(_describe_models(pair, target, fused) if fused or runner_v2 else {}),
+        **described,
     )
     overrides: dict[str, Any] = {"takeover": settings.to_plain()}
     if fused or runner_v2:
@@ -134,12 +138,11 @@ def list_engine_arguments(arguments: ModelArguments, pair: Pair, policy: Policy,
         host = pair.member(drafting)
         if runner_v2:
             options |= {"logits_processors": [CHECK], "worker_cls": WORKER}
-            options["speculative_config"] = _describe_draft(host, block, given) | {
-                "draft_sample_method": "greedy"
-                if policy.host is None
-                else "probabilistic"  # vLLM keeps the logits then
-            }
-            overrides["vocab_size"] = count_rows(host)  # vLLM wants equal ones; our model class has the target's own
+            keeps = policy.host is not None  # vLLM keeps the logits of drafts that are drawn from them
+            method = {"draft_sample_method": "probabilistic" if keeps else "greedy"}
+            options["speculative_config"] = _describe_draft(host, block, given) | method
+            if settings.guide_rows:
+                overrides["vocab_size"] = rows[0]
         else:
             options |= _draft_on_v1(host, target, block, given)
         if arguments.block_size == "auto":  # vLLM asks its drafter for so many tokens, by how many requests it runs
@@ -164,7 +167,7 @@ def choose_runner() -> bool:
 
 def _describe_models(pair: Pair, target: Member, fused: bool) -> dict[str, Any]:
     """For our model class: what vLLM sees, which is called the guide there, and its companion."""
-    described: dict[str, Any] = {"guide_architectures": target.config.architectures, "guide_rows": count_rows(target)}
+    described: dict[str, Any] = {"guide_architectures": target.config.architectures}
     if fused:
         base = pair.member("base")
         described |= {

@@ -48,9 +48,11 @@ class TakeoverPairForCausalLM(nn.Module):
 
     def __init__(self, *, vllm_config: VllmConfig, prefix: str = "") -> None:
         super().__init__()
-        settings = EngineSettings.of(vllm_config.model_config.hf_config)
-        guide_config = copy(vllm_config.model_config.hf_config)
-        guide_config.vocab_size = settings.guide_rows  # vLLM was told the drafter's
+        guide_config = vllm_config.model_config.hf_config
+        settings = EngineSettings.of(guide_config)
+        if settings.guide_rows:
+            guide_config = copy(guide_config)
+            guide_config.vocab_size = settings.guide_rows
         self.guide = init_vllm_registered_model(
             vllm_config,
             prefix=maybe_prefix(prefix, "guide"),

@@ -31,7 +31,8 @@ GATE = ("tau", "kappa", "window")
 class EngineSettings:
     """What one engine computes. `vocab` ids are written, `ends` end a text; `base` is None where it is no part of the model.
 
-    `block` is the length of a draft, 1 where none is drafted. `guide_rows` is the guide's vocabulary with its padding.
+    `block` is the length of a draft, 1 where none is drafted. `guide_rows` is the guide's vocabulary with its padding, where vLLM
+    was told another size.
     """
 
     policy: dict[str, Any]

@@ -62,6 +62,7 @@ def test_a_gpu_has_model_runner_v2_which_is_told_one_size_of_vocabulary(plan, ra
     assert (options["hf_overrides"]["vocab_size"], settings.guide_rows) == (512, 544)
     assert "async_scheduling" not in options  # as vLLM has it
     alone = plan(block_size=4, policy="guide", tau=None)
+    assert "vocab_size" not in alone["hf_overrides"]
     assert alone["speculative_config"]["draft_sample_method"] == "greedy"
 
 
