@@ -2,6 +2,7 @@
 
     python benchmarks/simulate.py                          Qwen3-0.6B-Base and 8B on an H200, 1 to 256 requests
     python benchmarks/simulate.py --run_dir DIR            where drafts end as in the traces of this run of a guided policy
+    python benchmarks/simulate.py --by_load                vLLM alone: fused, drafts of one length, and the lengths of `auto`
     python benchmarks/simulate.py --validate               this CPU and the demo pair: simulated ratios beside measured ones
 
 What is real: the schedule of the drafts (`decoding/schedule.py`), the costs (`decoding/costs.py`), and the positions at which a
@@ -43,6 +44,7 @@ from lm_eval_takeover.method.policy import Policy
 from lm_eval_takeover.method.request import Request, Sampling
 from lm_eval_takeover.pair.pair import Pair
 from lm_eval_takeover.runs.layout import traces_folder
+from lm_eval_takeover.vllm.block_rule import CONCURRENCY, LAUNCH, StepCosts, choose_drafts
 
 ROWS = (1, 4, 16, 64, 256)
 PUBLISHED = {1: 2.63, 4: 1.68}  # TokenRouter over the guide alone
@@ -290,6 +292,66 @@ def report(texts: Sequence[Sequence[Position]]) -> None:
             )
 
 
+# vLLM's drafts by load
+
+
+class Stepping:
+    """Costs of vLLM's drafts as the rule of `block_size=auto` knows them, and an engine's step around them."""
+
+    def __init__(self, engine: Engine, context: int, share: float) -> None:
+        graphs, eager = LAUNCH["cuda"]
+        base, eager_base, guide = (
+            cost_of(role, replace(engine.machine, launch=launch))
+            for role, launch in (("base", graphs), ("base", eager), ("guide", graphs))
+        )
+        self.engine, self.columns = engine, context
+        self.costs = StepCosts(eager_base, guide, base, share, context, bonus=False)
+
+    def draft(self, rows: int) -> float:
+        return self.costs.drafter.draft_seconds(rows, rows * self.columns)
+
+    def verify(self, rows: int, tokens: int) -> float:
+        return self.costs.step_seconds(tokens, rows) - tokens * self.draft(rows) + self.around(rows)
+
+    def around(self, rows: int) -> float:
+        """Seconds of a step beside its passes."""
+        return self.engine.block + self.engine.row * rows
+
+    def rate(self, drafted: int | None, texts: Sequence[Sequence[Position]], rows: int) -> float:
+        """Tokens per second with drafts of this length; None for the fused pair."""
+        if not drafted:
+            step = self.costs.fused_seconds(rows) if drafted is None else self.costs.step_seconds(0, rows)
+            return rows / (step + self.around(rows))
+        streams = [list(islice(_endless(texts, row % len(texts)), EMITTED)) for row in range(rows)]
+        schedule = Schedule(self.costs.drafter, self.costs.target, drafted, bonus=False)
+        return blocks_rate(streams, rows, self, schedule, 0)
+
+
+def report_by_load(texts: Sequence[Sequence[Position]]) -> None:
+    """Fused, drafts of one length at every load, and the lengths that `auto` has vLLM draft at each."""
+    share = sum(differs for text in texts for differs, _ in text) / sum(map(len, texts))
+    print(
+        f"H200, Qwen3-0.6B-Base and Qwen3-8B, bfloat16, modelled; drafts end at {share:.1%} of the positions; no graph of the"
+    )
+    print(
+        "base that drafts. In brackets: tokens of a draft, None for fused. The last row: auto over the best of the others."
+    )
+    for context in (4000, 1000, 250):
+        clock_ = Stepping(AFTER["drafts"], context, share)
+        choice = choose_drafts(clock_.costs, CONCURRENCY["cuda"])
+        chosen = [next((length for _, end, length in choice.ranges if rows <= end), None) for rows in ROWS]
+        print(f"\n|tokens/s, {context:,} tokens in each context; requests" + "".join(f"|{rows}" for rows in ROWS))
+        print("|---" + "|--:" * len(ROWS) + "|")
+        fixed: dict[str, int | None] = {"fused": None} | {f"drafts of {length}": length for length in (4, 8)}
+        rates = {name: [clock_.rate(length, texts, rows) for rows in ROWS] for name, length in fixed.items()}
+        auto = [clock_.rate(length, texts, rows) for length, rows in zip(chosen, ROWS, strict=True)]
+        for name, found in rates.items():
+            print(f"|{name}" + "".join(f"|{rate:,.0f}" for rate in found) + "|")
+        print("|auto" + "".join(f"|{rate:,.0f} ({length})" for rate, length in zip(auto, chosen, strict=True)) + "|")
+        best = map(max, zip(*rates.values(), strict=True))
+        print("|auto over the best" + "".join(f"|{ours / one:.2f}" for ours, one in zip(auto, best, strict=True)) + "|")
+
+
 # Texts
 
 
@@ -497,6 +559,7 @@ def validate(batches: Sequence[int], rounds: int) -> bool:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--run_dir", type=Path, help="a run of a guided policy with traces, instead of the demo pair")
+    parser.add_argument("--by_load", action="store_true", help="vLLM's drafts by the number of requests, instead")
     parser.add_argument("--validate", action="store_true", help="on this CPU, instead")
     parser.add_argument("--batch", type=int, nargs="+", default=[1, 8, 32], help="of --validate")
     parser.add_argument("--rounds", type=int, default=5, help="of --validate")
@@ -504,7 +567,8 @@ def main() -> None:
     if options.validate:
         torch.set_num_threads(1)
         raise SystemExit(0 if validate(options.batch, options.rounds) else 1)
-    report(read_run(options.run_dir) if options.run_dir else write_demo(32, 200, every_takeover=True)[3])
+    texts = read_run(options.run_dir) if options.run_dir else write_demo(32, 200, every_takeover=True)[3]
+    (report_by_load if options.by_load else report)(texts)
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
     python benchmarks/vllm_engines.py                                  the demo pair
     python benchmarks/vllm_engines.py --pair 1:26 --dtype bfloat16     random weights, 6.8 M beside 172 M parameters
     python benchmarks/vllm_engines.py --base Qwen/Qwen3-0.6B-Base --guide Qwen/Qwen3-8B --tau 1.1 --kappa 7 --graphs
+    python benchmarks/vllm_engines.py --contenders fused drafts auto --rows 1 4 16
     python benchmarks/vllm_engines.py --gate_only                      the gate by itself, where there is no vLLM, too
 
 Prints date, device and graphs, tokens per second by contender and concurrency, realized rates, what share of its cost model each
@@ -27,7 +28,7 @@ from typing import Any
 
 import torch
 
-CONTENDERS = ("fused", "drafts", "guide", "base", "speculation", "fly", "hf")
+CONTENDERS = ("fused", "drafts", "auto", "guide", "base", "speculation", "fly", "hf")
 VOCAB = 151_936  # of the gate that is timed alone, and of random pairs
 
 
@@ -150,7 +151,7 @@ Write = Callable[[int], dict[str, Any]]
 
 def open_contender(options: argparse.Namespace) -> Write:
     """`rows` to what was written. Raises LookupError for what is not there."""
-    if options.contender in ("fused", "drafts", "hf"):
+    if options.contender in ("fused", "drafts", "auto", "hf"):
         return open_ours(options)
     return open_vllm(options)
 
@@ -165,7 +166,7 @@ def open_ours(options: argparse.Namespace) -> Write:
     if options.contender == "hf":
         values |= {"dtype": options.dtype}
     else:
-        block = options.block if options.contender == "drafts" else 1
+        block = {"drafts": options.block, "auto": "auto"}.get(options.contender, 1)
         values |= {"backend": "vllm", "block_size": block, **engine_options(options)}
     arguments = ModelArguments.parse(values)
     pair = load_pair(arguments)
@@ -316,6 +317,10 @@ def report(
     for label, share in shares:
         if all(middle.get(name) for name in ("fused", "drafts", "guide", "base")):
             print(f"|{label}|" + "|".join(f"{share(options, middle, last, rows):.2f}" for rows in options.rows) + "|")
+    if all(map(rates.get, ("fused", "drafts", "auto"))):
+        print(
+            "|auto over the better of both" + "".join(f"|{auto_share(rates, rows):.2f}" for rows in options.rows) + "|"
+        )
     for worker in filter(lambda one: one.why_not is not None, workers.values()):
         print(f"\n{worker.why_not}: skipped")
     if last.get("fused"):
@@ -336,6 +341,15 @@ def report_gate(options: argparse.Namespace) -> None:
     for rows in options.rows:
         gate, matrices = time_gate(rows, VOCAB, dtype), time_matrices(rows, dtype)
         print(f"|{rows}|{1000 * gate:,.1f} ms|{1000 * matrices:,.0f} ms|{gate / (gate + matrices):.1%}|")
+
+
+def auto_share(rates: dict[str, dict[int, list[float]]], rows: int) -> float:
+    """The speed of drafts by load over that of fused, or of drafts of one length where those are faster: medians of rounds."""
+    ratios = (
+        statistics.median(ours / other for ours, other in zip(rates["auto"][rows], rates[name][rows], strict=True))
+        for name in ("fused", "drafts")
+    )
+    return min(ratios)
 
 
 def fused_share(options: argparse.Namespace, middle: Any, last: Any, rows: int) -> float:

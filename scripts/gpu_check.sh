@@ -33,9 +33,10 @@ part parts "$python" benchmarks/gpu_parts.py
 part costs "$python" benchmarks/pass_costs.py --device cuda --dtype bfloat16 --pair qwen3
 part blocks "$python" benchmarks/blockwise.py --pair qwen3 --vocab 151936 --dtype bfloat16 --device cuda --batch 1 4 16
 part modelled "$python" benchmarks/simulate.py
+part modelled_by_load "$python" benchmarks/simulate.py --by_load
 if [ -n "${VLLM_PYTHON:-}" ]; then
   if [ -n "${BASE:-}" ]; then pair=(--base "$BASE" --guide "${GUIDE:?give GUIDE with BASE}"); else pair=(--pair qwen3); fi
-  for contender in fused drafts guide base; do # one engine at a time: each may take the whole GPU
+  for contender in fused drafts auto guide base; do # one engine at a time: each may take the whole GPU
     part "vllm_$contender" "$VLLM_PYTHON" benchmarks/vllm_engines.py "${pair[@]}" --dtype bfloat16 --graphs --contenders "$contender"
   done
 else

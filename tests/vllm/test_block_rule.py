@@ -115,7 +115,7 @@ def test_engines_that_must_draft_alike_have_the_length_of_the_most_requests():
 
 
 def test_it_is_said_why():
-    drafts, ends, crowd = pair_of(), pair_of(ends=1.0), pair_of(columns=0, bonus=True, launch=LAUNCH["cuda"][0])
+    drafts, ends, crowd = pair_of(), pair_of(ends=1.0), pair_of(columns=0, ends=0.1, bonus=True)
     assert choose_drafts(drafts, 256).reason.startswith("tokens of a draft by the number of requests: 7 from 1, 6 from")
     assert choose_drafts(ends, 256).reason == "fused, since drafts are not much faster with one request"
     assert "fused, since drafts need 1" in choose_drafts(crowd, 1024).reason
