@@ -30,7 +30,7 @@ from lm_eval_takeover.method.generation import Generation
 from lm_eval_takeover.method.observations import observe
 from lm_eval_takeover.method.policy import Policy
 from lm_eval_takeover.method.request import Request
-from lm_eval_takeover.method.sampling import drawing
+from lm_eval_takeover.method.sampling import draw, drawing
 from lm_eval_takeover.pair.pair import Pair
 
 logger = logging.getLogger(__name__)
@@ -257,7 +257,7 @@ class Blocks(Pool):
         flat = logits.as_strided(((rows - 1) * apart + width, self.vocab), (place, 1))
         at = torch.arange(rows, device=self.device)[:, None] * apart + torch.arange(width, device=self.device)
         asked = torch.where(taken, at, -1).flatten()
-        drawn = self.draw(flat, draft.words[:, :width].flatten(), asked)
+        drawn = draw(flat, draft.words[:, :width].flatten(), self.sampling, asked)
         return torch.where(taken, drawn.view(taken.shape), drafted)
 
     def _find_sound(self, draft: Draft, donor_logits: Tensor) -> Tensor:

@@ -112,34 +112,33 @@ def _isolate(
 ) -> Iterator[tuple[int, Generation]]:
     """What `write(requests, begun=…, batch_size=…)` yields. Rows that were in flight when it failed go on from there.
 
-    Where memory ran out, half as many rows at a time; after another failure, halves of what is left, until the request that
-    fails is alone.
+    Where memory ran out, half as many rows at a time, until those that were too many are finished; after another failure, halves
+    of what is left, until the request that fails is alone.
     """
-    left = set(range(len(requests)))
-    try:
-        for i, generation in write(requests, begun=begun, batch_size=batch_size):
-            left.remove(i)
-            failures.succeeded()
-            yield i, generation
-        return
-    except PluginError:
-        raise
-    except Exception as error:
-        if not left:
+    parts = [(list(range(len(requests))), batch_size)]  # what is left, the next part last, and how many rows at a time
+    held = batch_size
+    while parts:
+        part, size = parts.pop()
+        if size > held:
+            logger.info("trying batch size %d again", size)
+        held, left = size, dict.fromkeys(part)
+        try:
+            asked, texts = [requests[i] for i in part], [begun[i] for i in part]
+            for place, generation in write(asked, begun=texts, batch_size=size):
+                del left[part[place]]
+                failures.succeeded()
+                yield part[place], generation
+        except PluginError:
             raise
-        shrinks = is_out_of_memory(error) and batch_size > 1
-        if len(left) == 1 and not shrinks:
-            failures.add(requests[left.pop()], error)
-            return
-    remaining = sorted(left)
-    parts = [remaining]
-    if shrinks:
-        batch_size //= 2
-        logger.warning("out of memory; continuing with batch size %d", batch_size)
-    else:
-        middle = len(remaining) // 2
-        parts = [remaining[:middle], remaining[middle:]]
-    for part in parts:
-        left_over = [requests[i] for i in part], [begun[i] for i in part]
-        for place, generation in _isolate(write, *left_over, failures, batch_size):
-            yield part[place], generation
+        except Exception as error:
+            rest = list(left)
+            if not rest:
+                raise
+            if is_out_of_memory(error) and size > 1:
+                logger.warning("out of memory; continuing with batch size %d", size // 2)
+                rest.sort(key=lambda i: len(begun[i].tokens) == len(requests[i].begun))  # rows in flight come first
+                parts += [(more, size) for more in [rest[size:]] if more] + [(rest[:size], size // 2)]
+            elif len(rest) == 1:
+                failures.add(requests[rest[0]], error)
+            else:
+                parts += [(rest[len(rest) // 2 :], size), (rest[: len(rest) // 2], size)]

@@ -11,18 +11,18 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from lm_eval_takeover.decoding.rows import choose_device
 from lm_eval_takeover.decoding.stop_strings import StopStrings
 from lm_eval_takeover.forward.self_check import choose_reading
 from lm_eval_takeover.forward.sequences import Sequences
+from lm_eval_takeover.forward.transfers import HostCopy
 from lm_eval_takeover.method.gate import push
 from lm_eval_takeover.method.generation import Generation
 from lm_eval_takeover.method.observations import observe
 from lm_eval_takeover.method.policy import Block, Policy
-from lm_eval_takeover.method.request import Request, Sampling
-from lm_eval_takeover.method.sampling import Words, chances, draw, request_digest, words
+from lm_eval_takeover.method.request import Request
+from lm_eval_takeover.method.sampling import chances, draw, request_digest, to_tensor, words
 from lm_eval_takeover.pair.pair import Pair
 
 
@@ -84,20 +84,18 @@ def _decode(
     sampling = rows[0].request.sampling
     stop = StopStrings(pair.tokenizer, rows[0].request.until)
     device = choose_device(next(iter(read.values())).logits.device)
-    at, chance = _numbers(rows, words, seed), torch.from_numpy(_numbers(rows, chances, seed)).to(device)
+    at = to_tensor(_numbers(rows, words, seed), device)
+    chance = torch.from_numpy(_numbers(rows, chances, seed)).to(device)
     donor_length = torch.tensor([row.request.donor_length for row in rows], device=device)
     position = len(rows[0].generation.tokens)
     window = torch.zeros(len(rows), policy.window, device=device)
     for place in range(max(0, position - policy.window), position):
         window = push(window, torch.tensor([row.generation.scores[place] for row in rows], device=device))
     while True:
-        for sequences in read.values():  # no token is ever drawn from what is no distribution
-            sequences.member.check_logits(sequences.logits, lambda i: f"token {position} of {rows[i].request.label}")  # noqa: B023
         host = read[policy.host].logits.to(device) if policy.host else None
         donor = read[policy.donor].logits.to(device) if policy.donor else None
         drawn = draw(host, at[:, position], sampling) if host is not None and policy.needs_token else None
         score = policy.scores(host, donor, drawn)
-        policy.refuse_nan(score)
         here = torch.full((len(rows), 1), position, device=device)
         block = Block(here, score[:, None], window, chance[:, position, None], donor_length)
         if drawn is not None:
@@ -113,27 +111,37 @@ def _decode(
         tokens = draw(logits, at[:, position], sampling)  # equation (6)
         if policy.mixes and drawn is not None:
             fire = fire & (tokens != drawn)
+        found = [tokens, fire, score]
+        found += [sequences.logits.amax(-1).isfinite().to(device) for sequences in read.values()]
+        if rows[0].generation.observed is not None:
+            base = host if policy.host == "base" else donor if policy.donor == "base" else None
+            if drawn is None and host is not None:  # what the host draws where the donor takes over
+                asked = torch.where(fire, torch.arange(len(rows), device=device), -1)
+                drawn = torch.where(fire, draw(host, at[:, position], sampling, asked), tokens)
+            found.append(observe(tokens, host, donor, base_logits=base, host_tokens=drawn))
+        written, fired, scores, *more = HostCopy(*found).fetch()  # the one time that a token waits for a device
+        for sequences, sound in zip(
+            read.values(), more, strict=False
+        ):  # no token stands that was drawn from no distribution
+            if not bool(sound.all()):
+                name = rows[int(sound.byte().argmin())].request.label
+                raise sequences.member.refuse_logits(f"token {position} of {name}")
+        policy.refuse_nan(scores)
         window = push(window, score)
         position += 1
         if count_tokens is not None:
             count_tokens(len(rows))
-        observed = None
-        if rows[0].generation.observed is not None:
-            base = host if policy.host == "base" else donor if policy.donor == "base" else None
-            if drawn is None and host is not None:
-                drawn = _draw_by_host(tokens, fire, host, at[:, position - 1], sampling)
-            observed = observe(tokens, host, donor, base_logits=base, host_tokens=drawn).cpu().numpy()
 
         alive = []
         for place, (row, token, taken, value) in enumerate(
-            zip(rows, tokens.tolist(), fire.tolist(), score.tolist(), strict=True)
+            zip(rows, written.tolist(), fired.tolist(), scores.tolist(), strict=True)
         ):
             generation = row.generation
             generation.tokens.append(token)
             generation.taken_over.append(taken)
             generation.scores.append(value)
-            if observed is not None and generation.observed is not None:
-                generation.observed.frombytes(observed[place].tobytes())
+            if generation.observed is not None:
+                generation.observed.frombytes(more[-1][place].numpy().tobytes())
             full = len(generation.tokens) == row.request.max_new_tokens
             if full or token in eos or stop.found(generation.tokens):
                 # The last token is read by nobody.
@@ -150,17 +158,9 @@ def _decode(
             read = {role: sequences.select(alive) for role, sequences in read.items()}
             keep = torch.tensor(alive, device=device)
             tokens, window, donor_length = tokens[keep], window[keep], donor_length[keep]
-            at, chance = at[alive], chance[keep]
+            at, chance = at[keep], chance[keep]
         for sequences in read.values():
             sequences.append(tokens)
-
-
-def _draw_by_host(tokens: Tensor, fire: Tensor, host_logits: Tensor, at: Words, sampling: Sampling) -> Tensor:
-    """For a trace, what the host draws where the donor takes over (`fire`), the emitted tokens elsewhere: `[rows]`."""
-    drawn = tokens.clone()
-    if bool(fire.any()):
-        drawn[fire.to(drawn.device)] = draw(host_logits[fire], at[fire.cpu().numpy()], sampling)
-    return drawn
 
 
 def _numbers(rows: list[Row], stream: Callable[[int, bytes, int, int], NDArray[Any]], seed: int) -> NDArray[Any]:

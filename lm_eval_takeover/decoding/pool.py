@@ -30,7 +30,6 @@ from lm_eval_takeover.forward.transfers import upload
 from lm_eval_takeover.method.generation import Generation
 from lm_eval_takeover.method.policy import Block, Policy
 from lm_eval_takeover.method.request import Request, Sampling
-from lm_eval_takeover.method.sampling import draw_rows, drawing
 
 logger = logging.getLogger(__name__)
 
@@ -277,11 +276,6 @@ class Pool(ABC):
         0 behind the last position that there is.
         """
         return upload(torch.from_numpy(self._ahead(slots, count, "words").view(np.int64)), self.device)
-
-    def draw(self, logits: Tensor, at: Tensor, rows: Tensor | None = None) -> Tensor:
-        """Ids `[count]` of words `[count]`, each from its row of logits `[rows, vocab]`; row -1 draws nothing."""
-        with drawing():
-            return draw_rows(logits, at, self.sampling, rows)[0]
 
     def _ahead(self, slots: Sequence[int], count: int, stream: str, skipped: int = 0) -> NDArray[Any]:
         numbers = [getattr(self.slots[slot], stream)[self.slots[slot].position + skipped :][:count] for slot in slots]

@@ -63,10 +63,10 @@ def as_chances(at: Tensor) -> Tensor:
     return ((at >> 11) & (2**53 - 1)).double() * 2.0**-53
 
 
-def draw(logits: Tensor, at: Words, sampling: Sampling) -> Tensor:
-    """One token per row: logits `[rows, vocab]`, the words of their positions `[rows]`; returns ids `[rows]`."""
+def draw(logits: Tensor, at: Words | Tensor, sampling: Sampling, rows: Tensor | None = None) -> Tensor:
+    """The ids that `draw_rows` gives; words as they are, or as the int64 of their bits on the device of the logits."""
     with drawing():
-        return draw_rows(logits, to_tensor(at, logits.device), sampling)[0]
+        return draw_rows(logits, at if isinstance(at, Tensor) else to_tensor(at, logits.device), sampling, rows)[0]
 
 
 def draw_rows(logits: Tensor, at: Tensor, sampling: Sampling, rows: Tensor | None = None) -> tuple[Tensor, Tensor]:

@@ -126,22 +126,33 @@ def test_rows_in_flight_go_on_where_memory_ran_out(small_pair, prompts, monkeypa
         assert list(one.observed) == pytest.approx(list(expected[i].observed), rel=1e-3, abs=1e-3, nan_ok=True)
 
 
-def test_a_batch_that_was_halved_for_memory_grows_back(small_pair, prompts, monkeypatch, caplog):
+@pytest.mark.parametrize("block_size", [1, "auto"])
+def test_a_batch_that_was_halved_for_memory_grows_back(small_pair, prompts, monkeypatch, caplog, block_size):
     """Once the rows that were too many are finished; where they are too many again, it is halved again."""
     requests = [Request(prompt, j, 8, SAMPLED) for prompt in prompts for j in range(4)]
-    expected = {i: g.tokens for i, g in engine.generate(small_pair, BaseAlone(), requests, batch_size=8)}
-    passes, sizes = ForwardPass.__call__, []
+    options = {"batch_size": 8, "block_size": block_size}
+    expected = {i: g.tokens for i, g in engine.generate(small_pair, BaseAlone(), requests, **options)}
+    passes, logits, sizes = ForwardPass.__call__, Member.compute_logits, []
 
-    def short(self, cache, slots, lengths, ids, vocab, *arguments):
+    def count(rows):
+        sizes.append(rows)
+        if rows > 4 and len(sizes) < 12:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+
+    def by_blocks(self, cache, slots, lengths, ids, vocab, *arguments):
         if vocab:
-            sizes.append(len(slots))
-            if len(slots) > 4 and len(sizes) < 12:
-                raise torch.OutOfMemoryError("CUDA out of memory")
+            count(len(slots))
         return passes(self, cache, slots, lengths, ids, vocab, *arguments)
 
-    monkeypatch.setattr(ForwardPass, "__call__", short)
+    def by_steps(self, ids, *arguments, cache, **named):
+        if cache is not None and cache.get_seq_length():  # neither the self-check's plain pass nor a prompt
+            count(len(ids))
+        return logits(self, ids, *arguments, cache=cache, **named)
+
+    monkeypatch.setattr(ForwardPass, "__call__", by_blocks)
+    monkeypatch.setattr(Member, "compute_logits", by_steps)
     with caplog.at_level(logging.INFO):
-        made = {i: g.tokens for i, g in engine.generate(small_pair, BaseAlone(), requests, batch_size=8)}
+        made = {i: g.tokens for i, g in engine.generate(small_pair, BaseAlone(), requests, **options)}
     assert made == expected
     told = [record.message for record in caplog.records if "batch size" in record.message]
     assert told == ["out of memory; continuing with batch size 4", "trying batch size 8 again"]

@@ -74,3 +74,32 @@ def test_without_verification_each_drawn_token_is_waited_for_once(own_pair, prom
     assert {i: g.tokens for i, g in made.items()} == {i: g.tokens for i, g in expected.items()}
     assert all(waits == drawn for drawn, waits in counted), counted
     assert max(drawn for drawn, _ in counted) > 2
+
+
+@pytest.mark.parametrize("name", ["disagreement", "entropy", "base"])
+def test_lockstep_waits_once_for_each_token(own_pair, prompts, monkeypatch, name):
+    """Beside what transformers' own passes wait for."""
+    requests = [Request(p, 0, 12, SAMPLED) for p in prompts[:3]]
+    expected = dict(lockstep.generate(own_pair, POLICIES[name], requests, batch_size=3, traced=True))
+    with simulated_gpu(own_pair, monkeypatch) as gpu:
+        compute = Member.compute_logits
+
+        def uncounted(self, *given, **named):
+            counts, gpu.counts = gpu.counts, False
+            try:
+                return compute(self, *given, **named)
+            finally:
+                gpu.counts = counts
+
+        monkeypatch.setattr(Member, "compute_logits", uncounted)
+        emitted, made = [], {}
+        gpu.counts = False
+        running = lockstep.generate(
+            own_pair, POLICIES[name], requests, batch_size=3, traced=True,
+            count_tokens=lambda rows: emitted.append(gpu.waits) or setattr(gpu, "counts", True),
+        )  # fmt: skip
+        made.update(running)
+        gpu.counts = False
+    assert {i: g.tokens for i, g in made.items()} == {i: g.tokens for i, g in expected.items()}
+    assert not gpu.faults, sorted(set(gpu.faults))
+    assert emitted == list(range(len(emitted))) and len(emitted) == 12
