@@ -123,18 +123,22 @@ def draw_on_cpu(
     if sampling.temperature == 0 or sampling.top_k == 1:
         return tokens, logits[np.arange(len(tokens)), tokens] * 0.0 + np.ones(len(tokens))
     # The maximum goes first, so that the smallest temperature divides nothing but differences and cannot overflow.
-    scaled = logits - np.maximum.reduce(logits, axis=1, keepdims=True)
-    scaled /= np.float32(sampling.temperature)
+    scaled = logits - logits[np.arange(len(tokens)), tokens][:, None]
+    if sampling.temperature != 1:
+        scaled /= np.float32(sampling.temperature)
     weights = np.exp(scaled)
     masses = np.add.reduce(weights, axis=1).astype(np.float64)
     for row, mass in enumerate(masses.tolist()):
         # Where the likeliest token, of weight 1, holds the nucleus alone, it is the one; an exact sum only where it matters.
         if math.isnan(mass) or (sampling.top_p * mass < _SURELY and not sampling.top_k):
             continue
-        total = float(weights[row].sum(dtype=np.float64))
-        if sampling.top_p * total <= 1 and sampling.top_p < 1 and not sampling.top_k:
-            continue
-        tokens[row] = _run_race(_kept(scaled[row], weights[row], total, sampling), weights[row], int(at[row]))
+        ids = None
+        if sampling.top_p < 1 or sampling.top_k:
+            total = float(weights[row].sum(dtype=np.float64))
+            if sampling.top_p * total <= 1 and sampling.top_p < 1 and not sampling.top_k:
+                continue
+            ids = _kept(scaled[row], weights[row], total, sampling)
+        tokens[row] = _run_race(ids, weights[row], int(at[row]), int(tokens[row]))
     return tokens, masses
 
 
@@ -192,13 +196,13 @@ def _nucleus_edge(surprise: NDArray[np.float32], target: float) -> tuple[np.floa
     return -surprise[last], skipped + last + 1
 
 
-def _run_race(ids: NDArray[np.int64] | None, weights: NDArray[np.float32], word: int) -> int:
+def _run_race(ids: NDArray[np.int64] | None, weights: NDArray[np.float32], word: int, likeliest: int) -> int:
     """The kept id, of all where there are no ids, of the least `E_v / p_v`."""
     kept = weights if ids is None else weights[ids]
     x = _hash(_multiples(len(weights)), word) if ids is None else token_numbers(ids, word)
     if len(kept) > _FEW:
         # Two tokens bound what wins. As E is at least 1 - u, only tokens with `1 - u <= bound * weight` can: a few of them.
-        some = [int(kept.argmax()), int(x.argmax())]
+        some = [likeliest if ids is None else int(kept.argmax()), int(x.argmax())]
         bound = np.fmin.reduce(_wait(x[some]) / kept[some]) * 1.0001
         near = np.flatnonzero((~x).astype(np.float32) <= kept * np.float32(bound * 2.0**32))
         x, kept, ids = x[near], kept[near], near if ids is None else ids[near]
@@ -230,9 +234,9 @@ def _hash(multiples: NDArray[np.uint32], word: int) -> NDArray[np.uint32]:
 
 def _mix(x: NDArray[np.uint32]) -> NDArray[np.uint32]:
     """`fmix32`, in place."""
-    x ^= x >> np.uint32(16)
-    x *= np.uint32(0x85EBCA6B)
-    x ^= x >> np.uint32(13)
-    x *= np.uint32(0xC2B2AE35)
-    x ^= x >> np.uint32(16)
+    shifted = np.empty_like(x)  # one, since large arrays come from the system, page by page
+    for bits, factor in ((16, 0x85EBCA6B), (13, 0xC2B2AE35), (16, None)):
+        x ^= np.right_shift(x, np.uint32(bits), out=shifted)
+        if factor is not None:
+            x *= np.uint32(factor)
     return x

@@ -34,12 +34,15 @@ def log_probs(logits: Tensor) -> Tensor:
 
 
 def _expectation(p: Tensor, values: Tensor) -> Tensor:
-    """E_p[values], where p = 0 contributes nothing even if the value there is infinite (0 log 0 = 0)."""
+    """E_p[values], where p = 0 contributes nothing even if the value there is infinite (0 log 0 = 0); NaN where p is NaN.
+
+    The softmax of logits that are no distribution (NaN, +inf, -inf everywhere) is NaN.
+    """
     if p.device.type == "cpu":  # one pass over the vocabulary instead of four, where nothing is infinite
         found: Tensor = torch.linalg.vecdot(p, values)
         if bool(found.isfinite().all()):
             return found
-    return torch.where(p > 0, p * values, 0.0).sum(-1)
+    return torch.where(p == 0, 0.0, p * values).sum(-1)
 
 
 @register_score("ce", needs_donor=True)
@@ -48,7 +51,7 @@ def cross_entropy(host_logits: Tensor, donor_logits: Tensor) -> Tensor:
     if kernels.uses_kernels(host_logits):
         return kernels.read_pair(host_logits, donor_logits).ce
     p = host_logits.float().softmax(-1)
-    return _nan_where_undefined(-_expectation(p, log_probs(donor_logits)), host_logits)
+    return -_expectation(p, log_probs(donor_logits))
 
 
 @register_score("rkl", needs_donor=True)
@@ -57,8 +60,7 @@ def reverse_kl(host_logits: Tensor, donor_logits: Tensor) -> Tensor:
     if kernels.uses_kernels(host_logits):
         return kernels.read_pair(host_logits, donor_logits).rkl
     log_p = log_probs(host_logits)
-    value = _expectation(log_p.exp(), log_p - log_probs(donor_logits))
-    return _nan_where_undefined(value, host_logits).clamp(min=0.0)
+    return _expectation(log_p.exp(), log_p - log_probs(donor_logits)).clamp(min=0.0)
 
 
 @register_score("entropy", needs_donor=False)
@@ -67,7 +69,7 @@ def entropy(host_logits: Tensor) -> Tensor:
     if kernels.uses_kernels(host_logits):
         return kernels.read_pair(host_logits).host.entropy
     log_p = log_probs(host_logits)
-    return _nan_where_undefined(-_expectation(log_p.exp(), log_p), host_logits).clamp(min=0.0)
+    return (-_expectation(log_p.exp(), log_p)).clamp(min=0.0)
 
 
 @register_score("js", needs_donor=True)
