@@ -31,24 +31,32 @@ from lm_eval_takeover.vllm.settings import build_policy, describe_policy
 
 logger = logging.getLogger(__name__)
 
-_SIZE, _BACKEND = "data_parallel_size", "data_parallel_backend"
+_SIZE, _RANKS, _BACKEND = "data_parallel_size", "tensor_parallel_size", "data_parallel_backend"
 _ANSWERS_AFTER = 0.5  # seconds, where no text ends before
 _WAITING = 2  # jobs that an engine holds, in units of those that it writes at a time: its batch stays full meanwhile
 
 
 def open_engines(arguments: ModelArguments, policy: Policy) -> "Engines | None":
     """The engines that `data_parallel_size` asks for; None for a single one. Raises ArgumentError."""
+    size, ranks = count_engines(arguments)
     given = dict(arguments.engine_arguments)
-    size, backend = given.pop(_SIZE, 1), given.pop(_BACKEND, "mp")
-    if not isinstance(size, int) or size < 1:
-        raise ArgumentError(f"{_SIZE}={size} is not a number of engines; give 1 or more")
+    backend = given.pop(_BACKEND, "mp")
+    given.pop(_SIZE, None)
     if backend not in ("mp", "ray"):
         raise ArgumentError(f"{_BACKEND}={backend} is not known; give mp (this machine) or ray (a cluster)")
     if size == 1:
         return None
     task = (replace(arguments, engine_arguments=given), describe_policy(policy))
-    ranks = int(given.get("tensor_parallel_size", 1))
     return Engines(RayGroup(size, ranks, task) if backend == "ray" else LocalGroup(size, ranks, task), size)
+
+
+def count_engines(arguments: ModelArguments) -> tuple[int, int]:
+    """How many engines are asked for, and the ranks of each. Raises ArgumentError for what is no such number."""
+    size, ranks = (arguments.engine_arguments.get(name, 1) for name in (_SIZE, _RANKS))
+    for name, value in ((_SIZE, size), (_RANKS, ranks)):
+        if type(value) is not int or value < 1:
+            raise ArgumentError(f"{name}={value} is not a whole number of 1 or more")
+    return size, ranks
 
 
 class Ended(Exception):

@@ -314,7 +314,8 @@ def explain(error: Exception) -> str:
     """The first telling line of what vLLM raised, and what helps where that is known."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     if type(error).__name__ == "ValidationError" and len(lines) > 1:  # pydantic's: the first line counts the errors
-        lines = [line.removeprefix("Value error, ") for line in lines if line.startswith("Value error")] or lines
+        refused = [line.removeprefix("Value error, ") for line in lines if line.startswith("Value error")]
+        lines = refused or [": ".join(lines[1:3]).partition(" [type=")[0]]  # the field, and what is wrong with it
     line = lines[0] if lines else type(error).__name__
     if "root cause above" in line:  # it is known to the process that ended, which has printed it
         return f"its engine ended as it started, and its own error stands above; {_MEMORY} where that is memory"

@@ -113,7 +113,13 @@ def test_engines_have_gpus_of_their_own(visible, count, expected, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "given", [{"data_parallel_size": 0}, {"data_parallel_size": "two"}, {"data_parallel_backend": "x"}]
+    "given",
+    [
+        {"data_parallel_size": 0},
+        {"data_parallel_size": "two"},
+        {"tensor_parallel_size": 0},
+        {"data_parallel_backend": "x"},
+    ],
 )
 def test_what_is_no_number_of_engines_is_refused(given):
     name, value = next(iter(given.items()))

@@ -41,12 +41,14 @@ def run(options: argparse.Namespace) -> int:
     from lm_eval.utils import simple_parse_args_string
 
     from lm_eval_takeover.pair.loading import load_pair, load_policy, parse_arguments
+    from lm_eval_takeover.vllm.data_parallel import count_engines
     from lm_eval_takeover.vllm.launch import choose_runner, list_engine_arguments, plan_block
     from lm_eval_takeover.vllm.versions import check_hooks, check_version
 
     check_address(options.host, options.port)
     arguments = parse_arguments({**simple_parse_args_string(options.model_args), "backend": "vllm"})
     check_version()
+    count_engines(arguments)
     pair = load_pair(arguments)
     policy, _ = load_policy(arguments, pair)
     block = plan_block(arguments, pair, policy)
