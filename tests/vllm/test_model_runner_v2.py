@@ -14,7 +14,7 @@ from lm_eval_takeover.method.request import GREEDY, Request
 pytestmark = pytest.mark.filterwarnings("ignore")  # vLLM's own
 ALONE = {"policy": "guide", "tau": None, "kappa": None}
 TIGHTER = {"num_gpu_blocks_override": 9, "max_model_len": 256}
-BY_LOAD = [(1, 2, 4), (3, 3, 2), (4, 4, 1), (5, 6, 0)]  # tokens of a draft by the number of requests
+BY_LOAD = [(1, 3, 4), (4, 4, 2), (5, 5, 1), (6, 6, 0)]  # tokens of a draft by the number of requests
 DRAFTED = ("disagreement", "js", "entropy", "random", "early", "lossy", "ensemble")
 
 
@@ -26,7 +26,7 @@ def jobs(prompts, tight, random_folders):
         [replace(request, max_new_tokens=12) for request in both[:4]],
         [Request(prompts[0], 1, 8, SAMPLED, (), "b")],
     )
-    six = [replace(request, max_new_tokens=20 - 2 * number) for number, request in enumerate(both[:6])]
+    six = [replace(request, max_new_tokens=14 - 2 * number) for number, request in enumerate(both[:6])]
     gate, reverse = POLICIES["disagreement"], replace(POLICIES["disagreement"], direction="reverse")
     drafted = [(POLICIES | METHODS)[name] for name in DRAFTED]
     return {
