@@ -130,11 +130,12 @@ class Pool(ABC):
         except Exception as error:
             if isinstance(error, PluginError) or is_out_of_memory(error):
                 raise
+            left = [slot for slot in slots if slot not in finished]
             if len(slots) == 1:
-                self.failures.add(self.slots[slots[0]].request, error)
-                failed.append(slots[0])
+                for slot in left:
+                    self.failures.add(self.slots[slot].request, error)
+                    failed.append(slot)
                 return
-        left = [slot for slot in slots if slot not in finished]
         half = (len(left) + 1) // 2
         self._advance_or_halve(left[:half], finished, failed)
         self._advance_or_halve(left[half:], finished, failed)
