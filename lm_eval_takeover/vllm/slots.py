@@ -32,7 +32,8 @@ from lm_eval_takeover.vllm.emission import (
 )
 from lm_eval_takeover.vllm.settings import RequestSettings
 
-# Numbers of requests that are out of the batch. Records that nobody fetches, as of a plain vLLM user, push each other out.
+# Numbers of requests that are out of the batch. Records that nobody fetches, as of a plain vLLM user, push each other out, except
+# those of as many requests as a batch has: vLLM may have preempted them.
 _PARKED, _LEAST_PARKED = 2**23, 2**11
 _RING = 64  # scores of a slot that are held on the device, at least: a window, and the block behind it
 _STREAMS = ("token", CHANCE)
@@ -155,7 +156,7 @@ class Slots:
             self._tracks.move_to_end(track.key)
         self._free.append(track.slot)
         track.slot = None
-        while self._parked > _PARKED:
+        while self._parked > _PARKED and len(self._tracks) - (self.capacity - len(self._free)) > self.capacity:
             self._forget(next(one for one in self._tracks.values() if one.parked))
 
     def rehearse(self, logits: dict[str, Tensor], *, drafted: Tensor | None = None) -> None:

@@ -134,6 +134,17 @@ def test_records_that_nobody_takes_do_not_pile_up(logits, monkeypatch):
     assert slots.take("99", 1) is None
 
 
+def test_a_whole_batch_that_is_preempted_keeps_its_records(logits, monkeypatch):
+    monkeypatch.setattr(module, "_PARKED", module._LEAST_PARKED)
+    slots = new_slots()
+    tracks = [slots.enter(i, RequestSettings(id=str(i)), (i,)) for i in range(4)]
+    four = {role: one.expand(4, 1, 40) for role, one in logits[0].items()}
+    slots.decide(tracks, torch.zeros(4, dtype=torch.long), four)
+    for track in tracks:
+        slots.leave(track)
+    assert [slots.enter(i, RequestSettings(id=str(i)), (i,)) for i in range(4)] == tracks
+
+
 def test_records_of_a_text_that_is_being_written_are_read_and_stay(logits):
     slots = new_slots()
     track = slots.enter(0, SAMPLED, (1,))
