@@ -9,9 +9,7 @@ _ENDINGS = (".jsonl", ".json", ".txt", ".csv", ".parquet")
 
 def check_prompts(source: str | None) -> None:
     """Raises ArgumentError where this can only be the name of a file, and there is none."""
-    is_file = source is not None and (
-        source.endswith((".jsonl", ".json", ".txt", ".csv", ".parquet")) or source.startswith(("/", ".", "~"))
-    )
+    is_file = source is not None and (source.endswith(_ENDINGS) or source.startswith(("/", ".", "~")))
     if is_file and not Path(str(source)).exists():
         raise ArgumentError(f"--prompts '{source}' does not exist; expected a JSONL file, or a data set of the hub")
 

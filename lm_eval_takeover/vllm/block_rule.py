@@ -83,14 +83,14 @@ def list_ranges(lengths: Sequence[int]) -> list[tuple[int, int, int]]:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Drafted tokens by the number of requests, as `list_ranges` has them; none where the fused pair runs. And why."""
+    """Drafted tokens by the number of requests, as `list_ranges` has them; none where nobody drafts. And why."""
 
     ranges: list[tuple[int, int, int]]
     reason: str
 
     @property
     def longest(self) -> int:
-        """Tokens of the longest draft, 1 for the fused pair."""
+        """Tokens of the longest draft, 1 where nobody drafts."""
         return self.ranges[0][2] if self.ranges else 1
 
 

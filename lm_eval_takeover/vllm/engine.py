@@ -16,7 +16,8 @@ from lm_eval_takeover.decoding.stop_strings import StopStrings
 from lm_eval_takeover.method.policy import Policy
 from lm_eval_takeover.method.request import GREEDY, Request
 from lm_eval_takeover.pair.pair import Pair
-from lm_eval_takeover.vllm.launch import choose_runner, list_engine_arguments, plan_block, start_engine
+from lm_eval_takeover.vllm.block_rule import Choice
+from lm_eval_takeover.vllm.launch import choose_runner, list_engine_arguments, plan_drafts, start_engine
 from lm_eval_takeover.vllm.settings import RequestSettings, name_policy
 from lm_eval_takeover.vllm.versions import check_hooks
 
@@ -96,22 +97,22 @@ class VllmEngine:
         self.pair, self.policy = pair, policy
         self._own_policy = name_policy(policy)
         self._numbers, self._running = count(), dict[str, _Written]()
-        self._start(arguments, plan_block(arguments, pair, policy))
+        self._start(arguments, plan_drafts(arguments, pair, policy))
         if self.facts.block > 1 and not self._agrees_with_lockstep():
             logger.warning(
                 "block_size=%d: drafts do not give the tokens of one pass a token here; continuing with the fused path",
                 self.facts.block,
             )
             self.close()
-            self._start(arguments, 1)
+            self._start(arguments, Choice([], "drafts do not agree with lockstep"))
 
-    def _start(self, arguments: ModelArguments, block: int) -> None:
-        check_hooks(drafts=block > 1, runner_v2=choose_runner())
-        self.llm = start_engine(list_engine_arguments(arguments, self.pair, self.policy, block=block), self.pair)
+    def _start(self, arguments: ModelArguments, drafts: Choice) -> None:
+        check_hooks(drafts=drafts.longest > 1, runner_v2=choose_runner())
+        self.llm = start_engine(list_engine_arguments(arguments, self.pair, self.policy, drafts), self.pair)
         self._engine = self.llm.llm_engine
         model = self._engine.model_config
         places = self._engine.vllm_config.scheduler_config.max_num_seqs
-        self.facts = Facts(model.dtype, model.max_model_len, places, block)
+        self.facts = Facts(model.dtype, model.max_model_len, places, drafts.longest)
 
     def _agrees_with_lockstep(self) -> bool:
         """Whether a few texts are the same by whole drafts and by one token a pass; below float32 roundings may differ in one."""

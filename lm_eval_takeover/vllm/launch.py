@@ -58,33 +58,22 @@ _OURS: Mapping[str, str] = {
 }
 
 
-def plan_block(arguments: ModelArguments, pair: Pair, policy: Policy) -> int:
-    """The length of the longest draft, 1 for the fused pair; `auto` says which it is, and why.
-
-    Raises ArgumentError for a number where drafts cannot be had.
-    """
-    obstacle = _find_obstacle(pair, policy)
+def plan_drafts(arguments: ModelArguments, pair: Pair, policy: Policy) -> Choice:
+    """How long drafts are; `auto` says it, and why. Raises ArgumentError for a number where drafts cannot be had."""
+    obstacle, given = _find_obstacle(pair, policy), arguments.engine_arguments
+    usual = CONCURRENCY.get(pair.members[-1].device.type, CONCURRENCY["cpu"])
+    most = given.get("max_num_seqs", usual)
     if arguments.block_size != "auto":
         block = int(arguments.block_size)
         if block > 1 and obstacle is not None:
             raise ArgumentError(f"block_size={block} with backend=vllm: {obstacle}; leave it out, or give block_size=1")
-        return block
+        return Choice([(1, most, block)] if block > 1 else [], f"block_size={block}")
     if obstacle is not None:
-        return 1
-    choice = _choose_drafts(arguments, pair, policy)
+        return Choice([], obstacle)
+    alike = int(given.get("data_parallel_size", 1)) > 1  # vLLM's own engines draft alike
+    choice = choose_drafts(describe_costs(arguments, pair, policy), int(most), fixed=alike)
     logger.info("block_size=auto: %s", choice.reason)
-    return choice.longest
-
-
-def _choose_drafts(arguments: ModelArguments, pair: Pair, policy: Policy) -> Choice:
-    """What `auto` means for this pair on this machine."""
-    given = arguments.engine_arguments
-    most = CONCURRENCY.get(pair.member("guide").device.type, CONCURRENCY["cpu"])
-    return choose_drafts(
-        describe_costs(arguments, pair, policy),
-        int(given.get("max_num_seqs", most)),
-        fixed=int(given.get("data_parallel_size", 1)) > 1,  # vLLM's own, which draft alike
-    )
+    return choice
 
 
 def _find_obstacle(pair: Pair, policy: Policy) -> str | None:
@@ -94,8 +83,8 @@ def _find_obstacle(pair: Pair, policy: Policy) -> str | None:
     return None
 
 
-def list_engine_arguments(arguments: ModelArguments, pair: Pair, policy: Policy, *, block: int) -> dict[str, Any]:
-    """What vLLM's `EngineArgs` takes. `block` is the length of a draft, 1 for the fused pair.
+def list_engine_arguments(arguments: ModelArguments, pair: Pair, policy: Policy, drafts: Choice) -> dict[str, Any]:
+    """What vLLM's `EngineArgs` takes, with drafts of these lengths.
 
     Raises ArgumentError for arguments that vLLM does not have, and for a pair that it cannot hold.
     """
@@ -103,7 +92,7 @@ def list_engine_arguments(arguments: ModelArguments, pair: Pair, policy: Policy,
     _check_dtypes(arguments, pair, policy)
     given = _check_names(arguments.engine_arguments)
     _check_architectures(pair, policy)
-    drafting, verifying = DIRECTIONS[policy.direction]
+    block, (drafting, verifying) = drafts.longest, DIRECTIONS[policy.direction]
     target = pair.member(verifying if block > 1 else "guide" if "guide" in policy.roles else "base")
     options: dict[str, Any] = {
         "model": target.path,
@@ -118,8 +107,8 @@ def list_engine_arguments(arguments: ModelArguments, pair: Pair, policy: Policy,
     }
     fused, runner_v2 = len(policy.roles) == 2 and block == 1, choose_runner()
     described = _describe_models(pair, target, fused) if fused or runner_v2 else {}
-    rows = [count_rows(pair.member(role)) for role in (drafting, verifying)] if block > 1 and runner_v2 else [0, 0]
-    if rows[0] != rows[1]:  # padded differently: V2 wants one size, and our model class has the target's own
+    rows = [_count_rows(pair.member(role)) for role in (drafting, verifying)] if block > 1 else [0, 0]
+    if runner_v2 and rows[0] != rows[1]:  # V2 wants one size of vocabulary, and our model class has the target's own
         described["guide_rows"] = rows[1]
     settings = EngineSettings(
         policy=describe_policy(policy),
@@ -135,19 +124,20 @@ def list_engine_arguments(arguments: ModelArguments, pair: Pair, policy: Policy,
     if fused or runner_v2:
         overrides["architectures"] = [ARCHITECTURE]
     if block > 1:
-        host = pair.member(drafting)
+        draft = _describe_draft(pair.member(drafting), block, given)
+        if arguments.block_size == "auto":  # vLLM asks its drafter for so many tokens, by how many requests it runs
+            draft["num_speculative_tokens_per_batch_size"] = drafts.ranges
         if runner_v2:
-            options |= {"logits_processors": [CHECK], "worker_cls": WORKER}
+            options["logits_processors"] = [CHECK]
             keeps = policy.host is not None  # vLLM keeps the logits of drafts that are drawn from them
-            method = {"draft_sample_method": "probabilistic" if keeps else "greedy"}
-            options["speculative_config"] = _describe_draft(host, block, given) | method
+            draft["draft_sample_method"] = "probabilistic" if keeps else "greedy"
             if settings.guide_rows:
                 overrides["vocab_size"] = rows[0]
         else:
-            options |= _draft_on_v1(host, target, block, given)
-        if arguments.block_size == "auto":  # vLLM asks its drafter for so many tokens, by how many requests it runs
-            by_requests = _choose_drafts(arguments, pair, policy).ranges
-            options["speculative_config"]["num_speculative_tokens_per_batch_size"] = by_requests
+            draft["use_heterogeneous_vocab"] = rows[0] != rows[1]  # vLLM's map of tokens is not used
+            # V1 reads on the host how much of a draft stands, so there is nothing to schedule ahead.
+            options["async_scheduling"] = False
+        options |= {"speculative_config": draft, "worker_cls": WORKER}
     else:
         options |= {"logits_processors": [CHECK if runner_v2 else PROCESSOR], "worker_extension_cls": EXTENSION}
     return options | given | {"hf_overrides": overrides}
@@ -189,17 +179,7 @@ def _describe_draft(host: Member, block: int, given: Mapping[str, Any]) -> dict[
     }
 
 
-def _draft_on_v1(host: Member, target: Member, block: int, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Drafts on model runner V1."""
-    draft = _describe_draft(host, block, given)
-    draft["use_heterogeneous_vocab"] = count_rows(host) != count_rows(
-        target
-    )  # padded differently; vLLM's map is not used
-    # V1 reads on the host how much of a draft stands, so there is nothing to schedule ahead.
-    return {"speculative_config": draft, "worker_cls": WORKER, "async_scheduling": False}
-
-
-def count_rows(member: Member) -> int:
+def _count_rows(member: Member) -> int:
     """Tokens of its vocabulary, with what it is padded by."""
     return int(member.config.get_text_config().vocab_size)
 

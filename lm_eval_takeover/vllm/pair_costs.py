@@ -24,19 +24,25 @@ def describe_costs(arguments: ModelArguments, pair: Pair, policy: Policy) -> Ste
         graphs = eager
     ranks = int(given.get("tensor_parallel_size", 1))
 
-    def cost(member: Member, launch: float) -> PassCost:
+    def list_costs(member: Member, *launches: float) -> list[PassCost]:
+        """A pass of this model, by how long a layer takes to launch."""
         model = _make_empty(member, arguments.dtype)
         machine = find_machine(member.device, model.dtype)
         speeds = {name: ranks * getattr(machine, name) for name in ("weights", "cache", "arithmetic")}
         layers = member.config.get_text_config().num_hidden_layers
-        return PassCost.of_model(model, replace(machine, launch=launch, **speeds), layers=layers, padded=False)
+        return [
+            PassCost.of_model(model, replace(machine, launch=launch, **speeds), layers=layers, padded=False)
+            for launch in launches
+        ]
 
     length = int(arguments.max_length or given.get("max_model_len") or pair.max_length or 4 * _COLUMNS)
     alone = policy.host is None
+    drafter, fused = list_costs(drafting, eager, graphs)
+    (target,) = list_costs(verifying, graphs)
     return StepCosts(
-        drafter=cost(drafting, eager),
-        target=cost(verifying, graphs),
-        fused=None if alone else cost(drafting, graphs),
+        drafter=drafter,
+        target=target,
+        fused=None if alone else fused,
         ends=_guess_ends(arguments, policy),
         columns=min(length // 4, _COLUMNS),
         bonus=alone,

@@ -13,7 +13,7 @@ from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.pair.loading import load_pair, load_policy
 from lm_eval_takeover.vllm import serving
 from lm_eval_takeover.vllm.hooks import find_faults
-from lm_eval_takeover.vllm.launch import RUNNER, explain, list_engine_arguments, plan_block, start_engine
+from lm_eval_takeover.vllm.launch import RUNNER, explain, list_engine_arguments, plan_drafts, start_engine
 from lm_eval_takeover.vllm.settings import EngineSettings
 from lm_eval_takeover.vllm.versions import EVERY_HOOK, check_hooks, check_version
 
@@ -29,7 +29,7 @@ def _plan(arguments):
     parsed = ModelArguments.parse({"backend": "vllm", "tau": 1.0, "policy": "disagreement"} | arguments)
     loaded = load_pair(parsed)
     policy = load_policy(parsed, loaded)[0]
-    return list_engine_arguments(parsed, loaded, policy, block=plan_block(parsed, loaded, policy))
+    return list_engine_arguments(parsed, loaded, policy, plan_drafts(parsed, loaded, policy))
 
 
 def test_the_fused_pair_is_one_model_with_a_gate(plan, demo_folders):

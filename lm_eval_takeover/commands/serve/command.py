@@ -42,7 +42,7 @@ def run(options: argparse.Namespace) -> int:
 
     from lm_eval_takeover.pair.loading import load_pair, load_policy, parse_arguments
     from lm_eval_takeover.vllm.data_parallel import count_engines
-    from lm_eval_takeover.vllm.launch import choose_runner, list_engine_arguments, plan_block
+    from lm_eval_takeover.vllm.launch import choose_runner, list_engine_arguments, plan_drafts
     from lm_eval_takeover.vllm.versions import check_hooks, check_version
 
     check_address(options.host, options.port)
@@ -51,9 +51,9 @@ def run(options: argparse.Namespace) -> int:
     count_engines(arguments)
     pair = load_pair(arguments)
     policy, _ = load_policy(arguments, pair)
-    block = plan_block(arguments, pair, policy)
-    check_hooks(drafts=block > 1, runner_v2=choose_runner(), server=True)
-    engine = list_engine_arguments(arguments, pair, policy, block=block)
+    drafts = plan_drafts(arguments, pair, policy)
+    check_hooks(drafts=drafts.longest > 1, runner_v2=choose_runner(), server=True)
+    engine = list_engine_arguments(arguments, pair, policy, drafts)
     words = list_words({**engine, "host": options.host, "port": options.port, "served_model_name": options.name})
     words += ["--middleware", MIDDLEWARE, *options.rest]
     command = [sys.executable, "-m", "lm_eval_takeover.vllm.serving", *words]
