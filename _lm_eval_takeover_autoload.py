@@ -3,7 +3,7 @@
 Run at every start of Python by a `.pth` file (3.15+: a `.start` file), so it must cost next to nothing: it puts one finder
 on `sys.meta_path`, which does nothing until lm-eval imports one of a few modules (`AFTER`). Only then, once lm-eval's own
 models are in its registry (registering earlier would hide them: `get_model` fills the registry only while it is empty), the
-model type is added by name and our task folder joins the default ones; and `lm_eval_takeover.harness` looks at the options
+model type is added by name and our task folder joins the default ones; and `lm_eval_takeover.lm_eval_hooks` looks at the options
 of the command and at each evaluation, for a run of this model type.
 
 `LM_EVAL_TAKEOVER_AUTOLOAD=0` switches it off. lm-eval releases that read the entry-point group `lm_eval.models` find the
@@ -74,7 +74,7 @@ def _check_options(module: "ModuleType") -> None:
     @wraps(plain)
     def execute(options: "Any") -> None:
         if getattr(options, "model", None) == MODEL or _names_model(getattr(options, "config", None)):
-            from lm_eval_takeover.harness import check_options
+            from lm_eval_takeover.lm_eval_hooks import check_options
 
             check_options(options)
         _restore_interrupts()
@@ -93,7 +93,7 @@ def _names_model(config: "Any") -> bool:
 
 
 def _observe_evaluations(module: "Any") -> None:
-    from lm_eval_takeover.harness import observe_evaluation, without_stderr
+    from lm_eval_takeover.lm_eval_hooks import observe_evaluation, without_stderr
 
     module.simple_evaluate = observe_evaluation(module.simple_evaluate)
     module.get_git_commit_hash = without_stderr(module.get_git_commit_hash)

@@ -29,7 +29,7 @@ from lm_eval_takeover.method.observations import OBSERVED
 from lm_eval_takeover.model import GuidedTakeover
 from lm_eval_takeover.runs import recorder
 from lm_eval_takeover.runs.journal import Sample
-from lm_eval_takeover.runs.run_dir import RunDir
+from lm_eval_takeover.runs.run_writer import RunWriter
 from lm_eval_takeover.runs.traces import TraceHeader, pack_trace, write_part
 
 SETTINGS = {"do_sample": True, "temperature": 0.6, "top_p": 0.95, "max_gen_toks": 512, "until": []}
@@ -95,9 +95,9 @@ def timed() -> Iterator[list[float]]:
     parts = [
         (blockwise.Blocks, "_observed"),
         (recorder, "pack_trace"),
-        (RunDir, "add"),
-        (RunDir, "_write"),
-        (RunDir, "_flush"),
+        (RunWriter, "add"),
+        (RunWriter, "_write"),
+        (RunWriter, "_flush"),
     ]
     plain = [getattr(owner, name) for owner, name in parts]
 
@@ -122,7 +122,7 @@ def timed() -> Iterator[list[float]]:
 
 
 def opening(folder: Path, count: int) -> None:
-    run = RunDir(folder)
+    run = RunWriter(folder)
     text, tokens = "So the next one is 7. " * 300, 2000
     made = traced(tokens)
     blob = pack_trace(made, TraceHeader("s", ("base", "guide"), 10))
@@ -134,7 +134,7 @@ def opening(folder: Path, count: int) -> None:
     run.close()
     print(f"{count:,} samples of {tokens:,} tokens were journalled in {time.perf_counter() - started:.1f} s")
     started = time.perf_counter()
-    again = RunDir(folder)
+    again = RunWriter(folder)
     found = again.find(keys)
     print(
         f"a run of {count:,} finished samples opens, with all of them checked and found, in {time.perf_counter() - started:.2f} s"

@@ -12,15 +12,15 @@ from lm_eval_takeover.errors import (
     TakeoverError,
     VocabularyError,
 )
-from lm_eval_takeover.method.policy import Knob, Policy
+from lm_eval_takeover.method.policy import BudgetParameter, Policy
 from lm_eval_takeover.method.registry import register_policy, register_score
 
 __version__ = "0.1.0"
 
 __all__ = [
     "ArgumentError",
+    "BudgetParameter",
     "CalibrationError",
-    "Knob",
     "ModelOutputError",
     "PluginError",
     "Policy",

@@ -14,7 +14,7 @@ from typing import Protocol, cast
 
 from lm_eval_takeover import __version__, commands, stopping
 from lm_eval_takeover.errors import install_error_hook, nearest
-from lm_eval_takeover.visible import for_terminal, make_notices_visible
+from lm_eval_takeover.escaping import for_terminal, make_notices_visible
 
 
 class Command(Protocol):

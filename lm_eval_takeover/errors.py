@@ -20,7 +20,7 @@ from pathlib import Path
 from types import TracebackType
 
 from lm_eval_takeover import stopping
-from lm_eval_takeover.visible import for_terminal
+from lm_eval_takeover.escaping import for_terminal
 
 
 class TakeoverError(ValueError):

@@ -15,7 +15,7 @@ from lm_eval.api.instance import Instance
 from lm_eval.api.model import TemplateLM
 from tqdm import tqdm
 
-from lm_eval_takeover import harness, stopping
+from lm_eval_takeover import lm_eval_hooks, stopping
 from lm_eval_takeover.backends import open_backend
 from lm_eval_takeover.decoding.stop_strings import is_cut_off, text_of
 from lm_eval_takeover.decoding.teacher_forcing import Forced
@@ -27,8 +27,8 @@ from lm_eval_takeover.runs.facts import collect_facts, describe_run
 from lm_eval_takeover.runs.journal import Sample
 from lm_eval_takeover.runs.progress import Progress
 from lm_eval_takeover.runs.ranks import Padding, Ranks
-from lm_eval_takeover.runs.recorder import Recorder, Unrecorded, make_sample
-from lm_eval_takeover.runs.run_dir import RunDir
+from lm_eval_takeover.runs.recorder import NullRecorder, Recorder, make_sample
+from lm_eval_takeover.runs.run_writer import RunWriter
 from lm_eval_takeover.runs.sample_keys import collect_text_settings
 from lm_eval_takeover.runs.tally import Tally, summarize_tallies
 from lm_eval_takeover.tasks.continuations import cut_to_context, list_rolling_windows
@@ -49,12 +49,12 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
     def __init__(self, **arguments: Any) -> None:
         super().__init__()
         install_error_hook()
-        harness.share_logging()
+        lm_eval_hooks.share_logging()
         self.ranks = Ranks()
         self._rank, self._world_size = self.ranks.rank, self.ranks.count  # what lm-eval's own class reads
         given = self.ranks.place(parse_arguments(arguments))
-        self._own_seed, self._evaluation = given.seed, harness.get_evaluation()
-        self.arguments = replace(given, seed=harness.choose_seed(given.seed))
+        self._own_seed, self._evaluation = given.seed, lm_eval_hooks.get_evaluation()
+        self.arguments = replace(given, seed=lm_eval_hooks.choose_seed(given.seed))
         self.pair = load_pair(self.arguments)
         self.policy, self.gate_origin = load_policy(self.arguments, self.pair)
         self.engine = open_backend(self.arguments, self.pair, self.policy)  # `backend` is lm-eval's own word: causal
@@ -73,12 +73,12 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
 
     def _enter_evaluation(self) -> None:
         """At lm-eval's first call in another evaluation than before: its own counts, and its seed."""
-        evaluation = harness.get_evaluation()
+        evaluation = lm_eval_hooks.get_evaluation()
         if evaluation is None or evaluation is self._evaluation:
             return
         self._evaluation = evaluation
         self._begin_counts()
-        seed = harness.choose_seed(self._own_seed)
+        seed = lm_eval_hooks.choose_seed(self._own_seed)
         if seed != self.arguments.seed:
             self.arguments = replace(self.arguments, seed=seed)
             self.recorder = self._open_run_dir()
@@ -86,13 +86,13 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
     @property
     def seed(self) -> int:
         """Of the random numbers: the model argument's, else the one that lm-eval was given, else 0."""
-        return self.arguments.seed or harness.DEFAULT_SEED
+        return self.arguments.seed or lm_eval_hooks.DEFAULT_SEED
 
-    def _open_run_dir(self) -> Recorder | Unrecorded:
+    def _open_run_dir(self) -> Recorder | NullRecorder:
         arguments = self.arguments
         if arguments.run_dir is None:
             stopping.on_stop(lambda: "no run_dir=… is given, so nothing was kept")
-            return Unrecorded()
+            return NullRecorder()
         settings = collect_text_settings(
             self.pair,
             self.policy,
@@ -101,12 +101,12 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
             trust_remote_code=arguments.trust_remote_code,
         )
         facts = collect_facts(arguments, settings, self._description())
-        run = RunDir(Path(arguments.run_dir), self.rank, self.world_size)
+        run = RunWriter(Path(arguments.run_dir), self.rank, self.world_size)
         stopping.on_stop(run.describe_kept)
         return Recorder(run, settings, facts, self.policy)
 
     @property
-    def run(self) -> RunDir | None:
+    def run(self) -> RunWriter | None:
         return self.recorder.run
 
     def close(self) -> None:
@@ -174,7 +174,7 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
         cls, arg_dict: dict[str, Any], additional_config: dict[str, Any] | None = None
     ) -> "GuidedTakeover":
         own = {name: value for name, value in (additional_config or {}).items() if value is not None}
-        if harness.is_default_device(own.get("device")) and not torch.cuda.is_available():
+        if lm_eval_hooks.is_default_device(own.get("device")) and not torch.cuda.is_available():
             del own["device"]
         return cls(**(own | arg_dict))
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from lm_eval_takeover.errors import RunDirError, TakeoverError
 from lm_eval_takeover.runs import parquet, prompts, traces
-from lm_eval_takeover.runs.run_folder import read_run_folder
+from lm_eval_takeover.runs.run_reader import read_run_folder
 
 
 @pytest.fixture(scope="module")

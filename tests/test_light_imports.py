@@ -38,7 +38,7 @@ def modules_of(folder):
     ("code", "forbidden"),
     [
         ("import lm_eval_takeover", HARNESS),
-        ("import lm_eval_takeover.harness", HARNESS),
+        ("import lm_eval_takeover.lm_eval_hooks", HARNESS),
         (HELP.format(words=["--help"]), HARNESS),
         (HELP.format(words=["calibrate", "--help"]), HARNESS),
         *((f"import {', '.join(modules_of(folder))}", MODELS) for folder in ("answers", "tasks", "storage")),

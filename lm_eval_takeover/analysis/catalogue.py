@@ -28,7 +28,7 @@ from lm_eval_takeover.analysis.failure import BESIDE, measure_failure, tabulate_
 from lm_eval_takeover.analysis.places import measure_overlap, measure_position, tabulate_overlap, tabulate_position
 from lm_eval_takeover.analysis.planning import measure_peaks, tabulate_planning
 from lm_eval_takeover.analysis.tokens import SampleTokens
-from lm_eval_takeover.runs.run_folder import Name
+from lm_eval_takeover.runs.run_reader import Name
 
 COLUMNS: Mapping[str, tuple[str, ...]] = {
     "concentration": (

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from lm_eval_takeover.runs.parquet import open_parquet, read_groups, reading
-from lm_eval_takeover.runs.run_folder import NAME_COLUMNS, Name, split_samples
+from lm_eval_takeover.runs.run_reader import NAME_COLUMNS, Name, split_samples
 from lm_eval_takeover.runs.scores import make_schema
 
 ENTROPY = "entropy"

@@ -5,10 +5,10 @@ from typing import Any
 from lm_eval_takeover.demo import DEMO
 from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.pair.ids import locate
-from lm_eval_takeover.runs.run_folder import RunFolder
+from lm_eval_takeover.runs.run_reader import RunReader
 
 
-def load_tokenizer(run: RunFolder, given: str | None = None) -> Any:
+def load_tokenizer(run: RunReader, given: str | None = None) -> Any:
     """The tokenizer that a run wrote with, or the given one. Raises ArgumentError where it cannot be had."""
     from transformers import AutoTokenizer
 

@@ -11,8 +11,8 @@ from typing import Any, Literal, NamedTuple
 
 from lm_eval_takeover.answers.extraction import find_boxes, has_unclosed_think, read_answer, strip_thinking
 from lm_eval_takeover.answers.letters import read_letter
+from lm_eval_takeover.answers.math_verify_only import read_stock, verify_stock
 from lm_eval_takeover.answers.normalisation import canonicalise
-from lm_eval_takeover.answers.stock import read_stock, verify_stock
 from lm_eval_takeover.answers.verification import Reason, Verdict, is_too_large, verdict_by_text, verify
 
 _log = logging.getLogger(__name__)

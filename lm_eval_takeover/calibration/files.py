@@ -24,12 +24,12 @@ from lm_eval_takeover.calibration.thresholds import (
     Target,
 )
 from lm_eval_takeover.errors import CalibrationError, nearest
+from lm_eval_takeover.escaping import for_terminal
 from lm_eval_takeover.method.model_id import ModelId
 from lm_eval_takeover.method.registry import scores as registered
 from lm_eval_takeover.storage.package_data import data_folder
 from lm_eval_takeover.storage.regular_files import read_bounded
 from lm_eval_takeover.storage.whole_files import write_text
-from lm_eval_takeover.visible import for_terminal
 
 Part = TypeVar("Part")
 MOST_OF_GRID = sum(LOWEST <= rho <= HIGHEST for rho in GRID)  # points that every sketch has
@@ -247,14 +247,14 @@ def _parse_target(at: int, values: Any, held: Iterable[str]) -> Target:
         gate = {name: values.get(name) for name in ("score", "kappa_rule", "window")}
         policy = "entropy" if gate["score"] == "entropy" else "disagreement"
         rest = {name: value for name, value in values.items() if name not in (*gate, "spike_ratio")}
-        rest |= {"knob": "spike_ratio", "value": values["spike_ratio"]}
+        rest |= {"budget_parameter": "spike_ratio", "value": values["spike_ratio"]}
         values = rest | {"method": {"policy": policy, **gate}}
     target = _parse_part(path, Target, values)
     for name in ("prompts", "tokens"):
         _check_whole_number(f"{path}.{name}", getattr(target, name), 1)
     for name in ("target_rate", "realized_rate"):
         _check_number(f"{path}.{name}", getattr(target, name), 0.0, 1.0)
-    bounds = (LOWEST, HIGHEST) if target.knob == "spike_ratio" else (0.0, math.inf)
+    bounds = (LOWEST, HIGHEST) if target.budget_parameter == "spike_ratio" else (0.0, math.inf)
     _check_number(f"{path}.value", target.value, *bounds)
     method = _check_object(f"{path}.method", target.method)
     if "window" in method:
@@ -263,7 +263,7 @@ def _parse_target(at: int, values: Any, held: Iterable[str]) -> Target:
         raise ValueError(f"field '{path}.method.kappa_rule' is not known: {method['kappa_rule']}")
     if "score" in method and method["score"] not in (*held, *registered.names()):
         raise ValueError(f"field '{path}.method.score' is not known: {method['score']}")
-    if not isinstance(target.knob, str) or not isinstance(method.get("policy"), str):
+    if not isinstance(target.budget_parameter, str) or not isinstance(method.get("policy"), str):
         raise ValueError(f"field '{path}' is damaged")
     return target
 
@@ -329,7 +329,7 @@ _USUAL = {"kappa_rule": KAPPA_RULES[0], "window": 10}
 
 
 def name_rate(rate: float, method: Mapping[str, Any], plugins: str | None = None) -> str:
-    """The options of `calibrate` that solve a method's knob for this rate."""
+    """The options of `calibrate` that solve a method's budget parameter for this rate."""
     own = dict(method)
     policy, score = own.pop("policy"), own.pop("score", None)
     gate = {name: own.pop(name, usual) for name, usual in _USUAL.items()}

@@ -45,7 +45,7 @@ def target_table(calibration: Calibration) -> str:
         "|----------:|------|--------|----:|---------------------------:|------:|-----:|",
     ]
     lines += [
-        f"|{t.target_rate:.1%}|{t.name}|{t.knob}|{t.value:.5g}|{t.realized_rate:.2%}|{t.prompts}|{t.tokens:,}|"
+        f"|{t.target_rate:.1%}|{t.name}|{t.budget_parameter}|{t.value:.5g}|{t.realized_rate:.2%}|{t.prompts}|{t.tokens:,}|"
         for t in calibration.targets
     ]
     return "\n".join(lines)

@@ -112,14 +112,14 @@ class ScoreCalibration:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The value of a method's knob whose rollouts on held-out prompts came nearest to a wanted realized rate.
+    """The value of a method's budget parameter whose rollouts on held-out prompts came nearest to a wanted realized rate.
 
-    `method` are its model arguments, the knob apart: `policy`, of gates `score`, `kappa_rule` and `window`, and its own.
+    `method` holds the other model arguments: `policy`, for gates `score`, `kappa_rule` and `window`, and the method's own.
     """
 
     target_rate: float
     method: dict[str, Any]
-    knob: str
+    budget_parameter: str
     value: float
     realized_rate: float
     prompts: int

@@ -1,4 +1,4 @@
-"""A method with its knob open: what a calibration is solved for, and the policy at a value of the knob."""
+"""A method whose budget parameter is open: what a calibration solves for, and the policy at a given value."""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -7,39 +7,43 @@ from lm_eval_takeover.calibration.thresholds import KAPPA_RULES, Calibration
 from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.method.gate import Gate
 from lm_eval_takeover.method.policies import Gated
-from lm_eval_takeover.method.policy import WINDOW, Knob, Policy
+from lm_eval_takeover.method.policy import WINDOW, BudgetParameter, Policy
 
-SPIKE_RATIO = "spike_ratio"  # the knob of gates: tau and kappa follow from it
+SPIKE_RATIO = "spike_ratio"  # the budget parameter of gates: tau and kappa follow from it
 
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """A policy, whose knob may have any value, and how the window test of its gate is set."""
+    """A policy, whose budget parameter may have any value, and how the window test of its gate is set."""
 
     policy: Policy
     kappa_rule: str = KAPPA_RULES[0]
     window: int = WINDOW
 
     @property
-    def knob(self) -> Knob:
-        if self.policy.knob is None:
+    def budget_parameter(self) -> BudgetParameter:
+        if self.policy.budget_parameter is None:
             raise ArgumentError(f"policy={self.policy.name} has no argument that sets how much the donor writes")
-        return self.policy.knob
+        return self.policy.budget_parameter
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What tells it from other methods: model arguments by name, the knob apart."""
+        """What tells it from other methods: model arguments by name, the budget parameter apart."""
         policy = self.policy
         found: dict[str, Any] = {"policy": policy.name}
         if isinstance(policy, Gated):
             found |= {"score": policy.score, "kappa_rule": self.kappa_rule, "window": self.window}
-        own = {name: value for name, value in policy.settings().items() if name != self.knob.name and value is not None}
+        own = {
+            name: value
+            for name, value in policy.settings().items()
+            if name != self.budget_parameter.name and value is not None
+        }
         return found | own
 
     def at(self, value: float, calibration: Calibration) -> Policy:
-        """The policy with its knob at this value."""
-        if self.knob.name != SPIKE_RATIO:
-            fields: dict[str, Any] = {self.knob.name: value}
+        """The policy with its budget parameter at this value."""
+        if self.budget_parameter.name != SPIKE_RATIO:
+            fields: dict[str, Any] = {self.budget_parameter.name: value}
             if isinstance(self.policy, Gated):  # of a score that is 0 or 1: it fires wherever that is 1
                 fields["gate"] = Gate(0.0, 0.0, self.window)
             return replace(self.policy, **fields)

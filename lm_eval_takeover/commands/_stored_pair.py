@@ -12,7 +12,7 @@ from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.method.gate import Gate
 from lm_eval_takeover.method.policies import Disagreement
 from lm_eval_takeover.pair.loading import load_pair
-from lm_eval_takeover.runs.run_folder import RunFolder
+from lm_eval_takeover.runs.run_reader import RunReader
 from lm_eval_takeover.runs.sample_keys import MODEL_ARGUMENTS
 
 logger = logging.getLogger(__name__)
@@ -46,7 +46,7 @@ class Choice:
     )  # model arguments that make another model of the same files
     engine: Mapping[str, Any] = field(default_factory=dict)  # model arguments of what computes
 
-    def apply(self, run: RunFolder) -> ModelArguments:
+    def apply(self, run: RunReader) -> ModelArguments:
         """The run's arguments with these. Raises ArgumentError where neither names a model."""
         own = {name: value for name, value in asdict(self).items() if value is not None}
         engine, loading = own.pop("engine"), own.pop("loading")
@@ -65,7 +65,7 @@ class Choice:
             )
         return arguments
 
-    def _check_loading(self, run: RunFolder) -> None:
+    def _check_loading(self, run: RunReader) -> None:
         """Raises ArgumentError where the run's models were made with more than their files, and the command line is silent."""
         defaults = ModelArguments()
         for name in sorted(_OTHERS - self.loading.keys()):

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from textwrap import wrap
 
-from lm_eval_takeover.visible import for_latex, for_markdown, for_terminal
+from lm_eval_takeover.escaping import for_latex, for_markdown, for_terminal
 
 _GAP = 2  # blanks between two columns
 _NAME = 14  # a name is folded to no less than that

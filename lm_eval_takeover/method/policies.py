@@ -22,7 +22,7 @@ from torch import Tensor
 from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.method.gate import Gate, fires_ahead
 from lm_eval_takeover.method.generation import Generation
-from lm_eval_takeover.method.policy import Block, Knob, Policy
+from lm_eval_takeover.method.policy import Block, BudgetParameter, Policy
 from lm_eval_takeover.method.registry import Score, register_policy, scores
 
 
@@ -60,8 +60,8 @@ class Gated(Policy):
         return scores.get(self.score)
 
     @property
-    def knob(self) -> Knob:
-        return Knob("chance") if self.scorer.binary else Knob("spike_ratio", 0.001, 0.5)
+    def budget_parameter(self) -> BudgetParameter:
+        return BudgetParameter("chance") if self.scorer.binary else BudgetParameter("spike_ratio", 0.001, 0.5)
 
     @property
     def uses_chance(self) -> bool:
@@ -123,7 +123,7 @@ class Random(Policy):
     """Each position independently with probability `rate`."""
 
     uses_chance = True
-    knob = Knob("rate")
+    budget_parameter = BudgetParameter("rate")
 
     rate: float | None = None
 
@@ -143,7 +143,7 @@ class Random(Policy):
 class Early(Policy):
     """The first `early_tokens` tokens, or `round(rate * n)` where `n` is the length of the donor's own answer."""
 
-    knob = Knob("rate")
+    budget_parameter = BudgetParameter("rate")
 
     rate: float | None = None
     early_tokens: int | None = None
@@ -256,7 +256,7 @@ class Lossy(Policy):
     """
 
     uses_chance = True
-    knob = Knob("leniency", 0.0, math.inf, rising=False)
+    budget_parameter = BudgetParameter("leniency", 0.0, math.inf, rising=False)
 
     #: The larger, the more of the host's tokens stand; 1 is the test of speculative sampling.
     leniency: float = 1.0
@@ -283,7 +283,7 @@ class Ensemble(Policy):
     As the assistant's weight in transformers' assisted generation, and proxy tuning (arXiv 2401.08565).
     """
 
-    knob = Knob("weight")
+    budget_parameter = BudgetParameter("weight")
 
     #: Of the donor: 0 is the host alone, 1 the donor alone.
     weight: float = 0.5

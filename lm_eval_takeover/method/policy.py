@@ -25,7 +25,7 @@ WINDOW = 10  # scores that a policy without a gate is shown
 
 
 @dataclass(frozen=True, slots=True)
-class Knob:
+class BudgetParameter:
     """The one number of a policy that sets how much the donor writes: a model argument, and where it may lie.
 
     `rising`: the larger it is, the more the donor writes.
@@ -91,7 +91,7 @@ class Policy(ABC):
         return None
 
     @property
-    def knob(self) -> Knob | None:
+    def budget_parameter(self) -> BudgetParameter | None:
         """What sets how much the donor writes, of policies that can be calibrated to a rate."""
         return None
 

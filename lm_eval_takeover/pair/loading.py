@@ -25,9 +25,9 @@ from lm_eval_takeover.demo import CALIBRATION_PROMPTS, DEMO
 from lm_eval_takeover.errors import ArgumentError, CalibrationError, nearest
 from lm_eval_takeover.method.gate import Gate
 from lm_eval_takeover.method.policies import Gated
-from lm_eval_takeover.method.policy import Knob, Policy
+from lm_eval_takeover.method.policy import BudgetParameter, Policy
 from lm_eval_takeover.method.registry import load_plugins, policies
-from lm_eval_takeover.pair.fit import CalibrationFit
+from lm_eval_takeover.pair.calibration_check import CalibrationFit
 from lm_eval_takeover.pair.load_options import LoadOptions
 from lm_eval_takeover.pair.loading_bar import one_loading_bar
 from lm_eval_takeover.pair.member import Member
@@ -159,8 +159,10 @@ def open_method(arguments: ModelArguments) -> Method:
     given = {name: getattr(arguments, name) for name in shared if name in reads} | dict(arguments.policy_arguments)
     settings = {name: value for name, value in given.items() if value is not None}
     by_hand = [name for name in ("tau", "spike_ratio") if getattr(arguments, name) is not None]
-    if isinstance(kind.knob, Knob) and arguments.target_rate is not None:
-        settings.setdefault(kind.knob.name, kind.knob.high)  # until the calibration says what it is
+    if isinstance(kind.budget_parameter, BudgetParameter) and arguments.target_rate is not None:
+        settings.setdefault(
+            kind.budget_parameter.name, kind.budget_parameter.high
+        )  # until the calibration says what it is
     policy = kind(direction=arguments.direction, **settings)
     if isinstance(policy, Gated) and policy.scorer.binary and by_hand:
         raise ArgumentError(
@@ -179,14 +181,16 @@ def open_method(arguments: ModelArguments) -> Method:
 
 
 def load_policy(arguments: ModelArguments, pair: Pair) -> tuple[Policy, GateOrigin]:
-    """The policy with its gate, or another knob: set by hand, or read off the calibration of this pair."""
+    """The policy with its gate, or another budget parameter: set by hand, or read off the calibration of this pair."""
     method = open_method(arguments)
     policy = method.policy
     if isinstance(policy, Gated) and arguments.tau is not None:
         gate = Gate(arguments.tau, arguments.kappa or 0.0, arguments.window)
         return replace(policy, gate=gate), GateOrigin()
     is_binary = isinstance(policy, Gated) and policy.scorer.binary
-    if (isinstance(policy, Gated) and not is_binary) or (policy.knob is not None and arguments.target_rate is not None):
+    if (isinstance(policy, Gated) and not is_binary) or (
+        policy.budget_parameter is not None and arguments.target_rate is not None
+    ):
         return _calibrate_policy(arguments, pair, method)
     if isinstance(policy, Gated):  # of a score that is 0 or 1
         policy = replace(policy, gate=Gate(0.0, 0.0, arguments.window))
@@ -230,7 +234,7 @@ def _calibrate_policy(arguments: ModelArguments, pair: Pair, method: Method) -> 
                 "target_rate=%g: the nearest rate that %s can reach is %.1f%%",
                 target.target_rate, target.name, 100 * target.realized_rate,
             )  # fmt: skip
-    rho, kappa_rule = (value, rule) if method.knob.name == SPIKE_RATIO else (None, None)
+    rho, kappa_rule = (value, rule) if method.budget_parameter.name == SPIKE_RATIO else (None, None)
     return method.at(value, calibration), GateOrigin(calibration.name, rho, kappa_rule, rate, fit)
 
 

@@ -14,7 +14,7 @@ from lm_eval_takeover.method.request import Request
 from lm_eval_takeover.runs.facts import list_versions
 from lm_eval_takeover.runs.journal import Asked, Sample
 from lm_eval_takeover.runs.prompts import list_prompts
-from lm_eval_takeover.runs.run_dir import RunDir
+from lm_eval_takeover.runs.run_writer import RunWriter
 from lm_eval_takeover.runs.sample_keys import sample_key
 from lm_eval_takeover.runs.traces import TraceHeader, pack_trace
 from lm_eval_takeover.storage.digests import digest_of, digest_of_text
@@ -22,10 +22,10 @@ from lm_eval_takeover.storage.digests import digest_of, digest_of_text
 logger = logging.getLogger(__name__)
 
 
-class Unrecorded:
+class NullRecorder:
     """In the place of a Recorder where there is no run_dir: every request is a sample to write, and none is kept."""
 
-    run: RunDir | None = None
+    run: RunWriter | None = None
     traced = False
 
     def group_by_key(self, requests: Sequence[Request], wanted: Sequence[int]) -> dict[bytes, list[int]]:
@@ -55,7 +55,7 @@ class Recorder:
 
     traced = True
 
-    def __init__(self, run: RunDir, settings: Mapping[str, Any], facts: Mapping[str, Any], policy: Policy) -> None:
+    def __init__(self, run: RunWriter, settings: Mapping[str, Any], facts: Mapping[str, Any], policy: Policy) -> None:
         self.run = run
         self._settings, self._facts = digest_of(settings), facts
         writers = policy.writes(taken_over=False), policy.writes(taken_over=True)

@@ -12,8 +12,8 @@ from pathlib import Path
 from lm_eval_takeover.runs.journal import Journal
 from lm_eval_takeover.runs.journal_file import Damaged, create_journal
 from lm_eval_takeover.runs.layout import journal_path, list_parts, list_ranks, lock_path, make_damaged_folder
-from lm_eval_takeover.runs.parts import move_traces, next_part, reconcile_parts
 from lm_eval_takeover.runs.salvage import salvage
+from lm_eval_takeover.runs.shards import move_traces, next_part, reconcile_parts
 from lm_eval_takeover.runs.traces import extract_part
 from lm_eval_takeover.storage.locks import Lock, Locked
 from lm_eval_takeover.storage.whole_files import sync_folder

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from lm_eval_takeover.runs.layout import scores_folder
 from lm_eval_takeover.runs.parquet import reading
-from lm_eval_takeover.runs.run_folder import Name
+from lm_eval_takeover.runs.run_reader import Name
 from lm_eval_takeover.storage.whole_files import write_whole
 
 SCORES = ("ce", "rkl", "js")  # of two models; the fourth score, `entropy`, is `base_entropy`

@@ -17,7 +17,7 @@ from vllm.v1.outputs import SamplerOutput
 from vllm.v1.spec_decode.draft_model import DraftModelProposer
 
 from lm_eval_takeover.vllm.drafts import Batch, Verifier
-from lm_eval_takeover.vllm.emission import share
+from lm_eval_takeover.vllm.gate_step import share
 from lm_eval_takeover.vllm.settings import EngineSettings, RequestSettings
 from lm_eval_takeover.vllm.slots import Slots, Track, place_numbers
 

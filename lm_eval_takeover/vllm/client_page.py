@@ -5,8 +5,8 @@ from html import escape
 from pathlib import Path
 from string import Template
 
+from lm_eval_takeover.escaping import make_page_policy
 from lm_eval_takeover.method.policy import DIRECTIONS
-from lm_eval_takeover.visible import make_page_policy
 from lm_eval_takeover.vllm.served_engine import ServedEngine
 
 _FOLDER = Path(__file__).parent / "page"

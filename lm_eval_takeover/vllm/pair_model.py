@@ -20,7 +20,7 @@ from vllm.config.utils import replace
 from vllm.model_executor.model_loader.default_loader import DefaultModelLoader
 from vllm.model_executor.models.utils import AutoWeightsLoader, init_vllm_registered_model, maybe_prefix
 
-from lm_eval_takeover.vllm.emission import share
+from lm_eval_takeover.vllm.gate_step import share
 from lm_eval_takeover.vllm.settings import EngineSettings
 
 # vLLM makes the model and the gate apart and shows neither to the other; both know the engine's configuration.

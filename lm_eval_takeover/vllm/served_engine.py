@@ -18,7 +18,7 @@ from lm_eval_takeover.method.observations import OBSERVED
 from lm_eval_takeover.method.policy import Policy
 from lm_eval_takeover.pair.pieces import Pieces
 from lm_eval_takeover.vllm.client_request import OneSample
-from lm_eval_takeover.vllm.emission import COLUMNS, REST, SCORE, TAKEN
+from lm_eval_takeover.vllm.gate_step import COLUMNS, REST, SCORE, TAKEN
 from lm_eval_takeover.vllm.settings import EngineSettings, build_policy
 
 _HOST_TOKEN = REST + OBSERVED.index("host_token")

@@ -19,7 +19,7 @@ from lm_eval_takeover.forward.transfers import HostCopy, upload
 from lm_eval_takeover.kernels import operations as kernels
 from lm_eval_takeover.method.policy import DIRECTIONS, Block, Policy
 from lm_eval_takeover.method.sampling import CHANCE, as_chances, request_digest, stream_key, to_tensor, words
-from lm_eval_takeover.vllm.emission import (
+from lm_eval_takeover.vllm.gate_step import (
     COLUMNS,
     REST,
     SCORE,

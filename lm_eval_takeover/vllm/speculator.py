@@ -18,7 +18,7 @@ from vllm.v1.worker.gpu.sample.sampler import Sampler
 from vllm.v1.worker.gpu.spec_decode.standalone_ar.speculator import StandaloneARSpeculator
 
 from lm_eval_takeover.vllm.drafts import Batch, Verifier
-from lm_eval_takeover.vllm.emission import share
+from lm_eval_takeover.vllm.gate_step import share
 from lm_eval_takeover.vllm.model_state import TakeoverModelState
 from lm_eval_takeover.vllm.slots import Track
 

@@ -62,7 +62,7 @@ def test_a_failed_write_keeps_the_old_file(made, tmp_path):
         (lambda c: c["targets"][0].update(value=7), "field 'targets[0].value' is '7'"),
         (lambda c: c["targets"][0].update(realized_rate=2), "field 'targets[0].realized_rate' is '2'"),
         (lambda c: c["targets"][0]["method"].update(score="kl"), "field 'targets[0].method.score' is not known: kl"),
-        (lambda c: c["targets"][0].pop("knob"), "field 'targets[0].knob' is missing"),
+        (lambda c: c["targets"][0].pop("budget_parameter"), "field 'targets[0].budget_parameter' is missing"),
         (lambda c: c["targets"][0]["method"].update(window=0), "field 'targets[0].method.window' is '0'"),
         (lambda c: c.update(targets={}), "field 'targets' is dict, not a list"),
         (lambda c: c["scores"]["ce"]["sketch"]["tau"].pop(), "field 'scores.ce.sketch' is damaged"),

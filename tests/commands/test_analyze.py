@@ -22,7 +22,7 @@ from lm_eval_takeover.errors import ArgumentError, RunDirError
 from lm_eval_takeover.runs.journal import Asked, Journal
 from lm_eval_takeover.runs.layout import prompts_path
 from lm_eval_takeover.runs.prompts import SCHEMA
-from lm_eval_takeover.runs.run_folder import read_run_folder
+from lm_eval_takeover.runs.run_reader import read_run_folder
 from lm_eval_takeover.runs.scores import list_score_files
 
 

@@ -19,7 +19,7 @@ from lm_eval.tasks._index import TaskIndex
 from torch.utils import collect_env
 
 from lm_eval_takeover.cli import main
-from lm_eval_takeover.commands.compare import command, knobs, rows, running, worker, workload
+from lm_eval_takeover.commands.compare import budget_parameters, command, rows, running, worker, workload
 from lm_eval_takeover.commands.compare.processes import CallFailed, start_worker
 from lm_eval_takeover.demo import DEMO
 from lm_eval_takeover.errors import ArgumentError, RunDirError, TakeoverError
@@ -194,7 +194,9 @@ def test_arguments_of_a_real_pair_reach_all_rows(harness, tmp_path, capsys):
 def plan(tmp_path, *words):
     options = command_options(tmp_path, *words)
     loads = workload.read_workload(options)
-    return knobs.plan_calibration(options, rows.plan_rows(options), loads[0].sampling, loads[0].tokens, loads[0].task)
+    return budget_parameters.plan_calibration(
+        options, rows.plan_rows(options), loads[0].sampling, loads[0].tokens, loads[0].task
+    )
 
 
 def command_options(tmp_path, *words):
@@ -228,10 +230,10 @@ def test_what_was_measured_is_taken_up_and_extended(tmp_path, monkeypatch):
     words = ["--target_rate", "0.07"]
     out = plan(tmp_path, *words).out
     out.write_text("{}")
-    monkeypatch.setattr(knobs, "read_calibration", lambda path: path)
-    monkeypatch.setattr(knobs, "_fits", lambda calibration, *rest: calibration == out)
+    monkeypatch.setattr(budget_parameters, "read_calibration", lambda path: path)
+    monkeypatch.setattr(budget_parameters, "_fits", lambda calibration, *rest: calibration == out)
     assert plan(tmp_path, *words).words == ()
-    monkeypatch.setattr(knobs, "_fits", lambda calibration, *rest: False)
+    monkeypatch.setattr(budget_parameters, "_fits", lambda calibration, *rest: False)
     assert "--extend" in plan(tmp_path, *words).words
     assert plan(tmp_path, "--target_rate", "0.09").out == out  # one file for all rates
 

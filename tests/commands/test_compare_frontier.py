@@ -18,7 +18,7 @@ from lm_eval_takeover.results.runs import read_run
 STRANGER = """\
 from dataclasses import dataclass
 
-from lm_eval_takeover import Knob, Policy, register_policy
+from lm_eval_takeover import BudgetParameter, Policy, register_policy
 
 
 @register_policy("later")
@@ -27,7 +27,7 @@ class Later(Policy):
     \"\"\"The donor writes by chance, and more so the longer the text is.\"\"\"
 
     uses_chance = True
-    knob = Knob("eagerness")
+    budget parameter = BudgetParameter("eagerness")
     eagerness: float = 0.1
 
     def takes_over(self, at):

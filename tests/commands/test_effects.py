@@ -21,7 +21,7 @@ from lm_eval_takeover.demo.puzzle import decision_positions
 from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.method.policies import BaseAlone
 from lm_eval_takeover.method.request import TASK_SAMPLING, Request
-from lm_eval_takeover.runs.run_folder import read_run_folder
+from lm_eval_takeover.runs.run_reader import read_run_folder
 
 TABLES = ("effects", "effect_by_score", "effect_summary", "effect_auroc")
 

@@ -19,7 +19,7 @@ from lm_eval_takeover.demo import DEMO
 from lm_eval_takeover.errors import ArgumentError, RunDirError, VocabularyError
 from lm_eval_takeover.pair.member import Member
 from lm_eval_takeover.pair.pair import Pair
-from lm_eval_takeover.runs.run_folder import read_run_folder
+from lm_eval_takeover.runs.run_reader import read_run_folder
 from lm_eval_takeover.runs.scores import list_score_files, make_schema, read_header
 
 NAME = ["task", "doc_id", "sample", "position"]

@@ -9,7 +9,7 @@ from helpers.run_dirs import plant
 
 from lm_eval_takeover.cli import main
 from lm_eval_takeover.errors import ArgumentError
-from lm_eval_takeover.runs.run_folder import read_run_folder
+from lm_eval_takeover.runs.run_reader import read_run_folder
 
 
 def show(capsys, folder, *options):

@@ -8,7 +8,7 @@ import numpy as np
 from lm_eval_takeover.cli import main
 from lm_eval_takeover.method.generation import Generation
 from lm_eval_takeover.runs.journal import Asked, Sample
-from lm_eval_takeover.runs.run_dir import RunDir
+from lm_eval_takeover.runs.run_writer import RunWriter
 from lm_eval_takeover.runs.traces import TraceHeader, pack_trace
 from lm_eval_takeover.storage.digests import digest_of_text
 from lm_eval_takeover.tasks.verdict_log import LoggedVerdict
@@ -27,7 +27,7 @@ def write_run(folder, policy, rollouts, problems, arguments=None, rate=None):
         takeover |= {"label": policy, "rate": rate}
         facts["settings"] = {"policy": {"name": policy, "rate": rate}}
     header = TraceHeader("command", ("base", "guide"), 10 if gate else None)
-    run = RunDir(folder)
+    run = RunWriter(folder)
     asked, verdicts = [], []
     for (task, doc, number), (tokens, taken, correct, answer) in rollouts.items():
         text = f"{task} {doc} {number} {policy} {rate}"

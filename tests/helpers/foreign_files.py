@@ -37,7 +37,7 @@ from lm_eval_takeover.commands.report.inputs import Analysis
 from lm_eval_takeover.commands.report.rollouts import read_scores
 from lm_eval_takeover.commands.report.summary import list_rows
 from lm_eval_takeover.runs import journal_file
-from lm_eval_takeover.runs.run_folder import read_run_folder
+from lm_eval_takeover.runs.run_reader import read_run_folder
 from lm_eval_takeover.runs.scores import ScoredSample, ScoresHeader, make_schema, write_scores
 from lm_eval_takeover.storage.digests import digest_of
 

@@ -36,7 +36,7 @@ POLICIES = {
     "base": BaseAlone(),
     "guide": GuideAlone(),
 }
-# Methods of other papers, with knobs that let both models of the demo pair write.
+# Methods of other papers, with budget parameters that let both models of the demo pair write.
 METHODS = {
     "margin": Disagreement(score="margin", gate=Gate(0.5, 1.5)),
     "confidence": Disagreement(score="confidence", gate=Gate(0.4)),

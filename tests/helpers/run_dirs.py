@@ -10,7 +10,7 @@ from lm_eval_takeover.method.generation import Generation
 from lm_eval_takeover.method.observations import OBSERVED
 from lm_eval_takeover.runs import journal_file, run_dir
 from lm_eval_takeover.runs.journal import Sample
-from lm_eval_takeover.runs.run_dir import RunDir
+from lm_eval_takeover.runs.run_writer import RunWriter
 from lm_eval_takeover.runs.traces import TraceHeader, pack_trace
 
 HEADER = TraceHeader("s", ("base", "guide"), 10)
@@ -30,7 +30,7 @@ def make_sample(number, text="x", tokens=5, header=HEADER):
 
 
 def open_run(folder, command="s", **options):
-    run = RunDir(folder, **options)
+    run = RunWriter(folder, **options)
     run.begin(command, {"version": "0"}, [])
     return run
 

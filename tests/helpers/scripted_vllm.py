@@ -9,7 +9,7 @@ import numpy as np
 
 from helpers.analyses import TableTokenizer
 from helpers.pairs import POLICIES
-from lm_eval_takeover.vllm.emission import COLUMNS, REST, SCORE, TAKEN
+from lm_eval_takeover.vllm.gate_step import COLUMNS, REST, SCORE, TAKEN
 from lm_eval_takeover.vllm.server import TakeoverMiddleware
 from lm_eval_takeover.vllm.settings import SEALED, EngineSettings, describe_policy
 

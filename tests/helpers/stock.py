@@ -10,7 +10,7 @@ from lm_eval import simple_evaluate
 from lm_eval._cli.harness import HarnessCLI
 from lm_eval.loggers import EvaluationTracker
 
-from lm_eval_takeover.commands.calibrate.budget import HeldOutRollouts
+from lm_eval_takeover.commands.calibrate.rate_solver import HeldOutRollouts
 from lm_eval_takeover.commands.compare import running, worker
 from lm_eval_takeover.tasks.loading import make_task_manager
 
@@ -61,7 +61,7 @@ def work_here(words):
 
 @contextmanager
 def comparing_here():
-    """`compare` runs its rows in this process. A knob is solved without rollouts, as if it gave the rate that it names."""
+    """`compare` runs its rows in this process. Rates are solved without rollouts: each parameter gives the rate that it names."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(running, "start_worker", work_here)
         patched.setattr(worker, "run_stock", lambda words: run_here(["lm_eval", *words]))

@@ -5,7 +5,7 @@ from helpers.analyses import write_run
 
 from lm_eval_takeover.errors import RunDirError
 from lm_eval_takeover.runs.layout import find_run_dirs
-from lm_eval_takeover.runs.run_folder import read_run_folder, read_run_folders
+from lm_eval_takeover.runs.run_reader import read_run_folder, read_run_folders
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from lm_eval_takeover.errors import RunDirError
 from lm_eval_takeover.runs import parts, recovery
 from lm_eval_takeover.runs.journal import Journal
 from lm_eval_takeover.runs.recovery import mend_journal
-from lm_eval_takeover.runs.run_dir import RunDir
+from lm_eval_takeover.runs.run_writer import RunWriter
 
 
 @settings(max_examples=150)
@@ -27,7 +27,7 @@ def test_no_flipped_byte_is_ever_used(data, tmp_path_factory):
         content[data.draw(st.integers(0, len(content) - 1))] ^= data.draw(st.integers(1, 255))
     path.write_bytes(bytes(content))
     try:
-        run = RunDir(folder)
+        run = RunWriter(folder)
     except RunDirError:  # a schema number that is too high: sent away, and nothing is touched
         assert path.read_bytes() == content
         return
@@ -96,7 +96,7 @@ def test_a_salvage_that_is_cut_short_loses_nothing(folder, monkeypatch, step):
     with monkeypatch.context() as patch:
         patch.setattr(recovery.shutil if step == "copy2" else recovery, step, cut_short)
         with pytest.raises(Killed):
-            RunDir(folder)
+            RunWriter(folder)
     again = open_run(folder)
     found = again.find([make_sample(number).key for number in range(31)])
     assert sorted(one.doc_id for one in found.values()) == [n for n in range(31) if n != 17]
@@ -122,7 +122,7 @@ def test_a_journal_is_mended_into_one_file(folder):
         run.add(make_sample(number, "text " * 200))
     run.close()
     mended = folder / "mended"
-    run = RunDir(folder)
+    run = RunWriter(folder)
     assert mend_journal(folder, 0, mended) == 40
     assert not mended.with_name(mended.name + "-wal").exists()
     journal = Journal(mended)

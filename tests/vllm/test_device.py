@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from lm_eval_takeover.kernels import operations
 from lm_eval_takeover.method.policy import Block
 from lm_eval_takeover.method.request import Sampling
-from lm_eval_takeover.vllm.emission import emit
+from lm_eval_takeover.vllm.gate_step import emit
 from lm_eval_takeover.vllm.settings import RequestSettings
 from lm_eval_takeover.vllm.slots import Slots
 

@@ -14,7 +14,7 @@ from lm_eval_takeover.analysis.planning import Codes, Rules, classify_vocabulary
 from lm_eval_takeover.analysis.tokens import ENTROPY, SampleTokens, list_extra_scores, make_sample
 from lm_eval_takeover.analysis.vocabulary import load_tokenizer
 from lm_eval_takeover.errors import ArgumentError
-from lm_eval_takeover.runs.run_folder import RunFolder, read_run_folders
+from lm_eval_takeover.runs.run_reader import RunReader, read_run_folders
 from lm_eval_takeover.runs.scores import SCORES, list_score_files, make_schema, read_header
 
 
@@ -26,7 +26,7 @@ class CannotShow(ArgumentError):
 class Inputs:
     """Runs with their names in tables. Raises CannotShow where a property asks for what is not there."""
 
-    runs: dict[str, RunFolder]
+    runs: dict[str, RunReader]
     tokenizer: str | None = None
     rollouts: str = "base"  # whose scored rollouts are analysed: base or guide
     rules: Rules | None = None  # of planning and execution tokens; None are the package's
@@ -82,11 +82,11 @@ class Inputs:
         return [name for name, run in self.runs.items() if run.written_by == "base" and name != self.base_name]
 
     @property
-    def base(self) -> RunFolder:
+    def base(self) -> RunReader:
         return self.runs[self.base_name]
 
     @property
-    def scored(self) -> RunFolder:
+    def scored(self) -> RunReader:
         return self.runs[self.scored_name]
 
     @cached_property
@@ -131,7 +131,7 @@ class Inputs:
                     column.append(value)
         return pl.DataFrame(columns, schema=_SAMPLES)
 
-    def guided(self, score: str | None = None) -> dict[str, RunFolder]:
+    def guided(self, score: str | None = None) -> dict[str, RunReader]:
         """Runs in which two models write, with traces; of this score, where one is named."""
         found = {
             name: run
@@ -146,7 +146,7 @@ class Inputs:
                 raise CannotShow(f"the traces of '{name}' are empty; give its command again, which repairs them")
         return found
 
-    def read_traces(self, run: RunFolder) -> Iterator[tuple[str, SampleTokens]]:
+    def read_traces(self, run: RunReader) -> Iterator[tuple[str, SampleTokens]]:
         """`(task, tokens)` of each sample of each task; `takeover` says what the donor wrote."""
         shared: dict[bytes, list[str]] = {}
         for one in run.answered:
@@ -187,17 +187,17 @@ _SAMPLES = {
 }  # fmt: skip
 
 
-def read_nominal(run: RunFolder) -> float | None:
+def read_nominal(run: RunReader) -> float | None:
     """The rate, target rate or spike ratio that was asked for; None for a gate by hand."""
     found = (run.takeover.get(name) for name in ("rate", "target_rate", "spike_ratio"))
     return next((float(value) for value in found if value is not None), None)
 
 
-def _has_same_texts(one: RunFolder, other: RunFolder) -> bool:
+def _has_same_texts(one: RunReader, other: RunReader) -> bool:
     return {sample.stored.key for sample in one.answered} == {sample.stored.key for sample in other.answered}
 
 
-def _check_verified(name: str, run: RunFolder) -> None:
+def _check_verified(name: str, run: RunReader) -> None:
     missing = sum(one.outcome is None for one in run.answered)
     if missing:
         raise CannotShow(

@@ -29,9 +29,9 @@ from lm_eval_takeover.analysis.takeovers import (
 from lm_eval_takeover.analysis.tokens import list_parts
 from lm_eval_takeover.commands.analyze.inputs import CannotShow, Inputs
 from lm_eval_takeover.errors import ArgumentError, nearest
-from lm_eval_takeover.runs.run_folder import Name
+from lm_eval_takeover.escaping import for_csv, for_terminal
+from lm_eval_takeover.runs.run_reader import Name
 from lm_eval_takeover.storage.whole_files import write_text
-from lm_eval_takeover.visible import for_csv, for_terminal
 
 INDEX = "analysis.json"
 

@@ -115,7 +115,7 @@ def _read_methods(options: argparse.Namespace) -> list[tuple[Method, tuple[float
         named = parse_word("methods", word)
         values = usual | {"plugins": options.plugins} | find_policy("methods", named.name) | dict(named.arguments)
         method = open_method(parse_arguments(values))
-        _ = method.knob  # raises where it has none
+        _ = method.budget_parameter  # raises where it has none
         found.append((method, named.rates))
     return found
 

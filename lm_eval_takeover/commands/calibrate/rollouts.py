@@ -25,8 +25,8 @@ import torch
 from lm_eval_takeover.calibration.sketch import QuantileSketch
 from lm_eval_takeover.calibration.thresholds import KAPPA_RULES, TOLERANCE, Calibration, ScoreCalibration, Target
 from lm_eval_takeover.calibration.tuning import Method
-from lm_eval_takeover.commands.calibrate.budget import HeldOutRollouts, solve
 from lm_eval_takeover.commands.calibrate.prompts import Prompts
+from lm_eval_takeover.commands.calibrate.rate_solver import HeldOutRollouts, solve
 from lm_eval_takeover.commands.calibrate.score_parts import ScoreParts, Trajectory, parts_folder
 from lm_eval_takeover.decoding.engine import generate
 from lm_eval_takeover.decoding.stop_strings import is_cut_off
@@ -51,7 +51,7 @@ LIBRARIES = ("lm-eval-takeover", "torch", "transformers")  # whose versions a ca
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """A method, and the realized rates to solve its knob for."""
+    """A method, and the realized rates to solve its budget parameter for."""
 
     method: Method
     rates: Sequence[float]
@@ -88,9 +88,9 @@ def calibrate(
     """Collect every registered score on one rollout of the host per prompt, and read tau and kappa off them.
 
     What is finished stays in `parts` (`kept_parts`), so that the same call goes on after a kill. `work` is filled with what this
-    call did. Where no value of a method's knob realizes a rate, the nearest is taken. Of `known`, a calibration under these very
-    circumstances, the scores are taken, and only the rates that it lacks are solved for. Rollouts end at end tokens and `until`;
-    those that ran into `max_gen_toks` or the context are counted. Raises ArgumentError for prompts that cannot be used.
+    call did. If no value of a budget parameter realizes a rate, the nearest is taken. The scores of `known`, a calibration under
+    these very circumstances, are taken over, and only the rates that it lacks are solved for. Rollouts end at end tokens and
+    `until`; those that ran into `max_gen_toks` or the context are counted. Raises ArgumentError for prompts that cannot be used.
     """
     work = work or Work()
     host, donor = DIRECTIONS[direction]
@@ -149,8 +149,8 @@ def describe_circumstances(pair: Pair, prompts: Prompts, direction: str, decodin
 
 def describe_unsolved(target: Target) -> str:
     return (
-        f"no {target.knob} of {target.name} realizes {target.target_rate:.1%} ± {TOLERANCE:.1%} on the {target.prompts} held-out "
-        f"prompts; the nearest one, {target.value:.4g}, realizes {target.realized_rate:.2%}"
+        f"no {target.budget_parameter} of {target.name} realizes {target.target_rate:.1%} ± {TOLERANCE:.1%} "
+        f"on the {target.prompts} held-out prompts; the nearest one, {target.value:.4g}, realizes {target.realized_rate:.2%}"
     )
 
 

@@ -170,7 +170,7 @@ def _check_guided_rate(options: argparse.Namespace) -> None:
 
 def _check_rows(options: argparse.Namespace) -> None:
     """Every row, as it would be run."""
-    from lm_eval_takeover.commands.compare.knobs import check_given
+    from lm_eval_takeover.commands.compare.budget_parameters import check_given
     from lm_eval_takeover.commands.compare.rows import plan_rows
     from lm_eval_takeover.method.named import parse_rates
     from lm_eval_takeover.method.registry import load_plugins

@@ -6,8 +6,8 @@ import sys
 from collections.abc import Mapping, Sequence
 
 from lm_eval_takeover.commands._tables import WRITERS, Table
+from lm_eval_takeover.commands.compare.budget_parameters import CalibrationPlan, plan_calibration
 from lm_eval_takeover.commands.compare.calls import plan_calls
-from lm_eval_takeover.commands.compare.knobs import CalibrationPlan, plan_calibration
 from lm_eval_takeover.commands.compare.memory import describe_memory
 from lm_eval_takeover.commands.compare.probe import ASSUMED_RATE, Measured, probe_rows
 from lm_eval_takeover.commands.compare.rows import Row, plan_rows

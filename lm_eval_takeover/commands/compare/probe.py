@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from lm_eval_takeover.commands.compare.budget_parameters import CalibrationPlan
 from lm_eval_takeover.commands.compare.calls import plan_calls
-from lm_eval_takeover.commands.compare.knobs import CalibrationPlan
 from lm_eval_takeover.commands.compare.rows import Row
 from lm_eval_takeover.commands.compare.running import read_takeover, run_calls
 from lm_eval_takeover.commands.compare.workload import TaskLoad

@@ -17,16 +17,20 @@ from lm_eval_takeover.pair.loading import open_method, parse_arguments
 _ORDER = ("base", "guided", "random", "early", "thinking", "guide")  # in which they run; methods stand with guided
 _ALONE = ("base", "guide")
 _OF_GATES = ("score", "tau", "kappa", "spike_ratio", "kappa_rule")
-_BY_HAND = ("tau", "spike_ratio", "early_tokens")  # arguments that stand for a rate, beside each method's knob
+_BY_HAND = (
+    "tau",
+    "spike_ratio",
+    "early_tokens",
+)  # arguments that stand for a rate, beside each method's budget parameter
 
 
 @dataclass(frozen=True, eq=False)
 class Row:
     """One row. `label` names its folder; `word` is the method as `calibrate --methods` takes it.
 
-    `rate` is the realized rate that the method's knob is solved for; None for a model alone, for a knob that is set by hand, and
-    for a row that `follows`: it gets the rate of each task that the guided row realizes. `covers` is a larger rate, of which the
-    method comes no nearer than this row does.
+    `rate` is the realized rate that the method's budget parameter is solved for. It is None for a model alone, for a parameter
+    set by hand, and for a row that `follows`: it gets the rate of each task that the guided row realizes. `covers` is a
+    larger rate, of which the method comes no nearer than this row does.
     """
 
     label: str
@@ -89,8 +93,8 @@ def _expand(named: Named, options: argparse.Namespace, leader: str | None) -> It
     own = _name_method(named, options) | dict(named.arguments)
     shared = read_shared(options, own["policy"]) | {"direction": options.direction}
     method = open_method(parse_arguments({**shared, **own, "target_rate": None if _is_by_hand(own, shared) else 0.5}))
-    knob = method.policy.knob
-    by_hand = knob is None or _is_by_hand(own, shared, knob.name)
+    budget_parameter = method.policy.budget_parameter
+    by_hand = budget_parameter is None or _is_by_hand(own, shared, budget_parameter.name)
     if by_hand and named.rates:
         raise ArgumentError(
             f"--rows {named.name}@{named.rates[0]:g}: its arguments say already how much the donor writes"
@@ -117,10 +121,10 @@ def _name_method(named: Named, options: argparse.Namespace) -> dict[str, str]:
     return {"policy": policy, **({"score": score} if score else {})}
 
 
-def _is_by_hand(own: dict[str, Any], shared: dict[str, Any], knob: str | None = None) -> bool:
+def _is_by_hand(own: dict[str, Any], shared: dict[str, Any], budget_parameter: str | None = None) -> bool:
     """Whether the row's own arguments, or of a gate those for all rows, say how much the donor writes."""
-    given = {**own, **shared} if knob in (None, SPIKE_RATIO) else own
-    return any(name in given for name in (*_BY_HAND, knob))
+    given = {**own, **shared} if budget_parameter in (None, SPIKE_RATIO) else own
+    return any(name in given for name in (*_BY_HAND, budget_parameter))
 
 
 def _label(named: Named) -> str:

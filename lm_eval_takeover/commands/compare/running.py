@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from lm_eval_takeover import stopping
+from lm_eval_takeover.commands.compare.budget_parameters import CalibrationPlan, find_row_target, plan_calibration
 from lm_eval_takeover.commands.compare.calls import Call, plan_calls
 from lm_eval_takeover.commands.compare.costs import describe_costs, write_costs
 from lm_eval_takeover.commands.compare.frontier import describe_frontier, write_areas
-from lm_eval_takeover.commands.compare.knobs import CalibrationPlan, find_row_target, plan_calibration
 from lm_eval_takeover.commands.compare.processes import CallFailed, start_worker
 from lm_eval_takeover.commands.compare.rows import Row, plan_rows
 from lm_eval_takeover.commands.compare.workload import TaskLoad, read_workload
@@ -87,7 +87,7 @@ def run_rows(options: argparse.Namespace, rows: Sequence[Row], loads: Sequence[T
 
 
 def _drop_repeated(options: argparse.Namespace, rows: Sequence[Row], plan: CalibrationPlan) -> list[Row]:
-    """The rows without those of a method whose knob is where it is for another rate, since it can come no nearer."""
+    """The rows without those of a method whose budget parameter is where it is for another rate, since it can come no nearer."""
     calibration, seen, kept = plan.read(), set[tuple[str, float]](), list[Row]()
     for row in rows:
         if calibration is not None and row.rate is not None:

@@ -15,7 +15,7 @@ from lm_eval_takeover.method.policy import Policy
 from lm_eval_takeover.method.request import Request
 from lm_eval_takeover.pair.pair import Pair
 from lm_eval_takeover.runs.journal import Sample
-from lm_eval_takeover.runs.run_dir import RunDir
+from lm_eval_takeover.runs.run_writer import RunWriter
 from lm_eval_takeover.runs.sample_keys import collect_text_settings, sample_key
 from lm_eval_takeover.storage.digests import digest_of
 from lm_eval_takeover.tasks.responses import Response
@@ -29,12 +29,12 @@ class Writer:
     pair: Pair
     seed: int
     trust_remote_code: bool
-    run: RunDir
+    run: RunWriter
 
     @classmethod
     def open(cls, folder: Path, backend: Backend, pair: Pair, seed: int, trust_remote_code: bool) -> "Writer":
         """With its journal in this folder. Raises RunDirError where another process is at work there."""
-        run = RunDir(folder)
+        run = RunWriter(folder)
         stopping.on_stop(run.describe_kept)
         return cls(backend, pair, seed, trust_remote_code, run)
 

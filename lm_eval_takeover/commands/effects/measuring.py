@@ -18,16 +18,16 @@ from lm_eval_takeover.commands.effects.positions import (
 from lm_eval_takeover.commands.effects.tables import describe_cost, write_effects
 from lm_eval_takeover.commands.effects.verdicts import judge, load_tasks
 from lm_eval_takeover.errors import ArgumentError
+from lm_eval_takeover.escaping import for_terminal
 from lm_eval_takeover.method.policies import ALONE
 from lm_eval_takeover.method.policy import Policy
 from lm_eval_takeover.method.registry import scores as registered
 from lm_eval_takeover.method.request import TASK_MAX_GEN_TOKS, Request
 from lm_eval_takeover.pair.loading import load_policy, parse_arguments
 from lm_eval_takeover.pair.pair import DEFAULT_MAX_LENGTH, Pair
-from lm_eval_takeover.runs.run_folder import RunFolder, read_run_folder
+from lm_eval_takeover.runs.run_reader import RunReader, read_run_folder
 from lm_eval_takeover.tasks.instances import read_generation_settings
 from lm_eval_takeover.tasks.responses import Response
-from lm_eval_takeover.visible import for_terminal
 
 _POLICY = ("policy", "score", "score_top_p", "direction", "rate", "early_tokens")
 _MOST_ASKED = 20  # candidates that are asked for a control, at most
@@ -121,7 +121,7 @@ class Continuing:
         )
 
 
-def _read_form(run: RunFolder, task: str) -> Request:
+def _read_form(run: RunReader, task: str) -> Request:
     """How a task's samples are drawn: a request without its prompt. Raises ArgumentError where the run does not say."""
     settings = run.decoding.get(task)
     if settings is None:
@@ -133,7 +133,7 @@ def _read_form(run: RunFolder, task: str) -> Request:
     return Request((0,), 0, most, sampling, until, task)
 
 
-def _load_run_policy(run: RunFolder, pair: Pair, plugins: str | None) -> Policy:
+def _load_run_policy(run: RunReader, pair: Pair, plugins: str | None) -> Policy:
     """The run's own policy with the gate that it had. Plug-ins are those of the command line: a folder names no code to run."""
     if run.arguments.get("plugins") and plugins is None:
         raise ArgumentError(
@@ -152,7 +152,7 @@ def _load_run_policy(run: RunFolder, pair: Pair, plugins: str | None) -> Policy:
 
 
 def _choose_controls(
-    run: RunFolder, writer: Writer, donor: Policy, continuing: Continuing, options: argparse.Namespace
+    run: RunReader, writer: Writer, donor: Policy, continuing: Continuing, options: argparse.Namespace
 ) -> list[Position]:
     """Positions that the host wrote and where the donor, asked with fresh random numbers, draws another token.
 
@@ -203,7 +203,7 @@ def _compare(readers: Readers, positions: Sequence[Position]) -> Iterator[dict[s
 
 
 def _judge(
-    run: RunFolder, tasks: Mapping[str, Any], behind: Mapping[Position, Sequence[Response]]
+    run: RunReader, tasks: Mapping[str, Any], behind: Mapping[Position, Sequence[Response]]
 ) -> dict[Position, list[bool]]:
     """A verdict on each text; all texts of a problem go to its task together."""
     responses: dict[tuple[str, int], list[Response]] = {}

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from lm_eval_takeover.analysis.effects import CONTROL, TAKEOVER
 from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.method.request import Sampling
-from lm_eval_takeover.runs.run_folder import Answered, RunFolder
+from lm_eval_takeover.runs.run_reader import Answered, RunReader
 
 _COLUMNS = ("token_id", "chosen_from", "score", "donor_logprob", "host_token_id")
 _QUARTERS = 4
@@ -55,7 +55,7 @@ class Position:
         return f"task {self.one.task}, doc {self.one.doc_id}, sample {self.one.sample}, token {self.place}"
 
 
-def choose_takeovers(run: RunFolder, count: int, seed: int) -> tuple[list[Position], int]:
+def choose_takeovers(run: RunReader, count: int, seed: int) -> tuple[list[Position], int]:
     """`(at most so many takeovers, how many there are)`. Raises ArgumentError where there is none."""
     found = _list_candidates(run, takeovers=True)
     if not len(found):
@@ -67,7 +67,7 @@ def choose_takeovers(run: RunFolder, count: int, seed: int) -> tuple[list[Positi
 
 
 def list_control_candidates(
-    run: RunFolder, samplings: dict[str, Sampling], count: int, seed: int
+    run: RunReader, samplings: dict[str, Sampling], count: int, seed: int
 ) -> Iterator[list[Position]]:
     """Other positions of the same texts at random, in groups of so many, where the donor may draw another token.
 
@@ -101,7 +101,7 @@ def choose_evenly(scores: NDArray[np.float32], places: NDArray[np.float32], coun
 _CANDIDATE = np.dtype([("text", "i4"), ("token", "i4"), ("score", "f4"), ("place", "f4"), ("donor_logprob", "f4")])
 
 
-def _list_candidates(run: RunFolder, *, takeovers: bool) -> NDArray[Any]:
+def _list_candidates(run: RunReader, *, takeovers: bool) -> NDArray[Any]:
     """Takeovers by another token than the host's, or all tokens of the host's own; in the order of the texts."""
     texts = {one.stored.key: number for number, one in enumerate(run.stored_samples())}
     donor, parts = run.donor, []
@@ -118,7 +118,7 @@ def _list_candidates(run: RunFolder, *, takeovers: bool) -> NDArray[Any]:
     return np.concatenate(parts) if parts else np.zeros(0, _CANDIDATE)
 
 
-def _read_positions(run: RunFolder, candidates: NDArray[Any]) -> list[Position]:
+def _read_positions(run: RunReader, candidates: NDArray[Any]) -> list[Position]:
     """These candidates with the tokens before them, in the order given."""
     samples = run.stored_samples()
     wanted: dict[bytes, list[int]] = {}

@@ -12,7 +12,7 @@ from lm_eval_takeover.analysis.effects import LARGE, TAKEOVER, tabulate_auroc, t
 from lm_eval_takeover.commands._tables import Table, write_terminal
 from lm_eval_takeover.commands.analyze.tables import write_analysis
 from lm_eval_takeover.commands.effects.positions import Position
-from lm_eval_takeover.runs.run_folder import RunFolder
+from lm_eval_takeover.runs.run_reader import RunReader
 from lm_eval_takeover.storage.whole_files import write_text
 
 EXAMPLES = "effect_examples.json"  # what a report shows
@@ -22,7 +22,7 @@ _VERDICTS = ("problem", "host", "donor")  # of a row, not of the table
 _TEXTS = ("begun", "texts")
 
 
-def describe_cost(run: RunFolder, takeovers: Sequence[Position], known: int, options: argparse.Namespace) -> str:
+def describe_cost(run: RunReader, takeovers: Sequence[Position], known: int, options: argparse.Namespace) -> str:
     """Texts, tokens, passes and hours, if texts stay as long as the run's and are written as fast."""
     count = options.continuations
     texts = 2 * count * (len(takeovers) + options.controls)
@@ -42,7 +42,7 @@ def describe_cost(run: RunFolder, takeovers: Sequence[Position], known: int, opt
 
 
 def write_effects(
-    folder: Path, run: RunFolder, tokenizer: Any, rows: Sequence[Mapping[str, Any]], signals: Sequence[str], after: str
+    folder: Path, run: RunReader, tokenizer: Any, rows: Sequence[Mapping[str, Any]], signals: Sequence[str], after: str
 ) -> None:
     """Tables and figures into the folder, and the summary to the terminal. `signals`: columns to hold effects against."""
     positions = pl.DataFrame([{name: row[name] for name in row if name not in _TEXTS} for row in rows])

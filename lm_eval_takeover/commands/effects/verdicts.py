@@ -7,7 +7,7 @@ from typing import Any
 from lm_eval.api.instance import Instance
 
 from lm_eval_takeover.errors import ArgumentError, nearest
-from lm_eval_takeover.runs.run_folder import RunFolder
+from lm_eval_takeover.runs.run_reader import RunReader
 from lm_eval_takeover.tasks.benchmarks import Record
 from lm_eval_takeover.tasks.loading import make_task_manager
 from lm_eval_takeover.tasks.responses import Response
@@ -15,7 +15,7 @@ from lm_eval_takeover.tasks.responses import Response
 Problem = tuple[str, int]  # task, document
 
 
-def load_tasks(run: RunFolder, names: Sequence[str], include: Path | None) -> dict[str, Any]:
+def load_tasks(run: RunReader, names: Sequence[str], include: Path | None) -> dict[str, Any]:
     """The run's tasks as they are installed, or in `include`. Raises ArgumentError for unknown names."""
     manager = make_task_manager(names, include)
     for name in names:
@@ -27,7 +27,7 @@ def load_tasks(run: RunFolder, names: Sequence[str], include: Path | None) -> di
 
 
 def judge(
-    run: RunFolder, tasks: Mapping[str, Any], responses: Mapping[Problem, Sequence[Response]]
+    run: RunReader, tasks: Mapping[str, Any], responses: Mapping[Problem, Sequence[Response]]
 ) -> dict[Problem, list[bool]]:
     """A verdict on each response. Raises ArgumentError for a problem that is another one than the run was asked."""
     verdicts: dict[Problem, list[bool]] = {}
@@ -52,7 +52,7 @@ def judge(
     return verdicts
 
 
-def _check_document(run: RunFolder, name: str, doc_id: int, documents: Sequence[Mapping[str, Any]]) -> None:
+def _check_document(run: RunReader, name: str, doc_id: int, documents: Sequence[Mapping[str, Any]]) -> None:
     gold = run.prompts[name, doc_id][0]["answer"]
     if doc_id >= len(documents) or (gold is not None and str(documents[doc_id].get("answer")) != gold):
         raise ArgumentError(

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 from lm_eval_takeover.errors import ArgumentError
-from lm_eval_takeover.visible import for_terminal
+from lm_eval_takeover.escaping import for_terminal
 
 HELP = "write results for Every Eval Ever, the Hub or inspect_ai; takeovers as preference pairs"
 DESCRIPTION = """\

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 
 from lm_eval_takeover.analysis.vocabulary import load_tokenizer
 from lm_eval_takeover.errors import ArgumentError
-from lm_eval_takeover.runs.run_folder import RunFolder, read_run_folder
+from lm_eval_takeover.runs.run_reader import RunReader, read_run_folder
 from lm_eval_takeover.storage.whole_files import write_whole
 
 _COLUMNS = ("token_id", "chosen_from", "score", "host_token_id")
@@ -60,7 +60,7 @@ def export(folder: Path, out: Path, effects: Path | None) -> tuple[list[Path], l
     return paths, notes + [f"{task}: left out, since its questions are withheld" for task in withheld]
 
 
-def list_pairs(run: RunFolder, tokenizer: Any, effects: Mapping[Name, float]) -> Iterator[dict[str, Any]]:
+def list_pairs(run: RunReader, tokenizer: Any, effects: Mapping[Name, float]) -> Iterator[dict[str, Any]]:
     """A row per takeover that wrote another token. The guide's token is `chosen`, but where its measured effect is negative."""
     for one, table in run.read_traces(_COLUMNS):
         prompt = run.find_prompt(one)["prompt"]

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from lm_eval_takeover.commands._tables import WRITERS, Table
+from lm_eval_takeover.escaping import for_csv
 from lm_eval_takeover.results.runs import MATHEMATICAL
-from lm_eval_takeover.visible import for_csv
 
 Row = dict[str, Any]
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lm_eval_takeover.errors import ArgumentError
-from lm_eval_takeover.visible import for_terminal
+from lm_eval_takeover.escaping import for_terminal
 
 if TYPE_CHECKING:
     from lm_eval_takeover.commands.regress.baseline import Measured

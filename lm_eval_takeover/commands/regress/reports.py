@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 from lm_eval_takeover.commands._tables import WRITERS, Table, write_markdown
 from lm_eval_takeover.commands.regress.baseline import Measured
 from lm_eval_takeover.commands.regress.verdicts import AVERAGE, Limit, TaskVerdict, is_drop
-from lm_eval_takeover.visible import for_terminal
+from lm_eval_takeover.escaping import for_terminal
 
 Verdicts = dict[str, TaskVerdict]
 

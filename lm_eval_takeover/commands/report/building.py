@@ -18,11 +18,11 @@ from lm_eval_takeover.commands.report.inputs import Analysis
 from lm_eval_takeover.commands.report.rollouts import list_picks, pack_picks
 from lm_eval_takeover.commands.report.summary import find_k, list_columns, list_rows
 from lm_eval_takeover.errors import ArgumentError
+from lm_eval_takeover.escaping import for_terminal, make_page_policy
 from lm_eval_takeover.pair.pieces import Pieces
 from lm_eval_takeover.runs.layout import SAMPLES
-from lm_eval_takeover.runs.run_folder import Answered, RunFolder
+from lm_eval_takeover.runs.run_reader import Answered, RunReader
 from lm_eval_takeover.storage.whole_files import write_text
-from lm_eval_takeover.visible import for_terminal, make_page_policy
 
 MAX_PROBLEM, MAX_ANSWER = 20_000, 2_000  # characters that are shown of one
 _BLOCK = len('<script type="text/plain" data-rollout="00000"></script>\n')
@@ -112,7 +112,7 @@ def make_index(analysis: Analysis) -> dict[str, Any]:
     }
 
 
-def _describe_run(name: str, run: RunFolder) -> dict[str, Any]:
+def _describe_run(name: str, run: RunReader) -> dict[str, Any]:
     settings = {key: run.takeover.get(key) for key in ("tau", "kappa", "window", "score")}
     return {"name": name, "policy": run.policy, "host": run.host, "donor": run.donor, **settings}
 

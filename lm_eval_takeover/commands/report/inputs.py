@@ -12,7 +12,7 @@ from lm_eval_takeover.commands.analyze.command import add_options
 from lm_eval_takeover.commands.analyze.tables import INDEX, analyze
 from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.runs.layout import find_run_dirs, list_ranks
-from lm_eval_takeover.runs.run_folder import Answered, RunFolder, read_run_folder
+from lm_eval_takeover.runs.run_reader import Answered, RunReader, read_run_folder
 from lm_eval_takeover.storage.regular_files import read_bounded
 
 
@@ -33,7 +33,7 @@ class Analysis:
     """An analysis folder with its runs by name; `cannot_show` has the reason for each analysis that it is without."""
 
     folder: Path
-    runs: Mapping[str, RunFolder]
+    runs: Mapping[str, RunReader]
     names: list[str]
     cannot_show: Mapping[str, str]
 

@@ -23,7 +23,7 @@ from lm_eval_takeover.analysis.tokens import SCHEMA, SampleTokens, make_sample, 
 from lm_eval_takeover.commands.report.inputs import Analysis
 from lm_eval_takeover.pair.pieces import Pieces
 from lm_eval_takeover.runs.parquet import open_parquet, read_groups, reading
-from lm_eval_takeover.runs.run_folder import NAME_COLUMNS, Answered, RunFolder
+from lm_eval_takeover.runs.run_reader import NAME_COLUMNS, Answered, RunReader
 from lm_eval_takeover.runs.scores import list_score_files, read_header
 
 UNKNOWN = 0xFFFF
@@ -108,7 +108,7 @@ def _pack_chunk(
     return packed
 
 
-def read_scores(run: RunFolder, samples: Mapping[bytes, Answered], score: str) -> dict[bytes, SampleTokens]:
+def read_scores(run: RunReader, samples: Mapping[bytes, Answered], score: str) -> dict[bytes, SampleTokens]:
     """By key what `lm-eval-takeover score` found of these texts: `score` and both models' probabilities."""
     column = "base_entropy" if score == "entropy" else score
     by_name = {one.stored_name: key for key, one in samples.items()}
@@ -128,7 +128,7 @@ def read_scores(run: RunFolder, samples: Mapping[bytes, Answered], score: str) -
     return found
 
 
-def pack(run: RunFolder, tokens: SampleTokens, scored: SampleTokens | None, pieces: Pieces) -> str:
+def pack(run: RunReader, tokens: SampleTokens, scored: SampleTokens | None, pieces: Pieces) -> str:
     """One rollout, as this module's docstring has it; `scored` is what was measured on it afterwards."""
     columns = tokens.columns
     measured = [columns[name] for name in ("score", "host_logprob", "donor_logprob", "donor_rank")]

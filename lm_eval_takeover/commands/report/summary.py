@@ -10,7 +10,7 @@ from lm_eval_takeover.analysis.pooling import MEAN, averaged_tasks
 from lm_eval_takeover.commands.report.inputs import Analysis
 from lm_eval_takeover.results.recovery import Trio, measure_recovery
 from lm_eval_takeover.results.statistics import Interval, Values, average_interval, count_observations, mean_interval
-from lm_eval_takeover.runs.run_folder import Answered, RunFolder
+from lm_eval_takeover.runs.run_reader import Answered, RunReader
 from lm_eval_takeover.tasks.metrics import pass_at_k
 
 MISSING = "–"
@@ -112,7 +112,7 @@ def _value_of_problem(samples: Sequence[Answered], k: int | None) -> float | Non
     return right / len(samples) if k is None else float(pass_at_k(len(samples), right, k))
 
 
-def _describe_costs(run: RunFolder, tasks: Sequence[str]) -> list[str]:
+def _describe_costs(run: RunReader, tasks: Sequence[str]) -> list[str]:
     """Means over tasks of ratios of sums, as everywhere; tokens per second of the whole run."""
     names = ("tokens", "takeovers", "guide_passes", "truncated")
     counts: list[Values] = []

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from lm_eval_takeover.arguments import ModelArguments
 from lm_eval_takeover.errors import ArgumentError
-from lm_eval_takeover.visible import for_markdown, for_terminal
+from lm_eval_takeover.escaping import for_markdown, for_terminal
 
 if TYPE_CHECKING:
     from lm_eval_takeover.commands.rescore.judge import JudgeModel

@@ -15,14 +15,14 @@ from lm_eval_takeover import stopping
 from lm_eval_takeover.backends import Backend
 from lm_eval_takeover.commands._stored_pair import Choice, Readers
 from lm_eval_takeover.errors import RunDirError, VocabularyError, is_out_of_memory
+from lm_eval_takeover.escaping import for_terminal
 from lm_eval_takeover.method.registry import Score, load_plugins
 from lm_eval_takeover.method.registry import scores as registered
 from lm_eval_takeover.pair.pair import Pair
 from lm_eval_takeover.runs.layout import scores_folder, scores_lock_path
-from lm_eval_takeover.runs.run_folder import Answered, RunFolder, read_run_folders
+from lm_eval_takeover.runs.run_reader import Answered, RunReader, read_run_folders
 from lm_eval_takeover.runs.scores import SCORES, ScoredSample, ScoresHeader, list_score_files, read_header, write_scores
 from lm_eval_takeover.storage.locks import Lock, Locked
-from lm_eval_takeover.visible import for_terminal
 
 logger = logging.getLogger(__name__)
 
@@ -64,13 +64,13 @@ def score_runs(folders: Sequence[Path], choice: Choice, *, overwrite: bool) -> i
     return 0
 
 
-def _choose_runs(folder: Path) -> list[RunFolder]:
+def _choose_runs(folder: Path) -> list[RunReader]:
     """The run of a folder; of several, as `compare` leaves them, the base's, which analyses read."""
     runs = read_run_folders([folder])
     return [run for run in runs if run.written_by == "base"] or runs
 
 
-def score_run(run: RunFolder, readers: Readers, *, overwrite: bool = False) -> int:
+def score_run(run: RunReader, readers: Readers, *, overwrite: bool = False) -> int:
     """Score what lacks scores in one folder; returns how many texts that were. Raises RunDirError, VocabularyError."""
     pair = readers.pair
     scores = [registered.get(name) for name in SCORES]
@@ -97,7 +97,7 @@ def score_run(run: RunFolder, readers: Readers, *, overwrite: bool = False) -> i
 
 
 def _write_files(
-    run: RunFolder, backend: Backend, scores: Sequence[Score], header: ScoresHeader, texts: Sequence[Text]
+    run: RunReader, backend: Backend, scores: Sequence[Score], header: ScoresHeader, texts: Sequence[Text]
 ) -> None:
     """Score these texts into files, each of them whole; what is stopped writes what it has."""
     written, group = 0, list[ScoredSample]()
@@ -150,7 +150,7 @@ def _find_scored(folder: Path, header: ScoresHeader) -> set[bytes]:
     return done
 
 
-def _read_texts(run: RunFolder, samples: Sequence[Answered]) -> list[Text]:
+def _read_texts(run: RunReader, samples: Sequence[Answered]) -> list[Text]:
     """Prompts and tokens of these samples. Raises RunDirError for samples without a trace."""
     texts = [
         Text(one, tuple(run.find_prompt(one)["prompt_ids"]), table["token_id"].to_pylist())
@@ -164,7 +164,7 @@ def _read_texts(run: RunFolder, samples: Sequence[Answered]) -> list[Text]:
     return texts
 
 
-def _check_tokenizer(run: RunFolder, pair: Pair, texts: Sequence[Text]) -> None:
+def _check_tokenizer(run: RunReader, pair: Pair, texts: Sequence[Text]) -> None:
     """Raise VocabularyError where the pair cannot be that of these tokens: ids out of reach, or another tokenizer."""
     highest = max(max(*text.prompt, *text.tokens) for text in texts)
     if highest >= pair.vocab_size:

@@ -10,8 +10,8 @@ from rich.text import Text
 
 from lm_eval_takeover.analysis.vocabulary import load_tokenizer
 from lm_eval_takeover.errors import ArgumentError
-from lm_eval_takeover.runs.run_folder import Answered, RunFolder, read_run_folders
-from lm_eval_takeover.visible import for_terminal
+from lm_eval_takeover.escaping import for_terminal
+from lm_eval_takeover.runs.run_reader import Answered, RunReader, read_run_folders
 
 TAKEOVER, REPLACED = "bold reverse", "dim strike"
 
@@ -43,7 +43,7 @@ def show(options: argparse.Namespace) -> int:
     return 0
 
 
-def find_sample(run: RunFolder, task: str | None, doc_id: int, sample: int) -> Answered:
+def find_sample(run: RunReader, task: str | None, doc_id: int, sample: int) -> Answered:
     """The sample of this name. Raises ArgumentError with what there is."""
     if task is None and len(run.tasks) > 1:
         raise ArgumentError(f"--task is missing: the run has {', '.join(run.tasks)}")
@@ -62,7 +62,7 @@ def find_sample(run: RunFolder, task: str | None, doc_id: int, sample: int) -> A
     )
 
 
-def describe_sample(run: RunFolder, one: Answered) -> Text:
+def describe_sample(run: RunReader, one: Answered) -> Text:
     """Which sample of which run, how long, and how much of it the donor wrote."""
     stored = one.stored
     rate = stored.takeovers / stored.tokens if stored.tokens else 0.0

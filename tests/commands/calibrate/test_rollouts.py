@@ -15,8 +15,8 @@ from lm_eval_takeover.arguments import ModelArguments
 from lm_eval_takeover.calibration.thresholds import KAPPA_RULES, ScoreCalibration
 from lm_eval_takeover.calibration.tuning import Method
 from lm_eval_takeover.commands.calibrate import rollouts
-from lm_eval_takeover.commands.calibrate.budget import solve
 from lm_eval_takeover.commands.calibrate.prompts import read_prompts
+from lm_eval_takeover.commands.calibrate.rate_solver import solve
 from lm_eval_takeover.commands.calibrate.rollouts import Wanted, Work, calibrate, describe_unsolved
 from lm_eval_takeover.commands.calibrate.score_parts import ScoreParts
 from lm_eval_takeover.demo import CALIBRATION_PROMPTS, PROMPT
@@ -138,7 +138,7 @@ def test_a_solved_rate_is_what_the_rollouts_realize(pair, prompts):
     assert target.prompts == 8
     assert "no spike_ratio of ce realizes 90.0%" in describe_unsolved(out_of_reach) and not out_of_reach.is_reached
     assert work.tokens == made.tokens
-    assert (random.method, random.knob) == ({"policy": "random"}, "rate") and random.is_reached
+    assert (random.method, random.budget_parameter) == ({"policy": "random"}, "rate") and random.is_reached
     more = [Wanted(Method(Disagreement()), (0.05, 0.1))]
     extended = calibrate(
         pair, prompts, sampling=SAMPLING, max_gen_toks=TOKENS, batch_size=16, wanted=more, known=made, progress=False
@@ -188,7 +188,7 @@ def test_the_solver_finds_the_nearest_rate_in_few_measurements(tmp_path, rate, w
     assert not again.asked  # remembered
 
 
-def test_a_rate_below_all_that_a_knob_can_reach_takes_few_measurements(tmp_path):
+def test_a_rate_below_all_that_a_budget_parameter_can_reach_takes_few_measurements(tmp_path):
     """As of `lossy` where the donor all but rules out many of the host's tokens: no leniency lets these pass."""
     lossy = Rising(lambda leniency: 0.015 + 0.2 / (1 + leniency) ** 2)
     lossy.method = Method(Lossy())

@@ -18,8 +18,8 @@ from typing import Any
 
 from lm_eval_takeover.arguments import DEFAULT_POLICY, POLICIES, ModelArguments, check_folder
 from lm_eval_takeover.errors import ArgumentError, install_error_hook, is_our_command
+from lm_eval_takeover.escaping import make_notices_visible
 from lm_eval_takeover.method.known_scores import check_score
-from lm_eval_takeover.visible import make_notices_visible
 
 logger = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ from helpers.run_dirs import kill_run, make_sample, open_run, plant, read_rows
 
 from lm_eval_takeover.errors import RunDirError
 from lm_eval_takeover.runs import parts
-from lm_eval_takeover.runs.run_folder import read_run_folder
+from lm_eval_takeover.runs.run_reader import read_run_folder
 from lm_eval_takeover.runs.traces import TraceHeader
 
 

@@ -55,7 +55,7 @@ class Answered:
 
 
 @dataclass(frozen=True)
-class RunFolder:
+class RunReader:
     """One run. `takeover` is what it says of itself (`facts.describe_run`), `arguments` and `settings` what it was given."""
 
     folder: Path
@@ -182,13 +182,13 @@ def as_codes(column: pa.ChunkedArray) -> NDArray[Any]:
     return np.asarray(column.to_numpy())
 
 
-def read_run_folders(paths: Sequence[Path]) -> list[RunFolder]:
+def read_run_folders(paths: Sequence[Path]) -> list[RunReader]:
     """The runs of these run_dirs, rows of `compare` and folders of it, each once. Raises RunDirError."""
     folders = {folder.absolute(): folder for path in paths for folder in find_run_dirs(path)}
     return [read_run_folder(folder) for folder in folders.values()]
 
 
-def read_run_folder(folder: Path) -> RunFolder:
+def read_run_folder(folder: Path) -> RunReader:
     """The run of a run_dir, or of a row of `compare`. Raises RunDirError where there is none, or several that are not one."""
     folder = find_run_dir(folder)
     if not folder.is_dir():
@@ -210,7 +210,7 @@ def read_run_folder(folder: Path) -> RunFolder:
         answered += _list_answered(run, verdicts, keys, folder, first_counts=follows)
     answered.sort(key=lambda one: one.name)
     facts = runs[0 if follows else -1].facts
-    return RunFolder(
+    return RunReader(
         folder,
         dict(facts.get("takeover") or {}),
         dict(facts.get("arguments") or {}),

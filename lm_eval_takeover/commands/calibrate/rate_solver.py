@@ -1,8 +1,8 @@
-"""From a wanted realized rate to the value of a method's knob that gives it: a gate's spike ratio, a leniency, a weight.
+"""Finds the value of a method's budget parameter (spike ratio, leniency, weight) that gives a wanted realized rate.
 
-What a knob promises and what a run realizes differ: a window test holds takeovers back, and every takeover changes what the host
-writes next. So the rate is measured, on rollouts of held-out prompts, and the knob is searched for. The rollouts share their
-random numbers, so the rate is nearly monotone in the knob.
+The rate cannot be computed: a window test holds takeovers back, and every takeover changes what the host writes next. So it is
+measured on rollouts of held-out prompts, and the parameter is searched for. The rollouts share their random numbers, so the
+rate is nearly monotone in the parameter.
 """
 
 import json
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from lm_eval_takeover.vllm.backend import VllmBackend
 
 _MOST = 12  # measurements of one target
-_LOW, _HIGH = 1e-4, 1e9  # of knobs whose own bounds are 0 and infinity; the search is in their logarithms
+_LOW, _HIGH = 1e-4, 1e9  # of budget parameters whose own bounds are 0 and infinity; the search is in their logarithms
 
 
 class ResultStore(Protocol):
@@ -36,7 +36,7 @@ class ResultStore(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class HeldOutRollouts:
-    """Rollouts of held-out prompts by a method at any value of its knob."""
+    """Rollouts of held-out prompts by a method at any value of its budget parameter."""
 
     pair: Pair
     requests: Sequence[Request]
@@ -53,14 +53,14 @@ class HeldOutRollouts:
         return f"{self.prompts} {json.dumps(self.method.settings, sort_keys=True)}"
 
     def count_takeovers(self, value: float, progress: bool = True) -> tuple[int, int]:
-        """`(takeovers, tokens)` at this value of the knob."""
+        """`(takeovers, tokens)` at this value of the budget parameter."""
         policy = self.method.at(value, self.calibration)
         takeovers = tokens = 0
         if self.backend is not None:
             written = self.backend.generate(self.requests, seed=self.seed, policy=policy)
         else:
             written = generate(self.pair, policy, self.requests, seed=self.seed, batch_size=self.batch_size)
-        label = f"{self.method.settings.get('score') or policy.name}, {self.method.knob.name}={value:.4g}"
+        label = f"{self.method.settings.get('score') or policy.name}, {self.method.budget_parameter.name}={value:.4g}"
         with open_bar(label, total=len(self.requests), unit="rollout", disable=not progress) as bar:
             for _, generation in written:
                 takeovers += generation.takeovers
@@ -73,15 +73,15 @@ class HeldOutRollouts:
 def solve(
     rollouts: HeldOutRollouts, rates: Sequence[float], memory: ResultStore, *, progress: bool = True
 ) -> Iterator[Target]:
-    """For each rate the knob's value whose rollouts come nearest: secants and halvings of its logarithm.
+    """For each rate the budget parameter's value whose rollouts come nearest: secants and halvings of its logarithm.
 
     What is measured for one rate is where the search for the next one starts. The result may be off where no value gives the
     rate, as in a mass of equal scores; the caller compares `realized_rate` with what was asked.
     """
-    knob, settings = rollouts.method.knob, rollouts.method.settings
-    # The search is in x, with which the rate rises: the logarithm of the knob, with its sign turned where it falls.
-    sign = 1 if knob.rising else -1
-    bounds = [sign * math.log(bound) for bound in (max(knob.low, _LOW), min(knob.high, _HIGH))]
+    budget_parameter, settings = rollouts.method.budget_parameter, rollouts.method.settings
+    # The search is in x, with which the rate rises: the logarithm of the budget parameter, with its sign turned where it falls.
+    sign = 1 if budget_parameter.rising else -1
+    bounds = [sign * math.log(bound) for bound in (max(budget_parameter.low, _LOW), min(budget_parameter.high, _HIGH))]
     lowest, highest = min(bounds), max(bounds)
     measured: dict[float, tuple[float, int]] = {}
 
@@ -104,7 +104,9 @@ def solve(
                 break
         best = min(measured, key=lambda tried: (abs(measured[tried][0] - rate), tried))
         found, tokens = measured[best]
-        yield Target(rate, settings, knob.name, math.exp(sign * best), found, len(rollouts.requests), tokens)
+        yield Target(
+            rate, settings, budget_parameter.name, math.exp(sign * best), found, len(rollouts.requests), tokens
+        )
 
 
 def _choose_next(
@@ -133,9 +135,9 @@ def _choose_next(
 
 def _start_from_replay(rollouts: HeldOutRollouts, rate: float) -> float:
     """A first value: of a gate where the replay of the calibration's own rollouts gives the rate, interpolated in the table."""
-    method, knob = rollouts.method, rollouts.method.knob
-    if knob.name != SPIKE_RATIO:
-        return rate if math.isfinite(knob.high) else 1.0
+    method, budget_parameter = rollouts.method, rollouts.method.budget_parameter
+    if budget_parameter.name != SPIKE_RATIO:
+        return rate if math.isfinite(budget_parameter.high) else 1.0
     share = f"share_{method.kappa_rule}"
     table = rollouts.calibration.score(method.settings["score"]).table
     rows = [(row[share], row["rho"]) for row in table if row[share] > 0]

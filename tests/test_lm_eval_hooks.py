@@ -10,7 +10,7 @@ import pytest
 import torch
 from helpers.processes import environment
 
-from lm_eval_takeover import harness, stopping
+from lm_eval_takeover import lm_eval_hooks, stopping
 from lm_eval_takeover.errors import ArgumentError, CalibrationError
 from lm_eval_takeover.method.registry import PACKAGE, policies
 
@@ -19,7 +19,7 @@ COMMAND = ["lm_eval", "--model", "guided-takeover", "--tasks", "takeover_demo"]
 
 def evaluate(model=None, random_seed=0, numpy_random_seed=1234, torch_random_seed=1234, evaluation_tracker=None):
     """A stand-in with lm-eval's defaults; returns the seed that a model with an argument of `model` would take."""
-    return {"config": {}, "seed": harness.choose_seed(model)}
+    return {"config": {}, "seed": lm_eval_hooks.choose_seed(model)}
 
 
 @pytest.mark.parametrize(
@@ -29,17 +29,17 @@ def evaluate(model=None, random_seed=0, numpy_random_seed=1234, torch_random_see
         ({"torch_random_seed": 7}, 7),
         ({"torch_random_seed": None}, 0),
         ({"random_seed": 5}, 0),  # python's own seed draws none of our numbers
-        (dict.fromkeys(harness._SEEDS, 0), 0),
-        (dict.fromkeys(harness._SEEDS, 1234), 1234),  # `--seed 1234` is not lm-eval's default of 0,1234,1234
-        (dict.fromkeys(harness._SEEDS), 0),
+        (dict.fromkeys(lm_eval_hooks._SEEDS, 0), 0),
+        (dict.fromkeys(lm_eval_hooks._SEEDS, 1234), 1234),  # `--seed 1234` is not lm-eval's default of 0,1234,1234
+        (dict.fromkeys(lm_eval_hooks._SEEDS), 0),
     ],
 )
 def test_the_seed_of_an_evaluation_is_torchs_and_0_where_none_was_given(seeds, expected):
-    assert harness.observe_evaluation(evaluate)(**seeds)["seed"] == expected
+    assert lm_eval_hooks.observe_evaluation(evaluate)(**seeds)["seed"] == expected
 
 
 def test_the_seed_argument_goes_before_lm_evals_and_says_so_where_they_differ(caplog):
-    observed = harness.observe_evaluation(evaluate)
+    observed = lm_eval_hooks.observe_evaluation(evaluate)
     assert [observed(3, torch_random_seed=seed)["seed"] for seed in (1234, 3)] == [3, 3]
     assert not caplog.records
     assert observed(model=3, torch_random_seed=4)["seed"] == 3
@@ -50,13 +50,13 @@ def test_the_seed_argument_goes_before_lm_evals_and_says_so_where_they_differ(ca
 
 def test_an_evaluation_ends_with_its_call_even_if_it_fails():
     def fail(random_seed=0, numpy_random_seed=1234, torch_random_seed=1234):
-        assert harness.get_evaluation().seed is None
+        assert lm_eval_hooks.get_evaluation().seed is None
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        harness.observe_evaluation(fail)()
-    assert harness.get_evaluation() is None
-    assert harness.choose_seed(None) == 0
+        lm_eval_hooks.observe_evaluation(fail)()
+    assert lm_eval_hooks.get_evaluation() is None
+    assert lm_eval_hooks.choose_seed(None) == 0
 
 
 def options(**given):
@@ -88,14 +88,14 @@ def options(**given):
 def test_errors_in_the_commands_options_are_known_before_lm_eval_does_anything(given, error, text, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(error) as caught:
-        harness.check_options(options(**given))
+        lm_eval_hooks.check_options(options(**given))
     assert text in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
 def test_options_without_errors_pass():
     for given in ({}, {"batch_size": "auto", "model_args": {"policy": "random", "rate": 0.1, "model": "mine"}}):
-        harness.check_options(options(**given))
+        lm_eval_hooks.check_options(options(**given))
 
 
 def test_our_policies_are_all_named_where_their_arguments_are_known_without_torch():
@@ -119,11 +119,11 @@ def test_our_policies_are_all_named_where_their_arguments_are_known_without_torc
 )
 def test_only_the_command_without_a_device_option_has_a_default_device(words, device, expected, monkeypatch):
     monkeypatch.setattr(sys, "argv", words)
-    assert harness.is_default_device(device) is expected
+    assert lm_eval_hooks.is_default_device(device) is expected
 
 
 def test_notices_follow_lm_evals_verbosity():
-    harness.share_logging()
+    lm_eval_hooks.share_logging()
     theirs, ours = logging.getLogger("lm_eval"), logging.getLogger("lm_eval_takeover.model")
     level = theirs.level
     try:
@@ -196,6 +196,6 @@ def test_a_config_file_is_checked_as_options_are(tmp_path, model_args):
     config = tmp_path / "run.yaml"
     config.write_text(f"model: guided-takeover\nmodel_args: {model_args}\n")
     with pytest.raises(ArgumentError, match=r"spike_ratio|guide"):
-        harness.check_options(Namespace(config=str(config), model_args=None))
+        lm_eval_hooks.check_options(Namespace(config=str(config), model_args=None))
     config.write_text(f"model: hf\nmodel_args: {model_args}\n")
-    harness.check_options(Namespace(config=str(config), model_args=None))
+    lm_eval_hooks.check_options(Namespace(config=str(config), model_args=None))

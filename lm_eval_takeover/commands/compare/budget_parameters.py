@@ -1,4 +1,4 @@
-"""What the methods' knobs are read off: a calibration that holds all rates, or the command that measures one."""
+"""What the methods' budget parameters are read off: a calibration that holds all rates, or the command that measures one."""
 
 import argparse
 import math
@@ -54,7 +54,7 @@ def check_given(options: argparse.Namespace, rows: Sequence[Row]) -> None:
 def plan_calibration(
     options: argparse.Namespace, rows: Sequence[Row], sampling: Sampling, max_gen_toks: int, task: str
 ) -> CalibrationPlan:
-    """How the rows come by their knobs; `sampling` and `max_gen_toks` are those of the tasks as they will run."""
+    """How the rows come by their budget parameters; `sampling` and `max_gen_toks` are those of the tasks as they will run."""
     wanted = [row for row in rows if row.rate is not None]
     if options.calibration is not None:
         return CalibrationPlan(options.calibration)

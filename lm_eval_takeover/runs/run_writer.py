@@ -18,7 +18,7 @@ from threading import Lock as ThreadLock
 from typing import Any, TypeVar
 
 from lm_eval_takeover.errors import RunDirError
-from lm_eval_takeover.runs import parts
+from lm_eval_takeover.runs import shards
 from lm_eval_takeover.runs.journal import Asked, Journal, Sample
 from lm_eval_takeover.runs.journal_file import Damaged
 from lm_eval_takeover.runs.layout import journal_path, list_ranks, lock_path, traces_folder
@@ -33,10 +33,10 @@ logger = logging.getLogger(__name__)
 Result = TypeVar("Result")
 _WAITING_TOKENS = 2**21  # of finished samples that may wait for the disk: 50 MB
 _PAUSE = 0.25  # seconds between two commits: a thread that wakes up often holds up passes that use every core
-_open_here: "dict[Path, RunDir]" = {}  # of this process, by folder: a later model takes over from an earlier one
+_open_here: "dict[Path, RunWriter]" = {}  # of this process, by folder: a later model takes over from an earlier one
 
 
-class RunDir:
+class RunWriter:
     """One process's hold on a run_dir. Raises RunDirError where it cannot be written or another process is at work."""
 
     def __init__(self, folder: Path, rank: int = 0, ranks: int = 1) -> None:
@@ -145,8 +145,8 @@ class RunDir:
             raise
         self._last_commit = time.monotonic()
         self._pending_tokens += sum(sample.tokens for sample in samples)
-        if self._pending_tokens >= parts.PART_TOKENS:
-            parts.move_traces(self.journal, self.folder, self.rank)
+        if self._pending_tokens >= shards.PART_TOKENS:
+            shards.move_traces(self.journal, self.folder, self.rank)
             self._pending_tokens = self.journal.count_pending_tokens()
 
     def add_verdicts(self, verdicts: Iterable[LoggedVerdict]) -> None:
@@ -174,7 +174,7 @@ class RunDir:
 
     def _flush(self) -> None:
         self._write()
-        parts.move_traces(self.journal, self.folder, self.rank, everything=True)
+        shards.move_traces(self.journal, self.folder, self.rank, everything=True)
         self._pending_tokens = 0
         self.journal.update_attempt()
 
