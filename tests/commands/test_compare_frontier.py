@@ -27,7 +27,7 @@ class Later(Policy):
     \"\"\"The donor writes by chance, and more so the longer the text is.\"\"\"
 
     uses_chance = True
-    budget parameter = BudgetParameter("eagerness")
+    budget_parameter = BudgetParameter("eagerness")
     eagerness: float = 0.1
 
     def takes_over(self, at):

@@ -26,8 +26,9 @@ def member(tmp_path):
 
 
 def notices(caplog):
-    """Of the package; transformers says which kernels it misses."""
-    return [record for record in caplog.records if record.name.startswith("lm_eval_takeover")]
+    """Of the package, but for what the CPU cannot do; transformers says which kernels it misses."""
+    records = (record for record in caplog.records if record.name.startswith("lm_eval_takeover"))
+    return [record for record in records if "this CPU cannot compute" not in record.message]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

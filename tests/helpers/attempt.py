@@ -16,7 +16,7 @@ from lm_eval.tasks import TaskManager
 from lm_eval.utils import handle_non_serializable
 
 from lm_eval_takeover.forward.forward_pass import ForwardPass
-from lm_eval_takeover.runs import journal, parts
+from lm_eval_takeover.runs import journal, shards
 from lm_eval_takeover.storage import whole_files
 from lm_eval_takeover.storage.package_data import data_folder
 from lm_eval_takeover.tasks import benchmarks
@@ -78,7 +78,7 @@ def raising(number):
 
 FAULTS = {
     "in a commit": lambda n: die_inside(n, "add"),
-    "before a part is renamed": lambda n: at_call(n, parts, "write_part"),
+    "before a part is renamed": lambda n: at_call(n, shards, "write_part"),
     "as a part is written": lambda n: at_call(n, whole_files.os, "fsync"),
     "after a part is renamed": lambda n: at_call(n, whole_files, "sync_folder"),
     "as a part is entered": lambda n: die_inside(n, "assign_part"),
@@ -95,7 +95,7 @@ def attempt(spec):
     os.dup2(log, 1)
     os.dup2(log, 2)
     sys.argv[0] = "lm_eval"  # errors and signals are told as under the command
-    parts.PART_TOKENS = spec.get("part", 1000)  # tokens: so that the drills see many parts
+    shards.PART_TOKENS = spec.get("part", 1000)  # tokens: so that the drills see many parts
     if "fault" in spec:
         FAULTS[spec["fault"]](spec.get("number", 1))
     found = simple_evaluate(

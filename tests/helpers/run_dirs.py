@@ -8,7 +8,7 @@ import pandas as pd
 
 from lm_eval_takeover.method.generation import Generation
 from lm_eval_takeover.method.observations import OBSERVED
-from lm_eval_takeover.runs import journal_file, run_dir
+from lm_eval_takeover.runs import journal_file, run_writer
 from lm_eval_takeover.runs.journal import Sample
 from lm_eval_takeover.runs.run_writer import RunWriter
 from lm_eval_takeover.runs.traces import TraceHeader, pack_trace
@@ -40,7 +40,7 @@ def kill_run(run):
     run._thread.submit(lambda: None).result()
     run._lock.release()
     run._open = False
-    run_dir._open_here.clear()
+    run_writer._open_here.clear()
 
 
 def plant(folder, table, **values):

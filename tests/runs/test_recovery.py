@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lm_eval_takeover.errors import RunDirError
-from lm_eval_takeover.runs import parts, recovery
+from lm_eval_takeover.runs import recovery, shards
 from lm_eval_takeover.runs.journal import Journal
 from lm_eval_takeover.runs.recovery import mend_journal
 from lm_eval_takeover.runs.run_writer import RunWriter
@@ -72,7 +72,7 @@ def test_traces_of_ranks_that_are_no_more_go_into_parts(folder):
 @pytest.mark.parametrize("step", ["salvage", "create_journal", "extract_part", "sync_folder", "copy2"])
 def test_a_salvage_that_is_cut_short_loses_nothing(folder, monkeypatch, step):
     """Killed wherever it is: the next start does it again, or to the end."""
-    monkeypatch.setattr(parts, "PART_TOKENS", 40)
+    monkeypatch.setattr(shards, "PART_TOKENS", 40)
     run = open_run(folder)
     for number in range(30):
         run.add(make_sample(number, f"text {number} " * 60))

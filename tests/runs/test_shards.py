@@ -8,13 +8,13 @@ import pytest
 from helpers.run_dirs import kill_run, make_sample, open_run, plant, read_rows
 
 from lm_eval_takeover.errors import RunDirError
-from lm_eval_takeover.runs import parts
+from lm_eval_takeover.runs import shards
 from lm_eval_takeover.runs.run_reader import read_run_folder
 from lm_eval_takeover.runs.traces import TraceHeader
 
 
 def test_traces_go_into_parts_and_their_blobs_out_of_the_journal(folder, monkeypatch):
-    monkeypatch.setattr(parts, "PART_TOKENS", 100)
+    monkeypatch.setattr(shards, "PART_TOKENS", 100)
     run = open_run(folder)
     for number in range(50):
         run.add(make_sample(number))

@@ -82,7 +82,7 @@ def test_tau_and_kappa_equal_numpy_on_all_scores(made, trajectories, score):
     assert made.scores[score].mean == pytest.approx(values.mean(), rel=1e-5, abs=1e-7)
     for rho in RHO:
         threshold, tau = made.scores[score].threshold(rho), np.quantile(values, 1 - rho)
-        noise = 1e-6  # nats, what float32 leaves of scores near 0
+        noise = 4e-6  # nats: two steps of float32 between logits of 16 and 32, what it leaves of scores near 0
         assert threshold.tau == pytest.approx(tau, rel=5e-4, abs=noise)
         if score == "log_ratio":  # of either sign: no window test
             assert (threshold.kappa_threshold_to_mean, threshold.kappa_tail_to_mean) == (0, 0)
