@@ -3,13 +3,13 @@
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Annotated, Any, NoReturn
 
 from lm_eval_takeover.errors import ResultsError
 from lm_eval_takeover.results.statistics import Values, as_values
+from lm_eval_takeover.storage.schema import Between, Share, check, describe, join, show
 
 LARGEST_DOCUMENT = 64 * 2**20  # bytes of a file, or of a line, that is parsed as one; lm-eval's results have some KB
-_KINDS = {dict: "an object", list: "a list", str: "a text", int: "a whole number", bool: "true or false"}
 _REQUIRED = object()
 
 
@@ -19,7 +19,7 @@ class Fields:
     def __init__(self, place: str, value: Any, name: str = "") -> None:
         self.place, self.name = place, name
         if not isinstance(value, dict):
-            self.fail("", f"is {_show(value)}, expected an object")
+            self.fail("", f"is {show(value)}, expected an object")
         self._values: Mapping[str, Any] = value
 
     def __contains__(self, field: str) -> bool:
@@ -32,16 +32,17 @@ class Fields:
         """Whatever stands there."""
         return self._values.get(field, default)
 
-    def require(self, field: str, kind: type, default: Any = _REQUIRED) -> Any:
-        """What stands there, of this type; `default` where nothing does."""
+    def require(self, field: str, hint: Any, default: Any = _REQUIRED) -> Any:
+        """What stands there, of this type (`storage.schema`); `default` where nothing does."""
         value = self._values.get(field, default)
         if value is _REQUIRED:
-            self.fail(field, f"is missing, expected {_KINDS[kind]}")
+            self.fail(field, f"is missing, expected {describe(hint)}")
         if value is default:
             return value
-        if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-            self.fail(field, f"is {_show(value)}, expected {_KINDS[kind]}")
-        return value
+        try:
+            return check(value, hint, self._path(field))
+        except ValueError as error:
+            raise ResultsError(f"{self.place}: {error}") from None
 
     def inside(self, field: str) -> "Fields":
         """The object that stands there."""
@@ -53,34 +54,18 @@ class Fields:
 
     def share(self, field: str) -> float:
         """A number from 0 to 1."""
-        value = self._values.get(field, _REQUIRED)
-        if value is _REQUIRED:
-            self.fail(field, "is missing, expected a number from 0 to 1")
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 1:
-            self.fail(field, f"is {_show(value)}, expected a number from 0 to 1")
-        return float(value)
+        return float(self.require(field, Share))
 
     def numbers(self, field: str, most: float) -> Values:
         """A list of numbers from 0 to `most`."""
-        given = self.require(field, list)
-        wrong = next(
-            (v for v in given if isinstance(v, bool) or not isinstance(v, (int, float)) or not 0 <= v <= most), None
-        )
-        if wrong is not None or None in given:
-            self.fail(field, f"holds {_show(wrong)}, expected numbers from 0 to {most:g}")
-        return as_values(given)
+        return as_values(self.require(field, list[Annotated[float, Between(0, most)]]))
 
     def fail(self, field: str, text: str) -> NoReturn:
         path = self._path(field)
         raise ResultsError(f"{self.place}: {f'field {path!r} ' if path else ''}{text}")
 
     def _path(self, field: str) -> str:
-        return f"{self.name}.{field}" if self.name and field else self.name or field
-
-
-def _show(value: Any) -> str:
-    text = json.dumps(value, default=str)
-    return text if len(text) <= 40 else f"{text[:37]}..."
+        return join(self.name, field)
 
 
 def read_document(path: Path, writer: str) -> Fields:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import asdict
 from importlib import metadata
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 from lm_eval_takeover import __version__
 from lm_eval_takeover.arguments import ModelArguments
@@ -66,38 +66,50 @@ def collect_facts(
     }
 
 
-_NAMES = ("label", "backend", "policy", "score", "calibration", "kappa_rule")
-_NUMBERS = ("tau", "kappa", "window", "spike_ratio", "target_rate", "rate", "early_tokens")
-_OF_ARGUMENTS = {"base": str, "guide": str, "model": str, "run_dir": str, "max_length": int, "max_gen_toks": int}
+class Takeover(TypedDict, total=False):
+    """What readers of a run use of its `config.takeover`."""
+
+    label: str | None
+    backend: str | None
+    policy: str | None
+    score: str | None
+    calibration: str | None
+    kappa_rule: str | None
+    direction: Literal["forward", "reverse"] | None
+    tau: float | None
+    kappa: float | None
+    window: float | None
+    spike_ratio: float | None
+    target_rate: float | None
+    rate: float | None
+    early_tokens: float | None
 
 
-def check_facts(facts: Any) -> None:
-    """Whether facts that a journal holds have the types of ours. Raises ValueError with the field that has not."""
-    _check("facts", facts, dict)
-    for name in ("takeover", "arguments", "settings", "library_versions"):
-        _check(name, facts.get(name), (dict, type(None)))
-    takeover, arguments = facts.get("takeover") or {}, facts.get("arguments") or {}
-    for name in _NAMES:
-        _check(f"takeover.{name}", takeover.get(name), (str, type(None)))
-    for name in _NUMBERS:
-        value = takeover.get(name)
-        _check(f"takeover.{name}", value, (int, float, type(None)))
-        if value is not None and not abs(value) < 1e300:
-            raise ValueError(f"'takeover.{name}' is out of range")
-    if takeover.get("direction") not in (None, "forward", "reverse"):
-        raise ValueError("'takeover.direction' is neither 'forward' nor 'reverse'")
-    for name, kind in _OF_ARGUMENTS.items():
-        _check(f"arguments.{name}", arguments.get(name), (kind, type(None)))
-    _check("settings.seed", (facts.get("settings") or {}).get("seed"), (int, type(None)))
-    _check("tasks", facts.get("tasks"), (list, type(None)))
-    for row in facts.get("tasks") or []:
-        if not (isinstance(row, list) and len(row) == 2 and isinstance(row[0], str) and isinstance(row[1], dict)):
-            raise ValueError("'tasks' is no list of names with their settings")
+class Arguments(TypedDict, total=False):
+    """What readers of a run use of its arguments."""
+
+    base: str | None
+    guide: str | None
+    model: str | None
+    run_dir: str | None
+    max_length: int | None
+    max_gen_toks: int | None
 
 
-def _check(name: str, value: Any, kinds: Any) -> None:
-    if not isinstance(value, kinds):
-        raise ValueError(f"'{name}' is {type(value).__name__}")
+class Settings(TypedDict, total=False):
+    """What readers of a run use of its settings."""
+
+    seed: int | None
+
+
+class Facts(TypedDict, total=False):
+    """The facts of an attempt, as a journal holds them. `tasks`: `[name, generation settings]` of each."""
+
+    takeover: Takeover | None
+    arguments: Arguments | None
+    settings: Settings | None
+    library_versions: dict[str, Any] | None
+    tasks: list[tuple[str, dict[str, Any]]] | None
 
 
 def list_versions(facts: Mapping[str, Any]) -> str:

@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from lm_eval_takeover.errors import RunDirError
-from lm_eval_takeover.runs.facts import check_facts
+from lm_eval_takeover.runs.facts import Facts
 from lm_eval_takeover.runs.journal import Asked, Journal, Sample
 from lm_eval_takeover.runs.journal_file import Damaged
 from lm_eval_takeover.runs.layout import list_journals
+from lm_eval_takeover.storage.schema import check
 from lm_eval_takeover.tasks.instances import is_greedy
 
 Answer = tuple[str | None, str]  # what was extracted, and what it was worth
@@ -39,12 +40,9 @@ class StoredRun:
 
 def _read_attempts(journal: Journal, command: str) -> list[tuple[dict[str, Any], float]]:
     try:
-        attempts = journal.attempts(command)
-        for facts, _ in attempts:
-            check_facts(facts)
+        return [(check(facts, Facts, "facts"), seconds) for facts, seconds in journal.attempts(command)]
     except (ValueError, RecursionError) as error:
         raise RunDirError(f"'{journal.path}' cannot be read: what it says of a command is damaged: {error}") from error
-    return attempts
 
 
 def read_stored_runs(folder: Path) -> tuple[list[StoredRun], dict[tuple[str, bytes], Answer]]:
