@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from lm_eval_takeover.errors import ResultsError
 from lm_eval_takeover.results.costs import Costs, read_costs
@@ -38,6 +38,40 @@ _TOLERANCE = 1e-6  # between a mean in the results and that of the samples
 
 
 @dataclass(frozen=True)
+class Counts:
+    """Sums over the samples of a task, or of a run, as its results report them; None for models that count nothing."""
+
+    tokens: int | None = None
+    takeovers: int | None = None
+    base_passes: int | None = None  # forward passes of one row, prefill apart
+    guide_passes: int | None = None
+    realized_rate: float | None = None
+    truncated: float | None = None  # the share of samples that their token limit ended
+
+    @classmethod
+    def read(cls, reported: Fields) -> Self:
+        """From `config.takeover`, or from a task's entry in its `per_task`. Raises ResultsError."""
+        totals = [reported.require(name, int, None) for name in TOTALS]
+        shares = [
+            reported.share(name) if reported.get(name) is not None else None for name in ("realized_rate", "truncated")
+        ]
+        return cls(*totals, *shares)
+
+    @classmethod
+    def add(cls, parts: Sequence[Self]) -> Self:
+        """The sums over several; what one of them lacks is missing. The share of cut samples is left out."""
+        sums: dict[str, int | None] = {}
+        for name in TOTALS:
+            values = [getattr(part, name) for part in parts]
+            sums[name] = None if None in values else sum(values)
+        tokens, takeovers = sums["tokens"], sums["takeovers"]
+        return cls(**sums, realized_rate=takeovers / tokens if tokens and takeovers is not None else None)
+
+
+TOTALS = ("tokens", "takeovers", "base_passes", "guide_passes")
+
+
+@dataclass(frozen=True)
 class TaskResult:
     """One task of a run. `means` are lm-eval's, by metric; `errors` their standard errors; `problems` need `--log_samples`.
 
@@ -51,7 +85,7 @@ class TaskResult:
     samples: int | None  # of each problem
     settings: Settings
     problems: Problems | None
-    per_token: dict[str, Any]  # tokens, takeovers, passes of a takeover run, as its results report them
+    counts: Counts
     run_dir: str | None = None
     accuracy: str = ACC
 
@@ -87,6 +121,7 @@ class Run:
     kind: str
     settings: Settings  # of the model, without the seed
     takeover: dict[str, Any]  # config.takeover, empty for other models
+    counts: Counts  # of all its tasks
     versions: dict[str, Any]
     tasks: dict[str, TaskResult]
     seconds: float | None  # of the whole evaluation
@@ -198,7 +233,7 @@ def take_verdicts(run: Run, rescored: Run, notes: list[str]) -> Run:
             )
             continue
         settings = old.settings | {"task_version": new.settings.get("task_version")}
-        tasks[task] = replace(new, settings=settings, per_token=old.per_token, run_dir=old.run_dir)
+        tasks[task] = replace(new, settings=settings, counts=old.counts, run_dir=old.run_dir)
         label = run.takeover.get("label") or run.model
         notes.append(f"{task} of {label}: the verdicts are those of `rescore` ('{rescored.source}')")
     return replace(run, tasks=tasks)
@@ -215,12 +250,14 @@ def _join(old: Run, new: Run, notes: list[str]) -> Run:
         notes.append(f"{task} of '{left.source}' is left out: '{kept.source}' {more} of it")
     if all(result is old.tasks.get(task) for task, result in tasks.items()):
         return old
-    counts = [result.per_token for result in tasks.values()]
-    if not all("takeovers" in one and one.get("tokens") for one in counts):
-        return replace(new, tasks=tasks)
-    rate = sum(one["takeovers"] for one in counts) / sum(one["tokens"] for one in counts)
-    own = 1.0 if new.kind == "guide" else rate
-    return replace(new, tasks=tasks, takeover=new.takeover | {"realized_rate": own})
+    spent = [run.seconds for run in (old, new) if any(result is run.tasks.get(task) for task, result in tasks.items())]
+    seconds = sum(each for each in spent if each is not None) if None not in spent else None
+    counts = Counts.add([result.counts for result in tasks.values()])
+    if counts.realized_rate is None:
+        return replace(new, tasks=tasks, seconds=seconds)
+    rate = 1.0 if new.kind == "guide" else counts.realized_rate
+    counts, takeover = replace(counts, realized_rate=rate), new.takeover | {"realized_rate": rate}
+    return replace(new, tasks=tasks, seconds=seconds, takeover=takeover, counts=counts)
 
 
 def file_date(path: Path) -> str:
@@ -251,6 +288,7 @@ def read_run(path: Path) -> Run:
         _kind(takeover),
         model_settings(document),
         {name: takeover.get(name) for name in takeover},
+        Counts.read(takeover),
         library_versions(document),
         found,
         float(seconds) if seconds is not None else None,
@@ -323,7 +361,7 @@ def _read_task(path: Path, document: Fields, task: str) -> TaskResult:
         problems.samples if problems else settings.get("samples"),
         settings,
         problems,
-        takeover.inside_or_empty("per_task").get(task) or {},
+        Counts.read(takeover.inside_or_empty("per_task").inside_or_empty(task)),
         _find_run_dir(path, takeover.get("run_dir")),
         accuracy,
     )

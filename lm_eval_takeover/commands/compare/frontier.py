@@ -90,12 +90,12 @@ def _measure(row: Row, runs: Sequence[Run], averaged: Sequence[str]) -> Measured
 def _describe_task(
     row: Row, result: TaskResult, parameters: Mapping[str, int], seconds: float | None
 ) -> dict[str, Any]:
-    counts, tokens = result.per_token, result.per_token.get("tokens")
-    passes: dict[str, float] = {role: counts.get(f"{role}_passes") or 0 for role in ("base", "guide")}
+    counts, tokens = result.counts, result.counts.tokens
+    passes: dict[str, float] = {"base": counts.base_passes or 0, "guide": counts.guide_passes or 0}
     donor = (row.method.policy.donor if row.method else None) or "guide"
     weights = sum(passes[role] * count for role, count in parameters.items() if role in passes)
     line: dict[str, Any] = {
-        "realized_rate": counts.get("realized_rate"),
+        "realized_rate": counts.realized_rate,
         "donor_passes_per_token": passes[donor] / tokens if tokens else None,
         "weights_per_token": weights / tokens if tokens and weights else None,
         "seconds_per_problem": seconds,

@@ -161,7 +161,7 @@ def describe_cell(result: TaskResult) -> dict[str, Any]:
         "truncated": share_truncated(result),
         "problems": result.count,
         "samples": result.samples,
-        "task_rate": result.per_token.get("realized_rate"),
+        "task_rate": result.counts.realized_rate,
     }
 
 
@@ -191,7 +191,7 @@ def describe_average(results: Sequence[TaskResult]) -> dict[str, Any]:
             f"{name}_high": interval.high if interval else None,
         }
     samples = {result.samples for result in results}
-    rates: list[Any] = [result.per_token.get("realized_rate") for result in results]
+    rates: list[Any] = [result.counts.realized_rate for result in results]
     for name in READING:
         known_means = [result.means[name] for result in results if name in result.means]
         cell[name] = sum(known_means) / len(results) if len(known_means) == len(results) else None

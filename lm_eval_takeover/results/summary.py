@@ -1,0 +1,178 @@
+"""What a result is: the figures of one task, and of the average over tasks, that all tables, files and pages show.
+
+A new column is one field of `Rates` (or of `Counts`), and one heading where it is shown. Start reading at `Summary`.
+"""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, Self
+
+import numpy as np
+
+from lm_eval_takeover.results.problems import ACC, list_scores
+from lm_eval_takeover.results.recovery import NOT_ABOVE, Trio, measure_recovery
+from lm_eval_takeover.results.runs import MATHEMATICAL, Counts, Run, TaskResult
+from lm_eval_takeover.results.statistics import Interval, Values, as_values, average_interval, mean_interval
+from lm_eval_takeover.tasks.metrics import pass_at_k
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A figure with its 95 % interval over problems. `why` says what is missing: the figure, or only its interval."""
+
+    value: float | None = None
+    low: float | None = None
+    high: float | None = None
+    why: str | None = None
+
+    @classmethod
+    def of(cls, interval: Interval | None, why: str | None = None) -> Self:
+        """A figure that has an interval; without one an empty figure."""
+        return cls(why=why) if interval is None else cls(interval.value, interval.low, interval.high)
+
+    @property
+    def interval(self) -> Interval | None:
+        if self.value is None or self.low is None or self.high is None:
+            return None
+        return Interval(self.value, self.low, self.high)
+
+    def describe(self, name: str) -> dict[str, Any]:
+        """`NAME`, `NAME_low` and `NAME_high`, as files have them."""
+        return {name: self.value, f"{name}_low": self.low, f"{name}_high": self.high}
+
+
+@dataclass(frozen=True)
+class Rates:
+    """Ratios of sums over one task; in an average the mean over tasks. None where a task does not know it."""
+
+    realized_rate: float | None = None  # tokens that the donor wrote, of all tokens
+    base_passes_per_token: float | None = None
+    guide_passes_per_token: float | None = None
+    donor_passes_per_token: float | None = None  # of the model that takes over
+    weights_per_token: float | None = None  # parameters read, in all passes of both models
+    seconds_per_problem: float | None = None
+    truncated: float | None = None  # samples that their token limit ended, of all samples; those below, too
+    acc_boxed: float | None = None  # correct in a box
+    unboxed: float | None = None  # read without a box
+    no_answer: float | None = None
+    unparsed: float | None = None
+
+    @classmethod
+    def of(cls, counts: Counts, parameters: Mapping[str, int], donor: str = "guide", **others: float | None) -> Self:
+        """From counts, and the parameters of each model by role."""
+        passes = {"base": counts.base_passes or 0, "guide": counts.guide_passes or 0}
+        weights = sum(passes[role] * count for role, count in parameters.items() if role in passes)
+        totals = {f"{role}_passes": count for role, count in {**passes, "donor": passes[donor]}.items()}
+        totals |= {"weights": weights} if weights else {}
+        known = {f"{name}_per_token": total / counts.tokens for name, total in totals.items() if counts.tokens}
+        return cls(realized_rate=counts.realized_rate, **known, **others)
+
+    def describe(self) -> dict[str, float | None]:
+        """By name, as files have them."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+
+@dataclass(frozen=True)
+class Summary:
+    """One task of a row, or the average over its tasks. `scores` have lm-eval's names: `acc`, `pass@8`, `maj@8`."""
+
+    scores: Mapping[str, Figure]
+    rates: Rates
+    problems: int | None  # None where that is not known, as of a printed table
+    samples: int | None  # of each problem; None where tasks differ
+    k: int | None  # of the Pass@k that tables show; None where tasks differ, or there is none
+    accuracy: str = ACC  # what the task itself calls `acc`
+
+    def score(self, metric: str) -> Figure:
+        """An empty figure where there is none."""
+        return self.scores.get(metric, Figure())
+
+    @property
+    def acc(self) -> Figure:
+        return self.score(ACC)
+
+    @property
+    def passed(self) -> Figure:
+        """The Pass@k that tables show."""
+        return self.score(f"pass@{self.k}")
+
+
+def summarize_tasks(runs: Sequence[Run]) -> dict[str, Summary]:
+    """By task, of one row: of all its runs, where it has one for each task. Seconds are those of all its problems together."""
+    problems = sum(result.count for run in runs for result in run.tasks.values())
+    spent = [run.seconds for run in runs]
+    seconds = sum(each for each in spent if each is not None) / problems if problems and None not in spent else None
+    return {task: _summarize_task(run, result, seconds) for run in runs for task, result in run.tasks.items()}
+
+
+def _summarize_task(run: Run, result: TaskResult, seconds: float | None) -> Summary:
+    scores = {}
+    for metric in list_scores(result.means):
+        interval = result.measure(metric)
+        bounds = (interval.low, interval.high) if interval else (None, None)
+        scores[metric] = Figure(result.means[metric], *bounds)
+    shares = {name: result.means.get(name) for name in ("acc_boxed", "unboxed", "no_answer", "unparsed")}
+    shares["truncated"] = result.means.get("truncated", result.counts.truncated)
+    donor = "base" if run.takeover.get("direction") == "reverse" else "guide"
+    rates = Rates.of(result.counts, run.parameters, donor, seconds_per_problem=seconds, **shares)
+    return Summary(scores, rates, result.count, result.samples, result.k, result.accuracy)
+
+
+def summarize_correct(correct: Sequence[int], samples: Sequence[int], k: int, rates: Rates) -> Summary:
+    """One task, given by problem how many of how many samples are correct."""
+    right, drawn = as_values(correct), as_values(samples)
+    values = {ACC: right / drawn, f"pass@{k}": _derive_pass_at_k(correct, samples, k)}
+    scores = {metric: Figure.of(mean_interval(each)) for metric, each in values.items()}
+    return Summary(scores, rates, len(right), int(drawn.min()), k)
+
+
+def _derive_pass_at_k(correct: Sequence[int], samples: Sequence[int], k: int) -> Values:
+    return as_values([pass_at_k(int(n), int(c), k) for c, n in zip(correct, samples, strict=True)])
+
+
+def average(parts: Sequence[Summary]) -> Summary:
+    """The unweighted mean over tasks. A score or a rate that a task lacks is missing in it."""
+    first, *others = parts
+    scores = {
+        metric: _average_figures([part.score(metric) for part in parts])
+        for metric in first.scores
+        if all(metric in other.scores for other in others)
+    }
+    rates = {field.name: mean_of([getattr(part.rates, field.name) for part in parts]) for field in fields(Rates)}
+    counts = [part.problems for part in parts if part.problems is not None]
+    problems = sum(counts) if len(counts) == len(parts) else None
+    return Summary(scores, Rates(**rates), problems, _shared(p.samples for p in parts), _shared(p.k for p in parts))
+
+
+def _average_figures(figures: Sequence[Figure]) -> Figure:
+    known = [each for figure in figures if (each := figure.interval) is not None]
+    if len(known) == len(figures):
+        return Figure.of(average_interval(known))
+    return Figure(mean_of([figure.value for figure in figures]))
+
+
+def mean_of(values: Sequence[float | None]) -> float | None:
+    """The unweighted mean; None where one is missing, or there is none."""
+    known = [value for value in values if value is not None]
+    return float(np.mean(known)) if known and len(known) == len(values) else None
+
+
+def _shared(values: Iterable[int | None]) -> int | None:
+    different = set(values)
+    return different.pop() if len(different) == 1 else None
+
+
+def choose_averaged(tasks: Collection[str]) -> list[str]:
+    """The tasks that averages are over: the mathematical ones among these, or all if none is."""
+    return [task for task in MATHEMATICAL if task in tasks] or list(dict.fromkeys(tasks))
+
+
+def find_nominal_rate(takeover: Mapping[str, Any]) -> float | None:
+    """The rate, target rate or spike ratio that a run was given; None for a gate by hand. `takeover` is `config.takeover`."""
+    given = (takeover.get(name) for name in ("rate", "target_rate", "spike_ratio"))
+    return next((float(value) for value in given if value is not None), None)
+
+
+def recover(trios: Sequence[Trio]) -> Figure:
+    """Recovery of the unweighted means over tasks."""
+    return Figure.of(measure_recovery(trios), NOT_ABOVE)
