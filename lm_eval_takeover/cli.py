@@ -1,7 +1,7 @@
 """The command `lm-eval-takeover`: it finds the folders under `commands/` and knows none of their options.
 
-Every module or package there whose name does not begin with `_` is the subcommand of that name, by the attributes of
-`Command`. All of them are imported at each call, so they leave torch, lm-eval and numpy to their `run`.
+Every folder there is the subcommand of that name: its `command.py` has the attributes of `Command`. All of them are imported at
+each call, so they leave torch, lm-eval and numpy to their `run`.
 """
 
 import argparse
@@ -18,7 +18,7 @@ from lm_eval_takeover.escaping import for_terminal, make_notices_visible
 
 
 class Command(Protocol):
-    """What a folder under `commands/` offers."""
+    """What the `command.py` of a folder under `commands/` offers."""
 
     HELP: str  # one line, for the list of commands
     DESCRIPTION: str  # above the options of its own --help
@@ -39,10 +39,10 @@ class _Parser(argparse.ArgumentParser):
 
 
 def find_commands() -> Iterator[tuple[str, Command]]:
-    """`(name, folder)` of every subcommand, in alphabetical order."""
+    """`(name, command)` of every subcommand, in alphabetical order."""
     for module in sorted(pkgutil.iter_modules(commands.__path__), key=lambda module: module.name):
-        if not module.name.startswith("_"):
-            yield module.name, cast(Command, import_module(f"{commands.__name__}.{module.name}"))
+        if module.ispkg:
+            yield module.name, cast(Command, import_module(f"{commands.__name__}.{module.name}.command"))
 
 
 def build_parser() -> argparse.ArgumentParser:

@@ -26,21 +26,24 @@ def run(options):
 
 @pytest.fixture
 def greet(tmp_path, monkeypatch):
-    """A subcommand that is a single file."""
-    (tmp_path / "greet.py").write_text(COMMAND)
+    """A subcommand in a folder of its own."""
+    (tmp_path / "greet").mkdir()
+    (tmp_path / "greet" / "__init__.py").touch()
+    (tmp_path / "greet" / "command.py").write_text(COMMAND)
     (tmp_path / "_private.py").write_text("raise AssertionError('is no command')")
     monkeypatch.setattr(commands, "__path__", [*commands.__path__, str(tmp_path)])
     yield
-    sys.modules.pop("lm_eval_takeover.commands.greet", None)
+    for name in ("greet", "greet.command"):
+        sys.modules.pop(f"lm_eval_takeover.commands.{name}", None)
 
 
 def test_the_commands_are_the_rooms():
     folder = Path(commands.__file__).parent
-    folders = {path.stem for path in folder.iterdir() if not path.name.startswith("_")}
+    folders = {path.parent.name for path in folder.glob("*/command.py")}
     assert {name for name, _ in cli.find_commands()} == folders >= {"calibrate", "compare", "rescore"}
 
 
-def test_a_file_in_the_folder_of_commands_is_a_subcommand(greet, capsys):
+def test_a_folder_in_the_folder_of_commands_is_a_subcommand(greet, capsys):
     assert cli.main(["greet", "--word_to_say", "hello"]) == 0
     assert capsys.readouterr().out == "hello\n"
     assert cli.main(["greet", "--word_to_say", "hello", "--status", "1"]) == 1

@@ -8,7 +8,7 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lm_eval_takeover.commands._tables import WRITERS, Table
+from lm_eval_takeover.commands._output import WRITERS, Table
 from lm_eval_takeover.escaping import for_csv, for_latex, for_markdown, for_terminal, make_notices_visible
 
 HOSTILE = st.text(max_size=40) | st.text(

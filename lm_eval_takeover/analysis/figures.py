@@ -1,47 +1,28 @@
-"""A figure of each analysis, as SVG: the same bytes for the same table."""
+"""A figure of each analysis."""
 
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import polars as pl
 
 from lm_eval_takeover.analysis.planning import CLASSES
 from lm_eval_takeover.analysis.pooling import MEAN
-from lm_eval_takeover.errors import ArgumentError
-from lm_eval_takeover.storage.whole_files import write_whole
 
 Axes = Any
-_SETTINGS = {
-    "svg.hashsalt": "lm-eval-takeover",
-    "svg.fonttype": "none",
-    "font.size": 9,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-}
-_WIDTH, _HEIGHT = 4.0, 2.9  # inches: texts stay readable where a phone shows the figure
+SIZE = (4.0, 2.9)  # inches: texts stay readable where a phone shows the figure
 _COLOURS = ("#2f81f7", "#d1495b")
 _DIAGONAL = {"color": "#888888", "linestyle": ":", "linewidth": 1}
 
 
-def draw(name: str, table: pl.DataFrame, path: Path) -> None:
-    """The figure of this analysis. Raises ArgumentError where matplotlib is missing, OSError."""
-    try:
-        import matplotlib
-    except ImportError as error:
-        raise ArgumentError("figures need matplotlib: pip install '.[analysis]'") from error
-    from matplotlib.figure import Figure
-
-    with matplotlib.rc_context(_SETTINGS):
-        figure = Figure(figsize=(_WIDTH, _HEIGHT), layout="constrained")
-        if "task" in table.columns and name != "effects":
-            table = _name_task(figure, _shown(table))
-        if name in _PANELS:
-            _draw_panels(figure, table, _PANELS[name], _DRAWN[name])
-        else:
-            _DRAWN[name](figure.subplots(), table)
-        _put_legend(figure)
-        write_whole(path, lambda stream: figure.savefig(stream, format="svg", metadata={"Date": None}))
+def draw(name: str, table: pl.DataFrame, figure: Any) -> None:
+    """Draw this analysis into a matplotlib Figure of `SIZE`."""
+    if "task" in table.columns and name != "effects":
+        table = _name_task(figure, _shown(table))
+    if name in _PANELS:
+        _draw_panels(figure, table, _PANELS[name], _DRAWN[name])
+    else:
+        _DRAWN[name](figure.subplots(), table)
+    _put_legend(figure)
 
 
 def _shown(table: pl.DataFrame) -> pl.DataFrame:

@@ -2,6 +2,6 @@
 
 A folder knows what one subcommand reads and prints. It computes with lower folders. In: the options that `cli.py` has parsed.
 Out: tables on stdout, files, an exit status. A new subcommand is a new
-module or package here with the attributes of `cli.Command`; no other file changes. Start reading at `cli.Command`, then in
-the folder's `command.py`.
+folder here whose `command.py` has the attributes of `cli.Command`; no other file changes. `_options` has the options that several
+commands share, `_output` writes tables, figures and files. Start reading at `cli.Command`, then in a folder's `command.py`.
 """

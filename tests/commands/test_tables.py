@@ -10,7 +10,7 @@ from helpers.printed_numbers import NAMES, NUMBER, is_of, numbers_of, table_line
 from helpers.results import takeover, write_results
 
 from lm_eval_takeover.cli import main
-from lm_eval_takeover.commands._tables import WRITERS, Table, write_latex, write_markdown, write_terminal
+from lm_eval_takeover.commands._output import WRITERS, Table, write_latex, write_markdown, write_terminal
 from lm_eval_takeover.commands.compare import estimate
 from lm_eval_takeover.commands.compare.costs import write_costs
 from lm_eval_takeover.commands.compare.frontier import AREA_COLUMNS, write_areas

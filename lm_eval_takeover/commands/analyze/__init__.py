@@ -4,7 +4,3 @@ Knows which run each analysis reads and what to say if its input is missing. In:
 (CSV, JSON) and a figure (SVG) of each analysis, and `analysis.json`, which names the runs. The analyses are in the folder
 `analysis`. Start reading at `command`, then `tables` (which run goes where), then `inputs`.
 """
-
-from lm_eval_takeover.commands.analyze.command import DESCRIPTION, EXAMPLE, HELP, add_options, run
-
-__all__ = ["DESCRIPTION", "EXAMPLE", "HELP", "add_options", "run"]

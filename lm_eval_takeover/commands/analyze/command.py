@@ -4,7 +4,7 @@ import argparse
 import math
 from pathlib import Path
 
-from lm_eval_takeover.commands._packages import need_analysis_packages
+from lm_eval_takeover.commands._options import need_analysis_packages
 from lm_eval_takeover.errors import ArgumentError
 
 HELP = "make the paper's tables and figures from runs"

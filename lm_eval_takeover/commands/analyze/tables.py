@@ -1,7 +1,6 @@
 """Every analysis that the given runs allow: made, written, and a line for what cannot be shown."""
 
 import argparse
-import json
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -15,7 +14,7 @@ from tqdm import tqdm
 
 from lm_eval_takeover import __version__
 from lm_eval_takeover.analysis.catalogue import COLUMNS, SCORED, make_frame
-from lm_eval_takeover.analysis.figures import draw
+from lm_eval_takeover.analysis.figures import SIZE, draw
 from lm_eval_takeover.analysis.measuring import Measuring, measure_parts, warm_up
 from lm_eval_takeover.analysis.outcomes import tabulate_budget, tabulate_flips, tabulate_rates
 from lm_eval_takeover.analysis.planning import Rules, classify_text, count_classes, tabulate_planning
@@ -27,9 +26,10 @@ from lm_eval_takeover.analysis.takeovers import (
     tabulate_ranks,
 )
 from lm_eval_takeover.analysis.tokens import list_parts
+from lm_eval_takeover.commands._output import draw_svg, write_csv, write_json, writing
 from lm_eval_takeover.commands.analyze.inputs import CannotShow, Inputs
 from lm_eval_takeover.errors import ArgumentError, nearest
-from lm_eval_takeover.escaping import for_csv, for_terminal
+from lm_eval_takeover.escaping import for_terminal
 from lm_eval_takeover.runs.run_reader import Name
 from lm_eval_takeover.storage.whole_files import write_text
 
@@ -239,12 +239,11 @@ def write_analysis(folder: Path, name: str, table: pl.DataFrame) -> None:
     """`NAME.csv`, `NAME.json` and `NAME.svg`. Raises ArgumentError where they cannot be written."""
     floats = [column for column, kind in table.schema.items() if kind.is_float()]
     rows = table.with_columns(pl.col(floats).fill_nan(None))
-    try:
-        write_text(folder / f"{name}.csv", _make_inert(rows).write_csv())
-        write_text(folder / f"{name}.json", json.dumps(rows.to_dicts(), indent=1) + "\n")
-        draw(name, rows, folder / f"{name}.svg")
-    except OSError as error:
-        raise ArgumentError(f"--out '{folder}' cannot be written: {error}") from error
+    picture = draw_svg(partial(draw, name, rows), SIZE)
+    with writing("out", folder):
+        write_text(folder / f"{name}.csv", write_csv(rows.columns, rows.to_dicts()))
+        write_text(folder / f"{name}.json", write_json(rows.to_dicts()))
+        write_text(folder / f"{name}.svg", picture)
 
 
 def _write_index(
@@ -257,13 +256,8 @@ def _write_index(
     ]
     content = {"version": __version__, "runs": runs, "analyses": list(tables), "cannot_show": missing, "near": near}
     content |= {"rollouts": inputs.rollouts}
-    write_text(folder / INDEX, json.dumps(content, indent=1) + "\n")
-
-
-def _make_inert(rows: pl.DataFrame) -> pl.DataFrame:
-    """The same with texts that no spreadsheet computes."""
-    texts = pl.selectors.by_dtype(pl.String)
-    return rows.with_columns(texts.map_elements(for_csv, return_dtype=pl.String))
+    with writing("out", folder):
+        write_text(folder / INDEX, write_json(content))
 
 
 def _relative(path: Path, start: Path) -> str:

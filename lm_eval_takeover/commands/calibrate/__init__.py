@@ -6,7 +6,3 @@ beside it until then (`score_parts`). Or, with `--compare`, files that exist sid
 at `command`, then `measurement` (options to files), `task_form` (what a task asks with), `rollouts` (prompts to scores to
 thresholds) and `budget` (rate to spike ratio).
 """
-
-from lm_eval_takeover.commands.calibrate.command import DESCRIPTION, EXAMPLE, HELP, add_options, run
-
-__all__ = ["DESCRIPTION", "EXAMPLE", "HELP", "add_options", "run"]

@@ -4,8 +4,8 @@ import argparse
 import os
 from pathlib import Path
 
-from lm_eval_takeover.commands._engine_options import add_engine_options
-from lm_eval_takeover.commands._files import check_prompts, check_replaceable
+from lm_eval_takeover.commands._options import ENGINE, add_shared, check_prompts
+from lm_eval_takeover.commands._output import check_replaceable
 from lm_eval_takeover.errors import ArgumentError, nearest
 
 HELP = "find the thresholds of the gate for a pair"
@@ -103,7 +103,7 @@ def _add_rollout_options(parser: argparse.ArgumentParser) -> None:
     add("--max_gen_toks", type=int, help="most new tokens of a rollout (default: the task's, else 16384)")
     add("--seed", type=int, default=0, help="seed for the choice of prompts and for the rollouts (default: 0)")
     add("--batch_size", default="auto", help="rollouts at a time, a number or auto (default: auto)")
-    add_engine_options(rollouts)
+    add_shared(rollouts, *ENGINE)
     add("--device", help="as in lm-eval's hf")
     add("--guide_device", help="default: --device")
     add("--dtype", default="auto", help="as in lm-eval's hf")

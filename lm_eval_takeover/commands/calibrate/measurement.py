@@ -17,7 +17,7 @@ from lm_eval_takeover.calibration.files import read_calibration, write_calibrati
 from lm_eval_takeover.calibration.page import Call, describe_rollouts, rate_table, render_page, target_table
 from lm_eval_takeover.calibration.thresholds import Calibration
 from lm_eval_takeover.calibration.tuning import Method
-from lm_eval_takeover.commands._engine_options import read_engine_options
+from lm_eval_takeover.commands._options import read_engine
 from lm_eval_takeover.commands.calibrate.prompts import Prompts, read_prompts
 from lm_eval_takeover.commands.calibrate.rollouts import (
     Wanted,
@@ -145,7 +145,7 @@ def _plain(value: Any) -> Any:
 
 def _parse_arguments(options: argparse.Namespace, asked: dict[str, Any]) -> ModelArguments:
     """The pair's model arguments; vLLM's own come in `--engine_args`."""
-    return ModelArguments.parse({**asked, "direction": options.direction, **read_engine_options(options)})
+    return ModelArguments.parse({**asked, "direction": options.direction, **read_engine(options)})
 
 
 def _open_vllm(arguments: ModelArguments, pair: Pair) -> "VllmBackend":

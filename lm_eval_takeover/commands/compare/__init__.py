@@ -6,7 +6,3 @@ calibration where none fits (`budget_parameters`), the results of each row (`cal
 (`estimate`).
 Start reading at `command`, then `rows`.
 """
-
-from lm_eval_takeover.commands.compare.command import DESCRIPTION, EXAMPLE, HELP, add_options, run
-
-__all__ = ["DESCRIPTION", "EXAMPLE", "HELP", "add_options", "run"]

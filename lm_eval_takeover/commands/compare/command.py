@@ -5,7 +5,7 @@ import math
 from pathlib import Path
 
 from lm_eval_takeover.arguments import DEFAULT_POLICY, ModelArguments, check_folder
-from lm_eval_takeover.commands._files import check_prompts
+from lm_eval_takeover.commands._options import check_prompts
 from lm_eval_takeover.errors import ArgumentError, nearest
 from lm_eval_takeover.method.known_scores import check_score
 

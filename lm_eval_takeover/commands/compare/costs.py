@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from lm_eval_takeover.commands._tables import WRITERS, Table
+from lm_eval_takeover.commands._output import WRITERS, Table
 from lm_eval_takeover.commands.compare.rows import Row
 from lm_eval_takeover.results.runs import Run
 

@@ -5,7 +5,7 @@ import shlex
 import sys
 from collections.abc import Mapping, Sequence
 
-from lm_eval_takeover.commands._tables import WRITERS, Table
+from lm_eval_takeover.commands._output import WRITERS, Table
 from lm_eval_takeover.commands.compare.budget_parameters import CalibrationPlan, plan_calibration
 from lm_eval_takeover.commands.compare.calls import plan_calls
 from lm_eval_takeover.commands.compare.memory import describe_memory

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from lm_eval_takeover.commands._tables import WRITERS, Table
+from lm_eval_takeover.commands._output import WRITERS, Table
 from lm_eval_takeover.commands.compare.command import COSTS
 from lm_eval_takeover.commands.compare.picture import draw_frontier
 from lm_eval_takeover.commands.compare.rows import Row

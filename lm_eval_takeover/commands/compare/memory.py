@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from lm_eval_takeover.commands._tables import Table
+from lm_eval_takeover.commands._output import Table
 from lm_eval_takeover.commands.compare.workload import TaskLoad
 from lm_eval_takeover.demo import DEMO
 from lm_eval_takeover.errors import ArgumentError

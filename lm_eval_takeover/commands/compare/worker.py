@@ -64,7 +64,7 @@ def read_harness_once() -> None:
 
 def run_calibrate(words: list[str]) -> None:
     """`lm-eval-takeover calibrate WORDS` in this process."""
-    from lm_eval_takeover.commands import calibrate
+    from lm_eval_takeover.commands.calibrate import command as calibrate
 
     parser = argparse.ArgumentParser(prog="lm-eval-takeover calibrate", allow_abbrev=False)
     calibrate.add_options(parser)

@@ -3,7 +3,3 @@
 In comes the run_dir of a guided run; out go tables and figures of effects. `positions` chooses where, `continuing` writes the
 texts behind both tokens, `verdicts` judges them, `tables` writes the files. Start reading at `measuring.measure`.
 """
-
-from lm_eval_takeover.commands.effects.command import DESCRIPTION, EXAMPLE, HELP, add_options, run
-
-__all__ = ["DESCRIPTION", "EXAMPLE", "HELP", "add_options", "run"]

@@ -3,8 +3,7 @@
 import argparse
 from pathlib import Path
 
-from lm_eval_takeover.commands._packages import need_analysis_packages
-from lm_eval_takeover.commands._pair_options import add_pair_options, read_choice
+from lm_eval_takeover.commands._options import add_stored_pair, need_analysis_packages, read_choice
 from lm_eval_takeover.errors import ArgumentError
 
 HELP = "measure what single takeovers change"
@@ -36,7 +35,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--seed", type=int, default=0, metavar="N", help="seed for the choice of positions (default: 0)")
     add("--include_path", type=Path, metavar="DIR", help="a folder of task files, as in lm_eval")
     add("--dry_run", action="store_true", help="print what it would cost; load no model")
-    add_pair_options(parser)
+    add_stored_pair(parser)
 
 
 def run(options: argparse.Namespace) -> int:

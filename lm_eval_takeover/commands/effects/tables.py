@@ -9,7 +9,7 @@ from typing import Any
 import polars as pl
 
 from lm_eval_takeover.analysis.effects import LARGE, TAKEOVER, tabulate_auroc, tabulate_by_score, tabulate_summary
-from lm_eval_takeover.commands._tables import Table, write_terminal
+from lm_eval_takeover.commands._output import Table, write_terminal
 from lm_eval_takeover.commands.analyze.tables import write_analysis
 from lm_eval_takeover.commands.effects.positions import Position
 from lm_eval_takeover.runs.run_reader import RunReader

@@ -4,7 +4,3 @@ Knows three formats: Every Eval Ever (`eee`), `.eval_results/*.yaml` of the Hub 
 in: results folders of any model type. Goes out: files below `--out`, in which a pair is never called by the name of its base
 (`source`). Start reading at `command`, then `source`.
 """
-
-from lm_eval_takeover.commands.export.command import DESCRIPTION, EXAMPLE, HELP, add_options, run
-
-__all__ = ["DESCRIPTION", "EXAMPLE", "HELP", "add_options", "run"]

@@ -4,6 +4,7 @@ import argparse
 import sys
 from pathlib import Path
 
+from lm_eval_takeover.commands._output import writing
 from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.escaping import for_terminal
 
@@ -44,7 +45,7 @@ def run(options: argparse.Namespace) -> int:
     if options.to == "pairs" and len(options.results) > 1:
         raise ArgumentError(f"--to pairs takes one run_dir, not {len(options.results)}")
     sources, notes = ([], []) if options.to == "pairs" else read_sources(options.results)
-    try:
+    with writing("out", options.out):
         if options.to == "pairs":
             files, more = pairs.export(options.results[0], options.out, options.effects)
         elif options.to == "eee":
@@ -53,8 +54,6 @@ def run(options: argparse.Namespace) -> int:
             files, more = hub.export(sources, options.out, options.source_url)
         else:
             files, more = inspect_log.export(sources, options.out)
-    except OSError as error:
-        raise ArgumentError(f"--out '{options.out}' cannot be written: {error}") from error
     for note in [*notes, *more]:
         print(for_terminal(note), file=sys.stderr)
     for file in files:

@@ -4,7 +4,3 @@ Knows which rows and columns that table has, and what its cells need. Comes in: 
 rows as JSON-ready records (`rows`, `recoveries`), the paper's own rows (`published_rows`), comparisons with one of the rows
 (`versus`), in one of five formats (`formats`). Start reading at `command`, then `rows`.
 """
-
-from lm_eval_takeover.commands.leaderboard.command import DESCRIPTION, EXAMPLE, HELP, add_options, run
-
-__all__ = ["DESCRIPTION", "EXAMPLE", "HELP", "add_options", "run"]

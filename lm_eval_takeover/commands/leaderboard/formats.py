@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from lm_eval_takeover.commands._tables import WRITERS, Table
+from lm_eval_takeover.commands._output import WRITERS, Table
 from lm_eval_takeover.escaping import for_csv
 from lm_eval_takeover.results.runs import MATHEMATICAL
 

@@ -3,7 +3,3 @@
 Knows where names come from: packaged calibrations, scores and policies with their plug-ins, tasks, analyses. Comes in: perhaps
 plug-ins of the user. Goes out: a list, or JSON. Start reading at `command`, then `names`.
 """
-
-from lm_eval_takeover.commands.list.command import DESCRIPTION, EXAMPLE, HELP, add_options, run
-
-__all__ = ["DESCRIPTION", "EXAMPLE", "HELP", "add_options", "run"]

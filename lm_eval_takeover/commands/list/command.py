@@ -1,8 +1,9 @@
 """The door of `list`: its options."""
 
 import argparse
-import json
 import sys
+
+from lm_eval_takeover.commands._options import add_shared
 
 HELP = "list packaged calibrations, scores, policies, tasks and analyses"
 KINDS = ("calibrations", "scores", "policies", "tasks", "analyses")
@@ -16,8 +17,7 @@ EXAMPLE = """examples:
 def add_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("kinds", nargs="*", metavar="KIND", help=f"of {', '.join(KINDS)} (default: all)")
-    add("--plugins", metavar="FILE+MODULE", help="files or modules with scores and policies of your own")
-    add("--format", choices=("table", "json"), default="table", help="(default: table)")
+    add_shared(parser, "plugins", "format", format={"choices": ("table", "json")})
 
 
 def run(options: argparse.Namespace) -> int:
@@ -26,11 +26,12 @@ def run(options: argparse.Namespace) -> int:
     for kind in options.kinds:
         if kind not in KINDS:
             raise ArgumentError(f"KIND '{kind}' is not known; {nearest(kind, KINDS)}")
+    from lm_eval_takeover.commands._output import write_json
     from lm_eval_takeover.commands.list.names import list_names, write_names
 
     rows = list_names(options.kinds or KINDS, options.plugins)
     if options.format == "json":
-        sys.stdout.write(json.dumps({"rows": rows}, indent=2, ensure_ascii=False) + "\n")
+        sys.stdout.write(write_json({"rows": rows}))
     else:
         sys.stdout.write(write_names(rows))
     return 0

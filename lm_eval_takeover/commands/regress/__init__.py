@@ -4,7 +4,3 @@ Knows what a baseline holds (`baseline`), when a change counts as one (`verdicts
 (`planning`). Comes in: results folders, read by `results`, and a baseline file. Goes out: a verdict by task as text, JSON, JUnit
 XML and a Markdown summary (`reports`), and an exit status. Start reading at `command`, then `verdicts`.
 """
-
-from lm_eval_takeover.commands.regress.command import DESCRIPTION, EXAMPLE, HELP, add_options, run
-
-__all__ = ["DESCRIPTION", "EXAMPLE", "HELP", "add_options", "run"]

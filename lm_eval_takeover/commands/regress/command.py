@@ -120,7 +120,7 @@ def run(options: argparse.Namespace) -> int:
     from lm_eval_takeover.commands.regress.baseline import add_anchors, read_baseline, read_measured, read_seeds
 
     if options.junit is not None:
-        from lm_eval_takeover.commands._files import check_replaceable
+        from lm_eval_takeover.commands._output import check_replaceable
 
         check_replaceable("junit", options.junit, "a JUnit file of regress")
     limits = {metric: _read_limit(options, metric) for word in options.metric for metric in word.split(",") if metric}
@@ -162,7 +162,7 @@ def _choose(measured: "Measured", tasks: list[str]) -> "Measured":
 
 
 def _update(path: Path, new: "Measured") -> int:
-    from lm_eval_takeover.commands._files import check_replaceable
+    from lm_eval_takeover.commands._output import check_replaceable
     from lm_eval_takeover.commands.regress.baseline import write_baseline
 
     check_replaceable("baseline", path, "a baseline")
@@ -196,7 +196,7 @@ def _plan(options: argparse.Namespace, limits: dict[str, "Limit"]) -> int:
 
 
 def _compare(options: argparse.Namespace, old: "Measured", new: "Measured", limits: dict[str, "Limit"]) -> int:
-    from lm_eval_takeover.commands._tables import write_terminal
+    from lm_eval_takeover.commands._output import write_terminal
     from lm_eval_takeover.commands.regress import history, reports, verdicts
 
     verdicts.check_tasks(old, new)

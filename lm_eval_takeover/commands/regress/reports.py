@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 from xml.etree import ElementTree
 
-from lm_eval_takeover.commands._tables import WRITERS, Table, write_markdown
+from lm_eval_takeover.commands._output import WRITERS, Table, write_markdown
 from lm_eval_takeover.commands.regress.baseline import Measured
 from lm_eval_takeover.commands.regress.verdicts import AVERAGE, Limit, TaskVerdict, is_drop
 from lm_eval_takeover.escaping import for_terminal

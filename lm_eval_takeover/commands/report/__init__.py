@@ -4,7 +4,3 @@ Knows which rollouts fit into a file, how they are packed, and what a page may d
 are data). Comes in: what `analyze` wrote, and the run_dirs that it names. Goes out: one file that opens from disk, without a
 network. The page's own sources stand in `page/`. Start reading at `command`, then `building`, then `page/report.js`.
 """
-
-from lm_eval_takeover.commands.report.command import DESCRIPTION, EXAMPLE, HELP, add_options, run
-
-__all__ = ["DESCRIPTION", "EXAMPLE", "HELP", "add_options", "run"]

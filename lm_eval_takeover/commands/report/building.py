@@ -12,6 +12,7 @@ from markupsafe import Markup
 
 from lm_eval_takeover import __version__
 from lm_eval_takeover.analysis.vocabulary import load_tokenizer
+from lm_eval_takeover.commands._output import write_file
 from lm_eval_takeover.commands.report.effects import Effects, read_effects
 from lm_eval_takeover.commands.report.figures import CAPTIONS, read_figure
 from lm_eval_takeover.commands.report.inputs import Analysis
@@ -22,7 +23,6 @@ from lm_eval_takeover.escaping import for_terminal, make_page_policy
 from lm_eval_takeover.pair.pieces import Pieces
 from lm_eval_takeover.runs.layout import SAMPLES
 from lm_eval_takeover.runs.run_reader import Answered, RunReader
-from lm_eval_takeover.storage.whole_files import write_text
 
 MAX_PROBLEM, MAX_ANSWER = 20_000, 2_000  # characters that are shown of one
 _BLOCK = len('<script type="text/plain" data-rollout="00000"></script>\n')
@@ -48,10 +48,7 @@ def build(options: argparse.Namespace) -> int:
     pieces = _load_pieces(analysis, options.tokenizer)
     packed = pack_picks(analysis, groups, pieces, choose_score(analysis), room)
     blocks = _place(analysis, index, packed)
-    try:
-        write_text(options.out, render(analysis, index, blocks, total, effects))
-    except OSError as error:
-        raise ArgumentError(f"--out '{options.out}' cannot be written: {error}") from error
+    write_file("out", options.out, render(analysis, index, blocks, total, effects))
     print(f"{len(blocks):,} of {total:,} rollouts, {options.out.stat().st_size / 1e6:.1f} MB -> {options.out}")
     return 0
 

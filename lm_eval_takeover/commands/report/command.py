@@ -4,7 +4,7 @@ import argparse
 import math
 from pathlib import Path
 
-from lm_eval_takeover.commands._packages import need_analysis_packages
+from lm_eval_takeover.commands._options import need_analysis_packages
 from lm_eval_takeover.errors import ArgumentError
 
 HELP = "write an analysis as one HTML file"
@@ -43,7 +43,7 @@ def run(options: argparse.Namespace) -> int:
     if not (math.isfinite(options.max_size) and options.max_size > 0):
         raise ArgumentError(f"--max_size {options.max_size} is not a number of megabytes above 0")
     need_analysis_packages("report")
-    from lm_eval_takeover.commands._files import check_replaceable
+    from lm_eval_takeover.commands._output import check_replaceable
     from lm_eval_takeover.commands.report.building import build
     from lm_eval_takeover.commands.report.inputs import find_analysis
 

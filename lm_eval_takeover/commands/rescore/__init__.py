@@ -4,7 +4,3 @@ Knows how lm-eval's own evaluation is run on texts that a journal holds. Comes i
 are installed, or as they stand in a folder. Goes out: results and samples as lm-eval writes them, and the verdicts that changed
 (`scoring`, on the answers of `responses`). Nothing is generated, but that a `judge` may be asked. Start reading at `command`.
 """
-
-from lm_eval_takeover.commands.rescore.command import DESCRIPTION, EXAMPLE, HELP, add_options, run
-
-__all__ = ["DESCRIPTION", "EXAMPLE", "HELP", "add_options", "run"]

@@ -1,14 +1,14 @@
 """The options of `rescore`, the tables and lines that it prints."""
 
 import argparse
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lm_eval_takeover.arguments import ModelArguments
+from lm_eval_takeover.commands._options import add_shared, check_include_path
+from lm_eval_takeover.commands._output import Table, write_terminal
 from lm_eval_takeover.errors import ArgumentError
-from lm_eval_takeover.escaping import for_markdown, for_terminal
+from lm_eval_takeover.escaping import for_terminal
 
 if TYPE_CHECKING:
     from lm_eval_takeover.commands.rescore.judge import JudgeModel
@@ -30,8 +30,12 @@ EXAMPLE = """examples:
 def add_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("run_dir", type=Path, metavar="RUN_DIR", help="the folder that a run had as run_dir=, or a row of compare")
-    add("--tasks", nargs="+", default=[], metavar="TASK", help="tasks or groups (default: all tasks of the run)")
-    add("--include_path", type=Path, metavar="DIR", help="a folder of task files that replace the installed ones")
+    add_shared(
+        parser,
+        *("tasks", "include_path"),
+        tasks={"default": [], "help": "tasks or groups (default: all tasks of the run)"},
+        include_path={"help": "a folder of task files that replace the installed ones"},
+    )
     add(
         "--verifier",
         choices=("takeover", "math_verify"),
@@ -61,8 +65,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    if options.include_path is not None and not options.include_path.is_dir():
-        raise ArgumentError(f"--include_path '{options.include_path}' is not a folder of task files")
+    check_include_path(options)
     if options.judge is None and (options.judge_args or options.judge_gen_kwargs or options.judge_chat_template):
         raise ArgumentError("--judge_args, --judge_gen_kwargs and --judge_chat_template need --judge MODEL")
     from lm_eval_takeover.commands.rescore.scoring import rescore
@@ -85,32 +88,25 @@ def run(options: argparse.Namespace) -> int:
 
         judge = load_judge(options.judge, options.judge_args, options.judge_gen_kwargs, options.judge_chat_template)
     out = options.output_path or run_dir / ("rescored" if options.verifier == "takeover" else options.verifier)
-    if len(runs) > 1:
-        print(_table(("command", "tasks", "model arguments"), _list_commands(stored for stored, _ in rescored)))
-    for number, (_, outcome) in enumerate(rescored, 1):
+    for number, (stored, outcome) in enumerate(rescored, 1):
         if len(runs) > 1:
-            print(f"\ncommand {number}")
+            print(for_terminal(f"command {number}: {', '.join(stored.tasks)}; {_list_arguments(stored)}"))
         _print_outcome(outcome, out if len(rescored) == 1 else out / str(number), judge)
     for refusal in refusals:
         print(for_terminal(f"not scored: {refusal}"))
     return 0
 
 
-def _list_commands(runs: Iterable["StoredRun"]) -> Iterator[tuple[Any, ...]]:
-    """A row per command: its number, its tasks, and the model arguments that it was given."""
-    defaults = asdict(ModelArguments())
-    for number, run in enumerate(runs, 1):
-        arguments = dict(run.facts.get("arguments") or {})
-        for collected in ("policy_arguments", "engine_arguments"):
-            arguments |= arguments.pop(collected, None) or {}
-        given = (f"{name}={value}" for name, value in arguments.items() if value != defaults.get(name))
-        yield number, ", ".join(run.tasks), ",".join(given) or "none"
+def _list_arguments(run: "StoredRun") -> str:
+    """The model arguments that a command was given."""
+    from lm_eval_takeover.commands.rescore.scoring import read_given_arguments
+
+    words = [f"{name}={value}" for name, value in read_given_arguments(run).items()]
+    return ",".join(words) or "no model arguments"
 
 
-def _table(titles: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
-    """A Markdown table, as lm-eval prints its own."""
-    cells = [[for_markdown(str(cell)) for cell in row] for row in rows]
-    return "\n".join(f"|{'|'.join(line)}|" for line in (titles, ["---"] * len(titles), *cells))
+def _lay_out(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+    return write_terminal(Table(list(columns), [[str(cell) for cell in row] for row in rows]))
 
 
 def _print_outcome(outcome: "Rescored", out: Path, judge: "JudgeModel | None") -> None:
@@ -128,8 +124,8 @@ def _print_outcome(outcome: "Rescored", out: Path, judge: "JudgeModel | None") -
     if outcome.results.get("groups"):
         print(make_table(outcome.results, "groups"))
     if judged:
-        titles = ("task", "asked", "yes", "no", "no verdict", "acc", "acc_judged")
-        print(_table(titles, (one.describe() for one in judged)))
+        titles = ("Task", "Asked", "Yes", "No", "No verdict", "acc", "acc_judged")
+        print(_lay_out(titles, (one.describe() for one in judged)))
     folder = write_results(outcome.results, out)
     if outcome.left_out:
         print(
@@ -138,6 +134,7 @@ def _print_outcome(outcome: "Rescored", out: Path, judge: "JudgeModel | None") -
     verifier = outcome.results["config"]["takeover"]["verifier"]
     now = "now" if verifier == "takeover" else verifier
     if outcome.changes:
-        print(_table(("task", "doc", "sample", "verdict then", now, "answer then", now), outcome.list_changes()))
+        titles = ("Task", "Doc", "Sample", "Verdict then", f"Verdict {now}", "Answer then", f"Answer {now}")
+        print(_lay_out(titles, outcome.list_changes()))
     what = "changed" if verifier == "takeover" else f"of the run differ from those of {verifier}"
     print(f"{len(outcome.changes)} of {outcome.compared:,} verdicts {what}; results and samples -> {folder}")

@@ -119,13 +119,17 @@ def _rescore(
         )
     results["config"]["model"] = "guided-takeover"
     results["config"].setdefault("takeover", {})["verifier"] = get_verifier()
-    defaults = asdict(ModelArguments())
-    given = dict(run.facts.get("arguments") or {})
-    for collected in ("policy_arguments", "engine_arguments"):
-        given |= given.pop(collected, None) or {}
-    results["config"]["model_args"] = {name: value for name, value in given.items() if value != defaults.get(name)}
+    results["config"]["model_args"] = read_given_arguments(run)
     changes, compared = _compare_verdicts(matched, verdicts, now.given)
     return Rescored(results, changes, compared, matched.left_out)
+
+
+def read_given_arguments(run: StoredRun) -> dict[str, Any]:
+    """The model arguments of a run that are not the defaults."""
+    given, defaults = dict(run.facts.get("arguments") or {}), asdict(ModelArguments())
+    for collected in ("policy_arguments", "engine_arguments"):
+        given |= given.pop(collected, None) or {}
+    return {name: value for name, value in given.items() if value != defaults.get(name)}
 
 
 def _match_responses(run: StoredRun, tasks: Mapping[str, Any]) -> MatchedResponses:

@@ -4,7 +4,3 @@ Knows which texts of a run_dir still lack their scores and how they are put into
 that they name. Goes out: `RUN_DIR/scores/*.parquet` (`runs.scores`). Nothing is generated: `decoding.teacher_forcing` reads
 each text once per model. Start reading at `command`, then `scoring`.
 """
-
-from lm_eval_takeover.commands.score.command import DESCRIPTION, EXAMPLE, HELP, add_options, run
-
-__all__ = ["DESCRIPTION", "EXAMPLE", "HELP", "add_options", "run"]

@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from lm_eval_takeover.commands._pair_options import add_pair_options, read_choice
+from lm_eval_takeover.commands._options import add_stored_pair, read_choice
 
 HELP = "score the stored samples of a run with both models"
 DESCRIPTION = """\
@@ -27,7 +27,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="the folder that a run had as run_dir=; a folder of compare means its base",
     )
     add("--overwrite", action="store_true", help="replace scores that are in RUN_DIR/scores")
-    add_pair_options(parser)
+    add_stored_pair(parser)
 
 
 def run(options: argparse.Namespace) -> int:

@@ -4,7 +4,3 @@ Knows how model arguments become options of `vllm serve`. Comes in: the model ar
 server, which are passed on. Goes out: this process becomes the server. What it does beside vLLM's own is in `vllm/server`. Start
 reading at `command`.
 """
-
-from lm_eval_takeover.commands.serve.command import DESCRIPTION, EXAMPLE, HELP, add_options, run
-
-__all__ = ["DESCRIPTION", "EXAMPLE", "HELP", "add_options", "run"]

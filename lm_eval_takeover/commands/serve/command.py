@@ -8,6 +8,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
+from lm_eval_takeover.commands._options import add_shared
 from lm_eval_takeover.errors import ArgumentError
 
 HELP = "serve a pair with an OpenAI-compatible API (vLLM)"
@@ -25,12 +26,8 @@ MIDDLEWARE = "lm_eval_takeover.vllm.server.TakeoverMiddleware"
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add(
-        "--model_args",
-        default="",
-        metavar="NAME=VALUE,…",
-        help="model arguments, as in lm_eval (default: the demo pair)",
-    )
+    more = {"default": "", "help": "model arguments, as in lm_eval (default: the demo pair)"}
+    add_shared(parser, "model_args", model_args=more)
     add("--host", default="127.0.0.1", help="address (default: 127.0.0.1)")
     add("--port", type=int, default=8000, metavar="N", help="port (default: 8000)")
     add("--name", default="guided", help="the model's name for clients (default: guided)")

@@ -3,7 +3,3 @@
 Knows how a text is marked where the donor wrote. Comes in: a run_dir and the name of a sample. Goes out: its problem, the rollout
 with each takeover beside what the host would have written, and the verdict. Start reading at `command`, then `rollout`.
 """
-
-from lm_eval_takeover.commands.show.command import DESCRIPTION, EXAMPLE, HELP, add_options, run
-
-__all__ = ["DESCRIPTION", "EXAMPLE", "HELP", "add_options", "run"]

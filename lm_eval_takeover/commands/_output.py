@@ -1,12 +1,25 @@
-"""Tables of all commands: for a terminal of any width, as Markdown, as LaTeX. A number is never cut."""
+"""What commands print and write: tables in every format, figures, and files that are written whole or not at all.
 
+`write_terminal`, `write_markdown` and `write_latex` take a `Table` of texts; `write_csv` and `write_json` take values. A number
+is never cut. Files: `check_writable` and `check_replaceable` before the work, `write_file` or `writing` after it; what cannot be
+written is an ArgumentError in one form of words. Figures: `draw_svg`. Texts of others are escaped here.
+"""
+
+import contextlib
+import csv
 import io
+import json
+import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from textwrap import wrap
+from typing import Any
 
-from lm_eval_takeover.escaping import for_latex, for_markdown, for_terminal
+from lm_eval_takeover.errors import ArgumentError
+from lm_eval_takeover.escaping import for_csv, for_latex, for_markdown, for_terminal
+from lm_eval_takeover.storage.whole_files import write_text
 
 _GAP = 2  # blanks between two columns
 _NAME = 14  # a name is folded to no less than that
@@ -157,3 +170,84 @@ def write_latex(table: Table) -> str:
 
 
 WRITERS = {"table": write_terminal, "md": write_markdown, "latex": write_latex}
+
+
+def write_csv(columns: Sequence[str], lines: Sequence[Mapping[str, Any]]) -> str:
+    """Values as they are, texts so that no spreadsheet computes them; empty for None and for what a line lacks."""
+    stream = io.StringIO()
+    writer = csv.DictWriter(stream, columns, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows({name: for_csv(value) for name, value in line.items()} for line in lines)
+    return stream.getvalue()
+
+
+def write_json(value: Any) -> str:
+    """In ASCII: lone surrogates and invisible letters stay escapes."""
+    return json.dumps(value, indent=2) + "\n"
+
+
+def check_writable(option: str, path: Path) -> None:
+    """Raise ArgumentError, before hours of work, where no file can be written at `path`."""
+    if path.is_dir():
+        raise ArgumentError(f"--{option} '{path}' is a folder; expected a file")
+    folder = next(parent for parent in path.absolute().parents if parent.exists())
+    if not folder.is_dir() or not os.access(folder, os.W_OK):
+        raise ArgumentError(
+            f"--{option} '{path}' cannot be written: no permission in '{folder}', or it is not a folder; give another place"
+        )
+
+
+def check_replaceable(option: str, path: Path, kind: str) -> None:
+    """Raise ArgumentError where something else lies at `path` than a file of this kind, as `describe_file` calls it."""
+    from lm_eval_takeover.results.fields import describe_file  # which loads NumPy
+
+    if path.exists() and (present := describe_file(path)) not in (kind, "an empty file"):
+        raise ArgumentError(
+            f"--{option} '{path}' is {present}, not {kind}; it was not changed: give the name of a new file"
+        )
+
+
+@contextlib.contextmanager
+def writing(option: str, path: Path, kept: str = "") -> Iterator[None]:
+    """Raise ArgumentError where what is written within cannot be. `kept` says what is not lost by that."""
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise ArgumentError(
+            f"--{option} '{path}' cannot be written: {reason}; give another place or make room{kept and f'; {kept}'}"
+        ) from error
+
+
+def write_file(option: str, path: Path, text: str, kept: str = "") -> None:
+    """Write a file that `--OPTION` names, whole or not at all. Raises ArgumentError."""
+    with writing(option, path, kept):
+        write_text(path, text)
+
+
+_FIGURE = {
+    "svg.hashsalt": "lm-eval-takeover",
+    "svg.fonttype": "none",
+    "font.size": 9,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+}
+
+
+def draw_svg(draw: Callable[[Any], None], size: tuple[float, float], settings: Mapping[str, Any] | None = None) -> str:
+    """What `draw` puts into a matplotlib Figure of this size (inches), as SVG: the same text for the same figure.
+
+    `settings` are matplotlib's rcParams beside those of all figures. Raises ArgumentError where matplotlib is missing.
+    """
+    try:
+        import matplotlib
+    except ImportError as error:
+        raise ArgumentError("figures need matplotlib: pip install '.[analysis]' in a checkout") from error
+    from matplotlib.figure import Figure
+
+    stream = io.StringIO()
+    with matplotlib.rc_context({**_FIGURE, **(settings or {})}):
+        figure = Figure(figsize=size, layout="constrained")
+        draw(figure)
+        figure.savefig(stream, format="svg", metadata={"Date": None, "Creator": None})
+    return "\n".join(line.rstrip() for line in stream.getvalue().splitlines()) + "\n"

@@ -1,0 +1,161 @@
+"""Options that several commands have, each declared once; and checks of options that several commands make.
+
+A command adds those that it has by name and says what is different there: `add_shared(parser, "device", "seed",
+dtype={"default": None})`. Start reading at `add_shared`.
+"""
+
+import argparse
+from collections.abc import Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lm_eval_takeover.errors import ArgumentError
+
+if TYPE_CHECKING:
+    from lm_eval_takeover.commands._stored_pair import Choice
+
+Parser = argparse.ArgumentParser | argparse._ArgumentGroup
+_PROMPTS = (".jsonl", ".json", ".txt", ".csv", ".parquet")  # endings of files
+
+
+def read_truth(text: str) -> bool:
+    """`True` or `False`, as lm-eval reads them. For `type=` of an option."""
+    if text.lower() not in ("true", "false"):
+        raise argparse.ArgumentTypeError(f"'{text}' is neither True nor False")
+    return text.lower() == "true"
+
+
+_SHARED: Mapping[str, dict[str, Any]] = {
+    "base": {"help": "hub id (id@revision) or local folder (default: the bundled demo pair)"},
+    "guide": {"help": "hub id (id@revision) or local folder (default: the bundled demo pair)"},
+    "direction": {
+        "choices": ("forward", "reverse"),
+        "default": "forward",
+        "help": "forward: the base writes by default; reverse: the guide does (default: forward)",
+    },
+    "backend": {
+        "choices": ("hf", "vllm"),
+        "default": "hf",
+        "help": "hf is transformers, vllm is vLLM (default: hf)",
+    },
+    "engine_args": {"metavar": "NAME=VALUE,…", "help": "with --backend vllm: arguments of the vLLM engine"},
+    "batch_size": {
+        "default": "auto",
+        "metavar": "N",
+        "help": "samples at a time, a number or auto (default: auto); not read by vLLM",
+    },
+    "device": {"help": "cpu, cuda, cuda:1, … (default: the GPU if there is one)"},
+    "guide_device": {"metavar": "DEVICE", "help": "device of the guide (default: --device)"},
+    "dtype": {"default": "auto", "help": "of the weights: auto, bfloat16, float32, … (default: auto)"},
+    "guide_dtype": {"metavar": "DTYPE", "help": "dtype of the guide (default: --dtype)"},
+    "trust_remote_code": {"action": "store_true", "help": "run Python code that a checkpoint brings"},
+    "model_args": {"metavar": "NAME=VALUE,…", "help": "more model arguments, as in lm_eval"},
+    "plugins": {"metavar": "FILE+MODULE", "help": "files or modules with your own scores and policies"},
+    "tasks": {"nargs": "+", "metavar": "TASK", "help": "tasks and groups, as in lm_eval"},
+    "include_path": {"type": Path, "metavar": "DIR", "help": "a folder of task files, as in lm_eval"},
+    "apply_chat_template": {"action": "store_true", "help": "use the guide's chat template, as lm_eval does"},
+    "enable_thinking": {"type": read_truth, "metavar": "BOOL", "help": "passed to the chat template: True or False"},
+    "seed": {"type": int, "default": 0, "metavar": "N", "help": "seed of all random numbers (default: 0)"},
+    "format": {
+        "choices": ("table", "md", "csv", "latex", "json"),
+        "default": "table",
+        "help": "how to print (default: table)",
+    },
+    "overwrite": {"action": "store_true", "help": "replace files that exist"},
+}
+
+
+def add_shared(parser: Parser, *names: str, **changes: Mapping[str, Any]) -> None:
+    """Add the shared options of these names, in this order. `changes`: by name, what one has otherwise here."""
+    if unknown := changes.keys() - set(names):
+        raise ValueError(f"no such option is added: {', '.join(sorted(unknown))}")
+    for name in names:
+        parser.add_argument(f"--{name}", **{**_SHARED[name], **changes.get(name, {})})
+
+
+ENGINE = ("backend", "engine_args")
+LOADING = ("device", "guide_device", "dtype", "guide_dtype", "trust_remote_code")
+
+
+def add_stored_pair(parser: argparse.ArgumentParser) -> None:
+    """Options of commands that read a stored run's texts again with its models."""
+    models = {role: {"help": "hub id (id@revision) or local folder (default: the run's)"} for role in ("base", "guide")}
+    add_shared(
+        parser.add_argument_group("models, by default the run's"),
+        *("base", "guide", "batch_size", *ENGINE, *LOADING, "model_args", "plugins"),
+        **models,
+        dtype={"default": None, "help": "of the weights: auto, bfloat16, float32, … (default: the run's)"},
+        guide_dtype={"help": "dtype of the guide (default: the run's, or --dtype)"},
+        trust_remote_code={"help": "run Python code that a checkpoint brings; never taken from the run"},
+        model_args={"help": "how the run's models were loaded: peft, load_in_4bit, …"},
+        plugins={"help": "files or modules with your own scores; each adds a column"},
+    )
+
+
+def read_choice(options: argparse.Namespace) -> "Choice":
+    """What the options of `add_stored_pair` say of the models. Raises ArgumentError."""
+    size = str(options.batch_size)
+    if size != "auto" and not (size.isdigit() and int(size) > 0):
+        raise ArgumentError(f"--batch_size {size} is neither auto nor a number of at least 1")
+    engine = read_engine(options)
+    from lm_eval_takeover.commands._stored_pair import Choice
+
+    return Choice(
+        base=options.base,
+        guide=options.guide,
+        device=options.device,
+        guide_device=options.guide_device,
+        dtype=options.dtype,
+        guide_dtype=options.guide_dtype or options.dtype,
+        trust_remote_code=options.trust_remote_code or None,
+        batch_size=size,
+        plugins=options.plugins,
+        loading=read_arguments(options.model_args),
+        engine=engine,
+    )
+
+
+def read_engine(options: argparse.Namespace) -> dict[str, Any]:
+    """The model arguments that `--backend` and `--engine_args` stand for; vLLM's engine is the fused pair."""
+    if options.backend == "hf":
+        if options.engine_args:
+            raise ArgumentError(f"--engine_args {options.engine_args}: it is read by --backend vllm")
+        return {}
+    return {"backend": "vllm", "block_size": 1, **read_arguments(options.engine_args)}
+
+
+def read_arguments(given: str | None) -> dict[str, Any]:
+    """`NAME=VALUE,…` as lm-eval reads it."""
+    if not given:
+        return {}
+    from lm_eval.utils import simple_parse_args_string
+
+    return dict(simple_parse_args_string(given))
+
+
+def check_least(options: argparse.Namespace, least: int, *names: str) -> None:
+    """Raise ArgumentError where one of these options is given and below `least`."""
+    for name in names:
+        if (value := getattr(options, name)) is not None and value < least:
+            raise ArgumentError(f"--{name} {value} is not at least {least}")
+
+
+def check_prompts(source: str | None) -> None:
+    """Raise ArgumentError where `--prompts` can only be the name of a file, and there is none."""
+    is_file = source is not None and (source.endswith(_PROMPTS) or source.startswith(("/", ".", "~")))
+    if is_file and not Path(str(source)).exists():
+        raise ArgumentError(f"--prompts '{source}' does not exist; expected a JSONL file, or a data set of the hub")
+
+
+def check_include_path(options: argparse.Namespace) -> None:
+    """Raise ArgumentError where `--include_path` is not a folder."""
+    if options.include_path is not None and not options.include_path.is_dir():
+        raise ArgumentError(f"--include_path '{options.include_path}' is not a folder of task files")
+
+
+def need_analysis_packages(command: str) -> None:
+    """Raise ArgumentError where the extra `analysis` is not installed."""
+    for name in ("polars", "sklearn", "matplotlib"):
+        if find_spec(name) is None:
+            raise ArgumentError(f"{command} needs the package {name}: pip install '.[analysis]' in a checkout")
