@@ -1,8 +1,11 @@
-"""The model arguments of `lm_eval --model guided-takeover --model_args …`, checked once when they come in."""
+"""The model arguments of `lm_eval --model guided-takeover --model_args …`, checked once when they come in.
+
+Each field of `ModelArguments` says what it is for (`Kind`) and what vLLM has instead; all other lists of arguments are derived.
+"""
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from types import UnionType
 from typing import Any, Self, get_origin, get_type_hints
@@ -14,139 +17,169 @@ DEFAULT_POLICY = "disagreement"
 POLICIES = (DEFAULT_POLICY, "entropy", "random", "early", "base", "guide")  # those whose arguments are all fields below
 
 
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What a model argument is for.
+
+    `key` is the part of a sample's key through which it changes the text; None where it changes no text. `loads`: a model is
+    loaded by it. `own`: it belongs to one repository, so the guide does not take the base's. `named`: it says which model it is
+    and runs no code; only these are taken from a stored run.
+    """
+
+    key: str | None = None
+    loads: bool = False
+    own: bool = False
+    named: bool = False
+
+
+FILES = Kind("models", loads=True, own=True, named=True)
+ADAPTER = Kind("models", loads=True, own=True)
+DTYPE = Kind("models", loads=True, named=True)
+QUANTIZATION = Kind("models", loads=True)
+CODE = Kind("trust_remote_code", loads=True)
+PLACE = Kind(loads=True)
+METHOD, PROMPT, SEED, ENGINE = Kind("policy"), Kind("request"), Kind("seed"), Kind("backend")
+RUN = Kind()  # speed, labels and files
+
+
+def _argument(default: Any, kind: Kind, vllm: str | None = None) -> Any:
+    """A field with this default. `vllm` is what `backend=vllm` has instead of it."""
+    return field(default=default, metadata={"kind": kind, "vllm": vllm})
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ModelArguments:
     """Every model argument with its default. The `#:` comment says what it means, and what None stands for; docs/arguments.md
-    is made of them (scripts/write_docs_tables.py).
+    is made of them (scripts/write_docs_tables.py). `guide_NAME` is the guide's twin of NAME and is of its kind.
 
     Raises ArgumentError for an unknown name, with the nearest known one, and for a value of the wrong type or range.
     """
 
     #: The model that writes by default: hub id, `id@revision`, or a local folder. None: the bundled demo pair
-    base: str | None = None
+    base: str | None = _argument(None, FILES)
     #: The reasoning model that takes over, named in the same way. None: the bundled demo pair
-    guide: str | None = None
+    guide: str | None = _argument(None, FILES)
     #: `hf` is transformers, `vllm` is vLLM, which takes its own engine arguments too.
-    backend: str = "hf"
+    backend: str = _argument("hf", ENGINE)
     #: Who may write a token: `disagreement`, `entropy`, `random`, `early`, `base`, `guide`, `segment`, `lossy`, `ensemble`, or a
     #: plug-in's.
-    policy: str = DEFAULT_POLICY
+    policy: str = _argument(DEFAULT_POLICY, METHOD)
     #: Score of the gate: `ce`, `rkl`, `js`, `entropy`, `margin`, `confidence`, `top1`, `surprise`, `log_ratio`, or a plug-in's.
     #: None: `ce`; `entropy` for that policy
-    score: str | None = None
+    score: str | None = _argument(None, METHOD)
     #: With `js`: truncate both distributions to this top-p first.
-    score_top_p: float = 1.0
+    score_top_p: float = _argument(1.0, METHOD)
     #: A packaged name, a path, or `NAME:COLUMN` of a published table. None: the packaged one of this pair, if any
-    calibration: str | None = None
+    calibration: str | None = _argument(None, METHOD)
     #: Accept a calibration of another pair, direction, prompt form or sampling.
-    allow_calibration_mismatch: bool = False
+    allow_calibration_mismatch: bool = _argument(False, RUN)
     #: Share of calibration tokens above the threshold, 0.001 to 0.5. The realized rate is usually lower. None: 0.03
-    spike_ratio: float | None = None
+    spike_ratio: float | None = _argument(None, METHOD)
     #: Instead of `spike_ratio`: a realized rate from the calibration's `--target_rate`. None: `spike_ratio` is used
-    target_rate: float | None = None
+    target_rate: float | None = _argument(None, METHOD)
     #: Threshold of the gate in nats, set by hand; then no calibration is read. None: the calibration's
-    tau: float | None = None
+    tau: float | None = _argument(None, METHOD)
     #: Factor of the window test, set by hand with `tau`; 0 turns it off. None: the calibration's; 0 with `tau`
-    kappa: float | None = None
+    kappa: float | None = _argument(None, METHOD)
     #: Number of earlier tokens in the window test.
-    window: int = 10
+    window: int = _argument(10, METHOD)
     #: Which `kappa` of the calibration: `threshold_to_mean` or `tail_to_mean`. None: `threshold_to_mean`
-    kappa_rule: str | None = None
+    kappa_rule: str | None = _argument(None, METHOD)
     #: With a gate: the probability with which a position is taken over where it fires; it sets the rate of `top1`. None: 1
-    chance: float | None = None
+    chance: float | None = _argument(None, METHOD)
     #: `forward`; `reverse` lets the base take over from the guide.
-    direction: str = "forward"
+    direction: str = _argument("forward", METHOD)
     #: With `random` and `early`: the share of tokens to take over. None: needed by `random`
-    rate: float | None = None
+    rate: float | None = _argument(None, METHOD)
     #: With `early`: the number of first tokens, instead of `rate`. None: `early` needs this or `rate`
-    early_tokens: int | None = None
+    early_tokens: int | None = _argument(None, METHOD)
     #: Tokens that the host drafts before the donor checks them: a number, 1 for lockstep, or `auto`. It changes the
     #: speed, not the text.
-    block_size: int | str = "auto"
+    block_size: int | str = _argument("auto", RUN)
     #: Seed of the random numbers. It wins over lm-eval's `--seed`. None: lm-eval's `--seed` (the third, torch's), else `0`
-    seed: int | None = None
+    seed: int | None = _argument(None, SEED)
     #: Dtype of the weights, as in lm-eval's `hf`.
-    dtype: str = "auto"
+    dtype: str = _argument("auto", DTYPE)
     #: Device, as in lm-eval's `hf`. None: the GPU if there is one
-    device: str | None = None
+    device: str | None = _argument(None, PLACE)
     #: Device of the guide. None: `device`
-    guide_device: str | None = None
+    guide_device: str | None = _argument(None, PLACE, vllm="one device for both models")
     #: Dtype of the guide. None: `dtype`
     guide_dtype: str | None = None
     #: Samples at a time; `auto` takes as many as fit if every sample reaches its limit. If memory runs out, the batch is
     #: halved and the run goes on.
-    batch_size: int | str = 1
+    batch_size: int | str = _argument(1, RUN)
     #: Largest value of `batch_size=auto`. None: 64
-    max_batch_size: int | None = None
+    max_batch_size: int | None = _argument(None, RUN)
     #: Context in tokens. None: the shorter context of the two models
-    max_length: int | None = None
+    max_length: int | None = _argument(None, PROMPT)
     #: New tokens, if the task sets no limit.
-    max_gen_toks: int = 256
+    max_gen_toks: int = _argument(256, PROMPT)
     #: Passed to the guide's chat template. None: the template's own
-    enable_thinking: bool | None = None
+    enable_thinking: bool | None = _argument(None, PROMPT)
     #: As in lm-eval's `hf`. Without it, checkpoints load from safetensors only.
-    trust_remote_code: bool = False
+    trust_remote_code: bool = _argument(False, CODE)
     #: Branch, tag or commit of the base's repository; `base=id@revision` is the same. None: the default branch
-    revision: str | None = None
+    revision: str | None = _argument(None, FILES)
     #: The same for the guide. None: the default branch
     guide_revision: str | None = None
     #: Folder inside the base's repository, as in lm-eval's `hf`. None: its top
-    subfolder: str | None = None
+    subfolder: str | None = _argument(None, FILES, vllm="a local folder")
     #: The same for the guide. None: its top
     guide_subfolder: str | None = None
     #: A GGUF file of the base's repository, as in lm-eval's `hf`. None: safetensors
-    gguf_file: str | None = None
+    gguf_file: str | None = _argument(None, FILES, vllm="safetensors")
     #: The same for the guide. None: safetensors
     guide_gguf_file: str | None = None
     #: A PEFT adapter on the base: hub id, `id@revision`, or a local folder. None: no adapter
-    peft: str | None = None
+    peft: str | None = _argument(None, ADAPTER, vllm="a merged checkpoint")
     #: The same for the guide. None: no adapter
     guide_peft: str | None = None
     #: `auto` spreads the layers of both models over all devices (accelerate); or `balanced`, `sequential`, a map. None: `device`
-    device_map: str | dict[str, Any] | None = None
+    device_map: str | dict[str, Any] | None = _argument(None, PLACE, vllm="tensor_parallel_size=…")
     #: The same for the guide. None: `device_map`
     guide_device_map: str | dict[str, Any] | None = None
     #: As in lm-eval's `hf`: `device_map=auto`.
-    parallelize: bool = False
+    parallelize: bool = _argument(False, PLACE, vllm="tensor_parallel_size=…")
     #: With a device map: most memory for each GPU, such as `70GiB`. None: all that is free
-    max_memory_per_gpu: int | str | None = None
+    max_memory_per_gpu: int | str | None = _argument(None, PLACE)
     #: With a device map: most memory for the CPU. None: all that is free
-    max_cpu_memory: int | str | None = None
+    max_cpu_memory: int | str | None = _argument(None, PLACE)
     #: With a device map: folder for layers that fit nowhere else.
-    offload_folder: str = "./offload"
+    offload_folder: str = _argument("./offload", PLACE)
     #: `sdpa`, `eager`, `flash_attention_2`, …, as transformers takes it. None: transformers' choice
-    attn_implementation: str | None = None
+    attn_implementation: str | None = _argument(None, PLACE, vllm="attention_backend=…")
     #: The same for the guide. None: `attn_implementation`
     guide_attn_implementation: str | None = None
     #: Quantize the weights of both models while loading, by bitsandbytes.
-    load_in_4bit: bool = False
+    load_in_4bit: bool = _argument(False, QUANTIZATION, vllm="quantization=bitsandbytes")
     #: The same for the guide. None: `load_in_4bit`
     guide_load_in_4bit: bool | None = None
     #: The same with 8 bits.
-    load_in_8bit: bool = False
+    load_in_8bit: bool = _argument(False, QUANTIZATION, vllm="quantization=bitsandbytes")
     #: The same for the guide. None: `load_in_8bit`
     guide_load_in_8bit: bool | None = None
     #: With `load_in_4bit`: `fp4` or `nf4`. None: `fp4`
-    bnb_4bit_quant_type: str | None = None
+    bnb_4bit_quant_type: str | None = _argument(None, QUANTIZATION)
     #: With `load_in_4bit`: dtype of the computation. None: float32
-    bnb_4bit_compute_dtype: str | None = None
+    bnb_4bit_compute_dtype: str | None = _argument(None, QUANTIZATION)
     #: With `load_in_4bit`: also quantize the constants. None: no
-    bnb_4bit_use_double_quant: bool | None = None
+    bnb_4bit_use_double_quant: bool | None = _argument(None, QUANTIZATION)
     #: Any quantization of transformers: a map with its `quant_method`, in JSON. None: the checkpoint's own
-    quantization_config: dict[str, Any] | None = None
+    quantization_config: dict[str, Any] | None = _argument(None, QUANTIZATION, vllm="quantization=…")
     #: The same for the guide. None: `quantization_config`
     guide_quantization_config: dict[str, Any] | None = None
     #: Label of the run: its folder under lm-eval's `--output_path`, and `label` in `config.takeover`. None:
     #: `BASE+GUIDE-policy`
-    model: str | None = None
+    model: str | None = _argument(None, RUN)
     #: Folder for finished samples and traces; needed to resume a run. None: no files
-    run_dir: str | None = None
+    run_dir: str | None = _argument(None, RUN)
     #: Files or modules with your own scores and policies, joined by `+`. None: no plug-in
-    plugins: str | None = None
+    plugins: str | None = _argument(None, METHOD)
     # What only the chosen policy reads: the fields of its class, each a model argument.
-    policy_arguments: Mapping[str, Any] = field(default_factory=dict)
+    policy_arguments: Mapping[str, Any] = field(default_factory=dict, metadata={"kind": METHOD})
     # What only vLLM reads: arguments of its engine, such as `tensor_parallel_size`.
-    engine_arguments: Mapping[str, Any] = field(default_factory=dict)
+    engine_arguments: Mapping[str, Any] = field(default_factory=dict, metadata={"kind": ENGINE})
 
     @classmethod
     def parse(cls, values: dict[str, Any], own: Mapping[str, Any] | None = None) -> Self:
@@ -213,12 +246,40 @@ class ModelArguments:
         if self.kappa is not None and self.tau is None:
             raise ArgumentError(f"kappa={self.kappa} sets the gate by hand and needs tau=… too")
 
+    def for_role(self, role: str) -> Self:
+        """As they hold for one model: for the guide its twins, where given or where the base's are of another repository."""
+        if role == "base":
+            return self
+        own = {name: getattr(self, twin) for name, twin in TWINS.items()}
+        return replace(self, **{name: value for name, value in own.items() if value is not None or KINDS[name].own})
+
+    def differing(self) -> dict[str, Any]:
+        """Those that are not at their defaults."""
+        default = type(self)()
+        values = {one.name: getattr(self, one.name) for one in fields(self)}
+        return {name: value for name, value in values.items() if value != getattr(default, name)}
+
     @property
     def rows(self) -> int:
         """The batch size in samples; for `auto` the most that it may be, 64 or `max_batch_size` where that is smaller."""
         if isinstance(self.batch_size, int):
             return self.batch_size
         return min(64, self.max_batch_size or 64)
+
+
+_FIELDS = {one.name: one for one in fields(ModelArguments)}
+# The guide's twin of each argument that has one.
+TWINS: Mapping[str, str] = {name: f"guide_{name}" for name in _FIELDS if f"guide_{name}" in _FIELDS}
+
+
+def _read_metadata(key: str) -> dict[str, Any]:
+    """What each argument says of itself; a twin that says nothing is as the argument is that it stands for."""
+    said = {name: one.metadata or _FIELDS[name.removeprefix("guide_")].metadata for name, one in _FIELDS.items()}
+    return {name: metadata.get(key) for name, metadata in said.items()}
+
+
+KINDS: Mapping[str, Kind] = _read_metadata("kind")
+VLLM_INSTEAD: Mapping[str, str] = {name: instead for name, instead in _read_metadata("vllm").items() if instead}
 
 
 def check_folder(role: str, name: str) -> None:

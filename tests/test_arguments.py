@@ -1,9 +1,13 @@
 """Model arguments: types, ranges, and errors that name the argument, the value and the way out."""
 
+from dataclasses import fields
+
 import pytest
 
-from lm_eval_takeover.arguments import ModelArguments
+from lm_eval_takeover.arguments import KINDS, TWINS, VLLM_INSTEAD, Kind, ModelArguments
 from lm_eval_takeover.errors import ArgumentError
+from lm_eval_takeover.results.settings import HARMLESS
+from lm_eval_takeover.vllm.launch import refuse_others
 
 
 def parse(**values):
@@ -63,3 +67,29 @@ def test_errors_name_argument_value_and_way_out(values, text):
         parse(**values)
     assert text in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", [field.name for field in fields(ModelArguments)])
+def test_every_argument_says_once_what_it_is_for(name):
+    """Its field alone says it: keys of samples (tests/runs/test_sample_keys.py) and all tables of arguments follow."""
+    kind = KINDS[name]
+    assert isinstance(kind, Kind)
+    assert (name in HARMLESS) == (kind.key is None and name != "model")
+    assert not kind.own or name in ("base", "guide") or name.removeprefix("guide_") in TWINS
+
+
+@pytest.mark.parametrize("name", VLLM_INSTEAD)
+def test_vllm_names_what_it_has_instead(name):
+    refuse_others(ModelArguments())
+    with pytest.raises(ArgumentError, match=f"{name}=x is read by backend=hf; backend=vllm has {VLLM_INSTEAD[name]}"):
+        refuse_others(ModelArguments(**{name: "x"}))
+
+
+@pytest.mark.parametrize("name", TWINS)
+def test_a_twin_stands_for_the_guide_alone(name):
+    of_base, of_both = ModelArguments(**{name: "x"}), ModelArguments(**{name: "x", TWINS[name]: "y"})
+    assert getattr(of_base.for_role("base"), name) == getattr(of_both.for_role("base"), name) == "x"
+    assert getattr(of_both.for_role("guide"), name) == "y"
+    inherited = getattr(of_base.for_role("guide"), name)
+    assert inherited == (None if KINDS[name].own else "x")
+    assert KINDS[name] == KINDS[TWINS[name]]

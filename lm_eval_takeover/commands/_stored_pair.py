@@ -6,26 +6,20 @@ from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Any
 
-from lm_eval_takeover.arguments import ModelArguments
+from lm_eval_takeover.arguments import KINDS, TWINS, ModelArguments
 from lm_eval_takeover.backends import Backend, open_backend
 from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.method.gate import Gate
 from lm_eval_takeover.method.policies import Disagreement
 from lm_eval_takeover.pair.loading import load_pair
 from lm_eval_takeover.runs.run_reader import RunReader
-from lm_eval_takeover.runs.sample_keys import MODEL_ARGUMENTS
 
 logger = logging.getLogger(__name__)
 
 # What is taken from a folder, which a stranger may have made: names, revisions and dtypes. Nothing that runs code or says where
 # weights go.
-_RESTORED = {
-    *("base", "revision", "subfolder", "gguf_file", "dtype"),
-    *("guide", "guide_revision", "guide_subfolder", "guide_gguf_file", "guide_dtype"),
-}
-_OTHERS = {
-    name for name, part in MODEL_ARGUMENTS.items() if part == "models"
-} - _RESTORED  # other models of the same files
+_RESTORED = {name for name, kind in KINDS.items() if kind.named}
+_OTHERS = {name for name, kind in KINDS.items() if kind.key == "models"} - _RESTORED  # other models of the same files
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,10 +44,11 @@ class Choice:
         """The run's arguments with these. Raises ArgumentError where neither names a model."""
         own = {name: value for name, value in asdict(self).items() if value is not None}
         engine, loading = own.pop("engine"), own.pop("loading")
+        in_repository = [name for name in TWINS if KINDS[name].own]
         if self.base is not None:
-            own |= {"revision": None, "subfolder": None}
+            own |= dict.fromkeys(in_repository)
         if self.guide is not None:
-            own |= {"guide_revision": None, "guide_subfolder": None}
+            own |= dict.fromkeys(TWINS[name] for name in in_repository)
         stored = {name: value for name, value in run.arguments.items() if name in _RESTORED}
         self._check_loading(run)
         arguments = ModelArguments.parse({**stored, **own, **loading, **engine})

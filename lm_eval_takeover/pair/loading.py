@@ -9,7 +9,7 @@ from typing import Any, get_type_hints
 
 import torch
 
-from lm_eval_takeover.arguments import DEFAULT_POLICY, ModelArguments
+from lm_eval_takeover.arguments import DEFAULT_POLICY, KINDS, ModelArguments
 from lm_eval_takeover.calibration.files import (
     calibration_command,
     find_calibration,
@@ -28,7 +28,6 @@ from lm_eval_takeover.method.policies import Gated
 from lm_eval_takeover.method.policy import BudgetParameter, Policy
 from lm_eval_takeover.method.registry import load_plugins, policies
 from lm_eval_takeover.pair.calibration_check import CalibrationFit
-from lm_eval_takeover.pair.load_options import LoadOptions
 from lm_eval_takeover.pair.loading_bar import one_loading_bar
 from lm_eval_takeover.pair.member import Member
 from lm_eval_takeover.pair.pair import Pair
@@ -65,37 +64,8 @@ def load_pair(arguments: ModelArguments) -> Pair:
     """The pair of `_load_pair`; within `share_pairs` one for all arguments that differ in nothing that models are loaded by."""
     if _shared is None:
         return _load_pair(arguments)
-    key = repr([(one.name, getattr(arguments, one.name)) for one in fields(arguments) if one.name not in _OF_METHODS])
+    key = repr([getattr(arguments, name) for name, kind in KINDS.items() if kind.loads])
     return _shared.get(key) or _shared.setdefault(key, _load_pair(arguments))
-
-
-# Model arguments that models are not loaded by.
-_OF_METHODS = frozenset(
-    [
-        *(
-            "policy",
-            "score",
-            "score_top_p",
-            "calibration",
-            "allow_calibration_mismatch",
-            "spike_ratio",
-            "target_rate",
-            "tau",
-        ),
-        *(
-            "kappa",
-            "window",
-            "kappa_rule",
-            "direction",
-            "rate",
-            "early_tokens",
-            "chance",
-            "policy_arguments",
-            "plugins",
-        ),
-        *("block_size", "seed", "batch_size", "max_batch_size", "max_gen_toks", "model", "run_dir"),
-    ]
-)
 
 
 def _load_pair(arguments: ModelArguments) -> Pair:
@@ -115,15 +85,13 @@ def _load_pair(arguments: ModelArguments) -> Pair:
             f"or policy=base or policy=guide for one model alone"
         )
     devices = resolve_devices(arguments)
-    dtypes = {"base": arguments.dtype, "guide": arguments.guide_dtype or arguments.dtype}
     members = {
         role: Member(
             role,
             name,
             device=devices[role],
-            dtype=_parse_dtype(role, dtypes[role]),
-            trust_remote_code=arguments.trust_remote_code,
-            loading=LoadOptions.of(arguments, role),
+            dtype=_parse_dtype(role, arguments.for_role(role).dtype),
+            given=arguments.for_role(role),
         )
         for role, name in names.items()
         if name is not None

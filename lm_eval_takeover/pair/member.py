@@ -12,15 +12,24 @@ from huggingface_hub.errors import HfHubHTTPError
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, Cache, GenerationConfig
 
-from lm_eval_takeover.arguments import check_folder
+from lm_eval_takeover.arguments import ModelArguments, check_folder
 from lm_eval_takeover.errors import ArgumentError, ModelOutputError
 from lm_eval_takeover.pair.ids import identify, locate
-from lm_eval_takeover.pair.load_options import LoadOptions
+from lm_eval_takeover.pair.load_options import (
+    check_quantization,
+    find_device_map,
+    model_options,
+    qualify,
+    repository_options,
+)
 from lm_eval_takeover.pair.vocabulary import Vocabulary
 
 
 class Member:
-    """One model of the pair. Its tokenizer and configuration are read at once, its weights when first used."""
+    """One model of the pair; `given` are the model arguments as they hold for it.
+
+    Its tokenizer and configuration are read at once, its weights when first used.
+    """
 
     def __init__(
         self,
@@ -29,30 +38,30 @@ class Member:
         *,
         device: str = "cpu",
         dtype: str | torch.dtype = "auto",
-        trust_remote_code: bool = False,
-        loading: LoadOptions | None = None,
+        given: ModelArguments | None = None,
     ) -> None:
         self.role = role
         check_folder(role, name)
-        self.loading = loading or LoadOptions()
+        self.given = given or ModelArguments()
+        check_quantization(self.given, role)
         self.path, named = locate(name)
-        if named and self.loading.revision not in (None, named):
+        if named and self.given.revision not in (None, named):
             raise ArgumentError(
-                f"{role}='{name}' names a different revision than {self._argument('revision')}={self.loading.revision}"
+                f"{role}='{name}' names a different revision than {self._argument('revision')}={self.given.revision}"
             )
-        self._revision = named or self.loading.revision
+        self._revision = named or self.given.revision
         self.device = torch.device(device)
         self.dtype = dtype  # as asked for; `auto` is the checkpoint's own
         self.prepared_pass: Any = None  # the `ForwardPass` of this model, from its first use on
         self.self_check: Any = None  # the `SelfCheck` of this model, from its first use on
-        self._options: dict[str, Any] = self.loading.repository_options() | {
+        self._options: dict[str, Any] = repository_options(self.given) | {
             "revision": self._revision,
-            "trust_remote_code": trust_remote_code,
+            "trust_remote_code": self.given.trust_remote_code,
         }
         self.config = self._load(AutoConfig)
         self.tokenizer = self._load(AutoTokenizer)
         self.vocabulary = Vocabulary.of(self.tokenizer, self.config.get_text_config().vocab_size)
-        self.id = self.loading.qualify(identify(name, self.path, self._revision, self.loading.subfolder))
+        self.id = qualify(self.given, identify(name, self.path, self._revision, self.given.subfolder))
 
     def _load(self, kind: Any, **options: Any) -> Any:
         try:
@@ -80,8 +89,8 @@ class Member:
     @cached_property
     def model(self) -> Any:
         """The transformers model in eval mode, on its device or devices; loaded at the first use."""
-        safe = None if self._options["trust_remote_code"] or self.loading.gguf_file else True
-        placed = self.loading.model_options(self.device)
+        safe = None if self.given.trust_remote_code or self.given.gguf_file else True
+        placed = model_options(self.given, self.device)
         try:
             model = self._load(AutoModelForCausalLM, dtype=self.dtype, use_safetensors=safe, **placed)
         except ArgumentError:
@@ -90,10 +99,10 @@ class Member:
             raise
         if "device_map" not in placed:
             model = model.to(self.device)
-        elif self.loading.device_map is not None:
+        elif find_device_map(self.given) is not None:
             self.device = next((p.device for p in model.parameters() if p.device.type != "meta"), self.device)
-        if self.loading.peft is not None:
-            model = self._adapt(model, self.loading.peft)
+        if self.given.peft is not None:
+            model = self._adapt(model, self.given.peft)
         return model.eval()
 
     def _adapt(self, model: Any, adapter: str) -> Any:
@@ -185,7 +194,7 @@ class Member:
     def eos_ids(self) -> frozenset[int]:
         """The token ids that end this model's text, as transformers' `generate` and lm-eval's `hf` see them."""
         try:
-            where = {"revision": self._revision, "subfolder": self.loading.subfolder or ""}
+            where = {"revision": self._revision, "subfolder": self.given.subfolder or ""}
             ids = GenerationConfig.from_pretrained(self.path, **where).eos_token_id
         except OSError:
             ids = None

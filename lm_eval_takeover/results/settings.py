@@ -7,41 +7,26 @@ gate, how it was loaded.
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from lm_eval_takeover.arguments import DTYPE, KINDS, METHOD
 from lm_eval_takeover.results.fields import Fields
 
 Settings = dict[str, Any]
 
-# Model arguments that change no text, of guided-takeover (as `runs/sample_keys.py` has them) and of lm-eval's other models.
-HARMLESS = frozenset(
+# Arguments of lm-eval's other models, and of vLLM's engine, that change no text.
+_HARMLESS_ELSEWHERE = frozenset(
     [
-        "batch_size",
-        "max_batch_size",
-        "device",
-        "guide_device",
-        "block_size",
-        "run_dir",
-        "allow_calibration_mismatch",
-        "seed",
-        "parallelize",
-        "device_map",
-        "guide_device_map",
-        "attn_implementation",
-        "guide_attn_implementation",
-        "max_memory_per_gpu",
-        "max_cpu_memory",
-        "offload_folder",
-        "num_concurrent",
-        "max_retries",
-        "timeout",
-        "base_url",
-        "tensor_parallel_size",
-        "data_parallel_size",
-        "gpu_memory_utilization",
-        "swap_space",
-        "verify_certificate",
-        "eos_string",
+        *("num_concurrent", "max_retries", "timeout", "base_url", "verify_certificate", "eos_string"),
+        *(
+            "tensor_parallel_size",
+            "data_parallel_size",
+            "data_parallel_backend",
+            "gpu_memory_utilization",
+            "swap_space",
+        ),
     ]
 )
+# Model arguments that change no text; `model` is a label of ours, and the name of a model elsewhere.
+HARMLESS = _HARMLESS_ELSEWHERE | {name for name, kind in KINDS.items() if kind.key is None} - {"model"}
 # What config.takeover says of a run, as resolved.
 TAKEOVER = (
     "backend",
@@ -56,21 +41,9 @@ TAKEOVER = (
     "plugins",
     "dtypes",
 )
-# Model arguments of which it says what they came to: thresholds, digests of sources, revisions; `model` is the run's label.
-RESOLVED = frozenset(
-    [
-        *TAKEOVER,
-        "base",
-        "guide",
-        "spike_ratio",
-        "target_rate",
-        "calibration",
-        "kappa_rule",
-        "model",
-        "dtype",
-        "guide_dtype",
-    ]
-)
+# Model arguments of which it says what they came to: thresholds, digests of sources, revisions.
+RESOLVED = {name for name, kind in KINDS.items() if kind in (METHOD, DTYPE)} - {"score_top_p"}
+RESOLVED |= {"backend", "base", "guide", "model"}
 
 
 def parse_model_args(value: Any) -> dict[str, str]:
@@ -106,7 +79,7 @@ def model_settings(document: Fields) -> Settings:
     """The model, its arguments that can change a text, and of a takeover run what they came to. Without the seed."""
     config = document.inside("config")
     takeover = config.inside_or_empty("takeover")
-    skipped = HARMLESS | (RESOLVED if "policy" in takeover else frozenset())
+    skipped = HARMLESS | {"seed"} | (RESOLVED if "policy" in takeover else frozenset())
     arguments = parse_model_args(config.get("model_args"))
     found: Settings = {"model": config.get("model")}
     found |= {f"model_args.{name}": value for name, value in arguments.items() if name not in skipped}

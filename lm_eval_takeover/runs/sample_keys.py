@@ -1,98 +1,23 @@
 """What can change the text of a sample, and the key that it is kept under in a journal.
 
-Every model argument and every generation setting is declared here, with the part of the key that it reaches the text through,
-or None where it cannot change a text. What is not declared is a defect, which a test finds.
+Which part of the key a model argument reaches is said by its kind in `arguments`; every generation setting is in the request.
 """
 
 import json
-from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from lm_eval_takeover.method.policy import Policy
 from lm_eval_takeover.method.request import Request
 from lm_eval_takeover.method.sampling import request_digest
 from lm_eval_takeover.pair.ids import whole_digest
+from lm_eval_takeover.pair.load_options import text_settings
 from lm_eval_takeover.pair.member import Member
 from lm_eval_takeover.pair.pair import Pair
 from lm_eval_takeover.storage.digests import digest_of, digest_of_text
 
 SCHEMA = 2  # 1 drew by inverse CDF
-
-MODEL_ARGUMENTS: Mapping[str, str | None] = MappingProxyType(
-    {
-        "base": "models",
-        "guide": "models",
-        "backend": "backend",
-        "policy": "policy",
-        "score": "policy",
-        "score_top_p": "policy",
-        "calibration": "policy",  # the thresholds that are read off it
-        "allow_calibration_mismatch": None,
-        "spike_ratio": "policy",
-        "target_rate": "policy",
-        "tau": "policy",
-        "kappa": "policy",
-        "window": "policy",
-        "kappa_rule": "policy",
-        "chance": "policy",
-        "direction": "policy",
-        "rate": "policy",
-        "early_tokens": "policy",
-        "plugins": "policy",  # digests of their sources
-        "policy_arguments": "policy",
-        "engine_arguments": "backend",  # those of them that change what is computed
-        "block_size": None,
-        "seed": "seed",
-        "dtype": "models",
-        "device": None,
-        "guide_device": None,
-        "guide_dtype": "models",
-        "batch_size": None,
-        "max_batch_size": None,
-        "max_length": "request",  # how a prompt is cut, and the room behind it
-        "max_gen_toks": "request",
-        "enable_thinking": "request",  # in the prompt
-        "trust_remote_code": "trust_remote_code",
-        "model": None,  # what the run is called
-        "run_dir": None,
-        **dict.fromkeys(
-            (
-                *("revision", "subfolder", "gguf_file", "peft", "load_in_4bit", "load_in_8bit", "quantization_config"),
-                *("guide_revision", "guide_subfolder", "guide_gguf_file", "guide_peft"),
-                *("guide_load_in_4bit", "guide_load_in_8bit", "guide_quantization_config"),
-                *("bnb_4bit_quant_type", "bnb_4bit_compute_dtype", "bnb_4bit_use_double_quant"),
-            ),
-            "models",
-        ),
-        **dict.fromkeys(
-            (
-                *(
-                    "device_map",
-                    "guide_device_map",
-                    "parallelize",
-                    "max_memory_per_gpu",
-                    "max_cpu_memory",
-                    "offload_folder",
-                ),
-                *("attn_implementation", "guide_attn_implementation"),
-            )
-        ),
-    }
-)
-
-GENERATION_SETTINGS: Mapping[str, str | None] = MappingProxyType(
-    {
-        "until": "request",
-        "max_gen_toks": "request",
-        "do_sample": "request",
-        "temperature": "request",
-        "top_p": "request",
-        "top_k": "request",
-    }
-)
 
 
 def collect_text_settings(
@@ -126,7 +51,7 @@ def collect_text_settings(
 def _digest_or_name(member: Member) -> str:
     folder = Path(member.path)
     return (
-        whole_digest(folder / (member.loading.subfolder or ""))
+        whole_digest(folder / (member.given.subfolder or ""))
         if folder.is_dir()
         else f"{member.id.id}@{member.id.revision}"
     )
@@ -134,9 +59,9 @@ def _digest_or_name(member: Member) -> str:
 
 def _loading_settings(member: Member) -> dict[str, Any]:
     """What makes another model of the same files, under `loading`; a local adapter counts by its files."""
-    settings = member.loading.text_settings()
-    if member.loading.peft and Path(member.loading.peft).is_dir():
-        settings["peft"] = whole_digest(Path(member.loading.peft))
+    settings = text_settings(member.given)
+    if member.given.peft and Path(member.given.peft).is_dir():
+        settings["peft"] = whole_digest(Path(member.given.peft))
     return {"loading": settings} if settings else {}
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
-from lm_eval_takeover.arguments import ModelArguments
+from lm_eval_takeover.arguments import VLLM_INSTEAD, ModelArguments
 from lm_eval_takeover.errors import ArgumentError, nearest
 from lm_eval_takeover.method.policy import DIRECTIONS, Policy
 from lm_eval_takeover.pair.member import Member
@@ -23,25 +23,6 @@ CHECK = "lm_eval_takeover.vllm.model_state:RequestCheck"
 RUNNER = "VLLM_USE_V2_MODEL_RUNNER"
 EXTENSION = "lm_eval_takeover.vllm.worker.WorkerExtension"
 WORKER = "lm_eval_takeover.vllm.draft_worker.TakeoverWorker"
-# Model arguments of the transformers engines that have no counterpart here, by what vLLM has instead.
-_OTHERS: Mapping[str, str] = {
-    "device_map": "tensor_parallel_size=…",
-    "guide_device_map": "tensor_parallel_size=…",
-    "parallelize": "tensor_parallel_size=…",
-    "guide_device": "one device for both models",
-    "attn_implementation": "attention_backend=…",
-    "guide_attn_implementation": "attention_backend=…",
-    "load_in_4bit": "quantization=bitsandbytes",
-    "load_in_8bit": "quantization=bitsandbytes",
-    "quantization_config": "quantization=…",
-    "guide_quantization_config": "quantization=…",
-    "peft": "a merged checkpoint",
-    "guide_peft": "a merged checkpoint",
-    "gguf_file": "safetensors",
-    "guide_gguf_file": "safetensors",
-    "subfolder": "a local folder",
-    "guide_subfolder": "a local folder",
-}
 _CACHE_BLOCK = "kv_block_size"  # vLLM's `block_size`, tokens of a cache block; that name is the length of drafts here
 _MEMORY = (
     "give a smaller max_model_len=… or another gpu_memory_utilization=… (on a CPU: VLLM_CPU_KVCACHE_SPACE, in GiB)"
@@ -88,7 +69,7 @@ def list_engine_arguments(arguments: ModelArguments, pair: Pair, policy: Policy,
 
     Raises ArgumentError for arguments that vLLM does not have, and for a pair that it cannot hold.
     """
-    _refuse_others(arguments)
+    refuse_others(arguments)
     _check_dtypes(arguments, pair, policy)
     given = _check_names(arguments.engine_arguments)
     _check_architectures(pair, policy)
@@ -184,11 +165,11 @@ def _count_rows(member: Member) -> int:
     return int(member.config.get_text_config().vocab_size)
 
 
-def _refuse_others(arguments: ModelArguments) -> None:
-    defaults = ModelArguments()
-    for name, instead in _OTHERS.items():
-        if (value := getattr(arguments, name)) != getattr(defaults, name):
-            raise ArgumentError(f"{name}={value} is read by backend=hf; backend=vllm has {instead} instead")
+def refuse_others(arguments: ModelArguments) -> None:
+    """Raises ArgumentError for an argument of the transformers engines that has no counterpart here."""
+    for name, value in arguments.differing().items():
+        if name in VLLM_INSTEAD:
+            raise ArgumentError(f"{name}={value} is read by backend=hf; backend=vllm has {VLLM_INSTEAD[name]} instead")
 
 
 def _check_dtypes(arguments: ModelArguments, pair: Pair, policy: Policy) -> None:

@@ -16,7 +16,6 @@ from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.forward.ragged_cache import Plan
 from lm_eval_takeover.method.policies import BaseAlone
 from lm_eval_takeover.method.request import Request
-from lm_eval_takeover.pair.load_options import LoadOptions
 from lm_eval_takeover.pair.loading import load_pair
 from lm_eval_takeover.pair.member import Member
 from lm_eval_takeover.pair.pair import Pair
@@ -113,7 +112,7 @@ def test_revisions_reach_every_file_of_their_own_model(monkeypatch):
             load_pair(ModelArguments(base="acme/base", guide="acme/guide", **arguments))
     assert [(options["revision"], options.get("gguf_file")) for _, options in asked] == [("one", None), (None, None)]
     with pytest.raises(ArgumentError, match="enough"):
-        Member("guide", "acme/guide", loading=LoadOptions.of(ModelArguments(guide_gguf_file="q4.gguf"), "guide"))
+        Member("guide", "acme/guide", given=ModelArguments(guide_gguf_file="q4.gguf").for_role("guide"))
     assert asked[-1][1]["gguf_file"] == "q4.gguf"
 
 
@@ -149,7 +148,7 @@ def test_a_model_that_accelerate_places_writes_the_same(prompts):
     requests = [Request(prompt, 0, 10, GREEDY) for prompt in prompts[:2]]
     texts = []
     for device_map in (None, "auto"):
-        member = Member("base", str(DEMO["base"]), loading=LoadOptions(device_map=device_map))
+        member = Member("base", str(DEMO["base"]), given=ModelArguments(device_map=device_map))
         made = dict(engine.generate(Pair(member, None), BaseAlone(), requests, batch_size=2))
         texts.append([made[i].tokens for i in range(2)])
         assert member.device.type == ("cpu" if not torch.cuda.is_available() else member.device.type)

@@ -2,21 +2,18 @@
 
 import json
 import shutil
-from dataclasses import fields, replace
+from dataclasses import replace
 
 import pytest
 from lm_eval.api.instance import Instance
 
-from lm_eval_takeover.arguments import ModelArguments
+from lm_eval_takeover.arguments import KINDS
 from lm_eval_takeover.calibration.files import read_calibration, write_calibration
 from lm_eval_takeover.calibration.thresholds import ScoreCalibration
 from lm_eval_takeover.demo import DEMO
 from lm_eval_takeover.model import GuidedTakeover
-from lm_eval_takeover.pair.load_options import LoadOptions
 from lm_eval_takeover.pair.member import Member
 from lm_eval_takeover.runs.sample_keys import (
-    GENERATION_SETTINGS,
-    MODEL_ARGUMENTS,
     collect_text_settings,
     sample_key,
 )
@@ -130,10 +127,9 @@ def digest(lm, **changed):
     return digest_of(collect_text_settings(lm.pair, lm.policy, **(options | changed)))
 
 
-def test_everything_is_declared():
-    assert MODEL_ARGUMENTS.keys() == {field.name for field in fields(ModelArguments)}
-    assert GENERATION_SETTINGS.keys() == set(GENERATION_ARGUMENTS) == SETTING_CHANGES.keys()
-    assert CHANGES.keys() | TESTED_ELSEWHERE == MODEL_ARGUMENTS.keys()
+def test_every_argument_and_setting_is_tried():
+    assert CHANGES.keys() | TESTED_ELSEWHERE == KINDS.keys()
+    assert set(GENERATION_ARGUMENTS) == SETTING_CHANGES.keys()
 
 
 @pytest.mark.parametrize("name", CHANGES)
@@ -148,8 +144,8 @@ def test_a_model_argument_changes_the_key_exactly_if_it_can_change_the_text(name
             first.setdefault("base", str(DEMO["base"]))
             first.setdefault("guide", str(DEMO["guide"]))
     # What needs other packages, a GPU or other files: its keys are made with the weights as they are.
-    monkeypatch.setattr(LoadOptions, "repository_options", lambda self: {})
-    monkeypatch.setattr(LoadOptions, "model_options", lambda self, device: {})
+    monkeypatch.setattr("lm_eval_takeover.pair.member.repository_options", lambda given: {})
+    monkeypatch.setattr("lm_eval_takeover.pair.member.model_options", lambda given, device: {})
     monkeypatch.setattr(Member, "_adapt", lambda self, model, adapter: model)
     if name == "calibration":
         demo = read_calibration(data_folder("calibration") / "demo.json")
@@ -160,7 +156,7 @@ def test_a_model_argument_changes_the_key_exactly_if_it_can_change_the_text(name
         first["run_dir"], more["run_dir"] = str(tmp_path / "one"), str(tmp_path / "other")
     before, after = keys(first, settings), keys(first | more, settings)
     assert len({*before}) == len({*after}) == 2
-    changes = MODEL_ARGUMENTS[name] is not None
+    changes = KINDS[name].key is not None
     assert [one != other for one, other in zip(before, after, strict=True)] == [changes, changes]
 
 
@@ -172,7 +168,6 @@ def test_the_backend_changes_the_key():
 
 @pytest.mark.parametrize("name", SETTING_CHANGES)
 def test_a_generation_setting_changes_the_key(name):
-    assert GENERATION_SETTINGS[name] is not None
     assert not {*keys(HAND)} & {*keys(HAND, SETTINGS | {name: SETTING_CHANGES[name]})}
 
 

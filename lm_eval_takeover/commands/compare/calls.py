@@ -17,10 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from lm_eval_takeover.commands.compare.rows import Row, read_shared
+from lm_eval_takeover.results.settings import HARMLESS
 from lm_eval_takeover.storage.digests import digest_of
 
-# They change no text, so they are no part of the digest.
-_SPEED = ("batch_size", "device", "guide_device", "data_parallel_size", "data_parallel_backend")
 _DIGITS = 8
 
 
@@ -98,7 +97,7 @@ def _make_call(
     words += write_options(options, "apply_chat_template")
     words += ["--gen_kwargs", _join(options.gen_kwargs)] if options.gen_kwargs else []
     words += write_options(options, "limit", "seed", "include_path", "metadata")
-    lasting = {name: value for name, value in given.items() if name not in _SPEED}
+    lasting = {name: value for name, value in given.items() if name not in HARMLESS}
     key = digest_of([model, lasting, *words[4:]])[:_DIGITS]
     folder = row_folder(options, row)
     batch_size = (options.thinking_batch_size if row.name == "thinking" else None) or options.batch_size
