@@ -232,8 +232,7 @@ class Blocks(Pool):
         self, draft: Draft, donor_logits: Tensor, scores: Tensor, drafted: Tensor, lengths: Tensor
     ) -> "Verdict":
         """What stands of each row, up to the first token that is not the drafted one. Needs no value on the host."""
-        tokens = drafted if self.policy.needs_token else None
-        taken = self.policy.decide(self.block(draft.slots, scores, tokens, self.windows(draft.slots)))
+        taken = self.policy.decide(self.block(draft.slots, scores, drafted, self.windows(draft.slots)))
         places = torch.arange(scores.shape[1], device=self.device)
         emitted = self._draw_taken(draft, donor_logits, drafted, taken & (places < lengths + self.bonus))
         differs = (emitted != drafted) & (places < lengths)

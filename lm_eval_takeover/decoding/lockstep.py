@@ -3,16 +3,14 @@
 This engine is the reference that every faster one is compared with, so it is kept short and plain.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterator, Sequence
+from functools import cache, partial
 from itertools import groupby
-from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
+from torch import Tensor
 
-from lm_eval_takeover.decoding.rows import choose_device
+from lm_eval_takeover.decoding.rows import Row, build_block, choose_device, stack_windows, upload_words
 from lm_eval_takeover.decoding.stop_strings import StopStrings
 from lm_eval_takeover.forward.self_check import choose_reading
 from lm_eval_takeover.forward.sequences import Sequences
@@ -20,24 +18,10 @@ from lm_eval_takeover.forward.transfers import HostCopy
 from lm_eval_takeover.method.gate import push
 from lm_eval_takeover.method.generation import Generation
 from lm_eval_takeover.method.observations import observe
-from lm_eval_takeover.method.policy import Block, Policy
+from lm_eval_takeover.method.policy import Policy
 from lm_eval_takeover.method.request import Request
-from lm_eval_takeover.method.sampling import chances, draw, request_digest, to_tensor, words
+from lm_eval_takeover.method.sampling import draw
 from lm_eval_takeover.pair.pair import Pair
-
-
-@dataclass(slots=True)
-class Row:
-    """One sample while it is being written."""
-
-    index: int
-    request: Request
-    generation: Generation
-
-    @property
-    def text(self) -> tuple[int, ...]:
-        """Its prompt, and what an earlier attempt has written."""
-        return (*self.request.prompt, *self.generation.tokens)
 
 
 @torch.inference_mode()
@@ -53,102 +37,46 @@ def generate(
     count_tokens: Callable[[int], None] | None = None,
 ) -> Iterator[tuple[int, Generation]]:
     """As `engine.generate`, which also knows `early` with a rate. `begun` are generations that go on, one for each request."""
-    vocab, eos = pair.vocab_size, pair.eos_ids
+    vocab, stops = pair.vocab_size, cache(partial(StopStrings, pair.tokenizer))
     begun = begun or [Generation.begin(request, traced) for request in requests]
-    waiting = [Row(i, request, generation) for i, (request, generation) in enumerate(zip(requests, begun, strict=True))]
+    waiting = [
+        Row(i, request, stops(request.until), generation)
+        for i, (request, generation) in enumerate(zip(requests, begun, strict=True))
+    ]
     readings = {role: choose_reading(pair.member(role)) for role in policy.roles}
     padded = all(reading.padded for reading in readings.values())
     for group in _whole_prompts(waiting, batch_size, padded=padded):
         prompts = list(dict.fromkeys(row.text for row in group))
-        read = {
+        prefilled = {
             role: Sequences.prefill(pair.member(role), vocab, prompts, cached=reading.cached)
             for role, reading in readings.items()
         }
         for start in range(0, len(group), batch_size):
             rows = group[start : start + batch_size]
+            for row in rows:
+                row.begin(policy, seed, _device_of(prefilled))
             places = [prompts.index(row.text) for row in rows]
-            selected = {role: sequences.select(places) for role, sequences in read.items()}
-            yield from _decode(pair, policy, rows, selected, eos, seed, count_tokens)
+            read = {role: sequences.select(places) for role, sequences in prefilled.items()}
+            yield from _decode(policy, rows, read, pair.eos_ids, count_tokens)
 
 
 def _decode(
-    pair: Pair,
     policy: Policy,
     rows: list[Row],
     read: dict[str, Sequences],
-    eos: frozenset[int],
-    seed: int,
+    ends: Collection[int],
     count_tokens: Callable[[int], None] | None,
 ) -> Iterator[tuple[int, Generation]]:
-    """Algorithm 1, lines 5-14, on rows that share their sampling and `until`."""
-    sampling = rows[0].request.sampling
-    stop = StopStrings(pair.tokenizer, rows[0].request.until)
-    device = choose_device(next(iter(read.values())).logits.device)
-    at = to_tensor(_numbers(rows, words, seed), device)
-    chance = torch.from_numpy(_numbers(rows, chances, seed)).to(device)
-    donor_length = torch.tensor([row.request.donor_length for row in rows], device=device)
-    position = len(rows[0].generation.tokens)
-    window = torch.zeros(len(rows), policy.window, device=device)
-    for place in range(max(0, position - policy.window), position):
-        window = push(window, torch.tensor([row.generation.scores[place] for row in rows], device=device))
+    """Algorithm 1, lines 5-14, on rows that share their sampling. `read` is what each model has read: all of every text."""
     while True:
-        host = read[policy.host].logits.to(device) if policy.host else None
-        donor = read[policy.donor].logits.to(device) if policy.donor else None
-        drawn = draw(host, at[:, position], sampling) if host is not None and policy.needs_token else None
-        score = policy.scores(host, donor, drawn)
-        here = torch.full((len(rows), 1), position, device=device)
-        block = Block(here, score[:, None], window, chance[:, position, None], donor_length)
-        if drawn is not None:
-            block = replace(block, tokens=drawn[:, None])
-        if policy.reads_text:
-            block = replace(block, written=[row.generation for row in rows], tokenizer=pair.tokenizer)
-        fire = policy.decide(block)[:, 0]  # equation (5)
-        if host is None or donor is None:
-            logits = donor if host is None else host
-        else:
-            logits = torch.where(fire[:, None], policy.mix(host, donor), host)
-        assert logits is not None
-        tokens = draw(logits, at[:, position], sampling)  # equation (6)
-        if policy.mixes and drawn is not None:
-            fire = fire & (tokens != drawn)
-        found = [tokens, fire, score]
-        found += [sequences.logits.amax(-1).isfinite().to(device) for sequences in read.values()]
-        if rows[0].generation.observed is not None:
-            base = host if policy.host == "base" else donor if policy.donor == "base" else None
-            if drawn is None and host is not None:  # what the host draws where the donor takes over
-                asked = torch.where(fire, torch.arange(len(rows), device=device), -1)
-                drawn = torch.where(fire, draw(host, at[:, position], sampling, asked), tokens)
-            found.append(observe(tokens, host, donor, base_logits=base, host_tokens=drawn))
-        written, fired, scores, *more = HostCopy(*found).fetch()  # the one time that a token waits for a device
-        for sequences, sound in zip(
-            read.values(), more, strict=False
-        ):  # no token stands that was drawn from no distribution
-            if not bool(sound.all()):
-                name = rows[int(sound.byte().argmin())].request.label
-                raise sequences.member.refuse_logits(f"token {position} of {name}")
-        policy.refuse_nan(scores)
-        window = push(window, score)
-        position += 1
+        tokens = _write_token(policy, rows, read)
         if count_tokens is not None:
             count_tokens(len(rows))
-
         alive = []
-        for place, (row, token, taken, value) in enumerate(
-            zip(rows, written.tolist(), fired.tolist(), scores.tolist(), strict=True)
-        ):
-            generation = row.generation
-            generation.tokens.append(token)
-            generation.taken_over.append(taken)
-            generation.scores.append(value)
-            if generation.observed is not None:
-                generation.observed.frombytes(more[-1][place].numpy().tobytes())
-            full = len(generation.tokens) == row.request.max_new_tokens
-            if full or token in eos or stop.found(generation.tokens):
-                # The last token is read by nobody.
-                passes = position - 1 - len(row.request.begun)
-                generation.base_passes = passes * ("base" in policy.roles)
-                generation.guide_passes = passes * ("guide" in policy.roles)
-                yield row.index, generation
+        for place, row in enumerate(rows):
+            if row.is_ended(ends):
+                _count_passes(policy, row)
+                yield row.index, row.generation
             else:
                 alive.append(place)
         if not alive:
@@ -156,17 +84,52 @@ def _decode(
         if len(alive) < len(rows):
             rows = [rows[place] for place in alive]
             read = {role: sequences.select(alive) for role, sequences in read.items()}
-            keep = torch.tensor(alive, device=device)
-            tokens, window, donor_length = tokens[keep], window[keep], donor_length[keep]
-            at, chance = at[keep], chance[keep]
+            tokens = tokens[torch.tensor(alive, device=tokens.device)]
         for sequences in read.values():
             sequences.append(tokens)
 
 
-def _numbers(rows: list[Row], stream: Callable[[int, bytes, int, int], NDArray[Any]], seed: int) -> NDArray[Any]:
-    """The numbers of each row's positions: `[rows, longest max_new_tokens]`."""
-    count = max(row.request.max_new_tokens for row in rows)
-    return np.stack([stream(seed, request_digest(row.request.prompt), row.request.sample, count) for row in rows])
+def _write_token(policy: Policy, rows: list[Row], read: dict[str, Sequences]) -> Tensor:
+    """Append the next token of each row to its generation; the tokens `[rows]` stay on the device."""
+    device, sampling = _device_of(read), rows[0].request.sampling
+    traced = rows[0].generation.observed is not None
+    host, donor = (read[role].logits.to(device) if role else None for role in (policy.host, policy.donor))
+    words, window = upload_words(rows, 1, device)[:, 0], stack_windows(rows)
+    drawn = draw(host, words, sampling) if host is not None and (policy.needs_token or traced) else None
+
+    score = policy.scores(host, donor, drawn)  # equation (2)
+    proposed = None if drawn is None else drawn[:, None]
+    fire = policy.decide(build_block(policy, rows, score[:, None], proposed, window))[:, 0]  # equation (5)
+    tokens = draw(policy.choose_logits(fire, host, donor), words, sampling)  # equation (6)
+    if policy.mixes and drawn is not None:
+        fire = fire & (tokens != drawn)
+    window = push(window, score)
+
+    sound = [sequences.logits.amax(-1).isfinite().to(device) for sequences in read.values()]
+    base = policy.choose_base(host, donor)
+    seen = [observe(tokens, host, donor, base_logits=base, host_tokens=drawn)] if traced else []
+    # The one time that a token waits for a device.
+    written, fired, scores, *rest = HostCopy(tokens, fire, score, *sound, *seen).fetch()
+    for sequences, is_sound in zip(read.values(), rest, strict=False):
+        if not bool(is_sound.all()):
+            raise sequences.member.refuse_logits(rows[int(is_sound.byte().argmin())].name)
+    policy.refuse_nan(scores)
+    columns = zip(rows, written.tolist(), fired.tolist(), scores.tolist(), window, strict=True)
+    for place, (row, token, taken_over, value, row.window) in enumerate(columns):
+        row.append(token, taken_over, value, rest[-1][place] if traced else None)
+    return tokens
+
+
+def _device_of(read: dict[str, Sequences]) -> torch.device:
+    """Where the logits of both models are looked at."""
+    return choose_device(next(iter(read.values())).logits.device)
+
+
+def _count_passes(policy: Policy, row: Row) -> None:
+    """Of a text that has ended: every model has read all its tokens but the last one."""
+    passes = row.position - 1 - len(row.request.begun)
+    row.generation.base_passes = passes * ("base" in policy.roles)
+    row.generation.guide_passes = passes * ("guide" in policy.roles)
 
 
 def _whole_prompts(waiting: Sequence[Row], batch_size: int, *, padded: bool) -> Iterator[list[Row]]:

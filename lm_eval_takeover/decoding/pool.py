@@ -10,7 +10,6 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain, islice
-from typing import Any
 
 import numpy as np
 import torch
@@ -18,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from lm_eval_takeover.decoding.failures import Failures
-from lm_eval_takeover.decoding.rows import Row, choose_device
+from lm_eval_takeover.decoding.rows import Row, build_block, choose_device, stack_windows, upload_words
 from lm_eval_takeover.decoding.stop_strings import StopStrings
 from lm_eval_takeover.errors import ArgumentError, PluginError, is_out_of_memory
 from lm_eval_takeover.forward.draft_length import LONGEST
@@ -26,7 +25,6 @@ from lm_eval_takeover.forward.forward_pass import ForwardPass, StatePass
 from lm_eval_takeover.forward.padding import pad_right
 from lm_eval_takeover.forward.reader import Drafted, Reader
 from lm_eval_takeover.forward.state_reader import take_reader
-from lm_eval_takeover.forward.transfers import upload
 from lm_eval_takeover.method.generation import Generation
 from lm_eval_takeover.method.policy import Block, Policy
 from lm_eval_takeover.method.request import Request, Sampling
@@ -208,7 +206,7 @@ class Pool(ABC):
         place, read = self._prefilled[row.text[:-1]]
         for role, reader in self.readers.items():
             reader.copy_row(read[role], place, len(self.slots))
-        row.begin(self.policy, self.seed, torch.zeros(self.policy.window, device=self.device))
+        row.begin(self.policy, self.seed, self.device)
         self.slots.append(row)
 
     def _prefill(self, texts: Sequence[tuple[int, ...]]) -> dict[tuple[int, ...], Exception]:
@@ -246,44 +244,16 @@ class Pool(ABC):
     def block(
         self, slots: Sequence[int], scores: Tensor, tokens: Tensor | None, windows: Tensor, ahead: int = 0
     ) -> Block:
-        """Positions of these rows, so many ahead of what is emitted, with scores and the host's draws `[rows, k]`."""
-        count, device = scores.shape[1], scores.device
-        rows = [self.slots[slot] for slot in slots]
-        known = [[row.position + ahead for row in rows], [row.request.donor_length for row in rows]]
-        positions, donor_length = upload(torch.tensor(known), device).unbind(0)
-        chance = None
-        if self.policy.uses_chance:
-            chance = upload(torch.from_numpy(self._ahead(slots, count, "chances", ahead)), device)
-        reads = self.policy.reads_text
-        return Block(
-            positions[:, None] + torch.arange(count, device=device),
-            scores,
-            windows,
-            chance,
-            donor_length,
-            tokens,
-            [row.generation for row in rows] if reads else None,
-            rows[0].stop.tokenizer if reads else None,
-        )
+        """As `build_block`, of these slots."""
+        return build_block(self.policy, [self.slots[slot] for slot in slots], scores, tokens, windows, ahead)
 
     def windows(self, slots: Sequence[int]) -> Tensor:
         """The last scores of these rows: `[rows, window]`."""
-        windows = (self.slots[slot].window for slot in slots)
-        return torch.stack([window for window in windows if window is not None])
+        return stack_windows([self.slots[slot] for slot in slots])
 
     def words(self, slots: Sequence[int], count: int) -> Tensor:
-        """The words that the next `count` tokens are drawn with, as the int64 of their bits: `[rows, count]`.
-
-        0 behind the last position that there is.
-        """
-        return upload(torch.from_numpy(self._ahead(slots, count, "words").view(np.int64)), self.device)
-
-    def _ahead(self, slots: Sequence[int], count: int, stream: str, skipped: int = 0) -> NDArray[Any]:
-        numbers = [getattr(self.slots[slot], stream)[self.slots[slot].position + skipped :][:count] for slot in slots]
-        ahead = np.zeros((len(slots), count), numbers[0].dtype)
-        for row, part in enumerate(numbers):
-            ahead[row, : len(part)] = part
-        return ahead
+        """As `upload_words`, of these slots."""
+        return upload_words([self.slots[slot] for slot in slots], count, self.device)
 
     def emit(
         self,
@@ -303,7 +273,7 @@ class Pool(ABC):
         for token, takeover, score in zip(tokens, taken, scores, strict=True):
             row.append(token, takeover, score)
             count += 1
-            ended = row.remaining == 0 or token in self.eos or (stops and row.stop.found(row.generation.tokens))
+            ended = row.is_ended(self.eos, may_stop=stops)
             if ended:
                 break
         if row.generation.observed is not None and observed is not None:

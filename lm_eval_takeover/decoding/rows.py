@@ -1,6 +1,8 @@
-"""One sample while it is being written."""
+"""Samples while they are being written, and what a policy is shown of them."""
 
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import torch
@@ -8,8 +10,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from lm_eval_takeover.decoding.stop_strings import StopStrings
+from lm_eval_takeover.forward.transfers import upload
 from lm_eval_takeover.method.generation import Generation
-from lm_eval_takeover.method.policy import Policy
+from lm_eval_takeover.method.policy import Block, Policy
 from lm_eval_takeover.method.request import Request
 from lm_eval_takeover.method.sampling import Words, chances, request_digest, words
 
@@ -41,9 +44,10 @@ class Row:
     window: Tensor | None = None  # `[window]`, the last scores
     due: Decision | None = None  # a takeover that the donor has not drawn yet
 
-    def begin(self, policy: Policy, seed: int, window: Tensor) -> None:
+    def begin(self, policy: Policy, seed: int, device: torch.device) -> None:
         """Random numbers and the window before the first token; a row that begins again keeps its own."""
         if self.window is None:
+            window = torch.zeros(policy.window, device=device)
             digest, count = request_digest(self.request.prompt), self.request.max_new_tokens
             self.words = words(seed, digest, self.request.sample, count)
             if policy.uses_chance:
@@ -79,12 +83,63 @@ class Row:
         prompt = self.request.prompt
         return prompt[place] if place < len(prompt) else self.generation.tokens[place - len(prompt)]
 
-    def append(self, token: int, takeover: bool, score: float) -> None:
+    def append(self, token: int, taken_over: bool, score: float, observed: Tensor | None = None) -> None:
+        """One more token; `observed` `[OBSERVED]` goes into the trace, where there is one."""
         self.generation.tokens.append(token)
-        self.generation.taken_over.append(takeover)
+        self.generation.taken_over.append(taken_over)
         self.generation.scores.append(score)
+        if self.generation.observed is not None and observed is not None:
+            self.generation.observed.extend(observed.tolist())
 
     @property
     def name(self) -> str:
         """What errors call its next token."""
         return f"token {self.position} of {self.request.label}"
+
+    def is_ended(self, ends: Collection[int], *, may_stop: bool = True) -> bool:
+        """Whether its last token ends the text. Without `may_stop` no stop string can have been written."""
+        tokens = self.generation.tokens
+        return self.remaining == 0 or tokens[-1] in ends or (may_stop and self.stop.found(tokens))
+
+
+def stack_windows(rows: Sequence[Row]) -> Tensor:
+    """The last scores of these rows: `[rows, window]`."""
+    return torch.stack([row.window for row in rows if row.window is not None])
+
+
+def upload_words(rows: Sequence[Row], count: int, device: torch.device) -> Tensor:
+    """The words that the next `count` tokens are drawn with, as the int64 of their bits: `[rows, count]`.
+
+    0 behind the last position that there is.
+    """
+    return upload(torch.from_numpy(_take_next(rows, count, "words").view(np.int64)), device)
+
+
+def build_block(
+    policy: Policy, rows: Sequence[Row], scores: Tensor, tokens: Tensor | None, windows: Tensor, ahead: int = 0
+) -> Block:
+    """Positions of these rows, so many ahead of what is emitted, with scores and the host's draws `[rows, k]`."""
+    count, device = scores.shape[1], scores.device
+    known = [[row.position + ahead for row in rows], [row.request.donor_length for row in rows]]
+    positions, donor_length = upload(torch.tensor(known), device).unbind(0)
+    chance = None
+    if policy.uses_chance:
+        chance = upload(torch.from_numpy(_take_next(rows, count, "chances", ahead)), device)
+    return Block(
+        positions[:, None] + torch.arange(count, device=device),
+        scores,
+        windows,
+        chance,
+        donor_length,
+        tokens if policy.needs_token else None,
+        [row.generation for row in rows] if policy.reads_text else None,
+        rows[0].stop.tokenizer if policy.reads_text else None,
+    )
+
+
+def _take_next(rows: Sequence[Row], count: int, stream: str, skipped: int = 0) -> NDArray[Any]:
+    numbers = [getattr(row, stream)[row.position + skipped :][:count] for row in rows]
+    taken = np.zeros((len(rows), count), numbers[0].dtype)
+    for place, part in enumerate(numbers):
+        taken[place, : len(part)] = part
+    return taken

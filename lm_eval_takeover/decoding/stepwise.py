@@ -114,8 +114,7 @@ class Stepwise(Pool):
         logits, kept = drafted.logits.to(self.device), None
         if windows is not None:
             scores = self.policy.scores(logits, None, found[0])
-            tokens = found[0][:, None] if self.policy.needs_token else None
-            taken = self.policy.decide(self.block(slots, scores[:, None], tokens, windows, ahead))[:, 0]
+            taken = self.policy.decide(self.block(slots, scores[:, None], found[0][:, None], windows, ahead))[:, 0]
             windows = push(windows, scores) if self.policy.scorer is not None else windows
             kept = logits.clone() if self.traced else None  # the next pass overwrites them
             found += [taken, scores]
@@ -133,8 +132,7 @@ class Stepwise(Pool):
             host = torch.stack([kept for kept, _ in asked]) if asked else None
             drawn = upload(torch.tensor([token for _, token in asked]), self.device) if asked else None
             donor = logits
-        base = host if self.policy.host == "base" else donor if self.policy.donor == "base" else None
-        return observe(tokens, host, donor, base_logits=base, host_tokens=drawn)
+        return observe(tokens, host, donor, base_logits=self.policy.choose_base(host, donor), host_tokens=drawn)
 
     def _enter(
         self, role: str, slots: Sequence[int], taken: bool, step: Step, standing: set[int], finished: list[int]

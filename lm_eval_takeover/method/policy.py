@@ -149,6 +149,18 @@ class Policy(ABC):
         """How many scores it is shown."""
         return self.gate.window if self.gate is not None else WINDOW
 
+    def choose_logits(self, fire: "Tensor", host_logits: "Tensor | None", donor_logits: "Tensor | None") -> "Tensor":
+        """What the tokens of rows are drawn from, given which are takeovers `[rows]`: `[rows, vocab]`, equation (6)."""
+        if host_logits is None or donor_logits is None:
+            logits = donor_logits if host_logits is None else host_logits
+            assert logits is not None
+            return logits
+        return self.mix(host_logits, donor_logits).where(fire[:, None], host_logits)
+
+    def choose_base(self, host_logits: "Tensor | None", donor_logits: "Tensor | None") -> "Tensor | None":
+        """The base's; None where it is not asked."""
+        return host_logits if self.host == "base" else donor_logits if self.donor == "base" else None
+
     def writes(self, taken_over: bool) -> str:
         """The role that writes a token, given whether it is a takeover."""
         role = (self.donor or self.host) if taken_over else (self.host or self.donor)
