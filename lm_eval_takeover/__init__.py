@@ -12,8 +12,8 @@ from lm_eval_takeover.errors import (
     TakeoverError,
     VocabularyError,
 )
-from lm_eval_takeover.method.policy import BudgetParameter, Policy
-from lm_eval_takeover.method.registry import register_policy, register_score
+from lm_eval_takeover.method.policy import BudgetParameter, Policy, register_policy
+from lm_eval_takeover.method.registry import register_score
 
 __version__ = "0.1.0"
 

@@ -28,7 +28,7 @@ from read_demo_frontier import areas_table, rates_table
 
 from lm_eval_takeover.arguments import ModelArguments
 from lm_eval_takeover.cli import build_parser
-from lm_eval_takeover.method.registry import policies
+from lm_eval_takeover.method.policy import policies
 
 ROOT = Path(__file__).parent.parent
 PLACE = re.compile(

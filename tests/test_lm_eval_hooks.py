@@ -12,7 +12,8 @@ from helpers.processes import environment
 
 from lm_eval_takeover import lm_eval_hooks, stopping
 from lm_eval_takeover.errors import ArgumentError, CalibrationError
-from lm_eval_takeover.method.registry import PACKAGE, policies
+from lm_eval_takeover.method.policy import policies
+from lm_eval_takeover.method.registry import PACKAGE
 
 COMMAND = ["lm_eval", "--model", "guided-takeover", "--tasks", "takeover_demo"]
 

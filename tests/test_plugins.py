@@ -15,7 +15,8 @@ from lm_eval_takeover.demo import CALIBRATION_PROMPTS
 from lm_eval_takeover.errors import CalibrationError, PluginError
 from lm_eval_takeover.method.gate import Gate
 from lm_eval_takeover.method.policies import Disagreement
-from lm_eval_takeover.method.registry import load_plugins, policies, scores
+from lm_eval_takeover.method.policy import policies
+from lm_eval_takeover.method.registry import load_plugins, scores
 from lm_eval_takeover.method.request import Request
 from lm_eval_takeover.model import GuidedTakeover
 

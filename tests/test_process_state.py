@@ -14,7 +14,8 @@ import torch
 from helpers.pairs import ROOT
 from helpers.process_state import given_back
 
-from lm_eval_takeover.method.registry import load_plugins, policies, scores
+from lm_eval_takeover.method.policy import policies
+from lm_eval_takeover.method.registry import load_plugins, scores
 from lm_eval_takeover.stopping import last_words, on_stop
 
 PLUGIN = """

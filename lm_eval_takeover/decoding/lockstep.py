@@ -114,9 +114,10 @@ def _write_token(policy: Policy, rows: list[Row], read: dict[str, Sequences]) ->
         if not bool(is_sound.all()):
             raise sequences.member.refuse_logits(rows[int(is_sound.byte().argmin())].name)
     policy.refuse_nan(scores)
-    columns = zip(rows, written.tolist(), fired.tolist(), scores.tolist(), window, strict=True)
-    for place, (row, token, taken_over, value, row.window) in enumerate(columns):
+    columns = (written.tolist(), fired.tolist(), scores.tolist())
+    for place, (row, token, taken_over, value) in enumerate(zip(rows, *columns, strict=True)):
         row.append(token, taken_over, value, rest[-1][place] if traced else None)
+        row.window = window[place]
     return tokens
 
 

@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from lm_eval_takeover.errors import ArgumentError, nearest
-from lm_eval_takeover.method.registry import policies, scores
+from lm_eval_takeover.method.policy import policies
+from lm_eval_takeover.method.registry import scores
 
 _GRAMMAR = "NAME[:argument=value…][@rate…]"
 

@@ -22,8 +22,8 @@ from torch import Tensor
 from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.method.gate import Gate, fires_ahead
 from lm_eval_takeover.method.generation import Generation
-from lm_eval_takeover.method.policy import Block, BudgetParameter, Policy
-from lm_eval_takeover.method.registry import Score, register_policy, scores
+from lm_eval_takeover.method.policy import Block, BudgetParameter, Policy, register_policy
+from lm_eval_takeover.method.registry import Score, scores
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,12 +7,12 @@ Whether its takeovers are known without the donor follows from its score and its
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from lm_eval_takeover.errors import ArgumentError, PluginError, nearest
-from lm_eval_takeover.method.registry import PACKAGE, Score, Source, call_plugin, check_shape
+from lm_eval_takeover.method.registry import PACKAGE, Registry, Score, Source, call_plugin, check_shape
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -203,3 +203,19 @@ class Policy(ABC):
         if str(taken.dtype) != "torch.bool":
             raise PluginError(f"{where} returned {taken.dtype}, not torch.bool")
         return taken
+
+
+policies: Registry[type[Policy]] = Registry("policy", f"{PACKAGE}.policies")
+
+Kind = TypeVar("Kind", bound=type[Policy])
+
+
+def register_policy(name: str) -> Callable[[Kind], Kind]:
+    """Register a policy, a frozen dataclass whose fields are model arguments."""
+
+    def register(kind: Kind) -> Kind:
+        kind.name, kind.source = name, Source.of(kind)
+        policies.add(name, kind, kind.source)
+        return kind
+
+    return register

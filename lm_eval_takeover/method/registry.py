@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from lm_eval_takeover.method.policy import Policy
-
 logger = logging.getLogger(__name__)
 
 PACKAGE = "lm_eval_takeover"
@@ -242,10 +240,8 @@ class Registry(Generic[Entry]):
 
 
 scores: Registry[Score] = Registry("score", f"{PACKAGE}.scores")
-policies: "Registry[type[Policy]]" = Registry("policy", f"{PACKAGE}.policies")
 
 Function = TypeVar("Function", bound=Callable[..., Any])
-Kind = TypeVar("Kind", bound="type[Policy]")
 
 
 def register_score(
@@ -260,17 +256,6 @@ def register_score(
         source = Source.of(function)
         scores.add(name, Score(name, function, needs_donor, source, needs_token, signed, binary), source)
         return function
-
-    return register
-
-
-def register_policy(name: str) -> Callable[[Kind], Kind]:
-    """Register a policy, a frozen dataclass whose fields are model arguments."""
-
-    def register(kind: Kind) -> Kind:
-        kind.name, kind.source = name, Source.of(kind)
-        policies.add(name, kind, kind.source)
-        return kind
 
     return register
 

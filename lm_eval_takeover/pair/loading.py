@@ -25,8 +25,8 @@ from lm_eval_takeover.demo import CALIBRATION_PROMPTS, DEMO
 from lm_eval_takeover.errors import ArgumentError, CalibrationError, nearest
 from lm_eval_takeover.method.gate import Gate
 from lm_eval_takeover.method.policies import Gated
-from lm_eval_takeover.method.policy import BudgetParameter, Policy
-from lm_eval_takeover.method.registry import load_plugins, policies
+from lm_eval_takeover.method.policy import BudgetParameter, Policy, policies
+from lm_eval_takeover.method.registry import load_plugins
 from lm_eval_takeover.pair.calibration_check import CalibrationFit
 from lm_eval_takeover.pair.loading_bar import one_loading_bar
 from lm_eval_takeover.pair.member import Member

@@ -80,7 +80,7 @@ def emit(
         taken = taken & (tokens != hosted)
     records[..., SCORE], records[..., TAKEN] = scores, taken
     if traced:
-        base = host if policy.host == "base" else donor if policy.donor == "base" else None
+        base = policy.choose_base(host, donor)
         drawn = None if host is None else drafted
         records[..., REST : REST + len(OBSERVED)] = observe(tokens, host, donor, base_logits=base, host_tokens=drawn)
     return Emitted(tokens, taken, records)

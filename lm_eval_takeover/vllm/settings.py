@@ -15,8 +15,8 @@ from typing import Any, Self
 
 from lm_eval_takeover.errors import ArgumentError, nearest
 from lm_eval_takeover.method.gate import Gate
-from lm_eval_takeover.method.policy import Policy
-from lm_eval_takeover.method.registry import load_plugins, policies
+from lm_eval_takeover.method.policy import Policy, policies
+from lm_eval_takeover.method.registry import load_plugins
 from lm_eval_takeover.method.request import Sampling
 
 PREFIX = "takeover_"

@@ -13,7 +13,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from lm_eval_takeover.method import registry
+from lm_eval_takeover.method.policy import policies
+from lm_eval_takeover.method.registry import scores
 from lm_eval_takeover.runs import progress
 from lm_eval_takeover.tasks import gpqa
 
@@ -42,8 +43,8 @@ def given_back(temporary):
     random.seed(0)
     np.random.seed(0)
     torch.manual_seed(0)
-    registry.scores.names(), registry.policies.names()  # ours are there
-    registries = [part for one in (registry.scores, registry.policies) for part in (one._entries, one._skipped)]
+    scores.names(), policies.names()  # ours are there
+    registries = [part for registry in (scores, policies) for part in (registry._entries, registry._skipped)]
     held = (os.environ, gpqa._withholding, *registries, progress._shown)
     copies = [one.copy() for one in held]
     lists = {name: getattr(sys, name).copy() for name in ("argv", "path", "path_hooks", "meta_path")}

@@ -11,7 +11,8 @@ from lm_eval_takeover.calibration.tuning import SPIKE_RATIO, Method
 from lm_eval_takeover.errors import ArgumentError, nearest
 from lm_eval_takeover.method.named import Named, find_policy, parse_word
 from lm_eval_takeover.method.policies import Gated
-from lm_eval_takeover.method.registry import policies, scores
+from lm_eval_takeover.method.policy import policies
+from lm_eval_takeover.method.registry import scores
 from lm_eval_takeover.pair.loading import open_method, parse_arguments
 
 _ORDER = ("base", "guided", "random", "early", "thinking", "guide")  # in which they run; methods stand with guided
