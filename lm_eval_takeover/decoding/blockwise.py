@@ -31,6 +31,7 @@ from lm_eval_takeover.method.observations import observe
 from lm_eval_takeover.method.policy import Policy
 from lm_eval_takeover.method.request import Request
 from lm_eval_takeover.method.sampling import draw, drawing
+from lm_eval_takeover.method.verification import count_standing
 from lm_eval_takeover.pair.pair import Pair
 
 logger = logging.getLogger(__name__)
@@ -235,11 +236,9 @@ class Blocks(Pool):
         taken = self.policy.decide(self.block(draft.slots, scores, drafted, self.windows(draft.slots)))
         places = torch.arange(scores.shape[1], device=self.device)
         emitted = self._draw_taken(draft, donor_logits, drafted, taken & (places < lengths + self.bonus))
-        differs = (emitted != drafted) & (places < lengths)
-        ended = differs.any(1)
-        counts = torch.where(ended, differs.byte().argmax(1) + 1, lengths[:, 0] + self.bonus)
+        counts, ended = count_standing(emitted, drafted, lengths[:, 0], bonus=self.bonus)
         if self.policy.mixes:
-            taken = taken & differs
+            taken = taken & (emitted != drafted)
         sound = scores.isfinite() if self.policy.scorer is not None else self._find_sound(draft, donor_logits)
         sound = (sound | (places >= counts[:, None])).all()
         return Verdict(emitted, taken, scores, counts, ended, sound)
@@ -301,13 +300,11 @@ class Blocks(Pool):
         """What both models thought of these tokens `[rows, k]`: `[rows, k, OBSERVED]`; behind a row's last one, anything."""
         parts = []
         for part in self._parts(donor_logits):
-            logits = {self.donor: donor_logits[:, part]}
-            if self.policy.host is not None:
-                logits[self.policy.host] = draft.logits[:, part]
-            host, donor = (logits.get(role or "") for role in (self.policy.host, self.policy.donor))
             # What was drafted is what the host draws there; a guide that writes alone has no host.
-            drawn = None if self.policy.host is None else drafted[:, part]
-            parts.append(observe(tokens[:, part], host, donor, base_logits=logits.get("base"), host_tokens=drawn))
+            host, drawn = (draft.logits[:, part], drafted[:, part]) if self.policy.host else (None, None)
+            donor = donor_logits[:, part]
+            base = self.policy.choose_base(host, donor)
+            parts.append(observe(tokens[:, part], host, donor, base_logits=base, host_tokens=drawn))
         return torch.cat(parts, 1)
 
 

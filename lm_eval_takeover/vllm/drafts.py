@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from lm_eval_takeover.method.policy import DIRECTIONS
+from lm_eval_takeover.method.verification import count_standing
 from lm_eval_takeover.vllm.gate_step import share
 from lm_eval_takeover.vllm.slots import Slots, Track, place_numbers
 
@@ -106,9 +107,8 @@ class Verifier:
 
     def _count_standing(self, tracks: Sequence[Track], tokens: Tensor, drafted: Tensor, counts: Tensor) -> Tensor:
         """How many tokens stand of each row: up to the first that is not the drafted one, and a bonus for a lone guide."""
-        most = counts.clamp(min=1) if self.keeps_drafts else counts + 1
-        same = (tokens == drafted) & (torch.arange(tokens.shape[1], device=tokens.device) < counts[:, None])
-        stands = torch.minimum(same.long().cumprod(1).sum(1) + 1, most)
+        lengths = counts.clamp(min=1) if self.keeps_drafts else counts  # the host's draw stands for a draft
+        stands, _ = count_standing(tokens, drafted, lengths, bonus=not self.keeps_drafts)
         alone = place_numbers([track.settings.lockstep for track in tracks], tokens.device).bool()
         return torch.where(alone, stands.clamp(max=1), stands)
 
