@@ -29,7 +29,7 @@ from random_pairs import clock, costs, gated, load
 from schedule import patched
 
 from lm_eval_takeover.decoding import blockwise, lockstep
-from lm_eval_takeover.decoding.costs import MACHINES, Machine, PassCost
+from lm_eval_takeover.decoding.costs import MACHINES, Machine, PassCost, StepCosts
 from lm_eval_takeover.decoding.schedule import Schedule
 from lm_eval_takeover.demo import DEMO, PROMPT, problems
 from lm_eval_takeover.forward.draft_length import LONGEST, round_up
@@ -44,7 +44,7 @@ from lm_eval_takeover.method.policy import Policy
 from lm_eval_takeover.method.request import Request, Sampling
 from lm_eval_takeover.pair.pair import Pair
 from lm_eval_takeover.runs.layout import traces_folder
-from lm_eval_takeover.vllm.block_rule import CONCURRENCY, LAUNCH, StepCosts, choose_drafts
+from lm_eval_takeover.vllm.block_rule import CONCURRENCY, LAUNCH, choose_drafts
 
 ROWS = (1, 4, 16, 64, 256)
 PUBLISHED = {1: 2.63, 4: 1.68}  # TokenRouter over the guide alone

@@ -4,10 +4,13 @@
 """
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
+from lm_eval_takeover.forward.draft_length import LONGEST, round_up
 from lm_eval_takeover.forward.forward_pass import ForwardPass, StatePass
 from lm_eval_takeover.forward.projection import computes_bfloat16
 
@@ -41,6 +44,7 @@ MACHINES = {
     "A100": Machine(3.3e-5, 1.75e12, 1.75e12, 1.9e14, 2e-5, 2.2e11),
 }
 _OTHER_GPU = "H100"
+_PADDED = np.array([round_up(new) for new in range(LONGEST + 2)])
 
 
 def find_machine(device: torch.device, dtype: torch.dtype) -> Machine:
@@ -119,6 +123,64 @@ class PassCost:
     def draft_seconds(self, rows: float, columns: float = 0.0) -> float:
         """Of one drafted token of each of these rows: a pass and a draw."""
         return self.seconds(rows, columns) + self.draw + self.per_draw * rows
+
+
+Count = TypeVar("Count", int, "NDArray[Any]")
+
+
+@dataclass(frozen=True, slots=True)
+class StepCosts:
+    """A step that drafts `k` tokens of each of `n` rows: `k` passes of the drafter and one of the target; it writes `n E(k)`.
+
+    fused: the drafter in one model with the target; None where the target writes alone without drafts. ends: `g`, how often a
+    position ends a draft. columns: cached tokens of a row. bonus: whether a draft that stands gives one token more. rereads: in
+    vLLM the target also reads the token before the draft, and the drafter what the target has read.
+
+    Numbers of drafted tokens are one, or an array of them.
+    """
+
+    drafter: PassCost
+    target: PassCost
+    fused: PassCost | None
+    ends: float
+    columns: int
+    bonus: bool
+    rereads: bool = True
+
+    def fused_seconds(self, rows: int) -> float:
+        """A token of each of so many rows without drafts."""
+        columns = rows * self.columns
+        seconds = self.target.draft_seconds(rows, columns)
+        return seconds if self.fused is None else seconds + self.fused.draft_seconds(rows, columns)
+
+    def step_seconds(self, drafted: Count, rows: int) -> Count:
+        columns = rows * self.columns
+        drafting = np.maximum(drafted, 1) * self.drafter.draft_seconds(rows, columns)
+        again = self.drafter.per_token * rows * self._count_reread(drafted)
+        reading = self.target.seconds(0, columns) + self.target.per_token * rows * self.count_read(drafted)
+        looking = self.target.draw + self.target.per_draw * rows * self._positions(drafted)
+        return drafting + again + reading + looking  # type: ignore[no-any-return]
+
+    def token_seconds(self, drafted: Count, rows: int) -> Count:
+        """Of a token of each row."""
+        return self.step_seconds(drafted, rows) / expect_tokens(self._positions(drafted), self.ends)  # type: ignore[no-any-return]
+
+    def count_read(self, drafted: Count) -> Count:
+        """What the target reads of each row."""
+        if self.rereads:
+            return drafted + 1
+        return _PADDED[drafted + self.bonus] if self.target.padded else drafted + self.bonus
+
+    def _count_reread(self, drafted: Any) -> Any:
+        return (drafted + 1) * (np.asarray(drafted) > 0) if self.rereads else self.bonus
+
+    def _positions(self, drafted: Any) -> Any:
+        return drafted + 1 if self.bonus else np.maximum(drafted, 1)
+
+
+def expect_tokens(positions: Any, ends: float) -> Any:
+    """`E`: how many of so many positions emit a token, where each ends the draft with this probability."""
+    return (1 - (1 - ends) ** positions) / ends
 
 
 def count_column_bytes(config: Any, layers: int, itemsize: int) -> int:

@@ -13,13 +13,13 @@ flat.
 """
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
-from lm_eval_takeover.decoding.costs import PassCost
-from lm_eval_takeover.forward.draft_length import LONGEST, longest_draft, round_up
+from lm_eval_takeover.decoding.costs import PassCost, StepCosts, expect_tokens
+from lm_eval_takeover.forward.draft_length import LONGEST, longest_draft
 
 _BUCKETS = 24  # of min-entropy, four to a factor of e, from e^-4 nats on
 _MASS = 1 - np.exp(
@@ -32,7 +32,6 @@ _PRIOR_RATE, _PRIOR_MASS, _PRIOR_WEIGHT = (
 )  # what is known of a pair before its first position, in positions
 _BUCKET_WEIGHT = 10.0  # positions that the expectation counts for in each bucket
 _LENGTHS = np.arange(1, LONGEST + 1)
-_PADDED = np.array([round_up(new) for new in range(LONGEST + 2)])
 
 
 class MismatchRates:
@@ -74,8 +73,8 @@ class Schedule:
     """The lengths of the drafts of one run. `block_size` fixes them; `bonus`: a draft that stands gives one token more."""
 
     def __init__(self, drafter: PassCost, donor: PassCost, block_size: int | None, *, bonus: bool) -> None:
-        self.drafter, self.donor, self.fixed, self.bonus = drafter, donor, block_size, bonus
-        self.rates = MismatchRates()
+        self.fixed, self.rates = block_size, MismatchRates()
+        self._costs = StepCosts(drafter, donor, None, 0.0, 0, bonus, rereads=False)
 
     def limit(self, rows: int, vocab: int, device: torch.device) -> int:
         """The longest draft of the next block."""
@@ -89,35 +88,20 @@ class Schedule:
         """
         if self.fixed is not None:
             return [0.0] * (self.fixed + 1)
-        read = self._read_lengths()
+        costs = self._at(columns)
+        read = costs.count_read(_LENGTHS)
         step = read[1:] - read[:-1]  # tokens more, in each row, that the donor reads for one position more: mostly none
         positions = np.maximum(step, 1)
-        drafted = self.drafter.draft_seconds(drafting, drafting * columns)
-        seconds = drafted + self.donor.per_draw * rows + np.where(step > 0, self.donor.per_token * rows, 0.0)
-        least = rows * self._best_speed(rows, columns) * seconds * positions / self._expected_tokens(positions)
-        return [0.0, *least.tolist(), float(rows)]
+        drafted = costs.drafter.draft_seconds(drafting, drafting * columns)
+        seconds = drafted + costs.target.per_draw * rows + np.where(step > 0, costs.target.per_token * rows, 0.0)
+        speed = rows / costs.token_seconds(_LENGTHS, rows).min()  # of the best fixed block
+        return [0.0, *(speed * seconds * positions / expect_tokens(positions, costs.ends)).tolist(), float(rows)]
 
     def drafts_pay(self, rows: int, columns: int = 0) -> bool:
         """Whether the donor that writes alone is slower, before anything is known of how often drafts end."""
-        alone = self.donor.draft_seconds(rows, rows * columns)
-        return self.fixed is not None or self._best_speed(rows, columns) * alone > 1
+        costs = self._at(columns)
+        return self.fixed is not None or bool(costs.token_seconds(_LENGTHS, rows).min() < costs.fused_seconds(rows))
 
-    def _best_speed(self, rows: int, columns: int) -> float:
-        """Tokens per second and row of the best fixed block."""
-        # After a bonus token the drafter reads one more, too.
-        drafter, donor = self.drafter, self.donor
-        drafting = _LENGTHS * drafter.draft_seconds(rows, rows * columns) + self.bonus * rows * drafter.per_token
-        # Each position is drawn or scored.
-        looking = donor.draw + donor.per_draw * rows * (_LENGTHS + self.bonus)
-        reading = donor.seconds(0, rows * columns) + donor.per_token * rows * self._read_lengths()
-        seconds = drafting + reading + looking
-        return float((self._expected_tokens(_LENGTHS + self.bonus) / seconds).max())
-
-    def _read_lengths(self) -> NDArray[np.int64]:
-        """What the donor reads of each row for a draft of 1, 2, 3 … tokens."""
-        return (_PADDED if self.donor.padded else np.arange(len(_PADDED)))[_LENGTHS + self.bonus]
-
-    def _expected_tokens(self, positions: NDArray[np.int64]) -> NDArray[np.floating]:
-        """How many of so many positions emit a token, at the overall rate."""
-        g = self.rates.overall
-        return (1 - (1 - g) ** positions) / g
+    def _at(self, columns: int) -> StepCosts:
+        """The costs of a step, by what is known of drafts now."""
+        return replace(self._costs, ends=self.rates.overall, columns=columns)

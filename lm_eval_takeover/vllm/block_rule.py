@@ -1,18 +1,15 @@
 """`block_size=auto`: how many tokens vLLM drafts, by how many requests it writes at a time, from the table of costs.
 
-With `n` requests, a step that drafts `k` tokens of each costs `k` passes of the drafter and one of the target over `k + 1` tokens
-of each request, and writes `n E(k)` tokens:
-
-    E(k) = (1 - (1 - g)^m) / g      g: how often a position ends a draft; m: positions that can be written
-
-The first pass of the drafter reads what the target has read, too. Without drafts (`k = 0`) both models read one token of each
-request, as in the fused pair. Columns are the keys and values that each request has cached.
+`decoding/costs.py` says what a step costs and how many tokens it writes. Without drafts both models read one token of each
+request, as in the fused pair.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from lm_eval_takeover.decoding.costs import PassCost
+import numpy as np
+
+from lm_eval_takeover.decoding.costs import StepCosts
 
 LONGEST = 16
 CONCURRENCY = {"cuda": 1024, "cpu": 256}  # vLLM's own on large GPUs, and on CPUs
@@ -22,54 +19,11 @@ MOST_LOSS = 1.1  # of its time with any number of requests
 LAUNCH = {"cuda": (1.2e-5, 8.6e-5), "cpu": (6e-4, 6e-4)}
 
 
-@dataclass(frozen=True, slots=True)
-class StepCosts:
-    """What the two models cost, in the fused pair and with drafts.
-
-    fused: drafter and target in one model class; the drafter is None where the target writes alone. ends: `g`. bonus: whether a
-    draft that stands gives one token more. columns: cached tokens of a request.
-    """
-
-    drafter: PassCost
-    target: PassCost
-    fused: PassCost | None
-    ends: float
-    columns: int
-    bonus: bool
-
-    def fused_seconds(self, rows: int) -> float:
-        """A token of each of so many requests without drafts."""
-        columns = rows * self.columns
-        seconds = self.target.draft_seconds(rows, columns)
-        return seconds if self.fused is None else seconds + self.fused.draft_seconds(rows, columns)
-
-    def step_seconds(self, drafted: int, rows: int) -> float:
-        """A step that drafts so many tokens of each of so many requests."""
-        columns = rows * self.columns
-        passes = max(drafted, 1)
-        drafting = passes * self.drafter.draft_seconds(rows, columns)
-        again = self.drafter.per_token * rows * (drafted + 1 if drafted else 0)
-        reading = self.target.seconds(rows * (drafted + 1), columns)
-        looking = self.target.draw + self.target.per_draw * rows * self._positions(drafted)
-        return drafting + again + reading + looking
-
-    def tokens(self, drafted: int) -> float:
-        """How many are written of each request by a step."""
-        return float((1 - (1 - self.ends) ** self._positions(drafted)) / self.ends)
-
-    def token_seconds(self, drafted: int, rows: int) -> float:
-        """Of a token of each request."""
-        return self.step_seconds(drafted, rows) / self.tokens(drafted)
-
-    def _positions(self, drafted: int) -> int:
-        return drafted + 1 if self.bonus else max(drafted, 1)
-
-
 def choose_lengths(costs: StepCosts, most: int) -> list[int]:
     """How many tokens to draft with 1, 2 … `most` requests: the least seconds a token, never more than with fewer requests."""
     lengths, longest = list[int](), LONGEST
     for rows in range(1, most + 1):
-        longest = min(range(longest + 1), key=lambda drafted: (costs.token_seconds(drafted, rows), drafted))
+        longest = int(costs.token_seconds(np.arange(longest + 1), rows).argmin())
         lengths.append(longest)
     return lengths
 

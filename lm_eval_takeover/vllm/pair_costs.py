@@ -6,11 +6,11 @@ from typing import Any
 import torch
 
 from lm_eval_takeover.arguments import ModelArguments
-from lm_eval_takeover.decoding.costs import PassCost, find_machine
+from lm_eval_takeover.decoding.costs import PassCost, StepCosts, find_machine
 from lm_eval_takeover.method.policy import DIRECTIONS, Policy
 from lm_eval_takeover.pair.member import Member
 from lm_eval_takeover.pair.pair import Pair
-from lm_eval_takeover.vllm.block_rule import LAUNCH, StepCosts
+from lm_eval_takeover.vllm.block_rule import LAUNCH
 
 _COLUMNS = 4096  # cached tokens of a request, at most: a quarter of the context where that is shorter
 

@@ -7,13 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lm_eval_takeover.decoding.costs import MACHINES, PassCost
+from lm_eval_takeover.decoding.costs import MACHINES, PassCost, StepCosts
 from lm_eval_takeover.vllm.block_rule import (
     LAUNCH,
     LEAST_GAIN,
     LONGEST,
     MOST_LOSS,
-    StepCosts,
     choose_drafts,
     choose_lengths,
     list_ranges,
