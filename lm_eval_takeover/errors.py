@@ -13,14 +13,21 @@ Python callers get the exception. Under the `lm_eval` and `lm-eval-takeover` com
 exit status is 2; Ctrl-C and SIGTERM say in a line what was kept (130, 143); every other exception keeps its traceback.
 """
 
+import logging
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from types import TracebackType
+from typing import TypeVar
 
 from lm_eval_takeover import stopping
 from lm_eval_takeover.escaping import for_terminal
+
+logger = logging.getLogger(__name__)
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 
 class TakeoverError(ValueError):
@@ -60,6 +67,29 @@ def is_out_of_memory(error: Exception) -> bool:
     texts = ("can't allocate memory", "out of memory", "ALLOC_FAILED")
     named = type(error).__name__ == "OutOfMemoryError" or isinstance(error, MemoryError)
     return named or (isinstance(error, RuntimeError) and any(text in str(error) for text in texts))
+
+
+def run_in_batches(
+    function: Callable[[Sequence[Item]], Result], items: Sequence[Item], size: int
+) -> Iterator[tuple[Sequence[Item], Result]]:
+    """Consecutive batches of so many items, each with its result; half as many at a time once memory runs out.
+
+    Raises what the function raises, also where one item alone does not fit.
+    """
+    start = 0
+    while start < len(items):
+        batch = items[start : start + size]
+        try:
+            result = function(batch)
+        except Exception as error:
+            if len(batch) == 1 or not is_out_of_memory(error):
+                raise
+        else:
+            start += len(batch)
+            yield batch, result
+            continue
+        size = len(batch) // 2
+        logger.warning("out of memory; continuing with batch size %d", size)
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

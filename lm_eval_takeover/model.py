@@ -6,6 +6,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from lm_eval_takeover import lm_eval_hooks, stopping
 from lm_eval_takeover.backends import open_backend
 from lm_eval_takeover.decoding.stop_strings import is_cut_off, text_of
 from lm_eval_takeover.decoding.teacher_forcing import Forced
-from lm_eval_takeover.errors import TakeoverError, VocabularyError, install_error_hook, is_out_of_memory
+from lm_eval_takeover.errors import TakeoverError, VocabularyError, install_error_hook, run_in_batches
 from lm_eval_takeover.method.request import Request, Sampling
 from lm_eval_takeover.pair.loading import load_pair, load_policy, parse_arguments
 from lm_eval_takeover.pair.pair import DEFAULT_MAX_LENGTH
@@ -353,14 +354,7 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
         order = sorted(texts, key=lambda i: -sum(map(len, texts[i])))
         bar = tqdm(total=len(order), desc="Running loglikelihood requests", disable=disable_tqdm)
         at_once = self._rows_of_length("loglikelihood", max((sum(map(len, texts[i])) for i in order), default=1))
-        while order:
-            chosen = order[:at_once]
-            forced = self._force(chosen, texts)
-            if forced is None:  # memory ran out
-                at_once = at_once // 2
-                logger.warning("out of memory; continuing with batch size %d", at_once)
-                continue
-            order = order[at_once:]
+        for chosen, forced in run_in_batches(partial(self._force, texts), order, at_once):
             for i, row in zip(chosen, forced, strict=True):
                 results[i] = (float(row.log_probs.double().sum()), bool(row.greedy.all()))
                 if requests[i][0] != ("", ""):
@@ -369,13 +363,8 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
         bar.close()
         return results
 
-    def _force(self, chosen: Sequence[int], texts: Mapping[int, tuple[list[int], list[int]]]) -> list[Forced] | None:
-        """The chosen texts under the policy; None where memory ran out and fewer at a time can be tried."""
+    def _force(self, texts: Mapping[int, tuple[list[int], list[int]]], chosen: Sequence[int]) -> list[Forced]:
+        """The chosen texts under the policy."""
         prompts, continuations = zip(*(texts[i] for i in chosen), strict=True)
         labels = [self._labels[i] for i in chosen]
-        try:
-            return self.engine.force(prompts, continuations, seed=self.seed, labels=labels)
-        except Exception as error:
-            if len(chosen) == 1 or not is_out_of_memory(error):
-                raise
-            return None
+        return self.engine.force(prompts, continuations, seed=self.seed, labels=labels)

@@ -193,7 +193,7 @@ def test_log_likelihoods_go_on_with_fewer_texts_where_memory_runs_out(monkeypatc
     assert lm._loglikelihood_tokens(texts, disable_tqdm=True) == [
         (pytest.approx(log_prob, abs=1e-4), greedy) for log_prob, greedy in expected
     ]
-    assert "continuing with batch size 4" in caplog.text
+    assert "continuing with batch size 2" in caplog.text
 
 
 def test_the_tail_of_a_run_computes_few_slots(small_pair, prompts, monkeypatch):

@@ -31,7 +31,7 @@ from lm_eval_takeover.commands.calibrate.score_parts import ScoreParts, Trajecto
 from lm_eval_takeover.decoding.engine import generate
 from lm_eval_takeover.decoding.stop_strings import is_cut_off
 from lm_eval_takeover.decoding.teacher_forcing import read_aligned
-from lm_eval_takeover.errors import ArgumentError, CalibrationError, PluginError, is_out_of_memory
+from lm_eval_takeover.errors import ArgumentError, CalibrationError, PluginError, run_in_batches
 from lm_eval_takeover.method.gate import Gate, fires_along
 from lm_eval_takeover.method.policies import ALONE
 from lm_eval_takeover.method.policy import DIRECTIONS
@@ -259,18 +259,14 @@ def _score_what_fits(
     pair: Pair, host: str, donor: str, requests: Sequence[Request], rollouts: Sequence[Sequence[int]], parts: ScoreParts
 ) -> dict[str, list[Trajectory]]:
     """`_score_rollouts`, of half of the rollouts at a time where memory runs out."""
-    try:
-        return _score_rollouts(pair, host, donor, requests, rollouts, parts)
-    except Exception as error:
-        if len(requests) == 1 or not is_out_of_memory(error):
-            raise
-    half = len(requests) // 2
-    logger.warning("out of memory; scoring %d rollouts at a time", half)
-    halves = [
-        _score_what_fits(pair, host, donor, requests[part], rollouts[part], parts)
-        for part in (slice(half), slice(half, None))
-    ]
-    return {name: [*halves[0][name], *halves[1][name]] for name in halves[1]}
+
+    def score_some(batch: Sequence[tuple[Request, Sequence[int]]]) -> dict[str, list[Trajectory]]:
+        return _score_rollouts(pair, host, donor, [one for one, _ in batch], [written for _, written in batch], parts)
+
+    trajectories: dict[str, list[Trajectory]] = {}
+    for _, some in run_in_batches(score_some, list(zip(requests, rollouts, strict=True)), len(requests)):
+        trajectories = {name: [*trajectories.get(name, []), *rows] for name, rows in some.items()}
+    return trajectories
 
 
 def _score_rollouts(

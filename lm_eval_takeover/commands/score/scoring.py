@@ -14,7 +14,7 @@ from tqdm import tqdm
 from lm_eval_takeover import stopping
 from lm_eval_takeover.backends import Backend
 from lm_eval_takeover.commands._stored_pair import Choice, Readers
-from lm_eval_takeover.errors import RunDirError, VocabularyError, is_out_of_memory
+from lm_eval_takeover.errors import RunDirError, VocabularyError, run_in_batches
 from lm_eval_takeover.escaping import for_terminal
 from lm_eval_takeover.method.registry import Score, load_plugins
 from lm_eval_takeover.method.registry import scores as registered
@@ -183,24 +183,12 @@ def _check_tokenizer(run: RunReader, pair: Pair, texts: Sequence[Text]) -> None:
 
 def _score_texts(backend: Backend, scores: Sequence[Score], texts: Sequence[Text]) -> Iterator[list[ScoredSample]]:
     """Batches in the order of the texts, the longest first; half as many rows at a time once memory ran out."""
-    rows = min(backend.fit_rows(texts[0].length), _MOST_TEXTS)
-    place = 0
-    while place < len(texts):
-        batch = texts[place : place + rows]
-        try:
-            values = backend.compare(
-                scores,
-                [text.prompt for text in batch],
-                [text.tokens for text in batch],
-                [f"task {text.one.task}, doc {text.one.doc_id}, sample {text.one.sample}" for text in batch],
-            )
-        except Exception as error:
-            if len(batch) == 1 or not is_out_of_memory(error):
-                raise
-            rows = len(batch) // 2
-            logger.warning("out of memory; continuing with batch size %d", rows)
-            continue
-        place += len(batch)
+
+    def compare(batch: Sequence[Text]) -> list[dict[str, Any]]:
+        labels = [f"task {text.one.task}, doc {text.one.doc_id}, sample {text.one.sample}" for text in batch]
+        return backend.compare(scores, [text.prompt for text in batch], [text.tokens for text in batch], labels)
+
+    for batch, values in run_in_batches(compare, texts, min(backend.fit_rows(texts[0].length), _MOST_TEXTS)):
         yield [_make_sample(text, found) for text, found in zip(batch, values, strict=True)]
 
 
