@@ -18,7 +18,7 @@ import torch
 from helpers.demo_runs import run_demo
 from helpers.pairs import SHARED, save_random_model, save_small_pair
 from helpers.process_state import given_back
-from helpers.processes import ForkServer, environment, pointed_at
+from helpers.processes import HELPERS, ForkServer, environment, pointed_at
 from helpers.read_once import made_once, read_harness_once
 from hypothesis import settings
 
@@ -112,7 +112,7 @@ def demo_runs(shared_folder):
 
 @pytest.fixture(scope="session")
 def hub(random_pair):
-    """A stand-in for the hub with the real data sets, and the random pair as `acme/base` and `acme/guide`."""
+    """A stand-in for the hub: the real data sets, two with rows of our own, the random pair as `acme/base`, `acme/guide`."""
     if not (SHARED / "hub" / "serve_hub.py").exists():
         pytest.skip("needs the stand-in for the hub in ../shared/hub, which is not here")
     sys.path.insert(0, str(SHARED / "hub"))
@@ -120,7 +120,7 @@ def hub(random_pair):
 
     models = random_pair["base"].parent.parent / "models"
     shutil.copytree(random_pair["base"].parent, models / "acme", dirs_exist_ok=True)
-    server = Server(models=[models])
+    server = Server(datasets=[HELPERS / "data" / "hub"], models=[models])
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
     yield server

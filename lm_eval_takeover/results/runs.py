@@ -32,6 +32,7 @@ PREFIX = "takeover_"
 MATHEMATICAL = (  # the tasks that averages are over
     "takeover_math500", "takeover_math500_100", "takeover_gsm8k", "takeover_gsm8k_100", "takeover_amc23",
     "takeover_olympiadbench", "takeover_olympiadbench_100", "takeover_aime24", "takeover_aime25",
+    "takeover_aime26", "takeover_hmmt_feb26",
 )  # fmt: skip
 _KINDS = {"base": "base", "guide": "guide", "random": "random", "early": "early"}
 _TOLERANCE = 1e-6  # between a mean in the results and that of the samples

@@ -130,8 +130,16 @@ def process_aime24(dataset: datasets.Dataset) -> datasets.Dataset:
 
 
 def process_aime25(dataset: datasets.Dataset) -> datasets.Dataset:
-    """As AIME 2024."""
+    """As AIME 2024. AIME 2026 has the same columns."""
     return _convert_integers(dataset, "problem", "answer", "id")
+
+
+def process_hmmt(dataset: datasets.Dataset) -> datasets.Dataset:
+    """MathArena's columns. Answers are LaTeX, or a list of answers separated by commas."""
+    return _convert_rows(
+        dataset,
+        lambda row: {"problem": row["problem"], "answer": str(row["answer"]).strip(), "id": str(row["problem_idx"])},
+    )
 
 
 # Two gold answers of OlympiadBench's release are misprinted.

@@ -132,6 +132,19 @@ DRAWN = {
 }
 
 
+def test_recent_sets_are_read_by_the_columns_that_the_hub_has(forked_at_hub):
+    """The stand-in has three rows of our own for each of the two newest."""
+    recent = evaluate(forked_at_hub, "takeover_recent")
+    sizes = {task: count["original"] for task, count in recent["n-samples"].items()}
+    assert sizes == {"takeover_aime25": 30, "takeover_aime26": 3, "takeover_hmmt_feb26": 3}
+    assert {metric: recent["results"]["takeover_recent"][f"{metric},all"] for metric in ("acc", "pass@8", "maj@8")} == {
+        "acc": pytest.approx(7 / 8), "pass@8": 1.0, "maj@8": 1.0
+    }  # fmt: skip
+    docs = [sample["doc"] for sample in recent["samples"]["takeover_hmmt_feb26"]]
+    assert [(doc["id"], doc["answer"]) for doc in docs] == [("1", r"\frac{41}{42}"), ("2", r"2\sqrt{6}"), ("3", "1, 2")]
+    assert [sample["doc"]["answer"] for sample in recent["samples"]["takeover_aime26"]] == ["40", "29", "401"]
+
+
 def test_the_papers_sizes_and_draws(paper):
     sizes = {task: count["original"] for task, count in paper["n-samples"].items()}
     assert sizes == {
@@ -290,7 +303,7 @@ def test_every_task_has_a_readme_with_its_version():
         config = yaml.load(re.sub(r"!function", "", (folder / f"{name}.yaml").read_text()), yaml.SafeLoader)
         assert config["metadata"]["version"]
         assert f"`{name}`" in text
-    for task in (*COUNTS, "takeover_demo"):
+    for task in (*COUNTS, "takeover_aime26", "takeover_hmmt_feb26", "takeover_demo"):
         own = (folder / task.removeprefix("takeover_") / "README.md").read_text()
         version = yaml.load(re.sub(r"!function", "", (folder / f"{task}.yaml").read_text()), yaml.SafeLoader)[
             "metadata"

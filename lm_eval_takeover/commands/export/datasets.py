@@ -22,6 +22,8 @@ _BENCHMARKS = (
     Benchmark("olympiadbench", "Hothan/OlympiadBench", "train", "OE_TO_maths_en_COMP"),
     Benchmark("aime24", "Maxwell-Jia/AIME_2024", "train", "default"),
     Benchmark("aime25", "math-ai/aime25", "test", "default"),
+    Benchmark("aime26", "math-ai/aime26", "test", "default"),
+    Benchmark("hmmt_feb26", "MathArena/hmmt_feb_2026", "train", "default"),
     Benchmark("gpqa_diamond", "Idavidrein/gpqa", "train", "gpqa_diamond"),
 )
 

@@ -21,6 +21,8 @@ _HEADINGS = {
     "takeover_olympiadbench": "Olympiad",
     "takeover_aime24": "AIME24",
     "takeover_aime25": "AIME25",
+    "takeover_aime26": "AIME26",
+    "takeover_hmmt_feb26": "HMMT26",
     "takeover_math500_100": "Math500 (100)",
     "takeover_gsm8k_100": "GSM8K (100)",
     "takeover_olympiadbench_100": "Olympiad (100)",
