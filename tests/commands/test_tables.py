@@ -11,10 +11,9 @@ from helpers.results import takeover, write_results
 
 from lm_eval_takeover.cli import main
 from lm_eval_takeover.commands._output import WRITERS, Table, write_latex, write_markdown, write_terminal
-from lm_eval_takeover.commands.compare import estimate
 from lm_eval_takeover.commands.compare.costs import write_costs
+from lm_eval_takeover.commands.compare.estimate import Speed, lay_out_hours, lay_out_tasks
 from lm_eval_takeover.commands.compare.frontier import AREA_COLUMNS, write_areas
-from lm_eval_takeover.commands.compare.probe import Measured
 from lm_eval_takeover.commands.compare.workload import TaskLoad
 from lm_eval_takeover.commands.effects import tables as effects
 from lm_eval_takeover.method.request import Sampling
@@ -96,12 +95,10 @@ LOADS = [
     TaskLoad(task, 500, 8, 16_384, Sampling(0.6, 0.95)) for task in ("takeover_math500", "my_own_puzzles_of_three")
 ]
 ROWS = [SimpleNamespace(label=label, name=label) for label in ("base", "segment-length-sentence@0.05")]
-MEASURED = {"base": Measured((1.0, 0.0), 1000.0), ROWS[1].label: Measured((1.582, 0.0791), 632.1)}
-TOKENS = 2 * 500 * 8 * 1234  # of each row
-WORK = [
-    [8_000, TOKENS, *(share * TOKENS for share in one.passes), TOKENS / one.speed / 3600] for one in MEASURED.values()
-]
-WORK += [[16_000, 2 * TOKENS, sum(row[-1] for row in WORK)]]
+SPEEDS = {"base": Speed((1.0, 0.0), 1000.0), ROWS[1].label: Speed((1.582, 0.0791), 632.1)}
+TOKENS = 2 * 500 * 8 * 16_384  # of each row
+HOURS = [TOKENS / speed.tokens_per_second / 3600 for speed in SPEEDS.values()]
+WORK = [[share * TOKENS for share in speed.passes] for speed in SPEEDS.values()] + [HOURS, [sum(HOURS)]]
 SUMMARY = [
     {"kind": kind, "positions": 1234, "effect": effect, "low": effect - 0.0411, "high": effect + 0.0398, "helpful": 0.43,
      "harmful": 0.06, "share_for_80": share}
@@ -114,9 +111,7 @@ AUROC = [
 
 
 def _lay_out_work():
-    options = SimpleNamespace(tokens_per_second={}, mean_tokens=1234)
-    tables = estimate._lay_out_tasks(ROWS, LOADS), estimate._lay_out_rows(ROWS, options, LOADS, MEASURED, [])
-    return "\n".join(map(WRITERS["table"], tables))
+    return "\n".join(map(WRITERS["table"], (lay_out_tasks(LOADS), lay_out_hours(ROWS, LOADS, SPEEDS, {}))))
 
 
 @pytest.mark.parametrize("width", WIDTHS)
@@ -124,7 +119,7 @@ def _lay_out_work():
     ("show", "values"),
     [
         (lambda: write_costs(COSTS, "table"), COSTS),
-        (_lay_out_work, [WORK, [[one.problems, one.samples, one.requests, one.requests * one.tokens] for one in LOADS]]),
+        (_lay_out_work, [WORK, [[load.problems, load.samples, load.requests, load.most_tokens] for load in LOADS]]),
         (lambda: effects._show_summary(pl.DataFrame(SUMMARY), "base"), SUMMARY),
         (lambda: effects._show_auroc(pl.DataFrame(AUROC)), AUROC),
     ],

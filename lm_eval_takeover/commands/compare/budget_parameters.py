@@ -19,7 +19,7 @@ from lm_eval_takeover.calibration.files import (
 )
 from lm_eval_takeover.calibration.thresholds import Calibration, Target
 from lm_eval_takeover.commands.compare.calls import write_options
-from lm_eval_takeover.commands.compare.rows import Row
+from lm_eval_takeover.commands.compare.rows import PlannedRow
 from lm_eval_takeover.demo import CALIBRATION_PROMPTS
 from lm_eval_takeover.errors import CalibrationError
 from lm_eval_takeover.method.request import Sampling
@@ -42,7 +42,7 @@ class CalibrationPlan:
         return None if self.calibration is None else find_calibration(self.calibration)[0]
 
 
-def check_given(options: argparse.Namespace, rows: Sequence[Row]) -> None:
+def check_given(options: argparse.Namespace, rows: Sequence[PlannedRow]) -> None:
     """Raises CalibrationError where the given calibration was not solved for these rows."""
     if options.calibration is not None:
         calibration, _ = find_calibration(options.calibration)
@@ -52,7 +52,7 @@ def check_given(options: argparse.Namespace, rows: Sequence[Row]) -> None:
 
 
 def plan_calibration(
-    options: argparse.Namespace, rows: Sequence[Row], sampling: Sampling, max_gen_toks: int, task: str
+    options: argparse.Namespace, rows: Sequence[PlannedRow], sampling: Sampling, max_gen_toks: int, task: str
 ) -> CalibrationPlan:
     """How the rows come by their budget parameters; `sampling` and `max_gen_toks` are those of the tasks as they will run."""
     wanted = [row for row in rows if row.rate is not None]
@@ -80,7 +80,7 @@ def plan_calibration(
     return CalibrationPlan(str(out), ("calibrate", *words, "--out", str(out)), out)
 
 
-def find_row_target(calibration: Calibration, row: Row, options: argparse.Namespace) -> Target:
+def find_row_target(calibration: Calibration, row: PlannedRow, options: argparse.Namespace) -> Target:
     """What was solved for a row. Raises CalibrationError."""
     assert row.rate is not None and row.method is not None
     settings = row.method.settings
@@ -89,7 +89,9 @@ def find_row_target(calibration: Calibration, row: Row, options: argparse.Namesp
     return find_target(calibration, row.rate, settings, partial(calibration_command, *names, solving=solving))
 
 
-def _fits(calibration: Calibration, options: argparse.Namespace, rows: Sequence[Row], sampling: Sampling) -> bool:
+def _fits(
+    calibration: Calibration, options: argparse.Namespace, rows: Sequence[PlannedRow], sampling: Sampling
+) -> bool:
     """Whether the rows may use it: solved for their rates, same form of prompts and decoding."""
     try:
         for row in rows:

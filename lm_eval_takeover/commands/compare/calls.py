@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lm_eval_takeover.commands.compare.rows import Row, read_shared
+from lm_eval_takeover.commands.compare.rows import PlannedRow, read_shared
 from lm_eval_takeover.results.settings import HARMLESS
 from lm_eval_takeover.storage.digests import digest_of
 
@@ -25,13 +25,13 @@ _DIGITS = 8
 
 @dataclass(frozen=True)
 class Call:
-    """One evaluation: `words` behind the program's name; `key` stands for what can change its results."""
+    """One `lm_eval` command: `words` are its arguments, `key` a digest of all that can change its results."""
 
     row: str
     words: tuple[str, ...]
     folder: Path  # RUN_DIR/ROW
     key: str
-    alone: bool  # whether it needs a process of its own, because it does not run on the pair that is loaded
+    alone: bool  # whether it needs a process of its own, since it does not use the loaded pair
 
     @property
     def results(self) -> Path:
@@ -51,20 +51,20 @@ class Call:
 
 def plan_calls(
     options: argparse.Namespace,
-    row: Row,
+    row: PlannedRow,
     calibration: str | None,
     tasks: Sequence[str],
     followed: Mapping[str, float] | None = None,
 ) -> list[Call]:
-    """The calls of one row; `followed` are the rates by task of one that follows.
+    """The calls of one row; `followed` has the rate of each task for a row that follows.
 
-    A thinking model has no journal, so it has a call for each of `tasks`, each of which is kept once it is done.
+    A thinking model has no journal. So it gets one call for each task, to keep what is done.
     """
     dtype = None if options.dtype == "auto" else options.dtype
     shared = {"dtype": dtype, "trust_remote_code": options.trust_remote_code or None}
     arguments: dict[str, Any]
     if row.name == "thinking":
-        arguments = {"pretrained": options.thinking, "enable_thinking": options.enable_thinking}
+        arguments = {**row.arguments, "enable_thinking": options.enable_thinking}
         arguments |= shared | options.thinking_args
         return [_make_call(options, row, options.thinking_backend, arguments, [task]) for task in tasks]
     arguments = {"base": options.base, "guide": options.guide, "model": row.label}
@@ -75,22 +75,17 @@ def plan_calls(
         read = calibration if row.rate is not None or "spike_ratio" in options.model_args else None
         arguments |= reverse | {"calibration": read, "target_rate": row.rate}
     arguments |= row.arguments
-    samples = row_folder(options, row) / "samples"
+    samples = Path(options.run_dir) / row.label / "samples"
     if followed is None:
         return [_make_call(options, row, "guided-takeover", arguments | {"run_dir": samples}, options.tasks)]
-    calls = []
-    for task in tasks:
-        rated = arguments | {"rate": followed[task], "run_dir": samples}
-        calls.append(_make_call(options, row, "guided-takeover", rated, [task]))
-    return calls
-
-
-def row_folder(options: argparse.Namespace, row: Row) -> Path:
-    return Path(options.run_dir) / row.label
+    return [
+        _make_call(options, row, "guided-takeover", arguments | {"rate": followed[task], "run_dir": samples}, [task])
+        for task in tasks
+    ]
 
 
 def _make_call(
-    options: argparse.Namespace, row: Row, model: str, arguments: Mapping[str, Any], tasks: Iterable[str]
+    options: argparse.Namespace, row: PlannedRow, model: str, arguments: Mapping[str, Any], tasks: Iterable[str]
 ) -> Call:
     given = {name: str(value) for name, value in arguments.items() if value is not None}
     words = ["--model", model, "--model_args", _join(given), "--tasks", ",".join(tasks)]
@@ -99,7 +94,7 @@ def _make_call(
     words += write_options(options, "limit", "seed", "include_path", "metadata")
     lasting = {name: value for name, value in given.items() if name not in HARMLESS}
     key = digest_of([model, lasting, *words[4:]])[:_DIGITS]
-    folder = row_folder(options, row)
+    folder = Path(options.run_dir) / row.label
     batch_size = (options.thinking_batch_size if row.name == "thinking" else None) or options.batch_size
     words += ["--batch_size", batch_size, *write_options(options, "device")]
     words += ["--output_path", str(folder / f"results-{key}"), "--log_samples"]
@@ -108,12 +103,14 @@ def _make_call(
 
 
 def write_options(options: argparse.Namespace, *names: str) -> list[str]:
-    """Those of these options that were given, as words of a command."""
-    given = {name: getattr(options, name) for name in names}
-    set_ones = {name: value for name, value in given.items() if value is not None and value is not False}
-    return [
-        word for name, value in set_ones.items() for word in (f"--{name}", *([] if value is True else [str(value)]))
-    ]
+    """The given ones of these options, as words of a command."""
+    words = []
+    for name in names:
+        value = getattr(options, name)
+        if value is not None and value is not False:
+            shown = f"{value:.12g}" if isinstance(value, float) else str(value)
+            words += [f"--{name}"] if value is True else [f"--{name}", shown]
+    return words
 
 
 def _join(values: Mapping[str, str]) -> str:

@@ -4,10 +4,10 @@ import argparse
 import math
 from pathlib import Path
 
-from lm_eval_takeover.arguments import DEFAULT_POLICY, ModelArguments, check_folder
+from lm_eval_takeover.arguments import ModelArguments, check_folder
 from lm_eval_takeover.commands._options import check_prompts
-from lm_eval_takeover.errors import ArgumentError, nearest
-from lm_eval_takeover.method.known_scores import check_score
+from lm_eval_takeover.commands.compare.picture import COSTS
+from lm_eval_takeover.errors import ArgumentError
 
 HELP = "run a pair by several methods and print one table"
 DESCRIPTION = """\
@@ -27,12 +27,6 @@ EXAMPLE = """examples:
   lm-eval-takeover compare --tasks takeover_demo --rows base,guide,ce,entropy,random --rates 0.01,0.05,0.1 --run_dir runs/grid
   lm-eval-takeover compare --tasks takeover_demo --target_rate 0.05 --run_dir runs/demo --dry_run
 """
-COSTS = {  # by name the column of frontier.csv
-    "share": "realized_rate",
-    "passes": "donor_passes_per_token",
-    "weights": "weights_per_token",
-    "seconds": "seconds_per_problem",
-}
 DEFAULT_RATE = 0.05
 _BY_HAND = ("tau", "spike_ratio")  # model arguments that stand for a target rate
 _OWN = ("base", "guide", "run_dir", "rate", "early_tokens", "model", "calibration", "target_rate", "seed")
@@ -74,7 +68,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--apply_chat_template", action="store_true")
     add("--enable_thinking", choices=["True", "False"], metavar="BOOL", help="passed to the chat template")
     add("--gen_kwargs", nargs="+", default=[], metavar="NAME=VALUE")
-    add("--limit", metavar="N", help="problems of each task")
+    add("--limit", type=float, metavar="N", help="problems of each task; below 1, a share of them")
     add("--batch_size", default="auto", metavar="N", help="(default: auto)")
     add("--device")
     add("--guide_device", help="default: --device")
@@ -89,12 +83,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group("output").add_argument
     add("--format", choices=["table", "md", "csv", "latex", "json"], default="table", help="(default: table)")
     add("--quiet", action="store_true", help="print the table only; what rows print is in DIR/ROW/lm_eval-*.log")
-    add("--dry_run", action="store_true", help="print what would run and what it would take; run nothing")
-    tokens = "for --dry_run: new tokens of a sample (default: the task's limit)"
-    add("--mean_tokens", type=int, metavar="N", help=tokens)
-    speed = "for --dry_run: speed of all rows, or of one; hours need this or --probe"
-    add("--tokens_per_second", nargs="+", default=[], metavar="[ROW=]RATE", help=speed)
-    probe = "for --dry_run: measure speed and passes on one problem, 256 tokens a sample"
+    add("--dry_run", action="store_true", help="print the commands and the memory that they need; run nothing")
+    probe = "with --dry_run: measure speed and passes on one problem, 256 tokens a sample, and print hours"
     add("--probe", action="store_true", help=probe)
 
 
@@ -110,13 +100,10 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _check(options: argparse.Namespace) -> None:
-    """Put tasks and arguments into their types; raise ArgumentError for what is wrong whatever the models are."""
-    words = options.rows.split(",")
-    options.thinking = next((word.partition("=")[2] for word in words if word.startswith("thinking=")), None)
+    """Put tasks and arguments into their types. Raises ArgumentError for what is wrong whatever the models are."""
     options.tasks = [task for word in options.tasks for task in word.split(",") if task]
     for name in ("model_args", "thinking_args", "gen_kwargs"):
         setattr(options, name, _parse_pairs(name, getattr(options, name)))
-    options.tokens_per_second = _parse_speeds(options.tokens_per_second)
     for name in options.model_args:
         if name in _OWN:
             raise ArgumentError(f"--model_args {name}=… is set by compare itself; see --help for the option")
@@ -128,44 +115,16 @@ def _check(options: argparse.Namespace) -> None:
         raise ArgumentError(f"{given} would be ignored beside {by_hand[0]}=…; give one of them")
     if not by_hand and options.target_rate is None:
         options.target_rate = DEFAULT_RATE
-    for name in ("temperature", "top_p", "top_k", "max_gen_toks"):
-        if math.isnan(_read_number(options.gen_kwargs.get(name, "0"))):
-            raise ArgumentError(f"--gen_kwargs {name}={options.gen_kwargs[name]} is not a number")
     listed = {name: getattr(options, name) for name in _LISTED if getattr(options, name) is not None}
     ModelArguments.parse({**listed, "direction": options.direction, "target_rate": options.target_rate})
     check_prompts(options.prompts)
-    check_score(options.model_args.get("score"), options.model_args.get("plugins"))
-    for role in ("base", "guide"):
-        if (name := getattr(options, role)) is not None:
-            check_folder(role, name)
     if (options.base is None) != (options.guide is None):
         raise ArgumentError("--base and --guide go together; without both the bundled demo pair is compared")
-    if options.limit is not None and not _read_number(options.limit) > 0:
-        raise ArgumentError(f"--limit {options.limit} is not a number above 0")
-    for name in ("mean_tokens", "num_prompts", "num_held_out"):
-        if (value := getattr(options, name)) is not None and value < 1:
-            raise ArgumentError(f"--{name} {value} is not at least 1")
-    _check_guided_rate(options)
+    for role in ("base", "guide") if options.base is not None else ():
+        check_folder(role, getattr(options, role))
+    if options.limit is not None and not 0 < options.limit < math.inf:
+        raise ArgumentError(f"--limit {options.limit:g} is not a number above 0")
     _check_rows(options)
-
-
-def _check_guided_rate(options: argparse.Namespace) -> None:
-    """What the given calibration's file alone tells about the guided row, before torch is loaded."""
-    own = options.model_args.keys() & {"plugins", *_BY_HAND} or options.guided_policy not in (None, DEFAULT_POLICY)
-    if options.calibration is None or options.direction != "forward" or own or "guided" not in options.rows.split(","):
-        return
-    from lm_eval_takeover.calibration.files import check_target_rate
-    from lm_eval_takeover.calibration.thresholds import KAPPA_RULES
-    from lm_eval_takeover.demo import CALIBRATION_PROMPTS
-
-    given = options.model_args
-    score, window = given.get("score", "ce"), given.get("window", "10")
-    if not window.isdecimal():
-        return
-    gate: dict[str, object] = {"policy": "entropy" if score == "entropy" else DEFAULT_POLICY, "score": score}
-    gate |= {"kappa_rule": given.get("kappa_rule", KAPPA_RULES[0]), "window": int(window)}
-    named = (options.calibration, options.target_rate, gate)
-    check_target_rate(*named, options.base, options.guide, CALIBRATION_PROMPTS)
 
 
 def _check_rows(options: argparse.Namespace) -> None:
@@ -177,41 +136,17 @@ def _check_rows(options: argparse.Namespace) -> None:
 
     load_plugins(options.model_args.get("plugins"))
     options.rates = parse_rates("rates", options.rates, options.rates.split(",")) if options.rates else ()
-    rows = plan_rows(options)
-    check_given(options, rows)
-    names = {name for row in rows for name in (row.name, row.label)}
-    for name in options.tokens_per_second:
-        if name and name not in names:
-            raise ArgumentError(f"--tokens_per_second '{name}' is not a row; {nearest(name, names)}")
-
-
-def _read_number(text: str) -> float:
-    """NaN for what is no finite number."""
-    try:
-        return float(text) if math.isfinite(float(text)) else math.nan
-    except ValueError:
-        return math.nan
+    check_given(options, plan_rows(options))
 
 
 def _parse_pairs(option: str, words: list[str]) -> dict[str, str]:
     """`NAME=VALUE` words, several joined by commas where no value holds one."""
-    found = {}
+    values = {}
     for word in words:
         parts = word.split(",") if all("=" in part for part in word.split(",")) else [word]
         for part in parts:
             name, sign, value = part.partition("=")
             if not sign or not name:
                 raise ArgumentError(f"--{option} '{part}' is not NAME=VALUE")
-            found[name] = value
-    return found
-
-
-def _parse_speeds(words: list[str]) -> dict[str, float]:
-    """Tokens per second by row; `""` for all others."""
-    speeds = {}
-    for word in (part for text in words for part in text.split(",") if part):
-        name, _, value = word.rpartition("=")
-        speeds[name] = _read_number(value)
-        if not speeds[name] > 0:
-            raise ArgumentError(f"--tokens_per_second '{word}' is not a number above 0, or ROW=NUMBER")
-    return speeds
+            values[name] = value
+    return values

@@ -4,14 +4,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from lm_eval_takeover.commands._output import WRITERS, Table
-from lm_eval_takeover.commands.compare.rows import Row
+from lm_eval_takeover.commands.compare.rows import PlannedRow
 from lm_eval_takeover.results.runs import Run
 
 _COUNTS = ("tokens", "takeovers", "base_passes", "guide_passes")
 _COLUMNS = ["Row", "Tokens", "Takeovers", "Base passes", "Guide passes", "Seconds"]
 
 
-def describe_costs(runs: Mapping[Row, Sequence[Run]]) -> list[dict[str, Any]]:
+def describe_costs(runs: Mapping[PlannedRow, Sequence[Run]]) -> list[dict[str, Any]]:
     """By row, over all its calls, `tokens`, `takeovers`, `base_passes`, `guide_passes` (null for other model types), `seconds`.
 
     Seconds of the pair's rows are those of generation, over all attempts; of a thinking model those of whole evaluations.

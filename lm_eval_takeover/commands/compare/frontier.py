@@ -17,9 +17,8 @@ from typing import Any
 import numpy as np
 
 from lm_eval_takeover.commands._output import WRITERS, Table
-from lm_eval_takeover.commands.compare.command import COSTS
-from lm_eval_takeover.commands.compare.picture import draw_frontier
-from lm_eval_takeover.commands.compare.rows import Row
+from lm_eval_takeover.commands.compare.picture import COSTS, draw_frontier
+from lm_eval_takeover.commands.compare.rows import PlannedRow
 from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.results.frontier import Area, Curve, compare_areas
 from lm_eval_takeover.results.runs import MATHEMATICAL, Run, TaskResult, common_ids
@@ -44,12 +43,12 @@ AVERAGE = "average"
 class Measured:
     """A row, its results by task (of all its calls, where it has one for each task), and its lines of frontier.csv by task."""
 
-    row: Row
+    row: PlannedRow
     tasks: Mapping[str, TaskResult]
     lines: Mapping[str, Mapping[str, Any]]
 
 
-def describe_frontier(runs: Mapping[Row, Sequence[Run]], run_dir: Path, cost: str) -> list[dict[str, Any]]:
+def describe_frontier(runs: Mapping[PlannedRow, Sequence[Run]], run_dir: Path, cost: str) -> list[dict[str, Any]]:
     """Write all files of the frontier. Returns the lines of the areas; none where no method has two rates."""
     shown = list(dict.fromkeys(task for of_row in runs.values() for run in of_row for task in run.tasks))
     averaged = [task for task in MATHEMATICAL if task in shown] or shown
@@ -65,7 +64,7 @@ def describe_frontier(runs: Mapping[Row, Sequence[Run]], run_dir: Path, cost: st
     return areas if len(set(families)) < len(families) else []
 
 
-def _measure(row: Row, runs: Sequence[Run], averaged: Sequence[str]) -> Measured:
+def _measure(row: PlannedRow, runs: Sequence[Run], averaged: Sequence[str]) -> Measured:
     tasks = {task: result for run in runs for task, result in run.tasks.items()}
     seconds, problems = [run.seconds for run in runs], sum(result.count for result in tasks.values())
     each = sum(one for one in seconds if one) / problems if None not in seconds and problems else None
@@ -88,7 +87,7 @@ def _measure(row: Row, runs: Sequence[Run], averaged: Sequence[str]) -> Measured
 
 
 def _describe_task(
-    row: Row, result: TaskResult, parameters: Mapping[str, int], seconds: float | None
+    row: PlannedRow, result: TaskResult, parameters: Mapping[str, int], seconds: float | None
 ) -> dict[str, Any]:
     counts, tokens = result.counts, result.counts.tokens
     passes: dict[str, float] = {"base": counts.base_passes or 0, "guide": counts.guide_passes or 0}

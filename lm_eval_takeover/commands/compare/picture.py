@@ -14,6 +14,12 @@ from typing import Any
 from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.storage.whole_files import write_text
 
+COSTS = {  # by the name of an axis its column in frontier.csv
+    "share": "realized_rate",
+    "passes": "donor_passes_per_token",
+    "weights": "weights_per_token",
+    "seconds": "seconds_per_problem",
+}
 _AXES = {
     "realized_rate": "share of tokens taken over",
     "donor_passes_per_token": "passes per token of the model that takes over",

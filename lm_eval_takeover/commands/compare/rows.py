@@ -17,21 +17,22 @@ from lm_eval_takeover.pair.loading import open_method, parse_arguments
 
 _ORDER = ("base", "guided", "random", "early", "thinking", "guide")  # in which they run; methods stand with guided
 _ALONE = ("base", "guide")
+LEADERS = ("guided", "ce")  # whose realized rates the rows that follow take
 _OF_GATES = ("score", "tau", "kappa", "spike_ratio", "kappa_rule")
 _BY_HAND = (
     "tau",
     "spike_ratio",
     "early_tokens",
-)  # arguments that stand for a rate, beside each method's budget parameter
+)  # arguments that replace a rate, as each method's budget parameter does
 
 
 @dataclass(frozen=True, eq=False)
-class Row:
-    """One row. `label` names its folder; `word` is the method as `calibrate --methods` takes it.
+class PlannedRow:
+    """One row of a comparison. `label` names its folder; `word` is the method as `calibrate --methods` takes it.
 
-    `rate` is the realized rate that the method's budget parameter is solved for. It is None for a model alone, for a parameter
-    set by hand, and for a row that `follows`: it gets the rate of each task that the guided row realizes. `covers` is a
-    larger rate, of which the method comes no nearer than this row does.
+    `rate` is the realized rate that the budget parameter is solved for. It is None for a model alone, for a parameter set by
+    hand, and for a row that `follows`: this one takes the rate that the guided row realizes on each task. `covers` is a larger
+    rate that the method cannot reach; this row is the nearest one.
     """
 
     label: str
@@ -49,28 +50,25 @@ class Row:
         return self.word or self.name
 
 
-def plan_rows(options: argparse.Namespace) -> list[Row]:
-    """`--rows` at their rates, in the order in which they run. Raises ArgumentError for each that could not be run."""
+def plan_rows(options: argparse.Namespace) -> list[PlannedRow]:
+    """`--rows` at their rates, in the order in which they run. Raises ArgumentError for a row that cannot be run."""
     words = [word for word in options.rows.split(",") if word]
     if not words:
         raise ArgumentError("--rows is empty; expected some of base,guide,thinking=MODEL, scores and policies")
     named = [_parse_row(word) for word in words]
-    names = [one.name for one in named]
-    if repeated := next((word for place, word in enumerate(words) if word in words[:place]), None):
-        raise ArgumentError(f"--rows names {repeated} twice")
-    leader = next((name for name in ("guided", "ce") if name in names), None)
-    found = [row for one in named for row in _expand(one, options, leader)]
-    labels = [row.label for row in found]
+    has_leader = any(word.name in LEADERS for word in named)
+    rows = [row for word in named for row in _expand(word, options, has_leader)]
+    labels = [row.label for row in rows]
     if repeated := next((label for label in labels if labels.count(label) > 1), None):
-        raise ArgumentError(f"--rows: {repeated} stands twice; name each rate of a method once")
+        raise ArgumentError(f"--rows names {repeated} twice")
     place = {name: number for number, name in enumerate(_ORDER)}
-    return sorted(found, key=lambda row: (place.get(row.name, 1), row.follows))
+    return sorted(rows, key=lambda row: (place.get(row.name, 1), row.follows))
 
 
 def _parse_row(word: str) -> Named:
     name, sign, model = word.partition("=")
     if name == "thinking" and model:
-        return Named(name, {"model": model}, ())
+        return Named(name, {"pretrained": model}, ())
     row = parse_word("rows", word)
     if name == "thinking" or (sign and not row.arguments):
         raise ArgumentError(f"--rows '{word}': thinking=MODEL names a model, and no other row does")
@@ -80,16 +78,15 @@ def _parse_row(word: str) -> Named:
     return row
 
 
-def _expand(named: Named, options: argparse.Namespace, leader: str | None) -> Iterator[Row]:
+def _expand(named: Named, options: argparse.Namespace, has_leader: bool) -> Iterator[PlannedRow]:
     """One row for each rate. Raises ArgumentError."""
     if named.name == "thinking":
-        yield Row("thinking", "thinking")
+        yield PlannedRow("thinking", "thinking", dict(named.arguments))
         return
-    base = _label(named)
     if named.name in _ALONE:
         if named.rates or named.arguments:
             raise ArgumentError(f"--rows {named.name}: the {named.name} alone has neither rates nor arguments")
-        yield Row(base, named.name, {"policy": named.name})
+        yield PlannedRow(named.name, named.name, {"policy": named.name})
         return
     own = _name_method(named, options) | dict(named.arguments)
     shared = read_shared(options, own["policy"]) | {"direction": options.direction}
@@ -101,20 +98,20 @@ def _expand(named: Named, options: argparse.Namespace, leader: str | None) -> It
             f"--rows {named.name}@{named.rates[0]:g}: its arguments say already how much the donor writes"
         )
     rates = () if by_hand else named.rates or (options.rates if named.name != "guided" else ())
-    follows = not (by_hand or rates) and named.name in ("random", "early") and leader is not None
+    follows = not (by_hand or rates) and named.name in ("random", "early") and has_leader
     for rate in rates or [None if by_hand or follows else options.target_rate]:
-        label = f"{base}@{rate:g}" if rates else base
-        yield Row(label, named.name, own, rate, follows, method, _write_word(named, own))
+        label = f"{_label(named)}@{rate:g}" if rates else _label(named)
+        yield PlannedRow(label, named.name, own, rate, follows, method, _write_word(named, own))
 
 
 def read_shared(options: argparse.Namespace, policy: str) -> dict[str, str]:
-    """`--model_args`, without those of a gate where the policy has none."""
+    """`--model_args`, without those of a gate if the policy has none."""
     gated = issubclass(policies.get(policy), Gated)
     return {name: value for name, value in options.model_args.items() if gated or name not in _OF_GATES}
 
 
 def _name_method(named: Named, options: argparse.Namespace) -> dict[str, str]:
-    """`policy` and `score`; those of `--model_args` for the guided row."""
+    """`policy` and `score`; the guided row takes those of `--model_args`."""
     if named.name != "guided":
         return find_policy("rows", named.name)
     score = options.model_args.get("score")
@@ -123,7 +120,7 @@ def _name_method(named: Named, options: argparse.Namespace) -> dict[str, str]:
 
 
 def _is_by_hand(own: dict[str, Any], shared: dict[str, Any], budget_parameter: str | None = None) -> bool:
-    """Whether the row's own arguments, or of a gate those for all rows, say how much the donor writes."""
+    """Whether the row's own arguments set how much the donor writes; for a gate, also those of all rows."""
     given = {**own, **shared} if budget_parameter in (None, SPIKE_RATIO) else own
     return any(name in given for name in (*_BY_HAND, budget_parameter))
 

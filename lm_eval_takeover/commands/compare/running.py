@@ -14,8 +14,8 @@ from lm_eval_takeover.commands.compare.budget_parameters import CalibrationPlan,
 from lm_eval_takeover.commands.compare.calls import Call, plan_calls
 from lm_eval_takeover.commands.compare.costs import describe_costs, write_costs
 from lm_eval_takeover.commands.compare.frontier import describe_frontier, write_areas
-from lm_eval_takeover.commands.compare.processes import CallFailed, start_worker
-from lm_eval_takeover.commands.compare.rows import Row, plan_rows
+from lm_eval_takeover.commands.compare.rows import LEADERS, PlannedRow, plan_rows
+from lm_eval_takeover.commands.compare.worker import CallFailed, start_worker
 from lm_eval_takeover.commands.compare.workload import TaskLoad, read_workload
 from lm_eval_takeover.commands.leaderboard.formats import write_table
 from lm_eval_takeover.commands.leaderboard.rows import build_board
@@ -26,7 +26,7 @@ from lm_eval_takeover.storage.whole_files import make_folder, write_text
 
 TABLE = "leaderboard.json"
 WORKER = "lm_eval_takeover.commands.compare.worker"
-Done = dict[Row, list[Call]]
+Done = dict[PlannedRow, list[Call]]
 
 
 def compare(options: argparse.Namespace) -> int:
@@ -65,7 +65,7 @@ def _print_tables(options: argparse.Namespace, done: Done) -> None:
         sys.stdout.write("\n" + write_areas(areas, options.format, options.cost) if areas else "")
 
 
-def run_rows(options: argparse.Namespace, rows: Sequence[Row], loads: Sequence[TaskLoad]) -> Done:
+def run_rows(options: argparse.Namespace, rows: Sequence[PlannedRow], loads: Sequence[TaskLoad]) -> Done:
     """All calls by row, done. Rows that follow come last: they get what the guided row realized. Raises CallFailed."""
     plan = plan_calibration(options, rows, loads[0].sampling, max(load.tokens for load in loads), loads[0].task)
     if plan.words:
@@ -76,7 +76,7 @@ def run_rows(options: argparse.Namespace, rows: Sequence[Row], loads: Sequence[T
     kept = _drop_repeated(options, rows, plan)
     planned = {row: plan_calls(options, row, plan.calibration, tasks) for row in kept if not row.follows}
     run_calls(options, [call for calls in planned.values() for call in calls])
-    followed = next((read_rates(planned[row], tasks) for row in planned if row.name in ("guided", "ce")), {})
+    followed = next((read_rates(planned[row], tasks) for row in planned if row.name in LEADERS), {})
     later = {row: plan_calls(options, row, plan.calibration, tasks, followed) for row in kept if row.follows}
     run_calls(options, [call for calls in later.values() for call in calls])
     done = {row: (planned | later)[row] for row in kept}
@@ -86,9 +86,9 @@ def run_rows(options: argparse.Namespace, rows: Sequence[Row], loads: Sequence[T
     return done
 
 
-def _drop_repeated(options: argparse.Namespace, rows: Sequence[Row], plan: CalibrationPlan) -> list[Row]:
+def _drop_repeated(options: argparse.Namespace, rows: Sequence[PlannedRow], plan: CalibrationPlan) -> list[PlannedRow]:
     """The rows without those of a method whose budget parameter is where it is for another rate, since it can come no nearer."""
-    calibration, seen, kept = plan.read(), set[tuple[str, float]](), list[Row]()
+    calibration, seen, kept = plan.read(), set[tuple[str, float]](), list[PlannedRow]()
     for row in rows:
         if calibration is not None and row.rate is not None:
             target = find_row_target(calibration, row, options)

@@ -1,25 +1,57 @@
 """A process that runs calls one after the other, each as the stock command would, on one pair that is loaded once.
 
-`python -m lm_eval_takeover.commands.compare.worker CALLS` reads a JSON list of `{"row", "words", "results", "log"}`; without
-results the words are those of `lm-eval-takeover`. What a call prints goes into `log`; its bars go to the terminal. A call that
-ended well is marked as done at once, so that a process that is killed loses the row at hand alone, and of that nothing that its
-journal holds.
+`start_worker` starts it: `python -m lm_eval_takeover.commands.compare.worker CALLS` reads a JSON list of
+`{"row", "words", "results", "log"}`. Without results, the words are those of `lm-eval-takeover`. Output of a call goes into
+`log`, its progress bars go to the terminal. Each call is marked as done when it ends. So a process that is killed loses only
+the row at hand, and keeps the samples that are in its journal.
 """
 
 import argparse
 import contextlib
+import ctypes
 import functools
 import gc
 import json
 import os
 import shutil
+import signal
+import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from lm_eval_takeover.errors import install_error_hook
 from lm_eval_takeover.storage.whole_files import write_text
+
+_PARENT_DIED = 1  # PR_SET_PDEATHSIG of Linux's prctl
+
+
+class CallFailed(Exception):
+    """A process ended with this exit status; it has said why."""
+
+    def __init__(self, status: int) -> None:
+        super().__init__(f"exit status {status}")
+        self.status = status
+
+
+def start_worker(words: Sequence[str]) -> None:
+    """Run `python -m WORDS` to its end; its standard output goes to stderr. Raises CallFailed."""
+    first = _end_with_parent if sys.platform == "linux" else None
+    process = subprocess.Popen([sys.executable, "-m", *words], stdout=2, preexec_fn=first)
+    try:
+        status = process.wait()
+    except BaseException:
+        process.terminate()
+        process.wait()
+        raise
+    if status:
+        raise CallFailed(128 - status if status < 0 else status)
+
+
+def _end_with_parent() -> None:
+    """Ask the kernel to stop this process if its parent is killed, so that it holds no run_dir."""
+    ctypes.CDLL(None).prctl(_PARENT_DIED, signal.SIGTERM)
 
 
 def main() -> None:
@@ -29,7 +61,7 @@ def main() -> None:
 
 
 def run_calls(calls: list[dict[str, Any]], *, quiet: bool = False) -> None:
-    """Each call, to its end; results that an interrupted one has left are removed, its samples stay."""
+    """Run each call to its end. Results of an interrupted one are removed; its samples stay."""
     from lm_eval_takeover.pair.loading import share_pairs
     from lm_eval_takeover.runs import progress
 
@@ -53,7 +85,7 @@ def run_calls(calls: list[dict[str, Any]], *, quiet: bool = False) -> None:
 
 
 def read_harness_once() -> None:
-    """Keep for all calls what lm-eval finds out anew in each: its own 14,000 task files, and what it says of this machine."""
+    """Cache what lm-eval reads again in each call: its 14,000 task files, and its facts about this machine."""
     from lm_eval.tasks._index import TaskIndex
     from torch.utils import collect_env
 
@@ -82,7 +114,7 @@ def run_stock(words: list[str]) -> None:
 
 @contextlib.contextmanager
 def _divert(log: Path) -> Iterator[Any]:
-    """Let this process write into the log, and give the terminal to whom may write there."""
+    """Send this process's output into the log; yields the terminal."""
     log.parent.mkdir(parents=True, exist_ok=True)
     sys.stdout.flush()
     kept = os.dup(1), os.dup(2)

@@ -1,4 +1,4 @@
-"""What the tasks ask of a run: problems, samples, decoding. Task files and data sets are read, models are not."""
+"""The work that the tasks ask for: problems, samples, decoding. Reads task files and data sets, no models."""
 
 import argparse
 import math
@@ -17,7 +17,7 @@ _DEFAULT_TOKENS = 256  # new tokens where a task says nothing, as guided-takeove
 
 @dataclass(frozen=True)
 class TaskLoad:
-    """One task: `problems` under `--limit`, `samples` of each, `tokens` the most new ones of a sample."""
+    """One task: `problems` under `--limit`, `samples` of each, at most `tokens` new tokens in a sample."""
 
     task: str
     problems: int
@@ -29,9 +29,13 @@ class TaskLoad:
     def requests(self) -> int:
         return self.problems * self.samples
 
+    @property
+    def most_tokens(self) -> int:
+        return self.requests * self.tokens
+
 
 def read_workload(options: argparse.Namespace) -> list[TaskLoad]:
-    """The tasks by their own names, groups taken apart. Raises ArgumentError for one that is not known or cannot be loaded."""
+    """The single tasks, also of groups. Raises ArgumentError for a task that is unknown or cannot be loaded."""
     ours = make_task_manager([], options.include_path)  # lm-eval's own take seconds to list
     others = [name for name in options.tasks if name not in ours.all_tasks]
     ours_by_name = all(name.startswith(PREFIX) for name in others)  # then lm-eval cannot have them
@@ -55,13 +59,13 @@ def read_workload(options: argparse.Namespace) -> list[TaskLoad]:
         _check_metric(name, task)
         settings = {**(task.config.generation_kwargs or {}), **_read_values(options.gen_kwargs)}
         sampling, _, tokens = read_generation_settings(settings, _DEFAULT_TOKENS)
-        problems = _limit(len(task.eval_docs), None if options.limit is None else float(options.limit))
+        problems = _limit(len(task.eval_docs), options.limit)
         loads.append(TaskLoad(name, problems, task.config.repeats or 1, tokens, sampling))
     return loads
 
 
 def _check_metric(name: str, task: Any) -> None:
-    """Raises ArgumentError where what would count as accuracy is no mean over problems, so no share of right answers."""
+    """Raises ArgumentError if the task's accuracy is not a mean over problems, so no share of correct answers."""
     combined = task.aggregation()
     metric = choose_accuracy(combined)
     how = combined.get(metric)

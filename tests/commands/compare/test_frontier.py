@@ -11,7 +11,7 @@ from lm_eval_takeover.calibration.tuning import Method
 from lm_eval_takeover.cli import main
 from lm_eval_takeover.commands.compare.costs import describe_costs
 from lm_eval_takeover.commands.compare.frontier import describe_frontier
-from lm_eval_takeover.commands.compare.rows import Row
+from lm_eval_takeover.commands.compare.rows import PlannedRow
 from lm_eval_takeover.method.policies import Random
 from lm_eval_takeover.results.runs import read_run
 
@@ -67,7 +67,7 @@ def test_a_row_with_a_call_for_each_task_has_one_average(tmp_path, policy):
     rates = {"takeover_amc23": 0.02, "takeover_aime24": 0.06}
     results = {}
     for name, raised in (("base", 0), (policy, 1)):
-        results[Row(name, name, follows=name != "base")] = runs = []
+        results[PlannedRow(name, name, follows=name != "base")] = runs = []
         for task, correct in counts.items():
             folder = tmp_path / name / task
             run = takeover(name, rate=rates[task], per_task={task: {"tokens": 1000, "realized_rate": rates[task]}})
@@ -87,7 +87,7 @@ def test_the_cost_of_a_row_is_that_of_all_its_calls(tmp_path):
         run = takeover("random", tokens=tokens, takeovers=tokens // 100, seconds=2.5)
         write_results(tmp_path / name, {"takeover_demo": [1, 2]}, run=run)
     runs = [read_run(path) for path in tmp_path.glob("*/results_*.json")]
-    (cost,) = describe_costs({Row("random", "random"): runs})
+    (cost,) = describe_costs({PlannedRow("random", "random"): runs})
     assert (cost["tokens"], cost["takeovers"], cost["base_passes"], cost["seconds"]) == (1300, 13, 2200, 5.0)
 
 
@@ -106,7 +106,7 @@ def test_a_method_that_can_write_no_more_keeps_its_gain(tmp_path):
         run = takeover("random" if rate else "base", rate=float(rate or 0))
         run["per_task"] = {"takeover_demo": {"tokens": 1000, "realized_rate": float(rate or 0)}}
         write_results(tmp_path / label, {"takeover_demo": [correct] * 6}, run=run)
-        runs[Row(label, name, **known)] = [read_run(*(tmp_path / label).glob("results_*.json"))]
+        runs[PlannedRow(label, name, **known)] = [read_run(*(tmp_path / label).glob("results_*.json"))]
     describe_frontier(runs, tmp_path, "share")
     areas = {line["method"]: float(line["area"]) for line in read_lines(tmp_path / "frontier_area.csv")}
     assert areas == pytest.approx({"far": 0.5 * (1 - 0.5 * 0.5), "short": 0.5 * (1 - 0.5 * 0.2)})

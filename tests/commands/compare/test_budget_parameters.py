@@ -1,0 +1,49 @@
+"""Which calibration the rows read: the packaged one, one in the folder, or one that is measured first."""
+
+import pytest
+from helpers.stock import value_of
+
+from lm_eval_takeover.commands.compare import budget_parameters
+from lm_eval_takeover.commands.compare.rows import plan_rows
+from lm_eval_takeover.commands.compare.workload import read_workload
+
+
+@pytest.fixture
+def plan(read_options):
+    def plan(*words):
+        options = read_options(*words)
+        (load,) = read_workload(options)
+        rows = plan_rows(options)
+        return budget_parameters.plan_calibration(options, rows, load.sampling, load.tokens, load.task)
+
+    return plan
+
+
+def test_a_calibration_is_measured_only_where_none_fits(plan):
+    fits = plan()
+    assert (fits.words, fits.calibration) == ((), None)
+    other = plan("--target_rate", "0.07", "--num_prompts", "4", "--batch_size", "8")
+    assert other.words[0] == "calibrate" and value_of(other.words, "--methods") == "ce@0.07"
+    assert value_of(other.words, "--max_gen_toks") == "320" and value_of(other.words, "--temperature") == "0.6"
+    assert other.calibration == str(other.out) == value_of(other.words, "--out")
+    for words in (["--gen_kwargs", "temperature=0.9"], ["--apply_chat_template"], ["--model_args", "score=rkl"]):
+        assert plan(*words).words, words
+    by_hand = plan("--model_args", "tau=1.5")
+    assert (by_hand.words, by_hand.calibration) == ((), None)
+    reverse = plan("--direction", "reverse")
+    assert value_of(reverse.words, "--direction") == "reverse"
+    assert plan("--model_args", "direction=reverse").words == reverse.words
+    grid = plan("--rows", "base,ce,entropy,segment:length=4@0.3", "--rates", "0.02,0.05").words
+    methods = grid[grid.index("--methods") + 1 : grid.index("--nearest")]
+    assert methods == ("ce@0.02:0.05", "entropy@0.02:0.05", "segment:length=4@0.3")
+
+
+def test_what_was_measured_is_used_again_and_extended(plan, monkeypatch):
+    words = ["--target_rate", "0.07"]
+    out = plan(*words).out
+    out.write_text("{}")
+    monkeypatch.setattr(budget_parameters, "read_calibration", lambda path: path)
+    for fits in (True, False):
+        monkeypatch.setattr(budget_parameters, "_fits", lambda calibration, *_, fits=fits: fits and calibration == out)
+        assert ("--extend" in plan(*words).words) is not fits
+    assert plan("--target_rate", "0.09").out == out  # one file for all rates

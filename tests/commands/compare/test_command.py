@@ -1,0 +1,51 @@
+"""Options of `compare`: what is wrong whatever the models are is one line before anything runs."""
+
+import pytest
+
+from lm_eval_takeover.cli import main
+from lm_eval_takeover.demo import DEMO
+from lm_eval_takeover.errors import ArgumentError, TakeoverError
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (["--rows", "bsae"], "--rows 'bsae' is not known; did you mean 'base'?"),
+        (["--rows", "base@0.1"], "--rows base: the base alone has neither rates nor arguments"),
+        (["--rows", "ce@0.1:2"], "--rows 'ce@0.1:2': '2' is no rate"),
+        (["--rows", "ce:tau@0.1"], "--rows 'ce:tau@0.1': 'tau' is not argument=value"),
+        (["--rows", "ce:tau=1@0.1"], "its arguments say already how much the donor writes"),
+        (["--rows", "ce:lenght=3"], "unknown model argument 'lenght'"),
+        (["--rows", "ce,ce"], "--rows names ce twice"),
+        (["--rows", "thinking"], "--rows 'thinking': thinking=MODEL names a model"),
+        (["--model_args", "score=js", "score_top_p=0.95"], "calibrations hold scores of whole distributions"),
+        (["--model_args", "windw=3"], "unknown model argument 'windw'; did you mean 'window'?"),
+        (["--model_args", "run_dir=x"], "--model_args run_dir=… is set by compare itself"),
+        (["--model_args", "tau=1", "--target_rate", "0.1"], "--target_rate 0.1 would be ignored beside tau=…"),
+        (["--model_args", "score=cee"], "'cee' is not known; did you mean 'ce'?"),
+        (["--target_rate", "0"], "target_rate=0.0 is outside 0..1"),
+        (["--base", str(DEMO["base"])], "--base and --guide go together"),
+        (["--prompts", "nothing.jsonl"], "--prompts 'nothing.jsonl' does not exist; expected a JSONL file"),
+        (["--calibration", "demo", "--target_rate", "0.07"], "'demo' was not solved for target_rate=0.07 with ce"),
+        (["--calibration", "demo", "--rows", "base,lossy@0.02"], "calibrate --prompts "),
+        (["--limit", "0"], "--limit 0 is not a number above 0"),
+        (["--batch_size", "many"], "batch_size=many is neither 'auto' nor a whole number"),
+    ],
+)
+def test_wrong_calls_are_one_line_before_anything_runs(read_options, words, text):
+    with pytest.raises(TakeoverError) as caught:
+        read_options(*words)
+    assert text in str(caught.value) and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (["--tasks", "takeover_demmo"], "--tasks 'takeover_demmo' is not known; did you mean 'takeover_demo'"),
+        (["--tasks", "takeover_demo", "--gen_kwargs", "temperature=hot"], "could not convert string to float: 'hot'"),
+    ],
+)
+def test_wrong_tasks_and_decoding_are_said_before_models_are_loaded(harness, tmp_path, words, text):
+    with pytest.raises(ArgumentError, match=text):
+        main(["compare", *words, "--run_dir", str(tmp_path)])
+    assert not harness.started

@@ -1,0 +1,34 @@
+"""What `--dry_run` prints, and what `--probe` measures."""
+
+import pytest
+from helpers.stock import value_of
+
+from lm_eval_takeover.cli import main
+
+WORDS = ["compare", "--tasks", "takeover_demo", "--target_rate", "0.05", "--dry_run", "--format", "md", "--limit", "25"]
+
+
+def test_a_dry_run_prints_the_work_the_memory_and_all_commands(tmp_path, capsys):
+    assert main([*WORDS, "--run_dir", str(tmp_path / "new")]) == 0
+    printed = capsys.readouterr().out
+    assert "| takeover_demo | 25 | 8 | 200 | 64,000 |" in printed
+    assert "| guide | 1.6 M |" in printed
+    assert printed.count("lm_eval --model guided-takeover") == 4
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize("rows", ["base,guided", "base,ce@0.07,thinking=acme/Thinker"])
+def test_a_probe_measures_hours_and_says_why_a_row_has_none(harness, tmp_path, capsys, monkeypatch, rows):
+    from lm_eval_takeover.commands.compare import memory
+
+    monkeypatch.setattr(memory, "read_shape", lambda role, name, trust: (memory.AutoConfig.for_model("llama"), 10**6))
+    assert main([*WORDS, "--run_dir", str(tmp_path), "--probe", "--rows", rows]) == 0
+    printed = capsys.readouterr().out
+    assert "| base | 70,400 | 16,000 | 1.07 |" in printed  # 1,000 tokens in 60 s, 1,100 and 250 passes
+    measured = rows.endswith("guided")
+    assert ("| guided | 70,400 | 16,000 | 1.07 |" in printed) is measured
+    assert ("- ce@0.07 is not measured: its calibration is not measured yet." in printed) is not measured
+    assert ("- thinking is not measured: lm-eval's hf counts no tokens." in printed) is not measured
+    for call in harness.started:
+        assert value_of(call, "--limit") == "1" and "max_gen_toks=256" in value_of(call, "--gen_kwargs")
+        assert str(tmp_path / "probe") in value_of(call, "--output_path")

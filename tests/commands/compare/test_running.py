@@ -1,0 +1,139 @@
+"""`compare` from its first row to its tables: rows through the stock command, done ones kept, interrupted ones continued."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from helpers.pairs import ROOT
+from helpers.results import takeover, write_results
+from helpers.stock import arguments_of, comparing_here, parse_stock, value_of
+
+from lm_eval_takeover.cli import main
+from lm_eval_takeover.commands.compare.worker import CallFailed
+from lm_eval_takeover.demo import DEMO
+from lm_eval_takeover.errors import RunDirError
+
+sys.path.append(str(ROOT / "scripts"))
+from draw_demo_results import count_decisions, read_comparison  # the demo's figures, from a comparison
+
+WORDS = ["compare", "--tasks", "takeover_demo", "--target_rate", "0.05"]
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory):
+    """The demo pair compared on 4 problems, as `make demo` does it with more of them, but in this process."""
+    run_dir = tmp_path_factory.mktemp("demo")
+    with comparing_here():
+        assert main([*WORDS, "--limit", "4", "--batch_size", "32", "--run_dir", str(run_dir)]) == 0
+    return run_dir, json.loads((run_dir / "leaderboard.json").read_text())
+
+
+def test_a_few_takeovers_restore_what_the_guide_knows(demo):
+    rows = {row["kind"]: row for row in demo[1]["rows"]}
+    acc = {kind: row["average"]["acc"] for kind, row in rows.items()}
+    assert list(acc) == ["base", "guided", "random", "guide"]
+    assert acc["base"] <= 0.35 and acc["guide"] >= 0.90
+    assert rows["guided"]["recovery"]["acc"] >= 0.9
+    assert rows["guided"]["realized_rate"] <= 0.06
+    assert rows["random"]["recovery"]["acc"] <= 0.4
+    assert rows["random"]["nominal"] == rows["guided"]["realized_rate"]
+    assert demo[1]["warnings"] == []
+    costs = {row["row"]: row for row in demo[1]["costs"]}
+    assert costs["base"]["guide_passes"] == 0 == costs["base"]["takeovers"]
+    assert 0 < costs["guided"]["guide_passes"] < costs["guided"]["tokens"] < costs["guided"]["base_passes"] * 2
+    assert all(row["seconds"] > 0 for row in costs.values())
+
+
+def test_the_gate_finds_the_true_decisions(demo):
+    takeovers, decisions, both = count_decisions(demo[0] / "guided" / "samples")
+    assert both / decisions >= 0.8 and both / takeovers >= 0.3
+    figures = read_comparison(demo[0])
+    assert [row["method"] for row in figures["methods"]] == ["base alone", "random", "guided", "guide alone"]
+
+
+def test_done_rows_stay_and_the_table_is_the_same(harness, tmp_path, capsys):
+    words = [*WORDS, "--run_dir", str(tmp_path)]
+    assert main(words) == 0
+    first = capsys.readouterr()
+    assert [arguments_of(call)["policy"] for call in harness.started] == ["base", "disagreement", "guide", "random"]
+    assert "base: lm_eval --model guided-takeover" in first.err and "Recovery is measured against" in first.out
+    assert main(words) == 0
+    again = capsys.readouterr()
+    assert (again.out, len(harness.started)) == (first.out, 4)
+    assert again.err.count("done before") == 4
+    main([*words, "--limit", "1"])  # another setting is another result
+    assert len(harness.started) == 8
+
+
+@pytest.mark.parametrize("stop", [KeyboardInterrupt, SystemExit])
+def test_an_interrupted_comparison_goes_on_and_ends_with_the_same_table(harness, tmp_path, capsys, stop):
+    def die(words):
+        write_results(Path(value_of(words, "--output_path")), {"takeover_demo": [0, 0]}, run=takeover("guide"))
+        raise stop
+
+    words = [*WORDS, "--format", "json", "--run_dir"]
+    assert main([*words, str(tmp_path / "whole")]) == 0
+    whole = json.loads(capsys.readouterr().out)
+    harness.started.clear()
+    harness.faults[3] = die
+    if stop is KeyboardInterrupt:
+        assert main([*words, str(tmp_path / "cut")]) == 130
+        assert "the same command goes on from there" in capsys.readouterr().err
+    else:
+        with pytest.raises(stop):
+            main([*words, str(tmp_path / "cut")])
+    harness.started.clear()
+    assert main([*words, str(tmp_path / "cut")]) == 0
+    assert [arguments_of(call)["policy"] for call in harness.started] == ["guide", "random"]
+    resumed = json.loads(capsys.readouterr().out)
+    for board in (whole, resumed):
+        for row in board["rows"]:
+            del row["results"]
+    assert resumed == whole
+
+
+def test_a_failed_row_ends_the_command_with_its_status(harness, tmp_path, capsys):
+    def fail(words):
+        raise CallFailed(2)
+
+    harness.faults[2] = fail
+    assert main([*WORDS, "--run_dir", str(tmp_path)]) == 2
+    assert "a row failed; what was finished is kept" in capsys.readouterr().err
+
+
+def test_two_comparisons_in_one_folder_are_refused(harness, tmp_path):
+    def second(words):
+        with pytest.raises(RunDirError, match="is in use by process"):
+            main([*WORDS, "--run_dir", str(tmp_path)])
+
+    harness.faults[1] = second
+    assert main([*WORDS, "--run_dir", str(tmp_path)]) == 0
+
+
+def test_arguments_of_a_real_pair_reach_all_rows(harness, tmp_path, capsys):
+    words = ["compare", "--base", str(DEMO["base"]), "--guide", str(DEMO["guide"]), "--tasks", "takeover_demo", "--run_dir",
+             str(tmp_path), "--rows", "guided,random,thinking=acme/Thinker", "--calibration", "demo",
+             "--target-rate", "0.08", "--apply-chat-template", "--enable-thinking", "True", "--gen-kwargs",
+             "temperature=0.7,max_gen_toks=99", "--limit", "2", "--batch-size", "7", "--device", "cpu", "--guide-device", "cpu",
+             "--dtype", "float32", "--seed", "3", "--model_args", "max_length=500", "--thinking-batch-size", "2"]  # fmt: skip
+    assert main(words) == 0
+    guided, thinking, random = harness.started
+    for call in harness.started:
+        assert "--apply_chat_template" in call
+        expected = {"--gen_kwargs": "temperature=0.7,max_gen_toks=99", "--limit": "2", "--device": "cpu", "--seed": "3"}
+        assert {option: value_of(call, option) for option in expected} == expected
+        assert (arguments_of(call)["enable_thinking"], arguments_of(call)["dtype"]) == ("True", "float32")
+        assert parse_stock(call).tasks == ["takeover_demo"]  # the stock command takes them
+    expected = {
+        "calibration": "demo",
+        "target_rate": "0.08",
+        "max_length": "500",
+        "model": "guided",
+        "guide_device": "cpu",
+    }
+    assert expected.items() <= arguments_of(guided).items()
+    assert arguments_of(random)["rate"] == "0.08"  # what the guided run realized
+    assert (value_of(thinking, "--model"), arguments_of(thinking)["pretrained"]) == ("hf", "acme/Thinker")
+    assert (value_of(guided, "--batch_size"), value_of(thinking, "--batch_size")) == ("7", "2")
+    assert "Thinker (thinking)" in capsys.readouterr().out
