@@ -11,9 +11,9 @@ from helpers.results import takeover, write_results
 
 from lm_eval_takeover.cli import main
 from lm_eval_takeover.commands._output import WRITERS, Table, write_latex, write_markdown, write_terminal
-from lm_eval_takeover.commands.compare.costs import write_costs
 from lm_eval_takeover.commands.compare.estimate import Speed, lay_out_hours, lay_out_tasks
-from lm_eval_takeover.commands.compare.frontier import AREA_COLUMNS, write_areas
+from lm_eval_takeover.commands.compare.frontier import AREA_COLUMNS
+from lm_eval_takeover.commands.compare.tables import write_areas, write_costs
 from lm_eval_takeover.commands.compare.workload import TaskLoad
 from lm_eval_takeover.commands.effects import tables as effects
 from lm_eval_takeover.method.request import Sampling

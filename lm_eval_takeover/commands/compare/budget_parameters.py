@@ -1,4 +1,4 @@
-"""What the methods' budget parameters are read off: a calibration that holds all rates, or the command that measures one."""
+"""Where the budget parameters come from: a calibration that holds all rates, or the command that measures one."""
 
 import argparse
 import math
@@ -31,19 +31,18 @@ _HUB_PROMPTS = "openai/gsm8k:main"  # what the paper calibrates on (appendix A.1
 
 @dataclass(frozen=True)
 class CalibrationPlan:
-    """The `calibration` argument of the rows, and the words behind `lm-eval-takeover` that make `out` first, if there are any."""
+    """The `calibration` argument of the rows, and the words behind `lm-eval-takeover` that make it first, if it is missing."""
 
     calibration: str | None = None
     words: tuple[str, ...] = ()
-    out: Path | None = None
 
     def read(self) -> Calibration | None:
-        """The calibration, once it is there; None for a packaged one that goes without a name."""
+        """The calibration, once it exists; None for a packaged one, which needs no name."""
         return None if self.calibration is None else find_calibration(self.calibration)[0]
 
 
 def check_given(options: argparse.Namespace, rows: Sequence[PlannedRow]) -> None:
-    """Raises CalibrationError where the given calibration was not solved for these rows."""
+    """Raises CalibrationError if the given calibration was not solved for these rows."""
     if options.calibration is not None:
         calibration, _ = find_calibration(options.calibration)
         for row in rows:
@@ -54,7 +53,7 @@ def check_given(options: argparse.Namespace, rows: Sequence[PlannedRow]) -> None
 def plan_calibration(
     options: argparse.Namespace, rows: Sequence[PlannedRow], sampling: Sampling, max_gen_toks: int, task: str
 ) -> CalibrationPlan:
-    """How the rows come by their budget parameters; `sampling` and `max_gen_toks` are those of the tasks as they will run."""
+    """The calibration of these rows; `sampling` and `max_gen_toks` are those of the tasks as they will run."""
     wanted = [row for row in rows if row.rate is not None]
     if options.calibration is not None:
         return CalibrationPlan(options.calibration)
@@ -77,11 +76,11 @@ def plan_calibration(
     methods = [f"{word}@{':'.join(asked)}" for word, asked in rates.items()]
     words += ["--methods", *methods, "--nearest", *write_options(options, "batch_size", "device", "guide_device")]
     words += ["--extend"] if out.exists() else []
-    return CalibrationPlan(str(out), ("calibrate", *words, "--out", str(out)), out)
+    return CalibrationPlan(str(out), ("calibrate", *words, "--out", str(out)))
 
 
 def find_row_target(calibration: Calibration, row: PlannedRow, options: argparse.Namespace) -> Target:
-    """What was solved for a row. Raises CalibrationError."""
+    """The value that was solved for a row with a rate. Raises CalibrationError if there is none."""
     assert row.rate is not None and row.method is not None
     settings = row.method.settings
     solving = name_rate(row.rate, settings, options.model_args.get("plugins"))
@@ -92,7 +91,7 @@ def find_row_target(calibration: Calibration, row: PlannedRow, options: argparse
 def _fits(
     calibration: Calibration, options: argparse.Namespace, rows: Sequence[PlannedRow], sampling: Sampling
 ) -> bool:
-    """Whether the rows may use it: solved for their rates, same form of prompts and decoding."""
+    """Whether it was solved for the rates of these rows, with the same form of prompts and the same decoding."""
     try:
         for row in rows:
             find_row_target(calibration, row, options)
@@ -107,7 +106,7 @@ def _fits(
 
 
 def _calibrate_words(options: argparse.Namespace, sampling: Sampling, max_gen_toks: int, task: str) -> list[str]:
-    """What decides on the content of the file, the methods apart."""
+    """All words that change the content of the file, except the methods."""
     arguments = options.model_args
     words = ["--prompts", options.prompts or (_HUB_PROMPTS if options.base else str(CALIBRATION_PROMPTS))]
     words += write_options(options, "base", "guide")

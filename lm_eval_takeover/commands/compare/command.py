@@ -5,7 +5,7 @@ import math
 from pathlib import Path
 
 from lm_eval_takeover.arguments import ModelArguments, check_folder
-from lm_eval_takeover.commands._options import check_prompts
+from lm_eval_takeover.commands._options import LOADING, add_shared, check_prompts, read_truth
 from lm_eval_takeover.commands.compare.picture import COSTS
 from lm_eval_takeover.errors import ArgumentError
 
@@ -34,23 +34,16 @@ _LISTED = ("dtype", "guide_dtype", "device", "guide_device", "enable_thinking", 
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
+    add_shared(parser, "base", "guide", "tasks", tasks={"required": True})
     add = parser.add_argument
-    add("--base", help="hub id (id@revision) or local folder; without --base and --guide the bundled demo pair")
-    add("--guide", help="hub id (id@revision) or local folder")
-    add("--tasks", nargs="+", required=True, metavar="TASK", help="takeover tasks and groups, as lm_eval takes them")
-    add(
-        "--run_dir",
-        type=Path,
-        required=True,
-        metavar="DIR",
-        help="folder for all results; what is finished there is used again",
-    )
+    folder = "folder for all results; what is finished there is used again"
+    add("--run_dir", type=Path, required=True, metavar="DIR", help=folder)
     rows = "base,random,guided,guide"
     add("--rows", default=rows, metavar="ROW,…", help=f"NAME[:argument=value…][@rate…] (default: {rows})")
     add("--rates", metavar="RATE,…", help="shares of tokens to take over, for all rows that name none but guided")
     target = "share of tokens to take over, where there are no --rates (default: 0.05)"
     add("--target_rate", type=float, metavar="RATE", help=target)
-    add("--direction", choices=["forward", "reverse"], default="forward", help="reverse: the guide writes by default")
+    add_shared(parser, "direction")
     add("--cost", choices=COSTS, default="share", help="the picture's horizontal axis (default: share)")
     backend = "lm-eval's model type for thinking=MODEL (default: hf)"
     add("--thinking_backend", choices=["hf", "vllm"], default="hf", help=backend)
@@ -64,24 +57,22 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--num_prompts", type=int, default=500, metavar="N", help="as in calibrate (default: 500)")
     add("--num_held_out", type=int, default=100, metavar="N", help="as in calibrate (default: 100)")
 
-    add = parser.add_argument_group("as in lm_eval, for all rows").add_argument
-    add("--apply_chat_template", action="store_true")
-    add("--enable_thinking", choices=["True", "False"], metavar="BOOL", help="passed to the chat template")
-    add("--gen_kwargs", nargs="+", default=[], metavar="NAME=VALUE")
+    harness = parser.add_argument_group("as in lm_eval, for all rows")
+    add_shared(
+        harness,
+        *("apply_chat_template", "enable_thinking", "batch_size", *LOADING, "seed", "include_path", "model_args"),
+        enable_thinking={"type": lambda text: str(read_truth(text))},
+        seed={"default": None, "help": "seed of all random numbers (default: lm_eval's)"},
+        model_args={"nargs": "+", "default": [], "metavar": "NAME=VALUE"},
+    )
+    add = harness.add_argument
+    add("--gen_kwargs", nargs="+", default=[], metavar="NAME=VALUE", help="decoding of all rows")
     add("--limit", type=float, metavar="N", help="problems of each task; below 1, a share of them")
-    add("--batch_size", default="auto", metavar="N", help="(default: auto)")
-    add("--device")
-    add("--guide_device", help="default: --device")
-    add("--dtype", default="auto", help="(default: auto)")
-    add("--guide_dtype", help="default: --dtype")
-    add("--trust_remote_code", action="store_true")
-    add("--seed", type=int, metavar="N")
-    add("--include_path", type=Path, metavar="DIR", help="a folder of task files")
-    add("--metadata", metavar="JSON")
-    add("--model_args", nargs="+", default=[], metavar="NAME=VALUE", help="more model arguments of guided-takeover")
+    add("--metadata", metavar="JSON", help="passed to the tasks")
 
-    add = parser.add_argument_group("output").add_argument
-    add("--format", choices=["table", "md", "csv", "latex", "json"], default="table", help="(default: table)")
+    output = parser.add_argument_group("output")
+    add_shared(output, "format")
+    add = output.add_argument
     add("--quiet", action="store_true", help="print the table only; what rows print is in DIR/ROW/lm_eval-*.log")
     add("--dry_run", action="store_true", help="print the commands and the memory that they need; run nothing")
     probe = "with --dry_run: measure speed and passes on one problem, 256 tokens a sample, and print hours"

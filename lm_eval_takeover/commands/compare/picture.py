@@ -1,17 +1,16 @@
-"""The picture of a frontier: Acc and Pass@8 against what the donor costs, a panel for each method with the others in grey.
+"""The picture of a frontier: Acc and Pass@8 against a cost, a panel for each method with the others in grey.
 
-Readable on white and on dark pages alike: no background, and colours of middle lightness. Every point has a title, which browsers
-show when the pointer rests on it.
+Readable on white and on dark pages: no background, and colours of middle lightness. Every point has a title, which a browser
+shows under the pointer.
 """
 
-import io
 import re
 from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
 from typing import Any
 
-from lm_eval_takeover.errors import ArgumentError
+from lm_eval_takeover.commands._output import draw_svg
 from lm_eval_takeover.storage.whole_files import write_text
 
 COSTS = {  # by the name of an axis its column in frontier.csv
@@ -31,33 +30,27 @@ _STYLES = {"base": (0, (1, 2)), "guide": (0, (5, 2)), "thinking": (0, (3, 2, 1, 
 _INK, _ACCENT = "#7a7d82", "#2f81f7"  # a contrast of 4 on white and on a dark page alike
 _WIDTH, _HEIGHT = 5.4, 1.15  # of the picture, which a phone shows whole, and of a panel, in inches
 _SETTINGS = {
-    **{"svg.fonttype": "none", "svg.hashsalt": "frontier", "font.family": "sans-serif", "font.size": 10},
+    **{"savefig.transparent": True, "font.family": "sans-serif", "font.size": 10},
     **{f"{name}color": _INK for name in ("text.", "axes.label", "axes.edge", "xtick.", "ytick.")},
-    **{"axes.spines.top": False, "axes.spines.right": False},
 }
 _Lines = Sequence[Mapping[str, Any]]
 
 
 def draw_frontier(lines: _Lines, cost: str, path: Path) -> None:
     """`lines` are those of frontier.csv for one task, `cost` the column of the axis. Raises ArgumentError without matplotlib."""
-    try:
-        import matplotlib
-    except ImportError as error:
-        raise ArgumentError("figures need matplotlib: pip install 'lm-eval-takeover[analysis]'") from error
-    from matplotlib.figure import Figure
-
     methods: dict[str, list[Mapping[str, Any]]] = {}
-    for line in sorted((one for one in lines if one[cost] is not None), key=lambda one: one[cost]):
-        if line["method"] not in _STYLES:
+    for line in lines:
+        if line["method"] not in _STYLES and line[cost] is not None:
             methods.setdefault(line["method"], []).append(line)
-    named = [line["method"] for line in lines]
-    methods = {name: methods[name] for name in sorted(methods, key=named.index)} or {"": []}
+    for of_method in methods.values():
+        of_method.sort(key=lambda line: line[cost])
+    methods = methods or {"": []}
     metrics = [name for name in _METRICS if any(line[name] is not None for line in lines)]
     columns = min(3, len(methods))
     rows = -(-len(methods) // columns)
     points: dict[str, str] = {}
-    with matplotlib.rc_context(_SETTINGS):
-        figure = Figure(figsize=(_WIDTH, 0.4 + len(metrics) * (0.55 + _HEIGHT * max(rows, 2))), layout="constrained")
+
+    def draw(figure: Any) -> None:
         for block, metric in zip(figure.subfigures(len(metrics), 1, squeeze=False)[:, 0], metrics, strict=True):
             block.suptitle(_METRICS[metric], x=0.01, ha="left", fontsize=11, fontweight="bold")
             grid = block.subplots(rows, columns, squeeze=False, sharex=True, sharey=True).ravel()
@@ -74,14 +67,12 @@ def draw_frontier(lines: _Lines, cost: str, path: Path) -> None:
             block.supxlabel(_AXES[cost], fontsize=10)
         handles = dict(zip(*reversed(figure.axes[0].get_legend_handles_labels()), strict=True))
         figure.legend(handles.values(), handles, loc="outside lower center", ncols=4, frameon=False)
-        stream = io.StringIO()
-        figure.savefig(stream, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
 
-    def put_title(found: re.Match[str]) -> str:
-        return f"{found[0]}<title>{escape(points[found[1]])}</title>"
+    def put_title(group: re.Match[str]) -> str:
+        return f"{group[0]}<title>{escape(points[group[1]])}</title>"
 
-    text = re.sub(r'<g id="(point-\d+)">', put_title, stream.getvalue())
-    write_text(path, "\n".join(line.rstrip() for line in text.splitlines()) + "\n")
+    text = draw_svg(draw, (_WIDTH, 0.4 + len(metrics) * (0.55 + _HEIGHT * max(rows, 2))), _SETTINGS)
+    write_text(path, re.sub(r'<g id="(point-\d+)">', put_title, text))
 
 
 def _draw_alone(axes: Any, lines: _Lines, metric: str) -> None:

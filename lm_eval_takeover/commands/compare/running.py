@@ -12,9 +12,9 @@ from typing import Any
 from lm_eval_takeover import stopping
 from lm_eval_takeover.commands.compare.budget_parameters import CalibrationPlan, find_row_target, plan_calibration
 from lm_eval_takeover.commands.compare.calls import Call, plan_calls
-from lm_eval_takeover.commands.compare.costs import describe_costs, write_costs
-from lm_eval_takeover.commands.compare.frontier import describe_frontier, write_areas
+from lm_eval_takeover.commands.compare.frontier import describe_costs, describe_frontier
 from lm_eval_takeover.commands.compare.rows import LEADERS, PlannedRow, plan_rows
+from lm_eval_takeover.commands.compare.tables import write_areas, write_costs
 from lm_eval_takeover.commands.compare.worker import CallFailed, start_worker
 from lm_eval_takeover.commands.compare.workload import TaskLoad, read_workload
 from lm_eval_takeover.commands.leaderboard.formats import write_table

@@ -9,8 +9,7 @@ from helpers.stock import comparing_here
 
 from lm_eval_takeover.calibration.tuning import Method
 from lm_eval_takeover.cli import main
-from lm_eval_takeover.commands.compare.costs import describe_costs
-from lm_eval_takeover.commands.compare.frontier import describe_frontier
+from lm_eval_takeover.commands.compare.frontier import describe_costs, describe_frontier
 from lm_eval_takeover.commands.compare.rows import PlannedRow
 from lm_eval_takeover.method.policies import Random
 from lm_eval_takeover.results.runs import read_run
