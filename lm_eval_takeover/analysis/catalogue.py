@@ -1,10 +1,9 @@
 """The analyses by name: their columns, and what each of them is made of."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import polars as pl
 
 from lm_eval_takeover.analysis.choices import (
@@ -21,14 +20,16 @@ from lm_eval_takeover.analysis.concentration import (
     SHARES,
     measure_concentration,
     measure_lorenz,
+    measure_overlap,
+    measure_position,
     tabulate_concentration,
     tabulate_lorenz,
+    tabulate_overlap,
+    tabulate_position,
 )
 from lm_eval_takeover.analysis.failure import BESIDE, measure_failure, tabulate_failure
-from lm_eval_takeover.analysis.places import measure_overlap, measure_position, tabulate_overlap, tabulate_position
 from lm_eval_takeover.analysis.planning import measure_peaks, tabulate_planning
 from lm_eval_takeover.analysis.tokens import SampleTokens
-from lm_eval_takeover.runs.run_reader import Name
 
 COLUMNS: Mapping[str, tuple[str, ...]] = {
     "concentration": (
@@ -90,40 +91,3 @@ SCORED: Mapping[str, SampleAnalysis] = {
     "choices": SampleAnalysis(measure_choices, tabulate_choices, SEEN),
     "entropy_by_js": SampleAnalysis(measure_entropies, tabulate_entropies, ENTROPIES),
 }
-
-Measured = dict[str, list[dict[str, Any]]]  # rows by analysis
-
-
-def measure_samples(
-    samples: Iterable[SampleTokens], names: Sequence[str], scores: Sequence[str], places: Mapping[Name, Sequence[Name]]
-) -> dict[str, pl.DataFrame]:
-    """One row per place of a sample and score, by analysis: `task, doc_id, sample, score` and what is measured.
-
-    `places` are the tasks' names of each stored sample: where two tasks share it, both have it; others are left out.
-    """
-    rows: Measured = {name: [] for name in names}
-    for sample in samples:
-        for name in names:
-            for score in scores:
-                found = SCORED[name].measure(sample, score) if sample.name in places else None
-                if found is None:
-                    continue
-                for task, doc_id, number in places[sample.name]:
-                    rows[name].append({"task": task, "doc_id": doc_id, "sample": number, "score": score, **found})
-    return {name: make_frame(found).sort("task", maintain_order=True) for name, found in rows.items() if found}
-
-
-def make_frame(rows: Sequence[Mapping[str, Any]]) -> pl.DataFrame:
-    """Rows as a table; arrays of numbers become a column of arrays."""
-    columns: dict[str, Any] = {}
-    for name, first in rows[0].items():
-        values = [row[name] for row in rows]
-        columns[name] = np.stack(values) if isinstance(first, np.ndarray) else values
-    return pl.DataFrame(columns)
-
-
-def analyse(name: str, samples: Iterable[SampleTokens], scores: Sequence[str]) -> pl.DataFrame:
-    """One analysis of scored samples: from tokens to its table."""
-    kept = list(samples)
-    measured = measure_samples(kept, [name], scores, {sample.name: [sample.name] for sample in kept})
-    return SCORED[name].tabulate(measured[name])

@@ -7,7 +7,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from lm_eval_takeover.analysis.pooling import pool_ratios
+from lm_eval_takeover.analysis.pooling import pool_ratios, tabulate_ratios
 from lm_eval_takeover.analysis.tokens import SampleTokens
 
 THRESHOLDS = (0.001, 0.01, 0.1)  # nats: our own choice
@@ -26,21 +26,15 @@ def measure_near(sample: SampleTokens, score: str) -> dict[str, Any]:
 
 def tabulate_near(measured: pl.DataFrame) -> pl.DataFrame:
     """The share of near-zero positions by task, score and threshold, over all tokens."""
-    rows = [
-        {"task": task, "score": score, "threshold": threshold, "tokens": int(found.of[place])}
-        | found.describe(place, "share", "low", "high")
-        for (task, score), found in pool_ratios(measured, ["score"], "below", "tokens")
-        for place, threshold in enumerate(THRESHOLDS)
-    ]
-    return pl.DataFrame(rows, infer_schema_length=None)
+    return tabulate_ratios(measured, "below", "tokens", [{"threshold": edge} for edge in THRESHOLDS], value="share")
 
 
 def measure_choices(sample: SampleTokens, score: str) -> dict[str, Any]:
     """Of the guide's likeliest token: how often it is the base's, or in its top 5 or 10; and the tokens that both tops share."""
-    seen = [sample.columns[name] for name in SEEN]
+    columns = [sample.columns[name] for name in SEEN]
     peaks = np.flatnonzero(sample.top(score, 1))
-    found = [*sample.once("choices", lambda: _count(*seen)), *_count(*(one[peaks] for one in seen))]
-    return {"found": np.array(found), "of": np.repeat([len(sample), len(peaks)], len(MEASURES))}
+    sums = [*sample.once("choices", lambda: _count(*columns)), *_count(*(column[peaks] for column in columns))]
+    return {"sums": np.array(sums), "tokens": np.repeat([len(sample), len(peaks)], len(MEASURES))}
 
 
 def _count(rank: NDArray[Any], shared_5: NDArray[Any], shared_10: NDArray[Any]) -> list[float]:
@@ -51,32 +45,29 @@ def _count(rank: NDArray[Any], shared_5: NDArray[Any], shared_10: NDArray[Any]) 
 
 def tabulate_choices(measured: pl.DataFrame) -> pl.DataFrame:
     """By task and score, over all tokens and at peaks."""
-    rows = [
-        {"task": task, "score": score, "set": chosen, "measure": name, "tokens": int(found.of[place])}
-        | found.describe(place, "value", "low", "high")
-        for (task, score), found in pool_ratios(measured, ["score"], "found", "of")
-        for place, (chosen, name) in enumerate(product(SETS, MEASURES))
-    ]
-    return pl.DataFrame(rows, infer_schema_length=None)
+    labels = [{"set": chosen, "measure": name} for chosen, name in product(SETS, MEASURES)]
+    return tabulate_ratios(measured, "sums", "tokens", labels)
 
 
 def measure_entropies(sample: SampleTokens, score: str) -> dict[str, Any] | None:
-    """Sums of both models' entropies by bin of js; None for other scores."""
+    """Sums of both models' entropies by bin of js, the base's first; None for other scores."""
     if score != "js":
         return None
     above = sample.score("js") >= EDGES[1:-1, np.newaxis].astype(np.float32)
     bins = np.add.reduce(above.view(np.uint8), 0, dtype=np.uint8).astype(np.intp)  # twice as fast as searchsorted
-    sums = {name: np.bincount(bins, sample.columns[name], len(EDGES) - 1) for name in ENTROPIES}
-    return sums | {"tokens": np.bincount(bins, minlength=len(EDGES) - 1)}
+    sums = [np.bincount(bins, sample.columns[name], len(EDGES) - 1) for name in ENTROPIES]
+    tokens = np.bincount(bins, minlength=len(EDGES) - 1)
+    return {"sums": np.concatenate(sums), "tokens": np.tile(tokens, len(ENTROPIES))}
 
 
 def tabulate_entropies(measured: pl.DataFrame) -> pl.DataFrame:
     """Mean entropies by task and bin of js; null in a bin without tokens."""
-    rows: dict[tuple[str, int], dict[str, Any]] = {}
-    for name in ENTROPIES:
-        for (task,), found in pool_ratios(measured, [], name, "tokens"):
-            for place, (left, right) in enumerate(pairwise(EDGES.tolist())):
-                row = {"task": task, "bin": place, "left": left, "right": right, "tokens": int(found.of[place])}
-                known = rows.setdefault((task, place), row)
-                known |= found.describe(place, name, f"{name}_low", f"{name}_high")
-    return pl.DataFrame(list(rows.values()), infer_schema_length=None)
+    rows = []
+    for (task,), ratio in pool_ratios(measured, "sums", "tokens", keys=()):
+        for place, (left, right) in enumerate(pairwise(EDGES.tolist())):
+            row = {"task": task, "bin": place, "left": left, "right": right, "tokens": int(ratio.below[place])}
+            for number, name in enumerate(ENTROPIES):
+                of_name = place + number * (len(EDGES) - 1)
+                row |= ratio.estimates.describe(of_name, name, f"{name}_low", f"{name}_high")
+            rows.append(row)
+    return pl.DataFrame(rows, infer_schema_length=None)

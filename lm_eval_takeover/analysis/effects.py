@@ -16,7 +16,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from lm_eval_takeover.analysis.failure import bootstrap_auroc, count_pairs
+from lm_eval_takeover.analysis.failure import count_pairs
 from lm_eval_takeover.analysis.pooling import interval
 from lm_eval_takeover.results.statistics import CONFIDENCE, Interval, paired_difference, within_shares
 
@@ -142,7 +142,7 @@ def tabulate_auroc(positions: pl.DataFrame, scores: Sequence[str]) -> pl.DataFra
         auroc: float | None = None
         bounds: tuple[float | None, float | None] = None, None
         if 0 < large.sum() < len(large):
-            pairs = count_pairs(problems, values, large)
-            auroc, bounds = pairs.auroc(), interval(bootstrap_auroc(pairs, score)["auroc"])
+            pairs = count_pairs(problems, values, large.astype(np.float64))
+            auroc, bounds = float(pairs.areas()[0]), interval(pairs.resample(score)[:, 0])
         rows.append(dict(zip(AUROC, (score, len(group), int(large.sum()), auroc, *bounds), strict=True)))
     return pl.DataFrame(rows, schema_overrides={"auroc": pl.Float64, "low": pl.Float64, "high": pl.Float64})

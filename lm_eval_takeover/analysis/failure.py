@@ -8,24 +8,15 @@ import polars as pl
 from numpy.typing import NDArray
 from sklearn.metrics import roc_curve
 
-from lm_eval_takeover.analysis.pooling import (
-    MEAN,
-    average_replicates,
-    averaged_tasks,
-    by_group,
-    draw_weights,
-    interval,
-    mean_of,
-)
+from lm_eval_takeover.analysis.pooling import MEAN, Estimates, Values, draw_weights
 from lm_eval_takeover.analysis.tokens import ENTROPY, SampleTokens
+from lm_eval_takeover.results.summary import choose_averaged
 
 LARGEST = 100
 LENGTH = "length"  # a signal of its own: wrong answers may simply be longer
 BESIDE = (ENTROPY, LENGTH)  # signals that each other one is compared with
 FOLDS = 5
 _LARGEST_SIGNAL = 1e30  # in the place of infinity, which a score may be
-
-Values = NDArray[np.float64]
 
 
 def measure_failure(sample: SampleTokens, score: str) -> dict[str, Any]:
@@ -44,39 +35,41 @@ def tabulate_failure(measured: pl.DataFrame) -> pl.DataFrame:
     modulo 5) beside that of always saying the larger class. Null where all samples are of one class. `within` is the AUROC over
     pairs of samples of one problem, whose difficulty cannot help; `minus_…` the paired difference from another signal's AUROC.
     """
-    replicates: dict[tuple[str, str], dict[str, Any]] = {}
-    measured = add_length(measured.rename({"score": "signal"}))
+    counts: dict[tuple[Any, ...], int] = {}
+    found: dict[tuple[Any, ...], Estimates] = {}
+    for key, group in add_length(measured.rename({"score": "signal"})).group_by(["task", "signal"], maintain_order=True):
+        counts[key] = len(group)
+        found[key] = _estimate(group, str(key[0]))
+    tasks = choose_averaged(list(dict.fromkeys(str(task) for task, _ in found)))
+    for signal in dict.fromkeys(signal for _, signal in found):
+        inside = [(task, signal) for task in tasks if (task, signal) in found]
+        counts[MEAN, signal] = sum(counts[key] for key in inside)
+        found[MEAN, signal] = Estimates.average([found[key] for key in inside])
+    rows = []
+    for (task, signal), own in found.items():
+        row = {"task": task, "signal": signal, "samples": counts[task, signal]}
+        row |= own.describe(0, "auroc", "low", "high") | own.describe(1, "within", "within_low", "within_high")
+        row |= own.describe(2, "accuracy") | own.describe(3, "majority")
+        for name in BESIDE:
+            other = found.get((task, name)) if name != signal else None
+            minus = own - (other or _NOTHING)
+            row |= minus.describe(0, f"minus_{name}", f"minus_{name}_low", f"minus_{name}_high")
+        rows.append(row)
+    return pl.DataFrame(rows, infer_schema_length=None)
 
-    def describe(group: pl.DataFrame) -> dict[str, Any]:
-        problems, values = group["doc_id"].to_numpy(), group["signal_value"].to_numpy()
-        incorrect = ~group["correct"].to_numpy()
-        task, signal = group["task"][0], group["signal"][0]
-        auroc = within = None
-        replicates[task, signal] = {"auroc": None, "within": None}
-        if 0 < incorrect.sum() < len(incorrect):
-            pairs = count_pairs(problems, values, incorrect)
-            auroc, within = pairs.auroc(), pairs.within()
-            replicates[task, signal] = bootstrap_auroc(pairs, task)
-        found = {"samples": len(group), "auroc": auroc, "within": within}
-        found["accuracy"] = cross_validated_accuracy(problems, values, incorrect)
-        return found | {"majority": float(max(incorrect.mean(), 1 - incorrect.mean()))}
 
-    table = by_group(measured, ["task", "signal"], describe)
-    rows = {(row["task"], row["signal"]): row for row in table.to_dicts()}
-    tasks = averaged_tasks(table["task"].unique(maintain_order=True).to_list())
-    for signal in table["signal"].unique(maintain_order=True):
-        inside = [rows[task, signal] for task in tasks if (task, signal) in rows]
-        parts = [replicates[row["task"], signal] for row in inside]
-        replicates[MEAN, signal] = {name: average_replicates([part[name] for part in parts]) for name in parts[0]}
-        mean = {name: mean_of([row[name] for row in inside]) for name in ("auroc", "within", "accuracy", "majority")}
-        rows[MEAN, signal] = {"task": MEAN, "signal": signal, "samples": sum(row["samples"] for row in inside)} | mean
-    for (task, signal), row in rows.items():
-        own = replicates[task, signal]
-        row["low"], row["high"] = interval(own["auroc"])
-        row["within_low"], row["within_high"] = interval(own["within"])
-        for other in BESIDE:
-            row |= _compare(other, row, own, rows.get((task, other)), replicates.get((task, other)))
-    return pl.DataFrame(list(rows.values()), infer_schema_length=None)
+_NOTHING = Estimates(np.full(4, np.nan), np.full((1, 4), np.nan))
+
+
+def _estimate(group: pl.DataFrame, task: str) -> Estimates:
+    """AUROC, `within`, accuracy and the share of the larger class; only the first two have replicates."""
+    problems, values = group["doc_id"].to_numpy(), group["signal_value"].to_numpy()
+    incorrect = ~group["correct"].to_numpy()
+    accuracy = cross_validated_accuracy(problems, values, incorrect)
+    rest = np.array([accuracy, max(incorrect.mean(), 1 - incorrect.mean())])
+    pairs = count_pairs(problems, values, incorrect.astype(np.float64))
+    replicates = pairs.resample(task)
+    return Estimates(np.concatenate([pairs.areas(), rest]), np.pad(replicates, ((0, 0), (0, 2)), constant_values=np.nan))
 
 
 def add_length(measured: pl.DataFrame) -> pl.DataFrame:
@@ -84,18 +77,6 @@ def add_length(measured: pl.DataFrame) -> pl.DataFrame:
     first = measured.filter(pl.col("signal") == measured["signal"][0])
     rows = first.with_columns(signal=pl.lit(LENGTH), signal_value=pl.col(LENGTH))
     return pl.concat([measured, rows]).sort("task", maintain_order=True)
-
-
-def _compare(
-    name: str, row: dict[str, Any], own: dict[str, Any], other: dict[str, Any] | None, its: dict[str, Any] | None
-) -> dict[str, float | None]:
-    """How much higher an AUROC is than another signal's on the same problems."""
-    value, replicates = None, None
-    if other and its and row["signal"] != name and row["auroc"] is not None and other["auroc"] is not None:
-        value = row["auroc"] - other["auroc"]
-        replicates = None if own["auroc"] is None or its["auroc"] is None else own["auroc"] - its["auroc"]
-    low, high = interval(replicates)
-    return {f"minus_{name}": value, f"minus_{name}_low": low, f"minus_{name}_high": high}
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,50 +91,45 @@ class Pairs:
     positive: Values
     negative: Values
 
-    def auroc(self) -> float:
-        return float(self.wins.sum() / (self.positive.sum() * self.negative.sum()))
+    def areas(self, weights: Values | None = None) -> Values:
+        """AUROC over all pairs, and over pairs of samples of one problem, NaN without such pairs: `[..., 2]`.
 
-    def within(self) -> float | None:
-        """Of pairs of samples of one problem; None where no problem has both kinds."""
-        pairs = float(self.positive @ self.negative)
-        return float(np.trace(self.wins)) / pairs if pairs else None
+        `weights` `[..., problems]` say how often each problem counts; once by default.
+        """
+        weights = np.ones(len(self.wins)) if weights is None else weights
+        pairs = (weights @ self.positive) * (weights @ self.negative)
+        inside = weights @ (self.positive * self.negative)
+        wins = ((weights @ self.wins) * weights).sum(axis=-1), weights @ np.diag(self.wins)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            return np.stack([wins[0] / pairs, wins[1] / inside], axis=-1)
+
+    def resample(self, name: str) -> Values:
+        """`areas` over resampled problems `[RESAMPLES, 2]`."""
+        return self.areas(draw_weights(len(self.wins), name))
 
 
-def count_pairs(problems: NDArray[Any], values: Values, incorrect: NDArray[np.bool_]) -> Pairs:
-    """Pairs of samples by the problems that they are of."""
+def count_pairs(problems: NDArray[Any], values: Values, positive: Values) -> Pairs:
+    """Pairs of samples by the problems that they are of; `positive` is how far each sample is incorrect, 0 to 1."""
     names, index = np.unique(problems, return_inverse=True)
-    count = len(names)
+    count, negative = len(names), 1 - positive
     wins = np.zeros((count, count))
     # In ascending order searchsorted is several times faster.
-    rising = np.flatnonzero(incorrect)[np.argsort(values[incorrect])]
-    positives, owners = values[rising], index[rising]
+    rising = np.argsort(values)
+    rising = rising[positive[rising] > 0]
     for problem in range(count):
-        negatives = np.sort(values[~incorrect & (index == problem)])
-        if len(negatives):
-            below = np.searchsorted(negatives, positives, "left") + np.searchsorted(negatives, positives, "right")
-            wins[:, problem] = np.bincount(owners, below / 2, count)
-    positive, negative = (np.bincount(one, minlength=count).astype(float) for one in (owners, index[~incorrect]))
-    return Pairs(wins, positive, negative)
+        others = np.flatnonzero((index == problem) & (negative > 0))
+        others = others[np.argsort(values[others])]
+        sums = np.concatenate([[0], np.cumsum(negative[others])])
+        below, up_to = (sums[np.searchsorted(values[others], values[rising], side)] for side in ("left", "right"))
+        wins[:, problem] = np.bincount(index[rising], positive[rising] * (below + up_to) / 2, count)
+    return Pairs(wins, *(np.bincount(index, weights, count) for weights in (positive, negative)))
 
 
-def bootstrap_auroc(pairs: Pairs, name: str) -> dict[str, Values | None]:
-    """`auroc` and `within` over resampled problems, NaN where a resample has one class only; None for a single problem."""
-    if len(pairs.wins) < 2:
-        return {"auroc": None, "within": None}
-    weights = draw_weights(len(pairs.wins), name)
-    count = (weights @ pairs.positive) * (weights @ pairs.negative)
-    inside = weights @ (pairs.positive * pairs.negative)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        auroc = np.where(count > 0, ((weights @ pairs.wins) * weights).sum(axis=1) / count, np.nan)
-        within = np.where(inside > 0, (weights @ np.diag(pairs.wins)) / inside, np.nan)
-    return {"auroc": np.asarray(auroc), "within": np.asarray(within)}
-
-
-def cross_validated_accuracy(problems: NDArray[Any], values: Values, incorrect: NDArray[np.bool_]) -> float | None:
-    """The share of samples that are called rightly by a threshold chosen on the other folds; None with one fold only."""
+def cross_validated_accuracy(problems: NDArray[Any], values: Values, incorrect: NDArray[np.bool_]) -> float:
+    """The share of samples that are called rightly by a threshold chosen on the other folds; NaN with one fold only."""
     folds = problems % FOLDS
     if len(np.unique(folds)) < 2:
-        return None
+        return np.nan
     right = 0
     for fold in np.unique(folds):
         held = folds == fold

@@ -1,16 +1,19 @@
 """What analyses measure on the scored samples of a run, a part of its files after the other: on all cores where there is much."""
 
 import signal
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
+from itertools import product
 from multiprocessing import forkserver, get_all_start_methods, get_context
+from typing import Any
 
 import polars as pl
 
-from lm_eval_takeover.analysis.catalogue import SCORED, measure_samples
+from lm_eval_takeover.analysis.catalogue import SCORED
 from lm_eval_takeover.analysis.planning import Codes, classify_text
+from lm_eval_takeover.analysis.pooling import make_frame
 from lm_eval_takeover.analysis.tokens import Part, SampleTokens, read_scored_samples
 from lm_eval_takeover.answers.judging import count_cores
 from lm_eval_takeover.errors import RunDirError
@@ -36,15 +39,23 @@ class Measuring:
     def measure(self, part: Part) -> dict[str, pl.DataFrame]:
         """A table by analysis, of the samples that begin in this part."""
         columns = [column for name in self.names for column in SCORED[name].columns]
-        samples = map(self._add_codes, read_scored_samples([part], self.scores, columns))
-        return measure_samples(samples, self.names, self.scores, self.places)
+        return self.measure_samples(read_scored_samples([part], self.scores, columns))
 
-    def _add_codes(self, sample: SampleTokens) -> SampleTokens:
-        if self.codes is None:
-            return sample
-        return SampleTokens(
-            sample.name, {**sample.columns, "codes": classify_text(self.codes, sample.columns["token_id"])}
-        )
+    def measure_samples(self, samples: Iterable[SampleTokens]) -> dict[str, pl.DataFrame]:
+        """By analysis a row per place of a sample and score: `task, doc_id, sample, score` and what is measured."""
+        rows: dict[str, list[dict[str, Any]]] = {name: [] for name in self.names}
+        for sample in samples:
+            places = self.places.get(sample.name, ())
+            if self.codes is not None:
+                codes = classify_text(self.codes, sample.columns["token_id"])
+                sample = SampleTokens(sample.name, {**sample.columns, "codes": codes})
+            for name, score in product(self.names if places else (), self.scores):
+                if (measured := SCORED[name].measure(sample, score)) is not None:
+                    rows[name] += [
+                        {"task": task, "doc_id": doc_id, "sample": number, "score": score, **measured}
+                        for task, doc_id, number in places
+                    ]
+        return {name: make_frame(of).sort("task", maintain_order=True) for name, of in rows.items() if of}
 
 
 def count_workers(parts: Sequence[Part]) -> int:

@@ -14,9 +14,10 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from lm_eval_takeover.analysis.pooling import MEAN, Replicates, averaged_tasks, draw_weights, interval, sum_by
+from lm_eval_takeover.analysis.pooling import MEAN, Values, draw_weights, interval, sum_by
 from lm_eval_takeover.analysis.tokens import SampleTokens
 from lm_eval_takeover.errors import ArgumentError
+from lm_eval_takeover.results.summary import choose_averaged
 
 RULES = Path(__file__).with_name("token_classes.toml")
 CLASSES = ("planning", "execution")
@@ -119,7 +120,7 @@ def tabulate_planning(measured: pl.DataFrame) -> pl.DataFrame:
     problems.
     """
     keys = ["run", "set", "score"]
-    tasks = averaged_tasks(measured["task"].unique(maintain_order=True).to_list())
+    tasks = choose_averaged(measured["task"].unique(maintain_order=True).to_list())
     pooled = measured.filter(pl.col("task").is_in(tasks)).with_columns(pl.lit(MEAN).alias("pooled"))
     rows = []
     both = pl.concat([measured.with_columns(pl.col("task").alias("pooled")), pooled])
@@ -128,7 +129,7 @@ def tabulate_planning(measured: pl.DataFrame) -> pl.DataFrame:
         replicates = bootstrap_enrichment(group)
         for place, name in enumerate(CLASSES):
             share_set, share_base = (_share(int(c[place]), int(c.sum())) for c in (in_set, in_base))
-            low, high = interval(None if replicates is None else replicates[:, place])
+            low, high = interval(replicates[:, place])
             rows.append(
                 {"task": task, **dict(zip(keys, key, strict=True)), "class": name}
                 | {"in_set": int(in_set[place]), "of_set": int(in_set.sum())}
@@ -140,17 +141,14 @@ def tabulate_planning(measured: pl.DataFrame) -> pl.DataFrame:
     return pl.DataFrame(rows, infer_schema_length=None)
 
 
-def bootstrap_enrichment(measured: pl.DataFrame) -> Replicates | None:
-    """`[RESAMPLES, 2]` over resampled problems of each task, both sets with the same problems; None for a single problem."""
-    counts, problems = {name: np.zeros(1) for name in ("in_set", "in_base")}, 0
+def bootstrap_enrichment(measured: pl.DataFrame) -> Values:
+    """`[RESAMPLES, 2]` over resampled problems of each task, both sets with the same problems; NaN for a single problem."""
+    counts = {name: np.zeros(1) for name in ("in_set", "in_base")}
     for (task,), group in measured.group_by(["task"], maintain_order=True):
         names, index = np.unique(group["doc_id"].to_numpy(), return_inverse=True)
-        problems = max(problems, len(names))
         weights = draw_weights(len(names), str(task))
         for name in counts:
             counts[name] = counts[name] + weights @ sum_by(group[name].to_numpy(), index, len(names))
-    if problems < 2:
-        return None
     with np.errstate(invalid="ignore", divide="ignore"):
         shares = [found / found.sum(axis=1, keepdims=True) for found in counts.values()]
         return np.asarray(np.where(shares[1] > 0, shares[0] / shares[1], np.nan))

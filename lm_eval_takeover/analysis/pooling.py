@@ -1,6 +1,6 @@
 """From rows per sample to rows per task: intervals by bootstrap over problems, and the row `mean` over tasks."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import blake2b
@@ -10,127 +10,127 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from lm_eval_takeover.results.runs import MATHEMATICAL
+from lm_eval_takeover.results.summary import choose_averaged
 
 MEAN = "mean"
 RESAMPLES = 2000
 _TAIL = 0.025  # on either side: 95 %
 
-Replicates = NDArray[np.float64]  # one value per resample
+Values = NDArray[np.float64]
 
 
-def averaged_tasks(tasks: Sequence[str]) -> list[str]:
-    """The tasks that `mean` is over: the mathematical takeover tasks that are there; all tasks where none is."""
-    mathematical = [task for task in tasks if task in MATHEMATICAL]
-    return mathematical or list(tasks)
+def draw_weights(problems: int, name: str) -> Values:
+    """How often each problem is in each resample: `[RESAMPLES, problems]`. The same for one name, others are independent.
 
-
-def draw_weights(problems: int, name: str) -> NDArray[np.float64]:
-    """How often each problem is in each resample: `[RESAMPLES, problems]`. The same for one name, others are independent."""
+    NaN for a single problem, whose resamples say nothing of others.
+    """
     return _draw_weights(problems, name, RESAMPLES)
 
 
 @lru_cache(maxsize=8)
-def _draw_weights(problems: int, name: str, resamples: int) -> NDArray[np.float64]:
+def _draw_weights(problems: int, name: str, resamples: int) -> Values:
+    if problems < 2:
+        return np.full((resamples, problems), np.nan)
     seed = int.from_bytes(blake2b(name.encode(), digest_size=8).digest(), "little")
     return np.random.default_rng(seed).multinomial(problems, np.full(problems, 1 / problems), resamples).astype(float)
 
 
-def bootstrap_mean(problems: NDArray[Any], values: NDArray[np.float64], name: str) -> Replicates | None:
-    """The mean of samples' values over resampled problems, whose samples stay together; None for a single problem."""
-    _, index = np.unique(problems, return_inverse=True)
-    count = int(index.max()) + 1 if len(index) else 0
-    if count < 2:
-        return None
-    weights = draw_weights(count, name)
-    sums, sizes = np.bincount(index, values, count), np.bincount(index, minlength=count)
-    return np.asarray((weights @ sums) / (weights @ sizes))
+@dataclass(frozen=True, slots=True)
+class Estimates:
+    """Values `[k]` and their replicates `[RESAMPLES, k]`; NaN where there is none, as for a single problem."""
+
+    value: Values
+    replicates: Values
+
+    def describe(self, place: int, name: str, low: str | None = None, high: str | None = None) -> dict[str, Any]:
+        """One of them, with its interval where its bounds have names; null where it is no number."""
+        value = float(self.value[place])
+        described = {name: None if np.isnan(value) else value}
+        if low is not None and high is not None:
+            described |= dict(zip((low, high), interval(self.replicates[:, place]), strict=True))
+        return described
+
+    def __sub__(self, other: "Estimates") -> "Estimates":
+        """Paired: replicate by replicate."""
+        return Estimates(self.value - other.value, self.replicates - other.replicates)
+
+    @staticmethod
+    def average(parts: Sequence["Estimates"]) -> "Estimates":
+        """The unweighted mean over tasks, whose problems are independent; NaN where a task has none."""
+        value = np.mean([part.value for part in parts], axis=0)
+        return Estimates(value, np.asarray(sum(part.replicates for part in parts) / len(parts)))
 
 
 @dataclass(frozen=True, slots=True)
 class Ratio:
-    """A ratio of sums over samples, `[k]`: its value, the sum below, and its replicates `[RESAMPLES, k]` over problems."""
+    """A ratio of two sums over samples, each `[k]`."""
 
-    value: Replicates
-    of: NDArray[np.int64]
-    replicates: Replicates | None
-
-    def describe(self, place: int, name: str, low: str, high: str) -> dict[str, float | None]:
-        """One of them with its interval; null where it is no number."""
-        bounds = interval(None if self.replicates is None else self.replicates[:, place])
-        value = float(self.value[place])
-        return {name: None if np.isnan(value) else value} | dict(zip((low, high), bounds, strict=True))
+    above: Values
+    below: Values
+    estimates: Estimates
 
 
 def pool_ratios(
-    measured: pl.DataFrame, keys: Sequence[str], above: str, below: str
+    measured: pl.DataFrame, above: str, below: str, keys: Sequence[str] = ("score",)
 ) -> Iterator[tuple[tuple[Any, ...], Ratio]]:
     """The ratio of two columns, numbers or arrays, by task and `keys`; of `mean` the unweighted mean over tasks."""
-    found: dict[tuple[Any, ...], Ratio] = {}
+    ratios: dict[tuple[Any, ...], Ratio] = {}
     for (task, *rest), group in measured.group_by(["task", *keys], maintain_order=True):
         names, index = np.unique(group["doc_id"].to_numpy(), return_inverse=True)
         sums = [sum_by(group[column].to_numpy(), index, len(names)) for column in (above, below)]
-        replicates = None
         with np.errstate(invalid="ignore", divide="ignore"):
-            if len(names) > 1:
-                weights = draw_weights(len(names), str(task))
-                replicates = (weights @ sums[0]) / (weights @ sums[1])
-            value, of = sums[0].sum(axis=0) / sums[1].sum(axis=0), sums[1].sum(axis=0).astype(np.int64)
-        found[task, *rest] = Ratio(value, np.broadcast_to(of, value.shape), replicates)
-    tasks = averaged_tasks(list(dict.fromkeys(str(key[0]) for key in found)))
-    for key in dict.fromkeys(key[1:] for key in found):
-        inside = [found[task, *key] for task in tasks if (task, *key) in found]
+            weights = draw_weights(len(names), str(task))
+            totals = [part.sum(axis=0) for part in sums]
+            estimates = Estimates(totals[0] / totals[1], (weights @ sums[0]) / (weights @ sums[1]))
+        ratios[task, *rest] = Ratio(totals[0], np.broadcast_to(totals[1], totals[0].shape), estimates)
+    tasks = choose_averaged(list(dict.fromkeys(str(key[0]) for key in ratios)))
+    for key in dict.fromkeys(key[1:] for key in ratios):
+        inside = [ratios[task, *key] for task in tasks if (task, *key) in ratios]
         if inside:
-            value, of = np.mean([one.value for one in inside], axis=0), np.sum([one.of for one in inside], axis=0)
-            found[MEAN, *key] = Ratio(value, of, average_replicates([one.replicates for one in inside]))
-    yield from found.items()
+            totals = [np.sum([getattr(ratio, name) for ratio in inside], axis=0) for name in ("above", "below")]
+            ratios[MEAN, *key] = Ratio(*totals, Estimates.average([ratio.estimates for ratio in inside]))
+    yield from ratios.items()
 
 
-def sum_by(values: NDArray[Any], index: NDArray[Any], count: int) -> NDArray[np.float64]:
+def tabulate_ratios(
+    measured: pl.DataFrame,
+    above: str,
+    below: str,
+    labels: Sequence[Mapping[str, Any]],
+    *,
+    value: str = "value",
+    count: str = "below",
+    keys: Sequence[str] = ("score",),
+) -> pl.DataFrame:
+    """A row by task, `keys` and label: the ratio of two columns as `value, low, high`, and one of its sums as `tokens`."""
+    rows = [
+        dict(zip(("task", *keys), key, strict=True))
+        | {**label, "tokens": round(float(getattr(ratio, count)[place]))}
+        | ratio.estimates.describe(place, value, "low", "high")
+        for key, ratio in pool_ratios(measured, above, below, keys)
+        for place, label in enumerate(labels)
+    ]
+    return pl.DataFrame(rows, infer_schema_length=None)
+
+
+def sum_by(values: NDArray[Any], index: NDArray[Any], count: int) -> Values:
     """Sums of rows by problem: `[problems, k]`, of single numbers `[problems, 1]`."""
     rows = values.reshape(len(values), -1).astype(np.float64)
     return np.stack([np.bincount(index, column, count) for column in rows.T], axis=1)
 
 
-def interval(replicates: Replicates | None) -> tuple[float | None, float | None]:
-    """The 95 % percentile interval; of replicates that are no number none counts."""
-    if replicates is None or np.isnan(replicates).all():
+def interval(replicates: Values) -> tuple[float | None, float | None]:
+    """The 95 % percentile interval, over the replicates that are numbers; null where none is."""
+    if np.isnan(replicates).all():
         return None, None
     low, high = np.nanquantile(replicates, [_TAIL, 1 - _TAIL])
     return float(low), float(high)
 
 
-def average_replicates(parts: Sequence[Replicates | None]) -> Replicates | None:
-    """Of an unweighted mean over tasks, whose problems are independent; None where a task has none."""
-    known = [part for part in parts if part is not None]
-    return np.mean(known, axis=0) if known and len(known) == len(parts) else None
-
-
-def mean_of(values: Sequence[float | None]) -> float | None:
-    """The unweighted mean; None where a task has no value."""
-    known = [value for value in values if value is not None]
-    return float(np.mean(known)) if known and len(known) == len(values) else None
-
-
-def add_mean_rows(
-    table: pl.DataFrame, keys: Sequence[str], shares: Sequence[str], counts: Sequence[str]
-) -> pl.DataFrame:
-    """The table with rows `task` = `mean`: means of `shares` (null where a task has none), sums of `counts`, by `keys`."""
-    if table.is_empty():
-        return table
-    tasks = averaged_tasks(table["task"].unique(maintain_order=True).to_list())
-    inside = table.filter(pl.col("task").is_in(tasks))
-    whole = [pl.when(pl.col(name).null_count() == 0).then(pl.col(name).mean()).alias(name) for name in shares]
-    means = inside.group_by(keys, maintain_order=True).agg(*whole, *(pl.col(name).sum() for name in counts))
-    means = means.with_columns(pl.lit(MEAN).alias("task"))
-    return pl.concat([table, means.select(table.columns).cast(table.schema)])
-
-
-def by_group(
-    frame: pl.DataFrame, keys: Sequence[str], tabulate: Callable[[pl.DataFrame], dict[str, Any]]
-) -> pl.DataFrame:
-    """One row per group: its keys, and what `tabulate` says of its rows."""
-    rows = [
-        dict(zip(keys, key, strict=True)) | tabulate(group) for key, group in frame.group_by(keys, maintain_order=True)
-    ]
-    return pl.DataFrame(rows, infer_schema_length=None)
+def make_frame(rows: Sequence[Mapping[str, Any]]) -> pl.DataFrame:
+    """Rows as a table; arrays of numbers become a column of arrays."""
+    columns: dict[str, Any] = {}
+    for name, first in rows[0].items():
+        values = [row[name] for row in rows]
+        columns[name] = np.stack(values) if isinstance(first, np.ndarray) else values
+    return pl.DataFrame(columns)

@@ -9,6 +9,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from lm_eval_takeover.analysis.pooling import MEAN, tabulate_ratios
 from lm_eval_takeover.analysis.tokens import SampleTokens
 
 RANKS = ("1", "2", "3", "4-10", "11-100", ">100")
@@ -18,8 +19,8 @@ _FIRST_RANKS = np.array([1, 2, 3, 4, 11, 101])  # of each bucket
 def measure_ranks(sample: SampleTokens) -> dict[str, Any]:
     """Takeovers by the rank under the host of the donor's token, where it is not the token that the host draws there."""
     ranks = sample.columns["donor_rank"][find_changed(sample)]
-    buckets = np.searchsorted(_FIRST_RANKS, ranks[ranks >= 1], "right") - 1
-    return {"counts": np.bincount(buckets, minlength=len(RANKS))}
+    counts = np.bincount(np.searchsorted(_FIRST_RANKS, ranks[ranks >= 1], "right") - 1, minlength=len(RANKS))
+    return {"counts": counts, "all": counts.sum()}
 
 
 def find_changed(sample: SampleTokens) -> NDArray[np.bool_]:
@@ -30,13 +31,9 @@ def find_changed(sample: SampleTokens) -> NDArray[np.bool_]:
 
 def tabulate_ranks(measured: pl.DataFrame) -> pl.DataFrame:
     """Takeovers and their share by bucket of ranks, pooled over the samples of a task; nothing of a run that has none."""
-    parts = []
-    for (task, run), group in measured.group_by(["task", "run"], maintain_order=True):
-        counts = group["counts"].to_numpy().sum(axis=0, dtype=np.int64)
-        if counts.sum():
-            part = {"rank": RANKS, "takeovers": counts, "share": counts / counts.sum()}
-            parts.append(pl.DataFrame({"task": [task] * len(RANKS), "run": [run] * len(RANKS), **part}))
-    return pl.concat(parts) if parts else pl.DataFrame()
+    labels = [{"rank": rank} for rank in RANKS]
+    table = tabulate_ratios(measured, "counts", "all", labels, value="share", count="above", keys=["run"])
+    return table.filter(pl.col("task") != MEAN, pl.col("share").is_not_null()).rename({"tokens": "takeovers"})
 
 
 def measure_cross(sample: SampleTokens, near: float) -> dict[str, Any]:

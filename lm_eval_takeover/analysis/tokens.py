@@ -25,13 +25,16 @@ class SampleTokens:
 
     name: Name
     columns: Mapping[str, NDArray[Any]]
-    _ascending: dict[str, NDArray[np.float32]] = field(default_factory=dict)
-    _cumulative: dict[str, NDArray[np.float64]] = field(default_factory=dict)
-    _tops: dict[tuple[str, tuple[int, ...]], NDArray[np.bool_]] = field(default_factory=dict)
-    _once: dict[str, Any] = field(default_factory=dict)
+    _known: dict[Any, Any] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.columns["token_id"])
+
+    def once(self, key: Any, compute: Callable[[], Any]) -> Any:
+        """What several analyses ask for is computed for the first one."""
+        if key not in self._known:
+            self._known[key] = compute()
+        return self._known[key]
 
     def score(self, name: str) -> NDArray[np.float32]:
         """`s_t` `[tokens]`; `entropy` is the base's."""
@@ -39,17 +42,15 @@ class SampleTokens:
 
     def ascending(self, score: str) -> NDArray[np.float32]:
         """`s_(1) <= … <= s_(n)`."""
-        if score not in self._ascending:
-            self._ascending[score] = np.sort(self.score(score))
-        return self._ascending[score]
+        values: NDArray[np.float32] = self.once(("ascending", score), lambda: np.sort(self.score(score)))
+        return values
 
     def cumulative(self, score: str) -> NDArray[np.float64]:
         """Sums of the smallest scores: `[tokens + 1]`, the first one 0."""
-        if score not in self._cumulative:
-            sums = np.zeros(len(self) + 1)
-            np.cumsum(self.ascending(score), dtype=np.float64, out=sums[1:])
-            self._cumulative[score] = sums
-        return self._cumulative[score]
+        sums: NDArray[np.float64] = self.once(
+            ("cumulative", score), lambda: np.cumsum(np.append(0.0, self.ascending(score)))
+        )
+        return sums
 
     def has_mass(self, score: str) -> bool:
         """Whether the score's mass can be divided: some of it, and a finite amount."""
@@ -58,21 +59,17 @@ class SampleTokens:
 
     def tops(self, score: str, percents: tuple[int, ...]) -> NDArray[np.bool_]:
         """The `max(1, ceil(percent %))` largest scores as masks `[percents, tokens]`; of equal ones the earlier."""
-        if (score, percents) not in self._tops:
-            values, counts = self.score(score), [max(1, ceil_percent(len(self), percent)) for percent in percents]
-            edges = self.ascending(score)[[len(self) - count for count in counts]]
-            masks = values >= edges[:, None]
-            for mask, count, edge in zip(masks, counts, edges, strict=True):
-                if (more := int(np.count_nonzero(mask)) - count) > 0:
-                    mask[np.flatnonzero(values == edge)[-more:]] = False
-            self._tops[score, percents] = masks
-        return self._tops[score, percents]
+        masks: NDArray[np.bool_] = self.once(("tops", score, percents), lambda: self._find_tops(score, percents))
+        return masks
 
-    def once(self, name: str, compute: Callable[[], Any]) -> Any:
-        """What does not depend on the score is computed for the first one."""
-        if name not in self._once:
-            self._once[name] = compute()
-        return self._once[name]
+    def _find_tops(self, score: str, percents: tuple[int, ...]) -> NDArray[np.bool_]:
+        values, counts = self.score(score), [max(1, ceil_percent(len(self), percent)) for percent in percents]
+        edges = self.ascending(score)[[len(self) - count for count in counts]]
+        masks = values >= edges[:, None]
+        for mask, count, edge in zip(masks, counts, edges, strict=True):
+            if (more := int(np.count_nonzero(mask)) - count) > 0:
+                mask[np.flatnonzero(values == edge)[-more:]] = False
+        return masks
 
     def top(self, score: str, percent: int) -> NDArray[np.bool_]:
         """One of `tops`: `[tokens]`."""

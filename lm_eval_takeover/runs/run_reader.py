@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from lm_eval_takeover.errors import RunDirError
+from lm_eval_takeover.errors import ArgumentError, RunDirError
 from lm_eval_takeover.runs.journal import Sample
 from lm_eval_takeover.runs.layout import SAMPLES, find_run_dir, find_run_dirs, prompts_path, traces_folder
 from lm_eval_takeover.runs.parquet import open_parquet, read_groups, reading
@@ -92,6 +92,22 @@ class RunReader:
     def written_by(self) -> str | None:
         """The model that wrote alone, None where both could."""
         return self.policy if self.policy in ("base", "guide") else None
+
+    def load_tokenizer(self, given: str | None = None) -> Any:
+        """The tokenizer that the run wrote with, or the given one. Raises ArgumentError if it cannot be loaded."""
+        from transformers import AutoTokenizer
+
+        from lm_eval_takeover.demo import DEMO
+        from lm_eval_takeover.pair.ids import locate
+
+        own = self.arguments.get("guide") or self.arguments.get("base") or DEMO["guide"]
+        path, revision = locate(str(given or own))
+        try:
+            return AutoTokenizer.from_pretrained(path, revision=revision, trust_remote_code=False)
+        except Exception as error:  # each loader has errors of its own
+            raise ArgumentError(
+                f"the tokenizer of '{path}' cannot be loaded; name one by --tokenizer <hub id or local folder>"
+            ) from error
 
     def check_finished(self) -> None:
         """Raises RunDirError for a run that still lacks samples."""

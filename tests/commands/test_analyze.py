@@ -14,7 +14,6 @@ import pytest
 
 from lm_eval_takeover.analysis.catalogue import COLUMNS
 from lm_eval_takeover.analysis.tokens import list_parts, read_scored_samples
-from lm_eval_takeover.analysis.vocabulary import load_tokenizer
 from lm_eval_takeover.cli import main
 from lm_eval_takeover.commands.analyze.inputs import Inputs
 from lm_eval_takeover.demo.puzzle import decision_positions
@@ -95,7 +94,7 @@ def test_the_same_runs_give_the_same_bytes(analysed, demo_runs, tmp_path):
 def test_on_the_demo_pair_the_peaks_are_the_decisions(demo_runs):
     """The puzzle knows them. Behind a wrong decision the guide expects another rollout, so peaks are looked for up to there."""
     run = read_run_folder(demo_runs["base"])
-    tokenizer = load_tokenizer(run)
+    tokenizer = run.load_tokenizer()
     wrong_first = {one.stored_name for one in run.answered if not one.correct}
     peaks = np.zeros(2, dtype=int)  # at decisions, and all
     everywhere = np.zeros(2, dtype=int)

@@ -10,7 +10,6 @@ import pytest
 from helpers.demo_runs import run_demo
 from helpers.run_dirs import plant
 
-from lm_eval_takeover.analysis.vocabulary import load_tokenizer
 from lm_eval_takeover.cli import main
 from lm_eval_takeover.commands._stored_pair import Choice
 from lm_eval_takeover.commands.score import scoring
@@ -141,7 +140,7 @@ def test_a_stranger_s_folder_names_models_and_runs_no_code(demo_runs, tmp_path, 
     with pytest.raises(ArgumentError, match="contains custom code which must be executed"):
         main(["score", str(run)])
     assert f"loading base={evil} and guide={evil}, without remote code" in caplog.text
-    load_tokenizer(read_run_folder(run))
+    read_run_folder(run).load_tokenizer()
     assert not (tmp_path / "ran").exists()
     choice = Choice(base="one", guide="other", trust_remote_code=True)
     arguments = choice.apply(read_run_folder(run))  # what the command line says counts

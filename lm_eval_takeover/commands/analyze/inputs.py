@@ -12,8 +12,8 @@ import pyarrow.parquet as pq
 
 from lm_eval_takeover.analysis.planning import Codes, Rules, classify_vocabulary
 from lm_eval_takeover.analysis.tokens import ENTROPY, SampleTokens, list_extra_scores, make_sample
-from lm_eval_takeover.analysis.vocabulary import load_tokenizer
 from lm_eval_takeover.errors import ArgumentError
+from lm_eval_takeover.results.summary import find_nominal_rate
 from lm_eval_takeover.runs.run_reader import RunReader, read_run_folders
 from lm_eval_takeover.runs.scores import SCORES, list_score_files, make_schema, read_header
 
@@ -123,7 +123,7 @@ class Inputs:
         columns: dict[str, list[Any]] = {name: [] for name in _SAMPLES}
         for name, run in self.runs.items():
             _check_verified(name, run)
-            facts = (name, run.policy, run.takeover.get("score"), read_nominal(run))
+            facts = (name, run.policy, run.takeover.get("score"), find_nominal_rate(run.takeover))
             for one in run.answered:
                 stored = one.stored
                 row = (*facts, one.task, one.doc_id, one.sample, one.correct, stored.tokens, stored.takeovers)
@@ -163,7 +163,7 @@ class Inputs:
     def codes(self) -> Codes:
         """The class of every token of the vocabulary."""
         try:
-            tokenizer = load_tokenizer(self.scored, self.tokenizer)
+            tokenizer = self.scored.load_tokenizer(self.tokenizer)
         except ArgumentError as error:
             raise CannotShow(str(error)) from error
         return classify_vocabulary(tokenizer.batch_decode([[token] for token in range(len(tokenizer))]), self.rules)
@@ -185,12 +185,6 @@ _SAMPLES = {
     "run": pl.String, "policy": pl.String, "score": pl.String, "nominal": pl.Float64, "task": pl.String, "doc_id": pl.Int64,
     "sample": pl.Int64, "correct": pl.Boolean, "tokens": pl.Int64, "takeovers": pl.Int64,
 }  # fmt: skip
-
-
-def read_nominal(run: RunReader) -> float | None:
-    """The rate, target rate or spike ratio that was asked for; None for a gate by hand."""
-    found = (run.takeover.get(name) for name in ("rate", "target_rate", "spike_ratio"))
-    return next((float(value) for value in found if value is not None), None)
 
 
 def _has_same_texts(one: RunReader, other: RunReader) -> bool:

@@ -13,12 +13,12 @@ import polars as pl
 from tqdm import tqdm
 
 from lm_eval_takeover import __version__
-from lm_eval_takeover.analysis.catalogue import COLUMNS, SCORED, make_frame
+from lm_eval_takeover.analysis.catalogue import COLUMNS, SCORED
 from lm_eval_takeover.analysis.figures import SIZE, draw
 from lm_eval_takeover.analysis.measuring import Measuring, measure_parts, warm_up
 from lm_eval_takeover.analysis.outcomes import tabulate_budget, tabulate_flips, tabulate_rates
 from lm_eval_takeover.analysis.planning import Rules, classify_text, count_classes, tabulate_planning
-from lm_eval_takeover.analysis.pooling import averaged_tasks
+from lm_eval_takeover.analysis.pooling import make_frame
 from lm_eval_takeover.analysis.takeovers import (
     measure_cross,
     measure_ranks,
@@ -30,6 +30,7 @@ from lm_eval_takeover.commands._output import draw_svg, write_csv, write_json, w
 from lm_eval_takeover.commands.analyze.inputs import CannotShow, Inputs
 from lm_eval_takeover.errors import ArgumentError, nearest
 from lm_eval_takeover.escaping import for_terminal
+from lm_eval_takeover.results.summary import choose_averaged
 from lm_eval_takeover.runs.run_reader import Name
 from lm_eval_takeover.storage.whole_files import write_text
 
@@ -224,7 +225,7 @@ def list_notices(inputs: Inputs) -> Iterator[str]:
     tasks = {task for run in inputs.runs.values() for task in run.tasks}
     if len(tasks) == 1:
         yield f"one task: the rows `mean` are those of {next(iter(tasks))}"
-    averaged = averaged_tasks(sorted(tasks))
+    averaged = choose_averaged(sorted(tasks))
     for name, run in inputs.runs.items():
         if lacking := [task for task in averaged if task not in run.tasks]:
             yield f"'{name}' is without {', '.join(lacking)}: it has no row `mean` in budget"

@@ -13,7 +13,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from lm_eval_takeover.analysis.vocabulary import load_tokenizer
 from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.runs.run_reader import RunReader, read_run_folder
 from lm_eval_takeover.storage.whole_files import write_whole
@@ -37,7 +36,7 @@ Name = tuple[str, int, int, int]  # task, document, sample, position
 def export(folder: Path, out: Path, effects: Path | None) -> tuple[list[Path], list[str]]:
     """`(files, notes)`: `pairs.jsonl` and `pairs.parquet`. Raises ArgumentError for a run without such takeovers, OSError."""
     run = read_run_folder(folder)
-    tokenizer, known = load_tokenizer(run, None), _read_effects(effects) if effects else {}
+    tokenizer, known = run.load_tokenizer(), _read_effects(effects) if effects else {}
     paths = [out / "pairs.jsonl", out / "pairs.parquet"]
     count = 0
 

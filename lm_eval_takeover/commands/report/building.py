@@ -11,7 +11,6 @@ from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
 from lm_eval_takeover import __version__
-from lm_eval_takeover.analysis.vocabulary import load_tokenizer
 from lm_eval_takeover.commands._output import write_file
 from lm_eval_takeover.commands.report.effects import Effects, read_effects
 from lm_eval_takeover.commands.report.figures import CAPTIONS, read_figure
@@ -75,7 +74,7 @@ def _load_pieces(analysis: Analysis, tokenizer: str | None) -> dict[str, Pieces]
     for name, run in analysis.runs.items():
         key = run.arguments.get("guide"), run.arguments.get("base")
         if key not in loaded:
-            loaded[key] = Pieces(load_tokenizer(run, tokenizer))
+            loaded[key] = Pieces(run.load_tokenizer(tokenizer))
         found[name] = loaded[key]
     return found
 

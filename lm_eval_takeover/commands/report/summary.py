@@ -6,10 +6,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from lm_eval_takeover.analysis.outcomes import K
-from lm_eval_takeover.analysis.pooling import MEAN, averaged_tasks
+from lm_eval_takeover.analysis.pooling import MEAN
 from lm_eval_takeover.commands.report.inputs import Analysis
 from lm_eval_takeover.results.recovery import Trio, measure_recovery
 from lm_eval_takeover.results.statistics import Interval, Values, average_interval, count_observations, mean_interval
+from lm_eval_takeover.results.summary import choose_averaged
 from lm_eval_takeover.runs.run_reader import Answered, RunReader
 from lm_eval_takeover.tasks.metrics import pass_at_k
 
@@ -48,7 +49,7 @@ def list_rows(analysis: Analysis) -> list[Row]:
     """By task, `mean` last, and run."""
     k = find_k(analysis)
     tasks = sorted({task for run in analysis.runs.values() for task in run.tasks})
-    averaged = averaged_tasks(tasks)
+    averaged = choose_averaged(tasks)
     rows = []
     for task in [*tasks, *([MEAN] if len(tasks) > 1 else [])]:
         inside = averaged if task == MEAN else [task]

@@ -8,7 +8,6 @@ import pyarrow as pa
 from rich.console import Console
 from rich.text import Text
 
-from lm_eval_takeover.analysis.vocabulary import load_tokenizer
 from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.escaping import for_terminal
 from lm_eval_takeover.runs.run_reader import Answered, RunReader, read_run_folders
@@ -29,7 +28,7 @@ def show(options: argparse.Namespace) -> int:
         console.print(Text(for_terminal(prompts[0]["problem"]), style="dim"))
     if traces:
         marked = run.policy not in ("base", "guide")
-        console.print(mark_takeovers(load_tokenizer(run, options.tokenizer), traces[0], run.donor if marked else None))
+        console.print(mark_takeovers(run.load_tokenizer(options.tokenizer), traces[0], run.donor if marked else None))
     else:
         console.print(Text(for_terminal(one.stored.text)))
         console.print(Text("its trace is empty, so takeovers are not known; the run's command repairs traces", "dim"))

@@ -23,6 +23,7 @@ from lm_eval_takeover.commands.report.building import list_figures, make_index, 
 from lm_eval_takeover.commands.report.figures import read_figure
 from lm_eval_takeover.commands.report.inputs import Analysis, find_analysis
 from lm_eval_takeover.errors import ArgumentError, RunDirError
+from lm_eval_takeover.runs.run_reader import RunReader
 
 HOSTILE = [
     "</script><script>console.log('broken out')</script>",
@@ -37,7 +38,7 @@ WORDS = [" the", " of", " and", "\n", " 12", " so", " then", *HOSTILE]
 
 
 def write_report(folder, tokenizer, monkeypatch, *options):
-    monkeypatch.setattr(building, "load_tokenizer", lambda *_: tokenizer)
+    monkeypatch.setattr(RunReader, "load_tokenizer", lambda *_: tokenizer)
     out = folder / "report.html"
     assert main(["report", str(folder / "analysis"), "--out", str(out), *options]) == 0
     return out
