@@ -1,4 +1,4 @@
-"""How unevenly scores are spread over the tokens of a sample (section 4.1, appendix B.1), and where the largest stand (Figure 2)."""
+"""How unevenly scores are spread over the tokens of a sample, and where the largest stand (section 4.1, Figure 2)."""
 
 from typing import Any
 

@@ -37,7 +37,9 @@ def tabulate_failure(measured: pl.DataFrame) -> pl.DataFrame:
     """
     counts: dict[tuple[Any, ...], int] = {}
     found: dict[tuple[Any, ...], Estimates] = {}
-    for key, group in add_length(measured.rename({"score": "signal"})).group_by(["task", "signal"], maintain_order=True):
+    for key, group in add_length(measured.rename({"score": "signal"})).group_by(
+        ["task", "signal"], maintain_order=True
+    ):
         counts[key] = len(group)
         found[key] = _estimate(group, str(key[0]))
     tasks = choose_averaged(list(dict.fromkeys(str(task) for task, _ in found)))
@@ -69,7 +71,9 @@ def _estimate(group: pl.DataFrame, task: str) -> Estimates:
     rest = np.array([accuracy, max(incorrect.mean(), 1 - incorrect.mean())])
     pairs = count_pairs(problems, values, incorrect.astype(np.float64))
     replicates = pairs.resample(task)
-    return Estimates(np.concatenate([pairs.areas(), rest]), np.pad(replicates, ((0, 0), (0, 2)), constant_values=np.nan))
+    return Estimates(
+        np.concatenate([pairs.areas(), rest]), np.pad(replicates, ((0, 0), (0, 2)), constant_values=np.nan)
+    )
 
 
 def add_length(measured: pl.DataFrame) -> pl.DataFrame:
@@ -122,7 +126,9 @@ def count_pairs(problems: NDArray[Any], values: Values, positive: Values) -> Pai
         sums = np.concatenate([[0], np.cumsum(negative[others])])
         below, up_to = (sums[np.searchsorted(values[others], values[rising], side)] for side in ("left", "right"))
         wins[:, problem] = np.bincount(index[rising], positive[rising] * (below + up_to) / 2, count)
-    return Pairs(wins, *(np.bincount(index, weights, count) for weights in (positive, negative)))
+    return Pairs(
+        wins, np.bincount(index, positive, count).astype(float), np.bincount(index, negative, count).astype(float)
+    )
 
 
 def cross_validated_accuracy(problems: NDArray[Any], values: Values, incorrect: NDArray[np.bool_]) -> float:

@@ -5,6 +5,7 @@ takeovers`.
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import polars as pl
 from scipy.stats import binomtest
@@ -22,7 +23,8 @@ def tabulate_budget(samples: pl.DataFrame) -> pl.DataFrame:
     A run that lacks a task of the others has no row `mean`: means are over the same tasks, or not beside each other.
     """
     tasks, keys = choose_averaged(samples["task"].unique(maintain_order=True).to_list()), ["policy", "score", "nominal"]
-    rows, means = [], []
+    rows: list[dict[str, Any]] = []
+    means: list[dict[str, Any]] = []
     for own, of_run in samples.group_by(["run", *keys], maintain_order=True):
         summaries = {str(task): _summarize(group) for (task,), group in of_run.group_by(["task"], maintain_order=True)}
         if all(task in summaries for task in tasks):
@@ -42,7 +44,7 @@ def _summarize(samples: pl.DataFrame) -> Summary:
         pl.col("correct").sum().alias("right"), pl.len().alias("n")
     )
     right, counts = problems["right"].to_list(), problems["n"].to_list()
-    rates = Rates(realized_rate=samples["takeovers"].sum() / samples["tokens"].sum())
+    rates = Rates(realized_rate=samples["takeovers"].to_numpy().sum() / samples["tokens"].to_numpy().sum())
     return summarize_correct(right, counts, min(K, *counts), rates)
 
 

@@ -87,8 +87,10 @@ def pool_ratios(
     for key in dict.fromkeys(key[1:] for key in ratios):
         inside = [ratios[task, *key] for task in tasks if (task, *key) in ratios]
         if inside:
-            totals = [np.sum([getattr(ratio, name) for ratio in inside], axis=0) for name in ("above", "below")]
-            ratios[MEAN, *key] = Ratio(*totals, Estimates.average([ratio.estimates for ratio in inside]))
+            above_all, below_all = (
+                np.sum(sums, axis=0) for sums in zip(*((r.above, r.below) for r in inside), strict=True)
+            )
+            ratios[MEAN, *key] = Ratio(above_all, below_all, Estimates.average([r.estimates for r in inside]))
     yield from ratios.items()
 
 

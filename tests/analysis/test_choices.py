@@ -4,8 +4,9 @@ import numpy as np
 import polars as pl
 import pytest
 import torch
+from helpers.analyses import analyse
 
-from lm_eval_takeover.analysis.catalogue import COLUMNS, analyse
+from lm_eval_takeover.analysis.catalogue import COLUMNS
 from lm_eval_takeover.analysis.choices import EDGES, MEASURES
 from lm_eval_takeover.analysis.tokens import SampleTokens
 from lm_eval_takeover.method.observations import COMPARED, compare

@@ -4,7 +4,11 @@ from array import array
 from hashlib import blake2b
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 
+from lm_eval_takeover.analysis.catalogue import SCORED
+from lm_eval_takeover.analysis.measuring import Measuring
 from lm_eval_takeover.cli import main
 from lm_eval_takeover.method.generation import Generation
 from lm_eval_takeover.runs.journal import Asked, Sample
@@ -83,3 +87,20 @@ class TableTokenizer:
 
     def convert_ids_to_tokens(self, token):
         return self.texts[token]
+
+
+def write_scores(path, lengths, group):
+    """Samples of these lengths, in row groups of so many rows."""
+    names = [("a" if n < 2 else "b", n, n % 2) for n, length in enumerate(lengths) for _ in range(length)]
+    task, doc_id, sample = (list(column) for column in zip(*names, strict=True))
+    rng = np.random.default_rng(len(names))
+    floats = {name: pa.array(rng.exponential(size=len(names)), pa.float32()) for name in ("ce", "base_entropy")}
+    columns = {"task": task, "doc_id": doc_id, "sample": sample, "token_id": list(range(len(names)))} | floats
+    pq.write_table(pa.table(columns), path, row_group_size=group)
+    return path
+
+
+def analyse(name, samples, scores):
+    """One analysis of scored samples: from tokens to its table."""
+    places = {sample.name: [sample.name] for sample in samples}
+    return SCORED[name].tabulate(Measuring([name], scores, places).measure_samples(samples)[name])

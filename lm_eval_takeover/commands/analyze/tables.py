@@ -184,7 +184,7 @@ def make_flips(inputs: Inputs) -> pl.DataFrame:
 def make_ranks(inputs: Inputs) -> pl.DataFrame:
     """Of guided runs whose traces say what the host would have drawn."""
     rows = [
-        {"task": task, "run": name, **measure_ranks(sample)}
+        {"task": task, "run": name, "doc_id": sample.name[1], **measure_ranks(sample)}
         for name, run in inputs.guided().items()
         for task, sample in inputs.read_traces(run)
     ]

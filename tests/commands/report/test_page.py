@@ -18,7 +18,7 @@ from helpers.browser import CHROMIUM, open_browser
 from helpers.pairs import ROOT
 
 from lm_eval_takeover.cli import main
-from lm_eval_takeover.commands.report import building, inputs
+from lm_eval_takeover.commands.report import inputs
 from lm_eval_takeover.commands.report.building import list_figures, make_index, render
 from lm_eval_takeover.commands.report.figures import read_figure
 from lm_eval_takeover.commands.report.inputs import Analysis, find_analysis
