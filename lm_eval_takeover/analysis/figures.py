@@ -1,6 +1,7 @@
 """A figure of each analysis."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import polars as pl
@@ -11,6 +12,8 @@ from lm_eval_takeover.analysis.pooling import MEAN
 Axes = Any
 SIZE = (4.0, 2.9)  # inches: texts stay readable where a phone shows the figure
 _COLOURS = ("#2f81f7", "#d1495b")
+_INK = "#333333"
+_DOTS = {"marker": "o", "markersize": 3}
 _DIAGONAL = {"color": "#888888", "linestyle": ":", "linewidth": 1}
 
 
@@ -54,7 +57,8 @@ def _draw_panels(figure: Any, table: pl.DataFrame, column: str, draw_one: Callab
         figure.supylabel(axes.get_ylabel(), fontsize=9)
         _label(axes, "")
         axes.autoscale(axis="y")  # over all panels
-        axes.set_ylim(bottom=0)
+        if axes.dataLim.y0 >= 0:
+            axes.set_ylim(bottom=0)
     for axes in list(grid.flat)[len(groups) :]:
         axes.set_axis_off()
 
@@ -69,20 +73,50 @@ def _put_legend(figure: Any) -> None:
         figure.legend(found.values(), found, loc="outside lower center", ncols=columns, frameon=False)
 
 
-def _lines(axes: Axes, table: pl.DataFrame, x: str, y: str, by: list[str], **style: Any) -> None:
-    """A line for each combination of `by`, in the order of the table."""
+def _lines(
+    axes: Axes,
+    table: pl.DataFrame,
+    *,
+    x: str,
+    y: str,
+    by: Sequence[str],
+    labels: tuple[str, str],
+    level: float | None = None,
+    style: Mapping[str, Any] = _DOTS,
+) -> None:
+    """A line for each combination of `by`, in the order of the table; `level` is a line to compare with."""
     for key, group in table.group_by(by, maintain_order=True):
         axes.plot(group[x], group[y], label=_join(key), **style)
+    if level is not None:
+        axes.axhline(level, **_DIAGONAL)
+    _label(axes, *labels)
 
 
-def _bars(axes: Axes, table: pl.DataFrame, by: list[str], y: str, bounds: tuple[str, str] | None = None) -> None:
+def _bars(
+    axes: Axes,
+    table: pl.DataFrame,
+    *,
+    by: Sequence[str],
+    y: str,
+    label: str,
+    level: float | None = None,
+    limits: tuple[float, float] | None = (0, 1),
+) -> None:
     """A horizontal bar for each row, with its interval; the first row on top."""
-    values = [value or 0.0 for value in table[y]]
-    axes.barh(range(len(table)), values, color=_COLOURS[0], height=0.6)
-    for place, row in enumerate(table.iter_rows(named=True)):
-        if bounds is not None and row[bounds[0]] is not None:
-            axes.plot([row[bounds[0]], row[bounds[1]]], [place, place], color="#333333", linewidth=1)
+    axes.barh(range(len(table)), [value or 0.0 for value in table[y]], color=_COLOURS[0], height=0.6)
+    _intervals(axes, table, range(len(table)))
     _name_bars(axes, [_join(row) for row in table.select(by).iter_rows()])
+    if level is not None:
+        axes.axvline(level, **_DIAGONAL)
+    if limits is not None:
+        axes.set_xlim(*limits)
+    _label(axes, label)
+
+
+def _intervals(axes: Axes, table: pl.DataFrame, heights: Iterable[float]) -> None:
+    for height, low, high in zip(heights, table["low"], table["high"], strict=True):
+        if low is not None:
+            axes.plot([low, high], [height, height], color=_INK, linewidth=1)
 
 
 def _name_bars(axes: Axes, names: Sequence[str], height: float = 0.24) -> None:
@@ -101,31 +135,18 @@ def _label(axes: Axes, x: str, y: str = "") -> None:
     axes.set_ylabel(y)
 
 
-def _draw_concentration(axes: Axes, table: pl.DataFrame) -> None:
-    _bars(axes, table, ["task", "score"], "gini", ("low", "high"))
-    axes.set_xlim(0, 1)
-    _label(axes, "Gini coefficient (0 even, 1 all on one token)")
-
-
 def _draw_lorenz(axes: Axes, table: pl.DataFrame) -> None:
-    _lines(axes, table, "share_of_tokens", "share_of_score", ["task", "score"])
+    labels = ("share of tokens, smallest scores first", "share of score")
+    _lines(axes, table, x="share_of_tokens", y="share_of_score", by=["task", "score"], labels=labels, style={})
     axes.plot([0, 1], [0, 1], **_DIAGONAL)
-    _label(axes, "share of tokens, smallest scores first", "share of score")
-
-
-def _draw_position(axes: Axes, table: pl.DataFrame) -> None:
-    _lines(axes, table, "left", "density", ["task"], drawstyle="steps-post")
-    axes.axhline(1, **_DIAGONAL)
-    axes.set_ylim(bottom=0)
-    _label(axes, "place in the sample, t / n", "density of the top 1 %")
 
 
 def _draw_overlap(axes: Axes, table: pl.DataFrame) -> None:
-    _lines(axes, table, "top_percent", "iou", ["task", "score"], marker="o", markersize=3)
+    labels = ("top p % of the tokens", "IoU with the top by entropy")
+    _lines(axes, table, x="top_percent", y="iou", by=["task", "score"], labels=labels)
     chance = table.unique("top_percent", maintain_order=True)
     axes.plot(chance["top_percent"], chance["chance"], label="chance", **_DIAGONAL)
     axes.set_ylim(0, 1.02)
-    _label(axes, "top p % of the tokens", "IoU with the top by entropy")
 
 
 def _draw_planning(axes: Axes, table: pl.DataFrame) -> None:
@@ -136,9 +157,7 @@ def _draw_planning(axes: Axes, table: pl.DataFrame) -> None:
         heights = [places[key] + (number - 0.5) * 0.36 for key in rows.select(keys).iter_rows()]
         values = rows["enrichment"].fill_null(0)
         axes.barh(heights, values, color=_COLOURS[number], height=0.34, label=f"{name} tokens")
-        for height, low, high in zip(heights, rows["low"], rows["high"], strict=True):
-            if low is not None:
-                axes.plot([low, high], [height, height], color="#333333", linewidth=1)
+        _intervals(axes, rows, heights)
     sets = {"peaks": "peaks of {score}", "takeovers": "takeovers of {run}"}
     _name_bars(
         axes, [_join((task, sets[kind].format(score=score, run=run))) for task, run, kind, score in places], 0.34
@@ -147,20 +166,10 @@ def _draw_planning(axes: Axes, table: pl.DataFrame) -> None:
     _label(axes, "enrichment over all tokens of the base")
 
 
-def _draw_failure(axes: Axes, table: pl.DataFrame) -> None:
-    _bars(axes, table, ["task", "signal"], "auroc", ("low", "high"))
-    axes.axvline(0.5, **_DIAGONAL)
-    axes.set_xlim(0, 1)
-    _label(axes, "AUROC for an incorrect answer")
-
-
 def _draw_budget(axes: Axes, table: pl.DataFrame) -> None:
     for row in table.iter_rows(named=True):
         (point,) = axes.plot(row["realized_rate"], row["acc"], "o", label=_join((row["task"], row["run"])))
-        if row["acc_low"] is not None:
-            axes.plot(
-                [row["realized_rate"]] * 2, [row["acc_low"], row["acc_high"]], color=point.get_color(), linewidth=1
-            )
+        axes.plot([row["realized_rate"]] * 2, [row["acc_low"], row["acc_high"]], color=point.get_color(), linewidth=1)
     axes.set_ylim(0, 1.03)
     _label(axes, "realized rate", "Acc")
 
@@ -176,7 +185,7 @@ def _draw_flips(axes: Axes, table: pl.DataFrame) -> None:
     names = [_join(row) for row in table.select("task", "run").iter_rows()]
     axes.barh(range(len(names)), table["rescued"], color=_COLOURS[0], height=0.6, label="rescued")
     axes.barh(range(len(names)), [-harmed for harmed in table["harmed"]], color=_COLOURS[1], height=0.6, label="harmed")
-    axes.axvline(0, color="#333333", linewidth=0.8)
+    axes.axvline(0, color=_INK, linewidth=0.8)
     _name_bars(axes, names)
     axes.xaxis.get_major_locator().set_params(integer=True)
     axes.xaxis.set_major_formatter(lambda value, _: f"{abs(value):g}")
@@ -190,12 +199,6 @@ def _draw_cross(axes: Axes, table: pl.DataFrame) -> None:
     _label(axes, "share of tokens from the donor", "Acc")
 
 
-def _draw_ranks(axes: Axes, table: pl.DataFrame) -> None:
-    _lines(axes, table, "rank", "share", ["task", "run"], marker="o")
-    axes.set_ylim(bottom=0)
-    _label(axes, "rank of the donor's token under the host", "share of takeovers")
-
-
 def _draw_effects(axes: Axes, table: pl.DataFrame) -> None:
     edges = [-1.0625 + 0.125 * place for place in range(18)]
     for (kind,), group in table.group_by(["kind"], maintain_order=True):
@@ -204,59 +207,46 @@ def _draw_effects(axes: Axes, table: pl.DataFrame) -> None:
     _label(axes, "effect of the donor's token on the share of correct texts", "share of positions")
 
 
-def _draw_effect_by_score(axes: Axes, table: pl.DataFrame) -> None:
-    for (score,), group in table.group_by(["score"], maintain_order=True):
-        axes.plot(group["bin"] + 1, group["effect"], label=score, marker="o", markersize=3)
-    axes.axhline(0, **_DIAGONAL)
-    _label(axes, "tenth of the positions, smallest scores first", "mean effect")
-
-
-def _draw_effect_summary(axes: Axes, table: pl.DataFrame) -> None:
-    _bars(axes, table, ["kind"], "effect", ("low", "high"))
-    axes.axvline(0, color="#333333", linewidth=0.8)
-    _label(axes, "mean effect on the share of correct texts, 95 % over problems")
-
-
-def _draw_effect_auroc(axes: Axes, table: pl.DataFrame) -> None:
-    _bars(axes, table, ["score"], "auroc", ("low", "high"))
-    axes.axvline(0.5, **_DIAGONAL)
-    axes.set_xlim(0, 1)
-    _label(axes, "AUROC for an effect above 25 points")
-
-
 def _draw_near(axes: Axes, table: pl.DataFrame) -> None:
-    _lines(axes, table, "threshold", "share", ["task", "score"], marker="o", markersize=3)
+    labels = ("nats", "share of tokens below")
+    _lines(axes, table, x="threshold", y="share", by=["task", "score"], labels=labels)
     axes.set_xscale("log")
     axes.xaxis.set_major_formatter("{x:g}")
     axes.set_ylim(0, 1.03)
-    _label(axes, "nats", "share of tokens below")
 
 
 def _draw_choices(axes: Axes, table: pl.DataFrame) -> None:
-    shown = table.filter(pl.col("score") == table["score"][0]).with_columns(pl.col("measure").str.replace("_", " "))
-    _bars(axes, shown, ["task", "set", "measure"], "value", ("low", "high"))
-    axes.set_xlim(0, 1)
-    _label(axes, f"share; peaks by {table['score'][0]}")
+    score = table["score"][0]
+    shown = table.filter(score=score).with_columns(pl.col("measure").str.replace("_", " "))
+    _bars(axes, shown, by=["task", "set", "measure"], y="value", label=f"share; peaks by {score}")
 
 
 def _draw_entropies(axes: Axes, table: pl.DataFrame) -> None:
-    for name in ("base_entropy", "guide_entropy"):
-        for (task,), group in table.group_by(["task"], maintain_order=True):
-            axes.plot(
-                group["right"], group[name], marker="o", markersize=3, label=_join((task, name.replace("_", " ")))
-            )
+    names = {f"{role}_entropy": f"{role} entropy" for role in ("base", "guide")}
+    long = table.rename(names).unpivot(list(names.values()), index=["task", "right"])
+    labels = ("js up to, in nats", "mean entropy, in nats")
+    _lines(axes, long, x="right", y="value", by=["task", "variable"], labels=labels)
     axes.set_ylim(bottom=0)
-    _label(axes, "js up to, in nats", "mean entropy, in nats")
 
 
-_PANELS: Mapping[str, str] = {"position": "score"}  # a panel for each value of this column
+_PANELS: Mapping[str, str] = {"position": "score", "effect_by_score": "score"}  # a panel for each value of this column
 _DRAWN: Mapping[str, Callable[[Axes, pl.DataFrame], None]] = {
-    "concentration": _draw_concentration,
+    "concentration": partial(
+        _bars, by=["task", "score"], y="gini", label="Gini coefficient (0 even, 1 all on one token)"
+    ),
     "lorenz": _draw_lorenz,
-    "position": _draw_position,
+    "position": partial(
+        _lines,
+        x="left",
+        y="density",
+        by=["task"],
+        labels=("place in the sample, t / n", "density of the top 1 %"),
+        level=1,
+        style={"drawstyle": "steps-post"},
+    ),
     "overlap": _draw_overlap,
     "planning": _draw_planning,
-    "failure": _draw_failure,
+    "failure": partial(_bars, by=["task", "signal"], y="auroc", level=0.5, label="AUROC for an incorrect answer"),
     "near": _draw_near,
     "choices": _draw_choices,
     "entropy_by_js": _draw_entropies,
@@ -264,9 +254,20 @@ _DRAWN: Mapping[str, Callable[[Axes, pl.DataFrame], None]] = {
     "rates": _draw_rates,
     "flips": _draw_flips,
     "cross": _draw_cross,
-    "ranks": _draw_ranks,
+    "ranks": partial(
+        _lines,
+        x="rank",
+        y="share",
+        by=["task", "run"],
+        labels=("rank of the donor's token under the host", "share of takeovers"),
+        level=0,
+    ),
     "effects": _draw_effects,
-    "effect_by_score": _draw_effect_by_score,
-    "effect_summary": _draw_effect_summary,
-    "effect_auroc": _draw_effect_auroc,
+    "effect_by_score": partial(
+        _lines, x="bin", y="effect", by=["score"], labels=("tenth of the positions", "mean effect"), level=0
+    ),
+    "effect_summary": partial(
+        _bars, by=["kind"], y="effect", level=0, limits=None, label="mean effect on correct texts, 95 %"
+    ),
+    "effect_auroc": partial(_bars, by=["score"], y="auroc", level=0.5, label="AUROC for an effect above 25 points"),
 }
