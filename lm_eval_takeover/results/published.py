@@ -20,19 +20,20 @@ _KINDS = (
     ("(Thinking)", "thinking"),
     ("Base", "base"),
 )
+Pair = tuple[float | None, float | None]  # (Acc, Pass@8) as shares, None where the source has none or lost it
 
 
 @dataclass(frozen=True)
 class PublishedRow:
-    """A row of a table: (Acc, Pass@8) as shares by the source's names of its tasks, null where the source has none or lost it."""
+    """A row of a table. `tasks` have the source's names."""
 
     table: str
     model: str
     kind: str
     nominal: float | None  # the printed budget
-    tasks: dict[str, tuple[float | None, float | None]]
-    average: tuple[float | None, float | None]
-    recovery: tuple[float | None, float | None]
+    tasks: dict[str, Pair]
+    average: Pair
+    recovery: Pair
 
 
 def read_tables() -> dict[str, Any]:
@@ -70,7 +71,7 @@ def _read_row(number: str, columns: list[str], row: list[str | None]) -> Publish
     )
 
 
-def _split(cell: str | None) -> tuple[float | None, float | None]:
+def _split(cell: str | None) -> Pair:
     acc, _, passed = (cell or "").partition(" / ")
     return _share(acc), _share(passed)
 

@@ -15,6 +15,11 @@ from lm_eval_takeover.results.runs import MATHEMATICAL, Counts, Run, TaskResult
 from lm_eval_takeover.results.statistics import Interval, Values, as_values, average_interval, mean_interval
 from lm_eval_takeover.tasks.metrics import pass_at_k
 
+WIDEST = 1.0  # interval of a Recovery that is shown
+TOO_WIDE = (
+    "its interval is wider than 100 points, since the gap between base and reference is small for so few problems"
+)
+
 
 @dataclass(frozen=True)
 class Figure:
@@ -61,10 +66,13 @@ class Rates:
     def of(cls, counts: Counts, parameters: Mapping[str, int], donor: str = "guide", **others: float | None) -> Self:
         """From counts, and the parameters of each model by role."""
         passes = {"base": counts.base_passes or 0, "guide": counts.guide_passes or 0}
+        if not counts.tokens:  # a model that counts nothing writes a token in each pass
+            weights = parameters.get("model")
+            return cls(realized_rate=counts.realized_rate, weights_per_token=weights, **others)
         weights = sum(passes[role] * count for role, count in parameters.items() if role in passes)
         totals = {f"{role}_passes": count for role, count in {**passes, "donor": passes[donor]}.items()}
         totals |= {"weights": weights} if weights else {}
-        known = {f"{name}_per_token": total / counts.tokens for name, total in totals.items() if counts.tokens}
+        known = {f"{name}_per_token": total / counts.tokens for name, total in totals.items()}
         return cls(realized_rate=counts.realized_rate, **known, **others)
 
     def describe(self) -> dict[str, float | None]:
@@ -99,10 +107,24 @@ class Summary:
 
 def summarize_tasks(runs: Sequence[Run]) -> dict[str, Summary]:
     """By task, of one row: of all its runs, where it has one for each task. Seconds are those of all its problems together."""
-    problems = sum(result.count for run in runs for result in run.tasks.values())
-    spent = [run.seconds for run in runs]
-    seconds = sum(each for each in spent if each is not None) / problems if problems and None not in spent else None
+    seconds = _divide_seconds(runs)
     return {task: _summarize_task(run, result, seconds) for run in runs for task, result in run.tasks.items()}
+
+
+def measure_rates(run: Run) -> Rates:
+    """Of all its tasks together."""
+    return Rates.of(run.counts, run.parameters, _find_donor(run), seconds_per_problem=_divide_seconds([run]))
+
+
+def _divide_seconds(runs: Sequence[Run]) -> float | None:
+    """Seconds of one problem; None where a run does not know its own."""
+    problems = sum(result.count for run in runs for result in run.tasks.values())
+    spent = [run.seconds for run in runs if run.seconds is not None]
+    return sum(spent) / problems if problems and len(spent) == len(runs) else None
+
+
+def _find_donor(run: Run) -> str:
+    return "base" if run.takeover.get("direction") == "reverse" else "guide"
 
 
 def _summarize_task(run: Run, result: TaskResult, seconds: float | None) -> Summary:
@@ -113,8 +135,7 @@ def _summarize_task(run: Run, result: TaskResult, seconds: float | None) -> Summ
         scores[metric] = Figure(result.means[metric], *bounds)
     shares = {name: result.means.get(name) for name in ("acc_boxed", "unboxed", "no_answer", "unparsed")}
     shares["truncated"] = result.means.get("truncated", result.counts.truncated)
-    donor = "base" if run.takeover.get("direction") == "reverse" else "guide"
-    rates = Rates.of(result.counts, run.parameters, donor, seconds_per_problem=seconds, **shares)
+    rates = Rates.of(result.counts, run.parameters, _find_donor(run), seconds_per_problem=seconds, **shares)
     return Summary(scores, rates, result.count, result.samples, result.k, result.accuracy)
 
 
@@ -174,5 +195,8 @@ def find_nominal_rate(takeover: Mapping[str, Any]) -> float | None:
 
 
 def recover(trios: Sequence[Trio]) -> Figure:
-    """Recovery of the unweighted means over tasks."""
-    return Figure.of(measure_recovery(trios), NOT_ABOVE)
+    """Recovery of the unweighted means over tasks; empty where the reference is not above the base, or only a little."""
+    found = measure_recovery(trios)
+    if found is not None and found.high - found.low > WIDEST:
+        return Figure(why=TOO_WIDE)
+    return Figure.of(found, NOT_ABOVE)

@@ -4,7 +4,7 @@ import re
 
 NUMBER = re.compile(r"(?<![\w.@])[+-]?\d[\d,]*(?:\.\d+)?(?:e-?\d+)?(?![\w@])")
 
-NAMES = re.compile(r"Table \d+|\b3\.1-8B|\S*_\S*")  # of tasks, models and the paper's tables
+NAMES = re.compile(r"Table \d+|\[\d\]|\b3\.1-8B|\S*_\S*")  # of tasks, models and the paper's tables
 
 
 def numbers_of(value):

@@ -17,7 +17,7 @@ from lm_eval_takeover.commands.compare.rows import LEADERS, PlannedRow, plan_row
 from lm_eval_takeover.commands.compare.tables import write_areas, write_costs
 from lm_eval_takeover.commands.compare.worker import CallFailed, start_worker
 from lm_eval_takeover.commands.compare.workload import TaskLoad, read_workload
-from lm_eval_takeover.commands.leaderboard.formats import write_table
+from lm_eval_takeover.commands.leaderboard.formats import describe_board, write_table
 from lm_eval_takeover.commands.leaderboard.rows import build_board
 from lm_eval_takeover.errors import RunDirError
 from lm_eval_takeover.results.runs import find_results, read_run
@@ -56,12 +56,13 @@ def _print_tables(options: argparse.Namespace, done: Done) -> None:
     thinking = [call.results for row, calls in done.items() for call in calls if row.name == "thinking"]
     board = build_board([call.results for calls in done.values() for call in calls], thinking, None)
     runs = {row: [read_run(find_results(call.results)[-1]) for call in calls] for row, calls in done.items()}
-    board["costs"] = describe_costs(runs)
-    write_text(options.run_dir / TABLE, json.dumps(board, indent=2) + "\n")
+    costs = describe_costs(runs)
+    described = json.dumps(describe_board(board) | {"costs": costs}, indent=2) + "\n"
+    write_text(options.run_dir / TABLE, described)
     areas = describe_frontier(runs, options.run_dir, options.cost)
-    sys.stdout.write(write_table(board, options.format, ("intervals",)))
+    sys.stdout.write(described if options.format == "json" else write_table(board, options.format, ("intervals",)))
     if options.format not in ("json", "csv"):
-        sys.stdout.write("\n" + write_costs(board["costs"], options.format))
+        sys.stdout.write("\n" + write_costs(costs, options.format))
         sys.stdout.write("\n" + write_areas(areas, options.format, options.cost) if areas else "")
 
 

@@ -3,6 +3,7 @@
 import argparse
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from lm_eval_takeover.errors import ArgumentError
@@ -52,12 +53,11 @@ def run(options: argparse.Namespace) -> int:
     if not options.results and not options.thinking and not options.published:
         raise ArgumentError("leaderboard needs RESULTS, the folder of `lm_eval … --output_path`, or --published")
     from lm_eval_takeover.commands.leaderboard.formats import write_table
-    from lm_eval_takeover.commands.leaderboard.published_rows import list_published_rows
-    from lm_eval_takeover.commands.leaderboard.rows import build_board
+    from lm_eval_takeover.commands.leaderboard.rows import build_board, list_published_rows
 
     board = build_board(options.results, options.thinking, _find_row(options.vs, options.results))
     if options.published:
-        board["rows"] += list_published_rows()
+        board = replace(board, rows=[*board.rows, *list_published_rows()])
     sys.stdout.write(write_table(board, options.format, options.columns))
     return 0
 

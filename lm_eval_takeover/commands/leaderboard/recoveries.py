@@ -3,28 +3,26 @@
 import re
 from collections.abc import Sequence
 from math import sqrt
-from typing import TYPE_CHECKING, Any
 
-from lm_eval_takeover.results.recovery import NOT_ABOVE, Trio, measure_recovery
+from lm_eval_takeover.commands.leaderboard.naming import NamedRun
+from lm_eval_takeover.results.recovery import NOT_ABOVE, Trio
 from lm_eval_takeover.results.runs import Run, TaskResult, common_ids
 from lm_eval_takeover.results.statistics import count_observations
-
-if TYPE_CHECKING:
-    from lm_eval_takeover.commands.leaderboard.rows import Row
+from lm_eval_takeover.results.summary import Figure, recover
 
 _TAKEOVER_KINDS = ("guided", "random", "early")
 _SAME_SIZE = 0.3  # names round: a "0.6B" may have 0.75 B with its embeddings
 _Z = 1.96  # standard errors of noise, where only means are known
 
 
-def find_base(row: "Row", rows: Sequence["Row"]) -> "Row | None":
+def find_base(row: NamedRun, rows: Sequence[NamedRun]) -> NamedRun | None:
     """The base alone, of the same model as the row's."""
     wanted = row.run.settings.get("base")
     same = [other for other in rows if other.kind == "base" and other.run.settings.get("base") == wanted]
     return next(iter(same), None) if row.kind in _TAKEOVER_KINDS else None
 
 
-def find_reference(row: "Row", rows: Sequence["Row"]) -> "Row | None":
+def find_reference(row: NamedRun, rows: Sequence[NamedRun]) -> NamedRun | None:
     """The same-size thinking model where there is one, else the guide alone.
 
     Of several thinking models the one whose name the base's begins with (`Qwen3-0.6B` of `Qwen3-0.6B-Base`).
@@ -40,7 +38,7 @@ def find_reference(row: "Row", rows: Sequence["Row"]) -> "Row | None":
     return next((o for o in rows if o.kind == "guide" and o.run.settings.get("guide") == wanted), None)
 
 
-def warn_of_references(rows: Sequence["Row"]) -> list[str]:
+def warn_of_references(rows: Sequence[NamedRun]) -> list[str]:
     """Where Recovery is against a thinking model of another size than the base's, or of a size that is not known; and where
     rows are against different models."""
     lines, found = [], dict[str, list[str]]()
@@ -76,26 +74,22 @@ def _find_size(run: Run) -> float | None:
     return float(named[1]) * 1e9 if named else None
 
 
-def describe_recovery(
-    row: "Row", base: "Row | None", reference: "Row | None", averaged: Sequence[str]
-) -> dict[str, Any]:
-    """`acc`, `pass8` and, where the tables show another Pass@k, that, each with `_low`, `_high`; null with `_why`."""
+def measure_recoveries(
+    row: NamedRun, base: NamedRun | None, reference: NamedRun | None, averaged: Sequence[str]
+) -> dict[str, Figure]:
+    """By metric: Acc, Pass@8 and, where the tables show another Pass@k, that."""
     why = _find_obstacle(row, base, reference, averaged)
-    shown = dict.fromkeys(row.run.tasks[task].k or 8 for task in averaged if task in row.run.tasks)
+    shown = {row.run.tasks[task].k or 8 for task in averaged if task in row.run.tasks}
     metrics = ["acc", *dict.fromkeys(f"pass@{k}" for k in (8, *(shown if len(shown) == 1 else ())))]
-    found: dict[str, Any] = {}
-    for metric in metrics:
-        name = metric.replace("@", "")
-        value, low, high, reason = None, None, None, why
-        if why is None and base is not None and reference is not None:
-            tasks = [[r.run.tasks[task] for r in (row, base, reference)] for task in averaged]
-            value, low, high, reason = _measure(tasks, metric)
-        found |= {name: value, f"{name}_low": low, f"{name}_high": high}
-        found |= {f"{name}_why": reason} if value is None or low is None else {}
-    return found
+    if why is not None or base is None or reference is None:
+        return {metric: Figure(why=why) for metric in metrics}
+    tasks = [[each.run.tasks[task] for each in (row, base, reference)] for task in averaged]
+    return {metric: _measure(tasks, metric) for metric in metrics}
 
 
-def _find_obstacle(row: "Row", base: "Row | None", reference: "Row | None", averaged: Sequence[str]) -> str | None:
+def _find_obstacle(
+    row: NamedRun, base: NamedRun | None, reference: NamedRun | None, averaged: Sequence[str]
+) -> str | None:
     """Why there can be no Recovery whatever the numbers are."""
     if row.kind not in _TAKEOVER_KINDS:
         return f"a {row.kind} row recovers nothing"
@@ -109,12 +103,10 @@ def _find_obstacle(row: "Row", base: "Row | None", reference: "Row | None", aver
     return None
 
 
-def _measure(
-    tasks: Sequence[Sequence[TaskResult]], metric: str
-) -> tuple[float | None, float | None, float | None, str | None]:
-    """`(value, low, high, why)`; tasks as (guided, base, reference)."""
+def _measure(tasks: Sequence[Sequence[TaskResult]], metric: str) -> Figure:
+    """Of tasks as (guided, base, reference)."""
     if lacking := [task[0].task for task in tasks if any(metric not in result.means for result in task)]:
-        return None, None, None, f"{', '.join(lacking)}: no {metric}, since a problem has too few samples"
+        return Figure(why=f"{', '.join(lacking)}: no {metric}, since a problem has too few samples")
     if any(result.problems is None for task in tasks for result in task):
         return _measure_means(tasks, metric)
     trios = []
@@ -122,22 +114,19 @@ def _measure(
         problems = [result.problems for result in task if result.problems]
         ids = common_ids(problems)
         if ids is None or len({p.samples for p in problems}) > 1:
-            return None, None, None, f"{task[0].task}: base, reference and this row have other problems or samples"
+            return Figure(why=f"{task[0].task}: base, reference and this row have other problems or samples")
         guided, base, reference = (p.ordered_as(ids).values[metric] for p in problems)
         trios.append(Trio(guided, base, reference, count_observations(metric, problems[0].samples)))
-    found = measure_recovery(trios)
-    return (found.value, found.low, found.high, None) if found else (None, None, None, NOT_ABOVE)
+    return recover(trios)
 
 
-def _measure_means(
-    tasks: Sequence[Sequence[TaskResult]], metric: str
-) -> tuple[float | None, float | None, float | None, str | None]:
+def _measure_means(tasks: Sequence[Sequence[TaskResult]], metric: str) -> Figure:
     """Recovery of means alone, where the reference is above the base by more than both standard errors allow for."""
     guided, base, reference = (sum(task[i].means[metric] for task in tasks) / len(tasks) for i in range(3))
     errors = [task[i].errors.get(metric) for task in tasks for i in (1, 2)]
     if any(error is None for error in errors):
-        return None, None, None, "neither samples nor standard errors; run with --log_samples"
+        return Figure(why="neither samples nor standard errors; run with --log_samples")
     noise = _Z * sqrt(sum(error**2 for error in errors if error is not None)) / len(tasks)
     if reference - base <= noise:
-        return None, None, None, NOT_ABOVE
-    return (guided - base) / (reference - base), None, None, "no interval without samples; run with --log_samples"
+        return Figure(why=NOT_ABOVE)
+    return Figure((guided - base) / (reference - base), why="no interval without samples; run with --log_samples")

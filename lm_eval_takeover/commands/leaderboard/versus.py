@@ -1,9 +1,10 @@
 """Every row against one of them: differences over the same problems, with intervals and p-values."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
+from lm_eval_takeover.commands.leaderboard.naming import NamedRun
 from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.results.runs import TaskResult, common_ids, find_results
 from lm_eval_takeover.results.statistics import (
@@ -14,13 +15,30 @@ from lm_eval_takeover.results.statistics import (
     paired_difference,
     within_shares,
 )
+from lm_eval_takeover.results.summary import Figure
 
-if TYPE_CHECKING:
-    from lm_eval_takeover.commands.leaderboard.rows import Row
+AVERAGE = "average"
 
 
-def compare_rows(board: dict[str, Any], rows: Sequence["Row"], averaged: Sequence[str], versus: Path) -> None:
-    """Add `vs` to each row but the one compared with. Raises ArgumentError unless that is one of the rows."""
+@dataclass(frozen=True)
+class Contrast:
+    """How far a row is above the reference by one metric, on a task or on their average. `figure.why`: why that is not known."""
+
+    metric: str
+    task: str
+    figure: Figure
+    p_value: float | None = None
+    p_holm: float | None = None
+    how: str | None = None  # paired by problem, or not
+
+
+def compare_runs(
+    rows: Sequence[NamedRun], averaged: Sequence[str], versus: Path
+) -> tuple[NamedRun, dict[str, list[Contrast]]]:
+    """The row of `--vs`, and by name how the others compare with it. Raises ArgumentError unless it is one of the rows.
+
+    Holm's correction is over all that the table compares. An average over one task is no comparison of its own.
+    """
     files = {file.resolve() for file in find_results(versus)}
     found = [row for row in rows if row.run.source in files]
     if len(found) != 1:
@@ -28,38 +46,34 @@ def compare_rows(board: dict[str, Any], rows: Sequence["Row"], averaged: Sequenc
             f"--vs '{versus}' is {len(found)} rows of the table; expected a results folder of one run, also given as RESULTS"
         )
     (reference,) = found
-    tested: list[dict[str, Any]] = []  # Holm's correction is over all that the table compares
-    for row, described in zip(rows, board["rows"], strict=True):
-        if row is reference:
-            continue
-        tasks = [task for task in row.run.tasks if task in reference.run.tasks]
-        described["vs"] = {"model": reference.name} | {
-            metric.replace("@", ""): _compare(row, reference, tasks, averaged, metric)
-            for metric in ("acc", *sorted({f"pass@{row.run.tasks[task].k}" for task in tasks}))
-        }
-        tested += [
-            found
-            for name, by_task in described["vs"].items()
-            if name != "model"
-            for task, found in by_task.items()
-            if found["p_value"] is not None and not (task == "average" and len(averaged) == 1)
-        ]
-    for entry, adjusted in zip(tested, holm([entry["p_value"] for entry in tested]), strict=True):
-        entry["p_holm"] = adjusted
+    contrasts = {row.name: _compare(row, reference, averaged) for row in rows if row is not reference}
+    tested = [one for of_row in contrasts.values() for one in of_row if one.p_value is not None]
+    adjusted = iter(holm([one.p_value for one in tested if one.p_value is not None]))
+    return reference, {
+        name: [one if one.p_value is None else replace(one, p_holm=next(adjusted)) for one in of_row]
+        for name, of_row in contrasts.items()
+    }
 
 
-def _compare(
-    row: "Row", reference: "Row", tasks: Sequence[str], averaged: Sequence[str], metric: str
-) -> dict[str, Any]:
-    """By task and for the average: difference, interval and p-value."""
-    pairs = {task: (row.run.tasks[task], reference.run.tasks[task]) for task in tasks}
-    found = {task: _measure(*pair, metric) for task, pair in pairs.items() if metric in ("acc", f"pass@{pair[0].k}")}
-    known = {task: difference for task, (difference, _) in found.items() if difference is not None}
-    described = {task: _describe(difference, how) for task, (difference, how) in found.items()}
-    if averaged and all(task in known for task in averaged):
-        alone = described[averaged[0]] if len(averaged) == 1 else None  # one task is its own average, and one test
-        described["average"] = alone or _describe(Difference.average([known[task] for task in averaged]), "over tasks")
-    return described
+def _compare(row: NamedRun, reference: NamedRun, averaged: Sequence[str]) -> list[Contrast]:
+    """By Acc and by the Pass@k that tables show; by task, and for the average over several tasks."""
+    pairs = {
+        task: (new, reference.run.tasks[task]) for task, new in row.run.tasks.items() if task in reference.run.tasks
+    }
+    contrasts = []
+    for metric in ("acc", *sorted({f"pass@{new.k}" for new, _ in pairs.values()})):
+        known: dict[str, Difference] = {}
+        for task, (new, old) in pairs.items():
+            if metric not in ("acc", f"pass@{new.k}"):
+                continue
+            difference, how = _measure(new, old, metric)
+            contrasts.append(_describe(metric, task, difference, how))
+            if difference is not None:
+                known[task] = difference
+        if len(averaged) > 1 and all(task in known for task in averaged):
+            whole = Difference.average([known[task] for task in averaged])
+            contrasts.append(_describe(metric, AVERAGE, whole, "over tasks"))
+    return contrasts
 
 
 def _measure(new: TaskResult, old: TaskResult, metric: str) -> tuple[Difference | None, str]:
@@ -77,14 +91,7 @@ def _measure(new: TaskResult, old: TaskResult, metric: str) -> tuple[Difference 
     return paired_difference(differences, observations), "paired by problem"
 
 
-def _describe(difference: Difference | None, how: str) -> dict[str, Any]:
+def _describe(metric: str, task: str, difference: Difference | None, how: str) -> Contrast:
     if difference is None:
-        return {"difference": None, "low": None, "high": None, "p_value": None, "why": how}
-    interval = within_shares(difference.interval())
-    return {
-        "difference": interval.value,
-        "low": interval.low,
-        "high": interval.high,
-        "p_value": difference.p_value(),
-        "how": how,
-    }
+        return Contrast(metric, task, Figure(why=how))
+    return Contrast(metric, task, Figure.of(within_shares(difference.interval())), difference.p_value(), how=how)
