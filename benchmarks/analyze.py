@@ -28,6 +28,7 @@ from lm_eval_takeover.storage.digests import digest_of_text
 from lm_eval_takeover.tasks.verdict_log import LoggedVerdict
 
 SAMPLES = 8  # of a problem
+SCORES = ("ce", "rkl", "entropy", "js")
 GROUP = 2**19  # rows
 VOCABULARY = 400  # of the demo pair
 
@@ -60,7 +61,7 @@ def write_journal(folder: Path, count: int, tokens: int) -> None:
 def write_scores_file(folder: Path, count: int, tokens: int) -> Path:
     """One file, a row group of whole samples after the other."""
     rng = np.random.default_rng(1)
-    schema, at_once = make_schema(), max(1, GROUP // tokens)
+    schema, at_once = make_schema(SCORES), max(1, GROUP // tokens)
     floats = {f.name: rng.exponential(size=(at_once, tokens)) ** 4 for f in schema if pa.types.is_floating(f.type)}
     integers = {
         f.name: rng.integers(1, VOCABULARY, (at_once, tokens))
@@ -70,7 +71,7 @@ def write_scores_file(folder: Path, count: int, tokens: int) -> Path:
         if pa.types.is_integer(f.type) and f.name not in ("doc_id", "sample", "position", "token_id")
     }
     ids = rng.integers(0, VOCABULARY, (at_once, tokens))
-    header = ScoresHeader({"id": "b", "dtype": "f"}, {"id": "g", "dtype": "f"}, {})
+    header = ScoresHeader({"id": "b", "dtype": "f"}, {"id": "g", "dtype": "f"}, dict.fromkeys(SCORES))
     path: Path | None = None
     writer: pq.ParquetWriter | None = None
     for start in range(0, count, at_once):
@@ -96,7 +97,7 @@ def write_scores_file(folder: Path, count: int, tokens: int) -> Path:
                 column_encoding=dict.fromkeys(floats, "BYTE_STREAM_SPLIT"),
             )
         assert writer is not None
-        writer.write_table(make_table(samples).replace_schema_metadata(metadata), row_group_size=GROUP * 2)
+        writer.write_table(make_table(samples, SCORES).replace_schema_metadata(metadata), row_group_size=GROUP * 2)
     assert writer is not None and path is not None
     writer.close()
     return path

@@ -29,8 +29,10 @@ def tabulate_near(measured: pl.DataFrame) -> pl.DataFrame:
     return tabulate_ratios(measured, "below", "tokens", [{"threshold": edge} for edge in THRESHOLDS], value="share")
 
 
-def measure_choices(sample: SampleTokens, score: str) -> dict[str, Any]:
+def measure_choices(sample: SampleTokens, score: str) -> dict[str, Any] | None:
     """Of the guide's likeliest token: how often it is the base's, or in its top 5 or 10; and the tokens that both tops share."""
+    if not sample.has_peaks(score):
+        return None
     columns = [sample.columns[name] for name in SEEN]
     peaks = np.flatnonzero(sample.top(score, 1))
     sums = [*sample.once("choices", lambda: _count(*columns)), *_count(*(column[peaks] for column in columns))]

@@ -57,8 +57,8 @@ def tabulate_lorenz(measured: pl.DataFrame) -> pl.DataFrame:
 
 
 def measure_position(sample: SampleTokens, score: str) -> dict[str, Any] | None:
-    """How many of the top 1 % positions lie at `t / n` in each of 20 equal bins, and on average; None without mass."""
-    if not sample.has_mass(score):
+    """How many of the top 1 % positions lie at `t / n` in each of 20 equal bins, and on average; None without mass or peaks."""
+    if not (sample.has_mass(score) and sample.has_peaks(score)):
         return None
     places = np.flatnonzero(sample.top(score, 1)) * BINS // len(sample)
     return {"counts": np.bincount(places, minlength=BINS).astype(np.int32), "even": len(places) / BINS}
@@ -71,8 +71,8 @@ def tabulate_position(measured: pl.DataFrame) -> pl.DataFrame:
 
 
 def measure_overlap(sample: SampleTokens, score: str) -> dict[str, Any] | None:
-    """Intersection over union of the top sets by this score and by the base's entropy; None where either has no mass."""
-    if not (sample.has_mass(score) and sample.has_mass(ENTROPY)):
+    """Intersection over union of the top sets by this score and by the base's entropy; None where either has no mass or peaks."""
+    if not all(sample.has_mass(name) and sample.has_peaks(name) for name in (score, ENTROPY)):
         return None
     ours, entropy = sample.tops(score, PERCENTS), sample.tops(ENTROPY, PERCENTS)
     shared, sizes = (ours & entropy).sum(axis=1), ours.sum(axis=1)

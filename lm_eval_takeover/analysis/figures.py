@@ -22,7 +22,7 @@ def draw(name: str, table: pl.DataFrame, figure: Any) -> None:
     if "task" in table.columns and name != "effects":
         table = _name_task(figure, _shown(table))
     if name in _PANELS:
-        _draw_panels(figure, table, _PANELS[name], _DRAWN[name])
+        _draw_panels(figure, table, _DRAWN[name])
     else:
         _DRAWN[name](figure.subplots(), table)
     _put_legend(figure)
@@ -44,9 +44,9 @@ def _name_task(figure: Any, table: pl.DataFrame) -> pl.DataFrame:
     return table.with_columns(task=pl.lit(None, pl.String))
 
 
-def _draw_panels(figure: Any, table: pl.DataFrame, column: str, draw_one: Callable[[Axes, pl.DataFrame], None]) -> None:
-    """One panel for each value of a column, two in a row, with one scale."""
-    groups = [(str(key), group) for (key,), group in table.group_by([column], maintain_order=True)]
+def _draw_panels(figure: Any, table: pl.DataFrame, draw_one: Callable[[Axes, pl.DataFrame], None]) -> None:
+    """One panel for each score, two in a row, with one scale."""
+    groups = [(str(key), group) for (key,), group in table.group_by(["score"], maintain_order=True)]
     lines = (len(groups) + 1) // 2
     figure.set_figheight(0.8 + 1.4 * lines)
     grid = figure.subplots(lines, min(2, len(groups)), sharex=True, sharey=True, squeeze=False)
@@ -59,6 +59,7 @@ def _draw_panels(figure: Any, table: pl.DataFrame, column: str, draw_one: Callab
         axes.autoscale(axis="y")  # over all panels
         if axes.dataLim.y0 >= 0:
             axes.set_ylim(bottom=0)
+    axes.set_ylim(top=1.03 * axes.get_ylim()[1])
     for axes in list(grid.flat)[len(groups) :]:
         axes.set_axis_off()
 
@@ -137,15 +138,15 @@ def _label(axes: Axes, x: str, y: str = "") -> None:
 
 def _draw_lorenz(axes: Axes, table: pl.DataFrame) -> None:
     labels = ("share of tokens, smallest scores first", "share of score")
-    _lines(axes, table, x="share_of_tokens", y="share_of_score", by=["task", "score"], labels=labels, style={})
+    _lines(axes, table, x="share_of_tokens", y="share_of_score", by=["task"], labels=labels, style={})
     axes.plot([0, 1], [0, 1], **_DIAGONAL)
 
 
 def _draw_overlap(axes: Axes, table: pl.DataFrame) -> None:
-    labels = ("top p % of the tokens", "IoU with the top by entropy")
-    _lines(axes, table, x="top_percent", y="iou", by=["task", "score"], labels=labels)
+    labels = ("top p % of the tokens (dotted: chance)", "IoU with the top by entropy")
+    _lines(axes, table, x="top_percent", y="iou", by=["task"], labels=labels)
     chance = table.unique("top_percent", maintain_order=True)
-    axes.plot(chance["top_percent"], chance["chance"], label="chance", **_DIAGONAL)
+    axes.plot(chance["top_percent"], chance["chance"], **_DIAGONAL)
     axes.set_ylim(0, 1.02)
 
 
@@ -209,7 +210,7 @@ def _draw_effects(axes: Axes, table: pl.DataFrame) -> None:
 
 def _draw_near(axes: Axes, table: pl.DataFrame) -> None:
     labels = ("nats", "share of tokens below")
-    _lines(axes, table, x="threshold", y="share", by=["task", "score"], labels=labels)
+    _lines(axes, table, x="threshold", y="share", by=["task"], labels=labels)
     axes.set_xscale("log")
     axes.xaxis.set_major_formatter("{x:g}")
     axes.set_ylim(0, 1.03)
@@ -229,7 +230,7 @@ def _draw_entropies(axes: Axes, table: pl.DataFrame) -> None:
     axes.set_ylim(bottom=0)
 
 
-_PANELS: Mapping[str, str] = {"position": "score", "effect_by_score": "score"}  # a panel for each value of this column
+_PANELS = ("lorenz", "position", "overlap", "near", "effect_by_score")  # with a panel for each score
 _DRAWN: Mapping[str, Callable[[Axes, pl.DataFrame], None]] = {
     "concentration": partial(
         _bars, by=["task", "score"], y="gini", label="Gini coefficient (0 even, 1 all on one token)"

@@ -106,8 +106,10 @@ def count_classes(codes: Codes) -> NDArray[np.int64]:
     return np.bincount(codes, minlength=3)[1:3]
 
 
-def measure_peaks(sample: SampleTokens, score: str) -> dict[str, Any]:
+def measure_peaks(sample: SampleTokens, score: str) -> dict[str, Any] | None:
     """Counts by class in the top 1 % of a base rollout by this score, and in all of it; `codes` is a column of the sample."""
+    if not sample.has_peaks(score):
+        return None
     codes = sample.columns["codes"]
     return {"in_set": count_classes(codes[sample.top(score, 1)]), "in_base": count_classes(codes)}
 

@@ -12,11 +12,10 @@ from numpy.typing import NDArray
 
 from lm_eval_takeover.runs.parquet import open_parquet, read_groups, reading
 from lm_eval_takeover.runs.run_reader import NAME_COLUMNS, Name, split_samples
-from lm_eval_takeover.runs.scores import make_schema
+from lm_eval_takeover.runs.scores import column_of, make_schema
 
 ENTROPY = "entropy"
 SCHEMA = make_schema()
-_COLUMNS = {ENTROPY: "base_entropy"}  # of a score in a scores file, where it has another name
 
 
 @dataclass(slots=True)
@@ -38,7 +37,7 @@ class SampleTokens:
 
     def score(self, name: str) -> NDArray[np.float32]:
         """`s_t` `[tokens]`; `entropy` is the base's."""
-        return self.columns[_COLUMNS.get(name, name)]
+        return self.columns[column_of(name)]
 
     def ascending(self, score: str) -> NDArray[np.float32]:
         """`s_(1) <= … <= s_(n)`."""
@@ -53,9 +52,13 @@ class SampleTokens:
         return sums
 
     def has_mass(self, score: str) -> bool:
-        """Whether the score's mass can be divided: some of it, and a finite amount."""
-        total = self.cumulative(score)[-1]
-        return bool(0 < total < np.inf)
+        """Whether the score's mass can be divided: some of it, a finite amount, and nowhere a negative one."""
+        return bool(self.ascending(score)[0] >= 0 and 0 < self.cumulative(score)[-1] < np.inf)
+
+    def has_peaks(self, score: str) -> bool:
+        """Whether the top 1 % are determined: no more tokens than these share the largest score, as those of 0 or 1 do."""
+        ascending, count = self.ascending(score), ceil_percent(len(self), 1)
+        return len(self) <= count or bool(ascending[-count - 1] < ascending[-1])
 
     def tops(self, score: str, percents: tuple[int, ...]) -> NDArray[np.bool_]:
         """The `max(1, ceil(percent %))` largest scores as masks `[percents, tokens]`; of equal ones the earlier."""
@@ -105,7 +108,7 @@ def read_scored_samples(
     parts: Iterable[Part], scores: Sequence[str], columns: Sequence[str] = ()
 ) -> Iterator[SampleTokens]:
     """The samples of parts of scores files with these scores and columns. Raises RunDirError for a file that cannot be read."""
-    wanted = list(dict.fromkeys(["token_id", *(_COLUMNS.get(name, name) for name in scores), *columns]))
+    wanted = list(dict.fromkeys(["token_id", *map(column_of, scores), *columns]))
     for part in parts:
         with reading(part.path, "scores"), open_parquet(part.path) as file:
             yield from split_tables(_read_tables(file, part.group, [*NAME_COLUMNS, *wanted]), wanted)
@@ -164,9 +167,3 @@ def make_sample(name: Name, table: pa.Table, columns: Sequence[str]) -> SampleTo
             values = values.cast(pa.string())
         arrays[column] = values.to_numpy()
     return SampleTokens(name, arrays)
-
-
-def list_extra_scores(schema: pa.Schema, known: Iterable[str]) -> list[str]:
-    """Names of the scores of plug-ins in a scores file: its float columns that are none of `known`."""
-    known = set(known)
-    return [one.name for one in schema if pa.types.is_floating(one.type) and one.name not in known]

@@ -1,13 +1,13 @@
 """Scores files: `RUN_DIR/scores/*.parquet`, one row per token of the stored samples, both models teacher-forced on the text.
 
-    task, doc_id, sample, position, token_id, ce, rkl, js, base_entropy, guide_entropy, base_logprob, guide_logprob,
-    base_rank, guide_rank, base_top, guide_top, guide_top_rank, shared_top5, shared_top10
+    task, doc_id, sample, position, token_id, a column for each registered score, base_entropy, guide_entropy, base_logprob,
+    guide_logprob, base_rank, guide_rank, base_top, guide_top, guide_top_rank, shared_top5, shared_top10
 
-and a column for each score of a plug-in that was asked for. The base hosts, so `ce` is `-sum p_base log p_guide`. Ranks are those
-of the token that stands there, 1 for the likeliest; tops are the likeliest tokens' ids; `guide_top_rank` is the rank of the
-guide's under the base, `shared_top5` how many of both models' 5 likeliest tokens are the same. Scores, entropies and
-log-probabilities are in nats, float32 as computed. A file is written whole, one row group of whole samples, and its metadata
-name what it holds.
+The score `entropy` is the column `base_entropy`. The base hosts, so `ce` is `-sum p_base log p_guide`. Ranks are those of the
+token that stands there, 1 for the likeliest. Tops are the ids of the likeliest tokens. `guide_top_rank` is the rank of the
+guide's likeliest token under the base. `shared_top5` counts the tokens that are among the 5 likeliest of both models. Scores,
+entropies and log-probabilities are in nats, float32 as computed. A file is written whole, one row group of whole samples; its
+metadata name what it holds.
 """
 
 import json
@@ -26,26 +26,30 @@ from lm_eval_takeover.runs.parquet import reading
 from lm_eval_takeover.runs.run_reader import Name
 from lm_eval_takeover.storage.whole_files import write_whole
 
-SCORES = ("ce", "rkl", "js")  # of two models; the fourth score, `entropy`, is `base_entropy`
-_FLOATS = (*SCORES, "base_entropy", "guide_entropy", "base_logprob", "guide_logprob")
+_FLOATS = ("base_entropy", "guide_entropy", "base_logprob", "guide_logprob")
 _INTEGERS = ("base_rank", "guide_rank", "base_top", "guide_top", "guide_top_rank", "shared_top5", "shared_top10")
 _METADATA = b"takeover_scores"
 
 
 @dataclass(frozen=True, slots=True)
 class ScoresHeader:
-    """What the files of one folder share: the models (id, revision, dtype) and the scores of plug-ins with their digests."""
+    """What the files of one folder share: the models (id, revision, dtype), and the scores with the digests of plug-ins."""
 
     base: dict[str, Any]
     guide: dict[str, Any]
-    plugins: dict[str, str | None]
+    scores: dict[str, str | None]
 
     def describe(self) -> str:
-        """Both models in words, and the plug-ins' scores."""
+        """Both models and the scores in words."""
         names = [
             f"{role}={model['id']} ({model['dtype']})" for role, model in (("base", self.base), ("guide", self.guide))
         ]
-        return ", ".join([*names, *self.plugins])
+        return ", ".join([*names, *self.scores])
+
+
+def column_of(score: str) -> str:
+    """The column of a scores file that holds this score."""
+    return "base_entropy" if score == "entropy" else score
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,15 +62,14 @@ class ScoredSample:
     values: Mapping[str, NDArray[Any]]
 
 
-def make_schema(more: Sequence[str] = ()) -> pa.Schema:
-    """Of a scores file with these scores of plug-ins."""
+def make_schema(scores: Sequence[str] = ()) -> pa.Schema:
+    """Of a file with these scores."""
     return pa.schema(
         [
             pa.field("task", pa.dictionary(pa.int32(), pa.string())),
             *(pa.field(name, pa.int32()) for name in ("doc_id", "sample", "position", "token_id")),
-            *(pa.field(name, pa.float32()) for name in _FLOATS),
+            *(pa.field(name, pa.float32()) for name in dict.fromkeys([*map(column_of, scores), *_FLOATS])),
             *(pa.field(name, pa.int32()) for name in _INTEGERS),
-            *(pa.field(name, pa.float32()) for name in more),
         ]
     )
 
@@ -81,7 +84,7 @@ def read_header(path: Path) -> tuple[ScoresHeader, set[bytes]]:
     with reading(path, "scores"):
         found = json.loads((pq.read_schema(path).metadata or {})[_METADATA])
         header = ScoresHeader(**found["header"])
-        _ = header.base["id"], header.base["dtype"], header.guide["id"], header.guide["dtype"], dict(header.plugins)
+        _ = header.base["id"], header.base["dtype"], header.guide["id"], header.guide["dtype"], dict(header.scores)
         return header, {bytes.fromhex(key) for key in found["keys"]}
 
 
@@ -91,7 +94,7 @@ def write_scores(folder: Path, header: ScoresHeader, samples: Sequence[ScoredSam
     path = scores_folder(folder) / f"{number:06d}.parquet"
     keys = [sample.key.hex() for sample in samples]
     metadata = {_METADATA: json.dumps({"header": asdict(header), "keys": keys})}
-    table = make_table(samples, list(header.plugins)).replace_schema_metadata(metadata)
+    table = make_table(samples, list(header.scores)).replace_schema_metadata(metadata)
     write_whole(path, lambda stream: write_table(table, stream))
     return path
 
@@ -112,9 +115,9 @@ def write_table(table: pa.Table, stream: Any) -> None:
     )
 
 
-def make_table(samples: Sequence[ScoredSample], more: Sequence[str] = ()) -> pa.Table:
+def make_table(samples: Sequence[ScoredSample], scores: Sequence[str]) -> pa.Table:
     """One row per token of these samples."""
-    schema = make_schema(more)
+    schema = make_schema(scores)
     lengths = [len(sample.tokens) for sample in samples]
     tasks = list(dict.fromkeys(sample.name[0] for sample in samples))
     columns: dict[str, Any] = {

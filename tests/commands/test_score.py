@@ -16,10 +16,11 @@ from lm_eval_takeover.commands.score import scoring
 from lm_eval_takeover.decoding.backend import TransformersBackend
 from lm_eval_takeover.demo import DEMO
 from lm_eval_takeover.errors import ArgumentError, RunDirError, VocabularyError
+from lm_eval_takeover.method.registry import scores as registered
 from lm_eval_takeover.pair.member import Member
 from lm_eval_takeover.pair.pair import Pair
 from lm_eval_takeover.runs.run_reader import read_run_folder
-from lm_eval_takeover.runs.scores import list_score_files, make_schema, read_header
+from lm_eval_takeover.runs.scores import column_of, list_score_files, make_schema, read_header
 
 NAME = ["task", "doc_id", "sample", "position"]
 
@@ -35,17 +36,15 @@ def read(folder, kind):
 
 def test_scores_stand_beside_every_token_of_the_traces(demo_runs):
     scores, traces = (read(demo_runs["guided"], kind) for kind in ("scores", "traces"))
-    assert scores.columns == make_schema().names
-    assert ", ".join(scores.columns) == (
-        "task, doc_id, sample, position, token_id, ce, rkl, js, base_entropy, guide_entropy, base_logprob, guide_logprob, "
-        "base_rank, guide_rank, base_top, guide_top, guide_top_rank, shared_top5, shared_top10"
-    )
+    assert scores.columns == make_schema(registered.names()).names
+    (path,) = list_score_files(demo_runs["guided"])
+    assert {column_of(name) for name in registered.names()} <= set(scores.columns)
+    assert list(read_header(path)[0].scores) == registered.names()
     assert scores.select(*NAME, "token_id").equals(traces.select(*NAME, "token_id"))
     # What the gate saw while the text was written.
     assert (scores["ce"] - traces["score"]).abs().max() < 1e-3
     assert (scores["base_logprob"] - traces["host_logprob"]).abs().max() < 2e-3
     assert (scores["base_rank"] == traces["donor_rank"]).mean() > 0.999
-    (path,) = list_score_files(demo_runs["guided"])
     assert pq.ParquetFile(path).num_row_groups == 1
     assert len(read_header(path)[1]) == 48
 

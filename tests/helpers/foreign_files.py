@@ -74,9 +74,12 @@ def make_sound(folder: Path) -> None:
     (folder / "effects" / EXAMPLES).write_text(json.dumps(content))
 
 
+SCORES = ("ce", "rkl", "entropy", "js")
+
+
 def _write_scores(folder: Path) -> None:
     rng = np.random.default_rng(0)
-    schema = make_schema()
+    schema = make_schema(SCORES)
     samples = []
     for one in read_run_folder(folder).stored_samples():
         count = one.stored.tokens
@@ -84,7 +87,7 @@ def _write_scores(folder: Path) -> None:
                   else rng.integers(1, 6, count).astype(np.int32) for field in schema}  # fmt: skip
         samples.append(ScoredSample(one.stored.key, one.stored_name, list(range(count)), values))
     model = {"id": "some/base", "revision": None, "dtype": "torch.float32"}
-    write_scores(folder, ScoresHeader(model, model, {}), samples)
+    write_scores(folder, ScoresHeader(model, model, dict.fromkeys(SCORES)), samples)
 
 
 # What a stranger changes

@@ -11,11 +11,11 @@ import polars as pl
 import pyarrow.parquet as pq
 
 from lm_eval_takeover.analysis.planning import Codes, Rules, classify_vocabulary
-from lm_eval_takeover.analysis.tokens import ENTROPY, SampleTokens, list_extra_scores, make_sample
+from lm_eval_takeover.analysis.tokens import SampleTokens, make_sample
 from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.results.summary import find_nominal_rate
 from lm_eval_takeover.runs.run_reader import RunReader, read_run_folders
-from lm_eval_takeover.runs.scores import SCORES, list_score_files, make_schema, read_header
+from lm_eval_takeover.runs.scores import list_score_files, read_header
 
 
 class CannotShow(ArgumentError):
@@ -114,8 +114,8 @@ class Inputs:
 
     @cached_property
     def scores(self) -> list[str]:
-        """Our four, and those of plug-ins that the files have."""
-        return [*SCORES, ENTROPY, *list_extra_scores(pq.read_schema(self.score_files[0]), make_schema().names)]
+        """All that the files have."""
+        return list(read_header(self.score_files[0])[0].scores)
 
     @cached_property
     def samples(self) -> pl.DataFrame:

@@ -24,7 +24,7 @@ from lm_eval_takeover.commands.report.inputs import Analysis
 from lm_eval_takeover.pair.pieces import Pieces
 from lm_eval_takeover.runs.parquet import open_parquet, read_groups, reading
 from lm_eval_takeover.runs.run_reader import NAME_COLUMNS, Answered, RunReader
-from lm_eval_takeover.runs.scores import list_score_files, read_header
+from lm_eval_takeover.runs.scores import column_of, list_score_files, read_header
 
 UNKNOWN = 0xFFFF
 _TRACED = ("token_id", "chosen_from", "score", "host_logprob", "donor_logprob", "donor_rank", "host_token_id")
@@ -110,7 +110,7 @@ def _pack_chunk(
 
 def read_scores(run: RunReader, samples: Mapping[bytes, Answered], score: str) -> dict[bytes, SampleTokens]:
     """By key what `lm-eval-takeover score` found of these texts: `score` and both models' probabilities."""
-    column = "base_entropy" if score == "entropy" else score
+    column = column_of(score)
     by_name = {one.stored_name: key for key, one in samples.items()}
     found = {}
     for path in list_score_files(run.folder):

@@ -21,7 +21,7 @@ from lm_eval_takeover.method.registry import scores as registered
 from lm_eval_takeover.pair.pair import Pair
 from lm_eval_takeover.runs.layout import scores_folder, scores_lock_path
 from lm_eval_takeover.runs.run_reader import Answered, RunReader, read_run_folders
-from lm_eval_takeover.runs.scores import SCORES, ScoredSample, ScoresHeader, list_score_files, read_header, write_scores
+from lm_eval_takeover.runs.scores import ScoredSample, ScoresHeader, list_score_files, read_header, write_scores
 from lm_eval_takeover.storage.locks import Lock, Locked
 
 logger = logging.getLogger(__name__)
@@ -73,8 +73,7 @@ def _choose_runs(folder: Path) -> list[RunReader]:
 def score_run(run: RunReader, readers: Readers, *, overwrite: bool = False) -> int:
     """Score what lacks scores in one folder; returns how many texts that were. Raises RunDirError, VocabularyError."""
     pair = readers.pair
-    scores = [registered.get(name) for name in SCORES]
-    scores += [one for one in registered if one.source.digest is not None]
+    scores = list(registered)
     header = _describe(pair, scores)
     if overwrite:
         shutil.rmtree(scores_folder(run.folder), ignore_errors=True)
@@ -134,7 +133,7 @@ def _describe(pair: Pair, scores: Sequence[Score]) -> ScoresHeader:
     models = {
         role: {**asdict(pair.member(role).id), "dtype": str(pair.member(role).dtype)} for role in ("base", "guide")
     }
-    return ScoresHeader(**models, plugins={one.name: one.source.digest for one in scores if one.name not in SCORES})
+    return ScoresHeader(**models, scores={score.name: score.source.digest for score in scores})
 
 
 def _find_scored(folder: Path, header: ScoresHeader) -> set[bytes]:
