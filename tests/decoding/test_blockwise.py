@@ -1,5 +1,6 @@
 """The blockwise loop writes what the lockstep loop writes, whatever its blocks, batches, order and memory."""
 
+import itertools
 import random
 from dataclasses import dataclass, replace
 from itertools import product
@@ -9,7 +10,7 @@ import pytest
 import torch
 from differences import first_difference
 from helpers import pairs
-from helpers.pairs import GREEDY, SAMPLED, pass_as_on_a_gpu, save_random_model
+from helpers.pairs import GREEDY, SAMPLED, look_before_passes, pass_as_on_a_gpu, save_random_model, texts
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import Qwen3Config
@@ -19,7 +20,6 @@ from lm_eval_takeover.decoding.failures import Failures
 from lm_eval_takeover.decoding.stepwise import Stepwise
 from lm_eval_takeover.demo import DEMO
 from lm_eval_takeover.errors import ArgumentError, ModelOutputError
-from lm_eval_takeover.forward.forward_pass import ForwardPass
 from lm_eval_takeover.forward.lean_decoder import LeanDecoder
 from lm_eval_takeover.forward.ragged_cache import Plan
 from lm_eval_takeover.method.gate import Gate, fires, push
@@ -145,7 +145,7 @@ def test_auto_falls_back_to_lockstep_where_blocks_cannot_be_had(
     made = dict(engine.generate(pair, policy, requests, batch_size=2))
     assert reason in caplog.text
     expected = dict(lockstep.generate(pair, policy, requests, batch_size=2))
-    assert {i: one.tokens for i, one in made.items()} == {i: one.tokens for i, one in expected.items()}
+    assert texts(made) == texts(expected)
     with pytest.raises(ArgumentError, match="use block_size=1"):
         list(engine.generate(pair, policy, requests, block_size=4))
 
@@ -208,13 +208,8 @@ def test_passes_are_counted_and_blocks_of_one_are_lockstep(small_pair, prompts):
 def test_one_pass_of_the_guide_serves_the_takeovers_of_several_rows(small_pair, prompts, monkeypatch, name):
     """Rows whose next token is the guide's are read together, and none waits for others."""
     requests = [Request(p, j, 40, SAMPLED) for p in prompts for j in range(4)]
-    rows, plain = [], ForwardPass.__call__
-
-    def count(self, cache, slots, lengths, ids, vocab, *rest):
-        rows.append((self.member.role, len(slots) * bool(vocab)))
-        return plain(self, cache, slots, lengths, ids, vocab, *rest)
-
-    monkeypatch.setattr(ForwardPass, "__call__", count)
+    rows = []
+    look_before_passes(monkeypatch, lambda role, ids, reads_prompt: rows.append((role, len(ids) * (not reads_prompt))))
     made = dict(blockwise.generate(small_pair, POLICIES[name], requests, batch_size=16))
     served = [count for role, count in rows if role == "guide" and count]
     assert sum(served) == sum(one.takeovers for one in made.values()) > 20
@@ -240,33 +235,24 @@ def _with_nan(output):
 
 
 @pytest.mark.parametrize("name", ["disagreement", "entropy", "random"])
-def test_running_out_of_memory_halves_the_batch_and_loses_nothing(small_pair, prompts, monkeypatch, caplog, name):
-    requests = [Request(p, j, 30, SAMPLED) for p in prompts for j in range(3)]
-    expected = dict(blockwise.generate(small_pair, POLICIES[name], requests, batch_size=12, block_size=4, traced=True))
-    real, calls = ForwardPass.__call__, 0
+def test_memory_that_runs_out_at_any_pass_loses_nothing(small_pair, prompts, monkeypatch, name):
+    requests = [Request(prompts[0], j, 30, SAMPLED) for j in range(3)] + [Request(prompts[1], 0, 30, SAMPLED)]
+    options = {"batch_size": 4, "block_size": 4, "traced": True}
+    expected = dict(blockwise.generate(small_pair, POLICIES[name], requests, **options))
+    passes = itertools.count()
 
-    def small(self, cache, slots, *arguments):
-        nonlocal calls
-        calls += 1
-        if (len(slots) > 5 and calls > 9) or calls in fails:
+    def look(role, ids, reads_prompt):
+        if next(passes) in fails:
             raise torch.OutOfMemoryError("CUDA out of memory")
-        return real(self, cache, slots, *arguments)
 
-    monkeypatch.setattr(ForwardPass, "__call__", small)
-    fails = {60}
-    made = dict(blockwise.generate(small_pair, POLICIES[name], requests, batch_size=12, block_size=4))
-    assert {i: g.tokens for i, g in made.items()} == {i: g.tokens for i, g in expected.items()}
-    assert "out of memory; continuing with batch size 6" in caplog.text
-    assert "out of memory; continuing with batch size 3" in caplog.text
-    for at in range(2, 38, 5):  # at any pass, of either model
-        calls, fails = -1000, {at - 1000}
-        made = dict(
-            blockwise.generate(small_pair, POLICIES[name], requests[:4], batch_size=4, block_size=4, traced=True)
-        )
+    look_before_passes(monkeypatch, look)
+    for at in range(2, 38, 5):
+        passes, fails = itertools.count(), {at}
+        made = dict(blockwise.generate(small_pair, POLICIES[name], requests, **options))
         for i, generation in made.items():
             assert generation.tokens == expected[i].tokens, at
             np.testing.assert_allclose(generation.observed, expected[i].observed, rtol=1e-3, atol=1e-3)
-    monkeypatch.setattr(ForwardPass, "__call__", lambda *a, **o: (_ for _ in ()).throw(torch.OutOfMemoryError("CUDA")))
+    fails = range(10**6)
     with pytest.raises(ArgumentError, match="not enough memory for one sample"):
         list(blockwise.generate(small_pair, POLICIES[name], requests, batch_size=4))
 
@@ -533,22 +519,12 @@ def test_a_request_that_fails_is_named_and_all_others_are_finished(
     options = {"batch_size": 4, "block_size": block_size}
     expected = dict(engine.generate(demo_pair, POLICIES[name], [requests[i] for i in sound], **options))
     if kind == "raises":
-        passes, plain = ForwardPass.__call__, Member.compute_logits
 
-        def strike(member, ids):
-            if member.role == "guide" and bool((ids == token).any()):
+        def look(role, ids, reads_prompt):
+            if role == "guide" and bool((ids == token).any()):
                 raise RuntimeError("no kernel for this token")
 
-        def by_blocks(self, cache, slots, lengths, ids, *rest):
-            strike(self.member, ids)
-            return passes(self, cache, slots, lengths, ids, *rest)
-
-        def by_steps(self, ids, *rest, **named):
-            strike(self, ids)
-            return plain(self, ids, *rest, **named)
-
-        monkeypatch.setattr(ForwardPass, "__call__", by_blocks)
-        monkeypatch.setattr(Member, "compute_logits", by_steps)
+        look_before_passes(monkeypatch, look)
     made = {}
     with pytest.raises(
         ModelOutputError, match=f"2 of {len(requests)} requests failed; all others are finished"

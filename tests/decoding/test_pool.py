@@ -7,7 +7,7 @@ import weakref
 
 import pytest
 import torch
-from helpers.pairs import POLICIES, SAMPLED, pass_as_on_a_gpu
+from helpers.pairs import POLICIES, SAMPLED, look_before_passes, pass_as_on_a_gpu, texts
 
 from lm_eval_takeover.decoding import blockwise, engine
 from lm_eval_takeover.decoding.memory import rows_that_fit
@@ -64,9 +64,9 @@ def test_texts_are_prefilled_a_part_at_a_time(small_pair, prompts, monkeypatch):
     requests = [Request(prompt, j, 6, SAMPLED) for prompt in prompts for j in range(2)]
     whole = dict(engine.generate(small_pair, BaseAlone(), requests, batch_size=8))
     assert len(sizes) > 1
-    assert all(len(texts) == 1 or len(texts) * max(map(len, texts)) <= 150 for texts in sizes)
+    assert all(len(read) == 1 or len(read) * max(map(len, read)) <= 150 for read in sizes)
     again = dict(engine.generate(small_pair, BaseAlone(), requests, batch_size=3))
-    assert {i: g.tokens for i, g in whole.items()} == {i: g.tokens for i, g in again.items()}
+    assert texts(whole) == texts(again)
 
 
 @pytest.mark.parametrize("block_size", [1, 4])
@@ -76,24 +76,15 @@ def test_memory_that_runs_out_halves_the_batch_and_is_no_requests_fault(
 ):
     requests = [Request(prompt, j, 12, SAMPLED) for prompt in prompts for j in range(2)]
     policy, options = POLICIES["disagreement"], {"batch_size": 8, "block_size": block_size}
-    expected = {i: g.tokens for i, g in engine.generate(small_pair, policy, requests, **options)}
-    passes, logits = ForwardPass.__call__, Member.compute_logits
+    expected = texts(engine.generate(small_pair, policy, requests, **options))
 
-    def by_blocks(self, cache, slots, *arguments):
-        if len(slots) > 3:
-            raise error
-        return passes(self, cache, slots, *arguments)
-
-    def by_steps(self, ids, *arguments, **named):
+    def look(role, ids, reads_prompt):
         if len(ids) > 3:
             raise error
-        return logits(self, ids, *arguments, **named)
 
-    monkeypatch.setattr(ForwardPass, "__call__", by_blocks)
-    monkeypatch.setattr(Member, "compute_logits", by_steps)
+    look_before_passes(monkeypatch, look)
     with caplog.at_level(logging.WARNING):
-        made = {i: g.tokens for i, g in engine.generate(small_pair, policy, requests, **options)}
-    assert made == expected
+        assert texts(engine.generate(small_pair, policy, requests, **options)) == expected
     assert "out of memory; continuing with batch size 2" in caplog.text
 
 
@@ -103,23 +94,15 @@ def test_rows_in_flight_go_on_where_memory_ran_out(small_pair, prompts, monkeypa
     """No token is written twice: texts, scores and traces are those of a run with enough memory."""
     requests = [Request(prompt, j, 30, SAMPLED) for prompt in prompts for j in range(2)]
     options = {"batch_size": 8, "block_size": block_size, "traced": True}
-    expected = dict(engine.generate(small_pair, POLICIES[name], requests, **options))
-    passes, logits, counts = ForwardPass.__call__, Member.compute_logits, []
+    expected, counts = dict(engine.generate(small_pair, POLICIES[name], requests, **options)), []
 
-    def by_blocks(self, cache, slots, *arguments):
-        if len(slots) > 4 and sum(counts) > 60:
-            raise torch.OutOfMemoryError("CUDA out of memory")
-        return passes(self, cache, slots, *arguments)
-
-    def by_steps(self, ids, *arguments, **named):
+    def look(role, ids, reads_prompt):
         if len(ids) > 4 and sum(counts) > 60:
             raise torch.OutOfMemoryError("CUDA out of memory")
-        return logits(self, ids, *arguments, **named)
 
-    monkeypatch.setattr(ForwardPass, "__call__", by_blocks)
-    monkeypatch.setattr(Member, "compute_logits", by_steps)
+    look_before_passes(monkeypatch, look)
     made = dict(engine.generate(small_pair, POLICIES[name], requests, count_tokens=counts.append, **options))
-    assert {i: one.tokens for i, one in made.items()} == {i: one.tokens for i, one in expected.items()}
+    assert texts(made) == texts(expected)
     assert sum(counts) == sum(len(one.tokens) for one in made.values())
     for i, one in made.items():
         assert one.scores == pytest.approx(expected[i].scores, abs=1e-4, nan_ok=True)
@@ -131,29 +114,17 @@ def test_a_batch_that_was_halved_for_memory_grows_back(small_pair, prompts, monk
     """Once the rows that were too many are finished; where they are too many again, it is halved again."""
     requests = [Request(prompt, j, 8, SAMPLED) for prompt in prompts for j in range(4)]
     options = {"batch_size": 8, "block_size": block_size}
-    expected = {i: g.tokens for i, g in engine.generate(small_pair, BaseAlone(), requests, **options)}
-    passes, logits, sizes = ForwardPass.__call__, Member.compute_logits, []
+    expected, sizes = texts(engine.generate(small_pair, BaseAlone(), requests, **options)), []
 
-    def count(rows):
-        sizes.append(rows)
-        if rows > 4 and len(sizes) < 12:
-            raise torch.OutOfMemoryError("CUDA out of memory")
+    def look(role, ids, reads_prompt):
+        if not reads_prompt:
+            sizes.append(len(ids))
+            if len(ids) > 4 and len(sizes) < 12:
+                raise torch.OutOfMemoryError("CUDA out of memory")
 
-    def by_blocks(self, cache, slots, lengths, ids, vocab, *arguments):
-        if vocab:
-            count(len(slots))
-        return passes(self, cache, slots, lengths, ids, vocab, *arguments)
-
-    def by_steps(self, ids, *arguments, cache, **named):
-        if cache is not None and cache.get_seq_length():  # neither the self-check's plain pass nor a prompt
-            count(len(ids))
-        return logits(self, ids, *arguments, cache=cache, **named)
-
-    monkeypatch.setattr(ForwardPass, "__call__", by_blocks)
-    monkeypatch.setattr(Member, "compute_logits", by_steps)
+    look_before_passes(monkeypatch, look)
     with caplog.at_level(logging.INFO):
-        made = {i: g.tokens for i, g in engine.generate(small_pair, BaseAlone(), requests, **options)}
-    assert made == expected
+        assert texts(engine.generate(small_pair, BaseAlone(), requests, **options)) == expected
     told = [record.message for record in caplog.records if "batch size" in record.message]
     assert told == ["out of memory; continuing with batch size 4", "trying batch size 8 again"]
     assert sizes[0] == 8 and max(sizes[1:12]) == 4 and max(sizes[12:]) == 8
@@ -162,7 +133,7 @@ def test_a_batch_that_was_halved_for_memory_grows_back(small_pair, prompts, monk
 def test_what_finished_before_memory_ran_out_in_the_other_half_is_kept(small_pair, prompts, monkeypatch):
     """A pass fails, its first half ends two texts, and the second half finds no memory."""
     requests = [Request(prompts[0], j, 1 if j < 2 else 6, SAMPLED) for j in range(4)]
-    expected = {i: g.tokens for i, g in blockwise.generate(small_pair, BaseAlone(), requests, batch_size=4)}
+    expected = texts(blockwise.generate(small_pair, BaseAlone(), requests, batch_size=4))
     errors, plain = {4: RuntimeError("all at once"), 2: torch.OutOfMemoryError("CUDA out of memory")}, Stepwise.advance
 
     def advance(self, slots, finished):
@@ -179,18 +150,16 @@ def test_what_finished_before_memory_ran_out_in_the_other_half_is_kept(small_pai
 
 def test_log_likelihoods_go_on_with_fewer_texts_where_memory_runs_out(monkeypatch, caplog):
     lm = GuidedTakeover(tau=1.0, batch_size=16)
-    texts = [(("", ""), [1, 2, 3], [4, 5, number]) for number in range(10)]
+    asked = [(("", ""), [1, 2, 3], [4, 5, number]) for number in range(10)]
     lm._labels = ["text"] * 10
-    expected = lm._loglikelihood_tokens(texts, disable_tqdm=True)
-    plain = Member.compute_logits
+    expected = lm._loglikelihood_tokens(asked, disable_tqdm=True)
 
-    def short(self, ids, *arguments, **named):
+    def look(role, ids, reads_prompt):
         if len(ids) > 4:
             raise torch.OutOfMemoryError("CUDA out of memory")
-        return plain(self, ids, *arguments, **named)
 
-    monkeypatch.setattr(Member, "compute_logits", short)
-    assert lm._loglikelihood_tokens(texts, disable_tqdm=True) == [
+    look_before_passes(monkeypatch, look)
+    assert lm._loglikelihood_tokens(asked, disable_tqdm=True) == [
         (pytest.approx(log_prob, abs=1e-4), greedy) for log_prob, greedy in expected
     ]
     assert "continuing with batch size 2" in caplog.text
@@ -206,7 +175,7 @@ def test_the_tail_of_a_run_computes_few_slots(small_pair, prompts, monkeypatch):
     assert rows[0] == 16 and rows[-1] == 1
     pass_as_on_a_gpu(small_pair, monkeypatch, graphed=False)
     plainly = dict(blockwise.generate(small_pair, BaseAlone(), requests, batch_size=16))
-    assert {i: g.tokens for i, g in made.items()} == {i: g.tokens for i, g in plainly.items()}
+    assert texts(made) == texts(plainly)
 
 
 def test_a_pass_reads_the_columns_of_its_rows_and_not_of_the_longest_text_ever(small_pair, prompts, monkeypatch):
@@ -227,7 +196,7 @@ def test_a_pass_reads_the_columns_of_its_rows_and_not_of_the_longest_text_ever(s
     assert len(buffers) == len(passes)  # what the first text has allocated serves the others
     pass_as_on_a_gpu(small_pair, monkeypatch, graphed=False)
     plainly = dict(blockwise.generate(small_pair, policy, requests, batch_size=1))
-    assert {i: g.tokens for i, g in made.items()} == {i: g.tokens for i, g in plainly.items()}
+    assert texts(made) == texts(plainly)
 
 
 @pytest.mark.parametrize("name", ["disagreement", "guide"])
@@ -254,8 +223,8 @@ def test_graphs_outlive_a_run_until_their_memory_is_needed(small_pair, prompts, 
     passes = pass_as_on_a_gpu(small_pair, monkeypatch)
     requests = [Request(prompt, j, 12, SAMPLED) for prompt in prompts[:3] for j in range(4)]
     policy = POLICIES["disagreement"]
-    expected = {i: g.tokens for i, g in blockwise.generate(small_pair, policy, requests[8:], batch_size=4)}
-    again = {i: g.tokens for i, g in blockwise.generate(small_pair, policy, requests[8:], batch_size=4)}
+    expected = texts(blockwise.generate(small_pair, policy, requests[8:], batch_size=4))
+    again = texts(blockwise.generate(small_pair, policy, requests[8:], batch_size=4))
     assert again == expected and len(made) == 2
     list(blockwise.generate(small_pair, policy, requests, batch_size=8))
     assert len(made) == 4  # of another size
@@ -304,7 +273,7 @@ def test_the_guide_writes_its_own_text_with_a_base_beside_it(demo_pair, prompts)
     alone = dict(engine.generate(Pair(None, demo_pair.guide), GuideAlone(), requests, batch_size=4))
     for block_size in (1, 2, 7, "auto"):
         made = dict(engine.generate(demo_pair, GuideAlone(), requests, batch_size=4, block_size=block_size))
-        assert {i: g.tokens for i, g in made.items()} == {i: g.tokens for i, g in alone.items()}
+        assert texts(made) == texts(alone)
         assert all(all(g.taken_over) for g in made.values())
     tokens, passes = (sum(len(g.tokens) for g in made.values()), sum(g.guide_passes for g in made.values()))
     assert passes < 0.3 * tokens

@@ -6,7 +6,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from lm_eval_takeover.demo import DEMO
-from lm_eval_takeover.forward.forward_pass import prepare_pass
+from lm_eval_takeover.forward.forward_pass import ForwardPass, prepare_pass
 from lm_eval_takeover.method.gate import Gate
 from lm_eval_takeover.method.policies import (
     BaseAlone,
@@ -20,6 +20,7 @@ from lm_eval_takeover.method.policies import (
     Segment,
 )
 from lm_eval_takeover.method.request import Sampling
+from lm_eval_takeover.pair.member import Member
 
 ROOT = Path(__file__).parent.parent.parent
 SHARED = ROOT.parent / "shared"
@@ -58,6 +59,27 @@ def pass_as_on_a_gpu(pair, monkeypatch, graphed=True):
         monkeypatch.setattr(one, "graphed", graphed)
         monkeypatch.setattr(one, "left_reader", None)
     return passes
+
+
+def texts(generations):
+    """Tokens by request, of what an engine yields or a dictionary of it."""
+    return {i: generation.tokens for i, generation in dict(generations).items()}
+
+
+def look_before_passes(monkeypatch, look):
+    """Call `look(role, ids, reads_prompt)` before every pass, by blocks and by steps."""
+    passes, logits = ForwardPass.__call__, Member.compute_logits
+
+    def by_blocks(self, cache, slots, lengths, ids, vocab, *rest):
+        look(self.member.role, ids, not vocab)
+        return passes(self, cache, slots, lengths, ids, vocab, *rest)
+
+    def by_steps(self, ids, *rest, cache=None, **named):
+        look(self.role, ids, cache is None or not cache.get_seq_length())
+        return logits(self, ids, *rest, cache=cache, **named)
+
+    monkeypatch.setattr(ForwardPass, "__call__", by_blocks)
+    monkeypatch.setattr(Member, "compute_logits", by_steps)
 
 
 def save_random_model(folder, *, vocab_size, seed, hidden_size=32, layers=2, kind="qwen3", tokenizer=None, **options):
