@@ -1,6 +1,6 @@
 """Which drafted tokens stand: the rule of blockwise verification on the rows of one batch, whichever runner of vLLM read them.
 
-The policy says which token is emitted at each position of a draft (`emission`). The first token that is not the drafted one ends
+The policy says which token is emitted at each position of a draft (`gate_step`). The first token that is not the drafted one ends
 the draft. A row without a draft emits one token, and the host draws there as if it had drafted one. Nothing here waits for the
 device.
 """

@@ -37,7 +37,7 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """A job that is done. `records` is float32 `[tokens, columns]`, see `emission`; `passes` by role, 0 in a fused engine."""
+    """A job that is done. `records` is float32 `[tokens, columns]`, see `gate_step`; `passes` by role, 0 in a fused engine."""
 
     number: int
     tokens: list[int]
@@ -110,8 +110,8 @@ class VllmEngine:
         check_hooks(drafts=drafts.longest > 1, runner_v2=choose_runner())
         self.llm = start_engine(list_engine_arguments(arguments, self.pair, self.policy, drafts), self.pair)
         self._engine = self.llm.llm_engine
-        model = self._engine.model_config
-        places = self._engine.vllm_config.scheduler_config.max_num_seqs
+        config = self._engine.vllm_config
+        model, places = config.model_config, config.scheduler_config.max_num_seqs
         self.facts = Facts(model.dtype, model.max_model_len, places, drafts.longest)
 
     def _agrees_with_lockstep(self) -> bool:

@@ -4,7 +4,7 @@ Pure functions of logits and numbers, the same that `decoding` calls: scores, th
 for the device.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -90,6 +90,12 @@ def share(logits: Tensor, vocab: int) -> Tensor:
     """Logits `[..., vocab]` of the tokens that both models have: kernels read them as they are, all else as float32."""
     logits = logits[..., :vocab]
     return logits if kernels.uses_kernels(logits) else logits.float()
+
+
+def list_logits(logits: Tensor, base_logits: Tensor | None, roles: Sequence[str], vocab: int) -> dict[str, Tensor]:
+    """By role, `[rows, 1, vocab]`. `logits` are the guide's; without `base_logits`, those of the only model."""
+    found = {roles[0]: logits} if base_logits is None else {"base": base_logits, "guide": logits}
+    return {role: share(one, vocab)[:, None] for role, one in found.items()}
 
 
 def score_all(host: Tensor, donor: Tensor, tokens: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""From model arguments to a running vLLM engine: fused, blockwise, or one model alone."""
+"""From model arguments to a running vLLM engine: the fused pair, drafts, or one model alone."""
 
 import logging
 import os
@@ -18,11 +18,11 @@ from lm_eval_takeover.vllm.settings import EngineSettings, describe_policy
 
 logger = logging.getLogger(__name__)
 
-PROCESSOR = "lm_eval_takeover.vllm.logits_processor:TakeoverLogitsProcessor"
-CHECK = "lm_eval_takeover.vllm.model_state:RequestCheck"
+PROCESSOR = "lm_eval_takeover.vllm.fused_v1:TakeoverLogitsProcessor"
+CHECK = "lm_eval_takeover.vllm.fused_v2:RequestCheck"
 RUNNER = "VLLM_USE_V2_MODEL_RUNNER"
-EXTENSION = "lm_eval_takeover.vllm.worker.WorkerExtension"
-WORKER = "lm_eval_takeover.vllm.draft_worker.TakeoverWorker"
+EXTENSION = "lm_eval_takeover.vllm.slots.WorkerExtension"
+WORKER = "lm_eval_takeover.vllm.drafts_v2.TakeoverWorker"
 _CACHE_BLOCK = "kv_block_size"  # vLLM's `block_size`, tokens of a cache block; that name is the length of drafts here
 _MEMORY = (
     "give a smaller max_model_len=… or another gpu_memory_utilization=… (on a CPU: VLLM_CPU_KVCACHE_SPACE, in GiB)"
@@ -40,28 +40,24 @@ _OURS: Mapping[str, str] = {
 
 
 def plan_drafts(arguments: ModelArguments, pair: Pair, policy: Policy) -> Choice:
-    """How long drafts are; `auto` says it, and why. Raises ArgumentError for a number where drafts cannot be had."""
-    obstacle, given = _find_obstacle(pair, policy), arguments.engine_arguments
+    """How long drafts are; `auto` says it, and why. Raises ArgumentError for a number where no model can draft."""
+    given, asked = arguments.engine_arguments, arguments.block_size
     usual = CONCURRENCY.get(pair.members[-1].device.type, CONCURRENCY["cpu"])
-    most = given.get("max_num_seqs", usual)
-    if arguments.block_size != "auto":
-        block = int(arguments.block_size)
-        if block > 1 and obstacle is not None:
-            raise ArgumentError(f"block_size={block} with backend=vllm: {obstacle}; leave it out, or give block_size=1")
-        return Choice([(1, most, block)] if block > 1 else [], f"block_size={block}")
-    if obstacle is not None:
-        return Choice([], obstacle)
-    alike = int(given.get("data_parallel_size", 1)) > 1  # vLLM's own engines draft alike
-    choice = choose_drafts(describe_costs(arguments, pair, policy), int(most), fixed=alike)
-    logger.info("block_size=auto: %s", choice.reason)
-    return choice
-
-
-def _find_obstacle(pair: Pair, policy: Policy) -> str | None:
-    """Why neither model can draft for the other; None where one can."""
+    most = int(given.get("max_num_seqs", usual))
     if pair.base is None or pair.guide is None or "guide" not in policy.roles:
-        return f"policy={policy.name} has no base to draft and a guide to verify"
-    return None
+        obstacle = f"policy={policy.name} has no base to draft and a guide to verify"
+        if asked not in ("auto", 1):
+            raise ArgumentError(f"block_size={asked} with backend=vllm: {obstacle}; leave it out, or give block_size=1")
+        return Choice([], obstacle)
+    if not choose_runner() and asked != 1:
+        choice = Choice([], "fused, since drafts need vLLM's model runner V2, which GPUs have; this engine has V1")
+    elif asked != "auto":
+        return Choice([(1, most, int(asked))] if int(asked) > 1 else [], f"block_size={asked}")
+    else:
+        alike = int(given.get("data_parallel_size", 1)) > 1  # vLLM's own engines draft alike
+        choice = choose_drafts(describe_costs(arguments, pair, policy), most, fixed=alike)
+    logger.log(logging.INFO if asked == "auto" else logging.WARNING, "block_size=%s: %s", asked, choice.reason)
+    return choice
 
 
 def list_engine_arguments(arguments: ModelArguments, pair: Pair, policy: Policy, drafts: Choice) -> dict[str, Any]:
@@ -84,12 +80,12 @@ def list_engine_arguments(arguments: ModelArguments, pair: Pair, policy: Policy,
         "max_model_len": _choose_length(arguments, pair, given),
         "trust_remote_code": arguments.trust_remote_code,
         "generation_config": "vllm",
-        "seed": 0,  # of numbers that nobody draws
+        "logits_processors": [CHECK if choose_runner() else PROCESSOR],
     }
     fused, runner_v2 = len(policy.roles) == 2 and block == 1, choose_runner()
     described = _describe_models(pair, target, fused) if fused or runner_v2 else {}
     rows = [_count_rows(pair.member(role)) for role in (drafting, verifying)] if block > 1 else [0, 0]
-    if runner_v2 and rows[0] != rows[1]:  # V2 wants one size of vocabulary, and our model class has the target's own
+    if rows[0] != rows[1]:  # vLLM wants one size of vocabulary, and our model class has the target's own
         described["guide_rows"] = rows[1]
     settings = EngineSettings(
         policy=describe_policy(policy),
@@ -108,19 +104,13 @@ def list_engine_arguments(arguments: ModelArguments, pair: Pair, policy: Policy,
         draft = _describe_draft(pair.member(drafting), block, given)
         if arguments.block_size == "auto":  # vLLM asks its drafter for so many tokens, by how many requests it runs
             draft["num_speculative_tokens_per_batch_size"] = drafts.ranges
-        if runner_v2:
-            options["logits_processors"] = [CHECK]
-            keeps = policy.host is not None  # vLLM keeps the logits of drafts that are drawn from them
-            draft["draft_sample_method"] = "probabilistic" if keeps else "greedy"
-            if settings.guide_rows:
-                overrides["vocab_size"] = rows[0]
-        else:
-            draft["use_heterogeneous_vocab"] = rows[0] != rows[1]  # vLLM's map of tokens is not used
-            # V1 reads on the host how much of a draft stands, so there is nothing to schedule ahead.
-            options["async_scheduling"] = False
+        keeps = policy.host is not None  # vLLM keeps the logits of drafts that are drawn from them
+        draft["draft_sample_method"] = "probabilistic" if keeps else "greedy"
+        if settings.guide_rows:
+            overrides["vocab_size"] = rows[0]
         options |= {"speculative_config": draft, "worker_cls": WORKER}
     else:
-        options |= {"logits_processors": [CHECK if runner_v2 else PROCESSOR], "worker_extension_cls": EXTENSION}
+        options["worker_extension_cls"] = EXTENSION
     return options | given | {"hf_overrides": overrides}
 
 
@@ -263,7 +253,7 @@ def start_engine(options: Mapping[str, Any], pair: Pair) -> Any:
     from vllm import LLM
 
     try:
-        return LLM(**{"disable_log_stats": True, **options})
+        return LLM(**options)
     except ArgumentError:
         raise
     except Exception as error:

@@ -1,12 +1,11 @@
-"""The fused pair: one model class of vLLM's with both decoders, which share positions and block tables and have a cache each.
+"""The fused pair: one vLLM model class with both decoders. They share positions and block tables; each has its own cache.
 
-On model runner V2 a policy of one model runs in this class, too, since the gate stands in the state that it names.
-
-vLLM sees the guide; the base is its companion. `compute_logits` returns the guide's logits, so that log-probabilities which a
-client asks for are the guide's, and keeps the base's of the same rows for the gate.
+vLLM sees the guide. `compute_logits` returns the guide's logits, so log-probabilities that a client asks for are the guide's. It
+keeps the base's logits of the same rows for the gate. On model runner V2 a single model runs in this class, too, since the class
+names the state that holds the gate.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from copy import copy
 from typing import Any
 from weakref import WeakValueDictionary
@@ -20,10 +19,9 @@ from vllm.config.utils import replace
 from vllm.model_executor.model_loader.default_loader import DefaultModelLoader
 from vllm.model_executor.models.utils import AutoWeightsLoader, init_vllm_registered_model, maybe_prefix
 
-from lm_eval_takeover.vllm.gate_step import share
 from lm_eval_takeover.vllm.settings import EngineSettings
 
-# vLLM makes the model and the gate apart and shows neither to the other; both know the engine's configuration.
+# vLLM shows neither the model to the gate nor the gate to the model; both know the engine's configuration.
 _pairs: WeakValueDictionary[str, "TakeoverPairForCausalLM"] = WeakValueDictionary()
 
 
@@ -32,24 +30,13 @@ def find_pair(config: VllmConfig) -> "TakeoverPairForCausalLM | None":
     return _pairs.get(config.instance_id)
 
 
-def list_logits(
-    pair: "TakeoverPairForCausalLM | None", logits: Tensor, roles: Sequence[str], vocab: int
-) -> dict[str, Tensor]:
-    """By role, `[rows, 1, vocab]`: `logits` are the guide's, or of the one model that there is."""
-    found = {roles[0]: logits}
-    if pair is not None and pair.base is not None:
-        assert pair.base_logits is not None and len(pair.base_logits) == len(logits)
-        found = {"base": pair.base_logits, "guide": logits}
-    return {role: share(one, vocab)[:, None] for role, one in found.items()}
-
-
 class TakeoverPairForCausalLM(nn.Module):
     """Any two decoders that vLLM has, of different depth, heads and widths; one alone where the settings name no base."""
 
     def __init__(self, *, vllm_config: VllmConfig, prefix: str = "") -> None:
         super().__init__()
+        settings = EngineSettings.of(vllm_config.model_config)
         guide_config = vllm_config.model_config.hf_config
-        settings = EngineSettings.of(guide_config)
         if settings.guide_rows:
             guide_config = copy(guide_config)
             guide_config.vocab_size = settings.guide_rows
@@ -59,6 +46,7 @@ class TakeoverPairForCausalLM(nn.Module):
             hf_config=guide_config,
             architectures=settings.guide_architectures,
         )
+        self.drafted_for = settings.block > 1
         self.base: Any = None
         self.base_logits: Tensor | None = None  # `[rows, vocab]`, of the rows that `compute_logits` was last asked for
         self.make_empty_intermediate_tensors = self.guide.make_empty_intermediate_tensors
@@ -82,12 +70,13 @@ class TakeoverPairForCausalLM(nn.Module):
             DefaultModelLoader.Source(settings.base, settings.base_revision, prefix="base.", fall_back_to_pt=False)
         ]
 
-    @staticmethod
-    def get_model_state_cls() -> type:
-        """Where model runner V2 keeps what belongs to requests: our gate."""
-        from lm_eval_takeover.vllm.model_state import TakeoverModelState
-
-        return TakeoverModelState
+    def get_model_state_cls(self) -> type:
+        """Where model runner V2 keeps what belongs to requests: the gate."""
+        if self.drafted_for:
+            from lm_eval_takeover.vllm.drafts_v2 import DraftingModelState as State
+        else:
+            from lm_eval_takeover.vllm.fused_v2 import TakeoverModelState as State
+        return State
 
     def embed_input_ids(self, input_ids: Tensor) -> Tensor:
         embedded: Tensor = self.guide.embed_input_ids(input_ids)

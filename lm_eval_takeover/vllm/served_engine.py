@@ -84,7 +84,7 @@ class ServedEngine:
     """One engine, or with `data_parallel_size` several. `client` is vLLM's `AsyncLLM`."""
 
     def __init__(self, client: Any) -> None:
-        self.settings = EngineSettings.of(client.model_config.hf_config)
+        self.settings = EngineSettings.of(client.model_config)
         self.length: int = client.model_config.max_model_len
         self._client = client
         self._records = RecordReader(self._ask_workers)

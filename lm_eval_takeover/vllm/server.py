@@ -7,21 +7,15 @@ changes anything goes through two routes; vLLM's others would generate without a
 
 import asyncio
 import os
+import sys
 from typing import Any
 
-from lm_eval_takeover.vllm.asgi import (
-    App,
-    Receive,
-    Scope,
-    Send,
-    TooLong,
-    answer,
-    ask,
-    read_body,
-    refuse,
-    send_whole,
-    watch,
-)  # fmt: skip
+from starlette.datastructures import Headers
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from lm_eval_takeover.vllm.asgi import answer, ask, refuse, watch
 from lm_eval_takeover.vllm.client_page import render
 from lm_eval_takeover.vllm.client_request import MOST_BYTES, OneSample, Repeats, parse_body, split_request
 from lm_eval_takeover.vllm.metrics import count_request, count_sample
@@ -37,7 +31,7 @@ _GONE = 499  # in the metrics: the client went
 class TakeoverMiddleware:
     """ASGI middleware, which `vllm serve --middleware` takes by its path."""
 
-    def __init__(self, app: App) -> None:
+    def __init__(self, app: ASGIApp) -> None:
         self.app = app
         self._repeats = Repeats()
         self._engine: ServedEngine | None = None
@@ -51,13 +45,14 @@ class TakeoverMiddleware:
             return
         path = scope["path"].removeprefix(scope.get("root_path", ""))
         if scope["method"] in ("GET", "HEAD") and path == "/":
-            await send_whole(send, 200, *render(self._open_engine(scope), keyed=bool(_list_keys(scope))))
+            page, headers = render(self._open_engine(scope), keyed=bool(_list_keys(scope)))
+            await Response(page, headers=headers)(scope, receive, send)
         elif scope["method"] in _READING:
             await self.app(scope, receive, send)
         elif path not in (*_PATHS, *_HELPERS):
-            await refuse(send, 404, f"this server generates at {' and '.join(_PATHS)} only")
+            await refuse(404, f"this server generates at {' and '.join(_PATHS)} only")(scope, receive, send)
         elif not _has_key(scope):
-            await refuse(send, 401, "Unauthorized")
+            await refuse(401, "Unauthorized")(scope, receive, send)
         elif path in _HELPERS:
             await self.app(scope, receive, send)
         else:
@@ -75,43 +70,50 @@ class TakeoverMiddleware:
 
     async def _generate(self, scope: Scope, receive: Receive, send: Send) -> int:
         """Answer a request. Returns the status."""
-        try:
-            data = await read_body(receive, MOST_BYTES)
-        except TooLong:
-            await refuse(send, 413, f"the body has more than {MOST_BYTES:,} bytes")
-            return 413
-        if data is None:
-            return _GONE
         engine = self._open_engine(scope)
         try:
+            data = await _read_body(Request(scope, receive))
             asked = split_request(parse_body(data), engine.settings, self._repeats, engine.length)
+        except ClientDisconnect:
+            return _GONE
+        except _TooLong:
+            response = refuse(413, f"the body has more than {MOST_BYTES:,} bytes")
         except ValueError as error:
-            await refuse(send, 400, str(error))
-            return 400
+            response = refuse(400, str(error))
+        else:
+            return await self._write(engine, asked, scope, receive, send)
+        await response(scope, receive, send)
+        return int(response.status_code)
+
+    async def _write(
+        self, engine: ServedEngine, asked: list[OneSample], scope: Scope, receive: Receive, send: Send
+    ) -> int:
+        """Answer with the samples. Returns the status."""
         gone = asyncio.Event()
         watcher = asyncio.create_task(watch(receive, gone))
         try:
             if asked[0].body.get("stream"):
                 status = await Stream(engine, asked, send).run(self.app, scope, gone)
             else:
-                status = await self._answer_all(engine, asked, scope, send, gone)
+                status, body = await self._answer_all(engine, asked, scope, gone)
+                if not gone.is_set():
+                    await answer(status, body)(scope, receive, send)
         except EngineEnded as error:
             status = 503
-            await refuse(send, status, str(error))
+            await refuse(status, str(error))(scope, receive, send)
         finally:
             watcher.cancel()
         return _GONE if gone.is_set() and status == 200 else status
 
     async def _answer_all(
-        self, engine: ServedEngine, asked: list[OneSample], scope: Scope, send: Send, gone: asyncio.Event
-    ) -> int:
+        self, engine: ServedEngine, asked: list[OneSample], scope: Scope, gone: asyncio.Event
+    ) -> tuple[int, dict[str, Any]]:
+        """The status and the answer: of all samples, or of the first that vLLM refuses."""
         done = await asyncio.gather(*(self._answer_one(engine, one, scope, gone) for one in asked))
+        refused = next(((status, body) for status, body in done if status != 200), None)
         if gone.is_set():
-            return _GONE
-        broken = next(((status, body) for status, body in done if status != 200), None)
-        status, body = broken or (200, _merge([body for _, body in done]))
-        await answer(send, status, body)
-        return status
+            return _GONE, {}
+        return refused or (200, _merge([body for _, body in done]))
 
     async def _answer_one(
         self, engine: ServedEngine, one: OneSample, scope: Scope, gone: asyncio.Event
@@ -126,12 +128,25 @@ class TakeoverMiddleware:
         return status, body
 
 
+class _TooLong(Exception):
+    """A body of more bytes than are read."""
+
+
+async def _read_body(request: Request) -> bytes:
+    """Raises _TooLong, or ClientDisconnect."""
+    data = bytearray()
+    async for part in request.stream():
+        data += part
+        if len(data) > MOST_BYTES:
+            raise _TooLong
+    return bytes(data)
+
+
 def _has_key(scope: Scope) -> bool:
     """Whether a request has a key that the server was started with, by vLLM's own check; no key is asked for without one."""
     tokens = _list_keys(scope)
     if not tokens:
         return True
-    from starlette.datastructures import Headers
     from vllm.entrypoints.serve.middleware.authenticate import AuthenticationMiddleware
 
     return bool(AuthenticationMiddleware(None, tokens=tokens).verify_token(Headers(scope=scope)))
@@ -152,3 +167,24 @@ def _merge(answers: list[dict[str, Any]]) -> dict[str, Any]:
         choice["index"], choice["takeover"] = index, told[index]
     sums = {"usage": sum_usages([one["usage"] for one in answers])}
     return answers[0] | sums | {"choices": choices, "takeover": told[0] if len(told) == 1 else sum_up(told)}
+
+
+def main() -> int:
+    """The process that `lm-eval-takeover serve` becomes: vLLM's server, and one line where it cannot go on.
+
+    The words behind the module's name are options of `vllm serve`. Returns the exit status.
+    """
+    from vllm.entrypoints.launchers.api_server.entry import main as serve
+
+    try:
+        serve()
+    except Exception as error:
+        from lm_eval_takeover.vllm.launch import explain
+
+        print(f"error: vLLM's server cannot go on: {explain(error)}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

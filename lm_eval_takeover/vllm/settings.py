@@ -1,7 +1,7 @@
 """What vLLM's workers are told: plain values, since they travel between processes.
 
-`EngineSettings` is what an engine was started for; it rides on the model's configuration as `takeover`. `RequestSettings` is one
-sample; it rides on `SamplingParams.extra_args` as one text under a seal, which no client can make. What a client may set
+`EngineSettings` is what an engine was started for; it travels as `takeover` in vLLM's `hf_overrides`. `RequestSettings` is one
+sample; it travels in `SamplingParams.extra_args` as one text under a seal, which no client can make. What a client may set
 (`CLIENT`) has its name behind `takeover_`, a type and a range.
 """
 
@@ -20,10 +20,8 @@ from lm_eval_takeover.method.registry import load_plugins
 from lm_eval_takeover.method.request import Sampling
 
 PREFIX = "takeover_"
-SEALED, SEAL = (
-    f"{PREFIX}sealed",
-    f"{PREFIX}seal",
-)  # all settings of a request in JSON, and the proof that this process wrote it
+# All settings of a request in JSON, and the proof that this process wrote it.
+SEALED, SEAL = f"{PREFIX}sealed", f"{PREFIX}seal"
 GATE = ("tau", "kappa", "window")
 
 
@@ -49,9 +47,13 @@ class EngineSettings:
     trust_remote_code: bool = False
 
     @classmethod
-    def of(cls, hf_config: Any) -> Self:
-        """Those that `hf_overrides` put on a model's configuration."""
-        return cls(**hf_config.takeover)
+    def of(cls, model_config: Any) -> Self:
+        """Those that `hf_overrides` brought.
+
+        vLLM copies them to `hf_config`, which is part of its compile key. They leave it here: no graph depends on them.
+        """
+        vars(model_config.hf_config).pop("takeover", None)
+        return cls(**model_config.hf_overrides["takeover"])
 
     def to_plain(self) -> dict[str, Any]:
         return asdict(self)

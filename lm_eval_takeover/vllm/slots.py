@@ -9,6 +9,8 @@ from collections import OrderedDict, deque
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Any, ClassVar, Self
+from weakref import WeakValueDictionary
 
 import numpy as np
 import torch
@@ -91,6 +93,15 @@ class Track:
 
 class Slots:
     """All requests of one worker. `capacity` of them are in the batch at a time."""
+
+    _opened: ClassVar["WeakValueDictionary[str, Slots]"] = WeakValueDictionary()
+
+    @classmethod
+    def open(cls, config: Any, policy: Policy, device: torch.device) -> Self:
+        """Those of the engine with this configuration of vLLM's, for `WorkerExtension`."""
+        slots = cls(policy, capacity=config.scheduler_config.max_num_seqs, device=device)
+        cls._opened[config.instance_id] = slots
+        return slots
 
     def __init__(self, policy: Policy, *, capacity: int, device: torch.device) -> None:
         self.policy, self.capacity, self.device = policy, capacity, device
@@ -367,6 +378,32 @@ class Slots:
 def place_numbers(values: Sequence[int], device: torch.device) -> Tensor:
     """Numbers of the host as int64 on the device, which nobody waits for: a plain copy would wait for all that it computes."""
     return upload(torch.tensor(values, dtype=torch.int64), device)
+
+
+class WorkerExtension:
+    """What the user's process asks vLLM's workers: `worker_extension_cls`, called through `collective_rpc`."""
+
+    vllm_config: Any
+
+    @property
+    def takeover_slots(self) -> Slots:
+        """The state of this worker's gate. Raises KeyError where the engine runs without one."""
+        return Slots._opened[self.vllm_config.instance_id]
+
+    def takeover_calls(self) -> int:
+        """How many passes the gate has seen: 0 where nothing was gated."""
+        return self.takeover_slots.calls
+
+    def take_takeover_records(self, counts: dict[str, int]) -> dict[str, tuple[bytes, dict[str, int]] | None]:
+        """The records of so many positions of these requests, and their passes. Forgets both."""
+        return {name: self.takeover_slots.take(name, count) for name, count in counts.items()}
+
+    def read_takeover_records(
+        self, wishes: list[tuple[str, int, int, bool]]
+    ) -> list[tuple[bytes, dict[str, int]] | None]:
+        """For each `(request, start, stop, last)` the records of these positions, and its passes; `last` forgets them."""
+        slots = self.takeover_slots
+        return [slots.take(name, stop) if last else slots.read(name, start, stop) for name, start, stop, last in wishes]
 
 
 def _group(tracks: Sequence[Track]) -> list[list[int]]:

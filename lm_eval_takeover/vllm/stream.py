@@ -10,7 +10,9 @@ import json
 from functools import partial
 from typing import Any
 
-from lm_eval_takeover.vllm.asgi import App, Message, Scope, Send, make_request
+from starlette.types import ASGIApp, Message, Scope, Send
+
+from lm_eval_takeover.vllm.asgi import make_request
 from lm_eval_takeover.vllm.client_request import OneSample
 from lm_eval_takeover.vllm.metrics import count_sample
 from lm_eval_takeover.vllm.served_engine import EngineEnded, ServedEngine, sum_up, sum_usages
@@ -32,7 +34,7 @@ class Stream:
         self._usages: list[dict[str, Any]] = [{} for _ in asked]
         self._told = [sum_up([]) for _ in asked]
 
-    async def run(self, app: App, scope: Scope, gone: asyncio.Event) -> int:
+    async def run(self, app: ASGIApp, scope: Scope, gone: asyncio.Event) -> int:
         """Until all is sent, or the client has gone. Returns the status."""
         try:
             async with asyncio.TaskGroup() as group:
@@ -126,7 +128,7 @@ class Stream:
         await self._send({"type": "http.response.body", "body": body, "more_body": False})
 
 
-async def _ask(app: App, scope: Scope, body: dict[str, Any], gone: asyncio.Event, send: Send) -> None:
+async def _ask(app: ASGIApp, scope: Scope, body: dict[str, Any], gone: asyncio.Event, send: Send) -> None:
     await app(*make_request(scope, body, gone), send)
 
 

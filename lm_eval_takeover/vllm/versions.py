@@ -21,15 +21,15 @@ HOOKS: tuple[Hook, ...] = (
     ("vllm", "LLM", "llm_engine collective_rpc"),
     ("vllm", "ModelRegistry", "get_supported_archs register_model"),
     ("vllm.compilation.backends", "set_model_tag", "tag ..."),
-    ("vllm.config", "ModelConfig", "dtype hf_config max_model_len"),
+    ("vllm.config", "ModelConfig", "dtype hf_config hf_overrides max_model_len"),
     ("vllm.config", "SchedulerConfig", "max_num_seqs"),
     ("vllm.config", "VllmConfig", "instance_id load_config model_config quant_config scheduler_config"),
     ("vllm.config", "VllmConfig.get_quantization_config", "model_config load_config ..."),
     ("vllm.config.utils", "replace", "dataclass_instance ..."),
     ("vllm.engine.arg_utils", "EngineArgs",
-        "async_scheduling disable_log_stats dtype generation_config hf_overrides logits_processors max_model_len "
-        "max_num_seqs model pipeline_parallel_size revision seed speculative_config tensor_parallel_size "
-        "tokenizer tokenizer_revision trust_remote_code worker_cls worker_extension_cls"),
+        "dtype generation_config hf_overrides logits_processors max_model_len max_num_seqs model "
+        "pipeline_parallel_size revision speculative_config tensor_parallel_size tokenizer tokenizer_revision "
+        "trust_remote_code worker_cls worker_extension_cls"),
     ("vllm.envs", "", "environment_variables VLLM_USE_V2_MODEL_RUNNER"),
     ("vllm.model_executor.model_loader.default_loader", "", "secondary_weights"),
     ("vllm.model_executor.model_loader.default_loader", "DefaultModelLoader.Source",
@@ -47,7 +47,7 @@ HOOKS: tuple[Hook, ...] = (
         "detokenize extra_args ignore_eos max_tokens output_kind stop_token_ids temperature"),
     ("vllm.v1.attention.backends.cpu_attn", "CPUAttentionBackend", "get_supported_head_sizes"),
     ("vllm.v1.engine.core_client", "EngineCoreClient", "shutdown"),
-    ("vllm.v1.engine.llm_engine", "LLMEngine", "engine_core model_config step vllm_config"),
+    ("vllm.v1.engine.llm_engine", "LLMEngine", "engine_core step vllm_config"),
     ("vllm.v1.engine.llm_engine", "LLMEngine.abort_request", "request_ids internal ..."),
     ("vllm.v1.engine.llm_engine", "LLMEngine.add_request", "request_id prompt params ..."),
     ("vllm.v1.sample.logits_processor", "BatchUpdate", "added moved removed"),
@@ -56,9 +56,7 @@ HOOKS: tuple[Hook, ...] = (
     ("vllm.v1.sample.logits_processor", "LogitsProcessor.is_argmax_invariant", ""),
     ("vllm.v1.sample.logits_processor", "LogitsProcessor.update_state", "batch_update"),
     ("vllm.v1.sample.logits_processor", "LogitsProcessor.validate_params", "sampling_params"),
-    ("vllm.v1.sample.logits_processor", "LogitsProcessors", "non_argmax_invariant"),
     ("vllm.v1.sample.logits_processor", "MoveDirectionality", "SWAP"),
-    ("vllm.v1.worker.gpu_input_batch", "InputBatch", "logitsprocs"),
 )  # fmt: skip
 SERVER_HOOKS: tuple[Hook, ...] = (
     ("vllm.entrypoints.launchers.api_server.entry", "main", ""),
@@ -67,44 +65,11 @@ SERVER_HOOKS: tuple[Hook, ...] = (
     ("vllm.v1.engine.async_llm", "AsyncLLM", "engine_core errored model_config tokenizer"),
     ("vllm.v1.engine.core_client", "AsyncMPClient.call_utility_all_async", "method"),
 )  # fmt: skip
-DRAFT_HOOKS: tuple[Hook, ...] = (
-    ("vllm.config.speculative", "SpeculativeConfig",
-        "draft_tensor_parallel_size method model num_speculative_tokens num_speculative_tokens_per_batch_size revision"),
-    ("vllm.v1.worker.cpu_worker", "CPUWorker", "use_v2_model_runner"),
-    ("vllm.v1.worker.cpu_worker", "CPUWorker.init_device", ""),
-    ("vllm.v1.worker.gpu_worker", "Worker.init_device", ""),
-)  # fmt: skip
-RUNNER_V1_DRAFT_HOOKS: tuple[Hook, ...] = (
-    ("vllm.config", "CUDAGraphMode", "NONE"),
-    ("vllm.config.speculative", "SpeculativeConfig", "use_heterogeneous_vocab"),
-    ("vllm.forward_context", "set_forward_context",
-        "attn_metadata vllm_config num_tokens cudagraph_runtime_mode slot_mapping ..."),
-    ("vllm.v1.attention.backend", "CommonAttentionMetadata",
-        "batch_size num_actual_tokens num_reqs query_start_loc seq_lens slot_mapping"),
-    ("vllm.v1.outputs", "SamplerOutput", "logprobs_tensors sampled_token_ids"),
-    ("vllm.v1.spec_decode.draft_model", "DraftModelProposer", "model vllm_config _get_slot_mapping"),
-    ("vllm.v1.spec_decode.draft_model", "DraftModelProposer.__init__", "vllm_config device runner"),
-    ("vllm.v1.spec_decode.draft_model", "DraftModelProposer._sample_draft_tokens", "hidden_states sampling_metadata"),
-    ("vllm.v1.spec_decode.draft_model", "DraftModelProposer.build_per_group_and_layer_attn_metadata",
-        "common_attn_metadata ..."),
-    ("vllm.v1.spec_decode.draft_model", "DraftModelProposer.propose",
-        "common_attn_metadata num_rejected_tokens_gpu num_speculative_tokens ..."),
-    ("vllm.v1.spec_decode.metadata", "SpecDecodeMetadata", "draft_token_ids logits_indices num_draft_tokens"),
-    ("vllm.v1.worker.gpu_input_batch", "CachedRequestState", "num_tokens prompt_token_ids sampling_params"),
-    ("vllm.v1.worker.gpu_input_batch", "InputBatch", "num_prompt_tokens req_ids"),
-    ("vllm.v1.worker.gpu_model_runner", "ExecuteModelState", "spec_decode_common_attn_metadata"),
-    ("vllm.v1.worker.gpu_model_runner", "GPUModelRunner",
-        "device discard_request_mask drafter dtype execute_model_state input_batch input_ids positions requests "
-        "vllm_config"),
-    ("vllm.v1.worker.gpu_model_runner", "GPUModelRunner._sample", "logits spec_decode_metadata"),
-    ("vllm.v1.worker.gpu_model_runner", "GPUModelRunner.profile_run", "..."),
-    ("vllm.v1.worker.gpu_model_runner", "GPUModelRunner.sample_tokens", "grammar_output"),
-)  # fmt: skip
 RUNNER_V2_HOOKS: tuple[Hook, ...] = (
     ("vllm.v1.core.sched.output", "NewRequestData", "prompt_token_ids req_id sampling_params"),
-    ("vllm.v1.worker.gpu.model_runner", "GPUModelRunner", "model_state"),
     ("vllm.v1.worker.gpu.model_states", "", "get_model_state_cls"),
-    ("vllm.v1.worker.gpu.model_states.default", "DefaultModelState", "device max_num_reqs model model_config"),
+    ("vllm.v1.worker.gpu.model_states.default", "DefaultModelState", "device model"),
+    ("vllm.v1.worker.gpu.model_states.default", "DefaultModelState.__init__", "vllm_config ..."),
     ("vllm.v1.worker.gpu.model_states.default", "DefaultModelState.add_request", "req_index new_req_data"),
     ("vllm.v1.worker.gpu.model_states.default", "DefaultModelState.custom_sampler", "sampler"),
     ("vllm.v1.worker.gpu.model_states.default", "DefaultModelState.remove_request", "req_id"),
@@ -115,46 +80,28 @@ RUNNER_V2_HOOKS: tuple[Hook, ...] = (
     ("vllm.v1.worker.gpu.sample.sampler", "Sampler.sample",
         "logits expanded_idx_mapping idx_mapping idx_mapping_np pos ..."),
 )  # fmt: skip
-RUNNER_V2_DRAFT_HOOKS: tuple[Hook, ...] = (
-    ("vllm.config.compilation", "CUDAGraphMode", "NONE"),
-    ("vllm.config.speculative", "SpeculativeConfig", "draft_sample_method"),
-    ("vllm.v1.worker.gpu.attn_utils", "build_slot_mappings_by_layer", "slot_mappings kv_cache_config ..."),
-    ("vllm.v1.worker.gpu.cudagraph_utils", "BatchExecutionDescriptor", "cg_mode num_reqs num_tokens"),
+DRAFT_HOOKS: tuple[Hook, ...] = (
+    ("vllm.config.speculative", "SpeculativeConfig",
+        "draft_sample_method draft_tensor_parallel_size method model num_speculative_tokens "
+        "num_speculative_tokens_per_batch_size revision"),
+    ("vllm.v1.worker.cpu_worker", "CPUWorker.init_device", ""),
+    ("vllm.v1.worker.gpu_worker", "Worker.init_device", ""),
     ("vllm.v1.worker.gpu.input_batch", "InputBatch",
         "cu_num_logits idx_mapping idx_mapping_np input_ids is_prefilling_np logits_indices num_computed_tokens_np "
-        "num_draft_tokens_per_req num_reqs num_scheduled_tokens num_tokens positions prefill_len_np query_start_loc "
-        "query_start_loc_np seq_lens seq_lens_cpu_upper_bound"),
-    ("vllm.v1.worker.gpu.input_batch", "get_num_sampled_and_rejected",
-        "num_sampled seq_lens cu_num_logits idx_mapping prefill_len"),
-    ("vllm.v1.worker.gpu.block_table", "BlockTables.compute_slot_mappings",
-        "idx_mapping query_start_loc positions num_tokens_padded ..."),
+        "num_draft_tokens_per_req num_reqs num_scheduled_tokens positions prefill_len_np"),
     ("vllm.v1.worker.gpu.model_runner", "GPUModelRunner", "speculator"),
     ("vllm.v1.worker.gpu.sample.output", "SamplerOutput",
         "logprobs_tensors num_nans num_rejected num_sampled sampled_token_ids"),
-    ("vllm.v1.worker.gpu.sample.sampler", "Sampler", "req_states"),
     ("vllm.v1.worker.gpu.sample.sampler", "Sampler.__call__", "logits input_batch"),
     ("vllm.v1.worker.gpu.spec_decode.standalone_ar.speculator", "StandaloneARSpeculator",
-        "block_tables draft_logits draft_tokens input_buffers kv_cache_config model num_speculative_steps"),
-    ("vllm.v1.worker.gpu.spec_decode.standalone_ar.speculator", "StandaloneARSpeculator.__init__", "vllm_config device"),
-    ("vllm.v1.worker.gpu.spec_decode.standalone_ar.speculator", "StandaloneARSpeculator._build_attn_metadata",
-        "num_reqs batch_desc query_start_loc_np seq_lens_cpu_upper_bound step slot_mappings ..."),
-    ("vllm.v1.worker.gpu.spec_decode.standalone_ar.speculator", "StandaloneARSpeculator._run_model",
-        "input_ids positions attn_metadata slot_mappings num_tokens_across_dp"),
+        "draft_logits draft_tokens model num_speculative_steps"),
     ("vllm.v1.worker.gpu.spec_decode.standalone_ar.speculator", "StandaloneARSpeculator.propose",
-        "input_batch num_speculative_tokens dummy_run ..."),
+        "input_batch num_rejected last_sampled num_speculative_tokens dummy_run ..."),
     ("vllm.v1.worker.gpu.spec_decode.standalone_ar.speculator", "StandaloneARSpeculator.sample_draft",
         "hidden_states sample_src_positions idx_mapping ..."),
     ("vllm.v1.worker.gpu.spec_decode.standalone_ar.speculator", "StandaloneARSpeculator.set_attn", "model_state ..."),
-    ("vllm.v1.worker.gpu.states", "RequestState", "prefill_len"),
 )  # fmt: skip
-EVERY_HOOK = (
-    *HOOKS,
-    *SERVER_HOOKS,
-    *DRAFT_HOOKS,
-    *RUNNER_V1_DRAFT_HOOKS,
-    *RUNNER_V2_HOOKS,
-    *RUNNER_V2_DRAFT_HOOKS,
-)
+EVERY_HOOK = (*HOOKS, *SERVER_HOOKS, *RUNNER_V2_HOOKS, *DRAFT_HOOKS)
 
 
 def check_version() -> None:
@@ -186,13 +133,7 @@ def check_hooks(*, drafts: bool, runner_v2: bool = False, server: bool = False) 
     """Raises ArgumentError where something that is used of vLLM is not there or takes other arguments."""
     import vllm
 
-    asked = (
-        (DRAFT_HOOKS, drafts),
-        (RUNNER_V1_DRAFT_HOOKS, drafts and not runner_v2),
-        (RUNNER_V2_HOOKS, runner_v2),
-        (RUNNER_V2_DRAFT_HOOKS, drafts and runner_v2),
-        (SERVER_HOOKS, server),
-    )
+    asked = ((RUNNER_V2_HOOKS, runner_v2), (DRAFT_HOOKS, drafts), (SERVER_HOOKS, server))
     hooks = sum((own for own, used in asked if used), HOOKS)
     for fault in find_faults(Path(vllm.__file__).parents[1], hooks):
         raise ArgumentError(

@@ -32,7 +32,9 @@ class ScriptedVllm:
         tokenizer = TableTokenizer(WORDS)
         tokenizer.all_special_ids = [ENDS]
         engine = EngineSettings(policy=describe_policy(POLICIES["disagreement"]), vocab=512, ends=[ENDS], block=block)
-        config = SimpleNamespace(hf_config=SimpleNamespace(takeover=engine.to_plain()), max_model_len=512)
+        config = SimpleNamespace(
+            hf_overrides={"takeover": engine.to_plain()}, hf_config=SimpleNamespace(), max_model_len=512
+        )
         core = SimpleNamespace(call_utility_all_async=self.ask_engines)
         client = SimpleNamespace(model_config=config, tokenizer=tokenizer, engine_core=core, errored=False)
         args = SimpleNamespace(api_key=api_key)

@@ -6,18 +6,15 @@ from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
-from helpers.pairs import METHODS, POLICIES, SAMPLED
+from helpers.pairs import METHODS, POLICIES
 
 from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.method.observations import COUNTED
 from lm_eval_takeover.method.policies import Early
 from lm_eval_takeover.method.registry import scores as registered
-from lm_eval_takeover.method.request import Request
-from lm_eval_takeover.vllm.block_rule import Choice
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # vLLM's own
 ONE_MODEL = ("base", "guide")
-VOCAB = 512  # of the padded demo pair
 DIRECTIONS = [
     *POLICIES.items(),
     *((f"{name}, reverse", replace(one, direction="reverse")) for name, one in POLICIES.items() if name not in ONE_MODEL),
@@ -38,11 +35,6 @@ def write(backend, policy, requests):
 @cache
 def write_reference(backend, policy, requests):
     return write(backend, policy, requests)
-
-
-def note(seen, found):
-    seen.append(found)
-    return found
 
 
 def assert_same(backend, reference, policy, requests):
@@ -161,62 +153,3 @@ def test_a_text_that_is_longer_than_the_engines_context_is_named(open_vllm, rand
 def test_another_architecture_depth_width_and_padded_vocabulary(open_vllm, open_hf, random_folders, requests):
     asked = [replace(request, until=()) for request in requests]
     assert_same(open_vllm(**random_folders), open_hf(**random_folders), POLICIES["rkl"], asked)
-
-
-def test_texts_do_not_depend_on_how_many_tokens_are_drafted_at_each_load(
-    open_vllm, reference, requests, prompts, monkeypatch
-):
-    ranges, steps = [(1, 1, 4), (2, 2, 2), (3, 4, 1), (5, 6, 0)], []
-    monkeypatch.setattr("lm_eval_takeover.vllm.launch.choose_drafts", lambda *given, **named: Choice(ranges, ""))
-    backend = open_vllm(block_size="auto")
-    assert backend.engine.facts.block == 4
-    proposer = backend.engine.llm.llm_engine.model_executor.driver_worker.worker.model_runner.drafter
-    draft, read_next = proposer.propose, proposer.read_next
-    monkeypatch.setattr(proposer, "propose", lambda **options: note(steps, draft(**options)))
-    monkeypatch.setattr(proposer, "read_next", lambda *given: note(steps, read_next(*given)))
-    full = Request((prompts[0] * 9)[:370], 0, 14, SAMPLED, label="to the end of the context")
-    for name in ("disagreement", "lossy"):
-        written = assert_same(backend, reference, (POLICIES | METHODS)[name], [*requests, full])
-        tokens = sum(
-            len(one.tokens) - len(request.begun)
-            for one, request in zip(written.values(), [*requests, full], strict=True)
-        )
-        assert 0 < sum(one.guide_passes for one in written.values()) < tokens - len(written)
-    shapes = [tuple(one.shape) for one in steps]
-    drafted = [(rows, length) for rows, length in shapes if length < VOCAB]
-    assert all(length == next(k for _, end, k in ranges if rows <= end) for rows, length in drafted)
-    assert {length for _, length in drafted} == {0, 1, 2, 4}
-    # Without drafts the host reads once a step, when it is asked.
-    assert len(shapes) - len(drafted) > sum(not length for _, length in drafted)
-
-
-def test_drafts_are_verified_to_the_same_texts(open_vllm, reference, requests):
-    backend = open_vllm(block_size=8)
-    assert backend.engine.facts.block == 8  # the self-test at the start has passed
-    for name in ("disagreement", "js", "entropy", "random", "early", "lossy", "ensemble"):
-        written = assert_same(backend, reference, (POLICIES | METHODS)[name], requests)
-        passes = sum(one.guide_passes for one in written.values())
-        assert passes < sum(len(one.tokens) for one in written.values())
-
-
-def test_the_guide_drafts_in_reverse(open_vllm, open_hf, requests):
-    reverse = {"direction": "reverse"}
-    backend, reference = open_vllm(block_size=4, **reverse), open_hf(**reverse)
-    assert backend.engine.facts.block == 4
-    written = assert_same(backend, reference, replace(POLICIES["disagreement"], direction="reverse"), requests)
-    assert sum(one.base_passes for one in written.values()) < sum(len(one.tokens) for one in written.values())
-
-
-def test_drafts_by_another_architecture_with_another_padded_vocabulary(open_vllm, open_hf, random_folders, requests):
-    asked = [replace(request, until=()) for request in requests]
-    backend = open_vllm(block_size=4, **random_folders)
-    assert backend.engine.facts.block == 4
-    assert_same(backend, open_hf(**random_folders), POLICIES["rkl"], asked)
-
-
-def test_a_guide_that_writes_alone_is_drafted_for(open_vllm, open_hf, requests):
-    alone = {"policy": "guide", "tau": None, "kappa": None}
-    drafted, reference = open_vllm(block_size=4, **alone), open_hf(**alone)
-    written = assert_same(drafted, reference, POLICIES["guide"], requests)
-    tokens = sum(len(one.tokens) for one in written.values())
-    assert sum(one.guide_passes for one in written.values()) < 0.8 * tokens

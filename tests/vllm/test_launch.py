@@ -11,7 +11,7 @@ from lm_eval_takeover.arguments import ModelArguments
 from lm_eval_takeover.demo import DEMO
 from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.pair.loading import load_pair, load_policy
-from lm_eval_takeover.vllm import serving
+from lm_eval_takeover.vllm import server
 from lm_eval_takeover.vllm.hooks import find_faults
 from lm_eval_takeover.vllm.launch import RUNNER, explain, list_engine_arguments, plan_drafts, start_engine
 from lm_eval_takeover.vllm.settings import EngineSettings
@@ -23,6 +23,11 @@ pytestmark = pytest.mark.filterwarnings("ignore")  # vLLM's own
 @pytest.fixture
 def plan(demo_folders):
     return lambda **arguments: _plan(demo_folders | arguments)
+
+
+@pytest.fixture
+def runner_v2(monkeypatch):
+    monkeypatch.setenv(RUNNER, "1")
 
 
 def _plan(arguments):
@@ -45,33 +50,45 @@ def test_one_model_alone_is_not_fused(plan, demo_folders):
     assert options["model"] == demo_folders["guide"] and "architectures" not in options["hf_overrides"]
 
 
-def test_a_number_is_the_length_of_drafts(plan):
+def test_a_number_is_the_length_of_drafts(plan, runner_v2):
     options = plan(block_size=4)
     assert options["speculative_config"]["num_speculative_tokens"] == 4
     assert "num_speculative_tokens_per_batch_size" not in options["speculative_config"]
-    assert "logits_processors" not in options
+    assert options["speculative_config"]["draft_sample_method"] == "probabilistic"  # vLLM keeps the logits of drafts
+    assert plan(block_size=4, policy="guide", tau=None)["speculative_config"]["draft_sample_method"] == "greedy"
 
 
-def test_a_gpu_has_model_runner_v2_which_is_told_one_size_of_vocabulary(plan, random_folders, monkeypatch):
-    monkeypatch.delenv(RUNNER, raising=False)
-    monkeypatch.setattr("vllm.platforms.current_platform.is_cpu", lambda: False)
+def test_vocabularies_may_be_padded_differently(plan, runner_v2, random_folders):
     options = plan(block_size=4, **random_folders)
     settings = EngineSettings(**options["hf_overrides"]["takeover"])
-    assert os.environ[RUNNER] == "1"
-    assert options["speculative_config"]["draft_sample_method"] == "probabilistic"  # vLLM keeps the logits of drafts
     assert (options["hf_overrides"]["vocab_size"], settings.guide_rows) == (512, 544)
-    assert "async_scheduling" not in options  # as vLLM has it
-    alone = plan(block_size=4, policy="guide", tau=None)
-    assert "vocab_size" not in alone["hf_overrides"]
-    assert alone["speculative_config"]["draft_sample_method"] == "greedy"
+    assert "vocab_size" not in plan(block_size=4)["hf_overrides"]
 
 
-def test_a_cpu_has_model_runner_v1_unless_a_user_asks(plan, monkeypatch):
+@pytest.mark.parametrize("cpu", [True, False])
+def test_a_cpu_has_model_runner_v1_which_does_not_draft_unless_a_user_asks_for_v2(plan, monkeypatch, caplog, cpu):
     monkeypatch.delenv(RUNNER, raising=False)
-    assert plan(block_size=4)["async_scheduling"] is False
-    assert os.environ[RUNNER] == "0"
-    monkeypatch.setenv(RUNNER, "1")
-    assert "async_scheduling" not in plan(block_size=4)
+    monkeypatch.setattr("vllm.platforms.current_platform.is_cpu", lambda: cpu)
+    assert ("speculative_config" in plan(block_size=4)) is not cpu
+    assert os.environ[RUNNER] == ("0" if cpu else "1")
+    told = "block_size=4: fused, since drafts need vLLM's model runner V2, which GPUs have; this engine has V1"
+    assert (told in caplog.text) is cpu
+    monkeypatch.setenv(RUNNER, "1" if cpu else "0")
+    assert ("speculative_config" in plan(block_size=4)) is cpu
+
+
+def test_policy_tau_and_seed_are_no_part_of_the_compile_key(plan):
+    from vllm.engine.arg_utils import EngineArgs
+
+    def hash_of(**arguments):
+        config = EngineArgs(**plan(block_size=1, **arguments)).create_engine_config()
+        assert EngineSettings.of(config.model_config).seed == arguments.get("seed", 0)
+        assert EngineSettings.of(config.model_config).load_policy().name == arguments.get("policy", "disagreement")
+        return config.compute_hash()
+
+    others = [{"tau": 1.6}, {"seed": 1}, {"policy": "random", "tau": None, "rate": 0.1}]
+    assert {hash_of(**other) for other in others} == {hash_of()}
+    assert hash_of(max_model_len=64) != hash_of()
 
 
 def test_what_model_runner_v2_has_not_v1_may_have():
@@ -79,7 +96,7 @@ def test_what_model_runner_v2_has_not_v1_may_have():
     assert explain(error).endswith("dual batch overlap; V1 may, with VLLM_USE_V2_MODEL_RUNNER=0 in the environment")
 
 
-def test_auto_is_a_table_of_lengths_which_vllm_reads(plan, caplog):
+def test_auto_is_a_table_of_lengths_which_vllm_reads(plan, runner_v2, caplog):
     from vllm.v1.spec_decode.dynamic.utils import build_dynamic_sd_schedule_lookup
 
     caplog.set_level("INFO")
@@ -117,16 +134,10 @@ def test_wrong_arguments_are_one_line(plan, arguments, message):
     assert message in str(raised.value) and "\n" not in str(raised.value)
 
 
-def test_the_host_drafts_and_the_donor_verifies(plan, demo_folders):
+def test_the_host_drafts_and_the_donor_verifies(plan, runner_v2, demo_folders):
     options = plan(block_size=4, direction="reverse")
     assert (options["model"], options["speculative_config"]["model"]) == (demo_folders["base"], demo_folders["guide"])
     assert options["tokenizer"] == demo_folders["guide"]
-
-
-@pytest.mark.parametrize("folders", ["demo_folders", "random_folders"])
-def test_vocabularies_may_be_padded_differently(plan, folders, request):
-    options = plan(block_size=4, **request.getfixturevalue(folders))
-    assert options["speculative_config"]["use_heterogeneous_vocab"] == (folders == "random_folders")
 
 
 @pytest.mark.parametrize(
@@ -174,7 +185,7 @@ def test_what_ended_in_another_process_is_looked_for_there(monkeypatch, tight):
 
 def test_a_server_that_cannot_go_on_ends_with_one_line(monkeypatch, capsys):
     monkeypatch.setattr("vllm.entrypoints.launchers.api_server.entry.main", lambda: 1 / 0)
-    assert serving.main() == 2
+    assert server.main() == 2
     assert capsys.readouterr().err == "error: vLLM's server cannot go on: division by zero\n"
 
 

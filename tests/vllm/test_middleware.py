@@ -31,7 +31,7 @@ def talk(path, body, headers=(), api_key=None, block=1):
 
     state = SimpleNamespace(args=SimpleNamespace(api_key=api_key), engine_client=MagicMock())
     engine = EngineSettings(policy=describe_policy(POLICIES["disagreement"]), vocab=512, ends=[], block=block)
-    state.engine_client.model_config.hf_config.takeover = engine.to_plain()
+    state.engine_client.model_config.hf_overrides = {"takeover": engine.to_plain()}
     scope = {
         "type": "http",
         "method": "POST",

@@ -53,7 +53,7 @@ def run(options: argparse.Namespace) -> int:
     engine = list_engine_arguments(arguments, pair, policy, drafts)
     words = list_words({**engine, "host": options.host, "port": options.port, "served_model_name": options.name})
     words += ["--middleware", MIDDLEWARE, *options.rest]
-    command = [sys.executable, "-m", "lm_eval_takeover.vllm.serving", *words]
+    command = [sys.executable, "-m", "lm_eval_takeover.vllm.server", *words]
     sys.stdout.flush()
     os.execv(command[0], command)
 

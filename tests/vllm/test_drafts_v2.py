@@ -49,33 +49,27 @@ def describe(place):
 
 def step(policy, device, place, monkeypatch, gpu=None):
     """One step: what is emitted, how much of it, and the next drafts."""
-    from lm_eval_takeover.vllm import speculator as module
-    from lm_eval_takeover.vllm.model_state import TakeoverModelState
+    from vllm.v1.worker.gpu.sample.sampler import Sampler
+
+    from lm_eval_takeover.vllm import drafts_v2 as module
 
     generator = torch.Generator().manual_seed(1)
     draw = lambda *shape: torch.randn(*shape, VOCAB + 8, generator=generator)  # noqa: E731 (padded vocabulary)
     target, kept, bare, fresh = draw(sum(DRAFTS) + 4), draw(4, BLOCK), draw(4), draw(4)
     prompts = torch.full((4,), PROMPT)
     place(target, kept, bare, fresh, prompts)
-    state = object.__new__(TakeoverModelState)
-    state.settings, state.takeover_slots = (
-        SimpleNamespace(vocab=VOCAB, block=BLOCK),
-        Slots(policy, capacity=4, device=device),
-    )
+    state = object.__new__(module.DraftingModelState)
+    state.settings, state.slots = SimpleNamespace(vocab=VOCAB, block=BLOCK), Slots(policy, capacity=4, device=device)
     state._prompt_lengths = prompts
     state._tracks = {
-        index: state.takeover_slots.enter(
-            index, RequestSettings(id=str(index), temperature=0.8 * (index % 2)), (index,)
-        )
+        index: state.slots.enter(index, RequestSettings(id=str(index), temperature=0.8 * (index % 2)), (index,))
         for index in range(4)
     }
     drafter = state.speculator = object.__new__(module.TakeoverSpeculator)
     vars(drafter).update(model=SimpleNamespace(compute_logits=lambda hidden: hidden), model_state=state)
     drafter.draft_logits = kept if policy.host else None
-    monkeypatch.setattr(module.TakeoverSpeculator, "read_next", lambda self, batch, last: bare[:, :VOCAB])
-    monkeypatch.setattr(module, "get_num_sampled_and_rejected", lambda stands, *rest: (stands, stands))
-    states = SimpleNamespace(prefill_len=SimpleNamespace(gpu=prompts))
-    sampler = module.DraftSampler(SimpleNamespace(req_states=states), state)
+    monkeypatch.setattr(module.TakeoverSpeculator, "read_next", lambda self, batch, last, behind: bare[:, :VOCAB])
+    sampler, _ = state.custom_sampler(object.__new__(Sampler))
     batch = describe(place)
     if gpu is not None:
         gpu.counts, gpu.waits = True, 0
@@ -86,7 +80,7 @@ def step(policy, device, place, monkeypatch, gpu=None):
     if gpu is not None:
         gpu.counts = False
     tokens = [text[:many] for text, many in zip(out.sampled_token_ids.tolist(), out.num_sampled.tolist(), strict=True)]
-    passes = [state.takeover_slots.take(str(index), 20)[1]["guide"] for index in range(4)]
+    passes = [state.slots.take(str(index), 20)[1]["guide"] for index in range(4)]
     return tokens, drafted.tolist(), passes
 
 

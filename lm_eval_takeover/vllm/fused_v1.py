@@ -1,7 +1,7 @@
-"""The gate of a fused engine on vLLM's model runner V1: its public `LogitsProcessor`, given to the engine by name.
+"""The gate of the fused pair on vLLM's model runner V1, which a CPU has: vLLM's public `LogitsProcessor`.
 
-It is shown the rows of a batch after every pass, prefills that are not whole yet among them, and leaves of each row the one token
-that is to be emitted.
+vLLM shows it the rows of a batch after every pass, rows with half a prompt among them. It leaves one token of each row: the one
+to emit.
 """
 
 from typing import Any
@@ -12,7 +12,8 @@ from vllm.config import VllmConfig
 from vllm.sampling_params import SamplingParams
 from vllm.v1.sample.logits_processor import BatchUpdate, LogitsProcessor, MoveDirectionality
 
-from lm_eval_takeover.vllm.pair_model import find_pair, list_logits
+from lm_eval_takeover.vllm.gate_step import list_logits
+from lm_eval_takeover.vllm.pair_model import find_pair
 from lm_eval_takeover.vllm.settings import EngineSettings, RequestSettings, check_params
 from lm_eval_takeover.vllm.slots import Slots, Track, place_numbers
 
@@ -22,12 +23,8 @@ class TakeoverLogitsProcessor(LogitsProcessor):  # type: ignore[misc]
 
     def __init__(self, vllm_config: VllmConfig, device: torch.device, is_pin_memory: bool) -> None:
         self._config = vllm_config
-        self.settings = EngineSettings.of(vllm_config.model_config.hf_config)
-        self.slots = Slots(
-            self.settings.load_policy(),
-            capacity=vllm_config.scheduler_config.max_num_seqs,
-            device=device,
-        )
+        self.settings = EngineSettings.of(vllm_config.model_config)
+        self.slots = Slots.open(vllm_config, self.settings.load_policy(), device)
         self._rows: dict[int, tuple[Track, list[int]]] = {}
 
     @classmethod
@@ -65,12 +62,15 @@ class TakeoverLogitsProcessor(LogitsProcessor):  # type: ignore[misc]
             self.slots.leave(row[0])
 
     def apply(self, logits: Tensor) -> Tensor:
-        """logits `[rows, vocab]`: the guide's, or of the one model that there is. Returns the same with one token in each row."""
+        """logits `[rows, vocab]`: the guide's, or those of the only model. Returns the same with one token in each row."""
         rows = [self._rows[place] for place in range(len(logits))]
+        pair = find_pair(self._config)
         emitted = self.slots.decide(
             [track for track, _ in rows],
             place_numbers([len(output) for _, output in rows], logits.device),
-            list_logits(find_pair(self._config), logits, self.slots.policy.roles, self.settings.vocab),
+            list_logits(
+                logits, None if pair is None else pair.base_logits, self.slots.policy.roles, self.settings.vocab
+            ),
         )
         return logits.fill_(-torch.inf).scatter_(-1, emitted.tokens, 0.0)
 
