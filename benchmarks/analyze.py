@@ -8,6 +8,7 @@ the command on it in a process of its own and prints seconds and peak memory. Go
 
 import argparse
 import contextlib
+import mmap
 import os
 import resource
 import subprocess
@@ -23,7 +24,8 @@ import pyarrow.parquet as pq
 from lm_eval_takeover.results.runs import MATHEMATICAL
 from lm_eval_takeover.runs.journal import Asked, Journal, Sample
 from lm_eval_takeover.runs.layout import journal_path, scores_folder
-from lm_eval_takeover.runs.scores import ScoredSample, ScoresHeader, make_schema, make_table, read_header, write_scores
+from lm_eval_takeover.runs.parquet import seal
+from lm_eval_takeover.runs.scores import ScoredSample, ScoresHeader, make_schema, make_scores, read_header, write_scores
 from lm_eval_takeover.storage.digests import digest_of_text
 from lm_eval_takeover.tasks.verdict_log import LoggedVerdict
 
@@ -97,9 +99,11 @@ def write_scores_file(folder: Path, count: int, tokens: int) -> Path:
                 column_encoding=dict.fromkeys(floats, "BYTE_STREAM_SPLIT"),
             )
         assert writer is not None
-        writer.write_table(make_table(samples, SCORES).replace_schema_metadata(metadata), row_group_size=GROUP * 2)
+        writer.write_table(make_scores(samples, SCORES).replace_schema_metadata(metadata), row_group_size=GROUP * 2)
     assert writer is not None and path is not None
     writer.close()
+    with path.open("r+b") as stream, mmap.mmap(stream.fileno(), 0) as data:
+        seal(data)
     return path
 
 

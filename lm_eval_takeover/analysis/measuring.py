@@ -17,7 +17,7 @@ from lm_eval_takeover.analysis.pooling import make_frame
 from lm_eval_takeover.analysis.tokens import Part, SampleTokens, read_scored_samples
 from lm_eval_takeover.answers.judging import count_cores
 from lm_eval_takeover.errors import RunDirError
-from lm_eval_takeover.runs.run_reader import Name
+from lm_eval_takeover.runs.parquet import Name
 
 _ROWS = 10**7  # from so many on, worker processes are worth their start of some seconds
 # Not `fork`: pyarrow and polars have threads by then. `spawn`, where there is nothing else, imports once for each worker.

@@ -10,8 +10,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from lm_eval_takeover.runs.parquet import open_parquet, read_groups, reading
-from lm_eval_takeover.runs.run_reader import NAME_COLUMNS, Name, split_samples
+from lm_eval_takeover.runs.parquet import NAME_COLUMNS, Name, open_parquet, read_groups, reading
+from lm_eval_takeover.runs.run_reader import split_samples
 from lm_eval_takeover.runs.scores import column_of, make_schema
 
 ENTROPY = "entropy"

@@ -1,31 +1,22 @@
 """The journal of a run: one row per finished sample, in SQLite, which commits a row whole or not at all.
 
-Every row is compared with its digest when it is read: what comes out is what went in, or the row does not count.
+Every row is compared with its digest when the file is opened: what comes out is what went in, or the file is not used.
 """
 
 import json
 import sqlite3
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from lm_eval_takeover.errors import RunDirError
 from lm_eval_takeover.runs.journal_file import (
-    APPLICATION,
     COLUMNS,
-    SCHEMA,
-    TABLES,
-    Damaged,
     add_checksum,
-    check_header,
     column_names,
-    connect,
     create_journal,
-    is_damage,
-    is_row_sound,
-    is_trace_sound,
+    open_journal_file,
     row_digest,
     strip_checksum,
 )
@@ -37,9 +28,9 @@ _KEYS_PER_QUERY = 500
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One finished sample. `tokens`, `takeovers` and passes are counts; `trace` its packed tokens until they are in a part.
+    """One finished sample. `tokens`, `takeovers` and passes are counts; `truncated`: the token limit ended it.
 
-    `truncated`: the token limit ended it.
+    Its tokens are packed in `trace` until they are in the file `part` under traces/; `trace` is read by `find_pending` alone.
     A key stands for a text: where several tasks ask for one, `task`, `doc_id` and `sample` are those of the first.
     """
 
@@ -54,6 +45,7 @@ class Sample:
     guide_passes: int
     truncated: bool
     trace: bytes | None = None
+    part: str | None = None
 
     @property
     def response(self) -> Response:
@@ -65,7 +57,7 @@ class Sample:
         """The columns that the digest is of."""
         return (
             self.key, self.task, self.doc_id, self.sample, self.text,
-            self.tokens, self.takeovers, self.base_passes, self.guide_passes, int(self.truncated),
+            self.tokens, self.takeovers, self.base_passes, self.guide_passes, int(self.truncated), self.part,
         )  # fmt: skip
 
 
@@ -85,70 +77,20 @@ class Asked:
 class Journal:
     """One journal file, of one process. Raises Damaged for a file that is not sound, and sqlite3's errors.
 
-    All calls come from one thread at a time. What is read is compared with its digest, and left out where it differs.
+    All calls come from one thread at a time.
     """
 
     def __init__(self, path: Path, *, read_only: bool = False) -> None:
         self.path = path
         if not read_only and not path.exists():
             create_journal(path)
-        check_header(path)
-        self._connection = connect(path, read_only)
+        self._connection = open_journal_file(path, read_only=read_only)
         self._attempt: tuple[int, float] | None = None  # its id, and the monotonic time at its begin
         self._command = "", "{}"  # digest, facts as JSON
-        try:
-            self._check()
-        except BaseException as error:
-            self._connection.close()
-            if is_damage(error):
-                raise Damaged(str(error)) from error
-            raise
 
-    def _check(self) -> None:
-        """Raises Damaged for a file whose structure is not sound, RunDirError for one of a newer version."""
-        (application,) = self._connection.execute("PRAGMA application_id").fetchone()
-        (schema,) = self._connection.execute("PRAGMA user_version").fetchone()
-        if application != APPLICATION:
-            raise Damaged("it is no journal")
-        if schema > SCHEMA:
-            raise RunDirError(
-                f"'{self.path}' was written by a newer version (schema {schema}, known {SCHEMA}); upgrade lm-eval-takeover"
-            )
-        if schema < SCHEMA:
-            raise RunDirError(
-                f"'{self.path}' was written by an older version (schema {schema}, expected {SCHEMA}), which did not note what "
-                f"was cut off; give another run_dir"
-            )
-        names = {name for (name,) in self._connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
-        if missing := TABLES.keys() - names:
-            raise Damaged(f"the table {min(missing)} is missing")
-        found = self._connection.execute("PRAGMA integrity_check(1)").fetchone()[0]
-        if found != "ok":
-            raise Damaged(found.splitlines()[-1])
-        self._connection.execute("PRAGMA synchronous=FULL")
-
-    def check_rows(self) -> None:
-        """Compare every row with its digest: the content that SQLite itself does not check."""
-        try:
-            for table in TABLES:
-                for *row, digest in self._connection.execute(f"SELECT {column_names(table)}, digest FROM {table}"):
-                    if not is_row_sound(table, row, digest):
-                        raise Damaged(f"a row of the table {table} has changed")
-            for key, *trace in self._connection.execute("SELECT key, trace, part, place FROM samples"):
-                if not is_trace_sound(key, *trace):
-                    raise Damaged("a trace has changed")
-        except (sqlite3.DatabaseError, ValueError, TypeError) as error:
-            if is_damage(error):
-                raise Damaged(str(error)) from error
-            raise
-
-    def _select(self, table: str, rest: str = "", values: Sequence[Any] = ()) -> Iterator[list[Any]]:
-        """Rows of a table that agree with their digests."""
-        for *row, digest in self._connection.execute(
-            f"SELECT {column_names(table)}, digest FROM {table} {rest}", values
-        ):
-            if is_row_sound(table, row, digest):
-                yield row
+    def _select(self, table: str, rest: str = "", values: Sequence[Any] = ()) -> Iterator[tuple[Any, ...]]:
+        """Rows of a table."""
+        yield from self._connection.execute(f"SELECT {column_names(table)} FROM {table} {rest}", values)
 
     def _replace(self, table: str, rows: Iterable[Sequence[Any]]) -> None:
         marks = ", ".join("?" * (len(COLUMNS[table]) + 1))
@@ -165,17 +107,7 @@ class Journal:
         for start in range(0, len(keys), _KEYS_PER_QUERY):
             chunk = keys[start : start + _KEYS_PER_QUERY]
             for row in self._select("samples", f"WHERE key IN ({','.join('?' * len(chunk))})", chunk):
-                found[row[0]] = Sample(*row)
-        return found
-
-    def find_parts(self, keys: Sequence[bytes]) -> dict[bytes, str]:
-        """By key the names of the parts that hold the traces of these samples, where they are in one."""
-        found: dict[bytes, str] = {}
-        for start in range(0, len(keys), _KEYS_PER_QUERY):
-            chunk = keys[start : start + _KEYS_PER_QUERY]
-            marks = ",".join("?" * len(chunk))
-            query = f"SELECT key, part FROM samples WHERE part IS NOT NULL AND key IN ({marks})"
-            found |= dict(self._connection.execute(query, chunk))
+                found[row[0]] = _make_sample(row)
         return found
 
     def add(self, samples: Iterable[Sample]) -> None:
@@ -186,7 +118,7 @@ class Journal:
         ]
         with self._connection:
             self._connection.executemany(
-                f"INSERT OR IGNORE INTO samples ({column_names('samples')}, digest, trace) VALUES ({','.join('?' * 12)})",
+                f"INSERT OR IGNORE INTO samples ({column_names('samples')}, digest, trace) VALUES ({','.join('?' * 13)})",
                 rows,
             )
             self._update_attempt()
@@ -199,10 +131,7 @@ class Journal:
             f"SELECT {column_names('samples')}, trace FROM samples WHERE part IS NULL AND trace IS NOT NULL ORDER BY rowid"
         )
         for *row, blob in rows:
-            trace = strip_checksum(blob)
-            if trace is None:
-                raise Damaged("a trace has changed")
-            found.append(replace(Sample(*row), trace=trace))
+            found.append(replace(_make_sample(row), trace=strip_checksum(blob)))
             total += found[-1].tokens
             if total >= tokens:
                 break
@@ -213,15 +142,16 @@ class Journal:
         query = "SELECT total(tokens) FROM samples WHERE part IS NULL AND trace IS NOT NULL"
         return int(self._connection.execute(query).fetchone()[0])
 
-    def assign_part(self, keys: Sequence[bytes], part: str) -> None:
+    def assign_part(self, samples: Sequence[Sample], part: str) -> None:
         """Drop the traces of these samples, which are in the part of that name from here on."""
+        moved = [replace(sample, part=part) for sample in samples]
         with self._connection:
             cursor = self._connection.executemany(
-                "UPDATE samples SET part = ?, place = ?, trace = NULL WHERE key = ?",
-                [(part, row_digest((key, part)), key) for key in keys],
+                "UPDATE samples SET part = ?, digest = ?, trace = NULL WHERE key = ?",
+                [(part, row_digest(sample.row), sample.key) for sample in moved],
             )
-            if cursor.rowcount != len(keys):
-                raise sqlite3.DatabaseError(f"{len(keys) - cursor.rowcount} rows cannot be found by their keys")
+            if cursor.rowcount != len(moved):
+                raise sqlite3.DatabaseError(f"{len(moved) - cursor.rowcount} rows cannot be found by their keys")
             self._update_attempt()
 
     def parts(self) -> set[str]:
@@ -301,17 +231,9 @@ class Journal:
         """(answer, outcome) by (digest of the document, digest of the response)."""
         return {(doc, response): (answer, outcome) for doc, response, answer, outcome in self._select("verdicts")}
 
-    def restore(self, tables: Mapping[str, Iterable[Sequence[Any]]]) -> None:
-        """Commit rows of tables by name, as they were salvaged."""
-        with self._connection:
-            for table, rows in tables.items():
-                self._replace(table, rows)
-
-    def checkpoint(self) -> None:
-        """Write the log back into the file. Closing does so, too, but does not report where it cannot."""
-        (busy, *_) = self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
-        if busy:
-            raise sqlite3.OperationalError("its log cannot be written back")
-
     def close(self) -> None:
         self._connection.close()
+
+
+def _make_sample(row: Sequence[Any]) -> Sample:
+    return replace(Sample(*row[:-1]), part=row[-1])

@@ -7,8 +7,8 @@ one of its bytes.
 import hashlib
 import os
 import sqlite3
-from collections.abc import Sequence
-from contextlib import closing
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,16 +17,16 @@ from lm_eval_takeover.runs.layout import is_part_name
 from lm_eval_takeover.storage.regular_files import open_regular
 from lm_eval_takeover.storage.whole_files import sync_folder
 
-SCHEMA = 2  # 1 had no `truncated`
-APPLICATION = 0x54414B45  # 'TAKE', in the header of the file
+_SCHEMA = 3
+_APPLICATION = 0x54414B45  # 'TAKE', in the header of the file
 # For each table: the columns that its digest is of, and what follows them. In `samples`, `trace` is packed (`traces`) behind a
-# checksum until it is in a part; then it is null, `part` the name of that file and `place` the digest of (key, part).
-TABLES = {
+# checksum until it is in a part; then it is null, and `part` the name of that file.
+_TABLES = {
     "samples": (
         "key BLOB NOT NULL UNIQUE, task TEXT NOT NULL, doc_id INTEGER NOT NULL, sample INTEGER NOT NULL, text TEXT NOT NULL, "
         "tokens INTEGER NOT NULL, takeovers INTEGER NOT NULL, base_passes INTEGER NOT NULL, guide_passes INTEGER NOT NULL, "
-        "truncated INTEGER NOT NULL",
-        "digest BLOB NOT NULL, trace BLOB, part TEXT, place BLOB",
+        "truncated INTEGER NOT NULL, part TEXT",
+        "digest BLOB NOT NULL, trace BLOB",
     ),
     "asked": (
         "command TEXT NOT NULL, task TEXT NOT NULL, doc TEXT NOT NULL, idx INTEGER NOT NULL, sample INTEGER NOT NULL, "
@@ -42,15 +42,24 @@ TABLES = {
         "digest BLOB NOT NULL, PRIMARY KEY (doc, response)",
     ),
 }
-COLUMNS = {table: [column.split()[0] for column in columns.split(", ")] for table, (columns, _) in TABLES.items()}
-
+COLUMNS = {table: [column.split()[0] for column in columns.split(", ")] for table, (columns, _) in _TABLES.items()}
+_STATEMENTS = (
+    *(f"CREATE TABLE {table} ({columns}, {rest})" for table, (columns, rest) in _TABLES.items()),
+    "CREATE INDEX untraced ON samples (part) WHERE part IS NULL",
+    "CREATE INDEX named ON samples (task, doc_id, sample)",
+)
 
 _KINDS: dict[str, tuple[type, ...]] = {"BLOB": (bytes,), "TEXT": (str,), "INTEGER": (int,), "REAL": (int, float)}
-_TYPES = {  # what the values may be that the digest is of, by table; the one column without NOT NULL is `verdicts.answer`
+_TYPES = {  # of the columns that the digest is of, by table; those without NOT NULL may be null
     table: [(*_KINDS[kind], *(() if rest else (type(None),))) for _, kind, *rest in map(str.split, columns.split(", "))]
-    for table, (columns, _) in TABLES.items()
+    for table, (columns, _) in _TABLES.items()
 }
 _LARGEST = 2**53  # of a count or a number of a document
+# What no journal of ours needs more of.
+_LIMITS = {
+    sqlite3.SQLITE_LIMIT_LENGTH: 2**27, sqlite3.SQLITE_LIMIT_SQL_LENGTH: 10**5, sqlite3.SQLITE_LIMIT_COLUMN: 50,
+    sqlite3.SQLITE_LIMIT_EXPR_DEPTH: 20, sqlite3.SQLITE_LIMIT_ATTACHED: 0, sqlite3.SQLITE_LIMIT_TRIGGER_DEPTH: 1,
+}  # fmt: skip
 
 
 def column_names(table: str) -> str:
@@ -60,7 +69,7 @@ def column_names(table: str) -> str:
 
 def row_digest(row: Sequence[Any]) -> bytes:
     """16 bytes over types and values of a row; no two rows run into each other."""
-    found = hashlib.blake2b(digest_size=16)
+    digest = hashlib.blake2b(digest_size=16)
     for value in row:
         if isinstance(value, bytes):
             kind, data = b"b", value
@@ -68,12 +77,12 @@ def row_digest(row: Sequence[Any]) -> bytes:
             kind, data = b"s", value.encode(errors="surrogatepass")
         else:
             kind, data = b"n", repr(value).encode()
-        found.update(b"%s%d:" % (kind, len(data)))
-        found.update(data)
-    return found.digest()
+        digest.update(b"%s%d:" % (kind, len(data)))
+        digest.update(data)
+    return digest.digest()
 
 
-def is_row_sound(table: str, row: Sequence[Any], digest: Any) -> bool:
+def _is_row_sound(table: str, row: Sequence[Any], digest: Any) -> bool:
     """Whether a row agrees with its digest and has the types of its table, which SQLite does not ask for."""
     typed = all(isinstance(value, kind) for value, kind in zip(row, _TYPES[table], strict=True))
     numbers = (value for value in row if isinstance(value, (int, float)))
@@ -85,17 +94,11 @@ def add_checksum(trace: bytes) -> bytes:
     return hashlib.blake2b(trace, digest_size=8).digest() + trace
 
 
-def strip_checksum(blob: Any) -> bytes | None:
-    """The trace behind its checksum; None where they do not agree."""
-    sound = isinstance(blob, bytes) and hashlib.blake2b(blob[8:], digest_size=8).digest() == blob[:8]
-    return blob[8:] if sound else None
-
-
-def is_trace_sound(key: Any, trace: Any, part: Any, place: Any) -> bool:
-    """Whether a sample's trace agrees with its checksum, or the name of its part with `place`; a sample may have no trace."""
-    if part is not None:
-        return is_part_name(part) and bool(row_digest((key, part)) == place)
-    return trace is None or strip_checksum(trace) is not None
+def strip_checksum(blob: Any) -> bytes:
+    """The trace behind its checksum. Raises Damaged where they do not agree."""
+    if not isinstance(blob, bytes) or hashlib.blake2b(blob[8:], digest_size=8).digest() != blob[:8]:
+        raise Damaged("a trace has changed")
+    return blob[8:]
 
 
 class Damaged(Exception):
@@ -103,20 +106,49 @@ class Damaged(Exception):
 
 
 # Primary result codes of SQLite that say nothing of the file: disk, rights, memory, another process.
-ENVIRONMENT = {
+_ENVIRONMENT = {
     sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN,
     sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM, sqlite3.SQLITE_AUTH, sqlite3.SQLITE_NOMEM, sqlite3.SQLITE_INTERRUPT,
 }  # fmt: skip
 
 
-def is_damage(error: BaseException) -> bool:
-    """Whether an error says that the file is not sound."""
-    if isinstance(error, sqlite3.DatabaseError):
-        return getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF not in ENVIRONMENT
-    return isinstance(error, (ValueError, TypeError)) and not isinstance(error, RunDirError)
+@contextmanager
+def _finding_damage() -> Iterator[None]:
+    """Raise Damaged for errors that say that the file is not sound."""
+    try:
+        yield
+    except sqlite3.DatabaseError as error:
+        if getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF in _ENVIRONMENT:
+            raise
+        raise Damaged(str(error)) from error
+    except (ValueError, TypeError) as error:
+        if isinstance(error, RunDirError):
+            raise
+        raise Damaged(str(error)) from error
 
 
-def check_header(path: Path) -> None:
+def open_journal_file(path: Path, *, read_only: bool) -> sqlite3.Connection:
+    """A connection to a journal that is there and sound. Raises Damaged, or RunDirError for one of another version."""
+    _check_header(path)
+    options = "?mode=ro" if read_only else "?mode=rw"
+    if read_only and not path.with_name(path.name + "-wal").exists():
+        options += "&immutable=1"  # no log, so no writer: works in a read-only folder, too
+    connection = sqlite3.connect(path.absolute().as_uri() + options, uri=True, timeout=30, check_same_thread=False)
+    try:
+        for limit, most in _LIMITS.items():
+            connection.setlimit(limit, most)
+        with _finding_damage():
+            connection.execute("PRAGMA trusted_schema=OFF")
+            connection.execute("PRAGMA synchronous=FULL")
+            _check_schema(connection, path)
+            _check_content(connection)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _check_header(path: Path) -> None:
     """Raises Damaged for headers that SQLite would take for an empty file, or for one of a version that it may only read."""
     with os.fdopen(open_regular(path), "rb") as stream:
         header = stream.read(20)
@@ -126,12 +158,36 @@ def check_header(path: Path) -> None:
         raise Damaged("it is no SQLite file")
 
 
-def connect(path: Path, read_only: bool) -> sqlite3.Connection:
-    """A connection to a file that exists."""
-    options = "?mode=ro" if read_only else "?mode=rw"
-    if read_only and not path.with_name(path.name + "-wal").exists():
-        options += "&immutable=1"  # no log, so no writer: works in a read-only folder, too
-    return sqlite3.connect(path.absolute().as_uri() + options, uri=True, timeout=30, check_same_thread=False)
+def _check_schema(connection: sqlite3.Connection, path: Path) -> None:
+    """Tables are exactly ours: a stranger's could have computed columns, triggers and views."""
+    (application,) = connection.execute("PRAGMA application_id").fetchone()
+    (schema,) = connection.execute("PRAGMA user_version").fetchone()
+    if application != _APPLICATION:
+        raise Damaged("it is no journal")
+    if schema != _SCHEMA:
+        raise RunDirError(
+            f"'{path}' was written by another version of lm-eval-takeover (schema {schema}, this one reads {_SCHEMA}); give "
+            f"another run_dir, or use that version"
+        )
+    statements = [sql for (sql,) in connection.execute("SELECT sql FROM sqlite_master WHERE sql IS NOT NULL LIMIT 99")]
+    if sorted(statements) != sorted(_STATEMENTS):
+        raise Damaged("its tables are not those of a journal")
+
+
+def _check_content(connection: sqlite3.Connection) -> None:
+    """Compare every row with its digest: the content that SQLite itself does not check."""
+    problem = connection.execute("PRAGMA integrity_check(1)").fetchone()[0]
+    if problem != "ok":
+        raise Damaged(problem.splitlines()[-1])
+    for table in COLUMNS:
+        for *row, digest in connection.execute(f"SELECT {column_names(table)}, digest FROM {table}"):
+            if not _is_row_sound(table, row, digest):
+                raise Damaged(f"a row of the table {table} has changed")
+    for part, trace in connection.execute("SELECT part, trace FROM samples"):
+        if trace is not None:
+            strip_checksum(trace)
+        if part is not None and not is_part_name(part):
+            raise Damaged("the name of a part has changed")
 
 
 def create_journal(path: Path) -> None:
@@ -140,12 +196,10 @@ def create_journal(path: Path) -> None:
     unfinished.unlink(missing_ok=True)
     with closing(sqlite3.connect(unfinished)) as connection:
         connection.execute("PRAGMA journal_mode=WAL")
-        for table, (columns, rest) in TABLES.items():
-            connection.execute(f"CREATE TABLE {table} ({columns}, {rest})")
-        connection.execute("CREATE INDEX untraced ON samples (part) WHERE part IS NULL")
-        connection.execute("CREATE INDEX named ON samples (task, doc_id, sample)")
-        connection.execute(f"PRAGMA application_id={APPLICATION}")
-        connection.execute(f"PRAGMA user_version={SCHEMA}")
+        for statement in _STATEMENTS:
+            connection.execute(statement)
+        connection.execute(f"PRAGMA application_id={_APPLICATION}")
+        connection.execute(f"PRAGMA user_version={_SCHEMA}")
         connection.commit()
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()  # closing does not report a full disk
     unfinished.replace(path)

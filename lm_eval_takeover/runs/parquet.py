@@ -1,22 +1,116 @@
-"""Parquet files of a run_dir, which a stranger may have made: their size is bounded before they are read, their types are ours.
+"""Parquet files of a run_dir: how all of them are written, and read although a stranger may have made them.
+
+A file of ours is written whole and names a digest of its bytes, so a bit that has flipped is seen before anything is read.
 
 A file of 0.5 MB can hold 500 MB of rows. What is read at once, by what its metadata say, has at most `MOST_ROWS` rows and
 `MOST_BYTES` bytes; texts stay in dictionaries until it is known how long they are together.
 """
 
-from collections.abc import Iterator, Sequence
+import hashlib
+import io
+import mmap
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from lm_eval_takeover.errors import RunDirError
+from lm_eval_takeover.storage.whole_files import write_whole
 
+Name = tuple[str, int, int]  # task, document, sample
+NAME_COLUMNS = ("task", "doc_id", "sample")
+NAME_FIELDS = (
+    pa.field("task", pa.dictionary(pa.int32(), pa.string())),
+    *(pa.field(name, pa.int32()) for name in ("doc_id", "sample", "position")),
+)  # which token a row is
+DIGEST = "takeover_digest"
+_UNKNOWN = "0" * 32  # in the place of a digest while it is computed
 MOST_ROWS = 2**23  # 16 times those of a file of ours
 MOST_BYTES = 2**28
 _NEVER_NULL = {"task", "doc_id", "sample", "position", "token_id", "chosen_from", "prompt_ids"}
+
+
+def name_tokens(names: Sequence[Name], lengths: Sequence[int]) -> dict[str, Any]:
+    """The columns of `NAME_FIELDS` for samples of so many tokens."""
+    tasks = list(dict.fromkeys(task for task, _, _ in names))
+    places = np.repeat([tasks.index(task) for task, _, _ in names], lengths).astype(np.int32)
+    return {
+        "task": pa.DictionaryArray.from_arrays(places, pa.array(tasks, pa.string())),
+        "doc_id": np.repeat([doc_id for _, doc_id, _ in names], lengths),
+        "sample": np.repeat([sample for _, _, sample in names], lengths),
+        "position": np.concatenate([np.arange(length) for length in lengths]),
+    }
+
+
+def make_table(columns: Mapping[str, Any], schema: pa.Schema) -> pa.Table:
+    """Columns, arrow's or numpy's, as a table of this schema. NaN is null."""
+    arrays = [
+        column
+        if isinstance(column := columns[field.name], pa.Array)
+        else pa.array(np.ascontiguousarray(column), field.type, from_pandas=True, safe=False)
+        for field in schema
+    ]
+    return pa.Table.from_arrays(arrays, schema=schema)
+
+
+def write_parquet(path: Path, table: pa.Table, metadata: Mapping[str, Any] | None = None, rows: int = 2**17) -> None:
+    """Write a table whole or not at all, with its digest, in groups of so many rows."""
+    kinds = {field.name: field.type for field in table.schema}
+    encodings = dict.fromkeys((name for name in kinds if pa.types.is_floating(kinds[name])), "BYTE_STREAM_SPLIT")
+    encodings |= dict.fromkeys(
+        (name for name in ("doc_id", "sample", "position") if name in kinds), "DELTA_BINARY_PACKED"
+    )
+    buffer = io.BytesIO()
+    pq.write_table(
+        table.replace_schema_metadata({**(metadata or {}), DIGEST: _UNKNOWN}),
+        buffer,
+        compression="zstd",
+        use_dictionary=[name for name, kind in kinds.items() if pa.types.is_dictionary(kind)],
+        column_encoding=encodings,
+        write_statistics=[name for name in NAME_COLUMNS if name in kinds],
+        row_group_size=max(rows, 1),
+    )
+    data = bytearray(buffer.getvalue())
+    seal(data)
+    write_whole(path, lambda stream: stream.write(data))
+
+
+def seal(data: bytearray | mmap.mmap) -> None:
+    """Put the digest of a file's bytes into its place among them."""
+    place = _find_digest(data)
+    data[place] = _compute_digest(data, place)
+
+
+def _find_digest(data: bytearray | mmap.mmap) -> slice:
+    """Where the digest stands: in the footer behind its name and two bytes of lengths. Raises ValueError."""
+    if (found := data.rfind(DIGEST.encode())) < 0:
+        raise ValueError("it names no digest: none of ours, or damaged")
+    start = found + len(DIGEST) + 2
+    return slice(start, start + len(_UNKNOWN))
+
+
+def _compute_digest(data: bytearray | mmap.mmap, place: slice) -> bytes:
+    """Of all bytes but the digest's own."""
+    digest = hashlib.blake2b(digest_size=16)
+    with memoryview(data) as view, view[: place.start] as before, view[place.stop :] as behind:
+        digest.update(before)
+        digest.update(behind)
+    return digest.hexdigest().encode()
+
+
+@lru_cache(maxsize=1024)
+def _check_digest(path: Path, *_: int) -> None:
+    """Raises ValueError for a file whose bytes have changed, and OSError. Done once for each state of a file."""
+    with path.open("rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        place = _find_digest(data)
+        if data[place] != _compute_digest(data, place):
+            raise ValueError("its bytes do not fit its digest: they have changed since it was written")
 
 
 @contextmanager
@@ -32,9 +126,11 @@ def reading(path: Path, what: str) -> Iterator[None]:
 
 
 def open_parquet(path: Path) -> pq.ParquetFile:
-    """The file, of which only the metadata are read. To be used under `reading`."""
+    """The file, whose digest fits. To be used under `reading`."""
     if not path.is_file():
         raise FileNotFoundError(f"'{path}' is no file")
+    state = path.stat()
+    _check_digest(path, state.st_ino, state.st_size, state.st_mtime_ns)
     names = pq.read_schema(path)
     return pq.ParquetFile(path, read_dictionary=[one.name for one in names if pa.types.is_string(one.type)])
 

@@ -14,15 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 from lm_eval.api.instance import Instance
 
 from lm_eval_takeover.errors import RunDirError
 from lm_eval_takeover.method.request import Request
 from lm_eval_takeover.runs.layout import list_unfinished_prompts, prompts_lock_path, prompts_path
-from lm_eval_takeover.runs.parquet import read_table, reading
+from lm_eval_takeover.runs.parquet import read_table, reading, write_parquet
 from lm_eval_takeover.storage.locks import Lock, Locked
-from lm_eval_takeover.storage.whole_files import write_whole
 from lm_eval_takeover.tasks.gpqa import withholds_questions
 
 logger = logging.getLogger(__name__)
@@ -86,8 +84,7 @@ def add_prompts(folder: Path, rows: Sequence[Prompt]) -> None:
         if len(merged) == len(known):
             return
         ordered = sorted(merged.values(), key=lambda row: (row["task"], row["doc_id"], row["prompt_ids"]))
-        table = pa.Table.from_pylist(ordered, schema=SCHEMA)
-        write_whole(prompts_path(folder), lambda stream: pq.write_table(table, stream, compression="zstd"))
+        write_parquet(prompts_path(folder), pa.Table.from_pylist(ordered, schema=SCHEMA))
     finally:
         lock.release()
 

@@ -17,14 +17,12 @@ from numpy.typing import NDArray
 from lm_eval_takeover.errors import ArgumentError, RunDirError
 from lm_eval_takeover.runs.journal import Sample
 from lm_eval_takeover.runs.layout import SAMPLES, find_run_dir, find_run_dirs, prompts_path, traces_folder
-from lm_eval_takeover.runs.parquet import open_parquet, read_groups, reading
+from lm_eval_takeover.runs.parquet import NAME_COLUMNS, Name, read_table, reading
 from lm_eval_takeover.runs.prompts import Prompt, read_prompts
 from lm_eval_takeover.runs.stored import StoredRun, read_stored_runs
 from lm_eval_takeover.runs.traces import SCHEMA as TRACE_SCHEMA
 from lm_eval_takeover.storage.digests import digest_of, digest_of_text
 from lm_eval_takeover.storage.paths import join_inside
-
-Name = tuple[str, int, int]  # task, document, sample
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +34,6 @@ class Answered:
     sample: int
     prompt: str  # its digest
     stored: Sample
-    part: str | None
     answer: str | None
     outcome: str | None
 
@@ -149,27 +146,15 @@ class RunReader:
         """The trace of each text, file by file; a text without a trace is left out. Raises RunDirError for a broken file."""
         by_part: dict[str, dict[Name, Answered]] = {}
         for one in self.stored_samples() if samples is None else samples:
-            if one.part is not None:
-                by_part.setdefault(one.part, {})[one.stored_name] = one
+            if one.stored.part is not None:
+                by_part.setdefault(one.stored.part, {})[one.stored_name] = one
         for part, wanted in sorted(by_part.items()):
             with reading(traces_folder(self.folder) / part, "a trace"):
-                table = _read_trace(join_inside(traces_folder(self.folder), part), [*NAME_COLUMNS, *columns])
+                path = join_inside(traces_folder(self.folder), part)
+                table = read_table(path, TRACE_SCHEMA, [*NAME_COLUMNS, *columns])
             for name, start, stop in split_samples(table):
                 if name in wanted:
                     yield wanted[name], table.slice(start, stop - start)
-
-
-NAME_COLUMNS = ("task", "doc_id", "sample")
-_SINCE = ("donor_rank", "host_token_id")  # columns that an older version's traces are without
-
-
-def _read_trace(path: Path, columns: Sequence[str]) -> pa.Table:
-    with open_parquet(path) as file:
-        lacking = [name for name in columns if name in _SINCE and name not in file.schema_arrow.names]
-        table = read_groups(file, range(file.num_row_groups), [c for c in columns if c not in lacking], TRACE_SCHEMA)
-    for name in lacking:
-        table = table.append_column(name, pa.nulls(len(table), pa.int32()))
-    return table
 
 
 def split_samples(table: pa.Table) -> Iterator[tuple[Name, int, int]]:
@@ -286,4 +271,4 @@ def _list_answered(
         if stored is None:
             continue
         answer, outcome = verdicts.get((row.doc, digest_of_text(stored.text)), (None, None))
-        yield Answered(*name, row.prompt, stored, run.parts.get(row.key), answer, outcome)
+        yield Answered(*name, row.prompt, stored, answer, outcome)

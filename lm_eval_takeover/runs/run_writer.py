@@ -1,7 +1,7 @@
 """One process's hold on a run_dir: finished samples go to disk behind the engine's back, and what is there is found.
 
 `layout` names the files. A finished sample is committed with its trace in one transaction, by a thread of its own, which also
-moves traces into parts (`parts`). What a process that died left behind is put in order when the folder is opened (`recovery`).
+moves traces into parts. What a process that died left behind is put in order when the folder is opened (`shards`).
 """
 
 import atexit
@@ -23,7 +23,6 @@ from lm_eval_takeover.runs.journal import Asked, Journal, Sample
 from lm_eval_takeover.runs.journal_file import Damaged
 from lm_eval_takeover.runs.layout import journal_path, list_ranks, lock_path, traces_folder
 from lm_eval_takeover.runs.prompts import Prompt, add_prompts
-from lm_eval_takeover.runs.recovery import open_journal, recover_absent_ranks
 from lm_eval_takeover.storage.locks import Lock, Locked
 from lm_eval_takeover.storage.whole_files import make_folder
 from lm_eval_takeover.tasks.verdict_log import LoggedVerdict, get_verdict_log, set_verdict_log
@@ -53,9 +52,9 @@ class RunWriter:
             make_folder(traces_folder(self.folder))
             self._lock = self._acquire_lock()
             try:
-                self.journal = open_journal(self.folder, rank)
+                self.journal = shards.open_journal(self.folder, rank)
                 if rank == 0:
-                    recover_absent_ranks(self.folder, ranks)
+                    shards.recover_absent_ranks(self.folder, ranks)
                 self.journal.begin_attempt()
                 self._pending_tokens = self.journal.count_pending_tokens()  # of traces in the journal
             except BaseException:

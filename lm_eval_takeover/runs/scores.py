@@ -18,17 +18,22 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from lm_eval_takeover.runs.layout import scores_folder
-from lm_eval_takeover.runs.parquet import reading
-from lm_eval_takeover.runs.run_reader import Name
-from lm_eval_takeover.storage.whole_files import write_whole
+from lm_eval_takeover.runs.parquet import (
+    NAME_FIELDS,
+    Name,
+    make_table,
+    name_tokens,
+    open_parquet,
+    reading,
+    write_parquet,
+)
 
 _FLOATS = ("base_entropy", "guide_entropy", "base_logprob", "guide_logprob")
 _INTEGERS = ("base_rank", "guide_rank", "base_top", "guide_top", "guide_top_rank", "shared_top5", "shared_top10")
-_METADATA = b"takeover_scores"
+_METADATA = "takeover_scores"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +71,8 @@ def make_schema(scores: Sequence[str] = ()) -> pa.Schema:
     """Of a file with these scores."""
     return pa.schema(
         [
-            pa.field("task", pa.dictionary(pa.int32(), pa.string())),
-            *(pa.field(name, pa.int32()) for name in ("doc_id", "sample", "position", "token_id")),
+            *NAME_FIELDS,
+            pa.field("token_id", pa.int32()),
             *(pa.field(name, pa.float32()) for name in dict.fromkeys([*map(column_of, scores), *_FLOATS])),
             *(pa.field(name, pa.int32()) for name in _INTEGERS),
         ]
@@ -82,7 +87,8 @@ def list_score_files(folder: Path) -> list[Path]:
 def read_header(path: Path) -> tuple[ScoresHeader, set[bytes]]:
     """What a file was written with, and the keys of its texts. Raises RunDirError for one that is none of ours."""
     with reading(path, "scores"):
-        found = json.loads((pq.read_schema(path).metadata or {})[_METADATA])
+        with open_parquet(path) as file:
+            found = json.loads((file.schema_arrow.metadata or {})[_METADATA.encode()])
         header = ScoresHeader(**found["header"])
         _ = header.base["id"], header.base["dtype"], header.guide["id"], header.guide["dtype"], dict(header.scores)
         return header, {bytes.fromhex(key) for key in found["keys"]}
@@ -93,47 +99,16 @@ def write_scores(folder: Path, header: ScoresHeader, samples: Sequence[ScoredSam
     number = max((int(path.stem) for path in list_score_files(folder) if path.stem.isdigit()), default=0) + 1
     path = scores_folder(folder) / f"{number:06d}.parquet"
     keys = [sample.key.hex() for sample in samples]
-    metadata = {_METADATA: json.dumps({"header": asdict(header), "keys": keys})}
-    table = make_table(samples, list(header.scores)).replace_schema_metadata(metadata)
-    write_whole(path, lambda stream: write_table(table, stream))
+    table = make_scores(samples, list(header.scores))
+    write_parquet(path, table, {_METADATA: json.dumps({"header": asdict(header), "keys": keys})}, rows=len(table))
     return path
 
 
-def write_table(table: pa.Table, stream: Any) -> None:
-    """One row group."""
-    pq.write_table(
-        table,
-        stream,
-        compression="zstd",
-        use_dictionary=["task"],
-        column_encoding={
-            **{field.name: "BYTE_STREAM_SPLIT" for field in table.schema if pa.types.is_floating(field.type)},
-            **dict.fromkeys(("doc_id", "sample", "position"), "DELTA_BINARY_PACKED"),
-        },
-        write_statistics=["task", "doc_id", "sample"],
-        row_group_size=max(len(table), 1),
-    )
-
-
-def make_table(samples: Sequence[ScoredSample], scores: Sequence[str]) -> pa.Table:
+def make_scores(samples: Sequence[ScoredSample], scores: Sequence[str]) -> pa.Table:
     """One row per token of these samples."""
     schema = make_schema(scores)
-    lengths = [len(sample.tokens) for sample in samples]
-    tasks = list(dict.fromkeys(sample.name[0] for sample in samples))
-    columns: dict[str, Any] = {
-        "task": pa.DictionaryArray.from_arrays(
-            np.repeat([tasks.index(sample.name[0]) for sample in samples], lengths).astype(np.int32),
-            pa.array(tasks, pa.string()),
-        ),
-        "doc_id": np.repeat([sample.name[1] for sample in samples], lengths),
-        "sample": np.repeat([sample.name[2] for sample in samples], lengths),
-        "position": np.concatenate([np.arange(length) for length in lengths]),
-        "token_id": np.concatenate([np.asarray(sample.tokens) for sample in samples]),
-    }
+    columns = name_tokens([sample.name for sample in samples], [len(sample.tokens) for sample in samples])
+    columns["token_id"] = np.concatenate([np.asarray(sample.tokens) for sample in samples])
     for name in schema.names[len(columns) :]:
         columns[name] = np.concatenate([sample.values[name] for sample in samples])
-    arrays = [
-        column if isinstance(column, pa.Array) else pa.array(column, field.type, safe=False)
-        for field, column in ((field, columns[field.name]) for field in schema)
-    ]
-    return pa.Table.from_arrays(arrays, schema=schema)
+    return make_table(columns, schema)

@@ -1,33 +1,80 @@
-"""Between a journal and the parts: traces leave the journal for parquet files, each of some 500,000 tokens of one command.
+"""Journals and parts in agreement: traces leave a journal for parquet files, and what a killed process left is put in order.
 
-A part is written and renamed first, and the journal points to it in a transaction behind that. So at any instant the trace of a
-journalled sample is in the journal or in exactly one part. A part that the journal does not know was written by a process that
-died in between: its traces are still in the journal, and it is removed.
+A part holds some 500,000 tokens of one command. It is written and renamed first, and the journal points to it in a transaction
+behind that. So at any instant the trace of a journalled sample is in the journal or in exactly one part. A part that the journal
+does not know was written by a process that died in between: its traces are still in the journal, and it is removed.
+
+A journal that is not sound is moved to RUN_DIR/damaged-N with its parts, and its samples are generated again.
 """
 
+import contextlib
 import logging
 from pathlib import Path
 
 from lm_eval_takeover.runs.journal import Journal, Sample
+from lm_eval_takeover.runs.journal_file import Damaged
 from lm_eval_takeover.runs.layout import (
+    journal_path,
     list_parts,
+    list_ranks,
     list_unfinished_parts,
+    lock_path,
     make_damaged_folder,
     part_name,
     part_number,
     traces_folder,
 )
 from lm_eval_takeover.runs.traces import read_sample_names, unpack_trace, write_part
+from lm_eval_takeover.storage.locks import Lock, Locked
+from lm_eval_takeover.storage.whole_files import sync_folder
 
 logger = logging.getLogger(__name__)
 
 PART_TOKENS = 2**19  # 13 MB of the journal
 
 
-def next_part(folder: Path, rank: int) -> Path:
-    """Where the next part of a rank goes."""
-    number = max(map(part_number, list_parts(folder, rank)), default=0) + 1
-    return traces_folder(folder) / part_name(rank, number)
+def open_journal(folder: Path, rank: int) -> Journal:
+    """The journal of a rank, its parts in agreement with it."""
+    path = journal_path(folder, rank)
+    try:
+        journal = Journal(path)
+    except Damaged as damage:
+        aside = _move_aside(path)
+        logger.warning(
+            "'%s' is damaged (%s); it was moved to '%s', and its samples are generated again", path, damage, aside
+        )
+        journal = Journal(path)
+    try:
+        _reconcile_parts(journal, folder, rank)
+    except BaseException:
+        journal.close()
+        raise
+    return journal
+
+
+def recover_absent_ranks(folder: Path, ranks: int) -> None:
+    """Put the journals of ranks from `ranks` on in order, which this run does not have, and move their traces into parts."""
+    for rank in list_ranks(folder):
+        if rank < ranks:
+            continue
+        with contextlib.suppress(Locked):
+            lock = Lock(lock_path(folder, rank))
+            try:
+                with contextlib.closing(open_journal(folder, rank)) as journal:
+                    move_traces(journal, folder, rank, everything=True)
+            finally:
+                lock.release()
+
+
+def _move_aside(path: Path) -> Path:
+    """Move a journal into a folder of its own. Its log goes first: SQLite would read it into the next journal."""
+    aside = make_damaged_folder(path.parent)
+    for end in ("-wal", "-shm", ""):
+        file = path.with_name(path.name + end)
+        if file.exists():
+            file.rename(aside / file.name)
+    sync_folder(path.parent)
+    return aside
 
 
 def move_traces(journal: Journal, folder: Path, rank: int, everything: bool = False) -> None:
@@ -39,13 +86,14 @@ def move_traces(journal: Journal, folder: Path, rank: int, everything: bool = Fa
         for sample in samples:
             by_command.setdefault(unpack_trace(sample.trace or b"")[0].command, []).append(sample)
         for command, group in by_command.items():
-            part = next_part(folder, rank)
+            number = max(map(part_number, list_parts(folder, rank)), default=0) + 1
+            part = traces_folder(folder) / part_name(rank, number)
             attempts = journal.attempts(command)
             write_part(part, group, attempts[-1][0] if attempts else {})
-            journal.assign_part([sample.key for sample in group], part.name)
+            journal.assign_part(group, part.name)
 
 
-def reconcile_parts(journal: Journal, folder: Path, rank: int) -> None:
+def _reconcile_parts(journal: Journal, folder: Path, rank: int) -> None:
     """Remove parts of a rank whose traces its journal still has; move others that it does not know aside."""
     for path in list_unfinished_parts(folder, rank):
         path.unlink()

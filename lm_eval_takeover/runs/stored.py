@@ -27,7 +27,6 @@ class StoredRun:
     seconds: float
     asked: list[Asked]
     samples: dict[bytes, Sample]
-    parts: dict[bytes, str]  # the file under traces/ that holds a sample's tokens, where one does
 
     @property
     def tasks(self) -> list[str]:
@@ -56,24 +55,21 @@ def read_stored_runs(folder: Path) -> tuple[list[StoredRun], dict[tuple[str, byt
         opened = []
         for path in paths:
             try:
-                journal = stack.enter_context(contextlib.closing(Journal(path, read_only=True)))
-                journal.check_rows()
+                opened.append(stack.enter_context(contextlib.closing(Journal(path, read_only=True))))
             except (Damaged, sqlite3.Error, OSError) as error:
                 raise RunDirError(
                     f"'{path}' cannot be read: {error}; the run's own command moves a damaged journal aside and goes on"
                 ) from error
-            opened.append(journal)
         for journal in opened:
             verdicts |= journal.verdicts()
             for command in journal.commands():
                 attempts = _read_attempts(journal, command)
                 run = runs.setdefault(
-                    command, StoredRun(command, attempts[-1][0], len(attempts), sum(s for _, s in attempts), [], {}, {})
+                    command, StoredRun(command, attempts[-1][0], len(attempts), sum(s for _, s in attempts), [], {})
                 )
                 run.asked += journal.asked(command)
         for run in runs.values():
             keys = list({row.key for row in run.asked})
             for journal in opened:
                 run.samples |= journal.find(keys)
-                run.parts |= journal.find_parts(keys)
     return list(runs.values()), verdicts

@@ -11,7 +11,6 @@ significant bits (0.02 %), which halves their size.
 """
 
 import json
-import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,25 +18,27 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from lm_eval_takeover.errors import RunDirError
 from lm_eval_takeover.method.generation import Generation
 from lm_eval_takeover.method.observations import OBSERVED
 from lm_eval_takeover.runs.journal import Sample
-from lm_eval_takeover.runs.parquet import open_parquet, read_groups, read_table, reading
-from lm_eval_takeover.storage.whole_files import write_whole
-
-logger = logging.getLogger(__name__)
+from lm_eval_takeover.runs.parquet import (
+    NAME_COLUMNS,
+    NAME_FIELDS,
+    Name,
+    make_table,
+    name_tokens,
+    read_table,
+    reading,
+    write_parquet,
+)
 
 _FLOATS = ("score", "base_entropy", "window_mean", "host_logprob", "donor_logprob")
 SCHEMA = pa.schema(
     [
-        pa.field("task", pa.dictionary(pa.int32(), pa.string())),
-        pa.field("doc_id", pa.int32()),
-        pa.field("sample", pa.int32()),
-        pa.field("position", pa.int32()),
+        *NAME_FIELDS,
         pa.field("token_id", pa.int32()),
         pa.field("chosen_from", pa.dictionary(pa.int32(), pa.string())),
         *(pa.field(name, pa.float32()) for name in _FLOATS),
@@ -45,15 +46,8 @@ SCHEMA = pa.schema(
         pa.field("host_token_id", pa.int32()),
     ]
 )
-_OBSERVED_BEFORE = OBSERVED[:4]  # by traces whose header does not say what they hold
-
-
-def _packed(observed: Sequence[str]) -> np.dtype[np.void]:
-    """A token in a journal."""
-    return np.dtype([("token", "<i4"), ("taken", "u1"), ("score", "<f4"), *((name, "<f4") for name in observed)])
-
-
-_PACKED = _packed(OBSERVED)
+# A token in a journal.
+_PACKED = np.dtype([("token", "<i4"), ("taken", "u1"), ("score", "<f4"), *((name, "<f4") for name in OBSERVED)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,21 +66,14 @@ def pack_trace(generation: Generation, header: TraceHeader) -> bytes:
     observed = np.frombuffer(generation.observed or b"", np.float32).reshape(-1, len(OBSERVED))
     for column, name in enumerate(OBSERVED):
         rows[name] = observed[:, column]
-    return json.dumps([header.command, header.writers, header.window, OBSERVED]).encode() + b"\n" + rows.tobytes()
+    return json.dumps([header.command, header.writers, header.window]).encode() + b"\n" + rows.tobytes()
 
 
 def unpack_trace(trace: bytes) -> tuple[TraceHeader, NDArray[np.void]]:
-    """The reverse of `pack_trace`; rows `[tokens]` of `_PACKED`, NaN where an older version observed less."""
+    """The reverse of `pack_trace`; rows `[tokens]` of `_PACKED`."""
     line, _, packed = trace.partition(b"\n")
-    command, writers, window, *observed = json.loads(line)
-    found = np.frombuffer(packed, _packed(observed[0] if observed else _OBSERVED_BEFORE))
-    if found.dtype == _PACKED:
-        rows = found
-    else:
-        rows = np.empty(len(found), _PACKED)
-        for name in _PACKED.names or ():
-            rows[name] = found[name] if name in (found.dtype.names or ()) else np.nan
-    return TraceHeader(command, tuple(writers), window), rows
+    command, writers, window = json.loads(line)
+    return TraceHeader(command, tuple(writers), window), np.frombuffer(packed, _PACKED)
 
 
 def window_means(scores: NDArray[np.float32], window: int) -> NDArray[np.float32]:
@@ -108,65 +95,17 @@ def _round_bits(values: NDArray[np.float32]) -> NDArray[np.float32]:
 
 def write_part(path: Path, samples: Sequence[Sample], facts: Mapping[str, Any]) -> None:
     """The traces of these samples of one command, whole or not at all; `facts` go into the file's metadata as `takeover`."""
-    _write(path, make_part(samples).replace_schema_metadata({"takeover": json.dumps(facts)}))
+    write_parquet(path, make_part(samples), {"takeover": json.dumps(facts)})
 
 
-def read_sample_names(part: Path) -> set[tuple[str, int, int]] | None:
-    """`(task, doc_id, sample)` of all whose tokens a part holds; None where it cannot be read."""
+def read_sample_names(part: Path) -> set[Name] | None:
+    """The samples whose tokens a part holds; None where it cannot be read."""
     try:
         with reading(part, "a trace"):
-            return set(_list_names(read_table(part, SCHEMA, ["task", "doc_id", "sample"])))
+            table = read_table(part, SCHEMA, NAME_COLUMNS)
+            return set(zip(*(table[name].to_pylist() for name in NAME_COLUMNS), strict=True))
     except RunDirError:
         return None
-
-
-def _list_names(table: pa.Table) -> list[tuple[str, int, int]]:
-    """`(task, doc_id, sample)` of every row."""
-    return list(zip(*(table[name].to_pylist() for name in ("task", "doc_id", "sample")), strict=True))
-
-
-def extract_part(old: Path, samples: Sequence[Sample], new: Path) -> str | None:
-    """The name of a part with the tokens of these samples alone: `old` if it holds no others, else `new`, which is written.
-
-    None where the old one cannot be read.
-    """
-    wanted = {(sample.task, sample.doc_id, sample.sample) for sample in samples}
-    try:
-        with reading(old, "a trace"), open_parquet(old) as file:
-            known = [name for name in SCHEMA.names if name in file.schema_arrow.names]  # an older version has fewer
-            table = read_groups(file, range(file.num_row_groups), known, SCHEMA)
-            table = table.replace_schema_metadata(file.schema_arrow.metadata)
-        names = _list_names(table)
-    except RunDirError as error:
-        logger.warning("%s; its samples have no trace", error)
-        return None
-    if set(names) <= wanted:
-        return old.name
-    _write(new, table.filter(pa.array([name in wanted for name in names], pa.bool_())))
-    return new.name
-
-
-def _write(path: Path, table: pa.Table) -> None:
-    write_whole(
-        path,
-        lambda stream: pq.write_table(
-            table,
-            stream,
-            compression="zstd",
-            use_dictionary=["task", "chosen_from"],
-            column_encoding={
-                **dict.fromkeys(_FLOATS, "BYTE_STREAM_SPLIT"),
-                **dict.fromkeys(("doc_id", "sample", "position"), "DELTA_BINARY_PACKED"),
-            },
-            write_statistics=["task", "doc_id", "sample"],
-            row_group_size=2**17,
-        ),
-    )
-
-
-def _as_integers(values: NDArray[np.float32]) -> pa.Array:
-    """Whole numbers, null where there is NaN."""
-    return pa.array(np.nan_to_num(values).astype(np.int32), mask=np.isnan(values))
 
 
 def make_part(samples: Sequence[Sample]) -> pa.Table:
@@ -174,18 +113,13 @@ def make_part(samples: Sequence[Sample]) -> pa.Table:
     traces = [unpack_trace(sample.trace or b"") for sample in samples]
     header = traces[0][0]
     rows = np.concatenate([tokens for _, tokens in traces])
-    lengths = [len(tokens) for _, tokens in traces]
     if header.window is None:
         means = np.full(len(rows), np.nan, np.float32)
     else:
         means = np.concatenate([window_means(tokens["score"], header.window) for _, tokens in traces])
-    tasks = list(dict.fromkeys(sample.task for sample in samples))
-    of_task = np.repeat([tasks.index(sample.task) for sample in samples], lengths).astype(np.int32)
+    names = [(sample.task, sample.doc_id, sample.sample) for sample in samples]
     columns = {
-        "task": pa.DictionaryArray.from_arrays(of_task, pa.array(tasks, pa.string())),
-        "doc_id": np.repeat([sample.doc_id for sample in samples], lengths),
-        "sample": np.repeat([sample.sample for sample in samples], lengths),
-        "position": np.concatenate([np.arange(length) for length in lengths]),
+        **name_tokens(names, [len(tokens) for _, tokens in traces]),
         "token_id": rows["token"],
         "chosen_from": pa.DictionaryArray.from_arrays(rows["taken"].astype(np.int32), pa.array(header.writers)),
         "score": rows["score"],
@@ -196,10 +130,9 @@ def make_part(samples: Sequence[Sample]) -> pa.Table:
         "donor_rank": _as_integers(rows["donor_rank"]),
         "host_token_id": _as_integers(rows["host_token"]),
     }
-    arrays = [
-        column
-        if isinstance(column, pa.Array)
-        else pa.array(np.ascontiguousarray(column), field.type, from_pandas=True, safe=False)
-        for field, column in ((field, columns[field.name]) for field in SCHEMA)
-    ]
-    return pa.Table.from_arrays(arrays, schema=SCHEMA)
+    return make_table(columns, SCHEMA)
+
+
+def _as_integers(values: NDArray[np.float32]) -> pa.Array:
+    """Whole numbers, null where there is NaN."""
+    return pa.array(np.nan_to_num(values).astype(np.int32), mask=np.isnan(values))

@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from helpers.run_dirs import plant
 
 from lm_eval_takeover.analysis.catalogue import COLUMNS
 from lm_eval_takeover.analysis.tokens import list_parts, read_scored_samples
@@ -21,6 +22,7 @@ from lm_eval_takeover.errors import ArgumentError, RunDirError
 from lm_eval_takeover.method.registry import scores as registered
 from lm_eval_takeover.runs.journal import Asked, Journal
 from lm_eval_takeover.runs.layout import prompts_path
+from lm_eval_takeover.runs.parquet import write_parquet
 from lm_eval_takeover.runs.prompts import SCHEMA
 from lm_eval_takeover.runs.run_reader import read_run_folder
 from lm_eval_takeover.runs.scores import list_score_files
@@ -145,7 +147,7 @@ def test_rollouts_of_the_guide_are_analysed_as_those_of_the_base(copies, tmp_pat
 def test_scores_of_an_older_version_are_said(copies, tmp_path, capsys):
     for path in list_score_files(copies["base"]):
         table = pq.read_table(path)
-        pq.write_table(table.drop(["guide_top_rank", "shared_top5", "shared_top10"]), path)
+        write_parquet(path, table.drop(["guide_top_rank", "shared_top5", "shared_top10"]), table.schema.metadata)
     with pytest.raises(ArgumentError, match=r"older version, without guide_top_rank, .* score .*base --overwrite"):
         analyze(tmp_path / "out", copies["base"], only="choices")
     assert analyze(tmp_path / "out", copies["base"]) == 0
@@ -166,8 +168,7 @@ def test_texts_that_two_tasks_share_are_in_the_tables_of_both(copies, tmp_path):
 
 
 def forget_traces(run):
-    with sqlite3.connect(run / "journal-000.sqlite") as journal:
-        journal.execute("UPDATE samples SET part = NULL, place = NULL")
+    plant(run, "samples", part=None)
 
 
 def forget_verdicts(run):
@@ -183,7 +184,7 @@ def forget_samples(run):
 def use_other_tokens(run):
     rows = pq.read_table(prompts_path(run)).to_pylist()
     table = pa.Table.from_pylist([row | {"prompt_ids": row["prompt_ids"][1:]} for row in rows], schema=SCHEMA)
-    pq.write_table(table, prompts_path(run))
+    write_parquet(prompts_path(run), table)
 
 
 @pytest.mark.parametrize(

@@ -5,13 +5,13 @@ from hashlib import blake2b
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from lm_eval_takeover.analysis.catalogue import SCORED
 from lm_eval_takeover.analysis.measuring import Measuring
 from lm_eval_takeover.cli import main
 from lm_eval_takeover.method.generation import Generation
 from lm_eval_takeover.runs.journal import Asked, Sample
+from lm_eval_takeover.runs.parquet import write_parquet
 from lm_eval_takeover.runs.run_writer import RunWriter
 from lm_eval_takeover.runs.traces import TraceHeader, pack_trace
 from lm_eval_takeover.storage.digests import digest_of_text
@@ -96,7 +96,7 @@ def write_scores(path, lengths, group):
     rng = np.random.default_rng(len(names))
     floats = {name: pa.array(rng.exponential(size=len(names)), pa.float32()) for name in ("ce", "base_entropy")}
     columns = {"task": task, "doc_id": doc_id, "sample": sample, "token_id": list(range(len(names)))} | floats
-    pq.write_table(pa.table(columns), path, row_group_size=group)
+    write_parquet(path, pa.table(columns), rows=group)
     return path
 
 

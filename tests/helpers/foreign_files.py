@@ -37,6 +37,7 @@ from lm_eval_takeover.commands.report.inputs import Analysis
 from lm_eval_takeover.commands.report.rollouts import read_scores
 from lm_eval_takeover.commands.report.summary import list_rows
 from lm_eval_takeover.runs import journal_file
+from lm_eval_takeover.runs.parquet import DIGEST, seal
 from lm_eval_takeover.runs.run_reader import read_run_folder
 from lm_eval_takeover.runs.scores import ScoredSample, ScoresHeader, make_schema, write_scores
 from lm_eval_takeover.storage.digests import digest_of
@@ -130,7 +131,7 @@ def _spoil_journal(folder, rng):
         path.write_bytes(spoil_bytes(path.read_bytes(), rng))
         return
     with closing(sqlite3.connect(path)) as connection, connection:
-        table = rng.choice(list(journal_file.TABLES))
+        table = rng.choice(list(journal_file.COLUMNS))
         columns = journal_file.COLUMNS[table]
         rows = connection.execute(f"SELECT rowid, {', '.join(columns)} FROM {table}").fetchall()
         for rowid, *row in rng.sample(rows, rng.choice((1, len(rows)))):
@@ -148,22 +149,17 @@ def _spoil_journal(folder, rng):
                     float("inf"),
                     "",
                     "x",
-                    "../x",
+                    "../../x.parquet",
+                    "000-000099.parquet",
                     "\x1b[31m",
                     "\U000e0041",
                     b"",
                     b"\xff\x00",
                 )
                 row[at] = rng.choice(leaves)
-            extra = {"place": journal_file.row_digest((row[0], None))} if table == "samples" else {}
             new = dict(zip(columns, row, strict=True)) | {"digest": journal_file.row_digest(row)}
             if table == "samples" and rng.random() < 0.5:
-                part = rng.choice(("../../x.parquet", "000-000099.parquet", "000-000001.parquet", 7, b"x"))
-                extra = {"part": part, "place": journal_file.row_digest((row[0], part)), "trace": None}
-            elif table == "samples":
-                part = connection.execute("SELECT part FROM samples WHERE rowid = ?", (rowid,)).fetchone()[0]
-                extra = {"place": journal_file.row_digest((row[0], part))}
-            new |= extra
+                new["trace"] = None
             with contextlib.suppress(sqlite3.Error):  # what SQLite itself refuses
                 marks = ", ".join(f"{name} = ?" for name in new)
                 connection.execute(f"UPDATE {table} SET {marks} WHERE rowid = ?", [*new.values(), rowid])
@@ -198,7 +194,12 @@ def spoil_parquet(path: Path, rng: random.Random) -> None:
                 pa.array([rng.randrange(-5, 5) for _ in range(count)]), pa.array([None if i % 3 else 1 for i in range(count)]),
             ))  # fmt: skip
             table = table.set_column(at, name, new)
-    pq.write_table(table.replace_schema_metadata(metadata), path, row_group_size=rng.choice((7, 100, 10**6)))
+    pq.write_table(
+        table.replace_schema_metadata({**metadata, DIGEST: "0" * 32}), path, row_group_size=rng.choice((7, 100, 10**6))
+    )
+    content = bytearray(path.read_bytes())
+    seal(content)
+    path.write_bytes(content)
 
 
 def _spoil_trace(folder, rng):

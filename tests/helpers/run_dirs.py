@@ -51,8 +51,6 @@ def plant(folder, table, **values):
         for row in connection.execute(f"SELECT rowid AS number, * FROM {table}").fetchall():
             new = dict(row) | {name: value(row[name]) if callable(value) else value for name, value in values.items()}
             new["digest"] = journal_file.row_digest([new[name] for name in names])
-            if table == "samples" and new["part"] is not None:
-                new["place"] = journal_file.row_digest((new["key"], new["part"]))
             rowid = new.pop("number")
             marks = ", ".join(f"{name} = ?" for name in new)
             connection.execute(f"UPDATE {table} SET {marks} WHERE rowid = ?", [*new.values(), rowid])

@@ -1,15 +1,26 @@
-"""The journal: whole rows or none, and never what has changed since it was written."""
+"""The journal: whole rows or none, never what has changed since it was written, and never a table that is not ours."""
 
+import random
 import sqlite3
+from contextlib import closing
 
 import pytest
-from helpers.run_dirs import make_sample, open_run
+from helpers.run_dirs import make_sample, open_run, read_rows
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lm_eval_takeover.errors import RunDirError
 from lm_eval_takeover.runs.journal import Journal
 from lm_eval_takeover.runs.journal_file import Damaged
+from lm_eval_takeover.runs.run_writer import RunWriter
+
+
+@pytest.fixture
+def path(tmp_path):
+    """A journal of 30 samples."""
+    with closing(Journal(tmp_path / "journal-000.sqlite")) as journal:
+        journal.add(make_sample(number, f"text {number} " * 60) for number in range(30))
+    return journal.path
 
 
 @settings(max_examples=60)
@@ -17,44 +28,102 @@ from lm_eval_takeover.runs.journal_file import Damaged
 def test_any_text_comes_back_as_it_was(texts, tmp_path_factory):
     """Quotes, NUL, SQL: a text is a value and nothing else."""
     path = tmp_path_factory.mktemp("journal") / "j.sqlite"
-    journal = Journal(path)
     samples = [make_sample(number, text) for number, text in enumerate([*texts, "'; DROP TABLE samples; --"])]
-    journal.add(samples)
-    journal.close()
-    again = Journal(path)
-    again.check_rows()
-    found = again.find([one.key for one in samples])
-    assert [found[one.key].text for one in samples] == [one.text for one in samples]
-    assert [one.trace for one in again.find_pending(10**9)] == [one.trace for one in samples]
-    again.close()
+    with closing(Journal(path)) as journal:
+        journal.add(samples)
+    with closing(Journal(path)) as again:
+        found = again.find([sample.key for sample in samples])
+        assert [found[sample.key].text for sample in samples] == [sample.text for sample in samples]
+        assert [sample.trace for sample in again.find_pending(10**9)] == [sample.trace for sample in samples]
 
 
 def test_a_key_that_is_there_stays_as_it_is(tmp_path):
-    journal = Journal(tmp_path / "j.sqlite")
-    journal.add([make_sample(1, "first")])
-    journal.add([make_sample(1, "second"), make_sample(2, "other")])
-    assert journal.find([make_sample(1).key])[make_sample(1).key].text == "first"
-    assert len(journal) == 2
-    journal.close()
+    with closing(Journal(tmp_path / "j.sqlite")) as journal:
+        journal.add([make_sample(1, "first")])
+        journal.add([make_sample(1, "second"), make_sample(2, "other")])
+        assert journal.find([make_sample(1).key])[make_sample(1).key].text == "first"
+        assert len(journal) == 2
 
 
-def test_a_file_that_is_no_journal_is_told_from_a_locked_one(tmp_path):
-    path = tmp_path / "journal-000.sqlite"
-    with sqlite3.connect(path) as connection:
+def flip(content, place, bits=1):
+    content[place] ^= bits
+
+
+DAMAGE = {
+    "a flipped bit in a text": lambda content: flip(content, content.index(b"text 17 ")),
+    "flipped bytes of a page": lambda content: content.__setitem__(slice(12288, 12352), b"\xff" * 64),
+    "a flipped header": lambda content: flip(content, 3, 0xFF),
+    "cut off in the middle": lambda content: content.__delitem__(slice(len(content) // 2, None)),
+    "cut off to nothing": bytearray.clear,
+    "noise": lambda content: content.__setitem__(slice(None), random.Random(3).randbytes(len(content))),
+}
+
+
+@pytest.mark.parametrize("change", DAMAGE.values(), ids=DAMAGE)
+def test_a_damaged_journal_is_refused(path, change):
+    content = bytearray(path.read_bytes())
+    change(content)
+    path.write_bytes(content)
+    with pytest.raises(Damaged):
+        Journal(path)
+
+
+@settings(max_examples=150)
+@given(data=st.data())
+def test_no_flipped_byte_is_ever_used(data, tmp_path_factory):
+    """Wherever a byte of the file changes, every sample that is found is one that was written."""
+    folder = tmp_path_factory.mktemp("flip")
+    path = folder / "journal-000.sqlite"
+    written = [make_sample(number, f"text {number} " * 40) for number in range(20)]
+    with closing(Journal(path)) as journal:
+        journal.add(written)
+    content = bytearray(path.read_bytes())
+    for _ in range(data.draw(st.integers(1, 3))):
+        flip(content, data.draw(st.integers(0, len(content) - 1)), data.draw(st.integers(1, 255)))
+    path.write_bytes(content)
+    try:
+        run = RunWriter(folder)
+    except RunDirError:  # another schema number: sent away, and nothing is touched
+        assert path.read_bytes() == content
+        return
+    found = run.find([sample.key for sample in written])
+    assert all(found[s.key].text == s.text and found[s.key].tokens == 5 for s in written if s.key in found)
+    if not (folder / "damaged-1").exists():
+        assert len(found) == 20
+    for sample in written:  # whatever is lost is written again, and the folder is whole again
+        run.add(sample)
+    run.close()
+    assert sorted(read_rows(folder)["doc_id"]) == sorted([*range(20)] * 5)
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "ALTER TABLE samples ADD COLUMN bomb TEXT AS (hex(zeroblob(10000000)))",
+        "CREATE VIEW v AS SELECT hex(zeroblob(10000000)) FROM samples, samples, samples",
+        "CREATE TRIGGER t AFTER INSERT ON samples BEGIN DELETE FROM samples; END",
+        "CREATE INDEX i ON samples (length(hex(text)))",
+        "DROP TABLE verdicts",
+    ],
+)
+def test_tables_that_are_not_ours_are_refused_before_a_row_is_read(path, statement):
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute(statement)
+    with pytest.raises(Damaged, match="its tables are not those of a journal"):
+        Journal(path, read_only=True)
+
+
+def test_a_file_that_is_no_journal_is_refused(tmp_path):
+    with closing(sqlite3.connect(tmp_path / "x.sqlite")) as connection, connection:
         connection.execute("CREATE TABLE t (x)")
-    connection.close()
     with pytest.raises(Damaged, match="no journal"):
-        Journal(path)
-    path.write_bytes(b"")
-    with pytest.raises(Damaged, match="cut off"):
-        Journal(path)
+        Journal(tmp_path / "x.sqlite")
 
 
-def test_a_journal_of_a_newer_version_is_left_alone(folder):
+def test_a_journal_of_another_version_is_left_alone(folder):
     open_run(folder).close()
-    with sqlite3.connect(folder / "journal-000.sqlite") as connection:
+    with closing(sqlite3.connect(folder / "journal-000.sqlite")) as connection:
         connection.execute("PRAGMA user_version=99")
-    connection.close()
-    with pytest.raises(RunDirError, match="newer version"):
+    with pytest.raises(RunDirError, match="written by another version of lm-eval-takeover"):
         open_run(folder)
     assert not (folder / "damaged-1").exists()

@@ -2,11 +2,13 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from helpers.run_dirs import make_sample, open_run
 
 from lm_eval_takeover.errors import RunDirError
+from lm_eval_takeover.runs.run_writer import RunWriter
 
 
 def test_another_process_is_sent_away_and_told_who_is_there(folder):
@@ -79,3 +81,10 @@ def test_time_of_all_attempts_adds_up(folder):
         assert attempts == expected
         assert 0 <= seconds < 60
         run.close()
+
+
+@pytest.mark.parametrize("place", ["/proc/takeover", "/dev/null/run"])
+def test_a_folder_that_cannot_be_written_is_named(place):
+    message = rf"run_dir='{place}': opening it failed: .*; make it writable, or give another run_dir$"
+    with pytest.raises(RunDirError, match=message):
+        RunWriter(Path(place))

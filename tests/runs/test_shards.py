@@ -1,7 +1,9 @@
-"""Traces leave the journal for parts, and parts agree with it."""
+"""Traces leave the journal for parts, parts agree with it, and what is damaged is moved aside."""
 
+import contextlib
 import shutil
 import sqlite3
+from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
@@ -66,5 +68,66 @@ def test_a_part_of_a_stranger_s_journal_lies_in_the_folder(demo_runs, tmp_path):
     with pytest.raises(RunDirError, match="lies outside"):
         list(read_run_folder(folder).read_traces(["token_id"]))
     plant(folder, "samples", part="../../x.parquet")
-    with pytest.raises(RunDirError, match="a trace has changed"):
+    with pytest.raises(RunDirError, match="the name of a part has changed"):
         read_run_folder(folder)
+
+
+def test_traces_of_ranks_that_are_no_more_go_into_parts(folder):
+    run = open_run(folder, rank=1, ranks=2)
+    run.add(make_sample(7))
+    kill_run(run)
+    assert not list((folder / "traces").iterdir())
+    open_run(folder).close()
+    assert [path.name for path in (folder / "traces").iterdir()] == ["001-000001.parquet"]
+
+
+def test_a_journal_that_is_gone_takes_no_trace_with_it(folder, caplog):
+    run = open_run(folder)
+    run.add(make_sample(1))
+    run.close()
+    (folder / "journal-000.sqlite").unlink()
+    open_run(folder).close()
+    assert [path.name for path in (folder / "damaged-1").iterdir()] == ["000-000001.parquet"]
+    assert "1 trace files hold samples that the journal does not have" in caplog.text
+
+
+@pytest.mark.parametrize("moves", range(5))
+def test_moving_a_damaged_journal_aside_can_be_cut_short(folder, monkeypatch, moves):
+    """Killed after any of its steps, the next start finishes it: no old log is read into the new journal, no trace is doubled."""
+    monkeypatch.setattr(shards, "PART_TOKENS", 40)
+    run = open_run(folder)
+    for number in range(30):
+        run.add(make_sample(number, f"text {number} " * 60))
+        run.flush()
+    run.journal._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    run.add(make_sample(30, "in the log"))
+    run._thread.submit(lambda: None).result()
+    journal = folder / "journal-000.sqlite"
+    log = journal.with_name(f"{journal.name}-wal")
+    content, logged = bytearray(journal.read_bytes()), log.read_bytes()
+    kill_run(run)
+    run.journal.close()
+    content[content.index(b"text 17 ")] ^= 1
+    journal.write_bytes(content)
+    log.write_bytes(logged)
+
+    class Killed(BaseException):
+        pass
+
+    plain, left = Path.rename, [moves]
+
+    def rename(*arguments):
+        left[0] -= 1
+        if left[0] < 0:
+            raise Killed
+        return plain(*arguments)
+
+    with monkeypatch.context() as patch, contextlib.suppress(Killed):
+        patch.setattr(Path, "rename", rename)
+        open_run(folder).close()
+    again = open_run(folder)
+    for number in range(31):
+        again.add(make_sample(number, f"text {number} " * 60))
+    again.close()
+    assert sorted(read_rows(folder)["doc_id"]) == sorted([*range(31)] * 5)
+    assert len(list(folder.glob(f"damaged-*/{journal.name}"))) == 1

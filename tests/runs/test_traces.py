@@ -1,6 +1,5 @@
 """What a trace holds, and who can read it."""
 
-import json
 from dataclasses import replace
 
 import duckdb
@@ -18,7 +17,7 @@ from lm_eval_takeover.method.request import Request
 from lm_eval_takeover.method.sampling import draw, request_digest, words
 from lm_eval_takeover.method.scores import entropy
 from lm_eval_takeover.runs.journal import Sample
-from lm_eval_takeover.runs.traces import SCHEMA, make_part, pack_trace, unpack_trace, window_means
+from lm_eval_takeover.runs.traces import SCHEMA, make_part, pack_trace, window_means
 
 
 def test_window_means_are_those_of_the_gate():
@@ -99,20 +98,6 @@ def test_observations_are_those_of_full_passes(demo_pair, prompts, name, directi
         # Where the host was asked, what it draws is there, at takeovers and elsewhere; a guide alone has no host.
         asked = ~np.isnan(seen[:, OBSERVED.index("host_logprob")])
         np.testing.assert_array_equal(~np.isnan(seen[:, OBSERVED.index("host_token")]), asked)
-
-
-def test_a_trace_of_an_older_version_is_read_without_what_it_did_not_observe():
-    trace = make_sample(0).trace
-    header, rows = unpack_trace(trace)
-    line = json.dumps([header.command, header.writers, header.window]).encode() + b"\n"
-    older = line + rows[list(rows.dtype.names[:-1])].astype(rows.dtype.descr[:-1]).tobytes()
-    found_header, found = unpack_trace(older)
-    assert found_header == header
-    assert np.isnan(found["host_token"]).all()
-    assert [found[name].tolist() for name in found.dtype.names[:-1]] == [
-        rows[name].tolist() for name in found.dtype.names[:-1]
-    ]
-    assert make_part([replace(make_sample(0), trace=older)])["host_token_id"].null_count == len(found)
 
 
 def test_a_part_holds_what_was_generated(demo_pair, prompts, folder):

@@ -142,7 +142,7 @@ class Inputs:
             kind = "a run in which two models write" if score is None else f"a run with score={score}"
             raise CannotShow(f"it needs {kind}, and none is given")
         for name, run in found.items():
-            if not any(one.part for one in run.answered):
+            if not any(one.stored.part for one in run.answered):
                 raise CannotShow(f"the traces of '{name}' are empty; give its command again, which repairs them")
         return found
 

@@ -31,7 +31,7 @@ from lm_eval_takeover.commands.analyze.inputs import CannotShow, Inputs
 from lm_eval_takeover.errors import ArgumentError, nearest
 from lm_eval_takeover.escaping import for_terminal
 from lm_eval_takeover.results.summary import choose_averaged
-from lm_eval_takeover.runs.run_reader import Name
+from lm_eval_takeover.runs.parquet import Name
 from lm_eval_takeover.storage.whole_files import write_text
 
 INDEX = "analysis.json"

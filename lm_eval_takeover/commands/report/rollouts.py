@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 from lm_eval_takeover.analysis.tokens import SCHEMA, SampleTokens, make_sample, split_tables
 from lm_eval_takeover.commands.report.inputs import Analysis
 from lm_eval_takeover.pair.pieces import Pieces
-from lm_eval_takeover.runs.parquet import open_parquet, read_groups, reading
-from lm_eval_takeover.runs.run_reader import NAME_COLUMNS, Answered, RunReader
+from lm_eval_takeover.runs.parquet import NAME_COLUMNS, open_parquet, read_groups, reading
+from lm_eval_takeover.runs.run_reader import Answered, RunReader
 from lm_eval_takeover.runs.scores import column_of, list_score_files, read_header
 
 UNKNOWN = 0xFFFF
