@@ -14,9 +14,10 @@ from dataclasses import replace
 import numpy as np
 
 from lm_eval_takeover.arguments import ModelArguments
-from lm_eval_takeover.calibration.comparison import compare_calibrations
 from lm_eval_takeover.calibration.thresholds import Calibration
 from lm_eval_takeover.calibration.tuning import Method
+from lm_eval_takeover.commands._output import write_markdown
+from lm_eval_takeover.commands.calibrate.comparison import compare_calibrations
 from lm_eval_takeover.commands.calibrate.prompts import Prompts, read_prompts
 from lm_eval_takeover.commands.calibrate.rollouts import Wanted, calibrate
 from lm_eval_takeover.decoding.lockstep import generate
@@ -46,7 +47,8 @@ def fresh_prompts(count: int, seed: int) -> list[str]:
 
 
 def as_prompts(texts: list[str]) -> Prompts:
-    source = {"dataset": "puzzles", "seed": 0, "indices": list(range(len(texts))), "held_out_indices": [], "digest": ""}
+    source = {"dataset": "puzzles", "seed": 0, "indices": list(range(len(texts))), "held_out_indices": [], "problems": [],
+              "digest": "", "chat_template": False, "enable_thinking": None}  # fmt: skip
     return Prompts(tuple(texts), (), source)
 
 
@@ -114,7 +116,8 @@ def main() -> None:
     if wanted("sets"):
         texts = fresh_prompts(3 * options.prompts, seed=2)
         sets = [calibrate(pair, as_prompts(texts[number::3]), sampling=SAMPLING, batch_size=250) for number in range(3)]
-        print(compare_calibrations([replace(one, name=f"set {number + 1}") for number, one in enumerate(sets)]))
+        named = [replace(made, name=f"set {number + 1}") for number, made in enumerate(sets)]
+        print("\n".join(map(write_markdown, compare_calibrations(named).values())))
 
 
 if __name__ == "__main__":

@@ -5,21 +5,22 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import MISSING, asdict, fields, replace
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypedDict
 
 import numpy as np
 
 from lm_eval_takeover.calibration.thresholds import (
     GRID,
     HIGHEST,
-    KAPPA_RULES,
     LOWEST,
     SCHEMA,
     TABLE,
+    USUAL_GATE,
     Calibration,
+    Nats,
     ScoreCalibration,
     Target,
 )
@@ -29,10 +30,60 @@ from lm_eval_takeover.method.model_id import ModelId
 from lm_eval_takeover.method.registry import scores as registered
 from lm_eval_takeover.storage.package_data import data_folder
 from lm_eval_takeover.storage.regular_files import read_bounded
+from lm_eval_takeover.storage.schema import Count, Positive, Share, check, show
 from lm_eval_takeover.storage.whole_files import write_text
 
-Part = TypeVar("Part")
 MOST_OF_GRID = sum(LOWEST <= rho <= HIGHEST for rho in GRID)  # points that every sketch has
+
+
+# What a file holds beside the types of `Calibration`.
+
+
+class _Vocabulary(TypedDict):
+    size: Positive
+    digest: str
+
+
+class _Prompts(TypedDict):
+    chat_template: bool
+    enable_thinking: bool | None
+    problems: list[str]
+
+
+class _Decoding(TypedDict):
+    temperature: Nats
+    top_p: Share
+    top_k: Count
+
+
+class _Dtypes(TypedDict):
+    base: str
+    guide: str
+
+
+class _Measured(TypedDict):
+    vocabulary: _Vocabulary
+    prompts: _Prompts
+    decoding: _Decoding
+    dtypes: _Dtypes
+    rollouts: Positive
+    tokens: Positive
+    cut: Count
+
+
+class _Cell(TypedDict):
+    tau: Nats
+    kappa: Nats
+
+
+class _GateSettings(TypedDict, total=False):
+    score: str
+    kappa_rule: Literal["threshold_to_mean", "tail_to_mean"]
+    window: Positive
+
+
+class _Method(_GateSettings):
+    policy: str
 
 
 def write_calibration(calibration: Calibration, path: Path) -> None:
@@ -44,8 +95,8 @@ def write_calibration(calibration: Calibration, path: Path) -> None:
                 del held[name]
     content = json.loads(json.dumps(content | {"checksum": ""}, allow_nan=False))
     text = json.dumps(content | {"checksum": _compute_checksum(content)}, indent=2, ensure_ascii=False)
-    # Each list of numbers on one line; inside a string there is no line break.
-    text = re.sub(r"\[\n([-+.\deE,\s]+)\n\s*\]", lambda numbers: f"[{' '.join(numbers[1].split())}]", text)
+    # Each list of numbers or digests on one line; inside a string there is no line break.
+    text = re.sub(r'\[\n\s*([-+.\deE,\s"a-f]+)\n\s*\]', lambda held: "[" + re.sub(r"\n *", " ", held[1]) + "]", text)
     write_text(path, text + "\n")
 
 
@@ -66,206 +117,71 @@ def read_calibration(path: Path) -> Calibration:
     if not isinstance(content, dict) or "schema" not in content:
         raise CalibrationError(f"calibration file '{path}' has no field 'schema'; it is not a calibration file")
     try:
-        schema = _check_whole_number("schema", content["schema"], 1)
-        if schema > SCHEMA:
-            raise CalibrationError(
-                f"calibration file '{path}': schema={schema} is newer than {SCHEMA}, which this version reads; upgrade "
-                f"lm-eval-takeover"
-            )
         return _parse_calibration(content, path.stem)
-    except CalibrationError:
-        raise
     except Exception as error:  # whatever a hand-edited file can hold
         text = for_terminal(str(error), lines=False)
         raise CalibrationError(f"calibration file '{path}' is damaged: {text}; make a new one") from error
 
 
-_REQUIRED = ("base", "guide", "vocabulary", "direction", "source")
-
-
 def _parse_calibration(content: dict[str, Any], name: str) -> Calibration:
     """The content of a file, every field checked. Raises ValueError with the field."""
-    known = {field.name for field in fields(Calibration)} - {"name"}
-    if unknown := sorted(content.keys() - known - {"checksum"}):
-        raise ValueError(f"field '{unknown[0]}' is not known; {nearest(unknown[0], known)}")
-    required = (*_REQUIRED, *(("checksum",) if content["schema"] > 1 else ()))
-    if missing := [field for field in required if field not in content]:
-        raise ValueError(f"field '{missing[0]}' is missing")
-    parts = dict(content)
-    checksum = parts.pop("checksum", None)
-    for role in ("base", "guide"):
-        parts[role] = _parse_model_id(role, parts[role])
-    scores = _check_object("scores", parts.pop("scores", {}))
-    columns = _check_object("columns", parts.get("columns", {}))
-    parts["diagnostic"] = tuple(_check_list("diagnostic", parts.get("diagnostic", [])))
-    parts["scores"] = {score: _parse_score(score, values) for score, values in scores.items()}
-    parts["targets"] = tuple(
-        _parse_target(at, target, scores) for at, target in enumerate(_check_list("targets", parts.pop("targets", [])))
-    )
-    calibration = Calibration(**parts, name=name)
-    if calibration.direction not in ("forward", "reverse"):
-        raise ValueError(f"field 'direction' is not known: {calibration.direction}")
-    if calibration.source not in ("measured", "published"):
-        raise ValueError(f"field 'source' is not known: {calibration.source}")
-    filled = "columns" if calibration.source == "published" else "scores"
-    if not getattr(calibration, filled):
-        raise ValueError(f"field '{filled}' is empty")
-    if calibration.source == "measured" or calibration.vocabulary is not None:
-        digest = _check_object("vocabulary", calibration.vocabulary).get("digest")
-        if not isinstance(digest, str):
-            raise ValueError("field 'vocabulary.digest' is missing")
-    if calibration.source == "measured":
-        for count in ("rollouts", "tokens", "window"):
-            _check_whole_number(count, getattr(calibration, count), 1)
-        for field in ("prompts", "decoding"):
-            _check_object(field, getattr(calibration, field))
-        if calibration.schema > 2:
-            _check_conditions(calibration)
-    for score, rows in columns.items():
-        _check_columns(score, rows, calibration.default_row)
-    if checksum is not None and checksum != _compute_checksum(content):
+    if content["schema"] != SCHEMA:
+        raise ValueError(f"field 'schema' is {show(content['schema'])}, and this version reads {SCHEMA}")
+    parts = {field: value for field, value in content.items() if field != "checksum"}
+    calibration: Calibration = check({**parts, "name": name}, Calibration)
+    if calibration.source == "published":
+        _check_columns(calibration)
+    else:
+        check(parts, _Measured)
+        if not calibration.scores:
+            raise ValueError("field 'scores' is empty")
+    for score, held in calibration.scores.items():
+        _check_score(f"scores.{score}", score, held)
+    for at, target in enumerate(calibration.targets):
+        _check_target(f"targets[{at}]", target, calibration)
+    if content.get("checksum") != _compute_checksum(content):
         raise ValueError("field 'checksum' does not fit: the file was edited after it was written")
     return calibration
 
 
-def _check_conditions(calibration: Calibration) -> None:
-    """What a run is compared with; files before schema 3 may leave it open."""
-    prompts, decoding = calibration.prompts, calibration.decoding
-    for path, value, kinds in (
-        ("prompts.chat_template", prompts.get("chat_template"), (bool,)),
-        ("prompts.enable_thinking", prompts.get("enable_thinking", ""), (bool, type(None))),
-        ("dtypes.base", _check_object("dtypes", calibration.dtypes).get("base"), (str,)),
-        ("dtypes.guide", calibration.dtypes.get("guide"), (str,)),
-    ):
-        if not isinstance(value, kinds):
-            raise ValueError(f"field '{path}' is missing")
-    for name in ("temperature", "top_p", "top_k"):
-        _check_number(f"decoding.{name}", decoding.get(name))
-    _check_whole_number("cut", calibration.cut, 0)
+def _check_columns(calibration: Calibration) -> None:
+    if not calibration.columns:
+        raise ValueError("field 'columns' is empty")
+    for score, rows in check(calibration.columns, dict[str, dict[str, list[_Cell]]], "columns").items():
+        if (calibration.default_row or next(iter(rows), None)) not in rows:
+            raise ValueError(f"field 'columns.{score}' has no row '{calibration.default_row}'")
+        if len({len(cells) for cells in rows.values()}) != 1 or [] in rows.values():
+            raise ValueError(f"field 'columns.{score}' has rows of other lengths")
 
 
-# What follows checks the value of one field, named by its path: `scores.ce.mean`.
-
-
-def _check_number(path: str, value: Any, low: float = 0.0, high: float = math.inf) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= min(high, 1e300):
-        raise ValueError(f"field '{path}' is {str(value)[:40]!r}, not a number in {low:g}..{high:g}")
-    return float(value)
-
-
-def _check_whole_number(path: str, value: Any, low: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not low <= value < 2**63:
-        raise ValueError(f"field '{path}' is {str(value)[:40]!r}, not a whole number of at least {low}")
-    return value
-
-
-def _check_list(path: str, value: Any) -> list[Any]:
-    if not isinstance(value, list):
-        raise ValueError(f"field '{path}' is {type(value).__name__}, not a list")
-    return value
-
-
-def _parse_model_id(role: str, value: Any) -> ModelId:
-    model = _parse_part(role, ModelId, value)
-    if not isinstance(model.id, str) or not isinstance(model.revision, str | None):
-        raise ValueError(f"field '{role}' is damaged")
-    return model
-
-
-def _check_columns(score: str, rows: Any, default: str | None) -> None:
-    listed = _check_object(f"columns.{score}", rows)
-    if (default or next(iter(listed), None)) not in listed:
-        raise ValueError(f"field 'columns.{score}' has no row '{default}'")
-    widths = {len(_check_list(f"columns.{score}.{row}", cells)) for row, cells in listed.items()}
-    if len(widths) != 1 or 0 in widths:
-        raise ValueError(f"field 'columns.{score}' has rows of other lengths")
-    for row, cells in listed.items():
-        for at, cell in enumerate(cells):
-            for key in ("tau", "kappa"):
-                path = f"columns.{score}.{row}[{at}].{key}"
-                _check_number(path, _check_object(path, cell).get(key))
-
-
-def _check_object(path: str, values: Any) -> dict[str, Any]:
-    if not isinstance(values, dict):
-        raise ValueError(f"field '{path}' is {type(values).__name__}, not an object")
-    return values
-
-
-def _parse_part(path: str, kind: type[Part], values: Any) -> Part:
-    """`values` as this dataclass. Raises ValueError with the field that is missing or not known."""
-    expected = {field.name: field.default is MISSING for field in fields(kind)}  # type: ignore[arg-type]
-    for given in _check_object(path, values):
-        if given not in expected:
-            raise ValueError(f"field '{path}.{given}' is not known")
-    for wanted, required in expected.items():
-        if required and wanted not in values:
-            raise ValueError(f"field '{path}.{wanted}' is missing")
-    return kind(**values)
-
-
-def _parse_score(name: str, values: Any) -> ScoreCalibration:
-    path = f"scores.{name}"
-    held = _parse_part(path, ScoreCalibration, values)
+def _check_score(path: str, name: str, held: ScoreCalibration) -> None:
+    """Raises ValueError where the sketch is none, or the mean or the table does not fit it."""
     if held.plugin is None and name not in registered.names():
         raise ValueError(f"field '{path}' is not a score; known: {', '.join(registered.names())}")
-    if held.plugin is not None and set(_check_object(f"{path}.plugin", held.plugin)) != {"source", "digest"}:
-        raise ValueError(f"field '{path}.plugin' is damaged")
-    if not isinstance(held.signed, bool):
-        raise ValueError(f"field '{path}.signed' is damaged")
-    low = -1e300 if held.signed else 0.0
-    sketch = _check_object(f"{path}.sketch", held.sketch)
-    columns = []
-    for column in ("rho", "tau", "tail_mean"):
-        at = f"{path}.sketch.{column}"
-        columns.append(np.array([_check_number(at, value, low) for value in _check_list(at, sketch.get(column))]))
+    columns = [np.array(held.sketch[column]) for column in ("rho", "tau", "tail_mean")]
     rho, tau, tail = columns
     sound = len(rho) == len(tau) == len(tail) >= MOST_OF_GRID and (np.diff(rho) > 0).all() and (np.diff(tau) <= 0).all()
-    if not sound or not 0 < rho[0] <= LOWEST or not HIGHEST <= rho[-1] < 1 or (tail < tau - 1e-9 * abs(tau)).any():
+    sound = sound and 0 < rho[0] <= LOWEST and HIGHEST <= rho[-1] < 1 and (tail >= tau - 1e-9 * abs(tau)).all()
+    if not sound or not (held.signed or tau[-1] >= 0):
         raise ValueError(f"field '{path}.sketch' is damaged")
-    mean = _check_number(f"{path}.mean", held.mean, low)
-    _check_number(f"{path}.rank_error", held.rank_error, 0.0, 1.0)
-    if mean == 0 and tau.max() > 0 and not held.signed:
-        raise ValueError(f"field '{path}.mean' is 0")
-    table = _check_list(f"{path}.table", held.table)
-    calibrated = replace(held, table=tuple(table))
-    if [row.get("rho") if isinstance(row, dict) else None for row in table] != list(TABLE):
+    if not held.signed and (held.mean < 0 or (held.mean == 0 and tau.max() > 0)):
+        raise ValueError(f"field '{path}.mean' is {held.mean:g}")
+    if [row.get("rho") for row in held.table] != list(TABLE):
         raise ValueError(f"field '{path}.table' has other spike ratios than {', '.join(map(str, TABLE))}")
-    for row in table:  # for people; what a run uses is the sketch, and an edited table would mislead
-        for key, expected in asdict(calibrated.threshold(row["rho"])).items():
-            value = _check_number(f"{path}.table[rho={row['rho']}].{key}", row.get(key), low)
-            if not math.isclose(value, expected, rel_tol=1e-6):
+    for row in held.table:  # for people; what a run uses is the sketch, and an edited table would mislead
+        for key, expected in asdict(held.threshold(row["rho"])).items():
+            if not math.isclose(row.get(key, math.nan), expected, rel_tol=1e-6):
                 raise ValueError(f"field '{path}.table' has another {key} at rho={row['rho']} than its sketch")
         for share in (key for key in row if key.startswith("share_")):
-            _check_number(f"{path}.table[rho={row['rho']}].{share}", row[share], 0.0, 1.0)
-    return calibrated
+            check(row[share], Share, f"{path}.table[rho={row['rho']}].{share}")
 
 
-def _parse_target(at: int, values: Any, held: Iterable[str]) -> Target:
-    path = f"targets[{at}]"
-    if "spike_ratio" in _check_object(path, values):  # before schema 4
-        gate = {name: values.get(name) for name in ("score", "kappa_rule", "window")}
-        policy = "entropy" if gate["score"] == "entropy" else "disagreement"
-        rest = {name: value for name, value in values.items() if name not in (*gate, "spike_ratio")}
-        rest |= {"budget_parameter": "spike_ratio", "value": values["spike_ratio"]}
-        values = rest | {"method": {"policy": policy, **gate}}
-    target = _parse_part(path, Target, values)
-    for name in ("prompts", "tokens"):
-        _check_whole_number(f"{path}.{name}", getattr(target, name), 1)
-    for name in ("target_rate", "realized_rate"):
-        _check_number(f"{path}.{name}", getattr(target, name), 0.0, 1.0)
-    bounds = (LOWEST, HIGHEST) if target.budget_parameter == "spike_ratio" else (0.0, math.inf)
-    _check_number(f"{path}.value", target.value, *bounds)
-    method = _check_object(f"{path}.method", target.method)
-    if "window" in method:
-        _check_whole_number(f"{path}.method.window", method["window"], 1)
-    if method.get("kappa_rule", KAPPA_RULES[0]) not in KAPPA_RULES:
-        raise ValueError(f"field '{path}.method.kappa_rule' is not known: {method['kappa_rule']}")
-    if "score" in method and method["score"] not in (*held, *registered.names()):
+def _check_target(path: str, target: Target, calibration: Calibration) -> None:
+    if target.budget_parameter == "spike_ratio" and not LOWEST <= target.value <= HIGHEST:
+        raise ValueError(f"field '{path}.value' is {target.value:g}, expected {LOWEST} to {HIGHEST}")
+    method = check(target.method, _Method, f"{path}.method")
+    if method.get("score", "ce") not in (*calibration.scores, *registered.names()):
         raise ValueError(f"field '{path}.method.score' is not known: {method['score']}")
-    if not isinstance(target.budget_parameter, str) or not isinstance(method.get("policy"), str):
-        raise ValueError(f"field '{path}' is damaged")
-    return target
 
 
 def packaged_calibrations() -> dict[str, Path]:
@@ -325,15 +241,12 @@ def find_target(calibration: Calibration, rate: float, method: Mapping[str, Any]
     )
 
 
-_USUAL = {"kappa_rule": KAPPA_RULES[0], "window": 10}
-
-
 def name_rate(rate: float, method: Mapping[str, Any], plugins: str | None = None) -> str:
     """The options of `calibrate` that solve a method's budget parameter for this rate."""
     own = dict(method)
     policy, score = own.pop("policy"), own.pop("score", None)
-    gate = {name: own.pop(name, usual) for name, usual in _USUAL.items()}
-    options = [f" --{name} {value}" for name, value in gate.items() if value != _USUAL[name]]
+    gate = {name: own.pop(name, usual) for name, usual in USUAL_GATE.items()}
+    options = [f" --{name} {value}" for name, value in gate.items() if value != USUAL_GATE[name]]
     if plugins:
         options.append(f" --plugins {plugins}")
     if policy in ("disagreement", "entropy"):

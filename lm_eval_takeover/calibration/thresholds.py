@@ -12,7 +12,7 @@ table, whose rho is not known.
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Self
+from typing import Annotated, Any, Literal, Self, TypedDict
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -20,11 +20,12 @@ from numpy.typing import ArrayLike
 from lm_eval_takeover.calibration.sketch import QuantileSketch
 from lm_eval_takeover.errors import CalibrationError
 from lm_eval_takeover.method.model_id import ModelId
+from lm_eval_takeover.storage.schema import Between, Positive, Share
 
-SCHEMA = (
-    4  # 1 had neither shares nor targets, 2 neither dtypes nor enable_thinking, 3 targets of gates alone; all are read
-)
+SCHEMA = 4
+Nats = Annotated[float, Between(0)]
 KAPPA_RULES = ("threshold_to_mean", "tail_to_mean")
+USUAL_GATE = {"kappa_rule": KAPPA_RULES[0], "window": 10}
 DEFAULT_RHO = 0.03
 TABLE = (0.005, 0.01, 0.02, 0.03, 0.05, 0.08, 0.1, 0.2)
 TOLERANCE = 0.005  # of a realized rate that was solved for: half a percentage point
@@ -59,6 +60,21 @@ class Threshold:
         return self.kappa_threshold_to_mean if rule == KAPPA_RULES[0] else self.kappa_tail_to_mean
 
 
+class Sketch(TypedDict):
+    """Quantiles by spike ratio: `tau` in nats, and the mean of the scores above it."""
+
+    rho: list[float]
+    tau: list[float]
+    tail_mean: list[float]
+
+
+class PluginSource(TypedDict):
+    """The code that a plug-in's score came from."""
+
+    source: str
+    digest: str
+
+
 @dataclass(frozen=True, slots=True)
 class ScoreCalibration:
     """One score's distribution: `mean` in nats, a readable `table`, and the `sketch` that any rho is read from.
@@ -68,9 +84,9 @@ class ScoreCalibration:
 
     mean: float
     table: tuple[dict[str, float], ...]
-    sketch: dict[str, list[float]]
-    rank_error: float = 0.0
-    plugin: dict[str, str] | None = None  # `source` and `digest` of the code that a plug-in's score came from
+    sketch: Sketch
+    rank_error: Share = 0.0
+    plugin: PluginSource | None = None
     signed: bool = False
 
     @classmethod
@@ -80,7 +96,7 @@ class ScoreCalibration:
             raise CalibrationError("no score was collected; the prompts gave no rollout")
         grid = [rho for rho in GRID if rho >= LOWEST or rho * scores.count >= 1]
         tau, tail = scores.quantiles_and_tails([1.0 - rho for rho in grid])
-        sketch = {"rho": grid, "tau": tau.tolist(), "tail_mean": tail.tolist()}
+        sketch: Sketch = {"rho": grid, "tau": tau.tolist(), "tail_mean": tail.tolist()}
         calibrated = cls(scores.total / scores.count, (), sketch, scores.rank_error, signed=signed)
         return replace(calibrated, table=tuple({"rho": rho, **asdict(calibrated.threshold(rho))} for rho in TABLE))
 
@@ -105,7 +121,7 @@ class ScoreCalibration:
             raise CalibrationError(f"spike_ratio={rho} is outside {LOWEST}..{HIGHEST}, which calibrations hold")
         tau = float(np.interp(rho, self.sketch["rho"], self.sketch["tau"]))
         tail = float(np.interp(rho, self.sketch["rho"], self.sketch["tail_mean"]))
-        if self.mean == 0 or self.signed:  # a mean of 0 is that of scores that are all 0: whatever is not is a spike
+        if self.mean == 0 or self.signed:  # if the mean is 0, any positive score is a spike
             return Threshold(tau, 0.0, 0.0)
         return Threshold(tau, tau / self.mean, tail / self.mean)
 
@@ -117,13 +133,13 @@ class Target:
     `method` holds the other model arguments: `policy`, for gates `score`, `kappa_rule` and `window`, and the method's own.
     """
 
-    target_rate: float
+    target_rate: Share
     method: dict[str, Any]
     budget_parameter: str
-    value: float
-    realized_rate: float
-    prompts: int
-    tokens: int
+    value: Nats
+    realized_rate: Share
+    prompts: Positive
+    tokens: Positive
 
     def answers(self, rate: float, method: Mapping[str, Any]) -> bool:
         return self.method == method and math.isclose(self.target_rate, rate)
@@ -135,18 +151,20 @@ class Target:
     @property
     def name(self) -> str:
         """The method in a few words."""
-        held = dict(self.method)
-        policy, score = held.pop("policy"), held.pop("score", None)
-        shown = (
-            policy
-            if score is None or policy == score
-            else score
-            if policy == "disagreement"
-            else f"{policy} on {score}"
-        )
-        usual = {"kappa_rule": KAPPA_RULES[0], "window": 10}
-        more = [f"{name}={value}" for name, value in held.items() if usual.get(name) != value]
+        policy, score = self.method["policy"], self.method.get("score")
+        shown = f"{policy} on {score}"
+        if score in (None, policy) or policy == "disagreement":
+            shown = score or policy
+        more = [f"{name}={value}" for name, value in self.arguments.items() if name not in ("policy", "score")]
         return ", ".join([shown, *more])
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """The model arguments of the method that are not at their defaults."""
+        usual = {**USUAL_GATE, "policy": "disagreement", "score": "ce"}
+        if self.method["policy"] == "entropy":
+            usual["score"] = "entropy"
+        return {name: value for name, value in self.method.items() if usual.get(name) != value}
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,8 +178,8 @@ class Calibration:
     base: ModelId
     guide: ModelId
     vocabulary: dict[str, Any] | None
-    direction: str = "forward"
-    source: str = "measured"
+    direction: Literal["forward", "reverse"]
+    source: Literal["measured", "published"] = "measured"
     prompts: dict[str, Any] = field(default_factory=dict)
     decoding: dict[str, Any] = field(default_factory=dict)
     rollouts: int | None = None
@@ -170,7 +188,7 @@ class Calibration:
     dtypes: dict[str, str] = field(default_factory=dict)
     diagnostic: tuple[str, ...] = ()
     library_versions: dict[str, str] = field(default_factory=dict)
-    window: int = 10
+    window: Positive = 10
     scores: dict[str, ScoreCalibration] = field(default_factory=dict)
     targets: tuple[Target, ...] = ()
     columns: dict[str, dict[str, list[dict[str, float]]]] = field(default_factory=dict)
@@ -184,7 +202,7 @@ class Calibration:
         """The spike ratio below which fewer than 30 tokens lie above tau; None where no gate may ask for one so low."""
         return 30 / self.tokens if self.tokens and 30 / self.tokens > LOWEST else None
 
-    def plugin(self, score: str) -> dict[str, str] | None:
+    def plugin(self, score: str) -> PluginSource | None:
         """The plug-in that this score came from; None for our own."""
         return self.scores[score].plugin if score in self.scores else None
 
@@ -211,8 +229,12 @@ class Calibration:
         cells = enumerate(self._default_cells(score), 1)
         return ", ".join(f"{self.name}:{number} (tau={c['tau']:g}, kappa={c['kappa']:g})" for number, c in cells)
 
-    def _default_cells(self, score: str) -> list[dict[str, float]]:
+    def published_rows(self, score: str) -> dict[str, list[dict[str, float]]]:
+        """The rows of a published table by their names. Raises CalibrationError where it is of other scores."""
         if score not in self.columns:
             self.score(score)
-        rows = self.columns[score]
+        return self.columns[score]
+
+    def _default_cells(self, score: str) -> list[dict[str, float]]:
+        rows = self.published_rows(score)
         return rows[self.default_row or next(iter(rows))]

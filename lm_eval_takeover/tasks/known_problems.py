@@ -10,6 +10,7 @@ import re
 import unicodedata
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
+from os.path import commonprefix
 from pathlib import Path
 
 from lm_eval_takeover import demo
@@ -32,6 +33,14 @@ def problem_digest(problem: str) -> str:
     """`words first whole`: how many words, and digests of the first six and of all of them."""
     listed = words(problem)
     return f"{len(listed)} {_digest(listed[:_FIRST], 4)} {_digest(listed, 8)}"
+
+
+def strip_template(prompts: Sequence[str]) -> list[str]:
+    """The words of each prompt, without those that all of them begin and end with."""
+    listed = [words(prompt) for prompt in dict.fromkeys(prompts)]
+    start, end = (len(commonprefix([each[::step] for each in listed])) if listed[1:] else 0 for step in (1, -1))  # noqa: RUF071
+    stripped = [words(prompt)[start:] for prompt in prompts]
+    return [" ".join(each[: max(len(each) - end, 0)]) for each in stripped]
 
 
 class KnownProblems:

@@ -14,10 +14,11 @@ import torch
 from lm_eval_takeover import stopping
 from lm_eval_takeover.arguments import ModelArguments
 from lm_eval_takeover.calibration.files import read_calibration, write_calibration
-from lm_eval_takeover.calibration.page import Call, describe_rollouts, rate_table, render_page, target_table
 from lm_eval_takeover.calibration.thresholds import Calibration
 from lm_eval_takeover.calibration.tuning import Method
 from lm_eval_takeover.commands._options import read_engine
+from lm_eval_takeover.commands._output import write_file, write_terminal, writing
+from lm_eval_takeover.commands.calibrate.page import describe_rollouts, rate_table, render_page, target_table
 from lm_eval_takeover.commands.calibrate.prompts import Prompts, read_prompts
 from lm_eval_takeover.commands.calibrate.rollouts import (
     Wanted,
@@ -38,7 +39,6 @@ from lm_eval_takeover.method.registry import scores as registered
 from lm_eval_takeover.method.request import TASK_MAX_GEN_TOKS, TASK_SAMPLING, Sampling
 from lm_eval_takeover.pair.loading import load_pair, open_method, parse_arguments
 from lm_eval_takeover.pair.pair import Pair
-from lm_eval_takeover.storage.whole_files import write_text
 
 if TYPE_CHECKING:
     from lm_eval_takeover.vllm.backend import VllmBackend
@@ -132,7 +132,7 @@ def _read_known(
         for name, value in circumstances.items()
     )
     scores = {score.name: score.source.digest for score in registered if score.name not in optional}
-    held = {name: (score.plugin or {}).get("digest") for name, score in known.scores.items()}
+    held = {name: score.plugin and score.plugin["digest"] for name, score in known.scores.items()}
     if same and scores.items() <= held.items():
         return known
     print(f"'{options.out}' was measured under other circumstances, and is measured anew", file=sys.stderr)
@@ -199,23 +199,20 @@ def _page_of(out: Path) -> Path:
 
 
 def _write_files(calibration: Calibration, options: argparse.Namespace) -> None:
-    out = options.out
     include = str(options.include_path) if options.include_path else None
-    call = Call(str(out), options.base, options.guide, options.plugins, include)
-    try:
-        write_calibration(calibration, out)
-        write_text(_page_of(out), render_page(calibration, call))
-    except OSError as error:
-        raise ArgumentError(f"--out '{out}' cannot be written: {error}; what was measured is kept") from error
+    given = {name: value for name in ("base", "guide", "plugins") if (value := getattr(options, name))}
+    with writing("out", options.out, kept := "what was measured is kept"):
+        write_calibration(calibration, options.out)
+    write_file("out", _page_of(options.out), render_page(calibration, str(options.out), given, include), kept)
 
 
 def _print_report(calibration: Calibration, options: argparse.Namespace, work: Work) -> None:
-    print(rate_table(calibration, list(dict.fromkeys(options.score))))
+    print(write_terminal(rate_table(calibration, list(dict.fromkeys(options.score)))))
     if calibration.targets:
-        print(f"\n{target_table(calibration)}")
+        print(write_terminal(target_table(calibration)))
     for target in (one for one in calibration.targets if not one.is_reached):
         print(describe_unsolved(target))
-    print(f"\n{describe_rollouts(calibration)} -> {options.out}, {_page_of(options.out)}")
+    print(f"{describe_rollouts(calibration)} -> {options.out}, {_page_of(options.out)}")
     print(_describe_cost(work))
     if calibration.sparse_below is not None:
         print(f"few tokens: below a spike ratio of {calibration.sparse_below:.2g}, fewer than 30 of them lie above tau")

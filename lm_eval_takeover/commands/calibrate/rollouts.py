@@ -23,7 +23,14 @@ import numpy as np
 import torch
 
 from lm_eval_takeover.calibration.sketch import QuantileSketch
-from lm_eval_takeover.calibration.thresholds import KAPPA_RULES, TOLERANCE, Calibration, ScoreCalibration, Target
+from lm_eval_takeover.calibration.thresholds import (
+    KAPPA_RULES,
+    TOLERANCE,
+    Calibration,
+    PluginSource,
+    ScoreCalibration,
+    Target,
+)
 from lm_eval_takeover.calibration.tuning import Method
 from lm_eval_takeover.commands.calibrate.prompts import Prompts
 from lm_eval_takeover.commands.calibrate.rate_solver import HeldOutRollouts, solve
@@ -330,7 +337,7 @@ def _read_calibrations(parts: ScoreParts, window: int) -> tuple[dict[str, ScoreC
     scores = {name: calibration.with_shares(shares[name]) for name, calibration in scores.items()}
     for score in parts.scores:
         if score.source.digest is not None:
-            plugin = {"source": score.source.name, "digest": score.source.digest}
+            plugin = PluginSource(source=score.source.name, digest=score.source.digest)
             scores[score.name] = replace(scores[score.name], plugin=plugin)
     return scores, rollouts, next(iter(sketches.values())).count
 

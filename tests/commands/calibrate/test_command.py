@@ -27,9 +27,9 @@ def test_calibrate_writes_a_file_that_lm_eval_accepts(tmp_path, capsys):
     call = ["calibrate", "--prompts", str(CALIBRATION_PROMPTS), "--num_prompts", "12", "--out", str(out)]
     assert main(call) == 0
     printed = capsys.readouterr().out
-    assert "|ce|" in printed
-    assert "|js|" not in printed  # --score js was not asked for
-    assert "|js|" in out.with_suffix(".md").read_text()
+    assert "\nce " in printed
+    assert "\njs " not in printed  # --score js was not asked for
+    assert "| js |" in out.with_suffix(".md").read_text()
     assert "12 rollouts, " in printed
     assert "few tokens: below a spike ratio of 0.0" in printed
     content = json.loads(out.read_text())
@@ -81,9 +81,8 @@ def test_a_calibration_in_a_tasks_form_is_one_that_its_runs_accept(tmp_path, cap
         "temperature": 1.0, "top_p": 0.95, "top_k": 9, "max_gen_toks": 6, "until": [], "seed": 0
     }  # fmt: skip
     page = (tmp_path / "made" / "mine.md").read_text()
-    assert (
-        "whose prompts are in the chat template of the guide with enable_thinking=False, and whose decoding is" in page
-    )
+    assert "| in the chat template of the guide, enable_thinking=False |" in page
+    assert "| temperature 1, top-p 0.95, top-k 9, at most 6 new tokens, seed 0 |" in page
     command = shlex.split(next(line for line in page.splitlines() if "--model_args" in line))
     assert command[5:] == [
         "--tasks", "takeover_demo", "--apply_chat_template", "--gen_kwargs",
@@ -106,7 +105,7 @@ def test_a_diagnostic_calibration_is_marked_and_its_benchmark_refuses_it(tmp_pat
     assert read_calibration(out).diagnostic == ("takeover_demo",)
     page = out.with_suffix(".md").read_text()
     assert f"lm-eval-takeover calibrate --compare {out}" in page
-    assert "it was measured on problems of `takeover_demo`, and runs on these are refused" in page
+    assert "| measured on problems of takeover_demo; runs on these refuse it |" in page
     with pytest.raises(CalibrationError, match=r"was measured on problems of takeover_demo \(calibrate --diagnostic\)"):
         simple_evaluate(model=GuidedTakeover(calibration=str(out)), tasks=["takeover_demo"], limit=1)
 
@@ -119,7 +118,7 @@ def test_a_diagnostic_calibration_is_marked_and_its_benchmark_refuses_it(tmp_pat
         (["--prompts", "x.jsonl"], "--prompts is ignored by --compare"),
         (
             ["--base", "x"],
-            r"--base is ignored by --compare.* \(it goes with --plot, --score, --kappa_rule, --plugins\)",
+            r"--base is ignored by --compare.* \(it goes with --score, --kappa_rule, --plugins\)",
         ),
         (["--diagnostic"], "--diagnostic is ignored by --compare"),
     ],
@@ -140,7 +139,7 @@ def test_calibrate_reads_models_and_data_of_the_hub(forked_at_hub, tmp_path):
     prompts = content["prompts"]
     assert (prompts["dataset"], prompts["split"], prompts["field"]) == ("openai/gsm8k:main", "train", "question")
     assert prompts["template"].startswith("Problem: {{question}}\nPlease reason step by step")
-    assert "Licence of the prompts: " in out.with_suffix(".md").read_text()
+    assert "| licence of the prompts | not stated |" in out.with_suffix(".md").read_text()
 
 
 @pytest.mark.parametrize(
@@ -177,7 +176,6 @@ def test_calibrate_errors_are_one_line_and_status_2(forked, tmp_path, capsys):
         (["--prompts", wrong, "--target_rate", "8"], "error: --target_rate 8.0 is outside 0..1"),
         (["--prompts", wrong, "--score", "kl"], "error: --score 'kl' is not known; did you mean 'rkl'?"),
         (["--prompts", wrong, "--kappa_rule", "tail"], "error: --kappa_rule 'tail' is not known"),
-        (["--prompts", wrong, "--plot", "x.svg"], "error: --plot goes with --compare"),
         (["--prompts", PROBLEMS, "--field", "problem"], "200 of 200 prompts are problems of a test set"),
         (["--prompts", wrong, "--top_p", "2"], "error: top_p=2.0 is outside (0, 1]"),
         (
@@ -247,7 +245,7 @@ def test_a_killed_calibration_goes_on_and_ends_with_the_same_file(calibration, t
     whole, killed = tmp_path / "whole" / "out.json", tmp_path / "killed" / "out.json"
     process = calibration(whole, *options)
     assert process.wait() == 0, process.stderr
-    assert "|5.0%|ce|spike_ratio|" in process.stdout
+    assert "\nce      spike_ratio    5.0%" in process.stdout
     assert "tokens/s, rolled out and scored; peak memory" in process.stdout
 
     killed.parent.mkdir()
@@ -281,7 +279,7 @@ def test_the_same_model_twice_is_calibrated_with_a_warning(calibration, tmp_path
     assert made.score("ce").threshold(0.05).tau == pytest.approx(made.score("entropy").threshold(0.05).tau, rel=1e-5)
     assert made.score("rkl").mean == 0
     assert made.score("js").mean < 1e-6
-    assert "Licence of the prompts: CC0" in out.with_suffix(".md").read_text()
+    assert "| licence of the prompts | CC0 |" in out.with_suffix(".md").read_text()
 
 
 def test_a_rate_that_cannot_be_had_is_said_and_the_file_is_written(calibration, tmp_path):
@@ -312,14 +310,12 @@ def test_a_second_process_on_one_calibration_is_sent_away(calibration, tmp_path)
     third.kill()
 
 
-def test_compare_prints_the_table_and_plots(forked, tmp_path):
-    plot = tmp_path / "scores.svg"
-    call = ["calibrate", "--compare", "demo", "qwen3-0.6b-base+qwen3-8b", "--plot", plot]
-    done = forked.run("lm-eval-takeover", *call)
+def test_compare_prints_a_table_of_measured_and_one_of_published_calibrations(forked):
+    done = forked.run("lm-eval-takeover", "calibrate", "--compare", "demo", "qwen3-0.6b-base+qwen3-8b")
     assert done.returncode == 0, done.stderr
-    assert "|demo|" in done.stdout
-    assert "|AIME24|3.181 / 27.816|0.772 / 6.751|0.187 / 1.635|8.743 to 8.745|yes|" in done.stdout
-    assert plot.read_text().startswith("<?xml")
+    assert "tau (nats) / kappa of ce, threshold_to_mean, by spike ratio" in done.stdout
+    assert "AIME24" in done.stdout and "27.816" in done.stdout and "8.745" in done.stdout
+    assert max(map(len, done.stdout.splitlines())) <= 80
     done = forked.run("lm-eval-takeover", "calibrate", "--compare", "demmo")
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert "did you mean 'demo'?" in done.stderr

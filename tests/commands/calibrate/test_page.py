@@ -8,7 +8,7 @@ from lm_eval_takeover.calibration.files import (
     read_calibration,
     write_calibration,
 )
-from lm_eval_takeover.calibration.page import render_page
+from lm_eval_takeover.commands.calibrate.page import render_page
 
 
 def test_every_packaged_file_is_sound_and_has_its_page():
