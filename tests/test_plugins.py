@@ -111,7 +111,7 @@ def test_calibrate_collects_it_beside_ours_and_a_changed_one_is_told_apart(plugi
     assert list(held.scores)[:4] == ["ce", "rkl", "entropy", "js"]
     assert held.plugin("test_margin") == {"source": "stranger.py", "digest": scores.source("test_margin").digest}
     assert held.plugin("ce") is None
-    assert "|test_margin|" in capsys.readouterr().out
+    assert "\ntest_margin " in capsys.readouterr().out
     arguments = {"calibration": str(out), "plugins": plugin, "score": "test_margin", "spike_ratio": 0.1}
     lm = GuidedTakeover(**arguments)
     assert lm.policy.gate.tau == pytest.approx(held.score("test_margin").threshold(0.1).tau)
