@@ -7,7 +7,7 @@ import pytest
 from helpers.pairs import SAMPLED
 from lm_eval import simple_evaluate
 
-from lm_eval_takeover.calibration.files import read_calibration
+from lm_eval_takeover.calibration.files import read_calibration, write_calibration
 from lm_eval_takeover.cli import main
 from lm_eval_takeover.decoding import engine
 from lm_eval_takeover.decoding.teacher_forcing import force
@@ -115,11 +115,9 @@ def test_calibrate_collects_it_beside_ours_and_a_changed_one_is_told_apart(plugi
     arguments = {"calibration": str(out), "plugins": plugin, "score": "test_margin", "spike_ratio": 0.1}
     lm = GuidedTakeover(**arguments)
     assert lm.policy.gate.tau == pytest.approx(held.score("test_margin").threshold(0.1).tau)
-    content = json.loads(out.read_text())
-    content["scores"]["test_margin"]["plugin"]["digest"] = "0" * 32
-    del content["checksum"]
+    changed = replace(held.score("test_margin"), plugin={"source": "stranger.py", "digest": "0" * 32})
     other = tmp_path / "other.json"
-    other.write_text(json.dumps(content | {"schema": 1}))
+    write_calibration(replace(held, scores=held.scores | {"test_margin": changed}), other)
     with pytest.raises(CalibrationError, match=r"score=test_margin of stranger\.py as it was then"):
         GuidedTakeover(**arguments | {"calibration": str(other)})
 
