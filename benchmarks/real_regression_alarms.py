@@ -14,16 +14,14 @@ import time
 from pathlib import Path
 from typing import Any
 
-from regression_alarms import NONE, RELATIVE
-
-from lm_eval_takeover.commands.regress.baseline import Measured, read_measured
+from lm_eval_takeover.commands.regress.baseline import SeedRuns, read_single_run
 from lm_eval_takeover.commands.regress.verdicts import compare
 from lm_eval_takeover.storage.package_data import data_folder
 
 TASK = "takeover_demo"
 
 
-def run_seed(policy: str, seed: int, problems: int, folder: Path) -> Measured:
+def run_seed(policy: str, seed: int, problems: int, folder: Path) -> SeedRuns:
     """One run by the stock harness, read as `regress` reads it."""
     from lm_eval import simple_evaluate
     from lm_eval.loggers import EvaluationTracker
@@ -42,7 +40,7 @@ def run_seed(policy: str, seed: int, problems: int, folder: Path) -> Measured:
     samples = results.pop("samples")
     tracker.save_results_aggregated(results=results, samples=samples)
     tracker.save_results_samples(task_name=TASK, samples=samples[TASK])
-    return read_measured(folder)
+    return read_single_run(folder)
 
 
 def main() -> None:
@@ -57,18 +55,16 @@ def main() -> None:
             run_seed(options.policy, seed, options.problems, Path(folder) / str(seed)) for seed in range(options.seeds)
         ]
         again = run_seed(options.policy, 0, options.problems, Path(folder) / "again")
-    same = compare(runs[0], again, "acc", NONE, 0.95)[TASK]
+    same = compare(runs[0], again, "acc", 0.0, 0.95)[TASK]
     found: dict[str, Any] = {"same seed": same.note or same.verdict, "seconds": round(time.perf_counter() - started)}
     pairs = list(itertools.combinations(runs, 2))
     for metric in ("acc", "pass@8"):
-        for limit in (NONE, RELATIVE):
-            tasks = [compare(old, new, metric, limit, 0.95)[TASK] for old, new in pairs]
-            allowed = [limit.amount * task.baseline if limit.relative else limit.amount for task in tasks]
-            found[f"{metric}, limit {limit}"] = {
-                "comparisons": len(pairs),
-                "alarms": sum(task.verdict == "regressed" for task in tasks),
-                "points beyond": sum(t.now < t.baseline - a for t, a in zip(tasks, allowed, strict=True)),
-            }
+        tasks = [compare(old, new, metric, 0.0, 0.95)[TASK] for old, new in pairs]
+        found[f"{metric}, limit 0"] = {
+            "comparisons": len(pairs),
+            "alarms": sum(task.verdict == "regressed" for task in tasks),
+            "points beyond": sum(task.now < task.baseline for task in tasks),
+        }
     print(json.dumps(found, indent=1))
 
 

@@ -12,40 +12,37 @@ from collections.abc import Sequence
 
 import numpy as np
 from difficulties import Beta, table3
+from scipy import optimize
 
-from lm_eval_takeover.commands.regress.baseline import Measured, Scored, Side
+from lm_eval_takeover.commands.regress.baseline import SeedRuns, TaskRun, TaskRuns
 from lm_eval_takeover.commands.regress.planning import (
     EXPECTED,
     Design,
+    Margins,
     draw_scores,
-    find_level,
     lower,
     measure_margins,
     plan,
-    simulate_quiet,
 )
-from lm_eval_takeover.commands.regress.verdicts import Limit
 from lm_eval_takeover.results.problems import Problems
-from lm_eval_takeover.results.statistics import Values, as_values
+from lm_eval_takeover.results.statistics import Values, any_of_runs, as_values
 
 SAMPLES = 8
 SIZES = {"AIME24": 30, "AMC23": 40, "Math500": 500}
 PAPER = {"AIME24": 30, "AIME25": 30, "AMC23": 40, "Math500": 100, "GSM8K": 100, "Olympiad": 100}  # problems in Table 3
 ROW = 2  # of Table 3: Qwen3-0.6B guided at the larger budget
 DROPS = (0.02, 0.05, 0.10)
-RELATIVE = Limit(0.05, relative=True)
-NONE = Limit(0.0)
 CONFIDENCE = 0.95
 RUNS = 30  # against one baseline
 PLANS = 5  # baselines that a plan is averaged over
 
 
-def measure(generator: np.random.Generator, probabilities: Values, name: str, task: str) -> Measured:
+def measure(generator: np.random.Generator, probabilities: Values, name: str, task: str) -> SeedRuns:
     """A run on problems of these probabilities."""
     correct = generator.binomial(SAMPLES, probabilities)
     values = {"acc": correct / SAMPLES, "pass@8": as_values(correct > 0), "maj@8": as_values(correct > SAMPLES / 2)}
     ids = tuple(map(str, range(len(correct))))
-    return Measured("simulated", {}, {}, {task: Side((Scored(Problems(ids, SAMPLES, values, texts=name)),), {})})
+    return SeedRuns("simulated", {}, {}, {task: TaskRuns((TaskRun(Problems(ids, SAMPLES, values, texts=name)),), {})})
 
 
 def draw_chances(generator: np.random.Generator, beta: Beta, count: int, problems: int) -> Values:
@@ -54,7 +51,7 @@ def draw_chances(generator: np.random.Generator, beta: Beta, count: int, problem
 
 
 def rate_alarms(
-    generator: np.random.Generator, beta: Beta, task: str, drop: float, limit: Limit, comparisons: int
+    generator: np.random.Generator, beta: Beta, task: str, drop: float, limit: float, comparisons: int
 ) -> tuple[float, float, float]:
     """The share of comparisons that find `regressed`, that pass, and in which the point estimate is beyond the limit."""
     design = Design("acc", limit, CONFIDENCE, SAMPLES)
@@ -66,27 +63,45 @@ def rate_alarms(
     return tuple(float(found.mean()) for found in (p <= design.level, p >= 1 - design.level, margins.value < 0))  # type: ignore[return-value]
 
 
-def plan_power(generator: np.random.Generator, beta: Beta, task: str, drop: float, limit: Limit) -> float:
+def plan_power(generator: np.random.Generator, beta: Beta, task: str, drop: float, limit: float) -> float:
     """The power that `--plan` prints, as a mean over baselines."""
     found = []
     for _ in range(PLANS):
         baseline = measure(generator, draw_chances(generator, beta, 1, SIZES[task])[0], "", task)
-        found.append(plan(baseline, "acc", limit, CONFIDENCE, [drop], SAMPLES)["rows"][0]["power"])
+        found.append(plan(baseline, "acc", limit, CONFIDENCE, [drop], SAMPLES)[0].power)
     return float(np.mean(found))
 
 
+def simulate_quiet(generator: np.random.Generator, difficulties: Sequence[Values], design: Design, runs: int) -> Values:
+    """p-values `[baselines, runs]` of runs without a change; `difficulties` of each task are `[baselines, problems]`."""
+    found = []
+    for chances in zip(*difficulties, strict=True):
+        parts = []
+        for each in chances:
+            old = draw_scores(generator, each[np.newaxis], design.samples, design.metric, design.seeds)
+            new = draw_scores(generator, np.broadcast_to(each, (runs, len(each))), design.samples, design.metric)
+            parts.append(measure_margins(np.broadcast_to(old, new.shape), new, design, design.samples))
+        found.append(Margins.average(parts).p_below())
+    return np.stack(found)
+
+
+def find_level(design: Design, runs: int) -> float:
+    """The p-value of one run whose `any_of_runs` is the level."""
+    return float(10 ** optimize.brentq(lambda power: any_of_runs(10**power, runs, design.seeds) - design.level, -12, 0))
+
+
 def rate_quiet(
-    generator: np.random.Generator, cells: Sequence[tuple[Beta, int]], limit: Limit, seeds: int, baselines: int
+    generator: np.random.Generator, cells: Sequence[tuple[Beta, int]], limit: float, seeds: int, baselines: int
 ) -> list[float]:
     """Without a change: passes, alarms, alarms of the unluckiest 5 % of baselines, any of 30 alone and with `--history`."""
     design = Design("acc", limit, CONFIDENCE, SAMPLES, seeds)
     difficulties = [draw_chances(generator, beta, baselines, problems) for beta, problems in cells]
-    found = simulate_quiet(generator, difficulties, design, RUNS, 1)
+    found = simulate_quiet(generator, difficulties, design, RUNS)
     alarms = found <= design.level
     corrected = found <= find_level(design, RUNS)
-    each = np.quantile(alarms.mean(axis=(1, 2)), 0.95)
-    rates = (found >= 1 - design.level).mean(), alarms.mean(), each, alarms.any(axis=2).mean()
-    return [float(rate) for rate in (*rates, corrected.any(axis=2).mean())]
+    each = np.quantile(alarms.mean(axis=1), 0.95)
+    rates = (found >= 1 - design.level).mean(), alarms.mean(), each, alarms.any(axis=1).mean()
+    return [float(rate) for rate in (*rates, corrected.any(axis=1).mean())]
 
 
 def main() -> None:
@@ -100,22 +115,22 @@ def main() -> None:
     print("|---|--:|--:|--:|--:|--:|--:|--:|")
     for task, problems in SIZES.items():
         beta = cells[ROW, task]
-        for limit, drops in ((RELATIVE, (0.0,)), (NONE, (0.0, *DROPS)), (Limit(0.02), (0.0, 0.05, 0.10))):
+        for limit, drops in ((0.0, (0.0, *DROPS)), (0.02, (0.0, 0.05, 0.10))):
             for drop in drops:
                 alarms, passes, points = rate_alarms(generator, beta, task, drop, limit, options.comparisons)
                 planned = f"{plan_power(generator, beta, task, drop, limit):.1%}" if drop else "-"
                 shown = f"{alarms:.1%} | {planned} | {passes:.1%} | {points:.1%}"
-                print(f"| {task} | {problems} | {limit} | {drop:g} | {shown} |", flush=True)
+                print(f"| {task} | {problems} | {limit:g} | {drop:g} | {shown} |", flush=True)
     print()
     print(f"| no change | problems | limit | seeds | passes | alarms | unlucky 5 % | any of {RUNS} | with --history |")
     print("|---|--:|--:|--:|--:|--:|--:|--:|--:|")
     named = {task: [(cells[ROW, task], count)] for task, count in PAPER.items() if (ROW, task) in cells}
     named |= {"average": [pair for (pair,) in named.values()]}
     for name, pairs in named.items():
-        for limit, seeds in ((NONE, 1), (NONE, 3), (Limit(0.02), 1), (Limit(0.02), 3)):
+        for limit, seeds in ((0.0, 1), (0.0, 3), (0.02, 1), (0.02, 3)):
             rates = rate_quiet(generator, pairs, limit, seeds, options.baselines)
             shown = " | ".join(f"{rate:.1%}" for rate in rates)
-            print(f"| {name} | {sum(n for _, n in pairs)} | {limit} | {seeds} | {shown} |", flush=True)
+            print(f"| {name} | {sum(n for _, n in pairs)} | {limit:g} | {seeds} | {shown} |", flush=True)
 
 
 if __name__ == "__main__":

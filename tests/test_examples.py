@@ -71,7 +71,7 @@ def test_the_action_passes_or_fails_and_writes_its_summary(shell, correct, statu
     main(["regress", str(shell.folder / "good"), "--baseline", str(shell.folder / "b.json"), "--update"])
     write_results(shell.folder / "now", {"takeover_demo": correct}, run=takeover(seed=1))
     (step,) = ACTION["runs"]["steps"]
-    metrics = "acc unparsed" if status else "acc"
+    metrics = "acc\nunparsed" if status else "acc"
     done = shell(step, **inputs_of(step, {"results": "now", "baseline": "b.json", "metrics": metrics}))
     assert done.returncode == status, done.stderr
     assert shell.summary.read_text().count("### lm-eval-takeover regress") == 1

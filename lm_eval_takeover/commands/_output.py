@@ -201,7 +201,7 @@ def check_replaceable(option: str, path: Path, kind: str) -> None:
     """Raise ArgumentError where something else lies at `path` than a file of this kind, as `describe_file` calls it."""
     from lm_eval_takeover.results.fields import describe_file  # which loads NumPy
 
-    if path.exists() and (present := describe_file(path)) not in (kind, "an empty file"):
+    if path.exists() and (present := describe_file(path)) != kind:
         raise ArgumentError(
             f"--{option} '{path}' is {present}, not {kind}; it was not changed: give the name of a new file"
         )

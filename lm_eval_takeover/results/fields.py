@@ -1,7 +1,7 @@
 """JSON of others, read with errors that name the file and the field."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
@@ -123,8 +123,11 @@ def describe_file(path: Path) -> str:
     return next((name for name, wanted in known.items() if wanted <= fields), "another JSON file")
 
 
-def read_lines(path: Path, writer: str) -> Iterator[Fields]:
-    """The object of each line, one in memory at a time. Raises ResultsError."""
+def read_lines(path: Path, writer: str, skip: Callable[[str], None] | None = None) -> Iterator[Fields]:
+    """The object of each line, one in memory at a time. Raises ResultsError.
+
+    With `skip`, a line that is not JSON is left out, and `skip` gets a notice of it.
+    """
     try:
         with path.open("rb") as stream:
             number = 0
@@ -136,6 +139,8 @@ def read_lines(path: Path, writer: str) -> Iterator[Fields]:
                 try:
                     yield Fields(place, json.loads(line))
                 except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
-                    raise ResultsError(f"{place} is not JSON ({error}); write it again with {writer}") from error
+                    if skip is None:
+                        raise ResultsError(f"{place} is not JSON ({error}); write it again with {writer}") from error
+                    skip(f"{place} is left out: it is not JSON ({error})")
     except OSError as error:
         raise ResultsError(f"'{path}' cannot be read: {error.strerror or error}") from error

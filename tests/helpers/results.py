@@ -7,6 +7,8 @@ import hashlib
 import json
 from statistics import mean, stdev
 
+import numpy as np
+
 from lm_eval_takeover.tasks.metrics import list_ks, pass_at_k
 
 METRICS = (
@@ -112,3 +114,9 @@ def write_results(
     } | top  # fmt: skip
     (folder / f"results_{date}.json").write_text(json.dumps(content, indent=2))
     return folder
+
+
+def draw_counts(seed, shift=0.0, size=300):
+    """Correct ones of 8 samples on problems whose chances are always the same, shifted by so much."""
+    chances = np.random.default_rng(0).beta(0.8, 0.8, size)
+    return np.random.default_rng(seed).binomial(8, np.clip(chances + shift, 0, 1)).tolist()

@@ -22,7 +22,7 @@ from lm_eval_takeover.storage.digests import digest_of
 from lm_eval_takeover.storage.whole_files import write_text
 from lm_eval_takeover.tasks.metrics import list_ks
 
-SCHEMA = 2  # 1 held one run a task, where `runs` is now
+SCHEMA = 2
 WRITER = "`lm-eval-takeover regress RESULTS --baseline FILE --update`"
 _MOST_SAMPLES = 4096  # of a problem
 _LARGEST = 2.0**53  # tokens and passes of a problem
@@ -47,7 +47,7 @@ class Anchors:
 
 
 @dataclass(frozen=True)
-class Scored:
+class TaskRun:
     """One task of one run."""
 
     problems: Problems
@@ -55,10 +55,10 @@ class Scored:
 
 
 @dataclass(frozen=True)
-class Side:
+class TaskRuns:
     """One task of the baseline, or of the run that is compared with it. All `runs` have one order of problems."""
 
-    runs: tuple[Scored, ...]
+    runs: tuple[TaskRun, ...]
     settings: Settings
     anchors: Anchors | None = None  # of a baseline alone
 
@@ -80,13 +80,13 @@ class Side:
 
 
 @dataclass(frozen=True)
-class Measured:
+class SeedRuns:
     """A run, or a baseline."""
 
     model: str
     settings: Settings
     versions: dict[str, Any]
-    tasks: dict[str, Side]
+    tasks: dict[str, TaskRuns]
     digest: str = ""  # of a baseline: its file's checksum
     label: str = ""  # what the run is called
     notes: tuple[str, ...] = ()  # on which of its results files count
@@ -97,7 +97,7 @@ class Measured:
         return max(len(side.runs) for side in self.tasks.values())
 
 
-def read_measured(results: Path) -> Measured:
+def read_single_run(results: Path) -> SeedRuns:
     """The one run of a results folder, with its samples. Raises ResultsError, ArgumentError."""
     runs, notes = read_runs([results])
     if len(runs) != 1:
@@ -126,7 +126,7 @@ def _explain(runs: Sequence[Run], notes: Sequence[str]) -> str:
     return "".join(f"; {note}" for note in notes)
 
 
-def read_seeds(results: Sequence[Path]) -> Measured:
+def read_seeds(results: Sequence[Path]) -> SeedRuns:
     """Runs of these folders as one, where they differ in nothing but the seed. Raises ResultsError, ArgumentError."""
     runs, notes = read_runs(results)
     if not runs:
@@ -151,25 +151,25 @@ def read_seeds(results: Sequence[Path]) -> Measured:
     return replace(first, tasks=tasks, notes=tuple(notes))
 
 
-def _join_sides(sides: Sequence[Side]) -> Side:
+def _join_sides(sides: Sequence[TaskRuns]) -> TaskRuns:
     """The runs of all, in the first one's order of problems; runs with the same texts once."""
     ids = sides[0].problems.ids
-    runs: dict[str, Scored] = {}
+    runs: dict[str, TaskRun] = {}
     for side in sides:
         (run,) = side.runs
         places = {name: place for place, name in enumerate(run.problems.ids)}
         order = np.array([places[name] for name in ids], dtype=int)
         costs = Costs(*(getattr(run.costs, name)[order] for name in _COSTS)) if run.costs else None
-        runs.setdefault(run.problems.texts, Scored(run.problems.ordered_as(ids), costs))
+        runs.setdefault(run.problems.texts, TaskRun(run.problems.ordered_as(ids), costs))
     return replace(sides[0], runs=tuple(runs.values()))
 
 
-def _measure_run(run: Run) -> Measured:
+def _measure_run(run: Run) -> SeedRuns:
     sides = {task: _read_side(run, task) for task in sorted(run.tasks)}
-    return Measured(run.model, run.settings, run.versions, sides, label=str(run.takeover.get("label") or run.model))
+    return SeedRuns(run.model, run.settings, run.versions, sides, label=str(run.takeover.get("label") or run.model))
 
 
-def _read_side(run: Run, task: str) -> Side:
+def _read_side(run: Run, task: str) -> TaskRuns:
     result = run.tasks[task]
     if result.problems is None:
         raise ResultsError(
@@ -179,12 +179,12 @@ def _read_side(run: Run, task: str) -> Side:
     short = Problems(
         tuple(name[:_ID] for name in problems.ids), problems.samples, problems.values, problems.doc_ids, problems.texts
     )
-    return Side((Scored(short, result.read_costs()),), result.settings)
+    return TaskRuns((TaskRun(short, result.read_costs()),), result.settings)
 
 
-def add_anchors(measured: Measured, base: Path, reference: Path) -> Measured:
+def add_anchors(measured: SeedRuns, base: Path, reference: Path) -> SeedRuns:
     """The same with the base's and the reference's run, for checks of Recovery. Raises ResultsError for other problems."""
-    runs = [read_measured(base), read_measured(reference)]
+    runs = [read_single_run(base), read_single_run(reference)]
     sides = {}
     for task, side in measured.tasks.items():
         shares = []
@@ -197,7 +197,7 @@ def add_anchors(measured: Measured, base: Path, reference: Path) -> Measured:
     return replace(measured, tasks=sides)
 
 
-def write_baseline(path: Path, measured: Measured) -> None:
+def write_baseline(path: Path, measured: SeedRuns) -> None:
     """Write the file whole."""
     content = {
         "schema": SCHEMA,
@@ -213,7 +213,7 @@ def write_baseline(path: Path, measured: Measured) -> None:
     write_text(path, json.dumps(content) + "\n")
 
 
-def _pack(side: Side) -> dict[str, Any]:
+def _pack(side: TaskRuns) -> dict[str, Any]:
     return {
         "settings": side.settings,
         "samples": side.problems.samples,
@@ -223,7 +223,7 @@ def _pack(side: Side) -> dict[str, Any]:
     }
 
 
-def _pack_run(run: Scored) -> dict[str, Any]:
+def _pack_run(run: TaskRun) -> dict[str, Any]:
     problems = run.problems
     counts = {
         metric: np.rint(values * problems.samples).astype(int).tolist()
@@ -234,30 +234,28 @@ def _pack_run(run: Scored) -> dict[str, Any]:
     return {"texts": problems.texts, "counts": counts, "costs": costs}
 
 
-def _pack_anchors(side: Side) -> dict[str, list[int]] | None:
+def _pack_anchors(side: TaskRuns) -> dict[str, list[int]] | None:
     if side.anchors is None:
         return None
     pair = {"base": side.anchors.base, "reference": side.anchors.reference}
     return {name: np.rint(shares * side.problems.samples).astype(int).tolist() for name, shares in pair.items()}
 
 
-def read_baseline(path: Path) -> Measured:
+def read_baseline(path: Path) -> SeedRuns:
     """A baseline that `write_baseline` wrote. Raises ResultsError with file and field."""
     if not path.exists():
         raise ResultsError(f"--baseline '{path}' does not exist; write it from a good run with --update")
     document = read_document(path, WRITER)
     schema = document.require("schema", int)
-    if schema not in (1, SCHEMA):
-        document.fail(
-            "schema", f"is {schema}, known up to {SCHEMA}; upgrade lm-eval-takeover, or write it again with {WRITER}"
-        )
+    if schema != SCHEMA:
+        document.fail("schema", f"is {schema}, expected {SCHEMA}; write it again with {WRITER}")
     content = {name: document.get(name) for name in document}
     if digest_of(content | {"checksum": ""}) != document.require("checksum", str):
         document.fail(
             "checksum", f"does not agree with the content: the file was edited or cut; write it again with {WRITER}"
         )
     tasks = document.inside("tasks")
-    return Measured(
+    return SeedRuns(
         document.require("model", str),
         document.require("settings", dict),
         document.require("versions", dict),
@@ -266,22 +264,19 @@ def read_baseline(path: Path) -> Measured:
     )
 
 
-def _unpack(task: Fields) -> Side:
+def _unpack(task: Fields) -> TaskRuns:
     samples, ids = task.require("samples", int), tuple(task.require("ids", list))
     if not 1 <= samples <= _MOST_SAMPLES:
         task.fail("samples", f"is {samples}, expected a number from 1 to {_MOST_SAMPLES}")
     if not all(isinstance(name, str) for name in ids):
         task.fail("ids", "holds what is no text")
-    found = (
-        [Fields(task.place, run, f"{task.name}.runs") for run in task.require("runs", list)]
-        if "runs" in task
-        else [task]
+    runs = tuple(
+        _unpack_run(Fields(task.place, run, f"{task.name}.runs"), ids, samples) for run in task.require("runs", list)
     )
-    runs = tuple(_unpack_run(run, ids, samples) for run in found)
-    return Side(runs, task.require("settings", dict), _unpack_anchors(task, len(ids), samples))
+    return TaskRuns(runs, task.require("settings", dict), _unpack_anchors(task, len(ids), samples))
 
 
-def _unpack_run(run: Fields, ids: tuple[str, ...], samples: int) -> Scored:
+def _unpack_run(run: Fields, ids: tuple[str, ...], samples: int) -> TaskRun:
     counts = run.inside("counts")
     values = {metric: counts.numbers(metric, samples) / samples for metric in counts}
     if ACC not in values:
@@ -296,7 +291,7 @@ def _unpack_run(run: Fields, ids: tuple[str, ...], samples: int) -> Scored:
             inner.fail(name, f"has {len(getattr(costs, name))} problems, 'ids' has {len(ids)}")
     values |= {f"{_DERIVED}{k}": derive_pass_at_k(values[ACC], samples, k) for k in list_ks(samples)}
     ordered = {metric: values[metric] for metric in list_metrics(values)}
-    return Scored(Problems(ids, samples, ordered, texts=run.require("texts", str)), costs)
+    return TaskRun(Problems(ids, samples, ordered, texts=run.require("texts", str)), costs)
 
 
 def _unpack_anchors(task: Fields, count: int, samples: int) -> Anchors | None:

@@ -3,16 +3,18 @@
 import argparse
 import os
 import sys
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lm_eval_takeover.errors import ArgumentError
+from lm_eval_takeover.commands._options import add_shared, check_least
+from lm_eval_takeover.commands._output import WRITERS, check_replaceable, write_file, write_json, write_terminal
+from lm_eval_takeover.errors import ArgumentError, nearest
 from lm_eval_takeover.escaping import for_terminal
 
 if TYPE_CHECKING:
-    from lm_eval_takeover.commands.regress.baseline import Measured
-    from lm_eval_takeover.commands.regress.verdicts import Limit
+    from lm_eval_takeover.commands.regress.baseline import SeedRuns
 
 HELP = "check a run for regressions against a baseline, in CI"
 DESCRIPTION = """\
@@ -26,81 +28,81 @@ EXAMPLE = """examples:
 """
 
 
+def read_limit(text: str) -> float:
+    """A limit. For `type=` of an option."""
+    try:
+        amount = float(text)
+    except ValueError:
+        amount = -1.0
+    if not 0 <= amount < 1:
+        raise argparse.ArgumentTypeError(f"'{text}' is not a share from 0 to below 1, such as 0.02")
+    return amount
+
+
+_METRICS = (
+    "one or more of acc, pass@K, maj@N, recovery, recovery_pass@K (--max_drop), realized_rate, truncated, "
+    "guide_passes_per_token, no_answer, unparsed, timed_out, unclosed_think (--max_change) (default: acc)"
+)
+_FILE: dict[str, Any] = {"type": Path, "metavar": "FILE"}
+_RESULTS: dict[str, Any] = {"type": Path, "metavar": "RESULTS"}
+_FLAG: dict[str, Any] = {"action": "store_true"}
+_LIMIT: dict[str, Any] = {"type": read_limit, "default": 0.02, "metavar": "X"}
+_NAMES: dict[str, Any] = {"nargs": "+", "default": []}
+_COUNT: dict[str, Any] = {"type": int, "metavar": "N"}
+_DROPS: dict[str, Any] = {"type": float, "nargs": "+", "default": [0.02, 0.05, 0.10], "metavar": "X"}
+_OPTIONS: Sequence[tuple[str, dict[str, Any], str]] = (
+    ("baseline", _FILE, "the baseline file (JSON)"),
+    ("update", _FLAG, "write the baseline from RESULTS"),
+    ("base", _RESULTS, "with --update: results of the base alone, to check Recovery"),
+    ("reference", _RESULTS, "with --update: results of the thinking model, or of the guide alone"),
+    ("metric", {"nargs": "+", "default": ["acc"]}, _METRICS),
+    ("max_drop", _LIMIT, "allowed drop (default: 0.02)"),
+    ("max_change", _LIMIT, "allowed change, up or down (default: 0.02)"),
+    (
+        "confidence",
+        {"type": float, "default": 0.95, "metavar": "P"},
+        "confidence of the two-sided interval (default: 0.95)",
+    ),
+    ("average_only", _FLAG, "judge only the average over tasks, which has the most data"),
+    ("history", _FILE, "file with the runs against this baseline so far; all runs share one error rate"),
+    ("runs", _COUNT | {"default": 30}, "for --history: number of runs planned against one baseline (default: 30)"),
+    ("strict", _FLAG, "exit with 1 also if the verdict is inconclusive"),
+    ("tasks", _NAMES | {"metavar": "TASK"}, "check only these tasks (default: all of the baseline)"),
+    ("allow", _NAMES | {"metavar": "SETTING"}, "settings that may differ from the baseline's"),
+    ("plan", _FLAG, "print the chance to notice a drop; needs only the baseline"),
+    ("drop", _DROPS, "for --plan: drops to try (default: 0.02 0.05 0.10)"),
+    ("samples", _COUNT | {"default": 8}, "for --plan: samples of each problem (default: 8)"),
+    ("junit", _FILE, "also write JUnit XML to this file"),
+)
+
+
 def add_options(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
-    add(
-        "results",
-        type=Path,
-        nargs="*",
-        metavar="RESULTS",
-        help="the run's --output_path, with --log_samples; with --update several seeds are allowed",
-    )
-    add("--baseline", type=Path, metavar="FILE", help="the baseline file (JSON)")
-    add("--update", action="store_true", help="write the baseline from RESULTS")
-    add("--base", type=Path, metavar="RESULTS", help="with --update: results of the base alone, to check Recovery")
-    add(
-        "--reference",
-        type=Path,
-        metavar="RESULTS",
-        help="with --update: results of the thinking model, or of the guide alone",
-    )
-    add(
-        "--metric",
-        nargs="+",
-        default=["acc"],
-        help="one or more of acc, pass@K, maj@N, recovery, recovery_pass@K (--max_drop), realized_rate, truncated, "
-        "guide_passes_per_token, no_answer, unparsed, timed_out, unclosed_think (--max_change) (default: acc)",
-    )
-    add(
-        "--max_drop",
-        default="0.02",
-        metavar="X",
-        help="allowed drop, absolute (0.02) or relative (5%%) (default: 0.02)",
-    )
-    add("--max_change", default="0.02", metavar="X", help="allowed change, up or down (default: 0.02)")
-    add(
-        "--confidence",
-        type=float,
-        default=0.95,
-        metavar="P",
-        help="confidence of the two-sided interval (default: 0.95)",
-    )
-    add("--average_only", action="store_true", help="judge only the average over tasks, which has the most data")
-    add(
-        "--history",
-        type=Path,
-        metavar="FILE",
-        help="file with the runs against this baseline so far; all runs share one error rate",
-    )
-    add(
-        "--runs",
-        type=int,
-        default=30,
-        metavar="N",
-        help="for --history: number of runs planned against one baseline (default: 30)",
-    )
-    add("--strict", action="store_true", help="exit with 1 also if the verdict is inconclusive")
-    add("--tasks", nargs="+", default=[], metavar="TASK", help="check only these tasks (default: all of the baseline)")
-    add("--allow", nargs="+", default=[], metavar="SETTING", help="settings that may differ from the baseline's")
-    add(
-        "--plan",
-        action="store_true",
-        help="print the rate of false alarms and the chance to notice a drop; needs only the baseline",
-    )
-    add(
-        "--drop",
-        type=float,
-        nargs="+",
-        default=[0.02, 0.05, 0.10],
-        metavar="X",
-        help="for --plan: drops to try (default: 0.02 0.05 0.10)",
-    )
-    add("--samples", type=int, default=8, metavar="N", help="for --plan: samples of each problem (default: 8)")
-    add("--format", choices=("table", "md", "json"), default="table", help="(default: table)")
-    add("--junit", type=Path, metavar="FILE", help="also write JUnit XML to this file")
+    results = "the run's --output_path, with --log_samples; with --update several seeds are allowed"
+    parser.add_argument("results", nargs="*", **_RESULTS, help=results)
+    for name, settings, text in _OPTIONS:
+        parser.add_argument(f"--{name}", **settings, help=text)
+    add_shared(parser, "format", format={"choices": ("table", "md", "json")})
 
 
 def run(options: argparse.Namespace) -> int:
+    _check_call(options)
+    from lm_eval_takeover.commands.regress.baseline import add_anchors, read_baseline, read_seeds, read_single_run
+
+    if options.junit is not None:
+        check_replaceable("junit", options.junit, "a JUnit file of regress")
+    limits = {metric: _find_limit(options, metric) for word in options.metric for metric in word.split(",") if metric}
+    if options.plan:
+        return _plan(options, limits)
+    if options.update:
+        new = _choose(read_seeds(options.results), options.tasks)
+        new = add_anchors(new, options.base, options.reference) if options.base else new
+        return _update(options.baseline, new)
+    new = _choose(read_single_run(options.results[0]), options.tasks)
+    return _compare(options, _choose(read_baseline(options.baseline), options.tasks), new, limits)
+
+
+def _check_call(options: argparse.Namespace) -> None:
+    """Raise ArgumentError for options that do not go together."""
     if not 0.5 <= options.confidence < 1:
         raise ArgumentError(f"--confidence {options.confidence} is not a share from 0.5 to below 1")
     if not options.results and (options.update or not options.plan):
@@ -109,50 +111,25 @@ def run(options: argparse.Namespace) -> int:
         raise ArgumentError(
             f"RESULTS are {len(options.results)} folders; one run is compared, several are for --update"
         )
-    if options.runs < 1:
-        raise ArgumentError(f"--runs {options.runs} is not a number of runs of at least 1")
+    check_least(options, 1, "runs", "samples")
     if options.baseline is None and not (options.plan and options.results):
         raise ArgumentError("regress needs --baseline FILE; write one from a good run with --update")
     if (options.base is None) != (options.reference is None) or (options.base is not None and not options.update):
         raise ArgumentError(
             "--base and --reference go together, and with --update: later checks read them from the baseline"
         )
-    from lm_eval_takeover.commands.regress.baseline import add_anchors, read_baseline, read_measured, read_seeds
-
-    if options.junit is not None:
-        from lm_eval_takeover.commands._output import check_replaceable
-
-        check_replaceable("junit", options.junit, "a JUnit file of regress")
-    limits = {metric: _read_limit(options, metric) for word in options.metric for metric in word.split(",") if metric}
-    if options.plan:
-        return _plan(options, limits)
-    if options.update:
-        new = _choose(read_seeds(options.results), options.tasks)
-        new = add_anchors(new, options.base, options.reference) if options.base else new
-        return _update(options.baseline, new)
-    new = _choose(read_measured(options.results[0]), options.tasks)
-    return _compare(options, _choose(read_baseline(options.baseline), options.tasks), new, limits)
 
 
-def _read_limit(options: argparse.Namespace, metric: str) -> "Limit":
-    """Raises ArgumentError for an unknown metric or a limit that is no number."""
-    from lm_eval_takeover.commands.regress.verdicts import CHANGES, DROPS, Limit, is_drop
-    from lm_eval_takeover.errors import nearest
+def _find_limit(options: argparse.Namespace, metric: str) -> float:
+    """Raises ArgumentError for an unknown metric."""
+    from lm_eval_takeover.commands.regress.verdicts import CHANGES, DROPS, is_drop
 
     if not is_drop(metric) and metric not in CHANGES:
         raise ArgumentError(f"--metric '{metric}' is not known; {nearest(metric, (*DROPS, *CHANGES))}")
-    name = "max_drop" if is_drop(metric) else "max_change"
-    text = str(getattr(options, name))
-    try:
-        amount = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
-    except ValueError:
-        amount = -1.0
-    if not 0 <= amount < 1:
-        raise ArgumentError(f"--{name} '{text}' is not a share from 0 to 1, as 0.02, or of the baseline, as 5%")
-    return Limit(amount, text.endswith("%"))
+    return float(options.max_drop if is_drop(metric) else options.max_change)
 
 
-def _choose(measured: "Measured", tasks: list[str]) -> "Measured":
+def _choose(measured: "SeedRuns", tasks: list[str]) -> "SeedRuns":
     """Only these tasks, where any are named. Raises ArgumentError for one that is not there."""
     if not tasks:
         return measured
@@ -161,8 +138,7 @@ def _choose(measured: "Measured", tasks: list[str]) -> "Measured":
     return replace(measured, tasks={task: measured.tasks[task] for task in tasks})
 
 
-def _update(path: Path, new: "Measured") -> int:
-    from lm_eval_takeover.commands._output import check_replaceable
+def _update(path: Path, new: "SeedRuns") -> int:
     from lm_eval_takeover.commands.regress.baseline import write_baseline
 
     check_replaceable("baseline", path, "a baseline")
@@ -175,28 +151,27 @@ def _update(path: Path, new: "Measured") -> int:
     return 0
 
 
-def _plan(options: argparse.Namespace, limits: dict[str, "Limit"]) -> int:
+def _plan(options: argparse.Namespace, limits: Mapping[str, float]) -> int:
     from lm_eval_takeover.commands.regress.baseline import read_baseline, read_seeds
     from lm_eval_takeover.commands.regress.planning import plan
-    from lm_eval_takeover.commands.regress.reports import write_json, write_plan
+    from lm_eval_takeover.commands.regress.reports import lay_out_plan
 
     if len(limits) > 1:
         raise ArgumentError(f"--plan takes one --metric, and {len(limits)} are given: {', '.join(limits)}")
     ((metric, limit),) = limits.items()
-    if options.samples < 1 or not all(0 < drop < 1 for drop in options.drop):
-        raise ArgumentError("--plan needs --samples of at least 1 and --drop between 0 and 1")
+    if not all(0 < drop < 1 for drop in options.drop):
+        raise ArgumentError(f"--drop {' '.join(map(str, options.drop))}: expected shares between 0 and 1")
     baseline = read_seeds(options.results) if options.results else read_baseline(options.baseline)
     chosen = _choose(baseline, options.tasks)
-    found = plan(chosen, metric, limit, options.confidence, options.drop, options.samples, options.runs)
+    rows = plan(chosen, metric, limit, options.confidence, options.drop, options.samples)
     if options.format == "json":
-        sys.stdout.write(write_json(found))
+        sys.stdout.write(write_json({"rows": [asdict(row) for row in rows]}))
     else:
-        sys.stdout.write(write_plan(found, limit, options.format))
+        sys.stdout.write(WRITERS[options.format](lay_out_plan(rows, limit)))
     return 0
 
 
-def _compare(options: argparse.Namespace, old: "Measured", new: "Measured", limits: dict[str, "Limit"]) -> int:
-    from lm_eval_takeover.commands._output import write_terminal
+def _compare(options: argparse.Namespace, old: "SeedRuns", new: "SeedRuns", limits: Mapping[str, float]) -> int:
     from lm_eval_takeover.commands.regress import history, reports, verdicts
 
     verdicts.check_tasks(old, new)
@@ -207,7 +182,7 @@ def _compare(options: argparse.Namespace, old: "Measured", new: "Measured", limi
     for note in new.notes:
         print(note, file=sys.stderr)
     checks = [
-        reports.Judged(metric, limit, verdicts.compare(old, new, metric, limit, options.confidence, **judged))
+        reports.Check(metric, limit, verdicts.compare(old, new, metric, limit, options.confidence, **judged))
         for metric, limit in limits.items()
     ]
     if options.history:
@@ -216,7 +191,7 @@ def _compare(options: argparse.Namespace, old: "Measured", new: "Measured", limi
     summary = reports.write_summary(verdict, checks, options.confidence, allowed)
     if options.format == "json":
         found = reports.describe(verdict, checks, old, options.confidence, allowed)
-        sys.stdout.write(reports.write_json(found))
+        sys.stdout.write(write_json(found))
     elif options.format == "md":
         sys.stdout.write(summary)
     else:
@@ -224,8 +199,7 @@ def _compare(options: argparse.Namespace, old: "Measured", new: "Measured", limi
     if options.history:
         print(_describe_history(len(known), options.runs), file=sys.stderr)
     _write_files(options, reports.write_junit(checks, strict=options.strict), summary)
-    failing: Any = ("regressed", "inconclusive") if options.strict else ("regressed",)
-    return int(verdict in failing)
+    return int(verdict in reports.list_failing(strict=options.strict))
 
 
 def _describe_history(count: int, planned: int) -> str:
@@ -239,14 +213,11 @@ def _describe_history(count: int, planned: int) -> str:
 
 def _write_files(options: argparse.Namespace, junit: str, summary: str) -> None:
     """JUnit XML where it is asked for, the summary where GitHub wants one. Raises ArgumentError."""
-    from lm_eval_takeover.storage.whole_files import write_text
-
-    step = os.environ.get("GITHUB_STEP_SUMMARY")
-    try:
-        if options.junit:
-            write_text(options.junit, junit)
-        if step:
+    if options.junit:
+        write_file("junit", options.junit, junit)
+    if step := os.environ.get("GITHUB_STEP_SUMMARY"):
+        try:
             with Path(step).open("a", encoding="utf-8") as stream:
                 stream.write(summary)
-    except OSError as error:
-        raise ArgumentError(f"'{error.filename}' cannot be written: {error.strerror}") from error
+        except OSError as error:
+            raise ArgumentError(f"GITHUB_STEP_SUMMARY '{step}' cannot be written: {error.strerror}") from error

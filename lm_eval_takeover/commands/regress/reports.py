@@ -1,30 +1,28 @@
 """The verdict as text, JSON, JUnit XML and a Markdown summary."""
 
-import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 from xml.etree import ElementTree
 
-from lm_eval_takeover.commands._output import WRITERS, Table, write_markdown
-from lm_eval_takeover.commands.regress.baseline import Measured
-from lm_eval_takeover.commands.regress.verdicts import AVERAGE, Limit, TaskVerdict, is_drop
+from lm_eval_takeover.commands._output import Table, write_markdown
+from lm_eval_takeover.commands.regress.baseline import SeedRuns
+from lm_eval_takeover.commands.regress.planning import MOST_PROBLEMS, Power
+from lm_eval_takeover.commands.regress.verdicts import AVERAGE, TaskVerdict, is_drop
 from lm_eval_takeover.escaping import for_terminal
-
-Verdicts = dict[str, TaskVerdict]
 
 
 @dataclass(frozen=True)
-class Judged:
+class Check:
     """One metric with its limit: a verdict by task, and of the average."""
 
     metric: str
-    limit: Limit
-    tasks: Verdicts
+    limit: float  # how much less, or of a change also more, is allowed
+    tasks: Mapping[str, TaskVerdict]
 
 
 def describe(
-    verdict: str, checks: Sequence[Judged], old: Measured, confidence: float, allowed: Sequence[str]
+    verdict: str, checks: Sequence[Check], old: SeedRuns, confidence: float, allowed: Sequence[str]
 ) -> dict[str, Any]:
     """What `--format json` prints: `tasks` and `average` of the first metric, and of each below `metrics`."""
     metrics = {one.metric: _describe_metric(one) for one in checks}
@@ -41,15 +39,15 @@ def describe(
     }
 
 
-def _describe_metric(one: Judged) -> dict[str, Any]:
+def _describe_metric(one: Check) -> dict[str, Any]:
     return {
         "tasks": {task: asdict(found) for task, found in one.tasks.items() if task != AVERAGE},
         AVERAGE: asdict(one.tasks[AVERAGE]) if AVERAGE in one.tasks else None,
-        "limit": str(one.limit),
+        "limit": one.limit,
     }
 
 
-def lay_out(verdict: str, checks: Sequence[Judged], confidence: float, allowed: Sequence[str]) -> Table:
+def lay_out(verdict: str, checks: Sequence[Check], confidence: float, allowed: Sequence[str]) -> Table:
     """A line by metric and task."""
     heading = ["Task", "Metric", "Verdict", "Baseline", "Now", "Difference", f"{confidence:.0%} interval", "p (Holm)"]
     lines = [
@@ -69,9 +67,9 @@ def lay_out(verdict: str, checks: Sequence[Judged], confidence: float, allowed: 
     return Table(heading, lines, list_notes(verdict, checks, allowed), names=2)
 
 
-def list_notes(verdict: str, checks: Sequence[Judged], allowed: Sequence[str]) -> list[str]:
+def list_notes(verdict: str, checks: Sequence[Check], allowed: Sequence[str]) -> list[str]:
     """The verdict, what each task adds to it, and which settings were allowed to differ."""
-    limits = [f"allowed {'drop' if is_drop(one.metric) else 'change'} of {one.metric} {one.limit}" for one in checks]
+    limits = [f"allowed {'drop' if is_drop(one.metric) else 'change'} of {one.metric} {one.limit:g}" for one in checks]
     notes = [f"{verdict}: {', '.join(limits)}"]
     for one in checks:
         of = f" ({one.metric})" if len(checks) > 1 else ""
@@ -79,15 +77,20 @@ def list_notes(verdict: str, checks: Sequence[Judged], allowed: Sequence[str]) -
     return notes + [f"setting that was allowed to differ: {line}" for line in allowed]
 
 
-def write_summary(verdict: str, checks: Sequence[Judged], confidence: float, allowed: Sequence[str]) -> str:
+def write_summary(verdict: str, checks: Sequence[Check], confidence: float, allowed: Sequence[str]) -> str:
     """Markdown for `$GITHUB_STEP_SUMMARY`."""
     table = write_markdown(lay_out(verdict, checks, confidence, allowed))
     return f"### lm-eval-takeover regress: {verdict}\n\n{table}\n"
 
 
-def write_junit(checks: Sequence[Judged], *, strict: bool) -> str:
+def list_failing(*, strict: bool) -> tuple[str, ...]:
+    """The verdicts that fail the check."""
+    return ("regressed", "inconclusive") if strict else ("regressed",)
+
+
+def write_junit(checks: Sequence[Check], *, strict: bool) -> str:
     """A test case by metric and task: regressed ones fail, inconclusive ones are skipped, or fail where `strict`."""
-    failing = ("regressed", "inconclusive") if strict else ("regressed",)
+    failing = list_failing(strict=strict)
     cases = [(task, found, one.limit) for one in checks for task, found in one.tasks.items()]
     verdicts = [found.verdict for _, found, _ in cases]
     skipped = 0 if strict else verdicts.count("inconclusive")
@@ -102,7 +105,7 @@ def write_junit(checks: Sequence[Judged], *, strict: bool) -> str:
     for task, found, limit in cases:
         case = ElementTree.SubElement(suite, "testcase", classname=for_terminal(task), name=found.metric)
         text = for_terminal(
-            f"{found.verdict}: {found.difference:+.4f} ({found.low:+.4f} to {found.high:+.4f}), limit {limit}; {found.note}"
+            f"{found.verdict}: {found.difference:+.4f} ({found.low:+.4f} to {found.high:+.4f}), limit {limit:g}; {found.note}"
         )
         if found.verdict in failing:
             ElementTree.SubElement(case, "failure", message=text, type=found.verdict)
@@ -111,41 +114,31 @@ def write_junit(checks: Sequence[Judged], *, strict: bool) -> str:
     return '<?xml version="1.0" encoding="utf-8"?>\n' + ElementTree.tostring(suite, encoding="unicode") + "\n"
 
 
-def write_plan(found: dict[str, list[dict[str, Any]]], limit: Limit, format_name: str) -> str:
-    """Both tables of a plan, and what they say of samples and problems."""
-
-    def share(value: float) -> str:
-        return f"{value:.1%}" if value < 0.1 else f"{value:.0%}"
-
-    write = WRITERS[format_name]
+def lay_out_plan(rows: Sequence[Power], limit: float) -> Table:
+    """The plan, and what it says of samples and problems."""
     heading = ["Task", "Problems", "Samples", "Drop", "Power", "2x samples", "2x problems", "Problems for 80 %"]
-    rows, quiet = found["rows"], found["no_change"]
-    powers = ("power", "power_twice_samples", "power_twice_problems")
     lines = [
         [
-            *(r["task"], str(r["problems"]), str(r["samples"]), f"{r['drop']:g}"),
-            *(share(r[name]) for name in powers),
-            str(r["problems_for_80"] or "-"),
+            *(row.task, f"{row.problems:,}", str(row.samples), f"{row.drop:g}"),
+            *(_show_share(power) for power in (row.power, row.power_twice_samples, row.power_twice_problems)),
+            f"{row.problems_for_80:,}" if row.problems_for_80 else "-",
         ]
-        for r in rows
+        for row in rows
     ]
-    runs = quiet[0]["runs"]
-    quiet_heading = ["Task", "Problems", "Passes", "Alarms", "Unlucky 5 %", f"Any of {runs}", "With --history"]
-    shown = ("passes", "alarms", "alarms_worst_20th", "any_alarm", "any_alarm_history")
-    quiet_lines = [[r["task"], str(r["problems"]), *(share(r[name]) for name in shown)] for r in quiet]
-    samples, problems = (sum(row[name] for row in rows) / len(rows) for name in powers[1:])
+    samples, problems = (sum(getattr(row, name) for row in rows) / len(rows) for name in TWICE)
     if abs(samples - problems) < 0.02:
         advice = "More samples of each problem buy as much power as more problems"
     else:
         advice = f"More {'samples of each problem' if samples > problems else 'problems'} buy more power"
-    notes = [f"Power: the chance to find a drop beyond the allowed {limit}.", f"{advice}."]
-    quiet_notes = [
-        "Passes, alarms: how often a run passes, or alarms falsely, if nothing changed; unlucky 5 %: with the worst 5 % of "
-        f"baselines; any of {runs}: how often one of so many runs against one baseline alarms.",
-        "Each task is judged alone here; the correction over tasks makes both kinds of finding rarer.",
-    ]
-    return f"{write(Table(heading, lines, notes))}\n{write(Table(quiet_heading, quiet_lines, quiet_notes))}"
+    notes = [f"Power: the chance to find a drop beyond the allowed {limit:g}.", f"{advice}."]
+    if any(row.problems_for_80 is None for row in rows):
+        notes.append(f"-: more than {MOST_PROBLEMS:,} problems, since the drop is not clearly beyond the allowed one.")
+    notes.append("Each task is judged alone here; the correction over tasks makes findings rarer.")
+    return Table(heading, lines, notes)
 
 
-def write_json(value: Any) -> str:
-    return json.dumps(value, indent=2, ensure_ascii=False) + "\n"
+TWICE = ("power_twice_samples", "power_twice_problems")
+
+
+def _show_share(value: float) -> str:
+    return f"{value:.1%}" if value < 0.1 else f"{value:.0%}"

@@ -1,7 +1,6 @@
-"""Whether a run is worse than its baseline: `regressed` or `pass` where an interval says so, else `inconclusive`.
+"""Whether a run is worse than its baseline: `regressed` or `pass` if an interval over problems says so, else `inconclusive`.
 
-A limit is compared with an interval over problems, never with a point: relative limits, too, since `new - (1 - r) old` is one
-more mean over problems. The unweighted average over tasks is judged as a task is.
+The unweighted average over tasks is judged as a task is.
 """
 
 import re
@@ -11,10 +10,9 @@ from math import ceil, inf, nan
 
 import numpy as np
 
-from lm_eval_takeover.commands.regress.baseline import Measured, Side
+from lm_eval_takeover.commands.regress.baseline import SeedRuns, TaskRuns
 from lm_eval_takeover.errors import ArgumentError, ResultsError, nearest
 from lm_eval_takeover.results.recovery import NOT_ABOVE, measure_ratio
-from lm_eval_takeover.results.runs import MATHEMATICAL
 from lm_eval_takeover.results.settings import list_differences, name_differences
 from lm_eval_takeover.results.statistics import (
     Difference,
@@ -25,6 +23,7 @@ from lm_eval_takeover.results.statistics import (
     paired_difference,
     within_shares,
 )
+from lm_eval_takeover.results.summary import choose_averaged
 
 DROPS = ("acc", "pass@8", "maj@8", "recovery", "recovery_pass@8")  # worse where lower; and all Pass@k and Maj@n
 CHANGES = (
@@ -48,22 +47,6 @@ def of_recovery(metric: str) -> str | None:
 
 
 @dataclass(frozen=True)
-class Limit:
-    """How much less (of a drop), or how much less or more (of a change) is allowed; relative ones as a share of the baseline."""
-
-    amount: float
-    relative: bool = False
-
-    def __str__(self) -> str:
-        return f"{100 * self.amount:g}%" if self.relative else f"{self.amount:g}"
-
-    def margins(self, new: Values, old: Values, *, both: bool) -> list[Values]:
-        """By problem how far inside the limit it is, at the lower end and, where `both`, at the upper one."""
-        allowed = self.amount * old if self.relative else np.full_like(old, self.amount)
-        return [new - old + allowed, *([old - new + allowed] if both else [])]
-
-
-@dataclass(frozen=True)
 class TaskVerdict:
     """One task, or the average over tasks.
 
@@ -84,8 +67,8 @@ class TaskVerdict:
 
 
 @dataclass(frozen=True)
-class Part:
-    """One task in both runs, in one order of problems: values by problem, and by problem how far inside the limit it is."""
+class TaskPair:
+    """One task in both runs, in one order of problems. `margins`: by problem how far inside the limit it is, at either end."""
 
     before: Values
     now: Values
@@ -96,10 +79,10 @@ class Part:
 
 
 def compare(
-    old: Measured,
-    new: Measured,
+    old: SeedRuns,
+    new: SeedRuns,
     metric: str,
-    limit: Limit,
+    limit: float,
     confidence: float,
     *,
     runs: int = 1,
@@ -112,12 +95,12 @@ def compare(
     """
     parts = {task: _align(task, side, new.tasks[task], metric, limit) for task, side in old.tasks.items()}
     groups = {task: [part] for task, part in parts.items()}
-    averaged = list_averaged(old)
+    averaged = choose_averaged(old.tasks)
     if len(averaged) > 1:
         groups[AVERAGE] = [parts[task] for task in averaged]
     if average_only:
         groups = {AVERAGE: groups[AVERAGE]} if AVERAGE in groups else groups
-    found = {name: _judge(group, metric, limit, confidence) for name, group in groups.items()}
+    found = {name: _judge(group, metric, confidence) for name, group in groups.items()}
     p_values = [any_of_runs(verdict.p_value, runs, old.seeds) for verdict in found.values()]
     adjusted = holm(p_values, [float(max(1, len(found) - 1)) if name == AVERAGE else 1.0 for name in found])
     level = (1 - confidence) if metric in CHANGES else (1 - confidence) / 2
@@ -130,18 +113,13 @@ def compare(
     return found
 
 
-def list_averaged(measured: Measured) -> list[str]:
-    """The tasks that the average is over: the mathematical ones, all where none is."""
-    return [task for task in MATHEMATICAL if task in measured.tasks] or list(measured.tasks)
-
-
 def worst(verdicts: Sequence[TaskVerdict]) -> str:
     """The verdict of a run."""
     present = {verdict.verdict for verdict in verdicts}
     return next(name for name in ("regressed", "inconclusive", "pass") if name in present)
 
 
-def check_settings(old: Measured, new: Measured, allowed: Sequence[str], where: str) -> list[str]:
+def check_settings(old: SeedRuns, new: SeedRuns, allowed: Sequence[str], where: str) -> list[str]:
     """The differences that are allowed, one line each. Raises ArgumentError that lists all others."""
     pairs = [("", old.settings, new.settings)]
     pairs += [(f"{task} ", old.tasks[task].settings, new.tasks[task].settings) for task in old.tasks]
@@ -160,7 +138,7 @@ def check_settings(old: Measured, new: Measured, allowed: Sequence[str], where: 
     return list(dict.fromkeys(every))
 
 
-def check_tasks(old: Measured, new: Measured) -> None:
+def check_tasks(old: SeedRuns, new: SeedRuns) -> None:
     """Raises ResultsError where a task, a problem or a sample is on one side only."""
     for here, there, side in ((old, new, "the run"), (new, old, "the baseline")):
         if missing := sorted(here.tasks.keys() - there.tasks.keys()):
@@ -180,7 +158,7 @@ def check_tasks(old: Measured, new: Measured) -> None:
             raise ResultsError(f"{task}: {now.samples} samples a problem, the baseline has {before.samples}")
 
 
-def _align(task: str, old: Side, new: Side, metric: str, limit: Limit) -> Part:
+def _align(task: str, old: TaskRuns, new: TaskRuns, metric: str, limit: float) -> TaskPair:
     places = {name: place for place, name in enumerate(new.problems.ids)}
     order = [places[name] for name in old.problems.ids]
     of = of_recovery(metric) or metric
@@ -196,21 +174,19 @@ def _align(task: str, old: Side, new: Side, metric: str, limit: Limit) -> Part:
     observations = inf if metric in _RATIOS else count_observations(of, new.problems.samples)
     same = new.runs[0].problems.texts in [run.problems.texts for run in old.runs]
     if of == metric:
-        margins = limit.margins(now, before, both=metric in CHANGES)
-        return Part(before, now, margins, observations, same and (len(old.runs) > 1 or np.array_equal(before, now)))
+        margins = [now - before + limit, *([before - now + limit] if metric in CHANGES else [])]
+        return TaskPair(before, now, margins, observations, same and (len(old.runs) > 1 or np.array_equal(before, now)))
     if old.anchors is None:
         raise ResultsError(
             f"{task}: the baseline holds no base and reference, which Recovery is measured between; write it again with "
             "--update --base RESULTS --reference RESULTS"
         )
     base, reference = old.anchors.values(of, old.problems.samples)
-    # `R_new >= R_old - x` where `new - old + x (reference - base)` is at least 0 in the mean, and `R_new >= (1 - r) R_old`
-    # where `new - old + r (old - base)` is: means over problems again.
-    room = before - base if limit.relative else reference - base
-    return Part(before, now, [now - before + limit.amount * room], observations, same, (base, reference))
+    # `R_new >= R_old - limit` where the mean of `new - old + limit (reference - base)` is at least 0.
+    return TaskPair(before, now, [now - before + limit * (reference - base)], observations, same, (base, reference))
 
 
-def _judge(parts: Sequence[Part], metric: str, limit: Limit, confidence: float) -> TaskVerdict:
+def _judge(parts: Sequence[TaskPair], metric: str, confidence: float) -> TaskVerdict:
     """One task, or the unweighted average over several."""
 
     def average(values: Sequence[Values]) -> Difference:
@@ -244,7 +220,7 @@ def _judge(parts: Sequence[Part], metric: str, limit: Limit, confidence: float) 
     return TaskVerdict(metric, before, now, interval.value, interval.low, interval.high, p_value, verdict, note)
 
 
-def describe_need(margin: Difference, parts: Sequence[Part], confidence: float) -> str:
+def describe_need(margin: Difference, parts: Sequence[TaskPair], confidence: float) -> str:
     """With how many problems, or samples of these, the interval would leave the limit in 80 % of runs with this difference."""
     count = sum(len(part.before) for part in parts)
     reach = margin.reach(confidence) + margin.reach(2 * POWER - 1)
@@ -262,11 +238,11 @@ def describe_need(margin: Difference, parts: Sequence[Part], confidence: float) 
     return text
 
 
-def _values(side: Side, metric: str) -> Values | None:
+def _values(side: TaskRuns, metric: str) -> Values | None:
     """A value per problem whose mean is the metric; of a ratio of sums its linearisation, `R + (t_i - R k_i) / mean(k)`."""
-    if metric not in NEED_COSTS:
-        return side.problems.values.get(metric)
-    if side.costs is None:
+    if metric in side.problems.values:
+        return side.problems.values[metric]
+    if side.costs is None or metric not in NEED_COSTS:
         return None
     if metric == "truncated":
         return side.costs.truncated / side.problems.samples

@@ -1,0 +1,36 @@
+"""A baseline of a good run, and runs that are compared with it."""
+
+import json
+
+import pytest
+from helpers.results import draw_counts, takeover, write_results
+
+from lm_eval_takeover.cli import main
+
+TASK = "takeover_math500"
+
+
+@pytest.fixture
+def regress(capsys):
+    """`regress` with these words: `(status, JSON)`."""
+
+    def call(*words):
+        capsys.readouterr()
+        status = main(["regress", *map(str, words), "--format", "json"])
+        return status, json.loads(capsys.readouterr().out)
+
+    return call
+
+
+@pytest.fixture
+def check(tmp_path, regress):
+    """Writes a run, and compares it with the baseline of another: `(status, JSON)`. Their folder is `check.folder`."""
+    write_results(tmp_path / "good", {TASK: draw_counts(1)}, run=takeover())
+    assert main(["regress", str(tmp_path / "good"), "--baseline", str(tmp_path / "b.json"), "--update"]) == 0
+
+    def compare(correct, *words, **written):
+        folder = write_results(tmp_path / "now", correct, **{"run": takeover(seed=1), **written})
+        return regress(folder, "--baseline", tmp_path / "b.json", *words)
+
+    compare.folder = tmp_path
+    return compare

@@ -1,0 +1,103 @@
+"""Calls of `regress`: what is refused, what is never written over, and the exit status."""
+
+import pytest
+from helpers.results import draw_counts, takeover, write_results
+
+from lm_eval_takeover.cli import main
+from lm_eval_takeover.errors import ArgumentError, ResultsError
+
+TASK = "takeover_math500"
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        ([], "regress needs RESULTS"),
+        (["results"], "regress needs --baseline FILE"),
+        (["a", "b", "--baseline", "b"], "RESULTS are 2 folders; one run is compared"),
+        (["results", "--baseline", "b", "--metric", "accc"], r"--metric 'accc' is not known; did you mean 'acc'\?"),
+        (["results", "--baseline", "b", "--confidence", "95"], "--confidence 95.0 is not a share"),
+        (["results", "--baseline", "b", "--runs", "0"], "--runs 0 is not at least 1"),
+        (["results", "--baseline", "b", "--base", "x"], "--base and --reference go together, and with --update"),
+        (["results", "--baseline", "none.json", "--plan"], "'results' does not exist"),
+    ],
+)
+def test_wrong_calls_are_one_line(words, text):
+    with pytest.raises((ArgumentError, ResultsError), match=text):
+        main(["regress", *words])
+
+
+@pytest.mark.parametrize("limit", ["two", "5%", "1", "-0.1", "nan"])
+def test_a_limit_is_a_share(capsys, limit):
+    with pytest.raises(SystemExit) as stopped:
+        main(["regress", "results", "--baseline", "b", f"--max-drop={limit}"])
+    assert stopped.value.code == 2
+    assert f"argument --max_drop: '{limit}' is not a share from 0 to below 1" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        ("cal.json", '{"scores": {}, "decoding": {}}', "a calibration, not a baseline"),
+        ("task.yaml", "task: mine", "a YAML file, not a baseline"),
+        ("other.json", "[1]", "another JSON file, not a baseline"),
+        ("empty.json", "", "an empty file, not a baseline"),
+    ],
+)
+def test_no_file_but_a_baseline_is_overwritten(check, name, text, said):
+    path = check.folder / name
+    path.write_text(text)
+    with pytest.raises(ArgumentError, match=f"{said}; it was not changed"):
+        main(["regress", str(check.folder / "good"), "--baseline", str(path), "--update"])
+    assert path.read_text() == text
+    with pytest.raises(ArgumentError, match=f"--junit .*{said.partition(',')[0]}, not a JUnit file of regress"):
+        check({TASK: draw_counts(1)}, "--junit", str(path))
+
+
+def test_its_own_files_are_overwritten(check):
+    words = ["--junit", str(check.folder / "new.xml")]
+    assert [check({TASK: draw_counts(1)}, *words)[0] for _ in range(2)] == [0, 0]
+    assert main(["regress", str(check.folder / "good"), "--baseline", str(check.folder / "b.json"), "--update"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("shift", "words", "status", "verdict"),
+    [
+        (0.0, [], 0, "pass"),
+        (-0.15, [], 1, "regressed"),
+        (-0.15, ["--max-drop", "0.3"], 0, "pass"),
+        (-0.02, [], 0, "inconclusive"),
+        (-0.02, ["--strict"], 1, "inconclusive"),
+    ],
+)
+def test_the_status_follows_from_the_verdict(check, shift, words, status, verdict):
+    got, found = check({TASK: draw_counts(2, shift)}, *words)
+    assert (got, found["verdict"]) == (status, verdict)
+    task = found["tasks"][TASK]
+    assert task["low"] <= task["difference"] <= task["high"]
+    assert task["difference"] == pytest.approx(task["now"] - task["baseline"])
+    assert ("could tell" in task["note"]) == (verdict == "inconclusive")
+
+
+def test_only_the_named_tasks_are_checked(check):
+    extra = {TASK: draw_counts(1), "takeover_amc23": [1] * 40}
+    with pytest.raises(ResultsError, match="takeover_amc23: missing in the baseline"):
+        check(extra)
+    assert check(extra, "--tasks", TASK)[0] == 0
+    with pytest.raises(ArgumentError, match="--tasks takeover_amc24 is not there; known: takeover_amc23"):
+        check(extra, "--tasks", "takeover_amc24")
+
+
+@pytest.mark.parametrize("samples", [1, 3])
+def test_a_task_of_ones_own_is_checked_with_the_pass_at_k_that_it_has(tmp_path, regress, samples):
+    for name, correct in (("good", samples), ("now", 0)):
+        write_results(tmp_path / name, {"own": [correct] * 30}, run=takeover(), samples=samples)
+    baseline = str(tmp_path / "b.json")
+    assert main(["regress", str(tmp_path / "good"), "--baseline", baseline, "--update"]) == 0
+    words = [tmp_path / "now", "--baseline", baseline, "--metric", "acc", f"pass@{samples}"]
+    status, found = regress(*words)
+    tasks = [one["tasks"]["own"] for one in found["metrics"].values()]
+    assert status == 1 and [(one["baseline"], one["now"]) for one in tasks] == [(1.0, 0.0)] * 2
+    expected = f"own has no metric 'pass@8' in both runs; it has acc, pass@1.*maj@{samples}"
+    with pytest.raises(ResultsError, match=expected):
+        regress(*words[:-1], "pass@8")

@@ -1,0 +1,72 @@
+"""Plans: the power of a drop, simulated with the intervals of the check itself; how often it alarms without a cause."""
+
+import numpy as np
+import pytest
+from difficulties import table3
+from regression_alarms import measure, rate_alarms, rate_quiet
+
+from lm_eval_takeover.cli import main
+from lm_eval_takeover.commands.regress.planning import Design, draw_difficulties, lower, measure_margins
+from lm_eval_takeover.commands.regress.verdicts import compare
+
+TASK = "takeover_math500"
+
+
+def test_a_plan_prints_the_power_of_each_drop(check, regress):
+    status, found = regress("--baseline", check.folder / "b.json", "--plan", "--drop", "0.02", "0.1")
+    allowed, large = found["rows"]
+    assert status == 0
+    for row, drop in ((allowed, 0.02), (large, 0.1)):
+        assert (row["task"], row["problems"], row["samples"], row["drop"]) == (TASK, 300, 8, drop)
+    assert allowed["power"] < 0.05 and large["power"] > 0.95  # the allowed drop itself, and far beyond it
+    assert allowed["problems_for_80"] is None and 20 < large["problems_for_80"] < 300
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (["--drop", "0.05"], "More samples of each problem buy as much power as more problems"),
+        (["--drop", "0.03", "--metric", "pass@8"], "More samples of each problem buy more power"),
+        (["--drop", "0.0205"], "-: more than 100,000 problems, since the drop is not clearly beyond the allowed one."),
+    ],
+)
+def test_a_plan_says_what_helps(check, capsys, words, text):
+    assert main(["regress", "--baseline", str(check.folder / "b.json"), "--plan", *words]) == 0
+    assert text in " ".join(capsys.readouterr().out.split())
+
+
+def test_planted_drops_shift_all_log_odds_by_the_same_amount():
+    chances = np.random.default_rng(0).beta(1, 1, (3, 50))
+    lowered = lower(chances, 0.1, lambda p: p)
+    assert lowered.mean(axis=1) == pytest.approx(chances.mean(axis=1) - 0.1, abs=1e-5)
+    shifts = np.log(lowered / (1 - lowered)) - np.log(chances / (1 - chances))
+    assert shifts == pytest.approx(np.broadcast_to(shifts[:, :1], shifts.shape), abs=1e-6)
+
+
+def test_problems_that_were_never_solved_may_yet_be():
+    drawn = draw_difficulties(np.random.default_rng(0), np.array([0.0] * 20 + [0.5] * 20), 8)
+    assert 0 < drawn[:, :20].mean() < drawn[:, 20:].mean() == pytest.approx(0.5, abs=0.1)
+
+
+@pytest.mark.parametrize("metric", ["acc", "pass@8", "maj@8"])
+def test_simulated_verdicts_are_those_of_the_check(metric):
+    generator = np.random.default_rng(4)
+    chances = generator.beta(0.5, 0.5, 60)
+    old, new = measure(generator, chances, "old", TASK), measure(generator, chances, "new", TASK)
+    values = [run.tasks[TASK].problems.values[metric][np.newaxis] for run in (old, new)]
+    margins = measure_margins(*values, Design(metric, 0.02, 0.95, 8), 8)
+    assert margins.p_below()[0] == pytest.approx(compare(old, new, metric, 0.02, 0.95)[TASK].p_value)
+
+
+def test_equal_models_alarm_seldom_and_planted_drops_are_found():
+    """A thousand comparisons; `benchmarks/regression_alarms.py` has ten thousand of more kinds."""
+    generator, beta = np.random.default_rng(3), table3()[2, "AMC23"]
+    alarms, _, points = rate_alarms(generator, beta, "AMC23", 0.0, 0.0, 1000)
+    assert alarms <= 0.04 and points > 0.3
+    assert rate_alarms(generator, beta, "AMC23", 0.1, 0.0, 1000)[0] >= 0.8
+
+
+def test_thirty_runs_with_a_history_alarm_as_seldom_as_one():
+    """Without it, a quarter of all baselines see a false alarm."""
+    *_, alone, together = rate_quiet(np.random.default_rng(5), [(table3()[2, "AMC23"], 40)], 0.0, 1, 400)
+    assert alone > 0.15 and together <= 0.05

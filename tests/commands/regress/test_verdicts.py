@@ -1,0 +1,180 @@
+"""Verdicts by interval: of tasks, of their average, of changes and of Recovery; settings and problems that differ."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from helpers.results import draw_counts, takeover, write_results
+from regression_alarms import measure
+
+from lm_eval_takeover.cli import main
+from lm_eval_takeover.commands.regress.baseline import TaskRun, TaskRuns
+from lm_eval_takeover.commands.regress.verdicts import compare
+from lm_eval_takeover.errors import ArgumentError, ResultsError
+
+TASK = "takeover_math500"
+
+
+def test_the_same_run_differs_in_nothing(check):
+    status, found = check({TASK: draw_counts(1)})
+    task = found["tasks"][TASK]
+    assert (status, found["verdict"], task["low"], task["high"]) == (0, "pass", 0, 0)
+    assert task["note"] == "no sample differs"
+
+
+def test_a_point_beyond_the_limit_is_no_regression_where_the_interval_is_not(check):
+    _, found = check({TASK: draw_counts(2, -0.03)})
+    task = found["tasks"][TASK]
+    limit = -(task["difference"] + task["high"]) / 2
+    assert -task["difference"] > limit
+    assert check({TASK: draw_counts(2, -0.03)}, "--max_drop", str(limit))[1]["verdict"] == "inconclusive"
+
+
+def test_several_tasks_are_corrected_by_holm_and_the_worst_verdict_is_the_runs(tmp_path, regress):
+    good, bad = ({"takeover_amc23": [4] * 40, "takeover_aime24": [count] * 30} for count in (8, 0))
+    for name, correct in (("a", good), ("b", bad)):
+        write_results(tmp_path / name, correct, run=takeover())
+    main(["regress", str(tmp_path / "a"), "--baseline", str(tmp_path / "b.json"), "--update"])
+    status, found = regress(tmp_path / "b", "--baseline", tmp_path / "b.json")
+    assert (status, found["verdict"]) == (1, "regressed") == (1, found["tasks"]["takeover_aime24"]["verdict"])
+    assert all(task["p_holm"] >= task["p_value"] for task in found["tasks"].values())
+
+
+def test_the_average_over_tasks_is_judged_and_tells_more_than_its_tasks(tmp_path, regress, capsys):
+    tasks = {"takeover_math500": 60, "takeover_amc23": 40, "takeover_aime24": 30, "takeover_demo": 50}
+    for name, seed, shift in (("old", 1, 0.0), ("new", 2, -0.1)):
+        correct = {task: draw_counts(seed + place, shift, size) for place, (task, size) in enumerate(tasks.items())}
+        write_results(tmp_path / name, correct, run=takeover(seed=seed))
+    main(["regress", str(tmp_path / "old"), "--baseline", str(tmp_path / "b.json"), "--update"])
+    words = [str(tmp_path / "new"), "--baseline", str(tmp_path / "b.json"), "--max_drop", "0"]
+    status, found = regress(*words)
+    shown = [found["tasks"][task] for task in list(tasks)[:3]]  # the demo is not mathematical
+    average = found["average"]
+    assert average["difference"] == pytest.approx(np.mean([task["difference"] for task in shown]))
+    assert average["high"] - average["low"] < min(task["high"] - task["low"] for task in shown)
+    assert (status, average["verdict"]) == (1, "regressed")
+    assert average["p_holm"] < min(task["p_holm"] for task in shown)
+    assert main(["regress", *words, "--average_only"]) == 1
+    said = capsys.readouterr().out
+    assert "average" in said and "takeover_amc23" not in said
+
+
+@pytest.mark.parametrize(
+    ("written", "text"),
+    [
+        ({"decoding": {"temperature": 0.7}}, "temperature: 0.6 -> 0.7"),
+        ({"run": takeover(tau=9.0)}, "tau: 1.5 -> 9.0"),
+        ({"run": takeover(guide="acme/Other")}, "guide: acme/Large@"),
+        ({"chat_template_sha": "abc"}, "chat_template: none -> abc"),
+        ({"model_args": "max_length=99"}, "model_args.max_length: none -> 99"),
+        ({"config": {"limit": 4.0}}, "limit: none -> 4.0"),
+        ({"verifier": "math_verify"}, "verifier: none -> math_verify"),
+    ],
+)
+def test_other_settings_are_an_error_that_lists_them_unless_allowed(check, written, text):
+    with pytest.raises(ArgumentError, match="settings differ from --baseline") as caught:
+        check({TASK: draw_counts(2)}, **written)
+    assert text in str(caught.value)
+    name = text.partition(":")[0]
+    _, found = check({TASK: draw_counts(2)}, "--allow", name, **written)
+    assert any(line.startswith(f"{name}:") or f" {name}:" in line for line in found["settings"]["differences_allowed"])
+
+
+def test_another_seed_batch_size_or_run_dir_is_no_other_setting(check):
+    run = takeover(seed=7, run_dir="elsewhere", block_size=4)
+    assert check({TASK: draw_counts(2)}, run=run, model_args="batch_size=3,seed=7,run_dir=elsewhere")[0] == 0
+    with pytest.raises(ArgumentError, match=r"--allow 'polcy' is not a setting of these runs; did you mean 'policy'\?"):
+        check({TASK: draw_counts(1)}, "--allow", "polcy")
+
+
+def test_problems_on_one_side_alone_are_an_error(check):
+    with pytest.raises(ResultsError, match=r"takeover_math500: 10 of 300 problems are missing in the run \(doc_hash "):
+        check({TASK: draw_counts(1)[:290]})
+    with pytest.raises(ResultsError, match="5 of 305 problems are missing in the baseline"):
+        check({TASK: draw_counts(1, size=305)})
+
+
+@pytest.mark.parametrize("metric", ["pass@8", "maj@8"])
+def test_no_change_of_0_or_1_is_as_uncertain_as_one_observation_is(check, metric):
+    """300 problems that all count 0 or 1: their 8 samples do not make them 2,400 observations."""
+    same = [min(count + 1, 8) if count > 4 else count for count in draw_counts(1)]
+    found = check({TASK: same}, "--metric", metric)[1]["tasks"][TASK]
+    assert found["difference"] == 0 and found["high"] > 1.96 * (2 / 299 / 300) ** 0.5 > 0.009
+
+
+def test_a_change_beyond_its_limit_regresses_where_its_interval_does():
+    """The p-value of a change is two-sided already."""
+    run = measure(np.random.default_rng(6), np.full(40, 0.1), "a", TASK)
+    problems = run.tasks[TASK].runs[0].problems
+    verdicts = set()
+    for cut in range(1, 30):
+        no_answer = np.where(np.arange(40) < cut, 2 / 8, 0.0)
+        sides = []
+        for name, values in (("old", np.zeros(40)), ("new", no_answer)):
+            changed = replace(problems, values=problems.values | {"no_answer": values}, texts=name)
+            sides.append(replace(run, tasks={TASK: TaskRuns((TaskRun(changed),), {})}))
+        found = compare(*sides, "no_answer", 0.02, 0.95)[TASK]
+        verdicts.add(found.verdict)
+        assert found.p_value == found.p_holm
+        assert (found.verdict == "regressed") == (found.low > 0.02)
+    assert verdicts == {"regressed", "inconclusive"}
+
+
+def test_recovery_is_checked_between_the_base_and_the_reference_of_the_baseline(tmp_path, regress):
+    shifts = {"base": -0.4, "guided": 0.0, "guide": 0.1}
+    for name, shift in shifts.items():
+        policy = "disagreement" if name == "guided" else name
+        write_results(tmp_path / name, {TASK: draw_counts(1, shift)}, run=takeover(policy))
+    words = ["regress", str(tmp_path / "guided"), "--baseline", str(tmp_path / "b.json"), "--update"]
+    main([*words, "--base", str(tmp_path / "base"), "--reference", str(tmp_path / "guide")])
+
+    def check(shift, *words, seed=2):
+        folder = write_results(tmp_path / "now", {TASK: draw_counts(seed, shift)}, run=takeover(seed=1))
+        status, found = regress(folder, "--baseline", tmp_path / "b.json", "--metric", "recovery", *words)
+        return status, found["tasks"][TASK]
+
+    status, same = check(0.0, seed=1)
+    assert (status, same["note"], same["now"]) == (0, "no sample differs", same["baseline"])
+    status, worse = check(-0.2)
+    assert (status, worse["verdict"]) == (1, "regressed")
+    means = {name: np.mean(draw_counts(1, shift)) / 8 for name, shift in shifts.items()}
+    gap = means["guide"] - means["base"]
+    assert worse["baseline"] == pytest.approx((means["guided"] - means["base"]) / gap)
+    assert worse["difference"] == pytest.approx((np.mean(draw_counts(2, -0.2)) / 8 - means["guided"]) / gap)
+    assert worse["low"] < worse["difference"] < worse["high"] < 0
+    assert check(-0.2, "--max_drop", "0.9")[1]["verdict"] == "pass"
+    assert check(0.0, "--max_drop", "0.1")[1]["verdict"] == "pass"
+    assert check(0.0, "--metric", "recovery_pass@8", "--max_drop", "0.3")[0] == 0
+
+
+def test_recovery_where_the_reference_is_not_above_the_base_is_inconclusive(tmp_path, capsys):
+    for policy in ("base", "disagreement", "guide"):
+        write_results(tmp_path / policy, {TASK: draw_counts(1)}, run=takeover(policy))
+    words = ["regress", str(tmp_path / "disagreement"), "--baseline", str(tmp_path / "b.json")]
+    main([*words, "--update", "--base", str(tmp_path / "base"), "--reference", str(tmp_path / "guide")])
+    assert main([*words, "--metric", "recovery", "--strict"]) == 1
+    assert "the reference is not above the base beyond noise" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("metric", ["unparsed", "truncated"])
+def test_a_growing_share_of_unparsed_or_cut_answers_regresses(check, regress, metric):
+    """Both are metrics of the task: no run_dir is needed."""
+
+    def spoil(folder, share):
+        path, results = next(folder.glob("samples_*")), next(folder.glob("results_*"))
+        rows = [json.loads(line) | {metric: share} for line in path.read_text().splitlines()]
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        content = json.loads(results.read_text())
+        content["results"][TASK][f"{metric},all"] = share
+        results.write_text(json.dumps(content))
+
+    baseline = check.folder / "b.json"
+    spoil(check.folder / "good", 0.0)
+    main(["regress", str(check.folder / "good"), "--baseline", str(baseline), "--update"])
+    statuses = []
+    for share in (0.0, 0.125):
+        folder = write_results(check.folder / "now", {TASK: draw_counts(1)}, run=takeover(seed=1))
+        spoil(folder, share)
+        statuses.append(regress(folder, "--baseline", baseline, "--metric", metric)[0])
+    assert statuses == [0, 1]
