@@ -59,9 +59,12 @@ class CalibrationFit:
         for one in asked.values():
             self._compare(one)
 
+    def list_differences(self, asked: Asked) -> list[tuple[str, str]]:
+        """`(calibration's, run's)` form of prompts and settings of decoding, where they differ."""
+        return [*self._compare_prompts(asked), *self._compare_decoding(asked.sampling)]
+
     def _compare(self, asked: Asked) -> None:
-        differences = [*self._compare_prompts(asked), *self._compare_decoding(asked.sampling)]
-        if not differences:
+        if not (differences := self.list_differences(asked)):
             return
         measured, wanted = (" and ".join(side) for side in zip(*differences, strict=True))
         text = f"calibration '{self.calibration.name}' was measured with {measured}, and task {asked.task} asks with {wanted}"

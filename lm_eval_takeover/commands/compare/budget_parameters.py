@@ -1,7 +1,6 @@
 """Where the budget parameters come from: a calibration that holds all rates, or the command that measures one."""
 
 import argparse
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -23,6 +22,7 @@ from lm_eval_takeover.commands.compare.rows import PlannedRow
 from lm_eval_takeover.demo import CALIBRATION_PROMPTS
 from lm_eval_takeover.errors import CalibrationError
 from lm_eval_takeover.method.request import Sampling
+from lm_eval_takeover.pair.calibration_check import Asked, CalibrationFit
 from lm_eval_takeover.pair.loading import load_pair
 from lm_eval_takeover.storage.digests import digest_of
 
@@ -63,12 +63,24 @@ def plan_calibration(
     asked = {name: getattr(options, name) for name in names if getattr(options, name) is not None}
     pair = load_pair(ModelArguments.parse({"base": options.base, "guide": options.guide, **asked}))
     base, guide = pair.member("base").id, pair.member("guide").id
+    thinking = None if options.enable_thinking is None else options.enable_thinking == "True"
+
+    def fits(calibration: Calibration) -> bool:
+        """Whether it was solved for the rates of these rows, with the same form of prompts and the same decoding."""
+        try:
+            for row in wanted:
+                find_row_target(calibration, row, options)
+        except CalibrationError:
+            return False
+        check = CalibrationFit(calibration, pair, thinking, False, calibration_command)
+        return not check.list_differences(Asked(task, options.apply_chat_template, sampling))
+
     packaged = matching_calibrations(packaged_calibrations().values(), base, guide, options.direction)
-    if packaged and _fits(packaged[0], options, wanted, sampling):
+    if packaged and fits(packaged[0]):
         return CalibrationPlan()
     words = _calibrate_words(options, sampling, max_gen_toks, task)
     out = Path(options.run_dir) / f"calibration-{digest_of([words, str(base), str(guide)])[:8]}.json"
-    if out.exists() and _fits(read_calibration(out), options, wanted, sampling):
+    if out.exists() and fits(read_calibration(out)):
         return CalibrationPlan(str(out))
     rates: dict[str, list[str]] = {}
     for row in wanted:
@@ -86,23 +98,6 @@ def find_row_target(calibration: Calibration, row: PlannedRow, options: argparse
     solving = name_rate(row.rate, settings, options.model_args.get("plugins"))
     names = (options.base, options.guide, options.direction, CALIBRATION_PROMPTS)
     return find_target(calibration, row.rate, settings, partial(calibration_command, *names, solving=solving))
-
-
-def _fits(
-    calibration: Calibration, options: argparse.Namespace, rows: Sequence[PlannedRow], sampling: Sampling
-) -> bool:
-    """Whether it was solved for the rates of these rows, with the same form of prompts and the same decoding."""
-    try:
-        for row in rows:
-            find_row_target(calibration, row, options)
-    except CalibrationError:
-        return False
-    thinking = None if options.enable_thinking is None else options.enable_thinking == "True"
-    chat = calibration.prompts.get("chat_template")
-    form = chat == options.apply_chat_template and (not chat or calibration.prompts.get("enable_thinking") == thinking)
-    settings = ("temperature",) if sampling.temperature == 0 else ("temperature", "top_p", "top_k")
-    same = (math.isclose(calibration.decoding.get(name, math.nan), getattr(sampling, name)) for name in settings)
-    return form and all(same)
 
 
 def _calibrate_words(options: argparse.Namespace, sampling: Sampling, max_gen_toks: int, task: str) -> list[str]:

@@ -8,15 +8,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
+
+from lm_eval_takeover.arguments import ModelArguments
 from lm_eval_takeover.commands._output import WRITERS, Table
 from lm_eval_takeover.commands.compare.budget_parameters import CalibrationPlan, plan_calibration
 from lm_eval_takeover.commands.compare.calls import plan_calls
-from lm_eval_takeover.commands.compare.memory import describe_memory
 from lm_eval_takeover.commands.compare.rows import PlannedRow, plan_rows
-from lm_eval_takeover.commands.compare.running import read_takeover, run_calls
+from lm_eval_takeover.commands.compare.running import read_call, run_calls
 from lm_eval_takeover.commands.compare.workload import TaskLoad, read_workload
+from lm_eval_takeover.decoding.costs import count_column_bytes
+from lm_eval_takeover.demo import DEMO
 from lm_eval_takeover.errors import ArgumentError
+from lm_eval_takeover.pair.member import Member
+from lm_eval_takeover.vllm.pair_costs import count_parameters
 
+_ROWS_OF_AUTO = 64
 _ASSUMED_RATE = 0.05  # of rows that follow, if the gate of the guided row is set by hand
 _TOKENS = 256  # of a sample, in a probe
 
@@ -39,7 +46,7 @@ def print_estimate(options: argparse.Namespace) -> int:
     tables = [lay_out_tasks(loads)]
     if options.probe:
         tables.append(lay_out_hours(rows, loads, *probe_rows(options, rows, loads, plan)))
-    texts = [WRITERS[options.format](table) for table in (*tables, describe_memory(options, rows, loads))]
+    texts = [WRITERS[options.format](table) for table in (*tables, lay_out_memory(options, rows, loads))]
     sys.stdout.write("\n".join([*texts, list_commands(options, rows, loads, plan)]))
     return 0
 
@@ -52,7 +59,6 @@ def probe_rows(
     short.run_dir = Path(options.run_dir) / "probe"
     short.limit, short.tasks = 1.0, [loads[0].task]
     short.gen_kwargs = {**options.gen_kwargs, "max_gen_toks": str(min(_TOKENS, loads[0].tokens))}
-    assumed = {loads[0].task: options.target_rate or _ASSUMED_RATE}
     planned, reasons = {}, {}
     for row in rows:
         if row.name == "thinking":
@@ -60,15 +66,15 @@ def probe_rows(
         elif row.rate is not None and plan.words:
             reasons[row.label] = "its calibration is not measured yet"
         else:
-            follows = assumed if row.follows else None
-            (planned[row.label],) = plan_calls(short, row, plan.calibration, short.tasks, follows)
+            rates = {loads[0].task: options.target_rate or _ASSUMED_RATE} if row.follows else None
+            (planned[row.label],) = plan_calls(short, row, plan.calibration, short.tasks, rates)
     run_calls(short, list(planned.values()))
     speeds = {}
     for label, call in planned.items():
-        counts = read_takeover(call.results)
-        tokens = counts["tokens"]
-        passes = counts["base_passes"] / tokens, counts["guide_passes"] / tokens
-        speeds[label] = Speed(passes, tokens / max(counts["seconds"], 1e-3))
+        run = read_call(call)
+        tokens = run.counts.tokens or 1
+        passes = (run.counts.base_passes or 0) / tokens, (run.counts.guide_passes or 0) / tokens
+        speeds[label] = Speed(passes, tokens / max(run.seconds or 0.0, 1e-3))
     return speeds, reasons
 
 
@@ -102,15 +108,39 @@ def lay_out_hours(
     return Table(["Row", "Base passes at most", "Guide passes at most", "Hours at most"], lines, notes)
 
 
+def lay_out_memory(options: argparse.Namespace, rows: Sequence[PlannedRow], loads: Sequence[TaskLoad]) -> Table:
+    """By model parameters, weights, and keys and values of one batch at the longest texts. No weights are read."""
+    names = {"base": options.base or str(DEMO["base"]), "guide": options.guide or str(DEMO["guide"])}
+    names |= {row.name: row.arguments["pretrained"] for row in rows if row.name == "thinking"}
+    tokens, is_auto = max(load.tokens for load in loads), options.batch_size.startswith("auto")
+    batch = _ROWS_OF_AUTO if is_auto else int(options.batch_size)
+    lines = []
+    for role, name in names.items():
+        member = Member(role, name, given=ModelArguments(trust_remote_code=options.trust_remote_code))
+        count, text = count_parameters(member), member.config.get_text_config()
+        dtype = (options.guide_dtype if role == "guide" else None) or options.dtype
+        asked = member.config.dtype if dtype == "auto" else getattr(torch, dtype.removeprefix("torch."), None)
+        size = (asked or torch.float32).itemsize
+        cache = count_column_bytes(text, text.num_hidden_layers, size) * tokens
+        sizes = f"{count * size / 1e9:,.2f} GB", f"{cache / 1e6:,.1f} MB", f"{cache * batch / 1e9:,.2f} GB"
+        lines.append([role, f"{count / 1e6:,.1f} M", *sizes])
+    notes = [
+        f"Cache: keys and values at {tokens:,} new tokens, without the prompt, in a batch of {batch}"
+        f"{', the most that batch_size=auto takes' if is_auto else ''}. One row runs at a time. "
+        "The rows base and thinking need one model, the others need base and guide."
+    ]
+    return Table(["Model", "Parameters", "Weights", "Cache / sample", "Cache / batch"], lines, notes)
+
+
 def list_commands(
     options: argparse.Namespace, rows: Sequence[PlannedRow], loads: Sequence[TaskLoad], plan: CalibrationPlan
 ) -> str:
     """The commands in their order, as one would type them; a comment marks those that are done."""
     lines = [shlex.join(("lm-eval-takeover", *plan.words))] if plan.words else []
     tasks = [load.task for load in loads]
-    assumed = dict.fromkeys(tasks, options.target_rate or _ASSUMED_RATE)
     for row in rows:
-        for call in plan_calls(options, row, plan.calibration, tasks, assumed if row.follows else None):
-            late = "  # with the rate that the guided row realizes" if row.follows else ""
-            lines.append(call.command + ("  # done" if call.is_done() else late))
+        late = "  # with the rate that the guided row realizes" if row.follows else ""
+        rates = dict.fromkeys(tasks, options.target_rate or _ASSUMED_RATE) if row.follows else None
+        calls = plan_calls(options, row, plan.calibration, tasks, rates)
+        lines += [call.command + ("  # done" if call.is_done() else late) for call in calls]
     return "\n".join(lines) + "\n"

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from lm_eval_takeover import stopping
+from lm_eval_takeover.commands._output import write_json
 from lm_eval_takeover.commands.compare.budget_parameters import CalibrationPlan, find_row_target, plan_calibration
 from lm_eval_takeover.commands.compare.calls import Call, plan_calls
 from lm_eval_takeover.commands.compare.frontier import describe_costs, describe_frontier
@@ -20,7 +21,7 @@ from lm_eval_takeover.commands.compare.workload import TaskLoad, read_workload
 from lm_eval_takeover.commands.leaderboard.formats import describe_board, write_table
 from lm_eval_takeover.commands.leaderboard.rows import build_board
 from lm_eval_takeover.errors import RunDirError
-from lm_eval_takeover.results.runs import find_results, read_run
+from lm_eval_takeover.results.runs import Run, find_results, read_run
 from lm_eval_takeover.storage.locks import Lock, Locked
 from lm_eval_takeover.storage.whole_files import make_folder, write_text
 
@@ -30,7 +31,7 @@ Done = dict[PlannedRow, list[Call]]
 
 
 def compare(options: argparse.Namespace) -> int:
-    """Run what is not done yet, print the table, keep it in RUN_DIR. Returns the exit status: that of a process that failed."""
+    """Run what is not done yet, then print and keep the tables. Returns the exit status: 0, or that of a failed process."""
     run_dir = options.run_dir
     rows = plan_rows(options)
     stopping.on_stop(lambda: f"what was finished is kept in '{run_dir}', and the same command goes on from there")
@@ -55,9 +56,12 @@ def compare(options: argparse.Namespace) -> int:
 def _print_tables(options: argparse.Namespace, done: Done) -> None:
     thinking = [call.results for row, calls in done.items() for call in calls if row.name == "thinking"]
     board = build_board([call.results for calls in done.values() for call in calls], thinking, None)
-    runs = {row: [read_run(find_results(call.results)[-1]) for call in calls] for row, calls in done.items()}
+    runs = {row: [read_call(call) for call in calls] for row, calls in done.items()}
+    for row, of_row in runs.items():
+        if row.method is not None and not any(run.counts.takeovers for run in of_row):
+            _say(options, f"{row.label}: {row.method.policy.donor} wrote nothing")
     costs = describe_costs(runs)
-    described = json.dumps(describe_board(board) | {"costs": costs}, indent=2) + "\n"
+    described = write_json(describe_board(board) | {"costs": costs})
     write_text(options.run_dir / TABLE, described)
     areas = describe_frontier(runs, options.run_dir, options.cost)
     sys.stdout.write(described if options.format == "json" else write_table(board, options.format, ("intervals",)))
@@ -67,7 +71,7 @@ def _print_tables(options: argparse.Namespace, done: Done) -> None:
 
 
 def run_rows(options: argparse.Namespace, rows: Sequence[PlannedRow], loads: Sequence[TaskLoad]) -> Done:
-    """All calls by row, done. Rows that follow come last: they get what the guided row realized. Raises CallFailed."""
+    """Run all calls and return them by row. Rows that follow run last. Raises CallFailed."""
     plan = plan_calibration(options, rows, loads[0].sampling, max(load.tokens for load in loads), loads[0].task)
     if plan.words:
         _say(options, f"calibration: {shlex.join(('lm-eval-takeover', *plan.words))}")
@@ -75,20 +79,18 @@ def run_rows(options: argparse.Namespace, rows: Sequence[PlannedRow], loads: Seq
         _run_worker(options, [{"row": "calibration", "words": plan.words, "results": None, "log": log}])
     tasks = [load.task for load in loads]
     kept = _drop_repeated(options, rows, plan)
-    planned = {row: plan_calls(options, row, plan.calibration, tasks) for row in kept if not row.follows}
-    run_calls(options, [call for calls in planned.values() for call in calls])
-    followed = next((read_rates(planned[row], tasks) for row in planned if row.name in LEADERS), {})
-    later = {row: plan_calls(options, row, plan.calibration, tasks, followed) for row in kept if row.follows}
-    run_calls(options, [call for calls in later.values() for call in calls])
-    done = {row: (planned | later)[row] for row in kept}
-    for row, calls in done.items():
-        if row.method is not None and not any(read_takeover(call.results).get("takeovers") for call in calls):
-            _say(options, f"{row.label}: {row.method.policy.donor} wrote nothing")
-    return done
+    done = {row: plan_calls(options, row, plan.calibration, tasks) for row in kept if not row.follows}
+    run_calls(options, [call for calls in done.values() for call in calls])
+    if late := [row for row in kept if row.follows]:
+        leader = read_call(next(calls[0] for row, calls in done.items() if row.name in LEADERS))
+        rates = {task: leader.tasks[task].counts.realized_rate or 0.0 for task in tasks}
+        done |= {row: plan_calls(options, row, plan.calibration, tasks, rates) for row in late}
+        run_calls(options, [call for row in late for call in done[row]])
+    return {row: done[row] for row in kept}
 
 
 def _drop_repeated(options: argparse.Namespace, rows: Sequence[PlannedRow], plan: CalibrationPlan) -> list[PlannedRow]:
-    """The rows without those of a method whose budget parameter is where it is for another rate, since it can come no nearer."""
+    """Leave out rows of a method that cannot reach a rate, if the nearest one is there already."""
     calibration, seen, kept = plan.read(), set[tuple[str, float]](), list[PlannedRow]()
     for row in rows:
         if calibration is not None and row.rate is not None:
@@ -105,7 +107,7 @@ def _drop_repeated(options: argparse.Namespace, rows: Sequence[PlannedRow], plan
 
 
 def run_calls(options: argparse.Namespace, calls: Sequence[Call]) -> None:
-    """Those that are not done: the pair's in one process, so that it is loaded once, each other one in its own."""
+    """Run those that are not done. Calls of the pair share one process, which loads it once."""
     for call in calls:
         _say(options, f"{call.row}: {'done before' if call.is_done() else call.command}")
     todo = [call for call in calls if not call.is_done()]
@@ -126,14 +128,6 @@ def _say(options: argparse.Namespace, text: str) -> None:
         print(text, file=sys.stderr)
 
 
-def read_takeover(results: Path) -> dict[str, Any]:
-    """What the run says of itself; empty for other model types."""
-    document = json.loads(find_results(results)[-1].read_text())
-    found: dict[str, Any] = document["config"].get("takeover") or {}
-    return found
-
-
-def read_rates(calls: Sequence[Call], tasks: Sequence[str]) -> Mapping[str, float]:
-    """The realized rate of each task."""
-    takeover = read_takeover(calls[0].results)
-    return {task: takeover["per_task"][task]["realized_rate"] for task in tasks}
+def read_call(call: Call) -> Run:
+    """The run that a finished call has left."""
+    return read_run(find_results(call.results)[-1])

@@ -1,9 +1,11 @@
 """The work that the tasks ask for: problems, samples, decoding. Reads task files and data sets, no models."""
 
 import argparse
-import math
 from dataclasses import dataclass
 from typing import Any
+
+from lm_eval._cli.utils import key_val_to_dict
+from lm_eval.evaluator_utils import get_sample_size
 
 from lm_eval_takeover.errors import ArgumentError, TakeoverError, nearest
 from lm_eval_takeover.method.request import Sampling
@@ -52,14 +54,15 @@ def read_workload(options: argparse.Namespace) -> list[TaskLoad]:
     except Exception as error:  # the hub, the network and a task's own code each raise their own kinds
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise ArgumentError(f"--tasks {','.join(options.tasks)} cannot be loaded: {reason}") from error
+    given = {k: v for pair in options.gen_kwargs.items() for k, v in key_val_to_dict("=".join(pair)).items()}
     loads = []
     for name, task in tasks.items():
         if task.OUTPUT_TYPE != "generate_until":
             raise ArgumentError(f"--tasks {name} is {task.OUTPUT_TYPE}; expected tasks that generate texts")
         _check_metric(name, task)
-        settings = {**(task.config.generation_kwargs or {}), **_read_values(options.gen_kwargs)}
+        settings = {**(task.config.generation_kwargs or {}), **given}
         sampling, _, tokens = read_generation_settings(settings, _DEFAULT_TOKENS)
-        problems = _limit(len(task.eval_docs), options.limit)
+        problems = min(len(task.eval_docs), get_sample_size(task, options.limit) or len(task.eval_docs))
         loads.append(TaskLoad(name, problems, task.config.repeats or 1, tokens, sampling))
     return loads
 
@@ -74,16 +77,3 @@ def _check_metric(name: str, task: Any) -> None:
             f"--tasks {name} has {f'the metric {metric}' if metric else 'no metric'}; expected one that says of each sample "
             f"whether it is correct, such as acc or exact_match"
         )
-
-
-def _limit(count: int, limit: float | None) -> int:
-    """As lm-eval reads it: a number, or below 1 a share."""
-    if limit is None:
-        return count
-    return min(count, int(limit) if limit >= 1 else math.ceil(count * limit))
-
-
-def _read_values(pairs: dict[str, str]) -> dict[str, object]:
-    from lm_eval._cli.utils import key_val_to_dict
-
-    return {key: value for pair in pairs.items() for key, value in key_val_to_dict("=".join(pair)).items()}

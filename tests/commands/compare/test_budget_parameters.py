@@ -1,10 +1,12 @@
 """Which calibration the rows read: the packaged one, one in the folder, or one that is measured first."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from helpers.stock import value_of
 
+from lm_eval_takeover.calibration.files import find_calibration, write_calibration
 from lm_eval_takeover.commands.compare import budget_parameters
 from lm_eval_takeover.commands.compare.rows import plan_rows
 from lm_eval_takeover.commands.compare.workload import read_workload
@@ -40,12 +42,11 @@ def test_a_calibration_is_measured_only_where_none_fits(plan):
     assert methods == ("ce@0.02:0.05", "entropy@0.02:0.05", "segment:length=4@0.3")
 
 
-def test_what_was_measured_is_used_again_and_extended(plan, monkeypatch):
-    words = ["--target_rate", "0.07"]
-    out = Path(plan(*words).calibration)
-    out.write_text("{}")
-    monkeypatch.setattr(budget_parameters, "read_calibration", lambda path: path)
-    for fits in (True, False):
-        monkeypatch.setattr(budget_parameters, "_fits", lambda calibration, *_, fits=fits: fits and calibration == out)
-        assert ("--extend" in plan(*words).words) is not fits
-    assert plan("--target_rate", "0.09").calibration == str(out)  # one file for all rates
+def test_what_was_measured_is_used_again_and_extended(plan):
+    out = Path(plan("--target_rate", "0.07").calibration)
+    packaged, _ = find_calibration("demo")
+    solved = [replace(target, target_rate=0.07) for target in packaged.targets if target.target_rate == 0.05]
+    write_calibration(replace(packaged, targets=tuple(solved)), out)
+    assert plan("--target_rate", "0.07").words == ()
+    more = plan("--target_rate", "0.09")  # one file for all rates
+    assert "--extend" in more.words and more.calibration == str(out)

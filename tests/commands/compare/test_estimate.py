@@ -4,6 +4,7 @@ import pytest
 from helpers.stock import value_of
 
 from lm_eval_takeover.cli import main
+from lm_eval_takeover.demo import DEMO
 
 WORDS = ["compare", "--tasks", "takeover_demo", "--target_rate", "0.05", "--dry_run", "--format", "md", "--limit", "25"]
 
@@ -17,17 +18,15 @@ def test_a_dry_run_prints_the_work_the_memory_and_all_commands(tmp_path, capsys)
     assert not (tmp_path / "new").exists()
 
 
-@pytest.mark.parametrize("rows", ["base,guided", "base,ce@0.07,thinking=acme/Thinker"])
-def test_a_probe_measures_hours_and_says_why_a_row_has_none(harness, tmp_path, capsys, monkeypatch, rows):
-    from lm_eval_takeover.commands.compare import memory
-
-    monkeypatch.setattr(memory, "read_shape", lambda role, name, trust: (memory.AutoConfig.for_model("llama"), 10**6))
+@pytest.mark.parametrize("rows", ["base,guided", f"base,ce@0.07,thinking={DEMO['guide']}"])
+def test_a_probe_measures_hours_and_says_why_a_row_has_none(harness, tmp_path, capsys, rows):
     assert main([*WORDS, "--run_dir", str(tmp_path), "--probe", "--rows", rows]) == 0
     printed = capsys.readouterr().out
     assert "| base | 70,400 | 16,000 | 1.07 |" in printed  # 1,000 tokens in 60 s, 1,100 and 250 passes
     measured = rows.endswith("guided")
     assert ("| guided | 70,400 | 16,000 | 1.07 |" in printed) is measured
     assert ("- ce@0.07 is not measured: its calibration is not measured yet." in printed) is not measured
+    assert ("| thinking | 1.6 M |" in printed) is not measured
     assert ("- thinking is not measured: lm-eval's hf counts no tokens." in printed) is not measured
     for call in harness.started:
         assert value_of(call, "--limit") == "1" and "max_gen_toks=256" in value_of(call, "--gen_kwargs")
