@@ -1,8 +1,8 @@
-"""What a method brings at every budget: the area under its curve of accuracy over realized rates, and what most of it costs.
+"""The area under a method's curve of accuracy over realized rates, and the least cost of most of its gain.
 
-A curve starts at rate 0, where the host writes alone, and is linear between the rates that were measured. Its area, the mean gain
-over rates up to a cap, is a weighted sum of the gains at these rates, with weights that the rates alone determine. So it is one
-number per problem, too, and its interval is that of any paired difference over problems.
+A curve starts at rate 0, where the host writes alone, and is linear between the measured rates. Its area is the mean gain over
+rates up to a cap: a sum of the gains at these rates, weighted by the rates alone. So each problem has an area, too, and the
+interval is that of a paired difference over problems.
 """
 
 from collections.abc import Mapping, Sequence
@@ -32,7 +32,7 @@ class Curve:
 
 @dataclass(frozen=True)
 class Area:
-    """The area of a method, and how far it is above that of another one; None where there is none to compare with."""
+    """The area of a method, and its difference from that of another method; None without another one."""
 
     method: str
     area: Difference
@@ -56,7 +56,7 @@ def weigh_rates(rates: Values, cap: float) -> Values:
 
 
 def compare_areas(curves: Mapping[str, Curve], against: Sequence[str], donor_gain: float | None) -> list[Area]:
-    """Each method's area, once for each of those it is compared with; Holm's p-values are over all of these comparisons."""
+    """Each method's area, once for each method that it is compared with. Holm's p-values are over all comparisons."""
     cap = find_cap(curves)
     areas = {name: [weigh_rates(curve.rates, cap) @ gains for gains in curve.gains] for name, curve in curves.items()}
     differences = {
@@ -65,15 +65,15 @@ def compare_areas(curves: Mapping[str, Curve], against: Sequence[str], donor_gai
         for other in against
         if other in curves and other != name
     }
-    adjusted = dict(zip(differences, holm([one.p_value() for one in differences.values()]), strict=True))
-    found = []
+    adjusted = dict(zip(differences, holm([difference.p_value() for difference in differences.values()]), strict=True))
+    results = []
     for name, curve in curves.items():
         own = _average(areas[name], curve.samples)
         cost = None if donor_gain is None else find_least_cost(curve, SHARE * donor_gain)
         pairs = [pair for pair in differences if pair[0] == name]
-        found += [Area(name, own, pair[1], differences[pair], adjusted[pair], cost) for pair in pairs]
-        found += [Area(name, own, None, None, None, cost)] if not pairs else []
-    return found
+        results += [Area(name, own, pair[1], differences[pair], adjusted[pair], cost) for pair in pairs]
+        results += [Area(name, own, None, None, None, cost)] if not pairs else []
+    return results
 
 
 def find_least_cost(curve: Curve, gain: float) -> float | None:

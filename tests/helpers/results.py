@@ -84,7 +84,8 @@ def write_results(
         rows = [sample_row(task, number, count, samples) for number, count in enumerate(counts)]
         metrics = list(score(0, samples))
         means = {f"{metric},all": mean(row[metric] for row in rows) for metric in metrics}
-        errors = {f"{metric}_stderr,all": stdev(row[metric] for row in rows) / len(rows) ** 0.5 for metric in metrics}
+        values = {metric: [row[metric] for row in rows] for metric in metrics}
+        errors = {f"{m}_stderr,all": stdev(v) / len(v) ** 0.5 if len(v) > 1 else "N/A" for m, v in values.items()}
         results[task] = {"name": task, "alias": task, "sample_len": len(rows), **means, **errors}
         if logged:
             lines = "".join(json.dumps(row) + "\n" for row in rows)

@@ -9,7 +9,6 @@ from pathlib import Path
 from lm_eval_takeover.arguments import ModelArguments
 from lm_eval_takeover.calibration.files import (
     calibration_command,
-    find_calibration,
     find_target,
     matching_calibrations,
     name_rate,
@@ -35,19 +34,6 @@ class CalibrationPlan:
 
     calibration: str | None = None
     words: tuple[str, ...] = ()
-
-    def read(self) -> Calibration | None:
-        """The calibration, once it exists; None for a packaged one, which needs no name."""
-        return None if self.calibration is None else find_calibration(self.calibration)[0]
-
-
-def check_given(options: argparse.Namespace, rows: Sequence[PlannedRow]) -> None:
-    """Raises CalibrationError if the given calibration was not solved for these rows."""
-    if options.calibration is not None:
-        calibration, _ = find_calibration(options.calibration)
-        for row in rows:
-            if row.rate is not None:
-                find_row_target(calibration, row, options)
 
 
 def plan_calibration(
@@ -91,9 +77,10 @@ def plan_calibration(
     return CalibrationPlan(str(out), ("calibrate", *words, "--out", str(out)))
 
 
-def find_row_target(calibration: Calibration, row: PlannedRow, options: argparse.Namespace) -> Target:
-    """The value that was solved for a row with a rate. Raises CalibrationError if there is none."""
-    assert row.rate is not None and row.method is not None
+def find_row_target(calibration: Calibration, row: PlannedRow, options: argparse.Namespace) -> Target | None:
+    """The value that was solved for a row; None for a row without a rate. Raises CalibrationError if there is none."""
+    if row.rate is None or row.method is None:
+        return None
     settings = row.method.settings
     solving = name_rate(row.rate, settings, options.model_args.get("plugins"))
     names = (options.base, options.guide, options.direction, CALIBRATION_PROMPTS)

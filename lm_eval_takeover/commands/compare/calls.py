@@ -1,9 +1,9 @@
-"""The command of each row: the words behind `lm_eval`, and where its results lie.
+"""The command of each row, and the places of its results.
 
-RUN_DIR/calibration-DIGEST.json    where none fitted
+RUN_DIR/calibration-DIGEST.json    if no packaged one fitted
 RUN_DIR/ROW/samples                the row's run_dir: its journal and traces
 RUN_DIR/ROW/results-DIGEST         its --output_path, by a digest of all that can change a result
-RUN_DIR/ROW/results-DIGEST/call.json   there once the call has ended well
+RUN_DIR/ROW/results-DIGEST/call.json   marks a finished call
 RUN_DIR/ROW/lm_eval-DIGEST.log     what lm-eval printed
 RUN_DIR/leaderboard.json           the table; RUN_DIR/frontier.* the picture
 """
@@ -61,27 +61,24 @@ def plan_calls(
     A thinking model has no journal. So it gets one call for each task, to keep what is done.
     """
     dtype = None if options.dtype == "auto" else options.dtype
-    shared = {"dtype": dtype, "trust_remote_code": options.trust_remote_code or None}
-    arguments: dict[str, Any]
+    shared: dict[str, Any] = {"dtype": dtype, "trust_remote_code": options.trust_remote_code or None}
     if row.name == "thinking":
         arguments = {**row.arguments, "enable_thinking": options.enable_thinking}
         arguments |= shared | options.thinking_args
         return [_make_call(options, row, options.thinking_backend, arguments, [task]) for task in tasks]
-    arguments = {"base": options.base, "guide": options.guide, "model": row.label}
-    arguments |= {name: getattr(options, name) for name in ("guide_device", "guide_dtype", "enable_thinking")}
+    names = ("base", "guide", "guide_device", "guide_dtype", "enable_thinking")
+    arguments = {"model": row.label} | {name: getattr(options, name) for name in names}
     arguments |= shared | read_shared(options, row.arguments["policy"])
     if row.method is not None:
         reverse = {"direction": "reverse"} if options.direction == "reverse" else {}
         read = calibration if row.rate is not None or "spike_ratio" in options.model_args else None
         arguments |= reverse | {"calibration": read, "target_rate": row.rate}
     arguments |= row.arguments
-    samples = Path(options.run_dir) / row.label / "samples"
+    arguments["run_dir"] = Path(options.run_dir) / row.label / "samples"
     if followed is None:
-        return [_make_call(options, row, "guided-takeover", arguments | {"run_dir": samples}, options.tasks)]
-    return [
-        _make_call(options, row, "guided-takeover", arguments | {"rate": followed[task], "run_dir": samples}, [task])
-        for task in tasks
-    ]
+        return [_make_call(options, row, "guided-takeover", arguments, options.tasks)]
+    rated = ((task, arguments | {"rate": followed[task]}) for task in tasks)
+    return [_make_call(options, row, "guided-takeover", given, [task]) for task, given in rated]
 
 
 def _make_call(

@@ -11,8 +11,8 @@ from lm_eval_takeover.errors import ArgumentError
 
 HELP = "run a pair by several methods and print one table"
 DESCRIPTION = """\
-Run a pair by several methods and print the leaderboard with Recovery, intervals and costs. Where no calibration fits the pair,
-one is measured first.
+Run a pair by several methods and print the leaderboard with Recovery, intervals and costs. If no calibration fits the pair, one
+is measured first.
 
 A row is NAME[:argument=value…][@rate…], for example base, guide, thinking=MODEL, guided, entropy@0.05 or ensemble:weight=0.3.
 NAME may be any score or policy. A rate is the share of tokens to take over. For each rate, compare finds the value of the
@@ -30,7 +30,7 @@ EXAMPLE = """examples:
 DEFAULT_RATE = 0.05
 _BY_HAND = ("tau", "spike_ratio")  # model arguments that stand for a target rate
 _OWN = ("base", "guide", "run_dir", "rate", "early_tokens", "model", "calibration", "target_rate", "seed")
-_LISTED = ("dtype", "guide_dtype", "device", "guide_device", "enable_thinking", "trust_remote_code", "batch_size")
+_LISTED = (*LOADING, "enable_thinking", "batch_size", "direction", "target_rate")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -100,14 +100,13 @@ def _check(options: argparse.Namespace) -> None:
             raise ArgumentError(f"--model_args {name}=… is set by compare itself; see --help for the option")
     options.direction = options.model_args.pop("direction", options.direction)
     options.guided_policy = options.model_args.pop("policy", None)
-    by_hand = [name for name in _BY_HAND if name in options.model_args]
-    target = None if options.target_rate is None else f"--target_rate {options.target_rate}"
-    if by_hand and (given := "--rates" if options.rates else target):
-        raise ArgumentError(f"{given} would be ignored beside {by_hand[0]}=…; give one of them")
+    by_hand = {name: value for name, value in options.model_args.items() if name in _BY_HAND}
+    if by_hand and options.rates:
+        raise ArgumentError(f"--rates would be ignored beside {next(iter(by_hand))}=…; give one of them")
     if not by_hand and options.target_rate is None:
         options.target_rate = DEFAULT_RATE
     listed = {name: getattr(options, name) for name in _LISTED if getattr(options, name) is not None}
-    ModelArguments.parse({**listed, "direction": options.direction, "target_rate": options.target_rate})
+    ModelArguments.parse({**listed, **by_hand})
     check_prompts(options.prompts)
     if (options.base is None) != (options.guide is None):
         raise ArgumentError("--base and --guide go together; without both the bundled demo pair is compared")
@@ -120,14 +119,19 @@ def _check(options: argparse.Namespace) -> None:
 
 def _check_rows(options: argparse.Namespace) -> None:
     """Every row, as it would be run."""
-    from lm_eval_takeover.commands.compare.budget_parameters import check_given
+    from lm_eval_takeover.calibration.files import find_calibration
+    from lm_eval_takeover.commands.compare.budget_parameters import find_row_target
     from lm_eval_takeover.commands.compare.rows import plan_rows
     from lm_eval_takeover.method.named import parse_rates
     from lm_eval_takeover.method.registry import load_plugins
 
     load_plugins(options.model_args.get("plugins"))
     options.rates = parse_rates("rates", options.rates, options.rates.split(",")) if options.rates else ()
-    check_given(options, plan_rows(options))
+    rows = plan_rows(options)
+    if options.calibration is not None:
+        calibration, _ = find_calibration(options.calibration)
+        for row in rows:
+            find_row_target(calibration, row, options)
 
 
 def _parse_pairs(option: str, words: list[str]) -> dict[str, str]:

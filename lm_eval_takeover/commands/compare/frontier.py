@@ -16,7 +16,6 @@ import numpy as np
 from lm_eval_takeover.commands._output import write_csv, write_json
 from lm_eval_takeover.commands.compare.picture import COSTS, draw_frontier
 from lm_eval_takeover.commands.compare.rows import PlannedRow
-from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.results.frontier import Area, Curve, compare_areas
 from lm_eval_takeover.results.problems import Problems
 from lm_eval_takeover.results.runs import TOTALS, Counts, Run, TaskResult, common_ids
@@ -25,7 +24,7 @@ from lm_eval_takeover.results.summary import Figure, Summary, average, choose_av
 from lm_eval_takeover.storage.whole_files import write_text
 
 COLUMNS = (
-    *("row", "method", "rate", *COSTS.values(), "task"),
+    *("row", "method", "rate", *(column for column, _ in COSTS.values()), "task"),
     *("acc", "acc_low", "acc_high", "pass8", "pass8_low", "pass8_high"),
 )
 AREA_COLUMNS = (
@@ -50,7 +49,7 @@ class Point:
         lines = []
         for task, summary in self.summaries.items():
             rates = summary.rates.describe()
-            costs = {column: rates[column] for column in COSTS.values()}
+            costs = {column: rates[column] for column, _ in COSTS.values()}
             lines.append(
                 named | costs | {"task": task} | summary.acc.describe("acc") | summary.passed.describe("pass8")
             )
@@ -71,8 +70,10 @@ def describe_costs(runs: Mapping[PlannedRow, Sequence[Run]]) -> list[dict[str, A
     return costs
 
 
-def describe_frontier(runs: Mapping[PlannedRow, Sequence[Run]], run_dir: Path, cost: str) -> list[dict[str, Any]]:
-    """Write all files of the frontier. Returns the lines of the areas; none if no method has two rates."""
+def describe_frontier(
+    runs: Mapping[PlannedRow, Sequence[Run]], run_dir: Path, cost: str
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Write both tables. Returns the lines of the averages, and those of the areas, if any method has two rates."""
     averaged = choose_averaged(dict.fromkeys(task for of_row in runs.values() for run in of_row for task in run.tasks))
     points = []
     for row, of_row in runs.items():
@@ -81,14 +82,18 @@ def describe_frontier(runs: Mapping[PlannedRow, Sequence[Run]], run_dir: Path, c
         points.append(Point(row, {task: run.tasks[task] for run in of_row for task in run.tasks}, summaries))
     lines = [line for point in points for line in point.describe()]
     _write_lines("frontier", COLUMNS, lines, run_dir)
-    areas = [_describe_area(area) for area in _measure_areas(points, averaged, COSTS[cost])]
+    areas = [_describe_area(area) for area in _measure_areas(points, averaged, COSTS[cost][0])]
     _write_lines("frontier_area", AREA_COLUMNS, areas, run_dir)
-    try:
-        draw_frontier([line for line in lines if line["task"] == AVERAGE], COSTS[cost], run_dir / "frontier.svg")
-    except ArgumentError as error:
-        print(f"no picture: {error}", file=sys.stderr)
     families = [point.row.family for point in points if point.row.rate is not None]
-    return areas if len(set(families)) < len(families) else []
+    return [line for line in lines if line["task"] == AVERAGE], areas if len(set(families)) < len(families) else []
+
+
+def try_to_draw(lines: Sequence[Mapping[str, Any]], cost: str, path: Path) -> None:
+    """Draw the averages. An error is one line: all tables are there already."""
+    try:
+        draw_frontier(lines, cost, path)
+    except Exception as error:  # matplotlib may be missing, or fail in its own ways
+        print(f"no picture '{path}': {type(error).__name__}: {error}", file=sys.stderr)
 
 
 def _measure_areas(points: Sequence[Point], averaged: Sequence[str], column: str) -> list[Area]:
@@ -141,10 +146,9 @@ def _draw_curve(points: list[Point], gains: Any, samples: Sequence[int], column:
 
 
 def _describe_area(area: Area) -> dict[str, Any]:
-    own = Figure.of(area.area.interval())
-    difference = Figure.of(area.difference.interval() if area.difference else None).describe("difference")
+    own, difference = area.area.interval(), Figure.of(area.difference.interval() if area.difference else None)
     line = {"method": area.method, "area": own.value, "low": own.low, "high": own.high, "versus": area.versus}
-    return line | difference | {"p_holm": area.p_holm, "least_cost_90": area.least_cost}
+    return line | difference.describe("difference") | {"p_holm": area.p_holm, "least_cost_90": area.least_cost}
 
 
 def _write_lines(name: str, columns: Sequence[str], lines: Sequence[Mapping[str, Any]], run_dir: Path) -> None:

@@ -8,22 +8,17 @@ from typing import Any
 
 from lm_eval_takeover.arguments import DEFAULT_POLICY
 from lm_eval_takeover.calibration.tuning import SPIKE_RATIO, Method
-from lm_eval_takeover.errors import ArgumentError, nearest
+from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.method.named import Named, find_policy, parse_word
 from lm_eval_takeover.method.policies import Gated
 from lm_eval_takeover.method.policy import policies
-from lm_eval_takeover.method.registry import scores
 from lm_eval_takeover.pair.loading import open_method, parse_arguments
 
 _ORDER = ("base", "guided", "random", "early", "thinking", "guide")  # in which they run; methods stand with guided
 _ALONE = ("base", "guide")
 LEADERS = ("guided", "ce")  # whose realized rates the rows that follow take
 _OF_GATES = ("score", "tau", "kappa", "spike_ratio", "kappa_rule")
-_BY_HAND = (
-    "tau",
-    "spike_ratio",
-    "early_tokens",
-)  # arguments that replace a rate, as each method's budget parameter does
+_BY_HAND = ("tau", "spike_ratio", "early_tokens")  # they replace a rate, as each method's budget parameter does
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,9 +67,6 @@ def _parse_row(word: str) -> Named:
     row = parse_word("rows", word)
     if name == "thinking" or (sign and not row.arguments):
         raise ArgumentError(f"--rows '{word}': thinking=MODEL names a model, and no other row does")
-    if row.name not in _ORDER and row.name not in policies and row.name not in scores:
-        known = [*_ORDER, *policies.names(), *scores.names()]
-        raise ArgumentError(f"--rows '{row.name}' is not known; {nearest(row.name, known)}")
     return row
 
 
@@ -91,17 +83,19 @@ def _expand(named: Named, options: argparse.Namespace, has_leader: bool) -> Iter
     own = _name_method(named, options) | dict(named.arguments)
     shared = read_shared(options, own["policy"]) | {"direction": options.direction}
     method = open_method(parse_arguments({**shared, **own, "target_rate": None if _is_by_hand(own, shared) else 0.5}))
-    budget_parameter = method.policy.budget_parameter
-    by_hand = budget_parameter is None or _is_by_hand(own, shared, budget_parameter.name)
+    parameter = method.policy.budget_parameter
+    by_hand = parameter is None or _is_by_hand(own, shared, parameter.name)
     if by_hand and named.rates:
         raise ArgumentError(
             f"--rows {named.name}@{named.rates[0]:g}: its arguments say already how much the donor writes"
         )
+    pairs = [f"{name}-{value}" for name, value in named.arguments.items()]
+    label = re.sub(r"[^\w.+-]", "-", "-".join([named.name, *pairs]))
     rates = () if by_hand else named.rates or (options.rates if named.name != "guided" else ())
     follows = not (by_hand or rates) and named.name in ("random", "early") and has_leader
     for rate in rates or [None if by_hand or follows else options.target_rate]:
-        label = f"{_label(named)}@{rate:g}" if rates else _label(named)
-        yield PlannedRow(label, named.name, own, rate, follows, method, _write_word(named, own))
+        at = f"{label}@{rate:g}" if rates else label
+        yield PlannedRow(at, named.name, own, rate, follows, method, _write_word(named, own))
 
 
 def read_shared(options: argparse.Namespace, policy: str) -> dict[str, str]:
@@ -119,15 +113,10 @@ def _name_method(named: Named, options: argparse.Namespace) -> dict[str, str]:
     return {"policy": policy, **({"score": score} if score else {})}
 
 
-def _is_by_hand(own: dict[str, Any], shared: dict[str, Any], budget_parameter: str | None = None) -> bool:
+def _is_by_hand(own: dict[str, Any], shared: dict[str, Any], parameter: str = SPIKE_RATIO) -> bool:
     """Whether the row's own arguments set how much the donor writes; for a gate, also those of all rows."""
-    given = {**own, **shared} if budget_parameter in (None, SPIKE_RATIO) else own
-    return any(name in given for name in (*_BY_HAND, budget_parameter))
-
-
-def _label(named: Named) -> str:
-    pairs = [f"{name}-{value}" for name, value in named.arguments.items()]
-    return re.sub(r"[^\w.+-]", "-", "-".join([named.name, *pairs]))
+    given = {**own, **shared} if parameter == SPIKE_RATIO else own
+    return any(name in given for name in (*_BY_HAND, parameter))
 
 
 def _write_word(named: Named, own: dict[str, Any]) -> str:

@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from lm_eval_takeover import stopping
+from lm_eval_takeover.calibration.files import find_calibration
 from lm_eval_takeover.commands._output import write_json
 from lm_eval_takeover.commands.compare.budget_parameters import CalibrationPlan, find_row_target, plan_calibration
 from lm_eval_takeover.commands.compare.calls import Call, plan_calls
-from lm_eval_takeover.commands.compare.frontier import describe_costs, describe_frontier
+from lm_eval_takeover.commands.compare.frontier import describe_costs, describe_frontier, try_to_draw
 from lm_eval_takeover.commands.compare.rows import LEADERS, PlannedRow, plan_rows
 from lm_eval_takeover.commands.compare.tables import write_areas, write_costs
 from lm_eval_takeover.commands.compare.worker import CallFailed, start_worker
@@ -63,11 +64,12 @@ def _print_tables(options: argparse.Namespace, done: Done) -> None:
     costs = describe_costs(runs)
     described = write_json(describe_board(board) | {"costs": costs})
     write_text(options.run_dir / TABLE, described)
-    areas = describe_frontier(runs, options.run_dir, options.cost)
+    averages, areas = describe_frontier(runs, options.run_dir, options.cost)
     sys.stdout.write(described if options.format == "json" else write_table(board, options.format, ("intervals",)))
     if options.format not in ("json", "csv"):
         sys.stdout.write("\n" + write_costs(costs, options.format))
         sys.stdout.write("\n" + write_areas(areas, options.format, options.cost) if areas else "")
+    try_to_draw(averages, options.cost, options.run_dir / "frontier.svg")
 
 
 def run_rows(options: argparse.Namespace, rows: Sequence[PlannedRow], loads: Sequence[TaskLoad]) -> Done:
@@ -91,10 +93,12 @@ def run_rows(options: argparse.Namespace, rows: Sequence[PlannedRow], loads: Seq
 
 def _drop_repeated(options: argparse.Namespace, rows: Sequence[PlannedRow], plan: CalibrationPlan) -> list[PlannedRow]:
     """Leave out rows of a method that cannot reach a rate, if the nearest one is there already."""
-    calibration, seen, kept = plan.read(), set[tuple[str, float]](), list[PlannedRow]()
+    if plan.calibration is None:
+        return list(rows)
+    calibration, _ = find_calibration(plan.calibration)
+    seen, kept = set[tuple[str, float]](), list[PlannedRow]()
     for row in rows:
-        if calibration is not None and row.rate is not None:
-            target = find_row_target(calibration, row, options)
+        if target := find_row_target(calibration, row, options):
             if not target.is_reached:
                 nearest = f"the nearest rate that {row.word} can reach on the calibration prompts is {target.realized_rate:.1%}"
                 print(f"{row.label}: {nearest}", file=sys.stderr)

@@ -25,7 +25,7 @@ def write_areas(areas: Sequence[Mapping[str, Any]], format_name: str, cost: str)
         lines.append([*shown, _show(area["least_cost_90"], ".4g")])
     notes = [
         "Area: the mean gain over the host, in percentage points, over rates from 0 to the largest rate that all methods reach, "
-        f"at most 10 %. 90% at: the least cost ({COSTS[cost]}) with 90 % of the donor's gain. Intervals are 95 %, over problems."
+        f"at most 10 %. 90% at: the least cost ({COSTS[cost][1]}) with 90 % of the donor's gain. Intervals: 95 %, over problems."
     ]
     columns = ["Method", "Area", "Against", "Difference", "p (Holm)", "90% at"]
     return WRITERS[format_name](Table(columns, lines, notes))

@@ -10,7 +10,6 @@ from lm_eval.evaluator_utils import get_sample_size
 from lm_eval_takeover.errors import ArgumentError, TakeoverError, nearest
 from lm_eval_takeover.method.request import Sampling
 from lm_eval_takeover.results.problems import choose_accuracy
-from lm_eval_takeover.results.runs import PREFIX
 from lm_eval_takeover.tasks.instances import read_generation_settings
 from lm_eval_takeover.tasks.loading import make_task_manager
 
@@ -38,15 +37,11 @@ class TaskLoad:
 
 def read_workload(options: argparse.Namespace) -> list[TaskLoad]:
     """The single tasks, also of groups. Raises ArgumentError for a task that is unknown or cannot be loaded."""
-    ours = make_task_manager([], options.include_path)  # lm-eval's own take seconds to list
-    others = [name for name in options.tasks if name not in ours.all_tasks]
-    ours_by_name = all(name.startswith(PREFIX) for name in others)  # then lm-eval cannot have them
-    manager = ours if ours_by_name else make_task_manager(options.tasks, options.include_path)
-    for name in others:
+    manager = make_task_manager(options.tasks, options.include_path)
+    for name in options.tasks:
         if name not in manager.all_tasks:
-            raise ArgumentError(
-                f"--tasks '{name}' is not known; {nearest(name, ours.all_tasks)}, or give --include_path"
-            )
+            hint = nearest(name, manager.all_tasks)
+            raise ArgumentError(f"--tasks '{name}' is not known; {hint}, or give --include_path")
     try:
         tasks = manager.load(options.tasks)["tasks"]
     except TakeoverError:

@@ -2,6 +2,7 @@
 
 import csv
 import json
+from itertools import combinations
 
 import pytest
 from helpers.results import takeover, write_results
@@ -9,8 +10,10 @@ from helpers.stock import comparing_here
 
 from lm_eval_takeover.calibration.tuning import Method
 from lm_eval_takeover.cli import main
-from lm_eval_takeover.commands.compare.frontier import describe_costs, describe_frontier
+from lm_eval_takeover.commands.compare import frontier
+from lm_eval_takeover.commands.compare.frontier import describe_costs, describe_frontier, try_to_draw
 from lm_eval_takeover.commands.compare.rows import PlannedRow
+from lm_eval_takeover.commands.compare.tables import write_areas
 from lm_eval_takeover.method.policies import Random
 from lm_eval_takeover.results.runs import read_run
 
@@ -72,7 +75,7 @@ def test_a_row_with_a_call_for_each_task_has_one_average(tmp_path, policy):
             run = takeover(name, rate=rates[task], per_task={task: {"tokens": 1000, "realized_rate": rates[task]}})
             write_results(folder, {task: [min(8, one + raised) for one in correct]}, run=run)
             runs += [read_run(path) for path in folder.glob("results_*.json")]
-    assert describe_frontier(results, tmp_path, "share") == []  # no method has two rates
+    assert describe_frontier(results, tmp_path, "share")[1] == []  # no method has two rates
     lines = {line["task"]: line for line in read_lines(tmp_path / "frontier.csv") if line["row"] == policy}
     assert list(lines) == [*counts, "average"]
     for name in ("realized_rate", "acc"):
@@ -109,3 +112,49 @@ def test_a_method_that_can_write_no_more_keeps_its_gain(tmp_path):
     describe_frontier(runs, tmp_path, "share")
     areas = {line["method"]: float(line["area"]) for line in read_lines(tmp_path / "frontier_area.csv")}
     assert areas == pytest.approx({"far": 0.5 * (1 - 0.5 * 0.5), "short": 0.5 * (1 - 0.5 * 0.2)})
+
+
+KINDS = ("base", "guide", "thinking", "follows", "rates")
+
+
+@pytest.mark.parametrize(
+    "shape", [(1, 8), (6, 1), (1, 1)], ids=lambda shape: "{} problems of {} samples".format(*shape)
+)
+@pytest.mark.parametrize("first", range(len(KINDS)))
+def test_any_rows_in_any_order_have_tables_and_a_picture(tmp_path, capsys, first, shape):
+    """All subsets of kinds of rows that begin with one kind, in an order that turns with it."""
+    order = [*KINDS[first:], *KINDS[:first]]
+    problems, samples = shape
+    subsets = [[order[0], *more] for size in range(len(order)) for more in combinations(order[1:], size)]
+    for number, kinds in enumerate(subsets[first::3]):
+        runs = {}
+        for kind in kinds:
+            for rate in (0.02, 0.05) if kind == "rates" else (None,):
+                label, folder = f"{kind}@{rate}" if rate else kind, tmp_path / f"{number}" / f"{kind}{rate}"
+                run = takeover({"rates": "random", "follows": "early"}.get(kind, kind), rate=rate or 0.03)
+                run["per_task"] = {"takeover_demo": {"tokens": 1000, "realized_rate": run["realized_rate"]}}
+                model = {"model": "hf"} if kind == "thinking" else {"run": run}
+                write_results(folder, {"takeover_demo": [samples] * problems}, samples=samples, **model)
+                method = Method(Random(rate=0.5)) if kind in ("rates", "follows") else None
+                row = PlannedRow(
+                    label, "random" if method else kind, rate=rate, method=method, follows=kind == "follows"
+                )
+                runs[row] = [read_run(*folder.glob("results_*.json"))]
+        averages, areas = describe_frontier(runs, tmp_path, "share")
+        try_to_draw(averages, "share", tmp_path / "frontier.svg")
+        assert len(averages) == len(runs) and (write_areas(areas, "table", "share") or not areas)
+        assert capsys.readouterr().err == "" and (tmp_path / "frontier.svg").read_text().startswith("<?xml")
+
+
+def test_an_error_of_drawing_is_one_line_after_all_tables(harness, tmp_path, capsys, monkeypatch):
+    def fail(*_):
+        raise ValueError("axis limits are NaN")
+
+    monkeypatch.setattr(frontier, "draw_frontier", fail)
+    assert (
+        main(["compare", "--tasks", "takeover_demo", "--rows", "base,guide", "--run_dir", str(tmp_path), "--quiet"])
+        == 0
+    )
+    printed = capsys.readouterr()
+    assert "base" in printed.out and (tmp_path / "frontier.csv").exists()
+    assert printed.err == f"no picture '{tmp_path}/frontier.svg': ValueError: axis limits are NaN\n"
