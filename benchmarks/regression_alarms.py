@@ -14,7 +14,7 @@ import numpy as np
 from difficulties import Beta, table3
 from scipy import optimize
 
-from lm_eval_takeover.commands.regress.baseline import SeedRuns, TaskRun, TaskRuns
+from lm_eval_takeover.commands.regress.baseline import SeedRuns, TaskRuns
 from lm_eval_takeover.commands.regress.planning import (
     EXPECTED,
     Design,
@@ -42,7 +42,7 @@ def measure(generator: np.random.Generator, probabilities: Values, name: str, ta
     correct = generator.binomial(SAMPLES, probabilities)
     values = {"acc": correct / SAMPLES, "pass@8": as_values(correct > 0), "maj@8": as_values(correct > SAMPLES / 2)}
     ids = tuple(map(str, range(len(correct))))
-    return SeedRuns("simulated", {}, {}, {task: TaskRuns((TaskRun(Problems(ids, SAMPLES, values, texts=name)),), {})})
+    return SeedRuns("simulated", {}, {}, {task: TaskRuns((Problems(ids, SAMPLES, values, texts=name),), {})})
 
 
 def draw_chances(generator: np.random.Generator, beta: Beta, count: int, problems: int) -> Values:

@@ -2,7 +2,6 @@
 
 import contextlib
 import sqlite3
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -14,19 +13,14 @@ from lm_eval_takeover.runs.journal import Asked, Journal, Sample
 from lm_eval_takeover.runs.journal_file import Damaged
 from lm_eval_takeover.runs.layout import list_journals
 
-
-@dataclass(frozen=True)
-class Costs:
-    """Counts over the samples of each problem, in the order of its `Problems`."""
-
-    tokens: Values
-    takeovers: Values
-    guide_passes: Values
-    truncated: Values  # samples that their token limit ended
+COSTS = ("tokens", "takeovers", "guide_passes", "truncated")
 
 
-def read_costs(run_dir: Path, task: str, problems: Problems) -> Costs | None:
-    """The counts of the latest command that asked for every sample of these problems; None where there is none."""
+def read_costs(run_dir: Path, task: str, problems: Problems) -> dict[str, Values]:
+    """Of the latest command that asked for every sample of these problems: their `COSTS`, as means over the samples of each.
+
+    Empty where there is no such command.
+    """
     with contextlib.ExitStack() as stack:
         journals = []
         try:
@@ -35,19 +29,19 @@ def read_costs(run_dir: Path, task: str, problems: Problems) -> Costs | None:
             for command in reversed([command for journal in journals for command in journal.commands()]):
                 asked = [row for journal in journals for row in journal.asked(command) if row.task == task]
                 if {row.doc_id for row in asked} == set(problems.doc_ids):
-                    found = {key: s for journal in journals for key, s in journal.find([a.key for a in asked]).items()}
-                    return _count(asked, found, problems)
+                    keys = [row.key for row in asked]
+                    samples = {key: sample for journal in journals for key, sample in journal.find(keys).items()}
+                    return _average(asked, samples, problems)
         except (Damaged, RunDirError, sqlite3.Error, OSError):
-            return None
-    return None
+            return {}
+    return {}
 
 
-def _count(asked: list[Asked], found: dict[bytes, Sample], problems: Problems) -> Costs | None:
+def _average(asked: list[Asked], samples: dict[bytes, Sample], problems: Problems) -> dict[str, Values]:
     places = {doc_id: place for place, doc_id in enumerate(problems.doc_ids)}
-    counts = np.zeros((4, len(problems)))
-    if any(row.key not in found for row in asked):
-        return None
+    counts = np.zeros((len(COSTS), len(problems)))
+    if any(row.key not in samples for row in asked):
+        return {}
     for row in asked:
-        sample, place = found[row.key], places[row.doc_id]
-        counts[:, place] += (sample.tokens, sample.takeovers, sample.guide_passes, sample.truncated)
-    return Costs(*counts)
+        counts[:, places[row.doc_id]] += [getattr(samples[row.key], name) for name in COSTS]
+    return dict(zip(COSTS, counts / problems.samples, strict=True))

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from lm_eval_takeover.errors import ResultsError
-from lm_eval_takeover.results.costs import Costs, read_costs
+from lm_eval_takeover.results.costs import read_costs
 from lm_eval_takeover.results.fields import Fields, read_document
 from lm_eval_takeover.results.problems import (
     ACC,
@@ -26,7 +26,7 @@ from lm_eval_takeover.results.settings import (
     parse_model_args,
     task_settings,
 )
-from lm_eval_takeover.results.statistics import Interval, mean_interval
+from lm_eval_takeover.results.statistics import Interval, Values, mean_interval
 
 PREFIX = "takeover_"
 MATHEMATICAL = (  # the tasks that averages are over
@@ -106,10 +106,10 @@ class TaskResult:
         values = self.problems.values.get(metric) if self.problems else None
         return None if values is None else mean_interval(values)
 
-    def read_costs(self) -> Costs | None:
-        """Tokens, takeovers and passes by problem, from the run_dir; None where it cannot be had."""
+    def read_costs(self) -> dict[str, Values]:
+        """Tokens, takeovers and passes by problem, from the run_dir (`results.costs`); empty where they cannot be had."""
         if self.problems is None or self.run_dir is None:
-            return None
+            return {}
         return read_costs(Path(self.run_dir), self.task, self.problems)
 
 

@@ -1,34 +1,32 @@
 """A baseline: what one run, or several of other seeds, scored on each problem, with all that texts depend on, as small JSON."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 
 from lm_eval_takeover import __version__
+from lm_eval_takeover.commands._output import write_file
 from lm_eval_takeover.errors import ArgumentError, ResultsError
-from lm_eval_takeover.results.costs import Costs
-from lm_eval_takeover.results.fields import Fields, read_document
+from lm_eval_takeover.results.costs import COSTS
+from lm_eval_takeover.results.fields import read_document
 from lm_eval_takeover.results.problems import ACC, Problems, derive_pass_at_k, list_metrics
 from lm_eval_takeover.results.runs import Run, read_runs
 from lm_eval_takeover.results.settings import Settings, list_differences
-from lm_eval_takeover.results.statistics import Values
+from lm_eval_takeover.results.statistics import Values, as_values
 from lm_eval_takeover.runs.layout import find_run_dirs
 from lm_eval_takeover.storage.digests import digest_of
-from lm_eval_takeover.storage.whole_files import write_text
+from lm_eval_takeover.storage.schema import Between, check
 from lm_eval_takeover.tasks.metrics import list_ks
 
-SCHEMA = 2
 WRITER = "`lm-eval-takeover regress RESULTS --baseline FILE --update`"
-_MOST_SAMPLES = 4096  # of a problem
-_LARGEST = 2.0**53  # tokens and passes of a problem
 _ID = 16  # digits of a problem's digest that are kept
 _DERIVED = "pass@"  # Pass@k comes from the correct samples
-_COSTS = ("tokens", "takeovers", "guide_passes", "truncated")
+_Counts = list[Annotated[int, Between(0, 2**53)]]
 
 
 @dataclass(frozen=True)
@@ -40,43 +38,29 @@ class Anchors:
 
     def values(self, metric: str, samples: int) -> tuple[Values, Values]:
         """`(base, reference)` by problem under `acc` or `pass@k`."""
-        return tuple(
-            derive_pass_at_k(shares, samples, int(metric.removeprefix(_DERIVED))) if metric != ACC else shares
-            for shares in (self.base, self.reference)
-        )  # type: ignore[return-value]
-
-
-@dataclass(frozen=True)
-class TaskRun:
-    """One task of one run."""
-
-    problems: Problems
-    costs: Costs | None = None
+        if metric == ACC:
+            return self.base, self.reference
+        k = int(metric.removeprefix(_DERIVED))
+        return derive_pass_at_k(self.base, samples, k), derive_pass_at_k(self.reference, samples, k)
 
 
 @dataclass(frozen=True)
 class TaskRuns:
-    """One task of the baseline, or of the run that is compared with it. All `runs` have one order of problems."""
+    """One task of the baseline, or of the run that is compared with it. All `runs` have one order of problems.
 
-    runs: tuple[TaskRun, ...]
+    Their values are means over samples: of metrics, and of what `results.costs` counts if there was a run_dir.
+    """
+
+    runs: tuple[Problems, ...]
     settings: Settings
     anchors: Anchors | None = None  # of a baseline alone
 
     @cached_property
     def problems(self) -> Problems:
         """The mean over runs by problem."""
-        first, *others = (run.problems for run in self.runs)
+        first, *others = self.runs
         metrics = [metric for metric in first.values if all(metric in other.values for other in others)]
-        values = {m: np.mean([run.problems.values[m] for run in self.runs], axis=0) for m in metrics}
-        return replace(first, values=values)
-
-    @cached_property
-    def costs(self) -> Costs | None:
-        """The mean over runs by problem; None where a run has none."""
-        found = [run.costs for run in self.runs if run.costs is not None]
-        if len(found) < len(self.runs):
-            return None
-        return Costs(*(np.mean([getattr(costs, name) for costs in found], axis=0) for name in _COSTS))
+        return replace(first, values={m: np.mean([run.values[m] for run in self.runs], axis=0) for m in metrics})
 
 
 @dataclass(frozen=True)
@@ -108,14 +92,14 @@ def read_single_run(results: Path) -> SeedRuns:
         raise ArgumentError(
             f"'{results}' holds {len(runs)} runs, expected one: {sources}{_explain(runs, notes)}{way_out}"
         )
-    return replace(_measure_run(runs[0]), notes=tuple(notes))
+    return replace(_read_run(runs[0]), notes=tuple(notes))
 
 
 def _name_rows(results: Path) -> str:
     """What `compare` left in a folder, if it is one: its rows, each of which is a run."""
-    if len(found := find_run_dirs(results)) < 2:
+    if len(folders := find_run_dirs(results)) < 2:
         return ""
-    names = ", ".join(f"'{folder.parent}'" for folder in found)
+    names = ", ".join(f"'{folder.parent}'" for folder in folders)
     return f"'{results}' holds the rows of compare, and a baseline is one of them: give {names}"
 
 
@@ -131,55 +115,50 @@ def read_seeds(results: Sequence[Path]) -> SeedRuns:
     runs, notes = read_runs(results)
     if not runs:
         raise ArgumentError(f"'{results[0]}' holds no run{_explain(runs, notes)}")
-    first, *others = map(_measure_run, runs)
+    first, *others = map(_read_run, runs)
     for run, other in zip(runs[1:], others, strict=True):
-        lines = list_differences(first.settings, other.settings)
-        for task in sorted(first.tasks.keys() | other.tasks.keys()):
-            ours, theirs = first.tasks.get(task), other.tasks.get(task)
-            if ours is None or theirs is None or set(ours.problems.ids) != set(theirs.problems.ids):
-                lines.append(f"{task}: other problems")
-            else:
-                lines += list_differences(ours.settings, theirs.settings)
-        if lines and len(results) == 1 and (rows := _name_rows(results[0])):
+        if not (lines := _list_other_settings(first, other)):
+            continue
+        if len(results) == 1 and (rows := _name_rows(results[0])):
             raise ArgumentError(rows)
-        if lines:
-            raise ArgumentError(
-                f"'{run.source}' is not another seed of '{runs[0].source}': {'; '.join(dict.fromkeys(lines))}; a baseline holds "
-                "runs that differ in the seed alone"
-            )
-    tasks = {task: _join_sides([measured.tasks[task] for measured in (first, *others)]) for task in first.tasks}
+        raise ArgumentError(
+            f"'{run.source}' is not another seed of '{runs[0].source}': {'; '.join(lines)}; a baseline holds runs that differ in "
+            "the seed alone"
+        )
+    tasks = {task: _join_runs([each.tasks[task] for each in (first, *others)]) for task in first.tasks}
     return replace(first, tasks=tasks, notes=tuple(notes))
 
 
-def _join_sides(sides: Sequence[TaskRuns]) -> TaskRuns:
+def _list_other_settings(first: SeedRuns, other: SeedRuns) -> list[str]:
+    lines = list_differences(first.settings, other.settings)
+    for task in sorted(first.tasks.keys() | other.tasks.keys()):
+        ours, theirs = first.tasks.get(task), other.tasks.get(task)
+        if ours is None or theirs is None or set(ours.problems.ids) != set(theirs.problems.ids):
+            lines.append(f"{task}: other problems")
+        else:
+            lines += list_differences(ours.settings, theirs.settings)
+    return list(dict.fromkeys(lines))
+
+
+def _join_runs(sides: Sequence[TaskRuns]) -> TaskRuns:
     """The runs of all, in the first one's order of problems; runs with the same texts once."""
-    ids = sides[0].problems.ids
-    runs: dict[str, TaskRun] = {}
-    for side in sides:
-        (run,) = side.runs
-        places = {name: place for place, name in enumerate(run.problems.ids)}
-        order = np.array([places[name] for name in ids], dtype=int)
-        costs = Costs(*(getattr(run.costs, name)[order] for name in _COSTS)) if run.costs else None
-        runs.setdefault(run.problems.texts, TaskRun(run.problems.ordered_as(ids), costs))
-    return replace(sides[0], runs=tuple(runs.values()))
+    runs = {run.texts: run.ordered_as(sides[0].problems.ids) for side in reversed(sides) for run in side.runs}
+    return replace(sides[0], runs=tuple(reversed(runs.values())))
 
 
-def _measure_run(run: Run) -> SeedRuns:
-    sides = {task: _read_side(run, task) for task in sorted(run.tasks)}
-    return SeedRuns(run.model, run.settings, run.versions, sides, label=str(run.takeover.get("label") or run.model))
+def _read_run(run: Run) -> SeedRuns:
+    tasks = {task: _read_task(run, task) for task in sorted(run.tasks)}
+    return SeedRuns(run.model, run.settings, run.versions, tasks, label=str(run.takeover.get("label") or run.model))
 
 
-def _read_side(run: Run, task: str) -> TaskRuns:
+def _read_task(run: Run, task: str) -> TaskRuns:
     result = run.tasks[task]
     if result.problems is None:
         raise ResultsError(
             f"'{run.source}' has no samples_{task}_*.jsonl beside it; an interval is over problems, so run with --log_samples"
         )
-    problems = result.problems
-    short = Problems(
-        tuple(name[:_ID] for name in problems.ids), problems.samples, problems.values, problems.doc_ids, problems.texts
-    )
-    return TaskRuns((TaskRun(short, result.read_costs()),), result.settings)
+    ids, values = tuple(name[:_ID] for name in result.problems.ids), result.read_costs() | result.problems.values
+    return TaskRuns((replace(result.problems, ids=ids, values=values),), result.settings)
 
 
 def add_anchors(measured: SeedRuns, base: Path, reference: Path) -> SeedRuns:
@@ -189,18 +168,48 @@ def add_anchors(measured: SeedRuns, base: Path, reference: Path) -> SeedRuns:
     for task, side in measured.tasks.items():
         shares = []
         for path, run in zip((base, reference), runs, strict=True):
-            found = run.tasks[task].problems if task in run.tasks else None
-            if found is None or set(found.ids) != set(side.problems.ids) or found.samples != side.problems.samples:
+            own = run.tasks[task].problems if task in run.tasks else None
+            if own is None or set(own.ids) != set(side.problems.ids) or own.samples != side.problems.samples:
                 raise ResultsError(f"'{path}' has not the problems and samples of {task} that the new baseline has")
-            shares.append(found.ordered_as(side.problems.ids).values["acc"])
+            shares.append(own.ordered_as(side.problems.ids).values[ACC])
         sides[task] = replace(side, anchors=Anchors(*shares))
     return replace(measured, tasks=sides)
 
 
+# The file. Counts are sums over the samples of each problem.
+
+
+@dataclass(frozen=True)
+class _StoredRun:
+    texts: str
+    counts: dict[str, _Counts]
+
+
+@dataclass(frozen=True)
+class _StoredTask:
+    settings: dict[str, Any]
+    samples: Annotated[int, Between(1, 4096)]
+    ids: list[str]
+    runs: list[_StoredRun]
+    anchors: dict[Literal["base", "reference"], _Counts] | None
+
+
+@dataclass(frozen=True)
+class _Stored:
+    written_by: str
+    label: str
+    model: str
+    settings: dict[str, Any]
+    versions: dict[str, Any]
+    tasks: dict[str, _StoredTask]
+    checksum: str
+    schema: Literal[1] = 1
+
+
 def write_baseline(path: Path, measured: SeedRuns) -> None:
-    """Write the file whole."""
+    """Write the file whole. Raises ArgumentError."""
     content = {
-        "schema": SCHEMA,
+        "schema": _Stored.schema,
         "written_by": f"lm-eval-takeover {__version__}",
         "label": measured.label,
         "model": measured.model,
@@ -209,36 +218,26 @@ def write_baseline(path: Path, measured: SeedRuns) -> None:
         "tasks": {task: _pack(side) for task, side in measured.tasks.items()},
     }
     content = json.loads(json.dumps(content, default=str)) | {"checksum": ""}
-    content["checksum"] = digest_of(content)
-    write_text(path, json.dumps(content) + "\n")
+    write_file("baseline", path, json.dumps(content | {"checksum": digest_of(content)}) + "\n")
 
 
 def _pack(side: TaskRuns) -> dict[str, Any]:
+    def count(values: Mapping[str, Values]) -> dict[str, list[int]]:
+        samples = side.problems.samples
+        return {name: np.rint(each * samples).astype(int).tolist() for name, each in values.items()}
+
+    def pack_run(run: Problems) -> dict[str, Any]:
+        kept = {name: each for name, each in run.values.items() if not name.startswith(_DERIVED)}
+        return {"texts": run.texts, "counts": count(kept)}
+
+    anchors = {"base": side.anchors.base, "reference": side.anchors.reference} if side.anchors else None
     return {
         "settings": side.settings,
         "samples": side.problems.samples,
         "ids": list(side.problems.ids),
-        "runs": [_pack_run(run) for run in side.runs],
-        "anchors": _pack_anchors(side),
+        "runs": [pack_run(run) for run in side.runs],
+        "anchors": count(anchors) if anchors else None,
     }
-
-
-def _pack_run(run: TaskRun) -> dict[str, Any]:
-    problems = run.problems
-    counts = {
-        metric: np.rint(values * problems.samples).astype(int).tolist()
-        for metric, values in problems.values.items()
-        if not metric.startswith(_DERIVED)
-    }
-    costs = {name: getattr(run.costs, name).astype(int).tolist() for name in _COSTS} if run.costs else None
-    return {"texts": problems.texts, "counts": counts, "costs": costs}
-
-
-def _pack_anchors(side: TaskRuns) -> dict[str, list[int]] | None:
-    if side.anchors is None:
-        return None
-    pair = {"base": side.anchors.base, "reference": side.anchors.reference}
-    return {name: np.rint(shares * side.problems.samples).astype(int).tolist() for name, shares in pair.items()}
 
 
 def read_baseline(path: Path) -> SeedRuns:
@@ -246,61 +245,41 @@ def read_baseline(path: Path) -> SeedRuns:
     if not path.exists():
         raise ResultsError(f"--baseline '{path}' does not exist; write it from a good run with --update")
     document = read_document(path, WRITER)
-    schema = document.require("schema", int)
-    if schema != SCHEMA:
-        document.fail("schema", f"is {schema}, expected {SCHEMA}; write it again with {WRITER}")
+    document.require("schema", Literal[1])
     content = {name: document.get(name) for name in document}
     if digest_of(content | {"checksum": ""}) != document.require("checksum", str):
         document.fail(
             "checksum", f"does not agree with the content: the file was edited or cut; write it again with {WRITER}"
         )
-    tasks = document.inside("tasks")
-    return SeedRuns(
-        document.require("model", str),
-        document.require("settings", dict),
-        document.require("versions", dict),
-        {task: _unpack(tasks.inside(task)) for task in tasks},
-        document.require("checksum", str),
-    )
+    try:
+        stored: _Stored = check(content, _Stored)
+        tasks = {task: _unpack(side) for task, side in stored.tasks.items()}
+    except ValueError as error:
+        raise ResultsError(f"'{path}': {error}; write it again with {WRITER}") from None
+    return SeedRuns(stored.model, stored.settings, stored.versions, tasks, stored.checksum, stored.label)
 
 
-def _unpack(task: Fields) -> TaskRuns:
-    samples, ids = task.require("samples", int), tuple(task.require("ids", list))
-    if not 1 <= samples <= _MOST_SAMPLES:
-        task.fail("samples", f"is {samples}, expected a number from 1 to {_MOST_SAMPLES}")
-    if not all(isinstance(name, str) for name in ids):
-        task.fail("ids", "holds what is no text")
-    runs = tuple(
-        _unpack_run(Fields(task.place, run, f"{task.name}.runs"), ids, samples) for run in task.require("runs", list)
-    )
-    return TaskRuns(runs, task.require("settings", dict), _unpack_anchors(task, len(ids), samples))
+def _unpack(side: _StoredTask) -> TaskRuns:
+    """Raises ValueError for counts that do not fit the problems and samples."""
 
+    def divide(counts: Mapping[str, Sequence[int]]) -> dict[str, Values]:
+        values = {name: as_values(each) / side.samples for name, each in counts.items()}
+        for name, each in values.items():
+            if len(each) != len(side.ids):
+                raise ValueError(f"field {name!r} has {len(each)} problems, 'ids' has {len(side.ids)}")
+            if name not in COSTS and (each > 1).any():
+                raise ValueError(f"field {name!r} holds more than {side.samples} samples")
+        return values
 
-def _unpack_run(run: Fields, ids: tuple[str, ...], samples: int) -> TaskRun:
-    counts = run.inside("counts")
-    values = {metric: counts.numbers(metric, samples) / samples for metric in counts}
-    if ACC not in values:
-        counts.fail(ACC, "is missing")
-    for metric, shares in values.items():
-        if len(shares) != len(ids):
-            counts.fail(metric, f"has {len(shares)} problems, 'ids' has {len(ids)}")
-    inner = run.inside_or_empty("costs")
-    costs = Costs(*(inner.numbers(name, _LARGEST) for name in _COSTS)) if run.get("costs") is not None else None
-    for name in _COSTS if costs is not None else ():
-        if len(getattr(costs, name)) != len(ids):
-            inner.fail(name, f"has {len(getattr(costs, name))} problems, 'ids' has {len(ids)}")
-    values |= {f"{_DERIVED}{k}": derive_pass_at_k(values[ACC], samples, k) for k in list_ks(samples)}
-    ordered = {metric: values[metric] for metric in list_metrics(values)}
-    return TaskRun(Problems(ids, samples, ordered, texts=run.require("texts", str)), costs)
-
-
-def _unpack_anchors(task: Fields, count: int, samples: int) -> Anchors | None:
-    if task.get("anchors") is None:
-        return None
-    inner = task.inside("anchors")
-    shares = []
-    for name in ("base", "reference"):
-        shares.append(inner.numbers(name, samples) / samples)
-        if len(shares[-1]) != count:
-            inner.fail(name, f"has {len(shares[-1])} problems, 'ids' has {count}")
-    return Anchors(*shares)
+    runs = []
+    for run in side.runs:
+        values = divide(run.counts)
+        if ACC not in values:
+            raise ValueError("field 'counts.acc' is missing")
+        values |= {f"{_DERIVED}{k}": derive_pass_at_k(values[ACC], side.samples, k) for k in list_ks(side.samples)}
+        ordered = {name: values[name] for name in dict.fromkeys([*list_metrics(values), *values])}
+        runs.append(Problems(tuple(side.ids), side.samples, ordered, texts=run.texts))
+    if not runs:
+        raise ValueError("field 'runs' is empty")
+    anchors = divide({f"anchors.{name}": each for name, each in side.anchors.items()}) if side.anchors else {}
+    return TaskRuns(tuple(runs), side.settings, Anchors(*anchors.values()) if len(anchors) == 2 else None)

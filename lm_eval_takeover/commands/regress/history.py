@@ -26,7 +26,7 @@ def list_runs(path: Path, baseline: SeedRuns) -> list[str]:
 
 def digest_run(measured: SeedRuns) -> str:
     """Of all texts of a run: the same run again counts once."""
-    return digest_of({task: [run.problems.texts for run in side.runs] for task, side in measured.tasks.items()})
+    return digest_of({task: [run.texts for run in side.runs] for task, side in measured.tasks.items()})
 
 
 def add_run(path: Path, baseline: SeedRuns, new: SeedRuns, checks: Sequence[Mapping[str, TaskVerdict]]) -> None:

@@ -12,6 +12,7 @@ import numpy as np
 
 from lm_eval_takeover.commands.regress.baseline import SeedRuns, TaskRuns
 from lm_eval_takeover.errors import ArgumentError, ResultsError, nearest
+from lm_eval_takeover.results.problems import list_metrics
 from lm_eval_takeover.results.recovery import NOT_ABOVE, measure_ratio
 from lm_eval_takeover.results.settings import list_differences, name_differences
 from lm_eval_takeover.results.statistics import (
@@ -168,11 +169,11 @@ def _align(task: str, old: TaskRuns, new: TaskRuns, metric: str, limit: float) -
             raise ResultsError(
                 f"{task}: {metric} by problem is in the run_dir alone, and one of the two runs had none or lost it"
             )
-        known = ", ".join(name for name in old.problems.values if name in new.problems.values)
+        known = ", ".join(list_metrics(old.problems.values.keys() & new.problems.values.keys()))
         raise ResultsError(f"{task} has no metric '{metric}' in both runs; it has {known}")
     now = now[order]
     observations = inf if metric in _RATIOS else count_observations(of, new.problems.samples)
-    same = new.runs[0].problems.texts in [run.problems.texts for run in old.runs]
+    same = new.runs[0].texts in [run.texts for run in old.runs]
     if of == metric:
         margins = [now - before + limit, *([before - now + limit] if metric in CHANGES else [])]
         return TaskPair(before, now, margins, observations, same and (len(old.runs) > 1 or np.array_equal(before, now)))
@@ -240,12 +241,9 @@ def describe_need(margin: Difference, parts: Sequence[TaskPair], confidence: flo
 
 def _values(side: TaskRuns, metric: str) -> Values | None:
     """A value per problem whose mean is the metric; of a ratio of sums its linearisation, `R + (t_i - R k_i) / mean(k)`."""
-    if metric in side.problems.values:
-        return side.problems.values[metric]
-    if side.costs is None or metric not in NEED_COSTS:
-        return None
-    if metric == "truncated":
-        return side.costs.truncated / side.problems.samples
-    tokens, spent = side.costs.tokens, getattr(side.costs, _RATIOS[metric])
+    known = side.problems.values
+    if metric not in _RATIOS or not {"tokens", _RATIOS[metric]} <= known.keys():
+        return known.get(metric)
+    tokens, spent = known["tokens"], known[_RATIOS[metric]]
     ratio = spent.sum() / tokens.sum()
     return np.asarray(ratio + (spent - ratio * tokens) / tokens.mean())

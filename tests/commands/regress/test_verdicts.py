@@ -9,7 +9,7 @@ from helpers.results import draw_counts, takeover, write_results
 from regression_alarms import measure
 
 from lm_eval_takeover.cli import main
-from lm_eval_takeover.commands.regress.baseline import TaskRun, TaskRuns
+from lm_eval_takeover.commands.regress.baseline import TaskRuns
 from lm_eval_takeover.commands.regress.verdicts import compare
 from lm_eval_takeover.errors import ArgumentError, ResultsError
 
@@ -106,14 +106,14 @@ def test_no_change_of_0_or_1_is_as_uncertain_as_one_observation_is(check, metric
 def test_a_change_beyond_its_limit_regresses_where_its_interval_does():
     """The p-value of a change is two-sided already."""
     run = measure(np.random.default_rng(6), np.full(40, 0.1), "a", TASK)
-    problems = run.tasks[TASK].runs[0].problems
+    problems = run.tasks[TASK].runs[0]
     verdicts = set()
     for cut in range(1, 30):
         no_answer = np.where(np.arange(40) < cut, 2 / 8, 0.0)
         sides = []
         for name, values in (("old", np.zeros(40)), ("new", no_answer)):
             changed = replace(problems, values=problems.values | {"no_answer": values}, texts=name)
-            sides.append(replace(run, tasks={TASK: TaskRuns((TaskRun(changed),), {})}))
+            sides.append(replace(run, tasks={TASK: TaskRuns((changed,), {})}))
         found = compare(*sides, "no_answer", 0.02, 0.95)[TASK]
         verdicts.add(found.verdict)
         assert found.p_value == found.p_holm
