@@ -14,7 +14,6 @@ from lm_eval_takeover.errors import ArgumentError, nearest
 
 BACKENDS = ("hf", "vllm")
 DEFAULT_POLICY = "disagreement"
-POLICIES = (DEFAULT_POLICY, "entropy", "random", "early", "base", "guide")  # those whose arguments are all fields below
 
 
 @dataclass(frozen=True, slots=True)

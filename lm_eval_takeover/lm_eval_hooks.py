@@ -16,17 +16,15 @@ from functools import wraps
 from pathlib import Path
 from typing import Any
 
-from lm_eval_takeover.arguments import DEFAULT_POLICY, POLICIES, ModelArguments, check_folder
-from lm_eval_takeover.errors import ArgumentError, install_error_hook, is_our_command
+from lm_eval_takeover.arguments import ModelArguments
+from lm_eval_takeover.errors import install_error_hook, is_our_command
 from lm_eval_takeover.escaping import make_notices_visible
-from lm_eval_takeover.method.known_scores import check_score
 
 logger = logging.getLogger(__name__)
 
 MODEL = "guided-takeover"  # our name in the registry
 DEFAULT_SEED = 0
 DEFAULT_DEVICE = "cuda:0"  # what `lm_eval` passes on where nobody asked for a device
-_NUMBERS = ("temperature", "top_p", "top_k", "max_gen_toks", "max_new_tokens")  # of --gen_kwargs
 _SEEDS = ("random_seed", "numpy_random_seed", "torch_random_seed")  # arguments of simple_evaluate
 
 
@@ -149,52 +147,17 @@ def check_options(options: Namespace) -> None:
     if not isinstance(given, dict):  # `a=1,b=2`, which lm-eval takes apart itself
         return
     values = {name: value for name, value in own.items() if value is not None} | given
-    if values.get("plugins") is None and values.get("policy") in (None, *POLICIES):
-        arguments = ModelArguments.parse(values)
-    else:  # the arguments of other policies are known once torch is there
-        from lm_eval_takeover.pair.loading import parse_arguments
+    if not {"policy", "plugins"} & values.keys():  # the arguments of other policies are known once torch is there
+        ModelArguments.parse(values)
+    from lm_eval_takeover.pair.loading import check_arguments
+    from lm_eval_takeover.tasks.instances import read_generation_settings
 
-        arguments = parse_arguments(values)
-    if arguments.device is not None or arguments.guide_device is not None:
-        from lm_eval_takeover.pair.loading import resolve_devices
-
-        resolve_devices(arguments)
-    for role, name in (("base", arguments.base), ("guide", arguments.guide)):
-        if name is not None:
-            check_folder(role, name)
-    if arguments.calibration is not None:
-        from lm_eval_takeover.calibration.files import find_calibration
-
-        find_calibration(arguments.calibration)
-    _check_names(arguments)
-    _check_generation(getattr(options, "gen_kwargs", None) or written.get("gen_kwargs"))
-
-
-def _check_names(arguments: ModelArguments) -> None:
-    """The score, and the target rate that a calibration was solved for; plug-ins' scores are known once they are loaded."""
-    check_score(arguments.score, arguments.plugins)
-    known = arguments.calibration is not None or arguments.base is None
-    if arguments.target_rate is not None and known and arguments.plugins is None and arguments.direction == "forward":
-        from lm_eval_takeover.calibration.files import check_target_rate
-        from lm_eval_takeover.calibration.thresholds import KAPPA_RULES
-        from lm_eval_takeover.demo import CALIBRATION_PROMPTS
-
-        rule, score = arguments.kappa_rule or KAPPA_RULES[0], arguments.score or "ce"
-        if arguments.policy == DEFAULT_POLICY:
-            gate: dict[str, Any] = {"policy": "entropy" if score == "entropy" else DEFAULT_POLICY, "score": score}
-            gate |= {"kappa_rule": rule, "window": arguments.window}
-            named = (arguments.calibration or "demo", arguments.target_rate, gate)
-            check_target_rate(*named, arguments.base, arguments.guide, CALIBRATION_PROMPTS)
-
-
-def _check_generation(given: Any) -> None:
-    """Settings of --gen_kwargs that are numbers. Raises ArgumentError."""
-    for name, value in given.items() if isinstance(given, dict) else ():
-        if name in _NUMBERS:
-            try:
-                float(value)
-            except (TypeError, ValueError):
-                raise ArgumentError(f"--gen_kwargs {name}={value} is not a number") from None
+    check_arguments(values)
+    settings = getattr(options, "gen_kwargs", None) or written.get("gen_kwargs") or {}
+    if isinstance(settings, dict):  # `do_sample` alone says nothing: the task has a temperature
+        read_generation_settings(
+            {k: v for k, v in settings.items() if k != "do_sample" or "temperature" in settings}, 1
+        )
 
 
 def _read_config(path: str | None) -> dict[str, Any]:

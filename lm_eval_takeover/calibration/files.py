@@ -6,7 +6,6 @@ import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TypedDict
 
@@ -254,16 +253,6 @@ def name_rate(rate: float, method: Mapping[str, Any], plugins: str | None = None
     pairs = {**({} if score is None else {"score": score}), **own}
     word = ":".join([policy, *(f"{name}={value}" for name, value in pairs.items())])
     return "".join([f" --methods {word}@{rate:g}", *options])
-
-
-def check_target_rate(
-    name: str, rate: float, gate: Mapping[str, Any], base: str | None, guide: str | None, demo_prompts: Path
-) -> None:
-    """Raises CalibrationError where the calibration of this name was not solved for this rate of a forward gate."""
-    calibration, _ = find_calibration(name)
-    if calibration.source != "published":
-        command = partial(calibration_command, base, guide, "forward", demo_prompts, solving=name_rate(rate, gate))
-        find_target(calibration, rate, gate, command)
 
 
 def matching_calibrations(files: Iterable[Path], base: ModelId, guide: ModelId, direction: str) -> list[Calibration]:

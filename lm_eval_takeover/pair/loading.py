@@ -9,7 +9,7 @@ from typing import Any, get_type_hints
 
 import torch
 
-from lm_eval_takeover.arguments import DEFAULT_POLICY, KINDS, ModelArguments
+from lm_eval_takeover.arguments import DEFAULT_POLICY, KINDS, ModelArguments, check_folder
 from lm_eval_takeover.calibration.files import (
     calibration_command,
     find_calibration,
@@ -19,7 +19,7 @@ from lm_eval_takeover.calibration.files import (
     name_rate,
     packaged_calibrations,
 )
-from lm_eval_takeover.calibration.thresholds import DEFAULT_RHO, KAPPA_RULES, Calibration
+from lm_eval_takeover.calibration.thresholds import DEFAULT_RHO, KAPPA_RULES, Calibration, Target
 from lm_eval_takeover.calibration.tuning import SPIKE_RATIO, Method
 from lm_eval_takeover.demo import CALIBRATION_PROMPTS, DEMO
 from lm_eval_takeover.errors import ArgumentError, CalibrationError, nearest
@@ -42,7 +42,7 @@ class GateOrigin:
     calibration: str | None = None
     spike_ratio: float | None = None
     kappa_rule: str | None = None
-    target_rate: float | None = None
+    target: Target | None = None
     fit: CalibrationFit | None = None
 
 
@@ -148,21 +148,56 @@ def open_method(arguments: ModelArguments) -> Method:
     return Method(policy, rule, arguments.window)
 
 
+def check_arguments(values: dict[str, Any]) -> None:
+    """Raises a TakeoverError for all that can be known to be wrong with lm-eval's keyword arguments without the models."""
+    arguments = parse_arguments(values)
+    resolve_devices(arguments)
+    for role, name in (("base", arguments.base), ("guide", arguments.guide)):
+        if name is not None:
+            check_folder(role, name)
+    method = open_method(arguments)
+    is_demo = arguments.base is arguments.guide is None and arguments.direction == "forward"
+    if arguments.calibration is not None or is_demo:
+        calibration, column = find_calibration(arguments.calibration or "demo")
+        if _reads_calibration(arguments, method):
+            _read_calibration(arguments, method, calibration, column)
+
+
 def load_policy(arguments: ModelArguments, pair: Pair) -> tuple[Policy, GateOrigin]:
     """The policy with its gate, or another budget parameter: set by hand, or read off the calibration of this pair."""
     method = open_method(arguments)
     policy = method.policy
-    if isinstance(policy, Gated) and arguments.tau is not None:
-        gate = Gate(arguments.tau, arguments.kappa or 0.0, arguments.window)
-        return replace(policy, gate=gate), GateOrigin()
-    is_binary = isinstance(policy, Gated) and policy.scorer.binary
-    if (isinstance(policy, Gated) and not is_binary) or (
-        policy.budget_parameter is not None and arguments.target_rate is not None
-    ):
-        return _calibrate_policy(arguments, pair, method)
-    if isinstance(policy, Gated):  # of a score that is 0 or 1
-        policy = replace(policy, gate=Gate(0.0, 0.0, arguments.window))
+    if _reads_calibration(arguments, method):
+        command, allowed = _make_command(arguments, method), arguments.allow_calibration_mismatch
+        calibration, column = _find_calibration(arguments, pair, policy, command)
+        policy, origin = _read_calibration(arguments, method, calibration, column)
+        if (target := origin.target) is not None and not target.is_reached:
+            logger.warning(
+                "target_rate=%g: the nearest rate that %s can reach is %.1f%%",
+                target.target_rate, target.name, 100 * target.realized_rate,
+            )  # fmt: skip
+        fit = CalibrationFit(calibration, pair, arguments.enable_thinking, allowed, command)
+        return policy, replace(origin, fit=fit)
+    if isinstance(policy, Gated):
+        tau = 0.0 if arguments.tau is None else arguments.tau  # scores that are 0 or 1 have no threshold
+        policy = replace(policy, gate=Gate(tau, arguments.kappa or 0.0, arguments.window))
     return policy, GateOrigin()
+
+
+def _reads_calibration(arguments: ModelArguments, method: Method) -> bool:
+    if isinstance(method.policy, Gated) and (arguments.tau is not None or method.policy.scorer.binary):
+        return arguments.target_rate is not None
+    return isinstance(method.policy, Gated) or (
+        method.policy.budget_parameter is not None and arguments.target_rate is not None
+    )
+
+
+def _make_command(arguments: ModelArguments, method: Method) -> Callable[..., str]:
+    """What gives the command that makes the calibration which these arguments ask for."""
+    rate = arguments.target_rate
+    solving = "" if rate is None else name_rate(rate, method.settings, arguments.plugins)
+    names = arguments.base, arguments.guide, arguments.direction, CALIBRATION_PROMPTS
+    return partial(calibration_command, *names, solving=solving)
 
 
 def parse_arguments(values: dict[str, Any]) -> ModelArguments:
@@ -175,35 +210,28 @@ def parse_arguments(values: dict[str, Any]) -> ModelArguments:
     return ModelArguments.parse(values, {one.name: hints[one.name] for one in fields(kind) if one.name not in shared})
 
 
-def _calibrate_policy(arguments: ModelArguments, pair: Pair, method: Method) -> tuple[Policy, GateOrigin]:
-    policy, rule = method.policy, method.kappa_rule
-    names = arguments.base, arguments.guide, policy.direction, CALIBRATION_PROMPTS
-    rate = arguments.target_rate
-    solving = "" if rate is None else name_rate(rate, method.settings, arguments.plugins)
-    command = partial(calibration_command, *names, solving=solving)
-    calibration, column = _find_calibration(arguments, pair, policy, command)
-    fit = CalibrationFit(calibration, pair, arguments.enable_thinking, arguments.allow_calibration_mismatch, command)
+def _read_calibration(
+    arguments: ModelArguments, method: Method, calibration: Calibration, column: int | None
+) -> tuple[Policy, GateOrigin]:
+    """The policy with what its budget parameter is by this calibration. Raises a TakeoverError where that is not known."""
+    policy, rule, rate = method.policy, method.kappa_rule, arguments.target_rate
+    command = _make_command(arguments, method)
     if calibration.source == "published" and isinstance(policy, Gated):
         number = _choose_column(arguments, calibration, column, policy.score, command())
         threshold = calibration.published(policy.score, number)
         gate = Gate(threshold.tau, threshold.kappa(rule), arguments.window)
-        return replace(policy, gate=gate), GateOrigin(f"{calibration.name}:{number}", None, rule, fit=fit)
+        return replace(policy, gate=gate), GateOrigin(f"{calibration.name}:{number}", None, rule)
     if column is not None:
         raise ArgumentError(
             f"calibration='{calibration.name}:{column}': only published calibrations have columns; "
             f"choose spike_ratio=… instead"
         )
     value = DEFAULT_RHO if arguments.spike_ratio is None else arguments.spike_ratio
-    if rate is not None:
-        target = find_target(calibration, rate, method.settings, command)
+    target = None if rate is None else find_target(calibration, rate, method.settings, command)
+    if target is not None:
         value = target.value
-        if not target.is_reached:
-            logger.warning(
-                "target_rate=%g: the nearest rate that %s can reach is %.1f%%",
-                target.target_rate, target.name, 100 * target.realized_rate,
-            )  # fmt: skip
     rho, kappa_rule = (value, rule) if method.budget_parameter.name == SPIKE_RATIO else (None, None)
-    return method.at(value, calibration), GateOrigin(calibration.name, rho, kappa_rule, rate, fit)
+    return method.at(value, calibration), GateOrigin(calibration.name, rho, kappa_rule, target)
 
 
 def _choose_column(
@@ -229,6 +257,7 @@ def _choose_column(
 def _find_calibration(
     arguments: ModelArguments, pair: Pair, policy: Policy, command: Callable[[], str]
 ) -> tuple[Calibration, int | None]:
+    """The calibration that is named, or the packaged one of this pair. Raises CalibrationError where it is of another pair."""
     base, guide = pair.member("base").id, pair.member("guide").id
     if arguments.calibration is None:
         packaged = matching_calibrations(packaged_calibrations().values(), base, guide, policy.direction)

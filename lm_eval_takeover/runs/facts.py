@@ -31,7 +31,7 @@ def describe_run(arguments: ModelArguments, pair: "Pair", policy: Policy, origin
         "kappa": gate.kappa if gate else None,
         "window": gate.window if gate else None,
         "spike_ratio": origin.spike_ratio,
-        "target_rate": origin.target_rate,
+        "target_rate": origin.target.target_rate if origin.target else None,
         "calibration": origin.calibration,
         "kappa_rule": origin.kappa_rule,
         **{"rate": None, "early_tokens": None, **policy.settings()},
