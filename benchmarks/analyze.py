@@ -27,7 +27,7 @@ from lm_eval_takeover.runs.layout import journal_path, scores_folder
 from lm_eval_takeover.runs.parquet import seal
 from lm_eval_takeover.runs.scores import ScoredSample, ScoresHeader, make_schema, make_scores, read_header, write_scores
 from lm_eval_takeover.storage.digests import digest_of_text
-from lm_eval_takeover.tasks.verdict_log import LoggedVerdict
+from lm_eval_takeover.tasks.verdicts import LoggedVerdict
 
 SAMPLES = 8  # of a problem
 SCORES = ("ce", "rkl", "entropy", "js")

@@ -18,7 +18,7 @@ import math_verify
 from gold_forms import forms, near_misses
 
 from lm_eval_takeover.answers.judging import Judge
-from lm_eval_takeover.tasks.benchmarks import load_tasks
+from lm_eval_takeover.tasks.loading import load_tasks
 from lm_eval_takeover.tasks.metrics import score_samples
 
 CHARACTERS = 8_000

@@ -35,7 +35,7 @@ from lm_eval_takeover.runs.tally import Tally, summarize_tallies
 from lm_eval_takeover.tasks.continuations import cut_to_context, list_rolling_windows
 from lm_eval_takeover.tasks.instances import document_label, make_requests
 from lm_eval_takeover.tasks.known_problems import refuse_calibrated_tasks
-from lm_eval_takeover.tasks.verdict_log import set_verdict_log
+from lm_eval_takeover.tasks.verdicts import set_verdict_log
 
 logger = logging.getLogger(__name__)
 

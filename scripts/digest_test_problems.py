@@ -6,8 +6,8 @@ python scripts/digest_test_problems.py        reads the six data sets from the h
 
 import json
 
-from lm_eval_takeover.tasks.benchmarks import load_tasks
 from lm_eval_takeover.tasks.known_problems import DIGESTS, problem_digest
+from lm_eval_takeover.tasks.loading import load_tasks
 
 
 def digests() -> dict[str, list[str]]:

@@ -21,7 +21,7 @@ from lm_eval_takeover.runs.journal_file import (
     strip_checksum,
 )
 from lm_eval_takeover.tasks.responses import Response
-from lm_eval_takeover.tasks.verdict_log import LoggedVerdict
+from lm_eval_takeover.tasks.verdicts import LoggedVerdict
 
 _KEYS_PER_QUERY = 500
 

@@ -25,7 +25,7 @@ from lm_eval_takeover.runs.layout import journal_path, list_ranks, lock_path, tr
 from lm_eval_takeover.runs.prompts import Prompt, add_prompts
 from lm_eval_takeover.storage.locks import Lock, Locked
 from lm_eval_takeover.storage.whole_files import make_folder
-from lm_eval_takeover.tasks.verdict_log import LoggedVerdict, get_verdict_log, set_verdict_log
+from lm_eval_takeover.tasks.verdicts import LoggedVerdict, get_verdict_log, set_verdict_log
 
 logger = logging.getLogger(__name__)
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Collection
 from pathlib import Path
+from typing import Any
 
 from lm_eval.tasks import TaskManager
 
@@ -15,3 +16,8 @@ def make_task_manager(names: Collection[str], include: Path | None = None) -> Ta
     if all(name in small.all_tasks for name in names):
         return small
     return TaskManager(include_path=None if include is None else str(include))
+
+
+def load_tasks(*names: str) -> dict[str, Any]:
+    """These tasks, and those of these groups, by name, in their order."""
+    return dict(make_task_manager(names).load(list(names))["tasks"])

@@ -2,22 +2,18 @@
 
 import logging
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from lm_eval.api.instance import Instance
+from lm_eval.api.task import ConfigurableTask
 
 from lm_eval_takeover.errors import ArgumentError, TakeoverError
 from lm_eval_takeover.method.request import TASK_MAX_GEN_TOKS
 from lm_eval_takeover.tasks.benchmarks import Document, Record, process_results, score_all
 from lm_eval_takeover.tasks.instances import is_greedy
 from lm_eval_takeover.tasks.metrics import list_metrics
-from lm_eval_takeover.tasks.verifiers import get_verifier
-
-try:
-    from lm_eval.api.task import GenerateTask
-except ImportError:  # before lm-eval 0.5
-    from lm_eval.api.task import ConfigurableTask as GenerateTask
+from lm_eval_takeover.tasks.verdicts import get_verifier
 
 _log = logging.getLogger(__name__)
 
@@ -30,7 +26,6 @@ DEFAULTS: Mapping[str, Any] = {
     "filter_list": [{"name": "all", "filter": [{"function": "custom", "filter_fn": score_all}]}],
     "process_results": process_results,
 }
-_IS_NEXT = hasattr(GenerateTask, "process_instances")  # lm-eval 0.5
 # The paper's decoding (appendix A.1).
 SAMPLING: Mapping[str, Any] = {"do_sample": True, "temperature": 0.6, "top_p": 0.95}
 _LENGTHS = {"max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens"}  # names that lm-eval knows for it
@@ -41,7 +36,7 @@ def drop_headers(until: Sequence[str], prompt: str) -> list[str]:
     return [stop for stop in until if not (stop.strip() and prompt.startswith(stop.strip()))]
 
 
-class SampledTask(GenerateTask):  # type: ignore[misc]
+class SampledTask(ConfigurableTask):  # type: ignore[misc]
     """`repeats` samples of every problem, scored together: avg@n, pass@k for every k that fits, maj@n.
 
     A document has `problem` (a text), `answer` (a text or a number) and, where answers are approximate, `tolerance` (a number).
@@ -53,10 +48,6 @@ class SampledTask(GenerateTask):  # type: ignore[misc]
         config = {**DEFAULTS, **{key: value for key, value in config.items() if key != "class"}}
         config["generation_kwargs"] = complete_decoding(config.get("generation_kwargs") or {})
         config["metric_list"] = _choose_metrics(config)
-        if _IS_NEXT:
-            config["metric_list"] = [
-                {**entry, "metric": _as_function(entry["metric"])} for entry in config["metric_list"]
-            ]
         self._ranks = 1
         super().__init__(config=config)
         self.config.metadata = {**(self.config.metadata or {}), "verifier": get_verifier()}
@@ -91,8 +82,7 @@ class SampledTask(GenerateTask):  # type: ignore[misc]
         Under a chat template the header of the task's own prompt is no stop string: there a turn has an end, and thoughts may
         well repeat the problem.
         """
-        made = super().construct_requests(doc, ctx, **settings)
-        (instance,) = made if _IS_NEXT else (made,)
+        instance = super().construct_requests(doc, ctx, **settings)
         _, decoding = instance.arguments  # a copy of this request's own
         if is_greedy(decoding):
             instance.repeats = 1
@@ -114,30 +104,11 @@ class SampledTask(GenerateTask):  # type: ignore[misc]
                 )
             instance.resps = samples * (self.config.repeats // instance.repeats)
         super().apply_filters()
-        if _IS_NEXT:  # takes the list off what a filter returns
-            for instance in self.instances:
-                instance.filtered_resps = {name: [record] for name, record in instance.filtered_resps.items()}
-
-    def process_instances(self) -> None:
-        """Of lm-eval 0.5: filters, then `process_results`. Samples are logged as by earlier versions."""
-        super().process_instances()
-        for instance in self.instances:
-            instance.filtered_resps = {name: record for name, (record,) in instance.filtered_resps.items()}
 
     def process_results(self, doc: Document, results: Sequence[Record]) -> dict[str, Any]:
         """The metrics of one document, which the filter has computed: those that the task reports."""
         found: dict[str, Any] = super().process_results(doc, results)
         return {name: value for name, value in found.items() if name in self.aggregation()}
-
-
-def _as_function(name: str) -> Callable[..., float]:
-    """A metric that `process_results` gives, for lm-eval 0.5: it refuses the name of one of its own for other outputs (`acc`)."""
-
-    def metric(*_: Any, **__: Any) -> float:
-        raise RuntimeError(f"{name} is given by process_results")
-
-    metric.__name__ = name
-    return metric
 
 
 def complete_decoding(given: Mapping[str, Any]) -> dict[str, Any]:

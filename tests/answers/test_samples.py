@@ -4,6 +4,7 @@ import logging
 from itertools import permutations
 
 import pytest
+from helpers.tables import read_table
 
 from lm_eval_takeover.answers import samples
 from lm_eval_takeover.answers.samples import Question, Ran, judge_samples, run_here
@@ -28,6 +29,13 @@ def run_once(step, mathematics):
 def majority(answers):
     judged = judge_samples(ask("none", answers), run_once)
     return None if judged.majority is None else judged.samples[judged.majority].answer
+
+
+@pytest.mark.parametrize(("gold", "response", "outcome"), read_table("judged_responses"))
+def test_responses_are_read_and_judged(gold, response, outcome):
+    """Known ways in which scorers of mathematical answers fail."""
+    judged = judge_samples(Question(gold, [response], [False]), run_here)
+    assert judged.samples[0].outcome == outcome
 
 
 def test_majority_counts_equal_answers_together_and_ties_go_to_the_first():

@@ -15,7 +15,7 @@ from lm_eval_takeover.runs.parquet import write_parquet
 from lm_eval_takeover.runs.run_writer import RunWriter
 from lm_eval_takeover.runs.traces import TraceHeader, pack_trace
 from lm_eval_takeover.storage.digests import digest_of_text
-from lm_eval_takeover.tasks.verdict_log import LoggedVerdict
+from lm_eval_takeover.tasks.verdicts import LoggedVerdict
 
 GATE = {"score": "ce", "tau": 2.0, "kappa": 1.5, "window": 10}
 

@@ -21,7 +21,7 @@ def evaluate_demo(model, arguments, limit, **options):
 
 def run_demo(folder, limit, arguments, **options):
     """The same by our model with a run_dir."""
-    from lm_eval_takeover.tasks.verdict_log import get_verdict_log
+    from lm_eval_takeover.tasks.verdicts import get_verdict_log
 
     found = evaluate_demo("guided-takeover", {"batch_size": 64, "run_dir": str(folder), **arguments}, limit, **options)
     get_verdict_log().close()

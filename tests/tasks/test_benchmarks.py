@@ -161,7 +161,8 @@ def test_the_papers_sizes_and_draws(paper):
 
 def test_draws_do_not_depend_on_the_order_of_rows():
     rows = [{"problem": f"problem {number}", "answer": "1"} for number in range(300)]
-    ahead, back = (benchmarks._draw_subset(datasets.Dataset.from_list(part), 100) for part in (rows, rows[::-1]))
+    draw = benchmarks.draw_subset(lambda dataset: dataset, 100)
+    ahead, back = (draw(datasets.Dataset.from_list(part)) for part in (rows, rows[::-1]))
     assert ahead["problem"] == back["problem"][::-1]
     assert len(set(ahead["problem"])) == 100
     assert ahead["problem"] != [row["problem"] for row in rows[:100]]

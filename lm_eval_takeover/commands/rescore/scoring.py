@@ -19,8 +19,7 @@ from lm_eval_takeover.runs.journal import Asked, Sample
 from lm_eval_takeover.runs.stored import Answer, StoredRun
 from lm_eval_takeover.storage.digests import digest_of, digest_of_text
 from lm_eval_takeover.tasks.loading import make_task_manager
-from lm_eval_takeover.tasks.verdict_log import LoggedVerdict, redirect_verdicts
-from lm_eval_takeover.tasks.verifiers import get_verifier, use_verifier
+from lm_eval_takeover.tasks.verdicts import LoggedVerdict, get_verifier, redirect_verdicts, use_verifier
 
 
 @dataclass(slots=True)

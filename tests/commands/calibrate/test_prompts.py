@@ -98,7 +98,7 @@ def test_a_diagnostic_calibration_may_have_them_and_names_them(tmp_path):
 
 def test_prompts_of_a_task_are_those_that_lm_eval_asks(tmp_path):
     """Its own requests for documents with the same problems, with and without a chat template."""
-    from lm_eval_takeover.tasks.benchmarks import load_tasks
+    from lm_eval_takeover.tasks.loading import load_tasks
 
     path = tmp_path / "rows.jsonl"
     path.write_text(

@@ -1,9 +1,14 @@
-"""Where the verdicts of this process are logged. Light: task files import it, whatever model they score."""
+"""Which verifier scores the tasks of this process, and where its verdicts are logged.
+
+Our own verifier, unless `rescore --verifier` asks for math_verify. Light: task files import it, whatever model they score.
+"""
 
 import contextlib
 from collections.abc import Iterable, Iterator
 from contextvars import ContextVar
 from typing import NamedTuple, Protocol
+
+from lm_eval_takeover.answers.samples import Verifier
 
 
 class LoggedVerdict(NamedTuple):
@@ -21,6 +26,7 @@ class VerdictLog(Protocol):
     def add_verdicts(self, verdicts: Iterable[LoggedVerdict]) -> None: ...
 
 
+_verifier: ContextVar[Verifier] = ContextVar("verifier", default="takeover")
 _log: ContextVar[VerdictLog | None] = ContextVar("verdict log", default=None)
 
 
@@ -42,3 +48,18 @@ def redirect_verdicts(log: VerdictLog) -> Iterator[None]:
         yield
     finally:
         _log.reset(token)
+
+
+def get_verifier() -> Verifier:
+    """The verifier of the tasks that are made and scored now."""
+    return _verifier.get()
+
+
+@contextlib.contextmanager
+def use_verifier(name: Verifier) -> Iterator[None]:
+    """Score by this verifier inside of the `with` block."""
+    token = _verifier.set(name)
+    try:
+        yield
+    finally:
+        _verifier.reset(token)

@@ -1,6 +1,6 @@
 """Where verdicts are logged."""
 
-from lm_eval_takeover.tasks.verdict_log import get_verdict_log, redirect_verdicts, set_verdict_log
+from lm_eval_takeover.tasks.verdicts import get_verdict_log, redirect_verdicts, set_verdict_log
 
 
 class Log:
