@@ -93,7 +93,7 @@ def test_the_hub_gets_whole_benchmarks_with_the_guide_in_the_notes(whole, tmp_pa
     assert "guide Qwen/Qwen3-8B wrote 5.0% of the tokens" in gsm8k.notes
     assert "A pair, not Qwen/Qwen3-0.6B-Base alone" in gsm8k.notes
     assert "takeover_math500_100" in said and "only a part of the benchmark was asked" in said
-    assert "it is no benchmark of the Hub" in said and "for a repository of the pair" in said
+    assert "it is no benchmark of the Hub" in said and "into a repository of the pair" in said
 
 
 def test_a_limited_run_is_no_score_of_a_benchmark(tmp_path, capsys):

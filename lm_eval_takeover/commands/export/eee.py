@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-from lm_eval_takeover.commands.export.datasets import find_benchmark
-from lm_eval_takeover.commands.export.source import Sample, Source, is_withheld
+from lm_eval_takeover.commands._output import write_json
+from lm_eval_takeover.commands.export.source import Sample, Source, find_benchmark, is_withheld
 from lm_eval_takeover.results.problems import list_scores
 from lm_eval_takeover.results.runs import TaskResult
 from lm_eval_takeover.results.statistics import CONFIDENCE, mean_interval
@@ -54,7 +54,7 @@ def export(sources: Sequence[Source], out: Path, organization: str) -> tuple[lis
             }
             files.append(samples)
         files.append(folder / f"{name}.json")
-        write_text(files[-1], json.dumps(record, indent=2, ensure_ascii=False) + "\n")
+        write_text(files[-1], write_json(record))
     return files, notes
 
 

@@ -1,15 +1,16 @@
 """`.eval_results/*.yaml` of the Hub: https://huggingface.co/docs/hub/eval-results.
 
-A file is put into a model's repository, and its value is shown as that model's. So a pair's files lie below the pair's own name,
-and `notes` names the guide: they are for a repository of the pair, not for the base's.
+The Hub shows the value of such a file as the result of the repository that holds it. So a pair's files lie below the pair's own
+name, and `notes` names the guide.
 """
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from lm_eval_takeover.commands.export.datasets import find_benchmark, is_draw
-from lm_eval_takeover.commands.export.source import Source, is_whole
+from huggingface_hub import EvalResultEntry, eval_result_entries_to_yaml
+from huggingface_hub.utils import yaml_dump
+
+from lm_eval_takeover.commands.export.source import Source, find_benchmark, is_draw, is_whole
 from lm_eval_takeover.storage.paths import join_inside
 from lm_eval_takeover.storage.whole_files import write_text
 
@@ -26,12 +27,11 @@ def export(sources: Sequence[Source], out: Path, source_url: str | None) -> tupl
             path = join_inside(out, source.model, ".eval_results", f"{task}.yaml")
             if path in files:
                 notes.append(f"'{path}' is now that of '{source.path}', another run of {source.model}")
-            write_text(path, write_entry(source, task, source_url))
+            entries = eval_result_entries_to_yaml([describe_entry(source, task, source_url)])
+            write_text(path, yaml_dump(entries, sort_keys=False))
             files[path] = None
         if source.is_pair:
-            notes.append(
-                f"{source.model}: for a repository of the pair; its base would be credited with another's score"
-            )
+            notes.append(f"{source.model}: put it into a repository of the pair; it is no result of the base")
     return list(files), list(dict.fromkeys(notes))
 
 
@@ -43,25 +43,19 @@ def _find_obstacle(source: Source, task: str) -> str | None:
     return None
 
 
-def write_entry(source: Source, task: str, source_url: str | None) -> str:
-    """One entry. Texts are written as JSON has them, which YAML reads; the value is Acc in percent."""
+def describe_entry(source: Source, task: str, source_url: str | None) -> EvalResultEntry:
+    """Acc in percent, with who wrote the texts and how they were drawn and scored."""
     benchmark, result = find_benchmark(task), source.run.tasks[task]
     assert benchmark is not None
-    lines = [
-        "- dataset:",
-        f"    id: {json.dumps(benchmark.dataset)}",
-        f"    task_id: {json.dumps(benchmark.task_id)}",
-        f"  value: {round(100 * result.means['acc'], 2)}",
-        f"  date: {json.dumps(source.date.isoformat().replace('+00:00', 'Z'))}",
-    ]
-    if source_url:
-        lines += ["  source:", f"    url: {json.dumps(source_url)}", "    name: lm-eval-takeover"]
-    return "\n".join([*lines, f"  notes: {json.dumps(describe_setup(source, task), ensure_ascii=False)}"]) + "\n"
-
-
-def describe_setup(source: Source, task: str) -> str:
-    """Who wrote the texts, and how they were drawn and scored."""
-    result = source.run.tasks[task]
     drawn = ", ".join(f"{name}={value}" for name, value in source.decoding(task).items() if value is not None)
     form = "chat template" if result.settings.get("chat_template") else "plain prompt"
-    return f"{source.describe()}; mean over {result.samples} samples a problem, {drawn}, {form}; {task} of lm-eval-takeover"
+    setup = f"mean over {result.samples} samples a problem, {drawn}, {form}; {task} of lm-eval-takeover"
+    return EvalResultEntry(
+        dataset_id=benchmark.dataset,
+        task_id=benchmark.task_id,
+        value=round(100 * result.means["acc"], 2),
+        date=source.date.isoformat().replace("+00:00", "Z"),
+        source_url=source_url,
+        source_name="lm-eval-takeover" if source_url else None,
+        notes=f"{source.describe()}; {setup}",
+    )

@@ -1,12 +1,11 @@
 """Logs of inspect_ai, version 2 of its JSON format, which `inspect view` opens: one per task, samples as epochs."""
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from lm_eval_takeover.commands.export.datasets import find_benchmark
-from lm_eval_takeover.commands.export.source import Sample, Source
+from lm_eval_takeover.commands._output import write_json
+from lm_eval_takeover.commands.export.source import Sample, Source, find_benchmark
 from lm_eval_takeover.results.problems import list_scores
 from lm_eval_takeover.results.runs import TaskResult
 from lm_eval_takeover.storage.digests import digest_of
@@ -26,7 +25,7 @@ def export(sources: Sequence[Source], out: Path) -> tuple[list[Path], list[str]]
             identity = digest_of([source.path.name, source.model, task, source.document.get("date")])[:22]
             stamp = source.date.isoformat().replace(":", "-")
             path = join_inside(out, f"{stamp}_{task.replace('_', '-')}_{identity}.json")
-            write_text(path, json.dumps(describe_log(source, task, identity), ensure_ascii=True) + "\n")
+            write_text(path, write_json(describe_log(source, task, identity)))
             files.append(path)
     return files, notes
 

@@ -1,20 +1,27 @@
-"""How good: a row per task and run, with Recovery and what it cost."""
+"""The page's table: a row per task and run, with Recovery and what it cost."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from lm_eval_takeover.analysis.outcomes import K
 from lm_eval_takeover.analysis.pooling import MEAN
 from lm_eval_takeover.commands.report.inputs import Analysis
-from lm_eval_takeover.results.recovery import Trio, measure_recovery
-from lm_eval_takeover.results.statistics import Interval, Values, average_interval, count_observations, mean_interval
-from lm_eval_takeover.results.summary import choose_averaged
-from lm_eval_takeover.runs.run_reader import Answered, RunReader
+from lm_eval_takeover.results.recovery import Trio
+from lm_eval_takeover.results.statistics import Values, as_values, count_observations
+from lm_eval_takeover.results.summary import (
+    Figure,
+    Rates,
+    Summary,
+    average,
+    choose_averaged,
+    recover,
+    summarize_correct,
+)
+from lm_eval_takeover.runs.run_reader import RunReader
 from lm_eval_takeover.tasks.metrics import pass_at_k
 
 MISSING = "–"
+_Counts = dict[int, tuple[int, int]]  # by problem how many of how many samples are correct
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,85 +56,76 @@ def list_rows(analysis: Analysis) -> list[Row]:
     """By task, `mean` last, and run."""
     k = find_k(analysis)
     tasks = sorted({task for run in analysis.runs.values() for task in run.tasks})
-    averaged = choose_averaged(tasks)
     rows = []
     for task in [*tasks, *([MEAN] if len(tasks) > 1 else [])]:
-        inside = averaged if task == MEAN else [task]
+        inside = choose_averaged(tasks) if task == MEAN else [task]
         for name, run in analysis.runs.items():
             if any(one not in run.tasks for one in inside):
                 continue
-            accuracies = [_describe_mean(analysis, name, inside, of) for of in (None, k)]
-            recoveries = [_describe_recovery(analysis, name, inside, of) for of in (None, k)]
-            rows.append(Row(task, name, [*accuracies, *recoveries, *_describe_costs(run, inside)]))
+            parts = [_summarize(analysis, name, one, k) for one in inside]
+            summary = average(parts) if len(parts) > 1 else parts[0]
+            scores = [_show(figure, ".1%") for figure in (summary.acc, summary.score(f"pass@{k}"))]
+            recoveries = [_show(_recover(analysis, name, inside, of), "z.0%") for of in (None, k)]
+            rows.append(Row(task, name, [*scores, *recoveries, *_show_costs(summary.rates, run)]))
     return rows
 
 
-def percent(value: float | None) -> str:
-    return MISSING if value is None else f"{value:.1%}"
+def _show(figure: Figure, form: str) -> str:
+    if figure.value is None or figure.low is None or figure.high is None:
+        return MISSING
+    return f"{figure.value:{form}}\n[{figure.low:{form}}, {figure.high:{form}}]"
 
 
-def _describe_mean(analysis: Analysis, name: str, tasks: Sequence[str], k: int | None) -> str:
-    """Acc, or Pass@k, with its interval."""
-    parts = []
-    for task in tasks:
-        values = list(_value_by_problem(analysis, name, task, k).values())
-        known = np.array([value for value in values if value is not None], dtype=np.float64)
-        if len(known) < len(values) or not values:
-            return MISSING
-        parts.append(mean_interval(known))
-    found = average_interval(parts) if len(parts) > 1 else parts[0]
-    return f"{percent(found.value)}\n[{found.low:.1%}, {found.high:.1%}]"
+def _show_costs(rates: Rates, run: RunReader) -> list[str]:
+    """Means over tasks of ratios of sums; tokens per second of the whole run."""
+    written = sum(one.stored.tokens for one in run.stored_samples())
+    return [
+        f"{rates.realized_rate:.1%}",
+        f"{rates.guide_passes_per_token:.2f}",
+        f"{written / run.seconds:,.0f}" if run.seconds > 0 else MISSING,
+        f"{rates.truncated:.1%}",
+    ]
 
 
-def _describe_recovery(analysis: Analysis, name: str, tasks: Sequence[str], k: int | None) -> str:
-    found = None
-    if analysis.runs[name].written_by is None and analysis.base and analysis.guide:
-        found = _measure(analysis, (name, analysis.base, analysis.guide), tasks, k)
-    return MISSING if found is None else f"{found.value:z.0%}\n[{found.low:z.0%}, {found.high:z.0%}]"
+def _summarize(analysis: Analysis, name: str, task: str, k: int) -> Summary:
+    """One task of a run; without scores where its samples were not verified."""
+    samples = [one.stored for one in analysis.runs[name].answered if one.task == task]
+    tokens = max(sum(stored.tokens for stored in samples), 1)
+    rates = Rates(
+        realized_rate=sum(stored.takeovers for stored in samples) / tokens,
+        guide_passes_per_token=sum(stored.guide_passes for stored in samples) / tokens,
+        truncated=sum(stored.truncated for stored in samples) / len(samples),
+    )
+    counts = _count_correct(analysis, name, task)
+    if counts is None:
+        return Summary({}, rates, None, None, k)
+    return summarize_correct([right for right, _ in counts.values()], [n for _, n in counts.values()], k, rates)
 
 
-def _measure(analysis: Analysis, runs: tuple[str, str, str], tasks: Sequence[str], k: int | None) -> Interval | None:
-    """Recovery over these tasks; None where the runs have other problems, or the guide is not above the base for sure."""
+def _count_correct(analysis: Analysis, name: str, task: str) -> _Counts | None:
+    """None where some samples were not verified."""
+    found = {doc: samples for (of_task, doc), samples in analysis.samples[name].items() if of_task == task}
+    if any(one.outcome is None for samples in found.values() for one in samples):
+        return None
+    return {doc: (sum(one.correct for one in samples), len(samples)) for doc, samples in found.items()}
+
+
+def _recover(analysis: Analysis, name: str, tasks: Sequence[str], k: int | None) -> Figure:
+    """Recovery in Acc, or Pass@k, against the guide; empty where the runs have other problems."""
+    if analysis.runs[name].written_by is not None or not (analysis.base and analysis.guide):
+        return Figure()
     trios = []
     for task in tasks:
-        values = [_value_by_problem(analysis, run, task, k) for run in runs]
-        if any(one.keys() != values[0].keys() or not one or None in one.values() for one in values):
-            return None
-        guided, base, guide = (np.array([one[doc] for doc in sorted(one)], dtype=np.float64) for one in values)
-        samples = len(next(iter(found for key, found in analysis.samples[runs[0]].items() if key[0] == task)))
+        counts = [_count_correct(analysis, run, task) for run in (name, analysis.base, analysis.guide)]
+        if not counts[0] or any(not one or one.keys() != counts[0].keys() for one in counts):
+            return Figure()
+        guided, base, guide = (_measure_problems(one, k) for one in counts if one)
+        samples = next(iter(counts[0].values()))[1]
         trios.append(Trio(guided, base, guide, count_observations("acc" if k is None else f"pass@{k}", samples)))
-    return measure_recovery(trios)
+    return recover(trios)
 
 
-def _value_by_problem(analysis: Analysis, run: str, task: str, k: int | None) -> dict[int, float | None]:
-    return {
-        doc: _value_of_problem(samples, k) for (name, doc), samples in analysis.samples[run].items() if name == task
-    }
-
-
-def _value_of_problem(samples: Sequence[Answered], k: int | None) -> float | None:
-    """The share of correct samples, or Pass@k; None where they were not verified."""
-    if any(one.outcome is None for one in samples):
-        return None
-    right = sum(one.correct for one in samples)
-    return right / len(samples) if k is None else float(pass_at_k(len(samples), right, k))
-
-
-def _describe_costs(run: RunReader, tasks: Sequence[str]) -> list[str]:
-    """Means over tasks of ratios of sums, as everywhere; tokens per second of the whole run."""
-    names = ("tokens", "takeovers", "guide_passes", "truncated")
-    counts: list[Values] = []
-    for task in tasks:
-        samples = [one.stored for one in run.answered if one.task == task]
-        totals = [sum(getattr(stored, name) for stored in samples) for name in names]
-        counts.append(np.array([*totals, len(samples)], dtype=np.float64))
-    tokens, takeovers, passes, truncated, samples_each = np.stack(counts, axis=1)
-    written = sum(one.stored.tokens for one in run.stored_samples())
-    speed = f"{written / run.seconds:,.0f}" if run.seconds > 0 else MISSING
-    each = np.maximum(tokens, 1)
-    return [
-        percent(float((takeovers / each).mean())),
-        f"{float((passes / each).mean()):.2f}",
-        speed,
-        percent(float((truncated / samples_each).mean())),
-    ]
+def _measure_problems(counts: _Counts, k: int | None) -> Values:
+    """Acc or Pass@k of each problem, in their order."""
+    ordered = [counts[doc] for doc in sorted(counts)]
+    return as_values([right / n if k is None else pass_at_k(n, right, k) for right, n in ordered])
