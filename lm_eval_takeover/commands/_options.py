@@ -8,12 +8,9 @@ import argparse
 from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from lm_eval_takeover.errors import ArgumentError
-
-if TYPE_CHECKING:
-    from lm_eval_takeover.commands._stored_pair import Choice
 
 Parser = argparse.ArgumentParser | argparse._ArgumentGroup
 _PROMPTS = (".jsonl", ".json", ".txt", ".csv", ".parquet")  # endings of files
@@ -93,27 +90,16 @@ def add_stored_pair(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def read_choice(options: argparse.Namespace) -> "Choice":
-    """What the options of `add_stored_pair` say of the models. Raises ArgumentError."""
+def read_stored_pair(options: argparse.Namespace) -> dict[str, Any]:
+    """The model arguments that the options of `add_stored_pair` give. Raises ArgumentError."""
     size = str(options.batch_size)
     if size != "auto" and not (size.isdigit() and int(size) > 0):
         raise ArgumentError(f"--batch_size {size} is neither auto nor a number of at least 1")
-    engine = read_engine(options)
-    from lm_eval_takeover.commands._stored_pair import Choice
-
-    return Choice(
-        base=options.base,
-        guide=options.guide,
-        device=options.device,
-        guide_device=options.guide_device,
-        dtype=options.dtype,
-        guide_dtype=options.guide_dtype or options.dtype,
-        trust_remote_code=options.trust_remote_code or None,
-        batch_size=size,
-        plugins=options.plugins,
-        loading=read_arguments(options.model_args),
-        engine=engine,
-    )
+    names = ("base", "guide", "batch_size", *LOADING, "plugins")
+    given = {name: value for name in names if (value := getattr(options, name)) not in (None, False)}
+    if "dtype" in given:
+        given.setdefault("guide_dtype", given["dtype"])
+    return {**given, **read_arguments(options.model_args), **read_engine(options)}
 
 
 def read_engine(options: argparse.Namespace) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 import logging
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -22,55 +21,34 @@ _RESTORED = {name for name, kind in KINDS.items() if kind.named}
 _OTHERS = {name for name, kind in KINDS.items() if kind.key == "models"} - _RESTORED  # other models of the same files
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """What the command line says of the models; None leaves the run's own."""
+def restore_arguments(run: RunReader, given: Mapping[str, Any]) -> ModelArguments:
+    """The run's model arguments with those `given` on the command line. Raises ArgumentError where neither names a model."""
+    own = dict(given)
+    for role, names in (("base", TWINS), ("guide", TWINS.values())):
+        if role in given:  # another repository
+            own = {name: None for name in names if KINDS[name].own} | own
+    _check_loading(run, given)
+    stored = {name: value for name, value in run.arguments.items() if name in _RESTORED}
+    arguments = ModelArguments.parse({**stored, **own})
+    if (arguments.base is None) != (arguments.guide is None):
+        missing = "base" if arguments.base is None else "guide"
+        raise ArgumentError(
+            f"--{missing} is missing: the run in '{run.folder}' (policy={run.policy}) names none; give "
+            f"--{missing} <hub id or local folder>"
+        )
+    return arguments
 
-    base: str | None = None
-    guide: str | None = None
-    device: str | None = None
-    guide_device: str | None = None
-    dtype: str | None = None
-    guide_dtype: str | None = None
-    trust_remote_code: bool | None = None
-    batch_size: str = "auto"
-    plugins: str | None = None
-    loading: Mapping[str, Any] = field(
-        default_factory=dict
-    )  # model arguments that make another model of the same files
-    engine: Mapping[str, Any] = field(default_factory=dict)  # model arguments of what computes
 
-    def apply(self, run: RunReader) -> ModelArguments:
-        """The run's arguments with these. Raises ArgumentError where neither names a model."""
-        own = {name: value for name, value in asdict(self).items() if value is not None}
-        engine, loading = own.pop("engine"), own.pop("loading")
-        in_repository = [name for name in TWINS if KINDS[name].own]
-        if self.base is not None:
-            own |= dict.fromkeys(in_repository)
-        if self.guide is not None:
-            own |= dict.fromkeys(TWINS[name] for name in in_repository)
-        stored = {name: value for name, value in run.arguments.items() if name in _RESTORED}
-        self._check_loading(run)
-        arguments = ModelArguments.parse({**stored, **own, **loading, **engine})
-        if (arguments.base is None) != (arguments.guide is None):
-            missing = "base" if arguments.base is None else "guide"
+def _check_loading(run: RunReader, given: Mapping[str, Any]) -> None:
+    """Raise ArgumentError where the run's models were made with more than their files, and the command line is silent."""
+    defaults = ModelArguments()
+    for name in sorted(_OTHERS - given.keys()):
+        value = run.arguments.get(name, getattr(defaults, name))
+        if value != getattr(defaults, name) and ("guide" if name.startswith("guide_") else "base") not in given:
             raise ArgumentError(
-                f"--{missing} is missing: the run in '{run.folder}' (policy={run.policy}) names none; give "
-                f"--{missing} <hub id or local folder>"
+                f"the run in '{run.folder}' was made with {name}={value}, which is not taken from a folder; where you trust "
+                f"it, give --model_args {name}=…"
             )
-        return arguments
-
-    def _check_loading(self, run: RunReader) -> None:
-        """Raises ArgumentError where the run's models were made with more than their files, and the command line is silent."""
-        defaults = ModelArguments()
-        for name in sorted(_OTHERS - self.loading.keys()):
-            given = self.guide if name.startswith("guide_") else self.base
-            value = run.arguments.get(name, getattr(defaults, name))
-            if given is None and value != getattr(defaults, name):
-                raise ArgumentError(
-                    f"the run in '{run.folder}' was made with {name}={value}, which is not taken from a folder; where you trust "
-                    f"it, give --model_args {name}=…"
-                )
 
 
 class Readers:

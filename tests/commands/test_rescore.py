@@ -10,8 +10,7 @@ from helpers.demo_runs import run_demo
 from lm_eval.api.instance import Instance
 
 from lm_eval_takeover.cli import main
-from lm_eval_takeover.commands.rescore.responses import StoredResponses
-from lm_eval_takeover.commands.rescore.scoring import rescore
+from lm_eval_takeover.commands.rescore.scoring import StoredResponses, rescore
 from lm_eval_takeover.errors import ArgumentError, RunDirError
 from lm_eval_takeover.results.runs import read_runs
 from lm_eval_takeover.runs.stored import read_stored_runs
@@ -120,7 +119,7 @@ def test_documents_without_all_their_responses_are_left_out(finished, tmp_path):
 
 def test_what_cannot_be_rescored_is_one_line(finished, tmp_path):
     (run,), verdicts = read_stored_runs(finished[0])
-    with pytest.raises(ArgumentError, match="task 'takeover_dmo' is not known; did you mean 'takeover_demo'"):
+    with pytest.raises(ArgumentError, match="--tasks 'takeover_dmo' is not known; did you mean 'takeover_demo'"):
         rescore(run, verdicts, ["takeover_dmo"], None)
     with pytest.raises(RunDirError, match="holds no journal"):
         read_stored_runs(tmp_path)

@@ -11,7 +11,7 @@ from helpers.demo_runs import run_demo
 from helpers.run_dirs import plant
 
 from lm_eval_takeover.cli import main
-from lm_eval_takeover.commands._stored_pair import Choice
+from lm_eval_takeover.commands._stored_pair import restore_arguments
 from lm_eval_takeover.commands.score import scoring
 from lm_eval_takeover.decoding.backend import TransformersBackend
 from lm_eval_takeover.demo import DEMO
@@ -141,8 +141,8 @@ def test_a_stranger_s_folder_names_models_and_runs_no_code(demo_runs, tmp_path, 
     assert f"loading base={evil} and guide={evil}, without remote code" in caplog.text
     read_run_folder(run).load_tokenizer()
     assert not (tmp_path / "ran").exists()
-    choice = Choice(base="one", guide="other", trust_remote_code=True)
-    arguments = choice.apply(read_run_folder(run))  # what the command line says counts
+    given = {"base": "one", "guide": "other", "trust_remote_code": True}
+    arguments = restore_arguments(read_run_folder(run), given)  # what the command line says counts
     assert (arguments.trust_remote_code, arguments.device_map, arguments.guide_device) == (True, None, None)
 
     def quantise(facts):
@@ -155,8 +155,7 @@ def test_a_stranger_s_folder_names_models_and_runs_no_code(demo_runs, tmp_path, 
         ArgumentError, match=r"guide_peft=their/adapter, which is not taken .* give --model_args guide_peft="
     ):
         main(["score", str(run)])
-    mine = Choice(loading={"guide_peft": "mine"})
-    assert mine.apply(read_run_folder(run)).guide_peft == "mine"
+    assert restore_arguments(read_run_folder(run), {"guide_peft": "mine"}).guide_peft == "mine"
 
 
 def test_what_is_no_run_is_said(tmp_path):

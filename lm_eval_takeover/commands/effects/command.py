@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from lm_eval_takeover.commands._options import add_stored_pair, need_analysis_packages, read_choice
+from lm_eval_takeover.commands._options import add_stored_pair, need_analysis_packages, read_stored_pair
 from lm_eval_takeover.errors import ArgumentError
 
 HELP = "measure what single takeovers change"
@@ -45,7 +45,7 @@ def run(options: argparse.Namespace) -> int:
         if not least <= (value := getattr(options, name)) <= most:
             raise ArgumentError(f"--{name} {value} is not in {least} to {most}")
     need_analysis_packages("effects")
-    choice = read_choice(options)
+    given = read_stored_pair(options)
     from lm_eval_takeover.commands.effects.measuring import measure
 
-    return measure(options, choice)
+    return measure(options, given)

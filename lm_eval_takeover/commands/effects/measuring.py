@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from lm_eval_takeover.analysis.effects import measure_position
-from lm_eval_takeover.commands._stored_pair import Choice, Readers
+from lm_eval_takeover.commands._stored_pair import Readers, restore_arguments
 from lm_eval_takeover.commands.effects.continuing import Writer
 from lm_eval_takeover.commands.effects.positions import (
     LAST,
@@ -34,7 +34,7 @@ _MOST_ASKED = 20  # candidates that are asked for a control, at most
 _AT_ONCE = 4  # and of them at a time
 
 
-def measure(options: argparse.Namespace, choice: Choice) -> int:
+def measure(options: argparse.Namespace, given: Mapping[str, Any]) -> int:
     """Returns the exit status. Raises ArgumentError for a run that effects cannot be measured on."""
     run = read_run_folder(options.run_dir)
     run.check_finished()
@@ -51,7 +51,7 @@ def measure(options: argparse.Namespace, choice: Choice) -> int:
     if options.dry_run:
         return 0
     tasks = load_tasks(run, sorted({one.one.task for one in takeovers}), options.include_path)
-    arguments = choice.apply(run)
+    arguments = restore_arguments(run, given)
     readers = Readers(arguments)
     seed, trusted = int(run.settings.get("seed") or 0), arguments.trust_remote_code
     writer = Writer.open(options.out / "continuations", readers.backend, readers.pair, seed, trusted)
@@ -59,7 +59,7 @@ def measure(options: argparse.Namespace, choice: Choice) -> int:
     try:
         room = int(run.arguments.get("max_length") or readers.pair.max_length or DEFAULT_MAX_LENGTH)
         continuing = Continuing(forms, room, options.continuations)
-        after = ALONE[host]() if options.after == "base" else _load_run_policy(run, readers.pair, choice.plugins)
+        after = ALONE[host]() if options.after == "base" else _load_run_policy(run, readers.pair, given.get("plugins"))
         takeovers = [one for one in takeovers if continuing.has_room(one)]
         controls = _choose_controls(run, writer, ALONE[donor](), continuing, options) if options.controls else []
         positions = [*takeovers, *controls]

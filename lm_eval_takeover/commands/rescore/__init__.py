@@ -2,5 +2,5 @@
 
 Knows how lm-eval's own evaluation is run on texts that a journal holds. Comes in: a run_dir (`runs.stored`) and the tasks as they
 are installed, or as they stand in a folder. Goes out: results and samples as lm-eval writes them, and the verdicts that changed
-(`scoring`, on the answers of `responses`). Nothing is generated, but that a `judge` may be asked. Start reading at `command`.
+(`scoring`). Nothing is generated, but that a `judge` may be asked. Start reading at `command`.
 """

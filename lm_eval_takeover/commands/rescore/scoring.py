@@ -1,82 +1,104 @@
 """Stored responses through lm-eval's own evaluation: results as of today, and the verdicts that changed."""
 
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import json
+import tempfile
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
 from lm_eval import simple_evaluate
+from lm_eval.api.instance import Instance
+from lm_eval.api.model import LM
 from lm_eval.loggers import EvaluationTracker
-from lm_eval.utils import sanitize_model_name
 
 from lm_eval_takeover.answers.samples import Verifier
 from lm_eval_takeover.arguments import ModelArguments
-from lm_eval_takeover.commands.rescore.responses import Place, StoredResponses
-from lm_eval_takeover.errors import ArgumentError, nearest
+from lm_eval_takeover.commands._output import writing
+from lm_eval_takeover.errors import ArgumentError, RunDirError, nearest
 from lm_eval_takeover.runs.journal import Asked, Sample
 from lm_eval_takeover.runs.stored import Answer, StoredRun
+from lm_eval_takeover.runs.tally import Tally, summarize_tallies
 from lm_eval_takeover.storage.digests import digest_of, digest_of_text
+from lm_eval_takeover.storage.paths import join_inside, make_component
+from lm_eval_takeover.storage.whole_files import write_text
 from lm_eval_takeover.tasks.loading import make_task_manager
 from lm_eval_takeover.tasks.verdicts import LoggedVerdict, get_verifier, redirect_verdicts, use_verifier
 
-
-@dataclass(slots=True)
-class Verdicts:
-    """What is given out while stored responses are scored."""
-
-    given: dict[tuple[str, bytes], Answer] = field(default_factory=dict)
-
-    def add_verdicts(self, verdicts: Iterable[LoggedVerdict]) -> None:
-        self.given |= {(doc, response): (answer, outcome) for doc, response, answer, outcome in verdicts}
-
-
-@dataclass(frozen=True, slots=True)
-class Change:
-    """One verdict that came out otherwise than in the run."""
-
-    task: str
-    doc_id: int
-    sample: int
-    before: Answer
-    after: Answer
+Place = tuple[str, str, int, int]  # task, digest of the document, request of the document, repeat
+Verdicts = Mapping[tuple[str, bytes], Answer]  # by digests of document and response
 
 
 @dataclass(frozen=True, slots=True)
 class Rescored:
-    """The outcome for one run: lm-eval's results, and what changed."""
+    """The outcome for one run: lm-eval's results, and what changed.
+
+    A change is a row: task, document, sample, both outcomes, both answers.
+    """
 
     results: dict[str, Any]
-    changes: list[Change]
+    changes: list[tuple[str, int, int, str, str, str, str]]
     compared: int
     left_out: int
 
-    def list_changes(self) -> Iterator[tuple[str, int, int, str, str, str, str]]:
-        """A row per change: task, document, sample, both verdicts and both answers, empty where nothing was stated as one."""
-        for change in self.changes:
-            (old, was), (new, now) = change.before, change.after
-            yield change.task, change.doc_id, change.sample, was, now, old or "", new or ""
+
+class StoredResponses(LM):  # type: ignore[misc]
+    """A model that writes nothing: its answers are those of a run, found by document."""
+
+    def __init__(self, run: StoredRun, answers: Mapping[Place, Sample]) -> None:
+        super().__init__()
+        self.run, self.answers = run, answers
+        self.tally: defaultdict[str, Tally] = defaultdict(Tally)
+
+    def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
+        repeats: Counter[int] = Counter()
+        texts: list[str] = []
+        for instance in requests:
+            number = repeats[id(instance)]
+            repeats[id(instance)] += 1
+            task = instance.task_name or "none"
+            sample = self.answers[task, digest_of(instance.doc), instance.idx, number]
+            if number == sample.sample:  # one text of a greedy run stands for all samples of its document
+                self.tally[task].add(sample)
+            texts.append(sample.response)
+        return texts
+
+    def loglikelihood(self, requests: list[Instance], disable_tqdm: bool = False) -> list[tuple[float, bool]]:
+        raise RunDirError("a journal holds generated texts, not log-likelihoods; leave those tasks out of --tasks")
+
+    loglikelihood_rolling = loglikelihood
+
+    def get_model_info(self) -> dict[str, Any]:
+        described = self.run.facts.get("takeover") or {}
+        times: dict[str, Any] = {"attempts": self.run.attempts, "seconds": round(self.run.seconds, 3), "rescored": True}
+        times["run_dir"] = (self.run.facts.get("arguments") or {}).get("run_dir")
+        return {"takeover": described | summarize_tallies(self.tally) | times}
 
 
 @dataclass(slots=True)
-class MatchedResponses:
+class _Matched:
     """The stored samples by where a task asks for them, and the documents of each task that have all of theirs."""
 
     answers: dict[Place, Sample] = field(default_factory=dict)
     documents: dict[str, list[int]] = field(default_factory=dict)  # by task: numbers in the task as it is now
-    stored: dict[tuple[str, str], tuple[str, int]] = field(
-        default_factory=dict
-    )  # (task, digest now): digest then, number
+    stored: dict[tuple[str, str], tuple[str, int]] = field(default_factory=dict)  # (task, digest): then, number then
     left_out: int = 0
 
 
+@dataclass(slots=True)
+class _Given:
+    """The verdicts that are given out while stored responses are scored."""
+
+    verdicts: dict[tuple[str, bytes], Answer] = field(default_factory=dict)
+
+    def add_verdicts(self, verdicts: Iterable[LoggedVerdict]) -> None:
+        self.verdicts |= {(doc, response): (answer, outcome) for doc, response, answer, outcome in verdicts}
+
+
 def rescore(
-    run: StoredRun,
-    verdicts: Mapping[tuple[str, bytes], Answer],
-    tasks: Sequence[str],
-    include: Path | None,
-    verifier: Verifier = "takeover",
+    run: StoredRun, verdicts: Verdicts, tasks: Sequence[str], include: Path | None, verifier: Verifier = "takeover"
 ) -> Rescored:
     """Score the responses of a run with the tasks of these names (its own by default) as they are installed, or in `include`.
 
@@ -87,28 +109,19 @@ def rescore(
     manager = make_task_manager(names, include)
     for name in names:
         if name not in manager.all_tasks:
-            raise ArgumentError(f"task '{name}' is not known; {nearest(name, run.tasks)}, or give --include_path")
-    with use_verifier(verifier):
-        return _rescore(run, verdicts, tasks, names, manager)
-
-
-def _rescore(
-    run: StoredRun,
-    verdicts: Mapping[tuple[str, bytes], Answer],
-    tasks: Sequence[str],
-    names: Sequence[str],
-    manager: Any,
-) -> Rescored:
-    loaded = manager.load(list(names))["tasks"]
-    matched = _match_responses(run, loaded)
-    missing = loaded.keys() - matched.documents.keys()
-    if not matched.documents or (tasks and missing):
-        raise ArgumentError(
-            f"no document of {', '.join(sorted(missing))} has all its responses here; the run asked for {', '.join(run.tasks)}"
-        )
-    now = Verdicts()
+            raise ArgumentError(_describe_unknown(run, name, include))
+    given = _Given()
     # Nothing is generated, so no commit of the working folder has a part in it; git would complain outside a repository.
-    with redirect_verdicts(now), mock.patch("lm_eval.evaluator.get_git_commit_hash", return_value=None):
+    git = mock.patch("lm_eval.evaluator.get_git_commit_hash", return_value=None)
+    with use_verifier(verifier), redirect_verdicts(given), git:
+        loaded = manager.load(names)["tasks"]
+        matched = _match_responses(run, loaded)
+        missing = loaded.keys() - matched.documents.keys()
+        if not matched.documents or (tasks and missing):
+            raise ArgumentError(
+                f"no document of {', '.join(sorted(missing))} has all its responses here; the run asked for "
+                f"{', '.join(run.tasks)}"
+            )
         results = simple_evaluate(
             model=StoredResponses(run, matched.answers),
             tasks=list(tasks) or list(matched.documents),
@@ -116,11 +129,16 @@ def _rescore(
             task_manager=manager,
             log_samples=True,
         )
-    results["config"]["model"] = "guided-takeover"
-    results["config"].setdefault("takeover", {})["verifier"] = get_verifier()
-    results["config"]["model_args"] = read_given_arguments(run)
-    changes, compared = _compare_verdicts(matched, verdicts, now.given)
-    return Rescored(results, changes, compared, matched.left_out)
+        results["config"].setdefault("takeover", {})["verifier"] = get_verifier()
+    results["config"] |= {"model": "guided-takeover", "model_args": read_given_arguments(run)}
+    return Rescored(results, *_compare_verdicts(matched, verdicts, given.verdicts), matched.left_out)
+
+
+def _describe_unknown(run: StoredRun, name: str, include: Path | None) -> str:
+    if name in run.tasks:
+        place = "is not installed" if include is None else f"is not in '{include}'"
+        return f"task '{name}' of the run {place}; give --include_path, the folder of its task file"
+    return f"--tasks '{name}' is not known; {nearest(name, run.tasks)}, or give --include_path"
 
 
 def read_given_arguments(run: StoredRun) -> dict[str, Any]:
@@ -131,15 +149,18 @@ def read_given_arguments(run: StoredRun) -> dict[str, Any]:
     return {name: value for name, value in given.items() if value != defaults.get(name)}
 
 
-def _match_responses(run: StoredRun, tasks: Mapping[str, Any]) -> MatchedResponses:
-    matched = MatchedResponses()
+def _match_responses(run: StoredRun, tasks: Mapping[str, Any]) -> _Matched:
+    matched = _Matched()
     for name, task in tasks.items():
-        asked = _asked_by_document(run, name)
+        asked: defaultdict[str, list[Asked]] = defaultdict(list)
+        for row in run.asked:
+            if row.task == name:
+                asked[row.doc].append(row)
         current = list(task.eval_docs)
         numbers = _match_documents(asked, current)
         matched.left_out += len(asked.keys() - {then for _, then in numbers})
         for number, then in numbers:
-            samples = _samples_of(run, asked[then], task.config.repeats or 1)
+            samples = _find_samples(run, asked[then], task.config.repeats or 1)
             if samples is None:
                 matched.left_out += 1
                 continue
@@ -150,7 +171,7 @@ def _match_responses(run: StoredRun, tasks: Mapping[str, Any]) -> MatchedRespons
     return matched
 
 
-def _samples_of(run: StoredRun, asked: Sequence[Asked], repeats: int) -> dict[tuple[int, int], Sample] | None:
+def _find_samples(run: StoredRun, asked: Sequence[Asked], repeats: int) -> dict[tuple[int, int], Sample] | None:
     """The samples of a document by (request, repeat); None where one is missing or nobody knows which one is meant."""
     keys: dict[tuple[int, int], set[bytes]] = defaultdict(set)
     for row in asked:
@@ -178,46 +199,54 @@ def _match_documents(stored: Mapping[str, list[Asked]], documents: Sequence[Any]
     return sorted(matched.items())
 
 
-def _asked_by_document(run: StoredRun, task: str) -> dict[str, list[Asked]]:
-    rows: dict[str, list[Asked]] = defaultdict(list)
-    for row in run.asked:
-        if row.task == task:
-            rows[row.doc].append(row)
-    return dict(rows)
-
-
 def _compare_verdicts(
-    matched: MatchedResponses,
-    before: Mapping[tuple[str, bytes], Answer],
-    after: Mapping[tuple[str, bytes], Answer],
-) -> tuple[list[Change], int]:
-    """`(verdicts that changed, verdicts that both give)`; both by (digest of the document, digest of the response)."""
+    matched: _Matched, before: Verdicts, after: Verdicts
+) -> tuple[list[tuple[str, int, int, str, str, str, str]], int]:
+    """`(changes, verdicts that both give)`."""
     changes, compared = [], 0
     for (task, now, _, repeat), sample in matched.answers.items():
         then, doc_id = matched.stored[task, now]
         response = digest_of_text(sample.text)
-        old, new = before.get((then, response)), after.get((now, response))
-        if old is None or new is None:
-            continue
-        compared += 1
-        if old[1] != new[1]:
-            changes.append(Change(task, doc_id, repeat, old, new))
+        if (then, response) in before and (now, response) in after:
+            compared += 1
+            (old, was), (new, is_now) = before[then, response], after[now, response]
+            if was != is_now:
+                changes.append((task, doc_id, repeat, was, is_now, old or "", new or ""))
     return changes, compared
 
 
 def write_results(results: dict[str, Any], folder: Path) -> Path:
-    """As lm-eval writes them: results and samples. Returns the folder that they are in. Raises ArgumentError where it cannot."""
-    tracker = EvaluationTracker(output_path=str(folder))
-    tracker.general_config_tracker.log_experiment_args("guided-takeover", "model=guided-takeover", None, None, False)
+    """Results and samples as lm-eval writes them, each file whole. Returns their folder, which has the run's label as its name.
+
+    Raises ArgumentError where they cannot be written.
+    """
     samples = results.pop("samples", {})
-    if label := (results["config"].get("takeover") or {}).get("label"):
-        tracker.general_config_tracker.model_name = label
-        tracker.general_config_tracker.model_name_sanitized = sanitize_model_name(label)
-    where = folder / str(tracker.general_config_tracker.model_name_sanitized)
-    before = set(where.glob("*.json*"))
-    tracker.save_results_aggregated(results=results, samples=samples)
-    for name in results["configs"]:
-        tracker.save_results_samples(task_name=name, samples=samples[name])
-    if len(set(where.glob("*.json*")) - before) < 1 + len(results["configs"]):  # lm-eval only logs what it cannot write
-        raise ArgumentError(f"--output_path '{folder}': results cannot be written there; give another one")
-    return where
+    label = (results["config"].get("takeover") or {}).get("label")
+    with writing("output_path", folder), tempfile.TemporaryDirectory() as unfinished:
+        tracker = EvaluationTracker(output_path=unfinished)
+        tracker.general_config_tracker.log_experiment_args(
+            "guided-takeover", "model=guided-takeover", None, None, False
+        )
+        if label:
+            tracker.general_config_tracker.model_name = label
+            tracker.general_config_tracker.model_name_sanitized = make_component(label)
+        place = join_inside(folder, str(tracker.general_config_tracker.model_name_sanitized))
+        tracker.save_results_aggregated(results=results, samples=samples)
+        for name in results["configs"]:
+            tracker.save_results_samples(task_name=name, samples=samples[name])
+        files = [path for path in Path(unfinished).rglob("*") if path.is_file()]
+        if len(files) < 1 + len(results["configs"]) or not all(map(_is_whole, files)):
+            raise OSError("lm-eval could not write them; its notice above says why")
+        for file in files:
+            write_text(place / file.name, file.read_text(encoding="utf-8"))
+    return place
+
+
+def _is_whole(path: Path) -> bool:
+    """Whether the file ends with a whole JSON object."""
+    text = path.read_text()
+    try:
+        json.loads(text.splitlines()[-1] if path.suffix == ".jsonl" else text)
+    except (ValueError, IndexError):
+        return False
+    return True

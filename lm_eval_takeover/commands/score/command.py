@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from lm_eval_takeover.commands._options import add_stored_pair, read_choice
+from lm_eval_takeover.commands._options import add_stored_pair, read_stored_pair
 
 HELP = "score the stored samples of a run with both models"
 DESCRIPTION = """\
@@ -31,7 +31,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    choice = read_choice(options)
+    given = read_stored_pair(options)
     from lm_eval_takeover.commands.score.scoring import score_runs
 
-    return score_runs(options.run_dirs, choice, overwrite=options.overwrite)
+    return score_runs(options.run_dirs, given, overwrite=options.overwrite)

@@ -4,7 +4,7 @@ import contextlib
 import logging
 import shutil
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from tqdm import tqdm
 
 from lm_eval_takeover import stopping
 from lm_eval_takeover.backends import Backend
-from lm_eval_takeover.commands._stored_pair import Choice, Readers
+from lm_eval_takeover.commands._stored_pair import Readers, restore_arguments
 from lm_eval_takeover.errors import RunDirError, VocabularyError, run_in_batches
 from lm_eval_takeover.escaping import for_terminal
 from lm_eval_takeover.method.registry import Score, load_plugins
@@ -44,10 +44,10 @@ class Text:
         return len(self.prompt) + len(self.tokens)
 
 
-def score_runs(folders: Sequence[Path], choice: Choice, *, overwrite: bool) -> int:
+def score_runs(folders: Sequence[Path], given: Mapping[str, Any], *, overwrite: bool) -> int:
     """Score the runs of these folders; models are loaded once for runs of one pair. Returns the exit status."""
-    load_plugins(choice.plugins)
-    runs = [(run, choice.apply(run)) for folder in folders for run in _choose_runs(folder)]
+    load_plugins(given.get("plugins"))
+    runs = [(run, restore_arguments(run, given)) for folder in folders for run in _choose_runs(folder)]
     readers: Readers | None = None
     try:
         for run, arguments in runs:
