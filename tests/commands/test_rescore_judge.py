@@ -19,7 +19,7 @@ SAID = "It may be eighteen after all"
 class Scripted(LM):
     """Says yes to one response, no to others that are short, and rambles about the rest; keeps what it was asked."""
 
-    def __init__(self, affirmed=SAID, batch_size=None):
+    def __init__(self, affirmed=SAID, device=None):
         super().__init__()
         self.affirmed, self.asked = affirmed, []
 
@@ -134,11 +134,11 @@ def test_a_stock_model_of_lm_eval_judges_a_stored_run(tmp_path, capsys):
     run_demo(folder, 1, {"policy": "base"}, gen_kwargs="max_gen_toks=3")  # too short for an answer
     base = Path(demo.__file__).parent / "base"
     out = tmp_path / "out"
-    judge = ["--judge", "hf", "--judge_args", f"pretrained={base},device=cpu", "--judge_gen_kwargs", "max_gen_toks=4"]
+    judge = ["--judge", "hf", "--judge_args", f"pretrained={base}", "--judge_gen_kwargs", "max_gen_toks=4"]
     assert main(["rescore", str(folder), *judge, "--output_path", str(out)]) == 0
     printed = capsys.readouterr().out
-    assert "|task|asked|yes|no|no verdict|acc|acc_judged|" in printed
-    assert "|takeover_demo|8|0|0|8|" in printed
+    row = next(line for line in printed.splitlines() if line.startswith("takeover_demo"))
+    assert row.split() == ["takeover_demo", "8", "0", "0", "8", "0.0000", "0.0000"]
     (file,) = out.rglob("results_*.json")
     found = json.loads(file.read_text())
     values = found["results"]["takeover_demo"]

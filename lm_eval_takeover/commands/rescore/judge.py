@@ -12,6 +12,7 @@ from lm_eval.api.instance import Instance
 from lm_eval.api.metrics import mean, mean_stderr
 from lm_eval.api.model import LM
 from lm_eval.api.registry import get_model, model_registry
+from lm_eval.config.evaluate_config import EvaluatorConfig
 from lm_eval.utils import simple_parse_args_string
 
 from lm_eval_takeover.errors import ArgumentError, nearest
@@ -88,9 +89,11 @@ def load_judge(model: str, model_args: str = "", gen_kwargs: str = "", chat_temp
     except ValueError:
         known = nearest(model, model_registry.keys())
         raise ArgumentError(f"--judge '{model}' is no model type of lm-eval; {known}") from None
+    given = simple_parse_args_string(model_args)
+    device = {"device": EvaluatorConfig().device} if "device" not in given else {}  # of lm_eval's own command
     try:
-        loaded = kind.create_from_arg_string(model_args)
-    except (OSError, TypeError, ValueError) as error:
+        loaded = kind.create_from_arg_obj(given, device)
+    except (OSError, TypeError, ValueError, RuntimeError, AssertionError) as error:
         reason = str(error).strip().partition("\n")[0]
         raise ArgumentError(f"--judge_args '{model_args}': {model} cannot be loaded: {reason}") from error
     return JudgeModel(model, model_args, simple_parse_args_string(gen_kwargs), chat_template, loaded)
