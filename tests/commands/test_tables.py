@@ -11,7 +11,7 @@ from helpers.results import takeover, write_results
 
 from lm_eval_takeover.cli import main
 from lm_eval_takeover.commands._output import WRITERS, Table, write_latex, write_markdown, write_terminal
-from lm_eval_takeover.commands.compare.estimate import Speed, lay_out_hours, lay_out_tasks
+from lm_eval_takeover.commands.compare.estimate import lay_out_hours, lay_out_tasks
 from lm_eval_takeover.commands.compare.frontier import AREA_COLUMNS
 from lm_eval_takeover.commands.compare.tables import write_areas, write_costs
 from lm_eval_takeover.commands.compare.workload import TaskLoad
@@ -95,10 +95,9 @@ LOADS = [
     TaskLoad(task, 500, 8, 16_384, Sampling(0.6, 0.95)) for task in ("takeover_math500", "my_own_puzzles_of_three")
 ]
 ROWS = [SimpleNamespace(label=label, name=label) for label in ("base", "segment-length-sentence@0.05")]
-SPEEDS = {"base": Speed((1.0, 0.0), 1000.0), ROWS[1].label: Speed((1.582, 0.0791), 632.1)}
-TOKENS = 2 * 500 * 8 * 16_384  # of each row
-HOURS = [TOKENS / speed.tokens_per_second / 3600 for speed in SPEEDS.values()]
-WORK = [[share * TOKENS for share in speed.passes] for speed in SPEEDS.values()] + [HOURS, [sum(HOURS)]]
+SPEEDS = {"base": 1000.0, ROWS[1].label: 632.1}
+HOURS = [2 * 500 * 8 * 16_384 / speed / 3600 for speed in SPEEDS.values()]
+WORK = [list(SPEEDS.values()), HOURS, [sum(HOURS)]]
 SUMMARY = [
     {"kind": kind, "positions": 1234, "effect": effect, "low": effect - 0.0411, "high": effect + 0.0398, "helpful": 0.43,
      "harmful": 0.06, "share_for_80": share}

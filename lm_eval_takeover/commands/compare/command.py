@@ -38,8 +38,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     folder = "folder for all results; what is finished there is used again"
     add("--run_dir", type=Path, required=True, metavar="DIR", help=folder)
-    rows = "base,random,guided,guide"
-    add("--rows", default=rows, metavar="ROW,…", help=f"NAME[:argument=value…][@rate…] (default: {rows})")
+    rows = "NAME[:argument=value…][@rate…] (default: base,random,guided,guide)"
+    add("--rows", default="base,random,guided,guide", metavar="ROW,…", help=rows)
     add("--rates", metavar="RATE,…", help="shares of tokens to take over, for all rows that name none but guided")
     target = "share of tokens to take over, where there are no --rates (default: 0.05)"
     add("--target_rate", type=float, metavar="RATE", help=target)
@@ -47,8 +47,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--cost", choices=COSTS, default="share", help="the picture's horizontal axis (default: share)")
     backend = "lm-eval's model type for thinking=MODEL (default: hf)"
     add("--thinking_backend", choices=["hf", "vllm"], default="hf", help=backend)
-    more = "more model arguments of the thinking model"
-    add("--thinking_args", nargs="+", default=[], metavar="NAME=VALUE", help=more)
+    add("--thinking_args", nargs="+", default=[], metavar="NAME=VALUE", help="more arguments of the thinking model")
     add("--thinking_batch_size", metavar="N", help="batch size of the thinking model (default: --batch_size)")
 
     add = parser.add_argument_group("calibration").add_argument

@@ -5,7 +5,6 @@ import copy
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -28,14 +27,6 @@ _ASSUMED_RATE = 0.05  # of rows that follow, if the gate of the guided row is se
 _TOKENS = 256  # of a sample, in a probe
 
 
-@dataclass(frozen=True)
-class Speed:
-    """Passes of (base, guide) per token, and tokens per second of generation."""
-
-    passes: tuple[float, float]
-    tokens_per_second: float
-
-
 def print_estimate(options: argparse.Namespace) -> int:
     """Print the work by task, the hours by row with `--probe`, the memory by model, and all commands in their order."""
     if options.format in ("csv", "json"):
@@ -53,8 +44,8 @@ def print_estimate(options: argparse.Namespace) -> int:
 
 def probe_rows(
     options: argparse.Namespace, rows: Sequence[PlannedRow], loads: Sequence[TaskLoad], plan: CalibrationPlan
-) -> tuple[dict[str, Speed], dict[str, str]]:
-    """By label the speeds, measured on one problem of the first task with short texts, or why a row has none."""
+) -> tuple[dict[str, float], dict[str, str]]:
+    """By label the tokens per second, measured on one problem of the first task with short texts, or why a row has none."""
     short = copy.copy(options)
     short.run_dir = Path(options.run_dir) / "probe"
     short.limit, short.tasks = 1.0, [loads[0].task]
@@ -69,13 +60,8 @@ def probe_rows(
             rates = {loads[0].task: options.target_rate or _ASSUMED_RATE} if row.follows else None
             (planned[row.label],) = plan_calls(short, row, plan.calibration, short.tasks, rates)
     run_calls(short, list(planned.values()))
-    speeds = {}
-    for label, call in planned.items():
-        run = read_call(call)
-        tokens = run.counts.tokens or 1
-        passes = (run.counts.base_passes or 0) / tokens, (run.counts.guide_passes or 0) / tokens
-        speeds[label] = Speed(passes, tokens / max(run.seconds or 0.0, 1e-3))
-    return speeds, reasons
+    runs = {label: read_call(call) for label, call in planned.items()}
+    return {label: (run.counts.tokens or 0) / max(run.seconds or 0.0, 1e-3) for label, run in runs.items()}, reasons
 
 
 def lay_out_tasks(loads: Sequence[TaskLoad]) -> Table:
@@ -89,23 +75,20 @@ def lay_out_tasks(loads: Sequence[TaskLoad]) -> Table:
 
 
 def lay_out_hours(
-    rows: Sequence[PlannedRow], loads: Sequence[TaskLoad], speeds: Mapping[str, Speed], reasons: Mapping[str, str]
+    rows: Sequence[PlannedRow], loads: Sequence[TaskLoad], speeds: Mapping[str, float], reasons: Mapping[str, str]
 ) -> Table:
-    """By row forward passes of both models (prefill apart) and hours, all at most."""
+    """By row the speed and the hours, at most; their sum."""
     tokens = sum(load.most_tokens for load in loads)
-    lines, hours = [], 0.0
-    for row in rows:
-        if speed := speeds.get(row.label):
-            hours += (own := tokens / speed.tokens_per_second / 3600)
-            lines.append([row.label, *(f"{share * tokens:,.0f}" for share in speed.passes), f"{own:,.2f}"])
-        else:
-            lines.append([row.label, "", "", ""])
-    lines.append(["all of these", "", "", f"{hours:,.2f}"])
+    lines = [[row.label, "", ""] for row in rows]
+    for line in lines:
+        if speed := speeds.get(line[0]):
+            line[1:] = [f"{speed:,.0f}", f"{tokens / speed / 3600:,.2f}"]
+    lines.append(["all of these", "", f"{sum(tokens / speed / 3600 for speed in speeds.values()):,.2f}"])
     notes = [
         "Measured on one problem with short texts and a small batch. Longer texts are slower, larger batches faster."
     ]
     notes += [f"{label} is not measured: {reason}." for label, reason in reasons.items()]
-    return Table(["Row", "Base passes at most", "Guide passes at most", "Hours at most"], lines, notes)
+    return Table(["Row", "Tokens/s", "Hours at most"], lines, notes)
 
 
 def lay_out_memory(options: argparse.Namespace, rows: Sequence[PlannedRow], loads: Sequence[TaskLoad]) -> Table:

@@ -23,10 +23,6 @@ from lm_eval_takeover.results.statistics import Values
 from lm_eval_takeover.results.summary import Figure, Summary, average, choose_averaged, summarize_tasks
 from lm_eval_takeover.storage.whole_files import write_text
 
-COLUMNS = (
-    *("row", "method", "rate", *(column for column, _ in COSTS.values()), "task"),
-    *("acc", "acc_low", "acc_high", "pass8", "pass8_low", "pass8_high"),
-)
 AREA_COLUMNS = (
     *("method", "area", "low", "high", "versus", "difference", "difference_low", "difference_high"),
     *("p_holm", "least_cost_90"),
@@ -81,7 +77,7 @@ def describe_frontier(
         summaries[AVERAGE] = average([summaries[task] for task in averaged if task in summaries])
         points.append(Point(row, {task: run.tasks[task] for run in of_row for task in run.tasks}, summaries))
     lines = [line for point in points for line in point.describe()]
-    _write_lines("frontier", COLUMNS, lines, run_dir)
+    _write_lines("frontier", list(lines[0]), lines, run_dir)
     areas = [_describe_area(area) for area in _measure_areas(points, averaged, COSTS[cost][0])]
     _write_lines("frontier_area", AREA_COLUMNS, areas, run_dir)
     families = [point.row.family for point in points if point.row.rate is not None]
