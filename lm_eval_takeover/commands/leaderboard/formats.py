@@ -260,7 +260,7 @@ def _show_rate(row: BoardRow) -> str:
 
 
 def _show_cell(cell: Summary | None, extras: Sequence[str]) -> str:
-    """`27.6 / 67.0`, each with its interval behind it where that was asked for."""
+    """`27.6 / 67.0`, each with its interval if that was asked for; more than two figures are labelled."""
     if cell is None or cell.acc.value is None:
         return ""
     parts = [_show_share(cell.score(metric), "intervals" in extras) for metric, _ in _list_measures(cell)]
@@ -268,6 +268,8 @@ def _show_cell(cell: Summary | None, extras: Sequence[str]) -> str:
     parts += [_show_share(majority, intervals=False)] if "maj8" in extras else []
     rates = [name for extra, names in _PARTS.items() if extra in extras for name in names]
     parts += [_show_share(Figure(getattr(cell.rates, name)), intervals=False) for name in rates]
+    if len(parts) > 2:
+        parts = [f"{name} {part}" for name, part in zip(_name_parts(cell.k, cell.samples, extras), parts, strict=True)]
     return " / ".join(parts)
 
 
