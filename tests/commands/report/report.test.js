@@ -1,5 +1,5 @@
 "use strict";
-// Run by `node --test`; test_page.py does so.
+// Run by `node --test`; test_building.py does so.
 
 const assert = require("node:assert/strict");
 const { test } = require("node:test");
