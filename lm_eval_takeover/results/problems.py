@@ -57,9 +57,9 @@ def choose_accuracy(names: Iterable[str]) -> str | None:
 def list_metrics(names: Iterable[str], accuracy: str = ACC) -> list[str]:
     """Those of the names that are read: the accuracy, Pass@k and Maj@n by rising number, and why samples failed."""
     given = set(names)
-    found = [match for name in given if name != accuracy and (match := _BY_NUMBER.fullmatch(name))]
-    found.sort(key=lambda match: (match["name"] != "pass", int(match["number"])))
-    return [accuracy, *(match[0] for match in found), *(name for name in REASONS if name in given)]
+    numbered = [match for name in given if name != accuracy and (match := _BY_NUMBER.fullmatch(name))]
+    numbered.sort(key=lambda match: (match["name"] != "pass", int(match["number"])))
+    return [accuracy, *(match[0] for match in numbered), *(name for name in REASONS if name in given)]
 
 
 def list_scores(names: Iterable[str]) -> list[str]:

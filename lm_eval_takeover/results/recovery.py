@@ -60,5 +60,5 @@ def measure_ratio(
 def recovery_range(guided: float, base: float, reference: float, rounding: float = 0.05) -> tuple[float, float]:
     """The lowest and highest Recovery that figures printed to `2 * rounding` can stand for, as shares."""
     corners = product(*((value - rounding, value + rounding) for value in (guided, base, reference)))
-    found = [(g - b) / (r - b) for g, b, r in corners]
-    return min(found), max(found)
+    values = [(g - b) / (r - b) for g, b, r in corners]
+    return min(values), max(values)

@@ -138,14 +138,14 @@ def find_results(path: Path) -> list[Path]:
     """The results files below a folder, or the file itself. Raises ResultsError."""
     if path.is_file():
         return [path]
-    found = sorted(path.rglob("results_*.json")) if path.is_dir() else []
-    found = [file for file in found if "probe" not in file.relative_to(path).parts]  # of `compare --probe`: one problem
-    if not found:
+    files = sorted(path.rglob("results_*.json")) if path.is_dir() else []
+    files = [file for file in files if "probe" not in file.relative_to(path).parts]  # of `compare --probe`: one problem
+    if not files:
         state = "holds no results_*.json" if path.is_dir() else "does not exist"
         raise ResultsError(
             f"'{path}' {state}; expected the folder of `lm_eval … --output_path`, or a results file in it"
         )
-    return found
+    return files
 
 
 def read_runs(paths: Iterable[Path]) -> tuple[list[Run], list[str]]:
@@ -173,29 +173,31 @@ def read_runs(paths: Iterable[Path]) -> tuple[list[Run], list[str]]:
     return runs, notes
 
 
-def _is_same(one: Run, other: Run) -> bool:
-    shared = one.tasks.keys() & other.tasks.keys()
-    # Rows of compare that follow have a rate for each task, and another one for a part of its problems.
-    follow = one.kind in ("random", "early") and one.takeover.get("label") == other.takeover.get("label") == one.kind
-    follow = follow and all(
-        _is_part(one.tasks[t], other.tasks[t]) and one.tasks[t].count != other.tasks[t].count for t in shared
+def _is_same(first: Run, other: Run) -> bool:
+    shared = first.tasks.keys() & other.tasks.keys()
+    # Rows of compare that follow have a rate for each task, and another first for a part of its problems.
+    follow = (
+        first.kind in ("random", "early") and first.takeover.get("label") == other.takeover.get("label") == first.kind
     )
-    differences = list_differences(one.settings, other.settings, ["rate"] if follow else [])
-    verifiers = [{result.verifier for result in run.tasks.values()} for run in (one, other)]
-    same = not differences and verifiers[0] == verifiers[1] and (one.model, one.seed) == (other.model, other.seed)
-    original = not (one.takeover.get("rescored") or other.takeover.get("rescored"))
+    follow = follow and all(
+        _is_part(first.tasks[t], other.tasks[t]) and first.tasks[t].count != other.tasks[t].count for t in shared
+    )
+    differences = list_differences(first.settings, other.settings, ["rate"] if follow else [])
+    verifiers = [{result.verifier for result in run.tasks.values()} for run in (first, other)]
+    same = not differences and verifiers[0] == verifiers[1] and (first.model, first.seed) == (other.model, other.seed)
+    original = not (first.takeover.get("rescored") or other.takeover.get("rescored"))
     for task in shared:
-        pair = one.tasks[task], other.tasks[task]
+        pair = first.tasks[task], other.tasks[task]
         if list_differences(pair[0].settings, pair[1].settings, ["limit"] if original and _is_part(*pair) else []):
             return False
     return same
 
 
-def _is_part(one: TaskResult, other: TaskResult) -> bool:
+def _is_part(first: TaskResult, other: TaskResult) -> bool:
     """Whether the problems of one of two results are among those of the other."""
-    if one.problems is None or other.problems is None:
+    if first.problems is None or other.problems is None:
         return False
-    few, many = sorted((set(one.problems.ids), set(other.problems.ids)), key=len)
+    few, many = sorted((set(first.problems.ids), set(other.problems.ids)), key=len)
     return few <= many
 
 
@@ -211,13 +213,13 @@ def find_origin(rescored: Run, runs: Sequence[Run]) -> int | None:
     def identity(run: Run) -> list[Any]:
         return [run.takeover.get(name) for name in _IDENTITY]
 
-    found = (i for i, run in enumerate(runs) if identity(run) == identity(rescored))
+    places = (i for i, run in enumerate(runs) if identity(run) == identity(rescored))
     return next(
         (
             i
-            for i in found
+            for i in places
             if runs[i].tasks.keys() >= rescored.tasks.keys()
-            and all(runs[i].tasks[task].verifier == one.verifier for task, one in rescored.tasks.items())
+            and all(runs[i].tasks[task].verifier == judged.verifier for task, judged in rescored.tasks.items())
         ),
         None,
     )
@@ -272,14 +274,14 @@ def read_run(path: Path) -> Run:
     takeover = config.inside_or_empty("takeover")
     results = document.inside("results")
     left_out = []
-    found: dict[str, TaskResult] = {}
+    tasks: dict[str, TaskResult] = {}
     for task in results:
         if task in document.inside_or_empty("groups") or _is_group(document, task):
             continue
         if re.search(r"[/\\\x00-\x1f]", task) or task.startswith("."):  # it becomes part of the names of files
             raise ResultsError(f"'{path}': field 'results' names a task {task!r}; expected a name without '/'")
         try:
-            found[task] = _read_task(path, document, task)
+            tasks[task] = _read_task(path, document, task)
         except NotCorrect as reason:
             left_out.append(f"{task} of '{path}' is left out: {reason}")
     seconds = takeover.get("seconds", document.get("total_evaluation_time_seconds"))
@@ -291,10 +293,10 @@ def read_run(path: Path) -> Run:
         {name: takeover.get(name) for name in takeover},
         Counts.read(takeover),
         library_versions(document),
-        found,
+        tasks,
         float(seconds) if seconds is not None else None,
         _parameters(config, takeover),
-        left_out or ([] if found else [f"'{path}' is left out: it holds no task"]),
+        left_out or ([] if tasks else [f"'{path}' is left out: it holds no task"]),
     )
 
 
@@ -352,7 +354,7 @@ def _read_task(path: Path, document: Fields, task: str) -> TaskResult:
     settings = task_settings(document, task)
     if problems is not None:
         _check(path, task, problems, count, means)
-        means = {metric: means.get(metric, float(found.mean())) for metric, found in problems.values.items()} | means
+        means = {metric: means.get(metric, float(each.mean())) for metric, each in problems.values.items()} | means
     takeover = document.inside("config").inside_or_empty("takeover")
     return TaskResult(
         task,

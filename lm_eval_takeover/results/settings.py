@@ -59,8 +59,8 @@ def task_settings(document: Fields, task: str) -> Settings:
     config = document.inside_or_empty("configs").inside_or_empty(task)
     arguments = parse_model_args(document.inside("config").get("model_args"))
     decoding = config.inside_or_empty("generation_kwargs")
-    found: Settings = {name: decoding.get(name) for name in decoding if name != "seed"}
-    found |= {
+    settings: Settings = {name: decoding.get(name) for name in decoding if name != "seed"}
+    settings |= {
         "task_version": document.inside_or_empty("versions").get(task),
         "samples": config.get("repeats"),
         "limit": document.inside("config").get("limit"),
@@ -72,7 +72,7 @@ def task_settings(document: Fields, task: str) -> Settings:
         "end_tokens": document.get("eot_token_id"),
     }
     verifier = config.inside_or_empty("metadata").get("verifier")
-    return found if verifier in (None, "takeover") else found | {"verifier": verifier}
+    return settings if verifier in (None, "takeover") else settings | {"verifier": verifier}
 
 
 def model_settings(document: Fields) -> Settings:
@@ -81,15 +81,15 @@ def model_settings(document: Fields) -> Settings:
     takeover = config.inside_or_empty("takeover")
     skipped = HARMLESS | {"seed"} | (RESOLVED if "policy" in takeover else frozenset())
     arguments = parse_model_args(config.get("model_args"))
-    found: Settings = {"model": config.get("model")}
-    found |= {f"model_args.{name}": value for name, value in arguments.items() if name not in skipped}
-    found |= {name: config.get(name) for name in ("model_sha", "model_dtype") if name in config}
+    settings: Settings = {"model": config.get("model")}
+    settings |= {f"model_args.{name}": value for name, value in arguments.items() if name not in skipped}
+    settings |= {name: config.get(name) for name in ("model_sha", "model_dtype") if name in config}
     if "policy" in takeover:
-        found |= {role: _identity(takeover.get(role)) for role in ("base", "guide")}
-        found |= {name: takeover.get(name) for name in TAKEOVER}
+        settings |= {role: _identity(takeover.get(role)) for role in ("base", "guide")}
+        settings |= {name: takeover.get(name) for name in TAKEOVER}
         method = takeover.inside_or_empty("method")
-        found |= {name: method.get(name) for name in method}  # what only this policy reads
-    return found
+        settings |= {name: method.get(name) for name in method}  # what only this policy reads
+    return settings
 
 
 def library_versions(document: Fields) -> dict[str, Any]:

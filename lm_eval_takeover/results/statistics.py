@@ -70,9 +70,9 @@ class Difference:
         return cls(sum(part.value for part in parts) / len(parts), sqrt(total) / len(parts), freedom)
 
 
-def within_shares(found: Interval) -> Interval:
+def within_shares(interval: Interval) -> Interval:
     """An interval of a difference of two shares: it is 1 at most."""
-    return Interval(found.value, max(found.low, -1.0), min(found.high, 1.0))
+    return Interval(interval.value, max(interval.low, -1.0), min(interval.high, 1.0))
 
 
 def mean_interval(values: Values, confidence: float = CONFIDENCE) -> Interval:

@@ -196,7 +196,7 @@ def find_nominal_rate(takeover: Mapping[str, Any]) -> float | None:
 
 def recover(trios: Sequence[Trio]) -> Figure:
     """Recovery of the unweighted means over tasks; empty where the reference is not above the base, or only a little."""
-    found = measure_recovery(trios)
-    if found is not None and found.high - found.low > WIDEST:
+    interval = measure_recovery(trios)
+    if interval is not None and interval.high - interval.low > WIDEST:
         return Figure(why=TOO_WIDE)
-    return Figure.of(found, NOT_ABOVE)
+    return Figure.of(interval, NOT_ABOVE)

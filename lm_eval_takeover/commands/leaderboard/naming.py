@@ -28,10 +28,10 @@ def name_runs(runs: Sequence[tuple[Run, str]]) -> list[NamedRun]:
         family = str(run.settings.get("base")) if kind in _TAKEOVER else "~"
         return family, _ORDER.index(kind), run.counts.realized_rate or 0, run.model, str(run.source)
 
-    found = [NamedRun(run, kind, _name(run, kind)) for run, kind in sorted(runs, key=place)]
-    names = [row.name for row in found]
+    named = [NamedRun(run, kind, _name(run, kind)) for run, kind in sorted(runs, key=place)]
+    names = [row.name for row in named]
     named = [
-        replace(row, name=f"{row.name}, {_show_rate(row.run)}") if names.count(row.name) > 1 else row for row in found
+        replace(row, name=f"{row.name}, {_show_rate(row.run)}") if names.count(row.name) > 1 else row for row in named
     ]
     names = [row.name for row in named]
     seen = Counter[str]()

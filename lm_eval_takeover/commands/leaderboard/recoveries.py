@@ -41,12 +41,12 @@ def find_reference(row: NamedRun, rows: Sequence[NamedRun]) -> NamedRun | None:
 def warn_of_references(rows: Sequence[NamedRun]) -> list[str]:
     """Where Recovery is against a thinking model of another size than the base's, or of a size that is not known; and where
     rows are against different models."""
-    lines, found = [], dict[str, list[str]]()
+    lines, followers = [], dict[str, list[str]]()
     for row in rows:
         reference, base = find_reference(row, rows), find_base(row, rows)
         if reference is None or base is None:
             continue
-        found.setdefault(reference.name, []).append(row.name)
+        followers.setdefault(reference.name, []).append(row.name)
         if reference.kind == "thinking":
             size, wanted = _find_size(reference.run), _find_size(base.run)
             if size is None or wanted is None:
@@ -59,8 +59,8 @@ def warn_of_references(rows: Sequence[NamedRun]) -> list[str]:
                 lines.append(
                     f"Recovery is against {reference.name}, which {sizes}: not what one of the same size makes it"
                 )
-    if len(found) > 1:
-        parts = (f"{', '.join(names)} against {reference}" for reference, names in found.items())
+    if len(followers) > 1:
+        parts = (f"{', '.join(names)} against {reference}" for reference, names in followers.items())
         lines.append(f"Recovery has different references: {'; '.join(parts)}")
     return list(dict.fromkeys(lines))
 

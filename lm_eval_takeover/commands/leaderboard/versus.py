@@ -40,17 +40,17 @@ def compare_runs(
     Holm's correction is over all that the table compares. An average over one task is no comparison of its own.
     """
     files = {file.resolve() for file in find_results(versus)}
-    found = [row for row in rows if row.run.source in files]
-    if len(found) != 1:
+    matching = [row for row in rows if row.run.source in files]
+    if len(matching) != 1:
         raise ArgumentError(
-            f"--vs '{versus}' is {len(found)} rows of the table; expected a results folder of one run, also given as RESULTS"
+            f"--vs '{versus}' is {len(matching)} rows of the table; expected a results folder of one run, also given as RESULTS"
         )
-    (reference,) = found
+    (reference,) = matching
     contrasts = {row.name: _compare(row, reference, averaged) for row in rows if row is not reference}
-    tested = [one for of_row in contrasts.values() for one in of_row if one.p_value is not None]
-    adjusted = iter(holm([one.p_value for one in tested if one.p_value is not None]))
+    tested = [each for of_row in contrasts.values() for each in of_row if each.p_value is not None]
+    adjusted = iter(holm([each.p_value for each in tested if each.p_value is not None]))
     return reference, {
-        name: [one if one.p_value is None else replace(one, p_holm=next(adjusted)) for one in of_row]
+        name: [each if each.p_value is None else replace(each, p_holm=next(adjusted)) for each in of_row]
         for name, of_row in contrasts.items()
     }
 

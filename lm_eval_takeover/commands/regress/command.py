@@ -186,12 +186,12 @@ def _compare(options: argparse.Namespace, old: "SeedRuns", new: "SeedRuns", limi
         for metric, limit in limits.items()
     ]
     if options.history:
-        history.add_run(options.history, old, new, [one.tasks for one in checks])
-    verdict = verdicts.worst([found for one in checks for found in one.tasks.values()])
+        history.add_run(options.history, old, new, [check.tasks for check in checks])
+    verdict = verdicts.worst([judged for check in checks for judged in check.tasks.values()])
     summary = reports.write_summary(verdict, checks, options.confidence, allowed)
     if options.format == "json":
-        found = reports.describe(verdict, checks, old, options.confidence, allowed)
-        sys.stdout.write(write_json(found))
+        described = reports.describe(verdict, checks, old, options.confidence, allowed)
+        sys.stdout.write(write_json(described))
     elif options.format == "md":
         sys.stdout.write(summary)
     else:

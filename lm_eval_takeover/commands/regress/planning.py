@@ -123,18 +123,18 @@ def _plan_drop(name: str, sides: Sequence[TaskRuns], design: Design, drop: float
             parts.append(measure_margins(old, new, design, min(ours, samples)))
         return Margins.average(parts)
 
-    found = simulate(design.samples)
-    margins = found, simulate(2 * design.samples), simulate(design.samples, 2)
-    power, *twice = (round(float((one.p_below() <= design.level).mean()), 4) for one in margins)
+    planned = simulate(design.samples)
+    margins = planned, simulate(2 * design.samples), simulate(design.samples, 2)
+    power, *twice = (round(float((each.p_below() <= design.level).mean()), 4) for each in margins)
     count = sum(len(side.problems) for side in sides)
-    return Power(name, count, design.samples, drop, power, twice[0], twice[1], _count_needed(found, design, count))
+    return Power(name, count, design.samples, drop, power, twice[0], twice[1], _count_needed(planned, design, count))
 
 
-def _count_needed(found: Margins, design: Design, count: int) -> int | None:
-    beyond = -float(found.value.mean())
+def _count_needed(margins: Margins, design: Design, count: int) -> int | None:
+    beyond = -float(margins.value.mean())
     if beyond <= 0:
         return None
-    reach = float(np.sqrt((found.error**2).mean())) * (stats.norm.isf(design.level) + stats.norm.ppf(POWER))
+    reach = float(np.sqrt((margins.error**2).mean())) * (stats.norm.isf(design.level) + stats.norm.ppf(POWER))
     needed = count * (reach / beyond) ** 2
     return ceil(needed) if needed <= MOST_PROBLEMS else None
 

@@ -25,7 +25,7 @@ def describe(
     verdict: str, checks: Sequence[Check], old: SeedRuns, confidence: float, allowed: Sequence[str]
 ) -> dict[str, Any]:
     """What `--format json` prints: `tasks` and `average` of the first metric, and of each below `metrics`."""
-    metrics = {one.metric: _describe_metric(one) for one in checks}
+    metrics = {check.metric: _describe_metric(check) for check in checks}
     return {
         "verdict": verdict,
         **metrics[checks[0].metric],
@@ -39,11 +39,11 @@ def describe(
     }
 
 
-def _describe_metric(one: Check) -> dict[str, Any]:
+def _describe_metric(check: Check) -> dict[str, Any]:
     return {
-        "tasks": {task: asdict(found) for task, found in one.tasks.items() if task != AVERAGE},
-        AVERAGE: asdict(one.tasks[AVERAGE]) if AVERAGE in one.tasks else None,
-        "limit": one.limit,
+        "tasks": {task: asdict(judged) for task, judged in check.tasks.items() if task != AVERAGE},
+        AVERAGE: asdict(check.tasks[AVERAGE]) if AVERAGE in check.tasks else None,
+        "limit": check.limit,
     }
 
 
@@ -53,27 +53,29 @@ def lay_out(verdict: str, checks: Sequence[Check], confidence: float, allowed: S
     lines = [
         [
             task,
-            found.metric,
-            found.verdict,
-            f"{found.baseline:.4f}",
-            f"{found.now:.4f}",
-            f"{found.difference:+.4f}",
-            f"{found.low:+.4f} to {found.high:+.4f}",
-            f"{found.p_holm:.3g}",
+            judged.metric,
+            judged.verdict,
+            f"{judged.baseline:.4f}",
+            f"{judged.now:.4f}",
+            f"{judged.difference:+.4f}",
+            f"{judged.low:+.4f} to {judged.high:+.4f}",
+            f"{judged.p_holm:.3g}",
         ]
-        for one in checks
-        for task, found in one.tasks.items()
+        for check in checks
+        for task, judged in check.tasks.items()
     ]
     return Table(heading, lines, list_notes(verdict, checks, allowed), names=2)
 
 
 def list_notes(verdict: str, checks: Sequence[Check], allowed: Sequence[str]) -> list[str]:
     """The verdict, what each task adds to it, and which settings were allowed to differ."""
-    limits = [f"allowed {'drop' if is_drop(one.metric) else 'change'} of {one.metric} {one.limit:g}" for one in checks]
+    limits = [
+        f"allowed {'drop' if is_drop(check.metric) else 'change'} of {check.metric} {check.limit:g}" for check in checks
+    ]
     notes = [f"{verdict}: {', '.join(limits)}"]
-    for one in checks:
-        of = f" ({one.metric})" if len(checks) > 1 else ""
-        notes += [f"{task}{of}: {found.note}" for task, found in one.tasks.items() if found.note]
+    for check in checks:
+        of = f" ({check.metric})" if len(checks) > 1 else ""
+        notes += [f"{task}{of}: {judged.note}" for task, judged in check.tasks.items() if judged.note]
     return notes + [f"setting that was allowed to differ: {line}" for line in allowed]
 
 
@@ -91,8 +93,8 @@ def list_failing(*, strict: bool) -> tuple[str, ...]:
 def write_junit(checks: Sequence[Check], *, strict: bool) -> str:
     """A test case by metric and task: regressed ones fail, inconclusive ones are skipped, or fail where `strict`."""
     failing = list_failing(strict=strict)
-    cases = [(task, found, one.limit) for one in checks for task, found in one.tasks.items()]
-    verdicts = [found.verdict for _, found, _ in cases]
+    cases = [(task, judged, check.limit) for check in checks for task, judged in check.tasks.items()]
+    verdicts = [judged.verdict for _, judged, _ in cases]
     skipped = 0 if strict else verdicts.count("inconclusive")
     suite = ElementTree.Element(
         "testsuite",
@@ -102,14 +104,13 @@ def write_junit(checks: Sequence[Check], *, strict: bool) -> str:
         errors="0",
         skipped=str(skipped),
     )
-    for task, found, limit in cases:
-        case = ElementTree.SubElement(suite, "testcase", classname=for_terminal(task), name=found.metric)
-        text = for_terminal(
-            f"{found.verdict}: {found.difference:+.4f} ({found.low:+.4f} to {found.high:+.4f}), limit {limit:g}; {found.note}"
-        )
-        if found.verdict in failing:
-            ElementTree.SubElement(case, "failure", message=text, type=found.verdict)
-        elif found.verdict == "inconclusive":
+    for task, judged, limit in cases:
+        case = ElementTree.SubElement(suite, "testcase", classname=for_terminal(task), name=judged.metric)
+        span = f"{judged.difference:+.4f} ({judged.low:+.4f} to {judged.high:+.4f})"
+        text = for_terminal(f"{judged.verdict}: {span}, limit {limit:g}; {judged.note}")
+        if judged.verdict in failing:
+            ElementTree.SubElement(case, "failure", message=text, type=judged.verdict)
+        elif judged.verdict == "inconclusive":
             ElementTree.SubElement(case, "skipped", message=text)
     return '<?xml version="1.0" encoding="utf-8"?>\n' + ElementTree.tostring(suite, encoding="unicode") + "\n"
 

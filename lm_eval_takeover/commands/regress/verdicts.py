@@ -101,17 +101,17 @@ def compare(
         groups[AVERAGE] = [parts[task] for task in averaged]
     if average_only:
         groups = {AVERAGE: groups[AVERAGE]} if AVERAGE in groups else groups
-    found = {name: _judge(group, metric, confidence) for name, group in groups.items()}
-    p_values = [any_of_runs(verdict.p_value, runs, old.seeds) for verdict in found.values()]
-    adjusted = holm(p_values, [float(max(1, len(found) - 1)) if name == AVERAGE else 1.0 for name in found])
+    verdicts = {name: _judge(group, metric, confidence) for name, group in groups.items()}
+    p_values = [any_of_runs(verdict.p_value, runs, old.seeds) for verdict in verdicts.values()]
+    adjusted = holm(p_values, [float(max(1, len(verdicts) - 1)) if name == AVERAGE else 1.0 for name in verdicts])
     level = (1 - confidence) if metric in CHANGES else (1 - confidence) / 2
-    for (name, verdict), p_holm in zip(list(found.items()), adjusted, strict=True):
-        found[name] = replace(verdict, p_holm=p_holm)
+    for (name, verdict), p_holm in zip(list(verdicts.items()), adjusted, strict=True):
+        verdicts[name] = replace(verdict, p_holm=p_holm)
         if verdict.verdict == "regressed" and p_holm > level:
-            among = [f"{len(found)} comparisons"] * (len(found) > 1) + [f"{runs} runs"] * (runs > 1)
+            among = [f"{len(verdicts)} comparisons"] * (len(verdicts) > 1) + [f"{runs} runs"] * (runs > 1)
             note = f"beyond the limit alone, but not among {' and '.join(among)} (corrected p: {p_holm:.3g})"
-            found[name] = replace(found[name], verdict="inconclusive", note=note)
-    return found
+            verdicts[name] = replace(verdicts[name], verdict="inconclusive", note=note)
+    return verdicts
 
 
 def worst(verdicts: Sequence[TaskVerdict]) -> str:
@@ -191,8 +191,8 @@ def _judge(parts: Sequence[TaskPair], metric: str, confidence: float) -> TaskVer
     """One task, or the unweighted average over several."""
 
     def average(values: Sequence[Values]) -> Difference:
-        found = [paired_difference(v, part.observations) for v, part in zip(values, parts, strict=True)]
-        return Difference.average(found)
+        differences = [paired_difference(v, part.observations) for v, part in zip(values, parts, strict=True)]
+        return Difference.average(differences)
 
     before, now = (
         float(np.mean([values.mean() for values in side]))

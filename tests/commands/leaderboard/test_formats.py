@@ -1,0 +1,89 @@
+"""The table in every format: the same figures, more columns, tasks of another size."""
+
+import csv
+import io
+import json
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from helpers.results import takeover, write_results
+
+DATA = Path(__file__).parents[2] / "results" / "data"
+
+
+def test_the_demo_runs_of_the_stock_command_make_a_table(printed, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "160")
+    said = printed(*(DATA / name for name in ("base", "guided", "guide", "hf")))
+    assert "adds intervals" in said and "95 %" not in said
+    assert "6.2 / 50.0" in said and "Recovery is measured against demo-guide (guide)." in said
+
+
+def test_columns_stand_in_each_cell(tmp_path, board, printed):
+    rates = {"takeover_amc23": {"realized_rate": 0.04}, "takeover_aime24": {"realized_rate": 0.1}}
+    counts = {"takeover_amc23": [3] * 40, "takeover_aime24": [1] * 30}
+    folder = write_results(tmp_path / "guided", counts, run=takeover(per_task=rates), logged=False)
+    (path,) = folder.glob("results_*.json")
+    content = json.loads(path.read_text())
+    shares = {"acc_boxed,all": 0.25, "unboxed,all": 0.3, "no_answer,all": 0.125, "truncated,all": 0.5}
+    for task in counts:
+        content["results"][task] |= shares
+    path.write_text(json.dumps(content))
+    row = board(folder)[0]["Small-Base + Guided"]
+    for cell, rate in ((row["tasks"]["takeover_amc23"], 0.04), (row["average"], pytest.approx(0.07))):
+        assert cell["task_rate"] == rate
+        assert [cell[name.partition(",")[0]] for name in shares] == list(shares.values())
+    words = [folder, "--format", "md", "--columns"]
+    said = printed(*words, "task_rate")
+    assert "Acc 37.5 / Pass@8 100.0 / realized rate 4.0" in said and "Acc / Pass@8 / realized rate" in said
+    assert "Acc 12.5 / Pass@8 100.0 / realized rate 10.0" in said
+    labelled = "truncated 50.0 / Acc of boxes alone 25.0 / read without a box 30.0 / no answer 12.5"
+    assert labelled in printed(*words, "truncated", "reading")
+
+
+def test_a_task_of_ones_own_has_the_pass_at_k_of_its_samples(tmp_path, board, printed):
+    counts = {"base": [0, 1, 0, 1] * 10, "guided": [3, 2, 3, 1] * 10, "guide": [3, 3, 3, 2] * 10}
+    for name, correct in counts.items():
+        run = takeover("disagreement" if name == "guided" else name)
+        write_results(tmp_path / name, {"own": correct}, run=run, samples=3)
+    rows, warnings = board(tmp_path)
+    cell = rows["Small-Base + Guided"]["tasks"]["own"]
+    assert (cell["k"], cell["pass8"], cell["maj8"], warnings) == (3, None, None, [])
+    assert (cell["pass1"], cell["pass2"], cell["pass3"]) == pytest.approx((0.75, 11 / 12, 1.0))
+    assert cell["maj3"] == 0.75 and cell["pass3_low"] < 1
+    assert rows["Small-Base + Guided"]["recovery"]["pass3"] == pytest.approx(1.0)
+    said = printed(tmp_path)
+    assert "75.0 / 100.0" in said and "Acc / Pass@3, in %." in said and "Pass@8" not in said
+    lines = list(csv.DictReader(io.StringIO(printed(tmp_path, "--format", "csv"))))
+    assert float(lines[2]["pass3"]) == 1.0 and lines[2]["pass8"] == ""
+    write_results(tmp_path / "base", {"takeover_demo": [0, 4]}, run=takeover("base"), date="2026-01-02T00-00-00")
+    said = printed(tmp_path / "base", "--vs", tmp_path / "base")
+    assert "Average and Recovery are of Acc alone" in said
+
+
+def test_markdown_latex_and_csv_have_the_same_figures(results, printed):
+    said = {
+        name: printed(*(results / run for run in ("base", "guided", "guide")), "--format", name)
+        for name in ("json", "md", "latex", "csv")
+    }
+    row = json.loads(said["json"])["rows"][1]
+    figure = f"{100 * row['average']['acc']:.1f} / {100 * row['average']['pass8']:.1f}"
+    assert figure in said["md"] and figure in said["latex"]
+    lines = [line for line in said["md"].splitlines() if line.startswith("|")]
+    assert len({line.count("|") for line in lines}) == 1 and len(lines) == 5
+    assert said["latex"].count(r"\\") == 4 and "%" not in said["latex"].replace(r"\%", "").split(r"\end")[0]
+    averages = [line for line in csv.DictReader(io.StringIO(said["csv"])) if line["task"] == "average"]
+    assert float(averages[1]["acc"]) == row["average"]["acc"]
+    assert float(averages[1]["recovery_acc"]) == row["recovery"]["acc"]
+
+
+@pytest.mark.skipif(shutil.which("pdflatex") is None, reason="compiles the table, and no pdflatex is installed")
+def test_latex_compiles(results, printed, tmp_path):
+    words = [results / name for name in ("base", "guided", "random", "guide")]
+    table = printed(*words, "--format", "latex", "--published", "--columns", "maj8", "intervals")
+    page = f"\\documentclass{{article}}\n\\begin{{document}}\n{table}\\end{{document}}\n"
+    (tmp_path / "table.tex").write_text(page)
+    command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "table.tex"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout[-2000:]

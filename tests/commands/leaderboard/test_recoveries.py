@@ -1,0 +1,80 @@
+"""Recovery of a row: its reference, its value, and the reason why there is none."""
+
+import pytest
+from helpers.results import takeover, write_results
+
+SIZES = {"takeover_amc23": 40, "takeover_aime24": 30, "takeover_gpqa_diamond_50": 50}
+
+
+def test_recovery_is_against_the_thinking_model_else_the_guide(results, board):
+    runs = [results / name for name in ("base", "guided", "guide")]
+    by_guide, _ = board(*runs)
+    by_thinking, _ = board(*runs, "--thinking", results / "thinking")
+    for rows, reference in ((by_guide, "Large (guide)"), (by_thinking, "Small (thinking)")):
+        row = rows["Small-Base + Guided"]
+        base, guided, thinking = (
+            rows[name]["average"]["acc"] for name in ("Small-Base", "Small-Base + Guided", reference)
+        )
+        assert row["reference"] == reference
+        assert row["recovery"]["acc"] == pytest.approx((guided - base) / (thinking - base))
+        assert row["recovery"]["acc_low"] < row["recovery"]["acc"] < row["recovery"]["acc_high"]
+    assert by_guide["Small-Base"]["recovery"]["acc"] is None
+    assert by_guide["Small-Base"]["recovery"]["acc_why"] == "a base row recovers nothing"
+
+
+@pytest.mark.parametrize(
+    ("names", "thinking", "why"),
+    [
+        (["guided", "guide"], [], "no row is the base alone"),
+        (["base", "guided"], [], "no reference"),
+        (["base", "guided"], ["random"], "beyond noise"),
+    ],
+)
+def test_recovery_is_blank_with_the_reason(results, board, names, thinking, why):
+    words = ["--thinking", *(results / name for name in thinking)] if thinking else []
+    recovery = board(*(results / name for name in names), *words)[0]["Small-Base + Guided"]["recovery"]
+    assert recovery["pass8"] is None and why in recovery["pass8_why"]
+
+
+def test_a_recovery_with_a_wide_interval_is_empty_and_says_why(tmp_path, board, printed):
+    base = [0, 8, 3, 5, 2, 6, 1, 7, 4, 4]
+    gains = {"base": [0] * 10, "guided": [3, -1, 4, -2, 3, -3, 4, -1, 2, 1], "guide": [2, 0, 1, 2, 3, 1, 3, 0, 2, 1]}
+    for name, gained in gains.items():
+        counts = {"takeover_amc23": [one + more for one, more in zip(base, gained, strict=True)]}
+        write_results(tmp_path / name, counts, run=takeover("disagreement" if name == "guided" else name))
+    recovery = board(tmp_path)[0]["Small-Base + Guided"]["recovery"]
+    assert (recovery["acc"], recovery["acc_low"], recovery["acc_high"]) == (None, None, None)
+    said = " ".join(printed(tmp_path).split())
+    assert f"Small-Base + Guided (Acc): {recovery['acc_why']}." in said and "wider than 100 points" in said
+
+
+def test_without_samples_there_are_means_and_a_line_that_says_what_cannot_be_computed(board, tmp_path):
+    for policy, counts in (("base", [1, 2]), ("disagreement", [4, 5]), ("guide", [7, 8])):
+        write_results(tmp_path / policy, {"takeover_amc23": counts * 20}, run=takeover(policy), logged=False)
+    rows, warnings = board(tmp_path)
+    row = rows["Small-Base + Guided"]
+    cell, recovery = row["tasks"]["takeover_amc23"], row["recovery"]
+    assert (cell["acc"], cell["acc_low"], cell["acc_high"]) == (0.5625, None, None)
+    assert recovery["acc"] == pytest.approx(0.5) and recovery["acc_low"] is None
+    assert "--log_samples" in recovery["acc_why"] and any("no samples of" in line for line in warnings)
+
+
+@pytest.mark.parametrize(
+    ("pretrained", "count", "said"),
+    [
+        ("acme/Small", 600_000_000, None),
+        ("acme/Small", None, None),
+        ("acme/Small", 1_700_000_000, "Small (thinking), which has 1.7 B parameters, Small-Base 0.6 B"),
+        ("acme/Think-4B", None, "Think-4B (thinking), which has 4 B parameters"),
+        ("acme/Other", None, "Other (thinking), and nothing says that it has the size of Small-Base"),
+    ],
+)
+def test_a_reference_of_another_size_is_a_warning(results, tmp_path, board, pretrained, count, said):
+    counts, config = (
+        {task: [5] * size for task, size in SIZES.items()},
+        {"model_num_parameters": count} if count else {},
+    )
+    write_results(tmp_path / "thinking", counts, model="hf", model_args={"pretrained": pretrained}, config=config)
+    _, warnings = board(results / "base", results / "guided", "--thinking", tmp_path / "thinking")
+    lines = [line for line in warnings if line.startswith("Recovery is against")]
+    assert lines == [] if said is None else len(lines) == 1 and said in lines[0]

@@ -1,0 +1,82 @@
+"""Rows of the table: their order, cells, averages, warnings, and the paper's own."""
+
+import json
+
+import pytest
+from helpers.results import takeover, write_results
+
+from lm_eval_takeover.cli import main
+from lm_eval_takeover.errors import ArgumentError
+
+SIZES = {"takeover_amc23": 40, "takeover_aime24": 30, "takeover_gpqa_diamond_50": 50}
+
+
+def test_rows_come_in_the_order_of_table_3_with_kinds_and_rates(results, board):
+    names = ("guide", "guided", "base", "random")
+    rows, _ = board(*(results / name for name in names), "--thinking", results / "thinking")
+    assert [(name, row["kind"], row["realized_rate"]) for name, row in rows.items()] == [
+        ("Small-Base", "base", 0.0),
+        ("Small-Base + Guided", "guided", 0.05),
+        ("Small-Base + Random", "random", 0.05),
+        ("Small (thinking)", "thinking", None),
+        ("Large (guide)", "guide", 1.0),
+    ]
+    assert all(row["source"] == "measured" for row in rows.values())
+
+
+def test_cells_have_intervals_and_averages_leave_gpqa_out(results, board):
+    row = board(results / "base")[0]["Small-Base"]
+    sizes = {task: (cell["problems"], cell["samples"]) for task, cell in row["tasks"].items()}
+    assert sizes == {task: (count, 8) for task, count in SIZES.items()}
+    cells = [row["tasks"][task] for task in ("takeover_amc23", "takeover_aime24")]
+    assert row["average"]["acc"] == pytest.approx(sum(cell["acc"] for cell in cells) / 2)
+    for cell in (*row["tasks"].values(), row["average"]):
+        assert 0 <= cell["acc_low"] < cell["acc"] < cell["acc_high"] <= cell["pass8_high"] <= 1
+
+
+def test_a_row_that_lacks_a_task_has_no_average_and_says_so(results, board, tmp_path):
+    write_results(tmp_path, {"takeover_amc23": [4] * 40}, run=takeover("base"))
+    row = board(results / "guided", tmp_path)[0]["Small-Base"]
+    assert (row["average"], row["average_why"]) == (None, "without takeover_aime24")
+
+
+def test_what_differs_between_rows_is_said_once_for_all_tasks(results, board):
+    names = ("base", "guided", "guide")
+    _, warnings = board(*(results / name for name in names), "--thinking", results / "thinking")
+    (line,) = [line for line in warnings if "temperature" in line]
+    assert line.startswith("rows differ in temperature: 0.7 (Small (thinking)), 0.6 (the rest) (amc23, aime24")
+    assert board(results / "base", results / "guided")[1] == []
+
+
+def test_versions_of_a_task_are_not_mixed_silently(board, tmp_path):
+    for name, version, policy in (("a", 1.1, "base"), ("b", 1.2, "disagreement")):
+        counts = {"takeover_amc23": [1, 2] * 20}
+        write_results(tmp_path / name, counts, run=takeover(policy), versions={"takeover_amc23": version})
+    _, warnings = board(tmp_path / "a", tmp_path / "b")
+    assert any(line.startswith("rows differ in task_version: 1.1 (Small-Base), 1.2 (") for line in warnings)
+
+
+def test_published_rows_bear_their_tables_and_the_names_of_the_source(capsys):
+    assert main(["leaderboard", "--published", "--format", "json"]) == 0
+    rows = json.loads(capsys.readouterr().out)["rows"]
+    assert {row["source"] for row in rows} == {f"published, Table {number}" for number in (3, 7, 8, 9, 10, 11, 12)}
+    first = rows[1]
+    assert first["model"] == "+ Guided (spike ratio lost in print)" and first["realized_rate"] is None
+    assert first["tasks"]["Math500"]["acc"] == 0.446 and first["tasks"]["Math500"]["acc_low"] is None
+    assert (first["average"]["acc"], first["average"]["pass8"]) == (0.291, 0.614)
+    recoveries = [row["recovery"] for row in rows if row["source"] == "published, Table 8"]
+    assert [(r["acc"], r["pass8"]) for r in recoveries] == [(0.53, 0.91), (1.3, 1.57), (1.4, 1.37), (1.72, 1.56)]
+    assert first["recovery"]["acc"] is None and "lost" in first["recovery"]["acc_why"]
+
+
+def test_what_cannot_be_shown_is_a_line(tmp_path):
+    folder = write_results(tmp_path, {"bleu_task": [0, 1]}, model="hf", model_args="pretrained=acme/x")
+    (path,) = folder.glob("results_*.json")
+    content = json.loads(path.read_text())
+    content["configs"]["bleu_task"]["output_type"] = "loglikelihood"
+    path.write_text(json.dumps(content))
+    said = r"nothing can be shown of .*it is loglikelihood; expected a task that generates"
+    with pytest.raises(ArgumentError, match=said):
+        main(["leaderboard", str(tmp_path)])
+    with pytest.raises(ArgumentError, match="leaderboard needs RESULTS"):
+        main(["leaderboard"])
