@@ -183,7 +183,7 @@ class Blocks(Pool):
     def _append_drafted(self, draft: Draft, number: int, rows: list[int], step: HostCopy) -> None:
         """Enter one drafted position, now that its token is known here."""
         rates = self.schedule.rates
-        for row, token, mass in zip(rows, *(one.tolist() for one in step.fetch()), strict=True):
+        for row, token, mass in zip(rows, *(column.tolist() for column in step.fetch()), strict=True):
             survival = draft.survival[row]
             if not survival:
                 continue
@@ -283,7 +283,7 @@ class Blocks(Pool):
         window, size = torch.cat([self.windows(draft.slots), scores], 1), self.policy.window
         observed = [None] * len(draft.slots) if verdict.observed is None else verdict.observed.numpy()
         lists = (verdict.tokens, verdict.taken, verdict.scores, verdict.counts, verdict.ended)
-        rows = zip(draft.slots, *(one.tolist() for one in lists), observed, strict=True)
+        rows = zip(draft.slots, *(column.tolist() for column in lists), observed, strict=True)
         for row, (slot, tokens, taken, values, count, ended, seen) in enumerate(rows):
             written, end = self.emit(slot, tokens[:count], taken[:count], values[:count], seen)
             self.slots[slot].window = window[row, written : written + size]

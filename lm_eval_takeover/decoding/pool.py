@@ -65,7 +65,8 @@ class Pool(ABC):
         self._before_more: set[int] = (
             set()
         )  # the rows, by index, that are to be finished before there are more slots again
-        self.columns = LONGEST + max(len(one.prompt) + one.max_new_tokens for _, one in waiting)  # of the longest row
+        # Of the longest row.
+        self.columns = LONGEST + max(len(request.prompt) + request.max_new_tokens for _, request in waiting)
         self.slots: list[Row] = []
         self.readers: dict[str, Reader] = {}
         self.device = choose_device(next(iter(passes.values())).member.device)
@@ -164,7 +165,7 @@ class Pool(ABC):
             return
         if not self.readers:
             self.readers = {
-                role: take_reader(one, self.size, self.vocab, self.columns) for role, one in self.passes.items()
+                role: take_reader(forward, self.size, self.vocab, self.columns) for role, forward in self.passes.items()
             }
         entering = deque(self.waiting.popleft() for _ in range(free))
         try:
@@ -306,6 +307,8 @@ class Pool(ABC):
                 return reader.draft(group, ids, 0, at, self.sampling)
             logits = reader.read_to_last(group, ids, counts)
             parts.append(logits.clone() if len(groups) > 1 else logits)  # the next pass overwrites what a pass returns
+            for slot in group:  # slots compute along in the next group's pass: they write behind what they have read
+                reader.lengths[slot] = self.slots[slot].length
         for slot in chain.from_iterable(groups):
             reader.lengths[slot] = self.slots[slot].length - 1
         return reader.draw(torch.cat(parts) if len(parts) > 1 else parts[0], at, self.sampling)

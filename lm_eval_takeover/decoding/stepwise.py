@@ -108,19 +108,19 @@ class Stepwise(Pool):
 
         `windows` `[rows, window]` are the scores before them; None where it is not asked.
         """
-        found = [drafted.tokens.to(self.device), drafted.masses.to(self.device)]
+        columns = [drafted.tokens.to(self.device), drafted.masses.to(self.device)]
         if windows is None and not self.traced:
-            return Step(HostCopy(*found))
+            return Step(HostCopy(*columns))
         logits, kept = drafted.logits.to(self.device), None
         if windows is not None:
-            scores = self.policy.scores(logits, None, found[0])
-            taken = self.policy.decide(self.block(slots, scores[:, None], found[0][:, None], windows, ahead))[:, 0]
+            scores = self.policy.scores(logits, None, columns[0])
+            taken = self.policy.decide(self.block(slots, scores[:, None], columns[0][:, None], windows, ahead))[:, 0]
             windows = push(windows, scores) if self.policy.scorer is not None else windows
             kept = logits.clone() if self.traced else None  # the next pass overwrites them
-            found += [taken, scores]
+            columns += [taken, scores]
         if self.traced:
-            found.append(self._observe(role, slots, found[0], logits))
-        return Step(HostCopy(*found), windows, kept)
+            columns.append(self._observe(role, slots, columns[0], logits))
+        return Step(HostCopy(*columns), windows, kept)
 
     def _observe(self, role: str, slots: Sequence[int], tokens: Tensor, logits: Tensor) -> Tensor:
         """For the trace `[rows, OBSERVED]`: what the models that were asked thought of these tokens."""
@@ -140,7 +140,7 @@ class Stepwise(Pool):
         """Append the tokens of the rows that stand. A row that ends, or whose token the donor is to write, stands no more."""
         fetched = step.copy.fetch()
         observed = fetched.pop().numpy() if self.traced else None
-        tokens, masses, *judged = (one.tolist() for one in fetched)
+        tokens, masses, *judged = (column.tolist() for column in fetched)
         for place, slot in enumerate(slots):
             if slot not in standing:
                 continue

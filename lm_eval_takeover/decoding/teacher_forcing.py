@@ -185,11 +185,11 @@ def compare(
     """
     blocks: list[dict[str, Tensor]] = []
     for tokens, logits in read_aligned(pair, ("base", "guide"), prompts, continuations, labels):
-        found = {score.name: score(logits["base"], logits["guide"], tokens) for score in scores}
+        columns = {score.name: score(logits["base"], logits["guide"], tokens) for score in scores}
         seen = observations.compare(tokens, logits["base"], logits["guide"])
-        found |= zip(COMPARED, seen.unbind(-1), strict=True)
-        found |= {name: found[name].int() for name in COUNTED}
-        blocks.append({name: values.cpu() for name, values in found.items()})
+        columns |= zip(COMPARED, seen.unbind(-1), strict=True)
+        columns |= {name: columns[name].int() for name in COUNTED}
+        blocks.append({name: values.cpu() for name, values in columns.items()})
     whole = {name: torch.cat([block[name] for block in blocks], 1).numpy() for name in blocks[0]}
     return [
         {name: values[row, -len(continuation) :] for name, values in whole.items()}

@@ -122,9 +122,9 @@ def _edge(counts, live, top_k, LEVELS: tl.constexpr):
     bits = top_k * 0
     skipped = top_k * 0
     for level in tl.static_range(LEVELS):
-        found = tl.load(counts[:, None] + level * 256 + lanes, mask=live[:, None], other=0)
-        byte = tl.sum((tl.cumsum(found, 1) < (top_k - skipped)[:, None]).to(tl.int32), 1)
-        skipped += tl.sum(tl.where(lanes < byte[:, None], found, 0), 1)
+        counted = tl.load(counts[:, None] + level * 256 + lanes, mask=live[:, None], other=0)
+        byte = tl.sum((tl.cumsum(counted, 1) < (top_k - skipped)[:, None]).to(tl.int32), 1)
+        skipped += tl.sum(tl.where(lanes < byte[:, None], counted, 0), 1)
         bits = (bits << 8) | byte
     return bits, skipped
 
@@ -214,10 +214,10 @@ def _select(
             known, skipped = _edge(own, live, top_k, LEVEL)
             here = here & ((bits >> (32 - 8 * LEVEL)) == known[:, None])
         byte = tl.arange(0, ROWS)[:, None] * 256 + ((bits >> (24 - 8 * LEVEL)) & 255)
-        found = tl.histogram(tl.ravel(byte), ROWS * 256, mask=tl.ravel(here))
-        found = tl.reshape(found, (ROWS, 256))
+        counted = tl.histogram(tl.ravel(byte), ROWS * 256, mask=tl.ravel(here))
+        counted = tl.reshape(counted, (ROWS, 256))
         at = own[:, None] + LEVEL * 256 + tl.arange(0, 256)[None, :]
-        tl.atomic_add(at, found, mask=live[:, None] & (found > 0), sem="relaxed")
+        tl.atomic_add(at, counted, mask=live[:, None] & (counted > 0), sem="relaxed")
 
 
 @triton.jit
@@ -270,9 +270,10 @@ def _finish(
             first, its_logit = winner, logit
             for split in range(splits):
                 ids, read = _tile(logits, source, refused, stride, split, vocab, TILE)
-                more, some, one, one_logit = _before(ids, read, word, winner, logit, top, temperature)
-                key = tl.min(_key(one[:, None], one_logit[:, None], word, top, temperature, greedy), 1)
-                first, its_logit = tl.where(key < least, one, first), tl.where(key < least, one_logit, its_logit)
+                more, some, candidate, candidate_logit = _before(ids, read, word, winner, logit, top, temperature)
+                key = tl.min(_key(candidate[:, None], candidate_logit[:, None], word, top, temperature, greedy), 1)
+                first = tl.where(key < least, candidate, first)
+                its_logit = tl.where(key < least, candidate_logit, its_logit)
                 least = tl.where(key < least, key, least)
                 mass += more
                 number += some

@@ -77,22 +77,22 @@ def read_pair(host: Tensor, donor: Tensor | None = None, tokens: Tensor | None =
     """What scores and traces ask of logits `[..., vocab]` and of tokens `[...]`, with every logit read once."""
     shape = host.shape[:-1]
     flat = None if tokens is None else tokens.reshape(-1)
-    found = torch.ops.lm_eval_takeover.read_pair(_rows(host), None if donor is None else _rows(donor), flat)
-    ce, rkl, *models = found.view(*shape, 2 + 2 * _READ).unbind(-1)
+    columns = torch.ops.lm_eval_takeover.read_pair(_rows(host), None if donor is None else _rows(donor), flat)
+    ce, rkl, *models = columns.view(*shape, 2 + 2 * _READ).unbind(-1)
     return PairRead(ce, rkl, ModelRead(*models[:_READ]), ModelRead(*models[_READ:]))
 
 
 def jensen_shannon(host: Tensor, donor: Tensor) -> Tensor:
     """The divergence of logits `[..., vocab]` in nats: float32 `[...]`."""
-    found: Tensor = torch.ops.lm_eval_takeover.jensen_shannon(_rows(host), _rows(donor))
-    return found.view(host.shape[:-1])
+    divergence: Tensor = torch.ops.lm_eval_takeover.jensen_shannon(_rows(host), _rows(donor))
+    return divergence.view(host.shape[:-1])
 
 
 def compute_words(keys: Tensor, positions: Tensor) -> Tensor:
     """The words, int64 `[...]`, of positions `[...]` (at least 0) under keys `[..., 2]`, int64 of the same bits."""
     every = keys.expand(*positions.shape, 2).reshape(-1, 2).contiguous()
-    found: Tensor = torch.ops.lm_eval_takeover.compute_words(every, positions.reshape(-1).contiguous())
-    return found.view(positions.shape)
+    words: Tensor = torch.ops.lm_eval_takeover.compute_words(every, positions.reshape(-1).contiguous())
+    return words.view(positions.shape)
 
 
 def _rows(logits: Tensor) -> Tensor:

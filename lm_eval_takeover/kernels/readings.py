@@ -38,10 +38,10 @@ def _chosen(logits, tokens, rows, source, live, stride, TOKENS: tl.constexpr):
     """The logits `[R]` of the given tokens."""
     if TOKENS:
         token = tl.load(tokens + rows, mask=live, other=0)
-        found = tl.load(logits + source * stride + token, mask=live, other=0.0).to(tl.float32)
+        chosen = tl.load(logits + source * stride + token, mask=live, other=0.0).to(tl.float32)
     else:
-        found = rows.to(tl.float32) * 0.0 + float("nan")
-    return found
+        chosen = rows.to(tl.float32) * 0.0 + float("nan")
+    return chosen
 
 
 @triton.jit

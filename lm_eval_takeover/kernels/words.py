@@ -30,7 +30,7 @@ def _philox(keys, positions, words, count, BLOCK: tl.constexpr):
 
 def compute_words(keys: Tensor, positions: Tensor) -> Tensor:
     """See `operations.compute_words`."""
-    found = torch.empty_like(positions)
+    words = torch.empty_like(positions)
     if len(positions):
-        _philox[(triton.cdiv(len(positions), _BLOCK),)](keys, positions, found, len(positions), BLOCK=_BLOCK)
-    return found
+        _philox[(triton.cdiv(len(positions), _BLOCK),)](keys, positions, words, len(positions), BLOCK=_BLOCK)
+    return words

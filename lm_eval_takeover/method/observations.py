@@ -29,24 +29,24 @@ def observe(
     Logits are `[..., vocab]`. Entropy and log-probabilities in nats; the rank, under the host, of the emitted token is 1 for
     its likeliest one. `host_tokens` `[...]` are what the host draws with the same numbers; ids below 2^24 are exact in float32.
     """
-    found = torch.full((*tokens.shape, len(OBSERVED)), torch.nan, device=tokens.device)
+    observed = torch.full((*tokens.shape, len(OBSERVED)), torch.nan, device=tokens.device)
     if host_tokens is not None:
-        found[..., 4] = host_tokens
+        observed[..., 4] = host_tokens
     if host_logits is not None and kernels.uses_kernels(host_logits):
         _, _, host, donor = kernels.read_pair(host_logits, donor_logits, tokens)
-        found[..., 1], found[..., 2], found[..., 3] = host.logprob, donor.logprob, host.rank
+        observed[..., 1], observed[..., 2], observed[..., 3] = host.logprob, donor.logprob, host.rank
         if base_logits is not None:
-            found[..., 0] = host.entropy if base_logits is host_logits else donor.entropy
-        return found
+            observed[..., 0] = host.entropy if base_logits is host_logits else donor.entropy
+        return observed
     if base_logits is not None:
-        found[..., 0] = entropy(base_logits)
+        observed[..., 0] = entropy(base_logits)
     for place, logits in ((1, host_logits), (2, donor_logits)):
         if logits is not None:
             chosen = logits.gather(-1, tokens[..., None])
-            found[..., place] = chosen[..., 0].float() - logits.float().logsumexp(-1)
+            observed[..., place] = chosen[..., 0].float() - logits.float().logsumexp(-1)
             if place == 1:
-                found[..., 3] = (logits > chosen).sum(-1) + 1
-    return found
+                observed[..., 3] = (logits > chosen).sum(-1) + 1
+    return observed
 
 
 def judge_tokens(logits: Tensor, tokens: Tensor) -> Tensor:
@@ -70,9 +70,9 @@ def compare(tokens: Tensor, base_logits: Tensor, guide_logits: Tensor) -> Tensor
         seen = dict(zip(OBSERVED, observe(tokens, logits, None, base_logits=logits).unbind(-1), strict=True))
         both.append([seen["base_entropy"], seen["host_logprob"], seen["donor_rank"], logits.argmax(-1).float()])
     first = base_logits.gather(-1, guide_logits.argmax(-1, keepdim=True))
-    found = [one for pair in zip(*both, strict=True) for one in pair] + [(base_logits > first).sum(-1) + 1.0]
+    columns = [column for pair in zip(*both, strict=True) for column in pair] + [(base_logits > first).sum(-1) + 1.0]
     tops = [logits.topk(min(SHARED[-1], logits.shape[-1]), dim=-1).indices for logits in (base_logits, guide_logits)]
     for size in SHARED:
         base, guide = (top[..., :size] for top in tops)
-        found.append((base[..., :, None] == guide[..., None, :]).sum((-1, -2)).float())
-    return torch.stack(found, -1)
+        columns.append((base[..., :, None] == guide[..., None, :]).sum((-1, -2)).float())
+    return torch.stack(columns, -1)

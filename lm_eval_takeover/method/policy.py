@@ -170,13 +170,13 @@ class Policy(ABC):
     def settings(self) -> dict[str, Any]:
         """Its own model arguments: the fields that are neither the direction nor a part of the gate."""
         shared = ("direction", "score", "score_top_p", "gate")
-        return {one.name: getattr(self, one.name) for one in fields(self) if one.name not in shared}
+        return {field.name: getattr(self, field.name) for field in fields(self) if field.name not in shared}
 
     @property
     def sources(self) -> list[Source]:
         """The plug-ins that it comes from: its own, and its score's."""
-        found = {self.source, self.scorer.source} if self.scorer is not None else {self.source}
-        return sorted((source for source in found if source.digest is not None), key=lambda source: source.name)
+        sources = {self.source, self.scorer.source} if self.scorer is not None else {self.source}
+        return sorted((source for source in sources if source.digest is not None), key=lambda source: source.name)
 
     def scores(
         self, host_logits: "Tensor | None", donor_logits: "Tensor | None", tokens: "Tensor | None" = None

@@ -100,14 +100,14 @@ class Score:
         Raises PluginError where a plug-in's function fails or has another shape.
         """
         given = [host_logits]
-        for asked, one, what in (
+        for asked, argument, what in (
             (self.needs_donor, donor_logits, "the donor's logits"),
             (self.needs_token, tokens, "the host's tokens"),
         ):
-            if asked and one is None:
+            if asked and argument is None:
                 raise ValueError(f"score '{self.name}' needs {what}")
-            if asked and one is not None:
-                given.append(one)
+            if asked and argument is not None:
+                given.append(argument)
         options = {"top_p": top_p} if self.reads_top_p else {}
         from lm_eval_takeover.method.denormals import flush_denormals
 
@@ -145,9 +145,9 @@ def call_plugin(where: str, function: Callable[..., Any], *arguments: Any, **opt
 
 def check_shape(where: str, values: Any, shape: Any) -> None:
     """Refuse what is no tensor of this shape. Raises PluginError."""
-    found = getattr(values, "shape", None)
-    if found is None or tuple(found) != tuple(shape):
-        said = f"a tensor {list(found)}" if found is not None else type(values).__name__
+    actual = getattr(values, "shape", None)
+    if actual is None or tuple(actual) != tuple(shape):
+        said = f"a tensor {list(actual)}" if actual is not None else type(values).__name__
         raise PluginError(f"{where} returned {said}, not one {list(shape)}")
 
 
@@ -275,10 +275,10 @@ def load_plugins(names: str | None) -> None:
             call_plugin(f"plugins='{name}'", _run_file, path)
         else:
             try:
-                found = importlib.util.find_spec(name)
+                spec = importlib.util.find_spec(name)
             except (ImportError, ValueError):
-                found = None
-            if found is None:
+                spec = None
+            if spec is None:
                 raise ArgumentError(f"plugins='{name}' is neither a file nor a module that can be imported")
             call_plugin(f"plugins='{name}'", importlib.import_module, name)
 

@@ -39,9 +39,9 @@ def _expectation(p: Tensor, values: Tensor) -> Tensor:
     The softmax of logits that are no distribution (NaN, +inf, -inf everywhere) is NaN.
     """
     if p.device.type == "cpu":  # one pass over the vocabulary instead of four, where nothing is infinite
-        found: Tensor = torch.linalg.vecdot(p, values)
-        if bool(found.isfinite().all()):
-            return found
+        product: Tensor = torch.linalg.vecdot(p, values)
+        if bool(product.isfinite().all()):
+            return product
     return torch.where(p == 0, 0.0, p * values).sum(-1)
 
 
