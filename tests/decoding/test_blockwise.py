@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import Qwen3Config
 
-from lm_eval_takeover.decoding import blockwise, engine, lockstep
+from lm_eval_takeover.decoding import blockwise, engine, lockstep, stepwise
 from lm_eval_takeover.decoding.failures import Failures
 from lm_eval_takeover.decoding.stepwise import Stepwise
 from lm_eval_takeover.demo import DEMO
@@ -270,12 +270,26 @@ def test_graphed_passes_write_the_same(small_pair, prompts, monkeypatch, name):
 
 
 @pytest.mark.parametrize("name", ["entropy", "random", "early"])
-def test_a_pass_over_a_second_group_leaves_the_logits_of_the_first(small_pair, prompts, monkeypatch, name):
-    """All passes of a graph leave their logits in one buffer: tokens were drawn from what the last group had left there."""
+def test_a_pass_over_a_second_group_leaves_what_the_first_has_read(small_pair, prompts, monkeypatch, name):
+    """All slots compute along in a pass: not over the logits, keys and values of an earlier one, though it had more columns."""
     pass_as_on_a_gpu(small_pair, monkeypatch)
-    monkeypatch.setattr(Stepwise, "_group", lambda self, due: [[slot] for slot in due])
-    requests = [Request(p, 0, 20 + 9 * i, SAMPLED) for i, p in enumerate(prompts)]
+    monkeypatch.setattr(stepwise, "_UNREAD_AT_ONCE", 1)  # each row is a group
+    differences, plain = [], Stepwise.draw_first
+
+    def draw_first(self, role, groups, at):
+        drafted, reader = plain(self, role, groups, at), self.readers[role]
+        for slot in itertools.chain(*groups) if len(groups) > 1 else ():
+            expected, length = reader.prefill([self.slots[slot].text]).cache.layers, self.slots[slot].length
+            for layer, other in zip(reader.cache.layers, expected, strict=True):
+                pairs = zip(layer.buffers, other.buffers, strict=True)
+                differences.extend(float((a[slot, :length] - b[0, :length]).abs().max()) for a, b in pairs)
+        return drafted
+
+    monkeypatch.setattr(Stepwise, "draw_first", draw_first)
+    texts = [(prompts[0] * 9)[:length] for length in (420, 20, 240)]
+    requests = [Request(text, 0, 20 + 9 * i, SAMPLED) for i, text in enumerate(texts)]
     assert_equal(small_pair, POLICIES[name], requests, [(5, None)])
+    assert differences and max(differences) < 1e-4
 
 
 def test_in_bfloat16_texts_differ_only_where_the_noise_of_the_passes_explains_it(random_pair, prompts):
