@@ -172,7 +172,16 @@ def _before(ids, logits, word, winner, logit, top, temperature):
     return tl.sum(tl.where(before, weight, 0.0).to(tl.float64), 1), tl.sum(before.to(tl.int32), 1), first, its_logit
 
 
-@triton.jit
+# Kernels are compiled once for whatever number of rows: sizes that change from call to call, and where small tensors begin.
+kernel = triton.jit(
+    do_not_specialize=("count", "splits", "rule_stride"),
+    do_not_specialize_on_alignment=(
+        "asked", "words", "rules", "parts", "counts", "tokens", "masses", "out", "shares", "keys", "positions",
+    ),
+)  # fmt: skip
+
+
+@kernel
 def _start(
     logits, asked, words, rules, parts, count, vocab, stride, rule_stride, splits,
     TURNS: tl.constexpr, INDEXED: tl.constexpr, ROWS: tl.constexpr, TILE: tl.constexpr,
@@ -194,7 +203,7 @@ def _start(
         tl.store(at + _TOP * splits, top.to(tl.float64), mask=live)
 
 
-@triton.jit
+@kernel
 def _select(
     logits, asked, rules, parts, counts, count, vocab, stride, rule_stride, splits,
     LEVEL: tl.constexpr, TURNS: tl.constexpr, INDEXED: tl.constexpr, SPLITS: tl.constexpr, ROWS: tl.constexpr,
@@ -220,7 +229,7 @@ def _select(
         tl.atomic_add(at, counted, mask=live[:, None] & (counted > 0), sem="relaxed")
 
 
-@triton.jit
+@kernel
 def _judge(
     logits, asked, words, rules, parts, counts, count, vocab, stride, rule_stride, splits,
     TURN: tl.constexpr, TURNS: tl.constexpr, SELECTS: tl.constexpr, INDEXED: tl.constexpr, SPLITS: tl.constexpr,
@@ -252,7 +261,7 @@ def _judge(
             tl.store(at + _TOTAL * splits, tl.sum(weight.to(tl.float64), 1), mask=refused)
 
 
-@triton.jit
+@kernel
 def _finish(
     logits, asked, words, rules, parts, counts, tokens, masses, count, vocab, stride, rule_stride, splits,
     TURNS: tl.constexpr, SELECTS: tl.constexpr, INDEXED: tl.constexpr, SPLITS: tl.constexpr, ROWS: tl.constexpr,

@@ -1,6 +1,7 @@
 """The kernels as operations of torch: `draw` and `read_pair`, which CUDA graphs, `FakeTensorMode` and dispatch modes know."""
 
 from collections.abc import Sequence
+from functools import partial
 from importlib import import_module
 from typing import Any, NamedTuple
 
@@ -69,14 +70,18 @@ def draw(logits: Tensor, words: Tensor, rules: Rules, rows: Tensor | None = None
     rows: int64 `[count]`, the row of logits that each word draws from, -1 for a token that nobody asks for (it is 0). A mass is
     that of the row in units of its likeliest token's, before top-k and top-p, 1 where it is greedy, NaN of no distribution.
     """
-    drawn: tuple[Tensor, Tensor] = torch.ops.lm_eval_takeover.draw(_rows(logits), words.contiguous(), *rules, rows)
+    table, *cuts = rules
+    asked = None if rows is None else rows.contiguous()
+    drawn: tuple[Tensor, Tensor] = torch.ops.lm_eval_takeover.draw(
+        _rows(logits), words.contiguous(), table.contiguous(), *cuts, asked
+    )
     return drawn
 
 
 def read_pair(host: Tensor, donor: Tensor | None = None, tokens: Tensor | None = None) -> PairRead:
     """What scores and traces ask of logits `[..., vocab]` and of tokens `[...]`, with every logit read once."""
     shape = host.shape[:-1]
-    flat = None if tokens is None else tokens.reshape(-1)
+    flat = None if tokens is None else tokens.reshape(-1).contiguous()  # kernels know no stride of small tensors
     columns = torch.ops.lm_eval_takeover.read_pair(_rows(host), None if donor is None else _rows(donor), flat)
     ce, rkl, *models = columns.view(*shape, 2 + 2 * _READ).unbind(-1)
     return PairRead(ce, rkl, ModelRead(*models[:_READ]), ModelRead(*models[_READ:]))
@@ -101,24 +106,26 @@ def _rows(logits: Tensor) -> Tensor:
     return flat if flat.stride(-1) == 1 else flat.contiguous()
 
 
-def _implement(name: str, module: str) -> None:
-    """An operation is the function of its name in this module, which the first call imports."""
+_MODULES = {"draw": "draws", "read_pair": "readings", "jensen_shannon": "readings", "compute_words": "words"}
 
-    @torch.library.impl(f"lm_eval_takeover::{name}", "CUDA")
-    def call(*arguments: Any) -> Any:
-        try:
-            kernels = import_module(f"lm_eval_takeover.kernels.{module}")
-        except ImportError as error:
-            raise ArgumentError(
-                "device=cuda draws with Triton, which is not installed; `pip install triton`, or give device=cpu"
-            ) from error
+
+def launch(name: str, *arguments: Any) -> Any:
+    """Run an operation by the function of its name in `_MODULES`, which the first call imports.
+
+    Triton launches on the current device, which here is that of the first argument.
+    """
+    try:
+        kernels = import_module(f"lm_eval_takeover.kernels.{_MODULES[name]}")
+    except ImportError as error:
+        raise ArgumentError(
+            "device=cuda draws with Triton, which is not installed; `pip install triton`, or give device=cpu"
+        ) from error
+    with torch.cuda.device(arguments[0].device):
         return getattr(kernels, name)(*arguments)
 
 
-_implement("draw", "draws")
-_implement("read_pair", "readings")
-_implement("jensen_shannon", "readings")
-_implement("compute_words", "words")
+for _name in _MODULES:
+    torch.library.impl(f"lm_eval_takeover::{_name}", "CUDA")(partial(launch, _name))
 
 
 @torch.library.register_fake("lm_eval_takeover::compute_words")

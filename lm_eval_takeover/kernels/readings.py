@@ -16,7 +16,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from lm_eval_takeover.kernels.draws import TILE, _place, _tile
+from lm_eval_takeover.kernels.draws import TILE, _place, _tile, kernel
 
 # What a tile leaves of each model, and of both behind them: float64.
 _TOP, _MASS, _SLOPE, _ID, _REST, _SECOND, _RANK, _MODEL = map(tl.constexpr, range(8))
@@ -61,7 +61,7 @@ def _leave(at, splits, ids, read, chosen, live):
     return shifted, weight
 
 
-@triton.jit
+@kernel
 def _read(
     host, donor, tokens, parts, count, vocab, host_stride, donor_stride, splits,
     DONOR: tl.constexpr, TOKENS: tl.constexpr, ROWS: tl.constexpr, TILE: tl.constexpr,
@@ -132,7 +132,7 @@ def _describe(out, parts, live, splits, chosen, SPLITS: tl.constexpr):
     tl.store(out + 5, (tl.exp(second - top) + 0.0 * rest).to(tl.float32), mask=live)
 
 
-@triton.jit
+@kernel
 def _add_up(
     host, donor, tokens, parts, out, count, host_stride, donor_stride, splits,
     DONOR: tl.constexpr, TOKENS: tl.constexpr, SPLITS: tl.constexpr, ROWS: tl.constexpr,
@@ -161,7 +161,7 @@ def _add_up(
         tl.store(out + 1, tl.where(rkl < 0, 0.0, rkl).to(tl.float32), mask=live)
 
 
-@triton.jit
+@kernel
 def _diverge(
     host, donor, parts, shares, count, vocab, host_stride, donor_stride, splits,
     SPLITS: tl.constexpr, ROWS: tl.constexpr, TILE: tl.constexpr,

@@ -5,10 +5,12 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from lm_eval_takeover.kernels.draws import kernel
+
 _BLOCK = 128
 
 
-@triton.jit
+@kernel
 def _philox(keys, positions, words, count, BLOCK: tl.constexpr):
     lanes = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     here = lanes < count

@@ -1,16 +1,22 @@
-"""Compiles the kernels for GPUs that are not here, in a process without the interpreter; prints their names.
+"""Compiles the kernels for GPUs that are not here, in a process without the interpreter; prints their names, and into how many
+variants tensors of many sizes and places would compile each.
 
 python compile_apart.py 90      the architecture, sm_90 for Hopper
 """
 
+import itertools
 import sys
 
+import torch
 import triton
 from triton.backends.compiler import GPUTarget
-from triton.compiler import ASTSource
+from triton.compiler import ASTSource, make_backend
+from triton.runtime.jit import create_function_from_signature
 
 from lm_eval_takeover.kernels import draws, readings, words
 
+TARGET = GPUTarget("cuda", int(sys.argv[1]), 32)
+SMALL, LARGE = torch.zeros(64, dtype=torch.int64), torch.zeros(64, dtype=torch.bfloat16)
 WIDTHS = {"tokens": "*i64", "asked": "*i64", "words": "*i64", "keys": "*i64", "positions": "*i64", "counts": "*i32"}
 WIDTHS |= dict.fromkeys(("logits", "host", "donor"), "*bf16") | {"out": "*fp32"}
 WIDTHS |= dict.fromkeys(("rules", "parts", "shares", "masses"), "*fp64")
@@ -34,6 +40,13 @@ for kernel in [*KERNELS, words._philox]:
     signature = {name: "constexpr" if name in constants else WIDTHS.get(name, "i32") for name in names}
     places = {(names.index(name),): value for name, value in constants.items()}
     source = ASTSource(kernel, signature, constexprs=places)
-    made = triton.compile(source, target=GPUTarget("cuda", int(sys.argv[1]), 32), options={"num_warps": 8})
+    made = triton.compile(source, target=TARGET, options={"num_warps": 8})
     assert made.asm["cubin"]
-    print(kernel.__name__)
+    bind, variants = create_function_from_signature(kernel.signature, kernel.params, make_backend(TARGET)), set()
+    for size, place in itertools.product((1, 7, 16, 48), (0, 1)):
+        values = {"vocab": 512, "stride": 512, "host_stride": 512, "donor_stride": 512}
+        small = {name: SMALL[place:] for name in names if WIDTHS.get(name, "i32") != "i32"}
+        large = dict.fromkeys(("logits", "host", "donor"), LARGE)
+        given = dict.fromkeys(names, size) | constants | values | small | large
+        variants.add(str(bind(*(given[name] for name in names))[1]))
+    print(kernel.__name__, len(variants))
