@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 
 from lm_eval_takeover.results.runs import MATHEMATICAL
 from lm_eval_takeover.runs.journal import Asked, Journal, Sample
-from lm_eval_takeover.runs.layout import journal_path, scores_folder
+from lm_eval_takeover.runs.layout import SCORES_FOLDER, journal_path
 from lm_eval_takeover.runs.parquet import seal
 from lm_eval_takeover.runs.scores import ScoredSample, ScoresHeader, make_schema, make_scores, read_header, write_scores
 from lm_eval_takeover.storage.digests import digest_of_text
@@ -118,7 +118,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as temporary:
         folder = options.keep or Path(temporary) / "run"
         count = options.rows // options.tokens
-        if not scores_folder(folder).exists():
+        if not (folder / SCORES_FOLDER).exists():
             folder.mkdir(parents=True, exist_ok=True)
             started = time.perf_counter()
             write_journal(folder, count, options.tokens)

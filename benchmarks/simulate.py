@@ -43,7 +43,7 @@ from lm_eval_takeover.method.policies import GuideAlone
 from lm_eval_takeover.method.policy import Policy
 from lm_eval_takeover.method.request import Request, Sampling
 from lm_eval_takeover.pair.pair import Pair
-from lm_eval_takeover.runs.layout import traces_folder
+from lm_eval_takeover.runs.layout import TRACES
 from lm_eval_takeover.vllm.block_rule import CONCURRENCY, LAUNCH, choose_drafts
 
 ROWS = (1, 4, 16, 64, 256)
@@ -359,7 +359,7 @@ def read_run(folder: Path) -> list[list[Position]]:
     """The positions of every sample of a run with traces."""
     columns = ["task", "doc_id", "sample", "position", "token_id", "host_token_id", "base_entropy"]
     found: dict[tuple[str, int, int], list[tuple[int, Position]]] = {}
-    for part in sorted(traces_folder(folder).glob("*.parquet")):
+    for part in sorted((folder / TRACES).glob("*.parquet")):
         for row in pq.read_table(part, columns=columns).to_pylist():
             where = (row["task"], row["doc_id"], row["sample"])
             differs = row["host_token_id"] is not None and row["token_id"] != row["host_token_id"]

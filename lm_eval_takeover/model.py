@@ -28,7 +28,7 @@ from lm_eval_takeover.runs.facts import collect_facts, describe_run
 from lm_eval_takeover.runs.journal import Sample
 from lm_eval_takeover.runs.progress import Progress
 from lm_eval_takeover.runs.ranks import Padding, Ranks
-from lm_eval_takeover.runs.recorder import NullRecorder, Recorder, make_sample
+from lm_eval_takeover.runs.recorder import Recorder, make_sample
 from lm_eval_takeover.runs.run_writer import RunWriter
 from lm_eval_takeover.runs.sample_keys import collect_text_settings
 from lm_eval_takeover.runs.tally import Tally, summarize_tallies
@@ -89,11 +89,11 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
         """Of the random numbers: the model argument's, else the one that lm-eval was given, else 0."""
         return self.arguments.seed or lm_eval_hooks.DEFAULT_SEED
 
-    def _open_run_dir(self) -> Recorder | NullRecorder:
+    def _open_run_dir(self) -> Recorder:
         arguments = self.arguments
         if arguments.run_dir is None:
             stopping.on_stop(lambda: "no run_dir=… is given, so nothing was kept")
-            return NullRecorder()
+            return Recorder(None, {}, {}, self.policy)
         settings = collect_text_settings(
             self.pair,
             self.policy,
@@ -278,7 +278,7 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
         keys, firsts = list(by_key), [indices[0] for indices in by_key.values()]
         left = [requests[i] for i in firsts]
         generations = self.engine.generate(
-            left, seed=self.seed, rows=rows, traced=self.recorder.traced, count_tokens=count_tokens
+            left, seed=self.seed, rows=rows, traced=self.run is not None, count_tokens=count_tokens
         )
         for number, generation in generations:
             key, request = keys[number], left[number]

@@ -17,6 +17,9 @@ from typing import Any
 
 from lm_eval_takeover.errors import RunDirError
 
+TRACES = "traces"
+PROMPTS, PROMPTS_LOCK = "prompts.parquet", "prompts.lock"
+SCORES_FOLDER, SCORES_LOCK = "scores", "scores.lock"
 SAMPLES = "samples"  # the run_dir of a row of `compare`, inside its folder
 _PART_NAME = re.compile(r"\d{3,}-\d{6,}\.parquet")
 _JOURNAL_NAME = re.compile(r"journal-(\d{3,})\.sqlite")
@@ -28,31 +31,6 @@ def journal_path(folder: Path, rank: int) -> Path:
 
 def lock_path(folder: Path, rank: int) -> Path:
     return folder / f"journal-{rank:03d}.lock"
-
-
-def prompts_path(folder: Path) -> Path:
-    return folder / "prompts.parquet"
-
-
-def list_unfinished_prompts(folder: Path) -> list[Path]:
-    """What is left of prompts that were being written."""
-    return list(folder.glob(".prompts.parquet.*"))
-
-
-def prompts_lock_path(folder: Path) -> Path:
-    return folder / "prompts.lock"
-
-
-def scores_folder(folder: Path) -> Path:
-    return folder / "scores"
-
-
-def scores_lock_path(folder: Path) -> Path:
-    return folder / "scores.lock"
-
-
-def traces_folder(folder: Path) -> Path:
-    return folder / "traces"
 
 
 def find_run_dirs(path: Path) -> list[Path]:
@@ -72,17 +50,9 @@ def find_run_dir(path: Path) -> Path:
     return found[0]
 
 
-def part_name(rank: int, number: int) -> str:
-    return f"{rank:03d}-{number:06d}.parquet"
-
-
 def is_part_name(name: Any) -> bool:
     """Whether this can be the name of a part: journals of other people name files, too."""
     return isinstance(name, str) and _PART_NAME.fullmatch(name) is not None
-
-
-def part_number(part: Path) -> int:
-    return int(part.stem.partition("-")[2])
 
 
 def list_ranks(folder: Path) -> list[int]:
@@ -98,14 +68,13 @@ def list_journals(folder: Path) -> list[Path]:
 
 def list_parts(folder: Path, rank: int) -> list[Path]:
     """The parts of a rank, the oldest first."""
-    return sorted(
-        path for path in traces_folder(folder).glob(f"{rank:03d}-*.parquet") if _PART_NAME.fullmatch(path.name)
-    )
+    return sorted(path for path in (folder / TRACES).glob(f"{rank:03d}-*.parquet") if is_part_name(path.name))
 
 
-def list_unfinished_parts(folder: Path, rank: int) -> list[Path]:
-    """What is left of parts of a rank that a process died over."""
-    return list(traces_folder(folder).glob(f".{rank:03d}-*"))
+def next_part(folder: Path, rank: int) -> Path:
+    """Where the next part of a rank goes."""
+    number = max((int(part.stem.partition("-")[2]) for part in list_parts(folder, rank)), default=0) + 1
+    return folder / TRACES / f"{rank:03d}-{number:06d}.parquet"
 
 
 def make_damaged_folder(folder: Path) -> Path:

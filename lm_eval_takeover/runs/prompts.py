@@ -18,7 +18,7 @@ from lm_eval.api.instance import Instance
 
 from lm_eval_takeover.errors import RunDirError
 from lm_eval_takeover.method.request import Request
-from lm_eval_takeover.runs.layout import list_unfinished_prompts, prompts_lock_path, prompts_path
+from lm_eval_takeover.runs.layout import PROMPTS, PROMPTS_LOCK
 from lm_eval_takeover.runs.parquet import read_table, reading, write_parquet
 from lm_eval_takeover.storage.locks import Lock, Locked
 from lm_eval_takeover.tasks.gpqa import withholds_questions
@@ -61,7 +61,7 @@ def list_prompts(instances: Sequence[Instance], requests: Sequence[Request], wan
 
 def read_prompts(folder: Path) -> list[Prompt]:
     """All rows; none where there is no file. Raises RunDirError for one that cannot be read."""
-    path = prompts_path(folder)
+    path = folder / PROMPTS
     if not path.exists():
         return []
     with reading(path, "prompts"):
@@ -71,9 +71,9 @@ def read_prompts(folder: Path) -> list[Prompt]:
 
 def add_prompts(folder: Path, rows: Sequence[Prompt]) -> None:
     """Add rows that are not there yet, in the order of tasks and documents. Raises OSError."""
-    lock = _wait_for_lock(prompts_lock_path(folder))
+    lock = _wait_for_lock(folder / PROMPTS_LOCK)
     try:
-        for unfinished in list_unfinished_prompts(folder):  # of a run that was killed
+        for unfinished in folder.glob(f".{PROMPTS}.*"):  # of a run that was killed
             unfinished.unlink()
         try:
             known = read_prompts(folder)
@@ -84,7 +84,7 @@ def add_prompts(folder: Path, rows: Sequence[Prompt]) -> None:
         if len(merged) == len(known):
             return
         ordered = sorted(merged.values(), key=lambda row: (row["task"], row["doc_id"], row["prompt_ids"]))
-        write_parquet(prompts_path(folder), pa.Table.from_pylist(ordered, schema=SCHEMA))
+        write_parquet(folder / PROMPTS, pa.Table.from_pylist(ordered, schema=SCHEMA))
     finally:
         lock.release()
 

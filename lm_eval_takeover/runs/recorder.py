@@ -22,48 +22,24 @@ from lm_eval_takeover.storage.digests import digest_of, digest_of_text
 logger = logging.getLogger(__name__)
 
 
-class NullRecorder:
-    """In the place of a Recorder where there is no run_dir: every request is a sample to write, and none is kept."""
-
-    run: RunWriter | None = None
-    traced = False
-
-    def group_by_key(self, requests: Sequence[Request], wanted: Sequence[int]) -> dict[bytes, list[int]]:
-        """The wanted indices, each under a key of its own."""
-        return {i.to_bytes(8, "big"): [i] for i in wanted}
-
-    def begin(
-        self,
-        instances: Sequence[Instance],
-        requests: Sequence[Request],
-        by_key: Mapping[bytes, Sequence[int]],
-        *,
-        chat: bool,
-    ) -> None:
-        """Nothing is entered anywhere."""
-
-    def find(self, keys: Sequence[bytes]) -> dict[bytes, Sample]:
-        """Nothing is finished."""
-        return {}
-
-    def add(self, sample: Sample, generation: Generation) -> None:
-        """Nothing is kept."""
-
-
 class Recorder:
-    """Asks a run_dir for samples and hands it new ones, for a model whose texts depend on `settings` beside its requests."""
+    """Asks a run_dir for samples and hands it new ones, for a model whose texts depend on `settings` beside its requests.
 
-    traced = True
+    Without a run_dir (`run` is None) every request is a sample of its own, and nothing is saved.
+    """
 
-    def __init__(self, run: RunWriter, settings: Mapping[str, Any], facts: Mapping[str, Any], policy: Policy) -> None:
+    def __init__(
+        self, run: RunWriter | None, settings: Mapping[str, Any], facts: Mapping[str, Any], policy: Policy
+    ) -> None:
         self.run = run
         self._settings, self._facts = digest_of(settings), facts
         writers = policy.writes(taken_over=False), policy.writes(taken_over=True)
-        window = policy.window if policy.scorer is not None else None
-        self._header = TraceHeader("", writers, window)
+        self._header = TraceHeader("", writers, policy.window if policy.scorer is not None else None)
 
     def group_by_key(self, requests: Sequence[Request], wanted: Sequence[int]) -> dict[bytes, list[int]]:
         """The wanted indices into `requests` by the key of their text, in their order."""
+        if self.run is None:
+            return {i.to_bytes(8, "big"): [i] for i in wanted}
         by_key: dict[bytes, list[int]] = {}
         for i in wanted:
             by_key.setdefault(sample_key(self._settings, requests[i]), []).append(i)
@@ -78,6 +54,8 @@ class Recorder:
         chat: bool,
     ) -> None:
         """Enter the command and all that it asks for. Commands differ by tasks, decoding settings and `chat` (a template)."""
+        if self.run is None:
+            return
         decoding = sorted({(i.task_name or "none", json.dumps(i.args[1], sort_keys=True)) for i in instances})
         facts = {**self._facts, "tasks": [[task, json.loads(settings)] for task, settings in decoding]}
         command = digest_of([self._settings, decoding, chat])
@@ -94,8 +72,8 @@ class Recorder:
 
     def find(self, keys: Sequence[bytes]) -> dict[bytes, Sample]:
         """The samples of these keys that are finished; says how many there are."""
-        found = self.run.find(keys)
-        if found:
+        found = self.run.find(keys) if self.run else {}
+        if self.run and found:
             logger.warning(
                 "run_dir='%s': %d of %d samples are finished already; %d are left to write",
                 self.run.folder, len(found), len(keys), len(keys) - len(found),
@@ -104,7 +82,8 @@ class Recorder:
 
     def add(self, sample: Sample, generation: Generation) -> None:
         """Hand over a new sample with its trace."""
-        self.run.add(replace(sample, trace=pack_trace(generation, self._header)))
+        if self.run is not None:
+            self.run.add(replace(sample, trace=pack_trace(generation, self._header)))
 
 
 def make_sample(

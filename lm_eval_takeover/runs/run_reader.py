@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from lm_eval_takeover.errors import ArgumentError, RunDirError
 from lm_eval_takeover.runs.journal import Sample
-from lm_eval_takeover.runs.layout import SAMPLES, find_run_dir, find_run_dirs, prompts_path, traces_folder
+from lm_eval_takeover.runs.layout import PROMPTS, SAMPLES, TRACES, find_run_dir, find_run_dirs
 from lm_eval_takeover.runs.parquet import NAME_COLUMNS, Name, read_table, reading
 from lm_eval_takeover.runs.prompts import Prompt, read_prompts
 from lm_eval_takeover.runs.stored import StoredRun, read_stored_runs
@@ -131,7 +131,7 @@ class RunReader:
         if len(rows) != 1:
             problem = "is not in" if not rows else "has several rows in"
             raise RunDirError(
-                f"the prompt of task {one.task}, doc {one.doc_id} {problem} '{prompts_path(self.folder)}'; give the run's "
+                f"the prompt of task {one.task}, doc {one.doc_id} {problem} '{self.folder / PROMPTS}'; give the run's "
                 f"command again, which writes it and generates nothing that is there"
             )
         return rows[0]
@@ -149,8 +149,8 @@ class RunReader:
             if one.stored.part is not None:
                 by_part.setdefault(one.stored.part, {})[one.stored_name] = one
         for part, wanted in sorted(by_part.items()):
-            with reading(traces_folder(self.folder) / part, "a trace"):
-                path = join_inside(traces_folder(self.folder), part)
+            with reading(self.folder / TRACES / part, "a trace"):
+                path = join_inside(self.folder / TRACES, part)
                 table = read_table(path, TRACE_SCHEMA, [*NAME_COLUMNS, *columns])
             for name, start, stop in split_samples(table):
                 if name in wanted:

@@ -21,7 +21,7 @@ from lm_eval_takeover.errors import RunDirError
 from lm_eval_takeover.runs import shards
 from lm_eval_takeover.runs.journal import Asked, Journal, Sample
 from lm_eval_takeover.runs.journal_file import Damaged
-from lm_eval_takeover.runs.layout import journal_path, list_ranks, lock_path, traces_folder
+from lm_eval_takeover.runs.layout import TRACES, journal_path, list_ranks, lock_path
 from lm_eval_takeover.runs.prompts import Prompt, add_prompts
 from lm_eval_takeover.storage.locks import Lock, Locked
 from lm_eval_takeover.storage.whole_files import make_folder
@@ -49,7 +49,7 @@ class RunWriter:
         self._commit: Future[None] | None = None  # the last one that was scheduled
         self._mutex, self._skip_pause, self._last_commit = ThreadLock(), Event(), 0.0
         with self._translate_errors("opening it"):
-            make_folder(traces_folder(self.folder))
+            make_folder(self.folder / TRACES)
             self._lock = self._acquire_lock()
             try:
                 self.journal = shards.open_journal(self.folder, rank)

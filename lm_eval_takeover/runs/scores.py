@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from lm_eval_takeover.runs.layout import scores_folder
+from lm_eval_takeover.runs.layout import SCORES_FOLDER
 from lm_eval_takeover.runs.parquet import (
     NAME_FIELDS,
     Name,
@@ -81,7 +81,7 @@ def make_schema(scores: Sequence[str] = ()) -> pa.Schema:
 
 def list_score_files(folder: Path) -> list[Path]:
     """The scores files of a run_dir, the oldest first."""
-    return sorted(path for path in scores_folder(folder).glob("*.parquet") if not path.name.startswith("."))
+    return sorted(path for path in (folder / SCORES_FOLDER).glob("*.parquet") if not path.name.startswith("."))
 
 
 def read_header(path: Path) -> tuple[ScoresHeader, set[bytes]]:
@@ -97,7 +97,7 @@ def read_header(path: Path) -> tuple[ScoresHeader, set[bytes]]:
 def write_scores(folder: Path, header: ScoresHeader, samples: Sequence[ScoredSample]) -> Path:
     """A new file with these samples, whole or not at all."""
     number = max((int(path.stem) for path in list_score_files(folder) if path.stem.isdigit()), default=0) + 1
-    path = scores_folder(folder) / f"{number:06d}.parquet"
+    path = folder / SCORES_FOLDER / f"{number:06d}.parquet"
     keys = [sample.key.hex() for sample in samples]
     table = make_scores(samples, list(header.scores))
     write_parquet(path, table, {_METADATA: json.dumps({"header": asdict(header), "keys": keys})}, rows=len(table))

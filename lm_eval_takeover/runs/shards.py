@@ -14,15 +14,13 @@ from pathlib import Path
 from lm_eval_takeover.runs.journal import Journal, Sample
 from lm_eval_takeover.runs.journal_file import Damaged
 from lm_eval_takeover.runs.layout import (
+    TRACES,
     journal_path,
     list_parts,
     list_ranks,
-    list_unfinished_parts,
     lock_path,
     make_damaged_folder,
-    part_name,
-    part_number,
-    traces_folder,
+    next_part,
 )
 from lm_eval_takeover.runs.traces import read_sample_names, unpack_trace, write_part
 from lm_eval_takeover.storage.locks import Lock, Locked
@@ -86,8 +84,7 @@ def move_traces(journal: Journal, folder: Path, rank: int, everything: bool = Fa
         for sample in samples:
             by_command.setdefault(unpack_trace(sample.trace or b"")[0].command, []).append(sample)
         for command, group in by_command.items():
-            number = max(map(part_number, list_parts(folder, rank)), default=0) + 1
-            part = traces_folder(folder) / part_name(rank, number)
+            part = next_part(folder, rank)
             attempts = journal.attempts(command)
             write_part(part, group, attempts[-1][0] if attempts else {})
             journal.assign_part(group, part.name)
@@ -95,7 +92,7 @@ def move_traces(journal: Journal, folder: Path, rank: int, everything: bool = Fa
 
 def _reconcile_parts(journal: Journal, folder: Path, rank: int) -> None:
     """Remove parts of a rank whose traces its journal still has; move others that it does not know aside."""
-    for path in list_unfinished_parts(folder, rank):
+    for path in (folder / TRACES).glob(f".{rank:03d}-*"):  # a process died while it wrote them
         path.unlink()
     known, parts = journal.parts(), list_parts(folder, rank)
     strangers = []

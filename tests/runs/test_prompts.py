@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from lm_eval_takeover.method.request import Request, Sampling
-from lm_eval_takeover.runs.layout import prompts_lock_path, prompts_path
+from lm_eval_takeover.runs.layout import PROMPTS, PROMPTS_LOCK
 from lm_eval_takeover.runs.prompts import SCHEMA, add_prompts, list_prompts, read_prompts
 from lm_eval_takeover.storage.locks import Lock
 from lm_eval_takeover.tasks import gpqa
@@ -25,10 +25,10 @@ def make_rows(task, numbers, ending=""):
 def test_rows_are_added_once_and_read_by_anyone(tmp_path):
     add_prompts(tmp_path, make_rows("b", [3, 1]))
     add_prompts(tmp_path, make_rows("a", [7]))
-    written = prompts_path(tmp_path).stat().st_mtime_ns
+    written = (tmp_path / PROMPTS).stat().st_mtime_ns
     add_prompts(tmp_path, make_rows("b", [1]))  # a resumed run
-    assert prompts_path(tmp_path).stat().st_mtime_ns == written
-    table = pd.read_parquet(prompts_path(tmp_path))
+    assert (tmp_path / PROMPTS).stat().st_mtime_ns == written
+    table = pd.read_parquet(tmp_path / PROMPTS)
     assert list(table) == SCHEMA.names
     assert list(zip(table["task"], table["doc_id"], strict=True)) == [("a", 7), ("b", 1), ("b", 3)]
     assert read_prompts(tmp_path)[0] == {
@@ -43,7 +43,7 @@ def test_two_ways_to_ask_are_two_rows(tmp_path):
 
 
 def test_ranks_that_add_at_once_lose_nothing(tmp_path):
-    held = Lock(prompts_lock_path(tmp_path))
+    held = Lock(tmp_path / PROMPTS_LOCK)
     ranks = [threading.Thread(target=add_prompts, args=(tmp_path, make_rows("a", [n]))) for n in range(6)]
     for rank in ranks:
         rank.start()
@@ -54,7 +54,7 @@ def test_ranks_that_add_at_once_lose_nothing(tmp_path):
 
 
 def test_a_file_that_cannot_be_read_is_written_anew(tmp_path, caplog):
-    prompts_path(tmp_path).write_bytes(b"noise")
+    (tmp_path / PROMPTS).write_bytes(b"noise")
     add_prompts(tmp_path, make_rows("a", [1]))
     assert "written again" in caplog.text
     assert len(read_prompts(tmp_path)) == 1

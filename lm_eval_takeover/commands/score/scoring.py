@@ -19,7 +19,7 @@ from lm_eval_takeover.escaping import for_terminal
 from lm_eval_takeover.method.registry import Score, load_plugins
 from lm_eval_takeover.method.registry import scores as registered
 from lm_eval_takeover.pair.pair import Pair
-from lm_eval_takeover.runs.layout import scores_folder, scores_lock_path
+from lm_eval_takeover.runs.layout import SCORES_FOLDER, SCORES_LOCK
 from lm_eval_takeover.runs.run_reader import Answered, RunReader, read_run_folders
 from lm_eval_takeover.runs.scores import ScoredSample, ScoresHeader, list_score_files, read_header, write_scores
 from lm_eval_takeover.storage.locks import Lock, Locked
@@ -57,7 +57,7 @@ def score_runs(folders: Sequence[Path], given: Mapping[str, Any], *, overwrite: 
             readers = readers or Readers(arguments)
             with _hold(run.folder):
                 count = score_run(run, readers, overwrite=overwrite)
-            print(f"{count:,} samples scored -> {scores_folder(run.folder)}")
+            print(f"{count:,} samples scored -> {run.folder / SCORES_FOLDER}")
     finally:
         if readers is not None:
             readers.close()
@@ -76,7 +76,7 @@ def score_run(run: RunReader, readers: Readers, *, overwrite: bool = False) -> i
     scores = list(registered)
     header = _describe(pair, scores)
     if overwrite:
-        shutil.rmtree(scores_folder(run.folder), ignore_errors=True)
+        shutil.rmtree(run.folder / SCORES_FOLDER, ignore_errors=True)
     done = _find_scored(run.folder, header)
     samples = run.stored_samples()
     if len(run.answered) < run.asked:
@@ -103,7 +103,7 @@ def _write_files(
 
     def describe_kept() -> str:
         return (
-            f"{written:,} samples are scored in '{scores_folder(run.folder)}', and the same command goes on from there"
+            f"{written:,} samples are scored in '{run.folder / SCORES_FOLDER}', and the same command goes on from there"
         )
 
     def write_group() -> None:
@@ -199,7 +199,7 @@ def _make_sample(text: Text, values: dict[str, Any]) -> ScoredSample:
 def _hold(folder: Path) -> Iterator[None]:
     """Keep other calls of `score` out of a folder. Raises RunDirError where one is at work."""
     try:
-        lock = Lock(scores_lock_path(folder))
+        lock = Lock(folder / SCORES_LOCK)
     except Locked as held:
         raise RunDirError(f"run_dir='{folder}' is being scored by {held}; wait for it to end") from None
     except OSError as error:

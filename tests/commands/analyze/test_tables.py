@@ -21,7 +21,7 @@ from lm_eval_takeover.demo.puzzle import decision_positions
 from lm_eval_takeover.errors import ArgumentError, RunDirError
 from lm_eval_takeover.method.registry import scores as registered
 from lm_eval_takeover.runs.journal import Asked, Journal
-from lm_eval_takeover.runs.layout import prompts_path
+from lm_eval_takeover.runs.layout import PROMPTS
 from lm_eval_takeover.runs.parquet import write_parquet
 from lm_eval_takeover.runs.prompts import SCHEMA
 from lm_eval_takeover.runs.run_reader import read_run_folder
@@ -182,9 +182,9 @@ def forget_samples(run):
 
 
 def use_other_tokens(run):
-    rows = pq.read_table(prompts_path(run)).to_pylist()
+    rows = pq.read_table(run / PROMPTS).to_pylist()
     table = pa.Table.from_pylist([row | {"prompt_ids": row["prompt_ids"][1:]} for row in rows], schema=SCHEMA)
-    write_parquet(prompts_path(run), table)
+    write_parquet(run / PROMPTS, table)
 
 
 @pytest.mark.parametrize(
