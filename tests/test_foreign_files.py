@@ -2,7 +2,7 @@
 
 import pyarrow as pa
 import pytest
-from helpers.foreign_files import KINDS, make_sound, try_one
+from helpers.foreign_files import FLIPPED, KINDS, flip_bits, make_sound, try_one
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -34,6 +34,13 @@ def test_a_changed_file_is_read_or_refused_in_a_line(kind, sound, seed):
     else:
         text = "it was read"
     assert len(text.splitlines()) == 1
+
+
+@pytest.mark.parametrize("kind", FLIPPED)
+def test_a_flipped_bit_is_never_read_as_data(kind, sound):
+    outcomes = flip_bits(kind, sound, sound.with_name("flipped"), range(60))
+    assert outcomes["wrong"] == 0
+    assert outcomes["refused"] > 0  # most of a journal's pages are empty
 
 
 def test_parquet_that_expands_is_refused_before_it_is_read(tmp_path):

@@ -7,6 +7,7 @@
 Checksums are made to fit again, as a stranger can do: else nothing behind them would be tried.
 """
 
+import collections
 import contextlib
 import io
 import json
@@ -36,10 +37,20 @@ from lm_eval_takeover.commands.report.figures import read_figure
 from lm_eval_takeover.commands.report.inputs import Analysis
 from lm_eval_takeover.commands.report.rollouts import read_scores
 from lm_eval_takeover.commands.report.summary import list_rows
+from lm_eval_takeover.errors import TakeoverError
 from lm_eval_takeover.runs import journal_file
-from lm_eval_takeover.runs.parquet import DIGEST, seal
+from lm_eval_takeover.runs.parquet import DIGEST, read_table, reading, seal
+from lm_eval_takeover.runs.prompts import read_prompts
 from lm_eval_takeover.runs.run_reader import read_run_folder
-from lm_eval_takeover.runs.scores import ScoredSample, ScoresHeader, make_schema, write_scores
+from lm_eval_takeover.runs.scores import (
+    ScoredSample,
+    ScoresHeader,
+    list_score_files,
+    make_schema,
+    read_header,
+    write_scores,
+)
+from lm_eval_takeover.runs.traces import SCHEMA as TRACED
 from lm_eval_takeover.storage.digests import digest_of
 
 TASKS = ("takeover_gsm8k", "takeover_math500")
@@ -298,3 +309,48 @@ def try_one(kind: str, sound: Path, scratch: Path, seed: int) -> None:
     ):
         warnings.simplefilter("ignore")
         read(scratch)
+
+
+# A bit that flips on the disk
+
+
+def _read_journal(folder):
+    run = read_run_folder(folder / "base")
+    return run.answered, run.takeover, run.arguments, run.settings, run.decoding
+
+
+def _read_trace(folder):
+    return [(one, table.to_pylist()) for one, table in read_run_folder(folder / "base").read_traces(TRACED.names)]
+
+
+def _read_score_files(folder):
+    (path,) = list_score_files(folder / "base")
+    header, keys = read_header(path)
+    with reading(path, "scores"):
+        return header, keys, read_table(path, make_schema(header.scores)).to_pylist()
+
+
+FLIPPED = {
+    "journal": ("base/journal-000.sqlite", _read_journal),
+    "traces": ("base/traces/000-000001.parquet", _read_trace),
+    "scores": ("base/scores/000001.parquet", _read_score_files),
+    "prompts": ("base/prompts.parquet", lambda folder: read_prompts(folder / "base")),
+}
+
+
+def flip_bits(kind: str, sound: Path, scratch: Path, seeds) -> collections.Counter:
+    """How often a file with one flipped bit is `refused`, read as it was (`same`), or read as something else (`wrong`)."""
+    name, read = FLIPPED[kind]
+    shutil.rmtree(scratch, ignore_errors=True)
+    shutil.copytree(sound, scratch)
+    content, expected = (sound / name).read_bytes(), repr(read(scratch))
+    outcomes = collections.Counter()
+    for seed in seeds:
+        changed, rng = bytearray(content), random.Random(f"{kind} {seed}")
+        changed[rng.randrange(len(changed))] ^= 1 << rng.randrange(8)
+        (scratch / name).write_bytes(changed)
+        try:
+            outcomes["same" if repr(read(scratch)) == expected else "wrong"] += 1
+        except TakeoverError:
+            outcomes["refused"] += 1
+    return outcomes
