@@ -15,7 +15,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from transformers.utils.logging import disable_progress_bar
 
 from lm_eval_takeover.commands.calibrate.prompts import Prompts
-from lm_eval_takeover.commands.calibrate.rollouts import calibrate
+from lm_eval_takeover.commands.calibrate.rollouts import Setup, calibrate
 from lm_eval_takeover.decoding import engine, lockstep
 from lm_eval_takeover.decoding.teacher_forcing import force
 from lm_eval_takeover.demo import DEMO, calibration_prompts
@@ -277,10 +277,10 @@ def check_calibration(row: Row, pair: Pair) -> None:
     """The mean score of a calibration in one batch, against one by one and plainly."""
     texts = tuple(text[:length] for text, length in zip(calibration_prompts(), (60, 25, 90), strict=False))
     prompts = Prompts(texts, (), {"indices": [0, 1, 2]})
-    options: dict[str, Any] = {"max_gen_toks": NEW, "sampling": Sampling(1.0), "progress": False}
+    setup = Setup(pair=pair, prompts=prompts, max_gen_toks=NEW, sampling=Sampling(1.0), batch_size=3, progress=False)
     with plain_passes(pair):
-        expected = calibrate(pair, prompts, batch_size=1, **options)
-    made = calibrate(pair, prompts, batch_size=3, **options)
+        expected = calibrate(replace(setup, batch_size=1))
+    made = calibrate(setup)
     row.expect(
         "calibrate",
         [made.tokens, f"{made.score('ce').mean:.3f}"],

@@ -19,7 +19,7 @@ from lm_eval_takeover.calibration.tuning import Method
 from lm_eval_takeover.commands._output import write_markdown
 from lm_eval_takeover.commands.calibrate.comparison import compare_calibrations
 from lm_eval_takeover.commands.calibrate.prompts import Prompts, read_prompts
-from lm_eval_takeover.commands.calibrate.rollouts import Wanted, calibrate
+from lm_eval_takeover.commands.calibrate.rollouts import Setup, Wanted, calibrate
 from lm_eval_takeover.decoding.lockstep import generate
 from lm_eval_takeover.decoding.teacher_forcing import force
 from lm_eval_takeover.demo import CALIBRATION_PROMPTS, PROMPT, calibration_prompts, problems
@@ -103,10 +103,7 @@ def main() -> None:
     if wanted("exact") or wanted("rates"):
         prompts = read_prompts(str(CALIBRATION_PROMPTS), count=options.prompts, held_out=200)
         made = calibrate(
-            pair,
-            prompts,
-            sampling=SAMPLING,
-            batch_size=250,
+            Setup(pair=pair, prompts=prompts, sampling=SAMPLING, batch_size=250),
             wanted=[Wanted(Method(Disagreement()), options.rates)] if wanted("rates") else [],
         )
         if wanted("exact"):
@@ -115,7 +112,10 @@ def main() -> None:
             rates(pair, made, fresh_prompts(400, seed=1))
     if wanted("sets"):
         texts = fresh_prompts(3 * options.prompts, seed=2)
-        sets = [calibrate(pair, as_prompts(texts[number::3]), sampling=SAMPLING, batch_size=250) for number in range(3)]
+        sets = [
+            calibrate(Setup(pair=pair, prompts=as_prompts(texts[number::3]), sampling=SAMPLING, batch_size=250))
+            for number in range(3)
+        ]
         named = [replace(made, name=f"set {number + 1}") for number, made in enumerate(sets)]
         print("\n".join(map(write_markdown, compare_calibrations(named).values())))
 

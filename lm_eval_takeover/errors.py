@@ -92,6 +92,11 @@ def run_in_batches(
         logger.warning("out of memory; continuing with batch size %d", size)
 
 
+def first_line(error: Exception) -> str:
+    """What a library's error says, in one line."""
+    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """`; did you mean 'x'?` where a known name is close to `name`, else the list of known names."""
     names = sorted(known)

@@ -46,15 +46,6 @@ class QuantileSketch:
         for start in range(0, len(values), self.capacity):
             self._put(0, values[start : start + self.capacity])
 
-    def merge(self, other: "QuantileSketch") -> None:
-        """Add all that another sketch has seen; the errors add."""
-        self.count += other.count
-        self.total += other.total
-        self._lost += other._lost
-        for level, pieces in enumerate(other._buffers):
-            for piece in pieces:
-                self._put(level, piece)
-
     def _put(self, level: int, values: Values) -> None:
         while level >= len(self._buffers):
             self._buffers.append([])

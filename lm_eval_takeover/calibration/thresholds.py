@@ -15,7 +15,6 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Annotated, Any, Literal, Self, TypedDict
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from lm_eval_takeover.calibration.sketch import QuantileSketch
 from lm_eval_takeover.errors import CalibrationError
@@ -99,16 +98,6 @@ class ScoreCalibration:
         sketch: Sketch = {"rho": grid, "tau": tau.tolist(), "tail_mean": tail.tolist()}
         calibrated = cls(scores.total / scores.count, (), sketch, scores.rank_error, signed=signed)
         return replace(calibrated, table=tuple({"rho": rho, **asdict(calibrated.threshold(rho))} for rho in TABLE))
-
-    @classmethod
-    def of_values(cls, scores: ArrayLike) -> Self:
-        """From all scores at once, which are kept in float32."""
-        sketch = QuantileSketch()
-        try:
-            sketch.add(scores)
-        except ValueError as error:
-            raise CalibrationError(f"{error}; load the models in float32") from error
-        return cls.of(sketch)
 
     def with_shares(self, shares: Mapping[tuple[float, str], float]) -> Self:
         """The table with the share of takeovers by (rho, kappa rule)."""

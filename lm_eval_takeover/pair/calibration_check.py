@@ -48,7 +48,12 @@ class CalibrationFit:
 
     def check(self, requests: Iterable[tuple[str, str, Sampling | None]]) -> None:
         """Compare with the `(task, prompt, sampling)` of each request. Raises CalibrationError that names both sides."""
-        self._say_unknown()
+        if self.calibration.source == "published":
+            self._say_once(
+                f"calibration '{self.calibration.name}' is read off a published table, which does not say its form of prompts, "
+                f"decoding and dtypes; whether it fits this run is not known"
+            )
+            return
         self._compare_dtypes()
         forms: dict[str, bool | None] = {}
         asked: dict[tuple[bool | None, Sampling | None], Asked] = {}
@@ -78,13 +83,11 @@ class CalibrationFit:
     def _compare_prompts(self, asked: Asked) -> list[tuple[str, str]]:
         """`(calibration's, run's)` form of prompts, where they differ."""
         prompts = self.calibration.prompts
-        chat, thinking = prompts.get("chat_template"), prompts.get("enable_thinking")
-        if chat is None:
-            return []
+        chat, thinking = prompts["chat_template"], prompts["enable_thinking"]
         if asked.chat_template is not None and chat != asked.chat_template:
             names = {False: "raw prompts", True: "prompts in the chat template"}
             return [(names[chat], names[asked.chat_template])]
-        if not chat or "enable_thinking" not in prompts or self._renders_alike(thinking, self.enable_thinking):
+        if not chat or self._renders_alike(thinking, self.enable_thinking):
             return []
         return [(_describe_thinking(thinking), _describe_thinking(self.enable_thinking))]
 
@@ -100,11 +103,11 @@ class CalibrationFit:
         held = self.calibration.decoding
         if sampling is None:
             return []
-        greedy = 0 in (held.get("temperature"), sampling.temperature)
+        greedy = 0 in (held["temperature"], sampling.temperature)
         differences = []
         for name in _SETTINGS[:1] if greedy else _SETTINGS:
-            measured, wanted = held.get(name), getattr(sampling, name)
-            if measured is not None and not math.isclose(measured, wanted):
+            measured, wanted = held[name], getattr(sampling, name)
+            if not math.isclose(measured, wanted):
                 differences.append((f"{name}={measured:g}", f"{name}={wanted:g}"))
         return differences
 
@@ -115,22 +118,6 @@ class CalibrationFit:
                     f"calibration '{self.calibration.name}' was measured with the {role} in {measured}, and this run has it in "
                     f"{now}; its thresholds may be a little off"
                 )
-
-    def _say_unknown(self) -> None:
-        """Name what the file does not say, and so was not compared."""
-        prompts, decoding = self.calibration.prompts, self.calibration.decoding
-        unknown = [name for name in _SETTINGS if decoding.get(name) is None]
-        if prompts.get("chat_template") is None:
-            unknown.insert(0, "the form of its prompts")
-        elif prompts["chat_template"] and "enable_thinking" not in prompts:
-            unknown.insert(0, "enable_thinking")
-        if not self.calibration.dtypes:
-            unknown.append("dtypes")
-        if unknown:
-            self._say_once(
-                f"calibration '{self.calibration.name}' does not say {', '.join(unknown)}; whether that fits this run is "
-                f"not known"
-            )
 
     def _say_once(self, text: str) -> None:
         if text not in self._said:

@@ -1,8 +1,9 @@
 """Where a checkpoint lies, by what id it is known, and digests of its files."""
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from huggingface_hub import try_to_load_from_cache
 
@@ -42,30 +43,23 @@ def _find_commit(file: Path) -> str:
 
 def whole_digest(folder: Path) -> str:
     """`blake2b:…` of every byte that a local checkpoint computes with: configuration, code and weights. Reads about 1 GB/s."""
-    digest = hashlib.blake2b(digest_size=32)
-    for file, size in _list_files(
-        folder, "config.json", "adapter_config.json", "*.safetensors", "*.bin", "*.gguf", "*.py"
-    ):
-        digest.update(f"{file.name}\0{size}\0".encode())
-        with file.open("rb") as stream:
-            while chunk := stream.read(2**24):
-                digest.update(chunk)
-    return f"blake2b:{digest.hexdigest()}"
+    patterns = ("config.json", "adapter_config.json", "*.safetensors", "*.bin", "*.gguf", "*.py")
+    return _digest(hashlib.blake2b(digest_size=32), folder, patterns, sampled=False)
 
 
 def sampled_digest(folder: Path) -> str:
     """`sha256:…` of a local checkpoint: its configuration, and of each weight file the size and 64 KiB of each 1/256."""
-    digest, chunk = hashlib.sha256(), 2**16
-    for file, size in _list_files(folder, "config.json", "*.safetensors", "*.bin", "*.gguf"):
+    return _digest(hashlib.sha256(), folder, ("config.json", "*.safetensors", "*.bin", "*.gguf"), sampled=True)
+
+
+def _digest(digest: Any, folder: Path, patterns: Sequence[str], *, sampled: bool) -> str:
+    """Of the files that match any pattern, in the order of their names, with their sizes."""
+    chunk = 2**16 if sampled else 2**24
+    for file in sorted(path for pattern in patterns for path in folder.glob(pattern)):
+        size = file.stat().st_size
         digest.update(f"{file.name}\0{size}\0".encode())
         with file.open("rb") as stream:
-            for start in range(0, size, max(chunk, size // 256)):
+            for start in range(0, size, max(chunk, size // 256 if sampled else 0)):
                 stream.seek(start)
                 digest.update(stream.read(chunk))
-    return f"sha256:{digest.hexdigest()}"
-
-
-def _list_files(folder: Path, *patterns: str) -> Iterator[tuple[Path, int]]:
-    """The files that match any pattern, in the order of their names, with their sizes in bytes."""
-    for file in sorted(path for pattern in patterns for path in folder.glob(pattern)):
-        yield file, file.stat().st_size
+    return f"{digest.name}:{digest.hexdigest()}"

@@ -8,6 +8,8 @@ from functools import partial
 from typing import Any, get_type_hints
 
 import torch
+from tqdm import tqdm
+from transformers.utils import logging as bars
 
 from lm_eval_takeover.arguments import DEFAULT_POLICY, KINDS, ModelArguments, check_folder
 from lm_eval_takeover.calibration.files import (
@@ -22,17 +24,18 @@ from lm_eval_takeover.calibration.files import (
 from lm_eval_takeover.calibration.thresholds import DEFAULT_RHO, KAPPA_RULES, Calibration, Target
 from lm_eval_takeover.calibration.tuning import SPIKE_RATIO, Method
 from lm_eval_takeover.demo import CALIBRATION_PROMPTS, DEMO
-from lm_eval_takeover.errors import ArgumentError, CalibrationError, nearest
+from lm_eval_takeover.errors import ArgumentError, CalibrationError, first_line, nearest
 from lm_eval_takeover.method.gate import Gate
 from lm_eval_takeover.method.policies import Gated
 from lm_eval_takeover.method.policy import BudgetParameter, Policy, policies
 from lm_eval_takeover.method.registry import load_plugins
 from lm_eval_takeover.pair.calibration_check import CalibrationFit
-from lm_eval_takeover.pair.loading_bar import one_loading_bar
 from lm_eval_takeover.pair.member import Member
 from lm_eval_takeover.pair.pair import Pair
 
 logger = logging.getLogger(__name__)
+
+_BAR = "Loading weights"  # what transformers calls its bar, one per model
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +113,34 @@ def load_weights(pair: Pair, roles: Sequence[str]) -> None:
     with one_loading_bar(len(roles)):
         for role in roles:
             _ = pair.member(role).model
+
+
+@contextlib.contextmanager
+def one_loading_bar(models: int) -> Iterator[None]:
+    """Within the `with` block transformers' bars are one over so many models; other bars, those of downloads, stay theirs."""
+    quiet = models < 2 or not bars.is_progress_bar_enabled()
+    form = "{desc}: {percentage:3.0f}%|{bar}| {elapsed}"
+    with tqdm(total=models, desc=f"{_BAR} of {models} models", disable=quiet, bar_format=form) as bar:
+
+        def make_bar(make: Callable[..., Any], arguments: tuple[Any, ...], options: dict[str, Any]) -> Any:
+            if quiet or options.get("desc") != _BAR:
+                return make(*arguments, **options)
+            return _count_shares(list(arguments[0]), bar)
+
+        previous = bars.set_tqdm_hook(make_bar)
+        try:
+            yield
+        finally:
+            bars.set_tqdm_hook(previous)
+
+
+def _count_shares(items: list[Any], bar: Any) -> Iterator[Any]:
+    """These items, each of which moves the bar by its share of one model."""
+    before = round(bar.n)
+    for number, item in enumerate(items, 1):
+        yield item
+        bar.n = before + number / len(items)  # exact, where a sum of shares may pass the total
+        bar.update(0)
 
 
 def open_method(arguments: ModelArguments) -> Method:
@@ -309,8 +340,9 @@ def _resolve_device(argument: str, device: str | None) -> str:
     try:
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:
-        reason = str(error).strip().splitlines()[0]
-        raise ArgumentError(f"{argument}='{device}' cannot be used: {reason}; expected cpu, cuda or cuda:0") from error
+        raise ArgumentError(
+            f"{argument}='{device}' cannot be used: {first_line(error)}; expected cpu, cuda or cuda:0"
+        ) from error
     return str(device)
 
 

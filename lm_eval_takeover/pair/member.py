@@ -13,7 +13,7 @@ from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, Cache, GenerationConfig
 
 from lm_eval_takeover.arguments import ModelArguments, check_folder
-from lm_eval_takeover.errors import ArgumentError, ModelOutputError
+from lm_eval_takeover.errors import ArgumentError, ModelOutputError, first_line
 from lm_eval_takeover.pair.ids import identify, locate
 from lm_eval_takeover.pair.load_options import (
     check_quantization,
@@ -69,7 +69,7 @@ class Member:
         except Exception as error:  # a checkpoint can be broken in as many ways as there are loaders
             where = f" at revision '{self._revision}'" if self._revision else ""
             raise ArgumentError(
-                f"{self.role}='{self.path}'{where} cannot be loaded: {_first_line(error)} "
+                f"{self.role}='{self.path}'{where} cannot be loaded: {first_line(error)} "
                 f"(expected a local folder or a hub id, 'owner/name' or 'owner/name@revision')"
             ) from error
 
@@ -115,7 +115,7 @@ class Member:
         try:
             adapted = PeftModel.from_pretrained(model, path, **({} if revision is None else {"revision": revision}))
         except Exception as error:  # likewise
-            raise ArgumentError(f"{argument}='{adapter}' cannot be loaded: {_first_line(error)}") from error
+            raise ArgumentError(f"{argument}='{adapter}' cannot be loaded: {first_line(error)}") from error
         if adapted.active_peft_config.is_prompt_learning:
             raise ArgumentError(
                 f"{argument}='{adapter}' adds tokens to the prompt; expected an adapter of the layers, such as LoRA"
@@ -212,10 +212,6 @@ class Member:
         if not lengths and self.tokenizer.model_max_length < 10**9:  # transformers' "no limit" is 10^30
             lengths.append(int(self.tokenizer.model_max_length))
         return lengths[0] if lengths else None
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
 
 
 def _list_hub_files(name: str, revision: str | None) -> list[str]:

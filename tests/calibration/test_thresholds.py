@@ -3,21 +3,20 @@
 import numpy as np
 import pytest
 import torch
-from helpers.calibrations import METHOD, SCORES, TARGET
+from helpers.calibrations import METHOD, SCORES, TARGET, calibrate_values
 from hypothesis import given
 from hypothesis import strategies as st
 
 from lm_eval_takeover.calibration.files import find_calibration, find_target, name_rate
-from lm_eval_takeover.calibration.thresholds import ScoreCalibration
 from lm_eval_takeover.errors import CalibrationError, TakeoverError
 from lm_eval_takeover.method.gate import Gate, fires_along
 
-CALIBRATED = ScoreCalibration.of_values(SCORES)
+CALIBRATED = calibrate_values(SCORES)
 
 
 @pytest.mark.parametrize("rho", [0.005, 0.01, 0.03, 0.05, 0.1, 0.5])
 def test_tau_and_kappa_equal_their_definitions(rho):
-    threshold = ScoreCalibration.of_values(SCORES).threshold(rho)
+    threshold = calibrate_values(SCORES).threshold(rho)
     tau = np.quantile(SCORES, 1 - rho)
     assert threshold.tau == pytest.approx(tau, rel=1e-12)
     assert threshold.kappa_threshold_to_mean == pytest.approx(tau / SCORES.mean(), rel=1e-12)
@@ -32,7 +31,7 @@ def test_any_rho_is_read_within_a_tenth_of_a_percent_of_rank(rho):
 
 
 def test_zero_scores_give_a_gate_that_fires_on_whatever_is_not_zero():
-    threshold = ScoreCalibration.of_values(np.zeros(100)).threshold(0.03)
+    threshold = calibrate_values(np.zeros(100)).threshold(0.03)
     gate = Gate(threshold.tau, threshold.kappa_threshold_to_mean)
     assert fires_along(gate, torch.tensor([0.0, 0.1, 0.0])).tolist() == [False, True, False]
 
@@ -43,10 +42,9 @@ def test_rho_outside_the_file_is_refused(rho):
         CALIBRATED.threshold(rho)
 
 
-@pytest.mark.parametrize("values", [[], [1.0, np.nan], [np.inf]])
-def test_scores_that_cannot_be_calibrated_are_refused(values):
-    with pytest.raises(CalibrationError):
-        ScoreCalibration.of_values(values)
+def test_no_score_cannot_be_calibrated():
+    with pytest.raises(CalibrationError, match="no score was collected"):
+        calibrate_values([])
 
 
 def test_quantiles_lie_on_the_scores_of_a_mass_of_nearly_equal_ones():
@@ -54,7 +52,7 @@ def test_quantiles_lie_on_the_scores_of_a_mass_of_nearly_equal_ones():
     rng = np.random.default_rng(1)
     values = np.concatenate([rng.uniform(0, 0.1, 45_000), np.log(6) + rng.uniform(-1e-5, 1e-5, 5_000)])
     values = values.astype(np.float32)
-    calibrated = ScoreCalibration.of_values(values)
+    calibrated = calibrate_values(values)
     for rho in (0.02, 0.05, 0.08):
         tau = calibrated.threshold(rho).tau
         assert (values > tau).mean() <= rho + 0.001

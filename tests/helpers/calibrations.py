@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from lm_eval_takeover.calibration.sketch import QuantileSketch
 from lm_eval_takeover.calibration.thresholds import Calibration, ScoreCalibration, Target
 from lm_eval_takeover.method.model_id import ModelId
 
@@ -12,11 +13,18 @@ METHOD = {"policy": "disagreement", "score": "ce", "kappa_rule": "threshold_to_m
 TARGET = Target(0.08, METHOD, "spike_ratio", 0.12, 0.0805, 100, 9000)
 
 
+def calibrate_values(scores):
+    """A calibration of these scores, in nats."""
+    sketch = QuantileSketch()
+    sketch.add(scores)
+    return ScoreCalibration.of(sketch)
+
+
 def small_calibration():
     """One score, one target, named `made`."""
     return Calibration(
         BASE, GUIDE, {"size": 10, "digest": "sha256:00"}, "forward", rollouts=3, tokens=len(SCORES),
-        scores={"ce": ScoreCalibration.of_values(SCORES)}, name="made", targets=(TARGET,),
+        scores={"ce": calibrate_values(SCORES)}, name="made", targets=(TARGET,),
         prompts={"dataset": "x", "seed": 0, "indices": [1], "asked": 3, "chat_template": False, "enable_thinking": None,
                  "problems": ["7 6c0d12e1 9a3d8a7e51c1f3b2"]},
         decoding={"temperature": 0.6, "top_p": 0.95, "top_k": 0, "max_gen_toks": 9, "until": [], "seed": 0}, cut=0,

@@ -5,11 +5,11 @@ import shutil
 from dataclasses import replace
 
 import pytest
+from helpers.calibrations import calibrate_values
 from lm_eval.api.instance import Instance
 
 from lm_eval_takeover.arguments import KINDS
 from lm_eval_takeover.calibration.files import read_calibration, write_calibration
-from lm_eval_takeover.calibration.thresholds import ScoreCalibration
 from lm_eval_takeover.demo import DEMO
 from lm_eval_takeover.model import GuidedTakeover
 from lm_eval_takeover.pair.member import Member
@@ -149,7 +149,7 @@ def test_a_model_argument_changes_the_key_exactly_if_it_can_change_the_text(name
     monkeypatch.setattr(Member, "_adapt", lambda self, model, adapter: model)
     if name == "calibration":
         demo = read_calibration(data_folder("calibration") / "demo.json")
-        scores = {score: ScoreCalibration.of_values([0.5, 1.0, 2.0] * 99) for score in demo.scores}
+        scores = {score: calibrate_values([0.5, 1.0, 2.0] * 99) for score in demo.scores}
         more["calibration"] = str(tmp_path / "other.json")
         write_calibration(replace(demo, scores=scores, targets=()), tmp_path / "other.json")
     if name == "run_dir":

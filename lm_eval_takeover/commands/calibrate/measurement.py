@@ -21,13 +21,11 @@ from lm_eval_takeover.commands._output import write_file, write_terminal, writin
 from lm_eval_takeover.commands.calibrate.page import describe_rollouts, rate_table, render_page, target_table
 from lm_eval_takeover.commands.calibrate.prompts import Prompts, read_prompts
 from lm_eval_takeover.commands.calibrate.rollouts import (
+    Setup,
     Wanted,
     Work,
     calibrate,
-    describe_circumstances,
-    describe_decoding,
     describe_unsolved,
-    kept_parts,
 )
 from lm_eval_takeover.commands.calibrate.task_form import TaskForm, load_task_form
 from lm_eval_takeover.errors import ArgumentError
@@ -36,7 +34,7 @@ from lm_eval_takeover.method.model_id import ModelId
 from lm_eval_takeover.method.named import find_policy, parse_word
 from lm_eval_takeover.method.policies import Disagreement
 from lm_eval_takeover.method.registry import scores as registered
-from lm_eval_takeover.method.request import TASK_MAX_GEN_TOKS, TASK_SAMPLING, Sampling
+from lm_eval_takeover.method.request import TASK_MAX_GEN_TOKS, TASK_SAMPLING
 from lm_eval_takeover.pair.loading import load_pair, open_method, parse_arguments
 from lm_eval_takeover.pair.pair import Pair
 
@@ -55,37 +53,21 @@ def measure(options: argparse.Namespace) -> int:
     Raises ArgumentError for prompts or models that cannot be used and, with the file written, for a rate that no spike ratio
     realizes.
     """
-    asked = {name: getattr(options, name) for name in PAIR_OPTIONS if getattr(options, name) is not None}
-    arguments = _parse_arguments(options, asked)
+    methods = _read_methods(options)
     chat = bool(options.apply_chat_template)
     form = load_task_form(options.task, options.include_path, TASK_MAX_GEN_TOKS, chat=chat) if options.task else None
-    sampling, until, max_gen_toks = _choose_decoding(options, form)
-    pair = load_pair(arguments)
-    backend = _open_vllm(arguments, pair) if arguments.backend == "vllm" else None
-    methods = _read_methods(options)
-    prompts = _read_prompts(options, pair, form)
+    setup = _prepare(options, form)
     stopping.on_stop(lambda: _describe_kept(options.out))
     work = Work()
-    settings = describe_decoding(sampling, max_gen_toks, until, options.seed)
-    circumstances = describe_circumstances(pair, prompts, options.direction, settings)
     asked_for = {*options.score, *(method.policy.scorer.name for method, _ in methods if method.policy.scorer)}
     optional = registered.installed().keys() - asked_for
-    with kept_parts(options.out, pair, prompts, options.direction, settings, optional) as parts:
+    with setup.open_parts(options.out, optional) as parts:
         calibration = calibrate(
-            pair,
-            prompts,
-            direction=options.direction,
-            sampling=sampling,
-            max_gen_toks=max_gen_toks,
-            until=until,
-            seed=options.seed,
-            batch_size=arguments.rows if backend is None else VLLM_GROUP,
-            window=options.window,
+            setup,
             wanted=[Wanted(method, rates or options.target_rate) for method, rates in methods],
-            known=_read_known(options, circumstances, optional),
+            known=_read_known(options, setup, optional),
             parts=parts,
             work=work,
-            backend=backend,
         )
         unsolved = [target for target in calibration.targets if not target.is_reached]
         kept = calibration.targets if options.nearest else [one for one in calibration.targets if one.is_reached]
@@ -100,6 +82,29 @@ def measure(options: argparse.Namespace) -> int:
             f"nearest one, and the rollouts are kept for another try with --overwrite)"
         )
     return 0
+
+
+def _prepare(options: argparse.Namespace, form: TaskForm | None) -> Setup:
+    """The pair, its prompts and how rollouts are drawn: as the options say, else as the task does, else as our tasks."""
+    asked = {name: value for name in PAIR_OPTIONS if (value := getattr(options, name)) is not None}
+    arguments = ModelArguments.parse({**asked, "direction": options.direction, **read_engine(options)})
+    usual = form.sampling if form else TASK_SAMPLING
+    given = {name: value for name in ("temperature", "top_p", "top_k") if (value := getattr(options, name)) is not None}
+    sampling = replace(usual, **given)
+    pair = load_pair(arguments)
+    in_vllm = arguments.backend == "vllm"
+    return Setup(
+        pair=pair,
+        prompts=_read_prompts(options, pair, form),
+        direction=options.direction,
+        sampling=sampling,
+        max_gen_toks=options.max_gen_toks or (form.max_gen_toks if form else TASK_MAX_GEN_TOKS),
+        until=form.until if form else (),
+        seed=options.seed,
+        batch_size=VLLM_GROUP if in_vllm else arguments.rows,
+        window=options.window,
+        backend=_open_vllm(arguments, pair) if in_vllm else None,
+    )
 
 
 def _read_methods(options: argparse.Namespace) -> list[tuple[Method, tuple[float, ...]]]:
@@ -120,16 +125,14 @@ def _read_methods(options: argparse.Namespace) -> list[tuple[Method, tuple[float
     return found
 
 
-def _read_known(
-    options: argparse.Namespace, circumstances: dict[str, Any], optional: Collection[str]
-) -> Calibration | None:
+def _read_known(options: argparse.Namespace, setup: Setup, optional: Collection[str]) -> Calibration | None:
     """With `--extend`, what is in the file already; None where it was measured under other circumstances."""
     if not options.extend or not options.out.exists():
         return None
     known = read_calibration(options.out)
     same = all(
         json.loads(json.dumps(_plain(value))) == json.loads(json.dumps(_plain(getattr(known, name))))
-        for name, value in circumstances.items()
+        for name, value in setup.describe().items()
     )
     scores = {score.name: score.source.digest for score in registered if score.name not in optional}
     held = {name: score.plugin and score.plugin["digest"] for name, score in known.scores.items()}
@@ -143,28 +146,11 @@ def _plain(value: Any) -> Any:
     return asdict(value) if isinstance(value, ModelId) else value
 
 
-def _parse_arguments(options: argparse.Namespace, asked: dict[str, Any]) -> ModelArguments:
-    """The pair's model arguments; vLLM's own come in `--engine_args`."""
-    return ModelArguments.parse({**asked, "direction": options.direction, **read_engine(options)})
-
-
 def _open_vllm(arguments: ModelArguments, pair: Pair) -> "VllmBackend":
     """A fused engine of the pair."""
     from lm_eval_takeover.vllm.backend import VllmBackend
 
     return VllmBackend(arguments, pair, Disagreement(direction=arguments.direction, gate=Gate(0.0)))
-
-
-def _choose_decoding(options: argparse.Namespace, form: TaskForm | None) -> tuple[Sampling, tuple[str, ...], int]:
-    """`(sampling, stop strings, most new tokens)`: what the options say, else the task's, else that of our tasks."""
-    usual = form.sampling if form else TASK_SAMPLING
-    given = {name: getattr(options, name) for name in ("temperature", "top_p", "top_k")}
-    sampling = replace(usual, **{name: value for name, value in given.items() if value is not None})
-    return (
-        sampling,
-        form.until if form else (),
-        options.max_gen_toks or (form.max_gen_toks if form else TASK_MAX_GEN_TOKS),
-    )
 
 
 def _read_prompts(options: argparse.Namespace, pair: Pair, form: TaskForm | None) -> Prompts:

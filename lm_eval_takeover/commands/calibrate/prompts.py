@@ -14,7 +14,7 @@ from typing import Any
 import jinja2
 
 from lm_eval_takeover.commands.calibrate.task_form import TaskForm
-from lm_eval_takeover.errors import ArgumentError
+from lm_eval_takeover.errors import ArgumentError, first_line
 from lm_eval_takeover.tasks.known_problems import KnownProblems, problem_digest, strip_template
 
 logger = logging.getLogger(__name__)
@@ -176,12 +176,8 @@ def _load_dataset(source: str, split: str) -> Any:
         return datasets.load_dataset(name, config or None, split=split)
     except Exception as error:  # the hub, the network and the loader each raise their own kinds
         raise ArgumentError(
-            f"--prompts '{source}' is not a file, and cannot be loaded as a hub data set 'id[:config]': {_first_line(error)}"
+            f"--prompts '{source}' is not a file, and cannot be loaded as a hub data set 'id[:config]': {first_line(error)}"
         ) from error
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
 
 
 def _read_license(source: str) -> str | None:
@@ -203,7 +199,7 @@ def _render_template(template: str, row: dict[str, Any]) -> str:
         return environment.from_string(re.sub(r"\\n(?![a-z])", "\n", template)).render(**row)
     except Exception as error:  # a template computes, and so fails, as it likes
         raise ArgumentError(
-            f"--template {template!r}: {_first_line(error)}; its fields are those of a row: {', '.join(map(str, row))}"
+            f"--template {template!r}: {first_line(error)}; its fields are those of a row: {', '.join(map(str, row))}"
         ) from error
 
 
@@ -212,7 +208,7 @@ def _render_task(task: TaskForm, row: dict[str, Any]) -> str:
         return str(task.render(row))
     except Exception as error:  # a task's own code, or a field that its template asks for
         raise ArgumentError(
-            f"--task {task.name}: {_first_line(error)}; its template is {task.template!r}, and the fields of a row are "
+            f"--task {task.name}: {first_line(error)}; its template is {task.template!r}, and the fields of a row are "
             f"{', '.join(map(str, row))}"
         ) from error
 

@@ -10,10 +10,11 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from lm_eval_takeover.calibration.thresholds import Calibration, Target
 from lm_eval_takeover.calibration.tuning import SPIKE_RATIO, Method
+from lm_eval_takeover.commands.calibrate.score_parts import ScoreParts
 from lm_eval_takeover.decoding.engine import generate
 from lm_eval_takeover.method.request import Request
 from lm_eval_takeover.pair.pair import Pair
@@ -24,14 +25,6 @@ if TYPE_CHECKING:
 
 _MOST = 12  # measurements of one target
 _LOW, _HIGH = 1e-4, 1e9  # of budget parameters whose own bounds are 0 and infinity; the search is in their logarithms
-
-
-class ResultStore(Protocol):
-    """Where measured rates survive a kill."""
-
-    def remember(self, name: str, value: list[int]) -> None: ...
-
-    def remembered(self) -> dict[str, list[int]]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +64,7 @@ class HeldOutRollouts:
 
 
 def solve(
-    rollouts: HeldOutRollouts, rates: Sequence[float], memory: ResultStore, *, progress: bool = True
+    rollouts: HeldOutRollouts, rates: Sequence[float], memory: ScoreParts, *, progress: bool = True
 ) -> Iterator[Target]:
     """For each rate the budget parameter's value whose rollouts come nearest: secants and halvings of its logarithm.
 

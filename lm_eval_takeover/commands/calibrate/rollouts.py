@@ -14,10 +14,9 @@ import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
@@ -45,6 +44,7 @@ from lm_eval_takeover.method.policy import DIRECTIONS
 from lm_eval_takeover.method.registry import Score
 from lm_eval_takeover.method.registry import scores as registered
 from lm_eval_takeover.method.request import TASK_MAX_GEN_TOKS, TASK_SAMPLING, Request, Sampling
+from lm_eval_takeover.pair.loading import load_weights
 from lm_eval_takeover.pair.pair import Pair
 from lm_eval_takeover.runs.progress import open_bar
 
@@ -73,85 +73,141 @@ class Work:
     reused: int = 0  # rollouts of an earlier, interrupted call
 
 
-@torch.inference_mode()
+@dataclass(frozen=True, kw_only=True)
+class Setup:
+    """What is measured: rollouts of the host of this pair on these prompts, and how they are drawn.
+
+    Rollouts end at end tokens and `until`. `backend` is vLLM's where the transformers engine does not write.
+    """
+
+    pair: Pair
+    prompts: Prompts
+    direction: Literal["forward", "reverse"] = "forward"
+    sampling: Sampling = TASK_SAMPLING
+    max_gen_toks: int = TASK_MAX_GEN_TOKS
+    until: tuple[str, ...] = ()
+    seed: int = 0
+    batch_size: int = 64
+    window: int = 10
+    progress: bool = True
+    backend: "VllmBackend | None" = None
+
+    @property
+    def roles(self) -> tuple[str, str]:
+        """The host and the donor."""
+        return DIRECTIONS[self.direction]
+
+    @property
+    def decoding(self) -> dict[str, Any]:
+        """The settings of the rollouts, as a calibration file holds them."""
+        settings = {"max_gen_toks": self.max_gen_toks, "until": list(self.until), "seed": self.seed}
+        return asdict(self.sampling) | settings
+
+    def describe(self) -> dict[str, Any]:
+        """What a calibration file says of the models, prompts, decoding and libraries that it was measured with."""
+        base, guide = self.pair.member("base"), self.pair.member("guide")
+        return {
+            "base": base.id,
+            "guide": guide.id,
+            "vocabulary": {"size": self.pair.vocabulary.size, "digest": self.pair.vocabulary.digest},
+            "dtypes": {member.role: str(member.model.dtype) for member in (base, guide)},
+            "library_versions": {name: importlib.metadata.version(name) for name in LIBRARIES},
+            "direction": self.direction,
+            "prompts": self.prompts.source,
+            "decoding": self.decoding,
+            "diagnostic": self.prompts.benchmarks,
+        }
+
+    def open_parts(self, out: Path, optional: Collection[str]) -> ScoreParts:
+        """Where the finished rollouts of this calibration stay, beside `out`; another calibration has another folder."""
+        names = {member.role: [str(member.id), str(member.dtype)] for member in self.pair.members}
+        plugins = {score.name: score.source.digest for score in registered if score.source.digest is not None}
+        measured = {
+            "draw": "race",
+            "vocabulary": self.pair.vocabulary.digest,
+            "direction": self.direction,
+            "prompts": self.prompts.source["digest"],
+            "plugins": plugins,
+        }
+        parts = ScoreParts(parts_folder(out, {**names, **measured, **self.decoding}), optional)
+        others = [folder.name for folder in out.parent.glob(f".{out.name}.*.partial") if folder != parts.folder]
+        if others:
+            logger.warning("rollouts of calibrations with other settings are kept beside --out: %s", ", ".join(others))
+        return parts
+
+    def make_requests(self, texts: Sequence[str], numbers: Sequence[int]) -> list[Request]:
+        """One request per prompt; `numbers` are their rows. Raises ArgumentError where none fits into the context."""
+        limit = self.pair.max_length or 2**31
+        requests = []
+        for number, text in zip(numbers, texts, strict=True):
+            ids = tuple(self.pair.encode(text))
+            if ids and (room := limit - len(ids)) >= 1:
+                label = f"calibration prompt {number + 1}"
+                requests.append(Request(ids, 0, min(self.max_gen_toks, room), self.sampling, self.until, label))
+        if not requests:
+            raise ArgumentError(
+                f"--prompts: all {len(texts)} prompts are empty or longer than the context of {limit} tokens"
+            )
+        if left_out := len(texts) - len(requests):
+            logger.warning("%d prompts are empty or longer than the context of %d tokens; left out", left_out, limit)
+        return requests
+
+
 def calibrate(
-    pair: Pair,
-    prompts: Prompts,
+    setup: Setup,
     *,
-    direction: str = "forward",
-    sampling: Sampling = TASK_SAMPLING,
-    max_gen_toks: int = TASK_MAX_GEN_TOKS,
-    until: Sequence[str] = (),
-    seed: int = 0,
-    batch_size: int = 64,
-    window: int = 10,
     wanted: Sequence[Wanted] = (),
     known: Calibration | None = None,
     parts: ScoreParts | None = None,
     work: Work | None = None,
-    progress: bool = True,
-    backend: "VllmBackend | None" = None,
 ) -> Calibration:
-    """Collect every registered score on one rollout of the host per prompt, and read tau and kappa off them.
+    """Collect every registered score on one rollout of the host per prompt, read tau and kappa off them, and solve for rates.
 
-    What is finished stays in `parts` (`kept_parts`), so that the same call goes on after a kill. `work` is filled with what this
-    call did. If no value of a budget parameter realizes a rate, the nearest is taken. The scores of `known`, a calibration under
-    these very circumstances, are taken over, and only the rates that it lacks are solved for. Rollouts end at end tokens and
-    `until`; those that ran into `max_gen_toks` or the context are counted. Raises ArgumentError for prompts that cannot be used.
+    What is finished stays in `parts` (`Setup.open_parts`), so that the same call goes on after a kill. `work` is filled with what
+    this call did. If no value of a budget parameter realizes a rate, the nearest is taken. The scores of `known`, a calibration
+    with this setup, are taken over, and only the rates that it lacks are solved for. Raises ArgumentError for prompts that cannot
+    be used.
     """
-    work = work or Work()
-    host, donor = DIRECTIONS[direction]
-    if pair.member("base").id.same_model(pair.member("guide").id):
+    if setup.pair.member("base").id.same_model(setup.pair.member("guide").id):
         logger.warning("base and guide are the same model: every ce equals the entropy, and rkl and js are 0")
-    asked = partial(_build_requests, pair, prompts, sampling=sampling, max_gen_toks=max_gen_toks, until=tuple(until))
-    if wanted and not prompts.held_out:
+    if wanted and not setup.prompts.held_out:
         raise ArgumentError(
-            f"--target_rate needs held-out prompts, and {len(prompts.texts)} prompts leave none; give 5 or more"
+            f"--target_rate needs held-out prompts, and {len(setup.prompts.texts)} prompts leave none; give 5 or more"
         )
     with contextlib.ExitStack() as stack:
         if parts is None:
             parts = ScoreParts(Path(stack.enter_context(tempfile.TemporaryDirectory())))
-        if (calibration := known) is None:
-            _collect_scores(
-                pair, host, donor, asked(prompts.texts), parts,
-                seed=seed, batch_size=batch_size, work=work, progress=progress, backend=backend,
-            )  # fmt: skip
-            _say_cut(parts, max_gen_toks)
-            scores, rollouts, tokens = _read_calibrations(parts, window)
-            calibration = Calibration(
-                **describe_circumstances(
-                    pair, prompts, direction, describe_decoding(sampling, max_gen_toks, until, seed)
-                ),
-                rollouts=rollouts,
-                tokens=tokens,
-                cut=parts.cut,
-                window=window,
-                scores=scores,
-            )
-        held_out = asked(prompts.held_out) if wanted else []
-        digest = hashlib.sha256(json.dumps(prompts.held_out).encode()).hexdigest()
-        targets = list(calibration.targets)
-        for one in wanted:
-            missing = [rate for rate in one.rates if not any(t.answers(rate, one.method.settings) for t in targets)]
-            tried = HeldOutRollouts(pair, held_out, calibration, one.method, seed, batch_size, digest, backend)
-            targets += solve(tried, missing, parts, progress=progress)
-        return replace(calibration, targets=tuple(targets))
+        calibration = known or _measure_thresholds(setup, parts, work or Work())
+        return _solve_rates(setup, calibration, wanted, parts) if wanted else calibration
 
 
-def describe_circumstances(pair: Pair, prompts: Prompts, direction: str, decoding: dict[str, Any]) -> dict[str, Any]:
-    """What a calibration file says of the models, prompts, decoding and libraries that it was measured with."""
-    base, guide = pair.member("base"), pair.member("guide")
-    return {
-        "base": base.id,
-        "guide": guide.id,
-        "vocabulary": {"size": pair.vocabulary.size, "digest": pair.vocabulary.digest},
-        "dtypes": {member.role: str(member.model.dtype) for member in (base, guide)},
-        "library_versions": {name: importlib.metadata.version(name) for name in LIBRARIES},
-        "direction": direction,
-        "prompts": prompts.source,
-        "decoding": decoding,
-        "diagnostic": prompts.benchmarks,
-    }
+@torch.inference_mode()
+def _measure_thresholds(setup: Setup, parts: ScoreParts, work: Work) -> Calibration:
+    _collect_scores(setup, parts, work)
+    if parts.cut:  # their thresholds lack what a longer text would have gone on with
+        logger.warning(
+            "%d of %d rollouts (%.1f%%) did not end within --max_gen_toks %d or the context, and were cut",
+            parts.cut, len(parts.done), 100 * parts.cut / len(parts.done), setup.max_gen_toks,
+        )  # fmt: skip
+    scores, rollouts, tokens = _read_calibrations(parts, setup.window)
+    counts: dict[str, Any] = {"rollouts": rollouts, "tokens": tokens, "cut": parts.cut, "window": setup.window}
+    return Calibration(**setup.describe(), **counts, scores=scores)
+
+
+@torch.inference_mode()
+def _solve_rates(setup: Setup, calibration: Calibration, wanted: Sequence[Wanted], parts: ScoreParts) -> Calibration:
+    """The calibration with the targets that it lacks, measured on the held-out prompts."""
+    prompts = setup.prompts
+    requests = setup.make_requests(prompts.held_out, prompts.source["held_out_indices"])
+    digest = hashlib.sha256(json.dumps(prompts.held_out).encode()).hexdigest()
+    targets = list(calibration.targets)
+    for one in wanted:
+        missing = [rate for rate in one.rates if not any(t.answers(rate, one.method.settings) for t in targets)]
+        tried = HeldOutRollouts(
+            setup.pair, requests, calibration, one.method, setup.seed, setup.batch_size, digest, setup.backend
+        )
+        targets += solve(tried, missing, parts, progress=setup.progress)
+    return replace(calibration, targets=tuple(targets))
 
 
 def describe_unsolved(target: Target) -> str:
@@ -161,83 +217,25 @@ def describe_unsolved(target: Target) -> str:
     )
 
 
-def _say_cut(parts: ScoreParts, max_gen_toks: int) -> None:
-    """Say what share of the rollouts was cut: their thresholds lack what a longer text would have gone on with."""
-    if parts.cut:
-        logger.warning(
-            "%d of %d rollouts (%.1f%%) did not end within --max_gen_toks %d or the context, and were cut",
-            parts.cut, len(parts.done), 100 * parts.cut / len(parts.done), max_gen_toks,
-        )  # fmt: skip
-
-
-def describe_decoding(sampling: Sampling, max_gen_toks: int, until: Sequence[str], seed: int) -> dict[str, Any]:
-    """The settings of the rollouts, as a calibration file holds them."""
-    return {
-        "temperature": sampling.temperature,
-        "top_p": sampling.top_p,
-        "top_k": sampling.top_k,
-        "max_gen_toks": max_gen_toks,
-        "until": list(until),
-        "seed": seed,
-    }
-
-
-def kept_parts(
-    out: Path, pair: Pair, prompts: Prompts, direction: str, settings: dict[str, Any], optional: Collection[str]
-) -> ScoreParts:
-    """Where the finished rollouts of this calibration stay, beside `out`; another calibration has another folder."""
-    names = {role: [str(pair.member(role).id), str(pair.member(role).dtype)] for role in ("base", "guide")}
-    rolled_out: dict[str, Any] = {
-        "draw": "race",
-        "parts": 2,  # 1 did not count what was cut
-        "vocabulary": pair.vocabulary.digest,
-        "direction": direction,
-        "prompts": prompts.source["digest"],
-    }
-    plugins = {score.name: score.source.digest for score in registered if score.source.digest is not None}
-    if plugins:
-        rolled_out["plugins"] = plugins
-    parts = ScoreParts(parts_folder(out, {**names, **rolled_out, **settings}), optional)
-    others = [folder.name for folder in out.parent.glob(f".{out.name}.*.partial") if folder != parts.folder]
-    if others:
-        logger.warning("rollouts of calibrations with other settings are kept beside --out: %s", ", ".join(others))
-    return parts
-
-
-def _collect_scores(
-    pair: Pair,
-    host: str,
-    donor: str,
-    requests: Sequence[Request],
-    parts: ScoreParts,
-    *,
-    seed: int,
-    batch_size: int,
-    work: Work,
-    progress: bool,
-    backend: "VllmBackend | None",
-) -> None:
-    """Roll out and score every request that is not in `parts` yet."""
-    for role in (host, donor):
-        _ = pair.member(role).model  # loaded before the bar, whose speed it would spoil
+def _collect_scores(setup: Setup, parts: ScoreParts, work: Work) -> None:
+    """Roll out and score every prompt that is not in `parts` yet."""
+    pair, size = setup.pair, setup.batch_size
+    requests = setup.make_requests(setup.prompts.texts, setup.prompts.source["indices"])
+    load_weights(pair, setup.roles)  # before the bar, whose speed it would spoil
     # Prompts of nearly one length stand in one group. Groups follow from the requests alone, so that an interrupted run has the
     # same ones, and the same float32 sums, as one that was not.
     order = sorted(range(len(requests)), key=lambda i: (len(requests[i].prompt), i))
-    groups = [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
+    groups = [order[start : start + size] for start in range(0, len(order), size)]
     work.reused = len(parts.done)
     started = time.perf_counter()
-    with open_bar("Calibrating", total=len(requests), initial=work.reused, unit="rollout", disable=not progress) as bar:
+    silent = not setup.progress
+    with open_bar("Calibrating", total=len(requests), initial=work.reused, unit="rollout", disable=silent) as bar:
         for group in groups:
             todo = [i for i in group if i not in parts.done]
             if not todo:
                 continue
             asked = [requests[i] for i in todo]
-            if backend is not None:
-                rollouts, scores = _roll_out_in_vllm(backend, asked, seed, parts)
-            else:
-                written = dict(generate(pair, ALONE[host](), asked, seed=seed, batch_size=batch_size))
-                rollouts = [written[place].tokens for place in range(len(asked))]
-                scores = _score_what_fits(pair, host, donor, asked, rollouts, parts)
+            rollouts, scores = _roll_out(setup, asked, parts)
             cut = [
                 is_cut_off(pair.tokenizer, tokens, request, pair.eos_ids)
                 for request, tokens in zip(asked, rollouts, strict=True)
@@ -247,6 +245,18 @@ def _collect_scores(
             work.seconds = time.perf_counter() - started
             bar.set_postfix_str(f"{work.tokens / work.seconds:,.0f} tokens/s", refresh=False)
             bar.update(len(todo))
+
+
+def _roll_out(
+    setup: Setup, requests: Sequence[Request], parts: ScoreParts
+) -> tuple[list[list[int]], dict[str, list[Trajectory]]]:
+    """The host's rollouts and their scores."""
+    if setup.backend is not None:
+        return _roll_out_in_vllm(setup.backend, requests, setup.seed, parts)
+    writer = ALONE[setup.roles[0]]()
+    written = dict(generate(setup.pair, writer, requests, seed=setup.seed, batch_size=setup.batch_size))
+    rollouts = [written[place].tokens for place in range(len(requests))]
+    return rollouts, _score_what_fits(setup, requests, rollouts, parts)
 
 
 def _roll_out_in_vllm(
@@ -263,12 +273,12 @@ def _roll_out_in_vllm(
 
 
 def _score_what_fits(
-    pair: Pair, host: str, donor: str, requests: Sequence[Request], rollouts: Sequence[Sequence[int]], parts: ScoreParts
+    setup: Setup, requests: Sequence[Request], rollouts: Sequence[Sequence[int]], parts: ScoreParts
 ) -> dict[str, list[Trajectory]]:
     """`_score_rollouts`, of half of the rollouts at a time where memory runs out."""
 
     def score_some(batch: Sequence[tuple[Request, Sequence[int]]]) -> dict[str, list[Trajectory]]:
-        return _score_rollouts(pair, host, donor, [one for one, _ in batch], [written for _, written in batch], parts)
+        return _score_rollouts(setup, [one for one, _ in batch], [written for _, written in batch], parts)
 
     trajectories: dict[str, list[Trajectory]] = {}
     for _, some in run_in_batches(score_some, list(zip(requests, rollouts, strict=True)), len(requests)):
@@ -277,12 +287,13 @@ def _score_what_fits(
 
 
 def _score_rollouts(
-    pair: Pair, host: str, donor: str, requests: Sequence[Request], rollouts: Sequence[Sequence[int]], parts: ScoreParts
+    setup: Setup, requests: Sequence[Request], rollouts: Sequence[Sequence[int]], parts: ScoreParts
 ) -> dict[str, list[Trajectory]]:
     """Every score of every token: by name one array `[tokens]` per rollout, in nats."""
     texts = ([request.prompt for request in requests], rollouts, [request.label for request in requests])
     blocks: dict[str, list[torch.Tensor]] = defaultdict(list)
-    for tokens, logits in read_aligned(pair, (host, donor), *texts):
+    host, donor = setup.roles
+    for tokens, logits in read_aligned(setup.pair, setup.roles, *texts):
         for score in parts.scores:
             with parts.sparing(score):
                 blocks[score.name].append(score(logits[host], logits[donor], tokens).cpu())
@@ -298,24 +309,20 @@ def _score_rollouts(
 def _check_values(score: Score, rows: list[Trajectory], requests: Sequence[Request]) -> list[Trajectory]:
     """The scores, if thresholds can be read off them. Raises PluginError for a plug-in's, CalibrationError for ours."""
     for values, request in zip(rows, requests, strict=True):
-        _check_row(score, values, request.label)
+        if not np.isfinite(values).all():
+            value = values[~np.isfinite(values)][0]
+            if score.source.digest is not None:
+                raise PluginError(f"{score.where} returned {value} for {request.label}")
+            raise CalibrationError(
+                f"{request.label}: {score.name} is {value}, since one model rules out what the other may write; load both with "
+                f"--dtype float32"
+            )
+        if (values < 0).any() and not score.signed:
+            raise PluginError(
+                f"{score.where} returned {values.min()} for {request.label}; kappa is a multiple of the mean, so scores are at "
+                f"least 0; register one of either sign with signed=True, whose gate has no window test"
+            )
     return rows
-
-
-def _check_row(score: Score, values: Trajectory, label: str) -> None:
-    if not np.isfinite(values).all():
-        value = values[~np.isfinite(values)][0]
-        if score.source.digest is not None:
-            raise PluginError(f"{score.where} returned {value} for {label}")
-        raise CalibrationError(
-            f"{label}: {score.name} is {value}, since one model rules out what the other may write; load both with "
-            f"--dtype float32"
-        )
-    if (values < 0).any() and not score.signed:
-        raise PluginError(
-            f"{score.where} returned {values.min()} for {label}; kappa is a multiple of the mean, so scores are at least 0; "
-            f"register one of either sign with signed=True, whose gate has no window test"
-        )
 
 
 def _read_calibrations(parts: ScoreParts, window: int) -> tuple[dict[str, ScoreCalibration], int, int]:
@@ -369,25 +376,3 @@ def _replay_gates(
                 fired[score][key] += int(fires_along(gate, padded).sum())
         tokens += sum(map(len, next(iter(part.values()))))
     return {score: {key: count / tokens for key, count in fired[score].items()} for score in scores}
-
-
-def _build_requests(
-    pair: Pair, prompts: Prompts, texts: Sequence[str], *, sampling: Sampling, max_gen_toks: int, until: tuple[str, ...]
-) -> list[Request]:
-    limit = pair.max_length or 2**31
-    numbers = prompts.source["indices"] if texts is prompts.texts else prompts.source["held_out_indices"]
-    requests = []
-    for number, text in zip(numbers, texts, strict=True):
-        ids = tuple(pair.encode(text))
-        room = limit - len(ids)
-        if ids and room >= 1:
-            label = f"calibration prompt {number + 1}"
-            requests.append(Request(ids, 0, min(max_gen_toks, room), sampling, until, label))
-    if not requests:
-        raise ArgumentError(
-            f"--prompts: all {len(texts)} prompts are empty or longer than the context of {limit} tokens"
-        )
-    left_out = len(texts) - len(requests)
-    if left_out:
-        logger.warning("%d prompts are empty or longer than the context of %d tokens; left out", left_out, limit)
-    return requests

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lm_eval_takeover.errors import ArgumentError, TakeoverError, nearest
+from lm_eval_takeover.errors import ArgumentError, TakeoverError, first_line, nearest
 from lm_eval_takeover.method.request import Sampling
 from lm_eval_takeover.tasks.instances import read_generation_settings
 from lm_eval_takeover.tasks.loading import make_task_manager
@@ -66,5 +66,4 @@ def _load_tasks(name: str, include: Path | None) -> dict[str, Any]:
     except TakeoverError:
         raise
     except Exception as error:  # the hub, the network and a task's own code each raise their own kinds
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise ArgumentError(f"--task {name} cannot be loaded: {reason}") from error
+        raise ArgumentError(f"--task {name} cannot be loaded: {first_line(error)}") from error

@@ -3,10 +3,9 @@
 from dataclasses import replace
 
 import pytest
-from helpers.calibrations import SCORES, small_calibration
+from helpers.calibrations import SCORES, calibrate_values, small_calibration
 
 from lm_eval_takeover.calibration.files import find_calibration
-from lm_eval_takeover.calibration.thresholds import ScoreCalibration
 from lm_eval_takeover.commands.calibrate.comparison import compare_calibrations, is_constant
 from lm_eval_takeover.errors import CalibrationError
 
@@ -29,7 +28,7 @@ def test_compare_tells_whether_kappa_over_tau_is_constant():
     assert lines([made])["made"][-1] == "yes"
     assert lines([made], kappa_rule="tail_to_mean")["made"][-1] == "no"
     assert not is_constant(((3.0, 20.0), (1.0, 6.5)))
-    both = lines([made, replace(made, scores={"ce": ScoreCalibration.of_values(SCORES * 2)})])
+    both = lines([made, replace(made, scores={"ce": calibrate_values(SCORES * 2)})])
     assert list(both) == ["made (1)", "made (2)", "largest over smallest"]
     assert both["largest over smallest"][0] == "2.000 / 1.000"
     with pytest.raises(CalibrationError, match="does not hold score=js"):

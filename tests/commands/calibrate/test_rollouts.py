@@ -9,15 +9,15 @@ import numpy as np
 import pytest
 import torch
 from helpers import reference
-from helpers.calibrations import small_calibration
+from helpers.calibrations import calibrate_values, small_calibration
 
 from lm_eval_takeover.arguments import ModelArguments
-from lm_eval_takeover.calibration.thresholds import KAPPA_RULES, ScoreCalibration
+from lm_eval_takeover.calibration.thresholds import KAPPA_RULES
 from lm_eval_takeover.calibration.tuning import Method
 from lm_eval_takeover.commands.calibrate import rollouts
 from lm_eval_takeover.commands.calibrate.prompts import read_prompts
 from lm_eval_takeover.commands.calibrate.rate_solver import solve
-from lm_eval_takeover.commands.calibrate.rollouts import Wanted, Work, calibrate, describe_unsolved
+from lm_eval_takeover.commands.calibrate.rollouts import Setup, Wanted, Work, calibrate, describe_unsolved
 from lm_eval_takeover.commands.calibrate.score_parts import ScoreParts
 from lm_eval_takeover.demo import CALIBRATION_PROMPTS, PROMPT
 from lm_eval_takeover.demo.puzzle import make_puzzle
@@ -32,6 +32,12 @@ SAMPLING = Sampling(0.6, 0.95)
 RHO = (0.005, 0.01, 0.03, 0.05, 0.1)
 
 SCORES = ("ce", "rkl", "entropy", "js", "margin", "confidence", "top1", "surprise", "log_ratio")
+
+
+def short_setup(pair, prompts, **changes):
+    """Short rollouts without a bar."""
+    usual = {"sampling": SAMPLING, "max_gen_toks": TOKENS, "batch_size": 5, "progress": False}
+    return Setup(pair=pair, prompts=prompts, **usual | changes)
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +68,7 @@ def trajectories(pair, prompts):
 
 @pytest.fixture(scope="module")
 def made(pair, prompts):
-    return calibrate(pair, prompts, sampling=SAMPLING, max_gen_toks=TOKENS, batch_size=5, progress=False)
+    return calibrate(short_setup(pair, prompts))
 
 
 def slow_fires(scores, tau, kappa, window=10):
@@ -104,7 +110,7 @@ def test_replayed_shares_equal_the_rule_in_a_loop(made, trajectories, score):
 
 
 def test_the_batch_size_changes_nothing_but_noise(pair, prompts, made):
-    other = calibrate(pair, prompts, sampling=SAMPLING, max_gen_toks=TOKENS, batch_size=16, progress=False)
+    other = calibrate(short_setup(pair, prompts, batch_size=16))
     assert (other.tokens, other.rollouts) == (made.tokens, made.rollouts)
     for score in SCORES:
         assert other.scores[score].mean == pytest.approx(made.scores[score].mean, rel=1e-4)
@@ -120,7 +126,7 @@ def test_rollouts_are_scored_in_parts_where_memory_runs_out(pair, prompts, made,
         return whole(pair, roles, texts, *others)
 
     monkeypatch.setattr(rollouts, "read_aligned", short)
-    other = calibrate(pair, prompts, sampling=SAMPLING, max_gen_toks=TOKENS, batch_size=5, progress=False)
+    other = calibrate(short_setup(pair, prompts))
     assert other.tokens == made.tokens
     assert "out of memory; continuing with batch size 2" in caplog.text
     for score in SCORES:
@@ -130,9 +136,7 @@ def test_rollouts_are_scored_in_parts_where_memory_runs_out(pair, prompts, made,
 def test_a_solved_rate_is_what_the_rollouts_realize(pair, prompts):
     work = Work()
     wanted = [Wanted(Method(Disagreement()), (0.05, 0.9)), Wanted(Method(Random(rate=1.0)), (0.2,))]
-    made = calibrate(
-        pair, prompts, sampling=SAMPLING, max_gen_toks=TOKENS, batch_size=16, wanted=wanted, work=work, progress=False
-    )
+    made = calibrate(short_setup(pair, prompts, batch_size=16), wanted=wanted, work=work)
     target, out_of_reach, random = made.targets
     assert abs(target.realized_rate - 0.05) <= 0.005
     assert target.prompts == 8
@@ -140,9 +144,7 @@ def test_a_solved_rate_is_what_the_rollouts_realize(pair, prompts):
     assert work.tokens == made.tokens
     assert (random.method, random.budget_parameter) == ({"policy": "random"}, "rate") and random.is_reached
     more = [Wanted(Method(Disagreement()), (0.05, 0.1))]
-    extended = calibrate(
-        pair, prompts, sampling=SAMPLING, max_gen_toks=TOKENS, batch_size=16, wanted=more, known=made, progress=False
-    )
+    extended = calibrate(short_setup(pair, prompts, batch_size=16), wanted=more, known=made)
     assert extended.targets[:3] == made.targets and extended.targets[3].target_rate == 0.1
     assert extended.scores == made.scores
 
@@ -156,7 +158,7 @@ class Rising:
         self.rate, self.asked = rate, []
         self.requests = [None] * 3
         shares = {(rho, rule): rho for rho in (0.005, 0.01, 0.02, 0.03, 0.05, 0.08, 0.1, 0.2) for rule in KAPPA_RULES}
-        held = ScoreCalibration.of_values(np.random.default_rng(0).random(1000)).with_shares(shares)
+        held = calibrate_values(np.random.default_rng(0).random(1000)).with_shares(shares)
         self.calibration = replace(small_calibration(), scores={"ce": held})
 
     def count_takeovers(self, rho, progress):
@@ -208,7 +210,7 @@ def test_an_infinite_score_names_the_prompt(pair, prompts, monkeypatch):
 
     monkeypatch.setattr(pair.guide, "compute_logits", ruled_out)
     with pytest.raises(CalibrationError, match=r"calibration prompt \d+: ce is inf.*load both with --dtype float32"):
-        calibrate(pair, prompts, sampling=SAMPLING, max_gen_toks=5, progress=False)
+        calibrate(short_setup(pair, prompts, max_gen_toks=5))
 
 
 def test_a_score_that_fails_stops_the_calibration_only_where_it_was_asked_for(pair, prompts, tmp_path, caplog):
@@ -220,9 +222,9 @@ def test_a_score_that_fails_stops_the_calibration_only_where_it_was_asked_for(pa
     def raises(host_logits):
         return {}["x"]
 
-    options = {"sampling": SAMPLING, "max_gen_toks": 5, "progress": False}
+    setup = short_setup(pair, prompts, max_gen_toks=5)
     (tmp_path / "parts").mkdir()
-    made = calibrate(pair, prompts, parts=ScoreParts(tmp_path / "parts", ["nan", "raises"]), **options)
+    made = calibrate(setup, parts=ScoreParts(tmp_path / "parts", ["nan", "raises"]))
     assert set(made.scores) == set(SCORES)
     for name, why in (("nan", "returned nan for calibration prompt"), ("raises", "raised KeyError, line")):
         assert f"the calibration leaves out score '{name}', which was not asked for: score '{name}' (" in caplog.text
@@ -230,10 +232,10 @@ def test_a_score_that_fails_stops_the_calibration_only_where_it_was_asked_for(pa
     caplog.clear()
     again = ScoreParts(tmp_path / "parts", ["nan", "raises"])  # a call that goes on
     assert again.done == set(range(len(prompts.texts)))
-    assert calibrate(pair, prompts, parts=again, **options).scores == made.scores
+    assert calibrate(setup, parts=again).scores == made.scores
     assert ScoreParts(tmp_path / "parts", ["raises"]).done == set()  # `nan` is asked for now
     with pytest.raises(PluginError, match=r"score 'nan' .* returned nan for calibration prompt"):
-        calibrate(pair, prompts, parts=ScoreParts(tmp_path / "other", ["raises"]), **options)
+        calibrate(setup, parts=ScoreParts(tmp_path / "other", ["raises"]))
 
 
 def test_parts_survive_damage_and_keep_their_order(tmp_path):
@@ -267,7 +269,7 @@ def test_calibrations_on_disjoint_prompts_agree_within_a_tenth(pair, tmp_path):
         path = tmp_path / f"{number}.jsonl"
         texts = [PROMPT.format(problem=make_puzzle(rng).text) for _ in range(100)]
         path.write_text("".join(json.dumps({"prompt": text}) + "\n" for text in texts))
-        calibrations.append(calibrate(pair, read_prompts(str(path)), sampling=SAMPLING, progress=False))
+        calibrations.append(calibrate(short_setup(pair, read_prompts(str(path)), max_gen_toks=2**14, batch_size=64)))
     for rho in (0.005, 0.01, 0.02, 0.03):
         tau = [calibration.score("ce").threshold(rho).tau for calibration in calibrations]
         assert max(tau) / min(tau) <= 1.1
