@@ -126,7 +126,7 @@ def install_error_hook() -> None:
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         if isinstance(error, TakeoverError):
             print(f"error: {for_terminal(str(error))}", file=sys.stderr)
-            # Raised inside the hook, SystemExit sets the status and still runs the exit handlers.
+            # SystemExit inside the hook sets the status and still runs the exit handlers.
             raise SystemExit(2)
         if (stop := stopping.find_stop(error)) is not None:
             print(stopping.last_words(), file=sys.stderr)

@@ -1,4 +1,4 @@
-"""Texts that someone else wrote (names, answers, paths) in what a person reads: nothing in them acts, all of them is seen."""
+"""Escapes untrusted text (names, answers, paths) for terminals, Markdown, LaTeX and CSV."""
 
 import logging
 import unicodedata
@@ -11,7 +11,7 @@ _MARKDOWN = {"&": "&amp;", "<": "&lt;", ">": "&gt;", "|": r"\|", "[": r"\[", "]"
 
 
 def for_terminal(text: str, *, lines: bool = True) -> str:
-    """Escape sequences, bidirectional marks and the like as their codes, `\\u001b`; ends of lines, too, unless they may stay."""
+    """Shows escape sequences, bidirectional marks and the like as codes, `\\u001b`. Line ends stay if `lines`."""
     kept = "\n\t" if lines else ""
     return "".join(
         f"\\u{ord(letter):04x}" if letter not in kept and unicodedata.category(letter) in _HIDDEN else letter
@@ -20,7 +20,7 @@ def for_terminal(text: str, *, lines: bool = True) -> str:
 
 
 def for_latex(text: str) -> str:
-    """One line in which no command stands."""
+    """One line without LaTeX commands."""
     return "".join(_LATEX.get(letter, letter) for letter in for_terminal(text, lines=False))
 
 
@@ -30,7 +30,7 @@ def for_markdown(text: str) -> str:
 
 
 def for_csv(value: object) -> object:
-    """A text that a spreadsheet would compute gets an apostrophe; numbers stay what they are."""
+    """Puts an apostrophe before a text that a spreadsheet would compute. Numbers stay as they are."""
     if not isinstance(value, str):
         return value
     text = for_terminal(value)
@@ -38,7 +38,7 @@ def for_csv(value: object) -> object:
 
 
 def make_page_policy(scripts: Sequence[str], style: str, *more: str) -> str:
-    """A page's Content-Security-Policy: these scripts and this style run, by their digests; nothing is loaded but by `more`."""
+    """A page's Content-Security-Policy: allows these scripts and this style by digest, and `more`. Nothing else is loaded."""
     allowed = " ".join(f"'sha256-{_digest(script)}'" for script in scripts)
     parts = ["default-src 'none'", f"script-src {allowed}", f"style-src 'sha256-{_digest(style)}'"]
     return "; ".join([*parts, "base-uri 'none'", "form-action 'none'", *more])
@@ -52,7 +52,7 @@ def _digest(text: str) -> str:
 
 
 class _Notices(logging.Handler):
-    """Stands at our logger, before the handlers that write: what they get has no control characters."""
+    """Escapes our log records before other handlers write them."""
 
     def emit(self, record: logging.LogRecord) -> None:
         record.msg, record.args = for_terminal(record.getMessage()), None
@@ -62,7 +62,7 @@ class _Notices(logging.Handler):
 
 
 def make_notices_visible() -> None:
-    """Have all notices of this package pass through `for_terminal`: names of files, models and tokens stand in them."""
+    """Pass all log messages of this package through `for_terminal`. They hold names of files, models and tokens."""
     ours = logging.getLogger("lm_eval_takeover")
     if not any(isinstance(handler, _Notices) for handler in ours.handlers):
         ours.addHandler(_Notices())

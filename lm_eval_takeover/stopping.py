@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM: what is finished is kept, and the exit status is the one that shells expect (130, 143)."""
+"""Ctrl-C and SIGTERM: finished work is kept, and the exit status is the one that shells expect (130, 143)."""
 
 import contextlib
 import signal
@@ -9,7 +9,7 @@ from types import FrameType
 
 
 class Terminated(BaseException):
-    """SIGTERM came. Not an Exception, as KeyboardInterrupt is none."""
+    """Raised by SIGTERM. Like KeyboardInterrupt, it is no Exception."""
 
 
 def _terminate(number: int, frame: FrameType | None) -> None:
@@ -17,14 +17,14 @@ def _terminate(number: int, frame: FrameType | None) -> None:
 
 
 def catch_sigterm() -> None:
-    """Let SIGTERM raise Terminated from here on, unless somebody handles it already."""
+    """Let SIGTERM raise Terminated from here on, unless a handler is set already."""
     if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:
         signal.signal(signal.SIGTERM, _terminate)
 
 
 @contextlib.contextmanager
 def sigterm_raises() -> Iterator[None]:
-    """The same for a while."""
+    """Let SIGTERM raise Terminated inside the `with` block."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -39,12 +39,12 @@ _kept: ContextVar[Callable[[], str]] = ContextVar("what was kept", default=lambd
 
 
 def on_stop(kept: Callable[[], str]) -> None:
-    """Have this say what was kept when the process is stopped."""
+    """Set the function that says what was kept when the process is stopped."""
     _kept.set(kept)
 
 
 def last_words() -> str:
-    """One line for who stopped the process."""
+    """The line that is printed when the process is stopped."""
     return f"stopped; {_kept.get()()}"
 
 

@@ -1,4 +1,4 @@
-"""Digests that stand for values and texts."""
+"""Digests of values and texts."""
 
 import hashlib
 import json
@@ -6,10 +6,10 @@ from typing import Any
 
 
 def digest_of(value: Any) -> str:
-    """32 hexadecimal digits that stand for a document of a task, or for any other value that JSON can hold."""
+    """32 hexadecimal digits of a task's document, or of any other JSON value."""
     return digest_of_text(json.dumps(value, sort_keys=True, default=str, ensure_ascii=True)).hex()
 
 
 def digest_of_text(text: str) -> bytes:
-    """16 bytes that stand for a text."""
+    """16 bytes of a text."""
     return hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=16).digest()

@@ -1,4 +1,4 @@
-"""One process at a time: a lock that the kernel lets go of when its process dies, however it dies."""
+"""One process at a time: the kernel releases the lock when its process dies."""
 
 import contextlib
 import fcntl
@@ -25,7 +25,7 @@ class Lock:
             os.pwrite(self._handle, f"process {os.getpid()} on {os.uname().nodename}\n".encode(), 0)
 
     def release(self) -> None:
-        """Let go. The file stays."""
+        """Release the lock. The file stays."""
         if self._handle is not None:
             with contextlib.suppress(OSError):
                 if os.fstat(self._handle).st_nlink == 1:
@@ -34,7 +34,7 @@ class Lock:
             self._handle = None
 
     def remove(self) -> None:
-        """Remove the file if it is still this lock's, then let go. Who waits for the old file sees that it has no name."""
+        """Remove the file if it is still this lock's, then release it. A waiting process sees that the file has no name."""
         with contextlib.suppress(OSError):
             if self._handle is not None and _is_at(self._handle, self.path):
                 self.path.unlink()

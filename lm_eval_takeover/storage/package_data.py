@@ -1,4 +1,4 @@
-"""Where the package's data folders are: in its `data` folder when installed, beside it in a checkout (editable installs)."""
+"""Finds the package's data folders: inside the package when installed, beside it in a checkout."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Paths that are made of names which someone else chose."""
+"""Makes paths from names that someone else chose."""
 
 import re
 from pathlib import Path

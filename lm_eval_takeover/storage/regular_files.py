@@ -1,4 +1,4 @@
-"""Files that someone else may have made: a regular file under a fixed name, or an error; and no more bytes than expected."""
+"""Reads files that someone else may have made: regular files only, and no more bytes than expected."""
 
 import errno
 import os

@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all: an old one stays until the new one is on disk."""
+"""Writes files whole or not at all: an old file stays until the new one is on disk."""
 
 import contextlib
 import os
@@ -10,9 +10,9 @@ from typing import BinaryIO
 
 
 def write_whole(path: Path, write: Callable[[BinaryIO], object]) -> None:
-    """Let `write` fill a file beside `path`, then put it in its place. The folder is made where there is none.
+    """Let `write` fill a file beside `path`, then rename it. Makes missing folders.
 
-    A new file has the mode that the umask gives it, a replaced one keeps its mode.
+    A new file has the mode of the umask. A replaced file keeps its mode.
     """
     make_folder(path.parent)
     unfinished = path.with_name(f".{path.name}.{secrets.token_hex(6)}")
@@ -41,7 +41,7 @@ def _find_mode(path: Path) -> int | None:
 
 
 def make_folder(folder: Path) -> None:
-    """Make a folder and its parents where there are none, and have the names of all new ones on disk."""
+    """Make a folder and its missing parents, and write their names to disk."""
     missing = []
     while not folder.is_dir():
         missing.append(folder)
@@ -54,7 +54,7 @@ def make_folder(folder: Path) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Have a new name on disk, too: power may fail before the folder is written. Some file systems cannot do that."""
+    """Write the folder to disk, so that a new name survives a power failure. Some file systems cannot."""
     with contextlib.suppress(OSError):
         handle = os.open(folder, os.O_RDONLY)
         try:
@@ -64,5 +64,5 @@ def sync_folder(folder: Path) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """The same for a text, in UTF-8."""
+    """`write_whole` of a text in UTF-8."""
     write_whole(path, lambda stream: stream.write(text.encode()))

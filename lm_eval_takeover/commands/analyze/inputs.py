@@ -1,4 +1,4 @@
-"""The runs that are analysed, by what they are; and the words for what cannot be shown of them."""
+"""The runs that are analysed, and why an analysis of them cannot be made."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence

@@ -1,4 +1,4 @@
-"""Every analysis that the given runs allow: made, written, and a line for what cannot be shown."""
+"""Makes and writes every analysis that the given runs allow."""
 
 import argparse
 import os

@@ -1,5 +1,4 @@
-"""`lm-eval-takeover list`: what there is by name.
+"""`lm-eval-takeover list`: the names of packaged calibrations, scores, policies, tasks and analyses.
 
-Knows where names come from: packaged calibrations, scores and policies with their plug-ins, tasks, analyses. Comes in: perhaps
-plug-ins of the user. Goes out: a list, or JSON. Start reading at `command`, then `names`.
+Reads the registries and the user's plug-ins. Prints a list, or JSON. Start reading at `command`, then `names`.
 """

@@ -1,4 +1,4 @@
-"""The door of `list`: its options."""
+"""The options of `list`."""
 
 import argparse
 import sys

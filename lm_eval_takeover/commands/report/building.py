@@ -1,4 +1,4 @@
-"""The page: its tables, figures, data and rollouts put into the template, under a policy that lets nothing else run."""
+"""Renders the page: tables, figures, data and rollouts in a template, under a content security policy."""
 
 import argparse
 import json
@@ -80,7 +80,7 @@ def _load_pieces(analysis: Analysis, tokenizer: str | None) -> dict[str, Pieces]
 
 
 def make_index(analysis: Analysis) -> dict[str, Any]:
-    """What the page knows of all samples, embedded or not; texts only once."""
+    """The page's data on all samples, embedded or not."""
     names = list(analysis.runs)
     outcomes: dict[str | None, int] = {}
     problems = []

@@ -1,4 +1,4 @@
-"""The figures of `analyze` and `compare` as parts of a page: what may stand in them, and colours that follow the page's."""
+"""Makes the figures of `analyze` and `compare` safe parts of a page, in the page's own colours."""
 
 import re
 from collections.abc import Mapping

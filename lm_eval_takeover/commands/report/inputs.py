@@ -1,4 +1,4 @@
-"""What an analysis folder says: the tables and figures in it, and the runs that it was made from."""
+"""Reads an analysis folder: its tables and figures, and the runs that it was made from."""
 
 import json
 from argparse import ArgumentParser

@@ -1,4 +1,4 @@
-"""Rollouts as they lie in a report: chosen while there is room, and packed one by one.
+"""Chooses the rollouts that fit into a report, and packs them.
 
 A packed rollout is base64 of a zlib stream, which a browser opens by itself (`DecompressionStream("deflate")`):
 

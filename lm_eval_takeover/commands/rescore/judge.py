@@ -1,6 +1,6 @@
-"""A judge for the responses that reading left over: a model of any lm-eval type says whether they give the gold answer.
+"""Asks a model of any lm-eval type whether responses without a readable answer give the gold answer.
 
-It is asked only about samples that came to `no_answer` or `unparsed`. What it says is a metric of its own, `acc_judged`.
+Only samples with the outcome `no_answer` or `unparsed` are asked about. The verdicts are a metric of their own, `acc_judged`.
 """
 
 import re

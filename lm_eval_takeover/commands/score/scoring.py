@@ -1,4 +1,4 @@
-"""Which texts of a run still lack scores, and reading them with both models, file by file."""
+"""Finds the texts of a run without scores, and reads them with both models, file by file."""
 
 import contextlib
 import logging
@@ -71,7 +71,7 @@ def _choose_runs(folder: Path) -> list[RunReader]:
 
 
 def score_run(run: RunReader, readers: Readers, *, overwrite: bool = False) -> int:
-    """Score what lacks scores in one folder; returns how many texts that were. Raises RunDirError, VocabularyError."""
+    """Score the texts of one folder that have no scores. Returns their number. Raises RunDirError, VocabularyError."""
     pair = readers.pair
     scores = list(registered)
     header = _describe(pair, scores)
@@ -98,7 +98,7 @@ def score_run(run: RunReader, readers: Readers, *, overwrite: bool = False) -> i
 def _write_files(
     run: RunReader, backend: Backend, scores: Sequence[Score], header: ScoresHeader, texts: Sequence[Text]
 ) -> None:
-    """Score these texts into files, each of them whole; what is stopped writes what it has."""
+    """Score these texts into files, each written whole. A stopped call writes what it has."""
     written, group = 0, list[ScoredSample]()
 
     def describe_kept() -> str:

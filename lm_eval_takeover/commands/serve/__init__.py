@@ -1,6 +1,5 @@
 """`lm-eval-takeover serve`: an OpenAI-compatible endpoint of a guided pair, by vLLM's own server.
 
-Knows how model arguments become options of `vllm serve`. Comes in: the model arguments of `lm_eval`, and further options of that
-server, which are passed on. Goes out: this process becomes the server. What it does beside vLLM's own is in `vllm/server`. Start
-reading at `command`.
+Turns the model arguments of `lm_eval` into options of `vllm serve`, passes on further ones, and becomes that server. What
+the server does beside vLLM's own is in `vllm/server`. Start reading at `command`.
 """

@@ -1,4 +1,4 @@
-"""One rollout as a text with marks."""
+"""Prints one answer with its takeovers marked."""
 
 import argparse
 from itertools import groupby
@@ -62,7 +62,7 @@ def find_sample(run: RunReader, task: str | None, doc_id: int, sample: int) -> A
 
 
 def describe_sample(run: RunReader, one: Answered) -> Text:
-    """Which sample of which run, how long, and how much of it the donor wrote."""
+    """The heading: which sample of which run, its length, its takeovers."""
     stored = one.stored
     rate = stored.takeovers / stored.tokens if stored.tokens else 0.0
     text = (
@@ -73,7 +73,7 @@ def describe_sample(run: RunReader, one: Answered) -> Text:
 
 
 def mark_takeovers(tokenizer: Any, trace: pa.Table, donor: str | None) -> Text:
-    """The rollout; each takeover in brackets with what the host would have written. Nothing is marked without a donor."""
+    """The text with each takeover in brackets, beside the host's own token. Without a donor nothing is marked."""
     text = Text()
     rows = zip(*(trace[name].to_pylist() for name in ("token_id", "chosen_from", "host_token_id")), strict=True)
     for taken, stretch in groupby(rows, key=lambda row: donor is not None and row[1] == donor):
