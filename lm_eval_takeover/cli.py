@@ -5,6 +5,8 @@ each call, so they leave torch, lm-eval and numpy to their `run`.
 """
 
 import argparse
+import itertools
+import os
 import pkgutil
 import re
 import sys
@@ -74,34 +76,54 @@ def _underscored(word: str) -> str:
 
 
 def _refuse_unknown(parser: argparse.ArgumentParser, words: Sequence[str]) -> None:
-    """End as argparse does, with the nearest option of this command."""
-    name = words[0].partition("=")[0]
-    known = [option for action in parser._actions for option in action.option_strings if option.startswith("--")]
-    passed_on = "".join(f"; {one.help} go after `--`" for one in parser._actions if one.metavar == "-- OPTION")
-    parser.error(
-        f"unknown option '{name}'; {nearest(name, known)}{passed_on}"
-        if name.startswith("-")
-        else f"unexpected word '{name}'"
-    )
+    """End as argparse does where an option is unknown, with the nearest one of this command. Before options that are missing."""
+    known = {option for action in parser._actions for option in action.option_strings}
+    for name in (word.partition("=")[0] for word in itertools.takewhile(lambda word: word != "--", words)):
+        if name.startswith("--") and name not in known:
+            passed_on = "".join(f"; {one.help} go after `--`" for one in parser._actions if one.metavar == "-- OPTION")
+            names = [option for option in known if option.startswith("--")]
+            parser.error(f"unknown option '{name}'; {nearest(name, names)}{passed_on}")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     install_error_hook()
     make_notices_visible()
-    words = sys.argv[1:] if arguments is None else arguments
+    words = [_underscored(word) for word in (sys.argv[1:] if arguments is None else arguments)]
     parser = build_parser()
-    names = [name for name, _ in find_commands()]
-    if words and not words[0].startswith("-") and words[0] not in names:
-        parser.error(f"unknown command '{words[0]}'; {nearest(words[0], names)}")
-    options, unknown = parser.parse_known_args([_underscored(word) for word in words])
-    if unknown:
-        _refuse_unknown(options.parser, unknown)
+    (subparsers,) = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
+    if words and not words[0].startswith("-"):
+        if words[0] not in subparsers.choices:
+            parser.error(f"unknown command '{words[0]}'; {nearest(words[0], subparsers.choices)}")
+        _refuse_unknown(subparsers.choices[words[0]], words[1:])
+    options, unexpected = parser.parse_known_args(words)
+    if unexpected:
+        options.parser.error(f"unexpected word '{unexpected[0]}'")
     try:
         with stopping.sigterm_raises():
-            return int(options.run(options))
+            status = int(options.run(options))
+            sys.stdout.flush()
+            return status
     except (KeyboardInterrupt, stopping.Terminated) as stop:
         print(for_terminal(stopping.last_words()), file=sys.stderr)
         return stopping.status(stop)
+    except OSError as error:
+        if not _is_of_stdout(error):
+            raise
+        return 2
+
+
+def _is_of_stdout(error: OSError) -> bool:
+    """Whether standard output is closed or full. Says so, and discards what Python would write to it at its end."""
+    if error.filename is not None:
+        return False
+    try:
+        sys.stdout.write("\n")
+        sys.stdout.flush()
+    except OSError:
+        print(f"error: standard output cannot be written: {error.strerror}", file=sys.stderr)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return True
+    return False
 
 
 if __name__ == "__main__":

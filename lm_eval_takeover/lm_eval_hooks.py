@@ -143,15 +143,18 @@ def check_options(options: Namespace) -> None:
     own = {
         name: getattr(options, name, None) or written.get(name) for name in ("batch_size", "max_batch_size", "device")
     }
+    tasks, include = (getattr(options, name, None) or written.get(name) for name in ("tasks", "include_path"))
     given = getattr(options, "model_args", None) or written.get("model_args") or {}
     if not isinstance(given, dict):  # `a=1,b=2`, which lm-eval takes apart itself
         return
     values = {name: value for name, value in own.items() if value is not None} | given
     if not {"policy", "plugins"} & values.keys():  # the arguments of other policies are known once torch is there
         ModelArguments.parse(values)
+    from lm_eval_takeover.calibration.files import note_tasks
     from lm_eval_takeover.pair.loading import check_arguments
     from lm_eval_takeover.tasks.instances import read_generation_settings
 
+    note_tasks(tasks.split(",") if isinstance(tasks, str) else tasks or [], include)
     check_arguments(values)
     settings = getattr(options, "gen_kwargs", None) or written.get("gen_kwargs") or {}
     if isinstance(settings, dict):  # `do_sample` alone says nothing: the task has a temperature

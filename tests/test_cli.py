@@ -1,10 +1,11 @@
 """The command `lm-eval-takeover` finds the folders of its subcommands, knows none of their options, and starts fast."""
 
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from helpers.processes import TAKEOVER, run
+from helpers.processes import TAKEOVER, environment, run
 
 from lm_eval_takeover import __version__, cli, commands
 from lm_eval_takeover.errors import ArgumentError
@@ -65,7 +66,7 @@ def test_a_wrong_call_is_one_line_and_status_2(greet, capsys):
         (["grete"], "error: unknown command 'grete'; did you mean 'greet'? (see lm-eval-takeover --help)"),
         (["greet"], "error: the following arguments are required: --word_to_say (see lm-eval-takeover greet --help)"),
         (
-            ["greet", "--word_to_say", "x", "--word_to_sya", "y"],
+            ["greet", "--word_to_sya", "y"],
             "error: unknown option '--word_to_sya'; did you mean '--word_to_say'? (see lm-eval-",
         ),
         (["greet", "--word_to_say", "x", "y"], "error: unexpected word 'y' (see lm-eval-takeover greet --help)"),
@@ -107,6 +108,14 @@ def test_the_version_is_printed(capsys):
     with pytest.raises(SystemExit):
         cli.main(["--version"])
     assert capsys.readouterr().out.strip() == __version__
+
+
+@pytest.mark.parametrize("words", [["list"], ["leaderboard", "--published", "--format", "json"]])
+def test_standard_output_that_is_full_or_closed_is_one_line_and_status_2(words):
+    with open("/dev/full", "w") as full:
+        done = subprocess.run([*TAKEOVER, *words], stdout=full, stderr=subprocess.PIPE, text=True, env=environment())
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert done.stderr.startswith("error: standard output cannot be written: No space left on device")
 
 
 @pytest.mark.slow

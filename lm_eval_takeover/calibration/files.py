@@ -4,8 +4,11 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping
+import shlex
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import asdict
+from itertools import chain, count
 from pathlib import Path
 from typing import Any, Literal, TypedDict
 
@@ -215,16 +218,29 @@ def calibration_command(
 ) -> str:
     """The command that makes a calibration for this pair; None stands for the bundled one, and its prompts are `demo_prompts`.
 
-    `task` is what will be run, whose prompts those of the bundled pair have already; `options` stand before `--out`, and before
-    them those that solve a rate, `solving` (`name_rate`).
+    `task` is what will be run (default: that of `note_tasks`), whose prompts those of the bundled pair have already; `options`
+    stand before `--out`, and before them those that solve a rate, `solving` (`name_rate`). The file is a new one.
     """
+    asked, include = _asked.get()
+    task = task or asked
     pair, prompts = f" --base {base} --guide {guide}", "openai/gsm8k:main"
     if base is None or guide is None:
         pair, prompts, task = "", str(demo_prompts), None
     reverse = " --direction reverse" if direction == "reverse" else ""
-    form = f" --task {task}" if task else ""
-    again = " --overwrite" if Path("my-pair.json").exists() else ""
-    return f"lm-eval-takeover calibrate{pair}{reverse}{form} --prompts {prompts}{solving}{options} --out my-pair.json{again}"
+    form = f" --task {shlex.quote(task)}" if task else ""
+    if task and include:
+        form += f" --include_path {shlex.quote(include)}"
+    names = chain(["my-pair.json"], (f"my-pair-{number}.json" for number in count(2)))
+    out = next(name for name in names if not Path(name).exists())
+    return f"lm-eval-takeover calibrate{pair}{reverse}{form} --prompts {prompts}{solving}{options} --out {out}"
+
+
+_asked: ContextVar[tuple[str | None, str | None]] = ContextVar("first task and --include_path", default=(None, None))
+
+
+def note_tasks(tasks: Sequence[str], include_path: str | Path | None) -> None:
+    """Remember what the command at hand was asked, so that the commands in its errors fit its tasks."""
+    _asked.set((next(iter(tasks), None), None if include_path is None else str(include_path)))
 
 
 def find_target(calibration: Calibration, rate: float, method: Mapping[str, Any], command: Callable[[], str]) -> Target:

@@ -280,7 +280,7 @@ def _choose_column(
         return column
     raise ArgumentError(
         f"{asked[0] if asked else 'calibration'}: '{calibration.name}' is read off a published table, and which spike ratios its "
-        f"columns stand for is not known; calibrate this pair with `{command}` and pass calibration=my-pair.json, or choose a "
+        f"columns stand for is not known; calibrate this pair with `{command}` and pass that file as calibration=…, or choose a "
         f"column (strictest first) by calibration=NAME:COLUMN{' alone' if asked else ''}: {calibration.list_columns(score)}"
     )
 
@@ -296,7 +296,7 @@ def _find_calibration(
             raise CalibrationError(
                 f"no packaged calibration for base={base.id} and guide={guide.id} with direction={policy.direction}; "
                 f"make one with `{command()}` (and --apply_chat_template where the run has it) and pass "
-                f"calibration=my-pair.json"
+                f"that file as calibration=…"
             )
         return packaged[0], None
     calibration, column = find_calibration(arguments.calibration)

@@ -1,12 +1,15 @@
 """Commands that our errors print work when they are pasted."""
 
+import contextvars
 import re
 import shlex
+from pathlib import Path
 
 import pytest
 from lm_eval.api.instance import Instance
 
-from lm_eval_takeover.cli import main
+from lm_eval_takeover.calibration.files import calibration_command, note_tasks
+from lm_eval_takeover.cli import build_parser, main
 from lm_eval_takeover.errors import CalibrationError
 from lm_eval_takeover.model import GuidedTakeover
 
@@ -38,5 +41,17 @@ def test_the_calibrate_command_of_an_error_makes_what_the_run_needs(tmp_path, mo
     assert main([*words, *FEW]) == 0
     (text,) = write(GuidedTakeover(calibration="my-pair.json", **arguments), **settings)
     assert isinstance(text, str)
-    with pytest.raises(CalibrationError, match=r"`lm-eval-takeover calibrate .* --out my-pair\.json --overwrite`"):
-        GuidedTakeover(calibration="demo", target_rate=0.011)
+
+
+def test_the_command_of_an_error_writes_a_new_file_and_names_the_task(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("my-pair.json").touch()
+
+    def advise():
+        note_tasks(["my_sums", "other"], "my tasks")
+        return calibration_command("some/base", "some/guide", "forward", Path("prompts.jsonl"))
+
+    words = shlex.split(contextvars.copy_context().run(advise))
+    assert words[words.index("--out") + 1] == "my-pair-2.json" and "--overwrite" not in words
+    options = build_parser().parse_args(words[1:])
+    assert (options.task, options.include_path) == ("my_sums", Path("my tasks"))

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from lm_eval_takeover import stopping
-from lm_eval_takeover.calibration.files import find_calibration
+from lm_eval_takeover.calibration.files import find_calibration, note_tasks
 from lm_eval_takeover.commands._output import write_json
 from lm_eval_takeover.commands.compare.budget_parameters import CalibrationPlan, find_row_target, plan_calibration
 from lm_eval_takeover.commands.compare.calls import Call, plan_calls
@@ -34,6 +34,7 @@ Done = dict[PlannedRow, list[Call]]
 def compare(options: argparse.Namespace) -> int:
     """Run what is not done yet, then print and keep the tables. Returns the exit status: 0, or that of a failed process."""
     run_dir = options.run_dir
+    note_tasks(options.tasks, options.include_path)
     rows = plan_rows(options)
     stopping.on_stop(lambda: f"what was finished is kept in '{run_dir}', and the same command goes on from there")
     try:

@@ -21,6 +21,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from lm_eval_takeover import stopping
 from lm_eval_takeover.errors import install_error_hook
 from lm_eval_takeover.storage.whole_files import write_text
 
@@ -56,8 +57,13 @@ def _end_with_parent() -> None:
 
 def main() -> None:
     install_error_hook()
-    read_harness_once()
-    run_calls(json.loads(Path(sys.argv[1]).read_text()), quiet=sys.argv[2:] == ["--quiet"])
+    try:
+        read_harness_once()
+        run_calls(json.loads(Path(sys.argv[1]).read_text()), quiet=sys.argv[2:] == ["--quiet"])
+    except BaseException as error:
+        if (stop := stopping.find_stop(error)) is None:
+            raise
+        raise SystemExit(stopping.status(stop)) from None  # `compare` says what is kept
 
 
 def run_calls(calls: list[dict[str, Any]], *, quiet: bool = False) -> None:
