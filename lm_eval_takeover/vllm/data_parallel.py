@@ -118,9 +118,7 @@ class Engines:
 
     def _ask_facts(self) -> Facts:
         """Of the engines, which are alike, when all have started. Raises ArgumentError where one cannot."""
-        for number in self._alive:
-            self._group.ask(number, "describe")
-        for number, answer in self._await(self._alive):
+        for number, answer in self._ask_each(self._alive, "describe"):
             if isinstance(answer, Ended):
                 raise ArgumentError(
                     f"engine {number + 1} of {len(self._alive)} ended as it started; its error is above"
@@ -128,9 +126,15 @@ class Engines:
             facts: Facts = _check(answer)
         return facts
 
-    def _await(self, numbers: Sequence[int]) -> Iterator[tuple[int, Any]]:
-        """The answer of each of these engines, as they come."""
+    def _ask_each(self, numbers: Sequence[int], method: str) -> Iterator[tuple[int, Any]]:
+        """The answers of these engines, as they come."""
         left = list(numbers)
+        for number in left:
+            self._group.ask(number, method)
+        yield from self._await(left)
+
+    def _await(self, left: list[int]) -> Iterator[tuple[int, Any]]:
+        """The answers of these engines, which were asked."""
         while left:
             number, answer = self._group.wait(left)
             left.remove(number)
@@ -189,25 +193,20 @@ class Engines:
 
     def _abort(self, numbers: Sequence[int], busy: set[int]) -> None:
         """Stopped halfway: what these engines have left is given up. Those in `busy` answer first."""
-        self._drop_ended([number for number in numbers if number in busy])
-        left = [number for number in numbers if number in self._alive]
-        for number in left:
-            self._group.ask(number, "abort")
-        self._drop_ended(left)
+        self._drop_ended(self._await([number for number in numbers if number in busy]))
+        self._drop_ended(self._ask_each([number for number in numbers if number in self._alive], "abort"))
 
-    def _drop_ended(self, numbers: Sequence[int]) -> None:
-        """Wait for the answers of these engines; those that are gone are asked no more."""
-        for number, answer in self._await(numbers):
+    def _drop_ended(self, answers: Iterator[tuple[int, Any]]) -> None:
+        """Engines that are gone are asked no more."""
+        for number, answer in answers:
             if isinstance(answer, Ended):
                 self._alive.remove(number)
 
     def gated(self) -> bool:
         """Raises RuntimeError when the last engine has ended."""
         self._check_alive()
-        for number in self._alive:
-            self._group.ask(number, "gated")
         gated = True
-        for number, answer in self._await(self._alive):
+        for number, answer in self._ask_each(self._alive, "gated"):
             if isinstance(answer, Ended):  # after its texts came
                 self._lose(number)
             else:

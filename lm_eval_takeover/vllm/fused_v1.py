@@ -64,13 +64,11 @@ class TakeoverLogitsProcessor(LogitsProcessor):  # type: ignore[misc]
     def apply(self, logits: Tensor) -> Tensor:
         """logits `[rows, vocab]`: the guide's, or those of the only model. Returns the same with one token in each row."""
         rows = [self._rows[place] for place in range(len(logits))]
-        pair = find_pair(self._config)
+        base_logits = find_pair(self._config).base_logits
         emitted = self.slots.decide(
             [track for track, _ in rows],
             place_numbers([len(output) for _, output in rows], logits.device),
-            list_logits(
-                logits, None if pair is None else pair.base_logits, self.slots.policy.roles, self.settings.vocab
-            ),
+            list_logits(logits, base_logits, self.slots.policy.roles, self.settings.vocab),
         )
         return logits.fill_(-torch.inf).scatter_(-1, emitted.tokens, 0.0)
 

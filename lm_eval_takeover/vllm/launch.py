@@ -71,6 +71,23 @@ def list_engine_arguments(arguments: ModelArguments, pair: Pair, policy: Policy,
     _check_architectures(pair, policy)
     block, (drafting, verifying) = drafts.longest, DIRECTIONS[policy.direction]
     target = pair.member(verifying if block > 1 else "guide" if "guide" in policy.roles else "base")
+    base = pair.member("base") if len(policy.roles) == 2 and block == 1 else None
+    rows = [_count_rows(pair.member(role)) for role in (drafting, verifying)] if block > 1 else [0, 0]
+    settings = EngineSettings(
+        policy=describe_policy(policy),
+        vocab=pair.vocab_size,
+        ends=sorted(pair.eos_ids),
+        block=block,
+        seed=arguments.seed or 0,
+        plugins=arguments.plugins,
+        base=None if base is None else base.path,
+        base_revision=None if base is None else base.revision,
+        guide_architectures=target.config.architectures,
+        guide_rows=rows[1]
+        if rows[0] != rows[1]
+        else 0,  # drafts want one size, and our model class has the target's own
+        trust_remote_code=arguments.trust_remote_code,
+    )
     options: dict[str, Any] = {
         "model": target.path,
         "revision": target.revision,
@@ -82,36 +99,24 @@ def list_engine_arguments(arguments: ModelArguments, pair: Pair, policy: Policy,
         "generation_config": "vllm",
         "logits_processors": [CHECK if choose_runner() else PROCESSOR],
     }
-    fused, runner_v2 = len(policy.roles) == 2 and block == 1, choose_runner()
-    described = _describe_models(pair, target, fused) if fused or runner_v2 else {}
-    rows = [_count_rows(pair.member(role)) for role in (drafting, verifying)] if block > 1 else [0, 0]
-    if rows[0] != rows[1]:  # vLLM wants one size of vocabulary, and our model class has the target's own
-        described["guide_rows"] = rows[1]
-    settings = EngineSettings(
-        policy=describe_policy(policy),
-        vocab=pair.vocab_size,
-        ends=sorted(pair.eos_ids),
-        block=block,
-        seed=arguments.seed or 0,
-        plugins=arguments.plugins,
-        trust_remote_code=arguments.trust_remote_code,
-        **described,
-    )
-    overrides: dict[str, Any] = {"takeover": settings.to_plain()}
-    if fused or runner_v2:
-        overrides["architectures"] = [ARCHITECTURE]
-    if block > 1:
-        draft = _describe_draft(pair.member(drafting), block, given)
-        if arguments.block_size == "auto":  # vLLM asks its drafter for so many tokens, by how many requests it runs
-            draft["num_speculative_tokens_per_batch_size"] = drafts.ranges
-        keeps = policy.host is not None  # vLLM keeps the logits of drafts that are drawn from them
-        draft["draft_sample_method"] = "probabilistic" if keeps else "greedy"
-        if settings.guide_rows:
-            overrides["vocab_size"] = rows[0]
-        options |= {"speculative_config": draft, "worker_cls": WORKER}
-    else:
-        options["worker_extension_cls"] = EXTENSION
-    return options | given | {"hf_overrides": overrides}
+    overrides: dict[str, Any] = {"takeover": settings.to_plain(), "architectures": [ARCHITECTURE]}
+    if settings.guide_rows:
+        overrides["vocab_size"] = rows[0]
+    if block == 1:
+        return options | given | {"hf_overrides": overrides, "worker_extension_cls": EXTENSION}
+    host = pair.member(drafting)
+    draft = {
+        "method": "draft_model",
+        "model": host.path,
+        "revision": host.revision,
+        "num_speculative_tokens": block,
+        "draft_tensor_parallel_size": given.get("tensor_parallel_size", 1),
+        # vLLM keeps the logits of drafts that are drawn from them.
+        "draft_sample_method": "greedy" if policy.host is None else "probabilistic",
+    }
+    if arguments.block_size == "auto":  # vLLM asks its drafter for so many tokens, by how many requests it runs
+        draft["num_speculative_tokens_per_batch_size"] = drafts.ranges
+    return options | given | {"hf_overrides": overrides, "worker_cls": WORKER, "speculative_config": draft}
 
 
 def choose_runner() -> bool:
@@ -124,30 +129,6 @@ def choose_runner() -> bool:
 
     os.environ.setdefault(RUNNER, "0" if current_platform.is_cpu() else "1")
     return bool(envs.environment_variables[RUNNER]())  # as it is now: vLLM keeps what it read for its first engine
-
-
-def _describe_models(pair: Pair, target: Member, fused: bool) -> dict[str, Any]:
-    """For our model class: what vLLM sees, which is called the guide there, and its companion."""
-    described: dict[str, Any] = {"guide_architectures": target.config.architectures}
-    if fused:
-        base = pair.member("base")
-        described |= {
-            "base": base.path,
-            "base_revision": base.revision,
-            "base_architectures": base.config.architectures,
-        }
-    return described
-
-
-def _describe_draft(host: Member, block: int, given: Mapping[str, Any]) -> dict[str, Any]:
-    """The host as vLLM's draft model."""
-    return {
-        "method": "draft_model",
-        "model": host.path,
-        "revision": host.revision,
-        "num_speculative_tokens": block,
-        "draft_tensor_parallel_size": given.get("tensor_parallel_size", 1),
-    }
 
 
 def _count_rows(member: Member) -> int:

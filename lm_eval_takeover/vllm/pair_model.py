@@ -1,8 +1,7 @@
 """The fused pair: one vLLM model class with both decoders. They share positions and block tables; each has its own cache.
 
 vLLM sees the guide. `compute_logits` returns the guide's logits, so log-probabilities that a client asks for are the guide's. It
-keeps the base's logits of the same rows for the gate. On model runner V2 a single model runs in this class, too, since the class
-names the state that holds the gate.
+keeps the base's logits of the same rows for the gate. A single model runs in this class, too.
 """
 
 from collections.abc import Iterable
@@ -25,9 +24,9 @@ from lm_eval_takeover.vllm.settings import EngineSettings
 _pairs: WeakValueDictionary[str, "TakeoverPairForCausalLM"] = WeakValueDictionary()
 
 
-def find_pair(config: VllmConfig) -> "TakeoverPairForCausalLM | None":
-    """The pair of this engine in this process; None where it runs one model alone."""
-    return _pairs.get(config.instance_id)
+def find_pair(config: VllmConfig) -> "TakeoverPairForCausalLM":
+    """The pair of this engine in this process."""
+    return _pairs[config.instance_id]
 
 
 class TakeoverPairForCausalLM(nn.Module):
@@ -63,7 +62,7 @@ class TakeoverPairForCausalLM(nn.Module):
                 _configure_base(vllm_config, settings, base_config),
                 prefix=maybe_prefix(prefix, "base"),
                 hf_config=base_config,
-                architectures=settings.base_architectures,
+                architectures=base_config.architectures,
             )
         self.base_width = base_config.get_text_config().hidden_size
         self.secondary_weights = [

@@ -7,12 +7,12 @@ that the donor wrote; `host_tokens`, what the host drew at them; and `trace`, by
 import asyncio
 import math
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from prometheus_client import Counter
 
 from lm_eval_takeover.method.observations import OBSERVED
 from lm_eval_takeover.method.policy import Policy
@@ -25,11 +25,24 @@ _HOST_TOKEN = REST + OBSERVED.index("host_token")
 _WHOLE = 2**30  # more positions than any request has
 _LOOKS_EVERY = 0.5  # seconds: an engine that is killed leaves its calls unanswered
 
+# What vLLM's `/metrics` shows beside its own.
+_COUNTERS = {
+    name: Counter(f"takeover:{name}", meaning)
+    for name, meaning in {
+        "tokens": "Tokens written.",
+        "takeovers": "Tokens that the donor wrote: takeovers.",
+        "base_passes": "Forward passes of the base. With drafts, each drafts a token.",
+        "guide_passes": "Forward passes of the guide. With drafts, each verifies several tokens.",
+    }.items()
+}
+REQUESTS = Counter(
+    "takeover:requests", "Requests to the routes that generate, by status; 499: the client has gone.", ["status"]
+)
+
 Found = tuple[bytes, dict[str, int]] | None  # as `Slots.take` gives it
 
 
-@dataclass(frozen=True, slots=True)
-class Wish:
+class Wish(NamedTuple):
     """Records of a request from one position to another; `last` forgets them."""
 
     id: str
@@ -67,9 +80,8 @@ class RecordReader:
     async def _work(self) -> None:
         while self._waiting:
             waiting, self._waiting = self._waiting, []
-            wishes = [(wish.id, wish.start, wish.stop, wish.last) for wish, _ in waiting]
             try:
-                parts = await self._call(wishes)
+                parts = await self._call([tuple(wish) for wish, _ in waiting])
             except Exception as error:
                 for _, future in waiting:
                     if not future.done():  # whose client has gone
@@ -122,10 +134,8 @@ class ServedEngine:
         told = {"positions": [], "host_tokens": []} if records is None else self._list_takeovers(records, start)
         return {"start": start, "tokens": count, **told}
 
-    async def tell_whole(
-        self, one: OneSample, usage: dict[str, Any], tokens: Sequence[int] | None
-    ) -> tuple[dict[str, Any], dict[str, int]]:
-        """`takeover` of a sample that is done, and the passes of each model; its records are forgotten.
+    async def tell_whole(self, one: OneSample, usage: dict[str, Any], tokens: Sequence[int] | None) -> dict[str, Any]:
+        """`takeover` of a sample that is done. Counts it and forgets its records.
 
         tokens: its ids, where they are known.
         """
@@ -134,20 +144,23 @@ class ServedEngine:
         if records is None and usage.get("completion_tokens"):
             raise RuntimeError(f"no worker has records of {one.id}, a sample of {count} tokens")
         if records is None or not len(records):
-            return sum_up([]), {}
+            return sum_up([])
         if not any(passes.values()):  # a fused engine's models read every token but the last
             passes = dict.fromkeys(self.policy.roles, len(records) - 1)
         told = sum_up([{"tokens": len(records), "takeovers": int(records[:, TAKEN].sum())}])
+        counts = {name: told[name] for name in ("tokens", "takeovers")} | {
+            f"{role}_passes": passes[role] for role in passes
+        }
+        for name, number in counts.items():
+            _COUNTERS[name].inc(number)
         if one.traced:
             scores = [float(score) if math.isfinite(score) else None for score in records[:, SCORE]]
             trace: dict[str, Any] = {"score": scores, "takeover": [bool(taken) for taken in records[:, TAKEN]]}
             if tokens is not None:
-                pieces = self._pieces.split(tokens)
-                trace["text"] = [
-                    "" if token in self._unwritten else piece for token, piece in zip(tokens, pieces, strict=True)
-                ]
+                pieces = zip(tokens, self._pieces.split(tokens), strict=True)
+                trace["text"] = ["" if token in self._unwritten else piece for token, piece in pieces]
             told |= self._list_takeovers(records, 0) | {"trace": trace}
-        return told, passes
+        return told
 
     async def _read(self, wish: Wish) -> tuple[NDArray[np.float32] | None, dict[str, int]]:
         found = await self._records.read(wish)

@@ -18,8 +18,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from lm_eval_takeover.vllm.asgi import answer, ask, refuse, watch
 from lm_eval_takeover.vllm.client_page import render
 from lm_eval_takeover.vllm.client_request import MOST_BYTES, OneSample, Repeats, parse_body, split_request
-from lm_eval_takeover.vllm.metrics import count_request, count_sample
-from lm_eval_takeover.vllm.served_engine import EngineEnded, ServedEngine, sum_up, sum_usages
+from lm_eval_takeover.vllm.served_engine import REQUESTS, EngineEnded, ServedEngine, sum_up, sum_usages
 from lm_eval_takeover.vllm.stream import Stream, hide_ids
 
 _PATHS = ("/v1/completions", "/v1/chat/completions")
@@ -60,7 +59,7 @@ class TakeoverMiddleware:
             try:
                 status = await self._generate(scope, receive, send)
             finally:
-                count_request(status)
+                REQUESTS.labels(str(status)).inc()
 
     def _open_engine(self, scope: Scope) -> ServedEngine:
         """Of the app, which has one from its start to its end."""
@@ -122,8 +121,7 @@ class TakeoverMiddleware:
         status, body = await ask(self.app, scope, one.body, gone)
         if status == 200 and not gone.is_set():
             (choice,) = body["choices"]
-            body["takeover"], passes = await engine.tell_whole(one, body["usage"], choice.get("token_ids"))
-            count_sample(body["takeover"], passes)
+            body["takeover"] = await engine.tell_whole(one, body["usage"], choice.get("token_ids"))
             hide_ids(one, body)
         return status, body
 

@@ -41,7 +41,6 @@ class EngineSettings:
     plugins: str | None = None
     base: str | None = None
     base_revision: str | None = None
-    base_architectures: list[str] | None = None
     guide_architectures: list[str] | None = None
     guide_rows: int = 0
     trust_remote_code: bool = False

@@ -14,7 +14,6 @@ from starlette.types import ASGIApp, Message, Scope, Send
 
 from lm_eval_takeover.vllm.asgi import make_request
 from lm_eval_takeover.vllm.client_request import OneSample
-from lm_eval_takeover.vllm.metrics import count_sample
 from lm_eval_takeover.vllm.served_engine import EngineEnded, ServedEngine, sum_up, sum_usages
 
 
@@ -106,8 +105,7 @@ class Stream:
         one, usage = self._asked[index], self._usages[index]
         ids = self._tokens[index]
         known = ids if len(ids) == usage.get("completion_tokens") else None
-        self._told[index], passes = await self._engine.tell_whole(one, usage, known)
-        count_sample(self._told[index], passes)
+        self._told[index] = await self._engine.tell_whole(one, usage, known)
 
     async def _close(self) -> None:
         events = []

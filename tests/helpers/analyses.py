@@ -76,19 +76,6 @@ def write_analysis(out, *runs):
     return out
 
 
-class TableTokenizer:
-    """Token `i` is the i-th text."""
-
-    def __init__(self, texts):
-        self.texts = texts
-
-    def decode(self, tokens, **_):
-        return "".join(self.texts[token] for token in tokens)
-
-    def convert_ids_to_tokens(self, token):
-        return self.texts[token]
-
-
 def write_scores(path, lengths, group):
     """Samples of these lengths, in row groups of so many rows."""
     names = [("a" if n < 2 else "b", n, n % 2) for n, length in enumerate(lengths) for _ in range(length)]

@@ -1,19 +1,23 @@
-"""Requests to an ASGI app without vLLM's server: one by hand, or many by a small server on loopback."""
+"""Requests to the middleware without vLLM's server: one by hand, or many by uvicorn on loopback. Both come with vLLM."""
 
 import asyncio
 import contextlib
 import json
 import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+import time
 
 
 async def talk(app, body, *, leaves_after=None, method="POST", path="/v1/completions", headers=(), whole=False):
-    """Status and body of one request; the client leaves after so many messages. `whole` gives the headers, too."""
-    sent, gone, read = [], asyncio.Event(), []
+    """Status and body of one request; the client leaves after so many messages. `whole` gives the headers, too.
+
+    `app.read` says then whether the body was read.
+    """
+    sent, gone = [], asyncio.Event()
+    app.read = False
 
     async def receive():
-        if not read:
-            read.append(1)
+        if not app.read:
+            app.read = True
             return {"type": "http.request", "body": json.dumps(body).encode()}
         await gone.wait()
         return {"type": "http.disconnect"}
@@ -40,45 +44,17 @@ async def talk(app, body, *, leaves_after=None, method="POST", path="/v1/complet
 
 @contextlib.contextmanager
 def serve(app):
-    """The address of a server for an ASGI app on loopback: a thread and a loop for each request, chunks as they come."""
+    """The address of a server for a scripted app."""
+    import uvicorn
 
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
+    async def run(scope, receive, send):
+        await app.middleware(scope | {"app": app.app}, receive, send)
 
-        def do_GET(self):
-            asyncio.run(self.answer())
-
-        do_POST = do_HEAD = do_GET
-
-        async def answer(self):
-            body = self.rfile.read(int(self.headers.get("content-length") or 0))
-            read = []
-
-            async def receive():
-                if read:
-                    await asyncio.Event().wait()
-                read.append(1)
-                return {"type": "http.request", "body": body}
-
-            headers = [(name.lower().encode(), value.encode()) for name, value in self.headers.items()]
-            scope = {"type": "http", "method": self.command, "path": self.path, "headers": headers, "app": app.app}
-            await app.middleware(scope, receive, self.send)
-
-        async def send(self, message):
-            if message["type"] == "http.response.start":
-                self.send_response(message["status"])
-                for name, value in message["headers"]:
-                    self.send_header(name.decode(), value.decode())
-                self.send_header("connection", "close")
-                self.end_headers()
-                self.close_connection = True
-            else:
-                self.wfile.write(message["body"])
-
-        def log_message(self, *_):
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}/"
-        server.shutdown()
+    server = uvicorn.Server(uvicorn.Config(run, port=0, log_level="error", lifespan="off"))
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    while not server.started:
+        time.sleep(0.01)
+    yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}/"
+    server.should_exit = True
+    thread.join()

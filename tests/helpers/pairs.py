@@ -132,3 +132,16 @@ def save_small_pair(folder):
     model.save_pretrained(guide)
     AutoTokenizer.from_pretrained(base).save_pretrained(guide)
     return {"base": base, "guide": guide}
+
+
+class TableTokenizer:
+    """Token `i` is the i-th text."""
+
+    def __init__(self, texts):
+        self.texts = texts
+
+    def decode(self, tokens, **_):
+        return "".join(self.texts[token] for token in tokens)
+
+    def convert_ids_to_tokens(self, token):
+        return self.texts[token]

@@ -7,8 +7,7 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from helpers.analyses import TableTokenizer
-from helpers.pairs import POLICIES
+from helpers.pairs import POLICIES, TableTokenizer
 from lm_eval_takeover.vllm.gate_step import COLUMNS, REST, SCORE, TAKEN
 from lm_eval_takeover.vllm.server import TakeoverMiddleware
 from lm_eval_takeover.vllm.settings import SEALED, EngineSettings, describe_policy

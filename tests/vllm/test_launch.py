@@ -47,7 +47,7 @@ def test_the_fused_pair_is_one_model_with_a_gate(plan, demo_folders):
 
 def test_one_model_alone_is_not_fused(plan, demo_folders):
     options = plan(policy="guide", tau=None)
-    assert options["model"] == demo_folders["guide"] and "architectures" not in options["hf_overrides"]
+    assert options["model"] == demo_folders["guide"] and options["hf_overrides"]["takeover"]["base"] is None
 
 
 def test_a_number_is_the_length_of_drafts(plan, runner_v2):

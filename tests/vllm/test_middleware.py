@@ -1,75 +1,47 @@
-"""The server's middleware alone, as it stands before every engine: nothing is behind it, and no vLLM is needed."""
+"""The server's middleware before a scripted engine: keys, routes and internal fields; and vLLM's own health behind it."""
 
 import asyncio
-import json
 from types import SimpleNamespace
-from unittest.mock import MagicMock
 
 import pytest
-from helpers.pairs import POLICIES
+from helpers.asgi import talk
+from helpers.scripted_vllm import ScriptedVllm
 
-from lm_eval_takeover.vllm.server import TakeoverMiddleware
-from lm_eval_takeover.vllm.settings import CLIENT, PREFIX, EngineSettings, RequestSettings, describe_policy
+from lm_eval_takeover.vllm.settings import CLIENT, PREFIX, RequestSettings
 
+pytestmark = pytest.mark.filterwarnings("ignore")  # vLLM's own
 GENERATING = ("/v1/completions", "/v1/chat/completions")
 INTERNAL = [*(set(RequestSettings().__slots__) - set(CLIENT)), "sealed", "seal"]
 
 
-def talk(path, body, headers=(), api_key=None, block=1):
-    """What the middleware sends, whether it has read a body, and how often it asked vLLM."""
-    read, sent, inner = [], [], []
-
-    async def receive():
-        read.append(1)
-        return {"type": "http.request", "body": body}
-
-    async def send(message):
-        sent.append(message)
-
-    async def app(*_):
-        inner.append(1)
-
-    state = SimpleNamespace(args=SimpleNamespace(api_key=api_key), engine_client=MagicMock())
-    engine = EngineSettings(policy=describe_policy(POLICIES["disagreement"]), vocab=512, ends=[], block=block)
-    state.engine_client.model_config.hf_overrides = {"takeover": engine.to_plain()}
-    scope = {
-        "type": "http",
-        "method": "POST",
-        "path": path,
-        "headers": list(headers),
-        "app": SimpleNamespace(state=state),
-    }
-    asyncio.run(TakeoverMiddleware(app)(scope, receive, send))
-    return sent, bool(read), len(inner)
+def ask(app, path, body, headers=()):
+    return asyncio.run(talk(app, body, path=path, headers=headers))[0]
 
 
-@pytest.mark.filterwarnings("ignore")  # vLLM's own
 @pytest.mark.parametrize(
-    ("headers", "path", "status"),
+    ("key", "path", "status"),
     [
-        ([], "/v1/completions", 401),
-        ([(b"authorization", b"Bearer wrong")], "/v1/chat/completions", 401),
-        ([], "/tokenize", 401),
-        ([], "/invocations", 404),
-        ([(b"authorization", b"Bearer right")], "/v1/completions", 400),
+        (None, "/v1/completions", 401),
+        ("wrong", "/v1/chat/completions", 401),
+        (None, "/tokenize", 401),
+        (None, "/invocations", 404),
+        ("right", "/v1/completions", 400),
     ],
 )
-def test_the_key_is_asked_for_before_the_body_is_read(headers, path, status):
-    pytest.importorskip("vllm.entrypoints", reason="the key is checked by vLLM's own function")
-    sent, read, _ = talk(path, b"null", headers, api_key=["right"])
-    assert sent[0]["status"] == status
-    assert read == (status == 400)
+def test_the_key_is_asked_for_before_the_body_is_read(key, path, status):
+    app = ScriptedVllm(api_key=["right"])
+    assert ask(app, path, None, [(b"authorization", f"Bearer {key}".encode())] if key else ()) == status
+    assert app.read == (status == 400)
 
 
 @pytest.mark.parametrize("block", [1, 4])
-def test_no_route_takes_an_internal_field(block):
-    """An engine with drafts has no check of its own behind the middleware: vLLM allows no logits processor beside drafts."""
+@pytest.mark.parametrize("path", GENERATING)
+def test_no_route_takes_an_internal_field(path, block):
+    app = ScriptedVllm(block=block)
     for name in INTERNAL:
-        for path in GENERATING:
-            xargs = {f"{PREFIX}{name}": "disagreements" if name == "policy" else [1]}
-            body = json.dumps({"prompt": "2", "messages": [{"role": "user", "content": "2"}], "vllm_xargs": xargs})
-            sent, _, inner = talk(path, body.encode(), block=block)
-            assert (sent[0]["status"], inner) == (400, 0), (name, path, sent)
+        xargs = {f"{PREFIX}{name}": "disagreements" if name == "policy" else [1]}
+        body = {"prompt": "2", "messages": [{"role": "user", "content": "2"}], "vllm_xargs": xargs}
+        assert (ask(app, path, body), app.bodies) == (400, []), name
 
 
 @pytest.mark.parametrize(
@@ -79,5 +51,25 @@ def test_no_route_takes_an_internal_field(block):
      "/collective_rpc", "/v1/load_lora_adapter", "/sleep", "/reset_prefix_cache", "/update_weights", ""],
 )  # fmt: skip
 def test_what_changes_anything_elsewhere_is_refused_unread(path):
-    sent, read, inner = talk(path, b"{}", block=4)
-    assert (sent[0]["status"], read, inner) == (404, False, 0)
+    app = ScriptedVllm(block=4)
+    assert (ask(app, path, {}), app.read, app.bodies) == (404, False, [])
+
+
+@pytest.mark.parametrize("status", [200, 503])
+def test_a_server_whose_engine_is_dead_is_not_healthy(status):
+    from fastapi import FastAPI
+    from vllm.entrypoints.serve.instrumentator import health
+    from vllm.v1.engine.exceptions import EngineDeadError
+
+    from lm_eval_takeover.vllm.server import TakeoverMiddleware
+
+    async def check():
+        if status == 503:
+            raise EngineDeadError
+
+    app = FastAPI()
+    app.include_router(health.router)
+    app.add_middleware(TakeoverMiddleware)
+    app.state.engine_client = SimpleNamespace(check_health=check)
+    behind = SimpleNamespace(middleware=app, app=app)
+    assert asyncio.run(talk(behind, None, method="GET", path="/health"))[0] == status

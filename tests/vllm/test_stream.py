@@ -133,3 +133,23 @@ def test_nobody_waits_for_an_engine_that_was_killed_and_answers_nothing():
         first, *others = data.split(b"\n\n")
         assert json.loads(first.removeprefix(b"data: "))["error"]["message"].startswith("an engine has ended")
         assert (status, others) == ((200, [b"data: [DONE]", b""]) if stream else (503, []))
+
+
+def test_tokens_takeovers_passes_and_requests_are_counted():
+    from prometheus_client import REGISTRY
+
+    names = ("tokens", "takeovers", "base_passes", "guide_passes")
+
+    def read():
+        counts = {name: REGISTRY.get_sample_value(f"takeover:{name}_total") for name in names}
+        for code in ("200", "400", "499"):
+            counts[code] = REGISTRY.get_sample_value("takeover:requests_total", {"status": code})
+        return {name: value or 0 for name, value in counts.items()}
+
+    before = read()
+    for stream in (True, False):
+        asyncio.run(talk(ScriptedVllm(), {"prompt": ["one", "two"], "stream": stream}))
+        asyncio.run(talk(ScriptedVllm(), {"prompt": "one", "n": -1, "stream": stream}))
+    asyncio.run(talk(ScriptedVllm(pause=0.01), {"prompt": "long", "max_tokens": 200, "stream": True}, leaves_after=8))
+    counted = {name: value - before[name] for name, value in read().items()}
+    assert counted == dict(zip((*names, "200", "400", "499"), (28, 4, 24, 24, 2, 2, 1), strict=True))

@@ -2,16 +2,14 @@
 
     python write_apart.py < jobs > generations
 
-Of jobs, `[model arguments, requests, names of policies]` in JSON, its last line has for each the tokens, takeovers and scores
-of the texts, one policy after the other, the passes of their drafts, and what the engine did. Without names the policy is that
-of the arguments. With VLLM_USE_V2_MODEL_RUNNER=1 the interpreter of Triton runs that runner on a CPU: slow, and exact.
+Of jobs, `[model arguments, requests, names of policies]` in JSON, its last line has for each the tokens, takeovers, scores and
+observations of the texts, one policy after the other, the passes of their drafts, and what the engine did. Without names the
+policy is that of the arguments. With VLLM_USE_V2_MODEL_RUNNER=1 the interpreter of Triton runs that runner on a CPU.
 """
 
 import json
-import multiprocessing
 import os
 import sys
-from functools import partial
 from operator import itemgetter
 from types import SimpleNamespace
 
@@ -26,17 +24,7 @@ def main() -> None:
         interpret_triton()
         schedule_ahead()
         engine._TESTED_PROMPTS = 1
-    first, *others = json.load(sys.stdin)
-    done = [write(*first)]  # its ranks, if any, start as vLLM's do on a CPU: from nothing
-    fork_ranks()
-    print(json.dumps([*done, *(write(*job) for job in others)]))
-
-
-def fork_ranks():
-    """Have the next ranks start from this process, as vLLM's do on a GPU: that costs a tenth."""
-    from vllm.v1.executor import multiproc_executor
-
-    multiproc_executor.get_mp_context = partial(multiprocessing.get_context, "fork")
+    print(json.dumps([write(*job) for job in json.load(sys.stdin)]))
 
 
 def interpret_triton():
@@ -66,10 +54,10 @@ def write(values, asked, names=()):
     done = []
     for policy in choose_policies(names) or [backend.policy]:
         backend.policy = policy
-        done += [one for _, one in sorted(backend.generate(requests, seed=3), key=itemgetter(0))]
+        done += [one for _, one in sorted(backend.generate(requests, seed=3, traced=True), key=itemgetter(0))]
     counted = {metric.name: metric.value for metric in backend.engine.llm.get_metrics() if hasattr(metric, "value")}
     found = {
-        "texts": [[one.tokens, one.taken_over, one.scores] for one in done],
+        "texts": [[one.tokens, one.taken_over, one.scores, list(one.observed)] for one in done],
         "preemptions": counted["vllm:num_preemptions"],
         "runner_v2": backend.engine.llm.llm_engine.vllm_config.use_v2_model_runner,
         "async_scheduling": backend.engine.llm.llm_engine.vllm_config.scheduler_config.async_scheduling,

@@ -13,9 +13,9 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from helpers.analyses import TableTokenizer, write_analysis, write_run
+from helpers.analyses import write_analysis, write_run
 from helpers.browser import CHROMIUM, open_browser
-from helpers.pairs import ROOT
+from helpers.pairs import ROOT, TableTokenizer
 
 from lm_eval_takeover.cli import main
 from lm_eval_takeover.commands.report import inputs
