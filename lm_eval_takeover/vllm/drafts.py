@@ -5,7 +5,7 @@ the draft. A row without a draft emits one token, and the host draws there as if
 device.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -23,9 +23,9 @@ _PIECE = 2**28  # bytes of both models' logits that are put beside each other at
 class Batch:
     """What the target has read. Each row has one logit more than drafted tokens: behind the text, and behind each of them.
 
-    positions `[rows]`: tokens emitted before, negative where a prompt is not read to its end. first `[rows]`: where the logits
-    of a row begin. read `[logits]`: the token before each logit. drafts: how many tokens were drafted. whole: whether the prompt
-    is read to its end.
+    positions `[rows]`: tokens of the text before, negative where a prompt is not read to its end. first `[rows]`: where the
+    logits of a row begin. read `[logits]`: the token before each logit. drafts: how many tokens were drafted. whole: whether the
+    prompt is read to its end.
     """
 
     tracks: Sequence[Track]
@@ -36,90 +36,59 @@ class Batch:
     whole: Sequence[bool]
 
     @property
-    def bare(self) -> list[int]:
-        """Rows without a draft."""
-        return [row for row, count in enumerate(self.drafts) if not count]
-
-    @property
     def needs_host(self) -> bool:
         """Whether a token is emitted of a row without a draft."""
-        return any(self.whole[row] for row in self.bare)
+        return any(whole and not count for whole, count in zip(self.whole, self.drafts, strict=True))
 
 
 class Verifier:
-    """Takes the place of vLLM's rejection sampler."""
+    """Takes the place of vLLM's rejection sampler.
 
-    def __init__(self, slots: Slots, vocab: int) -> None:
-        self.slots, self.vocab = slots, vocab
+    drafted: the host's logits `[slots, k, vocab]` of each request's last draft, which a drafter keeps here; of a row without one,
+    those behind its text stand first. None for a guide that writes alone: there the host's draws decide.
+    """
+
+    def __init__(self, slots: Slots, vocab: int, drafted: Tensor | None) -> None:
+        self.slots, self.vocab, self.drafted = slots, vocab, drafted
         self.drafting, self.verifying = DIRECTIONS[slots.policy.direction]
 
-    @property
-    def keeps_drafts(self) -> bool:
-        """Whether the host's logits decide; for a guide that writes alone, its draws do."""
-        return self.slots.policy.host is not None
-
-    def verify(
-        self,
-        batch: Batch,
-        logits: Tensor,
-        host: Callable[[slice, int], Tensor],
-        undrafted: Tensor | None,
-    ) -> tuple[Tensor, Tensor]:
-        """The tokens `[rows, k]` of which `[rows]` stand. `logits` are the target's, raw.
-
-        host: of a slice of rows, the logits `[rows, k, vocab]` of so many drafted positions; behind a row's own draft, anything.
-        undrafted: the host's logits `[rows, vocab]` behind the text, where a row has no draft. Neither is asked for a lone guide.
-        """
-        width = max(batch.drafts) + (not self.keeps_drafts)  # a lone guide emits one more, behind its draft
+    def verify(self, batch: Batch, logits: Tensor) -> tuple[Tensor, Tensor]:
+        """The tokens `[rows, k]` of which `[rows]` stand. `logits` are the target's, raw."""
+        width = max(batch.drafts) + (self.drafted is None)  # a lone guide emits one more, behind its draft
         place = torch.arange(max(1, width), device=self.slots.device)
         counts = place_numbers(batch.drafts, self.slots.device)
-        at, drafted = (batch.first[:, None] + torch.minimum(one, counts[:, None]) for one in (place, place + 1))
-        drafted = batch.read[drafted].long().clamp(0, self.vocab - 1)  # behind a row's own draft may stand any token
+        at, read = (batch.first[:, None] + torch.minimum(one, counts[:, None]) for one in (place, place + 1))
+        tokens = batch.read[read].long().clamp(0, self.vocab - 1)  # behind a row's own draft may stand any token
         parts = []
         for rows in _split(len(batch.drafts), self._count_rows(len(place), logits.element_size())):
             by_role = {self.verifying: share(logits[at[rows]], self.vocab)}
-            known = None
-            if self.keeps_drafts:
-                own = by_role[self.drafting] = host(rows, len(place))
-                self._draw_undrafted(batch, rows, own, undrafted, drafted)
-                known = drafted[rows]
+            drafted, tracks = None, batch.tracks[rows]
+            if self.drafted is not None:
+                slots = self.slots.place(tracks)
+                host = by_role[self.drafting] = share(self.drafted[slots, : len(place)], self.vocab)
+                drafted = tokens[rows]
+                if 0 in batch.drafts[rows]:  # the host draws there as if it had drafted
+                    bare = counts[rows] == 0
+                    drawn = self.slots.draw(slots, batch.positions[rows], host[:, 0], bare)
+                    drafted[:, 0] = torch.where(bare, drawn, drafted[:, 0])
             drafts = [count or -1 for count in batch.drafts[rows]]
-            emitted = self.slots.decide(
-                batch.tracks[rows], batch.positions[rows], by_role, drafted=known, drafts=drafts
-            )
+            emitted = self.slots.decide(tracks, batch.positions[rows], by_role, drafted=drafted, drafts=drafts)
             parts.append(emitted.tokens)
-        tokens = torch.cat(parts)
-        return tokens, self._count_standing(batch.tracks, tokens, drafted, counts)
-
-    def _draw_undrafted(
-        self, batch: Batch, rows: slice, own: Tensor, undrafted: Tensor | None, drafted: Tensor
-    ) -> None:
-        """Of rows without a draft the host's logits, into `own`, and its draws, into `drafted`, at their first place."""
-        start = rows.indices(len(batch.drafts))[0]
-        bare = [row for row in batch.bare if start <= row < start + len(own)]
-        if not bare:
-            return
-        some = place_numbers(bare, self.slots.device)
-        if undrafted is not None:
-            own[some - start, 0] = undrafted[some].to(own.dtype)
-        tracks = [batch.tracks[row] for row in bare]
-        drafted[some, 0] = self.slots.draw(tracks, batch.positions[some], own[some - start, 0])
-
-    def _count_standing(self, tracks: Sequence[Track], tokens: Tensor, drafted: Tensor, counts: Tensor) -> Tensor:
-        """How many tokens stand of each row: up to the first that is not the drafted one, and a bonus for a lone guide."""
-        lengths = counts.clamp(min=1) if self.keeps_drafts else counts  # the host's draw stands for a draft
-        stands, _ = count_standing(tokens, drafted, lengths, bonus=not self.keeps_drafts)
-        alone = place_numbers([track.settings.lockstep for track in tracks], tokens.device).bool()
-        return torch.where(alone, stands.clamp(max=1), stands)
+        emitted_tokens = torch.cat(parts)
+        # The host's draw stands for a draft.
+        lengths = counts if self.drafted is None else counts.clamp(min=1)
+        stands, _ = count_standing(emitted_tokens, tokens, lengths, bonus=self.drafted is None)
+        alone = place_numbers([track.settings.lockstep for track in batch.tracks], tokens.device).bool()
+        return emitted_tokens, torch.where(alone, stands.clamp(max=1), stands)
 
     def rehearse(self, block: int, dtype: torch.dtype) -> None:
         """Hold what a step of as many rows as may be holds, while vLLM measures its memory: drafts that it keeps not counted."""
         capacity, device = self.slots.capacity, self.slots.device
         read = torch.zeros(capacity * (block + 1), self.vocab, dtype=dtype, device=device)
-        width = block + (not self.keeps_drafts)
+        width = block + (self.drafted is None)
         some = min(capacity, self._count_rows(width, read.element_size()))
         target = share(read[: some * width].clone().view(some, width, -1), self.vocab)
-        if not self.keeps_drafts:
+        if self.drafted is None:
             return self.slots.rehearse({self.verifying: target})
         drafted = torch.zeros(some, block, dtype=torch.int64, device=device)
         self.slots.rehearse({self.drafting: target.clone(), self.verifying: target}, drafted=drafted)

@@ -36,15 +36,11 @@ class TakeoverWorker(PlatformWorker, WorkerExtension):  # type: ignore[misc]
 
 
 class TakeoverSpeculator(StandaloneARSpeculator):  # type: ignore[misc]
-    """The host as drafter. It draws by the race; vLLM's `draft_logits` keep the logits of each request's last draft."""
+    """The host as drafter: it draws by the race, and keeps the logits that it draws from."""
 
-    model_state: "DraftingModelState"
+    model_state: "DraftingModelState | None" = None
     num_speculative_steps: int
-    _tracks: list[Track] | None = None  # of the rows that are drafted for; None for made-up rows
-    _place = 0  # of the draft that is drawn next
-    _reads = False  # while `read_next` runs
-    _read: Tensor  # what it has read
-    _has_read: InputBatch | None = None  # the batch whose tokens it has shown the host
+    _has_read: InputBatch | None = None  # the batch whose tokens `read_next` has shown the host
 
     def set_attn(self, model_state: "DraftingModelState", *rest: Any) -> None:
         super().set_attn(model_state, *rest)
@@ -57,8 +53,7 @@ class TakeoverSpeculator(StandaloneARSpeculator):  # type: ignore[misc]
         drafted: Tensor = self.draft_tokens[: input_batch.num_reqs]
         if num_speculative_tokens == 0 and self._has_read is input_batch:
             return drafted  # the next step has no drafts, so the host reads there what is new
-        self._tracks = None if options.get("dummy_run") else self.model_state.find_tracks(input_batch.idx_mapping_np)
-        self._place, block = 0, self.num_speculative_steps
+        block = self.num_speculative_steps
         self.num_speculative_steps = block if num_speculative_tokens is None else max(1, num_speculative_tokens)
         try:
             super().propose(input_batch, *rest, num_speculative_tokens=num_speculative_tokens, **options)
@@ -67,53 +62,63 @@ class TakeoverSpeculator(StandaloneARSpeculator):  # type: ignore[misc]
         return drafted
 
     def sample_draft(
-        self, hidden_states: Tensor, sample_src_positions: Tensor, idx_mapping: Tensor, *rest: Any, **options: Any
+        self,
+        hidden_states: Tensor,
+        sample_src_positions: Tensor,
+        idx_mapping: Tensor,
+        temperature: Tensor,
+        seeds: Tensor,
+        draft_step: Tensor,
+        *rest: Any,
     ) -> Tensor:
-        logits = self.model.compute_logits(hidden_states)
-        state = self.model_state
-        if self._reads:
-            self._read = share(logits, state.settings.vocab)
-            return torch.zeros_like(sample_src_positions)
-        if self._tracks is None:
+        """Ids `[rows]`. It reads tables on the device by vLLM's own index of a request, -1 for padding, so it can be captured."""
+        logits, state = self.model.compute_logits(hidden_states), self.model_state
+        if state is None:  # vLLM measures its memory
             return logits.argmax(-1)  # type: ignore[no-any-return]
-        if self.draft_logits is not None:
-            self.draft_logits[idx_mapping, self._place] = logits.to(self.draft_logits.dtype)
-        self._place += 1
-        positions = state.count_written(sample_src_positions, idx_mapping)
-        return state.slots.draw(self._tracks, positions, share(logits, state.settings.vocab))
+        logits, slots = share(logits, state.settings.vocab), idx_mapping.long()
+        if state.drafted is not None:
+            state.drafted[state.kept_at[slots], draft_step] = logits.to(state.drafted.dtype)
+        return state.slots.draw(slots, state.slots.count_written(sample_src_positions, slots), logits)
 
-    def read_logits(self, indices: Tensor, width: int) -> Tensor:
-        """Of requests at these indices, the logits `[rows, width, vocab]` of their last drafts."""
-        return share(self.draft_logits[indices, :width], self.model_state.settings.vocab)
-
-    def read_next(self, batch: InputBatch, last: Tensor, behind: Sequence[int]) -> Tensor:
-        """The host's logits `[rows, vocab]` behind the tokens that the target has just read.
+    def read_next(self, batch: InputBatch, last: Tensor, behind: Sequence[int], drafted: Sequence[int]) -> None:
+        """Have the host read the tokens that the target has just read, and keep its logits behind the text of a row.
 
         last: the place of each row's last token in the batch; behind: how many places follow it in its row, -1 for a row whose
-        places are all tokens of a draft. vLLM's drafter reads the tokens that were not rejected, then the emitted one: here the
-        last token stands for the emitted one.
+        places are all tokens of a draft; drafted: the slots of those rows, whose logits are kept already. vLLM's drafter reads
+        the tokens that were not rejected, then the emitted one: here the last token of a text stands for the emitted one.
         """
-        emitted = torch.zeros(self.model_state.slots.capacity, dtype=torch.int64, device=last.device)
-        emitted[batch.idx_mapping] = batch.input_ids[last].long()
+        state = self.model_state
+        assert state is not None
+        emitted = torch.zeros(state.slots.capacity, dtype=torch.int64, device=last.device)
+        emitted[batch.idx_mapping.long()] = batch.input_ids[last].long()
         rejected, unread = place_numbers([count + 1 for count in behind], last.device), torch.zeros_like(emitted)
-        self._has_read, self._reads, block = batch, True, self.num_speculative_steps
-        self.num_speculative_steps = 1
-        try:
-            super().propose(batch, *[None] * 4, unread, rejected, emitted, *[unread] * 3, num_speculative_tokens=1)
-        finally:
-            self._reads, self.num_speculative_steps = False, block
-        return self._read
+        kept = place_numbers(drafted, last.device)
+        state.kept_at.index_fill_(0, kept, state.slots.capacity)
+        self._has_read = batch
+        self.propose(batch, *[None] * 4, unread, rejected, emitted, *[unread] * 3, num_speculative_tokens=1)
+        state.kept_at[kept] = kept
 
 
 class DraftingModelState(TakeoverModelState):
-    """The state of an engine with drafts."""
+    """The state of an engine with drafts.
+
+    drafted: logits `[slots, block, vocab]` of the host at each request's last draft. kept_at: by slot, where they are kept.
+    """
 
     speculator: TakeoverSpeculator
+
+    def __init__(self, vllm_config: Any, *arguments: Any, **options: Any) -> None:
+        super().__init__(vllm_config, *arguments, **options)
+        slots, settings, dtype = self.slots.capacity + 1, self.settings, vllm_config.model_config.dtype
+        self.kept_at = torch.arange(slots, device=self.device)
+        self.drafted: Tensor | None = None
+        if self.slots.policy.host is not None:
+            self.drafted = torch.zeros(slots, settings.block, settings.vocab, dtype=dtype, device=self.device)
 
     def custom_sampler(self, sampler: Sampler) -> tuple[Sampler, Any]:
         """The same one twice: rows with a draft and rows without are decided together."""
         sampler.__class__ = DraftSampler
-        sampler.state, sampler.verifier = self, Verifier(self.slots, self.settings.vocab)
+        sampler.state, sampler.verifier = self, Verifier(self.slots, self.settings.vocab, self.drafted)
         return sampler, sampler
 
 
@@ -128,19 +133,14 @@ class DraftSampler(Sampler):  # type: ignore[misc]
         """What stands of each row: ids `[rows, k]` and how many of them. `logits` are the target's."""
         tracks = self.state.find_tracks(input_batch.idx_mapping_np)
         if tracks is None:  # vLLM measures its memory with made-up rows
-            self.verifier.rehearse(self.state.settings.block, self.state.dtype)
+            self.verifier.rehearse(self.state.settings.block, logits.dtype)
             return super().__call__(logits, input_batch)
-        speculator, undrafted = self.state.speculator, None
         batch, last, scheduled = self._describe_batch(input_batch, tracks)
-        if self.verifier.keeps_drafts and batch.needs_host:
+        if self.state.drafted is not None and batch.needs_host:
             behind = [-1 if drafted else count for drafted, count in zip(batch.drafts, scheduled, strict=True)]
-            undrafted = speculator.read_next(input_batch, last, behind)
-        tokens, stands = self.verifier.verify(
-            batch,
-            logits,
-            lambda rows, width: speculator.read_logits(input_batch.idx_mapping[rows], width),
-            undrafted,
-        )
+            slots = [int(slot) for slot, count in zip(input_batch.idx_mapping_np, batch.drafts, strict=True) if count]
+            self.state.speculator.read_next(input_batch, last, behind, slots)
+        tokens, stands = self.verifier.verify(batch, logits)
         whole = place_numbers(batch.whole, logits.device)
         emitted = (stands * whole).int()
         rejected = (input_batch.cu_num_logits.diff() * whole).int() - emitted
@@ -164,7 +164,7 @@ class DraftSampler(Sampler):  # type: ignore[misc]
         last = batch.logits_indices[first]
         described = Batch(
             tracks,
-            self.state.count_written(batch.positions[last], batch.idx_mapping),
+            self.state.slots.count_written(batch.positions[last], batch.idx_mapping),
             first,
             batch.input_ids[batch.logits_indices],
             drafts.tolist(),

@@ -67,7 +67,7 @@ class TakeoverLogitsProcessor(LogitsProcessor):  # type: ignore[misc]
         base_logits = find_pair(self._config).base_logits
         emitted = self.slots.decide(
             [track for track, _ in rows],
-            place_numbers([len(output) for _, output in rows], logits.device),
+            place_numbers([track.settings.begun + len(output) for track, output in rows], logits.device),
             list_logits(logits, base_logits, self.slots.policy.roles, self.settings.vocab),
         )
         return logits.fill_(-torch.inf).scatter_(-1, emitted.tokens, 0.0)

@@ -1,13 +1,12 @@
 """The gate of the fused pair on vLLM's model runner V2, which GPUs have: the pair's own `ModelState` and its sampler.
 
-V2 keeps a request at one index of its state for as long as it is in the batch. A preempted request is removed like a finished
-one, and added again under the same name.
+V2 keeps a request at one index of its state for as long as it is in the batch: its slot. A preempted request is removed like a
+finished one, and added again under the same name.
 """
 
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 from vllm.sampling_params import SamplingParams
 from vllm.v1.worker.gpu.model_states.default import DefaultModelState
@@ -28,15 +27,13 @@ class TakeoverModelState(DefaultModelState):  # type: ignore[misc]
         self.slots = Slots.open(vllm_config, self.settings.load_policy(), self.device)
         self._tracks: dict[int, Track] = {}  # by the index of the request
         self._indices: dict[str, int] = {}  # by its name
-        self._prompt_lengths = torch.zeros(self.slots.capacity, dtype=torch.int64, device=self.device)
 
     def add_request(self, req_index: int, new_req_data: Any) -> None:
         super().add_request(req_index, new_req_data)
         params, prompt = new_req_data.sampling_params, new_req_data.prompt_token_ids or ()
         settings = RequestSettings.read(params, self.settings.seed)
-        self._tracks[req_index] = self.slots.enter(new_req_data.req_id, settings, prompt)
+        self._tracks[req_index] = self.slots.enter(new_req_data.req_id, settings, prompt, req_index)
         self._indices[new_req_data.req_id] = req_index
-        self._prompt_lengths[req_index] = len(prompt)
 
     def remove_request(self, req_id: str) -> None:
         super().remove_request(req_id)
@@ -48,13 +45,6 @@ class TakeoverModelState(DefaultModelState):  # type: ignore[misc]
         """The requests at these indices; None for made-up rows, by which vLLM measures its memory."""
         found = [self._tracks.get(index) for index in indices.tolist()]
         return None if None in found else found  # type: ignore[return-value]
-
-    def count_written(self, read: Tensor, indices: Tensor) -> Tensor:
-        """How many tokens are written `[rows]` of requests at these indices, of which the last is at position `read`.
-
-        It is negative while a prompt is read in parts, the first time or again after a preemption.
-        """
-        return read.long() + 1 - self._prompt_lengths[indices.long()]
 
     def custom_sampler(self, sampler: Sampler) -> tuple[Sampler, Any]:
         """vLLM's sampler, which asks the gate where it drew. Log-probabilities that a client asks for stay the guide's."""
@@ -83,7 +73,7 @@ class GateSampler(Sampler):  # type: ignore[misc]
         both = list_logits(logits, state.model.base_logits, slots.policy.roles, state.settings.vocab)
         tracks = state.find_tracks(idx_mapping_np)
         if tracks is not None:
-            return slots.decide(tracks, state.count_written(pos, idx_mapping), both).tokens[:, 0], logits
+            return slots.decide(tracks, slots.count_written(pos, idx_mapping), both).tokens[:, 0], logits
         slots.rehearse(both)
         drawn: tuple[Tensor, Tensor] = super().sample(
             logits, expanded_idx_mapping, idx_mapping, idx_mapping_np, pos, *rest, **options

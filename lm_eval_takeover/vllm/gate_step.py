@@ -7,10 +7,12 @@ for the device.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from lm_eval_takeover.kernels import operations as kernels
+from lm_eval_takeover.kernels.operations import Rules
 from lm_eval_takeover.method.observations import COMPARED, OBSERVED, compare, judge_tokens, observe
 from lm_eval_takeover.method.policy import Block, Policy
 from lm_eval_takeover.method.registry import scores as registered
@@ -42,7 +44,7 @@ class Emitted:
 
 def emit(
     policy: Policy,
-    sampling: Sampling,
+    rules: Rules,
     host: Tensor | None,
     donor: Tensor | None,
     block: Block,
@@ -54,12 +56,13 @@ def emit(
 ) -> Emitted:
     """The tokens of positions `block.positions` `[rows, k]`, decided from left to right as if all before them stood.
 
-    host and donor: raw logits `[rows, k, vocab]`, None where the policy has no such model. `block.scores` is not read. at: the
-    words of the positions `[rows, k]`, int64 of the same bits. drafted `[rows, k]`: what the host drew there, where it is known.
-    forced `[rows, k]`: what is emitted whatever is drawn; its log-probability under the model that writes is recorded then.
+    rules: how each row draws. host and donor: raw logits `[rows, k, vocab]`, None where the policy has no such model.
+    `block.scores` is not read. at: the words of the positions `[rows, k]`, int64 of the same bits. drafted `[rows, k]`: what the
+    host drew there, where it is known. forced `[rows, k]`: what is emitted whatever is drawn; its log-probability under the model
+    that writes is recorded then.
     """
     if host is not None and drafted is None and forced is None:
-        drafted = draw_rows(host, at, sampling)
+        drafted = draw_rows(host, at, rules)
     hosted = drafted if forced is None else forced  # a text that stands is what the host draws
     scores = _by_pieces(policy.scores, host, donor, hosted if policy.needs_token else None)
     taken = policy.decide(replace(block, scores=scores, tokens=hosted))
@@ -69,7 +72,8 @@ def emit(
         records[..., REST : REST + len(FORCED)] = _judge(policy, taken, host, donor, forced)
     else:
         tokens = _by_pieces(
-            lambda *rows: _replace_taken(policy, sampling, *rows),
+            lambda table, *rows: _replace_taken(policy, rules._replace(table=table), *rows),
+            rules.table,
             host,
             donor,
             drafted,
@@ -110,22 +114,47 @@ def compare_forced(base: Tensor, guide: Tensor, forced: Tensor) -> Emitted:
     return Emitted(forced, taken, torch.cat([own, score_all(base, guide, forced), compare(forced, base, guide)], -1))
 
 
-def draw_rows(logits: Tensor, at: Tensor, sampling: Sampling, asked: Tensor | None = None) -> Tensor:
-    """The race: one token id per position, of logits `[..., vocab]` and words `[...]` as int64; 0 where nobody asks."""
+def draw_rows(logits: Tensor, at: Tensor, rules: Rules, asked: Tensor | None = None) -> Tensor:
+    """The race: token ids `[rows, k]` of logits `[rows, k, vocab]` and words `[rows, k]` as int64; 0 where nobody asks."""
 
-    def race(logits: Tensor, at: Tensor, asked: Tensor | None) -> Tensor:
+    def race(logits: Tensor, at: Tensor, table: Tensor, asked: Tensor | None) -> Tensor:
+        flat, words = logits.reshape(-1, logits.shape[-1]), at.flatten()
+        table = table[:, None].expand(-1, at.shape[1], -1).reshape(-1, table.shape[1])
         rows = None
         if asked is not None:
-            rows = torch.where(asked.flatten(), torch.arange(asked.numel(), device=asked.device), -1)
-        return draw(logits.reshape(-1, logits.shape[-1]), at.flatten(), sampling, rows)[0].view(at.shape)
+            rows = torch.where(asked.flatten(), torch.arange(len(words), device=words.device), -1)
+        if kernels.uses_kernels(logits):
+            return kernels.draw(flat, words, rules._replace(table=table), rows)[0].view(at.shape)
+        tokens = torch.zeros_like(words)
+        for rule in torch.unique(table, dim=0):
+            own = (table == rule).all(1) if rows is None else (table == rule).all(1) & (rows >= 0)
+            temperature, top_p, top_k = rule.tolist()
+            sampling = Sampling(temperature, top_p, int(top_k))
+            if own.all():
+                tokens = draw(flat, words, sampling)[0]
+            else:
+                here = own.nonzero()[:, 0]
+                tokens[here] = draw(flat[here], words[here], sampling)[0]
+        return tokens.view(at.shape)
 
     with drawing():
-        return _by_pieces(race, logits, at, asked)
+        return _by_pieces(race, logits, at, rules.table, asked)
+
+
+def compute_words(keys: Tensor, positions: Tensor) -> Tensor:
+    """The words int64 `[rows, k]` of positions `[rows, k]`, which follow each other, under keys `[rows, 2]`."""
+    if kernels.uses_kernels(keys):
+        return kernels.compute_words(keys[:, None], positions)
+    found = np.empty(positions.shape, np.uint64)
+    for row, key, own in zip(found, keys.numpy().view(np.uint64), positions.numpy(), strict=True):
+        generator, start = np.random.Philox(key=key), int(own[0]) // 4 * 4  # words of a count of the generator
+        row[:] = generator.advance(start // 4).random_raw(int(own[-1]) + 1 - start)[own - start]
+    return torch.from_numpy(found.view(np.int64))
 
 
 def _by_pieces(compute: Callable[..., Tensor], *rows: Tensor | None) -> Tensor:
     """What a function of rows makes of these, of so few at a time that a CPU's cache holds all, or little of a GPU's memory."""
-    logits = next(one for one in rows if one is not None)
+    logits = next(one for one in rows if one is not None and one.dim() == 3)
     piece = _PIECE if logits.device.type == "cpu" else _LARGE_PIECE
     step = max(1, piece // max(1, logits[0].numel()))
     if step >= len(logits):
@@ -136,7 +165,7 @@ def _by_pieces(compute: Callable[..., Tensor], *rows: Tensor | None) -> Tensor:
 
 def _replace_taken(
     policy: Policy,
-    sampling: Sampling,
+    rules: Rules,
     host: Tensor | None,
     donor: Tensor | None,
     drafted: Tensor | None,
@@ -147,7 +176,7 @@ def _replace_taken(
     if donor is None or (donor.device.type == "cpu" and taken is not None and not bool(taken.any())):
         assert drafted is not None
         return drafted
-    drawn = draw_rows(_mix(policy, host, donor), at, sampling, taken)
+    drawn = draw_rows(_mix(policy, host, donor), at, rules, taken)
     return drawn if taken is None or drafted is None else torch.where(taken, drawn, drafted)
 
 

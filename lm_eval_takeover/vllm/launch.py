@@ -111,8 +111,6 @@ def list_engine_arguments(arguments: ModelArguments, pair: Pair, policy: Policy,
         "revision": host.revision,
         "num_speculative_tokens": block,
         "draft_tensor_parallel_size": given.get("tensor_parallel_size", 1),
-        # vLLM keeps the logits of drafts that are drawn from them.
-        "draft_sample_method": "greedy" if policy.host is None else "probabilistic",
     }
     if arguments.block_size == "auto":  # vLLM asks its drafter for so many tokens, by how many requests it runs
         draft["num_speculative_tokens_per_batch_size"] = drafts.ranges

@@ -1,13 +1,17 @@
-"""The state of requests that are being written: on the device a window of scores and the keys of the words, a row per slot.
+"""The state of requests that are being written: tables on the device with a row for each slot.
 
-A request keeps its slot while vLLM moves it about in the batch. Its records go to the host, where they stay when it leaves the
-batch, whether finished or preempted; if it returns, its window is made of them. Records are kept by position and written over: a
-partial prefill, or the prefill after a preemption, shows the gate a position that it will see again.
+A request keeps its slot while vLLM moves it about in the batch; on model runner V2 that is vLLM's own index of it. The tables
+hold its window of scores, the keys of its words, how it draws, and where its text begins, so a draw needs nothing of the host.
+Slot -1 is a row that nobody reads: vLLM's mark of padding in a batch.
+
+Records go to the host, where they stay when a request leaves the batch, whether finished or preempted; if it returns, its window
+is made of them. Records are kept by position and written over: a partial prefill, or the prefill after a preemption, shows the
+gate a position that it will see again.
 """
 
 from collections import OrderedDict, deque
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import astuple, dataclass, field, replace
 from functools import cached_property
 from typing import Any, ClassVar, Self
 from weakref import WeakValueDictionary
@@ -20,13 +24,14 @@ from torch import Tensor
 from lm_eval_takeover.forward.transfers import HostCopy, upload
 from lm_eval_takeover.kernels import operations as kernels
 from lm_eval_takeover.method.policy import DIRECTIONS, Block, Policy
-from lm_eval_takeover.method.sampling import CHANCE, as_chances, request_digest, stream_key, to_tensor, words
+from lm_eval_takeover.method.sampling import CHANCE, as_chances, request_digest, stream_key
 from lm_eval_takeover.vllm.gate_step import (
     COLUMNS,
     REST,
     SCORE,
     Emitted,
     compare_forced,
+    compute_words,
     count_scored,
     draw_rows,
     emit,
@@ -56,13 +61,12 @@ class Track:
     parked: int = 0  # numbers that count as held while it is out of the batch, at least a few
     # By the position of its first token, how long a draft was: 1, too, where both models read on without one.
     drafts: dict[int, int] = field(default_factory=dict)
-    _words: dict[str, NDArray[np.uint64]] = field(default_factory=dict)
 
     @cached_property
     def kind(self) -> str:
-        """Rows of one kind are decided together: of one policy, one sampling, and alike in what is recorded."""
+        """Rows of one kind are decided together: of one policy, and alike in what is recorded."""
         one = self.settings
-        return f"{self.policy}{one.sampling}{one.traced}{one.scored}{one.compared}{bool(one.forced)}"
+        return f"{self.policy}{one.traced}{one.scored}{one.compared}{bool(one.forced)}"
 
     @property
     def records(self) -> NDArray[np.float32]:
@@ -73,14 +77,6 @@ class Track:
         """Of its streams: `[streams, 2]`."""
         one = self.settings
         return np.stack([stream_key(one.seed, self.digest, one.sample, stream) for stream in _STREAMS])
-
-    def words(self, stream: str, end: int) -> NDArray[np.uint64]:
-        """Those of positions `0 .. end - 1`, and perhaps more."""
-        held = self._words.get(stream, np.zeros(0, np.uint64))
-        if len(held) < end:
-            one = self.settings
-            held = self._words[stream] = words(one.seed, self.digest, one.sample, max(64, 2 * end), stream=stream)
-        return held
 
     def write(self, position: int, records: NDArray[np.float32]) -> None:
         """Records `[k, columns]` of positions from this one on."""
@@ -106,10 +102,12 @@ class Slots:
     def __init__(self, policy: Policy, *, capacity: int, device: torch.device) -> None:
         self.policy, self.capacity, self.device = policy, capacity, device
         # By position, a ring; behind it what nobody reads.
-        self.scores = torch.zeros(capacity, _RING + 1, device=device)
-        self.keys = torch.zeros(capacity, len(_STREAMS), 2, dtype=torch.int64, device=device)
+        self.scores = torch.zeros(capacity + 1, _RING + 1, device=device)
+        self.keys = torch.zeros(capacity + 1, len(_STREAMS), 2, dtype=torch.int64, device=device)
+        self.rules = torch.zeros(capacity + 1, 3, dtype=torch.float64, device=device)  # temperature, top_p, top_k
+        self.starts = torch.zeros(capacity + 1, dtype=torch.int64, device=device)  # tokens before the text
         self.calls = 0
-        self._free = list(range(capacity))[::-1]
+        self._free = set(range(capacity))
         self._tracks: OrderedDict[Hashable, Track] = OrderedDict()
         self._by_id: dict[str, Track] = {}
         self._parked = 0  # the sum over tracks
@@ -118,8 +116,8 @@ class Slots:
 
     # Requests come and go
 
-    def enter(self, key: Hashable, settings: RequestSettings, prompt: Sequence[int]) -> Track:
-        """A request that joins the batch, for the first time or once more."""
+    def enter(self, key: Hashable, settings: RequestSettings, prompt: Sequence[int], slot: int | None = None) -> Track:
+        """A request that joins the batch, for the first time or once more, in this slot where one is given."""
         track = self._tracks.get(key)
         if track is None:
             track = self._meet(key, settings, prompt)
@@ -128,8 +126,12 @@ class Slots:
             self._parked -= track.parked
             track.parked = 0
         if track.slot is None:
-            track.slot = self._free.pop()
+            track.slot = self._free.pop() if slot is None else slot
+            self._free.discard(track.slot)
             self.keys[track.slot] = upload(torch.from_numpy(track.keys.view(np.int64)), self.device)
+            rule = torch.tensor(astuple(settings.sampling), dtype=torch.float64)
+            self.rules[track.slot] = upload(rule, self.device)
+            self.starts[track.slot] = len(prompt) - settings.begun
             self._restore(track)
         return track
 
@@ -165,7 +167,7 @@ class Slots:
             track.parked = max(track.records.size, _LEAST_PARKED)
             self._parked += track.parked
             self._tracks.move_to_end(track.key)
-        self._free.append(track.slot)
+        self._free.add(track.slot)
         track.slot = None
         while self._parked > _PARKED and len(self._tracks) - (self.capacity - len(self._free)) > self.capacity:
             self._forget(next(one for one in self._tracks.values() if one.parked))
@@ -240,9 +242,9 @@ class Slots:
     ) -> Emitted:
         """What the policy of each row emits: rows in the order of `tracks`.
 
-        positions `[rows]`: tokens emitted before, negative where a row only reads. logits: `[rows, k, vocab]` by role. drafted
-        `[rows, k]`: the host's tokens, where it has drafted. drafts: how many of them are the row's own draft, -1 for a step
-        without one; empty where nobody drafts. Records are entered; of a draft those behind its first other token will be
+        positions `[rows]`: tokens of the text before, negative where a row only reads. logits: `[rows, k, vocab]` by role.
+        drafted `[rows, k]`: the host's tokens, where it has drafted. drafts: how many of them are the row's own draft, -1 for a
+        step without one; empty where nobody drafts. Records are entered; of a draft those behind its first other token will be
         written over.
         """
         self.calls += 1
@@ -274,10 +276,10 @@ class Slots:
         drafted: Tensor | None,
         drafts: Sequence[int],
     ) -> Emitted:
-        """As `decide`, for rows of one policy and one sampling."""
+        """As `decide`, for rows of one kind."""
         count = next(iter(logits.values())).shape[1]
-        slots = self._place_slots(tracks)
-        here = self._in_text(tracks, positions)[:, None] + torch.arange(count, device=self.device)
+        slots = self.place(tracks)
+        here = positions[:, None] + torch.arange(count, device=self.device)
         if tracks[0].settings.compared:
             emitted = compare_forced(logits["base"], logits["guide"], self._forced(tracks, here))
         else:
@@ -291,20 +293,23 @@ class Slots:
     ) -> Emitted:
         """slots `[rows]`; here: the positions `[rows, k]`."""
         settings, policy = tracks[0].settings, tracks[0].policy
+        samplings = [track.settings.sampling for track in tracks]
+        truncates = any(one.top_p < 1 or one.top_k for one in samplings)
+        selects = any(one.top_p < 1 and one.top_k for one in samplings)
         block = Block(
             here,
             here.new_zeros(here.shape, dtype=torch.float32),
             self._windows(slots[:, None], here[:, :1], policy.window, here.shape[1]),
-            as_chances(self._words(tracks, slots, here, CHANCE)) if policy.uses_chance else None,
+            as_chances(self._words(slots, here, CHANCE)) if policy.uses_chance else None,
             place_numbers([track.settings.donor_length for track in tracks], self.device),
         )
         emitted = emit(
             policy,
-            settings.sampling,
+            kernels.Rules(self.rules[slots], truncates, selects),
             logits.get(policy.host or ""),
             logits.get(policy.donor or ""),
             block,
-            self._words(tracks, slots, here),
+            self._words(slots, here),
             drafted=drafted,
             forced=self._forced(tracks, here) if settings.forced else None,
             traced=settings.traced,
@@ -315,27 +320,25 @@ class Slots:
             emitted = replace(emitted, records=torch.cat([emitted.records[..., :REST], found], -1))
         return emitted
 
-    def draw(self, tracks: Sequence[Track], positions: Tensor, logits: Tensor) -> Tensor:
-        """What one model draws: ids `[rows]` of logits `[rows, vocab]` at positions `[rows]`."""
-        tokens = torch.zeros_like(positions)
-        groups = _group(tracks)
-        for rows in groups:
-            some = place_numbers(rows, self.device)
-            alike = [tracks[i] for i in rows]
-            here = self._in_text(alike, positions[some])[:, None]
-            at = self._words(alike, self._place_slots(alike), here)[:, 0]
-            tokens[some] = draw_rows(logits if len(groups) == 1 else logits[some], at, alike[0].settings.sampling)
-        return tokens
+    def draw(self, slots: Tensor, positions: Tensor, logits: Tensor, asked: Tensor | None = None) -> Tensor:
+        """What one model draws: ids `[rows]` of logits `[rows, vocab]` at positions `[rows]`; 0 where nobody asks.
 
-    def _words(self, tracks: Sequence[Track], slots: Tensor, here: Tensor, stream: str = "token") -> Tensor:
+        All of it is on the device: it can be captured in a CUDA graph.
+        """
+        rules = kernels.Rules(self.rules[slots], truncates=True, selects=True)  # rows that do not are passed over
+        at = self._words(slots, positions[:, None])
+        return draw_rows(logits[:, None], at, rules, None if asked is None else asked[:, None])[:, 0]
+
+    def count_written(self, read: Tensor, slots: Tensor) -> Tensor:
+        """How many tokens are written `[rows]` of the texts in these slots, of which the last is at position `read` of vLLM's.
+
+        It is negative while a prompt is read in parts, the first time or again after a preemption.
+        """
+        return read.long() + 1 - self.starts[slots.long()]
+
+    def _words(self, slots: Tensor, here: Tensor, stream: str = "token") -> Tensor:
         """Of positions `[rows, k]`, negative ones anything: int64 `[rows, k]`."""
-        here = here.clamp(min=0)
-        if kernels.uses_kernels(here):
-            keys = self.keys[slots, _STREAMS.index(stream)]
-            return kernels.compute_words(keys[:, None], here)
-        rows = zip(tracks, here.numpy(), strict=True)
-        found = np.stack([track.words(stream, int(own[-1]) + 1)[own] for track, own in rows])
-        return to_tensor(found, self.device)
+        return compute_words(self.keys[slots, _STREAMS.index(stream)], here.clamp(min=0))
 
     def _forced(self, tracks: Sequence[Track], here: Tensor) -> Tensor:
         """The tokens that stand at positions `[rows, k]`; behind a text, its last."""
@@ -345,12 +348,7 @@ class Slots:
         last = place_numbers((ends - 1).tolist(), self.device)[:, None]
         return torch.cat(texts)[torch.minimum(first + here.clamp(min=0), last)]
 
-    def _in_text(self, tracks: Sequence[Track], positions: Tensor) -> Tensor:
-        """Positions `[rows]` counted from the first token of a text, of those that vLLM counts from where it goes on."""
-        begun = [track.settings.begun for track in tracks]
-        return positions + place_numbers(begun, self.device) if any(begun) else positions
-
-    def _place_slots(self, tracks: Sequence[Track]) -> Tensor:
+    def place(self, tracks: Sequence[Track]) -> Tensor:
         """`[rows]`; all of them are in the batch."""
         return place_numbers([-1 if track.slot is None else track.slot for track in tracks], self.device)
 
@@ -366,7 +364,7 @@ class Slots:
         """
         if size + count > (ring := self.scores.shape[1] - 1):
             ring = 2 * (size + count)
-            self.scores = torch.zeros(self.capacity, ring + 1, device=self.device)
+            self.scores = torch.zeros(self.capacity + 1, ring + 1, device=self.device)
             self._collect(wait=True)
             for track in self._tracks.values():
                 if track.slot is not None:

@@ -82,7 +82,7 @@ RUNNER_V2_HOOKS: tuple[Hook, ...] = (
 )  # fmt: skip
 DRAFT_HOOKS: tuple[Hook, ...] = (
     ("vllm.config.speculative", "SpeculativeConfig",
-        "draft_sample_method draft_tensor_parallel_size method model num_speculative_tokens "
+        "draft_tensor_parallel_size method model num_speculative_tokens "
         "num_speculative_tokens_per_batch_size revision"),
     ("vllm.v1.worker.cpu_worker", "CPUWorker.init_device", ""),
     ("vllm.v1.worker.gpu_worker", "Worker.init_device", ""),
@@ -94,11 +94,11 @@ DRAFT_HOOKS: tuple[Hook, ...] = (
         "logprobs_tensors num_nans num_rejected num_sampled sampled_token_ids"),
     ("vllm.v1.worker.gpu.sample.sampler", "Sampler.__call__", "logits input_batch"),
     ("vllm.v1.worker.gpu.spec_decode.standalone_ar.speculator", "StandaloneARSpeculator",
-        "draft_logits draft_tokens model num_speculative_steps"),
+        "draft_tokens model num_speculative_steps"),
     ("vllm.v1.worker.gpu.spec_decode.standalone_ar.speculator", "StandaloneARSpeculator.propose",
         "input_batch num_rejected last_sampled num_speculative_tokens dummy_run ..."),
     ("vllm.v1.worker.gpu.spec_decode.standalone_ar.speculator", "StandaloneARSpeculator.sample_draft",
-        "hidden_states sample_src_positions idx_mapping ..."),
+        "hidden_states sample_src_positions idx_mapping temperature seeds draft_step ..."),
     ("vllm.v1.worker.gpu.spec_decode.standalone_ar.speculator", "StandaloneARSpeculator.set_attn", "model_state ..."),
 )  # fmt: skip
 EVERY_HOOK = (*HOOKS, *SERVER_HOOKS, *RUNNER_V2_HOOKS, *DRAFT_HOOKS)

@@ -52,9 +52,11 @@ class SimulatedGpu(TorchFunctionMode):
     def draw(self, logits, words, rules, rows=None):
         """`kernels.draw`, in plain torch."""
         with torch._C.DisableTorchFunction():
-            temperature, top_p, top_k = rules.table[0].tolist()
             asked = logits if rows is None else logits[rows.clamp(min=0)]
-            drawn = draw_in_torch(asked, words, Sampling(temperature, top_p, int(top_k)))
+            own = rules.table.expand(len(words), -1).tolist()
+            rules = [Sampling(temperature, top_p, int(top_k)) for temperature, top_p, top_k in own]
+            parts = [draw_in_torch(asked[[i]], words[[i]], rule) for i, rule in enumerate(rules)]
+            drawn = tuple(torch.cat(values) for values in zip(*parts, strict=True))
         self.place(drawn)
         return drawn
 

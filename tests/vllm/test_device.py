@@ -11,7 +11,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from lm_eval_takeover.kernels import operations
 from lm_eval_takeover.method.policy import Block
-from lm_eval_takeover.method.request import Sampling
 from lm_eval_takeover.vllm.gate_step import emit
 from lm_eval_takeover.vllm.settings import RequestSettings
 from lm_eval_takeover.vllm.slots import Slots
@@ -131,10 +130,8 @@ def test_a_draft_makes_no_copies_of_its_logits(monkeypatch, name):
     logits = {role: torch.zeros(rows, count, vocab, dtype=torch.bfloat16, device="meta") for role in ("base", "guide")}
     here = torch.zeros(rows, count, dtype=torch.int64, device="meta")
     block = Block(here, here.float(), torch.zeros(rows, 10, device="meta"))
-    monkeypatch.setattr(
-        "lm_eval_takeover.method.sampling._place_rules", lambda *given: operations.Rules(here, True, False)
-    )
-    policy, how = (POLICIES | METHODS)[name], Sampling(0.6, 0.95)
+    policy = (POLICIES | METHODS)[name]
+    rules = operations.Rules(torch.zeros(rows, 3, device="meta"), truncates=True, selects=False)
     with Largest() as mode:
-        emit(policy, how, logits["base"], logits["guide"], block, here, drafted=here, traced=True)
+        emit(policy, rules, logits["base"], logits["guide"], block, here, drafted=here, traced=True)
     assert mode.found < (2**30 if name == "ensemble" else 2**20)

@@ -1,7 +1,5 @@
 """Which drafted tokens stand: those of one token a pass. vLLM is not needed."""
 
-from functools import partial
-
 import numpy as np
 import pytest
 import torch
@@ -40,15 +38,11 @@ def write_alone(policy, logits):
     return written, [np.frombuffer(slots.take(one.id, LENGTH)[0], np.float32) for one in REQUESTS]
 
 
-def keep(host, rows, width):
-    """What a runner does that keeps the logits of drafts."""
-    return host[rows, :width].clone()
-
-
 def write_by_drafts(policy, logits):
     """The same by drafts of changing lengths, the first of each request without one."""
     slots = Slots(policy, capacity=3, device=CPU)
-    verifier = Verifier(slots, VOCAB)
+    kept = torch.zeros(4, 5, VOCAB) if policy.host else None
+    verifier = Verifier(slots, VOCAB, kept)
     tracks = [slots.enter(row, one, (row,)) for row, one in enumerate(REQUESTS)]
     written, step, verified = [[], [], []], 0, 0
     while min(map(len, written)) < LENGTH:
@@ -61,16 +55,16 @@ def write_by_drafts(policy, logits):
             host[row] = logits["base"][row, t : t + 5]
             for j in range(many):
                 with torch.random.fork_rng():
-                    one = Slots(policy, capacity=1, device=CPU)
-                    drawn[row, j] = one.draw(
-                        [one.enter(row, REQUESTS[row], (row,))], torch.tensor([t + j]), host[row, j : j + 1]
-                    )
+                    slot = torch.tensor([tracks[row].slot])
+                    drawn[row, j] = slots.draw(slot, torch.tensor([t + j]), host[row, j : j + 1])
             rows.append(logits["guide"][row, t : t + many + 1])
             fed += [-1, *drawn[row, :many].tolist()]
         first = torch.tensor([0, *np.cumsum([many + 1 for many in drafts])[:-1]])
         target, read, positions = torch.cat(rows), torch.tensor(fed), torch.tensor(at)
         batch = Batch(tracks, positions, first, read, drafts, [True] * 3)
-        tokens, stands = verifier.verify(batch, target, partial(keep, host), host[:, 0])
+        if kept is not None:
+            kept[[track.slot for track in tracks]] = host
+        tokens, stands = verifier.verify(batch, target)
         for row, (own, many) in enumerate(zip(tokens.tolist(), stands.tolist(), strict=True)):
             written[row] += own[:many]
         verified, step = verified + sum(map(bool, drafts)), step + 1
@@ -102,7 +96,7 @@ def test_a_rehearsal_decides_as_many_rows_as_a_piece_has_and_leaves_nothing(monk
     slots, seen = Slots(POLICIES[name], capacity=16, device=CPU), []
     decide = slots.decide
     slots.decide = lambda tracks, *given, **options: seen.append(len(tracks)) or decide(tracks, *given, **options)
-    Verifier(slots, 100).rehearse(3, torch.float32)
+    Verifier(slots, 100, None if name == "guide" else torch.zeros(0)).rehearse(3, torch.float32)
     width = 3 + (name == "guide")
     assert seen == [16 if piece == 2**28 else 20_000 // (2 * width * 100 * 4)]
     assert (slots.calls, len(slots._tracks), len(slots._free)) == (0, 0, 16)

@@ -83,12 +83,7 @@ def test_a_draft_is_verified_in_one_pass_and_passes_for_nothing_are_not_counted(
 
 CPU, VOCAB, BLOCK = torch.device("cpu"), 40, 3
 PROMPT = 5  # tokens
-READ = [
-    4,
-    5,
-    4,
-    3,
-]  # of these, the second has only placeholders behind its prompt, and the last reads a part of its prompt
+READ = [4, 5, 4, 3]  # the second has only placeholders behind its prompt, and the last reads a part of its prompt
 DRAFTS = [3, 3, 3, 0]
 
 
@@ -124,33 +119,36 @@ def step(policy, device, place, monkeypatch, gpu=None):
 
     generator = torch.Generator().manual_seed(1)
     draw = lambda *shape: torch.randn(*shape, VOCAB + 8, generator=generator)  # noqa: E731 (padded vocabulary)
-    target, kept, bare, fresh = draw(sum(DRAFTS) + 4), draw(4, BLOCK), draw(4), draw(4)
-    prompts = torch.full((4,), PROMPT)
-    place(target, kept, bare, fresh, prompts)
+    target, kept, bare, fresh = draw(sum(DRAFTS) + 4), draw(5, BLOCK)[..., :VOCAB].clone(), draw(4), draw(4)
+    columns, steps = torch.arange(5), [torch.tensor(0), torch.tensor(1)]
+    place(target, kept, bare, fresh, columns, *steps)
     state = object.__new__(module.DraftingModelState)
     state.settings, state.slots = SimpleNamespace(vocab=VOCAB, block=BLOCK), Slots(policy, capacity=4, device=device)
-    state._prompt_lengths = prompts
+    state.drafted, state.kept_at = kept if policy.host else None, columns
     state._tracks = {
-        index: state.slots.enter(index, RequestSettings(id=str(index), temperature=0.8 * (index % 2)), (index,))
+        index: state.slots.enter(index, RequestSettings(id=str(index), temperature=0.8 * (index % 2)), (index,) * PROMPT, index)
         for index in range(4)
-    }
+    }  # fmt: skip
     drafter = state.speculator = object.__new__(module.TakeoverSpeculator)
-    vars(drafter).update(model=SimpleNamespace(compute_logits=lambda hidden: hidden), model_state=state)
-    drafter.draft_logits = kept if policy.host else None
-    monkeypatch.setattr(module.TakeoverSpeculator, "read_next", lambda self, batch, last, behind: bare[:, :VOCAB])
-    sampler, _ = state.custom_sampler(object.__new__(Sampler))
+    compute = SimpleNamespace(compute_logits=lambda hidden: hidden)
+    vars(drafter).update(model=compute, model_state=state, draft_tokens=fresh, num_speculative_steps=BLOCK)
     batch = describe(place)
+    places = batch.positions[batch.logits_indices[batch.cu_num_logits[:-1]]]
+
+    def propose(self, batch, *given, **options):  # vLLM's: the drafter reads, and draws a first token
+        self.sample_draft(bare, places, batch.idx_mapping, None, None, steps[0], None)
+
+    monkeypatch.setattr(module.StandaloneARSpeculator, "propose", propose)
+    sampler, _ = state.custom_sampler(object.__new__(Sampler))
     if gpu is not None:
         gpu.counts, gpu.waits = True, 0
     out = sampler(target, batch, None, None)
-    drafter._tracks = state.find_tracks(batch.idx_mapping_np)
-    places = batch.positions[batch.logits_indices[batch.cu_num_logits[:-1]]]
-    drafted = drafter.sample_draft(fresh, places, batch.idx_mapping, None, None, None, drafter.draft_logits)
+    drafted = drafter.sample_draft(fresh, places, batch.idx_mapping, None, None, steps[1], None)
     if gpu is not None:
         gpu.counts = False
     tokens = [text[:many] for text, many in zip(out.sampled_token_ids.tolist(), out.num_sampled.tolist(), strict=True)]
     passes = [state.slots.take(str(index), 20)[1]["guide"] for index in range(4)]
-    return tokens, drafted.tolist(), passes
+    return tokens, drafted.tolist(), passes, kept.sum((1, 2)).tolist()
 
 
 @pytest.mark.parametrize("name", ["disagreement", "guide"])
@@ -161,5 +159,5 @@ def test_a_step_waits_for_nothing_and_placeholders_are_no_drafts(monkeypatch, na
     assert not gpu.faults, sorted(set(gpu.faults))
     assert gpu.waits == 0
     assert made == want
-    tokens, _, passes = made
+    tokens, _, passes, _ = made
     assert len(tokens[1]) == 1 and passes == [0, 0, 1, 1]  # by index: of those at 2 and 3 a draft was verified
