@@ -125,7 +125,7 @@ class Run:
     counts: Counts  # of all its tasks
     versions: dict[str, Any]
     tasks: dict[str, TaskResult]
-    seconds: float | None  # of the whole evaluation
+    seconds: float | None  # of generation, over all attempts; None for models that do not report it
     parameters: dict[str, int] = field(default_factory=dict)  # weights of each model that reads, by role
     left_out: list[str] = field(default_factory=list)  # why tasks of the file are not there, a line each
 
@@ -284,7 +284,6 @@ def read_run(path: Path) -> Run:
             tasks[task] = _read_task(path, document, task)
         except NotCorrect as reason:
             left_out.append(f"{task} of '{path}' is left out: {reason}")
-    seconds = takeover.get("seconds", document.get("total_evaluation_time_seconds"))
     return Run(
         path,
         _name_model(config, takeover),
@@ -294,7 +293,7 @@ def read_run(path: Path) -> Run:
         Counts.read(takeover),
         library_versions(document),
         tasks,
-        float(seconds) if seconds is not None else None,
+        takeover.require("seconds", float, None),
         _parameters(config, takeover),
         left_out or ([] if tasks else [f"'{path}' is left out: it holds no task"]),
     )

@@ -85,7 +85,9 @@ class Journal:
         if not read_only and not path.exists():
             create_journal(path)
         self._connection = open_journal_file(path, read_only=read_only)
-        self._attempt: tuple[int, float] | None = None  # its id, and the monotonic time at its begin
+        self._attempt: int | None = None  # its id
+        self._spent = 0.0  # seconds until the clock stopped
+        self._since: float | None = None  # when it was started; None: it stands
         self._command = "", "{}"  # digest, facts as JSON
 
     def _select(self, table: str, rest: str = "", values: Sequence[Any] = ()) -> Iterator[tuple[Any, ...]]:
@@ -172,26 +174,33 @@ class Journal:
     # Attempts
 
     def begin_attempt(self) -> None:
-        """A new row of `attempts`; its seconds count from here on, its command is entered by `begin_command`."""
-        (number,) = self._connection.execute("SELECT coalesce(max(id), 0) + 1 FROM attempts").fetchone()
-        self._attempt = number, time.monotonic()
+        """A new row of `attempts`; its command is entered by `begin_command`."""
+        (self._attempt,) = self._connection.execute("SELECT coalesce(max(id), 0) + 1 FROM attempts").fetchone()
         self._command = "", "{}"
-        with self._connection:
-            self._update_attempt()
+        self._spent, self._since = 0.0, None
+        self.update_attempt()
 
     def begin_command(self, command: str, facts: dict[str, Any]) -> None:
-        """Enter the attempt's command; a second command of one process is an attempt of its own."""
+        """Enter the attempt's command and start its clock; a second command of one process is an attempt of its own."""
         if self._command[0] not in ("", command):
-            self.update_attempt()
+            self.stop_clock()
             self.begin_attempt()
         self._command = command, json.dumps(facts)
+        self._since = self._since or time.monotonic()
         self.update_attempt()
+
+    def stop_clock(self) -> None:
+        """The attempt's seconds count until here: until `begin_command` is called again, nothing is generated."""
+        self._spent, self._since = self._count_seconds(), None
+        self.update_attempt()
+
+    def _count_seconds(self) -> float:
+        return self._spent + (time.monotonic() - self._since if self._since is not None else 0.0)
 
     def _update_attempt(self) -> None:
         """Enter the seconds so far, in the transaction at hand."""
         if self._attempt is not None:
-            number, started = self._attempt
-            self._replace("attempts", [(number, *self._command, time.monotonic() - started)])
+            self._replace("attempts", [(self._attempt, *self._command, self._count_seconds())])
 
     def update_attempt(self) -> None:
         """Commit the seconds that this attempt has taken so far."""

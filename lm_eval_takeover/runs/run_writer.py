@@ -76,7 +76,7 @@ class RunWriter:
     # Samples
 
     def begin(self, command: str, facts: Mapping[str, Any], asked: Iterable[Asked]) -> None:
-        """Enter the command of this process, what it says of itself, and the samples that it asks for."""
+        """Enter the command of this process, what it says of itself, and the samples that it asks for; start its clock."""
         rows = list(asked)
         self.command = command
 
@@ -154,7 +154,7 @@ class RunWriter:
         self._run_on_thread(lambda: self.journal.add_verdicts(rows))
 
     def read_attempts_and_seconds(self) -> tuple[int, float]:
-        """How many attempts there were at this command, and their wall time together, in seconds."""
+        """How many attempts there were at this command, and the seconds of wall time that they generated, together."""
 
         def read() -> tuple[int, float]:
             self.journal.update_attempt()
@@ -168,14 +168,14 @@ class RunWriter:
         return self._run_on_thread(lambda: [facts for facts, _ in self.journal.attempts(self.command)[:-1]])
 
     def flush(self) -> None:
-        """Commit everything that was handed over, and move all traces into parts."""
+        """Commit everything that was handed over, move all traces into parts, and stop the clock of the command."""
         self._run_on_thread(self._flush)
 
     def _flush(self) -> None:
         self._write()
         shards.move_traces(self.journal, self.folder, self.rank, everything=True)
         self._pending_tokens = 0
-        self.journal.update_attempt()
+        self.journal.stop_clock()
 
     @contextlib.contextmanager
     def flushing(self) -> Iterator[None]:

@@ -61,7 +61,8 @@ def describe_costs(runs: Mapping[PlannedRow, Sequence[Run]]) -> list[dict[str, A
     costs = []
     for row, of_row in runs.items():
         counts = Counts.add([run.counts for run in of_row])
-        seconds = sum(run.seconds or 0.0 for run in of_row)
+        spent = [run.seconds for run in of_row if run.seconds is not None]
+        seconds = sum(spent) if len(spent) == len(of_row) else None
         costs.append({"row": row.label, **{name: getattr(counts, name) for name in TOTALS}, "seconds": seconds})
     return costs
 

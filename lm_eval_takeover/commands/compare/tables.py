@@ -11,7 +11,11 @@ from lm_eval_takeover.results.runs import TOTALS
 def write_costs(costs: Sequence[Mapping[str, Any]], format_name: str) -> str:
     """The lines of `describe_costs` as a table for a terminal, Markdown or LaTeX."""
     lines = [[row["row"], *(_show(row[name], ",.0f") for name in (*TOTALS, "seconds"))] for row in costs]
-    notes = ["A pass is one forward call for one sample, without prefill. Seconds include interrupted attempts."]
+    notes = [
+        "A pass is one forward call for one sample, without prefill. Seconds are those of generation, over all attempts."
+    ]
+    if any(row["seconds"] is None for row in costs):
+        notes.append("No seconds: this model type does not report those of its generation.")
     columns = ["Row", *(name.capitalize().replace("_", " ") for name in (*TOTALS, "seconds"))]
     return WRITERS[format_name](Table(columns, lines, notes))
 
