@@ -3,10 +3,10 @@
 from contextlib import contextmanager
 
 import pytest
-from helpers.pairs import POLICIES, SAMPLED, save_small_pair, texts
-from helpers.simulated_gpu import simulated_gpu
+from helpers.pairs import METHODS, POLICIES, SAMPLED, save_small_pair, texts
+from helpers.simulated_gpu import CUDA, OTHER, simulated_gpu
 
-from lm_eval_takeover.decoding import blockwise, lockstep
+from lm_eval_takeover.decoding import blockwise, lockstep, stepwise
 from lm_eval_takeover.decoding.stepwise import Stepwise
 from lm_eval_takeover.forward.reader import Reader
 from lm_eval_takeover.method.request import Request
@@ -103,3 +103,20 @@ def test_lockstep_waits_once_for_each_token(own_pair, prompts, monkeypatch, name
     assert texts(made) == texts(expected)
     assert not gpu.faults, sorted(set(gpu.faults))
     assert emitted == list(range(len(emitted))) and len(emitted) == 12
+
+
+@pytest.mark.parametrize("devices", [(CUDA, OTHER), (OTHER, OTHER)], ids=["a GPU each", "the second GPU"])
+@pytest.mark.parametrize("name", ["disagreement", "surprise", "entropy", "random", "guide"])
+def test_models_on_any_gpus_write_the_same(own_pair, prompts, monkeypatch, name, devices):
+    """No kernel beside the device of its tensors; rows on both sides of 256 columns, and several groups in a step."""
+    monkeypatch.setattr(stepwise, "_UNREAD_AT_ONCE", 1)
+    policy, longer = (POLICIES | METHODS)[name], (prompts[0] * 9)[:240]
+    requests = [Request(text, 0, 24, SAMPLED) for text in (longer, longer[:150], *prompts[2:])]
+    expected = dict(lockstep.generate(own_pair, policy, requests, batch_size=4, traced=True))
+    with simulated_gpu(own_pair, monkeypatch, devices) as gpu:
+        made = dict(blockwise.generate(own_pair, policy, requests, batch_size=4, traced=True))
+    assert not gpu.faults, sorted(set(gpu.faults))
+    assert texts(made) == texts(expected)
+    if policy.drafts:
+        for i, one in made.items():
+            assert list(one.observed) == pytest.approx(list(expected[i].observed), rel=1e-2, abs=1e-3, nan_ok=True)

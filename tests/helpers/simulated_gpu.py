@@ -1,103 +1,82 @@
-"""A GPU that is simulated: tensors of the CPU that say `cuda`, and a list of where the host would wait for them.
+"""GPUs that are simulated: tensors of the CPU that say `cuda`, and a list of where the host would wait for them.
 
 `FakeTensorMode` has no values, and torch cannot index its `cuda` tensors where it is built without CUDA. Here the values are
-there, so a whole run goes as on a GPU, without graphs, and its texts can be compared.
+there, so a whole run goes as on a GPU, its graphs captured and replayed (`simulated_capture`), and its texts can be compared.
+Devices refuse each other's tensors, and kernels refuse tensors of another device than the current one.
 """
 
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
+from functools import partial
+from types import SimpleNamespace
 
 import numpy as np
 import torch
 from torch.overrides import TorchFunctionMode
 
+from helpers.simulated_capture import list_tensors, simulate_captures
 from helpers.torch_kernels import draw_in_torch, read_in_torch
 from lm_eval_takeover.forward import draft_length
-from lm_eval_takeover.forward.cuda_graphs import CudaGraphs
 from lm_eval_takeover.kernels import operations
 from lm_eval_takeover.method.request import Sampling
 from lm_eval_takeover.method.scores import jensen_shannon
 
-CUDA, CPU = torch.device("cuda", 0), torch.device("cpu")
+CUDA, OTHER, CPU = torch.device("cuda", 0), torch.device("cuda", 1), torch.device("cpu")
 ASKS = {
-    "tolist",
-    "numpy",
-    "item",
-    "__bool__",
-    "__int__",
-    "__float__",
-    "__index__",
-    "cpu",
-    "nonzero",
-    "masked_select",
-    "unique",
-}
+    "tolist", "numpy", "item", "__bool__", "__int__", "__float__", "__index__", "cpu", "nonzero", "masked_select", "unique",
+}  # fmt: skip
 
 
 class SimulatedGpu(TorchFunctionMode):
     """While `counts`: `waits` are copies that were waited for, `faults` all other operations that need a value on the host.
 
-    Faults are also operations that mix devices, and uploads from memory that is not pinned.
+    Faults are also operations that mix devices, kernels beside the current device, and uploads from memory that is not pinned.
     """
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
-        self.faults: list[str] = []
-        self.waits, self.counts = 0, False
+        self.faults, self.waits, self.counts, self.current = [], 0, False, CUDA
 
-    def place(self, *values):
+    def place(self, *values, device=CUDA):
         """These tensors are on the device."""
-        for tensor in _tensors(values):
-            tensor._place = "device"
+        for tensor in list_tensors(values):
+            tensor._place = device
 
-    def draw(self, logits, words, rules, rows=None):
-        """`kernels.draw`, in plain torch."""
-        with torch._C.DisableTorchFunction():
-            asked = logits if rows is None else logits[rows.clamp(min=0)]
-            own = rules.table.expand(len(words), -1).tolist()
-            rules = [Sampling(temperature, top_p, int(top_k)) for temperature, top_p, top_k in own]
-            parts = [draw_in_torch(asked[[i]], words[[i]], rule) for i, rule in enumerate(rules)]
-            drawn = tuple(torch.cat(values) for values in zip(*parts, strict=True))
-        self.place(drawn)
-        return drawn
+    @contextmanager
+    def make_current(self, device):
+        # Inside an operation tensors say `cpu`.
+        before, self.current = self.current, device if device.type == "cuda" else self.first
+        try:
+            yield
+        finally:
+            self.current = before
 
-    def read(self, *arguments):
-        """`kernels.read_pair`."""
-        with torch._C.DisableTorchFunction():
-            found = read_in_torch(*arguments)
-        self.place(found)
-        return found
+    def launch(self, name, *arguments):
+        """A kernel in plain torch, by the way that leads to those of Triton."""
+        self.first = _place(arguments[0])
+        made = operations.launch(name, *arguments)
+        if {_place(tensor) for tensor in list_tensors(arguments)} != {self.launched_on}:
+            self.faults.append(f"{name}: launched on {self.launched_on} with tensors of another device")
+        return made
 
-    def compute_words(self, keys, positions):
-        """`kernels.compute_words`, by numpy."""
-        with torch._C.DisableTorchFunction():
-            found = torch.empty_like(positions)
-            for key, place, t in zip(
-                keys.expand(*positions.shape, 2).reshape(-1, 2).numpy().view(np.uint64),
-                np.ndindex(positions.shape),
-                positions.flatten().tolist(),
-                strict=True,
-            ):
-                found[place] = int(np.random.Philox(key=key).random_raw(t + 1)[t].astype(np.int64))
-        self.place(found)
-        return found
+    def compute(self, function):
+        def kernel(*arguments):
+            self.launched_on = self.current
+            with torch._C.DisableTorchFunction():
+                return function(*arguments)
 
-    def diverge(self, host, donor):
-        """`kernels.jensen_shannon`."""
-        with torch._C.DisableTorchFunction():
-            found = jensen_shannon(host, donor)
-        self.place(found)
-        return found
+        return kernel
 
     def __torch_function__(self, function, types, args=(), kwargs=None):
         kwargs, name = dict(kwargs or {}), getattr(function, "__name__", str(function))
-        given = _tensors([args, kwargs])
-        placed = [one for one in given if _place(one) == "device"]
+        given = list_tensors([args, kwargs])
+        homes = list(dict.fromkeys(_place(one) for one in given if isinstance(_place(one), torch.device)))
+        home = homes[0] if homes else None
         if name == "__get__":
-            if function.__self__ is torch.Tensor.device and placed:
-                return CUDA
+            if function.__self__ is torch.Tensor.device and home:
+                return home
             found = function(*args, **kwargs)
-            if placed:
-                self.place(found)  # `.T`, `.data`
+            if home:
+                self.place(found, device=home)  # `.T`, `.data`
             return found
         if name == "pin_memory":
             args[0]._place = "pinned"
@@ -109,36 +88,44 @@ class SimulatedGpu(TorchFunctionMode):
         args = tuple(CPU if any(one is cuda for cuda in asked) else one for one in args)
         if "device" in kwargs and asked:
             kwargs["device"] = CPU
+        target = torch.device(asked[0]) if asked else home
+        if target is not None and target.index is None:
+            target = self.current
         found = function(*args, **kwargs)
-        if name == "to" and asked and not placed:
-            if _place(given[0]) != "pinned" or not kwargs.get("non_blocking"):
+        if name == "to" and asked and target != home:
+            if home is None and (_place(given[0]) != "pinned" or not kwargs.get("non_blocking")):
                 self._blame("to", "an upload that waits")
             found = found.clone() if found is given[0] else found
-            self.place(found)
-        elif name == "copy_" and placed and _place(given[0]) == "pinned":
+            self.place(found, device=target)
+        elif name == "copy_" and home and _place(given[0]) == "pinned":
             if not kwargs.get("non_blocking"):
                 self._blame(name, "to the host")
-        elif asked:
-            if name in ("tensor", "as_tensor") and not placed:
+        elif name == "copy_" and home and _place(given[1]) == "pinned":
+            if not kwargs.get("non_blocking"):
                 self._blame(name, "an upload that waits")
-            self.place(found)
-        elif placed:
-            self._check(name, args, given, placed)
+        elif asked:
+            if name in ("tensor", "as_tensor") and home is None:
+                self._blame(name, "an upload that waits")
+            self.place(found, device=target)
+        elif home:
+            self._check(name, args, given, homes)
             if name not in ASKS:
-                self.place(found)
+                self.place(found, device=home)
         elif pinned:
             found._place = "pinned"
         return found
 
-    def _check(self, name, args, given, placed):
+    def _check(self, name, args, given, homes):
         if name in ASKS or (name == "where" and len(args) == 1):
             self._blame(name, "asks for values")
         if name in ("__getitem__", "__setitem__"):
             index = args[1] if isinstance(args[1], tuple) else (args[1],)
-            masks = [one for one in _tensors(index) if one.dtype == torch.bool]
+            masks = [one for one in list_tensors(index) if one.dtype == torch.bool]
             if masks or any(isinstance(one, list) for one in index):
                 self._blame(name, "by a list or a mask")
-        elif len(placed) < len(given) and any(one.dim() and _place(one) != "device" for one in given):
+        elif len(homes) > 1 and name not in ("copy_", "to"):
+            self.faults.append(f"{name}: mixes {homes}")
+        elif any(one.dim() and _place(one) != homes[0] for one in given):
             self._blame(name, "mixes devices")
 
     def _blame(self, name, what):
@@ -150,28 +137,43 @@ def _place(tensor):
     return tensor.__dict__.get("_place", "host")
 
 
-def _tensors(values):
-    found = []
-    for value in values:
-        if isinstance(value, torch.Tensor):
-            found.append(value)
-        elif isinstance(value, (list, tuple)):
-            found += _tensors(value)
-        elif isinstance(value, dict):
-            found += _tensors(value.values())
-    return found
+def _draw(logits, words, table, truncates, selects, rows):
+    asked = logits if rows is None else logits[rows.clamp(min=0)]
+    samplings = [Sampling(temperature, top_p, int(top_k)) for temperature, top_p, top_k in table.tolist()]
+    if len(samplings) == 1:
+        return draw_in_torch(asked, words, samplings[0])
+    drawn = [draw_in_torch(asked[i : i + 1], words[i : i + 1], samplings[i]) for i in range(len(words))]
+    return tuple(torch.cat(part) for part in zip(*drawn, strict=True))
+
+
+def _read(host, donor, tokens):
+    ce, rkl, *models = read_in_torch(host, donor, tokens)
+    return torch.stack([ce, rkl, *(column for model in models for column in model)], -1)
+
+
+def _compute_words(keys, positions):
+    drawn = [
+        np.random.Philox(key=key).random_raw(t + 1)[t].astype(np.int64)
+        for key, t in zip(keys.numpy().view(np.uint64), positions.tolist(), strict=True)
+    ]
+    return torch.tensor(drawn, dtype=torch.int64)
 
 
 @contextmanager
-def simulated_gpu(pair, monkeypatch):
-    """The models of this pair, which nothing else uses, on a `SimulatedGpu`."""
+def simulated_gpu(pair, monkeypatch, devices=(CUDA, CUDA)):
+    """The models of this pair, which nothing else uses, on these devices of a `SimulatedGpu`."""
     gpu = SimulatedGpu()
+    computed = {"draw": _draw, "read_pair": _read, "jensen_shannon": jensen_shannon, "compute_words": _compute_words}
+    kernels = SimpleNamespace(**{name: gpu.compute(function) for name, function in computed.items()})
+    library = torch.library.Library("lm_eval_takeover", "IMPL")
+    for name in computed:
+        library.impl(name, partial(gpu.launch, name), "CPU")
 
     class Event:
+        arrived = False
+
         def record(self, stream):
             pass
-
-        arrived = False
 
         def query(self):
             self.arrived = True
@@ -181,26 +183,24 @@ def simulated_gpu(pair, monkeypatch):
             gpu.waits += gpu.counts and not self.arrived
 
     with monkeypatch.context() as patch:
-        patch.setattr(torch.cuda, "Event", Event)
-        patch.setattr(torch.cuda, "get_device_name", lambda device: "simulated")
-        patch.setattr(torch.cuda, "current_stream", lambda device: None)
-        patch.setattr(torch.cuda, "device", lambda device: nullcontext())
+        patch.setattr(operations, "import_module", lambda name: kernels)
+        for name, simulated in {
+            "Event": Event,
+            "get_device_name": lambda device: "simulated",
+            "current_stream": lambda device: None,
+            "device": gpu.make_current,
+        }.items():
+            patch.setattr(torch.cuda, name, simulated)
         # vLLM's second model runner replaces it for the whole process where there is no GPU
         patch.setattr(torch.Tensor, "pin_memory", torch._C.TensorBase.pin_memory)
         patch.setattr(draft_length, "_memory", lambda device: 2**34)
-        patch.setattr(CudaGraphs, "run", lambda self, key, function: function())
-        for name, replaced in {
-            "draw": gpu.draw,
-            "read_pair": gpu.read,
-            "jensen_shannon": gpu.diverge,
-            "compute_words": gpu.compute_words,
-        }.items():
-            patch.setattr(operations, name, replaced)
-        for member in pair.members:
+        simulate_captures(patch)
+        for member, device in zip(pair.members, devices, strict=False):
             _ = member.model  # loaded on the CPU
-            patch.setattr(member, "device", CUDA)
+            patch.setattr(member, "device", device)
             patch.setattr(member, "prepared_pass", None)
             patch.setattr(member, "self_check", None)
-            gpu.place(*member.model.parameters(), *member.model.buffers())
+            gpu.place(*member.model.parameters(), *member.model.buffers(), device=device)
         with gpu:
             yield gpu
+    library._destroy()
