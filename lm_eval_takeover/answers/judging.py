@@ -21,7 +21,7 @@ from queue import SimpleQueue
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from lm_eval_takeover.answers.samples import Judged, Question, Sample, warn_of
+from lm_eval_takeover.answers.samples import Judged, JudgedSample, Question, warn_of
 from lm_eval_takeover.answers.verification import Verdict
 
 TIME_LIMIT = 5.0  # seconds of processor time for one step
@@ -67,9 +67,9 @@ class Judge:
         finally:
             self._free.put(worker)
         if result is None:  # it killed the worker over and over
-            return Judged([Sample(None, "unparsed")] * count, None)
+            return Judged([JudgedSample(None, "unparsed")] * count, None)
         samples, majority = result
-        return Judged([Sample(*sample) for sample in samples], majority)
+        return Judged([JudgedSample(*sample) for sample in samples], majority)
 
     def map(self, function: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
         """`function` over `items` in their order, as many at a time as there are workers."""

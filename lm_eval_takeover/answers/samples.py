@@ -32,7 +32,7 @@ class Question(NamedTuple):
     verifier: Verifier = "takeover"  # letters are read and compared alike by both
 
 
-class Sample(NamedTuple):
+class JudgedSample(NamedTuple):
     """What one response came to. Outcomes: `correct`, `incorrect`, `no_answer` (nothing to read), `unparsed`, `timed_out`."""
 
     answer: str | None
@@ -44,7 +44,7 @@ class Sample(NamedTuple):
 class Judged(NamedTuple):
     """The samples, and the number of the one whose answer most of them give; None where none has an answer."""
 
-    samples: list[Sample]
+    samples: list[JudgedSample]
     majority: int | None
 
 
@@ -92,7 +92,7 @@ def judge_samples(question: Question, run: Run = run_here) -> Judged:
             known[gold, answer] = Verdict(False, reason) if value is None else Verdict(*value)
         return known[gold, answer]
 
-    samples: list[Sample] = []
+    samples: list[JudgedSample] = []
     forms: list[str | None] = []
     for response, truncated in zip(question.responses, question.truncated, strict=True):
         value, reason = run(
@@ -101,7 +101,7 @@ def judge_samples(question: Question, run: Run = run_here) -> Judged:
         answer, form, boxed, unclosed = value or (None, None, False, False)
         said = response if stock else answer
         outcome = reason or ("no_answer" if answer is None else name_outcome(judge(question.gold, said or "")))
-        samples.append(Sample(answer, outcome, boxed, unclosed))
+        samples.append(JudgedSample(answer, outcome, boxed, unclosed))
         forms.append(form)
     alone = {
         form

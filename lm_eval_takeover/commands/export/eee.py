@@ -14,7 +14,7 @@ from typing import Any
 from uuid import UUID
 
 from lm_eval_takeover.commands._output import write_json
-from lm_eval_takeover.commands.export.source import Sample, Source, find_benchmark, is_withheld
+from lm_eval_takeover.commands.export.source import LoggedProblem, Source, find_benchmark, is_withheld
 from lm_eval_takeover.results.problems import list_scores
 from lm_eval_takeover.results.runs import TaskResult
 from lm_eval_takeover.results.statistics import CONFIDENCE, mean_interval
@@ -176,34 +176,36 @@ def list_instances(source: Source, evaluation_id: str) -> Iterator[dict[str, Any
     """A row per sample of every task whose problems may be published."""
     for task in source.run.tasks:
         if not is_withheld(task):
-            for sample in source.samples(task):
-                for place in range(len(sample.texts)):
-                    yield _describe_instance(source, evaluation_id, task, sample, place)
+            for problem in source.samples(task):
+                for place in range(len(problem.texts)):
+                    yield _describe_instance(source, evaluation_id, task, problem, place)
 
 
-def _describe_instance(source: Source, evaluation_id: str, task: str, sample: Sample, place: int) -> dict[str, Any]:
-    correct = sample.correct[place]
-    identity = hashlib.sha256(f"{sample.prompt}{[sample.target]}".encode(errors="surrogatepass")).hexdigest()
+def _describe_instance(
+    source: Source, evaluation_id: str, task: str, problem: LoggedProblem, place: int
+) -> dict[str, Any]:
+    correct = problem.correct[place]
+    identity = hashlib.sha256(f"{problem.prompt}{[problem.target]}".encode(errors="surrogatepass")).hexdigest()
     return {
         "schema_version": SCHEMA_VERSION,
         "evaluation_id": evaluation_id,
         "model_id": source.model,
         "evaluation_name": task,
         "evaluation_result_id": f"{task}/acc",
-        "sample_id": f"{sample.doc_id}-{place}",
+        "sample_id": f"{problem.doc_id}-{place}",
         "sample_hash": identity,
         "interaction_type": "single_turn",
-        "input": {"raw": sample.prompt, "formatted": sample.prompt, "reference": [sample.target]},
-        "output": {"raw": [sample.texts[place]]},
+        "input": {"raw": problem.prompt, "formatted": problem.prompt, "reference": [problem.target]},
+        "output": {"raw": [problem.texts[place]]},
         "answer_attribution": [
             {
                 "turn_idx": 0,
                 "source": "output.raw",
-                "extracted_value": sample.answers[place],
+                "extracted_value": problem.answers[place],
                 "extraction_method": "lm-eval-takeover",
                 "is_terminal": True,
             }
         ],
         "evaluation": {"score": float(correct), "is_correct": correct},
-        "metadata": {"outcome": sample.outcomes[place], "doc_hash": sample.doc_hash, "sample": str(place)},
+        "metadata": {"outcome": problem.outcomes[place], "doc_hash": problem.doc_hash, "sample": str(place)},
     }

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from lm_eval_takeover.commands._output import write_json
-from lm_eval_takeover.commands.export.source import Sample, Source, find_benchmark
+from lm_eval_takeover.commands.export.source import LoggedProblem, Source, find_benchmark
 from lm_eval_takeover.results.problems import list_scores
 from lm_eval_takeover.results.runs import TaskResult
 from lm_eval_takeover.storage.digests import digest_of
@@ -46,9 +46,9 @@ def describe_log(source: Source, task: str, identity: str) -> dict[str, Any]:
         },
         "stats": {"started_at": date, "completed_at": date, "model_usage": {}},
         "samples": [
-            _describe_sample(source, sample, place)
-            for sample in source.samples(task)
-            for place in range(len(sample.texts))
+            _describe_sample(source, problem, place)
+            for problem in source.samples(task)
+            for place in range(len(problem.texts))
         ],
     }
 
@@ -97,15 +97,15 @@ def _describe_metrics(result: TaskResult) -> dict[str, Any]:
     return metrics
 
 
-def _describe_sample(source: Source, sample: Sample, place: int) -> dict[str, Any]:
-    text = sample.texts[place]
+def _describe_sample(source: Source, problem: LoggedProblem, place: int) -> dict[str, Any]:
+    text = problem.texts[place]
     message = {"role": "assistant", "content": text, "source": "generate"}
     return {
-        "id": sample.doc_id,
+        "id": problem.doc_id,
         "epoch": place + 1,
-        "input": sample.prompt,
-        "target": sample.target,
-        "messages": [{"role": "user", "content": sample.prompt, "source": "input"}, message],
+        "input": problem.prompt,
+        "target": problem.target,
+        "messages": [{"role": "user", "content": problem.prompt, "source": "input"}, message],
         "output": {
             "model": source.model,
             "choices": [{"message": message, "stop_reason": "unknown"}],
@@ -113,12 +113,12 @@ def _describe_sample(source: Source, sample: Sample, place: int) -> dict[str, An
         },
         "scores": {
             _SCORER: {
-                "value": "C" if sample.correct[place] else "I",
-                "answer": sample.answers[place],
-                "explanation": sample.outcomes[place],
+                "value": "C" if problem.correct[place] else "I",
+                "answer": problem.answers[place],
+                "explanation": problem.outcomes[place],
             }
         },
-        "metadata": {"doc_hash": sample.doc_hash},
+        "metadata": {"doc_hash": problem.doc_hash},
         "store": {},
         "events": [],
         "model_usage": {},

@@ -26,7 +26,7 @@ RESULTS_WRITER = "`lm_eval … --output_path`"
 
 
 @dataclass(frozen=True)
-class Sample:
+class LoggedProblem:
     """One problem with all that was written for it. `correct` is by sample; `answers` are what was read as the answer."""
 
     doc_id: int
@@ -103,7 +103,7 @@ class Source:
     def versions(self) -> dict[str, str]:
         return {name: str(version) for name, version in self.run.versions.items() if version}
 
-    def samples(self, task: str) -> Iterator[Sample]:
+    def samples(self, task: str) -> Iterator[LoggedProblem]:
         """One problem in memory at a time; none where samples were not logged. Raises ResultsError."""
         path, first = samples_path(self.path, task), None
         for row in read_lines(path, WRITER) if path.exists() else ():
@@ -121,7 +121,7 @@ class Source:
                 )
             prompt = row.inside_or_empty("arguments").inside_or_empty("gen_args_0").get("arg_0")
             answers, outcomes = ([str(verdict[i]) for verdict in verdicts] for i in range(2))
-            yield Sample(
+            yield LoggedProblem(
                 row.require("doc_id", int),
                 row.require("doc_hash", str),
                 str(prompt or ""),

@@ -25,7 +25,7 @@ _Counts = dict[int, tuple[int, int]]  # by problem how many of how many samples 
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class TableRow:
     """One line of the table, as texts."""
 
     task: str
@@ -52,7 +52,7 @@ def list_columns(k: int) -> list[tuple[str, str]]:
     ]
 
 
-def list_rows(analysis: Analysis) -> list[Row]:
+def list_rows(analysis: Analysis) -> list[TableRow]:
     """By task, `mean` last, and run."""
     k = find_k(analysis)
     tasks = sorted({task for run in analysis.runs.values() for task in run.tasks})
@@ -66,7 +66,7 @@ def list_rows(analysis: Analysis) -> list[Row]:
             summary = average(parts) if len(parts) > 1 else parts[0]
             scores = [_show(figure, ".1%") for figure in (summary.acc, summary.score(f"pass@{k}"))]
             recoveries = [_show(_recover(analysis, name, inside, of), "z.0%") for of in (None, k)]
-            rows.append(Row(task, name, [*scores, *recoveries, *_show_costs(summary.rates, run)]))
+            rows.append(TableRow(task, name, [*scores, *recoveries, *_show_costs(summary.rates, run)]))
     return rows
 
 
