@@ -1,8 +1,8 @@
 """Prints one answer with its takeovers marked."""
 
 import argparse
+from collections.abc import Callable
 from itertools import groupby
-from typing import Any
 
 import pyarrow as pa
 from rich.console import Console
@@ -12,6 +12,8 @@ from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.escaping import for_terminal
 from lm_eval_takeover.runs.run_reader import Answered, RunReader, read_run_folders
 
+Decode = Callable[[list[int]], str]
+_IDS = ("token_id", "host_token_id")
 TAKEOVER, REPLACED = "bold reverse", "dim strike"
 
 
@@ -20,7 +22,7 @@ def show(options: argparse.Namespace) -> int:
     runs = read_run_folders([options.run_dir])
     run = next((run for run in runs if run.takeover.get("tau") is not None), runs[0])  # of a comparison the guided row
     one = find_sample(run, options.task, options.doc, options.sample)
-    traces = [table for _, table in run.read_traces(["token_id", "chosen_from", "host_token_id"], [one])]
+    traces = [table for _, table in run.read_traces([*_IDS, "chosen_from"], [one])]
     console = Console(highlight=False, soft_wrap=True)
     console.print(describe_sample(run, one))
     prompts = run.prompts.get((one.task, one.doc_id), [])
@@ -28,7 +30,9 @@ def show(options: argparse.Namespace) -> int:
         console.print(Text(for_terminal(prompts[0]["problem"]), style="dim"))
     if traces:
         marked = run.policy not in ("base", "guide")
-        console.print(mark_takeovers(run.load_tokenizer(options.tokenizer), traces[0], run.donor if marked else None))
+        ids = [token for name in _IDS for token in traces[0][name].to_pylist() if token is not None]
+        decode = run.load_decoder(options.tokenizer, ids)
+        console.print(mark_takeovers(decode, traces[0], run.donor if marked else None))
     else:
         console.print(Text(for_terminal(one.stored.text)))
         console.print(Text("its trace is empty, so takeovers are not known; the run's command repairs traces", "dim"))
@@ -72,27 +76,32 @@ def describe_sample(run: RunReader, one: Answered) -> Text:
     return Text(for_terminal(text), style="bold")
 
 
-def mark_takeovers(tokenizer: Any, trace: pa.Table, donor: str | None) -> Text:
+def mark_takeovers(decode: Decode, trace: pa.Table, donor: str | None) -> Text:
     """The text with each takeover in brackets, beside the host's own token. Without a donor nothing is marked."""
     text = Text()
-    rows = zip(*(trace[name].to_pylist() for name in ("token_id", "chosen_from", "host_token_id")), strict=True)
-    for taken, stretch in groupby(rows, key=lambda row: donor is not None and row[1] == donor):
+    rows = zip(*(trace[name].to_pylist() for name in (*_IDS, "chosen_from")), strict=True)
+    for taken, stretch in groupby(rows, key=lambda row: donor is not None and row[2] == donor):
         if not taken:
-            text.append(for_terminal(tokenizer.decode([token for token, _, _ in stretch])))
+            text.append(for_terminal(decode([token for token, _, _ in stretch])))
             continue
-        for token, _, host in stretch:
-            text.append_text(_mark(tokenizer, token, host))
+        for token, host, _ in stretch:
+            text.append_text(_mark(decode, token, host))
     return text
 
 
-def _mark(tokenizer: Any, token: int, host: int | None) -> Text:
-    written = tokenizer.decode([token])
-    stripped = written.lstrip(" ")
-    marked = Text(written[: len(written) - len(stripped)]).append("[").append(_inline(stripped), style=TAKEOVER)
+def _mark(decode: Decode, token: int, host: int | None) -> Text:
+    written = decode([token])
+    shown = _strip(written)
+    marked = Text(written[: len(written) - len(shown)]).append("[").append(_inline(shown), style=TAKEOVER)
     if host is not None and host != token:
-        marked.append("|").append(_inline(tokenizer.decode([host]).lstrip(" ")), style=REPLACED)
+        marked.append("|").append(_inline(_strip(decode([host]))), style=REPLACED)
     return marked.append("]")
 
 
+def _strip(text: str) -> str:
+    """Without the spaces in front, unless there is nothing else."""
+    return text.lstrip(" ") or text
+
+
 def _inline(text: str) -> str:
-    return for_terminal(text).replace("\n", "\\n") or "''"
+    return for_terminal(text).replace("\n", "\\n")

@@ -3,11 +3,14 @@
 import json
 import re
 import shutil
+from functools import partial
 
+import pyarrow as pa
 import pytest
 from helpers.run_dirs import plant
 
 from lm_eval_takeover.cli import main
+from lm_eval_takeover.commands.show.rollout import mark_takeovers
 from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.runs.run_reader import read_run_folder
 
@@ -33,6 +36,21 @@ def test_takeovers_stand_in_brackets_with_what_the_host_would_have_written(demo_
         f"{one.stored.takeovers} takeovers" in text
         and f"gold: {run.prompts['takeover_demo', one.doc_id][0]['answer']}" in text
     )
+
+
+def test_a_takeover_by_a_space_is_shown_as_a_space():
+    trace = pa.table({"token_id": [1, 2], "host_token_id": [1, 0], "chosen_from": ["base", "guide"]})
+    words = [" fox", "The", " "]
+    marked = mark_takeovers(lambda ids: "".join(words[token] for token in ids), trace, "guide")
+    assert marked.plain == "The[ |fox]"
+
+
+def test_the_fast_decoder_writes_what_the_run_s_tokenizer_writes(demo_runs):
+    run = read_run_folder(demo_runs["guided"])
+    texts = [table["token_id"].to_pylist() for _, table in run.read_traces(["token_id"])]
+    fast, slow = run.load_decoder(None, {token for text in texts for token in text}), run.load_tokenizer().decode
+    assert isinstance(fast, partial) and [fast(text) for text in texts] == [slow(text) for text in texts]
+    assert not isinstance(run.load_decoder(None, [10**6]), partial)  # an id that only the slow one may know
 
 
 def test_a_run_of_one_model_has_no_marks(demo_runs, capsys):
