@@ -6,7 +6,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from lm_eval.api.model import TemplateLM
 from tqdm import tqdm
 
 from lm_eval_takeover import lm_eval_hooks, stopping
-from lm_eval_takeover.backends import open_backend
+from lm_eval_takeover.backends import Backend, open_backend
 from lm_eval_takeover.decoding.stop_strings import is_cut_off, text_of
 from lm_eval_takeover.decoding.teacher_forcing import Forced
 from lm_eval_takeover.errors import TakeoverError, VocabularyError, install_error_hook, run_in_batches
@@ -58,17 +58,21 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
         self.arguments = replace(given, seed=lm_eval_hooks.choose_seed(given.seed))
         self.pair = load_pair(self.arguments)
         self.policy, self.gate_origin = load_policy(self.arguments, self.pair)
-        self.engine = open_backend(self.arguments, self.pair, self.policy)  # `backend` is lm-eval's own word: causal
         self.tokenizer = self.pair.tokenizer
         self._labels: list[str] = []  # of the log-likelihood requests at hand, for errors
         self._begin_counts()
-        self.recorder = self._open_run_dir()
+        self.run = self._open_run_dir()
+
+    @cached_property
+    def engine(self) -> Backend:
+        """Both models loaded, once what is asked is known to fit. (`backend` is lm-eval's own word: causal.)"""
+        return open_backend(self.arguments, self.pair, self.policy)
 
     # One object may serve several evaluations.
 
     def _begin_counts(self) -> None:
         self.tally: defaultdict[str, Tally] = defaultdict(Tally)
-        self._seconds = 0.0  # of wall time in `generate_until`
+        self._seconds = 0.0  # of wall time in which texts were written
         self._chat = False  # whether prompts went through a chat template
         self.batch_sizes: dict[str, int] = {}  # by kind of request what `batch_size=auto` chose; lm-eval prints them
 
@@ -82,33 +86,35 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
         seed = lm_eval_hooks.choose_seed(self._own_seed)
         if seed != self.arguments.seed:
             self.arguments = replace(self.arguments, seed=seed)
-            self.recorder = self._open_run_dir()
+            self.__dict__.pop("recorder", None)
 
     @property
     def seed(self) -> int:
         """Of the random numbers: the model argument's, else the one that lm-eval was given, else 0."""
         return self.arguments.seed or lm_eval_hooks.DEFAULT_SEED
 
-    def _open_run_dir(self) -> Recorder:
-        arguments = self.arguments
-        if arguments.run_dir is None:
+    def _open_run_dir(self) -> RunWriter | None:
+        if self.arguments.run_dir is None:
             stopping.on_stop(lambda: "no run_dir=… is given, so nothing was kept")
+            return None
+        run = RunWriter(Path(self.arguments.run_dir), self.rank, self.world_size)
+        stopping.on_stop(run.describe_kept)
+        return run
+
+    @cached_property
+    def recorder(self) -> Recorder:
+        """Of this evaluation's texts, on which the weights have their part."""
+        if self.run is None:
             return Recorder(None, {}, {}, self.policy)
         settings = collect_text_settings(
             self.pair,
             self.policy,
             backend=self.engine.identity,
             seed=self.seed,
-            trust_remote_code=arguments.trust_remote_code,
+            trust_remote_code=self.arguments.trust_remote_code,
         )
-        facts = collect_facts(arguments, settings, self._description())
-        run = RunWriter(Path(arguments.run_dir), self.rank, self.world_size)
-        stopping.on_stop(run.describe_kept)
-        return Recorder(run, settings, facts, self.policy)
-
-    @property
-    def run(self) -> RunWriter | None:
-        return self.recorder.run
+        facts = collect_facts(self.arguments, settings, self._description())
+        return Recorder(self.run, settings, facts, self.policy)
 
     def close(self) -> None:
         """Let go of the run_dir, where there is one; the end of the process does the same."""
@@ -205,7 +211,6 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
         """
         self._enter_evaluation()
         set_verdict_log(self.run)  # for the verdicts on these texts
-        started = time.perf_counter()
         texts: list[str] = [Padding()] * len(requests)
         spent: defaultdict[str, Tally] = defaultdict(Tally)
         failure: TakeoverError | None = None
@@ -213,7 +218,6 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
             self._fill_texts(requests, texts, spent, quiet=disable_tqdm)
         except TakeoverError as error:  # raised behind the gathering, which the other ranks wait in
             failure = error
-        self._seconds += time.perf_counter() - started
         for tallies in self.ranks.gather_or_raise(dict(spent), failure):
             for task, tally in tallies.items():
                 self.tally[task].add(tally)
@@ -226,16 +230,18 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
         requests = self.requests(instances)
         self._check_calibration(instances, [request.sampling for request in requests])
         wanted = self.ranks.drop_padding(instances, requests)
+        self._load_weights()
+        recorder = self.recorder
 
         def take(i: int, sample: Sample) -> None:
             texts[i] = sample.response
             spent[instances[i].task_name or "none"].add(sample)
             self.cache_hook.add_partial("generate_until", instances[i].args, texts[i])
 
-        with self.run.flushing() if self.run else contextlib.nullcontext():
-            by_key = self.recorder.group_by_key(requests, wanted)
-            self.recorder.begin(instances, requests, by_key, chat=self._chat)
-            for key, sample in self.recorder.find(list(by_key)).items():
+        with self._count_seconds(), self.run.flushing() if self.run else contextlib.nullcontext():
+            by_key = recorder.group_by_key(requests, wanted)
+            recorder.begin(instances, requests, by_key, chat=self._chat)
+            for key, sample in recorder.find(list(by_key)).items():
                 for i in by_key.pop(key):
                     take(i, sample)
             if not by_key:
@@ -248,6 +254,20 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
                 for i, sample in self._generate_samples(instances, requests, by_key, rows, progress.count_tokens):
                     take(i, sample)
                     progress.finish(sample)
+
+    def _load_weights(self) -> None:
+        """Once what is asked is known to fit."""
+        _ = self.engine
+        if self.gate_origin.fit is not None:
+            self.gate_origin.fit.compare_dtypes()
+
+    @contextlib.contextmanager
+    def _count_seconds(self) -> Iterator[None]:
+        started = time.perf_counter()
+        try:
+            yield
+        finally:
+            self._seconds += time.perf_counter() - started
 
     def _check_calibration(self, instances: Sequence[Instance], samplings: Sequence[Sampling | None]) -> None:
         """Refuse a calibration that was measured on other prompts or decoding than these instances have, or on these problems."""
@@ -314,6 +334,7 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
         """(log-prob in nats, whether greedy) of each continuation under takeover."""
         self._enter_evaluation()
         self._check_calibration(requests, [None] * len(requests))
+        self._load_weights()
         self._labels = [document_label(request) for request in requests]
         scored: list[tuple[float, bool]] = super().loglikelihood(requests, disable_tqdm=disable_tqdm)
         return scored

@@ -71,13 +71,6 @@ def test_an_error_of_the_user_is_one_line_and_status_2(forked, arguments, text):
     assert "Traceback" not in done.stderr
 
 
-def test_an_unknown_argument_is_one_line_and_status_2_of_the_stock_command(lm_eval_command):
-    arguments = ["--model", "guided-takeover", "--tasks", "takeover_demo", "--model_args", "spike_ration=0.05"]
-    done = run([lm_eval_command, *arguments])
-    assert done.returncode == 2
-    assert done.stderr == "error: unknown model argument 'spike_ration'; did you mean 'spike_ratio'?\n"
-
-
 def test_errors_of_others_keep_their_traceback(forked):
     done = forked.run(
         "lm_eval", "--model", "hf", "--model_args", "pretrained=no/such-model", "--tasks", "takeover_demo"

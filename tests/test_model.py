@@ -1,7 +1,6 @@
 """The LM class: repeats, settings, truncation, log-likelihoods, chat templates, and agreement with lm-eval's own `hf`."""
 
 import json
-import math
 import re
 import shutil
 
@@ -113,10 +112,8 @@ def test_greedy_texts_equal_those_of_hf(role):
 def test_greedy_texts_equal_those_of_hf_on_random_weights(random_pair, role):
     ours = GuidedTakeover(**{role: str(random_pair[role])}, policy=role, batch_size=3)
     theirs = HFLM(pretrained=str(random_pair[role]), batch_size=3, dtype="float32", device="cpu")
-    settings = {"do_sample": False, "temperature": 0.0, "max_gen_toks": 60, "until": ["a"]}
-    assert ours.generate_until(instances(PROMPTS, settings), disable_tqdm=True) == theirs.generate_until(
-        instances(PROMPTS, settings), disable_tqdm=True
-    )
+    asked = instances(PROMPTS, {"do_sample": False, "temperature": 0.0, "max_gen_toks": 60, "until": ["a"]})
+    assert ours.generate_until(asked, disable_tqdm=True) == theirs.generate_until(asked, disable_tqdm=True)
 
 
 @pytest.mark.parametrize("role", ["base", "guide"])
@@ -260,20 +257,6 @@ def test_rolling_log_likelihood_under_takeover_lies_between_its_models(direction
     assert value not in [pytest.approx(float(one.sum())) for one in alone]
 
 
-def test_log_likelihoods_of_empty_short_and_long_texts(caplog):
-    lm = GuidedTakeover(policy="guide", max_length=64, batch_size=3)
-    pairs = [("St", "ep"), (" ", "Step 1"), ("Step", "y " * 100), ("x " * 90, "y")]
-    values = lm.loglikelihood(
-        [Instance("loglikelihood", {}, p, 0, metadata=("t", 0, 1)) for p in pairs], disable_tqdm=True
-    )
-    assert values[0] == (0.0, True) or values[0][0] < 0
-    assert all(math.isfinite(value) and value <= 0 for value, _ in values)
-    longest = lm.tok_encode("y " * 100)[-64:]
-    (forced,) = force(lm.pair, lm.policy, [lm.tok_encode("Step" + "y " * 100)[-65:-64]], [longest])
-    assert values[2][0] == pytest.approx(float(forced.log_probs.sum()), rel=1e-4)
-    assert "2 of 4 texts are longer than the context of 64 tokens; truncated from the left" in caplog.text
-
-
 def test_tokens_that_only_one_model_knows_are_refused(random_pair, tmp_path):
     guide = save_random_model(tmp_path / "guide", vocab_size=544, seed=2)
     lm = GuidedTakeover(base=str(random_pair["base"]), guide=str(guide), tau=1.0)
@@ -286,7 +269,7 @@ def test_tokens_that_only_one_model_knows_are_refused(random_pair, tmp_path):
             call([Instance(kind, {}, args, 0, metadata=("t", 3, 1))], disable_tqdm=True)
 
 
-def test_a_missing_chat_template_is_one_line(tmp_path, random_pair):
+def test_a_missing_chat_template_is_one_line():
     lm = GuidedTakeover(policy="base")
     lm.tokenizer.chat_template = None
     with pytest.raises(ArgumentError, match=r"--apply_chat_template: the tokenizer of .* has no chat template"):
@@ -304,12 +287,11 @@ def test_a_broken_checkpoint_is_one_line(random_pair, tmp_path):
     shutil.copytree(random_pair["base"], folder)
     (folder / "model.safetensors").write_bytes((folder / "model.safetensors").read_bytes()[:5000])
     with pytest.raises(ArgumentError, match=r"base='.*broken' cannot be loaded: "):
-        GuidedTakeover(base=str(folder), policy="base")
+        GuidedTakeover(base=str(folder), policy="base").engine
 
 
 BAD = [
     ({"policy": "guided"}, ArgumentError, "policy='guided' is not known; did you mean 'guide'?"),
-    ({"policy": "randon"}, ArgumentError, "did you mean 'random'?"),
     ({"direction": "backward"}, ArgumentError, "direction='backward' is not known; known: forward, reverse"),
     ({"score": "kl"}, ArgumentError, "score='kl' is not known; did you mean 'rkl'?"),
     ({"score": "entropy"}, ArgumentError, "policy=entropy goes with score=entropy"),
@@ -331,17 +313,13 @@ BAD = [
     ({"policy": "segment", "length": 0}, ArgumentError, "length=0 is neither 'sentence' nor a whole number of at least 1"),
     ({"policy": "segment", "leniency": 1}, ArgumentError, "unknown model argument 'leniency'"),
     ({"tau": -1.0}, ArgumentError, "tau=-1.0 is not a number of at least 0"),
-    ({"tau": float("nan")}, ArgumentError, "tau=nan"),
     ({"tau": 1.0, "kappa": -2.0}, ArgumentError, "kappa=-2.0"),
-    ({"tau": 1.0, "window": 0}, ArgumentError, "window=0 is not at least 1 token"),
-    ({"window": 0}, ArgumentError, "window=0 is not at least 1 token"),
     ({"spike_ratio": 0.9}, CalibrationError, "spike_ratio=0.9 is outside 0.001..0.5"),
     ({"kappa_rule": "tail"}, ArgumentError, "kappa_rule='tail' is not known"),
     ({"calibration": "no-such.json"}, CalibrationError, "calibration='no-such.json' is neither a file nor"),
     ({"calibration": "demo:2"}, ArgumentError, "only published calibrations have columns"),
     ({"direction": "reverse"}, CalibrationError, "with direction=reverse; make one with `lm-eval-takeover calibrate"),
     ({"direction": "reverse", "calibration": "demo"}, CalibrationError, "was made for direction=forward, not reverse"),
-    ({"base": "", "guide": "x"}, ArgumentError, "base= is empty"),
     ({"calibration": "qwen3-0.6b-base+qwen3-8b"}, CalibrationError, "was made for base=Qwen/Qwen3-0.6B-Base"),
     ({"base": str(DEMO["base"])}, ArgumentError, "guide is missing: policy=disagreement asks it"),
     ({"base": "no/such-model", "guide": "no/other"}, ArgumentError, "base='no/such-model' cannot be loaded"),
@@ -358,20 +336,6 @@ def test_bad_arguments_are_one_line_errors(arguments, kind, text):
     assert isinstance(caught.value, TakeoverError)
     assert text in str(caught.value)
     assert "\n" not in str(caught.value)
-
-
-def test_two_vocabularies_are_refused(tmp_path):
-    from transformers import AutoTokenizer
-
-    tokenizer = AutoTokenizer.from_pretrained(DEMO["base"])
-    state = json.loads(tokenizer.backend_tokenizer.to_str())
-    vocabulary = state["model"]["vocab"]
-    a, b = [word for word in vocabulary if word.isalpha()][:2]
-    vocabulary[a], vocabulary[b] = vocabulary[b], vocabulary[a]
-    folder = save_random_model(tmp_path / "other", vocab_size=512, seed=1)
-    (folder / "tokenizer.json").write_text(json.dumps(state))
-    with pytest.raises(VocabularyError, match="do not share a vocabulary: 2 of 512 entries differ"):
-        GuidedTakeover(base=str(DEMO["base"]), guide=str(folder), tau=1.0)
 
 
 def test_a_calibration_of_another_pair_needs_permission(random_pair, caplog):
@@ -394,16 +358,6 @@ def test_renamed_special_tokens_are_a_warning(tmp_path, caplog):
     assert "base '<|im_start|>', guide '<|User|>'" in caplog.text
 
 
-def test_nan_logits_name_the_request(random_pair, tmp_path):
-    lm = GuidedTakeover(base=str(random_pair["base"]), guide=str(random_pair["guide"]), tau=1.0, batch_size=4)
-    with torch.no_grad():
-        lm.pair.base.model.model.norm.weight[0] = math.nan
-    with pytest.raises(
-        TakeoverError, match=r"base .base. returned NaN or infinite logits .* of task some_task, doc 0, sample 0"
-    ):
-        lm.generate_until(instances(PROMPTS[:1], SAMPLED, 2), disable_tqdm=True)
-
-
 def test_an_empty_prompt_starts_from_the_prefix_token(demo_lm):
     assert len(demo_lm.generate_until(instances([""], SAMPLED), disable_tqdm=True)) == 1
 
@@ -417,7 +371,7 @@ def test_a_pickle_only_checkpoint_is_refused_with_the_way_to_convert_it(random_p
     (folder / "model.safetensors").unlink()
     arguments = {"base": str(folder), "guide": str(random_pair["guide"]), "tau": 1.5}
     with pytest.raises(ArgumentError, match=r"has its weights in a pickle only \('pytorch_model.bin'\)") as refused:
-        GuidedTakeover(**arguments)
+        GuidedTakeover(**arguments).engine
     (command,) = re.findall(r'`python -c "(.*)"`', str(refused.value))
     (tmp_path / "convert.py").write_text(command)
     assert forked.run(tmp_path / "convert.py", cwd=tmp_path).returncode == 0

@@ -54,7 +54,6 @@ class CalibrationFit:
                 f"decoding and dtypes; whether it fits this run is not known"
             )
             return
-        self._compare_dtypes()
         forms: dict[str, bool | None] = {}
         asked: dict[tuple[bool | None, Sampling | None], Asked] = {}
         for task, prompt, sampling in requests:
@@ -111,7 +110,8 @@ class CalibrationFit:
                 differences.append((f"{name}={measured:g}", f"{name}={wanted:g}"))
         return differences
 
-    def _compare_dtypes(self) -> None:
+    def compare_dtypes(self) -> None:
+        """Say where the weights, which this loads, have other dtypes."""
         for role, measured in self.calibration.dtypes.items():
             if (now := str(self.pair.member(role).model.dtype)) != measured:
                 self._say_once(

@@ -7,7 +7,7 @@ from lm_eval.api.instance import Instance
 
 from lm_eval_takeover.calibration.files import find_calibration
 from lm_eval_takeover.demo import calibration_prompts
-from lm_eval_takeover.errors import CalibrationError
+from lm_eval_takeover.errors import ArgumentError, CalibrationError
 from lm_eval_takeover.model import GuidedTakeover
 
 PROMPT = calibration_prompts()[0]
@@ -169,3 +169,18 @@ def test_a_diagnostic_calibration_refuses_its_benchmark_and_runs_elsewhere(lm):
         CalibrationError, match=r"'mine' was measured on problems of takeover_demo .* task takeover_demo asks them"
     ):
         ask(lm, (PROMPT, {}), task="takeover_demo")
+
+
+def test_no_weights_are_loaded_for_a_run_that_does_not_fit():
+    lm = GuidedTakeover()
+    for prompt, settings, error in (
+        (PROMPT, {"temperature": 1.0}, CalibrationError),
+        (CHAT, {}, CalibrationError),
+        (PROMPT, {"temperature": "warm"}, ArgumentError),
+        (PROMPT, {"temprature": 1.0}, ArgumentError),
+    ):
+        with pytest.raises(error):
+            ask(lm, (prompt, settings))
+    assert not any("model" in vars(member) for member in lm.pair.members)
+    ask(lm, (PROMPT, {}))
+    assert all("model" in vars(member) for member in lm.pair.members)
