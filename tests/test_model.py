@@ -287,7 +287,7 @@ def test_a_broken_checkpoint_is_one_line(random_pair, tmp_path):
     shutil.copytree(random_pair["base"], folder)
     (folder / "model.safetensors").write_bytes((folder / "model.safetensors").read_bytes()[:5000])
     with pytest.raises(ArgumentError, match=r"base='.*broken' cannot be loaded: "):
-        GuidedTakeover(base=str(folder), policy="base").engine
+        _ = GuidedTakeover(base=str(folder), policy="base").engine
 
 
 BAD = [
@@ -371,7 +371,7 @@ def test_a_pickle_only_checkpoint_is_refused_with_the_way_to_convert_it(random_p
     (folder / "model.safetensors").unlink()
     arguments = {"base": str(folder), "guide": str(random_pair["guide"]), "tau": 1.5}
     with pytest.raises(ArgumentError, match=r"has its weights in a pickle only \('pytorch_model.bin'\)") as refused:
-        GuidedTakeover(**arguments).engine
+        _ = GuidedTakeover(**arguments).engine
     (command,) = re.findall(r'`python -c "(.*)"`', str(refused.value))
     (tmp_path / "convert.py").write_text(command)
     assert forked.run(tmp_path / "convert.py", cwd=tmp_path).returncode == 0
