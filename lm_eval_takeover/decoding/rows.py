@@ -17,11 +17,6 @@ from lm_eval_takeover.method.request import Request
 from lm_eval_takeover.method.sampling import Words, chances, request_digest, words
 
 
-def choose_device(device: torch.device) -> torch.device:
-    """Where logits of a model on this device are looked at: there, or on the host where it has no float64 (mps)."""
-    return device if device.type in ("cpu", "cuda") else torch.device("cpu")
-
-
 @dataclass(slots=True)
 class Decision:
     """A takeover that the donor has not drawn yet: what follows from its score and, for a trace, what the host said there."""

@@ -11,6 +11,7 @@ from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.forward.lean_decoder import LeanDecoder
 from lm_eval_takeover.forward.projection import computes_bfloat16
 from lm_eval_takeover.forward.ragged_cache import Plan, RaggedCache, keeps_state, read_layer_windows
+from lm_eval_takeover.forward.transfers import choose_device
 from lm_eval_takeover.pair.member import Member
 
 logger = logging.getLogger(__name__)
@@ -70,7 +71,7 @@ class ForwardPass:
             lean = LeanDecoder(self.model)
             if self._agrees_with_transformers(lean):
                 self.lean = lean
-        self.graphed = self.lean is not None and member.device.type == "cuda"
+        self.graphed = self.lean is not None and choose_device(member.device).type == "cuda"
         self.left_reader: Any = None  # by the last run: graphs are captured with a reader's own tensors
 
     @torch.inference_mode()

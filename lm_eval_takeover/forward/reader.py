@@ -11,7 +11,7 @@ from lm_eval_takeover.forward.forward_pass import ForwardPass
 from lm_eval_takeover.forward.graphed_pass import GraphedPass
 from lm_eval_takeover.forward.padding import pad_right
 from lm_eval_takeover.forward.ragged_cache import RaggedCache
-from lm_eval_takeover.forward.transfers import upload
+from lm_eval_takeover.forward.transfers import choose_device, upload
 from lm_eval_takeover.method.request import Sampling
 from lm_eval_takeover.method.sampling import draw_rows
 
@@ -113,7 +113,7 @@ class Reader:
     @staticmethod
     def draw(logits: Tensor, at: Tensor, sampling: Sampling) -> Drafted:
         """The next token of each row, from logits `[rows, vocab]` and words `[rows]`: the int64 of their bits."""
-        logits = logits if logits.device.type in ("cpu", "cuda") else logits.cpu()
+        logits = logits.to(choose_device(logits.device))
         return Drafted(logits, *draw_rows(logits, at.to(logits.device), sampling))
 
     def prefill(self, prompts: Sequence[Sequence[int]]) -> "Reader":

@@ -12,6 +12,7 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import product
 
 import torch
 from torch import Tensor
@@ -19,6 +20,7 @@ from transformers import DynamicCache
 
 from lm_eval_takeover.errors import ArgumentError, is_out_of_memory
 from lm_eval_takeover.forward.forward_pass import ForwardPass, StatePass, prepare_pass
+from lm_eval_takeover.forward.kernel_check import check_kernels
 from lm_eval_takeover.forward.reader import Reader
 from lm_eval_takeover.forward.sequences import Sequences
 from lm_eval_takeover.forward.state_reader import StateReader
@@ -32,6 +34,7 @@ _BEHIND = 4  # tokens behind a text, which cannot change its logits where attent
 _NOISE = 8.0  # times what two plain passes differ by is allowed, within these bounds
 _LEAST, _LEAST_HALF, _MOST = 1e-3, 0.05, 0.5
 _ACAUSAL, _ACAUSAL_HALF = 0.01, 0.15  # what later tokens may change
+_LONG = 300  # tokens of a text that has more columns than the others
 _HIDDEN = 1e4  # logits beyond it stand for tokens that a model never writes
 
 
@@ -51,6 +54,7 @@ class Reading:
 def check_member(member: Member) -> "SelfCheck":
     """The self-check of this model, made once. Raises ArgumentError for a model that cannot be served at all."""
     if member.self_check is None:
+        check_kernels(torch.empty(0, device=member.device).device)
         member.self_check = SelfCheck(member)
     return member.self_check  # type: ignore[no-any-return]
 
@@ -65,8 +69,8 @@ def verify_pass(member: Member, rows: int = 1) -> ForwardPass | StatePass:
 
     Raises ArgumentError where it cannot be had or writes something else.
     """
-    forward = prepare_pass(member)
     reason = check_member(member).blocks_fault
+    forward = prepare_pass(member)
     if isinstance(forward, StatePass) and rows > 1:
         reason = reason or "its layers keep a state, which blocks can roll back at batch_size=1 only"
     if reason is not None:
@@ -143,11 +147,15 @@ class SelfCheck:
         forward = prepare_pass(self.member)
         if isinstance(forward, StatePass):
             return self._fault(lambda: self._measure_states(forward))
+        name = f"{self.member.role}='{self.member.id.id}'"
+        if forward.graphed:
+            fault = self._fault(lambda: self._measure_graphs(forward))
+            if fault is not None:
+                logger.warning("%s: in CUDA graphs %s; they are not used, and passes take longer", name, fault)
+                forward.graphed = False
         fault = self._fault(lambda: self._measure_blocks(forward))
         if fault is not None and forward.lean is not None:
-            logger.warning(
-                "%s='%s': in the lean pass %s; transformers' own is used", self.member.role, self.member.id.id, fault
-            )
+            logger.warning("%s: in the lean pass %s; transformers' own is used", name, fault)
             forward.lean, forward.graphed = None, False
             fault = self._fault(lambda: self._measure_blocks(forward))
         return fault
@@ -211,6 +219,30 @@ class SelfCheck:
         reader.move_row(3, 1)
         logits = reader.read([1], self._tokens([3], 2)[:, None])
         return [*steps, self._compare(logits[:, 0], [3], 2)]
+
+    def _measure_graphs(self, forward: ForwardPass) -> list[Tensor]:
+        """Captured passes and their replays against eager ones: other rows and lengths, and groups beside a longer row."""
+        longest = min(_LONG, self.member.max_length or _LONG) - 4 * _NEW
+        prompts = [(self.texts[0] * _LONG)[:longest], *self.texts[1:3]]
+        rows, steps = [0, 1, 2], list[Tensor]()
+        captured, eager = (Reader(forward, 3, len(self.columns), graphed=graphed) for graphed in (True, False))
+        filled = eager.prefill(prompts)
+        for reader, row in product((captured, eager), rows):
+            reader.copy_row(filled, row, row)
+
+        def read(some: list[int], new: int, counts: list[int]) -> None:
+            ids = torch.stack([self._tokens(some, place + 1) for place in range(new)], 1)
+            steps.append(
+                self._distances(*(reader.read_to_last(some, ids, counts).clone() for reader in (captured, eager)))
+            )
+            for reader, (row, count) in product((captured, eager), zip(some, counts, strict=True)):
+                reader.lengths[row] += count
+
+        for _ in range(2):
+            read([0], 2, [2])
+            read([1, 2], 2, [1, 2])
+            read(rows, 1, [1, 1, 1])
+        return steps
 
     def _measure_states(self, forward: StatePass) -> list[Tensor]:
         """Both samples of the first prompt, one after the other: a draft that is rolled back, then tokens one at a time."""

@@ -5,6 +5,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from lm_eval_takeover.kernels import operations as kernels
+
+
+def choose_device(device: torch.device) -> torch.device:
+    """Where logits of a model on this device are looked at: there, or on the CPU where no kernels run (or mps has no float64)."""
+    return device if kernels.run_on(device) else torch.device("cpu")
+
 
 def upload(values: Tensor, device: torch.device) -> Tensor:
     """These values of the host on a device. A GPU copies them from pinned memory, and the host goes on."""

@@ -59,9 +59,22 @@ class PairRead(NamedTuple):
     donor: ModelRead
 
 
+_REFUSED: set[torch.device] = set()  # GPUs where they compute something else than torch
+
+
+def refuse(device: torch.device) -> None:
+    """Use no kernel on this device from now on."""
+    _REFUSED.add(device)
+
+
+def run_on(device: torch.device) -> bool:
+    """Whether the kernels run on this device."""
+    return device.type == "cuda" and device not in _REFUSED
+
+
 def uses_kernels(logits: Tensor) -> bool:
     """Whether these logits are on a device that the kernels run on."""
-    return logits.device.type == "cuda"
+    return run_on(logits.device)
 
 
 def draw(logits: Tensor, words: Tensor, rules: Rules, rows: Tensor | None = None) -> tuple[Tensor, Tensor]:

@@ -12,12 +12,13 @@ from helpers.pairs import POLICIES, SAMPLED, look_before_passes, pass_as_on_a_gp
 from lm_eval_takeover.decoding import blockwise, engine
 from lm_eval_takeover.decoding.memory import rows_that_fit
 from lm_eval_takeover.decoding.pool import Pool
-from lm_eval_takeover.decoding.rows import Row, choose_device
+from lm_eval_takeover.decoding.rows import Row
 from lm_eval_takeover.decoding.stepwise import Stepwise
 from lm_eval_takeover.demo import DEMO
 from lm_eval_takeover.forward.forward_pass import ForwardPass
 from lm_eval_takeover.forward.graphed_pass import GraphedPass
 from lm_eval_takeover.forward.ragged_cache import RaggedCache
+from lm_eval_takeover.forward.transfers import choose_device
 from lm_eval_takeover.method.policies import BaseAlone, GuideAlone
 from lm_eval_takeover.method.request import Request
 from lm_eval_takeover.model import GuidedTakeover

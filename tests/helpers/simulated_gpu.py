@@ -16,6 +16,7 @@ from torch.overrides import TorchFunctionMode
 from helpers.simulated_capture import list_tensors, simulate_captures
 from helpers.torch_kernels import draw_in_torch, read_in_torch
 from lm_eval_takeover.forward import draft_length
+from lm_eval_takeover.forward.kernel_check import check_kernels
 from lm_eval_takeover.kernels import operations
 from lm_eval_takeover.method.request import Sampling
 from lm_eval_takeover.method.scores import jensen_shannon
@@ -103,6 +104,14 @@ class SimulatedGpu(TorchFunctionMode):
         elif name == "copy_" and home and _place(given[1]) == "pinned":
             if not kwargs.get("non_blocking"):
                 self._blame(name, "an upload that waits")
+        elif (
+            name == "to"
+            and home
+            and not asked
+            and any(isinstance(one, torch.device) and one.type == "cpu" for one in args[1:])
+        ):
+            self._blame("to", "the host waits")
+            return found.clone() if found is given[0] else found
         elif asked:
             if name in ("tensor", "as_tensor") and home is None:
                 self._blame(name, "an upload that waits")
@@ -164,7 +173,7 @@ def simulated_gpu(pair, monkeypatch, devices=(CUDA, CUDA)):
     """The models of this pair, which nothing else uses, on these devices of a `SimulatedGpu`."""
     gpu = SimulatedGpu()
     computed = {"draw": _draw, "read_pair": _read, "jensen_shannon": jensen_shannon, "compute_words": _compute_words}
-    kernels = SimpleNamespace(**{name: gpu.compute(function) for name, function in computed.items()})
+    kernels = gpu.kernels = SimpleNamespace(**{name: gpu.compute(function) for name, function in computed.items()})
     library = torch.library.Library("lm_eval_takeover", "IMPL")
     for name in computed:
         library.impl(name, partial(gpu.launch, name), "CPU")
@@ -184,6 +193,8 @@ def simulated_gpu(pair, monkeypatch, devices=(CUDA, CUDA)):
 
     with monkeypatch.context() as patch:
         patch.setattr(operations, "import_module", lambda name: kernels)
+        patch.setattr(operations, "_REFUSED", set())
+        check_kernels.cache_clear()
         for name, simulated in {
             "Event": Event,
             "get_device_name": lambda device: "simulated",
@@ -203,4 +214,5 @@ def simulated_gpu(pair, monkeypatch, devices=(CUDA, CUDA)):
             gpu.place(*member.model.parameters(), *member.model.buffers(), device=device)
         with gpu:
             yield gpu
+    check_kernels.cache_clear()
     library._destroy()

@@ -1,0 +1,71 @@
+"""Whether the kernels compute on this GPU what torch computes on a CPU. If not, they are not used, and a line says so."""
+
+import logging
+from functools import cache
+
+import torch
+from torch import Tensor
+
+from lm_eval_takeover.errors import ArgumentError, is_out_of_memory
+from lm_eval_takeover.kernels import operations as kernels
+from lm_eval_takeover.method.observations import observe
+from lm_eval_takeover.method.registry import scores
+from lm_eval_takeover.method.request import Sampling
+from lm_eval_takeover.method.sampling import draw
+
+logger = logging.getLogger(__name__)
+
+_ROWS, _VOCAB = 48, 5000  # three tiles of the kernels, the last one cut short
+_SAMPLINGS = (Sampling(), Sampling(1.0), Sampling(0.6, 0.95), Sampling(0.8, 0.9, 20))
+_NEAR_TIES = 2  # draws that a rounding may change
+
+
+@cache
+def check_kernels(device: torch.device) -> None:
+    """Compare them, once for each device; a CPU has none. Raises ArgumentError where Triton is missing."""
+    fault = _find_fault(device) if device.type == "cuda" else None
+    if fault is not None:
+        kernels.refuse(device)
+        logger.warning(
+            "%s: the kernels for scores and draws are not used, since %s; the CPU computes them, which takes longer",
+            device, fault,
+        )  # fmt: skip
+
+
+@torch.inference_mode()
+def _find_fault(device: torch.device) -> str | None:
+    generator = torch.Generator().manual_seed(0)
+    host, noise = (3 * torch.randn(_ROWS, 2, _VOCAB + 8, generator=generator) for _ in range(2))
+    host[::5, :, : _VOCAB // 2] = -torch.inf
+    tokens = torch.randint(_VOCAB // 2, _VOCAB, (_ROWS, 2), generator=generator)
+    words = torch.randint(-(2**63), 2**63 - 1, (_ROWS,), generator=generator)
+    cut = (slice(None), slice(1, None), slice(_VOCAB))  # as engines have them: of wider blocks and padded vocabularies
+    host, donor, tokens = host[cut], (host + noise)[cut], tokens[cut[:2]]
+    ours = [_copy_padded(part, device) for part in (host, donor, tokens)]
+    try:
+        for score in scores:
+            if score.source.digest is None and not _agree(score(*ours), score(host, donor, tokens)):
+                return f"{score.name} differs from torch's"
+        seen = observe(ours[2], ours[0], ours[1], base_logits=ours[0])
+        if not _agree(seen, observe(tokens, host, donor, base_logits=host)):
+            return "numbers of traces differ from torch's"
+        for sampling in _SAMPLINGS:
+            drawn = draw(ours[0][:, 0], words.to(device), sampling).cpu()
+            if int((drawn != draw(host[:, 0], words, sampling)).sum()) > _NEAR_TIES:
+                return f"draws at {sampling} differ from numpy's"
+    except Exception as error:
+        if isinstance(error, ArgumentError) or is_out_of_memory(error):
+            raise
+        return f"they fail with {type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
+    return None
+
+
+def _copy_padded(part: Tensor, device: torch.device) -> Tensor:
+    """On the device, as a part of a larger tensor."""
+    larger = part.new_zeros([size + 1 for size in part.shape]).to(device)
+    view = larger[tuple(slice(size) for size in part.shape)]
+    return view.copy_(part)
+
+
+def _agree(ours: Tensor, theirs: Tensor) -> bool:
+    return torch.allclose(ours.cpu(), theirs, rtol=1e-3, atol=1e-3, equal_nan=True)
