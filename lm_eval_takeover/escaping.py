@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 _HIDDEN = {"Cc", "Cf", "Cs", "Co", "Zl", "Zp"}  # control, format, surrogates, private use, separators of lines
 _LATEX = {"\\": r"\textbackslash{}", "_": r"\_", "%": r"\%", "&": r"\&", "#": r"\#", "$": r"\$", "{": r"\{", "}": r"\}",
-          "^": r"\^{}", "~": r"\textasciitilde{}", "–": "--"}  # fmt: skip
+          "^": r"\^{}", "~": r"\textasciitilde{}", "–": "--", "†": r"\textdagger{}"}  # fmt: skip
 _MARKDOWN = {"&": "&amp;", "<": "&lt;", ">": "&gt;", "|": r"\|", "[": r"\[", "]": r"\]", "`": r"\`", "\\": r"\\"}
 
 

@@ -158,15 +158,23 @@ def write_markdown(table: Table) -> str:
 
 
 def write_latex(table: Table) -> str:
-    """A tabular that needs no package."""
+    r"""A tabular with the rules of the package booktabs. A minus of a figure is a minus sign, no hyphen."""
+
+    def line(row: Sequence[str]) -> str:
+        figures = [re.sub(r"(?<![\w.-])-(?=\d)", "$-$", cell) for cell in row[table.names :]]
+        return " & ".join([*row[: table.names], *figures]) + r" \\"
 
     table = table.shown(for_latex)
-    figures = len(table.columns) - table.names
-    lines = [rf"\begin{{tabular}}{{{'l' * table.names}{'r' * figures}}}", r"\hline"]
-    lines += [" & ".join(table.columns) + r" \\", r"\hline"]
-    lines += [" & ".join(row) + r" \\" for row in table.rows]
-    lines += [r"\hline", r"\end{tabular}", *(f"% {note}" for note in table.notes)]
+    kinds = "l" * table.names + "r" * (len(table.columns) - table.names)
+    lines = [r"% \usepackage{booktabs}", rf"\begin{{tabular}}{{{kinds}}}", r"\toprule"]
+    lines += [" & ".join(table.columns) + r" \\", r"\midrule", *map(line, table.rows)]
+    lines += [r"\bottomrule", r"\end{tabular}", *(f"% {note}" for note in table.notes)]
     return "\n".join(lines) + "\n"
+
+
+def show_p_value(p: float | None) -> str:
+    """At least three digits, as far as four places go."""
+    return "" if p is None else "< 0.0001" if p < 1e-4 else f"{p:.3g}"
 
 
 WRITERS = {"table": write_terminal, "md": write_markdown, "latex": write_latex}

@@ -27,6 +27,7 @@ from lm_eval_takeover.results.settings import (
     task_settings,
 )
 from lm_eval_takeover.results.statistics import Interval, Values, mean_interval
+from lm_eval_takeover.runs.facts import make_label
 
 PREFIX = "takeover_"
 MATHEMATICAL = (  # the tasks that averages are over
@@ -128,6 +129,7 @@ class Run:
     seconds: float | None  # of generation, over all attempts; None for models that do not report it
     parameters: dict[str, int] = field(default_factory=dict)  # weights of each model that reads, by role
     left_out: list[str] = field(default_factory=list)  # why tasks of the file are not there, a line each
+    given_label: str | None = None  # by `model=` or by `compare`
 
     @property
     def seed(self) -> Any:
@@ -260,6 +262,8 @@ def _join(old: Run, new: Run, notes: list[str]) -> Run:
         return replace(new, tasks=tasks, seconds=seconds)
     rate = 1.0 if new.kind == "guide" else counts.realized_rate
     counts, takeover = replace(counts, realized_rate=rate), new.takeover | {"realized_rate": rate}
+    if old.takeover.get("rate") != new.takeover.get("rate"):  # a rate for each task is no rate of the row
+        takeover["rate"] = None
     return replace(new, tasks=tasks, seconds=seconds, takeover=takeover, counts=counts)
 
 
@@ -272,6 +276,8 @@ def read_run(path: Path) -> Run:
     document = read_document(path, "`lm_eval … --output_path`")
     config = document.inside("config")
     takeover = config.inside_or_empty("takeover")
+    for name in ("rate", "target_rate", "spike_ratio"):
+        takeover.require(name, float, None)
     results = document.inside("results")
     left_out = []
     tasks: dict[str, TaskResult] = {}
@@ -296,6 +302,7 @@ def read_run(path: Path) -> Run:
         takeover.require("seconds", float, None),
         _parameters(config, takeover),
         left_out or ([] if tasks else [f"'{path}' is left out: it holds no task"]),
+        _find_given_label(takeover),
     )
 
 
@@ -303,6 +310,14 @@ def _kind(takeover: Fields) -> str:
     if "policy" not in takeover:
         return "other"
     return _KINDS.get(takeover.require("policy", str), "guided")
+
+
+def _find_given_label(takeover: Fields) -> str | None:
+    """The label of a takeover run, unless it is the one that a run has by itself."""
+    label = takeover.get("label")
+    ids = [takeover.inside(role).get("id") for role in ("base", "guide") if takeover.get(role) is not None]
+    own = make_label(list(map(str, ids)), str(takeover.get("policy")), takeover.get("score"))
+    return label if isinstance(label, str) and label != own else None
 
 
 def _name_model(config: Fields, takeover: Fields) -> str:

@@ -1,6 +1,6 @@
 """What a run says of itself: in lm-eval's results file, in its journal and in the metadata of its traces."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from importlib import metadata
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
@@ -47,10 +47,22 @@ def describe_run(arguments: ModelArguments, pair: "Pair", policy: Policy, origin
 
 def default_label(pair: "Pair", policy: Policy) -> str:
     """`BASE+GUIDE-policy`, by the last part of the models' ids; with the score, where it is not the policy's usual one."""
-    names = [member.id.id.rpartition("/")[2] for member in pair.members]
-    score = policy.scorer.name if policy.scorer else None
-    other = f"-{score}" if score not in (None, "ce", policy.name) else ""
-    return f"{'+'.join(names)}-{policy.name}{other}"
+    return make_label(
+        [member.id.id for member in pair.members], policy.name, policy.scorer.name if policy.scorer else None
+    )
+
+
+def make_label(ids: Sequence[str], policy: str, score: str | None) -> str:
+    """`default_label` from the ids of the models, and the names of policy and score."""
+    other = f"-{score}" if score not in (None, "ce", policy) else ""
+    return f"{'+'.join(name.rpartition('/')[2] for name in ids)}-{policy}{other}"
+
+
+def find_missed_rate(takeover: Mapping[str, Any], realized: float | None) -> float | None:
+    """The rate that a run was asked for, if the realized one is off by more than a point and more than a fifth of it."""
+    asked = next((takeover[name] for name in ("rate", "target_rate") if takeover.get(name) is not None), None)
+    missed = asked is not None and realized is not None and abs(realized - asked) > max(0.01, asked / 5)
+    return asked if missed else None
 
 
 def collect_facts(

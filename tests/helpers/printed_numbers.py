@@ -4,7 +4,8 @@ import re
 
 NUMBER = re.compile(r"(?<![\w.@])[+-]?\d[\d,]*(?:\.\d+)?(?:e-?\d+)?(?![\w@])")
 
-NAMES = re.compile(r"Table \d+|\[\d\]|\b3\.1-8B|\S*_\S*")  # of tasks, models and the paper's tables
+# Of tasks, models, seeds and the paper's tables; and a bound that stands for small numbers.
+NAMES = re.compile(r"Table \d+|< 0\.0001|\(seed \d\)|\(seed$|^\d\)|\b3\.1-8B|\S*_\S*")
 
 
 def numbers_of(value):

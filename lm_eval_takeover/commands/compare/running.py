@@ -57,7 +57,8 @@ def compare(options: argparse.Namespace) -> int:
 
 def _print_tables(options: argparse.Namespace, done: Done) -> None:
     thinking = [call.results for row, calls in done.items() for call in calls if row.name == "thinking"]
-    board = build_board([call.results for calls in done.values() for call in calls], thinking, None)
+    labels = {call.results: row.label for row, calls in done.items() for call in calls}
+    board = build_board(list(labels), thinking, None, labels)
     runs = {row: [read_call(call) for call in calls] for row, calls in done.items()}
     for row, of_row in runs.items():
         if row.method is not None and not any(run.counts.takeovers for run in of_row):

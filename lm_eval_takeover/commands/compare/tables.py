@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from lm_eval_takeover.commands._output import WRITERS, Table
+from lm_eval_takeover.commands._output import WRITERS, Table, show_p_value
 from lm_eval_takeover.commands.compare.picture import COSTS
 from lm_eval_takeover.results.runs import TOTALS
 
@@ -25,7 +25,7 @@ def write_areas(areas: Sequence[Mapping[str, Any]], format_name: str, cost: str)
     lines = []
     for area in areas:
         shown = [area["method"], _show_points(area, "area", ""), area["versus"] or ""]
-        shown += [_show_points(area, "difference", "difference_"), _show(area["p_holm"], ".3g")]
+        shown += [_show_points(area, "difference", "difference_"), show_p_value(area["p_holm"])]
         lines.append([*shown, _show(area["least_cost_90"], ".4g")])
     notes = [
         "Area: the mean gain over the host, in percentage points, over rates from 0 to the largest rate that all methods reach, "

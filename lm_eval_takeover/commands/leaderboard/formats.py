@@ -1,9 +1,9 @@
 """The table as text: for a terminal, Markdown, CSV, LaTeX, JSON."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from lm_eval_takeover.commands._output import WRITERS, Table, write_csv, write_json
+from lm_eval_takeover.commands._output import WRITERS, Table, show_p_value, write_csv, write_json
 from lm_eval_takeover.commands.leaderboard.rows import MEASURED, Board, BoardRow
 from lm_eval_takeover.commands.leaderboard.versus import AVERAGE, Contrast
 from lm_eval_takeover.results.problems import ACC
@@ -51,7 +51,7 @@ def write_table(board: Board, format_name: str, extras: Sequence[str] = ()) -> s
         return write_json(describe_board(board))
     if format_name == "csv":
         return _write_csv(board)
-    table = _lay_out(board, extras)
+    table = _lay_out(board, extras, parted=format_name == "latex")
     versus = _lay_out_versus(board)
     write = WRITERS[format_name]
     return write(table) + (f"\n{write(versus)}" if versus else "")
@@ -63,7 +63,7 @@ def write_table(board: Board, format_name: str, extras: Sequence[str] = ()) -> s
 def describe_board(board: Board) -> dict[str, Any]:
     """`rows` and `warnings`, as `--format json` prints them."""
     rows = [_describe_row(row) | _describe_contrasts(row, board.versus) for row in board.rows]
-    return {"rows": rows, "warnings": list(board.warnings)}
+    return {"rows": rows, "warnings": list(board.warnings), **({"legend": list(board.legend)} if board.legend else {})}
 
 
 def _describe_row(row: BoardRow) -> dict[str, Any]:
@@ -150,29 +150,31 @@ def _describe_versus(row: BoardRow, task: str, versus: str | None) -> dict[str, 
 # Tables for people: shares in per cent.
 
 
-def _lay_out(board: Board, extras: Sequence[str]) -> Table:
-    """Model, rate, `Acc / Pass@8` by task, the average of several tasks, Recovery, and what was asked for."""
+def _lay_out(board: Board, extras: Sequence[str], *, parted: bool) -> Table:
+    """Model, rate, Acc and Pass@k by task, the average of several tasks, Recovery, and what was asked for.
+
+    What stands in one cell as `27.6 / 67.0` has columns of its own where `parted`.
+    """
     rows = board.rows
     headings = _order_headings(rows)
-    costs = _COSTS if "cost" in extras else {}
     published = any(row.source != MEASURED for row in rows)
-    averages = ["Average"] if len(headings) != 1 or published else []
-    columns = ["Model", "Rate", *headings, *averages, "Recovery", *costs.values(), *(["Source"] if published else [])]
-    lines = []
-    for row in rows:
-        cells = {_heading(task): cell for task, cell in row.tasks.items()}
-        lines.append(
-            [
-                row.name,
-                _show_rate(row),
-                *(_show_cell(cells.get(heading), extras) for heading in headings),
-                *(_show_cell(row.average, extras) for _ in averages),
-                _show_recovery(row, "intervals" in extras),
-                *(_show_cost(getattr(row.rates, name)) for name in costs),
-                *([row.source.removeprefix("published, ")] if published else []),
-            ]
-        )
-    return Table(columns, lines, _list_notes(board, extras))
+    table = {"Model": [row.name for row in rows], "Rate": [_show_rate(row) for row in rows]}
+    cells = [{_heading(task): cell for task, cell in row.tasks.items()} for row in rows]
+    grouped = {heading: [_list_parts(each.get(heading), extras) for each in cells] for heading in headings}
+    if len(headings) != 1 or published:
+        grouped["Average"] = [_list_parts(row.average, extras) for row in rows]
+    grouped["Recovery"] = [_list_recoveries(row, "intervals" in extras) for row in rows]
+    for heading, column in grouped.items():
+        if parted:
+            labels = dict.fromkeys(label for parts in column for label in parts)
+            table |= {f"{heading} {label}": [parts.get(label, "") for parts in column] for label in labels}
+        else:
+            table[heading] = [_join_parts(parts) for parts in column]
+    for name, heading in _COSTS.items() if "cost" in extras else ():
+        table[heading] = [_show_cost(getattr(row.rates, name)) for row in rows]
+    if published:
+        table["Source"] = [row.source.removeprefix("published, ") for row in rows]
+    return Table(list(table), [list(line) for line in zip(*table.values(), strict=True)], _list_notes(board, extras))
 
 
 def _list_notes(board: Board, extras: Sequence[str]) -> list[str]:
@@ -197,6 +199,8 @@ def _list_notes(board: Board, extras: Sequence[str]) -> list[str]:
         if row.average_why:
             reasons.setdefault(f"no average: {row.average_why}", []).append(row.name)
     notes += [f"{', '.join(_unique(models))}: {why}." for why, models in reasons.items()]
+    notes += [f"{line}." for line in board.legend]
+    notes += ["† off the rate that was asked for."] if any(row.missed_rate is not None for row in rows) else []
     return notes + [f"Warning: {line}" for line in board.warnings]
 
 
@@ -255,22 +259,26 @@ def _heading(task: str) -> str:
 
 def _show_rate(row: BoardRow) -> str:
     if row.rates.realized_rate is not None:
-        return f"{row.rates.realized_rate:.1%}"
+        return f"{row.rates.realized_rate:.1%}{'' if row.missed_rate is None else ' †'}"
     return f"({row.nominal:.0%})" if row.nominal is not None else ""
 
 
-def _show_cell(cell: Summary | None, extras: Sequence[str]) -> str:
-    """`27.6 / 67.0`, each with its interval if that was asked for; more than two figures are labelled."""
+def _list_parts(cell: Summary | None, extras: Sequence[str]) -> dict[str, str]:
+    """By label the figures of a cell: Acc and Pass@k, each with its interval if that was asked for, and what `--columns` adds."""
     if cell is None or cell.acc.value is None:
-        return ""
+        return {}
     parts = [_show_share(cell.score(metric), "intervals" in extras) for metric, _ in _list_measures(cell)]
     majority = cell.score("maj@8") if cell.score("maj@8").value is not None else cell.score(f"maj@{cell.samples}")
     parts += [_show_share(majority, intervals=False)] if "maj8" in extras else []
     rates = [name for extra, names in _PARTS.items() if extra in extras for name in names]
     parts += [_show_share(Figure(getattr(cell.rates, name)), intervals=False) for name in rates]
-    if len(parts) > 2:
-        parts = [f"{name} {part}" for name, part in zip(_name_parts(cell.k, cell.samples, extras), parts, strict=True)]
-    return " / ".join(parts)
+    return dict(zip(_name_parts(cell.k, cell.samples, extras), parts, strict=True))
+
+
+def _join_parts(parts: Mapping[str, str]) -> str:
+    """`27.6 / 67.0`; more than two figures are labelled."""
+    shown = [f"{label} {part}" for label, part in parts.items()] if len(parts) > 2 else parts.values()
+    return " / ".join(shown)
 
 
 def _show_share(figure: Figure, intervals: bool) -> str:
@@ -280,16 +288,15 @@ def _show_share(figure: Figure, intervals: bool) -> str:
     return f"{100 * figure.value:.1f}" + (f" ({100 * bounds.low:.1f}–{100 * bounds.high:.1f})" if bounds else "")
 
 
-def _show_recovery(row: BoardRow, intervals: bool) -> str:
-    figures = [row.recovery[metric] for metric, _ in _list_measures(row.average) if metric in row.recovery]
-    if all(figure.value is None for figure in figures):
-        return ""
-    parts = []
-    for figure in figures:
+def _list_recoveries(row: BoardRow, intervals: bool) -> dict[str, str]:
+    """By label the Recovery of Acc and of Pass@k; nothing where there is neither."""
+    figures = {label: row.recovery[name] for name, label in _list_measures(row.average) if name in row.recovery}
+    parts = {}
+    for label, figure in figures.items():
         bounds = figure.interval if intervals else None
         span = f" ({bounds.low:z.0%} to {bounds.high:z.0%})" if bounds else ""
-        parts.append(("-" if figure.value is None else f"{figure.value:z.0%}") + span)
-    return " / ".join(parts)
+        parts[label] = ("-" if figure.value is None else f"{figure.value:z.0%}") + span
+    return parts if any(part != "-" for part in parts.values()) else {}
 
 
 def _show_cost(value: float | None) -> str:
@@ -317,4 +324,4 @@ def _show_contrast(contrast: Contrast) -> list[str]:
     if bounds is None:
         return [task, contrast.figure.why or "", "", "", ""]
     span = f"{100 * bounds.low:+.1f} to {100 * bounds.high:+.1f}"
-    return [task, f"{100 * bounds.value:+.1f}", span, *(f"{p:.3g}" for p in (contrast.p_value, contrast.p_holm))]
+    return [task, f"{100 * bounds.value:+.1f}", span, show_p_value(contrast.p_value), show_p_value(contrast.p_holm)]

@@ -1,14 +1,18 @@
 """How the rows are called: by their label, else by model and method; equal names by what tells the runs apart."""
 
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
-from lm_eval_takeover.results.runs import Run
+from lm_eval_takeover.results.runs import Run, file_date
+from lm_eval_takeover.results.summary import find_nominal_rate
 
 _ORDER = ("base", "guided", "random", "early", "thinking", "guide", "other")
 _TAKEOVER = ("base", "guided", "random", "early")
+_FIRST = ("rate", "seed", "template", "base", "guide")  # what a name says before all else
+_SHORT = {"chat_template": "template", "num_fewshot": "shots", "task_version": "version"}
+_RATES = ("rate", "target_rate", "spike_ratio", "tau", "kappa")  # the nominal rate says it, or nothing does
 
 
 @dataclass(frozen=True)
@@ -20,31 +24,34 @@ class NamedRun:
     name: str
 
 
-def name_runs(runs: Sequence[tuple[Run, str]]) -> list[NamedRun]:
-    """In the order of Table 3: by base, then by kind, then by rate; equal names are told apart by what differs."""
+def name_runs(runs: Sequence[tuple[Run, str]], labels: Mapping[Path, str]) -> tuple[list[NamedRun], list[str]]:
+    """In the order of Table 3: by base, then by kind, then by rate. And a line for what names leave out of the differences.
+
+    `labels` are the names of all runs in a folder.
+    """
 
     def place(pair: tuple[Run, str]) -> tuple[Any, ...]:
         run, kind = pair
         family = str(run.settings.get("base")) if kind in _TAKEOVER else "~"
         return family, _ORDER.index(kind), run.counts.realized_rate or 0, run.model, str(run.source)
 
-    named = [NamedRun(run, kind, _name(run, kind)) for run, kind in sorted(runs, key=place)]
-    names = [row.name for row in named]
-    named = [
-        replace(row, name=f"{row.name}, {_show_rate(row.run)}") if names.count(row.name) > 1 else row for row in named
-    ]
-    names = [row.name for row in named]
-    seen = Counter[str]()
-    rows = []
-    for row in named:
-        seen[row.name] += 1
-        rows.append(replace(row, name=f"{row.name} [{seen[row.name]}]") if names.count(row.name) > 1 else row)
-    return rows
+    by_folder = {folder.resolve(): label for folder, label in labels.items()}
+    rows = [NamedRun(run, kind, _name(run, kind, by_folder)) for run, kind in sorted(runs, key=place)]
+    names = [row.name for row in rows]
+    legend = []
+    for name in dict.fromkeys(names):
+        if names.count(name) > 1:
+            equal = [i for i, row in enumerate(rows) if row.name == name]
+            for i, (said, more) in zip(equal, _tell_apart([rows[i].run for i in equal]), strict=True):
+                rows[i] = replace(rows[i], name=f"{name} ({said})")
+                legend += [f"{rows[i].name}: {more}"] if more else []
+    return rows, legend
 
 
-def _name(run: Run, kind: str) -> str:
+def _name(run: Run, kind: str, by_folder: Mapping[Path, str]) -> str:
+    label = next((by_folder[parent] for parent in run.source.parents if parent in by_folder), run.given_label)
     verifiers = sorted({result.verifier for result in run.tasks.values()} - {"takeover"})
-    return ", ".join([_name_method(run, kind), *verifiers])
+    return ", ".join([label or _name_method(run, kind), *verifiers])
 
 
 def _name_method(run: Run, kind: str) -> str:
@@ -62,6 +69,39 @@ def _name_method(run: Run, kind: str) -> str:
     return " ".join([run.model, "+ Guided", *([f"({', '.join(parts)})"] if parts else [])])
 
 
-def _show_rate(run: Run) -> str:
-    rate = run.counts.realized_rate
-    return "rate not known" if rate is None else f"{rate:.1%}"
+def _tell_apart(runs: Sequence[Run]) -> list[tuple[str, str]]:
+    """Of each run the differences that make its name its own, and the others."""
+    shared = set.intersection(*(set(run.tasks) for run in runs))
+    settings = [_list_settings(run, sorted(shared)) for run in runs]
+    names = sorted({name for each in settings for name in each if name not in _FIRST})
+    varying = [name for name in (*_FIRST, *names) if len({each.get(name, "none") for each in settings}) > 1]
+    described = [[f"{name} {each.get(name, 'none')}" for name in varying] for each in settings]
+    enough = next(
+        (n for n in range(1, len(varying) + 1) if len({tuple(each[:n]) for each in described}) == len(runs)), 0
+    )
+    if not enough:
+        described, enough = (
+            [[f"results of {file_date(run.source)}", *each] for run, each in zip(runs, described, strict=True)],
+            1,
+        )
+    return [(", ".join(each[:enough]), ", ".join(each[enough:])) for each in described]
+
+
+def _list_settings(run: Run, tasks: Sequence[str]) -> dict[str, str]:
+    """What may tell a run from others on these tasks, in short words."""
+    nominal = find_nominal_rate(run.takeover)
+    values = {"rate": "none" if nominal is None else f"{nominal:.3g}", "seed": str(run.seed)}
+    for task in tasks:
+        settings = run.tasks[task].settings
+        values |= {_SHORT.get(name, name): _shorten(name, value) for name, value in settings.items()}
+    kept = {name: value for name, value in run.settings.items() if nominal is None or name not in _RATES}
+    return values | {name.removeprefix("model_args."): _shorten(name, value) for name, value in kept.items()}
+
+
+def _shorten(name: str, value: Any) -> str:
+    if name == "chat_template":
+        return "off" if value is None else f"on ({str(value)[:6]})"
+    text = "none" if value is None else str(value).replace("\n", " ")
+    if name in ("base", "guide"):
+        text = text.rpartition("/")[2]
+    return text if len(text) <= 30 else f"{text[:27]}..."

@@ -26,6 +26,7 @@ from lm_eval_takeover.results.summary import (
     measure_rates,
     summarize_tasks,
 )
+from lm_eval_takeover.runs.facts import find_missed_rate
 
 MEASURED = "measured"
 NOT_PRINTED = "not printed in the source, or lost there"
@@ -47,6 +48,7 @@ class BoardRow:
     recovery: Mapping[str, Figure]
     reference: str | None = None
     results: Path | None = None
+    missed_rate: float | None = None  # the rate asked for, where the realized one is off
     contrasts: Sequence[Contrast] = ()
 
 
@@ -57,27 +59,31 @@ class Board:
     rows: Sequence[BoardRow]
     warnings: Sequence[str] = field(default_factory=list)
     versus: str | None = None
+    legend: Sequence[str] = ()  # what else tells apart rows whose names say only a part of it
 
 
-def build_board(results: Sequence[Path], thinking: Sequence[Path], versus: Path | None) -> Board:
-    """The rows of these results. Raises ResultsError, ArgumentError."""
+def build_board(
+    results: Sequence[Path], thinking: Sequence[Path], versus: Path | None, labels: Mapping[Path, str] | None = None
+) -> Board:
+    """The rows of these results. `labels` name the rows of folders. Raises ResultsError, ArgumentError."""
     ours, notes = read_runs(results)
     thinkers, more = read_runs(thinking)
     sources = {run.source for run in thinkers}
     runs = [(run, run.kind) for run in ours if run.source not in sources] + [(run, "thinking") for run in thinkers]
-    named = name_runs(runs)
+    named, legend = name_runs(runs, labels or {})
     if not named and (results or thinking):
         reasons = "; ".join([*notes, *more]) or "their rows are those of --thinking"
         given = ", ".join(f"'{path}'" for path in [*results, *thinking])
         raise ArgumentError(f"nothing can be shown of {given}: {reasons}")
     averaged = choose_averaged(sorted({task for row in named for task in row.run.tasks}))
     rows = [_describe_row(row, named, averaged) for row in named]
-    warnings = [*notes, *more, *warn_of_references(named), *_list_warnings(named, averaged)]
+    warnings = [*notes, *more, *_list_missed_rates(rows), *warn_of_references(named)]
+    board = Board(rows, [*warnings, *_list_warnings(named, averaged)], legend=legend)
     if versus is None:
-        return Board(rows, warnings)
+        return board
     reference, contrasts = compare_runs(named, averaged, versus)
     rows = [replace(row, contrasts=contrasts.get(row.name, ())) for row in rows]
-    return Board(rows, warnings, reference.name)
+    return replace(board, rows=rows, versus=reference.name)
 
 
 def _describe_row(row: NamedRun, rows: Sequence[NamedRun], averaged: Sequence[str]) -> BoardRow:
@@ -97,7 +103,16 @@ def _describe_row(row: NamedRun, rows: Sequence[NamedRun], averaged: Sequence[st
         measure_recoveries(row, find_base(row, rows), reference, averaged),
         reference.name if reference else None,
         run.source,
+        find_missed_rate(run.takeover, run.counts.realized_rate),
     )
+
+
+def _list_missed_rates(rows: Sequence[BoardRow]) -> list[str]:
+    return [
+        f"{row.name}: {row.missed_rate:.1%} of the tokens were to be taken over, and {row.rates.realized_rate:.1%} were"
+        for row in rows
+        if row.missed_rate is not None
+    ]
 
 
 def _list_warnings(rows: Sequence[NamedRun], averaged: Sequence[str]) -> list[str]:

@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 from xml.etree import ElementTree
 
-from lm_eval_takeover.commands._output import Table, write_markdown
+from lm_eval_takeover.commands._output import Table, show_p_value, write_markdown
 from lm_eval_takeover.commands.regress.baseline import SeedRuns
 from lm_eval_takeover.commands.regress.planning import MOST_PROBLEMS, Power
 from lm_eval_takeover.commands.regress.verdicts import AVERAGE, TaskVerdict, is_drop
@@ -59,7 +59,7 @@ def lay_out(verdict: str, checks: Sequence[Check], confidence: float, allowed: S
             f"{judged.now:.4f}",
             f"{judged.difference:+.4f}",
             f"{judged.low:+.4f} to {judged.high:+.4f}",
-            f"{judged.p_holm:.3g}",
+            show_p_value(judged.p_holm),
         ]
         for check in checks
         for task, judged in check.tasks.items()

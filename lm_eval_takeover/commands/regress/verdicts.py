@@ -10,6 +10,7 @@ from math import ceil, inf, nan
 
 import numpy as np
 
+from lm_eval_takeover.commands._output import show_p_value
 from lm_eval_takeover.commands.regress.baseline import SeedRuns, TaskRuns
 from lm_eval_takeover.errors import ArgumentError, ResultsError, nearest
 from lm_eval_takeover.results.problems import list_metrics
@@ -109,7 +110,7 @@ def compare(
         verdicts[name] = replace(verdict, p_holm=p_holm)
         if verdict.verdict == "regressed" and p_holm > level:
             among = [f"{len(verdicts)} comparisons"] * (len(verdicts) > 1) + [f"{runs} runs"] * (runs > 1)
-            note = f"beyond the limit alone, but not among {' and '.join(among)} (corrected p: {p_holm:.3g})"
+            note = f"beyond the limit alone, but not among {' and '.join(among)} (corrected p: {show_p_value(p_holm)})"
             verdicts[name] = replace(verdicts[name], verdict="inconclusive", note=note)
     return verdicts
 

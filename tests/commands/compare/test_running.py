@@ -139,4 +139,4 @@ def test_arguments_of_a_real_pair_reach_all_rows(harness, tmp_path, capsys):
     assert arguments_of(random)["rate"] == "0.08"  # what the guided run realized
     assert (value_of(thinking, "--model"), arguments_of(thinking)["pretrained"]) == ("hf", "acme/Thinker")
     assert (value_of(guided, "--batch_size"), value_of(thinking, "--batch_size")) == ("7", "2")
-    assert "Thinker (thinking)" in capsys.readouterr().out
+    assert "\nthinking " in capsys.readouterr().out

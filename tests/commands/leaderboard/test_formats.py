@@ -68,11 +68,12 @@ def test_markdown_latex_and_csv_have_the_same_figures(results, printed):
         for name in ("json", "md", "latex", "csv")
     }
     row = json.loads(said["json"])["rows"][1]
-    figure = f"{100 * row['average']['acc']:.1f} / {100 * row['average']['pass8']:.1f}"
-    assert figure in said["md"] and figure in said["latex"]
+    figures = [f"{100 * row['average'][name]:.1f}" for name in ("acc", "pass8")]
+    assert " / ".join(figures) in said["md"] and " & ".join(figures) in said["latex"]
     lines = [line for line in said["md"].splitlines() if line.startswith("|")]
     assert len({line.count("|") for line in lines}) == 1 and len(lines) == 5
-    assert said["latex"].count(r"\\") == 4 and "%" not in said["latex"].replace(r"\%", "").split(r"\end")[0]
+    assert "Average Acc & Average Pass@8" in said["latex"] and said["latex"].count(r"\\") == 4
+    assert all(rf"\{rule}rule" in said["latex"] for rule in ("top", "mid", "bottom"))
     averages = [line for line in csv.DictReader(io.StringIO(said["csv"])) if line["task"] == "average"]
     assert float(averages[1]["acc"]) == row["average"]["acc"]
     assert float(averages[1]["recovery_acc"]) == row["recovery"]["acc"]
@@ -82,7 +83,7 @@ def test_markdown_latex_and_csv_have_the_same_figures(results, printed):
 def test_latex_compiles(results, printed, tmp_path):
     words = [results / name for name in ("base", "guided", "random", "guide")]
     table = printed(*words, "--format", "latex", "--published", "--columns", "maj8", "intervals")
-    page = f"\\documentclass{{article}}\n\\begin{{document}}\n{table}\\end{{document}}\n"
+    page = f"\\documentclass{{article}}\n\\usepackage{{booktabs}}\n\\begin{{document}}\n{table}\\end{{document}}\n"
     (tmp_path / "table.tex").write_text(page)
     command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "table.tex"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)

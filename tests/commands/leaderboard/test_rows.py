@@ -56,6 +56,27 @@ def test_versions_of_a_task_are_not_mixed_silently(board, tmp_path):
     assert any(line.startswith("rows differ in task_version: 1.1 (Small-Base), 1.2 (") for line in warnings)
 
 
+@pytest.mark.parametrize(
+    ("given", "realized", "missed"),
+    [
+        ({"target_rate": 0.05}, 0.0706, True),
+        ({"target_rate": 0.05}, 0.0594, False),
+        ({"target_rate": 0.2}, 0.235, False),
+        ({"rate": 0.2}, 0.155, True),
+        ({"spike_ratio": 0.03}, 0.2, False),  # no rate of the run
+    ],
+)
+def test_a_missed_rate_is_marked_and_explained(tmp_path, board, printed, given, realized, missed):
+    run = takeover("random" if "rate" in given else "disagreement", rate=None, **{"spike_ratio": None, "seed": 1})
+    write_results(tmp_path, {"takeover_amc23": [4] * 40}, run=run | given | {"realized_rate": realized})
+    (name,), warnings = board(tmp_path)
+    asked = next(iter(given.values()))
+    line = f"{name}: {asked:.1%} of the tokens were to be taken over, and {realized:.1%} were"
+    assert warnings == ([line] if missed else [])
+    assert (f"{realized:.1%} †" in printed(tmp_path)) == missed
+    assert ("† off the rate that was asked for" in printed(tmp_path)) == missed
+
+
 def test_published_rows_bear_their_tables_and_the_names_of_the_source(capsys):
     assert main(["leaderboard", "--published", "--format", "json"]) == 0
     rows = json.loads(capsys.readouterr().out)["rows"]

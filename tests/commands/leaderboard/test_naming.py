@@ -1,0 +1,64 @@
+"""Names of rows: the label, or what tells a run from the others; a legend for the rest."""
+
+import pytest
+from helpers.results import takeover, write_results
+
+from lm_eval_takeover.commands.leaderboard.rows import build_board
+
+TASK = "takeover_amc23"
+
+
+@pytest.fixture
+def names(tmp_path):
+    """Of two guided runs that differ so: `(names, legend)`."""
+
+    def name(*written):
+        for place, one in enumerate(written):
+            run = takeover(**{"seed": 0, **one.pop("run", {})})
+            write_results(tmp_path / str(place), {TASK: [4] * 20}, run=run, **one)
+        board = build_board([tmp_path], [], None)
+        return [row.name for row in board.rows], list(board.legend)
+
+    return name
+
+
+GUIDED = "Small-Base + Guided"
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "expected"),
+    [
+        ({}, {"run": {"seed": 1}}, [f"{GUIDED} (seed 0)", f"{GUIDED} (seed 1)"]),
+        ({}, {"chat_template_sha": "0a1b2c3d"}, [f"{GUIDED} (template off)", f"{GUIDED} (template on (0a1b2c))"]),
+        (
+            {"run": {"target_rate": 0.02, "tau": 3.0}},
+            {"run": {"target_rate": 0.05}},
+            [f"{GUIDED} (rate 0.02)", f"{GUIDED} (rate 0.05)"],
+        ),
+        ({"run": {"label": "short"}}, {"run": {"label": "long", "seed": 1}}, ["short", "long"]),
+        ({"run": {"label": "Small-Base+Large-disagreement"}}, {"run": {"label": "own", "seed": 1}}, [GUIDED, "own"]),
+    ],
+    ids=["seed", "template", "rate", "labels", "a label that every such run has"],
+)
+def test_a_name_is_the_label_or_what_differs(names, first, second, expected):
+    assert names(first, second) == (expected, [])
+
+
+def test_a_legend_says_what_a_name_leaves_out(names):
+    _, legend = names({}, {"run": {"seed": 1, "backend": "vllm"}, "decoding": {"temperature": 1.0}})
+    assert legend == [
+        f"{GUIDED} (seed 0): backend hf, temperature 0.6",
+        f"{GUIDED} (seed 1): backend vllm, temperature 1.0",
+    ]
+
+
+def test_runs_of_two_verifiers_bear_their_names(names):
+    named, _ = names({}, {"verifier": "math_verify"})
+    assert named == [GUIDED, f"{GUIDED}, math_verify"]
+
+
+def test_labels_of_folders_go_before_all_else(tmp_path):
+    folders = {tmp_path / name: f"row {name}" for name in ("a", "b")}
+    for folder in folders:
+        write_results(folder, {TASK: [4] * 20}, model="hf", model_args={"pretrained": f"acme/{folder.name}"})
+    assert [row.name for row in build_board(list(folders), [], None, folders).rows] == ["row a", "row b"]
