@@ -34,7 +34,7 @@ from lm_eval_takeover.runs.sample_keys import collect_text_settings
 from lm_eval_takeover.runs.tally import Tally, summarize_tallies
 from lm_eval_takeover.tasks.continuations import cut_to_context, list_rolling_windows
 from lm_eval_takeover.tasks.instances import document_label, make_requests
-from lm_eval_takeover.tasks.known_problems import refuse_calibrated_tasks
+from lm_eval_takeover.tasks.known_problems import find_calibrated_problem, refuse_calibrated_tasks
 from lm_eval_takeover.tasks.verdicts import set_verdict_log
 
 logger = logging.getLogger(__name__)
@@ -276,6 +276,9 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
         asked = [(instance.task_name or "none", instance.args[0]) for instance in instances]
         fit.check((*one, sampling) for one, sampling in zip(asked, samplings, strict=True))
         refuse_calibrated_tasks(fit.calibration.name, fit.calibration.diagnostic, asked)
+        documents = ((document_label(instance), instance.doc) for instance in instances)
+        if label := find_calibrated_problem(fit.calibration.problems, documents):
+            fit.refuse(f"calibration '{fit.calibration.name}' was measured on the problem of {label}")
 
     def requests(self, instances: Sequence[Instance]) -> list[Request]:
         """What is generated for these instances: prompts as token ids, cut to the context."""

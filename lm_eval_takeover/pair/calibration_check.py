@@ -72,11 +72,12 @@ class CalibrationFit:
             return
         measured, wanted = (" and ".join(side) for side in zip(*differences, strict=True))
         text = f"calibration '{self.calibration.name}' was measured with {measured}, and task {asked.task} asks with {wanted}"
+        self.refuse(text, f"make one that fits with `{self.command(task=asked.task, options=self._options(asked))}`")
+
+    def refuse(self, text: str, advice: str = "give one that was measured on others, such as a train split") -> None:
+        """Raise CalibrationError with this text and advice; a notice where a mismatch is allowed."""
         if not self.allowed:
-            raise CalibrationError(
-                f"{text}; make one that fits with `{self.command(task=asked.task, options=self._options(asked))}`, or pass "
-                f"allow_calibration_mismatch=True"
-            )
+            raise CalibrationError(f"{text}; {advice}, or pass allow_calibration_mismatch=True")
         self._say_once(f"{text}; used anyway")
 
     def _compare_prompts(self, asked: Asked) -> list[tuple[str, str]]:

@@ -9,9 +9,10 @@ import json
 import re
 import unicodedata
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from os.path import commonprefix
 from pathlib import Path
+from typing import Any, Self
 
 from lm_eval_takeover import demo
 from lm_eval_takeover.errors import CalibrationError
@@ -44,22 +45,27 @@ def strip_template(prompts: Sequence[str]) -> list[str]:
 
 
 class KnownProblems:
-    """The problems of the benchmarks, those of `only` where it is given."""
+    """Problems by the name of their benchmark, given as digests."""
 
-    def __init__(self, only: Collection[str] | None = None) -> None:
-        listed: dict[str, list[str]] = json.loads(DIGESTS.read_text())
-        listed["takeover_demo"] = [problem_digest(row["problem"]) for row in demo.problems()]
-        if only is None or "takeover_gpqa_diamond" in only:
-            listed["takeover_gpqa_diamond"] = _read_gpqa_digests()
+    def __init__(self, listed: Mapping[str, Collection[str]]) -> None:
         self._by_first: dict[str, list[tuple[int, str, str]]] = defaultdict(list)
         self._whole: dict[str, str] = {}
-        self.benchmarks = [name for name, digests in listed.items() if digests and (only is None or name in only)]
+        self.benchmarks = [name for name, digests in listed.items() if digests]
         for benchmark in self.benchmarks:
             for digest in listed[benchmark]:
                 size, first, whole = digest.split()
                 self._whole[whole] = benchmark
                 if int(size) >= _FIRST:
                     self._by_first[first].append((int(size), whole, benchmark))
+
+    @classmethod
+    def load(cls, only: Collection[str] | None = None, **others: Collection[str]) -> Self:
+        """The problems of the benchmarks, those of `only` where it is given, and `others`."""
+        listed: dict[str, list[str]] = json.loads(DIGESTS.read_text())
+        listed["takeover_demo"] = [problem_digest(row["problem"]) for row in demo.problems()]
+        if only is None or "takeover_gpqa_diamond" in only:
+            listed["takeover_gpqa_diamond"] = _read_gpqa_digests()
+        return cls({name: digests for name, digests in listed.items() if only is None or name in only} | others)
 
     def held_by(self, text: str, prompt: str) -> str | None:
         """The benchmark of which `text` is a problem or `prompt` contains one."""
@@ -95,7 +101,7 @@ def refuse_calibrated_tasks(calibration: str, benchmarks: Collection[str], asked
     """
     if not benchmarks:
         return
-    known = KnownProblems(benchmarks)
+    known = KnownProblems.load(benchmarks)
     for task, prompt in dict.fromkeys(asked):
         named = (name for name in benchmarks if task == name or task.startswith(f"{name}_"))
         if benchmark := next(named, None) or known.held_by(prompt, prompt):
@@ -103,3 +109,18 @@ def refuse_calibrated_tasks(calibration: str, benchmarks: Collection[str], asked
                 f"calibration '{calibration}' was measured on problems of {benchmark} (calibrate --diagnostic), and task {task} "
                 f"asks them; give one that was measured on others, such as a train split"
             )
+
+
+def find_calibrated_problem(
+    problems: Collection[str], documents: Iterable[tuple[str, Mapping[str, Any]]]
+) -> str | None:
+    """What has a problem that is among these digests, of `(what it is called, document)`; None where nothing has.
+
+    Looks into each text of a document, which holds its own problem and no examples of others.
+    """
+    known = KnownProblems({"calibration": [digest for digest in problems if int(digest.split()[0]) > 2]})
+    for label, document in dict(documents).items():
+        texts = [value for value in document.values() if isinstance(value, str)]
+        if any(known.held_by(text, text) for text in texts):
+            return label
+    return None

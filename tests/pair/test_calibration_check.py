@@ -184,3 +184,23 @@ def test_no_weights_are_loaded_for_a_run_that_does_not_fit():
     assert not any("model" in vars(member) for member in lm.pair.members)
     ask(lm, (PROMPT, {}))
     assert all("model" in vars(member) for member in lm.pair.members)
+
+
+def test_a_run_on_a_problem_of_the_calibration_is_refused(caplog):
+    """Whatever the task calls its field, and however it words its prompt; examples of a few-shot prompt are no problems of it."""
+    problem = PROMPT.removeprefix("Problem: ").removesuffix("\nSolution:")
+    other = problem.replace("the ant takes", "the ant adds")
+
+    def request(prompt, document):
+        return Instance("generate_until", document, (prompt, SAMPLED), 0, metadata=("mine", 3, 1))
+
+    refused = request(f"Q: {problem}\nA:", {"question": f"<b>{problem}</b>", "answer": "7"})
+    with pytest.raises(
+        CalibrationError, match=r"'demo' was measured on the problem of task mine, doc 3; give one that was"
+    ):
+        GuidedTakeover().generate_until([refused], disable_tqdm=True)
+    GuidedTakeover().generate_until(
+        [request(f"Q: {problem}\nA: 7\n\nQ: {other}\nA:", {"question": other})], disable_tqdm=True
+    )
+    GuidedTakeover(allow_calibration_mismatch=True).generate_until([refused], disable_tqdm=True)
+    assert "was measured on the problem of task mine, doc 3; used anyway" in caplog.text

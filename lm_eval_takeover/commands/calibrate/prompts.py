@@ -72,7 +72,10 @@ def read_prompts(
     others = sorted(order[len(indices) : len(indices) + held_out])
     chosen = [*indices, *others]
     texts = [chat(drawn[index].prompt) if chat else drawn[index].prompt for index in chosen]
-    known = KnownProblems()
+    own = {}
+    if task is not None and source is not None:
+        own[task.name] = [problem_digest(_render_task(task, document)) for document in task.documents]
+    known = KnownProblems.load(**own)
     found = _find_test_problems(known, chosen, [drawn[index].text for index in chosen], texts)
     if not diagnostic:
         _refuse_test_problems(given.option, found, len(chosen))

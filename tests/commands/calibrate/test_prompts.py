@@ -6,9 +6,10 @@ import datasets
 import pytest
 
 from lm_eval_takeover.commands.calibrate.prompts import read_prompts
-from lm_eval_takeover.commands.calibrate.task_form import load_task_form
+from lm_eval_takeover.commands.calibrate.task_form import TaskForm, load_task_form
 from lm_eval_takeover.demo import CALIBRATION_PROMPTS, problems
 from lm_eval_takeover.errors import ArgumentError
+from lm_eval_takeover.method.request import Sampling
 
 
 @pytest.fixture
@@ -153,3 +154,19 @@ def test_a_row_without_a_field_of_the_template_is_said(tmp_path):
         ArgumentError, match=r"no text in field 'problem' \(its fields: prompt\); name the field with --field"
     ):
         read_prompts(str(path), task=load_task_form("takeover_demo", None, 99))
+
+
+def test_documents_of_the_task_itself_are_refused_and_are_not_under_diagnostic(tmp_path):
+    """The very file of one's own benchmark, whatever its fields are called."""
+    texts = [f"A box holds {i} red and {i + 2} blue balls. How many are there?" for i in range(12)]
+    form = TaskForm(
+        "mine", lambda row: f"Q: {row['problem']}", None, Sampling(0.6), (), 9, [{"problem": t} for t in texts[:6]]
+    )
+    own, others = tmp_path / "own.jsonl", tmp_path / "others.jsonl"
+    own.write_text("".join(json.dumps({"question": text}) + "\n" for text in texts[4:]))
+    others.write_text("".join(json.dumps({"question": text}) + "\n" for text in texts[6:]))
+    with pytest.raises(ArgumentError, match=r"2 of 8 prompts are problems of a test set \(mine: rows 1, 2\)"):
+        read_prompts(str(own), field="question", task=form)
+    assert read_prompts(str(own), field="question", task=form, diagnostic=True).benchmarks == ("mine",)
+    made = read_prompts(str(others), field="question", task=form)
+    assert len(made.source["problems"]) == 6 and made.source["checked_against"][-1] == "mine"
