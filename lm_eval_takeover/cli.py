@@ -5,6 +5,7 @@ each call, so they leave torch, lm-eval and numpy to their `run`.
 """
 
 import argparse
+import errno
 import itertools
 import os
 import pkgutil
@@ -107,23 +108,29 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(for_terminal(stopping.last_words()), file=sys.stderr)
         return stopping.status(stop)
     except OSError as error:
-        if not _is_of_stdout(error):
+        if (place := _find_unwritable(error)) is None:
             raise
+        print(
+            f"error: {for_terminal(place)} cannot be written: {error.strerror}; make room or choose another",
+            file=sys.stderr,
+        )
         return 2
 
 
-def _is_of_stdout(error: OSError) -> bool:
-    """Whether standard output is closed or full. Says so, and discards what Python would write to it at its end."""
+_UNWRITABLE = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG, errno.EIO}
+
+
+def _find_unwritable(error: OSError) -> str | None:
+    """The file that cannot be written, or standard output, into which nothing is written from then on; else None."""
     if error.filename is not None:
-        return False
+        return f"'{error.filename}'" if error.errno in _UNWRITABLE else None
     try:
         sys.stdout.write("\n")
         sys.stdout.flush()
     except OSError:
-        print(f"error: standard output cannot be written: {error.strerror}", file=sys.stderr)
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return True
-    return False
+        return "standard output"
+    return None
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from typing import BinaryIO
 
 
 def write_whole(path: Path, write: Callable[[BinaryIO], object]) -> None:
-    """Let `write` fill a file beside `path`, then rename it. Makes missing folders.
+    """Let `write` fill a file beside `path`, then rename it. Makes missing folders. An OSError names `path`.
 
     A new file has the mode of the umask. A replaced file keeps its mode.
     """
@@ -26,8 +26,10 @@ def write_whole(path: Path, write: Callable[[BinaryIO], object]) -> None:
             os.fsync(stream.fileno())
         unfinished.replace(path)
         sync_folder(path.parent)
-    except BaseException:
+    except BaseException as error:
         unfinished.unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            error.filename = str(path)
         raise
 
 
