@@ -1,6 +1,7 @@
 """Escapes untrusted text (names, answers, paths) for terminals, Markdown, LaTeX and CSV."""
 
 import logging
+import re
 import unicodedata
 from collections.abc import Sequence
 
@@ -10,13 +11,22 @@ _LATEX = {"\\": r"\textbackslash{}", "_": r"\_", "%": r"\%", "&": r"\&", "#": r"
 _MARKDOWN = {"&": "&amp;", "<": "&lt;", ">": "&gt;", "|": r"\|", "[": r"\[", "]": r"\]", "`": r"\`", "\\": r"\\"}
 
 
+_COMMAND = re.compile(r"(?<!\S)(?=::|##\[)")  # of a CI's log, at the start of a line
+
+
 def for_terminal(text: str, *, lines: bool = True) -> str:
-    """Shows escape sequences, bidirectional marks and the like as codes, `\\u001b`. Line ends stay if `lines`."""
+    """Shows escape sequences, bidirectional marks and the like as codes, `\\u001b`. Line ends stay if `lines`.
+
+    What a CI would take for a command gets a backslash, since any word may come to stand at the start of a line.
+    """
     kept = "\n\t" if lines else ""
-    return "".join(
-        f"\\u{ord(letter):04x}" if letter not in kept and unicodedata.category(letter) in _HIDDEN else letter
-        for letter in text
-    )
+    shown = "".join(f"\\u{ord(letter):04x}" if letter not in kept and _is_hidden(letter) else letter for letter in text)
+    return _COMMAND.sub(r"\\", shown)
+
+
+def _is_hidden(letter: str) -> bool:
+    """Also of what is no character in any text, and ill-formed in XML: U+FFFE, U+FFFF and so on."""
+    return unicodedata.category(letter) in _HIDDEN or ord(letter) & 0xFFFE == 0xFFFE
 
 
 def for_latex(text: str) -> str:

@@ -31,6 +31,8 @@ def test_ordinary_texts_stay_and_others_are_seen():
     for show in (for_terminal, for_markdown, for_csv):
         assert show("Qwen3-0.6B + Qwen3-8B, größer, 20.5 %") == "Qwen3-0.6B + Qwen3-8B, größer, 20.5 %"
     assert for_terminal("a\x1b[31m\u202eb\ud800\tc\n") == "a\\u001b[31m\\u202eb\\ud800\tc\n"
+    assert for_terminal("::error::x\n a ##[debug] b::c") == "\\::error::x\n a \\##[debug] b::c"
+    assert for_terminal("\ufffe\uffff") == "\\ufffe\\uffff"
     assert for_csv("=HYPERLINK(1)") == "'=HYPERLINK(1)" and for_csv(-0.5) == -0.5 and for_csv(None) is None
 
 

@@ -13,6 +13,7 @@ import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from textwrap import wrap
 from typing import Any
@@ -48,7 +49,7 @@ def write_terminal(table: Table, width: int | None = None) -> str:
     from rich.console import Console
 
     width = width or Console().width
-    table = table.shown(for_terminal)
+    table = table.shown(partial(for_terminal, lines=False))
     lines = []
     if table.rows:
         for part in _fit(table, width):

@@ -28,6 +28,7 @@ from lm_eval_takeover.results.settings import (
 )
 from lm_eval_takeover.results.statistics import Interval, Values, mean_interval
 from lm_eval_takeover.runs.facts import make_label
+from lm_eval_takeover.storage.schema import Positive
 
 PREFIX = "takeover_"
 MATHEMATICAL = (  # the tasks that averages are over
@@ -36,6 +37,7 @@ MATHEMATICAL = (  # the tasks that averages are over
     "takeover_aime26", "takeover_hmmt_feb26",
 )  # fmt: skip
 _KINDS = {"base": "base", "guide": "guide", "random": "random", "early": "early"}
+_LONGEST_NAME = 200  # bytes of a task's name, which is a part of the names of files
 _TOLERANCE = 1e-6  # between a mean in the results and that of the samples
 
 
@@ -286,6 +288,10 @@ def read_run(path: Path) -> Run:
             continue
         if re.search(r"[/\\\x00-\x1f]", task) or task.startswith("."):  # it becomes part of the names of files
             raise ResultsError(f"'{path}': field 'results' names a task {task!r}; expected a name without '/'")
+        if len(task.encode(errors="replace")) > _LONGEST_NAME:
+            raise ResultsError(
+                f"'{path}': field 'results' names a task of {len(task)} letters; expected {_LONGEST_NAME} bytes at most"
+            )
         try:
             tasks[task] = _read_task(path, document, task)
         except NotCorrect as reason:
@@ -363,7 +369,7 @@ def _read_task(path: Path, document: Fields, task: str) -> TaskResult:
         raise NotCorrect(f"metric '{accuracy}' is {shown}, expected a share of correct samples")
     means = {ACC: values.share(f"{accuracy},{filter_name}")}
     means |= {metric: values.share(f"{metric},{filter_name}") for metric in present[1:]}
-    count = document.inside("n-samples").inside(task).require("effective", int)
+    count = document.inside("n-samples").inside(task).require("effective", Positive)
     problems = _read_samples(path, task, filter_name, accuracy)
     settings = task_settings(document, task)
     if problems is not None:

@@ -9,6 +9,7 @@ from typing import Any
 
 from lm_eval_takeover.arguments import DTYPE, KINDS, METHOD
 from lm_eval_takeover.results.fields import Fields
+from lm_eval_takeover.storage.schema import Positive
 
 Settings = dict[str, Any]
 
@@ -62,7 +63,7 @@ def task_settings(document: Fields, task: str) -> Settings:
     settings: Settings = {name: decoding.get(name) for name in decoding if name != "seed"}
     settings |= {
         "task_version": document.inside_or_empty("versions").get(task),
-        "samples": config.get("repeats"),
+        "samples": config.require("repeats", Positive, None),
         "limit": document.inside("config").get("limit"),
         "prompt": config.get("doc_to_text"),
         "num_fewshot": document.inside_or_empty("n-shot").get(task),

@@ -226,6 +226,18 @@ def test_a_metric_that_is_not_of_correct_samples_is_a_line(tmp_path):
         (("results", TASK, "pass@8,all"), 1.5, "is 1.5, expected a number from 0 to 1"),
         (("n-samples", TASK, "effective"), "4", "field 'n-samples.takeover_demo.effective' is \"4\""),
         (("n-samples", TASK, "effective"), 9, "holds 4 problems, but field 'n-samples.takeover_demo.effective'"),
+        (("n-samples", TASK, "effective"), 0, "is 0, expected a whole number of at least 1"),
+        (
+            ("configs", TASK, "repeats"),
+            float("inf"),
+            "'configs.takeover_demo.repeats' is Infinity, expected a whole number",
+        ),
+        (
+            ("configs", TASK, "repeats"),
+            -8,
+            "'configs.takeover_demo.repeats' is -8, expected a whole number of at least 1",
+        ),
+        (("results", "x" * 300), {}, "names a task of 300 letters; expected 200 bytes at most"),
         (("versions",), ["1.1"], "field 'versions' is [\"1.1\"], expected an object"),
         (("configs", TASK), "yaml", "field 'configs.takeover_demo' is \"yaml\", expected an object"),
     ],

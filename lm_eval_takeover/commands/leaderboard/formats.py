@@ -200,6 +200,8 @@ def _list_notes(board: Board, extras: Sequence[str]) -> list[str]:
             reasons.setdefault(f"no average: {row.average_why}", []).append(row.name)
     notes += [f"{', '.join(_unique(models))}: {why}." for why, models in reasons.items()]
     notes += [f"{line}." for line in board.legend]
+    if "cost" in extras and any(row.source == MEASURED and row.rates.seconds_per_problem is None for row in rows):
+        notes.append("No seconds: this model type does not report those of its generation.")
     notes += ["† off the rate that was asked for."] if any(row.missed_rate is not None for row in rows) else []
     return notes + [f"Warning: {line}" for line in board.warnings]
 
