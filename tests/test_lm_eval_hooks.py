@@ -46,6 +46,13 @@ def test_the_seed_argument_goes_before_lm_evals_and_says_so_where_they_differ(ca
     ]
 
 
+@pytest.mark.parametrize(("realized", "said"), [(0.07, "; 5.00% was asked for"), (0.058, " of the guide")])
+def test_a_run_says_that_it_missed_its_rate(realized, said):
+    counts = {"tokens": 1000, "takeovers": 1000 * realized, "base_passes": 1000, "guide_passes": 100}
+    line = lm_eval_hooks.describe_cost({"label": "mine", "target_rate": 0.05, "realized_rate": realized, **counts})
+    assert line.endswith(said)
+
+
 def test_an_evaluation_ends_with_its_call_even_if_it_fails():
     def fail(random_seed=0, numpy_random_seed=1234, torch_random_seed=1234):
         assert lm_eval_hooks.get_evaluation().seed is None

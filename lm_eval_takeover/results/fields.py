@@ -3,11 +3,10 @@
 import json
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import Any, NoReturn
 
 from lm_eval_takeover.errors import ResultsError
-from lm_eval_takeover.results.statistics import Values, as_values
-from lm_eval_takeover.storage.schema import Between, Share, check, describe, join, show
+from lm_eval_takeover.storage.schema import Share, check, describe, join, show
 
 LARGEST_DOCUMENT = 64 * 2**20  # bytes of a file, or of a line, that is parsed as one; lm-eval's results have some KB
 _REQUIRED = object()
@@ -56,10 +55,6 @@ class Fields:
         """A number from 0 to 1."""
         return float(self.require(field, Share))
 
-    def numbers(self, field: str, most: float) -> Values:
-        """A list of numbers from 0 to `most`."""
-        return as_values(self.require(field, list[Annotated[float, Between(0, most)]]))
-
     def fail(self, field: str, text: str) -> NoReturn:
         path = self._path(field)
         raise ResultsError(f"{self.place}: {f'field {path!r} ' if path else ''}{text}")
@@ -68,8 +63,15 @@ class Fields:
         return join(self.name, field)
 
 
+def _check_regular(path: Path) -> None:
+    """Raises ResultsError for pipes and devices, which may be read without end; links to files are followed."""
+    if path.exists() and not path.is_file():
+        raise ResultsError(f"'{path}' is a folder, a pipe or a device; expected a regular file")
+
+
 def read_document(path: Path, writer: str) -> Fields:
     """The object that a file holds; `writer` is the command that makes such files, for errors. Raises ResultsError."""
+    _check_regular(path)
     try:
         size = path.stat().st_size
         if size > LARGEST_DOCUMENT:
@@ -94,8 +96,8 @@ _MARKS = {
 
 def describe_file(path: Path) -> str:
     """In words what lies there, as far as its first bytes and its fields tell."""
-    if path.is_dir():
-        return "a folder"
+    if not path.is_file():
+        return "a folder, a pipe or a device"
     try:
         with path.open("rb") as stream:
             start = stream.read(LARGEST_DOCUMENT)
@@ -128,6 +130,7 @@ def read_lines(path: Path, writer: str, skip: Callable[[str], None] | None = Non
 
     With `skip`, a line that is not JSON is left out, and `skip` gets a notice of it.
     """
+    _check_regular(path)
     try:
         with path.open("rb") as stream:
             number = 0

@@ -1,6 +1,7 @@
 """Results folders: what lm-eval wrote is read as it is, and what is broken is a line with the file and the field."""
 
 import json
+import os
 import re
 import shutil
 import tracemalloc
@@ -299,6 +300,18 @@ def test_files_that_are_cut_off_empty_or_too_large_are_a_line(folder):
     shutil.copy(results_file(edit_source), path)
     with pytest.raises(ResultsError, match="line 1 has more than 64 MB"):
         read_run(path)
+
+
+@pytest.mark.parametrize("place", [results_file, samples_file])
+def test_a_pipe_or_a_device_is_refused_before_it_is_read(folder, place):
+    path = place(folder)
+    path.unlink()
+    os.mkfifo(path)
+    for _ in range(2):
+        with pytest.raises(ResultsError, match="is a folder, a pipe or a device; expected a regular file"):
+            read_runs([folder])
+        path.unlink()
+        path.symlink_to("/dev/zero")
 
 
 def test_a_folder_without_results_says_what_was_expected(tmp_path):
