@@ -47,8 +47,8 @@ def fresh_prompts(count: int, seed: int) -> list[str]:
 
 
 def as_prompts(texts: list[str]) -> Prompts:
-    source = {"dataset": "puzzles", "seed": 0, "indices": list(range(len(texts))), "held_out_indices": [], "problems": [],
-              "digest": "", "chat_template": False, "enable_thinking": None}  # fmt: skip
+    source = {"dataset": "puzzles", "seed": 0, "indices": list(range(len(texts))), "held_out_indices": [], "digest": ""}
+    source |= {"chat_template": False, "enable_thinking": None, "problems": [], "template_digest": []}
     return Prompts(tuple(texts), (), source)
 
 

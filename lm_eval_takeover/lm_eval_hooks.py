@@ -19,6 +19,7 @@ from typing import Any
 from lm_eval_takeover.arguments import ModelArguments
 from lm_eval_takeover.errors import install_error_hook, is_our_command
 from lm_eval_takeover.escaping import make_notices_visible
+from lm_eval_takeover.runs.facts import find_missed_rate
 
 logger = logging.getLogger(__name__)
 
@@ -64,6 +65,8 @@ def observe_evaluation(simple_evaluate: Callable[..., Any]) -> Callable[..., Any
             _name_results(options.arguments.get("evaluation_tracker"), takeover["label"])
             if takeover["tokens"]:
                 logger.info("%s", describe_cost(takeover))
+            if (asked := find_missed_rate(takeover, takeover["realized_rate"])) is not None:
+                logger.warning("%s", describe_missed_rate(takeover, asked))
         return results
 
     return observed
@@ -116,6 +119,17 @@ def describe_cost(takeover: Mapping[str, Any]) -> str:
     asked = find_missed_rate(takeover, takeover["realized_rate"])
     missed = "" if asked is None else f"; {asked:.2%} was asked for"
     return f"{takeover['label']}: realized rate {takeover['realized_rate']:.2%} ({tokens}), {passes}{missed}"
+
+
+def describe_missed_rate(takeover: Mapping[str, Any], asked: float) -> str:
+    """One line on a run whose realized rate is off: both rates, and in what it differs from its calibration."""
+    differences = "; ".join(takeover["differs_from_calibration"])
+    line = f"{takeover['label']}: {asked:.1%} of the tokens were asked for, and {takeover['realized_rate']:.1%} were taken over"
+    if takeover["calibration"] is None:
+        return line
+    return (
+        f"{line}; against its calibration '{takeover['calibration']}': {differences or 'nothing that is known differs'}"
+    )
 
 
 def _name_results(tracker: Any, label: str) -> None:

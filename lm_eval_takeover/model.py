@@ -34,7 +34,7 @@ from lm_eval_takeover.runs.sample_keys import collect_text_settings
 from lm_eval_takeover.runs.tally import Tally, summarize_tallies
 from lm_eval_takeover.tasks.continuations import cut_to_context, list_rolling_windows
 from lm_eval_takeover.tasks.instances import document_label, make_requests
-from lm_eval_takeover.tasks.known_problems import find_calibrated_problem, refuse_calibrated_tasks
+from lm_eval_takeover.tasks.known_problems import find_calibrated_problem, has_template, refuse_calibrated_tasks
 from lm_eval_takeover.tasks.verdicts import set_verdict_log
 
 logger = logging.getLogger(__name__)
@@ -165,9 +165,13 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
         attempts, seconds = (
             self.run.read_attempts_and_seconds() if self.run and self.run.command else (1, self._seconds)
         )
+        counts = summarize_tallies(self.tally, float(self.policy.host is None))
+        fit = self.gate_origin.fit
+        differences = fit.name_differences(counts["tokens"], counts["samples"]) if fit else []
         return {
             "takeover": self._description()
-            | summarize_tallies(self.tally, float(self.policy.host is None))
+            | counts
+            | {"differs_from_calibration": differences}
             | {"run_dir": self.arguments.run_dir, "attempts": attempts, "seconds": round(seconds, 3)}
         }
 
@@ -275,6 +279,10 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
             return
         asked = [(instance.task_name or "none", instance.args[0]) for instance in instances]
         fit.check((*one, sampling) for one, sampling in zip(asked, samplings, strict=True))
+        template = fit.calibration.prompts.get("template_digest")
+        fit.template_differs |= template is not None and not all(
+            has_template(prompt, template) for _, prompt in set(asked)
+        )
         refuse_calibrated_tasks(fit.calibration.name, fit.calibration.diagnostic, asked)
         documents = ((document_label(instance), instance.doc) for instance in instances)
         if label := find_calibrated_problem(fit.calibration.problems, documents):

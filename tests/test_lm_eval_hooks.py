@@ -1,5 +1,6 @@
 """What the model type learns of lm-eval: seeds, the command's options before slow imports, signals, where notices go."""
 
+import json
 import logging
 import subprocess
 import sys
@@ -8,9 +9,13 @@ from argparse import Namespace
 import pytest
 import torch
 from helpers.processes import environment
+from lm_eval import simple_evaluate
+from lm_eval.tasks import TaskManager
 
 from lm_eval_takeover import lm_eval_hooks, stopping
+from lm_eval_takeover.demo import problems
 from lm_eval_takeover.errors import ArgumentError, CalibrationError
+from lm_eval_takeover.model import GuidedTakeover
 
 COMMAND = ["lm_eval", "--model", "guided-takeover", "--tasks", "takeover_demo"]
 
@@ -62,6 +67,33 @@ def test_an_evaluation_ends_with_its_call_even_if_it_fails():
         lm_eval_hooks.observe_evaluation(fail)()
     assert lm_eval_hooks.get_evaluation() is None
     assert lm_eval_hooks.choose_seed(None) == 0
+
+
+def test_a_run_that_misses_its_rate_says_so_at_its_end_and_in_what_it_differs(caplog, tmp_path):
+    """In texts that end at the first decision, and in another template."""
+    rows = [{"problem": row["problem"], "answer": row["answer"]} for row in problems()[:3]]
+    (tmp_path / "mine.yaml").write_text(
+        "task: mine\ndataset_path: json\ntest_split: test\noutput_type: generate_until\ndoc_to_target: answer\n"
+        f"dataset_kwargs: {{data_files: {{test: {tmp_path / 'rows.jsonl'}}}}}\n"
+        'doc_to_text: "Q: {{problem}}\\nSolution:"\nmetric_list: [{metric: exact_match}]\n'
+        "generation_kwargs: {do_sample: true, temperature: 0.6, top_p: 0.95, max_gen_toks: 6, until: []}\n"
+    )
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    results = simple_evaluate(
+        model=GuidedTakeover(target_rate=0.05, batch_size=8),
+        tasks=["mine"],
+        task_manager=TaskManager(include_path=str(tmp_path), include_defaults=False),
+        bootstrap_iters=0,
+    )
+    takeover = results["config"]["takeover"]
+    differences = "its prompts are in another template; its texts are shorter (6 tokens, 168 there)"
+    assert (
+        abs(takeover["realized_rate"] - 0.05) > 0.01 and "; ".join(takeover["differs_from_calibration"]) == differences
+    )
+    line = (
+        f"{takeover['label']}: 5.0% of the tokens were asked for, and {takeover['realized_rate']:.1%} were taken over"
+    )
+    assert f"{line}; against its calibration 'demo': {differences}" in caplog.text
 
 
 def options(**given):

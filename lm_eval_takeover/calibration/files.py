@@ -49,6 +49,7 @@ class _Vocabulary(TypedDict):
 class _Prompts(TypedDict):
     chat_template: bool
     enable_thinking: bool | None
+    template_digest: tuple[str, str]
     problems: list[str]
 
 

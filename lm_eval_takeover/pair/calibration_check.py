@@ -44,6 +44,7 @@ class CalibrationFit:
     enable_thinking: bool | None
     allowed: bool
     command: Callable[..., str]
+    template_differs: bool = False  # known once the run has asked
     _said: set[str] = field(default_factory=set)
 
     def check(self, requests: Iterable[tuple[str, str, Sampling | None]]) -> None:
@@ -109,6 +110,19 @@ class CalibrationFit:
             measured, wanted = held[name], getattr(sampling, name)
             if not math.isclose(measured, wanted):
                 differences.append((f"{name}={measured:g}", f"{name}={wanted:g}"))
+        return differences
+
+    def name_differences(self, tokens: int, samples: int) -> list[str]:
+        """In what a run of so many tokens and texts differs from the calibration, where that is no error."""
+        differences = sorted(self._said)
+        if self.template_differs:
+            differences.append("its prompts are in another template")
+        written, measured = self.calibration.tokens or 0, self.calibration.rollouts or 0
+        if written and samples and not 0.5 <= (ratio := tokens * measured / (samples * written)) <= 2:
+            shorter = "shorter" if ratio < 1 else "longer"
+            differences.append(
+                f"its texts are {shorter} ({tokens / samples:,.0f} tokens, {written / measured:,.0f} there)"
+            )
         return differences
 
     def compare_dtypes(self) -> None:

@@ -36,12 +36,33 @@ def problem_digest(problem: str) -> str:
     return f"{len(listed)} {_digest(listed[:_FIRST], 4)} {_digest(listed, 8)}"
 
 
+def _find_template(prompts: Collection[str]) -> tuple[list[str], list[str]]:
+    """The words that all prompts begin with, and those that they end with: their template's. None of one prompt alone."""
+    listed = [words(prompt) for prompt in set(prompts)]
+    if len(listed) < 2:
+        return [], []
+    before, after = (commonprefix([each[::step] for each in listed]) for step in (1, -1))  # noqa: RUF071
+    return list(before), list(after)[::-1]
+
+
 def strip_template(prompts: Sequence[str]) -> list[str]:
-    """The words of each prompt, without those that all of them begin and end with."""
-    listed = [words(prompt) for prompt in dict.fromkeys(prompts)]
-    start, end = (len(commonprefix([each[::step] for each in listed])) if listed[1:] else 0 for step in (1, -1))  # noqa: RUF071
-    stripped = [words(prompt)[start:] for prompt in prompts]
-    return [" ".join(each[: max(len(each) - end, 0)]) for each in stripped]
+    """The words of each prompt, without those of their template."""
+    before, after = _find_template(prompts)
+    listed = [words(prompt)[len(before) :] for prompt in prompts]
+    return [" ".join(each[: max(len(each) - len(after), 0)]) for each in listed]
+
+
+def digest_template(prompts: Collection[str]) -> list[str]:
+    """Of the words before the problem and of those behind it: how many, and their digest."""
+    return [f"{len(part)} {_digest(part, 8)}" for part in _find_template(prompts)]
+
+
+def has_template(prompt: str, template: Sequence[str]) -> bool:
+    """Whether a prompt begins and ends with the words of a template, given as `digest_template` has it."""
+    listed = words(prompt)
+    (before, first), (after, last) = (part.split() for part in template)
+    ends = listed[: int(before)], listed[len(listed) - int(after) :]
+    return [_digest(part, 8) for part in ends] == [first, last]
 
 
 class KnownProblems:

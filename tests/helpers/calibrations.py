@@ -26,7 +26,7 @@ def small_calibration():
         BASE, GUIDE, {"size": 10, "digest": "sha256:00"}, "forward", rollouts=3, tokens=len(SCORES),
         scores={"ce": calibrate_values(SCORES)}, name="made", targets=(TARGET,),
         prompts={"dataset": "x", "seed": 0, "indices": [1], "asked": 3, "chat_template": False, "enable_thinking": None,
-                 "problems": ["7 6c0d12e1 9a3d8a7e51c1f3b2"]},
+                 "template_digest": ["0 x", "0 x"], "problems": ["7 6c0d12e1 9a3d8a7e51c1f3b2"]},
         decoding={"temperature": 0.6, "top_p": 0.95, "top_k": 0, "max_gen_toks": 9, "until": [], "seed": 0}, cut=0,
         dtypes={"base": "torch.float32", "guide": "torch.float32"},
     )  # fmt: skip

@@ -15,7 +15,7 @@ import jinja2
 
 from lm_eval_takeover.commands.calibrate.task_form import TaskForm
 from lm_eval_takeover.errors import ArgumentError, first_line
-from lm_eval_takeover.tasks.known_problems import KnownProblems, problem_digest, strip_template
+from lm_eval_takeover.tasks.known_problems import KnownProblems, digest_template, problem_digest, strip_template
 
 logger = logging.getLogger(__name__)
 
@@ -94,6 +94,7 @@ def read_prompts(
         "indices": indices,
         "digest": f"sha256:{hashlib.sha256(json.dumps(texts[: len(indices)]).encode()).hexdigest()}",
         "held_out_indices": others,
+        "template_digest": digest_template(texts),
         "problems": [problem_digest(text) for text in strip_template([drawn[index].text for index in chosen])],
         "checked_against": known.benchmarks,
     }
