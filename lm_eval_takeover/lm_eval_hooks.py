@@ -20,6 +20,7 @@ from lm_eval_takeover.arguments import ModelArguments
 from lm_eval_takeover.errors import install_error_hook, is_our_command
 from lm_eval_takeover.escaping import make_notices_visible
 from lm_eval_takeover.runs.facts import find_missed_rate
+from lm_eval_takeover.storage.paths import make_component
 
 logger = logging.getLogger(__name__)
 
@@ -136,10 +137,8 @@ def _name_results(tracker: Any, label: str) -> None:
     """Have lm-eval write results and samples into a folder of this name, instead of a random one."""
     if tracker is None:
         return
-    from lm_eval.utils import sanitize_model_name
-
     tracker.general_config_tracker.model_name = label
-    tracker.general_config_tracker.model_name_sanitized = sanitize_model_name(label)
+    tracker.general_config_tracker.model_name_sanitized = make_component(label)
 
 
 def share_logging() -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from lm_eval_takeover.errors import ResultsError
+from lm_eval_takeover.storage.regular_files import open_input, read_bounded
 from lm_eval_takeover.storage.schema import Share, check, describe, join, show
 
 LARGEST_DOCUMENT = 64 * 2**20  # bytes of a file, or of a line, that is parsed as one; lm-eval's results have some KB
@@ -63,28 +64,15 @@ class Fields:
         return join(self.name, field)
 
 
-def _check_regular(path: Path) -> None:
-    """Raises ResultsError for pipes and devices, which may be read without end; links to files are followed."""
-    if path.exists() and not path.is_file():
-        raise ResultsError(f"'{path}' is a folder, a pipe or a device; expected a regular file")
-
-
 def read_document(path: Path, writer: str) -> Fields:
     """The object that a file holds; `writer` is the command that makes such files, for errors. Raises ResultsError."""
-    _check_regular(path)
     try:
-        size = path.stat().st_size
-        if size > LARGEST_DOCUMENT:
-            raise ResultsError(
-                f"'{path}' has {size / 2**20:,.0f} MB; expected a file of {writer}, which has at most "
-                f"{LARGEST_DOCUMENT // 2**20} MB (samples belong into samples_*.jsonl)"
-            )
-        return Fields(f"'{path}'", json.loads(path.read_bytes()))
+        return Fields(f"'{path}'", json.loads(read_bounded(path, LARGEST_DOCUMENT)))
     except OSError as error:
-        raise ResultsError(f"'{path}' cannot be read: {error.strerror or error}") from error
+        raise ResultsError(
+            f"'{path}' cannot be read: {error.strerror or error}; expected a file of {writer}"
+        ) from error
     except (ValueError, RecursionError) as error:
-        if isinstance(error, ResultsError):
-            raise
         raise ResultsError(f"'{path}' is not JSON ({error}); write it again with {writer}") from error
 
 
@@ -99,7 +87,7 @@ def describe_file(path: Path) -> str:
     if not path.is_file():
         return "a folder, a pipe or a device"
     try:
-        with path.open("rb") as stream:
+        with open_input(path) as stream:
             start = stream.read(LARGEST_DOCUMENT)
     except OSError:
         return "a file that cannot be read"
@@ -130,9 +118,8 @@ def read_lines(path: Path, writer: str, skip: Callable[[str], None] | None = Non
 
     With `skip`, a line that is not JSON is left out, and `skip` gets a notice of it.
     """
-    _check_regular(path)
     try:
-        with path.open("rb") as stream:
+        with open_input(path) as stream:
             number = 0
             while line := stream.readline(LARGEST_DOCUMENT + 1):
                 number += 1

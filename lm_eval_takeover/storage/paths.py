@@ -3,12 +3,12 @@
 import re
 from pathlib import Path
 
-_LONGEST = 120  # characters of a component; file systems take 255 bytes
+_LONGEST = 200  # bytes of a component; file systems take 255, and names of files add to it
 
 
 def make_component(name: str) -> str:
     """A name as one component of a path: letters, digits and `._+@=-` stay, all else is a `-`. Never empty, hidden or `..`."""
-    kept = re.sub(r"[^\w.+@=-]", "-", name)[:_LONGEST]
+    kept = re.sub(r"[^\w.+@=-]", "-", name).encode()[:_LONGEST].decode(errors="ignore")
     return re.sub(r"^\.", "_", kept) or "_"
 
 

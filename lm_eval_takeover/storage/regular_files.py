@@ -4,30 +4,39 @@ import errno
 import os
 import stat
 from pathlib import Path
+from typing import BinaryIO
 
 
-def open_regular(path: Path, flags: int = os.O_RDONLY) -> int:
-    """A descriptor of a regular file. Raises OSError for symbolic links, pipes, devices and folders; a pipe cannot block it."""
+def open_regular(path: Path, flags: int = os.O_RDONLY, *, follow: bool = False) -> int:
+    """A descriptor of a regular file. Raises OSError for pipes, devices, folders and, unless `follow`, symbolic links.
+
+    A pipe cannot block it.
+    """
     try:
-        handle = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
+        handle = os.open(path, flags | (0 if follow else os.O_NOFOLLOW) | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
     except OSError as error:
-        if error.errno == errno.ELOOP:
-            raise _refuse(path, "a symbolic link") from None
+        if error.errno == errno.ELOOP and not follow:
+            raise _refuse(path, "it is a symbolic link; remove it") from None
         raise
     if not stat.S_ISREG(os.fstat(handle).st_mode):
         os.close(handle)
-        raise _refuse(path, "no regular file")
+        raise _refuse(path, f"it is a folder, a pipe or a device{'' if follow else '; remove it'}")
     return handle
 
 
+def open_input(path: Path) -> BinaryIO:
+    """A regular file, perhaps by a link to it, to be read. Raises OSError."""
+    return os.fdopen(open_regular(path, follow=True), "rb")
+
+
 def read_bounded(path: Path, most: int = 2**26) -> bytes:
-    """The whole file. Raises OSError for one of more than `most` bytes, whose rest is not read."""
-    with path.open("rb") as stream:
+    """A whole regular file. Raises OSError for one of more than `most` bytes, whose rest is not read."""
+    with open_input(path) as stream:
         data = stream.read(most + 1)
     if len(data) > most:
         raise OSError(errno.EFBIG, f"it has more than {most // 2**20} MB", str(path))
     return data
 
 
-def _refuse(path: Path, what: str) -> OSError:
-    return OSError(errno.EINVAL, f"it is {what}; remove it", str(path))
+def _refuse(path: Path, why: str) -> OSError:
+    return OSError(errno.EINVAL, why, str(path))

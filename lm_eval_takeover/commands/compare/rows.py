@@ -1,7 +1,6 @@
 """The rows of a comparison: models alone, and methods at realized rates."""
 
 import argparse
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,6 +12,7 @@ from lm_eval_takeover.method.named import Named, find_policy, parse_word
 from lm_eval_takeover.method.policies import Gated
 from lm_eval_takeover.method.policy import policies
 from lm_eval_takeover.pair.loading import open_method, parse_arguments
+from lm_eval_takeover.storage.paths import make_component
 
 _ORDER = ("base", "guided", "random", "early", "thinking", "guide")  # in which they run; methods stand with guided
 _ALONE = ("base", "guide")
@@ -90,7 +90,7 @@ def _expand(named: Named, options: argparse.Namespace, has_leader: bool) -> Iter
             f"--rows {named.name}@{named.rates[0]:g}: its arguments say already how much the donor writes"
         )
     pairs = [f"{name}-{value}" for name, value in named.arguments.items()]
-    label = re.sub(r"[^\w.+-]", "-", "-".join([named.name, *pairs]))
+    label = make_component("-".join([named.name, *pairs]))
     rates = () if by_hand else named.rates or (options.rates if named.name != "guided" else ())
     follows = not (by_hand or rates) and named.name in ("random", "early") and has_leader
     for rate in rates or [None if by_hand or follows else options.target_rate]:

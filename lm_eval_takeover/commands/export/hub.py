@@ -11,7 +11,7 @@ from huggingface_hub import EvalResultEntry, eval_result_entries_to_yaml
 from huggingface_hub.utils import yaml_dump
 
 from lm_eval_takeover.commands.export.source import Source, find_benchmark, is_draw, is_whole
-from lm_eval_takeover.storage.paths import join_inside
+from lm_eval_takeover.storage.paths import join_inside, make_component
 from lm_eval_takeover.storage.whole_files import write_text
 
 
@@ -24,7 +24,7 @@ def export(sources: Sequence[Source], out: Path, source_url: str | None) -> tupl
             if why := _find_obstacle(source, task):
                 notes.append(f"{task} of '{source.path}' is left out: {why}")
                 continue
-            path = join_inside(out, source.model, ".eval_results", f"{task}.yaml")
+            path = join_inside(out, source.model, ".eval_results", f"{make_component(task)}.yaml")
             if path in files:
                 notes.append(f"'{path}' is now that of '{source.path}', another run of {source.model}")
             entries = eval_result_entries_to_yaml([describe_entry(source, task, source_url)])

@@ -9,7 +9,7 @@ from lm_eval_takeover.commands.export.source import LoggedProblem, Source, find_
 from lm_eval_takeover.results.problems import list_scores
 from lm_eval_takeover.results.runs import TaskResult
 from lm_eval_takeover.storage.digests import digest_of
-from lm_eval_takeover.storage.paths import join_inside
+from lm_eval_takeover.storage.paths import join_inside, make_component
 from lm_eval_takeover.storage.whole_files import write_text
 
 _SCORER = "lm_eval_takeover"
@@ -24,7 +24,7 @@ def export(sources: Sequence[Source], out: Path) -> tuple[list[Path], list[str]]
                 notes.append(f"{task} of '{source.path}' has no samples, so its log has none; run with --log_samples")
             identity = digest_of([source.path.name, source.model, task, source.document.get("date")])[:22]
             stamp = source.date.isoformat().replace(":", "-")
-            path = join_inside(out, f"{stamp}_{task.replace('_', '-')}_{identity}.json")
+            path = join_inside(out, f"{stamp}_{make_component(task).replace('_', '-')}_{identity}.json")
             write_text(path, write_json(describe_log(source, task, identity)))
             files.append(path)
     return files, notes

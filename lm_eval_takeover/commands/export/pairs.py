@@ -4,6 +4,7 @@ https://huggingface.co/docs/trl/dataset_formats#preference
 """
 
 import csv
+import io
 import json
 from collections.abc import Iterator, Mapping
 from itertools import islice
@@ -15,6 +16,7 @@ import pyarrow.parquet as pq
 
 from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.runs.run_reader import RunReader, read_run_folder
+from lm_eval_takeover.storage.regular_files import open_input
 from lm_eval_takeover.storage.whole_files import write_whole
 
 _COLUMNS = ("token_id", "chosen_from", "score", "host_token_id")
@@ -93,7 +95,7 @@ def _read_effects(folder: Path) -> dict[Name, float]:
     """By position. Raises ArgumentError for a folder that `effects` did not write."""
     path = folder / "effects.csv"
     try:
-        with path.open(newline="") as stream:
+        with io.TextIOWrapper(open_input(path), newline="") as stream:
             return {
                 (row["task"], int(row["doc_id"]), int(row["sample"]), int(row["position"])): float(row["effect"])
                 for row in csv.DictReader(stream)

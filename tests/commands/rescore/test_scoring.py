@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 from helpers.demo_runs import run_demo
+from helpers.run_dirs import plant
 from lm_eval.api.instance import Instance
 
 from lm_eval_takeover.cli import main
@@ -102,6 +103,33 @@ def test_tasks_of_a_folder_go_before_the_installed_ones(finished, tasks):
     task.write_text(re.sub(r"version: \S+", "version: 9.9", task.read_text()))
     (run,), verdicts = read_stored_runs(finished[0])
     assert rescore(run, verdicts, [], tasks).results["versions"]["takeover_demo"] == 9.9
+
+
+@pytest.mark.parametrize("label", ["..", "../../out", "a\nb\x1b[2J\u202e", "é" * 300, "/etc"])
+def test_a_stranger_s_label_stays_inside_of_the_output(finished, tmp_path, capsys, label):
+    folder = shutil.copytree(finished[0], tmp_path / "a" / "run")
+
+    def rename(facts):
+        facts = json.loads(facts)
+        facts["takeover"]["label"] = label
+        return json.dumps(facts)
+
+    plant(folder, "attempts", facts=rename)
+    before = set(tmp_path.rglob("*"))
+    assert main(["rescore", str(folder), "--output_path", str(tmp_path / "a" / "out")]) == 0
+    new = set(tmp_path.rglob("*")) - before
+    assert all(path.is_relative_to(tmp_path / "a" / "out") or path.parent == folder for path in new)
+    assert len(list((tmp_path / "a" / "out").glob("*/results_*.json"))) == 1
+    shown = capsys.readouterr()
+    assert not {"\x1b", "\u202e"} & set(shown.out + shown.err)
+
+
+def test_an_own_task_asks_for_its_folder(finished, tmp_path):
+    (run,), verdicts = read_stored_runs(finished[0])
+    asked = [replace(row, task="my_sums") for row in run.asked]
+    message = r"task 'my_sums' of the run is not installed; give --include_path, the folder of its task file"
+    with pytest.raises(ArgumentError, match=message):
+        rescore(replace(run, asked=asked), verdicts, [], None)
 
 
 def test_documents_without_all_their_responses_are_left_out(finished, tmp_path):

@@ -1,0 +1,42 @@
+"""Reading what someone else may have put there: regular files only, of a bounded size."""
+
+import os
+
+import pytest
+
+from lm_eval_takeover.cli import main
+from lm_eval_takeover.errors import ResultsError
+from lm_eval_takeover.storage.regular_files import open_input, read_bounded
+
+
+def test_a_link_to_a_regular_file_is_read_and_one_that_is_too_large_is_not(tmp_path):
+    (tmp_path / "file").write_bytes(b"12345")
+    (tmp_path / "link").symlink_to(tmp_path / "file")
+    assert read_bounded(tmp_path / "link", 5) == b"12345"
+    with pytest.raises(OSError, match="it has more than 0 MB"):
+        read_bounded(tmp_path / "link", 4)
+
+
+@pytest.mark.parametrize("target", ["/dev/zero", "pipe", "."])
+def test_pipes_devices_and_folders_are_refused_at_once(tmp_path, target):
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link").symlink_to(target)
+    with pytest.raises(OSError, match="it is a folder, a pipe or a device"):
+        open_input(tmp_path / "link")
+
+
+@pytest.mark.parametrize("target", ["/dev/zero", "pipe"])
+@pytest.mark.parametrize(
+    ("link", "words"),
+    [
+        ("results_2026-01-01.json", ["leaderboard", "{folder}"]),
+        ("results_2026-01-01.json", ["export", "{folder}", "--to", "eee", "--out", "{folder}/out"]),
+        ("baseline.json", ["regress", "{folder}", "--baseline", "{folder}/baseline.json"]),
+    ],
+    ids=["results", "export", "baseline"],
+)
+def test_results_and_baselines_that_are_devices_or_pipes_are_one_line(tmp_path, link, words, target):
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / link).symlink_to(target)
+    with pytest.raises(ResultsError, match="it is a folder, a pipe or a device"):
+        main([word.format(folder=tmp_path) for word in words])
