@@ -28,6 +28,7 @@ def render(engine: ServedEngine, *, keyed: bool) -> tuple[bytes, dict[str, str]]
         "tau": f"{gate.tau:g}" if gate is not None else "",
         "gated": "" if gate is not None else "hidden",
         "keyed": "" if keyed else "hidden",
+        "example": engine.example,
     }
     texts = {name: escape(str(value)) for name, value in values.items()}
     page = Template(_read("page.html")).substitute(texts, style=style, script=script)

@@ -22,6 +22,7 @@ from lm_eval_takeover.vllm.settings import (
 MOST_BYTES = 2**23
 MOST_SAMPLES = 256  # prompts times `n`
 DEEPEST = 64  # levels of lists and objects
+MOST_ITEMS = 1024  # of a list or an object
 _REMEMBERED = 2**16  # prompts whose repeats are numbered, the latest
 _LONGEST_RUN = 200  # characters
 # A client's draws: OpenAI's default, the type, the least and largest value.
@@ -79,19 +80,24 @@ class Repeats:
 
 
 def parse_body(data: bytes) -> dict[str, Any]:
-    """A JSON object without NaN, infinities and deep nesting. Raises ValueError."""
+    """A JSON object without NaN, infinities, deep nesting and long lists; prompts may be long. Raises ValueError."""
     try:
         body = json.loads(data, parse_constant=_refuse_constant, parse_float=_parse_float)
     except RecursionError:
         raise ValueError(f"the body is nested deeper than {DEEPEST} levels") from None
     if not isinstance(body, dict):
         raise ValueError(f"the body is {_describe(body)}; expected a JSON object")
-    level: list[Any] = [body]
+    level: list[tuple[str, Any]] = [("the body", {name: value for name, value in body.items() if name != "prompt"})]
     for _ in range(DEEPEST):
+        for name, values in level:
+            if len(values) > MOST_ITEMS:
+                raise ValueError(f"{name[:40]} has {len(values)} items; expected at most {MOST_ITEMS}")
         level = [
-            inner for one in level for inner in (one.values() if isinstance(one, dict) else one)
+            (str(inner_name) if isinstance(values, dict) else name, inner)
+            for name, values in level
+            for inner_name, inner in (values.items() if isinstance(values, dict) else enumerate(values))
             if isinstance(inner, (dict, list))
-        ]  # fmt: skip
+        ]
         if not level:
             return body
     raise ValueError(f"the body is nested deeper than {DEEPEST} levels")
@@ -130,7 +136,7 @@ def split_request(body: dict[str, Any], engine: EngineSettings, repeats: Repeats
     draws = _read_draws(body, engine)
     _ = RequestSettings(**given, **draws).choose_policy(build_policy(engine.policy))
     _ = RequestSettings(**draws).sampling
-    prompts, name = _list_prompts(body, engine)
+    prompts, name = _list_prompts(body, engine, length)
     count = _read_number("n", 1 if (asked := body.pop("n", None)) is None else asked, int, 1, MOST_SAMPLES)
     if count * len(prompts) > MOST_SAMPLES:
         raise ValueError(
@@ -225,9 +231,6 @@ def _check_lengths(body: dict[str, Any], prompts: list[Any], count: int, length:
     for name in ("max_tokens", "max_completion_tokens"):
         if body.get(name) is not None:
             _read_number(name, body[name], int, 0, length)
-    longest = max((len(one) for one in prompts if isinstance(one, list) and "messages" not in body), default=0)
-    if longest >= length:
-        raise ValueError(f"prompt: {longest} tokens, and this server reads {length}, the answer among them; shorten it")
     others = {name: value for name, value in body.items() if name not in ("prompt", "messages")}
     size = count * (len(json.dumps(prompts)) + len(prompts) * len(json.dumps(others)))
     if size > MOST_BYTES:
@@ -236,14 +239,18 @@ def _check_lengths(body: dict[str, Any], prompts: list[Any], count: int, length:
         )
 
 
-def _list_prompts(body: dict[str, Any], engine: EngineSettings) -> tuple[list[Any], str]:
+def _list_prompts(body: dict[str, Any], engine: EngineSettings, length: int) -> tuple[list[Any], str]:
     """The prompts of a request, each a text or token ids, or its one list of messages; and the name of their field."""
     if "messages" in body:
         return [body["messages"]], "messages"
     prompt = body.get("prompt")
     prompts = prompt if isinstance(prompt, list) and prompt and isinstance(prompt[0], str | list) else [prompt]
-    for one in prompts:
+    for one in prompts[: MOST_SAMPLES + 1]:  # more are refused behind this
         if isinstance(one, list):
+            if len(one) >= length:
+                raise ValueError(
+                    f"prompt: {len(one)} tokens, and this server reads {length}, the answer among them; shorten it"
+                )
             wrong = next((token for token in one if not isinstance(token, int) or not 0 <= token < engine.vocab), None)
             if wrong is not None or not one:
                 raise ValueError(f"prompt: {_describe(wrong)} is no token; expected ids from 0 to {engine.vocab - 1}")

@@ -8,12 +8,14 @@ import asyncio
 import math
 from collections.abc import Awaitable, Callable, Sequence
 from functools import cached_property
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from prometheus_client import Counter
 
+from lm_eval_takeover.demo import DEMO, PROMPT, calibration_prompts
 from lm_eval_takeover.method.observations import OBSERVED
 from lm_eval_takeover.method.policy import Policy
 from lm_eval_takeover.pair.pieces import Pieces
@@ -125,6 +127,13 @@ class ServedEngine:
     def _unwritten(self) -> frozenset[int]:
         """Tokens that vLLM leaves out of a text."""
         return frozenset(self._client.tokenizer.all_special_ids)
+
+    @property
+    def example(self) -> str:
+        """A prompt to try the models with: of the bundled pair, one that it was trained on."""
+        if Path(self._client.model_config.model) in DEMO.values():
+            return calibration_prompts()[0]
+        return PROMPT.format(problem="What is the sum of the first 20 odd numbers?")
 
     async def tell_part(self, one: OneSample, start: int, count: int) -> dict[str, Any]:
         """`takeover` of a streamed chunk: its `count` tokens from position `start`."""

@@ -24,6 +24,7 @@ from lm_eval_takeover.vllm.stream import Stream, hide_ids
 _PATHS = ("/v1/completions", "/v1/chat/completions")
 _HELPERS = ("/tokenize", "/detokenize")  # nothing is generated
 _READING = ("GET", "HEAD", "OPTIONS")
+_BODY_WITHIN = 60.0  # seconds
 _GONE = 499  # in the metrics: the client went
 
 
@@ -71,10 +72,13 @@ class TakeoverMiddleware:
         """Answer a request. Returns the status."""
         engine = self._open_engine(scope)
         try:
-            data = await _read_body(Request(scope, receive))
+            async with asyncio.timeout(_BODY_WITHIN):
+                data = await _read_body(Request(scope, receive))
             asked = split_request(parse_body(data), engine.settings, self._repeats, engine.length)
         except ClientDisconnect:
             return _GONE
+        except TimeoutError:
+            response = refuse(408, f"the body did not arrive within {_BODY_WITHIN:g} seconds")
         except _TooLong:
             response = refuse(413, f"the body has more than {MOST_BYTES:,} bytes")
         except ValueError as error:

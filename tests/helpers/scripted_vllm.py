@@ -25,14 +25,14 @@ SCRIPTS = {
 class ScriptedVllm:
     """An ASGI app. `chunks` are the numbers of tokens of a stream's chunks, over and over."""
 
-    def __init__(self, chunks=(1, 2), api_key=None, block=1, dead=None, pause=0):
+    def __init__(self, chunks=(1, 2), api_key=None, block=1, dead=None, pause=0, model="scripted"):
         self.chunks, self.dead, self.pause = chunks, dead, pause
         self.records, self.calls, self.bodies, self.ended = {}, [], [], []
         tokenizer = TableTokenizer(WORDS)
         tokenizer.all_special_ids = [ENDS]
         engine = EngineSettings(policy=describe_policy(POLICIES["disagreement"]), vocab=512, ends=[ENDS], block=block)
         config = SimpleNamespace(
-            hf_overrides={"takeover": engine.to_plain()}, hf_config=SimpleNamespace(), max_model_len=512
+            hf_overrides={"takeover": engine.to_plain()}, hf_config=SimpleNamespace(), model=model, max_model_len=512
         )
         core = SimpleNamespace(call_utility_all_async=self.ask_engines)
         client = SimpleNamespace(model_config=config, tokenizer=tokenizer, engine_core=core, errored=False)

@@ -12,6 +12,7 @@ from helpers.asgi import serve, talk
 from helpers.browser import CHROMIUM, open_browser
 from helpers.scripted_vllm import SCRIPTS, ScriptedVllm, tell
 
+from lm_eval_takeover.demo import DEMO, calibration_prompts
 from lm_eval_takeover.vllm import server
 
 MARKS = "[...document.querySelectorAll('#answer mark')].map((node) => node.textContent)"
@@ -37,6 +38,14 @@ def test_the_page_loads_nothing_and_asks_for_a_key_where_there_is_one(keys):
     assert not re.search(r"""(?:src|href)=|https?:|\$\w""", re.sub(r"<script>.*</script>", "", text, flags=re.DOTALL))
     assert ("<label hidden>Key" in text) == (keys is None)
     assert "secret" not in text and "policy=disagreement, tau=" in text
+
+
+@pytest.mark.parametrize(
+    ("model", "prompt"), [(str(DEMO["guide"]), calibration_prompts()[0]), ("other", "Problem: What is")]
+)
+def test_the_page_has_a_prompt_of_its_models_to_try(model, prompt):
+    _, data = asyncio.run(talk(ScriptedVllm(model=model), None, method="GET", path="/"))
+    assert re.search(r"<textarea[^>]*>([^<]*)</textarea>", data.decode())[1].startswith(prompt)
 
 
 @pytest.fixture(scope="module")

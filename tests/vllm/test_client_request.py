@@ -9,7 +9,7 @@ from helpers.pairs import POLICIES, ROOT
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lm_eval_takeover.vllm.client_request import DEEPEST, MOST_SAMPLES, Repeats, parse_body, split_request
+from lm_eval_takeover.vllm.client_request import DEEPEST, MOST_ITEMS, MOST_SAMPLES, Repeats, parse_body, split_request
 from lm_eval_takeover.vllm.settings import EngineSettings, RequestSettings, describe_policy
 
 ENGINE = EngineSettings(policy=describe_policy(POLICIES["disagreement"]), vocab=512, ends=[1])
@@ -123,6 +123,16 @@ def test_any_body_is_samples_or_one_line(data):
         sealed = json.loads(one.body["vllm_xargs"]["takeover_sealed"])
         assert not sealed.keys() & {"forced", "compared", "scored", "lockstep", "donor_length", "policy"}
         RequestSettings(**sealed)
+
+
+@pytest.mark.parametrize("name", ["stop_token_ids", "messages", "tools", "logit_bias"])
+def test_lists_are_bounded_and_prompts_by_the_context(name):
+    items = {str(i): 0 for i in range(MOST_ITEMS + 1)} if name == "logit_bias" else [0] * (MOST_ITEMS + 1)
+    for body in ({name: items}, {"other": [{name: items}]}):
+        with pytest.raises(ValueError, match=f"{name} has 1025 items; expected at most 1024"):
+            parse_body(json.dumps(PLAIN | body).encode())
+    long = {"prompt": [3] * 2 * MOST_ITEMS}
+    assert parse_body(json.dumps(long).encode()) == long
 
 
 def test_depth_is_bounded():

@@ -1,10 +1,12 @@
 """The server's middleware before a scripted engine: keys, routes and internal fields; and vLLM's own health behind it."""
 
 import asyncio
+import socket
 from types import SimpleNamespace
 
 import pytest
-from helpers.asgi import talk
+from helpers.asgi import serve, talk
+from helpers.foreign_bodies import post
 from helpers.scripted_vllm import ScriptedVllm
 
 from lm_eval_takeover.vllm.settings import CLIENT, PREFIX, RequestSettings
@@ -53,6 +55,18 @@ def test_no_route_takes_an_internal_field(path, block):
 def test_what_changes_anything_elsewhere_is_refused_unread(path):
     app = ScriptedVllm(block=4)
     assert (ask(app, path, {}), app.read, app.bodies) == (404, False, [])
+
+
+def test_a_body_that_does_not_arrive_is_given_up_and_others_are_answered(monkeypatch):
+    monkeypatch.setattr("lm_eval_takeover.vllm.server._BODY_WITHIN", 1.0)
+    with serve(ScriptedVllm()) as url:
+        port = int(url.rstrip("/").rpartition(":")[2])
+        with socket.create_connection(("127.0.0.1", port)) as slow:
+            slow.sendall(b'POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{"prompt": "o')
+            assert post(url, "v1/completions", b'{"prompt": "one"}')[0] == 200
+            slow.settimeout(30)
+            answer = "".join(iter(lambda: slow.recv(1).decode(), "}"))
+    assert answer.startswith("HTTP/1.1 408") and "the body did not arrive within 1 seconds" in answer
 
 
 @pytest.mark.parametrize("status", [200, 503])

@@ -18,6 +18,8 @@ from lm_eval_takeover.demo import calibration_prompts
 from lm_eval_takeover.method.request import Request
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # the client's
+KEY = "secret"
+KEYED = {"Authorization": f"Bearer {KEY}"}
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +36,7 @@ def url(gate):
         port = free.getsockname()[1]
     arguments = f"{gate},data_parallel_size=2,block_size=1"
     words = ["-m", "lm_eval_takeover.cli", "serve", "--model_args", arguments, "--port", str(port)]
-    engine = ["--enforce-eager", "--max-num-seqs", "4", "--kv-cache-memory-bytes", str(2**28)]
+    engine = ["--enforce-eager", "--max-num-seqs", "4", "--kv-cache-memory-bytes", str(2**28), "--api-key", KEY]
     environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "VLLM_ENABLE_V1_MULTIPROCESSING": "1"}
     server = subprocess.Popen([sys.executable, *words, "--", *engine], env=environment, cwd=ROOT, stdout=sys.stderr)
     address = f"http://127.0.0.1:{port}"
@@ -63,7 +65,7 @@ def _end_engine(server, address):
     streamed = asked | {"stream": True, "vllm_xargs": {"takeover_trace": 1}}
     with ThreadPoolExecutor() as clients:
         bodies = [json.dumps(body).encode() for body in (asked, streamed)]
-        answers = [clients.submit(post, address, "/v1/completions", body) for body in bodies]
+        answers = [clients.submit(post, address, "/v1/completions", body, **KEYED) for body in bodies]
         time.sleep(0.5)
         engines[1].kill()
         (status, _), (_, events) = (one.result(60) for one in answers)
@@ -95,7 +97,7 @@ def _is_healthy(address):
 def client(url):
     from openai import OpenAI
 
-    return OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0)
+    return OpenAI(base_url=f"{url}/v1", api_key=KEY, max_retries=0)
 
 
 @pytest.fixture(scope="module")
@@ -171,7 +173,9 @@ def _read_metrics(url, prefix="takeover:"):
     return {name.replace("_total", ""): float(value) for name, _, value in found if "_created" not in name}
 
 
-def test_the_page_is_there(url):
+def test_who_has_no_key_gets_nothing_but_the_page(url):
+    for route in ROUTES:
+        assert post(url, route, b"{}")[0] == post(url, route, b"{}", Authorization="Bearer other")[0] == 401
     with urllib.request.urlopen(url, timeout=10) as answer:
         assert answer.headers["content-security-policy"].startswith("default-src 'none'")
         assert b"policy=disagreement, tau=1.5" in answer.read()
@@ -215,11 +219,11 @@ BEHIND = [
 def test_every_body_has_an_answer_and_the_server_lives(url, client, route):
     for body in BEHIND if route == "/v1/completions" else []:
         plain = {"model": "guided", "prompt": "2 + 2 =", "max_tokens": 2}
-        assert post(url, route, json.dumps(plain | body).encode())[0] in (400, 422), body
+        assert post(url, route, json.dumps(plain | body).encode(), **KEYED)[0] in (400, 422), body
     for seed in range(40):
-        status, answer = post(url, route, make_body(route, seed))
+        status, answer = post(url, route, make_body(route, seed), **KEYED)
         assert status < 500, (seed, answer)
-    assert post(url, "/v1/completions", b" " * (2**23 + 1))[0] == 413
+    assert post(url, "/v1/completions", b" " * (2**23 + 1), **KEYED)[0] == 413
     assert len(ask(client, "2 + 2 =", max_tokens=2).choices) == 1
 
 
@@ -229,7 +233,7 @@ def test_who_hangs_up_is_not_computed_for(url, client):
     ask(client, "2 + 2 =", **short)
     asked = {"model": "guided", "prompt": "1 2 3", "max_tokens": 300, "ignore_eos": True}
     host, port = url.removeprefix("http://").split(":")
-    lines = ["POST /v1/completions HTTP/1.1", f"Host: {host}", "Content-Type: application/json"]
+    lines = ["POST /v1/completions HTTP/1.1", f"Host: {host}", f"Authorization: {KEYED['Authorization']}"]
     for number in range(12):
         body = json.dumps(asked | {"stream": number % 2 == 0, "n": 1 + number % 3}).encode()
         head = "\r\n".join([*lines, f"Content-Length: {len(body)}", "", ""]).encode()
@@ -257,7 +261,9 @@ def test_lm_eval_writes_the_same_by_the_server_by_vllm_and_by_transformers(url, 
         ("vllm", ["--model", "guided-takeover", "--model_args", f"{gate},{engine},run_dir={tmp_path / 'run'}"]),
         ("hf", ["--model", "guided-takeover", "--model_args", gate, "--batch_size", "32"]),
     ):
-        done = forked.run("lm_eval", *words, *common, "--output_path", tmp_path / name, cwd=tmp_path)
+        done = forked.run(
+            "lm_eval", *words, *common, "--output_path", tmp_path / name, cwd=tmp_path, OPENAI_API_KEY=KEY
+        )
         assert done.returncode == 0, done.stderr[-3000:]
     responses = {name: _responses(tmp_path / name) for name in ("server", "vllm", "hf")}
     assert responses["vllm"] == responses["hf"]
