@@ -27,9 +27,8 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from padded_heads import write_padded
 
-from lm_eval_takeover.demo import DEMO, calibration_prompts
+from lm_eval_takeover.demo import calibration_prompts
 
 GATE = "policy=disagreement,tau=1.5,kappa=2.0,dtype=float32"
 # A small cache is soon full: what grows behind that is no cache.
@@ -139,8 +138,7 @@ def open_server(options: argparse.Namespace) -> Iterator[tuple[str, psutil.Proce
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
         free.close()
-        pair = ",".join(f"{role}={write_padded(path, Path(folder) / role, vocab=512)}" for role, path in DEMO.items())
-        gate = f"{pair},{GATE},block_size={options.block_size},data_parallel_size={options.data_parallel_size}"
+        gate = f"{GATE},block_size={options.block_size},data_parallel_size={options.data_parallel_size}"
         words = ["-m", "lm_eval_takeover.cli", "serve", "--model_args", gate, "--port", str(port), "--", *ENGINE]
         quiet = {"VLLM_LOGGING_LEVEL": "ERROR", "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
         words += ["--disable-uvicorn-access-log"]

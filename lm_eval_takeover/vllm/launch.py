@@ -12,6 +12,7 @@ from lm_eval_takeover.method.policy import DIRECTIONS, Policy
 from lm_eval_takeover.pair.member import Member
 from lm_eval_takeover.pair.pair import Pair
 from lm_eval_takeover.vllm.block_rule import CONCURRENCY, Choice, choose_drafts
+from lm_eval_takeover.vllm.heads import read_size, widen_config
 from lm_eval_takeover.vllm.pair_costs import describe_costs
 from lm_eval_takeover.vllm.plugin import ARCHITECTURE, register
 from lm_eval_takeover.vllm.settings import EngineSettings, describe_policy
@@ -49,8 +50,10 @@ def plan_drafts(arguments: ModelArguments, pair: Pair, policy: Policy) -> Choice
         if asked not in ("auto", 1):
             raise ArgumentError(f"block_size={asked} with backend=vllm: {obstacle}; leave it out, or give block_size=1")
         return Choice([], obstacle)
-    if not choose_runner() and asked != 1:
+    if asked != 1 and not choose_runner():
         choice = Choice([], "fused, since drafts need vLLM's model runner V2, which GPUs have; this engine has V1")
+    elif asked != 1 and _widen_heads(pair.member(DIRECTIONS[policy.direction][0])):
+        choice = Choice([], "fused, since vLLM's draft models have few sizes of heads on a CPU")
     elif asked != "auto":
         return Choice([(1, most, int(asked))] if int(asked) > 1 else [], f"block_size={asked}")
     else:
@@ -73,6 +76,7 @@ def list_engine_arguments(arguments: ModelArguments, pair: Pair, policy: Policy,
     target = pair.member(verifying if block > 1 else "guide" if "guide" in policy.roles else "base")
     base = pair.member("base") if len(policy.roles) == 2 and block == 1 else None
     rows = [_count_rows(pair.member(role)) for role in (drafting, verifying)] if block > 1 else [0, 0]
+    wider = {role: _widen_heads(pair.member(role)) for role in policy.roles}
     settings = EngineSettings(
         policy=describe_policy(policy),
         vocab=pair.vocab_size,
@@ -83,6 +87,7 @@ def list_engine_arguments(arguments: ModelArguments, pair: Pair, policy: Policy,
         base=None if base is None else base.path,
         base_revision=None if base is None else base.revision,
         guide_architectures=target.config.architectures,
+        guide_head=read_size(target.config),
         guide_rows=rows[1]
         if rows[0] != rows[1]
         else 0,  # drafts want one size, and our model class has the target's own
@@ -99,7 +104,7 @@ def list_engine_arguments(arguments: ModelArguments, pair: Pair, policy: Policy,
         "generation_config": "vllm",
         "logits_processors": [CHECK if choose_runner() else PROCESSOR],
     }
-    overrides: dict[str, Any] = {"takeover": settings.to_plain(), "architectures": [ARCHITECTURE]}
+    overrides: dict[str, Any] = {"takeover": settings.to_plain(), "architectures": [ARCHITECTURE]} | wider[target.role]
     if settings.guide_rows:
         overrides["vocab_size"] = rows[0]
     if block == 1:
@@ -206,25 +211,16 @@ def _check_architectures(pair: Pair, policy: Policy) -> None:
                 f"{role}='{member.id.id}' is a {names[0] if names else member.config.model_type}, which vLLM does not know; "
                 f"run it with backend=hf"
             )
-        _check_heads(member)
 
 
-def _check_heads(member: Member) -> None:
-    """Raises ArgumentError for a head size that vLLM does not compute with on a CPU: it would fail in the first pass."""
-    from vllm.platforms import current_platform
-
-    if not current_platform.is_cpu():
-        return
-    from vllm.v1.attention.backends.cpu_attn import CPUAttentionBackend
-
-    config = member.config.get_text_config()
-    size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    sizes = CPUAttentionBackend.get_supported_head_sizes()
-    if size not in sizes:
+def _widen_heads(member: Member) -> dict[str, Any]:
+    """What changes in a configuration whose head size vLLM does not have on a CPU. Raises ArgumentError where nothing helps."""
+    try:
+        return widen_config(member.config)
+    except LookupError as error:
         raise ArgumentError(
-            f"{member.role}='{member.id.id}' has heads of {size}, and vLLM computes with {', '.join(map(str, sizes))} on a CPU; "
-            f"run it on a GPU, or with backend=hf"
-        )
+            f"{member.role}='{member.id.id}' has {error}; run it on a GPU, or with backend=hf"
+        ) from error
 
 
 def start_engine(options: Mapping[str, Any], pair: Pair) -> Any:

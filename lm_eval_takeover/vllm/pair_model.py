@@ -18,6 +18,7 @@ from vllm.config.utils import replace
 from vllm.model_executor.model_loader.default_loader import DefaultModelLoader
 from vllm.model_executor.models.utils import AutoWeightsLoader, init_vllm_registered_model, maybe_prefix
 
+from lm_eval_takeover.vllm.heads import read_size, widen_config, widen_weights
 from lm_eval_takeover.vllm.settings import EngineSettings
 
 # vLLM shows neither the model to the gate nor the gate to the model; both know the engine's configuration.
@@ -46,6 +47,9 @@ class TakeoverPairForCausalLM(nn.Module):
             architectures=settings.guide_architectures,
         )
         self.drafted_for = settings.block > 1
+        self.loaded = {
+            "guide": (settings.guide_head or read_size(guide_config), guide_config)
+        }  # head size, and what it becomes
         self.base: Any = None
         self.base_logits: Tensor | None = None  # `[rows, vocab]`, of the rows that `compute_logits` was last asked for
         self.make_empty_intermediate_tensors = self.guide.make_empty_intermediate_tensors
@@ -57,6 +61,9 @@ class TakeoverPairForCausalLM(nn.Module):
         base_config = AutoConfig.from_pretrained(
             settings.base, revision=settings.base_revision, trust_remote_code=settings.trust_remote_code
         )
+        size = read_size(base_config)
+        base_config.update(widen_config(base_config))
+        self.loaded["base"] = size, base_config
         with set_model_tag("takeover_base"):  # a compile cache of its own
             self.base = init_vllm_registered_model(
                 _configure_base(vllm_config, settings, base_config),
@@ -105,7 +112,11 @@ class TakeoverPairForCausalLM(nn.Module):
 
     def load_weights(self, weights: Iterable[tuple[str, Tensor]]) -> set[str]:
         named = ((name if name.startswith("base.") else f"guide.{name}", weight) for name, weight in weights)
-        loaded: set[str] = AutoWeightsLoader(self).load_weights(named)
+        loaded: set[str] = AutoWeightsLoader(self).load_weights(
+            (name, wider)
+            for name, weight in named
+            for _, wider in widen_weights([(name, weight)], *self.loaded[name.partition(".")[0]])
+        )
         return loaded
 
 

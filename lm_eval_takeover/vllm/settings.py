@@ -30,7 +30,7 @@ class EngineSettings:
     """What one engine computes. `vocab` ids are written, `ends` end a text; `base` is None where it is no part of the model.
 
     `block` is the length of a draft, 1 where none is drafted. `guide_rows` is the guide's vocabulary with its padding, where vLLM
-    was told another size.
+    was told another size; `guide_head` the size of its checkpoint's heads.
     """
 
     policy: dict[str, Any]
@@ -43,6 +43,7 @@ class EngineSettings:
     base_revision: str | None = None
     guide_architectures: list[str] | None = None
     guide_rows: int = 0
+    guide_head: int = 0
     trust_remote_code: bool = False
 
     @classmethod

@@ -14,7 +14,6 @@ from pathlib import Path
 
 import pytest
 from helpers.pairs import POLICIES, ROOT, SAMPLED, save_random_model
-from padded_heads import write_padded
 
 from lm_eval_takeover.arguments import ModelArguments
 from lm_eval_takeover.decoding.backend import TransformersBackend
@@ -48,9 +47,17 @@ def _environment_is_read_anew():
 
 
 @pytest.fixture(scope="session")
-def demo_folders(tmp_path_factory):
-    """The bundled pair with heads of sizes that vLLM has on a CPU, and one size of vocabulary, as drafts want it."""
-    folder = tmp_path_factory.mktemp("demo")
+def demo_folders():
+    """The bundled pair, whose heads vLLM has in no size on a CPU."""
+    return {role: str(path) for role, path in DEMO.items()}
+
+
+@pytest.fixture(scope="session")
+def wide_folders(tmp_path_factory):
+    """Copies with wider heads, for vLLM's own class of draft models, and one size of vocabulary."""
+    from padded_heads import write_padded
+
+    folder = tmp_path_factory.mktemp("wide")
     return {role: str(write_padded(path, folder / role, vocab=512)) for role, path in DEMO.items()}
 
 
