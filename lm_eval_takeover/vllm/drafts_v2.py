@@ -10,11 +10,13 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from vllm.config.compilation import CUDAGraphMode
 from vllm.platforms import current_platform
 from vllm.v1.worker.gpu.input_batch import InputBatch
 from vllm.v1.worker.gpu.sample.output import SamplerOutput
 from vllm.v1.worker.gpu.sample.sampler import Sampler
 from vllm.v1.worker.gpu.spec_decode.standalone_ar.speculator import StandaloneARSpeculator
+from vllm.v1.worker.gpu.spec_decode.target_dependent_ar.cudagraph_utils import SpeculatorCudaGraphManager
 
 from lm_eval_takeover.vllm.drafts import Batch, Verifier
 from lm_eval_takeover.vllm.fused_v2 import TakeoverModelState
@@ -32,7 +34,9 @@ class TakeoverWorker(PlatformWorker, WorkerExtension):  # type: ignore[misc]
 
     def init_device(self) -> None:
         super().init_device()
-        self.model_runner.speculator.__class__ = TakeoverSpeculator
+        # A vLLM that captures its drafter itself captures ours, whose draws have no state of the host.
+        captures = bool(StandaloneARSpeculator.capture.__code__.co_names)
+        self.model_runner.speculator.__class__ = TakeoverSpeculator if captures else GraphedSpeculator
 
 
 class TakeoverSpeculator(StandaloneARSpeculator):  # type: ignore[misc]
@@ -66,8 +70,8 @@ class TakeoverSpeculator(StandaloneARSpeculator):  # type: ignore[misc]
         hidden_states: Tensor,
         sample_src_positions: Tensor,
         idx_mapping: Tensor,
-        temperature: Tensor,
-        seeds: Tensor,
+        temperature: Tensor | None,
+        seeds: Tensor | None,
         draft_step: Tensor,
         *rest: Any,
     ) -> Tensor:
@@ -77,7 +81,8 @@ class TakeoverSpeculator(StandaloneARSpeculator):  # type: ignore[misc]
             return logits.argmax(-1)  # type: ignore[no-any-return]
         logits, slots = share(logits, state.settings.vocab), idx_mapping.long()
         if state.drafted is not None:
-            state.drafted[state.kept_at[slots], draft_step] = logits.to(state.drafted.dtype)
+            # As a scalar, the step would be an index that the host must know.
+            state.drafted[state.kept_at[slots], draft_step.expand_as(slots)] = logits.to(state.drafted.dtype)
         return state.slots.draw(slots, state.slots.count_written(sample_src_positions, slots), logits)
 
     def read_next(self, batch: InputBatch, last: Tensor, behind: Sequence[int], drafted: Sequence[int]) -> None:
@@ -97,6 +102,70 @@ class TakeoverSpeculator(StandaloneARSpeculator):  # type: ignore[misc]
         self._has_read = batch
         self.propose(batch, *[None] * 4, unread, rejected, emitted, *[unread] * 3, num_speculative_tokens=1)
         state.kept_at[kept] = kept
+
+
+class GraphedSpeculator(TakeoverSpeculator):
+    """The same with CUDA graphs of all drafted tokens but the first, which vLLM's own drafter of 0.32 and 0.33 does not have.
+
+    vLLM's loop over a draft prepares each token in static buffers; then a graph runs the model and draws. A graph may have more
+    rows than the batch: behind the batch the index of a request is -1, and a row has no tokens.
+    """
+
+    _graphs: Any = None
+    _drawn: Tensor  # `[max rows]`, by a graph
+    _next: Any = None  # the graph that runs next
+    _replayed = False  # whether what vLLM asks for next is in `_drawn`
+
+    def init_cudagraph_manager(self, cudagraph_mode: CUDAGraphMode) -> None:
+        if cudagraph_mode.decode_mode() == CUDAGraphMode.FULL and self.dp_size == 1:
+            mode = CUDAGraphMode.FULL_DECODE_ONLY
+            self._graphs = SpeculatorCudaGraphManager(self.vllm_config, self.device, mode, 1)
+            self._drawn = torch.zeros_like(self.idx_mapping)
+
+    def capture(self) -> None:
+        if self._graphs is not None:
+            self.idx_mapping.fill_(-1)
+            self._graphs.capture(
+                self._draft_token,
+                self.model_state,
+                self.input_buffers,
+                self.block_tables,
+                self.attn_groups,
+                self.kv_cache_config,
+                "Capturing drafts",
+            )
+
+    def _draft_token(self, rows: int, tokens: int, *attention: Any, **options: Any) -> None:
+        """What is captured: the next token of each row. attention: its metadata, places of keys, and ranks' numbers of tokens."""
+        buffers, indices = self.input_buffers, self.idx_mapping[:rows]
+        positions = buffers.positions[:tokens]
+        hidden = super()._run_model(buffers.input_ids[:tokens], positions, *attention[:3])
+        self._drawn[:rows] = super().sample_draft(
+            hidden[:rows], positions[:rows], indices, None, None, self.current_draft_step
+        )
+
+    def _build_uniform_attn_metadata(self, batch_desc: Any, num_reqs: int, *rest: Any, **options: Any) -> Any:
+        """vLLM asks for this before each token: of the graph's shape where one has enough rows."""
+        fitting = [graph for graph in self._graphs.graphs if graph.num_tokens >= num_reqs] if self._graphs else []
+        if fitting:
+            batch_desc = self._next = min(fitting, key=lambda graph: graph.num_tokens)
+            self.input_buffers.query_start_loc[num_reqs:].fill_(num_reqs)
+        return super()._build_uniform_attn_metadata(batch_desc, num_reqs, *rest, **options)
+
+    def _run_model(self, *arguments: Any) -> Tensor:
+        if self._next is None:
+            hidden: Tensor = super()._run_model(*arguments)
+            return hidden
+        self.current_draft_step.add_(1)  # vLLM sets it behind the pass
+        self._graphs.run_fullgraph(self._next)
+        self._next, self._replayed = None, True
+        return self._drawn
+
+    def sample_draft(self, hidden_states: Tensor, *rest: Any) -> Tensor:
+        if self._replayed:
+            self._replayed = False
+            return hidden_states
+        return super().sample_draft(hidden_states, *rest)
 
 
 class DraftingModelState(TakeoverModelState):

@@ -5,6 +5,7 @@ for the device.
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -137,7 +138,7 @@ def draw_rows(logits: Tensor, at: Tensor, rules: Rules, asked: Tensor | None = N
                 tokens[here] = draw(flat[here], words[here], sampling)[0]
         return tokens.view(at.shape)
 
-    with drawing():
+    with nullcontext() if kernels.uses_kernels(logits) else drawing():
         return _by_pieces(race, logits, at, rules.table, asked)
 
 

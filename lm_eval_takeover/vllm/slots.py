@@ -24,6 +24,7 @@ from torch import Tensor
 from lm_eval_takeover.forward.transfers import HostCopy, upload
 from lm_eval_takeover.kernels import operations as kernels
 from lm_eval_takeover.method.policy import DIRECTIONS, Block, Policy
+from lm_eval_takeover.method.request import GREEDY
 from lm_eval_takeover.method.sampling import CHANCE, as_chances, request_digest, stream_key
 from lm_eval_takeover.vllm.gate_step import (
     COLUMNS,
@@ -104,7 +105,8 @@ class Slots:
         # By position, a ring; behind it what nobody reads.
         self.scores = torch.zeros(capacity + 1, _RING + 1, device=device)
         self.keys = torch.zeros(capacity + 1, len(_STREAMS), 2, dtype=torch.int64, device=device)
-        self.rules = torch.zeros(capacity + 1, 3, dtype=torch.float64, device=device)  # temperature, top_p, top_k
+        rule = torch.tensor(astuple(GREEDY), dtype=torch.float64, device=device)  # temperature, top_p, top_k
+        self.rules = rule.repeat(capacity + 1, 1)
         self.starts = torch.zeros(capacity + 1, dtype=torch.int64, device=device)  # tokens before the text
         self.calls = 0
         self._free = set(range(capacity))

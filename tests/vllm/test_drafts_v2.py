@@ -6,14 +6,18 @@ GPU.
 
 from dataclasses import replace
 from types import SimpleNamespace
+from typing import NamedTuple
 
 import numpy as np
 import pytest
 import torch
 from helpers.pairs import METHODS, POLICIES, SAMPLED
+from helpers.simulated_capture import Recording
 from helpers.simulated_gpu import CUDA, simulated_gpu
+from helpers.torch_kernels import draw_in_torch
 
-from lm_eval_takeover.method.request import GREEDY, Request
+from lm_eval_takeover.kernels import operations
+from lm_eval_takeover.method.request import GREEDY, Request, Sampling
 from lm_eval_takeover.vllm.settings import RequestSettings
 from lm_eval_takeover.vllm.slots import Slots
 
@@ -25,7 +29,7 @@ DRAFTED = ("disagreement", "js", "entropy", "random", "early", "lossy", "ensembl
 
 
 @pytest.fixture(scope="module")
-def jobs(prompts, tight, random_folders):
+def jobs(prompts, tight, random_folders, wide_folders):
     """By name: the model, how its engine is started, the requests, names of policies, and the policies of the reference."""
     both = [Request(prompt, 0, 20, sampling, (), "a") for prompt in prompts for sampling in (GREEDY, SAMPLED)]
     few, one = (
@@ -39,7 +43,7 @@ def jobs(prompts, tight, random_folders):
     return {
         "fused": ({}, TIGHTER, both, ["disagreement"], [gate]),
         "fused, alone": (ALONE, {}, one, [], [POLICIES["guide"]]),
-        "drafts": ({}, TIGHTER | {"block_size": "auto", "ranges": BY_LOAD}, six, DRAFTED, drafted),
+        "drafts": (wide_folders, TIGHTER | {"block_size": "auto", "ranges": BY_LOAD}, six, DRAFTED, drafted),
         "drafts, reverse": (random_folders | {"direction": "reverse"}, {"block_size": 3}, few, [], [reverse]),
         "drafts, alone": (random_folders | ALONE, {"block_size": 4}, few, [], [POLICIES["guide"]]),
     }  # fmt: skip
@@ -161,3 +165,138 @@ def test_a_step_waits_for_nothing_and_placeholders_are_no_drafts(monkeypatch, na
     assert made == want
     tokens, _, passes, _ = made
     assert len(tokens[1]) == 1 and passes == [0, 0, 1, 1]  # by index: of those at 2 and 3 a draft was verified
+
+
+class SimulatedGraphs:
+    """vLLM's manager of graphs, of 1, 2 and 4 rows, under a simulated capture."""
+
+    def __init__(self):
+        self.graphs, self.replays = {}, 0
+
+    def capture(self, forward, *rest):
+        for rows in (1, 2, 4):
+            forward(rows, rows, {}, {}, None, None)
+            with Recording() as graph:
+                forward(rows, rows, {}, {}, None, None)
+            self.graphs[Shape(rows)] = graph
+
+    def run_fullgraph(self, shape):
+        for graph in self.graphs.values():
+            graph.spoil()
+        self.graphs[shape].replay()
+        self.replays += 1
+
+
+class Shape(NamedTuple):
+    num_tokens: int
+
+
+@pytest.fixture
+def kernels_on_cpu(monkeypatch):
+    """Operations of the kernels in torch and NumPy: to a capture each is one operation."""
+
+    def draw(logits, words, rules, truncates, selects, rows):
+        rules = [Sampling(temperature, top_p, int(top_k)) for temperature, top_p, top_k in rules.tolist()]
+        parts = [draw_in_torch(logits[[i]], words[[i]], rule) for i, rule in enumerate(rules)]
+        return tuple(torch.cat(values) for values in zip(*parts, strict=True))
+
+    def compute_words(keys, positions):
+        pairs = zip(keys.numpy().view(np.uint64), positions.tolist(), strict=True)
+        found = [np.random.Philox(key=key).random_raw(place + 1)[place] for key, place in pairs]
+        return torch.from_numpy(np.array(found, np.uint64).view(np.int64))
+
+    library = torch.library.Library("lm_eval_takeover", "IMPL")
+    library.impl("draw", draw, "CPU")
+    library.impl("compute_words", compute_words, "CPU")
+    monkeypatch.setattr(operations, "uses_kernels", lambda logits: True)
+    yield
+    library._destroy()
+
+
+def make_drafter(slots, graphs):
+    """Four rows of a model whose logits hang on a token and its position."""
+    from lm_eval_takeover.vllm import drafts_v2 as module
+
+    state = object.__new__(module.DraftingModelState)
+    state.settings, state.slots = SimpleNamespace(vocab=VOCAB, block=BLOCK), slots
+    state.drafted, state.kept_at = torch.zeros(5, BLOCK, VOCAB), torch.arange(5)
+    drafter = object.__new__(module.GraphedSpeculator)
+    table = torch.randn(VOCAB * 64, VOCAB, generator=torch.Generator().manual_seed(4)) * 3
+    buffers = SimpleNamespace(
+        input_ids=torch.zeros(4, dtype=torch.int32),
+        positions=torch.zeros(4, dtype=torch.int64),
+        seq_lens=torch.zeros(4, dtype=torch.int32),
+        query_start_loc=torch.full((5,), 99, dtype=torch.int32),
+    )
+    vars(drafter).update(
+        model=SimpleNamespace(compute_logits=lambda hidden: table[hidden]),
+        model_state=state,
+        num_speculative_steps=BLOCK,
+        max_model_len=64,
+        input_buffers=buffers,
+        idx_mapping=torch.full((4,), -1),
+        current_draft_step=torch.tensor(0),
+        draft_tokens=torch.zeros(4, BLOCK, dtype=torch.int64),
+        expanded_positions=torch.zeros(4, dtype=torch.int64),
+        last_token_indices=torch.arange(4),
+        arange_gpu=torch.arange(5, dtype=torch.int32),
+        temperature=None,
+        seeds=None,
+        draft_logits=None,
+        kv_cache_config=object(),
+        attn_groups=None,
+        block_tables=SimpleNamespace(compute_slot_mappings=lambda *given: None),
+    )
+    if graphs is not None:
+        drafter._graphs, drafter._drawn = graphs, torch.zeros(4, dtype=torch.int64)
+        drafter.capture()
+    return drafter
+
+
+@torch.inference_mode()
+def test_a_captured_draft_is_the_eager_one_whatever_requests_come(monkeypatch, kernels_on_cpu):
+    from vllm.v1.worker.gpu.spec_decode.standalone_ar import speculator as theirs
+
+    def run(self, ids, positions, *rest):
+        return ids.long() * 64 + positions
+
+    monkeypatch.setattr(theirs.StandaloneARSpeculator, "_run_model", run)
+    monkeypatch.setattr(theirs.StandaloneARSpeculator, "_build_uniform_attn_metadata", lambda *given, **named: {})
+    monkeypatch.setattr(theirs, "build_slot_mappings_by_layer", lambda *given: {})
+    random, graphs = np.random.default_rng(1), SimulatedGraphs()
+    slots = Slots(POLICIES["disagreement"], capacity=4, device=CPU)
+    drafters = [make_drafter(slots, graphs), make_drafter(slots, None)]
+    samplings = [
+        {},
+        {"temperature": 0.8},
+        {"temperature": 1.0, "top_p": 0.9},
+        {"temperature": 0.7, "top_p": 0.9, "top_k": 5},
+    ]
+    tracks, seen = {}, set()
+    for turn in range(12):
+        index = turn % 4  # another request comes to this index of vLLM's
+        if index in tracks:
+            slots.leave(tracks[index])
+        settings = RequestSettings(id=str(turn), **samplings[random.integers(4)])
+        tracks[index] = slots.enter(turn, settings, (turn,) * int(random.integers(1, 9)), index)
+        rows = random.permutation(list(tracks))[: random.integers(1, len(tracks) + 1)]
+        first, places = random.integers(0, VOCAB, len(rows)), random.integers(10, 40, len(rows))
+        for drafter in drafters:
+            drafter.idx_mapping[:] = torch.tensor([*rows, *[-1] * (4 - len(rows))])
+            drafter.draft_tokens[: len(rows), 0] = torch.from_numpy(first)
+            drafter.expanded_positions[: len(rows)] = torch.from_numpy(places)
+            drafter.current_draft_step.fill_(0)
+            drafter.input_buffers.seq_lens.fill_(0)
+            batch = SimpleNamespace(
+                seq_lens=torch.from_numpy(places),
+                idx_mapping=drafter.idx_mapping[: len(rows)],
+                seq_lens_cpu_upper_bound=None,
+            )
+            drafter._multi_step_decode(batch, torch.zeros(len(rows)), len(rows), False, None)
+        replayed, eager = (drafter.draft_tokens[: len(rows), 1:].tolist() for drafter in drafters)
+        assert replayed == eager
+        kept = [drafter.model_state.drafted[:4, 1:] for drafter in drafters]
+        torch.testing.assert_close(*kept)
+        assert drafters[0].input_buffers.query_start_loc.tolist() == [*range(len(rows)), *[len(rows)] * (5 - len(rows))]
+        seen.update(map(tuple, eager))
+    assert graphs.replays == 12 * (BLOCK - 1) and len(seen) > 12
