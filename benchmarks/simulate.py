@@ -1,6 +1,6 @@
 """Tokens per second of every engine on a machine that need not be there: discrete events, driven by the table of costs.
 
-    python benchmarks/simulate.py                          Qwen3-0.6B-Base and 8B on an H200, 1 to 256 requests
+    python benchmarks/simulate.py                          Qwen3-0.6B-Base and 8B on an H200, from 1 request to what memory holds
     python benchmarks/simulate.py --run_dir DIR            where drafts end as in the traces of this run of a guided policy
     python benchmarks/simulate.py --by_load                vLLM alone: fused, drafts of one length, and the lengths of `auto`
     python benchmarks/simulate.py --validate               this CPU and the demo pair: simulated ratios beside measured ones
@@ -8,8 +8,8 @@
 What is real: the schedule of the drafts (`decoding/schedule.py`), the costs (`decoding/costs.py`), and the positions at which a
 text left its draft. Those are the takeovers of the demo pair at 5 %, each of which is taken to write another token; of a run with
 traces, they are where the emitted token is another than the host's. What is modelled: the time of everything. All requests are in
-flight at once and have read 4,000 tokens. `before` is each engine as a reading found it, `after` as it is meant to be; between
-them are the parts, one after the other. Published beside it: TokenRouter over the guide alone.
+flight at once and have read 4,000 tokens. vLLM schedules ahead, so its step takes the larger of the GPU's time and the host's.
+Each constant has a range; the tables show what all least and all most of them give. Published figures stand beside.
 """
 
 import argparse
@@ -44,14 +44,24 @@ from lm_eval_takeover.method.policy import Policy
 from lm_eval_takeover.method.request import Request, Sampling
 from lm_eval_takeover.pair.pair import Pair
 from lm_eval_takeover.runs.layout import TRACES
-from lm_eval_takeover.vllm.block_rule import CONCURRENCY, LAUNCH, choose_drafts
+from lm_eval_takeover.vllm.block_rule import CONCURRENCY, choose_drafts
 
-ROWS = (1, 4, 16, 64, 256)
-PUBLISHED = {1: 2.63, 4: 1.68}  # TokenRouter over the guide alone
+ROWS = (1, 4, 8, 16, 64)
 VOCAB = 151_936
-SHAPES = {  # parameters that a pass reads, layers, bytes of keys and values a token
-    "base": (596_000_000, 28, 114_688),  # Qwen3-0.6B-Base
-    "guide": (7_568_000_000, 36, 147_456),  # Qwen3-8B, less its embedding
+SHAPES = {  # parameters that a pass reads, layers, bytes of keys and values a token, parameters that memory holds
+    "base": (596_000_000, 28, 114_688, 596_000_000),  # Qwen3-0.6B-Base
+    "guide": (7_568_000_000, 36, 147_456, 8_190_000_000),  # Qwen3-8B, whose embedding a pass does not read
+}
+CONTEXT = 4000  # tokens of each request
+MEMORY, SHARE, RESERVED = (
+    141e9,
+    0.9,
+    3e9,
+)  # bytes of an H200, what vLLM takes, and what activations and graphs need of that
+PUBLISHED = {  # over the guide alone, by the number of requests; other models, H100s
+    "guide with EAGLE-3, published": {1: "2.4"},
+    "guide with DFlash, published (throughput)": {8: "1.85"},
+    "TokenRouter, published": {1: "2.63", 4: "1.68"},
 }
 EMITTED = 400  # tokens a row, of each simulated run
 LEAST_SURVIVAL = 0.05
@@ -61,61 +71,40 @@ Position = tuple[
 
 
 @dataclass(frozen=True)
-class Engine:
-    """What one engine needs beside its passes, in seconds. `eager` a draw outside of a graph, with `entries` a second.
+class Constants:
+    """Seconds that no table of costs has. docs/gpu.md says where each comes from."""
 
-    block, row: host waits and launches of a block (a step of vLLM), and of each of its rows. drafted: of a drafted token. drawn:
-    whether the donor draws at every position. columns: that a pass reads of each row.
-    """
-
-    machine: Machine
-    eager: float
-    block: float
-    row: float
-    drafted: float
-    drawn: bool
-    columns: int
-    assumed: Machine | None = None  # by which the schedule decides, where it is another; without keys and values
+    graphed: float  # a layer's launches in a CUDA graph
+    eager: float  # and outside
+    step: float  # the host's work on a step of vLLM's
+    request: float  # and on each of its requests
+    drafted: float  # the host's work on a drafted token whose pass is a graph
+    operation: float  # a launch of a small operation
+    block: float  # waits and books of a block of `hf`
+    reader: float  # bytes a second that one thread block reads of the cache: `hf` has 8 for a row
 
 
-# Of an H200 as a reading of the code found it, and as it is meant to be. A draw was 409 small operations: 0.8 ms in a graph, 2 ms
-# of launches outside, and 52 microseconds a row; a block of `hf` waited 15 + 2k times. See docs/gpu.md.
+RANGE = {
+    "least": Constants(0.8e-5, 6.0e-5, 5e-4, 2e-6, 1e-4, 4e-6, 2e-4, 1.2e11),
+    "middle": Constants(1.2e-5, 8.6e-5, 1e-3, 5e-6, 2e-4, 6e-6, 3e-4, 9e10),
+    "most": Constants(1.5e-5, 1.5e-4, 2e-3, 1e-5, 3e-4, 8e-6, 6e-4, 6e10),
+}
+_FUSED, _VERIFYING = 49, 78  # operations of the gate a step, counted
 _H200 = MACHINES["H200"]
-_MANY_KERNELS = {"draw": 8e-4, "entries": VOCAB / 5.2e-5}
-_VLLM = replace(_H200, launch=1.2e-5)
-_GUESSED = Machine(1e-5, 2.5e12, 1e30, 4e14, 0, 1e30)  # the costs that the schedule knew, without keys and values
-BEFORE = {
-    "hf": Engine(replace(_H200, **_MANY_KERNELS), 2.2e-3, 3.3e-3, 2e-5, 1e-4, False, 16_384, _GUESSED),
-    "fused": Engine(replace(_VLLM, **_MANY_KERNELS), 2e-3, 5e-4, 2.5e-5, 0, False, 4000),
-    "drafts": Engine(replace(_VLLM, **_MANY_KERNELS), 2e-3, 5e-4, 2.5e-5, 2.4e-3, True, 4000),
-}  # fmt: skip
-AFTER = {
-    "hf": Engine(_H200, 2.5e-5, 3e-4, 2e-6, 0, False, 4096),
-    "fused": Engine(_VLLM, 2.5e-5, 1e-4, 2e-6, 0, False, 4000),
-    "drafts": Engine(_VLLM, 2.5e-5, 1e-4, 2e-6, 0, False, 4000),
-}
-PARTS = {  # what each part of the change sets
-    "the donor draws takeovers only": ("drawn",),
-    "draws in kernels": ("machine", "eager"),
-    "one wait a block, pinned uploads, drafts in graphs": ("block", "row", "drafted"),
-    "columns of the rows that are there": ("columns",),
-    "the table of costs, with keys and values": ("assumed",),
-}
 
 
-def steps_after(before: Engine, after: Engine) -> Iterator[tuple[str, Engine]]:
-    """`before` with one part more at a time."""
-    yield "before", before
-    for name, fields in PARTS.items():
-        changed = {field: getattr(after, field) for field in fields if getattr(after, field) != getattr(before, field)}
-        if changed:
-            before = replace(before, **changed)
-            yield name, before
+def cost_of(role: str, machine: Machine, cache: float = 1.0) -> PassCost:
+    """cache: bytes of a key or value over those of bfloat16."""
+    parameters, layers, column, _ = SHAPES[role]
+    return PassCost.on(
+        machine, parameters=parameters, layers=layers, itemsize=2, column_bytes=int(column * cache), vocab=VOCAB
+    )
 
 
-def cost_of(role: str, machine: Machine) -> PassCost:
-    parameters, layers, column = SHAPES[role]
-    return PassCost.on(machine, parameters=parameters, layers=layers, itemsize=2, column_bytes=column, vocab=VOCAB)
+def count_capacity(roles: Sequence[str], cache: float = 1.0) -> int:
+    """Requests that memory holds."""
+    room = MEMORY * SHARE - RESERVED - sum(2 * SHAPES[role][3] for role in roles)
+    return int(room / (CONTEXT * cache * sum(SHAPES[role][2] for role in roles)))
 
 
 class Costs(Protocol):
@@ -130,21 +119,67 @@ class Costs(Protocol):
         """The guide over so many tokens of each row, the draws of takeovers, and the books."""
 
 
-class Modelled:
-    """By the table of costs."""
+class Served:
+    """vLLM: the larger of what the GPU and the host need for a step. `graphs`: whether the drafter's passes are graphs."""
 
-    def __init__(self, engine: Engine) -> None:
-        self.engine, self.read = engine, engine.columns
-        self.columns = 0 if engine.assumed is not None else engine.columns
-        self.base, self.guide = (cost_of(role, engine.machine) for role in ("base", "guide"))
+    def __init__(
+        self, constants: Constants, *, graphs: bool = True, cache: float = 1.0, context: int = CONTEXT
+    ) -> None:
+        self.constants, self.graphs, self.columns = constants, graphs, context
+        machine = replace(_H200, launch=constants.graphed)
+        self.base, self.guide = (cost_of(role, machine, cache) for role in ("base", "guide"))
+        self.costs = StepCosts(self.base, self.guide, self.base, 0.05, context, bonus=False)
+
+    def host(self, rows: int, operations: int) -> float:
+        return self.constants.step + self.constants.request * rows + self.constants.operation * operations
+
+    def alone(self, rows: int) -> float:
+        return max(self.guide.draft_seconds(rows, rows * self.columns), self.host(rows, 0))
+
+    def fused(self, rows: int) -> float:
+        return max(self.costs.fused_seconds(rows), self.host(rows, _FUSED))
 
     def draft(self, rows: int) -> float:
-        return self.base.draft_seconds(rows, rows * self.read) + self.engine.drafted
+        return 0.0  # the whole step is in `verify`
 
     def verify(self, rows: int, tokens: int) -> float:
-        engine, tokens = self.engine, round_up(tokens)
-        draws = engine.eager + self.guide.per_draw * rows * (tokens if engine.drawn else 1)
-        return self.guide.seconds(rows * tokens, rows * self.read) + draws + engine.block + engine.row * rows
+        """The drafter's first pass reads what the target has read, and is no graph."""
+        layers = SHAPES["base"][1]
+        passes = 1 if self.graphs else max(tokens, 1)
+        launching = passes * layers * self.constants.eager + (tokens - 1) * self.constants.drafted * self.graphs
+        return max(float(self.costs.step_seconds(tokens, rows)), self.host(rows, _VERIFYING) + launching)
+
+    def rate(self, drafted: int | None, texts: Sequence[Sequence[Position]], rows: int) -> float:
+        """Tokens per second with drafts of this length; None for the fused pair."""
+        if not drafted:
+            return rows / (self.fused(rows) if drafted is None else self.verify(rows, 0))
+        streams = [list(islice(_endless(texts, row % len(texts)), EMITTED)) for row in range(rows)]
+        return blocks_rate(streams, rows, self, Schedule(self.base, self.guide, drafted, bonus=False), 0)
+
+
+class Plain:
+    """`hf`: the host waits once a block. Attention with a mask has no split over keys: few thread blocks read a row's."""
+
+    def __init__(self, constants: Constants) -> None:
+        self.constants, self.columns = constants, 4096
+        self.base, self.guide = (cost_of(role, _H200) for role in ("base", "guide"))
+
+    def _read(self, cost: PassCost, rows: int) -> float:
+        """Seconds that reading the cache takes longer than by all of the GPU."""
+        bytes_read = rows * self.columns * cost.per_column * _H200.cache
+        return max(0.0, bytes_read / (8 * rows * self.constants.reader) - bytes_read / _H200.cache)
+
+    def draft(self, rows: int) -> float:
+        return self.base.draft_seconds(rows, rows * self.columns) + self._read(self.base, rows)
+
+    def verify(self, rows: int, tokens: int) -> float:
+        tokens = round_up(tokens)
+        passed = self.guide.seconds(rows * tokens, rows * self.columns) + self._read(self.guide, rows)
+        return passed + self.guide.draw + self.guide.per_draw * rows + self.constants.block
+
+    def rate(self, texts: Sequence[Sequence[Position]], rows: int) -> float:
+        streams = [list(islice(_endless(texts, row % len(texts)), EMITTED)) for row in range(rows)]
+        return blocks_rate(streams, rows, self, Schedule(self.base, self.guide, None, bonus=False), 1)
 
 
 # Discrete events: one block after the other; a row whose text has ended makes room for the next one.
@@ -246,105 +281,67 @@ def steps_rate(
     return sum(map(len, texts)) / seconds
 
 
-def rate_of(mode: str, engine: Engine, texts: Sequence[Sequence[Position]], rows: int) -> float:
-    """Tokens per second of one engine with so many requests in flight."""
-    clock_ = Modelled(engine)
-    if mode == "guide alone":
-        return rows / clock_.guide.draft_seconds(rows, rows * clock_.read)
-    if mode in ("lockstep", "fused"):
-        return rows / (clock_.draft(rows) + clock_.verify(rows, 1))
-    streams = [list(islice(_endless(texts, row % len(texts)), EMITTED)) for row in range(rows)]
-    if mode == "drafts":  # of vLLM, whose length is fixed: the best one
-        fixed = (Schedule(clock_.base, clock_.guide, k, bonus=False) for k in (2, 4, 8, 12))
-        return max(blocks_rate(streams, rows, clock_, schedule, 0) for schedule in fixed)
-    assumed = engine.assumed or engine.machine
-    schedule = Schedule(cost_of("base", assumed), cost_of("guide", assumed), None, bonus=False)
-    return blocks_rate(streams, rows, clock_, schedule, 1)
-
-
 def _endless(texts: Sequence[Sequence[Position]], start: int) -> Iterator[Position]:
     return chain.from_iterable(cycle([*texts[start:], *texts[:start]]))
 
 
-MODES = {"lockstep": "hf", "blocks": "hf", "fused": "fused", "drafts": "drafts"}
+_LENGTHS = (2, 4, 8, 12)  # of vLLM's drafts, the best of which is shown
 
 
 def report(texts: Sequence[Sequence[Position]]) -> None:
     share = sum(differs for text in texts for differs, _ in text) / sum(map(len, texts))
     print(
-        f"H200, Qwen3-0.6B-Base and Qwen3-8B, bfloat16, 4,000 tokens each, modelled; drafts end at {share:.1%} of the positions\n"
+        f"H200, Qwen3-0.6B-Base and Qwen3-8B, bfloat16, {CONTEXT:,} tokens each, modelled; drafts end at {share:.1%} of the "
+        f"positions.\nTokens a second, and in brackets over the guide alone: by all most and all least of the constants.\n"
     )
-    heads = "".join(f"|{rows}" for rows in ROWS)
-    print(f"|tokens/s, and over the guide alone; requests{heads}|\n|---{'|--:' * len(ROWS)}|")
-    alone = {rows: rate_of("guide alone", AFTER["fused"], texts, rows) for rows in ROWS}
-    print("|guide alone" + "".join(f"|{alone[rows]:,.0f}" for rows in ROWS) + "|")
-    for title, engines in (("before", BEFORE), ("after", AFTER)):
-        for mode, kind in MODES.items():
-            rates = {rows: rate_of(mode, engines[kind], texts, rows) for rows in ROWS}
-            print(f"|{mode}, {title}" + "".join(f"|{rates[r]:,.0f} ({rates[r] / alone[r]:.2f})" for r in ROWS) + "|")
-    print("|TokenRouter, published" + "".join(f"|{f'({PUBLISHED[r]})' if r in PUBLISHED else ''}" for r in ROWS) + "|")
-    for mode, kind in (("blocks", "hf"), ("fused", "fused"), ("drafts", "drafts")):
-        print(f"\n|{mode}: one part more at a time, over the guide alone{heads}|\n|---{'|--:' * len(ROWS)}|")
-        for name, engine in steps_after(BEFORE[kind], AFTER[kind]):
-            print(
-                f"|{name}" + "".join(f"|{rate_of(mode, engine, texts, r) / alone[r]:.2f}" for r in ROWS) + "|",
-                flush=True,
-            )
-
-
-# vLLM's drafts by load
-
-
-class Stepping:
-    """Costs of vLLM's drafts as the rule of `block_size=auto` knows them, and an engine's step around them."""
-
-    def __init__(self, engine: Engine, context: int, share: float) -> None:
-        graphs, eager = LAUNCH["cuda"]
-        base, eager_base, guide = (
-            cost_of(role, replace(engine.machine, launch=launch))
-            for role, launch in (("base", graphs), ("base", eager), ("guide", graphs))
-        )
-        self.engine, self.columns = engine, context
-        self.costs = StepCosts(eager_base, guide, base, share, context, bonus=False)
-
-    def draft(self, rows: int) -> float:
-        return self.costs.drafter.draft_seconds(rows, rows * self.columns)
-
-    def verify(self, rows: int, tokens: int) -> float:
-        return self.costs.step_seconds(tokens, rows) - tokens * self.draft(rows) + self.around(rows)
-
-    def around(self, rows: int) -> float:
-        """Seconds of a step beside its passes."""
-        return self.engine.block + self.engine.row * rows
-
-    def rate(self, drafted: int | None, texts: Sequence[Sequence[Position]], rows: int) -> float:
-        """Tokens per second with drafts of this length; None for the fused pair."""
-        if not drafted:
-            step = self.costs.fused_seconds(rows) if drafted is None else self.costs.step_seconds(0, rows)
-            return rows / (step + self.around(rows))
-        streams = [list(islice(_endless(texts, row % len(texts)), EMITTED)) for row in range(rows)]
-        schedule = Schedule(self.costs.drafter, self.costs.target, drafted, bonus=False)
-        return blocks_rate(streams, rows, self, schedule, 0)
+    pair, both = ("base", "guide"), [RANGE["most"], RANGE["least"]]
+    engines: dict[str, tuple[Callable[[Constants, int], float], int]] = {
+        "guide alone": (lambda c, rows: rows / Served(c).alone(rows), count_capacity(("guide",))),
+        "`hf`, blocks": (lambda c, rows: Plain(c).rate(texts, rows), 64),
+        "vLLM, fused": (lambda c, rows: Served(c).rate(None, texts, rows), count_capacity(pair)),
+        "vLLM, drafts by an eager drafter": (
+            lambda c, rows: max(Served(c, graphs=False).rate(k, texts, rows) for k in _LENGTHS), count_capacity(pair)
+        ),
+        "vLLM, drafts": (lambda c, rows: max(Served(c).rate(k, texts, rows) for k in _LENGTHS), count_capacity(pair)),
+        "vLLM, fused, FP8 cache": (lambda c, rows: Served(c, cache=0.5).rate(None, texts, rows), count_capacity(pair, 0.5)),
+        "vLLM, drafts, FP8 cache": (
+            lambda c, rows: max(Served(c, cache=0.5).rate(k, texts, rows) for k in _LENGTHS), count_capacity(pair, 0.5)
+        ),
+    }  # fmt: skip
+    print("|requests" + "".join(f"|{rows}" for rows in ROWS) + "|at capacity|\n|---" + "|--:" * (len(ROWS) + 1) + "|")
+    alone = engines["guide alone"]
+    for name, (rate, capacity) in engines.items():
+        cells = []
+        for rows in (*ROWS, capacity):
+            found = [rate(constants, rows) for constants in both]
+            base = [alone[0](constants, rows if rows in ROWS else alone[1]) for constants in both]
+            over = " to ".join(f"{one / other:.2f}" for one, other in zip(found, base, strict=True))
+            cells.append(f"{found[0]:,.0f} to {found[1]:,.0f}" + (f" ({over})" if name != "guide alone" else ""))
+        last = "" if name == "`hf`, blocks" else f"{cells[-1]}, {capacity} requests"
+        print(f"|{name}|" + "|".join([*cells[:-1], last]) + "|", flush=True)
+    for name, ratios in PUBLISHED.items():
+        print(f"|{name}" + "".join(f"|{f'({ratios[rows]})' if rows in ratios else ''}" for rows in ROWS) + "||")
 
 
 def report_by_load(texts: Sequence[Sequence[Position]]) -> None:
     """Fused, drafts of one length at every load, and the lengths that `auto` has vLLM draft at each."""
     share = sum(differs for text in texts for differs, _ in text) / sum(map(len, texts))
     print(
-        f"H200, Qwen3-0.6B-Base and Qwen3-8B, bfloat16, modelled; drafts end at {share:.1%} of the positions; no graph of the"
+        f"H200, Qwen3-0.6B-Base and Qwen3-8B, bfloat16, modelled by the middle constants; drafts end at {share:.1%}.\n"
+        f"In brackets: tokens of a draft, None for fused. The last row: auto over the best of the others."
     )
-    print(
-        "base that drafts. In brackets: tokens of a draft, None for fused. The last row: auto over the best of the others."
-    )
-    for context in (4000, 1000, 250):
-        clock_ = Stepping(AFTER["drafts"], context, share)
-        choice = choose_drafts(clock_.costs, CONCURRENCY["cuda"])
-        chosen = [next((length for _, end, length in choice.ranges if rows <= end), None) for rows in ROWS]
-        print(f"\n|tokens/s, {context:,} tokens in each context; requests" + "".join(f"|{rows}" for rows in ROWS))
-        print("|---" + "|--:" * len(ROWS) + "|")
+    for context in (4000, 1000):
+        served = Served(RANGE["middle"], context=context)
+        rows_of = (*ROWS, count_capacity(("base", "guide")) * CONTEXT // context)
+        choice = choose_drafts(replace(served.costs, ends=share), CONCURRENCY["cuda"])
+        chosen = [next((length for _, end, length in choice.ranges if rows <= end), None) for rows in rows_of]
+        print(
+            f"\n|tokens/s, {context:,} tokens in each context; requests" + "".join(f"|{rows}" for rows in rows_of) + "|"
+        )
+        print("|---" + "|--:" * len(rows_of) + "|")
         fixed: dict[str, int | None] = {"fused": None} | {f"drafts of {length}": length for length in (4, 8)}
-        rates = {name: [clock_.rate(length, texts, rows) for rows in ROWS] for name, length in fixed.items()}
-        auto = [clock_.rate(length, texts, rows) for length, rows in zip(chosen, ROWS, strict=True)]
+        rates = {name: [served.rate(length, texts, rows) for rows in rows_of] for name, length in fixed.items()}
+        auto = [served.rate(length, texts, rows) for length, rows in zip(chosen, rows_of, strict=True)]
         for name, found in rates.items():
             print(f"|{name}" + "".join(f"|{rate:,.0f}" for rate in found) + "|")
         print("|auto" + "".join(f"|{rate:,.0f} ({length})" for rate, length in zip(auto, chosen, strict=True)) + "|")
