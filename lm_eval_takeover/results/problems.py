@@ -67,9 +67,10 @@ def list_scores(names: Iterable[str]) -> list[str]:
     return [name for name in names if name == ACC or _BY_NUMBER.fullmatch(name)]
 
 
-def derive_pass_at_k(shares: Values, samples: int, k: int) -> Values:
-    """Pass@k by problem from the share of its samples that are correct."""
-    return as_values([pass_at_k(samples, round(share * samples), k) for share in shares])
+def derive_pass_at_k(shares: Values, samples: int | Values, k: int) -> Values:
+    """Pass@k by problem from the share of its samples that are correct; `samples` of all problems, or of each."""
+    drawn = np.broadcast_to(np.asarray(samples, dtype=int), shares.shape)
+    return as_values([pass_at_k(int(n), round(share * n), k) for share, n in zip(shares, drawn, strict=True)])
 
 
 def read_problems(path: Path, filter_name: str, accuracy: str = ACC) -> Problems:

@@ -9,11 +9,10 @@ from typing import Any, Self
 
 import numpy as np
 
-from lm_eval_takeover.results.problems import ACC, list_scores
+from lm_eval_takeover.results.problems import ACC, derive_pass_at_k, list_scores
 from lm_eval_takeover.results.recovery import NOT_ABOVE, Trio, measure_recovery
 from lm_eval_takeover.results.runs import MATHEMATICAL, Counts, Run, TaskResult
-from lm_eval_takeover.results.statistics import Interval, Values, as_values, average_interval, mean_interval
-from lm_eval_takeover.tasks.metrics import pass_at_k
+from lm_eval_takeover.results.statistics import Interval, as_values, average_interval, mean_interval
 
 WIDEST = 1.0  # interval of a Recovery that is shown
 TOO_WIDE = (
@@ -142,13 +141,9 @@ def _summarize_task(run: Run, result: TaskResult, seconds: float | None) -> Summ
 def summarize_correct(correct: Sequence[int], samples: Sequence[int], k: int, rates: Rates) -> Summary:
     """One task, given by problem how many of how many samples are correct."""
     right, drawn = as_values(correct), as_values(samples)
-    values = {ACC: right / drawn, f"pass@{k}": _derive_pass_at_k(correct, samples, k)}
+    values = {ACC: right / drawn, f"pass@{k}": derive_pass_at_k(right / drawn, drawn, k)}
     scores = {metric: Figure.of(mean_interval(each)) for metric, each in values.items()}
     return Summary(scores, rates, len(right), int(drawn.min()), k)
-
-
-def _derive_pass_at_k(correct: Sequence[int], samples: Sequence[int], k: int) -> Values:
-    return as_values([pass_at_k(int(n), int(c), k) for c, n in zip(correct, samples, strict=True)])
 
 
 def average(parts: Sequence[Summary]) -> Summary:

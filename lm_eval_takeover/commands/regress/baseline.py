@@ -84,59 +84,51 @@ class SeedRuns:
 def read_single_run(results: Path) -> SeedRuns:
     """The one run of a results folder, with its samples. Raises ResultsError, ArgumentError."""
     runs, notes = read_runs([results])
-    if len(runs) != 1:
-        sources = ", ".join(f"'{run.source}'" for run in runs) or "none"
-        if rows := _name_rows(results):
-            raise ArgumentError(rows)
-        way_out = "; give one of these files" if runs else ""
-        raise ArgumentError(
-            f"'{results}' holds {len(runs)} runs, expected one: {sources}{_explain(runs, notes)}{way_out}"
-        )
-    return replace(_read_run(runs[0]), notes=tuple(notes))
+    if len(runs) == 1:
+        return replace(_read_run(runs[0]), notes=tuple(notes))
+    reasons = notes
+    if runs:
+        _refuse_rows([results])
+        sources = ", ".join(f"'{run.source}'" for run in runs)
+        differences = "; ".join(list_differences(runs[0].settings, runs[1].settings)) or "the seed"
+        reasons = [f"give one of {sources}; they differ in {differences}"]
+    raise ArgumentError("; ".join([f"'{results}' holds {len(runs)} runs, expected one", *reasons]))
 
 
-def _name_rows(results: Path) -> str:
-    """What `compare` left in a folder, if it is one: its rows, each of which is a run."""
-    if len(folders := find_run_dirs(results)) < 2:
-        return ""
-    names = ", ".join(f"'{folder.parent}'" for folder in folders)
-    return f"'{results}' holds the rows of compare, and a baseline is one of them: give {names}"
-
-
-def _explain(runs: Sequence[Run], notes: Sequence[str]) -> str:
-    """Why there is no run, or what tells apart the first two of several."""
-    if len(runs) > 1:
-        return f"; they differ in {'; '.join(list_differences(runs[0].settings, runs[1].settings)) or 'the seed'}"
-    return "".join(f"; {note}" for note in notes)
+def _refuse_rows(results: Sequence[Path]) -> None:
+    """Raise ArgumentError that names the rows of `compare`, each of which is a run, if a folder holds such rows."""
+    folders = find_run_dirs(results[0]) if len(results) == 1 else []
+    if len(folders) > 1:
+        names = ", ".join(f"'{folder.parent}'" for folder in folders)
+        raise ArgumentError(f"'{results[0]}' holds the rows of compare, and a baseline is one of them: give {names}")
 
 
 def read_seeds(results: Sequence[Path]) -> SeedRuns:
     """Runs of these folders as one, where they differ in nothing but the seed. Raises ResultsError, ArgumentError."""
     runs, notes = read_runs(results)
     if not runs:
-        raise ArgumentError(f"'{results[0]}' holds no run{_explain(runs, notes)}")
+        raise ArgumentError("; ".join([f"'{results[0]}' holds no run", *notes]))
     first, *others = map(_read_run, runs)
     for run, other in zip(runs[1:], others, strict=True):
-        if not (lines := _list_other_settings(first, other)):
-            continue
-        if len(results) == 1 and (rows := _name_rows(results[0])):
-            raise ArgumentError(rows)
-        raise ArgumentError(
-            f"'{run.source}' is not another seed of '{runs[0].source}': {'; '.join(lines)}; a baseline holds runs that differ in "
-            "the seed alone"
-        )
+        if lines := list_other_settings(first, other):
+            _refuse_rows(results)
+            raise ArgumentError(
+                f"'{run.source}' is not another seed of '{runs[0].source}': {'; '.join(lines)}; a baseline holds runs that "
+                "differ in the seed alone"
+            )
     tasks = {task: _join_runs([each.tasks[task] for each in (first, *others)]) for task in first.tasks}
     return replace(first, tasks=tasks, notes=tuple(notes))
 
 
-def _list_other_settings(first: SeedRuns, other: SeedRuns) -> list[str]:
-    lines = list_differences(first.settings, other.settings)
-    for task in sorted(first.tasks.keys() | other.tasks.keys()):
-        ours, theirs = first.tasks.get(task), other.tasks.get(task)
-        if ours is None or theirs is None or set(ours.problems.ids) != set(theirs.problems.ids):
+def list_other_settings(old: SeedRuns, new: SeedRuns, allowed: Sequence[str] = ()) -> list[str]:
+    """A line for each setting that differs, beside those allowed, and for each task without the same problems."""
+    lines = list_differences(old.settings, new.settings, allowed)
+    for task in sorted(old.tasks.keys() | new.tasks.keys()):
+        before, now = old.tasks.get(task), new.tasks.get(task)
+        if before is None or now is None or set(before.problems.ids) != set(now.problems.ids):
             lines.append(f"{task}: other problems")
         else:
-            lines += list_differences(ours.settings, theirs.settings)
+            lines += [f"{task} {line}" for line in list_differences(before.settings, now.settings, allowed)]
     return list(dict.fromkeys(lines))
 
 

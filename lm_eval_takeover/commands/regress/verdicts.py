@@ -11,11 +11,11 @@ from math import ceil, inf, nan
 import numpy as np
 
 from lm_eval_takeover.commands._output import show_p_value
-from lm_eval_takeover.commands.regress.baseline import SeedRuns, TaskRuns
+from lm_eval_takeover.commands.regress.baseline import SeedRuns, TaskRuns, list_other_settings
 from lm_eval_takeover.errors import ArgumentError, ResultsError, nearest
 from lm_eval_takeover.results.problems import list_metrics
 from lm_eval_takeover.results.recovery import NOT_ABOVE, measure_ratio
-from lm_eval_takeover.results.settings import list_differences, name_differences
+from lm_eval_takeover.results.settings import Settings, name_differences
 from lm_eval_takeover.results.statistics import (
     Difference,
     Values,
@@ -123,21 +123,22 @@ def worst(verdicts: Sequence[TaskVerdict]) -> str:
 
 def check_settings(old: SeedRuns, new: SeedRuns, allowed: Sequence[str], where: str) -> list[str]:
     """The differences that are allowed, one line each. Raises ArgumentError that lists all others."""
-    pairs = [("", old.settings, new.settings)]
-    pairs += [(f"{task} ", old.tasks[task].settings, new.tasks[task].settings) for task in old.tasks]
-    known = {name for _, a, b in pairs for name in (*a, *b)}
+    known = {name for run in (old, new) for settings in _list_settings(run) for name in settings}
     for name in allowed:
         if name not in known:
             raise ArgumentError(f"--allow '{name}' is not a setting of these runs; {nearest(name, known)}")
-    lines = list(dict.fromkeys(f"{name}{line}" for name, a, b in pairs for line in list_differences(a, b, allowed)))
-    if lines:
-        differing = {name for _, a, b in pairs for name in name_differences(a, b)}
+    if lines := list_other_settings(old, new, allowed):
+        pairs = zip(_list_settings(old), _list_settings(new), strict=True)
+        differing = {name for before, now in pairs for name in name_differences(before, now)}
         raise ArgumentError(
             f"settings differ from {where}: {'; '.join(lines)}; run with the baseline's settings, accept these with "
             f"`--allow {' '.join(sorted({*allowed, *differing}))}`, or take this run as the new baseline with --update"
         )
-    every = [line for _, a, b in pairs for line in list_differences(a, b)]
-    return list(dict.fromkeys(every))
+    return list_other_settings(old, new)
+
+
+def _list_settings(measured: SeedRuns) -> list[Settings]:
+    return [measured.settings, *(measured.tasks[task].settings for task in sorted(measured.tasks))]
 
 
 def check_tasks(old: SeedRuns, new: SeedRuns) -> None:
