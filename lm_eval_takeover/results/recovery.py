@@ -1,8 +1,7 @@
-"""Recovery, `(guided - base) / (reference - base)`, with its interval; of measured runs and of printed, rounded figures."""
+"""Recovery, `(guided - base) / (reference - base)`, with its interval."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import product
 from math import sqrt
 
 import numpy as np
@@ -55,10 +54,3 @@ def measure_ratio(
     c = means[0] ** 2 - t2 * covariance[0, 0]
     reach = sqrt(max(b * b - a * c, 0.0))
     return Interval(float(means[0] / means[1]), float((b - reach) / a), float((b + reach) / a))
-
-
-def recovery_range(guided: float, base: float, reference: float, rounding: float = 0.05) -> tuple[float, float]:
-    """The lowest and highest Recovery that figures printed to `2 * rounding` can stand for, as shares."""
-    corners = product(*((value - rounding, value + rounding) for value in (guided, base, reference)))
-    values = [(g - b) / (r - b) for g, b, r in corners]
-    return min(values), max(values)
