@@ -3,6 +3,7 @@
 import os
 
 import pytest
+from helpers.results import takeover, write_results
 
 from lm_eval_takeover.cli import main
 from lm_eval_takeover.errors import ResultsError
@@ -31,12 +32,13 @@ def test_pipes_devices_and_folders_are_refused_at_once(tmp_path, target):
     [
         ("results_2026-01-01.json", ["leaderboard", "{folder}"]),
         ("results_2026-01-01.json", ["export", "{folder}", "--to", "eee", "--out", "{folder}/out"]),
-        ("baseline.json", ["regress", "{folder}", "--baseline", "{folder}/baseline.json"]),
+        ("baseline.json", ["regress", "{folder}/run", "--baseline", "{folder}/baseline.json"]),
     ],
     ids=["results", "export", "baseline"],
 )
 def test_results_and_baselines_that_are_devices_or_pipes_are_one_line(tmp_path, link, words, target):
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / link).symlink_to(target)
+    write_results(tmp_path / "run", {"takeover_demo": [4, 8]}, run=takeover())
     with pytest.raises(ResultsError, match="it is a folder, a pipe or a device"):
         main([word.format(folder=tmp_path) for word in words])
