@@ -51,7 +51,7 @@ def write_journal(folder: Path, count: int, tokens: int) -> None:
         for number in range(count):
             task, doc_id, sample = name_sample(number)
             key, text, doc = number.to_bytes(16, "big"), f"text {number}", f"{task} {doc_id}"
-            samples.append(Sample(key, task, doc_id, sample, text, tokens, 0, tokens, 0, False))
+            samples.append(Sample(key, task, doc_id, sample, text, tokens, 0, 0, 0, tokens, 0, False))
             asked.append(Asked(task, doc, 0, sample, doc_id, "p", key))
             outcome = "correct" if rng.random() < 0.3 else "incorrect"
             verdicts.append(LoggedVerdict(doc, digest_of_text(text), "1", outcome))

@@ -315,7 +315,9 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
             key, request = keys[number], left[number]
             text = text_of(self.tokenizer, generation.tokens, request.until)
             cut = is_cut_off(self.tokenizer, generation.tokens, request, self.pair.eos_ids)
-            sample = make_sample(key, instances[firsts[number]], request, generation, text, truncated=cut)
+            sample = make_sample(
+                key, instances[firsts[number]], request, generation, text, policy=self.policy, truncated=cut
+            )
             self.recorder.add(sample, generation)
             for i in by_key[key]:
                 yield i, sample

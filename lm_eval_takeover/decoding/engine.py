@@ -100,6 +100,7 @@ def write_after_donor(
             place = answered[number]
             generation.base_passes += own[place].base_passes
             generation.guide_passes += own[place].guide_passes
+            generation.donor_answer = len(own[place].tokens)
             yield start + place, generation
 
 

@@ -22,6 +22,7 @@ class Generation:
     scores: list[float] = field(default_factory=list)
     base_passes: int = 0
     guide_passes: int = 0
+    donor_answer: int = 0  # tokens of the donor's own answer, where a policy needs its length
     observed: "array[float] | None" = None
 
     @classmethod

@@ -46,7 +46,9 @@ class Counts:
     """Sums over the samples of a task, or of a run, as its results report them; None for models that count nothing."""
 
     tokens: int | None = None
-    takeovers: int | None = None
+    takeovers: int | None = None  # of a policy that mixes, as changed
+    changed: int | None = None  # not what the host draws there with the same numbers
+    asked: int | None = None  # the donor's distribution is needed to decide or to write
     base_passes: int | None = None  # forward passes of one row, prefill apart
     guide_passes: int | None = None
     realized_rate: float | None = None
@@ -72,7 +74,7 @@ class Counts:
         return cls(**sums, realized_rate=takeovers / tokens if tokens and takeovers is not None else None)
 
 
-TOTALS = ("tokens", "takeovers", "base_passes", "guide_passes")
+TOTALS = ("tokens", "takeovers", "changed", "asked", "base_passes", "guide_passes")
 
 
 @dataclass(frozen=True)

@@ -50,6 +50,8 @@ class Rates:
     """Ratios of sums over one task; in an average the mean over tasks. None where a task does not know it."""
 
     realized_rate: float | None = None  # tokens that the donor wrote, of all tokens
+    changed_rate: float | None = None  # tokens that are not the host's draw, of all tokens
+    asked_rate: float | None = None  # tokens at which the donor is asked, by its method's definition, of all tokens
     base_passes_per_token: float | None = None
     guide_passes_per_token: float | None = None
     donor_passes_per_token: float | None = None  # of the model that takes over
@@ -72,6 +74,8 @@ class Rates:
         totals = {f"{role}_passes": count for role, count in {**passes, "donor": passes[donor]}.items()}
         totals |= {"weights": weights} if weights else {}
         known = {f"{name}_per_token": total / counts.tokens for name, total in totals.items()}
+        shares = {"changed_rate": counts.changed, "asked_rate": counts.asked}
+        known |= {name: count / counts.tokens for name, count in shares.items() if count is not None}
         return cls(realized_rate=counts.realized_rate, **known, **others)
 
     def describe(self) -> dict[str, float | None]:

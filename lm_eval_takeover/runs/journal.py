@@ -28,7 +28,7 @@ _KEYS_PER_QUERY = 500
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One finished sample. `tokens`, `takeovers` and passes are counts; `truncated`: the token limit ended it.
+    """One finished sample. `tokens` to `guide_passes` are counts (`method.ledger`); `truncated`: the token limit ended it.
 
     Its tokens are packed in `trace` until they are in the file `part` under traces/; `trace` is read by `find_pending` alone.
     A key stands for a text: where several tasks ask for one, `task`, `doc_id` and `sample` are those of the first.
@@ -41,6 +41,8 @@ class Sample:
     text: str
     tokens: int
     takeovers: int
+    changed: int | None
+    asked: int
     base_passes: int
     guide_passes: int
     truncated: bool
@@ -57,7 +59,8 @@ class Sample:
         """The columns that the digest is of."""
         return (
             self.key, self.task, self.doc_id, self.sample, self.text,
-            self.tokens, self.takeovers, self.base_passes, self.guide_passes, int(self.truncated), self.part,
+            self.tokens, self.takeovers, self.changed, self.asked, self.base_passes, self.guide_passes,
+            int(self.truncated), self.part,
         )  # fmt: skip
 
 
@@ -120,7 +123,7 @@ class Journal:
         ]
         with self._connection:
             self._connection.executemany(
-                f"INSERT OR IGNORE INTO samples ({column_names('samples')}, digest, trace) VALUES ({','.join('?' * 13)})",
+                f"INSERT OR IGNORE INTO samples ({column_names('samples')}, digest, trace) VALUES ({','.join('?' * 15)})",
                 rows,
             )
             self._update_attempt()

@@ -17,15 +17,15 @@ from lm_eval_takeover.runs.layout import is_part_name
 from lm_eval_takeover.storage.regular_files import open_regular
 from lm_eval_takeover.storage.whole_files import sync_folder
 
-_SCHEMA = 3
+_SCHEMA = 4
 _APPLICATION = 0x54414B45  # 'TAKE', in the header of the file
 # For each table: the columns that its digest is of, and what follows them. In `samples`, `trace` is packed (`traces`) behind a
 # checksum until it is in a part; then it is null, and `part` the name of that file.
 _TABLES = {
     "samples": (
         "key BLOB NOT NULL UNIQUE, task TEXT NOT NULL, doc_id INTEGER NOT NULL, sample INTEGER NOT NULL, text TEXT NOT NULL, "
-        "tokens INTEGER NOT NULL, takeovers INTEGER NOT NULL, base_passes INTEGER NOT NULL, guide_passes INTEGER NOT NULL, "
-        "truncated INTEGER NOT NULL, part TEXT",
+        "tokens INTEGER NOT NULL, takeovers INTEGER NOT NULL, changed INTEGER, asked INTEGER NOT NULL, "
+        "base_passes INTEGER NOT NULL, guide_passes INTEGER NOT NULL, truncated INTEGER NOT NULL, part TEXT",
         "digest BLOB NOT NULL, trace BLOB",
     ),
     "asked": (

@@ -9,6 +9,7 @@ from typing import Any
 from lm_eval.api.instance import Instance
 
 from lm_eval_takeover.method.generation import Generation
+from lm_eval_takeover.method.ledger import count_asked, count_changed
 from lm_eval_takeover.method.policy import Policy
 from lm_eval_takeover.method.request import Request
 from lm_eval_takeover.runs.facts import list_versions
@@ -87,7 +88,14 @@ class Recorder:
 
 
 def make_sample(
-    key: bytes, instance: Instance, request: Request, generation: Generation, text: str, *, truncated: bool
+    key: bytes,
+    instance: Instance,
+    request: Request,
+    generation: Generation,
+    text: str,
+    *,
+    policy: Policy,
+    truncated: bool,
 ) -> Sample:
     """A finished sample without its trace."""
     return Sample(
@@ -98,6 +106,8 @@ def make_sample(
         text=text,
         tokens=len(generation.tokens),
         takeovers=generation.takeovers,
+        changed=count_changed(policy, generation),
+        asked=count_asked(policy, generation),
         base_passes=generation.base_passes,
         guide_passes=generation.guide_passes,
         truncated=truncated,

@@ -13,6 +13,8 @@ class Tally:
 
     tokens: int = 0
     takeovers: int = 0
+    changed: int | None = 0  # None if one sample's is not known
+    asked: int = 0
     base_passes: int = 0
     guide_passes: int = 0
     samples: int = 0
@@ -21,6 +23,8 @@ class Tally:
     def add(self, more: Self | Sample) -> None:
         self.tokens += more.tokens
         self.takeovers += more.takeovers
+        self.changed = None if self.changed is None or more.changed is None else self.changed + more.changed
+        self.asked += more.asked
         self.base_passes += more.base_passes
         self.guide_passes += more.guide_passes
         self.samples += more.samples if isinstance(more, Tally) else 1

@@ -14,8 +14,10 @@ from lm_eval_takeover.commands._output import draw_svg
 from lm_eval_takeover.storage.whole_files import write_text
 
 COSTS = {  # by the name of an axis its column in frontier.csv, and what it is called
-    "share": ("realized_rate", "share of tokens taken over"),
-    "passes": ("donor_passes_per_token", "passes per token of the model that takes over"),
+    "share": ("realized_rate", "share of tokens that the guide writes"),
+    "changed": ("changed_rate", "share of tokens that differ from the base's"),
+    "asked": ("asked_rate", "share of tokens at which the guide is asked"),
+    "passes": ("donor_passes_per_token", "passes of the guide per token"),
     "weights": ("weights_per_token", "weights read per token"),
     "seconds": ("seconds_per_problem", "seconds per problem"),
 }

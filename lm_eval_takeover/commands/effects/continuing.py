@@ -109,6 +109,8 @@ def _make_sample(key: bytes, request: Request, generation: Generation, text: str
     counts: dict[str, Any] = {
         "tokens": len(generation.tokens) - len(request.begun),
         "takeovers": generation.takeovers,
+        "changed": None,
+        "asked": 0,
         "base_passes": generation.base_passes,
         "guide_passes": generation.guide_passes,
     }

@@ -46,6 +46,9 @@ def test_a_few_takeovers_restore_what_the_guide_knows(demo):
     assert 0 < costs["guided"]["guide_passes"] < costs["guided"]["tokens"] < costs["guided"]["base_passes"] * 2
     for label, row in costs.items():  # one clock: later rows of the process take no time of it
         assert 0 < row["seconds"] == pytest.approx(read_run_folder(demo[0] / label / "samples").seconds, abs=1e-3)
+    guided, random = costs["guided"], costs["random"]
+    assert 0 < guided["changed"] <= guided["takeovers"] and guided["asked"] == guided["tokens"]
+    assert random["changed"] is None and random["asked"] == random["takeovers"]
 
 
 def test_the_gate_finds_the_true_decisions(demo):
