@@ -1,92 +1,153 @@
-"""The area under a method's curve of accuracy over realized rates, and the least cost of most of its gain.
+"""The area under a method's curve of accuracy over a cost, and the least cost of most of the donor's gain.
 
-A curve starts at rate 0, where the host writes alone, and is linear between the measured rates. Its area is the mean gain over
-rates up to a cap: a sum of the gains at these rates, weighted by the rates alone. So each problem has an area, too, and the
-interval is that of a paired difference over problems.
+A curve starts at cost 0, where the host writes alone, and is linear between the measured costs. Its area is the mean gain over
+costs up to a cap: a sum of the gains, weighted by the costs alone. So each problem has an area, too, and the interval is that of
+a paired difference over problems.
+
+Between two measured costs the true curve may rise anywhere. If it rises in one jump, at a place of which nothing is known, the
+area is off by `gain x width` times a uniform number from -1/2 to 1/2. Its variance, 1/12, is in every interval. A calibration
+that misses its rate moves a point along the curve, so this is its error, too.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
+from math import inf, sqrt
 
 import numpy as np
 
 from lm_eval_takeover.results.statistics import Difference, Values, holm, paired_difference
 
-CAP = 0.10  # the largest rate that areas go to
-SHARE = 0.9  # of the donor's gain, whose least cost is given
+CAP = 0.10  # the largest share of tokens that areas go to
+_DRAWS = 1000  # of problems, for the interval of a least cost
 
 
 @dataclass(frozen=True)
 class Curve:
-    """Gains of one method over the host: by task `[rates, problems]`, in one order of problems for all methods.
+    """Gains of one method over the host: by task `[points, problems]`, in one order of problems for all methods.
 
-    `rates` are realized ones and rise; `costs` have one more number in front, the host's own.
+    `costs` `[points]` rise. `samples` are those of each problem, by task.
     """
 
-    rates: Values
-    gains: Sequence[Values]
-    samples: Sequence[int]  # of each problem, by task
     costs: Values
+    gains: Sequence[Values]
+    samples: Sequence[int]
+
+    @property
+    def means(self) -> Values:
+        """The gain at each point, averaged over tasks."""
+        return np.asarray(np.mean([gains.mean(axis=1) for gains in self.gains], axis=0))
+
+    def steps(self, cap: float) -> tuple[Values, Values]:
+        """Of each stretch between measured costs below the cap: its share of all costs, and the gain over it `[stretches, 2]`."""
+        costs, gains = np.concatenate([[0.0], self.costs]), np.concatenate([[0.0], self.means])
+        starts = np.minimum(costs, cap)
+        widths = np.append(np.diff(starts), cap - starts[-1]) / cap
+        ends = np.append(gains[1:], gains[-1])  # a method that can spend no more keeps its gain
+        return widths, np.stack([gains, ends], axis=1)
 
 
 @dataclass(frozen=True)
 class Area:
-    """The area of a method, and its difference from that of another method; None without another one."""
+    """The area of a method with the step curves below and above it, and its difference from that of another method."""
 
     method: str
     area: Difference
-    versus: str | None
-    difference: Difference | None
-    p_holm: float | None
-    least_cost: float | None  # at which the curve first has 90 % of the donor's gain; None where it never has
+    steps: tuple[float, float]
+    versus: str | None = None
+    difference: Difference | None = None
+    p_holm: float | None = None
 
 
-def find_cap(curves: Mapping[str, Curve]) -> float:
-    """The largest rate that all curves reach, at most 10 %."""
-    return min(CAP, *(float(curve.rates[-1]) for curve in curves.values()))
+@dataclass(frozen=True)
+class LeastCost:
+    """At which a method first has half of the donor's gain, and 90 % of it, with an interval; None if it never has."""
+
+    half: float | None
+    most: float | None
+    low: float | None
+    high: float | None
 
 
-def weigh_rates(rates: Values, cap: float) -> Values:
-    """The weight of each rate's gain in the mean over rates from 0 to the cap, by the trapezoid rule."""
-    known = np.concatenate([[0.0], rates])
+def find_cap(curves: Sequence[Curve]) -> float:
+    """The largest cost that all curves reach, at most 10 %."""
+    return min([CAP, *(float(curve.costs[-1]) for curve in curves)])
+
+
+def weigh_costs(costs: Values, cap: float) -> Values:
+    """The weight of each gain in the mean over costs from 0 to the cap, by the trapezoid rule."""
+    known = np.concatenate([[0.0], costs])
     grid = np.concatenate([known[known < cap], [cap]])
     units = np.eye(len(known))[1:]
     return np.array([np.trapezoid(np.interp(grid, known, unit), grid) / cap for unit in units])
 
 
-def compare_areas(curves: Mapping[str, Curve], against: Sequence[str], donor_gain: float | None) -> list[Area]:
-    """Each method's area, once for each method that it is compared with. Holm's p-values are over all comparisons."""
-    cap = find_cap(curves)
-    areas = {name: [weigh_rates(curve.rates, cap) @ gains for gains in curve.gains] for name, curve in curves.items()}
+def compare_areas(curves: Mapping[str, Curve], against: Sequence[str], cap: float) -> list[Area]:
+    """Each method's area, once for each method that it is compared with. Each pair counts once in Holm's correction."""
+    areas = {name: [weigh_costs(curve.costs, cap) @ gains for gains in curve.gains] for name, curve in curves.items()}
+    grids = {name: _grid_error(curve, cap) for name, curve in curves.items()}
     differences = {
         (name, other): _average([a - b for a, b in zip(areas[name], areas[other], strict=True)], curve.samples)
         for name, curve in curves.items()
         for other in against
         if other in curves and other != name
     }
-    adjusted = dict(zip(differences, holm([difference.p_value() for difference in differences.values()]), strict=True))
+    differences = {pair: _widen(value, *(grids[name] for name in pair)) for pair, value in differences.items()}
+    once = {frozenset(pair): value.p_value() for pair, value in differences.items()}
+    adjusted = dict(zip(once, holm(list(once.values())), strict=True))
     results = []
     for name, curve in curves.items():
-        own = _average(areas[name], curve.samples)
-        cost = None if donor_gain is None else find_least_cost(curve, SHARE * donor_gain)
+        widths, gains = curve.steps(cap)
+        steps = float(widths @ gains.min(axis=1)), float(widths @ gains.max(axis=1))
+        own = Area(name, _widen(_average(areas[name], curve.samples), grids[name]), steps)
         pairs = [pair for pair in differences if pair[0] == name]
-        results += [Area(name, own, pair[1], differences[pair], adjusted[pair], cost) for pair in pairs]
-        results += [Area(name, own, None, None, None, cost)] if not pairs else []
+        results += [replace(own, versus=p[1], difference=differences[p], p_holm=adjusted[frozenset(p)]) for p in pairs]
+        results += [] if pairs else [own]
     return results
 
 
-def find_least_cost(curve: Curve, gain: float) -> float | None:
-    """The least cost along a curve, linear between its points, at which the mean gain is so large."""
-    means = np.concatenate([[0.0], np.mean([gains.mean(axis=1) for gains in curve.gains], axis=0)])
-    costs = [
-        float(curve.costs[place] + (gain - before) / (after - before) * (curve.costs[place + 1] - curve.costs[place]))
-        for place, (before, after) in enumerate(pairwise(means))
-        if before < gain <= after
-    ]
-    return min(costs, default=None) if gain > 0 else None
+def find_least_costs(curve: Curve, donor_gains: Sequence[Values], start: float | None) -> LeastCost:
+    """The first crossings of 50 and 90 % of the donor's gain (by task `[problems]`), along rising costs.
+
+    `start` is the cost of the host alone, where the curve begins; None where the costs do not go down to it. The interval is a
+    bootstrap over problems.
+    """
+    generator = np.random.default_rng(0)
+    means, wholes = curve.means, float(np.mean([gains.mean() for gains in donor_gains]))
+    drawn, whole = np.zeros((_DRAWS, len(means))), np.zeros(_DRAWS)
+    for gains, donor in zip(curve.gains, donor_gains, strict=True):
+        counts = generator.multinomial(len(donor), np.full(len(donor), 1 / len(donor)), _DRAWS) / len(donor)
+        drawn += counts @ gains.T / len(donor_gains)
+        whole += counts @ donor / len(donor_gains)
+    ends = np.quantile([_cross(curve.costs, *pair, start) for pair in zip(drawn, 0.9 * whole, strict=True)], [0.025, 0.975],
+                       method="nearest")  # fmt: skip
+    values = _cross(curve.costs, means, 0.5 * wholes, start), _cross(curve.costs, means, 0.9 * wholes, start), *ends
+    return LeastCost(*(float(value) if value < inf else None for value in values))
+
+
+def _cross(costs: Values, gains: Values, goal: float, start: float | None) -> float:
+    """Where a curve, linear between its points, first has this gain; infinity if it never has."""
+    points = list(zip(costs, gains, strict=True))
+    points = [(start, 0.0), *points] if start is not None else points
+    if goal <= 0:
+        return inf
+    if points[0][1] >= goal:
+        return float(points[0][0])
+    for (left, before), (right, after) in pairwise(points):
+        if before < goal <= after:
+            return float(left + (goal - before) / (after - before) * (right - left))
+    return inf
 
 
 def _average(parts: Sequence[Values], samples: Sequence[int]) -> Difference:
     """Over tasks, unweighted."""
     return Difference.average([paired_difference(part, count) for part, count in zip(parts, samples, strict=True)])
+
+
+def _grid_error(curve: Curve, cap: float) -> float:
+    widths, gains = curve.steps(cap)
+    return float(sqrt(np.sum((widths * np.diff(gains, axis=1)[:, 0]) ** 2) / 12))
+
+
+def _widen(difference: Difference, *errors: float) -> Difference:
+    return replace(difference, error=sqrt(difference.error**2 + sum(error**2 for error in errors)))

@@ -12,12 +12,12 @@ from helpers.results import takeover, write_results
 from lm_eval_takeover.cli import main
 from lm_eval_takeover.commands._output import WRITERS, Table, write_latex, write_markdown, write_terminal
 from lm_eval_takeover.commands.compare.estimate import lay_out_hours, lay_out_tasks
-from lm_eval_takeover.commands.compare.frontier import AREA_COLUMNS
-from lm_eval_takeover.commands.compare.tables import write_areas, write_costs
+from lm_eval_takeover.commands.compare.frontier import AREA_COLUMNS, Frontier
+from lm_eval_takeover.commands.compare.tables import write_costs, write_frontier
 from lm_eval_takeover.commands.compare.workload import TaskLoad
 from lm_eval_takeover.commands.effects import tables as effects
 from lm_eval_takeover.method.request import Sampling
-from lm_eval_takeover.results.runs import MATHEMATICAL
+from lm_eval_takeover.results.runs import MATHEMATICAL, TOTALS
 
 WIDTHS = [40, 60, 80, 100, 160]
 
@@ -68,28 +68,36 @@ def test_every_number_of_a_table_is_whole_and_of_the_json(runs, capsys, monkeypa
     assert not wrong, (wrong, printed)
 
 
+_LEAST = [0.0117, 0.0523, 0.0411, None]
 AREAS = [
     dict(zip(AREA_COLUMNS, values, strict=True))
     for values in (
-        ["segment:length=sentence", 0.4312, 0.3921, 0.4703, "random", 0.3771, 0.3307, 0.4235, 1.23e-09, 0.0523],
-        ["random", 0.0541, 0.0198, 0.0884, None, None, None, None, None, None],
+        ["share", "average", "acc", "segment:length=sentence", 0.4312, 0.3711, 0.4987, 0.3921, 0.4703, "random", 0.3771, 0.3307,
+         0.4235, 1.23e-09, *_LEAST],
+        ["share", "average", "acc", "random", 0.0541, 0.0198, 0.0884, -0.0271, 0.1353, *[None] * 9],
+        ["asked", "average", "acc", "segment:length=sentence", *[None] * 10, *_LEAST],
+        ["asked", "average", "acc", "random", *[None] * 14],
     )
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("width", WIDTHS)
 def test_every_number_of_the_areas_is_whole(monkeypatch, width):
     monkeypatch.setenv("COLUMNS", str(width))
-    printed = write_areas(AREAS, "table", "share")
-    assert max(map(len, printed.splitlines())) <= width
+    printed = write_frontier(Frontier([], AREAS), "share", "table")
+    assert max(map(len, printed.splitlines())) <= max(width, 51)  # the longest title
+    assert [line for line in printed.splitlines() if " by share" in line or line.startswith("Least")] == [
+        "Areas by share of tokens that the guide writes", "Least share of tokens at which the guide is asked"
+    ]  # fmt: skip
     found = [text for line in table_lines(printed) for text in NUMBER.findall(NAMES.sub("", line))]
-    assert len(found) >= 10 and all(is_of(text, numbers_of(AREAS)) for text in found), printed
+    known = [*numbers_of(AREAS), 0.0001, 50, 90, 95]  # p < 0.0001, and headings
+    assert len(found) >= 15 and all(is_of(text, known) for text in found), printed
 
 
 COSTS = [
-    {"row": "thinking", "tokens": 12_345_678, "takeovers": None, "base_passes": None, "guide_passes": None, "seconds": 86_400.4},
-    {"row": "segment-length-sentence@0.05", "tokens": 9_876_543, "takeovers": 493_827, "base_passes": 10_123_456,
-     "guide_passes": 1_234_567, "seconds": 7_201.0},
+    {"row": "thinking", "seconds": 86_400.4, "tokens": 12_345_678} | dict.fromkeys(TOTALS[1:]),
+    {"row": "segment-length-sentence@0.05", "tokens": 9_876_543, "takeovers": 493_827, "changed": 391_204,
+     "asked": 9_876_543, "base_passes": 10_123_456, "guide_passes": 1_234_567, "seconds": 7_201.0},
 ]  # fmt: skip
 LOADS = [
     TaskLoad(task, 500, 8, 16_384, Sampling(0.6, 0.95)) for task in ("takeover_math500", "my_own_puzzles_of_three")
@@ -117,7 +125,7 @@ def _lay_out_work():
 @pytest.mark.parametrize(
     ("show", "values"),
     [
-        (lambda: write_costs(COSTS, "table"), COSTS),
+        (lambda: write_costs(COSTS, [], "table"), COSTS),
         (_lay_out_work, [WORK, [[load.problems, load.samples, load.requests, load.most_tokens] for load in LOADS]]),
         (lambda: effects._show_summary(pl.DataFrame(SUMMARY), "base"), SUMMARY),
         (lambda: effects._show_auroc(pl.DataFrame(AUROC)), AUROC),

@@ -39,7 +39,9 @@ def write_run(folder, policy, rollouts, problems, arguments=None, rate=None):
         asked.append(Asked(task, f"{task} {doc}", doc, number, doc, "prompt", key))
         trace = pack_trace(_make_generation(tokens, taken, bool(gate)), header)
         run.add(
-            Sample(key, task, doc, number, text, len(tokens), len(taken), len(tokens), len(taken) + 1, False, trace)
+            Sample(
+                key, task, doc, number, text, len(tokens), *[len(taken)] * 3, len(tokens), len(taken) + 1, False, trace
+            )
         )
         outcome = "correct" if correct else "incorrect"
         verdicts.append(LoggedVerdict(f"{task} {doc}", digest_of_text(text), answer, outcome))

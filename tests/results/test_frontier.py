@@ -1,4 +1,4 @@
-"""Areas under frontiers: the trapezoid rule, paired differences over problems, the least cost of most of the gain."""
+"""Areas under frontiers: the trapezoid rule and its steps, paired differences over problems, least costs."""
 
 import sys
 
@@ -6,49 +6,65 @@ import numpy as np
 import pytest
 from helpers.pairs import ROOT
 
-from lm_eval_takeover.results.frontier import Curve, compare_areas, find_cap, find_least_cost, weigh_rates
+from lm_eval_takeover.results.frontier import Curve, compare_areas, find_cap, find_least_costs, weigh_costs
 
 sys.path.append(str(ROOT / "benchmarks"))
-from frontier_area import simulate  # the committed simulation, at a small size
+from frontier_area import CURVES, simulate  # the committed simulation, at a small size
 
 
-def curve(rates, gains, problems=50, costs=None):
-    rates, generator = np.array(rates), np.random.default_rng(0)
-    spread = generator.normal(0, 0.1, problems)
-    values = np.array([gain + spread - spread.mean() for gain in gains])
-    return Curve(rates, [values], [8], np.array([0.0, *rates] if costs is None else costs))
+def curve(costs, gains, problems=50):
+    spread = np.random.default_rng(0).normal(0, 0.1, problems)
+    return Curve(np.array(costs), [np.array([gain + spread - spread.mean() for gain in gains])], [8])
 
 
 @pytest.mark.parametrize(
-    ("rates", "cap"), [([0.02, 0.05, 0.1], 0.1), ([0.03, 0.2], 0.1), ([0.2], 0.07), ([0.04], 0.04)]
+    ("costs", "cap"), [([0.02, 0.05, 0.1], 0.1), ([0.03, 0.2], 0.1), ([0.2], 0.07), ([0.04], 0.04)]
 )
-def test_weights_are_those_of_the_trapezoid_rule(rates, cap):
-    gains = np.random.default_rng(1).random(len(rates))
+def test_weights_are_those_of_the_trapezoid_rule_between_the_steps(costs, cap):
+    gains = np.sort(np.random.default_rng(1).random(len(costs)))
     grid = np.linspace(0, cap, 200_001)
-    area = np.trapezoid(np.interp(grid, [0, *rates], [0, *gains]), grid) / cap
-    assert weigh_rates(np.array(rates), cap) @ gains == pytest.approx(area, abs=1e-6)
+    known = np.array([0, *costs]), np.array([0, *gains])
+    area = np.trapezoid(np.interp(grid, *known), grid) / cap
+    assert weigh_costs(np.array(costs), cap) @ gains == pytest.approx(area, abs=1e-6)
+    (measured,) = compare_areas({"ce": curve(costs, gains)}, [], cap)
+    for side, bound in zip(("right", "left"), measured.steps, strict=True):  # the step below and the step above
+        places = np.searchsorted(known[0], grid, side) - (side == "right")
+        assert np.trapezoid(known[1][places], grid) / cap == pytest.approx(bound, abs=1e-4)
+    assert measured.steps[0] < measured.area.value < measured.steps[1]
 
 
-def test_areas_end_at_the_largest_common_rate():
-    curves = {"far": curve([0.05, 0.3], [0.2, 0.4]), "near": curve([0.06], [0.2])}
-    assert find_cap(curves) == 0.06
-    assert find_cap({"far": curves["far"]}) == 0.1
+def test_areas_end_at_the_largest_common_cost():
+    curves = curve([0.05, 0.3], [0.2, 0.4]), curve([0.06], [0.2])
+    assert (find_cap(curves), find_cap(curves[:1]), find_cap([])) == (0.06, 0.1, 0.1)
 
 
 def test_methods_are_compared_where_there_is_something_to_compare_with():
     curves = {"ce": curve([0.05, 0.1], [0.5, 0.6]), "random": curve([0.05, 0.1], [0.1, 0.1])}
-    ce, random = compare_areas(curves, ["random", "entropy"], 0.6)
+    ce, random = compare_areas(curves, ["random", "entropy"], 0.1)
     assert ce.versus == "random" and ce.difference.value == pytest.approx(0.4 * 0.25 + (0.4 + 0.5) / 2 * 0.5)
-    assert ce.p_holm < 1e-6 and (random.versus, random.difference, random.p_holm) == (None, None, None)
-    assert ce.least_cost == pytest.approx(0.05 + 0.05 * 0.4) and random.least_cost is None
+    assert (random.versus, random.difference, random.p_holm) == (None, None, None)
 
 
-def test_the_least_cost_is_read_between_points_on_any_axis():
-    assert find_least_cost(curve([0.05, 0.1], [0.4, 0.8], costs=[10, 20, 60]), 0.6) == pytest.approx(40)
-    assert find_least_cost(curve([0.05], [0.4]), 0.5) is None
-    assert find_least_cost(curve([0.05], [-0.4]), -0.2) is None
+def test_a_pair_of_methods_counts_once_in_the_correction():
+    curves = {name: curve([0.05, 0.1], [gain, gain]) for name, gain in (("ce", 0.5), ("random", 0.1))}
+    areas = compare_areas(curves, ["random", "ce"], 0.1)
+    assert [(area.method, area.versus) for area in areas] == [("ce", "random"), ("random", "ce")]
+    assert {area.p_holm for area in areas} == {areas[0].difference.p_value()}  # one pair, so nothing to correct
 
 
-def test_intervals_cover_and_copies_do_not_differ():
-    covered, differed = simulate(np.random.default_rng(3), 0.0, 60, 250)
-    assert covered >= 0.92 and differed <= 0.05
+def test_least_costs_are_first_crossings_along_the_axis():
+    donor = [np.full(50, 0.8)]
+    known = find_least_costs(curve([0.05, 0.1], [0.4, 0.8]), donor, 0.0)
+    assert (known.half, known.most) == pytest.approx((0.05, 0.05 + 0.05 * 0.8))
+    assert known.low <= known.most <= known.high
+    assert find_least_costs(curve([20, 60], [0.6, 0.8]), donor, None).half == 20  # nothing is known of less
+    flat = find_least_costs(curve([1, 1, 1], [0.1, 0.5, 0.8]), donor, None)
+    assert (flat.half, flat.most, flat.low, flat.high) == (1, 1, 1, 1)  # all rates have one cost
+    never = find_least_costs(curve([0.05], [0.3]), donor, 0.0)
+    assert (never.half, never.most, never.low, never.high) == (None, None, None, None)
+
+
+@pytest.mark.parametrize("shape", CURVES)
+def test_intervals_cover_and_copies_do_not_differ(shape):
+    covered, differed = simulate(np.random.default_rng(3), CURVES[shape], 60, 250)
+    assert covered >= 0.92 and differed <= 0.07

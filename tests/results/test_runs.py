@@ -329,7 +329,7 @@ def test_costs_by_problem_come_from_the_run_dir(tmp_path):
     keys = {(doc, sample): bytes([doc, sample]) * 8 for doc in problems.doc_ids for sample in range(8)}
     journal.add_asked("c", [Asked(TASK, f"d{d}", 0, s, d, "p", key) for (d, s), key in keys.items()])
     journal.add(
-        Sample(key, TASK, d, s, "x", 320 if s == 0 else 100, d, 110, 30, s == 0) for (d, s), key in keys.items()
+        Sample(key, TASK, d, s, "x", 320 if s == 0 else 100, d, d, 100, 110, 30, s == 0) for (d, s), key in keys.items()
     )
     journal.close()
     costs = read_costs(tmp_path, TASK, problems)

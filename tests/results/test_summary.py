@@ -101,8 +101,8 @@ def test_the_nominal_rate_is_what_the_run_was_given(given, nominal):
 
 
 def test_counts_add_up_and_what_one_lacks_is_missing():
-    parts = [Counts(100, 10, 110, 20, 0.1), Counts(300, 10, 330, None, 1 / 30)]
-    assert Counts.add(parts) == Counts(400, 20, 440, None, 0.05)
+    parts = [Counts(100, 10, 9, 100, 110, 20, 0.1), Counts(300, 10, None, 300, 330, None, 1 / 30)]
+    assert Counts.add(parts) == Counts(400, 20, None, 400, 440, None, 0.05)
 
 
 def test_recovery_says_why_there_is_none():

@@ -113,8 +113,7 @@ def test_a_part_holds_what_was_generated(demo_pair, prompts, folder):
             "",
             len(g.tokens),
             g.takeovers,
-            0,
-            0,
+            *(0, 0, 0, 0),
             False,
             pack_trace(g, HEADER),
         )

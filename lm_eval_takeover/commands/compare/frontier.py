@@ -1,12 +1,12 @@
 """The frontier of a comparison: the gain of each method at each cost, in files, and the costs of each row.
 
 RUN_DIR/frontier.csv, .json        a line per row, rate and task, and for their average
-RUN_DIR/frontier_area.csv, .json   a line per method, and per method that it is compared with
+RUN_DIR/frontier_area.csv, .json   a line per axis and method, and per method that it is compared with
 RUN_DIR/frontier.svg               the picture
 """
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ import numpy as np
 from lm_eval_takeover.commands._output import write_csv, write_json
 from lm_eval_takeover.commands.compare.picture import COSTS, draw_frontier
 from lm_eval_takeover.commands.compare.rows import PlannedRow
-from lm_eval_takeover.results.frontier import Area, Curve, compare_areas
+from lm_eval_takeover.results.frontier import Area, Curve, LeastCost, compare_areas, find_cap, find_least_costs
 from lm_eval_takeover.results.problems import Problems
 from lm_eval_takeover.results.runs import TOTALS, Counts, Run, TaskResult, common_ids
 from lm_eval_takeover.results.statistics import Values
@@ -24,9 +24,11 @@ from lm_eval_takeover.results.summary import Figure, Summary, average, choose_av
 from lm_eval_takeover.storage.whole_files import write_text
 
 AREA_COLUMNS = (
-    *("method", "area", "low", "high", "versus", "difference", "difference_low", "difference_high"),
-    *("p_holm", "least_cost_90"),
+    *("axis", "task", "metric", "method", "area", "area_low_step", "area_high_step", "low", "high"),
+    *("versus", "difference", "difference_low", "difference_high", "p_holm"),
+    *("least_cost_50", "least_cost_90", "least_cost_90_low", "least_cost_90_high"),
 )
+AREA_AXES = ("share", "changed")  # elsewhere a method may have one cost at all rates
 _AGAINST = ("random", "entropy", "ce")
 AVERAGE = "average"
 
@@ -44,16 +46,29 @@ class Point:
         named = {"row": self.row.label, "method": self.row.family, "rate": self.row.rate}
         lines = []
         for task, summary in self.summaries.items():
-            rates = summary.rates.describe()
-            costs = {column: rates[column] for column, _ in COSTS.values()}
+            costs = {column: self.cost(axis, task) for axis, (column, _) in COSTS.items()}
             lines.append(
                 named | costs | {"task": task} | summary.acc.describe("acc") | summary.passed.describe("pass8")
             )
         return lines
 
-    def cost(self, column: str) -> float | None:
-        """The average over tasks of a column of costs."""
-        return self.summaries[AVERAGE].rates.describe()[column]
+    def cost(self, axis: str, task: str = AVERAGE) -> float | None:
+        """A policy that mixes writes no token alone, so it has no share of written ones."""
+        if axis == "share" and self.row.method is not None and self.row.method.policy.mixes:
+            return None
+        return self.summaries[task].rates.describe()[COSTS[axis][0]]
+
+
+@dataclass(frozen=True)
+class Frontier:
+    """What is drawn and printed: `averages` are lines of frontier.csv, `areas` those of frontier_area.csv.
+
+    `why` says why there are no areas.
+    """
+
+    averages: Sequence[Mapping[str, Any]]
+    areas: Sequence[Mapping[str, Any]]
+    why: str = ""
 
 
 def describe_costs(runs: Mapping[PlannedRow, Sequence[Run]]) -> list[dict[str, Any]]:
@@ -67,10 +82,8 @@ def describe_costs(runs: Mapping[PlannedRow, Sequence[Run]]) -> list[dict[str, A
     return costs
 
 
-def describe_frontier(
-    runs: Mapping[PlannedRow, Sequence[Run]], run_dir: Path, cost: str
-) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Write both tables. Returns the lines of the averages, and those of the areas, if any method has two rates."""
+def describe_frontier(runs: Mapping[PlannedRow, Sequence[Run]], run_dir: Path) -> Frontier:
+    """Write both tables."""
     averaged = choose_averaged(dict.fromkeys(task for of_row in runs.values() for run in of_row for task in run.tasks))
     points = []
     for row, of_row in runs.items():
@@ -79,10 +92,10 @@ def describe_frontier(
         points.append(Point(row, {task: run.tasks[task] for run in of_row for task in run.tasks}, summaries))
     lines = [line for point in points for line in point.describe()]
     _write_lines("frontier", list(lines[0]), lines, run_dir)
-    areas = [_describe_area(area) for area in _measure_areas(points, averaged, COSTS[cost][0])]
-    _write_lines("frontier_area", AREA_COLUMNS, areas, run_dir)
     families = [point.row.family for point in points if point.row.rate is not None]
-    return [line for line in lines if line["task"] == AVERAGE], areas if len(set(families)) < len(families) else []
+    areas, why = _measure_areas(points, averaged) if len(set(families)) < len(families) else ([], "")
+    _write_lines("frontier_area", AREA_COLUMNS, areas, run_dir)
+    return Frontier([line for line in lines if line["task"] == AVERAGE], areas, why)
 
 
 def try_to_draw(lines: Sequence[Mapping[str, Any]], cost: str, path: Path) -> None:
@@ -93,29 +106,42 @@ def try_to_draw(lines: Sequence[Mapping[str, Any]], cost: str, path: Path) -> No
         print(f"no picture '{path}': {type(error).__name__}: {error}", file=sys.stderr)
 
 
-def _measure_areas(points: Sequence[Point], averaged: Sequence[str], column: str) -> list[Area]:
-    """Empty if the host alone is no row, or the rows have different problems."""
-    methods: dict[str, list[Point]] = {}
-    for point in points:
-        if point.row.method is not None and point.cost("realized_rate") and point.cost(column) is not None:
-            methods.setdefault(point.row.family, []).append(point)
-    policies = [point.row.method.policy for point in points if point.row.method is not None]
+def _measure_areas(points: Sequence[Point], averaged: Sequence[str]) -> tuple[list[dict[str, Any]], str]:
+    """The lines of frontier_area.csv, and why there are none."""
+    methods = [point for point in points if point.row.method is not None]
+    policy = methods[0].row.method.policy  # type: ignore[union-attr]
     alone = {point.row.name: point for point in points if point.row.name in ("base", "guide")}
-    if not methods or policies[0].host not in alone:
-        return []
-    problems = _align_problems([*alone.values(), *(point for of in methods.values() for point in of)], averaged)
+    host, donor = alone.get(str(policy.host)), alone.get(str(policy.donor))
+    if host is None:
+        return [], f"no areas: they are gains over the {policy.host} alone; add the row {policy.host}"
+    problems = _align_problems([*alone.values(), *methods], averaged)
     if problems is None:
-        return []
-    host, donor = alone[str(policies[0].host)], alone.get(str(policies[0].donor))
+        return [], "no areas: the rows have different problems, or no samples"
+    samples = [each.samples for each in problems[host.row.label]]
 
     def gains(point: Point) -> list[Values]:
         pairs = zip(problems[point.row.label], problems[host.row.label], strict=True)
         return [own.values["acc"] - its.values["acc"] for own, its in pairs]
 
-    samples = [each.samples for each in problems[host.row.label]]
-    curves = {method: _draw_curve(of, gains, samples, column, host) for method, of in methods.items()}
-    whole = float(np.mean([each.mean() for each in gains(donor)])) if donor else None
-    return compare_areas(curves, _AGAINST, whole)
+    lines: list[dict[str, Any]] = []
+    for axis in COSTS:
+        curves: dict[str, Curve] = {}
+        for method in dict.fromkeys(point.row.family for point in methods):
+            known = [point for point in methods if point.row.family == method and point.cost(axis) is not None]
+            if known:
+                curves[method] = _draw_curve(known, gains, samples, axis)
+        rated = [curves[name] for name in dict.fromkeys(p.row.family for p in methods if p.row.rate) if name in curves]
+        areas: Iterable[Area | str] = curves
+        if axis in AREA_AXES and rated:
+            areas = compare_areas(curves, _AGAINST, find_cap(rated))
+        start = 0.0 if axis in AREA_AXES else None
+        least = {name: find_least_costs(curve, gains(donor), start) for name, curve in curves.items()} if donor else {}
+        for area in areas:
+            name = area if isinstance(area, str) else area.method
+            lines.append(
+                {"axis": axis, "task": AVERAGE, "metric": "acc", "method": name} | _describe_area(area, least.get(name))
+            )
+    return [{column: line.get(column) for column in AREA_COLUMNS} for line in lines], ""
 
 
 def _align_problems(points: Sequence[Point], averaged: Sequence[str]) -> dict[str, list[Problems]] | None:
@@ -132,20 +158,27 @@ def _align_problems(points: Sequence[Point], averaged: Sequence[str]) -> dict[st
     return aligned
 
 
-def _draw_curve(points: list[Point], gains: Any, samples: Sequence[int], column: str, host: Point) -> Curve:
-    """A method that cannot reach a rate that was asked keeps its last gain and cost up to there."""
-    points = sorted(points, key=lambda point: point.cost("realized_rate") or 0.0)
-    rates, costs = ([point.cost(name) or 0.0 for point in points] for name in ("realized_rate", column))
-    if (most := points[-1].row.covers) and most > rates[-1]:
-        points, rates, costs = [*points, points[-1]], [*rates, most], [*costs, costs[-1]]
-    by_task = [np.stack(of_task) for of_task in zip(*map(gains, points), strict=True)]
-    return Curve(np.array(rates), by_task, samples, np.array([host.cost(column) or 0.0, *costs]))
+def _draw_curve(points: list[Point], gains: Any, samples: Sequence[int], axis: str) -> Curve:
+    """A method that cannot reach a rate that was asked keeps its last gain up to there."""
+    points = sorted(points, key=lambda point: point.cost(axis) or 0.0)
+    costs = [point.cost(axis) or 0.0 for point in points]
+    if axis in AREA_AXES and (most := points[-1].row.covers) and most > costs[-1]:
+        points, costs = [*points, points[-1]], [*costs, most]
+    return Curve(np.array(costs), [np.stack(of_task) for of_task in zip(*map(gains, points), strict=True)], samples)
 
 
-def _describe_area(area: Area) -> dict[str, Any]:
-    own, difference = area.area.interval(), Figure.of(area.difference.interval() if area.difference else None)
-    line = {"method": area.method, "area": own.value, "low": own.low, "high": own.high, "versus": area.versus}
-    return line | difference.describe("difference") | {"p_holm": area.p_holm, "least_cost_90": area.least_cost}
+def _describe_area(area: Area | str, least: LeastCost | None) -> dict[str, Any]:
+    line: dict[str, Any] = {}
+    if isinstance(area, Area):
+        own, difference = area.area.interval(), Figure.of(area.difference.interval() if area.difference else None)
+        line = {"area": own.value, "low": own.low, "high": own.high, "versus": area.versus, "p_holm": area.p_holm}
+        line |= dict(zip(("area_low_step", "area_high_step"), area.steps, strict=True)) | difference.describe(
+            "difference"
+        )
+    if least is not None:
+        line |= {"least_cost_50": least.half, "least_cost_90": least.most}
+        line |= {"least_cost_90_low": least.low, "least_cost_90_high": least.high}
+    return line
 
 
 def _write_lines(name: str, columns: Sequence[str], lines: Sequence[Mapping[str, Any]], run_dir: Path) -> None:

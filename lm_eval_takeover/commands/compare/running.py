@@ -16,7 +16,7 @@ from lm_eval_takeover.commands.compare.budget_parameters import CalibrationPlan,
 from lm_eval_takeover.commands.compare.calls import Call, plan_calls
 from lm_eval_takeover.commands.compare.frontier import describe_costs, describe_frontier, try_to_draw
 from lm_eval_takeover.commands.compare.rows import LEADERS, PlannedRow, plan_rows
-from lm_eval_takeover.commands.compare.tables import write_areas, write_costs
+from lm_eval_takeover.commands.compare.tables import write_costs, write_frontier
 from lm_eval_takeover.commands.compare.worker import CallFailed, start_worker
 from lm_eval_takeover.commands.compare.workload import TaskLoad, read_workload
 from lm_eval_takeover.commands.leaderboard.formats import describe_board, write_table
@@ -66,12 +66,13 @@ def _print_tables(options: argparse.Namespace, done: Done) -> None:
     costs = describe_costs(runs)
     described = write_json(describe_board(board) | {"costs": costs})
     write_text(options.run_dir / TABLE, described)
-    averages, areas = describe_frontier(runs, options.run_dir, options.cost)
+    frontier = describe_frontier(runs, options.run_dir)
     sys.stdout.write(described if options.format == "json" else write_table(board, options.format, ("intervals",)))
     if options.format not in ("json", "csv"):
-        sys.stdout.write("\n" + write_costs(costs, options.format))
-        sys.stdout.write("\n" + write_areas(areas, options.format, options.cost) if areas else "")
-    try_to_draw(averages, options.cost, options.run_dir / "frontier.svg")
+        sys.stdout.write("\n" + write_costs(costs, [row.label for row in runs if row.follows], options.format))
+        tables = write_frontier(frontier, options.cost, options.format)
+        sys.stdout.write(f"\n{tables}" if tables else "")
+    try_to_draw(frontier.averages, options.cost, options.run_dir / "frontier.svg")
 
 
 def run_rows(options: argparse.Namespace, rows: Sequence[PlannedRow], loads: Sequence[TaskLoad]) -> Done:

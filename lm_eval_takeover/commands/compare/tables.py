@@ -1,44 +1,75 @@
-"""The tables of a comparison below its leaderboard: costs by row, and areas by method."""
+"""The tables of a comparison below its leaderboard: costs by row, areas and least costs by method."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from lm_eval_takeover.commands._output import WRITERS, Table, show_p_value
+from lm_eval_takeover.commands.compare.frontier import AREA_AXES, Frontier
 from lm_eval_takeover.commands.compare.picture import COSTS
 from lm_eval_takeover.results.runs import TOTALS
 
 
-def write_costs(costs: Sequence[Mapping[str, Any]], format_name: str) -> str:
-    """The lines of `describe_costs` as a table for a terminal, Markdown or LaTeX."""
+def write_costs(costs: Sequence[Mapping[str, Any]], followers: Sequence[str], format_name: str) -> str:
+    """The lines of `describe_costs` as a table. `followers` are the rows that follow the guided one."""
     lines = [[row["row"], *(_show(row[name], ",.0f") for name in (*TOTALS, "seconds"))] for row in costs]
     notes = [
-        "A pass is one forward call for one sample, without prefill. Seconds are those of generation, over all attempts."
+        "Takeovers: tokens that the guide wrote. Changed: tokens that differ from the base's draw; empty if that is not known. "
+        "Asked: tokens at which the method needs the guide. A pass is one forward call for one sample, without prefill. "
+        "Seconds are those of generation, over all attempts."
     ]
     if any(row["seconds"] is None for row in costs):
         notes.append("No seconds: this model type does not report those of its generation.")
+    notes += [f"{', '.join(followers)}: at the rate that the guided row realized on each task."] if followers else []
     columns = ["Row", *(name.capitalize().replace("_", " ") for name in (*TOTALS, "seconds"))]
     return WRITERS[format_name](Table(columns, lines, notes))
 
 
-def write_areas(areas: Sequence[Mapping[str, Any]], format_name: str, cost: str) -> str:
-    """The lines of frontier_area.csv as a table, in percentage points."""
+def write_frontier(frontier: Frontier, axis: str, format_name: str) -> str:
+    """Areas and least costs on one axis each, which their titles name; empty if there is nothing to show."""
+    if not frontier.areas:
+        return f"{frontier.why}\n" if frontier.why else ""
+    return "\n".join(_write_tables(frontier.areas, axis, format_name))
+
+
+def _write_tables(areas: Sequence[Mapping[str, Any]], axis: str, format_name: str) -> Iterator[str]:
+    write, mark = WRITERS[format_name], "% " if format_name == "latex" else ""
+    over = axis if axis in AREA_AXES else AREA_AXES[0]
     lines = []
     for area in areas:
-        shown = [area["method"], _show_points(area, "area", ""), area["versus"] or ""]
-        shown += [_show_points(area, "difference", "difference_"), show_p_value(area["p_holm"])]
-        lines.append([*shown, _show(area["least_cost_90"], ".4g")])
+        if area["axis"] == over:
+            points = [
+                _show_points(area, "area"),
+                _show_points(area, "area_low_step", "area_high_step"),
+                area["versus"] or "",
+            ]
+            points += [_show_points(area, "difference"), show_p_value(area["p_holm"])]
+            lines.append([area["method"], *points])
     notes = [
-        "Area: the mean gain over the host, in percentage points, over rates from 0 to the largest rate that all methods reach, "
-        f"at most 10 %. 90% at: the least cost ({COSTS[cost][1]}) with 90 % of the donor's gain. Intervals: 95 %, over problems."
+        "Area: the mean gain over the base alone, in percentage points, over costs from 0 to the largest that all methods "
+        "reach, at most 10 %. Steps: the area if each gain comes at the end, or at the start, of its stretch between measured "
+        "costs. Intervals are 95 %, over problems, and include this error; more --rates make it smaller."
     ]
-    columns = ["Method", "Area", "Against", "Difference", "p (Holm)", "90% at"]
-    return WRITERS[format_name](Table(columns, lines, notes))
+    columns = ["Method", "Area", "Steps", "Against", "Difference", "p (Holm)"]
+    yield f"{mark}Areas by {COSTS[over][1]}\n{write(Table(columns, lines, notes))}"
+    least = "asked" if axis == "share" else axis
+    form = ".3g" if least in ("passes", "weights", "seconds") else ".1%"
+    lines = []
+    for area in {area["method"]: area for area in areas if area["axis"] == least}.values():
+        half, most, low, high = (_show(area[f"least_cost_{goal}"], form) for goal in ("50", "90", "90_low", "90_high"))
+        lines.append([area["method"], half, most, f"{low} to {high or 'not reached'}" if low else ""])
+    notes = ["The least cost at which a method has 50 and 90 % of the gain of the guide alone; empty if it never has."]
+    yield f"{mark}Least {COSTS[least][1]}\n{write(Table(['Method', '50 % at', '90 % at', '95 %'], lines, notes))}"
 
 
 def _show(value: float | None, form: str) -> str:
     return "" if value is None else format(value, form)
 
 
-def _show_points(area: Mapping[str, Any], name: str, prefix: str) -> str:
-    points = [100 * area[key] for key in (name, f"{prefix}low", f"{prefix}high") if area[key] is not None]
-    return "{:+.1f} ({:+.1f} to {:+.1f})".format(*points) if points else ""
+def _show_points(area: Mapping[str, Any], name: str, to: str = "") -> str:
+    """In percentage points: a figure with its interval, or from one figure to another."""
+    if area[name] is None:
+        return ""
+    if to:
+        return f"{100 * area[name]:+.1f} to {100 * area[to]:+.1f}"
+    prefix = "" if name == "area" else f"{name}_"
+    return f"{100 * area[name]:+.1f} ({100 * area[f'{prefix}low']:+.1f} to {100 * area[f'{prefix}high']:+.1f})"

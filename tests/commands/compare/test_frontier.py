@@ -13,7 +13,7 @@ from lm_eval_takeover.cli import main
 from lm_eval_takeover.commands.compare import frontier
 from lm_eval_takeover.commands.compare.frontier import describe_costs, describe_frontier, try_to_draw
 from lm_eval_takeover.commands.compare.rows import PlannedRow
-from lm_eval_takeover.commands.compare.tables import write_areas
+from lm_eval_takeover.commands.compare.tables import write_frontier
 from lm_eval_takeover.method.policies import Random
 from lm_eval_takeover.results.runs import read_run
 
@@ -53,7 +53,8 @@ def test_a_method_of_a_stranger_stands_in_the_picture(tmp_path, capsys):
     lines = {line["row"]: line for line in read_lines(run_dir / "frontier.csv") if line["task"] == "average"}
     assert list(lines) == ["base", "later@0.1", "later@0.4", "random@0.1", "guide"]
     assert 0 < float(lines["later@0.1"]["realized_rate"]) < float(lines["later@0.4"]["realized_rate"])
-    assert [line["method"] for line in read_lines(run_dir / "frontier_area.csv")] == ["later", "random"]
+    areas = [line["method"] for line in read_lines(run_dir / "frontier_area.csv") if line["axis"] == "share"]
+    assert areas == ["later", "random"]
     picture = (run_dir / "frontier.svg").read_text()
     assert picture.count("<title>later@0.4: Acc") == 1 and ">later</text>" in picture
     capsys.readouterr()
@@ -75,7 +76,7 @@ def test_a_row_with_a_call_for_each_task_has_one_average(tmp_path, policy):
             run = takeover(name, rate=rates[task], per_task={task: {"tokens": 1000, "realized_rate": rates[task]}})
             write_results(folder, {task: [min(8, one + raised) for one in correct]}, run=run)
             runs += [read_run(path) for path in folder.glob("results_*.json")]
-    assert describe_frontier(results, tmp_path, "share")[1] == []  # no method has two rates
+    assert describe_frontier(results, tmp_path).areas == []  # no method has two rates
     lines = {line["task"]: line for line in read_lines(tmp_path / "frontier.csv") if line["row"] == policy}
     assert list(lines) == [*counts, "average"]
     for name in ("realized_rate", "acc"):
@@ -109,8 +110,9 @@ def test_a_method_that_can_write_no_more_keeps_its_gain(tmp_path):
         run["per_task"] = {"takeover_demo": {"tokens": 1000, "realized_rate": float(rate or 0)}}
         write_results(tmp_path / label, {"takeover_demo": [correct] * 6}, run=run)
         runs[PlannedRow(label, name, **known)] = [read_run(*(tmp_path / label).glob("results_*.json"))]
-    describe_frontier(runs, tmp_path, "share")
-    areas = {line["method"]: float(line["area"]) for line in read_lines(tmp_path / "frontier_area.csv")}
+    describe_frontier(runs, tmp_path)
+    lines = [line for line in read_lines(tmp_path / "frontier_area.csv") if line["axis"] == "share"]
+    areas = {line["method"]: float(line["area"]) for line in lines}
     assert areas == pytest.approx({"far": 0.5 * (1 - 0.5 * 0.5), "short": 0.5 * (1 - 0.5 * 0.2)})
 
 
@@ -140,9 +142,13 @@ def test_any_rows_in_any_order_have_tables_and_a_picture(tmp_path, capsys, first
                     label, "random" if method else kind, rate=rate, method=method, follows=kind == "follows"
                 )
                 runs[row] = [read_run(*folder.glob("results_*.json"))]
-        averages, areas = describe_frontier(runs, tmp_path, "share")
-        try_to_draw(averages, "share", tmp_path / "frontier.svg")
-        assert len(averages) == len(runs) and (write_areas(areas, "table", "share") or not areas)
+        made = describe_frontier(runs, tmp_path)
+        try_to_draw(made.averages, "share", tmp_path / "frontier.svg")
+        assert len(made.averages) == len(runs)
+        assert bool(write_frontier(made, "share", "table")) is ("rates" in kinds)
+        assert ("no areas: they are gains over the base alone" in made.why) is (
+            "rates" in kinds and "base" not in kinds
+        )
         assert capsys.readouterr().err == "" and (tmp_path / "frontier.svg").read_text().startswith("<?xml")
 
 
