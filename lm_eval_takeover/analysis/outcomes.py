@@ -61,8 +61,9 @@ def tabulate_flips(samples: pl.DataFrame, base: str, second: Sequence[str] = ())
     """Table 14: problems that only the run solves (rescued) or only the base run (harmed), by an exact sign test.
 
     A problem is solved if any of its samples is. Only problems that both runs have count. In `mean` rows counts are sums, as in
-    the table's last line. `null_rescued` and `null_harmed` are what another seed of the base does to it: counted where `second`
-    names such runs (their mean), else expected from how many samples of each problem the base run solves (`expect_flips`).
+    the table's last line; a run that lacks a task of the others has none. `null_rescued` and `null_harmed` are what another seed
+    of the base does to it: counted where `second` names such runs (their mean), else expected from how many samples of each
+    problem the base run solves (`expect_flips`).
     """
     solved = samples.group_by("task", "run", "doc_id", maintain_order=True).agg(
         pl.col("correct").any().alias("solved"), pl.col("correct").mean().alias("share"), pl.len().alias("n")
@@ -87,8 +88,10 @@ def tabulate_flips(samples: pl.DataFrame, base: str, second: Sequence[str] = ())
             others = []
         rows.append(row | {"null_rescued": null[0], "null_harmed": null[1], "null": ", ".join(others) or "expected"})
     table = pl.DataFrame(rows)
-    inside = table.filter(pl.col("task").is_in(choose_averaged(table["task"].unique(maintain_order=True).to_list())))
-    sums = inside.group_by("run", "null", maintain_order=True).agg(pl.exclude("task").sum())
+    averaged = choose_averaged(table["task"].unique(maintain_order=True).to_list())
+    inside = table.filter(pl.col("task").is_in(averaged)).filter(pl.len().over("run") == len(averaged))
+    kinds = pl.col("null").unique(maintain_order=True).str.join("; ")
+    sums = inside.group_by("run", maintain_order=True).agg(pl.exclude("task", "null").sum(), kinds)
     table = pl.concat([table, sums.with_columns(task=pl.lit(MEAN)).select(table.columns)])
     p_values = [sign_test(rescued, harmed) for rescued, harmed in table.select("rescued", "harmed").iter_rows()]
     return table.with_columns(pl.Series("p_value", p_values, dtype=pl.Float64))

@@ -3,6 +3,7 @@
 A new column is one field of `Rates` (or of `Counts`), and one heading where it is shown. Start reading at `Summary`.
 """
 
+import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Self
@@ -182,9 +183,20 @@ def _shared(values: Iterable[int | None]) -> int | None:
     return different.pop() if len(different) == 1 else None
 
 
+_SUBSET = re.compile(r"(?<=^takeover_)(.+)_\d+$")
+
+
 def choose_averaged(tasks: Collection[str]) -> list[str]:
-    """The tasks that averages are over: the mathematical ones among these, or all if none is."""
-    return [task for task in MATHEMATICAL if task in tasks] or list(dict.fromkeys(tasks))
+    """The tasks that averages are over: the mathematical ones among these, or all if none is.
+
+    A subset, such as `takeover_gsm8k_100`, is left out beside its whole task.
+    """
+    whole = [
+        task
+        for task in dict.fromkeys(tasks)
+        if _SUBSET.sub(r"\1", task) == task or _SUBSET.sub(r"\1", task) not in tasks
+    ]
+    return [task for task in MATHEMATICAL if task in whole] or whole
 
 
 def find_nominal_rate(takeover: Mapping[str, Any]) -> float | None:

@@ -88,6 +88,10 @@ def test_budget_rates_and_flips_by_hand():
     flips = {row["task"]: row for row in tabulate_flips(samples, "base").to_dicts()}
     assert [flips["takeover_gsm8k"][name] for name in COLUMNS["flips"][:6]] == ["takeover_gsm8k", "new", 3, 1, 1, 1.0]
     assert [flips["mean"][name] for name in ("problems", "rescued", "harmed")] == [6, 2, 2]
+    part = samples.filter((pl.col("run") == "base") | (pl.col("task") == "takeover_amc23"))
+    both = pl.concat([samples, part.filter(pl.col("run") == "new").with_columns(run=pl.lit("part"))])
+    means = tabulate_flips(both, "base").filter(task="mean")
+    assert means["run"].to_list() == ["new"]  # `part` lacks a task
 
 
 def test_budget_has_the_intervals_of_the_leaderboard():

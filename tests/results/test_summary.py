@@ -110,3 +110,16 @@ def test_recovery_says_why_there_is_none():
     assert recover([Trio(base, base, same, 8)]) == Figure(why=NOT_ABOVE)
     found = recover([Trio(np.full(30, 0.5), base, np.ones(30), 8)])
     assert found.value == pytest.approx(0.5) and found.why is None and found.low < 0.5 < found.high
+
+
+@pytest.mark.parametrize(
+    ("tasks", "averaged"),
+    [
+        (["takeover_gsm8k_100", "takeover_amc23", "takeover_gsm8k"], ["takeover_gsm8k", "takeover_amc23"]),
+        (["takeover_gsm8k_100", "takeover_demo"], ["takeover_gsm8k_100"]),
+        (["takeover_gpqa_diamond_50", "takeover_gpqa_diamond"], ["takeover_gpqa_diamond"]),
+        (["mine", "mine_2"], ["mine", "mine_2"]),
+    ],
+)
+def test_a_task_and_its_subset_are_never_averaged_together(tasks, averaged):
+    assert choose_averaged(tasks) == averaged

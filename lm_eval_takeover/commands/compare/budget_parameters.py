@@ -43,7 +43,7 @@ def plan_calibration(
     wanted = [row for row in rows if row.rate is not None]
     if options.calibration is not None:
         return CalibrationPlan(options.calibration)
-    if not wanted:
+    if not wanted and not any(row.reads_spike_ratio(options) for row in rows):
         return CalibrationPlan()
     names = ("dtype", "guide_dtype", "device", "guide_device", "trust_remote_code")
     asked = {name: getattr(options, name) for name in names if getattr(options, name) is not None}
@@ -72,7 +72,8 @@ def plan_calibration(
     for row in wanted:
         rates.setdefault(row.word, []).append(f"{row.rate:g}")
     methods = [f"{word}@{':'.join(asked)}" for word, asked in rates.items()]
-    words += ["--methods", *methods, "--nearest", *write_options(options, "batch_size", "device", "guide_device")]
+    words += ["--methods", *methods, "--nearest"] if methods else []
+    words += [*write_options(options, "batch_size", "device", "guide_device")]
     words += ["--extend"] if out.exists() else []
     return CalibrationPlan(str(out), ("calibrate", *words, "--out", str(out)))
 
@@ -95,7 +96,7 @@ def _calibrate_words(options: argparse.Namespace, sampling: Sampling, max_gen_to
     words += ["--task", task] if options.base or options.prompts else []
     words += ["--direction", options.direction] if options.direction != "forward" else []
     words += write_options(options, "apply_chat_template", "trust_remote_code", "enable_thinking", "include_path")
-    words += write_options(options, "dtype", "guide_dtype", "num_prompts", "num_held_out")
+    words += write_options(options, "field", "dtype", "guide_dtype", "num_prompts", "num_held_out")
     for name in ("kappa_rule", "window", "plugins"):
         words += [f"--{name}", arguments[name]] if name in arguments else []
     for name in ("temperature", "top_p", "top_k"):

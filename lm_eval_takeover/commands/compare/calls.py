@@ -71,7 +71,7 @@ def plan_calls(
     arguments |= shared | read_shared(options, row.arguments["policy"])
     if row.method is not None:
         reverse = {"direction": "reverse"} if options.direction == "reverse" else {}
-        read = calibration if row.rate is not None or "spike_ratio" in options.model_args else None
+        read = calibration if row.rate is not None or row.reads_spike_ratio(options) else None
         arguments |= reverse | {"calibration": read, "target_rate": row.rate}
     arguments |= row.arguments
     arguments["run_dir"] = Path(options.run_dir) / row.label / "samples"

@@ -53,6 +53,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group("calibration").add_argument
     add("--calibration", help="a packaged name or a file (default: one that fits, else it is measured)")
     add("--prompts", help="prompts of the calibration, as in calibrate (default: openai/gsm8k:main)")
+    add("--field", metavar="NAME", help="field of the prompts, as in calibrate")
     add("--num_prompts", type=int, default=500, metavar="N", help="as in calibrate (default: 500)")
     add("--num_held_out", type=int, default=100, metavar="N", help="as in calibrate (default: 100)")
 

@@ -39,6 +39,12 @@ class PlannedRow:
     word: str = ""
     covers: float | None = None
 
+    def reads_spike_ratio(self, options: argparse.Namespace) -> bool:
+        """Whether its gate is read off a calibration at a spike ratio that was given."""
+        return (
+            self.method is not None and SPIKE_RATIO in read_shared(options, self.arguments["policy"]) | self.arguments
+        )
+
     @property
     def family(self) -> str:
         """What a curve is drawn of: rows that differ in their rate alone."""

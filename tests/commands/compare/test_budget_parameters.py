@@ -4,10 +4,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from helpers.stock import value_of
+from helpers.stock import arguments_of, value_of
 
 from lm_eval_takeover.calibration.files import find_calibration, write_calibration
 from lm_eval_takeover.commands.compare import budget_parameters
+from lm_eval_takeover.commands.compare.calls import plan_calls
 from lm_eval_takeover.commands.compare.rows import plan_rows
 from lm_eval_takeover.commands.compare.workload import read_workload
 
@@ -40,6 +41,17 @@ def test_a_calibration_is_measured_only_where_none_fits(plan):
     grid = plan("--rows", "base,ce,entropy,segment:length=4@0.3", "--rates", "0.02,0.05").words
     methods = grid[grid.index("--methods") + 1 : grid.index("--nearest")]
     assert methods == ("ce@0.02:0.05", "entropy@0.02:0.05", "segment:length=4@0.3")
+
+
+@pytest.mark.parametrize("more", ["", ",rkl@0.02"])
+def test_a_spike_ratio_is_read_off_the_calibration_that_the_call_measures(plan, read_options, more):
+    words = ["--rows", f"base,ce:spike_ratio=0.03{more}", "--gen_kwargs", "temperature=0.9", "--field", "question"]
+    measured = plan(*words)
+    assert value_of(measured.words, "--field") == "question" and ("--methods" in measured.words) is bool(more)
+    options = read_options(*words)
+    for row in plan_rows(options):
+        (call,) = plan_calls(options, row, measured.calibration, ["takeover_demo"])
+        assert arguments_of(call.words).get("calibration") == (None if row.name == "base" else measured.calibration)
 
 
 def test_what_was_measured_is_used_again_and_extended(plan):
