@@ -6,6 +6,7 @@ long (`check_options`). Importing this module is light.
 
 import inspect
 import logging
+import math
 import os
 import sys
 from argparse import Namespace
@@ -14,10 +15,12 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
+from traceback import extract_tb
+from types import TracebackType
 from typing import Any
 
 from lm_eval_takeover.arguments import ModelArguments
-from lm_eval_takeover.errors import install_error_hook, is_our_command
+from lm_eval_takeover.errors import ArgumentError, first_line, install_error_hook, is_our_command
 from lm_eval_takeover.escaping import make_notices_visible
 from lm_eval_takeover.runs.facts import find_missed_rate
 from lm_eval_takeover.storage.paths import make_component
@@ -153,17 +156,23 @@ def share_logging() -> None:
 def check_options(options: Namespace) -> None:
     """Check what can be known of `lm_eval run`'s options before its slow imports. Raises a TakeoverError, which is one line."""
     install_error_hook()
+    _shorten_option_errors()
     share_logging()
     written = _read_config(getattr(options, "config", None))
-    if written and (getattr(options, "model", None) or written.get("model")) != MODEL:
+
+    def read(name: str) -> Any:
+        value = getattr(options, name, None)
+        return written.get(name) if value is None else value
+
+    if written and read("model") != MODEL:
         return
-    own = {
-        name: getattr(options, name, None) or written.get(name) for name in ("batch_size", "max_batch_size", "device")
-    }
-    tasks, include = (getattr(options, name, None) or written.get(name) for name in ("tasks", "include_path"))
-    given = getattr(options, "model_args", None) or written.get("model_args") or {}
+    limit = read("limit")
+    if isinstance(limit, (int, float)) and not 0 < limit < math.inf:
+        raise ArgumentError(f"--limit {limit:g} is not above 0: give a number of documents, or a share below 1")
+    given = read("model_args") or {}
     if not isinstance(given, dict):  # `a=1,b=2`, which lm-eval takes apart itself
         return
+    own = {name: read(name) for name in ("batch_size", "max_batch_size", "device")}
     values = {name: value for name, value in own.items() if value is not None} | given
     if not {"policy", "plugins"} & values.keys():  # the arguments of other policies are known once torch is there
         ModelArguments.parse(values)
@@ -171,13 +180,29 @@ def check_options(options: Namespace) -> None:
     from lm_eval_takeover.pair.loading import check_arguments
     from lm_eval_takeover.tasks.instances import read_generation_settings
 
-    note_tasks(tasks.split(",") if isinstance(tasks, str) else tasks or [], include)
+    tasks = read("tasks") or []
+    note_tasks(tasks.split(",") if isinstance(tasks, str) else tasks, read("include_path"))
     check_arguments(values)
-    settings = getattr(options, "gen_kwargs", None) or written.get("gen_kwargs") or {}
+    settings = read("gen_kwargs") or {}
     if isinstance(settings, dict):  # `do_sample` alone says nothing: the task has a temperature
         read_generation_settings(
             {k: v for k, v in settings.items() if k != "do_sample" or "temperature" in settings}, 1
         )
+
+
+def _shorten_option_errors() -> None:
+    """What lm-eval itself raises about its options, such as an unknown task, ends the command with one line, too."""
+    previous = sys.excepthook
+
+    def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        if isinstance(error, Exception) and Path(extract_tb(trace)[-1].filename).name == "evaluate_config.py":
+            unknown = "; `lm_eval ls tasks` lists them, and --include_path adds yours" * ("Tasks not" in str(error))
+            kind, error = ArgumentError, ArgumentError(f"{first_line(error)}{unknown}")
+        previous(kind, error, trace)
+
+    if getattr(previous, "takeover", False):  # under the command
+        hook.takeover = True  # type: ignore[attr-defined]
+        sys.excepthook = hook
 
 
 def _read_config(path: str | None) -> dict[str, Any]:
