@@ -7,6 +7,7 @@ from math import sqrt
 from lm_eval_takeover.commands.leaderboard.naming import NamedRun
 from lm_eval_takeover.results.recovery import NOT_ABOVE, Trio
 from lm_eval_takeover.results.runs import Run, TaskResult, common_ids
+from lm_eval_takeover.results.settings import name_differences
 from lm_eval_takeover.results.statistics import count_observations
 from lm_eval_takeover.results.summary import Figure, recover
 
@@ -17,9 +18,7 @@ _Z = 1.96  # standard errors of noise, where only means are known
 
 def find_base(row: NamedRun, rows: Sequence[NamedRun]) -> NamedRun | None:
     """The base alone, of the same model as the row's."""
-    wanted = row.run.settings.get("base")
-    same = [other for other in rows if other.kind == "base" and other.run.settings.get("base") == wanted]
-    return next(iter(same), None) if row.kind in _TAKEOVER_KINDS else None
+    return _find_member(row, rows, "base")
 
 
 def find_reference(row: NamedRun, rows: Sequence[NamedRun]) -> NamedRun | None:
@@ -27,38 +26,47 @@ def find_reference(row: NamedRun, rows: Sequence[NamedRun]) -> NamedRun | None:
 
     Of several thinking models the one whose name the base's begins with (`Qwen3-0.6B` of `Qwen3-0.6B-Base`).
     """
-    if row.kind not in _TAKEOVER_KINDS:
-        return None
-    thinking = [other for other in rows if other.kind == "thinking"]
+    thinking = [other for other in rows if other.kind == "thinking" and row.kind in _TAKEOVER_KINDS]
     if len(thinking) > 1:
         thinking = [other for other in thinking if row.run.model.startswith(other.run.model)]
-    if thinking:
-        return thinking[0]
-    wanted = row.run.settings.get("guide")
-    return next((o for o in rows if o.kind == "guide" and o.run.settings.get("guide") == wanted), None)
+    return _choose_nearest(row, thinking) or _find_member(row, rows, "guide")
+
+
+def _find_member(row: NamedRun, rows: Sequence[NamedRun], role: str) -> NamedRun | None:
+    wanted = row.run.settings.get(role)
+    same = [other for other in rows if other.kind == role and other.run.settings.get(role) == wanted]
+    return _choose_nearest(row, same) if row.kind in _TAKEOVER_KINDS else None
+
+
+def _choose_nearest(row: NamedRun, others: Sequence[NamedRun]) -> NamedRun | None:
+    """Of several the one with the row's settings, and with its seed; None of none."""
+
+    def distance(other: NamedRun) -> tuple[int, bool]:
+        shared = row.run.tasks.keys() & other.run.tasks.keys()
+        differing = [name_differences(row.run.tasks[t].settings, other.run.tasks[t].settings) for t in shared]
+        return sum(map(len, differing)), row.run.seed != other.run.seed
+
+    return min(others, key=distance, default=None)
 
 
 def warn_of_references(rows: Sequence[NamedRun]) -> list[str]:
-    """Where Recovery is against a thinking model of another size than the base's, or of a size that is not known; and where
-    rows are against different models."""
+    """A line where Recovery is against a model of another or unknown size than the base's, or rows are against other models."""
     lines, followers = [], dict[str, list[str]]()
     for row in rows:
         reference, base = find_reference(row, rows), find_base(row, rows)
         if reference is None or base is None:
             continue
-        followers.setdefault(reference.name, []).append(row.name)
-        if reference.kind == "thinking":
-            size, wanted = _find_size(reference.run), _find_size(base.run)
-            if size is None or wanted is None:
-                if not base.run.model.startswith(reference.run.model):
-                    lines.append(
-                        f"Recovery is against {reference.name}, and nothing says that it has the size of {base.name}"
-                    )
-            elif abs(size - wanted) > _SAME_SIZE * wanted:
-                sizes = f"has {size / 1e9:.2g} B parameters, {base.name} {wanted / 1e9:.2g} B"
-                lines.append(
-                    f"Recovery is against {reference.name}, which {sizes}: not what one of the same size makes it"
-                )
+        followers.setdefault(reference.run.model, []).append(row.name)
+        if reference.kind != "thinking":
+            continue
+        size, wanted = _find_size(reference.run), _find_size(base.run)
+        if size is None or wanted is None:
+            if not base.run.model.startswith(reference.run.model):
+                unknown = f"nothing says that it has the size of {base.name}"
+                lines.append(f"Recovery is against {reference.name}, and {unknown}")
+        elif abs(size - wanted) > _SAME_SIZE * wanted:
+            sizes = f"has {size / 1e9:.2g} B parameters, {base.name} {wanted / 1e9:.2g} B"
+            lines.append(f"Recovery is against {reference.name}, which {sizes}: not what one of the same size makes it")
     if len(followers) > 1:
         parts = (f"{', '.join(names)} against {reference}" for reference, names in followers.items())
         lines.append(f"Recovery has different references: {'; '.join(parts)}")

@@ -22,6 +22,28 @@ def test_recovery_is_against_the_thinking_model_else_the_guide(results, board):
     assert by_guide["Small-Base"]["recovery"]["acc_why"] == "a base row recovers nothing"
 
 
+def test_of_several_seeds_and_templates_base_and_reference_are_the_rows_own(tmp_path, board):
+    counts = {"base": [0, 1, 2, 1], "disagreement": [5, 4, 6, 5], "guide": [8, 7, 8, 8]}
+    for seed in (0, 1):
+        for template in (None, "abc"):
+            for policy, correct in counts.items():
+                more = seed + 2 * bool(template) if policy == "base" else 0
+                rows = {"takeover_amc23": [count + more for count in correct] * 10}
+                folder = tmp_path / f"{policy}-{seed}-{template}"
+                write_results(folder, rows, run=takeover(policy, seed=seed), chat_template_sha=template)
+    rows, warnings = board(tmp_path)
+    for name, row in rows.items():
+        if row["kind"] == "guided":
+            own = name.replace("Small-Base + Guided", "Large (guide)")
+            base = rows[name.replace(" + Guided", "")]
+            accuracies = [each["average"]["acc"] for each in (row, base, rows[own])]
+            assert row["reference"] == own
+            assert row["recovery"]["acc"] == pytest.approx(
+                (accuracies[0] - accuracies[1]) / (accuracies[2] - accuracies[1])
+            )
+    assert not any("different references" in line for line in warnings)
+
+
 @pytest.mark.parametrize(
     ("names", "thinking", "why"),
     [
