@@ -14,7 +14,7 @@ from fractions import Fraction
 
 from lm_eval_takeover.answers.extraction import extract_answer
 from lm_eval_takeover.answers.judging import Judge
-from lm_eval_takeover.answers.letters import extract_letter
+from lm_eval_takeover.answers.letters import read_letter
 from lm_eval_takeover.answers.normalisation import parse_rational, split_brackets, split_elements, split_unit, tidy
 from lm_eval_takeover.answers.verification import Verdict
 from lm_eval_takeover.tasks.benchmarks import Document
@@ -113,7 +113,7 @@ def check(
 
     def verdict(case: tuple[str, str, float, bool]) -> bool:
         gold, response, tolerance, _ = case
-        answer = extract_letter(response) if name == "gpqa_diamond" else extract_answer(response)
+        answer = read_letter(response).answer if name == "gpqa_diamond" else extract_answer(response)
         if answer is None:
             return False
         judged = Verdict(gold == answer) if name == "gpqa_diamond" else judge(gold, answer, tolerance)

@@ -19,9 +19,20 @@ from lm_eval_takeover.answers.normalisation import (
     split_top,
     split_unit,
     strip_thousands,
+)  # fmt: skip
+from lm_eval_takeover.answers.notation import (
+    MIRRORED,
+    REALS,
+    RELATION,
+    find_unknown,
+    split_union,
+    strip_name,
+    to_interval,
 )
-from lm_eval_takeover.answers.sets import MIRRORED, REALS, RELATION, find_unknown, split_union, strip_name, to_interval
 
+_OR_LIST = re.compile(r"\d,\d{3}(?!\d)")  # 100,200 may be a list of two
+_DECIMAL = re.compile(r"-?(\d*)\.(\d+)")
+_MANY_DIGITS = 7  # significant ones, at which a decimal stands for the fraction that it rounds
 _MAX_ELEMENTS = 16  # surplus elements over the gold's, above which a list is wrong without being compared
 
 
@@ -35,11 +46,6 @@ def equal_by_text(gold: str, answer: str, tolerance: float) -> bool | None:
         abs(left - right) <= Fraction(tolerance) or _is_long_decimal(gold, right) or _is_long_decimal(answer, left)
     )
     return None if not correct and _OR_LIST.search(f"{gold} {answer}") else correct
-
-
-_OR_LIST = re.compile(r"\d,\d{3}(?!\d)")  # 100,200 may be a list of two
-_DECIMAL = re.compile(r"-?(\d*)\.(\d+)")
-_MANY_DIGITS = 7  # significant ones, at which a decimal stands for the fraction that it rounds
 
 
 def _is_long_decimal(text: str, value: Fraction) -> bool:
@@ -66,18 +72,10 @@ class Comparison:
         if verdict is not None:
             return verdict
         for compare in (
-            self._compare_unnamed,
-            self._compare_unions,
-            self._compare_lists,
-            self._compare_intervals,
-            self._compare_matrices,
-            self._compare_tuples,
-            self._compare_equations,
-            self._compare_ratios,
-            self._compare_percentages,
-            self._compare_units,
-            self._compare_bases,
-        ):
+            self._compare_unnamed, self._compare_unions, self._compare_lists, self._compare_intervals, self._compare_matrices,
+            self._compare_tuples, self._compare_equations, self._compare_ratios, self._compare_percentages,
+            self._compare_units, self._compare_bases,
+        ):  # fmt: skip
             verdict = compare(gold, answer)
             if verdict is not None:
                 return verdict
@@ -157,8 +155,7 @@ class Comparison:
             factor = self._find_factor(left, right)
             real = factor is not None and factor.is_extended_real
             return bool(real and right[1] == (left[1] if factor > 0 else MIRRORED[left[1]]))
-        turned = [MIRRORED[sign] for sign in reversed(right[1::2])]
-        return turned == left[1::2] and self._are_same_parts(left[::2], right[::-2])
+        return False
 
     def _find_factor(self, left: list[str], right: list[str]) -> Any:
         try:
@@ -228,18 +225,18 @@ class Comparison:
         left, right = split_top(gold, ":"), split_top(answer, ":")
         if max(len(left), len(right)) < 3:
             return None
-        if len(left) != len(right):
-            return False
-        numbers = [[parse_rational(part) for part in side] for side in (left, right)]
-        if any(not number for side in numbers for number in side):  # a part that is no number, or zero
+        pairs = [(parse_rational(a), parse_rational(b)) for a, b in zip(left, right, strict=False)]
+        if len(left) != len(right) or not all(a and b for a, b in pairs):
             return self._are_same_parts(left, right)
-        return len({a / b for a, b in zip(*numbers, strict=True) if a is not None and b is not None}) == 1
+        return len({a / b for a, b in pairs if a and b}) == 1
 
     def _compare_percentages(self, gold: str, answer: str) -> bool | None:
         """28% is 28 and 0.28; a number is itself with or without the sign, and the fraction that its percentage is."""
         if not gold.endswith("%") and not answer.endswith("%"):
             return None
         left, right = gold.removesuffix("%").strip(), answer.removesuffix("%").strip()
+        if left.endswith("°") or right.endswith("°"):
+            return False
         numbers = parse_rational(left), parse_rational(right)
         small = not gold.endswith("%") and numbers[0] is not None and abs(numbers[0]) < 1  # 0.28 is no percentage
         if not small and self.equal(left, right):
@@ -267,7 +264,9 @@ class Comparison:
             angle, radians = (left, right) if unit == "°" else (right, left)
             return self._compare_expressions(rf"\frac{{({angle}) \pi}}{{180}}", radians)
         may_be_left_out = not (unit and other) or ("°" in units and units & {"celsius", "fahrenheit"})
-        if unit != other and not may_be_left_out and is_measure(unit) and is_measure(other):
+        measures = is_measure(unit) + is_measure(other)
+        longer = unit.startswith(other) or other.startswith(unit)  # 10 inches long
+        if unit != other and not may_be_left_out and (measures == 2 or (measures and not longer)):
             return False
         return self.equal(left, right)
 

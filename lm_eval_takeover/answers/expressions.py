@@ -12,19 +12,18 @@ from typing import Any
 from lm_eval_takeover.answers.normalisation import find_closing, unwrap_text
 
 PRECISION = 1e-6  # relative, for numbers that math_verify calls equal
-
-
-class Unparsed(Exception):
-    """An answer that math_verify cannot read."""
-
-
+_ZERO = 1e-50  # what sin π may come to with 20 digits
 OF_ANGLE = re.compile(r"\\(?:sin|cos|tan|cot|sec|csc)(?![a-z])")
 _FUNCTIONS = "arcsin|arccos|arctan|sinh|cosh|tanh|sin|cos|tan|cot|sec|csc|ln|log|exp|sqrt|pi|theta|alpha|beta|gamma"
 _FUNCTION = re.compile(rf"(?<![\\A-Za-z])({_FUNCTIONS})(?![A-Za-z])")
 _LONG_WORD = re.compile(r"(?<![\\A-Za-z{])[A-Za-z]{5,}")
 _MARKUP = re.compile(
-    r"[<>=]|\\(?:begin|end|le|ge|ne|in|cup|cap|text\w*|mbox|Rightarrow|to|implies)(?![A-Za-z])|[^\x20-\x7e°]"
+    r"[<>=]|\d\s*+'|\\(?:begin|end|le|ge|ne|in|cup|cap|text\w*|mbox|Rightarrow|to|implies)(?![A-Za-z])|[^\x20-\x7e°]"
 )
+
+
+class Unparsed(Exception):
+    """An answer that math_verify cannot read."""
 
 
 def to_latex(expression: str) -> str:
@@ -37,6 +36,11 @@ def to_latex(expression: str) -> str:
     if OF_ANGLE.search(text):
         text = re.sub(r"(\d+(?:\.\d+)?)\s*+°", r"(\\frac{\1 \\pi}{180})", text)
     text = re.sub(r"\^\s*+(-?\d{2,}|-\s*+[A-Za-z\d])", r"^{\1}", text)
+    text = re.sub(  # 8^{0.5} is a root, exactly
+        r"\^\s*+\{\s*+(-?)(\d{0,3})\.(\d{1,3})\s*+\}",
+        lambda found: rf"^{{{found[1]}\frac{{{int(found[2] + found[3])}}}{{{10 ** len(found[3])}}}}}",
+        text,
+    )
     for opener in (r"\\sqrt\s*+\(", r"\^\s*+\("):
         while found := re.search(opener, text):
             start = found.end() - 1
@@ -101,7 +105,7 @@ def is_same_value(left: Any, right: Any, tolerance: float) -> bool:
         return left in (sympy.oo, -sympy.oo) and bool(left == right)
     if left.has(sympy.floor, sympy.ceiling) or right.has(sympy.floor, sympy.ceiling):
         return _agree_on_integers(left, right)
-    numbers = _is_number(left) and _is_number(right)
+    numbers = all(getattr(side, "is_number", False) for side in (left, right))
     compared = _difference_at_point(left, right)
     if compared is None and numbers:
         return bool(left == right)
@@ -109,30 +113,14 @@ def is_same_value(left: Any, right: Any, tolerance: float) -> bool:
         difference, size = compared
         if numbers and tolerance:
             return bool(difference <= tolerance)
-        if difference > (1 if numbers else 1e3) * PRECISION * size:
+        if difference > max((1 if numbers else 1e3) * PRECISION * size, _ZERO):
             return False
-    if not math_verify.verify(left, right, timeout_seconds=None) and not _are_same_roots(left, right):
+    if not math_verify.verify(left, right, timeout_seconds=None):
         return False
     return bool(
         left.free_symbols == right.free_symbols
         or sympy.simplify(left).free_symbols == sympy.simplify(right).free_symbols
     )
-
-
-def _are_same_roots(left: Any, right: Any) -> bool:
-    """Whether two expressions with roots are equal once what is under each root is factored: √(a² + 2a + 1), √((a + 1)²)."""
-    import sympy
-
-    def is_root(part: Any) -> bool:
-        return bool(part.is_Pow and part.exp.is_Rational and not part.exp.is_Integer)
-
-    sides = [
-        side for side in (left, right) if isinstance(side, sympy.Expr) and (side.has(sympy.Abs) or side.find(is_root))
-    ]
-    if len(sides) < 2:
-        return False
-    left, right = (side.replace(is_root, lambda root: sympy.Pow(sympy.factor(root.base), root.exp)) for side in sides)
-    return bool(sympy.expand(left - right) == 0)
 
 
 def _agree_on_integers(left: Any, right: Any) -> bool:
@@ -162,10 +150,6 @@ def _difference_at_point(left: Any, right: Any) -> tuple[Any, Any] | None:
         return None
 
 
-def _is_number(side: Any) -> bool:
-    return bool(getattr(side, "is_number", False))
-
-
 def find_factor(a: str, b: str, c: str, d: str) -> Any:
     """The number other than 0 by which `c - d` is to be multiplied for `a - b`; None if there is none. Raises Unparsed."""
     import sympy
@@ -175,5 +159,5 @@ def find_factor(a: str, b: str, c: str, d: str) -> Any:
         parse_expression(first, context) - parse_expression(second, context) for first, second in ((a, b), (c, d))
     )
     ratio = sympy.simplify(left / right)
-    same = _is_number(ratio) and ratio.is_finite and ratio != 0 and left.free_symbols == right.free_symbols
+    same = ratio.is_number and ratio.is_finite and ratio != 0 and left.free_symbols == right.free_symbols
     return ratio if same and left.free_symbols else None

@@ -5,6 +5,7 @@
 3. A response that is nothing but an answer.
 4. The last mathematics of the last sentence, after its last `=`; else the last number of the last sentence, line or text.
 
+A response ends where it runs on into an invented next problem: at the header of a prompt.
 A response that is known to be cut off by the token limit is read by 1 and 2, and an unclosed `<think>` by 1.
 Every regular expression here is possessive or bounded, so time is linear in the length of the response.
 """
@@ -14,10 +15,21 @@ from bisect import bisect_left
 from typing import NamedTuple
 
 from lm_eval_takeover.answers.normalisation import split_top
-from lm_eval_takeover.answers.prompts import cut_run_on
 
 MAX_LOOSE = 300  # characters of an answer without a box
 TAIL = 10_000  # characters at the end of a response in which an answer without a box is looked for
+
+# As `task_configs/` writes them before a problem; stop strings of the tasks and extraction both go by these.
+HEADERS = ("Problem:", "Question:")
+
+_INVENTED = (*HEADERS, "Q:")  # which base models write, too
+_HEADER = re.compile(rf"^[ \t]*+(?:{'|'.join(map(re.escape, _INVENTED))})", re.MULTILINE)
+# What announces that the problem is restated, so that no answer was possible before the header.
+_ANNOUNCED = re.compile(
+    r"[^\d\n$\\]{0,80}\b(?:restat|rewrit|begin|start|read|understand|look at|state|solv)[a-z]*\b[^\d\n$\\]{0,60}\s*",
+    re.IGNORECASE,
+)
+_TAG = re.compile(r"</?think>")
 
 
 class Reading(NamedTuple):
@@ -41,7 +53,7 @@ def read_answer(response: str, truncated: bool = False) -> Reading:
     """The final answer in LaTeX or plain text. `truncated`: the token limit is known to have ended the response."""
     text = strip_thinking(response)
     if boxes := find_boxes(text):
-        return Reading(_join_last(text, boxes), boxed=True)
+        return Reading(join_last(text, boxes), boxed=True)
     if bare := _BARE_BOX.findall(text):
         return Reading(str(bare[-1]), boxed=True)
     if "<think>" in text:
@@ -55,6 +67,35 @@ def read_answer(response: str, truncated: bool = False) -> Reading:
 
 def extract_answer(response: str, truncated: bool = False) -> str | None:
     return read_answer(response, truncated).answer
+
+
+def cut_run_on(response: str) -> str:
+    """The response up to the first header of a prompt at the start of a line, as the stop strings ask, never one inside thinking.
+
+    A header before which no answer was possible, after the thinking or at the start, restates the problem and is left.
+    """
+    if not any(header in response for header in _INVENTED):
+        return response
+    answered = False
+    for start, end in _list_outside_thinking(response):
+        for found in _HEADER.finditer(response, start, end):
+            before = response[start : found.start()].strip()
+            if answered or (before and not _ANNOUNCED.fullmatch(before)):
+                return response[: found.start()]
+        answered |= bool(response[start:end].strip())
+    return response
+
+
+def _list_outside_thinking(response: str) -> list[tuple[int, int]]:
+    """What neither follows a `<think>` nor precedes a `</think>`, as spans; a prompt may have opened the first thought."""
+    tags = list(_TAG.finditer(response))
+    starts = [(0, ""), *((tag.end(), tag[0]) for tag in tags)]
+    ends = [*((tag.start(), tag[0]) for tag in tags), (len(response), "")]
+    return [
+        (start, end)
+        for (start, opened), (end, closed) in zip(starts, ends, strict=True)
+        if opened != "<think>" and closed != "</think>"
+    ]
 
 
 # 1. Boxes
@@ -98,7 +139,7 @@ def find_boxes(text: str) -> list[Span]:
     return [box for box in boxes if not _EMPTY.fullmatch(box[2])]
 
 
-def _join_last(text: str, spans: list[Span]) -> str:
+def join_last(text: str, spans: list[Span]) -> str:
     """What the last span holds, with those before it that are of one list with it."""
     last = len(spans) - 1
     while last and _are_joined(text, spans[last - 1][1], spans[last][0]):
@@ -263,12 +304,12 @@ def _conclude(text: str) -> str | None:
     if maths:
         if len({content.rpartition("=")[0] for _, _, content in maths[-2:]}) > 1:
             maths = maths[-1:]  # `$x = 1$, $y = 2$` ends with one value, `$x = 1$ or $x = 2$` with two
-        return _join_last(text, [(start, end, _after_equals(content)) for start, end, content in maths]) or None
+        return join_last(text, [(start, end, _after_equals(content)) for start, end, content in maths]) or None
     _, sign, after = text.rpartition("=")
     if sign and _is_expression(after):
         return _strip_markup(after)
     numbers: list[str] = (_NUMBER.findall(after)[:1] if sign else []) or _NUMBER.findall(text)
-    return numbers[-1].strip() if numbers else _join_last(text, named) if named else None
+    return numbers[-1].strip() if numbers else join_last(text, named) if named else None
 
 
 def _is_expression(text: str) -> bool:

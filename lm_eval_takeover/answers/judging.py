@@ -18,7 +18,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from queue import SimpleQueue
-from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from lm_eval_takeover.answers.samples import Judged, JudgedSample, Question, warn_of
@@ -91,9 +90,7 @@ class Judge:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 

@@ -1,26 +1,33 @@
 """The letter of a multiple-choice answer: of the last box, else of the last marker, else the only one in the last line.
 
-Two different letters offered together are no answer. Every regular expression here is possessive or bounded.
+Two different letters offered together, a denied letter and one with a question mark are no answer.
+Every regular expression here is possessive or bounded.
 """
 
 import re
 
-from lm_eval_takeover.answers.extraction import TAIL, Reading, find_boxes, strip_thinking
+from lm_eval_takeover.answers.extraction import TAIL, Reading, find_boxes, join_last, strip_thinking
 
 _WRAP = re.compile(r"\\(?:text|textbf|mathrm|mathbf|mbox|textit|textrm|bf|rm)\b\s*+")
 _BOXED = re.compile(
-    r"\A\W*+(?:(?i:option|choice|answer)\b\W*+)?+(?:([A-Z])[\s)\]}$]*+(?:(?<=\))\s|[.:\n]|$)|([a-z])\W*+$)"
+    r"\A\W*+(?:(?i:option|choice|answer)\b\W*+)?+(?:([A-Z])(?:[\]}$]*+\)\s|[\s)\]}$]*+(?:[.:\n]|$))|([a-z])\W*+$)"
 )
 _CAPITAL = r"([B-Z]|A(?! (?!is\b|because\b|since\b|as\b|and\b|with\b|or\b)[a-z]))(?![\w'’]|-[A-Za-z])"
 _OPEN = r"[\s*_:\"“$(\[{\\]*+(?:(?:text|textbf|mathrm|mathbf)\{\(?+)?+"
 _LETTER = rf"{_OPEN}(?:{_CAPITAL}|(?<=\()([a-z])(?=\))|([a-z])(?=\W*+(?:$|\n)))"
 _MARKER = re.compile(
     r"\b(?i:answer(?:\s++(?:is|should be|would be|must be|will be)\b)?+(?:\s++(?:therefore|thus|clearly|simply)\b)?+[\s*_:]*+"
-    rf"(?P<denied>not\b)?+\s*+(?:(?:option|choice|letter)\b)?+|(?:correct|right|best)\s++(?:option|choice|letter)\s++is\b){_LETTER}"
+    rf"(?:not\b)?+\s*+(?:(?:option|choice|letter)\b)?+|(?:correct|right|best)\s++(?:option|choice|letter)\s++is\b){_LETTER}"
 )
 _CALLED = re.compile(r"(?<![A-Za-z'’-])([A-Z])\b[)*_$}]*+\s++(?:is|must be)\s++(?:the\s++)?+(?:correct|right|best)\b")
-_SECOND = re.compile(rf"[)\s*_$}}\].]*+(?:,|/|\b(?:or|and)\b)\s*+(?:(?i:option|choice)\s++)?+{_LETTER}")
-_DENIED = re.compile(r"\b(?:not|incorrect|wrong|isn't)\s*+$", re.IGNORECASE)
+_SECOND = re.compile(rf"[(\s*_$}}\].)]*+(?:,?\s*+\b(?:or|and)\b|[,/&])\s*+(?:(?i:option|choice)\s++)?+{_LETTER}")
+_DENIED_BEFORE = re.compile(
+    r"(?:\b(?:not|never|incorrect|wrong)|\bcannot be|n['’]t(?: be)?|\\neq?|≠|\\lnot)[\s({$*]*+$", re.IGNORECASE
+)
+_DENIED_BEHIND = re.compile(
+    r"[)\]}\s*_$]*+(?:\?|\(?(?:incorrect|wrong|false)\b|(?:is|are|was)(?:n['’]t|\s++(?:not|incorrect|wrong|false))\b)",
+    re.IGNORECASE,
+)
 _ALONE = re.compile(rf"(?<![A-Za-z0-9'’\\-]){_CAPITAL}|\(([a-z])\)")
 
 
@@ -28,41 +35,43 @@ def read_letter(response: str, truncated: bool = False, letters: str = "ABCD") -
     """The letter that a response answers with; None if it gives none, or more than one."""
     text = strip_thinking(response)
     if boxes := find_boxes(text):
-        content = _WRAP.sub("", boxes[-1][2])
+        content = _WRAP.sub("", join_last(text, boxes))
         found = _BOXED.match(content)
-        letter = (found[1] or found[2] or "").upper() if found else _find_marked(content, letters)
-        if letter and letter in letters:
+        letter = _choose(content, found, letters) if found else _find_marked(content, letters)
+        if letter:
             return Reading(letter, boxed=True)
+        ends, starts = [0, *(end for _, end, _ in boxes)], [*(start for start, _, _ in boxes), len(text)]
+        text = " ".join(text[end:start] for end, start in zip(ends, starts, strict=True))
     if "<think>" in text:
         return Reading(None)
     text = text[-TAIL:]
     marked = _find_marked(text, letters)
     if marked is None and not truncated:
         line = text.rstrip().rpartition("\n")[2]
-        alone = {letter for found in _ALONE.finditer(line) if (letter := _read(found)) in letters}
+        alone = {_choose(line, found, letters) for found in _ALONE.finditer(line)} - {None}
         marked = alone.pop() if len(alone) == 1 else None
     return Reading(marked or None)
-
-
-def extract_letter(response: str, letters: str = "ABCD") -> str | None:
-    """The answer of `read_letter`."""
-    return read_letter(response, letters=letters).answer
 
 
 def _read(found: re.Match[str]) -> str:
     return next(group for group in found.groups() if group and len(group) == 1).upper()
 
 
+def _choose(text: str, found: re.Match[str], letters: str) -> str | None:
+    """The letter of a match; empty where another one is offered beside it, None where it is denied or none of `letters`."""
+    letter, (start, end) = _read(found), found.span(found.lastindex or 0)
+    if letter not in letters or _DENIED_BEHIND.match(text, end):
+        return None
+    if any(_DENIED_BEFORE.search(text[max(0, place - 20) : place]) for place in (start, found.start())):
+        return None
+    second = _SECOND.match(text, end)
+    return "" if second and _read(second) in letters.replace(letter, "") else letter
+
+
 def _find_marked(text: str, letters: str) -> str | None:
     """The letter of the last marker; empty where it offers two or denies one, None where there is no marker."""
     last = None
     for found in sorted([*_MARKER.finditer(text), *_CALLED.finditer(text)], key=re.Match.start):
-        letter = _read(found)
-        if letter not in letters:
-            continue
-        if found.groupdict().get("denied") or _DENIED.search(text, max(0, found.start() - 20), found.start()):
-            last = last or ""
-            continue
-        second = _SECOND.match(text, found.end())
-        last = "" if second and _read(second) in letters.replace(letter, "") else letter
+        chosen = _choose(text, found, letters)
+        last = chosen if chosen is not None else last or ("" if _read(found) in letters else None)
     return last

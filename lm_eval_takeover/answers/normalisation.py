@@ -15,13 +15,14 @@ _SYMBOLS = "times cdot cdot cdot pi infty le ge le ge ne cup cap in pm mp theta 
 _UNICODE = str.maketrans(
     dict(zip("−–—÷⁄，％（）º\u00a0\u2009\u202f", "---//,%()°   ", strict=True))
     | {mark: rf"\{name} " for mark, name in zip("×·⋅∙π∞≤≥⩽⩾≠∪∩∈±∓θ…", _SYMBOLS.split(), strict=True)}
+    | dict.fromkeys("\u200b\u200c\u200d\u2060\ufeff", "")
     | {mark: f"^{digit}" for digit, mark in enumerate("⁰¹²³⁴⁵⁶⁷⁸⁹")}
     | {mark: rf"\frac{{{a}}}{{{b}}}" for mark, a, b in zip("½⅓⅔¼¾⅕⅙⅛", "11213111", "23344568", strict=True)}
 )
 _NAMES = (
     r"dfrac=\frac tfrac=\frac cfrac=\frac leq=\le leqslant=\le geq=\ge geqslant=\ge neq=\ne lt=< gt=> lbrace=\{ rbrace=\} "
     r"langle=( rangle=) dots=\ldots cdots=\ldots dotsc=\ldots lg=\log_{10} infin=\infty infinity=\infty textdegree=° "
-    "degree=° degrees=° therefore= tiny= small= normalsize= large= Large= LARGE= huge= Huge="
+    r"dbinom=\binom tbinom=\binom degree=° degrees=° therefore= tiny= small= normalsize= large= Large= LARGE= huge= Huge="
 )
 _RENAMED = dict(pair.split("=") for pair in _NAMES.split())
 _SIGNS = {"<=": r"\le ", ">=": r"\ge ", "!=": r"\ne ", "..": r"\ldots "}
@@ -29,7 +30,11 @@ _REWRITTEN: list[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]] =
     (re.compile(r"√\s*+(?=\()"), "sqrt"),
     (re.compile(r"√\s*+(\d+|[A-Za-z])"), r"\\sqrt{\1}"),
     (re.compile(r"(?<=\d)(?:\{,\}|,\s?\\!|\\!|\\,)\s*+(?=\d{3}(?!\d))"), ""),
-    (re.compile(r"\\\$|\$|(?<!\\)\\[()\[\]]|\*\*(?=[^*]*\*\*$)|[€£¥₹₽]"), ""),
+    (re.compile(r"\\\$|\$|(?<!\\)\\[()\[\]]|^\s*+\*\*(?=[^*]*\*\*)|(?<!\*)\*\*\s*+$|[€£¥₹₽]|\bUSD\b\s*+(?=\d)"), ""),
+    (re.compile(r"^\s*+(?:\\approx(?![A-Za-z])|≈)"), ""),
+    (re.compile(r"^\s*+(?:negative|minus)\s++(?=\S)", re.IGNORECASE), "-"),
+    (re.compile(r"^\s*+\](?=[^\[\],]+,[^\[\],]+[\[\]]\s*+$)"), "("),  # ]0, 1[
+    (re.compile(r"^(\s*+[\[(][^\[\],]+,[^\[\],]+)\[\s*+$"), r"\1)"),
     (re.compile(r"(?<!\\)\\(?:[!,;:>]|q?quad(?![A-Za-z])| )|~|\\(?:hspace|hskip|vspace)\s*+\{[^{}]*\}"), " "),
     (re.compile(r"\\(?:left|right|[bB]ig[lr]?|(?:display|text)style|limits|mathstrut)(?![A-Za-z])\s*+\.?"), ""),
     (re.compile(r"\\(?:textcolor\s*+\{[^{}]*\}|underline|mathbf|boldsymbol)\s*+\{([^{}]*)\}"), r"\1"),
@@ -54,6 +59,55 @@ _AND = re.compile(
 )
 
 _SET = re.compile(r"((?:^|=)\s*+)\{([^{},\\]*,[^{}\\]*)\}$")  # braces that TeX would not print
+_COMMAS = re.compile(r"(?<![\d.,])\d{1,3}(?:,\d{3})+(?![\d,])")
+_SPACES = re.compile(
+    r"(?<!\d)\s++|\s++(?!\d|\\frac|\s)"
+)  # a space after a digit and before another one means something
+_BRACED = re.compile(r"([_^])\{([^{}\\])\}")
+_WORD = re.compile(r"[A-Za-z]{3,}")
+_LETTER = re.compile(r"\(([A-Z])\)")
+_DIGITS = r"(?:\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d+(?:\.\d*)?|\.\d+)"
+_POWER_OF_TEN = (
+    r"(?:\s*+(?:\\times|\\cdot|\*)\s*+10\s*+\^\s*+(?:\{\s*+([-+]?\d{1,3})\s*+\}|([-+]?\d{1,3}))|[eE]([-+]?\d{1,3}))?"
+)
+_NUMBER = re.compile(rf"([-+]?)\s*+({_DIGITS}){_POWER_OF_TEN}")
+_QUOTIENT = re.compile(r"([-+]?)\s*+\(?\s*+([-+]?\d+)\s*+\)?\s*+/\s*+\(?\s*+([-+]?\d+)\s*+\)?")
+_MIXED = re.compile(r"([-+]?)\s*+(\d{1,9})(?:\s++(\d{1,9})\s*+/\s*+|\s*+\\frac\s*+\{(\d{1,9})\}\s*+\{)(\d{1,9})\}?")
+_MAGNITUDE = re.compile(r"(?<=\d)\s++(hundred|thousand|million|billion|trillion)s?$", re.IGNORECASE)
+_MAGNITUDES = {"hundred": 2, "thousand": 3, "million": 6, "billion": 9, "trillion": 12}
+_FRACTION = re.compile(r"([-+]?)\s*+\\frac\s*+\{\s*+([-+]?\d+)\s*+\}\s*+\{\s*+([-+]?\d+)\s*+\}")
+_REPEATING = re.compile(r"([-+]?)\s*+(\d*)\.(\d*)\\(?:overline|bar)\s*+\{\s*+(\d{1,20})\s*+\}")
+_GROUPED = re.compile(r"\{([^{}]*)\}|\(([^(),]*)\)")
+_SPELLINGS = (  # of each unit of measure, the short name first
+    "in inch inches,ft foot feet,yd yard,mi mile,cm centimeter centimetre,mm,km kilometer kilometre,m meter metre,dm,nm,g gram,"
+    "kg kilogram,mg milligram,lb pound,oz ounce,ton,L l liter litre,ml milliliter millilitre,gallon,s second sec,min minute,"
+    "h hour hr,day,week,month,year,cent,rupee,euro,mih mph,kmh kph kmph,rpm,hz,ev,joule,newton,watt,volt,amp,kelvin,celsius,"
+    "fahrenheit,° degree,radian rad"
+)
+_UNIT_NAMES = {name: words.split()[0] for words in _SPELLINGS.split(",") for name in words.split()}
+_MEASURES = frozenset(_UNIT_NAMES.values())
+_UNIT_NAMES |= dict.fromkeys(("dollar", "buck", "usd", "unit", "per"), "")
+_UNIT_NAMES |= {"square": "^2", "sq": "^2", "cubic": "^3", "cu": "^3"}
+_TRAILING = re.compile(
+    r"(.*[\d})\]%])\s*+((?![A-KM-Zmgl](?![A-Za-z/]))[A-Za-z][A-Za-z./^\d{} ]*)"
+)  # 5m may be 5 times m
+_TEXT_UNIT = re.compile(
+    r"(?:[\s/*]*(?:\\cdot\s*+)?\\(?:text(?:bf|it|rm|normal)?|math(?:rm|bf|it)|mbox|rm)\s*+\{[^{}]*\}\s*+(?:\^\s*+\{?\s*+-?\d\s*+\}?)?)+"
+)
+_COUNTED = re.compile(rf"([-+]?{_DIGITS}(?:/\d+)?%?)\s++([A-Za-z][A-Za-z' -]+)")
+# Words after a number that change its value or make it more than a number.
+_MEANT = re.compile(
+    r"n['’]t\b|\b(?:hundred|thousand|[a-z]*illion(?:th)?s?|dozen|score|gross|lakhs?|crores?|hal(?:f|ves)|thirds?|quarters?|(?:four|fif|six|seven|eigh|nin|ten)ths?|over|"
+    r"hundredths?|thousandths?|tenths?|more|less|fewer|greater|larger|smaller|least|most|below|above|negative|fold|am|pm|th|"
+    r"squared|cubed|factorial|times|plus|minus|divided|by|to|mod|modulo|choose|pi|sqrt|root|roots|not|if|wrong|incorrect|"
+    r"false|maybe|base|and|or|e|i|x|y|n|k|d[rtuxyz])\b",
+    re.IGNORECASE,
+)
+_OPEN, _CLOSE = "([{", ")]}"
+_CURRENCIES = {
+    sign: re.compile(sign, re.IGNORECASE)
+    for sign in (r"\\\$|\bdollars?\b|\busd\b", r"\bcents?\b|¢", r"€|\beuros?\b", "£", "¥|\byen\b", r"₹|\brupees?\b")
+}
 
 
 @lru_cache(maxsize=4096)  # normalise, parse_rational and each step of a comparison call it with the same text
@@ -75,15 +129,6 @@ def unwrap_text(answer: str) -> str:
     return re.sub(r"\s++", " ", _TEXT.sub(r" \1 ", answer)).strip()
 
 
-_COMMAS = re.compile(r"(?<![\d.,])\d{1,3}(?:,\d{3})+(?![\d,])")
-_SPACES = re.compile(
-    r"(?<!\d)\s++|\s++(?!\d|\\frac|\s)"
-)  # a space after a digit and before another one means something
-_BRACED = re.compile(r"([_^])\{([^{}\\])\}")
-_WORD = re.compile(r"[A-Za-z]{3,}")
-_LETTER = re.compile(r"\(([A-Z])\)")
-
-
 def normalise(answer: str) -> str:
     """The text under which two spellings of one answer meet: no spaces, no `\\text`, no thousands separators."""
     text = unwrap_text(tidy(answer))
@@ -96,17 +141,6 @@ def normalise(answer: str) -> str:
     return text.casefold() if _WORD.fullmatch(text) else text
 
 
-_DIGITS = r"(?:\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d+(?:\.\d*)?|\.\d+)"
-_POWER_OF_TEN = (
-    r"(?:\s*+(?:\\times|\\cdot|\*)\s*+10\s*+\^\s*+(?:\{\s*+([-+]?\d{1,3})\s*+\}|([-+]?\d{1,3}))|[eE]([-+]?\d{1,3}))?"
-)
-_NUMBER = re.compile(rf"([-+]?)\s*+({_DIGITS}){_POWER_OF_TEN}")
-_QUOTIENT = re.compile(r"([-+]?)\s*+\(?\s*+([-+]?\d+)\s*+\)?\s*+/\s*+\(?\s*+([-+]?\d+)\s*+\)?")
-_FRACTION = re.compile(r"([-+]?)\s*+\\frac\s*+\{\s*+([-+]?\d+)\s*+\}\s*+\{\s*+([-+]?\d+)\s*+\}")
-_REPEATING = re.compile(r"([-+]?)\s*+(\d*)\.(\d*)\\(?:overline|bar)\s*+\{\s*+(\d{1,20})\s*+\}")
-_GROUPED = re.compile(r"\{([^{}]*)\}|\(([^(),]*)\)")
-
-
 def parse_rational(answer: str) -> Fraction | None:
     """The value of a plain number: `-3`, `.5`, `1,234`, `3/4`, `\\frac{3}{4}`, `1.5 \\times 10^3`.
 
@@ -115,6 +149,7 @@ def parse_rational(answer: str) -> Fraction | None:
     text = unwrap_text(tidy(answer))
     if len(text) > MAX_DIGITS:
         return None
+    text = _MAGNITUDE.sub(lambda found: f"e{_MAGNITUDES[found[1].lower()]}", text)
     if grouped := _GROUPED.fullmatch(text):
         text = (grouped[1] or grouped[2] or "").strip()
     try:
@@ -124,6 +159,8 @@ def parse_rational(answer: str) -> Fraction | None:
             value = Fraction(digits.replace(",", "")) * Fraction(10) ** power
         elif found := _QUOTIENT.fullmatch(text) or _FRACTION.fullmatch(text):
             sign, value = found[1], Fraction(int(found[2]), int(found[3]))
+        elif (found := _MIXED.fullmatch(text)) and (part := Fraction(int(found[3] or found[4]), int(found[5]))) < 1:
+            sign, value = found[1], int(found[2]) + part  # 5 1/2
         elif found := _REPEATING.fullmatch(text):
             sign, whole, fixed, period = found.groups()
             start = Fraction(int(f"0{whole}{fixed}"), 10 ** len(fixed))
@@ -133,30 +170,6 @@ def parse_rational(answer: str) -> Fraction | None:
     except ZeroDivisionError:
         return None
     return -value if sign == "-" else value
-
-
-_SPELLINGS = (  # of each unit of measure, the short name first
-    "in inch inches,ft foot feet,yd yard,mi mile,cm centimeter centimetre,mm,km kilometer kilometre,m meter metre,dm,nm,g gram,"
-    "kg kilogram,mg milligram,lb pound,oz ounce,ton,L l liter litre,ml milliliter millilitre,gallon,s second sec,min minute,"
-    "h hour hr,day,week,month,year,cent,rupee,euro,mih mph,kmh kph kmph,rpm,hz,ev,joule,newton,watt,volt,amp,kelvin,celsius,"
-    "fahrenheit,° degree,radian rad"
-)
-_UNIT_NAMES = {name: words.split()[0] for words in _SPELLINGS.split(",") for name in words.split()}
-_MEASURES = frozenset(_UNIT_NAMES.values())
-_UNIT_NAMES |= dict.fromkeys(("dollar", "buck", "usd", "unit", "per"), "")
-_UNIT_NAMES |= {"square": "^2", "sq": "^2", "cubic": "^3", "cu": "^3"}
-_TRAILING = re.compile(r"(.*[\d})\]%])\s*+((?![mgl](?![A-Za-z/]))[A-Za-z][A-Za-z./^\d{} ]*)")  # 5m may be 5 times m
-_TEXT_UNIT = re.compile(
-    r"(?:[\s/*]*(?:\\cdot\s*+)?\\(?:text(?:bf|it|rm|normal)?|math(?:rm|bf|it)|mbox|rm)\s*+\{[^{}]*\}\s*+(?:\^\s*+\{?\s*+-?\d\s*+\}?)?)+"
-)
-_COUNTED = re.compile(rf"([-+]?{_DIGITS}(?:/\d+)?%?)\s++([A-Za-z][A-Za-z' -]+)")
-# Words after a number that change its value or make it more than a number.
-_MEANT = re.compile(
-    r"\b(?:hundred|thousand|[mbt]r?illion|dozen|score|hal(?:f|ves)|thirds?|quarters?|(?:four|fif|six|seven|eigh|nin|ten)ths?|over|"
-    r"hundredths?|thousandths?|tenths?|more|less|fewer|greater|larger|smaller|least|most|below|above|negative|fold|am|pm|th|"
-    r"squared|cubed|factorial|times|plus|minus|divided|by|to|mod|modulo|choose|pi|sqrt|root|roots|not|if|base|and|or|e|i|x|y|n|k)\b",
-    re.IGNORECASE,
-)
 
 
 def split_unit(answer: str) -> tuple[str, str]:
@@ -192,9 +205,6 @@ def _unit_name(unit: str) -> str:
     if words[1:] and words[0][:1] in ("^", "°"):  # square metres, degrees Celsius
         words = [*words[1:], words[0].strip("°")]
     return "".join(words)
-
-
-_OPEN, _CLOSE = "([{", ")]}"
 
 
 def split_top(text: str, separators: str) -> list[str]:
@@ -250,10 +260,8 @@ def find_closing(text: str, start: int, opening: str = _OPEN, closing: str = _CL
 
 
 def find_currency(answer: str) -> str | None:
-    """`dollar` or `cent` if an untidied answer says so."""
-    if re.search(r"\\\$|\bdollars?\b|\busd\b", answer, re.IGNORECASE):
-        return "dollar"
-    return "cent" if re.search(r"\bcents?\b|¢", answer, re.IGNORECASE) else None
+    """The first currency that an untidied answer names."""
+    return next((name for name, sign in _CURRENCIES.items() if sign.search(answer)), None)
 
 
 def strip_thousands(answer: str) -> str:

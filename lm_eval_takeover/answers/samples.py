@@ -11,9 +11,17 @@ from typing import Any, Literal, NamedTuple
 
 from lm_eval_takeover.answers.extraction import find_boxes, has_unclosed_think, read_answer, strip_thinking
 from lm_eval_takeover.answers.letters import read_letter
-from lm_eval_takeover.answers.math_verify_only import read_stock, verify_stock
 from lm_eval_takeover.answers.normalisation import canonicalise
-from lm_eval_takeover.answers.verification import Reason, Verdict, is_too_large, verdict_by_text, verify
+from lm_eval_takeover.answers.verification import (
+    Reason,
+    Verdict,
+    is_too_large,
+    read_stock,
+    restates,
+    verdict_by_text,
+    verify,
+    verify_stock,
+)  # fmt: skip
 
 _log = logging.getLogger(__name__)
 
@@ -30,10 +38,11 @@ class Question(NamedTuple):
     kind: Kind = "math"
     tolerance: float = 0.0
     verifier: Verifier = "takeover"  # letters are read and compared alike by both
+    problem: str = ""  # whose own expressions are no answers
 
 
 class JudgedSample(NamedTuple):
-    """What one response came to. Outcomes: `correct`, `incorrect`, `no_answer` (nothing to read), `unparsed`, `timed_out`."""
+    """What one response came to: `correct`, `incorrect`, `no_answer`, `restated` (the problem), `unparsed` or `timed_out`."""
 
     answer: str | None
     outcome: str
@@ -81,26 +90,24 @@ def judge_samples(question: Question, run: Run = run_here) -> Judged:
         if question.kind == "letters":
             return Verdict(gold == answer)
         if (gold, answer) not in known:
-            value, reason = (
-                (None, None) if stock else run(partial(verdict_by_text, gold, answer, question.tolerance), False)
-            )
-            if value is None and reason is None:  # mathematics is loaded only where text does not decide
-                how = (
-                    partial(verify_stock, gold, answer) if stock else partial(verify, gold, answer, question.tolerance)
-                )
-                value, reason = run(how, True)
-            known[gold, answer] = Verdict(False, reason) if value is None else Verdict(*value)
+            ran = Ran() if stock else run(partial(verdict_by_text, gold, answer, question.tolerance), False)
+            if ran == Ran():  # mathematics is loaded only where text does not decide
+                rest = (gold, answer) if stock else (gold, answer, question.tolerance)
+                ran = run(partial(verify_stock if stock else verify, *rest), True)
+            known[gold, answer] = Verdict(False, ran.reason) if ran.value is None else Verdict(*ran.value)
         return known[gold, answer]
 
     samples: list[JudgedSample] = []
     forms: list[str | None] = []
     for response, truncated in zip(question.responses, question.truncated, strict=True):
-        value, reason = run(
-            partial(_read_stock, response) if stock else partial(_read, question.kind, response, truncated), stock
-        )
+        mine = partial(_read, question.kind, response, truncated, question.gold, question.problem)
+        value, reason = run(partial(_read_stock, response) if stock else mine, stock)
         answer, form, boxed, unclosed = value or (None, None, False, False)
-        said = response if stock else answer
-        outcome = reason or ("no_answer" if answer is None else name_outcome(judge(question.gold, said or "")))
+        if reason or answer is None or (form is None and question.kind == "math"):
+            outcome: str = reason or ("no_answer" if answer is None else "restated")
+        else:
+            verdict = judge(question.gold, response if stock else answer)
+            outcome = "correct" if verdict.correct else verdict.reason or "incorrect"
         samples.append(JudgedSample(answer, outcome, boxed, unclosed))
         forms.append(form)
     alone = {
@@ -112,22 +119,24 @@ def judge_samples(question: Question, run: Run = run_here) -> Judged:
     return Judged(samples, min(votes, key=lambda vote: (samples[vote].answer or "", vote), default=None))
 
 
-def _read(kind: Kind, response: str, truncated: bool) -> tuple[str | None, str | None, bool, bool]:
-    """The answer of a response, its canonical form, whether it stands in a box, and whether a `<think>` never ends."""
+def _read(
+    kind: Kind, response: str, truncated: bool, gold: str, problem: str
+) -> tuple[str | None, str | None, bool, bool]:
+    """The answer, its form (None, and so no vote, if it restates the problem), whether it is boxed, and an endless `<think>`."""
     if kind == "answer":
         return response, None, False, False
-    answer, boxed = (read_letter if kind == "letters" else read_answer)(response, truncated)
-    form = None if answer is None else answer if kind == "letters" else canonicalise(answer)
+    if kind == "letters":
+        answer, boxed = read_letter(response, truncated)
+        return answer, answer, boxed, has_unclosed_think(response)
+    answer, boxed = read_answer(response, truncated)
+    restated = answer is not None and restates(answer, gold, problem)
+    form = None if answer is None or restated else canonicalise(answer)
     return answer, form, boxed, has_unclosed_think(response)
 
 
 def _read_stock(response: str) -> tuple[str | None, str | None, bool, bool]:
     answer = read_stock(response)
     return answer, answer and f"${answer}$", bool(find_boxes(strip_thinking(response))), has_unclosed_think(response)
-
-
-def name_outcome(verdict: Verdict) -> str:
-    return "correct" if verdict.correct else verdict.reason or "incorrect"
 
 
 def find_majority(

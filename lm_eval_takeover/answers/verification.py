@@ -7,16 +7,46 @@ A comparison takes both sides apart by text before math_verify sees an expressio
 """
 
 import re
-from typing import Literal, NamedTuple
+from functools import lru_cache
+from typing import Any, Literal, NamedTuple
 
 from lm_eval_takeover.answers.comparison import Comparison, equal_by_text
-from lm_eval_takeover.answers.normalisation import MAX_LENGTH, find_currency, tidy, unwrap_text
-from lm_eval_takeover.answers.notation import NUMERALS
+from lm_eval_takeover.answers.normalisation import (
+    MAX_LENGTH,
+    find_currency,
+    normalise,
+    parse_rational,
+    tidy,
+    unwrap_text,
+)  # fmt: skip
+from lm_eval_takeover.answers.notation import read_numerals
 
 Reason = Literal["unparsed", "timed_out"]
 
 MAX_NESTING = 10  # brackets in brackets, or signs in a row; the gold answers of the seven benchmarks have 3
 MAX_NUMBER = 100  # digits in a row
+_LONG_RUN = re.compile(rf"\d{{{MAX_NUMBER + 1}}}|(?:[-+]\s*+){{{MAX_NESTING + 1}}}")
+_OPERATOR = re.compile(
+    r"[+*/^!]|(?<=[\w)}])-|\\(?:arc)?(?:sin|cos|tan|cot|sec|csc|log|ln|sqrt|frac|d?binom|sum|prod|int|lim|lfloor|lceil|[bp]?mod|gcd|lcm)"
+)
+_DELIMITER = re.compile(r"[?:;=\n]|[.,](?=\s|$)|\$|\\[()\[\]]|\\(?:[gln]e|text)(?![a-z])")
+_PROSE = re.compile(r"(?<![\\A-Za-z])[^\W\d_]{2,}")
+# What an answer says about its letters beside its value: for all x; k an integer; x at least 2; only.
+_CONDITION = re.compile(
+    r"\s*+,?\s*+\\text\s*+\{\s*+,?\s*+(?:for|where|with)\b[^{}]*\}[^,{]*?(?=,|\\text|\s++or\b|\s++and\b|$)"
+    r"|(?<=[^\s,])\s*+,?\s*+(?:\bfor (?:all|any|every)\b.*|\\forall.*)$"
+    r"|(?<=[^\s,])\s*+,?\s*+\(?\s*+[A-Za-z]\s*+\\in\s*+\\mathbb\s*+\{?\s*+[ZNR]\s*+\}?\s*+(?:\^\+|_\+)?\)?$"
+    r"|(?<=[^\s,])\s*+\(\s*+[A-Za-z]\s*+(?:\\[gln]e(?![a-z])|[<>])[^()]*\)$"
+    r"|^((?:(?!\\[gln]e(?![a-z]))[^<>])+?)\s*+,\s*+[A-Za-z]\s*+(?:\\ge|>)\s*+\d+$"
+    r"|\s*+\\text\s*+\{\s*+only\s*+\}$|\s++only$|^\\text\s*+\{\s*+[Aa]ll\b[^{}]*\}\s*+"
+)
+_LETTER = re.compile(r"\(?[A-Z]\)?")
+_LABELLED = re.compile(r"(?:\([A-E]\)|[A-E][).:])\s++(\S.*)")  # the value after the label of its choice: (C) 10
+_CHOICE = re.compile(
+    r"\(?([A-Z])\)(?:\s(?!(?:or|and)\b|.*\([A-Z]\)).*)?|(?i:graph|option|choice|answer)\s++\(?([A-Z])\)?"
+)
+_WORD = re.compile(r"\\text\s*+\{\s*+(\(?)([A-Za-z]+)\)?\s*+\}")
+_NEUTRAL = {"a", "an", "the", "is", "it", "f", "graph", "curve", "figure", "function", "answer", "due"}
 
 
 class Verdict(NamedTuple):
@@ -32,11 +62,10 @@ def verdict_by_text(gold: str, answer: str, tolerance: float = 0.0) -> Verdict |
         return Verdict(True)
     if is_too_large(answer):
         return Verdict(False, "unparsed")
+    if None not in (currencies := {find_currency(gold), find_currency(answer)}) and len(currencies) > 1:
+        return Verdict(False)
     correct = equal_by_text(gold, answer, tolerance)
     return None if correct is None else Verdict(correct)
-
-
-_LONG_RUN = re.compile(rf"\d{{{MAX_NUMBER + 1}}}|(?:[-+]\s*+){{{MAX_NESTING + 1}}}")
 
 
 def is_too_large(answer: str) -> bool:
@@ -50,13 +79,20 @@ def is_too_large(answer: str) -> bool:
     return deepest > MAX_NESTING
 
 
+def restates(answer: str, gold: str, problem: str) -> bool:
+    """Whether an answer is a calculation that the problem gives, as it stands there, and the gold is written in another way."""
+    said = normalise(answer[:MAX_LENGTH])
+    if not _OPERATOR.search(said) or said == normalise(gold) or parse_rational(answer) is not None:
+        return False
+    pieces = _DELIMITER.split(problem)
+    return any(said == normalise(part) for piece in pieces for part in (piece, *_PROSE.split(piece)))
+
+
 def verify(gold: str, answer: str, tolerance: float = 0.0) -> Verdict:
     """The verdict on `answer`. What cannot be parsed or raises is incorrect, with a reason. `tolerance` is absolute."""
     verdict = verdict_by_text(gold, answer, tolerance)
     if verdict is not None:
         return verdict
-    if {find_currency(gold), find_currency(answer)} == {"dollar", "cent"}:
-        return Verdict(False)
     if _has_same_words(gold, answer):
         return Verdict(True)
     left, right = (_CONDITION.sub(r"\1", tidy(text)) for text in (gold, answer))
@@ -64,31 +100,14 @@ def verify(gold: str, answer: str, tolerance: float = 0.0) -> Verdict:
         right = labelled[1]
     if is_too_large(right):  # a fraction may be one character
         return Verdict(False, "unparsed")
-    first, _, rest = unwrap_text(right).partition(" ")
-    if first.lower() in NUMERALS and any(digit.isdigit() for digit in left):
-        right = f"{NUMERALS[first.lower()]} {rest}".strip()  # six eggs
+    if any(digit.isdigit() for digit in left):
+        right = read_numerals(right)
     comparison = Comparison(tolerance)
     try:
         correct = comparison.equal(left, right)
     except Exception:  # math_verify and sympy raise their own kinds; whatever fails is not a correct answer
         return Verdict(False, "unparsed")
     return Verdict(correct, "unparsed" if comparison.unparsed and not correct else None)
-
-
-# What an answer says about its letters beside its value: for all x; k an integer; x at least 2; only.
-_CONDITION = re.compile(
-    r"\s*+,?\s*+\\text\s*+\{\s*+,?\s*+(?:for|where|with)\b[^{}]*\}[^,{]*?(?=,|\\text|\s++or\b|\s++and\b|$)"
-    r"|(?<=[^\s,])\s*+,?\s*+(?:\bfor (?:all|any|every)\b.*|\\forall.*)$"
-    r"|(?<=[^\s,])\s*+,?\s*+\(?\s*+[A-Za-z]\s*+\\in\s*+\\mathbb\s*+\{?\s*+[ZNR]\s*+\}?\s*+(?:\^\+|_\+)?\)?$"
-    r"|(?<=[^\s,])\s*+\(\s*+[A-Za-z]\s*+(?:\\[gln]e(?![a-z])|[<>])[^()]*\)$"
-    r"|^((?:(?!\\[gln]e(?![a-z]))[^<>])+?)\s*+,\s*+[A-Za-z]\s*+(?:\\ge|>)\s*+\d+$"
-    r"|\s*+\\text\s*+\{\s*+only\s*+\}$|\s++only$|^\\text\s*+\{\s*+[Aa]ll\b[^{}]*\}\s*+"
-)
-_LETTER = re.compile(r"\(?[A-Z]\)?")
-_LABELLED = re.compile(r"(?:\([A-E]\)|[A-E][).:])\s++(\S.*)")  # the value after the label of its choice: (C) 10
-_CHOICE = re.compile(r"\(?([A-Z])\)(?:\s.*)?|(?i:graph|option|choice|answer)\s++\(?([A-Z])\)?")
-_WORD = re.compile(r"\\text\s*+\{\s*+(\(?)([A-Za-z]+)\)?\s*+\}")
-_NEUTRAL = {"a", "an", "the", "is", "it", "f", "graph", "curve", "figure", "function", "answer", "due"}
 
 
 def _has_same_words(gold: str, answer: str) -> bool:
@@ -101,3 +120,27 @@ def _has_same_words(gold: str, answer: str) -> bool:
         return choice is not None and word == (choice[1] or choice[2]).casefold()
     words = re.findall(r"[a-z]+", said.casefold())
     return len(word) > 1 and words.count(word) == 1 and set(words) - {word} <= _NEUTRAL
+
+
+@lru_cache(maxsize=256)
+def _parse_stock(text: str) -> list[Any]:
+    """What math_verify alone reads. It may hand text to `eval`: use this in a worker only (`judging`)."""
+    from math_verify import ExprExtractionConfig, LatexExtractionConfig, parse
+
+    return list(parse(text, [LatexExtractionConfig(), ExprExtractionConfig()], parsing_timeout=None))
+
+
+def read_stock(response: str) -> str | None:
+    """What math_verify takes for the answer of a response."""
+    parsed = _parse_stock(response)
+    return str(parsed[-1]) if parsed else None
+
+
+def verify_stock(gold: str, response: str) -> Verdict:
+    """Whether math_verify finds the gold answer in a response."""
+    from math_verify import verify
+
+    parsed = _parse_stock(f"${gold.strip('$')}$")
+    if not parsed:
+        return Verdict(False, "unparsed")
+    return Verdict(bool(verify(parsed, _parse_stock(response), timeout_seconds=None)))

@@ -59,7 +59,9 @@ def _score(resps: Sequence[Sequence[str]], docs: Sequence[Document], kind: Kind)
         def score(item: tuple[Sequence[str], Document]) -> Scored:
             responses, doc = item
             tolerance = float(doc.get("tolerance") or 0)
-            return score_samples(str(doc["answer"]), responses, judge.judge_samples, kind, tolerance, verifier)
+            return score_samples(
+                str(doc["answer"]), responses, judge.judge_samples, kind, tolerance, verifier, str(doc["problem"])
+            )
 
         return _log_verdicts(judge.map(score, zip(resps, docs, strict=True)), resps, docs)
 

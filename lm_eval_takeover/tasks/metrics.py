@@ -28,7 +28,7 @@ def accuracy_of_completed(counts: Iterable[tuple[int, int]]) -> float:
 def list_metrics(samples: int) -> list[dict[str, Any]]:
     """lm-eval's `metric_list` for so many samples a problem, in the order of `score_samples`."""
     better = ["acc", "acc_boxed", "acc_completed", *(f"pass@{k}" for k in list_ks(samples)), f"maj@{samples}"]
-    worse = ["unboxed", "truncated", "no_answer", "unparsed", "timed_out", "unclosed_think"]
+    worse = ["unboxed", "truncated", "no_answer", "restated", "unparsed", "timed_out", "unclosed_think"]
     aggregation = {"acc_completed": accuracy_of_completed}
     return [
         {"metric": name, "aggregation": aggregation.get(name, "mean"), "higher_is_better": name in better}
@@ -47,8 +47,8 @@ def pass_at_k(n: int, correct: int, k: int) -> float:
 class Scored:
     """What the samples of one problem came to: one answer and outcome per sample, and the metrics.
 
-    An outcome is `correct`, `incorrect`, `no_answer` (nothing to extract), `unparsed` or `timed_out`; all but the first count as
-    incorrect.
+    An outcome is `correct`, `incorrect`, `no_answer` (nothing to extract), `restated` (an expression of the problem),
+    `unparsed` or `timed_out`; all but the first count as incorrect.
     """
 
     answers: list[str | None]
@@ -64,11 +64,12 @@ def score_samples(
     kind: Kind = "math",
     tolerance: float = 0.0,
     verifier: Verifier = "takeover",
+    problem: str = "",
 ) -> Scored:
     """The metrics of one problem, all of them shares of its samples but `acc_completed`, which is `(correct, completed)`."""
     count = len(responses)
     known = [is_known_truncated(response) for response in responses]
-    samples, chosen = judge(Question(gold, responses, known, kind, tolerance, verifier))
+    samples, chosen = judge(Question(gold, responses, known, kind, tolerance, verifier, problem))
     outcomes = [sample.outcome for sample in samples]
     completed = [
         sample.outcome
@@ -84,7 +85,7 @@ def score_samples(
         f"maj@{count}": float(chosen is not None and outcomes[chosen] == "correct"),
         "unboxed": sum(sample.answer is not None and not sample.boxed for sample in samples) / count,
         "truncated": 1 - len(completed) / count,
-        **{reason: outcomes.count(reason) / count for reason in ("no_answer", "unparsed", "timed_out")},
+        **{reason: outcomes.count(reason) / count for reason in ("no_answer", "restated", "unparsed", "timed_out")},
         "unclosed_think": sum(sample.unclosed for sample in samples) / count,
     }
     majority = None if chosen is None else samples[chosen].answer

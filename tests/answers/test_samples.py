@@ -38,6 +38,26 @@ def test_responses_are_read_and_judged(gold, response, outcome):
     assert judged.samples[0].outcome == outcome
 
 
+@pytest.mark.parametrize(
+    ("problem", "gold", "answer", "outcome"),
+    [
+        (r"Compute $\sin 60^\circ$.", r"\frac{\sqrt{3}}{2}", r"\sin 60^\circ", "restated"),
+        ("What is 54 * 46?", "2484", r"54\times46", "restated"),
+        ("Factor the expression $ab+5b+2a+10$.", "(a+5)(b+2)", "ab + 5b + 2a + 10", "restated"),
+        (r"Evaluate $x = \dbinom{31}{28}$", "4495", r"\binom{31}{28}", "restated"),
+        ("Expand $(x+1)^2$.", "x^2+2x+1", "x^2 + 2x + 1", "correct"),
+        ("Which is larger, $1/2$ or $1/3$?", r"\frac{1}{2}", "1/2", "correct"),
+        ("Where does $y = x + 1$ meet the axis? Give $x^2 + 1$.", "x^2+1", "x^2 + 1", "correct"),
+        ("Simplify $\\sqrt{8}$.", r"2\sqrt{2}", r"2 \cdot \sqrt{2}", "correct"),
+    ],
+)
+def test_an_expression_of_the_problem_is_no_answer_to_it_and_has_no_vote(problem, gold, answer, outcome):
+    question = Question(gold, [rf"\boxed{{{answer}}}"] * 2 + [r"\boxed{7}"], [False] * 3, problem=problem)
+    judged = judge_samples(question, run_here)
+    assert [sample.outcome for sample in judged.samples] == [outcome] * 2 + ["incorrect"]
+    assert judged.majority == (2 if outcome == "restated" else 0)
+
+
 def test_majority_counts_equal_answers_together_and_ties_go_to_the_first():
     assert majority(["1/2", "3", "0.5", None]) == "0.5"  # the class of one half, by its first text in sorted order
     assert majority(["3", "1/2", "0.5", "3.0"]) == "3"
