@@ -19,15 +19,6 @@ from lm_eval_takeover.answers.normalisation import (
     split_top,
     split_unit,
     strip_thousands,
-)  # fmt: skip
-from lm_eval_takeover.answers.notation import (
-    MIRRORED,
-    REALS,
-    RELATION,
-    find_unknown,
-    split_union,
-    strip_name,
-    to_interval,
 )
 
 _OR_LIST = re.compile(r"\d,\d{3}(?!\d)")  # 100,200 may be a list of two
@@ -83,14 +74,14 @@ class Comparison:
 
     def _compare_unnamed(self, gold: str, answer: str) -> bool | None:
         """`x \\in [-2, 7]` is `[-2, 7]`, `(x, y) = (3, 2)` and `P(3, 2)` are `(3, 2)`."""
-        left, right = strip_name(gold), strip_name(answer)
+        left, right = notation.strip_name(gold), notation.strip_name(answer)
         return self.equal(left, right) if (left, right) != (gold, answer) and left and right else None
 
     def _compare_unions(self, gold: str, answer: str) -> bool | None:
-        left, right = (split_union(text) for text in (gold, answer))
+        left, right = (notation.split_union(text) for text in (gold, answer))
         if left is None and right is None:
             return None
-        return self._are_same_sets(left or [to_interval(gold)], right or [to_interval(answer)])
+        return self._are_same_sets(left or [notation.to_interval(gold)], right or [notation.to_interval(answer)])
 
     def _compare_lists(self, gold: str, answer: str) -> bool | None:
         """Lists and sets match as sets; `1,234` is a number or a list of two, whichever matches."""
@@ -135,18 +126,18 @@ class Comparison:
 
     def _compare_intervals(self, gold: str, answer: str) -> bool | None:
         """An inequality in one unknown is an interval: `0 \\le x < 1` is `[0, 1)`."""
-        if not any(RELATION.search(text) or REALS.fullmatch(text) for text in (gold, answer)):
+        if not any(notation.RELATION.search(text) or notation.REALS.fullmatch(text) for text in (gold, answer)):
             return None
-        left, right = to_interval(gold), to_interval(answer)
-        if (left, right) == (gold, answer) or (RELATION.search(left) or RELATION.search(right)):
+        left, right = notation.to_interval(gold), notation.to_interval(answer)
+        if (left, right) == (gold, answer) or (notation.RELATION.search(left) or notation.RELATION.search(right)):
             return self._compare_relations(gold, answer)
-        if left != gold and right != answer and find_unknown(gold) != find_unknown(answer):
+        if left != gold and right != answer and notation.find_unknown(gold) != notation.find_unknown(answer):
             return False
         return self.equal(left, right)
 
     def _compare_relations(self, gold: str, answer: str) -> bool:
         """Inequalities that are no intervals: the same parts in the same or the mirrored order, or a multiple."""
-        left, right = ([part.strip() for part in RELATION.split(text)] for text in (gold, answer))
+        left, right = ([part.strip() for part in notation.RELATION.split(text)] for text in (gold, answer))
         if len(left) == len(right) == 1 or len(left) != len(right):
             return False
         if left[1::2] == right[1::2] and self._are_same_parts(left[::2], right[::2]):
@@ -154,7 +145,7 @@ class Comparison:
         if len(left) == 3:  # a negative factor turns the sign
             factor = self._find_factor(left, right)
             real = factor is not None and factor.is_extended_real
-            return bool(real and right[1] == (left[1] if factor > 0 else MIRRORED[left[1]]))
+            return bool(real and right[1] == (left[1] if factor > 0 else notation.MIRRORED[left[1]]))
         return False
 
     def _find_factor(self, left: list[str], right: list[str]) -> Any:

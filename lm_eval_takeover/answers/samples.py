@@ -21,7 +21,7 @@ from lm_eval_takeover.answers.verification import (
     verdict_by_text,
     verify,
     verify_stock,
-)  # fmt: skip
+)
 
 _log = logging.getLogger(__name__)
 

@@ -18,7 +18,7 @@ from lm_eval_takeover.answers.normalisation import (
     parse_rational,
     tidy,
     unwrap_text,
-)  # fmt: skip
+)
 from lm_eval_takeover.answers.notation import read_numerals
 
 Reason = Literal["unparsed", "timed_out"]
