@@ -41,7 +41,7 @@ def test_the_metrics_of_one_problem():
         "acc": 3 / 8, "acc_boxed": 3 / 8, "acc_completed": (3, 7), "unboxed": 0.0, "truncated": 0.125,
         "pass@1": pytest.approx(3 / 8), "pass@2": pytest.approx(1 - 10 / 28),
         "pass@4": pytest.approx(1 - 5 / 70), "pass@8": 1.0, "maj@8": 1.0,
-        "no_answer": 0.25, "unparsed": 0.0, "timed_out": 0.0, "unclosed_think": 0.125,
+        "no_answer": 0.25, "restated": 0.0, "unparsed": 0.0, "timed_out": 0.0, "unclosed_think": 0.125,
     }  # fmt: skip
 
 
