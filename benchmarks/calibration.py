@@ -19,7 +19,8 @@ from lm_eval_takeover.calibration.tuning import Method
 from lm_eval_takeover.commands._output import write_markdown
 from lm_eval_takeover.commands.calibrate.comparison import compare_calibrations
 from lm_eval_takeover.commands.calibrate.prompts import Prompts, read_prompts
-from lm_eval_takeover.commands.calibrate.rollouts import Setup, Wanted, calibrate
+from lm_eval_takeover.commands.calibrate.rollouts import Wanted, calibrate
+from lm_eval_takeover.commands.calibrate.setup import Setup
 from lm_eval_takeover.decoding.lockstep import generate
 from lm_eval_takeover.decoding.teacher_forcing import force
 from lm_eval_takeover.demo import CALIBRATION_PROMPTS, PROMPT, calibration_prompts, problems

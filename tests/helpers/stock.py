@@ -65,5 +65,5 @@ def comparing_here():
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(running, "start_worker", work_here)
         patched.setattr(worker, "run_stock", lambda words: run_here(["lm_eval", *words]))
-        patched.setattr(HeldOutRollouts, "count_takeovers", lambda self, value, progress: (round(1e6 * value), 10**6))
+        patched.setattr(HeldOutRollouts, "count_takeovers", lambda self, value: (round(1e6 * value), 10**6))
         yield

@@ -21,12 +21,12 @@ from lm_eval_takeover.commands._output import write_file, write_terminal, writin
 from lm_eval_takeover.commands.calibrate.page import describe_rollouts, rate_table, render_page, target_table
 from lm_eval_takeover.commands.calibrate.prompts import Prompts, read_prompts
 from lm_eval_takeover.commands.calibrate.rollouts import (
-    Setup,
     Wanted,
     Work,
     calibrate,
     describe_unsolved,
 )
+from lm_eval_takeover.commands.calibrate.setup import Setup
 from lm_eval_takeover.commands.calibrate.task_form import TaskForm, load_task_form
 from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.method.gate import Gate

@@ -5,23 +5,19 @@ measured on rollouts of held-out prompts, and the parameter is searched for. The
 rate is nearly monotone in the parameter.
 """
 
+import hashlib
 import json
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 from lm_eval_takeover.calibration.thresholds import Calibration, Target
 from lm_eval_takeover.calibration.tuning import SPIKE_RATIO, Method
 from lm_eval_takeover.commands.calibrate.score_parts import ScoreParts
-from lm_eval_takeover.decoding.engine import generate
+from lm_eval_takeover.commands.calibrate.setup import Setup
 from lm_eval_takeover.method.request import Request
-from lm_eval_takeover.pair.pair import Pair
 from lm_eval_takeover.runs.progress import open_bar
-
-if TYPE_CHECKING:
-    from lm_eval_takeover.vllm.backend import VllmBackend
 
 _MOST = 12  # measurements of one target
 _LOW, _HIGH = 1e-4, 1e9  # of budget parameters whose own bounds are 0 and infinity; the search is in their logarithms
@@ -31,31 +27,24 @@ _LOW, _HIGH = 1e-4, 1e9  # of budget parameters whose own bounds are 0 and infin
 class HeldOutRollouts:
     """Rollouts of held-out prompts by a method at any value of its budget parameter."""
 
-    pair: Pair
+    setup: Setup
     requests: Sequence[Request]
     calibration: Calibration
     method: Method
-    seed: int
-    batch_size: int
-    prompts: str  # a digest of the held-out prompts
-    backend: "VllmBackend | None" = None  # where it is not the transformers engine that writes
 
     @property
     def name(self) -> str:
         """What a measured rate depends on, beside the value."""
-        return f"{self.prompts} {json.dumps(self.method.settings, sort_keys=True)}"
+        digest = hashlib.sha256(json.dumps(self.setup.prompts.held_out).encode()).hexdigest()
+        return f"{digest} {json.dumps(self.method.settings, sort_keys=True)}"
 
-    def count_takeovers(self, value: float, progress: bool = True) -> tuple[int, int]:
+    def count_takeovers(self, value: float) -> tuple[int, int]:
         """`(takeovers, tokens)` at this value of the budget parameter."""
         policy = self.method.at(value, self.calibration)
         takeovers = tokens = 0
-        if self.backend is not None:
-            written = self.backend.generate(self.requests, seed=self.seed, policy=policy)
-        else:
-            written = generate(self.pair, policy, self.requests, seed=self.seed, batch_size=self.batch_size)
         label = f"{self.method.settings.get('score') or policy.name}, {self.method.budget_parameter.name}={value:.4g}"
-        with open_bar(label, total=len(self.requests), unit="rollout", disable=not progress) as bar:
-            for _, generation in written:
+        with open_bar(label, total=len(self.requests), unit="rollout", disable=not self.setup.progress) as bar:
+            for _, generation in self.setup.write(self.requests, policy):
                 takeovers += generation.takeovers
                 tokens += len(generation.tokens)
                 bar.set_postfix_str(f"realized rate {takeovers / tokens:.2%}", refresh=False)
@@ -63,9 +52,7 @@ class HeldOutRollouts:
         return takeovers, tokens
 
 
-def solve(
-    rollouts: HeldOutRollouts, rates: Sequence[float], memory: ScoreParts, *, progress: bool = True
-) -> Iterator[Target]:
+def solve(rollouts: HeldOutRollouts, rates: Sequence[float], memory: ScoreParts) -> Iterator[Target]:
     """For each rate the budget parameter's value whose rollouts come nearest: secants and halvings of its logarithm.
 
     What is measured for one rate is where the search for the next one starts. The result may be off where no value gives the
@@ -82,7 +69,7 @@ def solve(
         if x not in measured:
             name = f"{rollouts.name} {x!r}"
             if (known := memory.remembered().get(name)) is None:
-                known = list(rollouts.count_takeovers(math.exp(sign * x), progress))
+                known = list(rollouts.count_takeovers(math.exp(sign * x)))
                 memory.remember(name, known)
             measured[x] = known[0] / known[1], known[1]
         return measured[x][0]

@@ -6,17 +6,14 @@ interrupted calibration goes on where it was.
 """
 
 import contextlib
-import hashlib
-import importlib.metadata
-import json
 import logging
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Collection, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -31,29 +28,24 @@ from lm_eval_takeover.calibration.thresholds import (
     Target,
 )
 from lm_eval_takeover.calibration.tuning import Method
-from lm_eval_takeover.commands.calibrate.prompts import Prompts
 from lm_eval_takeover.commands.calibrate.rate_solver import HeldOutRollouts, solve
-from lm_eval_takeover.commands.calibrate.score_parts import ScoreParts, Trajectory, parts_folder
-from lm_eval_takeover.decoding.engine import generate
+from lm_eval_takeover.commands.calibrate.score_parts import ScoreParts, Trajectory
+from lm_eval_takeover.commands.calibrate.setup import Setup
 from lm_eval_takeover.decoding.stop_strings import is_cut_off
 from lm_eval_takeover.decoding.teacher_forcing import read_aligned
 from lm_eval_takeover.errors import ArgumentError, CalibrationError, PluginError, run_in_batches
 from lm_eval_takeover.method.gate import Gate, fires_along
 from lm_eval_takeover.method.policies import ALONE
-from lm_eval_takeover.method.policy import DIRECTIONS
 from lm_eval_takeover.method.registry import Score
 from lm_eval_takeover.method.registry import scores as registered
-from lm_eval_takeover.method.request import TASK_MAX_GEN_TOKS, TASK_SAMPLING, Request, Sampling
+from lm_eval_takeover.method.request import Request
 from lm_eval_takeover.pair.loading import load_weights
-from lm_eval_takeover.pair.pair import Pair
 from lm_eval_takeover.runs.progress import open_bar
 
 if TYPE_CHECKING:
     from lm_eval_takeover.vllm.backend import VllmBackend
 
 logger = logging.getLogger(__name__)
-
-LIBRARIES = ("lm-eval-takeover", "torch", "transformers")  # whose versions a calibration file names
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,86 +63,6 @@ class Work:
     tokens: int = 0
     seconds: float = 0.0
     reused: int = 0  # rollouts of an earlier, interrupted call
-
-
-@dataclass(frozen=True, kw_only=True)
-class Setup:
-    """What is measured: rollouts of the host of this pair on these prompts, and how they are drawn.
-
-    Rollouts end at end tokens and `until`. `backend` is vLLM's where the transformers engine does not write.
-    """
-
-    pair: Pair
-    prompts: Prompts
-    direction: Literal["forward", "reverse"] = "forward"
-    sampling: Sampling = TASK_SAMPLING
-    max_gen_toks: int = TASK_MAX_GEN_TOKS
-    until: tuple[str, ...] = ()
-    seed: int = 0
-    batch_size: int = 64
-    window: int = 10
-    progress: bool = True
-    backend: "VllmBackend | None" = None
-
-    @property
-    def roles(self) -> tuple[str, str]:
-        """The host and the donor."""
-        return DIRECTIONS[self.direction]
-
-    @property
-    def decoding(self) -> dict[str, Any]:
-        """The settings of the rollouts, as a calibration file holds them."""
-        settings = {"max_gen_toks": self.max_gen_toks, "until": list(self.until), "seed": self.seed}
-        return asdict(self.sampling) | settings
-
-    def describe(self) -> dict[str, Any]:
-        """What a calibration file says of the models, prompts, decoding and libraries that it was measured with."""
-        base, guide = self.pair.member("base"), self.pair.member("guide")
-        return {
-            "base": base.id,
-            "guide": guide.id,
-            "vocabulary": {"size": self.pair.vocabulary.size, "digest": self.pair.vocabulary.digest},
-            "dtypes": {member.role: str(member.model.dtype) for member in (base, guide)},
-            "library_versions": {name: importlib.metadata.version(name) for name in LIBRARIES},
-            "direction": self.direction,
-            "prompts": self.prompts.source,
-            "decoding": self.decoding,
-            "diagnostic": self.prompts.benchmarks,
-        }
-
-    def open_parts(self, out: Path, optional: Collection[str]) -> ScoreParts:
-        """Where the finished rollouts of this calibration stay, beside `out`; another calibration has another folder."""
-        names = {member.role: [str(member.id), str(member.dtype)] for member in self.pair.members}
-        plugins = {score.name: score.source.digest for score in registered if score.source.digest is not None}
-        measured = {
-            "draw": "race",
-            "vocabulary": self.pair.vocabulary.digest,
-            "direction": self.direction,
-            "prompts": self.prompts.source["digest"],
-            "plugins": plugins,
-        }
-        parts = ScoreParts(parts_folder(out, {**names, **measured, **self.decoding}), optional)
-        others = [folder.name for folder in out.parent.glob(f".{out.name}.*.partial") if folder != parts.folder]
-        if others:
-            logger.warning("rollouts of calibrations with other settings are kept beside --out: %s", ", ".join(others))
-        return parts
-
-    def make_requests(self, texts: Sequence[str], numbers: Sequence[int]) -> list[Request]:
-        """One request per prompt; `numbers` are their rows. Raises ArgumentError where none fits into the context."""
-        limit = self.pair.max_length or 2**31
-        requests = []
-        for number, text in zip(numbers, texts, strict=True):
-            ids = tuple(self.pair.encode(text))
-            if ids and (room := limit - len(ids)) >= 1:
-                label = f"calibration prompt {number + 1}"
-                requests.append(Request(ids, 0, min(self.max_gen_toks, room), self.sampling, self.until, label))
-        if not requests:
-            raise ArgumentError(
-                f"--prompts: all {len(texts)} prompts are empty or longer than the context of {limit} tokens"
-            )
-        if left_out := len(texts) - len(requests):
-            logger.warning("%d prompts are empty or longer than the context of %d tokens; left out", left_out, limit)
-        return requests
 
 
 def calibrate(
@@ -199,14 +111,10 @@ def _solve_rates(setup: Setup, calibration: Calibration, wanted: Sequence[Wanted
     """The calibration with the targets that it lacks, measured on the held-out prompts."""
     prompts = setup.prompts
     requests = setup.make_requests(prompts.held_out, prompts.source["held_out_indices"])
-    digest = hashlib.sha256(json.dumps(prompts.held_out).encode()).hexdigest()
     targets = list(calibration.targets)
     for one in wanted:
         missing = [rate for rate in one.rates if not any(t.answers(rate, one.method.settings) for t in targets)]
-        tried = HeldOutRollouts(
-            setup.pair, requests, calibration, one.method, setup.seed, setup.batch_size, digest, setup.backend
-        )
-        targets += solve(tried, missing, parts, progress=setup.progress)
+        targets += solve(HeldOutRollouts(setup, requests, calibration, one.method), missing, parts)
     return replace(calibration, targets=tuple(targets))
 
 
@@ -254,7 +162,7 @@ def _roll_out(
     if setup.backend is not None:
         return _roll_out_in_vllm(setup.backend, requests, setup.seed, parts)
     writer = ALONE[setup.roles[0]]()
-    written = dict(generate(setup.pair, writer, requests, seed=setup.seed, batch_size=setup.batch_size))
+    written = dict(setup.write(requests, writer))
     rollouts = [written[place].tokens for place in range(len(requests))]
     return rollouts, _score_what_fits(setup, requests, rollouts, parts)
 

@@ -17,8 +17,9 @@ from lm_eval_takeover.calibration.tuning import Method
 from lm_eval_takeover.commands.calibrate import rollouts
 from lm_eval_takeover.commands.calibrate.prompts import read_prompts
 from lm_eval_takeover.commands.calibrate.rate_solver import solve
-from lm_eval_takeover.commands.calibrate.rollouts import Setup, Wanted, Work, calibrate, describe_unsolved
+from lm_eval_takeover.commands.calibrate.rollouts import Wanted, Work, calibrate, describe_unsolved
 from lm_eval_takeover.commands.calibrate.score_parts import ScoreParts
+from lm_eval_takeover.commands.calibrate.setup import Setup
 from lm_eval_takeover.demo import CALIBRATION_PROMPTS, PROMPT
 from lm_eval_takeover.demo.puzzle import make_puzzle
 from lm_eval_takeover.errors import CalibrationError, PluginError
@@ -161,7 +162,7 @@ class Rising:
         held = calibrate_values(np.random.default_rng(0).random(1000)).with_shares(shares)
         self.calibration = replace(small_calibration(), scores={"ce": held})
 
-    def count_takeovers(self, rho, progress):
+    def count_takeovers(self, rho):
         self.asked.append(rho)
         return round(self.rate(rho) * 10**6), 10**6
 
@@ -180,13 +181,13 @@ class Rising:
 @pytest.mark.parametrize("wanted", [0.01, 0.02, 0.05, 0.08, 0.1])
 def test_the_solver_finds_the_nearest_rate_in_few_measurements(tmp_path, rate, wanted):
     gated = Rising(rate)
-    (target,) = solve(gated, [wanted], ScoreParts(tmp_path / "parts"), progress=False)
+    (target,) = solve(gated, [wanted], ScoreParts(tmp_path / "parts"))
     grid = np.exp(np.linspace(np.log(0.001), np.log(0.5), 20_000))
     best = min(abs(rate(rho) - wanted) for rho in grid)
     assert abs(target.realized_rate - wanted) <= best + 0.0012
     assert len(gated.asked) <= 12
     again = Rising(rate)
-    assert list(solve(again, [wanted], ScoreParts(tmp_path / "parts"), progress=False)) == [target]
+    assert list(solve(again, [wanted], ScoreParts(tmp_path / "parts"))) == [target]
     assert not again.asked  # remembered
 
 
@@ -194,7 +195,7 @@ def test_a_rate_below_all_that_a_budget_parameter_can_reach_takes_few_measuremen
     """As of `lossy` where the donor all but rules out many of the host's tokens: no leniency lets these pass."""
     lossy = Rising(lambda leniency: 0.015 + 0.2 / (1 + leniency) ** 2)
     lossy.method = Method(Lossy())
-    (target,) = solve(lossy, [0.005], ScoreParts(tmp_path / "parts"), progress=False)
+    (target,) = solve(lossy, [0.005], ScoreParts(tmp_path / "parts"))
     assert target.realized_rate == pytest.approx(0.015, abs=1e-6) and not target.is_reached
     assert len(lossy.asked) <= 8
 

@@ -1,0 +1,111 @@
+"""What a calibration measures: a pair, prompts, and how rollouts are drawn."""
+
+import importlib.metadata
+import logging
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from lm_eval_takeover.commands.calibrate.prompts import Prompts
+from lm_eval_takeover.commands.calibrate.score_parts import ScoreParts, parts_folder
+from lm_eval_takeover.decoding.engine import generate
+from lm_eval_takeover.errors import ArgumentError
+from lm_eval_takeover.method.generation import Generation
+from lm_eval_takeover.method.policy import DIRECTIONS, Policy
+from lm_eval_takeover.method.registry import scores as registered
+from lm_eval_takeover.method.request import TASK_MAX_GEN_TOKS, TASK_SAMPLING, Request, Sampling
+from lm_eval_takeover.pair.pair import Pair
+
+if TYPE_CHECKING:
+    from lm_eval_takeover.vllm.backend import VllmBackend
+
+logger = logging.getLogger(__name__)
+
+LIBRARIES = ("lm-eval-takeover", "torch", "transformers")  # whose versions a calibration file names
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setup:
+    """What is measured: rollouts of the host of this pair on these prompts, and how they are drawn.
+
+    Rollouts end at end tokens and `until`. `backend` is vLLM's where the transformers engine does not write.
+    """
+
+    pair: Pair
+    prompts: Prompts
+    direction: Literal["forward", "reverse"] = "forward"
+    sampling: Sampling = TASK_SAMPLING
+    max_gen_toks: int = TASK_MAX_GEN_TOKS
+    until: tuple[str, ...] = ()
+    seed: int = 0
+    batch_size: int = 64
+    window: int = 10
+    progress: bool = True
+    backend: "VllmBackend | None" = None
+
+    @property
+    def roles(self) -> tuple[str, str]:
+        """The host and the donor."""
+        return DIRECTIONS[self.direction]
+
+    @property
+    def decoding(self) -> dict[str, Any]:
+        """The settings of the rollouts, as a calibration file holds them."""
+        settings = {"max_gen_toks": self.max_gen_toks, "until": list(self.until), "seed": self.seed}
+        return asdict(self.sampling) | settings
+
+    def describe(self) -> dict[str, Any]:
+        """What a calibration file says of the models, prompts, decoding and libraries that it was measured with."""
+        base, guide = self.pair.member("base"), self.pair.member("guide")
+        return {
+            "base": base.id,
+            "guide": guide.id,
+            "vocabulary": {"size": self.pair.vocabulary.size, "digest": self.pair.vocabulary.digest},
+            "dtypes": {member.role: str(member.model.dtype) for member in (base, guide)},
+            "library_versions": {name: importlib.metadata.version(name) for name in LIBRARIES},
+            "direction": self.direction,
+            "prompts": self.prompts.source,
+            "decoding": self.decoding,
+            "diagnostic": self.prompts.benchmarks,
+        }
+
+    def open_parts(self, out: Path, optional: Collection[str]) -> ScoreParts:
+        """Where the finished rollouts of this calibration stay, beside `out`; another calibration has another folder."""
+        names = {member.role: [str(member.id), str(member.dtype)] for member in self.pair.members}
+        plugins = {score.name: score.source.digest for score in registered if score.source.digest is not None}
+        measured = {
+            "draw": "race",
+            "vocabulary": self.pair.vocabulary.digest,
+            "direction": self.direction,
+            "prompts": self.prompts.source["digest"],
+            "plugins": plugins,
+        }
+        parts = ScoreParts(parts_folder(out, {**names, **measured, **self.decoding}), optional)
+        others = [folder.name for folder in out.parent.glob(f".{out.name}.*.partial") if folder != parts.folder]
+        if others:
+            logger.warning("rollouts of calibrations with other settings are kept beside --out: %s", ", ".join(others))
+        return parts
+
+    def make_requests(self, texts: Sequence[str], numbers: Sequence[int]) -> list[Request]:
+        """One request per prompt; `numbers` are their rows. Raises ArgumentError where none fits into the context."""
+        limit = self.pair.max_length or 2**31
+        requests = []
+        for number, text in zip(numbers, texts, strict=True):
+            ids = tuple(self.pair.encode(text))
+            if ids and (room := limit - len(ids)) >= 1:
+                label = f"calibration prompt {number + 1}"
+                requests.append(Request(ids, 0, min(self.max_gen_toks, room), self.sampling, self.until, label))
+        if not requests:
+            raise ArgumentError(
+                f"--prompts: all {len(texts)} prompts are empty or longer than the context of {limit} tokens"
+            )
+        if left_out := len(texts) - len(requests):
+            logger.warning("%d prompts are empty or longer than the context of %d tokens; left out", left_out, limit)
+        return requests
+
+    def write(self, requests: Sequence[Request], policy: Policy) -> Iterator[tuple[int, Generation]]:
+        """`(index into requests, generation)` as texts finish."""
+        if self.backend is not None:
+            return self.backend.generate(requests, seed=self.seed, policy=policy)
+        return generate(self.pair, policy, requests, seed=self.seed, batch_size=self.batch_size)
