@@ -230,14 +230,14 @@ def describe_need(margin: Difference, parts: Sequence[TaskPair], confidence: flo
     if abs(margin.value) < reach / 100:
         return "the difference lies at the limit, where no number of problems tells"
     times = (reach / margin.value) ** 2
-    text = f"if this is the true difference, about {ceil(count * times)} problems could tell in {POWER:.0%} of runs"
+    text = f"if this is the true difference, about {ceil(count * times):,} problems could tell in {POWER:.0%} of runs"
     (part, *others) = parts
     if not others and 1 < part.observations < inf:
         within = float((part.before * (1 - part.before) + part.now * (1 - part.now)).mean() / (part.observations - 1))
         wanted, between = count * margin.error**2 / times, max(count * margin.error**2 - within, 0.0)
         if wanted > between and within > 0:
             samples = ceil(within * part.observations / (wanted - between))
-            text += f", or about {samples} samples of each of these {count}"
+            text += f", or about {samples:,} samples of each of these {count}"
     return text
 
 
