@@ -259,4 +259,5 @@ def draw_svg(draw: Callable[[Any], None], size: tuple[float, float], settings: M
         figure = Figure(figsize=size, layout="constrained")
         draw(figure)
         figure.savefig(stream, format="svg", metadata={"Date": None, "Creator": None})
-    return "\n".join(line.rstrip() for line in stream.getvalue().splitlines()) + "\n"
+    text = for_terminal(stream.getvalue())  # matplotlib writes control characters and U+FFFE as they are: no XML
+    return "\n".join(line.rstrip() for line in text.splitlines()) + "\n"

@@ -16,7 +16,7 @@ from lm_eval_takeover.tasks.metrics import list_ks, pass_at_k
 
 ACC = "acc"  # the share of correct samples, whatever the task calls it
 # Other shares of samples: what Acc is made of.
-REASONS = ("acc_boxed", "unboxed", "truncated", "no_answer", "unparsed", "timed_out", "unclosed_think")
+REASONS = ("acc_boxed", "unboxed", "truncated", "no_answer", "restated", "unparsed", "timed_out", "unclosed_think")
 _ACCURACIES = (ACC, "exact_match", "pass@1")  # which of a task's metrics that share is, if it has one of these
 _BY_NUMBER = re.compile(r"(?P<name>pass|maj)@(?P<number>\d+)")
 WRITER = "`lm_eval … --log_samples`"

@@ -3,6 +3,7 @@
 import json
 from itertools import pairwise
 from types import SimpleNamespace
+from xml.etree import ElementTree
 
 import polars as pl
 import pytest
@@ -10,12 +11,13 @@ from helpers.printed_numbers import NAMES, NUMBER, is_of, numbers_of, table_line
 from helpers.results import takeover, write_results
 
 from lm_eval_takeover.cli import main
-from lm_eval_takeover.commands._output import WRITERS, Table, write_latex, write_markdown, write_terminal
+from lm_eval_takeover.commands._output import WRITERS, Table, draw_svg, write_latex, write_markdown, write_terminal
 from lm_eval_takeover.commands.compare.estimate import lay_out_hours, lay_out_tasks
 from lm_eval_takeover.commands.compare.frontier import AREA_COLUMNS, Frontier
 from lm_eval_takeover.commands.compare.tables import write_costs, write_frontier
 from lm_eval_takeover.commands.compare.workload import TaskLoad
 from lm_eval_takeover.commands.effects import tables as effects
+from lm_eval_takeover.escaping import for_terminal
 from lm_eval_takeover.method.request import Sampling
 from lm_eval_takeover.results.runs import MATHEMATICAL, TOTALS
 
@@ -166,3 +168,10 @@ def test_names_stand_to_the_left_in_every_format():
     assert r"\begin{tabular}{llr}" in write_latex(table)
     columns = [line.index("acc") for line in write_terminal(table, 80).splitlines()[2:]]
     assert all(one == other for one, other in pairwise(columns))
+
+
+@pytest.mark.filterwarnings("ignore:Glyph")
+@pytest.mark.parametrize("name", ["a\x1b[31m", "a\ufffe", "\uffff b"])
+def test_a_figure_with_any_name_is_well_formed(name):
+    figure = ElementTree.fromstring(draw_svg(lambda figure: figure.text(0.1, 0.1, name), (2, 2)))
+    assert for_terminal(name) in "".join(figure.itertext())
