@@ -1,4 +1,4 @@
-"""How probable a problem is to be solved, given what it scored: a beta distribution over problems, fitted to a run."""
+"""Estimates the chance to solve each problem from its score: a beta distribution over problems, fitted to a run."""
 
 import numpy as np
 from scipy.special import betaln
@@ -7,7 +7,7 @@ from lm_eval_takeover.results.statistics import Values
 
 
 def fit_chances(shares: Values, samples: float) -> tuple[Values, Values]:
-    """The two shapes of each problem's beta distribution, given the share of its samples that are correct.
+    """Fit each problem's beta distribution to the share of its correct samples. Returns its two shape parameters.
 
     The distribution over problems has the mean and the spread of the run, with the binomial noise of its samples taken off, so
     that a problem that was never solved is not taken for one that never will be.
@@ -21,7 +21,7 @@ def fit_chances(shares: Values, samples: float) -> tuple[Values, Values]:
 
 
 def expect_flips(shares: Values, samples: int) -> tuple[Values, Values]:
-    """By problem, how probable a second run of the same model and another seed rescues it, and how probable it harms it.
+    """The chances that a second run, of the same model and another seed, rescues each problem and harms it.
 
     A problem is solved if any of its samples is: `E (1 - p)^n` of a beta distribution is a quotient of beta functions.
     """

@@ -1,4 +1,4 @@
-"""What each problem of a takeover run cost, from the journals of its run_dir: lm-eval's files have no counts by problem."""
+"""Reads what each problem of a takeover run cost. The journals of its run_dir know it; lm-eval's files do not."""
 
 import contextlib
 import sqlite3
@@ -17,9 +17,9 @@ COSTS = ("tokens", "takeovers", "guide_passes", "truncated")
 
 
 def read_costs(run_dir: Path, task: str, problems: Problems) -> dict[str, Values]:
-    """Of the latest command that asked for every sample of these problems: their `COSTS`, as means over the samples of each.
+    """Read the `COSTS` of each problem, as means over its samples, from the latest command that asked for all of them.
 
-    Empty where there is no such command.
+    Returns nothing if there is no such command.
     """
     with contextlib.ExitStack() as stack:
         journals = []

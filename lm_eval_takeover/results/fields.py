@@ -1,4 +1,4 @@
-"""JSON of others, read with errors that name the file and the field."""
+"""Reads JSON of others. Errors name the file and the field."""
 
 import json
 from collections.abc import Callable, Iterator, Mapping
@@ -14,7 +14,7 @@ _REQUIRED = object()
 
 
 class Fields:
-    """An object in a file; `name` is where it stands there, dotted."""
+    """An object in a file. `name` is its dotted path there."""
 
     def __init__(self, place: str, value: Any, name: str = "") -> None:
         self.place, self.name = place, name
@@ -29,11 +29,11 @@ class Fields:
         return iter(self._values)
 
     def get(self, field: str, default: Any = None) -> Any:
-        """Whatever stands there."""
+        """The value of a field, unchecked."""
         return self._values.get(field, default)
 
     def require(self, field: str, hint: Any, default: Any = _REQUIRED) -> Any:
-        """What stands there, of this type (`storage.schema`); `default` where nothing does."""
+        """The value of a field, checked against a type (`storage.schema`); `default` if the field is missing."""
         value = self._values.get(field, default)
         if value is _REQUIRED:
             self.fail(field, f"is missing, expected {describe(hint)}")
@@ -45,15 +45,15 @@ class Fields:
             raise ResultsError(f"{self.place}: {error}") from None
 
     def inside(self, field: str) -> "Fields":
-        """The object that stands there."""
+        """The object in a field."""
         return Fields(self.place, self.require(field, dict), self._path(field))
 
     def inside_or_empty(self, field: str) -> "Fields":
-        """The object that stands there; an empty one where there is nothing or null."""
+        """The object in a field; an empty one if the field is missing or null."""
         return self.inside(field) if self._values.get(field) is not None else Fields(self.place, {}, self._path(field))
 
     def share(self, field: str) -> float:
-        """A number from 0 to 1."""
+        """The number from 0 to 1 in a field."""
         return float(self.require(field, Share))
 
     def fail(self, field: str, text: str) -> NoReturn:
@@ -65,7 +65,7 @@ class Fields:
 
 
 def read_document(path: Path, writer: str) -> Fields:
-    """The object that a file holds; `writer` is the command that makes such files, for errors. Raises ResultsError."""
+    """Read the object in a file. Errors name `writer`, the command that makes such files. Raises ResultsError."""
     try:
         return Fields(f"'{path}'", json.loads(read_bounded(path, LARGEST_DOCUMENT)))
     except OSError as error:
@@ -83,7 +83,7 @@ _MARKS = {
 
 
 def describe_file(path: Path) -> str:
-    """In words what lies there, as far as its first bytes and its fields tell."""
+    """Say in words what a file is, judged by its first bytes and its fields."""
     if not path.is_file():
         return "a folder, a pipe or a device"
     try:
@@ -114,7 +114,7 @@ def describe_file(path: Path) -> str:
 
 
 def read_lines(path: Path, writer: str, skip: Callable[[str], None] | None = None) -> Iterator[Fields]:
-    """The object of each line, one in memory at a time. Raises ResultsError.
+    """Read the object of each line, one at a time. Raises ResultsError.
 
     With `skip`, a line that is not JSON is left out, and `skip` gets a notice of it.
     """

@@ -1,4 +1,4 @@
-"""What a samples file of lm-eval says of each problem: its identity, and its metrics over its samples."""
+"""Reads a samples file of lm-eval: the identity of each problem, and its metrics over its samples."""
 
 import re
 from collections.abc import Iterable
@@ -45,17 +45,17 @@ class Problems:
 
 
 class NotCorrect(ResultsError):
-    """The task's metric does not say of each sample whether it is correct."""
+    """A metric of the task is no share of correct samples."""
 
 
 def choose_accuracy(names: Iterable[str]) -> str | None:
-    """The metric that is the share of correct samples: one of the known names, else the first of a name of its own."""
+    """Choose the metric that is the share of correct samples: a known name, else the first name given."""
     given = [name for name in names if name not in REASONS]
     return next((name for name in _ACCURACIES if name in given), None) or next(iter(given), None)
 
 
 def list_metrics(names: Iterable[str], accuracy: str = ACC) -> list[str]:
-    """Those of the names that are read: the accuracy, Pass@k and Maj@n by rising number, and why samples failed."""
+    """List the metrics that are read: the accuracy, Pass@k and Maj@n by rising number, and why samples failed."""
     given = set(names)
     numbered = [match for name in given if name != accuracy and (match := _BY_NUMBER.fullmatch(name))]
     numbered.sort(key=lambda match: (match["name"] != "pass", int(match["number"])))
@@ -63,7 +63,7 @@ def list_metrics(names: Iterable[str], accuracy: str = ACC) -> list[str]:
 
 
 def list_scores(names: Iterable[str]) -> list[str]:
-    """Those that are the better the higher: the accuracy, Pass@k and Maj@n."""
+    """List the metrics that are better if higher: the accuracy, Pass@k and Maj@n."""
     return [name for name in names if name == ACC or _BY_NUMBER.fullmatch(name)]
 
 
@@ -74,7 +74,7 @@ def derive_pass_at_k(shares: Values, samples: int | Values, k: int) -> Values:
 
 
 def read_problems(path: Path, filter_name: str, accuracy: str = ACC) -> Problems:
-    """The rows of one filter in a samples file, read line by line. Raises ResultsError with file, line and field.
+    """Read the rows of one filter in a samples file. Raises ResultsError with file, line and field.
 
     The metric `accuracy` is called `acc` in what is returned. Pass@k that the task does not report is made of it. Raises
     NotCorrect where that metric is no share of correct samples.
@@ -116,7 +116,7 @@ def read_problems(path: Path, filter_name: str, accuracy: str = ACC) -> Problems
 
 
 def _count_samples(row: Fields) -> int:
-    """Samples of the problem that its metrics are of: as many as the filter leaves, one where it leaves one text."""
+    """How many samples the metrics of a problem are of: those that the filter leaves."""
     for field in ("filtered_resps", "resps"):
         inner: Any = row.require(field, list, [])
         if inner and isinstance(inner[0], list) and inner[0]:

@@ -77,6 +77,6 @@ def _split(cell: str | None) -> Pair:
 
 
 def _share(cell: str | None) -> float | None:
-    """`27.6` or `53%` as a share; nothing stays nothing."""
+    """Read `27.6` or `53%` as a share. An empty cell stays empty."""
     text = (cell or "").removesuffix("%")
     return round(float(text) / 100, 6) if text else None

@@ -23,7 +23,7 @@ class Trio:
 
 
 def measure_recovery(tasks: Sequence[Trio], confidence: float = CONFIDENCE) -> Interval | None:
-    """Recovery of the unweighted means over tasks, paired by problem; None where the reference is not above the base for sure."""
+    """Recovery of the unweighted means over tasks, paired by problem; None if the reference is within noise of the base."""
     pairs = [np.stack([task.guided - task.base, task.reference - task.base]) for task in tasks]
     return measure_ratio(pairs, [task.observations for task in tasks], confidence)
 
@@ -31,7 +31,7 @@ def measure_recovery(tasks: Sequence[Trio], confidence: float = CONFIDENCE) -> I
 def measure_ratio(
     tasks: Sequence[Values], observations: Sequence[float], confidence: float = CONFIDENCE
 ) -> Interval | None:
-    """The ratio of two means over tasks, each task [2, problems] of differences; None where the second is not above 0 for sure.
+    """The ratio of two means over tasks, each task [2, problems] of differences; None unless the second is above 0 beyond noise.
 
     The interval is Fieller's: all R for which the mean of `first - R second` does not differ from 0. It is bounded exactly where
     the mean of `second` differs from 0, so both answers come from one test.

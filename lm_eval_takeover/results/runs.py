@@ -43,7 +43,7 @@ _TOLERANCE = 1e-6  # between a mean in the results and that of the samples
 
 @dataclass(frozen=True)
 class Counts:
-    """Sums over the samples of a task, or of a run, as its results report them; None for models that count nothing."""
+    """Sums over the samples of a task or a run, as its results report them. None for models that count nothing."""
 
     tokens: int | None = None
     takeovers: int | None = None  # of a policy that mixes, as changed
@@ -56,7 +56,7 @@ class Counts:
 
     @classmethod
     def read(cls, reported: Fields) -> Self:
-        """From `config.takeover`, or from a task's entry in its `per_task`. Raises ResultsError."""
+        """Read `config.takeover`, or a task's entry in its `per_task`. Raises ResultsError."""
         totals = [reported.require(name, int, None) for name in TOTALS]
         shares = [
             reported.share(name) if reported.get(name) is not None else None for name in ("realized_rate", "truncated")
@@ -65,7 +65,7 @@ class Counts:
 
     @classmethod
     def add(cls, parts: Sequence[Self]) -> Self:
-        """The sums over several; what one of them lacks is missing. The share of cut samples is left out."""
+        """Add up several. A sum is None if one of them lacks it. The share of cut samples is left out."""
         sums: dict[str, int | None] = {}
         for name in TOTALS:
             values = [getattr(part, name) for part in parts]
@@ -102,7 +102,7 @@ class TaskResult:
 
     @property
     def k(self) -> int | None:
-        """Of the Pass@k that tables show: 8, else the largest that there is."""
+        """The k of the Pass@k that tables show: 8, else the largest one."""
         known = [int(metric.removeprefix("pass@")) for metric in self.means if metric.startswith("pass@")]
         return 8 if 8 in known else max(known, default=None)
 
@@ -112,7 +112,7 @@ class TaskResult:
         return None if values is None else mean_interval(values)
 
     def read_costs(self) -> dict[str, Values]:
-        """Tokens, takeovers and passes by problem, from the run_dir (`results.costs`); empty where they cannot be had."""
+        """Read tokens, takeovers and passes by problem from the run_dir (`results.costs`). Empty if they are not there."""
         if self.problems is None or self.run_dir is None:
             return {}
         return read_costs(Path(self.run_dir), self.task, self.problems)
@@ -155,7 +155,7 @@ def find_results(path: Path) -> list[Path]:
 
 
 def read_runs(paths: Iterable[Path]) -> tuple[list[Run], list[str]]:
-    """The runs below these paths, and what was left out, one line each. Raises ResultsError.
+    """Read the runs below these paths. Returns them with a line on each thing left out. Raises ResultsError.
 
     Several results files of one model and settings are one run. Of a task that is in more than one, the one with more problems
     counts (others are parts of it, by `--limit`), else the newest.
@@ -200,7 +200,7 @@ def _is_same(first: Run, other: Run) -> bool:
 
 
 def _is_part(first: TaskResult, other: TaskResult) -> bool:
-    """Whether the problems of one of two results are among those of the other."""
+    """Whether one of two results has a part of the other's problems."""
     if first.problems is None or other.problems is None:
         return False
     few, many = sorted((set(first.problems.ids), set(other.problems.ids)), key=len)
@@ -214,7 +214,7 @@ _IDENTITY = (  # of a takeover run, in its own words
 
 
 def find_origin(rescored: Run, runs: Sequence[Run]) -> int | None:
-    """The place of the run whose responses `rescore` judged again; None where it is not among these."""
+    """Find the run whose responses `rescore` judged again. Returns its index, or None."""
 
     def identity(run: Run) -> list[Any]:
         return [run.takeover.get(name) for name in _IDENTITY]
@@ -232,7 +232,7 @@ def find_origin(rescored: Run, runs: Sequence[Run]) -> int | None:
 
 
 def take_verdicts(run: Run, rescored: Run, notes: list[str]) -> Run:
-    """The run as it was, with the scores of `rescore`; tasks of which only a part was judged again stay as they were."""
+    """Give a run the scores of `rescore`. A task that was only judged again in part keeps its own."""
     tasks = dict(run.tasks)
     for task, new in rescored.tasks.items():
         old = tasks[task]
@@ -249,7 +249,7 @@ def take_verdicts(run: Run, rescored: Run, notes: list[str]) -> Run:
 
 
 def _join(old: Run, new: Run, notes: list[str]) -> Run:
-    """The tasks of both, and the realized rate of all their tokens where each task tells its own."""
+    """Join the tasks of both, and count their tokens and seconds together."""
     tasks = old.tasks | new.tasks
     for task in old.tasks.keys() & new.tasks.keys():
         whole = old.tasks[task].count > new.tasks[task].count
@@ -276,7 +276,7 @@ def file_date(path: Path) -> str:
 
 
 def read_run(path: Path) -> Run:
-    """The run of one results file, with the samples beside it. Raises ResultsError with file and field."""
+    """Read the run of one results file, with the samples beside it. Raises ResultsError with file and field."""
     document = read_document(path, "`lm_eval … --output_path`")
     config = document.inside("config")
     takeover = config.inside_or_empty("takeover")
@@ -321,7 +321,7 @@ def _kind(takeover: Fields) -> str:
 
 
 def _find_given_label(takeover: Fields) -> str | None:
-    """The label of a takeover run, unless it is the one that a run has by itself."""
+    """The label that the user gave a takeover run; None if it has its default label."""
     label = takeover.get("label")
     ids = [takeover.inside(role).get("id") for role in ("base", "guide") if takeover.get(role) is not None]
     own = make_label(list(map(str, ids)), str(takeover.get("policy")), takeover.get("score"))
@@ -350,12 +350,12 @@ def _parameters(config: Fields, takeover: Fields) -> dict[str, int]:
 
 
 def _is_group(document: Fields, task: str) -> bool:
-    """Whether the means are not of problems."""
+    """Whether an entry of the results is a group of tasks."""
     return task in document.inside_or_empty("group_subtasks") and task not in document.inside_or_empty("n-samples")
 
 
 def _read_task(path: Path, document: Fields, task: str) -> TaskResult:
-    """One task of a results file. Raises NotCorrect for one whose metrics do not say which samples are correct."""
+    """Read one task of a results file. Raises NotCorrect if no metric is a share of correct samples."""
     values = document.inside("results").inside(task)
     kind = document.inside_or_empty("configs").inside_or_empty(task).get("output_type", "generate_until")
     if kind != "generate_until":
@@ -393,7 +393,7 @@ def _read_task(path: Path, document: Fields, task: str) -> TaskResult:
 
 
 def _find_run_dir(path: Path, name: Any) -> str | None:
-    """The run_dir that a results file names; a relative one begins in the folder where the run was started, above the file."""
+    """Find the run_dir that a results file names. A relative one is looked for in the folders above the file."""
     if not isinstance(name, str):
         return None
     above = (parent / name for parent in path.absolute().parents)
@@ -410,13 +410,13 @@ def samples_path(path: Path, task: str) -> Path:
 
 
 def _read_samples(path: Path, task: str, filter_name: str, accuracy: str) -> Problems | None:
-    """The samples of the same call; None where they were not logged."""
+    """Read the samples of the same call; None if they were not logged."""
     samples = samples_path(path, task)
     return read_problems(samples, filter_name, accuracy) if samples.exists() else None
 
 
 def _check(path: Path, task: str, problems: Problems, count: int, means: dict[str, float]) -> None:
-    """The samples are those of the results: all of them, with the same means."""
+    """Raise ResultsError unless the samples have the number of problems and the means of the results."""
     samples = samples_path(path, task)
     if len(problems) != count:
         raise ResultsError(
@@ -432,6 +432,6 @@ def _check(path: Path, task: str, problems: Problems, count: int, means: dict[st
 
 
 def common_ids(problems: Sequence[Problems]) -> tuple[str, ...] | None:
-    """The ids that all have, in the order of the first; None unless they have the same problems."""
+    """The ids of the problems in the order of the first; None unless all have the same problems."""
     first = problems[0]
     return first.ids if all(set(other.ids) == set(first.ids) for other in problems) else None

@@ -1,4 +1,4 @@
-"""Settings of a run that can change its texts or what they are worth, as flat `name -> value`.
+"""Reads the settings of a run that can change its texts or its scores, as flat `name -> value`.
 
 `task_settings` are what rows of one table should share; `model_settings` are what else a gate compares: the model, its guide and
 gate, how it was loaded.
@@ -56,7 +56,7 @@ def parse_model_args(value: Any) -> dict[str, str]:
 
 
 def task_settings(document: Fields, task: str) -> Settings:
-    """What rows of one table should share, of one task. Without the seed."""
+    """The settings of one task that rows of one table should share, without the seed."""
     config = document.inside_or_empty("configs").inside_or_empty(task)
     arguments = parse_model_args(document.inside("config").get("model_args"))
     decoding = config.inside_or_empty("generation_kwargs")
@@ -77,7 +77,7 @@ def task_settings(document: Fields, task: str) -> Settings:
 
 
 def model_settings(document: Fields) -> Settings:
-    """The model, its arguments that can change a text, and of a takeover run what they came to. Without the seed."""
+    """The model and its arguments that can change a text, without the seed; for a takeover run as they were resolved."""
     config = document.inside("config")
     takeover = config.inside_or_empty("takeover")
     skipped = HARMLESS | {"seed"} | (RESOLVED if "policy" in takeover else frozenset())

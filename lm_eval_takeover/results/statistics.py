@@ -44,7 +44,7 @@ class Difference:
         return Interval(self.value, self.value - reach, self.value + reach)
 
     def reach(self, confidence: float = CONFIDENCE) -> float:
-        """From the value to either bound."""
+        """The distance from the value to either bound."""
         return self.error * float(stats.t.ppf((1 + confidence) / 2, self.freedom))
 
     def p_value(self, of: float = 0.0) -> float:
@@ -71,7 +71,7 @@ class Difference:
 
 
 def within_shares(interval: Interval) -> Interval:
-    """An interval of a difference of two shares: it is 1 at most."""
+    """Clip the interval of a difference of two shares to -1 and 1."""
     return Interval(interval.value, max(interval.low, -1.0), min(interval.high, 1.0))
 
 
@@ -116,7 +116,7 @@ def average_interval(parts: Sequence[Interval]) -> Interval:
 
 
 def count_observations(metric: str, samples: int) -> int:
-    """Of how many independent observations a problem's value is the mean: all its samples for a share of them, 1 for 0 or 1."""
+    """How many independent observations a problem's value is the mean of: its samples for a share, 1 for a 0 or 1."""
     name, _, k = metric.partition("@")
     return max(1, samples // int(k)) if name == "pass" else 1 if name == "maj" else samples
 
@@ -182,7 +182,7 @@ def holm(p_values: Sequence[float], weights: Sequence[float] | None = None) -> l
 
 
 def any_of_runs(p_value: float, runs: int, seeds: int) -> float:
-    """The chance that any of so many equal runs has a one-sided p-value as small as this, all against one frozen baseline.
+    """The chance that any of so many equal runs has a one-sided p-value this small against one frozen baseline.
 
     Dunnett's comparison of many with one control, for normal means: the runs share the baseline's noise, which is that of
     `seeds` runs, so that two differences correlate by `1 / (1 + seeds)`.

@@ -32,7 +32,7 @@ class Figure:
 
     @classmethod
     def of(cls, interval: Interval | None, why: str | None = None) -> Self:
-        """A figure that has an interval; without one an empty figure."""
+        """The figure of an interval; an empty figure of None."""
         return cls(why=why) if interval is None else cls(interval.value, interval.low, interval.high)
 
     @property
@@ -66,7 +66,7 @@ class Rates:
 
     @classmethod
     def of(cls, counts: Counts, parameters: Mapping[str, int], donor: str = "guide", **others: float | None) -> Self:
-        """From counts, and the parameters of each model by role."""
+        """Compute the rates from counts, and from the parameters of each model by role."""
         passes = {"base": counts.base_passes or 0, "guide": counts.guide_passes or 0}
         if not counts.tokens:  # a model that counts nothing writes a token in each pass
             weights = parameters.get("model")
@@ -96,7 +96,7 @@ class Summary:
     accuracy: str = ACC  # what the task itself calls `acc`
 
     def score(self, metric: str) -> Figure:
-        """An empty figure where there is none."""
+        """The figure of a metric; an empty one if there is none."""
         return self.scores.get(metric, Figure())
 
     @property
@@ -110,18 +110,18 @@ class Summary:
 
 
 def summarize_tasks(runs: Sequence[Run]) -> dict[str, Summary]:
-    """By task, of one row: of all its runs, where it has one for each task. Seconds are those of all its problems together."""
+    """Summarize the tasks of one row, which may have a run for each. Seconds are those of all its problems together."""
     seconds = _divide_seconds(runs)
     return {task: _summarize_task(run, result, seconds) for run in runs for task, result in run.tasks.items()}
 
 
 def measure_rates(run: Run) -> Rates:
-    """Of all its tasks together."""
+    """The rates over all tasks of a run together."""
     return Rates.of(run.counts, run.parameters, _find_donor(run), seconds_per_problem=_divide_seconds([run]))
 
 
 def _divide_seconds(runs: Sequence[Run]) -> float | None:
-    """Seconds of one problem; None where a run does not know its own."""
+    """Seconds of one problem; None if a run does not report its seconds."""
     problems = sum(result.count for run in runs for result in run.tasks.values())
     spent = [run.seconds for run in runs if run.seconds is not None]
     return sum(spent) / problems if problems and len(spent) == len(runs) else None
@@ -144,7 +144,7 @@ def _summarize_task(run: Run, result: TaskResult, seconds: float | None) -> Summ
 
 
 def summarize_correct(correct: Sequence[int], samples: Sequence[int], k: int, rates: Rates) -> Summary:
-    """One task, given by problem how many of how many samples are correct."""
+    """Summarize one task from the numbers of correct and of all samples by problem."""
     right, drawn = as_values(correct), as_values(samples)
     values = {ACC: right / drawn, f"pass@{k}": derive_pass_at_k(right / drawn, drawn, k)}
     scores = {metric: Figure.of(mean_interval(each)) for metric, each in values.items()}
@@ -152,7 +152,7 @@ def summarize_correct(correct: Sequence[int], samples: Sequence[int], k: int, ra
 
 
 def average(parts: Sequence[Summary]) -> Summary:
-    """The unweighted mean over tasks. A score or a rate that a task lacks is missing in it."""
+    """Average over tasks, unweighted. A score or a rate that a task lacks is missing in it."""
     first, *others = parts
     scores = {
         metric: _average_figures([part.score(metric) for part in parts])
@@ -206,7 +206,7 @@ def find_nominal_rate(takeover: Mapping[str, Any]) -> float | None:
 
 
 def recover(trios: Sequence[Trio]) -> Figure:
-    """Recovery of the unweighted means over tasks; empty where the reference is not above the base, or only a little."""
+    """Recovery of the unweighted means over tasks; empty, with the reason, if it is not known well enough."""
     interval = measure_recovery(trios)
     if interval is not None and interval.high - interval.low > WIDEST:
         return Figure(why=TOO_WIDE)

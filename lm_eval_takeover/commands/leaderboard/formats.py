@@ -1,4 +1,4 @@
-"""The table as text: for a terminal, Markdown, CSV, LaTeX, JSON."""
+"""Writes the table for a terminal, and as Markdown, CSV, LaTeX and JSON."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -46,7 +46,7 @@ _CELL_RATES = {"truncated": "truncated", "realized_rate": "task_rate"} | {
 
 
 def write_table(board: Board, format_name: str, extras: Sequence[str] = ()) -> str:
-    """The board in this format, with the last line's end."""
+    """Write the board in this format."""
     if format_name == "json":
         return write_json(describe_board(board))
     if format_name == "csv":
@@ -93,7 +93,7 @@ def _name_row(row: BoardRow) -> dict[str, Any]:
 
 
 def _describe_cell(cell: Summary) -> dict[str, Any]:
-    """Pass@8 and Maj@8 stand there always, other numbers where there are any; `k` is that of tables."""
+    """Describe a cell. Pass@8 and Maj@8 are always there; `k` is that of tables."""
     described: dict[str, Any] = {"k": cell.k}
     for metric in dict.fromkeys([ACC, "pass@8", "maj@8", *cell.scores]):
         described |= cell.score(metric).describe(_field(metric))
@@ -118,12 +118,12 @@ def _describe_contrast(contrast: Contrast) -> dict[str, Any]:
 
 
 def _field(metric: str) -> str:
-    """Of a metric in files: `pass8` of `pass@8`."""
+    """The name of a metric in files: `pass8` for `pass@8`."""
     return metric.replace("@", "")
 
 
 def _write_csv(board: Board) -> str:
-    """A line per row and task, `average` among them."""
+    """Write a line per row and task, and one for `average`."""
     lines = []
     for row in board.rows:
         described = _describe_row(row)
@@ -138,7 +138,7 @@ def _write_csv(board: Board) -> str:
 
 
 def _describe_versus(row: BoardRow, task: str, versus: str | None) -> dict[str, Any]:
-    """`vs_acc_difference` and so on."""
+    """The columns of the comparison: `vs_acc_difference` and so on."""
     described: dict[str, Any] = {"vs": versus} if versus and versus != row.name else {}
     for contrast in row.contrasts:
         if contrast.task == task:
@@ -178,7 +178,7 @@ def _lay_out(board: Board, extras: Sequence[str], *, parted: bool) -> Table:
 
 
 def _list_notes(board: Board, extras: Sequence[str]) -> list[str]:
-    """What cells stand for, what Recovery is measured against, why it is blank, and the warnings."""
+    """List what cells mean, the references of Recovery, why it is blank, and the warnings."""
     rows = board.rows
     intervals = (
         "Intervals are 95 %, over problems." if "intervals" in extras else "`--columns intervals` adds intervals."
@@ -211,7 +211,7 @@ def _unique(names: Iterable[str | None]) -> list[str]:
 
 
 def _name_parts(k: int | None, samples: int | None, extras: Sequence[str]) -> list[str]:
-    """What the parts of a cell are."""
+    """Name the figures of a cell."""
     majority = [f"Maj@{samples}"] if "maj8" in extras else []
     words = [word for name, parts in _PARTS.items() if name in extras for word in parts.values()]
     return ["Acc", *([f"Pass@{k}"] if k and k > 1 else []), *majority, *words]
@@ -266,7 +266,7 @@ def _show_rate(row: BoardRow) -> str:
 
 
 def _list_parts(cell: Summary | None, extras: Sequence[str]) -> dict[str, str]:
-    """By label the figures of a cell: Acc and Pass@k, each with its interval if that was asked for, and what `--columns` adds."""
+    """The figures of a cell by label: Acc, Pass@k (with intervals if asked for), and what `--columns` adds."""
     if cell is None or cell.acc.value is None:
         return {}
     parts = [_show_share(cell.score(metric), "intervals" in extras) for metric, _ in _list_measures(cell)]
@@ -291,7 +291,7 @@ def _show_share(figure: Figure, intervals: bool) -> str:
 
 
 def _list_recoveries(row: BoardRow, intervals: bool) -> dict[str, str]:
-    """By label the Recovery of Acc and of Pass@k; nothing where there is neither."""
+    """The Recovery of Acc and of Pass@k by label; nothing if there is neither."""
     figures = {label: row.recovery[name] for name, label in _list_measures(row.average) if name in row.recovery}
     parts = {}
     for label, figure in figures.items():

@@ -1,4 +1,4 @@
-"""How the rows are called: by their label, else by model and method; equal names by what tells the runs apart."""
+"""Names the rows: by their label, else by model and method. Equal names get what tells the runs apart."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -25,7 +25,7 @@ class NamedRun:
 
 
 def name_runs(runs: Sequence[tuple[Run, str]], labels: Mapping[Path, str]) -> tuple[list[NamedRun], list[str]]:
-    """In the order of Table 3: by base, then by kind, then by rate. And a line for what names leave out of the differences.
+    """Order the runs as in Table 3 (by base, kind and rate) and name them. Returns also a legend of what names leave out.
 
     `labels` are the names of all runs in a folder.
     """
@@ -70,7 +70,7 @@ def _name_method(run: Run, kind: str) -> str:
 
 
 def _tell_apart(runs: Sequence[Run]) -> list[tuple[str, str]]:
-    """Of each run the differences that make its name its own, and the others."""
+    """For each run, the differences that its name needs, and the others."""
     shared = set.intersection(*(set(run.tasks) for run in runs))
     settings = [_list_settings(run, sorted(shared)) for run in runs]
     names = sorted({name for each in settings for name in each if name not in _FIRST})

@@ -39,7 +39,7 @@ def _find_member(row: NamedRun, rows: Sequence[NamedRun], role: str) -> NamedRun
 
 
 def _choose_nearest(row: NamedRun, others: Sequence[NamedRun]) -> NamedRun | None:
-    """Of several the one with the row's settings, and with its seed; None of none."""
+    """Choose the row whose settings and seed are nearest; None if there is none."""
 
     def distance(other: NamedRun) -> tuple[int, bool]:
         shared = row.run.tasks.keys() & other.run.tasks.keys()
@@ -85,7 +85,7 @@ def _find_size(run: Run) -> float | None:
 def measure_recoveries(
     row: NamedRun, base: NamedRun | None, reference: NamedRun | None, averaged: Sequence[str]
 ) -> dict[str, Figure]:
-    """By metric: Acc, Pass@8 and, where the tables show another Pass@k, that."""
+    """Measure Recovery of Acc, Pass@8 and the Pass@k that tables show."""
     why = _find_obstacle(row, base, reference, averaged)
     shown = {row.run.tasks[task].k or 8 for task in averaged if task in row.run.tasks}
     metrics = ["acc", *dict.fromkeys(f"pass@{k}" for k in (8, *(shown if len(shown) == 1 else ())))]
@@ -98,7 +98,7 @@ def measure_recoveries(
 def _find_obstacle(
     row: NamedRun, base: NamedRun | None, reference: NamedRun | None, averaged: Sequence[str]
 ) -> str | None:
-    """Why there can be no Recovery whatever the numbers are."""
+    """Say why there can be no Recovery, whatever the numbers are."""
     if row.kind not in _TAKEOVER_KINDS:
         return f"a {row.kind} row recovers nothing"
     if base is None:
@@ -112,7 +112,7 @@ def _find_obstacle(
 
 
 def _measure(tasks: Sequence[Sequence[TaskResult]], metric: str) -> Figure:
-    """Of tasks as (guided, base, reference)."""
+    """Measure Recovery over tasks, each given as (guided, base, reference)."""
     if lacking := [task[0].task for task in tasks if any(metric not in result.means for result in task)]:
         return Figure(why=f"{', '.join(lacking)}: no {metric}, since a problem has too few samples")
     if any(result.problems is None for task in tasks for result in task):
@@ -129,7 +129,7 @@ def _measure(tasks: Sequence[Sequence[TaskResult]], metric: str) -> Figure:
 
 
 def _measure_means(tasks: Sequence[Sequence[TaskResult]], metric: str) -> Figure:
-    """Recovery of means alone, where the reference is above the base by more than both standard errors allow for."""
+    """Recovery of means without samples, if the reference is above the base beyond their standard errors."""
     guided, base, reference = (sum(task[i].means[metric] for task in tasks) / len(tasks) for i in range(3))
     errors = [task[i].errors.get(metric) for task in tasks for i in (1, 2)]
     if any(error is None for error in errors):

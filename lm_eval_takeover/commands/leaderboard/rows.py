@@ -65,7 +65,7 @@ class Board:
 def build_board(
     results: Sequence[Path], thinking: Sequence[Path], versus: Path | None, labels: Mapping[Path, str] | None = None
 ) -> Board:
-    """The rows of these results. `labels` name the rows of folders. Raises ResultsError, ArgumentError."""
+    """Build the table of these results. `labels` name the rows of folders. Raises ResultsError, ArgumentError."""
     ours, notes = read_runs(results)
     thinkers, more = read_runs(thinking)
     sources = {run.source for run in thinkers}
@@ -116,7 +116,7 @@ def _list_missed_rates(rows: Sequence[BoardRow]) -> list[str]:
 
 
 def _list_warnings(rows: Sequence[NamedRun], averaged: Sequence[str]) -> list[str]:
-    """What differs between rows, and what cannot be computed without samples; a line that several tasks share stands once."""
+    """List what differs between rows, and what cannot be computed without samples. Tasks share a line if they can."""
     tasks_of: dict[str, list[str]] = {}
     for task in dict.fromkeys([*averaged, *(task for row in rows for task in row.run.tasks)]):
         for line in _list_task_warnings({row.name: row.run.tasks[task] for row in rows if task in row.run.tasks}):
@@ -127,7 +127,7 @@ def _list_warnings(rows: Sequence[NamedRun], averaged: Sequence[str]) -> list[st
 
 
 def _list_task_warnings(having: dict[str, TaskResult]) -> list[str]:
-    """Of one task, by row name."""
+    """List the warnings on one task, given by row name."""
     settings = {
         name: result.settings | {"problems": result.count, "verifier": result.verifier}
         for name, result in having.items()

@@ -1,4 +1,4 @@
-"""Every row against one of them: differences over the same problems, with intervals and p-values."""
+"""Compares every row with one of them: differences over the same problems, with intervals and p-values."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -35,7 +35,7 @@ class Contrast:
 def compare_runs(
     rows: Sequence[NamedRun], averaged: Sequence[str], versus: Path
 ) -> tuple[NamedRun, dict[str, list[Contrast]]]:
-    """The row of `--vs`, and by name how the others compare with it. Raises ArgumentError unless it is one of the rows.
+    """Find the row of `--vs` and compare the others with it, by name. Raises ArgumentError unless it is one of the rows.
 
     Holm's correction is over all that the table compares. An average over one task is no comparison of its own.
     """
@@ -56,7 +56,7 @@ def compare_runs(
 
 
 def _compare(row: NamedRun, reference: NamedRun, averaged: Sequence[str]) -> list[Contrast]:
-    """By Acc and by the Pass@k that tables show; by task, and for the average over several tasks."""
+    """Compare Acc and the Pass@k that tables show, by task and for the average over several tasks."""
     pairs = {
         task: (new, reference.run.tasks[task]) for task, new in row.run.tasks.items() if task in reference.run.tasks
     }

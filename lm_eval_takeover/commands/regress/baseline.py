@@ -31,7 +31,7 @@ _Counts = list[Annotated[int, Between(0, 2**53)]]
 
 @dataclass(frozen=True)
 class Anchors:
-    """What Recovery is measured between: shares of correct samples by problem, in the order of the side's problems."""
+    """Base and reference of Recovery: shares of correct samples by problem, in the order of the task's problems."""
 
     base: Values
     reference: Values
@@ -133,7 +133,7 @@ def list_other_settings(old: SeedRuns, new: SeedRuns, allowed: Sequence[str] = (
 
 
 def _join_runs(sides: Sequence[TaskRuns]) -> TaskRuns:
-    """The runs of all, in the first one's order of problems; runs with the same texts once."""
+    """Join runs in the first one's order of problems. Runs with the same texts count once."""
     runs = {run.texts: run.ordered_as(sides[0].problems.ids) for side in reversed(sides) for run in side.runs}
     return replace(sides[0], runs=tuple(reversed(runs.values())))
 
@@ -154,7 +154,7 @@ def _read_task(run: Run, task: str) -> TaskRuns:
 
 
 def add_anchors(measured: SeedRuns, base: Path, reference: Path) -> SeedRuns:
-    """The same with the base's and the reference's run, for checks of Recovery. Raises ResultsError for other problems."""
+    """Add the runs of base and reference, for checks of Recovery. Raises ResultsError for other problems."""
     runs = [read_single_run(base), read_single_run(reference)]
     sides = {}
     for task, side in measured.tasks.items():

@@ -29,7 +29,7 @@ EXAMPLE = """examples:
 
 
 def read_limit(text: str) -> float:
-    """A limit. For `type=` of an option."""
+    """Read a limit. For `type=` of an option."""
     try:
         amount = float(text)
     except ValueError:
@@ -121,7 +121,7 @@ def _check_call(options: argparse.Namespace) -> None:
 
 
 def _find_limit(options: argparse.Namespace, metric: str) -> float:
-    """Raises ArgumentError for an unknown metric."""
+    """The limit of a metric. Raises ArgumentError for an unknown one."""
     from lm_eval_takeover.commands.regress.verdicts import CHANGES, DROPS, is_drop
 
     if not is_drop(metric) and metric not in CHANGES:
@@ -130,7 +130,7 @@ def _find_limit(options: argparse.Namespace, metric: str) -> float:
 
 
 def _choose(measured: "SeedRuns", tasks: list[str]) -> "SeedRuns":
-    """Only these tasks, where any are named. Raises ArgumentError for one that is not there."""
+    """Keep only these tasks, if any are named. Raises ArgumentError for one that is not there."""
     if not tasks:
         return measured
     if missing := [task for task in tasks if task not in measured.tasks]:
@@ -212,7 +212,7 @@ def _describe_history(count: int, planned: int) -> str:
 
 
 def _write_files(options: argparse.Namespace, junit: str, summary: str) -> None:
-    """JUnit XML where it is asked for, the summary where GitHub wants one. Raises ArgumentError."""
+    """Write JUnit XML if asked for, and the summary in GitHub's CI. Raises ArgumentError."""
     if options.junit:
         write_file("junit", options.junit, junit)
     if step := os.environ.get("GITHUB_STEP_SUMMARY"):

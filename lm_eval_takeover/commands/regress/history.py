@@ -1,4 +1,4 @@
-"""The runs that were compared with one baseline, as a file with a JSON line for each: together they keep one error rate."""
+"""Keeps a file with a JSON line for each run against a baseline, so that all of them share one error rate."""
 
 import json
 import logging
@@ -16,7 +16,7 @@ logger = logging.getLogger(__name__)
 
 
 def list_runs(path: Path, baseline: SeedRuns) -> list[str]:
-    """Digests of the runs that were compared with this baseline, each once. Raises ResultsError for a file of something else."""
+    """List the digests of the runs that were compared with this baseline. Raises ResultsError for another kind of file."""
     if not path.exists():
         return []
     entries = read_lines(path, WRITER, skip=logger.warning)
@@ -25,12 +25,12 @@ def list_runs(path: Path, baseline: SeedRuns) -> list[str]:
 
 
 def digest_run(measured: SeedRuns) -> str:
-    """Of all texts of a run: the same run again counts once."""
+    """Digest all texts of a run. The same run again counts once."""
     return digest_of({task: [run.texts for run in side.runs] for task, side in measured.tasks.items()})
 
 
 def add_run(path: Path, baseline: SeedRuns, new: SeedRuns, checks: Sequence[Mapping[str, TaskVerdict]]) -> None:
-    """Append a line with the verdicts of each metric, after the end of one that was cut off. Raises ArgumentError."""
+    """Append a line with the verdicts of each metric. A line that was cut off is ended first. Raises ArgumentError."""
     line = {
         "baseline": baseline.digest,
         "run": digest_run(new),

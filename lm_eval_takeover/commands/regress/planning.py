@@ -1,4 +1,4 @@
-"""Before a run: how probable it is to notice a drop, simulated from a baseline.
+"""Simulates from a baseline how probable it is to notice a drop.
 
 A simulation draws problems' chances given what the baseline scored, runs a baseline and new runs with them, and judges these by
 the intervals of `verdicts`.
@@ -56,7 +56,7 @@ class Margins:
 
     @classmethod
     def average(cls, parts: Sequence[Self]) -> Self:
-        """Over tasks, as `Difference.average`."""
+        """Average over tasks, as `Difference.average`."""
         variances = [part.error**2 for part in parts]
         total = as_values(sum(variances))
         spread = as_values(sum(v**2 / part.freedom for v, part in zip(variances, parts, strict=True)))
@@ -94,7 +94,7 @@ def plan(
     samples: int,
     seed: int = 0,
 ) -> list[Power]:
-    """By task and drop, and for the average over tasks. Raises ArgumentError."""
+    """Plan by task and drop, and for the average over tasks. Raises ArgumentError."""
     if metric not in EXPECTED:
         raise ArgumentError(f"--plan supports drops of {' and '.join(EXPECTED)}, not of '{metric}'")
     if metric == "pass@8" and samples < 8:
@@ -140,19 +140,19 @@ def _count_needed(margins: Margins, design: Design, count: int) -> int | None:
 
 
 def measure_margins(old: Values, new: Values, design: Design, samples: int) -> Margins:
-    """Of runs `[simulations, problems]`."""
+    """Compare simulated runs `[simulations, problems]`."""
     margins = new - old + design.limit
     errors = difference_errors(margins, count_observations(design.metric, samples))
     return Margins(margins.mean(axis=1), errors, max(margins.shape[1] - 1, 1))
 
 
 def draw_difficulties(generator: np.random.Generator, shares: Values, samples: int, count: int = SIMULATIONS) -> Values:
-    """[count, problems]: probabilities that agree with what each problem scored (`fit_chances`)."""
+    """Draw probabilities `[count, problems]` that agree with what each problem scored (`fit_chances`)."""
     return np.clip(generator.beta(*fit_chances(shares, samples), (count, len(shares))), _EDGE, 1 - _EDGE)
 
 
 def lower(probabilities: Values, drop: float, expected: Callable[[Values], Values]) -> Values:
-    """The same problems with all log-odds shifted by the one amount that lowers the expected metric by `drop`, row by row."""
+    """Shift all log-odds of a row by the one amount that lowers its expected metric by `drop`."""
     odds = logit(probabilities)
     target = expected(probabilities).mean(axis=1) - drop
     low, high = np.full(len(odds), -60.0), np.zeros(len(odds))
@@ -164,7 +164,7 @@ def lower(probabilities: Values, drop: float, expected: Callable[[Values], Value
 
 
 def draw_scores(generator: np.random.Generator, chances: Values, samples: int, metric: str, seeds: int = 1) -> Values:
-    """The metric by problem of runs with these chances, the mean over `seeds` runs."""
+    """Draw the metric by problem of runs with these chances, as the mean over `seeds` runs."""
     return as_values(sum(_score(generator.binomial(samples, chances), samples, metric) for _ in range(seeds))) / seeds
 
 

@@ -1,4 +1,4 @@
-"""The verdict as text, JSON, JUnit XML and a Markdown summary."""
+"""Writes the verdict as text, JSON, JUnit XML and a Markdown summary."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -24,7 +24,7 @@ class Check:
 def describe(
     verdict: str, checks: Sequence[Check], old: SeedRuns, confidence: float, allowed: Sequence[str]
 ) -> dict[str, Any]:
-    """What `--format json` prints: `tasks` and `average` of the first metric, and of each below `metrics`."""
+    """Describe the check for `--format json`: `tasks` and `average` of the first metric, and of each below `metrics`."""
     metrics = {check.metric: _describe_metric(check) for check in checks}
     return {
         "verdict": verdict,
@@ -48,7 +48,7 @@ def _describe_metric(check: Check) -> dict[str, Any]:
 
 
 def lay_out(verdict: str, checks: Sequence[Check], confidence: float, allowed: Sequence[str]) -> Table:
-    """A line by metric and task."""
+    """Lay out a line by metric and task."""
     heading = ["Task", "Metric", "Verdict", "Baseline", "Now", "Difference", f"{confidence:.0%} interval", "p (Holm)"]
     lines = [
         [
@@ -68,7 +68,7 @@ def lay_out(verdict: str, checks: Sequence[Check], confidence: float, allowed: S
 
 
 def list_notes(verdict: str, checks: Sequence[Check], allowed: Sequence[str]) -> list[str]:
-    """The verdict, what each task adds to it, and which settings were allowed to differ."""
+    """List the verdict, the notes on tasks, and which settings were allowed to differ."""
     limits = [
         f"allowed {'drop' if is_drop(check.metric) else 'change'} of {check.metric} {check.limit:g}" for check in checks
     ]
@@ -80,7 +80,7 @@ def list_notes(verdict: str, checks: Sequence[Check], allowed: Sequence[str]) ->
 
 
 def write_summary(verdict: str, checks: Sequence[Check], confidence: float, allowed: Sequence[str]) -> str:
-    """Markdown for `$GITHUB_STEP_SUMMARY`."""
+    """Write Markdown for `$GITHUB_STEP_SUMMARY`."""
     table = write_markdown(lay_out(verdict, checks, confidence, allowed))
     return f"### lm-eval-takeover regress: {verdict}\n\n{table}\n"
 
@@ -116,7 +116,7 @@ def write_junit(checks: Sequence[Check], *, strict: bool) -> str:
 
 
 def lay_out_plan(rows: Sequence[Power], limit: float) -> Table:
-    """The plan, and what it says of samples and problems."""
+    """Lay out the plan, with advice on samples and problems."""
     heading = ["Task", "Problems", "Samples", "Drop", "Power", "2x samples", "2x problems", "Problems for 80 %"]
     lines = [
         [

@@ -1,4 +1,4 @@
-"""Whether a run is worse than its baseline: `regressed` or `pass` if an interval over problems says so, else `inconclusive`.
+"""Judges whether a run is worse than its baseline: `regressed` or `pass` if an interval says so, else `inconclusive`.
 
 The unweighted average over tasks is judged as a task is.
 """
@@ -90,7 +90,7 @@ def compare(
     runs: int = 1,
     average_only: bool = False,
 ) -> dict[str, TaskVerdict]:
-    """A verdict by task, and for the average over tasks where there are several. Raises ResultsError for other problems.
+    """Judge each task, and the average over several tasks. Raises ResultsError for other problems.
 
     Holm's correction is over tasks and average, which alone may use half of the error rate. `runs` are compared with this
     baseline in all.
@@ -116,13 +116,13 @@ def compare(
 
 
 def worst(verdicts: Sequence[TaskVerdict]) -> str:
-    """The verdict of a run."""
+    """The worst of these verdicts, which is that of the run."""
     present = {verdict.verdict for verdict in verdicts}
     return next(name for name in ("regressed", "inconclusive", "pass") if name in present)
 
 
 def check_settings(old: SeedRuns, new: SeedRuns, allowed: Sequence[str], where: str) -> list[str]:
-    """The differences that are allowed, one line each. Raises ArgumentError that lists all others."""
+    """List the differences that are allowed. Raises ArgumentError that lists all others."""
     known = {name for run in (old, new) for settings in _list_settings(run) for name in settings}
     for name in allowed:
         if name not in known:
@@ -142,7 +142,7 @@ def _list_settings(measured: SeedRuns) -> list[Settings]:
 
 
 def check_tasks(old: SeedRuns, new: SeedRuns) -> None:
-    """Raises ResultsError where a task, a problem or a sample is on one side only."""
+    """Raise ResultsError if a task, a problem or a sample is on one side only."""
     for here, there, side in ((old, new, "the run"), (new, old, "the baseline")):
         if missing := sorted(here.tasks.keys() - there.tasks.keys()):
             raise ResultsError(
@@ -190,7 +190,7 @@ def _align(task: str, old: TaskRuns, new: TaskRuns, metric: str, limit: float) -
 
 
 def _judge(parts: Sequence[TaskPair], metric: str, confidence: float) -> TaskVerdict:
-    """One task, or the unweighted average over several."""
+    """Judge one task, or the unweighted average over several."""
 
     def average(values: Sequence[Values]) -> Difference:
         differences = [paired_difference(v, part.observations) for v, part in zip(values, parts, strict=True)]
@@ -224,7 +224,7 @@ def _judge(parts: Sequence[TaskPair], metric: str, confidence: float) -> TaskVer
 
 
 def describe_need(margin: Difference, parts: Sequence[TaskPair], confidence: float) -> str:
-    """With how many problems, or samples of these, the interval would leave the limit in 80 % of runs with this difference."""
+    """Say how many problems or samples would show this difference in 80 % of runs."""
     count = sum(len(part.before) for part in parts)
     reach = margin.reach(confidence) + margin.reach(2 * POWER - 1)
     if abs(margin.value) < reach / 100:
