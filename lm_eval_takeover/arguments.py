@@ -255,7 +255,7 @@ class ModelArguments:
     def differing(self) -> dict[str, Any]:
         """Those that are not at their defaults."""
         default = type(self)()
-        values = {one.name: getattr(self, one.name) for one in fields(self)}
+        values = {name: getattr(self, name) for name in _FIELDS}
         return {name: value for name, value in values.items() if value != getattr(default, name)}
 
     @property
@@ -266,14 +266,14 @@ class ModelArguments:
         return min(64, self.max_batch_size or 64)
 
 
-_FIELDS = {one.name: one for one in fields(ModelArguments)}
+_FIELDS = {each.name: each for each in fields(ModelArguments)}
 # The guide's twin of each argument that has one.
 TWINS: Mapping[str, str] = {name: f"guide_{name}" for name in _FIELDS if f"guide_{name}" in _FIELDS}
 
 
 def _read_metadata(key: str) -> dict[str, Any]:
     """What each argument says of itself; a twin that says nothing is as the argument is that it stands for."""
-    said = {name: one.metadata or _FIELDS[name.removeprefix("guide_")].metadata for name, one in _FIELDS.items()}
+    said = {name: each.metadata or _FIELDS[name.removeprefix("guide_")].metadata for name, each in _FIELDS.items()}
     return {name: metadata.get(key) for name, metadata in said.items()}
 
 
@@ -284,7 +284,7 @@ VLLM_INSTEAD: Mapping[str, str] = {name: instead for name, instead in _read_meta
 def check_folder(role: str, name: str) -> None:
     """Refuse what can only be a local folder, perhaps with a revision behind it, and is none. Raises ArgumentError."""
     path = name.partition("@")[0]
-    if name.startswith(("/", ".", "~")) and not any(Path(one).expanduser().is_dir() for one in (name, path)):
+    if name.startswith(("/", ".", "~")) and not any(Path(folder).expanduser().is_dir() for folder in (name, path)):
         raise ArgumentError(f"{role}='{path}' cannot be loaded: there is no such folder")
 
 

@@ -252,7 +252,9 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
                 return
             kept = len(wanted) - sum(map(len, by_key.values()))
             left = [requests[indices[0]] for indices in by_key.values()]
-            rows = self._rows_of_length("generate_until", max(len(one.prompt) + one.max_new_tokens for one in left))
+            rows = self._rows_of_length(
+                "generate_until", max(len(request.prompt) + request.max_new_tokens for request in left)
+            )
             # From here on the bar is on its line, and notices would break it.
             with Progress(len(wanted), kept, quiet=quiet or self.rank != 0) as progress:
                 for i, sample in self._generate_samples(instances, requests, by_key, rows, progress.count_tokens):
@@ -278,7 +280,7 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
         if (fit := self.gate_origin.fit) is None:
             return
         asked = [(instance.task_name or "none", instance.args[0]) for instance in instances]
-        fit.check((*one, sampling) for one, sampling in zip(asked, samplings, strict=True))
+        fit.check((*prompt, sampling) for prompt, sampling in zip(asked, samplings, strict=True))
         template = fit.calibration.prompts.get("template_digest")
         fit.template_differs |= template is not None and not all(
             has_template(prompt, template) for _, prompt in set(asked)

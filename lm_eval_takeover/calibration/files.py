@@ -246,9 +246,9 @@ def note_tasks(tasks: Sequence[str], include_path: str | Path | None) -> None:
 
 def find_target(calibration: Calibration, rate: float, method: Mapping[str, Any], command: Callable[[], str]) -> Target:
     """What was solved for this realized rate and method. Raises CalibrationError with the command that solves it."""
-    found = next((target for target in calibration.targets if target.answers(rate, method)), None)
-    if found is not None:
-        return found
+    target = next((target for target in calibration.targets if target.answers(rate, method)), None)
+    if target is not None:
+        return target
     asked = Target(rate, dict(method), "", 0, 0, 0, 0).name
     held = "; ".join(f"{target.name} at {target.target_rate:g}" for target in calibration.targets)
     raise CalibrationError(

@@ -30,15 +30,15 @@ class Method:
     def settings(self) -> dict[str, Any]:
         """What tells it from other methods: model arguments by name, the budget parameter apart."""
         policy = self.policy
-        found: dict[str, Any] = {"policy": policy.name}
+        settings: dict[str, Any] = {"policy": policy.name}
         if isinstance(policy, Gated):
-            found |= {"score": policy.score, "kappa_rule": self.kappa_rule, "window": self.window}
+            settings |= {"score": policy.score, "kappa_rule": self.kappa_rule, "window": self.window}
         own = {
             name: value
             for name, value in policy.settings().items()
             if name != self.budget_parameter.name and value is not None
         }
-        return found | own
+        return settings | own
 
     def at(self, value: float, calibration: Calibration) -> Policy:
         """The policy with its budget parameter at this value."""

@@ -61,8 +61,8 @@ class CalibrationFit:
             if prompt not in forms:
                 forms[prompt] = self.pair.is_chat_prompt(prompt)
             asked.setdefault((forms[prompt], sampling), Asked(task, forms[prompt], sampling))
-        for one in asked.values():
-            self._compare(one)
+        for form in asked.values():
+            self._compare(form)
 
     def list_differences(self, asked: Asked) -> list[tuple[str, str]]:
         """`(calibration's, run's)` form of prompts and settings of decoding, where they differ."""

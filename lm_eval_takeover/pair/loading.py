@@ -149,10 +149,10 @@ def open_method(arguments: ModelArguments) -> Method:
     Raises ArgumentError for all that can be known to be wrong without the models.
     """
     kind = policies.get(arguments.policy)
-    reads = {one.name for one in fields(kind)}
+    reads = {field.name for field in fields(kind)}
     for name in ("rate", "early_tokens", "chance"):
         if getattr(arguments, name) is not None and name not in reads:
-            readers = " or ".join(other.name for other in policies if name in {one.name for one in fields(other)})
+            readers = " or ".join(other.name for other in policies if name in {field.name for field in fields(other)})
             raise ArgumentError(f"{name}={getattr(arguments, name)} is read by policy={readers}, not {kind.name}")
     shared = ("rate", "early_tokens", "chance", "score", "score_top_p")
     given = {name: getattr(arguments, name) for name in shared if name in reads} | dict(arguments.policy_arguments)
@@ -237,8 +237,10 @@ def parse_arguments(values: dict[str, Any]) -> ModelArguments:
     load_plugins(None if plugins is None else str(plugins))
     kind = policies.get(str(values.get("policy") or DEFAULT_POLICY))
     hints = get_type_hints(kind)
-    shared = {"gate", *(one.name for one in fields(ModelArguments))}
-    return ModelArguments.parse(values, {one.name: hints[one.name] for one in fields(kind) if one.name not in shared})
+    shared = {"gate", *(field.name for field in fields(ModelArguments))}
+    return ModelArguments.parse(
+        values, {name: hints[name] for name in (field.name for field in fields(kind)) if name not in shared}
+    )
 
 
 def _read_calibration(

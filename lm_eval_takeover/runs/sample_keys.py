@@ -75,13 +75,13 @@ def _tokenizer_digest(tokenizer: Any) -> str:
 
 def _policy_settings(policy: Policy) -> dict[str, Any]:
     """The settings that this policy reads."""
-    found: dict[str, Any] = {"name": policy.name, "host": policy.host, "donor": policy.donor, **policy.settings()}
+    settings: dict[str, Any] = {"name": policy.name, "host": policy.host, "donor": policy.donor, **policy.settings()}
     if policy.scorer is not None:
-        found |= {"score": policy.scorer.name, "score_top_p": getattr(policy, "score_top_p", 1.0)}
+        settings |= {"score": policy.scorer.name, "score_top_p": getattr(policy, "score_top_p", 1.0)}
     if policy.gate is not None:
-        found |= asdict(policy.gate)
-    found["plugins"] = [source.digest for source in policy.sources]
-    return found
+        settings |= asdict(policy.gate)
+    settings["plugins"] = [source.digest for source in policy.sources]
+    return settings
 
 
 def sample_key(settings: str, request: Request) -> bytes:

@@ -70,7 +70,9 @@ def measure(options: argparse.Namespace) -> int:
             work=work,
         )
         unsolved = [target for target in calibration.targets if not target.is_reached]
-        kept = calibration.targets if options.nearest else [one for one in calibration.targets if one.is_reached]
+        kept = (
+            calibration.targets if options.nearest else [target for target in calibration.targets if target.is_reached]
+        )
         calibration = replace(calibration, name=options.out.stem, targets=tuple(kept))
         _write_files(calibration, options)
         if options.nearest or not unsolved:
@@ -109,7 +111,7 @@ def _prepare(options: argparse.Namespace, form: TaskForm | None) -> Setup:
 
 def _read_methods(options: argparse.Namespace) -> list[tuple[Method, tuple[float, ...]]]:
     """`(method, its own rates)` of `--methods`, else of every `--score`. Raises ArgumentError for what cannot be calibrated."""
-    found = []
+    methods = []
     usual = {
         "direction": options.direction,
         "kappa_rule": options.kappa_rule,
@@ -121,8 +123,8 @@ def _read_methods(options: argparse.Namespace) -> list[tuple[Method, tuple[float
         values = usual | {"plugins": options.plugins} | find_policy("methods", named.name) | dict(named.arguments)
         method = open_method(parse_arguments(values))
         _ = method.budget_parameter  # raises where it has none
-        found.append((method, named.rates))
-    return found
+        methods.append((method, named.rates))
+    return methods
 
 
 def _read_known(options: argparse.Namespace, setup: Setup, optional: Collection[str]) -> Calibration | None:
@@ -196,7 +198,7 @@ def _print_report(calibration: Calibration, options: argparse.Namespace, work: W
     print(write_terminal(rate_table(calibration, list(dict.fromkeys(options.score)))))
     if calibration.targets:
         print(write_terminal(target_table(calibration)))
-    for target in (one for one in calibration.targets if not one.is_reached):
+    for target in (target for target in calibration.targets if not target.is_reached):
         print(describe_unsolved(target))
     print(f"{describe_rollouts(calibration)} -> {options.out}, {_page_of(options.out)}")
     print(_describe_cost(work))

@@ -76,10 +76,10 @@ def read_prompts(
     if task is not None and source is not None:
         own[task.name] = [problem_digest(_render_task(task, document)) for document in task.documents]
     known = KnownProblems.load(**own)
-    found = _find_test_problems(known, chosen, [drawn[index].text for index in chosen], texts)
+    test_rows = _find_test_problems(known, chosen, [drawn[index].text for index in chosen], texts)
     if not diagnostic:
-        _refuse_test_problems(given.option, found, len(chosen))
-    benchmarks = dict.fromkeys([*found, *([task.name] if task and source is None else [])])
+        _refuse_test_problems(given.option, test_rows, len(chosen))
+    benchmarks = dict.fromkeys([*test_rows, *([task.name] if task and source is None else [])])
     described = {
         "dataset": given.name,
         "split": given.split,
@@ -239,21 +239,21 @@ def _find_test_problems(
     known: KnownProblems, rows: Sequence[int], raw: Sequence[str], texts: Sequence[str]
 ) -> dict[str, list[int]]:
     """By benchmark the numbers, from 1, of the rows that hold one of its problems."""
-    found: dict[str, list[int]] = defaultdict(list)
+    test_rows: dict[str, list[int]] = defaultdict(list)
     for row, text, prompt in zip(rows, raw, texts, strict=True):
         if benchmark := known.held_by(text, prompt):
-            found[benchmark].append(row + 1)
-    return dict(found)
+            test_rows[benchmark].append(row + 1)
+    return dict(test_rows)
 
 
-def _refuse_test_problems(option: str, found: dict[str, list[int]], drawn: int) -> None:
-    if not found:
+def _refuse_test_problems(option: str, test_rows: dict[str, list[int]], drawn: int) -> None:
+    if not test_rows:
         return
     listed = "; ".join(
         f"{name}: row{'s' * (len(at) > 1)} {', '.join(map(str, at[:5]))}{' …' * (len(at) > 5)}"
-        for name, at in found.items()
+        for name, at in test_rows.items()
     )
     raise ArgumentError(
-        f"{option}: {sum(map(len, found.values()))} of {drawn} prompts are problems of a test set ({listed}); "
+        f"{option}: {sum(map(len, test_rows.values()))} of {drawn} prompts are problems of a test set ({listed}); "
         f"calibrate on others, such as a train split, or with --diagnostic, which no run on that test set accepts"
     )

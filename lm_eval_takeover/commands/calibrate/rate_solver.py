@@ -83,9 +83,9 @@ def solve(rollouts: HeldOutRollouts, rates: Sequence[float], memory: ScoreParts)
             if x is None:
                 break
         best = min(measured, key=lambda tried: (abs(measured[tried][0] - rate), tried))
-        found, tokens = measured[best]
+        realized, tokens = measured[best]
         yield Target(
-            rate, settings, budget_parameter.name, math.exp(sign * best), found, len(rollouts.requests), tokens
+            rate, settings, budget_parameter.name, math.exp(sign * best), realized, len(rollouts.requests), tokens
         )
 
 
@@ -93,10 +93,12 @@ def _choose_next(
     measured: dict[float, tuple[float, int]], rate: float, step: int, lowest: float, highest: float
 ) -> float | None:
     """Where to measure next; None where it is near enough, or there is nothing left to try."""
-    low = max((x for x, (found, _) in measured.items() if found < rate), default=None)
-    high = min((x for x, (found, _) in measured.items() if found >= rate and (low is None or x > low)), default=None)
+    low = max((x for x, (realized, _) in measured.items() if realized < rate), default=None)
+    high = min(
+        (x for x, (realized, _) in measured.items() if realized >= rate and (low is None or x > low)), default=None
+    )
     close = max(0.001, rate / 100)  # fresh prompts add their own noise
-    if any(abs(found - rate) <= close for found, _ in measured.values()):
+    if any(abs(realized - rate) <= close for realized, _ in measured.values()):
         return None
     if low is not None and high is not None:
         if high - low < 0.002:

@@ -112,9 +112,9 @@ def _solve_rates(setup: Setup, calibration: Calibration, wanted: Sequence[Wanted
     prompts = setup.prompts
     requests = setup.make_requests(prompts.held_out, prompts.source["held_out_indices"])
     targets = list(calibration.targets)
-    for one in wanted:
-        missing = [rate for rate in one.rates if not any(t.answers(rate, one.method.settings) for t in targets)]
-        targets += solve(HeldOutRollouts(setup, requests, calibration, one.method), missing, parts)
+    for asked in wanted:
+        missing = [rate for rate in asked.rates if not any(t.answers(rate, asked.method.settings) for t in targets)]
+        targets += solve(HeldOutRollouts(setup, requests, calibration, asked.method), missing, parts)
     return replace(calibration, targets=tuple(targets))
 
 
@@ -171,13 +171,13 @@ def _roll_out_in_vllm(
     backend: "VllmBackend", requests: Sequence[Request], seed: int, parts: ScoreParts
 ) -> tuple[list[list[int]], dict[str, list[Trajectory]]]:
     """The host's rollouts and their scores, which come with the pass that writes."""
-    found = {place: (tokens, scores) for place, tokens, scores in backend.roll_out(requests, seed=seed)}
+    written = {place: (tokens, scores) for place, tokens, scores in backend.roll_out(requests, seed=seed)}
     trajectories: dict[str, list[Trajectory]] = {}
     for score in parts.scores:
-        rows = [found[place][1][score.name] for place in range(len(requests))]
+        rows = [written[place][1][score.name] for place in range(len(requests))]
         with parts.sparing(score):
             trajectories[score.name] = _check_values(score, rows, requests)
-    return [found[place][0] for place in range(len(requests))], trajectories
+    return [written[place][0] for place in range(len(requests))], trajectories
 
 
 def _score_what_fits(
@@ -186,7 +186,7 @@ def _score_what_fits(
     """`_score_rollouts`, of half of the rollouts at a time where memory runs out."""
 
     def score_some(batch: Sequence[tuple[Request, Sequence[int]]]) -> dict[str, list[Trajectory]]:
-        return _score_rollouts(setup, [one for one, _ in batch], [written for _, written in batch], parts)
+        return _score_rollouts(setup, [request for request, _ in batch], [tokens for _, tokens in batch], parts)
 
     trajectories: dict[str, list[Trajectory]] = {}
     for _, some in run_in_batches(score_some, list(zip(requests, rollouts, strict=True)), len(requests)):
