@@ -1,14 +1,12 @@
 """What one token does to the outcome: effects of single positions, by score, and in sum.
 
-In come rows of positions, where host and donor draw different tokens and a text was continued behind either: `host` and
-`donor` are lists of verdicts (one a continuation, the same random numbers at the same place), `problem` names the problem.
-`effect` is the share of correct continuations with the donor's token minus that with the host's token.
-
-Positions of one problem are not independent, so intervals are over problems: of the ratio of sums over problems, linearised
-(Cochran, Sampling Techniques, 6.3), by `results.statistics.paired_difference`.
+In come rows of positions, where host and donor draw different tokens and texts were continued behind either: `host` and `donor`
+are lists of verdicts (one a continuation, the same random numbers at the same place), `effect` is the share of correct ones with
+the donor's token minus that with the host's. `inclusion` is the probability that the position was drawn: each counts with its
+inverse, so that all figures are of the population. Positions of one problem are not independent: intervals are over problems.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from math import sqrt
 from typing import Any
 
@@ -17,132 +15,184 @@ import polars as pl
 from numpy.typing import NDArray
 
 from lm_eval_takeover.analysis.failure import count_pairs
-from lm_eval_takeover.analysis.pooling import interval
-from lm_eval_takeover.results.statistics import CONFIDENCE, Interval, paired_difference, within_shares
+from lm_eval_takeover.analysis.pooling import draw_weights, interval
+from lm_eval_takeover.analysis.shrinkage import BEYOND, EFFECTS, Outcomes, Values
+from lm_eval_takeover.results.statistics import CONFIDENCE, Interval, bounds_of, paired_difference, within_shares
 
-LARGE = 0.25  # an effect above it is helpful, one below its negative harmful
 BINS = 10
 GAIN = 0.8
-TAKEOVER, CONTROL = "takeover", "control"
+ALL, TAKEOVER, CONTROL = "all", "takeover", "control"
+_RESAMPLES = 500  # of the estimate that is fitted anew for each
+_LEAST = 0.1  # of labels that are right: with less they are mostly noise
 
-SUMMARY = ("kind", "positions", "problems", "effect", "low", "high", "helpful", "harmful", "share_for_80")
-BY_SCORE = ("score", "bin", "left", "right", "positions", "effect", "low", "high")
-AUROC = ("score", "positions", "above", "auroc", "low", "high")
-
-Values = NDArray[np.float64]
-
-
-def nested_mean(values: Values, problems: NDArray[Any], samples: int, confidence: float = CONFIDENCE) -> Interval:
-    """The mean over positions with its interval over problems; `samples` continuations are behind each value.
-
-    Each problem counts as one observation `m + (sum - m n) G / N` with its `n` of `N` positions: their mean is `m`, and their
-    variance that of the linearised ratio. Positions of one problem agree in part, so the samples behind a problem are between
-    `samples` and that times its positions: the geometric mean counts. No interval is narrower than [-1, 1] for a single problem.
-    """
-    _, index = np.unique(problems, return_inverse=True)
-    sums, sizes = np.bincount(index, values), np.bincount(index)
-    mean = float(values.mean())
-    if len(sizes) < 2:
-        return Interval(mean, -1.0, 1.0)
-    shares = mean + (sums - mean * sizes) * len(sizes) / len(values)
-    found = paired_difference(shares, samples * sqrt(len(values) / len(sizes))).interval(confidence)
-    return within_shares(Interval(mean, found.low, found.high))
+_HELPFUL = tuple(f"{sign}{end}" for sign in ("helpful", "harmful") for end in ("", "_low", "_high"))
+SUMMARY = ("task", "kind", "population", "positions", "effect", "low", "high", *_HELPFUL, "share_for_80")
+BY_SCORE = ("kind", "score", "bin", "left", "right", "positions", "effect", "low", "high")
+AUROC = ("kind", "score", "positions", "auroc", "low", "high")
 
 
-def measure_position(host: Sequence[bool], donor: Sequence[bool]) -> dict[str, Any]:
+def measure_position(host: Sequence[bool], donor: Sequence[bool], confidence: float = CONFIDENCE) -> dict[str, Any]:
     """Counts, effect and interval of one position, over its pairs of continuations."""
     pairs = np.asarray(donor, dtype=np.float64) - np.asarray(host, dtype=np.float64)
-    found = within_shares(paired_difference(pairs, 1).interval())
-    return {
-        "correct_host": sum(host),
-        "correct_donor": sum(donor),
-        "continuations": len(pairs),
-        "effect": found.value,
-        "low": found.low,
-        "high": found.high,
-    }
+    found = within_shares(paired_difference(pairs, 1).interval(confidence))
+    counts = {"correct_host": sum(host), "correct_donor": sum(donor), "continuations": len(pairs)}
+    return counts | {"effect": found.value, "low": found.low, "high": found.high}
 
 
-def _fewest(positions: pl.DataFrame) -> int:
-    """Continuations behind a position."""
-    return int(positions["continuations"].to_numpy().min())
+def nested_mean(values: Values, problems: NDArray[Any], samples: int, weights: Values | None = None) -> Interval:
+    """The weighted mean over positions with its interval over problems; `samples` continuations are behind each value.
 
-
-def tabulate_summary(positions: pl.DataFrame) -> pl.DataFrame:
-    """A row for takeovers and one for controls: mean effect, shares of helpful and harmful positions, where the gain sits."""
-    rows = []
-    for (kind,), group in positions.group_by(["kind"], maintain_order=True):
-        effects = group["effect"].to_numpy()
-        mean = nested_mean(effects, group["problem"].to_numpy(), _fewest(group))
-        rows.append(
-            {
-                "kind": kind,
-                "positions": len(group),
-                "problems": group["problem"].n_unique(),
-                "effect": mean.value,
-                "low": mean.low,
-                "high": mean.high,
-                "helpful": float((effects > LARGE).mean()),
-                "harmful": float((effects < -LARGE).mean()),
-                "share_for_80": share_of_gain(group["host"].to_list(), group["donor"].to_list()),
-            }
-        )
-    return pl.DataFrame(rows, schema_overrides={"share_for_80": pl.Float64}).select(SUMMARY)
-
-
-def share_of_gain(host: Sequence[Sequence[bool]], donor: Sequence[Sequence[bool]], gain: float = GAIN) -> float | None:
-    """The smallest share of positions whose effects add up to `gain` of the total; None where the total is not positive.
-
-    Half of the continuations put the positions in order, the other half adds up, and the other way round: an effect that is
-    large by chance would otherwise count as large.
+    Each problem counts with its pseudo-value of the jackknife, `G m - (G - 1) m_(g)`: of G problems the mean, and that without
+    this one. So an interval holds where the number of positions hangs on their effects. Positions of one problem agree in part:
+    the samples behind a problem are between `samples` and that times its positions, and the geometric mean counts.
+    No interval is narrower than [-1, 1] for a single problem.
     """
-    if len(host) < 2 or min(map(len, host)) < 2:
-        return None
-    effects = np.stack(
-        [
-            [np.mean(one[half::2]) - np.mean(other[half::2]) for one, other in zip(donor, host, strict=True)]
-            for half in (0, 1)
-        ]
-    )
-    shares = []
-    for order_by, add_up in ((0, 1), (1, 0)):
-        order = np.argsort(-effects[order_by], kind="stable")
-        sums = effects[add_up][order].cumsum()
-        if sums[-1] <= 0:
+    weights = np.ones(len(values)) if weights is None else weights
+    _, index = np.unique(problems, return_inverse=True)
+    sums, sizes = np.bincount(index, weights * values), np.bincount(index, weights)
+    count, mean = len(sizes), float(sums.sum() / sizes.sum())
+    if count < 2:
+        return Interval(mean, -1.0, 1.0)
+    pseudo = count * mean - (count - 1) * (sums.sum() - sums) / (sizes.sum() - sizes)
+    reach = paired_difference(pseudo, samples * sqrt(len(values) / count)).reach()
+    return within_shares(Interval(mean, mean - reach, mean + reach))
+
+
+class Positions:
+    """Positions of one kind, as arrays. `exact`: decoding is greedy, so that effects have no noise."""
+
+    def __init__(self, frame: pl.DataFrame, *, exact: bool = False) -> None:
+        self.frame, self.exact = frame, exact
+        self.effects, self.problems = frame["effect"].to_numpy(), frame["problem"].to_numpy()
+        self.weights = 1 / frame["inclusion"].to_numpy()
+        self.host, self.donor = (np.array(frame[name].to_list(), dtype=bool) for name in ("host", "donor"))
+        self.pairs = self.host.shape[1]
+        gained, lost = ((a & ~b).sum(axis=1) for a, b in ((self.donor, self.host), (self.host, self.donor)))
+        self.outcomes = Outcomes(gained, lost, self.pairs, exact=exact)
+
+    def mean(self, inside: NDArray[np.bool_] | None = None) -> Interval:
+        """The mean effect, of all or of some of them."""
+        inside = np.ones(len(self.effects), dtype=bool) if inside is None else inside
+        return nested_mean(self.effects[inside], self.problems[inside], self.pairs, self.weights[inside])
+
+    def infer(self) -> Values:
+        """How probable each effect of the grid is for each position."""
+        return self.outcomes.infer(self.outcomes.fit(self.weights))
+
+    def describe_beyond(self) -> dict[str, float | None]:
+        """The shares of helpful and harmful positions with their intervals; null where one pair tells nothing of its noise.
+
+        Wilson's interval, with the variance of shares that are fitted anew to resampled problems.
+        """
+        if self.pairs < 2 and not self.exact:
+            return dict.fromkeys(_HELPFUL)
+        names, index = np.unique(self.problems, return_inverse=True)
+        resampled = draw_weights(len(names), "effects")[:_RESAMPLES, index] * self.weights
+        shares = self.outcomes.fit(self.weights) @ BEYOND
+        spread = (self.outcomes.fit(resampled) @ BEYOND).var(axis=0) if len(names) > 1 else shares
+        low, high = bounds_of(len(names), shares, spread * len(names) * (len(names) - 1))
+        values = np.stack([shares, low, high], axis=1).ravel().tolist()
+        return dict(zip(_HELPFUL, values, strict=True))
+
+    def share_of_gain(self, gain: float = GAIN) -> float | None:
+        """The smallest share of positions whose effects add up to `gain` of the total; None where the total is not positive.
+
+        Half of the continuations put the positions in order, the other half adds up, and the other way round: an effect that is
+        large by chance would otherwise count as large.
+        """
+        if len(self.effects) < 2 or self.pairs < 2:
             return None
-        shares.append((int(np.argmax(sums >= gain * sums[-1])) + 1) / len(sums))
-    return float(np.mean(shares))
+        halves = [self.donor[:, half::2].mean(axis=1) - self.host[:, half::2].mean(axis=1) for half in (0, 1)]
+        shares = []
+        for by, measured in (halves, halves[::-1]):
+            order = np.argsort(-by, kind="stable")
+            weights = self.weights[order]
+            sums = (weights * measured[order]).cumsum()
+            if sums[-1] <= 0:
+                return None
+            shares.append(weights.cumsum()[np.argmax(sums >= gain * sums[-1])] / weights.sum())
+        return float(np.mean(shares))
 
 
-def tabulate_by_score(positions: pl.DataFrame, scores: Sequence[str]) -> pl.DataFrame:
-    """The mean effect by decile of each score, over takeovers and controls; equal scores stay in one bin."""
+def split_kinds(frame: pl.DataFrame, *, exact: bool = False) -> Iterator[tuple[str, Positions]]:
+    """Takeovers, controls, and both where there are both."""
+    for (kind,), group in frame.group_by(["kind"], maintain_order=True):
+        yield str(kind), Positions(group, exact=exact)
+    if frame["kind"].n_unique() > 1:
+        yield ALL, Positions(frame, exact=exact)
+
+
+def add_shrunk(frame: pl.DataFrame, *, exact: bool = False) -> pl.DataFrame:
+    """With `shrunk`: the effect to expect of a position, given its continuations and all others of its kind."""
+    parts = [
+        positions.frame.with_columns(shrunk=positions.infer() @ EFFECTS)
+        for kind, positions in split_kinds(frame, exact=exact)
+        if kind != ALL
+    ]
+    return pl.concat(parts)
+
+
+def tabulate_summary(frame: pl.DataFrame, *, exact: bool = False) -> pl.DataFrame:
+    """By task and kind: size of the population, mean effect, shares of helpful and harmful positions, where the gain sits."""
     rows = []
+    tasks = [(task, group) for (task,), group in frame.group_by(["task"], maintain_order=True)]
+    for task, of_task in [*tasks, (ALL, frame)]:
+        for kind, positions in split_kinds(of_task, exact=exact):
+            mean = positions.mean()
+            counts = {"population": float(positions.weights.sum()), "positions": len(positions.effects)}
+            row = {"task": task, "kind": kind, **counts, "effect": mean.value, "low": mean.low, "high": mean.high}
+            rows.append(row | positions.describe_beyond() | {"share_for_80": positions.share_of_gain()})
+    floats = dict.fromkeys([*_HELPFUL, "share_for_80"], pl.Float64)
+    return pl.DataFrame(rows, schema_overrides=floats).select(SUMMARY)
+
+
+def _read_scores(
+    frame: pl.DataFrame, scores: Sequence[str], *, exact: bool = False
+) -> Iterator[tuple[str, str, Positions]]:
+    """By kind and score, the positions whose score is known."""
     for score in scores:
-        group = positions.filter(pl.col(score).is_finite())
-        values, effects, problems = (group[name].to_numpy() for name in (score, "effect", "problem"))
-        if not len(values):
-            continue
-        edges = np.unique(np.quantile(values, np.linspace(0, 1, BINS + 1)[1:-1], method="inverted_cdf"))
-        bins = np.searchsorted(edges, values, "left")
-        for number, inside in enumerate(bins == one for one in np.unique(bins)):
-            mean = nested_mean(effects[inside], problems[inside], _fewest(group))
-            left, right = float(values[inside].min()), float(values[inside].max())
-            row = (score, number, left, right, int(inside.sum()), mean.value, mean.low, mean.high)
+        known = frame.filter(pl.col(score).is_finite())
+        for kind, positions in split_kinds(known, exact=exact):
+            yield kind, score, positions
+
+
+def tabulate_by_score(frame: pl.DataFrame, scores: Sequence[str]) -> pl.DataFrame:
+    """The mean effect by tenth of the population by each score; equal scores stay in one bin."""
+    rows = []
+    for kind, score, positions in _read_scores(frame, scores):
+        values = positions.frame[score].to_numpy()
+        order = np.argsort(values, kind="stable")
+        below = positions.weights[order].cumsum() / positions.weights.sum()
+        places = np.searchsorted(below, np.arange(1, BINS) / BINS - 1e-9)
+        bins = np.searchsorted(np.unique(values[order][places]), values, "left")
+        for number, inside in enumerate(bins == each for each in np.unique(bins)):
+            mean, bounds = positions.mean(inside), (float(values[inside].min()), float(values[inside].max()))
+            row = (kind, score, number, *bounds, int(inside.sum()), mean.value, mean.low, mean.high)
             rows.append(dict(zip(BY_SCORE, row, strict=True)))
-    return pl.DataFrame(rows, infer_schema_length=None)
+    return pl.DataFrame(rows, schema=BY_SCORE if not rows else None, infer_schema_length=None)
 
 
-def tabulate_auroc(positions: pl.DataFrame, scores: Sequence[str]) -> pl.DataFrame:
-    """How well each score tells effects above 0.25 from others, over takeovers and controls; null where all are of one kind."""
+def tabulate_auroc(frame: pl.DataFrame, scores: Sequence[str], *, exact: bool = False) -> pl.DataFrame:
+    """How well each score tells helpful positions from others; null where all or none are, or the noise hides which."""
     rows = []
-    for score in scores:
-        group = positions.filter(pl.col(score).is_finite())
-        values, problems = group[score].to_numpy().astype(np.float64), group["problem"].to_numpy()
-        large = group["effect"].to_numpy() > LARGE
-        auroc: float | None = None
-        bounds: tuple[float | None, float | None] = None, None
-        if 0 < large.sum() < len(large):
-            pairs = count_pairs(problems, values, large.astype(np.float64))
-            auroc, bounds = float(pairs.areas()[0]), interval(pairs.resample(score)[:, 0])
-        rows.append(dict(zip(AUROC, (score, len(group), int(large.sum()), auroc, *bounds), strict=True)))
-    return pl.DataFrame(rows, schema_overrides={"auroc": pl.Float64, "low": pl.Float64, "high": pl.Float64})
+    for kind, score, positions in _read_scores(frame, scores, exact=exact):
+        bounds = measure_auroc(positions, positions.frame[score].to_numpy().astype(np.float64))
+        rows.append(dict(zip(AUROC, (kind, score, len(positions.effects), *bounds), strict=True)))
+    return pl.DataFrame(rows, schema_overrides=dict.fromkeys(AUROC[3:], pl.Float64))
+
+
+def measure_auroc(positions: Positions, values: Values) -> tuple[float | None, float | None, float | None]:
+    """The AUROC of a score for helpful positions with its interval over problems.
+
+    A position counts as helpful with the probability `h` that its continuations leave. Such labels are right as far as
+    `r = Var(h) / (E[h] (1 - E[h]))`, which draws the AUROC towards 1/2 by the factor r: the distance is divided by it.
+    """
+    helpful, weights = positions.infer() @ BEYOND[:, 0], positions.weights
+    share = float(np.average(helpful, weights=weights))
+    right = float(np.average((helpful - share) ** 2, weights=weights)) / max(share * (1 - share), 1e-6)
+    if (positions.pairs < 2 and not positions.exact) or right < _LEAST:
+        return None, None, None
+    pairs = count_pairs(positions.problems, values, helpful, weights)
+    areas = float(pairs.areas()[0]), *interval(pairs.resample("effects")[:, 0])
+    auroc, low, high = (None if area is None else min(max(0.5 + (area - 0.5) / right, 0.0), 1.0) for area in areas)
+    return auroc, low, high

@@ -112,10 +112,11 @@ class Pairs:
         return self.areas(draw_weights(len(self.wins), name))
 
 
-def count_pairs(problems: NDArray[Any], values: Values, positive: Values) -> Pairs:
-    """Pairs of samples by the problems that they are of; `positive` is how far each sample is incorrect, 0 to 1."""
+def count_pairs(problems: NDArray[Any], values: Values, positive: Values, weights: Values | None = None) -> Pairs:
+    """Pairs of samples by the problems that they are of; `positive` is how far each one is incorrect, 0 to 1."""
     names, index = np.unique(problems, return_inverse=True)
-    count, negative = len(names), 1 - positive
+    count, weights = len(names), np.ones(len(values)) if weights is None else weights
+    positive, negative = positive * weights, (1 - positive) * weights
     wins = np.zeros((count, count))
     # In ascending order searchsorted is several times faster.
     rising = np.argsort(values)
@@ -126,9 +127,7 @@ def count_pairs(problems: NDArray[Any], values: Values, positive: Values) -> Pai
         sums = np.concatenate([[0], np.cumsum(negative[others])])
         below, up_to = (sums[np.searchsorted(values[others], values[rising], side)] for side in ("left", "right"))
         wins[:, problem] = np.bincount(index[rising], positive[rising] * (below + up_to) / 2, count)
-    return Pairs(
-        wins, np.bincount(index, positive, count).astype(float), np.bincount(index, negative, count).astype(float)
-    )
+    return Pairs(wins, *(np.bincount(index, part, count).astype(np.float64) for part in (positive, negative)))
 
 
 def cross_validated_accuracy(problems: NDArray[Any], values: Values, incorrect: NDArray[np.bool_]) -> float:

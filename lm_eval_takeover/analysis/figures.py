@@ -265,10 +265,12 @@ _DRAWN: Mapping[str, Callable[[Axes, pl.DataFrame], None]] = {
     ),
     "effects": _draw_effects,
     "effect_by_score": partial(
-        _lines, x="bin", y="effect", by=["score"], labels=("tenth of the positions", "mean effect"), level=0
+        _lines, x="bin", y="effect", by=["kind"], labels=("tenth of the positions", "mean effect"), level=0
     ),
     "effect_summary": partial(
-        _bars, by=["kind"], y="effect", level=0, limits=None, label="mean effect on correct texts, 95 %"
+        _bars, by=["task", "kind"], y="effect", level=0, limits=None, label="mean effect on correct texts, 95 %"
     ),
-    "effect_auroc": partial(_bars, by=["score"], y="auroc", level=0.5, label="AUROC for an effect above 25 points"),
+    "effect_auroc": partial(
+        _bars, by=["score", "kind"], y="auroc", level=0.5, label="AUROC for an effect above 25 points"
+    ),
 }

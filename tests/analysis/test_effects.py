@@ -1,13 +1,13 @@
-"""Effects of single positions: means over problems, scores that tell large effects, and where the gain sits."""
+"""Effects of single positions: means over problems, scores that tell helpful ones, and where the gain sits."""
 
 import numpy as np
 import polars as pl
 import pytest
 
 from lm_eval_takeover.analysis.effects import (
+    Positions,
     measure_position,
     nested_mean,
-    share_of_gain,
     tabulate_auroc,
     tabulate_by_score,
     tabulate_summary,
@@ -16,21 +16,26 @@ from lm_eval_takeover.results.statistics import paired_difference
 
 
 def planted(rng, problems=40, positions=5, count=8, strength=1.0):
-    """Positions whose effect is `strength` where `good` is 1, and nothing elsewhere."""
+    """Positions whose effect is `0.7 strength` where `good` is 1, and nothing elsewhere; a problem with more of them has more."""
     rows = []
     for problem in range(problems):
-        for place in range(positions):
-            good = int(rng.random() < 0.3)
+        share = rng.choice([0.1, 0.5])
+        for place in range(positions + int(20 * share * (rng.random() < 0.5))):
+            good = int(rng.random() < share)
             host = rng.random(count) < 0.3
             donor = rng.random(count) < (0.3 + 0.7 * strength * good)
-            found = measure_position(host.tolist(), donor.tolist())
-            kind = "takeover" if place else "control"
-            rows.append(
-                {"problem": f"t {problem}", "kind": kind, "good": good + rng.random() / 9, "noise": rng.random()}
-                | found
-            )
-            rows[-1] |= {"host": host.tolist(), "donor": donor.tolist()}
+            row = {"task": "t", "problem": f"t {problem}", "kind": "takeover" if place % 3 else "control"}
+            scores = {"good": good + rng.random() / 9, "noise": rng.random(), "inclusion": 0.5 if good else 0.25}
+            lists = {"host": host.tolist(), "donor": donor.tolist()}
+            if rng.random() < scores["inclusion"] or not place:
+                rows.append(row | scores | lists | measure_position(*lists.values()))
     return pl.DataFrame(rows)
+
+
+def position_frame(host, donor):
+    frame = pl.DataFrame({"host": host, "donor": donor, "problem": range(len(host))})
+    effects = [float(np.mean(d) - np.mean(h)) for h, d in zip(host, donor, strict=True)]
+    return Positions(frame.with_columns(effect=pl.Series(effects), inclusion=1.0))
 
 
 def test_a_position_of_a_problem_each_is_a_plain_paired_mean():
@@ -44,57 +49,78 @@ def test_positions_of_one_problem_count_together():
     values = np.repeat(np.random.default_rng(0).normal(size=20).clip(-1, 1) / 2, 6)
     together = nested_mean(values, np.repeat(np.arange(20), 6), 8)
     apart = nested_mean(values, np.arange(120), 8)
-    assert together.value == apart.value
+    assert together.value == pytest.approx(apart.value)
     assert together.high - together.low > 2 * (apart.high - apart.low)
     assert nested_mean(values, np.zeros(120), 8).low == -1
 
 
-def test_the_interval_of_a_mean_effect_covers_and_controls_come_to_nothing():
-    rng, covered, zero = np.random.default_rng(1), 0, 0
-    for _ in range(100):
-        found = tabulate_summary(planted(rng, strength=0.5))
-        low, high = found.filter(kind="takeover").select("low", "high").row(0)
-        covered += low <= 0.3 * 0.35 <= high
-        low, high = tabulate_summary(planted(rng, strength=0.0)).filter(kind="control").select("low", "high").row(0)
-        zero += low <= 0 <= high
-    assert covered >= 88  # of 95 on average: 3.2 standard deviations
-    assert zero >= 88
+def test_positions_count_by_the_inverse_of_their_probability():
+    values, owners = np.array([1.0, 1, 0, 0]), np.array([0, 1, 2, 3])
+    assert nested_mean(values, owners, 8, np.array([1.0, 1, 3, 3])).value == 0.25
+
+
+def test_the_interval_of_a_mean_effect_covers():
+    """In a world where problems that gain more have more positions; half of the positions are drawn, good ones more often."""
+    rng, covered = np.random.default_rng(1), 0
+    truth = tabulate_summary(planted(rng, problems=3000)).filter(kind="all", task="all")["effect"][0]
+    for _ in range(60):
+        found = tabulate_summary(planted(rng)).filter(kind="all", task="all")
+        covered += found["low"][0] <= truth <= found["high"][0]
+    assert covered >= 52  # of 57 on average: 3 standard deviations
 
 
 def test_a_score_that_knows_the_effects_is_told_from_one_that_does_not():
-    positions = planted(np.random.default_rng(2))
-    areas = {row["score"]: row for row in tabulate_auroc(positions, ["good", "noise"]).iter_rows(named=True)}
-    assert areas["good"]["low"] > 0.8 and areas["good"]["low"] <= areas["good"]["auroc"] <= areas["good"]["high"]
-    assert areas["noise"]["low"] < 0.5 < areas["noise"]["high"]
-    bins = tabulate_by_score(positions, ["good", "noise"])
+    """The score of the true decisions has 1 and a random one 1/2, through the noise of continuations; intervals cover both."""
+    rng, areas = np.random.default_rng(2), []
+    for _ in range(10):
+        table = tabulate_auroc(planted(rng), ["good", "noise"]).filter(kind="all")
+        areas.append(table.select("auroc", "low", "high").to_numpy())
+    good, noise = np.array(areas).transpose(1, 0, 2)
+    assert good[:, 0].mean() > 0.97 and (good[:, 2] > 0.99).mean() >= 0.8
+    assert abs(noise[:, 0].mean() - 0.5) < 0.06 and ((noise[:, 1] < 0.5) & (noise[:, 2] > 0.5)).mean() >= 0.8
+    bins = tabulate_by_score(planted(rng), ["good", "noise"]).filter(kind="all")
     good = bins.filter(score="good")
-    assert good["positions"].sum() == len(positions) and len(good) == 10
-    assert good["effect"][-1] > 0.5 > 0.15 > abs(good["effect"][0])
+    assert good["positions"].sum() == bins.filter(score="noise")["positions"].sum() and len(good) == 10
+    assert good["effect"][-1] > 0.5 > 0.2 > abs(good["effect"][0])
     assert (good["left"] <= good["right"]).all() and good["left"].is_sorted()
+
+
+def test_kinds_and_tasks_have_rows_of_their_own_and_populations_add_up():
+    frame = planted(np.random.default_rng(4))
+    both = pl.concat([frame, frame.with_columns(task=pl.lit("u"), problem="u" + pl.col("problem"))])
+    table = {(row["task"], row["kind"]): row for row in tabulate_summary(both).rows(named=True)}
+    assert set(table) == {(task, kind) for task in ("t", "u", "all") for kind in ("takeover", "control", "all")}
+    for kind in ("takeover", "control", "all"):
+        assert table["all", kind]["population"] == pytest.approx(2 * table["t", kind]["population"])
+        assert table["all", kind]["effect"] == pytest.approx(table["t", kind]["effect"])
+    assert sum(table["t", kind]["population"] for kind in ("takeover", "control")) == table["t", "all"]["population"]
 
 
 def test_equal_scores_stay_in_one_bin_and_unknown_ones_in_none():
     positions = planted(np.random.default_rng(3), problems=10).with_columns(
         flat=pl.lit(1.0), unknown=pl.lit(float("nan"))
     )
-    bins = tabulate_by_score(positions, ["flat", "unknown"])
-    assert bins.select("score", "positions").rows() == [("flat", 50)]
-    assert tabulate_auroc(positions, ["unknown"])["auroc"].to_list() == [None]
+    bins = tabulate_by_score(positions, ["flat", "unknown"]).filter(kind="all")
+    assert bins.select("score", "positions").rows() == [("flat", len(positions))]
+    assert tabulate_auroc(positions, ["unknown"]).is_empty()
 
 
 def test_the_share_that_brings_most_of_the_gain():
+    def share(host, donor):
+        return position_frame(host, donor).share_of_gain()
+
     none, all_right = [False] * 8, [True] * 8
-    assert share_of_gain([none] * 10, [all_right] * 2 + [none] * 8) == 0.2  # 80 % of 2 is both
-    assert share_of_gain([none] * 10, [all_right] * 10) == 0.8
-    assert share_of_gain([all_right] * 10, [none] * 10) is None
-    assert share_of_gain([none], [all_right]) is None
+    assert share([none] * 10, [all_right] * 2 + [none] * 8) == 0.2  # 80 % of 2 is both
+    assert share([none] * 10, [all_right] * 10) == 0.8
+    assert share([all_right] * 10, [none] * 10) is None
+    assert share([none], [all_right]) is None
 
 
 def test_chance_alone_does_not_look_like_a_few_large_effects():
     """Half of the continuations put positions in order, the other half adds up."""
     rng = np.random.default_rng(4)
     draws = rng.random((2, 400, 8)) < np.array([0.45, 0.55])[:, None, None]
-    assert share_of_gain(*draws.tolist()) > 0.6  # by the same draws it would be 0.2
+    assert position_frame(*draws.tolist()).share_of_gain() > 0.6  # by the same draws it would be 0.2
 
 
 def test_a_position_has_counts_and_an_interval_within_bounds():

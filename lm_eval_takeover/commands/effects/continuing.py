@@ -1,6 +1,6 @@
 """Texts behind the two tokens of each position: written in one batch, kept as they finish, found again by the next call."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,14 @@ from lm_eval_takeover.tasks.responses import Response
 
 
 @dataclass(frozen=True, slots=True)
+class Continued:
+    """A text behind a forced token: its ids from that token on, and the whole text as lm-eval gets it."""
+
+    tokens: tuple[int, ...]
+    response: Response
+
+
+@dataclass(frozen=True, slots=True)
 class Writer:
     """Both models of a pair, the numbers that its texts are drawn with, and the journal that keeps them."""
 
@@ -40,20 +48,19 @@ class Writer:
 
     def draw(self, policy: Policy, requests: Sequence[Request]) -> list[int]:
         """The next token of each request, which has room for one."""
-        return [int(one.text) for one in self._write(policy, requests, "tokens", _last_token)]
+        return [_read_tokens(sample)[-1] for sample in self._write(policy, requests, "tokens")]
 
-    def respond(self, policy: Policy, requests: Sequence[Request]) -> list[Response]:
-        """The response of each request to its end: its whole text, and whether the token limit ended it."""
-        return [one.response for one in self._write(policy, requests, "texts", self._text_of)]
+    def respond(self, policy: Policy, requests: Sequence[Request]) -> list[Continued]:
+        """The continuation of each request to its end."""
+        continued = []
+        for request, sample in zip(requests, self._write(policy, requests, "texts"), strict=True):
+            new = _read_tokens(sample)
+            text = text_of(self.pair.tokenizer, (*request.begun, *new), request.until)
+            continued.append(Continued((request.begun[-1], *new), Response(text, sample.truncated)))
+        return continued
 
-    def _write(
-        self,
-        policy: Policy,
-        requests: Sequence[Request],
-        kind: str,
-        describe: Callable[[Request, Generation], tuple[str, bool]],
-    ) -> list[Sample]:
-        """A sample for each request: found, finished already, or written."""
+    def _write(self, policy: Policy, requests: Sequence[Request], kind: str) -> list[Sample]:
+        """A sample for each request: kept from an earlier call, or written. Its `text` are the ids of its tokens."""
         settings = digest_of(
             collect_text_settings(
                 self.pair,
@@ -63,16 +70,16 @@ class Writer:
                 trust_remote_code=self.trust_remote_code,
             )
         )
-        keys = [sample_key(f"{kind} {settings}", request) for request in requests]
-        found = self.run.find(keys)
-        left = [(key, one) for key, one in dict(zip(keys, requests, strict=True)).items() if key not in found]
-        with self.run.flushing(), tqdm(total=len(keys), initial=len(keys) - len(left), desc=f"Writing {kind}") as bar:
+        keys = [sample_key(f"ids {settings}", request) for request in requests]
+        samples = self.run.find(keys)
+        left = [(key, one) for key, one in dict(zip(keys, requests, strict=True)).items() if key not in samples]
+        done = len(keys) - len(left)
+        with self.run.flushing(), tqdm(total=len(keys), initial=done, desc=f"Writing {kind}") as bar:
             for key, request, generation in self._generate(policy, left):
-                text, cut = describe(request, generation)
-                found[key] = _make_sample(key, request, generation, text, cut)
-                self.run.add(found[key])
+                samples[key] = self._make_sample(key, request, generation)
+                self.run.add(samples[key])
                 bar.update()
-        return [found[key] for key in keys]
+        return [samples[key] for key in keys]
 
     def _generate(
         self, policy: Policy, left: Sequence[tuple[bytes, Request]]
@@ -95,23 +102,21 @@ class Writer:
         stop = StopStrings(self.pair.tokenizer, request.until)
         return bool(request.begun) and (request.begun[-1] in self.pair.eos_ids or stop.found(request.begun))
 
-    def _text_of(self, request: Request, generation: Generation) -> tuple[str, bool]:
-        text = text_of(self.pair.tokenizer, generation.tokens, request.until)
-        return text, is_cut_off(self.pair.tokenizer, generation.tokens, request, self.pair.eos_ids)
+    def _make_sample(self, key: bytes, request: Request, generation: Generation) -> Sample:
+        """As it is kept. Its name is in its key alone: a continuation is no sample of a task."""
+        new = generation.tokens[len(request.begun) :]
+        cut = is_cut_off(self.pair.tokenizer, generation.tokens, request, self.pair.eos_ids)
+        counts: dict[str, Any] = {
+            "tokens": len(new),
+            "takeovers": generation.takeovers,
+            "changed": None,
+            "asked": 0,
+            "base_passes": generation.base_passes,
+            "guide_passes": generation.guide_passes,
+        }
+        text = " ".join(map(str, new))
+        return Sample(key=key, task="", doc_id=0, sample=request.sample, text=text, truncated=cut, **counts)
 
 
-def _last_token(request: Request, generation: Generation) -> tuple[str, bool]:
-    return str(generation.tokens[-1]), False
-
-
-def _make_sample(key: bytes, request: Request, generation: Generation, text: str, cut: bool) -> Sample:
-    """As it is kept. Its name is in its key alone: a continuation is no sample of a task."""
-    counts: dict[str, Any] = {
-        "tokens": len(generation.tokens) - len(request.begun),
-        "takeovers": generation.takeovers,
-        "changed": None,
-        "asked": 0,
-        "base_passes": generation.base_passes,
-        "guide_passes": generation.guide_passes,
-    }
-    return Sample(key=key, task="", doc_id=0, sample=request.sample, text=text, truncated=cut, **counts)
+def _read_tokens(sample: Sample) -> tuple[int, ...]:
+    return tuple(map(int, sample.text.split()))

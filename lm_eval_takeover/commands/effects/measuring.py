@@ -1,20 +1,15 @@
 """`effects` from the run_dir to the tables: choose positions, force both tokens, continue, judge."""
 
 import argparse
+import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
-from lm_eval_takeover.analysis.effects import measure_position
+from lm_eval_takeover.analysis.effects import CONTROL, TAKEOVER, measure_position
 from lm_eval_takeover.commands._stored_pair import Readers, restore_arguments
-from lm_eval_takeover.commands.effects.continuing import Writer
-from lm_eval_takeover.commands.effects.positions import (
-    LAST,
-    Position,
-    choose_takeovers,
-    draw_numbers,
-    list_control_candidates,
-)
+from lm_eval_takeover.commands.effects.continuing import Continued, Writer
+from lm_eval_takeover.commands.effects.positions import Candidates, Position, draw_numbers, list_candidates
 from lm_eval_takeover.commands.effects.tables import describe_cost, write_effects
 from lm_eval_takeover.commands.effects.verdicts import judge, load_tasks
 from lm_eval_takeover.errors import ArgumentError
@@ -25,13 +20,11 @@ from lm_eval_takeover.method.registry import scores as registered
 from lm_eval_takeover.method.request import TASK_MAX_GEN_TOKS, Request
 from lm_eval_takeover.pair.loading import load_policy, parse_arguments
 from lm_eval_takeover.pair.pair import DEFAULT_MAX_LENGTH, Pair
-from lm_eval_takeover.runs.run_reader import RunReader, read_run_folder
+from lm_eval_takeover.runs.run_reader import Answered, RunReader, read_run_folder
 from lm_eval_takeover.tasks.instances import read_generation_settings
 from lm_eval_takeover.tasks.responses import Response
 
 _POLICY = ("policy", "score", "score_top_p", "direction", "rate", "early_tokens")
-_MOST_ASKED = 20  # candidates that are asked for a control, at most
-_AT_ONCE = 4  # and of them at a time
 
 
 def measure(options: argparse.Namespace, given: Mapping[str, Any]) -> int:
@@ -42,28 +35,33 @@ def measure(options: argparse.Namespace, given: Mapping[str, Any]) -> int:
         raise ArgumentError(
             f"run_dir='{run.folder}' was written by the {run.written_by} alone; effects need a guided run"
         )
-    forms = {task: _read_form(run, task) for task in run.tasks}
-    takeovers, known = choose_takeovers(run, options.takeovers, options.seed)
-    if all(form.sampling.temperature == 0 for form in forms.values()) and options.continuations > 1:
+    form = Form(run, {task: read_form(run, task) for task in run.tasks})
+    greedy = all(one.sampling.temperature == 0 for one in form.tasks.values())
+    if greedy and options.continuations > 1:
         print("decoding is greedy: one continuation after each token is enough")
         options.continuations = 1
-    print(for_terminal(describe_cost(run, takeovers, known, options)))
+    wanted = {TAKEOVER: options.takeovers, CONTROL: options.controls}
+    candidates = list_candidates(run, form.limit)
+    if not len(candidates[TAKEOVER].rows):
+        raise ArgumentError(
+            f"run_dir='{run.folder}' has no takeover by another token than the {run.host}'s; effects need a guided run"
+        )
+    print(for_terminal(describe_cost(run, candidates, wanted, options)))
     if options.dry_run:
         return 0
-    tasks = load_tasks(run, sorted({one.one.task for one in takeovers}), options.include_path)
+    tasks = load_tasks(run, run.tasks, options.include_path)
     arguments = restore_arguments(run, given)
     readers = Readers(arguments)
     seed, trusted = int(run.settings.get("seed") or 0), arguments.trust_remote_code
     writer = Writer.open(options.out / "continuations", readers.backend, readers.pair, seed, trusted)
-    host, donor = run.host, run.donor
     try:
-        room = int(run.arguments.get("max_length") or readers.pair.max_length or DEFAULT_MAX_LENGTH)
-        continuing = Continuing(forms, room, options.continuations)
-        after = ALONE[host]() if options.after == "base" else _load_run_policy(run, readers.pair, given.get("plugins"))
-        takeovers = [one for one in takeovers if continuing.has_room(one)]
-        controls = _choose_controls(run, writer, ALONE[donor](), continuing, options) if options.controls else []
-        positions = [*takeovers, *controls]
-        texts = writer.respond(after, [request for one in positions for request in continuing.requests(one)])
+        form = replace(form, room=int(run.arguments.get("max_length") or readers.pair.max_length or DEFAULT_MAX_LENGTH))
+        after = (
+            ALONE[run.host]() if options.after == "base" else _load_run_policy(run, readers.pair, given.get("plugins"))
+        )
+        positions = _choose(run, candidates, wanted, writer, form, options.seed)
+        requests = [request for one in positions for request in form.continue_both(one, options.continuations)]
+        texts = writer.respond(after, requests)
         seen = list(_compare(readers, positions))
     finally:
         writer.run.close()
@@ -72,56 +70,69 @@ def measure(options: argparse.Namespace, given: Mapping[str, Any]) -> int:
     behind = {one: texts[number * each : (number + 1) * each] for number, one in enumerate(positions)}
     verdicts = _judge(run, tasks, behind)
     rows = [
-        _describe(one, values, verdicts[one], behind[one]) | {"rank": values[f"{host}_rank_of_donor"]}
+        _describe(one, values, verdicts[one], behind[one]) | {"rank": values[f"{run.host}_rank_of_donor"]}
         for one, values in zip(positions, seen, strict=True)
     ]
-    write_effects(options.out, run, readers.pair.tokenizer, rows, [*registered.names(), "rank", "place"], options.after)
+    signals = [*registered.names(), "rank", "place"]
+    write_effects(options.out, run, readers.pair.tokenizer, rows, signals, options.after, exact=greedy)
     return 0
 
 
-class Continuing:
-    """The requests behind a position. `forms` have a task's decoding, `room` is the context in tokens."""
+@dataclass(frozen=True)
+class Form:
+    """How texts of a run are continued: the decoding of each task, and the context in tokens."""
 
-    def __init__(self, forms: Mapping[str, Request], room: int, count: int) -> None:
-        self.forms, self.room, self.count = forms, room, count
+    run: RunReader
+    tasks: Mapping[str, Request]
+    room: int = sys.maxsize
 
-    def limit(self, one: Position) -> int:
+    def limit(self, one: Answered) -> int:
         """Tokens of the whole text, at most."""
-        return min(self.forms[one.one.task].max_new_tokens, self.room - len(one.prompt))
-
-    def has_room(self, one: Position) -> bool:
-        """Whether a token may follow the forced one."""
-        return one.place + 1 < self.limit(one)
-
-    def requests(self, one: Position) -> list[Request]:
-        """Behind the host's token, then behind the donor's, with the same numbers."""
-        form = replace(
-            self.forms[one.one.task],
-            prompt=one.prompt,
-            max_new_tokens=self.limit(one),
-            begun_scores=one.scores,
-            label=one.label,
-        )
-        return [
-            replace(form, sample=draw_numbers(one, number), begun=(*one.begun, token))
-            for token in one.tokens
-            for number in range(self.count)
-        ]
+        prompt = len(self.run.find_prompt(one)["prompt_ids"])
+        return min(self.tasks[one.task].max_new_tokens, self.room - prompt)
 
     def next_token(self, one: Position) -> Request:
-        """What draws another token for the position itself, with numbers of its own."""
-        form = self.forms[one.one.task]
-        return replace(
-            form,
-            prompt=one.prompt,
-            sample=draw_numbers(one, LAST),
-            begun=one.begun,
-            max_new_tokens=one.place + 1,
-            label=one.label,
-        )
+        """What draws the position's token anew, with the numbers that the run had there."""
+        form = replace(self.tasks[one.one.task], prompt=one.prompt, begun=one.begun, label=one.label)
+        return replace(form, sample=one.one.stored.sample, max_new_tokens=one.place + 1)
+
+    def continue_both(self, one: Position, count: int) -> Iterator[Request]:
+        """So many texts behind the host's token, then as many behind the donor's, with the same numbers."""
+        form = replace(self.tasks[one.one.task], prompt=one.prompt, begun_scores=one.scores, label=one.label)
+        for token in one.tokens:
+            for number in range(count):
+                begun, sample = (*one.begun, token), draw_numbers(one, number)
+                yield replace(form, begun=begun, sample=sample, max_new_tokens=self.limit(one.one))
 
 
-def _read_form(run: RunReader, task: str) -> Request:
+def _choose(
+    run: RunReader,
+    candidates: Mapping[str, Candidates],
+    wanted: Mapping[str, int],
+    writer: Writer,
+    form: Form,
+    seed: int,
+) -> list[Position]:
+    """Takeovers and controls, and a line where there are fewer controls than were asked for."""
+    other = {TAKEOVER: run.host, CONTROL: run.donor}
+    chosen: list[Position] = []
+    for kind, count in wanted.items():
+        policy = ALONE[other[kind]]()
+
+        def ask(positions: Sequence[Position], policy: Policy = policy) -> list[int]:
+            return writer.draw(policy, [form.next_token(one) for one in positions])
+
+        positions = candidates[kind].choose(count, seed, ask) if count else []
+        chosen += [one for one in positions if one.place + 1 < form.limit(one.one)]
+        if len(positions) < count and kind == CONTROL:
+            print(
+                f"{len(positions)} of {count} controls were found: the {run.donor} would draw another token at few of the "
+                f"{run.host}'s tokens"
+            )
+    return chosen
+
+
+def read_form(run: RunReader, task: str) -> Request:
     """How a task's samples are drawn: a request without its prompt. Raises ArgumentError where the run does not say."""
     settings = run.decoding.get(task)
     if settings is None:
@@ -151,34 +162,6 @@ def _load_run_policy(run: RunReader, pair: Pair, plugins: str | None) -> Policy:
     return policy
 
 
-def _choose_controls(
-    run: RunReader, writer: Writer, donor: Policy, continuing: Continuing, options: argparse.Namespace
-) -> list[Position]:
-    """Positions that the host wrote and where the donor, asked with fresh random numbers, draws another token.
-
-    With the run's own numbers both would draw the same of several tokens that are as good, and no choice of style were a control.
-    """
-    samplings = {task: form.sampling for task, form in continuing.forms.items()}
-    found: list[Position] = []
-    asked = 0
-    for candidates in list_control_candidates(run, samplings, _AT_ONCE * options.controls, options.seed):
-        open_ones = [one for one in candidates if continuing.has_room(one)]
-        drawn = writer.draw(donor, [continuing.next_token(one) for one in open_ones])
-        found += [
-            replace(one, donor_token=token)
-            for one, token in zip(open_ones, drawn, strict=True)
-            if token != one.host_token
-        ]
-        asked += len(candidates)
-        if len(found) >= options.controls or asked >= _MOST_ASKED * options.controls:
-            break
-    if len(found) < options.controls:
-        print(
-            f"{len(found)} controls, not {options.controls}: where the host wrote, the donor seldom draws another token"
-        )
-    return found[: options.controls]
-
-
 def _compare(readers: Readers, positions: Sequence[Position]) -> Iterator[dict[str, Any]]:
     """Every registered score of each position, and what both models think of its two tokens, in nats."""
     scores = list(registered)
@@ -203,18 +186,18 @@ def _compare(readers: Readers, positions: Sequence[Position]) -> Iterator[dict[s
 
 
 def _judge(
-    run: RunReader, tasks: Mapping[str, Any], behind: Mapping[Position, Sequence[Response]]
+    run: RunReader, tasks: Mapping[str, Any], behind: Mapping[Position, Sequence[Continued]]
 ) -> dict[Position, list[bool]]:
     """A verdict on each text; all texts of a problem go to its task together."""
     responses: dict[tuple[str, int], list[Response]] = {}
     for one, texts in behind.items():
-        responses.setdefault((one.one.task, one.one.doc_id), []).extend(texts)
-    verdicts = {problem: iter(found) for problem, found in judge(run, tasks, responses).items()}
+        responses.setdefault((one.one.task, one.one.doc_id), []).extend(text.response for text in texts)
+    verdicts = {problem: iter(judged) for problem, judged in judge(run, tasks, responses).items()}
     return {one: [next(verdicts[one.one.task, one.one.doc_id]) for _ in texts] for one, texts in behind.items()}
 
 
 def _describe(
-    one: Position, values: Mapping[str, Any], verdicts: Sequence[bool], texts: Sequence[Response]
+    one: Position, values: Mapping[str, Any], verdicts: Sequence[bool], texts: Sequence[Continued]
 ) -> dict[str, Any]:
     """A row of `effects`, with the verdicts and texts behind either token."""
     half = len(verdicts) // 2
@@ -228,12 +211,13 @@ def _describe(
         "host_token_id": one.host_token,
         "donor_token_id": one.donor_token,
         "score": one.scores[-1],
+        "inclusion": one.inclusion,
+        **measure_position(host, donor),
         **values,
         "place": one.place / one.length,
-        **measure_position(host, donor),
         "problem": f"{one.one.task} {one.one.doc_id}",
         "host": host,
         "donor": donor,
         "begun": one.begun,
-        "texts": [str(text) for text in texts],
+        "texts": texts,
     }

@@ -1,12 +1,13 @@
-"""Which positions are asked: takeovers whose token the host would not have drawn, and candidates for controls.
+"""Which positions are asked, and with which probability.
 
-The choice is even over scores and over places in the text: candidates are put in order by quarter of their score, then by place,
-and every n-th is taken from a random start. So each candidate is as likely as any other, and means need no weights.
+The population: positions of the run's texts where host and donor draw different tokens with the same numbers. A `takeover` has
+the donor's token, a `control` the host's. Where a trace does not say what the other model draws, that model is asked: candidates
+are drawn more often the further the models' probabilities are apart; of those that differ some are taken. Both choices are even
+over quarters of the score, and within them over places in the text.
 """
 
-import math
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -15,20 +16,20 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from lm_eval_takeover.analysis.effects import CONTROL, TAKEOVER
-from lm_eval_takeover.errors import ArgumentError
-from lm_eval_takeover.method.request import Sampling
 from lm_eval_takeover.runs.run_reader import Answered, RunReader
 
-_COLUMNS = ("token_id", "chosen_from", "score", "donor_logprob", "host_token_id")
+_COLUMNS = ("token_id", "chosen_from", "score", "host_logprob", "donor_logprob", "host_token_id")
 _QUARTERS = 4
+_ASKED = 4  # candidates for each position that is wanted, where the other model must be asked
+_FLOOR = 0.01  # of the chance that the other model draws another token: nothing is left out for certain
+UNKNOWN = -1
 
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """A place in a stored text, and the two tokens that host and donor draw there.
+    """A place in a stored text, and the two tokens that host and donor draw there, UNKNOWN where one has not been asked.
 
-    `begun` are the tokens before it, `scores` theirs and its own, in nats (NaN under a policy without a score). `donor_token` is
-    None where the donor has not been asked yet.
+    `begun` are the tokens before it, `scores` theirs and its own, in nats (NaN under a policy without a score).
     """
 
     kind: str
@@ -38,7 +39,8 @@ class Position:
     scores: tuple[float, ...]
     length: int  # of the text, in tokens
     host_token: int
-    donor_token: int | None
+    donor_token: int
+    inclusion: float
 
     @property
     def place(self) -> int:
@@ -46,8 +48,6 @@ class Position:
 
     @property
     def tokens(self) -> tuple[int, int]:
-        """The host's and the donor's."""
-        assert self.donor_token is not None
         return self.host_token, self.donor_token
 
     @property
@@ -55,96 +55,111 @@ class Position:
         return f"task {self.one.task}, doc {self.one.doc_id}, sample {self.one.sample}, token {self.place}"
 
 
-def choose_takeovers(run: RunReader, count: int, seed: int) -> tuple[list[Position], int]:
-    """`(at most so many takeovers, how many there are)`. Raises ArgumentError where there is none."""
-    found = _list_candidates(run, takeovers=True)
-    if not len(found):
-        raise ArgumentError(
-            f"run_dir='{run.folder}': no takeover wrote another token than the {run.host} would have drawn there; effects need "
-            f"a guided run whose traces say so (policies that ask both models at every token)"
+@dataclass(frozen=True)
+class Candidates:
+    """Tokens of one kind where host and donor may differ. `asked`: the trace does not say whether they do."""
+
+    run: RunReader
+    kind: str
+    rows: NDArray[Any]
+    asked: bool
+
+    @property
+    def expected(self) -> float:
+        """At how many of them the models are to be expected to differ; NaN where the trace has no probabilities."""
+        return float(self.rows["chance"].sum()) if self.asked else len(self.rows)
+
+    def choose(self, count: int, seed: int, ask: Callable[[list[Position]], list[int]]) -> list[Position]:
+        """At most so many positions where the models differ; `ask` returns the tokens of the model that was not asked yet."""
+        if not self.asked:
+            chosen, inclusion = choose_evenly(self.rows, np.ones(len(self.rows)), count, seed)
+            return self._read(chosen, inclusion)
+        chosen, inclusion = choose_evenly(
+            self.rows, np.nan_to_num(self.rows["chance"], nan=1) + _FLOOR, _ASKED * count, seed
         )
-    return _read_positions(run, found[choose_evenly(found["score"], found["place"], count, seed)]), len(found)
+        positions = self._read(chosen, inclusion)
+        drawn = ask(positions)
+        known = [
+            replace(one, donor_token=token) if self.kind == CONTROL else replace(one, host_token=token)
+            for one, token in zip(positions, drawn, strict=True)
+        ]
+        different = [place for place, position in enumerate(known) if position.host_token != position.donor_token]
+        again, share = choose_evenly(self.rows[chosen[different]], np.ones(len(different)), count, seed + 1)
+        kept = [known[different[place]] for place in again]
+        return [
+            replace(position, inclusion=position.inclusion * each) for position, each in zip(kept, share, strict=True)
+        ]
+
+    def _read(self, chosen: NDArray[np.int64], inclusion: NDArray[np.float64]) -> list[Position]:
+        """These candidates with the tokens before them, in the order of the texts."""
+        samples = self.run.stored_samples()
+        wanted: dict[bytes, list[tuple[Any, float]]] = {}
+        for row, share in zip(self.rows[chosen], inclusion, strict=True):
+            wanted.setdefault(samples[row["text"]].stored.key, []).append((row, float(share)))
+        texts = [samples[text] for text in sorted(set(self.rows["text"][chosen].tolist()))]
+        read = {one.stored.key: (one, table) for one, table in self.run.read_traces(_COLUMNS, texts)}
+        positions = []
+        for key, rows in wanted.items():
+            one, table = read[key]
+            prompt = tuple(self.run.find_prompt(one)["prompt_ids"])
+            tokens, scores = table["token_id"].to_pylist(), table["score"].fill_null(np.nan).to_pylist()
+            for row, share in rows:
+                place = int(row["token"])
+                host, donor = (int(row["host"]), tokens[place]) if self.kind == TAKEOVER else (tokens[place], UNKNOWN)
+                before, of_before = tuple(tokens[:place]), tuple(scores[: place + 1])
+                positions.append(Position(self.kind, one, prompt, before, of_before, len(tokens), host, donor, share))
+        return positions
 
 
-def list_control_candidates(
-    run: RunReader, samplings: dict[str, Sampling], count: int, seed: int
-) -> Iterator[list[Position]]:
-    """Other positions of the same texts at random, in groups of so many, where the donor may draw another token.
-
-    It cannot where the token that stands there fills the donor's nucleus (temperature up to 1, top-p below 1).
-    """
-    found = _list_candidates(run, takeovers=False)
-    limits = {
-        task: math.log(one.top_p) if one.temperature <= 1 and one.top_p < 1 else 0.0 for task, one in samplings.items()
-    }
-    tasks = [one.task for one in run.stored_samples()]
-    limit = np.array([limits[task] for task in tasks])
-    open_ones = found[~(found["donor_logprob"] >= limit[found["text"]])] if len(found) else found
-    order = np.random.default_rng([seed, 1]).permutation(len(open_ones))
-    for start in range(0, len(order), count):
-        yield _read_positions(run, open_ones[order[start : start + count]])
+_CANDIDATE = np.dtype(
+    [*((name, "i4") for name in ("text", "token", "host", "left")), ("score", "f4"), ("place", "f4"), ("chance", "f8")]
+)
 
 
-def choose_evenly(scores: NDArray[np.float32], places: NDArray[np.float32], count: int, seed: int) -> NDArray[np.int64]:
-    """Indices of `count` candidates, even over quarters of the scores and over places within them; ascending."""
-    if count >= len(scores):
-        return np.arange(len(scores))
-    ranks = np.empty(len(scores))
-    # By hundredths of a nat: the last bits of a score, which depend on the block lengths, choose no other positions.
-    ranks[np.argsort(scores.round(2), kind="stable")] = np.arange(len(scores))
-    order = np.lexsort((places, ranks * _QUARTERS // len(scores)))
-    step = len(scores) / count
-    start = np.random.default_rng([seed, 0]).random() * step
-    return np.sort(order[np.minimum((start + step * np.arange(count)).astype(int), len(scores) - 1)])
-
-
-_CANDIDATE = np.dtype([("text", "i4"), ("token", "i4"), ("score", "f4"), ("place", "f4"), ("donor_logprob", "f4")])
-
-
-def _list_candidates(run: RunReader, *, takeovers: bool) -> NDArray[Any]:
-    """Takeovers by another token than the host's, or all tokens of the host's own; in the order of the texts."""
-    texts = {one.stored.key: number for number, one in enumerate(run.stored_samples())}
-    donor, parts = run.donor, []
+def list_candidates(run: RunReader, limit: Callable[[Answered], int]) -> dict[str, Candidates]:
+    """By kind, in the order of the texts. `limit` says how many tokens a text may have: another one must follow the position."""
+    numbers = {one.stored.key: number for number, one in enumerate(run.stored_samples())}
+    parts: dict[str, list[NDArray[Any]]] = {TAKEOVER: [], CONTROL: []}
+    asked = {TAKEOVER: False, CONTROL: True}
     for one, table in run.read_traces(_COLUMNS):
-        token, host, score, log_p = (
-            table[name].to_numpy() for name in ("token_id", "host_token_id", "score", "donor_logprob")
+        taken = pc.equal(table["chosen_from"].cast(pa.string()), run.donor).to_numpy()
+        host = table["host_token_id"].fill_null(UNKNOWN).to_numpy()
+        token, score, host_p, donor_p = (
+            table[name].to_numpy() for name in ("token_id", "score", "host_logprob", "donor_logprob")
         )
-        taken = pc.equal(table["chosen_from"].cast(pa.string()), donor).to_numpy()
-        places = np.flatnonzero(taken & ~np.isnan(host.astype(float)) & (host != token) if takeovers else ~taken)
-        part = np.zeros(len(places), _CANDIDATE)
-        part["text"], part["token"], part["place"] = texts[one.stored.key], places, places / len(token)
-        part["score"], part["donor_logprob"] = score[places], log_p[places]
-        parts.append(part)
-    return np.concatenate(parts) if parts else np.zeros(0, _CANDIDATE)
+        rows = np.zeros(len(token), _CANDIDATE)
+        rows["text"], rows["token"], rows["host"] = numbers[one.stored.key], np.arange(len(token)), host
+        rows["left"] = len(token) - 1 - rows["token"]
+        rows["score"], rows["place"] = np.nan_to_num(score), rows["token"] / len(token)
+        # With the same numbers the other model draws another token with about 1 - q / p, q its probability of the token here.
+        other = np.where(taken, host_p - donor_p, donor_p - host_p)
+        rows["chance"] = 1 - np.exp(np.minimum(other, 0))
+        room = rows["token"] + 1 < limit(one)
+        asked[TAKEOVER] |= bool((taken & (host == UNKNOWN)).any())
+        parts[TAKEOVER].append(rows[room & taken & (host != token)])
+        parts[CONTROL].append(rows[room & ~taken])
+    empty = np.zeros(0, _CANDIDATE)
+    return {kind: Candidates(run, kind, np.concatenate([empty, *of]), asked[kind]) for kind, of in parts.items()}
 
 
-def _read_positions(run: RunReader, candidates: NDArray[Any]) -> list[Position]:
-    """These candidates with the tokens before them, in the order given."""
-    samples = run.stored_samples()
-    wanted: dict[bytes, list[int]] = {}
-    for number, candidate in enumerate(candidates):
-        wanted.setdefault(samples[candidate["text"]].stored.key, []).append(number)
-    found: dict[int, Position] = {}
-    for one, table in run.read_traces(_COLUMNS, [samples[text] for text in sorted(set(candidates["text"].tolist()))]):
-        prompt = tuple(run.find_prompt(one)["prompt_ids"])
-        tokens, scores = table["token_id"].to_pylist(), table["score"].to_pylist()
-        for number in wanted[one.stored.key]:
-            place = int(candidates[number]["token"])
-            host = table["host_token_id"][place].as_py() if table["chosen_from"][place].as_py() == run.donor else None
-            found[number] = Position(
-                CONTROL if host is None else TAKEOVER,
-                one,
-                prompt,
-                tuple(tokens[:place]),
-                tuple(scores[: place + 1]),
-                len(tokens),
-                tokens[place] if host is None else host,
-                None if host is None else tokens[place],
-            )
-    return [found[number] for number in range(len(candidates))]
+def choose_evenly(
+    rows: NDArray[Any], sizes: NDArray[np.float64], count: int, seed: int
+) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """`(indices, probabilities)` of about `count` rows, each as probable as its size: a systematic sample from a random start.
 
-
-LAST = 2**16 - 1  # a continuation that none has
+    It goes through quarters of the score, and through the places in the text within each.
+    """
+    if count >= len(rows):
+        return np.arange(len(rows)), np.ones(len(rows))
+    ranks = np.empty(len(rows))
+    # By hundredths of a nat: the last bits of a score, which depend on the block lengths, choose no other positions.
+    ranks[np.argsort(rows["score"].round(2), kind="stable")] = np.arange(len(rows))
+    order = np.lexsort((rows["place"], ranks * _QUARTERS // len(rows)))
+    sums = sizes[order].cumsum()
+    step = sums[-1] / count
+    points = (np.random.default_rng(seed).random() + np.arange(count)) * step
+    chosen = np.unique(order[np.minimum(np.searchsorted(sums, points, "right"), len(rows) - 1)])
+    return chosen, np.minimum(sizes[chosen] / step, 1.0)
 
 
 def draw_numbers(position: Position, continuation: int) -> int:

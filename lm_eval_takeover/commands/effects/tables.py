@@ -1,73 +1,116 @@
-"""What `effects` prints and writes: the cost before, then tables, figures and the texts for a report."""
+"""What `effects` prints and writes: the cost before, then tables, figures and the continued texts."""
 
 import argparse
 import json
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import polars as pl
 
-from lm_eval_takeover.analysis.effects import LARGE, TAKEOVER, tabulate_auroc, tabulate_by_score, tabulate_summary
-from lm_eval_takeover.commands._output import Table, write_terminal
+from lm_eval_takeover.analysis.effects import (
+    ALL,
+    TAKEOVER,
+    add_shrunk,
+    tabulate_auroc,
+    tabulate_by_score,
+    tabulate_summary,
+)
+from lm_eval_takeover.analysis.shrinkage import LARGE
+from lm_eval_takeover.commands._output import Table, write_terminal, writing
 from lm_eval_takeover.commands.analyze.tables import write_analysis
-from lm_eval_takeover.commands.effects.positions import Position
+from lm_eval_takeover.commands.effects.positions import Candidates
 from lm_eval_takeover.runs.run_reader import RunReader
-from lm_eval_takeover.storage.whole_files import write_text
+from lm_eval_takeover.storage.whole_files import write_text, write_whole
 
 EXAMPLES = "effect_examples.json"  # what a report shows
+TEXTS = "effect_texts.parquet"  # what a training set is made of
 _MOST = 10  # examples of either sign
 _CONTEXT, _BEHIND = 400, 1500  # characters before and behind a position that are shown
-_VERDICTS = ("problem", "host", "donor")  # of a row, not of the table
-_TEXTS = ("begun", "texts")
+_INNER = ("problem", "host", "donor")  # of a row, not of the table
+_NAME = ("task", "doc_id", "sample", "position")
 
 
-def describe_cost(run: RunReader, takeovers: Sequence[Position], known: int, options: argparse.Namespace) -> str:
+def describe_cost(
+    run: RunReader, candidates: Mapping[str, Candidates], wanted: Mapping[str, int], options: argparse.Namespace
+) -> str:
     """Texts, tokens, passes and hours, if texts stay as long as the run's and are written as fast."""
-    count = options.continuations
-    texts = 2 * count * (len(takeovers) + options.controls)
-    share = (len(takeovers) + options.controls) / len(takeovers)
-    tokens = 2 * count * share * sum(max(one.length - one.place - 1, 0) for one in takeovers)
-    written = sum(one.tokens for one in (answered.stored for answered in run.answered))
-    passes = {"base": 1.0, "guide": 0.0}
+    count, stored = options.continuations, [answered.stored for answered in run.answered]
+    numbers, words = {}, []
+    for kind, most in wanted.items():
+        rows, expected = candidates[kind].rows, candidates[kind].expected
+        known, numbers[kind] = not math.isnan(expected), math.ceil(np.nanmin([most, expected]))
+        among = f"{expected:,.0f}" if known else "an unknown number"
+        words.append(f"{'' if known else 'up to '}{numbers[kind]:,} of {among} {kind}s among {len(rows):,} tokens")
+    left = {kind: float(of.rows["left"].mean()) if len(of.rows) else 0.0 for kind, of in candidates.items()}
+    tokens = sum(2 * count * number * left[kind] for kind, number in numbers.items())
+    written = sum(sample.tokens for sample in stored)
+    passes = {"base": 0.0, "guide": 0.0} | {run.host: 1.0}
     if options.after == "gate":
-        stored = [answered.stored for answered in run.answered]
-        passes = {role: sum(getattr(one, f"{role}_passes") for one in stored) / written for role in passes}
+        passes = {role: sum(getattr(sample, f"{role}_passes") for sample in stored) / written for role in passes}
     hours = f"{tokens * run.seconds / written / 3600:,.1f}" if run.seconds else "?"
     return (
-        f"{len(takeovers):,} of {known:,} takeovers and {options.controls:,} controls, {count} continuations behind each token: "
-        f"{texts:,} texts, about {tokens:,.0f} tokens, {tokens * passes['base']:,.0f} passes of the base, "
-        f"{tokens * passes['guide']:,.0f} of the guide; {hours} hours at the speed of the run"
+        f"{' and '.join(words)}, {count} continuations behind each token: {2 * count * sum(numbers.values()):,} texts, about "
+        f"{tokens:,.0f} tokens, {tokens * passes['base']:,.0f} passes of the base, {tokens * passes['guide']:,.0f} of the guide; "
+        f"{hours} hours at the speed of the run"
     )
 
 
 def write_effects(
-    folder: Path, run: RunReader, tokenizer: Any, rows: Sequence[Mapping[str, Any]], signals: Sequence[str], after: str
+    folder: Path,
+    run: RunReader,
+    tokenizer: Any,
+    rows: Sequence[Mapping[str, Any]],
+    signals: Sequence[str],
+    after: str,
+    *,
+    exact: bool,
 ) -> None:
-    """Tables and figures into the folder, and the summary to the terminal. `signals`: columns to hold effects against."""
-    positions = pl.DataFrame([{name: row[name] for name in row if name not in _TEXTS} for row in rows])
+    """Tables, figures and texts into the folder, and the summary to the terminal. `signals`: columns to hold effects against."""
+    positions = pl.DataFrame([{name: row[name] for name in row if name not in ("begun", "texts")} for row in rows])
+    positions = add_shrunk(positions, exact=exact)
+    columns = list(positions.drop(_INNER).columns)
+    columns.insert(columns.index("high") + 1, columns.pop())
     tables = {
-        "effects": positions.drop(_VERDICTS),
+        "effects": positions.select(columns),
         "effect_by_score": tabulate_by_score(positions, signals),
-        "effect_summary": tabulate_summary(positions),
-        "effect_auroc": tabulate_auroc(positions, signals),
+        "effect_summary": tabulate_summary(positions, exact=exact),
+        "effect_auroc": tabulate_auroc(positions, signals, exact=exact),
     }
     for name, table in tables.items():
         write_analysis(folder, name, table)
-    examples = [_describe_example(row, tokenizer) for row in _choose_examples(rows)]
-    write_text(
-        folder / EXAMPLES, json.dumps({"run": run.label, "after": after, "positions": examples}, indent=1) + "\n"
-    )
+    shrunk = {row[:-1]: row[-1] for row in positions.select(*_NAME, "shrunk").iter_rows()}
+    examples = [_describe_example(row, tokenizer) for row in _choose_examples(rows, shrunk)]
+    content = {"run": run.label, "after": after, "positions": examples}
+    with writing("out", folder):
+        write_text(folder / EXAMPLES, json.dumps(content, indent=1) + "\n")
+        texts = pl.DataFrame([text for row in rows for text in _list_texts(row)])
+        write_whole(folder / TEXTS, lambda stream: texts.write_parquet(stream))
     print(_show_summary(tables["effect_summary"], after))
     print(_show_auroc(tables["effect_auroc"]))
     print(f"{', '.join(tables)} -> {folder}")
 
 
-def _choose_examples(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """The takeovers of the largest effects of either sign; of equal ones the first."""
-    ordered = sorted((row for row in rows if row["kind"] == TAKEOVER), key=lambda row: -row["effect"])
-    helpful = [row for row in ordered if row["effect"] > 0][:_MOST]
-    return helpful + [row for row in ordered[::-1] if row["effect"] < 0][:_MOST]
+def _list_texts(row: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """What was written behind either token of a position: ids from the forced token on."""
+    half = len(row["texts"]) // 2
+    for number, text in enumerate(row["texts"]):
+        writer, place = ("host", "donor")[number // half], number % half
+        named = {name: row[name] for name in _NAME} | {"writer": writer, "continuation": place}
+        facts = {"correct": row[writer][place], "truncated": text.response.truncated}
+        yield named | facts | {"token_ids": text.tokens}
+
+
+def _choose_examples(
+    rows: Sequence[Mapping[str, Any]], shrunk: Mapping[tuple[Any, ...], float]
+) -> list[Mapping[str, Any]]:
+    """The takeovers of the largest effects of either sign, less what is noise; of equal ones the first."""
+    takeovers = [(shrunk[tuple(row[name] for name in _NAME)], row) for row in rows if row["kind"] == TAKEOVER]
+    ordered = sorted(takeovers, key=lambda pair: -pair[0])
+    helpful = [row for value, row in ordered if value > 0 and row["effect"] > 0][:_MOST]
+    return helpful + [row for value, row in ordered[::-1] if value < 0 and row["effect"] < 0][:_MOST]
 
 
 def _describe_example(row: Mapping[str, Any], tokenizer: Any) -> dict[str, Any]:
@@ -82,7 +125,7 @@ def _describe_example(row: Mapping[str, Any], tokenizer: Any) -> dict[str, Any]:
             role: {
                 "token": tokenizer.decode([row[f"{role}_token_id"]]),
                 "behind": [
-                    {"text": text[len(before) :][:_BEHIND], "correct": correct}
+                    {"text": text.response[len(before) :][:_BEHIND], "correct": correct}
                     for text, correct in zip(texts, row[role], strict=True)
                 ],
             }
@@ -92,38 +135,42 @@ def _describe_example(row: Mapping[str, Any], tokenizer: Any) -> dict[str, Any]:
 
 
 def _show_summary(table: pl.DataFrame, after: str) -> str:
+    alone = table["task"].n_unique() == 2  # one task, and all
     rows = [
         [
-            row["kind"],
+            row["kind"] if row["task"] == ALL else f"{row['kind']}, {row['task']}",
+            f"{row['population']:,.0f}",
             str(row["positions"]),
-            f"{100 * row['effect']:+.1f}",
-            f"{100 * row['low']:+.1f} to {100 * row['high']:+.1f}",
-            f"{row['helpful']:.0%}",
-            f"{row['harmful']:.0%}",
+            f"{100 * row['effect']:+.1f} ({100 * row['low']:+.1f} to {100 * row['high']:+.1f})",
+            *(
+                "" if row[name] is None else f"{row[name]:.0%} ({row[f'{name}_low']:.0%} to {row[f'{name}_high']:.0%})"
+                for name in ("helpful", "harmful")
+            ),
             "" if row["share_for_80"] is None else f"{row['share_for_80']:.0%}",
         ]
         for row in table.iter_rows(named=True)
+        if row["task"] == ALL or not alone
     ]
     notes = [
-        f"Effect: correct continuations with the donor's token minus with the host's, in points; 95 % over problems. "
+        f"Effect: correct continuations with the donor's token minus with the host's, in points. "
         f"After the token, {'the default writer goes on alone' if after == 'base' else 'the run goes on with its gate'}.",
-        f"Helpful, harmful: effect beyond {100 * LARGE:.0f} points. 80 % of gain: the share of positions that brings it.",
+        f"Helpful, harmful: share of positions with an effect beyond {100 * LARGE:.0f} points, less the noise of continuations. "
+        f"80 % of gain: the share of positions that brings it. In brackets 95 % intervals over problems.",
     ]
     return write_terminal(
-        Table(["Positions", "N", "Effect", "95 %", "Helpful", "Harmful", "80 % of gain"], rows, notes)
+        Table(["Positions", "There are", "Asked", "Effect", "Helpful", "Harmful", "80 % of gain"], rows, notes)
     )
 
 
 def _show_auroc(table: pl.DataFrame) -> str:
-    rows = [
-        [
-            row["score"],
-            *(["", ""] if row["auroc"] is None else [f"{row['auroc']:.2f}", f"{row['low']:.2f} to {row['high']:.2f}"]),
-        ]
+    kinds = table["kind"].unique(maintain_order=True).to_list()
+    cells = {
+        (row["score"], row["kind"]): ""
+        if row["auroc"] is None
+        else f"{row['auroc']:.2f} ({row['low']:.2f} to {row['high']:.2f})"
         for row in table.iter_rows(named=True)
-    ]
-    above = max(table["above"].to_list(), default=0)
-    note = (
-        f"AUROC of each score for an effect above {100 * LARGE:.0f} points, which {above} takeovers and controls have."
-    )
-    return write_terminal(Table(["Score", "AUROC", "95 %"], rows, [note]))
+    }
+    scores = table["score"].unique(maintain_order=True).to_list()
+    rows = [[score, *(cells.get((score, kind), "") for kind in kinds)] for score in scores]
+    note = f"AUROC of each score for an effect above {100 * LARGE:.0f} points, with 95 % over problems: 0.5 is chance."
+    return write_terminal(Table(["Score", *kinds], rows, [note]))

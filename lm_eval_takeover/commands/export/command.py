@@ -12,12 +12,14 @@ HELP = "write results for Every Eval Ever, the Hub or inspect_ai; takeovers as p
 DESCRIPTION = """\
 Write lm-eval results of the takeover tasks for other tools: Every Eval Ever (one row for each sample), the Hub's
 .eval_results/*.yaml, or logs for inspect_ai's viewer. A pair has its own name in all of them, and the guide is stated.
-`--to pairs` takes a guided run's run_dir. It writes takeovers as preference pairs (prompt, chosen, rejected) for TRL."""
+`--to pairs` takes a guided run's run_dir and the folder of its effects. It writes preference pairs (prompt, chosen, rejected)
+as texts and as token ids, and a script that trains on them with TRL."""
 EXAMPLE = """examples:
   lm-eval-takeover export results/guided --to eee --out exported
   lm-eval-takeover export results/guided --to hub --out exported
   lm-eval-takeover export results/guided --to inspect --out logs
   lm-eval-takeover export runs/guided --to pairs --effects effects --out pairs
+  lm-eval-takeover export runs/guided --to pairs --tokens_only --out pairs
 """
 FORMATS = ("eee", "hub", "inspect", "pairs")
 
@@ -36,6 +38,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--organization", default="unknown", help="for eee: who ran the evaluation (default: unknown)")
     add("--source_url", metavar="URL", help="for hub: a page that shows these results")
     add("--effects", type=Path, metavar="DIR", help="for pairs: the folder that effects had as --out")
+    add("--tokens_only", action="store_true", help="for pairs: single tokens, not whole continuations")
+    add("--min_effect", type=float, default=0.25, metavar="X", help="for pairs: least effect, 0 to 1 (default: 0.25)")
+    add("--confidence", type=float, default=0.9, metavar="C", help="for pairs: of an effect's sign (default: 0.9)")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -44,10 +49,15 @@ def run(options: argparse.Namespace) -> int:
 
     if options.to == "pairs" and len(options.results) > 1:
         raise ArgumentError(f"--to pairs takes one run_dir, not {len(options.results)}")
+    if not (0 <= options.min_effect <= 1 and 0 < options.confidence < 1):
+        raise ArgumentError(
+            f"--min_effect {options.min_effect} or --confidence {options.confidence} is out of range; expected 0 to 1"
+        )
     sources, notes = ([], []) if options.to == "pairs" else read_sources(options.results)
     with writing("out", options.out):
         if options.to == "pairs":
-            files, more = pairs.export(options.results[0], options.out, options.effects)
+            choice = pairs.Choice(options.tokens_only, options.min_effect, options.confidence)
+            files, more = pairs.export(options.results[0], options.out, options.effects, choice)
         elif options.to == "eee":
             files, more = eee.export(sources, options.out, options.organization)
         elif options.to == "hub":

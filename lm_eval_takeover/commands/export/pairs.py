@@ -1,107 +1,196 @@
-"""The takeovers of a run as preference pairs, in TRL's format: `prompt` is the text so far, `chosen` and `rejected` are tokens.
+"""Positions of a run as preference pairs for DPO: `chosen` and `rejected` go on from the same text.
 
+By default they are whole continuations from the forced token to the end, so an end token is right there. With `tokens_only` they
+are the single tokens; a trainer that adds an end token behind those would train 'stop here', so `train_pairs.py` goes with them.
 https://huggingface.co/docs/trl/dataset_formats#preference
 """
 
-import csv
-import io
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from lm_eval_takeover.analysis.effects import TAKEOVER, measure_position
+from lm_eval_takeover.commands.effects.tables import TEXTS
 from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.runs.run_reader import RunReader, read_run_folder
-from lm_eval_takeover.storage.regular_files import open_input
-from lm_eval_takeover.storage.whole_files import write_whole
+from lm_eval_takeover.storage.whole_files import write_text, write_whole
 
-_COLUMNS = ("token_id", "chosen_from", "score", "host_token_id")
+TRAINING = Path(__file__).with_name("train_pairs.py")
 _ROWS = 1000  # of a row group: every row holds the whole text before it
+_TEXT = ("prompt", "chosen", "rejected")
 SCHEMA = pa.schema(
     [
-        *(
-            pa.field(name, pa.string())
-            for name in ("prompt", "chosen", "rejected", "host_token", "donor_token", "task")
-        ),
-        *(pa.field(name, pa.int32()) for name in ("doc_id", "sample", "position", "host_token_id", "donor_token_id")),
-        pa.field("score", pa.float32()),
-        pa.field("effect", pa.float32()),
+        *(pa.field(name, pa.string()) for name in _TEXT),
+        *(pa.field(f"{name}_ids", pa.list_(pa.int32())) for name in _TEXT),
+        pa.field("position", pa.int32()),
+        *(pa.field(name, pa.float32()) for name in ("effect", "low", "high")),
+        pa.field("kind", pa.string()),
+        pa.field("task", pa.string()),
+        *(pa.field(name, pa.int32()) for name in ("doc_id", "sample")),
+        pa.field("same_ids", pa.bool_()),
     ]
 )
-Name = tuple[str, int, int, int]  # task, document, sample, position
 
 
-def export(folder: Path, out: Path, effects: Path | None) -> tuple[list[Path], list[str]]:
-    """`(files, notes)`: `pairs.jsonl` and `pairs.parquet`. Raises ArgumentError for a run without such takeovers, OSError."""
+@dataclass(frozen=True)
+class Choice:
+    """Which positions become pairs, and what of their texts."""
+
+    tokens_only: bool = False
+    min_effect: float = 0.25
+    confidence: float = 0.9  # with which the sign of the effect must be known
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two ways on from a position, as ids. The effect is the donor's token against the host's; None where it is not measured."""
+
+    position: int
+    kind: str
+    chosen: list[int]
+    rejected: list[int]
+    effect: float | None = None
+    low: float | None = None
+    high: float | None = None
+
+
+def export(folder: Path, out: Path, effects: Path | None, choice: Choice) -> tuple[list[Path], list[str]]:
+    """`(files, notes)`: the pairs as JSONL and as parquet, and `train_pairs.py`. Raises ArgumentError without pairs, OSError."""
     run = read_run_folder(folder)
-    tokenizer, known = run.load_tokenizer(), _read_effects(effects) if effects else {}
+    if effects is None and not choice.tokens_only:
+        raise ArgumentError(
+            "--effects is missing: pairs are made of the texts that effects wrote; or give --tokens_only, which takes the token "
+            "of each takeover for the better one"
+        )
+    pairs = list_taken(run) if effects is None else list_measured(read_texts(effects), choice)
+    tokenizer, count, same = run.load_tokenizer(), 0, 0
     paths = [out / "pairs.jsonl", out / "pairs.parquet"]
-    count = 0
 
     def write_both(lines: Any, groups: Any) -> None:
-        nonlocal count
-        pairs = list_pairs(run, tokenizer, known)
+        nonlocal count, same
+        rows = describe_pairs(run, tokenizer, pairs)
         with pq.ParquetWriter(groups, SCHEMA, compression="zstd") as writer:
-            while rows := list(islice(pairs, _ROWS)):
-                lines.writelines(json.dumps(row).encode() + b"\n" for row in rows)
-                writer.write_table(pa.Table.from_pylist(rows, schema=SCHEMA))
-                count += len(rows)
+            while part := list(islice(rows, _ROWS)):
+                lines.writelines(json.dumps(row).encode() + b"\n" for row in part)
+                writer.write_table(pa.Table.from_pylist(part, schema=SCHEMA))
+                count, same = count + len(part), same + sum(row["same_ids"] for row in part)
         if not count:
             raise ArgumentError(
-                f"run_dir='{folder}' has no takeover by another token than the host's whose problem may be shown"
+                f"'{effects or folder}' has no pair; lower --min_effect or --confidence, or measure more"
             )
 
     write_whole(paths[0], lambda lines: write_whole(paths[1], lambda groups: write_both(lines, groups)))
-    notes = [f"{count:,} pairs, {len(known):,} positions with a measured effect"]
+    write_text(out / TRAINING.name, TRAINING.read_text())
+    notes = [
+        f"{count:,} pairs; the tokenizer gives the same ids for the texts of {same:,}, for others train on the ids"
+    ]
     withheld = sorted({row["task"] for rows in run.prompts.values() for row in rows if row["prompt"] is None})
-    return paths, notes + [f"{task}: left out, since its questions are withheld" for task in withheld]
+    return [*paths, out / TRAINING.name], notes + [
+        f"{task}: left out, since its questions are withheld" for task in withheld
+    ]
 
 
-def list_pairs(run: RunReader, tokenizer: Any, effects: Mapping[Name, float]) -> Iterator[dict[str, Any]]:
-    """A row per takeover that wrote another token. The guide's token is `chosen`, but where its measured effect is negative."""
-    for one, table in run.read_traces(_COLUMNS):
-        prompt = run.find_prompt(one)["prompt"]
-        if prompt is None:
-            continue
-        tokens, scores, hosts = (table[name].to_pylist() for name in ("token_id", "score", "host_token_id"))
-        for place, writer in enumerate(table["chosen_from"].to_pylist()):
-            if writer != run.donor or hosts[place] is None or hosts[place] == tokens[place]:
-                continue
-            effect = effects.get((*one.name, place))
-            host_token, donor_token = (tokenizer.decode([token]) for token in (hosts[place], tokens[place]))
-            better = (donor_token, host_token) if effect is None or effect >= 0 else (host_token, donor_token)
-            yield {
-                "prompt": prompt + tokenizer.decode(tokens[:place]),
-                "chosen": better[0],
-                "rejected": better[1],
-                "host_token": host_token,
-                "donor_token": donor_token,
-                "task": one.task,
-                "doc_id": one.doc_id,
-                "sample": one.sample,
-                "position": place,
-                "host_token_id": hosts[place],
-                "donor_token_id": tokens[place],
-                "score": scores[place],
-                "effect": effect,
-            }
+Name = tuple[str, int, int]  # task, document, sample
+Pairs = Mapping[Name, Sequence[Pair]]
 
 
-def _read_effects(folder: Path) -> dict[Name, float]:
-    """By position. Raises ArgumentError for a folder that `effects` did not write."""
-    path = folder / "effects.csv"
+def list_taken(run: RunReader) -> Pairs:
+    """Single tokens of all takeovers that wrote another token than the host's."""
+    pairs: dict[Name, list[Pair]] = {}
+    for one, table in run.read_traces(["token_id", "chosen_from", "host_token_id"]):
+        rows = zip(*(table[name].to_pylist() for name in ("token_id", "chosen_from", "host_token_id")), strict=True)
+        pairs[one.name] = [
+            Pair(place, TAKEOVER, [token], [host])
+            for place, (token, writer, host) in enumerate(rows)
+            if writer == run.donor and host not in (None, token)
+        ]
+    return pairs
+
+
+def read_texts(folder: Path) -> pl.DataFrame:
+    """The continuations with the kind of their position. Raises ArgumentError for a folder that `effects` did not write."""
+    names = ["task", "doc_id", "sample", "position"]
     try:
-        with io.TextIOWrapper(open_input(path), newline="") as stream:
-            return {
-                (row["task"], int(row["doc_id"]), int(row["sample"]), int(row["position"])): float(row["effect"])
-                for row in csv.DictReader(stream)
-                if row["kind"] == "takeover"
-            }
-    except (OSError, ValueError, KeyError, csv.Error) as error:
+        kinds = pl.read_csv(folder / "effects.csv").select(*names, "kind")
+        return pl.read_parquet(folder / TEXTS).join(kinds, on=names, maintain_order="left")
+    except (OSError, pl.exceptions.PolarsError) as error:
         raise ArgumentError(
             f"--effects '{folder}' cannot be read: {error}; expected what lm-eval-takeover effects was given as --out"
         ) from error
+
+
+def list_measured(texts: pl.DataFrame, choice: Choice) -> Pairs:
+    """A pair for each position whose effect is large enough and known to have its sign."""
+    pairs: dict[Name, list[Pair]] = {}
+    for (task, doc_id, sample, place), group in texts.group_by(
+        ["task", "doc_id", "sample", "position"], maintain_order=True
+    ):
+        sides = {str(writer): side.to_dicts() for (writer,), side in group.group_by(["writer"])}
+        verdicts = {writer: [text["correct"] for text in side] for writer, side in sides.items()}
+        found = measure_position(verdicts["host"], verdicts["donor"], choice.confidence)
+        if abs(found["effect"]) < choice.min_effect or found["low"] <= 0 <= found["high"]:
+            continue
+        better, worse = ("donor", "host") if found["effect"] > 0 else ("host", "donor")
+        both = choose_texts(sides[better], sides[worse])
+        if choice.tokens_only:
+            both = sides[better][0]["token_ids"][:1], sides[worse][0]["token_ids"][:1]
+        if both:
+            pair = Pair(place, group["kind"][0], *both, found["effect"], found["low"], found["high"])
+            pairs.setdefault((task, doc_id, sample), []).append(pair)
+    return pairs
+
+
+def choose_texts(
+    better: Sequence[Mapping[str, Any]], worse: Sequence[Mapping[str, Any]]
+) -> tuple[list[int], list[int]] | None:
+    """A correct text and an incorrect one that both came to their end, of one continuation where that is possible."""
+    good = [text for text in better if text["correct"] and not text["truncated"]]
+    bad = [text for text in worse if not text["correct"] and not text["truncated"]]
+    if not good or not bad:
+        return None
+    numbers = {text["continuation"]: text for text in bad}
+    first = next((text for text in good if text["continuation"] in numbers), good[0])
+    return first["token_ids"], numbers.get(first["continuation"], bad[0])["token_ids"]
+
+
+def describe_pairs(run: RunReader, tokenizer: Any, pairs: Pairs) -> Iterator[dict[str, Any]]:
+    """A row of the files for each pair, in the order of the texts."""
+    samples = [one for one in run.answered if one.name in pairs]
+    for one, table in run.read_traces(["token_id"], samples):
+        prompt, tokens = run.find_prompt(one), table["token_id"].to_pylist()
+        for pair in pairs[one.name] if prompt["prompt"] is not None else ():
+            ids = {"prompt": [*prompt["prompt_ids"], *tokens[: pair.position]]}
+            ids |= {"chosen": pair.chosen, "rejected": pair.rejected}
+            texts, same = write_as_text(tokenizer, ids["prompt"], [pair.chosen, pair.rejected])
+            yield {
+                **dict(zip(_TEXT, texts, strict=True)),
+                **{f"{name}_ids": ids[name] for name in _TEXT},
+                **{name: getattr(pair, name) for name in ("position", "effect", "low", "high", "kind")},
+                **dict(zip(("task", "doc_id", "sample"), one.name, strict=True)),
+                "same_ids": same,
+            }
+
+
+def write_as_text(tokenizer: Any, before: list[int], after: Sequence[list[int]]) -> tuple[list[str], bool]:
+    """`([text before, texts after], whether the tokenizer reads them as these ids)`, as a trainer does that adds its first token.
+
+    What stands behind is cut from the whole, so that a leading blank survives tokenizers that drop that of a first word.
+    """
+    begin = tokenizer("")["input_ids"]
+    begin = begin[:1] if begin and before[: len(begin[:1])] == begin[:1] else []
+
+    def decode(ids: list[int]) -> str:
+        text = tokenizer.decode(ids[len(begin) :], skip_special_tokens=False, clean_up_tokenization_spaces=False)
+        return str(text)
+
+    prompt = decode(before)
+    texts = [decode([*before, *ids])[len(prompt) :] for ids in after]
+    wholes = [(prompt, before), *((prompt + text, [*before, *ids]) for text, ids in zip(texts, after, strict=True))]
+    return [prompt, *texts], all(tokenizer(text)["input_ids"] == ids for text, ids in wholes)

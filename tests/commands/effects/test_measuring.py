@@ -1,6 +1,7 @@
 """What a single takeover does: measured on the demo, stopped and resumed, and refused."""
 
 import json
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -9,21 +10,28 @@ import pytest
 from helpers.demo_runs import run_demo
 from transformers import AutoTokenizer
 
-from lm_eval_takeover.analysis.effects import nested_mean
+from lm_eval_takeover.analysis.effects import AUROC, BY_SCORE, SUMMARY
 from lm_eval_takeover.cli import main
 from lm_eval_takeover.commands.effects import measuring
 from lm_eval_takeover.commands.effects.continuing import Writer
-from lm_eval_takeover.commands.effects.positions import choose_evenly
 from lm_eval_takeover.decoding import lockstep
 from lm_eval_takeover.decoding.backend import TransformersBackend
 from lm_eval_takeover.demo import DEMO
-from lm_eval_takeover.demo.puzzle import decision_positions
+from lm_eval_takeover.demo.puzzle import CONNECTIVES, decision_positions
 from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.method.policies import BaseAlone
 from lm_eval_takeover.method.request import TASK_SAMPLING, Request
 from lm_eval_takeover.runs.run_reader import read_run_folder
 
-TABLES = ("effects", "effect_by_score", "effect_summary", "effect_auroc")
+TABLES = {
+    "effects": (
+        *("task", "doc_id", "sample", "position", "kind", "host_token_id", "donor_token_id", "score", "inclusion"),
+        *("correct_host", "correct_donor", "continuations", "effect", "low", "high", "shrunk"),
+    ),
+    "effect_by_score": BY_SCORE,
+    "effect_summary": SUMMARY,
+    "effect_auroc": AUROC,
+}
 
 
 def measure(run, out, *more):
@@ -32,9 +40,9 @@ def measure(run, out, *more):
 
 @pytest.fixture(scope="module")
 def strict_run(tmp_path_factory):
-    """Twelve problems of the demo, guided by a gate that leaves the synonyms to the base."""
+    """Twelve problems of the demo, guided by a gate that leaves some of the decisions and all synonyms to the base."""
     folder = tmp_path_factory.mktemp("strict") / "guided"
-    run_demo(folder, 12, {"tau": 4.0, "kappa": 0.0})
+    run_demo(folder, 12, {"tau": 11.0, "kappa": 0.0})
     return folder
 
 
@@ -47,37 +55,50 @@ def measured(strict_run, tmp_path_factory):
 
 
 def test_writes_tables_and_figures(measured):
-    for name in TABLES:
+    for name, columns in TABLES.items():
         table = pl.read_csv(measured / f"{name}.csv")
+        assert tuple(table.columns)[: len(columns)] == columns
         assert len(table) == len(json.loads((measured / f"{name}.json").read_text()))
         assert (measured / f"{name}.svg").read_text().startswith("<?xml")
     effects = pl.read_csv(measured / "effects.csv")
-    assert effects.columns[:9] == [
-        "task", "doc_id", "sample", "position", "kind", "host_token_id", "donor_token_id", "score", "ce",
-    ]  # fmt: skip
     assert effects["kind"].value_counts().sort("kind").rows() == [("control", 30), ("takeover", 60)]
     assert (effects["host_token_id"] != effects["donor_token_id"]).all()
     assert (effects["score"] - effects["ce"]).abs().max() < 1e-3
     shares = (effects["correct_donor"] - effects["correct_host"]) / effects["continuations"]
     assert effects["effect"].to_list() == pytest.approx(shares.to_list())
+    for _, group in effects.group_by("kind"):  # single effects are drawn together, their mean stays
+        means = [np.average(group[name], weights=1 / group["inclusion"]) for name in ("effect", "shrunk")]
+        assert means[0] == pytest.approx(means[1], abs=0.05) and group["shrunk"].std() < group["effect"].std()
+    texts = pl.read_parquet(measured / "effect_texts.parquet")
+    assert len(texts) == 2 * 4 * 90
+    first = texts.group_by("task", "doc_id", "sample", "position", "writer").agg(
+        pl.col("token_ids").list.first().unique()
+    )
+    tokens = {row[:5]: row[5] for row in first.rows()}
+    for row in effects.rows(named=True):
+        name = row["task"], row["doc_id"], row["sample"], row["position"]
+        assert [tokens[*name, writer] for writer in ("host", "donor")] == [
+            [row["host_token_id"]],
+            [row["donor_token_id"]],
+        ]
 
 
-def test_true_decisions_matter_and_synonyms_do_not(measured, strict_run):
-    """Takeovers stand at true decisions, controls at synonyms, where both models are unsure and nothing hangs on it."""
+def test_both_kinds_stand_at_true_decisions_and_synonyms_are_neither(measured, strict_run):
+    """With the same numbers both models draw the same synonym, though each is unsure: the score there is no effect."""
     tokenizer, run = AutoTokenizer.from_pretrained(DEMO["base"]), read_run_folder(strict_run)
     decisions = {
         one.name: set(decision_positions([tokenizer.decode([token]) for token in table["token_id"].to_pylist()]))
         for one, table in run.read_traces(["token_id"])
     }
     effects = pl.read_csv(measured / "effects.csv")
-    effects = effects.with_columns(true=pl.Series([row[3] in decisions[row[:3]] for row in effects.rows()]))
-    true, others = effects.filter("true"), effects.filter(kind="control")
-    assert len(true) > 20 and not others["true"].any()
-    of_true, of_others = (
-        nested_mean(*(group[name].to_numpy() for name in ("effect", "doc_id")), 4) for group in (true, others)
-    )
-    assert of_true.low > 0 and of_true.value > of_others.high
-    assert of_others.low <= 0 <= of_others.high
+    true = [row[3] in decisions[row[:3]] for row in effects.rows()]
+    assert np.mean(true) > 0.7
+    tokens = {tokenizer.decode([row[place]]).strip() for row in effects.rows() for place in (5, 6)}
+    assert "owl" in tokens and not tokens & set(CONNECTIVES)
+    summary = {
+        row["kind"]: row for row in pl.read_csv(measured / "effect_summary.csv").filter(task="all").rows(named=True)
+    }
+    assert summary["takeover"]["low"] > 0 and summary["takeover"]["helpful"] > 0.15
 
 
 def test_a_continuation_is_a_plain_run_from_the_same_prefix(measured, strict_run, demo_pair):
@@ -115,15 +136,15 @@ def test_with_the_gate_on_the_run_itself_goes_on(demo_runs, tmp_path):
 def test_a_stopped_call_goes_on_and_ends_with_the_same_tables(demo_runs, tmp_path, monkeypatch, capsys):
     size = ["--takeovers", "6", "--continuations", "2", "--controls", "0"]
     assert measure(demo_runs["guided"], tmp_path / "whole", *size) == 0
-    text_of, written = Writer._text_of, []
+    make, written = Writer._make_sample, []
 
-    def stop_at_the_tenth(writer, request, generation):
+    def stop_at_the_tenth(writer, key, request, generation):
         written.append(request)
         if len(written) == 10:
             raise KeyboardInterrupt
-        return text_of(writer, request, generation)
+        return make(writer, key, request, generation)
 
-    monkeypatch.setattr(Writer, "_text_of", stop_at_the_tenth)
+    monkeypatch.setattr(Writer, "_make_sample", stop_at_the_tenth)
     capsys.readouterr()
     assert measure(demo_runs["guided"], tmp_path / "stopped", *size) == 130
     assert "9 samples are kept" in capsys.readouterr().err
@@ -134,12 +155,17 @@ def test_a_stopped_call_goes_on_and_ends_with_the_same_tables(demo_runs, tmp_pat
         assert whole == stopped
 
 
-def test_says_what_it_takes_without_loading_a_model(demo_runs, tmp_path, capsys, monkeypatch):
+def test_says_what_it_takes_without_loading_a_model(demo_runs, strict_run, tmp_path, capsys, monkeypatch):
+    """The plan is made from the run: where both models agree everywhere else there are no controls to promise."""
     monkeypatch.setattr(TransformersBackend, "__init__", None)
-    assert measure(demo_runs["guided"], tmp_path / "out", "--takeovers", "10", "--continuations", "4", "--dry_run") == 0
-    said = capsys.readouterr().out
-    assert "10 of " in said and "5 controls, 4 continuations" in said and "120 texts" in said and "hours" in said
-    assert not (tmp_path / "out").exists()
+    size = ["--takeovers", "10", "--continuations", "4", "--dry_run"]
+    said = {}
+    for name, run in (("all taken", demo_runs["guided"]), ("some left", strict_run)):
+        assert measure(run, tmp_path / "out", *size) == 0
+        said[name] = capsys.readouterr().out
+    assert "10 of " in said["all taken"] and re.search(r"and [01] of [01] controls among", said["all taken"])
+    assert re.search(r"and 5 of \d\d controls among", said["some left"]) and "120 texts" in said["some left"]
+    assert "hours" in said["some left"] and not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize(
@@ -154,19 +180,6 @@ def test_says_what_it_takes_without_loading_a_model(demo_runs, tmp_path, capsys,
 def test_refuses_in_a_line(demo_runs, tmp_path, run, more, line):
     with pytest.raises(ArgumentError, match=line):
         measure(demo_runs[run], tmp_path / "out", *more)
-
-
-def test_the_choice_is_even_over_scores_and_places():
-    rng = np.random.default_rng(0)
-    scores, places = rng.random(4000).astype("f4"), rng.random(4000).astype("f4")
-    chosen = choose_evenly(scores, places, 400, seed=1)
-    assert len(set(chosen.tolist())) == 400 and (np.diff(chosen) > 0).all()
-    for values in (scores, places):
-        quarters = np.histogram(values[chosen], 4, (0, 1))[0]
-        assert (abs(quarters - 100) < 15).all(), quarters
-    assert choose_evenly(scores, places, 400, seed=1).tolist() == chosen.tolist()
-    assert choose_evenly(scores, places, 400, seed=2).tolist() != chosen.tolist()
-    assert choose_evenly(scores[:5], places[:5], 400, seed=1).tolist() == [0, 1, 2, 3, 4]
 
 
 def test_a_stranger_s_folder_names_no_code(demo_runs, tmp_path, demo_pair):
@@ -204,30 +217,3 @@ def test_the_report_shows_the_largest_effects(measured, strict_run, demo_runs, t
     assert examples[0]["donor"]["token"].strip() in page and page.count("<svg") == 5
     with pytest.raises(ArgumentError, match="expected what lm-eval-takeover effects was given as --out"):
         main(["report", str(tmp_path / "analysis"), "--effects", str(tmp_path), "--out", str(report)])
-
-
-def test_takeovers_are_preference_pairs(measured, strict_run, tmp_path):
-    call = ["export", str(strict_run), "--to", "pairs", "--effects", str(measured), "--out", str(tmp_path)]
-    assert main(call) == 0
-    rows = [json.loads(line) for line in (tmp_path / "pairs.jsonl").read_text().splitlines()]
-    assert (
-        pl.read_parquet(tmp_path / "pairs.parquet").rows()
-        == pl.DataFrame(rows, schema=pl.read_parquet_schema(tmp_path / "pairs.parquet")).rows()
-    )
-    effects = {
-        row[:4]: row
-        for row in pl.read_csv(measured / "effects.csv")
-        .filter(kind="takeover")
-        .select("task", "doc_id", "sample", "position", "effect")
-        .rows()
-    }
-    run = read_run_folder(strict_run)
-    assert len(rows) > 60 and sum(row["effect"] is not None for row in rows) == 60
-    for row in rows:
-        name = row["task"], row["doc_id"], row["sample"], row["position"]
-        assert row["effect"] == (pytest.approx(effects[name][4]) if name in effects else None)
-        best = "host_token" if (row["effect"] or 0) < 0 else "donor_token"
-        assert row["chosen"] == row[best] != row["rejected"]
-        one = next(one for one in run.answered if one.name == name[:3])
-        text = run.find_prompt(one)["prompt"] + one.stored.text
-        assert text.startswith(row["prompt"] + row["donor_token"])

@@ -1,0 +1,51 @@
+"""Train a model on the pairs beside this file, by DPO with TRL (1.0 or later) on the ids that the models read.
+
+python train_pairs.py MODEL OUT
+"""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+_NAMES = ("prompt", "chosen", "rejected")
+
+
+def take_ids(rows: Any) -> Any:
+    """The rows with their ids under names that TRL does not overwrite when it tokenises the texts."""
+    return rows.rename_columns({f"{name}_ids": f"{name}_tokens" for name in _NAMES})
+
+
+class IdCollator:
+    """Batches of the ids in the file: no end token is added, and no prompt is tokenised anew."""
+
+    def __init__(self, pad_token_id: int) -> None:
+        from trl.trainer.dpo_trainer import DataCollatorForPreference
+
+        self.collate = DataCollatorForPreference(pad_token_id=pad_token_id)
+
+    def __call__(self, rows: list[dict[str, Any]]) -> Any:
+        return self.collate([{f"{name}_ids": row[f"{name}_tokens"] for name in _NAMES} for row in rows])
+
+
+def train(model: str, pairs: Path, out: str, **options: Any) -> Any:
+    from datasets import load_dataset
+    from transformers import AutoTokenizer
+    from trl import DPOConfig, DPOTrainer
+
+    tokenizer = AutoTokenizer.from_pretrained(model)
+    tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token
+    rows = take_ids(load_dataset("parquet", data_files=str(pairs), split="train"))
+    trainer = DPOTrainer(
+        model,
+        args=DPOConfig(out, remove_unused_columns=False, max_length=None, **options),
+        data_collator=IdCollator(tokenizer.pad_token_id),
+        train_dataset=rows,
+        processing_class=tokenizer,
+    )
+    trainer.train()
+    trainer.save_model(out)
+    return trainer.model
+
+
+if __name__ == "__main__":
+    train(sys.argv[1], Path(__file__).with_name("pairs.parquet"), sys.argv[2])
