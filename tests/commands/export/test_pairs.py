@@ -30,7 +30,7 @@ def run(tmp_path_factory):
 @pytest.fixture(scope="module")
 def effects(run):
     out = run.parent / "effects"
-    size = ["--takeovers", "100", "--controls", "0", "--continuations", "6", "--batch_size", "64"]
+    size = ["--takeovers", "70", "--controls", "0", "--continuations", "6", "--batch_size", "64"]
     assert main(["effects", str(run), "--out", str(out), *size]) == 0
     return out
 
