@@ -20,6 +20,7 @@ from lm_eval_takeover.analysis.effects import TAKEOVER, measure_position
 from lm_eval_takeover.commands.effects.tables import TEXTS
 from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.runs.run_reader import RunReader, read_run_folder
+from lm_eval_takeover.storage.regular_files import open_input
 from lm_eval_takeover.storage.whole_files import write_text, write_whole
 
 TRAINING = Path(__file__).with_name("train_pairs.py")
@@ -118,8 +119,9 @@ def read_texts(folder: Path) -> pl.DataFrame:
     """The continuations with the kind of their position. Raises ArgumentError for a folder that `effects` did not write."""
     names = ["task", "doc_id", "sample", "position"]
     try:
-        kinds = pl.read_csv(folder / "effects.csv").select(*names, "kind")
-        return pl.read_parquet(folder / TEXTS).join(kinds, on=names, maintain_order="left")
+        with open_input(folder / "effects.csv") as table, open_input(folder / TEXTS) as texts:
+            kinds = pl.read_csv(table).select(*names, "kind")
+            return pl.read_parquet(texts).join(kinds, on=names, maintain_order="left")
     except (OSError, pl.exceptions.PolarsError) as error:
         raise ArgumentError(
             f"--effects '{folder}' cannot be read: {error}; expected what lm-eval-takeover effects was given as --out"
