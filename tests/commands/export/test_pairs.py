@@ -213,7 +213,7 @@ def train_by_dpo(model, rows, steps=20, batch=8, beta=0.3):
 
 
 def weaken(noise=0.7):
-    """The demo's guide with noise on its weights. It decides rightly in four of five cases; the base does not know the rule at all,
+    """The demo's guide with noise on its weights, right in four decisions of five. The base does not know the rule at all,
     and cannot learn it in a minute."""
     model, generator = AutoModelForCausalLM.from_pretrained(DEMO["guide"]), torch.Generator().manual_seed(0)
     with torch.no_grad():
