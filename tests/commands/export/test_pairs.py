@@ -55,7 +55,8 @@ def test_a_row_goes_on_from_the_text_of_the_run(exported, run, effects):
     tokens = {one.name: table["token_id"].to_pylist() for one, table in reader.read_traces(["token_id"])}
     prompts = {one.name: reader.find_prompt(one)["prompt_ids"] for one in reader.answered}
     texts = pl.read_parquet(effects / "effect_texts.parquet")
-    assert pl.read_parquet(exported["whole"] / "pairs.parquet").to_dicts() == pytest.approx(rows, rel=1e-6)
+    table = pl.read_parquet(exported["whole"] / "pairs.parquet")
+    assert table.equals(pl.DataFrame(rows, schema=table.schema))
     assert 5 < len(rows) < 100
     for row in rows:
         name = row["task"], row["doc_id"], row["sample"]
