@@ -23,10 +23,10 @@ from lm_eval_takeover.method.registry import Score
 from lm_eval_takeover.method.registry import scores as registered
 from lm_eval_takeover.method.request import Request
 from lm_eval_takeover.pair.pair import Pair
+from lm_eval_takeover.vllm.block_rule import count_parameters
 from lm_eval_takeover.vllm.data_parallel import open_engines
 from lm_eval_takeover.vllm.engine import Engine, Job, Text, VllmEngine
 from lm_eval_takeover.vllm.gate_step import REST, SCORE, TAKEN
-from lm_eval_takeover.vllm.pair_costs import count_parameters
 from lm_eval_takeover.vllm.settings import RequestSettings, name_policy
 from lm_eval_takeover.vllm.versions import check_version
 

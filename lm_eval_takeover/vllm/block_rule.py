@@ -1,22 +1,59 @@
 """`block_size=auto`: how many tokens vLLM drafts, by how many requests it writes at a time, from the table of costs.
 
-`decoding/costs.py` says what a step costs and how many tokens it writes. Without drafts both models read one token of each
-request, as in the fused pair.
+`decoding/costs.py` says what a step costs and how many tokens it writes; the shapes of both models are read from their
+configurations, no weight is loaded. Without drafts both models read one token of each request, as in the fused pair.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
+import torch
 
-from lm_eval_takeover.decoding.costs import StepCosts
+from lm_eval_takeover.arguments import ModelArguments
+from lm_eval_takeover.decoding.costs import PassCost, StepCosts, find_machine
+from lm_eval_takeover.method.policy import DIRECTIONS, Policy
+from lm_eval_takeover.pair.member import Member
+from lm_eval_takeover.pair.pair import Pair
 
 LONGEST = 16
 CONCURRENCY = {"cuda": 1024, "cpu": 256}  # vLLM's own on large GPUs, and on CPUs
 LEAST_GAIN = 0.9  # of the fused pair's time with one request; above that, the more robust engine
 MOST_LOSS = 1.1  # of its time with any number of requests
-# Seconds a layer, by device: in CUDA graphs, and without. vLLM captures none of a draft model's passes. See docs/gpu.md.
-LAUNCH = {"cuda": (1.2e-5, 8.6e-5), "cpu": (6e-4, 6e-4)}
+LAUNCH = {"cuda": (1.2e-5, 8.6e-5), "cpu": (6e-4, 6e-4)}  # seconds a layer, in CUDA graphs and without; see docs/gpu.md
+_COLUMNS = 4096  # cached tokens of a request, at most: a quarter of the context where that is shorter
+
+
+def describe_costs(arguments: ModelArguments, pair: Pair, policy: Policy) -> StepCosts:
+    """Of a pair that may draft."""
+    given = arguments.engine_arguments
+    drafting, verifying = (pair.member(role) for role in DIRECTIONS[policy.direction])
+    graphs, eager = LAUNCH.get(pair.member("guide").device.type, LAUNCH["cpu"])
+    if given.get("enforce_eager"):
+        graphs = eager
+    ranks = int(given.get("tensor_parallel_size", 1))
+
+    def find_cost(member: Member, launch: float) -> PassCost:
+        model = _make_empty(member, arguments.dtype)
+        machine = find_machine(member.device, model.dtype)
+        speeds = {name: ranks * getattr(machine, name) for name in ("weights", "cache", "arithmetic")}
+        layers = member.config.get_text_config().num_hidden_layers
+        return PassCost.of_model(model, replace(machine, launch=launch, **speeds), layers=layers, padded=False)
+
+    length = int(arguments.max_length or given.get("max_model_len") or pair.max_length or 4 * _COLUMNS)
+    alone = policy.host is None
+    fused = find_cost(drafting, graphs)
+    # vLLM's own engines that share requests have no graphs of the drafter.
+    drafter = find_cost(drafting, eager) if int(given.get("data_parallel_size", 1)) > 1 else fused
+    return StepCosts(
+        drafter=drafter,
+        target=find_cost(verifying, graphs),
+        fused=None if alone else fused,
+        ends=_guess_ends(arguments, policy),
+        columns=min(length // 4, _COLUMNS),
+        bonus=alone,
+    )
 
 
 def choose_lengths(costs: StepCosts, most: int) -> list[int]:
@@ -65,3 +102,26 @@ def choose_drafts(costs: StepCosts, most: int, *, fixed: bool = False) -> Choice
     return Choice(
         list_ranges(lengths), f"tokens of a draft by the number of requests: {drafts}; of fused's time {shares}"
     )
+
+
+def _guess_ends(arguments: ModelArguments, policy: Policy) -> float:
+    """How often a position ends a draft, before any was written: the nominal rate; a lone guide's is a guess."""
+    if policy.host is None:
+        return 0.2
+    rates = (arguments.target_rate, arguments.rate, arguments.spike_ratio)
+    return max(next((rate for rate in rates if rate is not None), 0.05), 0.01)
+
+
+def count_parameters(member: Member) -> int:
+    """Of the model that the configuration describes; no weight is made."""
+    return int(_make_empty(member).num_parameters())
+
+
+def _make_empty(member: Member, dtype: str = "auto") -> Any:
+    from transformers import AutoModelForCausalLM
+
+    asked = {} if dtype == "auto" else {"dtype": getattr(torch, dtype.removeprefix("torch."))}
+    with torch.device("meta"):
+        return AutoModelForCausalLM.from_config(
+            member.config, trust_remote_code=member.given.trust_remote_code, **asked
+        )

@@ -7,9 +7,11 @@ for the device.
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from lm_eval_takeover.kernels import operations as kernels
@@ -24,6 +26,7 @@ from lm_eval_takeover.method.sampling import drawing
 # Columns of a record. The rest are `OBSERVED` for traces, `FORCED` for forced tokens; all scores of calibrations take more.
 SCORE, TAKEN, REST = 0, 1, 2
 FORCED = ("log_prob", "greedy")
+_WORDS = 64
 _PIECE = 2**18  # logits of a model that a CPU works on at a time
 _LARGE_PIECE = 2**26  # and a GPU, where a score or a mix in torch makes copies of them
 COLUMNS = REST + max(len(OBSERVED), len(FORCED))
@@ -119,23 +122,20 @@ def draw_rows(logits: Tensor, at: Tensor, rules: Rules, asked: Tensor | None = N
     """The race: token ids `[rows, k]` of logits `[rows, k, vocab]` and words `[rows, k]` as int64; 0 where nobody asks."""
 
     def race(logits: Tensor, at: Tensor, table: Tensor, asked: Tensor | None) -> Tensor:
-        flat, words = logits.reshape(-1, logits.shape[-1]), at.flatten()
-        table = table[:, None].expand(-1, at.shape[1], -1).reshape(-1, table.shape[1])
+        flat, words, count = logits.reshape(-1, logits.shape[-1]), at.flatten(), at.shape[1]
         rows = None
         if asked is not None:
             rows = torch.where(asked.flatten(), torch.arange(len(words), device=words.device), -1)
         if kernels.uses_kernels(logits):
+            table = table[:, None].expand(-1, count, -1).reshape(-1, table.shape[1])
             return kernels.draw(flat, words, rules._replace(table=table), rows)[0].view(at.shape)
-        tokens = torch.zeros_like(words)
-        for rule in torch.unique(table, dim=0):
-            own = (table == rule).all(1) if rows is None else (table == rule).all(1) & (rows >= 0)
-            temperature, top_p, top_k = rule.tolist()
-            sampling = Sampling(temperature, top_p, int(top_k))
-            if own.all():
-                tokens = draw(flat, words, sampling)[0]
-            else:
-                here = own.nonzero()[:, 0]
-                tokens[here] = draw(flat[here], words[here], sampling)[0]
+        samplings = [Sampling(temperature, top_p, int(top_k)) for temperature, top_p, top_k in table.tolist()]
+        if len(kinds := set(samplings)) == 1:
+            return draw(flat, words, samplings[0], rows)[0].view(at.shape)
+        tokens, every = torch.zeros_like(words), torch.arange(len(words)) if rows is None else rows
+        for sampling in kinds:
+            alike = torch.tensor([one == sampling for one in samplings]).repeat_interleave(count)
+            tokens += draw(flat, words, sampling, torch.where(alike, every, -1))[0]
         return tokens.view(at.shape)
 
     with nullcontext() if kernels.uses_kernels(logits) else drawing():
@@ -143,14 +143,22 @@ def draw_rows(logits: Tensor, at: Tensor, rules: Rules, asked: Tensor | None = N
 
 
 def compute_words(keys: Tensor, positions: Tensor) -> Tensor:
-    """The words int64 `[rows, k]` of positions `[rows, k]`, which follow each other, under keys `[rows, 2]`."""
+    """The words int64 `[rows, k]` of positions `[rows, k]` under keys `[rows, 2]`."""
     if kernels.uses_kernels(keys):
         return kernels.compute_words(keys[:, None], positions)
-    found = np.empty(positions.shape, np.uint64)
-    for row, key, own in zip(found, keys.numpy().view(np.uint64), positions.numpy(), strict=True):
-        generator, start = np.random.Philox(key=key), int(own[0]) // 4 * 4  # words of a count of the generator
-        row[:] = generator.advance(start // 4).random_raw(int(own[-1]) + 1 - start)[own - start]
-    return torch.from_numpy(found.view(np.int64))
+    found = [
+        _list_words(key.tobytes(), place // _WORDS)[place % _WORDS]
+        for key, places in zip(keys.numpy(), positions.tolist(), strict=True)
+        for place in places
+    ]
+    return torch.from_numpy(np.array(found).view(np.int64)).view(positions.shape)
+
+
+@lru_cache(maxsize=2**12)
+def _list_words(key: bytes, block: int) -> NDArray[np.uint64]:
+    """So many words of a stream, the `block`-th of them."""
+    generator = np.random.Philox(key=np.frombuffer(key, np.uint64))
+    return np.asarray(generator.advance(block * _WORDS // 4).random_raw(_WORDS))  # four words a count
 
 
 def _by_pieces(compute: Callable[..., Tensor], *rows: Tensor | None) -> Tensor:

@@ -98,7 +98,7 @@ class _Source:
         return self._trees[module]
 
     def _find_name(self, module: str, name: str) -> _Found | None:
-        """A class, a function, or the class of an instance, in a module or where that has it from."""
+        """A class or a function, in a module or where that has it from."""
         tree = self._parse(module)
         for node in _list_statements(tree.body) if tree is not None else ():
             if isinstance(node, (ast.ClassDef, *_FUNCTIONS)) and node.name == name:
@@ -107,11 +107,6 @@ class _Source:
                 for alias in node.names:
                     if name == (alias.asname or alias.name):
                         return self._find_name(self._name_origin(module, node), alias.name)
-            if isinstance(node, ast.Assign) and any(
-                isinstance(one, ast.Name) and one.id == name for one in node.targets
-            ):
-                maker = node.value.func if isinstance(node.value, ast.Call) else None
-                return self._find_name(module, maker.id) if isinstance(maker, ast.Name) else None
         return None
 
     def _name_origin(self, module: str, node: ast.ImportFrom) -> str:

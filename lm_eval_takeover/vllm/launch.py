@@ -11,9 +11,8 @@ from lm_eval_takeover.errors import ArgumentError, nearest
 from lm_eval_takeover.method.policy import DIRECTIONS, Policy
 from lm_eval_takeover.pair.member import Member
 from lm_eval_takeover.pair.pair import Pair
-from lm_eval_takeover.vllm.block_rule import CONCURRENCY, Choice, choose_drafts
+from lm_eval_takeover.vllm.block_rule import CONCURRENCY, Choice, choose_drafts, describe_costs
 from lm_eval_takeover.vllm.heads import read_size, widen_config
-from lm_eval_takeover.vllm.pair_costs import describe_costs
 from lm_eval_takeover.vllm.plugin import ARCHITECTURE, register
 from lm_eval_takeover.vllm.settings import EngineSettings, describe_policy
 

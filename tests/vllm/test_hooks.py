@@ -9,7 +9,7 @@ from lm_eval_takeover.vllm.hooks import find_faults, list_imports
 
 FILES = {
     "lib/__init__.py": "if TYPE_CHECKING:\n    from lib.engine import Engine\nraise ImportError('nobody imports this')",
-    "lib/engine/__init__.py": "from .core import Core as Engine, registry",
+    "lib/engine/__init__.py": "from .core import Core as Engine",
     "lib/engine/core.py": """
 from lib.base import Base
 class Core(Base[int]):
@@ -19,8 +19,6 @@ class Core(Base[int]):
     def __init__(self, config, *, device=None):
         self.runner = config
     async def step(self, rows, *, early=False): ...
-class Registry: ...
-registry = Registry({})
 """,
     "lib/base.py": "class Base:\n    def stop(self, name): self.ended, self.at = True, 0",
 }
@@ -42,7 +40,6 @@ def root(tmp_path):
         ("lib", "Engine.step", "rows ...", None),
         ("lib", "Engine.stop", "name", None),
         ("lib", "Engine.Part.close", "", None),
-        ("lib.engine", "registry", "", None),
         ("lib", "", "engine TYPE_CHECKING", None),
         ("lib.gone", "Engine", "", "lib.gone.Engine is missing"),
         ("lib", "Motor", "", "lib.Motor is missing"),

@@ -20,7 +20,7 @@ from lm_eval_takeover.decoding.costs import count_column_bytes
 from lm_eval_takeover.demo import DEMO
 from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.pair.member import Member
-from lm_eval_takeover.vllm.pair_costs import count_parameters
+from lm_eval_takeover.vllm.block_rule import count_parameters
 
 _ROWS_OF_AUTO = 64
 _ASSUMED_RATE = 0.05  # of rows that follow, if the gate of the guided row is set by hand
