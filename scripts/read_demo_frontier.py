@@ -27,7 +27,7 @@ def read_frontier(run_dir: Path) -> dict[str, Any]:
             _, decisions, both = count_decisions(run_dir / line["row"] / "samples")
             held = {name: line[name] for name in ("method", "rate", "realized_rate", "acc", "pass8")}
             rows.append({**held, "found": both / decisions})
-    areas = json.loads((run_dir / "frontier_area.json").read_text())
+    areas = [line for line in json.loads((run_dir / "frontier_area.json").read_text()) if line["axis"] == "share"]
     return {"rows": [_round(row) for row in rows], "areas": [_round(area) for area in areas]}
 
 
@@ -59,17 +59,18 @@ def _show_rate(row: dict[str, Any] | None, rate: float) -> str:
 
 
 def areas_table() -> str:
-    """By method: the area, its difference from three others with Holm's p-value below 5 % marked, and the least cost of 90 %."""
+    """By method: the area, its steps, its difference from three others, marked at p < 5 % by Holm, and the least cost of 90 %."""
     areas: dict[str, dict[str | None, dict[str, Any]]] = {}
     for area in _read()["areas"]:
         areas.setdefault(area["method"], {})[area["versus"]] = area
     lines = [
-        "| method | area | minus `random` | minus `entropy` | minus `ce` | 90 % of the gain at |",
-        "|---|--:|--:|--:|--:|--:|",
+        "| method | area | steps | minus `random` | minus `entropy` | minus `ce` | 90 % of the gain at |",
+        "|---|--:|--:|--:|--:|--:|--:|",
     ]
     for method, found in sorted(areas.items(), key=lambda item: -next(iter(item[1].values()))["area"]):
         own = next(iter(found.values()))
-        cells = [_show_points(own, "area", "low", "high")]
+        steps = (100 * own["area_low_step"], 100 * own["area_high_step"])
+        cells = [_show_points(own, "area", "low", "high"), "{:+.1f} to {:+.1f}".format(*steps)]
         for versus in ("random", "entropy", "ce"):
             cells.append(_show_points(found.get(versus), "difference", "difference_low", "difference_high"))
         cells.append("not reached" if own["least_cost_90"] is None else f"{own['least_cost_90']:.1%}")

@@ -252,7 +252,7 @@ class Lossy(Policy):
     """The host's token `x` is refused with probability `max(0, 1 - leniency q(x) / p(x))`, and the donor writes there.
 
     Speculative sampling with lenience (Leviathan et al., arXiv 2211.17192, appendix A.5, whose `l` is 1 / `leniency`); the donor
-    draws from its whole distribution.
+    draws from its whole distribution, not from the residual, so it is not lossless at leniency 1.
     """
 
     uses_chance = True

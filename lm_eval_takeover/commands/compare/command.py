@@ -41,6 +41,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     rows = "NAME[:argument=value…][@rate…] (default: base,random,guided,guide)"
     add("--rows", default="base,random,guided,guide", metavar="ROW,…", help=rows)
     add("--rates", metavar="RATE,…", help="shares of tokens to take over, for all rows that name none but guided")
+    refine = "then run more rates where Acc differs by more than 20 points between two neighbouring ones"
+    add("--refine", action="store_true", help=refine)
     target = "share of tokens to take over, where there are no --rates (default: 0.05)"
     add("--target_rate", type=float, metavar="RATE", help=target)
     add_shared(parser, "direction")
@@ -112,6 +114,10 @@ def _check(options: argparse.Namespace) -> None:
         raise ArgumentError("--base and --guide go together; without both the bundled demo pair is compared")
     for role in ("base", "guide") if options.base is not None else ():
         check_folder(role, getattr(options, role))
+    if options.refine and options.calibration is not None:
+        raise ArgumentError(
+            f"--refine solves more rates than --calibration {options.calibration} holds; leave out one of them"
+        )
     if options.limit is not None and not 0 < options.limit < math.inf:
         raise ArgumentError(f"--limit {options.limit:g} is not a number above 0")
     _check_rows(options)

@@ -7,7 +7,8 @@ RUN_DIR/frontier.svg               the picture
 
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ AREA_COLUMNS = (
 )
 AREA_AXES = ("share", "changed")  # elsewhere a method may have one cost at all rates
 _AGAINST = ("random", "entropy", "ce")
+STEEP = 0.2  # of Acc, between two neighbouring rates
 AVERAGE = "average"
 
 
@@ -82,14 +84,37 @@ def describe_costs(runs: Mapping[PlannedRow, Sequence[Run]]) -> list[dict[str, A
     return costs
 
 
-def describe_frontier(runs: Mapping[PlannedRow, Sequence[Run]], run_dir: Path) -> Frontier:
-    """Write both tables."""
+def measure_points(runs: Mapping[PlannedRow, Sequence[Run]]) -> tuple[list[Point], list[str]]:
+    """The rows with their figures, and the tasks that averages are over."""
     averaged = choose_averaged(dict.fromkeys(task for of_row in runs.values() for run in of_row for task in run.tasks))
     points = []
     for row, of_row in runs.items():
         summaries = summarize_tasks(of_row)
         summaries[AVERAGE] = average([summaries[task] for task in averaged if task in summaries])
         points.append(Point(row, {task: run.tasks[task] for run in of_row for task in run.tasks}, summaries))
+    return points, averaged
+
+
+def refine_rows(runs: Mapping[PlannedRow, Sequence[Run]]) -> list[PlannedRow]:
+    """More rows of each method, halfway between two rates, or 0 and the least one, whose Acc differs by more than 20 points."""
+    points, _ = measure_points(runs)
+    acc = {point.row: point.summaries[AVERAGE].acc.value or 0.0 for point in points}
+    more = []
+    for family in dict.fromkeys(row.family for row in acc if row.rate):
+        rows = sorted((row for row in acc if row.family == family and row.rate), key=lambda row: row.rate or 0.0)
+        assert rows[0].method is not None
+        alone = [(0.0, acc[row]) for row in acc if row.name == rows[0].method.policy.host]
+        stem = rows[-1].label.partition("@")[0]
+        for (left, before), (right, after) in pairwise([*alone, *((row.rate or 0.0, acc[row]) for row in rows)]):
+            if abs(after - before) > STEEP:
+                rate = round((left + right) / 2, 4)
+                more.append(replace(rows[0], label=f"{stem}@{rate:g}", rate=rate, covers=None))
+    return more
+
+
+def describe_frontier(runs: Mapping[PlannedRow, Sequence[Run]], run_dir: Path) -> Frontier:
+    """Write both tables."""
+    points, averaged = measure_points(runs)
     lines = [line for point in points for line in point.describe()]
     _write_lines("frontier", list(lines[0]), lines, run_dir)
     families = [point.row.family for point in points if point.row.rate is not None]

@@ -14,7 +14,7 @@ from lm_eval_takeover.calibration.files import find_calibration, note_tasks
 from lm_eval_takeover.commands._output import write_json
 from lm_eval_takeover.commands.compare.budget_parameters import CalibrationPlan, find_row_target, plan_calibration
 from lm_eval_takeover.commands.compare.calls import Call, plan_calls
-from lm_eval_takeover.commands.compare.frontier import describe_costs, describe_frontier, try_to_draw
+from lm_eval_takeover.commands.compare.frontier import describe_costs, describe_frontier, refine_rows, try_to_draw
 from lm_eval_takeover.commands.compare.rows import LEADERS, PlannedRow, plan_rows
 from lm_eval_takeover.commands.compare.tables import write_costs, write_frontier
 from lm_eval_takeover.commands.compare.worker import CallFailed, start_worker
@@ -45,7 +45,10 @@ def compare(options: argparse.Namespace) -> int:
     except OSError as error:
         raise RunDirError(f"run_dir '{run_dir}' cannot be written: {error}") from error
     try:
-        done = run_rows(options, rows, read_workload(options))
+        loads = read_workload(options)
+        done = run_rows(options, rows, loads)
+        if options.refine and (more := refine_rows(read_runs(done))):
+            done = run_rows(options, [*rows, *more], loads)
     except CallFailed as failed:
         print(f"a row failed; what was finished is kept in '{run_dir}'", file=sys.stderr)
         return failed.status
@@ -59,7 +62,7 @@ def _print_tables(options: argparse.Namespace, done: Done) -> None:
     thinking = [call.results for row, calls in done.items() for call in calls if row.name == "thinking"]
     labels = {call.results: row.label for row, calls in done.items() for call in calls}
     board = build_board(list(labels), thinking, None, labels)
-    runs = {row: [read_call(call) for call in calls] for row, calls in done.items()}
+    runs = read_runs(done)
     for row, of_row in runs.items():
         if row.method is not None and not any(run.counts.takeovers for run in of_row):
             _say(options, f"{row.label}: {row.method.policy.donor} wrote nothing")
@@ -133,6 +136,11 @@ def _run_worker(options: argparse.Namespace, calls: Sequence[Mapping[str, Any]])
 def _say(options: argparse.Namespace, text: str) -> None:
     if not options.quiet:
         print(text, file=sys.stderr)
+
+
+def read_runs(done: Done) -> dict[PlannedRow, list[Run]]:
+    """By row the runs of its calls."""
+    return {row: [read_call(call) for call in calls] for row, calls in done.items()}
 
 
 def read_call(call: Call) -> Run:

@@ -25,10 +25,11 @@ def read_options(tmp_path):
 
 @pytest.fixture
 def harness(monkeypatch):
-    """Stands for the worker. `started` are the commands so far; `faults` says what else happens at the nth one."""
+    """Stands for the worker. `started` are the commands so far; `faults` says what else happens at the nth one, `missed`
+    by policy which rate it realizes."""
 
     class Harness:
-        started, faults = [], {}
+        started, faults, missed = [], {}, {}
 
     def write(words):
         Harness.started.append(words)
@@ -37,9 +38,10 @@ def harness(monkeypatch):
         folder = Path(value_of(words, "--output_path"))
         if value_of(words, "--model") == "guided-takeover":
             given = arguments_of(words)
-            rate = float(given.get("target_rate") or given.get("rate") or 0.07)
+            target = float(given["target_rate"]) if "target_rate" in given else None
+            rate = Harness.missed.get(given["policy"], target or float(given.get("rate", 0.07)))
             counts = {"tokens": 1000, "realized_rate": rate, "base_passes": 1100, "guide_passes": 250}
-            run = takeover(given["policy"], rate=rate, per_task={"takeover_demo": counts})
+            run = takeover(given["policy"], rate=rate, per_task={"takeover_demo": counts}, target_rate=target)
             correct = {"base": [0, 1], "guide": [8, 7], "random": [1, 1]}.get(given["policy"], [7, 7])
             write_results(folder, {"takeover_demo": correct * 8}, run=run)
         else:
@@ -52,5 +54,4 @@ def harness(monkeypatch):
             (Path(call["results"]) / "call.json").write_text("{}")
 
     monkeypatch.setattr(running, "start_worker", work)
-    Harness.started, Harness.faults = [], {}
     return Harness

@@ -11,7 +11,7 @@ from helpers.stock import comparing_here
 from lm_eval_takeover.calibration.tuning import Method
 from lm_eval_takeover.cli import main
 from lm_eval_takeover.commands.compare import frontier
-from lm_eval_takeover.commands.compare.frontier import describe_costs, describe_frontier, try_to_draw
+from lm_eval_takeover.commands.compare.frontier import describe_costs, describe_frontier, refine_rows, try_to_draw
 from lm_eval_takeover.commands.compare.rows import PlannedRow
 from lm_eval_takeover.commands.compare.tables import write_frontier
 from lm_eval_takeover.method.policies import Random
@@ -94,11 +94,9 @@ def test_the_cost_of_a_row_is_that_of_all_its_calls(tmp_path):
     assert (cost["tokens"], cost["takeovers"], cost["base_passes"], cost["seconds"]) == (1300, 13, 2200, 5.0)
 
 
-def test_a_method_that_can_write_no_more_keeps_its_gain(tmp_path):
-    """Its area goes as far as the others' do: who may spend 10 % may spend 2 %."""
-    method = Method(Random(rate=0.5))
-    counts = {"base": 0, "far@0.05": 4, "far@0.1": 4, "short@0.02": 4}
-    runs = {}
+def make_runs(tmp_path, counts):
+    """Rows `NAME@RATE` with so many of 8 samples correct on each of 6 problems. `short` can write 2 % at most."""
+    method, runs = Method(Random(rate=0.5)), {}
     for label, correct in counts.items():
         name, _, rate = label.partition("@")
         known = (
@@ -110,7 +108,17 @@ def test_a_method_that_can_write_no_more_keeps_its_gain(tmp_path):
         run["per_task"] = {"takeover_demo": {"tokens": 1000, "realized_rate": float(rate or 0)}}
         write_results(tmp_path / label, {"takeover_demo": [correct] * 6}, run=run)
         runs[PlannedRow(label, name, **known)] = [read_run(*(tmp_path / label).glob("results_*.json"))]
-    describe_frontier(runs, tmp_path)
+    return runs
+
+
+def test_rates_are_added_where_the_curve_is_steep(tmp_path):
+    runs = make_runs(tmp_path, {"base": 0, "far@0.05": 4, "far@0.1": 5, "flat@0.04": 1, "late@0.02": 1, "late@0.04": 7})
+    assert [(row.label, row.rate) for row in refine_rows(runs)] == [("far@0.025", 0.025), ("late@0.03", 0.03)]
+
+
+def test_a_method_that_can_write_no_more_keeps_its_gain(tmp_path):
+    """Its area goes as far as the others' do: who may spend 10 % may spend 2 %."""
+    describe_frontier(make_runs(tmp_path, {"base": 0, "far@0.05": 4, "far@0.1": 4, "short@0.02": 4}), tmp_path)
     lines = [line for line in read_lines(tmp_path / "frontier_area.csv") if line["axis"] == "share"]
     areas = {line["method"]: float(line["area"]) for line in lines}
     assert areas == pytest.approx({"far": 0.5 * (1 - 0.5 * 0.5), "short": 0.5 * (1 - 0.5 * 0.2)})

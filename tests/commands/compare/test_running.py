@@ -72,6 +72,14 @@ def test_done_rows_stay_and_the_table_is_the_same(harness, tmp_path, capsys):
     assert len(harness.started) == 8
 
 
+def test_a_missed_rate_and_rows_that_follow_are_said(harness, tmp_path, capsys):
+    harness.missed["disagreement"] = 0.0706
+    assert main([*WORDS, "--run_dir", str(tmp_path)]) == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "5.0% of the tokens were to be taken over, and 7.1% were" in printed
+    assert "random: at the rate that the guided row realized on each task." in printed
+
+
 @pytest.mark.parametrize("stop", [KeyboardInterrupt, SystemExit])
 def test_an_interrupted_comparison_goes_on_and_ends_with_the_same_table(harness, tmp_path, capsys, stop):
     def die(words):
