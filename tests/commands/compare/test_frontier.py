@@ -14,7 +14,7 @@ from lm_eval_takeover.commands.compare import frontier
 from lm_eval_takeover.commands.compare.frontier import describe_costs, describe_frontier, refine_rows, try_to_draw
 from lm_eval_takeover.commands.compare.rows import PlannedRow
 from lm_eval_takeover.commands.compare.tables import write_frontier
-from lm_eval_takeover.method.policies import Random
+from lm_eval_takeover.method.policies import Ensemble, Random
 from lm_eval_takeover.results.runs import read_run
 
 STRANGER = """\
@@ -95,20 +95,31 @@ def test_the_cost_of_a_row_is_that_of_all_its_calls(tmp_path):
 
 
 def make_runs(tmp_path, counts):
-    """Rows `NAME@RATE` with so many of 8 samples correct on each of 6 problems. `short` can write 2 % at most."""
-    method, runs = Method(Random(rate=0.5)), {}
+    """Rows `NAME@RATE` with so many of 8 samples correct on each of 6 problems, at rates that double as shares of changed tokens.
+
+    `short` can write 2 % at most, `hand` has its gate set by hand, `mix` mixes both models.
+    """
+    runs = {}
     for label, correct in counts.items():
         name, _, rate = label.partition("@")
-        known = (
-            {"rate": float(rate), "method": method, "word": name, "covers": 0.1 if name == "short" else None}
-            if rate
-            else {}
-        )
-        run = takeover("random" if rate else "base", rate=float(rate or 0))
-        run["per_task"] = {"takeover_demo": {"tokens": 1000, "realized_rate": float(rate or 0)}}
+        method = Method(Ensemble() if name == "mix" else Random(rate=0.5)) if rate else None
+        asked, covers = None if name == "hand" else float(rate or 0) or None, 0.1 if name == "short" else None
+        told = {
+            "tokens": 1000,
+            "realized_rate": float(rate or 0),
+            "changed": int(1000 * float(rate or 0)),
+            "asked": 1000,
+        }
+        run = takeover("random" if rate else "base", rate=float(rate or 0), per_task={"takeover_demo": told})
         write_results(tmp_path / label, {"takeover_demo": [correct] * 6}, run=run)
-        runs[PlannedRow(label, name, **known)] = [read_run(*(tmp_path / label).glob("results_*.json"))]
+        row = PlannedRow(label, name, rate=asked, method=method, word=name if rate else "", covers=covers)
+        runs[row] = [read_run(*(tmp_path / label).glob("results_*.json"))]
     return runs
+
+
+def read_areas(tmp_path, axis):
+    lines = [line for line in read_lines(tmp_path / "frontier_area.csv") if line["axis"] == axis]
+    return {line["method"]: float(line["area"]) if line["area"] else None for line in lines}
 
 
 def test_rates_are_added_where_the_curve_is_steep(tmp_path):
@@ -119,9 +130,21 @@ def test_rates_are_added_where_the_curve_is_steep(tmp_path):
 def test_a_method_that_can_write_no_more_keeps_its_gain(tmp_path):
     """Its area goes as far as the others' do: who may spend 10 % may spend 2 %."""
     describe_frontier(make_runs(tmp_path, {"base": 0, "far@0.05": 4, "far@0.1": 4, "short@0.02": 4}), tmp_path)
-    lines = [line for line in read_lines(tmp_path / "frontier_area.csv") if line["axis"] == "share"]
-    areas = {line["method"]: float(line["area"]) for line in lines}
+    areas = read_areas(tmp_path, "share")
     assert areas == pytest.approx({"far": 0.5 * (1 - 0.5 * 0.5), "short": 0.5 * (1 - 0.5 * 0.2)})
+
+
+def test_each_axis_has_the_methods_that_have_a_cost_there(tmp_path):
+    """A gate by hand, at 1 %, does not set the cap of 10 %. A mix writes no token alone, but it changes some."""
+    counts = {"base": 0, "guide": 8, "far@0.05": 4, "far@0.1": 4, "hand@0.01": 4, "mix@0.05": 4, "mix@0.1": 4}
+    describe_frontier(make_runs(tmp_path, counts), tmp_path)
+    far = 0.5 * (1 - 0.5 * 0.5)
+    assert read_areas(tmp_path, "share") == pytest.approx({"far": far, "hand": 0.5 * (1 - 0.5 * 0.1)})
+    assert read_areas(tmp_path, "changed")["mix"] == pytest.approx(far)
+    assert read_areas(tmp_path, "asked") == dict.fromkeys(["far", "hand", "mix"])  # one cost at all rates: no area
+    lines = [line for line in read_lines(tmp_path / "frontier.csv") if line["task"] == "average"]
+    shown = {line["row"]: [line[f"{name}_rate"] for name in ("realized", "changed", "asked")] for line in lines}
+    assert (shown["far@0.1"], shown["mix@0.1"]) == (["0.1", "0.1", "1.0"], ["", "0.1", "1.0"])
 
 
 KINDS = ("base", "guide", "thinking", "follows", "rates")
