@@ -93,7 +93,7 @@ def _expand(named: Named, options: argparse.Namespace, has_leader: bool) -> Iter
     by_hand = parameter is None or _is_by_hand(own, shared, parameter.name)
     if by_hand and named.rates:
         raise ArgumentError(
-            f"--rows {named.name}@{named.rates[0]:g}: its arguments say already how much the donor writes"
+            f"--rows {named.name}@{named.rates[0]:g}: its arguments set already how many tokens are taken over"
         )
     pairs = [f"{name}-{value}" for name, value in named.arguments.items()]
     label = make_component("-".join([named.name, *pairs]))

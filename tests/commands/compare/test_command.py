@@ -14,7 +14,7 @@ from lm_eval_takeover.errors import ArgumentError, TakeoverError
         (["--rows", "base@0.1"], "--rows base: the base alone has neither rates nor arguments"),
         (["--rows", "ce@0.1:2"], "--rows 'ce@0.1:2': '2' is no rate"),
         (["--rows", "ce:tau@0.1"], "--rows 'ce:tau@0.1': 'tau' is not argument=value"),
-        (["--rows", "ce:tau=1@0.1"], "its arguments say already how much the donor writes"),
+        (["--rows", "ce:tau=1@0.1"], "its arguments set already how many tokens are taken over"),
         (["--rows", "ce:lenght=3"], "unknown model argument 'lenght'"),
         (["--rows", "ce,ce"], "--rows names ce twice"),
         (["--rows", "thinking"], "--rows 'thinking': thinking=MODEL names a model"),
