@@ -14,7 +14,7 @@ import tempfile
 import zipfile
 from pathlib import Path
 
-from lm_eval_takeover.vllm.hooks import find_faults, list_imports
+from lm_eval_takeover.vllm.hooks import OTHERS, find_faults, list_imports
 from lm_eval_takeover.vllm.versions import EVERY_HOOK
 
 ROOT = Path(__file__).parent.parent
@@ -51,10 +51,12 @@ def report(folder: Path) -> int:
     faults = find_faults(folder, hooks)
     for fault in faults:
         print(fault)
-    used = sum(max(len(names.split()), 1) for _, _, names in hooks)
-    print(
-        f"{used} names in {len({module for module, _, _ in hooks})} modules are used; {len(faults)} are not as expected"
-    )
+    counts = [
+        (module, max(len([name for name in names.split() if name != OTHERS]), 1)) for module, _, names in EVERY_HOOK
+    ]
+    private = sum(count for module, count in counts if module.startswith("vllm.v1"))
+    used = sum(count for _, count in counts)
+    print(f"{used} names are looked up, {private} of them in vllm.v1; {len(faults)} are not as expected")
     return int(bool(faults))
 
 
