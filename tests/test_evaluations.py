@@ -11,6 +11,7 @@ from lm_eval.loggers import EvaluationTracker
 from lm_eval.tasks import TaskManager
 
 from lm_eval_takeover.model import GuidedTakeover
+from lm_eval_takeover.storage.paths import make_component
 from lm_eval_takeover.tasks.benchmarks import load_demo
 
 TASK = {
@@ -87,7 +88,7 @@ def test_a_run_has_a_label_that_names_its_folder_and_its_cost(evaluate, argument
     assert results["config"]["batch_sizes"] == [7]  # which lm-eval prints above its table
     tracker.save_results_aggregated(results=results, samples=results["samples"])
     (folder,) = tmp_path.iterdir()
-    assert folder.name == label.replace("/", "__")
+    assert folder.name == make_component(label)
     assert [file.name[:8] for file in folder.iterdir()] == ["results_"]
 
 
