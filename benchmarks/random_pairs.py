@@ -23,6 +23,8 @@ from lm_eval_takeover.pair.pair import Pair
 
 SHAPES = {  # hidden size, layers, intermediate size, heads
     "base": (256, 6, 768, 4),
+    "1:1": (256, 6, 768, 4),
+    "1:4": (512, 7, 1536, 8),
     "1:13": (768, 11, 2304, 12),
     "1:26": (1024, 13, 3072, 16),
     "qwen3-0.6b": (1024, 28, 3072, 16),

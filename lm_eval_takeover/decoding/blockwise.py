@@ -18,7 +18,6 @@ from torch import Tensor
 
 from lm_eval_takeover.decoding.costs import PassCost
 from lm_eval_takeover.decoding.failures import Failures
-from lm_eval_takeover.decoding.pool import Pool
 from lm_eval_takeover.decoding.schedule import Schedule
 from lm_eval_takeover.decoding.stepwise import Stepwise
 from lm_eval_takeover.decoding.stop_strings import StopStrings
@@ -86,8 +85,11 @@ class Verdict:
         return Verdict(*copy.fetch())
 
 
-class Blocks(Pool):
-    """Texts that the donor's distribution decides: draft, verify, accept up to the first other token."""
+class Blocks(Stepwise):
+    """Texts that the donor's distribution decides: draft, verify, accept up to the first other token.
+
+    A guide that writes alone drafts no more once that is slower, as far as its drafts tell.
+    """
 
     _logits: Tensor | None = None  # `[rows, longest, vocab]` of a draft, used again by the next
 
@@ -111,17 +113,32 @@ class Blocks(Pool):
         super()._restart(size)
 
     def advance(self, slots: Sequence[int], finished: list[int]) -> None:
+        if self.policy.host is None and not self._drafts_pay(slots):
+            return super().advance(slots, finished)
         with drawing():
             draft = self._draft(list(slots))
         drafted, lengths = self._upload_drafted(draft)
         donor_logits = self._read_by_donor(draft, drafted)
         scores = self._score(draft, donor_logits, drafted)
         verdict = self._verify(draft, donor_logits, scores, drafted, lengths)
-        verdict.observed = self._observe(draft, donor_logits, verdict.tokens, drafted) if self.traced else None
+        verdict.observed = self._observe_block(draft, donor_logits, verdict.tokens, drafted) if self.traced else None
         verdict = verdict.fetch()
         if not bool(verdict.sound):
             self._refuse_broken(draft, donor_logits, scores, verdict.counts.tolist())
         self._emit(draft, scores, verdict, finished)
+
+    def _drafts_pay(self, slots: Sequence[int]) -> bool:
+        """Whether a lone guide is to draft. Once it is not, it goes on alone."""
+        if self.drafter in self.passes and not self.schedule.drafts_pay(
+            len(slots), max(self.slots[slot].length for slot in slots)
+        ):
+            del self.passes[self.drafter]
+            self.readers.pop(self.drafter).leave()
+            for row in (*self.slots, *self.waiting):
+                row.generation.count_passes(
+                    self.drafter, -1
+                )  # the first pass also reads the end of the prompt: prefill
+        return self.drafter in self.passes
 
     # Draft
 
@@ -296,7 +313,7 @@ class Blocks(Pool):
             if end:
                 finished.append(slot)
 
-    def _observe(self, draft: Draft, donor_logits: Tensor, tokens: Tensor, drafted: Tensor) -> Tensor:
+    def _observe_block(self, draft: Draft, donor_logits: Tensor, tokens: Tensor, drafted: Tensor) -> Tensor:
         """What both models thought of these tokens `[rows, k]`: `[rows, k, OBSERVED]`; behind a row's last one, anything."""
         parts = []
         for part in self._parts(donor_logits):

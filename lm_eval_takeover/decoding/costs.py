@@ -21,7 +21,8 @@ class Machine:
 
     launch: seconds a layer, whatever it reads. weights, cache: bytes a second, of weights and of cached keys and values.
     arithmetic: floating point operations a second. draw: seconds a draw, of any number of rows. entries: entries of the
-    vocabulary a second that a draw looks at.
+    vocabulary a second that a draw looks at. several: what a pass over several tokens needs more, in shares of its weights.
+    row: seconds more of a draw for each of its rows.
     """
 
     launch: float
@@ -30,6 +31,8 @@ class Machine:
     arithmetic: float
     draw: float
     entries: float
+    several: float = 0.0
+    row: float = 0.0
 
 
 # CPUs are measured: two cores, with and without matrix instructions for the dtype. Only their `cache` is chosen. Passes of one
@@ -37,8 +40,8 @@ class Machine:
 # rows, which takes 1.1 times as long as no drafts. GPUs are modelled, in bfloat16: 7/8 of the published bandwidth, 6/10 of the
 # arithmetic, 16 kernels of 2 microseconds a layer, a draw of two passes over float32 logits.
 MACHINES = {
-    "cpu": Machine(4e-5, 17e9, 4e10, 1.7e11, 2e-5, 2e8),
-    "cpu with matrices": Machine(4e-5, 17e9, 4e10, 1.4e12, 2e-5, 2e8),
+    "cpu": Machine(4e-5, 17e9, 4e10, 1.7e11, 2e-5, 2e8, 0.5, 6e-6),
+    "cpu with matrices": Machine(4e-5, 17e9, 4e10, 1.4e12, 2e-5, 2e8, 0.0, 6e-6),
     "H200": Machine(3.3e-5, 4.2e12, 4.2e12, 6e14, 2e-5, 5e11),
     "H100": Machine(3.3e-5, 2.9e12, 2.9e12, 6e14, 2e-5, 3.6e11),
     "A100": Machine(3.3e-5, 1.75e12, 1.75e12, 1.9e14, 2e-5, 2.2e11),
@@ -58,7 +61,8 @@ def find_machine(device: torch.device, dtype: torch.dtype) -> Machine:
 @dataclass(frozen=True, slots=True)
 class PassCost:
     """Modelled seconds of one model: `fixed` a pass (launches, weights read once), `per_token` of arithmetic, `per_column` of
-    cached keys and values that one row reads; `draw` and `per_draw` of drawing one token of each row.
+    cached keys and values that one row reads; `draw` and `per_draw` of drawing one token of each row; `several` more of a pass
+    over more than one token.
 
     `padded`: passes over several tokens are padded to few lengths (`round_up`).
     """
@@ -69,6 +73,7 @@ class PassCost:
     draw: float = 0.0
     per_draw: float = 0.0
     padded: bool = True
+    several: float = 0.0
 
     @classmethod
     def of(cls, forward: ForwardPass | StatePass) -> "PassCost":
@@ -112,13 +117,14 @@ class PassCost:
             per_token=2 * parameters / machine.arithmetic,
             per_column=column_bytes / machine.cache,
             draw=machine.draw,
-            per_draw=vocab / machine.entries,
+            per_draw=machine.row + vocab / machine.entries,
             padded=padded,
+            several=machine.several * parameters * itemsize / machine.weights,
         )
 
     def seconds(self, tokens: float, columns: float = 0.0) -> float:
         """Of a pass over so many tokens that reads so many cached columns, of all rows together."""
-        return self.fixed + self.per_token * tokens + self.per_column * columns
+        return self.fixed + self.per_token * tokens + self.several * (tokens > 1) + self.per_column * columns
 
     def draft_seconds(self, rows: float, columns: float = 0.0) -> float:
         """Of one drafted token of each of these rows: a pass and a draw."""
@@ -156,8 +162,9 @@ class StepCosts:
     def step_seconds(self, drafted: Count, rows: int) -> Count:
         columns = rows * self.columns
         drafting = np.maximum(drafted, 1) * self.drafter.draft_seconds(rows, columns)
-        again = self.drafter.per_token * rows * self._count_reread(drafted)
-        reading = self.target.seconds(0, columns) + self.target.per_token * rows * self.count_read(drafted)
+        again = self.drafter.seconds(rows * (1 + self._count_reread(drafted))) - self.drafter.seconds(rows)
+        read: Any = self.count_read(drafted)
+        reading = self.target.seconds(rows * read, columns)
         looking = self.target.draw + self.target.per_draw * rows * self._positions(drafted)
         return drafting + again + reading + looking  # type: ignore[no-any-return]
 

@@ -54,7 +54,7 @@ class Pool(ABC):
         traced: bool = False,
         count_tokens: Callable[[int], None] | None = None,
     ) -> None:
-        self.policy, self.passes, self.vocab, self.eos, self.seed = policy, passes, vocab, eos, seed
+        self.policy, self.passes, self.vocab, self.eos, self.seed = policy, dict(passes), vocab, eos, seed
         self.block_size, self.failures, self.traced = block_size, failures, traced
         self.count_tokens = count_tokens
         self.host, self.donor = policy.writes(taken_over=False), policy.writes(taken_over=True)

@@ -31,6 +31,8 @@ _PRIOR_RATE, _PRIOR_MASS, _PRIOR_WEIGHT = (
     100.0,
 )  # what is known of a pair before its first position, in positions
 _BUCKET_WEIGHT = 10.0  # positions that the expectation counts for in each bucket
+_ALONE_WEIGHT = 25.0  # of the prior, where a guide may as well write alone
+_LEAST_GAIN = 0.97  # of its time alone: costs are modelled
 _LENGTHS = np.arange(1, LONGEST + 1)
 
 
@@ -47,10 +49,14 @@ class MismatchRates:
 
     def _fit(self) -> None:
         weight = self._seen.sum() + _PRIOR_WEIGHT
-        self.overall = float((self._ended.sum() + _PRIOR_RATE * _PRIOR_WEIGHT) / weight)  # whatever the min-entropy
+        self.overall = self.estimate(_PRIOR_WEIGHT)
         mass = ((self._seen * _MASS).sum() + _PRIOR_MASS * _PRIOR_WEIGHT) / weight
         expected = np.minimum(self.overall * _MASS / mass, 1.0)
         self._rates: list[float] = ((self._ended + _BUCKET_WEIGHT * expected) / (self._seen + _BUCKET_WEIGHT)).tolist()
+
+    def estimate(self, weight: float) -> float:
+        """How often drafts end, whatever the min-entropy; what was known before counts for so many positions."""
+        return float((self._ended.sum() + _PRIOR_RATE * weight) / (self._seen.sum() + weight))
 
     @staticmethod
     def bucket(min_entropy: float) -> int:
@@ -98,9 +104,10 @@ class Schedule:
         return [0.0, *(speed * seconds * positions / expect_tokens(positions, costs.ends)).tolist(), float(rows)]
 
     def drafts_pay(self, rows: int, columns: int = 0) -> bool:
-        """Whether the donor that writes alone is slower, before anything is known of how often drafts end."""
-        costs = self._at(columns)
-        return self.fixed is not None or bool(costs.token_seconds(_LENGTHS, rows).min() < costs.fused_seconds(rows))
+        """Whether the donor that writes alone is slower, as far as is known of how often drafts end."""
+        costs = replace(self._at(columns), ends=self.rates.estimate(_ALONE_WEIGHT))
+        drafted = costs.token_seconds(_LENGTHS, rows).min()
+        return self.fixed is not None or bool(drafted < _LEAST_GAIN * costs.fused_seconds(rows))
 
     def _at(self, columns: int) -> StepCosts:
         """The costs of a step, by what is known of drafts now."""

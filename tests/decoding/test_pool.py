@@ -18,6 +18,7 @@ from lm_eval_takeover.demo import DEMO
 from lm_eval_takeover.forward.forward_pass import ForwardPass
 from lm_eval_takeover.forward.graphed_pass import GraphedPass
 from lm_eval_takeover.forward.ragged_cache import RaggedCache
+from lm_eval_takeover.forward.self_check import verify_pass
 from lm_eval_takeover.forward.transfers import choose_device
 from lm_eval_takeover.method.policies import BaseAlone, GuideAlone
 from lm_eval_takeover.method.request import Request
@@ -204,6 +205,8 @@ def test_a_pass_reads_the_columns_of_its_rows_and_not_of_the_longest_text_ever(s
 def test_no_draft_is_longer_than_what_is_captured(small_pair, prompts, monkeypatch, name):
     """A longer one would be read eagerly, launch by launch."""
     pass_as_on_a_gpu(small_pair, monkeypatch)
+    for member in small_pair.members:
+        verify_pass(member)  # whose check reads eagerly, too
     monkeypatch.setattr("lm_eval_takeover.forward.graphed_pass.longest_draft", lambda rows, vocab, device: 5)
     read, plain = [], ForwardPass.__call__
 

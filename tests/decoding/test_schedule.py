@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from helpers.pairs import save_random_model, texts
 from transformers import GPT2Config, Qwen3Config
 
 from lm_eval_takeover.decoding import blockwise
@@ -9,6 +10,8 @@ from lm_eval_takeover.decoding.costs import MACHINES, PassCost, count_column_byt
 from lm_eval_takeover.decoding.schedule import Schedule
 from lm_eval_takeover.method.policies import GuideAlone
 from lm_eval_takeover.method.request import Request, Sampling
+from lm_eval_takeover.pair.member import Member
+from lm_eval_takeover.pair.pair import Pair
 
 
 @pytest.mark.parametrize(
@@ -34,6 +37,18 @@ def test_a_guide_whose_passes_are_full_is_not_drafted_for(demo_pair, prompts):
     drafted = dict(blockwise.generate(demo_pair, GuideAlone(), requests, batch_size=32, block_size=3))
     assert all(one.base_passes for one in drafted.values())
     assert all(alone[i].tokens == drafted[i].tokens for i in range(32))
+
+
+def test_a_guide_that_its_base_seldom_foretells_soon_goes_on_alone(demo_pair, prompts, tmp_path):
+    """Drafts would pay if they stood; of a base with other weights few do. The text stays, and what is left is not drafted."""
+    other = save_random_model(tmp_path / "other", vocab_size=512, seed=3, layers=24)
+    pair = Pair(demo_pair.base, Member("guide", str(other)))
+    requests = [Request(prompt, j, 80, Sampling(1.0)) for prompt in prompts[:2] for j in range(2)]
+    alone = dict(blockwise.generate(Pair(None, pair.guide), GuideAlone(), requests))
+    made = dict(blockwise.generate(pair, GuideAlone(), requests))
+    assert texts(made) == texts(alone)
+    assert 0 < sum(one.base_passes for one in made.values()) < 80
+    assert [one.base_passes for one in made.values()][-2:] == [0, 0]
 
 
 def test_keys_and_values_are_a_part_of_what_a_pass_costs():
