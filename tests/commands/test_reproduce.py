@@ -17,20 +17,8 @@ SECTIONS = {
     for found in re.finditer(r"^##+ ((?:Table|Figure) \d+):[^\n]*\n(.*?)(?=^##|\Z)", PAGE, re.M | re.S)
 }
 LARGE = ["--apply_chat_template", "--enable_thinking True", "--base Qwen/Qwen3-0.6B-Base --guide Qwen/Qwen3-8B"]
-SMALL = [
-    "--limit",
-    "1",
-    "--num_prompts",
-    "2",
-    "--num_held_out",
-    "3",
-    "--gen_kwargs",
-    "max_gen_toks=12",
-    "--batch_size",
-    "16",
-    "--device",
-    "cpu",
-]
+SMALL = ["--limit", "1", "--num_prompts", "2", "--num_held_out", "3", "--gen_kwargs", "max_gen_toks=12",
+         "--batch_size", "16", "--device", "cpu"]  # fmt: skip
 ROWS = {
     "Table 3": ["base", "ce@0.05", "ce@0.08", "thinking", "guide"],
     "Table 4": ["base", "ce@0.05", "random@0.25", "early@0.25"],
