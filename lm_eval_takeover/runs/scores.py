@@ -14,7 +14,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NotRequired, TypedDict
 
 import numpy as np
 import pyarrow as pa
@@ -30,18 +30,27 @@ from lm_eval_takeover.runs.parquet import (
     reading,
     write_parquet,
 )
+from lm_eval_takeover.storage.schema import check
 
 _FLOATS = ("base_entropy", "guide_entropy", "base_logprob", "guide_logprob")
 _INTEGERS = ("base_rank", "guide_rank", "base_top", "guide_top", "guide_top_rank", "shared_top5", "shared_top10")
 _METADATA = "takeover_scores"
 
 
+class Scorer(TypedDict):
+    """A model of a scores file."""
+
+    id: str
+    dtype: str
+    revision: NotRequired[str | None]
+
+
 @dataclass(frozen=True, slots=True)
 class ScoresHeader:
-    """What the files of one folder share: the models (id, revision, dtype), and the scores with the digests of plug-ins."""
+    """What the files of one folder share: the models, and the scores with the digests of plug-ins."""
 
-    base: dict[str, Any]
-    guide: dict[str, Any]
+    base: Scorer
+    guide: Scorer
     scores: dict[str, str | None]
 
     def describe(self) -> str:
@@ -89,8 +98,7 @@ def read_header(path: Path) -> tuple[ScoresHeader, set[bytes]]:
     with reading(path, "scores"):
         with open_parquet(path) as file:
             found = json.loads((file.schema_arrow.metadata or {})[_METADATA.encode()])
-        header = ScoresHeader(**found["header"])
-        _ = header.base["id"], header.base["dtype"], header.guide["id"], header.guide["dtype"], dict(header.scores)
+        header = check(found["header"], ScoresHeader, "header")
         return header, {bytes.fromhex(key) for key in found["keys"]}
 
 

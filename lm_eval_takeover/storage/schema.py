@@ -14,7 +14,18 @@ from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from functools import cache
 from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, NoReturn, Union, get_args, get_origin, get_type_hints, is_typeddict
+from typing import (
+    Annotated,
+    Any,
+    Literal,
+    NoReturn,
+    NotRequired,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+    is_typeddict,
+)
 
 _LARGEST = {int: 2**63 - 1, float: 1e300}
 _NAMES = {
@@ -140,7 +151,8 @@ def _describe_fields(kind: Any) -> tuple[dict[str, Any], frozenset[str]]:
     """The annotations of a dataclass or TypedDict by field, and the names that must be there."""
     hints = get_type_hints(kind, include_extras=True)
     if is_typeddict(kind):
-        return hints, kind.__required_keys__
+        inner = {name: get_args(hint)[0] if get_origin(hint) is NotRequired else hint for name, hint in hints.items()}
+        return inner, kind.__required_keys__
     given = [field for field in fields(kind) if field.init]
     needed = frozenset(f.name for f in given if f.default is MISSING and f.default_factory is MISSING)
     return {field.name: hints[field.name] for field in given}, needed

@@ -1,7 +1,7 @@
 """Values of others against annotations: what passes, and what each error names."""
 
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal, NotRequired, TypedDict
 
 import pytest
 
@@ -22,6 +22,11 @@ class Pair:
     counts: dict[str, Positive] = field(default_factory=dict)
 
 
+class Writer(TypedDict):
+    id: str
+    revision: NotRequired[str | None]
+
+
 class Facts(TypedDict, total=False):
     seed: int | None
     tau: float
@@ -34,6 +39,7 @@ def test_dataclasses_are_built_with_all_that_is_in_them():
 
 def test_a_typed_dict_keeps_what_it_does_not_know():
     assert check({"seed": None, "other": [1]}, Facts) == {"seed": None, "other": [1]}
+    assert check({"id": "a"}, Writer) == {"id": "a"}
 
 
 @pytest.mark.parametrize(
@@ -56,6 +62,8 @@ def test_a_typed_dict_keeps_what_it_does_not_know():
         ("a", int | list[int] | None, "field 'x' is \"a\", expected a whole number or a list or null"),
         (["a"], tuple[str, int], "field 'x' has 1 items, expected 2"),
         (["a", "b"], tuple[str, int], r"field 'x\[1\]' is \"b\", expected a whole number"),
+        ({"revision": None}, Writer, "field 'x.id' is missing, expected a text"),
+        ({"id": "a", "revision": 1}, Writer, "field 'x.revision' is 1, expected a text"),
         ({"tau": "1"}, Facts, "field 'x.tau' is \"1\", expected a number"),
     ],
 )  # fmt: skip

@@ -5,7 +5,7 @@ import logging
 import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from lm_eval_takeover.method.registry import scores as registered
 from lm_eval_takeover.pair.pair import Pair
 from lm_eval_takeover.runs.layout import SCORES_FOLDER, SCORES_LOCK
 from lm_eval_takeover.runs.run_reader import Answered, RunReader, read_run_folders
-from lm_eval_takeover.runs.scores import ScoredSample, ScoresHeader, list_score_files, read_header, write_scores
+from lm_eval_takeover.runs.scores import ScoredSample, Scorer, ScoresHeader, list_score_files, read_header, write_scores
 from lm_eval_takeover.storage.locks import Lock, Locked
 
 logger = logging.getLogger(__name__)
@@ -130,10 +130,11 @@ def _write_files(
 
 
 def _describe(pair: Pair, scores: Sequence[Score]) -> ScoresHeader:
-    models = {
-        role: {**asdict(pair.member(role).id), "dtype": str(pair.member(role).dtype)} for role in ("base", "guide")
-    }
-    return ScoresHeader(**models, scores={score.name: score.source.digest for score in scores})
+    def describe(role: str) -> Scorer:
+        member = pair.member(role)
+        return Scorer(id=member.id.id, revision=member.id.revision, dtype=str(member.dtype))
+
+    return ScoresHeader(describe("base"), describe("guide"), {score.name: score.source.digest for score in scores})
 
 
 def _find_scored(folder: Path, header: ScoresHeader) -> set[bytes]:
