@@ -25,7 +25,7 @@ CAPTIONS: Mapping[str, str] = {
     "flips": "Problems that only a run solves, or only the base",
     "cross": "Cross-sampling: accuracy against the share that is replaced",
     "frontier": "Accuracy against cost, by method; rest the pointer on a point to see its name",
-    "ranks": "Rank under the host of the tokens that takeovers put there",
+    "ranks": "Rank of the tokens that takeovers put in, under the model that writes by default",
 }
 _LARGEST = 2**24  # bytes of a figure
 _SVG, _XLINK = "http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"

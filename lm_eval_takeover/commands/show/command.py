@@ -5,8 +5,8 @@ from pathlib import Path
 
 HELP = "print one answer of a run, with its takeovers"
 DESCRIPTION = """\
-Print one answer. Takeovers are in brackets, with the token that the host would have written: [fox|ant]. The bar is left out
-if that token is the same, or is not known."""
+Print one answer. Takeovers are in brackets, with the token that each replaced: [fox|ant]. The bar is left out if that token
+is the same, or is not known."""
 EXAMPLE = """example:
   lm-eval-takeover show runs/guided --task takeover_demo --doc 3 --sample 0
 """
