@@ -16,8 +16,13 @@ from lm_eval_takeover.cli import main
 from lm_eval_takeover.storage.package_data import data_folder
 
 pytestmark = pytest.mark.slow
-ELSEWHERE = r"Qwen/|--backend vllm|^serve |^calibrate --base|^compare (?!.*--dry_run)|my_gate\.py|--judge hf"
-SMALL = {"effects": ["--takeovers", "2", "--controls", "1", "--continuations", "1"]}
+ELSEWHERE = (
+    r"Qwen/|--backend vllm|^serve |^calibrate --base|^compare (?!.*--dry_run)|my_gate\.py|--judge hf|--after gate"
+)
+SMALL = {
+    "effects": ["--takeovers", "8", "--controls", "1", "--continuations", "3"],
+    "pairs": ["--confidence", "0.1"],  # of so few continuations
+}
 NUMBER = re.compile(r"[-+]?\d[\d,.]*%?")
 RUNS = {"runs/base": "base", "runs/guided": "guided", "runs/guide": "guide", "runs/math500": "guided", "runs/demo": "guided",
         "runs/demo/guided/samples": "guided"}  # fmt: skip
@@ -68,7 +73,7 @@ def test_commands_of_a_page_run_and_print_what_it_prints(place, tmp_path, monkey
     monkeypatch.setenv("COLUMNS", "100")
     printed = ""
     for words in own_commands(page):
-        status = main([*words, *SMALL.get(words[0], [])])
+        status = main([*words, *(more for name in SMALL if name in words[:4] for more in SMALL[name])])
         shown = capsys.readouterr()
         printed += shown.out + shown.err
         assert status in ((0, 1) if words[0] == "regress" else (0,)), f"{shlex.join(words)}\n{shown.err}"

@@ -27,7 +27,7 @@ COMMANDS = {
     "eee": ["export", "results", "--to", "eee", "--out", "eee"],
     "hub": ["export", "whole", "--to", "hub", "--out", "hub"],
     "inspect": ["export", "results", "--to", "inspect", "--out", "logs"],
-    "pairs": ["export", "guided", "--to", "pairs", "--out", "pairs"],
+    "pairs": ["export", "guided", "--to", "pairs", "--tokens_only", "--out", "pairs"],
     "calibrate": ["calibrate", "--prompts", str(CALIBRATION_PROMPTS), "--num_prompts", "2", "--max_gen_toks", "8",
                   "--out", "pair.json", "--overwrite"],
     "compare": ["compare", "--tasks", "takeover_demo", "--limit", "1", "--rows", "base,guide", "--run_dir", "compared",
