@@ -39,6 +39,8 @@ BY_HAND = [
     (0.5, 3.0, 50, [1.0, 0.0, 0.0, 1.1], [True, False, False, True]),  # w longer than the history: mean 1/3
     (0.5, 1.0, 2, [1.0, 1.0, 1.0], [True, False, False]),  # equal scores do not exceed their mean
     (1.0, 5.0, 1, [0.1, 2.0, 2.0], [False, True, False]),  # a takeover's score enters the window
+    (1.0, 2.0, 2, [math.inf, 5.0, 5.0, 20.0], [True, False, False, True]),  # an infinite score blocks the window
+    (1.0, 0.0, 2, [math.inf, 5.0], [True, True]),
 ]
 
 
@@ -50,12 +52,7 @@ def test_decisions_by_hand(tau, kappa, window, scores, expected):
     assert fires_along(gate, torch.tensor(scores)).tolist() == expected
 
 
-@given(
-    st.lists(st.floats(0, 20, width=32), max_size=60),
-    st.floats(0, 5),
-    st.floats(0, 30),
-    st.integers(1, 80),
-)
+@given(st.lists(st.floats(0, 20, width=32), max_size=60), st.floats(0, 5), st.floats(0, 30), st.integers(1, 80))
 def test_both_forms_equal_the_definition(scores, tau, kappa, window):
     gate = Gate(tau, kappa, window)
     expected = plain(gate, scores)
@@ -68,16 +65,6 @@ def test_rows_are_independent():
     scores = torch.rand(5, 30, generator=torch.Generator().manual_seed(0)) * 3
     together = fires_along(gate, scores)
     assert together.tolist() == [fires_along(gate, row).tolist() for row in scores]
-
-
-def test_infinite_score_fires_and_blocks_the_window():
-    assert fires_along(Gate(1.0, 2.0, 2), torch.tensor([math.inf, 5.0, 5.0, 20.0])).tolist() == [
-        True,
-        False,
-        False,
-        True,
-    ]
-    assert fires_along(Gate(1.0, 0.0, 2), torch.tensor([math.inf, 5.0])).tolist() == [True, True]
 
 
 @pytest.mark.parametrize(

@@ -21,14 +21,11 @@ def make_text(taken=TAKEN, host=HOST, traced=True, donor_answer=0):
     for token in host:
         observed.extend([0.5] * (len(OBSERVED) - 1) + [token])
     scores = [0.0] * len(TOKENS)
-    return Generation(
-        list(TOKENS), list(taken), scores, observed=observed if traced else None, donor_answer=donor_answer
-    )
+    given = {"observed": observed if traced else None, "donor_answer": donor_answer}
+    return Generation(list(TOKENS), list(taken), scores, **given)
 
 
-UNKNOWN = [
-    math.nan if taken else token for token, taken in zip(TOKENS, TAKEN, strict=True)
-]  # the host is not asked there
+UNKNOWN = [11, 12, math.nan, math.nan, math.nan, 16]  # the host is not asked where the donor writes
 EVERYWHERE = {name: Disagreement(score=name) for name in ("ce", "rkl", "js", "top1", "surprise", "log_ratio")}
 WHERE_IT_WRITES = {"entropy": Entropy(), **{name: Disagreement(score=name) for name in ("margin", "confidence")}}
 

@@ -2,7 +2,6 @@
 
 import ast
 import re
-import subprocess
 import sys
 from dataclasses import dataclass
 
@@ -70,9 +69,8 @@ def test_a_file_and_a_module_register_and_may_be_loaded_again(tmp_path, monkeypa
 
 
 def test_an_entry_point_is_loaded_when_its_name_is_asked_for(tmp_path, monkeypatch):
-    package = install(
-        tmp_path, "acme_gate", MARGIN.format(name="acme"), "acme = acme_gate.gates\nlost = acme_gate.gates"
-    )
+    points = "acme = acme_gate.gates\nlost = acme_gate.gates"
+    package = install(tmp_path, "acme_gate", MARGIN.format(name="acme"), points)
     monkeypatch.syspath_prepend(tmp_path)
     assert "acme_gate.gates" not in sys.modules
     assert scores.get("acme").source.name == "acme_gate/gates.py"
@@ -104,12 +102,9 @@ def test_an_unknown_name_lists_what_is_registered_and_where_from(tmp_path):
         scores.get("my_margim")
     assert str(error.value) == (
         "score='my_margim' is not known; did you mean 'my_margin'? registered: ce, rkl, entropy, js, margin, confidence, "
-        "top1, surprise, log_ratio (lm_eval_takeover); "
-        "my_margin (my_gate.py)"
+        "top1, surprise, log_ratio (lm_eval_takeover); my_margin (my_gate.py)"
     )
-    with pytest.raises(
-        ArgumentError, match=r"policy='xyz' is not known; registered: disagreement, entropy, .* \(lm_eval_"
-    ):
+    with pytest.raises(ArgumentError, match=r"policy='xyz' is not known; registered: disagreement, .* \(lm_eval_"):
         policies.get("xyz")
 
 
@@ -142,20 +137,16 @@ LOGITS = torch.randn(2, 3, 8, generator=torch.Generator().manual_seed(0))
 
 
 @pytest.mark.parametrize(
-    ("body", "said"),
+    ("answer", "said"),
     [
-        ("raise KeyError('x')", r"score 'odd' \(.*test_registry\.py: odd\) raised KeyError, line \d+: 'x'"),
-        ("return host_logits", r"score 'odd' \(.*: odd\) returned a tensor \[2, 3, 8\], not one \[2, 3\]"),
-        ("return 1.0", r"score 'odd' \(.*\) returned float, not one \[2, 3\]"),
+        (lambda logits: {}["x"], r"score 'odd' \(.*test_registry\.py: odd\) raised KeyError, line \d+: 'x'"),
+        (lambda logits: logits, r"score 'odd' \(.*: odd\) returned a tensor \[2, 3, 8\], not one \[2, 3\]"),
+        (lambda logits: 1.0, r"score 'odd' \(.*\) returned float, not one \[2, 3\]"),
     ],
 )
-def test_a_score_that_fails_is_one_line_with_its_file_and_function(body, said):
+def test_a_score_that_fails_is_one_line_with_its_file_and_function(answer, said):
     def odd(host_logits):
-        return {
-            "raise KeyError('x')": lambda: {}["x"],
-            "return host_logits": lambda: host_logits,
-            "return 1.0": lambda: 1.0,
-        }[body]()
+        return answer(host_logits)
 
     register_score("odd", needs_donor=False)(odd)
     with pytest.raises(PluginError, match=said):
@@ -205,12 +196,6 @@ def test_score_top_p_is_for_scores_that_read_it():
     assert Disagreement(score="js", score_top_p=0.9).scorer.reads_top_p
     with pytest.raises(ArgumentError, match=r"score_top_p=0\.9 is read by score=js, not ce"):
         Disagreement(score_top_p=0.9)
-
-
-def test_the_registry_needs_no_torch():
-    code = "import sys; import lm_eval_takeover; print('torch' in sys.modules, lm_eval_takeover.register_score)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.returncode == 0 and done.stdout.startswith("False "), done.stderr
 
 
 def test_no_module_but_its_own_compares_a_policys_name():

@@ -66,18 +66,10 @@ def test_nan_logits_stay_visible(name):
 def test_large_vocabulary_equals_float64(name, scale):
     generator = torch.Generator().manual_seed(3)
     host, donor = (torch.randn(3, 151_936, generator=generator) * scale for _ in range(2))
-    expected = [
-        reference.score_of(name, h, d) for h, d in zip(host.double().numpy(), donor.double().numpy(), strict=True)
-    ]
-    assert scores.get(name)(host, donor).tolist() == pytest.approx(expected, rel=2e-5, abs=2e-6)
-
-
-def test_scores_are_batched_over_any_leading_shape():
-    host, donor = torch.randn(2, 3, 4, 11), torch.randn(2, 3, 4, 11)
-    for name in SCORES:
-        whole = scores.get(name)(host, donor)
-        assert whole.shape == (2, 3, 4)
-        assert whole[1, 2, 3].item() == pytest.approx(scores.get(name)(host[1, 2, 3], donor[1, 2, 3]).item(), rel=1e-5)
+    rows = zip(host.double().numpy(), donor.double().numpy(), strict=True)
+    expected = [reference.score_of(name, *row) for row in rows]
+    found = scores.get(name)(host[:, None], donor[:, None])  # any leading shape
+    assert found.shape == (3, 1) and found[:, 0].tolist() == pytest.approx(expected, rel=2e-5, abs=2e-6)
 
 
 @given(pairs)
@@ -90,22 +82,9 @@ def test_bounds_hold_for_any_distributions(pair):
     js = jensen_shannon(host, donor).item()
     assert 0 <= js <= LN2
     assert js == pytest.approx(jensen_shannon(donor, host).item(), abs=1e-6)
-
-
-@given(pairs, st.floats(-30, 30))
-def test_a_shift_of_the_logits_changes_nothing(pair, shift):
-    host, donor = (torch.from_numpy(one)[None] for one in pair)
-    for name in SCORES:
-        shifted = scores.get(name)(host + shift, donor - shift)
-        assert shifted.item() == pytest.approx(scores.get(name)(host, donor).item(), rel=1e-3, abs=1e-3)
-
-
-@given(pairs)
-def test_equal_models_disagree_by_nothing(pair):
-    host = torch.from_numpy(pair[0])[None]
-    assert reverse_kl(host, host).item() == 0
+    assert reverse_kl(host, host).item() == 0  # equal models disagree by nothing
     assert jensen_shannon(host, host).item() == pytest.approx(0, abs=1e-6)
-    assert cross_entropy(host, host).item() == pytest.approx(entropy(host).item(), rel=1e-5, abs=1e-6)
+    assert cross_entropy(host, host).item() == pytest.approx(h, rel=1e-5, abs=1e-6)
 
 
 def test_js_top_p_truncates_and_renormalises_both_sides():
@@ -116,9 +95,7 @@ def test_js_top_p_truncates_and_renormalises_both_sides():
     assert jensen_shannon(host, donor, 1.0).item() < jensen_shannon(host, donor, 0.8).item()
 
 
-def test_unknown_score_and_missing_donor():
-    with pytest.raises(ArgumentError, match=r"score='kl' is not known; .*ce, rkl, .*, log_ratio \(lm_eval_takeover\)"):
-        scores.get("kl")
+def test_a_score_without_the_logits_or_tokens_that_it_reads_is_refused():
     with pytest.raises(ValueError, match="score 'ce' needs the donor's logits"):
         scores.get("ce")(torch.zeros(1, 2), None)
     with pytest.raises(ValueError, match="score 'surprise' needs the host's tokens"):
@@ -136,9 +113,7 @@ def test_scores_of_other_papers_equal_float64(scale):
         score = scores.get(name)
         rows = zip(host.double().numpy(), donor.double().numpy(), tokens.tolist(), strict=True)
         expected = np.array([reference.score_of(name, *row) for row in rows])
-        noise = (
-            1e-4 if name == "log_ratio" else 1e-14
-        )  # a difference's, and that of the reference, which subtracts from 1
+        noise = 1e-4 if name == "log_ratio" else 1e-14  # of a difference, and of the reference, which subtracts from 1
         np.testing.assert_allclose(score(host, donor, tokens).numpy(), expected, rtol=3e-4, atol=noise)
         assert score(host[0] * torch.nan, donor[0], tokens[0]).isnan()
         assert score(host[0].index_fill(0, torch.tensor([3]), torch.inf), donor[0], tokens[0]).isnan()
@@ -147,8 +122,6 @@ def test_scores_of_other_papers_equal_float64(scale):
 def test_a_score_that_cannot_be_negative_has_no_negative_threshold():
     with pytest.raises(ArgumentError, match=r"tau=-0\.1 is not a number of at least 0, as every score=ce is"):
         Disagreement(gate=Gate(-0.1))
-    with pytest.raises(
-        ArgumentError, match=r"kappa=2\.0 is a multiple of a mean, which may be negative with score=log_ratio"
-    ):
+    with pytest.raises(ArgumentError, match=r"kappa=2\.0 is a multiple of a mean, which may be negative with"):
         Disagreement(score="log_ratio", gate=Gate(-0.1, 2.0))
     assert Disagreement(score="log_ratio", gate=Gate(-0.1)).gate.tau == -0.1
