@@ -11,28 +11,19 @@ import numpy as np
 
 from lm_eval_takeover.tasks.metrics import list_ks, pass_at_k
 
-METRICS = (
-    "acc",
-    "pass@1",
-    "pass@2",
-    "pass@4",
-    "pass@8",
-    "maj@8",
-    "no_answer",
-    "unparsed",
-    "timed_out",
-    "unclosed_think",
-)
+REASONS = ("no_answer", "unparsed", "timed_out", "unclosed_think")
 
 
 def digest(text):
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def score(correct, samples=8):
+def score(correct, samples=8, shares=None):
     passes = {f"pass@{k}": pass_at_k(samples, correct, k) for k in list_ks(samples)}
-    reasons = dict.fromkeys(METRICS[6:], 0.0)
-    return {"acc": correct / samples, **passes, f"maj@{samples}": float(correct > samples / 2)} | reasons
+    reasons = dict.fromkeys(REASONS, 0.0)
+    return (
+        {"acc": correct / samples, **passes, f"maj@{samples}": float(correct > samples / 2)} | reasons | (shares or {})
+    )
 
 
 def takeover(policy="disagreement", *, base="acme/Small-Base", guide="acme/Large", seed=0, rate=0.05, **changed):
@@ -50,14 +41,14 @@ def takeover(policy="disagreement", *, base="acme/Small-Base", guide="acme/Large
     } | changed  # fmt: skip
 
 
-def sample_row(task, number, correct, samples=8):
-    metrics = score(correct, samples)
+def sample_row(task, number, correct, samples=8, shares=None):
+    metrics = score(correct, samples, shares)
     outcomes = [["1", "correct"]] * correct + [["2", "incorrect"]] * (samples - correct)
     return {
         "doc_id": number, "doc": {"problem": f"{task} {number}", "answer": "1"}, "target": "1",
         "arguments": {"gen_args_0": {"arg_0": f"{task} {number}", "arg_1": {"temperature": 0.6}}},
         "resps": [[answer for answer, _ in outcomes]], "filtered_resps": [outcomes], "filter": "all",
-        "metrics": list(METRICS), "doc_hash": digest(f"{task} {number}"), "prompt_hash": digest("p"),
+        "metrics": list(metrics), "doc_hash": digest(f"{task} {number}"), "prompt_hash": digest("p"),
         "target_hash": digest("1"), **metrics,
     }  # fmt: skip
 
@@ -74,15 +65,19 @@ def write_results(
     decoding=None,
     config=None,
     samples=8,
+    shares=None,
     verifier=None,
     **top,
 ):
-    """Write `results_*.json` and, where `logged`, samples; `correct` has by task how many samples are correct, by problem."""
+    """Write `results_*.json` and, where `logged`, samples; `correct` has by task how many samples are correct, by problem.
+
+    `shares` are more metrics, of which each problem has the same value.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     results = {}
     for task, counts in correct.items():
-        rows = [sample_row(task, number, count, samples) for number, count in enumerate(counts)]
-        metrics = list(score(0, samples))
+        rows = [sample_row(task, number, count, samples, shares) for number, count in enumerate(counts)]
+        metrics = list(score(0, samples, shares))
         means = {f"{metric},all": mean(row[metric] for row in rows) for metric in metrics}
         values = {metric: [row[metric] for row in rows] for metric in metrics}
         errors = {f"{m}_stderr,all": stdev(v) / len(v) ** 0.5 if len(v) > 1 else "N/A" for m, v in values.items()}

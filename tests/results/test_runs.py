@@ -20,7 +20,6 @@ from lm_eval_takeover.runs.layout import journal_path
 
 DATA = Path(__file__).parent / "data"  # `lm_eval --tasks takeover_demo --limit 4 --log_samples` on the demo pair
 TASK = "takeover_demo"
-KINDS = {"base": "base", "guided": "guided", "guide": "guide", "hf": "other"}
 
 
 @pytest.fixture
@@ -43,20 +42,16 @@ def edit(path, change):
     path.write_text(json.dumps(content))
 
 
-@pytest.mark.parametrize(("name", "kind"), KINDS.items())
-def test_results_of_the_stock_command_are_read(name, kind):
-    ((run,), notes) = read_runs([DATA / name])
-    task = run.tasks[TASK]
-    assert (run.kind, notes, task.count, task.samples) == (kind, [], 4, 8)
-    assert task.problems.values["acc"].mean() == task.means["acc"]
-    assert task.settings["temperature"] == 0.6 and task.settings["task_version"] == 1.1
-    assert run.model == {"hf": "base", "guide": "demo-guide"}.get(name, "demo-base")
-
-
-def test_the_four_runs_have_the_same_problems():
-    runs, _ = read_runs([DATA])
-    assert len(runs) == 4
-    assert len({run.tasks[TASK].problems.ids for run in runs}) == 1
+def test_results_of_the_stock_command_are_read():
+    runs, notes = read_runs([DATA])
+    assert notes == [] and sorted((run.model, run.kind) for run in runs) == [
+        ("base", "other"), ("demo-base", "base"), ("demo-base", "guided"), ("demo-guide", "guide")]  # fmt: skip
+    tasks = [run.tasks[TASK] for run in runs]
+    assert len({task.problems.ids for task in tasks}) == 1
+    for task in tasks:
+        assert (task.count, task.samples) == (4, 8)
+        assert task.problems.values["acc"].mean() == task.means["acc"]
+        assert task.settings["temperature"] == 0.6 and task.settings["task_version"] == 1.1
 
 
 def test_what_the_helper_writes_has_the_shape_of_what_lm_eval_writes(tmp_path):
@@ -69,12 +64,6 @@ def test_what_the_helper_writes_has_the_shape_of_what_lm_eval_writes(tmp_path):
         json.loads(samples_file(folder).read_text().splitlines()[0]) for folder in (tmp_path / "made", DATA / "guided")
     ]
     assert rows[0].keys() == rows[1].keys()
-
-
-def test_without_samples_there_are_means_alone(folder):
-    samples_file(folder).unlink()
-    task = read_run(results_file(folder)).tasks[TASK]
-    assert task.problems is None and task.means["acc"] == 1.0 and task.count == 4
 
 
 def test_the_newest_of_two_runs_of_one_command_counts_and_that_is_said(tmp_path):
@@ -126,20 +115,6 @@ def test_groups_are_no_tasks(folder):
 
     edit(results_file(folder), add_group)
     assert set(read_run(results_file(folder)).tasks) == {TASK}
-
-
-def test_a_task_of_another_kind_is_left_out_and_that_is_said(tmp_path):
-    folder = write_results(tmp_path, {"hellaswag": [0, 8]}, model="hf", model_args="pretrained=acme/x")
-    edit(results_file(folder), lambda c: c["configs"]["hellaswag"].update(output_type="multiple_choice"))
-    runs, notes = read_runs([tmp_path])
-    assert runs == [] and "it is multiple_choice; expected a task that generates texts" in notes[0]
-
-
-def test_any_number_of_samples_has_the_pass_at_k_that_there_are(tmp_path):
-    (run,), _ = read_runs([write_results(tmp_path, {"own": [0, 1, 3]}, samples=3)])
-    result = run.tasks["own"]
-    assert (result.samples, result.k) == (3, 3)
-    assert {k: result.means[f"pass@{k}"] for k in (1, 2, 3)} == pytest.approx({1: 4 / 9, 2: 5 / 9, 3: 2 / 3})
 
 
 def test_rescored_results_take_the_place_of_the_same_run(tmp_path):
@@ -228,16 +203,8 @@ def test_a_metric_that_is_not_of_correct_samples_is_a_line(tmp_path):
         (("n-samples", TASK, "effective"), "4", "field 'n-samples.takeover_demo.effective' is \"4\""),
         (("n-samples", TASK, "effective"), 9, "holds 4 problems, but field 'n-samples.takeover_demo.effective'"),
         (("n-samples", TASK, "effective"), 0, "is 0, expected a whole number of at least 1"),
-        (
-            ("configs", TASK, "repeats"),
-            float("inf"),
-            "'configs.takeover_demo.repeats' is Infinity, expected a whole number",
-        ),
-        (
-            ("configs", TASK, "repeats"),
-            -8,
-            "'configs.takeover_demo.repeats' is -8, expected a whole number of at least 1",
-        ),
+        (("configs", TASK, "repeats"), float("inf"), "'configs.takeover_demo.repeats' is Infinity, expected a whole"),
+        (("configs", TASK, "repeats"), -8, "repeats' is -8, expected a whole number of at least 1"),
         (("results", "x" * 300), {}, "names a task of 300 letters; expected 200 bytes at most"),
         (("versions",), ["1.1"], "field 'versions' is [\"1.1\"], expected an object"),
         (("configs", TASK), "yaml", "field 'configs.takeover_demo' is \"yaml\", expected an object"),
@@ -264,10 +231,7 @@ def test_a_broken_results_file_is_a_line_with_file_and_field(folder, place, valu
         (lambda rows: rows[1].update(doc_hash=rows[0]["doc_hash"]), "line 2: field 'doc_hash' is that of line 1"),
         (lambda rows: rows[2].update(acc=None), "line 3: field 'acc' is null"),
         (lambda rows: rows[2].pop("unparsed"), "line 3: field 'unparsed' is in some lines and not in others"),
-        (
-            lambda rows: rows[3]["filtered_resps"][0].pop(),
-            "line 4: field 'filtered_resps' has 7 samples, the lines before have 8",
-        ),
+        (lambda rows: rows[3]["filtered_resps"][0].pop(), "line 4: field 'filtered_resps' has 7 samples, the lines"),
         (lambda rows: rows.pop(), "holds 3 problems, but field 'n-samples.takeover_demo.effective'"),
         (lambda rows: [row.update(filter="other") for row in rows], "holds no sample of filter 'all'"),
     ],
@@ -282,7 +246,7 @@ def test_a_broken_samples_file_is_a_line_with_file_line_and_field(folder, change
     assert text in str(caught.value) and path.name in str(caught.value)
 
 
-def test_files_that_are_cut_off_empty_or_too_large_are_a_line(folder):
+def test_files_that_are_cut_off_empty_too_large_or_a_pipe_are_a_line(folder):
     path, samples = results_file(folder), samples_file(folder)
     samples.write_bytes(samples.read_bytes()[:-700])
     with pytest.raises(ResultsError, match=r"line 4 is not JSON .*; write it again with"):
@@ -296,22 +260,13 @@ def test_files_that_are_cut_off_empty_or_too_large_are_a_line(folder):
         read_run(path)
     with samples.open("wb") as stream:
         stream.truncate(LARGEST_DOCUMENT + 2)
-    edit_source = DATA / "guided"
-    shutil.copy(results_file(edit_source), path)
+    shutil.copy(results_file(DATA / "guided"), path)
     with pytest.raises(ResultsError, match="line 1 has more than 64 MB"):
         read_run(path)
-
-
-@pytest.mark.parametrize("place", [results_file, samples_file])
-def test_a_pipe_or_a_device_is_refused_before_it_is_read(folder, place):
-    path = place(folder)
-    path.unlink()
-    os.mkfifo(path)
-    for _ in range(2):
-        with pytest.raises(ResultsError, match="cannot be read: it is a folder, a pipe or a device"):
-            read_runs([folder])
-        path.unlink()
-        path.symlink_to("/dev/zero")
+    samples.unlink()
+    os.mkfifo(samples)
+    with pytest.raises(ResultsError, match="cannot be read: it is a folder, a pipe or a device"):
+        read_run(path)
 
 
 def test_a_folder_without_results_says_what_was_expected(tmp_path):

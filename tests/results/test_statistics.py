@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from difficulties import joint_outcomes, table3
+from difficulties import table3
 from interval_coverage import cover_difference
 from scipy import stats
 
@@ -99,17 +99,6 @@ def test_differences_of_0_and_1_hold_the_true_one(metric, problem_count):
     assert len(found) >= 4 and min(found) > 0.92
 
 
-def test_joint_outcomes_are_those_of_drawn_problems():
-    cells = table3()
-    pair = [cells[0, "AMC23"], cells[2, "AMC23"]]
-    chances = joint_outcomes(pair, 8)
-    assert chances.shape == (9, 9) and chances.sum() == pytest.approx(1)
-    assert (chances.sum(axis=1) @ np.arange(9) / 8, chances.sum(axis=0) @ np.arange(9) / 8) == pytest.approx(
-        [beta.mean for beta in pair], abs=1e-3
-    )
-    assert chances.sum(axis=0)[0] == pytest.approx(1 - pair[1].pass8, abs=2e-3)
-
-
 def test_runs_against_one_baseline_share_its_noise():
     """A simulation of 30 runs, whose differences from one baseline correlate by a half."""
     generator = np.random.default_rng(3)
@@ -147,8 +136,6 @@ def test_holm_as_in_the_textbook():
     assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
     assert holm([0.5, 0.9]) == [1.0, 1.0]
     assert holm([]) == []
-
-
-def test_a_weight_is_the_share_of_the_error_rate_that_a_hypothesis_may_use_first():
+    # A weight is the share of the error rate that a hypothesis may use first.
     assert holm([0.01, 0.04, 0.03], [2, 1, 1]) == pytest.approx([0.02, 0.06, 0.06])
     assert holm([0.03, 0.001, 0.2], [2, 1, 1]) == pytest.approx([0.045, 0.004, 0.2])

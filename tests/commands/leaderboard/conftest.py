@@ -30,19 +30,6 @@ def results(tmp_path_factory):
 
 
 @pytest.fixture
-def board(capsys):
-    """`(rows by name, warnings)`."""
-
-    def read(*words):
-        capsys.readouterr()
-        assert main(["leaderboard", *map(str, words), "--format", "json"]) == 0
-        content = json.loads(capsys.readouterr().out)
-        return {row["model"]: row for row in content["rows"]}, content["warnings"]
-
-    return read
-
-
-@pytest.fixture
 def printed(capsys):
     """What `leaderboard` prints with these words."""
 
@@ -50,5 +37,16 @@ def printed(capsys):
         capsys.readouterr()
         assert main(["leaderboard", *map(str, words)]) == 0
         return capsys.readouterr().out
+
+    return read
+
+
+@pytest.fixture
+def board(printed):
+    """`(rows by name, warnings)`."""
+
+    def read(*words):
+        content = json.loads(printed(*words, "--format", "json"))
+        return {row["model"]: row for row in content["rows"]}, content["warnings"]
 
     return read
