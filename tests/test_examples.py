@@ -115,17 +115,13 @@ def test_commands_of_the_pages_exist():
     ("metrics", "status", "asked"),
     [("", 2, None), ("   ", 2, None), ("*", 0, ["*"]), ("acc pass@8", 0, ["acc", "pass@8"]), ("$(id)", 0, ["$(id)"])],
 )
-def test_the_action_compares_the_metrics_that_it_is_given(tmp_path, metrics, status, asked):
-    action = yaml.safe_load((ROOT / "examples" / "regress-action" / "action.yml").read_text())
-    stub = tmp_path / "lm-eval-takeover"
-    stub.write_text(f'#!/bin/sh\nprintf "%s\\n" "$@" > {tmp_path}/words\n')
-    stub.chmod(0o755)
-    given = {"RESULTS": "r", "BASELINE": "b", "METRICS": metrics, "LIMIT": "0.02", "STRICT": "", "JUNIT": "j"}
-    environment = os.environ | given | {"PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"}
-    done = subprocess.run(["bash", "-e", "-c", action["runs"]["steps"][0]["run"]], env=environment, cwd=tmp_path)
+def test_the_action_compares_the_metrics_that_it_is_given(shell, metrics, status, asked):
+    (shell.folder / "bin" / "lm-eval-takeover").write_text('#!/bin/sh\nprintf "%s\\n" "$@" > words\n')
+    (step,) = ACTION["runs"]["steps"]
+    done = shell(step, **inputs_of(step, {"results": "r", "baseline": "b", "metrics": metrics}))
     assert done.returncode == status
     if asked:
-        words = (tmp_path / "words").read_text().splitlines()
+        words = (shell.folder / "words").read_text().splitlines()
         assert words[words.index("--metric") + 1 : words.index("--max_drop")] == asked
 
 

@@ -27,6 +27,13 @@ def is_of(text, known):
     return any(abs(shown - scale * one) <= reach for one in known for scale in (1, 100, 1e-6, 1e-9))
 
 
+def check_numbers(printed, document, least=1):
+    """Tables have that many numbers at least, and each is one of the document."""
+    known = numbers_of(document)
+    found = [text for line in table_lines(printed) for text in NUMBER.findall(NAMES.sub("", line))]
+    assert len(found) >= least and not [text for text in found if not is_of(text, known)], printed
+
+
 def table_lines(printed):
     """The lines of tables, without headings, rules and notes."""
     lines, inside = [], False
