@@ -51,13 +51,6 @@ def test_the_seed_argument_goes_before_lm_evals_and_says_so_where_they_differ(ca
     ]
 
 
-@pytest.mark.parametrize(("realized", "said"), [(0.07, "; 5.00% was asked for"), (0.058, " of the guide")])
-def test_a_run_says_that_it_missed_its_rate(realized, said):
-    counts = {"tokens": 1000, "takeovers": 1000 * realized, "base_passes": 1000, "guide_passes": 100}
-    line = lm_eval_hooks.describe_cost({"label": "mine", "target_rate": 0.05, "realized_rate": realized, **counts})
-    assert line.endswith(said)
-
-
 def test_an_evaluation_ends_with_its_call_even_if_it_fails():
     def fail(random_seed=0, numpy_random_seed=1234, torch_random_seed=1234):
         assert lm_eval_hooks.get_evaluation().seed is None
@@ -105,22 +98,12 @@ def options(**given):
     [
         ({"model_args": {"spike_ration": 0.1}}, ArgumentError, "did you mean 'spike_ratio'?"),
         ({"batch_size": "many"}, ArgumentError, "batch_size=many is neither 'auto' nor a whole number"),
-        (
-            {"model_args": {"base": "./no-such"}},
-            ArgumentError,
-            "base='./no-such' cannot be loaded: there is no such folder",
-        ),
+        ({"model_args": {"base": "./no-such"}}, ArgumentError, "base='./no-such' cannot be loaded: there is no"),
         ({"model_args": {"guide": "~/no-such@main"}}, ArgumentError, "guide='~/no-such' cannot be loaded"),
-        (
-            {"model_args": {"calibration": "my-pair.json"}},
-            CalibrationError,
-            "calibration='my-pair.json' is neither a file",
-        ),
-        ({"model_args": {"policy": "guided"}}, ArgumentError, "policy='guided' is not known"),
+        ({"model_args": {"calibration": "my-pair.json"}}, CalibrationError, "'my-pair.json' is neither a file"),
         ({"model_args": {"plugins": "no_such.py"}}, ArgumentError, "plugins='no_such.py': there is no such file"),
         ({"model_args": {"score": "kl"}}, ArgumentError, "score='kl' is not known; did you mean 'rkl'?"),
         ({"model_args": {"target_rate": 0.07}}, CalibrationError, "was not solved for target_rate=0.07 with ce"),
-        ({"model_args": {"calibration": "demo:2"}}, ArgumentError, "only published calibrations have columns"),
         ({"gen_kwargs": {"temperature": "warm"}}, ArgumentError, "could not convert string to float: 'warm'"),
         ({"gen_kwargs": {"temprature": 1}}, ArgumentError, "setting 'temprature=1' is not known; did you mean"),
         ({"device": "cuda:0"}, ArgumentError, "device='cuda:0': torch finds no GPU here; leave it out or give cpu"),

@@ -7,18 +7,13 @@ import shutil
 import pytest
 import torch
 from helpers.pairs import save_random_model
-from lm_eval import simple_evaluate
 from lm_eval.api.instance import Instance
 from lm_eval.models.huggingface import HFLM
-from lm_eval.tasks import TaskManager
 
 from lm_eval_takeover.decoding.lockstep import generate
-from lm_eval_takeover.decoding.teacher_forcing import force
 from lm_eval_takeover.demo import DEMO, calibration_prompts
 from lm_eval_takeover.errors import ArgumentError, CalibrationError, TakeoverError, VocabularyError
-from lm_eval_takeover.method.policies import ALONE
 from lm_eval_takeover.model import GuidedTakeover
-from lm_eval_takeover.storage.package_data import data_folder
 
 PROMPTS = calibration_prompts()[:6]
 SAMPLED = {"do_sample": True, "temperature": 0.6, "top_p": 0.95, "max_gen_toks": 40, "until": []}
@@ -39,18 +34,11 @@ def demo_lm():
 
 def test_the_demo_pair_and_its_calibration_are_the_defaults(demo_lm):
     info = demo_lm.get_model_info()["takeover"]
-    assert info["base"]["id"] == "demo-base"
-    assert info["guide"]["id"] == "demo-guide"
+    assert [info[role]["id"] for role in ("base", "guide")] == ["demo-base", "demo-guide"]
     assert info["dtypes"] == {"base": "torch.float32", "guide": "torch.float32"}
-    assert info["kappa_rule"] == "threshold_to_mean"
-    assert (info["policy"], info["score"], info["spike_ratio"], info["calibration"]) == (
-        "disagreement",
-        "ce",
-        0.03,
-        "demo",
-    )
-    assert info["tau"] > 0
-    assert info["kappa"] > 0
+    gate = [info[name] for name in ("policy", "score", "spike_ratio", "kappa_rule", "calibration")]
+    assert gate == ["disagreement", "ce", 0.03, "threshold_to_mean", "demo"]
+    assert min(info["tau"], info["kappa"]) > 0
 
 
 def test_text_depends_on_prompt_sample_and_seed_only(demo_lm):
@@ -82,13 +70,6 @@ def test_tasks_are_reported_apart_and_together():
     json.dumps(info)
 
 
-@pytest.mark.parametrize(("policy", "rate"), [("base", 0.0), ("guide", 1.0)])
-def test_one_model_alone_reports_rate_0_or_1(policy, rate):
-    lm = GuidedTakeover(policy=policy, batch_size=8)
-    lm.generate_until(instances(PROMPTS[:2], SAMPLED), disable_tqdm=True)
-    assert lm.get_model_info()["takeover"]["realized_rate"] == rate
-
-
 @pytest.mark.parametrize("role", ["base", "guide"])
 def test_greedy_texts_equal_those_of_hf(role):
     """The same prompts, stop strings and limit through lm-eval's own `hf` on that model, plain and in the chat template."""
@@ -106,6 +87,7 @@ def test_greedy_texts_equal_those_of_hf(role):
         made = ours.generate_until(instances(prompts[:5], settings), disable_tqdm=True)
         assert made == theirs.generate_until(instances(prompts[:5], settings), disable_tqdm=True)
         assert all(made)
+    assert ours.get_model_info()["takeover"]["realized_rate"] == (role == "guide")
 
 
 @pytest.mark.parametrize("role", ["base", "guide"])
@@ -213,48 +195,12 @@ def test_the_end_tokens_of_both_models_end_a_guided_text(random_pair, tmp_path):
         assert not any(ends & set(g.tokens[:-1]) for g in made)
 
 
-def test_stop_strings_end_guided_rows_of_a_batch_one_by_one(demo_lm):
-    stop = {**SAMPLED, "max_gen_toks": 200, "until": ["\nStep 3", " 9 "]}
-    whole = demo_lm.generate_until(instances(PROMPTS, SAMPLED | {"max_gen_toks": 200}, repeats=2), disable_tqdm=True)
-    cut = demo_lm.generate_until(instances(PROMPTS, stop, repeats=2), disable_tqdm=True)
-    assert cut == [text.split("\nStep 3")[0].split(" 9 ")[0] for text in whole]
-    assert len({len(text) for text in cut}) > 2
-
-
-def test_the_demo_task_gives_the_texts_of_hf():
-    """Through lm-eval's own evaluation of the same task, greedy."""
-    tasks = TaskManager(include_path=str(data_folder("task_configs")), include_defaults=False)
-    ours = GuidedTakeover(policy="base", batch_size=16)
-    theirs = HFLM(pretrained=str(DEMO["base"]), batch_size=16, dtype="float32", device="cpu")
-    greedy = {"do_sample": False, "temperature": 0.0, "max_gen_toks": 240}
-    mine, other = (
-        simple_evaluate(model=lm, tasks=["takeover_demo"], task_manager=tasks, limit=2, gen_kwargs=dict(greedy))
-        for lm in (ours, theirs)
-    )
-    texts = [[sample["resps"] for sample in run["samples"]["takeover_demo"]] for run in (mine, other)]
-    assert texts[0] == texts[1]
-    assert mine["results"]["takeover_demo"]["acc,all"] == other["results"]["takeover_demo"]["acc,all"]
-
-
 def test_two_dtypes_work_together():
     lm = GuidedTakeover(guide_dtype="bfloat16", spike_ratio=0.045, batch_size=8)
     assert {str(m.model.dtype) for m in lm.pair.members} == {"torch.float32", "torch.bfloat16"}
     texts = lm.generate_until(instances(PROMPTS, SAMPLED | {"max_gen_toks": 250}), disable_tqdm=True)
     assert all("boxed" in text for text in texts)
     assert GuidedTakeover(dtype=torch.float32, policy="base").pair.base.model.dtype == torch.float32
-
-
-@pytest.mark.parametrize("direction", ["forward", "reverse"])
-def test_rolling_log_likelihood_under_takeover_lies_between_its_models(direction):
-    """Every token counts under one of the two models, so the sum lies between the worst and the best choice."""
-    text = PROMPTS[0] + "\nStep 1: the ant takes 5. We have 58. Units: 8 - 5 = 3, so 58 - 5 = 53.\n"
-    request = Instance("loglikelihood_rolling", {}, (text,), 0, metadata=("t", 0, 1))
-    lm = GuidedTakeover(tau=1.0, kappa=2.0, direction=direction, batch_size=2)
-    (value,) = lm.loglikelihood_rolling([request], disable_tqdm=True)
-    ids = lm.tok_encode(text)
-    alone = [force(lm.pair, ALONE[role](), [[lm.prefix_token_id]], [ids])[0].log_probs for role in ("base", "guide")]
-    assert torch.minimum(*alone).sum() < value < torch.maximum(*alone).sum()
-    assert value not in [pytest.approx(float(one.sum())) for one in alone]
 
 
 def test_tokens_that_only_one_model_knows_are_refused(random_pair, tmp_path):
@@ -297,7 +243,6 @@ BAD = [
     ({"score": "entropy"}, ArgumentError, "policy=entropy goes with score=entropy"),
     ({"policy": "random"}, ArgumentError, "policy=random needs rate"),
     ({"policy": "random", "rate": 1.5}, ArgumentError, "rate=1.5 is outside 0..1"),
-    ({"policy": "random", "rate": float("nan")}, ArgumentError, "rate=nan is outside 0..1"),
     ({"policy": "early"}, ArgumentError, "policy=early needs either rate"),
     ({"policy": "early", "early_tokens": -1}, ArgumentError, "early_tokens=-1 is negative"),
     ({"score_top_p": 0.9}, ArgumentError, "score_top_p=0.9 is read by score=js, not ce"),
@@ -313,7 +258,6 @@ BAD = [
     ({"policy": "segment", "length": 0}, ArgumentError, "length=0 is neither 'sentence' nor a whole number of at least 1"),
     ({"policy": "segment", "leniency": 1}, ArgumentError, "unknown model argument 'leniency'"),
     ({"tau": -1.0}, ArgumentError, "tau=-1.0 is not a number of at least 0"),
-    ({"tau": 1.0, "kappa": -2.0}, ArgumentError, "kappa=-2.0"),
     ({"spike_ratio": 0.9}, CalibrationError, "spike_ratio=0.9 is outside 0.001..0.5"),
     ({"kappa_rule": "tail"}, ArgumentError, "kappa_rule='tail' is not known"),
     ({"calibration": "no-such.json"}, CalibrationError, "calibration='no-such.json' is neither a file nor"),

@@ -12,7 +12,7 @@ from lm_eval_takeover.cli import main
 from lm_eval_takeover.decoding import engine
 from lm_eval_takeover.decoding.teacher_forcing import force
 from lm_eval_takeover.demo import CALIBRATION_PROMPTS
-from lm_eval_takeover.errors import CalibrationError, PluginError
+from lm_eval_takeover.errors import CalibrationError
 from lm_eval_takeover.method.gate import Gate
 from lm_eval_takeover.method.policies import Disagreement
 from lm_eval_takeover.method.policy import policies
@@ -186,17 +186,3 @@ def test_an_installed_package_is_found_by_the_command(tmp_path, forked):
     assert done.returncode == 2
     assert "did you mean 'acme_margin'?" in done.stderr.splitlines()[-1]
     assert "acme_takeover.gates" in done.stderr.splitlines()[-1]
-
-
-def test_a_score_that_turns_nan_ends_the_run_with_its_name(plugin, demo_pair, prompts, tmp_path):
-    path = tmp_path / "nan_gate.py"
-    path.write_text(
-        "from lm_eval_takeover import register_score\n\n@register_score('turns_nan', needs_donor=True)\n"
-        "def turns_nan(host, donor):\n    return (host - donor)[..., 0] * float('nan')\n"
-    )
-    load_plugins(str(path))
-    policy = Disagreement(score="turns_nan", gate=Gate(1.0))
-    requests = [Request(prompt, 0, 8, SAMPLED) for prompt in prompts]
-    for block in (1, 4, "auto"):
-        with pytest.raises(PluginError, match=r"score 'turns_nan' \(.*nan_gate.*: turns_nan\) returned NaN"):
-            list(engine.generate(demo_pair, replace(policy), requests, batch_size=2, block_size=block))

@@ -73,11 +73,6 @@ def test_what_is_no_number_is_refused(bad):
         QuantileSketch().add([1.0, bad])
 
 
-def test_nothing_seen_has_no_quantile():
-    with pytest.raises(ValueError, match="has seen no score"):
-        QuantileSketch().quantiles_and_tails([0.5])
-
-
 @pytest.mark.slow
 def test_ten_million_scores_stay_within_a_thousandth_of_rank_and_a_few_megabytes():
     """`benchmarks/calibration.py --only sketch` prints the same for 10^8."""

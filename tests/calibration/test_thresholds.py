@@ -42,11 +42,6 @@ def test_rho_outside_the_file_is_refused(rho):
         CALIBRATED.threshold(rho)
 
 
-def test_no_score_cannot_be_calibrated():
-    with pytest.raises(CalibrationError, match="no score was collected"):
-        calibrate_values([])
-
-
 def test_quantiles_lie_on_the_scores_of_a_mass_of_nearly_equal_ones():
     """A choice among six synonyms: a tenth of all scores within 1e-5 nats of ln 6 still splits at the rank asked for."""
     rng = np.random.default_rng(1)
@@ -57,11 +52,6 @@ def test_quantiles_lie_on_the_scores_of_a_mass_of_nearly_equal_ones():
         tau = calibrated.threshold(rho).tau
         assert (values > tau).mean() <= rho + 0.001
         assert (values >= np.float32(tau)).mean() >= rho - 0.001
-
-
-def test_a_score_that_is_not_held_is_refused(made):
-    with pytest.raises(CalibrationError, match=r"'made' does not hold score=js \(it holds ce\)"):
-        made.score("js")
 
 
 def test_a_target_is_found_by_its_whole_gate(made):
@@ -91,9 +81,6 @@ def test_a_solved_rate_is_asked_for_by_name():
     for arguments, text in (
         ({"target_rate": 0.07}, "was not solved for target_rate=0.07 with ce"),
         ({"target_rate": 0.05, "score": "js"}, "was not solved for target_rate=0.05 with js"),
-        ({"target_rate": 0.05, "spike_ratio": 0.03}, "give one or the other"),
-        ({"target_rate": 0.05, "tau": 1.0}, "tau=1.0 sets the gate by hand, so target_rate=0.05 would be ignored"),
-        ({"target_rate": 1.5}, "target_rate=1.5 is outside 0..1"),
     ):
         with pytest.raises(TakeoverError, match=text):
             GuidedTakeover(**arguments)
@@ -115,9 +102,8 @@ def test_published_table_keeps_its_arithmetic():
         assert 1 / np.mean(quotients) == pytest.approx(means[name], abs=0.001)
     assert published.published("ce", 2).tau == 0.467
     assert published.default_row == "GSM8K"
-    with pytest.raises(CalibrationError, match=r"has columns 1\.\.3, strictest first"):
-        published.published("ce", 4)
-    with pytest.raises(CalibrationError, match=r"has columns 1\.\.3, strictest first"):
-        published.published("ce", 0)
+    for column in (0, 4):
+        with pytest.raises(CalibrationError, match=r"has columns 1\.\.3, strictest first"):
+            published.published("ce", column)
     with pytest.raises(CalibrationError, match="does not hold score=rkl"):
         published.published("rkl", 1)

@@ -162,15 +162,6 @@ def test_another_dtype_is_a_notice(lm, caplog):
     assert "with the base" not in caplog.text
 
 
-def test_a_diagnostic_calibration_refuses_its_benchmark_and_runs_elsewhere(lm):
-    calibrated(lm, diagnostic=("takeover_demo",), fit={"allowed": True})
-    ask(lm, (PROMPT, {}))
-    with pytest.raises(
-        CalibrationError, match=r"'mine' was measured on problems of takeover_demo .* task takeover_demo asks them"
-    ):
-        ask(lm, (PROMPT, {}), task="takeover_demo")
-
-
 def test_no_weights_are_loaded_for_a_run_that_does_not_fit():
     lm = GuidedTakeover()
     for prompt, settings, error in (

@@ -14,7 +14,7 @@ from lm_eval.api.instance import Instance
 
 from lm_eval_takeover.calibration.files import read_calibration
 from lm_eval_takeover.cli import main
-from lm_eval_takeover.demo import CALIBRATION_PROMPTS, DEMO, PROBLEMS, PROMPT
+from lm_eval_takeover.demo import CALIBRATION_PROMPTS, DEMO, PROMPT
 from lm_eval_takeover.demo.puzzle import make_puzzle
 from lm_eval_takeover.errors import ArgumentError, CalibrationError, TakeoverError
 from lm_eval_takeover.method.registry import scores
@@ -27,8 +27,7 @@ def test_calibrate_writes_a_file_that_lm_eval_accepts(tmp_path, capsys):
     call = ["calibrate", "--prompts", str(CALIBRATION_PROMPTS), "--num_prompts", "12", "--out", str(out)]
     assert main(call) == 0
     printed = capsys.readouterr().out
-    assert "\nce " in printed
-    assert "\njs " not in printed  # --score js was not asked for
+    assert "\nce " in printed and "\njs " not in printed  # --score js was not asked for
     assert "| js |" in out.with_suffix(".md").read_text()
     assert "12 rollouts, " in printed
     assert "few tokens: below a spike ratio of 0.0" in printed
@@ -47,9 +46,7 @@ def test_calibrate_writes_a_file_that_lm_eval_accepts(tmp_path, capsys):
         assert lm.get_model_info()["takeover"]["calibration"] == "mine"
     assert GuidedTakeover(calibration=str(out), policy="entropy").policy.score == "entropy"
     first = out.read_text()
-    with pytest.raises(
-        ArgumentError, match=r"--out: '.*mine\.json' exists already; give another name, --overwrite, or --extend"
-    ):
+    with pytest.raises(ArgumentError, match=r"mine\.json' exists already; give another name, --overwrite, or --extend"):
         main(call)
     assert main([*call, "--overwrite"]) == 0
     assert out.read_text() == first  # deterministic for a seed
@@ -114,13 +111,7 @@ def test_a_diagnostic_calibration_is_marked_and_its_benchmark_refuses_it(tmp_pat
     ("options", "text"),
     [
         (["--out", "x.json"], "--out is ignored by --compare, which measures nothing"),
-        (["--temperature", "0.5"], "--temperature is ignored by --compare"),
-        (["--prompts", "x.jsonl"], "--prompts is ignored by --compare"),
-        (
-            ["--base", "x"],
-            r"--base is ignored by --compare.* \(it goes with --score, --kappa_rule, --plugins\)",
-        ),
-        (["--diagnostic"], "--diagnostic is ignored by --compare"),
+        (["--base", "x"], r"--base is ignored by --compare.* \(it goes with --score, --kappa_rule, --plugins\)"),
     ],
 )
 def test_compare_refuses_what_it_would_ignore(options, text):
@@ -159,52 +150,35 @@ def test_calibrate_refuses_test_sets_of_the_hub(forked_at_hub, tmp_path, options
     assert not out.exists()
 
 
-def test_calibrate_errors_are_one_line_and_status_2(forked, tmp_path, capsys):
-    empty, wrong = tmp_path / "empty.jsonl", tmp_path / "wrong.jsonl"
-    empty.write_text("")
-    wrong.write_text('{"text": "hello"}\n')
-    long = tmp_path / "long.jsonl"
-    long.write_text(json.dumps({"prompt": "word " * 9000}) + "\n")
-    out = tmp_path / "out.json"
-    for arguments, text in (
-        (["--prompts", empty], f"error: --prompts '{empty}' holds no prompt"),
-        (["--prompts", wrong], f"error: --prompts '{wrong}': row 1 has no text in field 'prompt' (its fields: text)"),
-        (["--prompts", long], "error: --prompts: all 1 prompts are empty or longer than the context of 2048 tokens"),
-        (["--prompts", tmp_path / "none.jsonl"], "does not exist; expected a JSONL file, or a data set of the hub"),
-        (["--promts", empty], "error: unknown option '--promts'; did you mean '--prompts'?"),
-        ([], "error: --prompts is missing"),
-        (["--prompts", wrong, "--target_rate", "8"], "error: --target_rate 8.0 is outside 0..1"),
-        (["--prompts", wrong, "--score", "kl"], "error: --score 'kl' is not known; did you mean 'rkl'?"),
-        (["--prompts", wrong, "--kappa_rule", "tail"], "error: --kappa_rule 'tail' is not known"),
-        (["--prompts", PROBLEMS, "--field", "problem"], "200 of 200 prompts are problems of a test set"),
-        (["--prompts", wrong, "--top_p", "2"], "error: top_p=2.0 is outside (0, 1]"),
-        (
-            ["--prompts", wrong, "--task", "takeover_demo", "--template", "x"],
-            "brings its own template; leave out --template",
-        ),
-        (["--task", "takeover_demo"], "error: --prompts is missing"),
-        (
-            ["--prompts", wrong, "--enable_thinking", "True"],
-            "is passed to the chat template; add --apply_chat_template",
-        ),
-        (["--prompts", wrong, "--include_path", "."], "error: --include_path goes with --task"),
-        (["--prompts", wrong, "--num_prompts", "0"], "error: --num_prompts 0 is not at least 1"),
-    ):
-        call = ["calibrate", *map(str, arguments), "--out", str(out)]
-        if arguments[1:] in ([empty], [wrong]):  # as a process: the hook that makes one line of an error
-            done = forked.run("lm-eval-takeover", *call)
-            status, last = done.returncode, done.stderr.strip().splitlines()[-1]
-            assert "Traceback" not in done.stderr
-        else:
-            with pytest.raises((TakeoverError, SystemExit)) as caught:
-                main(call)
-            exited = isinstance(caught.value, SystemExit)
-            status = caught.value.code if exited else 2
-            last = capsys.readouterr().err.strip() if exited else f"error: {caught.value}"
-        assert status == 2
-        assert text in last
-        assert "\n" not in last
-        assert not out.exists()
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        ("--prompts EMPTY", "--prompts 'EMPTY' holds no prompt"),
+        ("--prompts WRONG", "--prompts 'WRONG': row 1 has no text in field 'prompt' (its fields: text)"),
+        ("--prompts LONG", "--prompts: all 1 prompts are empty or longer than the context of 2048 tokens"),
+        ("--prompts NONE", "does not exist; expected a JSONL file, or a data set of the hub"),
+        ("", "--prompts is missing"),
+        ("--task takeover_demo", "--prompts is missing"),
+        ("--prompts WRONG --target_rate 8", "--target_rate 8.0 is outside 0..1"),
+        ("--prompts WRONG --score kl", "--score 'kl' is not known; did you mean 'rkl'?"),
+        ("--prompts WRONG --kappa_rule tail", "--kappa_rule 'tail' is not known"),
+        ("--prompts WRONG --top_p 2", "top_p=2.0 is outside (0, 1]"),
+        ("--prompts WRONG --task takeover_demo --template x", "brings its own template; leave out --template"),
+        ("--prompts WRONG --enable_thinking True", "is passed to the chat template; add --apply_chat_template"),
+        ("--prompts WRONG --include_path .", "--include_path goes with --task"),
+        ("--prompts WRONG --num_prompts 0", "--num_prompts 0 is not at least 1"),
+    ],
+)
+def test_an_error_of_the_user_is_one_line_and_writes_nothing(tmp_path, words, text):
+    rows = {"EMPTY": "", "WRONG": '{"text": "hello"}\n', "LONG": json.dumps({"prompt": "word " * 9000}) + "\n"}
+    for name, content in rows.items():
+        (tmp_path / name).write_text(content)
+    call = [str(tmp_path / word) if word in (*rows, "NONE") else word for word in words.split()]
+    with pytest.raises(TakeoverError) as caught:
+        main(["calibrate", *call, "--out", str(tmp_path / "out.json")])
+    assert text in str(caught.value).replace(f"{tmp_path}/", "")
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "out.json").exists()
 
 
 @pytest.fixture
@@ -218,25 +192,18 @@ def calibration(forked):
     return start
 
 
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_signal_stops_calibrate_and_keeps_what_is_finished(calibration, tmp_path, number, status):
-    process = calibration(tmp_path / "out.json")
-    wait_until(lambda: list(tmp_path.glob(".out.json.*.partial/*.npz")), process)
+@pytest.mark.parametrize(
+    ("number", "status", "batch"), [(signal.SIGINT, 130, "5"), (signal.SIGTERM, 143, "5"), (signal.SIGINT, 130, "500")]
+)
+def test_a_signal_stops_calibrate_and_keeps_what_is_finished(calibration, tmp_path, number, status, batch):
+    process = calibration(tmp_path / "out.json", "--batch_size", batch)
+    parts = batch == "5"  # before anything is finished nothing is left
+    wait_until(lambda: list(tmp_path.glob(".*/*.npz")) if parts else "Calibrating" in process.stderr, process)
     process.send_signal(number)
     assert process.wait(60) == status
-    assert process.stderr.strip().endswith(
-        "stopped; what was finished is kept, and the same command goes on from there"
-    )
-    assert not list(tmp_path.glob("*.json"))
-
-
-def test_a_signal_before_anything_is_finished_leaves_nothing(calibration, tmp_path):
-    process = calibration(tmp_path / "out.json", "--batch_size", "500")
-    wait_until(lambda: "Calibrating" in process.stderr, process)
-    process.send_signal(signal.SIGINT)
-    assert process.wait(60) == 130
-    assert process.stderr.strip().endswith("stopped; nothing was written")
-    assert not list(tmp_path.iterdir())
+    end = "what was finished is kept, and the same command goes on from there" if parts else "nothing was written"
+    assert process.stderr.strip().endswith(f"stopped; {end}")
+    assert bool(list(tmp_path.iterdir())) == parts and not list(tmp_path.glob("*.json"))
 
 
 def test_a_killed_calibration_goes_on_and_ends_with_the_same_file(calibration, tmp_path):
@@ -310,12 +277,8 @@ def test_a_second_process_on_one_calibration_is_sent_away(calibration, tmp_path)
     third.kill()
 
 
-def test_compare_prints_a_table_of_measured_and_one_of_published_calibrations(forked):
-    done = forked.run("lm-eval-takeover", "calibrate", "--compare", "demo", "qwen3-0.6b-base+qwen3-8b")
-    assert done.returncode == 0, done.stderr
-    assert "tau (nats) / kappa of ce, threshold_to_mean, by spike ratio" in done.stdout
-    assert "AIME24" in done.stdout and "27.816" in done.stdout and "8.745" in done.stdout
-    assert max(map(len, done.stdout.splitlines())) <= 80
-    done = forked.run("lm-eval-takeover", "calibrate", "--compare", "demmo")
-    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
-    assert "did you mean 'demo'?" in done.stderr
+def test_compare_prints_a_table_of_measured_and_one_of_published_calibrations(capsys):
+    assert main(["calibrate", "--compare", "demo", "qwen3-0.6b-base+qwen3-8b"]) == 0
+    printed = capsys.readouterr().out
+    assert "tau (nats) / kappa of ce, threshold_to_mean, by spike ratio" in printed
+    assert "AIME24" in printed and "27.816" in printed and "8.745" in printed

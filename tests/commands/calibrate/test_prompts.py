@@ -7,16 +7,26 @@ import pytest
 
 from lm_eval_takeover.commands.calibrate.prompts import read_prompts
 from lm_eval_takeover.commands.calibrate.task_form import TaskForm, load_task_form
-from lm_eval_takeover.demo import CALIBRATION_PROMPTS, problems
+from lm_eval_takeover.demo import problems
 from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.method.request import Sampling
 
 
 @pytest.fixture
-def rows(tmp_path):
-    path = tmp_path / "rows.jsonl"
-    path.write_text("".join(json.dumps({"prompt": f"How much is {i} and {i}?", "n": i}) + "\n" for i in range(50)))
-    return str(path)
+def write(tmp_path):
+    """Writes texts as rows of a file, and returns its path."""
+
+    def write(texts, field="prompt", name="rows"):
+        path = tmp_path / f"{name}.jsonl"
+        path.write_text("".join(json.dumps({field: text, "n": i}) + "\n" for i, text in enumerate(texts)))
+        return str(path)
+
+    return write
+
+
+@pytest.fixture
+def rows(write):
+    return write(f"How much is {i} and {i}?" for i in range(50))
 
 
 def test_prompts_are_drawn_by_seed_and_held_out_ones_are_others(rows):
@@ -51,10 +61,8 @@ def test_a_template_reads_the_fields_of_a_row(rows):
     assert chatted.source["chat_template"]
 
 
-def test_rows_that_repeat_a_prompt_are_left_out(tmp_path, caplog):
-    path = tmp_path / "rows.jsonl"
-    path.write_text("".join(json.dumps({"prompt": f"say {i % 3}"}) + "\n" for i in range(30)))
-    assert sorted(read_prompts(str(path)).texts) == ["say 0", "say 1", "say 2"]
+def test_rows_that_repeat_a_prompt_are_left_out(write, caplog):
+    assert sorted(read_prompts(write(f"say {i % 3}" for i in range(30))).texts) == ["say 0", "say 1", "say 2"]
     assert "27 rows of" in caplog.text
 
 
@@ -74,38 +82,26 @@ def test_lines_end_at_line_feeds_only(tmp_path):
         lambda p: f"You are a careful solver.  {p.replace(' ', '  ')}  Think first.",
     ],
 )
-def test_problems_of_a_test_set_are_refused_however_they_are_wrapped(tmp_path, wrap):
-    problem = problems()[7]["problem"]
-    path = tmp_path / "rows.jsonl"
-    path.write_text("".join(json.dumps({"prompt": text}) + "\n" for text in ("What is the time?", wrap(problem))))
+def test_problems_of_a_test_set_are_refused_however_they_are_wrapped(write, wrap):
+    path = write(["What is the time?", wrap(problems()[7]["problem"])])
     with pytest.raises(ArgumentError, match=r"1 of 2 prompts are problems of a test set \(takeover_demo: row 2\)"):
-        read_prompts(str(path))
+        read_prompts(path)
 
 
-def test_the_prompts_of_the_demo_pair_hold_no_problem_of_the_demo_task():
-    assert len(read_prompts(str(CALIBRATION_PROMPTS), count=700).texts) == 700
-
-
-def test_a_diagnostic_calibration_may_have_them_and_names_them(tmp_path):
-    path = tmp_path / "rows.jsonl"
-    path.write_text(
-        "".join(json.dumps({"prompt": text}) + "\n" for text in ("What is the time?", problems()[7]["problem"]))
-    )
-    assert read_prompts(str(path), diagnostic=True).benchmarks == ("takeover_demo",)
+def test_a_diagnostic_calibration_may_have_them_and_names_them(write):
+    path = write(["What is the time?", problems()[7]["problem"]])
+    assert read_prompts(path, diagnostic=True).benchmarks == ("takeover_demo",)
     whole = read_prompts(None, task=load_task_form("takeover_demo", None, 99), diagnostic=True, count=5)
     assert whole.benchmarks == ("takeover_demo",)
     assert whole.source["dataset"] == "takeover_demo"
 
 
-def test_prompts_of_a_task_are_those_that_lm_eval_asks(tmp_path):
+def test_prompts_of_a_task_are_those_that_lm_eval_asks(write):
     """Its own requests for documents with the same problems, with and without a chat template."""
     from lm_eval_takeover.tasks.loading import load_tasks
 
-    path = tmp_path / "rows.jsonl"
-    path.write_text(
-        "".join(json.dumps({"problem": f"How much is {i} and {i}?", "answer": "1"}) + "\n" for i in range(4))
-    )
-    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    rows = [{"problem": f"How much is {i} and {i}?", "answer": "1"} for i in range(4)]
+    path = write((row["problem"] for row in rows), "problem")
     form = load_task_form("takeover_demo", None, 99)
     assert (form.sampling.temperature, form.sampling.top_p, form.max_gen_toks) == (0.6, 0.95, 320)
     (task,) = load_tasks("takeover_demo").values()
@@ -120,7 +116,7 @@ def test_prompts_of_a_task_are_those_that_lm_eval_asks(tmp_path):
 
     for applied in (False, True):
         task.build_all_requests(apply_chat_template=applied, chat_template=template)
-        made = read_prompts(str(path), task=form, chat=chat if applied else None)
+        made = read_prompts(path, task=form, chat=chat if applied else None)
         assert list(made.texts) == [instance.args[0] for instance in task.instances]
         assert (made.source["task"], made.source["template"]) == ("takeover_demo", form.template)
 
@@ -147,26 +143,15 @@ def test_a_task_without_one_form_of_prompts_is_refused(tmp_path, name, text):
         load_task_form(name, tmp_path, 99)
 
 
-def test_a_row_without_a_field_of_the_template_is_said(tmp_path):
-    path = tmp_path / "rows.jsonl"
-    path.write_text('{"prompt": "whole"}\n')
-    with pytest.raises(
-        ArgumentError, match=r"no text in field 'problem' \(its fields: prompt\); name the field with --field"
-    ):
-        read_prompts(str(path), task=load_task_form("takeover_demo", None, 99))
-
-
-def test_documents_of_the_task_itself_are_refused_and_are_not_under_diagnostic(tmp_path):
+def test_documents_of_the_task_itself_are_refused_and_are_not_under_diagnostic(write):
     """The very file of one's own benchmark, whatever its fields are called."""
     texts = [f"A box holds {i} red and {i + 2} blue balls. How many are there?" for i in range(12)]
     form = TaskForm(
         "mine", lambda row: f"Q: {row['problem']}", None, Sampling(0.6), (), 9, [{"problem": t} for t in texts[:6]]
     )
-    own, others = tmp_path / "own.jsonl", tmp_path / "others.jsonl"
-    own.write_text("".join(json.dumps({"question": text}) + "\n" for text in texts[4:]))
-    others.write_text("".join(json.dumps({"question": text}) + "\n" for text in texts[6:]))
+    own, others = write(texts[4:], "question", "own"), write(texts[6:], "question", "others")
     with pytest.raises(ArgumentError, match=r"2 of 8 prompts are problems of a test set \(mine: rows 1, 2\)"):
-        read_prompts(str(own), field="question", task=form)
-    assert read_prompts(str(own), field="question", task=form, diagnostic=True).benchmarks == ("mine",)
-    made = read_prompts(str(others), field="question", task=form)
+        read_prompts(own, field="question", task=form)
+    assert read_prompts(own, field="question", task=form, diagnostic=True).benchmarks == ("mine",)
+    made = read_prompts(others, field="question", task=form)
     assert len(made.source["problems"]) == 6 and made.source["checked_against"][-1] == "mine"

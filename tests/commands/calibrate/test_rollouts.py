@@ -1,7 +1,5 @@
 """Measuring a calibration against an independent slow computation: every score in numpy, the gate in a Python loop."""
 
-import json
-import random
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,8 +18,7 @@ from lm_eval_takeover.commands.calibrate.rate_solver import solve
 from lm_eval_takeover.commands.calibrate.rollouts import Wanted, Work, calibrate, describe_unsolved
 from lm_eval_takeover.commands.calibrate.score_parts import ScoreParts
 from lm_eval_takeover.commands.calibrate.setup import Setup
-from lm_eval_takeover.demo import CALIBRATION_PROMPTS, PROMPT
-from lm_eval_takeover.demo.puzzle import make_puzzle
+from lm_eval_takeover.demo import CALIBRATION_PROMPTS
 from lm_eval_takeover.errors import CalibrationError, PluginError
 from lm_eval_takeover.method.policies import Disagreement, Lossy, Random
 from lm_eval_takeover.method.registry import register_score
@@ -260,17 +257,3 @@ def test_parts_survive_damage_and_keep_their_order(tmp_path):
     assert killed.exists()
     parts.clear()
     assert not folder.exists()
-
-
-@pytest.mark.slow
-def test_calibrations_on_disjoint_prompts_agree_within_a_tenth(pair, tmp_path):
-    """Two sets of 100 puzzles, which should differ by about 5 %; `benchmarks/calibration.py --only sets` has 500."""
-    rng, calibrations = random.Random(5), []
-    for number in range(2):
-        path = tmp_path / f"{number}.jsonl"
-        texts = [PROMPT.format(problem=make_puzzle(rng).text) for _ in range(100)]
-        path.write_text("".join(json.dumps({"prompt": text}) + "\n" for text in texts))
-        calibrations.append(calibrate(short_setup(pair, read_prompts(str(path)), max_gen_toks=2**14, batch_size=64)))
-    for rho in (0.005, 0.01, 0.02, 0.03):
-        tau = [calibration.score("ce").threshold(rho).tau for calibration in calibrations]
-        assert max(tau) / min(tau) <= 1.1
