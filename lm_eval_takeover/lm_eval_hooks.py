@@ -114,15 +114,11 @@ def choose_seed(own: int | None) -> int:
 
 def describe_cost(takeover: Mapping[str, Any]) -> str:
     """One line on a run, from its `config.takeover`: realized rate, tokens and forward passes."""
-    from lm_eval_takeover.runs.facts import find_missed_rate
-
     tokens = f"{takeover['takeovers']:,} of {takeover['tokens']:,} tokens"
     if not takeover["takeovers"] and takeover.get("policy") not in ("base", "guide"):
         tokens = f"the guide wrote nothing: 0 of {takeover['tokens']:,} tokens"
     passes = f"{takeover['base_passes']:,} passes of the base, {takeover['guide_passes']:,} of the guide"
-    asked = find_missed_rate(takeover, takeover["realized_rate"])
-    missed = "" if asked is None else f"; {asked:.2%} was asked for"
-    return f"{takeover['label']}: realized rate {takeover['realized_rate']:.2%} ({tokens}), {passes}{missed}"
+    return f"{takeover['label']}: realized rate {takeover['realized_rate']:.2%} ({tokens}), {passes}"
 
 
 def describe_missed_rate(takeover: Mapping[str, Any], asked: float) -> str:

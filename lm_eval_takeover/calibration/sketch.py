@@ -23,8 +23,6 @@ class QuantileSketch:
     """Scores seen one batch at a time. `count` and `total` (their sum, in nats) are exact."""
 
     def __init__(self, capacity: int = CAPACITY) -> None:
-        if capacity < 2:
-            raise ValueError(f"capacity={capacity} is not at least 2")
         self.capacity = capacity
         self.count, self.total = 0, 0.0
         self._buffers: list[list[Values]] = [[]]  # by level: values of weight 2**level, in pieces
@@ -65,8 +63,6 @@ class QuantileSketch:
         """All values in order and their weights."""
         values = [piece for pieces in self._buffers for piece in pieces]
         weights = [np.full(len(p), 2**level) for level, pieces in enumerate(self._buffers) for p in pieces]
-        if not values:
-            raise ValueError("the sketch has seen no score")
         joined, weight = np.concatenate(values), np.concatenate(weights)
         order = np.argsort(joined, kind="stable")
         return joined[order].astype(np.float64), weight[order]

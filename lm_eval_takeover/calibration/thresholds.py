@@ -31,20 +31,9 @@ TOLERANCE = 0.005  # of a realized rate that was solved for: half a percentage p
 LOWEST, HIGHEST = 0.001, 0.5  # the rho that a gate may ask for
 # Fine where spikes are: steps of 0.0001 up to 0.01 and of 0.0005 above; any rho between two of them is interpolated. The
 # values outside LOWEST..HIGHEST are there for the curve of the whole distribution.
-GRID = tuple(
-    float(rho)
-    for rho in np.round(
-        np.concatenate(
-            [
-                np.outer(10.0 ** np.arange(-6, -3), [1, 2, 5]).reshape(-1),
-                np.arange(10, 100) / 10_000,
-                np.arange(20, 1001) / 2_000,
-                np.arange(11, 20) / 20,
-            ]
-        ),
-        7,
-    )
-)
+_BELOW, _ABOVE = np.outer(10.0 ** np.arange(-6, -3), [1, 2, 5]).reshape(-1), np.arange(11, 20) / 20
+_STEPS = (_BELOW, np.arange(10, 100) / 10_000, np.arange(20, 1001) / 2_000, _ABOVE)
+GRID: tuple[float, ...] = tuple(np.round(np.concatenate(_STEPS), 7).tolist())
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,9 +79,7 @@ class ScoreCalibration:
 
     @classmethod
     def of(cls, scores: QuantileSketch, *, signed: bool = False) -> Self:
-        """From a sketch of all scores. The shares of takeovers are not known yet: `with_shares`."""
-        if scores.count == 0:
-            raise CalibrationError("no score was collected; the prompts gave no rollout")
+        """From a sketch of all scores, of which there are some. The shares of takeovers are not known yet: `with_shares`."""
         grid = [rho for rho in GRID if rho >= LOWEST or rho * scores.count >= 1]
         tau, tail = scores.quantiles_and_tails([1.0 - rho for rho in grid])
         sketch: Sketch = {"rho": grid, "tau": tau.tolist(), "tail_mean": tail.tolist()}

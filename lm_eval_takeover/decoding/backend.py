@@ -22,7 +22,10 @@ logger = logging.getLogger(__name__)
 
 
 class TransformersBackend:
-    """Implements `backends.Backend`."""
+    """Both models of a pair, loaded, and a policy that decides who writes.
+
+    `identity` is what of the backend can change a text, beyond the models: for the keys of samples.
+    """
 
     identity = "hf"
 
@@ -33,7 +36,7 @@ class TransformersBackend:
             check_member(pair.member(role))  # a missing or broken checkpoint is an error now, not hours later
 
     def fit_rows(self, tokens: int) -> int:
-        """`batch_size`, or what fits into memory where it is `auto`, which is said."""
+        """How many samples of so many tokens go at a time: `batch_size`, or for `auto` what fits into memory, which is said."""
         if self.arguments.batch_size != "auto":
             return self.arguments.rows
         members = [self.pair.member(role) for role in self.policy.roles]
@@ -51,7 +54,7 @@ class TransformersBackend:
         count_tokens: Callable[[int], None] | None = None,
         policy: Policy | None = None,
     ) -> Iterator[tuple[int, Generation]]:
-        """As `engine.generate`; by another policy of these models where one is given."""
+        """`(index into requests, generation)` as samples finish, as `engine.generate`; by another policy where one is given."""
         return generate(
             self.pair,
             policy or self.policy,
@@ -71,7 +74,7 @@ class TransformersBackend:
         seed: int,
         labels: Sequence[str],
     ) -> list[Forced]:
-        """As `teacher_forcing.force`."""
+        """Each continuation as the policy would have met it; see `teacher_forcing.force`."""
         return force(self.pair, self.policy, prompts, continuations, seed=seed, labels=labels)
 
     def compare(
@@ -81,8 +84,8 @@ class TransformersBackend:
         continuations: Sequence[Sequence[int]],
         labels: Sequence[str],
     ) -> list[dict[str, NDArray[Any]]]:
-        """As `teacher_forcing.compare`."""
+        """What base and guide think of each continuation; see `teacher_forcing.compare`."""
         return compare(self.pair, scores, prompts, continuations, labels)
 
     def close(self) -> None:
-        """Its weights are this process's own."""
+        """Give back the memory that other processes hold: there are none."""

@@ -59,7 +59,7 @@ class ForwardPass:
                 "in less time, in up to twice the memory",
                 member.role,
                 member.path,
-                member.dtype_argument,
+                member.argument("dtype"),
             )
         self.layers = len(self.windows)
         self._no_masks: list[Tensor | None] = [None] * len(self.windows)

@@ -47,43 +47,34 @@ class Member:
         self.path, named = locate(name)
         if named and self.given.revision not in (None, named):
             raise ArgumentError(
-                f"{role}='{name}' names a different revision than {self._argument('revision')}={self.given.revision}"
+                f"{role}='{name}' names a different revision than {self.argument('revision')}={self.given.revision}"
             )
-        self._revision = named or self.given.revision
+        self.revision = named or self.given.revision  # branch, tag or commit, as asked for
         self.device = torch.device(device)
         self.dtype = dtype  # as asked for; `auto` is the checkpoint's own
         self.prepared_pass: Any = None  # the `ForwardPass` of this model, from its first use on
         self.self_check: Any = None  # the `SelfCheck` of this model, from its first use on
         self._options: dict[str, Any] = repository_options(self.given) | {
-            "revision": self._revision,
+            "revision": self.revision,
             "trust_remote_code": self.given.trust_remote_code,
         }
         self.config = self._load(AutoConfig)
         self.tokenizer = self._load(AutoTokenizer)
         self.vocabulary = Vocabulary.of(self.tokenizer, self.config.get_text_config().vocab_size)
-        self.id = qualify(self.given, identify(name, self.path, self._revision, self.given.subfolder))
+        self.id = qualify(self.given, identify(name, self.path, self.revision, self.given.subfolder))
 
     def _load(self, kind: Any, **options: Any) -> Any:
         try:
             return kind.from_pretrained(self.path, **self._options, **options)
         except Exception as error:  # a checkpoint can be broken in as many ways as there are loaders
-            where = f" at revision '{self._revision}'" if self._revision else ""
+            where = f" at revision '{self.revision}'" if self.revision else ""
             raise ArgumentError(
                 f"{self.role}='{self.path}'{where} cannot be loaded: {first_line(error)} "
                 f"(expected a local folder or a hub id, 'owner/name' or 'owner/name@revision')"
             ) from error
 
-    @property
-    def revision(self) -> str | None:
-        """The branch, tag or commit that was asked for."""
-        return self._revision
-
-    @property
-    def dtype_argument(self) -> str:
-        """The model argument that sets this model's dtype."""
-        return self._argument("dtype")
-
-    def _argument(self, name: str) -> str:
+    def argument(self, name: str) -> str:
+        """The model argument of this name that counts for this model."""
         return f"guide_{name}" if self.role == "guide" else name
 
     @cached_property
@@ -107,7 +98,7 @@ class Member:
 
     def _adapt(self, model: Any, adapter: str) -> Any:
         """The model with the layers of a PEFT adapter in it."""
-        argument, (path, revision) = self._argument("peft"), locate(adapter)
+        argument, (path, revision) = self.argument("peft"), locate(adapter)
         try:
             from peft import PeftModel
         except ImportError as error:
@@ -125,7 +116,7 @@ class Member:
     def _refuse_pickles(self) -> None:
         """Weights that only a pickle holds would run code of their author. Raises ArgumentError with the way to convert them."""
         if not Path(self.path).is_dir():
-            names = _list_hub_files(self.path, self._revision)
+            names = _list_hub_files(self.path, self.revision)
         else:
             names = [file.name for file in Path(self.path).iterdir()]
         pickles = sorted(name for name in names if name.endswith((".bin", ".pt", ".pth", ".ckpt")) and "model" in name)
@@ -187,14 +178,14 @@ class Member:
     def refuse_logits(self, name: str) -> ModelOutputError:
         """The error of a row whose logits are no distribution."""
         return ModelOutputError(
-            f"{self.role} '{self.id.id}' returned NaN or infinite logits for {name}; try {self.dtype_argument}=float32"
+            f"{self.role} '{self.id.id}' returned NaN or infinite logits for {name}; try {self.argument('dtype')}=float32"
         )
 
     @cached_property
     def eos_ids(self) -> frozenset[int]:
         """The token ids that end this model's text, as transformers' `generate` and lm-eval's `hf` see them."""
         try:
-            where = {"revision": self._revision, "subfolder": self.given.subfolder or ""}
+            where = {"revision": self.revision, "subfolder": self.given.subfolder or ""}
             ids = GenerationConfig.from_pretrained(self.path, **where).eos_token_id
         except OSError:
             ids = None

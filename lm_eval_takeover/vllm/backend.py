@@ -1,4 +1,4 @@
-"""vLLM as a backend: what `backends.Backend` asks, as jobs of one engine or of several."""
+"""vLLM as a backend, with the interface of `decoding.backend.TransformersBackend`, as jobs of one engine or of several."""
 
 import json
 from array import array
@@ -46,7 +46,7 @@ class Weights:
 
 
 class VllmBackend:
-    """Implements `backends.Backend`."""
+    """Both models of a pair in vLLM, and a policy that decides who writes."""
 
     def __init__(self, arguments: ModelArguments, pair: Pair, policy: Policy) -> None:
         check_version()

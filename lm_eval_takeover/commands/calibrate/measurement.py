@@ -15,22 +15,15 @@ from lm_eval_takeover import stopping
 from lm_eval_takeover.arguments import ModelArguments
 from lm_eval_takeover.calibration.files import read_calibration, write_calibration
 from lm_eval_takeover.calibration.thresholds import Calibration
-from lm_eval_takeover.calibration.tuning import Method
-from lm_eval_takeover.commands._options import read_engine
+from lm_eval_takeover.commands._options import LOADING, read_engine
 from lm_eval_takeover.commands._output import write_file, write_terminal, writing
 from lm_eval_takeover.commands.calibrate.page import describe_rollouts, rate_table, render_page, target_table
 from lm_eval_takeover.commands.calibrate.prompts import Prompts, read_prompts
-from lm_eval_takeover.commands.calibrate.rollouts import (
-    Wanted,
-    Work,
-    calibrate,
-    describe_unsolved,
-)
+from lm_eval_takeover.commands.calibrate.rollouts import Wanted, Work, calibrate, describe_unsolved
 from lm_eval_takeover.commands.calibrate.setup import Setup
 from lm_eval_takeover.commands.calibrate.task_form import TaskForm, load_task_form
 from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.method.gate import Gate
-from lm_eval_takeover.method.model_id import ModelId
 from lm_eval_takeover.method.named import find_policy, parse_word
 from lm_eval_takeover.method.policies import Disagreement
 from lm_eval_takeover.method.registry import scores as registered
@@ -41,9 +34,6 @@ from lm_eval_takeover.pair.pair import Pair
 if TYPE_CHECKING:
     from lm_eval_takeover.vllm.backend import VllmBackend
 
-PAIR_OPTIONS = ("base", "guide", "device", "guide_device", "dtype", "guide_dtype", "trust_remote_code", "batch_size")
-
-
 VLLM_GROUP = 512  # rollouts between which a calibration can be interrupted; vLLM batches what fits
 
 
@@ -53,32 +43,30 @@ def measure(options: argparse.Namespace) -> int:
     Raises ArgumentError for prompts or models that cannot be used and, with the file written, for a rate that no spike ratio
     realizes.
     """
-    methods = _read_methods(options)
+    wanted = _read_methods(options)
     chat = bool(options.apply_chat_template)
     form = load_task_form(options.task, options.include_path, TASK_MAX_GEN_TOKS, chat=chat) if options.task else None
     setup = _prepare(options, form)
     stopping.on_stop(lambda: _describe_kept(options.out))
     work = Work()
-    asked_for = {*options.score, *(method.policy.scorer.name for method, _ in methods if method.policy.scorer)}
+    asked_for = {*options.score, *(scorer.name for one in wanted if (scorer := one.method.policy.scorer))}
     optional = registered.installed().keys() - asked_for
     with setup.open_parts(options.out, optional) as parts:
         calibration = calibrate(
             setup,
-            wanted=[Wanted(method, rates or options.target_rate) for method, rates in methods],
+            wanted=wanted,
             known=_read_known(options, setup, optional),
             parts=parts,
             work=work,
         )
-        unsolved = [target for target in calibration.targets if not target.is_reached]
-        kept = (
-            calibration.targets if options.nearest else [target for target in calibration.targets if target.is_reached]
-        )
-        calibration = replace(calibration, name=options.out.stem, targets=tuple(kept))
+        unsolved = [target for target in calibration.targets if not (target.is_reached or options.nearest)]
+        kept = tuple(target for target in calibration.targets if target not in unsolved)
+        calibration = replace(calibration, name=options.out.stem, targets=kept)
         _write_files(calibration, options)
-        if options.nearest or not unsolved:
+        if not unsolved:
             parts.clear()
     _print_report(calibration, options, work)
-    if unsolved and not options.nearest:
+    if unsolved:
         raise ArgumentError(
             f"--target_rate: {'; '.join(map(describe_unsolved, unsolved))} (the file is written without it; --nearest takes the "
             f"nearest one, and the rollouts are kept for another try with --overwrite)"
@@ -88,7 +76,8 @@ def measure(options: argparse.Namespace) -> int:
 
 def _prepare(options: argparse.Namespace, form: TaskForm | None) -> Setup:
     """The pair, its prompts and how rollouts are drawn: as the options say, else as the task does, else as our tasks."""
-    asked = {name: value for name in PAIR_OPTIONS if (value := getattr(options, name)) is not None}
+    names = ("base", "guide", "batch_size", *LOADING)
+    asked = {name: value for name in names if (value := getattr(options, name)) is not None}
     arguments = ModelArguments.parse({**asked, "direction": options.direction, **read_engine(options)})
     usual = form.sampling if form else TASK_SAMPLING
     given = {name: value for name in ("temperature", "top_p", "top_k") if (value := getattr(options, name)) is not None}
@@ -109,9 +98,9 @@ def _prepare(options: argparse.Namespace, form: TaskForm | None) -> Setup:
     )
 
 
-def _read_methods(options: argparse.Namespace) -> list[tuple[Method, tuple[float, ...]]]:
-    """`(method, its own rates)` of `--methods`, else of every `--score`. Raises ArgumentError for what cannot be calibrated."""
-    methods = []
+def _read_methods(options: argparse.Namespace) -> list[Wanted]:
+    """Those of `--methods`, else of every `--score`, with their rates. Raises ArgumentError for what cannot be calibrated."""
+    wanted = []
     usual = {
         "direction": options.direction,
         "kappa_rule": options.kappa_rule,
@@ -123,8 +112,8 @@ def _read_methods(options: argparse.Namespace) -> list[tuple[Method, tuple[float
         values = usual | {"plugins": options.plugins} | find_policy("methods", named.name) | dict(named.arguments)
         method = open_method(parse_arguments(values))
         _ = method.budget_parameter  # raises where it has none
-        methods.append((method, named.rates))
-    return methods
+        wanted.append(Wanted(method, named.rates or options.target_rate))
+    return wanted
 
 
 def _read_known(options: argparse.Namespace, setup: Setup, optional: Collection[str]) -> Calibration | None:
@@ -132,10 +121,7 @@ def _read_known(options: argparse.Namespace, setup: Setup, optional: Collection[
     if not options.extend or not options.out.exists():
         return None
     known = read_calibration(options.out)
-    same = all(
-        json.loads(json.dumps(_plain(value))) == json.loads(json.dumps(_plain(getattr(known, name))))
-        for name, value in setup.describe().items()
-    )
+    same = all(_plain(value) == _plain(getattr(known, name)) for name, value in setup.describe().items())
     scores = {score.name: score.source.digest for score in registered if score.name not in optional}
     held = {name: score.plugin and score.plugin["digest"] for name, score in known.scores.items()}
     if same and scores.items() <= held.items():
@@ -145,7 +131,7 @@ def _read_known(options: argparse.Namespace, setup: Setup, optional: Collection[
 
 
 def _plain(value: Any) -> Any:
-    return asdict(value) if isinstance(value, ModelId) else value
+    return json.loads(json.dumps(value, default=asdict))
 
 
 def _open_vllm(arguments: ModelArguments, pair: Pair) -> "VllmBackend":
@@ -182,16 +168,12 @@ def _describe_kept(out: Path) -> str:
     return "nothing was written"
 
 
-def _page_of(out: Path) -> Path:
-    return out.with_suffix(".md")
-
-
 def _write_files(calibration: Calibration, options: argparse.Namespace) -> None:
     include = str(options.include_path) if options.include_path else None
     given = {name: value for name in ("base", "guide", "plugins") if (value := getattr(options, name))}
     with writing("out", options.out, kept := "what was measured is kept"):
         write_calibration(calibration, options.out)
-    write_file("out", _page_of(options.out), render_page(calibration, str(options.out), given, include), kept)
+    write_file("out", options.out.with_suffix(".md"), render_page(calibration, str(options.out), given, include), kept)
 
 
 def _print_report(calibration: Calibration, options: argparse.Namespace, work: Work) -> None:
@@ -200,7 +182,7 @@ def _print_report(calibration: Calibration, options: argparse.Namespace, work: W
         print(write_terminal(target_table(calibration)))
     for target in (target for target in calibration.targets if not target.is_reached):
         print(describe_unsolved(target))
-    print(f"{describe_rollouts(calibration)} -> {options.out}, {_page_of(options.out)}")
+    print(f"{describe_rollouts(calibration)} -> {options.out}, {options.out.with_suffix('.md')}")
     print(_describe_cost(work))
     if calibration.sparse_below is not None:
         print(f"few tokens: below a spike ratio of {calibration.sparse_below:.2g}, fewer than 30 of them lie above tau")

@@ -128,11 +128,9 @@ def _open_rows(source: str | None, split: str, field: str | None, task: TaskForm
 def _make_renderer(given: _Rows, template: str | None, task: TaskForm | None) -> Callable[[dict[str, Any]], str]:
     """What makes a prompt of a row."""
     if task is not None:
-        form = task
-        return lambda row: _render_task(form, row | {"problem": row[given.field]})
+        return lambda row: _render_task(task, row | {"problem": row[given.field]})
     if template is not None:
-        wrapped = template
-        return lambda row: _render_template(wrapped, row)
+        return lambda row: _render_template(template, row)
     return lambda row: str(row[given.field])
 
 

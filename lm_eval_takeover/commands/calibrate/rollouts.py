@@ -13,7 +13,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -41,9 +41,6 @@ from lm_eval_takeover.method.registry import scores as registered
 from lm_eval_takeover.method.request import Request
 from lm_eval_takeover.pair.loading import load_weights
 from lm_eval_takeover.runs.progress import open_bar
-
-if TYPE_CHECKING:
-    from lm_eval_takeover.vllm.backend import VllmBackend
 
 logger = logging.getLogger(__name__)
 
@@ -158,26 +155,19 @@ def _collect_scores(setup: Setup, parts: ScoreParts, work: Work) -> None:
 def _roll_out(
     setup: Setup, requests: Sequence[Request], parts: ScoreParts
 ) -> tuple[list[list[int]], dict[str, list[Trajectory]]]:
-    """The host's rollouts and their scores."""
+    """The host's rollouts and their scores, which come in vLLM with the pass that writes."""
     if setup.backend is not None:
-        return _roll_out_in_vllm(setup.backend, requests, setup.seed, parts)
-    writer = ALONE[setup.roles[0]]()
-    written = dict(setup.write(requests, writer))
-    rollouts = [written[place].tokens for place in range(len(requests))]
-    return rollouts, _score_what_fits(setup, requests, rollouts, parts)
-
-
-def _roll_out_in_vllm(
-    backend: "VllmBackend", requests: Sequence[Request], seed: int, parts: ScoreParts
-) -> tuple[list[list[int]], dict[str, list[Trajectory]]]:
-    """The host's rollouts and their scores, which come with the pass that writes."""
-    written = {place: (tokens, scores) for place, tokens, scores in backend.roll_out(requests, seed=seed)}
-    trajectories: dict[str, list[Trajectory]] = {}
+        rolled = sorted(setup.backend.roll_out(requests, seed=setup.seed), key=lambda text: text[0])
+        rollouts = [tokens for _, tokens, _ in rolled]
+        rows = {score.name: [scores[score.name] for _, _, scores in rolled] for score in parts.scores}
+    else:
+        written = dict(setup.write(requests, ALONE[setup.roles[0]]()))
+        rollouts = [written[place].tokens for place in range(len(requests))]
+        rows = _score_what_fits(setup, requests, rollouts, parts)
     for score in parts.scores:
-        rows = [written[place][1][score.name] for place in range(len(requests))]
         with parts.sparing(score):
-            trajectories[score.name] = _check_values(score, rows, requests)
-    return [written[place][0] for place in range(len(requests))], trajectories
+            _check_values(score, rows[score.name], requests)
+    return rollouts, {score.name: rows[score.name] for score in parts.scores}
 
 
 def _score_what_fits(
@@ -205,17 +195,15 @@ def _score_rollouts(
         for score in parts.scores:
             with parts.sparing(score):
                 blocks[score.name].append(score(logits[host], logits[donor], tokens).cpu())
-    trajectories: dict[str, list[Trajectory]] = {}
-    for score in parts.scores:
-        whole = torch.cat(blocks[score.name], dim=1)
-        rows = [row[-len(written) :].numpy() for row, written in zip(whole, rollouts, strict=True)]
-        with parts.sparing(score):
-            trajectories[score.name] = _check_values(score, rows, requests)
-    return trajectories
+    whole = {score.name: torch.cat(blocks[score.name], dim=1) for score in parts.scores}
+    return {
+        name: [row[-len(written) :].numpy() for row, written in zip(values, rollouts, strict=True)]
+        for name, values in whole.items()
+    }
 
 
-def _check_values(score: Score, rows: list[Trajectory], requests: Sequence[Request]) -> list[Trajectory]:
-    """The scores, if thresholds can be read off them. Raises PluginError for a plug-in's, CalibrationError for ours."""
+def _check_values(score: Score, rows: Sequence[Trajectory], requests: Sequence[Request]) -> None:
+    """Raise where no thresholds can be read off these scores: PluginError for a plug-in's, CalibrationError for ours."""
     for values, request in zip(rows, requests, strict=True):
         if not np.isfinite(values).all():
             value = values[~np.isfinite(values)][0]
@@ -230,7 +218,6 @@ def _check_values(score: Score, rows: list[Trajectory], requests: Sequence[Reque
                 f"{score.where} returned {values.min()} for {request.label}; kappa is a multiple of the mean, so scores are at "
                 f"least 0; register one of either sign with signed=True, whose gate has no window test"
             )
-    return rows
 
 
 def _read_calibrations(parts: ScoreParts, window: int) -> tuple[dict[str, ScoreCalibration], int, int]:
