@@ -50,10 +50,6 @@ def calibrated(lm, prompts=None, decoding=None, fit=None, **changes):
     return lm
 
 
-def test_the_prompts_of_this_test_are_those_of_the_template(lm):
-    assert lm.apply_chat_template([{"role": "user", "content": PROMPT}]) == CHAT
-
-
 @pytest.mark.parametrize(
     ("prompt", "settings", "measured", "asks", "option"),
     [

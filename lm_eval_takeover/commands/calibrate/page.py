@@ -41,11 +41,8 @@ def describe_rollouts(calibration: Calibration) -> str:
     """How many rollouts and tokens there were, beside how many prompts were asked for, and the share that was cut."""
     rollouts, asked = calibration.rollouts or 0, calibration.prompts.get("asked")
     fewer = f" ({asked} prompts were asked for)" if asked and asked != rollouts else ""
-    share = (
-        f"; {calibration.cut} of them ({calibration.cut / rollouts:.1%}) were cut at their limit"
-        if calibration.cut
-        else ""
-    )
+    cut = calibration.cut or 0
+    share = f"; {cut} of them ({cut / rollouts:.1%}) were cut at their limit" if cut else ""
     return f"{rollouts} rollouts{fewer}, {calibration.tokens or 0:,} tokens{share}"
 
 

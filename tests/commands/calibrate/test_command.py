@@ -136,7 +136,6 @@ def test_calibrate_reads_models_and_data_of_the_hub(forked_at_hub, tmp_path):
 @pytest.mark.parametrize(
     ("options", "token", "text"),
     [
-        (["openai/gsm8k:main", "--split", "test"], None, "takeover_gsm8k: rows"),
         (["HuggingFaceH4/MATH-500", "--split", "test", "--field", "problem"], None, "takeover_math500: rows"),
         (["Idavidrein/gpqa:gpqa_diamond", "--field", "Question"], "hf_token", "takeover_gpqa_diamond: rows"),
     ],
