@@ -25,11 +25,10 @@ def read_options(tmp_path):
 
 @pytest.fixture
 def harness(monkeypatch):
-    """Stands for the worker. `started` are the commands so far; `faults` says what else happens at the nth one, `missed`
-    by policy which rate it realizes."""
+    """Stands for the worker. `started` are the commands so far; `faults` says what else happens at the nth one."""
 
     class Harness:
-        started, faults, missed = [], {}, {}
+        started, faults = [], {}
 
     def write(words):
         Harness.started.append(words)
@@ -39,7 +38,7 @@ def harness(monkeypatch):
         if value_of(words, "--model") == "guided-takeover":
             given = arguments_of(words)
             target = float(given["target_rate"]) if "target_rate" in given else None
-            rate = Harness.missed.get(given["policy"], target or float(given.get("rate", 0.07)))
+            rate = target or float(given.get("rate", 0.07))
             counts = {"tokens": 1000, "realized_rate": rate, "base_passes": 1100, "guide_passes": 250}
             run = takeover(given["policy"], rate=rate, per_task={"takeover_demo": counts}, target_rate=target)
             correct = {"base": [0, 1], "guide": [8, 7], "random": [1, 1]}.get(given["policy"], [7, 7])

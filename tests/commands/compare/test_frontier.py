@@ -42,6 +42,10 @@ def read_lines(path):
         return list(csv.DictReader(file))
 
 
+def write_run(folder, correct, **written):
+    return read_run(*write_results(folder, correct, **written).glob("results_*.json"))
+
+
 def test_a_method_of_a_stranger_stands_in_the_picture(tmp_path, capsys):
     plugin, run_dir = tmp_path / "mine.py", tmp_path / "grid"
     plugin.write_text(STRANGER)
@@ -72,10 +76,8 @@ def test_a_row_with_a_call_for_each_task_has_one_average(tmp_path, policy):
     for name, raised in (("base", 0), (policy, 1)):
         results[PlannedRow(name, name, follows=name != "base")] = runs = []
         for task, correct in counts.items():
-            folder = tmp_path / name / task
             run = takeover(name, rate=rates[task], per_task={task: {"tokens": 1000, "realized_rate": rates[task]}})
-            write_results(folder, {task: [min(8, one + raised) for one in correct]}, run=run)
-            runs += [read_run(path) for path in folder.glob("results_*.json")]
+            runs.append(write_run(tmp_path / name / task, {task: [min(8, one + raised) for one in correct]}, run=run))
     assert describe_frontier(results, tmp_path).areas == []  # no method has two rates
     lines = {line["task"]: line for line in read_lines(tmp_path / "frontier.csv") if line["row"] == policy}
     assert list(lines) == [*counts, "average"]
@@ -86,10 +88,8 @@ def test_a_row_with_a_call_for_each_task_has_one_average(tmp_path, policy):
 
 
 def test_the_cost_of_a_row_is_that_of_all_its_calls(tmp_path):
-    for name, tokens in (("one", 1000), ("two", 300)):
-        run = takeover("random", tokens=tokens, takeovers=tokens // 100, seconds=2.5)
-        write_results(tmp_path / name, {"takeover_demo": [1, 2]}, run=run)
-    runs = [read_run(path) for path in tmp_path.glob("*/results_*.json")]
+    counts = [takeover("random", tokens=tokens, takeovers=tokens // 100, seconds=2.5) for tokens in (1000, 300)]
+    runs = [write_run(tmp_path / f"{run['tokens']}", {"takeover_demo": [1, 2]}, run=run) for run in counts]
     (cost,) = describe_costs({PlannedRow("random", "random"): runs})
     assert (cost["tokens"], cost["takeovers"], cost["base_passes"], cost["seconds"]) == (1300, 13, 2200, 5.0)
 
@@ -101,19 +101,13 @@ def make_runs(tmp_path, counts):
     """
     runs = {}
     for label, correct in counts.items():
-        name, _, rate = label.partition("@")
-        method = Method(Ensemble() if name == "mix" else Random(rate=0.5)) if rate else None
-        asked, covers = None if name == "hand" else float(rate or 0) or None, 0.1 if name == "short" else None
-        told = {
-            "tokens": 1000,
-            "realized_rate": float(rate or 0),
-            "changed": int(1000 * float(rate or 0)),
-            "asked": 1000,
-        }
-        run = takeover("random" if rate else "base", rate=float(rate or 0), per_task={"takeover_demo": told})
-        write_results(tmp_path / label, {"takeover_demo": [correct] * 6}, run=run)
-        row = PlannedRow(label, name, rate=asked, method=method, word=name if rate else "", covers=covers)
-        runs[row] = [read_run(*(tmp_path / label).glob("results_*.json"))]
+        name, _, at = label.partition("@")
+        rate, method = float(at or 0), Method(Ensemble() if name == "mix" else Random(rate=0.5)) if at else None
+        asked, covers = None if name == "hand" else rate or None, 0.1 if name == "short" else None
+        told = {"tokens": 1000, "realized_rate": rate, "changed": int(1000 * rate), "asked": 1000}
+        run = takeover("random" if at else "base", rate=rate, per_task={"takeover_demo": told})
+        row = PlannedRow(label, name, rate=asked, method=method, word=name if at else "", covers=covers)
+        runs[row] = [write_run(tmp_path / label, {"takeover_demo": [correct] * 6}, run=run)]
     return runs
 
 
@@ -167,19 +161,18 @@ def test_any_rows_in_any_order_have_tables_and_a_picture(tmp_path, capsys, first
                 run = takeover({"rates": "random", "follows": "early"}.get(kind, kind), rate=rate or 0.03)
                 run["per_task"] = {"takeover_demo": {"tokens": 1000, "realized_rate": run["realized_rate"]}}
                 model = {"model": "hf"} if kind == "thinking" else {"run": run}
-                write_results(folder, {"takeover_demo": [samples] * problems}, samples=samples, **model)
                 method = Method(Random(rate=0.5)) if kind in ("rates", "follows") else None
-                row = PlannedRow(
-                    label, "random" if method else kind, rate=rate, method=method, follows=kind == "follows"
-                )
-                runs[row] = [read_run(*folder.glob("results_*.json"))]
+                name = "random" if method else kind
+                row = PlannedRow(label, name, rate=rate, method=method, follows=kind == "follows")
+                runs[row] = [write_run(folder, {"takeover_demo": [samples] * problems}, samples=samples, **model)]
         made = describe_frontier(runs, tmp_path)
         try_to_draw(made.averages, "share", tmp_path / "frontier.svg")
         assert len(made.averages) == len(runs)
-        assert bool(write_frontier(made, "share", "table")) is ("rates" in kinds)
-        assert ("no areas: they are gains over the base alone" in made.why) is (
-            "rates" in kinds and "base" not in kinds
-        )
+        table, has_areas = write_frontier(made, "share", "table"), "rates" in kinds and "base" in kinds
+        assert bool(table) is ("rates" in kinds)
+        assert table.startswith("Areas by share of tokens that the guide writes\n") is has_areas
+        assert ("\nLeast share of tokens at which the guide is asked\n" in table) is has_areas
+        assert ("no areas: they are gains over the base alone" in made.why) is ("rates" in kinds and not has_areas)
         assert capsys.readouterr().err == "" and (tmp_path / "frontier.svg").read_text().startswith("<?xml")
 
 
@@ -188,10 +181,8 @@ def test_an_error_of_drawing_is_one_line_after_all_tables(harness, tmp_path, cap
         raise ValueError("axis limits are NaN")
 
     monkeypatch.setattr(frontier, "draw_frontier", fail)
-    assert (
-        main(["compare", "--tasks", "takeover_demo", "--rows", "base,guide", "--run_dir", str(tmp_path), "--quiet"])
-        == 0
-    )
+    words = ["compare", "--tasks", "takeover_demo", "--rows", "base,guide", "--run_dir", str(tmp_path), "--quiet"]
+    assert main(words) == 0
     printed = capsys.readouterr()
     assert "base" in printed.out and (tmp_path / "frontier.csv").exists()
     assert printed.err == f"no picture '{tmp_path}/frontier.svg': ValueError: axis limits are NaN\n"
