@@ -14,6 +14,7 @@ from lm_eval_takeover.calibration.files import (
 )
 from lm_eval_takeover.errors import CalibrationError
 from lm_eval_takeover.method.model_id import ModelId
+from lm_eval_takeover.method.registry import scores
 
 
 def test_a_written_file_reads_back(made, tmp_path):
@@ -138,9 +139,8 @@ def test_pairs_match_by_files_or_by_hub_id(made):
 def test_the_packaged_demo_calibration_is_complete():
     demo = find_calibration("demo")[0]
     assert (demo.rollouts, demo.cut, len(demo.prompts["problems"])) == (500, 0, 700)
-    ours = ["ce", "rkl", "entropy", "js", "margin", "confidence", "top1", "surprise", "log_ratio"]
-    assert list(demo.scores) == ours
-    assert [name for name in ours if demo.scores[name].signed] == ["log_ratio"]
+    assert len(demo.scores) >= 9
+    assert all(held.signed == scores.get(name).signed for name, held in demo.scores.items())
     for held in demo.scores.values():
         for row in held.table:
             # the window test only holds takeovers back

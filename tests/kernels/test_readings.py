@@ -10,7 +10,7 @@ from lm_eval_takeover.method.observations import compare, observe
 from lm_eval_takeover.method.registry import scores
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # numpy's, of logits that are no distribution
-NAMES = ["ce", "rkl", "entropy", "js", "margin", "confidence", "top1", "surprise", "log_ratio"]
+NAMES = [score.name for score in scores if score.source.digest is None]
 
 
 def rough_pair(vocab, scale, dtype):
