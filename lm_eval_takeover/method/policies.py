@@ -25,6 +25,8 @@ from lm_eval_takeover.method.generation import Generation
 from lm_eval_takeover.method.policy import Block, BudgetParameter, Policy, register_policy
 from lm_eval_takeover.method.registry import Score, scores
 
+_PAIRED = "policy=entropy goes with score=entropy, policy=disagreement with any other"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Gated(Policy):
@@ -40,20 +42,16 @@ class Gated(Policy):
         reads_top_p = self.scorer.reads_top_p  # raises where no such score is registered
         if not 0 <= self.chance <= 1:
             raise ArgumentError(f"chance={self.chance} is outside 0..1, a probability")
-        if self.gate is not None:
-            self._check_sign(self.gate)
+        if self.gate is not None and not self.scorer.signed and self.gate.tau < 0:
+            raise ArgumentError(f"tau={self.gate.tau} is not a number of at least 0, as every score={self.score} is")
+        if self.gate is not None and self.scorer.signed and self.gate.kappa:
+            raise ArgumentError(
+                f"kappa={self.gate.kappa} is a multiple of a mean, which may be negative with score={self.score}; give kappa=0"
+            )
         if not 0 < self.score_top_p <= 1:
             raise ArgumentError(f"score_top_p={self.score_top_p} is outside (0, 1]")
         if self.score_top_p != 1 and not reads_top_p:
             raise ArgumentError(f"score_top_p={self.score_top_p} is read by score=js, not {self.score}")
-
-    def _check_sign(self, gate: Gate) -> None:
-        if not self.scorer.signed and gate.tau < 0:
-            raise ArgumentError(f"tau={gate.tau} is not a number of at least 0, as every score={self.score} is")
-        if self.scorer.signed and gate.kappa:
-            raise ArgumentError(
-                f"kappa={gate.kappa} is a multiple of a mean, which may be negative with score={self.score}; give kappa=0"
-            )
 
     @property
     def scorer(self) -> Score:
@@ -90,10 +88,7 @@ class Disagreement(Gated):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.score == Entropy.score:
-            raise ArgumentError(
-                f"policy={self.name} with score={self.score}: policy={Entropy.name} goes with score={Entropy.score}, "
-                f"policy={self.name} with any other"
-            )
+            raise ArgumentError(f"policy={self.name} with score={self.score}: {_PAIRED}")
 
 
 @register_policy("entropy")
@@ -106,10 +101,7 @@ class Entropy(Gated):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.score != Entropy.score:
-            raise ArgumentError(
-                f"policy={self.name} with score={self.score}: policy={self.name} goes with score={Entropy.score}, "
-                f"policy={Disagreement.name} with any other"
-            )
+            raise ArgumentError(f"policy={self.name} with score={self.score}: {_PAIRED}")
 
 
 def _check_rate(rate: float | None) -> None:

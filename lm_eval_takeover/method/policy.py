@@ -50,12 +50,8 @@ class Block:
     window: "Tensor"  # `[rows, window]` the scores just before the block, oldest first, zeros where there are none yet
     chance: "Tensor | None" = None  # `[rows, k]` uniform numbers in [0, 1), where `uses_chance`
     donor_length: "Tensor | None" = None  # `[rows]` tokens of the donor's own answer, where `needs_donor_length`
-    tokens: "Tensor | None" = (
-        None  # `[rows, k]` the host's draws, where `needs_token`: those that stand where nobody takes over
-    )
-    written: "Sequence[Generation] | None" = (
-        None  # by row all tokens before the block and who wrote them, where `reads_text`
-    )
+    tokens: "Tensor | None" = None  # `[rows, k]` the host's draws, which stand without a takeover, where `needs_token`
+    written: "Sequence[Generation] | None" = None  # by row all tokens before and their writers, where `reads_text`
     tokenizer: Any = None  # of the pair, where `reads_text`
 
 

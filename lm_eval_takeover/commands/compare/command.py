@@ -115,9 +115,8 @@ def _check(options: argparse.Namespace) -> None:
     for role in ("base", "guide") if options.base is not None else ():
         check_folder(role, getattr(options, role))
     if options.refine and options.calibration is not None:
-        raise ArgumentError(
-            f"--refine solves more rates than --calibration {options.calibration} holds; leave out one of them"
-        )
+        given = f"--calibration {options.calibration}"
+        raise ArgumentError(f"--refine solves more rates than {given} holds; leave out one of them")
     if options.limit is not None and not 0 < options.limit < math.inf:
         raise ArgumentError(f"--limit {options.limit:g} is not a number above 0")
     _check_rows(options)

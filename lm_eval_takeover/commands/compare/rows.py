@@ -41,9 +41,8 @@ class PlannedRow:
 
     def reads_spike_ratio(self, options: argparse.Namespace) -> bool:
         """Whether its gate is read off a calibration at a spike ratio that was given."""
-        return (
-            self.method is not None and SPIKE_RATIO in read_shared(options, self.arguments["policy"]) | self.arguments
-        )
+        given = read_shared(options, self.arguments["policy"]) | self.arguments if self.method is not None else {}
+        return SPIKE_RATIO in given
 
     @property
     def family(self) -> str:
@@ -92,9 +91,8 @@ def _expand(named: Named, options: argparse.Namespace, has_leader: bool) -> Iter
     parameter = method.policy.budget_parameter
     by_hand = parameter is None or _is_by_hand(own, shared, parameter.name)
     if by_hand and named.rates:
-        raise ArgumentError(
-            f"--rows {named.name}@{named.rates[0]:g}: its arguments set already how many tokens are taken over"
-        )
+        at = f"{named.name}@{named.rates[0]:g}"
+        raise ArgumentError(f"--rows {at}: its arguments set already how many tokens are taken over")
     pairs = [f"{name}-{value}" for name, value in named.arguments.items()]
     label = make_component("-".join([named.name, *pairs]))
     rates = () if by_hand else named.rates or (options.rates if named.name != "guided" else ())

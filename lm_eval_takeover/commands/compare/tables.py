@@ -37,13 +37,9 @@ def _write_tables(areas: Sequence[Mapping[str, Any]], axis: str, format_name: st
     lines = []
     for area in areas:
         if area["axis"] == over:
-            points = [
-                _show_points(area, "area"),
-                _show_points(area, "area_low_step", "area_high_step"),
-                area["versus"] or "",
-            ]
-            points += [_show_points(area, "difference"), show_p_value(area["p_holm"])]
-            lines.append([area["method"], *points])
+            own = [_show_points(area, "area"), _show_points(area, "area_low_step", "area_high_step")]
+            against = [area["versus"] or "", _show_points(area, "difference"), show_p_value(area["p_holm"])]
+            lines.append([area["method"], *own, *against])
     notes = [
         "Area: the mean gain over the base alone, in percentage points, over costs from 0 to the largest that all methods "
         "reach, at most 10 %. Steps: the area if each gain comes at the end, or at the start, of its stretch between measured "
