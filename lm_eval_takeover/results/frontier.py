@@ -16,7 +16,7 @@ from math import inf, sqrt
 
 import numpy as np
 
-from lm_eval_takeover.results.statistics import Difference, Values, holm, paired_difference
+from lm_eval_takeover.results.statistics import Difference, Values, average_differences, holm
 
 CAP = 0.10  # the largest share of tokens that areas go to
 _DRAWS = 1000  # of problems, for the interval of a least cost
@@ -87,7 +87,9 @@ def compare_areas(curves: Mapping[str, Curve], against: Sequence[str], cap: floa
     areas = {name: [weigh_costs(curve.costs, cap) @ gains for gains in curve.gains] for name, curve in curves.items()}
     grids = {name: _grid_error(curve, cap) for name, curve in curves.items()}
     differences = {
-        (name, other): _average([a - b for a, b in zip(areas[name], areas[other], strict=True)], curve.samples)
+        (name, other): average_differences(
+            [a - b for a, b in zip(areas[name], areas[other], strict=True)], curve.samples
+        )
         for name, curve in curves.items()
         for other in against
         if other in curves and other != name
@@ -99,7 +101,7 @@ def compare_areas(curves: Mapping[str, Curve], against: Sequence[str], cap: floa
     for name, curve in curves.items():
         widths, gains = curve.steps(cap)
         steps = float(widths @ gains.min(axis=1)), float(widths @ gains.max(axis=1))
-        own = Area(name, _widen(_average(areas[name], curve.samples), grids[name]), steps)
+        own = Area(name, _widen(average_differences(areas[name], curve.samples), grids[name]), steps)
         pairs = [pair for pair in differences if pair[0] == name]
         results += [replace(own, versus=p[1], difference=differences[p], p_holm=adjusted[frozenset(p)]) for p in pairs]
         results += [] if pairs else [own]
@@ -137,11 +139,6 @@ def _cross(costs: Values, gains: Values, goal: float, start: float | None) -> fl
         if before < goal <= after:
             return float(left + (goal - before) / (after - before) * (right - left))
     return inf
-
-
-def _average(parts: Sequence[Values], samples: Sequence[int]) -> Difference:
-    """Over tasks, unweighted."""
-    return Difference.average([paired_difference(part, count) for part, count in zip(parts, samples, strict=True)])
 
 
 def _grid_error(curve: Curve, cap: float) -> float:

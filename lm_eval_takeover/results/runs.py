@@ -372,7 +372,8 @@ def _read_task(path: Path, document: Fields, task: str) -> TaskResult:
     means = {ACC: values.share(f"{accuracy},{filter_name}")}
     means |= {metric: values.share(f"{metric},{filter_name}") for metric in present[1:]}
     count = document.inside("n-samples").inside(task).require("effective", Positive)
-    problems = _read_samples(path, task, filter_name, accuracy)
+    samples = samples_path(path, task)
+    problems = read_problems(samples, filter_name, accuracy) if samples.exists() else None
     settings = task_settings(document, task)
     if problems is not None:
         _check(path, task, problems, count, means)
@@ -407,12 +408,6 @@ def _number(value: Any) -> float | None:
 def samples_path(path: Path, task: str) -> Path:
     """Where samples of the same call lie, if they were logged: `samples_TASK_DATE.jsonl` beside `results_DATE.json`."""
     return path.with_name(f"samples_{task}_{file_date(path)}.jsonl")
-
-
-def _read_samples(path: Path, task: str, filter_name: str, accuracy: str) -> Problems | None:
-    """Read the samples of the same call; None if they were not logged."""
-    samples = samples_path(path, task)
-    return read_problems(samples, filter_name, accuracy) if samples.exists() else None
 
 
 def _check(path: Path, task: str, problems: Problems, count: int, means: dict[str, float]) -> None:

@@ -50,7 +50,7 @@ RESOLVED |= {"backend", "base", "guide", "model"}
 def parse_model_args(value: Any) -> dict[str, str]:
     """lm-eval's model_args, an object or `name=value,…`, with values as texts."""
     if isinstance(value, Mapping):
-        return {str(name): _text(content) for name, content in value.items()}
+        return {str(name): str(content) for name, content in value.items()}
     pairs = (part.partition("=") for part in str(value or "").split(",") if part)
     return {name.strip(): content.strip() for name, _, content in pairs}
 
@@ -126,10 +126,6 @@ def describe_varying(settings: Mapping[str, Settings]) -> list[str]:
 
 def _identity(member: Any) -> Any:
     return f"{member.get('id')}@{member.get('revision')}" if isinstance(member, Mapping) else member
-
-
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else str(value)
 
 
 def _show(value: Any) -> str:

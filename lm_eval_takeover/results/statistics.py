@@ -132,6 +132,11 @@ def paired_difference(differences: Values, observations: float) -> Difference:
     return Difference(float(differences.mean()), float(errors[0]), max(len(differences) - 1, 1))
 
 
+def average_differences(tasks: Sequence[Values], observations: Sequence[float]) -> Difference:
+    """`paired_difference` of each task, averaged over tasks."""
+    return Difference.average([paired_difference(*task) for task in zip(tasks, observations, strict=True)])
+
+
 def difference_errors(differences: Values, observations: float) -> Values:
     """Standard errors of `paired_difference` for each row of `differences` [rows, problems]."""
     mean = differences.mean(axis=1, keepdims=True)

@@ -79,10 +79,6 @@ class Rates:
         known |= {name: count / counts.tokens for name, count in shares.items() if count is not None}
         return cls(realized_rate=counts.realized_rate, **known, **others)
 
-    def describe(self) -> dict[str, float | None]:
-        """By name, as files have them."""
-        return {field.name: getattr(self, field.name) for field in fields(self)}
-
 
 @dataclass(frozen=True)
 class Summary:

@@ -58,7 +58,8 @@ class Point:
         """A policy that mixes writes no token alone, so it has no share of written ones."""
         if axis == "share" and self.row.method is not None and self.row.method.policy.mixes:
             return None
-        return self.summaries[task].rates.describe()[COSTS[axis][0]]
+        rate: float | None = getattr(self.summaries[task].rates, COSTS[axis][0])
+        return rate
 
 
 @dataclass(frozen=True)

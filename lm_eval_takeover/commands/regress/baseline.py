@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -30,30 +30,16 @@ _Counts = list[Annotated[int, Between(0, 2**53)]]
 
 
 @dataclass(frozen=True)
-class Anchors:
-    """Base and reference of Recovery: shares of correct samples by problem, in the order of the task's problems."""
-
-    base: Values
-    reference: Values
-
-    def values(self, metric: str, samples: int) -> tuple[Values, Values]:
-        """`(base, reference)` by problem under `acc` or `pass@k`."""
-        if metric == ACC:
-            return self.base, self.reference
-        k = int(metric.removeprefix(_DERIVED))
-        return derive_pass_at_k(self.base, samples, k), derive_pass_at_k(self.reference, samples, k)
-
-
-@dataclass(frozen=True)
 class TaskRuns:
     """One task of the baseline, or of the run that is compared with it. All `runs` have one order of problems.
 
-    Their values are means over samples: of metrics, and of what `results.costs` counts if there was a run_dir.
+    Their values are means over samples: of metrics, and of what `results.costs` counts if there was a run_dir. `anchors` are
+    shares of correct samples of the base and the reference of Recovery; only a baseline has them.
     """
 
     runs: tuple[Problems, ...]
     settings: Settings
-    anchors: Anchors | None = None  # of a baseline alone
+    anchors: Mapping[str, Values] = field(default_factory=dict)
 
     @cached_property
     def problems(self) -> Problems:
@@ -155,16 +141,16 @@ def _read_task(run: Run, task: str) -> TaskRuns:
 
 def add_anchors(measured: SeedRuns, base: Path, reference: Path) -> SeedRuns:
     """Add the runs of base and reference, for checks of Recovery. Raises ResultsError for other problems."""
-    runs = [read_single_run(base), read_single_run(reference)]
+    runs = {"base": (base, read_single_run(base)), "reference": (reference, read_single_run(reference))}
     sides = {}
     for task, side in measured.tasks.items():
-        shares = []
-        for path, run in zip((base, reference), runs, strict=True):
+        anchors = {}
+        for role, (path, run) in runs.items():
             own = run.tasks[task].problems if task in run.tasks else None
             if own is None or set(own.ids) != set(side.problems.ids) or own.samples != side.problems.samples:
                 raise ResultsError(f"'{path}' has not the problems and samples of {task} that the new baseline has")
-            shares.append(own.ordered_as(side.problems.ids).values[ACC])
-        sides[task] = replace(side, anchors=Anchors(*shares))
+            anchors[role] = own.ordered_as(side.problems.ids).values[ACC]
+        sides[task] = replace(side, anchors=anchors)
     return replace(measured, tasks=sides)
 
 
@@ -183,7 +169,7 @@ class _StoredTask:
     samples: Annotated[int, Between(1, 4096)]
     ids: list[str]
     runs: list[_StoredRun]
-    anchors: dict[Literal["base", "reference"], _Counts] | None
+    anchors: dict[str, _Counts] | None
 
 
 @dataclass(frozen=True)
@@ -222,13 +208,12 @@ def _pack(side: TaskRuns) -> dict[str, Any]:
         kept = {name: each for name, each in run.values.items() if not name.startswith(_DERIVED)}
         return {"texts": run.texts, "counts": count(kept)}
 
-    anchors = {"base": side.anchors.base, "reference": side.anchors.reference} if side.anchors else None
     return {
         "settings": side.settings,
         "samples": side.problems.samples,
         "ids": list(side.problems.ids),
         "runs": [pack_run(run) for run in side.runs],
-        "anchors": count(anchors) if anchors else None,
+        "anchors": count(side.anchors) or None,
     }
 
 
@@ -273,5 +258,4 @@ def _unpack(side: _StoredTask) -> TaskRuns:
         runs.append(Problems(tuple(side.ids), side.samples, ordered, texts=run.texts))
     if not runs:
         raise ValueError("field 'runs' is empty")
-    anchors = divide({f"anchors.{name}": each for name, each in side.anchors.items()}) if side.anchors else {}
-    return TaskRuns(tuple(runs), side.settings, Anchors(*anchors.values()) if len(anchors) == 2 else None)
+    return TaskRuns(tuple(runs), side.settings, divide(side.anchors or {}))

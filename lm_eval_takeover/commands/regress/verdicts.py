@@ -13,16 +13,16 @@ import numpy as np
 from lm_eval_takeover.commands._output import show_p_value
 from lm_eval_takeover.commands.regress.baseline import SeedRuns, TaskRuns, list_other_settings
 from lm_eval_takeover.errors import ArgumentError, ResultsError, nearest
-from lm_eval_takeover.results.problems import list_metrics
+from lm_eval_takeover.results.problems import ACC, Problems, derive_pass_at_k, list_metrics
 from lm_eval_takeover.results.recovery import NOT_ABOVE, measure_ratio
 from lm_eval_takeover.results.settings import Settings, name_differences
 from lm_eval_takeover.results.statistics import (
     Difference,
     Values,
     any_of_runs,
+    average_differences,
     count_observations,
     holm,
-    paired_difference,
     within_shares,
 )
 from lm_eval_takeover.results.summary import choose_averaged
@@ -162,10 +162,8 @@ def check_tasks(old: SeedRuns, new: SeedRuns) -> None:
 
 
 def _align(task: str, old: TaskRuns, new: TaskRuns, metric: str, limit: float) -> TaskPair:
-    places = {name: place for place, name in enumerate(new.problems.ids)}
-    order = [places[name] for name in old.problems.ids]
     of = of_recovery(metric) or metric
-    before, now = _values(old, of), _values(new, of)
+    before, now = _values(old.problems, of), _values(new.problems.ordered_as(old.problems.ids), of)
     if before is None or now is None:
         if metric in NEED_COSTS:
             raise ResultsError(
@@ -173,39 +171,38 @@ def _align(task: str, old: TaskRuns, new: TaskRuns, metric: str, limit: float) -
             )
         known = ", ".join(list_metrics(old.problems.values.keys() & new.problems.values.keys()))
         raise ResultsError(f"{task} has no metric '{metric}' in both runs; it has {known}")
-    now = now[order]
     observations = inf if metric in _RATIOS else count_observations(of, new.problems.samples)
     same = new.runs[0].texts in [run.texts for run in old.runs]
     if of == metric:
         margins = [now - before + limit, *([before - now + limit] if metric in CHANGES else [])]
         return TaskPair(before, now, margins, observations, same and (len(old.runs) > 1 or np.array_equal(before, now)))
-    if old.anchors is None:
+    if old.anchors.keys() != {"base", "reference"}:
         raise ResultsError(
             f"{task}: the baseline holds no base and reference, which Recovery is measured between; write it again with "
             "--update --base RESULTS --reference RESULTS"
         )
-    base, reference = old.anchors.values(of, old.problems.samples)
+    shares = old.anchors["base"], old.anchors["reference"]
+    k = int(of.removeprefix("pass@")) if of != ACC else 1
+    base, reference = (derive_pass_at_k(share, old.problems.samples, k) for share in shares)
     # `R_new >= R_old - limit` where the mean of `new - old + limit (reference - base)` is at least 0.
     return TaskPair(before, now, [now - before + limit * (reference - base)], observations, same, (base, reference))
 
 
 def _judge(parts: Sequence[TaskPair], metric: str, confidence: float) -> TaskVerdict:
     """Judge one task, or the unweighted average over several."""
-
-    def average(values: Sequence[Values]) -> Difference:
-        differences = [paired_difference(v, part.observations) for v, part in zip(values, parts, strict=True)]
-        return Difference.average(differences)
-
+    observations = [part.observations for part in parts]
     before, now = (
         float(np.mean([values.mean() for values in side]))
         for side in ([part.before for part in parts], [part.now for part in parts])
     )
-    interval = within_shares(average([part.now - part.before for part in parts]).interval(confidence))
+    interval = within_shares(
+        average_differences([part.now - part.before for part in parts], observations).interval(confidence)
+    )
     if of_recovery(metric):
         anchors = [part.anchors for part in parts if part.anchors]
         gaps = [reference - base for base, reference in anchors]
         pairs = [np.stack([part.now - part.before, gap]) for part, gap in zip(parts, gaps, strict=True)]
-        spread = measure_ratio(pairs, [part.observations for part in parts], confidence)
+        spread = measure_ratio(pairs, observations, confidence)
         if spread is None:
             return TaskVerdict(metric, nan, nan, nan, nan, nan, 1.0, "inconclusive", NOT_ABOVE)
         base, whole = (float(np.mean([x.mean() for x in values])) for values in ([pair[0] for pair in anchors], gaps))
@@ -214,7 +211,8 @@ def _judge(parts: Sequence[TaskPair], metric: str, confidence: float) -> TaskVer
         return TaskVerdict(
             metric, before, now, now - before, now - before, now - before, 1.0, "pass", "no sample differs"
         )
-    margins = [average(values) for values in zip(*(part.margins for part in parts), strict=True)]
+    ends = zip(*(part.margins for part in parts), strict=True)
+    margins = [average_differences(values, observations) for values in ends]
     spans = [margin.interval(confidence) for margin in margins]
     p_value = min(1.0, len(margins) * min(margin.p_below(0.0) for margin in margins))
     verdict = "regressed" if any(span.high < 0 for span in spans) else "inconclusive"
@@ -241,9 +239,9 @@ def describe_need(margin: Difference, parts: Sequence[TaskPair], confidence: flo
     return text
 
 
-def _values(side: TaskRuns, metric: str) -> Values | None:
+def _values(problems: Problems, metric: str) -> Values | None:
     """A value per problem whose mean is the metric; of a ratio of sums its linearisation, `R + (t_i - R k_i) / mean(k)`."""
-    known = side.problems.values
+    known = problems.values
     if metric not in _RATIOS or not {"tokens", _RATIOS[metric]} <= known.keys():
         return known.get(metric)
     tokens, spent = known["tokens"], known[_RATIOS[metric]]
