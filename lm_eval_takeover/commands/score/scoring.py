@@ -75,9 +75,7 @@ def score_run(run: RunReader, readers: Readers, *, overwrite: bool = False) -> i
     pair = readers.pair
     scores = list(registered)
     header = _describe(pair, scores)
-    if overwrite:
-        shutil.rmtree(run.folder / SCORES_FOLDER, ignore_errors=True)
-    done = _find_scored(run.folder, header)
+    done = set() if overwrite else _find_scored(run.folder, header)
     samples = run.stored_samples()
     if len(run.answered) < run.asked:
         logger.warning(
@@ -91,7 +89,10 @@ def score_run(run: RunReader, readers: Readers, *, overwrite: bool = False) -> i
     if not texts:
         return 0
     _check_tokenizer(run, pair, texts)
-    _write_files(run, readers.backend, scores, header, texts)
+    backend = readers.backend
+    if overwrite:  # nothing can be refused any more
+        shutil.rmtree(run.folder / SCORES_FOLDER, ignore_errors=True)
+    _write_files(run, backend, scores, header, texts)
     return len(texts)
 
 

@@ -107,6 +107,11 @@ def test_other_models_and_other_tokens_are_refused(demo_runs, tmp_path, random_p
         scoring._check_tokenizer(found, pair, shifted)
     with pytest.raises(VocabularyError, match=f"outside the {pair.vocab_size} that base and guide share"):
         scoring._check_tokenizer(found, pair, [scoring.Text(texts[0].one, texts[0].prompt, [pair.vocab_size])])
+    held = read(run, "scores")
+    plant(run, "samples", part=None)
+    with pytest.raises(RunDirError, match="have no trace yet"):
+        main(["score", str(run), "--overwrite"])
+    assert read(run, "scores").equals(held)
 
 
 def test_a_run_of_one_model_needs_the_other_named(tmp_path, random_pair):
