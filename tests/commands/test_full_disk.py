@@ -48,7 +48,7 @@ def disk(tmp_path_factory, demo_runs):
     before = Path.cwd()
     os.chdir(folder)
     with comparing_here():
-        assert main(COMMANDS["baseline"]) == 0  # which other commands read
+        assert main(COMMANDS["baseline"]) == main(COMMANDS["analyze"]) == 0  # what other commands read
         yield folder
     os.chdir(before)
     subprocess.run(["umount", "--lazy", folder], check=True)  # a journal may be open still
