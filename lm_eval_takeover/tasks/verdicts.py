@@ -3,12 +3,14 @@
 Our own verifier, unless `rescore --verifier` asks for math_verify. Light: task files import it, whatever model they score.
 """
 
-import contextlib
 from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeVar
 
 from lm_eval_takeover.answers.samples import Verifier
+
+T = TypeVar("T")
 
 
 class LoggedVerdict(NamedTuple):
@@ -40,14 +42,9 @@ def set_verdict_log(log: VerdictLog | None) -> None:
     _log.set(log)
 
 
-@contextlib.contextmanager
-def redirect_verdicts(log: VerdictLog) -> Iterator[None]:
+def redirect_verdicts(log: VerdictLog) -> AbstractContextManager[None]:
     """Log verdicts there inside of the `with` block."""
-    token = _log.set(log)
-    try:
-        yield
-    finally:
-        _log.reset(token)
+    return _setting(_log, log)
 
 
 def get_verifier() -> Verifier:
@@ -55,11 +52,15 @@ def get_verifier() -> Verifier:
     return _verifier.get()
 
 
-@contextlib.contextmanager
-def use_verifier(name: Verifier) -> Iterator[None]:
+def use_verifier(name: Verifier) -> AbstractContextManager[None]:
     """Score by this verifier inside of the `with` block."""
-    token = _verifier.set(name)
+    return _setting(_verifier, name)
+
+
+@contextmanager
+def _setting(variable: ContextVar[T], value: T) -> Iterator[None]:
+    token = variable.set(value)
     try:
         yield
     finally:
-        _verifier.reset(token)
+        variable.reset(token)
