@@ -1,10 +1,15 @@
 """Each command on what the last one left, on the demo and on a task of one's own with 3 samples: the numbers agree everywhere."""
 
 import json
+import os
+import sys
 from pathlib import Path
 
 import pytest
+import yaml
+from helpers.pairs import ROOT
 from helpers.printed_numbers import check_numbers
+from helpers.processes import environment, run
 from helpers.stock import work_here
 
 from lm_eval_takeover.cli import main
@@ -13,6 +18,7 @@ from lm_eval_takeover.demo import problems
 from lm_eval_takeover.errors import ArgumentError
 
 pytestmark = pytest.mark.slow
+ACTION = yaml.safe_load((ROOT / "examples" / "regress-action" / "action.yml").read_text())
 OWN = """
 task: my_puzzles
 class: !function lm_eval_takeover.tasks.sampled.SampledTask
@@ -81,6 +87,13 @@ def test_every_command_takes_what_the_last_one_left(forked_rows, tmp_path, capsy
     found = json.loads(call(*check, *metrics, "--format", "json"))
     assert found["verdict"] == "pass" and found["tasks"][task]["now"] == pytest.approx(cells["guided"]["acc"])
     check_numbers(call(*check, *metrics), found)
+    (step,) = ACTION["runs"]["steps"]
+    given = {"RESULTS": str(run_dir / "guided"), "BASELINE": "baseline.json", "METRICS": " ".join(metrics[1:]),
+             "LIMIT": "0.05", "STRICT": "", "JUNIT": "junit"}  # fmt: skip
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    done = run(["bash", "-e", "-o", "pipefail", "-c", step["run"]], env=environment(**given, PATH=path))
+    assert done.returncode == 0, done.stderr
+    assert f'name="pass@{samples}"' in Path("junit/regress.xml").read_text()
 
     assert f"{6 * samples} samples scored" in call("score", run_dir)
     assert "takeovers (" in call("show", run_dir)
