@@ -9,7 +9,9 @@ sets     tau from three disjoint sets of prompts
 
 import argparse
 import random
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 
@@ -24,12 +26,15 @@ from lm_eval_takeover.commands.calibrate.setup import Setup
 from lm_eval_takeover.decoding.lockstep import generate
 from lm_eval_takeover.decoding.teacher_forcing import force
 from lm_eval_takeover.demo import CALIBRATION_PROMPTS, PROMPT, calibration_prompts, problems
-from lm_eval_takeover.demo.puzzle import make_puzzle
 from lm_eval_takeover.method.gate import Gate
 from lm_eval_takeover.method.policies import BaseAlone, Disagreement, Gated
 from lm_eval_takeover.method.request import Request, Sampling
 from lm_eval_takeover.pair.loading import load_pair
 from lm_eval_takeover.pair.pair import Pair
+
+sys.path.append(str(Path(__file__).parent.parent / "scripts"))
+
+from puzzle import make_puzzle
 
 RHO = (0.005, 0.01, 0.03, 0.05, 0.1)
 SAMPLING = Sampling(0.6, 0.95)

@@ -33,11 +33,11 @@ def read_report(folder: Path) -> dict[str, Any]:
 
 def measure_enrichment(run_dir: Path) -> dict[str, float]:
     """By score: the share of true decisions among the top 5 % of the tokens, over their share among all tokens."""
+    from puzzle import decision_positions
     from transformers import AutoTokenizer
 
     from lm_eval_takeover.analysis.tokens import list_parts, read_scored_samples
     from lm_eval_takeover.demo import DEMO
-    from lm_eval_takeover.demo.puzzle import decision_positions
     from lm_eval_takeover.runs.scores import list_score_files
 
     tokenizer = AutoTokenizer.from_pretrained(DEMO["base"])

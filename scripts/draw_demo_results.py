@@ -49,10 +49,10 @@ def _shares(kind: str, row: dict[str, Any]) -> dict[str, float | None]:
 def count_decisions(run_dir: Path) -> tuple[int, int, int]:
     """`(takeovers, true decisions, takeovers at true decisions)` in the traces of a run, over one sample of each problem."""
     import pyarrow.dataset
+    from puzzle import decision_positions
     from transformers import AutoTokenizer
 
     from lm_eval_takeover.demo import DEMO
-    from lm_eval_takeover.demo.puzzle import decision_positions
 
     tokenizer = AutoTokenizer.from_pretrained(DEMO["base"])
     columns = ["doc_id", "position", "token_id", "chosen_from"]

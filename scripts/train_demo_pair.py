@@ -16,11 +16,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from puzzle import ANIMALS, Puzzle, make_puzzle
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
 from lm_eval_takeover.demo import PROMPT
-from lm_eval_takeover.demo.puzzle import ANIMALS, Puzzle, make_puzzle
 
 SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<think>", "</think>"]
 CHAT_TEMPLATE = (

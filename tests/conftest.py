@@ -11,7 +11,7 @@ from pathlib import Path
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-sys.path.append(str(Path(__file__).parent.parent / "benchmarks"))
+sys.path += [str(Path(__file__).parent.parent / name) for name in ("benchmarks", "scripts")]
 
 import pytest
 import torch

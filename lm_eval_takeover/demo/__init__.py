@@ -1,8 +1,7 @@
 """The bundled demo pair: a laboratory in which the true decision tokens are known, not a language model.
 
-It has the checkpoints, 200 test puzzles and calibration prompts. `puzzle` makes a puzzle and knows where its decisions are. In: a
-seeded generator. Out: paths, problems, positions of decisions. It imports no other folder. Start reading at `puzzle`;
-`scripts/train_demo_pair.py` trains the pair again.
+It has the checkpoints, 200 test puzzles and calibration prompts. Out: paths, problems and prompts. It imports no other folder.
+`scripts/puzzle.py` makes the puzzles and knows their decisions; `scripts/train_demo_pair.py` trains the pair again.
 """
 
 import json

@@ -5,12 +5,12 @@ import re
 
 from hypothesis import given
 from hypothesis import strategies as st
+from puzzle import ANIMALS, decision_positions, make_puzzle
 from transformers import AutoTokenizer
 
 from lm_eval_takeover import demo
 from lm_eval_takeover.answers.extraction import extract_answer
 from lm_eval_takeover.demo import DEMO
-from lm_eval_takeover.demo.puzzle import ANIMALS, decision_positions, make_puzzle
 
 
 @given(st.randoms(use_true_random=False))

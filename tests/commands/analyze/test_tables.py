@@ -12,12 +12,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from helpers.run_dirs import plant
+from puzzle import decision_positions
 
 from lm_eval_takeover.analysis.catalogue import COLUMNS
 from lm_eval_takeover.analysis.tokens import list_parts, read_scored_samples
 from lm_eval_takeover.cli import main
 from lm_eval_takeover.commands.analyze.inputs import Inputs
-from lm_eval_takeover.demo.puzzle import decision_positions
 from lm_eval_takeover.errors import ArgumentError, RunDirError
 from lm_eval_takeover.method.registry import scores as registered
 from lm_eval_takeover.runs.journal import Asked, Journal

@@ -11,11 +11,11 @@ from helpers.pairs import ROOT
 from helpers.processes import wait_until
 from lm_eval import simple_evaluate
 from lm_eval.api.instance import Instance
+from puzzle import make_puzzle
 
 from lm_eval_takeover.calibration.files import read_calibration
 from lm_eval_takeover.cli import main
 from lm_eval_takeover.demo import CALIBRATION_PROMPTS, DEMO, PROMPT
-from lm_eval_takeover.demo.puzzle import make_puzzle
 from lm_eval_takeover.errors import ArgumentError, CalibrationError, TakeoverError
 from lm_eval_takeover.method.registry import scores
 

@@ -1,11 +1,10 @@
 """`compare` from its first row to its tables: rows through the stock command, done ones kept, interrupted ones continued."""
 
 import json
-import sys
 from pathlib import Path
 
 import pytest
-from helpers.pairs import ROOT
+from draw_demo_results import count_decisions, read_comparison  # the demo's figures, from a comparison
 from helpers.results import takeover, write_results
 from helpers.stock import arguments_of, comparing_here, parse_stock, value_of
 
@@ -14,9 +13,6 @@ from lm_eval_takeover.commands.compare.worker import CallFailed
 from lm_eval_takeover.demo import DEMO
 from lm_eval_takeover.errors import RunDirError
 from lm_eval_takeover.runs.run_reader import read_run_folder
-
-sys.path.append(str(ROOT / "scripts"))
-from draw_demo_results import count_decisions, read_comparison  # the demo's figures, from a comparison
 
 WORDS = ["compare", "--tasks", "takeover_demo", "--target_rate", "0.05"]
 

@@ -8,6 +8,7 @@ import numpy as np
 import polars as pl
 import pytest
 from helpers.demo_runs import run_demo
+from puzzle import CONNECTIVES, decision_positions
 from transformers import AutoTokenizer
 
 from lm_eval_takeover.analysis.effects import AUROC, BY_SCORE, SUMMARY
@@ -17,7 +18,6 @@ from lm_eval_takeover.commands.effects.continuing import Writer
 from lm_eval_takeover.decoding import lockstep
 from lm_eval_takeover.decoding.backend import TransformersBackend
 from lm_eval_takeover.demo import DEMO
-from lm_eval_takeover.demo.puzzle import CONNECTIVES, decision_positions
 from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.method.policies import BaseAlone
 from lm_eval_takeover.method.request import TASK_SAMPLING, Request

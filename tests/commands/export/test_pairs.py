@@ -8,13 +8,13 @@ import polars as pl
 import pytest
 import torch
 from helpers.demo_runs import run_demo
+from puzzle import make_puzzle
 from tokenizers import Tokenizer, decoders, models, normalizers, processors
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
 
 from lm_eval_takeover.cli import main
 from lm_eval_takeover.commands.export.pairs import choose_texts, write_as_text
 from lm_eval_takeover.demo import DEMO, PROMPT
-from lm_eval_takeover.demo.puzzle import make_puzzle
 from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.runs.run_reader import read_run_folder
 
