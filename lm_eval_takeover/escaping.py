@@ -1,4 +1,4 @@
-"""Escapes untrusted text (names, answers, paths) for terminals, Markdown, LaTeX and CSV."""
+"""Escapes untrusted text (names, answers, paths) for terminals, Markdown, LaTeX, figures and CSV."""
 
 import logging
 import re
@@ -37,6 +37,11 @@ def for_latex(text: str) -> str:
 def for_markdown(text: str) -> str:
     """One line without HTML, links, code, or the end of a table's cell."""
     return "".join(_MARKDOWN.get(letter, letter) for letter in for_terminal(text.replace("\n", " "), lines=False))
+
+
+def for_figure(text: str) -> str:
+    """Without lone surrogates and control characters, which matplotlib refuses or draws as boxes, and without its formulas."""
+    return for_terminal(text).replace("$", r"\$")
 
 
 def for_csv(value: object) -> object:

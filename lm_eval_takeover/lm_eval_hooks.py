@@ -191,7 +191,8 @@ def _shorten_option_errors() -> None:
     previous = sys.excepthook
 
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        if isinstance(error, Exception) and Path(extract_tb(trace)[-1].filename).name == "evaluate_config.py":
+        raised_in = [Path(frame.filename).name for frame in extract_tb(trace)[-1:]]
+        if isinstance(error, Exception) and raised_in == ["evaluate_config.py"]:
             unknown = "; `lm_eval ls tasks` lists them, and --include_path adds yours" * ("Tasks not" in str(error))
             kind, error = ArgumentError, ArgumentError(f"{first_line(error)}{unknown}")
         previous(kind, error, trace)

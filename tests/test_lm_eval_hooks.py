@@ -216,3 +216,17 @@ def test_a_config_file_is_checked_as_options_are(tmp_path, model_args):
         lm_eval_hooks.check_options(Namespace(config=str(config), model_args=None))
     config.write_text(f"model: hf\nmodel_args: {model_args}\n")
     lm_eval_hooks.check_options(Namespace(config=str(config), model_args=None))
+
+
+def test_an_error_without_a_traceback_is_told_as_it_is(monkeypatch):
+    told = []
+
+    def tell(*what):
+        told.append(what)
+
+    tell.takeover = True
+    monkeypatch.setattr(sys, "excepthook", tell)
+    lm_eval_hooks._shorten_option_errors()
+    error = ValueError("of nobody's file")
+    sys.excepthook(ValueError, error, None)
+    assert told == [(ValueError, error, None)]

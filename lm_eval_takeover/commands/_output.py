@@ -19,7 +19,7 @@ from textwrap import wrap
 from typing import Any
 
 from lm_eval_takeover.errors import ArgumentError
-from lm_eval_takeover.escaping import for_csv, for_latex, for_markdown, for_terminal
+from lm_eval_takeover.escaping import for_csv, for_figure, for_latex, for_markdown, for_terminal
 from lm_eval_takeover.storage.whole_files import write_text
 
 _GAP = 2  # blanks between two columns
@@ -258,6 +258,20 @@ def draw_svg(draw: Callable[[Any], None], size: tuple[float, float], settings: M
     with matplotlib.rc_context({**_FIGURE, **(settings or {})}):
         figure = Figure(figsize=size, layout="constrained")
         draw(figure)
+        _escape_texts(figure)
         figure.savefig(stream, format="svg", metadata={"Date": None, "Creator": None})
     text = for_terminal(stream.getvalue())  # matplotlib writes control characters and U+FFFE as they are: no XML
     return "\n".join(line.rstrip() for line in text.splitlines()) + "\n"
+
+
+def _escape_texts(figure: Any) -> None:
+    """Names of others in a figure: labels, titles, legends, and the names of ticks, which are written while it is drawn."""
+    from matplotlib.axis import Axis
+    from matplotlib.text import Text
+    from matplotlib.ticker import FixedLocator, FuncFormatter
+
+    for axis in figure.findobj(Axis):  # by set_ticks with names:
+        if isinstance(axis.get_major_formatter(), FuncFormatter) and isinstance(axis.get_major_locator(), FixedLocator):
+            axis.set_ticklabels([for_figure(label.get_text()) for label in axis.get_ticklabels()])
+    for text in figure.findobj(Text):
+        text.set_text(for_figure(text.get_text()))

@@ -155,8 +155,15 @@ def test_names_stand_to_the_left_in_every_format():
     assert all(one == other for one, other in pairwise(columns))
 
 
-@pytest.mark.filterwarnings("ignore:Glyph")
-@pytest.mark.parametrize("name", ["a\x1b[31m", "a\ufffe", "\uffff b"])
-def test_a_figure_with_any_name_is_well_formed(name):
-    figure = ElementTree.fromstring(draw_svg(lambda figure: figure.text(0.1, 0.1, name), (2, 2)))
-    assert for_terminal(name) in "".join(figure.itertext())
+@pytest.mark.parametrize("name", ["a\x1b[31m", "a\ufffe", "\uffff b", "\ud800 lone", r"$\frac{$", "a$b$c"])
+def test_a_figure_with_any_name_is_well_formed_and_shows_it(name):
+    def draw(figure):
+        axes = figure.subplots()
+        axes.plot([0, 1], [0, 1], label=name)
+        axes.set_title(name)
+        axes.set_yticks([0, 1], [name, "other"])
+        axes.legend()
+
+    figure = ElementTree.fromstring(draw_svg(draw, (4, 4)))
+    shown = [text for each in figure.iter("{http://www.w3.org/2000/svg}text") if (text := "".join(each.itertext()))]
+    assert shown.count(for_terminal(name)) == 3

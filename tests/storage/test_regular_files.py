@@ -6,8 +6,10 @@ import pytest
 from helpers.results import takeover, write_results
 
 from lm_eval_takeover.cli import main
-from lm_eval_takeover.errors import ResultsError
+from lm_eval_takeover.errors import TakeoverError
 from lm_eval_takeover.storage.regular_files import open_input, read_bounded
+
+REGRESS = ["regress", "{folder}/run", "--baseline", "{folder}/baseline.json"]
 
 
 def test_a_link_to_a_regular_file_is_read_and_one_that_is_too_large_is_not(tmp_path):
@@ -30,15 +32,19 @@ def test_pipes_devices_and_folders_are_refused_at_once(tmp_path, target):
 @pytest.mark.parametrize(
     ("link", "words"),
     [
+        ("p.jsonl", ["calibrate", "--prompts", "{folder}/p.jsonl", "--out", "{folder}/out.json"]),
+        ("h.jsonl", [*REGRESS, "--history", "{folder}/h.jsonl"]),
         ("results_2026-01-01.json", ["leaderboard", "{folder}"]),
         ("results_2026-01-01.json", ["export", "{folder}", "--to", "eee", "--out", "{folder}/out"]),
-        ("baseline.json", ["regress", "{folder}/run", "--baseline", "{folder}/baseline.json"]),
+        ("baseline.json", REGRESS),
     ],
-    ids=["results", "export", "baseline"],
+    ids=["prompts", "history", "results", "export", "baseline"],
 )
-def test_results_and_baselines_that_are_devices_or_pipes_are_one_line(tmp_path, link, words, target):
+def test_inputs_of_commands_that_are_devices_or_pipes_are_one_line(tmp_path, link, words, target):
     os.mkfifo(tmp_path / "pipe")
-    (tmp_path / link).symlink_to(target)
     write_results(tmp_path / "run", {"takeover_demo": [4, 8]}, run=takeover())
-    with pytest.raises(ResultsError, match="it is a folder, a pipe or a device"):
+    if "--history" in words:
+        assert main([word.format(folder=tmp_path) for word in [*REGRESS, "--update"]]) == 0
+    (tmp_path / link).symlink_to(target)
+    with pytest.raises(TakeoverError, match="it is a folder, a pipe or a device"):
         main([word.format(folder=tmp_path) for word in words])

@@ -15,10 +15,12 @@ import jinja2
 
 from lm_eval_takeover.commands.calibrate.task_form import TaskForm
 from lm_eval_takeover.errors import ArgumentError, first_line
+from lm_eval_takeover.storage.regular_files import read_bounded
 from lm_eval_takeover.tasks.known_problems import KnownProblems, digest_template, problem_digest, strip_template
 
 logger = logging.getLogger(__name__)
 
+_LARGEST = 2**30  # bytes of a file of prompts
 # As in task_configs/_math_template_yaml, so that a calibration meets the prompts that the benchmarks ask.
 MATH_TEMPLATE = "Problem: {{%s}}\nPlease reason step by step, and put your final answer within \\boxed{}.\nSolution:"
 
@@ -218,7 +220,7 @@ def _render_task(task: TaskForm, row: dict[str, Any]) -> str:
 def _read_jsonl(path: Path) -> list[dict[str, Any]]:
     rows = []
     try:
-        lines = path.read_text("utf-8-sig").split("\n")
+        lines = read_bounded(path, _LARGEST).decode("utf-8-sig").split("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise ArgumentError(f"--prompts '{path}' cannot be read: {error}") from error
     for number, line in enumerate(lines, 1):

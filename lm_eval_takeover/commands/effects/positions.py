@@ -2,8 +2,8 @@
 
 The population: positions of the run's texts where host and donor draw different tokens with the same numbers. A `takeover` has
 the donor's token, a `control` the host's. Where a trace does not say what the other model draws, that model is asked: candidates
-are drawn more often the further the models' probabilities are apart; of those that differ some are taken. Both choices are even
-over quarters of the score, and within them over places in the text.
+are drawn in proportion to the root of the chance that the models differ, so that none of those that do differ counts for many
+others. Both choices are even over quarters of the score, and within them over places in the text.
 """
 
 from collections.abc import Callable
@@ -21,7 +21,7 @@ from lm_eval_takeover.runs.run_reader import Answered, RunReader
 _COLUMNS = ("token_id", "chosen_from", "score", "host_logprob", "donor_logprob", "host_token_id")
 _QUARTERS = 4
 _ASKED = 4  # candidates for each position that is wanted, where the other model must be asked
-_FLOOR = 0.01  # of the chance that the other model draws another token: nothing is left out for certain
+_FLOOR = 0.01  # beside the root of the chance that the other model draws another token: nothing is left out for certain
 UNKNOWN = -1
 
 
@@ -75,7 +75,7 @@ class Candidates:
             chosen, inclusion = choose_evenly(self.rows, np.ones(len(self.rows)), count, seed)
             return self._read(chosen, inclusion)
         chosen, inclusion = choose_evenly(
-            self.rows, np.nan_to_num(self.rows["chance"], nan=1) + _FLOOR, _ASKED * count, seed
+            self.rows, np.sqrt(np.nan_to_num(self.rows["chance"], nan=1)) + _FLOOR, _ASKED * count, seed
         )
         positions = self._read(chosen, inclusion)
         drawn = ask(positions)

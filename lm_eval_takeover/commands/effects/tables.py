@@ -41,8 +41,15 @@ def describe_cost(
     numbers, words = {}, []
     for kind, most in wanted.items():
         rows, expected = candidates[kind].rows, candidates[kind].expected
-        known, numbers[kind] = not math.isnan(expected), math.ceil(np.nanmin([most, expected]))
-        among = f"{expected:,.0f}" if known else "an unknown number"
+        known, likely = not math.isnan(expected), np.nanmin([most, expected])
+        numbers[kind] = round(likely) if likely >= 1 else 0
+        among = (
+            "an unknown number"
+            if not known
+            else f"{expected:,.0f}"
+            if not 0 < expected < 1
+            else f"about {expected:.1g}"
+        )
         words.append(f"{'' if known else 'up to '}{numbers[kind]:,} of {among} {kind}s among {len(rows):,} tokens")
     left = {kind: float(of.rows["left"].mean()) if len(of.rows) else 0.0 for kind, of in candidates.items()}
     tokens = sum(2 * count * number * left[kind] for kind, number in numbers.items())

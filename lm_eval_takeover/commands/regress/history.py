@@ -2,6 +2,7 @@
 
 import json
 import logging
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -10,9 +11,11 @@ from lm_eval_takeover.commands.regress.baseline import SeedRuns
 from lm_eval_takeover.commands.regress.verdicts import TaskVerdict
 from lm_eval_takeover.results.fields import read_lines
 from lm_eval_takeover.storage.digests import digest_of
+from lm_eval_takeover.storage.regular_files import open_regular
 
 WRITER = "`lm-eval-takeover regress --history FILE`"
 logger = logging.getLogger(__name__)
+_APPEND = os.O_RDWR | os.O_CREAT | os.O_APPEND
 
 
 def list_runs(path: Path, baseline: SeedRuns) -> list[str]:
@@ -42,7 +45,7 @@ def add_run(path: Path, baseline: SeedRuns, new: SeedRuns, checks: Sequence[Mapp
     }
     with writing("history", path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("ab+") as stream:
+        with os.fdopen(open_regular(path, _APPEND, follow=True), "ab+") as stream:
             stream.seek(max(stream.tell() - 1, 0))
             start = b"" if stream.read(1) in (b"", b"\n") else b"\n"
             stream.write(start + json.dumps(line).encode() + b"\n")

@@ -163,7 +163,7 @@ def test_says_what_it_takes_without_loading_a_model(demo_runs, strict_run, tmp_p
     for name, run in (("all taken", demo_runs["guided"]), ("some left", strict_run)):
         assert measure(run, tmp_path / "out", *size) == 0
         said[name] = capsys.readouterr().out
-    assert "10 of " in said["all taken"] and re.search(r"and [01] of [01] controls among", said["all taken"])
+    assert "10 of " in said["all taken"] and re.search(r"and 0 of (0|about \S+) controls among", said["all taken"])
     assert re.search(r"and 5 of \d\d controls among", said["some left"]) and "120 texts" in said["some left"]
     assert "hours" in said["some left"] and not (tmp_path / "out").exists()
 
