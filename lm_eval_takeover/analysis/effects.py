@@ -23,7 +23,7 @@ BINS = 10
 GAIN = 0.8
 ALL, TAKEOVER, CONTROL = "all", "takeover", "control"
 _RESAMPLES = 500  # of the estimate that is fitted anew for each
-_LEAST = 0.1  # of labels that are right: with less they are mostly noise
+_LEAST = 0.1  # of the way from 1/2 to 1 for a score that knows all effects: with less the labels are mostly noise
 
 _HELPFUL = tuple(f"{sign}{end}" for sign in ("helpful", "harmful") for end in ("", "_low", "_high"))
 SUMMARY = ("task", "kind", "population", "positions", "effect", "low", "high", *_HELPFUL, "share_for_80")
@@ -184,15 +184,18 @@ def tabulate_auroc(frame: pl.DataFrame, scores: Sequence[str], *, exact: bool = 
 def measure_auroc(positions: Positions, values: Values) -> tuple[float | None, float | None, float | None]:
     """The AUROC of a score for helpful positions with its interval over problems.
 
-    A position counts as helpful with the probability `h` that its continuations leave. Such labels are right as far as
-    `r = Var(h) / (E[h] (1 - E[h]))`, which draws the AUROC towards 1/2 by the factor r: the distance is divided by it.
+    A position counts as helpful with the probability `h` that its continuations leave, which draws the AUROC towards 1/2. So the
+    distance from 1/2 is divided by the distance that a score has which knows all effects, times two.
     """
-    helpful, weights = positions.infer() @ BEYOND[:, 0], positions.weights
-    share = float(np.average(helpful, weights=weights))
-    right = float(np.average((helpful - share) ** 2, weights=weights)) / max(share * (1 - share), 1e-6)
-    if (positions.pairs < 2 and not positions.exact) or right < _LEAST:
+    chances, weights = positions.infer(), positions.weights
+    helpful = chances @ BEYOND[:, 0]
+    _, step = np.unique(EFFECTS.round(9), return_inverse=True)
+    is_helpful, is_not = (np.bincount(step, (side * weights) @ chances) for side in (helpful, 1 - helpful))
+    known = is_helpful @ (is_not.cumsum() - is_not / 2) / max(is_helpful.sum() * is_not.sum(), 1e-9)
+    reach = 2 * float(known) - 1
+    if (positions.pairs < 2 and not positions.exact) or reach < _LEAST:
         return None, None, None
     pairs = count_pairs(positions.problems, values, helpful, weights)
     areas = float(pairs.areas()[0]), *interval(pairs.resample("effects")[:, 0])
-    auroc, low, high = (None if area is None else min(max(0.5 + (area - 0.5) / right, 0.0), 1.0) for area in areas)
+    auroc, low, high = (None if area is None else min(max(0.5 + (area - 0.5) / reach, 0.0), 1.0) for area in areas)
     return auroc, low, high
