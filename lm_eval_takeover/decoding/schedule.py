@@ -33,6 +33,7 @@ _PRIOR_RATE, _PRIOR_MASS, _PRIOR_WEIGHT = (
 _BUCKET_WEIGHT = 10.0  # positions that the expectation counts for in each bucket
 _ALONE_WEIGHT = 25.0  # of the prior, where a guide may as well write alone
 _LEAST_GAIN = 0.97  # of its time alone: costs are modelled
+_PROBE = 2  # tokens of its drafts until _ALONE_WEIGHT positions were seen: what they cost may be lost
 _LENGTHS = np.arange(1, LONGEST + 1)
 
 
@@ -53,6 +54,11 @@ class MismatchRates:
         mass = ((self._seen * _MASS).sum() + _PRIOR_MASS * _PRIOR_WEIGHT) / weight
         expected = np.minimum(self.overall * _MASS / mass, 1.0)
         self._rates: list[float] = ((self._ended + _BUCKET_WEIGHT * expected) / (self._seen + _BUCKET_WEIGHT)).tolist()
+
+    @property
+    def seen(self) -> float:
+        """How many positions were verified."""
+        return float(self._seen.sum())
 
     def estimate(self, weight: float) -> float:
         """How often drafts end, whatever the min-entropy; what was known before counts for so many positions."""
@@ -84,7 +90,10 @@ class Schedule:
 
     def limit(self, rows: int, vocab: int, device: torch.device) -> int:
         """The longest draft of the next block."""
-        return self.fixed if self.fixed is not None else longest_draft(rows, vocab, device)
+        if self.fixed is not None:
+            return self.fixed
+        longest = longest_draft(rows, vocab, device)
+        return min(_PROBE, longest) if self._costs.bonus and self.rates.seen < _ALONE_WEIGHT else longest
 
     def break_even_rows(self, rows: int, drafting: int, columns: int = 0) -> list[float]:
         """By the length of a draft: the expected number of rows that still stand, above which a longer one pays.
