@@ -2,8 +2,8 @@
 
     nice python benchmarks/guide_beside_base.py [--pairs 1:1 1:4 1:26] [--batch 1 8] [--rounds 5]
 
-One core, processor time, both in turns, 384 tokens a text. Pairs of random weights agree at few tokens, the demo pair at most: drafts pay for it
-alone. Exits with 1 where a median is below 0.97.
+One core, processor time, both in turns, 384 tokens a text. Pairs of random weights agree at few tokens, the demo pair at most:
+drafts pay for it alone. Exits with 1 where a median is below 0.97.
 """
 
 import argparse

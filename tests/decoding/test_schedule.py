@@ -47,7 +47,7 @@ def test_a_guide_that_its_base_seldom_foretells_soon_goes_on_alone(demo_pair, pr
     alone = dict(blockwise.generate(Pair(None, pair.guide), GuideAlone(), requests))
     made = dict(blockwise.generate(pair, GuideAlone(), requests))
     assert texts(made) == texts(alone)
-    assert 0 < sum(generation.base_passes for generation in made.values()) < 30
+    assert 0 < sum(generation.base_passes for generation in made.values()) < 60
     assert [generation.base_passes for generation in made.values()][-2:] == [0, 0]
 
 
