@@ -6,8 +6,8 @@ import numpy as np
 import torch
 
 from lm_eval_takeover.forward.forward_pass import prepare_pass
-from lm_eval_takeover.forward.padding import pad_left
-from lm_eval_takeover.forward.state_reader import take_reader
+from lm_eval_takeover.forward.reader import take_reader
+from lm_eval_takeover.forward.transfers import pad_left
 from lm_eval_takeover.method.generation import Generation
 from lm_eval_takeover.method.policy import Policy
 from lm_eval_takeover.method.request import Request, Sampling

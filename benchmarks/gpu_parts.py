@@ -17,7 +17,7 @@ from pass_costs import time_draw
 from random_pairs import clock, load, pair_folders, wait
 
 from lm_eval_takeover.forward.forward_pass import prepare_pass
-from lm_eval_takeover.forward.state_reader import take_reader
+from lm_eval_takeover.forward.reader import take_reader
 from lm_eval_takeover.pair.member import Member
 
 

@@ -22,7 +22,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, Qwen3Config
 from lm_eval_takeover.decoding.costs import Machine, PassCost, find_machine
 from lm_eval_takeover.demo import DEMO
 from lm_eval_takeover.forward.forward_pass import prepare_pass
-from lm_eval_takeover.forward.state_reader import take_reader
+from lm_eval_takeover.forward.reader import take_reader
 from lm_eval_takeover.method.request import Sampling
 from lm_eval_takeover.method.sampling import draw_rows, drawing
 from lm_eval_takeover.pair.member import Member

@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, Q
 from lm_eval_takeover.decoding import engine
 from lm_eval_takeover.demo import DEMO
 from lm_eval_takeover.forward.forward_pass import prepare_pass
-from lm_eval_takeover.forward.state_reader import take_reader
+from lm_eval_takeover.forward.reader import take_reader
 from lm_eval_takeover.method.gate import Gate
 from lm_eval_takeover.method.policies import Gated
 from lm_eval_takeover.method.request import Request, Sampling

@@ -25,7 +25,7 @@ from lm_eval_takeover.answers.extraction import extract_answer
 from lm_eval_takeover.decoding import engine, lockstep
 from lm_eval_takeover.demo import DEMO, PROMPT, calibration_prompts, problems
 from lm_eval_takeover.forward.forward_pass import prepare_pass
-from lm_eval_takeover.forward.state_reader import take_reader
+from lm_eval_takeover.forward.reader import take_reader
 from lm_eval_takeover.method.gate import Gate
 from lm_eval_takeover.method.generation import Generation
 from lm_eval_takeover.method.policies import BaseAlone, Disagreement, GuideAlone

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from lm_eval_takeover.decoding.rows import Row, build_block, stack_windows, upload_words
 from lm_eval_takeover.decoding.stop_strings import StopStrings
+from lm_eval_takeover.forward.padded_cache import Sequences
 from lm_eval_takeover.forward.self_check import choose_reading
-from lm_eval_takeover.forward.sequences import Sequences
 from lm_eval_takeover.forward.transfers import HostCopy, choose_device
 from lm_eval_takeover.method.gate import push
 from lm_eval_takeover.method.generation import Generation

@@ -22,10 +22,8 @@ from lm_eval_takeover.decoding.stop_strings import StopStrings
 from lm_eval_takeover.errors import ArgumentError, PluginError, is_out_of_memory
 from lm_eval_takeover.forward.draft_length import LONGEST
 from lm_eval_takeover.forward.forward_pass import ForwardPass, StatePass
-from lm_eval_takeover.forward.padding import pad_right
-from lm_eval_takeover.forward.reader import Drafted, Reader
-from lm_eval_takeover.forward.state_reader import take_reader
-from lm_eval_takeover.forward.transfers import choose_device
+from lm_eval_takeover.forward.reader import Drafted, Reader, take_reader
+from lm_eval_takeover.forward.transfers import choose_device, pad_right
 from lm_eval_takeover.method.generation import Generation
 from lm_eval_takeover.method.policy import Block, Policy
 from lm_eval_takeover.method.request import Request, Sampling

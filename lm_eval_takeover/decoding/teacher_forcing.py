@@ -10,8 +10,8 @@ from torch import Tensor
 
 from lm_eval_takeover.forward.forward_pass import release_memory
 from lm_eval_takeover.forward.padded_cache import create_cache
-from lm_eval_takeover.forward.padding import pad_left
 from lm_eval_takeover.forward.self_check import choose_reading
+from lm_eval_takeover.forward.transfers import pad_left
 from lm_eval_takeover.method import observations
 from lm_eval_takeover.method.generation import Generation
 from lm_eval_takeover.method.observations import COMPARED, COUNTED

@@ -1,21 +1,26 @@
-"""What one model has read: rows with their own lengths, and forward passes over any of them."""
+"""What one model has read: rows with their own lengths, and forward passes over any of them.
+
+A model whose layers keep a state is read one row at a time (`StateReader`).
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from lm_eval_takeover.forward.draft_length import round_up
-from lm_eval_takeover.forward.forward_pass import ForwardPass
+from lm_eval_takeover.forward.forward_pass import ForwardPass, StatePass
 from lm_eval_takeover.forward.graphed_pass import GraphedPass
-from lm_eval_takeover.forward.padding import pad_right
+from lm_eval_takeover.forward.padded_cache import copy_cache, create_cache
 from lm_eval_takeover.forward.ragged_cache import RaggedCache
-from lm_eval_takeover.forward.transfers import choose_device, upload
+from lm_eval_takeover.forward.transfers import choose_device, pad_right, upload
 from lm_eval_takeover.method.request import Sampling
 from lm_eval_takeover.method.sampling import draw_rows
 
 PREFILL_COLUMNS = 512  # columns of a prompt that are read at a time: masks grow with their product with the length
+_MOST_AGAIN = 32  # tokens that are read again with those that follow; of more, the state is copied behind them
 
 
 @dataclass(slots=True)
@@ -45,21 +50,8 @@ class Reader:
         self.lengths = [0] * slots
         self._graphed = GraphedPass(forward, self.cache, vocab) if graphed and forward.graphed else None
 
-    @classmethod
-    def take(cls, forward: ForwardPass, slots: int, vocab: int, columns: int) -> "Reader":
-        """The reader that the last run left, if it is of this size, with its graphs; else a new one.
-
-        `columns` is what the longest row will need.
-        """
-        left, forward.left_reader = forward.left_reader, None
-        if left is not None and (len(left.lengths), left.vocab) == (slots, vocab):
-            left.lengths, left.cache.most_columns = [0] * slots, columns
-            return left  # type: ignore[no-any-return]
-        del left  # before there is another one
-        return cls(forward, slots, vocab, columns)
-
     def leave(self) -> None:
-        """The run is over: the next one may `take` it, where graphs were captured."""
+        """The run is over. The next one may take this reader (`take_reader`) if graphs were captured."""
         if self._graphed is not None:
             self.forward.left_reader = self
 
@@ -89,20 +81,20 @@ class Reader:
 
         Lengths stay as they are: what was read counts once the caller adds it. The next call may overwrite the logits.
         """
-        if self._graphed is not None and ids.shape[1] <= self._graphed.longest:
-            return self._graphed.read(self.lengths, slots, ids.to(self.device), offset)
-        lengths = [self.lengths[slot] + offset for slot in slots]
-        return self.forward(self.cache, slots, lengths, ids.to(self.device), self.vocab)
+        return self._run(slots, ids.to(self.device), offset)
 
     def read_to_last(self, slots: Sequence[int], ids: Tensor, counts: Sequence[int]) -> Tensor:
         """Logits `[rows, vocab]` after the last of `counts` tokens of each row of `ids`, padded behind."""
         if ids.shape[1] == 1:
             return self.read(slots, ids)[:, 0]
-        last = upload(torch.tensor(counts) - 1, self.device)
+        return self._run(slots, ids.to(self.device), 0, upload(torch.tensor(counts) - 1, self.device))[:, 0]
+
+    def _run(self, slots: Sequence[int], ids: Tensor, offset: int, last: Tensor | None = None) -> Tensor:
+        """One pass; `last` `[rows]` picks one token of each row."""
         if self._graphed is not None and ids.shape[1] <= self._graphed.longest:
-            return self._graphed.read(self.lengths, slots, ids.to(self.device), 0, last)[:, 0]
-        lengths = [self.lengths[slot] for slot in slots]
-        return self.forward(self.cache, slots, lengths, ids.to(self.device), self.vocab, last)[:, 0]
+            return self._graphed.read(self.lengths, slots, ids, offset, last)
+        lengths = [self.lengths[slot] + offset for slot in slots]
+        return self.forward(self.cache, slots, lengths, ids, self.vocab, last)
 
     def draft(self, slots: Sequence[int], ids: Tensor, offset: int, at: Tensor, sampling: Sampling) -> Drafted:
         """Read one token per row, `ids` `[rows, 1]`, and draw the next with the words `[rows]`. Under `drawing`."""
@@ -134,3 +126,74 @@ class Reader:
     def move_row(self, from_: int, to: int) -> None:
         """Put what one slot has read into another, over whatever is there."""
         self.copy_row(self, from_, to)
+
+
+class StateReader(Reader):
+    """A `Reader` of one slot for a model whose layers keep a state.
+
+    A recurrent state cannot lose its last tokens, so it is copied where a block begins. After a roll-back, the tokens that stand
+    are read again from the copy, in the same pass as those that follow. A pass reads one row: padding would enter the states.
+    `_read` are the tokens that the cache holds; the copy holds the first `_kept` of them. No roll-back goes behind the copy.
+    """
+
+    forward: Any  # a StatePass
+
+    def __init__(self, forward: StatePass, vocab: int) -> None:
+        self.forward, self.vocab, self.lengths = forward, vocab, [0]
+        self.cache = create_cache(forward.model.config)
+        self._graphed = None
+        self._read: list[int] = []
+        self._copy, self._kept = copy_cache(self.cache), 0
+
+    def padded_length(self, new: int) -> int:
+        """No padding: it would enter the state."""
+        return new
+
+    def read(self, slots: Sequence[int], ids: Tensor, offset: int = 0) -> Tensor:
+        start, new = self.lengths[0] + offset, ids[0].tolist()
+        again: list[int] = []
+        if start < len(self._read):
+            again = self._read[self._kept : start]
+            self.cache, self._read = copy_cache(self._copy), self._read[: self._kept]
+            if len(again) > _MOST_AGAIN:
+                self._pass(again, keep=1)
+                again = []
+        if offset == 0 and not again:
+            self._copy, self._kept = copy_cache(self.cache), start
+        return self._pass(again + new, keep=len(new))
+
+    def read_to_last(self, slots: Sequence[int], ids: Tensor, counts: Sequence[int]) -> Tensor:
+        return self.read(slots, ids)[:, -1]
+
+    def _pass(self, tokens: list[int], keep: int) -> Tensor:
+        """Logits `[1, keep, vocab]` of the last of these tokens."""
+        ids = torch.tensor([tokens], device=self.device)
+        mask = torch.ones(1, len(self._read) + len(tokens), dtype=torch.long, device=self.device)
+        self._read = self._read + tokens
+        logits: Tensor = self.forward.member.compute_logits(ids, mask, cache=self.cache, keep=keep)
+        return logits[..., : self.vocab]
+
+    def prefill(self, prompts: Sequence[Sequence[int]]) -> "StateReader":
+        reader = StateReader(self.forward, self.vocab)
+        (prompt,) = prompts
+        for start in range(0, len(prompt), PREFILL_COLUMNS):
+            reader._pass(list(prompt[start : start + PREFILL_COLUMNS]), keep=1)
+        reader.lengths = [len(prompt)]
+        return reader
+
+    def copy_row(self, source: Any, row: int, slot: int) -> None:
+        self.cache, self._read, self.lengths = copy_cache(source.cache), list(source._read), list(source.lengths)
+        self._copy, self._kept = source.cache, len(source._read)
+
+
+def take_reader(forward: ForwardPass | StatePass, slots: int, vocab: int, columns: int = 2**31) -> Reader:
+    """A reader of `slots` rows of at most `columns` tokens. The last run's reader, with its graphs, if it has this size."""
+    if isinstance(forward, StatePass):
+        assert slots == 1, "verify_pass tells how many rows a pass has"
+        return StateReader(forward, vocab)
+    left, forward.left_reader = forward.left_reader, None
+    if left is not None and (len(left.lengths), left.vocab) == (slots, vocab):
+        left.lengths, left.cache.most_columns = [0] * slots, columns
+        return left  # type: ignore[no-any-return]
+    del left  # before there is another one
+    return Reader(forward, slots, vocab, columns)

@@ -21,9 +21,8 @@ from transformers import DynamicCache
 from lm_eval_takeover.errors import ArgumentError, is_out_of_memory
 from lm_eval_takeover.forward.forward_pass import ForwardPass, StatePass, prepare_pass
 from lm_eval_takeover.forward.kernel_check import check_kernels
-from lm_eval_takeover.forward.reader import Reader
-from lm_eval_takeover.forward.sequences import Sequences
-from lm_eval_takeover.forward.state_reader import StateReader
+from lm_eval_takeover.forward.padded_cache import Sequences
+from lm_eval_takeover.forward.reader import Reader, StateReader
 from lm_eval_takeover.pair.member import Member
 
 logger = logging.getLogger(__name__)

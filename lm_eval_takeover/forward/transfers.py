@@ -1,5 +1,9 @@
-"""Small tensors on their way between host and device: neither waits for the other until it needs the values."""
+"""Small tensors on their way between host and device, neither of which waits for the other; and rows padded to one tensor.
 
+Padding is token 0.
+"""
+
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -47,3 +51,17 @@ class HostCopy:
             return self._tensors
         self._arrived.synchronize()
         return [tensor.to(dtype) for tensor, dtype in zip(self._tensors, self._dtypes, strict=True)]
+
+
+def pad_left(rows: Sequence[Sequence[int]], device: torch.device) -> tuple[Tensor, Tensor]:
+    """Token ids and mask `[rows, longest]`, the rows aligned at their ends; the mask is 0 on padding."""
+    longest = max(map(len, rows))
+    ids = torch.tensor([[0] * (longest - len(row)) + list(row) for row in rows], device=device)
+    mask = torch.tensor([[0] * (longest - len(row)) + [1] * len(row) for row in rows], device=device)
+    return ids, mask
+
+
+def pad_right(rows: Sequence[Sequence[int]], device: torch.device) -> Tensor:
+    """Token ids `[rows, longest]`, the rows aligned at their starts."""
+    longest = max(map(len, rows))
+    return upload(torch.tensor([[*row, *[0] * (longest - len(row))] for row in rows]), device)

@@ -119,7 +119,7 @@ def _rows(logits: Tensor) -> Tensor:
     return flat if flat.stride(-1) == 1 else flat.contiguous()
 
 
-_MODULES = {"draw": "draws", "read_pair": "readings", "jensen_shannon": "readings", "compute_words": "words"}
+_MODULES = {"draw": "draws", "read_pair": "readings", "jensen_shannon": "readings", "compute_words": "draws"}
 
 
 def launch(name: str, *arguments: Any) -> Any:

@@ -8,6 +8,10 @@ changes anything goes through two routes; vLLM's others would generate without a
 import asyncio
 import os
 import sys
+from functools import cache
+from html import escape
+from pathlib import Path
+from string import Template
 from typing import Any
 
 from starlette.datastructures import Headers
@@ -15,17 +19,19 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from lm_eval_takeover.vllm.asgi import answer, ask, refuse, watch
-from lm_eval_takeover.vllm.client_page import render
+from lm_eval_takeover.escaping import make_page_policy
+from lm_eval_takeover.method.policy import DIRECTIONS
 from lm_eval_takeover.vllm.client_request import MOST_BYTES, OneSample, Repeats, parse_body, split_request
 from lm_eval_takeover.vllm.served_engine import REQUESTS, EngineEnded, ServedEngine, sum_up, sum_usages
-from lm_eval_takeover.vllm.stream import Stream, hide_ids
+from lm_eval_takeover.vllm.stream import Stream, answer, ask, hide_ids, refuse, watch
 
 _PATHS = ("/v1/completions", "/v1/chat/completions")
 _HELPERS = ("/tokenize", "/detokenize")  # nothing is generated
 _READING = ("GET", "HEAD", "OPTIONS")
 _BODY_WITHIN = 60.0  # seconds
 _GONE = 499  # in the metrics: the client went
+_FOLDER = Path(__file__).parent / "page"  # loads nothing, and may speak with this server alone
+_TOKENS = 200  # that the page asks for at first
 
 
 class TakeoverMiddleware:
@@ -169,6 +175,40 @@ def _merge(answers: list[dict[str, Any]]) -> dict[str, Any]:
         choice["index"], choice["takeover"] = index, told[index]
     sums = {"usage": sum_usages([one["usage"] for one in answers])}
     return answers[0] | sums | {"choices": choices, "takeover": told[0] if len(told) == 1 else sum_up(told)}
+
+
+def render(engine: ServedEngine, *, keyed: bool) -> tuple[bytes, dict[str, str]]:
+    """The page and its headers. keyed: whether it asks for a key."""
+    policy, style, script = engine.policy, _read("page.css"), _read("page.js")
+    host, donor = DIRECTIONS[policy.direction]
+    gate = policy.gate
+    gated = f", tau={gate.tau:g}, kappa={gate.kappa:g}, window={gate.window}" if gate is not None else ""
+    values = {
+        "host": host,
+        "donor": donor,
+        "summary": f"policy={policy.name}{gated}. Prompt and answer have up to {engine.length} tokens.",
+        "length": engine.length,
+        "tokens": min(_TOKENS, engine.length),
+        "tau": f"{gate.tau:g}" if gate is not None else "",
+        "gated": "" if gate is not None else "hidden",
+        "keyed": "" if keyed else "hidden",
+        "example": engine.example,
+    }
+    texts = {name: escape(str(value)) for name, value in values.items()}
+    page = Template(_read("page.html")).substitute(texts, style=style, script=script)
+    own = ("connect-src 'self'", "frame-ancestors 'none'")
+    return page.encode(), {
+        "content-type": "text/html; charset=utf-8",
+        "content-security-policy": make_page_policy([script], style, *own),
+        "x-content-type-options": "nosniff",
+        "referrer-policy": "no-referrer",
+        "cache-control": "no-store",
+    }
+
+
+@cache
+def _read(name: str) -> str:
+    return (_FOLDER / name).read_text(encoding="utf-8")
 
 
 def main() -> int:

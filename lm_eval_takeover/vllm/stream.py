@@ -1,8 +1,9 @@
-"""Streams of several samples as one: vLLM writes one for each, and its chunks are passed on as they come.
+"""Requests of the server's own to vLLM's app, and their answers; streams of several samples as one.
 
-A chunk names its sample by `choices[0].index`; all have one id. Behind the last chunk stand the usage, where it was asked for, an
-event with `takeover`, and `[DONE]`. A sample that vLLM refuses ends all of them, and its refusal is the answer. When an engine
-ends, so does the stream, by an event with `error`.
+vLLM writes a stream for each sample, and its chunks are passed on as they come. A chunk names its sample by
+`choices[0].index`; all have one id. After the last chunk come the usage, if it was asked for, an event with `takeover`, and
+`[DONE]`. A sample that vLLM refuses ends all of them, and its refusal is the answer. When an engine ends, the stream ends with
+an event with `error`.
 """
 
 import asyncio
@@ -10,11 +11,59 @@ import json
 from functools import partial
 from typing import Any
 
-from starlette.types import ASGIApp, Message, Scope, Send
+from starlette.datastructures import MutableHeaders
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from lm_eval_takeover.vllm.asgi import make_request
 from lm_eval_takeover.vllm.client_request import OneSample
 from lm_eval_takeover.vllm.served_engine import EngineEnded, ServedEngine, sum_up, sum_usages
+
+
+async def watch(receive: Receive, gone: asyncio.Event) -> None:
+    """Set `gone` when the client goes: vLLM then ends its requests."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+    gone.set()
+
+
+def make_request(scope: Scope, body: dict[str, Any], gone: asyncio.Event) -> tuple[Scope, Receive]:
+    """The scope and the body of a request of our own, which ends when `gone` is set."""
+    data = json.dumps(body).encode()
+    headers = MutableHeaders(raw=list(scope["headers"]))
+    headers["content-length"] = str(len(data))
+    del headers["transfer-encoding"]
+    messages: list[Message] = [{"type": "http.request", "body": data, "more_body": False}]
+
+    async def receive() -> Message:
+        if messages:
+            return messages.pop()
+        await gone.wait()
+        return {"type": "http.disconnect"}
+
+    return {**scope, "headers": headers.raw}, receive
+
+
+async def ask(app: ASGIApp, scope: Scope, body: dict[str, Any], gone: asyncio.Event) -> tuple[int, dict[str, Any]]:
+    """The app's whole answer to a body: its status and its JSON."""
+    parts: list[bytes] = []
+    status = 500
+
+    async def send(message: Message) -> None:
+        nonlocal status
+        status = message.get("status", status)
+        parts.append(message.get("body", b""))
+
+    await app(*make_request(scope, body, gone), send)
+    return status, json.loads(b"".join(parts) or b"{}")
+
+
+def answer(status: int, body: dict[str, Any]) -> Response:
+    return Response(json.dumps(body), status, media_type="application/json")
+
+
+def refuse(status: int, message: str) -> Response:
+    kind = "BadRequestError" if status == 400 else "Refused"
+    return answer(status, {"error": {"message": message, "type": kind, "code": status}})
 
 
 class Stream:
@@ -39,7 +88,7 @@ class Stream:
             async with asyncio.TaskGroup() as group:
                 for index, one in enumerate(self._asked):
                     forward = partial(self._forward, index, gone)
-                    group.create_task(_ask(app, scope, one.body, gone, forward))
+                    group.create_task(app(*make_request(scope, one.body, gone), forward))
         except* EngineEnded:
             await self._break_off()
         else:
@@ -124,10 +173,6 @@ class Stream:
     async def _finish(self, events: list[str]) -> None:
         body = "".join(f"data: {event}\n\n" for event in [*events, "[DONE]"]).encode()
         await self._send({"type": "http.response.body", "body": body, "more_body": False})
-
-
-async def _ask(app: ASGIApp, scope: Scope, body: dict[str, Any], gone: asyncio.Event, send: Send) -> None:
-    await app(*make_request(scope, body, gone), send)
 
 
 def hide_ids(one: OneSample, answer: dict[str, Any]) -> None:

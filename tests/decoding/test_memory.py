@@ -3,8 +3,8 @@
 import torch
 from helpers.pairs import save_random_model
 
-from lm_eval_takeover.decoding import memory
-from lm_eval_takeover.decoding.memory import cache_bytes, free_bytes, rows_that_fit
+from lm_eval_takeover.decoding import backend
+from lm_eval_takeover.decoding.backend import cache_bytes, free_bytes, rows_that_fit
 from lm_eval_takeover.pair.member import Member
 
 
@@ -15,7 +15,7 @@ def test_the_bytes_of_a_token_are_those_of_keys_and_values(demo_pair, rough_pair
 
 
 def test_a_model_that_runs_in_lockstep_gets_the_most(tmp_path, monkeypatch):
-    monkeypatch.setattr(memory, "free_bytes", lambda device: 1)
+    monkeypatch.setattr(backend, "free_bytes", lambda device: 1)
     member = Member("base", str(save_random_model(tmp_path / "m", vocab_size=544, seed=5, kind="mamba", state_size=4)))
     assert cache_bytes(member) is None
     assert rows_that_fit([member], 10, 512, 64) == 64
@@ -23,7 +23,7 @@ def test_a_model_that_runs_in_lockstep_gets_the_most(tmp_path, monkeypatch):
 
 def test_longer_samples_are_fewer(demo_pair, monkeypatch):
     members = demo_pair.members
-    monkeypatch.setattr(memory, "free_bytes", lambda device: 2**30)
+    monkeypatch.setattr(backend, "free_bytes", lambda device: 2**30)
     rows = [rows_that_fit(members, 10 + n, 512, 64) for n in (100, 5_000, 20_000, 10**7)]
     assert rows[0] == 64
     assert rows == sorted(rows, reverse=True)

@@ -10,7 +10,7 @@ import torch
 from helpers.pairs import POLICIES, SAMPLED, look_before_passes, pass_as_on_a_gpu, texts
 
 from lm_eval_takeover.decoding import blockwise, engine
-from lm_eval_takeover.decoding.memory import rows_that_fit
+from lm_eval_takeover.decoding.backend import rows_that_fit
 from lm_eval_takeover.decoding.pool import Pool
 from lm_eval_takeover.decoding.rows import Row
 from lm_eval_takeover.decoding.stepwise import Stepwise

@@ -6,8 +6,8 @@ from helpers.simulated_capture import run_captured, simulate_captures
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from lm_eval_takeover.forward.cuda_graphs import CudaGraphs
 from lm_eval_takeover.forward.forward_pass import prepare_pass
+from lm_eval_takeover.forward.graphed_pass import CudaGraphs
 from lm_eval_takeover.forward.reader import Reader
 from lm_eval_takeover.method.request import Sampling
 from lm_eval_takeover.method.sampling import draw_rows, drawing

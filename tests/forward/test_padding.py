@@ -2,7 +2,7 @@
 
 import torch
 
-from lm_eval_takeover.forward.padding import pad_left, pad_right
+from lm_eval_takeover.forward.transfers import pad_left, pad_right
 
 ROWS, CPU = [[5, 6, 7], [8], [9, 9]], torch.device("cpu")
 

@@ -9,7 +9,7 @@ from helpers.pairs import GREEDY, POLICIES, save_random_model
 
 from lm_eval_takeover.decoding import engine, lockstep
 from lm_eval_takeover.errors import ArgumentError
-from lm_eval_takeover.forward import padded_cache, sequences, state_reader
+from lm_eval_takeover.forward import padded_cache, reader
 from lm_eval_takeover.forward.forward_pass import ForwardPass, prepare_pass
 from lm_eval_takeover.forward.lean_decoder import LeanDecoder
 from lm_eval_takeover.forward.self_check import Reading, check_member, choose_reading, verify_pass
@@ -50,13 +50,13 @@ def test_states_that_samples_share_are_found(member, monkeypatch, caplog, dtype)
         selected.batch_select_indices(rows)
         return selected
 
-    monkeypatch.setattr(sequences, "select_rows", select_attention_only)
+    monkeypatch.setattr(padded_cache, "select_rows", select_attention_only)
     assert choose_reading(member("falcon_h1", dtype=dtype)) == Reading(padded=False, cached=False, chunked=False)
     assert "so its cache is not used and each token reads its whole text again" in caplog.text
 
 
 def test_states_that_a_roll_back_leaves_as_they_were_are_found(member, monkeypatch):
-    monkeypatch.setattr(state_reader, "copy_cache", lambda cache: cache)
+    monkeypatch.setattr(reader, "copy_cache", lambda cache: cache)
     with pytest.raises(ArgumentError, match=r"its first logits differ from plain passes .* use block_size=1"):
         verify_pass(member("qwen3_next"))
 

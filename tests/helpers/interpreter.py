@@ -28,14 +28,14 @@ def interpret_operations(monkeypatch):
     """Operations of the kernels on a CPU, in tiles of 64 tokens; whatever chooses between them and numpy chooses them."""
     import torch
 
-    from lm_eval_takeover.kernels import draws, operations, readings, words
+    from lm_eval_takeover.kernels import draws, operations, readings
 
     given = {"rows": 16, "tile": 64}
     library = torch.library.Library("lm_eval_takeover", "IMPL")
     library.impl("draw", lambda *arguments: draws.draw(*arguments, **given), "CPU")
     library.impl("read_pair", lambda *arguments: readings.read_pair(*arguments, **given), "CPU")
     library.impl("jensen_shannon", lambda *arguments: readings.jensen_shannon(*arguments, **given), "CPU")
-    library.impl("compute_words", words.compute_words, "CPU")
+    library.impl("compute_words", draws.compute_words, "CPU")
     monkeypatch.setattr(operations, "uses_kernels", lambda logits: True)
     return library
 

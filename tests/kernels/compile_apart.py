@@ -13,7 +13,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, make_backend
 from triton.runtime.jit import create_function_from_signature
 
-from lm_eval_takeover.kernels import draws, readings, words
+from lm_eval_takeover.kernels import draws, readings
 
 TARGET = GPUTarget("cuda", int(sys.argv[1]), 32)
 SMALL, LARGE = torch.zeros(64, dtype=torch.int64), torch.zeros(64, dtype=torch.bfloat16)
@@ -34,7 +34,7 @@ KERNELS = [
     readings._diverge,
 ]
 
-for kernel in [*KERNELS, words._philox]:
+for kernel in [*KERNELS, draws._philox]:
     names = kernel.arg_names
     constants = {name: CONSTANTS[name] for name in names if name.isupper()}
     signature = {name: "constexpr" if name in constants else WIDTHS.get(name, "i32") for name in names}

@@ -4,7 +4,7 @@ import helpers.interpreter  # noqa: F401 (makes the interpreter fast)
 import numpy as np
 import torch
 
-from lm_eval_takeover.kernels.words import compute_words
+from lm_eval_takeover.kernels.draws import compute_words
 from lm_eval_takeover.method.sampling import request_digest, stream_key, words
 
 
