@@ -9,8 +9,8 @@ import logging
 import math
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from functools import cache, cached_property, partial
+from dataclasses import astuple, dataclass
+from functools import cached_property
 from itertools import groupby
 
 import torch
@@ -18,9 +18,9 @@ from torch import Tensor
 
 from lm_eval_takeover.decoding.costs import PassCost
 from lm_eval_takeover.decoding.failures import Failures
+from lm_eval_takeover.decoding.rows import build_block, stack_windows, upload_words
 from lm_eval_takeover.decoding.schedule import Schedule
 from lm_eval_takeover.decoding.stepwise import Stepwise
-from lm_eval_takeover.decoding.stop_strings import StopStrings
 from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.forward.forward_pass import prepare_pass
 from lm_eval_takeover.forward.self_check import verify_pass
@@ -80,9 +80,8 @@ class Verdict:
 
     def fetch(self) -> "Verdict":
         """The same on the host: the one time that a block waits for its verification."""
-        observed = [] if self.observed is None else [self.observed]
-        copy = HostCopy(self.tokens, self.taken, self.scores, self.counts, self.ended, self.sound, *observed)
-        return Verdict(*copy.fetch())
+        fields = (self.tokens, self.taken, self.scores, self.counts, self.ended, self.sound, self.observed)
+        return Verdict(*HostCopy(*(field for field in fields if field is not None)).fetch())
 
 
 class Blocks(Stepwise):
@@ -129,15 +128,12 @@ class Blocks(Stepwise):
 
     def _drafts_pay(self, slots: Sequence[int]) -> bool:
         """Whether a lone guide is to draft. Once it is not, it goes on alone."""
-        if self.drafter in self.passes and not self.schedule.drafts_pay(
-            len(slots), max(self.slots[slot].length for slot in slots)
-        ):
+        columns = max(row.length for row in self.rows(slots))
+        if self.drafter in self.passes and not self.schedule.drafts_pay(len(slots), columns):
             del self.passes[self.drafter]
             self.readers.pop(self.drafter).leave()
-            for row in (*self.slots, *self.waiting):
-                row.generation.count_passes(
-                    self.drafter, -1
-                )  # the first pass also reads the end of the prompt: prefill
+            for row in (*self.slots, *self.waiting):  # the first pass also reads the end of the prompt: prefill
+                row.generation.count_passes(self.drafter, -1)
         return self.drafter in self.passes
 
     # Draft
@@ -147,7 +143,7 @@ class Blocks(Stepwise):
         reader = self.readers[self.drafter]
         draft = self._empty_draft(slots)
         rows = list(range(len(slots)))  # rows of the draft that go through the drafter's next pass
-        columns = max(self.slots[slot].length for slot in slots)
+        columns = max(row.length for row in self.rows(slots))
         least = self.schedule.break_even_rows(len(slots), len(slots), columns)
         pending: deque[tuple[int, list[int], HostCopy]] = deque()  # tokens that the device has not handed over yet
         number, step = 0, self.draw_first(self.drafter, [slots], draft.words[:, 0])
@@ -182,7 +178,7 @@ class Blocks(Stepwise):
         most, longest = self.schedule.limit(len(slots), self.vocab, self.device), self.readers[self.donor].longest
         if longest is not None:
             most = min(most, longest - self.bonus)
-        limits = [min(most, self.slots[slot].remaining) for slot in slots]
+        limits = [min(most, row.remaining) for row in self.rows(slots)]
         longest = max(limits)
         if self._logits is None or self._logits.shape[0] < len(slots) or self._logits.shape[1] < longest:
             # Not filled: of each row only what was drafted is read.
@@ -190,7 +186,7 @@ class Blocks(Stepwise):
         return Draft(
             slots=slots,
             logits=self._logits[: len(slots)],
-            words=self.words(slots, longest + 1),
+            words=upload_words(self.rows(slots), longest + 1, self.device),
             limits=limits,
             tokens=[[] for _ in slots],
             min_entropies=[[] for _ in slots],
@@ -221,7 +217,7 @@ class Blocks(Stepwise):
 
     def _read_by_donor(self, draft: Draft, drafted: Tensor) -> Tensor:
         """The donor's logits at every drafted position, `[rows, k, vocab]`, and at one more where there is a bonus."""
-        last = upload(torch.tensor([self.slots[slot].last for slot in draft.slots]), self.device)
+        last = upload(torch.tensor([row.last for row in self.rows(draft.slots)]), self.device)
         reader, new = self.readers[self.donor], drafted.shape[1]
         ids = torch.cat([last[:, None], drafted[:, :-1]], 1)
         padded = torch.nn.functional.pad(ids, (0, reader.padded_length(new) - new))
@@ -246,11 +242,10 @@ class Blocks(Stepwise):
 
     # Verify
 
-    def _verify(
-        self, draft: Draft, donor_logits: Tensor, scores: Tensor, drafted: Tensor, lengths: Tensor
-    ) -> "Verdict":
+    def _verify(self, draft: Draft, donor_logits: Tensor, scores: Tensor, drafted: Tensor, lengths: Tensor) -> Verdict:
         """What stands of each row, up to the first token that is not the drafted one. Needs no value on the host."""
-        taken = self.policy.decide(self.block(draft.slots, scores, drafted, self.windows(draft.slots)))
+        rows = self.rows(draft.slots)
+        taken = self.policy.decide(build_block(self.policy, rows, scores, drafted, stack_windows(rows)))
         places = torch.arange(scores.shape[1], device=self.device)
         emitted = self._draw_taken(draft, donor_logits, drafted, taken & (places < lengths + self.bonus))
         counts, ended = count_standing(emitted, drafted, lengths[:, 0], bonus=self.bonus)
@@ -295,9 +290,9 @@ class Blocks(Stepwise):
 
     # Emit
 
-    def _emit(self, draft: Draft, scores: Tensor, verdict: "Verdict", finished: list[int]) -> None:
+    def _emit(self, draft: Draft, scores: Tensor, verdict: Verdict, finished: list[int]) -> None:
         """Append what stands; slots whose text has ended are finished. The verdict is on the host."""
-        window, size = torch.cat([self.windows(draft.slots), scores], 1), self.policy.window
+        window, size = torch.cat([stack_windows(self.rows(draft.slots)), scores], 1), self.policy.window
         observed = [None] * len(draft.slots) if verdict.observed is None else verdict.observed.numpy()
         lists = (verdict.tokens, verdict.taken, verdict.scores, verdict.counts, verdict.ended)
         rows = zip(draft.slots, *(column.tolist() for column in lists), observed, strict=True)
@@ -343,16 +338,14 @@ def generate(
     `block_size` fixes the length of a draft; None lets it follow from costs and rates. Requests that a model cannot answer go
     into `failures`; without one, the first of them is raised once all others are finished.
     """
-    vocab, eos = pair.vocab_size, pair.eos_ids
     drafted = policy.drafts or (
         policy.host is None and block_size != 1 and _drafts_for_guide(pair, requests, batch_size, block_size)
     )
     roles = ("base", "guide") if drafted else policy.roles
     passes = {role: prepare_pass(pair.member(role)) for role in roles}
 
-    def settings(item: tuple[int, Request]) -> tuple[float, float, int]:
-        sampling = item[1].sampling
-        return sampling.temperature, sampling.top_p, sampling.top_k
+    def settings(item: tuple[int, Request]) -> tuple[float, ...]:
+        return astuple(item[1].sampling)
 
     # The samples of one prompt stand together; the longest prompts come first, so that buffers grow once.
     ordered = sorted(enumerate(requests), key=lambda item: (settings(item), -len(item[1].text), item[1].text, item[0]))
@@ -360,12 +353,10 @@ def generate(
     failed = Failures(len(requests)) if failures is None else failures
     for _, group in groupby(ordered, key=settings):
         yield from kind(
+            pair,
             policy,
             passes,
             list(group),
-            vocab=vocab,
-            stops=cache(partial(StopStrings, pair.tokenizer)),
-            eos=eos,
             seed=seed,
             batch_size=batch_size,
             block_size=block_size,

@@ -57,11 +57,10 @@ def generate(
             return _isolate(lockstepped, asked, begun, failures, batch_size)
     else:
         length = None if isinstance(block_size, str) else block_size
+        options |= {"batch_size": batch_size, "block_size": length, "failures": failures}
 
         def write(by: Policy, asked: Sequence[Request], traced: bool) -> Iterator[tuple[int, Generation]]:
-            return blockwise.generate(
-                pair, by, asked, batch_size=batch_size, block_size=length, traced=traced, failures=failures, **options
-            )
+            return blockwise.generate(pair, by, asked, traced=traced, **options)
 
     if policy.needs_donor_length:
         yield from write_after_donor(write, policy, requests, traced, at_once=4 * batch_size)

@@ -1,4 +1,4 @@
-"""Requests that a model could not answer, beside which all others are finished."""
+"""Requests that a model could not answer. All others are finished."""
 
 import logging
 import traceback
@@ -10,10 +10,7 @@ logger = logging.getLogger(__name__)
 
 
 class Failures:
-    """Requests that a model could not answer, beside which all others are finished.
-
-    Raises in `add` once so many prompts failed one after another that no other one is to be expected to succeed.
-    """
+    """Raises in `add` once so many prompts have failed in a row that no other one is expected to succeed."""
 
     GIVE_UP = 32  # prompts
 

@@ -9,6 +9,7 @@ import logging
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from functools import cache, partial
 from itertools import chain, islice
 
 import numpy as np
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from lm_eval_takeover.decoding.failures import Failures
-from lm_eval_takeover.decoding.rows import Row, build_block, stack_windows, upload_words
+from lm_eval_takeover.decoding.rows import Row
 from lm_eval_takeover.decoding.stop_strings import StopStrings
 from lm_eval_takeover.errors import ArgumentError, PluginError, is_out_of_memory
 from lm_eval_takeover.forward.draft_length import LONGEST
@@ -25,8 +26,9 @@ from lm_eval_takeover.forward.forward_pass import ForwardPass, StatePass
 from lm_eval_takeover.forward.reader import Drafted, Reader, take_reader
 from lm_eval_takeover.forward.transfers import choose_device, pad_right
 from lm_eval_takeover.method.generation import Generation
-from lm_eval_takeover.method.policy import Block, Policy
+from lm_eval_takeover.method.policy import Policy
 from lm_eval_takeover.method.request import Request, Sampling
+from lm_eval_takeover.pair.pair import Pair
 
 logger = logging.getLogger(__name__)
 
@@ -38,13 +40,11 @@ class Pool(ABC):
 
     def __init__(
         self,
+        pair: Pair,
         policy: Policy,
         passes: dict[str, ForwardPass | StatePass],
         waiting: Sequence[tuple[int, Request]],
         *,
-        vocab: int,
-        stops: Callable[[tuple[str, ...]], StopStrings],
-        eos: frozenset[int],
         seed: int,
         batch_size: int,
         block_size: int | None,
@@ -52,7 +52,8 @@ class Pool(ABC):
         traced: bool = False,
         count_tokens: Callable[[int], None] | None = None,
     ) -> None:
-        self.policy, self.passes, self.vocab, self.eos, self.seed = policy, dict(passes), vocab, eos, seed
+        self.policy, self.passes, self.seed = policy, dict(passes), seed
+        self.vocab, self.eos, stops = pair.vocab_size, pair.eos_ids, cache(partial(StopStrings, pair.tokenizer))
         self.block_size, self.failures, self.traced = block_size, failures, traced
         self.count_tokens = count_tokens
         self.host, self.donor = policy.writes(taken_over=False), policy.writes(taken_over=True)
@@ -61,11 +62,9 @@ class Pool(ABC):
             Row(index, request, stops(request.until), Generation.begin(request, traced)) for index, request in waiting
         )
         self.batch_size = self.size = min(batch_size, len(waiting))  # slots that were asked for, and slots there are
-        self._before_more: set[int] = (
-            set()
-        )  # the rows, by index, that are to be finished before there are more slots again
-        # Of the longest row.
-        self.columns = LONGEST + max(len(request.prompt) + request.max_new_tokens for _, request in waiting)
+        self._before_more = set[int]()  # indices of the rows that must be finished before there are more slots again
+        longest = max(len(request.prompt) + request.max_new_tokens for _, request in waiting)
+        self.columns = LONGEST + longest
         self.slots: list[Row] = []
         self.readers: dict[str, Reader] = {}
         self.device = choose_device(next(iter(passes.values())).member.device)
@@ -97,17 +96,16 @@ class Pool(ABC):
     def advance(self, slots: Sequence[int], finished: list[int]) -> None:
         """Emit tokens of these slots; a slot whose text has ended joins `finished` at once.
 
-        After a pass that failed it can be called again, for what is not finished: what was emitted, what readers have read and
-        decisions that wait for the donor stay.
+        After a pass that failed it can be called again for slots that are not finished: nothing that was emitted, read or decided
+        is lost.
         """
 
     # Failures
 
     def _advance_all(self, finished: list[int], failed: list[int]) -> bool:
-        """Fill the slots and advance them; False where memory ran out, whose frames are gone then.
+        """Fill the slots and advance them. False where memory ran out; the frames that held it are gone then.
 
-        The slots whose text has ended, and those that no pass can advance, are entered as they are known: what else happens in
-        the same round takes nothing from them.
+        Slots that have ended or failed are entered at once, so that a later failure in the same round loses none.
         """
         try:
             self.admit()
@@ -192,7 +190,11 @@ class Pool(ABC):
             if text in broken:
                 self.failures.add(entering[0].request, broken[text])
             elif text in self._prefilled:
-                self._place(entering[0])
+                place, read = self._prefilled[text]
+                for role, reader in self.readers.items():
+                    reader.copy_row(read[role], place, len(self.slots))
+                entering[0].begin(self.policy, self.seed, self.device)
+                self.slots.append(entering[0])
             else:
                 break
             entering.popleft()
@@ -200,14 +202,6 @@ class Pool(ABC):
         following = entering[0] if entering else self.waiting[0] if self.waiting else None
         needed = following.text[:-1] if following is not None else None
         self._prefilled = {text: held for text, held in self._prefilled.items() if text == needed}
-
-    def _place(self, row: Row) -> None:
-        """Continue in the next slot what was prefilled."""
-        place, read = self._prefilled[row.text[:-1]]
-        for role, reader in self.readers.items():
-            reader.copy_row(read[role], place, len(self.slots))
-        row.begin(self.policy, self.seed, self.device)
-        self.slots.append(row)
 
     def _prefill(self, texts: Sequence[tuple[int, ...]]) -> dict[tuple[int, ...], Exception]:
         """Read these texts, whose last token a row's first pass reads; returns what cannot be read, and why."""
@@ -241,19 +235,8 @@ class Pool(ABC):
 
     # Tokens
 
-    def block(
-        self, slots: Sequence[int], scores: Tensor, tokens: Tensor | None, windows: Tensor, ahead: int = 0
-    ) -> Block:
-        """As `build_block`, of these slots."""
-        return build_block(self.policy, [self.slots[slot] for slot in slots], scores, tokens, windows, ahead)
-
-    def windows(self, slots: Sequence[int]) -> Tensor:
-        """The last scores of these rows: `[rows, window]`."""
-        return stack_windows([self.slots[slot] for slot in slots])
-
-    def words(self, slots: Sequence[int], count: int) -> Tensor:
-        """As `upload_words`, of these slots."""
-        return upload_words([self.slots[slot] for slot in slots], count, self.device)
+    def rows(self, slots: Sequence[int]) -> list[Row]:
+        return [self.slots[slot] for slot in slots]
 
     def emit(
         self,
@@ -296,8 +279,8 @@ class Pool(ABC):
     def draw_first(self, role: str, groups: Sequence[Sequence[int]], at: Tensor) -> Drafted:
         """The next token of these groups of slots by a model that first reads what it has skipped: a pass for each group.
 
-        at: words `[rows]`, one group behind the other. Under `drawing`. Lengths are then those before the last token: what
-        follows the drawn tokens is read at offsets 1, 2, ….
+        at: words `[rows]`, one group behind the other. Under `drawing`. Sets lengths to those before the last token, so that
+        drawn tokens are read at offsets 1, 2, ….
         """
         reader, parts = self.readers[role], []
         for group in groups:

@@ -22,14 +22,8 @@ from lm_eval_takeover.decoding.costs import PassCost, StepCosts, expect_tokens
 from lm_eval_takeover.forward.draft_length import LONGEST, longest_draft
 
 _BUCKETS = 24  # of min-entropy, four to a factor of e, from e^-4 nats on
-_MASS = 1 - np.exp(
-    -np.exp((np.arange(_BUCKETS) + 0.5) / 4 - 4)
-)  # that tokens other than the most probable one have, by bucket
-_PRIOR_RATE, _PRIOR_MASS, _PRIOR_WEIGHT = (
-    0.05,
-    0.1,
-    100.0,
-)  # what is known of a pair before its first position, in positions
+_MASS = 1 - np.exp(-np.exp((np.arange(_BUCKETS) + 0.5) / 4 - 4))  # of all tokens but the most probable one, by bucket
+_PRIOR_RATE, _PRIOR_MASS, _PRIOR_WEIGHT = 0.05, 0.1, 100.0  # assumed before the first position; the weight in positions
 _BUCKET_WEIGHT = 10.0  # positions that the expectation counts for in each bucket
 _ALONE_WEIGHT = 25.0  # of the prior, where a guide may as well write alone
 _LEAST_GAIN = 0.97  # of its time alone: costs are modelled

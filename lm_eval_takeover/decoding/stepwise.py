@@ -16,7 +16,7 @@ from torch import Tensor
 
 from lm_eval_takeover.decoding.costs import PassCost
 from lm_eval_takeover.decoding.pool import Pool
-from lm_eval_takeover.decoding.rows import Decision
+from lm_eval_takeover.decoding.rows import Decision, build_block, stack_windows, upload_words
 from lm_eval_takeover.forward.draft_length import LONGEST
 from lm_eval_takeover.forward.reader import Drafted
 from lm_eval_takeover.forward.transfers import HostCopy, upload
@@ -58,14 +58,14 @@ class Stepwise(Pool):
 
     def _look_ahead(self, slots: Sequence[int]) -> list[tuple[bool, int]]:
         """Of each row whether the donor writes its next token, and of how many tokens, at most, the same can be said."""
-        rows = [self.slots[slot] for slot in slots]
+        rows = self.rows(slots)
         if self._asks_host:
             return [(row.due is not None, 1 if row.due is not None else min(row.remaining, LONGEST)) for row in rows]
         if not rows:
             return []
         count = 1 if self.policy.reads_text else min(LONGEST, max(row.remaining for row in rows))
         unscored = torch.full((len(rows), count), math.nan)
-        block = self.block(slots, unscored, None, torch.zeros(len(rows), self.policy.window))
+        block = build_block(self.policy, rows, unscored, None, torch.zeros(len(rows), self.policy.window))
         ahead = []
         for row, taken in zip(rows, self.policy.decide(block).tolist(), strict=True):
             same = next((place for place, takeover in enumerate(taken) if takeover is not taken[0]), count)
@@ -80,7 +80,8 @@ class Stepwise(Pool):
         slots, role = [slot for group in groups for slot in group], self.policy.writes(taken)
         reader, judged = self.readers[role], self._asks_host and not taken
         depth = 0 if self.policy.reads_text else reader.pipeline_depth
-        words, windows = self.words(slots, count), self.windows(slots) if judged else None
+        rows = self.rows(slots)
+        words, windows = upload_words(rows, count, self.device), stack_windows(rows) if judged else None
         standing, pending = set(slots), deque[Step]()
         ids = torch.empty(0)
         with drawing():
@@ -99,8 +100,7 @@ class Stepwise(Pool):
                         break
             for step in pending:
                 self._enter(role, slots, taken, step, standing, finished)
-        for slot in slots:
-            row = self.slots[slot]
+        for slot, row in zip(slots, rows, strict=True):
             reader.lengths[slot] = row.length - 1 + (judged and row.due is not None)
 
     def _judge(self, role: str, slots: Sequence[int], drafted: Drafted, windows: Tensor | None, ahead: int) -> Step:
@@ -114,7 +114,8 @@ class Stepwise(Pool):
         logits, kept = drafted.logits.to(self.device), None
         if windows is not None:
             scores = self.policy.scores(logits, None, columns[0])
-            taken = self.policy.decide(self.block(slots, scores[:, None], columns[0][:, None], windows, ahead))[:, 0]
+            block = build_block(self.policy, self.rows(slots), scores[:, None], columns[0][:, None], windows, ahead)
+            taken = self.policy.decide(block)[:, 0]
             windows = push(windows, scores) if self.policy.scorer is not None else windows
             kept = logits.clone() if self.traced else None  # the next pass overwrites them
             columns += [taken, scores]
@@ -128,7 +129,7 @@ class Stepwise(Pool):
         donor: Tensor | None = None
         drawn: Tensor | None = tokens
         if role != self.policy.host:
-            asked = [due.host for slot in slots if (due := self.slots[slot].due) is not None and due.host is not None]
+            asked = [row.due.host for row in self.rows(slots) if row.due is not None and row.due.host is not None]
             host = torch.stack([kept for kept, _ in asked]) if asked else None
             drawn = upload(torch.tensor([token for _, token in asked]), self.device) if asked else None
             donor = logits
@@ -176,12 +177,9 @@ class Stepwise(Pool):
         groups: list[list[int]] = []
         longest = 0
         for unread, slot in sorted((self.slots[slot].length - lengths[slot], slot) for slot in due):
-            padding = len(groups[-1]) * (unread - longest) if groups else 0
-            if (
-                not groups
-                or padding * self._cost.per_token > self._cost.fixed
-                or (len(groups[-1]) + 1) * unread > _UNREAD_AT_ONCE
-            ):
+            rows = len(groups[-1]) if groups else 0
+            costs_more = rows * (unread - longest) * self._cost.per_token > self._cost.fixed
+            if not groups or costs_more or (rows + 1) * unread > _UNREAD_AT_ONCE:
                 groups.append([])
             groups[-1].append(slot)
             longest = unread

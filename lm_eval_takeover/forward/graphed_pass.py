@@ -1,12 +1,10 @@
 """The lean pass over static tensors, which a GPU replays as a CUDA graph.
 
-A small model's eager pass is bound by the launches of its kernels: 28 layers of a 0.6B model then take nearly as long as 36 of an
-8B one. Here the first slots take part in a pass, whose rows, new tokens and columns are rounded up to a few sizes; positions are
-computed on the device, and a drafted token goes from the pass through the draw into the next pass while the CPU does not wait.
-Slots without a row compute along: they write into columns at or behind `lengths[slot]`, which no query attends to.
-A pass attends to as many columns as the rows need that take part in it, and a longer text beside them costs them nothing.
-
-It is used on GPUs only. Elsewhere the same code would run eagerly, which is how it is tested.
+Launching kernels takes most of a small model's eager pass: 28 layers of a 0.6B model take nearly as long as 36 of an 8B one. Here
+rows, new tokens and columns of a pass are rounded up to a few sizes. Positions are computed on the device, and a drafted token
+goes through the draw into the next pass while the CPU does not wait. The first slots take part. Those without a row compute
+along and write into columns at or behind `lengths[slot]`, which no query attends to. A pass attends to no more columns than its
+rows need. It is used on GPUs only; tests run the same code eagerly.
 """
 
 import logging
@@ -139,13 +137,7 @@ class GraphedPass:
             return _select_slots(logits[:, : ids.shape[1]] if every else logits, slots)
 
     def draft(
-        self,
-        lengths: Sequence[int],
-        slots: Sequence[int],
-        ids: Tensor,
-        offset: int,
-        at: Tensor,
-        sampling: Sampling,
+        self, lengths: Sequence[int], slots: Sequence[int], ids: Tensor, offset: int, at: Tensor, sampling: Sampling
     ) -> list[Tensor]:
         """As `Reader.draft`: logits, tokens and masses, which the next call overwrites."""
         with self._on_device():
@@ -188,7 +180,7 @@ class GraphedPass:
         if not every:
             places = self._logits_at[:rows].clamp(
                 max=new - 1
-            )  # of slots that do not take part, it is from an earlier pass
+            )  # slots that do not take part have that of an earlier pass
             hidden = hidden.gather(1, places[:, None, None].expand(-1, 1, hidden.shape[-1]))
         logits = self._logits[:rows, : hidden.shape[1]]
         return logits.copy_(self.lean.compute_logits(hidden, self.vocab))

@@ -45,6 +45,7 @@ class Plan:
     def __init__(self, lengths: Sequence[int], new: int, slots: Sequence[int], device: torch.device) -> None:
         self.rows, self.new, self.device = len(lengths), new, device
         self._slots, self._lengths = slots, lengths
+        self._elsewhere: dict[torch.device, Plan] = {}
         self.is_contiguous = are_contiguous(slots)
         longest = max(lengths)
         self.aligned_start = longest if self.is_contiguous and longest == min(lengths) else None
@@ -57,10 +58,6 @@ class Plan:
         if device not in self._elsewhere:
             self._elsewhere[device] = Plan(self._lengths, self.new, self._slots, device)
         return self._elsewhere[device]
-
-    @cached_property
-    def _elsewhere(self) -> dict[torch.device, "Plan"]:
-        return {}
 
     @cached_property
     def positions(self) -> Tensor:
@@ -169,13 +166,17 @@ class RaggedCache(Cache):  # type: ignore[misc]
                 to[slot, :length] = from_[row, :length]
 
 
+def list_layer_kinds(config: Any) -> set[type]:
+    """The kinds of layers of transformers' cache; empty where it has none, which `read_layer_windows` describes."""
+    try:
+        return {type(layer) for layer in DynamicCache(config=config).layers}
+    except Exception:
+        return set()
+
+
 def keeps_state(config: Any) -> bool:
     """Whether some layers are recurrent or convolutions, of transformers' own kinds, whose states a pass writes over."""
-    try:
-        layers = DynamicCache(config=config).layers
-    except Exception:  # which `read_layer_windows` describes
-        return False
-    kinds = {type(layer) for layer in layers}
+    kinds = list_layer_kinds(config)
     return any(issubclass(kind, LinearAttentionCacheLayerMixin) for kind in kinds) and all(
         kind.__module__ == DynamicCache.__module__ for kind in kinds
     )

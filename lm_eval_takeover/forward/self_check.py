@@ -1,11 +1,9 @@
-"""What of a model can be trusted on this machine: its first tokens by every way of reading against plain passes without a cache.
+"""Checks each way of reading a model on this machine against plain passes without a cache.
 
-Four short texts, two continuations of each of two prompts, are read once plainly. Then lockstep's way (a batch padded to one
-length, two samples each, tokens that another model may have written, a second batch from the same prefill, a row that leaves) and
-that of blocks (rows of their own lengths, a draft rolled back, a row that moves) must give the same logits at every token. Where
-they do not, the next simpler way is taken and a line says so.
-
-Compared are logits, not draws: a wrong state is seen even where it changes no likely token.
+The texts are two continuations of each of two short prompts. Lockstep's way (a padded batch, two samples each, tokens that
+another model may have written, a second batch from the same prefill, a row that leaves) and that of blocks (rows of their own
+lengths, a draft rolled back, a row that moves) must give the plain logits at every token. If not, the next simpler way is taken
+and a line says so. Logits are compared, not draws, so that a wrong state is seen even where it changes no likely token.
 """
 
 import logging
@@ -22,6 +20,7 @@ from lm_eval_takeover.errors import ArgumentError, is_out_of_memory
 from lm_eval_takeover.forward.forward_pass import ForwardPass, StatePass, prepare_pass
 from lm_eval_takeover.forward.kernel_check import check_kernels
 from lm_eval_takeover.forward.padded_cache import Sequences
+from lm_eval_takeover.forward.ragged_cache import list_layer_kinds
 from lm_eval_takeover.forward.reader import Reader, StateReader
 from lm_eval_takeover.pair.member import Member
 
@@ -86,8 +85,7 @@ class SelfCheck:
         self.member, self.texts = member, _write_texts(member)
         try:
             plain = [logits for pair in (self.texts[:2], self.texts[2:]) for logits in self._read_plainly(pair)]
-            behind = [self.texts[0] + self.texts[2][:_BEHIND]]
-            again = self._read_plainly(behind)[0][: len(self.texts[0])]
+            again = self._read_plainly([self.texts[0] + self.texts[2][:_BEHIND]])[0][: len(self.texts[0])]
         except Exception as error:
             if is_out_of_memory(error):
                 raise
@@ -112,11 +110,6 @@ class SelfCheck:
         ids = torch.tensor(texts, device=self.member.device)
         return self.member.compute_logits(ids, torch.ones_like(ids), keep=ids.shape[1])
 
-    @property
-    def is_comparable(self) -> bool:
-        """Whether the plain logits are numbers; what is none is said of the request that meets it."""
-        return bool(self.columns.any())
-
     @cached_property
     def reading(self) -> Reading:
         """The first way without a fault."""
@@ -127,10 +120,11 @@ class SelfCheck:
             )
             return Reading(padded=False, cached=False, chunked=False)
         chunked = self._fault(self._measure_chunk) is None
-        unpadded = None
-        if _has_own_layers(self.member):
-            unpadded = "its cache has layers of its own kind"
-        padded_fault = unpadded or self._fault(lambda: self._measure_lockstep([0, 1, 2, 3]))
+        if any(kind.__module__ != DynamicCache.__module__ for kind in list_layer_kinds(self.member.model.config)):
+            # The architecture's own layers may fill windows whose places padding would shift.
+            padded_fault: str | None = "its cache has layers of its own kind"
+        else:
+            padded_fault = self._fault(lambda: self._measure_lockstep([0, 1, 2, 3]))
         if padded_fault is None:
             return Reading(chunked=chunked)
         cache_fault = self._fault(lambda: self._measure_lockstep([0, 1]))
@@ -162,7 +156,7 @@ class SelfCheck:
     @torch.inference_mode()
     def _fault(self, measure: Callable[[], list[Tensor]]) -> str | None:
         """What is wrong with this way of reading, in words."""
-        if not self.is_comparable:
+        if not self.columns.any():  # the plain logits are no numbers, which the request that meets them reports
             return None
         try:
             steps = measure()
@@ -290,15 +284,6 @@ def _write_texts(member: Member) -> list[list[int]]:
             places = [place + (sample + 1) * (place >= prompt) for place in range(prompt + _NEW)]
             texts.append([ids[7919 * (17 * number + place + 1) % len(ids)] for place in places])
     return texts
-
-
-def _has_own_layers(member: Member) -> bool:
-    """Whether layers of the cache are the architecture's own, which may fill windows whose places padding would shift."""
-    try:
-        layers = DynamicCache(config=member.model.config).layers
-    except Exception:  # which the passes of the check will tell
-        return False
-    return any(type(layer).__module__ != DynamicCache.__module__ for layer in layers)
 
 
 def _describe(error: Exception) -> str:

@@ -27,7 +27,7 @@ _LEVELS = tl.constexpr(4)  # bytes of a surprise
 _PLANES = tl.constexpr(5)  # numbers that a tile leaves in each pass, float64
 _WINNER, _LOGIT, _MASS, _TOP, _COUNT, _TOTAL = map(
     tl.constexpr, (0, 1, 2, 3, 3, 4)
-)  # start has TOP, judge COUNT, TOTAL
+)  # TOP of start; COUNT, TOTAL of judge
 
 
 @triton.jit

@@ -1,6 +1,6 @@
 """The kernels as operations of torch: `draw` and `read_pair`, which CUDA graphs, `FakeTensorMode` and dispatch modes know."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from importlib import import_module
 from typing import Any, NamedTuple
@@ -119,16 +119,15 @@ def _rows(logits: Tensor) -> Tensor:
     return flat if flat.stride(-1) == 1 else flat.contiguous()
 
 
-_MODULES = {"draw": "draws", "read_pair": "readings", "jensen_shannon": "readings", "compute_words": "draws"}
-
-
 def launch(name: str, *arguments: Any) -> Any:
-    """Run an operation by the function of its name in `_MODULES`, which the first call imports.
+    """Run an operation by the function of its name, whose module the first call imports.
 
     Triton launches on the current device, which here is that of the first argument.
     """
     try:
-        kernels = import_module(f"lm_eval_takeover.kernels.{_MODULES[name]}")
+        kernels = import_module(
+            f"lm_eval_takeover.kernels.{'draws' if name in ('draw', 'compute_words') else 'readings'}"
+        )
     except ImportError as error:
         raise ArgumentError(
             "device=cuda draws with Triton, which is not installed; `pip install triton`, or give device=cpu"
@@ -137,25 +136,12 @@ def launch(name: str, *arguments: Any) -> Any:
         return getattr(kernels, name)(*arguments)
 
 
-for _name in _MODULES:
+_SHAPES: dict[str, Callable[..., Any]] = {  # what an operation returns, for `FakeTensorMode`
+    "draw": lambda logits, words, *rest: (torch.empty_like(words), torch.empty_like(words, dtype=torch.float64)),
+    "read_pair": lambda host, *rest: host.new_empty(len(host), 2 + 2 * _READ, dtype=torch.float32),
+    "jensen_shannon": lambda host, donor: host.new_empty(len(host), dtype=torch.float32),
+    "compute_words": lambda keys, positions: torch.empty_like(positions),
+}
+for _name, _shape in _SHAPES.items():
     torch.library.impl(f"lm_eval_takeover::{_name}", "CUDA")(partial(launch, _name))
-
-
-@torch.library.register_fake("lm_eval_takeover::compute_words")
-def _shape_of_words(keys: Tensor, positions: Tensor) -> Tensor:
-    return torch.empty_like(positions)
-
-
-@torch.library.register_fake("lm_eval_takeover::draw")
-def _shape_of_draw(logits: Tensor, words: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
-    return torch.empty_like(words), torch.empty_like(words, dtype=torch.float64)
-
-
-@torch.library.register_fake("lm_eval_takeover::read_pair")
-def _shape_of_read(host: Tensor, *rest: Any) -> Tensor:
-    return host.new_empty(len(host), 2 + 2 * _READ, dtype=torch.float32)
-
-
-@torch.library.register_fake("lm_eval_takeover::jensen_shannon")
-def _shape_of_divergence(host: Tensor, *rest: Any) -> Tensor:
-    return host.new_empty(len(host), dtype=torch.float32)
+    torch.library.register_fake(f"lm_eval_takeover::{_name}")(_shape)

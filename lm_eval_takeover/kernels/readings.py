@@ -16,7 +16,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from lm_eval_takeover.kernels.draws import TILE, _place, _tile, kernel
+from lm_eval_takeover.kernels.draws import TILE, _part, _place, _tile, kernel
 
 # What a tile leaves of each model, and of both behind them: float64.
 _TOP, _MASS, _SLOPE, _ID, _REST, _SECOND, _RANK, _MODEL = map(tl.constexpr, range(8))
@@ -84,16 +84,9 @@ def _read(
 
 
 @triton.jit
-def _part(parts, live, plane, splits, SPLITS: tl.constexpr, other):
-    """What the tiles left: `[R, S]`."""
-    lanes = tl.arange(0, SPLITS)[None, :]
-    return tl.load(parts[:, None] + plane * splits + lanes, mask=live[:, None] & (lanes < splits), other=other)
-
-
-@triton.jit
 def _unit(parts, live, splits, SPLITS: tl.constexpr):
     """Of one model: the maximum of each row, the maxima of its tiles, what their units are in it, and in which it stands."""
-    tops = _part(parts, live, _TOP, splits, SPLITS, -float("inf"))
+    tops = _part(parts, live, 0, _TOP, splits, SPLITS, -float("inf"))
     top, lane = tl.max(tops, 1, return_indices=True)
     return top, tops, tl.exp(tops - tl.where(top == -float("inf"), 0.0, top)[:, None]), lane
 
@@ -102,9 +95,9 @@ def _unit(parts, live, splits, SPLITS: tl.constexpr):
 def _log_mass(parts, live, splits, SPLITS: tl.constexpr):
     """What all tokens but the likeliest weigh, the logarithm of the whole mass, exact near 0, and NaN of no distribution."""
     top, tops, unit, lane = _unit(parts, live, splits, SPLITS)
-    mass = _part(parts, live, _MASS, splits, SPLITS, 0.0)
+    mass = _part(parts, live, 0, _MASS, splits, SPLITS, 0.0)
     first = tl.arange(0, SPLITS)[None, :] == lane[:, None]
-    held = tl.where(first, _part(parts, live, _REST, splits, SPLITS, 0.0), mass)
+    held = tl.where(first, _part(parts, live, 0, _REST, splits, SPLITS, 0.0), mass)
     rest = tl.sum(tl.where(unit > 0, unit * held, 0.0), 1)
     sound = (top > -float("inf")) & (top < float("inf"))
     rest = tl.where(sound & (tl.sum(mass, 1) >= 0), rest, float("nan"))
@@ -116,13 +109,13 @@ def _describe(out, parts, live, splits, chosen, SPLITS: tl.constexpr):
     """Store the columns of one model: entropy, log-probability and rank of the token, likeliest token, rest, second."""
     top, tops, unit, lane = _unit(parts, live, splits, SPLITS)
     rest, log_mass = _log_mass(parts, live, splits, SPLITS)
-    mass, slope = _part(parts, live, _MASS, splits, SPLITS, 0.0), _part(parts, live, _SLOPE, splits, SPLITS, 0.0)
+    mass, slope = _part(parts, live, 0, _MASS, splits, SPLITS, 0.0), _part(parts, live, 0, _SLOPE, splits, SPLITS, 0.0)
     total = tl.sum(tl.where(unit > 0, unit * (slope + mass * (tops - top[:, None])), 0.0), 1)
     entropy = log_mass - total / (1.0 + rest)
     first = tl.arange(0, SPLITS)[None, :] == lane[:, None]
-    likeliest = tl.sum(tl.where(first, _part(parts, live, _ID, splits, SPLITS, 0.0), 0.0), 1)
-    second = tl.max(tl.where(first, _part(parts, live, _SECOND, splits, SPLITS, -float("inf")), tops), 1)
-    rank = tl.sum(_part(parts, live, _RANK, splits, SPLITS, 0.0), 1) + 1.0
+    likeliest = tl.sum(tl.where(first, _part(parts, live, 0, _ID, splits, SPLITS, 0.0), 0.0), 1)
+    second = tl.max(tl.where(first, _part(parts, live, 0, _SECOND, splits, SPLITS, -float("inf")), tops), 1)
+    rank = tl.sum(_part(parts, live, 0, _RANK, splits, SPLITS, 0.0), 1) + 1.0
     chosen = chosen.to(tl.float64)
     tl.store(out, tl.where(entropy < 0, 0.0, entropy).to(tl.float32), mask=live)
     tl.store(out + 1, ((chosen - top) - log_mass).to(tl.float32), mask=live)
@@ -149,12 +142,12 @@ def _add_up(
         other_top, other_tops, other_unit, other_lane = _unit(theirs, live, splits, SPLITS)
         rest, log_mass = _log_mass(own, live, splits, SPLITS)
         other_rest, other_log_mass = _log_mass(theirs, live, splits, SPLITS)
-        mass = _part(own, live, _MASS, splits, SPLITS, 0.0)
+        mass = _part(own, live, 0, _MASS, splits, SPLITS, 0.0)
         # A tile whose tokens the donor rules out has left sums in the donor's plain units.
         behind = tl.where(other_tops == -float("inf"), 0.0, other_tops) - other_top[:, None]
         both = own + 2 * _MODEL * splits
-        cross = _part(both, live, _CROSS, splits, SPLITS, 0.0) + mass * behind
-        gap = _part(both, live, _GAP, splits, SPLITS, 0.0) + mass * (tops - top[:, None] - behind)
+        cross = _part(both, live, 0, _CROSS, splits, SPLITS, 0.0) + mass * behind
+        gap = _part(both, live, 0, _GAP, splits, SPLITS, 0.0) + mass * (tops - top[:, None] - behind)
         ce = other_log_mass - tl.sum(tl.where(unit > 0, unit * cross, 0.0), 1) / (1.0 + rest)
         rkl = tl.sum(tl.where(unit > 0, unit * gap, 0.0), 1) / (1.0 + rest) + other_log_mass - log_mass
         tl.store(out, ce.to(tl.float32), mask=live)

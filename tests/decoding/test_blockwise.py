@@ -4,6 +4,7 @@ import itertools
 import random
 from dataclasses import dataclass, replace
 from itertools import product
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -444,20 +445,12 @@ def test_any_schedule_of_takeovers_keeps_the_books(shapes, tau, kappa, window, b
 
 
 def run_fake(policy, passes, requests, *, seed=0, batch_size=4, block_size=None, eos=frozenset({7})):
+    pair = SimpleNamespace(vocab_size=8, eos_ids=eos, tokenizer=None)
     pool = blockwise.Blocks(
-        policy, passes, list(enumerate(requests)),
-        vocab=8, eos=eos, seed=seed, batch_size=batch_size, block_size=block_size, stops=lambda until: NeverStops(),
-        failures=Failures(len(requests)),
+        pair, policy, passes, list(enumerate(requests)),
+        seed=seed, batch_size=batch_size, block_size=block_size, failures=Failures(len(requests)),
     )  # fmt: skip
     return dict(pool.run())
-
-
-class NeverStops:
-    def found(self, tokens):
-        return False
-
-    def may_end_in(self, before, new):
-        return False
 
 
 def other_tokens(request, generation):
