@@ -1,7 +1,8 @@
 """An attempt at a run on the demo task: `attempt.py SPEC`, which ends as the lm_eval command would.
 
 The spec is a JSON object: `arguments` of the model, `limit`, `out` for results and samples, `log` for what is printed, and
-perhaps `fault`, the name of one below, its `number`, and `part`, the size of a part in tokens.
+perhaps `fault`, the name of one below, its `number`, and `part`, the size of a part in tokens. With `command`, the words of one
+of our commands, that is attempted instead, with files of `part` tokens.
 """
 
 import json
@@ -15,6 +16,8 @@ from lm_eval import simple_evaluate
 from lm_eval.tasks import TaskManager
 from lm_eval.utils import handle_non_serializable
 
+from lm_eval_takeover import cli
+from lm_eval_takeover.commands.score import scoring
 from lm_eval_takeover.forward.forward_pass import ForwardPass
 from lm_eval_takeover.runs import journal, shards
 from lm_eval_takeover.storage import whole_files
@@ -98,6 +101,9 @@ def attempt(spec):
     shards.PART_TOKENS = spec.get("part", 1000)  # tokens: so that the drills see many parts
     if "fault" in spec:
         FAULTS[spec["fault"]](spec.get("number", 1))
+    if "command" in spec:
+        scoring._FILE_TOKENS = spec["part"]
+        sys.exit(cli.main(spec["command"]))
     found = simple_evaluate(
         model="guided-takeover",
         model_args=spec["arguments"],

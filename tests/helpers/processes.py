@@ -10,6 +10,8 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
 HELPERS = Path(__file__).parent
 TAKEOVER = [sys.executable, "-m", "lm_eval_takeover.cli"]
 
@@ -36,6 +38,21 @@ def wait_until(condition, process=None, seconds=240):
         assert process is None or process.poll() is None, process.stderr
         assert time.monotonic() < deadline
         time.sleep(0.02)
+
+
+@contextlib.contextmanager
+def mounted(command):
+    """The id of a process in a mount namespace of its own in which this command has mounted something."""
+    keeper = subprocess.Popen(
+        ["unshare", "-m", "sh", "-c", f"{command} && echo mounted && exec cat"],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    try:
+        if keeper.stdout.readline() != "mounted\n":
+            pytest.skip(f"cannot mount here: {keeper.stderr.read().strip()}")
+        yield keeper.pid
+    finally:
+        keeper.communicate()
 
 
 class ForkServer:

@@ -9,13 +9,12 @@ import random
 import shutil
 import signal
 import sqlite3
-import subprocess
 import time
 from collections import Counter
 
 import pyarrow.parquet as pq
 import pytest
-from helpers.processes import HELPERS
+from helpers.processes import HELPERS, mounted
 from helpers.read_once import made_once
 
 from lm_eval_takeover.runs.journal import Journal
@@ -192,21 +191,6 @@ def until(condition, seconds=120):
             pass
         assert time.monotonic() < end
         time.sleep(0.05)
-
-
-@contextlib.contextmanager
-def mounted(command):
-    """The id of a process in a mount namespace of its own in which this command has mounted something."""
-    keeper = subprocess.Popen(
-        ["unshare", "-m", "sh", "-c", f"{command} && echo mounted && exec cat"],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
-    try:
-        if keeper.stdout.readline() != "mounted\n":
-            pytest.skip(f"cannot mount here: {keeper.stderr.read().strip()}")
-        yield keeper.pid
-    finally:
-        keeper.communicate()
 
 
 @pytest.fixture(scope="module")

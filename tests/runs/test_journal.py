@@ -2,9 +2,11 @@
 
 import random
 import sqlite3
+import sys
 from contextlib import closing
 
 import pytest
+from helpers.processes import run
 from helpers.run_dirs import make_sample, open_run, read_rows
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -111,6 +113,33 @@ def test_tables_that_are_not_ours_are_refused_before_a_row_is_read(path, stateme
         connection.execute(statement)
     with pytest.raises(Damaged, match="its tables are not those of a journal"):
         Journal(path, read_only=True)
+
+
+PEAK = """
+import re, sys
+from pathlib import Path
+from lm_eval_takeover.runs import journal, journal_file
+journal_file._check_schema = journal_file._check_schema if sys.argv[2] == "ours" else lambda *_: None
+peak = lambda: int(re.search(r"VmHWM:\\s+(\\d+) kB", Path("/proc/self/status").read_text())[1]) // 1024
+before = peak()
+try:
+    journal.Journal(Path(sys.argv[1]), read_only=True)
+except journal_file.Damaged:
+    pass
+print(peak() - before)
+"""
+
+
+def test_computed_columns_take_no_memory(path):
+    """Of a small file that SQLite itself would need hundreds of MB to check."""
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("ALTER TABLE samples ADD COLUMN bomb TEXT AS (hex(zeroblob(20000000)) || text)")
+    assert path.stat().st_size < 80_000
+    took = {}
+    for schema in ("ours", "any"):
+        done = run([sys.executable, "-c", PEAK, path, schema])
+        took[schema] = int(done.stdout)  # MB
+    assert took["ours"] < 20 and took["any"] > 80, took
 
 
 def test_a_file_that_is_no_journal_is_refused(tmp_path):

@@ -1,0 +1,111 @@
+"""`score` and `report` as real processes: killed and called again, in folders that cannot be written, under a jumping clock."""
+
+import json
+import random
+import shutil
+import signal
+import time
+
+import pytest
+from helpers.processes import HELPERS, mounted
+
+pytestmark = pytest.mark.slow
+
+
+class Attempts:
+    """One command in a folder of its own, and what it has written there."""
+
+    def __init__(self, server, folder, words, written):
+        self.server, self.folder, self.words, self.written = server, folder, words, written
+
+    def start(self, mounts=None, **fault):
+        spec = {"command": self.words, "log": str(self.folder / "log.txt"), "part": 1000} | fault
+        return self.server.start(HELPERS / "attempt.py", json.dumps(spec), cwd=self.folder, mounts=mounts)
+
+    def run(self, **fault):
+        """The exit status, negative for a signal, and what was printed, if it was not killed before."""
+        status = self.start(**fault).wait()
+        return status, (self.folder / "log.txt").read_text().strip()
+
+    def read(self):
+        """What is there, but for files that a kill left unfinished, which nobody reads."""
+        paths = [path for path in self.folder.glob(self.written) if path.name[0] != "."]
+        return {path.name: path.read_bytes() for path in paths}
+
+    def clear(self):
+        for path in self.folder.glob(self.written):
+            path.unlink()
+
+
+COMMANDS = {
+    "score": (["score", "base", "--batch_size", "8"], "base/scores/*.parquet"),
+    "report": (["report", "analysis", "--out", "out/report.html"], "out/*.html"),
+}
+
+
+@pytest.fixture(scope="module", params=COMMANDS)
+def attempts(request, forked, demo_runs, tmp_path_factory):
+    folder = tmp_path_factory.mktemp(request.param)
+    for name in ("base", "guided"):
+        shutil.copytree(demo_runs[name], folder / name)
+    words = ["analyze", "base", "guided", "--out", "analysis", "--only", "budget,flips"]
+    assert forked.run("lm-eval-takeover", *words, cwd=folder).returncode == 0
+    (folder / "out").mkdir()
+    made = Attempts(forked, folder, *COMMANDS[request.param])
+    made.clear()
+    assert made.run()[0] == 0
+    made.whole = made.read()
+    assert len(made.whole) == (6 if request.param == "score" else 1)
+    return made
+
+
+def ends_well(attempts):
+    assert attempts.run()[0] == 0
+    assert attempts.read() == attempts.whole
+
+
+def test_kills_at_random_instants_lose_nothing(attempts):
+    """Files of earlier attempts stay as they are, and the last attempt makes what one that was left alone makes."""
+    chance, landed = random.Random(3), 0
+    attempts.clear()
+    while landed < 12:
+        before = attempts.read()
+        process = attempts.start()
+        time.sleep(chance.uniform(0.0, 1.2))
+        status = process.kill()
+        assert status in (0, -signal.SIGKILL)
+        landed += status != 0
+        after = attempts.read()
+        assert before.items() <= after.items() <= attempts.whole.items()
+        if status == 0:
+            assert after == attempts.whole
+            attempts.clear()
+    ends_well(attempts)
+
+
+@pytest.mark.parametrize(
+    ("fault", "number", "files"),
+    [("as a part is written", 1, 0), ("as a part is written", 3, 1), ("after a part is renamed", 1, 1)],
+)
+def test_kills_that_are_aimed(attempts, fault, number, files):
+    attempts.clear()
+    reached = files < len(attempts.whole) or "after" in fault  # a report is one file
+    assert attempts.run(fault=fault, number=number)[0] == (-signal.SIGKILL if reached else 0)
+    assert attempts.read().items() <= attempts.whole.items() and len(attempts.read()) == files
+    ends_well(attempts)
+
+
+def test_a_clock_that_jumps_changes_nothing(attempts):
+    attempts.clear()
+    assert attempts.run(fault="a clock that jumps")[0] == 0
+    assert attempts.read() == attempts.whole
+
+
+def test_a_folder_that_is_read_only_is_a_line(attempts):
+    folder = attempts.folder / ("base" if attempts.words[0] == "score" else "out")
+    with mounted(f"mount --bind {folder} {folder} && mount -o remount,ro,bind {folder}") as pid:
+        attempts.clear()
+        status, printed = attempts.run(mounts=pid)
+    line = printed.splitlines()[-1]
+    assert status == 2 and line.startswith("error: ") and "Read-only file system" in line and not attempts.read()
+    ends_well(attempts)
