@@ -1,6 +1,6 @@
 """Do the figures of `effects` hold? Simulated experiments whose truth is known; each line is over so many of them.
 
-    python benchmarks/effect_intervals.py [--runs 200]
+    python benchmarks/effect_intervals.py [--runs 400]
 
 A problem has its own gain, its positions scatter around that, and a position is seen through 8 pairs of continuations. Worlds:
 `none`: either token is as likely to end correctly; `even`: the number of positions does not hang on the gain; `tied`: problems
@@ -98,7 +98,7 @@ def measure(world: str, problems: int, each: int, runs: int) -> dict[str, float]
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--runs", type=int, default=200)
+    parser.add_argument("--runs", type=int, default=400)
     runs = parser.parse_args().runs
     for world in ("none", "even", "tied"):
         for problems, each in ((10, 4), (30, 4), (100, 4), (30, 12)):

@@ -57,7 +57,7 @@ def describe_cost(
     passes = {"base": 0.0, "guide": 0.0} | {run.host: 1.0}
     if options.after == "gate":
         passes = {role: sum(getattr(sample, f"{role}_passes") for sample in stored) / written for role in passes}
-    hours = f"{tokens * run.seconds / written / 3600:,.1f}" if run.seconds else "?"
+    hours = f"{tokens * run.seconds / written / 3600:,.2f}" if run.seconds else "?"
     return (
         f"{' and '.join(words)}, {count} continuations behind each token: {2 * count * sum(numbers.values()):,} texts, about "
         f"{tokens:,.0f} tokens, {tokens * passes['base']:,.0f} passes of the base, {tokens * passes['guide']:,.0f} of the guide; "
