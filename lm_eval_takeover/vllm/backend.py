@@ -24,8 +24,8 @@ from lm_eval_takeover.method.registry import scores as registered
 from lm_eval_takeover.method.request import Request
 from lm_eval_takeover.pair.pair import Pair
 from lm_eval_takeover.vllm.block_rule import count_parameters
-from lm_eval_takeover.vllm.data_parallel import open_engines
-from lm_eval_takeover.vllm.engine import Engine, Job, Text, VllmEngine
+from lm_eval_takeover.vllm.data_parallel import Engines, open_engines
+from lm_eval_takeover.vllm.engine import Job, Text, VllmEngine
 from lm_eval_takeover.vllm.gate_step import REST, SCORE, TAKEN
 from lm_eval_takeover.vllm.settings import RequestSettings, name_policy
 from lm_eval_takeover.vllm.versions import check_version
@@ -54,7 +54,7 @@ class VllmBackend:
         self._arguments = {
             name: arguments.engine_arguments[name] for name in _NUMERIC if name in arguments.engine_arguments
         }
-        self.engine: Engine = open_engines(arguments, policy) or VllmEngine(arguments, pair, policy)
+        self.engine: Engines | VllmEngine = open_engines(arguments, policy) or VllmEngine(arguments, pair, policy)
         for member in pair.members:
             member.model = Weights(self.engine.facts.dtype, count_parameters(member))
 
@@ -92,7 +92,8 @@ class VllmBackend:
             yield from write_after_donor(write, policy, requests, traced, at_once=rows)
         else:
             yield from write(policy, requests, traced)
-        self._check_gated(len(requests))
+        if requests and not self.engine.gated():
+            raise RuntimeError("vLLM wrote texts and the gate was never asked; no result can be trusted")
         failures.check()
 
     def roll_out(
@@ -135,18 +136,13 @@ class VllmBackend:
         for text in self.engine.run(jobs, count_tokens):
             request = requests[text.number]
             generation = _make_generation(request, text, policy, _count_recorded(options))
-            try:
-                _refuse_broken(request, generation, policy)
-            except ModelOutputError as error:
-                failures.add(request, error)
+            broken = np.flatnonzero(np.isnan(generation.scores))
+            if policy.scorer is not None and len(broken):
+                token = f"token {broken[0]} of {request.label}; try dtype=float32"
+                failures.add(request, ModelOutputError(f"a model returned NaN or infinite logits for {token}"))
                 continue
             failures.succeeded()
             yield text.number, generation
-
-    def _check_gated(self, samples: int) -> None:
-        """No score without proof that the gate ran."""
-        if samples and not self.engine.gated():
-            raise RuntimeError("vLLM wrote texts and the gate was never asked; no result can be trusted")
 
     # Texts that stand already
 
@@ -190,8 +186,8 @@ class VllmBackend:
             values = dict(zip(columns, np.ascontiguousarray(table[:, REST:].T), strict=True))
             for name in ("base_entropy", "guide_entropy"):
                 _refuse_nan(values[name], label)
-            found = {name: values[name] for name in (*(score.name for score in scores), *COMPARED)}
-            compared.append(found | {name: values[name].astype(np.int32) for name in COUNTED})
+            asked = {name: values[name] for name in (*(score.name for score in scores), *COMPARED)}
+            compared.append(asked | {name: values[name].astype(np.int32) for name in COUNTED})
         return compared
 
     def _replay(
@@ -235,14 +231,3 @@ def _make_generation(request: Request, text: Text, policy: Policy, recorded: int
 def _refuse_nan(values: NDArray[np.float32], label: str) -> None:
     if bool(np.isnan(values).any()):
         raise ModelOutputError(f"a model returned NaN or infinite logits for {label}")
-
-
-def _refuse_broken(request: Request, generation: Generation, policy: Policy) -> None:
-    """Raise ModelOutputError where a score is no number."""
-    if policy.scorer is None:
-        return
-    place = next((place for place, score in enumerate(generation.scores) if np.isnan(score)), None)
-    if place is not None:
-        raise ModelOutputError(
-            f"a model returned NaN or infinite logits for token {place} of {request.label}; try dtype=float32"
-        )

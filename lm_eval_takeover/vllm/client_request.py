@@ -11,13 +11,7 @@ from typing import Any
 from uuid import uuid4
 
 from lm_eval_takeover.storage.digests import digest_of_text
-from lm_eval_takeover.vllm.settings import (
-    PREFIX,
-    EngineSettings,
-    RequestSettings,
-    build_policy,
-    read_client_settings,
-)
+from lm_eval_takeover.vllm.settings import PREFIX, EngineSettings, RequestSettings, build_policy, read_client_settings
 
 MOST_BYTES = 2**23
 MOST_SAMPLES = 256  # prompts times `n`

@@ -19,7 +19,7 @@ from contextlib import suppress
 from dataclasses import replace
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
-from typing import Any, Protocol
+from typing import Any
 
 from lm_eval_takeover.arguments import ModelArguments
 from lm_eval_takeover.errors import ArgumentError, TakeoverError
@@ -92,23 +92,10 @@ class Worker:
         return not self._asked or self._engine.gated()
 
 
-class Group(Protocol):
-    """The processes: each is asked for one thing at a time."""
-
-    def ask(self, number: int, method: str, *arguments: Any) -> None:
-        """Have engine `number` do this."""
-
-    def wait(self, numbers: Sequence[int]) -> tuple[int, Any]:
-        """The first answer of these engines, and whose it is: what it returned, or the exception, `Ended` where it is gone."""
-
-    def close(self) -> None:
-        """End them."""
-
-
 class Engines:
-    """Implements `engine.Engine`."""
+    """As one `VllmEngine`: several that share the work. Each is asked for one thing at a time."""
 
-    def __init__(self, group: Group, size: int) -> None:
+    def __init__(self, group: "LocalGroup | RayGroup", size: int) -> None:
         self._group, self._alive = group, list(range(size))
         try:
             self.facts = self._ask_facts()
@@ -167,7 +154,7 @@ class Engines:
     def _hand_out(self, waiting: deque[Job], held: dict[int, dict[int, Job]], busy: set[int]) -> None:
         """Give every engine that has answered what it is to do next."""
         room = _WAITING * self.facts.max_num_seqs
-        for number in sorted(held.keys() - busy, key=lambda one: len(held[one])):
+        for number in sorted(held.keys() - busy, key=lambda number: len(held[number])):
             # As many as make it even with the others, so that the last jobs are shared, too.
             even = -(-(len(waiting) + sum(map(len, held.values()))) // len(held))
             count = max(min(room, even) - len(held[number]), 0)
@@ -245,10 +232,12 @@ class LocalGroup:
             ours.send(task)
 
     def ask(self, number: int, method: str, *arguments: Any) -> None:
+        """Have engine `number` do this."""
         with suppress(OSError):  # one that has ended is found when its answer is waited for
             self._lines[number].send((method, arguments))
 
     def wait(self, numbers: Sequence[int]) -> tuple[int, Any]:
+        """The first answer of these engines, and whose it is: what it returned, or the exception, `Ended` where it is gone."""
         ready = wait([self._lines[number] for number in numbers])[0]
         number = next(number for number in numbers if self._lines[number] is ready)
         try:
@@ -305,7 +294,7 @@ class RayGroup:
         self._asked[getattr(self._actors[number], method).remote(*arguments)] = number
 
     def wait(self, numbers: Sequence[int]) -> tuple[int, Any]:
-        answer = self._ray.wait([one for one, number in self._asked.items() if number in numbers])[0][0]
+        answer = self._ray.wait([asked for asked, number in self._asked.items() if number in numbers])[0][0]
         number = self._asked.pop(answer)
         try:
             return number, self._ray.get(answer)

@@ -214,11 +214,7 @@ class DraftSampler(Sampler):  # type: ignore[misc]
         emitted = (stands * whole).int()
         rejected = (input_batch.cu_num_logits.diff() * whole).int() - emitted
         return SamplerOutput(
-            sampled_token_ids=tokens,
-            logprobs_tensors=None,
-            num_nans=None,
-            num_sampled=emitted,
-            num_rejected=rejected,
+            sampled_token_ids=tokens, logprobs_tensors=None, num_nans=None, num_sampled=emitted, num_rejected=rejected
         )
 
     def _describe_batch(self, batch: InputBatch, tracks: list[Track]) -> tuple[Batch, Tensor, list[int]]:

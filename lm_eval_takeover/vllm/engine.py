@@ -5,7 +5,6 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -55,21 +54,6 @@ class Facts:
     block: int
 
 
-class Engine(Protocol):
-    """One engine, or several that share the work."""
-
-    facts: Facts
-
-    def run(self, jobs: Sequence[Job], count_tokens: Callable[[int], None] | None = None) -> Iterator[Text]:
-        """Every job to its end, in the order in which they end. `count_tokens` is called with how many tokens a step wrote."""
-
-    def gated(self) -> bool:
-        """Whether the gate was asked by each engine that was given work."""
-
-    def close(self) -> None:
-        """End vLLM's processes and give its memory back."""
-
-
 @dataclass(slots=True)
 class _Written:
     """A text in flight."""
@@ -91,7 +75,7 @@ class _Written:
 
 
 class VllmEngine:
-    """Implements `Engine` in this process, which steps vLLM. Raises ArgumentError for what vLLM refuses."""
+    """One engine in this process, which steps vLLM. Raises ArgumentError for what vLLM refuses."""
 
     def __init__(self, arguments: ModelArguments, pair: Pair, policy: Policy) -> None:
         self.pair, self.policy = pair, policy
@@ -127,14 +111,17 @@ class VllmEngine:
         return bool(differing <= (0 if self.facts.dtype == torch.float32 else len(requests) // 2))
 
     def close(self) -> None:
+        """End vLLM's processes and give its memory back."""
         self._engine.engine_core.shutdown()
         del self.llm, self._engine
         gc.collect()
 
     def gated(self) -> bool:
+        """Whether the gate was asked in every worker."""
         return all(self.llm.collective_rpc("takeover_calls"))
 
     def run(self, jobs: Sequence[Job], count_tokens: Callable[[int], None] | None = None) -> Iterator[Text]:
+        """Every job to its end, in the order in which they end. `count_tokens` is called with how many tokens a step wrote."""
         for job in jobs:
             self.add(job)
         try:
@@ -179,23 +166,23 @@ class VllmEngine:
         """One step of vLLM: the texts that have ended, and how many tokens were written."""
         ended, cut, tokens = [], [], 0
         for output in self._engine.step():
-            one = self._running.get(output.request_id)
-            if one is None:
+            written = self._running.get(output.request_id)
+            if written is None:
                 continue  # cut off in an earlier step
-            before = len(one.tokens)
-            if one.append(output.outputs[0].token_ids) or output.finished:
+            before = len(written.tokens)
+            if written.append(output.outputs[0].token_ids) or output.finished:
                 ended.append(output.request_id)
                 if not output.finished:
                     cut.append(output.request_id)
-            tokens += len(one.tokens) - before
+            tokens += len(written.tokens) - before
         if cut:
             self._engine.abort_request(cut, internal=False)
         texts = []
         if ended:
             records = self._take_records({name: len(self._running[name].tokens) for name in ended})
             for name in ended:
-                one = self._running.pop(name)
-                texts.append(Text(one.job.number, one.tokens, *records[name]))
+                written = self._running.pop(name)
+                texts.append(Text(written.job.number, written.tokens, *records[name]))
         return texts, tokens
 
     def abort(self) -> None:
@@ -206,13 +193,12 @@ class VllmEngine:
 
     def _take_records(self, counts: dict[str, int]) -> dict[str, tuple[NDArray[np.float32], dict[str, int]]]:
         """Of each text its records `[tokens, columns]`, and its passes."""
-        found: dict[str, tuple[bytes, dict[str, int]]] = {}
-        for part in self.llm.collective_rpc("take_takeover_records", args=(counts,)):
-            found |= {name: one for name, one in part.items() if one is not None}
-        missing = [name for name in counts if name not in found]
+        records, wishes = {}, [(name, 0, count, True) for name, count in counts.items()]
+        for worker in self.llm.collective_rpc("read_takeover_records", args=(wishes,)):
+            for name, known in zip(counts, worker, strict=True):
+                if known is not None:
+                    records[name] = np.frombuffer(known[0], np.float32).reshape(counts[name], -1), known[1]
+        missing = [name for name in counts if name not in records]
         if missing:
             raise RuntimeError(f"vLLM's worker has no records of {missing[0]}")
-        return {
-            name: (np.frombuffer(data, np.float32).reshape(counts[name], -1), passes)
-            for name, (data, passes) in found.items()
-        }
+        return records

@@ -6,22 +6,11 @@ and keys divide by, go into the weights of the norms. What is left is that the e
 """
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
-
-
-def list_sizes() -> Sequence[int]:
-    """The head sizes that vLLM has here; empty where it has any."""
-    from vllm.platforms import current_platform
-
-    if not current_platform.is_cpu():
-        return ()
-    from vllm.v1.attention.backends.cpu_attn import CPUAttentionBackend
-
-    return sorted(CPUAttentionBackend.get_supported_head_sizes())
 
 
 def read_size(config: Any) -> int:
@@ -32,12 +21,18 @@ def read_size(config: Any) -> int:
 
 def widen_config(config: Any) -> dict[str, Any]:
     """What changes in transformers' configuration; empty where vLLM has its head size. Raises LookupError for another model."""
-    size, sizes = read_size(config), list_sizes()
-    if not sizes or size in sizes:
+    from vllm.platforms import current_platform
+
+    if not current_platform.is_cpu():
+        return {}
+    from vllm.v1.attention.backends.cpu_attn import CPUAttentionBackend
+
+    size, sizes = read_size(config), sorted(CPUAttentionBackend.get_supported_head_sizes())
+    if size in sizes:
         return {}
     if config.model_type != "qwen3" or size > sizes[-1]:
         raise LookupError(f"heads of {size}, and vLLM computes with {', '.join(map(str, sizes))} on a CPU")
-    wide = next(one for one in sizes if one >= size)
+    wide = next(wider for wider in sizes if wider >= size)
     theta = config.rope_parameters["rope_theta"] ** (wide / size)
     return {"head_dim": wide, "rope_parameters": config.rope_parameters | {"rope_theta": theta}}
 

@@ -3,7 +3,7 @@
 import logging
 import os
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import asdict, fields
 from typing import Any
 
 from lm_eval_takeover.arguments import VLLM_INSTEAD, ModelArguments
@@ -87,9 +87,7 @@ def list_engine_arguments(arguments: ModelArguments, pair: Pair, policy: Policy,
         base_revision=None if base is None else base.revision,
         guide_architectures=target.config.architectures,
         guide_head=read_size(target.config),
-        guide_rows=rows[1]
-        if rows[0] != rows[1]
-        else 0,  # drafts want one size, and our model class has the target's own
+        guide_rows=rows[1] if len(set(rows)) > 1 else 0,  # drafts want one size; our model class has the target's own
         trust_remote_code=arguments.trust_remote_code,
     )
     options: dict[str, Any] = {
@@ -103,7 +101,7 @@ def list_engine_arguments(arguments: ModelArguments, pair: Pair, policy: Policy,
         "generation_config": "vllm",
         "logits_processors": [CHECK if choose_runner() else PROCESSOR],
     }
-    overrides: dict[str, Any] = {"takeover": settings.to_plain(), "architectures": [ARCHITECTURE]} | wider[target.role]
+    overrides: dict[str, Any] = {"takeover": asdict(settings), "architectures": [ARCHITECTURE]} | wider[target.role]
     if settings.guide_rows:
         overrides["vocab_size"] = rows[0]
     if block == 1:

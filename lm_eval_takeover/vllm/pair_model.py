@@ -47,9 +47,8 @@ class TakeoverPairForCausalLM(nn.Module):
             architectures=settings.guide_architectures,
         )
         self.drafted_for = settings.block > 1
-        self.loaded = {
-            "guide": (settings.guide_head or read_size(guide_config), guide_config)
-        }  # head size, and what it becomes
+        # By model: the head size of its checkpoint, and the configuration that it is widened to.
+        self.loaded = {"guide": (settings.guide_head or read_size(guide_config), guide_config)}
         self.base: Any = None
         self.base_logits: Tensor | None = None  # `[rows, vocab]`, of the rows that `compute_logits` was last asked for
         self.make_empty_intermediate_tensors = self.guide.make_empty_intermediate_tensors
@@ -101,13 +100,10 @@ class TakeoverPairForCausalLM(nn.Module):
 
     def compute_logits(self, hidden_states: Tensor) -> Tensor | None:
         """The guide's logits `[rows, guide's vocabulary]`; the base's are kept beside them."""
-        logits: Tensor | None
-        if self.base is None:
-            logits = self.guide.compute_logits(hidden_states)
-            return logits
-        base, guide = hidden_states[:, : self.base_width], hidden_states[:, self.base_width :]
-        self.base_logits = self.base.compute_logits(base.contiguous())
-        logits = self.guide.compute_logits(guide.contiguous())
+        if self.base is not None:
+            self.base_logits = self.base.compute_logits(hidden_states[:, : self.base_width].contiguous())
+            hidden_states = hidden_states[:, self.base_width :].contiguous()
+        logits: Tensor | None = self.guide.compute_logits(hidden_states)
         return logits
 
     def load_weights(self, weights: Iterable[tuple[str, Tensor]]) -> set[str]:
@@ -126,10 +122,6 @@ def _configure_base(config: VllmConfig, settings: EngineSettings, base_config: o
     if config.quant_config is None and quantized is None:
         return config
     model = replace(
-        config.model_config,
-        model=settings.base,
-        revision=settings.base_revision,
-        hf_overrides={},
-        quantization=None,
+        config.model_config, model=settings.base, revision=settings.base_revision, hf_overrides={}, quantization=None
     )
     return replace(config, quant_config=VllmConfig.get_quantization_config(model, config.load_config))

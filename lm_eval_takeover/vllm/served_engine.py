@@ -157,10 +157,8 @@ class ServedEngine:
         if not any(passes.values()):  # a fused engine's models read every token but the last
             passes = dict.fromkeys(self.policy.roles, len(records) - 1)
         told = sum_up([{"tokens": len(records), "takeovers": int(records[:, TAKEN].sum())}])
-        counts = {name: told[name] for name in ("tokens", "takeovers")} | {
-            f"{role}_passes": passes[role] for role in passes
-        }
-        for name, number in counts.items():
+        counts = {"tokens": told["tokens"], "takeovers": told["takeovers"]}
+        for name, number in (counts | {f"{role}_passes": count for role, count in passes.items()}).items():
             _COUNTERS[name].inc(number)
         if one.traced:
             scores = [float(score) if math.isfinite(score) else None for score in records[:, SCORE]]
@@ -172,10 +170,8 @@ class ServedEngine:
         return told
 
     async def _read(self, wish: Wish) -> tuple[NDArray[np.float32] | None, dict[str, int]]:
-        found = await self._records.read(wish)
-        if found is None:
-            return None, {}
-        return np.frombuffer(found[0], np.float32).reshape(-1, COLUMNS), found[1]
+        data, passes = await self._records.read(wish) or (None, {})
+        return None if data is None else np.frombuffer(data, np.float32).reshape(-1, COLUMNS), passes
 
     def _list_takeovers(self, records: NDArray[np.float32], start: int) -> dict[str, Any]:
         places = np.flatnonzero(records[:, TAKEN])

@@ -55,9 +55,6 @@ class EngineSettings:
         vars(model_config.hf_config).pop("takeover", None)
         return cls(**model_config.hf_overrides["takeover"])
 
-    def to_plain(self) -> dict[str, Any]:
-        return asdict(self)
-
     def load_policy(self) -> Policy:
         """The policy, in a process that has loaded no plug-in yet."""
         load_plugins(self.plugins)
@@ -177,8 +174,6 @@ class RequestSettings:
 
 
 _DEFAULT = RequestSettings()
-
-
 _KEY = secrets.token_bytes(32)  # of this process, which checks what it sealed; workers get what was checked
 _LARGEST = 2**31 - 1
 # What a client may set, by name: its type, and the least and largest value.
@@ -210,7 +205,7 @@ def check_params(params: Any) -> None:
 
 def read_client_settings(extra_args: Mapping[str, Any]) -> dict[str, Any]:
     """A client's settings; names without our prefix are others'. Raises ArgumentError for other names, types and ranges."""
-    found = {}
+    settings = {}
     for prefixed, value in extra_args.items():
         if not prefixed.startswith(PREFIX):
             continue
@@ -226,5 +221,5 @@ def read_client_settings(extra_args: Mapping[str, Any]) -> dict[str, Any]:
         if not low <= number <= high:
             whole = "whole " if kind is int else ""
             raise ArgumentError(f"{prefixed}={str(value)[:40]!r} is not a {whole}number from {low:g} to {high:g}")
-        found[name] = number
-    return found
+        settings[name] = number
+    return settings

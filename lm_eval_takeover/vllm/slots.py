@@ -66,8 +66,8 @@ class Track:
     @cached_property
     def kind(self) -> str:
         """Rows of one kind are decided together: of one policy, and alike in what is recorded."""
-        one = self.settings
-        return f"{self.policy}{one.traced}{one.scored}{one.compared}{bool(one.forced)}"
+        settings = self.settings
+        return f"{self.policy}{settings.traced}{settings.scored}{settings.compared}{bool(settings.forced)}"
 
     @property
     def records(self) -> NDArray[np.float32]:
@@ -76,8 +76,8 @@ class Track:
     @property
     def keys(self) -> NDArray[np.uint64]:
         """Of its streams: `[streams, 2]`."""
-        one = self.settings
-        return np.stack([stream_key(one.seed, self.digest, one.sample, stream) for stream in _STREAMS])
+        seed, sample = self.settings.seed, self.settings.sample
+        return np.stack([stream_key(seed, self.digest, sample, stream) for stream in _STREAMS])
 
     def write(self, position: int, records: NDArray[np.float32]) -> None:
         """Records `[k, columns]` of positions from this one on."""
@@ -203,22 +203,15 @@ class Slots:
         self._collect(wait=True)
         drafting, verifying = DIRECTIONS[self.policy.direction]
         drafts = [count for position, count in track.drafts.items() if position < stop]
-        return np.ascontiguousarray(track.records[start:stop]).tobytes(), {
-            drafting: sum(drafts),
-            verifying: len(drafts),
-        }
+        records = np.ascontiguousarray(track.records[start:stop])
+        return records.tobytes(), {drafting: sum(drafts), verifying: len(drafts)}
 
     def take(self, request_id: str, count: int) -> tuple[bytes, dict[str, int]] | None:
         """As `read`, the first `count` positions; forgets the request."""
-        found = self.read(request_id, 0, count)
-        if found is not None:
+        records = self.read(request_id, 0, count)
+        if records is not None:
             self._forget(self._by_id[request_id])
-        return found
-
-    def _send(self, tracks: Sequence[Track], drafts: Sequence[int], here: Tensor, records: Tensor) -> None:
-        """Records `[rows, k, columns]` of positions `[rows, k]` set out for the host, which does not wait for them."""
-        self._arriving.append((list(tracks), drafts, HostCopy(here[:, 0], records)))
-        self._collect()
+        return records
 
     def _collect(self, *, wait: bool = False) -> None:
         """Take in the records that have arrived, or all."""
@@ -251,7 +244,9 @@ class Slots:
         """
         self.calls += 1
         drafts = drafts or [0] * len(tracks)
-        groups = _group(tracks)
+        groups: dict[str, list[int]] = {}
+        for row, track in enumerate(tracks):
+            groups.setdefault(track.kind, []).append(row)
         if len(groups) == 1:
             return self._decide_alike(tracks, positions, logits, drafted, drafts)
         shape = next(iter(logits.values())).shape
@@ -260,7 +255,7 @@ class Slots:
             torch.zeros(shape[:2], dtype=torch.bool, device=self.device),
             torch.zeros(*shape[:2], max(track.table.shape[1] for track in tracks), device=self.device),
         )
-        for rows in groups:
+        for rows in groups.values():
             some = place_numbers(rows, self.device)
             part = {role: one[some] for role, one in logits.items()}
             draft = None if drafted is None else drafted[some]
@@ -286,8 +281,10 @@ class Slots:
             emitted = compare_forced(logits["base"], logits["guide"], self._forced(tracks, here))
         else:
             emitted = self._emit(tracks, slots, here, logits, drafted)
-        self._keep(slots[:, None], here, emitted.records[..., SCORE])
-        self._send(tracks, drafts, here, emitted.records)
+        ring = self.scores.shape[1] - 1  # scores of positions before a text go where nobody reads
+        self.scores[slots[:, None], torch.where(here >= 0, here % ring, ring)] = emitted.records[..., SCORE]
+        self._arriving.append((list(tracks), drafts, HostCopy(here[:, 0], emitted.records)))  # nobody waits for it
+        self._collect()
         return emitted
 
     def _emit(
@@ -318,8 +315,8 @@ class Slots:
         )
         if settings.scored:
             host, donor = (logits[role] for role in DIRECTIONS[self.policy.direction])
-            found = score_all(host, donor, emitted.tokens)
-            emitted = replace(emitted, records=torch.cat([emitted.records[..., :REST], found], -1))
+            scores = score_all(host, donor, emitted.tokens)
+            emitted = replace(emitted, records=torch.cat([emitted.records[..., :REST], scores], -1))
         return emitted
 
     def draw(self, slots: Tensor, positions: Tensor, logits: Tensor, asked: Tensor | None = None) -> Tensor:
@@ -353,11 +350,6 @@ class Slots:
     def place(self, tracks: Sequence[Track]) -> Tensor:
         """`[rows]`; all of them are in the batch."""
         return place_numbers([-1 if track.slot is None else track.slot for track in tracks], self.device)
-
-    def _keep(self, slots: Tensor, here: Tensor, scores: Tensor) -> None:
-        """Scores `[rows, k]` enter the ring; of positions before a text they go where nobody reads."""
-        ring = self.scores.shape[1] - 1
-        self.scores[slots, torch.where(here >= 0, here % ring, ring)] = scores
 
     def _windows(self, slots: Tensor, position: Tensor, size: int, count: int) -> Tensor:
         """The scores just before these positions `[rows, 1]`, oldest first, zeros where there are none: `[rows, size]`.
@@ -394,21 +386,9 @@ class WorkerExtension:
         """How many passes the gate has seen: 0 where nothing was gated."""
         return self.takeover_slots.calls
 
-    def take_takeover_records(self, counts: dict[str, int]) -> dict[str, tuple[bytes, dict[str, int]] | None]:
-        """The records of so many positions of these requests, and their passes. Forgets both."""
-        return {name: self.takeover_slots.take(name, count) for name, count in counts.items()}
-
     def read_takeover_records(
         self, wishes: list[tuple[str, int, int, bool]]
     ) -> list[tuple[bytes, dict[str, int]] | None]:
         """For each `(request, start, stop, last)` the records of these positions, and its passes; `last` forgets them."""
         slots = self.takeover_slots
         return [slots.take(name, stop) if last else slots.read(name, start, stop) for name, start, stop, last in wishes]
-
-
-def _group(tracks: Sequence[Track]) -> list[list[int]]:
-    """Rows of one kind."""
-    groups: dict[str, list[int]] = {}
-    for row, track in enumerate(tracks):
-        groups.setdefault(track.kind, []).append(row)
-    return list(groups.values())

@@ -48,6 +48,8 @@ SERVER_HOOKS: tuple[Hook, ...] = (
     ("vllm.v1.engine.async_llm", "AsyncLLM", "engine_core errored model_config tokenizer"),
     ("vllm.v1.engine.core_client", "AsyncMPClient.call_utility_all_async", "method"),
 )  # fmt: skip
+_SPECULATOR = "vllm.v1.worker.gpu.spec_decode.standalone_ar.speculator"
+_GRAPHS = "vllm.v1.worker.gpu.spec_decode.target_dependent_ar.cudagraph_utils"
 RUNNER_V2_HOOKS: tuple[Hook, ...] = (
     ("vllm.v1.core.sched.output", "NewRequestData", "prompt_token_ids req_id sampling_params"),
     ("vllm.v1.worker.gpu.model_states", "", "get_model_state_cls"),
@@ -67,13 +69,11 @@ DRAFT_HOOKS: tuple[Hook, ...] = (
     ("vllm.v1.worker.gpu_worker", "Worker.init_device", ""),
     ("vllm.config.compilation", "CUDAGraphMode", "FULL FULL_DECODE_ONLY decode_mode"),
     ("vllm.v1.worker.gpu.cudagraph_utils", "BatchExecutionDescriptor", "num_tokens"),
-    ("vllm.v1.worker.gpu.spec_decode.target_dependent_ar.cudagraph_utils", "SpeculatorCudaGraphManager", "graphs"),
-    ("vllm.v1.worker.gpu.spec_decode.target_dependent_ar.cudagraph_utils", "SpeculatorCudaGraphManager.__init__",
-        "vllm_config device cudagraph_mode decode_query_len ..."),
-    ("vllm.v1.worker.gpu.spec_decode.target_dependent_ar.cudagraph_utils", "SpeculatorCudaGraphManager.capture",
+    (_GRAPHS, "SpeculatorCudaGraphManager", "graphs"),
+    (_GRAPHS, "SpeculatorCudaGraphManager.__init__", "vllm_config device cudagraph_mode decode_query_len ..."),
+    (_GRAPHS, "SpeculatorCudaGraphManager.capture",
         "forward_fn model_state input_buffers block_tables attn_groups kv_cache_config progress_bar_desc ..."),
-    ("vllm.v1.worker.gpu.spec_decode.target_dependent_ar.cudagraph_utils", "SpeculatorCudaGraphManager.run_fullgraph",
-        "desc"),
+    (_GRAPHS, "SpeculatorCudaGraphManager.run_fullgraph", "desc"),
     ("vllm.v1.worker.gpu.input_batch", "InputBatch",
         "cu_num_logits idx_mapping idx_mapping_np input_ids is_prefilling_np logits_indices num_computed_tokens_np "
         "num_draft_tokens_per_req num_reqs num_scheduled_tokens positions prefill_len_np"),
@@ -82,21 +82,19 @@ DRAFT_HOOKS: tuple[Hook, ...] = (
     ("vllm.v1.worker.gpu.sample.output", "SamplerOutput",
         "logprobs_tensors num_nans num_rejected num_sampled sampled_token_ids"),
     ("vllm.v1.worker.gpu.sample.sampler", "Sampler.__call__", "logits input_batch"),
-    ("vllm.v1.worker.gpu.spec_decode.standalone_ar.speculator", "StandaloneARSpeculator",
+    (_SPECULATOR, "StandaloneARSpeculator",
         "attn_groups block_tables current_draft_step device dp_size draft_tokens idx_mapping input_buffers kv_cache_config "
         "model num_speculative_steps vllm_config"),
-    ("vllm.v1.worker.gpu.spec_decode.standalone_ar.speculator", "StandaloneARSpeculator._build_uniform_attn_metadata",
-        "batch_desc num_reqs ..."),
-    ("vllm.v1.worker.gpu.spec_decode.standalone_ar.speculator", "StandaloneARSpeculator._run_model",
+    (_SPECULATOR, "StandaloneARSpeculator._build_uniform_attn_metadata", "batch_desc num_reqs ..."),
+    (_SPECULATOR, "StandaloneARSpeculator._run_model",
         "input_ids positions attn_metadata slot_mappings num_tokens_across_dp"),
-    ("vllm.v1.worker.gpu.spec_decode.standalone_ar.speculator", "StandaloneARSpeculator.capture", ""),
-    ("vllm.v1.worker.gpu.spec_decode.standalone_ar.speculator", "StandaloneARSpeculator.init_cudagraph_manager",
-        "cudagraph_mode"),
-    ("vllm.v1.worker.gpu.spec_decode.standalone_ar.speculator", "StandaloneARSpeculator.propose",
+    (_SPECULATOR, "StandaloneARSpeculator.capture", ""),
+    (_SPECULATOR, "StandaloneARSpeculator.init_cudagraph_manager", "cudagraph_mode"),
+    (_SPECULATOR, "StandaloneARSpeculator.propose",
         "input_batch num_rejected last_sampled num_speculative_tokens dummy_run ..."),
-    ("vllm.v1.worker.gpu.spec_decode.standalone_ar.speculator", "StandaloneARSpeculator.sample_draft",
+    (_SPECULATOR, "StandaloneARSpeculator.sample_draft",
         "hidden_states sample_src_positions idx_mapping temperature seeds draft_step ..."),
-    ("vllm.v1.worker.gpu.spec_decode.standalone_ar.speculator", "StandaloneARSpeculator.set_attn", "model_state ..."),
+    (_SPECULATOR, "StandaloneARSpeculator.set_attn", "model_state ..."),
 )  # fmt: skip
 EVERY_HOOK = (*HOOKS, *SERVER_HOOKS, *RUNNER_V2_HOOKS, *DRAFT_HOOKS)
 
@@ -113,12 +111,8 @@ def check_version() -> None:
     numbers = tuple(int(number) for number in re.findall(r"\d+", version)[:2])
     if numbers not in KNOWN:
         raise ArgumentError(f"backend=vllm: vLLM {version} is installed, and known are {list_known()}; {INSTALL}")
-    logger.log(
-        logging.INFO if numbers == TESTED else logging.WARNING,
-        "vLLM %s is installed; known are %s",
-        version,
-        list_known(),
-    )
+    level = logging.INFO if numbers == TESTED else logging.WARNING
+    logger.log(level, "vLLM %s is installed; known are %s", version, list_known())
 
 
 def list_known() -> str:

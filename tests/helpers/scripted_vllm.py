@@ -3,6 +3,7 @@
 import asyncio
 import json
 import math
+from dataclasses import asdict
 from types import SimpleNamespace
 
 import numpy as np
@@ -32,7 +33,7 @@ class ScriptedVllm:
         tokenizer.all_special_ids = [ENDS]
         engine = EngineSettings(policy=describe_policy(POLICIES["disagreement"]), vocab=512, ends=[ENDS], block=block)
         config = SimpleNamespace(
-            hf_overrides={"takeover": engine.to_plain()}, hf_config=SimpleNamespace(), model=model, max_model_len=512
+            hf_overrides={"takeover": asdict(engine)}, hf_config=SimpleNamespace(), model=model, max_model_len=512
         )
         core = SimpleNamespace(call_utility_all_async=self.ask_engines)
         client = SimpleNamespace(model_config=config, tokenizer=tokenizer, engine_core=core, errored=False)
