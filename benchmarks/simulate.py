@@ -32,9 +32,9 @@ from lm_eval_takeover.decoding import blockwise, lockstep
 from lm_eval_takeover.decoding.costs import MACHINES, Machine, PassCost, StepCosts
 from lm_eval_takeover.decoding.schedule import Schedule
 from lm_eval_takeover.demo import DEMO, PROMPT, problems
-from lm_eval_takeover.forward.draft_length import LONGEST, round_up
 from lm_eval_takeover.forward.forward_pass import prepare_pass
 from lm_eval_takeover.forward.padded_cache import Sequences
+from lm_eval_takeover.forward.ragged_cache import LONGEST, round_up
 from lm_eval_takeover.forward.reader import Reader, take_reader
 from lm_eval_takeover.method.generation import Generation
 from lm_eval_takeover.method.observations import OBSERVED

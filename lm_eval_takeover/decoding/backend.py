@@ -12,9 +12,8 @@ from lm_eval_takeover.arguments import ModelArguments
 from lm_eval_takeover.decoding.engine import generate
 from lm_eval_takeover.decoding.teacher_forcing import Forced, compare, force
 from lm_eval_takeover.errors import ArgumentError
-from lm_eval_takeover.forward.draft_length import LONGEST
 from lm_eval_takeover.forward.forward_pass import ForwardPass, release_memory
-from lm_eval_takeover.forward.ragged_cache import round_up_columns
+from lm_eval_takeover.forward.ragged_cache import LONGEST, round_up_columns
 from lm_eval_takeover.forward.reader import Reader
 from lm_eval_takeover.forward.self_check import check_member, verify_pass
 from lm_eval_takeover.method.generation import Generation

@@ -1,8 +1,8 @@
 """Blockwise verification: the text of the lockstep loop at a fraction of the guide's passes.
 
-The host drafts some tokens; one pass of the donor reads them all; then, from left to right, the policy says which token is
-emitted at each position. While it is the drafted one the draft stands; the first other token ends it. Every position is
-decided from the same distributions and the same random numbers as in `lockstep`, so the tokens are the same.
+The host drafts some tokens and one pass of the donor reads them all. Then the policy says, from left to right, which token is
+emitted at each position. The first token that is not the drafted one ends the draft. Every position is decided from the same
+distributions and random numbers as in `lockstep`, so the tokens are the same.
 """
 
 import logging
@@ -42,9 +42,9 @@ _LOGITS_AT_ONCE, _ON_CPU = 2**24, 2**19
 
 @dataclass(slots=True)
 class Draft:
-    """What the drafter wrote ahead: lists have an entry per row, in the order of `slots`.
+    """What the drafter wrote ahead. Lists have an entry per row, in the order of `slots`.
 
-    logits `[rows, longest, vocab]` and words `[rows, longest + 1]` (int64 of their bits); of row `r` the first `len(tokens[r])`
+    logits `[rows, longest, vocab]`, words `[rows, longest + 1]` (int64 of their bits): of row `r`, the first `len(tokens[r])`
     count.
     """
 
@@ -64,10 +64,10 @@ class Draft:
 
 @dataclass(slots=True)
 class Verdict:
-    """What becomes of a draft: `[rows, k]`, of row `r` the first `counts[r]` positions.
+    """What is emitted: tokens, whether the donor writes them, and scores `[rows, k]`; of row `r` the first `counts[r]`.
 
-    The tokens that are emitted, which of them the donor writes, and their scores. `ended` `[rows]`: whether the last one is
-    another than was drafted. `sound`: whether scores, or the logits where there are none, are finite. `observed` is for a trace.
+    ended `[rows]`: whether the last token is not the drafted one. sound: whether scores are finite, or logits without scores.
+    observed: the numbers of a trace.
     """
 
     tokens: Tensor
@@ -87,7 +87,7 @@ class Verdict:
 class Blocks(Stepwise):
     """Texts that the donor's distribution decides: draft, verify, accept up to the first other token.
 
-    A guide that writes alone drafts no more once that is slower, as far as its drafts tell.
+    A guide that writes alone stops drafting once drafts are slower than its own passes.
     """
 
     _logits: Tensor | None = None  # `[rows, longest, vocab]` of a draft, used again by the next
@@ -276,7 +276,7 @@ class Blocks(Stepwise):
         return sound if self.policy.host is None else sound & draft.logits[:, : sound.shape[1]].amax(-1).isfinite()
 
     def _refuse_broken(self, draft: Draft, donor_logits: Tensor, scores: Tensor, counts: Sequence[int]) -> None:
-        """Raise where a position that stands has a score that is no number, for the model or the plug-in that is to blame.
+        """Raise ModelOutputError for a score that is no number at a position that stands. It names the model or plug-in at fault.
 
         An infinite score of sound logits is a spike like any other.
         """
@@ -333,10 +333,10 @@ def generate(
     failures: Failures | None = None,
     count_tokens: Callable[[int], None] | None = None,
 ) -> Iterator[tuple[int, Generation]]:
-    """As `lockstep.generate`: `(index into requests, generation)` as samples finish, the same tokens.
+    """As `lockstep.generate`: `(index into requests, generation)` as samples finish, with the same tokens.
 
-    `block_size` fixes the length of a draft; None lets it follow from costs and rates. Requests that a model cannot answer go
-    into `failures`; without one, the first of them is raised once all others are finished.
+    `block_size` fixes the length of a draft; None takes it from costs and rates. Requests that a model cannot answer go into
+    `failures`. Without one, the first of them is raised once all others are finished.
     """
     drafted = policy.drafts or (
         policy.host is None and block_size != 1 and _drafts_for_guide(pair, requests, batch_size, block_size)

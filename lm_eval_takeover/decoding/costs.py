@@ -1,4 +1,4 @@
-"""What passes and draws cost, modelled: from the shapes of a model and a table of machines, with no clock, so that runs repeat.
+"""Modelled costs of passes and draws, from the shapes of a model and a table of machines. No clock is read, so that runs repeat.
 
 `benchmarks/pass_costs.py` prints the line of this table for the machine that it runs on.
 """
@@ -10,19 +10,19 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from lm_eval_takeover.forward.draft_length import LONGEST, round_up
 from lm_eval_takeover.forward.forward_pass import ForwardPass, StatePass
 from lm_eval_takeover.forward.projection import computes_bfloat16
+from lm_eval_takeover.forward.ragged_cache import LONGEST, round_up
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What one kind of device needs.
+    """Speeds of one kind of device.
 
     launch: seconds a layer, whatever it reads. weights, cache: bytes a second, of weights and of cached keys and values.
-    arithmetic: floating point operations a second. draw: seconds a draw, of any number of rows. entries: entries of the
-    vocabulary a second that a draw looks at. several: what a pass over several tokens needs more, in shares of its weights.
-    row: seconds more of a draw for each of its rows.
+    arithmetic: floating point operations a second. draw: seconds a draw, of any number of rows; row: seconds more for each row;
+    entries: entries of the vocabulary a second. several: extra time of a pass over several tokens, in shares of reading the
+    weights.
     """
 
     launch: float
@@ -60,11 +60,11 @@ def find_machine(device: torch.device, dtype: torch.dtype) -> Machine:
 
 @dataclass(frozen=True, slots=True)
 class PassCost:
-    """Modelled seconds of one model: `fixed` a pass (launches, weights read once), `per_token` of arithmetic, `per_column` of
-    cached keys and values that one row reads; `draw` and `per_draw` of drawing one token of each row; `several` more of a pass
-    over more than one token.
+    """Modelled seconds of one model.
 
-    `padded`: passes over several tokens are padded to few lengths (`round_up`).
+    fixed: a pass (launches, weights read once). per_token: arithmetic. per_column: cached keys and values of one token. draw,
+    per_draw: drawing one token of each row. several: extra of a pass over several tokens. padded: such passes have few lengths
+    (`round_up`).
     """
 
     fixed: float
@@ -136,13 +136,12 @@ Count = TypeVar("Count", int, "NDArray[Any]")
 
 @dataclass(frozen=True, slots=True)
 class StepCosts:
-    """A step that drafts `k` tokens of each of `n` rows: `k` passes of the drafter and one of the target; it writes `n E(k)`.
+    """A step that drafts `k` tokens of each of `n` rows: `k` passes of the drafter, one of the target. It writes `n E(k)` tokens.
 
-    fused: the drafter in one model with the target; None where the target writes alone without drafts. ends: `g`, how often a
+    fused: the drafter in one model with the target; None if the target writes alone without drafts. ends: `g`, how often a
     position ends a draft. columns: cached tokens of a row. bonus: whether a draft that stands gives one token more. rereads: in
-    vLLM the target also reads the token before the draft, and the drafter what the target has read.
-
-    Numbers of drafted tokens are one, or an array of them.
+    vLLM the target also reads the token before the draft, and the drafter what the target has read. Numbers of drafted tokens may
+    be arrays.
     """
 
     drafter: PassCost

@@ -1,6 +1,6 @@
-"""Which loop writes the text: `lockstep` (`block_size=1`, or models that cannot be read in blocks) or `blockwise.generate`.
+"""Chooses the loop: `lockstep` for `block_size=1` and for models that cannot be read in blocks, else `blockwise.generate`.
 
-The latter drafts where the donor's distribution decides and goes `stepwise` elsewhere. All write the same.
+`blockwise` drafts where the donor's distribution decides and goes `stepwise` elsewhere. All write the same texts.
 """
 
 import logging
@@ -38,12 +38,11 @@ def generate(
 ) -> Iterator[tuple[int, Generation]]:
     """Yield `(index into requests, generation)` as samples finish. The order of work never changes a text.
 
-    A prompt is prefilled once per model for all its samples. `batch_size` counts samples; `block_size` is the length of a draft
-    in tokens, 1 the lockstep loop, which `auto` also takes for models that cannot be read in blocks. Every policy of a pair
+    A prompt is prefilled once per model for all its samples. `batch_size` counts samples. `block_size` is the length of a draft
+    in tokens; 1 is the lockstep loop, which `auto` also takes for models that cannot be read in blocks. Every policy of a pair
     writes the shared vocabulary and ends at the end tokens of both models. `traced` fills `Generation.observed`. `count_tokens`
-    is called with the number of tokens that were emitted, long before their samples finish.
-
-    A request that a model cannot answer (NaN, or any exception) does not hold up the others: it is raised, named, at the end.
+    gets the number of tokens as they are emitted. A request that a model cannot answer does not stop the others; it is raised,
+    named, at the end.
     """
     for role in policy.roles:
         check_member(pair.member(role))  # what cannot be served is no failure of a request
@@ -85,9 +84,9 @@ def _reads_blocks(pair: Pair, policy: Policy, block_size: int | str, batch_size:
 def write_after_donor(
     write: Write, policy: Policy, requests: Sequence[Request], traced: bool, *, at_once: int
 ) -> Iterator[tuple[int, Generation]]:
-    """For policies that need the length of the donor's own answers, which come first and count among the passes.
+    """Generate by a policy that needs the length of the donor's own answers. These come first and count among the passes.
 
-    So many requests at a time, so that the first samples are finished soon.
+    `at_once` requests at a time, so that the first samples are finished soon.
     """
     assert policy.donor is not None
     for start in range(0, len(requests), at_once):
@@ -112,8 +111,8 @@ def _isolate(
 ) -> Iterator[tuple[int, Generation]]:
     """What `write(requests, begun=…, batch_size=…)` yields. Rows that were in flight when it failed go on from there.
 
-    Where memory ran out, half as many rows at a time, until those that were too many are finished; after another failure, halves
-    of what is left, until the request that fails is alone.
+    If memory runs out, half as many rows go at a time until the rows that were too many are finished. After another failure the
+    rest is halved until the failing request is alone.
     """
     parts = [(list(range(len(requests))), batch_size)]  # what is left, the next part last, and how many rows at a time
     held = batch_size

@@ -136,8 +136,8 @@ def _count_passes(policy: Policy, row: Row) -> None:
 def _whole_prompts(waiting: Sequence[Row], batch_size: int, *, padded: bool) -> Iterator[list[Row]]:
     """Rows in groups that are prefilled together: samples of one prompt stay together, longest prompts first.
 
-    A group fits into one batch, unless it is a single prompt with more samples than that. Its rows are at one position. Unless
-    they may be `padded`, its prompts have one length.
+    A group fits into one batch, unless it is a single prompt with more samples. Its rows are at one position. Without `padded`,
+    its prompts have one length.
     """
 
     def settings(row: Row) -> tuple[object, ...]:

@@ -1,8 +1,8 @@
 """Rows in slots: what every way of advancing them shares.
 
-A finished row's slot takes the next request at once. A pass that fails is tried on halves of its rows, until the request that
-makes it fail is alone; the others go on without it. Where memory runs out, half as many slots go on and every row reads its
-text again: what was emitted stays. Once the rows that were too many are finished, there are twice as many slots again.
+A finished row's slot takes the next request at once. A pass that fails is tried on halves of its rows until the request that
+fails is alone. If memory runs out, half as many slots go on, and every row reads its text again; what was emitted stays. Once the
+rows that were too many are finished, the number of slots doubles again.
 """
 
 import logging
@@ -21,8 +21,8 @@ from lm_eval_takeover.decoding.failures import Failures
 from lm_eval_takeover.decoding.rows import Row
 from lm_eval_takeover.decoding.stop_strings import StopStrings
 from lm_eval_takeover.errors import ArgumentError, PluginError, is_out_of_memory
-from lm_eval_takeover.forward.draft_length import LONGEST
 from lm_eval_takeover.forward.forward_pass import ForwardPass, StatePass
+from lm_eval_takeover.forward.ragged_cache import LONGEST
 from lm_eval_takeover.forward.reader import Drafted, Reader, take_reader
 from lm_eval_takeover.forward.transfers import choose_device, pad_right
 from lm_eval_takeover.method.generation import Generation
@@ -96,8 +96,7 @@ class Pool(ABC):
     def advance(self, slots: Sequence[int], finished: list[int]) -> None:
         """Emit tokens of these slots; a slot whose text has ended joins `finished` at once.
 
-        After a pass that failed it can be called again for slots that are not finished: nothing that was emitted, read or decided
-        is lost.
+        After a failed pass it can be called again for the slots that are left: nothing that was emitted, read or decided is lost.
         """
 
     # Failures
@@ -277,10 +276,10 @@ class Pool(ABC):
         return pad_right(tokens, self.device), [len(row) for row in tokens]
 
     def draw_first(self, role: str, groups: Sequence[Sequence[int]], at: Tensor) -> Drafted:
-        """The next token of these groups of slots by a model that first reads what it has skipped: a pass for each group.
+        """The next token of groups of slots, by a model that first reads what it has skipped: one pass for each group.
 
-        at: words `[rows]`, one group behind the other. Under `drawing`. Sets lengths to those before the last token, so that
-        drawn tokens are read at offsets 1, 2, ….
+        at: words `[rows]`, group after group. Under `drawing`. Leaves lengths before the last token: drawn tokens are read at
+        offsets 1, 2, ….
         """
         reader, parts = self.readers[role], []
         for group in groups:

@@ -103,10 +103,7 @@ def stack_windows(rows: Sequence[Row]) -> Tensor:
 
 
 def upload_words(rows: Sequence[Row], count: int, device: torch.device) -> Tensor:
-    """The words that the next `count` tokens are drawn with, as the int64 of their bits: `[rows, count]`.
-
-    0 behind the last position that there is.
-    """
+    """The words of the next `count` tokens, as the int64 of their bits: `[rows, count]`; 0 behind the last position."""
     return upload(torch.from_numpy(_take_next(rows, count, "words").view(np.int64)), device)
 
 

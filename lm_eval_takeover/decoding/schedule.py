@@ -1,15 +1,11 @@
-"""How long a draft is worth drafting, from tokens, settings and the two models' shapes: no clock, so that runs repeat.
+"""How long a draft is worth drafting, from tokens, settings and the shapes of both models. No clock is read, so that runs repeat.
 
-A block of `k` drafted positions costs `k b + G(k)` (`b` a pass of the drafter, `G(k)` one pass of the donor over `k` tokens) and
-emits tokens up to the first that differs from the draft. One more position emits a token with the probability `S` that none
-before it did. So it pays as long as `S > r (b + G(k+1) - G(k))`, with `r` the tokens per second of the best fixed block: the
-marginal value theorem, which also says when blocks do not pay at all (`k = 1` is lockstep). The donor's passes are padded to a
-few lengths: up to the next of them a position costs the drafter's pass alone, and behind it the whole step is weighed. `S`
-follows from the drafter's min-entropy at each drafted token: the share of positions of that one at which drafts ended so far.
-Greedy draws report none, so their drafts follow the overall share alone.
-
-What passes and draws cost is modelled (`costs`), with the keys and values that they read: only ratios matter, and the optimum is
-flat.
+A block of `k` drafted positions costs `k b + G(k)`: `b` for a pass of the drafter, `G(k)` for one pass of the donor over `k`
+tokens. One more position emits a token with the probability `S` that no position before it ends the draft. So it pays as long as
+`S > r (b + G(k+1) - G(k))`, with `r` the tokens per second of the best fixed block (the marginal value theorem). The donor's
+passes are padded to a few lengths: up to the next length a position costs the drafter's pass alone, then the whole step is
+weighed. `S` follows from the drafter's min-entropy at each drafted token, by how often drafts ended at that min-entropy so far.
+Greedy draws have none and follow the overall rate. Costs are modelled (`costs`): only ratios matter, and the optimum is flat.
 """
 
 import math
@@ -19,7 +15,7 @@ import numpy as np
 import torch
 
 from lm_eval_takeover.decoding.costs import PassCost, StepCosts, expect_tokens
-from lm_eval_takeover.forward.draft_length import LONGEST, longest_draft
+from lm_eval_takeover.forward.ragged_cache import LONGEST, longest_draft
 
 _BUCKETS = 24  # of min-entropy, four to a factor of e, from e^-4 nats on
 _MASS = 1 - np.exp(-np.exp((np.arange(_BUCKETS) + 0.5) / 4 - 4))  # of all tokens but the most probable one, by bucket
@@ -34,8 +30,7 @@ _LENGTHS = np.arange(1, LONGEST + 1)
 class MismatchRates:
     """How often a draft ends at a position, by the drafter's min-entropy there: `-ln` of its largest probability, in nats.
 
-    What is expected where little was seen is in proportion to the mass of all other tokens: a drafter that is certain is rarely
-    contradicted, and rows of one task reach their first uncertain position together, before any was verified.
+    Where little was seen, the rate is in proportion to the mass of all other tokens: a certain drafter is rarely contradicted.
     """
 
     def __init__(self) -> None:
@@ -90,10 +85,9 @@ class Schedule:
         return min(_PROBE, longest) if self._costs.bonus and self.rates.seen < _ALONE_WEIGHT else longest
 
     def break_even_rows(self, rows: int, drafting: int, columns: int = 0) -> list[float]:
-        """By the length of a draft: the expected number of rows that still stand, above which a longer one pays.
+        """By length of a draft: how many rows must be expected to stand for a longer one to pay.
 
-        `drafting` of the `rows` go through a pass of the drafter; all of them through that of the donor. Both read so many
-        `columns` of each row.
+        `drafting` of the `rows` go through the drafter's pass, all through the donor's. Both read `columns` of each row.
         """
         if self.fixed is not None:
             return [0.0] * (self.fixed + 1)

@@ -1,8 +1,8 @@
 """Takeovers that are known without the donor (`entropy`, `random`, `early`, one model alone): nothing is verified.
 
-Each token comes from the model that writes it, which first reads, in the same pass, what it has skipped. The same rows go on with
-the same model until the first of them ends or is the other model's. Choice, draw and next token stay on the device: a GPU
-computes one token while the host enters the one before it.
+The model that writes a token first reads, in the same pass, what it has skipped. The same rows go on with the same model until
+one of them ends or is the other model's. Choice, draw and next token stay on the device: a GPU computes one token while the host
+enters the one before it.
 """
 
 import math
@@ -17,7 +17,7 @@ from torch import Tensor
 from lm_eval_takeover.decoding.costs import PassCost
 from lm_eval_takeover.decoding.pool import Pool
 from lm_eval_takeover.decoding.rows import Decision, build_block, stack_windows, upload_words
-from lm_eval_takeover.forward.draft_length import LONGEST
+from lm_eval_takeover.forward.ragged_cache import LONGEST
 from lm_eval_takeover.forward.reader import Drafted
 from lm_eval_takeover.forward.transfers import HostCopy, upload
 from lm_eval_takeover.method.gate import push
@@ -28,10 +28,10 @@ _UNREAD_AT_ONCE = 4096  # tokens, padding included, of a pass of several rows
 
 
 class Step(NamedTuple):
-    """One more token of each row on its way to the host: tokens and masses `[rows]`; of a host whose distribution decides
-    takeovers and scores `[rows]`; and the numbers of a trace.
+    """One more token of each row on its way to the host: tokens and masses `[rows]`; takeovers and scores `[rows]` if the host's
+    distribution decides; and the numbers of a trace.
 
-    On the device stay the windows `[rows, window]` behind it, where there is a score, and for a trace the host's logits.
+    On the device stay the windows `[rows, window]` behind it, if there is a score, and the host's logits, for a trace.
     """
 
     copy: HostCopy
@@ -73,9 +73,9 @@ class Stepwise(Pool):
         return ahead
 
     def _write(self, groups: Sequence[Sequence[int]], taken: bool, count: int, finished: list[int]) -> None:
-        """So many tokens of each of these rows, takeovers or not; fewer where one of them ends or becomes the donor's.
+        """Up to `count` tokens of these rows, takeovers or not; fewer if one of them ends or becomes the donor's.
 
-        groups: the slots, by the passes that read what was skipped.
+        groups: slots that read what they skipped in one pass.
         """
         slots, role = [slot for group in groups for slot in group], self.policy.writes(taken)
         reader, judged = self.readers[role], self._asks_host and not taken
@@ -104,10 +104,7 @@ class Stepwise(Pool):
             reader.lengths[slot] = row.length - 1 + (judged and row.due is not None)
 
     def _judge(self, role: str, slots: Sequence[int], drafted: Drafted, windows: Tensor | None, ahead: int) -> Step:
-        """What the policy says of tokens that were drawn so many `ahead` of what is entered.
-
-        `windows` `[rows, window]` are the scores before them; None where it is not asked.
-        """
+        """What the policy says of tokens, `ahead` positions after what is entered. windows `[rows, window]`: scores before."""
         columns = [drafted.tokens.to(self.device), drafted.masses.to(self.device)]
         if windows is None and not self.traced:
             return Step(HostCopy(*columns))
@@ -169,9 +166,9 @@ class Stepwise(Pool):
                 standing.remove(slot)
 
     def _group(self, due: Sequence[int]) -> list[list[int]]:
-        """These slots, whose tokens are the donor's, by the passes that serve them.
+        """Slots of the donor's next tokens, grouped by pass, those with the least to read first.
 
-        Rows share a pass, those with the least to read first, until what one more would pad costs more than a pass of its own.
+        A row joins a pass until padding costs more than a pass of its own.
         """
         lengths = self.readers[self.donor].lengths
         groups: list[list[int]] = []

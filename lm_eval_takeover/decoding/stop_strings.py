@@ -13,8 +13,8 @@ _THOUGHTS = re.compile(rf"(?<={_OPEN}).*?(?=</think>|\Z)", re.DOTALL)
 class StopStrings:
     """Whether the text of the tokens so far holds one of the `until` strings (special tokens included).
 
-    Not inside of `<think>`, where a model may well repeat the problem with its header: lm-eval's `hf` takes thoughts out before
-    it cuts, too, but only once a text is written.
+    Text inside of `<think>` does not count: a model may repeat the problem there. lm-eval's `hf` removes thoughts, too, at the
+    end.
     """
 
     def __init__(self, tokenizer: Any, strings: Sequence[str]) -> None:

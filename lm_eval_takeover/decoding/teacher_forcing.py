@@ -18,7 +18,6 @@ from lm_eval_takeover.method.observations import COMPARED, COUNTED
 from lm_eval_takeover.method.policy import Block, Policy
 from lm_eval_takeover.method.registry import Score
 from lm_eval_takeover.method.sampling import chances, request_digest
-from lm_eval_takeover.method.scores import log_probs
 from lm_eval_takeover.pair.member import Member
 from lm_eval_takeover.pair.pair import Pair
 
@@ -29,7 +28,7 @@ BLOCK = 2**26  # logits at a time and model: long texts over large vocabularies 
 class Forced:
     """One continuation as the policy would have met it. All tensors are `[tokens]`; scores and log-probs in nats.
 
-    `greedy` says whether each token is the most likely one of the model that writes there.
+    greedy: whether a token is the likeliest of the model that writes there.
     """
 
     scores: Tensor
@@ -49,9 +48,8 @@ def logit_blocks(
 ) -> Iterator[Tensor]:
     """The logits that predict the continuations, as consecutive blocks `[rows, columns, vocab]`, or as one (`whole`).
 
-    Every prompt and continuation has at least one token. Rows are aligned at their ends, so the last `len(continuation)`
-    columns of all blocks together belong to a row. Raises ModelOutputError with the row's label where its logits are no
-    distribution.
+    Every prompt and continuation has a token or more. Rows are aligned at their ends: the last `len(continuation)` columns of all
+    blocks are a row's. Raises ModelOutputError with the row's label if its logits are no distribution.
     """
     reading = choose_reading(member)
     if not reading.padded and len(prompts) > 1:
@@ -136,22 +134,20 @@ def force(
 ) -> list[Forced]:
     """Each continuation under the policy: at every position the gate sees the scores of the positions before it.
 
-    Its tokens stand for the host's draws. `random` draws as sample 0 of the prompt does; `early` with a rate takes the
-    continuation's length for the donor's.
+    Its tokens stand for the host's draws. `random` draws as sample 0 of the prompt. `early` with a rate uses the continuation's
+    length as the donor's.
     """
     labels = labels or [f"row {i}" for i in range(len(prompts))]
     scores: list[Tensor] = []
-    chosen: dict[str, list[Tensor]] = {role: [] for role in policy.roles}
-    greedy: dict[str, list[Tensor]] = {role: [] for role in policy.roles}
+    judged: dict[str, list[Tensor]] = {role: [] for role in policy.roles}
     for here, logits in read_aligned(pair, policy.roles, prompts, continuations, labels):
         by_host, by_donor = logits.get(policy.host or ""), logits.get(policy.donor or "")
         scores.append(policy.scores(by_host, by_donor, here).cpu())
         if by_host is not None and by_donor is not None:
             logits = dict(zip(policy.roles, (by_host, policy.mix(by_host, by_donor)), strict=True))
         for role, block in logits.items():
-            chosen[role].append(log_probs(block).gather(-1, here[..., None])[..., 0].cpu())
-            greedy[role].append((block.argmax(-1) == here).cpu())
-    whole = {role: (torch.cat(chosen[role], 1), torch.cat(greedy[role], 1)) for role in policy.roles}
+            judged[role].append(observations.judge_tokens(block, here).cpu())
+    whole = {role: torch.cat(parts, 1) for role, parts in judged.items()}
     all_scores = torch.cat(scores, 1)
     results = []
     for i, (prompt, continuation) in enumerate(zip(prompts, continuations, strict=True)):
@@ -161,12 +157,10 @@ def force(
         tokens = torch.tensor([continuation])
         met = Block(here[None], row[None], window, chance[None], length, tokens, [Generation()], pair.tokenizer)
         taken = policy.decide(met)[0]
-        donor, host = (whole[policy.writes(taken_over)] for taken_over in (True, False))
-        log_p, is_greedy = (
-            torch.where(taken, d[i, -len(row) :], h[i, -len(row) :]) for d, h in zip(donor, host, strict=True)
-        )
+        donor, host = (whole[policy.writes(taken_over)][i, -len(row) :] for taken_over in (True, False))
+        log_p, greedy = torch.where(taken[:, None], donor, host).unbind(-1)
         # The continuation stands for the host's draws, and a mix that gives them is no takeover.
-        results.append(Forced(row, taken & (not policy.mixes), log_p, is_greedy))
+        results.append(Forced(row, taken & (not policy.mixes), log_p, greedy.bool()))
     return results
 
 
@@ -180,8 +174,7 @@ def compare(
 ) -> list[dict[str, NDArray[Any]]]:
     """What base and guide think of every token of each continuation: arrays `[tokens]` by name, one dictionary per row.
 
-    The scores by their names, the base as host, float32 as computed; then `COMPARED`, as `observations.compare` has them, ranks
-    and ids as int32.
+    Scores by their names, with the base as host, in float32; then `COMPARED` of `observations.compare`, ranks and ids as int32.
     """
     blocks: list[dict[str, Tensor]] = []
     for tokens, logits in read_aligned(pair, ("base", "guide"), prompts, continuations, labels):

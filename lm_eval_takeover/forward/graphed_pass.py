@@ -15,9 +15,16 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from lm_eval_takeover.forward.draft_length import LONGEST, longest_draft, round_up
 from lm_eval_takeover.forward.forward_pass import ForwardPass
-from lm_eval_takeover.forward.ragged_cache import COLUMN_STEP, Plan, RaggedCache, are_contiguous
+from lm_eval_takeover.forward.ragged_cache import (
+    COLUMN_STEP,
+    LONGEST,
+    Plan,
+    RaggedCache,
+    are_contiguous,
+    longest_draft,
+    round_up,
+)
 from lm_eval_takeover.forward.transfers import upload
 from lm_eval_takeover.method.request import Sampling
 from lm_eval_takeover.method.sampling import draw_rows
@@ -47,10 +54,7 @@ class CudaGraphs:
         self._pool = None
 
     def run(self, key: Hashable, function: Callable[[], Result]) -> Result:
-        """What `function` returns, in tensors that any next call overwrites.
-
-        `function` reads and writes static tensors only, and may be run more than once.
-        """
+        """What `function` returns, in tensors that the next call overwrites. It uses static tensors and may run twice."""
         if not self.enabled:
             return function()
         if key not in self._captured and not self._capture(key, function):

@@ -1,8 +1,8 @@
-"""A decoder's forward pass in as few operations as it takes, for the architectures that most pairs have.
+"""A decoder's forward pass in as few operations as possible, for the architectures that most pairs have.
 
-A small model's token costs more in Python and in small kernels than in arithmetic: transformers' own pass takes about sixty
-operations per layer, this one about twenty. Projections that read the same input are one matrix, queries and keys are rotated
-together, and grouped queries share their keys without a copy.
+A small model spends more time in Python and small kernels than in arithmetic. Transformers' pass takes about sixty operations per
+layer, this one about twenty: projections of one input are one matrix, queries and keys are rotated together, and grouped queries
+share their keys without a copy.
 """
 
 from typing import Any

@@ -1,7 +1,6 @@
-"""A left padded KV cache, all rows of one length, whose step costs one column: transformers' own copies all of it for one token.
+"""A left padded KV cache whose rows have one length. A step costs one column; transformers' own cache copies all of them.
 
-Lockstep and teacher forcing read with it, on any architecture and by transformers' own pass. `ragged_cache` is for blocks, whose
-rows grow and are rolled back each by its own number of tokens.
+Lockstep and teacher forcing read with it, on any architecture, by transformers' own pass. Blocks use `ragged_cache`.
 """
 
 import copy
@@ -61,9 +60,6 @@ class GrowingLayer(DynamicLayer):  # type: ignore[misc]
     def reorder_cache(self, beam_idx: Tensor) -> None:
         self.batch_select_indices(beam_idx)
 
-    def batch_repeat_interleave(self, repeats: int) -> None:
-        self.batch_select_indices(torch.arange(self.keys.shape[0], device=self.keys.device).repeat_interleave(repeats))
-
 
 def create_cache(config: Any) -> DynamicCache:
     """An empty cache for this model; layers other than full attention stay transformers' own."""
@@ -75,8 +71,7 @@ def create_cache(config: Any) -> DynamicCache:
 def select_rows(cache: DynamicCache, rows: Tensor) -> DynamicCache:
     """A new cache with these rows, in this order; a row may be taken more than once. The original stays as it is.
 
-    Layers select by their `reorder_cache`, which beam search needs: keys, values, and the convolution and recurrent states that
-    passes write in place. What a layer leaves out of it is selected here.
+    Layers select keys, values and states by their `reorder_cache`. What a layer leaves out of it is selected here.
     """
     selected = copy.copy(cache)
     selected.layers = [_copy_layer(layer) for layer in cache.layers]
@@ -89,7 +84,7 @@ def select_rows(cache: DynamicCache, rows: Tensor) -> DynamicCache:
 def copy_cache(cache: DynamicCache) -> DynamicCache:
     """A cache of its own: passes over either leave the other as it is.
 
-    States, which passes write in place, are copied. Keys and values are shared, since passes only append to them.
+    States are copied, since passes write them in place. Keys and values are shared, since passes only append to them.
     """
     copied = copy.copy(cache)
     copied.layers = [_copy_layer(layer) for layer in cache.layers]

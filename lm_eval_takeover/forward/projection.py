@@ -1,11 +1,9 @@
-"""`x W^T + b` for a few tokens, in the layout that is fastest for as many as there are.
+"""`x W^T + b` for a few tokens, in the layout that is fastest for their number.
 
-A block gives a matrix 2 to some 60 tokens, for which MKL takes several times as long as for one on a CPU, though it reads the
-same weights. Small weights are laid out as `[in, out]`, so that no product has to transpose them; large ones are kept a second
-time in oneDNN's own layout, which torch's compiler uses for weights that do not change. On two cores with AVX-512 that halves a
-float32 pass over 12 tokens; with AMX, any bfloat16 pass takes two thirds to three quarters. A CPU without bfloat16 arithmetic
-keeps float32 copies of bfloat16 weights: they multiply in float32 and round the sums, as the emulation does that takes three
-times as long.
+On a CPU, MKL takes several times as long for 2 to 60 tokens as for one, though it reads the same weights. Small weights are laid
+out as `[in, out]`, so that no product has to transpose them. Large ones are kept a second time in oneDNN's own layout: on two
+cores with AVX-512 that halves a float32 pass over 12 tokens; with AMX, any bfloat16 pass takes two thirds to three quarters. A
+CPU without bfloat16 arithmetic keeps float32 copies: torch's emulation, which rounds the same sums, takes three times as long.
 """
 
 from collections.abc import Sequence
@@ -38,8 +36,8 @@ def packed_dtype(dtype: torch.dtype) -> torch.dtype | None:
 class Projection:
     """Linear modules that read one input, as one matrix.
 
-    Several modules keep views of it, so that no weight is held twice. A second copy is held on a CPU only: of small weights that
-    no view can transpose or widen to float32, and with `pack` of large ones.
+    The modules keep views of it, so that no weight is held twice. A CPU holds a second copy of small weights that a view cannot
+    transpose or widen to float32, and with `pack` of large ones.
     """
 
     def __init__(self, modules: Sequence[Any], *, pack: bool = False) -> None:

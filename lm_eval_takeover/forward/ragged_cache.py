@@ -1,10 +1,8 @@
 """A KV cache whose rows have their own lengths: written at each row's end, rolled back by subtraction, never realigned.
 
-Buffers are `[slots, columns, heads, head_dim]`, allocated ahead. Row `r` owns columns `0 .. lengths[r] - 1`; the columns behind
-are free to overwrite, and no query of that row attends to them. So rolling back a draft costs nothing.
-
-Blocks need this: each row accepts another number of drafted tokens. `padded_cache`, whose rows all have one length, is what
-transformers' own pass reads for any architecture, which lockstep and teacher forcing need.
+Buffers are `[slots, columns, heads, head_dim]`, allocated ahead. Row `r` owns columns `0 .. lengths[r] - 1`. The columns behind
+are free to overwrite, and no query of that row attends to them. So rolling back a draft costs nothing. Blocks need this, since
+each row accepts its own number of drafted tokens; lockstep and teacher forcing read with `padded_cache`.
 """
 
 import weakref
@@ -12,6 +10,7 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
+import psutil
 import torch
 from torch import Tensor
 from transformers import Cache, DynamicCache
@@ -20,12 +19,31 @@ from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer, Li
 from lm_eval_takeover.errors import ArgumentError
 
 COLUMN_STEP = 256  # columns are allocated in multiples of it
+LONGEST = 64  # tokens of a draft, at most
+_MOST_LOGITS = 2**26  # rows x tokens x vocabulary of a draft that are always held: 256 MiB
+_SIZES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)  # new tokens of a pass that is padded
 _ANY = 2**31  # columns that a row may need where nothing is known of it
 
 
 def round_up_columns(columns: int) -> int:
     """The columns that are allocated for so many."""
     return -(-columns // COLUMN_STEP) * COLUMN_STEP
+
+
+def longest_draft(rows: int, vocab: int, device: torch.device) -> int:
+    """The most tokens of a draft whose logits are to be held: in float32, 1/64 of the memory that the device has."""
+    return max(1, min(LONGEST, max(_MOST_LOGITS, _memory(device) // 256) // (rows * vocab)))
+
+
+def _memory(device: torch.device) -> int:
+    if device.type == "cuda":
+        return torch.cuda.get_device_properties(device).total_memory
+    return int(psutil.virtual_memory().total)
+
+
+def round_up(new: int) -> int:
+    """The length that a pass over so many new tokens is padded to, so that few shapes occur."""
+    return next((size for size in _SIZES if size >= new), new)
 
 
 def are_contiguous(slots: Sequence[int]) -> bool:
@@ -36,8 +54,8 @@ def are_contiguous(slots: Sequence[int]) -> bool:
 class Plan:
     """Where a pass reads and writes: `rows` rows, each `new` tokens from its own length on, attending to the first `columns`.
 
-    `is_contiguous`: the rows are slots 0 .. rows - 1. `aligned_start`: the column where contiguous rows of one length all begin;
-    None for other rows.
+    is_contiguous: the rows are slots 0 .. rows - 1. aligned_start: the first new column of contiguous rows of one length, else
+    None.
     """
 
     aligned_start: int | None
@@ -114,7 +132,7 @@ class RaggedLayer(DynamicLayer):  # type: ignore[misc]
     def grow(self, columns: int, like: Sequence[Tensor]) -> None:
         """Allocate this many columns or more; `like` are keys and values `[..., heads, head_dim]` of their kind.
 
-        At least twice as many as there were, so that few copies are made; but no more than any row will need.
+        Doubles what there was, so that few copies are made, up to what any row will need.
         """
         held = 0 if self.buffers is None else self.buffers[0].shape[1]
         columns = round_up_columns(max(columns, min(2 * held, self._cache.most_columns)))
@@ -132,9 +150,9 @@ class RaggedLayer(DynamicLayer):  # type: ignore[misc]
 
 
 class RaggedCache(Cache):  # type: ignore[misc]
-    """The cache of one model for `slots` rows. `plan` is that of the pass that is running, or ran last.
+    """The cache of one model for `slots` rows, the longest of which will need `most_columns`.
 
-    `most_columns` is what its longest row will need.
+    plan: of the pass that is running, or ran last.
     """
 
     plan: Plan
@@ -185,8 +203,7 @@ def keeps_state(config: Any) -> bool:
 def read_layer_windows(config: Any, name: str) -> list[int | None]:
     """The attention window of each layer in tokens, None for all of them.
 
-    Raises ArgumentError for models whose rows cannot have their own lengths: layers that keep a state, and attention that takes
-    positions from the place in the batch.
+    Raises ArgumentError if rows cannot have their own lengths: layers keep a state, or attention takes positions from the batch.
     """
     text = config.get_text_config()
     rope = getattr(text, "rope_parameters", None) or {}

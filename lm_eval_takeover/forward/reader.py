@@ -10,11 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lm_eval_takeover.forward.draft_length import round_up
 from lm_eval_takeover.forward.forward_pass import ForwardPass, StatePass
 from lm_eval_takeover.forward.graphed_pass import GraphedPass
 from lm_eval_takeover.forward.padded_cache import copy_cache, create_cache
-from lm_eval_takeover.forward.ragged_cache import RaggedCache
+from lm_eval_takeover.forward.ragged_cache import RaggedCache, round_up
 from lm_eval_takeover.forward.transfers import choose_device, pad_right, upload
 from lm_eval_takeover.method.request import Sampling
 from lm_eval_takeover.method.sampling import draw_rows
@@ -25,9 +24,9 @@ _MOST_AGAIN = 32  # tokens that are read again with those that follow; of more, 
 
 @dataclass(slots=True)
 class Drafted:
-    """One drawn token per row: logits `[rows, vocab]`, tokens `[rows]` and masses `[rows]` as `draw_rows` gives them.
+    """One drawn token per row: logits `[rows, vocab]`, tokens and masses `[rows]` as `draw_rows` gives them.
 
-    What a GPU has drawn, the next pass overwrites.
+    A GPU overwrites them in its next pass.
     """
 
     logits: Tensor
@@ -36,11 +35,7 @@ class Drafted:
 
 
 class Reader:
-    """The rows of one model in their slots.
-
-    `lengths[slot]` is how many tokens a row has read, at most as many as its columns were written: a smaller length is a
-    roll-back.
-    """
+    """The rows of one model in their slots. `lengths[slot]`: tokens that a row has read; a smaller length is a roll-back."""
 
     def __init__(
         self, forward: ForwardPass, slots: int, vocab: int, columns: int = 2**31, *, graphed: bool = True
@@ -70,10 +65,7 @@ class Reader:
         return self.forward.member.device
 
     def padded_length(self, new: int) -> int:
-        """What a pass over so many new tokens is padded to, so that few shapes, and the roundings that hang on them, occur.
-
-        What is replayed pads itself.
-        """
+        """What a pass over `new` tokens is padded to: few shapes, and few kinds of rounding. A replayed pass pads itself."""
         return new if self._graphed is not None else round_up(new)
 
     def read(self, slots: Sequence[int], ids: Tensor, offset: int = 0) -> Tensor:

@@ -40,8 +40,8 @@ _HIDDEN = 1e4  # logits beyond it stand for tokens that a model never writes
 class Reading:
     """How transformers' own pass reads a model.
 
-    Not `padded`: texts of different lengths do not share a pass. Not `cached`: each pass reads the whole text again. Not
-    `chunked`: behind a cache, tokens are read one at a time.
+    Not padded: texts of different lengths do not share a pass. Not cached: each pass reads the whole text again. Not chunked:
+    behind a cache, tokens are read one at a time.
     """
 
     padded: bool = True
@@ -63,10 +63,7 @@ def choose_reading(member: Member) -> Reading:
 
 
 def verify_pass(member: Member, rows: int = 1) -> ForwardPass | StatePass:
-    """The pass of blocks of so many rows over this model, checked once.
-
-    Raises ArgumentError where it cannot be had or writes something else.
-    """
+    """The pass of blocks of `rows` rows, checked once. Raises ArgumentError if there is none or it gives other logits."""
     reason = check_member(member).blocks_fault
     forward = prepare_pass(member)
     if isinstance(forward, StatePass) and rows > 1:

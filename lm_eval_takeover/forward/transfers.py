@@ -1,7 +1,4 @@
-"""Small tensors on their way between host and device, neither of which waits for the other; and rows padded to one tensor.
-
-Padding is token 0.
-"""
+"""Small tensors on their way between host and device, neither of which waits; and rows padded with token 0 to one tensor."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -15,7 +15,7 @@ import hashlib
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import lru_cache
+from functools import cache, lru_cache
 
 import numpy as np
 import torch
@@ -87,7 +87,7 @@ def draw_rows(logits: Tensor, at: Tensor, sampling: Sampling, rows: Tensor | Non
     return tokens, masses
 
 
-@lru_cache(maxsize=64)
+@cache  # for ever: CUDA graphs that were captured read the table
 def _place_rules(sampling: Sampling, device: torch.device) -> kernels.Rules:
     return kernels.Rules.of([(sampling.temperature, sampling.top_p, sampling.top_k)], device)
 

@@ -94,14 +94,12 @@ def choose_drafts(costs: StepCosts, most: int, *, fixed: bool = False) -> Choice
         return Choice([], "fused, since drafts are not much faster with one request")
     if max(times) > MOST_LOSS:
         rows = times.index(max(times)) + 1
-        return Choice(
-            [], f"fused, since drafts need {max(times):.0%} of its time with {rows} requests (max_num_seqs={most})"
-        )
-    drafts = ", ".join(f"{length} from {start}" for start, _, length in list_ranges(lengths))
+        share = f"{max(times):.0%} of its time with {rows} requests"
+        return Choice([], f"fused, since drafts need {share} (max_num_seqs={most})")
+    ranges = list_ranges(lengths)
+    drafts = ", ".join(f"{length} from {start}" for start, _, length in ranges)
     shares = f"{times[0]:.0%} with 1, {times[-1]:.0%} with {most}"
-    return Choice(
-        list_ranges(lengths), f"tokens of a draft by the number of requests: {drafts}; of fused's time {shares}"
-    )
+    return Choice(ranges, f"tokens of a draft by the number of requests: {drafts}; of fused's time {shares}")
 
 
 def _guess_ends(arguments: ModelArguments, policy: Policy) -> float:

@@ -3,7 +3,7 @@
 import psutil
 import torch
 
-from lm_eval_takeover.forward.draft_length import LONGEST, longest_draft, round_up
+from lm_eval_takeover.forward.ragged_cache import LONGEST, longest_draft, round_up
 
 
 def test_logits_of_many_rows_or_tokens_shorten_a_draft(monkeypatch):

@@ -15,7 +15,7 @@ from torch.overrides import TorchFunctionMode
 
 from helpers.simulated_capture import list_tensors, simulate_captures
 from helpers.torch_kernels import draw_in_torch, read_in_torch
-from lm_eval_takeover.forward import draft_length
+from lm_eval_takeover.forward import ragged_cache
 from lm_eval_takeover.forward.kernel_check import check_kernels
 from lm_eval_takeover.kernels import operations
 from lm_eval_takeover.method.request import Sampling
@@ -204,7 +204,7 @@ def simulated_gpu(pair, monkeypatch, devices=(CUDA, CUDA)):
             patch.setattr(torch.cuda, name, simulated)
         # vLLM's second model runner replaces it for the whole process where there is no GPU
         patch.setattr(torch.Tensor, "pin_memory", torch._C.TensorBase.pin_memory)
-        patch.setattr(draft_length, "_memory", lambda device: 2**34)
+        patch.setattr(ragged_cache, "_memory", lambda device: 2**34)
         simulate_captures(patch)
         for member, device in zip(pair.members, devices, strict=False):
             _ = member.model  # loaded on the CPU
