@@ -23,6 +23,17 @@ def read_truth(text: str) -> bool:
     return text.lower() == "true"
 
 
+def read_share(text: str) -> float:
+    """Read a share from 0 to below 1. For `type=` of an option."""
+    try:
+        amount = float(text)
+    except ValueError:
+        amount = -1.0
+    if not 0 <= amount < 1:
+        raise argparse.ArgumentTypeError(f"'{text}' is not a share from 0 to below 1, such as 0.02")
+    return amount
+
+
 _SHARED: Mapping[str, dict[str, Any]] = {
     "base": {"help": "hub id (id@revision) or local folder (default: the bundled demo pair)"},
     "guide": {"help": "hub id (id@revision) or local folder (default: the bundled demo pair)"},
@@ -58,6 +69,13 @@ _SHARED: Mapping[str, dict[str, Any]] = {
         "choices": ("table", "md", "csv", "latex", "json"),
         "default": "table",
         "help": "how to print (default: table)",
+    },
+    "filter": {"metavar": "NAME", "help": "of a task with several filters read this one (default: the first)"},
+    "max_missing": {
+        "type": read_share,
+        "default": 0.02,
+        "metavar": "X",
+        "help": "share of problems that may have no response, since they crashed or are missing (default: 0.02)",
     },
     "overwrite": {"action": "store_true", "help": "replace files that exist"},
 }

@@ -1,7 +1,11 @@
-"""Reads a samples file of lm-eval: the identity of each problem, and its metrics over its samples."""
+"""Reads a samples file of lm-eval: the identity of each problem, and its metrics over its samples.
+
+A problem without a response is no wrong answer. It is counted in `missing`, and is in no figure.
+"""
 
 import re
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -31,21 +35,49 @@ class Problems:
     values: dict[str, Values]  # by metric
     doc_ids: tuple[int, ...] = ()  # lm-eval's numbers, where they are known
     texts: str = ""  # digest of all responses, whatever the order of problems
+    missing: int = 0  # further problems, which crashed or are not there
 
     def __len__(self) -> int:
         return len(self.ids)
 
     def ordered_as(self, ids: tuple[str, ...]) -> Self:
-        """The same problems in this order."""
+        """The problems of these ids, in this order."""
         places = {name: place for place, name in enumerate(self.ids)}
         order = np.array([places[name] for name in ids], dtype=int)
         values = {metric: values[order] for metric, values in self.values.items()}
         doc_ids = tuple(self.doc_ids[place] for place in order) if self.doc_ids else ()
-        return type(self)(ids, self.samples, values, doc_ids, self.texts)
+        return type(self)(ids, self.samples, values, doc_ids, self.texts, self.missing)
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How logs are read: the filter of tasks that have several (None: the first one), and the share that may be missing."""
+
+    filter: str | None = None
+    max_missing: float = 0.02
+
+    def check(self, place: str, missing: int, present: int) -> None:
+        """Raise ResultsError if more problems are missing than may be."""
+        if missing > self.max_missing * (missing + present):
+            raise ResultsError(
+                f"{place} has no response to {missing:,} of {missing + present:,} problems, and --max_missing "
+                f"{self.max_missing:g} is the share that may be missing; run them again, or allow a larger share"
+            )
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One problem as a log has it: its metrics from 0 to 1, the number of its samples, and a digest of its responses."""
+
+    name: str
+    doc_id: int
+    metrics: dict[str, float]
+    samples: int
+    texts: str
 
 
 class NotCorrect(ResultsError):
-    """A metric of the task is no share of correct samples."""
+    """A metric of the task is no number from 0 to 1 for each problem."""
 
 
 def choose_accuracy(names: Iterable[str]) -> str | None:
@@ -73,50 +105,93 @@ def derive_pass_at_k(shares: Values, samples: int | Values, k: int) -> Values:
     return as_values([pass_at_k(int(n), round(share * n), k) for share, n in zip(shares, drawn, strict=True)])
 
 
-def read_problems(path: Path, filter_name: str, accuracy: str = ACC) -> Problems:
+def read_problems(
+    path: Path, filter_name: str, accuracy: str = ACC, skipped: Collection[str] = (), reading: Reading = Reading()
+) -> Problems:
     """Read the rows of one filter in a samples file. Raises ResultsError with file, line and field.
 
-    The metric `accuracy` is called `acc` in what is returned. Pass@k that the task does not report is made of it. Raises
-    NotCorrect where that metric is no share of correct samples.
+    The metric `accuracy` is called `acc` in what is returned. Metrics that have no number from 0 to 1 for each problem are left
+    out, and so are those that are `skipped`. Raises NotCorrect if `accuracy` is such a metric.
     """
-    seen: dict[str, int] = {}
-    doc_ids, rows = list[int](), list[list[float]]()
-    texts: list[str] = []
-    samples = 0
-    metrics: tuple[str, ...] = ()
+    seen: dict[tuple[str, int], int] = {}
+    copies: Counter[str] = Counter()
+    rows: list[Measured] = []
+    crashed = 0
+    known: tuple[str, ...] = ()
     for number, row in enumerate(read_lines(path, WRITER), 1):
         if row.get("filter", filter_name) != filter_name:
             continue
-        name = row.require("doc_hash", str)
-        if name in seen:
-            row.fail("doc_hash", f"is that of line {seen[name]}: the same problem twice")
-        seen[name] = number
-        texts.append(digest_of([name, row.get("resps")]))
-        doc_ids.append(row.require("doc_id", int))
+        name, doc_id = row.require("doc_hash", str), row.require("doc_id", int)
+        if (name, doc_id) in seen:
+            row.fail("doc_hash", f"is that of line {seen[name, doc_id]}: the same problem twice")
+        seen[name, doc_id] = number
+        copies[name] += 1  # a data set may hold equal problems
+        if _is_null(row.get("resps", [])):
+            crashed += 1
+            continue
         here = tuple(list_metrics(row, accuracy))
-        metrics = metrics or here
-        if here != metrics:
-            row.fail(min(set(here) ^ set(metrics)), "is in some lines and not in others: two versions of the task?")
-        rows.append([row.share(metric) for metric in metrics])
-        count = _count_samples(row)
-        samples = samples or count
-        if count != samples:
-            row.fail("filtered_resps", f"has {count} samples, the lines before have {samples}")
+        known = known or here
+        if here != known:
+            row.fail(min(set(here) ^ set(known)), "is in some lines and not in others: two versions of the task?")
+        if accuracy not in _ACCURACIES and not is_share(row.get(accuracy)):
+            raise NotCorrect(f"metric '{accuracy}' is {row.get(accuracy)} in one line, expected a number from 0 to 1")
+        others = [name for name in row.require("metrics", list, []) if isinstance(name, str) and name not in skipped]
+        metrics = {metric: row.share(metric) for metric in here}
+        metrics = {ACC: metrics.pop(accuracy), **metrics}
+        metrics |= {m: float(row.get(m)) for m in others if m not in (*metrics, accuracy) and is_share(row.get(m))}
+        name = name if copies[name] == 1 else f"{copies[name]}-{name}"
+        rows.append(Measured(name, doc_id, metrics, _count_samples(row), digest_of([name, row.get("resps")])))
+        if rows[-1].samples != rows[0].samples:
+            row.fail("filtered_resps", f"has {rows[-1].samples} samples, the lines before have {rows[0].samples}")
+    reading.check(f"'{path}'", crashed, len(rows))
     if not rows:
         raise ResultsError(f"'{path}' holds no sample of filter '{filter_name}'; write it again with {WRITER}")
-    columns = as_values(rows).T
-    values = {ACC: columns[0]} | {metric: columns[place] for place, metric in enumerate(metrics) if place}
+    return collect_problems(rows, crashed)
+
+
+def read_samples(path: Path, reading: Reading) -> tuple[Problems, str]:
+    """Read a samples file that has no results beside it. Returns also what it calls `acc`. Raises ResultsError."""
+    first = next(read_lines(path, WRITER), Fields(f"'{path}'", {}))
+    filter_name = reading.filter or first.require("filter", str, "")
+    metrics = sorted(first.require("metrics", list[str]), key=lambda name: not is_share(first.get(name)))
+    if (accuracy := choose_accuracy(metrics)) is None:
+        first.fail("metrics", "names no metric of correct samples")
+    return read_problems(path, filter_name, accuracy, reading=reading), accuracy
+
+
+def is_share(value: Any) -> bool:
+    return isinstance(value, (int, float)) and 0 <= value <= 1
+
+
+def collect_problems(rows: Sequence[Measured], missing: int = 0) -> Problems:
+    """Put problems together. Metrics that only some have are left out."""
+    samples = rows[0].samples
+    shared = [metric for metric in rows[0].metrics if all(metric in row.metrics for row in rows)]
+    values = {metric: as_values([row.metrics[metric] for row in rows]) for metric in shared}
+    names, doc_ids = tuple(row.name for row in rows), tuple(row.doc_id for row in rows)
+    values = fill_pass_at_k(values, samples)
+    return Problems(names, samples, values, doc_ids, digest_of(sorted(row.texts for row in rows)), missing)
+
+
+def fill_pass_at_k(values: dict[str, Values], samples: int) -> dict[str, Values]:
+    """The metrics in their order, with each Pass@k made of `acc` that is not there. None is made of grades between 0 and 1."""
     counts = values[ACC] * samples
-    if not np.allclose(counts, np.rint(counts), atol=1e-6):
-        raise NotCorrect(f"metric '{accuracy}' is no share of {samples} samples that are correct or not")
-    for k in list_ks(samples):
-        values.setdefault(f"pass@{k}", derive_pass_at_k(values[ACC], samples, k))
-    values = {metric: values[metric] for metric in list_metrics(values)}
-    return Problems(tuple(seen), samples, values, tuple(doc_ids), digest_of(sorted(texts)))
+    ks = list_ks(samples) if np.allclose(counts, np.rint(counts), atol=1e-6) else []
+    values = {f"pass@{k}": derive_pass_at_k(values[ACC], samples, k) for k in ks} | values
+    return {metric: values[metric] for metric in dict.fromkeys([*list_metrics(values), *values])}
+
+
+def _is_null(responses: Any) -> bool:
+    """Whether a response is null, as where a model of an API gave none."""
+    return responses is None or (isinstance(responses, list) and any(map(_is_null, responses)))
 
 
 def _count_samples(row: Fields) -> int:
-    """How many samples the metrics of a problem are of: those that the filter leaves."""
+    """How many samples the metrics of a problem are of: those that the filter leaves. Log-likelihoods are one."""
+    arguments: Any = row.get("arguments")
+    first = next(iter(arguments.values()), None) if isinstance(arguments, dict) else None
+    if isinstance(first, dict) and isinstance(first.get("arg_1"), str):  # a continuation, no decoding options
+        return 1
     for field in ("filtered_resps", "resps"):
         inner: Any = row.require(field, list, [])
         if inner and isinstance(inner[0], list) and inner[0]:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from math import sqrt
 
 import numpy as np
-from scipy import stats
+from scipy.special import stdtrit
 
 from lm_eval_takeover.results.statistics import CONFIDENCE, Interval, Values, covariance_of_means
 
@@ -46,7 +46,7 @@ def measure_ratio(
     if any(count < 1 for _, count in parts):
         return None
     freedom = covariance[1, 1] ** 2 / sum(variance**2 / count for variance, count in parts)
-    t2 = float(stats.t.ppf((1 + confidence) / 2, freedom)) ** 2
+    t2 = float(stdtrit(freedom, (1 + confidence) / 2)) ** 2
     a = means[1] ** 2 - t2 * covariance[1, 1]
     if means[1] <= 0 or a <= 0:
         return None

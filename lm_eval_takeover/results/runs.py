@@ -1,4 +1,4 @@
-"""Runs of lm-eval on the takeover tasks, read from what `--output_path` wrote."""
+"""Runs of lm-eval, of any model and task, read from what `--output_path` wrote; and logs of inspect_ai."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -14,9 +14,12 @@ from lm_eval_takeover.results.problems import (
     WRITER,
     NotCorrect,
     Problems,
+    Reading,
     choose_accuracy,
+    is_share,
     list_metrics,
     read_problems,
+    read_samples,
 )
 from lm_eval_takeover.results.settings import (
     Settings,
@@ -141,10 +144,16 @@ class Run:
 
 
 def find_results(path: Path) -> list[Path]:
-    """The results files below a folder, or the file itself. Raises ResultsError."""
+    """The results files and logs of inspect_ai below a folder, or the file itself. Raises ResultsError.
+
+    A file of samples counts where it is given itself, or where its folder has no results.
+    """
     if path.is_file():
         return [path]
-    files = sorted(path.rglob("results_*.json")) if path.is_dir() else []
+    every = [
+        sorted(path.rglob(name)) if path.is_dir() else [] for name in ("results_*.json", "*.eval", "samples_*.jsonl")
+    ]
+    files = every[0] + every[1] or every[2]
     files = [file for file in files if "probe" not in file.relative_to(path).parts]  # of `compare --probe`: one problem
     if not files:
         state = "holds no results_*.json" if path.is_dir() else "does not exist"
@@ -154,7 +163,7 @@ def find_results(path: Path) -> list[Path]:
     return files
 
 
-def read_runs(paths: Iterable[Path]) -> tuple[list[Run], list[str]]:
+def read_runs(paths: Iterable[Path], reading: Reading = Reading()) -> tuple[list[Run], list[str]]:
     """Read the runs below these paths. Returns them with a line on each thing left out. Raises ResultsError.
 
     Several results files of one model and settings are one run. Of a task that is in more than one, the one with more problems
@@ -164,7 +173,7 @@ def read_runs(paths: Iterable[Path]) -> tuple[list[Run], list[str]]:
     notes: list[str] = []
     files = dict.fromkeys(file.resolve() for path in paths for file in find_results(path))
     for file in sorted(files, key=file_date):
-        new = read_run(file)
+        new = read_run(file, reading)
         notes += new.left_out
         if not new.tasks:
             continue
@@ -275,8 +284,48 @@ def file_date(path: Path) -> str:
     return re.sub(r"^.*_(?=\d{4}-)", "", path.stem)
 
 
-def read_run(path: Path) -> Run:
-    """Read the run of one results file, with the samples beside it. Raises ResultsError with file and field."""
+def read_run(path: Path, reading: Reading = Reading()) -> Run:
+    """Read the run of one results file with the samples beside it, of a file of samples, or of a log of inspect_ai.
+
+    Raises ResultsError with file and field, ArgumentError for a log of inspect_ai where that is not installed.
+    """
+    if path.suffix == ".eval":
+        from lm_eval_takeover.results.inspect_logs import read_log
+
+        return _describe_alone(path, *read_log(path, reading))
+    if path.suffix != ".jsonl":
+        return _read_results(path, reading)
+    task = re.sub(r"^samples_|_\d{4}-\d\d-\d\dT[\d.:-]*$", "", path.stem)
+    results = path.with_name(f"results_{file_date(path)}.json")
+    if not results.exists():
+        problems, accuracy = read_samples(path, reading)
+        return _describe_alone(path, f"{path.parent.name} {file_date(path)}", {}, task, {}, problems, accuracy)
+    run = _read_results(results, reading)
+    if task not in run.tasks:
+        raise ResultsError("; ".join([f"'{path}' is of no task that '{results.name}' has", *run.left_out]))
+    return replace(run, source=path, tasks={task: run.tasks[task]})
+
+
+def _describe_alone(
+    path: Path, model: str, settings: Settings, task: str, of_task: Settings, problems: Problems, accuracy: str
+) -> Run:
+    """A run of one task without a results file of lm-eval: all that is known of it is its problems."""
+    means = {metric: float(values.mean()) for metric, values in problems.values.items()}
+    result = TaskResult(
+        task, means, dict.fromkeys(means), len(problems), problems.samples, of_task, problems, Counts(), None, accuracy
+    )
+    return Run(path, model, "other", settings, {}, Counts(), {}, {task: result}, None, {}, _list_missing(path, result))
+
+
+def _list_missing(path: Path, result: TaskResult) -> list[str]:
+    """A line on problems without a response, if there are any."""
+    missing = result.problems.missing if result.problems else 0
+    total = missing + result.count
+    text = f"{result.task} of '{path}': {missing:,} of {total:,} problems have no response, and are in no figure"
+    return [text] if missing else []
+
+
+def _read_results(path: Path, reading: Reading) -> Run:
     document = read_document(path, "`lm_eval … --output_path`")
     config = document.inside("config")
     takeover = config.inside_or_empty("takeover")
@@ -295,7 +344,8 @@ def read_run(path: Path) -> Run:
                 f"'{path}': field 'results' names a task of {len(task)} letters; expected {_LONGEST_NAME} bytes at most"
             )
         try:
-            tasks[task] = _read_task(path, document, task)
+            tasks[task] = _read_task(path, document, task, reading)
+            left_out += _list_missing(path, tasks[task])
         except NotCorrect as reason:
             left_out.append(f"{task} of '{path}' is left out: {reason}")
     return Run(
@@ -354,30 +404,39 @@ def _is_group(document: Fields, task: str) -> bool:
     return task in document.inside_or_empty("group_subtasks") and task not in document.inside_or_empty("n-samples")
 
 
-def _read_task(path: Path, document: Fields, task: str) -> TaskResult:
-    """Read one task of a results file. Raises NotCorrect if no metric is a share of correct samples."""
+def _read_task(path: Path, document: Fields, task: str, reading: Reading) -> TaskResult:
+    """Read one task of a results file. Raises NotCorrect if no metric is a number from 0 to 1."""
     values = document.inside("results").inside(task)
-    kind = document.inside_or_empty("configs").inside_or_empty(task).get("output_type", "generate_until")
-    if kind != "generate_until":
-        raise NotCorrect(f"it is {kind}; expected a task that generates texts")
     keys = [key for key in values if "," in key and "_stderr," not in key]
-    accuracy = choose_accuracy(key.partition(",")[0] for key in keys)
+    filters = list(dict.fromkeys(key.partition(",")[2] for key in keys))
+    if reading.filter is not None and len(filters) > 1:
+        if reading.filter not in filters:
+            raise ResultsError(
+                f"'{path}': {task} has no filter '{reading.filter}' (--filter); it has {', '.join(filters)}"
+            )
+        keys = [key for key in keys if key.endswith(f",{reading.filter}")]
+    accuracy = choose_accuracy(
+        key.partition(",")[0] for key in sorted(keys, key=lambda key: not is_share(values.get(key)))
+    )
     if accuracy is None or (task.startswith(PREFIX) and accuracy != ACC):
         values.fail("acc,all", "is missing; expected a task of this package")
     filter_name = next(name for metric, _, name in (key.partition(",") for key in keys) if metric == accuracy)
     present = list_metrics((key.partition(",")[0] for key in keys if key.endswith(f",{filter_name}")), accuracy)
     shown = values.get(f"{accuracy},{filter_name}")
-    if accuracy != ACC and not (isinstance(shown, (int, float)) and 0 <= shown <= 1):
+    if accuracy != ACC and not is_share(shown):
         raise NotCorrect(f"metric '{accuracy}' is {shown}, expected a share of correct samples")
     means = {ACC: values.share(f"{accuracy},{filter_name}")}
     means |= {metric: values.share(f"{metric},{filter_name}") for metric in present[1:]}
     count = document.inside("n-samples").inside(task).require("effective", Positive)
     samples = samples_path(path, task)
-    problems = read_problems(samples, filter_name, accuracy) if samples.exists() else None
+    better = document.inside_or_empty("higher_is_better").inside_or_empty(task)
+    worse = [name for name in better if better.get(name) is False]
+    problems = read_problems(samples, filter_name, accuracy, worse, reading) if samples.exists() else None
     settings = task_settings(document, task)
     if problems is not None:
-        _check(path, task, problems, count, means)
-        means = {metric: means.get(metric, float(each.mean())) for metric, each in problems.values.items()} | means
+        problems = _check(path, task, problems, count, means, reading)
+        own = {metric: float(each.mean()) for metric, each in problems.values.items()}
+        count, means = len(problems), own if problems.missing else own | means
     takeover = document.inside("config").inside_or_empty("takeover")
     return TaskResult(
         task,
@@ -410,23 +469,31 @@ def samples_path(path: Path, task: str) -> Path:
     return path.with_name(f"samples_{task}_{file_date(path)}.jsonl")
 
 
-def _check(path: Path, task: str, problems: Problems, count: int, means: dict[str, float]) -> None:
-    """Raise ResultsError unless the samples have the number of problems and the means of the results."""
+def _check(
+    path: Path, task: str, problems: Problems, count: int, means: dict[str, float], reading: Reading
+) -> Problems:
+    """Count the problems that are missing. Raises ResultsError unless the rest may be those of the results, by their means."""
     samples = samples_path(path, task)
-    if len(problems) != count:
+    missing = count - len(problems)
+    if missing < problems.missing or missing > reading.max_missing * count:
         raise ResultsError(
-            f"'{samples}' holds {len(problems)} problems, but field 'n-samples.{task}.effective' of '{path.name}' says {count}; "
-            f"write both again with {WRITER}"
+            f"'{samples}' holds {len(problems) + problems.missing} problems, but field 'n-samples.{task}.effective' of "
+            f"'{path.name}' says {count}; write both again with {WRITER}, or allow a larger share with --max_missing"
         )
     for metric, mean in means.items():
-        if metric in problems.values and abs(float(problems.values[metric].mean()) - mean) > _TOLERANCE:
+        if (
+            metric in problems.values
+            and abs(float(problems.values[metric].mean()) - mean) > _TOLERANCE + missing / count
+        ):
             raise ResultsError(
                 f"'{samples}': the mean of field '{metric}' is {problems.values[metric].mean():.6f}, but field "
                 f"'results.{task}.{metric}' of '{path.name}' is {mean:.6f}; they are not of one run"
             )
+    return replace(problems, missing=missing)
 
 
-def common_ids(problems: Sequence[Problems]) -> tuple[str, ...] | None:
-    """The ids of the problems in the order of the first; None unless all have the same problems."""
-    first = problems[0]
-    return first.ids if all(set(other.ids) == set(first.ids) for other in problems) else None
+def common_ids(problems: Sequence[Problems], missing: float = 0.0) -> tuple[str, ...] | None:
+    """The ids that all have, in the order of the first; None if one has more than a share `missing` of others."""
+    shared = set(problems[0].ids).intersection(*(other.ids for other in problems))
+    enough = all(len(other) - len(shared) <= missing * len(other) for other in problems)
+    return tuple(name for name in problems[0].ids if name in shared) if enough and shared else None

@@ -12,7 +12,7 @@ from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
+from scipy.special import ndtr, ndtri, stdtr, stdtrit
 
 Values = NDArray[np.float64]  # one per problem
 
@@ -45,15 +45,15 @@ class Difference:
 
     def reach(self, confidence: float = CONFIDENCE) -> float:
         """The distance from the value to either bound."""
-        return self.error * float(stats.t.ppf((1 + confidence) / 2, self.freedom))
+        return self.error * float(stdtrit(self.freedom, (1 + confidence) / 2))
 
     def p_value(self, of: float = 0.0) -> float:
         """Two-sided, of the hypothesis that the difference is `of`."""
-        return min(1.0, 2 * float(stats.t.sf(abs(self._distance(of)), self.freedom)))
+        return min(1.0, 2 * float(stdtr(self.freedom, -abs(self._distance(of)))))
 
     def p_below(self, of: float) -> float:
         """One-sided: how probable a difference this low or lower is if the true one is `of`."""
-        return float(stats.t.cdf(self._distance(of), self.freedom))
+        return float(stdtr(self.freedom, self._distance(of)))
 
     def _distance(self, of: float) -> float:
         if self.error == 0:
@@ -100,7 +100,7 @@ def bounds_of(count: int, mean: Values, squares: Values, confidence: float = CON
         return np.zeros_like(mean), np.ones_like(mean)
     effect = (squares + _AGREEMENT) / (count * mean * (1 - mean) + _AGREEMENT)
     effective = count / effect
-    z2 = float(stats.t.ppf((1 + confidence) / 2, count - 1)) ** 2
+    z2 = float(stdtrit(count - 1, (1 + confidence) / 2)) ** 2
     centre = (mean + z2 / (2 * effective)) / (1 + z2 / effective)
     reach = np.sqrt(z2 * (mean * (1 - mean) / effective + z2 / (4 * effective**2))) / (1 + z2 / effective)
     # What rounding leaves of a bound that equals the mean at 0 and 1 is cut off.
@@ -196,7 +196,7 @@ def any_of_runs(p_value: float, runs: int, seeds: int) -> float:
         return p_value
     shared = 1 / (1 + seeds)
     nodes, weights = np.polynomial.hermite_e.hermegauss(80)
-    spared = stats.norm.cdf((stats.norm.isf(p_value) - sqrt(shared) * nodes) / sqrt(1 - shared))
+    spared = ndtr((-ndtri(p_value) - sqrt(shared) * nodes) / sqrt(1 - shared))
     # 1 - x^runs without loss of digits where x is close to 1.
     any_one = -np.expm1(runs * np.log(np.maximum(spared, 1e-300)))
     return float(np.clip(any_one @ weights / weights.sum(), p_value, 1.0))

@@ -182,9 +182,17 @@ def test_a_plain_task_is_read_by_its_first_filter_and_one_sample(tmp_path):
     assert result.means == {"acc": 0.75, "pass@1": 0.75}
 
 
-def test_a_metric_that_is_not_of_correct_samples_is_a_line(tmp_path):
-    runs, notes = read_runs([write_plain(tmp_path, [0.3, 0.5])])
-    assert runs == [] and "metric 'exact_match' is no share of 1 samples that are correct or not" in notes[0]
+def test_grades_between_wrong_and_right_have_no_pass_at_k(tmp_path):
+    (run,), notes = read_runs([write_plain(tmp_path / "grades", [0.3, 0.5])])
+    assert (run.tasks["plain"].means, run.tasks["plain"].k, notes) == ({"acc": 0.4}, None, [])
+
+
+def test_a_metric_that_is_no_number_from_0_to_1_is_a_line(tmp_path):
+    folder = write_plain(tmp_path, [27.0, -26.0])
+    for file in folder.iterdir():
+        file.write_text(file.read_text().replace("exact_match", "bleu"))
+    runs, notes = read_runs([folder])
+    assert runs == [] and "metric 'bleu' is 27.0 in one line, expected a number from 0 to 1" in notes[0]
 
 
 @pytest.mark.parametrize(
@@ -228,7 +236,10 @@ def test_a_broken_results_file_is_a_line_with_file_and_field(folder, place, valu
     ("change", "text"),
     [
         (lambda rows: rows[1].pop("doc_hash"), "line 2: field 'doc_hash' is missing"),
-        (lambda rows: rows[1].update(doc_hash=rows[0]["doc_hash"]), "line 2: field 'doc_hash' is that of line 1"),
+        (
+            lambda rows: rows[1].update(doc_hash=rows[0]["doc_hash"], doc_id=0),
+            "line 2: field 'doc_hash' is that of line 1",
+        ),
         (lambda rows: rows[2].update(acc=None), "line 3: field 'acc' is null"),
         (lambda rows: rows[2].pop("unparsed"), "line 3: field 'unparsed' is in some lines and not in others"),
         (lambda rows: rows[3]["filtered_resps"][0].pop(), "line 4: field 'filtered_resps' has 7 samples, the lines"),

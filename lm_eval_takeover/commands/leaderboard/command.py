@@ -6,18 +6,18 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from lm_eval_takeover.commands._options import add_shared
 from lm_eval_takeover.errors import ArgumentError
 
 HELP = "print results like the paper's Table 3"
 DESCRIPTION = """\
-Read lm-eval results of the takeover tasks (guided-takeover, hf, vllm, API models). Print Acc / Pass@8 for each task, their
-unweighted average over the mathematical tasks, and Recovery. Intervals need `lm_eval --log_samples`."""
+Read lm-eval results of any model and task whose metric is a number from 0 to 1 for each problem, and logs of inspect_ai. Print
+Acc / Pass@8 for each task, their unweighted average, and Recovery. Intervals need `lm_eval --log_samples`."""
 EXAMPLE = """examples:
   lm-eval-takeover leaderboard results/base results/guided results/random --thinking results/thinking
   lm-eval-takeover leaderboard results/mine --published --format md --columns maj8 cost
   lm-eval-takeover leaderboard results/base results/guided --vs results/base --format json
 """
-FORMATS = ("table", "md", "csv", "latex", "json")
 EXTRAS = ("intervals", "maj8", "truncated", "task_rate", "reading", "cost")
 
 
@@ -39,7 +39,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="RESULTS",
         help="compare each row with this one, which may be a row's name in a folder of compare: difference, interval, p-value",
     )
-    add("--format", choices=FORMATS, default="table", help="(default: table)")
+    add_shared(parser, "filter", "max_missing", "format")
     add(
         "--columns",
         nargs="+",
@@ -54,8 +54,10 @@ def run(options: argparse.Namespace) -> int:
         raise ArgumentError("leaderboard needs RESULTS, the folder of `lm_eval … --output_path`, or --published")
     from lm_eval_takeover.commands.leaderboard.formats import write_table
     from lm_eval_takeover.commands.leaderboard.rows import build_board, list_published_rows
+    from lm_eval_takeover.results.problems import Reading
 
-    board = build_board(options.results, options.thinking, _find_row(options.vs, options.results))
+    reading = Reading(options.filter, options.max_missing)
+    board = build_board(options.results, options.thinking, _find_row(options.vs, options.results), reading=reading)
     if options.published:
         board = replace(board, rows=[*board.rows, *list_published_rows()])
     sys.stdout.write(write_table(board, options.format, options.columns))

@@ -13,6 +13,7 @@ from lm_eval_takeover.commands.leaderboard.recoveries import (
 )
 from lm_eval_takeover.commands.leaderboard.versus import Contrast, compare_runs
 from lm_eval_takeover.errors import ArgumentError
+from lm_eval_takeover.results.problems import Reading
 from lm_eval_takeover.results.published import Pair, PublishedRow, read_published_rows
 from lm_eval_takeover.results.runs import PREFIX, TaskResult, read_runs
 from lm_eval_takeover.results.settings import describe_varying
@@ -63,11 +64,15 @@ class Board:
 
 
 def build_board(
-    results: Sequence[Path], thinking: Sequence[Path], versus: Path | None, labels: Mapping[Path, str] | None = None
+    results: Sequence[Path],
+    thinking: Sequence[Path],
+    versus: Path | None,
+    labels: Mapping[Path, str] | None = None,
+    reading: Reading = Reading(),
 ) -> Board:
     """Build the table of these results. `labels` name the rows of folders. Raises ResultsError, ArgumentError."""
-    ours, notes = read_runs(results)
-    thinkers, more = read_runs(thinking)
+    ours, notes = read_runs(results, reading)
+    thinkers, more = read_runs(thinking, reading)
     sources = {run.source for run in thinkers}
     runs = [(run, run.kind) for run in ours if run.source not in sources] + [(run, "thinking") for run in thinkers]
     named, legend = name_runs(runs, labels or {})
@@ -81,7 +86,7 @@ def build_board(
     board = Board(rows, [*warnings, *_list_warnings(named, averaged)], legend=legend)
     if versus is None:
         return board
-    reference, contrasts = compare_runs(named, averaged, versus)
+    reference, contrasts = compare_runs(named, averaged, versus, reading.max_missing)
     rows = [replace(row, contrasts=contrasts.get(row.name, ())) for row in rows]
     return replace(board, rows=rows, versus=reference.name)
 

@@ -33,7 +33,7 @@ class Contrast:
 
 
 def compare_runs(
-    rows: Sequence[NamedRun], averaged: Sequence[str], versus: Path
+    rows: Sequence[NamedRun], averaged: Sequence[str], versus: Path, max_missing: float
 ) -> tuple[NamedRun, dict[str, list[Contrast]]]:
     """Find the row of `--vs` and compare the others with it, by name. Raises ArgumentError unless it is one of the rows.
 
@@ -46,7 +46,7 @@ def compare_runs(
             f"--vs '{versus}' is {len(matching)} rows of the table; expected a results folder of one run, also given as RESULTS"
         )
     (reference,) = matching
-    contrasts = {row.name: _compare(row, reference, averaged) for row in rows if row is not reference}
+    contrasts = {row.name: _compare(row, reference, averaged, max_missing) for row in rows if row is not reference}
     tested = [each for of_row in contrasts.values() for each in of_row if each.p_value is not None]
     adjusted = iter(holm([each.p_value for each in tested if each.p_value is not None]))
     return reference, {
@@ -55,18 +55,18 @@ def compare_runs(
     }
 
 
-def _compare(row: NamedRun, reference: NamedRun, averaged: Sequence[str]) -> list[Contrast]:
+def _compare(row: NamedRun, reference: NamedRun, averaged: Sequence[str], max_missing: float) -> list[Contrast]:
     """Compare Acc and the Pass@k that tables show, by task and for the average over several tasks."""
     pairs = {
         task: (new, reference.run.tasks[task]) for task, new in row.run.tasks.items() if task in reference.run.tasks
     }
     contrasts = []
-    for metric in ("acc", *sorted({f"pass@{new.k}" for new, _ in pairs.values()})):
+    for metric in ("acc", *sorted({f"pass@{new.k}" for new, _ in pairs.values() if new.k and new.k > 1})):
         known: dict[str, Difference] = {}
         for task, (new, old) in pairs.items():
             if metric not in ("acc", f"pass@{new.k}"):
                 continue
-            difference, how = _measure(new, old, metric)
+            difference, how = _measure(new, old, metric, max_missing)
             contrasts.append(_describe(metric, task, difference, how))
             if difference is not None:
                 known[task] = difference
@@ -76,14 +76,14 @@ def _compare(row: NamedRun, reference: NamedRun, averaged: Sequence[str]) -> lis
     return contrasts
 
 
-def _measure(new: TaskResult, old: TaskResult, metric: str) -> tuple[Difference | None, str]:
+def _measure(new: TaskResult, old: TaskResult, metric: str, max_missing: float) -> tuple[Difference | None, str]:
     """The difference of two runs of a task, and how it was measured, or why it cannot be."""
     if new.problems is None or old.problems is None:
         return None, "no samples; run with --log_samples"
     if any(metric not in result.problems.values for result in (new, old) if result.problems):
         return None, f"no {metric}, since a problem has too few samples in one of the rows"
     observations = count_observations(metric, min(new.problems.samples, old.problems.samples))
-    ids = common_ids([old.problems, new.problems])
+    ids = common_ids([old.problems, new.problems], max_missing)
     if ids is None:
         values = new.problems.values[metric], old.problems.values[metric]
         return independent_difference(*values, observations), "other problems: not paired"

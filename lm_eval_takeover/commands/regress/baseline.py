@@ -1,11 +1,11 @@
 """A baseline: what one run, or several of other seeds, scored on each problem, with all that texts depend on, as small JSON."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 
@@ -14,19 +14,18 @@ from lm_eval_takeover.commands._output import write_file
 from lm_eval_takeover.errors import ArgumentError, ResultsError
 from lm_eval_takeover.results.costs import COSTS
 from lm_eval_takeover.results.fields import read_document
-from lm_eval_takeover.results.problems import ACC, Problems, derive_pass_at_k, list_metrics
+from lm_eval_takeover.results.problems import ACC, Problems, Reading, fill_pass_at_k
 from lm_eval_takeover.results.runs import Run, read_runs
 from lm_eval_takeover.results.settings import Settings, list_differences
 from lm_eval_takeover.results.statistics import Values, as_values
 from lm_eval_takeover.runs.layout import find_run_dirs
 from lm_eval_takeover.storage.digests import digest_of
 from lm_eval_takeover.storage.schema import Between, check
-from lm_eval_takeover.tasks.metrics import list_ks
 
 WRITER = "`lm-eval-takeover regress RESULTS --baseline FILE --update`"
 _ID = 16  # digits of a problem's digest that are kept
 _DERIVED = "pass@"  # Pass@k comes from the correct samples
-_Counts = list[Annotated[int, Between(0, 2**53)]]
+_Counts = list[Annotated[float, Between(0, 2**53)]]  # of a metric with grades between 0 and 1 they are not whole
 
 
 @dataclass(frozen=True)
@@ -48,6 +47,15 @@ class TaskRuns:
         metrics = [metric for metric in first.values if all(metric in other.values for other in others)]
         return replace(first, values={m: np.mean([run.values[m] for run in self.runs], axis=0) for m in metrics})
 
+    def keep(self, ids: Collection[str]) -> Self:
+        """The task with only the problems of these ids."""
+        if len(ids) == len(self.problems):
+            return self
+        places = [place for place, name in enumerate(self.problems.ids) if name in ids]
+        kept = tuple(self.problems.ids[place] for place in places)
+        anchors = {role: values[places] for role, values in self.anchors.items()}
+        return replace(self, runs=tuple(run.ordered_as(kept) for run in self.runs), anchors=anchors)
+
 
 @dataclass(frozen=True)
 class SeedRuns:
@@ -67,9 +75,9 @@ class SeedRuns:
         return max(len(side.runs) for side in self.tasks.values())
 
 
-def read_single_run(results: Path) -> SeedRuns:
+def read_single_run(results: Path, reading: Reading = Reading()) -> SeedRuns:
     """The one run of a results folder, with its samples. Raises ResultsError, ArgumentError."""
-    runs, notes = read_runs([results])
+    runs, notes = read_runs([results], reading)
     if len(runs) == 1:
         return replace(_read_run(runs[0]), notes=tuple(notes))
     reasons = notes
@@ -89,9 +97,9 @@ def _refuse_rows(results: Sequence[Path]) -> None:
         raise ArgumentError(f"'{results[0]}' holds the rows of compare, and a baseline is one of them: give {names}")
 
 
-def read_seeds(results: Sequence[Path]) -> SeedRuns:
+def read_seeds(results: Sequence[Path], reading: Reading = Reading()) -> SeedRuns:
     """Runs of these folders as one, where they differ in nothing but the seed. Raises ResultsError, ArgumentError."""
-    runs, notes = read_runs(results)
+    runs, notes = read_runs(results, reading)
     if not runs:
         raise ArgumentError("; ".join([f"'{results[0]}' holds no run", *notes]))
     first, *others = map(_read_run, runs)
@@ -200,9 +208,10 @@ def write_baseline(path: Path, measured: SeedRuns) -> None:
 
 
 def _pack(side: TaskRuns) -> dict[str, Any]:
-    def count(values: Mapping[str, Values]) -> dict[str, list[int]]:
-        samples = side.problems.samples
-        return {name: np.rint(each * samples).astype(int).tolist() for name, each in values.items()}
+    def count(values: Mapping[str, Values]) -> dict[str, list[float]]:
+        rounded = {name: np.round(each * side.problems.samples, 9) for name, each in values.items()}
+        whole = {name: bool((each == np.rint(each)).all()) for name, each in rounded.items()}
+        return {name: (each.astype(int) if whole[name] else each).tolist() for name, each in rounded.items()}
 
     def pack_run(run: Problems) -> dict[str, Any]:
         kept = {name: each for name, each in run.values.items() if not name.startswith(_DERIVED)}
@@ -239,7 +248,7 @@ def read_baseline(path: Path) -> SeedRuns:
 def _unpack(side: _StoredTask) -> TaskRuns:
     """Raises ValueError for counts that do not fit the problems and samples."""
 
-    def divide(counts: Mapping[str, Sequence[int]]) -> dict[str, Values]:
+    def divide(counts: Mapping[str, Sequence[float]]) -> dict[str, Values]:
         values = {name: as_values(each) / side.samples for name, each in counts.items()}
         for name, each in values.items():
             if len(each) != len(side.ids):
@@ -253,9 +262,7 @@ def _unpack(side: _StoredTask) -> TaskRuns:
         values = divide(run.counts)
         if ACC not in values:
             raise ValueError("field 'counts.acc' is missing")
-        values |= {f"{_DERIVED}{k}": derive_pass_at_k(values[ACC], side.samples, k) for k in list_ks(side.samples)}
-        ordered = {name: values[name] for name in dict.fromkeys([*list_metrics(values), *values])}
-        runs.append(Problems(tuple(side.ids), side.samples, ordered, texts=run.texts))
+        runs.append(Problems(tuple(side.ids), side.samples, fill_pass_at_k(values, side.samples), texts=run.texts))
     if not runs:
         raise ValueError("field 'runs' is empty")
     return TaskRuns(tuple(runs), side.settings, divide(side.anchors or {}))

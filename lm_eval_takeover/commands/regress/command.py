@@ -3,18 +3,19 @@
 import argparse
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lm_eval_takeover.commands._options import add_shared, check_least
+from lm_eval_takeover.commands._options import add_shared, check_least, read_share
 from lm_eval_takeover.commands._output import WRITERS, check_replaceable, write_file, write_json, write_terminal
 from lm_eval_takeover.errors import ArgumentError, nearest
 from lm_eval_takeover.escaping import for_terminal
 
 if TYPE_CHECKING:
     from lm_eval_takeover.commands.regress.baseline import SeedRuns
+    from lm_eval_takeover.results.problems import Reading
 
 HELP = "check a run for regressions against a baseline, in CI"
 DESCRIPTION = """\
@@ -28,30 +29,24 @@ EXAMPLE = """examples:
 """
 
 
-def read_limit(text: str) -> float:
-    """Read a limit. For `type=` of an option."""
-    try:
-        amount = float(text)
-    except ValueError:
-        amount = -1.0
-    if not 0 <= amount < 1:
-        raise argparse.ArgumentTypeError(f"'{text}' is not a share from 0 to below 1, such as 0.02")
-    return amount
-
-
 _METRICS = (
-    "one or more of acc, pass@K, maj@N, recovery, recovery_pass@K (--max_drop), realized_rate, truncated, "
-    "guide_passes_per_token, no_answer, unparsed, timed_out, unclosed_think (--max_change) (default: acc)"
+    "one or more of acc, pass@K, maj@N, recovery, recovery_pass@K and any other metric that is better if higher "
+    "(--max_drop), realized_rate, guide_passes_per_token, truncated, no_answer, restated, unparsed, timed_out, unboxed, "
+    "unclosed_think (--max_change) (default: acc)"
 )
 _FILE: dict[str, Any] = {"type": Path, "metavar": "FILE"}
 _RESULTS: dict[str, Any] = {"type": Path, "metavar": "RESULTS"}
 _FLAG: dict[str, Any] = {"action": "store_true"}
-_LIMIT: dict[str, Any] = {"type": read_limit, "default": 0.02, "metavar": "X"}
+_LIMIT: dict[str, Any] = {"type": read_share, "default": 0.02, "metavar": "X"}
 _NAMES: dict[str, Any] = {"nargs": "+", "default": []}
 _COUNT: dict[str, Any] = {"type": int, "metavar": "N"}
 _DROPS: dict[str, Any] = {"type": float, "nargs": "+", "default": [0.02, 0.05, 0.10], "metavar": "X"}
 _OPTIONS: Sequence[tuple[str, dict[str, Any], str]] = (
-    ("baseline", _FILE, "the baseline file (JSON)"),
+    (
+        "baseline",
+        _FILE,
+        "the baseline file (JSON); or a log to compare with: a folder of results, samples_*.jsonl, *.eval",
+    ),
     ("update", _FLAG, "write the baseline from RESULTS"),
     ("base", _RESULTS, "with --update: results of the base alone, to check Recovery"),
     ("reference", _RESULTS, "with --update: results of the thinking model, or of the guide alone"),
@@ -81,24 +76,34 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("results", nargs="*", **_RESULTS, help=results)
     for name, settings, text in _OPTIONS:
         parser.add_argument(f"--{name}", **settings, help=text)
-    add_shared(parser, "format", format={"choices": ("table", "md", "json")})
+    add_shared(parser, "filter", "max_missing", "format", format={"choices": ("table", "md", "json")})
 
 
 def run(options: argparse.Namespace) -> int:
     _check_call(options)
-    from lm_eval_takeover.commands.regress.baseline import add_anchors, read_baseline, read_seeds, read_single_run
+    from lm_eval_takeover.commands.regress.baseline import add_anchors, read_seeds, read_single_run
+    from lm_eval_takeover.results.problems import Reading
 
     if options.junit is not None:
         check_replaceable("junit", options.junit, "a JUnit file of regress")
-    limits = {metric: _find_limit(options, metric) for word in options.metric for metric in word.split(",") if metric}
+    reading = Reading(options.filter, options.max_missing)
     if options.plan:
-        return _plan(options, limits)
+        read = read_seeds(options.results, reading) if options.results else _read_baseline(options.baseline, reading)
+        return _plan(options, _choose(read, options.tasks))
     if options.update:
-        new = _choose(read_seeds(options.results), options.tasks)
+        new = _choose(read_seeds(options.results, reading), options.tasks)
         new = add_anchors(new, options.base, options.reference) if options.base else new
         return _update(options.baseline, new)
-    new = _choose(read_single_run(options.results[0]), options.tasks)
-    return _compare(options, _choose(read_baseline(options.baseline), options.tasks), new, limits)
+    new = _choose(read_single_run(options.results[0], reading), options.tasks)
+    return _compare(options, _choose(_read_baseline(options.baseline, reading), options.tasks), new)
+
+
+def _read_baseline(path: Path, reading: "Reading") -> "SeedRuns":
+    """A baseline file, or another run's log. Raises ResultsError."""
+    from lm_eval_takeover.commands.regress.baseline import read_baseline, read_single_run
+
+    is_log = path.is_dir() or path.suffix in (".jsonl", ".eval") or path.name.startswith("results_")
+    return read_single_run(path, reading) if is_log else read_baseline(path)
 
 
 def _check_call(options: argparse.Namespace) -> None:
@@ -120,13 +125,17 @@ def _check_call(options: argparse.Namespace) -> None:
         )
 
 
-def _find_limit(options: argparse.Namespace, metric: str) -> float:
-    """The limit of a metric. Raises ArgumentError for an unknown one."""
+def _find_limits(options: argparse.Namespace, *runs: "SeedRuns") -> dict[str, float]:
+    """The limit of each metric. Raises ArgumentError for one that nothing is known of."""
     from lm_eval_takeover.commands.regress.verdicts import CHANGES, DROPS, is_drop
 
-    if not is_drop(metric) and metric not in CHANGES:
-        raise ArgumentError(f"--metric '{metric}' is not known; {nearest(metric, (*DROPS, *CHANGES))}")
-    return float(options.max_drop if is_drop(metric) else options.max_change)
+    own = {metric for run in runs for side in run.tasks.values() for metric in side.problems.values}
+    limits = {}
+    for metric in (metric for word in options.metric for metric in word.split(",") if metric):
+        if not is_drop(metric) and metric not in own.union(CHANGES):
+            raise ArgumentError(f"--metric '{metric}' is not known; {nearest(metric, own.union(DROPS, CHANGES))}")
+        limits[metric] = float(options.max_change if metric in CHANGES else options.max_drop)
+    return limits
 
 
 def _choose(measured: "SeedRuns", tasks: list[str]) -> "SeedRuns":
@@ -151,18 +160,16 @@ def _update(path: Path, new: "SeedRuns") -> int:
     return 0
 
 
-def _plan(options: argparse.Namespace, limits: Mapping[str, float]) -> int:
-    from lm_eval_takeover.commands.regress.baseline import read_baseline, read_seeds
+def _plan(options: argparse.Namespace, chosen: "SeedRuns") -> int:
     from lm_eval_takeover.commands.regress.planning import plan
     from lm_eval_takeover.commands.regress.reports import lay_out_plan
 
+    limits = _find_limits(options, chosen)
     if len(limits) > 1:
         raise ArgumentError(f"--plan takes one --metric, and {len(limits)} are given: {', '.join(limits)}")
     ((metric, limit),) = limits.items()
     if not all(0 < drop < 1 for drop in options.drop):
         raise ArgumentError(f"--drop {' '.join(map(str, options.drop))}: expected shares between 0 and 1")
-    baseline = read_seeds(options.results) if options.results else read_baseline(options.baseline)
-    chosen = _choose(baseline, options.tasks)
     rows = plan(chosen, metric, limit, options.confidence, options.drop, options.samples)
     if options.format == "json":
         sys.stdout.write(write_json({"rows": [asdict(row) for row in rows]}))
@@ -171,15 +178,21 @@ def _plan(options: argparse.Namespace, limits: Mapping[str, float]) -> int:
     return 0
 
 
-def _compare(options: argparse.Namespace, old: "SeedRuns", new: "SeedRuns", limits: Mapping[str, float]) -> int:
+def _compare(options: argparse.Namespace, old: "SeedRuns", new: "SeedRuns") -> int:
     from lm_eval_takeover.commands.regress import history, reports, verdicts
 
-    verdicts.check_tasks(old, new)
+    limits = _find_limits(options, old, new)
+    notes = (*old.notes, *new.notes)
+    if options.history and not old.digest:
+        raise ArgumentError(
+            f"--history needs a baseline file, and '{options.baseline}' is a log; write one with --update"
+        )
+    old, new = verdicts.align(old, new, options.max_missing)
     allowed = verdicts.check_settings(old, new, options.allow, f"--baseline '{options.baseline}'")
     known = {*history.list_runs(options.history, old), history.digest_run(new)} if options.history else set()
     runs = max(options.runs, len(known)) if options.history else 1
     judged = {"runs": runs, "average_only": options.average_only}
-    for note in new.notes:
+    for note in dict.fromkeys(notes):
         print(note, file=sys.stderr)
     checks = [
         reports.Check(metric, limit, verdicts.compare(old, new, metric, limit, options.confidence, **judged))

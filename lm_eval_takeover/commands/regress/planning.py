@@ -11,8 +11,7 @@ from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
-from scipy.special import expit, logit
+from scipy.special import expit, logit, ndtri, stdtr
 
 from lm_eval_takeover.commands.regress.baseline import SeedRuns, TaskRuns
 from lm_eval_takeover.commands.regress.verdicts import AVERAGE, POWER
@@ -65,7 +64,7 @@ class Margins:
 
     def p_below(self) -> Values:
         """One-sided, as `Difference.p_below(0)`."""
-        return np.asarray(stats.t.cdf(self.value / self.error, self.freedom))
+        return np.asarray(stdtr(self.freedom, self.value / self.error))
 
 
 @dataclass(frozen=True)
@@ -134,7 +133,7 @@ def _count_needed(margins: Margins, design: Design, count: int) -> int | None:
     beyond = -float(margins.value.mean())
     if beyond <= 0:
         return None
-    reach = float(np.sqrt((margins.error**2).mean())) * (stats.norm.isf(design.level) + stats.norm.ppf(POWER))
+    reach = float(np.sqrt((margins.error**2).mean())) * (ndtri(POWER) - ndtri(design.level))
     needed = count * (reach / beyond) ** 2
     return ceil(needed) if needed <= MOST_PROBLEMS else None
 

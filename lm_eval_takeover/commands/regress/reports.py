@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 from lm_eval_takeover.commands._output import Table, show_p_value, write_markdown
 from lm_eval_takeover.commands.regress.baseline import SeedRuns
 from lm_eval_takeover.commands.regress.planning import MOST_PROBLEMS, Power
-from lm_eval_takeover.commands.regress.verdicts import AVERAGE, TaskVerdict, is_drop
+from lm_eval_takeover.commands.regress.verdicts import AVERAGE, CHANGES, TaskVerdict
 from lm_eval_takeover.escaping import for_terminal
 
 
@@ -70,7 +70,8 @@ def lay_out(verdict: str, checks: Sequence[Check], confidence: float, allowed: S
 def list_notes(verdict: str, checks: Sequence[Check], allowed: Sequence[str]) -> list[str]:
     """List the verdict, the notes on tasks, and which settings were allowed to differ."""
     limits = [
-        f"allowed {'drop' if is_drop(check.metric) else 'change'} of {check.metric} {check.limit:g}" for check in checks
+        f"allowed {'change' if check.metric in CHANGES else 'drop'} of {check.metric} {check.limit:g}"
+        for check in checks
     ]
     notes = [f"{verdict}: {', '.join(limits)}"]
     for check in checks:

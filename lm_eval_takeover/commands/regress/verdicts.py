@@ -13,7 +13,7 @@ import numpy as np
 from lm_eval_takeover.commands._output import show_p_value
 from lm_eval_takeover.commands.regress.baseline import SeedRuns, TaskRuns, list_other_settings
 from lm_eval_takeover.errors import ArgumentError, ResultsError, nearest
-from lm_eval_takeover.results.problems import ACC, Problems, derive_pass_at_k, list_metrics
+from lm_eval_takeover.results.problems import ACC, Problems, derive_pass_at_k
 from lm_eval_takeover.results.recovery import NOT_ABOVE, measure_ratio
 from lm_eval_takeover.results.settings import Settings, name_differences
 from lm_eval_takeover.results.statistics import (
@@ -29,7 +29,8 @@ from lm_eval_takeover.results.summary import choose_averaged
 
 DROPS = ("acc", "pass@8", "maj@8", "recovery", "recovery_pass@8")  # worse where lower; and all Pass@k and Maj@n
 CHANGES = (
-    "realized_rate", "truncated", "guide_passes_per_token", "no_answer", "unparsed", "timed_out", "unclosed_think",
+    "realized_rate", "guide_passes_per_token", "truncated", "no_answer", "restated", "unparsed", "timed_out", "unboxed",
+    "unclosed_think",
 )  # fmt: skip
 _RATIOS = {"realized_rate": "takeovers", "guide_passes_per_token": "guide_passes"}  # over tokens
 NEED_COSTS = (*_RATIOS, "truncated")
@@ -141,8 +142,8 @@ def _list_settings(measured: SeedRuns) -> list[Settings]:
     return [measured.settings, *(measured.tasks[task].settings for task in sorted(measured.tasks))]
 
 
-def check_tasks(old: SeedRuns, new: SeedRuns) -> None:
-    """Raise ResultsError if a task, a problem or a sample is on one side only."""
+def align(old: SeedRuns, new: SeedRuns, max_missing: float) -> tuple[SeedRuns, SeedRuns]:
+    """Both runs, of the problems that both have. Raises ResultsError if one lacks a task, or too many problems."""
     for here, there, side in ((old, new, "the run"), (new, old, "the baseline")):
         if missing := sorted(here.tasks.keys() - there.tasks.keys()):
             raise ResultsError(
@@ -151,14 +152,19 @@ def check_tasks(old: SeedRuns, new: SeedRuns) -> None:
     for task in old.tasks:
         before, now = old.tasks[task].problems, new.tasks[task].problems
         for a, b, side in ((before, now, "the run"), (now, before, "the baseline")):
-            missing_ids = [name for name in a.ids if name not in set(b.ids)]
-            if missing_ids:
+            present = set(b.ids)
+            missing_ids = [name for name in a.ids if name not in present]
+            if len(missing_ids) > max_missing * len(a):
                 shown = ", ".join(missing_ids[:_SHOWN]) + (", …" if len(missing_ids) > _SHOWN else "")
                 raise ResultsError(
-                    f"{task}: {len(missing_ids)} of {len(a)} problems are missing in {side} (doc_hash {shown})"
+                    f"{task}: {len(missing_ids)} of {len(a)} problems are missing in {side} (doc_hash {shown}); at most a share "
+                    f"of {max_missing:g} may be (--max_missing)"
                 )
         if before.samples != now.samples:
             raise ResultsError(f"{task}: {now.samples} samples a problem, the baseline has {before.samples}")
+    shared = {task: set(side.problems.ids) & set(new.tasks[task].problems.ids) for task, side in old.tasks.items()}
+    kept_old, kept_new = ({task: side.keep(shared[task]) for task, side in run.tasks.items()} for run in (old, new))
+    return replace(old, tasks=kept_old), replace(new, tasks=kept_new)
 
 
 def _align(task: str, old: TaskRuns, new: TaskRuns, metric: str, limit: float) -> TaskPair:
@@ -169,7 +175,7 @@ def _align(task: str, old: TaskRuns, new: TaskRuns, metric: str, limit: float) -
             raise ResultsError(
                 f"{task}: {metric} by problem is in the run_dir alone, and one of the two runs had none or lost it"
             )
-        known = ", ".join(list_metrics(old.problems.values.keys() & new.problems.values.keys()))
+        known = ", ".join(name for name in old.problems.values if name in new.problems.values)
         raise ResultsError(f"{task} has no metric '{metric}' in both runs; it has {known}")
     observations = inf if metric in _RATIOS else count_observations(of, new.problems.samples)
     same = new.runs[0].texts in [run.texts for run in old.runs]

@@ -85,9 +85,9 @@ def test_what_cannot_be_shown_is_a_line(tmp_path):
     folder = write_results(tmp_path, {"bleu_task": [0, 1]}, model="hf", model_args="pretrained=acme/x")
     (path,) = folder.glob("results_*.json")
     content = json.loads(path.read_text())
-    content["configs"]["bleu_task"]["output_type"] = "loglikelihood"
+    content["results"]["bleu_task"] = {"bleu,none": 27.5}
     path.write_text(json.dumps(content))
-    said = r"nothing can be shown of .*it is loglikelihood; expected a task that generates"
+    said = r"nothing can be shown of .*metric 'bleu' is 27.5, expected a share"
     with pytest.raises(ArgumentError, match=said):
         main(["leaderboard", str(tmp_path)])
     with pytest.raises(ArgumentError, match="leaderboard needs RESULTS"):

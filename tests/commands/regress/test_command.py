@@ -15,7 +15,6 @@ TASK = "takeover_math500"
         ([], "regress needs RESULTS"),
         (["results"], "regress needs --baseline FILE"),
         (["a", "b", "--baseline", "b"], "RESULTS are 2 folders; one run is compared"),
-        (["results", "--baseline", "b", "--metric", "accc"], r"--metric 'accc' is not known; did you mean 'acc'\?"),
         (["results", "--baseline", "b", "--confidence", "95"], "--confidence 95.0 is not a share"),
         (["results", "--baseline", "b", "--runs", "0"], "--runs 0 is not at least 1"),
         (["results", "--baseline", "b", "--base", "x"], "--base and --reference go together, and with --update"),
@@ -81,6 +80,11 @@ def test_the_status_follows_from_the_verdict(check, shift, words, status, verdic
     assert task["low"] <= task["difference"] <= task["high"]
     assert task["difference"] == pytest.approx(task["now"] - task["baseline"])
     assert ("could tell" in task["note"]) == (verdict == "inconclusive")
+
+
+def test_a_metric_that_neither_run_has_is_one_line(check):
+    with pytest.raises(ArgumentError, match=r"--metric 'accc' is not known; did you mean 'acc'\?"):
+        check({TASK: draw_counts(1)}, "--metric", "accc")
 
 
 def test_only_the_named_tasks_are_checked(check):

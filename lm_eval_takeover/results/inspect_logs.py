@@ -1,0 +1,84 @@
+"""Reads an `.eval` log of inspect_ai, by that package's own reader.
+
+A sample of inspect is a problem here, and an epoch a sample. A problem is missing if one of its epochs crashed or is not there.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from lm_eval_takeover.errors import ArgumentError, ResultsError
+from lm_eval_takeover.results.problems import (
+    ACC,
+    Measured,
+    Problems,
+    Reading,
+    choose_accuracy,
+    collect_problems,
+    is_share,
+)
+from lm_eval_takeover.results.settings import Settings
+from lm_eval_takeover.storage.digests import digest_of
+
+_UNREAD = {"events", "attachments", "store"}
+
+
+def read_log(path: Path, reading: Reading) -> tuple[str, Settings, str, Settings, Problems, str]:
+    """Returns model, its settings, task, its settings, problems, and the scorer that `acc` is of. Raises ResultsError."""
+    try:
+        from inspect_ai.log import read_eval_log, read_eval_log_samples
+    except ImportError:
+        reason = "is a log of inspect_ai, whose reader is not installed: pip install '.[inspect]' in a checkout"
+        raise ArgumentError(f"'{path}' {reason}") from None
+    try:
+        header = read_eval_log(str(path), header_only=True)
+        samples = list(read_eval_log_samples(str(path), all_samples_required=False, exclude_fields=_UNREAD))
+    except Exception as error:  # its reader raises what its parts raise
+        reason = str(error).strip().partition("\n")[0]
+        raise ResultsError(f"'{path}' cannot be read: {reason}; expected a log of `inspect eval`") from error
+    said, epochs = header.eval, header.eval.config.epochs or 1
+    whole: dict[Any, list[Any]] = {}
+    for sample in samples:
+        whole.setdefault(sample.id, []).extend([] if sample.error else [sample])
+    total = max(len(whole), len(said.dataset.sample_ids or []))
+    whole = {name: each for name, each in whole.items() if len(each) == epochs}
+    reading.check(f"'{path}'", total - len(whole), len(whole))
+    scores = {name: _score(each) for name, each in whole.items()}
+    names = [name for name in next(iter(scores.values()), {}) if all(name in each for each in scores.values())]
+    accuracy = reading.filter if reading.filter and len(names) > 1 else choose_accuracy(names)
+    if accuracy not in names:
+        known = ", ".join(names) or "none"
+        raise ResultsError(
+            f"'{path}' has no scorer {accuracy or 'with numbers from 0 to 1'} (--filter); it has {known}"
+        )
+    graded = any(value not in (0, 1) for each in scores.values() for value in each[accuracy])
+    samples_each = 1 if graded else epochs  # grades between wrong and right count as one, and have no Pass@k
+    rows = []
+    for number, (name, each) in enumerate(whole.items()):
+        identity = digest_of([str(name), each[0].target, _read_text(each[0].input)])
+        texts = digest_of([identity, [sample.output.completion for sample in each]])
+        means = {scorer: sum(scores[name][scorer]) / epochs for scorer in names}
+        rows.append(Measured(identity, number, {ACC: means.pop(accuracy), **means}, samples_each, texts))
+    decoding = header.plan.config.model_dump(exclude_none=True, exclude={"seed"})
+    settings = {"model": said.model, **{f"generate.{name}": value for name, value in decoding.items()}}
+    of_task = {"task_version": said.task_version, "limit": said.config.limit, "samples": epochs}
+    of_task |= {f"task_args.{name}": value for name, value in said.task_args.items()}
+    return said.model, settings, said.task, of_task, collect_problems(rows, total - len(whole)), accuracy
+
+
+def _score(samples: Sequence[Any]) -> dict[str, list[float]]:
+    """What each scorer gives to the epochs, or each value of a scorer that gives several, if all are from 0 to 1."""
+    from inspect_ai.scorer import value_to_float
+
+    number, found = value_to_float(), dict[str, list[float]]()
+    for sample in samples:
+        for scorer, score in (sample.scores or {}).items():
+            parts = score.value if isinstance(score.value, dict) else {"": score.value}
+            for part, value in parts.items():
+                if not isinstance(value, list | None) and is_share(known := number(value)):
+                    found.setdefault(f"{scorer}/{part}" if part else scorer, []).append(known)
+    return {name: each for name, each in found.items() if len(each) == len(samples)}
+
+
+def _read_text(given: Any) -> Any:
+    return given if isinstance(given, str) else [[message.role, message.text] for message in given]

@@ -1,0 +1,223 @@
+"""Logs of other models and tasks: what `lm_eval --model hf` writes of stock kinds of tasks, and logs of inspect_ai."""
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from helpers.processes import environment
+from lm_eval import simple_evaluate
+from lm_eval.loggers import EvaluationTracker
+
+from lm_eval_takeover.cli import main
+from lm_eval_takeover.commands.regress.command import _METRICS
+from lm_eval_takeover.demo import DEMO, PROMPT, problems
+from lm_eval_takeover.errors import ArgumentError, ResultsError
+from lm_eval_takeover.results.problems import Reading
+from lm_eval_takeover.results.runs import read_run, read_runs
+
+COUNT = 40
+DATA = Path(__file__).parent / "data"
+
+
+def describe_tasks(data):
+    """A task of log-likelihoods with two metrics, and a task of texts with two filters."""
+    shared = {"dataset_path": "json", "dataset_kwargs": {"data_files": {"test": str(data)}}, "test_split": "test"}
+    shared["doc_to_text"] = PROMPT.format(problem="{{problem}}")
+    choices = {"output_type": "multiple_choice", "doc_to_choice": "{{choices}}", "doc_to_target": "right"}
+    texts = {"output_type": "generate_until", "generation_kwargs": {"until": [], "max_gen_toks": 320}}
+    texts["filter_list"] = [
+        {"name": name, "filter": [{"function": "regex", "regex_pattern": pattern}, {"function": "take_first"}]}
+        for name, pattern in (("boxed", r"boxed\{(\d+)"), ("first", r"= (\d+)"))
+    ]
+    exact = {"metric": "exact_match", "aggregation": "mean", "higher_is_better": True}
+    return [
+        {"task": "choices", **shared, **choices, "metric_list": [{"metric": "acc"}, {"metric": "acc_norm"}]},
+        {"task": "texts", **shared, **texts, "doc_to_target": "answer", "metric_list": [exact]},
+    ]
+
+
+@pytest.fixture(scope="module")
+def logs(tmp_path_factory):
+    """Results folders by model: `lm_eval --model hf` on the models of the demo. Two of the problems are equal."""
+    folder = tmp_path_factory.mktemp("logs")
+    rows = [row | {"choices": [row["answer"], "1", "12"], "right": 0} for row in problems()[: COUNT - 1]]
+    (folder / "data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in [*rows, rows[0]]))
+    for name, model in DEMO.items():
+        tracker = EvaluationTracker(output_path=str(folder / name))
+        options = {"model_args": {"pretrained": str(model), "dtype": "float32"}, "device": "cpu", "batch_size": COUNT}
+        tasks = describe_tasks(folder / "data.jsonl")
+        results = simple_evaluate("hf", tasks=tasks, bootstrap_iters=0, evaluation_tracker=tracker, **options)
+        samples = results.pop("samples")
+        tracker.save_results_aggregated(results=results, samples=samples)
+        for task in samples:
+            tracker.save_results_samples(task_name=task, samples=samples[task])
+    return folder
+
+
+def find(folder, pattern):
+    (path,) = folder.rglob(pattern)
+    return path
+
+
+def regress(capsys, *words):
+    status = main(["regress", *map(str, words), "--format", "json"])
+    return status, json.loads(capsys.readouterr().out)
+
+
+def test_log_likelihoods_are_one_sample_each_and_equal_problems_are_two(logs):
+    run = read_run(find(logs / "base", "results_*.json"))
+    result, said = run.tasks["choices"], json.loads(run.source.read_text())["results"]["choices"]
+    assert (len(set(result.problems.ids)), result.samples, result.k, run.left_out) == (COUNT, 1, 1, [])
+    assert result.means["acc"] == said["acc,none"]
+    assert result.problems.values["acc_norm"].mean() == pytest.approx(said["acc_norm,none"])
+
+
+def test_a_filter_is_chosen_by_name(logs):
+    path = find(logs / "guide", "results_*.json")
+    said = json.loads(path.read_text())["results"]["texts"]
+    means = [read_run(path, Reading(name)).tasks["texts"].means["acc"] for name in (None, "boxed", "first")]
+    assert means == [said["exact_match,boxed"], said["exact_match,boxed"], said["exact_match,first"]]
+    assert means[0] != means[2]
+    with pytest.raises(ResultsError, match=r"texts has no filter 'last' \(--filter\); it has boxed, first"):
+        read_run(path, Reading("last"))
+
+
+def test_two_samples_files_are_compared_by_problem_with_and_without_their_results(logs, tmp_path, capsys):
+    files = [find(logs / name, "samples_texts_*.jsonl") for name in ("base", "guide")]
+    words = ["--filter", "boxed", "--max_drop", "0"]
+    whole = regress(capsys, files[1], "--baseline", files[0], "--allow", "model_args.pretrained", *words)
+    for file, name in zip(files, ("base", "guide"), strict=True):
+        (tmp_path / name).mkdir()
+        shutil.copy(file, tmp_path / name)
+    alone = regress(capsys, tmp_path / "guide", "--baseline", tmp_path / "base" / files[0].name, *words)
+    assert whole[1]["tasks"] == alone[1]["tasks"] and alone[1]["tasks"]["texts"]["difference"] != 0
+    folders = [str(tmp_path / name) for name in ("base", "guide")]
+    main(["leaderboard", *folders, "--vs", folders[0], "--filter", "boxed", "--format", "json"])
+    (versus,) = [row["vs"] for row in json.loads(capsys.readouterr().out)["rows"] if "vs" in row]
+    assert versus["acc"]["texts"]["how"] == "paired by problem"
+    assert versus["acc"]["texts"]["difference"] == pytest.approx(alone[1]["tasks"]["texts"]["difference"])
+
+
+@pytest.mark.parametrize("lost", ["crashed", "missing"])
+def test_crashed_and_missing_problems_are_no_wrong_answers(logs, tmp_path, lost):
+    folder = Path(shutil.copytree(logs / "guide", tmp_path / "guide"))
+    samples, results = find(folder, "samples_choices_*"), find(folder, "results_*")
+    first, *rest = map(json.loads, samples.read_text().splitlines())
+    rows = [first | {"resps": [None]} if lost == "crashed" else None, *rest]
+    samples.write_text("".join(json.dumps(row) + "\n" for row in rows if row))
+    with pytest.raises(ResultsError, match="--max_missing"):
+        read_run(results)
+    run = read_run(results, Reading(max_missing=0.05))
+    problems = run.tasks["choices"].problems
+    assert (len(problems), problems.missing) == (COUNT - 1, 1)
+    assert run.tasks["choices"].means["acc"] == pytest.approx(sum(row["acc"] for row in rest) / len(rest))
+    (line,) = run.left_out
+    assert "choices of" in line and "1 of 40 problems have no response, and are in no figure" in line
+
+
+@pytest.mark.parametrize("folder", ["takeover", "hf"])
+def test_regress_names_every_metric_that_a_results_file_has(logs, capsys, folder):
+    results = DATA / "guided" if folder == "takeover" else logs / "base"
+    (run,), _ = read_runs([results])
+    document = json.loads(run.source.read_text())
+    keys = [key for values in document["results"].values() for key in values if "," in key and "_stderr" not in key]
+    for name in {key.partition(",")[0] for key in keys}:
+        tasks = [task for task in run.tasks if any(key.startswith(f"{name},") for key in document["results"][task])]
+        metric = "acc" if name == "exact_match" else name
+        status, found = regress(capsys, results, "--baseline", results, "--metric", metric, "--tasks", *tasks)
+        assert status == 0 and set(found["tasks"]) >= set(tasks)
+        better = all(document["higher_is_better"][task][name] for task in tasks)
+        assert better or name in _METRICS, f"the help does not name {name}"
+
+
+@pytest.mark.parametrize("words", [["leaderboard"], ["regress", "--baseline", str(DATA / "hf")]], ids=lambda w: w[0])
+def test_logs_are_read_without_torch_in_less_time_than_it_takes_to_import_it(words):
+    """Processor time of three processes each, the least of which counts."""
+    script = f"""
+import sys
+from lm_eval_takeover.cli import main
+assert main({[words[0], str(DATA / "hf"), *words[1:]]!r}) == 0
+print([name for name in ("torch", "transformers", "datasets", "lm_eval", "scipy.stats") if name in sys.modules])
+"""
+    measure = (
+        "import resource, subprocess, sys; subprocess.run([sys.executable, '-c', sys.argv[1]], check=True); "
+        "used = resource.getrusage(resource.RUSAGE_CHILDREN); print(used.ru_utime + used.ru_stime)"
+    )
+    seconds = []
+    for code in (script, "import torch"):
+        run = [sys.executable, "-c", measure, code]
+        done = [subprocess.run(run, capture_output=True, text=True, env=environment(), check=True) for _ in range(3)]
+        seconds.append(min(float(one.stdout.splitlines()[-1]) for one in done))
+        assert code != script or done[0].stdout.splitlines()[-2] == "[]"
+    print(f"{words[0]}: {seconds[0]:.2f} s of a processor, import torch: {seconds[1]:.2f} s")
+    assert seconds[0] < seconds[1]
+
+
+INSPECT = """
+import sys
+import inspect_ai
+from inspect_ai.dataset import Sample
+from inspect_ai.model import ModelOutput
+from inspect_ai.scorer import f1, match
+from inspect_ai.solver import solver
+folder, (count, right, crashed) = sys.argv[1], map(int, sys.argv[2:])
+
+@solver
+def answer():
+    async def solve(state, generate):
+        number = int(state.sample_id)
+        if number < crashed:
+            raise RuntimeError("connection lost")
+        state.output = ModelOutput.from_content("mockllm/model", f"it is {number}" if number < right else "none")
+        return state
+    return solve
+
+data = [Sample(id=number, input=f"number {number}", target=str(number)) for number in range(count)]
+task = inspect_ai.Task(name="numbers", dataset=data, solver=answer(), scorer=[match(), f1()], epochs=2)
+settings = {"log_dir": folder, "log_format": "eval", "display": "none", "fail_on_error": False}
+inspect_ai.eval(task, model="mockllm/model", **settings)
+"""
+
+
+def write_inspect_log(folder, right, crashed=0):
+    """A log of `inspect eval`: 2 epochs of a solver that answers the first problems rightly, and crashes on the very first."""
+    words = [sys.executable, "-c", INSPECT, folder, *map(str, (COUNT, right, crashed))]
+    subprocess.run(words, check=True, env=environment())
+    return find(folder, "*.eval")
+
+
+@pytest.mark.filterwarnings("default")
+def test_logs_of_inspect_are_compared_as_those_of_lm_eval_are(tmp_path, capsys):
+    """Their epochs are samples, and a grade is no Pass@k; what crashed is counted, and is not wrong."""
+    pytest.importorskip("inspect_ai", reason="writes and reads the logs, and inspect_ai is not installed")
+    good = write_inspect_log(tmp_path / "good", 30)
+    result = read_run(good).tasks["numbers"]
+    assert (result.accuracy, result.samples, len(result.problems)) == ("match", 2, COUNT)
+    assert (result.means["acc"], result.means["pass@2"]) == (30 / COUNT, 30 / COUNT)
+    graded = read_run(good, Reading("f1")).tasks["numbers"]
+    assert graded.k is None and 0 < graded.means["acc"] < 30 / COUNT  # `it is 7` shares a word with `7`
+    bad = write_inspect_log(tmp_path / "bad", 20)
+    status, found = regress(capsys, bad, "--baseline", good)
+    assert (status, found["tasks"]["numbers"]["difference"]) == (1, pytest.approx(-10 / COUNT))
+    assert main(["regress", str(good), "--baseline", str(tmp_path / "b.json"), "--update"]) == 0
+    capsys.readouterr()
+    assert regress(capsys, tmp_path / "bad", "--baseline", tmp_path / "b.json") == (status, found)
+    torn = write_inspect_log(tmp_path / "torn", 30, crashed=2)
+    with pytest.raises(ResultsError, match="has no response to 2 of 40 problems, and --max_missing"):
+        read_run(torn)
+    run = read_run(torn, Reading(max_missing=0.05))
+    assert run.tasks["numbers"].means["acc"] == 28 / 38 and run.tasks["numbers"].problems.missing == 2
+    status, found = regress(capsys, torn, "--baseline", good, "--max_missing", "0.05")
+    assert (status, found["tasks"]["numbers"]["difference"]) == (0, 0)
+
+
+def test_without_the_reader_of_inspect_its_log_is_one_line(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "inspect_ai.log", None)
+    (tmp_path / "x.eval").write_bytes(b"PK")
+    with pytest.raises(
+        ArgumentError, match=r"x.eval' is a log of inspect_ai, whose reader is not installed: pip install"
+    ):
+        read_run(tmp_path / "x.eval")
