@@ -1,8 +1,13 @@
 """A verdict as JSON of several metrics, as JUnit XML and as the summary of a CI job."""
 
+import subprocess
 from xml.etree import ElementTree
 
-from helpers.results import draw_counts
+import pytest
+from helpers.processes import TAKEOVER, environment
+from helpers.results import draw_counts, takeover, write_results
+
+from lm_eval_takeover.cli import main
 
 TASK = "takeover_math500"
 
@@ -27,3 +32,25 @@ def test_junit_and_the_summary_of_github_say_what_the_table_says(check, monkeypa
     assert suite.find("testcase/failure").get("message").startswith("regressed: -0.")
     text = summary.read_text()
     assert text.startswith("before\n### lm-eval-takeover regress: regressed") and f"| {TASK} | acc |" in text
+
+
+def test_a_stranger_s_task_is_well_formed_in_junit_and_no_command_in_a_log(tmp_path, regress, capsys):
+    """GitHub reads a line that begins with `::` as a command; U+FFFE is in no XML."""
+    task, path = "::error::a\ufffeb\u202e", tmp_path / "junit.xml"
+    for seed, name in enumerate(("good", "now")):
+        write_results(tmp_path / name, {task: draw_counts(seed)}, run=takeover(seed=seed))
+    words = ["--baseline", str(tmp_path / "b.json")]
+    assert main(["regress", str(tmp_path / "good"), *words, "--update"]) == 0
+    assert main(["regress", str(tmp_path / "now"), *words, "--junit", str(path)]) in (0, 1)
+    printed = capsys.readouterr()
+    assert ElementTree.parse(path).find("testcase").get("classname") == r"\::error::a\ufffeb\u202e"
+    assert not any(line.strip().startswith("::") for line in (printed.out + printed.err).splitlines())
+
+
+@pytest.mark.slow
+def test_a_full_standard_output_is_not_taken_for_a_regression(check):
+    assert check({TASK: draw_counts(2, -0.15)})[0] == 1
+    words = ["regress", str(check.folder / "now"), "--baseline", str(check.folder / "b.json")]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run([*TAKEOVER, *words], stdout=full, stderr=subprocess.PIPE, text=True, env=environment())
+    assert done.returncode == 2 and done.stderr.splitlines()[-1].startswith("error: standard output cannot be written")
