@@ -127,7 +127,7 @@ def opening(folder: Path, count: int) -> None:
     made = traced(tokens)
     blob = pack_trace(made, TraceHeader("s", ("base", "guide"), 10))
     keys = [number.to_bytes(16, "big") for number in range(count)]
-    template = Sample(keys[0], "demo", 0, 0, text, tokens, 9, 9, tokens, tokens, 99, False, blob)
+    template = Sample(keys[0], "demo", 0, 0, text, tokens, 9, 9, tokens, tokens, 99, False, trace=blob)
     started = time.perf_counter()
     for number, key in enumerate(keys):
         run.add(replace(template, key=key, doc_id=number // 8, sample=number % 8))
@@ -156,9 +156,8 @@ def noise(folder: Path) -> None:
     made = Generation(observed=array("f", numbers.exponential(size=count * len(OBSERVED)).tolist()))
     made.tokens = numbers.integers(0, 151_936, count).tolist()
     made.taken_over, made.scores = (numbers.random(count) < 0.08).tolist(), numbers.exponential(size=count).tolist()
-    sample = Sample(
-        b"k", "demo", 0, 0, "", count, 0, 0, 0, 0, 0, False, pack_trace(made, TraceHeader("s", ("base", "guide"), 10))
-    )
+    packed = pack_trace(made, TraceHeader("s", ("base", "guide"), 10))
+    sample = Sample(b"k", "demo", 0, 0, "", count, 0, 0, 0, 0, 0, False, trace=packed)
     write_part(folder / "noise.parquet", [sample], {})
     size = (folder / "noise.parquet").stat().st_size / count
     print(f"random numbers in every column, vocabulary 151,936: {size:.1f} bytes a token")

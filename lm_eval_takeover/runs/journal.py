@@ -28,7 +28,7 @@ _KEYS_PER_QUERY = 500
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One finished sample. `tokens` to `guide_passes` are counts (`method.ledger`); `truncated`: the token limit ended it.
+    """One finished sample. `tokens` to `guide_passes` are counts (`recorder`); `truncated`: the token limit ended it.
 
     Its tokens are packed in `trace` until they are in the file `part` under traces/; `trace` is read by `find_pending` alone.
     A key stands for a text: where several tasks ask for one, `task`, `doc_id` and `sample` are those of the first.
@@ -46,8 +46,8 @@ class Sample:
     base_passes: int
     guide_passes: int
     truncated: bool
-    trace: bytes | None = None
     part: str | None = None
+    trace: bytes | None = None
 
     @property
     def response(self) -> Response:
@@ -57,11 +57,8 @@ class Sample:
     @property
     def row(self) -> tuple[Any, ...]:
         """The columns that the digest is of."""
-        return (
-            self.key, self.task, self.doc_id, self.sample, self.text,
-            self.tokens, self.takeovers, self.changed, self.asked, self.base_passes, self.guide_passes,
-            int(self.truncated), self.part,
-        )  # fmt: skip
+        values = (getattr(self, name) for name in COLUMNS["samples"])
+        return tuple(int(value) if isinstance(value, bool) else value for value in values)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +91,6 @@ class Journal:
         self._command = "", "{}"  # digest, facts as JSON
 
     def _select(self, table: str, rest: str = "", values: Sequence[Any] = ()) -> Iterator[tuple[Any, ...]]:
-        """Rows of a table."""
         yield from self._connection.execute(f"SELECT {column_names(table)} FROM {table} {rest}", values)
 
     def _replace(self, table: str, rows: Iterable[Sequence[Any]]) -> None:
@@ -108,19 +104,17 @@ class Journal:
 
     def find(self, keys: Sequence[bytes]) -> dict[bytes, Sample]:
         """The samples of these keys that are here, by key, without their traces."""
-        found = {}
+        samples = {}
         for start in range(0, len(keys), _KEYS_PER_QUERY):
             chunk = keys[start : start + _KEYS_PER_QUERY]
             for row in self._select("samples", f"WHERE key IN ({','.join('?' * len(chunk))})", chunk):
-                found[row[0]] = _make_sample(row)
-        return found
+                samples[row[0]] = Sample(*row)
+        return samples
 
     def add(self, samples: Iterable[Sample]) -> None:
         """Commit samples, on disk when this returns; a key that is here already stays as it is."""
-        rows = [
-            (*sample.row, row_digest(sample.row), None if sample.trace is None else add_checksum(sample.trace))
-            for sample in samples
-        ]
+        traced = ((sample.row, sample.trace) for sample in samples)
+        rows = [(*row, row_digest(row), None if trace is None else add_checksum(trace)) for row, trace in traced]
         with self._connection:
             self._connection.executemany(
                 f"INSERT OR IGNORE INTO samples ({column_names('samples')}, digest, trace) VALUES ({','.join('?' * 15)})",
@@ -130,17 +124,16 @@ class Journal:
 
     def find_pending(self, tokens: int) -> list[Sample]:
         """The oldest samples whose traces are in no part yet: as many as come to `tokens`, or all. Raises Damaged."""
-        found: list[Sample] = []
-        total = 0
+        pending, total = list[Sample](), 0
         rows = self._connection.execute(
             f"SELECT {column_names('samples')}, trace FROM samples WHERE part IS NULL AND trace IS NOT NULL ORDER BY rowid"
         )
         for *row, blob in rows:
-            found.append(replace(_make_sample(row), trace=strip_checksum(blob)))
-            total += found[-1].tokens
+            pending.append(replace(Sample(*row), trace=strip_checksum(blob)))
+            total += pending[-1].tokens
             if total >= tokens:
                 break
-        return found
+        return pending
 
     def count_pending_tokens(self) -> int:
         """Tokens of samples whose traces are in no part yet."""
@@ -161,9 +154,8 @@ class Journal:
 
     def parts(self) -> set[str]:
         """Names of the parts that hold traces of this journal's samples."""
-        return {
-            part for (part,) in self._connection.execute("SELECT DISTINCT part FROM samples WHERE part IS NOT NULL")
-        }
+        query = "SELECT DISTINCT part FROM samples WHERE part IS NOT NULL"
+        return {part for (part,) in self._connection.execute(query)}
 
     def has_traces(self, names: Iterable[tuple[str, int, int]]) -> bool:
         """Whether there is a traced sample of every (task, doc_id, sample)."""
@@ -224,10 +216,11 @@ class Journal:
 
     def add_asked(self, command: str, asked: Iterable[Asked]) -> None:
         """Commit which samples a command asks for, and the keys of their answers."""
+        rows = [
+            tuple(command if name == "command" else getattr(row, name) for name in COLUMNS["asked"]) for row in asked
+        ]
         with self._connection:
-            self._replace(
-                "asked", ((command, a.task, a.doc, a.idx, a.sample, a.doc_id, a.prompt, a.key) for a in asked)
-            )
+            self._replace("asked", rows)
 
     def asked(self, command: str) -> list[Asked]:
         """All that a command has asked for."""
@@ -245,7 +238,3 @@ class Journal:
 
     def close(self) -> None:
         self._connection.close()
-
-
-def _make_sample(row: Sequence[Any]) -> Sample:
-    return replace(Sample(*row[:-1]), part=row[-1])

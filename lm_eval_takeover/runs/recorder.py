@@ -6,10 +6,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 from lm_eval.api.instance import Instance
 
 from lm_eval_takeover.method.generation import Generation
-from lm_eval_takeover.method.ledger import count_asked, count_changed
+from lm_eval_takeover.method.observations import OBSERVED
 from lm_eval_takeover.method.policy import Policy
 from lm_eval_takeover.method.request import Request
 from lm_eval_takeover.runs.facts import list_versions
@@ -73,13 +74,13 @@ class Recorder:
 
     def find(self, keys: Sequence[bytes]) -> dict[bytes, Sample]:
         """The samples of these keys that are finished; says how many there are."""
-        found = self.run.find(keys) if self.run else {}
-        if self.run and found:
+        finished = self.run.find(keys) if self.run else {}
+        if self.run and finished:
             logger.warning(
                 "run_dir='%s': %d of %d samples are finished already; %d are left to write",
-                self.run.folder, len(found), len(keys), len(keys) - len(found),
+                self.run.folder, len(finished), len(keys), len(keys) - len(finished),
             )  # fmt: skip
-        return found
+        return finished
 
     def add(self, sample: Sample, generation: Generation) -> None:
         """Hand over a new sample with its trace."""
@@ -112,6 +113,31 @@ def make_sample(
         guide_passes=generation.guide_passes,
         truncated=truncated,
     )
+
+
+# Costs follow from the method's definition, not from the engine: how many tokens it drafts changes its passes alone.
+
+
+def count_changed(policy: Policy, generation: Generation) -> int | None:
+    """Tokens that are not what the host draws there with the same numbers.
+
+    None without a trace, and for a policy that takes over without asking the host, as `random`: its draw is not known there.
+    """
+    if policy.donor is None:
+        return 0
+    asks_host = policy.host is not None and (policy.scorer is not None or policy.needs_token)
+    if generation.observed is None or not asks_host:
+        return None
+    observed = np.frombuffer(generation.observed, np.float32).reshape(-1, len(OBSERVED))
+    host_tokens = observed[:, OBSERVED.index("host_token")]
+    written = np.array(generation.tokens[len(generation.tokens) - len(host_tokens) :], np.float32)
+    return None if np.isnan(host_tokens).any() else int((host_tokens != written).sum())
+
+
+def count_asked(policy: Policy, generation: Generation) -> int:
+    """Tokens whose donor's distribution is needed to decide or to write, and those of an answer that the donor writes first."""
+    here = len(generation.tokens) if policy.drafts else generation.takeovers
+    return here + generation.donor_answer
 
 
 def _list_asked(

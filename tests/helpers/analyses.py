@@ -40,7 +40,17 @@ def write_run(folder, policy, rollouts, problems, arguments=None, rate=None):
         trace = pack_trace(_make_generation(tokens, taken, bool(gate)), header)
         run.add(
             Sample(
-                key, task, doc, number, text, len(tokens), *[len(taken)] * 3, len(tokens), len(taken) + 1, False, trace
+                key,
+                task,
+                doc,
+                number,
+                text,
+                len(tokens),
+                *[len(taken)] * 3,
+                len(tokens),
+                len(taken) + 1,
+                False,
+                trace=trace,
             )
         )
         outcome = "correct" if correct else "incorrect"

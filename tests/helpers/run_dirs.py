@@ -26,7 +26,7 @@ def make_generation(count, start=0):
 
 def make_sample(number, text="x", tokens=5, header=HEADER):
     trace = pack_trace(make_generation(tokens), header)
-    return Sample(number.to_bytes(16, "big"), "task", number, 0, text, tokens, 2, 1, 4, 5, 3, False, trace)
+    return Sample(number.to_bytes(16, "big"), "task", number, 0, text, tokens, 2, 1, 4, 5, 3, False, trace=trace)
 
 
 def open_run(folder, command="s", **options):

@@ -19,6 +19,8 @@ from lm_eval_takeover.method.scores import entropy
 from lm_eval_takeover.runs.journal import Sample
 from lm_eval_takeover.runs.traces import SCHEMA, make_part, pack_trace, window_means
 
+NAME = 'it\'s a "task"/../x'
+
 
 def test_window_means_are_those_of_the_gate():
     scores = np.random.default_rng(0).exponential(size=50).astype(np.float32)
@@ -106,16 +108,7 @@ def test_a_part_holds_what_was_generated(demo_pair, prompts, folder):
     made = dict(engine.generate(demo_pair, policy, requests, batch_size=4, traced=True))
     samples = [
         Sample(
-            bytes([i]) * 16,
-            'it\'s a "task"/../x',
-            i,
-            0,
-            "",
-            len(g.tokens),
-            g.takeovers,
-            *(0, 0, 0, 0),
-            False,
-            pack_trace(g, HEADER),
+            bytes([i]) * 16, NAME, i, 0, "", len(g.tokens), g.takeovers, *[0] * 4, False, trace=pack_trace(g, HEADER)
         )
         for i, g in made.items()
     ]
@@ -126,4 +119,4 @@ def test_a_part_holds_what_was_generated(demo_pair, prompts, folder):
         assert (mine["chosen_from"] == "guide").tolist() == g.taken_over
         assert mine["score"].tolist() == pytest.approx(g.scores, rel=1e-6)
         assert mine["position"].tolist() == list(range(len(g.tokens)))
-    assert set(table["task"]) == {'it\'s a "task"/../x'}
+    assert set(table["task"]) == {NAME}

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Collection
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -18,10 +18,9 @@ from lm_eval_takeover.calibration.thresholds import Calibration
 from lm_eval_takeover.commands._options import LOADING, read_engine
 from lm_eval_takeover.commands._output import write_file, write_terminal, writing
 from lm_eval_takeover.commands.calibrate.page import describe_rollouts, rate_table, render_page, target_table
-from lm_eval_takeover.commands.calibrate.prompts import Prompts, read_prompts
+from lm_eval_takeover.commands.calibrate.prompts import Prompts, TaskForm, load_task_form, read_prompts
 from lm_eval_takeover.commands.calibrate.rollouts import Wanted, Work, calibrate, describe_unsolved
 from lm_eval_takeover.commands.calibrate.setup import Setup
-from lm_eval_takeover.commands.calibrate.task_form import TaskForm, load_task_form
 from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.method.gate import Gate
 from lm_eval_takeover.method.named import find_policy, parse_word
@@ -30,9 +29,6 @@ from lm_eval_takeover.method.registry import scores as registered
 from lm_eval_takeover.method.request import TASK_MAX_GEN_TOKS, TASK_SAMPLING
 from lm_eval_takeover.pair.loading import load_pair, open_method, parse_arguments
 from lm_eval_takeover.pair.pair import Pair
-
-if TYPE_CHECKING:
-    from lm_eval_takeover.vllm.backend import VllmBackend
 
 VLLM_GROUP = 512  # rollouts between which a calibration can be interrupted; vLLM batches what fits
 
@@ -49,16 +45,11 @@ def measure(options: argparse.Namespace) -> int:
     setup = _prepare(options, form)
     stopping.on_stop(lambda: _describe_kept(options.out))
     work = Work()
-    asked_for = {*options.score, *(scorer.name for one in wanted if (scorer := one.method.policy.scorer))}
+    asked_for = {*options.score, *(scorer.name for each in wanted if (scorer := each.method.policy.scorer))}
     optional = registered.installed().keys() - asked_for
+    known = _read_known(options, setup, optional)
     with setup.open_parts(options.out, optional) as parts:
-        calibration = calibrate(
-            setup,
-            wanted=wanted,
-            known=_read_known(options, setup, optional),
-            parts=parts,
-            work=work,
-        )
+        calibration = calibrate(setup, wanted=wanted, known=known, parts=parts, work=work)
         unsolved = [target for target in calibration.targets if not (target.is_reached or options.nearest)]
         kept = tuple(target for target in calibration.targets if target not in unsolved)
         calibration = replace(calibration, name=options.out.stem, targets=kept)
@@ -82,8 +73,11 @@ def _prepare(options: argparse.Namespace, form: TaskForm | None) -> Setup:
     usual = form.sampling if form else TASK_SAMPLING
     given = {name: value for name in ("temperature", "top_p", "top_k") if (value := getattr(options, name)) is not None}
     sampling = replace(usual, **given)
-    pair = load_pair(arguments)
-    in_vllm = arguments.backend == "vllm"
+    pair, backend = load_pair(arguments), None
+    if arguments.backend == "vllm":
+        from lm_eval_takeover.vllm.backend import VllmBackend
+
+        backend = VllmBackend(arguments, pair, Disagreement(direction=arguments.direction, gate=Gate(0.0)))
     return Setup(
         pair=pair,
         prompts=_read_prompts(options, pair, form),
@@ -92,21 +86,16 @@ def _prepare(options: argparse.Namespace, form: TaskForm | None) -> Setup:
         max_gen_toks=options.max_gen_toks or (form.max_gen_toks if form else TASK_MAX_GEN_TOKS),
         until=form.until if form else (),
         seed=options.seed,
-        batch_size=VLLM_GROUP if in_vllm else arguments.rows,
+        batch_size=VLLM_GROUP if backend else arguments.rows,
         window=options.window,
-        backend=_open_vllm(arguments, pair) if in_vllm else None,
+        backend=backend,
     )
 
 
 def _read_methods(options: argparse.Namespace) -> list[Wanted]:
     """Those of `--methods`, else of every `--score`, with their rates. Raises ArgumentError for what cannot be calibrated."""
     wanted = []
-    usual = {
-        "direction": options.direction,
-        "kappa_rule": options.kappa_rule,
-        "window": options.window,
-        "target_rate": 0.5,
-    }
+    usual = {name: getattr(options, name) for name in ("direction", "kappa_rule", "window")} | {"target_rate": 0.5}
     for word in options.methods or options.score if options.target_rate or options.methods else []:
         named = parse_word("methods", word)
         values = usual | {"plugins": options.plugins} | find_policy("methods", named.name) | dict(named.arguments)
@@ -134,30 +123,18 @@ def _plain(value: Any) -> Any:
     return json.loads(json.dumps(value, default=asdict))
 
 
-def _open_vllm(arguments: ModelArguments, pair: Pair) -> "VllmBackend":
-    """A fused engine of the pair."""
-    from lm_eval_takeover.vllm.backend import VllmBackend
-
-    return VllmBackend(arguments, pair, Disagreement(direction=arguments.direction, gate=Gate(0.0)))
-
-
 def _read_prompts(options: argparse.Namespace, pair: Pair, form: TaskForm | None) -> Prompts:
     def chat(text: str) -> str:
         return pair.chat_prompt([{"role": "user", "content": text}], enable_thinking=options.enable_thinking)
 
+    names = ("split", "field", "template", "seed", "enable_thinking", "license", "diagnostic")
     return read_prompts(
         options.prompts,
-        split=options.split,
-        field=options.field,
-        template=options.template,
         task=form,
         count=options.num_prompts,
         held_out=options.num_held_out if options.target_rate or options.methods else 0,
-        seed=options.seed,
         chat=chat if options.apply_chat_template else None,
-        enable_thinking=options.enable_thinking,
-        license=options.license,
-        diagnostic=options.diagnostic,
+        **{name: getattr(options, name) for name in names},
     )
 
 

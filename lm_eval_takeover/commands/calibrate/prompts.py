@@ -1,4 +1,4 @@
-"""The prompts of a calibration: drawn from a file or a hub data set, never from a test set."""
+"""The prompts of a calibration: drawn from a file or a hub data set, asked as a task asks, never from a test set."""
 
 import hashlib
 import json
@@ -13,16 +13,75 @@ from typing import Any
 
 import jinja2
 
-from lm_eval_takeover.commands.calibrate.task_form import TaskForm
-from lm_eval_takeover.errors import ArgumentError, first_line
+from lm_eval_takeover.errors import ArgumentError, TakeoverError, first_line, nearest
+from lm_eval_takeover.method.request import Sampling
 from lm_eval_takeover.storage.regular_files import read_bounded
+from lm_eval_takeover.tasks.instances import read_generation_settings
 from lm_eval_takeover.tasks.known_problems import KnownProblems, digest_template, problem_digest, strip_template
+from lm_eval_takeover.tasks.loading import make_task_manager
+from lm_eval_takeover.tasks.sampled import SampledTask, drop_headers
 
 logger = logging.getLogger(__name__)
 
 _LARGEST = 2**30  # bytes of a file of prompts
 # As in task_configs/_math_template_yaml, so that a calibration meets the prompts that the benchmarks ask.
 MATH_TEMPLATE = "Problem: {{%s}}\nPlease reason step by step, and put your final answer within \\boxed{}.\nSolution:"
+
+
+@dataclass(frozen=True, slots=True)
+class TaskForm:
+    """A generation task as `calibrate` sees it; `render` makes the prompt of a document, before any chat template."""
+
+    name: str
+    render: Callable[[dict[str, Any]], str]
+    template: str | None  # None where the task makes its prompts in Python
+    sampling: Sampling
+    until: tuple[str, ...]
+    max_gen_toks: int
+    documents: Sequence[dict[str, Any]]
+
+
+def load_task_form(name: str, include: Path | None, default_max_gen_toks: int, *, chat: bool = False) -> TaskForm:
+    """The form of this task, or of a group whose tasks share theirs; with `chat`, as it is under a chat template.
+
+    Raises ArgumentError for a task that has no single form.
+    """
+    tasks = list(_load_tasks(name, include).values())
+    task = tasks[0]
+    forms = {json.dumps([str(t.config.doc_to_text), t.config.generation_kwargs], default=str) for t in tasks}
+    if len(forms) > 1:
+        raise ArgumentError(
+            f"--task {name} holds tasks of {len(forms)} forms ({', '.join(str(t.config.task) for t in tasks)}); name one of them"
+        )
+    if task.OUTPUT_TYPE != "generate_until":
+        raise ArgumentError(
+            f"--task {name} is {task.OUTPUT_TYPE}; only what generate_until writes can be calibrated on"
+        )
+    for field in ("num_fewshot", "description", "gen_prefix"):
+        if value := getattr(task.config, field, None):
+            raise ArgumentError(
+                f"--task {name} sets {field}={value!r}, which its template does not hold; write prompts as they are asked into a "
+                f"JSONL file, or give --template"
+            )
+    sampling, until, max_gen_toks = read_generation_settings(task.config.generation_kwargs or {}, default_max_gen_toks)
+    documents = list(task.eval_docs)
+    if chat and documents and isinstance(task, SampledTask):
+        until = tuple(drop_headers(until, task.doc_to_text(documents[0])))
+    template = task.config.doc_to_text if isinstance(task.config.doc_to_text, str) else None
+    return TaskForm(name, task.doc_to_text, template, sampling, until, max_gen_toks, documents)
+
+
+def _load_tasks(name: str, include: Path | None) -> dict[str, Any]:
+    manager = make_task_manager([name], include)
+    if name not in manager.all_tasks:
+        ours = [task for task in manager.all_tasks if task.startswith("takeover_")]  # lm-eval's own are thousands
+        raise ArgumentError(f"--task '{name}' is not known; {nearest(name, ours)}, or give --include_path")
+    try:
+        return dict(manager.load([name])["tasks"])
+    except TakeoverError:
+        raise
+    except Exception as error:  # the hub, the network and a task's own code each raise their own kinds
+        raise ArgumentError(f"--task {name} cannot be loaded: {first_line(error)}") from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,18 +126,22 @@ def read_prompts(
         template = template or (None if task else MATH_TEMPLATE % given.field)
     if not len(given.rows):
         raise ArgumentError(f"{given.option} holds no prompt; expected one JSON object with '{given.field}' per line")
-    drawn = _draw_rows(given, _make_renderer(given, template, task), count + held_out, seed)
+    drawn = _draw_rows(given, template, task, count + held_out, seed)
     order = list(drawn)
     held_out = min(held_out, max(len(order) - count, len(order) // 5))
     indices = sorted(order[: min(count, len(order) - held_out)])
     others = sorted(order[len(indices) : len(indices) + held_out])
     chosen = [*indices, *others]
-    texts = [chat(drawn[index].prompt) if chat else drawn[index].prompt for index in chosen]
+    raw = [drawn[index][0] for index in chosen]
+    texts = [(chat or str)(drawn[index][1]) for index in chosen]
     own = {}
     if task is not None and source is not None:
         own[task.name] = [problem_digest(_render_task(task, document)) for document in task.documents]
     known = KnownProblems.load(**own)
-    test_rows = _find_test_problems(known, chosen, [drawn[index].text for index in chosen], texts)
+    test_rows: dict[str, list[int]] = defaultdict(list)  # by benchmark, numbered from 1
+    for index, text, prompt in zip(chosen, raw, texts, strict=True):
+        if benchmark := known.held_by(text, prompt):
+            test_rows[benchmark].append(index + 1)
     if not diagnostic:
         _refuse_test_problems(given.option, test_rows, len(chosen))
     benchmarks = dict.fromkeys([*test_rows, *([task.name] if task and source is None else [])])
@@ -97,7 +160,7 @@ def read_prompts(
         "digest": f"sha256:{hashlib.sha256(json.dumps(texts[: len(indices)]).encode()).hexdigest()}",
         "held_out_indices": others,
         "template_digest": digest_template(texts),
-        "problems": [problem_digest(text) for text in strip_template([drawn[index].text for index in chosen])],
+        "problems": [problem_digest(text) for text in strip_template(raw)],
         "checked_against": known.benchmarks,
     }
     return Prompts(tuple(texts[: len(indices)]), tuple(texts[len(indices) :]), described, tuple(benchmarks))
@@ -127,28 +190,23 @@ def _open_rows(source: str | None, split: str, field: str | None, task: TaskForm
     return _Rows(rows, option, source, field or (usual or ["question"])[0], split)
 
 
-def _make_renderer(given: _Rows, template: str | None, task: TaskForm | None) -> Callable[[dict[str, Any]], str]:
-    """What makes a prompt of a row."""
+def _render(given: _Rows, template: str | None, task: TaskForm | None, row: dict[str, Any]) -> str:
+    """The prompt of a row."""
     if task is not None:
-        return lambda row: _render_task(task, row | {"problem": row[given.field]})
-    if template is not None:
-        return lambda row: _render_template(template, row)
-    return lambda row: str(row[given.field])
+        return _render_task(task, row | {"problem": row[given.field]})
+    return str(row[given.field]) if template is None else _render_template(template, row)
 
 
-@dataclass(frozen=True, slots=True)
-class _Row:
-    """A drawn row: the text of its field, and the prompt that the template makes of it."""
+def _draw_rows(
+    given: _Rows, template: str | None, task: TaskForm | None, count: int, seed: int
+) -> dict[int, tuple[str, str]]:
+    """`(text, prompt)` of `count` rows by their numbers, in the order of the draw; of all where there are fewer.
 
-    text: str
-    prompt: str
-
-
-def _draw_rows(given: _Rows, render: Callable[[dict[str, Any]], str], count: int, seed: int) -> dict[int, _Row]:
-    """`count` rows by their numbers, in the order of the draw; all of them where there are fewer. No two have one prompt."""
+    No two have one prompt.
+    """
     shuffled = list(range(len(given.rows)))
     random.Random(seed).shuffle(shuffled)
-    drawn: dict[int, _Row] = {}
+    drawn: dict[int, tuple[str, str]] = {}
     prompts: set[str] = set()
     repeated = 0
     for index in shuffled:
@@ -161,12 +219,12 @@ def _draw_rows(given: _Rows, render: Callable[[dict[str, Any]], str], count: int
                 f"{given.option}: row {index + 1} has no text in field '{given.field}' "
                 f"(its fields: {', '.join(map(str, row))}); name the field with --field"
             )
-        prompt = render(row)
+        prompt = _render(given, template, task, row)
         if prompt in prompts:  # which would have the same rollout
             repeated += 1
             continue
         prompts.add(prompt)
-        drawn[index] = _Row(text, prompt)
+        drawn[index] = text, prompt
     if repeated:
         logger.warning("%d rows of %s repeat the prompt of another; left out", repeated, given.option)
     return drawn
@@ -233,17 +291,6 @@ def _read_jsonl(path: Path) -> list[dict[str, Any]]:
                 raise ArgumentError(f"--prompts '{path}': line {number} is not a JSON object")
             rows.append(row)
     return rows
-
-
-def _find_test_problems(
-    known: KnownProblems, rows: Sequence[int], raw: Sequence[str], texts: Sequence[str]
-) -> dict[str, list[int]]:
-    """By benchmark the numbers, from 1, of the rows that hold one of its problems."""
-    test_rows: dict[str, list[int]] = defaultdict(list)
-    for row, text, prompt in zip(rows, raw, texts, strict=True):
-        if benchmark := known.held_by(text, prompt):
-            test_rows[benchmark].append(row + 1)
-    return dict(test_rows)
 
 
 def _refuse_test_problems(option: str, test_rows: dict[str, list[int]], drawn: int) -> None:

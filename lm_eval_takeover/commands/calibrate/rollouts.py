@@ -12,6 +12,7 @@ import time
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -163,35 +164,26 @@ def _roll_out(
     else:
         written = dict(setup.write(requests, ALONE[setup.roles[0]]()))
         rollouts = [written[place].tokens for place in range(len(requests))]
-        rows = _score_what_fits(setup, requests, rollouts, parts)
+        rows = defaultdict(list)
+        texts = list(zip(requests, rollouts, strict=True))
+        for _, scored in run_in_batches(partial(_score_rollouts, setup, parts), texts, len(texts)):
+            for name, values in scored.items():
+                rows[name] += values
     for score in parts.scores:
         with parts.sparing(score):
             _check_values(score, rows[score.name], requests)
     return rollouts, {score.name: rows[score.name] for score in parts.scores}
 
 
-def _score_what_fits(
-    setup: Setup, requests: Sequence[Request], rollouts: Sequence[Sequence[int]], parts: ScoreParts
-) -> dict[str, list[Trajectory]]:
-    """`_score_rollouts`, of half of the rollouts at a time where memory runs out."""
-
-    def score_some(batch: Sequence[tuple[Request, Sequence[int]]]) -> dict[str, list[Trajectory]]:
-        return _score_rollouts(setup, [request for request, _ in batch], [tokens for _, tokens in batch], parts)
-
-    trajectories: dict[str, list[Trajectory]] = {}
-    for _, some in run_in_batches(score_some, list(zip(requests, rollouts, strict=True)), len(requests)):
-        trajectories = {name: [*trajectories.get(name, []), *rows] for name, rows in some.items()}
-    return trajectories
-
-
 def _score_rollouts(
-    setup: Setup, requests: Sequence[Request], rollouts: Sequence[Sequence[int]], parts: ScoreParts
+    setup: Setup, parts: ScoreParts, texts: Sequence[tuple[Request, Sequence[int]]]
 ) -> dict[str, list[Trajectory]]:
-    """Every score of every token: by name one array `[tokens]` per rollout, in nats."""
-    texts = ([request.prompt for request in requests], rollouts, [request.label for request in requests])
+    """Every score of every token of these texts: by name one array `[tokens]` per rollout, in nats."""
+    requests, rollouts = zip(*texts, strict=True)
+    prompts, labels = [request.prompt for request in requests], [request.label for request in requests]
     blocks: dict[str, list[torch.Tensor]] = defaultdict(list)
     host, donor = setup.roles
-    for tokens, logits in read_aligned(setup.pair, setup.roles, *texts):
+    for tokens, logits in read_aligned(setup.pair, setup.roles, prompts, rollouts, labels):
         for score in parts.scores:
             with parts.sparing(score):
                 blocks[score.name].append(score(logits[host], logits[donor], tokens).cpu())

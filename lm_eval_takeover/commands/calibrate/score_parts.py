@@ -6,7 +6,6 @@ and its prompts are done again.
 """
 
 import contextlib
-import hashlib
 import json
 import logging
 import shutil
@@ -27,12 +26,6 @@ from lm_eval_takeover.storage.whole_files import make_folder, write_text, write_
 logger = logging.getLogger(__name__)
 
 Trajectory = NDArray[np.float32]
-
-
-def parts_folder(out: Path, settings: Mapping[str, Any]) -> Path:
-    """The folder beside a calibration file for all that these settings measure; other settings have another one."""
-    key = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
-    return out.with_name(f".{out.name}.{key[:12]}.partial")
 
 
 class ScoreParts:

@@ -1,6 +1,8 @@
 """What a calibration measures: a pair, prompts, and how rollouts are drawn."""
 
+import hashlib
 import importlib.metadata
+import json
 import logging
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -8,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from lm_eval_takeover.commands.calibrate.prompts import Prompts
-from lm_eval_takeover.commands.calibrate.score_parts import ScoreParts, parts_folder
+from lm_eval_takeover.commands.calibrate.score_parts import ScoreParts
 from lm_eval_takeover.decoding.engine import generate
 from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.method.generation import Generation
@@ -72,16 +74,17 @@ class Setup:
 
     def open_parts(self, out: Path, optional: Collection[str]) -> ScoreParts:
         """Where the finished rollouts of this calibration stay, beside `out`; another calibration has another folder."""
-        names = {member.role: [str(member.id), str(member.dtype)] for member in self.pair.members}
-        plugins = {score.name: score.source.digest for score in registered if score.source.digest is not None}
         measured = {
+            **{member.role: [str(member.id), str(member.dtype)] for member in self.pair.members},
             "draw": "race",
             "vocabulary": self.pair.vocabulary.digest,
             "direction": self.direction,
             "prompts": self.prompts.source["digest"],
-            "plugins": plugins,
+            "plugins": {score.name: score.source.digest for score in registered if score.source.digest is not None},
+            **self.decoding,
         }
-        parts = ScoreParts(parts_folder(out, {**names, **measured, **self.decoding}), optional)
+        key = hashlib.sha256(json.dumps(measured, sort_keys=True).encode()).hexdigest()
+        parts = ScoreParts(out.with_name(f".{out.name}.{key[:12]}.partial"), optional)
         others = [folder.name for folder in out.parent.glob(f".{out.name}.*.partial") if folder != parts.folder]
         if others:
             logger.warning("rollouts of calibrations with other settings are kept beside --out: %s", ", ".join(others))

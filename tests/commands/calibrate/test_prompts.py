@@ -5,8 +5,7 @@ import json
 import datasets
 import pytest
 
-from lm_eval_takeover.commands.calibrate.prompts import read_prompts
-from lm_eval_takeover.commands.calibrate.task_form import TaskForm, load_task_form
+from lm_eval_takeover.commands.calibrate.prompts import TaskForm, load_task_form, read_prompts
 from lm_eval_takeover.demo import problems
 from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.method.request import Sampling

@@ -6,9 +6,9 @@ from array import array
 import pytest
 
 from lm_eval_takeover.method.generation import Generation
-from lm_eval_takeover.method.ledger import count_asked, count_changed
 from lm_eval_takeover.method.observations import OBSERVED
 from lm_eval_takeover.method.policies import ALONE, Disagreement, Early, Ensemble, Entropy, Lossy, Random, Segment
+from lm_eval_takeover.runs.recorder import count_asked, count_changed
 
 TOKENS = [11, 12, 13, 14, 15, 16]
 HOST = [11, 12, 93, 14, 95, 16]  # what the host draws at each place
