@@ -34,11 +34,8 @@ def export(sources: Sequence[Source], out: Path, organization: str) -> tuple[lis
         name = str(UUID(digest, version=4))
         place = f"data/{COLLECTION}/{source.model}"
         record = describe_run(source, organization)
-        for task in source.run.tasks:
-            if is_withheld(task):
-                notes.append(
-                    f"{task} of '{source.path}': no rows of samples; its authors ask not to publish its questions"
-                )
+        withheld = f"of '{source.path}': no rows of samples; its authors ask not to publish its questions"
+        notes += [f"{task} {withheld}" for task in source.run.tasks if is_withheld(task)]
         folder = join_inside(out, place)
         samples = folder / f"{name}_samples.jsonl"
         rows = sum(1 for _ in list_instances(source, record["evaluation_id"]))
@@ -112,15 +109,12 @@ def _describe_model(source: Source) -> dict[str, Any]:
 
 def _describe_score(metric: str) -> str:
     name, _, k = metric.partition("@")
-    return {"pass": f"a sample of {k} is correct", "maj": "the majority is correct"}.get(
-        name, "mean accuracy over samples"
-    )
+    said = {"pass": f"a sample of {k} is correct", "maj": "the majority is correct"}
+    return said.get(name, "mean accuracy over samples")
 
 
 def _describe_metric(source: Source, task: str, metric: str) -> dict[str, Any]:
     result = source.run.tasks[task]
-    drawn = source.decoding(task)
-    arguments = {"temperature": drawn["temperature"], "top_p": drawn["top_p"], "max_tokens": drawn["max_gen_toks"]}
     details = {"samples_per_problem": str(result.samples), "task_version": str(result.settings.get("task_version"))}
     return {
         "evaluation_result_id": f"{task}/{metric}",
@@ -136,27 +130,24 @@ def _describe_metric(source: Source, task: str, metric: str) -> dict[str, Any]:
             "max_score": 1.0,
         },
         "score_details": {"score": result.means[metric], "uncertainty": _describe_uncertainty(result, metric)},
-        "generation_config": {
-            "generation_args": {name: value for name, value in arguments.items() if value is not None},
-            "additional_details": details,
-        },
+        "generation_config": {"generation_args": source.generation(task), "additional_details": details},
     }
 
 
 def _describe_uncertainty(result: TaskResult, metric: str) -> dict[str, Any]:
     """Over problems, as `leaderboard` prints it."""
-    found: dict[str, Any] = {"num_samples": result.count}
+    known: dict[str, Any] = {"num_samples": result.count}
     if (error := result.errors.get(metric)) is not None:
-        found["standard_error"] = {"value": error, "method": "over problems, whose samples are nested in them"}
+        known["standard_error"] = {"value": error, "method": "over problems, whose samples are nested in them"}
     if result.problems is not None:
         interval = mean_interval(result.problems.values[metric])
-        found["confidence_interval"] = {
+        known["confidence_interval"] = {
             "lower": interval.low,
             "upper": interval.high,
             "confidence_level": CONFIDENCE,
             "method": "Wilson score interval at the effective number of problems, Student's t",
         }
-    return found
+    return known
 
 
 def _describe_data(task: str, result: TaskResult) -> dict[str, Any]:

@@ -54,25 +54,12 @@ def describe_log(source: Source, task: str, identity: str) -> dict[str, Any]:
 
 
 def _describe_eval(source: Source, task: str, result: TaskResult, identity: str, date: str) -> dict[str, Any]:
-    benchmark, drawn = find_benchmark(task), source.decoding(task)
-    config = {"temperature": drawn["temperature"], "top_p": drawn["top_p"], "max_tokens": drawn["max_gen_toks"]}
-    names = (
-        "policy",
-        "score",
-        "tau",
-        "kappa",
-        "window",
-        "realized_rate",
-        "seed",
-        "tokens",
-        "takeovers",
-        "guide_passes",
-    )
+    benchmark = find_benchmark(task)
+    settings = ("policy", "score", "tau", "kappa", "window", "realized_rate", "seed")
+    names = (*settings, "tokens", "takeovers", "guide_passes")
     dataset: dict[str, Any] = {"name": benchmark.dataset if benchmark else task, "samples": result.count}
     return {
-        "eval_id": identity,
-        "run_id": identity,
-        "task_id": identity,
+        **dict.fromkeys(("eval_id", "run_id", "task_id"), identity),
         "created": date,
         "task": task,
         "task_version": str(result.settings.get("task_version")),
@@ -80,7 +67,7 @@ def _describe_eval(source: Source, task: str, result: TaskResult, identity: str,
         "dataset": dataset,
         "model": source.model,
         "model_args": {},
-        "model_generate_config": {name: value for name, value in config.items() if value is not None},
+        "model_generate_config": source.generation(task),
         "config": {"epochs": result.samples or 1},
         "packages": source.versions(),
         "metadata": {"written_by": source.describe()}

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from lm_eval_takeover.results.fields import Fields, read_document, read_lines
 from lm_eval_takeover.results.problems import WRITER
@@ -88,9 +88,8 @@ class Source:
         host, donor = ("guide", "base") if takeover.get("direction") == "reverse" else ("base", "guide")
         rate = takeover.get("realized_rate")
         share = "a share that is not known" if rate is None else f"{rate:.1%}"
-        rule = {"random": "at random places", "early": "at the start of each answer"}.get(
-            self.run.kind, f"where {takeover.get('score')} spikes"
-        )
+        places = {"random": "at random places", "early": "at the start of each answer"}
+        rule = places.get(self.run.kind, f"where {takeover.get('score')} spikes")
         return (
             f"A pair, not {takeover[host]['id']} alone: {donor} {takeover[donor]['id']} wrote {share} of the tokens, {rule} "
             f"(guided-takeover)"
@@ -99,6 +98,12 @@ class Source:
     def decoding(self, task: str) -> dict[str, Any]:
         settings = self.run.tasks[task].settings
         return {name: settings.get(name) for name in ("temperature", "top_p", "top_k", "max_gen_toks")}
+
+    def generation(self, task: str) -> dict[str, Any]:
+        """The known ones of the settings that other formats name, too."""
+        drawn = self.decoding(task)
+        named = {"temperature": drawn["temperature"], "top_p": drawn["top_p"], "max_tokens": drawn["max_gen_toks"]}
+        return {name: value for name, value in named.items() if value is not None}
 
     def versions(self) -> dict[str, str]:
         return {name: str(version) for name, version in self.run.versions.items() if version}
@@ -116,19 +121,13 @@ class Source:
             else:
                 continue
             if len(texts) != len(verdicts) or not all(isinstance(v, list) and len(v) == 2 for v in verdicts):
-                row.fail(
-                    "filtered_resps", f"has {len(verdicts)} pairs of answer and outcome for {len(texts)} responses"
-                )
+                what = f"has {len(verdicts)} pairs of answer and outcome for {len(texts)} responses"
+                row.fail("filtered_resps", what)
             prompt = row.inside_or_empty("arguments").inside_or_empty("gen_args_0").get("arg_0")
             answers, outcomes = ([str(verdict[i]) for verdict in verdicts] for i in range(2))
+            names = row.require("doc_id", int), row.require("doc_hash", str)
             yield LoggedProblem(
-                row.require("doc_id", int),
-                row.require("doc_hash", str),
-                str(prompt or ""),
-                str(row.get("target")),
-                [str(text) for text in texts],
-                answers,
-                outcomes,
+                *names, str(prompt or ""), str(row.get("target")), [*map(str, texts)], answers, outcomes
             )
 
 
@@ -167,8 +166,7 @@ def is_whole(result: TaskResult) -> bool:
     return result.settings.get("limit") is None
 
 
-@dataclass(frozen=True)
-class Benchmark:
+class Benchmark(NamedTuple):
     """A data set of the Hub. `task_id` is that of its `eval.yaml`, which its owners may change."""
 
     name: str
@@ -193,10 +191,10 @@ _BENCHMARKS = (
 def find_benchmark(task: str) -> Benchmark | None:
     """That of a task or of a draw from it; None for the demo and for tasks of one's own."""
     name = task.removeprefix(PREFIX) if task.startswith(PREFIX) else ""
-    return next((one for one in _BENCHMARKS if name == one.name or name.startswith(f"{one.name}_")), None)
+    return next((known for known in _BENCHMARKS if f"{name}_".startswith(f"{known.name}_")), None)
 
 
 def is_draw(task: str) -> bool:
     """Whether the task asks only a part of its benchmark."""
-    found = find_benchmark(task)
-    return found is not None and task != f"{PREFIX}{found.name}"
+    benchmark = find_benchmark(task)
+    return benchmark is not None and task != f"{PREFIX}{benchmark.name}"
