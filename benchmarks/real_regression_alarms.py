@@ -16,7 +16,7 @@ from typing import Any
 
 from lm_eval_takeover.commands.regress.baseline import SeedRuns, read_single_run
 from lm_eval_takeover.commands.regress.verdicts import compare
-from lm_eval_takeover.storage.package_data import data_folder
+from lm_eval_takeover.storage.paths import data_folder
 
 TASK = "takeover_demo"
 

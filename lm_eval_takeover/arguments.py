@@ -202,9 +202,7 @@ class ModelArguments:
 
     def __post_init__(self) -> None:
         if self.backend not in BACKENDS:
-            raise ArgumentError(
-                f"backend='{self.backend}' is not in this version; expected one of {', '.join(BACKENDS)}"
-            )
+            raise ArgumentError(f"backend='{self.backend}' is not known; expected one of {', '.join(BACKENDS)}")
         if self.block_size != "auto" and (isinstance(self.block_size, str) or self.block_size < 1):
             raise ArgumentError(f"block_size={self.block_size} is neither 'auto' nor a whole number of at least 1")
         if self.batch_size != "auto" and (isinstance(self.batch_size, str) or self.batch_size < 1):
@@ -212,13 +210,9 @@ class ModelArguments:
         if self.window < 1:
             raise ArgumentError(f"window={self.window} is not at least 1 token; kappa=0 turns the window test off")
         if self.spike_ratio is not None and not 0 < self.spike_ratio < 1:
-            raise ArgumentError(
-                f"spike_ratio={self.spike_ratio} is outside 0..1, the share of calibration tokens that spike"
-            )
+            raise ArgumentError(f"spike_ratio={self.spike_ratio} is outside 0..1, the share of tokens that spike")
         if self.target_rate is not None and not 0 < self.target_rate < 1:
-            raise ArgumentError(
-                f"target_rate={self.target_rate} is outside 0..1: it is the share of tokens to take over; for 5 % give 0.05"
-            )
+            raise ArgumentError(f"target_rate={self.target_rate} is outside 0..1; for 5 % of the tokens give 0.05")
         if self.target_rate is not None and self.spike_ratio is not None:
             raise ArgumentError(
                 f"target_rate={self.target_rate} stands for a spike ratio that calibrate has found, so "

@@ -13,9 +13,7 @@ if TYPE_CHECKING:
     from lm_eval_takeover.pair.pair import Pair
     from lm_eval_takeover.vllm.backend import VllmBackend
 
-Backend: TypeAlias = (
-    "TransformersBackend | VllmBackend"  # both models of a pair, loaded, and a policy that decides who writes
-)
+Backend: TypeAlias = "TransformersBackend | VllmBackend"  # a loaded pair, and a policy that decides who writes
 
 
 def open_backend(arguments: "ModelArguments", pair: "Pair", policy: "Policy") -> Backend:

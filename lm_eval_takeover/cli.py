@@ -50,7 +50,7 @@ def find_commands() -> Iterator[tuple[str, Command]]:
 
 def build_parser() -> argparse.ArgumentParser:
     parser = _Parser(
-        prog="lm-eval-takeover", allow_abbrev=False, description="Tools around `lm_eval --model guided-takeover`."
+        prog="lm-eval-takeover", allow_abbrev=False, description="Tools for `lm_eval --model guided-takeover`."
     )
     parser.add_argument("--version", action="version", version=__version__)
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
@@ -110,10 +110,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except OSError as error:
         if (place := _find_unwritable(error)) is None:
             raise
-        print(
-            f"error: {for_terminal(place)} cannot be written: {error.strerror}; make room or choose another",
-            file=sys.stderr,
-        )
+        line = f"error: {for_terminal(place)} cannot be written: {error.strerror}; make room or choose another"
+        print(line, file=sys.stderr)
         return 2
 
 

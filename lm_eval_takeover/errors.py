@@ -72,10 +72,7 @@ def is_out_of_memory(error: Exception) -> bool:
 def run_in_batches(
     function: Callable[[Sequence[Item]], Result], items: Sequence[Item], size: int
 ) -> Iterator[tuple[Sequence[Item], Result]]:
-    """Consecutive batches of so many items, each with its result; half as many at a time once memory runs out.
-
-    Raises what the function raises, also where one item alone does not fit.
-    """
+    """Batches of `size` items with their results; half as many once memory runs out. Raises what `function` does for one item."""
     start = 0
     while start < len(items):
         batch = items[start : start + size]

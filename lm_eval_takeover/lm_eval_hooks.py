@@ -49,10 +49,7 @@ def get_evaluation() -> Evaluation | None:
 
 
 def observe_evaluation(simple_evaluate: Callable[..., Any]) -> Callable[..., Any]:
-    """lm-eval's `simple_evaluate`, whose models know the evaluation. It ends with a line on what was written and its cost.
-
-    A label that a model gives its run (`config.takeover.label`) names the folder of the results.
-    """
+    """`simple_evaluate` whose models know the evaluation. Logs what was written and its cost; a label names the folder."""
     signature = inspect.signature(simple_evaluate)
 
     @wraps(simple_evaluate)
@@ -127,9 +124,7 @@ def describe_missed_rate(takeover: Mapping[str, Any], asked: float) -> str:
     line = f"{takeover['label']}: {asked:.1%} of the tokens were asked for, and {takeover['realized_rate']:.1%} were taken over"
     if takeover["calibration"] is None:
         return line
-    return (
-        f"{line}; against its calibration '{takeover['calibration']}': {differences or 'nothing that is known differs'}"
-    )
+    return f"{line}; against its calibration '{takeover['calibration']}': {differences or 'no known difference'}"
 
 
 def _name_results(tracker: Any, label: str) -> None:
@@ -179,11 +174,9 @@ def check_options(options: Namespace) -> None:
     tasks = read("tasks") or []
     note_tasks(tasks.split(",") if isinstance(tasks, str) else tasks, read("include_path"))
     check_arguments(values)
-    settings = read("gen_kwargs") or {}
-    if isinstance(settings, dict):  # `do_sample` alone says nothing: the task has a temperature
-        read_generation_settings(
-            {k: v for k, v in settings.items() if k != "do_sample" or "temperature" in settings}, 1
-        )
+    drawn = read("gen_kwargs") or {}
+    if isinstance(drawn, dict):  # `do_sample` alone says nothing: the task has a temperature
+        read_generation_settings({k: v for k, v in drawn.items() if k != "do_sample" or "temperature" in drawn}, 1)
 
 
 def _shorten_option_errors() -> None:

@@ -32,8 +32,7 @@ from lm_eval_takeover.runs.recorder import Recorder, make_sample
 from lm_eval_takeover.runs.run_writer import RunWriter
 from lm_eval_takeover.runs.sample_keys import collect_text_settings
 from lm_eval_takeover.runs.tally import Tally, summarize_tallies
-from lm_eval_takeover.tasks.continuations import cut_to_context, list_rolling_windows
-from lm_eval_takeover.tasks.instances import document_label, make_requests
+from lm_eval_takeover.tasks.instances import cut_to_context, document_label, list_rolling_windows, make_requests
 from lm_eval_takeover.tasks.known_problems import find_calibrated_problem, has_template, refuse_calibrated_tasks
 from lm_eval_takeover.tasks.verdicts import set_verdict_log
 
@@ -41,11 +40,7 @@ logger = logging.getLogger(__name__)
 
 
 class GuidedTakeover(TemplateLM):  # type: ignore[misc]
-    """A base model that writes, and a guide that takes over at decision tokens.
-
-    Takes the model arguments of `lm_eval_takeover.arguments.ModelArguments` as keywords. Raises a TakeoverError, one
-    line, for whatever the user can put right.
-    """
+    """A base that writes and a guide that takes over. Keywords are `ModelArguments`. Raises TakeoverErrors of one line."""
 
     def __init__(self, **arguments: Any) -> None:
         super().__init__()
@@ -162,18 +157,12 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
     def get_model_info(self) -> dict[str, Any]:
         """What the run was, for lm-eval's results file: `config.takeover`."""
         self._enter_evaluation()
-        attempts, seconds = (
-            self.run.read_attempts_and_seconds() if self.run and self.run.command else (1, self._seconds)
-        )
+        attempts, seconds = run.read_attempts_and_seconds() if (run := self.run) and run.command else (1, self._seconds)
         counts = summarize_tallies(self.tally, float(self.policy.host is None))
         fit = self.gate_origin.fit
         differences = fit.name_differences(counts["tokens"], counts["samples"]) if fit else []
-        return {
-            "takeover": self._description()
-            | counts
-            | {"differs_from_calibration": differences}
-            | {"run_dir": self.arguments.run_dir, "attempts": attempts, "seconds": round(seconds, 3)}
-        }
+        kept = {"differs_from_calibration": differences, "run_dir": self.arguments.run_dir, "attempts": attempts}
+        return {"takeover": {**self._description(), **counts, **kept, "seconds": round(seconds, 3)}}
 
     def _description(self) -> dict[str, Any]:
         return describe_run(self.arguments, self.pair, self.policy, self.gate_origin)
@@ -209,10 +198,7 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
     # Generation
 
     def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
-        """All repeats of all requests; the text of sample j of a document depends on its prompt, j and the seed only.
-
-        With a run_dir, what it holds is not written again, and every sample is kept there once it is finished.
-        """
+        """All repeats. Sample j depends on its prompt, j and the seed only; what a run_dir holds is not written again."""
         self._enter_evaluation()
         set_verdict_log(self.run)  # for the verdicts on these texts
         texts: list[str] = [Padding()] * len(requests)
@@ -252,9 +238,7 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
                 return
             kept = len(wanted) - sum(map(len, by_key.values()))
             left = [requests[indices[0]] for indices in by_key.values()]
-            rows = self._rows_of_length(
-                "generate_until", max(len(request.prompt) + request.max_new_tokens for request in left)
-            )
+            rows = self._rows_of_length("generate_until", max(len(r.prompt) + r.max_new_tokens for r in left))
             # From here on the bar is on its line, and notices would break it.
             with Progress(len(wanted), kept, quiet=quiet or self.rank != 0) as progress:
                 for i, sample in self._generate_samples(instances, requests, by_key, rows, progress.count_tokens):
@@ -282,9 +266,7 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
         asked = [(instance.task_name or "none", instance.args[0]) for instance in instances]
         fit.check((*prompt, sampling) for prompt, sampling in zip(asked, samplings, strict=True))
         template = fit.calibration.prompts.get("template_digest")
-        fit.template_differs |= template is not None and not all(
-            has_template(prompt, template) for _, prompt in set(asked)
-        )
+        fit.template_differs |= template is not None and not all(has_template(p, template) for _, p in set(asked))
         refuse_calibrated_tasks(fit.calibration.name, fit.calibration.diagnostic, asked)
         documents = ((document_label(instance), instance.doc) for instance in instances)
         if label := find_calibrated_problem(fit.calibration.problems, documents):
@@ -374,19 +356,13 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
         disable_tqdm: bool = False,
         **_: Any,
     ) -> list[tuple[float, bool]]:
-        """For each (texts, context ids, continuation ids) the log-prob of the continuation and whether it is greedy.
-
-        Teacher-forced: each token counts under the model that the policy lets write it.
-        """
+        """(log-prob, whether greedy) of each continuation, teacher-forced: each token under the model that the policy picks."""
         results: list[tuple[float, bool]] = [(0.0, True)] * len(requests)  # what adds no token has probability 1
         for (_texts, context, continuation), label in zip(requests, self._labels, strict=True):
             if continuation:
                 self._check_ids([*context, *continuation], label)
-        texts = cut_to_context(
-            [(context, continuation) for _texts, context, continuation in requests],
-            prefix=self.prefix_token_id,
-            max_length=self.max_length,
-        )
+        pairs = [(context, continuation) for _texts, context, continuation in requests]
+        texts = cut_to_context(pairs, prefix=self.prefix_token_id, max_length=self.max_length)
         order = sorted(texts, key=lambda i: -sum(map(len, texts[i])))
         bar = tqdm(total=len(order), desc="Running loglikelihood requests", disable=disable_tqdm)
         at_once = self._rows_of_length("loglikelihood", max((sum(map(len, texts[i])) for i in order), default=1))

@@ -49,7 +49,7 @@ assert get_model("guided-takeover").__name__ == "GuidedTakeover"
 """,
     "every task file is found": """
 from lm_eval.tasks import TaskManager
-from lm_eval_takeover.storage.package_data import data_folder
+from lm_eval_takeover.storage.paths import data_folder
 found, files = set(TaskManager().all_tasks), {file.stem for file in data_folder("task_configs").glob("takeover_*.yaml")}
 assert files <= found, f"missing: {sorted(files - found)}"
 """,

@@ -45,7 +45,7 @@ def test_command_line_values_are_typed():
         ({"base": ""}, "base= is empty"),
         ({"max_length": 0}, "max_length=0 is not at least 1"),
         ({"max_gen_toks": -1}, "max_gen_toks=-1 is not at least 1"),
-        ({"backend": "jax"}, "backend='jax' is not in this version"),
+        ({"backend": "jax"}, "backend='jax' is not known"),
         ({"kappa": 2.0}, "kappa=2.0 sets the gate by hand and needs tau"),
         ({"tau": 1.0, "spike_ratio": 0.03}, "tau=1.0 sets the gate by hand, so spike_ratio=0.03 would be ignored"),
         ({"tau": 1.0, "calibration": "x"}, "so calibration=x would be ignored"),

@@ -13,7 +13,7 @@ from helpers.results import takeover, write_results
 from test_docs import PAGES, code_blocks, commands
 
 from lm_eval_takeover.cli import main
-from lm_eval_takeover.storage.package_data import data_folder
+from lm_eval_takeover.storage.paths import data_folder
 
 pytestmark = pytest.mark.slow
 ELSEWHERE = (

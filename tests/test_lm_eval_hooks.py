@@ -101,13 +101,13 @@ def options(**given):
         ({"model_args": {"base": "./no-such"}}, ArgumentError, "base='./no-such' cannot be loaded: there is no"),
         ({"model_args": {"guide": "~/no-such@main"}}, ArgumentError, "guide='~/no-such' cannot be loaded"),
         ({"model_args": {"calibration": "my-pair.json"}}, CalibrationError, "'my-pair.json' is neither a file"),
-        ({"model_args": {"plugins": "no_such.py"}}, ArgumentError, "plugins='no_such.py': there is no such file"),
+        ({"model_args": {"plugins": "no_such.py"}}, ArgumentError, "plugins='no_such.py' is no file"),
         ({"model_args": {"score": "kl"}}, ArgumentError, "score='kl' is not known; did you mean 'rkl'?"),
         ({"model_args": {"target_rate": 0.07}}, CalibrationError, "was not solved for target_rate=0.07 with ce"),
         ({"gen_kwargs": {"temperature": "warm"}}, ArgumentError, "could not convert string to float: 'warm'"),
         ({"gen_kwargs": {"temprature": 1}}, ArgumentError, "setting 'temprature=1' is not known; did you mean"),
-        ({"device": "cuda:0"}, ArgumentError, "device='cuda:0': torch finds no GPU here; leave it out or give cpu"),
-        ({"model_args": {"guide_device": "cuda"}}, ArgumentError, "guide_device='cuda': torch finds no GPU here"),
+        ({"device": "cuda:0"}, ArgumentError, "device='cuda:0': torch finds no GPU; give cpu"),
+        ({"model_args": {"guide_device": "cuda"}}, ArgumentError, "guide_device='cuda': torch finds no GPU"),
     ],
 )
 def test_errors_in_the_commands_options_are_known_before_lm_eval_does_anything(given, error, text, monkeypatch):

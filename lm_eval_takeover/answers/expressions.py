@@ -68,10 +68,7 @@ def _make_converter(real: bool) -> Any:
 
 
 def parse_expression(expression: str, other: str = "") -> Any:
-    """The sympy expression of one side. `other` tells whether the two are about complex numbers.
-
-    Raises Unparsed.
-    """
+    """The sympy expression of one side; `other` tells whether both are about complex numbers. Raises Unparsed."""
     from math_verify.grader import should_treat_as_complex
 
     return _parse(expression, not (should_treat_as_complex(expression) or should_treat_as_complex(other)))

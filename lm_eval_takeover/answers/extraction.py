@@ -91,11 +91,8 @@ def _list_outside_thinking(response: str) -> list[tuple[int, int]]:
     tags = list(_TAG.finditer(response))
     starts = [(0, ""), *((tag.end(), tag[0]) for tag in tags)]
     ends = [*((tag.start(), tag[0]) for tag in tags), (len(response), "")]
-    return [
-        (start, end)
-        for (start, opened), (end, closed) in zip(starts, ends, strict=True)
-        if opened != "<think>" and closed != "</think>"
-    ]
+    spans = zip(starts, ends, strict=True)
+    return [(a, b) for (a, opened), (b, closed) in spans if opened != "<think>" and closed != "</think>"]
 
 
 # 1. Boxes
@@ -149,11 +146,8 @@ def join_last(text: str, spans: list[Span]) -> str:
 
 def _are_joined(text: str, end: int, start: int) -> bool:
     """Whether what ends at `end` and what begins at `start` are of one list."""
-    return (
-        start - end <= _MAX_BETWEEN
-        and _BETWEEN.fullmatch(text, end, start) is not None
-        and _HAS_SEPARATOR.search(text, end, start) is not None
-    )
+    apart = start - end > _MAX_BETWEEN or _BETWEEN.fullmatch(text, end, start) is None
+    return not apart and _HAS_SEPARATOR.search(text, end, start) is not None
 
 
 # 2. Markers

@@ -37,11 +37,7 @@ Result = TypeVar("Result")
 
 
 class Judge:
-    """Verdicts from a pool of workers.
-
-    A context manager: `with Judge() as judge: judge.map(score, problems)`. Workers start when they are first asked, and none is
-    left at the end.
-    """
+    """Verdicts from worker processes, which start when first asked: `with Judge() as judge: judge.map(score, problems)`."""
 
     def __init__(self, workers: int | None = None, time_limit: float = TIME_LIMIT, memory_limit: int = MEMORY_LIMIT):
         self.workers = workers or count_cores()

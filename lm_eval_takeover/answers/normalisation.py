@@ -60,9 +60,7 @@ _AND = re.compile(
 
 _SET = re.compile(r"((?:^|=)\s*+)\{([^{},\\]*,[^{}\\]*)\}$")  # braces that TeX would not print
 _COMMAS = re.compile(r"(?<![\d.,])\d{1,3}(?:,\d{3})+(?![\d,])")
-_SPACES = re.compile(
-    r"(?<!\d)\s++|\s++(?!\d|\\frac|\s)"
-)  # a space after a digit and before another one means something
+_SPACES = re.compile(r"(?<!\d)\s++|\s++(?!\d|\\frac|\s)")  # between two digits a space has a meaning
 _BRACED = re.compile(r"([_^])\{([^{}\\])\}")
 _WORD = re.compile(r"[A-Za-z]{3,}")
 _LETTER = re.compile(r"\(([A-Z])\)")
@@ -88,9 +86,7 @@ _UNIT_NAMES = {name: words.split()[0] for words in _SPELLINGS.split(",") for nam
 _MEASURES = frozenset(_UNIT_NAMES.values())
 _UNIT_NAMES |= dict.fromkeys(("dollar", "buck", "usd", "unit", "per"), "")
 _UNIT_NAMES |= {"square": "^2", "sq": "^2", "cubic": "^3", "cu": "^3"}
-_TRAILING = re.compile(
-    r"(.*[\d})\]%])\s*+((?![A-KM-Zmgl](?![A-Za-z/]))[A-Za-z][A-Za-z./^\d{} ]*)"
-)  # 5m may be 5 times m
+_TRAILING = re.compile(r"(.*[\d})\]%])\s*+((?![A-KM-Zmgl](?![A-Za-z/]))[A-Za-z][A-Za-z./^\d{} ]*)")  # 5m: 5 times m
 _TEXT_UNIT = re.compile(
     r"(?:[\s/*]*(?:\\cdot\s*+)?\\(?:text(?:bf|it|rm|normal)?|math(?:rm|bf|it)|mbox|rm)\s*+\{[^{}]*\}\s*+(?:\^\s*+\{?\s*+-?\d\s*+\}?)?)+"
 )
@@ -142,10 +138,7 @@ def normalise(answer: str) -> str:
 
 
 def parse_rational(answer: str) -> Fraction | None:
-    """The value of a plain number: `-3`, `.5`, `1,234`, `3/4`, `\\frac{3}{4}`, `1.5 \\times 10^3`.
-
-    None for anything else, for a division by zero and for more than 100 digits.
-    """
+    """The value of `-3`, `.5`, `1,234`, `3/4`, `\\frac{3}{4}`, `1.5 \\times 10^3`; None for all else, also over 100 digits."""
     text = unwrap_text(tidy(answer))
     if len(text) > MAX_DIGITS:
         return None

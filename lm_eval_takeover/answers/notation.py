@@ -41,7 +41,7 @@ _NAMED = re.compile(
 )
 _BUILDER = re.compile(
     r"^\\\{\s*+[A-Za-z]\s*+(?:\\in\s*+\\mathbb\s*+\{?R\}?\s*+)?(?:\\mid|:|\|)\s*+(.*)\\\}$"
-)  # all x such that
+)  # {x | …}
 _MINUS = r"(?:\\setminus|\\backslash)"
 _OR = re.compile(r"\\text\s*+\{\s*+,?\s*+or\s*+\}|,?\s*+(?<![\\A-Za-z])or(?![A-Za-z])|\\(?:vee|lor)(?![A-Za-z])")
 _ALSO = re.compile(r"\\text\s*+\{\s*+,?\s*+and\s*+\}|,?\s*+(?<![\\A-Za-z])and(?![A-Za-z])|\\(?:wedge|land)(?![A-Za-z])")

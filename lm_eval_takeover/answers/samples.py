@@ -110,11 +110,8 @@ def judge_samples(question: Question, run: Run = run_here) -> Judged:
             outcome = "correct" if verdict.correct else verdict.reason or "incorrect"
         samples.append(JudgedSample(answer, outcome, boxed, unclosed))
         forms.append(form)
-    alone = {
-        form
-        for form, sample in zip(forms, samples, strict=True)
-        if form is not None and (sample.outcome == "timed_out" or is_too_large(form))
-    }
+    pairs = zip(forms, samples, strict=True)
+    alone = {f for f, s in pairs if f is not None and (s.outcome == "timed_out" or is_too_large(f))}
     votes = find_majority(forms, judge, alone)
     return Judged(samples, min(votes, key=lambda vote: (samples[vote].answer or "", vote), default=None))
 

@@ -30,7 +30,7 @@ from lm_eval_takeover.errors import CalibrationError, nearest
 from lm_eval_takeover.escaping import for_terminal
 from lm_eval_takeover.method.model_id import ModelId
 from lm_eval_takeover.method.registry import scores as registered
-from lm_eval_takeover.storage.package_data import data_folder
+from lm_eval_takeover.storage.paths import data_folder
 from lm_eval_takeover.storage.regular_files import read_bounded
 from lm_eval_takeover.storage.schema import Count, Positive, Share, check, show
 from lm_eval_takeover.storage.whole_files import write_text
@@ -202,9 +202,7 @@ def find_calibration(name: str) -> tuple[Calibration, int | None]:
     stem, _, column = name.rpartition(":")
     if stem and column.isdecimal():
         return find_calibration(stem)[0], int(column)
-    raise CalibrationError(
-        f"calibration='{name}' is neither a file nor a packaged calibration ({', '.join(known)}); {nearest(name, known)}"
-    )
+    raise CalibrationError(f"calibration='{name}' is neither a file nor a packaged one; {nearest(name, known)}")
 
 
 def calibration_command(

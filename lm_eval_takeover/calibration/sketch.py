@@ -68,10 +68,7 @@ class QuantileSketch:
         return joined[order].astype(np.float64), weight[order]
 
     def quantiles_and_tails(self, q: Sequence[float]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Quantiles in nats, linear between neighbours as `numpy.quantile`, and the mean of the scores above each one.
-
-        A quantile that no score exceeds is its own tail.
-        """
+        """Quantiles in nats, as `numpy.quantile`, and the mean of the scores above each; if there is none, the quantile."""
         values, weights = self._ranked()
         ends = np.cumsum(weights)
         position = np.asarray(q, dtype=np.float64) * (self.count - 1)

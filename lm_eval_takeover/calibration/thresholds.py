@@ -65,10 +65,7 @@ class PluginSource(TypedDict):
 
 @dataclass(frozen=True, slots=True)
 class ScoreCalibration:
-    """One score's distribution: `mean` in nats, a readable `table`, and the `sketch` that any rho is read from.
-
-    A `signed` score has no window test: kappa is 0, since a multiple of a mean that may be negative bounds nothing.
-    """
+    """A score: `mean` in nats, a readable `table`, the `sketch` for any rho. If `signed`, it has no window test: kappa is 0."""
 
     mean: float
     table: tuple[dict[str, float], ...]
@@ -104,10 +101,7 @@ class ScoreCalibration:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The value of a method's budget parameter whose rollouts on held-out prompts came nearest to a wanted realized rate.
-
-    `method` holds the other model arguments: `policy`, for gates `score`, `kappa_rule` and `window`, and the method's own.
-    """
+    """The value of a method's budget parameter whose realized rate came nearest to the wanted one; `method`: other arguments."""
 
     target_rate: Share
     method: dict[str, Any]

@@ -33,11 +33,8 @@ class Method:
         settings: dict[str, Any] = {"policy": policy.name}
         if isinstance(policy, Gated):
             settings |= {"score": policy.score, "kappa_rule": self.kappa_rule, "window": self.window}
-        own = {
-            name: value
-            for name, value in policy.settings().items()
-            if name != self.budget_parameter.name and value is not None
-        }
+        solved = self.budget_parameter.name
+        own = {name: value for name, value in policy.settings().items() if name != solved and value is not None}
         return settings | own
 
     def at(self, value: float, calibration: Calibration) -> Policy:

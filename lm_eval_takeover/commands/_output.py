@@ -211,9 +211,7 @@ def check_replaceable(option: str, path: Path, kind: str) -> None:
     from lm_eval_takeover.results.fields import describe_file  # which loads NumPy
 
     if path.exists() and (present := describe_file(path)) != kind:
-        raise ArgumentError(
-            f"--{option} '{path}' is {present}, not {kind}; it was not changed: give the name of a new file"
-        )
+        raise ArgumentError(f"--{option} '{path}' is {present}, not {kind}; it was not changed; name a new file")
 
 
 @contextlib.contextmanager
@@ -234,20 +232,12 @@ def write_file(option: str, path: Path, text: str, kept: str = "") -> None:
         write_text(path, text)
 
 
-_FIGURE = {
-    "svg.hashsalt": "lm-eval-takeover",
-    "svg.fonttype": "none",
-    "font.size": 9,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-}
+_FIGURE: dict[str, Any] = {"svg.hashsalt": "lm-eval-takeover", "svg.fonttype": "none", "font.size": 9}
+_FIGURE |= dict.fromkeys(("axes.spines.top", "axes.spines.right"), False)
 
 
 def draw_svg(draw: Callable[[Any], None], size: tuple[float, float], settings: Mapping[str, Any] | None = None) -> str:
-    """What `draw` puts into a matplotlib Figure of this size (inches), as SVG: the same text for the same figure.
-
-    `settings` are matplotlib's rcParams beside those of all figures. Raises ArgumentError where matplotlib is missing.
-    """
+    """`draw`'s matplotlib Figure (inches) as SVG, always the same text. Raises ArgumentError where matplotlib is missing."""
     try:
         import matplotlib
     except ImportError as error:

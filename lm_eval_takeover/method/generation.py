@@ -30,12 +30,8 @@ class Generation:
         """Before the first token is drawn."""
         count = len(request.begun)
         unknown = [math.nan] * (count - len(request.begun_scores))
-        return cls(
-            tokens=list(request.begun),
-            taken_over=[False] * count,
-            scores=[*unknown, *request.begun_scores],
-            observed=array("f") if traced else None,
-        )
+        scores = [*unknown, *request.begun_scores]
+        return cls(list(request.begun), [False] * count, scores, observed=array("f") if traced else None)
 
     def count_passes(self, role: str, passes: int) -> None:
         """Add so many passes of this model; never below 0."""

@@ -45,9 +45,7 @@ class Gated(Policy):
         if self.gate is not None and not self.scorer.signed and self.gate.tau < 0:
             raise ArgumentError(f"tau={self.gate.tau} is not a number of at least 0, as every score={self.score} is")
         if self.gate is not None and self.scorer.signed and self.gate.kappa:
-            raise ArgumentError(
-                f"kappa={self.gate.kappa} is a multiple of a mean, which may be negative with score={self.score}; give kappa=0"
-            )
+            raise ArgumentError(f"kappa={self.gate.kappa} needs scores above 0, not score={self.score}; give kappa=0")
         if not 0 < self.score_top_p <= 1:
             raise ArgumentError(f"score_top_p={self.score_top_p} is outside (0, 1]")
         if self.score_top_p != 1 and not reads_top_p:

@@ -26,10 +26,7 @@ WINDOW = 10  # scores that a policy without a gate is shown
 
 @dataclass(frozen=True, slots=True)
 class BudgetParameter:
-    """The one number of a policy that sets how much the donor writes: a model argument, and where it may lie.
-
-    `rising`: the larger it is, the more the donor writes.
-    """
+    """The model argument that sets how much the donor writes, and its bounds; `rising`: the larger, the more."""
 
     name: str
     low: float = 0.0

@@ -95,10 +95,7 @@ class Score:
         *,
         top_p: float = 1.0,
     ) -> "Tensor":
-        """`s_t` `[...]` of logits `[..., vocab]` and the host's tokens `[...]`.
-
-        Raises PluginError where a plug-in's function fails or has another shape.
-        """
+        """`s_t` `[...]` of logits `[..., vocab]` and host tokens `[...]`. Raises PluginError where a plug-in fails."""
         given = [host_logits]
         for asked, argument, what in (
             (self.needs_donor, donor_logits, "the donor's logits"),
@@ -174,9 +171,7 @@ class Registry(Generic[Entry]):
         """Register; the same code may do so again. Raises PluginError for a name that other code has."""
         held = self._entries.get(name)
         if held is not None and held[1].name != source.name:
-            raise PluginError(
-                f"{self.kind} '{name}' of {source.name} is registered by {held[1].name} already; choose another name"
-            )
+            raise PluginError(f"{self.kind} '{name}' of {source.name} is {held[1].name}'s already; choose another name")
         self._entries[name] = entry, source
 
     def get(self, name: str) -> Entry:
@@ -247,10 +242,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 def register_score(
     name: str, *, needs_donor: bool, needs_token: bool = False, signed: bool = False, binary: bool = False
 ) -> Callable[[Function], Function]:
-    """Register a function `(host_logits[, donor_logits][, tokens]) -> scores` from raw logits `[..., vocab]` to `[...]`.
-
-    The options are those of `Score`.
-    """
+    """Register `(host_logits[, donor_logits][, tokens]) -> scores`, `[..., vocab]` to `[...]`; options as in `Score`."""
 
     def register(function: Function) -> Function:
         source = Source.of(function)
@@ -261,17 +253,12 @@ def register_score(
 
 
 def load_plugins(names: str | None) -> None:
-    """Run the files or modules of `plugins`, joined by `+`.
-
-    Raises ArgumentError for one that is not there, PluginError for a broken one.
-    """
+    """Run the files or modules of `plugins`, joined by `+`. Raises ArgumentError for a missing, PluginError for a broken one."""
     for name in filter(None, (names or "").split("+")):
         path = Path(name).expanduser()
         if path.suffix == ".py" or path.is_file():
             if not path.is_file():
-                raise ArgumentError(
-                    f"plugins='{name}': there is no such file; expected a Python file or an importable module"
-                )
+                raise ArgumentError(f"plugins='{name}' is no file; expected a Python file or an importable module")
             call_plugin(f"plugins='{name}'", _run_file, path)
         else:
             try:

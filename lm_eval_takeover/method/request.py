@@ -7,10 +7,7 @@ from lm_eval_takeover.errors import ArgumentError
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How a token is drawn. `temperature` 0 is greedy; `top_k` 0 and `top_p` 1 keep the whole vocabulary.
-
-    The order is that of transformers: temperature, then top-k, then top-p.
-    """
+    """How a token is drawn: temperature (0: greedy), then top-k (0: all), then top-p (1: all), as in transformers."""
 
     temperature: float = 0.0
     top_p: float = 1.0

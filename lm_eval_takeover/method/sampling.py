@@ -145,10 +145,7 @@ def draw_on_cpu(
 def _kept(
     scaled: NDArray[np.float32], weights: NDArray[np.float32], total: float, sampling: Sampling
 ) -> NDArray[np.int64] | None:
-    """The ids that top-k and top-p keep, ascending; None where they keep all.
-
-    `scaled` are log-weights, 0 for the likeliest; `total` their mass.
-    """
+    """The ids that top-k and top-p keep, ascending; None for all. `scaled`: log-weights, 0 at most; `total`: their mass."""
     vocab, top_k, top_p = len(scaled), sampling.top_k, sampling.top_p
     ids: NDArray[np.int64] | None = None
     if 0 < top_k < vocab:

@@ -134,10 +134,7 @@ def log_ratio(host_logits: Tensor, donor_logits: Tensor, tokens: Tensor) -> Tens
 
 
 def _weigh(logits: Tensor) -> tuple[Tensor, Tensor]:
-    """Logits less their maximum `[..., vocab]`, and what all tokens but the likeliest weigh in its units `[...]`.
-
-    So nothing is rounded against 1 where one token is nearly certain, and thresholds near 0 split scores, not roundings.
-    """
+    """Logits less their maximum, and the weight of all but the likeliest token in its units `[...]`: no rounding against 1."""
     shifted = logits.float() - logits.float().amax(-1, keepdim=True)
     return shifted, shifted.exp().scatter(-1, shifted.argmax(-1, keepdim=True), 0.0).sum(-1)
 

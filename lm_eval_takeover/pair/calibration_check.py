@@ -22,10 +22,7 @@ _SETTINGS = ("temperature", "top_p", "top_k")  # of decoding; greedy reads the f
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """One way in which a run asks. `sampling` is None where nothing is drawn, as for log-likelihoods.
-
-    `chat_template` is None where the template adds nothing to a question: then both forms are one.
-    """
+    """How a run asks. `sampling` is None if nothing is drawn, `chat_template` if the template adds nothing to a question."""
 
     task: str
     chat_template: bool | None
@@ -34,10 +31,7 @@ class Asked:
 
 @dataclass(slots=True)
 class CalibrationFit:
-    """What a calibration was measured on, held against what a run asks.
-
-    `command(task=…, options=…)` is what makes one for this pair; `allowed` turns the error into notices, one for each difference.
-    """
+    """A calibration against what a run asks. `command(task=…, options=…)` makes one; `allowed`: differences are only notices."""
 
     calibration: Calibration
     pair: Pair
@@ -95,9 +89,8 @@ class CalibrationFit:
     def _renders_alike(self, one: bool | None, other: bool | None) -> bool:
         """Whether the chat template makes one prompt of both; a template's own default is one of the two, or reads neither."""
         message = [{"role": "user", "content": _PROBE}]
-        return one == other or self.pair.chat_prompt(message, enable_thinking=one) == self.pair.chat_prompt(
-            message, enable_thinking=other
-        )
+        prompts = (self.pair.chat_prompt(message, enable_thinking=thinking) for thinking in (one, other))
+        return one == other or next(prompts) == next(prompts)
 
     def _compare_decoding(self, sampling: Sampling | None) -> list[tuple[str, str]]:
         """`(calibration's, run's)` of each setting that differs; what greedy decoding does not read does not count."""
@@ -114,16 +107,14 @@ class CalibrationFit:
 
     def name_differences(self, tokens: int, samples: int) -> list[str]:
         """In what a run of so many tokens and texts differs from the calibration, where that is no error."""
-        differences = sorted(self._said)
+        listed = sorted(self._said)
         if self.template_differs:
-            differences.append("its prompts are in another template")
+            listed.append("its prompts are in another template")
         written, measured = self.calibration.tokens or 0, self.calibration.rollouts or 0
         if written and samples and not 0.5 <= (ratio := tokens * measured / (samples * written)) <= 2:
             shorter = "shorter" if ratio < 1 else "longer"
-            differences.append(
-                f"its texts are {shorter} ({tokens / samples:,.0f} tokens, {written / measured:,.0f} there)"
-            )
-        return differences
+            listed.append(f"its texts are {shorter} ({tokens / samples:,.0f} tokens, {written / measured:,.0f} there)")
+        return listed
 
     def compare_dtypes(self) -> None:
         """Say where the weights, which this loads, have other dtypes."""

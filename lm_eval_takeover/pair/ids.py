@@ -20,10 +20,7 @@ def locate(name: str) -> tuple[str, str | None]:
 
 
 def identify(name: str, path: str, revision: str | None, subfolder: str | None = None) -> ModelId:
-    """Id and revision of the checkpoint that `locate(name)` found: of the hub's the commit, of a folder the sampled digest.
-
-    The bundled checkpoints are `demo-base` and `demo-guide`, by whichever path they are named.
-    """
+    """Id and revision of what `locate(name)` found: the hub's commit, or a folder's digest. Ours: `demo-base`, `demo-guide`."""
     folder = Path(path)
     if not folder.is_dir():
         # The hub's cache keeps the files of a commit in a folder of that name.
@@ -31,9 +28,8 @@ def identify(name: str, path: str, revision: str | None, subfolder: str | None =
         file = try_to_load_from_cache(path, config, revision=revision or "main")
         return ModelId(path, _find_commit(Path(file)) if isinstance(file, str) else revision)
     demo_role = next((role for role, bundled in DEMO.items() if folder.resolve() == bundled.resolve()), None)
-    return ModelId(
-        f"demo-{demo_role}" if demo_role else Path(name).resolve().name, sampled_digest(folder / (subfolder or ""))
-    )
+    known = f"demo-{demo_role}" if demo_role else Path(name).resolve().name
+    return ModelId(known, sampled_digest(folder / (subfolder or "")))
 
 
 def _find_commit(file: Path) -> str:

@@ -11,11 +11,8 @@ from lm_eval_takeover.arguments import KINDS, TWINS, ModelArguments
 from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.method.model_id import ModelId
 
-_TEXT = [
-    name
-    for name, kind in KINDS.items()
-    if kind.key == "models" and name not in ("base", "guide", "dtype", *TWINS.values())
-]
+_OTHERS = {"base", "guide", "dtype", *TWINS.values()}
+_TEXT = [name for name, kind in KINDS.items() if kind.key == "models" and name not in _OTHERS]
 _BITSANDBYTES = [name for name in KINDS if name.startswith("bnb_")]
 
 
@@ -53,12 +50,8 @@ def model_options(given: ModelArguments, device: torch.device) -> dict[str, Any]
     options: dict[str, Any] = {"attn_implementation": given.attn_implementation}
     if (quantization := _find_quantization(given)) is not None:
         options |= {"quantization_config": quantization, "device_map": {"": str(device)}}
-    if (device_map := find_device_map(given)) is not None:
-        options |= {
-            "device_map": device_map,
-            "offload_folder": given.offload_folder,
-            "max_memory": _limit_memory(given),
-        }
+    if (spread := find_device_map(given)) is not None:
+        options |= {"device_map": spread, "offload_folder": given.offload_folder, "max_memory": _limit_memory(given)}
     return {name: value for name, value in options.items() if value is not None}
 
 
@@ -82,6 +75,4 @@ def _find_quantization(given: ModelArguments) -> Any:
         settings = {name: value for name in _BITSANDBYTES if (value := getattr(given, name)) is not None}
         return BitsAndBytesConfig(load_in_4bit=given.load_in_4bit, load_in_8bit=given.load_in_8bit, **settings)
     except (AttributeError, KeyError, TypeError, ValueError, ImportError) as error:
-        raise ArgumentError(
-            f"the quantization cannot be set up: {error} (expected what transformers' configuration takes)"
-        ) from error
+        raise ArgumentError(f"the quantization cannot be set up: {error} (expected what transformers takes)") from error

@@ -72,11 +72,7 @@ def load_pair(arguments: ModelArguments) -> Pair:
 
 
 def _load_pair(arguments: ModelArguments) -> Pair:
-    """The models that the arguments name; the bundled demo pair where they name none.
-
-    Tokenizers and configurations are read at once, weights at their first use. `policy=base` and `policy=guide` may name
-    one model only.
-    """
+    """The models that the arguments name, the demo pair if none. Reads tokenizers and configurations; weights at first use."""
     names = {"base": arguments.base, "guide": arguments.guide}
     if names == {"base": None, "guide": None}:
         logger.warning("no base= and guide= are given: this is the bundled demo pair, which knows takeover_demo only")
@@ -88,14 +84,9 @@ def _load_pair(arguments: ModelArguments) -> Pair:
             f"or policy=base or policy=guide for one model alone"
         )
     devices = resolve_devices(arguments)
+    given = {role: arguments.for_role(role) for role in names}
     members = {
-        role: Member(
-            role,
-            name,
-            device=devices[role],
-            dtype=_parse_dtype(role, arguments.for_role(role).dtype),
-            given=arguments.for_role(role),
-        )
+        role: Member(role, name, device=devices[role], dtype=_parse_dtype(role, given[role].dtype), given=given[role])
         for role, name in names.items()
         if name is not None
     }
@@ -144,10 +135,7 @@ def _count_shares(items: list[Any], bar: Any) -> Iterator[Any]:
 
 
 def open_method(arguments: ModelArguments) -> Method:
-    """The policy that the arguments name, whose gate is not set yet, nor what `target_rate` stands for.
-
-    Raises ArgumentError for all that can be known to be wrong without the models.
-    """
+    """The policy of the arguments, gate and `target_rate` still open. Raises ArgumentError for what is wrong without models."""
     kind = policies.get(arguments.policy)
     reads = {field.name for field in fields(kind)}
     for name in ("rate", "early_tokens", "chance"):
@@ -159,9 +147,7 @@ def open_method(arguments: ModelArguments) -> Method:
     settings = {name: value for name, value in given.items() if value is not None}
     by_hand = [name for name in ("tau", "spike_ratio") if getattr(arguments, name) is not None]
     if isinstance(kind.budget_parameter, BudgetParameter) and arguments.target_rate is not None:
-        settings.setdefault(
-            kind.budget_parameter.name, kind.budget_parameter.high
-        )  # until the calibration says what it is
+        settings.setdefault(kind.budget_parameter.name, kind.budget_parameter.high)  # until it is calibrated
     policy = kind(direction=arguments.direction, **settings)
     if isinstance(policy, Gated) and policy.scorer.binary and by_hand:
         raise ArgumentError(
@@ -170,8 +156,7 @@ def open_method(arguments: ModelArguments) -> Method:
         )
     if isinstance(policy, Gated) and not by_hand and policy.score_top_p != 1:
         raise ArgumentError(
-            f"score_top_p={policy.score_top_p}: calibrations hold scores of whole distributions; set the gate by hand with "
-            f"tau=… and kappa=…"
+            f"score_top_p={policy.score_top_p}: calibrations hold whole distributions; give tau=… and kappa=…"
         )
     rule = arguments.kappa_rule or KAPPA_RULES[0]
     if rule not in KAPPA_RULES:
@@ -203,10 +188,8 @@ def load_policy(arguments: ModelArguments, pair: Pair) -> tuple[Policy, GateOrig
         calibration, column = _find_calibration(arguments, pair, policy, command)
         policy, origin = _read_calibration(arguments, method, calibration, column)
         if (target := origin.target) is not None and not target.is_reached:
-            logger.warning(
-                "target_rate=%g: the nearest rate that %s can reach is %.1f%%",
-                target.target_rate, target.name, 100 * target.realized_rate,
-            )  # fmt: skip
+            nearest_rate = target.target_rate, target.name, 100 * target.realized_rate
+            logger.warning("target_rate=%g: the nearest rate that %s can reach is %.1f%%", *nearest_rate)
         fit = CalibrationFit(calibration, pair, arguments.enable_thinking, allowed, command)
         return policy, replace(origin, fit=fit)
     if isinstance(policy, Gated):
@@ -216,11 +199,10 @@ def load_policy(arguments: ModelArguments, pair: Pair) -> tuple[Policy, GateOrig
 
 
 def _reads_calibration(arguments: ModelArguments, method: Method) -> bool:
-    if isinstance(method.policy, Gated) and (arguments.tau is not None or method.policy.scorer.binary):
-        return arguments.target_rate is not None
-    return isinstance(method.policy, Gated) or (
-        method.policy.budget_parameter is not None and arguments.target_rate is not None
-    )
+    policy = method.policy
+    if isinstance(policy, Gated) and arguments.tau is None and not policy.scorer.binary:
+        return True
+    return arguments.target_rate is not None and policy.budget_parameter is not None
 
 
 def _make_command(arguments: ModelArguments, method: Method) -> Callable[..., str]:
@@ -238,9 +220,7 @@ def parse_arguments(values: dict[str, Any]) -> ModelArguments:
     kind = policies.get(str(values.get("policy") or DEFAULT_POLICY))
     hints = get_type_hints(kind)
     shared = {"gate", *(field.name for field in fields(ModelArguments))}
-    return ModelArguments.parse(
-        values, {name: hints[name] for name in (field.name for field in fields(kind)) if name not in shared}
-    )
+    return ModelArguments.parse(values, {f.name: hints[f.name] for f in fields(kind) if f.name not in shared})
 
 
 def _read_calibration(
@@ -272,9 +252,7 @@ def _choose_column(
 ) -> int:
     """The column of a published table. Raises ArgumentError where none is named, and for what only a spike ratio could answer."""
     if arguments.kappa_rule == "tail_to_mean":
-        raise ArgumentError(
-            f"kappa_rule=tail_to_mean: the published calibration '{calibration.name}' holds kappa by threshold_to_mean only"
-        )
+        raise ArgumentError(f"kappa_rule=tail_to_mean: published '{calibration.name}' holds threshold_to_mean only")
     asked = [
         f"{name}={value}" for name in ("spike_ratio", "target_rate") if (value := getattr(arguments, name)) is not None
     ]
@@ -312,9 +290,7 @@ def _find_calibration(
     score = policy.scorer
     plugin = calibration.plugin(score.name) if score is not None else None
     if score is not None and plugin is not None and plugin["digest"] != score.source.digest:
-        problems.append(
-            f"score={score.name} of {plugin['source']} as it was then, not as {score.source.name} has it now"
-        )
+        problems.append(f"score={score.name} of {plugin['source']} as it was then, not as in {score.source.name} now")
     if problems and not arguments.allow_calibration_mismatch:
         raise CalibrationError(
             f"calibration='{arguments.calibration}' was made for {' and for '.join(problems)}; make one with "
@@ -336,9 +312,7 @@ def _resolve_device(argument: str, device: str | None) -> str:
     if device is None:
         return "cuda" if torch.cuda.is_available() else "cpu"
     if device.partition(":")[0] == "cuda" and not torch.cuda.is_available():
-        raise ArgumentError(
-            f"{argument}='{device}': torch finds no GPU here; leave it out or give cpu, or install a torch with CUDA"
-        )
+        raise ArgumentError(f"{argument}='{device}': torch finds no GPU; give cpu, or install a torch with CUDA")
     try:
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:

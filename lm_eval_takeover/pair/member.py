@@ -26,10 +26,7 @@ from lm_eval_takeover.pair.vocabulary import Vocabulary
 
 
 class Member:
-    """One model of the pair; `given` are the model arguments as they hold for it.
-
-    Its tokenizer and configuration are read at once, its weights when first used.
-    """
+    """One model of the pair, with its own model arguments. Reads tokenizer and configuration at once, weights at first use."""
 
     def __init__(
         self,
@@ -46,18 +43,14 @@ class Member:
         check_quantization(self.given, role)
         self.path, named = locate(name)
         if named and self.given.revision not in (None, named):
-            raise ArgumentError(
-                f"{role}='{name}' names a different revision than {self.argument('revision')}={self.given.revision}"
-            )
+            raise ArgumentError(f"{role}='{name}' contradicts {self.argument('revision')}={self.given.revision}")
         self.revision = named or self.given.revision  # branch, tag or commit, as asked for
         self.device = torch.device(device)
         self.dtype = dtype  # as asked for; `auto` is the checkpoint's own
         self.prepared_pass: Any = None  # the `ForwardPass` of this model, from its first use on
         self.self_check: Any = None  # the `SelfCheck` of this model, from its first use on
-        self._options: dict[str, Any] = repository_options(self.given) | {
-            "revision": self.revision,
-            "trust_remote_code": self.given.trust_remote_code,
-        }
+        code = {"revision": self.revision, "trust_remote_code": self.given.trust_remote_code}
+        self._options: dict[str, Any] = repository_options(self.given) | code
         self.config = self._load(AutoConfig)
         self.tokenizer = self._load(AutoTokenizer)
         self.vocabulary = Vocabulary.of(self.tokenizer, self.config.get_text_config().vocab_size)
@@ -108,9 +101,7 @@ class Member:
         except Exception as error:  # likewise
             raise ArgumentError(f"{argument}='{adapter}' cannot be loaded: {first_line(error)}") from error
         if adapted.active_peft_config.is_prompt_learning:
-            raise ArgumentError(
-                f"{argument}='{adapter}' adds tokens to the prompt; expected an adapter of the layers, such as LoRA"
-            )
+            raise ArgumentError(f"{argument}='{adapter}' changes the prompt; expected one of the layers, such as LoRA")
         return adapted.get_base_model()
 
     def _refuse_pickles(self) -> None:
@@ -156,19 +147,13 @@ class Member:
             options[self.cache_argument] = cache
             if self.cache_argument == "cache_params" and mask.shape[1] > ids.shape[1]:
                 del options["attention_mask"]  # as `generate`: a state has no columns behind it that could be padding
-        output = self.model(
-            input_ids=ids,
-            use_cache=cache is not None,
-            **{name: value for name, value in options.items() if name in self.forward_arguments},
-        )
+        read = {name: value for name, value in options.items() if name in self.forward_arguments}
+        output = self.model(input_ids=ids, use_cache=cache is not None, **read)
         logits: Tensor = output.logits[:, -keep:]
         return logits.float()
 
     def check_logits(self, logits: Tensor, name_row: Callable[[int], str], real: Tensor | None = None) -> None:
-        """Refuse logits `[rows, ..., vocab]` that are no distribution: NaN, +inf, or -inf everywhere.
-
-        `real` says which positions count, all of them by default. Raises ModelOutputError with the name of the first bad row.
-        """
+        """Raises ModelOutputError for the first row of `[rows, ..., vocab]` with NaN, +inf or only -inf, at positions `real`."""
         broken = ~logits.amax(-1).isfinite()
         if real is not None:
             broken &= real

@@ -17,10 +17,7 @@ DEFAULT_MAX_LENGTH = 2048  # tokens; as lm-eval's hf, where no configuration say
 
 
 class Pair:
-    """The base and the guide, or one of them where a policy needs no other.
-
-    Warns about renamed special tokens. Raises VocabularyError where the two do not share a vocabulary.
-    """
+    """The base and the guide, or one alone. Warns of renamed special tokens. Raises VocabularyError for two vocabularies."""
 
     def __init__(self, base: Member | None, guide: Member | None) -> None:
         members = [member for member in (base, guide) if member is not None]
@@ -29,11 +26,9 @@ class Pair:
         self.base, self.guide = base, guide
         self.members = members
         self.vocabulary: SharedVocabulary = share(members[0].vocabulary, members[-1].vocabulary)
-        if self.vocabulary.renamed:
+        if renamed := self.vocabulary.renamed:
             logger.warning(
-                "base and guide name %d special tokens differently, which is allowed: %s",
-                len(self.vocabulary.renamed),
-                describe(self.vocabulary.renamed),
+                "base and guide name %d special tokens differently (allowed): %s", len(renamed), describe(renamed)
             )
 
     @property

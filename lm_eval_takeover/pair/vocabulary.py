@@ -33,10 +33,7 @@ class Vocabulary:
 
 @dataclass(frozen=True, slots=True)
 class SharedVocabulary:
-    """The first `size` token ids, which mean the same to both models; `digest` identifies them.
-
-    `renamed` lists the ids whose added token has another name in the other tokenizer: (id, base's name, guide's name).
-    """
+    """The first `size` ids, the same to both; `digest` identifies them. `renamed`: (id, base's name, guide's name)."""
 
     size: int
     digest: str

@@ -47,9 +47,7 @@ def describe_run(arguments: ModelArguments, pair: "Pair", policy: Policy, origin
 
 def default_label(pair: "Pair", policy: Policy) -> str:
     """`BASE+GUIDE-policy`, by the last part of the models' ids; with the score, where it is not the policy's usual one."""
-    return make_label(
-        [member.id.id for member in pair.members], policy.name, policy.scorer.name if policy.scorer else None
-    )
+    return make_label([member.id.id for member in pair.members], policy.name, getattr(policy.scorer, "name", None))
 
 
 def make_label(ids: Sequence[str], policy: str, score: str | None) -> str:

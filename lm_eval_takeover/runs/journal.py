@@ -28,10 +28,9 @@ _KEYS_PER_QUERY = 500
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One finished sample. `tokens` to `guide_passes` are counts (`recorder`); `truncated`: the token limit ended it.
+    """One finished text, with the names of the first task that asked for it; `truncated`: the token limit ended it.
 
-    Its tokens are packed in `trace` until they are in the file `part` under traces/; `trace` is read by `find_pending` alone.
-    A key stands for a text: where several tasks ask for one, `task`, `doc_id` and `sample` are those of the first.
+    `trace` holds its tokens, packed, until they are in the file `part` under traces/; only `find_pending` reads it.
     """
 
     key: bytes
@@ -75,10 +74,7 @@ class Asked:
 
 
 class Journal:
-    """One journal file, of one process. Raises Damaged for a file that is not sound, and sqlite3's errors.
-
-    All calls come from one thread at a time.
-    """
+    """One journal file of one process, used by one thread at a time. Raises Damaged for an unsound file, and sqlite3's errors."""
 
     def __init__(self, path: Path, *, read_only: bool = False) -> None:
         self.path = path
@@ -95,10 +91,8 @@ class Journal:
 
     def _replace(self, table: str, rows: Iterable[Sequence[Any]]) -> None:
         marks = ", ".join("?" * (len(COLUMNS[table]) + 1))
-        self._connection.executemany(
-            f"INSERT OR REPLACE INTO {table} ({column_names(table)}, digest) VALUES ({marks})",
-            [(*row, row_digest(row)) for row in rows],
-        )
+        into = f"INSERT OR REPLACE INTO {table} ({column_names(table)}, digest) VALUES ({marks})"
+        self._connection.executemany(into, [(*row, row_digest(row)) for row in rows])
 
     # Samples
 
@@ -116,10 +110,8 @@ class Journal:
         traced = ((sample.row, sample.trace) for sample in samples)
         rows = [(*row, row_digest(row), None if trace is None else add_checksum(trace)) for row, trace in traced]
         with self._connection:
-            self._connection.executemany(
-                f"INSERT OR IGNORE INTO samples ({column_names('samples')}, digest, trace) VALUES ({','.join('?' * 15)})",
-                rows,
-            )
+            into = f"INSERT OR IGNORE INTO samples ({column_names('samples')}, digest, trace) VALUES ({','.join('?' * 15)})"
+            self._connection.executemany(into, rows)
             self._update_attempt()
 
     def find_pending(self, tokens: int) -> list[Sample]:
@@ -142,14 +134,14 @@ class Journal:
 
     def assign_part(self, samples: Sequence[Sample], part: str) -> None:
         """Drop the traces of these samples, which are in the part of that name from here on."""
-        moved = [replace(sample, part=part) for sample in samples]
+        moved = ((replace(sample, part=part).row, sample.key) for sample in samples)
+        rows = [(part, row_digest(row), key) for row, key in moved]
         with self._connection:
             cursor = self._connection.executemany(
-                "UPDATE samples SET part = ?, digest = ?, trace = NULL WHERE key = ?",
-                [(part, row_digest(sample.row), sample.key) for sample in moved],
+                "UPDATE samples SET part = ?, digest = ?, trace = NULL WHERE key = ?", rows
             )
-            if cursor.rowcount != len(moved):
-                raise sqlite3.DatabaseError(f"{len(moved) - cursor.rowcount} rows cannot be found by their keys")
+            if cursor.rowcount != len(rows):
+                raise sqlite3.DatabaseError(f"{len(rows) - cursor.rowcount} rows cannot be found by their keys")
             self._update_attempt()
 
     def parts(self) -> set[str]:
@@ -216,9 +208,7 @@ class Journal:
 
     def add_asked(self, command: str, asked: Iterable[Asked]) -> None:
         """Commit which samples a command asks for, and the keys of their answers."""
-        rows = [
-            tuple(command if name == "command" else getattr(row, name) for name in COLUMNS["asked"]) for row in asked
-        ]
+        rows = [tuple(command if name == "command" else getattr(a, name) for name in COLUMNS["asked"]) for a in asked]
         with self._connection:
             self._replace("asked", rows)
 

@@ -63,9 +63,7 @@ def write_parquet(path: Path, table: pa.Table, metadata: Mapping[str, Any] | Non
     """Write a table whole or not at all, with its digest, in groups of so many rows."""
     kinds = {field.name: field.type for field in table.schema}
     encodings = dict.fromkeys((name for name in kinds if pa.types.is_floating(kinds[name])), "BYTE_STREAM_SPLIT")
-    encodings |= dict.fromkeys(
-        (name for name in ("doc_id", "sample", "position") if name in kinds), "DELTA_BINARY_PACKED"
-    )
+    encodings |= dict.fromkeys(kinds.keys() & {"doc_id", "sample", "position"}, "DELTA_BINARY_PACKED")
     buffer = io.BytesIO()
     pq.write_table(
         table.replace_schema_metadata({**(metadata or {}), DIGEST: _UNKNOWN}),
@@ -187,5 +185,5 @@ def _check_texts(column: pa.ChunkedArray, name: str) -> None:
     size = sum(pc.sum(pc.binary_length(one.dictionary).take(one.indices)).as_py() or 0 for one in column.chunks)
     if size > MOST_BYTES:
         raise ValueError(
-            f"the texts of column '{name}' have {size / 2**20:,.0f} MB, at most {MOST_BYTES // 2**20} MB are read"
+            f"column '{name}' has {size / 2**20:,.0f} MB of text, at most {MOST_BYTES // 2**20} MB are read"
         )

@@ -34,10 +34,7 @@ def open_bar(label: str, **options: Any) -> Any:
 
 
 class Progress:
-    """A bar of samples, with the tokens of this process and their speed beside it.
-
-    `kept` of the `total` samples were finished by an earlier attempt: they count as done, and in no speed.
-    """
+    """A bar of samples, with tokens and their speed. `kept` of `total` were finished before: done, but in no speed."""
 
     def __init__(self, total: int, kept: int, *, quiet: bool) -> None:
         self._bar = tqdm(total=total, initial=kept, unit="sample", **({"disable": quiet} | _shown))

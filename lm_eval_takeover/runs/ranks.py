@@ -68,10 +68,7 @@ class Ranks:
         return [value for value, _ in everyone]
 
     def drop_padding(self, instances: Sequence[Instance], requests: Sequence[Request]) -> list[int]:
-        """Indices of the requests that count: lm-eval repeats the last one to give every rank as many.
-
-        Instances that are repeated so take no padding among their responses from then on.
-        """
+        """Indices of the requests that count: lm-eval repeats the last one for equal shares, and its instance drops those."""
         wanted = []
         for i, (instance, request) in enumerate(zip(instances, requests, strict=True)):
             if self.count == 1 or request.sample < (instance.repeats or 1):

@@ -25,10 +25,7 @@ logger = logging.getLogger(__name__)
 
 
 class Recorder:
-    """Asks a run_dir for samples and hands it new ones, for a model whose texts depend on `settings` beside its requests.
-
-    Without a run_dir (`run` is None) every request is a sample of its own, and nothing is saved.
-    """
+    """Finds samples in a run_dir and adds new ones. Without one (`run` is None), each request is a sample; none is saved."""
 
     def __init__(
         self, run: RunWriter | None, settings: Mapping[str, Any], facts: Mapping[str, Any], policy: Policy
@@ -119,10 +116,7 @@ def make_sample(
 
 
 def count_changed(policy: Policy, generation: Generation) -> int | None:
-    """Tokens that are not what the host draws there with the same numbers.
-
-    None without a trace, and for a policy that takes over without asking the host, as `random`: its draw is not known there.
-    """
+    """Tokens that are not the host's draw there. None without a trace, and where the host is not asked, as in `random`."""
     if policy.donor is None:
         return 0
     asks_host = policy.host is not None and (policy.scorer is not None or policy.needs_token)

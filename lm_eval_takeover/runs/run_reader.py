@@ -98,9 +98,7 @@ class RunReader:
         try:
             return AutoTokenizer.from_pretrained(path, revision=revision, trust_remote_code=False)
         except Exception as error:  # each loader has errors of its own
-            raise ArgumentError(
-                f"the tokenizer of '{path}' cannot be loaded; name one by --tokenizer <hub id or local folder>"
-            ) from error
+            raise ArgumentError(f"the tokenizer of '{path}' cannot be loaded; name one by --tokenizer") from error
 
     def load_decoder(self, given: str | None, ids: Iterable[int]) -> Callable[[list[int]], str]:
         """Decodes these tokens: by `tokenizers` alone, which loads much faster, where it knows them all. Raises ArgumentError."""
@@ -230,17 +228,10 @@ def read_run_folder(folder: Path) -> RunReader:
         answered += _list_answered(run, verdicts, keys, folder, first_counts=follows)
     answered.sort(key=lambda one: one.name)
     facts = runs[0 if follows else -1].facts
-    return RunReader(
-        folder,
-        dict(facts.get("takeover") or {}),
-        dict(facts.get("arguments") or {}),
-        dict(facts.get("settings") or {}),
-        answered,
-        len(keys),
-        sorted({task for task, _, _ in keys}),
-        sum(run.seconds for run in runs),
-        _collect_decoding(runs),
-    )
+    takeover, arguments, settings = (dict(facts.get(name) or {}) for name in ("takeover", "arguments", "settings"))
+    tasks, seconds = sorted({task for task, _, _ in keys}), sum(run.seconds for run in runs)
+    decoding = _collect_decoding(runs)
+    return RunReader(folder, takeover, arguments, settings, answered, len(keys), tasks, seconds, decoding)
 
 
 def _follows(run: StoredRun) -> bool:
@@ -272,10 +263,7 @@ def _list_answered(
     *,
     first_counts: bool,
 ) -> Iterator[Answered]:
-    """What of this command is answered and not in `keys` yet, which takes all that it asks for.
-
-    Of two texts of a sample the first one counts, or there is an error.
-    """
+    """What this command asked and has; `keys` takes all it asks. A second text is an error unless the first one counts."""
     for row in run.asked:
         name = row.task, row.doc_id, row.sample
         if (known := keys.get(name)) == row.key or (known is not None and first_counts):

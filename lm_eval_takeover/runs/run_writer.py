@@ -69,9 +69,7 @@ class RunWriter:
         try:
             return Lock(lock_path(self.folder, self.rank))
         except Locked as held:
-            raise RunDirError(
-                f"run_dir='{self.folder}' is in use by {held}; wait for it to end, or give another run_dir"
-            ) from None
+            raise RunDirError(f"run_dir='{self.folder}' is in use by {held}; wait, or give another run_dir") from None
 
     # Samples
 

@@ -23,10 +23,7 @@ SCHEMA = 2  # 1 drew by inverse CDF
 def collect_text_settings(
     pair: Pair, policy: Policy, *, backend: str, seed: int, trust_remote_code: bool
 ) -> dict[str, Any]:
-    """All that a run's texts depend on beside their requests, as JSON can hold it.
-
-    A local folder counts by its files, not by its name. Weights that the policy does not ask have no dtype here.
-    """
+    """All that texts depend on beside requests, for JSON: local folders by their files, no dtype of a model that nobody asks."""
     vocab, ends = pair.vocab_size, pair.eos_ids
     models = {
         member.role: {
@@ -50,11 +47,9 @@ def collect_text_settings(
 
 def _digest_or_name(member: Member) -> str:
     folder = Path(member.path)
-    return (
-        whole_digest(folder / (member.given.subfolder or ""))
-        if folder.is_dir()
-        else f"{member.id.id}@{member.id.revision}"
-    )
+    if folder.is_dir():
+        return whole_digest(folder / (member.given.subfolder or ""))
+    return f"{member.id.id}@{member.id.revision}"
 
 
 def _loading_settings(member: Member) -> dict[str, Any]:

@@ -55,9 +55,7 @@ class ScoresHeader:
 
     def describe(self) -> str:
         """Both models and the scores in words."""
-        names = [
-            f"{role}={model['id']} ({model['dtype']})" for role, model in (("base", self.base), ("guide", self.guide))
-        ]
+        names = [f"{role}={m['id']} ({m['dtype']})" for role, m in (("base", self.base), ("guide", self.guide))]
         return ", ".join([*names, *self.scores])
 
 

@@ -36,11 +36,9 @@ def open_journal(folder: Path, rank: int) -> Journal:
     path = journal_path(folder, rank)
     try:
         journal = Journal(path)
-    except Damaged as damage:
+    except Damaged as why:
         aside = _move_aside(path)
-        logger.warning(
-            "'%s' is damaged (%s); it was moved to '%s', and its samples are generated again", path, damage, aside
-        )
+        logger.warning("'%s' is damaged (%s) and was moved to '%s'; its samples are generated again", path, why, aside)
         journal = Journal(path)
     try:
         _reconcile_parts(journal, folder, rank)

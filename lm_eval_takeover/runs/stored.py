@@ -64,9 +64,8 @@ def read_stored_runs(folder: Path) -> tuple[list[StoredRun], dict[tuple[str, byt
             verdicts |= journal.verdicts()
             for command in journal.commands():
                 attempts = _read_attempts(journal, command)
-                run = runs.setdefault(
-                    command, StoredRun(command, attempts[-1][0], len(attempts), sum(s for _, s in attempts), [], {})
-                )
+                facts, seconds = attempts[-1][0], sum(spent for _, spent in attempts)
+                run = runs.setdefault(command, StoredRun(command, facts, len(attempts), seconds, [], {}))
                 run.asked += journal.asked(command)
         for run in runs.values():
             keys = list({row.key for row in run.asked})

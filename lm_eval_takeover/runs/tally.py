@@ -43,10 +43,8 @@ def summarize_tallies(tallies: Mapping[str, Tally], rate_of_nothing: float = 0.0
         total.add(tally)
 
     def report(tally: Tally) -> dict[str, Any]:
-        return {
-            **asdict(tally),
-            "realized_rate": tally.realized_rate if tally.tokens else rate_of_nothing,
-            "truncated": tally.truncated / tally.samples if tally.samples else 0.0,
-        }
+        rate = tally.realized_rate if tally.tokens else rate_of_nothing
+        cut = tally.truncated / tally.samples if tally.samples else 0.0
+        return {**asdict(tally), "realized_rate": rate, "truncated": cut}
 
     return {**report(total), "per_task": {task: report(tallies[task]) for task in sorted(tallies)}}

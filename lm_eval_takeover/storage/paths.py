@@ -1,8 +1,9 @@
-"""Makes paths from names that someone else chose."""
+"""Makes paths from names that someone else chose, and finds the package's data folders."""
 
 import re
 from pathlib import Path
 
+_PACKAGE = Path(__file__).parent.parent
 _LONGEST = 200  # bytes of a component; file systems take 255, and names of files add to it
 
 
@@ -18,3 +19,9 @@ def join_inside(root: Path, *components: str) -> Path:
     if not path.resolve().is_relative_to(root.resolve()) or ".." in path.relative_to(root).parts:
         raise ValueError(f"'{path}' lies outside of '{root}'")
     return path
+
+
+def data_folder(name: str) -> Path:
+    """`task_configs` or `calibration`, wherever this installation keeps it."""
+    inside = _PACKAGE / "data" / name
+    return inside if inside.is_dir() else _PACKAGE.parent / name

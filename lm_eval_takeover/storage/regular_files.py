@@ -8,10 +8,7 @@ from typing import BinaryIO
 
 
 def open_regular(path: Path, flags: int = os.O_RDONLY, *, follow: bool = False) -> int:
-    """A descriptor of a regular file. Raises OSError for pipes, devices, folders and, unless `follow`, symbolic links.
-
-    A pipe cannot block it.
-    """
+    """A descriptor of a regular file. OSError for pipes, which cannot block it, devices, folders, and links unless `follow`."""
     try:
         handle = os.open(path, flags | (0 if follow else os.O_NOFOLLOW) | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
     except OSError as error:

@@ -108,11 +108,8 @@ def _is_plain(value: Any, hint: Any) -> bool:
         kind, bounds = inside
     if kind in (int, float):
         largest = _LARGEST[kind]
-        return (
-            isinstance(value, int if kind is int else (int, float))
-            and not isinstance(value, bool)
-            and max(bounds.low, -largest) <= value <= min(bounds.high, largest)
-        )
+        is_number = isinstance(value, int if kind is int else (int, float)) and not isinstance(value, bool)
+        return is_number and max(bounds.low, -largest) <= value <= min(bounds.high, largest)
     return isinstance(value, (list, tuple) if kind is tuple else NoneType if kind is None else kind)
 
 

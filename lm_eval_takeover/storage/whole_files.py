@@ -10,10 +10,7 @@ from typing import BinaryIO
 
 
 def write_whole(path: Path, write: Callable[[BinaryIO], object]) -> None:
-    """Let `write` fill a file beside `path`, then rename it. Makes missing folders. An OSError names `path`.
-
-    A new file has the mode of the umask. A replaced file keeps its mode.
-    """
+    """`write` fills a file that then takes the name. Keeps an old file's mode, makes folders. An OSError names `path`."""
     make_folder(path.parent)
     unfinished = path.with_name(f".{path.name}.{secrets.token_hex(6)}")
     handle = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)

@@ -31,10 +31,7 @@ _SHOWN = 500  # characters of an answer in logged samples
 
 
 class Record(list[list[str]]):
-    """What lm-eval logs of one document under `filtered_resps`: `[answer, outcome]` of each sample; its metrics beside it.
-
-    A list, since lm-eval writes lists as such and turns everything else into a string.
-    """
+    """What lm-eval logs: `[answer, outcome]` of each sample, with metrics beside it. A list, as lm-eval writes no other type."""
 
     def __init__(self, scored: Scored):
         answers = ((answer or "")[:_SHOWN] for answer in scored.answers)
@@ -111,11 +108,9 @@ def process_gsm8k(row: Document) -> Document:
     return {"problem": row["question"], "answer": row["answer"].rpartition("####")[2].strip().replace(",", "")}
 
 
-def _convert_integers(problem: str, answer: str, identifier: str) -> ProcessDocs:
+def _convert_integers(problem: str, answer: str, key: str) -> ProcessDocs:
     """Problems whose answers are integers, which copies of these sets also write as `27.0` or `033`."""
-    return _by_row(
-        lambda row: {"problem": row[problem], "answer": str(int(float(row[answer]))), "id": str(row[identifier])}
-    )
+    return _by_row(lambda row: {"problem": row[problem], "answer": str(int(float(row[answer]))), "id": str(row[key])})
 
 
 process_amc23 = _convert_integers("question", "answer", "id")
@@ -156,13 +151,8 @@ def process_gpqa(row: Document) -> Document:
     right = _collapse_spaces(row["Correct Answer"])
     choices = [right, *(_collapse_spaces(row[f"Incorrect Answer {number}"]) for number in (1, 2, 3))]
     choices.sort(key=lambda choice: blake2b(f"{question}\n{choice}".encode(), digest_size=16).digest())
-    return {
-        "problem": question,
-        "choices": choices,
-        "answer": "ABCD"[choices.index(right)],
-        "id": row["Record ID"],
-        "canary": row["Canary String"],
-    }
+    named = {"id": row["Record ID"], "canary": row["Canary String"]}
+    return {"problem": question, "choices": choices, "answer": "ABCD"[choices.index(right)], **named}
 
 
 def draw_subset(process: ProcessDocs, size: int) -> ProcessDocs:
@@ -170,9 +160,7 @@ def draw_subset(process: ProcessDocs, size: int) -> ProcessDocs:
 
     def draw(dataset: datasets.Dataset) -> datasets.Dataset:
         rows = process(dataset)
-        digests = [
-            blake2b(f"{SUBSET_SEED}\n{problem}".encode(), digest_size=16).digest() for problem in rows["problem"]
-        ]
+        digests = [blake2b(f"{SUBSET_SEED}\n{text}".encode(), digest_size=16).digest() for text in rows["problem"]]
         return rows.select(sorted(sorted(range(len(rows)), key=digests.__getitem__)[:size]))
 
     return draw

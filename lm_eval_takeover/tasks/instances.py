@@ -1,10 +1,11 @@
-"""lm-eval's instances as requests: decoding settings read, repeats numbered, prompts as token ids and cut to the context."""
+"""lm-eval's instances as requests: settings read, repeats numbered, texts as token ids, in windows and cut to the context."""
 
 import logging
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from lm_eval import utils
 from lm_eval.api.instance import Instance
 from lm_eval.models.utils import normalize_gen_kwargs
 
@@ -88,9 +89,7 @@ def read_generation_settings(
     except (TypeError, ValueError, OverflowError) as error:
         raise ArgumentError(f"generation settings {settings} cannot be read: {error}") from error
     if known.pop("do_sample") and temperature == 0:
-        raise ArgumentError(
-            "temperature=0 with do_sample=True: give a temperature above 0, or do_sample=False for greedy"
-        )
+        raise ArgumentError("temperature=0 with do_sample=True: give a temperature above 0, or do_sample=False")
     max_gen_toks = known.pop("max_gen_toks")
     if max_gen_toks < 1:
         raise ArgumentError(f"max_gen_toks={max_gen_toks} is not at least 1 token")
@@ -98,8 +97,41 @@ def read_generation_settings(
     if not all(isinstance(stop, str) for stop in until):
         raise ArgumentError(f"until={until} is not a list of texts")
     if known:
-        name = next(iter(known))
-        raise ArgumentError(
-            f"generation setting '{name}={known[name]}' is not known; {nearest(name, GENERATION_ARGUMENTS)}"
-        )
+        name, value = next(iter(known.items()))
+        raise ArgumentError(f"generation setting '{name}={value}' is not known; {nearest(name, GENERATION_ARGUMENTS)}")
     return Sampling(temperature, top_p, top_k), tuple(until), max_gen_toks
+
+
+def list_rolling_windows(
+    texts: Sequence[list[int]], *, prefix: int, max_length: int
+) -> list[tuple[int, list[int], list[int]]]:
+    """`(index of the text, context ids, continuation ids)`: windows as `hf` cuts them, in which every token is scored once."""
+    windows = []
+    for index, tokens in enumerate(texts):
+        rolling = utils.get_rolling_token_windows(tokens, prefix, max_length, context_len=1)
+        windows += [(index, *utils.make_disjoint_window(window)) for window in rolling]
+    return windows
+
+
+def cut_to_context(
+    texts: Sequence[tuple[list[int], list[int]]], *, prefix: int, max_length: int
+) -> dict[int, tuple[list[int], list[int]]]:
+    """`(prompt, continuation)` by index of `(context, continuation)`, at least a token each; an empty context is `prefix`.
+
+    As `hf` cuts them, from the left: `max_length` tokens are read, the last one of a continuation is only predicted. What adds no
+    token is left out. Logs how many texts are cut.
+    """
+    kept, cut = {}, 0
+    for index, (context, continuation) in enumerate(texts):
+        if not continuation:
+            continue
+        scored = continuation[-max_length:]
+        whole = [*(context or [prefix]), *continuation][-(max_length + 1) :]
+        kept[index] = whole[: len(whole) - len(scored)], scored
+        cut += len(whole) < len(context) + len(continuation)
+    if cut:
+        logger.warning(
+            "%d of %d texts are longer than the context of %d tokens; truncated from the left",
+            cut, len(texts), max_length,
+        )  # fmt: skip
+    return kept

@@ -116,10 +116,7 @@ def _read_gpqa_digests() -> list[str]:
 
 
 def refuse_calibrated_tasks(calibration: str, benchmarks: Collection[str], asked: Iterable[tuple[str, str]]) -> None:
-    """Raise CalibrationError where `(task, prompt)` belongs to a benchmark that this calibration was measured on.
-
-    A task belongs to it by its name (`takeover_gsm8k`, and `takeover_gsm8k_100` of it) or by its problems, whatever it is called.
-    """
+    """Raises CalibrationError where a task is of these benchmarks, by its name (also `NAME_100`) or by its problems."""
     if not benchmarks:
         return
     known = KnownProblems.load(benchmarks)
@@ -135,10 +132,7 @@ def refuse_calibrated_tasks(calibration: str, benchmarks: Collection[str], asked
 def find_calibrated_problem(
     problems: Collection[str], documents: Iterable[tuple[str, Mapping[str, Any]]]
 ) -> str | None:
-    """What has a problem that is among these digests, of `(what it is called, document)`; None where nothing has.
-
-    Looks into each text of a document, which holds its own problem and no examples of others.
-    """
+    """The label of the first `(label, document)` with a problem among these digests in one of its texts; else None."""
     known = KnownProblems({"calibration": [digest for digest in problems if int(digest.split()[0]) > 2]})
     for label, document in dict(documents).items():
         texts = [value for value in document.values() if isinstance(value, str)]

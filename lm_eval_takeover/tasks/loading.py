@@ -6,7 +6,7 @@ from typing import Any
 
 from lm_eval.tasks import TaskManager
 
-from lm_eval_takeover.storage.package_data import data_folder
+from lm_eval_takeover.storage.paths import data_folder
 
 
 def make_task_manager(names: Collection[str], include: Path | None = None) -> TaskManager:

@@ -17,10 +17,7 @@ def list_ks(samples: int) -> list[int]:
 
 
 def accuracy_of_completed(counts: Iterable[tuple[int, int]]) -> float:
-    """The share of correct samples among those that were not cut off, over `(correct, completed)` of all problems.
-
-    A problem of which no sample was completed counts for nothing; NaN where none was at all.
-    """
+    """Correct samples over completed ones, of `(correct, completed)` by problem; NaN where none was completed."""
     correct, completed = map(sum, zip(*counts, strict=True))
     return correct / completed if completed else math.nan
 
@@ -71,11 +68,8 @@ def score_samples(
     known = [is_known_truncated(response) for response in responses]
     samples, chosen = judge(Question(gold, responses, known, kind, tolerance, verifier, problem))
     outcomes = [sample.outcome for sample in samples]
-    completed = [
-        sample.outcome
-        for sample, response in zip(samples, responses, strict=True)
-        if not is_truncated(response, sample.unclosed)
-    ]
+    pairs = zip(samples, responses, strict=True)
+    completed = [sample.outcome for sample, response in pairs if not is_truncated(response, sample.unclosed)]
     correct = outcomes.count("correct")
     metrics: dict[str, float | tuple[int, int]] = {
         "acc": correct / count,

@@ -133,10 +133,7 @@ def check_documents(task: str, documents: Iterable[Document]) -> None:
 def _find_fault(document: Document) -> str | None:
     for field in ("problem", "answer"):
         if field not in document:
-            return (
-                f"expected the field '{field}', found {', '.join(document)}; rename it in the data set, or convert documents by "
-                f"process_docs"
-            )
+            return f"expected field '{field}', found {', '.join(document)}; rename it, or use process_docs"
     problem, answer, tolerance = document["problem"], document["answer"], document.get("tolerance")
     if not isinstance(problem, str) or not problem.strip():
         return f"problem={problem!r} is not a text"

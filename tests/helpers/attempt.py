@@ -21,7 +21,7 @@ from lm_eval_takeover.commands.score import scoring
 from lm_eval_takeover.forward.forward_pass import ForwardPass
 from lm_eval_takeover.runs import journal, shards
 from lm_eval_takeover.storage import whole_files
-from lm_eval_takeover.storage.package_data import data_folder
+from lm_eval_takeover.storage.paths import data_folder
 from lm_eval_takeover.tasks import benchmarks
 
 

@@ -6,7 +6,7 @@ def evaluate_demo(model, arguments, limit, **options):
     from lm_eval import simple_evaluate
     from lm_eval.tasks import TaskManager
 
-    from lm_eval_takeover.storage.package_data import data_folder
+    from lm_eval_takeover.storage.paths import data_folder
 
     return simple_evaluate(
         model=model,

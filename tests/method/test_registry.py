@@ -109,14 +109,14 @@ def test_an_unknown_name_lists_what_is_registered_and_where_from(tmp_path):
 
 
 def test_a_name_that_is_taken_is_refused(tmp_path):
-    with pytest.raises(PluginError, match=r"score 'ce' of my_gate\.py is registered by lm_eval_takeover already"):
+    with pytest.raises(PluginError, match=r"score 'ce' of my_gate\.py is lm_eval_takeover's already"):
         load_plugins(write(tmp_path / "my_gate.py", MARGIN, name="ce"))
 
 
 @pytest.mark.parametrize(
     ("plugins", "said"),
     [
-        ("no-such.py", "there is no such file"),
+        ("no-such.py", "is no file"),
         ("no_such_module_of_mine", "neither a file nor a module that can be imported"),
     ],
 )

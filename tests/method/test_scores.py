@@ -122,6 +122,6 @@ def test_scores_of_other_papers_equal_float64(scale):
 def test_a_score_that_cannot_be_negative_has_no_negative_threshold():
     with pytest.raises(ArgumentError, match=r"tau=-0\.1 is not a number of at least 0, as every score=ce is"):
         Disagreement(gate=Gate(-0.1))
-    with pytest.raises(ArgumentError, match=r"kappa=2\.0 is a multiple of a mean, which may be negative with"):
+    with pytest.raises(ArgumentError, match=r"kappa=2\.0 needs scores above 0, not score="):
         Disagreement(score="log_ratio", gate=Gate(-0.1, 2.0))
     assert Disagreement(score="log_ratio", gate=Gate(-0.1)).gate.tau == -0.1

@@ -80,7 +80,7 @@ def test_bitsandbytes_is_asked_for_as_lm_eval_has_it(given):
         ({"quantization_config": "{quant"}, "quantization_config='{quant' is not a map in JSON"),
         (
             {"base": "acme/base@one", "revision": "two"},
-            "base='acme/base@one' names a different revision than revision=two",
+            "base='acme/base@one' contradicts revision=two",
         ),
         ({"guide_peft": "no/such"}, "guide_peft='no/such' needs the package peft: pip install peft"),
     ],
@@ -137,7 +137,7 @@ def test_an_adapter_goes_into_the_layers_of_its_own_model(monkeypatch):
     _ = pair.base.model, pair.guide.model
     assert loaded == [("acme/lora", {"revision": "v2"})]
     assert pair.guide.id.id == "demo-guide+acme/lora@v2"
-    with pytest.raises(ArgumentError, match="peft='acme/prompt' adds tokens to the prompt"):
+    with pytest.raises(ArgumentError, match="peft='acme/prompt' changes the prompt"):
         _ = load_pair(ModelArguments(**BOTH, peft="acme/prompt")).base.model
 
 

@@ -26,7 +26,7 @@ def test_another_process_is_sent_away_and_told_who_is_there(folder):
         [sys.executable, "-c", script, str(folder / "journal-000.lock")], stdout=subprocess.PIPE, text=True
     )
     assert holder.stdout.readline() == "locked\n"
-    with pytest.raises(RunDirError, match=rf"is in use by process {holder.pid} on \S+; wait for it to end"):
+    with pytest.raises(RunDirError, match=rf"is in use by process {holder.pid} on \S+; wait, or give another"):
         open_run(folder)
     holder.kill()
     holder.wait()

@@ -18,7 +18,7 @@ from lm_eval_takeover.runs.sample_keys import (
     sample_key,
 )
 from lm_eval_takeover.storage.digests import digest_of
-from lm_eval_takeover.storage.package_data import data_folder
+from lm_eval_takeover.storage.paths import data_folder
 from lm_eval_takeover.tasks.instances import GENERATION_ARGUMENTS
 
 HAND = {"tau": 1.5, "kappa": 2.0}

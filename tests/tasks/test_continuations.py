@@ -1,6 +1,6 @@
 """Texts whose log-likelihood is asked for, cut as lm-eval's `hf` cuts them."""
 
-from lm_eval_takeover.tasks.continuations import cut_to_context, list_rolling_windows
+from lm_eval_takeover.tasks.instances import cut_to_context, list_rolling_windows
 
 
 def test_every_token_of_a_long_text_is_in_one_continuation():

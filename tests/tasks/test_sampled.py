@@ -97,8 +97,8 @@ def test_decoding_that_a_task_file_leaves_out_is_the_papers(given, found):
 @pytest.mark.parametrize(
     ("config", "text"),
     [
-        ({"rows": [{"question": "q", "answer": "1"}]}, "task own, doc 0: expected the field 'problem', found question, ans"),
-        ({"rows": [{"problem": "q", "gold": "1"}]}, "expected the field 'answer', found problem, gold"),
+        ({"rows": [{"question": "q", "answer": "1"}]}, "task own, doc 0: expected field 'problem', found question, ans"),
+        ({"rows": [{"problem": "q", "gold": "1"}]}, "expected field 'answer', found problem, gold"),
         ({"rows": [*ROWS, {"problem": "q", "answer": None}]}, "doc 2: answer=None is neither a text nor a number"),
         ({"rows": [{"problem": "q", "answer": " "}]}, "answer=' ' is neither"),
         ({"rows": [{"problem": "q", "answer": True}]}, "answer=True is neither"),

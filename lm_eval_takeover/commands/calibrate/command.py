@@ -39,7 +39,7 @@ def run(options: argparse.Namespace) -> int:
     if options.compare is not None:
         _check_comparison(options)
         _check_gate(options)
-        from lm_eval_takeover.commands.calibrate.comparison import print_comparison
+        from lm_eval_takeover.commands.calibrate.page import print_comparison
 
         return print_comparison(options)
     _check_prompt_options(options)
@@ -54,11 +54,7 @@ def _add_pair_options(parser: argparse.ArgumentParser) -> None:
     add_shared(parser, "base", "guide")
     parser.add_argument("--out", type=Path, metavar="FILE", help="the file to write, NAME.json; its page is NAME.md")
     add_shared(parser, "overwrite", overwrite={"help": "replace these two files if they exist"})
-    parser.add_argument(
-        "--extend",
-        action="store_true",
-        help="if they exist: keep what they hold, and solve only the rates that are missing",
-    )
+    parser.add_argument("--extend", action="store_true", help="if they exist: keep them, and solve only missing rates")
     add_shared(parser, "direction")
 
 
@@ -124,9 +120,7 @@ def _add_rate_options(parser: argparse.ArgumentParser) -> None:
         help="methods for --target_rate, as rows of compare: NAME[:argument=value…][@rate…] (default: the gates of --score)",
     )
     add("--nearest", action="store_true", help="if no value realizes a rate, keep the nearest one")
-    add(
-        "--num_held_out", type=int, default=100, metavar="N", help="more prompts, to measure the rate on (default: 100)"
-    )
+    add("--num_held_out", type=int, default=100, metavar="N", help="more prompts, to measure rates on (default: 100)")
     add(
         "--score",
         nargs="+",
@@ -168,10 +162,8 @@ def _check_gate(options: argparse.Namespace) -> None:
     for score in options.score:
         if score not in scores:
             raise ArgumentError(f"--score '{score}' is not known; {scores.describe(score)}")
-    if options.kappa_rule not in KAPPA_RULES:
-        raise ArgumentError(
-            f"--kappa_rule '{options.kappa_rule}' is not known; {nearest(options.kappa_rule, KAPPA_RULES)}"
-        )
+    if (rule := options.kappa_rule) not in KAPPA_RULES:
+        raise ArgumentError(f"--kappa_rule '{rule}' is not known; {nearest(rule, KAPPA_RULES)}")
 
 
 def _check_measurement(options: argparse.Namespace) -> None:
@@ -179,9 +171,7 @@ def _check_measurement(options: argparse.Namespace) -> None:
     check_least(options, 1, "num_prompts", "max_gen_toks", "num_held_out", "window")
     for rate in options.target_rate:
         if not 0 < rate < 1:
-            raise ArgumentError(
-                f"--target_rate {rate} is outside 0..1: it is the share of tokens to take over; for 5 % give 0.05"
-            )
+            raise ArgumentError(f"--target_rate {rate} is outside 0..1; for 5 % of the tokens give 0.05")
     if options.out is None:
         raise ArgumentError("--out is missing (see lm-eval-takeover calibrate --help)")
     if options.out.suffix != ".json":
@@ -191,9 +181,7 @@ def _check_measurement(options: argparse.Namespace) -> None:
         if (options.overwrite or options.extend) and path.suffix == ".json":
             check_replaceable("out", path, "a calibration")
         if path.exists() and not (options.overwrite or options.extend):
-            raise ArgumentError(
-                f"--out: '{path}' exists already; give another name, --overwrite, or --extend to add rates"
-            )
+            raise ArgumentError(f"--out: '{path}' exists; give another name, --overwrite, or --extend to add rates")
 
 
 def _check_prompt_options(options: argparse.Namespace) -> None:
@@ -207,6 +195,4 @@ def _check_prompt_options(options: argparse.Namespace) -> None:
         raise ArgumentError("--include_path goes with --task, and no --task is given")
     check_include_path(options)
     if options.enable_thinking is not None and not options.apply_chat_template:
-        raise ArgumentError(
-            f"--enable_thinking {options.enable_thinking} is passed to the chat template; add --apply_chat_template"
-        )
+        raise ArgumentError(f"--enable_thinking {options.enable_thinking} needs --apply_chat_template")

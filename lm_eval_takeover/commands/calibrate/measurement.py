@@ -34,11 +34,7 @@ VLLM_GROUP = 512  # rollouts between which a calibration can be interrupted; vLL
 
 
 def measure(options: argparse.Namespace) -> int:
-    """Measure and write a calibration. Returns the exit status.
-
-    Raises ArgumentError for prompts or models that cannot be used and, with the file written, for a rate that no spike ratio
-    realizes.
-    """
+    """Writes a calibration; returns the exit status. Raises ArgumentError, for an unreached rate after the file is written."""
     wanted = _read_methods(options)
     chat = bool(options.apply_chat_template)
     form = load_task_form(options.task, options.include_path, TASK_MAX_GEN_TOKS, chat=chat) if options.task else None

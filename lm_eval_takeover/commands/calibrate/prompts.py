@@ -42,10 +42,7 @@ class TaskForm:
 
 
 def load_task_form(name: str, include: Path | None, default_max_gen_toks: int, *, chat: bool = False) -> TaskForm:
-    """The form of this task, or of a group whose tasks share theirs; with `chat`, as it is under a chat template.
-
-    Raises ArgumentError for a task that has no single form.
-    """
+    """The form of a task or group, with `chat` under a chat template. Raises ArgumentError where there is no single form."""
     tasks = list(_load_tasks(name, include).values())
     task = tasks[0]
     forms = {json.dumps([str(t.config.doc_to_text), t.config.generation_kwargs], default=str) for t in tasks}
@@ -54,9 +51,7 @@ def load_task_form(name: str, include: Path | None, default_max_gen_toks: int, *
             f"--task {name} holds tasks of {len(forms)} forms ({', '.join(str(t.config.task) for t in tasks)}); name one of them"
         )
     if task.OUTPUT_TYPE != "generate_until":
-        raise ArgumentError(
-            f"--task {name} is {task.OUTPUT_TYPE}; only what generate_until writes can be calibrated on"
-        )
+        raise ArgumentError(f"--task {name} is {task.OUTPUT_TYPE}; only generate_until can be calibrated on")
     for field in ("num_fewshot", "description", "gen_prefix"):
         if value := getattr(task.config, field, None):
             raise ArgumentError(
@@ -86,10 +81,7 @@ def _load_tasks(name: str, include: Path | None) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Prompts:
-    """What the host rolls out (`texts`), what a target rate is solved on (`held_out`), and where both came from.
-
-    `benchmarks` are those whose problems are among them; there are none but under `--diagnostic`.
-    """
+    """Prompts to roll out (`texts`) and to solve rates on (`held_out`); `benchmarks`: test sets among them (--diagnostic)."""
 
     texts: tuple[str, ...]
     held_out: tuple[str, ...]
@@ -200,10 +192,7 @@ def _render(given: _Rows, template: str | None, task: TaskForm | None, row: dict
 def _draw_rows(
     given: _Rows, template: str | None, task: TaskForm | None, count: int, seed: int
 ) -> dict[int, tuple[str, str]]:
-    """`(text, prompt)` of `count` rows by their numbers, in the order of the draw; of all where there are fewer.
-
-    No two have one prompt.
-    """
+    """`(text, prompt)` of up to `count` rows by number, in the order of the draw; no two have one prompt."""
     shuffled = list(range(len(given.rows)))
     random.Random(seed).shuffle(shuffled)
     drawn: dict[int, tuple[str, str]] = {}

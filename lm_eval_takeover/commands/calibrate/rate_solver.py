@@ -58,10 +58,10 @@ def solve(rollouts: HeldOutRollouts, rates: Sequence[float], memory: ScoreParts)
     What is measured for one rate is where the search for the next one starts. The result may be off where no value gives the
     rate, as in a mass of equal scores; the caller compares `realized_rate` with what was asked.
     """
-    budget_parameter, settings = rollouts.method.budget_parameter, rollouts.method.settings
-    # The search is in x, with which the rate rises: the logarithm of the budget parameter, with its sign turned where it falls.
-    sign = 1 if budget_parameter.rising else -1
-    bounds = [sign * math.log(bound) for bound in (max(budget_parameter.low, _LOW), min(budget_parameter.high, _HIGH))]
+    parameter, settings = rollouts.method.budget_parameter, rollouts.method.settings
+    # The search is in x, with which the rate rises: the logarithm of the parameter, with its sign turned where it falls.
+    sign = 1 if parameter.rising else -1
+    bounds = [sign * math.log(bound) for bound in (max(parameter.low, _LOW), min(parameter.high, _HIGH))]
     lowest, highest = min(bounds), max(bounds)
     measured: dict[float, tuple[float, int]] = {}
 
@@ -84,35 +84,31 @@ def solve(rollouts: HeldOutRollouts, rates: Sequence[float], memory: ScoreParts)
                 break
         best = min(measured, key=lambda tried: (abs(measured[tried][0] - rate), tried))
         realized, tokens = measured[best]
-        yield Target(
-            rate, settings, budget_parameter.name, math.exp(sign * best), realized, len(rollouts.requests), tokens
-        )
+        yield Target(rate, settings, parameter.name, math.exp(sign * best), realized, len(rollouts.requests), tokens)
 
 
 def _choose_next(
     measured: dict[float, tuple[float, int]], rate: float, step: int, lowest: float, highest: float
 ) -> float | None:
     """Where to measure next; None where it is near enough, or there is nothing left to try."""
-    low = max((x for x, (realized, _) in measured.items() if realized < rate), default=None)
-    high = min(
-        (x for x, (realized, _) in measured.items() if realized >= rate and (low is None or x > low)), default=None
-    )
+    rates = {x: realized for x, (realized, _) in measured.items()}
+    low = max((x for x in rates if rates[x] < rate), default=None)
+    high = min((x for x in rates if rates[x] >= rate and (low is None or x > low)), default=None)
     close = max(0.001, rate / 100)  # fresh prompts add their own noise
-    if any(abs(realized - rate) <= close for realized, _ in measured.values()):
+    if any(abs(realized - rate) <= close for realized in rates.values()):
         return None
     if low is not None and high is not None:
         if high - low < 0.002:
             return None
-        below, above = measured[low][0], measured[high][0]
-        share = (rate - below) / (above - below) if step % 3 else 0.5
+        share = (rate - rates[low]) / (rates[high] - rates[low]) if step % 3 else 0.5
         return low + (high - low) * min(max(share, 0.1), 0.9)
     # One side only: in proportion to what is missing, at least by a tenth, and each time twice as far.
     x = low if low is not None else high
     assert x is not None
-    factor = 1.5 * math.log(rate / max(measured[x][0], rate / 8))
+    factor = 1.5 * math.log(rate / max(rates[x], rate / 8))
     reach = 2**step * (max(factor, 0.1) if low is not None else min(factor, -0.1))
     further = min(max(x + reach, lowest), highest)
-    return None if further in measured else further
+    return None if further in rates else further
 
 
 def _start_from_replay(rollouts: HeldOutRollouts, rate: float) -> float:

@@ -81,9 +81,7 @@ def calibrate(
     if setup.pair.member("base").id.same_model(setup.pair.member("guide").id):
         logger.warning("base and guide are the same model: every ce equals the entropy, and rkl and js are 0")
     if wanted and not setup.prompts.held_out:
-        raise ArgumentError(
-            f"--target_rate needs held-out prompts, and {len(setup.prompts.texts)} prompts leave none; give 5 or more"
-        )
+        raise ArgumentError(f"--target_rate needs held-out prompts: give 5 or more, not {len(setup.prompts.texts)}")
     with contextlib.ExitStack() as stack:
         if parts is None:
             parts = ScoreParts(Path(stack.enter_context(tempfile.TemporaryDirectory())))
@@ -143,8 +141,7 @@ def _collect_scores(setup: Setup, parts: ScoreParts, work: Work) -> None:
             asked = [requests[i] for i in todo]
             rollouts, scores = _roll_out(setup, asked, parts)
             cut = [
-                is_cut_off(pair.tokenizer, tokens, request, pair.eos_ids)
-                for request, tokens in zip(asked, rollouts, strict=True)
+                is_cut_off(pair.tokenizer, tokens, r, pair.eos_ids) for r, tokens in zip(asked, rollouts, strict=True)
             ]
             parts.add(todo, scores, cut)
             work.tokens += sum(map(len, rollouts))
@@ -188,10 +185,8 @@ def _score_rollouts(
             with parts.sparing(score):
                 blocks[score.name].append(score(logits[host], logits[donor], tokens).cpu())
     whole = {score.name: torch.cat(blocks[score.name], dim=1) for score in parts.scores}
-    return {
-        name: [row[-len(written) :].numpy() for row, written in zip(values, rollouts, strict=True)]
-        for name, values in whole.items()
-    }
+    lengths = list(map(len, rollouts))
+    return {name: [row[-n:].numpy() for row, n in zip(values, lengths, strict=True)] for name, values in whole.items()}
 
 
 def _check_values(score: Score, rows: Sequence[Trajectory], requests: Sequence[Request]) -> None:
@@ -222,9 +217,7 @@ def _read_calibrations(parts: ScoreParts, window: int) -> tuple[dict[str, ScoreC
         rollouts += len(next(iter(part.values())))
         for name, sketch in sketches.items():
             sketch.add(np.concatenate(part[name]))
-    scores = {
-        name: ScoreCalibration.of(sketch, signed=registered.get(name).signed) for name, sketch in sketches.items()
-    }
+    scores = {name: ScoreCalibration.of(s, signed=registered.get(name).signed) for name, s in sketches.items()}
     for name in (name for name, calibration in scores.items() if calibration.mean == 0):
         logger.warning("all %s scores are 0: its gate fires on every score above 0", name)
     shares = _replay_gates(parts, scores, window)
@@ -256,9 +249,8 @@ def _replay_gates(
     for part in parts.read():
         for score, rows in part.items():
             # What stands behind the end exceeds no threshold.
-            padded = torch.nn.utils.rnn.pad_sequence(
-                [torch.from_numpy(row) for row in rows], batch_first=True, padding_value=-torch.inf
-            )
+            tensors = [torch.from_numpy(row) for row in rows]
+            padded = torch.nn.utils.rnn.pad_sequence(tensors, batch_first=True, padding_value=-torch.inf)
             for key, gate in gates[score].items():
                 fired[score][key] += int(fires_along(gate, padded).sum())
         tokens += sum(map(len, next(iter(part.values()))))

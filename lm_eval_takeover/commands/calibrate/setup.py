@@ -29,10 +29,7 @@ LIBRARIES = ("lm-eval-takeover", "torch", "transformers")  # whose versions a ca
 
 @dataclass(frozen=True, kw_only=True)
 class Setup:
-    """What is measured: rollouts of the host of this pair on these prompts, and how they are drawn.
-
-    Rollouts end at end tokens and `until`. `backend` is vLLM's where the transformers engine does not write.
-    """
+    """What is measured: rollouts of a pair's host on prompts, to an end token or `until`; `backend` is vLLM's, if it writes."""
 
     pair: Pair
     prompts: Prompts
@@ -101,7 +98,7 @@ class Setup:
                 requests.append(Request(ids, 0, min(self.max_gen_toks, room), self.sampling, self.until, label))
         if not requests:
             raise ArgumentError(
-                f"--prompts: all {len(texts)} prompts are empty or longer than the context of {limit} tokens"
+                f"--prompts: all {len(texts)} prompts are empty or exceed the context of {limit} tokens"
             )
         if left_out := len(texts) - len(requests):
             logger.warning("%d prompts are empty or longer than the context of %d tokens; left out", left_out, limit)

@@ -26,13 +26,7 @@ FORMATS = ("eee", "hub", "inspect", "pairs")
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add(
-        "results",
-        type=Path,
-        nargs="+",
-        metavar="RESULTS",
-        help="the folder that lm_eval had as --output_path; for pairs a run_dir",
-    )
+    add("results", type=Path, nargs="+", metavar="RESULTS", help="lm_eval's --output_path; for pairs a run_dir")
     add("--to", choices=FORMATS, required=True, help="the format")
     add("--out", type=Path, required=True, metavar="DIR", help="folder for the files")
     add("--organization", default="unknown", help="for eee: who ran the evaluation (default: unknown)")
@@ -50,9 +44,7 @@ def run(options: argparse.Namespace) -> int:
     if options.to == "pairs" and len(options.results) > 1:
         raise ArgumentError(f"--to pairs takes one run_dir, not {len(options.results)}")
     if not (0 <= options.min_effect <= 1 and 0 < options.confidence < 1):
-        raise ArgumentError(
-            f"--min_effect {options.min_effect} or --confidence {options.confidence} is out of range; expected 0 to 1"
-        )
+        raise ArgumentError(f"--min_effect {options.min_effect} or --confidence {options.confidence} is outside 0..1")
     sources, notes = ([], []) if options.to == "pairs" else read_sources(options.results)
     with writing("out", options.out):
         if options.to == "pairs":

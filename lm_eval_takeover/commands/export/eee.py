@@ -42,13 +42,8 @@ def export(sources: Sequence[Source], out: Path, organization: str) -> tuple[lis
         if rows:
             instances = list_instances(source, record["evaluation_id"])
             write_whole(samples, partial(_write_lines, rows=instances))
-            record["detailed_evaluation_results"] = {
-                "format": "jsonl",
-                "file_path": f"{place}/{samples.name}",
-                "hash_algorithm": "sha256",
-                "checksum": _digest_file(samples),
-                "total_rows": rows,
-            }
+            file = {"format": "jsonl", "file_path": f"{place}/{samples.name}", "hash_algorithm": "sha256"}
+            record["detailed_evaluation_results"] = {**file, "checksum": _digest_file(samples), "total_rows": rows}
             files.append(samples)
         files.append(folder / f"{name}.json")
         write_text(files[-1], write_json(record))
@@ -154,13 +149,8 @@ def _describe_data(task: str, result: TaskResult) -> dict[str, Any]:
     benchmark = find_benchmark(task)
     if benchmark is None:
         return {"dataset_name": task, "source_type": "other"}  # such as the demo
-    return {
-        "dataset_name": task,
-        "source_type": "hf_dataset",
-        "hf_repo": benchmark.dataset,
-        "hf_split": benchmark.split,
-        "samples_number": result.count,
-    }
+    place = {"hf_repo": benchmark.dataset, "hf_split": benchmark.split, "samples_number": result.count}
+    return {"dataset_name": task, "source_type": "hf_dataset", **place}
 
 
 def list_instances(source: Source, evaluation_id: str) -> Iterator[dict[str, Any]]:

@@ -83,9 +83,7 @@ def export(folder: Path, out: Path, effects: Path | None, choice: Choice) -> tup
                 writer.write_table(pa.Table.from_pylist(part, schema=SCHEMA))
                 count, same = count + len(part), same + sum(row["same_ids"] for row in part)
         if not count:
-            raise ArgumentError(
-                f"'{effects or folder}' has no pair; lower --min_effect or --confidence, or measure more"
-            )
+            raise ArgumentError(f"'{effects or folder}' has no pair; lower --min_effect, --confidence, or measure more")
 
     write_whole(paths[0], lambda lines: write_whole(paths[1], lambda groups: write_both(lines, groups)))
     write_text(out / TRAINING.name, TRAINING.read_text())

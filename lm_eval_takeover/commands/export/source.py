@@ -125,10 +125,8 @@ class Source:
                 row.fail("filtered_resps", what)
             prompt = row.inside_or_empty("arguments").inside_or_empty("gen_args_0").get("arg_0")
             answers, outcomes = ([str(verdict[i]) for verdict in verdicts] for i in range(2))
-            names = row.require("doc_id", int), row.require("doc_hash", str)
-            yield LoggedProblem(
-                *names, str(prompt or ""), str(row.get("target")), [*map(str, texts)], answers, outcomes
-            )
+            ids = row.require("doc_id", int), row.require("doc_hash", str)
+            yield LoggedProblem(*ids, str(prompt or ""), str(row.get("target")), [*map(str, texts)], answers, outcomes)
 
 
 def _inner(row: Fields, field: str) -> list[Any]:

@@ -9,7 +9,7 @@ from lm_eval_takeover.calibration.files import packaged_calibrations, read_calib
 from lm_eval_takeover.commands.report.figures import CAPTIONS
 from lm_eval_takeover.method.policy import policies
 from lm_eval_takeover.method.registry import Registry, load_plugins, scores
-from lm_eval_takeover.storage.package_data import data_folder
+from lm_eval_takeover.storage.paths import data_folder
 
 Row = dict[str, str]
 _PACKAGE = "lm-eval-takeover"

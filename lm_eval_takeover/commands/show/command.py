@@ -14,12 +14,7 @@ EXAMPLE = """example:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add(
-        "run_dir",
-        type=Path,
-        metavar="RUN_DIR",
-        help="the folder that a run had as run_dir=; a folder of compare means its guided row",
-    )
+    add("run_dir", type=Path, metavar="RUN_DIR", help="a run's run_dir; for a folder of compare its guided row")
     add("--task", help="default: the run's only task")
     add("--doc", type=int, default=0, help="lm-eval's doc_id (default: 0)")
     add("--sample", type=int, default=0, help="number of the sample, from 0 (default: 0)")

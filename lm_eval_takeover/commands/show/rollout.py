@@ -37,12 +37,8 @@ def show(options: argparse.Namespace) -> int:
         console.print(Text(for_terminal(one.stored.text)))
         console.print(Text("its trace is empty, so takeovers are not known; the run's command repairs traces", "dim"))
     gold = prompts[0]["answer"] if prompts else None
-    console.print(
-        Text(
-            for_terminal(f"{one.outcome or 'not verified'}: {one.answer or 'no answer'} (gold: {gold or 'not known'})"),
-            "bold",
-        )
-    )
+    verdict = f"{one.outcome or 'not verified'}: {one.answer or 'no answer'} (gold: {gold or 'not known'})"
+    console.print(Text(for_terminal(verdict), "bold"))
     return 0
 
 
@@ -53,16 +49,14 @@ def find_sample(run: RunReader, task: str | None, doc_id: int, sample: int) -> A
     name = task or run.tasks[0]
     if name not in run.tasks:
         raise ArgumentError(f"--task '{name}' is not in the run, which has {', '.join(run.tasks)}")
-    documents = sorted({one.doc_id for one in run.answered if one.task == name})
+    docs = sorted({one.doc_id for one in run.answered if one.task == name})
     found = [one for one in run.answered if one.name == (name, doc_id, sample)]
     if found:
         return found[0]
     samples = sorted({one.sample for one in run.answered if (one.task, one.doc_id) == (name, doc_id)})
     if samples:
         raise ArgumentError(f"--sample {sample} is not there; doc {doc_id} has {samples[0]} to {samples[-1]}")
-    raise ArgumentError(
-        f"--doc {doc_id} is not there; task {name} has {len(documents)} from {documents[0]} to {documents[-1]}"
-    )
+    raise ArgumentError(f"--doc {doc_id} is not there; task {name} has {len(docs)} from {docs[0]} to {docs[-1]}")
 
 
 def describe_sample(run: RunReader, one: Answered) -> Text:

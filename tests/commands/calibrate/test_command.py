@@ -46,7 +46,7 @@ def test_calibrate_writes_a_file_that_lm_eval_accepts(tmp_path, capsys):
         assert lm.get_model_info()["takeover"]["calibration"] == "mine"
     assert GuidedTakeover(calibration=str(out), policy="entropy").policy.score == "entropy"
     first = out.read_text()
-    with pytest.raises(ArgumentError, match=r"mine\.json' exists already; give another name, --overwrite, or --extend"):
+    with pytest.raises(ArgumentError, match=r"mine\.json' exists; give another name, --overwrite, or --extend"):
         main(call)
     assert main([*call, "--overwrite"]) == 0
     assert out.read_text() == first  # deterministic for a seed
@@ -54,7 +54,7 @@ def test_calibrate_writes_a_file_that_lm_eval_accepts(tmp_path, capsys):
 
 def test_a_page_that_is_there_already_is_not_overwritten_either(tmp_path):
     (tmp_path / "notes.md").write_text("mine")
-    with pytest.raises(ArgumentError, match=r"notes\.md' exists already"):
+    with pytest.raises(ArgumentError, match=r"notes\.md' exists;"):
         main(["calibrate", "--prompts", str(CALIBRATION_PROMPTS), "--out", str(tmp_path / "notes.json")])
 
 
@@ -154,7 +154,7 @@ def test_calibrate_refuses_test_sets_of_the_hub(forked_at_hub, tmp_path, options
     [
         ("--prompts EMPTY", "--prompts 'EMPTY' holds no prompt"),
         ("--prompts WRONG", "--prompts 'WRONG': row 1 has no text in field 'prompt' (its fields: text)"),
-        ("--prompts LONG", "--prompts: all 1 prompts are empty or longer than the context of 2048 tokens"),
+        ("--prompts LONG", "--prompts: all 1 prompts are empty or exceed the context of 2048 tokens"),
         ("--prompts NONE", "does not exist; expected a JSONL file, or a data set of the hub"),
         ("", "--prompts is missing"),
         ("--task takeover_demo", "--prompts is missing"),
@@ -163,7 +163,7 @@ def test_calibrate_refuses_test_sets_of_the_hub(forked_at_hub, tmp_path, options
         ("--prompts WRONG --kappa_rule tail", "--kappa_rule 'tail' is not known"),
         ("--prompts WRONG --top_p 2", "top_p=2.0 is outside (0, 1]"),
         ("--prompts WRONG --task takeover_demo --template x", "brings its own template; leave out --template"),
-        ("--prompts WRONG --enable_thinking True", "is passed to the chat template; add --apply_chat_template"),
+        ("--prompts WRONG --enable_thinking True", "--enable_thinking True needs --apply_chat_template"),
         ("--prompts WRONG --include_path .", "--include_path goes with --task"),
         ("--prompts WRONG --num_prompts 0", "--num_prompts 0 is not at least 1"),
     ],

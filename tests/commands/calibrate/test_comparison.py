@@ -6,7 +6,7 @@ import pytest
 from helpers.calibrations import SCORES, calibrate_values, small_calibration
 
 from lm_eval_takeover.calibration.files import find_calibration
-from lm_eval_takeover.commands.calibrate.comparison import compare_calibrations, is_constant
+from lm_eval_takeover.commands.calibrate.page import compare_calibrations, is_constant
 from lm_eval_takeover.errors import CalibrationError
 
 

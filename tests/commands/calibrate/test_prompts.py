@@ -125,7 +125,7 @@ def test_prompts_of_a_task_are_those_that_lm_eval_asks(write):
     [
         ("takeover_dmo", r"--task 'takeover_dmo' is not known; did you mean 'takeover_demo'\?"),
         ("told", r"--task told sets description='Think\.', which its template does not hold"),
-        ("asked", r"--task asked is loglikelihood; only what generate_until writes can be calibrated on"),
+        ("asked", r"--task asked is loglikelihood; only generate_until can be calibrated on"),
         ("both", r"--task both holds tasks of 2 forms \(takeover_demo, other\); name one of them"),
     ],
 )

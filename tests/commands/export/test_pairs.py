@@ -94,7 +94,7 @@ def test_single_tokens_are_those_of_the_takeovers(exported, run):
     [
         ([], "--effects is missing"),
         (["--effects", "nowhere"], "expected what lm-eval-takeover effects was given as --out"),
-        (["--tokens_only", "--min_effect", "2"], "--min_effect 2.0 or --confidence 0.9 is out of range"),
+        (["--tokens_only", "--min_effect", "2"], "--min_effect 2.0 or --confidence 0.9 is outside 0..1"),
     ],
 )
 def test_refuses_in_a_line(run, tmp_path, options, line):
@@ -115,7 +115,7 @@ def test_nothing_known_is_no_pair(run, effects, tmp_path):
         "--confidence",
         "0.999",
     ]
-    with pytest.raises(ArgumentError, match="has no pair; lower --min_effect or --confidence, or measure more"):
+    with pytest.raises(ArgumentError, match="has no pair; lower --min_effect, --confidence, or measure more"):
         main([*call, "--out", str(tmp_path / "none")])
 
 

@@ -16,7 +16,7 @@ from lm_eval_takeover.errors import ArgumentError, RunDirError
 from lm_eval_takeover.results.runs import read_runs
 from lm_eval_takeover.runs.stored import read_stored_runs
 from lm_eval_takeover.storage.digests import digest_of
-from lm_eval_takeover.storage.package_data import data_folder
+from lm_eval_takeover.storage.paths import data_folder
 from lm_eval_takeover.tasks import benchmarks
 
 LIMIT = 4
