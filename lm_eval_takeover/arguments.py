@@ -6,6 +6,7 @@ Each field of `ModelArguments` says what it is for (`Kind`) and what vLLM has in
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
+from itertools import product
 from pathlib import Path
 from types import UnionType
 from typing import Any, Self, get_origin, get_type_hints
@@ -214,10 +215,7 @@ class ModelArguments:
         if self.target_rate is not None and not 0 < self.target_rate < 1:
             raise ArgumentError(f"target_rate={self.target_rate} is outside 0..1; for 5 % of the tokens give 0.05")
         if self.target_rate is not None and self.spike_ratio is not None:
-            raise ArgumentError(
-                f"target_rate={self.target_rate} stands for a spike ratio that calibrate has found, so "
-                f"spike_ratio={self.spike_ratio} would be ignored; give one or the other"
-            )
+            raise ArgumentError(f"target_rate={self.target_rate} and spike_ratio={self.spike_ratio} exclude each other")
         for name in ("base", "guide"):
             if getattr(self, name) == "":
                 raise ArgumentError(f"{name}= is empty; expected a hub id or a local folder")
@@ -229,13 +227,10 @@ class ModelArguments:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ArgumentError(f"{name}={value} is not at least 1")
-        for gate in ("tau", "kappa"):
-            for read in ("calibration", "spike_ratio", "target_rate", "kappa_rule"):
-                if getattr(self, gate) is not None and getattr(self, read) is not None:
-                    raise ArgumentError(
-                        f"{gate}={getattr(self, gate)} sets the gate by hand, so {read}={getattr(self, read)} would be "
-                        f"ignored; give one or the other"
-                    )
+        for gate, read in product(("tau", "kappa"), ("calibration", "spike_ratio", "target_rate", "kappa_rule")):
+            tau, value = getattr(self, gate), getattr(self, read)
+            if tau is not None and value is not None:
+                raise ArgumentError(f"{gate}={tau} sets the gate by hand, so {read}={value} would be ignored; give one")
         if self.kappa is not None and self.tau is None:
             raise ArgumentError(f"kappa={self.kappa} sets the gate by hand and needs tau=… too")
 

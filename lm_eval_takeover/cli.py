@@ -49,9 +49,7 @@ def find_commands() -> Iterator[tuple[str, Command]]:
 
 
 def build_parser() -> argparse.ArgumentParser:
-    parser = _Parser(
-        prog="lm-eval-takeover", allow_abbrev=False, description="Tools for `lm_eval --model guided-takeover`."
-    )
+    parser = _Parser(prog="lm-eval-takeover", allow_abbrev=False, description="Tools for `--model guided-takeover`.")
     parser.add_argument("--version", action="version", version=__version__)
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for name, command in find_commands():

@@ -48,6 +48,8 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
         lm_eval_hooks.share_logging()
         self.ranks = Ranks()
         self._rank, self._world_size = self.ranks.rank, self.ranks.count  # what lm-eval's own class reads
+        for name in ("all_gather", "gather_object", "barrier"):  # what lm-eval calls
+            setattr(self, name, getattr(self.ranks, name))
         given = self.ranks.place(parse_arguments(arguments))
         self._own_seed, self._evaluation = given.seed, lm_eval_hooks.get_evaluation()
         self.arguments = replace(given, seed=lm_eval_hooks.choose_seed(given.seed))
@@ -184,17 +186,6 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
     ) -> "GuidedTakeover":
         return cls.create_from_arg_obj(utils.simple_parse_args_string(arg_string), additional_config)
 
-    # Ranks
-
-    def all_gather(self, tensor: Any) -> Any:
-        return self.ranks.all_gather(tensor)
-
-    def gather_object(self, obj: Any, dst: int = 0) -> list[Any] | None:
-        return self.ranks.gather_object(obj, dst)
-
-    def barrier(self) -> None:
-        self.ranks.barrier()
-
     # Generation
 
     def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
@@ -299,9 +290,7 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
             key, request = keys[number], left[number]
             text = text_of(self.tokenizer, generation.tokens, request.until)
             cut = is_cut_off(self.tokenizer, generation.tokens, request, self.pair.eos_ids)
-            sample = make_sample(
-                key, instances[firsts[number]], request, generation, text, policy=self.policy, truncated=cut
-            )
+            sample = make_sample(key, instances[firsts[number]], request, generation, text, self.policy, cut)
             self.recorder.add(sample, generation)
             for i in by_key[key]:
                 yield i, sample
@@ -351,10 +340,7 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
         return totals
 
     def _loglikelihood_tokens(
-        self,
-        requests: list[tuple[tuple[str, str], list[int], list[int]]],
-        disable_tqdm: bool = False,
-        **_: Any,
+        self, requests: list[tuple[tuple[str, str], list[int], list[int]]], disable_tqdm: bool = False, **_: Any
     ) -> list[tuple[float, bool]]:
         """(log-prob, whether greedy) of each continuation, teacher-forced: each token under the model that the policy picks."""
         results: list[tuple[float, bool]] = [(0.0, True)] * len(requests)  # what adds no token has probability 1
@@ -376,7 +362,6 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
         return results
 
     def _force(self, texts: Mapping[int, tuple[list[int], list[int]]], chosen: Sequence[int]) -> list[Forced]:
-        """The chosen texts under the policy."""
         prompts, continuations = zip(*(texts[i] for i in chosen), strict=True)
         labels = [self._labels[i] for i in chosen]
         return self.engine.force(prompts, continuations, seed=self.seed, labels=labels)

@@ -33,9 +33,8 @@ def equal_by_text(gold: str, answer: str, tolerance: float) -> bool | None:
     left, right = parse_rational(gold), parse_rational(answer)
     if left is None or right is None:
         return None
-    correct = (
-        abs(left - right) <= Fraction(tolerance) or _is_long_decimal(gold, right) or _is_long_decimal(answer, left)
-    )
+    close = abs(left - right) <= Fraction(tolerance)
+    correct = close or _is_long_decimal(gold, right) or _is_long_decimal(answer, left)
     return None if not correct and _OR_LIST.search(f"{gold} {answer}") else correct
 
 

@@ -2,9 +2,8 @@
 
 A response is untrusted text: a regular expression can be made to hang, and sympy to exhaust memory or to crash the interpreter.
 A worker (`worker`) is a plain Python process that takes one question a line, so it needs neither a fork of a process with threads
-nor the caller's `__main__`. One thread per worker hands it a problem when it is free. The limit is processor time, which a busy
-machine does not stretch. A worker that exceeds it is ended and started anew, and goes on after the step that took too long. One
-that died of anything else is asked for the same step once more.
+nor the caller's `__main__`. The limit is processor time, which a busy machine does not stretch. A worker that exceeds it is
+started anew and goes on after that step. One that died of anything else is asked for the same step once more.
 """
 
 import contextlib

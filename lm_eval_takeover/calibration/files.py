@@ -277,5 +277,4 @@ def matching_calibrations(files: Iterable[Path], base: ModelId, guide: ModelId, 
 
 
 def is_for_pair(calibration: Calibration, base: ModelId, guide: ModelId) -> bool:
-    """Whether a calibration's pair is this one."""
     return base.same_model(calibration.base) and guide.same_model(calibration.guide)

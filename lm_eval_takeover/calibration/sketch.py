@@ -1,12 +1,9 @@
 """A quantile sketch of scores: bounded memory, exact values, the same answer every time.
 
 Manku, Rajagopalan and Lindsay, 'Approximate medians and other order statistics in one pass and with limited memory'
-(SIGMOD 1998), with one buffer per weight. A full buffer is sorted, every second value is kept with twice the weight, and
-which half is kept alternates. The values that remain are scores that were seen, so a mass of nearly equal scores still
-splits at the rank asked for. Until a buffer is full the sketch is all the scores.
-
-KLL sketches are smaller for the same error, but draw their halves from a generator that the libraries do not let one seed;
-a calibration is to be the same for a seed.
+(SIGMOD 1998), with one buffer per weight. A full buffer is sorted, every second value is kept with twice the weight, and which
+half is kept alternates. The values that remain are scores that were seen, so a mass of nearly equal scores still splits at the
+rank asked for. Until a buffer is full the sketch is all the scores. (KLL sketches are smaller, but libraries do not seed them.)
 """
 
 from collections.abc import Sequence

@@ -57,8 +57,6 @@ class Sketch(TypedDict):
 
 
 class PluginSource(TypedDict):
-    """The code that a plug-in's score came from."""
-
     source: str
     digest: str
 
@@ -184,19 +182,14 @@ class Calibration:
     def score(self, score: str) -> ScoreCalibration:
         if score not in self.scores:
             held = ", ".join(self.scores or self.columns)
-            raise CalibrationError(
-                f"calibration '{self.name}' does not hold score={score} (it holds {held}); choose one of those or "
-                f"make a new file with `lm-eval-takeover calibrate`"
-            )
+            raise CalibrationError(f"calibration '{self.name}' does not hold score={score}; give one of {held}")
         return self.scores[score]
 
     def published(self, score: str, column: int) -> Threshold:
         """Column `column` (from 1, strictest first) of the default row of a published table."""
         row = self._default_cells(score)
         if not 1 <= column <= len(row):
-            raise CalibrationError(
-                f"calibration '{self.name}:{column}' has columns 1..{len(row)}, strictest first: {self.list_columns(score)}"
-            )
+            raise CalibrationError(f"'{self.name}:{column}' has columns {self.list_columns(score)}, strictest first")
         return Threshold(row[column - 1]["tau"], row[column - 1]["kappa"], row[column - 1]["kappa"])
 
     def list_columns(self, score: str) -> str:

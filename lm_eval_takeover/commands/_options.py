@@ -42,16 +42,12 @@ _SHARED: Mapping[str, dict[str, Any]] = {
         "default": "forward",
         "help": "forward: the base writes by default; reverse: the guide does (default: forward)",
     },
-    "backend": {
-        "choices": ("hf", "vllm"),
-        "default": "hf",
-        "help": "hf is transformers, vllm is vLLM (default: hf)",
-    },
+    "backend": {"choices": ("hf", "vllm"), "default": "hf", "help": "hf is transformers, vllm is vLLM (default: hf)"},
     "engine_args": {"metavar": "NAME=VALUE,…", "help": "with --backend vllm: arguments of the vLLM engine"},
     "batch_size": {
         "default": "auto",
         "metavar": "N",
-        "help": "samples at a time, a number or auto (default: auto); not read by vLLM",
+        "help": "samples at a time, or auto (default: auto); not in vLLM",
     },
     "device": {"help": "cpu, cuda, cuda:1, … (default: the GPU if there is one)"},
     "guide_device": {"metavar": "DEVICE", "help": "device of the guide (default: --device)"},
@@ -68,7 +64,7 @@ _SHARED: Mapping[str, dict[str, Any]] = {
     "format": {
         "choices": ("table", "md", "csv", "latex", "json"),
         "default": "table",
-        "help": "how to print (default: table)",
+        "help": "format (default: table)",
     },
     "filter": {"metavar": "NAME", "help": "of a task with several filters read this one (default: the first)"},
     "max_missing": {

@@ -201,9 +201,7 @@ def check_writable(option: str, path: Path) -> None:
         raise ArgumentError(f"--{option} '{path}' is a folder; expected a file")
     folder = next(parent for parent in path.absolute().parents if parent.exists())
     if not folder.is_dir() or not os.access(folder, os.W_OK):
-        raise ArgumentError(
-            f"--{option} '{path}' cannot be written: no permission in '{folder}', or it is not a folder; give another place"
-        )
+        raise ArgumentError(f"--{option} '{path}' cannot be written: '{folder}' is no writable folder; give another")
 
 
 def check_replaceable(option: str, path: Path, kind: str) -> None:

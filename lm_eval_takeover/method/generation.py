@@ -35,10 +35,7 @@ class Generation:
 
     def count_passes(self, role: str, passes: int) -> None:
         """Add so many passes of this model; never below 0."""
-        if role == "base":
-            self.base_passes = max(self.base_passes + passes, 0)
-        else:
-            self.guide_passes = max(self.guide_passes + passes, 0)
+        setattr(self, f"{role}_passes", max(getattr(self, f"{role}_passes") + passes, 0))
 
     @property
     def takeovers(self) -> int:

@@ -150,14 +150,10 @@ def open_method(arguments: ModelArguments) -> Method:
         settings.setdefault(kind.budget_parameter.name, kind.budget_parameter.high)  # until it is calibrated
     policy = kind(direction=arguments.direction, **settings)
     if isinstance(policy, Gated) and policy.scorer.binary and by_hand:
-        raise ArgumentError(
-            f"{by_hand[0]}={getattr(arguments, by_hand[0])}: score={policy.score} is 0 or 1 and has no threshold; give chance=…, "
-            f"the share of such positions that are taken over"
-        )
+        held = f"{by_hand[0]}={getattr(arguments, by_hand[0])}"
+        raise ArgumentError(f"{held}: score={policy.score} is 0 or 1 and has no threshold; give chance=…")
     if isinstance(policy, Gated) and not by_hand and policy.score_top_p != 1:
-        raise ArgumentError(
-            f"score_top_p={policy.score_top_p}: calibrations hold whole distributions; give tau=… and kappa=…"
-        )
+        raise ArgumentError(f"score_top_p={policy.score_top_p} has no calibration; give tau=… and kappa=…")
     rule = arguments.kappa_rule or KAPPA_RULES[0]
     if rule not in KAPPA_RULES:
         raise ArgumentError(f"kappa_rule='{rule}' is not known; {nearest(rule, KAPPA_RULES)}")
@@ -316,9 +312,7 @@ def _resolve_device(argument: str, device: str | None) -> str:
     try:
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:
-        raise ArgumentError(
-            f"{argument}='{device}' cannot be used: {first_line(error)}; expected cpu, cuda or cuda:0"
-        ) from error
+        raise ArgumentError(f"{argument}='{device}' cannot be used: {first_line(error)}; give cpu or cuda:0") from error
     return str(device)
 
 

@@ -61,10 +61,8 @@ class Member:
             return kind.from_pretrained(self.path, **self._options, **options)
         except Exception as error:  # a checkpoint can be broken in as many ways as there are loaders
             where = f" at revision '{self.revision}'" if self.revision else ""
-            raise ArgumentError(
-                f"{self.role}='{self.path}'{where} cannot be loaded: {first_line(error)} "
-                f"(expected a local folder or a hub id, 'owner/name' or 'owner/name@revision')"
-            ) from error
+            what = f"{self.role}='{self.path}'{where} cannot be loaded: {first_line(error)}"
+            raise ArgumentError(f"{what} (expected a folder or a hub id, 'owner/name[@revision]')") from error
 
     def argument(self, name: str) -> str:
         """The model argument of this name that counts for this model."""
@@ -124,7 +122,6 @@ class Member:
 
     @cached_property
     def forward_arguments(self) -> frozenset[str]:
-        """The arguments of this architecture's forward pass."""
         return frozenset(inspect.signature(type(self.model).forward).parameters)
 
     @cached_property
@@ -161,7 +158,6 @@ class Member:
             raise self.refuse_logits(name_row(int(broken.nonzero()[0][0])))
 
     def refuse_logits(self, name: str) -> ModelOutputError:
-        """The error of a row whose logits are no distribution."""
         return ModelOutputError(
             f"{self.role} '{self.id.id}' returned NaN or infinite logits for {name}; try {self.argument('dtype')}=float32"
         )

@@ -27,9 +27,7 @@ class Pair:
         self.members = members
         self.vocabulary: SharedVocabulary = share(members[0].vocabulary, members[-1].vocabulary)
         if renamed := self.vocabulary.renamed:
-            logger.warning(
-                "base and guide name %d special tokens differently (allowed): %s", len(renamed), describe(renamed)
-            )
+            logger.warning("base and guide name %d added tokens differently: %s", len(renamed), describe(renamed))
 
     @property
     def tokenizer(self) -> Any:
@@ -64,9 +62,8 @@ class Pair:
     ) -> str:
         """Messages in the guide's chat template; without the system message where the template refuses one."""
         if not self.tokenizer.chat_template:
-            raise ArgumentError(
-                f"--apply_chat_template: the tokenizer of '{self.tokenizer.name_or_path}' has no chat template; run without it"
-            )
+            name = self.tokenizer.name_or_path
+            raise ArgumentError(f"--apply_chat_template: the tokenizer of '{name}' has no chat template; leave it out")
         options: dict[str, Any] = {
             "tokenize": False,
             "add_generation_prompt": add_generation_prompt,

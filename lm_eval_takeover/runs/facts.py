@@ -96,8 +96,6 @@ class Takeover(TypedDict, total=False):
 
 
 class Arguments(TypedDict, total=False):
-    """What readers of a run use of its arguments."""
-
     base: str | None
     guide: str | None
     model: str | None
@@ -107,8 +105,6 @@ class Arguments(TypedDict, total=False):
 
 
 class Settings(TypedDict, total=False):
-    """What readers of a run use of its settings."""
-
     seed: int | None
 
 

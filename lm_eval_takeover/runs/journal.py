@@ -50,7 +50,6 @@ class Sample:
 
     @property
     def response(self) -> Response:
-        """What lm-eval gets of it."""
         return Response(self.text, bool(self.truncated))
 
     @property
@@ -137,9 +136,8 @@ class Journal:
         moved = ((replace(sample, part=part).row, sample.key) for sample in samples)
         rows = [(part, row_digest(row), key) for row, key in moved]
         with self._connection:
-            cursor = self._connection.executemany(
-                "UPDATE samples SET part = ?, digest = ?, trace = NULL WHERE key = ?", rows
-            )
+            query = "UPDATE samples SET part = ?, digest = ?, trace = NULL WHERE key = ?"
+            cursor = self._connection.executemany(query, rows)
             if cursor.rowcount != len(rows):
                 raise sqlite3.DatabaseError(f"{len(rows) - cursor.rowcount} rows cannot be found by their keys")
             self._update_attempt()
@@ -207,13 +205,11 @@ class Journal:
     # Requests and verdicts
 
     def add_asked(self, command: str, asked: Iterable[Asked]) -> None:
-        """Commit which samples a command asks for, and the keys of their answers."""
         rows = [tuple(command if name == "command" else getattr(a, name) for name in COLUMNS["asked"]) for a in asked]
         with self._connection:
             self._replace("asked", rows)
 
     def asked(self, command: str) -> list[Asked]:
-        """All that a command has asked for."""
         return [Asked(*row[1:]) for row in self._select("asked", "WHERE command = ?", (command,))]
 
     def add_verdicts(self, verdicts: Iterable[LoggedVerdict]) -> None:

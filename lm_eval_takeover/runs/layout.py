@@ -56,13 +56,11 @@ def is_part_name(name: Any) -> bool:
 
 
 def list_ranks(folder: Path) -> list[int]:
-    """The ranks that have a journal."""
     names = os.listdir(folder) if folder.is_dir() else []
     return sorted(int(match[1]) for name in names if (match := _JOURNAL_NAME.fullmatch(name)))
 
 
 def list_journals(folder: Path) -> list[Path]:
-    """The journals of all ranks."""
     return [journal_path(folder, rank) for rank in list_ranks(folder)]
 
 

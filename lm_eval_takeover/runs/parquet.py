@@ -184,6 +184,4 @@ def _check_texts(column: pa.ChunkedArray, name: str) -> None:
     """Raises ValueError where the texts are too long once each row has its own."""
     size = sum(pc.sum(pc.binary_length(one.dictionary).take(one.indices)).as_py() or 0 for one in column.chunks)
     if size > MOST_BYTES:
-        raise ValueError(
-            f"column '{name}' has {size / 2**20:,.0f} MB of text, at most {MOST_BYTES // 2**20} MB are read"
-        )
+        raise ValueError(f"column '{name}' has {size / 2**20:,.0f} MB of text; at most {MOST_BYTES // 2**20} are read")

@@ -39,23 +39,21 @@ class Ranks:
         return replace(arguments, device=str(self._accelerator.device))
 
     def all_gather(self, tensor: Tensor) -> Tensor:
-        """The tensors of all ranks, concatenated."""
         return tensor if self._accelerator is None else self._accelerator.gather(tensor)
 
-    def gather_object(self, value: Any, to: int = 0) -> list[Any] | None:
-        """The values of all ranks, on rank `to`; None on the others."""
-        if self._accelerator is None:
-            return [value]
-        found: list[Any] | None = [None] * self.count if self.rank == to else None
-        torch.distributed.gather_object(obj=value, object_gather_list=found, dst=to)
-        return found
+    def gather_object(self, obj: Any, dst: int = 0) -> list[Any] | None:
+        """The objects of all ranks, on rank `dst`; None on the others."""
+        gathered: list[Any] | None = [obj] * self.count if self.rank == dst else None
+        if self._accelerator is not None:
+            torch.distributed.gather_object(obj=obj, object_gather_list=gathered, dst=dst)
+        return gathered
 
     def all_gather_object(self, value: Any) -> list[Any]:
         """The values of all ranks, on every rank."""
-        found: list[Any] = [value] * self.count
+        gathered: list[Any] = [value] * self.count
         if self._accelerator is not None:
-            torch.distributed.all_gather_object(found, value)
-        return found
+            torch.distributed.all_gather_object(gathered, value)
+        return gathered
 
     def gather_or_raise(self, value: Any, failure: TakeoverError | None) -> list[Any]:
         """The values of all ranks, on every rank. Where a rank failed, every rank raises: its own failure, or the first one."""
@@ -78,7 +76,6 @@ class Ranks:
         return wanted
 
     def barrier(self) -> None:
-        """Wait for all ranks."""
         if self._accelerator is not None:
             self._accelerator.wait_for_everyone()
 

@@ -86,14 +86,7 @@ class Recorder:
 
 
 def make_sample(
-    key: bytes,
-    instance: Instance,
-    request: Request,
-    generation: Generation,
-    text: str,
-    *,
-    policy: Policy,
-    truncated: bool,
+    key: bytes, instance: Instance, request: Request, generation: Generation, text: str, policy: Policy, truncated: bool
 ) -> Sample:
     """A finished sample without its trace."""
     return Sample(

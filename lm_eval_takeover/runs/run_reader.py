@@ -126,19 +126,16 @@ class RunReader:
     def check_finished(self) -> None:
         """Raises RunDirError for a run that still lacks samples."""
         if len(self.answered) < self.asked or not self.asked:
-            raise RunDirError(
-                f"run_dir='{self.folder}': {len(self.answered)} of {self.asked} samples are finished; it is still being written, "
-                f"or was stopped: wait for it, or give its command again"
-            )
+            counts = f"{len(self.answered)} of {self.asked} samples are finished"
+            raise RunDirError(f"run_dir='{self.folder}': {counts}; wait for it, or give its command again")
 
     @cached_property
     def prompts(self) -> dict[tuple[str, int], list[Prompt]]:
         """Rows of its prompts by task and document. Raises RunDirError where the file is missing or broken."""
-        rows = read_prompts(self.folder)
-        found: dict[tuple[str, int], list[Prompt]] = {}
-        for row in rows:
-            found.setdefault((row["task"], row["doc_id"]), []).append(row)
-        return found
+        by_document: dict[tuple[str, int], list[Prompt]] = {}
+        for row in read_prompts(self.folder):
+            by_document.setdefault((row["task"], row["doc_id"]), []).append(row)
+        return by_document
 
     def find_prompt(self, one: Answered) -> Prompt:
         """The row that a sample answers. Raises RunDirError where there is none, or nobody knows which."""
@@ -220,9 +217,7 @@ def read_run_folder(folder: Path) -> RunReader:
         runs.reverse()
         runs.sort(key=lambda run: -len(run.asked))
     if len({_identify(run, follows=follows) for run in runs}) > 1:
-        raise RunDirError(
-            f"run_dir='{folder}' holds {len(runs)} runs whose models or policies differ; give each run a run_dir of its own"
-        )
+        raise RunDirError(f"run_dir='{folder}' holds {len(runs)} runs of several models or policies; give each its own")
     answered, keys = list[Answered](), dict[Name, bytes]()
     for run in runs:
         answered += _list_answered(run, verdicts, keys, folder, first_counts=follows)
@@ -248,11 +243,11 @@ def _identify(run: StoredRun, *, follows: bool) -> str:
 
 
 def _collect_decoding(runs: Sequence[StoredRun]) -> dict[str, dict[str, Any]]:
-    found: dict[str, list[dict[str, Any]]] = {}
+    by_task: dict[str, list[dict[str, Any]]] = {}
     for run in runs:
         for task, settings in run.facts.get("tasks") or []:
-            found.setdefault(task, []).append(settings)
-    return {task: all_of[-1] for task, all_of in found.items() if all(one == all_of[0] for one in all_of)}
+            by_task.setdefault(task, []).append(settings)
+    return {task: held[-1] for task, held in by_task.items() if all(settings == held[0] for settings in held)}
 
 
 def _list_answered(

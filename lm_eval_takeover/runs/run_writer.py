@@ -85,7 +85,6 @@ class RunWriter:
         self._run_on_thread(enter)
 
     def add_prompts(self, rows: Sequence[Prompt]) -> None:
-        """Add what is asked to the folder's prompts."""
         self._run_on_thread(lambda: add_prompts(self.folder, rows))
 
     def find(self, keys: Sequence[bytes]) -> dict[bytes, Sample]:
@@ -147,7 +146,6 @@ class RunWriter:
             self._pending_tokens = self.journal.count_pending_tokens()
 
     def add_verdicts(self, verdicts: Iterable[LoggedVerdict]) -> None:
-        """Commit what responses were worth."""
         rows = list(verdicts)
         self._run_on_thread(lambda: self.journal.add_verdicts(rows))
 

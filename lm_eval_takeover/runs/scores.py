@@ -54,7 +54,6 @@ class ScoresHeader:
     scores: dict[str, str | None]
 
     def describe(self) -> str:
-        """Both models and the scores in words."""
         names = [f"{role}={m['id']} ({m['dtype']})" for role, m in (("base", self.base), ("guide", self.guide))]
         return ", ".join([*names, *self.scores])
 

@@ -57,9 +57,7 @@ def read_stored_runs(folder: Path) -> tuple[list[StoredRun], dict[tuple[str, byt
             try:
                 opened.append(stack.enter_context(contextlib.closing(Journal(path, read_only=True))))
             except (Damaged, sqlite3.Error, OSError) as error:
-                raise RunDirError(
-                    f"'{path}' cannot be read: {error}; the run's own command moves a damaged journal aside and goes on"
-                ) from error
+                raise RunDirError(f"'{path}' cannot be read: {error}; the run's own command repairs it") from error
         for journal in opened:
             verdicts |= journal.verdicts()
             for command in journal.commands():

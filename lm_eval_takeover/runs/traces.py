@@ -6,8 +6,7 @@
 `position` counts from 0; `chosen_from` is base or guide; score, entropies and log-probabilities are in nats; `window_mean` is the
 mean of the scores in the gate's window before the token; `donor_rank` is the rank of the emitted token under the host, 1 for its
 likeliest one; `host_token_id` is what the host draws there with the same numbers, the token that a takeover replaced. Null where
-a policy asks a model nothing. Scores are exact; entropies, means and log-probabilities keep 12
-significant bits (0.02 %), which halves their size.
+a policy asks a model nothing. Entropies, means and log-probabilities keep 12 significant bits (0.02 %), which halves their size.
 """
 
 import json

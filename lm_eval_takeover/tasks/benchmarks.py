@@ -55,10 +55,8 @@ def _score(resps: Sequence[Sequence[str]], docs: Sequence[Document], kind: Kind)
 
         def score(item: tuple[Sequence[str], Document]) -> Scored:
             responses, doc = item
-            tolerance = float(doc.get("tolerance") or 0)
-            return score_samples(
-                str(doc["answer"]), responses, judge.judge_samples, kind, tolerance, verifier, str(doc["problem"])
-            )
+            gold, tolerance, problem = str(doc["answer"]), float(doc.get("tolerance") or 0), str(doc["problem"])
+            return score_samples(gold, responses, judge.judge_samples, kind, tolerance, verifier, problem)
 
         return _log_verdicts(judge.map(score, zip(resps, docs, strict=True)), resps, docs)
 
@@ -80,7 +78,6 @@ def _log_verdicts(scored: Iterable[Scored], resps: Sequence[Sequence[str]], docs
 def list_verdicts(
     scored: Sequence[Scored], resps: Sequence[Sequence[str]], docs: Sequence[Document]
 ) -> Iterator[LoggedVerdict]:
-    """What each response was worth."""
     for problem, responses, doc in zip(scored, resps, docs, strict=True):
         digest = digest_of(doc)
         for response, answer, outcome in zip(responses, problem.answers, problem.outcomes, strict=True):

@@ -62,9 +62,7 @@ class SampledTask(ConfigurableTask):  # type: ignore[misc]
         else:
             super().download(dataset_kwargs, **settings)
         if (split := self.config.test_split) not in self.dataset:
-            raise ArgumentError(
-                f"task {self.config.task}: test_split='{split}' is not in the data set, which has {', '.join(self.dataset)}"
-            )
+            raise ArgumentError(f"task {self.config.task}: test_split='{split}' is none of {', '.join(self.dataset)}")
         check_documents(self.config.task, self.test_docs())
 
     def build_all_requests(self, *, world_size: int = 1, **settings: Any) -> None:

@@ -38,7 +38,6 @@ def get_verdict_log() -> VerdictLog | None:
 
 
 def set_verdict_log(log: VerdictLog | None) -> None:
-    """Log verdicts there from here on."""
     _log.set(log)
 
 

@@ -103,7 +103,7 @@ def test_published_table_keeps_its_arithmetic():
     assert published.published("ce", 2).tau == 0.467
     assert published.default_row == "GSM8K"
     for column in (0, 4):
-        with pytest.raises(CalibrationError, match=r"has columns 1\.\.3, strictest first"):
+        with pytest.raises(CalibrationError, match=r"has columns .*, strictest first"):
             published.published("ce", column)
     with pytest.raises(CalibrationError, match="does not hold score=rkl"):
         published.published("rkl", 1)

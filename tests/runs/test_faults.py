@@ -269,7 +269,7 @@ def test_a_damaged_journal_is_moved_aside_and_its_samples_are_written_again(dril
     assert drills.run(tmp_path) == 0, log(tmp_path)
     assert outcome(tmp_path) == undisturbed
     assert "is damaged (a row of the table " in log(tmp_path)
-    assert "and its samples are generated again" in log(tmp_path)
+    assert "its samples are generated again" in log(tmp_path)
     assert (tmp_path / "run" / "damaged-1" / path.name).exists()
     assert agreement(tmp_path) == LIMIT * 8
 

@@ -50,5 +50,5 @@ def test_a_row_that_follows_is_one_run_with_a_rate_for_each_task_and_limit(tmp_p
     assert len(list(run.read_traces(["token_id"]))) == 5
     for rate in (0.05, 0.1):
         write("lossy", rate, "takeover_demo", 1)
-    with pytest.raises(RunDirError, match="holds 2 runs whose models or policies differ"):
+    with pytest.raises(RunDirError, match="holds 2 runs of several models or policies"):
         read_run_folder(tmp_path / "lossy")

@@ -105,7 +105,7 @@ def test_decoding_that_a_task_file_leaves_out_is_the_papers(given, found):
         ({"rows": [{"problem": 7, "answer": "1"}]}, "problem=7 is not a text"),
         ({"rows": [{"problem": "q", "answer": "1", "tolerance": -0.1}]}, "tolerance=-0.1 is not a number of at least 0"),
         ({"rows": [{"problem": "q", "answer": "1", "tolerance": "1e-3"}]}, "tolerance='1e-3' is not a number"),
-        ({"test_split": "train"}, "test_split='train' is not in the data set, which has test"),
+        ({"test_split": "train"}, "test_split='train' is none of test"),
         ({"repeats": 0}, "repeats=0 is not a whole number of at least 1"),
         ({"repeats": "eight"}, "repeats='eight'"),
         ({"repeats": 4, "metric_list": [{"metric": "pass@8"}]}, "metric 'pass@8' cannot be computed from 4 samples"),

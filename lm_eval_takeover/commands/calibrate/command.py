@@ -63,26 +63,17 @@ def _add_prompt_options(parser: argparse.ArgumentParser) -> None:
     add = group.add_argument
     add("--prompts", metavar="PROMPTS", help="JSONL file, or hub data set 'id[:config]'; not your benchmark")
     add("--split", default="train", help="split of the hub data set (default: train)")
-    add(
-        "--field",
-        help="field with the prompt, or with the problem for --task (default: problem with --task, else prompt; question for a "
-        "hub data set that has neither)",
-    )
+    add("--field", help="field with the prompt or problem (default: problem with --task, else prompt, else question)")
     add("--task", metavar="TASK", help="the task that you will run; it supplies the template and the sampling settings")
     add_shared(group, "include_path", include_path={"help": "a folder of task files for --task"})
-    add(
-        "--template",
-        help="Jinja template with a row's fields (default: for a file the field's text, for a data set the prompt of the "
-        "mathematical tasks)",
-    )
+    add("--template", help="Jinja template of a row's fields (default: the field; for a data set our tasks' prompt)")
     add_shared(group, "apply_chat_template", "enable_thinking")
     add("--num_prompts", type=int, default=500, metavar="N", help="number of prompts (default: 500)")
     add("--license", help="licence of the prompts of a file, for the page (for a data set, its card says it)")
     add(
         "--diagnostic",
         action="store_true",
-        help="allow benchmark problems, like the paper's Table 13 (without --prompts: those of --task); runs on these benchmarks "
-        "refuse the file",
+        help="allow benchmark problems (without --prompts: those of --task); runs on these benchmarks refuse the file",
     )
 
 
@@ -104,14 +95,7 @@ def _add_rollout_options(parser: argparse.ArgumentParser) -> None:
 def _add_rate_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("realized rate")
     add = group.add_argument
-    add(
-        "--target_rate",
-        type=float,
-        nargs="+",
-        default=[],
-        metavar="RATE",
-        help="find what realizes this share of guide tokens: a gate's spike ratio, or another method's own argument",
-    )
+    add("--target_rate", type=float, nargs="+", default=[], metavar="RATE", help="solve for this share of guide tokens")
     add(
         "--methods",
         nargs="+",
@@ -121,13 +105,7 @@ def _add_rate_options(parser: argparse.ArgumentParser) -> None:
     )
     add("--nearest", action="store_true", help="if no value realizes a rate, keep the nearest one")
     add("--num_held_out", type=int, default=100, metavar="N", help="more prompts, to measure rates on (default: 100)")
-    add(
-        "--score",
-        nargs="+",
-        default=["ce"],
-        metavar="SCORE",
-        help="scores for --target_rate, --compare and the printed table (default: ce); the file holds all scores",
-    )
+    add("--score", nargs="+", default=["ce"], metavar="SCORE", help="scores to solve, compare and print (default: ce)")
     add(
         "--kappa_rule",
         default="threshold_to_mean",

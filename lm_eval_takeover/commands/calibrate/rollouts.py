@@ -140,9 +140,7 @@ def _collect_scores(setup: Setup, parts: ScoreParts, work: Work) -> None:
                 continue
             asked = [requests[i] for i in todo]
             rollouts, scores = _roll_out(setup, asked, parts)
-            cut = [
-                is_cut_off(pair.tokenizer, tokens, r, pair.eos_ids) for r, tokens in zip(asked, rollouts, strict=True)
-            ]
+            cut = [is_cut_off(pair.tokenizer, ids, r, pair.eos_ids) for r, ids in zip(asked, rollouts, strict=True)]
             parts.add(todo, scores, cut)
             work.tokens += sum(map(len, rollouts))
             work.seconds = time.perf_counter() - started
@@ -196,15 +194,10 @@ def _check_values(score: Score, rows: Sequence[Trajectory], requests: Sequence[R
             value = values[~np.isfinite(values)][0]
             if score.source.digest is not None:
                 raise PluginError(f"{score.where} returned {value} for {request.label}")
-            raise CalibrationError(
-                f"{request.label}: {score.name} is {value}, since one model rules out what the other may write; load both with "
-                f"--dtype float32"
-            )
+            raise CalibrationError(f"{request.label}: {score.name} is {value}; load both models with --dtype float32")
         if (values < 0).any() and not score.signed:
-            raise PluginError(
-                f"{score.where} returned {values.min()} for {request.label}; kappa is a multiple of the mean, so scores are at "
-                f"least 0; register one of either sign with signed=True, whose gate has no window test"
-            )
+            what = f"{score.where} returned {values.min()} for {request.label}"
+            raise PluginError(f"{what}; scores are at least 0, or registered with signed=True")
 
 
 def _read_calibrations(parts: ScoreParts, window: int) -> tuple[dict[str, ScoreCalibration], int, int]:

@@ -97,9 +97,7 @@ class Setup:
                 label = f"calibration prompt {number + 1}"
                 requests.append(Request(ids, 0, min(self.max_gen_toks, room), self.sampling, self.until, label))
         if not requests:
-            raise ArgumentError(
-                f"--prompts: all {len(texts)} prompts are empty or exceed the context of {limit} tokens"
-            )
+            raise ArgumentError(f"--prompts: all {len(texts)} are empty or exceed the context of {limit} tokens")
         if left_out := len(texts) - len(requests):
             logger.warning("%d prompts are empty or longer than the context of %d tokens; left out", left_out, limit)
         return requests

@@ -66,10 +66,7 @@ def export(folder: Path, out: Path, effects: Path | None, choice: Choice) -> tup
     """`(files, notes)`: the pairs as JSONL and as parquet, and `train_pairs.py`. Raises ArgumentError without pairs, OSError."""
     run = read_run_folder(folder)
     if effects is None and not choice.tokens_only:
-        raise ArgumentError(
-            "--effects is missing: pairs are made of the texts that effects wrote; or give --tokens_only, which takes the token "
-            "of each takeover for the better one"
-        )
+        raise ArgumentError("--effects is missing: give what effects had as --out; or --tokens_only, single tokens")
     pairs = list_taken(run) if effects is None else list_measured(read_texts(effects), choice)
     tokenizer, count, same = run.load_tokenizer(), 0, 0
     paths = [out / "pairs.jsonl", out / "pairs.parquet"]
@@ -87,13 +84,10 @@ def export(folder: Path, out: Path, effects: Path | None, choice: Choice) -> tup
 
     write_whole(paths[0], lambda lines: write_whole(paths[1], lambda groups: write_both(lines, groups)))
     write_text(out / TRAINING.name, TRAINING.read_text())
-    notes = [
-        f"{count:,} pairs; the tokenizer gives the same ids for the texts of {same:,}, for others train on the ids"
-    ]
+    notes = [f"{count:,} pairs; the tokenizer gives the same ids for {same:,}; for others train on the ids"]
     withheld = sorted({row["task"] for rows in run.prompts.values() for row in rows if row["prompt"] is None})
-    return [*paths, out / TRAINING.name], notes + [
-        f"{task}: left out, since its questions are withheld" for task in withheld
-    ]
+    notes += [f"{task}: left out, since its questions are withheld" for task in withheld]
+    return [*paths, out / TRAINING.name], notes
 
 
 Name = tuple[str, int, int]  # task, document, sample
@@ -121,9 +115,7 @@ def read_texts(folder: Path) -> pl.DataFrame:
             kinds = pl.read_csv(table).select(*names, "kind")
             return pl.read_parquet(texts).join(kinds, on=names, maintain_order="left")
     except (OSError, pl.exceptions.PolarsError) as error:
-        raise ArgumentError(
-            f"--effects '{folder}' cannot be read: {error}; expected what lm-eval-takeover effects was given as --out"
-        ) from error
+        raise ArgumentError(f"--effects '{folder}' cannot be read: {error}; expected the --out of effects") from error
 
 
 def list_measured(texts: pl.DataFrame, choice: Choice) -> Pairs:

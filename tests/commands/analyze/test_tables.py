@@ -229,7 +229,7 @@ def test_what_cannot_be_shown_is_said(copies, tmp_path, capsys, change, given, o
 
 def test_a_run_still_being_written_is_said(copies, tmp_path):
     forget_samples(copies["guided"])
-    message = "40 of 48 samples are finished; it is still being written, or was stopped"
+    message = "40 of 48 samples are finished; wait for it, or give its command again"
     with pytest.raises(RunDirError, match=re.escape(message)):
         analyze(tmp_path / "out", copies["base"], copies["guided"])
 
