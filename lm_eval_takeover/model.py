@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
 from lm_eval import utils
@@ -172,18 +172,14 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
     # lm-eval passes its own batch_size and device beside the model arguments; those of the user go before.
 
     @classmethod
-    def create_from_arg_obj(
-        cls, arg_dict: dict[str, Any], additional_config: dict[str, Any] | None = None
-    ) -> "GuidedTakeover":
+    def create_from_arg_obj(cls, arg_dict: dict[str, Any], additional_config: dict[str, Any] | None = None) -> Self:
         own = {name: value for name, value in (additional_config or {}).items() if value is not None}
         if lm_eval_hooks.is_default_device(own.get("device")) and not torch.cuda.is_available():
             del own["device"]
         return cls(**(own | arg_dict))
 
     @classmethod
-    def create_from_arg_string(
-        cls, arg_string: str, additional_config: dict[str, Any] | None = None
-    ) -> "GuidedTakeover":
+    def create_from_arg_string(cls, arg_string: str, additional_config: dict[str, Any] | None = None) -> Self:
         return cls.create_from_arg_obj(utils.simple_parse_args_string(arg_string), additional_config)
 
     # Generation

@@ -10,7 +10,7 @@ from contextvars import ContextVar
 from dataclasses import asdict
 from itertools import chain, count
 from pathlib import Path
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal, NotRequired, TypedDict
 
 import numpy as np
 
@@ -79,14 +79,11 @@ class _Cell(TypedDict):
     kappa: Nats
 
 
-class _GateSettings(TypedDict, total=False):
-    score: str
-    kappa_rule: Literal["threshold_to_mean", "tail_to_mean"]
-    window: Positive
-
-
-class _Method(_GateSettings):
+class _Method(TypedDict):
     policy: str
+    score: NotRequired[str]
+    kappa_rule: NotRequired[Literal["threshold_to_mean", "tail_to_mean"]]
+    window: NotRequired[Positive]
 
 
 def write_calibration(calibration: Calibration, path: Path) -> None:

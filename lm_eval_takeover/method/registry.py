@@ -106,7 +106,7 @@ class Score:
             if asked and argument is not None:
                 given.append(argument)
         options = {"top_p": top_p} if self.reads_top_p else {}
-        from lm_eval_takeover.method.denormals import flush_denormals
+        from lm_eval_takeover.method.sampling import flush_denormals
 
         with flush_denormals():
             if self.source.digest is None:

@@ -23,12 +23,23 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from lm_eval_takeover.kernels import operations as kernels
-from lm_eval_takeover.method.denormals import flush_denormals
 from lm_eval_takeover.method.request import Sampling
 
+_DENORMAL = torch.tensor(1e-40)
 _GOLDEN, _MASK = 0x9E3779B1, 0xFFFFFFFF
 CHANCE = "takeover"  # the stream of policies that decide by chance
 Words = NDArray[np.uint64]
+
+
+@contextmanager
+def flush_denormals() -> Iterator[None]:
+    """This thread takes numbers below 1e-38, a hundred times slower on a CPU, for 0; not for longer, since NumPy warns of it."""
+    flushed = float(_DENORMAL * 1.0) == 0.0
+    torch.set_flush_denormal(True)
+    try:
+        yield
+    finally:
+        torch.set_flush_denormal(flushed)
 
 
 def request_digest(prompt: Sequence[int]) -> bytes:

@@ -12,15 +12,7 @@ from tqdm import tqdm
 from transformers.utils import logging as bars
 
 from lm_eval_takeover.arguments import DEFAULT_POLICY, KINDS, ModelArguments, check_folder
-from lm_eval_takeover.calibration.files import (
-    calibration_command,
-    find_calibration,
-    find_target,
-    is_for_pair,
-    matching_calibrations,
-    name_rate,
-    packaged_calibrations,
-)
+from lm_eval_takeover.calibration import files
 from lm_eval_takeover.calibration.thresholds import DEFAULT_RHO, KAPPA_RULES, Calibration, Target
 from lm_eval_takeover.calibration.tuning import SPIKE_RATIO, Method
 from lm_eval_takeover.demo import CALIBRATION_PROMPTS, DEMO
@@ -170,7 +162,7 @@ def check_arguments(values: dict[str, Any]) -> None:
     method = open_method(arguments)
     is_demo = arguments.base is arguments.guide is None and arguments.direction == "forward"
     if arguments.calibration is not None or is_demo:
-        calibration, column = find_calibration(arguments.calibration or "demo")
+        calibration, column = files.find_calibration(arguments.calibration or "demo")
         if _reads_calibration(arguments, method):
             _read_calibration(arguments, method, calibration, column)
 
@@ -204,9 +196,9 @@ def _reads_calibration(arguments: ModelArguments, method: Method) -> bool:
 def _make_command(arguments: ModelArguments, method: Method) -> Callable[..., str]:
     """What gives the command that makes the calibration which these arguments ask for."""
     rate = arguments.target_rate
-    solving = "" if rate is None else name_rate(rate, method.settings, arguments.plugins)
+    solving = "" if rate is None else files.name_rate(rate, method.settings, arguments.plugins)
     names = arguments.base, arguments.guide, arguments.direction, CALIBRATION_PROMPTS
-    return partial(calibration_command, *names, solving=solving)
+    return partial(files.calibration_command, *names, solving=solving)
 
 
 def parse_arguments(values: dict[str, Any]) -> ModelArguments:
@@ -236,28 +228,26 @@ def _read_calibration(
             f"choose spike_ratio=… instead"
         )
     value = DEFAULT_RHO if arguments.spike_ratio is None else arguments.spike_ratio
-    target = None if rate is None else find_target(calibration, rate, method.settings, command)
+    target = None if rate is None else files.find_target(calibration, rate, method.settings, command)
     if target is not None:
         value = target.value
     rho, kappa_rule = (value, rule) if method.budget_parameter.name == SPIKE_RATIO else (None, None)
     return method.at(value, calibration), GateOrigin(calibration.name, rho, kappa_rule, target)
 
 
-def _choose_column(
-    arguments: ModelArguments, calibration: Calibration, column: int | None, score: str, command: str
-) -> int:
+def _choose_column(arguments: ModelArguments, table: Calibration, column: int | None, score: str, command: str) -> int:
     """The column of a published table. Raises ArgumentError where none is named, and for what only a spike ratio could answer."""
     if arguments.kappa_rule == "tail_to_mean":
-        raise ArgumentError(f"kappa_rule=tail_to_mean: published '{calibration.name}' holds threshold_to_mean only")
+        raise ArgumentError(f"kappa_rule=tail_to_mean: published '{table.name}' holds threshold_to_mean only")
     asked = [
         f"{name}={value}" for name in ("spike_ratio", "target_rate") if (value := getattr(arguments, name)) is not None
     ]
     if column is not None and not asked:
         return column
     raise ArgumentError(
-        f"{asked[0] if asked else 'calibration'}: '{calibration.name}' is read off a published table, and which spike ratios its "
+        f"{asked[0] if asked else 'calibration'}: '{table.name}' is read off a published table, and which spike ratios its "
         f"columns stand for is not known; calibrate this pair with `{command}` and pass that file as calibration=…, or choose a "
-        f"column (strictest first) by calibration=NAME:COLUMN{' alone' if asked else ''}: {calibration.list_columns(score)}"
+        f"column (strictest first) by calibration=NAME:COLUMN{' alone' if asked else ''}: {table.list_columns(score)}"
     )
 
 
@@ -267,7 +257,7 @@ def _find_calibration(
     """The calibration that is named, or the packaged one of this pair. Raises CalibrationError where it is of another pair."""
     base, guide = pair.member("base").id, pair.member("guide").id
     if arguments.calibration is None:
-        packaged = matching_calibrations(packaged_calibrations().values(), base, guide, policy.direction)
+        packaged = files.matching_calibrations(files.packaged_calibrations().values(), base, guide, policy.direction)
         if not packaged:
             raise CalibrationError(
                 f"no packaged calibration for base={base.id} and guide={guide.id} with direction={policy.direction}; "
@@ -275,9 +265,9 @@ def _find_calibration(
                 f"that file as calibration=…"
             )
         return packaged[0], None
-    calibration, column = find_calibration(arguments.calibration)
+    calibration, column = files.find_calibration(arguments.calibration)
     problems = []
-    if not is_for_pair(calibration, base, guide):
+    if not files.is_for_pair(calibration, base, guide):
         problems.append(f"base={calibration.base} and guide={calibration.guide}, not base={base} and guide={guide}")
     elif calibration.vocabulary and calibration.vocabulary.get("digest") != pair.vocabulary.digest:
         problems.append("another shared vocabulary (its digest differs)")

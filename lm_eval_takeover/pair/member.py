@@ -14,14 +14,8 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, Cache,
 
 from lm_eval_takeover.arguments import ModelArguments, check_folder
 from lm_eval_takeover.errors import ArgumentError, ModelOutputError, first_line
+from lm_eval_takeover.pair import load_options
 from lm_eval_takeover.pair.ids import identify, locate
-from lm_eval_takeover.pair.load_options import (
-    check_quantization,
-    find_device_map,
-    model_options,
-    qualify,
-    repository_options,
-)
 from lm_eval_takeover.pair.vocabulary import Vocabulary
 
 
@@ -40,7 +34,7 @@ class Member:
         self.role = role
         check_folder(role, name)
         self.given = given or ModelArguments()
-        check_quantization(self.given, role)
+        load_options.check_quantization(self.given, role)
         self.path, named = locate(name)
         if named and self.given.revision not in (None, named):
             raise ArgumentError(f"{role}='{name}' contradicts {self.argument('revision')}={self.given.revision}")
@@ -50,11 +44,11 @@ class Member:
         self.prepared_pass: Any = None  # the `ForwardPass` of this model, from its first use on
         self.self_check: Any = None  # the `SelfCheck` of this model, from its first use on
         code = {"revision": self.revision, "trust_remote_code": self.given.trust_remote_code}
-        self._options: dict[str, Any] = repository_options(self.given) | code
+        self._options: dict[str, Any] = load_options.repository_options(self.given) | code
         self.config = self._load(AutoConfig)
         self.tokenizer = self._load(AutoTokenizer)
         self.vocabulary = Vocabulary.of(self.tokenizer, self.config.get_text_config().vocab_size)
-        self.id = qualify(self.given, identify(name, self.path, self.revision, self.given.subfolder))
+        self.id = load_options.qualify(self.given, identify(name, self.path, self.revision, self.given.subfolder))
 
     def _load(self, kind: Any, **options: Any) -> Any:
         try:
@@ -72,7 +66,7 @@ class Member:
     def model(self) -> Any:
         """The transformers model in eval mode, on its device or devices; loaded at the first use."""
         safe = None if self.given.trust_remote_code or self.given.gguf_file else True
-        placed = model_options(self.given, self.device)
+        placed = load_options.model_options(self.given, self.device)
         try:
             model = self._load(AutoModelForCausalLM, dtype=self.dtype, use_safetensors=safe, **placed)
         except ArgumentError:
@@ -81,7 +75,7 @@ class Member:
             raise
         if "device_map" not in placed:
             model = model.to(self.device)
-        elif find_device_map(self.given) is not None:
+        elif load_options.find_device_map(self.given) is not None:
             self.device = next((p.device for p in model.parameters() if p.device.type != "meta"), self.device)
         if self.given.peft is not None:
             model = self._adapt(model, self.given.peft)

@@ -63,16 +63,14 @@ def find_missed_rate(takeover: Mapping[str, Any], realized: float | None) -> flo
     return asked if missed else None
 
 
-def collect_facts(
-    arguments: ModelArguments, settings: Mapping[str, Any], description: Mapping[str, Any]
-) -> dict[str, Any]:
-    """The facts of an attempt, its tasks apart; `settings` are those of `sample_keys`, `description` of `describe_run`."""
+def collect_facts(given: ModelArguments, settings: Mapping[str, Any], takeover: Mapping[str, Any]) -> dict[str, Any]:
+    """The facts of an attempt, its tasks apart; `settings` are those of `sample_keys`, `takeover` of `describe_run`."""
     return {
         "version": __version__,
         "library_versions": {name: metadata.version(name) for name in LIBRARIES},
-        "arguments": asdict(arguments),
+        "arguments": asdict(given),
         "settings": settings,
-        "takeover": description,
+        "takeover": takeover,
     }
 
 

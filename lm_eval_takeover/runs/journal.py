@@ -111,7 +111,7 @@ class Journal:
         with self._connection:
             into = f"INSERT OR IGNORE INTO samples ({column_names('samples')}, digest, trace) VALUES ({','.join('?' * 15)})"
             self._connection.executemany(into, rows)
-            self._update_attempt()
+            self.update_attempt()
 
     def find_pending(self, tokens: int) -> list[Sample]:
         """The oldest samples whose traces are in no part yet: as many as come to `tokens`, or all. Raises Damaged."""
@@ -140,7 +140,7 @@ class Journal:
             cursor = self._connection.executemany(query, rows)
             if cursor.rowcount != len(rows):
                 raise sqlite3.DatabaseError(f"{len(rows) - cursor.rowcount} rows cannot be found by their keys")
-            self._update_attempt()
+            self.update_attempt()
 
     def parts(self) -> set[str]:
         """Names of the parts that hold traces of this journal's samples."""
@@ -182,15 +182,11 @@ class Journal:
     def _count_seconds(self) -> float:
         return self._spent + (time.monotonic() - self._since if self._since is not None else 0.0)
 
-    def _update_attempt(self) -> None:
-        """Enter the seconds so far, in the transaction at hand."""
-        if self._attempt is not None:
-            self._replace("attempts", [(self._attempt, *self._command, self._count_seconds())])
-
     def update_attempt(self) -> None:
-        """Commit the seconds that this attempt has taken so far."""
+        """Commit the seconds that this attempt has taken so far, and the transaction at hand."""
         with self._connection:
-            self._update_attempt()
+            if self._attempt is not None:
+                self._replace("attempts", [(self._attempt, *self._command, self._count_seconds())])
 
     def attempts(self, command: str) -> list[tuple[dict[str, Any], float]]:
         """`(facts, seconds)` of each attempt at a command, the oldest first."""
@@ -216,7 +212,7 @@ class Journal:
         """Commit verdicts; a later one on the same response to the same document replaces an earlier one."""
         with self._connection:
             self._replace("verdicts", verdicts)
-            self._update_attempt()
+            self.update_attempt()
 
     def verdicts(self) -> dict[tuple[str, bytes], tuple[str | None, str]]:
         """(answer, outcome) by (digest of the document, digest of the response)."""

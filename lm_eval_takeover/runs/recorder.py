@@ -23,6 +23,8 @@ from lm_eval_takeover.storage.digests import digest_of, digest_of_text
 
 logger = logging.getLogger(__name__)
 
+ByKey = Mapping[bytes, Sequence[int]]  # indices of the requests that one text answers
+
 
 class Recorder:
     """Finds samples in a run_dir and adds new ones. Without one (`run` is None), each request is a sample; none is saved."""
@@ -44,14 +46,7 @@ class Recorder:
             by_key.setdefault(sample_key(self._settings, requests[i]), []).append(i)
         return by_key
 
-    def begin(
-        self,
-        instances: Sequence[Instance],
-        requests: Sequence[Request],
-        by_key: Mapping[bytes, Sequence[int]],
-        *,
-        chat: bool,
-    ) -> None:
+    def begin(self, instances: Sequence[Instance], requests: Sequence[Request], by_key: ByKey, *, chat: bool) -> None:
         """Enter the command and all that it asks for. Commands differ by tasks, decoding settings and `chat` (a template)."""
         if self.run is None:
             return
@@ -127,9 +122,7 @@ def count_asked(policy: Policy, generation: Generation) -> int:
     return here + generation.donor_answer
 
 
-def _list_asked(
-    instances: Sequence[Instance], requests: Sequence[Request], by_key: Mapping[bytes, Sequence[int]]
-) -> Iterator[Asked]:
+def _list_asked(instances: Sequence[Instance], requests: Sequence[Request], by_key: ByKey) -> Iterator[Asked]:
     """Of each request, which sample of which document it wants, and the key of the answer."""
     digests: dict[int, tuple[str, str]] = {}  # by id: the repeats of a document are one instance
     for key, indices in by_key.items():

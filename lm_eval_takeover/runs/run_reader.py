@@ -19,7 +19,7 @@ from lm_eval_takeover.runs.journal import Sample
 from lm_eval_takeover.runs.layout import PROMPTS, SAMPLES, TRACES, find_run_dir, find_run_dirs
 from lm_eval_takeover.runs.parquet import NAME_COLUMNS, Name, read_table, reading
 from lm_eval_takeover.runs.prompts import Prompt, read_prompts
-from lm_eval_takeover.runs.stored import StoredRun, read_stored_runs
+from lm_eval_takeover.runs.stored import Answer, StoredRun, read_stored_runs
 from lm_eval_takeover.runs.traces import SCHEMA as TRACE_SCHEMA
 from lm_eval_takeover.storage.digests import digest_of, digest_of_text
 from lm_eval_takeover.storage.paths import join_inside
@@ -220,7 +220,7 @@ def read_run_folder(folder: Path) -> RunReader:
         raise RunDirError(f"run_dir='{folder}' holds {len(runs)} runs of several models or policies; give each its own")
     answered, keys = list[Answered](), dict[Name, bytes]()
     for run in runs:
-        answered += _list_answered(run, verdicts, keys, folder, first_counts=follows)
+        answered += _list_answered(run, verdicts, keys, folder, follows)
     answered.sort(key=lambda one: one.name)
     facts = runs[0 if follows else -1].facts
     takeover, arguments, settings = (dict(facts.get(name) or {}) for name in ("takeover", "arguments", "settings"))
@@ -251,12 +251,7 @@ def _collect_decoding(runs: Sequence[StoredRun]) -> dict[str, dict[str, Any]]:
 
 
 def _list_answered(
-    run: StoredRun,
-    verdicts: dict[tuple[str, bytes], tuple[str | None, str]],
-    keys: dict[Name, bytes],
-    folder: Path,
-    *,
-    first_counts: bool,
+    run: StoredRun, verdicts: dict[tuple[str, bytes], Answer], keys: dict[Name, bytes], folder: Path, first_counts: bool
 ) -> Iterator[Answered]:
     """What this command asked and has; `keys` takes all it asks. A second text is an error unless the first one counts."""
     for row in run.asked:

@@ -24,7 +24,6 @@ def collect_text_settings(
     pair: Pair, policy: Policy, *, backend: str, seed: int, trust_remote_code: bool
 ) -> dict[str, Any]:
     """All that texts depend on beside requests, for JSON: local folders by their files, no dtype of a model that nobody asks."""
-    vocab, ends = pair.vocab_size, pair.eos_ids
     models = {
         member.role: {
             "model": _digest_or_name(member),
@@ -37,8 +36,8 @@ def collect_text_settings(
         "schema": SCHEMA,
         "backend": backend,
         "models": models,
-        "vocabulary": [vocab, pair.vocabulary.digest, _tokenizer_digest(pair.tokenizer)],
-        "ends": sorted(ends),
+        "vocabulary": [pair.vocab_size, pair.vocabulary.digest, _tokenizer_digest(pair.tokenizer)],
+        "ends": sorted(pair.eos_ids),
         "policy": _policy_settings(policy),
         "seed": seed,
         "trust_remote_code": trust_remote_code,

@@ -20,16 +20,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from lm_eval_takeover.runs import parquet
 from lm_eval_takeover.runs.layout import SCORES_FOLDER
-from lm_eval_takeover.runs.parquet import (
-    NAME_FIELDS,
-    Name,
-    make_table,
-    name_tokens,
-    open_parquet,
-    reading,
-    write_parquet,
-)
+from lm_eval_takeover.runs.parquet import Name
 from lm_eval_takeover.storage.schema import check
 
 _FLOATS = ("base_entropy", "guide_entropy", "base_logprob", "guide_logprob")
@@ -77,7 +70,7 @@ def make_schema(scores: Sequence[str] = ()) -> pa.Schema:
     """Of a file with these scores."""
     return pa.schema(
         [
-            *NAME_FIELDS,
+            *parquet.NAME_FIELDS,
             pa.field("token_id", pa.int32()),
             *(pa.field(name, pa.float32()) for name in dict.fromkeys([*map(column_of, scores), *_FLOATS])),
             *(pa.field(name, pa.int32()) for name in _INTEGERS),
@@ -92,8 +85,8 @@ def list_score_files(folder: Path) -> list[Path]:
 
 def read_header(path: Path) -> tuple[ScoresHeader, set[bytes]]:
     """What a file was written with, and the keys of its texts. Raises RunDirError for one that is none of ours."""
-    with reading(path, "scores"):
-        with open_parquet(path) as file:
+    with parquet.reading(path, "scores"):
+        with parquet.open_parquet(path) as file:
             found = json.loads((file.schema_arrow.metadata or {})[_METADATA.encode()])
         header = check(found["header"], ScoresHeader, "header")
         return header, {bytes.fromhex(key) for key in found["keys"]}
@@ -105,15 +98,17 @@ def write_scores(folder: Path, header: ScoresHeader, samples: Sequence[ScoredSam
     path = folder / SCORES_FOLDER / f"{number:06d}.parquet"
     keys = [sample.key.hex() for sample in samples]
     table = make_scores(samples, list(header.scores))
-    write_parquet(path, table, {_METADATA: json.dumps({"header": asdict(header), "keys": keys})}, rows=len(table))
+    parquet.write_parquet(
+        path, table, {_METADATA: json.dumps({"header": asdict(header), "keys": keys})}, rows=len(table)
+    )
     return path
 
 
 def make_scores(samples: Sequence[ScoredSample], scores: Sequence[str]) -> pa.Table:
     """One row per token of these samples."""
     schema = make_schema(scores)
-    columns = name_tokens([sample.name for sample in samples], [len(sample.tokens) for sample in samples])
+    columns = parquet.name_tokens([sample.name for sample in samples], [len(sample.tokens) for sample in samples])
     columns["token_id"] = np.concatenate([np.asarray(sample.tokens) for sample in samples])
     for name in schema.names[len(columns) :]:
         columns[name] = np.concatenate([sample.values[name] for sample in samples])
-    return make_table(columns, schema)
+    return parquet.make_table(columns, schema)

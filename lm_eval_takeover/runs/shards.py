@@ -11,17 +11,9 @@ import contextlib
 import logging
 from pathlib import Path
 
+from lm_eval_takeover.runs import layout
 from lm_eval_takeover.runs.journal import Journal, Sample
 from lm_eval_takeover.runs.journal_file import Damaged
-from lm_eval_takeover.runs.layout import (
-    TRACES,
-    journal_path,
-    list_parts,
-    list_ranks,
-    lock_path,
-    make_damaged_folder,
-    next_part,
-)
 from lm_eval_takeover.runs.traces import read_sample_names, unpack_trace, write_part
 from lm_eval_takeover.storage.locks import Lock, Locked
 from lm_eval_takeover.storage.whole_files import sync_folder
@@ -33,7 +25,7 @@ PART_TOKENS = 2**19  # 13 MB of the journal
 
 def open_journal(folder: Path, rank: int) -> Journal:
     """The journal of a rank, its parts in agreement with it."""
-    path = journal_path(folder, rank)
+    path = layout.journal_path(folder, rank)
     try:
         journal = Journal(path)
     except Damaged as why:
@@ -50,11 +42,11 @@ def open_journal(folder: Path, rank: int) -> Journal:
 
 def recover_absent_ranks(folder: Path, ranks: int) -> None:
     """Put the journals of ranks from `ranks` on in order, which this run does not have, and move their traces into parts."""
-    for rank in list_ranks(folder):
+    for rank in layout.list_ranks(folder):
         if rank < ranks:
             continue
         with contextlib.suppress(Locked):
-            lock = Lock(lock_path(folder, rank))
+            lock = Lock(layout.lock_path(folder, rank))
             try:
                 with contextlib.closing(open_journal(folder, rank)) as journal:
                     move_traces(journal, folder, rank, everything=True)
@@ -64,7 +56,7 @@ def recover_absent_ranks(folder: Path, ranks: int) -> None:
 
 def _move_aside(path: Path) -> Path:
     """Move a journal into a folder of its own. Its log goes first: SQLite would read it into the next journal."""
-    aside = make_damaged_folder(path.parent)
+    aside = layout.make_damaged_folder(path.parent)
     for end in ("-wal", "-shm", ""):
         file = path.with_name(path.name + end)
         if file.exists():
@@ -82,7 +74,7 @@ def move_traces(journal: Journal, folder: Path, rank: int, everything: bool = Fa
         for sample in samples:
             by_command.setdefault(unpack_trace(sample.trace or b"")[0].command, []).append(sample)
         for command, group in by_command.items():
-            part = next_part(folder, rank)
+            part = layout.next_part(folder, rank)
             attempts = journal.attempts(command)
             write_part(part, group, attempts[-1][0] if attempts else {})
             journal.assign_part(group, part.name)
@@ -90,9 +82,9 @@ def move_traces(journal: Journal, folder: Path, rank: int, everything: bool = Fa
 
 def _reconcile_parts(journal: Journal, folder: Path, rank: int) -> None:
     """Remove parts of a rank whose traces its journal still has; move others that it does not know aside."""
-    for path in (folder / TRACES).glob(f".{rank:03d}-*"):  # a process died while it wrote them
+    for path in (folder / layout.TRACES).glob(f".{rank:03d}-*"):  # a process died while it wrote them
         path.unlink()
-    known, parts = journal.parts(), list_parts(folder, rank)
+    known, parts = journal.parts(), layout.list_parts(folder, rank)
     strangers = []
     for path in parts:
         if path.name in known:
@@ -103,7 +95,7 @@ def _reconcile_parts(journal: Journal, folder: Path, rank: int) -> None:
         else:
             strangers.append(path)
     if strangers:
-        aside = make_damaged_folder(folder)
+        aside = layout.make_damaged_folder(folder)
         for path in strangers:
             path.rename(aside / path.name)
         logger.warning(

@@ -22,22 +22,14 @@ from numpy.typing import NDArray
 from lm_eval_takeover.errors import RunDirError
 from lm_eval_takeover.method.generation import Generation
 from lm_eval_takeover.method.observations import OBSERVED
+from lm_eval_takeover.runs import parquet
 from lm_eval_takeover.runs.journal import Sample
-from lm_eval_takeover.runs.parquet import (
-    NAME_COLUMNS,
-    NAME_FIELDS,
-    Name,
-    make_table,
-    name_tokens,
-    read_table,
-    reading,
-    write_parquet,
-)
+from lm_eval_takeover.runs.parquet import Name
 
 _FLOATS = ("score", "base_entropy", "window_mean", "host_logprob", "donor_logprob")
 SCHEMA = pa.schema(
     [
-        *NAME_FIELDS,
+        *parquet.NAME_FIELDS,
         pa.field("token_id", pa.int32()),
         pa.field("chosen_from", pa.dictionary(pa.int32(), pa.string())),
         *(pa.field(name, pa.float32()) for name in _FLOATS),
@@ -94,15 +86,15 @@ def _round_bits(values: NDArray[np.float32]) -> NDArray[np.float32]:
 
 def write_part(path: Path, samples: Sequence[Sample], facts: Mapping[str, Any]) -> None:
     """The traces of these samples of one command, whole or not at all; `facts` go into the file's metadata as `takeover`."""
-    write_parquet(path, make_part(samples), {"takeover": json.dumps(facts)})
+    parquet.write_parquet(path, make_part(samples), {"takeover": json.dumps(facts)})
 
 
 def read_sample_names(part: Path) -> set[Name] | None:
     """The samples whose tokens a part holds; None where it cannot be read."""
     try:
-        with reading(part, "a trace"):
-            table = read_table(part, SCHEMA, NAME_COLUMNS)
-            return set(zip(*(table[name].to_pylist() for name in NAME_COLUMNS), strict=True))
+        with parquet.reading(part, "a trace"):
+            table = parquet.read_table(part, SCHEMA, parquet.NAME_COLUMNS)
+            return set(zip(*(table[name].to_pylist() for name in parquet.NAME_COLUMNS), strict=True))
     except RunDirError:
         return None
 
@@ -118,7 +110,7 @@ def make_part(samples: Sequence[Sample]) -> pa.Table:
         means = np.concatenate([window_means(tokens["score"], header.window) for _, tokens in traces])
     names = [(sample.task, sample.doc_id, sample.sample) for sample in samples]
     columns = {
-        **name_tokens(names, [len(tokens) for _, tokens in traces]),
+        **parquet.name_tokens(names, [len(tokens) for _, tokens in traces]),
         "token_id": rows["token"],
         "chosen_from": pa.DictionaryArray.from_arrays(rows["taken"].astype(np.int32), pa.array(header.writers)),
         "score": rows["score"],
@@ -129,7 +121,7 @@ def make_part(samples: Sequence[Sample]) -> pa.Table:
         "donor_rank": _as_integers(rows["donor_rank"]),
         "host_token_id": _as_integers(rows["host_token"]),
     }
-    return make_table(columns, SCHEMA)
+    return parquet.make_table(columns, SCHEMA)
 
 
 def _as_integers(values: NDArray[np.float32]) -> pa.Array:

@@ -77,12 +77,10 @@ def is_greedy(settings: dict[str, Any]) -> bool:
         return False
 
 
-def read_generation_settings(
-    settings: dict[str, Any], default_max_gen_toks: int
-) -> tuple[Sampling, tuple[str, ...], int]:
+def read_generation_settings(settings: dict[str, Any], usual_length: int) -> tuple[Sampling, tuple[str, ...], int]:
     """lm-eval's generation kwargs as (sampling, until, max_gen_toks). Raises ArgumentError for what cannot be had."""
     try:
-        known = normalize_gen_kwargs(settings, default_max_gen_toks)
+        known = normalize_gen_kwargs(settings, usual_length)
         temperature = float(known.pop("temperature", 0.0))
         top_p = float(known.pop("top_p", 1.0))
         top_k = int(known.pop("top_k", 0) or 0)

@@ -129,12 +129,10 @@ def refuse_calibrated_tasks(calibration: str, benchmarks: Collection[str], asked
             )
 
 
-def find_calibrated_problem(
-    problems: Collection[str], documents: Iterable[tuple[str, Mapping[str, Any]]]
-) -> str | None:
+def find_calibrated_problem(problems: Collection[str], docs: Iterable[tuple[str, Mapping[str, Any]]]) -> str | None:
     """The label of the first `(label, document)` with a problem among these digests in one of its texts; else None."""
     known = KnownProblems({"calibration": [digest for digest in problems if int(digest.split()[0]) > 2]})
-    for label, document in dict(documents).items():
+    for label, document in dict(docs).items():
         texts = [value for value in document.values() if isinstance(value, str)]
         if any(known.held_by(text, text) for text in texts):
             return label

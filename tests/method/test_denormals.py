@@ -3,9 +3,8 @@
 import numpy as np
 import torch
 
-from lm_eval_takeover.method.denormals import flush_denormals
 from lm_eval_takeover.method.registry import Score, Source
-from lm_eval_takeover.method.sampling import drawing
+from lm_eval_takeover.method.sampling import drawing, flush_denormals
 
 SMALL = torch.tensor(1e-40)
 

@@ -20,14 +20,7 @@ import numpy as np
 import torch
 
 from lm_eval_takeover.calibration.sketch import QuantileSketch
-from lm_eval_takeover.calibration.thresholds import (
-    KAPPA_RULES,
-    TOLERANCE,
-    Calibration,
-    PluginSource,
-    ScoreCalibration,
-    Target,
-)
+from lm_eval_takeover.calibration.thresholds import KAPPA_RULES, TOLERANCE, Calibration, ScoreCalibration, Target
 from lm_eval_takeover.calibration.tuning import Method
 from lm_eval_takeover.commands.calibrate.rate_solver import HeldOutRollouts, solve
 from lm_eval_takeover.commands.calibrate.score_parts import ScoreParts, Trajectory
@@ -44,6 +37,8 @@ from lm_eval_takeover.pair.loading import load_weights
 from lm_eval_takeover.runs.progress import open_bar
 
 logger = logging.getLogger(__name__)
+
+Rows = dict[str, list[Trajectory]]  # by score
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,9 +143,7 @@ def _collect_scores(setup: Setup, parts: ScoreParts, work: Work) -> None:
             bar.update(len(todo))
 
 
-def _roll_out(
-    setup: Setup, requests: Sequence[Request], parts: ScoreParts
-) -> tuple[list[list[int]], dict[str, list[Trajectory]]]:
+def _roll_out(setup: Setup, requests: Sequence[Request], parts: ScoreParts) -> tuple[list[list[int]], Rows]:
     """The host's rollouts and their scores, which come in vLLM with the pass that writes."""
     if setup.backend is not None:
         rolled = sorted(setup.backend.roll_out(requests, seed=setup.seed), key=lambda text: text[0])
@@ -170,9 +163,7 @@ def _roll_out(
     return rollouts, {score.name: rows[score.name] for score in parts.scores}
 
 
-def _score_rollouts(
-    setup: Setup, parts: ScoreParts, texts: Sequence[tuple[Request, Sequence[int]]]
-) -> dict[str, list[Trajectory]]:
+def _score_rollouts(setup: Setup, parts: ScoreParts, texts: Sequence[tuple[Request, Sequence[int]]]) -> Rows:
     """Every score of every token of these texts: by name one array `[tokens]` per rollout, in nats."""
     requests, rollouts = zip(*texts, strict=True)
     prompts, labels = [request.prompt for request in requests], [request.label for request in requests]
@@ -215,10 +206,9 @@ def _read_calibrations(parts: ScoreParts, window: int) -> tuple[dict[str, ScoreC
         logger.warning("all %s scores are 0: its gate fires on every score above 0", name)
     shares = _replay_gates(parts, scores, window)
     scores = {name: calibration.with_shares(shares[name]) for name, calibration in scores.items()}
-    for score in parts.scores:
-        if score.source.digest is not None:
-            plugin = PluginSource(source=score.source.name, digest=score.source.digest)
-            scores[score.name] = replace(scores[score.name], plugin=plugin)
+    for name, source in ((score.name, score.source) for score in parts.scores):
+        if source.digest is not None:
+            scores[name] = replace(scores[name], plugin={"source": source.name, "digest": source.digest})
     return scores, rollouts, next(iter(sketches.values())).count
 
 

@@ -162,14 +162,13 @@ def list_instances(source: Source, evaluation_id: str) -> Iterator[dict[str, Any
                     yield _describe_instance(source, evaluation_id, task, problem, place)
 
 
-def _describe_instance(
-    source: Source, evaluation_id: str, task: str, problem: LoggedProblem, place: int
-) -> dict[str, Any]:
+def _describe_instance(source: Source, run_id: str, task: str, problem: LoggedProblem, place: int) -> dict[str, Any]:
     correct = problem.correct[place]
     identity = hashlib.sha256(f"{problem.prompt}{[problem.target]}".encode(errors="surrogatepass")).hexdigest()
+    attribution = {"turn_idx": 0, "source": "output.raw", "extracted_value": problem.answers[place]}
     return {
         "schema_version": SCHEMA_VERSION,
-        "evaluation_id": evaluation_id,
+        "evaluation_id": run_id,
         "model_id": source.model,
         "evaluation_name": task,
         "evaluation_result_id": f"{task}/acc",
@@ -178,15 +177,7 @@ def _describe_instance(
         "interaction_type": "single_turn",
         "input": {"raw": problem.prompt, "formatted": problem.prompt, "reference": [problem.target]},
         "output": {"raw": [problem.texts[place]]},
-        "answer_attribution": [
-            {
-                "turn_idx": 0,
-                "source": "output.raw",
-                "extracted_value": problem.answers[place],
-                "extraction_method": "lm-eval-takeover",
-                "is_terminal": True,
-            }
-        ],
+        "answer_attribution": [attribution | {"extraction_method": "lm-eval-takeover", "is_terminal": True}],
         "evaluation": {"score": float(correct), "is_correct": correct},
         "metadata": {"outcome": problem.outcomes[place], "doc_hash": problem.doc_hash, "sample": str(place)},
     }

@@ -87,24 +87,16 @@ def _describe_metrics(result: TaskResult) -> dict[str, Any]:
 def _describe_sample(source: Source, problem: LoggedProblem, place: int) -> dict[str, Any]:
     text = problem.texts[place]
     message = {"role": "assistant", "content": text, "source": "generate"}
+    output = {"model": source.model, "choices": [{"message": message, "stop_reason": "unknown"}], "completion": text}
+    judged = {"answer": problem.answers[place], "explanation": problem.outcomes[place]}
     return {
         "id": problem.doc_id,
         "epoch": place + 1,
         "input": problem.prompt,
         "target": problem.target,
         "messages": [{"role": "user", "content": problem.prompt, "source": "input"}, message],
-        "output": {
-            "model": source.model,
-            "choices": [{"message": message, "stop_reason": "unknown"}],
-            "completion": text,
-        },
-        "scores": {
-            _SCORER: {
-                "value": "C" if problem.correct[place] else "I",
-                "answer": problem.answers[place],
-                "explanation": problem.outcomes[place],
-            }
-        },
+        "output": output,
+        "scores": {_SCORER: {"value": "C" if problem.correct[place] else "I", **judged}},
         "metadata": {"doc_hash": problem.doc_hash},
         "store": {},
         "events": [],

@@ -6,19 +6,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from lm_eval_takeover.results import runs
 from lm_eval_takeover.results.fields import Fields, read_document, read_lines
 from lm_eval_takeover.results.problems import WRITER
-from lm_eval_takeover.results.runs import (
-    PREFIX,
-    Run,
-    TaskResult,
-    file_date,
-    find_origin,
-    find_results,
-    read_run,
-    samples_path,
-    take_verdicts,
-)
+from lm_eval_takeover.results.runs import PREFIX, Run, TaskResult
 from lm_eval_takeover.storage.paths import make_component
 
 PAIRS = ("guided", "random", "early")  # kinds of runs whose texts two models wrote
@@ -110,7 +101,7 @@ class Source:
 
     def samples(self, task: str) -> Iterator[LoggedProblem]:
         """One problem in memory at a time; none where samples were not logged. Raises ResultsError."""
-        path, first = samples_path(self.path, task), None
+        path, first = runs.samples_path(self.path, task), None
         for row in read_lines(path, WRITER) if path.exists() else ():
             texts, verdicts = _inner(row, "resps"), row.require("filtered_resps", list)
             if verdicts and isinstance(verdicts[0], list):
@@ -141,10 +132,12 @@ def read_sources(paths: Iterable[Path]) -> tuple[list[Source], list[str]]:
     """Every results file below these paths, and what was left out, one line each. Raises ResultsError."""
     sources: list[Source] = []
     notes: list[str] = []
-    for file in sorted(dict.fromkeys(file.resolve() for path in paths for file in find_results(path)), key=file_date):
-        run = read_run(file)
-        if run.takeover.get("rescored") and (place := find_origin(run, [one.run for one in sources])) is not None:
-            run = take_verdicts(sources[place].run, run, notes)
+    for file in sorted(
+        dict.fromkeys(file.resolve() for path in paths for file in runs.find_results(path)), key=runs.file_date
+    ):
+        run = runs.read_run(file)
+        if run.takeover.get("rescored") and (place := runs.find_origin(run, [one.run for one in sources])) is not None:
+            run = runs.take_verdicts(sources[place].run, run, notes)
             sources[place] = Source(file, run, read_document(file, RESULTS_WRITER))
             continue
         if run.tasks:
