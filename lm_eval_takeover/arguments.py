@@ -215,7 +215,7 @@ class ModelArguments:
         if self.target_rate is not None and not 0 < self.target_rate < 1:
             raise ArgumentError(f"target_rate={self.target_rate} is outside 0..1; for 5 % of the tokens give 0.05")
         if self.target_rate is not None and self.spike_ratio is not None:
-            raise ArgumentError(f"target_rate={self.target_rate} and spike_ratio={self.spike_ratio} exclude each other")
+            raise ArgumentError(f"give target_rate={self.target_rate} or spike_ratio={self.spike_ratio}, not both")
         for name in ("base", "guide"):
             if getattr(self, name) == "":
                 raise ArgumentError(f"{name}= is empty; expected a hub id or a local folder")

@@ -50,7 +50,7 @@ def test_command_line_values_are_typed():
         ({"tau": 1.0, "spike_ratio": 0.03}, "tau=1.0 sets the gate by hand, so spike_ratio=0.03 would be ignored"),
         ({"tau": 1.0, "calibration": "x"}, "so calibration=x would be ignored"),
         ({"tau": 1.0, "target_rate": 0.05}, "so target_rate=0.05 would be ignored"),
-        ({"target_rate": 0.05, "spike_ratio": 0.03}, "give one or the other"),
+        ({"target_rate": 0.05, "spike_ratio": 0.03}, "give target_rate=0.05 or spike_ratio=0.03, not both"),
         ({"target_rate": 1.5}, "target_rate=1.5 is outside 0..1"),
     ],
 )

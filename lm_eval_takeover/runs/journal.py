@@ -11,15 +11,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from lm_eval_takeover.runs.journal_file import (
-    COLUMNS,
-    add_checksum,
-    column_names,
-    create_journal,
-    open_journal_file,
-    row_digest,
-    strip_checksum,
-)
+from lm_eval_takeover.runs import journal_file
+from lm_eval_takeover.runs.journal_file import COLUMNS, column_names, row_digest
 from lm_eval_takeover.tasks.responses import Response
 from lm_eval_takeover.tasks.verdicts import LoggedVerdict
 
@@ -78,8 +71,8 @@ class Journal:
     def __init__(self, path: Path, *, read_only: bool = False) -> None:
         self.path = path
         if not read_only and not path.exists():
-            create_journal(path)
-        self._connection = open_journal_file(path, read_only=read_only)
+            journal_file.create_journal(path)
+        self._connection = journal_file.open_journal_file(path, read_only=read_only)
         self._attempt: int | None = None  # its id
         self._spent = 0.0  # seconds until the clock stopped
         self._since: float | None = None  # when it was started; None: it stands
@@ -107,7 +100,10 @@ class Journal:
     def add(self, samples: Iterable[Sample]) -> None:
         """Commit samples, on disk when this returns; a key that is here already stays as it is."""
         traced = ((sample.row, sample.trace) for sample in samples)
-        rows = [(*row, row_digest(row), None if trace is None else add_checksum(trace)) for row, trace in traced]
+        rows = [
+            (*row, row_digest(row), None if trace is None else journal_file.add_checksum(trace))
+            for row, trace in traced
+        ]
         with self._connection:
             into = f"INSERT OR IGNORE INTO samples ({column_names('samples')}, digest, trace) VALUES ({','.join('?' * 15)})"
             self._connection.executemany(into, rows)
@@ -120,7 +116,7 @@ class Journal:
             f"SELECT {column_names('samples')}, trace FROM samples WHERE part IS NULL AND trace IS NOT NULL ORDER BY rowid"
         )
         for *row, blob in rows:
-            pending.append(replace(Sample(*row), trace=strip_checksum(blob)))
+            pending.append(replace(Sample(*row), trace=journal_file.strip_checksum(blob)))
             total += pending[-1].tokens
             if total >= tokens:
                 break

@@ -3,14 +3,8 @@
 import argparse
 from pathlib import Path
 
-from lm_eval_takeover.commands._options import (
-    ENGINE,
-    LOADING,
-    add_shared,
-    check_include_path,
-    check_least,
-    check_prompts,
-)
+from lm_eval_takeover.commands import _options
+from lm_eval_takeover.commands._options import ENGINE, LOADING, add_shared
 from lm_eval_takeover.commands._output import check_replaceable, check_writable
 from lm_eval_takeover.errors import ArgumentError, nearest
 
@@ -146,7 +140,7 @@ def _check_gate(options: argparse.Namespace) -> None:
 
 def _check_measurement(options: argparse.Namespace) -> None:
     """Raise ArgumentError for rates and files that can be known to be wrong."""
-    check_least(options, 1, "num_prompts", "max_gen_toks", "num_held_out", "window")
+    _options.check_least(options, 1, "num_prompts", "max_gen_toks", "num_held_out", "window")
     for rate in options.target_rate:
         if not 0 < rate < 1:
             raise ArgumentError(f"--target_rate {rate} is outside 0..1; for 5 % of the tokens give 0.05")
@@ -166,11 +160,11 @@ def _check_prompt_options(options: argparse.Namespace) -> None:
     """Raise ArgumentError for options about prompts that do not go together."""
     if options.prompts is None and not (options.task and options.diagnostic):
         raise ArgumentError("--prompts is missing (see lm-eval-takeover calibrate --help)")
-    check_prompts(options.prompts)
+    _options.check_prompts(options.prompts)
     if options.task and options.template:
         raise ArgumentError(f"--task {options.task} brings its own template; leave out --template, or --task")
     if options.include_path is not None and not options.task:
         raise ArgumentError("--include_path goes with --task, and no --task is given")
-    check_include_path(options)
+    _options.check_include_path(options)
     if options.enable_thinking is not None and not options.apply_chat_template:
         raise ArgumentError(f"--enable_thinking {options.enable_thinking} needs --apply_chat_template")

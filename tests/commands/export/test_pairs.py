@@ -93,7 +93,7 @@ def test_single_tokens_are_those_of_the_takeovers(exported, run):
     ("options", "line"),
     [
         ([], "--effects is missing"),
-        (["--effects", "nowhere"], "expected what lm-eval-takeover effects was given as --out"),
+        (["--effects", "nowhere"], "expected the --out of effects"),
         (["--tokens_only", "--min_effect", "2"], "--min_effect 2.0 or --confidence 0.9 is outside 0..1"),
     ],
 )
