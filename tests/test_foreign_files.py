@@ -72,7 +72,7 @@ def test_texts_that_are_long_together_are_refused_while_they_are_one(sound):
     path = folder / "prompts.parquet"
     parquet.write_parquet(path, table)
     assert path.stat().st_size < 2**20
-    with pytest.raises(RunDirError, match="texts of column 'prompt' have 1,000 MB, at most 256 MB are read"):
+    with pytest.raises(RunDirError, match="column 'prompt' has 1,000 MB of text; at most 256 are read"):
         prompts.read_prompts(folder)
 
 

@@ -32,7 +32,7 @@ def restore_arguments(run: RunReader, given: Mapping[str, Any]) -> ModelArgument
     arguments = ModelArguments.parse({**stored, **own})
     if (arguments.base is None) != (arguments.guide is None):
         missing = "base" if arguments.base is None else "guide"
-        raise ArgumentError(f"--{missing} is missing, and the run in '{run.folder}' (policy={run.policy}) has none")
+        raise ArgumentError(f"--{missing} is missing: the run in '{run.folder}' (policy={run.policy}) has none")
     return arguments
 
 

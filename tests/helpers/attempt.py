@@ -51,7 +51,7 @@ def die_inside(number, method):
     def counted(self, *arguments):
         calls.append(1)
         if len(calls) == number:
-            self._update_attempt = die
+            self.update_attempt = die
         return plain(self, *arguments)
 
     setattr(journal.Journal, method, counted)
