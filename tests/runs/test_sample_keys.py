@@ -144,8 +144,8 @@ def test_a_model_argument_changes_the_key_exactly_if_it_can_change_the_text(name
             first.setdefault("base", str(DEMO["base"]))
             first.setdefault("guide", str(DEMO["guide"]))
     # What needs other packages, a GPU or other files: its keys are made with the weights as they are.
-    monkeypatch.setattr("lm_eval_takeover.pair.member.repository_options", lambda given: {})
-    monkeypatch.setattr("lm_eval_takeover.pair.member.model_options", lambda given, device: {})
+    monkeypatch.setattr("lm_eval_takeover.pair.load_options.repository_options", lambda given: {})
+    monkeypatch.setattr("lm_eval_takeover.pair.load_options.model_options", lambda given, device: {})
     monkeypatch.setattr(Member, "_adapt", lambda self, model, adapter: model)
     if name == "calibration":
         demo = read_calibration(data_folder("calibration") / "demo.json")
