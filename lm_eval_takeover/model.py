@@ -20,7 +20,7 @@ from lm_eval_takeover import lm_eval_hooks, stopping
 from lm_eval_takeover.backends import Backend, open_backend
 from lm_eval_takeover.decoding.stop_strings import is_cut_off, text_of
 from lm_eval_takeover.decoding.teacher_forcing import Forced
-from lm_eval_takeover.errors import TakeoverError, VocabularyError, install_error_hook, run_in_batches
+from lm_eval_takeover.errors import ArgumentError, TakeoverError, VocabularyError, install_error_hook, run_in_batches
 from lm_eval_takeover.method.request import Request, Sampling
 from lm_eval_takeover.pair.loading import load_pair, load_policy, parse_arguments
 from lm_eval_takeover.pair.pair import DEFAULT_MAX_LENGTH
@@ -339,6 +339,10 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
         self, requests: list[tuple[tuple[str, str], list[int], list[int]]], disable_tqdm: bool = False, **_: Any
     ) -> list[tuple[float, bool]]:
         """(log-prob, whether greedy) of each continuation, teacher-forced: each token under the model that the policy picks."""
+        if getattr(self.policy, "residual", False):
+            raise ArgumentError(
+                "residual=true has no probability of a given text; for log-likelihoods use residual=false"
+            )
         results: list[tuple[float, bool]] = [(0.0, True)] * len(requests)  # what adds no token has probability 1
         for (_texts, context, continuation), label in zip(requests, self._labels, strict=True):
             if continuation:

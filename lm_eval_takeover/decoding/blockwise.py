@@ -267,7 +267,8 @@ class Blocks(Stepwise):
         flat = logits.as_strided(((rows - 1) * apart + width, self.vocab), (place, 1))
         at = torch.arange(rows, device=self.device)[:, None] * apart + torch.arange(width, device=self.device)
         asked = torch.where(taken, at, -1).flatten()
-        drawn = draw(flat, draft.words[:, :width].flatten(), self.sampling, asked)
+        words = self.policy.choose_words(draft.words[:, :width], taken)
+        drawn = draw(flat, words.flatten(), self.sampling, asked)
         return torch.where(taken, drawn.view(taken.shape), drafted)
 
     def _find_sound(self, draft: Draft, donor_logits: Tensor) -> Tensor:

@@ -100,7 +100,7 @@ def _write_token(policy: Policy, rows: list[Row], read: dict[str, Sequences]) ->
     score = policy.scores(host, donor, drawn)  # equation (2)
     proposed = None if drawn is None else drawn[:, None]
     fire = policy.decide(build_block(policy, rows, score[:, None], proposed, window))[:, 0]  # equation (5)
-    tokens = draw(policy.choose_logits(fire, host, donor), words, sampling)  # equation (6)
+    tokens = draw(policy.choose_logits(fire, host, donor), policy.choose_words(words, fire), sampling)  # equation (6)
     if policy.mixes and drawn is not None:
         fire = fire & (tokens != drawn)
     window = push(window, score)

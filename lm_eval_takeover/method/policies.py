@@ -25,6 +25,7 @@ from lm_eval_takeover.method.generation import Generation
 from lm_eval_takeover.method.policy import Block, BudgetParameter, Policy, register_policy
 from lm_eval_takeover.method.registry import Score, scores
 
+_REDRAW = 0x5851F42D4C957F2D  # changes both halves of a word, so that each token has another number under it
 _PAIRED = "policy=entropy goes with score=entropy, policy=disagreement with any other"
 
 
@@ -241,8 +242,9 @@ def _ends_sentence(token: int, tokenizer: Any) -> bool:
 class Lossy(Policy):
     """The host's token `x` is refused with probability `max(0, 1 - leniency q(x) / p(x))`, and the donor writes there.
 
-    Speculative sampling with lenience (Leviathan et al., arXiv 2211.17192, appendix A.5, whose `l` is 1 / `leniency`); the donor
-    draws from its whole distribution, not from the residual, so it is not lossless at leniency 1.
+    Speculative sampling with lenience (Leviathan et al., arXiv 2211.17192, appendix A.5, whose `l` is 1 / `leniency`). By default
+    the donor draws from its whole distribution, so it is not lossless at leniency 1. With `residual` it draws from theirs,
+    `max(0, q - p)`, by other random numbers: lossless at leniency 1 with temperature 1 and no top-p or top-k.
     """
 
     uses_chance = True
@@ -250,6 +252,8 @@ class Lossy(Policy):
 
     #: The larger, the more of the host's tokens stand; 1 is the test of speculative sampling.
     leniency: float = 1.0
+    #: Whether takeovers are drawn from speculative sampling's residual, `max(0, q - p)`; false: from the donor's distribution.
+    residual: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -263,6 +267,25 @@ class Lossy(Policy):
     def takes_over(self, block: Block) -> Tensor:
         assert block.chance is not None
         return block.chance < 1 - self.leniency * (-block.scores.double()).exp()
+
+    def settings(self) -> dict[str, Any]:
+        """`residual` where it is set, as `chance` of a gate."""
+        return {name: value for name, value in super().settings().items() if name != "residual" or value}
+
+    @property
+    def mixes(self) -> bool:
+        return self.residual
+
+    def mix(self, host_logits: Tensor, donor_logits: Tensor) -> Tensor:
+        if not self.residual:
+            return donor_logits
+        p, q = host_logits.float().softmax(-1), donor_logits.float().softmax(-1)
+        left = (q - p).clamp(min=0)  # nothing where both models agree, where a leniency below 1 may still refuse
+        return left.where(left.sum(-1, keepdim=True) > 0, q).log()
+
+    def choose_words(self, words: Tensor, taken: Tensor) -> Tensor:
+        """The host's draw was refused for what these numbers gave, so the residual has others."""
+        return words.where(~taken, words ^ _REDRAW) if self.residual else words
 
 
 @register_policy("ensemble")

@@ -110,6 +110,10 @@ class Policy(ABC):
         """
         return donor_logits
 
+    def choose_words(self, words: "Tensor", taken: "Tensor") -> "Tensor":
+        """The random words of draws, given which are takeovers, both `[...]`: the host's own, which pairs their draws."""
+        return words
+
     # What follows
 
     @property

@@ -185,7 +185,8 @@ def _replace_taken(
     if donor is None or (donor.device.type == "cpu" and taken is not None and not bool(taken.any())):
         assert drafted is not None
         return drafted
-    drawn = draw_rows(_mix(policy, host, donor), at, rules, taken)
+    words = at if taken is None else policy.choose_words(at, taken)
+    drawn = draw_rows(_mix(policy, host, donor), words, rules, taken)
     return drawn if taken is None or drafted is None else torch.where(taken, drawn, drafted)
 
 

@@ -5,14 +5,18 @@ import re
 from dataclasses import replace
 
 import pytest
+import torch
 from helpers import reference
 from helpers.pairs import GREEDY, METHODS, SAMPLED, texts
+from scipy.stats import chisquare
 
 from lm_eval_takeover.decoding import blockwise, engine, lockstep
 from lm_eval_takeover.decoding.teacher_forcing import force
 from lm_eval_takeover.method.generation import Generation
-from lm_eval_takeover.method.policies import ALONE, Disagreement, Ensemble, Segment
-from lm_eval_takeover.method.request import Request
+from lm_eval_takeover.method.policies import ALONE, Disagreement, Ensemble, Lossy, Segment
+from lm_eval_takeover.method.policy import Block
+from lm_eval_takeover.method.request import Request, Sampling
+from lm_eval_takeover.method.sampling import draw
 
 
 def replay(pair, policy, request, written):
@@ -21,7 +25,9 @@ def replay(pair, policy, request, written):
     def ends_sentence(token):
         return re.search(r"[.!?]|\n", pair.tokenizer.decode([token])) is not None
 
-    own = {name: getattr(policy, name) for name in ("leniency", "weight", "length") if hasattr(policy, name)}
+    own = {
+        name: getattr(policy, name) for name in ("leniency", "residual", "weight", "length") if hasattr(policy, name)
+    }
     to_sentence = {"length": math.inf, "ends_sentence": ends_sentence} if own.get("length") == "sentence" else {}
     sampling = request.sampling
     return reference.replay(
@@ -80,6 +86,25 @@ def test_an_ensemble_of_weight_0_or_1_is_one_model_alone(demo_pair, prompts):
         made = dict(engine.generate(demo_pair, Ensemble(weight=weight), requests, batch_size=4))
         assert texts(made) == texts(expected)
         assert (sum(one.takeovers for one in made.values()) > 0) == (weight == 1)
+
+
+@pytest.mark.parametrize("residual", [True, False])
+def test_the_residual_at_leniency_1_is_the_donors_own_law(residual):
+    """Speculative sampling: of many draws, as many of each token as the donor gives; its whole distribution gives others."""
+    generator = torch.Generator().manual_seed(1)
+    rows, vocab = 40_000, 12
+    host, donor = (torch.randn(vocab, generator=generator).mul(0.7).expand(rows, vocab) for _ in range(2))
+    words = torch.randint(-(2**63), 2**63 - 1, (rows,), generator=generator)
+    policy, sampling = Lossy(residual=residual), Sampling(1.0)
+    drawn = draw(host, words, sampling)
+    scores, chance = policy.scores(host, donor, drawn)[:, None], torch.rand(rows, 1, generator=generator)
+    taken = policy.decide(Block(torch.zeros_like(drawn)[:, None], scores, scores[:, :0], chance=chance))[:, 0]
+    emitted = draw(policy.choose_logits(taken, host, donor), policy.choose_words(words, taken), sampling)
+    expected = donor[0].double().softmax(-1) * rows
+    fits = chisquare(emitted.bincount(minlength=vocab), expected).pvalue > 1e-3
+    assert 0.2 < taken.float().mean() < 0.9
+    assert fits == residual
+    assert bool((emitted[taken] != drawn[taken]).all()) == residual
 
 
 def test_a_segment_of_1_is_the_gate(demo_pair, prompts):

@@ -45,6 +45,7 @@ METHODS = {
     "surprise": Disagreement(score="surprise", gate=Gate(1.5, 2.0)),
     "log_ratio": Disagreement(score="log_ratio", gate=Gate(-0.02)),
     "lossy": Lossy(leniency=0.9),
+    "lossy from the residual": Lossy(leniency=1.0, residual=True),
     "segment": Segment(gate=Gate(1.5, 2.0), length=5),
     "segment of entropy": Segment(score="entropy", gate=Gate(0.7, 1.5), length=3),
     "segment to the end of a sentence": Segment(gate=Gate(1.5), length="sentence"),

@@ -78,7 +78,7 @@ def draw(logits, w, temperature, top_p, top_k):
 
 def replay(
     models, vocab, prompt, written, *, policy, host="base", donor="guide", score="ce", tau=0.0, kappa=0.0, window=10, rate=0.0,
-    early=0, chance_of=1.0, leniency=1.0, weight=0.5, length=1, ends_sentence=None,
+    early=0, chance_of=1.0, leniency=1.0, residual=False, weight=0.5, length=1, ends_sentence=None,
     seed=0, sample=0, max_new_tokens=100, temperature=0.0, top_p=1.0, top_k=0, eos=(),
 ):  # fmt: skip
     """(tokens, taken_over, scores) that stand at each position after the tokens that are `written` before it."""
@@ -103,6 +103,10 @@ def replay(
                 fire = left > 0
         elif policy == "lossy":
             fire = chance(seed, prompt, sample, t) < 1 - leniency * math.exp(-s)
+            if residual and fire:
+                with np.errstate(divide="ignore"):
+                    d = np.log(np.maximum(np.exp(log_softmax(d)) - np.exp(log_softmax(h)), 0))
+                w ^= 0x5851F42D4C957F2D
         elif policy == "ensemble":
             fire, d = True, (1 - weight) * log_softmax(h) + weight * log_softmax(d)
         elif policy == "random":
@@ -112,8 +116,8 @@ def replay(
         else:
             fire = policy == "guide"
         token = draw(d if fire else h, w, temperature, top_p, top_k)
-        if policy == "ensemble":
-            fire = token != x
+        if policy == "ensemble" or residual:
+            fire = fire and token != x
         left = max(0, left - 1) if ends_sentence is None else left if not ends_sentence(token) else 0
         tokens.append(token)
         taken.append(bool(fire))
