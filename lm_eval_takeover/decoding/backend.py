@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from lm_eval_takeover.arguments import ModelArguments
 from lm_eval_takeover.decoding.engine import generate
-from lm_eval_takeover.decoding.teacher_forcing import Forced, compare, force
+from lm_eval_takeover.decoding.teacher_forcing import Forced, Texts, compare, force
 from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.forward.forward_pass import ForwardPass, release_memory
 from lm_eval_takeover.forward.ragged_cache import LONGEST, round_up_columns
@@ -75,23 +75,12 @@ class TransformersBackend:
             count_tokens=count_tokens,
         )
 
-    def force(
-        self,
-        prompts: Sequence[Sequence[int]],
-        continuations: Sequence[Sequence[int]],
-        *,
-        seed: int,
-        labels: Sequence[str],
-    ) -> list[Forced]:
+    def force(self, prompts: Texts, continuations: Texts, *, seed: int, labels: Sequence[str]) -> list[Forced]:
         """Each continuation as the policy would have met it; see `teacher_forcing.force`."""
         return force(self.pair, self.policy, prompts, continuations, seed=seed, labels=labels)
 
     def compare(
-        self,
-        scores: Sequence[Score],
-        prompts: Sequence[Sequence[int]],
-        continuations: Sequence[Sequence[int]],
-        labels: Sequence[str],
+        self, scores: Sequence[Score], prompts: Texts, continuations: Texts, labels: Sequence[str]
     ) -> list[dict[str, NDArray[Any]]]:
         """What base and guide think of each continuation; see `teacher_forcing.compare`."""
         return compare(self.pair, scores, prompts, continuations, labels)

@@ -282,10 +282,8 @@ class Blocks(Stepwise):
         An infinite score of sound logits is a spike like any other.
         """
         stands = torch.arange(scores.shape[1], device=self.device) < torch.tensor(counts, device=self.device)[:, None]
-        asked = [(self.donor, donor_logits)]
-        if self.policy.host is not None:
-            asked.insert(0, (self.drafter, draft.logits[:, : scores.shape[1]]))
-        for role, logits in asked:
+        hosted = [] if self.policy.host is None else [(self.drafter, draft.logits[:, : scores.shape[1]])]
+        for role, logits in [*hosted, (self.donor, donor_logits)]:
             self.passes[role].member.check_logits(logits, lambda row: self.slots[draft.slots[row]].name, stands)
         self.policy.refuse_nan(scores[stands])
 

@@ -58,9 +58,8 @@ class Pool(ABC):
         self.count_tokens = count_tokens
         self.host, self.donor = policy.writes(taken_over=False), policy.writes(taken_over=True)
         self.sampling: Sampling = waiting[0][1].sampling
-        self.waiting = deque(
-            Row(index, request, stops(request.until), Generation.begin(request, traced)) for index, request in waiting
-        )
+        rows = (Row(i, request, stops(request.until), Generation.begin(request, traced)) for i, request in waiting)
+        self.waiting = deque(rows)
         self.batch_size = self.size = min(batch_size, len(waiting))  # slots that were asked for, and slots there are
         self._before_more = set[int]()  # indices of the rows that must be finished before there are more slots again
         longest = max(len(request.prompt) + request.max_new_tokens for _, request in waiting)

@@ -21,6 +21,7 @@ from lm_eval_takeover.method.sampling import chances, request_digest
 from lm_eval_takeover.pair.member import Member
 from lm_eval_takeover.pair.pair import Pair
 
+Texts = Sequence[Sequence[int]]  # ids, row by row
 BLOCK = 2**26  # logits at a time and model: long texts over large vocabularies come in blocks of columns
 
 
@@ -38,25 +39,22 @@ class Forced:
 
 
 def logit_blocks(
-    member: Member,
-    vocab: int,
-    prompts: Sequence[Sequence[int]],
-    continuations: Sequence[Sequence[int]],
-    labels: Sequence[str],
-    *,
-    whole: bool = False,
+    member: Member, vocab: int, prompts: Texts, continuations: Texts, labels: Sequence[str], *, whole: bool = False
 ) -> Iterator[Tensor]:
     """The logits that predict the continuations, as consecutive blocks `[rows, columns, vocab]`, or as one (`whole`).
 
     Every prompt and continuation has a token or more. Rows are aligned at their ends: the last `len(continuation)` columns of all
     blocks are a row's. Raises ModelOutputError with the row's label if its logits are no distribution.
     """
-    reading = choose_reading(member)
-    if not reading.padded and len(prompts) > 1:
-        yield _stack_apart(member, vocab, prompts, continuations, labels)
+    kept = max(map(len, continuations))
+    if not choose_reading(member).padded and len(prompts) > 1:  # each row in passes of its own
+        texts = zip(prompts, continuations, labels, strict=True)
+        apart = (logit_blocks(member, vocab, [prompt], [text], [label]) for prompt, text, label in texts)
+        alone = (torch.cat(list(blocks), 1) for blocks in apart)
+        yield torch.cat([torch.nn.functional.pad(row, (0, 0, kept - row.shape[1], 0)) for row in alone])
         return
     rows = [[*prompt, *continuation][:-1] for prompt, continuation in zip(prompts, continuations, strict=True)]
-    longest, kept = max(map(len, rows)), max(map(len, continuations))
+    longest = max(map(len, rows))
     ids, mask = pad_left(rows, member.device)
     columns = max(1, BLOCK // (len(rows) * vocab))
     if whole or not _reads_blocks(member, len(rows)):
@@ -78,11 +76,7 @@ def _reads_blocks(member: Member, rows: int) -> bool:
 
 
 def read_aligned(
-    pair: Pair,
-    roles: Sequence[str],
-    prompts: Sequence[Sequence[int]],
-    continuations: Sequence[Sequence[int]],
-    labels: Sequence[str],
+    pair: Pair, roles: Sequence[str], prompts: Texts, continuations: Texts, labels: Sequence[str]
 ) -> Iterator[tuple[Tensor, dict[str, Tensor]]]:
     """The tokens `[rows, columns]` of the continuations and each model's logits `[rows, columns, vocab]` for them.
 
@@ -106,28 +100,12 @@ def read_aligned(
         yield here, {role: block.to(device) for role, block in zip(roles, blocks, strict=True)}
 
 
-def _stack_apart(
-    member: Member,
-    vocab: int,
-    prompts: Sequence[Sequence[int]],
-    continuations: Sequence[Sequence[int]],
-    labels: Sequence[str],
-) -> Tensor:
-    """As `logit_blocks` in one block, for models that cannot read padding: each row in passes of its own."""
-    kept = max(map(len, continuations))
-    rows = []
-    for prompt, continuation, label in zip(prompts, continuations, labels, strict=True):
-        row = torch.cat(list(logit_blocks(member, vocab, [prompt], [continuation], [label])), 1)
-        rows.append(torch.nn.functional.pad(row, (0, 0, kept - len(continuation), 0)))
-    return torch.cat(rows)
-
-
 @torch.inference_mode()
 def force(
     pair: Pair,
     policy: Policy,
-    prompts: Sequence[Sequence[int]],
-    continuations: Sequence[Sequence[int]],
+    prompts: Texts,
+    continuations: Texts,
     *,
     seed: int = 0,
     labels: Sequence[str] | None = None,
@@ -166,11 +144,7 @@ def force(
 
 @torch.inference_mode()
 def compare(
-    pair: Pair,
-    scores: Sequence[Score],
-    prompts: Sequence[Sequence[int]],
-    continuations: Sequence[Sequence[int]],
-    labels: Sequence[str],
+    pair: Pair, scores: Sequence[Score], prompts: Texts, continuations: Texts, labels: Sequence[str]
 ) -> list[dict[str, NDArray[Any]]]:
     """What base and guide think of every token of each continuation: arrays `[tokens]` by name, one dictionary per row.
 

@@ -145,11 +145,9 @@ class LeanDecoder:
 
 def _repeat_for_groups(masks: list[Tensor | None], group: int) -> list[Tensor | None]:
     """The masks as `_attend` reads them: `[rows, 1, group * new, columns]`, the heads of a group behind each other."""
-    distinct = {id(mask): mask for mask in masks}
-    repeated = {
-        key: mask if mask is None or group == 1 else mask.repeat(1, 1, group, 1) for key, mask in distinct.items()
-    }
-    return [repeated[id(mask)] for mask in masks]
+    distinct = {id(mask): mask for mask in masks if mask is not None and group > 1}
+    repeated = {key: mask.repeat(1, 1, group, 1) for key, mask in distinct.items()}
+    return [repeated.get(id(mask), mask) for mask in masks]
 
 
 def _attend(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, layer: LeanLayer) -> Tensor:

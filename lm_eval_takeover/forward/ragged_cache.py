@@ -195,9 +195,8 @@ def list_layer_kinds(config: Any) -> set[type]:
 def keeps_state(config: Any) -> bool:
     """Whether some layers are recurrent or convolutions, of transformers' own kinds, whose states a pass writes over."""
     kinds = list_layer_kinds(config)
-    return any(issubclass(kind, LinearAttentionCacheLayerMixin) for kind in kinds) and all(
-        kind.__module__ == DynamicCache.__module__ for kind in kinds
-    )
+    own = all(kind.__module__ == DynamicCache.__module__ for kind in kinds)
+    return own and any(issubclass(kind, LinearAttentionCacheLayerMixin) for kind in kinds)
 
 
 def read_layer_windows(config: Any, name: str) -> list[int | None]:

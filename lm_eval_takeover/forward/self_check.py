@@ -77,7 +77,7 @@ class SelfCheck:
     """The texts, their plain logits, and what was found; of one model."""
 
     def __init__(self, member: Member) -> None:
-        name = f"{member.role}='{member.id.id}'"
+        self.name = name = f"{member.role}='{member.id.id}'"
         _ = member.model  # which decides on the device
         self.member, self.texts = member, _write_texts(member)
         try:
@@ -110,10 +110,9 @@ class SelfCheck:
     @cached_property
     def reading(self) -> Reading:
         """The first way without a fault."""
-        name = f"{self.member.role}='{self.member.id.id}'"
         if self.member.cache_argument is None:
             logger.warning(
-                "%s: it has no cache that rows can be taken from; each token reads its whole text again", name
+                "%s: it has no cache that rows can be taken from; each token reads its whole text again", self.name
             )
             return Reading(padded=False, cached=False, chunked=False)
         chunked = self._fault(self._measure_chunk) is None
@@ -124,11 +123,11 @@ class SelfCheck:
             padded_fault = self._fault(lambda: self._measure_lockstep([0, 1, 2, 3]))
         if padded_fault is None:
             return Reading(chunked=chunked)
-        cache_fault = self._fault(lambda: self._measure_lockstep([0, 1]))
-        if cache_fault is None:
-            logger.warning("%s: %s, so prompts of different lengths are read apart", name, padded_fault)
+        fault = self._fault(lambda: self._measure_lockstep([0, 1]))
+        if fault is None:
+            logger.warning("%s: %s, so prompts of different lengths are read apart", self.name, padded_fault)
             return Reading(padded=False, chunked=chunked)
-        logger.warning("%s: %s, so its cache is not used and each token reads its whole text again", name, cache_fault)
+        logger.warning("%s: %s, so its cache is not used and each token reads its whole text again", self.name, fault)
         return Reading(padded=False, cached=False, chunked=False)
 
     @cached_property
@@ -137,15 +136,14 @@ class SelfCheck:
         forward = prepare_pass(self.member)
         if isinstance(forward, StatePass):
             return self._fault(lambda: self._measure_states(forward))
-        name = f"{self.member.role}='{self.member.id.id}'"
         if forward.graphed:
             fault = self._fault(lambda: self._measure_graphs(forward))
             if fault is not None:
-                logger.warning("%s: in CUDA graphs %s; they are not used, and passes take longer", name, fault)
+                logger.warning("%s: in CUDA graphs %s; they are not used, and passes take longer", self.name, fault)
                 forward.graphed = False
         fault = self._fault(lambda: self._measure_blocks(forward))
         if fault is not None and forward.lean is not None:
-            logger.warning("%s: in the lean pass %s; transformers' own is used", name, fault)
+            logger.warning("%s: in the lean pass %s; transformers' own is used", self.name, fault)
             forward.lean, forward.graphed = None, False
             fault = self._fault(lambda: self._measure_blocks(forward))
         return fault

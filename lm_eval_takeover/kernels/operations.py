@@ -124,10 +124,9 @@ def launch(name: str, *arguments: Any) -> Any:
 
     Triton launches on the current device, which here is that of the first argument.
     """
+    module = "draws" if name in ("draw", "compute_words") else "readings"
     try:
-        kernels = import_module(
-            f"lm_eval_takeover.kernels.{'draws' if name in ('draw', 'compute_words') else 'readings'}"
-        )
+        kernels = import_module(f"lm_eval_takeover.kernels.{module}")
     except ImportError as error:
         raise ArgumentError(
             "device=cuda draws with Triton, which is not installed; `pip install triton`, or give device=cpu"

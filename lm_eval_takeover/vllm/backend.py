@@ -3,7 +3,7 @@
 import json
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from lm_eval_takeover.arguments import ModelArguments
 from lm_eval_takeover.decoding.engine import write_after_donor
 from lm_eval_takeover.decoding.failures import Failures
-from lm_eval_takeover.decoding.teacher_forcing import Forced
+from lm_eval_takeover.decoding.teacher_forcing import Forced, Texts
 from lm_eval_takeover.errors import ArgumentError, ModelOutputError
 from lm_eval_takeover.method.generation import Generation
 from lm_eval_takeover.method.observations import COMPARED, COUNTED, OBSERVED
@@ -51,9 +51,7 @@ class VllmBackend:
     def __init__(self, arguments: ModelArguments, pair: Pair, policy: Policy) -> None:
         check_version()
         self.pair, self.policy = pair, policy
-        self._arguments = {
-            name: arguments.engine_arguments[name] for name in _NUMERIC if name in arguments.engine_arguments
-        }
+        self._arguments = {name: value for name, value in arguments.engine_arguments.items() if name in _NUMERIC}
         self.engine: Engines | VllmEngine = open_engines(arguments, policy) or VllmEngine(arguments, pair, policy)
         for member in pair.members:
             member.model = Weights(self.engine.facts.dtype, count_parameters(member))
@@ -123,9 +121,7 @@ class VllmBackend:
         for index, request in enumerate(requests):
             settings = RequestSettings(
                 sample=request.sample,
-                temperature=request.sampling.temperature,
-                top_p=request.sampling.top_p,
-                top_k=request.sampling.top_k,
+                **asdict(request.sampling),
                 policy=named,
                 donor_length=request.donor_length,
                 begun=len(request.begun),
@@ -146,14 +142,7 @@ class VllmBackend:
 
     # Texts that stand already
 
-    def force(
-        self,
-        prompts: Sequence[Sequence[int]],
-        continuations: Sequence[Sequence[int]],
-        *,
-        seed: int,
-        labels: Sequence[str],
-    ) -> list[Forced]:
+    def force(self, prompts: Texts, continuations: Texts, *, seed: int, labels: Sequence[str]) -> list[Forced]:
         """As `teacher_forcing.force`, token by token: the gate emits the continuation whatever is drawn."""
         options = {"seed": seed, "policy": name_policy(self.policy)}
         forced = []
@@ -165,17 +154,13 @@ class VllmBackend:
         return forced
 
     def compare(
-        self,
-        scores: Sequence[Score],
-        prompts: Sequence[Sequence[int]],
-        continuations: Sequence[Sequence[int]],
-        labels: Sequence[str],
+        self, scores: Sequence[Score], prompts: Texts, continuations: Texts, labels: Sequence[str]
     ) -> list[dict[str, NDArray[Any]]]:
         """As `teacher_forcing.compare`, token by token, as `force`: vLLM hands a gate the logits of next tokens alone.
 
         Raises ArgumentError where the engine's context is shorter than a text.
         """
-        longest = max(len(prompt) + len(one) for prompt, one in zip(prompts, continuations, strict=True))
+        longest = max(len(prompt) + len(text) for prompt, text in zip(prompts, continuations, strict=True))
         if longest > (limit := self.engine.facts.max_model_len):
             raise ArgumentError(
                 f"max_model_len={limit} is less than the {longest} tokens of a text; give at least {longest}"
@@ -190,9 +175,7 @@ class VllmBackend:
             compared.append(asked | {name: values[name].astype(np.int32) for name in COUNTED})
         return compared
 
-    def _replay(
-        self, prompts: Sequence[Sequence[int]], continuations: Sequence[Sequence[int]], options: Mapping[str, Any]
-    ) -> list[NDArray[np.float32]]:
+    def _replay(self, prompts: Texts, continuations: Texts, options: Mapping[str, Any]) -> list[NDArray[np.float32]]:
         """The records `[tokens, columns]` of each continuation, every token of which is emitted whatever is drawn."""
         jobs = []
         for number, (prompt, continuation) in enumerate(zip(prompts, continuations, strict=True)):

@@ -1,7 +1,7 @@
-"""`block_size=auto`: how many tokens vLLM drafts, by how many requests it writes at a time, from the table of costs.
+"""`block_size=auto`: how many tokens vLLM drafts, by how many requests it writes at a time.
 
-`decoding/costs.py` says what a step costs and how many tokens it writes; the shapes of both models are read from their
-configurations, no weight is loaded. Without drafts both models read one token of each request, as in the fused pair.
+`decoding/costs.py` says what a step costs and how many tokens it writes, from the configurations of both models; no weight is
+loaded. Without drafts both models read one token of each request, as in the fused pair.
 """
 
 from collections.abc import Sequence

@@ -138,7 +138,7 @@ def split_request(body: dict[str, Any], engine: EngineSettings, repeats: Repeats
         )
     _check_lengths(body, prompts, count, length)
     stops = _take(body, "stop_token_ids", list) or []
-    if not all(isinstance(one, int) for one in stops):
+    if not all(isinstance(stop, int) for stop in stops):
         raise ValueError("stop_token_ids: expected a list of token ids")
     shown = {"shows_usage": _ask_for_usage(body), "shows_ids": bool(body.get("return_token_ids"))}
     if traced:
@@ -239,15 +239,15 @@ def _list_prompts(body: dict[str, Any], engine: EngineSettings, length: int) -> 
         return [body["messages"]], "messages"
     prompt = body.get("prompt")
     prompts = prompt if isinstance(prompt, list) and prompt and isinstance(prompt[0], str | list) else [prompt]
-    for one in prompts[: MOST_SAMPLES + 1]:  # more are refused behind this
-        if isinstance(one, list):
-            if len(one) >= length:
+    for text in prompts[: MOST_SAMPLES + 1]:  # more are refused behind this
+        if isinstance(text, list):
+            if len(text) >= length:
                 raise ValueError(
-                    f"prompt: {len(one)} tokens, and this server reads {length}, the answer among them; shorten it"
+                    f"prompt: {len(text)} tokens, and this server reads {length}, the answer among them; shorten it"
                 )
-            wrong = next((token for token in one if not isinstance(token, int) or not 0 <= token < engine.vocab), None)
-            if wrong is not None or not one:
+            wrong = next((token for token in text if not isinstance(token, int) or not 0 <= token < engine.vocab), None)
+            if wrong is not None or not text:
                 raise ValueError(f"prompt: {_describe(wrong)} is no token; expected ids from 0 to {engine.vocab - 1}")
-        elif not isinstance(one, str):
-            raise ValueError(f"prompt is {_describe(one)}; expected a text, token ids, or a list of them")
+        elif not isinstance(text, str):
+            raise ValueError(f"prompt is {_describe(text)}; expected a text, token ids, or a list of them")
     return prompts, "prompt"

@@ -105,7 +105,7 @@ class Engines:
 
     def _ask_facts(self) -> Facts:
         """Of the engines, which are alike, when all have started. Raises ArgumentError where one cannot."""
-        for number, answer in self._ask_each(self._alive, "describe"):
+        for number, answer in self._await(self._alive, "describe"):
             if isinstance(answer, Ended):
                 raise ArgumentError(
                     f"engine {number + 1} of {len(self._alive)} ended as it started; its error is above"
@@ -113,15 +113,11 @@ class Engines:
             facts: Facts = _check(answer)
         return facts
 
-    def _ask_each(self, numbers: Sequence[int], method: str) -> Iterator[tuple[int, Any]]:
-        """The answers of these engines, as they come."""
+    def _await(self, numbers: Sequence[int], method: str = "") -> Iterator[tuple[int, Any]]:
+        """The answers of these engines as they come. They are asked here if there is a method, else they were."""
         left = list(numbers)
-        for number in left:
+        for number in left if method else ():
             self._group.ask(number, method)
-        yield from self._await(left)
-
-    def _await(self, left: list[int]) -> Iterator[tuple[int, Any]]:
-        """The answers of these engines, which were asked."""
         while left:
             number, answer = self._group.wait(left)
             left.remove(number)
@@ -168,9 +164,8 @@ class Engines:
         """Raises RuntimeError when none is left."""
         self._alive.remove(number)
         self._check_alive()
-        logger.warning(
-            "vLLM engine %d has ended; the run goes on without it (engines left: %d)", number + 1, len(self._alive)
-        )
+        left = len(self._alive)
+        logger.warning("vLLM engine %d has ended; the run goes on without it (engines left: %d)", number + 1, left)
 
     def _check_alive(self) -> None:
         if not self._alive:
@@ -180,20 +175,17 @@ class Engines:
 
     def _abort(self, numbers: Sequence[int], busy: set[int]) -> None:
         """Stopped halfway: what these engines have left is given up. Those in `busy` answer first."""
-        self._drop_ended(self._await([number for number in numbers if number in busy]))
-        self._drop_ended(self._ask_each([number for number in numbers if number in self._alive], "abort"))
-
-    def _drop_ended(self, answers: Iterator[tuple[int, Any]]) -> None:
-        """Engines that are gone are asked no more."""
-        for number, answer in answers:
-            if isinstance(answer, Ended):
-                self._alive.remove(number)
+        for method in ("", "abort"):
+            asked = [number for number in numbers if number in (self._alive if method else busy)]
+            for number, answer in self._await(asked, method):
+                if isinstance(answer, Ended):
+                    self._alive.remove(number)
 
     def gated(self) -> bool:
         """Raises RuntimeError when the last engine has ended."""
         self._check_alive()
         gated = True
-        for number, answer in self._ask_each(self._alive, "gated"):
+        for number, answer in self._await(self._alive, "gated"):
             if isinstance(answer, Ended):  # after its texts came
                 self._lose(number)
             else:

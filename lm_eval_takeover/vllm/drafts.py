@@ -1,8 +1,7 @@
-"""Which drafted tokens stand: the rule of blockwise verification on the rows of one batch, whichever runner of vLLM read them.
+"""Which drafted tokens stand: the rule of blockwise verification on the rows of one batch.
 
 The policy says which token is emitted at each position of a draft (`gate_step`). The first token that is not the drafted one ends
-the draft. A row without a draft emits one token, and the host draws there as if it had drafted one. Nothing here waits for the
-device.
+the draft. In a row without a draft the host draws one token as if it had drafted it. Nothing here waits for the device.
 """
 
 from collections.abc import Iterator, Sequence
@@ -23,9 +22,9 @@ _PIECE = 2**28  # bytes of both models' logits that are put beside each other at
 class Batch:
     """What the target has read. Each row has one logit more than drafted tokens: behind the text, and behind each of them.
 
-    positions `[rows]`: tokens of the text before, negative where a prompt is not read to its end. first `[rows]`: where the
-    logits of a row begin. read `[logits]`: the token before each logit. drafts: how many tokens were drafted. whole: whether the
-    prompt is read to its end.
+    positions `[rows]`: tokens of the text before, negative in an unfinished prompt. first `[rows]`: the place of a row's first
+    logit. read `[logits]`: the token before each logit. drafts: numbers of drafted tokens. whole: whether the prompt is read to
+    its end.
     """
 
     tracks: Sequence[Track]
@@ -44,8 +43,8 @@ class Batch:
 class Verifier:
     """Takes the place of vLLM's rejection sampler.
 
-    drafted: the host's logits `[slots, k, vocab]` of each request's last draft, which a drafter keeps here; of a row without one,
-    those behind its text stand first. None for a guide that writes alone: there the host's draws decide.
+    drafted: the host's logits `[slots, k, vocab]` of each request's last draft; without a draft, those behind its text stand
+    first. None for a guide that writes alone: there the host's draws decide.
     """
 
     def __init__(self, slots: Slots, vocab: int, drafted: Tensor | None) -> None:
@@ -57,7 +56,7 @@ class Verifier:
         width = max(batch.drafts) + (self.drafted is None)  # a lone guide emits one more, behind its draft
         place = torch.arange(max(1, width), device=self.slots.device)
         counts = place_numbers(batch.drafts, self.slots.device)
-        at, read = (batch.first[:, None] + torch.minimum(one, counts[:, None]) for one in (place, place + 1))
+        at, read = (batch.first[:, None] + torch.minimum(near, counts[:, None]) for near in (place, place + 1))
         tokens = batch.read[read].long().clamp(0, self.vocab - 1)  # behind a row's own draft may stand any token
         parts = []
         for rows in _split(len(batch.drafts), self._count_rows(len(place), logits.element_size())):

@@ -1,7 +1,7 @@
 """Drafts on vLLM's model runner V2, which GPUs have: the host is vLLM's draft model, the donor its target.
 
-`drafts` decides which drafted tokens stand; here is where V2 keeps what that needs. Everything stays on the device, so vLLM
-schedules the next step before it knows how much of a draft stands.
+`drafts` decides which drafted tokens stand; this is what it needs of V2. All of it stays on the device, so vLLM schedules the
+next step before it knows how much of a draft stands.
 """
 
 from collections.abc import Sequence
@@ -86,11 +86,11 @@ class TakeoverSpeculator(StandaloneARSpeculator):  # type: ignore[misc]
         return state.slots.draw(slots, state.slots.count_written(sample_src_positions, slots), logits)
 
     def read_next(self, batch: InputBatch, last: Tensor, behind: Sequence[int], drafted: Sequence[int]) -> None:
-        """Have the host read the tokens that the target has just read, and keep its logits behind the text of a row.
+        """Have the host read what the target has just read, and keep its logits behind the text of rows without a draft.
 
-        last: the place of each row's last token in the batch; behind: how many places follow it in its row, -1 for a row whose
-        places are all tokens of a draft; drafted: the slots of those rows, whose logits are kept already. vLLM's drafter reads
-        the tokens that were not rejected, then the emitted one: here the last token of a text stands for the emitted one.
+        last: the place of each row's last token in the batch. behind: how many places follow it in its row, -1 for a row with a
+        draft; drafted: the slots of those, whose logits are kept already. vLLM's drafter reads the tokens that were not rejected,
+        then the emitted one; here the last token of a text stands for the emitted one.
         """
         state = self.model_state
         assert state is not None

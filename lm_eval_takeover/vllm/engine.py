@@ -105,9 +105,9 @@ class VllmEngine:
         requests = [Request(prompt, sampling=GREEDY, max_new_tokens=_TESTED_TOKENS) for prompt in prompts]
         texts = []
         for lockstep in (False, True):
-            jobs = [Job(i, one, RequestSettings(lockstep=lockstep)) for i, one in enumerate(requests)]
+            jobs = [Job(i, request, RequestSettings(lockstep=lockstep)) for i, request in enumerate(requests)]
             texts.append([text.tokens for text in sorted(self.run(jobs), key=lambda text: text.number)])
-        differing = sum(one != other for one, other in zip(*texts, strict=True))
+        differing = sum(text != other for text, other in zip(*texts, strict=True))
         return bool(differing <= (0 if self.facts.dtype == torch.float32 else len(requests) // 2))
 
     def close(self) -> None:

@@ -1,7 +1,6 @@
 """The gate of the fused pair on vLLM's model runner V1, which a CPU has: vLLM's public `LogitsProcessor`.
 
-vLLM shows it the rows of a batch after every pass, rows with half a prompt among them. It leaves one token of each row: the one
-to emit.
+vLLM shows it all rows of a batch after every pass, with half-read prompts among them. It leaves each row the token to emit.
 """
 
 from typing import Any

@@ -43,8 +43,8 @@ class TakeoverModelState(DefaultModelState):  # type: ignore[misc]
 
     def find_tracks(self, indices: np.ndarray[Any, Any]) -> list[Track] | None:
         """The requests at these indices; None for made-up rows, by which vLLM measures its memory."""
-        found = [self._tracks.get(index) for index in indices.tolist()]
-        return None if None in found else found  # type: ignore[return-value]
+        tracks = [self._tracks.get(index) for index in indices.tolist()]
+        return None if None in tracks else tracks  # type: ignore[return-value]
 
     def custom_sampler(self, sampler: Sampler) -> tuple[Sampler, Any]:
         """vLLM's sampler, which asks the gate where it drew. Log-probabilities that a client asks for stay the guide's."""

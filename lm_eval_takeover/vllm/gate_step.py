@@ -1,7 +1,6 @@
 """Who writes the next tokens and which: equations (5) and (6) on the rows of one batch, in fixed shapes.
 
-Pure functions of logits and numbers, the same that `decoding` calls: scores, the policy's decision, the race. Nothing here waits
-for the device.
+Pure functions that `decoding` calls, too: scores, the policy's decision, the race. Nothing here waits for the device.
 """
 
 from collections.abc import Callable, Sequence
@@ -60,10 +59,9 @@ def emit(
 ) -> Emitted:
     """The tokens of positions `block.positions` `[rows, k]`, decided from left to right as if all before them stood.
 
-    rules: how each row draws. host and donor: raw logits `[rows, k, vocab]`, None where the policy has no such model.
-    `block.scores` is not read. at: the words of the positions `[rows, k]`, int64 of the same bits. drafted `[rows, k]`: what the
-    host drew there, where it is known. forced `[rows, k]`: what is emitted whatever is drawn; its log-probability under the model
-    that writes is recorded then.
+    rules: how each row draws. host and donor: raw logits `[rows, k, vocab]`, None if the policy has no such model. `block.scores`
+    is not read. at: the words `[rows, k]`, int64 of the same bits. drafted `[rows, k]`: what the host drew, if known. forced
+    `[rows, k]`: what is emitted whatever is drawn, recorded with its log-probability under the model that writes.
     """
     if host is not None and drafted is None and forced is None:
         drafted = draw_rows(host, at, rules)
@@ -102,8 +100,8 @@ def share(logits: Tensor, vocab: int) -> Tensor:
 
 def list_logits(logits: Tensor, base_logits: Tensor | None, roles: Sequence[str], vocab: int) -> dict[str, Tensor]:
     """By role, `[rows, 1, vocab]`. `logits` are the guide's; without `base_logits`, those of the only model."""
-    found = {roles[0]: logits} if base_logits is None else {"base": base_logits, "guide": logits}
-    return {role: share(one, vocab)[:, None] for role, one in found.items()}
+    by_role = {roles[0]: logits} if base_logits is None else {"base": base_logits, "guide": logits}
+    return {role: share(own, vocab)[:, None] for role, own in by_role.items()}
 
 
 def score_all(host: Tensor, donor: Tensor, tokens: Tensor) -> Tensor:
@@ -134,7 +132,7 @@ def draw_rows(logits: Tensor, at: Tensor, rules: Rules, asked: Tensor | None = N
             return draw(flat, words, samplings[0], rows)[0].view(at.shape)
         tokens, every = torch.zeros_like(words), torch.arange(len(words)) if rows is None else rows
         for sampling in kinds:
-            alike = torch.tensor([one == sampling for one in samplings]).repeat_interleave(count)
+            alike = torch.tensor([own == sampling for own in samplings]).repeat_interleave(count)
             tokens += draw(flat, words, sampling, torch.where(alike, every, -1))[0]
         return tokens.view(at.shape)
 
@@ -146,12 +144,12 @@ def compute_words(keys: Tensor, positions: Tensor) -> Tensor:
     """The words int64 `[rows, k]` of positions `[rows, k]` under keys `[rows, 2]`."""
     if kernels.uses_kernels(keys):
         return kernels.compute_words(keys[:, None], positions)
-    found = [
+    words = [
         _list_words(key.tobytes(), place // _WORDS)[place % _WORDS]
         for key, places in zip(keys.numpy(), positions.tolist(), strict=True)
         for place in places
     ]
-    return torch.from_numpy(np.array(found).view(np.int64)).view(positions.shape)
+    return torch.from_numpy(np.array(words).view(np.int64)).view(positions.shape)
 
 
 @lru_cache(maxsize=2**12)
@@ -163,13 +161,13 @@ def _list_words(key: bytes, block: int) -> NDArray[np.uint64]:
 
 def _by_pieces(compute: Callable[..., Tensor], *rows: Tensor | None) -> Tensor:
     """What a function of rows makes of these, of so few at a time that a CPU's cache holds all, or little of a GPU's memory."""
-    logits = next(one for one in rows if one is not None and one.dim() == 3)
+    logits = next(part for part in rows if part is not None and part.dim() == 3)
     piece = _PIECE if logits.device.type == "cpu" else _LARGE_PIECE
     step = max(1, piece // max(1, logits[0].numel()))
     if step >= len(logits):
         return compute(*rows)
     starts = range(0, len(logits), step)
-    return torch.cat([compute(*(None if one is None else one[i : i + step] for one in rows)) for i in starts])
+    return torch.cat([compute(*(None if part is None else part[i : i + step] for part in rows)) for i in starts])
 
 
 def _replace_taken(
@@ -200,7 +198,7 @@ def _judge(policy: Policy, taken: Tensor, host: Tensor | None, donor: Tensor | N
 
     def judge(host: Tensor | None, donor: Tensor | None, taken: Tensor, tokens: Tensor) -> Tensor:
         writers = (host, donor if donor is None else _mix(policy, host, donor))
-        found = [judge_tokens(logits, tokens) for logits in writers if logits is not None]
-        return torch.where(taken[..., None], found[-1], found[0])
+        judged = [judge_tokens(logits, tokens) for logits in writers if logits is not None]
+        return torch.where(taken[..., None], judged[-1], judged[0])
 
     return _by_pieces(judge, host, donor, taken, tokens)

@@ -34,17 +34,17 @@ def list_imports(package: str, folder: Path) -> tuple[Hook, ...]:
         for node in ast.walk(ast.parse(file.read_text("utf-8")))
         if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == package
     )
-    found = {(str(node.module), alias.name) for node in statements for alias in node.names}
-    return tuple((module, "", name) for module, name in sorted(found))
+    names = {(str(node.module), alias.name) for node in statements for alias in node.names}
+    return tuple((module, "", name) for module, name in sorted(names))
 
 
 def _compare(source: "_Source", module: str, path: str, names: Sequence[str]) -> Iterator[str]:
-    where, found = f"{module}.{path}".rstrip("."), source.look_up(module, path)
-    if found is None:
+    where, definition = f"{module}.{path}".rstrip("."), source.look_up(module, path)
+    if definition is None:
         yield f"{where} is missing"
         return
-    known, wanted = source.list_names(*found), [name for name in names if name != OTHERS]
-    is_function = isinstance(found[1], _FUNCTIONS)
+    known, wanted = source.list_names(*definition), [name for name in names if name != OTHERS]
+    is_function = isinstance(definition[1], _FUNCTIONS)
     if is_function and OTHERS not in names:
         if known != wanted:
             yield f"{where} takes ({', '.join(known)}), not ({', '.join(wanted)})"
@@ -67,26 +67,25 @@ class _Source:
         if tree is None or not path:
             return None if tree is None else (module, tree)
         first, *rest = path.split(".")
-        found = self._find_name(module, first)
+        definition = self._find_name(module, first)
         for name in rest:
-            if found is None or not isinstance(found[1], ast.ClassDef):
+            if definition is None or not isinstance(definition[1], ast.ClassDef):
                 return None
-            found = self._list_members(found[0], found[1]).get(name)
-        return found
+            definition = self._list_members(definition[0], definition[1]).get(name)
+        return definition
 
     def list_names(self, module: str, node: ast.AST) -> list[str]:
         """Parameters of a function, members of a class, or all words of a module's code."""
         if isinstance(node, _FUNCTIONS):
             given = node.args
-            names = [one.arg for one in (*given.posonlyargs, *given.args, *given.kwonlyargs)]
+            names = [parameter.arg for parameter in (*given.posonlyargs, *given.args, *given.kwonlyargs)]
             return [name for name in names if name not in ("self", "cls")]
         if isinstance(node, ast.ClassDef):
             return list(self._list_members(module, node))
         folder = self._root.joinpath(*module.split("."))
         modules = [file.stem for file in folder.iterdir()] if folder.is_dir() else []
-        words = (
-            getattr(one, field, None) for one in ast.walk(node) for field in ("id", "attr", "name", "arg", "value")
-        )
+        fields = ("id", "attr", "name", "arg", "value")
+        words = (getattr(part, field, None) for part in ast.walk(node) for field in fields)
         return modules + [word for word in words if isinstance(word, str)]
 
     def _parse(self, module: str) -> ast.Module | None:
@@ -125,15 +124,16 @@ class _Source:
         members = self._members[node] = {}
         for base in reversed(node.bases):
             name = base.value if isinstance(base, ast.Subscript) else base
-            found = self._find_name(module, name.id) if isinstance(name, ast.Name) else None
-            if found is not None and isinstance(found[1], ast.ClassDef):
-                members |= self._list_members(found[0], found[1])
-        for one in ast.walk(node):
-            if isinstance(one, ast.Attribute) and isinstance(one.ctx, ast.Store) and ast.unparse(one.value) == "self":
-                members.setdefault(one.attr, (module, one))
+            definition = self._find_name(module, name.id) if isinstance(name, ast.Name) else None
+            if definition is not None and isinstance(definition[1], ast.ClassDef):
+                members |= self._list_members(definition[0], definition[1])
+        for sub in ast.walk(node):
+            if isinstance(sub, ast.Attribute) and isinstance(sub.ctx, ast.Store) and ast.unparse(sub.value) == "self":
+                members.setdefault(sub.attr, (module, sub))
         for statement in node.body:
             targets = getattr(statement, "targets", [getattr(statement, "target", None)])
-            names = [one.id for one in targets if isinstance(one, ast.Name)] or [getattr(statement, "name", "")]
+            named = [target.id for target in targets if isinstance(target, ast.Name)]
+            names = named or [getattr(statement, "name", "")]
             members |= dict.fromkeys(names, (module, statement))
         return members
 

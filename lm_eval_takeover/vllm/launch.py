@@ -120,9 +120,9 @@ def list_engine_arguments(arguments: ModelArguments, pair: Pair, policy: Policy,
 
 
 def choose_runner() -> bool:
-    """Whether vLLM's model runner V2 computes: on a GPU, or as a user asks. On a CPU it would need an interpreter of Triton.
+    """Whether vLLM's model runner V2 computes: on a GPU, or if a user asks. Tells all processes of vLLM.
 
-    All processes of vLLM are told.
+    On a CPU it would need an interpreter of Triton.
     """
     from vllm import envs
     from vllm.platforms import current_platform

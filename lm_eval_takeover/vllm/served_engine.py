@@ -61,7 +61,7 @@ class EngineEnded(Exception):
 
 
 class RecordReader:
-    """Asks the workers in as few calls as there can be: one at a time, for all who wait.
+    """Asks the workers for what all waiting requests wish, in one call at a time.
 
     `call` gives, for a list of `(request, start, stop, last)`, what each worker found.
     """
@@ -135,23 +135,20 @@ class ServedEngine:
             return calibration_prompts()[0]
         return PROMPT.format(problem="What is the sum of the first 20 odd numbers?")
 
-    async def tell_part(self, one: OneSample, start: int, count: int) -> dict[str, Any]:
+    async def tell_part(self, sample: OneSample, start: int, count: int) -> dict[str, Any]:
         """`takeover` of a streamed chunk: its `count` tokens from position `start`."""
         records = None
         if count:
-            records, _ = await self._read(Wish(one.id, start, start + count, False))
+            records, _ = await self._read(Wish(sample.id, start, start + count, False))
         told = {"positions": [], "host_tokens": []} if records is None else self._list_takeovers(records, start)
         return {"start": start, "tokens": count, **told}
 
-    async def tell_whole(self, one: OneSample, usage: dict[str, Any], tokens: Sequence[int] | None) -> dict[str, Any]:
-        """`takeover` of a sample that is done. Counts it and forgets its records.
-
-        tokens: its ids, where they are known.
-        """
+    async def tell_whole(self, sample: OneSample, usage: dict[str, Any], tokens: list[int] | None) -> dict[str, Any]:
+        """`takeover` of a sample that is done; tokens: its ids, if known. Counts it and forgets its records."""
         count = int(usage.get("completion_tokens") or _WHOLE)
-        records, passes = await self._read(Wish(one.id, 0, count, True))
+        records, passes = await self._read(Wish(sample.id, 0, count, True))
         if records is None and usage.get("completion_tokens"):
-            raise RuntimeError(f"no worker has records of {one.id}, a sample of {count} tokens")
+            raise RuntimeError(f"no worker has records of {sample.id}, a sample of {count} tokens")
         if records is None or not len(records):
             return sum_up([])
         if not any(passes.values()):  # a fused engine's models read every token but the last
@@ -160,7 +157,7 @@ class ServedEngine:
         counts = {"tokens": told["tokens"], "takeovers": told["takeovers"]}
         for name, number in (counts | {f"{role}_passes": count for role, count in passes.items()}).items():
             _COUNTERS[name].inc(number)
-        if one.traced:
+        if sample.traced:
             scores = [float(score) if math.isfinite(score) else None for score in records[:, SCORE]]
             trace: dict[str, Any] = {"score": scores, "takeover": [bool(taken) for taken in records[:, TAKEN]]}
             if tokens is not None:
@@ -189,11 +186,11 @@ class ServedEngine:
 
 def sum_up(told: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Tokens and takeovers of several samples."""
-    tokens, takeovers = (sum(one[name] for one in told) for name in ("tokens", "takeovers"))
+    tokens, takeovers = (sum(counts[name] for counts in told) for name in ("tokens", "takeovers"))
     return {"tokens": tokens, "takeovers": takeovers, "realized_rate": takeovers / max(tokens, 1)}
 
 
 def sum_usages(usages: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """vLLM's `usage` of several samples."""
-    totals = {name: sum(one[name] for one in usages) for name, value in usages[0].items() if isinstance(value, int)}
+    totals = {name: sum(usage[name] for usage in usages) for name, value in usages[0].items() if isinstance(value, int)}
     return usages[0] | totals

@@ -118,21 +118,21 @@ class TakeoverMiddleware:
         self, engine: ServedEngine, asked: list[OneSample], scope: Scope, gone: asyncio.Event
     ) -> tuple[int, dict[str, Any]]:
         """The status and the answer: of all samples, or of the first that vLLM refuses."""
-        done = await asyncio.gather(*(self._answer_one(engine, one, scope, gone) for one in asked))
+        done = await asyncio.gather(*(self._answer_one(engine, sample, scope, gone) for sample in asked))
         refused = next(((status, body) for status, body in done if status != 200), None)
         if gone.is_set():
             return _GONE, {}
         return refused or (200, _merge([body for _, body in done]))
 
     async def _answer_one(
-        self, engine: ServedEngine, one: OneSample, scope: Scope, gone: asyncio.Event
+        self, engine: ServedEngine, sample: OneSample, scope: Scope, gone: asyncio.Event
     ) -> tuple[int, dict[str, Any]]:
         """vLLM's status and answer to one sample, with its `takeover`: its records are fetched before others push them out."""
-        status, body = await ask(self.app, scope, one.body, gone)
+        status, body = await ask(self.app, scope, sample.body, gone)
         if status == 200 and not gone.is_set():
             (choice,) = body["choices"]
-            body["takeover"] = await engine.tell_whole(one, body["usage"], choice.get("token_ids"))
-            hide_ids(one, body)
+            body["takeover"] = await engine.tell_whole(sample, body["usage"], choice.get("token_ids"))
+            hide_ids(sample, body)
         return status, body
 
 
@@ -169,11 +169,11 @@ def _list_keys(scope: Scope) -> list[str]:
 
 def _merge(answers: list[dict[str, Any]]) -> dict[str, Any]:
     """One answer with the choices of all, in their order. Each says its takeovers; the answer those of its only one, or sums."""
-    told = [one["takeover"] for one in answers]
-    choices = [one["choices"][0] for one in answers]
+    told = [part["takeover"] for part in answers]
+    choices = [part["choices"][0] for part in answers]
     for index, choice in enumerate(choices):
         choice["index"], choice["takeover"] = index, told[index]
-    sums = {"usage": sum_usages([one["usage"] for one in answers])}
+    sums = {"usage": sum_usages([part["usage"] for part in answers])}
     return answers[0] | sums | {"choices": choices, "takeover": told[0] if len(told) == 1 else sum_up(told)}
 
 
@@ -212,10 +212,7 @@ def _read(name: str) -> str:
 
 
 def main() -> int:
-    """The process that `lm-eval-takeover serve` becomes: vLLM's server, and one line where it cannot go on.
-
-    The words behind the module's name are options of `vllm serve`. Returns the exit status.
-    """
+    """`lm-eval-takeover serve`: vLLM's server with options of `vllm serve`; one line where it cannot go on. Gives the status."""
     from vllm.entrypoints.launchers.api_server.entry import main as serve
 
     try:

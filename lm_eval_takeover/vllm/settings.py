@@ -22,15 +22,15 @@ from lm_eval_takeover.method.request import Sampling
 PREFIX = "takeover_"
 # All settings of a request in JSON, and the proof that this process wrote it.
 SEALED, SEAL = f"{PREFIX}sealed", f"{PREFIX}seal"
-GATE = ("tau", "kappa", "window")
+GATE, _RATES = ("tau", "kappa", "window"), ("rate", "early_tokens")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EngineSettings:
-    """What one engine computes. `vocab` ids are written, `ends` end a text; `base` is None where it is no part of the model.
+    """What one engine computes. `vocab` ids are written, `ends` end a text; `base` is None if it is no part of the model.
 
-    `block` is the length of a draft, 1 where none is drafted. `guide_rows` is the guide's vocabulary with its padding, where vLLM
-    was told another size; `guide_head` the size of its checkpoint's heads.
+    block: length of a draft, 1 without drafts. guide_rows: the guide's padded vocabulary, if vLLM was told another size.
+    guide_head: the size of its checkpoint's heads.
     """
 
     policy: dict[str, Any]
@@ -90,10 +90,10 @@ def build_policy(values: Mapping[str, Any]) -> Policy:
 class RequestSettings:
     """One sample: how its tokens are drawn and, where they differ from the engine's, its gate and policy.
 
-    `forced` are tokens to emit whatever is drawn, for log-likelihoods. `donor_length` is read by `early` with a rate. `lockstep`
-    lets a blockwise engine emit one token a pass. `scored` records every registered score, of a fused engine's direction;
-    `compared`, beside `forced`, those with the base as host, and what both models think of the forced tokens. `begun` is how many
-    tokens at the end of vLLM's prompt belong to the text, which goes on behind them; `begun_scores` as in `Request`.
+    forced: tokens to emit whatever is drawn, for log-likelihoods. donor_length: read by `early` with a rate. lockstep: one token
+    a pass in an engine with drafts. scored: record every registered score, in the engine's direction; compared (with `forced`):
+    with the base as host, and what both models think of the tokens. begun: tokens at the end of vLLM's prompt that belong to the
+    text; begun_scores as in `Request`.
     """
 
     id: str = ""
@@ -144,7 +144,7 @@ class RequestSettings:
     def choose_policy(self, engine: Policy, *, strict: bool = True) -> Policy:
         """The engine's policy with this request's settings, or another of its models.
 
-        Raises ArgumentError; unless `strict`, settings that the policy does not read or cannot have are passed over.
+        Raises ArgumentError for settings that the policy does not read or cannot have; ignores them unless `strict`.
         """
         if self.policy:
             other = build_policy(json.loads(self.policy))
@@ -154,14 +154,13 @@ class RequestSettings:
                     f"policy={other.name} asks the {missing[0]}, which this engine was not started with"
                 )
             return other
-        changed = {name: value for name in ("rate", "early_tokens") if (value := getattr(self, name)) is not None}
-        gate = {name: value for name in GATE if (value := getattr(self, name)) is not None}
         known = {field.name for field in fields(engine)} | (set(GATE) if engine.gate is not None else set())
-        for name in (*changed, *gate):
-            if strict and name not in known:
-                raise ArgumentError(f"{PREFIX}{name}={getattr(self, name)} is not read by policy={engine.name}")
-        changed = {name: value for name, value in changed.items() if name in known}
-        gate = {name: value for name, value in gate.items() if name in known}
+        changed = {name: value for name in (*_RATES, *GATE) if (value := getattr(self, name)) is not None}
+        for name in [name for name in changed if name not in known]:
+            if strict:
+                raise ArgumentError(f"{PREFIX}{name}={changed[name]} is not read by policy={engine.name}")
+            del changed[name]
+        gate = {name: changed.pop(name) for name in GATE if name in changed}
         if gate:
             assert engine.gate is not None
             changed["gate"] = replace(engine.gate, **gate)

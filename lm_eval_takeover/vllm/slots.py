@@ -1,12 +1,11 @@
 """The state of requests that are being written: tables on the device with a row for each slot.
 
-A request keeps its slot while vLLM moves it about in the batch; on model runner V2 that is vLLM's own index of it. The tables
-hold its window of scores, the keys of its words, how it draws, and where its text begins, so a draw needs nothing of the host.
-Slot -1 is a row that nobody reads: vLLM's mark of padding in a batch.
+A request keeps its slot while vLLM moves it in the batch; on model runner V2 that is vLLM's own index. The tables hold its window
+of scores, the keys of its words, how it draws, and where its text begins, so a draw needs nothing of the host. Slot -1 is a row
+that nobody reads: vLLM's mark of padding.
 
-Records go to the host, where they stay when a request leaves the batch, whether finished or preempted; if it returns, its window
-is made of them. Records are kept by position and written over: a partial prefill, or the prefill after a preemption, shows the
-gate a position that it will see again.
+Records go to the host and stay there when a request leaves the batch, finished or preempted. If it returns, its window is made of
+them. They are kept by position and written over, since the gate sees positions of a partial or repeated prefill again.
 """
 
 from collections import OrderedDict, deque
@@ -172,7 +171,7 @@ class Slots:
         self._free.add(track.slot)
         track.slot = None
         while self._parked > _PARKED and len(self._tracks) - (self.capacity - len(self._free)) > self.capacity:
-            self._forget(next(one for one in self._tracks.values() if one.parked))
+            self._forget(next(track for track in self._tracks.values() if track.parked))
 
     def rehearse(self, logits: dict[str, Tensor], *, drafted: Tensor | None = None) -> None:
         """`decide` for made-up requests, one a row, while vLLM measures how much memory a step takes."""
@@ -192,10 +191,9 @@ class Slots:
         self._by_id.pop(track.settings.id, None)
 
     def read(self, request_id: str, start: int, stop: int) -> tuple[bytes, dict[str, int]] | None:
-        """The records of positions from `start` to `stop`, float32 `[positions, columns]` as bytes, and the passes before `stop`.
+        """Records of positions `start` to `stop`, float32 `[positions, columns]` as bytes, and the passes of drafts until then.
 
-        Passes are those of drafts: one of the model that verifies a draft, and one of the other for each of its tokens. None
-        where the request is not known.
+        A draft is one pass of the model that verifies it, and one of the other for each token. None if the request is not known.
         """
         track = self._by_id.get(request_id)
         if track is None:
@@ -238,9 +236,8 @@ class Slots:
         """What the policy of each row emits: rows in the order of `tracks`.
 
         positions `[rows]`: tokens of the text before, negative where a row only reads. logits: `[rows, k, vocab]` by role.
-        drafted `[rows, k]`: the host's tokens, where it has drafted. drafts: how many of them are the row's own draft, -1 for a
-        step without one; empty where nobody drafts. Records are entered; of a draft those behind its first other token will be
-        written over.
+        drafted `[rows, k]`: the host's tokens, if it has drafted. drafts: how many of them are a row's own, -1 for a step without
+        a draft; empty if nobody drafts. Enters records; those behind the first other token of a draft will be written over.
         """
         self.calls += 1
         drafts = drafts or [0] * len(tracks)
@@ -257,7 +254,7 @@ class Slots:
         )
         for rows in groups.values():
             some = place_numbers(rows, self.device)
-            part = {role: one[some] for role, one in logits.items()}
+            part = {role: own[some] for role, own in logits.items()}
             draft = None if drafted is None else drafted[some]
             alike, counts = [tracks[i] for i in rows], [drafts[i] for i in rows]
             emitted = self._decide_alike(alike, positions[some], part, draft, counts)
@@ -293,8 +290,8 @@ class Slots:
         """slots `[rows]`; here: the positions `[rows, k]`."""
         settings, policy = tracks[0].settings, tracks[0].policy
         samplings = [track.settings.sampling for track in tracks]
-        truncates = any(one.top_p < 1 or one.top_k for one in samplings)
-        selects = any(one.top_p < 1 and one.top_k for one in samplings)
+        truncates = any(how.top_p < 1 or how.top_k for how in samplings)
+        selects = any(how.top_p < 1 and how.top_k for how in samplings)
         block = Block(
             here,
             here.new_zeros(here.shape, dtype=torch.float32),
@@ -320,18 +317,15 @@ class Slots:
         return emitted
 
     def draw(self, slots: Tensor, positions: Tensor, logits: Tensor, asked: Tensor | None = None) -> Tensor:
-        """What one model draws: ids `[rows]` of logits `[rows, vocab]` at positions `[rows]`; 0 where nobody asks.
-
-        All of it is on the device: it can be captured in a CUDA graph.
-        """
+        """What one model draws: ids `[rows]` of logits `[rows, vocab]` at positions `[rows]`; 0 if nobody asks. Capturable."""
         rules = kernels.Rules(self.rules[slots], truncates=True, selects=True)  # rows that do not are passed over
         at = self._words(slots, positions[:, None])
         return draw_rows(logits[:, None], at, rules, None if asked is None else asked[:, None])[:, 0]
 
     def count_written(self, read: Tensor, slots: Tensor) -> Tensor:
-        """How many tokens are written `[rows]` of the texts in these slots, of which the last is at position `read` of vLLM's.
+        """Tokens written `[rows]` of the texts in these slots, whose last token is at vLLM's position `read`.
 
-        It is negative while a prompt is read in parts, the first time or again after a preemption.
+        Negative while a prompt is read in parts, the first time or again after a preemption.
         """
         return read.long() + 1 - self.starts[slots.long()]
 
@@ -354,7 +348,7 @@ class Slots:
     def _windows(self, slots: Tensor, position: Tensor, size: int, count: int) -> Tensor:
         """The scores just before these positions `[rows, 1]`, oldest first, zeros where there are none: `[rows, size]`.
 
-        The ring is made wider where a window and the block of `count` behind it need that.
+        Widens the ring for a window and the block of `count` behind it.
         """
         if size + count > (ring := self.scores.shape[1] - 1):
             ring = 2 * (size + count)

@@ -1,9 +1,8 @@
 """Requests of the server's own to vLLM's app, and their answers; streams of several samples as one.
 
-vLLM writes a stream for each sample, and its chunks are passed on as they come. A chunk names its sample by
-`choices[0].index`; all have one id. After the last chunk come the usage, if it was asked for, an event with `takeover`, and
-`[DONE]`. A sample that vLLM refuses ends all of them, and its refusal is the answer. When an engine ends, the stream ends with
-an event with `error`.
+vLLM writes a stream for each sample; its chunks are passed on as they come, with one id and the sample as `choices[0].index`.
+Then come the usage, if it was asked for, an event with `takeover`, and `[DONE]`. A sample that vLLM refuses ends all of them, and
+its refusal is the answer. When an engine ends, the stream ends with an event with `error`.
 """
 
 import asyncio
@@ -86,9 +85,9 @@ class Stream:
         """Until all is sent, or the client has gone. Returns the status."""
         try:
             async with asyncio.TaskGroup() as group:
-                for index, one in enumerate(self._asked):
+                for index, sample in enumerate(self._asked):
                     forward = partial(self._forward, index, gone)
-                    group.create_task(app(*make_request(scope, one.body, gone), forward))
+                    group.create_task(app(*make_request(scope, sample.body, gone), forward))
         except* EngineEnded:
             await self._break_off()
         else:
@@ -120,7 +119,7 @@ class Stream:
 
     async def _pass_on(self, index: int, data: bytes) -> None:
         *events, self._rests[index] = (self._rests[index] + data).split(b"\n\n")
-        kept = [one for event in events if (one := await self._translate(index, event)) is not None]
+        kept = [shown for event in events if (shown := await self._translate(index, event)) is not None]
         if kept:
             body = b"".join(event + b"\n\n" for event in kept)
             await self._send({"type": "http.response.body", "body": body, "more_body": True})
@@ -142,23 +141,23 @@ class Stream:
             return None
         self._id = self._id or chunk["id"]
         chunk["id"], choices[0]["index"] = self._id, index
-        one = self._asked[index]
-        if one.traced:
+        sample = self._asked[index]
+        if sample.traced:
             ids = choices[0].get("token_ids") or []
-            chunk["takeover"] = await self._engine.tell_part(one, len(self._tokens[index]), len(ids))
+            chunk["takeover"] = await self._engine.tell_part(sample, len(self._tokens[index]), len(ids))
             self._tokens[index] += ids
-            hide_ids(one, chunk)
+            hide_ids(sample, chunk)
         return b"data: " + json.dumps(chunk).encode()
 
     async def _end(self, index: int) -> None:
-        one, usage = self._asked[index], self._usages[index]
+        sample, usage = self._asked[index], self._usages[index]
         ids = self._tokens[index]
         known = ids if len(ids) == usage.get("completion_tokens") else None
-        self._told[index] = await self._engine.tell_whole(one, usage, known)
+        self._told[index] = await self._engine.tell_whole(sample, usage, known)
 
     async def _close(self) -> None:
         events = []
-        usages = [one for one in self._usages if one]
+        usages = [usage for usage in self._usages if usage]
         if self._asked[0].shows_usage and usages:
             events.append(json.dumps(self._usage | {"id": self._id, "usage": sum_usages(usages)}))
         told = self._told[0] if len(self._told) == 1 else sum_up(self._told) | {"choices": self._told}
@@ -175,8 +174,8 @@ class Stream:
         await self._send({"type": "http.response.body", "body": body, "more_body": False})
 
 
-def hide_ids(one: OneSample, answer: dict[str, Any]) -> None:
+def hide_ids(sample: OneSample, answer: dict[str, Any]) -> None:
     """Take the ids that only we asked for out of an answer or a chunk."""
-    if not one.shows_ids:
+    if not sample.shows_ids:
         for part in (answer, *answer["choices"]):
             part.update({name: None for name in ("token_ids", "prompt_token_ids") if name in part})

@@ -1,5 +1,6 @@
 """The race: its definition, its distribution, and that nothing but its arguments can change a draw."""
 
+import weakref
 from itertools import combinations
 
 import numpy as np
@@ -161,3 +162,11 @@ def test_nan_draws_something_that_callers_refuse():
 def test_impossible_settings_are_refused(arguments, text):
     with pytest.raises(ArgumentError, match=text.replace("(", r"\(")):
         Sampling(**arguments)
+
+
+def test_the_rules_that_a_cuda_graph_reads_are_never_freed():
+    """A captured draw has the table's address. Draws by other settings in between must not give its memory away."""
+    table = weakref.ref(race._place_rules(Sampling(0.31), torch.device("cpu")).table)
+    for number in range(500):
+        race._place_rules(Sampling(1 + number / 500), torch.device("cpu"))
+    assert table() is not None
