@@ -118,6 +118,7 @@ class VllmBackend:
     ) -> Iterator[tuple[int, Generation]]:
         """Every request to its end, in the order in which they end; `options` are further `RequestSettings`."""
         jobs, named = [], name_policy(policy)
+        recorded = len(registered.names()) if options.get("scored") else len(OBSERVED) if options.get("traced") else 0
         for index, request in enumerate(requests):
             settings = RequestSettings(
                 sample=request.sample,
@@ -131,7 +132,7 @@ class VllmBackend:
             jobs.append(Job(index, request, settings))
         for text in self.engine.run(jobs, count_tokens):
             request = requests[text.number]
-            generation = _make_generation(request, text, policy, _count_recorded(options))
+            generation = _make_generation(request, text, policy, recorded)
             broken = np.flatnonzero(np.isnan(generation.scores))
             if policy.scorer is not None and len(broken):
                 token = f"token {broken[0]} of {request.label}; try dtype=float32"
@@ -183,11 +184,6 @@ class VllmBackend:
             forced = RequestSettings(donor_length=len(continuation), forced=tuple(continuation), **options)
             jobs.append(Job(number, request, forced))
         return [text.records for text in sorted(self.engine.run(jobs), key=lambda text: text.number)]
-
-
-def _count_recorded(options: Mapping[str, Any]) -> int:
-    """Columns that a request has recorded beside score and takeover."""
-    return len(registered.names()) if options.get("scored") else len(OBSERVED) if options.get("traced") else 0
 
 
 def _make_generation(request: Request, text: Text, policy: Policy, recorded: int) -> Generation:

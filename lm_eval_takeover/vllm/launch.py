@@ -74,7 +74,8 @@ def list_engine_arguments(arguments: ModelArguments, pair: Pair, policy: Policy,
     block, (drafting, verifying) = drafts.longest, DIRECTIONS[policy.direction]
     target = pair.member(verifying if block > 1 else "guide" if "guide" in policy.roles else "base")
     base = pair.member("base") if len(policy.roles) == 2 and block == 1 else None
-    rows = [_count_rows(pair.member(role)) for role in (drafting, verifying)] if block > 1 else [0, 0]
+    both = (drafting, verifying) if block > 1 else ()
+    rows = [int(pair.member(role).config.get_text_config().vocab_size) for role in both]  # padding included
     wider = {role: _widen_heads(pair.member(role)) for role in policy.roles}
     settings = EngineSettings(
         policy=describe_policy(policy),
@@ -129,11 +130,6 @@ def choose_runner() -> bool:
 
     os.environ.setdefault(RUNNER, "0" if current_platform.is_cpu() else "1")
     return bool(envs.environment_variables[RUNNER]())  # as it is now: vLLM keeps what it read for its first engine
-
-
-def _count_rows(member: Member) -> int:
-    """Tokens of its vocabulary, with what it is padded by."""
-    return int(member.config.get_text_config().vocab_size)
 
 
 def refuse_others(arguments: ModelArguments) -> None:
