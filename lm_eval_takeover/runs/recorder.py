@@ -68,10 +68,8 @@ class Recorder:
         """The samples of these keys that are finished; says how many there are."""
         finished = self.run.find(keys) if self.run else {}
         if self.run and finished:
-            logger.warning(
-                "run_dir='%s': %d of %d samples are finished already; %d are left to write",
-                self.run.folder, len(finished), len(keys), len(keys) - len(finished),
-            )  # fmt: skip
+            counts = self.run.folder, len(finished), len(keys), len(keys) - len(finished)
+            logger.warning("run_dir='%s': %d of %d samples are finished already; %d are left to write", *counts)
         return finished
 
     def add(self, sample: Sample, generation: Generation) -> None:

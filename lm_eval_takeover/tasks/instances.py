@@ -56,15 +56,11 @@ def make_requests(
         label = f"{document_label(instance)}, sample {sample}"
         requests.append(Request(tuple(ids), sample, min(wanted, left), sampling, until, label))
     if truncated:
-        logger.warning(
-            "%d of %d prompts are longer than the context of %d tokens; truncated from the left",
-            len(truncated), len(encoded), max_length,
-        )  # fmt: skip
+        counts = len(truncated), len(encoded), max_length
+        logger.warning("%d of %d prompts are longer than the context of %d tokens; truncated from the left", *counts)
     if shortened:
-        logger.warning(
-            "max_gen_toks is cut to the room that the context of %d tokens leaves after %d of %d prompts",
-            max_length, len(shortened), len(encoded),
-        )  # fmt: skip
+        counts = max_length, len(shortened), len(encoded)
+        logger.warning("max_gen_toks is cut to what the context of %d tokens leaves after %d of %d prompts", *counts)
     return requests
 
 
@@ -128,8 +124,6 @@ def cut_to_context(
         kept[index] = whole[: len(whole) - len(scored)], scored
         cut += len(whole) < len(context) + len(continuation)
     if cut:
-        logger.warning(
-            "%d of %d texts are longer than the context of %d tokens; truncated from the left",
-            cut, len(texts), max_length,
-        )  # fmt: skip
+        counts = cut, len(texts), max_length
+        logger.warning("%d of %d texts are longer than the context of %d tokens; truncated from the left", *counts)
     return kept

@@ -5,7 +5,7 @@ from lm_eval.api.instance import Instance
 
 from lm_eval_takeover.demo import problems
 from lm_eval_takeover.model import GuidedTakeover
-from lm_eval_takeover.runs.stored import read_stored_runs
+from lm_eval_takeover.runs.run_reader import read_stored_runs
 
 
 def answer(limit, prompts=1, **arguments):

@@ -119,10 +119,7 @@ def _check_comparison(options: argparse.Namespace) -> None:
     add_options(parser)
     for name, default in vars(parser.parse_args([])).items():
         if name not in _COMPARED and getattr(options, name) != default:
-            raise ArgumentError(
-                f"--{name} is ignored by --compare, which measures nothing; leave it out (it goes with "
-                f"{', '.join(f'--{one}' for one in _COMPARED[1:])})"
-            )
+            raise ArgumentError(f"--{name} is ignored by --compare, which takes --score, --kappa_rule and --plugins")
 
 
 def _check_gate(options: argparse.Namespace) -> None:

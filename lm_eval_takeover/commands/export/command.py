@@ -26,7 +26,7 @@ FORMATS = ("eee", "hub", "inspect", "pairs")
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("results", type=Path, nargs="+", metavar="RESULTS", help="lm_eval's --output_path; for pairs a run_dir")
+    add("results", type=Path, nargs="+", metavar="RESULTS", help="an --output_path of lm_eval; for pairs a run_dir")
     add("--to", choices=FORMATS, required=True, help="the format")
     add("--out", type=Path, required=True, metavar="DIR", help="folder for the files")
     add("--organization", default="unknown", help="for eee: who ran the evaluation (default: unknown)")

@@ -13,7 +13,7 @@ from lm_eval_takeover.escaping import for_terminal
 if TYPE_CHECKING:
     from lm_eval_takeover.commands.rescore.judge import JudgeModel
     from lm_eval_takeover.commands.rescore.scoring import Rescored
-    from lm_eval_takeover.runs.stored import StoredRun
+    from lm_eval_takeover.runs.run_reader import StoredRun
 
 HELP = "judge the stored answers of a run again"
 DESCRIPTION = """\
@@ -70,7 +70,7 @@ def run(options: argparse.Namespace) -> int:
         raise ArgumentError("--judge_args, --judge_gen_kwargs and --judge_chat_template need --judge MODEL")
     from lm_eval_takeover.commands.rescore.scoring import rescore
     from lm_eval_takeover.runs.layout import find_run_dir
-    from lm_eval_takeover.runs.stored import read_stored_runs
+    from lm_eval_takeover.runs.run_reader import read_stored_runs
 
     run_dir = find_run_dir(options.run_dir)
     runs, verdicts = read_stored_runs(run_dir)

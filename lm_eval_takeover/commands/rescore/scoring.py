@@ -19,7 +19,7 @@ from lm_eval_takeover.arguments import ModelArguments
 from lm_eval_takeover.commands._output import writing
 from lm_eval_takeover.errors import ArgumentError, RunDirError, nearest
 from lm_eval_takeover.runs.journal import Asked, Sample
-from lm_eval_takeover.runs.stored import Answer, StoredRun
+from lm_eval_takeover.runs.run_reader import Answer, StoredRun
 from lm_eval_takeover.runs.tally import Tally, summarize_tallies
 from lm_eval_takeover.storage.digests import digest_of, digest_of_text
 from lm_eval_takeover.storage.paths import join_inside, make_component

@@ -14,7 +14,7 @@ from lm_eval_takeover.cli import main
 from lm_eval_takeover.commands.rescore.scoring import StoredResponses, rescore
 from lm_eval_takeover.errors import ArgumentError, RunDirError
 from lm_eval_takeover.results.runs import read_runs
-from lm_eval_takeover.runs.stored import read_stored_runs
+from lm_eval_takeover.runs.run_reader import read_stored_runs
 from lm_eval_takeover.storage.digests import digest_of
 from lm_eval_takeover.storage.paths import data_folder
 from lm_eval_takeover.tasks import benchmarks
