@@ -76,13 +76,13 @@ class Puzzle:
             chosen = wanted if not others or (wanted in choices and rng.random() < right) else rng.choice(others)
             rule = self.rules[chosen]
             pieces += [f"{lead}Step {step}: the", f" {rule.animal}"]
-            lead = self._execution(rule, number, rng.choice(CONNECTIVES))
+            lead = self.execution(rule, number, rng.choice(CONNECTIVES))
             number = rule.apply(number)
         pieces.append(f"{lead}The answer is \\boxed{{{number}}}.")
         return pieces
 
     @staticmethod
-    def _execution(rule: Rule, number: int, connective: str) -> str:
+    def execution(rule: Rule, number: int, connective: str) -> str:
         sign, verb = ("+", "adds") if rule.adds else ("-", "takes")
         unit = number % 10
         if not rule.adds and unit < rule.amount:

@@ -1,6 +1,6 @@
 """Trains the demo pair from scratch and writes it into the package: about forty minutes on two cores.
 
-    python scripts/train_demo_pair.py [--out lm_eval_takeover/demo] [--only base|guide|data]
+    python scripts/train_demo_pair.py [--out lm_eval_takeover/demo] [--only base|guide|data|graded]
 
 Both models read the same puzzles. The guide sees solutions whose every decision is right; the base sees solutions that
 decide at random but then execute correctly. So the base executes well and decides badly, by construction.
@@ -16,11 +16,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from graded_puzzle import KINDS, make_graded
 from puzzle import ANIMALS, Puzzle, make_puzzle
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
-from lm_eval_takeover.demo import PROMPT
+from lm_eval_takeover.demo import PROMPT, problems
 
 SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<think>", "</think>"]
 CHAT_TEMPLATE = (
@@ -221,10 +222,28 @@ def write_problems(out: Path, seed: int) -> None:
         (out / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
+def write_graded(out: Path, seed: int) -> None:
+    """100 graded problems, 25 of each kind, and 300 calibration prompts. No puzzle is there twice or in `takeover_demo`."""
+    rng = random.Random(seed)
+    seen = {row["problem"] for row in problems(out / "problems.jsonl")}
+    rows: list[dict[str, str]] = []
+    while len(rows) < 400:
+        kind = KINDS[len(rows) % len(KINDS)]
+        made = make_graded(rng, kind)
+        if made.puzzle.text not in seen:
+            seen.add(made.puzzle.text)
+            rows.append(
+                {"problem": made.puzzle.text, "given": made.given, "answer": str(made.rest.answer), "kind": kind}
+            )
+    prompts = [{"prompt": PROMPT.format(problem=row["problem"]) + row["given"]} for row in rows[100:]]
+    for name, written in (("graded_problems", rows[:100]), ("graded_prompts", prompts)):
+        (out / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in written))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=Path("lm_eval_takeover/demo"))
-    parser.add_argument("--only", choices=["base", "guide", "data"])
+    parser.add_argument("--only", choices=["base", "guide", "data", "graded"])
     parser.add_argument("--seed", type=int, default=2026)
     parser.add_argument("--threads", type=int, default=2)
     arguments = parser.parse_args()
@@ -232,6 +251,8 @@ def main() -> None:
     tokenizer = train_tokenizer(arguments.seed)
     if arguments.only in (None, "data"):
         write_problems(arguments.out, arguments.seed)
+    if arguments.only in (None, "graded"):
+        write_graded(arguments.out, arguments.seed + 3)
     for offset, name in enumerate(("base", "guide")):
         if arguments.only in (None, name):
             train(name, tokenizer, arguments.out, arguments.seed + 1 + offset)

@@ -1,7 +1,8 @@
 """The bundled demo pair: a laboratory in which the true decision tokens are known, not a language model.
 
-It has the checkpoints, 200 test puzzles and calibration prompts. Out: paths, problems and prompts. It imports no other folder.
-`scripts/puzzle.py` makes the puzzles and knows their decisions; `scripts/train_demo_pair.py` trains the pair again.
+It has the checkpoints, 200 test puzzles, 100 graded ones and calibration prompts for both. Out: paths, problems and prompts. It
+imports no other folder. `scripts/puzzle.py` and `scripts/graded_puzzle.py` make the puzzles and know their decisions;
+`scripts/train_demo_pair.py` trains the pair again.
 """
 
 import json
@@ -12,11 +13,18 @@ DEMO = {"base": FOLDER / "base", "guide": FOLDER / "guide"}
 PROMPT = "Problem: {problem}\nSolution:"  # as in task_configs/takeover_demo.yaml
 PROBLEMS = FOLDER / "problems.jsonl"
 CALIBRATION_PROMPTS = FOLDER / "calibration_prompts.jsonl"
+GRADED_PROBLEMS = FOLDER / "graded_problems.jsonl"
+GRADED_PROMPTS = FOLDER / "graded_prompts.jsonl"
 
 
-def problems() -> list[dict[str, str]]:
-    """The 200 puzzles of the demo task, each with `problem` and `answer`."""
-    return [json.loads(line) for line in PROBLEMS.read_text().splitlines()]
+def problems(path: Path = PROBLEMS) -> list[dict[str, str]]:
+    """The 200 puzzles of the demo task, with `problem` and `answer`. Those of `GRADED_PROBLEMS` also have `given` and `kind`."""
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def prompts_for(task: str) -> Path:
+    """The calibration prompts that are like the problems of this task."""
+    return GRADED_PROMPTS if task == "takeover_demo_graded" else CALIBRATION_PROMPTS
 
 
 def calibration_prompts() -> list[str]:

@@ -177,3 +177,8 @@ def _collapse_spaces(text: str) -> str:
 def load_demo(**_: Any) -> dict[str, datasets.Dataset]:
     """The 200 packaged puzzles, without the data set cache."""
     return {"test": datasets.Dataset.from_list(demo.problems())}
+
+
+def load_graded_demo(**_: Any) -> dict[str, datasets.Dataset]:
+    """The 100 packaged graded puzzles."""
+    return {"test": datasets.Dataset.from_list(demo.problems(demo.GRADED_PROBLEMS))}

@@ -83,7 +83,8 @@ class KnownProblems:
     def load(cls, only: Collection[str] | None = None, **others: Collection[str]) -> Self:
         """The problems of the benchmarks, those of `only` where it is given, and `others`."""
         listed: dict[str, list[str]] = json.loads(DIGESTS.read_text())
-        listed["takeover_demo"] = [problem_digest(row["problem"]) for row in demo.problems()]
+        for task, path in (("takeover_demo", demo.PROBLEMS), ("takeover_demo_graded", demo.GRADED_PROBLEMS)):
+            listed[task] = [problem_digest(row["problem"]) for row in demo.problems(path)]
         if only is None or "takeover_gpqa_diamond" in only:
             listed["takeover_gpqa_diamond"] = _read_gpqa_digests()
         return cls({name: digests for name, digests in listed.items() if only is None or name in only} | others)

@@ -18,7 +18,7 @@ from lm_eval_takeover.calibration.files import (
 from lm_eval_takeover.calibration.thresholds import Calibration, Target
 from lm_eval_takeover.commands.compare.calls import write_options
 from lm_eval_takeover.commands.compare.rows import PlannedRow
-from lm_eval_takeover.demo import CALIBRATION_PROMPTS
+from lm_eval_takeover.demo import CALIBRATION_PROMPTS, prompts_for
 from lm_eval_takeover.errors import CalibrationError
 from lm_eval_takeover.method.request import Sampling
 from lm_eval_takeover.pair.calibration_check import Asked, CalibrationFit
@@ -91,7 +91,7 @@ def find_row_target(calibration: Calibration, row: PlannedRow, options: argparse
 def _calibrate_words(options: argparse.Namespace, sampling: Sampling, max_gen_toks: int, task: str) -> list[str]:
     """All words that change the content of the file, except the methods."""
     arguments = options.model_args
-    words = ["--prompts", options.prompts or (_HUB_PROMPTS if options.base else str(CALIBRATION_PROMPTS))]
+    words = ["--prompts", options.prompts or (_HUB_PROMPTS if options.base else str(prompts_for(task)))]
     words += write_options(options, "base", "guide")
     words += ["--task", task] if options.base or options.prompts else []
     words += ["--direction", options.direction] if options.direction != "forward" else []

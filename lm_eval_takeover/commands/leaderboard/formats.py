@@ -26,6 +26,7 @@ _HEADINGS = {
     "takeover_gpqa_diamond": "GPQA",
     "takeover_gpqa_diamond_50": "GPQA (50)",
     "takeover_demo": "Demo",
+    "takeover_demo_graded": "Demo (graded)",
 }
 # Rates of a cell that `--columns` adds, and what they are called.
 _PARTS = {
