@@ -27,7 +27,11 @@ def read_frontier(run_dir: Path) -> dict[str, Any]:
             _, decisions, both = count_decisions(run_dir / line["row"] / "samples")
             held = {name: line[name] for name in ("method", "rate", "realized_rate", "acc", "pass8")}
             rows.append({**held, "found": both / decisions})
-    areas = [line for line in json.loads((run_dir / "frontier_area.json").read_text()) if line["axis"] == "share"]
+    areas = [
+        line
+        for line in json.loads((run_dir / "frontier_area.json").read_text())
+        if (line["axis"], line["task"], line["metric"]) == ("share", "average", "acc")
+    ]
     return {"rows": [_round(row) for row in rows], "areas": [_round(area) for area in areas]}
 
 

@@ -1,14 +1,14 @@
 """The frontier of a comparison: the gain of each method at each cost, in files, and the costs of each row.
 
 RUN_DIR/frontier.csv, .json        a line per row, rate and task, and for their average
-RUN_DIR/frontier_area.csv, .json   a line per axis and method, and per method that it is compared with
+RUN_DIR/frontier_area.csv, .json   a line per axis, task, metric and method, and per method that it is compared with
 RUN_DIR/frontier.svg               the picture
 """
 
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import pairwise, product
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from lm_eval_takeover.commands.compare.rows import PlannedRow
 from lm_eval_takeover.results.frontier import Area, Curve, LeastCost, compare_areas, find_cap, find_least_costs
 from lm_eval_takeover.results.problems import Problems
 from lm_eval_takeover.results.runs import TOTALS, Counts, Run, TaskResult, common_ids
-from lm_eval_takeover.results.statistics import Values
+from lm_eval_takeover.results.statistics import Values, count_observations
 from lm_eval_takeover.results.summary import Figure, Summary, average, choose_averaged, summarize_tasks
 from lm_eval_takeover.storage.whole_files import write_text
 
@@ -33,6 +33,7 @@ AREA_AXES = ("share", "changed")  # elsewhere a method may have one cost at all 
 _AGAINST = ("random", "entropy", "ce")
 STEEP = 0.2  # of Acc, between two neighbouring rates
 AVERAGE = "average"
+METRICS = ("acc", "pass8")
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,7 @@ class Point:
 class Frontier:
     """What is drawn and printed: `averages` are lines of frontier.csv, `areas` those of frontier_area.csv.
 
-    `why` says why there are no areas.
+    `areas` are of Acc in the average over tasks. `why` says why there are none.
     """
 
     averages: Sequence[Mapping[str, Any]]
@@ -121,7 +122,8 @@ def describe_frontier(runs: Mapping[PlannedRow, Sequence[Run]], run_dir: Path) -
     families = [point.row.family for point in points if point.row.rate is not None]
     areas, why = _measure_areas(points, averaged) if len(set(families)) < len(families) else ([], "")
     _write_lines("frontier_area", AREA_COLUMNS, areas, run_dir)
-    return Frontier([line for line in lines if line["task"] == AVERAGE], areas, why)
+    shown = [area for area in areas if (area["task"], area["metric"]) == (AVERAGE, "acc")]
+    return Frontier([line for line in lines if line["task"] == AVERAGE], shown, why)
 
 
 def try_to_draw(lines: Sequence[Mapping[str, Any]], cost: str, path: Path) -> None:
@@ -143,19 +145,24 @@ def _measure_areas(points: Sequence[Point], averaged: Sequence[str]) -> tuple[li
     problems = _align_problems([*alone.values(), *methods], averaged)
     if problems is None:
         return [], "no areas: the rows have different problems, or no samples"
-    samples = [each.samples for each in problems[host.row.label]]
+    whole = {AVERAGE: slice(None)} | (
+        {task: slice(i, i + 1) for i, task in enumerate(averaged)} if len(averaged) > 1 else {}
+    )
+    lines = []
+    for axis, (task, part), metric in product(COSTS, whole.items(), METRICS):
 
-    def gains(point: Point) -> list[Values]:
-        pairs = zip(problems[point.row.label], problems[host.row.label], strict=True)
-        return [own.values["acc"] - its.values["acc"] for own, its in pairs]
+        def gains(point: Point, part: slice = part, metric: str = metric) -> list[Values]:
+            pairs = zip(problems[point.row.label][part], problems[host.row.label][part], strict=True)
+            return [score_problems(own, metric) - score_problems(its, metric) for own, its in pairs]
 
-    lines: list[dict[str, Any]] = []
-    for axis in COSTS:
+        samples = [
+            count_observations(name_metric(each, metric), each.samples) for each in problems[host.row.label][part]
+        ]
         curves: dict[str, Curve] = {}
         for method in dict.fromkeys(point.row.family for point in methods):
-            known = [point for point in methods if point.row.family == method and point.cost(axis) is not None]
+            known = [point for point in methods if point.row.family == method and point.cost(axis, task) is not None]
             if known:
-                curves[method] = _draw_curve(known, gains, samples, axis)
+                curves[method] = _draw_curve(known, gains, samples, axis, task)
         rated = [curves[name] for name in dict.fromkeys(p.row.family for p in methods if p.row.rate) if name in curves]
         areas: Iterable[Area | str] = curves
         if axis in AREA_AXES and rated:
@@ -164,10 +171,20 @@ def _measure_areas(points: Sequence[Point], averaged: Sequence[str]) -> tuple[li
         least = {name: find_least_costs(curve, gains(donor), start) for name, curve in curves.items()} if donor else {}
         for area in areas:
             name = area if isinstance(area, str) else area.method
-            lines.append(
-                {"axis": axis, "task": AVERAGE, "metric": "acc", "method": name} | _describe_area(area, least.get(name))
-            )
+            named = {"axis": axis, "task": task, "metric": metric, "method": name}
+            lines.append(named | _describe_area(area, least.get(name)))
     return [{column: line.get(column) for column in AREA_COLUMNS} for line in lines], ""
+
+
+def name_metric(problems: Problems, metric: str) -> str:
+    """`acc`, and for `pass8` Pass@k of the largest k that the task has."""
+    passes = [name for name in problems.values if name.startswith("pass@")]
+    return max(passes, key=lambda name: int(name[5:])) if metric == "pass8" and passes else "acc"
+
+
+def score_problems(problems: Problems, metric: str) -> Values:
+    """The figure of each problem `[problems]`."""
+    return problems.values[name_metric(problems, metric)]
 
 
 def _align_problems(points: Sequence[Point], averaged: Sequence[str]) -> dict[str, list[Problems]] | None:
@@ -184,10 +201,10 @@ def _align_problems(points: Sequence[Point], averaged: Sequence[str]) -> dict[st
     return aligned
 
 
-def _draw_curve(points: list[Point], gains: Any, samples: Sequence[int], axis: str) -> Curve:
+def _draw_curve(points: list[Point], gains: Any, samples: Sequence[int], axis: str, task: str) -> Curve:
     """A method that cannot reach a rate that was asked keeps its last gain up to there."""
-    points = sorted(points, key=lambda point: point.cost(axis) or 0.0)
-    costs = [point.cost(axis) or 0.0 for point in points]
+    points = sorted(points, key=lambda point: point.cost(axis, task) or 0.0)
+    costs = [point.cost(axis, task) or 0.0 for point in points]
     if axis in AREA_AXES and (most := points[-1].row.covers) and most > costs[-1]:
         points, costs = [*points, points[-1]], [*costs, most]
     return Curve(np.array(costs), [np.stack(of_task) for of_task in zip(*map(gains, points), strict=True)], samples)

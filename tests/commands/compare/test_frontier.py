@@ -57,8 +57,7 @@ def test_a_method_of_a_stranger_stands_in_the_picture(tmp_path, capsys):
     lines = {line["row"]: line for line in read_lines(run_dir / "frontier.csv") if line["task"] == "average"}
     assert list(lines) == ["base", "later@0.1", "later@0.4", "random@0.1", "guide"]
     assert 0 < float(lines["later@0.1"]["realized_rate"]) < float(lines["later@0.4"]["realized_rate"])
-    areas = [line["method"] for line in read_lines(run_dir / "frontier_area.csv") if line["axis"] == "share"]
-    assert areas == ["later", "random"]
+    assert list(read_areas(run_dir, "share")) == ["later", "random"]
     picture = (run_dir / "frontier.svg").read_text()
     assert picture.count("<title>later@0.4: Acc") == 1 and ">later</text>" in picture
     capsys.readouterr()
@@ -111,9 +110,28 @@ def make_runs(tmp_path, counts):
     return runs
 
 
-def read_areas(tmp_path, axis):
-    lines = [line for line in read_lines(tmp_path / "frontier_area.csv") if line["axis"] == axis]
+def read_areas(tmp_path, axis, task="average", metric="acc"):
+    asked = {"axis": axis, "task": task, "metric": metric}
+    lines = [line for line in read_lines(tmp_path / "frontier_area.csv") if asked.items() <= line.items()]
     return {line["method"]: float(line["area"]) if line["area"] else None for line in lines}
+
+
+def test_areas_stand_for_each_task_and_for_pass_at_k(tmp_path):
+    """On one task half of the samples come at 5 %, which solves every problem; on the other none does."""
+    runs = {}
+    for label, correct in {"base": (0, 0), "guide": (8, 8), "far@0.05": (4, 0), "far@0.1": (4, 0)}.items():
+        name, _, at = label.partition("@")
+        told = {"tokens": 1000, "realized_rate": float(at or 0), "asked": 1000}
+        tasks = dict(zip(("takeover_gsm8k", "takeover_amc23"), correct, strict=True))
+        run = takeover("random" if at else name, rate=float(at or 0), per_task=dict.fromkeys(tasks, told))
+        row = PlannedRow(label, name, rate=float(at) if at else None, method=Method(Random(rate=0.5)) if at else None)
+        runs[row] = [write_run(tmp_path / label, {task: [count] * 6 for task, count in tasks.items()}, run=run)]
+    shown = describe_frontier(runs, tmp_path).areas
+    areas = {task: read_areas(tmp_path, "share", task) for task in ("average", "takeover_gsm8k", "takeover_amc23")}
+    assert areas == {"average": {"far": pytest.approx(0.1875)}, "takeover_gsm8k": {"far": pytest.approx(0.375)},
+                     "takeover_amc23": {"far": 0.0}}  # fmt: skip
+    assert read_areas(tmp_path, "share", "takeover_gsm8k", "pass8") == {"far": pytest.approx(0.75)}
+    assert {(area["task"], area["metric"]) for area in shown} == {("average", "acc")}
 
 
 def test_rates_are_added_where_the_curve_is_steep(tmp_path):
