@@ -79,10 +79,20 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--dry_run", action="store_true", help="print the commands and the memory that they need; run nothing")
     probe = "with --dry_run: measure speed and passes on one problem, 256 tokens a sample, and print hours"
     add("--probe", action="store_true", help=probe)
+    plan = "print the smallest difference in Acc that these problems and samples can tell; run nothing"
+    add("--plan", action="store_true", help=plan)
 
 
 def run(options: argparse.Namespace) -> int:
     _check(options)
+    if (options.plan or options.dry_run) and options.format in ("csv", "json"):
+        raise ArgumentError(
+            f"--format {options.format} goes with a comparison; --dry_run and --plan print table, md or latex"
+        )
+    if options.plan:
+        from lm_eval_takeover.commands.compare.detectable import print_plan
+
+        return print_plan(options)
     if options.dry_run:
         from lm_eval_takeover.commands.compare.estimate import print_estimate
 

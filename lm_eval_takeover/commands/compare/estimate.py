@@ -18,7 +18,6 @@ from lm_eval_takeover.commands.compare.running import read_call, run_calls
 from lm_eval_takeover.commands.compare.workload import TaskLoad, read_workload
 from lm_eval_takeover.decoding.costs import count_column_bytes
 from lm_eval_takeover.demo import DEMO
-from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.pair.member import Member
 from lm_eval_takeover.vllm.block_rule import count_parameters
 
@@ -29,8 +28,6 @@ _TOKENS = 256  # of a sample, in a probe
 
 def print_estimate(options: argparse.Namespace) -> int:
     """Print the work by task, the hours by row with `--probe`, the memory by model, and all commands in their order."""
-    if options.format in ("csv", "json"):
-        raise ArgumentError(f"--format {options.format} goes with a comparison; --dry_run prints table, md or latex")
     loads = read_workload(options)
     rows = plan_rows(options)
     plan = plan_calibration(options, rows, loads[0].sampling, max(load.tokens for load in loads), loads[0].task)

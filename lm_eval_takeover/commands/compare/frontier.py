@@ -145,19 +145,17 @@ def _measure_areas(points: Sequence[Point], averaged: Sequence[str]) -> tuple[li
     problems = _align_problems([*alone.values(), *methods], averaged)
     if problems is None:
         return [], "no areas: the rows have different problems, or no samples"
-    whole = {AVERAGE: slice(None)} | (
-        {task: slice(i, i + 1) for i, task in enumerate(averaged)} if len(averaged) > 1 else {}
-    )
+    parts = {AVERAGE: list(range(len(averaged)))}
+    parts |= {task: [place] for place, task in enumerate(averaged)} if len(averaged) > 1 else {}
     lines = []
-    for axis, (task, part), metric in product(COSTS, whole.items(), METRICS):
+    for axis, (task, part), metric in product(COSTS, parts.items(), METRICS):
+        without = [problems[host.row.label][place] for place in part]
 
-        def gains(point: Point, part: slice = part, metric: str = metric) -> list[Values]:
-            pairs = zip(problems[point.row.label][part], problems[host.row.label][part], strict=True)
+        def gains(point: Point, part: list[int] = part, metric: str = metric) -> list[Values]:
+            pairs = [(problems[point.row.label][place], problems[host.row.label][place]) for place in part]
             return [score_problems(own, metric) - score_problems(its, metric) for own, its in pairs]
 
-        samples = [
-            count_observations(name_metric(each, metric), each.samples) for each in problems[host.row.label][part]
-        ]
+        samples = [count_observations(name_metric(each, metric), each.samples) for each in without]
         curves: dict[str, Curve] = {}
         for method in dict.fromkeys(point.row.family for point in methods):
             known = [point for point in methods if point.row.family == method and point.cost(axis, task) is not None]
