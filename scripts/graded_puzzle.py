@@ -1,5 +1,7 @@
 """Graded puzzles for the bundled pair: easy and hard, short and long answers, and decisions of unequal weight.
 
+    python scripts/graded_puzzle.py RUN…      the traces of these runs: how many texts go wrong, and how many at a decision
+
 A graded puzzle is a puzzle and the first steps of its solution, which stand in the prompt. Its kinds are
 
     long      no step is given: three to five decisions are left
@@ -13,6 +15,7 @@ which: it tells whether a text is still the start of a right solution.
 
 import random
 import re
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -25,6 +28,7 @@ from puzzle import (
     LOWEST,
     Puzzle,
     Rule,
+    decision_positions,
     make_puzzle,
     rule_of,
 )
@@ -73,15 +77,20 @@ class GradedPuzzle:
             text = text[len(found) :]
         return True
 
+    def find_departure(self, tokens: Sequence[str]) -> int | None:
+        """The position of the first token with which a response leaves all right solutions; None if it never does."""
+        ends = ("".join(tokens[: position + 1]) for position in range(len(tokens)))
+        return next((position for position, text in enumerate(ends) if not self.keeps_right(text)), None)
+
     def needed_takeovers(self, tokens: Sequence[str], drawn: Sequence[str]) -> list[int] | None:
         """Positions at which the base's own draw would have left all right solutions; None if `tokens` left them.
 
         `tokens` are a response's decoded tokens, `drawn` what the base drew at each. No selector of single tokens reaches this
         text with fewer takeovers.
         """
-        starts = ["".join(tokens[:position]) for position in range(len(tokens) + 1)]
-        if not self.keeps_right(starts[-1]):
+        if self.find_departure(tokens) is not None:
             return None
+        starts = ["".join(tokens[:position]) for position in range(len(tokens))]
         return [place for place, token in enumerate(drawn) if not self.keeps_right(starts[place] + token)]
 
 
@@ -107,25 +116,44 @@ def make_graded(rng: random.Random, kind: str) -> GradedPuzzle:
             return made
 
 
-def read_needed_takeovers(run_dir: Path, task: str = "takeover_demo_graded") -> dict[tuple[int, int], list[int] | None]:
-    """`needed_takeovers` of each `(document, sample)` in a run's traces, of a row in which base and guide both draw."""
+Text = tuple[GradedPuzzle, list[str], list[str]]  # the puzzle, the decoded tokens, and what the base drew at each
+
+
+def read_texts(run_dir: Path) -> dict[tuple[int, int], Text]:
+    """Each `(document, sample)` of the graded task in the traces of a run."""
     import pyarrow.dataset
     from transformers import AutoTokenizer
 
     from lm_eval_takeover.demo import DEMO, GRADED_PROBLEMS, problems
 
     tokenizer = AutoTokenizer.from_pretrained(DEMO["base"])
+    words = {token: tokenizer.decode([token]) for token in range(len(tokenizer))}
     puzzles = [GradedPuzzle.read(row["problem"], row["given"]) for row in problems(GRADED_PROBLEMS)]
     traces = pyarrow.dataset.dataset(sorted((run_dir / "traces").glob("*.parquet")))
     columns = ["doc_id", "sample", "position", "token_id", "host_token_id"]
-    texts: dict[tuple[int, int], list[tuple[int, int, int]]] = {}
-    for row in traces.to_table(columns=columns, filter=pyarrow.dataset.field("task") == task).to_pylist():
-        document, sample, *token = row.values()
-        texts.setdefault((document, sample), []).append((token[0], token[1], token[2]))
-    words = {token: tokenizer.decode([token]) for token in range(len(tokenizer))}
-    found = {}
-    for key, tokens in texts.items():
-        _, *ids = zip(*sorted(tokens), strict=True)
-        written, drawn = ([words.get(token, UNKNOWN) for token in column] for column in ids)
-        found[key] = puzzles[key[0]].needed_takeovers(written, drawn)
-    return found
+    of_task = pyarrow.dataset.field("task") == "takeover_demo_graded"
+    texts: dict[tuple[int, int], Text] = {}
+    for row in sorted(tuple(row.values()) for row in traces.to_table(columns=columns, filter=of_task).to_pylist()):
+        document, sample, _, written, drawn = row
+        _, tokens, draws = texts.setdefault((document, sample), (puzzles[document], [], []))
+        tokens.append(words.get(written, UNKNOWN))
+        draws.append(words.get(drawn, UNKNOWN))
+    return texts
+
+
+def read_needed_takeovers(run_dir: Path) -> dict[tuple[int, int], list[int] | None]:
+    """`needed_takeovers` of each `(document, sample)` in the traces of a run in which the base draws every token."""
+    return {key: puzzle.needed_takeovers(tokens, drawn) for key, (puzzle, tokens, drawn) in read_texts(run_dir).items()}
+
+
+def main() -> None:
+    for run_dir in sys.argv[1:]:
+        texts = [(puzzle.find_departure(tokens), tokens) for puzzle, tokens, _ in read_texts(Path(run_dir)).values()]
+        left = [place in decision_positions(tokens) for place, tokens in texts if place is not None]
+        print(
+            f"{run_dir}: {len(left)} of {len(texts)} texts leave all right solutions, {sum(left)} of them at a decision"
+        )
+
+
+if __name__ == "__main__":
+    main()
