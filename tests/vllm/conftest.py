@@ -78,40 +78,34 @@ def tight(demo_folders):
     return demo_folders | BY_HAND | TIGHT | {"backend": "vllm"}
 
 
-@pytest.fixture(scope="session")
-def open_vllm(tight):
-    """A backend with these model arguments, the same one for the same arguments."""
-    from lm_eval_takeover.vllm.backend import VllmBackend
-
-    opened = {}
+def open_with(engine, usual, opened):
+    """Opens backends with model arguments, the same one for the same arguments."""
 
     def open_one(**arguments):
         key = repr(sorted(arguments.items()))
         if key not in opened:
-            parsed = ModelArguments.parse(tight | arguments)
+            parsed = ModelArguments.parse(usual | arguments)
             pair = load_pair(parsed)
-            opened[key] = VllmBackend(parsed, pair, load_policy(parsed, pair)[0])
+            opened[key] = engine(parsed, pair, load_policy(parsed, pair)[0])
         return opened[key]
 
-    yield open_one
+    return open_one
+
+
+@pytest.fixture(scope="session")
+def open_vllm(tight):
+    from lm_eval_takeover.vllm.backend import VllmBackend
+
+    opened = {}
+    yield open_with(VllmBackend, tight, opened)
     for backend in opened.values():
         backend.close()
 
 
 @pytest.fixture(scope="session")
 def open_hf(demo_folders):
-    """The transformers engines for the same arguments, the same one for the same arguments."""
-    opened = {}
-
-    def open_one(**arguments):
-        key = repr(sorted(arguments.items()))
-        if key not in opened:
-            parsed = ModelArguments.parse(demo_folders | BY_HAND | arguments)
-            pair = load_pair(parsed)
-            opened[key] = TransformersBackend(parsed, pair, load_policy(parsed, pair)[0])
-        return opened[key]
-
-    return open_one
+    """The transformers engines for the same arguments."""
+    return open_with(TransformersBackend, demo_folders | BY_HAND, {})
 
 
 @pytest.fixture(scope="session")

@@ -22,9 +22,6 @@ DIRECTIONS = [
     *((name, one) for name, one in METHODS.items() if not one.reads_text),
     *((f"{name}, reverse", replace(METHODS[name], direction="reverse")) for name in ("log_ratio", "ensemble")),
 ]  # fmt: skip
-of_every_policy = pytest.mark.parametrize(
-    "policy", [one for _, one in DIRECTIONS], ids=[name for name, _ in DIRECTIONS]
-)
 
 
 def write(backend, policy, requests):
@@ -60,7 +57,7 @@ def reference(open_hf):
     return open_hf()
 
 
-@of_every_policy
+@pytest.mark.parametrize("policy", [pytest.param(one, id=name) for name, one in DIRECTIONS])
 def test_the_fused_pair_writes_the_same_texts(fused, reference, requests, policy):
     assert_same(fused, reference, policy, requests)
 
@@ -94,12 +91,6 @@ def test_a_text_goes_on_from_any_of_its_tokens(fused, requests, name):
         assert generation.taken_over[place:] == whole[i].taken_over[place:]
         np.testing.assert_allclose(generation.scores[place:], whole[i].scores[place:], atol=1e-4)
         assert len(generation.observed) == (len(generation.tokens) - place) * 5
-
-
-def test_the_gate_ran_in_the_workers(fused, requests):
-    before = fused.engine.llm.collective_rpc("takeover_calls")[0]
-    write(fused, POLICIES["disagreement"], requests[:1])
-    assert fused.engine.llm.collective_rpc("takeover_calls")[0] > before
 
 
 @pytest.mark.parametrize("policy", ["disagreement", "random", "base", "log_ratio", "lossy", "ensemble"])
@@ -144,9 +135,7 @@ def test_stored_texts_are_read_by_both_models_as_by_transformers(open_vllm, open
 
 
 def test_a_text_that_is_longer_than_the_engines_context_is_named(open_vllm, random_folders, prompts):
-    with pytest.raises(
-        ArgumentError, match="max_model_len=384 is less than the 401 tokens of a text; give at least 401"
-    ):
+    with pytest.raises(ArgumentError, match=r"max_model_len=384 is less than the 401 tokens of a text; give .* 401"):
         open_vllm(**random_folders).compare([], [prompts[0][:1]], [(1,) * 400], ["a"])
 
 

@@ -104,9 +104,8 @@ def test_a_refusal_is_said(open_page):
     page = open_page
     page.evaluate(SEND.format("<img src=x onerror=alert(1)>"))
     page.wait_for("!document.querySelector('#error').hidden")
-    assert (
-        page.evaluate("document.querySelector('#error').textContent") == "no such prompt: <img src=x onerror=alert(1)>"
-    )
+    said = page.evaluate("document.querySelector('#error').textContent")
+    assert said == "no such prompt: <img src=x onerror=alert(1)>"
     assert page.evaluate("document.querySelectorAll('img').length") == 0
     page.evaluate(SEND.format("one"))
     page.wait_for(f"{DONE} && {MARKS}.length")

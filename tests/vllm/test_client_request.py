@@ -6,11 +6,9 @@ from dataclasses import replace
 
 import pytest
 from helpers.pairs import POLICIES, ROOT
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from lm_eval_takeover.vllm.client_request import DEEPEST, MOST_ITEMS, MOST_SAMPLES, Repeats, parse_body, split_request
-from lm_eval_takeover.vllm.settings import EngineSettings, RequestSettings, describe_policy
+from lm_eval_takeover.vllm.settings import EngineSettings, describe_policy
 
 ENGINE = EngineSettings(policy=describe_policy(POLICIES["disagreement"]), vocab=512, ends=[1])
 LENGTH = 1000
@@ -94,35 +92,6 @@ def test_only_so_many_prompts_are_remembered():
     assert [repeats.next("", prompt) for prompt in "aabcd"] == [0, 1, 0, 0, 0]
     assert len(repeats) == 3
     assert (repeats.next("", "a"), repeats.next("", "d"), repeats.next("run", "d")) == (0, 1, 0)
-
-
-ANYTHING = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8), lambda inner:
-    st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=6), inner, max_size=4), max_leaves=8,
-)  # fmt: skip
-NAMES = ("prompt", "messages", "n", "stream", "stream_options", "vllm_xargs", "temperature", "top_p", "top_k", "seed",
-         "stop_token_ids", "logprobs")  # fmt: skip
-XARGS = st.dictionaries(
-    st.sampled_from(["tau", "kappa", "window", "rate", "sample", "run", "trace", "policy", "forced", "sealed", "seal", "id"])
-    .map("takeover_{}".format), ANYTHING,
-)  # fmt: skip
-BODIES = st.fixed_dictionaries({}, optional=dict.fromkeys(NAMES, ANYTHING) | {"vllm_xargs": XARGS | ANYTHING})
-
-
-@pytest.mark.fuzz
-@settings(max_examples=200)
-@given(st.binary(max_size=60) | (ANYTHING | BODIES.map(PLAIN.__or__)).map(json.dumps).map(str.encode))
-def test_any_body_is_samples_or_one_line(data):
-    try:
-        asked = split(parse_body(data))
-    except ValueError:
-        return
-    assert 1 <= len(asked) <= MOST_SAMPLES
-    for one in asked:
-        assert json.loads(json.dumps(one.body, allow_nan=False))["n"] == 1
-        sealed = json.loads(one.body["vllm_xargs"]["takeover_sealed"])
-        assert not sealed.keys() & {"forced", "compared", "scored", "lockstep", "donor_length", "policy"}
-        RequestSettings(**sealed)
 
 
 @pytest.mark.parametrize("name", ["stop_token_ids", "messages", "tools", "logit_bias"])

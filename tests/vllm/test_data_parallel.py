@@ -113,17 +113,11 @@ def test_engines_have_gpus_of_their_own(visible, count, expected, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "given",
-    [
-        {"data_parallel_size": 0},
-        {"data_parallel_size": "two"},
-        {"tensor_parallel_size": 0},
-        {"data_parallel_backend": "x"},
-    ],
-)
-def test_what_is_no_number_of_engines_is_refused(given):
-    name, value = next(iter(given.items()))
-    arguments = ModelArguments.parse({"backend": "vllm", "data_parallel_size": 2, **given})
+    ("name", "value"),
+    [("data_parallel_size", 0), ("data_parallel_size", "two"), ("tensor_parallel_size", 0), ("data_parallel_backend", "x")],
+)  # fmt: skip
+def test_what_is_no_number_of_engines_is_refused(name, value):
+    arguments = ModelArguments.parse({"backend": "vllm", "data_parallel_size": 2, name: value})
     with pytest.raises(ArgumentError, match=f"{name}={value}"):
         open_engines(arguments, POLICIES["disagreement"])
 
@@ -149,9 +143,8 @@ def test_two_engines_write_the_texts_of_one_and_the_other_goes_on_alone(open_vll
     assert len(forced) == 3 and torch.equal(forced[0].scores, forced[2].scores)
     # As `effects`, `score` and `calibrate` ask them.
     texts = [expected[number][0] for number in range(2)]
-    read = [
-        one.compare([registered.get("ce")], [asked[0].prompt, asked[1].prompt], texts, "ab") for one in (backend, hf)
-    ]
+    prompts = [one.prompt for one in asked[:2]]
+    read = [one.compare([registered.get("ce")], prompts, texts, "ab") for one in (backend, hf)]
     for got, want in zip(*read, strict=True):
         np.testing.assert_allclose(got["ce"], want["ce"], atol=1e-4)
     alone = [

@@ -69,11 +69,8 @@ def write_by_drafts(policy, logits):
             written[row] += own[:many]
         verified, step = verified + sum(map(bool, drafts)), step + 1
     taken = [slots.take(one.id, LENGTH) for one in REQUESTS]
-    return (
-        [text[:LENGTH] for text in written],
-        [np.frombuffer(one, np.float32) for one, _ in taken],
-        [p for _, p in taken],
-    )
+    records = [np.frombuffer(one, np.float32) for one, _ in taken]
+    return [text[:LENGTH] for text in written], records, [passes for _, passes in taken]
 
 
 @pytest.mark.parametrize("piece", [2**28, 2_000])

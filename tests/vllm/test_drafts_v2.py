@@ -32,10 +32,8 @@ DRAFTED = ("disagreement", "js", "entropy", "random", "early", "lossy", "ensembl
 def jobs(prompts, tight, random_folders, wide_folders):
     """By name: the model, how its engine is started, the requests, names of policies, and the policies of the reference."""
     both = [Request(prompt, 0, 20, sampling, (), "a") for prompt in prompts for sampling in (GREEDY, SAMPLED)]
-    few, one = (
-        [replace(request, max_new_tokens=12) for request in both[:4]],
-        [Request(prompts[0], 1, 8, SAMPLED, (), "b")],
-    )
+    few = [replace(request, max_new_tokens=12) for request in both[:4]]
+    one = [Request(prompts[0], 1, 8, SAMPLED, (), "b")]
     six = [replace(request, max_new_tokens=14 - 2 * number) for number, request in enumerate(both[:6])]
     six[4] = Request((prompts[0] * 9)[:242], 0, 14, SAMPLED, label="to the end of the context")
     gate, reverse = POLICIES["disagreement"], replace(POLICIES["disagreement"], direction="reverse")
@@ -266,12 +264,7 @@ def test_a_captured_draft_is_the_eager_one_whatever_requests_come(monkeypatch, k
     random, graphs = np.random.default_rng(1), SimulatedGraphs()
     slots = Slots(POLICIES["disagreement"], capacity=4, device=CPU)
     drafters = [make_drafter(slots, graphs), make_drafter(slots, None)]
-    samplings = [
-        {},
-        {"temperature": 0.8},
-        {"temperature": 1.0, "top_p": 0.9},
-        {"temperature": 0.7, "top_p": 0.9, "top_k": 5},
-    ]
+    samplings = [{}, {"temperature": 0.8}, {"temperature": 1.0, "top_p": 0.9}, {"temperature": 0.7, "top_k": 5}]
     tracks, seen = {}, set()
     for turn in range(12):
         index = turn % 4  # another request comes to this index of vLLM's

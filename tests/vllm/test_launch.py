@@ -5,7 +5,7 @@ import os
 from pathlib import Path
 
 import pytest
-from helpers.pairs import METHODS, POLICIES, save_random_model
+from helpers.pairs import save_random_model
 
 from lm_eval_takeover.arguments import ModelArguments
 from lm_eval_takeover.demo import DEMO
@@ -20,6 +20,13 @@ from lm_eval_takeover.vllm.versions import EVERY_HOOK, check_hooks, check_versio
 pytestmark = pytest.mark.filterwarnings("ignore")  # vLLM's own
 
 
+def _plan(arguments):
+    parsed = ModelArguments.parse({"backend": "vllm", "tau": 1.0, "policy": "disagreement"} | arguments)
+    loaded = load_pair(parsed)
+    policy = load_policy(parsed, loaded)[0]
+    return list_engine_arguments(parsed, loaded, policy, plan_drafts(parsed, loaded, policy))
+
+
 @pytest.fixture
 def plan(wide_folders):
     return lambda **arguments: _plan(wide_folders | arguments)
@@ -30,37 +37,14 @@ def runner_v2(monkeypatch):
     monkeypatch.setenv(RUNNER, "1")
 
 
-def _plan(arguments):
-    parsed = ModelArguments.parse({"backend": "vllm", "tau": 1.0, "policy": "disagreement"} | arguments)
-    loaded = load_pair(parsed)
-    policy = load_policy(parsed, loaded)[0]
-    return list_engine_arguments(parsed, loaded, policy, plan_drafts(parsed, loaded, policy))
-
-
 def test_the_fused_pair_is_one_model_with_a_gate(plan, wide_folders):
     options = plan(tensor_parallel_size=2, block_size=1)
     settings = EngineSettings(**options["hf_overrides"]["takeover"])
     assert options["tensor_parallel_size"] == 2
     assert options["hf_overrides"]["architectures"] == ["TakeoverPairForCausalLM"]
     assert settings.load_policy().gate.tau == 1.0 and settings.base == wide_folders["base"]
-
-
-def test_one_model_alone_is_not_fused(plan, wide_folders):
-    options = plan(policy="guide", tau=None)
+    options = plan(policy="guide", tau=None)  # one model alone is not fused
     assert options["model"] == wide_folders["guide"] and options["hf_overrides"]["takeover"]["base"] is None
-
-
-def test_a_number_is_the_length_of_drafts(plan, runner_v2):
-    options = plan(block_size=4)
-    assert options["speculative_config"]["num_speculative_tokens"] == 4
-    assert "num_speculative_tokens_per_batch_size" not in options["speculative_config"]
-
-
-def test_vocabularies_may_be_padded_differently(plan, runner_v2, random_folders):
-    options = plan(block_size=4, **random_folders)
-    settings = EngineSettings(**options["hf_overrides"]["takeover"])
-    assert (options["hf_overrides"]["vocab_size"], settings.guide_rows) == (512, 544)
-    assert "vocab_size" not in plan(block_size=4)["hf_overrides"]
 
 
 @pytest.mark.parametrize("cpu", [True, False])
@@ -111,16 +95,10 @@ def test_auto_is_a_table_of_lengths_which_vllm_reads(plan, runner_v2, caplog):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (
-            {"tensor_paralel_size": 2},
-            "unknown model argument 'tensor_paralel_size'; did you mean 'tensor_parallel_size'",
-        ),
+        ({"tensor_paralel_size": 2}, "'tensor_paralel_size'; did you mean 'tensor_parallel_size'"),
         ({"max_model_len": 100_000}, "max_model_len=100000 is more than the"),
         ({"max_model_len": 64, "max_length": 64}, "say the same; give one of them"),
-        (
-            {"guide_dtype": "bfloat16", "dtype": "float32"},
-            "guide_dtype=bfloat16 beside dtype=float32: backend=vllm has one",
-        ),
+        ({"guide_dtype": "bfloat16", "dtype": "float32"}, "guide_dtype=bfloat16 beside dtype=float32: backend=vllm"),
         ({"speculative_config": "x"}, "speculative_config=x is set by this package: give block_size"),
         ({"pipeline_parallel_size": 2}, "give tensor_parallel_size=2 instead"),
         ({"block_size": 4, "policy": "base", "tau": None}, "policy=base has no base to draft and a guide to verify"),
@@ -130,12 +108,6 @@ def test_wrong_arguments_are_one_line(plan, arguments, message):
     with pytest.raises(ArgumentError) as raised:
         plan(**arguments)
     assert message in str(raised.value) and "\n" not in str(raised.value)
-
-
-def test_the_host_drafts_and_the_donor_verifies(plan, runner_v2, wide_folders):
-    options = plan(block_size=4, direction="reverse")
-    assert (options["model"], options["speculative_config"]["model"]) == (wide_folders["base"], wide_folders["guide"])
-    assert options["tokenizer"] == wide_folders["guide"]
 
 
 @pytest.mark.parametrize(
@@ -173,14 +145,10 @@ def test_too_little_memory_is_one_line_that_says_what_to_set(tight):
 
 def test_what_ended_in_another_process_is_looked_for_there(monkeypatch, tight):
     def end(**options):
-        raise RuntimeError(
-            "Engine core initialization failed. See root cause above. Failed core proc(s): {'EngineCore': 1}"
-        )
+        raise RuntimeError("Engine core initialization failed. See root cause above. Failed core proc(s): {}")
 
     monkeypatch.setattr("vllm.LLM", end)
-    with pytest.raises(
-        ArgumentError, match="its engine ended as it started, and its own error stands above; give a smaller"
-    ):
+    with pytest.raises(ArgumentError, match="its engine ended as it started, and its own error stands above; give a"):
         start_engine({}, load_pair(ModelArguments.parse(tight)))
 
 
@@ -212,8 +180,7 @@ def test_what_is_used_of_vllm_is_there(monkeypatch, tmp_path):
     (tmp_path / "vllm" / "__init__.py").write_text("__version__ = '0.33.9'")
     monkeypatch.setattr(vllm, "__file__", str(tmp_path / "vllm" / "__init__.py"))
     with pytest.raises(
-        ArgumentError,
-        match=r"vLLM 0\.32.* is installed, and vllm\.compilation\.backends\.set_model_tag is missing; known are 0\.32",
+        ArgumentError, match=r"vLLM 0\.32.*, and vllm\.comp.*\.set_model_tag is missing; known are 0\.32"
     ):
         check_hooks(drafts=False)
 
@@ -228,10 +195,3 @@ def test_vllm_reports_no_use_unless_the_user_has_decided(monkeypatch, before, se
         monkeypatch.setenv("VLLM_NO_USAGE_STATS", before)
     check_version()
     assert usage_lib.is_usage_stats_enabled() is sends
-
-
-def test_the_policies_travel_as_plain_values():
-    from lm_eval_takeover.vllm.settings import build_policy, describe_policy
-
-    for policy in (*POLICIES.values(), *(one for one in METHODS.values() if not one.reads_text)):
-        assert build_policy(json.loads(json.dumps(describe_policy(policy)))) == policy

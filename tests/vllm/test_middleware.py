@@ -1,8 +1,7 @@
-"""The server's middleware before a scripted engine: keys, routes and internal fields; and vLLM's own health behind it."""
+"""The server's middleware before a scripted engine: keys, routes and internal fields."""
 
 import asyncio
 import socket
-from types import SimpleNamespace
 
 import pytest
 from helpers.asgi import serve, talk
@@ -67,23 +66,3 @@ def test_a_body_that_does_not_arrive_is_given_up_and_others_are_answered(monkeyp
             slow.settimeout(30)
             answer = "".join(iter(lambda: slow.recv(1).decode(), "}"))
     assert answer.startswith("HTTP/1.1 408") and "the body did not arrive within 1 seconds" in answer
-
-
-@pytest.mark.parametrize("status", [200, 503])
-def test_a_server_whose_engine_is_dead_is_not_healthy(status):
-    from fastapi import FastAPI
-    from vllm.entrypoints.serve.instrumentator import health
-    from vllm.v1.engine.exceptions import EngineDeadError
-
-    from lm_eval_takeover.vllm.server import TakeoverMiddleware
-
-    async def check():
-        if status == 503:
-            raise EngineDeadError
-
-    app = FastAPI()
-    app.include_router(health.router)
-    app.add_middleware(TakeoverMiddleware)
-    app.state.engine_client = SimpleNamespace(check_health=check)
-    behind = SimpleNamespace(middleware=app, app=app)
-    assert asyncio.run(talk(behind, None, method="GET", path="/health"))[0] == status

@@ -50,11 +50,8 @@ def test_neighbours_preemption_and_repeated_positions_change_nothing(logits):
             slots.leave(track)
             slots.leave(neighbour)
             others = [slots.enter(("o", t, i), one, (9, i)) for i, one in enumerate(OTHERS)]
-            slots.decide(
-                others,
-                torch.zeros(3, dtype=torch.long),
-                {role: one.expand(3, 1, 40) for role, one in logits[0].items()},
-            )
+            three = {role: one.expand(3, 1, 40) for role, one in logits[0].items()}
+            slots.decide(others, torch.zeros(3, dtype=torch.long), three)
             for other in others:
                 slots.leave(other)
             neighbour = slots.enter("n", OTHERS[1], (4,))
@@ -65,26 +62,6 @@ def test_neighbours_preemption_and_repeated_positions_change_nothing(logits):
         again.append(slots.decide([neighbour, track], torch.tensor([t, t]), both).tokens[1].item())
     assert again == tokens
     np.testing.assert_array_equal(records(slots), want)
-
-
-def test_a_draft_is_decided_as_its_positions_one_by_one(logits):
-    _, want = write_alone(logits)
-    slots = new_slots()
-    track = slots.enter("a", SAMPLED, (1, 2, 3))
-    block = {role: torch.cat([one[role] for one in logits[:6]], 1) for role in ("base", "guide")}
-    emitted = slots.decide([track], torch.tensor([0]), block, drafted=torch.zeros(1, 6, dtype=torch.long))
-    np.testing.assert_allclose(emitted.records[0, :, SCORE], want[:6, SCORE])
-    assert emitted.tokens[0][~emitted.taken[0]].tolist() == [0] * int((~emitted.taken).sum())
-
-
-def test_forced_tokens_are_emitted_and_judged(logits):
-    slots = new_slots()
-    track = slots.enter("f", RequestSettings(id="a", forced=(7, 8)), (1,))
-    emitted = [slots.decide([track], torch.tensor([t]), logits[t]) for t in range(2)]
-    assert [one.tokens.item() for one in emitted] == [7, 8]
-    for t, one in enumerate(emitted):
-        writer = logits[t]["guide" if one.taken.item() else "base"]
-        assert one.records[0, 0, 2].item() == pytest.approx(writer.log_softmax(-1)[0, 0, 7 + t].item(), abs=1e-5)
 
 
 def test_comparisons_are_wider_and_survive_a_preemption_among_others(logits):
