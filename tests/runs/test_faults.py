@@ -174,9 +174,8 @@ def test_signals_keep_what_is_finished(drills, undisturbed, tmp_path, number, st
     assert last.startswith("stopped; ") and "samples are kept in run_dir=" in last
     kept = int(last.split()[1])
     assert "Traceback" not in log(tmp_path)
-    with contextlib.closing(
-        sqlite3.connect(list_journals(tmp_path / "run")[0])
-    ) as connection:  # all traces are in parts
+    (path,) = list_journals(tmp_path / "run")
+    with contextlib.closing(sqlite3.connect(path)) as connection:  # all traces are in parts
         assert connection.execute("SELECT count(*) FROM samples WHERE part IS NULL").fetchone() == (0,)
     assert ends_well(drills, tmp_path, undisturbed) == kept > 2
 
@@ -201,9 +200,7 @@ def small_disk(forked, tmp_path_factory):
         yield Drills(forked, pid), folder
 
 
-@pytest.mark.parametrize(
-    "part", [1000, 10**9]
-)  # where traces go into parts while it runs, and where they stay in the journal
+@pytest.mark.parametrize("part", [1000, 10**9])  # traces go into parts while it runs, or stay in the journal
 def test_a_full_disk(small_disk, undisturbed, tmp_path, part):
     small, folder = small_disk
     arguments = {"run_dir": str(folder / f"run-{part}")}

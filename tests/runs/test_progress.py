@@ -39,10 +39,8 @@ def test_what_was_finished_before_counts_as_done_and_in_no_speed(clock, capsys):
         bar.count_tokens(50)
         sample = make_sample(1)
         bar.finish(sample)
-        assert (
-            bar.describe()
-            == f"50 tokens, 25/s, realized rate {sample.takeovers / sample.tokens:.1%}, 4 samples from before"
-        )
+        rate = f"{sample.takeovers / sample.tokens:.1%}"
+        assert bar.describe() == f"50 tokens, 25/s, realized rate {rate}, 4 samples from before"
     assert "5/10" in capsys.readouterr().err.rpartition("\r")[2]
 
 

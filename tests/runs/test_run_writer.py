@@ -14,17 +14,12 @@ from lm_eval_takeover.runs.run_writer import RunWriter
 
 def test_another_process_is_sent_away_and_told_who_is_there(folder):
     script = (
-        "import sys, time\n"
-        "from pathlib import Path\n"
-        "from lm_eval_takeover.storage.locks import Lock\n"
-        "lock = Lock(Path(sys.argv[1]))\n"
-        "print('locked', flush=True)\n"
-        "time.sleep(600)\n"
+        "import pathlib, sys, time; from lm_eval_takeover.storage.locks import Lock; "
+        "lock = Lock(pathlib.Path(sys.argv[1])); print('locked', flush=True); time.sleep(600)"
     )
     folder.mkdir()
-    holder = subprocess.Popen(
-        [sys.executable, "-c", script, str(folder / "journal-000.lock")], stdout=subprocess.PIPE, text=True
-    )
+    command = [sys.executable, "-c", script, str(folder / "journal-000.lock")]
+    holder = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert holder.stdout.readline() == "locked\n"
     with pytest.raises(RunDirError, match=rf"is in use by process {holder.pid} on \S+; wait, or give another"):
         open_run(folder)

@@ -13,10 +13,7 @@ from lm_eval_takeover.calibration.files import read_calibration, write_calibrati
 from lm_eval_takeover.demo import DEMO
 from lm_eval_takeover.model import GuidedTakeover
 from lm_eval_takeover.pair.member import Member
-from lm_eval_takeover.runs.sample_keys import (
-    collect_text_settings,
-    sample_key,
-)
+from lm_eval_takeover.runs.sample_keys import collect_text_settings, sample_key
 from lm_eval_takeover.storage.digests import digest_of
 from lm_eval_takeover.storage.paths import data_folder
 from lm_eval_takeover.tasks.instances import GENERATION_ARGUMENTS
@@ -67,23 +64,10 @@ LOADING = {
 CHANGES |= {
     prefix + name: (HAND, {prefix + name: value}) for name, value in LOADING.items() for prefix in ("", "guide_")
 }
-CHANGES |= {
-    name: (HAND | {"load_in_4bit": True}, {name: value})
-    for name, value in (
-        ("bnb_4bit_quant_type", "nf4"),
-        ("bnb_4bit_compute_dtype", "bfloat16"),
-        ("bnb_4bit_use_double_quant", True),
-    )
-}
-CHANGES |= {
-    name: (HAND | {"device_map": "auto"}, {name: value})
-    for name, value in (
-        ("parallelize", True),
-        ("max_memory_per_gpu", "9GiB"),
-        ("max_cpu_memory", "9GiB"),
-        ("offload_folder", "x"),
-    )
-}
+BITS = {"bnb_4bit_quant_type": "nf4", "bnb_4bit_compute_dtype": "bfloat16", "bnb_4bit_use_double_quant": True}
+MAP = {"parallelize": True, "max_memory_per_gpu": "9GiB", "max_cpu_memory": "9GiB", "offload_folder": "x"}
+CHANGES |= {name: (HAND | {"load_in_4bit": True}, {name: value}) for name, value in BITS.items()}
+CHANGES |= {name: (HAND | {"device_map": "auto"}, {name: value}) for name, value in MAP.items()}
 SETTING_CHANGES = {
     "until": ["\n"],
     "max_gen_toks": 29,
@@ -186,29 +170,23 @@ def test_what_a_policy_does_not_read_is_no_part_of_its_key():
     assert keys({"policy": "base"}) != keys({"policy": "guide"})
 
 
-def test_a_folder_counts_by_its_files_and_not_by_its_name(tmp_path):
-    for role in DEMO:
-        shutil.copytree(DEMO[role], tmp_path / role)
-    moved = {"base": str(tmp_path / "base"), "guide": str(tmp_path / "guide")}
-    assert keys(HAND) == keys(HAND | moved)
-    with (tmp_path / "base" / "model.safetensors").open("r+b") as weights:
-        weights.seek(-3, 2)
-        weights.write(b"\x01")
-    assert keys(HAND) != keys(HAND | moved)
+def change_weights(folder):
+    content = (folder / "model.safetensors").read_bytes()
+    (folder / "model.safetensors").write_bytes(content[:-3] + b"\x01" + content[-2:])
 
 
-def test_what_turns_tokens_into_text_is_a_part_of_the_key(tmp_path):
-    shutil.copytree(DEMO["guide"], tmp_path / "guide")
-    moved = {"guide": str(tmp_path / "guide"), "base": str(DEMO["base"])}
-    assert keys(HAND) == keys(HAND | moved)
-    config = tmp_path / "guide" / "tokenizer_config.json"
+def change_decoding(folder):
+    config = folder / "tokenizer_config.json"
     config.write_text(json.dumps(json.loads(config.read_text()) | {"clean_up_tokenization_spaces": True}))
-    assert keys(HAND) != keys(HAND | moved)
 
 
-def test_code_of_a_checkpoint_is_a_part_of_the_key(tmp_path):
-    shutil.copytree(DEMO["guide"], tmp_path / "guide")
-    moved = {"guide": str(tmp_path / "guide"), "base": str(DEMO["base"])}
-    before = keys(HAND | moved)
-    (tmp_path / "guide" / "modeling_mine.py").write_text("x = 1")
-    assert keys(HAND | moved) != before
+def add_code(folder):
+    (folder / "modeling_mine.py").write_text("x = 1")
+
+
+@pytest.mark.parametrize("change", [change_weights, change_decoding, add_code])
+def test_a_folder_counts_by_its_files_and_not_by_its_name(tmp_path, change):
+    moved = HAND | {role: str(shutil.copytree(DEMO[role], tmp_path / role)) for role in DEMO}
+    assert keys(HAND) == keys(moved)
+    change(tmp_path / "guide")
+    assert keys(HAND) != keys(moved)

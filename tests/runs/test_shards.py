@@ -25,9 +25,8 @@ def test_traces_go_into_parts_and_their_blobs_out_of_the_journal(folder, monkeyp
     run.close()
     assert len(read_rows(folder)) == 250
     with sqlite3.connect(folder / "journal-000.sqlite") as connection:
-        assert connection.execute(
-            "SELECT count(*) FROM samples WHERE trace IS NULL AND part IS NOT NULL"
-        ).fetchone() == (50,)
+        counted = connection.execute("SELECT count(*) FROM samples WHERE trace IS NULL AND part IS NOT NULL")
+        assert counted.fetchone() == (50,)
     connection.close()
 
 

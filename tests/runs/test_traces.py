@@ -16,10 +16,7 @@ from lm_eval_takeover.method.observations import OBSERVED
 from lm_eval_takeover.method.request import Request
 from lm_eval_takeover.method.sampling import draw, request_digest, words
 from lm_eval_takeover.method.scores import entropy
-from lm_eval_takeover.runs.journal import Sample
 from lm_eval_takeover.runs.traces import SCHEMA, make_part, pack_trace, window_means
-
-NAME = 'it\'s a "task"/../x'
 
 
 def test_window_means_are_those_of_the_gate():
@@ -106,11 +103,9 @@ def test_a_part_holds_what_was_generated(demo_pair, prompts, folder):
     requests = [Request(prompt, 0, 20, GREEDY, label="r") for prompt in prompts]
     policy = POLICIES["disagreement"]
     made = dict(engine.generate(demo_pair, policy, requests, batch_size=4, traced=True))
+    task = 'it\'s a "task"/../x'
     samples = [
-        Sample(
-            bytes([i]) * 16, NAME, i, 0, "", len(g.tokens), g.takeovers, *[0] * 4, False, trace=pack_trace(g, HEADER)
-        )
-        for i, g in made.items()
+        replace(make_sample(i, tokens=len(g.tokens)), task=task, trace=pack_trace(g, HEADER)) for i, g in made.items()
     ]
     table = make_part(samples).to_pandas()
     for i, g in made.items():
@@ -119,4 +114,4 @@ def test_a_part_holds_what_was_generated(demo_pair, prompts, folder):
         assert (mine["chosen_from"] == "guide").tolist() == g.taken_over
         assert mine["score"].tolist() == pytest.approx(g.scores, rel=1e-6)
         assert mine["position"].tolist() == list(range(len(g.tokens)))
-    assert set(table["task"]) == {NAME}
+    assert set(table["task"]) == {task}
