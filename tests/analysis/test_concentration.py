@@ -8,13 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.integrate import trapezoid
 
+from lm_eval_takeover.analysis import concentration
 from lm_eval_takeover.analysis.catalogue import COLUMNS
-from lm_eval_takeover.analysis.concentration import (
-    measure_concentration,
-    measure_lorenz,
-    measure_overlap,
-    measure_position,
-)
+from lm_eval_takeover.analysis.concentration import measure_concentration, measure_overlap, measure_position
 from lm_eval_takeover.analysis.tokens import SampleTokens, ceil_percent
 
 values = st.lists(st.one_of(st.just(0.0), st.floats(0, 20, width=32)), min_size=1, max_size=300)
@@ -46,7 +42,7 @@ def test_gini_is_half_the_relative_mean_absolute_difference(scores):
 
 @given(values)
 def test_the_lorenz_curve_encloses_the_gini_coefficient(scores):
-    found = measure_lorenz(sample(scores), "ce")
+    found = concentration.measure_lorenz(sample(scores), "ce")
     x = np.sort(np.array(scores, np.float32).astype(float))
     if not x.sum():
         assert found is None

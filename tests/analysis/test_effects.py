@@ -113,9 +113,8 @@ def test_kinds_and_tasks_have_rows_of_their_own_and_populations_add_up():
 
 
 def test_equal_scores_stay_in_one_bin_and_unknown_ones_in_none():
-    positions = planted(np.random.default_rng(3), problems=10).with_columns(
-        flat=pl.lit(1.0), unknown=pl.lit(float("nan"))
-    )
+    positions = planted(np.random.default_rng(3), problems=10)
+    positions = positions.with_columns(flat=pl.lit(1.0), unknown=pl.lit(float("nan")))
     bins = tabulate_by_score(positions, ["flat", "unknown"]).filter(kind="all")
     assert bins.select("score", "positions").rows() == [("flat", len(positions))]
     assert tabulate_auroc(positions, ["unknown"]).is_empty()

@@ -73,9 +73,8 @@ def test_a_threshold_is_chosen_on_other_problems():
 
 
 def test_one_class_has_no_auroc_and_no_interval():
-    frame = pl.DataFrame(
-        {"task": "t", "doc_id": [0, 1, 2], "sample": 0, "score": "ce", "signal_value": [1.0, 2, 3], "length": 9.0}
-    )
+    columns = {"task": "t", "doc_id": [0, 1, 2], "sample": 0, "score": "ce", "signal_value": [1.0, 2, 3], "length": 9.0}
+    frame = pl.DataFrame(columns)
     row, length, mean, _ = tabulate_failure(frame.with_columns(correct=pl.lit(True))).to_dicts()
     assert length["signal"] == "length"
     assert (row["auroc"], row["low"], row["accuracy"], row["majority"]) == (None, None, 1.0, 1.0)
@@ -107,10 +106,7 @@ def test_a_signal_of_length_alone_is_no_better_than_length():
 
 
 def test_a_signal_of_difficulty_alone_tells_nothing_within_problems():
-    signals = {
-        "ce": lambda hard, wrong, length: 4 * hard,
-        "entropy": lambda hard, wrong, length: 2 * wrong,
-    }
+    signals = {"ce": lambda hard, wrong, length: 4 * hard, "entropy": lambda hard, wrong, length: 2 * wrong}
     found = plant_failures(signals, lambda hard, wrong: 0)
     assert found["ce"]["auroc"] > 0.7
     assert found["ce"]["within_low"] < 0.5 < found["ce"]["within_high"] < 0.62

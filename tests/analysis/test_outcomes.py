@@ -38,9 +38,8 @@ def test_the_null_of_flips_is_that_of_a_second_seed():
             for j in range(8)
         ]
         samples = outcomes(rows)
-        (row,) = (
-            tabulate_flips(samples.filter(pl.col("run") != "again"), "base").filter(task="takeover_math500").to_dicts()
-        )
+        alone = tabulate_flips(samples.filter(pl.col("run") != "again"), "base")
+        (row,) = alone.filter(task="takeover_math500").to_dicts()
         assert row["null"] == "expected"
         expected.append((row["null_rescued"], row["null_harmed"]))
         table = tabulate_flips(samples, "base", ["again"])
@@ -78,9 +77,8 @@ def test_budget_rates_and_flips_by_hand():
         assert 0 <= row["acc_low"] < 11 / 24 < row["acc_high"] <= 1
     # Two independent tasks are averaged: a narrower interval; the demo is no mathematical task.
     assert budget["mean", "new"]["acc_high"] < budget["takeover_gsm8k", "new"]["acc_high"]
-    of_three = {
-        (row["task"], row["run"]): row for row in tabulate_budget(samples.filter(pl.col("sample") < 3)).to_dicts()
-    }
+    three = tabulate_budget(samples.filter(pl.col("sample") < 3))
+    of_three = {(row["task"], row["run"]): row for row in three.to_dicts()}
     assert all(row["k"] == 3 for row in of_three.values())
     assert of_three["mean", "new"]["pass8"] == pytest.approx(2 / 3) and budget["mean", "new"]["k"] == 8
     rates = tabulate_rates(samples).filter(task="takeover_gsm8k", run="new")
@@ -98,10 +96,8 @@ def test_budget_has_the_intervals_of_the_leaderboard():
     """At 0 of 240 a bootstrap of problems knows nothing: [0, 0]."""
     rows = [("base", "base", None, None, "takeover_aime24", doc, j, False, 9, 0) for doc in range(30) for j in range(8)]
     row, mean = tabulate_budget(outcomes(rows)).to_dicts()
-    expected = mean_interval(np.zeros(30))
-    assert (
-        (row["acc_low"], row["acc_high"]) == (row["pass8_low"], row["pass8_high"]) == (0, pytest.approx(expected.high))
-    )
+    expected = (0, pytest.approx(mean_interval(np.zeros(30)).high))
+    assert (row["acc_low"], row["acc_high"]) == (row["pass8_low"], row["pass8_high"]) == expected
     assert 0.1 < row["acc_high"] == pytest.approx(mean["acc_high"])
 
 

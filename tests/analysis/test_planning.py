@@ -24,10 +24,7 @@ from lm_eval_takeover.results.published import read_tables
     [
         *((word, PLANNING) for word in (" Therefore", "wait", "\nFirst", "WHAT", "analyze")),
         *((mark, EXECUTION) for mark in ("7", "3.14", ".5", " +", "^{", "$$", "\\", "\\frac", ")$", " ≤", "}=", "*")),
-        *(
-            (word, NONE)
-            for word in ("frac", "steps", "break", "**", "---", "||", ".", ",", ":", "%", "the", "", " ", "\n")
-        ),
+        *((word, NONE) for word in ("frac", "steps", "break", "**", "---", "||", ".", ",", "%", "the", "", " ", "\n")),
     ],
 )
 def test_classes_of_single_tokens(text, kind):

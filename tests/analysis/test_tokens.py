@@ -17,9 +17,8 @@ def test_a_sample_belongs_to_the_part_in_which_it_begins(tmp_path_factory, lengt
     assert sum(part.rows for part in parts) == sum(lengths)
     found = [one for part in parts for one in read_scored_samples([part], ["ce"])]
     assert [one.name[1] for one in found] == list(range(len(lengths)))
-    assert [one.columns["token_id"].tolist() for one in found] == [
-        list(range(sum(lengths[:n]), sum(lengths[: n + 1]))) for n in range(len(lengths))
-    ]
+    expected = [list(range(sum(lengths[:n]), sum(lengths[: n + 1]))) for n in range(len(lengths))]
+    assert [one.columns["token_id"].tolist() for one in found] == expected
 
 
 def test_a_file_that_is_none_is_named(tmp_path):

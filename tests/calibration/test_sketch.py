@@ -30,12 +30,10 @@ def test_all_scores_are_kept_up_to_the_capacity():
         assert tail == pytest.approx(values[values > quantile].astype(np.float64).mean(), rel=1e-12)
 
 
-@given(
-    st.lists(st.integers(1, 400), min_size=1, max_size=30),
-    st.integers(2, 64),
-    st.sampled_from(["gamma", "few", "rising", "falling"]),
-    st.integers(0, 10),
-)
+KINDS = st.sampled_from(["gamma", "few", "rising", "falling"])
+
+
+@given(st.lists(st.integers(1, 400), min_size=1, max_size=30), st.integers(2, 64), KINDS, st.integers(0, 10))
 def test_answers_are_scores_within_the_bound_of_their_rank(sizes, capacity, kind, seed):
     rng = np.random.default_rng(seed)
     values = {

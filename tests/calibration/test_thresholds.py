@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lm_eval_takeover.calibration.files import find_calibration, find_target, name_rate
-from lm_eval_takeover.errors import CalibrationError, TakeoverError
+from lm_eval_takeover.errors import CalibrationError
 from lm_eval_takeover.method.gate import Gate, fires_along
 
 CALIBRATED = calibrate_values(SCORES)
@@ -65,9 +65,8 @@ def test_a_target_is_found_by_its_whole_gate(made):
         (0.08, METHOD | {"policy": "segment", "length": 8}, " --methods segment:score=ce:length=8@0.08"),
     ):
         assert name_rate(rate, method) == options
-        with pytest.raises(
-            CalibrationError, match=r"was not solved for target_rate=.* `the command` and give that file"
-        ):
+        told = r"was not solved for target_rate=.* `the command` and give that file"
+        with pytest.raises(CalibrationError, match=told):
             find_target(made, rate, method, lambda: "the command")
 
 
@@ -78,12 +77,8 @@ def test_a_solved_rate_is_asked_for_by_name():
     info = lm.get_model_info()["takeover"]
     assert info["target_rate"] == 0.05
     assert lm.policy.gate == GuidedTakeover(spike_ratio=info["spike_ratio"]).policy.gate
-    for arguments, text in (
-        ({"target_rate": 0.07}, "was not solved for target_rate=0.07 with ce"),
-        ({"target_rate": 0.05, "score": "js"}, "was not solved for target_rate=0.05 with js"),
-    ):
-        with pytest.raises(TakeoverError, match=text):
-            GuidedTakeover(**arguments)
+    with pytest.raises(CalibrationError, match=r"was not solved for target_rate=0\.05 with js"):
+        GuidedTakeover(target_rate=0.05, score="js")
 
 
 def test_published_table_keeps_its_arithmetic():

@@ -26,9 +26,8 @@ def prefilled(forward, prompts, slots):
 
 
 def expected(forward, text):
-    return forward.member.compute_logits(torch.tensor([text]), torch.ones(1, len(text), dtype=torch.long))[
-        0, -1, :VOCAB
-    ]
+    ids = torch.tensor([text])
+    return forward.member.compute_logits(ids, torch.ones_like(ids))[0, -1, :VOCAB]
 
 
 @torch.inference_mode()

@@ -63,9 +63,8 @@ def test_states_that_a_roll_back_leaves_as_they_were_are_found(member, monkeypat
 
 def test_padding_that_is_read_is_found(member, monkeypatch, caplog):
     plain = Member.compute_logits
-    monkeypatch.setattr(
-        Member, "compute_logits", lambda self, ids, mask, **options: plain(self, ids, torch.ones_like(mask), **options)
-    )
+    unmasked = lambda self, ids, mask, **options: plain(self, ids, torch.ones_like(mask), **options)  # noqa: E731
+    monkeypatch.setattr(Member, "compute_logits", unmasked)
     assert choose_reading(member("llama")) == Reading(padded=False)
     assert "so prompts of different lengths are read apart" in caplog.text
 
@@ -106,9 +105,8 @@ def test_what_is_no_causal_language_model_is_refused_in_a_line(member):
 def test_a_model_whose_pass_fails_is_refused_at_the_start_and_not_by_request(member, monkeypatch):
     broken = member("llama")
     monkeypatch.setattr(broken.model, "forward", lambda **_: (_ for _ in ()).throw(RuntimeError("no kernel\nfor this")))
-    with pytest.raises(
-        ArgumentError, match=r"cannot be served: a pass over a short text fails with RuntimeError: no kernel$"
-    ):
+    told = r"cannot be served: a pass over a short text fails with RuntimeError: no kernel$"
+    with pytest.raises(ArgumentError, match=told):
         list(engine.generate(Pair(broken, None), BaseAlone(), [Request((65,), 0, 2, GREEDY)] * 3))
 
 

@@ -60,13 +60,6 @@ def test_both_forms_equal_the_definition(scores, tau, kappa, window):
     assert fires_along(gate, torch.tensor(scores, dtype=torch.float32)).tolist() == expected
 
 
-def test_rows_are_independent():
-    gate = Gate(0.5, 2.0, 4)
-    scores = torch.rand(5, 30, generator=torch.Generator().manual_seed(0)) * 3
-    together = fires_along(gate, scores)
-    assert together.tolist() == [fires_along(gate, row).tolist() for row in scores]
-
-
 @pytest.mark.parametrize(
     ("values", "text"),
     [

@@ -18,10 +18,8 @@ GREEDY = {"do_sample": False, "temperature": 0.0, "top_p": 1.0}
 
 def ask(lm, *asked, task="a"):
     """One request for each `(prompt, changed settings)`."""
-    requests = [
-        Instance("generate_until", {}, (prompt, SAMPLED | settings), 0, metadata=(task, number, 1))
-        for number, (prompt, settings) in enumerate(asked)
-    ]
+    each = [((prompt, SAMPLED | settings), number) for number, (prompt, settings) in enumerate(asked)]
+    requests = [Instance("generate_until", {}, words, 0, metadata=(task, number, 1)) for words, number in each]
     return lm.generate_until(requests, disable_tqdm=True)
 
 
@@ -43,9 +41,8 @@ def lm(loaded):
 def calibrated(lm, prompts=None, decoding=None, fit=None, **changes):
     """The same model with a calibration of other circumstances."""
     origin, demo = lm.gate_origin, find_calibration("demo")[0]
-    held = replace(
-        demo, name="mine", prompts=demo.prompts | (prompts or {}), decoding=demo.decoding | (decoding or {}), **changes
-    )
+    changes |= {"prompts": demo.prompts | (prompts or {}), "decoding": demo.decoding | (decoding or {})}
+    held = replace(demo, name="mine", **changes)
     lm.gate_origin = replace(origin, fit=replace(origin.fit, calibration=held, **(fit or {})))
     return lm
 
@@ -66,9 +63,8 @@ def test_another_form_or_decoding_is_an_error_that_names_both_sides(lm, prompt, 
     lm-eval's cache of requests asks the model for none."""
     with pytest.raises(CalibrationError) as caught:
         ask(lm, (PROMPT, {}), (prompt, settings))
-    assert f"calibration 'demo' was measured with {measured}, and task a asks with {asks}; make one" in str(
-        caught.value
-    )
+    said = f"calibration 'demo' was measured with {measured}, and task a asks with {asks}; make one"
+    assert said in str(caught.value)
     assert option in str(caught.value)
     assert "\n" not in str(caught.value)
     assert lm.get_model_info()["takeover"]["tokens"] == 0
@@ -182,12 +178,9 @@ def test_a_run_on_a_problem_of_the_calibration_is_refused(caplog):
         return Instance("generate_until", document, (prompt, SAMPLED), 0, metadata=("mine", 3, 1))
 
     refused = request(f"Q: {problem}\nA:", {"question": f"<b>{problem}</b>", "answer": "7"})
-    with pytest.raises(
-        CalibrationError, match=r"'demo' was measured on the problem of task mine, doc 3; give one that was"
-    ):
+    with pytest.raises(CalibrationError, match="'demo' was measured on the problem of task mine, doc 3; give one"):
         GuidedTakeover().generate_until([refused], disable_tqdm=True)
-    GuidedTakeover().generate_until(
-        [request(f"Q: {problem}\nA: 7\n\nQ: {other}\nA:", {"question": other})], disable_tqdm=True
-    )
+    shown = request(f"Q: {problem}\nA: 7\n\nQ: {other}\nA:", {"question": other})
+    GuidedTakeover().generate_until([shown], disable_tqdm=True)
     GuidedTakeover(allow_calibration_mismatch=True).generate_until([refused], disable_tqdm=True)
     assert "was measured on the problem of task mine, doc 3; used anyway" in caplog.text

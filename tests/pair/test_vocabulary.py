@@ -54,9 +54,8 @@ def test_an_added_token_on_a_padded_place_is_allowed():
     ],
 )
 def test_a_real_mismatch_shows_the_first_differing_entries(guide):
-    with pytest.raises(
-        VocabularyError, match=r"do not share a vocabulary: \d of 4 entries differ, first id \d: base '."
-    ):
+    told = r"do not share a vocabulary: \d of 4 entries differ, first id \d: base '."
+    with pytest.raises(VocabularyError, match=told):
         share(vocabulary(WORDS), guide)
 
 

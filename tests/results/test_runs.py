@@ -60,9 +60,8 @@ def test_what_the_helper_writes_has_the_shape_of_what_lm_eval_writes(tmp_path):
     assert made.keys() <= real.keys()
     assert made["config"]["takeover"].keys() <= real["config"]["takeover"].keys()
     assert made["results"][TASK].keys() == real["results"][TASK].keys()
-    rows = [
-        json.loads(samples_file(folder).read_text().splitlines()[0]) for folder in (tmp_path / "made", DATA / "guided")
-    ]
+    files = (samples_file(folder) for folder in (tmp_path / "made", DATA / "guided"))
+    rows = [json.loads(file.read_text().splitlines()[0]) for file in files]
     assert rows[0].keys() == rows[1].keys()
 
 
@@ -143,10 +142,8 @@ def test_results_of_two_verifiers_are_never_one_run(tmp_path):
     write_results(stock, {"takeover_aime24": [8, 8]}, run=again, verifier="math_verify", date="2026-01-03T00-00-00")
     runs, notes = read_runs([tmp_path])
     found = [{task: (one.verifier, one.means["acc"]) for task, one in run.tasks.items()} for run in runs]
-    assert found == [
-        {TASK: ("takeover", 0.25)},
-        {TASK: ("math_verify", 1.0), "takeover_aime24": ("math_verify", 1.0)},
-    ]
+    stocks = dict.fromkeys((TASK, "takeover_aime24"), ("math_verify", 1.0))
+    assert found == [{TASK: ("takeover", 0.25)}, stocks]
     assert notes == []
     rest = write_results(tmp_path / "rest", {"takeover_aime24": [8, 8]}, run=again, verifier="math_verify")
     assert [set(run.tasks) for run in read_runs([tmp_path / "ours", rest])[0]] == [{TASK}, {"takeover_aime24"}]

@@ -19,14 +19,8 @@ from lm_eval_takeover.results.summary import (
 )
 
 PER_TASK = {
-    "takeover_amc23": {
-        "tokens": 1000,
-        "takeovers": 40,
-        "base_passes": 1200,
-        "guide_passes": 100,
-        "realized_rate": 0.04,
-    },
-    "takeover_aime24": {"tokens": 500, "takeovers": 50, "base_passes": 500, "guide_passes": 250, "realized_rate": 0.1},
+    task: dict(zip(("tokens", "takeovers", "base_passes", "guide_passes", "realized_rate"), values, strict=True))
+    for task, values in (("takeover_amc23", (1000, 40, 1200, 100, 0.04)), ("takeover_aime24", (500, 50, 500, 250, 0.1)))
 }
 
 
