@@ -25,10 +25,7 @@ def test_command_line_values_are_typed():
     ("values", "text"),
     [
         ({"spike_ration": 0.1}, "unknown model argument 'spike_ration'; did you mean 'spike_ratio'?"),
-        (
-            {"pretrained": "x"},
-            "unknown model argument 'pretrained'; known: allow_calibration_mismatch, attn_implementation, backend",
-        ),
+        ({"pretrained": "x"}, "argument 'pretrained'; known: allow_calibration_mismatch, attn_implementation, backend"),
         ({"window": "ten"}, "window='ten' is not a whole number"),
         ({"window": 2.5}, "window=2.5 is not a whole number"),
         ({"tau": "high"}, "tau='high' is not a number"),

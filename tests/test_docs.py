@@ -20,9 +20,7 @@ from lm_eval_takeover.tasks.metrics import list_metrics
 
 README = ROOT / "README.md"
 PAGES = [README, *sorted((ROOT / "docs").glob("*.md"))]
-of_every_page = pytest.mark.parametrize(
-    "page", PAGES, ids=lambda page: page.name if page == README else f"docs/{page.name}"
-)
+of_every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: f"{page.parent.name}/{page.name}")
 
 
 def page_text(name):
@@ -200,13 +198,10 @@ def test_code_in_python_compiles(page):
 def cheap_commands(page):
     """What runs on the demo pair alone; on pages other than the README without what the README runs already."""
     before = [] if page == README else cheap_commands(README)
-    return [
-        words
-        for words in commands(page.read_text(), "lm_eval")
-        if "takeover_demo" in words
-        and not re.search(r"\b(base|guide|pretrained)=", " ".join(words))
-        and words not in before
+    found = [
+        words for words in commands(page.read_text(), "lm_eval") if "takeover_demo" in words and words not in before
     ]
+    return [words for words in found if not re.search(r"\b(base|guide|pretrained)=", " ".join(words))]
 
 
 @pytest.mark.slow

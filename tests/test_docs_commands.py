@@ -41,9 +41,8 @@ def mask(line):
 
 def outputs_of(page):
     """Sentences and headings that a page shows as output: lines of code without numbers, commands and their options apart."""
-    blocks = "\n".join(
-        block for block in code_blocks(page.read_text()) if not block.startswith(("{", "- ", "class", "#"))
-    )
+    shown = (block for block in code_blocks(page.read_text()) if not block.startswith(("{", "- ", "class", "#")))
+    blocks = "\n".join(shown)
     lines = [line for line in re.sub(r"\\\n", " ", blocks).splitlines() if line.strip()]
     return [line for line in lines if re.match(r"(Task|Positions|Method|Row|concentration|one task|cross)\b", line)]
 
@@ -60,9 +59,8 @@ def place(tmp_path_factory, demo_runs):
     for number, name in enumerate(RESULTS):
         policy = name if name in ("base", "random") else "disagreement"
         run = takeover(policy, seed=number, base="some/base", guide="some/guide")
-        write_results(
-            folder / "results" / name, {"takeover_gsm8k": [4, 8, 0, 4 + number % 2], "takeover_demo": [8, 4]}, run=run
-        )
+        correct = {"takeover_gsm8k": [4, 8, 0, 4 + number % 2], "takeover_demo": [8, 4]}
+        write_results(folder / "results" / name, correct, run=run)
     return folder
 
 

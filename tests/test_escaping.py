@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 from lm_eval_takeover.commands._output import WRITERS, Table
 from lm_eval_takeover.escaping import for_csv, for_latex, for_markdown, for_terminal, make_notices_visible
 
-HOSTILE = st.text(max_size=40) | st.text(
-    alphabet="\x1b\x9b\r\n\x85\u2028\u202e\\{}%$&#_^~<>|[]()!`=+-@a1 ", max_size=30
-)
+SPECIAL = "\x1b\x9b\r\n\x85\u2028\u202e\\{}%$&#_^~<>|[]()!`=+-@a1 "
+HOSTILE = st.text(max_size=40) | st.text(alphabet=SPECIAL, max_size=30)
 
 
 @given(HOSTILE)

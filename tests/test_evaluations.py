@@ -48,11 +48,7 @@ def test_a_model_that_is_used_twice_reports_each_evaluation_and_takes_its_seed(e
     first, second, again = (evaluate(lm, torch_random_seed=seed) for seed in (1234, 5, 1234))
     reports = [one["config"]["takeover"] for one in (first, second, again)]
     assert [report["seed"] for report in reports] == [0, 5, 0]
-    assert [report["tokens"] for report in reports] == [
-        reports[0]["tokens"],
-        reports[1]["tokens"],
-        reports[0]["tokens"],
-    ]
+    assert reports[2]["tokens"] == reports[0]["tokens"]
     assert 0 < reports[1]["tokens"] <= 2 * 8 * 24
     assert texts(first) == texts(again) != texts(second)
     assert lm.get_model_info()["takeover"]["tokens"] == reports[2]["tokens"]  # asked once more, it says the same

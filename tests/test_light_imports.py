@@ -1,5 +1,6 @@
 """What is imported at every start, or by task files under any model type, leaves the heavy libraries alone."""
 
+import ast
 import subprocess
 import sys
 
@@ -8,6 +9,7 @@ from helpers.pairs import ROOT
 from helpers.processes import environment
 
 MODELS = ("torch", "transformers")
+LIGHT = ("answers", "tasks", "storage", "results")
 HARNESS = (*MODELS, "lm_eval", "datasets", "numpy", "math_verify")
 
 LISTED = """
@@ -38,11 +40,17 @@ def modules_of(folder):
         ("import lm_eval_takeover.lm_eval_hooks", HARNESS),
         (HELP.format(words=["--help"]), HARNESS),
         (HELP.format(words=["calibrate", "--help"]), HARNESS),
-        *((f"import {', '.join(modules_of(folder))}", MODELS) for folder in ("answers", "tasks", "storage")),
+        *((f"import {', '.join(modules_of(folder))}", MODELS) for folder in LIGHT),
     ],
-    ids=["package", "harness", "help", "help of a command", "answers", "tasks", "storage"],
+    ids=["package", "harness", "help", "help of a command", *LIGHT],
 )
 def test_imports_are_light(code, forbidden):
     script = LISTED.format(code=code, forbidden=forbidden)
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=environment(), cwd=ROOT)
     assert (done.returncode, done.stdout) == (0, "[]\n"), done.stderr
+
+
+@pytest.mark.parametrize("folder", [*LIGHT, "runs"])
+def test_a_folder_and_its_modules_say_what_they_are(folder):
+    for path in (ROOT / "lm_eval_takeover" / folder).glob("*.py"):
+        assert ast.get_docstring(ast.parse(path.read_text())), path

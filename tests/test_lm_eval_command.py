@@ -21,9 +21,8 @@ def test_the_plain_command_runs_the_demo_task_and_reports_the_takeover(lm_eval_c
     (results,) = (tmp_path / "demo-base+demo-guide-disagreement").glob("results_*.json")
     takeover = json.loads(results.read_text())["config"]["takeover"]
     closing = f"{takeover['label']}: realized rate {takeover['realized_rate']:.2%}"
-    assert re.search(
-        rf"^\S+ INFO +\[lm_eval_takeover\S+ {re.escape(closing)} .* tokens\), .* passes of", done.stderr, re.M
-    )
+    told = rf"^\S+ INFO +\[lm_eval_takeover\S+ {re.escape(closing)} .* tokens\), .* passes of"
+    assert re.search(told, done.stderr, re.M)
     assert takeover["per_task"]["takeover_demo"]["tokens"] == takeover["tokens"] > 0
     assert 0 < takeover["realized_rate"] < 0.1
     (samples,) = tmp_path.rglob("samples_takeover_demo_*.jsonl")
@@ -44,10 +43,8 @@ def test_real_benchmarks_run_through_their_hub_ids(forked_at_hub, tmp_path):
     assert takeover["base"]["id"] == "acme/base"
     assert len(takeover["guide"]["revision"]) == 40
     assert takeover["per_task"].keys() == {"takeover_gsm8k", "takeover_math500"}
-    assert {task: n["original"] for task, n in content["n-samples"].items()} == {
-        "takeover_gsm8k": 1319,
-        "takeover_math500": 500,
-    }
+    counted = {task: n["original"] for task, n in content["n-samples"].items()}
+    assert counted == {"takeover_gsm8k": 1319, "takeover_math500": 500}
     (samples,) = tmp_path.rglob("samples_takeover_gsm8k_*.jsonl")
     row = json.loads(samples.read_text().splitlines()[0])
     assert row["doc"]["problem"].startswith("Janet")
@@ -76,8 +73,7 @@ def test_an_error_of_the_user_is_one_line_and_status_2(forked, arguments, text):
 
 
 def test_errors_of_others_keep_their_traceback(forked):
-    done = forked.run(
-        "lm_eval", "--model", "hf", "--model_args", "pretrained=no/such-model", "--tasks", "takeover_demo"
-    )
+    words = ["--model", "hf", "--model_args", "pretrained=no/such-model", "--tasks", "takeover_demo"]
+    done = forked.run("lm_eval", *words)
     assert done.returncode == 1
     assert "Traceback" in done.stderr

@@ -46,9 +46,7 @@ def test_the_seed_argument_goes_before_lm_evals_and_says_so_where_they_differ(ca
     assert [observed(3, torch_random_seed=seed)["seed"] for seed in (1234, 3)] == [3, 3]
     assert not caplog.records
     assert observed(model=3, torch_random_seed=4)["seed"] == 3
-    assert [record.message for record in caplog.records] == [
-        "seed=3 of the model arguments counts, not lm-eval's seed 4"
-    ]
+    assert caplog.messages == ["seed=3 of the model arguments counts, not lm-eval's seed 4"]
 
 
 def test_an_evaluation_ends_with_its_call_even_if_it_fails():
@@ -80,12 +78,9 @@ def test_a_run_that_misses_its_rate_says_so_at_its_end_and_in_what_it_differs(ca
     )
     takeover = results["config"]["takeover"]
     differences = "its prompts are in another template; its texts are shorter (6 tokens, 168 there)"
-    assert (
-        abs(takeover["realized_rate"] - 0.05) > 0.01 and "; ".join(takeover["differs_from_calibration"]) == differences
-    )
-    line = (
-        f"{takeover['label']}: 5.0% of the tokens were asked for, and {takeover['realized_rate']:.1%} were taken over"
-    )
+    rate = takeover["realized_rate"]
+    assert abs(rate - 0.05) > 0.01 and "; ".join(takeover["differs_from_calibration"]) == differences
+    line = f"{takeover['label']}: 5.0% of the tokens were asked for, and {rate:.1%} were taken over"
     assert f"{line}; against its calibration 'demo': {differences}" in caplog.text
 
 

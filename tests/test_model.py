@@ -55,16 +55,13 @@ def test_text_depends_on_prompt_sample_and_seed_only(demo_lm):
 
 def test_tasks_are_reported_apart_and_together():
     lm = GuidedTakeover(batch_size=8, policy="random", rate=0.3, block_size=1)
-    lm.generate_until(
-        instances(PROMPTS[:2], SAMPLED, 2, "a") + instances(PROMPTS[:1], SAMPLED, 1, "b"), disable_tqdm=True
-    )
+    asked = instances(PROMPTS[:2], SAMPLED, 2, "a") + instances(PROMPTS[:1], SAMPLED, 1, "b")
+    lm.generate_until(asked, disable_tqdm=True)
     info = lm.get_model_info()["takeover"]
     assert info["per_task"].keys() == {"a", "b"}
     for name in ("tokens", "takeovers", "base_passes", "guide_passes"):
         assert info[name] == sum(task[name] for task in info["per_task"].values())
-    assert (
-        info["base_passes"] == info["guide_passes"] == info["tokens"] - 5
-    )  # the last token of a text is read by nobody
+    assert info["base_passes"] == info["guide_passes"] == info["tokens"] - 5  # nobody reads the last token of a text
     assert info["realized_rate"] == info["takeovers"] / info["tokens"]
     assert info["realized_rate"] == pytest.approx(0.3, abs=0.12)
     json.dumps(info)
@@ -102,24 +99,16 @@ def test_greedy_texts_equal_those_of_hf_on_random_weights(random_pair, role):
 def test_log_likelihoods_equal_those_of_hf(role):
     ours = GuidedTakeover(policy=role, batch_size=3, **{role: str(DEMO[role])})  # named alone, as `hf` names it
     theirs = HFLM(pretrained=str(DEMO[role]), batch_size=3, dtype="float32", device="cpu")
-    pairs = [(p, "\nStep 1: the ant adds 5.") for p in PROMPTS[:3]] + [
-        ("", "Step 1"),
-        ("Step", " 1"),
-        ("x " * 1000, "y " * 100),
-    ]
+    pairs = [(p, "\nStep 1: the ant adds 5.") for p in PROMPTS[:3]]
+    pairs += [("", "Step 1"), ("Step", " 1"), ("x " * 1000, "y " * 100)]
     requests = [Instance("loglikelihood", {}, pair, 0, metadata=("t", i, 1)) for i, pair in enumerate(pairs)]
-    for mine, other in zip(
-        ours.loglikelihood(requests, disable_tqdm=True), theirs.loglikelihood(requests, disable_tqdm=True), strict=True
-    ):
+    found = (one.loglikelihood(requests, disable_tqdm=True) for one in (ours, theirs))
+    for mine, other in zip(*found, strict=True):
         assert mine[0] == pytest.approx(other[0], rel=1e-4, abs=1e-3)
         assert mine[1] == other[1]
-    texts = [
-        Instance("loglikelihood_rolling", {}, (text,), 0, metadata=("t", 0, 1)) for text in (PROMPTS[0], "ab " * 1100)
-    ]
-    mine, other = (
-        ours.loglikelihood_rolling(texts, disable_tqdm=True),
-        theirs.loglikelihood_rolling(texts, disable_tqdm=True),
-    )
+    long = (PROMPTS[0], "ab " * 1100)
+    texts = [Instance("loglikelihood_rolling", {}, (text,), 0, metadata=("t", 0, 1)) for text in long]
+    mine, other = (one.loglikelihood_rolling(texts, disable_tqdm=True) for one in (ours, theirs))
     assert mine == pytest.approx(other, rel=1e-4)
 
 
@@ -127,14 +116,12 @@ def test_log_likelihood_under_takeover_counts_each_token_under_its_writer(random
     """Against the two models asked one by one, with the decisions of the gate worked out in plain Python."""
     lm = GuidedTakeover(base=str(random_pair["base"]), guide=str(random_pair["guide"]), tau=7.6, kappa=0.99, window=4)
     context, continuation = PROMPTS[0], "\nStep 1: the ant adds 5. We have 58."
-    ((value, greedy),) = lm.loglikelihood(
-        [Instance("loglikelihood", {}, (context, continuation), 0)], disable_tqdm=True
-    )
+    asked = [Instance("loglikelihood", {}, (context, continuation), 0)]
+    ((value, greedy),) = lm.loglikelihood(asked, disable_tqdm=True)
     prompt, ids = lm._encode_pair(context, continuation)
     from helpers import reference
 
-    scores, total = [], 0.0
-    fired = []
+    scores, fired, total = [], [], 0.0
     for t, token in enumerate(ids):
         host, donor = (reference.next_logits(m.model, [*prompt, *ids[:t]], 512) for m in (lm.pair.base, lm.pair.guide))
         score, recent = reference.score_of("ce", host, donor), scores[-4:]

@@ -1,30 +1,44 @@
-"""What the package offers at its top, what it asks for, and how it is checked."""
+"""What the package offers at its top, what it asks for and locks, and how it is checked."""
 
+import re
 import subprocess
+import sys
 import tomllib
 from inspect import ismodule
 
+import pytest
+import torch
 from helpers.pairs import ROOT
 from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 
 def test_all_is_complete():
-    import lm_eval_takeover
+    import lm_eval_takeover as package
 
-    public = {
-        name for name, value in vars(lm_eval_takeover).items() if not name.startswith("_") and not ismodule(value)
-    }
-    assert set(lm_eval_takeover.__all__) == public | {"__version__"}
+    public = {name for name, value in vars(package).items() if not name.startswith("_") and not ismodule(value)}
+    assert set(package.__all__) == public | {"__version__"}
 
 
 def test_the_next_lm_eval_is_kept_out_until_it_is_known_to_fit():
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    (wanted,) = (one for one in map(Requirement, project["dependencies"]) if one.name == "lm-eval")
-    fits = {
-        version: wanted.specifier.contains(version, prereleases=True)
-        for version in ("0.4.13", "0.4.14", "0.5.0.dev1", "0.5")
-    }
-    assert fits == {"0.4.13": True, "0.4.14": True, "0.5.0.dev1": False, "0.5": False}
+    (wanted,) = (one for one in map(Requirement, PROJECT["dependencies"]) if one.name == "lm-eval")
+    versions = ("0.4.13", "0.4.14", "0.5.0.dev1", "0.5")
+    assert [wanted.specifier.contains(one, prereleases=True) for one in versions] == [True, True, False, False]
+
+
+def test_every_direct_dependency_is_locked_with_hashes_at_a_version_that_fits():
+    extras = PROJECT["optional-dependencies"]
+    named = [*PROJECT["dependencies"], *(one for name in ("test", "check", "analysis", "plot") for one in extras[name])]
+    text = (ROOT / "requirements.lock").read_text()
+    locked = dict(re.findall(r"^([\w.-]+)==(\S+) \\\n    --hash=sha256:[0-9a-f]{64}", text, re.MULTILINE))
+    assert len(locked) == len(re.findall("==", text))
+    versions = {canonicalize_name(name): version for name, version in locked.items()}
+    pinned = [line for line in (ROOT / "constraints.txt").read_text().splitlines() if line[:1] not in ("#", "")]
+    for one in map(Requirement, [*named, *pinned]):
+        assert one.name == "torch" or one.specifier.contains(versions[canonicalize_name(one.name)]), one
+    assert "torch" not in versions and "://" not in text
 
 
 def test_make_test_runs_every_part_and_names_those_that_failed(tmp_path):
@@ -35,3 +49,11 @@ def test_make_test_runs_every_part_and_names_those_that_failed(tmp_path):
     done = subprocess.run(call, cwd=ROOT, capture_output=True, text=True)
     assert done.stdout.splitlines() == ["check runs", "suite runs", "test-vllm runs", "make test: FAILED: suite"]
     assert done.returncode == 2
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_without_a_gpu_the_check_of_one_refuses_and_writes_nothing(tmp_path):
+    call = ["bash", ROOT / "scripts" / "gpu_check.sh", tmp_path / "figures"]
+    done = subprocess.run(call, env={"PATH": "/usr/bin:/bin", "PYTHON": sys.executable}, capture_output=True, text=True)
+    assert done.returncode == 2 and "sees no GPU" in done.stderr and done.stderr.count("\n") == 1
+    assert not (tmp_path / "figures").exists()

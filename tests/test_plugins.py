@@ -85,13 +85,10 @@ def test_all_engines_write_the_same(plugin, demo_pair, prompts, name, direction)
         tau = {"test_margin": 0.6, "test_doubt": 0.3, "test_jeffreys": 4.0}[name]
         policy = Disagreement(score=name, direction=direction, gate=Gate(tau, 1.0))
     requests = [Request(prompt, j, 40, SAMPLED) for prompt in prompts for j in range(2)]
-    texts = [
-        {
-            i: (g.tokens, g.taken_over)
-            for i, g in engine.generate(demo_pair, policy, requests, batch_size=5, block_size=block, traced=True)
-        }
-        for block in (1, 7, "auto")
-    ]
+    texts = []
+    for block in (1, 7, "auto"):
+        made = engine.generate(demo_pair, policy, requests, batch_size=5, block_size=block, traced=True)
+        texts.append({i: (g.tokens, g.taken_over) for i, g in made})
     assert texts[0] == texts[1] == texts[2]
     taken = [fire for _, fires in texts[0].values() for fire in fires]
     assert 0.01 < sum(taken) / len(taken) < 0.6
@@ -136,9 +133,8 @@ def test_a_run_dir_keeps_its_samples_until_the_source_changes(tmp_path, caplog):
     def run(**changes):
         caplog.clear()
         lm = GuidedTakeover(**arguments | changes)
-        results = simple_evaluate(
-            model=lm, tasks=["takeover_demo"], limit=2, gen_kwargs="max_gen_toks=24", bootstrap_iters=0
-        )
+        asked = {"tasks": ["takeover_demo"], "limit": 2, "gen_kwargs": "max_gen_toks=24"}
+        results = simple_evaluate(model=lm, bootstrap_iters=0, **asked)
         lm.close()
         return results
 

@@ -38,30 +38,14 @@ def write_run(folder, policy, rollouts, problems, arguments=None, rate=None):
         key = blake2b(text.encode(), digest_size=16).digest()
         asked.append(Asked(task, f"{task} {doc}", doc, number, doc, "prompt", key))
         trace = pack_trace(_make_generation(tokens, taken, bool(gate)), header)
-        run.add(
-            Sample(
-                key,
-                task,
-                doc,
-                number,
-                text,
-                len(tokens),
-                *[len(taken)] * 3,
-                len(tokens),
-                len(taken) + 1,
-                False,
-                trace=trace,
-            )
-        )
+        counts = (len(tokens), *[len(taken)] * 3, len(tokens), len(taken) + 1)
+        run.add(Sample(key, task, doc, number, text, *counts, False, trace=trace))
         outcome = "correct" if correct else "incorrect"
         verdicts.append(LoggedVerdict(f"{task} {doc}", digest_of_text(text), answer, outcome))
     run.begin(command, facts, asked)
-    run.add_prompts(
-        [
-            {"task": task, "doc_id": doc, "prompt": "p", "prompt_ids": [1, 2], "problem": problem, "answer": gold}
-            for (task, doc), (problem, gold) in problems.items()
-        ]
-    )
+    usual = {"prompt": "p", "prompt_ids": [1, 2]}
+    rows = [{"task": t, "doc_id": d, "problem": text, "answer": gold} for (t, d), (text, gold) in problems.items()]
+    run.add_prompts([row | usual for row in rows])
     run.add_verdicts(verdicts)
     run.close()
     return folder
@@ -74,9 +58,7 @@ def _make_generation(tokens, taken, gated):
     places = np.isin(np.arange(count), list(taken))
     scores = np.where(places, 3 + 2 * random.random(count), np.round(random.exponential(0.05, count), 3))
     host = [taken.get(place, token) for place, token in enumerate(tokens)]
-    observed = np.stack(
-        [scores / 2, -scores, -scores / 8, 1 + places * 4.0, np.asarray(host, dtype=float)], axis=1
-    ).astype(np.float32)
+    observed = np.stack([scores / 2, -scores, -scores / 8, 1 + places * 4.0, np.asarray(host, dtype=float)], axis=1)
     generation = Generation(observed=array("f", observed.ravel().tolist()))
     generation.tokens, generation.taken_over = list(map(int, tokens)), places.tolist()
     generation.scores = scores.tolist() if gated else [float("nan")] * count

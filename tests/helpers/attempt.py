@@ -113,9 +113,7 @@ def attempt(spec):
         bootstrap_iters=0,
         log_samples=True,
     )
-    outcome = {
-        "results": found["results"], "samples": found["samples"], "takeover": found["config"]["takeover"]
-    }  # fmt: skip
+    outcome = {"takeover": found["config"]["takeover"]} | {name: found[name] for name in ("results", "samples")}
     whole_files.write_text(Path(spec["out"]), json.dumps(outcome, default=handle_non_serializable, sort_keys=True))
 
 

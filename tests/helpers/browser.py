@@ -84,11 +84,9 @@ class Page:
         self.call(
             "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=width < 600
         )
-        media = [
-            {"name": "prefers-color-scheme", "value": theme},
-            {"name": "prefers-reduced-motion", "value": "reduce"},
-        ]
-        self.call("Emulation.setEmulatedMedia", features=media)
+        media = {"prefers-color-scheme": theme, "prefers-reduced-motion": "reduce"}
+        features = [{"name": name, "value": value} for name, value in media.items()]
+        self.call("Emulation.setEmulatedMedia", features=features)
 
     def save_picture(self, path):
         path.parent.mkdir(parents=True, exist_ok=True)

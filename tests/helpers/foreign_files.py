@@ -39,17 +39,11 @@ from lm_eval_takeover.commands.report.rollouts import read_scores
 from lm_eval_takeover.commands.report.summary import list_rows
 from lm_eval_takeover.errors import TakeoverError
 from lm_eval_takeover.runs import journal_file
+from lm_eval_takeover.runs import scores as scored
 from lm_eval_takeover.runs.parquet import DIGEST, read_table, reading, seal
 from lm_eval_takeover.runs.prompts import read_prompts
 from lm_eval_takeover.runs.run_reader import read_run_folder
-from lm_eval_takeover.runs.scores import (
-    ScoredSample,
-    ScoresHeader,
-    list_score_files,
-    make_schema,
-    read_header,
-    write_scores,
-)
+from lm_eval_takeover.runs.scores import list_score_files, make_schema, read_header
 from lm_eval_takeover.runs.traces import SCHEMA as TRACED
 from lm_eval_takeover.storage.digests import digest_of
 
@@ -97,9 +91,9 @@ def _write_scores(folder: Path) -> None:
         count = one.stored.tokens
         values = {field.name: rng.random(count).astype(np.float32) if pa.types.is_floating(field.type)
                   else rng.integers(1, 6, count).astype(np.int32) for field in schema}  # fmt: skip
-        samples.append(ScoredSample(one.stored.key, one.stored_name, list(range(count)), values))
+        samples.append(scored.ScoredSample(one.stored.key, one.stored_name, list(range(count)), values))
     model = {"id": "some/base", "revision": None, "dtype": "torch.float32"}
-    write_scores(folder, ScoresHeader(model, model, dict.fromkeys(SCORES)), samples)
+    scored.write_scores(folder, scored.ScoresHeader(model, model, dict.fromkeys(SCORES)), samples)
 
 
 # What a stranger changes
@@ -118,10 +112,10 @@ def _spoil_file(path: Path, rng: random.Random, sign=lambda content: content) ->
 def _spoil_results(folder, rng):
     paths = sorted((folder / "results").iterdir())
     path = rng.choice(paths)
-    if path.suffix == ".json" or rng.random() < 0.25:
-        return (
-            _spoil_file(path, rng) if path.suffix == ".json" else path.write_bytes(spoil_bytes(path.read_bytes(), rng))
-        )
+    if path.suffix == ".json":
+        return _spoil_file(path, rng)
+    if rng.random() < 0.25:
+        return path.write_bytes(spoil_bytes(path.read_bytes(), rng))
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     at = rng.randrange(len(lines))
     lines[at] = spoil_json(lines[at], rng)
@@ -134,6 +128,10 @@ def _spoil_calibration(folder, rng):
 
 def _spoil_baseline(folder, rng):
     _spoil_file(folder / "baseline.json", rng, lambda c: c | {"checksum": digest_of(c | {"checksum": ""})})
+
+
+_CELLS = (None, 0, -1, 7, 2**62, 0.5, float("inf"), "", "x", "../../x.parquet", "000-000099.parquet", "\x1b[31m", "\U000e0041",
+          b"", b"\xff\x00")  # fmt: skip
 
 
 def _spoil_journal(folder, rng):
@@ -150,24 +148,7 @@ def _spoil_journal(folder, rng):
             if columns[at] == "facts":
                 row[at] = json.dumps(spoil_json(json.loads(row[at]), rng))
             else:
-                leaves = (
-                    None,
-                    0,
-                    -1,
-                    7,
-                    2**62,
-                    0.5,
-                    float("inf"),
-                    "",
-                    "x",
-                    "../../x.parquet",
-                    "000-000099.parquet",
-                    "\x1b[31m",
-                    "\U000e0041",
-                    b"",
-                    b"\xff\x00",
-                )
-                row[at] = rng.choice(leaves)
+                row[at] = rng.choice(_CELLS)
             new = dict(zip(columns, row, strict=True)) | {"digest": journal_file.row_digest(row)}
             if table == "samples" and rng.random() < 0.5:
                 new["trace"] = None
@@ -213,16 +194,8 @@ def spoil_parquet(path: Path, rng: random.Random) -> None:
     path.write_bytes(content)
 
 
-def _spoil_trace(folder, rng):
-    spoil_parquet(rng.choice(sorted((folder / "disagreement" / "traces").iterdir())), rng)
-
-
-def _spoil_scores(folder, rng):
-    spoil_parquet(rng.choice(sorted((folder / "base" / "scores").glob("*.parquet"))), rng)
-
-
-def _spoil_prompts(folder, rng):
-    spoil_parquet(folder / "base" / "prompts.parquet", rng)
+def _spoil_any(pattern):
+    return lambda folder, rng: spoil_parquet(rng.choice(sorted(folder.glob(pattern))), rng)
 
 
 def _spoil_svg(folder, rng):
@@ -286,9 +259,9 @@ KINDS = {
     "results": (_spoil_results, _read_results),
     "calibration": (_spoil_calibration, _read_calibration),
     "journal": (_spoil_journal, _read_runs),
-    "trace": (_spoil_trace, _read_runs),
-    "scores": (_spoil_scores, _read_runs),
-    "prompts": (_spoil_prompts, _read_runs),
+    "trace": (_spoil_any("disagreement/traces/*"), _read_runs),
+    "scores": (_spoil_any("base/scores/*.parquet"), _read_runs),
+    "prompts": (_spoil_any("base/prompts.parquet"), _read_runs),
     "baseline": (_spoil_baseline, _read_baseline),
     "svg": (_spoil_svg, lambda folder: read_figure(folder / "analysis" / "budget.svg")),
     "effects": (_spoil_effects, lambda folder: read_effects(folder / "effects")),
@@ -302,11 +275,8 @@ def try_one(kind: str, sound: Path, scratch: Path, seed: int) -> None:
     shutil.copytree(sound, scratch)
     spoil, read = KINDS[kind]
     spoil(scratch, random.Random(f"{kind} {seed}"))
-    with (
-        contextlib.redirect_stdout(io.StringIO()),
-        contextlib.redirect_stderr(io.StringIO()),
-        warnings.catch_warnings(),
-    ):
+    silent = io.StringIO()
+    with contextlib.redirect_stdout(silent), contextlib.redirect_stderr(silent), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         read(scratch)
 

@@ -8,17 +8,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from lm_eval_takeover.demo import DEMO
 from lm_eval_takeover.forward.forward_pass import ForwardPass, prepare_pass
 from lm_eval_takeover.method.gate import Gate
-from lm_eval_takeover.method.policies import (
-    BaseAlone,
-    Disagreement,
-    Early,
-    Ensemble,
-    Entropy,
-    GuideAlone,
-    Lossy,
-    Random,
-    Segment,
-)
+from lm_eval_takeover.method.policies import ALONE, Disagreement, Early, Ensemble, Entropy, Lossy, Random, Segment
 from lm_eval_takeover.method.request import Sampling
 from lm_eval_takeover.pair.member import Member
 
@@ -34,8 +24,8 @@ POLICIES = {
     "entropy": Entropy(gate=Gate(0.7, 1.5, 25)),
     "random": Random(rate=0.2),
     "early": Early(early_tokens=9),
-    "base": BaseAlone(),
-    "guide": GuideAlone(),
+    "base": ALONE["base"](),
+    "guide": ALONE["guide"](),
 }
 # Methods of other papers, with budget parameters that let both models of the demo pair write.
 METHODS = {
@@ -51,6 +41,11 @@ METHODS = {
     "segment to the end of a sentence": Segment(gate=Gate(1.5), length="sentence"),
     "ensemble": Ensemble(weight=0.4),
 }
+
+
+def in_directions(policies):
+    """Names with each direction that a policy has: one model alone has none."""
+    return [(name, way) for name in policies for way in ("forward", "reverse")[: 1 if name in ("base", "guide") else 2]]
 
 
 def pass_as_on_a_gpu(pair, monkeypatch, graphed=True):
@@ -119,9 +114,8 @@ def save_small_pair(folder):
         "num_key_value_heads": 1,
         "head_dim": 8,
     }
-    base = save_random_model(
-        folder / "base", vocab_size=512, seed=1, layers=2, kind="llama", tie_word_embeddings=False, **sizes
-    )
+    options = sizes | {"kind": "llama", "tie_word_embeddings": False}
+    base = save_random_model(folder / "base", vocab_size=512, seed=1, layers=2, **options)
     model, generator = AutoModelForCausalLM.from_pretrained(base), torch.Generator().manual_seed(5)
     with torch.no_grad():
         model.model.norm.weight.mul_(6)  # peaked distributions

@@ -88,11 +88,8 @@ def replay(
     tokens, taken, scores, left = [], [], [], 0
     for t, (h, d) in enumerate(zip(by_model[host], by_model[donor], strict=True)):
         w = word(seed, prompt, sample, t)
-        x = (
-            draw(h, w, temperature, top_p, top_k)
-            if score in ("surprise", "log_ratio") or policy == "ensemble"
-            else None
-        )
+        drafts = score in ("surprise", "log_ratio") or policy == "ensemble"
+        x = draw(h, w, temperature, top_p, top_k) if drafts else None
         s = score_of(score, h, d, x)
         recent = scores[max(0, t - window) :]
         if policy in ("disagreement", "entropy", "segment"):

@@ -21,9 +21,8 @@ def digest(text):
 def score(correct, samples=8, shares=None):
     passes = {f"pass@{k}": pass_at_k(samples, correct, k) for k in list_ks(samples)}
     reasons = dict.fromkeys(REASONS, 0.0)
-    return (
-        {"acc": correct / samples, **passes, f"maj@{samples}": float(correct > samples / 2)} | reasons | (shares or {})
-    )
+    majority = {f"maj@{samples}": float(correct > samples / 2)}
+    return {"acc": correct / samples, **passes} | majority | reasons | (shares or {})
 
 
 def takeover(policy="disagreement", *, base="acme/Small-Base", guide="acme/Large", seed=0, rate=0.05, **changed):
@@ -54,21 +53,9 @@ def sample_row(task, number, correct, samples=8, shares=None):
 
 
 def write_results(
-    folder,
-    correct,
-    *,
-    run=None,
-    model="guided-takeover",
-    model_args=None,
-    logged=True,
-    date="2026-01-01T00-00-00",
-    decoding=None,
-    config=None,
-    samples=8,
-    shares=None,
-    verifier=None,
-    **top,
-):
+    folder, correct, *, run=None, model="guided-takeover", model_args=None, logged=True, date="2026-01-01T00-00-00",
+    decoding=None, config=None, samples=8, shares=None, verifier=None, **top,
+):  # fmt: skip
     """Write `results_*.json` and, where `logged`, samples; `correct` has by task how many samples are correct, by problem.
 
     `shares` are more metrics, of which each problem has the same value.
@@ -85,9 +72,8 @@ def write_results(
         if logged:
             lines = "".join(json.dumps(row) + "\n" for row in rows)
             (folder / f"samples_{task}_{date}.jsonl").write_text(lines)
-    kwargs = {"until": [], "do_sample": True, "temperature": 0.6, "top_p": 0.95, "max_gen_toks": 16384} | (
-        decoding or {}
-    )
+    kwargs = {"until": [], "do_sample": True, "temperature": 0.6, "top_p": 0.95, "max_gen_toks": 16384}
+    kwargs |= decoding or {}
     content = {
         "results": results,
         "group_subtasks": {},

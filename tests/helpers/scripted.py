@@ -43,10 +43,8 @@ def evaluate(model, tasks, metadata=None):
 def main():
     metadata = json.loads(sys.argv[2]) if len(sys.argv) > 2 else None
     results = evaluate(Scripted(), sys.argv[1].split(","), metadata)
-    kept = {
-        key: results.get(key) for key in ("results", "groups", "group_subtasks", "n-samples", "versions", "samples")
-    }
-    print(json.dumps(kept, default=handle_non_serializable))
+    names = ("results", "groups", "group_subtasks", "n-samples", "versions", "samples")
+    print(json.dumps({name: results.get(name) for name in names}, default=handle_non_serializable))
 
 
 if __name__ == "__main__":

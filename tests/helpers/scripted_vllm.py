@@ -50,9 +50,8 @@ class ScriptedVllm:
         found = []
         for name, start, stop, last in args[0]:
             rows = self.records.get(name)
-            found.append(
-                None if rows is None else (np.array(rows[start:stop], np.float32).tobytes(), {"base": 0, "guide": 0})
-            )
+            part = None if rows is None else np.array(rows[start:stop], np.float32).tobytes()
+            found.append(None if part is None else (part, {"base": 0, "guide": 0}))
             if last:
                 self.records.pop(name, None)
         return [[[None] * len(found)], [found]]
@@ -92,14 +91,10 @@ class ScriptedVllm:
             stop = min(place + self.chunks[number % len(self.chunks)], len(tokens))
             self.write(name, tokens, host, place, stop)
             ids = show_ids(body, tokens[place:stop], first=not place)
-            choice = {
-                "index": 0,
-                "text": tell(tokens[place:stop]),
-                "finish_reason": "stop" if stop == len(tokens) else None,
-            }
-            await write(
-                "data: " + json.dumps({"id": f"cmpl-{name}", "object": "text_completion", "choices": [choice | ids]})
-            )
+            choice = {"index": 0, "text": tell(tokens[place:stop])} | ids
+            choice["finish_reason"] = "stop" if stop == len(tokens) else None
+            event = {"id": f"cmpl-{name}", "object": "text_completion", "choices": [choice]}
+            await write("data: " + json.dumps(event))
             place, number = stop, number + 1
             await asyncio.sleep(self.pause)
         usage = {"id": f"cmpl-{name}", "object": "text_completion", "choices": [], "usage": count(tokens)}

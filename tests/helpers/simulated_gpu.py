@@ -83,9 +83,8 @@ class SimulatedGpu(TorchFunctionMode):
             args[0]._place = "pinned"
             return args[0]
         pinned = kwargs.pop("pin_memory", False)
-        asked = [
-            one for one in (*args, kwargs.get("device")) if isinstance(one, (torch.device, str)) and "cuda" in str(one)
-        ]
+        named = [one for one in (*args, kwargs.get("device")) if isinstance(one, (torch.device, str))]
+        asked = [one for one in named if "cuda" in str(one)]
         args = tuple(CPU if any(one is cuda for cuda in asked) else one for one in args)
         if "device" in kwargs and asked:
             kwargs["device"] = CPU
@@ -105,10 +104,7 @@ class SimulatedGpu(TorchFunctionMode):
             if not kwargs.get("non_blocking"):
                 self._blame(name, "an upload that waits")
         elif (
-            name == "to"
-            and home
-            and not asked
-            and any(isinstance(one, torch.device) and one.type == "cpu" for one in args[1:])
+            name == "to" and home and not asked and any(one == CPU for one in args[1:] if isinstance(one, torch.device))
         ):
             self._blame("to", "the host waits")
             return found.clone() if found is given[0] else found
@@ -161,11 +157,9 @@ def _read(host, donor, tokens):
 
 
 def _compute_words(keys, positions):
-    drawn = [
-        np.random.Philox(key=key).random_raw(t + 1)[t].astype(np.int64)
-        for key, t in zip(keys.numpy().view(np.uint64), positions.tolist(), strict=True)
-    ]
-    return torch.tensor(drawn, dtype=torch.int64)
+    pairs = zip(keys.numpy().view(np.uint64), positions.tolist(), strict=True)
+    drawn = [np.random.Philox(key=key).random_raw(t + 1)[t] for key, t in pairs]
+    return torch.from_numpy(np.array(drawn, np.uint64).view(np.int64))
 
 
 @contextmanager

@@ -17,9 +17,8 @@ def draw_in_torch(logits: Tensor, at: Tensor, sampling: Sampling) -> tuple[Tenso
     if sampling.temperature == 0 or sampling.top_k == 1:
         return logits.argmax(-1), logits.amax(-1).double() * 0 + 1
     logits = logits.float()
-    surprise = (
-        logits.amax(-1, keepdim=True) - logits
-    ) / sampling.temperature + 0.0  # never -0.0, whose bits are negative
+    surprise = (logits.amax(-1, keepdim=True) - logits) / sampling.temperature
+    surprise += 0.0  # never -0.0, whose bits are negative
     weights = (-surprise).exp().double()
     masses = weights.sum(-1)
     if 0 < sampling.top_k < logits.shape[-1]:
@@ -72,10 +71,8 @@ def read_in_torch(host: Tensor, donor: Tensor | None = None, tokens: Tensor | No
 def _read_model(logits: Tensor, tokens: Tensor | None) -> ModelRead:
     shifted, rest = _weigh(logits)
     undefined = ~logits.amax(-1).isfinite()
-    rest, second = (
-        one.masked_fill(undefined, math.nan)
-        for one in (rest, shifted.scatter(-1, shifted.argmax(-1, keepdim=True), -math.inf).amax(-1).exp())
-    )
+    second = shifted.scatter(-1, shifted.argmax(-1, keepdim=True), -math.inf).amax(-1).exp()
+    rest, second = (one.masked_fill(undefined, math.nan) for one in (rest, second))
     logprob = rank = torch.full_like(rest, math.nan)
     if tokens is not None:
         logprob = log_probs(logits).gather(-1, tokens[..., None])[..., 0]
