@@ -1,0 +1,198 @@
+"""Writes the index: each item with its measured table, the printed one, its figures, and what differs in set-up.
+
+Every number is one of leaderboard.json, of an analysis, or of a calibration file; nothing is computed here.
+"""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, StrictUndefined
+from markupsafe import Markup
+
+from lm_eval_takeover import __version__
+from lm_eval_takeover.commands._output import Table, write_file, write_markdown
+from lm_eval_takeover.commands.paper.manifest import Item, Pair, Part
+from lm_eval_takeover.commands.report.figures import read_figure
+from lm_eval_takeover.escaping import for_markdown, for_terminal, make_page_policy
+from lm_eval_takeover.results.published import read_tables
+
+SPIKE_RATIOS = (0.01, 0.03, 0.05)  # of Table 13
+_SHARES = ("share_base", "share_set", "iou", "share", "acc", "acc_host", "acc_donor", "near_share", "replaced_share")
+_PAGE = files("lm_eval_takeover.commands.paper") / "page"
+_METRICS = ("acc", "pass8")
+
+
+@dataclass
+class Shown:
+    """An item of one set-up: tables by title, figures by path, lines of text."""
+
+    pair: str
+    tables: dict[str, Table] = field(default_factory=dict)
+    figures: list[Path] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    report: Path | None = None
+
+
+def write_index(
+    run_dir: Path,
+    pairs: Mapping[str, Pair],
+    folders: Mapping[str, Path],
+    chosen: Mapping[str, Mapping[str, Item]],
+    failed: Mapping[str, str],
+) -> None:
+    """`index.html` and `index.md`. `failed` says of a set-up which command ended it."""
+    names = {name: item for items in chosen.values() for name, item in items.items()}
+    shown = []
+    for name, item in sorted(names.items(), key=lambda entry: ("TFS".index(entry[0][0]), int(entry[0][1:]))):
+        own = [show_item(item, pair, folders[pair], failed.get(pair)) for pair in chosen if name in chosen[pair]]
+        printed = read_tables()[item.printed] if item.printed else None
+        table = (
+            Table(printed["columns"], [[cell or "" for cell in row] for row in printed["rows"]]) if printed else None
+        )
+        shown.append((name, item, own, table))
+    write_file("run_dir", run_dir / "index.md", _write_markdown(run_dir, pairs, shown))
+    write_file("run_dir", run_dir / "index.html", _write_page(run_dir, pairs, shown))
+
+
+def show_item(item: Item, pair: str, folder: Path, failed: str | None) -> Shown:
+    """What is there of it."""
+    shown = Shown(pair, notes=[failed] if failed else [])
+    board = folder / "leaderboard.json"
+    if item.board and board.exists():
+        shown.tables["measured"] = lay_out_board(json.loads(board.read_text()), item)
+    index = folder / "analysis" / "analysis.json"
+    made = json.loads(index.read_text()) if index.exists() else {"analyses": [], "cannot_show": {}}
+    for name in dict.fromkeys([*(part.analysis for part in item.parts), *item.figures]):
+        if reason := made["cannot_show"].get(name):
+            shown.notes.append(f"{name} cannot be shown: {reason}")
+    for part in item.parts:
+        if part.analysis in made["analyses"]:
+            lines = json.loads((index.parent / f"{part.analysis}.json").read_text())
+            shown.tables[part.analysis] = lay_out_part(lines, part)
+    paths = [(folder if name == "frontier" else index.parent) / f"{name}.svg" for name in item.figures]
+    shown.figures = [
+        path for path in paths if path.exists() and (path.stem in made["analyses"] or path.parent == folder)
+    ]
+    if item.calibrate:
+        found = sorted((folder / "thresholds").glob("*.json"))
+        shown.tables |= {"tau / kappa": lay_out_thresholds(found)} if found else {}
+    report = folder / "report.html"
+    shown.report = report if item.report and report.exists() else None
+    return shown
+
+
+def lay_out_board(board: Mapping[str, Any], item: Item) -> Table:
+    """Rows of the item in its order, in percent: by task, the average alone, or Recovery."""
+    by_label = {_find_label(row): row for row in board["rows"]}
+    rows = {label: by_label[label] for label in item.rows if label in by_label}
+    realized = {label: _percent(row["realized_rate"]) for label, row in rows.items()}
+    recovery = {label: _pair(row["recovery"]) for label, row in rows.items()}
+    if item.board == "recovery":
+        return Table(["Row", "Realized", "Recovery Acc / Pass@8"], [[x, realized[x], recovery[x]] for x in rows])
+    tasks = dict.fromkeys(task for row in rows.values() for task in row["tasks"])
+    shown = list(tasks) if item.board == "tasks" or len(tasks) == 1 else []
+    lines = []
+    for label, row in rows.items():
+        cells = [_pair(row["tasks"].get(task)) for task in shown]
+        lines.append([label, realized[label], *cells, _pair(row["average"]), recovery[label]])
+    notes = ["Each cell is Acc / Pass@8 in percent."]
+    return Table(["Row", "Realized", *shown, "Average", "Recovery"], lines, notes)
+
+
+def _find_label(row: Mapping[str, Any]) -> str:
+    """The row's name in compare; a thinking row is called by its model there."""
+    return str(row["kind"] if row["kind"] == "thinking" else row["model"])
+
+
+def _pair(cell: Mapping[str, Any] | None) -> str:
+    return " / ".join(_percent((cell or {}).get(metric)) or "–" for metric in _METRICS)
+
+
+def _percent(value: float | None) -> str:
+    return "" if value is None else f"{100 * value:.1f}"
+
+
+def lay_out_part(lines: Sequence[Mapping[str, Any]], part: Part) -> Table:
+    """The part of an analysis; shares are in percent."""
+    kept = [line for line in lines if all(line[name] in values for name, values in part.where.items())]
+    shares = [name for name in part.columns if name in _SHARES]
+    names = sum(not _is_number(kept[0][name]) for name in part.columns) if kept else 1
+    notes = [f"In percent: {', '.join(shares).replace('_', ' ')}."] if shares else []
+    rows = [[_show(name, line[name]) for name in part.columns] for line in kept]
+    return Table([name.replace("_", " ") for name in part.columns], rows, notes, names)
+
+
+def _is_number(value: Any) -> bool:
+    return value is None or (isinstance(value, (int, float)) and not isinstance(value, bool))
+
+
+def _show(name: str, value: Any) -> str:
+    if not isinstance(value, float):
+        return "" if value is None else str(value)
+    return _percent(value) if name in _SHARES else f"{value:.4g}"
+
+
+def lay_out_thresholds(paths: Sequence[Path]) -> Table:
+    """Table 13: tau and kappa of ce by calibration set and spike ratio."""
+    rows = []
+    for path in paths:
+        by_ratio = {row["rho"]: row for row in json.loads(path.read_text())["scores"]["ce"]["table"]}
+        cells = [by_ratio[ratio] for ratio in SPIKE_RATIOS]
+        rows.append([path.stem, *(f"{cell['tau']:.3f} / {cell['kappa_tail']:.3f}" for cell in cells)])
+    return Table(["Calibration set", *(f"{ratio:.0%}" for ratio in SPIKE_RATIOS)], rows)
+
+
+Listed = Sequence[tuple[str, Item, Sequence[Shown], Table | None]]
+
+
+def _list_notes(item: Item) -> Iterator[str]:
+    yield from filter(None, (item.note, item.missing and f"Missing: {item.missing}"))
+
+
+def _write_markdown(run_dir: Path, pairs: Mapping[str, Pair], shown: Listed) -> str:
+    lines = ["# The papers' tables and figures", ""]
+    lines += [f"- {for_markdown(name)}: {for_markdown(pair.note)}" for name, pair in pairs.items()]
+    for name, item, own, printed in shown:
+        lines += ["", f"## {name} {item.title}", "", *_list_notes(item)]
+        for one in own:
+            lines += ["", f"### {for_markdown(one.pair)}", *(f"\n{for_markdown(note)}" for note in one.notes)]
+            lines += [f"\n{title}\n\n{write_markdown(table)}" for title, table in one.tables.items()]
+            lines += [f"\n![{path.stem}]({path.relative_to(run_dir)})" for path in one.figures]
+            lines += [f"\n[Report]({one.report.relative_to(run_dir)})"] if one.report else []
+        lines += [f"\n### Printed\n\n{write_markdown(printed)}"] if printed else []
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _write_page(run_dir: Path, pairs: Mapping[str, Pair], shown: Listed) -> str:
+    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    environment.filters["visible"] = for_terminal
+    style = (_PAGE / "paper.css").read_text(encoding="utf-8").replace("\r\n", "\n")
+    return environment.from_string((_PAGE / "index.html.jinja").read_text(encoding="utf-8")).render(
+        version=__version__,
+        policy=make_page_policy([], style),
+        style=Markup(style),
+        pairs=pairs,
+        items=[
+            {
+                "name": name,
+                "title": item.title,
+                "notes": list(_list_notes(item)),
+                "printed": printed,
+                "shown": [
+                    {
+                        "pair": one.pair,
+                        "tables": one.tables,
+                        "notes": one.notes,
+                        "figures": [(path.stem, read_figure(path)) for path in one.figures],
+                        "report": one.report and str(one.report.relative_to(run_dir)),
+                    }
+                    for one in own
+                ],
+            }
+            for name, item, own, printed in shown
+        ],
+    )

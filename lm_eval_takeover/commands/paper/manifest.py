@@ -1,0 +1,106 @@
+"""What the papers show: `manifest.toml` in the package.
+
+A set-up (`pairs`) is two models and the tasks that they answer. An item (`items`) names the set-ups that it is of, the rows of
+`compare` that it needs, and where its tables and figures are found among the results.
+"""
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from lm_eval_takeover.errors import ArgumentError, nearest
+from lm_eval_takeover.storage.schema import check
+
+FILE = Path(__file__).with_name("manifest.toml")
+DEMO = "demo"  # the bundled pair stands in for every other one
+Board = Literal["tasks", "average", "recovery"]
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A set-up. Without models it is the bundled pair. `note` says what the paper does not."""
+
+    tasks: str
+    note: str = ""
+    base: str | None = None
+    guide: str | None = None
+    thinking: str | None = None  # the reasoning model of the base's size
+    chat: bool = False  # whether base and guide are asked in the guide's template, with thinking on
+    calibrate: tuple[str, ...] = ()  # tasks that Table 13 calibrates on
+    revisions: tuple[str, ...] = ()  # of the guide; each of them is a set-up of its own
+
+
+@dataclass(frozen=True)
+class Part:
+    """A table of an analysis: these columns of the lines whose fields have one of these values."""
+
+    analysis: str
+    columns: tuple[str, ...]
+    where: dict[str, tuple[str, ...]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Item:
+    """A table, a figure or a claim. `missing` says what of it cannot be made yet."""
+
+    title: str
+    pairs: tuple[str, ...]
+    rows: tuple[str, ...] = ()  # of compare; thinking is left out where the set-up has none
+    note: str = ""
+    printed: str | None = None  # the number of its table in published.json
+    board: Board | None = None  # which part of the leaderboard it shows
+    parts: tuple[Part, ...] = ()
+    figures: tuple[str, ...] = ()
+    report: bool = False  # whether it is read in the report
+    calibrate: bool = False
+    missing: str = ""
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """Set-ups and items by name, in the papers' order."""
+
+    pairs: dict[str, Pair]
+    items: dict[str, Item]
+
+    def choose(self, pair: str | None, items: str) -> dict[str, dict[str, Item]]:
+        """By set-up its items. Raises ArgumentError for a name that is not there, and where nothing is left."""
+        names = [name.strip() for name in items.split(",") if name.strip()] or list(self.items)
+        given = [("items", name, self.items.keys()) for name in names]
+        for option, name, known in [*given, *([("pair", pair, self.pairs.keys())] if pair else [])]:
+            if name not in known:
+                raise ArgumentError(f"--{option} '{name}' is not in the manifest; {nearest(name, known)}")
+        chosen: dict[str, dict[str, Item]] = {}
+        for name in self.items:
+            for own in (DEMO,) if pair == DEMO else self.items[name].pairs:
+                if name in names and pair in (None, own):
+                    chosen.setdefault(own, {})[name] = self.items[name]
+        if not chosen:
+            raise ArgumentError(f"--pair '{pair}' has none of {', '.join(names)}; it has {self._list_items(str(pair))}")
+        return chosen
+
+    def _list_items(self, pair: str) -> str:
+        return ", ".join(name for name, item in self.items.items() if pair in item.pairs)
+
+
+def read_manifest(path: Path = FILE) -> Manifest:
+    """The package's own. Set-ups with revisions are replaced by one of each revision, NAME@REVISION."""
+    manifest: Manifest = check(tomllib.loads(path.read_text(encoding="utf-8")), Manifest)
+    pairs: dict[str, Pair] = {}
+    expanded: dict[str, tuple[str, ...]] = {}
+    for name, pair in manifest.pairs.items():
+        each = {f"{name}@{revision}": _at(pair, revision) for revision in pair.revisions} or {name: pair}
+        pairs |= each
+        expanded[name] = tuple(each)
+    return Manifest(pairs, {name: _expand(item, expanded) for name, item in manifest.items.items()})
+
+
+def _at(pair: Pair, revision: str) -> Pair:
+    values: dict[str, Any] = {**vars(pair), "guide": f"{pair.guide}@{revision}", "revisions": ()}
+    return Pair(**values)
+
+
+def _expand(item: Item, expanded: Mapping[str, tuple[str, ...]]) -> Item:
+    return Item(**{**vars(item), "pairs": tuple(one for name in item.pairs for one in expanded[name])})

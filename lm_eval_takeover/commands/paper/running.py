@@ -1,0 +1,87 @@
+"""Runs the commands of each set-up; what is finished is used again by the commands themselves.
+
+RUN_DIR/PAIR                     the folder of compare, with leaderboard.json and frontier.json
+RUN_DIR/PAIR/analysis            what analyze wrote
+RUN_DIR/PAIR/report.html         what report wrote
+RUN_DIR/PAIR/thresholds          the calibration files of Table 13
+RUN_DIR/index.html, index.md     the papers' items
+"""
+
+import argparse
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+from lm_eval_takeover.commands.compare.worker import CallFailed, start_worker
+from lm_eval_takeover.commands.paper.index import write_index
+from lm_eval_takeover.commands.paper.manifest import DEMO, Item, Pair, read_manifest
+from lm_eval_takeover.storage.paths import make_component
+
+CLI = "lm_eval_takeover.cli"
+
+
+def make_paper(options: argparse.Namespace) -> int:
+    """Returns the exit status: 0, or that of the first command that failed; the index has all that was made."""
+    manifest = read_manifest()
+    chosen = manifest.choose(options.pair, options.items)
+    if options.pair is None and DEMO in chosen:
+        del chosen[DEMO]
+    status, failed = 0, {}
+    folders = {name: options.run_dir / make_component(name) for name in chosen}
+    for name, items in chosen.items():
+        for words in plan_commands(options, manifest.pairs[name], items, folders[name]):
+            command = shlex.join(["lm-eval-takeover", *words])
+            print(command, file=sys.stderr)
+            try:
+                _run(words, options)
+            except CallFailed as failure:
+                failed[name] = f"not complete: `{command}` ended with exit status {failure.status}"
+                print(f"{name}: {failed[name]}", file=sys.stderr)
+                status = status or failure.status
+                break
+    if not options.dry_run:
+        write_index(options.run_dir, {name: manifest.pairs[name] for name in chosen}, folders, chosen, failed)
+        print(f"{len({item for items in chosen.values() for item in items})} items -> {options.run_dir / 'index.html'}")
+    return status
+
+
+def plan_commands(
+    options: argparse.Namespace, pair: Pair, items: Mapping[str, Item], folder: Path
+) -> Iterator[list[str]]:
+    """The commands of one set-up in their order, as words behind `lm-eval-takeover`."""
+    limit = [] if options.limit is None else ["--limit", f"{options.limit:g}"]
+    models = [word for role in ("base", "guide") if (model := getattr(pair, role)) for word in (f"--{role}", model)]
+    chat = ["--apply_chat_template", "--enable_thinking", "True"] if pair.chat else []
+    if rows := list_rows(pair, items.values()):
+        compare = ["compare", *models, "--tasks", *pair.tasks.split(), *chat, "--rows", ",".join(rows), *limit]
+        yield [*compare, "--run_dir", str(folder), *options.rest]
+    if any(item.parts or item.figures or item.report for item in items.values()):
+        yield ["score", str(folder)]
+        yield ["analyze", str(folder), "--out", str(folder / "analysis")]
+    if any(item.report for item in items.values()):
+        yield ["report", str(folder / "analysis"), "--out", str(folder / "report.html")]
+    for task in (pair.calibrate or (pair.tasks,)) if any(item.calibrate for item in items.values()) else ():
+        out = folder / "thresholds" / f"{make_component(task)}.json"
+        if not out.exists():
+            prompts = ["--num_prompts", limit[1]] if limit and options.limit >= 1 else []
+            yield ["calibrate", *models, "--task", task, "--diagnostic", *chat, *prompts, "--out", str(out)]
+
+
+def list_rows(pair: Pair, items: Iterable[Item]) -> list[str]:
+    """The rows of all these items, each once."""
+    rows = dict.fromkeys(row for item in items for row in item.rows)
+    named = (f"thinking={pair.thinking}" if row == "thinking" else row for row in rows)
+    return [row for row in named if row != "thinking=None"]
+
+
+def _run(words: Sequence[str], options: argparse.Namespace) -> None:
+    """Raises CallFailed. Of a dry run only compare has something to estimate."""
+    if not options.dry_run:
+        start_worker([CLI, *words])
+    elif words[0] == "compare":
+        probe = ["--probe"] if options.probe else []
+        done = subprocess.run([sys.executable, "-m", CLI, *words, "--dry_run", *probe])
+        if done.returncode:
+            raise CallFailed(done.returncode)
