@@ -36,9 +36,9 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
         *("task", "score", "samples", "skipped", "gini", "low", "high"),
         *(f"top{percent}" for percent in SHARES),
     ),
-    "lorenz": ("task", "score", "share_of_tokens", "share_of_score"),
-    "position": ("task", "score", "bin", "left", "right", "density", "tokens"),
-    "overlap": ("task", "score", "top_percent", "iou", "chance"),
+    "lorenz": ("task", "score", "share_of_tokens", "share_of_score", "low", "high"),
+    "position": ("task", "score", "bin", "left", "right", "density", "low", "high", "tokens"),
+    "overlap": ("task", "score", "top_percent", "iou", "low", "high", "chance"),
     "planning": (
         *("task", "run", "set", "score", "class", "in_set", "of_set", "in_base", "of_base"),
         *("share_set", "share_base", "enrichment", "low", "high"),
@@ -48,6 +48,7 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
         *("within", "within_low", "within_high"),
         *(f"minus_{other}{end}" for other in BESIDE for end in ("", "_low", "_high")),
     ),
+    "signals": ("task", "doc_id", "sample", "score", "value", "correct"),
     "near": ("task", "score", "threshold", "tokens", "share", "low", "high"),
     "choices": ("task", "score", "set", "measure", "tokens", "value", "low", "high"),
     "entropy_by_js": (

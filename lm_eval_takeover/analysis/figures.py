@@ -6,6 +6,7 @@ from typing import Any
 
 import polars as pl
 
+from lm_eval_takeover.analysis.concentration import SHARES
 from lm_eval_takeover.analysis.planning import CLASSES
 from lm_eval_takeover.analysis.pooling import MEAN
 
@@ -19,6 +20,8 @@ _DIAGONAL = {"color": "#888888", "linestyle": ":", "linewidth": 1}
 
 def draw(name: str, table: pl.DataFrame, figure: Any) -> None:
     """Draw this analysis into a matplotlib Figure of `SIZE`."""
+    if name == "signals":  # those of the paper's figure
+        table = table.filter(pl.col("score").is_in(["ce", "entropy"]))
     if "task" in table.columns and name != "effects":
         table = _name_task(figure, _shown(table))
     if name in _PANELS:
@@ -85,9 +88,13 @@ def _lines(
     level: float | None = None,
     style: Mapping[str, Any] = _DOTS,
 ) -> None:
-    """A line for each combination of `by`, in the order of the table; `level` is a line to compare with."""
+    """A line for each combination of `by`, with its band where there is one; `level` is a line to compare with."""
+    step = {"step": "post"} if "drawstyle" in style else {}
     for key, group in table.group_by(by, maintain_order=True):
-        axes.plot(group[x], group[y], label=_join(key), **style)
+        (line,) = axes.plot(group[x], group[y], label=_join(key), **style)
+        if "low" in group.columns:
+            bounds = (group[end].cast(pl.Float64).to_numpy() for end in (x, "low", "high"))
+            axes.fill_between(*bounds, color=line.get_color(), alpha=0.2, linewidth=0, **step)
     if level is not None:
         axes.axhline(level, **_DIAGONAL)
     _label(axes, *labels)
@@ -137,9 +144,10 @@ def _label(axes: Axes, x: str, y: str = "") -> None:
 
 
 def _draw_lorenz(axes: Axes, table: pl.DataFrame) -> None:
-    labels = ("share of tokens, smallest scores first", "share of score")
+    labels = (f"share of tokens, smallest scores first (line: the largest {SHARES[-1]} %)", "share of score")
     _lines(axes, table, x="share_of_tokens", y="share_of_score", by=["task"], labels=labels, style={})
     axes.plot([0, 1], [0, 1], **_DIAGONAL)
+    axes.axvline(1 - SHARES[-1] / 100, **_DIAGONAL)
 
 
 def _draw_overlap(axes: Axes, table: pl.DataFrame) -> None:
@@ -230,7 +238,16 @@ def _draw_entropies(axes: Axes, table: pl.DataFrame) -> None:
     axes.set_ylim(bottom=0)
 
 
-_PANELS = ("lorenz", "position", "overlap", "near", "effect_by_score")  # with a panel for each score
+def _draw_signals(axes: Axes, table: pl.DataFrame) -> None:
+    low, high = table["value"].min(), table["value"].max()
+    for correct, name in ((True, "correct"), (False, "incorrect")):
+        values = table.filter(correct=correct)["value"]
+        weights = [1 / max(1, len(values))] * len(values)
+        axes.hist(values, bins=20, range=(low, high), weights=weights, histtype="step", label=f"{name} samples")
+    _label(axes, "mean of the 100 largest scores, in nats", "share of samples")
+
+
+_PANELS = ("lorenz", "position", "overlap", "signals", "near", "effect_by_score")  # with a panel for each score
 _DRAWN: Mapping[str, Callable[[Axes, pl.DataFrame], None]] = {
     "concentration": partial(
         _bars, by=["task", "score"], y="gini", label="Gini coefficient (0 even, 1 all on one token)"
@@ -248,6 +265,7 @@ _DRAWN: Mapping[str, Callable[[Axes, pl.DataFrame], None]] = {
     "overlap": _draw_overlap,
     "planning": _draw_planning,
     "failure": partial(_bars, by=["task", "signal"], y="auroc", level=0.5, label="AUROC for an incorrect answer"),
+    "signals": _draw_signals,
     "near": _draw_near,
     "choices": _draw_choices,
     "entropy_by_js": _draw_entropies,

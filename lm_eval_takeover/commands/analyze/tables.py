@@ -66,7 +66,7 @@ def make_tables(inputs: Inputs, names: Sequence[str], near: float) -> tuple[dict
     tables: dict[str, pl.DataFrame] = {}
     missing: dict[str, str] = {}
     measured: dict[str, pl.DataFrame] = {}
-    scored = [name for name in SCORED if name in names]
+    scored = [name for name in SCORED if name in names or (name, "signals" in names) == ("failure", True)]
     for name in list(scored):
         try:
             inputs.check_columns(SCORED[name].columns)
@@ -81,6 +81,7 @@ def make_tables(inputs: Inputs, names: Sequence[str], near: float) -> tuple[dict
     makers: dict[str, Callable[[], pl.DataFrame]] = {
         "planning": lambda: make_planning(inputs, measured.get("planning")),
         "failure": lambda: _tabulate_scored("failure", measured, partial(_add_verdicts, inputs)),
+        "signals": lambda: make_signals(inputs, measured, missing.get("failure")),
         "budget": lambda: tabulate_budget(inputs.samples),
         "rates": lambda: tabulate_rates(inputs.samples),
         "flips": lambda: make_flips(inputs),
@@ -96,7 +97,7 @@ def make_tables(inputs: Inputs, names: Sequence[str], near: float) -> tuple[dict
             missing.pop(name, None)
         except CannotShow as reason:
             missing.setdefault(name, str(reason))
-    return tables, missing
+    return tables, {name: reason for name, reason in missing.items() if name in names}
 
 
 def measure_rollouts(inputs: Inputs, names: Sequence[str]) -> dict[str, pl.DataFrame]:
@@ -134,6 +135,13 @@ def _tabulate_traces(rows: Sequence[dict[str, Any]]) -> pl.DataFrame:
 def _add_verdicts(inputs: Inputs, measured: pl.DataFrame) -> pl.DataFrame:
     verdicts = inputs.samples.filter(pl.col("run") == inputs.scored_name).select("task", "doc_id", "sample", "correct")
     return measured.join(verdicts, on=["task", "doc_id", "sample"], maintain_order="left")
+
+
+def make_signals(inputs: Inputs, measured: dict[str, pl.DataFrame], why: str | None) -> pl.DataFrame:
+    """Figure 4: what `failure` reads of each sample, and whether the sample is correct."""
+    if "failure" not in measured:
+        raise CannotShow(why or "the scores files hold none of the run's samples")
+    return _add_verdicts(inputs, measured["failure"]).rename({"signal_value": "value"})
 
 
 def make_planning(inputs: Inputs, peaks: pl.DataFrame | None) -> pl.DataFrame:

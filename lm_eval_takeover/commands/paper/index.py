@@ -15,7 +15,8 @@ from markupsafe import Markup
 
 from lm_eval_takeover import __version__
 from lm_eval_takeover.commands._output import Table, write_file, write_markdown
-from lm_eval_takeover.commands.paper.manifest import Item, Pair, Part
+from lm_eval_takeover.commands.paper.figures import draw_rates
+from lm_eval_takeover.commands.paper.manifest import RATES, Item, Pair, Part
 from lm_eval_takeover.commands.report.figures import read_figure
 from lm_eval_takeover.escaping import for_markdown, for_terminal, make_page_policy
 from lm_eval_takeover.results.published import read_tables
@@ -42,44 +43,40 @@ def write_index(
     pairs: Mapping[str, Pair],
     folders: Mapping[str, Path],
     chosen: Mapping[str, Mapping[str, Item]],
-    failed: Mapping[str, str],
+    failed: Mapping[str, Sequence[str]],
 ) -> None:
-    """`index.html` and `index.md`. `failed` says of a set-up which command ended it."""
+    """`index.html` and `index.md`. `failed` says of a set-up which commands did not end well."""
     names = {name: item for items in chosen.values() for name, item in items.items()}
     shown = []
     for name, item in sorted(names.items(), key=lambda entry: ("TFS".index(entry[0][0]), int(entry[0][1:]))):
-        own = [show_item(item, pair, folders[pair], failed.get(pair)) for pair in chosen if name in chosen[pair]]
-        printed = read_tables()[item.printed] if item.printed else None
-        table = (
-            Table(printed["columns"], [[cell or "" for cell in row] for row in printed["rows"]]) if printed else None
-        )
-        shown.append((name, item, own, table))
+        own = [show_item(item, pair, folders[pair], failed.get(pair, ())) for pair in chosen if name in chosen[pair]]
+        shown.append((name, item, own, _read_printed(item.printed) if item.printed else None))
     write_file("run_dir", run_dir / "index.md", _write_markdown(run_dir, pairs, shown))
     write_file("run_dir", run_dir / "index.html", _write_page(run_dir, pairs, shown))
 
 
-def show_item(item: Item, pair: str, folder: Path, failed: str | None) -> Shown:
+def _read_printed(number: str) -> Table:
+    printed = read_tables()[number]
+    rows = [[cell or "" for cell in row] for row in printed["rows"]]
+    return Table(printed["columns"], rows, names=2 if rows[0][1][:1].isalpha() else 1)
+
+
+def show_item(item: Item, pair: str, folder: Path, failed: Sequence[str]) -> Shown:
     """What is there of it."""
-    shown = Shown(pair, notes=[failed] if failed else [])
-    board = folder / "leaderboard.json"
+    needed = [" compare ", " calibrate " if item.calibrate else f"/{item.place} "]
+    shown = Shown(pair, notes=[line for line in failed if any(word in line for word in needed)])
+    board, frontier, analysis = folder / "leaderboard.json", folder / "frontier.json", folder / "analysis" / item.place
     if item.board and board.exists():
         shown.tables["measured"] = lay_out_board(json.loads(board.read_text()), item)
-    index = folder / "analysis" / "analysis.json"
-    made = json.loads(index.read_text()) if index.exists() else {"analyses": [], "cannot_show": {}}
-    for name in dict.fromkeys([*(part.analysis for part in item.parts), *item.figures]):
-        if reason := made["cannot_show"].get(name):
-            shown.notes.append(f"{name} cannot be shown: {reason}")
+    if RATES in item.figures and frontier.exists():
+        write_file("run_dir", folder / f"{RATES}.svg", draw_rates(json.loads(frontier.read_text()), item.rows))
+        shown.figures.append(folder / f"{RATES}.svg")
     for part in item.parts:
-        if part.analysis in made["analyses"]:
-            lines = json.loads((index.parent / f"{part.analysis}.json").read_text())
-            shown.tables[part.analysis] = lay_out_part(lines, part)
-    paths = [(folder if name == "frontier" else index.parent) / f"{name}.svg" for name in item.figures]
-    shown.figures = [
-        path for path in paths if path.exists() and (path.stem in made["analyses"] or path.parent == folder)
-    ]
-    if item.calibrate:
-        found = sorted((folder / "thresholds").glob("*.json"))
-        shown.tables |= {"tau / kappa": lay_out_thresholds(found)} if found else {}
+        if (path := analysis / f"{part.analysis}.json").exists():
+            shown.tables[part.analysis] = lay_out_part(json.loads(path.read_text()), part)
+    shown.figures += [path for name in item.figures if (path := analysis / f"{name}.svg").exists()]
+    if item.calibrate and (found := sorted((folder / "thresholds").glob("*.json"))):
+        shown.tables["tau / kappa"] = lay_out_thresholds(found)
     report = folder / "report.html"
     shown.report = report if item.report and report.exists() else None
     return shown
@@ -142,7 +139,7 @@ def lay_out_thresholds(paths: Sequence[Path]) -> Table:
     for path in paths:
         by_ratio = {row["rho"]: row for row in json.loads(path.read_text())["scores"]["ce"]["table"]}
         cells = [by_ratio[ratio] for ratio in SPIKE_RATIOS]
-        rows.append([path.stem, *(f"{cell['tau']:.3f} / {cell['kappa_tail']:.3f}" for cell in cells)])
+        rows.append([path.stem, *(f"{cell['tau']:.3f} / {cell['kappa_threshold_to_mean']:.3f}" for cell in cells)])
     return Table(["Calibration set", *(f"{ratio:.0%}" for ratio in SPIKE_RATIOS)], rows)
 
 
@@ -169,30 +166,9 @@ def _write_markdown(run_dir: Path, pairs: Mapping[str, Pair], shown: Listed) -> 
 
 def _write_page(run_dir: Path, pairs: Mapping[str, Pair], shown: Listed) -> str:
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    environment.filters["visible"] = for_terminal
+    environment.filters |= {"visible": for_terminal, "figure": read_figure, "notes": _list_notes}
     style = (_PAGE / "paper.css").read_text(encoding="utf-8").replace("\r\n", "\n")
-    return environment.from_string((_PAGE / "index.html.jinja").read_text(encoding="utf-8")).render(
-        version=__version__,
-        policy=make_page_policy([], style),
-        style=Markup(style),
-        pairs=pairs,
-        items=[
-            {
-                "name": name,
-                "title": item.title,
-                "notes": list(_list_notes(item)),
-                "printed": printed,
-                "shown": [
-                    {
-                        "pair": one.pair,
-                        "tables": one.tables,
-                        "notes": one.notes,
-                        "figures": [(path.stem, read_figure(path)) for path in one.figures],
-                        "report": one.report and str(one.report.relative_to(run_dir)),
-                    }
-                    for one in own
-                ],
-            }
-            for name, item, own, printed in shown
-        ],
-    )
+    template = environment.from_string((_PAGE / "index.html.jinja").read_text(encoding="utf-8"))
+    policy = make_page_policy([], style)
+    page = {"version": __version__, "policy": policy, "style": Markup(style), "pairs": pairs, "items": shown}
+    return template.render(page, run_dir=run_dir)

@@ -4,6 +4,7 @@ A set-up (`pairs`) is two models and the tasks that they answer. An item (`items
 `compare` that it needs, and where its tables and figures are found among the results.
 """
 
+import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -11,9 +12,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from lm_eval_takeover.errors import ArgumentError, nearest
+from lm_eval_takeover.storage.paths import make_component
 from lm_eval_takeover.storage.schema import check
 
 FILE = Path(__file__).with_name("manifest.toml")
+RATES = "rates_by_task"  # the figure that is drawn of a comparison, not of an analysis
 DEMO = "demo"  # the bundled pair stands in for every other one
 Board = Literal["tasks", "average", "recovery"]
 
@@ -56,6 +59,22 @@ class Item:
     report: bool = False  # whether it is read in the report
     calibrate: bool = False
     missing: str = ""
+
+    @property
+    def labels(self) -> list[str]:
+        """The folders of its rows that have a journal."""
+        return [re.sub("[:=]", "-", row) for row in self.rows if row != "thinking"]
+
+    @property
+    def place(self) -> str:
+        """Where its analyses lie: they are of its own rows alone."""
+        return make_component("+".join(self.labels))
+
+    @property
+    def analyses(self) -> list[str]:
+        """What analyze makes for it; a report needs one."""
+        named = [*(part.analysis for part in self.parts), *self.figures, *(["budget"] if self.report else [])]
+        return [name for name in named if name != RATES]
 
 
 @dataclass(frozen=True)

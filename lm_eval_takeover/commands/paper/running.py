@@ -1,7 +1,7 @@
 """Runs the commands of each set-up; what is finished is used again by the commands themselves.
 
 RUN_DIR/PAIR                     the folder of compare, with leaderboard.json and frontier.json
-RUN_DIR/PAIR/analysis            what analyze wrote
+RUN_DIR/PAIR/analysis/ROWS       what analyze wrote of these rows
 RUN_DIR/PAIR/report.html         what report wrote
 RUN_DIR/PAIR/thresholds          the calibration files of Table 13
 RUN_DIR/index.html, index.md     the papers' items
@@ -28,7 +28,7 @@ def make_paper(options: argparse.Namespace) -> int:
     chosen = manifest.choose(options.pair, options.items)
     if options.pair is None and DEMO in chosen:
         del chosen[DEMO]
-    status, failed = 0, {}
+    status, failed = 0, dict[str, list[str]]()
     folders = {name: options.run_dir / make_component(name) for name in chosen}
     for name, items in chosen.items():
         for words in plan_commands(options, manifest.pairs[name], items, folders[name]):
@@ -37,10 +37,11 @@ def make_paper(options: argparse.Namespace) -> int:
             try:
                 _run(words, options)
             except CallFailed as failure:
-                failed[name] = f"not complete: `{command}` ended with exit status {failure.status}"
-                print(f"{name}: {failed[name]}", file=sys.stderr)
+                failed.setdefault(name, []).append(f"not complete: `{command}` ended with exit status {failure.status}")
+                print(f"{name}: {failed[name][-1]}", file=sys.stderr)
                 status = status or failure.status
-                break
+                if words[0] == "compare":
+                    break  # the others read what it makes
     if not options.dry_run:
         write_index(options.run_dir, {name: manifest.pairs[name] for name in chosen}, folders, chosen, failed)
         print(f"{len({item for items in chosen.values() for item in items})} items -> {options.run_dir / 'index.html'}")
@@ -57,11 +58,18 @@ def plan_commands(
     if rows := list_rows(pair, items.values()):
         compare = ["compare", *models, "--tasks", *pair.tasks.split(), *chat, "--rows", ",".join(rows), *limit]
         yield [*compare, "--run_dir", str(folder), *options.rest]
-    if any(item.parts or item.figures or item.report for item in items.values()):
-        yield ["score", str(folder)]
-        yield ["analyze", str(folder), "--out", str(folder / "analysis")]
-    if any(item.report for item in items.values()):
-        yield ["report", str(folder / "analysis"), "--out", str(folder / "report.html")]
+    analyses: dict[str, dict[str, Item]] = {}
+    for name, item in items.items():
+        if item.analyses:
+            analyses.setdefault(item.place, {})[name] = item
+    if analyses:
+        yield ["score", str(folder / "base")]
+    for place, those in analyses.items():
+        first, out = next(iter(those.values())), folder / "analysis" / place
+        only = ",".join(dict.fromkeys(name for item in those.values() for name in item.analyses))
+        yield ["analyze", *(str(folder / label) for label in first.labels), "--out", str(out), "--only", only]
+        if any(item.report for item in those.values()):
+            yield ["report", str(out), "--out", str(folder / "report.html")]
     for task in (pair.calibrate or (pair.tasks,)) if any(item.calibrate for item in items.values()) else ():
         out = folder / "thresholds" / f"{make_component(task)}.json"
         if not out.exists():

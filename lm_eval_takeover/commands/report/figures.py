@@ -20,6 +20,7 @@ CAPTIONS: Mapping[str, str] = {
     "overlap": "How far the largest scores coincide with the largest entropies",
     "planning": "Planning and execution tokens at peaks and takeovers",
     "failure": "Whether the largest scores predict a wrong answer",
+    "signals": "The largest scores of correct and of incorrect samples",
     "budget": "Accuracy against the share of tokens taken over",
     "rates": "Realized rate of each problem",
     "flips": "Problems that only a run solves, or only the base",
