@@ -28,7 +28,7 @@ def draw(name: str, table: pl.DataFrame, figure: Any) -> None:
         _draw_panels(figure, table, _DRAWN[name])
     else:
         _DRAWN[name](figure.subplots(), table)
-    _put_legend(figure)
+    put_legend(figure)
 
 
 def _shown(table: pl.DataFrame) -> pl.DataFrame:
@@ -67,14 +67,17 @@ def _draw_panels(figure: Any, table: pl.DataFrame, draw_one: Callable[[Axes, pl.
         axes.set_axis_off()
 
 
-def _put_legend(figure: Any) -> None:
-    """Below the figure, where it hides nothing."""
+def put_legend(figure: Any) -> None:
+    """Below the figure, where it hides nothing; the label that panels share stands above it."""
     found = {
         label: handle for axes in figure.axes for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)
     }
     if found:
         columns = max(1, min(len(found), 54 // (max(map(len, found)) + 6)))
-        figure.legend(found.values(), found, loc="outside lower center", ncols=columns, frameon=False)
+        legend = figure.legend(found.values(), found, loc="outside lower center", ncols=columns, frameon=False)
+        if shared := figure.get_supxlabel():
+            legend.set_title(shared)
+            figure.supxlabel("")
 
 
 def _lines(

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from lm_eval_takeover.analysis.figures import put_legend
 from lm_eval_takeover.commands._output import draw_svg
 
 _METRICS = {"acc": ("Acc", "#2f81f7"), "pass8": ("Pass@8", "#d1495b")}
@@ -24,7 +25,7 @@ def draw_rates(lines: Sequence[Line], rows: Sequence[str]) -> str:
         for axes in list(grid.flat)[len(tasks) :]:
             axes.set_axis_off()
         figure.supxlabel("realized rate", fontsize=9)
-        figure.legend(*grid.flat[0].get_legend_handles_labels(), loc="outside lower center", ncols=2, frameon=False)
+        put_legend(figure)
 
     return draw_svg(draw, (4.0, 1.4 + 1.5 * height))
 

@@ -22,7 +22,20 @@ from lm_eval_takeover.escaping import for_markdown, for_terminal, make_page_poli
 from lm_eval_takeover.results.published import read_tables
 
 SPIKE_RATIOS = (0.01, 0.03, 0.05)  # of Table 13
-_SHARES = ("share_base", "share_set", "iou", "share", "acc", "acc_host", "acc_donor", "near_share", "replaced_share")
+_SHARES = (
+    "share_base",
+    "share_set",
+    "iou",
+    "share",
+    "acc",
+    "acc_host",
+    "acc_donor",
+    "near_share",
+    "replaced_share",
+    "top1",
+    "top5",
+    "top8",
+)
 _PAGE = files("lm_eval_takeover.commands.paper") / "page"
 _METRICS = ("acc", "pass8")
 
@@ -116,10 +129,12 @@ def _percent(value: float | None) -> str:
 def lay_out_part(lines: Sequence[Mapping[str, Any]], part: Part) -> Table:
     """The part of an analysis; shares are in percent."""
     kept = [line for line in lines if all(line[name] in values for name, values in part.where.items())]
-    shares = [name for name in part.columns if name in _SHARES]
+    shares: list[str] = []
+    for before, name in zip(("", *part.columns), part.columns, strict=False):
+        shares += [name] if name in _SHARES or (name in ("low", "high") and before in shares) else []
     names = sum(not _is_number(kept[0][name]) for name in part.columns) if kept else 1
     notes = [f"In percent: {', '.join(shares).replace('_', ' ')}."] if shares else []
-    rows = [[_show(name, line[name]) for name in part.columns] for line in kept]
+    rows = [[_show(line[name], name in shares) for name in part.columns] for line in kept]
     return Table([name.replace("_", " ") for name in part.columns], rows, notes, names)
 
 
@@ -127,10 +142,10 @@ def _is_number(value: Any) -> bool:
     return value is None or (isinstance(value, (int, float)) and not isinstance(value, bool))
 
 
-def _show(name: str, value: Any) -> str:
+def _show(value: Any, is_share: bool) -> str:
     if not isinstance(value, float):
         return "" if value is None else str(value)
-    return _percent(value) if name in _SHARES else f"{value:.4g}"
+    return _percent(value) if is_share else f"{value:.4g}"
 
 
 def lay_out_thresholds(paths: Sequence[Path]) -> Table:
