@@ -16,9 +16,7 @@ from lm_eval_takeover.cli import main
 from lm_eval_takeover.storage.paths import data_folder
 
 pytestmark = pytest.mark.slow
-ELSEWHERE = (
-    r"Qwen/|--backend vllm|^serve |^calibrate --base|^(compare|paper) (?!.*--dry_run)|my_gate\.py|--judge hf|--after gate"
-)
+ELSEWHERE = r"Qwen/|--backend vllm|^serve |^calibrate --base|^(compare|paper) (?!.*--dry_run)|my_gate\.py|--judge hf|--after gate"
 SMALL = {
     "effects": ["--takeovers", "8", "--controls", "1", "--continuations", "3"],
     "pairs": ["--confidence", "0.1"],  # of so few continuations
