@@ -32,10 +32,8 @@ def test_takeovers_stand_in_brackets_with_what_the_host_would_have_written(demo_
     assert [bool(replaced) for _, replaced in marks] == [token != host for token, host in taken]
     plain = re.sub(r"\[([^\]|]*)(\|[^\]]*)?\]", r"\1", text)
     assert one.stored.text.strip() in plain
-    assert (
-        f"{one.stored.takeovers} takeovers" in text
-        and f"gold: {run.prompts['takeover_demo', one.doc_id][0]['answer']}" in text
-    )
+    gold = run.prompts["takeover_demo", one.doc_id][0]["answer"]
+    assert f"{one.stored.takeovers} takeovers" in text and f"gold: {gold}" in text
 
 
 def test_a_takeover_by_a_space_is_shown_as_a_space():
