@@ -2,7 +2,9 @@
 
 import json
 
-from graded_puzzle import KINDS, UNKNOWN, GradedPuzzle, make_graded
+import pytest
+from graded_puzzle import KINDS, UNKNOWN, GradedPuzzle, make_graded, read_needed_takeovers
+from helpers.stock import comparing_here
 from hypothesis import given
 from hypothesis import strategies as st
 from train_demo_pair import write_graded
@@ -10,6 +12,7 @@ from transformers import AutoTokenizer
 
 from lm_eval_takeover import demo
 from lm_eval_takeover.answers.extraction import extract_answer
+from lm_eval_takeover.cli import main
 
 TOKENIZER = AutoTokenizer.from_pretrained(demo.DEMO["base"])
 
@@ -61,3 +64,22 @@ def test_the_packaged_problems_are_those_of_the_script(tmp_path):
     write_graded(tmp_path, 2029)
     for path in (demo.GRADED_PROBLEMS, demo.GRADED_PROMPTS):
         assert (tmp_path / path.name).read_text() == path.read_text()
+
+
+@pytest.mark.slow
+def test_at_five_percent_the_graded_task_tells_gates_apart(tmp_path):
+    """Spike ratios at which both gates write about 5 % of the tokens: here each rate is its own spike ratio."""
+    words = ["compare", "--tasks", "takeover_demo_graded", "--rows", "base,guide,ce@0.081,surprise@0.101"]
+    sizes = ["--limit", "40", "--num_prompts", "60", "--num_held_out", "60", "--batch_size", "320"]
+    with comparing_here():
+        assert main([*words, *sizes, "--run_dir", str(tmp_path)]) == 0
+    found = {row["model"]: row for row in json.loads((tmp_path / "leaderboard.json").read_text())["rows"]}
+    rows = {name: row["tasks"]["takeover_demo_graded"] for name, row in found.items()}
+    base, ce, surprise, guide = (rows[name]["acc"] for name in ("base", "ce@0.081", "surprise@0.101", "guide"))
+    assert all(0.04 < found[name]["realized_rate"] < 0.06 for name in ("ce@0.081", "surprise@0.101"))
+    assert base <= 0.2 and 0.85 <= guide <= 0.95 and 0.5 <= (ce - base) / (guide - base) <= 0.8
+    assert rows["ce@0.081"]["acc_high"] < rows["surprise@0.101"]["acc_low"]
+
+    needed = read_needed_takeovers(tmp_path / "surprise@0.101" / "samples")
+    right = sum(places is not None for places in needed.values()) / len(needed)
+    assert len(needed) == 320 and 0.7 < right <= surprise
