@@ -5,6 +5,7 @@ import logging
 import subprocess
 import sys
 from argparse import Namespace
+from functools import partial
 
 import pytest
 import torch
@@ -215,10 +216,7 @@ def test_a_config_file_is_checked_as_options_are(tmp_path, model_args):
 
 def test_an_error_without_a_traceback_is_told_as_it_is(monkeypatch):
     told = []
-
-    def tell(*what):
-        told.append(what)
-
+    tell = partial(lambda *what: told.append(what))
     tell.takeover = True
     monkeypatch.setattr(sys, "excepthook", tell)
     lm_eval_hooks._shorten_option_errors()

@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from tqdm import tqdm
 
@@ -106,16 +105,12 @@ class Writer:
         """As it is kept. Its name is in its key alone: a continuation is no sample of a task."""
         new = generation.tokens[len(request.begun) :]
         cut = is_cut_off(self.pair.tokenizer, generation.tokens, request, self.pair.eos_ids)
-        counts: dict[str, Any] = {
-            "tokens": len(new),
-            "takeovers": generation.takeovers,
-            "changed": None,
-            "asked": 0,
-            "base_passes": generation.base_passes,
-            "guide_passes": generation.guide_passes,
-        }
-        text = " ".join(map(str, new))
-        return Sample(key=key, task="", doc_id=0, sample=request.sample, text=text, truncated=cut, **counts)
+        text, counts = (
+            " ".join(map(str, new)),
+            (len(new), generation.takeovers, None, 0),
+        )  # changed, asked: of no concern
+        passes = generation.base_passes, generation.guide_passes
+        return Sample(key, "", 0, request.sample, text, *counts, *passes, truncated=cut)
 
 
 def _read_tokens(sample: Sample) -> tuple[int, ...]:

@@ -202,22 +202,9 @@ def _describe(
     """A row of `effects`, with the verdicts and texts behind either token."""
     half = len(verdicts) // 2
     host, donor = list(verdicts[:half]), list(verdicts[half:])
-    return {
-        "task": one.one.task,
-        "doc_id": one.one.doc_id,
-        "sample": one.one.sample,
-        "position": one.place,
-        "kind": one.kind,
-        "host_token_id": one.host_token,
-        "donor_token_id": one.donor_token,
-        "score": one.scores[-1],
-        "inclusion": one.inclusion,
-        **measure_position(host, donor),
-        **values,
-        "place": one.place / one.length,
-        "problem": f"{one.one.task} {one.one.doc_id}",
-        "host": host,
-        "donor": donor,
-        "begun": one.begun,
-        "texts": texts,
-    }
+    task, doc_id, sample = one.one.name
+    named = {"task": task, "doc_id": doc_id, "sample": sample, "position": one.place, "kind": one.kind}
+    drawn = {"host_token_id": one.host_token, "donor_token_id": one.donor_token, "score": one.scores[-1]}
+    measured = {"inclusion": one.inclusion, **measure_position(host, donor), **values, "place": one.place / one.length}
+    inner = {"problem": f"{task} {doc_id}", "host": host, "donor": donor, "begun": one.begun, "texts": texts}
+    return named | drawn | measured | inner

@@ -109,18 +109,10 @@ def test_a_continuation_is_a_plain_run_from_the_same_prefix(measured, strict_run
     (table,) = [table for _, table in run.read_traces(["token_id"], [one])]
     prompt, tokens = tuple(run.find_prompt(one)["prompt_ids"]), tuple(table["token_id"].to_pylist())
     begun, tokenizer = tokens[: example["position"]], demo_pair.tokenizer
+    first = (one.sample + 1) << 40 | example["position"] << 16
     for role in ("host", "donor"):
         (forced,) = tokenizer.encode(example[role]["token"], add_special_tokens=False)
-        asked = [
-            Request(
-                prompt,
-                (one.sample + 1) << 40 | example["position"] << 16 | number,
-                320,
-                TASK_SAMPLING,
-                begun=(*begun, forced),
-            )
-            for number in range(4)
-        ]
+        asked = [Request(prompt, first | number, 320, TASK_SAMPLING, begun=(*begun, forced)) for number in range(4)]
         for number, plain in lockstep.generate(demo_pair, BaseAlone(), asked, seed=run.settings["seed"]):
             text = tokenizer.decode(plain.tokens[len(begun) :], skip_special_tokens=True)
             assert example[role]["behind"][number]["text"] == text
