@@ -103,20 +103,9 @@ def test_refuses_in_a_line(run, tmp_path, options, line):
 
 
 def test_nothing_known_is_no_pair(run, effects, tmp_path):
-    call = [
-        "export",
-        str(run),
-        "--to",
-        "pairs",
-        "--effects",
-        str(effects),
-        "--min_effect",
-        "1",
-        "--confidence",
-        "0.999",
-    ]
+    words = f"--to pairs --effects {effects} --min_effect 1 --confidence 0.999 --out {tmp_path / 'none'}"
     with pytest.raises(ArgumentError, match="has no pair; lower --min_effect, --confidence, or measure more"):
-        main([*call, "--out", str(tmp_path / "none")])
+        main(["export", str(run), *words.split()])
 
 
 def test_texts_of_one_continuation_are_taken_where_both_came_to_their_end():
@@ -131,16 +120,8 @@ def test_texts_of_one_continuation_are_taken_where_both_came_to_their_end():
 
 def sentencepiece(begin):
     """Words with a mark for the blank before them, the first one of which is dropped, as Llama has it."""
-    vocabulary = {
-        "<s>": 0,
-        "</s>": 1,
-        "<unk>": 2,
-        "\u2581Step": 3,
-        "\u2581the": 4,
-        "\u2581owl": 5,
-        "\u2581ant": 6,
-        ":": 7,
-    }
+    words = ("<s>", "</s>", "<unk>", "\u2581Step", "\u2581the", "\u2581owl", "\u2581ant", ":")
+    vocabulary = {word: number for number, word in enumerate(words)}
     own = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
     own.normalizer = normalizers.Sequence([normalizers.Prepend("\u2581"), normalizers.Replace(" ", "\u2581")])
     from tokenizers import Regex, pre_tokenizers
