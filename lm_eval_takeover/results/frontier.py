@@ -15,8 +15,9 @@ from itertools import pairwise
 from math import inf, sqrt
 
 import numpy as np
+from scipy.special import ndtri
 
-from lm_eval_takeover.results.statistics import Difference, Values, average_differences, holm
+from lm_eval_takeover.results.statistics import CONFIDENCE, Difference, Interval, Values, average_differences, holm
 
 CAP = 0.10  # the largest share of tokens that areas go to
 _DRAWS = 1000  # of problems, for the interval of a least cost
@@ -108,19 +109,42 @@ def compare_areas(curves: Mapping[str, Curve], against: Sequence[str], cap: floa
     return results
 
 
+def find_band(curve: Curve) -> list[Interval]:
+    """The gain at each point, with a 95 % band that holds all points of the curve at once: the bootstrap of the largest t.
+
+    Problems are drawn again, for all points the same. Never narrower than each point's own interval.
+    """
+    parts = [average_differences(of_point, curve.samples) for of_point in zip(*curve.gains, strict=True)]
+    errors, own = np.array([part.error for part in parts]), [part.reach() for part in parts]
+    drawn = _draw_means(curve.gains, np.random.default_rng(0)) - curve.means
+    largest = (np.abs(drawn) / errors).max(axis=1)
+    # The errors are estimated, so that a quantile for known ones grows as Student's t does.
+    factor = float(np.quantile(largest, CONFIDENCE)) * own[0] / errors[0] / float(ndtri((1 + CONFIDENCE) / 2))
+    reaches = np.maximum(own, factor * errors)
+    return [
+        Interval(part.value, part.value - reach, part.value + reach) for part, reach in zip(parts, reaches, strict=True)
+    ]
+
+
+def _draw_means(gains: Sequence[Values], generator: np.random.Generator) -> Values:
+    """Means over problems drawn again `[draws, rows]`, averaged over tasks; by task `[rows, problems]`."""
+    means = []
+    for of_task in gains:
+        count = of_task.shape[1]
+        means.append(generator.multinomial(count, np.full(count, 1 / count), _DRAWS) / count @ of_task.T)
+    return np.asarray(np.mean(means, axis=0))
+
+
 def find_least_costs(curve: Curve, donor_gains: Sequence[Values], start: float | None) -> LeastCost:
     """The first crossings of 50 and 90 % of the donor's gain (by task `[problems]`), along rising costs.
 
     `start` is the cost of the host alone, where the curve begins; None where the costs do not go down to it. The interval is a
     bootstrap over problems.
     """
-    generator = np.random.default_rng(0)
     means, wholes = curve.means, float(np.mean([gains.mean() for gains in donor_gains]))
-    drawn, whole = np.zeros((_DRAWS, len(means))), np.zeros(_DRAWS)
-    for gains, donor in zip(curve.gains, donor_gains, strict=True):
-        counts = generator.multinomial(len(donor), np.full(len(donor), 1 / len(donor)), _DRAWS) / len(donor)
-        drawn += counts @ gains.T / len(donor_gains)
-        whole += counts @ donor / len(donor_gains)
+    both = [np.vstack(of_task) for of_task in zip(curve.gains, donor_gains, strict=True)]
+    drawn, whole = np.split(_draw_means(both, np.random.default_rng(0)), [len(means)], axis=1)
+    whole = whole[:, 0]
     ends = np.quantile([_cross(curve.costs, *pair, start) for pair in zip(drawn, 0.9 * whole, strict=True)], [0.025, 0.975],
                        method="nearest")  # fmt: skip
     values = _cross(curve.costs, means, 0.5 * wholes, start), _cross(curve.costs, means, 0.9 * wholes, start), *ends

@@ -1,12 +1,14 @@
 """Areas under frontiers: the trapezoid rule and its steps, paired differences over problems, least costs."""
 
 import sys
+from math import inf
 
 import numpy as np
 import pytest
 from helpers.pairs import ROOT
 
-from lm_eval_takeover.results.frontier import Curve, compare_areas, find_cap, find_least_costs, weigh_costs
+from lm_eval_takeover.results.frontier import Curve, compare_areas, find_band, find_cap, find_least_costs, weigh_costs
+from lm_eval_takeover.results.statistics import average_differences
 
 sys.path.append(str(ROOT / "benchmarks"))
 from frontier_area import CURVES, simulate  # the committed simulation, at a small size
@@ -62,6 +64,25 @@ def test_least_costs_are_first_crossings_along_the_axis():
     assert (flat.half, flat.most, flat.low, flat.high) == (1, 1, 1, 1)  # all rates have one cost
     never = find_least_costs(curve([0.05], [0.3]), donor, 0.0)
     assert (never.half, never.most, never.low, never.high) == (None, None, None, None)
+
+
+@pytest.mark.parametrize("shared", [0.0, 0.9], ids=["apart", "together"])
+def test_a_band_holds_all_points_at_once_where_intervals_of_single_points_do_not(shared):
+    """Eight points whose problems vary apart, or nearly together."""
+    generator, gains, held = np.random.default_rng(2), np.linspace(0.1, 0.6, 8), []
+    for _ in range(400):
+        noise = 0.3 * (
+            shared * generator.normal(size=(1, 60)) + (1 - shared**2) ** 0.5 * generator.normal(size=(8, 60))
+        )
+        one = Curve(np.arange(8), [gains[:, None] + noise], [inf])
+        single = [average_differences([rows], [inf]).interval() for rows in one.gains[0]]
+        bands = find_band(one), single
+        held.append(
+            [all(part.low < gain < part.high for part, gain in zip(band, gains, strict=True)) for band in bands]
+        )
+        assert all(wide.low <= own.low for wide, own in zip(*bands, strict=True))
+    together, singly = np.mean(held, axis=0)
+    assert 0.92 <= together <= 0.985 and singly < together - (0.2 if not shared else 0.03)
 
 
 @pytest.mark.parametrize("shape", CURVES)

@@ -17,10 +17,18 @@ import numpy as np
 from lm_eval_takeover.commands._output import write_csv, write_json
 from lm_eval_takeover.commands.compare.picture import COSTS, draw_frontier
 from lm_eval_takeover.commands.compare.rows import PlannedRow
-from lm_eval_takeover.results.frontier import Area, Curve, LeastCost, compare_areas, find_cap, find_least_costs
+from lm_eval_takeover.results.frontier import (
+    Area,
+    Curve,
+    LeastCost,
+    compare_areas,
+    find_band,
+    find_cap,
+    find_least_costs,
+)
 from lm_eval_takeover.results.problems import Problems
 from lm_eval_takeover.results.runs import TOTALS, Counts, Run, TaskResult, common_ids
-from lm_eval_takeover.results.statistics import Values, count_observations
+from lm_eval_takeover.results.statistics import Interval, Values, count_observations
 from lm_eval_takeover.results.summary import Figure, Summary, average, choose_averaged, summarize_tasks
 from lm_eval_takeover.storage.whole_files import write_text
 
@@ -31,6 +39,7 @@ AREA_COLUMNS = (
 )
 AREA_AXES = ("share", "changed")  # elsewhere a method may have one cost at all rates
 _AGAINST = ("random", "entropy", "ce")
+Bands = dict[tuple[str, str, str], Interval]
 STEEP = 0.2  # of Acc, between two neighbouring rates
 AVERAGE = "average"
 METRICS = ("acc", "pass8")
@@ -118,9 +127,11 @@ def describe_frontier(runs: Mapping[PlannedRow, Sequence[Run]], run_dir: Path) -
     """Write both tables."""
     points, averaged = measure_points(runs)
     lines = [line for point in points for line in point.describe()]
-    _write_lines("frontier", list(lines[0]), lines, run_dir)
     families = [point.row.family for point in points if point.row.rate is not None]
-    areas, why = _measure_areas(points, averaged) if len(set(families)) < len(families) else ([], "")
+    areas, why, bands = _measure_areas(points, averaged) if len(set(families)) < len(families) else ([], "", {})
+    for line, metric in product(lines, METRICS):
+        line |= Figure.of(bands.get((line["row"], line["task"], metric))).describe(f"{metric}_gain")
+    _write_lines("frontier", list(lines[0]), lines, run_dir)
     _write_lines("frontier_area", AREA_COLUMNS, areas, run_dir)
     shown = [area for area in areas if (area["task"], area["metric"]) == (AVERAGE, "acc")]
     return Frontier([line for line in lines if line["task"] == AVERAGE], shown, why)
@@ -134,20 +145,20 @@ def try_to_draw(lines: Sequence[Mapping[str, Any]], cost: str, path: Path) -> No
         print(f"no picture '{path}': {type(error).__name__}: {error}", file=sys.stderr)
 
 
-def _measure_areas(points: Sequence[Point], averaged: Sequence[str]) -> tuple[list[dict[str, Any]], str]:
-    """The lines of frontier_area.csv, and why there are none."""
+def _measure_areas(points: Sequence[Point], averaged: Sequence[str]) -> tuple[list[dict[str, Any]], str, Bands]:
+    """The lines of frontier_area.csv, why there are none, and the bands of frontier.csv by row, task and metric."""
     methods = [point for point in points if point.row.method is not None]
     policy = methods[0].row.method.policy  # type: ignore[union-attr]
     alone = {point.row.name: point for point in points if point.row.name in ("base", "guide")}
     host, donor = alone.get(str(policy.host)), alone.get(str(policy.donor))
     if host is None:
-        return [], f"no areas: they are gains over the {policy.host} alone; add the row {policy.host}"
+        return [], f"no areas: they are gains over the {policy.host} alone; add the row {policy.host}", {}
     problems = _align_problems([*alone.values(), *methods], averaged)
     if problems is None:
-        return [], "no areas: the rows have different problems, or no samples"
+        return [], "no areas: the rows have different problems, or no samples", {}
     parts = {AVERAGE: list(range(len(averaged)))}
     parts |= {task: [place] for place, task in enumerate(averaged)} if len(averaged) > 1 else {}
-    lines = []
+    lines, bands = [], Bands()
     for axis, (task, part), metric in product(COSTS, parts.items(), METRICS):
         without = [problems[host.row.label][place] for place in part]
 
@@ -158,7 +169,17 @@ def _measure_areas(points: Sequence[Point], averaged: Sequence[str]) -> tuple[li
         samples = [count_observations(name_metric(each, metric), each.samples) for each in without]
         curves: dict[str, Curve] = {}
         for method in dict.fromkeys(point.row.family for point in methods):
-            known = [point for point in methods if point.row.family == method and point.cost(axis, task) is not None]
+            rows = [point for point in methods if point.row.family == method]
+            if axis == AREA_AXES[0]:
+                whole = [np.stack(of_task) for of_task in zip(*map(gains, rows), strict=True)]
+                found = find_band(Curve(np.zeros(len(rows)), whole, samples))
+                alike = averaged if len(averaged) == 1 else ()  # one task is its own average
+                bands |= {
+                    (row.row.label, name, metric): band
+                    for row, band in zip(rows, found, strict=True)
+                    for name in (task, *alike)
+                }
+            known = [point for point in rows if point.cost(axis, task) is not None]
             if known:
                 curves[method] = _draw_curve(known, gains, samples, axis, task)
         rated = [curves[name] for name in dict.fromkeys(p.row.family for p in methods if p.row.rate) if name in curves]
@@ -171,7 +192,7 @@ def _measure_areas(points: Sequence[Point], averaged: Sequence[str]) -> tuple[li
             name = area if isinstance(area, str) else area.method
             named = {"axis": axis, "task": task, "metric": metric, "method": name}
             lines.append(named | _describe_area(area, least.get(name)))
-    return [{column: line.get(column) for column in AREA_COLUMNS} for line in lines], ""
+    return [{column: line.get(column) for column in AREA_COLUMNS} for line in lines], "", bands
 
 
 def name_metric(problems: Problems, metric: str) -> str:

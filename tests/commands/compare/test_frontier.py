@@ -159,6 +159,21 @@ def test_each_axis_has_the_methods_that_have_a_cost_there(tmp_path):
     assert (shown["far@0.1"], shown["mix@0.1"]) == (["0.1", "0.1", "1.0"], ["", "0.1", "1.0"])
 
 
+def test_bands_of_gains_stand_beside_each_rate_of_a_method(tmp_path):
+    """Of each task and metric; empty for models alone. A gate by hand has one, and a mix, whose cost is another."""
+    describe_frontier(
+        make_runs(tmp_path, {"base": 1, "far@0.05": 4, "far@0.1": 5, "mix@0.05": 4, "hand@0.01": 3}), tmp_path
+    )
+    for line in read_lines(tmp_path / "frontier.csv"):
+        correct = {"far@0.05": 4, "far@0.1": 5, "mix@0.05": 4, "hand@0.01": 3}.get(line["row"])
+        gain, low, high = (line[f"acc_gain{end}"] for end in ("", "_low", "_high"))
+        if correct is None:
+            assert (line["row"], gain, low, high) == ("base", "", "", "")
+        else:
+            assert float(gain) == pytest.approx((correct - 1) / 8) and float(low) < float(gain) < float(high)
+            assert line["pass8_gain"] == "0.0"  # the base solves each problem once
+
+
 KINDS = ("base", "guide", "thinking", "follows", "rates")
 
 
