@@ -69,6 +69,11 @@ def extract_answer(response: str, truncated: bool = False) -> str | None:
     return read_answer(response, truncated).answer
 
 
+def read_last_number(response: str) -> str | None:
+    """The last number of a response, wherever it stands; what simple scorers read."""
+    return next(reversed(_NUMBER.findall(strip_thinking(response)[-TAIL:])), None)
+
+
 def cut_run_on(response: str) -> str:
     """The response up to the first header of a prompt at the start of a line, as the stop strings ask, never one inside thinking.
 

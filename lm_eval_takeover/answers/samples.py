@@ -9,7 +9,13 @@ from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import Any, Literal, NamedTuple
 
-from lm_eval_takeover.answers.extraction import find_boxes, has_unclosed_think, read_answer, strip_thinking
+from lm_eval_takeover.answers.extraction import (
+    find_boxes,
+    has_unclosed_think,
+    read_answer,
+    read_last_number,
+    strip_thinking,
+)
 from lm_eval_takeover.answers.letters import read_letter
 from lm_eval_takeover.answers.normalisation import canonicalise
 from lm_eval_takeover.answers.verification import (
@@ -26,7 +32,8 @@ from lm_eval_takeover.answers.verification import (
 _log = logging.getLogger(__name__)
 
 Kind = Literal["math", "letters", "answer"]  # `answer`: a response is nothing but its answer
-Verifier = Literal["takeover", "math_verify"]
+# Besides ours and that library: our reading of boxes alone; the last number; our reading, equal to the gold letter by letter.
+Verifier = Literal["takeover", "math_verify", "boxed", "last_number", "exact_match"]
 
 
 class Question(NamedTuple):
@@ -87,8 +94,8 @@ def judge_samples(question: Question, run: Run = run_here) -> Judged:
     stock = question.verifier == "math_verify" and question.kind == "math"
 
     def judge(gold: str, answer: str) -> Verdict:
-        if question.kind == "letters":
-            return Verdict(gold == answer)
+        if question.kind == "letters" or question.verifier == "exact_match":
+            return Verdict(gold.strip() == answer.strip())
         if (gold, answer) not in known:
             ran = Ran() if stock else run(partial(verdict_by_text, gold, answer, question.tolerance), False)
             if ran == Ran():  # mathematics is loaded only where text does not decide
@@ -100,7 +107,13 @@ def judge_samples(question: Question, run: Run = run_here) -> Judged:
     samples: list[JudgedSample] = []
     forms: list[str | None] = []
     for response, truncated in zip(question.responses, question.truncated, strict=True):
-        mine = partial(_read, question.kind, response, truncated, question.gold, question.problem)
+        about = (
+            question.kind,
+            question.gold,
+            question.problem,
+            question.verifier,
+        )  # a worker gets no other response with it
+        mine = partial(_read, response, truncated, *about)
         value, reason = run(partial(_read_stock, response) if stock else mine, stock)
         answer, form, boxed, unclosed = value or (None, None, False, False)
         if reason or answer is None or (form is None and question.kind == "math"):
@@ -117,7 +130,7 @@ def judge_samples(question: Question, run: Run = run_here) -> Judged:
 
 
 def _read(
-    kind: Kind, response: str, truncated: bool, gold: str, problem: str
+    response: str, truncated: bool, kind: Kind, gold: str, problem: str, verifier: Verifier
 ) -> tuple[str | None, str | None, bool, bool]:
     """The answer, its form (None, and so no vote, if it restates the problem), whether it is boxed, and an endless `<think>`."""
     if kind == "answer":
@@ -125,7 +138,11 @@ def _read(
     if kind == "letters":
         answer, boxed = read_letter(response, truncated)
         return answer, answer, boxed, has_unclosed_think(response)
-    answer, boxed = read_answer(response, truncated)
+    if verifier == "last_number":
+        answer, boxed = read_last_number(response), False
+    else:
+        answer, boxed = read_answer(response, truncated)
+        answer = None if verifier == "boxed" and not boxed else answer
     restated = answer is not None and restates(answer, gold, problem)
     form = None if answer is None or restated else canonicalise(answer)
     return answer, form, boxed, has_unclosed_think(response)

@@ -1,7 +1,7 @@
 """Runs of lm-eval, of any model and task, read from what `--output_path` wrote; and logs of inspect_ai."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
@@ -97,6 +97,7 @@ class TaskResult:
     counts: Counts
     run_dir: str | None = None
     accuracy: str = ACC
+    scorers: Mapping[str, float] = field(default_factory=dict)  # Acc by verifier, if asked for (`results.scorers`)
 
     @property
     def verifier(self) -> str:
@@ -222,13 +223,19 @@ _IDENTITY = (  # of a takeover run, in its own words
 )
 
 
+def _identify(run: Run) -> list[Any]:
+    return [run.takeover.get(name) for name in _IDENTITY]
+
+
+def is_rejudged(run: Run, origin: Run) -> bool:
+    """Whether a run is only the verdicts of another verifier on the texts of one that we judged."""
+    theirs, ours = ({result.verifier for result in each.tasks.values()} for each in (run, origin))
+    return "takeover" in ours - theirs and _identify(run) == _identify(origin)
+
+
 def find_origin(rescored: Run, runs: Sequence[Run]) -> int | None:
     """Find the run whose responses `rescore` judged again. Returns its index, or None."""
-
-    def identity(run: Run) -> list[Any]:
-        return [run.takeover.get(name) for name in _IDENTITY]
-
-    places = (i for i, run in enumerate(runs) if identity(run) == identity(rescored))
+    places = (i for i, run in enumerate(runs) if _identify(run) == _identify(rescored))
     return next(
         (
             i

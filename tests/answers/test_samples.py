@@ -1,14 +1,18 @@
 """All samples of a problem in one process: answers, outcomes, majority, and what a response may raise."""
 
+import json
 import logging
 from itertools import permutations
 
 import pytest
+from helpers.pairs import SHARED
 from helpers.tables import read_table
 
 from lm_eval_takeover.answers import samples
 from lm_eval_takeover.answers.samples import Question, Ran, judge_samples, run_here
 from lm_eval_takeover.answers.verification import Verdict
+
+SOLUTIONS = SHARED / "answers" / "gsm8k_solutions.jsonl"
 
 
 def ask(gold, answers, **options):
@@ -119,3 +123,30 @@ def test_what_reading_or_judging_raises_is_the_outcome_of_one_response(monkeypat
         judged = judge_samples(ask(r"\sqrt{8}", [r"1313\sqrt{2}", r"2\sqrt{2}", r"\sqrt{3}"]))
     assert [sample.outcome for sample in judged.samples] == ["unparsed", "correct", "incorrect"]
     assert "IndexError while a response was judged; it counts as unparsed" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("verifier", "outcomes"),
+    [
+        ("takeover", ["correct", "correct", "correct", "correct"]),
+        ("boxed", ["correct", "no_answer", "no_answer", "correct"]),
+        ("last_number", ["correct", "correct", "incorrect", "correct"]),
+        ("exact_match", ["correct", "correct", "correct", "incorrect"]),
+    ],
+)
+def test_scorers_differ_where_their_rules_do(verifier, outcomes):
+    responses = [r"\boxed{70}", "So she has 70.", "The answer is 70. She needs 3 days for it.", r"So \boxed{70.0}"]
+    judged = judge_samples(Question("70", responses, [False] * 4, verifier=verifier))
+    assert [sample.outcome for sample in judged.samples] == outcomes
+
+
+@pytest.mark.skipif(not SOLUTIONS.exists(), reason="real solutions of GSM8K are not here")
+def test_scorers_of_real_solutions_differ_by_half_of_the_right_ones():
+    """No solution has a box; many write 70,000 for 70000. The last number and ours find every right one, and no wrong one."""
+    rows = [json.loads(line) for line in SOLUTIONS.read_text().splitlines()[:300]]
+    right = {}
+    for verifier in ("takeover", "boxed", "last_number", "exact_match"):
+        asked = (Question(row["gold"], [row["text"]], [False], verifier=verifier) for row in rows)
+        right[verifier] = [judge_samples(question).samples[0].outcome == "correct" for question in asked]
+    assert right["takeover"] == right["last_number"] == [row["right"] for row in rows]
+    assert sum(right["boxed"]) == 0 < sum(right["exact_match"]) < 0.8 * sum(right["takeover"])

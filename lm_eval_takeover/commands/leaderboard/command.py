@@ -18,7 +18,7 @@ EXAMPLE = """examples:
   lm-eval-takeover leaderboard results/mine --published --format md --columns maj8 cost
   lm-eval-takeover leaderboard results/base results/guided --vs results/base --format json
 """
-EXTRAS = ("intervals", "maj8", "truncated", "task_rate", "reading", "cost")
+EXTRAS = ("intervals", "maj8", "truncated", "task_rate", "reading", "scorers", "cost")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -45,7 +45,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         choices=EXTRAS,
         default=[],
-        help="also print these columns (JSON and CSV always have them)",
+        help="also print these columns (JSON and CSV have all but scorers always). scorers: the range of Acc over the verifiers "
+        "that `rescore --verifier` asked",
     )
 
 
@@ -57,7 +58,13 @@ def run(options: argparse.Namespace) -> int:
     from lm_eval_takeover.results.problems import Reading
 
     reading = Reading(options.filter, options.max_missing)
-    board = build_board(options.results, options.thinking, _find_row(options.vs, options.results), reading=reading)
+    board = build_board(
+        options.results,
+        options.thinking,
+        _find_row(options.vs, options.results),
+        reading=reading,
+        scorers="scorers" in options.columns,
+    )
     if options.published:
         board = replace(board, rows=[*board.rows, *list_published_rows()])
     sys.stdout.write(write_table(board, options.format, options.columns))

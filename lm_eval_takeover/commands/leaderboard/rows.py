@@ -16,6 +16,7 @@ from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.results.problems import Reading
 from lm_eval_takeover.results.published import Pair, PublishedRow, read_published_rows
 from lm_eval_takeover.results.runs import PREFIX, TaskResult, read_runs
+from lm_eval_takeover.results.scorers import gather_scorers, list_scorer_notes
 from lm_eval_takeover.results.settings import describe_varying
 from lm_eval_takeover.results.summary import (
     Figure,
@@ -69,10 +70,12 @@ def build_board(
     versus: Path | None,
     labels: Mapping[Path, str] | None = None,
     reading: Reading = Reading(),
+    scorers: bool = False,
 ) -> Board:
     """Build the table of these results. `labels` name the rows of folders. Raises ResultsError, ArgumentError."""
     ours, notes = read_runs(results, reading)
     thinkers, more = read_runs(thinking, reading)
+    ours, thinkers = (gather_scorers(runs, reading) if scorers else runs for runs in (ours, thinkers))
     sources = {run.source for run in thinkers}
     runs = [(run, run.kind) for run in ours if run.source not in sources] + [(run, "thinking") for run in thinkers]
     named, legend = name_runs(runs, labels or {})
@@ -83,6 +86,7 @@ def build_board(
     averaged = choose_averaged(sorted({task for row in named for task in row.run.tasks}))
     rows = [_describe_row(row, named, averaged) for row in named]
     warnings = [*notes, *more, *_list_missed_rates(rows), *warn_of_references(named)]
+    warnings += list_scorer_notes({row.name: row.run for row in named}) if scorers else []
     board = Board(rows, [*warnings, *_list_warnings(named, averaged)], legend=legend)
     if versus is None:
         return board

@@ -3,16 +3,17 @@
 import argparse
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 from lm_eval_takeover.commands._options import add_shared, check_include_path
 from lm_eval_takeover.commands._output import Table, write_terminal
-from lm_eval_takeover.errors import ArgumentError
+from lm_eval_takeover.errors import ArgumentError, nearest
 from lm_eval_takeover.escaping import for_terminal
 
 if TYPE_CHECKING:
+    from lm_eval_takeover.answers.samples import Verifier
     from lm_eval_takeover.commands.rescore.judge import JudgeModel
-    from lm_eval_takeover.commands.rescore.scoring import Rescored
+    from lm_eval_takeover.commands.rescore.scoring import Rescored, Verdicts
     from lm_eval_takeover.runs.run_reader import StoredRun
 
 HELP = "judge the stored answers of a run again"
@@ -22,9 +23,18 @@ samples are written as lm_eval does, and every verdict that changed is listed.""
 EXAMPLE = """examples:
   lm-eval-takeover rescore runs/math500
   lm-eval-takeover rescore runs/math500 --include_path my-tasks --output_path results/again
-  lm-eval-takeover rescore runs/math500 --verifier math_verify
+  lm-eval-takeover rescore runs/math500 --verifier math_verify,boxed,last_number,exact_match
   lm-eval-takeover rescore runs/math500 --judge hf --judge_args pretrained=Qwen/Qwen2.5-3B-Instruct --judge_chat_template
 """
+
+
+def _read_verifiers(text: str) -> list[str]:
+    from lm_eval_takeover.answers.samples import Verifier
+
+    names = list(dict.fromkeys(text.split(",")))
+    if wrong := [name for name in names if name not in get_args(Verifier)]:
+        raise argparse.ArgumentTypeError(f"'{wrong[0]}' is no verifier; {nearest(wrong[0], get_args(Verifier))}")
+    return names
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -38,9 +48,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     add(
         "--verifier",
-        choices=("takeover", "math_verify"),
-        default="takeover",
-        help="who judges: math_verify is that library alone, for numbers beside ones that used it",
+        type=_read_verifiers,
+        metavar="NAME,…",
+        default=["takeover"],
+        help="who judges, one or more: takeover (the default); math_verify, that library alone; boxed, which reads boxes alone; "
+        "last_number; exact_match, letter by letter. `leaderboard --columns scorers` shows them side by side",
     )
     add(
         "--judge",
@@ -60,7 +72,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--output_path",
         type=Path,
         metavar="DIR",
-        help="folder for the results (default: RUN_DIR/rescored, or RUN_DIR/math_verify)",
+        help="folder for the results (default: RUN_DIR/rescored, or RUN_DIR/VERIFIER); each of several has a folder in it",
     )
 
 
@@ -68,33 +80,48 @@ def run(options: argparse.Namespace) -> int:
     check_include_path(options)
     if options.judge is None and (options.judge_args or options.judge_gen_kwargs or options.judge_chat_template):
         raise ArgumentError("--judge_args, --judge_gen_kwargs and --judge_chat_template need --judge MODEL")
-    from lm_eval_takeover.commands.rescore.scoring import rescore
     from lm_eval_takeover.runs.layout import find_run_dir
     from lm_eval_takeover.runs.run_reader import read_stored_runs
 
     run_dir = find_run_dir(options.run_dir)
     runs, verdicts = read_stored_runs(run_dir)
-    rescored, refusals = [], []
-    for stored in runs:
-        try:
-            rescored.append((stored, rescore(stored, verdicts, options.tasks, options.include_path, options.verifier)))
-        except ArgumentError as error:  # a command that was stopped early, or was about other tasks
-            refusals.append(error)
-    if not rescored:
-        raise refusals[-1]
     judge = None
     if options.judge is not None:
         from lm_eval_takeover.commands.rescore.judge import load_judge
 
         judge = load_judge(options.judge, options.judge_args, options.judge_gen_kwargs, options.judge_chat_template)
-    out = options.output_path or run_dir / ("rescored" if options.verifier == "takeover" else options.verifier)
+    for verifier in options.verifier:
+        name = "rescored" if verifier == "takeover" else verifier
+        out = options.output_path if len(options.verifier) == 1 else None
+        _rescore_all(options, runs, verdicts, verifier, out or (options.output_path or run_dir) / name, judge)
+    return 0
+
+
+def _rescore_all(
+    options: argparse.Namespace,
+    runs: "Sequence[StoredRun]",
+    verdicts: "Verdicts",
+    verifier: "Verifier",
+    out: Path,
+    judge: "JudgeModel | None",
+) -> None:
+    """Judge all commands of a run_dir by one verifier. Raises ArgumentError if none can be judged."""
+    from lm_eval_takeover.commands.rescore.scoring import rescore
+
+    rescored, refusals = [], []
+    for stored in runs:
+        try:
+            rescored.append((stored, rescore(stored, verdicts, options.tasks, options.include_path, verifier)))
+        except ArgumentError as error:  # a command that was stopped early, or was about other tasks
+            refusals.append(error)
+    if not rescored:
+        raise refusals[-1]
     for number, (stored, outcome) in enumerate(rescored, 1):
         if len(runs) > 1:
             print(for_terminal(f"command {number}: {', '.join(stored.tasks)}; {_list_arguments(stored)}"))
         _print_outcome(outcome, out if len(rescored) == 1 else out / str(number), judge)
     for refusal in refusals:
         print(for_terminal(f"not scored: {refusal}"))
-    return 0
 
 
 def _list_arguments(run: "StoredRun") -> str:

@@ -194,3 +194,39 @@ def test_both_verifiers_judge_a_stored_run_and_tables_do_not_mix_them(finished, 
     printed = capsys.readouterr()
     assert "rows differ in verifier: " in printed.out + printed.err
     assert ", math_verify" in printed.out
+
+
+def test_scorers_of_the_same_texts_stand_in_one_row_and_change_the_order_of_rows(tmp_path, capsys):
+    """The guided row loses its boxes: it is below the base by boxes alone, and above it by the last number."""
+    folders = {"base": {"policy": "base"}, "guided": {"spike_ratio": 0.03}}
+    for name, arguments in folders.items():
+        run_demo(tmp_path / name, LIMIT, {**arguments, "run_dir": str(tmp_path / name)})
+    plant(tmp_path / "guided", "samples", text=lambda text: text.replace("\\boxed{", "{"))
+    for name in folders:
+        assert main(["rescore", str(tmp_path / name)]) == 0
+    words = ["leaderboard", *(str(tmp_path / name) for name in folders), "--columns", "scorers"]
+    assert main(words) == 0
+    assert "rescore" in (printed := capsys.readouterr().out) and "base is not judged by all scorers" in printed
+    for name in folders:
+        verifiers = ["math_verify,boxed,last_number,exact_match"]
+        assert main(["rescore", str(tmp_path / name), "--verifier", *verifiers]) == 0
+    capsys.readouterr()
+    assert main([*words, "--format", "json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    base, guided = (row["tasks"]["takeover_demo"] for row in found["rows"])
+    assert guided["scorer_takeover"] == guided["acc"] and guided["scorer_boxed"] == 0
+    assert guided["scorer_last_number"] > base["scorer_last_number"] >= base["scorer_boxed"] == base["acc_boxed"] > 0
+    (line,) = [line for line in found["warnings"] if " is above " in line]
+    above, below = re.fullmatch(r"takeover_demo: .* is above .* by (.*), and below by (.*)", line).groups()
+    assert sorted([above.count("boxed"), below.count("boxed")]) == [0, 1] != [above.count("last"), below.count("boxed")]
+    assert main(words) == 0
+    printed = capsys.readouterr().out
+    scorers = [value for name, value in guided.items() if name.startswith("scorer_")]
+    assert f"range over scorers 0.0–{100 * max(scorers):.1f}" in printed and "not judged by all" not in printed
+
+
+def test_a_verifier_that_does_not_exist_is_one_line(finished, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        main(["rescore", str(finished[0]), "--verifier", "boxed,last_numbr"])
+    assert stopped.value.code == 2
+    assert "'last_numbr' is no verifier; did you mean 'last_number'?" in capsys.readouterr().err
