@@ -187,3 +187,17 @@ def test_a_path_file_that_outlives_the_package_says_nothing(tmp_path):
     line = (ROOT / "lm_eval_takeover_autoload.pth").read_text()
     done = subprocess.run([sys.executable, "-S", "-c", line], capture_output=True, text=True, cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_the_entry_point_for_tasks_names_the_folder_of_every_task_file(python):
+    """As lm-eval may read it without our import hook: the package's path is given to its task manager."""
+    code = """
+from importlib.metadata import entry_points
+from lm_eval.tasks import TaskManager
+(entry,) = entry_points(group="lm_eval.tasks", name="takeover")
+(folder,) = entry.load().__path__
+print(*sorted(TaskManager(include_path=folder, include_defaults=False).all_tasks))
+"""
+    found = run(python, code, LM_EVAL_TAKEOVER_AUTOLOAD="0").split()
+    assert {file.stem for file in (ROOT / "task_configs").glob("takeover_*.yaml")} <= set(found)
+    assert run(python, "import lm_eval_takeover.tasks.files as f; print(f.__path__[0])") != str(ROOT / "task_configs")
