@@ -3,6 +3,6 @@
 lm-eval 0.4.13 does not read that group yet; there the path file adds the folder.
 """
 
-from lm_eval_takeover.storage.package_data import data_folder
+from lm_eval_takeover.storage.paths import data_folder
 
 __path__ = [str(data_folder("task_configs"))]
