@@ -3,10 +3,10 @@
     python benchmarks/frontier_area.py             # 1,000 draws a cell, ten seconds on one core
     python benchmarks/frontier_area.py --draws 10000
 
-Problems differ in difficulty. A method raises the log-odds of each by a curve of the rate: `smooth`, or `steep` with one jump
-at a rate that is drawn anew each time. Two errors are in all draws: the curve is known at five rates only, and a calibration
-misses each rate by 5 % (standard deviation). The truth is the area under the whole curve. Samples of all rates are drawn anew,
-while real runs share random numbers, so that their intervals are narrower.
+Problems differ in difficulty. A method raises the log-odds of each by a curve of the rate: `smooth`, `steep` with one jump at a
+rate that is drawn anew each time, or with one jump exactly `on a rate` that is measured. Two errors are in all draws: the curve
+is known at five rates only, and a calibration misses each rate by 5 % (standard deviation). The truth is the area under the
+whole curve. Samples of all rates are drawn anew, while real runs share random numbers, so that their intervals are narrower.
 """
 
 import argparse
@@ -37,7 +37,13 @@ def draw_steep(generator: np.random.Generator) -> Callable[[Values], Values]:
     return lambda rates: np.asarray(3.0 * (rates >= place))
 
 
-CURVES = {"smooth": draw_smooth, "steep": draw_steep}
+def draw_on_a_rate(generator: np.random.Generator) -> Callable[[Values], Values]:
+    """A jump exactly where a measured rate is meant to be, so that the calibration's error decides on which side it falls."""
+    place = generator.choice(RATES[RATES < CAP])
+    return lambda rates: np.asarray(3.0 * (rates >= place))
+
+
+CURVES = {"smooth": draw_smooth, "steep": draw_steep, "on a rate": draw_on_a_rate}
 
 
 def draw_curve(generator: np.random.Generator, raised: Callable[[Values], Values], odds: Values, host: Values) -> Curve:

@@ -6,7 +6,7 @@ a paired difference over problems.
 
 Between two measured costs the true curve may rise anywhere. If it rises in one jump, at a place of which nothing is known, the
 area is off by `gain x width` times a uniform number from -1/2 to 1/2. Its variance, 1/12, is in every interval. A calibration
-that misses its rate moves a point along the curve, so this is its error, too.
+that misses its rate moves a point along the curve, so this is its error, too, except for a jump exactly at a measured rate.
 """
 
 from collections.abc import Mapping, Sequence
