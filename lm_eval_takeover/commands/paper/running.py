@@ -16,7 +16,7 @@ from pathlib import Path
 
 from lm_eval_takeover.commands.compare.worker import CallFailed, start_worker
 from lm_eval_takeover.commands.paper.index import write_index
-from lm_eval_takeover.commands.paper.manifest import DEMO, Item, Pair, read_manifest
+from lm_eval_takeover.commands.paper.manifest import Item, Pair, read_manifest
 from lm_eval_takeover.storage.paths import make_component
 
 CLI = "lm_eval_takeover.cli"
@@ -26,14 +26,12 @@ def make_paper(options: argparse.Namespace) -> int:
     """Returns the exit status: 0, or that of the first command that failed; the index has all that was made."""
     manifest = read_manifest()
     chosen = manifest.choose(options.pair, options.items)
-    if options.pair is None and DEMO in chosen:
-        del chosen[DEMO]
     status, failed = 0, dict[str, list[str]]()
     folders = {name: options.run_dir / make_component(name) for name in chosen}
     for name, items in chosen.items():
         for words in plan_commands(options, manifest.pairs[name], items, folders[name]):
             command = shlex.join(["lm-eval-takeover", *words])
-            print(command, file=sys.stderr)
+            print(command, file=sys.stdout if options.dry_run else sys.stderr, flush=True)
             try:
                 _run(words, options)
             except CallFailed as failure:
