@@ -9,6 +9,7 @@ from helpers.results import takeover, write_results
 from helpers.stock import arguments_of, comparing_here, parse_stock, value_of
 
 from lm_eval_takeover.cli import main
+from lm_eval_takeover.commands.compare import running
 from lm_eval_takeover.commands.compare.worker import CallFailed
 from lm_eval_takeover.demo import DEMO
 from lm_eval_takeover.errors import RunDirError
@@ -140,3 +141,37 @@ def test_arguments_of_a_real_pair_reach_all_rows(harness, tmp_path, capsys):
     assert (value_of(thinking, "--model"), arguments_of(thinking)["pretrained"]) == ("hf", "acme/Thinker")
     assert (value_of(guided, "--batch_size"), value_of(thinking, "--batch_size")) == ("7", "2")
     assert "\nthinking " in capsys.readouterr().out
+
+
+def test_refined_rates_are_run_and_a_stopped_refinement_ends_as_one_that_ran_through(tmp_path, monkeypatch):
+    """Stopped once the calibration holds the added rates and no row of theirs has begun."""
+    words = [
+        "compare",
+        "--tasks",
+        "takeover_demo",
+        "--rows",
+        "base,guide,ce",
+        "--rates",
+        "0.2,0.4",
+        "--refine",
+        "--quiet",
+    ]
+    words += ["--limit", "1", "--num_prompts", "2", "--num_held_out", "3", "--batch_size", "32"]
+    run_calls = running.run_calls
+
+    def stop(options, calls):
+        if any(call.row not in ("base", "guide", "ce@0.2", "ce@0.4") for call in calls):
+            raise CallFailed(130)
+        run_calls(options, calls)
+
+    tables = []
+    with comparing_here():
+        monkeypatch.setattr(running, "run_calls", stop)
+        assert main([*words, "--run_dir", str(tmp_path / "stopped")]) == 130
+        monkeypatch.undo()
+        for folder in ("stopped", "whole"):
+            assert main([*words, "--run_dir", str(tmp_path / folder)]) == 0
+            lines = json.loads((tmp_path / folder / "frontier.json").read_text())
+            tables.append([line | {"seconds_per_problem": None} for line in lines])
+    assert tables[0] == tables[1]
+    assert "ce@0.1" in {line["row"] for line in tables[0]}
