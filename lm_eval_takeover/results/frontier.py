@@ -4,9 +4,9 @@ A curve starts at cost 0, where the host writes alone, and is linear between the
 costs up to a cap: a sum of the gains, weighted by the costs alone. So each problem has an area, too, and the interval is that of
 a paired difference over problems.
 
-Between two measured costs the true curve may rise anywhere. If it rises in one jump, at a place of which nothing is known, the
-area is off by `gain x width` times a uniform number from -1/2 to 1/2. Its variance, 1/12, is in every interval. A calibration
-that misses its rate moves a point along the curve, so this is its error, too, except for a jump exactly at a measured rate.
+Between two measured costs the true curve may rise anywhere. If it rises in one jump, the area is off by `gain x width` times a
+number from -1/2 to 1/2: uniform where nothing is known of the place, either end where the jump lies at a measured rate and the
+calibration misses it. Its variance, 5/36, counts two of the former (1/12) for one of the latter (1/4), and is in every interval.
 """
 
 from collections.abc import Mapping, Sequence
@@ -167,7 +167,7 @@ def _cross(costs: Values, gains: Values, goal: float, start: float | None) -> fl
 
 def _grid_error(curve: Curve, cap: float) -> float:
     widths, gains = curve.steps(cap)
-    return float(sqrt(np.sum((widths * np.diff(gains, axis=1)[:, 0]) ** 2) / 12))
+    return float(sqrt(np.sum((widths * np.diff(gains, axis=1)[:, 0]) ** 2) * 5 / 36))
 
 
 def _widen(difference: Difference, *errors: float) -> Difference:
