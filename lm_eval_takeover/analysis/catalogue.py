@@ -6,75 +6,47 @@ from typing import Any
 
 import polars as pl
 
-from lm_eval_takeover.analysis.choices import (
-    ENTROPIES,
-    SEEN,
-    measure_choices,
-    measure_entropies,
-    measure_near,
-    tabulate_choices,
-    tabulate_entropies,
-    tabulate_near,
-)
-from lm_eval_takeover.analysis.concentration import (
-    SHARES,
-    measure_concentration,
-    measure_lorenz,
-    measure_overlap,
-    measure_position,
-    tabulate_concentration,
-    tabulate_lorenz,
-    tabulate_overlap,
-    tabulate_position,
-)
-from lm_eval_takeover.analysis.failure import BESIDE, measure_failure, tabulate_failure
-from lm_eval_takeover.analysis.planning import measure_peaks, tabulate_planning
+from lm_eval_takeover.analysis import choices, concentration, failure, planning
 from lm_eval_takeover.analysis.tokens import SampleTokens
 
+
+def _name(words: str, *more: str) -> tuple[str, ...]:
+    return *words.split(), *more
+
+
 COLUMNS: Mapping[str, tuple[str, ...]] = {
-    "concentration": (
-        *("task", "score", "samples", "skipped", "gini", "low", "high"),
-        *(f"top{percent}" for percent in SHARES),
+    "concentration": _name(
+        "task score samples skipped gini low high", *(f"top{percent}" for percent in concentration.SHARES)
     ),
-    "lorenz": ("task", "score", "share_of_tokens", "share_of_score", "low", "high"),
-    "position": ("task", "score", "bin", "left", "right", "density", "low", "high", "tokens"),
-    "overlap": ("task", "score", "top_percent", "iou", "low", "high", "chance"),
-    "planning": (
-        *("task", "run", "set", "score", "class", "in_set", "of_set", "in_base", "of_base"),
-        *("share_set", "share_base", "enrichment", "low", "high"),
+    "lorenz": _name("task score share_of_tokens share_of_score low high"),
+    "position": _name("task score bin left right density low high tokens"),
+    "overlap": _name("task score top_percent iou low high chance"),
+    "planning": _name(
+        "task run set score class in_set of_set in_base of_base share_set share_base enrichment low high"
     ),
-    "failure": (
-        *("task", "signal", "samples", "auroc", "low", "high", "accuracy", "majority"),
-        *("within", "within_low", "within_high"),
-        *(f"minus_{other}{end}" for other in BESIDE for end in ("", "_low", "_high")),
+    "failure": _name(
+        "task signal samples auroc low high accuracy majority within within_low within_high",
+        *(f"minus_{other}{end}" for other in failure.BESIDE for end in ("", "_low", "_high")),
     ),
-    "signals": ("task", "doc_id", "sample", "score", "value", "correct"),
-    "near": ("task", "score", "threshold", "tokens", "share", "low", "high"),
-    "choices": ("task", "score", "set", "measure", "tokens", "value", "low", "high"),
-    "entropy_by_js": (
-        *("task", "bin", "left", "right", "tokens"),
-        *(f"{name}{end}" for name in ENTROPIES for end in ("", "_low", "_high")),
+    "signals": _name("task doc_id sample score value correct"),
+    "near": _name("task score threshold tokens share low high"),
+    "choices": _name("task score set measure tokens value low high"),
+    "entropy_by_js": _name(
+        "task bin left right tokens", *(f"{name}{end}" for name in choices.ENTROPIES for end in ("", "_low", "_high"))
     ),
-    "budget": (
-        *("task", "run", "policy", "score", "nominal", "realized_rate", "acc", "acc_low", "acc_high"),
-        *("pass8", "pass8_low", "pass8_high", "k"),
+    "budget": _name("task run policy score nominal realized_rate acc acc_low acc_high pass8 pass8_low pass8_high k"),
+    "rates": _name("task run doc_id realized_rate tokens"),
+    "flips": _name("task run problems rescued harmed p_value null_rescued null_harmed null"),
+    "cross": _name(
+        "task run direction threshold near_share replaced replaced_share acc acc_host acc_donor changed changed_share"
     ),
-    "rates": ("task", "run", "doc_id", "realized_rate", "tokens"),
-    "flips": ("task", "run", "problems", "rescued", "harmed", "p_value", "null_rescued", "null_harmed", "null"),
-    "cross": (
-        *("task", "run", "direction", "threshold", "near_share", "replaced", "replaced_share"),
-        *("acc", "acc_host", "acc_donor", "changed", "changed_share"),
-    ),
-    "ranks": ("task", "run", "rank", "takeovers", "share"),
+    "ranks": _name("task run rank takeovers share"),
 }
 
 
 @dataclass(frozen=True, slots=True)
 class SampleAnalysis:
-    """An analysis of scored rollouts: what is measured on one sample by one score (None: left out), and the table of it.
-
-    `columns` are those of a scores file that it reads beside the scores.
-    """
+    """What is measured on one sample by one score (None: left out), the table of it, and further `columns` of a scores file."""
 
     measure: Callable[[SampleTokens, str], dict[str, Any] | None]
     tabulate: Callable[[pl.DataFrame], pl.DataFrame]
@@ -82,13 +54,13 @@ class SampleAnalysis:
 
 
 SCORED: Mapping[str, SampleAnalysis] = {
-    "concentration": SampleAnalysis(measure_concentration, tabulate_concentration),
-    "lorenz": SampleAnalysis(measure_lorenz, tabulate_lorenz),
-    "position": SampleAnalysis(measure_position, tabulate_position),
-    "overlap": SampleAnalysis(measure_overlap, tabulate_overlap),
-    "planning": SampleAnalysis(measure_peaks, tabulate_planning),
-    "failure": SampleAnalysis(measure_failure, tabulate_failure),
-    "near": SampleAnalysis(measure_near, tabulate_near),
-    "choices": SampleAnalysis(measure_choices, tabulate_choices, SEEN),
-    "entropy_by_js": SampleAnalysis(measure_entropies, tabulate_entropies, ENTROPIES),
+    "concentration": SampleAnalysis(concentration.measure_concentration, concentration.tabulate_concentration),
+    "lorenz": SampleAnalysis(concentration.measure_lorenz, concentration.tabulate_lorenz),
+    "position": SampleAnalysis(concentration.measure_position, concentration.tabulate_position),
+    "overlap": SampleAnalysis(concentration.measure_overlap, concentration.tabulate_overlap),
+    "planning": SampleAnalysis(planning.measure_peaks, planning.tabulate_planning),
+    "failure": SampleAnalysis(failure.measure_failure, failure.tabulate_failure),
+    "near": SampleAnalysis(choices.measure_near, choices.tabulate_near),
+    "choices": SampleAnalysis(choices.measure_choices, choices.tabulate_choices, choices.SEEN),
+    "entropy_by_js": SampleAnalysis(choices.measure_entropies, choices.tabulate_entropies, choices.ENTROPIES),
 }

@@ -124,12 +124,8 @@ def split_kinds(frame: pl.DataFrame, *, exact: bool = False) -> Iterator[tuple[s
 
 def add_shrunk(frame: pl.DataFrame, *, exact: bool = False) -> pl.DataFrame:
     """With `shrunk`: the effect to expect of a position, given its continuations and all others of its kind."""
-    parts = [
-        positions.frame.with_columns(shrunk=positions.infer() @ EFFECTS)
-        for kind, positions in split_kinds(frame, exact=exact)
-        if kind != ALL
-    ]
-    return pl.concat(parts)
+    kinds = [positions for kind, positions in split_kinds(frame, exact=exact) if kind != ALL]
+    return pl.concat([one.frame.with_columns(shrunk=one.infer() @ EFFECTS) for one in kinds])
 
 
 def tabulate_summary(frame: pl.DataFrame, *, exact: bool = False) -> pl.DataFrame:
@@ -146,20 +142,17 @@ def tabulate_summary(frame: pl.DataFrame, *, exact: bool = False) -> pl.DataFram
     return pl.DataFrame(rows, schema_overrides=floats).select(SUMMARY)
 
 
-def _read_scores(
-    frame: pl.DataFrame, scores: Sequence[str], *, exact: bool = False
-) -> Iterator[tuple[str, str, Positions]]:
+def _split(frame: pl.DataFrame, scores: Sequence[str], *, exact: bool = False) -> Iterator[tuple[str, str, Positions]]:
     """By kind and score, the positions whose score is known."""
     for score in scores:
-        known = frame.filter(pl.col(score).is_finite())
-        for kind, positions in split_kinds(known, exact=exact):
+        for kind, positions in split_kinds(frame.filter(pl.col(score).is_finite()), exact=exact):
             yield kind, score, positions
 
 
 def tabulate_by_score(frame: pl.DataFrame, scores: Sequence[str]) -> pl.DataFrame:
     """The mean effect by tenth of the population by each score; equal scores stay in one bin."""
     rows = []
-    for kind, score, positions in _read_scores(frame, scores):
+    for kind, score, positions in _split(frame, scores):
         values = positions.frame[score].to_numpy()
         order = np.argsort(values, kind="stable")
         below = positions.weights[order].cumsum() / positions.weights.sum()
@@ -175,7 +168,7 @@ def tabulate_by_score(frame: pl.DataFrame, scores: Sequence[str]) -> pl.DataFram
 def tabulate_auroc(frame: pl.DataFrame, scores: Sequence[str], *, exact: bool = False) -> pl.DataFrame:
     """How well each score tells helpful positions from others; null where all or none are, or the noise hides which."""
     rows = []
-    for kind, score, positions in _read_scores(frame, scores, exact=exact):
+    for kind, score, positions in _split(frame, scores, exact=exact):
         bounds = measure_auroc(positions, positions.frame[score].to_numpy().astype(np.float64))
         rows.append(dict(zip(AUROC, (kind, score, len(positions.effects), *bounds), strict=True)))
     return pl.DataFrame(rows, schema_overrides=dict.fromkeys(AUROC[3:], pl.Float64))

@@ -37,9 +37,8 @@ def tabulate_failure(measured: pl.DataFrame) -> pl.DataFrame:
     """
     counts: dict[tuple[Any, ...], int] = {}
     found: dict[tuple[Any, ...], Estimates] = {}
-    for key, group in add_length(measured.rename({"score": "signal"})).group_by(
-        ["task", "signal"], maintain_order=True
-    ):
+    rows = add_length(measured.rename({"score": "signal"}))
+    for key, group in rows.group_by(["task", "signal"], maintain_order=True):
         counts[key] = len(group)
         found[key] = _estimate(group, str(key[0]))
     tasks = choose_averaged(list(dict.fromkeys(str(task) for task, _ in found)))
@@ -47,17 +46,16 @@ def tabulate_failure(measured: pl.DataFrame) -> pl.DataFrame:
         inside = [(task, signal) for task in tasks if (task, signal) in found]
         counts[MEAN, signal] = sum(counts[key] for key in inside)
         found[MEAN, signal] = Estimates.average([found[key] for key in inside])
-    rows = []
+    described = []
     for (task, signal), own in found.items():
         row = {"task": task, "signal": signal, "samples": counts[task, signal]}
         row |= own.describe(0, "auroc", "low", "high") | own.describe(1, "within", "within_low", "within_high")
         row |= own.describe(2, "accuracy") | own.describe(3, "majority")
         for name in BESIDE:
-            other = found.get((task, name)) if name != signal else None
-            minus = own - (other or _NOTHING)
+            minus = own - (found.get((task, name), _NOTHING) if name != signal else _NOTHING)
             row |= minus.describe(0, f"minus_{name}", f"minus_{name}_low", f"minus_{name}_high")
-        rows.append(row)
-    return pl.DataFrame(rows, infer_schema_length=None)
+        described.append(row)
+    return pl.DataFrame(described, infer_schema_length=None)
 
 
 _NOTHING = Estimates(np.full(4, np.nan), np.full((1, 4), np.nan))
@@ -70,10 +68,8 @@ def _estimate(group: pl.DataFrame, task: str) -> Estimates:
     accuracy = cross_validated_accuracy(problems, values, incorrect)
     rest = np.array([accuracy, max(incorrect.mean(), 1 - incorrect.mean())])
     pairs = count_pairs(problems, values, incorrect.astype(np.float64))
-    replicates = pairs.resample(task)
-    return Estimates(
-        np.concatenate([pairs.areas(), rest]), np.pad(replicates, ((0, 0), (0, 2)), constant_values=np.nan)
-    )
+    replicates = np.pad(pairs.resample(task), ((0, 0), (0, 2)), constant_values=np.nan)
+    return Estimates(np.concatenate([pairs.areas(), rest]), replicates)
 
 
 def add_length(measured: pl.DataFrame) -> pl.DataFrame:

@@ -11,9 +11,12 @@ from lm_eval_takeover.analysis.planning import CLASSES
 from lm_eval_takeover.analysis.pooling import MEAN
 
 Axes = Any
+Texts = Sequence[str]
+Level = float | None
 SIZE = (4.0, 2.9)  # inches: texts stay readable where a phone shows the figure
 _COLOURS = ("#2f81f7", "#d1495b")
 _INK = "#333333"
+_TASK = ("task",)
 _DOTS = {"marker": "o", "markersize": 3}
 _DIAGONAL = {"color": "#888888", "linestyle": ":", "linewidth": 1}
 
@@ -69,9 +72,7 @@ def _draw_panels(figure: Any, table: pl.DataFrame, draw_one: Callable[[Axes, pl.
 
 def put_legend(figure: Any) -> None:
     """Below the figure, where it hides nothing; the label that panels share stands above it."""
-    found = {
-        label: handle for axes in figure.axes for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)
-    }
+    found = {name: line for axes in figure.axes for line, name in zip(*axes.get_legend_handles_labels(), strict=True)}
     if found:
         columns = max(1, min(len(found), 54 // (max(map(len, found)) + 6)))
         legend = figure.legend(found.values(), found, loc="outside lower center", ncols=columns, frameon=False)
@@ -81,18 +82,10 @@ def put_legend(figure: Any) -> None:
 
 
 def _lines(
-    axes: Axes,
-    table: pl.DataFrame,
-    *,
-    x: str,
-    y: str,
-    by: Sequence[str],
-    labels: tuple[str, str],
-    level: float | None = None,
-    style: Mapping[str, Any] = _DOTS,
+    axes: Axes, table: pl.DataFrame, x: str, y: str, labels: Texts, by: Texts = _TASK, level: Level = None, **style: Any
 ) -> None:
     """A line for each combination of `by`, with its band where there is one; `level` is a line to compare with."""
-    step = {"step": "post"} if "drawstyle" in style else {}
+    style, step = style or _DOTS, {"step": "post"} if "drawstyle" in style else {}
     for key, group in table.group_by(by, maintain_order=True):
         (line,) = axes.plot(group[x], group[y], label=_join(key), **style)
         if "low" in group.columns:
@@ -104,14 +97,7 @@ def _lines(
 
 
 def _bars(
-    axes: Axes,
-    table: pl.DataFrame,
-    *,
-    by: Sequence[str],
-    y: str,
-    label: str,
-    level: float | None = None,
-    limits: tuple[float, float] | None = (0, 1),
+    axes: Axes, table: pl.DataFrame, by: Texts, y: str, label: str, level: Level = None, limits: Any = (0, 1)
 ) -> None:
     """A horizontal bar for each row, with its interval; the first row on top."""
     axes.barh(range(len(table)), [value or 0.0 for value in table[y]], color=_COLOURS[0], height=0.6)
@@ -148,14 +134,14 @@ def _label(axes: Axes, x: str, y: str = "") -> None:
 
 def _draw_lorenz(axes: Axes, table: pl.DataFrame) -> None:
     labels = (f"share of tokens, smallest scores first (line: the largest {SHARES[-1]} %)", "share of score")
-    _lines(axes, table, x="share_of_tokens", y="share_of_score", by=["task"], labels=labels, style={})
+    _lines(axes, table, x="share_of_tokens", y="share_of_score", labels=labels, marker="")
     axes.plot([0, 1], [0, 1], **_DIAGONAL)
     axes.axvline(1 - SHARES[-1] / 100, **_DIAGONAL)
 
 
 def _draw_overlap(axes: Axes, table: pl.DataFrame) -> None:
     labels = ("top p % of the tokens (dotted: chance)", "IoU with the top by entropy")
-    _lines(axes, table, x="top_percent", y="iou", by=["task"], labels=labels)
+    _lines(axes, table, x="top_percent", y="iou", labels=labels)
     chance = table.unique("top_percent", maintain_order=True)
     axes.plot(chance["top_percent"], chance["chance"], **_DIAGONAL)
     axes.set_ylim(0, 1.02)
@@ -220,8 +206,7 @@ def _draw_effects(axes: Axes, table: pl.DataFrame) -> None:
 
 
 def _draw_near(axes: Axes, table: pl.DataFrame) -> None:
-    labels = ("nats", "share of tokens below")
-    _lines(axes, table, x="threshold", y="share", by=["task"], labels=labels)
+    _lines(axes, table, x="threshold", y="share", labels=("nats", "share of tokens below"))
     axes.set_xscale("log")
     axes.xaxis.set_major_formatter("{x:g}")
     axes.set_ylim(0, 1.03)
@@ -236,8 +221,7 @@ def _draw_choices(axes: Axes, table: pl.DataFrame) -> None:
 def _draw_entropies(axes: Axes, table: pl.DataFrame) -> None:
     names = {f"{role}_entropy": f"{role} entropy" for role in ("base", "guide")}
     long = table.rename(names).unpivot(list(names.values()), index=["task", "right"])
-    labels = ("js up to, in nats", "mean entropy, in nats")
-    _lines(axes, long, x="right", y="value", by=["task", "variable"], labels=labels)
+    _lines(axes, long, "right", "value", ("js up to, in nats", "mean entropy, in nats"), ["task", "variable"])
     axes.set_ylim(bottom=0)
 
 
@@ -260,10 +244,9 @@ _DRAWN: Mapping[str, Callable[[Axes, pl.DataFrame], None]] = {
         _lines,
         x="left",
         y="density",
-        by=["task"],
-        labels=("place in the sample, t / n", "density of the top 1 %"),
         level=1,
-        style={"drawstyle": "steps-post"},
+        drawstyle="steps-post",
+        labels=("place in the sample, t / n", "density of the top 1 %"),
     ),
     "overlap": _draw_overlap,
     "planning": _draw_planning,

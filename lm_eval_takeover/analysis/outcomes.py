@@ -32,17 +32,14 @@ def tabulate_budget(samples: pl.DataFrame) -> pl.DataFrame:
         for task, summary in summaries.items():
             row = {"task": task, **dict(zip(["run", *keys], own, strict=True))}
             row |= {"realized_rate": summary.rates.realized_rate, "k": summary.k}
-            (means if task == MEAN else rows).append(
-                row | summary.acc.describe("acc") | summary.passed.describe("pass8")
-            )
+            row |= summary.acc.describe("acc") | summary.passed.describe("pass8")
+            (means if task == MEAN else rows).append(row)
     return pl.DataFrame([*rows, *means], infer_schema_length=None)
 
 
 def _summarize(samples: pl.DataFrame) -> Summary:
     """One task of one run."""
-    problems = samples.group_by("doc_id", maintain_order=True).agg(
-        pl.col("correct").sum().alias("right"), pl.len().alias("n")
-    )
+    problems = samples.group_by("doc_id", maintain_order=True).agg(right=pl.col("correct").sum(), n=pl.len())
     right, counts = problems["right"].to_list(), problems["n"].to_list()
     rates = Rates(realized_rate=samples["takeovers"].to_numpy().sum() / samples["tokens"].to_numpy().sum())
     return summarize_correct(right, counts, min(K, *counts), rates)
@@ -50,11 +47,9 @@ def _summarize(samples: pl.DataFrame) -> Summary:
 
 def tabulate_rates(samples: pl.DataFrame) -> pl.DataFrame:
     """Figure 7: takeovers over tokens of all samples of each problem."""
-    return (
-        samples.group_by("task", "run", "doc_id", maintain_order=True)
-        .agg((pl.col("takeovers").sum() / pl.col("tokens").sum()).alias("realized_rate"), pl.col("tokens").sum())
-        .sort("task", "run", "doc_id", maintain_order=True)
-    )
+    rate, keys = pl.col("takeovers").sum() / pl.col("tokens").sum(), ["task", "run", "doc_id"]
+    table = samples.group_by(keys, maintain_order=True).agg(realized_rate=rate, tokens=pl.col("tokens").sum())
+    return table.sort(keys, maintain_order=True)
 
 
 def tabulate_flips(samples: pl.DataFrame, base: str, second: Sequence[str] = ()) -> pl.DataFrame:
@@ -65,13 +60,11 @@ def tabulate_flips(samples: pl.DataFrame, base: str, second: Sequence[str] = ())
     of the base does to it: counted where `second` names such runs (their mean), else expected from how many samples of each
     problem the base run solves (`expect_flips`).
     """
-    solved = samples.group_by("task", "run", "doc_id", maintain_order=True).agg(
-        pl.col("correct").any().alias("solved"), pl.col("correct").mean().alias("share"), pl.len().alias("n")
-    )
+    correct, keys = pl.col("correct"), ["task", "run", "doc_id"]
+    solved = samples.group_by(keys, maintain_order=True).agg(solved=correct.any(), share=correct.mean(), n=pl.len())
     before = solved.filter(pl.col("run") == base).drop("run").rename({"solved": "before"})
     both = solved.filter(pl.col("run") != base).drop("share", "n").join(before, on=["task", "doc_id"])
     rescued, harmed = pl.col("solved") & ~pl.col("before"), ~pl.col("solved") & pl.col("before")
-
     if both.is_empty():
         return both
     rows = []

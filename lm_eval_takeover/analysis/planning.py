@@ -130,16 +130,13 @@ def tabulate_planning(measured: pl.DataFrame) -> pl.DataFrame:
         in_set, in_base = (group[name].to_numpy().sum(axis=0, dtype=np.int64) for name in ("in_set", "in_base"))
         replicates = bootstrap_enrichment(group)
         for place, name in enumerate(CLASSES):
-            share_set, share_base = (_share(int(c[place]), int(c.sum())) for c in (in_set, in_base))
-            low, high = interval(replicates[:, place])
-            rows.append(
-                {"task": task, **dict(zip(keys, key, strict=True)), "class": name}
-                | {"in_set": int(in_set[place]), "of_set": int(in_set.sum())}
-                | {"in_base": int(in_base[place]), "of_base": int(in_base.sum())}
-                | {"share_set": share_set, "share_base": share_base}
-                | {"enrichment": share_set / share_base if share_set is not None and share_base else None}
-                | {"low": low, "high": high}
-            )
+            share_set, share_base = (float(c[place] / c.sum()) if c.any() else None for c in (in_set, in_base))
+            enrichment = share_set / share_base if share_set is not None and share_base else None
+            row = {"task": task, **dict(zip(keys, key, strict=True)), "class": name}
+            for end, counts, share in (("set", in_set, share_set), ("base", in_base, share_base)):
+                row |= {f"in_{end}": int(counts[place]), f"of_{end}": int(counts.sum()), f"share_{end}": share}
+            bounds = dict(zip(("low", "high"), interval(replicates[:, place]), strict=True))
+            rows.append(row | {"enrichment": enrichment, **bounds})
     return pl.DataFrame(rows, infer_schema_length=None)
 
 
@@ -154,7 +151,3 @@ def bootstrap_enrichment(measured: pl.DataFrame) -> Values:
     with np.errstate(invalid="ignore", divide="ignore"):
         shares = [found / found.sum(axis=1, keepdims=True) for found in counts.values()]
         return np.asarray(np.where(shares[1] > 0, shares[0] / shares[1], np.nan))
-
-
-def _share(count: int, total: int) -> float | None:
-    return count / total if total else None

@@ -54,13 +54,11 @@ def tabulate_cross(measured: pl.DataFrame, accuracies: pl.DataFrame, near: float
     `measured` has `task, run, direction` beside the counts of its samples; `accuracies` `task, run, acc, acc_host, acc_donor`,
     the last two null where the run of that model alone was not given.
     """
+    known, tokens = pl.when(pl.col("known").any()), pl.col("tokens").sum()
+    counts = {"replaced": pl.col("replaced").sum(), "changed": known.then(pl.col("changed").sum())}
+    shares = {f"{name}_share": count / tokens for name, count in counts.items()}
     table = measured.group_by("task", "run", "direction", maintain_order=True).agg(
-        pl.lit(near).alias("threshold"),
-        (pl.col("near").sum() / pl.col("tokens").sum()).alias("near_share"),
-        pl.col("replaced").sum(),
-        (pl.col("replaced").sum() / pl.col("tokens").sum()).alias("replaced_share"),
-        pl.when(pl.col("known").any()).then(pl.col("changed").sum()).alias("changed"),
-        pl.when(pl.col("known").any()).then(pl.col("changed").sum() / pl.col("tokens").sum()).alias("changed_share"),
+        threshold=pl.lit(near), near_share=pl.col("near").sum() / tokens, **counts, **shares
     )
     joined = table.join(accuracies, on=["task", "run"], how="left", maintain_order="left")
     return joined.select(pl.exclude("changed", "changed_share"), "changed", "changed_share")

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -16,6 +16,7 @@ from lm_eval_takeover.runs.scores import column_of, make_schema
 
 ENTROPY = "entropy"
 SCHEMA = make_schema()
+T = TypeVar("T")
 
 
 @dataclass(slots=True)
@@ -29,11 +30,12 @@ class SampleTokens:
     def __len__(self) -> int:
         return len(self.columns["token_id"])
 
-    def once(self, key: Any, compute: Callable[[], Any]) -> Any:
+    def once(self, key: Any, compute: Callable[[], T]) -> T:
         """What several analyses ask for is computed for the first one."""
         if key not in self._known:
             self._known[key] = compute()
-        return self._known[key]
+        known: T = self._known[key]
+        return known
 
     def score(self, name: str) -> NDArray[np.float32]:
         """`s_t` `[tokens]`; `entropy` is the base's."""
@@ -41,15 +43,11 @@ class SampleTokens:
 
     def ascending(self, score: str) -> NDArray[np.float32]:
         """`s_(1) <= … <= s_(n)`."""
-        values: NDArray[np.float32] = self.once(("ascending", score), lambda: np.sort(self.score(score)))
-        return values
+        return self.once(("ascending", score), lambda: np.sort(self.score(score)))
 
     def cumulative(self, score: str) -> NDArray[np.float64]:
         """Sums of the smallest scores: `[tokens + 1]`, the first one 0."""
-        sums: NDArray[np.float64] = self.once(
-            ("cumulative", score), lambda: np.cumsum(np.append(0.0, self.ascending(score)))
-        )
-        return sums
+        return self.once(("cumulative", score), lambda: np.cumsum(np.append(0.0, self.ascending(score))))
 
     def has_mass(self, score: str) -> bool:
         """Whether the score's mass can be divided: some of it, a finite amount, and nowhere a negative one."""
@@ -62,8 +60,7 @@ class SampleTokens:
 
     def tops(self, score: str, percents: tuple[int, ...]) -> NDArray[np.bool_]:
         """The `max(1, ceil(percent %))` largest scores as masks `[percents, tokens]`; of equal ones the earlier."""
-        masks: NDArray[np.bool_] = self.once(("tops", score, percents), lambda: self._find_tops(score, percents))
-        return masks
+        return self.once(("tops", score, percents), lambda: self._find_tops(score, percents))
 
     def _find_tops(self, score: str, percents: tuple[int, ...]) -> NDArray[np.bool_]:
         values, counts = self.score(score), [max(1, ceil_percent(len(self), percent)) for percent in percents]
@@ -76,8 +73,7 @@ class SampleTokens:
 
     def top(self, score: str, percent: int) -> NDArray[np.bool_]:
         """One of `tops`: `[tokens]`."""
-        mask: NDArray[np.bool_] = self.tops(score, (percent,))[0]
-        return mask
+        return np.asarray(self.tops(score, (percent,))[0])
 
 
 def ceil_percent(count: int, percent: int) -> int:

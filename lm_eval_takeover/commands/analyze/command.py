@@ -18,28 +18,17 @@ EXAMPLE = """examples:
   lm-eval-takeover analyze runs/demo --out analysis    # all rows of a comparison
   lm-eval-takeover analyze runs/base --out analysis --only concentration,failure
 """
-
-
 DEFAULT_NEAR = 0.1  # nats
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add(
-        "run_dirs",
-        type=Path,
-        nargs="+",
-        metavar="RUN_DIR",
-        help="the folder that a run had as run_dir=, or a folder of compare",
-    )
+    folders = "the folder that a run had as run_dir=, or a folder of compare"
+    add("run_dirs", type=Path, nargs="+", metavar="RUN_DIR", help=folders)
     add("--out", type=Path, required=True, metavar="DIR", help="folder for tables and figures")
     add("--only", default="", metavar="NAME,…", help="only these analyses (default: all)")
-    add(
-        "--near",
-        type=float,
-        default=DEFAULT_NEAR,
-        help="for cross: js in nats below which the models are near (default: 0.1)",
-    )
+    near = "for cross: js in nats below which the models are near (default: 0.1)"
+    add("--near", type=float, default=DEFAULT_NEAR, help=near)
     add("--rollouts", choices=("base", "guide"), default="base", help="whose scored texts are read (default: base)")
     add("--token_classes", type=Path, metavar="FILE", help="for planning: your own token_classes.toml")
     add("--tokenizer", help="for planning: hub id or local folder, if the run's own tokenizer cannot be loaded")

@@ -68,9 +68,8 @@ class Inputs:
                 f"it needs a {role} run, and you gave {given}; run policy={role} with the same tasks and give its folder, too"
             )
         first, *others = (self.runs[name] for name in found)
-        if any(
-            _has_same_texts(first, other) or other.takeover.get(role) != first.takeover.get(role) for other in others
-        ):
+        texts = [{one.stored.key for one in self.runs[name].answered} for name in found]
+        if texts[0] in texts[1:] or any(other.takeover.get(role) != first.takeover.get(role) for other in others):
             raise CannotShow(
                 f"it needs one {role} run, or several seeds of it, and {', '.join(found)} have other models or the same seed"
             )
@@ -80,10 +79,6 @@ class Inputs:
     def second_bases(self) -> list[str]:
         """Other seeds of the base run."""
         return [name for name, run in self.runs.items() if run.written_by == "base" and name != self.base_name]
-
-    @property
-    def base(self) -> RunReader:
-        return self.runs[self.base_name]
 
     @property
     def scored(self) -> RunReader:
@@ -120,24 +115,23 @@ class Inputs:
     @cached_property
     def samples(self) -> pl.DataFrame:
         """A row per sample of all runs, for `analysis.outcomes`."""
-        columns: dict[str, list[Any]] = {name: [] for name in _SAMPLES}
+        rows: list[tuple[Any, ...]] = []
         for name, run in self.runs.items():
-            _check_verified(name, run)
+            if missing := sum(one.outcome is None for one in run.answered):
+                raise CannotShow(
+                    f"{missing} of {len(run.answered)} samples of '{name}' have no verdict: it was stopped before its answers "
+                    f"were judged, or its tasks keep none; give its command again"
+                )
             facts = (name, run.policy, run.takeover.get("score"), find_nominal_rate(run.takeover))
             for one in run.answered:
-                stored = one.stored
-                row = (*facts, one.task, one.doc_id, one.sample, one.correct, stored.tokens, stored.takeovers)
-                for column, value in zip(columns.values(), row, strict=True):
-                    column.append(value)
-        return pl.DataFrame(columns, schema=_SAMPLES)
+                samples = (one.task, one.doc_id, one.sample, one.correct, one.stored.tokens, one.stored.takeovers)
+                rows.append((*facts, *samples))
+        return pl.DataFrame(rows, schema=_SAMPLES, orient="row")
 
     def guided(self, score: str | None = None) -> dict[str, RunReader]:
         """Runs in which two models write, with traces; of this score, where one is named."""
-        found = {
-            name: run
-            for name, run in self.runs.items()
-            if run.written_by is None and score in (None, run.takeover.get("score"))
-        }
+        mixed = {name: run for name, run in self.runs.items() if run.written_by is None}
+        found = {name: run for name, run in mixed.items() if score in (None, run.takeover.get("score"))}
         if not found:
             kind = "a run in which two models write" if score is None else f"a run with score={score}"
             raise CannotShow(f"it needs {kind}, and none is given")
@@ -154,8 +148,7 @@ class Inputs:
         columns = ["token_id", "chosen_from", "score", "donor_rank", "host_token_id"]
         for one, table in run.read_traces(columns):
             sample = make_sample(one.name, table, columns)
-            arrays = dict(sample.columns)
-            arrays["takeover"] = arrays.pop("chosen_from") == run.donor
+            arrays = {**sample.columns, "takeover": sample.columns["chosen_from"] == run.donor}
             for task in shared[one.stored.key]:
                 yield task, SampleTokens((task, one.doc_id, one.sample), arrays)
 
@@ -172,7 +165,11 @@ class Inputs:
         """Raises CannotShow where a run has other tokens for a prompt than the base run."""
         run = self.runs[name]
         for key, rows in run.prompts.items():
-            ours = {row["prompt"]: row["prompt_ids"] for row in self.base.prompts.get(key, []) if row["prompt"]}
+            ours = {
+                row["prompt"]: row["prompt_ids"]
+                for row in self.runs[self.base_name].prompts.get(key, [])
+                if row["prompt"]
+            }
             for row in rows:
                 if row["prompt"] in ours and ours[row["prompt"]] != row["prompt_ids"]:
                     raise CannotShow(
@@ -185,16 +182,3 @@ _SAMPLES = {
     "run": pl.String, "policy": pl.String, "score": pl.String, "nominal": pl.Float64, "task": pl.String, "doc_id": pl.Int64,
     "sample": pl.Int64, "correct": pl.Boolean, "tokens": pl.Int64, "takeovers": pl.Int64,
 }  # fmt: skip
-
-
-def _has_same_texts(one: RunReader, other: RunReader) -> bool:
-    return {sample.stored.key for sample in one.answered} == {sample.stored.key for sample in other.answered}
-
-
-def _check_verified(name: str, run: RunReader) -> None:
-    missing = sum(one.outcome is None for one in run.answered)
-    if missing:
-        raise CannotShow(
-            f"{missing} of {len(run.answered)} samples of '{name}' have no verdict: it was stopped before its answers were "
-            f"judged, or its tasks keep none; give its command again"
-        )

@@ -19,12 +19,7 @@ from lm_eval_takeover.analysis.measuring import Measuring, measure_parts, warm_u
 from lm_eval_takeover.analysis.outcomes import tabulate_budget, tabulate_flips, tabulate_rates
 from lm_eval_takeover.analysis.planning import Rules, classify_text, count_classes, tabulate_planning
 from lm_eval_takeover.analysis.pooling import make_frame
-from lm_eval_takeover.analysis.takeovers import (
-    measure_cross,
-    measure_ranks,
-    tabulate_cross,
-    tabulate_ranks,
-)
+from lm_eval_takeover.analysis.takeovers import measure_cross, measure_ranks, tabulate_cross, tabulate_ranks
 from lm_eval_takeover.analysis.tokens import list_parts
 from lm_eval_takeover.commands._output import draw_svg, write_csv, write_json, writing
 from lm_eval_takeover.commands.analyze.inputs import CannotShow, Inputs
@@ -149,11 +144,9 @@ def make_planning(inputs: Inputs, peaks: pl.DataFrame | None) -> pl.DataFrame:
     columns = ["task", "doc_id", "run", "set", "score", "in_set", "in_base"]
     parts = []
     if peaks is not None:
-        own = {"run": inputs.scored_name, "set": "peaks"}
-        parts.append(peaks.with_columns(**{name: pl.lit(value) for name, value in own.items()}).select(columns))
+        parts.append(peaks.with_columns(run=pl.lit(inputs.scored_name), set=pl.lit("peaks")).select(columns))
     try:
-        rows = list(_count_takeovers(inputs))
-        if rows:
+        if rows := list(_count_takeovers(inputs)):
             parts.append(make_frame(rows).select(columns))
     except CannotShow as reason:
         if peaks is None:
@@ -168,7 +161,7 @@ def _count_takeovers(inputs: Inputs) -> Iterator[dict[str, Any]]:
     runs, nothing = inputs.guided(), np.zeros(2, dtype=np.int64)
     in_base = [
         (task, sample.name[1], count_classes(classify_text(inputs.codes, sample.columns["token_id"])))
-        for task, sample in inputs.read_traces(inputs.base)
+        for task, sample in inputs.read_traces(inputs.runs[inputs.base_name])
     ]
     for name, run in runs.items():
         inputs.check_tokenizer(name)
@@ -198,9 +191,8 @@ def make_ranks(inputs: Inputs) -> pl.DataFrame:
     ]
     table = tabulate_ranks(_tabulate_traces(rows).sort("task", maintain_order=True))
     if table.is_empty():
-        raise CannotShow(
-            "no takeover is known whose token is not the host's own (`random` and `early` do not ask the host)"
-        )
+        reason = "no takeover is known whose token is not the host's own (`random` and `early` do not ask the host)"
+        raise CannotShow(reason)
     return table
 
 
@@ -212,10 +204,8 @@ def make_cross(inputs: Inputs, near: float) -> pl.DataFrame:
         for name, run in runs.items()
         for task, sample in inputs.read_traces(run)
     ]
-    acc = {
-        (run, task): value
-        for task, run, value in tabulate_budget(inputs.samples).select("task", "run", "acc").iter_rows()
-    }
+    budget = tabulate_budget(inputs.samples).select("run", "task", "acc")
+    acc = {(run, task): value for run, task, value in budget.iter_rows()}
     alone = {run.policy: name for name, run in inputs.runs.items() if run.policy in ("base", "guide")}
     accuracies = []
     for name, run in runs.items():

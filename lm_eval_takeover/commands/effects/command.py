@@ -26,12 +26,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--takeovers", type=int, default=200, metavar="N", help="takeovers to sample (default: 200)")
     add("--controls", type=int, metavar="N", help="controls to sample (default: half of --takeovers)")
     add("--continuations", type=int, default=8, metavar="K", help="texts after each token (default: 8)")
-    add(
-        "--after",
-        choices=["base", "gate"],
-        default="base",
-        help="who continues the text: base, the default writer alone; gate, the run's own policy (default: base)",
-    )
+    after = "who continues the text: base, the default writer alone; gate, the run's own policy (default: base)"
+    add("--after", choices=["base", "gate"], default="base", help=after)
     add("--seed", type=int, default=0, metavar="N", help="seed for the choice of positions (default: 0)")
     add("--include_path", type=Path, metavar="DIR", help="a folder of task files, as in lm_eval")
     add("--dry_run", action="store_true", help="print what it would cost; load no model")

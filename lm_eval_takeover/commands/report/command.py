@@ -21,21 +21,12 @@ EXAMPLE = """example:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add(
-        "analysis",
-        type=Path,
-        metavar="DIR",
-        help="the folder that analyze had as --out; or a run_dir, or a folder of compare",
-    )
+    folder = "the folder that analyze had as --out; or a run_dir, or a folder of compare"
+    add("analysis", type=Path, metavar="DIR", help=folder)
     add("--out", type=Path, required=True, metavar="FILE", help="the report, an HTML file")
     add("--effects", type=Path, metavar="DIR", help="the folder that effects had as --out; shows the largest effects")
-    add(
-        "--max_size",
-        type=float,
-        default=15.0,
-        metavar="MB",
-        help="largest size of the file, in 10^6 bytes (default: 15)",
-    )
+    size = "largest size of the file, in 10^6 bytes (default: 15)"
+    add("--max_size", type=float, default=15.0, metavar="MB", help=size)
     add("--tokenizer", help="hub id or local folder, if the runs' own tokenizer cannot be loaded")
 
 

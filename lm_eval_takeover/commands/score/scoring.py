@@ -89,8 +89,8 @@ def score_run(run: RunReader, readers: Readers, *, overwrite: bool = False) -> i
     if not texts:
         return 0
     _check_tokenizer(run, pair, texts)
-    backend = readers.backend
-    if overwrite:  # nothing can be refused any more
+    backend = readers.backend  # nothing can be refused any more
+    if overwrite:
         shutil.rmtree(run.folder / SCORES_FOLDER, ignore_errors=True)
     _write_files(run, backend, scores, header, texts)
     return len(texts)
@@ -103,9 +103,8 @@ def _write_files(
     written, group = 0, list[ScoredSample]()
 
     def describe_kept() -> str:
-        return (
-            f"{written:,} samples are scored in '{run.folder / SCORES_FOLDER}', and the same command goes on from there"
-        )
+        folder = run.folder / SCORES_FOLDER
+        return f"{written:,} samples are scored in '{folder}', and the same command goes on from there"
 
     def write_group() -> None:
         nonlocal written
@@ -190,11 +189,8 @@ def _score_texts(backend: Backend, scores: Sequence[Score], texts: Sequence[Text
         return backend.compare(scores, [text.prompt for text in batch], [text.tokens for text in batch], labels)
 
     for batch, values in run_in_batches(compare, texts, min(backend.fit_rows(texts[0].length), _MOST_TEXTS)):
-        yield [_make_sample(text, found) for text, found in zip(batch, values, strict=True)]
-
-
-def _make_sample(text: Text, values: dict[str, Any]) -> ScoredSample:
-    return ScoredSample(text.one.stored.key, text.one.stored_name, text.tokens, values)
+        stored = ((text.one.stored.key, text.one.stored_name, text.tokens) for text in batch)
+        yield [ScoredSample(*facts, found) for facts, found in zip(stored, values, strict=True)]
 
 
 @contextlib.contextmanager
