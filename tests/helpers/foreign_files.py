@@ -32,9 +32,8 @@ from lm_eval_takeover.cli import main
 from lm_eval_takeover.commands.analyze.inputs import Inputs
 from lm_eval_takeover.commands.analyze.tables import make_tables
 from lm_eval_takeover.commands.effects.tables import EXAMPLES
-from lm_eval_takeover.commands.report.effects import CAPTIONS, read_effects
 from lm_eval_takeover.commands.report.figures import read_figure
-from lm_eval_takeover.commands.report.inputs import Analysis
+from lm_eval_takeover.commands.report.inputs import EFFECT_CAPTIONS, Analysis, read_effects
 from lm_eval_takeover.commands.report.rollouts import read_scores
 from lm_eval_takeover.commands.report.summary import list_rows
 from lm_eval_takeover.errors import TakeoverError
@@ -71,7 +70,7 @@ def make_sound(folder: Path) -> None:
         _write_scores(folder / "base")
         write_analysis(folder / "analysis", folder / "base", folder / "disagreement")
     (folder / "effects").mkdir()
-    for name in CAPTIONS:
+    for name in EFFECT_CAPTIONS:
         shutil.copy(folder / "analysis" / "budget.svg", folder / "effects" / f"{name}.svg")
     side = {"token": " 4", "behind": [{"text": "so 4", "correct": True}]}
     position = {"task": TASKS[0], "doc_id": 0, "sample": 0, "position": 3, "effect": 0.5, "low": 0.1, "high": 0.9,

@@ -60,16 +60,10 @@ class Writer:
 
     def _write(self, policy: Policy, requests: Sequence[Request], kind: str) -> list[Sample]:
         """A sample for each request: kept from an earlier call, or written. Its `text` are the ids of its tokens."""
-        settings = digest_of(
-            collect_text_settings(
-                self.pair,
-                policy,
-                backend=self.backend.identity,
-                seed=self.seed,
-                trust_remote_code=self.trust_remote_code,
-            )
-        )
-        keys = [sample_key(f"ids {settings}", request) for request in requests]
+        backend, trusted = self.backend.identity, self.trust_remote_code
+        settings = collect_text_settings(self.pair, policy, backend=backend, seed=self.seed, trust_remote_code=trusted)
+        digest = digest_of(settings)
+        keys = [sample_key(f"ids {digest}", request) for request in requests]
         samples = self.run.find(keys)
         left = [(key, one) for key, one in dict(zip(keys, requests, strict=True)).items() if key not in samples]
         done = len(keys) - len(left)
@@ -105,12 +99,9 @@ class Writer:
         """As it is kept. Its name is in its key alone: a continuation is no sample of a task."""
         new = generation.tokens[len(request.begun) :]
         cut = is_cut_off(self.pair.tokenizer, generation.tokens, request, self.pair.eos_ids)
-        text, counts = (
-            " ".join(map(str, new)),
-            (len(new), generation.takeovers, None, 0),
-        )  # changed, asked: of no concern
+        counts = len(new), generation.takeovers, None, 0  # changed, asked: of no concern
         passes = generation.base_passes, generation.guide_passes
-        return Sample(key, "", 0, request.sample, text, *counts, *passes, truncated=cut)
+        return Sample(key, "", 0, request.sample, " ".join(map(str, new)), *counts, *passes, truncated=cut)
 
 
 def _read_tokens(sample: Sample) -> tuple[int, ...]:

@@ -4,15 +4,17 @@ import argparse
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
+
+from lm_eval.api.instance import Instance
 
 from lm_eval_takeover.analysis.effects import CONTROL, TAKEOVER, measure_position
 from lm_eval_takeover.commands._stored_pair import Readers, restore_arguments
 from lm_eval_takeover.commands.effects.continuing import Continued, Writer
 from lm_eval_takeover.commands.effects.positions import Candidates, Position, draw_numbers, list_candidates
 from lm_eval_takeover.commands.effects.tables import describe_cost, write_effects
-from lm_eval_takeover.commands.effects.verdicts import judge, load_tasks
-from lm_eval_takeover.errors import ArgumentError
+from lm_eval_takeover.errors import ArgumentError, nearest
 from lm_eval_takeover.escaping import for_terminal
 from lm_eval_takeover.method.policies import ALONE
 from lm_eval_takeover.method.policy import Policy
@@ -21,7 +23,9 @@ from lm_eval_takeover.method.request import TASK_MAX_GEN_TOKS, Request
 from lm_eval_takeover.pair.loading import load_policy, parse_arguments
 from lm_eval_takeover.pair.pair import DEFAULT_MAX_LENGTH, Pair
 from lm_eval_takeover.runs.run_reader import Answered, RunReader, read_run_folder
+from lm_eval_takeover.tasks.benchmarks import Record
 from lm_eval_takeover.tasks.instances import read_generation_settings
+from lm_eval_takeover.tasks.loading import make_task_manager
 from lm_eval_takeover.tasks.responses import Response
 
 _POLICY = ("policy", "score", "score_top_p", "direction", "rate", "early_tokens")
@@ -49,17 +53,16 @@ def measure(options: argparse.Namespace, given: Mapping[str, Any]) -> int:
     print(for_terminal(describe_cost(run, candidates, wanted, options)))
     if options.dry_run:
         return 0
-    tasks = load_tasks(run, run.tasks, options.include_path)
+    tasks = _load_tasks(run, run.tasks, options.include_path)
     arguments = restore_arguments(run, given)
     readers = Readers(arguments)
     seed, trusted = int(run.settings.get("seed") or 0), arguments.trust_remote_code
     writer = Writer.open(options.out / "continuations", readers.backend, readers.pair, seed, trusted)
     try:
         form = replace(form, room=int(run.arguments.get("max_length") or readers.pair.max_length or DEFAULT_MAX_LENGTH))
-        after = (
-            ALONE[run.host]() if options.after == "base" else _load_run_policy(run, readers.pair, given.get("plugins"))
-        )
-        positions = _choose(run, candidates, wanted, writer, form, options.seed)
+        plugins = given.get("plugins")
+        after = ALONE[run.host]() if options.after == "base" else _load_run_policy(run, readers.pair, plugins)
+        positions = _choose(candidates, wanted, writer, form, options.seed)
         requests = [request for one in positions for request in form.continue_both(one, options.continuations)]
         texts = writer.respond(after, requests)
         seen = list(_compare(readers, positions))
@@ -106,15 +109,11 @@ class Form:
 
 
 def _choose(
-    run: RunReader,
-    candidates: Mapping[str, Candidates],
-    wanted: Mapping[str, int],
-    writer: Writer,
-    form: Form,
-    seed: int,
+    candidates: Mapping[str, Candidates], wanted: Mapping[str, int], writer: Writer, form: Form, seed: int
 ) -> list[Position]:
     """Takeovers and controls, and a line where there are fewer controls than were asked for."""
-    other = {TAKEOVER: run.host, CONTROL: run.donor}
+    host, donor = form.run.host, form.run.donor
+    other = {TAKEOVER: host, CONTROL: donor}
     chosen: list[Position] = []
     for kind, count in wanted.items():
         policy = ALONE[other[kind]]()
@@ -126,8 +125,8 @@ def _choose(
         chosen += [one for one in positions if one.place + 1 < form.limit(one.one)]
         if len(positions) < count and kind == CONTROL:
             print(
-                f"{len(positions)} of {count} controls were found: the {run.donor} would draw another token at few of the "
-                f"{run.host}'s tokens"
+                f"{len(positions)} of {count} controls were found: "
+                f"the {donor} would draw another token at few of the {host}'s tokens"
             )
     return chosen
 
@@ -170,12 +169,8 @@ def _compare(readers: Readers, positions: Sequence[Position]) -> Iterator[dict[s
     rows, values = readers.backend.fit_rows(longest), list[dict[str, Any]]()
     for start in range(0, len(asked), rows):
         part = asked[start : start + rows]
-        values += readers.backend.compare(
-            scores,
-            [(*one.prompt, *one.begun) for one, _ in part],
-            [[token] for _, token in part],
-            [one.label for one, _ in part],
-        )
+        before, tokens = [(*one.prompt, *one.begun) for one, _ in part], [[token] for _, token in part]
+        values += readers.backend.compare(scores, before, tokens, [one.label for one, _ in part])
     for of_host, of_donor in zip(values[::2], values[1::2], strict=True):
         found = {score.name: float(of_host[score.name][0]) for score in scores}
         for role in ("base", "guide"):
@@ -185,15 +180,56 @@ def _compare(readers: Readers, positions: Sequence[Position]) -> Iterator[dict[s
         yield found
 
 
+def _load_tasks(run: RunReader, names: Sequence[str], include: Path | None) -> dict[str, Any]:
+    """The run's tasks as they are installed, or in `include`. Raises ArgumentError for unknown names."""
+    manager = make_task_manager(names, include)
+    for name in names:
+        if name not in manager.all_tasks:
+            raise ArgumentError(
+                f"task '{name}' of the run is not known; {nearest(name, run.tasks)}, or give --include_path"
+            )
+    return dict(manager.load(list(names))["tasks"])
+
+
 def _judge(
     run: RunReader, tasks: Mapping[str, Any], behind: Mapping[Position, Sequence[Continued]]
 ) -> dict[Position, list[bool]]:
-    """A verdict on each text; all texts of a problem go to its task together."""
+    """A verdict on each text; all texts of a problem go to its task together.
+
+    Raises ArgumentError for a problem that is another one than the run was asked.
+    """
     responses: dict[tuple[str, int], list[Response]] = {}
     for one, texts in behind.items():
         responses.setdefault((one.one.task, one.one.doc_id), []).extend(text.response for text in texts)
-    verdicts = {problem: iter(judged) for problem, judged in judge(run, tasks, responses).items()}
+    verdicts: dict[tuple[str, int], Iterator[bool]] = {}
+    for name, task in tasks.items():
+        problems = [problem for problem in responses if problem[0] == name]
+        documents = list(task.eval_docs)
+        instances = []
+        for _, doc_id in problems:
+            _check_document(run, name, doc_id, documents)
+            instance = Instance("generate_until", documents[doc_id], ("", {}), 0, metadata=(name, doc_id, 1))
+            instance.resps = list(responses[name, doc_id])
+            instances.append(instance)
+        for filtering in task._filters if instances else ():
+            filtering.apply(instances)
+        for problem, instance in zip(problems, instances, strict=True):
+            record = next(iter(instance.filtered_resps.values()))
+            if not isinstance(record, Record):
+                raise ArgumentError(
+                    f"task '{name}': effects need a verdict on each sample; give the task file class: SampledTask (docs/tasks.md)"
+                )
+            verdicts[problem] = iter([outcome == "correct" for _, outcome in record])
     return {one: [next(verdicts[one.one.task, one.one.doc_id]) for _ in texts] for one, texts in behind.items()}
+
+
+def _check_document(run: RunReader, name: str, doc_id: int, documents: Sequence[Mapping[str, Any]]) -> None:
+    gold = run.prompts[name, doc_id][0]["answer"]
+    if doc_id >= len(documents) or (gold is not None and str(documents[doc_id].get("answer")) != gold):
+        raise ArgumentError(
+            f"task '{name}', doc {doc_id} is another problem than the one that the run in '{run.folder}' was asked; its data set "
+            f"has changed"
+        )
 
 
 def _describe(

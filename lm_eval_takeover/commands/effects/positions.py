@@ -74,21 +74,17 @@ class Candidates:
         if not self.asked:
             chosen, inclusion = choose_evenly(self.rows, np.ones(len(self.rows)), count, seed)
             return self._read(chosen, inclusion)
-        chosen, inclusion = choose_evenly(
-            self.rows, np.sqrt(np.nan_to_num(self.rows["chance"], nan=1)) + _FLOOR, _ASKED * count, seed
-        )
+        sizes = np.sqrt(np.nan_to_num(self.rows["chance"], nan=1)) + _FLOOR
+        chosen, inclusion = choose_evenly(self.rows, sizes, _ASKED * count, seed)
         positions = self._read(chosen, inclusion)
-        drawn = ask(positions)
         known = [
             replace(one, donor_token=token) if self.kind == CONTROL else replace(one, host_token=token)
-            for one, token in zip(positions, drawn, strict=True)
+            for one, token in zip(positions, ask(positions), strict=True)
         ]
-        different = [place for place, position in enumerate(known) if position.host_token != position.donor_token]
+        different = [place for place, one in enumerate(known) if one.host_token != one.donor_token]
         again, share = choose_evenly(self.rows[chosen[different]], np.ones(len(different)), count, seed + 1)
         kept = [known[different[place]] for place in again]
-        return [
-            replace(position, inclusion=position.inclusion * each) for position, each in zip(kept, share, strict=True)
-        ]
+        return [replace(one, inclusion=one.inclusion * each) for one, each in zip(kept, share, strict=True)]
 
     def _read(self, chosen: NDArray[np.int64], inclusion: NDArray[np.float64]) -> list[Position]:
         """These candidates with the tokens before them, in the order of the texts."""

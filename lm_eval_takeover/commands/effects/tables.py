@@ -10,14 +10,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from lm_eval_takeover.analysis.effects import (
-    ALL,
-    TAKEOVER,
-    add_shrunk,
-    tabulate_auroc,
-    tabulate_by_score,
-    tabulate_summary,
-)
+from lm_eval_takeover.analysis import effects
 from lm_eval_takeover.analysis.shrinkage import LARGE
 from lm_eval_takeover.commands._output import Table, write_terminal, writing
 from lm_eval_takeover.commands.analyze.tables import write_analysis
@@ -31,6 +24,7 @@ _MOST = 10  # examples of either sign
 _CONTEXT, _BEHIND = 400, 1500  # characters before and behind a position that are shown
 _INNER = ("problem", "host", "donor")  # of a row, not of the table
 _NAME = ("task", "doc_id", "sample", "position")
+Row = Mapping[str, Any]
 
 
 def describe_cost(
@@ -43,13 +37,8 @@ def describe_cost(
         rows, expected = candidates[kind].rows, candidates[kind].expected
         known, likely = not math.isnan(expected), np.nanmin([most, expected])
         numbers[kind] = round(likely) if likely >= 1 else 0
-        among = (
-            "an unknown number"
-            if not known
-            else f"{expected:,.0f}"
-            if not 0 < expected < 1
-            else f"about {expected:.1g}"
-        )
+        differ = f"about {expected:.1g}" if 0 < expected < 1 else f"{expected:,.0f}"
+        among = differ if known else "an unknown number"
         words.append(f"{'' if known else 'up to '}{numbers[kind]:,} of {among} {kind}s among {len(rows):,} tokens")
     left = {kind: float(of.rows["left"].mean()) if len(of.rows) else 0.0 for kind, of in candidates.items()}
     tokens = sum(2 * count * number * left[kind] for kind, number in numbers.items())
@@ -69,7 +58,7 @@ def write_effects(
     folder: Path,
     run: RunReader,
     tokenizer: Any,
-    rows: Sequence[Mapping[str, Any]],
+    rows: Sequence[Row],
     signals: Sequence[str],
     after: str,
     *,
@@ -77,14 +66,14 @@ def write_effects(
 ) -> None:
     """Tables, figures and texts into the folder, and the summary to the terminal. `signals`: columns to hold effects against."""
     positions = pl.DataFrame([{name: row[name] for name in row if name not in ("begun", "texts")} for row in rows])
-    positions = add_shrunk(positions, exact=exact)
+    positions = effects.add_shrunk(positions, exact=exact)
     columns = list(positions.drop(_INNER).columns)
     columns.insert(columns.index("high") + 1, columns.pop())
     tables = {
         "effects": positions.select(columns),
-        "effect_by_score": tabulate_by_score(positions, signals),
-        "effect_summary": tabulate_summary(positions, exact=exact),
-        "effect_auroc": tabulate_auroc(positions, signals, exact=exact),
+        "effect_by_score": effects.tabulate_by_score(positions, signals),
+        "effect_summary": effects.tabulate_summary(positions, exact=exact),
+        "effect_auroc": effects.tabulate_auroc(positions, signals, exact=exact),
     }
     for name, table in tables.items():
         write_analysis(folder, name, table)
@@ -100,7 +89,7 @@ def write_effects(
     print(f"{', '.join(tables)} -> {folder}")
 
 
-def _list_texts(row: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+def _list_texts(row: Row) -> Iterator[dict[str, Any]]:
     """What was written behind either token of a position: ids from the forced token on."""
     half = len(row["texts"]) // 2
     for number, text in enumerate(row["texts"]):
@@ -110,17 +99,15 @@ def _list_texts(row: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         yield named | facts | {"token_ids": text.tokens}
 
 
-def _choose_examples(
-    rows: Sequence[Mapping[str, Any]], shrunk: Mapping[tuple[Any, ...], float]
-) -> list[Mapping[str, Any]]:
+def _choose_examples(rows: Sequence[Row], shrunk: Mapping[tuple[Any, ...], float]) -> list[Row]:
     """The takeovers of the largest effects of either sign, less what is noise; of equal ones the first."""
-    takeovers = [(shrunk[tuple(row[name] for name in _NAME)], row) for row in rows if row["kind"] == TAKEOVER]
+    takeovers = [(shrunk[tuple(row[name] for name in _NAME)], row) for row in rows if row["kind"] == effects.TAKEOVER]
     ordered = sorted(takeovers, key=lambda pair: -pair[0])
     helpful = [row for value, row in ordered if value > 0 and row["effect"] > 0][:_MOST]
     return helpful + [row for value, row in ordered[::-1] if value < 0 and row["effect"] < 0][:_MOST]
 
 
-def _describe_example(row: Mapping[str, Any], tokenizer: Any) -> dict[str, Any]:
+def _describe_example(row: Row, tokenizer: Any) -> dict[str, Any]:
     """The text before a position, its two tokens, and what was written behind either."""
     before = tokenizer.decode(row["begun"])
     half = len(row["texts"]) // 2
@@ -145,7 +132,7 @@ def _show_summary(table: pl.DataFrame, after: str) -> str:
     alone = table["task"].n_unique() == 2  # one task, and all
     rows = [
         [
-            row["kind"] if row["task"] == ALL else f"{row['kind']}, {row['task']}",
+            row["kind"] if row["task"] == effects.ALL else f"{row['kind']}, {row['task']}",
             f"{row['population']:,.0f}",
             str(row["positions"]),
             f"{100 * row['effect']:+.1f} ({100 * row['low']:+.1f} to {100 * row['high']:+.1f})",
@@ -156,7 +143,7 @@ def _show_summary(table: pl.DataFrame, after: str) -> str:
             "" if row["share_for_80"] is None else f"{row['share_for_80']:.0%}",
         ]
         for row in table.iter_rows(named=True)
-        if row["task"] == ALL or not alone
+        if row["task"] == effects.ALL or not alone
     ]
     notes = [
         f"Effect: correct continuations with the donor's token minus with the host's, in points. "
@@ -164,18 +151,15 @@ def _show_summary(table: pl.DataFrame, after: str) -> str:
         f"Helpful, harmful: share of positions with an effect beyond {100 * LARGE:.0f} points, less the noise of continuations. "
         f"80 % of gain: the share of positions that brings it. In brackets 95 % intervals over problems.",
     ]
-    return write_terminal(
-        Table(["Positions", "There are", "Asked", "Effect", "Helpful", "Harmful", "80 % of gain"], rows, notes)
-    )
+    headings = ["Positions", "There are", "Asked", "Effect", "Helpful", "Harmful", "80 % of gain"]
+    return write_terminal(Table(headings, rows, notes))
 
 
 def _show_auroc(table: pl.DataFrame) -> str:
     kinds = table["kind"].unique(maintain_order=True).to_list()
+    known = table.filter(pl.col("auroc").is_not_null()).select("score", "kind", "auroc", "low", "high")
     cells = {
-        (row["score"], row["kind"]): ""
-        if row["auroc"] is None
-        else f"{row['auroc']:.2f} ({row['low']:.2f} to {row['high']:.2f})"
-        for row in table.iter_rows(named=True)
+        (score, kind): f"{area:.2f} ({low:.2f} to {high:.2f})" for score, kind, area, low, high in known.iter_rows()
     }
     scores = table["score"].unique(maintain_order=True).to_list()
     rows = [[score, *(cells.get((score, kind), "") for kind in kinds)] for score in scores]

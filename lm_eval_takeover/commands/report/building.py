@@ -12,9 +12,8 @@ from markupsafe import Markup
 
 from lm_eval_takeover import __version__
 from lm_eval_takeover.commands._output import write_file
-from lm_eval_takeover.commands.report.effects import Effects, read_effects
 from lm_eval_takeover.commands.report.figures import CAPTIONS, read_figure
-from lm_eval_takeover.commands.report.inputs import Analysis
+from lm_eval_takeover.commands.report.inputs import Analysis, Effects, read_effects
 from lm_eval_takeover.commands.report.rollouts import list_picks, pack_picks
 from lm_eval_takeover.commands.report.summary import find_k, list_columns, list_rows
 from lm_eval_takeover.errors import ArgumentError
@@ -85,19 +84,11 @@ def make_index(analysis: Analysis) -> dict[str, Any]:
     outcomes: dict[str | None, int] = {}
     problems = []
     for key in analysis.problems:
-        task, doc = key
         prompts = next((run.prompts[key] for run in analysis.runs.values() if key in run.prompts), [])
-        problems.append(
-            {
-                "task": task,
-                "doc": doc,
-                "problem": _clip(prompts[0]["problem"], MAX_PROBLEM) if prompts else None,
-                "gold": _clip(prompts[0]["answer"], MAX_ANSWER) if prompts else None,
-                "runs": [
-                    [_describe_sample(one, outcomes) for one in analysis.samples[name].get(key, [])] for name in names
-                ],
-            }
-        )
+        asked = prompts[0] if prompts else {"problem": None, "answer": None}
+        texts = {"problem": _clip(asked["problem"], MAX_PROBLEM), "gold": _clip(asked["answer"], MAX_ANSWER)}
+        runs = [[_describe_sample(one, outcomes) for one in analysis.samples[name].get(key, [])] for name in names]
+        problems.append({"task": key[0], "doc": key[1], **texts, "runs": runs})
     return {
         "runs": [_describe_run(name, run) for name, run in analysis.runs.items()],
         "base": names.index(analysis.base) if analysis.base else None,
@@ -115,8 +106,7 @@ def _describe_run(name: str, run: RunReader) -> dict[str, Any]:
 
 def _describe_sample(one: Answered, outcomes: dict[str | None, int]) -> list[Any]:
     """`[sample, outcome, answer, cut off, tokens, takeovers]`; the number of its rollout is put behind, where it has one."""
-    outcome = outcomes.setdefault(one.outcome, len(outcomes))
-    stored = one.stored
+    outcome, stored = outcomes.setdefault(one.outcome, len(outcomes)), one.stored
     answer = _clip(one.answer, MAX_ANSWER)
     return [one.sample, outcome, answer, int(stored.truncated), stored.tokens, stored.takeovers]
 

@@ -1,4 +1,4 @@
-"""Reads an analysis folder: its tables and figures, and the runs that it was made from."""
+"""Reads what `analyze` and `effects` left: an analysis folder with its runs, and the largest effects of single takeovers."""
 
 import json
 from argparse import ArgumentParser
@@ -6,14 +6,28 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
+
+from markupsafe import Markup
 
 from lm_eval_takeover.analysis.catalogue import COLUMNS
 from lm_eval_takeover.commands.analyze.command import add_options
 from lm_eval_takeover.commands.analyze.tables import INDEX, analyze
+from lm_eval_takeover.commands.effects.tables import EXAMPLES
+from lm_eval_takeover.commands.report.figures import read_figure
 from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.runs.layout import find_run_dirs, list_ranks
 from lm_eval_takeover.runs.run_reader import Answered, RunReader, read_run_folder
 from lm_eval_takeover.storage.regular_files import read_bounded
+
+EFFECT_CAPTIONS = {
+    "effect_summary": "Mean effect of takeovers and of controls",
+    "effects": "How many positions have which effect",
+    "effect_by_score": "Mean effect by tenth of each score",
+    "effect_auroc": "How well each score tells positions with a large effect",
+}
+_POSITION: dict[str, type] = {"task": str, **dict.fromkeys(("doc_id", "sample", "position"), int)}
+_POSITION |= {**dict.fromkeys(("effect", "low", "high"), float), "before": str}
 
 
 def find_analysis(folder: Path, tokenizer: str | None) -> Path:
@@ -88,3 +102,40 @@ class Analysis:
     def problems(self) -> list[tuple[str, int]]:
         """`(task, document)` of all problems of any run, in order."""
         return sorted({key for problems in self.samples.values() for key in problems})
+
+
+@dataclass(frozen=True)
+class Effects:
+    """`positions` are those of the largest effects of either sign, with the texts behind both tokens."""
+
+    run: str
+    after: str
+    positions: list[dict[str, Any]]
+    figures: list[tuple[str, str, Markup]]
+
+
+def read_effects(folder: Path) -> Effects:
+    """Raises ArgumentError for a folder that `effects` did not write."""
+    path = folder / EXAMPLES
+    try:
+        found = json.loads(read_bounded(path))
+        positions = [_check_position(position) for position in found["positions"]]
+        run, after = str(found["run"]), str(found["after"])
+    except (OSError, ValueError, KeyError, TypeError, RecursionError, OverflowError) as error:
+        raise ArgumentError(
+            f"--effects '{folder}' cannot be read: {error}; expected what lm-eval-takeover effects was given as --out"
+        ) from error
+    figures = [(name, caption, read_figure(folder / f"{name}.svg")) for name, caption in EFFECT_CAPTIONS.items()]
+    return Effects(run, after, positions, figures)
+
+
+def _check_position(position: dict[str, Any]) -> dict[str, Any]:
+    """The fields that the page shows, in their types."""
+    sides = {
+        role: {
+            "token": str(position[role]["token"]),
+            "behind": [(str(one["text"]), bool(one["correct"])) for one in position[role]["behind"]],
+        }
+        for role in ("host", "donor")
+    }
+    return {name: kind(position[name]) for name, kind in _POSITION.items()} | sides

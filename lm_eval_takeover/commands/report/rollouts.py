@@ -65,11 +65,8 @@ def pack_picks(
     for chunk in _split_chunks(groups):
         found = _pack_chunk(analysis, chunk, pieces, score)
         for group in chunk:
-            new = {
-                (name, one.stored.key): found[name, one.stored.key]
-                for name, one in group
-                if (name, one.stored.key) in found and (name, one.stored.key) not in packed
-            }
+            keys = [(name, one.stored.key) for name, one in group]
+            new = {key: found[key] for key in keys if key in found and key not in packed}
             needed = sum(map(len, new.values()))
             if needed > room:
                 return packed
