@@ -244,7 +244,7 @@ def _read_runs(folder):
         run.find_prompt(run.answered[0])
         for _, table in run.read_traces(["token_id", "chosen_from", "host_token_id"]):
             table.to_pylist()
-    base = inputs.base
+    base = inputs.scored
     read_scores(base, {one.stored.key: one for one in base.stored_samples()}, "ce")
 
 
