@@ -13,8 +13,7 @@ import argparse
 import numpy as np
 import polars as pl
 
-from lm_eval_takeover.analysis.effects import Positions, measure_auroc, measure_position
-from lm_eval_takeover.analysis.shrinkage import LARGE
+from lm_eval_takeover.analysis.effects import LARGE, Positions, measure_auroc, measure_position
 
 PAIRS = 8
 SCORES = ("effect", "near", "random")

@@ -48,7 +48,7 @@ def _count(rank: NDArray[Any], shared_5: NDArray[Any], shared_10: NDArray[Any]) 
 def tabulate_choices(measured: pl.DataFrame) -> pl.DataFrame:
     """By task and score, over all tokens and at peaks."""
     labels = [{"set": chosen, "measure": name} for chosen, name in product(SETS, MEASURES)]
-    return tabulate_ratios(measured, "sums", "tokens", labels)
+    return tabulate_ratios(measured, "sums", "tokens", labels, value="value")
 
 
 def measure_entropies(sample: SampleTokens, score: str) -> dict[str, Any] | None:

@@ -157,9 +157,8 @@ def _draw_planning(axes: Axes, table: pl.DataFrame) -> None:
         axes.barh(heights, values, color=_COLOURS[number], height=0.34, label=f"{name} tokens")
         _intervals(axes, rows, heights)
     sets = {"peaks": "peaks of {score}", "takeovers": "takeovers of {run}"}
-    _name_bars(
-        axes, [_join((task, sets[kind].format(score=score, run=run))) for task, run, kind, score in places], 0.34
-    )
+    names = [_join((task, sets[kind].format(score=score, run=run))) for task, run, kind, score in places]
+    _name_bars(axes, names, 0.34)
     axes.axvline(1, **_DIAGONAL)
     _label(axes, "enrichment over all tokens of the base")
 

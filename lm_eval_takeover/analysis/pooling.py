@@ -17,6 +17,9 @@ RESAMPLES = 2000
 _TAIL = 0.025  # on either side: 95 %
 
 Values = NDArray[np.float64]
+Keys = Sequence[str]
+Labels = Sequence[Mapping[str, Any]]
+_SCORE = ("score",)
 
 
 def draw_weights(problems: int, name: str) -> Values:
@@ -71,7 +74,7 @@ class Ratio:
 
 
 def pool_ratios(
-    measured: pl.DataFrame, above: str, below: str, keys: Sequence[str] = ("score",)
+    measured: pl.DataFrame, above: str, below: str, keys: Keys = _SCORE
 ) -> Iterator[tuple[tuple[Any, ...], Ratio]]:
     """The ratio of two columns, numbers or arrays, by task and `keys`; of `mean` the unweighted mean over tasks."""
     ratios: dict[tuple[Any, ...], Ratio] = {}
@@ -87,29 +90,20 @@ def pool_ratios(
     for key in dict.fromkeys(key[1:] for key in ratios):
         inside = [ratios[task, *key] for task in tasks if (task, *key) in ratios]
         if inside:
-            above_all, below_all = (
-                np.sum(sums, axis=0) for sums in zip(*((r.above, r.below) for r in inside), strict=True)
-            )
+            above_all, below_all = (np.sum([getattr(r, end) for r in inside], axis=0) for end in ("above", "below"))
             ratios[MEAN, *key] = Ratio(above_all, below_all, Estimates.average([r.estimates for r in inside]))
     yield from ratios.items()
 
 
 def tabulate_ratios(
-    measured: pl.DataFrame,
-    above: str,
-    below: str,
-    labels: Sequence[Mapping[str, Any]],
-    *,
-    value: str = "value",
-    count: str = "below",
-    keys: Sequence[str] = ("score",),
+    frame: pl.DataFrame, above: str, below: str, labels: Labels, value: str, count: str = "below", keys: Keys = _SCORE
 ) -> pl.DataFrame:
     """A row by task, `keys` and label: the ratio of two columns as `value, low, high`, and one of its sums as `tokens`."""
     rows = [
         dict(zip(("task", *keys), key, strict=True))
         | {**label, "tokens": round(float(getattr(ratio, count)[place]))}
         | ratio.estimates.describe(place, value, "low", "high")
-        for key, ratio in pool_ratios(measured, above, below, keys)
+        for key, ratio in pool_ratios(frame, above, below, keys)
         for place, label in enumerate(labels)
     ]
     return pl.DataFrame(rows, infer_schema_length=None)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from lm_eval_takeover.analysis.shrinkage import BEYOND, EFFECTS, Outcomes
+from lm_eval_takeover.analysis.effects import BEYOND, EFFECTS, Outcomes
 
 
 def observe(rng, host, donor, pairs=8):

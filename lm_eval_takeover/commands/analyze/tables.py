@@ -46,7 +46,7 @@ def analyze(options: argparse.Namespace) -> int:
         raise ArgumentError(f"{name} cannot be shown: {reason}")
     for name, table in tables.items():
         write_analysis(options.out, name, table)
-    _write_index(options.out, inputs, tables, missing, options.near)
+    _write_index(options, inputs, list(tables), missing)
     for reason in dict.fromkeys(missing.values()):
         together = ", ".join(name for name, its_own in missing.items() if its_own == reason)
         print(f"{together} cannot be shown: {for_terminal(reason)}", file=sys.stderr)
@@ -245,18 +245,15 @@ def write_analysis(folder: Path, name: str, table: pl.DataFrame) -> None:
         write_text(folder / f"{name}.svg", picture)
 
 
-def _write_index(
-    folder: Path, inputs: Inputs, tables: dict[str, pl.DataFrame], missing: dict[str, str], near: float
-) -> None:
+def _write_index(options: argparse.Namespace, inputs: Inputs, names: list[str], missing: dict[str, str]) -> None:
     """`analysis.json`: which runs, by paths relative to the folder where that is possible, and which analyses."""
     runs = [
-        {"name": name, "path": _relative(run.folder, folder), "policy": run.policy, "tasks": run.tasks}
+        {"name": name, "path": _relative(run.folder, options.out), "policy": run.policy, "tasks": run.tasks}
         for name, run in inputs.runs.items()
     ]
-    content = {"version": __version__, "runs": runs, "analyses": list(tables), "cannot_show": missing, "near": near}
-    content |= {"rollouts": inputs.rollouts}
-    with writing("out", folder):
-        write_text(folder / INDEX, write_json(content))
+    content = {"version": __version__, "runs": runs, "analyses": names, "cannot_show": missing}
+    with writing("out", options.out):
+        write_text(options.out / INDEX, write_json(content | {"near": options.near, "rollouts": inputs.rollouts}))
 
 
 def _relative(path: Path, start: Path) -> str:

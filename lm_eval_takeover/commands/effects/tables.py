@@ -11,7 +11,6 @@ import numpy as np
 import polars as pl
 
 from lm_eval_takeover.analysis import effects
-from lm_eval_takeover.analysis.shrinkage import LARGE
 from lm_eval_takeover.commands._output import Table, write_terminal, writing
 from lm_eval_takeover.commands.analyze.tables import write_analysis
 from lm_eval_takeover.commands.effects.positions import Candidates
@@ -148,8 +147,8 @@ def _show_summary(table: pl.DataFrame, after: str) -> str:
     notes = [
         f"Effect: correct continuations with the donor's token minus with the host's, in points. "
         f"After the token, {'the default writer goes on alone' if after == 'base' else 'the run goes on with its gate'}.",
-        f"Helpful, harmful: share of positions with an effect beyond {100 * LARGE:.0f} points, less the noise of continuations. "
-        f"80 % of gain: the share of positions that brings it. In brackets 95 % intervals over problems.",
+        f"Helpful, harmful: share of positions with an effect beyond {100 * effects.LARGE:.0f} points, less the noise of "
+        f"continuations. 80 % of gain: the share of positions that brings it. In brackets 95 % intervals over problems.",
     ]
     headings = ["Positions", "There are", "Asked", "Effect", "Helpful", "Harmful", "80 % of gain"]
     return write_terminal(Table(headings, rows, notes))
@@ -163,5 +162,5 @@ def _show_auroc(table: pl.DataFrame) -> str:
     }
     scores = table["score"].unique(maintain_order=True).to_list()
     rows = [[score, *(cells.get((score, kind), "") for kind in kinds)] for score in scores]
-    note = f"AUROC of each score for an effect above {100 * LARGE:.0f} points, with 95 % over problems: 0.5 is chance."
+    note = f"AUROC of each score for an effect above {100 * effects.LARGE:.0f} points, with 95 % over problems: 0.5 is chance."
     return write_terminal(Table(["Score", *kinds], rows, [note]))
