@@ -1,7 +1,6 @@
-"""The final answer of a response."""
+"""The final answer of a response, or the letter of one to a multiple-choice question."""
 
 import time
-from pathlib import Path
 
 import pytest
 import yaml
@@ -10,20 +9,19 @@ from helpers.tables import read_table
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from lm_eval_takeover.answers.extraction import (
-    HEADERS,
-    cut_run_on,
-    extract_answer,
-    has_unclosed_think,
-    read_answer,
-    strip_thinking,
-)
+from lm_eval_takeover.answers import extraction
+from lm_eval_takeover.answers.extraction import cut_run_on, extract_answer, has_unclosed_think, read_answer
 from lm_eval_takeover.answers.letters import read_letter
 
 
 @pytest.mark.parametrize(("response", "answer"), read_table("extracted"))
 def test_extracted(response, answer):
     assert extract_answer(response) == answer
+
+
+@pytest.mark.parametrize(("response", "letter"), read_table("letters"))
+def test_letters(response, letter):
+    assert read_letter(response).answer == letter
 
 
 def test_a_text_that_was_cut_off_has_not_answered():
@@ -35,7 +33,7 @@ def test_a_text_that_was_cut_off_has_not_answered():
 
 
 def test_thinking():
-    assert strip_thinking("<think>a</think>b") == "b"
+    assert extraction.strip_thinking("<think>a</think>b") == "b"
     assert has_unclosed_think("x <think> y")
     assert has_unclosed_think("<think>a</think> <think>b")
     assert not has_unclosed_think("<think>a</think>b")
@@ -48,12 +46,10 @@ def test_no_text_breaks_extraction(text):
     read_letter(text)
 
 
-@given(
-    st.lists(
-        st.sampled_from(["\\boxed{", "{", "}", "1", " and ", "$", "\\", "answer is ", "<think>", "\n", ". ", ","]),
-        max_size=30,
-    )
-)
+WORDS = ["\\boxed{", "{", "}", "1", " and ", "$", "\\", "answer is ", "<think>", "\n", ". ", ","]
+
+
+@given(st.lists(st.sampled_from(WORDS), max_size=30))
 @example(["$", "\n", "$"])
 def test_no_arrangement_of_its_words_breaks_extraction(parts):
     answer = extract_answer("".join(parts))
@@ -61,23 +57,9 @@ def test_no_arrangement_of_its_words_breaks_extraction(parts):
 
 
 @pytest.mark.parametrize(
-    "unit",
-    [
-        "\\boxed{",
-        "{",
-        "$",
-        "answer is ",
-        "\\(",
-        "\\boxed{1}",
-        "\\boxed{1},",
-        "answer to ",
-        "$a$,",
-        " ",
-        "\n",
-        "####",
-        "\\boxed{1} and ",
-    ],
-)
+    "unit", ["\\boxed{", "{", "$", "answer is ", "\\(", "\\boxed{1}", "\\boxed{1},", "answer to ", "$a$,", " ", "\n", "####",
+             "\\boxed{1} and "],
+)  # fmt: skip
 def test_time_is_linear_in_the_response(unit):
     def seconds(length):
         text = unit * (length // len(unit))
@@ -133,7 +115,6 @@ def test_headers_are_those_of_the_tasks_prompts():
         pass
 
     Loader.add_multi_constructor("!", lambda *_: None)
-    prompts = [
-        yaml.load(Path(path).read_text(), Loader).get("doc_to_text") for path in (ROOT / "task_configs").glob("*yaml")
-    ]
-    assert {prompt.partition(" ")[0] for prompt in prompts if prompt} == set(HEADERS)
+    texts = [path.read_text() for path in (ROOT / "task_configs").glob("*yaml")]
+    prompts = [yaml.load(text, Loader).get("doc_to_text") for text in texts]
+    assert {prompt.partition(" ")[0] for prompt in prompts if prompt} == set(extraction.HEADERS)

@@ -44,10 +44,9 @@ HOSTILE = {
 
 def children():
     """Live and dead worker processes of this process."""
-    listed = subprocess.run(
-        ["ps", "-o", "stat=,args=", "--ppid", str(os.getpid())], capture_output=True, text=True
-    ).stdout
-    return [line for line in listed.splitlines() if "lm_eval_takeover.answers.worker" in line or line.startswith("Z")]
+    command = ["ps", "-o", "stat=,args=", "--ppid", str(os.getpid())]
+    listed = subprocess.run(command, capture_output=True, text=True).stdout.splitlines()
+    return [line for line in listed if "lm_eval_takeover.answers.worker" in line or line.startswith("Z")]
 
 
 def test_hostile_answers_are_incorrect_always_with_the_same_verdict_and_leave_nothing_behind():
@@ -63,10 +62,8 @@ def test_hostile_answers_are_incorrect_always_with_the_same_verdict_and_leave_no
     assert not any(verdict.correct for verdict in verdicts.values())
     reasons = {name: verdict.reason for name, verdict in verdicts.items()}
     assert reasons["tower of powers"] == "timed_out"
-    assert {
-        reasons[name]
-        for name in ("nested fractions", "nested parentheses", "signs", "one bracket", "unbalanced", "digits", "NUL")
-    } == {"unparsed"}
+    broken = ("nested fractions", "nested parentheses", "signs", "one bracket", "unbalanced", "digits", "NUL")
+    assert {reasons[name] for name in broken} == {"unparsed"}
     assert children() == []
 
 

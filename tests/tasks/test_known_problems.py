@@ -28,9 +28,8 @@ def test_words_are_what_is_compared():
 )
 def test_a_run_on_the_benchmark_is_refused_by_its_name_or_its_problems(task, prompt):
     asked = [("takeover_math500", calibration_prompts()[0]), (task, prompt)]
-    with pytest.raises(
-        CalibrationError, match=rf"calibration 'mine' was measured on problems of \w+ .*and task {task} asks them"
-    ):
+    told = rf"calibration 'mine' was measured on problems of \w+ .*and task {task} asks them"
+    with pytest.raises(CalibrationError, match=told):
         refuse_calibrated_tasks("mine", ("takeover_gsm8k", "takeover_demo"), asked)
 
 

@@ -7,12 +7,7 @@ from itertools import combinations
 
 import pytest
 
-from lm_eval_takeover.tasks.metrics import (
-    accuracy_of_completed,
-    list_metrics,
-    pass_at_k,
-    score_samples,
-)
+from lm_eval_takeover.tasks.metrics import accuracy_of_completed, list_metrics, pass_at_k, score_samples
 from lm_eval_takeover.tasks.responses import Response
 
 
@@ -53,23 +48,14 @@ def test_samples_without_an_answer_do_not_vote_and_none_at_all_is_incorrect():
 
 @pytest.mark.parametrize(
     ("samples", "ks"),
-    [
-        (1, [1]),
-        (4, [1, 2, 4]),
-        (3, [1, 2, 3]),
-        (6, [1, 2, 4, 6]),
-        (16, [1, 2, 4, 8, 16]),
-        (64, [1, 2, 4, 8, 16, 32, 64]),
-    ],
+    [(1, [1]), (4, [1, 2, 4]), (3, [1, 2, 3]), (6, [1, 2, 4, 6]), (64, [1, 2, 4, 8, 16, 32, 64])],
 )
 def test_every_number_of_samples_has_its_metrics_and_lm_eval_knows_them(samples, ks):
     scored = score_samples("4", [r"\boxed{4}"] + ["no idea"] * (samples - 1))
     assert scored.metrics.keys() == {entry["metric"] for entry in list_metrics(samples)}
     assert {k: scored.metrics[f"pass@{k}"] for k in ks} == pytest.approx({k: k / samples for k in ks})
-    assert [name for name in scored.metrics if name.startswith(("pass", "maj"))] == [
-        *(f"pass@{k}" for k in ks),
-        f"maj@{samples}",
-    ]
+    counted = [name for name in scored.metrics if name.startswith(("pass", "maj"))]
+    assert counted == [*(f"pass@{k}" for k in ks), f"maj@{samples}"]
 
 
 def test_what_its_model_calls_cut_off_is_cut_off_whatever_the_text_shows():

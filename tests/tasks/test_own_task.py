@@ -12,9 +12,8 @@ PAGE = (ROOT / "docs" / "tasks.md").read_text().partition("## A task of your own
 
 
 def test_the_task_of_ones_own_runs_as_the_page_has_it(forked, tmp_path):
-    files = re.findall(
-        r"`(my-tasks/[\w.]+\.(?:jsonl|yaml))`[^\n]*:\n\n```\w+\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL
-    )
+    named = r"`(my-tasks/[\w.]+\.(?:jsonl|yaml))`[^\n]*:\n\n```\w+\n(.*?)^```$"
+    files = re.findall(named, PAGE, re.MULTILINE | re.DOTALL)
     assert [name for name, _ in files] == ["my-tasks/puzzles.jsonl", "my-tasks/my_puzzles.yaml"]
     for name, text in files:
         (tmp_path / name).parent.mkdir(exist_ok=True)

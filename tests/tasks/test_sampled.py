@@ -53,9 +53,8 @@ def score(task, reply, **options):
 
 @pytest.mark.parametrize(("samples", "ks"), [(1, [1]), (4, [1, 2, 4]), (16, [1, 2, 4, 8, 16])])
 def test_any_number_of_samples_has_the_metrics_that_fit(samples, ks):
-    results, logged, _ = score(
-        make_task(repeats=samples), lambda doc, sample: BOXED[doc] if sample == 0 else "I cannot tell"
-    )
+    task = make_task(repeats=samples)
+    results, logged, _ = score(task, lambda doc, sample: BOXED[doc] if sample == 0 else "I cannot tell")
     assert results["acc,all"] == pytest.approx(1 / samples)
     assert {key for key in results if key.startswith("pass@") and "stderr" not in key} == {f"pass@{k},all" for k in ks}
     assert {k: results[f"pass@{k},all"] for k in ks} == pytest.approx({k: k / samples for k in ks})
@@ -64,22 +63,16 @@ def test_any_number_of_samples_has_the_metrics_that_fit(samples, ks):
 
 
 def test_an_answer_may_be_a_number_with_a_tolerance():
-    rows = [
-        {"problem": "2+2?", "answer": 4.0, "tolerance": None},
-        {"problem": "1/3?", "answer": 0.33, "tolerance": 0.01},
-    ]
+    rows = [{"problem": "2+2?", "answer": 4.0, "tolerance": None}]
+    rows += [{"problem": "1/3?", "answer": 0.33, "tolerance": 0.01}]
     results, *_ = score(make_task(rows, repeats=1), lambda doc, sample: BOXED[doc])
     assert results["acc,all"] == 1.0
 
 
 def test_metrics_can_be_chosen():
-    results, _, _ = score(
-        make_task(repeats=4, metric_list=[{"metric": "acc"}, {"metric": "acc_completed"}]), lambda *_: "4"
-    )
-    assert {key.partition(",")[0] for key in results if key.endswith(",all") and "stderr" not in key} == {
-        "acc",
-        "acc_completed",
-    }
+    task = make_task(repeats=4, metric_list=[{"metric": "acc"}, {"metric": "acc_completed"}])
+    results, _, _ = score(task, lambda *_: "4")
+    assert {key for key in results if key.endswith(",all") and "stderr" not in key} == {"acc,all", "acc_completed,all"}
 
 
 @pytest.mark.parametrize(

@@ -2,19 +2,15 @@
 
 from dataclasses import replace
 
-from lm_eval_takeover.calibration.files import (
-    find_calibration,
-    packaged_calibrations,
-    read_calibration,
-    write_calibration,
-)
+from lm_eval_takeover.calibration import files
+from lm_eval_takeover.calibration.files import find_calibration, packaged_calibrations, write_calibration
 from lm_eval_takeover.commands.calibrate.page import render_page
 
 
 def test_every_packaged_file_is_sound_and_has_its_page():
     assert set(packaged_calibrations()) >= {"demo", "qwen3-0.6b-base+qwen3-8b"}
     for path in packaged_calibrations().values():
-        assert path.with_suffix(".md").read_text() == render_page(read_calibration(path))
+        assert path.with_suffix(".md").read_text() == render_page(files.read_calibration(path))
 
 
 def test_the_card_of_a_published_table_invents_no_spike_ratio():

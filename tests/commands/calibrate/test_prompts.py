@@ -75,10 +75,9 @@ def test_lines_end_at_line_feeds_only(tmp_path):
 @pytest.mark.parametrize(
     "wrap",
     [
-        lambda p: p,
-        lambda p: p.upper(),
-        lambda p: f"Problem: {p}\nSolution:",
-        lambda p: f"You are a careful solver.  {p.replace(' ', '  ')}  Think first.",
+        str.upper,
+        "Problem: {}\nSolution:".format,
+        lambda p: f"You are a careful solver.  {p.replace(' ', '  ')}  Think.",
     ],
 )
 def test_problems_of_a_test_set_are_refused_however_they_are_wrapped(write, wrap):
@@ -145,9 +144,8 @@ def test_a_task_without_one_form_of_prompts_is_refused(tmp_path, name, text):
 def test_documents_of_the_task_itself_are_refused_and_are_not_under_diagnostic(write):
     """The very file of one's own benchmark, whatever its fields are called."""
     texts = [f"A box holds {i} red and {i + 2} blue balls. How many are there?" for i in range(12)]
-    form = TaskForm(
-        "mine", lambda row: f"Q: {row['problem']}", None, Sampling(0.6), (), 9, [{"problem": t} for t in texts[:6]]
-    )
+    known = [{"problem": text} for text in texts[:6]]
+    form = TaskForm("mine", lambda row: f"Q: {row['problem']}", None, Sampling(0.6), (), 9, known)
     own, others = write(texts[4:], "question", "own"), write(texts[6:], "question", "others")
     with pytest.raises(ArgumentError, match=r"2 of 8 prompts are problems of a test set \(mine: rows 1, 2\)"):
         read_prompts(own, field="question", task=form)
