@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 from helpers import reference
-from helpers.pairs import GREEDY, POLICIES, SAMPLED, save_random_model, texts
+from helpers.pairs import GREEDY, POLICIES, SAMPLED, in_directions, save_random_model, texts
 
 from lm_eval_takeover.decoding.lockstep import Sequences, generate
 from lm_eval_takeover.demo import DEMO
@@ -57,15 +57,7 @@ def assert_equal(pair, policy, requests, batch_sizes=(16, 3, 1)):
 
 
 @pytest.mark.parametrize("sampling", [SAMPLED, GREEDY], ids=["sampled", "greedy"])
-@pytest.mark.parametrize(
-    ("name", "direction"),
-    [
-        (name, direction)
-        for name in POLICIES
-        for direction in ("forward", "reverse")
-        if direction == "forward" or name not in ("base", "guide")
-    ],  # one model alone has no direction
-)
+@pytest.mark.parametrize(("name", "direction"), in_directions(POLICIES))
 def test_equals_the_replay(small_pair, prompts, name, direction, sampling):
     policy = replace(POLICIES[name], direction=direction)
     samples = (0, 1, 2) if sampling is SAMPLED else (0,)
@@ -116,10 +108,7 @@ def test_other_architectures_can_host(random_pair, prompts, tmp_path, kind, opti
 def test_rate_0_and_rate_1_are_the_two_models(small_pair, prompts):
     requests = [Request(p, j, 30, SAMPLED) for p in prompts for j in range(2)]
     for rate, alone in ((0.0, "base"), (1.0, "guide")):
-        mixed, single = (
-            run(small_pair, Random(rate=rate), requests, 8),
-            run(small_pair, ALONE[alone](), requests, 8),
-        )
+        mixed, single = (run(small_pair, one, requests, 8) for one in (Random(rate=rate), ALONE[alone]()))
         assert texts(mixed) == texts(single)
         assert all(g.takeovers == rate * len(g.tokens) for g in [*mixed.values(), *single.values()])
 
@@ -146,24 +135,18 @@ def test_passes_count_what_was_read_after_the_prompt(small_pair, prompts):
     requests = [Request(p, 0, 30, SAMPLED) for p in prompts]
     for policy, base, guide in ((POLICIES["disagreement"], 1, 1), (BaseAlone(), 1, 0), (GuideAlone(), 0, 1)):
         for generation in run(small_pair, policy, requests, 3).values():
-            assert (generation.base_passes, generation.guide_passes) == (
-                base * (len(generation.tokens) - 1),
-                guide * (len(generation.tokens) - 1),
-            )
+            read = len(generation.tokens) - 1
+            assert (generation.base_passes, generation.guide_passes) == (base * read, guide * read)
 
 
 def test_a_prompt_is_prefilled_once_per_model(small_pair, prompts, monkeypatch):
-    seen = []
-    plain = Sequences.prefill.__func__
-    monkeypatch.setattr(
-        Sequences,
-        "prefill",
-        classmethod(
-            lambda cls, member, vocab, given, **options: (
-                seen.extend((member.role, p) for p in given) or plain(cls, member, vocab, given, **options)
-            )
-        ),
-    )
+    seen, plain = [], Sequences.prefill.__func__
+
+    def prefill(cls, member, vocab, given, **options):
+        seen.extend((member.role, p) for p in given)
+        return plain(cls, member, vocab, given, **options)
+
+    monkeypatch.setattr(Sequences, "prefill", classmethod(prefill))
     requests = [Request(p, j, 4, SAMPLED) for j in range(8) for p in prompts]
     for batch_size in (1, 3, 8, 16, 100):
         seen.clear()
@@ -185,8 +168,7 @@ def test_logits_that_are_no_distribution_stop_the_run(prompts, value):
         pair.guide.model.lm_head.weight = torch.nn.Parameter(pair.guide.model.lm_head.weight.clone())
         pair.guide.model.lm_head.weight[3] = value
     request = Request(prompts[0], 1, 5, SAMPLED, label="task takeover_demo, doc 7, sample 1")
-    with pytest.raises(
-        ModelOutputError, match=r"guide 'demo-guide' returned .* token 0 of task takeover_demo, doc 7, sample 1"
-    ):
+    told = r"guide 'demo-guide' returned .* token 0 of task takeover_demo, doc 7, sample 1"
+    with pytest.raises(ModelOutputError, match=told):
         run(pair, POLICIES["disagreement"], [request], 1)
     assert run(pair, BaseAlone(), [request], 1)[0].tokens  # who does not ask the broken model is not harmed

@@ -54,10 +54,9 @@ def test_a_guide_that_its_base_seldom_foretells_soon_goes_on_alone(demo_pair, pr
 def test_keys_and_values_are_a_part_of_what_a_pass_costs():
     """64 rows of 4,000 tokens of Qwen3: the base reads 78 % of the guide's keys and values, so its step is no longer cheap."""
     shapes = {"base": (0.6e9, 28, 114_688), "guide": (8.2e9, 36, 147_456)}
+    usual = {"itemsize": 2, "vocab": 151_936}
     base, guide = (
-        PassCost.on(
-            MACHINES["H200"], parameters=int(size), layers=layers, itemsize=2, column_bytes=column, vocab=151_936
-        )
+        PassCost.on(MACHINES["H200"], parameters=int(size), layers=layers, column_bytes=column, **usual)
         for size, layers, column in shapes.values()
     )
     assert base.seconds(1) < 0.3 * guide.seconds(1)

@@ -51,7 +51,5 @@ def test_only_the_token_limit_cuts_a_text_off(tokens, cut):
     until = ("\nB",)
     if tokens[0] == 10:  # the same, but thinking
         tokens = [ord(letter) for letter in "<think>"] + tokens
-    assert (
-        is_cut_off(Characters(), tokens, Request((1,), 0, len(tokens) if len(tokens) > 4 else 5, until=until), {0})
-        is cut
-    )
+    request = Request((1,), 0, max(len(tokens), 5), until=until)
+    assert is_cut_off(Characters(), tokens, request, {0}) is cut
