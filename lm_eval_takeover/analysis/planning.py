@@ -53,10 +53,8 @@ class Rules:
             )
         except OSError as error:
             raise ArgumentError(f"--token_classes '{path}' cannot be read: {error.strerror}") from error
-        except KeyError as error:
-            raise ArgumentError(
-                f"--token_classes '{path}': {error} is missing; begin with a copy of '{RULES}'"
-            ) from error
+        except KeyError as key:
+            raise ArgumentError(f"--token_classes '{path}': {key} is missing; begin with a copy of '{RULES}'") from key
         except (ValueError, TypeError, AttributeError, re.error) as error:
             raise ArgumentError(f"--token_classes '{path}': {error}; begin with a copy of '{RULES}'") from error
 

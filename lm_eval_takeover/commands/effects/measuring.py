@@ -35,10 +35,9 @@ def measure(options: argparse.Namespace, given: Mapping[str, Any]) -> int:
     """Returns the exit status. Raises ArgumentError for a run that effects cannot be measured on."""
     run = read_run_folder(options.run_dir)
     run.check_finished()
+    where = f"run_dir='{run.folder}'"
     if run.written_by is not None:
-        raise ArgumentError(
-            f"run_dir='{run.folder}' was written by the {run.written_by} alone; effects need a guided run"
-        )
+        raise ArgumentError(f"{where} was written by the {run.written_by} alone; effects need a guided run")
     form = Form(run, {task: read_form(run, task) for task in run.tasks})
     greedy = all(one.sampling.temperature == 0 for one in form.tasks.values())
     if greedy and options.continuations > 1:
@@ -48,7 +47,7 @@ def measure(options: argparse.Namespace, given: Mapping[str, Any]) -> int:
     candidates = list_candidates(run, form.limit)
     if not len(candidates[TAKEOVER].rows):
         raise ArgumentError(
-            f"run_dir='{run.folder}' has no takeover by another token than the {run.host}'s; effects need a guided run"
+            f"{where} has no takeover by another token than the {run.host}'s; effects need a guided run"
         )
     print(for_terminal(describe_cost(run, candidates, wanted, options)))
     if options.dry_run:
@@ -185,9 +184,8 @@ def _load_tasks(run: RunReader, names: Sequence[str], include: Path | None) -> d
     manager = make_task_manager(names, include)
     for name in names:
         if name not in manager.all_tasks:
-            raise ArgumentError(
-                f"task '{name}' of the run is not known; {nearest(name, run.tasks)}, or give --include_path"
-            )
+            known = nearest(name, run.tasks)
+            raise ArgumentError(f"task '{name}' of the run is not known; {known}, or give --include_path")
     return dict(manager.load(list(names))["tasks"])
 
 
