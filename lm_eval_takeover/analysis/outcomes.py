@@ -11,7 +11,7 @@ import polars as pl
 from scipy.stats import binomtest
 
 from lm_eval_takeover.analysis.pooling import MEAN
-from lm_eval_takeover.results.chances import expect_flips
+from lm_eval_takeover.results.statistics import expect_flips
 from lm_eval_takeover.results.summary import Rates, Summary, average, choose_averaged, summarize_correct
 
 K = 8

@@ -1,9 +1,11 @@
-"""Reads a samples file of lm-eval: the identity of each problem, and its metrics over its samples.
+"""Reads a samples file of lm-eval: the identity of each problem, its metrics over its samples, and from a run_dir its costs.
 
 A problem without a response is no wrong answer. It is counted in `missing`, and is in no figure.
 """
 
+import contextlib
 import re
+import sqlite3
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
@@ -12,9 +14,12 @@ from typing import Any, Self
 
 import numpy as np
 
-from lm_eval_takeover.errors import ResultsError
+from lm_eval_takeover.errors import ResultsError, RunDirError
 from lm_eval_takeover.results.fields import Fields, read_lines
 from lm_eval_takeover.results.statistics import Values, as_values
+from lm_eval_takeover.runs.journal import Asked, Journal, Sample
+from lm_eval_takeover.runs.journal_file import Damaged
+from lm_eval_takeover.runs.layout import list_journals
 from lm_eval_takeover.storage.digests import digest_of
 from lm_eval_takeover.tasks.metrics import list_ks, pass_at_k
 
@@ -199,3 +204,37 @@ def _count_samples(row: Fields) -> int:
         if inner and not isinstance(inner[0], list):
             return 1
     row.fail("filtered_resps", "holds no samples")
+
+
+COSTS = ("tokens", "takeovers", "guide_passes", "truncated")
+
+
+def read_costs(run_dir: Path, task: str, problems: Problems) -> dict[str, Values]:
+    """Read the `COSTS` of each problem, as means over its samples, from the latest command that asked for all of them.
+
+    Returns nothing if there is no such command.
+    """
+    with contextlib.ExitStack() as stack:
+        journals = []
+        try:
+            for path in list_journals(run_dir):
+                journals.append(stack.enter_context(contextlib.closing(Journal(path, read_only=True))))
+            for command in reversed([command for journal in journals for command in journal.commands()]):
+                asked = [row for journal in journals for row in journal.asked(command) if row.task == task]
+                if {row.doc_id for row in asked} == set(problems.doc_ids):
+                    keys = [row.key for row in asked]
+                    samples = {key: sample for journal in journals for key, sample in journal.find(keys).items()}
+                    return _average(asked, samples, problems)
+        except (Damaged, RunDirError, sqlite3.Error, OSError):
+            return {}
+    return {}
+
+
+def _average(asked: list[Asked], samples: dict[bytes, Sample], problems: Problems) -> dict[str, Values]:
+    places = {doc_id: place for place, doc_id in enumerate(problems.doc_ids)}
+    counts = np.zeros((len(COSTS), len(problems)))
+    if any(row.key not in samples for row in asked):
+        return {}
+    for row in asked:
+        counts[:, places[row.doc_id]] += [getattr(samples[row.key], name) for name in COSTS]
+    return dict(zip(COSTS, counts / problems.samples, strict=True))

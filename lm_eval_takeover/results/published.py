@@ -12,14 +12,9 @@ FILE = Path(__file__).with_name("published.json")
 RESULTS = ("3", "7", "8", "9", "10", "11", "12")  # the tables of accuracies and recoveries
 _NAMES = ("Model", "Method", "Metric")
 _KINDS = (
-    ("+ Random", "random"),
-    ("+ Early", "early"),
-    ("+ ", "guided"),
-    ("8B (Thinking)", "guide"),
-    ("(Guide)", "guide"),
-    ("(Thinking)", "thinking"),
-    ("Base", "base"),
-)
+    ("+ Random", "random"), ("+ Early", "early"), ("+ ", "guided"), ("8B (Thinking)", "guide"), ("(Guide)", "guide"),
+    ("(Thinking)", "thinking"), ("Base", "base"),
+)  # fmt: skip
 Pair = tuple[float | None, float | None]  # (Acc, Pass@8) as shares, None where the source has none or lost it
 
 
@@ -52,7 +47,7 @@ def _read_row(number: str, columns: list[str], row: list[str | None]) -> Publish
     cells = dict(zip(columns, row, strict=True))
     model = next(str(cells.pop(name)) for name in _NAMES if name in cells)
     budget = cells.pop("Budget", None)
-    recovery = cells.pop("Recovery (Acc)", None), cells.pop("Recovery (Pass@8)", None)
+    recovery = _share(cells.pop("Recovery (Acc)", None)), _share(cells.pop("Recovery (Pass@8)", None))
     cells.pop("Recovery", None)  # a dash, or lost
     average = _split(cells.pop("Average", None))
     for acc, passed in (("Avg Acc", "Avg Pass@8"), ("Avg ACC", "Avg Pass@8")):
@@ -60,15 +55,10 @@ def _read_row(number: str, columns: list[str], row: list[str | None]) -> Publish
             average = _share(cells.pop(acc)), _share(cells.pop(passed))
     if "Accuracy" in cells:  # Table 12, on one data set
         cells = {"GPQA": f"{cells['Accuracy']} / {cells['Pass@8']}"}
-    return PublishedRow(
-        number,
-        model,
-        next((kind for text, kind in _KINDS if text in model), "guided"),
-        float(budget) if budget and budget != "–" else None,
-        {task: _split(cell) for task, cell in cells.items()},
-        average,
-        (_share(recovery[0]), _share(recovery[1])),
-    )
+    kind = next((kind for text, kind in _KINDS if text in model), "guided")
+    nominal = float(budget) if budget and budget != "–" else None
+    tasks = {task: _split(cell) for task, cell in cells.items()}
+    return PublishedRow(number, model, kind, nominal, tasks, average, recovery)
 
 
 def _split(cell: str | None) -> Pair:

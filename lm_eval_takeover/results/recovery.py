@@ -36,8 +36,7 @@ def measure_ratio(
     The interval is Fieller's: all R for which the mean of `first - R second` does not differ from 0. It is bounded exactly where
     the mean of `second` differs from 0, so both answers come from one test.
     """
-    means, covariance, freedom = np.zeros(2), np.zeros((2, 2)), 0.0
-    parts = []
+    means, covariance, parts = np.zeros(2), np.zeros((2, 2)), []
     for pairs, count in zip(tasks, observations, strict=True):
         means += pairs.mean(axis=1) / len(tasks)
         part = covariance_of_means(pairs, count) / len(tasks) ** 2

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any, Self
 
 from lm_eval_takeover.errors import ResultsError
-from lm_eval_takeover.results.costs import read_costs
 from lm_eval_takeover.results.fields import Fields, read_document
 from lm_eval_takeover.results.problems import (
     ACC,
@@ -18,6 +17,7 @@ from lm_eval_takeover.results.problems import (
     choose_accuracy,
     is_share,
     list_metrics,
+    read_costs,
     read_problems,
     read_samples,
 )
@@ -116,7 +116,7 @@ class TaskResult:
         return None if values is None else mean_interval(values)
 
     def read_costs(self) -> dict[str, Values]:
-        """Read tokens, takeovers and passes by problem from the run_dir (`results.costs`). Empty if they are not there."""
+        """Read tokens, takeovers and passes by problem from the run_dir (`results.problems`). Empty if they are not there."""
         if self.problems is None or self.run_dir is None:
             return {}
         return read_costs(Path(self.run_dir), self.task, self.problems)

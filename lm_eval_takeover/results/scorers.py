@@ -28,9 +28,8 @@ def gather_scorers(runs: Sequence[Run], reading: Reading) -> list[Run]:
 def _add_scorers(run: Run, judged: Sequence[Run]) -> Run:
     def add(result: TaskResult) -> TaskResult:
         found = [*(other.tasks[result.task] for other in judged if result.task in other.tasks), result]
-        whole = [
-            each for each in found if each.problems and result.problems and common_ids([each.problems, result.problems])
-        ]
+        own = result.problems
+        whole = [each for each in found if each.problems and own and common_ids([each.problems, own])]
         return replace(result, scorers={each.verifier: each.means[ACC] for each in whole})
 
     return replace(run, tasks={task: add(result) for task, result in run.tasks.items()})
@@ -45,18 +44,15 @@ def list_scorer_notes(rows: Mapping[str, Run]) -> list[str]:
             above = [name for name in a if name in b and a[name] > b[name]]
             below = [name for name in a if name in b and a[name] < b[name]]
             if above and below:
-                lines.append(
-                    f"{task}: {first} is above {second} by {', '.join(above)}, and below by {', '.join(below)}"
-                )
+                order = f"{first} is above {second} by {', '.join(above)}, and below by {', '.join(below)}"
+                lines.append(f"{task}: {order}")
     for name, run in rows.items():
-        missing = [
-            each for each in get_args(Verifier) if any(each not in result.scorers for result in run.tasks.values())
-        ]
-        folder = next((result.run_dir for result in run.tasks.values() if result.run_dir), None)
+        results = run.tasks.values()
+        missing = [each for each in get_args(Verifier) if any(each not in result.scorers for result in results)]
+        folder = next((result.run_dir for result in results if result.run_dir), None)
         if missing and folder:
-            lines.append(
-                f"{name} is not judged by all scorers: lm-eval-takeover rescore {folder} --verifier {','.join(missing)}"
-            )
+            command = f"lm-eval-takeover rescore {folder} --verifier {','.join(missing)}"
+            lines.append(f"{name} is not judged by all scorers: {command}")
         elif missing:
             lines.append(f"{name} has no run_dir with its texts, so other scorers cannot judge it")
     return lines

@@ -12,14 +12,12 @@ from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import ndtr, ndtri, stdtr, stdtrit
+from scipy.special import betaln, ndtr, ndtri, stdtr, stdtrit
 
 Values = NDArray[np.float64]  # one per problem
 
 CONFIDENCE = 0.95
-_AGREEMENT = (
-    0.2  # problems' worth of evidence that the samples of a problem all agree, which holds where nothing else is known
-)
+_AGREEMENT = 0.2  # problems' worth of evidence that the samples of a problem all agree, if nothing else is known
 
 
 @dataclass(frozen=True)
@@ -200,6 +198,31 @@ def any_of_runs(p_value: float, runs: int, seeds: int) -> float:
     # 1 - x^runs without loss of digits where x is close to 1.
     any_one = -np.expm1(runs * np.log(np.maximum(spared, 1e-300)))
     return float(np.clip(any_one @ weights / weights.sum(), p_value, 1.0))
+
+
+def fit_chances(shares: Values, samples: float) -> tuple[Values, Values]:
+    """Fit each problem's beta distribution to the share of its correct samples. Returns its two shape parameters.
+
+    The distribution over problems has the mean and the spread of the run, with the binomial noise of its samples taken off, so
+    that a problem that was never solved is not taken for one that never will be.
+    """
+    mean = (shares.sum() * samples + 0.5) / (len(shares) * samples + 1)
+    spread = float(shares.var(ddof=1)) / (mean * (1 - mean)) if len(shares) > 1 else 1.0
+    agreement = np.clip((spread - 1 / samples) / (1 - 1 / samples), 0.01, 0.95) if samples > 1 else 0.5
+    weight = 1 / agreement - 1
+    correct = shares * samples
+    return mean * weight + correct, (1 - mean) * weight + samples - correct
+
+
+def expect_flips(shares: Values, samples: int) -> tuple[Values, Values]:
+    """The chances that a second run, of the same model and another seed, rescues each problem and harms it.
+
+    A problem is solved if any of its samples is: `E (1 - p)^n` of a beta distribution is a quotient of beta functions.
+    """
+    a, b = fit_chances(shares, samples)
+    unsolved = np.exp(betaln(a, b + samples) - betaln(a, b))
+    before = shares > 0
+    return np.where(before, 0.0, 1 - unsolved), np.where(before, unsolved, 0.0)
 
 
 def as_values(values: Any) -> Values:

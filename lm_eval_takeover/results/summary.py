@@ -191,11 +191,7 @@ def choose_averaged(tasks: Collection[str]) -> list[str]:
 
     A subset, such as `takeover_gsm8k_100`, is left out beside its whole task.
     """
-    whole = [
-        task
-        for task in dict.fromkeys(tasks)
-        if _SUBSET.sub(r"\1", task) == task or _SUBSET.sub(r"\1", task) not in tasks
-    ]
+    whole = [task for task in dict.fromkeys(tasks) if (full := _SUBSET.sub(r"\1", task)) == task or full not in tasks]
     return [task for task in MATHEMATICAL if task in whole] or whole
 
 

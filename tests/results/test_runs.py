@@ -11,9 +11,8 @@ import pytest
 from helpers.results import takeover, write_results
 
 from lm_eval_takeover.errors import ResultsError
-from lm_eval_takeover.results.costs import read_costs
 from lm_eval_takeover.results.fields import LARGEST_DOCUMENT
-from lm_eval_takeover.results.problems import read_problems
+from lm_eval_takeover.results.problems import read_costs, read_problems
 from lm_eval_takeover.results.runs import read_run, read_runs
 from lm_eval_takeover.runs.journal import Asked, Journal, Sample
 from lm_eval_takeover.runs.layout import journal_path

@@ -12,22 +12,13 @@ from lm_eval_takeover.results.summary import Figure, Summary
 
 # The source's names of its columns, which published rows bear.
 _HEADINGS = {
-    "takeover_math500": "Math500",
-    "takeover_gsm8k": "GSM8K",
-    "takeover_amc23": "AMC23",
-    "takeover_olympiadbench": "Olympiad",
-    "takeover_aime24": "AIME24",
-    "takeover_aime25": "AIME25",
-    "takeover_aime26": "AIME26",
-    "takeover_hmmt_feb26": "HMMT26",
-    "takeover_math500_100": "Math500 (100)",
-    "takeover_gsm8k_100": "GSM8K (100)",
-    "takeover_olympiadbench_100": "Olympiad (100)",
-    "takeover_gpqa_diamond": "GPQA",
-    "takeover_gpqa_diamond_50": "GPQA (50)",
-    "takeover_demo": "Demo",
+    "takeover_math500": "Math500", "takeover_gsm8k": "GSM8K", "takeover_amc23": "AMC23",
+    "takeover_olympiadbench": "Olympiad", "takeover_aime24": "AIME24", "takeover_aime25": "AIME25",
+    "takeover_aime26": "AIME26", "takeover_hmmt_feb26": "HMMT26", "takeover_math500_100": "Math500 (100)",
+    "takeover_gsm8k_100": "GSM8K (100)", "takeover_olympiadbench_100": "Olympiad (100)",
+    "takeover_gpqa_diamond": "GPQA", "takeover_gpqa_diamond_50": "GPQA (50)", "takeover_demo": "Demo",
     "takeover_demo_graded": "Demo (graded)",
-}
+}  # fmt: skip
 # Rates of a cell that `--columns` adds, and what they are called.
 _PARTS = {
     "truncated": {"truncated": "truncated"},
@@ -41,9 +32,8 @@ _COSTS = {
     "seconds_per_problem": "s / problem",
 }
 _RUN_RATES = ("base_passes_per_token", *_COSTS)  # in JSON and CSV
-_CELL_RATES = {"truncated": "truncated", "realized_rate": "task_rate"} | {
-    name: name for name in (*_PARTS["reading"], "unparsed")
-}
+_CELL_RATES = {"truncated": "truncated", "realized_rate": "task_rate"}
+_CELL_RATES |= {name: name for name in (*_PARTS["reading"], "unparsed")}
 
 
 def write_table(board: Board, format_name: str, extras: Sequence[str] = ()) -> str:
@@ -52,10 +42,8 @@ def write_table(board: Board, format_name: str, extras: Sequence[str] = ()) -> s
         return write_json(describe_board(board))
     if format_name == "csv":
         return _write_csv(board)
-    table = _lay_out(board, extras, parted=format_name == "latex")
-    versus = _lay_out_versus(board)
-    write = WRITERS[format_name]
-    return write(table) + (f"\n{write(versus)}" if versus else "")
+    versus, write = _lay_out_versus(board), WRITERS[format_name]
+    return write(_lay_out(board, extras, parted=format_name == "latex")) + (f"\n{write(versus)}" if versus else "")
 
 
 # JSON and CSV: shares from 0 to 1, null or empty where there is none.
@@ -83,14 +71,8 @@ def _describe_row(row: BoardRow) -> dict[str, Any]:
 
 
 def _name_row(row: BoardRow) -> dict[str, Any]:
-    return {
-        "model": row.name,
-        "kind": row.kind,
-        "source": row.source,
-        "nominal": row.nominal,
-        "realized_rate": row.rates.realized_rate,
-        "reference": row.reference,
-    }
+    named = {name: getattr(row, name) for name in ("kind", "source", "nominal")}
+    return {"model": row.name, **named, "realized_rate": row.rates.realized_rate, "reference": row.reference}
 
 
 def _describe_cell(cell: Summary) -> dict[str, Any]:
@@ -182,9 +164,8 @@ def _lay_out(board: Board, extras: Sequence[str], *, parted: bool) -> Table:
 def _list_notes(board: Board, extras: Sequence[str]) -> list[str]:
     """List what cells mean, the references of Recovery, why it is blank, and the warnings."""
     rows = board.rows
-    intervals = (
-        "Intervals are 95 %, over problems." if "intervals" in extras else "`--columns intervals` adds intervals."
-    )
+    given = "intervals" in extras
+    intervals = "Intervals are 95 %, over problems." if given else "`--columns intervals` adds intervals."
     ks = {(cell.k, cell.samples) for row in rows for cell in row.tasks.values()}
     k, samples = ks.pop() if len(ks) == 1 else (8, 8)
     notes = [

@@ -12,9 +12,8 @@ import numpy as np
 from lm_eval_takeover import __version__
 from lm_eval_takeover.commands._output import write_file
 from lm_eval_takeover.errors import ArgumentError, ResultsError
-from lm_eval_takeover.results.costs import COSTS
 from lm_eval_takeover.results.fields import read_document
-from lm_eval_takeover.results.problems import ACC, Problems, Reading, fill_pass_at_k
+from lm_eval_takeover.results.problems import ACC, COSTS, Problems, Reading, fill_pass_at_k
 from lm_eval_takeover.results.runs import Run, read_runs
 from lm_eval_takeover.results.settings import Settings, list_differences
 from lm_eval_takeover.results.statistics import Values, as_values
@@ -32,7 +31,7 @@ _Counts = list[Annotated[float, Between(0, 2**53)]]  # of a metric with grades b
 class TaskRuns:
     """One task of the baseline, or of the run that is compared with it. All `runs` have one order of problems.
 
-    Their values are means over samples: of metrics, and of what `results.costs` counts if there was a run_dir. `anchors` are
+    Their values are means over samples: of metrics, and of what `results.problems` counts if there was a run_dir. `anchors` are
     shares of correct samples of the base and the reference of Recovery; only a baseline has them.
     """
 

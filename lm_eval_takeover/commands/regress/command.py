@@ -179,7 +179,7 @@ def _plan(options: argparse.Namespace, chosen: "SeedRuns") -> int:
 
 
 def _compare(options: argparse.Namespace, old: "SeedRuns", new: "SeedRuns") -> int:
-    from lm_eval_takeover.commands.regress import history, reports, verdicts
+    from lm_eval_takeover.commands.regress import reports, verdicts
 
     limits = _find_limits(options, old, new)
     notes = (*old.notes, *new.notes)
@@ -189,7 +189,7 @@ def _compare(options: argparse.Namespace, old: "SeedRuns", new: "SeedRuns") -> i
         )
     old, new = verdicts.align(old, new, options.max_missing)
     allowed = verdicts.check_settings(old, new, options.allow, f"--baseline '{options.baseline}'")
-    known = {*history.list_runs(options.history, old), history.digest_run(new)} if options.history else set()
+    known = {*reports.list_runs(options.history, old), reports.digest_run(new)} if options.history else set()
     runs = max(options.runs, len(known)) if options.history else 1
     judged = {"runs": runs, "average_only": options.average_only}
     for note in dict.fromkeys(notes):
@@ -199,7 +199,7 @@ def _compare(options: argparse.Namespace, old: "SeedRuns", new: "SeedRuns") -> i
         for metric, limit in limits.items()
     ]
     if options.history:
-        history.add_run(options.history, old, new, [check.tasks for check in checks])
+        reports.add_run(options.history, old, new, [check.tasks for check in checks])
     verdict = verdicts.worst([judged for check in checks for judged in check.tasks.values()])
     summary = reports.write_summary(verdict, checks, options.confidence, allowed)
     if options.format == "json":

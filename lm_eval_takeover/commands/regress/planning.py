@@ -16,8 +16,7 @@ from scipy.special import expit, logit, ndtri, stdtr
 from lm_eval_takeover.commands.regress.baseline import SeedRuns, TaskRuns
 from lm_eval_takeover.commands.regress.verdicts import AVERAGE, POWER
 from lm_eval_takeover.errors import ArgumentError
-from lm_eval_takeover.results.chances import fit_chances
-from lm_eval_takeover.results.statistics import Values, as_values, count_observations, difference_errors
+from lm_eval_takeover.results.statistics import Values, as_values, count_observations, difference_errors, fit_chances
 from lm_eval_takeover.results.summary import choose_averaged
 from lm_eval_takeover.tasks.metrics import pass_at_k
 

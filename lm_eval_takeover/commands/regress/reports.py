@@ -1,15 +1,26 @@
-"""Writes the verdict as text, JSON, JUnit XML and a Markdown summary."""
+"""Writes the verdict as text, JSON, JUnit XML and a Markdown summary, and a history: a JSON line for each run."""
 
+import json
+import logging
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
-from lm_eval_takeover.commands._output import Table, show_p_value, write_markdown
+from lm_eval_takeover.commands._output import Table, show_p_value, write_markdown, writing
 from lm_eval_takeover.commands.regress.baseline import SeedRuns
 from lm_eval_takeover.commands.regress.planning import MOST_PROBLEMS, Power
 from lm_eval_takeover.commands.regress.verdicts import AVERAGE, CHANGES, TaskVerdict
 from lm_eval_takeover.escaping import for_terminal
+from lm_eval_takeover.results.fields import read_lines
+from lm_eval_takeover.storage.digests import digest_of
+from lm_eval_takeover.storage.regular_files import open_regular
+
+WRITER = "`lm-eval-takeover regress --history FILE`"
+TWICE = ("power_twice_samples", "power_twice_problems")
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -96,14 +107,13 @@ def write_junit(checks: Sequence[Check], *, strict: bool) -> str:
     failing = list_failing(strict=strict)
     cases = [(task, judged, check.limit) for check in checks for task, judged in check.tasks.items()]
     verdicts = [judged.verdict for _, judged, _ in cases]
-    skipped = 0 if strict else verdicts.count("inconclusive")
     suite = ElementTree.Element(
         "testsuite",
         name="lm-eval-takeover regress",
         tests=str(len(cases)),
         failures=str(sum(verdict in failing for verdict in verdicts)),
         errors="0",
-        skipped=str(skipped),
+        skipped=str(0 if strict else verdicts.count("inconclusive")),
     )
     for task, judged, limit in cases:
         case = ElementTree.SubElement(suite, "testcase", classname=for_terminal(task), name=judged.metric)
@@ -139,8 +149,41 @@ def lay_out_plan(rows: Sequence[Power], limit: float) -> Table:
     return Table(heading, lines, notes)
 
 
-TWICE = ("power_twice_samples", "power_twice_problems")
-
-
 def _show_share(value: float) -> str:
     return f"{value:.1%}" if value < 0.1 else f"{value:.0%}"
+
+
+# The history: all runs against a baseline share one error rate.
+
+
+def list_runs(path: Path, baseline: SeedRuns) -> list[str]:
+    """List the digests of the runs that were compared with this baseline. Raises ResultsError for another kind of file."""
+    if not path.exists():
+        return []
+    entries = read_lines(path, WRITER, skip=logger.warning)
+    lines = [(line.require("baseline", str), line.require("run", str)) for line in entries]
+    return list(dict.fromkeys(run for digest, run in lines if digest == baseline.digest))
+
+
+def digest_run(measured: SeedRuns) -> str:
+    """Digest all texts of a run. The same run again counts once."""
+    return digest_of({task: [run.texts for run in side.runs] for task, side in measured.tasks.items()})
+
+
+def add_run(path: Path, baseline: SeedRuns, new: SeedRuns, checks: Sequence[Mapping[str, TaskVerdict]]) -> None:
+    """Append a line with the verdicts of each metric. A line that was cut off is ended first. Raises ArgumentError."""
+    line = {
+        "baseline": baseline.digest,
+        "run": digest_run(new),
+        "model": new.model,
+        "verdicts": [
+            {name: [verdict.metric, verdict.verdict, verdict.difference] for name, verdict in verdicts.items()}
+            for verdicts in checks
+        ],
+    }
+    with writing("history", path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with os.fdopen(open_regular(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, follow=True), "ab+") as stream:
+            stream.seek(max(stream.tell() - 1, 0))
+            start = b"" if stream.read(1) in (b"", b"\n") else b"\n"
+            stream.write(start + json.dumps(line).encode() + b"\n")
