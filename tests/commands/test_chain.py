@@ -100,9 +100,8 @@ def test_every_command_takes_what_the_last_one_left(forked_rows, tmp_path, capsy
     call("analyze", run_dir, "--out", "analysis", "--only", "budget")  # all of them: see `report`
     budget = {row["run"]: row for row in json.loads(Path("analysis/budget.json").read_text()) if row["task"] == task}
     for kind, cell in cells.items():
-        assert {n: budget[kind][n] for n in ("acc", "acc_low", "acc_high")} == pytest.approx(
-            {n: cell[n] for n in ("acc", "acc_low", "acc_high")}
-        )
+        found, shown = ([one[name] for name in ("acc", "acc_low", "acc_high")] for one in (budget[kind], cell))
+        assert found == pytest.approx(shown)
     call("report", run_dir, "--out", "report.html")
     page = Path("report.html").read_text()
     for cell in cells.values():

@@ -99,7 +99,6 @@ def test_on_the_demo_pair_the_peaks_are_the_decisions(demo_runs):
     """The puzzle knows them. Behind a wrong decision the guide expects another rollout, so peaks are looked for up to there."""
     run = read_run_folder(demo_runs["base"])
     tokenizer = run.load_tokenizer()
-    wrong_first = {one.stored_name for one in run.answered if not one.correct}
     peaks = np.zeros(2, dtype=int)  # at decisions, and all
     everywhere = np.zeros(2, dtype=int)
     found = needed = 0
@@ -112,9 +111,6 @@ def test_on_the_demo_pair_the_peaks_are_the_decisions(demo_runs):
         everywhere += decisions.sum(), len(tokens)
         found, needed = found + (decisions & top).sum(), needed + decisions.sum()
     enrichment = (peaks[0] / peaks[1]) / (everywhere[0] / everywhere[1])
-    print(
-        f"top 5 % by ce: {found} of {needed} decisions, enrichment {enrichment:.1f}, {len(wrong_first)} wrong samples"
-    )
     assert enrichment > 5
     assert found / needed > 0.3
 

@@ -100,11 +100,10 @@ def test_tau_and_kappa_equal_numpy_on_all_scores(made, trajectories, score):
         if registered.get(score).signed:  # no window test
             assert (threshold.kappa_threshold_to_mean, threshold.kappa_tail_to_mean) == (0, 0)
             continue
-        assert threshold.kappa_threshold_to_mean == pytest.approx(
-            tau / values.mean(), rel=5e-4, abs=noise / values.mean()
-        )
+        mean = values.mean()
+        assert threshold.kappa_threshold_to_mean == pytest.approx(tau / mean, rel=5e-4, abs=noise / mean)
         tail = values[values > tau].mean() if (values > tau).any() else tau
-        assert threshold.kappa_tail_to_mean == pytest.approx(tail / values.mean(), rel=1e-3)
+        assert threshold.kappa_tail_to_mean == pytest.approx(tail / mean, rel=1e-3)
 
 
 @pytest.mark.parametrize("score", SCORES)
