@@ -61,22 +61,14 @@ def test_an_architecture_of_the_table(tmp_path, kind):
     assert row.verdict == "equal"
     assert row.hf == "18/18"
     assert row.compared > 60
-    assert (
-        row.blocks == "yes"
-        or "at batch_size=1 only" in row.blocks
-        or "plain passes" in row.blocks
-        or "fail" in row.blocks
-    )
+    assert re.search(r"^yes$|at batch_size=1 only|plain passes|fail", row.blocks)
 
 
 @pytest.mark.parametrize("kind", ["falcon_h1", "qwen3_next", "lfm2"])
 @pytest.mark.parametrize("role", ["base", "guide"])
 def test_states_are_rolled_back_in_blocks(tmp_path, kind, role):
     """One row at a time, two samples of a prompt one after the other, takeovers, bonus tokens, rows that wait: as in lockstep."""
-    folders = {
-        "base": save_model(tmp_path / "other", "llama", seed=2),
-        "guide": save_model(tmp_path / "third", "llama", seed=3),
-    }
+    folders = {name: save_model(tmp_path / name, "llama", seed=seed) for name, seed in (("base", 2), ("guide", 3))}
     folders[role] = save_model(tmp_path / kind, kind)
     pair = Pair(*(Member(name, str(folder)) for name, folder in folders.items()))
     assert isinstance(verify_pass(pair.member(role)), StatePass)
@@ -116,18 +108,12 @@ def test_any_pair_writes_in_blocks_what_it_writes_in_lockstep(tmp_path, prompts,
     expected = dict(lockstep.generate(pair, policy, requests, batch_size=1))
     made = dict(blockwise.generate(pair, policy, requests, batch_size=3))
     exact = all(member.dtype == torch.float32 for member in members)
-    told = [
-        first_difference(pair, policy, requests[i], made[i], expected[i])
-        for i in made
-        if made[i].tokens != expected[i].tokens
-    ]
+    differing = [i for i in made if made[i].tokens != expected[i].tokens]
+    told = [first_difference(pair, policy, requests[i], made[i], expected[i]) for i in differing]
     assert not (told if exact else [what for what, explained in told if not explained])
-    texts = [(*prompts[0][:20],), (*prompts[1][:9],)]
-    together = force(pair, policy, texts, [prompts[2][:12], prompts[3][:7]])
-    alone = [
-        force(pair, policy, [text], [more])[0]
-        for text, more in zip(texts, (prompts[2][:12], prompts[3][:7]), strict=True)
-    ]
+    texts, more = [prompts[0][:20], prompts[1][:9]], [prompts[2][:12], prompts[3][:7]]
+    together = force(pair, policy, texts, more)
+    alone = [force(pair, policy, [text], [one])[0] for text, one in zip(texts, more, strict=True)]
     for one, other in zip(together, alone, strict=True):
         torch.testing.assert_close(one.log_probs, other.log_probs, rtol=1e-3, atol=1e-3 if exact else 0.3)
 

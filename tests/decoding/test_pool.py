@@ -161,9 +161,8 @@ def test_log_likelihoods_go_on_with_fewer_texts_where_memory_runs_out(monkeypatc
             raise torch.OutOfMemoryError("CUDA out of memory")
 
     look_before_passes(monkeypatch, look)
-    assert lm._loglikelihood_tokens(asked, disable_tqdm=True) == [
-        (pytest.approx(log_prob, abs=1e-4), greedy) for log_prob, greedy in expected
-    ]
+    found = lm._loglikelihood_tokens(asked, disable_tqdm=True)
+    assert found == [(pytest.approx(log_prob, abs=1e-4), greedy) for log_prob, greedy in expected]
     assert "continuing with batch size 2" in caplog.text
 
 
@@ -254,10 +253,8 @@ def test_one_command_repeats_itself_in_bfloat16_whatever_else_the_machine_does(p
             sum(range(20_000))
 
     def write():
-        return [
-            (i, g.tokens, g.taken_over, g.guide_passes)
-            for i, g in engine.generate(pair, POLICIES[name], requests, batch_size=8)
-        ]
+        made = engine.generate(pair, POLICIES[name], requests, batch_size=8)
+        return [(i, g.tokens, g.taken_over, g.guide_passes) for i, g in made]
 
     first = write()
     thread = threading.Thread(target=load)
