@@ -24,17 +24,9 @@ CONSTANTS = {
     "TURNS": 3, "TURN": 2, "LEVEL": 3, "SELECTS": True, "INDEXED": True, "DONOR": True, "TOKENS": True, "ROWS": 1,
     "TILE": draws.TILE, "SPLITS": 128, "BLOCK": 128,
 }  # fmt: skip
-KERNELS = [
-    draws._start,
-    draws._select,
-    draws._judge,
-    draws._finish,
-    readings._read,
-    readings._add_up,
-    readings._diverge,
-]
+KERNELS = (draws._start, draws._select, draws._judge, draws._finish, draws._philox)
 
-for kernel in [*KERNELS, draws._philox]:
+for kernel in (*KERNELS, readings._read, readings._add_up, readings._diverge):
     names = kernel.arg_names
     constants = {name: CONSTANTS[name] for name in names if name.isupper()}
     signature = {name: "constexpr" if name in constants else WIDTHS.get(name, "i32") for name in names}

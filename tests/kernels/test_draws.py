@@ -8,7 +8,7 @@ import torch
 from lm_eval_takeover.kernels import draws
 from lm_eval_takeover.kernels.operations import Rules
 from lm_eval_takeover.method.request import Sampling
-from lm_eval_takeover.method.sampling import draw_on_cpu, drawing
+from lm_eval_takeover.method.sampling import draw_on_cpu, drawing, request_digest, stream_key, words
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # numpy's, of weights that are 0
 CPU = torch.device("cpu")
@@ -39,6 +39,17 @@ def rough_logits(rows, vocab, seed=1):
     logits[1::7, : vocab // 2] = -torch.inf
     logits[2::11, vocab // 4] = 60.0
     return logits
+
+
+def test_the_words_of_a_device_are_those_of_numpys_philox():
+    keys, positions, expected = [], [], []
+    for sample in range(3):
+        for t in (0, 1, 2, 3, 4, 7, 1000, 40_001):
+            keys.append(stream_key(5, request_digest((1, 2)), sample).view(np.int64))
+            positions.append(t)
+            expected.append(words(5, request_digest((1, 2)), sample, t + 1)[t])
+    found = draws.compute_words(torch.tensor(np.array(keys)), torch.tensor(positions))
+    assert found.numpy().view(np.uint64).tolist() == expected
 
 
 @pytest.mark.parametrize("how", SETTINGS, ids=str)
