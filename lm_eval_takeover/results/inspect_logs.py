@@ -8,22 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from lm_eval_takeover.errors import ArgumentError, ResultsError
-from lm_eval_takeover.results.problems import (
-    ACC,
-    Measured,
-    Problems,
-    Reading,
-    choose_accuracy,
-    collect_problems,
-    is_share,
-)
+from lm_eval_takeover.results import problems
 from lm_eval_takeover.results.settings import Settings
 from lm_eval_takeover.storage.digests import digest_of
 
 _UNREAD = {"events", "attachments", "store"}
 
 
-def read_log(path: Path, reading: Reading) -> tuple[str, Settings, str, Settings, Problems, str]:
+def read_log(path: Path, reading: problems.Reading) -> tuple[str, Settings, str, Settings, problems.Problems, str]:
     """Returns model, its settings, task, its settings, problems, and the scorer that `acc` is of. Raises ResultsError."""
     try:
         from inspect_ai.log import read_eval_log, read_eval_log_samples
@@ -45,7 +37,7 @@ def read_log(path: Path, reading: Reading) -> tuple[str, Settings, str, Settings
     reading.check(f"'{path}'", total - len(whole), len(whole))
     scores = {name: _score(each) for name, each in whole.items()}
     names = [name for name in next(iter(scores.values()), {}) if all(name in each for each in scores.values())]
-    accuracy = reading.filter if reading.filter and len(names) > 1 else choose_accuracy(names)
+    accuracy = reading.filter if reading.filter and len(names) > 1 else problems.choose_accuracy(names)
     if accuracy not in names:
         known = ", ".join(names) or "none"
         raise ResultsError(
@@ -58,12 +50,13 @@ def read_log(path: Path, reading: Reading) -> tuple[str, Settings, str, Settings
         identity = digest_of([str(name), each[0].target, _read_text(each[0].input)])
         texts = digest_of([identity, [sample.output.completion for sample in each]])
         means = {scorer: sum(scores[name][scorer]) / epochs for scorer in names}
-        rows.append(Measured(identity, number, {ACC: means.pop(accuracy), **means}, samples_each, texts))
+        means = {problems.ACC: means.pop(accuracy), **means}
+        rows.append(problems.Measured(identity, number, means, samples_each, texts))
     decoding = header.plan.config.model_dump(exclude_none=True, exclude={"seed"})
     settings = {"model": said.model, **{f"generate.{name}": value for name, value in decoding.items()}}
     of_task = {"task_version": said.task_version, "limit": said.config.limit, "samples": epochs}
     of_task |= {f"task_args.{name}": value for name, value in said.task_args.items()}
-    return said.model, settings, said.task, of_task, collect_problems(rows, total - len(whole)), accuracy
+    return said.model, settings, said.task, of_task, problems.collect_problems(rows, total - len(whole)), accuracy
 
 
 def _score(samples: Sequence[Any]) -> dict[str, list[float]]:
@@ -75,7 +68,7 @@ def _score(samples: Sequence[Any]) -> dict[str, list[float]]:
         for scorer, score in (sample.scores or {}).items():
             parts = score.value if isinstance(score.value, dict) else {"": score.value}
             for part, value in parts.items():
-                if not isinstance(value, list | None) and is_share(known := number(value)):
+                if not isinstance(value, list | None) and problems.is_share(known := number(value)):
                     found.setdefault(f"{scorer}/{part}" if part else scorer, []).append(known)
     return {name: each for name, each in found.items() if len(each) == len(samples)}
 

@@ -97,7 +97,7 @@ class TaskResult:
     counts: Counts
     run_dir: str | None = None
     accuracy: str = ACC
-    scorers: Mapping[str, float] = field(default_factory=dict)  # Acc by verifier, if asked for (`results.scorers`)
+    scorers: Mapping[str, float] = field(default_factory=dict)  # Acc by verifier, if asked for
 
     @property
     def verifier(self) -> str:

@@ -76,14 +76,11 @@ def _tell_apart(runs: Sequence[Run]) -> list[tuple[str, str]]:
     names = sorted({name for each in settings for name in each if name not in _FIRST})
     varying = [name for name in (*_FIRST, *names) if len({each.get(name, "none") for each in settings}) > 1]
     described = [[f"{name} {each.get(name, 'none')}" for name in varying] for each in settings]
-    enough = next(
-        (n for n in range(1, len(varying) + 1) if len({tuple(each[:n]) for each in described}) == len(runs)), 0
-    )
+    counts = range(1, len(varying) + 1)
+    enough = next((n for n in counts if len({tuple(each[:n]) for each in described}) == len(runs)), 0)
     if not enough:
-        described, enough = (
-            [[f"results of {file_date(run.source)}", *each] for run, each in zip(runs, described, strict=True)],
-            1,
-        )
+        dates, enough = [f"results of {file_date(run.source)}" for run in runs], 1
+        described = [[date, *each] for date, each in zip(dates, described, strict=True)]
     return [(", ".join(each[:enough]), ", ".join(each[enough:])) for each in described]
 
 

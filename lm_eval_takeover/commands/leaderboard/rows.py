@@ -2,32 +2,20 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import combinations
 from pathlib import Path
+from typing import get_args
 
+from lm_eval_takeover.answers.samples import Verifier
+from lm_eval_takeover.commands.leaderboard import recoveries
 from lm_eval_takeover.commands.leaderboard.naming import NamedRun, name_runs
-from lm_eval_takeover.commands.leaderboard.recoveries import (
-    find_base,
-    find_reference,
-    measure_recoveries,
-    warn_of_references,
-)
 from lm_eval_takeover.commands.leaderboard.versus import Contrast, compare_runs
 from lm_eval_takeover.errors import ArgumentError
-from lm_eval_takeover.results.problems import Reading
+from lm_eval_takeover.results import summary
+from lm_eval_takeover.results.problems import ACC, Reading
 from lm_eval_takeover.results.published import Pair, PublishedRow, read_published_rows
-from lm_eval_takeover.results.runs import PREFIX, TaskResult, read_runs
-from lm_eval_takeover.results.scorers import gather_scorers, list_scorer_notes
+from lm_eval_takeover.results.runs import PREFIX, Run, TaskResult, common_ids, is_rejudged, read_runs
 from lm_eval_takeover.results.settings import describe_varying
-from lm_eval_takeover.results.summary import (
-    Figure,
-    Rates,
-    Summary,
-    average,
-    choose_averaged,
-    find_nominal_rate,
-    measure_rates,
-    summarize_tasks,
-)
 from lm_eval_takeover.runs.facts import find_missed_rate
 
 MEASURED = "measured"
@@ -43,11 +31,11 @@ class BoardRow:
     kind: str
     source: str
     nominal: float | None
-    rates: Rates
-    tasks: Mapping[str, Summary]
-    average: Summary | None
+    rates: summary.Rates
+    tasks: Mapping[str, summary.Summary]
+    average: summary.Summary | None
     average_why: str | None  # why there is no average
-    recovery: Mapping[str, Figure]
+    recovery: Mapping[str, summary.Figure]
     reference: str | None = None
     results: Path | None = None
     missed_rate: float | None = None  # the rate asked for, where the realized one is off
@@ -83,9 +71,9 @@ def build_board(
         reasons = "; ".join([*notes, *more]) or "their rows are those of --thinking"
         given = ", ".join(f"'{path}'" for path in [*results, *thinking])
         raise ArgumentError(f"nothing can be shown of {given}: {reasons}")
-    averaged = choose_averaged(sorted({task for row in named for task in row.run.tasks}))
+    averaged = summary.choose_averaged(sorted({task for row in named for task in row.run.tasks}))
     rows = [_describe_row(row, named, averaged) for row in named]
-    warnings = [*notes, *more, *_list_missed_rates(rows), *warn_of_references(named)]
+    warnings = [*notes, *more, *_list_missed_rates(rows), *recoveries.warn_of_references(named)]
     warnings += list_scorer_notes({row.name: row.run for row in named}) if scorers else []
     board = Board(rows, [*warnings, *_list_warnings(named, averaged)], legend=legend)
     if versus is None:
@@ -97,19 +85,19 @@ def build_board(
 
 def _describe_row(row: NamedRun, rows: Sequence[NamedRun], averaged: Sequence[str]) -> BoardRow:
     run = row.run
-    tasks = summarize_tasks([run])
+    tasks = summary.summarize_tasks([run])
     missing = [task for task in averaged if task not in tasks]
-    reference = find_reference(row, rows)
+    reference = recoveries.find_reference(row, rows)
     return BoardRow(
         row.name,
         row.kind,
         MEASURED,
-        find_nominal_rate(run.takeover),
-        measure_rates(run),
+        summary.find_nominal_rate(run.takeover),
+        summary.measure_rates(run),
         tasks,
-        None if missing else average([tasks[task] for task in averaged]),
+        None if missing else summary.average([tasks[task] for task in averaged]),
         f"without {', '.join(missing)}" if missing else None,
-        measure_recoveries(row, find_base(row, rows), reference, averaged),
+        recoveries.measure_recoveries(row, recoveries.find_base(row, rows), reference, averaged),
         reference.name if reference else None,
         run.source,
         find_missed_rate(run.takeover, run.counts.realized_rate),
@@ -137,10 +125,7 @@ def _list_warnings(rows: Sequence[NamedRun], averaged: Sequence[str]) -> list[st
 
 def _list_task_warnings(having: dict[str, TaskResult]) -> list[str]:
     """List the warnings on one task, given by row name."""
-    settings = {
-        name: result.settings | {"problems": result.count, "verifier": result.verifier}
-        for name, result in having.items()
-    }
+    settings = {row: of.settings | {"problems": of.count, "verifier": of.verifier} for row, of in having.items()}
     lines = [f"rows differ in {line}" for line in describe_varying(settings)]
     sets = {frozenset(result.problems.ids) for result in having.values() if result.problems}
     if len(sets) > 1 and len({result.count for result in having.values()}) == 1:
@@ -165,19 +150,63 @@ def _describe_published(row: PublishedRow) -> BoardRow:
         row.kind,
         f"published, Table {row.table}",
         row.nominal,
-        Rates(),
-        {task: _summarize_printed(pair) for task, pair in row.tasks.items()},
-        _summarize_printed(row.average) if printed else None,
+        summary.Rates(),
+        {task: summary.Summary(_name_pair(pair), summary.Rates(), None, None, 8) for task, pair in row.tasks.items()},
+        summary.Summary(_name_pair(row.average), summary.Rates(), None, None, 8) if printed else None,
         None if printed else NOT_PRINTED,
         _name_pair(row.recovery, NOT_PRINTED),
     )
 
 
-def _summarize_printed(pair: Pair) -> Summary:
-    return Summary(_name_pair(pair), Rates(), None, None, 8)
-
-
-def _name_pair(pair: Pair, why: str | None = None) -> dict[str, Figure]:
+def _name_pair(pair: Pair, why: str | None = None) -> dict[str, summary.Figure]:
     """Acc and Pass@8 without intervals, which the paper does not print."""
-    names = ("acc", "pass@8")
-    return {name: Figure(value, why=why if value is None else None) for name, value in zip(names, pair, strict=True)}
+    acc, passed = (summary.Figure(value, why=why if value is None else None) for value in pair)
+    return {ACC: acc, "pass@8": passed}
+
+
+# How much of Acc is the scorer: texts that `rescore --verifier` judged again by others, kept below their run_dir.
+
+
+def gather_scorers(runs: Sequence[Run], reading: Reading) -> list[Run]:
+    """The runs, with Acc by each verifier in their results. What only judges the texts of another of them is no row of its own.
+
+    A verifier counts for a task if it judged all of its problems.
+    """
+    run_dirs = {Path(found.run_dir) for run in runs for found in run.tasks.values() if found.run_dir}
+    folders = [folder / name for folder in sorted(run_dirs) for name in get_args(Verifier)]
+    kept = read_runs((folder for folder in folders if any(folder.rglob("results_*.json"))), reading)[0]
+    original = [run for run in runs if not any(is_rejudged(run, other) for other in runs)]
+    return [_add_scorers(run, [other for other in [*runs, *kept] if is_rejudged(other, run)]) for run in original]
+
+
+def _add_scorers(run: Run, judged: Sequence[Run]) -> Run:
+    def add(result: TaskResult) -> TaskResult:
+        found = [*(other.tasks[result.task] for other in judged if result.task in other.tasks), result]
+        own = result.problems
+        whole = [each for each in found if each.problems and own and common_ids([each.problems, own])]
+        return replace(result, scorers={each.verifier: each.means[ACC] for each in whole})
+
+    return replace(run, tasks={task: add(result) for task, result in run.tasks.items()})
+
+
+def list_scorer_notes(rows: Mapping[str, Run]) -> list[str]:
+    """A line for each task on which two rows change their order with the scorer, and on what was not judged by all."""
+    lines = []
+    for (first, one), (second, other) in combinations(rows.items(), 2):
+        for task in (task for task in one.tasks if task in other.tasks):
+            a, b = one.tasks[task].scorers, other.tasks[task].scorers
+            above = [name for name in a if name in b and a[name] > b[name]]
+            below = [name for name in a if name in b and a[name] < b[name]]
+            if above and below:
+                order = f"{first} is above {second} by {', '.join(above)}, and below by {', '.join(below)}"
+                lines.append(f"{task}: {order}")
+    for name, run in rows.items():
+        results = run.tasks.values()
+        missing = [each for each in get_args(Verifier) if any(each not in result.scorers for result in results)]
+        folder = next((result.run_dir for result in results if result.run_dir), None)
+        if missing and folder:
+            command = f"lm-eval-takeover rescore {folder} --verifier {','.join(missing)}"
+            lines.append(f"{name} is not judged by all scorers: {command}")
+        elif missing:
+            lines.append(f"{name} has no run_dir with its texts, so other scorers cannot judge it")
+    return lines

@@ -6,15 +6,8 @@ from pathlib import Path
 
 from lm_eval_takeover.commands.leaderboard.naming import NamedRun
 from lm_eval_takeover.errors import ArgumentError
+from lm_eval_takeover.results import statistics
 from lm_eval_takeover.results.runs import TaskResult, common_ids, find_results
-from lm_eval_takeover.results.statistics import (
-    Difference,
-    count_observations,
-    holm,
-    independent_difference,
-    paired_difference,
-    within_shares,
-)
 from lm_eval_takeover.results.summary import Figure
 
 AVERAGE = "average"
@@ -48,7 +41,7 @@ def compare_runs(
     (reference,) = matching
     contrasts = {row.name: _compare(row, reference, averaged, max_missing) for row in rows if row is not reference}
     tested = [each for of_row in contrasts.values() for each in of_row if each.p_value is not None]
-    adjusted = iter(holm([each.p_value for each in tested if each.p_value is not None]))
+    adjusted = iter(statistics.holm([each.p_value for each in tested if each.p_value is not None]))
     return reference, {
         name: [each if each.p_value is None else replace(each, p_holm=next(adjusted)) for each in of_row]
         for name, of_row in contrasts.items()
@@ -57,12 +50,11 @@ def compare_runs(
 
 def _compare(row: NamedRun, reference: NamedRun, averaged: Sequence[str], max_missing: float) -> list[Contrast]:
     """Compare Acc and the Pass@k that tables show, by task and for the average over several tasks."""
-    pairs = {
-        task: (new, reference.run.tasks[task]) for task, new in row.run.tasks.items() if task in reference.run.tasks
-    }
+    others = reference.run.tasks
+    pairs = {task: (new, others[task]) for task, new in row.run.tasks.items() if task in others}
     contrasts = []
     for metric in ("acc", *sorted({f"pass@{new.k}" for new, _ in pairs.values() if new.k and new.k > 1})):
-        known: dict[str, Difference] = {}
+        known: dict[str, statistics.Difference] = {}
         for task, (new, old) in pairs.items():
             if metric not in ("acc", f"pass@{new.k}"):
                 continue
@@ -71,27 +63,30 @@ def _compare(row: NamedRun, reference: NamedRun, averaged: Sequence[str], max_mi
             if difference is not None:
                 known[task] = difference
         if len(averaged) > 1 and all(task in known for task in averaged):
-            whole = Difference.average([known[task] for task in averaged])
+            whole = statistics.Difference.average([known[task] for task in averaged])
             contrasts.append(_describe(metric, AVERAGE, whole, "over tasks"))
     return contrasts
 
 
-def _measure(new: TaskResult, old: TaskResult, metric: str, max_missing: float) -> tuple[Difference | None, str]:
+def _measure(
+    new: TaskResult, old: TaskResult, metric: str, max_missing: float
+) -> tuple[statistics.Difference | None, str]:
     """The difference of two runs of a task, and how it was measured, or why it cannot be."""
     if new.problems is None or old.problems is None:
         return None, "no samples; run with --log_samples"
     if any(metric not in result.problems.values for result in (new, old) if result.problems):
         return None, f"no {metric}, since a problem has too few samples in one of the rows"
-    observations = count_observations(metric, min(new.problems.samples, old.problems.samples))
+    observations = statistics.count_observations(metric, min(new.problems.samples, old.problems.samples))
     ids = common_ids([old.problems, new.problems], max_missing)
     if ids is None:
         values = new.problems.values[metric], old.problems.values[metric]
-        return independent_difference(*values, observations), "other problems: not paired"
+        return statistics.independent_difference(*values, observations), "other problems: not paired"
     differences = new.problems.ordered_as(ids).values[metric] - old.problems.ordered_as(ids).values[metric]
-    return paired_difference(differences, observations), "paired by problem"
+    return statistics.paired_difference(differences, observations), "paired by problem"
 
 
-def _describe(metric: str, task: str, difference: Difference | None, how: str) -> Contrast:
+def _describe(metric: str, task: str, difference: statistics.Difference | None, how: str) -> Contrast:
     if difference is None:
         return Contrast(metric, task, Figure(why=how))
-    return Contrast(metric, task, Figure.of(within_shares(difference.interval())), difference.p_value(), how=how)
+    figure = Figure.of(statistics.within_shares(difference.interval()))
+    return Contrast(metric, task, figure, difference.p_value(), how=how)

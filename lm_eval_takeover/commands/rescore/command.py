@@ -106,7 +106,7 @@ def _rescore_all(
     judge: "JudgeModel | None",
 ) -> None:
     """Judge all commands of a run_dir by one verifier. Raises ArgumentError if none can be judged."""
-    from lm_eval_takeover.commands.rescore.scoring import rescore
+    from lm_eval_takeover.commands.rescore.scoring import read_given_arguments, rescore
 
     rescored, refusals = [], []
     for stored in runs:
@@ -118,18 +118,11 @@ def _rescore_all(
         raise refusals[-1]
     for number, (stored, outcome) in enumerate(rescored, 1):
         if len(runs) > 1:
-            print(for_terminal(f"command {number}: {', '.join(stored.tasks)}; {_list_arguments(stored)}"))
+            words = ",".join(f"{name}={value}" for name, value in read_given_arguments(stored).items())
+            print(for_terminal(f"command {number}: {', '.join(stored.tasks)}; {words or 'no model arguments'}"))
         _print_outcome(outcome, out if len(rescored) == 1 else out / str(number), judge)
     for refusal in refusals:
         print(for_terminal(f"not scored: {refusal}"))
-
-
-def _list_arguments(run: "StoredRun") -> str:
-    """The model arguments that a command was given."""
-    from lm_eval_takeover.commands.rescore.scoring import read_given_arguments
-
-    words = [f"{name}={value}" for name, value in read_given_arguments(run).items()]
-    return ",".join(words) or "no model arguments"
 
 
 def _lay_out(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
@@ -155,9 +148,8 @@ def _print_outcome(outcome: "Rescored", out: Path, judge: "JudgeModel | None") -
         print(_lay_out(titles, (one.describe() for one in judged)))
     folder = write_results(outcome.results, out)
     if outcome.left_out:
-        print(
-            f"{outcome.left_out} documents left out: not all their responses are here, or the tasks have them no more"
-        )
+        reason = "not all their responses are here, or the tasks have them no more"
+        print(f"{outcome.left_out} documents left out: {reason}")
     verifier = outcome.results["config"]["takeover"]["verifier"]
     now = "now" if verifier == "takeover" else verifier
     if outcome.changes:

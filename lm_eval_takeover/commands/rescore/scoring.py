@@ -118,10 +118,8 @@ def rescore(
         matched = _match_responses(run, loaded)
         missing = loaded.keys() - matched.documents.keys()
         if not matched.documents or (tasks and missing):
-            raise ArgumentError(
-                f"no document of {', '.join(sorted(missing))} has all its responses here; the run asked for "
-                f"{', '.join(run.tasks)}"
-            )
+            lacking, given_tasks = ", ".join(sorted(missing)), ", ".join(run.tasks)
+            raise ArgumentError(f"no document of {lacking} has all its responses here; the run asked for {given_tasks}")
         results = simple_evaluate(
             model=StoredResponses(run, matched.answers),
             tasks=list(tasks) or list(matched.documents),
@@ -224,13 +222,11 @@ def write_results(results: dict[str, Any], folder: Path) -> Path:
     label = (results["config"].get("takeover") or {}).get("label")
     with writing("output_path", folder), tempfile.TemporaryDirectory() as unfinished:
         tracker = EvaluationTracker(output_path=unfinished)
-        tracker.general_config_tracker.log_experiment_args(
-            "guided-takeover", "model=guided-takeover", None, None, False
-        )
+        names = tracker.general_config_tracker
+        names.log_experiment_args("guided-takeover", "model=guided-takeover", None, None, False)
         if label:
-            tracker.general_config_tracker.model_name = label
-            tracker.general_config_tracker.model_name_sanitized = make_component(label)
-        place = join_inside(folder, str(tracker.general_config_tracker.model_name_sanitized))
+            names.model_name, names.model_name_sanitized = label, make_component(label)
+        place = join_inside(folder, str(names.model_name_sanitized))
         tracker.save_results_aggregated(results=results, samples=samples)
         for name in results["configs"]:
             tracker.save_results_samples(task_name=name, samples=samples[name])
