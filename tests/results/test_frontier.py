@@ -71,15 +71,13 @@ def test_a_band_holds_all_points_at_once_where_intervals_of_single_points_do_not
     """Eight points whose problems vary apart, or nearly together."""
     generator, gains, held = np.random.default_rng(2), np.linspace(0.1, 0.6, 8), []
     for _ in range(400):
-        noise = 0.3 * (
-            shared * generator.normal(size=(1, 60)) + (1 - shared**2) ** 0.5 * generator.normal(size=(8, 60))
-        )
+        common, own = (generator.normal(size=(rows, 60)) for rows in (1, 8))
+        noise = 0.3 * (shared * common + (1 - shared**2) ** 0.5 * own)
         one = Curve(np.arange(8), [gains[:, None] + noise], [inf])
         single = [average_differences([rows], [inf]).interval() for rows in one.gains[0]]
         bands = find_band(one), single
-        held.append(
-            [all(part.low < gain < part.high for part, gain in zip(band, gains, strict=True)) for band in bands]
-        )
+        pairs = [zip(band, gains, strict=True) for band in bands]
+        held.append([all(part.low < gain < part.high for part, gain in pair) for pair in pairs])
         assert all(wide.low <= own.low for wide, own in zip(*bands, strict=True))
     together, singly = np.mean(held, axis=0)
     assert 0.92 <= together <= 0.985 and singly < together - (0.2 if not shared else 0.03)

@@ -7,9 +7,8 @@ from helpers.pairs import METHODS, POLICIES
 
 from lm_eval_takeover.runs.facts import default_label
 
-PAIR = SimpleNamespace(
-    members=[SimpleNamespace(id=SimpleNamespace(id=name)) for name in ("org/base", "org/guide@main")]
-)
+IDS = (SimpleNamespace(id=name) for name in ("org/base", "org/guide@main"))
+PAIR = SimpleNamespace(members=[SimpleNamespace(id=one) for one in IDS])
 
 
 @pytest.mark.parametrize(

@@ -50,9 +50,8 @@ def test_a_key_that_is_there_stays_as_it_is(tmp_path):
 @pytest.mark.parametrize("share", [0.5, 0.0, None], ids=["the first half", "nothing", "noise"])
 def test_what_is_left_of_a_journal_is_refused(path, share):
     content = path.read_bytes()
-    path.write_bytes(
-        random.Random(3).randbytes(len(content)) if share is None else content[: int(share * len(content))]
-    )
+    size = len(content)
+    path.write_bytes(random.Random(3).randbytes(size) if share is None else content[: int(share * size)])
     with pytest.raises(Damaged):
         Journal(path)
 

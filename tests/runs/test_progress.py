@@ -56,9 +56,8 @@ def test_every_engine_counts_each_token_as_it_is_emitted(block_size, demo_pair, 
     requests = [Request(prompt, 0, 20, Sampling(0.6, 0.95)) for prompt in prompts]
     counted, at_first = [], None
     made = []
-    for _, generation in generate(
-        demo_pair, Random(rate=0.3), requests, batch_size=4, block_size=block_size, count_tokens=counted.append
-    ):
+    options = {"batch_size": 4, "block_size": block_size, "count_tokens": counted.append}
+    for _, generation in generate(demo_pair, Random(rate=0.3), requests, **options):
         at_first = sum(counted) if at_first is None else at_first
         made.append(len(generation.tokens))
     assert sum(counted) == sum(made)
