@@ -50,10 +50,8 @@ def test_every_benchmark_has_its_documents_and_its_metrics(everything):
     sizes = {task: count["original"] for task, count in everything["n-samples"].items()}
     assert {task: sizes[task] for task in COUNTS} == COUNTS
     for task in COUNTS:
-        found = {
-            key.partition(",")[0] for key in everything["results"][task] if key.endswith(",all") and "stderr" not in key
-        }
-        assert found == METRICS
+        names = [key.partition(",") for key in everything["results"][task] if "stderr" not in key]
+        assert {name for name, _, kind in names if kind == "all"} == METRICS
 
 
 def test_right_answers_are_right_on_every_problem(everything):
@@ -98,38 +96,22 @@ def test_a_group_average_of_unequal_tasks_is_not_weighted_by_size(forked_at_hub,
     results = json.loads(done.stdout.splitlines()[-1])
     group, error, _ = results.pop("takeover_math")
     assert group == pytest.approx(sum(acc for acc, *_ in results.values()) / 6)
-    assert group != pytest.approx(
-        sum(acc * size for acc, _, size in results.values()) / sum(size for *_, size in results.values())
-    )
+    sizes = [size for *_, size in results.values()]
+    assert group != pytest.approx(sum(acc * size for acc, _, size in results.values()) / sum(sizes))
     assert error == pytest.approx(sum(stderr**2 for _, stderr, _ in results.values()) ** 0.5 / 6)
 
 
 # The first five and the last of each draw, so that no machine and no later version draws others unnoticed.
 DRAWN = {
-    "takeover_math500_100": (
-        "unique_id",
-        [
-            "test/precalculus/807.json",
-            "test/algebra/2584.json",
-            "test/precalculus/927.json",
-            "test/number_theory/1032.json",
-            "test/precalculus/1303.json",
-            "test/precalculus/356.json",
-        ],
-    ),
+    "takeover_math500_100": ("unique_id", [
+        f"test/{name}.json" for name in ("precalculus/807", "algebra/2584", "precalculus/927", "number_theory/1032",
+                                         "precalculus/1303", "precalculus/356")]),
     "takeover_olympiadbench_100": ("id", ["1606", "1612", "1613", "1664", "1687", "3095"]),
-    "takeover_gsm8k_100": (
-        "problem",
-        [
-            "John drives for 3 hours at a speed of 60",
-            "Raymond and Samantha are cousins. Raymon",
-            "A candle melts by 2 centimeters every ho",
-            "John buys twice as many red ties as blue",
-            "Jean has 30 lollipops. Jean eats 2 of th",
-            "Every day Charisma meditates for 15 minu",
-        ],
-    ),
-}
+    "takeover_gsm8k_100": ("problem", [
+        "John drives for 3 hours at a speed of 60", "Raymond and Samantha are cousins. Raymon",
+        "A candle melts by 2 centimeters every ho", "John buys twice as many red ties as blue",
+        "Jean has 30 lollipops. Jean eats 2 of th", "Every day Charisma meditates for 15 minu"]),
+}  # fmt: skip
 
 
 def test_recent_sets_are_read_by_the_columns_that_the_hub_has(forked_at_hub):
@@ -185,9 +167,8 @@ TASKS = sorted(path.stem for path in (ROOT / "task_configs").glob("*.yaml"))
 
 
 def test_lm_eval_validates_every_task_and_group(forked):
-    assert {"takeover_math", "takeover_all", "takeover_paper", "takeover_paper_all", "takeover_demo", *COUNTS} <= set(
-        TASKS
-    )
+    groups = {"takeover_math", "takeover_all", "takeover_paper", "takeover_paper_all"}
+    assert groups | {"takeover_demo", *COUNTS} <= set(TASKS)
     done = forked.run("lm_eval", "validate", "--tasks", ",".join(TASKS))
     assert done.returncode == 0, done.stderr
     assert "All tasks found and valid" in done.stdout
@@ -274,10 +255,8 @@ def test_without_access_to_gpqa_one_line_says_how_to_get_it(gated, lm_eval_comma
     done = run(command, env=pointed_at(gated, tmp_path))
     assert done.returncode == 2, done.stderr[-2000:]
     assert "Traceback" not in done.stderr
-    assert (
-        "takeover_gpqa_diamond needs the gated data set Idavidrein/gpqa: accept its terms"
-        in done.stderr.splitlines()[-1]
-    )
+    told = "takeover_gpqa_diamond needs the gated data set Idavidrein/gpqa: accept its terms"
+    assert told in done.stderr.splitlines()[-1]
 
 
 def test_without_access_to_gpqa_the_other_tasks_of_its_group_run(gated, tmp_path):
@@ -299,19 +278,16 @@ def test_every_task_has_a_readme_with_its_version():
     import yaml
 
     folder = ROOT / "task_configs"
-    text = (folder / "README.md").read_text()
+    text, versions = (folder / "README.md").read_text(), {}
     for name in TASKS:
-        config = yaml.load(re.sub(r"!function", "", (folder / f"{name}.yaml").read_text()), yaml.SafeLoader)
-        assert config["metadata"]["version"]
-        assert f"`{name}`" in text
+        config = yaml.safe_load((folder / f"{name}.yaml").read_text().replace("!function", ""))
+        versions[name] = config["metadata"]["version"]
+        assert versions[name] and f"`{name}`" in text
     for task in (*COUNTS, "takeover_aime26", "takeover_hmmt_feb26", "takeover_demo"):
         own = (folder / task.removeprefix("takeover_") / "README.md").read_text()
-        version = yaml.load(re.sub(r"!function", "", (folder / f"{task}.yaml").read_text()), yaml.SafeLoader)[
-            "metadata"
-        ]["version"]
         for heading in ("### Paper", "### Citation", "### Data set and licence", "### Checklist", "### Changelog"):
             assert heading in own, f"{task}: {heading}"
-        assert f"{version}" in own.partition("### Changelog")[2]
+        assert f"{versions[task]}" in own.partition("### Changelog")[2]
 
 
 def test_the_package_can_be_cited():
