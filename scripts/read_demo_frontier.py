@@ -1,8 +1,8 @@
 """The figures of docs/frontier.md: docs/images/frontier.json and the picture beside it, from one comparison on the demo pair.
 
-    lm-eval-takeover compare --tasks takeover_demo \\
+    lm-eval-takeover compare --tasks takeover_demo_graded \\
         --rows base,guide,ce,entropy,surprise,random,early,rkl,js,margin,confidence,top1,log_ratio,lossy,segment,ensemble \\
-        --rates 0.01,0.02,0.05,0.1,0.2 --batch_size 400 --limit 25 --num_prompts 60 --num_held_out 100 --run_dir runs/frontier
+        --rates 0.01,0.02,0.05,0.1,0.2 --batch_size 400 --limit 40 --num_prompts 40 --num_held_out 40 --run_dir runs/frontier
     python scripts/read_demo_frontier.py runs/frontier
     python scripts/write_docs_tables.py                   puts the figures into the page
 """
@@ -13,26 +13,31 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from draw_demo_results import IMAGES, count_decisions
+from draw_demo_results import IMAGES
+from graded_puzzle import read_texts
 
 FIGURES = IMAGES / "frontier.json"
+KNOWN = "surprise@0.05"  # whose traces have the base's own draws of many right texts
 OFF = 0.005  # from the asked rate: what the table marks
 
 
 def read_frontier(run_dir: Path) -> dict[str, Any]:
-    """Each row with the share of true decisions that it lets the guide write (in one sample of each problem), and the areas."""
-    rows = []
-    for line in json.loads((run_dir / "frontier.json").read_text()):
-        if line["task"] == "average":
-            _, decisions, both = count_decisions(run_dir / line["row"] / "samples")
-            held = {name: line[name] for name in ("method", "rate", "realized_rate", "acc", "pass8")}
-            rows.append({**held, "found": both / decisions})
+    """Each row, the areas, and the least share of takeovers of the right texts that one gate wrote."""
+    lines = [line for line in json.loads((run_dir / "frontier.json").read_text()) if line["task"] == "average"]
+    names = ("method", "rate", "realized_rate", "acc", "acc_low", "acc_high", "pass8")
+    rows = [{name: line[name] for name in names} for line in lines]
     areas = [
         line
         for line in json.loads((run_dir / "frontier_area.json").read_text())
         if (line["axis"], line["task"], line["metric"]) == ("share", "average", "acc")
     ]
-    return {"rows": [_round(row) for row in rows], "areas": [_round(area) for area in areas]}
+    right = []
+    for puzzle, tokens, drawn in read_texts(run_dir / KNOWN / "samples").values():
+        if (needed := puzzle.needed_takeovers(tokens, drawn)) is not None:
+            right.append((len(needed), len(tokens)))
+    share = sum(count for count, _ in right) / sum(length for _, length in right)
+    oracle = {"row": KNOWN, "texts": len(right), "needed": share}
+    return {"rows": [_round(row) for row in rows], "areas": [_round(area) for area in areas], "oracle": _round(oracle)}
 
 
 def _round(line: dict[str, Any]) -> dict[str, Any]:
@@ -40,17 +45,16 @@ def _round(line: dict[str, Any]) -> dict[str, Any]:
 
 
 def rates_table() -> str:
-    """By method and asked rate: Acc, the realized rate in brackets, and at three rates the true decisions that were found."""
+    """By method and asked rate: Acc, and the realized rate in brackets."""
     rows: dict[str, dict[float, dict[str, Any]]] = {}
     for row in _read()["rows"]:
         if row["rate"] is not None:
             rows.setdefault(row["method"], {})[row["rate"]] = row
     rates = sorted({rate for of_method in rows.values() for rate in of_method})
-    heads = ["method", *(f"Acc at {rate:.0%}" for rate in rates), *(f"found at {rate:.0%}" for rate in rates[:3])]
+    heads = ["method", *(f"Acc at {rate:.0%}" for rate in rates)]
     lines = [f"| {' | '.join(heads)} |", f"|---|{'--:|' * (len(heads) - 1)}"]
     for method, found in rows.items():
         cells = [_show_rate(found.get(rate), rate) for rate in rates]
-        cells += [f"{found[rate]['found']:.0%}" if rate in found else "" for rate in rates[:3]]
         lines.append(f"| `{method}` | {' | '.join(cells)} |")
     return "\n".join(lines)
 
@@ -58,8 +62,9 @@ def rates_table() -> str:
 def _show_rate(row: dict[str, Any] | None, rate: float) -> str:
     if row is None:
         return ""
-    mark = "*" if abs(row["realized_rate"] - rate) > OFF else ""
-    return f"{row['acc']:.1%} ({row['realized_rate']:.1%}{mark})"
+    written = row["realized_rate"]
+    shown = "" if written is None else f" ({written:.1%}{'*' if abs(written - rate) > OFF else ''})"
+    return f"{row['acc']:.1%}{shown}"
 
 
 def areas_table() -> str:
