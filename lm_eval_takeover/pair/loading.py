@@ -67,7 +67,7 @@ def _load_pair(arguments: ModelArguments) -> Pair:
     """The models that the arguments name, the demo pair if none. Reads tokenizers and configurations; weights at first use."""
     names = {"base": arguments.base, "guide": arguments.guide}
     if names == {"base": None, "guide": None}:
-        logger.warning("no base= and guide= are given: this is the bundled demo pair, which knows takeover_demo only")
+        logger.warning("no base= and guide= are given: this is the bundled demo pair, which knows its own tasks only")
         names = {role: str(path) for role, path in DEMO.items()}
     missing = [role for role in policies.get(arguments.policy).models if names[role] is None]
     if missing:
