@@ -1,7 +1,8 @@
 """Every command of every page runs, and prints the headings and sentences that the page prints.
 
 Runs and results of the demo pair lie where the commands look for theirs. What needs another checkpoint, a GPU, vLLM or minutes is
-only parsed (`test_docs.py`), and `lm_eval` commands on the demo pair run there, too.
+only parsed (`test_docs.py`), and `lm_eval` commands on the demo pair run there, too. `results/test_any_logs.py` compares logs of
+other models.
 """
 
 import re
@@ -16,7 +17,10 @@ from lm_eval_takeover.cli import main
 from lm_eval_takeover.storage.paths import data_folder
 
 pytestmark = pytest.mark.slow
-ELSEWHERE = r"Qwen/|--backend vllm|^serve |^calibrate --base|^(compare|paper) (?!.*--dry_run)|my_gate\.py|--judge hf|--after gate"
+ELSEWHERE = (
+    r"Qwen/|--pair qwen|--backend vllm|^serve |^calibrate --base|^(compare|paper) (?!.*--dry_run)|my_gate\.py|--judge hf"
+    r"|--after gate|results/new"
+)
 SMALL = {
     "effects": ["--takeovers", "8", "--controls", "1", "--continuations", "3"],
     "pairs": ["--confidence", "0.1"],  # of so few continuations
