@@ -26,7 +26,7 @@ from lm_eval_takeover.results.frontier import (
     find_cap,
     find_least_costs,
 )
-from lm_eval_takeover.results.problems import Problems
+from lm_eval_takeover.results.problems import ACC, Problems
 from lm_eval_takeover.results.runs import TOTALS, Counts, Run, TaskResult, common_ids
 from lm_eval_takeover.results.statistics import Interval, Values, count_observations
 from lm_eval_takeover.results.summary import Figure, Summary, average, choose_averaged, summarize_tasks
@@ -156,29 +156,27 @@ def _measure_areas(points: Sequence[Point], averaged: Sequence[str]) -> tuple[li
     problems = _align_problems([*alone.values(), *methods], averaged)
     if problems is None:
         return [], "no areas: the rows have different problems, or no samples", {}
+    families = {
+        point.row.family: [each for each in methods if each.row.family == point.row.family] for point in methods
+    }
     parts = {AVERAGE: list(range(len(averaged)))}
     parts |= {task: [place] for place, task in enumerate(averaged)} if len(averaged) > 1 else {}
     lines, bands = [], Bands()
     for axis, (task, part), metric in product(COSTS, parts.items(), METRICS):
-        without = [problems[host.row.label][place] for place in part]
+        named = [(place, _name_metric(host.results[averaged[place]], metric)) for place in part]
+        if not all(name in of_row[place].values for of_row in problems.values() for place, name in named):
+            continue  # a task without Pass@k
 
-        def gains(point: Point, part: list[int] = part, metric: str = metric) -> list[Values]:
-            pairs = [(problems[point.row.label][place], problems[host.row.label][place]) for place in part]
-            return [score_problems(own, metric) - score_problems(its, metric) for own, its in pairs]
+        def gains(point: Point, named: list[tuple[int, str]] = named) -> list[Values]:
+            own, its = problems[point.row.label], problems[host.row.label]
+            return [own[place].values[name] - its[place].values[name] for place, name in named]
 
-        samples = [count_observations(name_metric(each, metric), each.samples) for each in without]
+        samples = [count_observations(name, problems[host.row.label][place].samples) for place, name in named]
+        if axis == AREA_AXES[0]:  # bands are of rows, whatever these cost
+            for rows in families.values():
+                bands |= _find_bands(rows, gains, samples, (task, *(averaged if len(averaged) == 1 else ())), metric)
         curves: dict[str, Curve] = {}
-        for method in dict.fromkeys(point.row.family for point in methods):
-            rows = [point for point in methods if point.row.family == method]
-            if axis == AREA_AXES[0]:
-                whole = [np.stack(of_task) for of_task in zip(*map(gains, rows), strict=True)]
-                found = find_band(Curve(np.zeros(len(rows)), whole, samples))
-                alike = averaged if len(averaged) == 1 else ()  # one task is its own average
-                bands |= {
-                    (row.row.label, name, metric): band
-                    for row, band in zip(rows, found, strict=True)
-                    for name in (task, *alike)
-                }
+        for method, rows in families.items():
             known = [point for point in rows if point.cost(axis, task) is not None]
             if known:
                 curves[method] = _draw_curve(known, gains, samples, axis, task)
@@ -190,20 +188,21 @@ def _measure_areas(points: Sequence[Point], averaged: Sequence[str]) -> tuple[li
         least = {name: find_least_costs(curve, gains(donor), start) for name, curve in curves.items()} if donor else {}
         for area in areas:
             name = area if isinstance(area, str) else area.method
-            named = {"axis": axis, "task": task, "metric": metric, "method": name}
-            lines.append(named | _describe_area(area, least.get(name)))
+            head = {"axis": axis, "task": task, "metric": metric, "method": name}
+            lines.append(head | _describe_area(area, least.get(name)))
     return [{column: line.get(column) for column in AREA_COLUMNS} for line in lines], "", bands
 
 
-def name_metric(problems: Problems, metric: str) -> str:
-    """`acc`, and for `pass8` Pass@k of the largest k that the task has."""
-    passes = [name for name in problems.values if name.startswith("pass@")]
-    return max(passes, key=lambda name: int(name[5:])) if metric == "pass8" and passes else "acc"
+def _name_metric(result: TaskResult, metric: str) -> str:
+    """`acc`, and for `pass8` the Pass@k that tables show."""
+    return ACC if metric == "acc" else f"pass@{result.k}"
 
 
-def score_problems(problems: Problems, metric: str) -> Values:
-    """The figure of each problem `[problems]`."""
-    return problems.values[name_metric(problems, metric)]
+def _find_bands(rows: list[Point], gains: Any, samples: Sequence[int], tasks: Sequence[str], metric: str) -> Bands:
+    """Of one method, under each of these names of a task: a single task is its own average."""
+    whole = [np.stack(of_task) for of_task in zip(*map(gains, rows), strict=True)]
+    found = find_band(Curve(np.zeros(len(rows)), whole, samples))
+    return {(row.row.label, task, metric): band for row, band in zip(rows, found, strict=True) for task in tasks}
 
 
 def _align_problems(points: Sequence[Point], averaged: Sequence[str]) -> dict[str, list[Problems]] | None:

@@ -134,6 +134,21 @@ def test_areas_stand_for_each_task_and_for_pass_at_k(tmp_path):
     assert {(area["task"], area["metric"]) for area in shown} == {("average", "acc")}
 
 
+def test_areas_of_pass_at_k_are_of_the_k_that_the_table_shows(tmp_path):
+    """Of 16 samples the column has Pass@8, and so have areas and bands."""
+    runs = {}
+    for label, correct in {"base": 0, "guide": 16, "far@0.05": 1, "far@0.1": 1}.items():
+        name, _, at = label.partition("@")
+        told = {"tokens": 1000, "realized_rate": float(at or 0), "asked": 1000}
+        run = takeover("random" if at else name, rate=float(at or 0), per_task={"takeover_demo": told})
+        row = PlannedRow(label, name, rate=float(at) if at else None, method=Method(Random(rate=0.5)) if at else None)
+        runs[row] = [write_run(tmp_path / label, {"takeover_demo": [correct] * 6}, run=run, samples=16)]
+    describe_frontier(runs, tmp_path)
+    shown = {line["row"]: line for line in read_lines(tmp_path / "frontier.csv") if line["task"] == "average"}
+    assert [float(shown["far@0.1"][name]) for name in ("pass8", "pass8_gain")] == pytest.approx([0.5, 0.5])
+    assert read_areas(tmp_path, "share", metric="pass8") == {"far": pytest.approx(0.5 * (1 - 0.5 * 0.5))}
+
+
 def test_rates_are_added_where_the_curve_is_steep(tmp_path):
     runs = make_runs(tmp_path, {"base": 0, "far@0.05": 4, "far@0.1": 5, "flat@0.04": 1, "late@0.02": 1, "late@0.04": 7})
     assert [(row.label, row.rate) for row in refine_rows(runs)] == [("far@0.025", 0.025), ("late@0.03", 0.03)]
