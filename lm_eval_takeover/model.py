@@ -339,7 +339,7 @@ class GuidedTakeover(TemplateLM):  # type: ignore[misc]
         self, requests: list[tuple[tuple[str, str], list[int], list[int]]], disable_tqdm: bool = False, **_: Any
     ) -> list[tuple[float, bool]]:
         """(log-prob, whether greedy) of each continuation, teacher-forced: each token under the model that the policy picks."""
-        if getattr(self.policy, "residual", False):
+        if self.policy.redraws:
             raise ArgumentError(
                 "residual=true has no probability of a given text; for log-likelihoods use residual=false"
             )

@@ -134,6 +134,12 @@ def test_log_likelihood_under_takeover_counts_each_token_under_its_writer(random
     assert greedy is False
 
 
+def test_a_policy_that_draws_again_has_no_log_likelihoods():
+    lm = GuidedTakeover(policy="lossy", residual=True)
+    with pytest.raises(ArgumentError, match=r"residual=true has no probability of a given text; .* use residual=false"):
+        lm.loglikelihood([Instance("loglikelihood", {}, ("a", " b"), 0)], disable_tqdm=True)
+
+
 def test_long_prompts_are_cut_from_the_left_with_one_warning(caplog):
     lm = GuidedTakeover(max_length=64, policy="guide", batch_size=4)
     theirs = HFLM(pretrained=str(DEMO["guide"]), batch_size=1, dtype="float32", device="cpu", max_length=64)

@@ -25,7 +25,6 @@ from lm_eval_takeover.method.generation import Generation
 from lm_eval_takeover.method.policy import Block, BudgetParameter, Policy, register_policy
 from lm_eval_takeover.method.registry import Score, scores
 
-_REDRAW = 0x5851F42D4C957F2D  # changes both halves of a word, so that each token has another number under it
 _PAIRED = "policy=entropy goes with score=entropy, policy=disagreement with any other"
 
 
@@ -283,9 +282,9 @@ class Lossy(Policy):
         left = (q - p).clamp(min=0)  # nothing where both models agree, where a leniency below 1 may still refuse
         return left.where(left.sum(-1, keepdim=True) > 0, q).log()
 
-    def choose_words(self, words: Tensor, taken: Tensor) -> Tensor:
-        """The host's draw was refused for what these numbers gave, so the residual has others."""
-        return words.where(~taken, words ^ _REDRAW) if self.residual else words
+    @property
+    def redraws(self) -> bool:
+        return self.residual
 
 
 @register_policy("ensemble")

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from lm_eval_takeover.method.generation import Generation
 
 DIRECTIONS = {"forward": ("base", "guide"), "reverse": ("guide", "base")}  # host and donor
+_REDRAW = 0x5851F42D4C957F2D  # changes both halves of a word, so that each token has another number under it
 WINDOW = 10  # scores that a policy without a gate is shown
 
 
@@ -103,6 +104,14 @@ class Policy(ABC):
         """Whether it must know how long the donor's own answer is, which is then written first."""
         return False
 
+    @property
+    def redraws(self) -> bool:
+        """Whether takeovers have random words of their own, as the host's draw was refused for what its word gave.
+
+        A text that stands already has no probability then.
+        """
+        return False
+
     def mix(self, host_logits: "Tensor", donor_logits: "Tensor") -> "Tensor":
         """What a takeover is drawn from: raw logits `[..., vocab]`, here the donor's.
 
@@ -112,7 +121,7 @@ class Policy(ABC):
 
     def choose_words(self, words: "Tensor", taken: "Tensor") -> "Tensor":
         """The random words of draws, given which are takeovers, both `[...]`: the host's own, which pairs their draws."""
-        return words
+        return words.where(~taken, words ^ _REDRAW) if self.redraws else words
 
     # What follows
 
