@@ -1,7 +1,8 @@
 """The picture of a frontier: Acc and Pass@8 against a cost. The four best methods share a panel; small panels show each method.
 
-If no method has two rates, there is a bar for each row. Readable on white and dark pages and on a phone: no background, middle
-lightness. Every point has a title, which a browser shows under the pointer.
+A method's band is that of its gains, which holds all its rates at once, set upon the host's figure; the row's own interval where
+there is none. If no method has two rates, there is a bar for each row. Readable on white and dark pages and on a phone: no
+background, middle lightness. Every point has a title, which a browser shows under the pointer.
 """
 
 import re
@@ -102,7 +103,7 @@ def _draw_method(axes: Any, lines: _Lines, column: str, metric: str, colour: str
     costs = [line[column] for line in known]
     axes.plot(costs, [line[metric] for line in known], color=colour, linewidth=1.6, label=lines[0]["method"])
     banded = [line for line in known if line[f"{metric}_low"] is not None]
-    bounds = [[line[f"{metric}_{end}"] for line in banded] for end in ("low", "high")]
+    bounds = [[_find_bound(line, metric, end) for line in banded] for end in ("low", "high")]
     axes.fill_between([line[column] for line in banded], *bounds, color=colour, alpha=0.18, linewidth=0)
     for line in known:
         point, where = f"point-{len(points)}", f"{column.replace('_', ' ')} {line[column]:.3g}"
@@ -110,6 +111,12 @@ def _draw_method(axes: Any, lines: _Lines, column: str, metric: str, colour: str
         axes.plot([line[column]], [line[metric]], "o", color=colour, markersize=5, gid=point)
     if column != "weights_per_token" and known:
         axes.set_xlim(0, 1.05 * max(axes.dataLim.x1, 1e-9))  # a margin, also if all points have nearly one cost
+
+
+def _find_bound(line: Mapping[str, Any], metric: str, end: str) -> float:
+    bound = line.get(f"{metric}_gain_{end}")
+    moved = line[f"{metric}_{end}"] if bound is None else line[metric] - line[f"{metric}_gain"] + bound
+    return min(max(float(moved), 0.0), 1.0)
 
 
 def _draw_bars(axes: Any, lines: _Lines, metric: str) -> None:
