@@ -31,6 +31,7 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
     "signals": _name("task doc_id sample score value correct"),
     "near": _name("task score threshold tokens share low high"),
     "choices": _name("task score set measure tokens value low high"),
+    "contexts": _name("word score set occurrences task doc_id sample position value before token after"),
     "entropy_by_js": _name(
         "task bin left right tokens", *(f"{name}{end}" for name in choices.ENTROPIES for end in ("", "_low", "_high"))
     ),

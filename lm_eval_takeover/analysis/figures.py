@@ -28,9 +28,9 @@ def draw(name: str, table: pl.DataFrame, figure: Any) -> None:
     if "task" in table.columns and name != "effects":
         table = _name_task(figure, _shown(table))
     if name in _PANELS:
-        _draw_panels(figure, table, _DRAWN[name])
+        _draw_panels(figure, table, DRAWN[name])
     else:
-        _DRAWN[name](figure.subplots(), table)
+        DRAWN[name](figure.subplots(), table)
     put_legend(figure)
 
 
@@ -234,7 +234,7 @@ def _draw_signals(axes: Axes, table: pl.DataFrame) -> None:
 
 
 _PANELS = ("lorenz", "position", "overlap", "signals", "near", "effect_by_score")  # with a panel for each score
-_DRAWN: Mapping[str, Callable[[Axes, pl.DataFrame], None]] = {
+DRAWN: Mapping[str, Callable[[Axes, pl.DataFrame], None]] = {
     "concentration": partial(
         _bars, by=["task", "score"], y="gini", label="Gini coefficient (0 even, 1 all on one token)"
     ),

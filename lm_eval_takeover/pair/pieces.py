@@ -35,6 +35,10 @@ class Pieces:
         piece = self._piece(token)
         return self._decode([token]) if piece is None else piece
 
+    def list_names(self) -> list[str]:
+        """Of every token of the vocabulary."""
+        return [self.name(token) for token in range(len(self._tokenizer))]
+
     def _piece(self, token: int) -> str | None:
         if token not in self._known:
             text = self._decode([token])

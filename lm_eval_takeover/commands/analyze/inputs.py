@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 from lm_eval_takeover.analysis.planning import Codes, Rules, classify_vocabulary
 from lm_eval_takeover.analysis.tokens import SampleTokens, make_sample
 from lm_eval_takeover.errors import ArgumentError
+from lm_eval_takeover.pair.pieces import Pieces
 from lm_eval_takeover.results.summary import find_nominal_rate
 from lm_eval_takeover.runs.run_reader import RunReader, read_run_folders
 from lm_eval_takeover.runs.scores import list_score_files, read_header
@@ -30,12 +31,12 @@ class Inputs:
     tokenizer: str | None = None
     rollouts: str = "base"  # whose scored rollouts are analysed: base or guide
     rules: Rules | None = None  # of planning and execution tokens; None are the package's
+    word: str | None = None  # of contexts; None is the one that its rule chooses
+    seed: int = 0  # of contexts
     notes: list[str] = field(default_factory=list)  # what could not be shown of an analysis that was
 
     @classmethod
-    def read(
-        cls, folders: Sequence[Path], tokenizer: str | None, rollouts: str = "base", rules: Rules | None = None
-    ) -> "Inputs":
+    def read(cls, folders: Sequence[Path], tokenizer: str | None, rollouts: str = "base", **more: Any) -> "Inputs":
         """Raises RunDirError for a folder that holds no finished run."""
         runs = read_run_folders(folders)
         for run in runs:
@@ -48,7 +49,7 @@ class Inputs:
             raise ArgumentError(
                 f"two of the runs are called '{twice}'; give their folders different names, or label them with model=…"
             )
-        return cls(dict(zip(names, runs, strict=True)), tokenizer, rollouts, rules)
+        return cls(dict(zip(names, runs, strict=True)), tokenizer, rollouts, **more)
 
     @cached_property
     def base_name(self) -> str:
@@ -153,13 +154,16 @@ class Inputs:
                 yield task, SampleTokens((task, one.doc_id, one.sample), arrays)
 
     @cached_property
-    def codes(self) -> Codes:
-        """The class of every token of the vocabulary."""
+    def pieces(self) -> Pieces:
         try:
-            tokenizer = self.scored.load_tokenizer(self.tokenizer)
+            return Pieces(self.scored.load_tokenizer(self.tokenizer))
         except ArgumentError as error:
             raise CannotShow(str(error)) from error
-        return classify_vocabulary(tokenizer.batch_decode([[token] for token in range(len(tokenizer))]), self.rules)
+
+    @cached_property
+    def codes(self) -> Codes:
+        """The class of every token of the vocabulary."""
+        return classify_vocabulary(self.pieces.list_names(), self.rules)
 
     def check_tokenizer(self, name: str) -> None:
         """Raises CannotShow where a run has other tokens for a prompt than the base run."""

@@ -14,13 +14,14 @@ from tqdm import tqdm
 
 from lm_eval_takeover import __version__
 from lm_eval_takeover.analysis.catalogue import COLUMNS, SCORED
-from lm_eval_takeover.analysis.figures import SIZE, draw
+from lm_eval_takeover.analysis.contexts import HIGH, LOW, SETS, Words, count_words, draw_contexts
+from lm_eval_takeover.analysis.figures import DRAWN, SIZE, draw
 from lm_eval_takeover.analysis.measuring import Measuring, measure_parts, warm_up
 from lm_eval_takeover.analysis.outcomes import tabulate_budget, tabulate_flips, tabulate_rates
 from lm_eval_takeover.analysis.planning import Rules, classify_text, count_classes, tabulate_planning
 from lm_eval_takeover.analysis.pooling import make_frame
 from lm_eval_takeover.analysis.takeovers import measure_cross, measure_ranks, tabulate_cross, tabulate_ranks
-from lm_eval_takeover.analysis.tokens import list_parts
+from lm_eval_takeover.analysis.tokens import list_parts, read_scored_samples
 from lm_eval_takeover.commands._output import draw_svg, write_csv, write_json, writing
 from lm_eval_takeover.commands.analyze.inputs import CannotShow, Inputs
 from lm_eval_takeover.errors import ArgumentError, nearest
@@ -39,7 +40,9 @@ def analyze(options: argparse.Namespace) -> int:
         if name not in COLUMNS:
             raise ArgumentError(f"--only '{name}' is not an analysis; {nearest(name, COLUMNS)}")
     rules = Rules.read(options.token_classes) if options.token_classes else None
-    inputs = Inputs.read(options.run_dirs, options.tokenizer, options.rollouts, rules)
+    inputs = Inputs.read(
+        options.run_dirs, options.tokenizer, options.rollouts, rules=rules, word=options.word, seed=options.seed
+    )
     tables, missing = make_tables(inputs, names or list(COLUMNS), options.near)
     if missing and (names or not tables):
         name, reason = next(iter(missing.items()))
@@ -77,6 +80,7 @@ def make_tables(inputs: Inputs, names: Sequence[str], near: float) -> tuple[dict
         "planning": lambda: make_planning(inputs, measured.get("planning")),
         "failure": lambda: _tabulate_scored("failure", measured, partial(_add_verdicts, inputs)),
         "signals": lambda: make_signals(inputs, measured, missing.get("failure")),
+        "contexts": lambda: make_contexts(inputs),
         "budget": lambda: tabulate_budget(inputs.samples),
         "rates": lambda: tabulate_rates(inputs.samples),
         "flips": lambda: make_flips(inputs),
@@ -137,6 +141,29 @@ def make_signals(inputs: Inputs, measured: dict[str, pl.DataFrame], why: str | N
     if "failure" not in measured:
         raise CannotShow(why or "the scores files hold none of the run's samples")
     return _add_verdicts(inputs, measured["failure"]).rename({"signal_value": "value"})
+
+
+def make_contexts(inputs: Inputs) -> pl.DataFrame:
+    """One word at low and at high scores, by js where it is scored."""
+    parts, score = list_parts(inputs.score_files), "js" if "js" in inputs.scores else inputs.scores[0]
+    read = partial(read_scored_samples, parts, [score])
+    words = Words.read(inputs.pieces.list_names())
+    counts = count_words(read(), words, score)
+    if inputs.word is None:
+        place = int(counts.min(axis=0).argmax()) if words.names else -1
+    else:
+        place = {name: at for at, name in enumerate(words.names)}.get(inputs.word.lower(), -1)
+    if place < 0 or not counts[:, place].any():
+        raise CannotShow(
+            f"no token is the word '{inputs.word or 'any'}', below {LOW:g} or from {HIGH:g} nats of {score}"
+        )
+    rows = draw_contexts(read(), words, place, score, inputs.seed)
+    of_sets = dict(zip(SETS, counts[:, place].tolist(), strict=True))
+    for row in rows:
+        texts = {side: "".join(inputs.pieces.split(row[side].tolist())) for side in ("before", "after")}
+        row |= {"word": words.names[place], "score": score, "occurrences": of_sets[row["set"]], **texts}
+        row["token"] = inputs.pieces.name(row["token"])
+    return pl.DataFrame(rows)
 
 
 def make_planning(inputs: Inputs, peaks: pl.DataFrame | None) -> pl.DataFrame:
@@ -235,14 +262,15 @@ def list_notices(inputs: Inputs) -> Iterator[str]:
 
 
 def write_analysis(folder: Path, name: str, table: pl.DataFrame) -> None:
-    """`NAME.csv`, `NAME.json` and `NAME.svg`. Raises ArgumentError where they cannot be written."""
+    """`NAME.csv`, `NAME.json` and, of numbers, `NAME.svg`. Raises ArgumentError where they cannot be written."""
     floats = [column for column, kind in table.schema.items() if kind.is_float()]
     rows = table.with_columns(pl.col(floats).fill_nan(None))
-    picture = draw_svg(partial(draw, name, rows), SIZE)
+    picture = draw_svg(partial(draw, name, rows), SIZE) if name in DRAWN else None
     with writing("out", folder):
         write_text(folder / f"{name}.csv", write_csv(rows.columns, rows.to_dicts()))
         write_text(folder / f"{name}.json", write_json(rows.to_dicts()))
-        write_text(folder / f"{name}.svg", picture)
+        if picture is not None:
+            write_text(folder / f"{name}.svg", picture)
 
 
 def _write_index(options: argparse.Namespace, inputs: Inputs, names: list[str], missing: dict[str, str]) -> None:

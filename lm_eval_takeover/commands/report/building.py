@@ -11,6 +11,7 @@ from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
 from lm_eval_takeover import __version__
+from lm_eval_takeover.analysis.figures import DRAWN
 from lm_eval_takeover.commands._output import write_file
 from lm_eval_takeover.commands.report.figures import CAPTIONS, read_figure
 from lm_eval_takeover.commands.report.inputs import Analysis, Effects, read_effects
@@ -160,7 +161,7 @@ def list_figures(analysis: Analysis) -> list[Path]:
     """Those of the analysis, behind that of the comparison whose rows the runs are."""
     rows = {run.folder.absolute().parent for run in analysis.runs.values() if run.folder.name == SAMPLES}
     frontiers = sorted(path for path in {row.parent / "frontier.svg" for row in rows} if path.exists())
-    return [*frontiers[:1], *(analysis.folder / f"{name}.svg" for name in analysis.names)]
+    return [*frontiers[:1], *(analysis.folder / f"{name}.svg" for name in analysis.names if name in DRAWN)]
 
 
 def write_json(value: Any) -> str:
