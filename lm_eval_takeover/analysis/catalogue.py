@@ -6,7 +6,7 @@ from typing import Any
 
 import polars as pl
 
-from lm_eval_takeover.analysis import choices, concentration, failure, planning
+from lm_eval_takeover.analysis import choices, concentration, failure, guides, planning
 from lm_eval_takeover.analysis.tokens import SampleTokens
 
 
@@ -14,6 +14,7 @@ def _name(words: str, *more: str) -> tuple[str, ...]:
     return *words.split(), *more
 
 
+_GUIDES = _name("task guide step versus score measure value low high tokens")
 COLUMNS: Mapping[str, tuple[str, ...]] = {
     "concentration": _name(
         "task score samples skipped gini low high", *(f"top{percent}" for percent in concentration.SHARES)
@@ -32,6 +33,7 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
     "near": _name("task score threshold tokens share low high"),
     "choices": _name("task score set measure tokens value low high"),
     "contexts": _name("word score set occurrences task doc_id sample position value before token after"),
+    **dict.fromkeys(("guides", "checkpoints"), _GUIDES),
     "entropy_by_js": _name(
         "task bin left right tokens", *(f"{name}{end}" for name in choices.ENTROPIES for end in ("", "_low", "_high"))
     ),
@@ -63,5 +65,6 @@ SCORED: Mapping[str, SampleAnalysis] = {
     "failure": SampleAnalysis(failure.measure_failure, failure.tabulate_failure),
     "near": SampleAnalysis(choices.measure_near, choices.tabulate_near),
     "choices": SampleAnalysis(choices.measure_choices, choices.tabulate_choices, choices.SEEN),
+    "guides": SampleAnalysis(guides.measure_guide, guides.tabulate_guides, choices.SEEN),
     "entropy_by_js": SampleAnalysis(choices.measure_entropies, choices.tabulate_entropies, choices.ENTROPIES),
 }

@@ -233,6 +233,14 @@ def _draw_signals(axes: Axes, table: pl.DataFrame) -> None:
     _label(axes, "mean of the 100 largest scores, in nats", "share of samples")
 
 
+def _draw_guides(axes: Axes, table: pl.DataFrame) -> None:
+    table = table.filter(pl.col("score") == ("js" if "js" in table["score"] else table["score"][0]))
+    if (steps := table.drop_nulls("step").filter(pl.col("versus").is_null())).is_empty():
+        _bars(axes, table, by=["measure", "guide", "versus"], y="value", label="by js: mean or share")
+    else:
+        _lines(axes, steps, "step", "value", ("step", "by js: mean or share"), ["measure"])
+
+
 _PANELS = ("lorenz", "position", "overlap", "signals", "near", "effect_by_score")  # with a panel for each score
 DRAWN: Mapping[str, Callable[[Axes, pl.DataFrame], None]] = {
     "concentration": partial(
@@ -254,6 +262,7 @@ DRAWN: Mapping[str, Callable[[Axes, pl.DataFrame], None]] = {
     "near": _draw_near,
     "choices": _draw_choices,
     "entropy_by_js": _draw_entropies,
+    **dict.fromkeys(("guides", "checkpoints"), _draw_guides),
     "budget": _draw_budget,
     "rates": _draw_rates,
     "flips": _draw_flips,

@@ -78,9 +78,14 @@ def make_schema(scores: Sequence[str] = ()) -> pa.Schema:
     )
 
 
-def list_score_files(folder: Path) -> list[Path]:
+def place_scores(folder: Path, name: str = "") -> Path:
+    """The folder of a run_dir's scores, or of those by another guide, which have a name."""
+    return folder / "-".join(filter(None, (SCORES_FOLDER, name)))
+
+
+def list_score_files(folder: Path, name: str = "") -> list[Path]:
     """The scores files of a run_dir, the oldest first."""
-    return sorted(path for path in (folder / SCORES_FOLDER).glob("*.parquet") if not path.name.startswith("."))
+    return sorted(path for path in place_scores(folder, name).glob("*.parquet") if not path.name.startswith("."))
 
 
 def read_header(path: Path) -> tuple[ScoresHeader, set[bytes]]:
@@ -92,10 +97,10 @@ def read_header(path: Path) -> tuple[ScoresHeader, set[bytes]]:
         return header, {bytes.fromhex(key) for key in found["keys"]}
 
 
-def write_scores(folder: Path, header: ScoresHeader, samples: Sequence[ScoredSample]) -> Path:
+def write_scores(folder: Path, header: ScoresHeader, samples: Sequence[ScoredSample], name: str = "") -> Path:
     """A new file with these samples, whole or not at all."""
-    number = max((int(path.stem) for path in list_score_files(folder) if path.stem.isdigit()), default=0) + 1
-    path = folder / SCORES_FOLDER / f"{number:06d}.parquet"
+    number = max((int(path.stem) for path in list_score_files(folder, name) if path.stem.isdigit()), default=0) + 1
+    path = place_scores(folder, name) / f"{number:06d}.parquet"
     keys = [sample.key.hex() for sample in samples]
     table = make_scores(samples, list(header.scores))
     parquet.write_parquet(

@@ -11,8 +11,9 @@ HELP = "make the paper's tables and figures from runs"
 DESCRIPTION = """\
 Write the paper's analyses as DIR/NAME.csv, NAME.json and NAME.svg. concentration, lorenz, position, overlap, planning, failure,
 signals, near, choices, contexts and entropy_by_js show where base and guide disagree; they read base runs that
-`lm-eval-takeover score` has scored (guide runs: --rollouts guide). budget, rates, flips, cross and ranks show what guided runs
-do. An analysis that lacks its input is skipped with one line."""
+`lm-eval-takeover score` has scored (guide runs: --rollouts guide). guides and checkpoints compare several guides of one base run
+(score --name). budget, rates, flips, cross and ranks show what guided runs do. An analysis that lacks its input is skipped with
+one line."""
 EXAMPLE = """examples:
   lm-eval-takeover analyze runs/base runs/guided runs/guide --out analysis
   lm-eval-takeover analyze runs/demo --out analysis    # all rows of a comparison

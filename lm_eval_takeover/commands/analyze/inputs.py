@@ -10,6 +10,7 @@ from typing import Any
 import polars as pl
 import pyarrow.parquet as pq
 
+from lm_eval_takeover.analysis.guides import STEP
 from lm_eval_takeover.analysis.planning import Codes, Rules, classify_vocabulary
 from lm_eval_takeover.analysis.tokens import SampleTokens, make_sample
 from lm_eval_takeover.errors import ArgumentError
@@ -88,7 +89,22 @@ class Inputs:
     @cached_property
     def score_files(self) -> list[Path]:
         """The scores of the run whose rollouts are analysed, of all its samples."""
-        files = list_score_files(self.scored.folder)
+        return self._read_files("")
+
+    @cached_property
+    def guides(self) -> dict[str, tuple[int | None, list[Path]]]:
+        """Of each guide that the samples are scored by the step, where its revision or name ends with one, and the files."""
+        found: dict[str, tuple[int | None, list[Path]]] = {}
+        own = read_header(self.score_files[0])[0].guide
+        others = sorted(path.name.partition("-")[2] for path in self.scored.folder.glob("scores-*/"))
+        for name, files in (("", self.score_files), *((name, self._read_files(name)) for name in others)):
+            shown = name or next(filter(STEP.search, [own.get("revision") or ""]), Path(own["id"]).name)
+            step = STEP.search(shown)
+            found[shown] = int(step[1]) if step else None, files
+        return found
+
+    def _read_files(self, name: str) -> list[Path]:
+        files = list_score_files(self.scored.folder, name)
         way_out = f"run: lm-eval-takeover score {self.scored.folder}"
         if not files:
             raise CannotShow(f"the {self.rollouts} run '{self.scored_name}' is not scored; {way_out}")

@@ -65,6 +65,7 @@ def make_tables(inputs: Inputs, names: Sequence[str], near: float) -> tuple[dict
     missing: dict[str, str] = {}
     measured: dict[str, pl.DataFrame] = {}
     scored = [name for name in SCORED if name in names or (name, "signals" in names) == ("failure", True)]
+    scored = [name for name in scored if name != "guides"]
     for name in list(scored):
         try:
             inputs.check_columns(SCORED[name].columns)
@@ -81,6 +82,8 @@ def make_tables(inputs: Inputs, names: Sequence[str], near: float) -> tuple[dict
         "failure": lambda: _tabulate_scored("failure", measured, partial(_add_verdicts, inputs)),
         "signals": lambda: make_signals(inputs, measured, missing.get("failure")),
         "contexts": lambda: make_contexts(inputs),
+        "guides": lambda: make_guides(inputs, steps=False),
+        "checkpoints": lambda: make_guides(inputs, steps=True),
         "budget": lambda: tabulate_budget(inputs.samples),
         "rates": lambda: tabulate_rates(inputs.samples),
         "flips": lambda: make_flips(inputs),
@@ -99,9 +102,9 @@ def make_tables(inputs: Inputs, names: Sequence[str], near: float) -> tuple[dict
     return tables, {name: reason for name, reason in missing.items() if name in names}
 
 
-def measure_rollouts(inputs: Inputs, names: Sequence[str]) -> dict[str, pl.DataFrame]:
+def measure_rollouts(inputs: Inputs, names: Sequence[str], files: list[Path] | None = None) -> dict[str, pl.DataFrame]:
     """What these analyses measure on the scored samples of the base run, or of the guide's, with progress."""
-    parts = list_parts(inputs.score_files)
+    parts = list_parts(files or inputs.score_files)
     warm_up(parts)
     places: dict[Name, list[Name]] = {}
     for one in inputs.scored.answered:
@@ -164,6 +167,21 @@ def make_contexts(inputs: Inputs) -> pl.DataFrame:
         row |= {"word": words.names[place], "score": score, "occurrences": of_sets[row["set"]], **texts}
         row["token"] = inputs.pieces.name(row["token"])
     return pl.DataFrame(rows)
+
+
+def make_guides(inputs: Inputs, *, steps: bool) -> pl.DataFrame:
+    """Guides side by side, without a step or with one, in its order."""
+    chosen = sorted(
+        ((step or 0, name, files) for name, (step, files) in inputs.guides.items() if (step is None) != steps)
+    )
+    if len(chosen) < 2:
+        reason = f"a second {'checkpoint' if steps else 'guide'}; run: lm-eval-takeover score {inputs.scored.folder} "
+        raise CannotShow(f"it needs scores by {reason}--guide … --name {'STEP' if steps else 'NAME'}")
+    found = [(measure_rollouts(inputs, ["guides"], files), step, name) for step, name, files in chosen]
+    frames = [of["guides"].with_columns(guide=pl.lit(name)) for of, _, name in found if of]
+    numbers = {name: step if steps else None for _, step, name in found}
+    table = _tabulate_scored("guides", {"guides": pl.concat(frames)} if frames else {})
+    return table.with_columns(step=pl.col("guide").replace_strict(numbers, return_dtype=pl.Int64))
 
 
 def make_planning(inputs: Inputs, peaks: pl.DataFrame | None) -> pl.DataFrame:

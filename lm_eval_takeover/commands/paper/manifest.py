@@ -6,11 +6,11 @@ A set-up (`pairs`) is two models and the tasks that they answer. An item (`items
 
 import re
 import tomllib
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
+from lm_eval_takeover.analysis.guides import STEP
 from lm_eval_takeover.errors import ArgumentError, nearest
 from lm_eval_takeover.storage.paths import make_component
 from lm_eval_takeover.storage.schema import check
@@ -32,7 +32,13 @@ class Pair:
     thinking: str | None = None  # the reasoning model of the base's size
     chat: bool = False  # whether base and guide are asked in the guide's template, with thinking on
     calibrate: tuple[str, ...] = ()  # tasks that Table 13 calibrates on
-    revisions: tuple[str, ...] = ()  # of the guide; each of them is a set-up of its own
+    revisions: tuple[str, ...] = ()  # of the guide, whose checkpoints score the base's texts, too
+    others: dict[str, str] = field(default_factory=dict)  # further guides by name, MODEL or MODEL:DTYPE
+
+    @property
+    def guides(self) -> dict[str, str]:
+        """By name what scores the base's texts beside the guide."""
+        return {**self.others, **{revision: f"{self.guide}@{revision}" for revision in self.revisions}}
 
 
 @dataclass(frozen=True)
@@ -76,6 +82,10 @@ class Item:
         named = [*(part.analysis for part in self.parts), *self.figures, *(["budget"] if self.report else [])]
         return [name for name in named if name != RATES]
 
+    def is_made(self, pair: "Pair") -> bool:
+        """Whether the set-up names the checkpoints that it needs."""
+        return "checkpoints" not in self.analyses or sum(bool(STEP.search(name)) for name in pair.guides) > 1
+
 
 @dataclass(frozen=True)
 class Manifest:
@@ -105,21 +115,6 @@ class Manifest:
 
 
 def read_manifest(path: Path = FILE) -> Manifest:
-    """The package's own. Set-ups with revisions are replaced by one of each revision, NAME@REVISION."""
+    """The package's own."""
     manifest: Manifest = check(tomllib.loads(path.read_text(encoding="utf-8")), Manifest)
-    pairs: dict[str, Pair] = {}
-    expanded: dict[str, tuple[str, ...]] = {}
-    for name, pair in manifest.pairs.items():
-        each = {f"{name}@{revision}": _at(pair, revision) for revision in pair.revisions} or {name: pair}
-        pairs |= each
-        expanded[name] = tuple(each)
-    return Manifest(pairs, {name: _expand(item, expanded) for name, item in manifest.items.items()})
-
-
-def _at(pair: Pair, revision: str) -> Pair:
-    values: dict[str, Any] = {**vars(pair), "guide": f"{pair.guide}@{revision}", "revisions": ()}
-    return Pair(**values)
-
-
-def _expand(item: Item, expanded: Mapping[str, tuple[str, ...]]) -> Item:
-    return Item(**{**vars(item), "pairs": tuple(one for name in item.pairs for one in expanded[name])})
+    return manifest

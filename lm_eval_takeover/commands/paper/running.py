@@ -17,6 +17,7 @@ from pathlib import Path
 from lm_eval_takeover.commands.compare.worker import CallFailed, start_worker
 from lm_eval_takeover.commands.paper.index import write_index
 from lm_eval_takeover.commands.paper.manifest import Item, Pair, read_manifest
+from lm_eval_takeover.demo import DEMO
 from lm_eval_takeover.storage.paths import make_component
 
 CLI = "lm_eval_takeover.cli"
@@ -58,10 +59,15 @@ def plan_commands(
         yield [*compare, "--run_dir", str(folder), *options.rest]
     analyses: dict[str, dict[str, Item]] = {}
     for name, item in items.items():
-        if item.analyses:
+        if item.analyses and item.is_made(pair):
             analyses.setdefault(item.place, {})[name] = item
     if analyses:
         yield ["score", str(folder / "base")]
+    if {"guides", "checkpoints"} & {name for item in items.values() for name in item.analyses}:
+        for name, named in pair.guides.items():
+            guide, _, dtype = named.partition(":")
+            own = [*("--base", str(pair.base or DEMO["base"])), *("--guide", str({**DEMO}.get(guide, guide)))]
+            yield ["score", str(folder / "base"), "--name", name, *own, *(["--guide_dtype", dtype] if dtype else [])]
     for place, those in analyses.items():
         first, out = next(iter(those.values())), folder / "analysis" / place
         only = ",".join(dict.fromkeys(name for item in those.values() for name in item.analyses))

@@ -17,6 +17,8 @@ CAPTIONS: Mapping[str, str] = {
     "near": "How many positions have a score close to 0",
     "choices": "Where the guide's first choice stands under the base, and how far their likeliest tokens coincide",
     "entropy_by_js": "Mean entropy of both models by their Jensen-Shannon divergence",
+    "guides": "How guides differ from the base, and how far their decisions coincide",
+    "checkpoints": "How a guide differs from the base, by step of its training",
     "overlap": "How far the largest scores coincide with the largest entropies",
     "planning": "Planning and execution tokens at peaks and takeovers",
     "failure": "Whether the largest scores predict a wrong answer",

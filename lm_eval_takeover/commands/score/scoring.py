@@ -19,9 +19,17 @@ from lm_eval_takeover.escaping import for_terminal
 from lm_eval_takeover.method.registry import Score, load_plugins
 from lm_eval_takeover.method.registry import scores as registered
 from lm_eval_takeover.pair.pair import Pair
-from lm_eval_takeover.runs.layout import SCORES_FOLDER, SCORES_LOCK
+from lm_eval_takeover.runs.layout import SCORES_LOCK
 from lm_eval_takeover.runs.run_reader import Answered, RunReader, read_run_folders
-from lm_eval_takeover.runs.scores import ScoredSample, Scorer, ScoresHeader, list_score_files, read_header, write_scores
+from lm_eval_takeover.runs.scores import (
+    ScoredSample,
+    Scorer,
+    ScoresHeader,
+    list_score_files,
+    place_scores,
+    read_header,
+    write_scores,
+)
 from lm_eval_takeover.storage.locks import Lock, Locked
 
 logger = logging.getLogger(__name__)
@@ -44,7 +52,7 @@ class Text:
         return len(self.prompt) + len(self.tokens)
 
 
-def score_runs(folders: Sequence[Path], given: Mapping[str, Any], *, overwrite: bool) -> int:
+def score_runs(folders: Sequence[Path], given: Mapping[str, Any], *, overwrite: bool, name: str = "") -> int:
     """Score the runs of these folders; models are loaded once for runs of one pair. Returns the exit status."""
     load_plugins(given.get("plugins"))
     runs = [(run, restore_arguments(run, given)) for folder in folders for run in _choose_runs(folder)]
@@ -56,8 +64,8 @@ def score_runs(folders: Sequence[Path], given: Mapping[str, Any], *, overwrite: 
                 readers = None
             readers = readers or Readers(arguments)
             with _hold(run.folder):
-                count = score_run(run, readers, overwrite=overwrite)
-            print(f"{count:,} samples scored -> {run.folder / SCORES_FOLDER}")
+                count = score_run(run, readers, overwrite=overwrite, name=name)
+            print(f"{count:,} samples scored -> {place_scores(run.folder, name)}")
     finally:
         if readers is not None:
             readers.close()
@@ -70,12 +78,12 @@ def _choose_runs(folder: Path) -> list[RunReader]:
     return [run for run in runs if run.written_by == "base"] or runs
 
 
-def score_run(run: RunReader, readers: Readers, *, overwrite: bool = False) -> int:
+def score_run(run: RunReader, readers: Readers, *, overwrite: bool = False, name: str = "") -> int:
     """Score the texts of one folder that have no scores. Returns their number. Raises RunDirError, VocabularyError."""
     pair = readers.pair
     scores = list(registered)
     header = _describe(pair, scores)
-    done = set() if overwrite else _find_scored(run.folder, header)
+    done = set() if overwrite else _find_scored(run.folder, header, name)
     samples = run.stored_samples()
     if len(run.answered) < run.asked:
         logger.warning(
@@ -91,25 +99,25 @@ def score_run(run: RunReader, readers: Readers, *, overwrite: bool = False) -> i
     _check_tokenizer(run, pair, texts)
     backend = readers.backend  # nothing can be refused any more
     if overwrite:
-        shutil.rmtree(run.folder / SCORES_FOLDER, ignore_errors=True)
-    _write_files(run, backend, scores, header, texts)
+        shutil.rmtree(place_scores(run.folder, name), ignore_errors=True)
+    _write_files(run, backend, scores, header, texts, name)
     return len(texts)
 
 
 def _write_files(
-    run: RunReader, backend: Backend, scores: Sequence[Score], header: ScoresHeader, texts: Sequence[Text]
+    run: RunReader, backend: Backend, scores: Sequence[Score], header: ScoresHeader, texts: Sequence[Text], name: str
 ) -> None:
     """Score these texts into files, each written whole. A stopped call writes what it has."""
     written, group = 0, list[ScoredSample]()
 
     def describe_kept() -> str:
-        folder = run.folder / SCORES_FOLDER
-        return f"{written:,} samples are scored in '{folder}', and the same command goes on from there"
+        place = place_scores(run.folder, name)
+        return f"{written:,} samples are scored in '{place}', and the same command goes on from there"
 
     def write_group() -> None:
         nonlocal written
         if group:
-            write_scores(run.folder, header, group)
+            write_scores(run.folder, header, group, name)
             written += len(group)
             group.clear()
 
@@ -137,14 +145,15 @@ def _describe(pair: Pair, scores: Sequence[Score]) -> ScoresHeader:
     return ScoresHeader(describe("base"), describe("guide"), {score.name: score.source.digest for score in scores})
 
 
-def _find_scored(folder: Path, header: ScoresHeader) -> set[bytes]:
+def _find_scored(folder: Path, header: ScoresHeader, name: str) -> set[bytes]:
     """Keys of the texts that these models have read. Raises RunDirError where others have."""
     done: set[bytes] = set()
-    for path in list_score_files(folder):
+    for path in list_score_files(folder, name):
         written, keys = read_header(path)
         if written != header:
             raise RunDirError(
-                f"'{path}' was scored with {written.describe()}, not with {header.describe()}; give --overwrite to replace it"
+                f"'{path}' was scored with {written.describe()}, not with {header.describe()}; give --overwrite to replace it, "
+                "or --name to keep both"
             )
         done |= keys
     return done

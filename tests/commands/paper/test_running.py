@@ -7,16 +7,19 @@ import re
 import signal
 import subprocess
 
+import numpy as np
 import pytest
 from helpers.browser import CHROMIUM, open_browser
 from helpers.processes import TAKEOVER, environment, run, wait_until
 from helpers.stock import comparing_here
 
+from lm_eval_takeover.analysis.tokens import list_parts, read_scored_samples
 from lm_eval_takeover.cli import main
 from lm_eval_takeover.commands.paper import running
 from lm_eval_takeover.commands.paper.manifest import read_manifest
 from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.results.published import read_tables
+from lm_eval_takeover.runs.scores import list_score_files
 
 PRINTED = [f"T{number}" for number in range(1, 15)]
 FIGURES = [f"F{number}" for number in range(1, 10)]
@@ -43,7 +46,7 @@ def test_the_manifest_has_every_table_figure_and_claim():
     assert list(items) == [*PRINTED, *FIGURES, *CLAIMS]
     assert all(word in items[name].title for name, word in CLAIMS.items())
     assert [item.printed for name, item in items.items() if name in PRINTED] == list(read_tables())
-    assert {name for name, item in items.items() if item.missing} == {"F3", "S2", "S6", "S7"}
+    assert {name for name, item in items.items() if item.missing} == {"F3", "S2"}
 
 
 def test_names_that_the_manifest_lacks_are_one_line():
@@ -53,7 +56,7 @@ def test_names_that_the_manifest_lacks_are_one_line():
     for pair, items, reason in [
         (None, "T33", "did you mean 'T3'"),
         ("qwen", "", "--pair 'qwen'"),
-        ("sft", "T3", "it has S1, S6"),
+        ("sft", "T3", "it has S1"),
     ]:
         with pytest.raises(ArgumentError, match=reason):
             manifest.choose(pair, items)
@@ -117,6 +120,24 @@ def test_signals_are_the_values_that_failure_reads(paper):
     }
     own = {(row["doc_id"], row["sample"]): row["correct"] for row in rows if row["score"] == "ce"}
     assert len(own) == failure["ce"]["samples"] == 24 and set(own.values()) <= {"True", "False"}
+
+
+def test_guides_and_checkpoints_are_compared_on_the_texts_of_one_base_run(paper):
+    """The base as a checkpoint is no one's second guide; overlaps are those of the largest scores of either file."""
+    run, analysis = paper / "demo" / "base" / "samples", paper / "demo" / "analysis" / "base"
+    steps, guides = (json.loads((analysis / f"{name}.json").read_text()) for name in ("checkpoints", "guides"))
+    assert [(row["guide"], row["step"]) for row in steps if row["measure"] == "gini" and row["score"] == "js"] == [
+        *([("step-0", 0), ("step-1", 1)] * 2)
+    ]
+    far = {row["step"]: row["value"] for row in steps if row["measure"] == "far" and row["score"] == "js"}
+    assert far[0] == 0 < far[1] and (analysis / "checkpoints.svg").exists()
+    tops = [
+        {one.name: one.top("js", 5) for one in read_scored_samples(list_parts(list_score_files(run, name)), ["js"])}
+        for name in ("", "bfloat16")
+    ]
+    iou = [(tops[0][name] & tops[1][name]).sum() / (tops[0][name] | tops[1][name]).sum() for name in tops[0]]
+    shown = [row["value"] for row in guides if row["measure"] == "iou_top5" and row["score"] == "js"]
+    assert shown == pytest.approx([np.mean(iou)] * 2) and 0.5 < np.mean(iou) < 1
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium")
