@@ -19,7 +19,7 @@ from lm_eval_takeover.arguments import ModelArguments
 from lm_eval_takeover.calibration.thresholds import Calibration
 from lm_eval_takeover.calibration.tuning import Method
 from lm_eval_takeover.commands._output import write_markdown
-from lm_eval_takeover.commands.calibrate.page import compare_calibrations
+from lm_eval_takeover.commands.calibrate.page import compare
 from lm_eval_takeover.commands.calibrate.prompts import Prompts, read_prompts
 from lm_eval_takeover.commands.calibrate.rollouts import Wanted, calibrate
 from lm_eval_takeover.commands.calibrate.setup import Setup
@@ -123,7 +123,7 @@ def main() -> None:
             for number in range(3)
         ]
         named = [replace(made, name=f"set {number + 1}") for number, made in enumerate(sets)]
-        print("\n".join(map(write_markdown, compare_calibrations(named).values())))
+        print("\n".join(map(write_markdown, compare(named, "ce").values())))
 
 
 if __name__ == "__main__":

@@ -63,17 +63,12 @@ def test_whatever_is_imported_first(python, first):
 def test_tasks_are_found_from_the_wheel(python):
     code = (
         "from lm_eval.tasks import TaskManager; import lm_eval_takeover; "
-        "manager = TaskManager(); print(lm_eval_takeover.__file__); "
-        "print(sorted(t for t in manager.all_tasks if 'takeover' in t)); "
-        "print('gsm8k' in manager.all_tasks, manager.include_path); "
+        "manager = TaskManager(); print(lm_eval_takeover.__file__); print('gsm8k' in manager.all_tasks, manager.include_path); "
         "print(manager.task_index['takeover_demo'].yaml_path)"
     )
-    where, ours, theirs, path = run(python, code).splitlines()
-    package = Path(where).parent
-    assert Path(python).parent.parent in package.parents
-    assert "takeover_demo" in ours
-    assert theirs == "True None"
-    assert Path(path) == package / "data" / "task_configs" / "takeover_demo.yaml"
+    where, theirs, path = run(python, code).splitlines()
+    assert Path(python).parent.parent in Path(where).parents and theirs == "True None"
+    assert Path(path) == Path(where).parent / "data" / "task_configs" / "takeover_demo.yaml"
 
 
 def test_data_is_found_inside_the_installed_package(python):
@@ -85,11 +80,9 @@ def test_data_is_found_inside_the_installed_package(python):
         "print(CALIBRATION_PROMPTS, PROBLEMS, *(folder / 'model.safetensors' for folder in DEMO.values()), sep='\\n'); "
         "from lm_eval_takeover.tasks.known_problems import DIGESTS; print(DIGESTS)"
     )
-    where, *listed = run(python, code).splitlines()
-    package = Path(where).parent
-    assert Path(python).parent.parent in package.parents
-    paths = [Path(line) for line in listed]
-    assert all(package in path.parents and path.is_file() for path in paths)
+    where, *paths = map(Path, run(python, code).splitlines())
+    assert Path(python).parent.parent in where.parents
+    assert all(where.parent in path.parents and path.is_file() for path in paths)
     names = [path.name for path in paths]
     assert names.count("model.safetensors") == 2
     assert {"demo.json", "problems.jsonl", "known_problems.json"} <= set(names)
@@ -113,24 +106,9 @@ def test_the_switch_turns_it_off(python):
     assert run(python, code).startswith("True\nTrue")
 
 
-def test_a_bare_python_imports_the_hook_only_and_takes_under_a_millisecond(python):
+def test_a_bare_python_imports_the_hook_only(python):
     code = "import sys; print([m for m in sys.modules if 'takeover' in m])"
     assert run(python, code) == "['_lm_eval_takeover_autoload']"
-    # What the path file does, timed in the process itself: the median of fresh interpreters, import from disk included.
-    timed = (
-        "import sys, time; del sys.modules['_lm_eval_takeover_autoload']; sys.meta_path.pop(0); t = time.perf_counter(); "
-        "import _lm_eval_takeover_autoload; _lm_eval_takeover_autoload.install(); print((time.perf_counter() - t) * 1e3)"
-    )
-    milliseconds = sorted(float(run(python, timed)) for _ in range(9))[4]
-    assert milliseconds < 1.0
-
-
-def test_the_entry_points_of_coming_releases_are_declared(python):
-    code = (
-        "from importlib.metadata import entry_points; "
-        "(e,) = entry_points(group='lm_eval.models', name='guided-takeover'); print(e.load().__name__)"
-    )
-    assert run(python, code) == "GuidedTakeover"
 
 
 INTERRUPTED = """\
@@ -189,15 +167,18 @@ def test_a_path_file_that_outlives_the_package_says_nothing(tmp_path):
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_the_entry_point_for_tasks_names_the_folder_of_every_task_file(python):
+def test_the_entry_points_name_the_model_and_the_folder_of_every_task_file(python):
     """As lm-eval may read it without our import hook: the package's path is given to its task manager."""
     code = """
 from importlib.metadata import entry_points
 from lm_eval.tasks import TaskManager
+(entry,) = entry_points(group="lm_eval.models", name="guided-takeover")
+print(entry.load().__name__)
 (entry,) = entry_points(group="lm_eval.tasks", name="takeover")
 (folder,) = entry.load().__path__
 print(*sorted(TaskManager(include_path=folder, include_defaults=False).all_tasks))
 """
-    found = run(python, code, LM_EVAL_TAKEOVER_AUTOLOAD="0").split()
+    model, *found = run(python, code, LM_EVAL_TAKEOVER_AUTOLOAD="0").split()
+    assert model == "GuidedTakeover"
     assert {file.stem for file in (ROOT / "task_configs").glob("takeover_*.yaml")} <= set(found)
     assert run(python, "import lm_eval_takeover.tasks.files as f; print(f.__path__[0])") != str(ROOT / "task_configs")

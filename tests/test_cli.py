@@ -2,12 +2,11 @@
 
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 from helpers.processes import TAKEOVER, environment, run
 
-from lm_eval_takeover import __version__, cli, commands
+from lm_eval_takeover import cli, commands
 from lm_eval_takeover.errors import ArgumentError
 
 COMMAND = """
@@ -81,12 +80,6 @@ def test_every_command_has_a_help_with_an_example(name, capsys):
     assert f"\n  lm-eval-takeover {name} " in printed
 
 
-def test_the_version_is_printed(capsys):
-    with pytest.raises(SystemExit):
-        cli.main(["--version"])
-    assert capsys.readouterr().out.strip() == __version__
-
-
 @pytest.mark.parametrize("words", [["list"], ["leaderboard", "--published", "--format", "json"]])
 def test_standard_output_that_is_full_or_closed_is_one_line_and_status_2(words):
     with open("/dev/full", "w") as full:
@@ -103,13 +96,3 @@ def test_under_the_command_an_error_of_the_user_is_one_line_and_status_2(tmp_pat
     done = run([*TAKEOVER, *words])
     assert done.returncode == 2
     assert done.stderr.splitlines() == ["error: --rows 'gide' is not known; did you mean 'guide'?"]
-
-
-def test_the_door_names_no_command_and_no_option_of_a_room():
-    source = Path(cli.__file__).read_text()
-    assert "add_argument(" in source
-    names = [name for name, _ in cli.find_commands()]
-    rooms = cli.build_parser()._subparsers._group_actions[0].choices
-    options = {word for name in names for action in rooms[name]._actions for word in action.option_strings}
-    assert {"--prompts", "--rows", "--tasks"} <= options
-    assert [word for word in [*names, *(options - {"-h", "--help"})] if f'"{word}"' in source] == []

@@ -1,7 +1,5 @@
 """Of a stranger's text nothing acts where a person reads it."""
 
-import csv
-import io
 import logging
 import re
 
@@ -42,12 +40,6 @@ def test_tables_of_all_formats_are_inert():
     assert "<img" not in WRITERS["md"](table)
     latex = WRITERS["latex"](table)
     assert r"\input{" not in latex and all(line.startswith(("%", "\\")) or "&" in line for line in latex.splitlines())
-
-
-def test_a_reader_of_csv_gets_the_text_back():
-    stream = io.StringIO()
-    csv.writer(stream).writerow([for_csv("=1+1"), for_csv("a,b\nc")])
-    assert next(csv.reader(io.StringIO(stream.getvalue()))) == ["'=1+1", "a,b\nc"]
 
 
 def test_notices_have_no_control_characters_whoever_writes_them(caplog, capsys, monkeypatch):

@@ -55,14 +55,10 @@ def test_a_model_that_is_used_twice_reports_each_evaluation_and_takes_its_seed(e
     lm.close()
 
 
-@pytest.mark.parametrize(
-    ("arguments", "label"),
-    [({}, "demo-base+demo-guide-random"), ({"model": "cheap/first try"}, "cheap/first try")],
-)
-def test_a_run_has_a_label_that_names_its_folder_and_its_cost(evaluate, arguments, label, tmp_path, caplog):
+def test_a_run_has_a_label_that_names_its_folder_and_its_cost(evaluate, tmp_path, caplog):
     caplog.set_level(logging.INFO, logger="lm_eval")
-    tracker = EvaluationTracker(output_path=str(tmp_path))
-    arguments = {"policy": "random", "rate": 0.5, "batch_size": "auto", "max_batch_size": 7} | arguments
+    tracker, label = EvaluationTracker(output_path=str(tmp_path)), "cheap/first try"
+    arguments = {"policy": "random", "rate": 0.5, "batch_size": "auto", "max_batch_size": 7, "model": label}
     results = evaluate(model_args=arguments, evaluation_tracker=tracker)
     takeover = results["config"]["takeover"]
     assert takeover["label"] == label
@@ -77,6 +73,16 @@ def test_a_run_has_a_label_that_names_its_folder_and_its_cost(evaluate, argument
     (folder,) = tmp_path.iterdir()
     assert folder.name == make_component(label)
     assert [file.name[:8] for file in folder.iterdir()] == ["results_"]
+
+
+def test_a_run_that_misses_its_rate_says_so_at_its_end_and_in_what_it_differs(evaluate, caplog):
+    """In texts that end at the first decision, and in another template."""
+    takeover = evaluate(GuidedTakeover(target_rate=0.05, batch_size=16), limit=3)["config"]["takeover"]
+    differences = "its prompts are in another template; its texts are shorter (24 tokens, 168 there)"
+    rate = takeover["realized_rate"]
+    assert abs(rate - 0.05) > 0.01 and "; ".join(takeover["differs_from_calibration"]) == differences
+    line = f"{takeover['label']}: 5.0% of the tokens were asked for, and {rate:.1%} were taken over"
+    assert f"{line}; against its calibration 'demo': {differences}" in caplog.text
 
 
 def test_a_resumed_run_says_what_it_has_on_a_line_of_its_own_before_the_bar(evaluate, tmp_path, capsys):

@@ -2,16 +2,15 @@
 
 import os
 import re
-import stat
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import yaml
 from helpers.pairs import ROOT
 from helpers.processes import environment
 from helpers.results import takeover, write_results
-from test_docs import commands
 
 from lm_eval_takeover.cli import build_parser, main
 from lm_eval_takeover.commands.compare import command
@@ -20,31 +19,20 @@ from lm_eval_takeover.commands.regress.baseline import read_baseline
 EXAMPLES = ROOT / "examples"
 ACTION = yaml.safe_load((EXAMPLES / "regress-action" / "action.yml").read_text())
 WORKFLOW = yaml.safe_load((EXAMPLES / "takeover-workflow.yml").read_text())
-SHIM = """#!{python}
-import sys
-from pathlib import Path
-from lm_eval_takeover.cli import build_parser, main
-words = sys.argv[1:]
-if words[0] == "compare":
-    options = build_parser().parse_args(words)
-    (Path("called.txt")).open("a").write(" ".join(words) + "\\n")
-    print("| the table |")
-else:
-    sys.exit(main(words))
-"""
 
 
 @pytest.fixture
-def shell(tmp_path, monkeypatch):
-    """Runs a `run:` step as a runner does: bash -e, a summary file, our command on the PATH; `compare` is noted only."""
-    shim = tmp_path / "bin" / "lm-eval-takeover"
-    shim.parent.mkdir()
-    shim.write_text(SHIM.format(python=sys.executable))
-    shim.chmod(shim.stat().st_mode | stat.S_IEXEC)
-    summary = tmp_path / "summary.md"
+def shell(tmp_path):
+    """Runs a `run:` step as a runner does: bash -e, a summary file, our command on the PATH, or the script `noted` as it."""
+    summary, bin = tmp_path / "summary.md", tmp_path / "bin"
+    bin.mkdir()
 
-    def run(step, **env):
-        given = {"PATH": f"{shim.parent}{os.pathsep}{os.environ['PATH']}", "GITHUB_STEP_SUMMARY": str(summary)}
+    def run(step, noted=None, **env):
+        if noted:
+            (bin / "lm-eval-takeover").write_text(f"#!/bin/sh\n{noted}\n")
+            (bin / "lm-eval-takeover").chmod(0o755)
+        path = os.pathsep.join([str(bin), str(Path(sys.executable).parent), os.environ["PATH"]])
+        given = {"PATH": path, "GITHUB_STEP_SUMMARY": str(summary)}
         given |= {"GITHUB_ENV": str(tmp_path / "env"), "GITHUB_SHA": "abc", "PYTHONPATH": str(ROOT)} | env
         return subprocess.run(
             ["bash", "--noprofile", "--norc", "-e", "-o", "pipefail", "-c", step["run"]],
@@ -83,7 +71,7 @@ def test_the_action_passes_or_fails_and_writes_its_summary(shell, correct, statu
 def test_the_steps_of_the_workflow_call_commands_that_exist(shell):
     steps = [step for job in WORKFLOW["jobs"].values() for step in job["steps"] if "compare" in step.get("run", "")]
     for step in steps:
-        done = shell(step, RUN_DIR=str(shell.folder / "runs"))
+        done = shell(step, 'echo "$@" >> called.txt; echo "| the table |"', RUN_DIR=str(shell.folder / "runs"))
         assert done.returncode == 0, done.stderr
     calls = (shell.folder / "called.txt").read_text().splitlines()
     assert len(calls) == len(steps) == 2
@@ -101,24 +89,14 @@ def test_the_workflow_gates_what_the_demo_writes():
     assert f"--limit {len(task.problems)} " in run and f"{gate['with']['results']}".startswith("runs/demo/guided")
 
 
-def test_commands_of_the_pages_exist():
-    for page in EXAMPLES.glob("*.md"):
-        found = commands(page.read_text(), "lm-eval-takeover")
-        assert found
-        for words in found:
-            options = build_parser().parse_args(words[1:])
-            if words[1] == "compare":
-                command._check(options)
-
-
 @pytest.mark.parametrize(
     ("metrics", "status", "asked"),
     [("", 2, None), ("   ", 2, None), ("*", 0, ["*"]), ("acc pass@8", 0, ["acc", "pass@8"]), ("$(id)", 0, ["$(id)"])],
 )
 def test_the_action_compares_the_metrics_that_it_is_given(shell, metrics, status, asked):
-    (shell.folder / "bin" / "lm-eval-takeover").write_text('#!/bin/sh\nprintf "%s\\n" "$@" > words\n')
     (step,) = ACTION["runs"]["steps"]
-    done = shell(step, **inputs_of(step, {"results": "r", "baseline": "b", "metrics": metrics}))
+    given = inputs_of(step, {"results": "r", "baseline": "b", "metrics": metrics})
+    done = shell(step, 'printf "%s\\n" "$@" > words', **given)
     assert done.returncode == status
     if asked:
         words = (shell.folder / "words").read_text().splitlines()

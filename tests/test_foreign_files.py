@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from lm_eval_takeover.errors import RunDirError, TakeoverError
 from lm_eval_takeover.runs import parquet, prompts, traces
-from lm_eval_takeover.runs.run_reader import read_run_folder
 
 
 @pytest.fixture(scope="module")
@@ -70,10 +69,3 @@ def test_texts_that_are_long_together_are_refused_while_they_are_one(sound):
     assert path.stat().st_size < 2**20
     with pytest.raises(RunDirError, match="column 'prompt' has 1,000 MB of text; at most 256 are read"):
         prompts.read_prompts(folder)
-
-
-def test_a_run_of_ours_stays_as_it_is(sound):
-    run = read_run_folder(sound / "disagreement")
-    ((_, table), *rest) = run.read_traces(["token_id", "chosen_from", "donor_rank"])
-    assert len(rest) == 7
-    assert table.schema.field("task").type == traces.SCHEMA.field("task").type

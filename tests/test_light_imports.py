@@ -1,6 +1,5 @@
 """What is imported at every start, or by task files under any model type, leaves the heavy libraries alone."""
 
-import ast
 import subprocess
 import sys
 
@@ -48,9 +47,3 @@ def test_imports_are_light(code, forbidden):
     script = LISTED.format(code=code, forbidden=forbidden)
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=environment(), cwd=ROOT)
     assert (done.returncode, done.stdout) == (0, "[]\n"), done.stderr
-
-
-@pytest.mark.parametrize("folder", [*LIGHT, "runs"])
-def test_a_folder_and_its_modules_say_what_they_are(folder):
-    for path in (ROOT / "lm_eval_takeover" / folder).glob("*.py"):
-        assert ast.get_docstring(ast.parse(path.read_text())), path

@@ -1,22 +1,15 @@
 """What the model type learns of lm-eval: seeds, the command's options before slow imports, signals, where notices go."""
 
-import json
-import logging
 import subprocess
 import sys
 from argparse import Namespace
-from functools import partial
 
 import pytest
 import torch
 from helpers.processes import environment
-from lm_eval import simple_evaluate
-from lm_eval.tasks import TaskManager
 
 from lm_eval_takeover import lm_eval_hooks, stopping
-from lm_eval_takeover.demo import problems
 from lm_eval_takeover.errors import ArgumentError, CalibrationError
-from lm_eval_takeover.model import GuidedTakeover
 
 COMMAND = ["lm_eval", "--model", "guided-takeover", "--tasks", "takeover_demo"]
 
@@ -61,30 +54,6 @@ def test_an_evaluation_ends_with_its_call_even_if_it_fails():
     assert lm_eval_hooks.choose_seed(None) == 0
 
 
-def test_a_run_that_misses_its_rate_says_so_at_its_end_and_in_what_it_differs(caplog, tmp_path):
-    """In texts that end at the first decision, and in another template."""
-    rows = [{"problem": row["problem"], "answer": row["answer"]} for row in problems()[:3]]
-    (tmp_path / "mine.yaml").write_text(
-        "task: mine\ndataset_path: json\ntest_split: test\noutput_type: generate_until\ndoc_to_target: answer\n"
-        f"dataset_kwargs: {{data_files: {{test: {tmp_path / 'rows.jsonl'}}}}}\n"
-        'doc_to_text: "Q: {{problem}}\\nSolution:"\nmetric_list: [{metric: exact_match}]\n'
-        "generation_kwargs: {do_sample: true, temperature: 0.6, top_p: 0.95, max_gen_toks: 6, until: []}\n"
-    )
-    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    results = simple_evaluate(
-        model=GuidedTakeover(target_rate=0.05, batch_size=8),
-        tasks=["mine"],
-        task_manager=TaskManager(include_path=str(tmp_path), include_defaults=False),
-        bootstrap_iters=0,
-    )
-    takeover = results["config"]["takeover"]
-    differences = "its prompts are in another template; its texts are shorter (6 tokens, 168 there)"
-    rate = takeover["realized_rate"]
-    assert abs(rate - 0.05) > 0.01 and "; ".join(takeover["differs_from_calibration"]) == differences
-    line = f"{takeover['label']}: 5.0% of the tokens were asked for, and {rate:.1%} were taken over"
-    assert f"{line}; against its calibration 'demo': {differences}" in caplog.text
-
-
 def options(**given):
     return Namespace(**{"batch_size": None, "max_batch_size": None, "device": None, "model_args": None} | given)
 
@@ -95,15 +64,10 @@ def options(**given):
         ({"model_args": {"spike_ration": 0.1}}, ArgumentError, "did you mean 'spike_ratio'?"),
         ({"batch_size": "many"}, ArgumentError, "batch_size=many is neither 'auto' nor a whole number"),
         ({"model_args": {"base": "./no-such"}}, ArgumentError, "base='./no-such' cannot be loaded: there is no"),
-        ({"model_args": {"guide": "~/no-such@main"}}, ArgumentError, "guide='~/no-such' cannot be loaded"),
         ({"model_args": {"calibration": "my-pair.json"}}, CalibrationError, "'my-pair.json' is neither a file"),
-        ({"model_args": {"plugins": "no_such.py"}}, ArgumentError, "plugins='no_such.py' is no file"),
-        ({"model_args": {"score": "kl"}}, ArgumentError, "score='kl' is not known; did you mean 'rkl'?"),
-        ({"model_args": {"target_rate": 0.07}}, CalibrationError, "was not solved for target_rate=0.07 with ce"),
         ({"gen_kwargs": {"temperature": "warm"}}, ArgumentError, "could not convert string to float: 'warm'"),
         ({"gen_kwargs": {"temprature": 1}}, ArgumentError, "setting 'temprature=1' is not known; did you mean"),
         ({"device": "cuda:0"}, ArgumentError, "device='cuda:0': torch finds no GPU; give cpu"),
-        ({"model_args": {"guide_device": "cuda"}}, ArgumentError, "guide_device='cuda': torch finds no GPU"),
     ],
 )
 def test_errors_in_the_commands_options_are_known_before_lm_eval_does_anything(given, error, text, monkeypatch):
@@ -112,11 +76,6 @@ def test_errors_in_the_commands_options_are_known_before_lm_eval_does_anything(g
         lm_eval_hooks.check_options(options(**given))
     assert text in str(caught.value)
     assert "\n" not in str(caught.value)
-
-
-def test_options_without_errors_pass():
-    for given in ({}, {"batch_size": "auto", "model_args": {"policy": "random", "rate": 0.1, "model": "mine"}}):
-        lm_eval_hooks.check_options(options(**given))
 
 
 @pytest.mark.parametrize(
@@ -133,18 +92,6 @@ def test_options_without_errors_pass():
 def test_only_the_command_without_a_device_option_has_a_default_device(words, device, expected, monkeypatch):
     monkeypatch.setattr(sys, "argv", words)
     assert lm_eval_hooks.is_default_device(device) is expected
-
-
-def test_notices_follow_lm_evals_verbosity():
-    lm_eval_hooks.share_logging()
-    theirs, ours = logging.getLogger("lm_eval"), logging.getLogger("lm_eval_takeover.model")
-    level = theirs.level
-    try:
-        for verbosity in (logging.INFO, logging.ERROR):
-            theirs.setLevel(verbosity)
-            assert ours.getEffectiveLevel() == verbosity
-    finally:
-        theirs.setLevel(level)
 
 
 def test_git_does_not_complain_outside_a_repository(tmp_path, capfd, monkeypatch):
@@ -212,14 +159,3 @@ def test_a_config_file_is_checked_as_options_are(tmp_path, model_args):
         lm_eval_hooks.check_options(Namespace(config=str(config), model_args=None))
     config.write_text(f"model: hf\nmodel_args: {model_args}\n")
     lm_eval_hooks.check_options(Namespace(config=str(config), model_args=None))
-
-
-def test_an_error_without_a_traceback_is_told_as_it_is(monkeypatch):
-    told = []
-    tell = partial(lambda *what: told.append(what))
-    tell.takeover = True
-    monkeypatch.setattr(sys, "excepthook", tell)
-    lm_eval_hooks._shorten_option_errors()
-    error = ValueError("of nobody's file")
-    sys.excepthook(ValueError, error, None)
-    assert told == [(ValueError, error, None)]

@@ -322,18 +322,3 @@ def test_a_context_beyond_the_models_own_is_said(caplog):
     caplog.clear()
     GuidedTakeover(tau=1.0, max_length=100)
     assert "max_length" not in caplog.text
-
-
-@pytest.mark.parametrize("policy", ["base", "guide", "disagreement", "random"])
-def test_under_a_chat_template_every_policy_of_a_pair_ends_at_the_guides_end_of_turn(policy, monkeypatch):
-    """A base that knows no turns would run past it, and ramble on."""
-    lm = GuidedTakeover(policy=policy, batch_size=16, **{"rate": 0.1} if policy == "random" else {"tau": 1.0})
-    turn = lm.tokenizer.convert_tokens_to_ids("<|im_end|>")
-    monkeypatch.setattr(lm.pair.base, "eos_ids", frozenset({0}))
-    monkeypatch.setattr(lm.pair.guide, "eos_ids", frozenset({turn}))
-    prompts = [lm.apply_chat_template([{"role": "user", "content": prompt}]) for prompt in PROMPTS]
-    requests = lm.requests(instances(prompts, SAMPLED | {"max_gen_toks": 300}))
-    made = dict(generate(lm.pair, lm.policy, requests, batch_size=16)).values()
-    assert all(turn not in generation.tokens[:-1] for generation in made)
-    assert any(generation.tokens[-1] == turn for generation in made)
-    assert lm.pair.vocab_size == lm.pair.vocabulary.size

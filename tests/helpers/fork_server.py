@@ -1,9 +1,9 @@
 """Processes that are forked off this one, which has imported what they need: that takes longer than most of what they do.
 
 `fork_server.py FOLDER` reads one JSON object a line: the `program` ("lm_eval", "lm-eval-takeover" or the path of a script), its
-`arguments`, `cwd`, `environment`, the files `stdout` and `stderr` to write to, and perhaps `mounts`, a process in whose mount
-namespace it is to run. Answers `["started", PID]`, and `["ended", PID, STATUS]` when it has ended. What a command does at its own
-start (its options before slow imports, finding our model type, signals) is for tests of the real command.
+`arguments`, `cwd`, `environment`, the files `stdout`, `stderr` and `status` to write to, and perhaps `mounts`, a process in whose
+mount namespace it is to run. Answers with the pid. What a command does at its own start (its options before slow imports, finding
+our model type, signals) is for tests of the real command.
 """
 
 import ctypes
@@ -11,7 +11,6 @@ import gc
 import json
 import os
 import runpy
-import select
 import signal
 import sys
 import threading
@@ -30,47 +29,22 @@ from lm_eval_takeover import cli, model
 _MOUNTS = 0x00020000  # CLONE_NEWNS of sched.h
 
 
-def answer(*words):
-    print(json.dumps(words), flush=True)
-
-
 def serve():
-    """Fork until the input ends. Returns in each child, with what it was asked; None here."""
-    woken, wake = os.pipe()
-    os.set_blocking(wake, False)
-    signal.set_wakeup_fd(wake)
-    signal.signal(signal.SIGCHLD, lambda *_: None)
-    children = set()
-    answer("ready")
-    while True:
-        ready, _, _ = select.select([sys.stdin, woken], [], [])
-        if woken in ready:
-            os.read(woken, 4096)
-            for pid, status in ended(children):
-                answer("ended", pid, status)
-        if sys.stdin in ready:
-            line = sys.stdin.readline()
-            if not line:
-                for pid in children:
-                    os.kill(pid, signal.SIGKILL)
-                return None
-            pid = os.fork()
+    """Fork until the input ends, which ends all children, too. Returns in each child, with what it was asked.
+
+    Between this process and a child stands one that waits for it: it prints the child's pid, and writes its exit status.
+    """
+    print("ready", flush=True)
+    for line in sys.stdin:
+        if os.fork() == 0:
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            asked, pid = json.loads(line), os.fork()
             if pid == 0:
-                signal.set_wakeup_fd(-1)
-                signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-                return json.loads(line)
-            children.add(pid)
-            answer("started", pid)
-
-
-def ended(children):
-    """(pid, exit status) of those that have ended, which are taken out of the set."""
-    while children:
-        pid, status = os.waitpid(-1, os.WNOHANG)
-        if pid == 0:
-            return
-        children.remove(pid)
-        yield pid, os.waitstatus_to_exitcode(status)
+                return asked
+            print(pid, flush=True)
+            Path(asked["status"]).write_text(str(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])))
+            os._exit(0)
+    os.killpg(0, signal.SIGKILL)
 
 
 def enter_mounts(pid):
@@ -80,7 +54,7 @@ def enter_mounts(pid):
             raise OSError(ctypes.get_errno(), "setns")
 
 
-def become(program, arguments, cwd, environment, stdout, stderr, mounts=None):
+def become(program, arguments, cwd, environment, stdout, stderr, mounts, status):
     """Do what the program does with these arguments."""
     for descriptor, name in ((1, stdout), (2, stderr)):
         os.dup2(os.open(name, os.O_WRONLY), descriptor)
@@ -102,7 +76,7 @@ def become(program, arguments, cwd, environment, stdout, stderr, mounts=None):
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # of the terminal, which is pytest's
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for those that wait
     read_harness_once(Path(sys.argv[1]))
     TaskManager()
     collect_env.get_pretty_env_info()
@@ -114,5 +88,4 @@ if __name__ == "__main__":
     model.GuidedTakeover()  # for what libraries import and build when they load a first model
     assert threading.active_count() == 1  # what others hold is never given back in a child
     gc.freeze()  # so that no child looks through what it shares with this process, and so copies it
-    if (asked := serve()) is not None:
-        become(**asked)
+    become(**serve())

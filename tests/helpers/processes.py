@@ -3,7 +3,6 @@
 import contextlib
 import json
 import os
-import select
 import signal
 import subprocess
 import sys
@@ -37,7 +36,7 @@ def wait_until(condition, process=None, seconds=240):
     while not condition():
         assert process is None or process.poll() is None, process.stderr
         assert time.monotonic() < deadline
-        time.sleep(0.02)
+        time.sleep(0.01)
 
 
 @contextlib.contextmanager
@@ -63,18 +62,15 @@ class ForkServer:
     """
 
     def __init__(self, folder, shared, env):
-        self.folder, self.env = folder, env
-        self._count, self._ended = 0, {}
-        self._server = subprocess.Popen(
-            [sys.executable, HELPERS / "fork_server.py", shared],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0, env=env,
-        )  # fmt: skip
-        assert self._read() == ["ready"]
+        self.folder, self.env, self._count = folder, env, 0
+        command, pipe = [sys.executable, HELPERS / "fork_server.py", shared], subprocess.PIPE
+        self._server = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env=env, start_new_session=True)
+        assert self._server.stdout.readline() == "ready\n"
 
     def start(self, program, *arguments, cwd=None, mounts=None, **extra):
         """A `Forked` process of a program with these arguments; `extra` goes into its environment."""
         self._count += 1
-        files = {name: str(self.folder / f"{self._count}.{name}") for name in ("stdout", "stderr")}
+        files = {name: str(self.folder / f"{self._count}.{name}") for name in ("stdout", "stderr", "status")}
         for path in files.values():
             Path(path).touch()
         asked = {
@@ -84,33 +80,14 @@ class ForkServer:
             "environment": self.env | extra,
             "mounts": mounts,
         }
-        self._server.stdin.write(json.dumps(asked | files).encode() + b"\n")
-        while (said := self._read())[0] != "started":
-            self._note(said)
-        return Forked(self, said[1], files)
+        print(json.dumps(asked | files), file=self._server.stdin, flush=True)
+        return Forked(int(self._server.stdout.readline()), files)
 
     def run(self, program, *arguments, **options):
         """As `subprocess.run` of a program with these arguments; options as of `start`."""
         process = self.start(program, *arguments, **options)
         status = process.wait()
         return subprocess.CompletedProcess([program, *arguments], status, process.stdout, process.stderr)
-
-    def status(self, pid, seconds=None):
-        """The exit status of a process; None if it has not ended so many seconds from now."""
-        end = None if seconds is None else time.monotonic() + seconds
-        while pid not in self._ended:
-            left = None if end is None else max(0.0, end - time.monotonic())
-            if not select.select([self._server.stdout], [], [], left)[0]:
-                return None
-            self._note(self._read())
-        return self._ended[pid]
-
-    def _read(self):
-        return json.loads(self._server.stdout.readline())
-
-    def _note(self, said):
-        _, pid, status = said
-        self._ended[pid] = status
 
     def close(self):
         self._server.stdin.close()
@@ -121,8 +98,8 @@ class ForkServer:
 class Forked:
     """A process of a fork server's, with the texts that it has written so far."""
 
-    def __init__(self, server, pid, files):
-        self.pid, self._server, self._files = pid, server, files
+    def __init__(self, pid, files):
+        self.pid, self._files = pid, files
 
     @property
     def stdout(self):
@@ -134,12 +111,12 @@ class Forked:
 
     def poll(self):
         """The exit status, negative for a signal; None while it runs."""
-        return self._server.status(self.pid, 0)
+        status = Path(self._files["status"]).read_text()
+        return int(status) if status else None
 
     def wait(self, seconds=600):
-        status = self._server.status(self.pid, seconds)
-        assert status is not None, f"process {self.pid} has not ended: {self.stderr}"
-        return status
+        wait_until(lambda: self.poll() is not None, seconds=seconds)
+        return self.poll()
 
     def send_signal(self, number):
         if self.poll() is None:

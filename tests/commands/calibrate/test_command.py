@@ -40,22 +40,16 @@ def test_calibrate_writes_a_file_that_lm_eval_accepts(tmp_path, capsys):
     assert content["cut"] == 0
     from lm_eval_takeover.model import GuidedTakeover
 
-    for score in ("ce", "rkl", "js"):
-        lm = GuidedTakeover(calibration=str(out), spike_ratio=0.05, score=score)
-        assert lm.policy.gate.tau > 0
-        assert lm.get_model_info()["takeover"]["calibration"] == "mine"
-    assert GuidedTakeover(calibration=str(out), policy="entropy").policy.score == "entropy"
+    lm = GuidedTakeover(calibration=str(out), spike_ratio=0.05, score="rkl")
+    assert lm.policy.gate.tau > 0 and lm.get_model_info()["takeover"]["calibration"] == "mine"
     first = out.read_text()
     with pytest.raises(ArgumentError, match=r"mine\.json' exists; give another name, --overwrite, or --extend"):
         main(call)
     assert main([*call, "--overwrite"]) == 0
     assert out.read_text() == first  # deterministic for a seed
-
-
-def test_a_page_that_is_there_already_is_not_overwritten_either(tmp_path):
-    (tmp_path / "notes.md").write_text("mine")
-    with pytest.raises(ArgumentError, match=r"notes\.md' exists;"):
-        main(["calibrate", "--prompts", str(CALIBRATION_PROMPTS), "--out", str(tmp_path / "notes.json")])
+    out.unlink()
+    with pytest.raises(ArgumentError, match=r"mine\.md' exists;"):  # the page alone
+        main(call)
 
 
 def test_a_calibration_in_a_tasks_form_is_one_that_its_runs_accept(tmp_path, capsys, monkeypatch, caplog):
@@ -78,8 +72,8 @@ def test_a_calibration_in_a_tasks_form_is_one_that_its_runs_accept(tmp_path, cap
         "temperature": 1.0, "top_p": 0.95, "top_k": 9, "max_gen_toks": 6, "until": [], "seed": 0
     }  # fmt: skip
     page = (tmp_path / "made" / "mine.md").read_text()
-    assert "| in the chat template of the guide, enable_thinking=False |" in page
-    assert "| temperature 1, top-p 0.95, top-k 9, at most 6 new tokens, seed 0 |" in page
+    assert "| prompts chat_template | True |" in page and "| prompts enable_thinking | False |" in page
+    assert "| decoding temperature | 1.0 |" in page and "| decoding top_k | 9 |" in page
     command = shlex.split(next(line for line in page.splitlines() if "--model_args" in line))
     assert command[5:] == [
         "--tasks", "takeover_demo", "--apply_chat_template", "--gen_kwargs",
@@ -102,21 +96,9 @@ def test_a_diagnostic_calibration_is_marked_and_its_benchmark_refuses_it(tmp_pat
     assert read_calibration(out).diagnostic == ("takeover_demo",)
     page = out.with_suffix(".md").read_text()
     assert f"lm-eval-takeover calibrate --compare {out}" in page
-    assert "| measured on problems of takeover_demo; runs on these refuse it |" in page
+    assert "- Measured on problems of takeover_demo; runs on these refuse it." in page
     with pytest.raises(CalibrationError, match=r"was measured on problems of takeover_demo \(calibrate --diagnostic\)"):
         simple_evaluate(model=GuidedTakeover(calibration=str(out)), tasks=["takeover_demo"], limit=1)
-
-
-@pytest.mark.parametrize(
-    ("options", "text"),
-    [
-        (["--out", "x.json"], "--out is ignored by --compare, which takes --score"),
-        (["--base", "x"], "--base is ignored by --compare, which takes --score, --kappa_rule and --plugins"),
-    ],
-)
-def test_compare_refuses_what_it_would_ignore(options, text):
-    with pytest.raises(ArgumentError, match=text):
-        main(["calibrate", "--compare", "demo", *options])
 
 
 def test_calibrate_reads_models_and_data_of_the_hub(forked_at_hub, tmp_path):
@@ -130,23 +112,14 @@ def test_calibrate_reads_models_and_data_of_the_hub(forked_at_hub, tmp_path):
     prompts = content["prompts"]
     assert (prompts["dataset"], prompts["split"], prompts["field"]) == ("openai/gsm8k:main", "train", "question")
     assert prompts["template"].startswith("Problem: {{question}}\nPlease reason step by step")
-    assert "| licence of the prompts | not stated |" in out.with_suffix(".md").read_text()
+    assert "license" not in out.with_suffix(".md").read_text()
 
 
-@pytest.mark.parametrize(
-    ("options", "token", "text"),
-    [
-        (["HuggingFaceH4/MATH-500", "--split", "test", "--field", "problem"], None, "takeover_math500: rows"),
-        (["Idavidrein/gpqa:gpqa_diamond", "--field", "Question"], "hf_token", "takeover_gpqa_diamond: rows"),
-    ],
-)
-def test_calibrate_refuses_test_sets_of_the_hub(forked_at_hub, tmp_path, options, token, text):
-    out = tmp_path / "out.json"
-    call = ["calibrate", "--prompts", *options, "--num_prompts", "20", "--out", out]
-    done = forked_at_hub.run("lm-eval-takeover", *call, **{"HF_TOKEN": token} if token else {})
-    assert done.returncode == 2
-    assert text in done.stderr.strip().splitlines()[-1]
-    assert not out.exists()
+def test_calibrate_refuses_test_sets_of_the_hub(forked_at_hub, tmp_path):
+    call = ["calibrate", "--prompts", "Idavidrein/gpqa:gpqa_diamond", "--field", "Question", "--num_prompts", "20"]
+    done = forked_at_hub.run("lm-eval-takeover", *call, "--out", tmp_path / "out.json", HF_TOKEN="hf_token")
+    assert done.returncode == 2 and not any(tmp_path.iterdir())
+    assert "takeover_gpqa_diamond: rows" in done.stderr.strip().splitlines()[-1]
 
 
 @pytest.mark.parametrize(
@@ -156,12 +129,11 @@ def test_calibrate_refuses_test_sets_of_the_hub(forked_at_hub, tmp_path, options
         ("--prompts WRONG", "--prompts 'WRONG': row 1 has no text in field 'prompt' (its fields: text)"),
         ("--prompts LONG", "--prompts: all 1 are empty or exceed the context of 2048 tokens"),
         ("--prompts NONE", "does not exist; expected a JSONL file, or a data set of the hub"),
-        ("", "--prompts is missing"),
         ("--task takeover_demo", "--prompts is missing"),
+        ("--compare demo", "--out is ignored by --compare, which takes --score, --kappa_rule and --plugins"),
         ("--prompts WRONG --target_rate 8", "--target_rate 8.0 is outside 0..1"),
         ("--prompts WRONG --score kl", "--score 'kl' is not known; did you mean 'rkl'?"),
         ("--prompts WRONG --kappa_rule tail", "--kappa_rule 'tail' is not known"),
-        ("--prompts WRONG --top_p 2", "top_p=2.0 is outside (0, 1]"),
         ("--prompts WRONG --task takeover_demo --template x", "brings its own template; leave out --template"),
         ("--prompts WRONG --enable_thinking True", "--enable_thinking True needs --apply_chat_template"),
         ("--prompts WRONG --include_path .", "--include_path goes with --task"),
@@ -234,18 +206,18 @@ def test_a_killed_calibration_goes_on_and_ends_with_the_same_file(calibration, t
     assert sorted(path.name for path in killed.parent.iterdir()) == ["out.json", "out.md"]
 
 
-def test_the_same_model_twice_is_calibrated_with_a_warning(calibration, tmp_path):
+def test_the_same_model_twice_is_calibrated_with_a_warning(tmp_path, caplog):
     out = tmp_path / "same.json"
-    pair = ["--base", DEMO["base"], "--guide", DEMO["base"]]
-    process = calibration(out, *pair, "--num_prompts", "10", "--batch_size", "10", "--license", "CC0")
-    assert process.wait() == 0, process.stderr
-    assert "base and guide are the same model: every ce equals the entropy" in process.stderr
-    assert "all rkl scores are 0: its gate fires on every score above 0" in process.stderr
+    pair = ["--base", str(DEMO["base"]), "--guide", str(DEMO["base"]), "--prompts", str(CALIBRATION_PROMPTS)]
+    size = ["--num_prompts", "4", "--max_gen_toks", "40", "--license", "CC0", "--out", str(out)]
+    assert main(["calibrate", *pair, *size]) == 0
+    assert "base and guide are the same model: every ce equals the entropy" in caplog.text
+    assert "all rkl scores are 0: its gate fires on every score above 0" in caplog.text
     made = read_calibration(out)
     assert made.score("ce").threshold(0.05).tau == pytest.approx(made.score("entropy").threshold(0.05).tau, rel=1e-5)
     assert made.score("rkl").mean == 0
     assert made.score("js").mean < 1e-6
-    assert "| licence of the prompts | CC0 |" in out.with_suffix(".md").read_text()
+    assert "| prompts license | CC0 |" in out.with_suffix(".md").read_text()
 
 
 def test_a_rate_that_cannot_be_had_is_said_and_the_file_is_written(calibration, tmp_path):
@@ -271,13 +243,3 @@ def test_a_second_process_on_one_calibration_is_sent_away(calibration, tmp_path)
     assert second.wait() == 2
     first.kill()
     assert "error: another process measures this calibration" in second.stderr.strip().splitlines()[-1]
-    third = calibration(out)  # the lock of a dead process is nobody's
-    wait_until(lambda: len(list(tmp_path.glob(".out.json.*.partial/*.npz"))) > 2, third)
-    third.kill()
-
-
-def test_compare_prints_a_table_of_measured_and_one_of_published_calibrations(capsys):
-    assert main(["calibrate", "--compare", "demo", "qwen3-0.6b-base+qwen3-8b"]) == 0
-    printed = capsys.readouterr().out
-    assert "tau (nats) / kappa of ce, threshold_to_mean, by spike ratio" in printed
-    assert "AIME24" in printed and "27.816" in printed and "8.745" in printed

@@ -1,31 +1,35 @@
-"""The page beside a calibration file: it says what the file holds, and its command is one that runs."""
+"""The page beside a calibration file, whose command is one that runs; and calibrations side by side: Table 13 of the paper."""
 
 from dataclasses import replace
 
-from lm_eval_takeover.calibration import files
-from lm_eval_takeover.calibration.files import find_calibration, packaged_calibrations, write_calibration
-from lm_eval_takeover.commands.calibrate.page import render_page
+import pytest
+from helpers.calibrations import SCORES, calibrate_values, small_calibration
+from lm_eval.utils import simple_parse_args_string
+
+from lm_eval_takeover.arguments import ModelArguments
+from lm_eval_takeover.calibration.files import (
+    find_calibration,
+    packaged_calibrations,
+    read_calibration,
+    write_calibration,
+)
+from lm_eval_takeover.commands.calibrate.page import compare, render_page
+from lm_eval_takeover.errors import CalibrationError
+from lm_eval_takeover.pair.loading import load_pair, load_policy
 
 
 def test_every_packaged_file_is_sound_and_has_its_page():
     assert set(packaged_calibrations()) >= {"demo", "qwen3-0.6b-base+qwen3-8b"}
     for path in packaged_calibrations().values():
-        assert path.with_suffix(".md").read_text() == render_page(files.read_calibration(path))
-
-
-def test_the_card_of_a_published_table_invents_no_spike_ratio():
-    page = packaged_calibrations()["qwen3-0.6b-base+qwen3-8b"].with_suffix(".md").read_text()
-    assert "column 1" in page
-    assert "%" not in page
+        page = path.with_suffix(".md").read_text()
+        assert page == render_page(read_calibration(path))
+        assert (
+            ("column 1" in page) == ("%" not in page) == (path.stem == "qwen3-0.6b-base+qwen3-8b")
+        )  # it invents no ratio
 
 
 def test_the_command_of_the_page_is_one_that_loads(tmp_path, monkeypatch):
     """Whatever was solved, the model arguments on the page name the whole gate."""
-    from lm_eval.utils import simple_parse_args_string
-
-    from lm_eval_takeover.arguments import ModelArguments
-    from lm_eval_takeover.pair.loading import load_pair, load_policy
-
     monkeypatch.chdir(tmp_path)
     demo = find_calibration("demo")[0]
     target = demo.targets[0]
@@ -49,3 +53,28 @@ def test_the_command_of_the_page_is_one_that_loads(tmp_path, monkeypatch):
         if made.targets:
             method = made.targets[0].method
             assert (policy.score, policy.gate.window) == (method["score"], method["window"])
+
+
+def lines(calibrations, score="ce", **options):
+    """Of the one table: the cells of each row by its name."""
+    (table,) = compare(calibrations, score, **options).values()
+    return {name: cells for name, *cells in table.rows}
+
+
+def test_compare_prints_table_13_of_the_published_file():
+    rows = lines([find_calibration("qwen3-0.6b-base+qwen3-8b")[0]])
+    assert rows["GSM8K"] == ["3.667 / 24.443", "0.467 / 3.114", "0.239 / 1.591", "6.657 to 6.668"]
+    assert rows["largest over smallest"][:3] == ["1.296 / 1.414", "2.797 / 2.378", "2.882 / 1.835"]
+
+
+def test_compare_tells_how_kappa_over_tau_varies():
+    made = small_calibration()
+    (least, most), (low, high) = (
+        lines([made], kappa_rule=rule)["made"][-1].split(" to ") for rule in ("threshold_to_mean", "tail_to_mean")
+    )
+    assert least == most and float(low) < float(high)
+    both = lines([made, replace(made, scores={"ce": calibrate_values(SCORES * 2)})])
+    assert list(both) == ["made", "made (2)", "largest over smallest"]
+    assert both["largest over smallest"][0] == "2.000 / 1.000"
+    with pytest.raises(CalibrationError, match="does not hold score=js"):
+        compare([made], "js")

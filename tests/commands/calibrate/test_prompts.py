@@ -86,14 +86,6 @@ def test_problems_of_a_test_set_are_refused_however_they_are_wrapped(write, wrap
         read_prompts(path)
 
 
-def test_a_diagnostic_calibration_may_have_them_and_names_them(write):
-    path = write(["What is the time?", problems()[7]["problem"]])
-    assert read_prompts(path, diagnostic=True).benchmarks == ("takeover_demo",)
-    whole = read_prompts(None, task=load_task_form("takeover_demo", None, 99), diagnostic=True, count=5)
-    assert whole.benchmarks == ("takeover_demo",)
-    assert whole.source["dataset"] == "takeover_demo"
-
-
 def test_prompts_of_a_task_are_those_that_lm_eval_asks(write):
     """Its own requests for documents with the same problems, with and without a chat template."""
     from lm_eval_takeover.tasks.loading import load_tasks

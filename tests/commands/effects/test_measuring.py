@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import polars as pl
 import pytest
-from helpers.demo_runs import run_demo
+from helpers.printed_numbers import check_numbers
 from puzzle import CONNECTIVES, decision_positions
 from transformers import AutoTokenizer
 
@@ -38,30 +38,16 @@ def measure(run, out, *more):
     return main(["effects", str(run), "--out", str(out), "--batch_size", "64", *more])
 
 
-@pytest.fixture(scope="module")
-def strict_run(tmp_path_factory):
-    """Twelve problems of the demo, guided by a gate that leaves some of the decisions and all synonyms to the base."""
-    folder = tmp_path_factory.mktemp("strict") / "guided"
-    run_demo(folder, 12, {"tau": 11.0, "kappa": 0.0})
-    return folder
-
-
-@pytest.fixture(scope="module")
-def measured(strict_run, tmp_path_factory):
-    """Takeovers and controls of that run, four continuations by the base behind each token."""
-    out = tmp_path_factory.mktemp("effects")
-    assert measure(strict_run, out, "--takeovers", "60", "--controls", "30", "--continuations", "4") == 0
-    return out
-
-
 def test_writes_tables_and_figures(measured):
     for name, columns in TABLES.items():
         table = pl.read_csv(measured / f"{name}.csv")
         assert tuple(table.columns)[: len(columns)] == columns
         assert len(table) == len(json.loads((measured / f"{name}.json").read_text()))
         assert (measured / f"{name}.svg").read_text().startswith("<?xml")
+    shown = [json.loads((measured / f"{name}.json").read_text()) for name in ("effect_summary", "effect_auroc")]
+    check_numbers((measured / "printed.txt").read_text(), shown, least=20)
     effects = pl.read_csv(measured / "effects.csv")
-    assert effects["kind"].value_counts().sort("kind").rows() == [("control", 30), ("takeover", 60)]
+    assert effects["kind"].value_counts().sort("kind").rows() == [("control", 20), ("takeover", 40)]
     assert (effects["host_token_id"] != effects["donor_token_id"]).all()
     assert (effects["score"] - effects["ce"]).abs().max() < 1e-3
     shares = (effects["correct_donor"] - effects["correct_host"]) / effects["continuations"]
@@ -70,7 +56,7 @@ def test_writes_tables_and_figures(measured):
         means = [np.average(group[name], weights=1 / group["inclusion"]) for name in ("effect", "shrunk")]
         assert means[0] == pytest.approx(means[1], abs=0.05) and group["shrunk"].std() < group["effect"].std()
     texts = pl.read_parquet(measured / "effect_texts.parquet")
-    assert len(texts) == 2 * 4 * 90
+    assert len(texts) == 2 * 4 * 60
     first = texts.group_by("task", "doc_id", "sample", "position", "writer").agg(
         pl.col("token_ids").list.first().unique()
     )
@@ -83,7 +69,7 @@ def test_writes_tables_and_figures(measured):
         ]
 
 
-def test_both_kinds_stand_at_true_decisions_and_synonyms_are_neither(measured, strict_run):
+def test_both_kinds_stand_at_true_decisions_and_hardly_ever_at_synonyms(measured, strict_run):
     """With the same numbers both models draw the same synonym, though each is unsure: the score there is no effect."""
     tokenizer, run = AutoTokenizer.from_pretrained(DEMO["base"]), read_run_folder(strict_run)
     decisions = {
@@ -93,8 +79,8 @@ def test_both_kinds_stand_at_true_decisions_and_synonyms_are_neither(measured, s
     effects = pl.read_csv(measured / "effects.csv")
     true = [row[3] in decisions[row[:3]] for row in effects.rows()]
     assert np.mean(true) > 0.7
-    tokens = {tokenizer.decode([row[place]]).strip() for row in effects.rows() for place in (5, 6)}
-    assert "owl" in tokens and not tokens & set(CONNECTIVES)
+    tokens = [tokenizer.decode([row[place]]).strip() for row in effects.rows() for place in (5, 6)]
+    assert any(map(str.isalpha, tokens)) and np.mean([token in CONNECTIVES for token in tokens]) < 0.05
     summary = {
         row["kind"]: row for row in pl.read_csv(measured / "effect_summary.csv").filter(task="all").rows(named=True)
     }
@@ -174,7 +160,9 @@ def test_refuses_in_a_line(demo_runs, tmp_path, run, more, line):
         measure(demo_runs[run], tmp_path / "out", *more)
 
 
-def test_a_stranger_s_folder_names_no_code(demo_runs, tmp_path, demo_pair):
+def test_a_stranger_s_folder_names_no_code_and_a_policy_that_reads_who_wrote_cannot_go_on(
+    demo_runs, tmp_path, demo_pair
+):
     run = read_run_folder(demo_runs["guided"])
     (tmp_path / "evil.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
     planted = {"plugins": str(tmp_path / "evil.py"), "policy_arguments": {"plugins": str(tmp_path / "evil.py")}}
@@ -183,22 +171,14 @@ def test_a_stranger_s_folder_names_no_code(demo_runs, tmp_path, demo_pair):
     del planted["plugins"]
     measuring._load_run_policy(replace(run, arguments=run.arguments | planted), demo_pair, None)
     assert not (tmp_path / "ran").exists()
-
-
-def test_a_policy_that_depends_on_who_wrote_the_text_does_not_go_on_behind_a_forced_token(demo_runs, demo_pair):
-    run = read_run_folder(demo_runs["guided"])
     segment = replace(run, arguments=run.arguments | {"policy": "segment"})
     with pytest.raises(ArgumentError, match="--after gate cannot continue texts of policy=segment"):
         measuring._load_run_policy(segment, demo_pair, None)
 
 
 def test_the_report_shows_the_largest_effects(measured, strict_run, demo_runs, tmp_path):
-    assert (
-        main(
-            ["analyze", str(demo_runs["base"]), str(strict_run), "--out", str(tmp_path / "analysis"), "--only", "flips"]
-        )
-        == 0
-    )
+    runs = [str(demo_runs["base"]), str(strict_run)]
+    assert main(["analyze", *runs, "--out", str(tmp_path / "analysis"), "--only", "flips"]) == 0
     report = tmp_path / "report.html"
     assert main(["report", str(tmp_path / "analysis"), "--effects", str(measured), "--out", str(report)]) == 0
     page, examples = report.read_text(), json.loads((measured / "effect_examples.json").read_text())["positions"]

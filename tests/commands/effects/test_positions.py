@@ -44,22 +44,15 @@ def test_each_row_is_drawn_as_often_as_its_probability_says():
     assert (counts / 2000 / stated * rows["score"]).sum() == pytest.approx(rows["score"].sum(), rel=0.05)
 
 
-@pytest.fixture(scope="module")
-def runs(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("positions")
-    for name, arguments in {"gate": {"tau": 11.0, "kappa": 0.0}, "random": {"policy": "random", "rate": 0.1}}.items():
-        run_demo(folder / name, 4, arguments)
-    return folder
-
-
-def test_the_model_that_was_not_asked_draws_with_the_numbers_of_the_run(runs, tmp_path):
+def test_the_model_that_was_not_asked_draws_with_the_numbers_of_the_run(strict_run, tmp_path):
     """Asked again at the takeovers of a gate, both models draw what its trace says; at random takeovers the host is asked."""
-    run = read_run_folder(runs / "gate")
+    run_demo(tmp_path / "random", 3, {"policy": "random", "rate": 0.1})
+    run = read_run_folder(strict_run)
     form = Form(run, {task: read_form(run, task) for task in run.tasks})
     candidates = list_candidates(run, form.limit)
     taken = candidates["takeover"].choose(20, 0, None)
     readers = Readers(restore_arguments(run, {"batch_size": "64"}))
-    writer = Writer.open(tmp_path, readers.backend, readers.pair, 0, False)
+    writer = Writer.open(tmp_path / "written", readers.backend, readers.pair, 0, False)
     requests = [form.next_token(one) for one in taken]
     for role, tokens in (
         (run.host, [one.host_token for one in taken]),
@@ -71,7 +64,7 @@ def test_the_model_that_was_not_asked_draws_with_the_numbers_of_the_run(runs, tm
     )
     assert len(controls) == 6 and all(one.host_token != one.donor_token for one in controls)
     assert sum(1 / one.inclusion for one in controls) == pytest.approx(candidates["control"].expected, rel=0.8)
-    random = read_run_folder(runs / "random")
+    random = read_run_folder(tmp_path / "random")
     form = Form(random, {task: read_form(random, task) for task in random.tasks})
     takeovers = list_candidates(random, form.limit)["takeover"]
     found = takeovers.choose(

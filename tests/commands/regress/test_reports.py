@@ -1,10 +1,7 @@
 """A verdict as JSON of several metrics, as JUnit XML and as the summary of a CI job."""
 
-import subprocess
 from xml.etree import ElementTree
 
-import pytest
-from helpers.processes import TAKEOVER, environment
 from helpers.results import draw_counts, takeover, write_results
 
 from lm_eval_takeover.cli import main
@@ -45,12 +42,3 @@ def test_a_stranger_s_task_is_well_formed_in_junit_and_no_command_in_a_log(tmp_p
     printed = capsys.readouterr()
     assert ElementTree.parse(path).find("testcase").get("classname") == r"\::error::a\ufffeb\u202e"
     assert not any(line.strip().startswith("::") for line in (printed.out + printed.err).splitlines())
-
-
-@pytest.mark.slow
-def test_a_full_standard_output_is_not_taken_for_a_regression(check):
-    assert check({TASK: draw_counts(2, -0.15)})[0] == 1
-    words = ["regress", str(check.folder / "now"), "--baseline", str(check.folder / "b.json")]
-    with open("/dev/full", "w") as full:
-        done = subprocess.run([*TAKEOVER, *words], stdout=full, stderr=subprocess.PIPE, text=True, env=environment())
-    assert done.returncode == 2 and done.stderr.splitlines()[-1].startswith("error: standard output cannot be written")

@@ -9,19 +9,15 @@ import struct
 import subprocess
 import zlib
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from helpers.analyses import write_analysis, write_run
 from helpers.browser import CHROMIUM, open_browser
-from helpers.pairs import ROOT, TableTokenizer
+from helpers.pairs import TableTokenizer
 
 from lm_eval_takeover.cli import main
-from lm_eval_takeover.commands.report import inputs
-from lm_eval_takeover.commands.report.building import list_figures, make_index, render
 from lm_eval_takeover.commands.report.figures import read_figure
-from lm_eval_takeover.commands.report.inputs import Analysis, find_analysis
 from lm_eval_takeover.errors import ArgumentError, RunDirError
 from lm_eval_takeover.runs.run_reader import RunReader
 
@@ -158,25 +154,6 @@ def test_figures_hold_nothing_but_shapes_and_texts(tmp_path):
     )
 
 
-def test_a_run_is_analysed_first(tmp_path, monkeypatch):
-    monkeypatch.setattr(inputs, "analyze", lambda options: made.append(options))
-    made = []
-    write_small(tmp_path, 7, docs=1)
-    assert find_analysis(tmp_path / "base", "toy") == tmp_path / "base" / "analysis"
-    (options,) = made
-    assert (options.run_dirs, options.tokenizer) == ([tmp_path / "base"], "toy")
-    assert {"near", "only", "rollouts", "token_classes"} <= vars(options).keys()  # what `analyze` reads
-
-
-def test_the_picture_of_a_comparison_stands_in_front(tmp_path):
-    run = SimpleNamespace(folder=tmp_path / "ce@0.05" / "samples")
-    analysis = SimpleNamespace(folder=tmp_path / "analysis", runs={"ce@0.05": run}, names=["lorenz"])
-    lorenz, frontier = tmp_path / "analysis" / "lorenz.svg", tmp_path / "frontier.svg"
-    assert list_figures(analysis) == [lorenz]  # a comparison may have been without matplotlib
-    frontier.write_text("<svg/>")
-    assert list_figures(analysis) == [frontier, lorenz]
-
-
 def test_no_text_leaves_its_place_in_the_file(hostile):
     """What runs is told by its digest; a text ends no element, and no byte of the file is out of UTF-8."""
     text = hostile.read_bytes().decode()
@@ -191,14 +168,23 @@ def test_no_text_leaves_its_place_in_the_file(hostile):
 
 
 @pytest.mark.parametrize(
+    "text", ["<g>" * 20_000 + "</g>" * 20_000, " " * 2**24, "x"], ids=["deep", "large", "no figure"]
+)
+def test_a_figure_is_bounded(tmp_path, text):
+    path = tmp_path / "lorenz.svg"
+    path.write_text(f'<svg xmlns="http://www.w3.org/2000/svg">{text}</svg>' if text != "x" else text)
+    with pytest.raises(ArgumentError, match="run lm-eval-takeover analyze again"):
+        read_figure(path)
+
+
+@pytest.mark.parametrize(
     ("change", "error", "message"),
     [
         (lambda folder: shutil.rmtree(folder / "analysis"), ArgumentError, "as an analysis: .*; expected the folder"),
         (lambda folder: (folder / "analysis/analysis.json").write_text("{"), ArgumentError, "cannot be read as an analysis"),
         (lambda folder: shutil.rmtree(folder / "guided"), RunDirError, "guided' is not a folder; expected one that"),
-        (lambda folder: (folder / "analysis/budget.svg").write_text("<"), ArgumentError, "budget.svg' cannot be read: .* again"),
     ],
-    ids=["none", "broken", "moved", "figure"],
+    ids=["none", "broken", "moved"],
 )  # fmt: skip
 def test_what_cannot_be_reported_is_said(small, tmp_path, change, error, message):
     folder = shutil.copytree(small.parent, tmp_path / "all")
@@ -300,31 +286,3 @@ def test_the_page_is_as_wide_as_the_screen(page, small, width, height, theme):
         assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
         if pictures:
             page.save_picture(pictures / f"{part}-{width}-{theme}.png")
-
-
-def test_a_file_of_full_size_opens_within_two_seconds(page, small, tmp_path):
-    """15 MB: 400 problems by 8 samples by 2 runs, of which some have a rollout."""
-    analysis = Analysis.read(small.parent / "analysis")
-    index = make_index(analysis)
-    packed = re.search(r'data-rollout="0">([^<]*)<', small.read_text())[1]
-    problem = index["problems"][2]
-    block = packed + " " * (17_000 - len(packed))
-    index["problems"] = []
-    for doc in range(400):
-        runs = [[[*sample, 2 * doc + run] for sample in problem["runs"][run]] for run in (0, 1)]
-        index["problems"].append(problem | {"doc": doc, "runs": runs})
-    (tmp_path / "report.html").write_text(render(analysis, index, [block] * 800, 6400))
-    assert 14e6 < (tmp_path / "report.html").stat().st_size < 15e6
-    page.messages.clear()
-    page.look(1280, 900, "light")
-    seconds = page.open((tmp_path / "report.html").as_uri() + "#task=toy&doc=399&sample=0&run=guided&token=19")
-    assert page.wait_for(FOCUSED) == "19"
-    assert seconds < 2
-    assert page.evaluate("document.querySelector('#grid').tBodies[0].rows.length") == 400
-    assert page.messages == []
-
-
-def test_the_room_names_the_licence_of_what_it_brings():
-    page = ROOT / "lm_eval_takeover" / "commands" / "report" / "page"
-    assert "MIT License" in (page / "temml.LICENSE").read_text()
-    assert (page / "temml.min.js").stat().st_size < 200_000
