@@ -204,10 +204,9 @@ class ModelArguments:
     def __post_init__(self) -> None:
         if self.backend not in BACKENDS:
             raise ArgumentError(f"backend='{self.backend}' is not known; expected one of {', '.join(BACKENDS)}")
-        if self.block_size != "auto" and (isinstance(self.block_size, str) or self.block_size < 1):
-            raise ArgumentError(f"block_size={self.block_size} is neither 'auto' nor a whole number of at least 1")
-        if self.batch_size != "auto" and (isinstance(self.batch_size, str) or self.batch_size < 1):
-            raise ArgumentError(f"batch_size={self.batch_size} is neither 'auto' nor a whole number of at least 1")
+        for name in ("block_size", "batch_size"):
+            if (size := getattr(self, name)) != "auto" and (isinstance(size, str) or size < 1):
+                raise ArgumentError(f"{name}={size} is neither 'auto' nor a whole number of at least 1")
         if self.window < 1:
             raise ArgumentError(f"window={self.window} is not at least 1 token; kappa=0 turns the window test off")
         if self.spike_ratio is not None and not 0 < self.spike_ratio < 1:
@@ -216,13 +215,11 @@ class ModelArguments:
             raise ArgumentError(f"target_rate={self.target_rate} is outside 0..1; for 5 % of the tokens give 0.05")
         if self.target_rate is not None and self.spike_ratio is not None:
             raise ArgumentError(f"give target_rate={self.target_rate} or spike_ratio={self.spike_ratio}, not both")
-        for name in ("base", "guide"):
+        wanted = dict.fromkeys(("base", "guide"), "a hub id or a local folder")
+        wanted |= {"model": "a label for this run, or leave it out", "run_dir": "a folder; it is created if needed"}
+        for name, expected in wanted.items():
             if getattr(self, name) == "":
-                raise ArgumentError(f"{name}= is empty; expected a hub id or a local folder")
-        if self.model == "":
-            raise ArgumentError("model= is empty; expected a label for this run, or leave it out for BASE+GUIDE-policy")
-        if self.run_dir == "":
-            raise ArgumentError("run_dir= is empty; expected a folder; it is created if needed")
+                raise ArgumentError(f"{name}= is empty; expected {expected}")
         for name in ("max_length", "max_gen_toks", "max_batch_size"):
             value = getattr(self, name)
             if value is not None and value < 1:

@@ -98,10 +98,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if unexpected:
         options.parser.error(f"unexpected word '{unexpected[0]}'")
     try:
-        with stopping.sigterm_raises():
-            status = int(options.run(options))
-            sys.stdout.flush()
-            return status
+        status = int(options.run(options))
+        sys.stdout.flush()
+        return status
     except (KeyboardInterrupt, stopping.Terminated) as stop:
         print(for_terminal(stopping.last_words()), file=sys.stderr)
         return stopping.status(stop)

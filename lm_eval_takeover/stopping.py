@@ -1,9 +1,8 @@
 """Ctrl-C and SIGTERM: finished work is kept, and the exit status is the one that shells expect (130, 143)."""
 
-import contextlib
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextvars import ContextVar
 from types import FrameType
 
@@ -20,19 +19,6 @@ def catch_sigterm() -> None:
     """Let SIGTERM raise Terminated from here on, unless a handler is set already."""
     if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:
         signal.signal(signal.SIGTERM, _terminate)
-
-
-@contextlib.contextmanager
-def sigterm_raises() -> Iterator[None]:
-    """Let SIGTERM raise Terminated inside the `with` block."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    previous = signal.signal(signal.SIGTERM, _terminate)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, previous)
 
 
 _kept: ContextVar[Callable[[], str]] = ContextVar("what was kept", default=lambda: "nothing was written")

@@ -53,20 +53,19 @@ def run(python, code, **environment):
 
 @pytest.mark.parametrize("first", ["lm_eval", "lm_eval.models", "lm_eval.models.dummy", "lm_eval.api.registry"])
 def test_whatever_is_imported_first(python, first):
-    code = (
-        f"import {first}; from lm_eval.api.registry import get_model; "
-        "print(get_model('hf').__name__, get_model('guided-takeover').__module__)"
-    )
-    assert run(python, code) == "HFLM lm_eval_takeover.model"
+    known = "import lm_eval.models; from lm_eval.api.registry import model_registry as known"
+    assert run(python, f"import {first}; {known}; print('hf' in known, 'guided-takeover' in known)") == "True True"
 
 
-def test_tasks_are_found_from_the_wheel(python):
+def test_the_model_and_tasks_are_found_from_the_wheel(python):
     code = (
+        "from lm_eval.api.registry import get_model; print(get_model('guided-takeover').__module__, get_model('hf').__name__); "
         "from lm_eval.tasks import TaskManager; import lm_eval_takeover; "
         "manager = TaskManager(); print(lm_eval_takeover.__file__); print('gsm8k' in manager.all_tasks, manager.include_path); "
         "print(manager.task_index['takeover_demo'].yaml_path)"
     )
-    where, theirs, path = run(python, code).splitlines()
+    models, where, theirs, path = run(python, code).splitlines()
+    assert models == "lm_eval_takeover.model HFLM"
     assert Path(python).parent.parent in Path(where).parents and theirs == "True None"
     assert Path(path) == Path(where).parent / "data" / "task_configs" / "takeover_demo.yaml"
 

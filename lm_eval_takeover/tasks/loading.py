@@ -6,6 +6,7 @@ from typing import Any
 
 from lm_eval.tasks import TaskManager
 
+from lm_eval_takeover.errors import ArgumentError, nearest
 from lm_eval_takeover.storage.paths import data_folder
 
 
@@ -16,6 +17,23 @@ def make_task_manager(names: Collection[str], include: Path | None = None) -> Ta
     if all(name in small.all_tasks for name in names):
         return small
     return TaskManager(include_path=None if include is None else str(include))
+
+
+def find_tasks(
+    names: Collection[str], include: Path | None, *, of_run: Collection[str] = (), option: str = "--tasks"
+) -> TaskManager:
+    """The same. Raises ArgumentError for a name that is not known: one that `option` gave, or a task `of_run`."""
+    manager = make_task_manager(names, include)
+    for name in names:
+        if name in of_run and name not in manager.all_tasks:
+            place = "is not installed" if include is None else f"is not in '{include}'"
+            raise ArgumentError(f"task '{name}' of the run {place}; give --include_path, the folder of its task file")
+        if name not in manager.all_tasks:
+            near = of_run or [
+                task for task in manager.all_tasks if task.startswith("takeover_")
+            ]  # lm-eval's are thousands
+            raise ArgumentError(f"{option} '{name}' is not known; {nearest(name, near)}, or give --include_path")
+    return manager
 
 
 def load_tasks(*names: str) -> dict[str, Any]:

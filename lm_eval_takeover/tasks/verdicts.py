@@ -41,7 +41,7 @@ def set_verdict_log(log: VerdictLog | None) -> None:
     _log.set(log)
 
 
-def redirect_verdicts(log: VerdictLog) -> AbstractContextManager[None]:
+def redirect_verdicts(log: VerdictLog | None) -> AbstractContextManager[None]:
     """Log verdicts there inside of the `with` block."""
     return _setting(_log, log)
 

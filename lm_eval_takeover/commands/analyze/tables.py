@@ -292,18 +292,11 @@ def write_analysis(folder: Path, name: str, table: pl.DataFrame) -> None:
 
 
 def _write_index(options: argparse.Namespace, inputs: Inputs, names: list[str], missing: dict[str, str]) -> None:
-    """`analysis.json`: which runs, by paths relative to the folder where that is possible, and which analyses."""
+    """`analysis.json`: which runs, by paths relative to the folder, and which analyses."""
     runs = [
-        {"name": name, "path": _relative(run.folder, options.out), "policy": run.policy, "tasks": run.tasks}
+        {"name": name, "path": os.path.relpath(run.folder, options.out), "policy": run.policy, "tasks": run.tasks}
         for name, run in inputs.runs.items()
     ]
     content = {"version": __version__, "runs": runs, "analyses": names, "cannot_show": missing}
     with writing("out", options.out):
         write_text(options.out / INDEX, write_json(content | {"near": options.near, "rollouts": inputs.rollouts}))
-
-
-def _relative(path: Path, start: Path) -> str:
-    try:
-        return os.path.relpath(path.absolute(), start.absolute())
-    except ValueError:  # another drive
-        return str(path.absolute())

@@ -64,11 +64,8 @@ def _add_prompt_options(parser: argparse.ArgumentParser) -> None:
     add_shared(group, "apply_chat_template", "enable_thinking")
     add("--num_prompts", type=int, default=500, metavar="N", help="number of prompts (default: 500)")
     add("--license", help="licence of the prompts of a file, for the page (for a data set, its card says it)")
-    add(
-        "--diagnostic",
-        action="store_true",
-        help="allow benchmark problems (without --prompts: those of --task); runs on these benchmarks refuse the file",
-    )
+    allowed = "allow benchmark problems (without --prompts: those of --task); runs on these benchmarks refuse the file"
+    add("--diagnostic", action="store_true", help=allowed)
 
 
 def _add_rollout_options(parser: argparse.ArgumentParser) -> None:
@@ -90,22 +87,15 @@ def _add_rate_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("realized rate")
     add = group.add_argument
     add("--target_rate", type=float, nargs="+", default=[], metavar="RATE", help="solve for this share of guide tokens")
-    add(
-        "--methods",
-        nargs="+",
-        default=[],
-        metavar="METHOD",
-        help="methods for --target_rate, as rows of compare: NAME[:argument=value…][@rate…] (default: the gates of --score)",
+    rows = (
+        "methods for --target_rate, as rows of compare: NAME[:argument=value…][@rate…] (default: the gates of --score)"
     )
+    add("--methods", nargs="+", default=[], metavar="METHOD", help=rows)
     add("--nearest", action="store_true", help="if no value realizes a rate, keep the nearest one")
     add("--num_held_out", type=int, default=100, metavar="N", help="more prompts, to measure rates on (default: 100)")
     add("--score", nargs="+", default=["ce"], metavar="SCORE", help="scores to solve, compare and print (default: ce)")
-    add(
-        "--kappa_rule",
-        default="threshold_to_mean",
-        metavar="RULE",
-        help="threshold_to_mean or tail_to_mean, for --target_rate and --compare (default: threshold_to_mean)",
-    )
+    rules = "threshold_to_mean or tail_to_mean, for --target_rate and --compare (default: threshold_to_mean)"
+    add("--kappa_rule", default="threshold_to_mean", metavar="RULE", help=rules)
     add_shared(group, "plugins", plugins={"help": "files or modules with your own scores; they are collected too"})
     add("--window", type=int, default=10, metavar="N", help="window of the gate for --target_rate (default: 10)")
 

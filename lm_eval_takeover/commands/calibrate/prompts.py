@@ -13,12 +13,12 @@ from typing import Any
 
 import jinja2
 
-from lm_eval_takeover.errors import ArgumentError, TakeoverError, first_line, nearest
+from lm_eval_takeover.errors import ArgumentError, TakeoverError, first_line
 from lm_eval_takeover.method.request import Sampling
 from lm_eval_takeover.storage.regular_files import read_bounded
 from lm_eval_takeover.tasks.instances import read_generation_settings
 from lm_eval_takeover.tasks.known_problems import KnownProblems, digest_template, problem_digest, strip_template
-from lm_eval_takeover.tasks.loading import make_task_manager
+from lm_eval_takeover.tasks.loading import find_tasks
 from lm_eval_takeover.tasks.sampled import SampledTask, drop_headers
 
 logger = logging.getLogger(__name__)
@@ -67,12 +67,8 @@ def load_task_form(name: str, include: Path | None, default_max_gen_toks: int, *
 
 
 def _load_tasks(name: str, include: Path | None) -> dict[str, Any]:
-    manager = make_task_manager([name], include)
-    if name not in manager.all_tasks:
-        ours = [task for task in manager.all_tasks if task.startswith("takeover_")]  # lm-eval's own are thousands
-        raise ArgumentError(f"--task '{name}' is not known; {nearest(name, ours)}, or give --include_path")
     try:
-        return dict(manager.load([name])["tasks"])
+        return dict(find_tasks([name], include, option="--task").load([name])["tasks"])
     except TakeoverError:
         raise
     except Exception as error:  # the hub, the network and a task's own code each raise their own kinds

@@ -4,7 +4,6 @@ import argparse
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from lm_eval.api.instance import Instance
@@ -14,7 +13,7 @@ from lm_eval_takeover.commands._stored_pair import Readers, restore_arguments
 from lm_eval_takeover.commands.effects.continuing import Continued, Writer
 from lm_eval_takeover.commands.effects.positions import Candidates, Position, draw_numbers, list_candidates
 from lm_eval_takeover.commands.effects.tables import describe_cost, write_effects
-from lm_eval_takeover.errors import ArgumentError, nearest
+from lm_eval_takeover.errors import ArgumentError, run_in_batches
 from lm_eval_takeover.escaping import for_terminal
 from lm_eval_takeover.method.policies import ALONE
 from lm_eval_takeover.method.policy import Policy
@@ -25,7 +24,7 @@ from lm_eval_takeover.pair.pair import DEFAULT_MAX_LENGTH, Pair
 from lm_eval_takeover.runs.run_reader import Answered, RunReader, read_run_folder
 from lm_eval_takeover.tasks.benchmarks import Record
 from lm_eval_takeover.tasks.instances import read_generation_settings
-from lm_eval_takeover.tasks.loading import make_task_manager
+from lm_eval_takeover.tasks.loading import find_tasks
 from lm_eval_takeover.tasks.responses import Response
 
 _POLICY = ("policy", "score", "score_top_p", "direction", "rate", "early_tokens")
@@ -52,7 +51,7 @@ def measure(options: argparse.Namespace, given: Mapping[str, Any]) -> int:
     print(for_terminal(describe_cost(run, candidates, wanted, options)))
     if options.dry_run:
         return 0
-    tasks = _load_tasks(run, run.tasks, options.include_path)
+    tasks = dict(find_tasks(run.tasks, options.include_path, of_run=run.tasks).load(run.tasks)["tasks"])
     arguments = restore_arguments(run, given)
     readers = Readers(arguments)
     seed, trusted = int(run.settings.get("seed") or 0), arguments.trust_remote_code
@@ -165,11 +164,13 @@ def _compare(readers: Readers, positions: Sequence[Position]) -> Iterator[dict[s
     scores = list(registered)
     asked = [(one, token) for one in positions for token in one.tokens]
     longest = max(len(one.prompt) + one.place + 1 for one in positions)
-    rows, values = readers.backend.fit_rows(longest), list[dict[str, Any]]()
-    for start in range(0, len(asked), rows):
-        part = asked[start : start + rows]
+
+    def read(part: Sequence[tuple[Position, int]]) -> list[dict[str, Any]]:
         before, tokens = [(*one.prompt, *one.begun) for one, _ in part], [[token] for _, token in part]
-        values += readers.backend.compare(scores, before, tokens, [one.label for one, _ in part])
+        return readers.backend.compare(scores, before, tokens, [one.label for one, _ in part])
+
+    batches = run_in_batches(read, asked, readers.backend.fit_rows(longest))
+    values = [value for _, found in batches for value in found]
     for of_host, of_donor in zip(values[::2], values[1::2], strict=True):
         found = {score.name: float(of_host[score.name][0]) for score in scores}
         for role in ("base", "guide"):
@@ -177,16 +178,6 @@ def _compare(readers: Readers, positions: Sequence[Position]) -> Iterator[dict[s
                 found[f"{role}_logprob_of_{name}"] = float(own[f"{role}_logprob"][0])
                 found[f"{role}_rank_of_{name}"] = int(own[f"{role}_rank"][0])
         yield found
-
-
-def _load_tasks(run: RunReader, names: Sequence[str], include: Path | None) -> dict[str, Any]:
-    """The run's tasks as they are installed, or in `include`. Raises ArgumentError for unknown names."""
-    manager = make_task_manager(names, include)
-    for name in names:
-        if name not in manager.all_tasks:
-            known = nearest(name, run.tasks)
-            raise ArgumentError(f"task '{name}' of the run is not known; {known}, or give --include_path")
-    return dict(manager.load(list(names))["tasks"])
 
 
 def _judge(

@@ -38,12 +38,14 @@ def export(sources: Sequence[Source], out: Path, organization: str) -> tuple[lis
         notes += [f"{task} {withheld}" for task in source.run.tasks if is_withheld(task)]
         folder = join_inside(out, place)
         samples = folder / f"{name}_samples.jsonl"
-        rows = sum(1 for _ in list_instances(source, record["evaluation_id"]))
-        if rows:
-            instances = list_instances(source, record["evaluation_id"])
-            write_whole(samples, partial(_write_lines, rows=instances))
+        if next(list_instances(source, record["evaluation_id"]), None):
+            write_whole(samples, partial(_write_lines, rows=list_instances(source, record["evaluation_id"])))
+            with samples.open("rb") as stream:
+                digest = hashlib.file_digest(stream, "sha256").hexdigest()
+                stream.seek(0)
+                rows = sum(1 for _ in stream)
             file = {"format": "jsonl", "file_path": f"{place}/{samples.name}", "hash_algorithm": "sha256"}
-            record["detailed_evaluation_results"] = {**file, "checksum": _digest_file(samples), "total_rows": rows}
+            record["detailed_evaluation_results"] = {**file, "checksum": digest, "total_rows": rows}
             files.append(samples)
         files.append(folder / f"{name}.json")
         write_text(files[-1], write_json(record))
@@ -53,11 +55,6 @@ def export(sources: Sequence[Source], out: Path, organization: str) -> tuple[lis
 def _write_lines(stream: Any, rows: Iterator[dict[str, Any]]) -> None:
     for row in rows:
         stream.write(json.dumps(row, ensure_ascii=False).encode(errors="surrogatepass") + b"\n")
-
-
-def _digest_file(path: Path) -> str:
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def describe_run(source: Source, organization: str) -> dict[str, Any]:

@@ -10,7 +10,8 @@ from pathlib import Path
 from huggingface_hub import EvalResultEntry, eval_result_entries_to_yaml
 from huggingface_hub.utils import yaml_dump
 
-from lm_eval_takeover.commands.export.source import Source, find_benchmark, is_draw, is_whole
+from lm_eval_takeover.commands.export.source import Source, find_benchmark
+from lm_eval_takeover.results.runs import PREFIX
 from lm_eval_takeover.storage.paths import join_inside, make_component
 from lm_eval_takeover.storage.whole_files import write_text
 
@@ -36,9 +37,9 @@ def export(sources: Sequence[Source], out: Path, source_url: str | None) -> tupl
 
 
 def _find_obstacle(source: Source, task: str) -> str | None:
-    if find_benchmark(task) is None:
+    if (benchmark := find_benchmark(task)) is None:
         return "it is no benchmark of the Hub"
-    if is_draw(task) or not is_whole(source.run.tasks[task]):
+    if task != f"{PREFIX}{benchmark.name}" or source.run.tasks[task].settings.get("limit") is not None:
         return "only a part of the benchmark was asked"
     return None
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from lm_eval_takeover.results import runs
 from lm_eval_takeover.results.fields import Fields, read_document, read_lines
 from lm_eval_takeover.results.problems import WRITER
-from lm_eval_takeover.results.runs import PREFIX, Run, TaskResult
+from lm_eval_takeover.results.runs import PREFIX, Run
 from lm_eval_takeover.storage.paths import make_component
 
 PAIRS = ("guided", "random", "early")  # kinds of runs whose texts two models wrote
@@ -152,11 +152,6 @@ def is_withheld(task: str) -> bool:
     return task.startswith(f"{PREFIX}gpqa")
 
 
-def is_whole(result: TaskResult) -> bool:
-    """Whether all problems of the task were asked."""
-    return result.settings.get("limit") is None
-
-
 class Benchmark(NamedTuple):
     """A data set of the Hub. `task_id` is that of its `eval.yaml`, which its owners may change."""
 
@@ -183,9 +178,3 @@ def find_benchmark(task: str) -> Benchmark | None:
     """That of a task or of a draw from it; None for the demo and for tasks of one's own."""
     name = task.removeprefix(PREFIX) if task.startswith(PREFIX) else ""
     return next((known for known in _BENCHMARKS if f"{name}_".startswith(f"{known.name}_")), None)
-
-
-def is_draw(task: str) -> bool:
-    """Whether the task asks only a part of its benchmark."""
-    benchmark = find_benchmark(task)
-    return benchmark is not None and task != f"{PREFIX}{benchmark.name}"

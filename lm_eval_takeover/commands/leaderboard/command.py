@@ -24,30 +24,14 @@ EXTRAS = ("intervals", "maj8", "truncated", "task_rate", "reading", "scorers", "
 def add_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("results", type=Path, nargs="*", metavar="RESULTS", help="the folder that lm_eval had as --output_path")
-    add(
-        "--thinking",
-        type=Path,
-        nargs="+",
-        default=[],
-        metavar="RESULTS",
-        help="results of a reasoning model of the base's size",
-    )
+    same_size = "results of a reasoning model of the base's size"
+    add("--thinking", type=Path, nargs="+", default=[], metavar="RESULTS", help=same_size)
     add("--published", action="store_true", help="also print the paper's rows, with the numbers of its tables")
-    add(
-        "--vs",
-        type=Path,
-        metavar="RESULTS",
-        help="compare each row with this one, which may be a row's name in a folder of compare: difference, interval, p-value",
-    )
+    versus = "compare each row with this one (or a row's name in a folder of compare): difference, interval, p-value"
+    add("--vs", type=Path, metavar="RESULTS", help=versus)
     add_shared(parser, "filter", "max_missing", "format")
-    add(
-        "--columns",
-        nargs="+",
-        choices=EXTRAS,
-        default=[],
-        help="also print these columns (JSON and CSV have all but scorers always). scorers: the range of Acc over the verifiers "
-        "that `rescore --verifier` asked",
-    )
+    columns = "also print these columns (JSON and CSV have all but scorers always). scorers: the range of Acc over the "
+    add("--columns", nargs="+", choices=EXTRAS, default=[], help=f"{columns}verifiers that `rescore --verifier` asked")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -58,13 +42,8 @@ def run(options: argparse.Namespace) -> int:
     from lm_eval_takeover.results.problems import Reading
 
     reading = Reading(options.filter, options.max_missing)
-    board = build_board(
-        options.results,
-        options.thinking,
-        _find_row(options.vs, options.results),
-        reading=reading,
-        scorers="scorers" in options.columns,
-    )
+    versus, scorers = _find_row(options.vs, options.results), "scorers" in options.columns
+    board = build_board(options.results, options.thinking, versus, reading=reading, scorers=scorers)
     if options.published:
         board = replace(board, rows=[*board.rows, *list_published_rows()])
     sys.stdout.write(write_table(board, options.format, options.columns))

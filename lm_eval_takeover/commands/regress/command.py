@@ -3,10 +3,9 @@
 import argparse
 import os
 import sys
-from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from lm_eval_takeover.commands._options import add_shared, check_least, read_share
 from lm_eval_takeover.commands._output import WRITERS, check_replaceable, write_file, write_json, write_terminal
@@ -34,48 +33,36 @@ _METRICS = (
     "(--max_drop), realized_rate, guide_passes_per_token, truncated, no_answer, restated, unparsed, timed_out, unboxed, "
     "unclosed_think (--max_change) (default: acc)"
 )
-_FILE: dict[str, Any] = {"type": Path, "metavar": "FILE"}
-_RESULTS: dict[str, Any] = {"type": Path, "metavar": "RESULTS"}
-_FLAG: dict[str, Any] = {"action": "store_true"}
-_LIMIT: dict[str, Any] = {"type": read_share, "default": 0.02, "metavar": "X"}
-_NAMES: dict[str, Any] = {"nargs": "+", "default": []}
-_COUNT: dict[str, Any] = {"type": int, "metavar": "N"}
-_DROPS: dict[str, Any] = {"type": float, "nargs": "+", "default": [0.02, 0.05, 0.10], "metavar": "X"}
-_OPTIONS: Sequence[tuple[str, dict[str, Any], str]] = (
-    (
-        "baseline",
-        _FILE,
-        "the baseline file (JSON); or a log to compare with: a folder of results, samples_*.jsonl, *.eval",
-    ),
-    ("update", _FLAG, "write the baseline from RESULTS"),
-    ("base", _RESULTS, "with --update: results of the base alone, to check Recovery"),
-    ("reference", _RESULTS, "with --update: results of the thinking model, or of the guide alone"),
-    ("metric", {"nargs": "+", "default": ["acc"]}, _METRICS),
-    ("max_drop", _LIMIT, "allowed drop (default: 0.02)"),
-    ("max_change", _LIMIT, "allowed change, up or down (default: 0.02)"),
-    (
-        "confidence",
-        {"type": float, "default": 0.95, "metavar": "P"},
-        "confidence of the two-sided interval (default: 0.95)",
-    ),
-    ("average_only", _FLAG, "judge only the average over tasks, which has the most data"),
-    ("history", _FILE, "file with the runs against this baseline so far; all runs share one error rate"),
-    ("runs", _COUNT | {"default": 30}, "for --history: number of runs planned against one baseline (default: 30)"),
-    ("strict", _FLAG, "exit with 1 also if the verdict is inconclusive"),
-    ("tasks", _NAMES | {"metavar": "TASK"}, "check only these tasks (default: all of the baseline)"),
-    ("allow", _NAMES | {"metavar": "SETTING"}, "settings that may differ from the baseline's"),
-    ("plan", _FLAG, "print the chance to notice a drop; needs only the baseline"),
-    ("drop", _DROPS, "for --plan: drops to try (default: 0.02 0.05 0.10)"),
-    ("samples", _COUNT | {"default": 8}, "for --plan: samples of each problem (default: 8)"),
-    ("junit", _FILE, "also write JUnit XML to this file"),
-)
+_LOG = "the baseline file (JSON); or a log to compare with: a folder of results, samples_*.jsonl, *.eval"
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    results = "the run's --output_path, with --log_samples; with --update several seeds are allowed"
-    parser.add_argument("results", nargs="*", **_RESULTS, help=results)
-    for name, settings, text in _OPTIONS:
-        parser.add_argument(f"--{name}", **settings, help=text)
+    add = parser.add_argument
+    given = "the run's --output_path, with --log_samples; with --update several seeds are allowed"
+    add("results", nargs="*", type=Path, metavar="RESULTS", help=given)
+    add("--baseline", type=Path, metavar="FILE", help=_LOG)
+    add("--update", action="store_true", help="write the baseline from RESULTS")
+    add("--base", type=Path, metavar="RESULTS", help="with --update: results of the base alone, to check Recovery")
+    thinking = "with --update: results of the thinking model, or of the guide alone"
+    add("--reference", type=Path, metavar="RESULTS", help=thinking)
+    add("--metric", nargs="+", default=["acc"], help=_METRICS)
+    for name, what in (("drop", "drop"), ("change", "change, up or down")):
+        add(f"--max_{name}", type=read_share, default=0.02, metavar="X", help=f"allowed {what} (default: 0.02)")
+    sure = "confidence of the two-sided interval (default: 0.95)"
+    add("--confidence", type=float, default=0.95, metavar="P", help=sure)
+    add("--average_only", action="store_true", help="judge only the average over tasks, which has the most data")
+    so_far = "file with the runs against this baseline so far; all runs share one error rate"
+    add("--history", type=Path, metavar="FILE", help=so_far)
+    planned = "for --history: number of runs planned against one baseline (default: 30)"
+    add("--runs", type=int, default=30, metavar="N", help=planned)
+    add("--strict", action="store_true", help="exit with 1 also if the verdict is inconclusive")
+    add("--tasks", nargs="+", default=[], metavar="TASK", help="check only these tasks (default: all of the baseline)")
+    add("--allow", nargs="+", default=[], metavar="SETTING", help="settings that may differ from the baseline's")
+    add("--plan", action="store_true", help="print the chance to notice a drop; needs only the baseline")
+    drops = "for --plan: drops to try (default: 0.02 0.05 0.10)"
+    add("--drop", type=float, nargs="+", default=[0.02, 0.05, 0.10], metavar="X", help=drops)
+    add("--samples", type=int, default=8, metavar="N", help="for --plan: samples of each problem (default: 8)")
+    add("--junit", type=Path, metavar="FILE", help="also write JUnit XML to this file")
     add_shared(parser, "filter", "max_missing", "format", format={"choices": ("table", "md", "json")})
 
 

@@ -61,20 +61,11 @@ def _describe_metric(check: Check) -> dict[str, Any]:
 def lay_out(verdict: str, checks: Sequence[Check], confidence: float, allowed: Sequence[str]) -> Table:
     """Lay out a line by metric and task."""
     heading = ["Task", "Metric", "Verdict", "Baseline", "Now", "Difference", f"{confidence:.0%} interval", "p (Holm)"]
-    lines = [
-        [
-            task,
-            judged.metric,
-            judged.verdict,
-            f"{judged.baseline:.4f}",
-            f"{judged.now:.4f}",
-            f"{judged.difference:+.4f}",
-            f"{judged.low:+.4f} to {judged.high:+.4f}",
-            show_p_value(judged.p_holm),
-        ]
-        for check in checks
-        for task, judged in check.tasks.items()
-    ]
+    lines = []
+    for task, judged in (pair for check in checks for pair in check.tasks.items()):
+        values = f"{judged.baseline:.4f}", f"{judged.now:.4f}", f"{judged.difference:+.4f}"
+        interval, p_value = f"{judged.low:+.4f} to {judged.high:+.4f}", show_p_value(judged.p_holm)
+        lines.append([task, judged.metric, judged.verdict, *values, interval, p_value])
     return Table(heading, lines, list_notes(verdict, checks, allowed), names=2)
 
 

@@ -1,7 +1,6 @@
 """Renders the page: tables, figures, data and rollouts in a template, under a content security policy."""
 
 import argparse
-import json
 from collections.abc import Mapping
 from importlib.resources import files
 from pathlib import Path
@@ -137,6 +136,7 @@ def render(
     temml = f"/*! {_read('temml.LICENSE')}*/\n{_read('temml.min.js')}"
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     environment.filters["visible"] = for_terminal
+    environment.policies["json.dumps_kwargs"] = {"separators": (",", ":")}
     reasons: dict[str, list[str]] = {}
     for name, reason in analysis.cannot_show.items():
         reasons.setdefault(reason, []).append(name)
@@ -151,7 +151,7 @@ def render(
         figures=[(path.stem, CAPTIONS[path.stem], read_figure(path)) for path in list_figures(analysis)],
         effects=effects,
         reasons={", ".join(names): reason for reason, names in reasons.items()},
-        index=Markup(write_json(index)),
+        index=index,
         blocks=blocks,
         total=total,
     )
@@ -162,12 +162,6 @@ def list_figures(analysis: Analysis) -> list[Path]:
     rows = {run.folder.absolute().parent for run in analysis.runs.values() if run.folder.name == SAMPLES}
     frontiers = sorted(path for path in {row.parent / "frontier.svg" for row in rows} if path.exists())
     return [*frontiers[:1], *(analysis.folder / f"{name}.svg" for name in analysis.names if name in DRAWN)]
-
-
-def write_json(value: Any) -> str:
-    """JSON for inside of a script element: ASCII, and no `<` that could end it; lone surrogates are escapes."""
-    text = json.dumps(value, separators=(",", ":"))
-    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
 def _read(name: str) -> str:

@@ -26,6 +26,14 @@ EXAMPLE = """examples:
   lm-eval-takeover rescore runs/math500 --verifier math_verify,boxed,last_number,exact_match
   lm-eval-takeover rescore runs/math500 --judge hf --judge_args pretrained=Qwen/Qwen2.5-3B-Instruct --judge_chat_template
 """
+_VERIFIERS = (
+    "who judges, one or more: takeover (the default); math_verify, that library alone; boxed, which reads boxes alone; "
+    "last_number; exact_match, letter by letter. `leaderboard --columns scorers` shows them side by side"
+)
+_JUDGE = (
+    "a model type of lm-eval (hf, vllm, local-chat-completions, …) that is asked about responses without an answer, or with one "
+    "that cannot be parsed; its verdicts are the metric acc_judged, and acc stays as it is"
+)
 
 
 def _read_verifiers(text: str) -> list[str]:
@@ -40,40 +48,19 @@ def _read_verifiers(text: str) -> list[str]:
 def add_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("run_dir", type=Path, metavar="RUN_DIR", help="the folder that a run had as run_dir=, or a row of compare")
-    add_shared(
-        parser,
-        *("tasks", "include_path"),
-        tasks={"default": [], "help": "tasks or groups (default: all tasks of the run)"},
-        include_path={"help": "a folder of task files that replace the installed ones"},
+    tasks, folder = (
+        "tasks or groups (default: all tasks of the run)",
+        "a folder of task files that replace the installed ones",
     )
-    add(
-        "--verifier",
-        type=_read_verifiers,
-        metavar="NAME,…",
-        default=["takeover"],
-        help="who judges, one or more: takeover (the default); math_verify, that library alone; boxed, which reads boxes alone; "
-        "last_number; exact_match, letter by letter. `leaderboard --columns scorers` shows them side by side",
-    )
-    add(
-        "--judge",
-        metavar="MODEL",
-        help="a model type of lm-eval (hf, vllm, local-chat-completions, …) that is asked about responses without an answer, or "
-        "with one that cannot be parsed; its verdicts are the metric acc_judged, and acc stays as it is",
-    )
+    add_shared(parser, "tasks", "include_path", tasks={"default": [], "help": tasks}, include_path={"help": folder})
+    add("--verifier", type=_read_verifiers, metavar="NAME,…", default=["takeover"], help=_VERIFIERS)
+    add("--judge", metavar="MODEL", help=_JUDGE)
     add("--judge_args", metavar="NAME=VALUE,…", default="", help="the judge's arguments, as lm_eval's --model_args")
-    add(
-        "--judge_gen_kwargs",
-        metavar="NAME=VALUE,…",
-        default="",
-        help="how the judge decodes, as lm_eval's --gen_kwargs (default: greedy, max_gen_toks=32)",
-    )
+    decoding = "how the judge decodes, as lm_eval's --gen_kwargs (default: greedy, max_gen_toks=32)"
+    add("--judge_gen_kwargs", metavar="NAME=VALUE,…", default="", help=decoding)
     add("--judge_chat_template", action="store_true", help="ask the judge through its chat template")
-    add(
-        "--output_path",
-        type=Path,
-        metavar="DIR",
-        help="folder for the results (default: RUN_DIR/rescored, or RUN_DIR/VERIFIER); each of several has a folder in it",
-    )
+    out = "folder for the results (default: RUN_DIR/rescored, or RUN_DIR/VERIFIER); each of several has a folder in it"
+    add("--output_path", type=Path, metavar="DIR", help=out)
 
 
 def run(options: argparse.Namespace) -> int:

@@ -3,7 +3,7 @@
 import json
 import tempfile
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,15 +17,16 @@ from lm_eval.loggers import EvaluationTracker
 from lm_eval_takeover.answers.samples import Verifier
 from lm_eval_takeover.arguments import ModelArguments
 from lm_eval_takeover.commands._output import writing
-from lm_eval_takeover.errors import ArgumentError, RunDirError, nearest
+from lm_eval_takeover.errors import ArgumentError, RunDirError
 from lm_eval_takeover.runs.journal import Asked, Sample
 from lm_eval_takeover.runs.run_reader import Answer, StoredRun
 from lm_eval_takeover.runs.tally import Tally, summarize_tallies
 from lm_eval_takeover.storage.digests import digest_of, digest_of_text
 from lm_eval_takeover.storage.paths import join_inside, make_component
 from lm_eval_takeover.storage.whole_files import write_text
-from lm_eval_takeover.tasks.loading import make_task_manager
-from lm_eval_takeover.tasks.verdicts import LoggedVerdict, get_verifier, redirect_verdicts, use_verifier
+from lm_eval_takeover.tasks.benchmarks import Record
+from lm_eval_takeover.tasks.loading import find_tasks
+from lm_eval_takeover.tasks.verdicts import get_verifier, redirect_verdicts, use_verifier
 
 Place = tuple[str, str, int, int]  # task, digest of the document, request of the document, repeat
 Verdicts = Mapping[tuple[str, bytes], Answer]  # by digests of document and response
@@ -87,16 +88,6 @@ class _Matched:
     left_out: int = 0
 
 
-@dataclass(slots=True)
-class _Given:
-    """The verdicts that are given out while stored responses are scored."""
-
-    verdicts: dict[tuple[str, bytes], Answer] = field(default_factory=dict)
-
-    def add_verdicts(self, verdicts: Iterable[LoggedVerdict]) -> None:
-        self.verdicts |= {(doc, response): (answer, outcome) for doc, response, answer, outcome in verdicts}
-
-
 def rescore(
     run: StoredRun, verdicts: Verdicts, tasks: Sequence[str], include: Path | None, verifier: Verifier = "takeover"
 ) -> Rescored:
@@ -106,14 +97,10 @@ def rescore(
     their responses are left out. Raises ArgumentError for tasks that are not known, or that the run has nothing of.
     """
     names = list(tasks) or run.tasks
-    manager = make_task_manager(names, include)
-    for name in names:
-        if name not in manager.all_tasks:
-            raise ArgumentError(_describe_unknown(run, name, include))
-    given = _Given()
+    manager = find_tasks(names, include, of_run=run.tasks)
     # Nothing is generated, so no commit of the working folder has a part in it; git would complain outside a repository.
     git = mock.patch("lm_eval.evaluator.get_git_commit_hash", return_value=None)
-    with use_verifier(verifier), redirect_verdicts(given), git:
+    with use_verifier(verifier), redirect_verdicts(None), git:
         loaded = manager.load(names)["tasks"]
         matched = _match_responses(run, loaded)
         missing = loaded.keys() - matched.documents.keys()
@@ -129,14 +116,7 @@ def rescore(
         )
         results["config"].setdefault("takeover", {})["verifier"] = get_verifier()
     results["config"] |= {"model": "guided-takeover", "model_args": read_given_arguments(run)}
-    return Rescored(results, *_compare_verdicts(matched, verdicts, given.verdicts), matched.left_out)
-
-
-def _describe_unknown(run: StoredRun, name: str, include: Path | None) -> str:
-    if name in run.tasks:
-        place = "is not installed" if include is None else f"is not in '{include}'"
-        return f"task '{name}' of the run {place}; give --include_path, the folder of its task file"
-    return f"--tasks '{name}' is not known; {nearest(name, run.tasks)}, or give --include_path"
+    return Rescored(results, *_compare_verdicts(matched, verdicts, results["samples"]), matched.left_out)
 
 
 def read_given_arguments(run: StoredRun) -> dict[str, Any]:
@@ -198,16 +178,22 @@ def _match_documents(stored: Mapping[str, list[Asked]], documents: Sequence[Any]
 
 
 def _compare_verdicts(
-    matched: _Matched, before: Verdicts, after: Verdicts
+    matched: _Matched, before: Verdicts, samples: Mapping[str, Sequence[Mapping[str, Any]]]
 ) -> tuple[list[tuple[str, int, int, str, str, str, str]], int]:
-    """`(changes, verdicts that both give)`."""
+    """`(changes, verdicts that both give)`; `samples` are those of lm-eval's results."""
+    after = {
+        (task, digest_of(row["doc"]), repeat): verdict
+        for task, rows in samples.items()
+        for row in rows
+        if isinstance(record := row["filtered_resps"][0], Record)
+        for repeat, verdict in enumerate(record)
+    }
     changes, compared = [], 0
     for (task, now, _, repeat), sample in matched.answers.items():
         then, doc_id = matched.stored[task, now]
-        response = digest_of_text(sample.text)
-        if (then, response) in before and (now, response) in after:
+        if (response := (then, digest_of_text(sample.text))) in before and (task, now, repeat) in after:
             compared += 1
-            (old, was), (new, is_now) = before[then, response], after[now, response]
+            (old, was), (new, is_now) = before[response], after[task, now, repeat]
             if was != is_now:
                 changes.append((task, doc_id, repeat, was, is_now, old or "", new or ""))
     return changes, compared

@@ -2,11 +2,8 @@
 
 import json
 
-import pytest
-
 from lm_eval_takeover.analysis.catalogue import COLUMNS
 from lm_eval_takeover.cli import main
-from lm_eval_takeover.errors import ArgumentError
 
 
 def test_every_kind_of_name_is_listed(capsys):
@@ -20,8 +17,3 @@ def test_every_kind_of_name_is_listed(capsys):
     assert main(["list"]) == 0
     printed = capsys.readouterr().out
     assert all(row["name"] in printed for row in rows) and max(map(len, printed.splitlines())) <= 80
-
-
-def test_an_unknown_kind_names_the_nearest():
-    with pytest.raises(ArgumentError, match="KIND 'score' is not known; did you mean 'scores'"):
-        main(["list", "score"])
