@@ -81,8 +81,8 @@ def test_greedy_texts_equal_those_of_hf(role):
         (turns, ["<|im_end|>"], 30),
     ):
         settings = {"do_sample": False, "temperature": 0.0, "max_gen_toks": limit, "until": until}
-        made = ours.generate_until(instances(prompts[:5], settings), disable_tqdm=True)
-        assert made == theirs.generate_until(instances(prompts[:5], settings), disable_tqdm=True)
+        made = ours.generate_until(instances(prompts[:3], settings), disable_tqdm=True)
+        assert made == theirs.generate_until(instances(prompts[:3], settings), disable_tqdm=True)
         assert all(made)
     assert ours.get_model_info()["takeover"]["realized_rate"] == (role == "guide")
 
@@ -99,7 +99,7 @@ def test_greedy_texts_equal_those_of_hf_on_random_weights(random_pair, role):
 def test_log_likelihoods_equal_those_of_hf(role):
     ours = GuidedTakeover(policy=role, batch_size=3, **{role: str(DEMO[role])})  # named alone, as `hf` names it
     theirs = HFLM(pretrained=str(DEMO[role]), batch_size=3, dtype="float32", device="cpu")
-    pairs = [(p, "\nStep 1: the ant adds 5.") for p in PROMPTS[:3]]
+    pairs = [(PROMPTS[0], "\nStep 1: the ant adds 5.")]
     pairs += [("", "Step 1"), ("Step", " 1"), ("x " * 1000, "y " * 100)]
     requests = [Instance("loglikelihood", {}, pair, 0, metadata=("t", i, 1)) for i, pair in enumerate(pairs)]
     found = (one.loglikelihood(requests, disable_tqdm=True) for one in (ours, theirs))

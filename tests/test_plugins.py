@@ -76,18 +76,23 @@ def plugin(tmp_path):
     return str(path)
 
 
-@pytest.mark.parametrize("direction", ["forward", "reverse"])
-@pytest.mark.parametrize("name", ["test_margin", "test_jeffreys", "test_every", "test_doubt", "test_mixed"])
+@pytest.mark.parametrize(
+    ("name", "direction"),
+    [
+        *((name, "forward") for name in ("test_margin", "test_jeffreys", "test_every", "test_doubt", "test_mixed")),
+        *((name, "reverse") for name in ("test_doubt", "test_mixed")),
+    ],
+)
 def test_all_engines_write_the_same(plugin, demo_pair, prompts, name, direction):
     if name in ("test_every", "test_mixed"):
         policy = policies.get(name)(direction=direction, period=4)
     else:
         tau = {"test_margin": 0.6, "test_doubt": 0.3, "test_jeffreys": 4.0}[name]
         policy = Disagreement(score=name, direction=direction, gate=Gate(tau, 1.0))
-    requests = [Request(prompt, j, 40, SAMPLED) for prompt in prompts for j in range(2)]
+    requests = [Request(prompt, 0, 40, SAMPLED) for prompt in prompts]
     texts = []
     for block in (1, 7, "auto"):
-        made = engine.generate(demo_pair, policy, requests, batch_size=5, block_size=block, traced=True)
+        made = engine.generate(demo_pair, policy, requests, batch_size=3, block_size=block, traced=True)
         texts.append({i: (g.tokens, g.taken_over) for i, g in made})
     assert texts[0] == texts[1] == texts[2]
     taken = [fire for _, fires in texts[0].values() for fire in fires]
@@ -102,7 +107,7 @@ def test_all_engines_write_the_same(plugin, demo_pair, prompts, name, direction)
 
 def test_calibrate_collects_it_beside_ours_and_a_changed_one_is_told_apart(plugin, tmp_path, capsys):
     out = tmp_path / "mine.json"
-    call = ["calibrate", "--prompts", str(CALIBRATION_PROMPTS), "--num_prompts", "6", "--max_gen_toks", "40"]
+    call = ["calibrate", "--prompts", str(CALIBRATION_PROMPTS), "--num_prompts", "3", "--max_gen_toks", "40"]
     assert main([*call, "--out", str(out), "--plugins", plugin, "--score", "test_margin"]) == 0
     held = read_calibration(out)
     assert list(held.scores)[:4] == ["ce", "rkl", "entropy", "js"]
@@ -133,7 +138,7 @@ def test_a_run_dir_keeps_its_samples_until_the_source_changes(tmp_path, caplog):
     def run(**changes):
         caplog.clear()
         lm = GuidedTakeover(**arguments | changes)
-        asked = {"tasks": ["takeover_demo"], "limit": 2, "gen_kwargs": "max_gen_toks=24"}
+        asked = {"tasks": ["takeover_demo"], "limit": 1, "gen_kwargs": "max_gen_toks=24"}
         results = simple_evaluate(model=lm, bootstrap_iters=0, **asked)
         lm.close()
         return results
@@ -142,7 +147,7 @@ def test_a_run_dir_keeps_its_samples_until_the_source_changes(tmp_path, caplog):
     assert first["config"]["takeover"]["period"] == 6
     assert list(first["config"]["takeover"]["plugins"]) == ["own_gate.py"]
     again = run()
-    assert "16 of 16 samples are finished already" in caplog.text
+    assert "8 of 8 samples are finished already" in caplog.text
     assert samples(again) == samples(first)
     run(period=5)
     assert "finished already" not in caplog.text

@@ -2,12 +2,12 @@
 
 import contextlib
 import os
-import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 from helpers.results import takeover, write_results
+from helpers.run_dirs import copy_few
 from helpers.stock import comparing_here
 
 from lm_eval_takeover.cli import main
@@ -42,7 +42,7 @@ def disk(tmp_path_factory, demo_runs):
     if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=48m", "tmpfs", folder], capture_output=True).returncode:
         pytest.skip("needs a disk that can be filled, and only root may mount one")
     for name, run in demo_runs.items():
-        shutil.copytree(run, folder / name)
+        copy_few(run, folder / name)
     write_results(folder / "results", {"takeover_demo": [4, 8, 0, 4]}, run=takeover())
     write_results(folder / "whole", {"takeover_gsm8k": [4, 8, 0, 4]}, run=takeover())
     before = Path.cwd()

@@ -2,12 +2,12 @@
 
 import json
 import random
-import shutil
 import signal
 import time
 
 import pytest
 from helpers.processes import HELPERS, mounted
+from helpers.run_dirs import copy_few
 
 pytestmark = pytest.mark.slow
 
@@ -19,7 +19,7 @@ class Attempts:
         self.server, self.folder, self.words, self.written = server, folder, words, written
 
     def start(self, mounts=None, **fault):
-        spec = {"command": self.words, "log": str(self.folder / "log.txt"), "part": 1000} | fault
+        spec = {"command": self.words, "log": str(self.folder / "log.txt"), "part": 300} | fault
         return self.server.start(HELPERS / "attempt.py", json.dumps(spec), cwd=self.folder, mounts=mounts)
 
     def run(self, **fault):
@@ -37,7 +37,7 @@ class Attempts:
 
 
 COMMANDS = {
-    "score": (["score", "base", "--batch_size", "8"], "base/scores/*.parquet"),
+    "score": (["score", "base", "--batch_size", "2"], "base/scores/*.parquet"),
     "report": (["report", "analysis", "--out", "out/report.html"], "out/*.html"),
 }
 
@@ -46,7 +46,7 @@ COMMANDS = {
 def attempts(request, forked, demo_runs, tmp_path_factory):
     folder = tmp_path_factory.mktemp(request.param)
     for name in ("base", "guided"):
-        shutil.copytree(demo_runs[name], folder / name)
+        copy_few(demo_runs[name], folder / name)
     words = ["analyze", "base", "guided", "--out", "analysis", "--only", "budget,flips"]
     assert forked.run("lm-eval-takeover", *words, cwd=folder).returncode == 0
     (folder / "out").mkdir()
@@ -54,7 +54,7 @@ def attempts(request, forked, demo_runs, tmp_path_factory):
     made.clear()
     assert made.run()[0] == 0
     made.whole = made.read()
-    assert len(made.whole) == (6 if request.param == "score" else 1)
+    assert (len(made.whole) > 4) == (request.param == "score")
     return made
 
 
@@ -70,7 +70,7 @@ def test_kills_at_random_instants_lose_nothing(attempts):
     while landed < 12:
         before = attempts.read()
         process = attempts.start()
-        time.sleep(chance.uniform(0.0, 1.2))
+        time.sleep(chance.uniform(0.0, 0.8))
         status = process.kill()
         assert status in (0, -signal.SIGKILL)
         landed += status != 0

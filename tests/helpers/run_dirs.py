@@ -1,5 +1,6 @@
 """Samples with traces, and run_dirs that they go into."""
 
+import shutil
 import sqlite3
 from array import array
 from contextlib import closing
@@ -54,6 +55,17 @@ def plant(folder, table, **values):
             rowid = new.pop("number")
             marks = ", ".join(f"{name} = ?" for name in new)
             connection.execute(f"UPDATE {table} SET {marks} WHERE rowid = ?", [*new.values(), rowid])
+
+
+def copy_few(run, folder, problems=2):
+    """A copy of a run that was asked its first problems only."""
+    shutil.copytree(run, folder)
+    with closing(sqlite3.connect(folder / "journal-000.sqlite")) as connection, connection:
+        for table in ("asked", "samples"):
+            connection.execute(f"DELETE FROM {table} WHERE doc_id >= {problems}")
+    for path in (folder / "scores").glob("*.parquet"):
+        path.unlink()
+    return folder
 
 
 def read_rows(folder):

@@ -11,7 +11,7 @@ from contextlib import closing
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from helpers.run_dirs import plant
+from helpers.run_dirs import copy_few, plant
 
 from lm_eval_takeover.analysis.catalogue import COLUMNS
 from lm_eval_takeover.analysis.figures import DRAWN
@@ -24,6 +24,7 @@ from lm_eval_takeover.runs.journal import Asked, Journal
 from lm_eval_takeover.runs.layout import PROMPTS
 from lm_eval_takeover.runs.parquet import write_parquet
 from lm_eval_takeover.runs.prompts import SCHEMA
+from lm_eval_takeover.runs.run_reader import read_run_folder
 from lm_eval_takeover.runs.scores import list_score_files
 
 
@@ -128,7 +129,8 @@ def test_a_word_is_shown_where_models_agree_and_where_they_differ(analysed, demo
     assert Counter(row["set"] for row in shown) == {side: min(5, of[word]) for side, of in counts.items()}
 
 
-def test_rollouts_of_the_guide_are_analysed_as_those_of_the_base(copies, tmp_path, analysed):
+def test_rollouts_of_the_guide_are_analysed_as_those_of_the_base(demo_runs, tmp_path, analysed):
+    copies = {name: copy_few(path, tmp_path / name) for name, path in demo_runs.items()}
     assert main(["score", str(copies["guide"])]) == 0
     out, words = tmp_path / "out", ["--out", str(tmp_path / "out"), "--rollouts", "guide"]
     assert main(["analyze", *map(str, copies.values()), *words, "--only", "choices,failure,planning,near"]) == 0

@@ -8,7 +8,7 @@ import polars as pl
 import pyarrow.parquet as pq
 import pytest
 from helpers.demo_runs import run_demo
-from helpers.run_dirs import plant
+from helpers.run_dirs import copy_few, plant
 
 from lm_eval_takeover.cli import main
 from lm_eval_takeover.commands._stored_pair import restore_arguments
@@ -76,18 +76,17 @@ def test_a_call_goes_on_where_one_was_stopped(demo_runs, tmp_path, monkeypatch):
 
 
 def test_half_as_many_rows_where_memory_runs_out(demo_runs, tmp_path, monkeypatch, caplog):
-    run = copy(demo_runs["base"], tmp_path)
-    compare = TransformersBackend.compare
+    run, compare = copy_few(demo_runs["base"], tmp_path / "run"), TransformersBackend.compare
 
     def refuse_many(backend, scores, prompts, *rest):
-        if len(prompts) > 12:
+        if len(prompts) > 9:
             raise MemoryError
         return compare(backend, scores, prompts, *rest)
 
     monkeypatch.setattr(TransformersBackend, "compare", refuse_many)
-    assert main(["score", str(run), "--batch_size", "48", "--overwrite"]) == 0
-    assert "batch size 12" in caplog.text
-    assert read(run, "scores").select("doc_id", "sample").n_unique() == 48
+    assert main(["score", str(run), "--batch_size", "16"]) == 0
+    assert "batch size 8" in caplog.text
+    assert read(run, "scores").select("doc_id", "sample").n_unique() == 16
 
 
 def test_other_models_and_other_tokens_are_refused(demo_runs, tmp_path, random_pair):
