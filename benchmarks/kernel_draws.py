@@ -11,6 +11,8 @@ mode, for the same draw in plain torch and for the kernels, whose loads and stor
 import argparse
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +20,11 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
+from triton.runtime.interpreter import InterpretedFunction, InterpreterBuilder
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 
-from helpers import interpreter  # type: ignore[import-not-found]
+import helpers.interpreter  # type: ignore[import-not-found]  # noqa: F401  # makes it fast
 from helpers.torch_kernels import draw_in_torch  # type: ignore[import-not-found]
 
 from lm_eval_takeover.kernels import draws, operations
@@ -38,6 +41,36 @@ SETTINGS = [
     for top_p in (1.0, 0.95, 0.5, 0.1)
     for top_k in (0, 1, 5, 10_000)
 ]
+
+
+class Traffic:
+    """Launches of kernels, and the bytes that they load and store."""
+
+    launches = bytes = 0
+
+
+@contextmanager
+def count_traffic() -> Iterator[Traffic]:
+    builder, function, traffic = InterpreterBuilder, InterpretedFunction, Traffic()
+    kept, run = (builder.create_masked_load, builder.create_masked_store), function.run
+
+    def load(self: Any, pointers: Any, mask: Any, *rest: Any) -> Any:
+        traffic.bytes += pointers.get_element_ty().primitive_bitwidth // 8 * int(mask.data.sum())
+        return kept[0](self, pointers, mask, *rest)
+
+    def store(self: Any, pointers: Any, values: Any, mask: Any, *rest: Any) -> Any:
+        traffic.bytes += pointers.get_element_ty().primitive_bitwidth // 8 * int(mask.data.sum())
+        return kept[1](self, pointers, values, mask, *rest)
+
+    def launch(self: Any, *arguments: Any, **options: Any) -> Any:
+        traffic.launches += 1
+        return run(self, *arguments, **options)
+
+    function.run, builder.create_masked_load, builder.create_masked_store = launch, load, store
+    try:
+        yield traffic
+    finally:
+        function.run, (builder.create_masked_load, builder.create_masked_store) = run, kept
 
 
 def main() -> None:
@@ -124,7 +157,7 @@ def count(vocab: int) -> None:
     for how in (Sampling(), Sampling(1.0), Sampling(0.6, 0.95), Sampling(0.6, 0.95, 20)):
         with Counted(vocab) as mode:
             draw_in_torch(logits, torch.tensor(WORDS[:1]), how)
-        with interpreter.count_traffic() as traffic:
+        with count_traffic() as traffic:
             for word in WORDS:
                 draws.draw(logits, torch.tensor([word]), *place_rules(how), None)
         launches, read = traffic.launches // len(WORDS), traffic.bytes / len(WORDS)

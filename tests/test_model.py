@@ -88,14 +88,6 @@ def test_greedy_texts_equal_those_of_hf(role):
 
 
 @pytest.mark.parametrize("role", ["base", "guide"])
-def test_greedy_texts_equal_those_of_hf_on_random_weights(random_pair, role):
-    ours = GuidedTakeover(**{role: str(random_pair[role])}, policy=role, batch_size=3)
-    theirs = HFLM(pretrained=str(random_pair[role]), batch_size=3, dtype="float32", device="cpu")
-    asked = instances(PROMPTS, {"do_sample": False, "temperature": 0.0, "max_gen_toks": 60, "until": ["a"]})
-    assert ours.generate_until(asked, disable_tqdm=True) == theirs.generate_until(asked, disable_tqdm=True)
-
-
-@pytest.mark.parametrize("role", ["base", "guide"])
 def test_log_likelihoods_equal_those_of_hf(role):
     ours = GuidedTakeover(policy=role, batch_size=3, **{role: str(DEMO[role])})  # named alone, as `hf` names it
     theirs = HFLM(pretrained=str(DEMO[role]), batch_size=3, dtype="float32", device="cpu")

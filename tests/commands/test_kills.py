@@ -1,4 +1,4 @@
-"""`score` and `report` as real processes: killed and called again, in folders that cannot be written, under a jumping clock."""
+"""`score` and `report` as real processes: killed and called again, and in folders that cannot be written."""
 
 import json
 import random
@@ -92,11 +92,6 @@ def test_kills_that_are_aimed(attempts, fault, number, files):
     assert attempts.run(fault=fault, number=number)[0] == (-signal.SIGKILL if reached else 0)
     assert attempts.read().items() <= attempts.whole.items() and len(attempts.read()) == files
     ends_well(attempts)
-
-
-def test_a_clock_that_jumps_changes_nothing(attempts):
-    attempts.clear()
-    ends_well(attempts, fault="a clock that jumps")
 
 
 def test_a_folder_that_is_read_only_is_a_line(attempts):

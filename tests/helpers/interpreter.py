@@ -1,7 +1,5 @@
 """Triton's interpreter on a CPU, in processes with `TRITON_INTERPRET=1`."""
 
-from contextlib import contextmanager
-
 from triton.runtime import interpreter
 
 _patch, _patched = interpreter._patch_lang, set()
@@ -38,33 +36,3 @@ def interpret_operations(monkeypatch):
     library.impl("compute_words", draws.compute_words, "CPU")
     monkeypatch.setattr(operations, "uses_kernels", lambda logits: True)
     return library
-
-
-class Traffic:
-    """Launches of kernels, and the bytes that they load and store."""
-
-    launches = bytes = 0
-
-
-@contextmanager
-def count_traffic():
-    builder, function, traffic = interpreter.InterpreterBuilder, interpreter.InterpretedFunction, Traffic()
-    kept, run = (builder.create_masked_load, builder.create_masked_store), function.run
-
-    def load(self, pointers, mask, *rest):
-        traffic.bytes += pointers.get_element_ty().primitive_bitwidth // 8 * int(mask.data.sum())
-        return kept[0](self, pointers, mask, *rest)
-
-    def store(self, pointers, values, mask, *rest):
-        traffic.bytes += pointers.get_element_ty().primitive_bitwidth // 8 * int(mask.data.sum())
-        return kept[1](self, pointers, values, mask, *rest)
-
-    def launch(self, *arguments, **options):
-        traffic.launches += 1
-        return run(self, *arguments, **options)
-
-    function.run, builder.create_masked_load, builder.create_masked_store = launch, load, store
-    try:
-        yield traffic
-    finally:
-        function.run, (builder.create_masked_load, builder.create_masked_store) = run, kept
