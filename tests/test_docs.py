@@ -81,10 +81,6 @@ def test_the_picture_shows_the_figures_that_the_tables_have():
         assert f">{row['acc']:.1%}<" in picture
 
 
-def test_the_runs_page_names_every_trace_column_and_no_other():
-    assert sorted(first_cells(page_text("runs.md"), "column")) == sorted(SCHEMA.names)
-
-
 def test_the_tasks_page_names_every_task_group_and_metric_and_no_other():
     text = page_text("tasks.md")
     files = (ROOT / "task_configs").glob("*.yaml")
@@ -98,18 +94,21 @@ def test_the_tasks_page_names_every_task_group_and_metric_and_no_other():
     assert draws == set(re.findall(r"`(takeover_\w+_\d+0)`", text))
 
 
-def test_the_install_page_names_every_dependency_and_no_other():
+def test_tables_of_pages_name_all_that_there_is_and_no_more():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     wanted = [*project["dependencies"], *(d for extra in project["optional-dependencies"].values() for d in extra)]
-    names = {re.match(r"[\w-]+", dependency)[0] for dependency in wanted}
-    assert sorted(first_cells(page_text("install.md"), "dependency")) == sorted(names)
-
-
-def test_the_contributors_page_names_every_source_folder_and_no_other():
     package = ROOT / "lm_eval_takeover"
-    folders = [f"{path.name}/" for path in package.iterdir() if path.is_dir() and any(path.glob("*.py"))]
     modules = [path.name for path in package.glob("*.py") if path.name != "__init__.py"]
-    assert sorted(first_cells(page_text("contributing.md"), "source folder")) == sorted(folders + modules)
+    for page, header, names in (
+        ("runs.md", "column", SCHEMA.names),
+        ("install.md", "dependency", {re.match(r"[\w-]+", dependency)[0] for dependency in wanted}),
+        (
+            "contributing.md",
+            "source folder",
+            [*modules, *(f"{path.parent.name}/" for path in package.glob("*/__init__.py"))],
+        ),
+    ):
+        assert sorted(first_cells(page_text(page), header)) == sorted(names), page
 
 
 def test_every_page_is_in_both_indexes():

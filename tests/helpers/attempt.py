@@ -30,14 +30,14 @@ def die():
     time.sleep(60)
 
 
-def at_call(number, owner, name, action=die):
-    """Have something happen at the so-many-th call of a function, instead of it."""
+def at_call(number, owner, name, action=lambda *_: die()):
+    """Have something happen to the arguments of the so-many-th call of a function, before it."""
     plain, calls = getattr(owner, name), []
 
     def counted(*arguments, **options):
         calls.append(1)
         if len(calls) == number:
-            action()
+            action(*arguments)
         return plain(*arguments, **options)
 
     setattr(owner, name, counted)
@@ -45,16 +45,7 @@ def at_call(number, owner, name, action=die):
 
 def die_inside(number, method):
     """Die inside the transaction of the so-many-th call of a method of the journal, after its rows are in."""
-    plain = getattr(journal.Journal, method)
-    calls = []
-
-    def counted(self, *arguments):
-        calls.append(1)
-        if len(calls) == number:
-            self.update_attempt = die
-        return plain(self, *arguments)
-
-    setattr(journal.Journal, method, counted)
+    at_call(number, journal.Journal, method, lambda written, *_: setattr(written, "update_attempt", die))
 
 
 def jumping_clock():
@@ -87,7 +78,7 @@ FAULTS = {
     "as a part is entered": lambda n: die_inside(n, "assign_part"),
     "while answers are scored": lambda n: at_call(n, benchmarks, "score_samples"),
     "in the commit of verdicts": lambda n: die_inside(n, "add_verdicts"),
-    "an exception while scoring": lambda n: at_call(n, benchmarks, "score_samples", lambda: 1 / 0),
+    "an exception while scoring": lambda n: at_call(n, benchmarks, "score_samples", lambda *_: 1 / 0),
     "a clock that jumps": lambda n: jumping_clock(),
     "a token that raises": raising,
 }

@@ -53,13 +53,11 @@ class Page:
         return message
 
     def open(self, url):
-        """Returns the seconds until the page was loaded."""
+        """Until the page is loaded."""
         self._events.clear()
-        begin = time.monotonic()
         self.call("Page.navigate", url=url)
         while "Page.loadEventFired" not in self._events:
             self._read()
-        return time.monotonic() - begin
 
     def evaluate(self, expression):
         found = self.call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)

@@ -121,14 +121,6 @@ def _spoil_results(folder, rng):
     return path.write_text("".join(json.dumps(line) + "\n" for line in lines))
 
 
-def _spoil_calibration(folder, rng):
-    _spoil_file(folder / "calibration.json", rng, lambda c: c | {"checksum": _compute_checksum(c)})
-
-
-def _spoil_baseline(folder, rng):
-    _spoil_file(folder / "baseline.json", rng, lambda c: c | {"checksum": digest_of(c | {"checksum": ""})})
-
-
 _CELLS = (None, 0, -1, 7, 2**62, 0.5, float("inf"), "", "x", "../../x.parquet", "000-000099.parquet", "\x1b[31m", "\U000e0041",
           b"", b"\xff\x00")  # fmt: skip
 
@@ -193,10 +185,6 @@ def spoil_parquet(path: Path, rng: random.Random) -> None:
     path.write_bytes(content)
 
 
-def _spoil_any(pattern):
-    return lambda folder, rng: spoil_parquet(rng.choice(sorted(folder.glob(pattern))), rng)
-
-
 def _spoil_svg(folder, rng):
     path = folder / "analysis" / "budget.svg"
     text = path.read_text()
@@ -209,14 +197,6 @@ def _spoil_svg(folder, rng):
     path.write_bytes(spoil_bytes(path.read_bytes(), rng) if rng.random() < 0.5 else changed.encode())
 
 
-def _spoil_effects(folder, rng):
-    _spoil_file(folder / "effects" / EXAMPLES, rng)
-
-
-def _spoil_analysis(folder, rng):
-    _spoil_file(folder / "analysis" / rng.choice(("analysis.json", "budget.json")), rng)
-
-
 # How our commands read
 
 
@@ -224,10 +204,6 @@ def _read_results(folder):
     extras = ["--columns", "intervals", "maj8", "truncated", "task_rate", "cost"]
     main(["leaderboard", str(folder / "results"), *extras])
     main(["regress", str(folder / "results"), "--baseline", str(folder / "new.json"), "--update"])
-
-
-def _read_baseline(folder):
-    main(["regress", str(folder / "results"), "--baseline", str(folder / "baseline.json"), "--format", "json"])
 
 
 def _read_calibration(folder):
@@ -254,17 +230,33 @@ def _read_analysis(folder):
     _ = found.base, found.guide, found.compared, found.problems
 
 
+def _any_of(pattern):
+    return lambda folder, rng: spoil_parquet(rng.choice(sorted(folder.glob(pattern))), rng)
+
+
+def _json(name, sign=lambda content: content):
+    return lambda folder, rng: _spoil_file(folder / name, rng, sign)
+
+
 KINDS = {
     "results": (_spoil_results, _read_results),
-    "calibration": (_spoil_calibration, _read_calibration),
+    "calibration": (_json("calibration.json", lambda c: c | {"checksum": _compute_checksum(c)}), _read_calibration),
     "journal": (_spoil_journal, _read_runs),
-    "trace": (_spoil_any("disagreement/traces/*"), _read_runs),
-    "scores": (_spoil_any("base/scores/*.parquet"), _read_runs),
-    "prompts": (_spoil_any("base/prompts.parquet"), _read_runs),
-    "baseline": (_spoil_baseline, _read_baseline),
+    "trace": (_any_of("disagreement/traces/*"), _read_runs),
+    "scores": (_any_of("base/scores/*.parquet"), _read_runs),
+    "prompts": (_any_of("base/prompts.parquet"), _read_runs),
+    "baseline": (
+        _json("baseline.json", lambda c: c | {"checksum": digest_of(c | {"checksum": ""})}),
+        lambda folder: main(
+            ["regress", str(folder / "results"), "--baseline", str(folder / "baseline.json"), "--format", "json"]
+        ),
+    ),
     "svg": (_spoil_svg, lambda folder: read_figure(folder / "analysis" / "budget.svg")),
-    "effects": (_spoil_effects, lambda folder: read_effects(folder / "effects")),
-    "analysis": (_spoil_analysis, _read_analysis),
+    "effects": (_json(f"effects/{EXAMPLES}"), lambda folder: read_effects(folder / "effects")),
+    "analysis": (
+        lambda folder, rng: _json(f"analysis/{rng.choice(('analysis.json', 'budget.json'))}")(folder, rng),
+        _read_analysis,
+    ),
 }
 
 
@@ -283,15 +275,6 @@ def try_one(kind: str, sound: Path, scratch: Path, seed: int) -> None:
 # A bit that flips on the disk
 
 
-def _read_journal(folder):
-    run = read_run_folder(folder / "base")
-    return run.answered, run.takeover, run.arguments, run.settings, run.decoding
-
-
-def _read_trace(folder):
-    return [(one, table.to_pylist()) for one, table in read_run_folder(folder / "base").read_traces(TRACED.names)]
-
-
 def _read_score_files(folder):
     (path,) = list_score_files(folder / "base")
     header, keys = read_header(path)
@@ -299,9 +282,17 @@ def _read_score_files(folder):
         return header, keys, read_table(path, make_schema(header.scores)).to_pylist()
 
 
+def _read_journal(run):
+    return run.answered, run.takeover, run.arguments, run.settings, run.decoding
+
+
+def _read_traces(run):
+    return [(one, table.to_pylist()) for one, table in run.read_traces(TRACED.names)]
+
+
 FLIPPED = {
-    "journal": ("base/journal-000.sqlite", _read_journal),
-    "traces": ("base/traces/000-000001.parquet", _read_trace),
+    "journal": ("base/journal-000.sqlite", lambda folder: _read_journal(read_run_folder(folder / "base"))),
+    "traces": ("base/traces/000-000001.parquet", lambda folder: _read_traces(read_run_folder(folder / "base"))),
     "scores": ("base/scores/000001.parquet", _read_score_files),
     "prompts": ("base/prompts.parquet", lambda folder: read_prompts(folder / "base")),
 }

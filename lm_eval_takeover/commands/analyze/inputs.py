@@ -1,14 +1,13 @@
 """The runs that are analysed, and why an analysis of them cannot be made."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import polars as pl
-import pyarrow.parquet as pq
 
 from lm_eval_takeover.analysis.guides import STEP
 from lm_eval_takeover.analysis.planning import Codes, Rules, classify_vocabulary
@@ -114,15 +113,6 @@ class Inputs:
             total = len(self.scored.stored_samples())
             raise CannotShow(f"{len(left)} of {total} samples of '{self.scored_name}' are not scored yet; {way_out}")
         return files
-
-    def check_columns(self, columns: Iterable[str]) -> None:
-        """Raises CannotShow where the scores files are of an older version, without these columns."""
-        for path in self.score_files:
-            if missing := sorted(set(columns) - set(pq.read_schema(path).names)):
-                raise CannotShow(
-                    f"'{path}' is of an older version, without {', '.join(missing)}; run: lm-eval-takeover score "
-                    f"{self.scored.folder} --overwrite"
-                )
 
     @cached_property
     def scores(self) -> list[str]:

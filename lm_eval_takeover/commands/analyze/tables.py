@@ -4,7 +4,7 @@ import argparse
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,7 @@ from lm_eval_takeover.runs.parquet import Name
 from lm_eval_takeover.storage.whole_files import write_text
 
 INDEX = "analysis.json"
+_NOTHING = "all scores are 0, or the scores files hold none of the run's samples"
 
 
 def analyze(options: argparse.Namespace) -> int:
@@ -63,24 +64,19 @@ def make_tables(inputs: Inputs, names: Sequence[str], near: float) -> tuple[dict
     """The tables by name, in the order of the catalogue, and why others cannot be shown."""
     tables: dict[str, pl.DataFrame] = {}
     missing: dict[str, str] = {}
-    measured: dict[str, pl.DataFrame] = {}
     scored = [name for name in SCORED if name in names or (name, "signals" in names) == ("failure", True)]
     scored = [name for name in scored if name != "guides"]
-    for name in list(scored):
-        try:
-            inputs.check_columns(SCORED[name].columns)
-        except CannotShow as reason:
-            scored.remove(name)
-            missing[name] = str(reason)
-    try:
-        if scored:
-            measured = measure_rollouts(inputs, scored)
-    except CannotShow as reason:
-        missing |= dict.fromkeys(scored, str(reason))
+    measured = cache(lambda: measure_rollouts(inputs, scored))
+
+    def read(name: str) -> pl.DataFrame:
+        if name not in measured():
+            raise CannotShow(_NOTHING)
+        return measured()[name]
+
     makers: dict[str, Callable[[], pl.DataFrame]] = {
-        "planning": lambda: make_planning(inputs, measured.get("planning")),
-        "failure": lambda: _tabulate_scored("failure", measured, partial(_add_verdicts, inputs)),
-        "signals": lambda: make_signals(inputs, measured, missing.get("failure")),
+        "planning": lambda: make_planning(inputs, partial(read, "planning")),
+        "failure": lambda: SCORED["failure"].tabulate(_add_verdicts(inputs, read("failure"))),
+        "signals": lambda: _add_verdicts(inputs, read("failure")).rename({"signal_value": "value"}),  # Figure 4
         "contexts": lambda: make_contexts(inputs),
         "guides": lambda: make_guides(inputs, steps=False),
         "checkpoints": lambda: make_guides(inputs, steps=True),
@@ -90,16 +86,13 @@ def make_tables(inputs: Inputs, names: Sequence[str], near: float) -> tuple[dict
         "cross": lambda: make_cross(inputs, near),
         "ranks": lambda: make_ranks(inputs),
     }
-    for name in COLUMNS:
-        if name not in names or (name in missing and name != "planning"):
-            continue
+    for name in (name for name in COLUMNS if name in names):
         try:
-            table = makers[name]() if name in makers else _tabulate_scored(name, measured)
+            table = makers[name]() if name in makers else SCORED[name].tabulate(read(name))
             tables[name] = table.select(COLUMNS[name])
-            missing.pop(name, None)
         except CannotShow as reason:
-            missing.setdefault(name, str(reason))
-    return tables, {name: reason for name, reason in missing.items() if name in names}
+            missing[name] = str(reason)
+    return tables, missing
 
 
 def measure_rollouts(inputs: Inputs, names: Sequence[str], files: list[Path] | None = None) -> dict[str, pl.DataFrame]:
@@ -120,14 +113,6 @@ def measure_rollouts(inputs: Inputs, names: Sequence[str], files: list[Path] | N
     return {name: pl.concat(found).sort("task", maintain_order=True) for name, found in frames.items() if found}
 
 
-def _tabulate_scored(
-    name: str, measured: dict[str, pl.DataFrame], add: Callable[[pl.DataFrame], pl.DataFrame] = lambda table: table
-) -> pl.DataFrame:
-    if name not in measured:
-        raise CannotShow("all scores are 0, or the scores files hold none of the run's samples")
-    return SCORED[name].tabulate(add(measured[name]))
-
-
 def _tabulate_traces(rows: Sequence[dict[str, Any]]) -> pl.DataFrame:
     if not rows:
         raise CannotShow("the traces hold none of the runs' samples; give the runs' commands again, which repair them")
@@ -137,13 +122,6 @@ def _tabulate_traces(rows: Sequence[dict[str, Any]]) -> pl.DataFrame:
 def _add_verdicts(inputs: Inputs, measured: pl.DataFrame) -> pl.DataFrame:
     verdicts = inputs.samples.filter(pl.col("run") == inputs.scored_name).select("task", "doc_id", "sample", "correct")
     return measured.join(verdicts, on=["task", "doc_id", "sample"], maintain_order="left")
-
-
-def make_signals(inputs: Inputs, measured: dict[str, pl.DataFrame], why: str | None) -> pl.DataFrame:
-    """Figure 4: what `failure` reads of each sample, and whether the sample is correct."""
-    if "failure" not in measured:
-        raise CannotShow(why or "the scores files hold none of the run's samples")
-    return _add_verdicts(inputs, measured["failure"]).rename({"signal_value": "value"})
 
 
 def make_contexts(inputs: Inputs) -> pl.DataFrame:
@@ -180,22 +158,27 @@ def make_guides(inputs: Inputs, *, steps: bool) -> pl.DataFrame:
     found = [(measure_rollouts(inputs, ["guides"], files), step, name) for step, name, files in chosen]
     frames = [of["guides"].with_columns(guide=pl.lit(name)) for of, _, name in found if of]
     numbers = {name: step if steps else None for _, step, name in found}
-    table = _tabulate_scored("guides", {"guides": pl.concat(frames)} if frames else {})
+    if not frames:
+        raise CannotShow(_NOTHING)
+    table = SCORED["guides"].tabulate(pl.concat(frames))
     return table.with_columns(step=pl.col("guide").replace_strict(numbers, return_dtype=pl.Int64))
 
 
-def make_planning(inputs: Inputs, peaks: pl.DataFrame | None) -> pl.DataFrame:
+def make_planning(inputs: Inputs, read_peaks: Callable[[], pl.DataFrame]) -> pl.DataFrame:
     """Peaks of the scored base run, and takeovers of guided runs against the tokens of the base run; either alone will do."""
     columns = ["task", "doc_id", "run", "set", "score", "in_set", "in_base"]
-    parts = []
-    if peaks is not None:
-        parts.append(peaks.with_columns(run=pl.lit(inputs.scored_name), set=pl.lit("peaks")).select(columns))
+    parts, without = [], None
+    try:
+        peaks = read_peaks().with_columns(run=pl.lit(inputs.scored_name), set=pl.lit("peaks"))
+        parts.append(peaks.select(columns))
+    except CannotShow as reason:
+        without = reason
     try:
         if rows := list(_count_takeovers(inputs)):
             parts.append(make_frame(rows).select(columns))
     except CannotShow as reason:
-        if peaks is None:
-            raise
+        if without:
+            raise without from reason
         if any(run.policy not in ("base", "guide") for run in inputs.runs.values()):
             inputs.notes.append(f"planning at takeovers cannot be shown: {reason}")
     return tabulate_planning(pl.concat(parts))

@@ -143,16 +143,6 @@ def test_rollouts_of_the_guide_are_analysed_as_those_of_the_base(demo_runs, tmp_
         main(["analyze", str(copies["base"]), *words, "--only", "lorenz"])
 
 
-def test_scores_of_an_older_version_are_said(copies, tmp_path, capsys):
-    for path in list_score_files(copies["base"]):
-        table = pq.read_table(path)
-        write_parquet(path, table.drop(["guide_top_rank", "shared_top5", "shared_top10"]), table.schema.metadata)
-    with pytest.raises(ArgumentError, match=r"older version, without guide_top_rank, .* score .*base --overwrite"):
-        analyze(tmp_path / "out", copies["base"], only="choices")
-    assert analyze(tmp_path / "out", copies["base"]) == 0
-    assert "choices cannot be shown" in capsys.readouterr().err
-
-
 def test_texts_that_two_tasks_share_are_in_the_tables_of_both(copies, tmp_path):
     """As after a second command: what it asks for has the keys of texts that stand under the first task."""
     with sqlite3.connect(copies["base"] / "journal-000.sqlite") as journal:

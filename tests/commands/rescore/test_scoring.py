@@ -12,7 +12,6 @@ from helpers.run_dirs import plant
 from lm_eval_takeover.cli import main
 from lm_eval_takeover.commands.rescore.scoring import rescore
 from lm_eval_takeover.errors import ArgumentError, RunDirError
-from lm_eval_takeover.results.runs import read_runs
 from lm_eval_takeover.runs.run_reader import read_stored_runs
 from lm_eval_takeover.storage.paths import data_folder
 from lm_eval_takeover.tasks import benchmarks
@@ -162,7 +161,7 @@ def test_what_cannot_be_rescored_is_one_line(finished, tmp_path, capsys):
         read_stored_runs(broken)
 
 
-def test_both_verifiers_judge_a_stored_run_and_tables_do_not_mix_them(finished, tmp_path, capsys):
+def test_both_verifiers_judge_a_stored_run_and_its_own_verdicts_stay(finished, tmp_path, capsys):
     folder, _ = finished
     verdicts = read_stored_runs(folder)[1]  # what analyze, show and report read
     ours, theirs = tmp_path / "ours", tmp_path / "theirs"
@@ -177,12 +176,6 @@ def test_both_verifiers_judge_a_stored_run_and_tables_do_not_mix_them(finished, 
         document = json.loads(file.read_text())
         assert document["config"]["takeover"]["verifier"] == name
         assert document["configs"]["takeover_demo"]["metadata"]["verifier"] == name
-    runs, _ = read_runs([ours, theirs])
-    assert sorted(run.tasks["takeover_demo"].verifier for run in runs) == ["math_verify", "takeover"]
-    assert main(["leaderboard", str(ours), str(theirs)]) == 0
-    printed = capsys.readouterr()
-    assert "rows differ in verifier: " in printed.out + printed.err
-    assert ", math_verify" in printed.out
 
 
 def test_scorers_of_the_same_texts_stand_in_one_row_and_change_the_order_of_rows(tmp_path, capsys):
