@@ -67,7 +67,7 @@ class ModelArguments:
     #: Score of the gate: `ce`, `rkl`, `js`, `entropy`, `margin`, `confidence`, `top1`, `surprise`, `log_ratio`, or a plug-in's.
     #: None: `ce`; `entropy` for that policy
     score: str | None = _argument(None, METHOD)
-    #: With `js`: truncate both distributions to this top-p first.
+    #: With `js`: truncate both distributions to this top-p first. `target_rate` is solved for it.
     score_top_p: float = _argument(1.0, METHOD)
     #: A packaged name, a path, or `NAME:COLUMN` of a published table. None: the packaged one of this pair, if any
     calibration: str | None = _argument(None, METHOD)

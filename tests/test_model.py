@@ -231,7 +231,7 @@ BAD = [
     ({"policy": "early"}, ArgumentError, "policy=early needs either rate"),
     ({"policy": "early", "early_tokens": -1}, ArgumentError, "early_tokens=-1 is negative"),
     ({"score_top_p": 0.9}, ArgumentError, "score_top_p=0.9 is read by score=js, not ce"),
-    ({"score_top_p": 0.9, "score": "js"}, ArgumentError, "score_top_p=0.9 has no calibration"),
+    ({"score_top_p": 0.9, "score": "js"}, ArgumentError, "score_top_p=0.9 needs target_rate=…"),
     ({"rate": 0.1}, ArgumentError, "rate=0.1 is read by policy=random or early, not disagreement"),
     ({"policy": "random", "rate": 0.1, "chance": 0.5}, ArgumentError, "chance=0.5 is read by policy=disagreement or"),
     ({"chance": 2, "tau": 1.0}, ArgumentError, "chance=2.0 is outside 0..1"),

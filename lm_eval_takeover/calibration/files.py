@@ -260,7 +260,7 @@ def name_rate(rate: float, method: Mapping[str, Any], plugins: str | None = None
     options = [f" --{name} {value}" for name, value in gate.items() if value != USUAL_GATE[name]]
     if plugins:
         options.append(f" --plugins {plugins}")
-    if policy in ("disagreement", "entropy"):
+    if policy in ("disagreement", "entropy") and not own:
         return "".join([*([f" --score {score}"] if score != "ce" else []), *options, f" --target_rate {rate:g}"])
     pairs = {**({} if score is None else {"score": score}), **own}
     word = ":".join([policy, *(f"{name}={value}" for name, value in pairs.items())])

@@ -33,12 +33,13 @@ class Method:
         settings: dict[str, Any] = {"policy": policy.name}
         if isinstance(policy, Gated):
             settings |= {"score": policy.score, "kappa_rule": self.kappa_rule, "window": self.window}
+            settings |= {} if policy.score_top_p == 1 else {"score_top_p": policy.score_top_p}
         solved = self.budget_parameter.name
         own = {name: value for name, value in policy.settings().items() if name != solved and value is not None}
         return settings | own
 
     def at(self, value: float, calibration: Calibration) -> Policy:
-        """The policy with its budget parameter at this value."""
+        """The policy with its budget parameter at this value; with `score_top_p` tau and kappa are those of the whole score."""
         if self.budget_parameter.name != SPIKE_RATIO:
             fields: dict[str, Any] = {self.budget_parameter.name: value}
             if isinstance(self.policy, Gated):  # of a score that is 0 or 1: it fires wherever that is 1

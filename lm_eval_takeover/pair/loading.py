@@ -144,8 +144,8 @@ def open_method(arguments: ModelArguments) -> Method:
     if isinstance(policy, Gated) and policy.scorer.binary and by_hand:
         held = f"{by_hand[0]}={getattr(arguments, by_hand[0])}"
         raise ArgumentError(f"{held}: score={policy.score} is 0 or 1 and has no threshold; give chance=…")
-    if isinstance(policy, Gated) and not by_hand and policy.score_top_p != 1:
-        raise ArgumentError(f"score_top_p={policy.score_top_p} has no calibration; give tau=… and kappa=…")
+    if isinstance(policy, Gated) and arguments.tau is arguments.target_rate is None and policy.score_top_p != 1:
+        raise ArgumentError(f"score_top_p={policy.score_top_p} needs target_rate=…, or tau=… and kappa=…")
     rule = arguments.kappa_rule or KAPPA_RULES[0]
     if rule not in KAPPA_RULES:
         raise ArgumentError(f"kappa_rule='{rule}' is not known; {nearest(rule, KAPPA_RULES)}")

@@ -99,7 +99,7 @@ def _expand(named: Named, options: argparse.Namespace, has_leader: bool) -> Iter
     follows = not (by_hand or rates) and named.name in ("random", "early") and has_leader
     for rate in rates or [None if by_hand or follows else options.target_rate]:
         at = f"{label}@{rate:g}" if rates else label
-        yield PlannedRow(at, named.name, own, rate, follows, method, _write_word(named, own))
+        yield PlannedRow(at, named.name, own, rate, follows, method, _write_word(named, own, shared))
 
 
 def read_shared(options: argparse.Namespace, policy: str) -> dict[str, str]:
@@ -123,7 +123,8 @@ def _is_by_hand(own: dict[str, Any], shared: dict[str, Any], parameter: str = SP
     return any(name in given for name in (*_BY_HAND, parameter))
 
 
-def _write_word(named: Named, own: dict[str, Any]) -> str:
+def _write_word(named: Named, own: dict[str, Any], shared: dict[str, Any]) -> str:
     name = own.get("score", own["policy"]) if own["policy"] == DEFAULT_POLICY else own["policy"]
     name = "ce" if name == DEFAULT_POLICY else name
-    return ":".join([name, *(f"{key}={value}" for key, value in named.arguments.items())])
+    pairs = {key: shared[key] for key in ("score_top_p",) if key in shared} | dict(named.arguments)
+    return ":".join([name, *(f"{key}={value}" for key, value in pairs.items())])

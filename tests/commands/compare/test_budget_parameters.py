@@ -38,6 +38,11 @@ def test_a_calibration_is_measured_only_where_none_fits(plan):
     reverse = plan("--direction", "reverse")
     assert value_of(reverse.words, "--direction") == "reverse"
     assert plan("--model_args", "direction=reverse").words == reverse.words
+    for words in (
+        ["--rows", "js:score_top_p=0.95@0.04"],
+        ["--model_args", "score=js", "score_top_p=0.95", "--rates", "0.04"],
+    ):
+        assert value_of(plan("--target_rate", "0.04", *words).words, "--methods") == "js:score_top_p=0.95@0.04"
     grid = plan("--rows", "base,ce,entropy,segment:length=4@0.3", "--rates", "0.02,0.05").words
     methods = grid[grid.index("--methods") + 1 : grid.index("--nearest")]
     assert methods == ("ce@0.02:0.05", "entropy@0.02:0.05", "segment:length=4@0.3")

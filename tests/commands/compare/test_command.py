@@ -18,7 +18,7 @@ from lm_eval_takeover.errors import ArgumentError, TakeoverError
         (["--rows", "ce:lenght=3"], "unknown model argument 'lenght'"),
         (["--rows", "ce,ce"], "--rows names ce twice"),
         (["--rows", "thinking"], "--rows 'thinking': thinking=MODEL names a model"),
-        (["--model_args", "score=js", "score_top_p=0.95"], "score_top_p=0.95 has no calibration"),
+        (["--rows", "js:score_top_p=0.95:spike_ratio=0.1"], "score_top_p=0.95 needs target_rate=…"),
         (["--model_args", "windw=3"], "unknown model argument 'windw'; did you mean 'window'?"),
         (["--model_args", "run_dir=x"], "--model_args run_dir=… is set by compare itself"),
         (["--model_args", "tau=1", "--rates", "0.1"], "--rates would be ignored beside tau=…"),
