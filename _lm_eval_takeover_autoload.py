@@ -46,11 +46,11 @@ def _add_task_folder(module: "ModuleType") -> None:
     ) -> None:
         paths = include_path
         if include_defaults:
-            from lm_eval_takeover.storage.paths import data_folder
+            from lm_eval_takeover.storage.paths import TASK_CONFIGS
 
             given = include_path if isinstance(include_path, (list, tuple)) else [include_path]
             # Ours first: a task of the same name in the user's folder wins.
-            paths = [str(data_folder("task_configs")), *(path for path in given if path)]
+            paths = [str(TASK_CONFIGS), *(path for path in given if path)]
         plain(self, verbosity, paths, include_defaults, *args, **kwargs)
         self.include_path = include_path
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from lm_eval_takeover.commands.regress.baseline import SeedRuns, read_single_run
 from lm_eval_takeover.commands.regress.verdicts import compare
-from lm_eval_takeover.storage.paths import data_folder
+from lm_eval_takeover.storage.paths import TASK_CONFIGS
 
 TASK = "takeover_demo"
 
@@ -32,7 +32,7 @@ def run_seed(policy: str, seed: int, problems: int, folder: Path) -> SeedRuns:
         model="guided-takeover",
         model_args={"policy": policy, "seed": seed, "batch_size": 240, "target_rate": 0.05},
         tasks=[TASK],
-        task_manager=TaskManager(include_path=str(data_folder("task_configs")), include_defaults=False),
+        task_manager=TaskManager(include_path=str(TASK_CONFIGS), include_defaults=False),
         limit=problems,
         evaluation_tracker=tracker,
         bootstrap_iters=0,

@@ -12,6 +12,7 @@ import pytest
 from helpers.pairs import ROOT
 
 from lm_eval_takeover import __version__
+from lm_eval_takeover.storage.paths import TASK_CONFIGS
 
 pytestmark = pytest.mark.slow
 
@@ -67,7 +68,7 @@ def test_the_model_and_tasks_are_found_from_the_wheel(python):
     models, where, theirs, path = run(python, code).splitlines()
     assert models == "lm_eval_takeover.model HFLM"
     assert Path(python).parent.parent in Path(where).parents and theirs == "True None"
-    assert Path(path) == Path(where).parent / "data" / "task_configs" / "takeover_demo.yaml"
+    assert Path(path) == Path(where).parent / "task_configs" / "takeover_demo.yaml"
 
 
 def test_data_is_found_inside_the_installed_package(python):
@@ -167,17 +168,19 @@ def test_a_path_file_that_outlives_the_package_says_nothing(tmp_path):
 
 
 def test_the_entry_points_name_the_model_and_the_folder_of_every_task_file(python):
-    """As lm-eval may read it without our import hook: the package's path is given to its task manager."""
+    """Without our import hook, by each way in which a loader can come from the entry point's package to its folder."""
     code = """
+import importlib.resources, importlib.util, pathlib
 from importlib.metadata import entry_points
 from lm_eval.tasks import TaskManager
 (entry,) = entry_points(group="lm_eval.models", name="guided-takeover")
 print(entry.load().__name__)
 (entry,) = entry_points(group="lm_eval.tasks", name="takeover")
 (folder,) = entry.load().__path__
+ways = pathlib.Path(entry.load().__file__).parent, importlib.resources.files(entry.value), *entry.load().__spec__.submodule_search_locations
+assert {str(way) for way in ways} == {folder}, ways
 print(*sorted(TaskManager(include_path=folder, include_defaults=False).all_tasks))
 """
     model, *found = run(python, code, LM_EVAL_TAKEOVER_AUTOLOAD="0").split()
     assert model == "GuidedTakeover"
-    assert {file.stem for file in (ROOT / "task_configs").glob("takeover_*.yaml")} <= set(found)
-    assert run(python, "import lm_eval_takeover.tasks.files as f; print(f.__path__[0])") != str(ROOT / "task_configs")
+    assert {file.stem for file in TASK_CONFIGS.glob("takeover_*.yaml")} <= set(found)

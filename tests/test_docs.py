@@ -17,6 +17,7 @@ from lm_eval_takeover.cli import build_parser
 from lm_eval_takeover.commands.compare import command as compare
 from lm_eval_takeover.pair.loading import parse_arguments
 from lm_eval_takeover.runs.traces import SCHEMA
+from lm_eval_takeover.storage.paths import TASK_CONFIGS
 from lm_eval_takeover.tasks.metrics import list_metrics
 
 README = ROOT / "README.md"
@@ -83,7 +84,7 @@ def test_the_picture_shows_the_figures_that_the_tables_have():
 
 def test_the_tasks_page_names_every_task_group_and_metric_and_no_other():
     text = page_text("tasks.md")
-    files = (ROOT / "task_configs").glob("*.yaml")
+    files = TASK_CONFIGS.glob("*.yaml")
     configs = [yaml.safe_load(path.read_text().replace("!function", "")) for path in files]
     tasks = {config["task"] for config in configs if isinstance(config.get("task"), str)}
     draws = {task for task in tasks if re.search(r"_\d+0$", task)}
@@ -153,7 +154,7 @@ def test_the_first_command_of_the_readme_is_that_of_make_demo():
 def test_options_of_lm_eval_in_commands_exist(page, monkeypatch):
     from lm_eval._cli.harness import HarnessCLI
 
-    tasks = {path.stem for path in (ROOT / "task_configs").glob("*.yaml")}
+    tasks = {path.stem for path in TASK_CONFIGS.glob("*.yaml")}
     tasks |= set(re.findall(r"^task: (\w+)$", page.read_text(), re.MULTILINE))  # those that the page shows
     tasks |= {"gpqa_diamond_zeroshot"}  # of lm-eval
     for words in commands(page.read_text(), "lm_eval"):

@@ -14,7 +14,7 @@ from helpers.results import takeover, write_results
 from test_docs import PAGES, code_blocks, commands
 
 from lm_eval_takeover.cli import main
-from lm_eval_takeover.storage.paths import data_folder
+from lm_eval_takeover.storage.paths import TASK_CONFIGS, calibration_folder
 
 pytestmark = pytest.mark.slow
 ELSEWHERE = (
@@ -55,9 +55,9 @@ def place(tmp_path_factory, demo_runs):
     folder = tmp_path_factory.mktemp("pages")
     for name, kind in RUNS.items():
         shutil.copytree(demo_runs[kind], folder / name, dirs_exist_ok=True)
-    shutil.copytree(data_folder("task_configs"), folder / "my-tasks")
+    shutil.copytree(TASK_CONFIGS, folder / "my-tasks")
     for name in ("my-pair.json", "other-prompts.json"):
-        shutil.copy(data_folder("calibration") / "demo.json", folder / name)
+        shutil.copy(calibration_folder() / "demo.json", folder / name)
     for number, name in enumerate(RESULTS):
         policy = name if name in ("base", "random") else "disagreement"
         run = takeover(policy, seed=number, base="some/base", guide="some/guide")

@@ -30,7 +30,7 @@ from lm_eval_takeover.errors import CalibrationError, nearest
 from lm_eval_takeover.escaping import for_terminal
 from lm_eval_takeover.method.model_id import ModelId
 from lm_eval_takeover.method.registry import scores as registered
-from lm_eval_takeover.storage.paths import data_folder
+from lm_eval_takeover.storage.paths import calibration_folder
 from lm_eval_takeover.storage.regular_files import read_bounded
 from lm_eval_takeover.storage.schema import Count, Positive, Share, check, show
 from lm_eval_takeover.storage.whole_files import write_text
@@ -186,7 +186,7 @@ def _check_target(path: str, target: Target, calibration: Calibration) -> None:
 
 def packaged_calibrations() -> dict[str, Path]:
     """The calibration files that ship with the package, by name."""
-    return {path.stem: path for path in sorted(data_folder("calibration").glob("*.json"))}
+    return {path.stem: path for path in sorted(calibration_folder().glob("*.json"))}
 
 
 def find_calibration(name: str) -> tuple[Calibration, int | None]:

@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 
 _PACKAGE = Path(__file__).parent.parent
+TASK_CONFIGS = _PACKAGE / "task_configs"  # the folder of the task files
 _LONGEST = 200  # bytes of a component; file systems take 255, and names of files add to it
 
 
@@ -21,7 +22,7 @@ def join_inside(root: Path, *components: str) -> Path:
     return path
 
 
-def data_folder(name: str) -> Path:
-    """`task_configs` or `calibration`, wherever this installation keeps it."""
-    inside = _PACKAGE / "data" / name
-    return inside if inside.is_dir() else _PACKAGE.parent / name
+def calibration_folder() -> Path:
+    """The packaged calibrations, wherever this installation keeps them."""
+    inside = _PACKAGE / "data" / "calibration"
+    return inside if inside.is_dir() else _PACKAGE.parent / "calibration"

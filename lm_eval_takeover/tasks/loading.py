@@ -7,12 +7,12 @@ from typing import Any
 from lm_eval.tasks import TaskManager
 
 from lm_eval_takeover.errors import ArgumentError, nearest
-from lm_eval_takeover.storage.paths import data_folder
+from lm_eval_takeover.storage.paths import TASK_CONFIGS
 
 
 def make_task_manager(names: Collection[str], include: Path | None = None) -> TaskManager:
     """One that knows these tasks: only this package's and those of `include`, where that is enough, which saves seconds."""
-    paths = [str(data_folder("task_configs")), *([str(include)] if include else [])]
+    paths = [str(TASK_CONFIGS), *([str(include)] if include else [])]
     small = TaskManager(include_path=paths, include_defaults=False)
     if all(name in small.all_tasks for name in names):
         return small

@@ -2,11 +2,11 @@
 
 import logging
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from lm_eval.api.instance import Instance
-from lm_eval.api.task import ConfigurableTask
+from lm_eval.api.task import ConfigurableTask, Task
 
 from lm_eval_takeover.errors import ArgumentError, TakeoverError
 from lm_eval_takeover.method.request import TASK_MAX_GEN_TOKS
@@ -30,6 +30,10 @@ DEFAULTS: Mapping[str, Any] = {
 SAMPLING: Mapping[str, Any] = {"do_sample": True, "temperature": 0.6, "top_p": 0.95}
 _LENGTHS = {"max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens"}  # names that lm-eval knows for it
 
+# lm-eval 0.5 has one class of task for each kind of request, under a name that is not public; before, there was one for all.
+_NEXT = ConfigurableTask is Task
+_GeneratingTask: Any = Task._registry["generate_until"] if _NEXT else ConfigurableTask
+
 _TELLING = 400  # characters of all problems together that sampling hardly writes twice
 
 
@@ -38,7 +42,7 @@ def drop_headers(until: Sequence[str], prompt: str) -> list[str]:
     return [stop for stop in until if not (stop.strip() and prompt.startswith(stop.strip()))]
 
 
-class SampledTask(ConfigurableTask):  # type: ignore[misc]
+class SampledTask(_GeneratingTask):  # type: ignore[misc]
     """`repeats` samples of every problem, scored together: avg@n, pass@k for every k that fits, maj@n.
 
     A document has `problem` (a text), `answer` (a text or a number) and, where answers are approximate, `tolerance` (a number).
@@ -49,9 +53,11 @@ class SampledTask(ConfigurableTask):  # type: ignore[misc]
     def __init__(self, config: dict[str, Any]):
         config = {**DEFAULTS, **{key: value for key, value in config.items() if key != "class"}}
         config["generation_kwargs"] = complete_decoding(config.get("generation_kwargs") or {})
-        config["metric_list"] = _choose_metrics(config)
+        metrics = _choose_metrics(config)
+        config["metric_list"] = [{**entry, "metric": _as_metric(entry["metric"])} for entry in metrics]
         self._ranks = 1
         super().__init__(config=config)
+        self.config.metric_list = metrics  # by their names, as results files have them
         self.config.metadata = {**(self.config.metadata or {}), "verifier": get_verifier()}
 
     def download(self, dataset_kwargs: dict[str, Any] | None = None, **settings: Any) -> None:
@@ -65,7 +71,7 @@ class SampledTask(ConfigurableTask):  # type: ignore[misc]
             raise ArgumentError(f"task {self.config.task}: test_split='{split}' is none of {', '.join(self.dataset)}")
         check_documents(self.config.task, self.test_docs())
 
-    def build_all_requests(self, *, world_size: int = 1, **settings: Any) -> None:
+    def build_all_requests(self, *, world_size: int = 1, **settings: Any) -> Any:
         """As lm-eval does; a notice where decoding is greedy."""
         self._ranks = world_size
         if self.config.repeats > 1 and is_greedy(self.config.generation_kwargs):
@@ -74,7 +80,7 @@ class SampledTask(ConfigurableTask):  # type: ignore[misc]
                 "maj@%d equal acc",
                 self.config.task, self.config.repeats, self.config.repeats,
             )  # fmt: skip
-        super().build_all_requests(world_size=world_size, **settings)
+        return super().build_all_requests(world_size=world_size, **settings)
 
     def construct_requests(self, doc: Document, ctx: str, **settings: Any) -> Instance:
         """One request of a document: to be answered once where decoding is greedy, `repeats` times otherwise.
@@ -82,7 +88,8 @@ class SampledTask(ConfigurableTask):  # type: ignore[misc]
         Under a chat template the header of the task's own prompt is no stop string: there a turn has an end, and thoughts may
         well repeat the problem.
         """
-        instance = super().construct_requests(doc, ctx, **settings)
+        made = super().construct_requests(doc, ctx, **settings)
+        (instance,) = made if _NEXT else (made,)
         _, decoding = instance.arguments  # a copy of this request's own
         if is_greedy(decoding):
             instance.repeats = 1
@@ -104,6 +111,9 @@ class SampledTask(ConfigurableTask):  # type: ignore[misc]
                 )
             instance.resps = samples * (self.config.repeats // instance.repeats)
         super().apply_filters()
+        if _NEXT:  # it flattens what the filters give
+            for instance in self.instances:
+                instance.filtered_resps = {name: [record] for name, record in instance.filtered_resps.items()}
 
     def process_results(self, doc: Document, results: Sequence[Record]) -> dict[str, Any]:
         """The metrics of one document, which the filter has computed: those that the task reports."""
@@ -161,6 +171,20 @@ def _choose_metrics(config: Mapping[str, Any]) -> list[dict[str, Any]]:
                 f"expected some of {', '.join(known)}"
             )
     return [known[entry["metric"]] for entry in config["metric_list"]]
+
+
+def _as_metric(name: str) -> str | Callable[..., None]:
+    """The metric of an entry of `metric_list`. lm-eval 0.5 refuses the name `acc` in tasks that generate, but takes any function.
+
+    The function is never called: `process_results` has the values.
+    """
+    if not _NEXT:
+        return name
+
+    def metric(*_: Any, **__: Any) -> None: ...
+
+    metric.__name__ = name
+    return metric
 
 
 def _warn_if_identical(instances: Sequence[Instance]) -> None:

@@ -4,7 +4,6 @@ import time
 
 import pytest
 import yaml
-from helpers.pairs import ROOT
 from helpers.tables import read_table
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -12,6 +11,7 @@ from hypothesis import strategies as st
 from lm_eval_takeover.answers import extraction
 from lm_eval_takeover.answers.extraction import cut_run_on, extract_answer, has_unclosed_think, read_answer
 from lm_eval_takeover.answers.letters import read_letter
+from lm_eval_takeover.storage.paths import TASK_CONFIGS
 
 
 @pytest.mark.parametrize(("response", "answer"), read_table("extracted"))
@@ -115,6 +115,6 @@ def test_headers_are_those_of_the_tasks_prompts():
         pass
 
     Loader.add_multi_constructor("!", lambda *_: None)
-    texts = [path.read_text() for path in (ROOT / "task_configs").glob("*yaml")]
+    texts = [path.read_text() for path in TASK_CONFIGS.glob("*yaml")]
     prompts = [yaml.load(text, Loader).get("doc_to_text") for text in texts]
     assert {prompt.partition(" ")[0] for prompt in prompts if prompt} == set(extraction.HEADERS)

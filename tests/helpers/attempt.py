@@ -21,7 +21,7 @@ from lm_eval_takeover.commands.score import scoring
 from lm_eval_takeover.forward.forward_pass import ForwardPass
 from lm_eval_takeover.runs import journal, shards
 from lm_eval_takeover.storage import whole_files
-from lm_eval_takeover.storage.paths import data_folder
+from lm_eval_takeover.storage.paths import TASK_CONFIGS
 from lm_eval_takeover.tasks import benchmarks
 
 
@@ -100,7 +100,7 @@ def attempt(spec):
         model_args=spec["arguments"],
         tasks=["takeover_demo"],
         limit=spec["limit"],
-        task_manager=TaskManager(include_path=str(data_folder("task_configs")), include_defaults=False),
+        task_manager=TaskManager(include_path=str(TASK_CONFIGS), include_defaults=False),
         bootstrap_iters=0,
         log_samples=True,
     )

@@ -6,14 +6,14 @@ def evaluate_demo(model, arguments, limit, **options):
     from lm_eval import simple_evaluate
     from lm_eval.tasks import TaskManager
 
-    from lm_eval_takeover.storage.paths import data_folder
+    from lm_eval_takeover.storage.paths import TASK_CONFIGS
 
     return simple_evaluate(
         model=model,
         model_args=arguments,
         tasks=["takeover_demo"],
         limit=limit,
-        task_manager=TaskManager(include_path=str(data_folder("task_configs")), include_defaults=False),
+        task_manager=TaskManager(include_path=str(TASK_CONFIGS), include_defaults=False),
         bootstrap_iters=0,
         **options,
     )

@@ -11,7 +11,7 @@ from lm_eval.api.model import LM
 from lm_eval.tasks import TaskManager
 from lm_eval.utils import handle_non_serializable
 
-from lm_eval_takeover.storage.paths import data_folder
+from lm_eval_takeover.storage.paths import TASK_CONFIGS
 
 
 class Scripted(LM):
@@ -36,7 +36,7 @@ class Scripted(LM):
 
 def evaluate(model, tasks, metadata=None):
     """lm-eval's results; its own tasks, whose index takes longer than all of this, are left out."""
-    ours = TaskManager(include_path=str(data_folder("task_configs")), include_defaults=False, metadata=metadata)
+    ours = TaskManager(include_path=str(TASK_CONFIGS), include_defaults=False, metadata=metadata)
     return simple_evaluate(model, tasks=tasks, task_manager=ours, bootstrap_iters=1000, metadata=metadata)
 
 

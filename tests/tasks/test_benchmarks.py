@@ -13,6 +13,7 @@ from helpers.processes import HELPERS, pointed_at, run
 from helpers.read_once import value_once
 
 import lm_eval_takeover
+from lm_eval_takeover.storage.paths import TASK_CONFIGS
 from lm_eval_takeover.tasks import benchmarks
 from lm_eval_takeover.tasks.metrics import list_metrics
 
@@ -163,7 +164,7 @@ def test_every_gold_verifies_in_every_form_and_no_near_miss_does(forked_at_hub):
         assert int(misses) >= int(golds)
 
 
-TASKS = sorted(path.stem for path in (ROOT / "task_configs").glob("*.yaml"))
+TASKS = sorted(path.stem for path in TASK_CONFIGS.glob("*.yaml"))
 
 
 def test_lm_eval_validates_every_task_and_group(forked):
@@ -277,7 +278,7 @@ def test_gsm8k_golds_are_what_follows_the_marks():
 def test_every_task_has_a_readme_with_its_version():
     import yaml
 
-    folder = ROOT / "task_configs"
+    folder = TASK_CONFIGS
     text, versions = (folder / "README.md").read_text(), {}
     for name in TASKS:
         config = yaml.safe_load((folder / f"{name}.yaml").read_text().replace("!function", ""))

@@ -9,7 +9,7 @@ from lm_eval_takeover.calibration.files import packaged_calibrations, read_calib
 from lm_eval_takeover.commands.report.figures import CAPTIONS
 from lm_eval_takeover.method.policy import policies
 from lm_eval_takeover.method.registry import Registry, load_plugins, scores
-from lm_eval_takeover.storage.paths import data_folder
+from lm_eval_takeover.storage.paths import TASK_CONFIGS
 
 Row = dict[str, str]
 _PACKAGE = "lm-eval-takeover"
@@ -65,7 +65,7 @@ def _list_registered(kind: str, registry: Registry[Any]) -> Iterable[Row]:
 
 
 def _list_tasks() -> Iterable[Row]:
-    files = sorted(data_folder("task_configs").glob("takeover_*.yaml"))
+    files = sorted(TASK_CONFIGS.glob("takeover_*.yaml"))
     members = {path.stem: re.findall(r"^  - (\S+)$", path.read_text(encoding="utf-8"), re.MULTILINE) for path in files}
     yield from (_row("task", name, _PACKAGE, "") for name, inside in members.items() if not inside)
     yield from (_row("group", name, _PACKAGE, ", ".join(inside)) for name, inside in members.items() if inside)

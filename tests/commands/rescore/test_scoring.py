@@ -13,7 +13,7 @@ from lm_eval_takeover.cli import main
 from lm_eval_takeover.commands.rescore.scoring import rescore
 from lm_eval_takeover.errors import ArgumentError, RunDirError
 from lm_eval_takeover.runs.run_reader import read_stored_runs
-from lm_eval_takeover.storage.paths import data_folder
+from lm_eval_takeover.storage.paths import TASK_CONFIGS
 from lm_eval_takeover.tasks import benchmarks
 
 LIMIT = 4
@@ -30,7 +30,7 @@ def finished(tmp_path_factory):
 @pytest.fixture
 def tasks(tmp_path):
     """A folder of task files that can be changed."""
-    return shutil.copytree(data_folder("task_configs"), tmp_path / "tasks")
+    return shutil.copytree(TASK_CONFIGS, tmp_path / "tasks")
 
 
 def test_the_same_tasks_give_the_same_results(finished):
