@@ -177,7 +177,8 @@ from lm_eval.tasks import TaskManager
 print(entry.load().__name__)
 (entry,) = entry_points(group="lm_eval.tasks", name="takeover")
 (folder,) = entry.load().__path__
-ways = pathlib.Path(entry.load().__file__).parent, importlib.resources.files(entry.value), *entry.load().__spec__.submodule_search_locations
+found = entry.load().__spec__.submodule_search_locations
+ways = pathlib.Path(entry.load().__file__).parent, importlib.resources.files(entry.value), *found
 assert {str(way) for way in ways} == {folder}, ways
 print(*sorted(TaskManager(include_path=folder, include_defaults=False).all_tasks))
 """
