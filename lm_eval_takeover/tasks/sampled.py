@@ -111,9 +111,15 @@ class SampledTask(_GeneratingTask):  # type: ignore[misc]
                 )
             instance.resps = samples * (self.config.repeats // instance.repeats)
         super().apply_filters()
-        if _NEXT:  # it flattens what the filters give
+        if _NEXT:  # see process_instances
             for instance in self.instances:
                 instance.filtered_resps = {name: [record] for name, record in instance.filtered_resps.items()}
+
+    def process_instances(self) -> None:
+        """Of lm-eval 0.5, which flattens records when it scores them, but logs them as they are."""
+        super().process_instances()
+        for instance in self.instances:
+            instance.filtered_resps = {name: record for name, (record,) in instance.filtered_resps.items()}
 
     def process_results(self, doc: Document, results: Sequence[Record]) -> dict[str, Any]:
         """The metrics of one document, which the filter has computed: those that the task reports."""
