@@ -6,20 +6,10 @@ sees one expression at a time (`expressions`).
 
 import re
 from fractions import Fraction
-from typing import Any
 
-from lm_eval_takeover.answers import notation
+from lm_eval_takeover.answers import normalisation, notation
 from lm_eval_takeover.answers.expressions import OF_ANGLE, Unparsed, find_factor, is_same_value, parse_expression
-from lm_eval_takeover.answers.normalisation import (
-    is_measure,
-    normalise,
-    parse_rational,
-    split_brackets,
-    split_elements,
-    split_top,
-    split_unit,
-    strip_thousands,
-)
+from lm_eval_takeover.answers.normalisation import normalise, parse_rational, split_brackets, split_elements, split_top
 
 _OR_LIST = re.compile(r"\d,\d{3}(?!\d)")  # 100,200 may be a list of two
 _DECIMAL = re.compile(r"-?(\d*)\.(\d+)")
@@ -84,7 +74,7 @@ class Comparison:
 
     def _compare_lists(self, gold: str, answer: str) -> bool | None:
         """Lists and sets match as sets; `1,234` is a number or a list of two, whichever matches."""
-        whole = strip_thousands(gold), strip_thousands(answer)
+        whole = normalisation.strip_thousands(gold), normalisation.strip_thousands(answer)
         if whole != (gold, answer) and all(len(split_elements(text)) == 1 for text in whole) and self.equal(*whole):
             return True
         left, right = split_elements(gold), split_elements(answer)
@@ -94,15 +84,9 @@ class Comparison:
             return self.equal(left[0], right[0])
         if not left or not right:
             return False
-        tuple_ = split_brackets(gold)
-        if (
-            len(left) == 1
-            and tuple_
-            and tuple_[0] == "("
-            and len(tuple_[1]) == len(right)
-            and _must_be_tuple(tuple_[1], right)
-        ):
-            return self._are_same_parts(tuple_[1], right)
+        group = split_brackets(gold) if len(left) == 1 else None
+        if group and group[0] == "(" and len(group[1]) == len(right) and _must_be_tuple(group[1], right):
+            return self._are_same_parts(group[1], right)
         names = {split_top(part, "=")[0] for part in left if "=" in part}
         if len(names) == len(left) == len(right) and not any("=" in part for part in right):
             return self._are_same_parts(left, right)  # `x = 1, y = 2` answered by `1, 2`: in this order
@@ -119,9 +103,8 @@ class Comparison:
                     return False
                 rest.remove(match)
             return not rest
-        return all(any(self.equal(a, b) for b in right) for a in left) and all(
-            any(self.equal(a, b) for a in left) for b in right
-        )
+        answered = all(any(self.equal(a, b) for b in right) for a in left)
+        return answered and all(any(self.equal(a, b) for a in left) for b in right)
 
     def _compare_intervals(self, gold: str, answer: str) -> bool | None:
         """An inequality in one unknown is an interval: `0 \\le x < 1` is `[0, 1)`."""
@@ -142,17 +125,10 @@ class Comparison:
         if left[1::2] == right[1::2] and self._are_same_parts(left[::2], right[::2]):
             return True
         if len(left) == 3:  # a negative factor turns the sign
-            factor = self._find_factor(left, right)
+            factor = find_factor(left[0], left[-1], right[0], right[-1])
             real = factor is not None and factor.is_extended_real
             return bool(real and right[1] == (left[1] if factor > 0 else notation.MIRRORED[left[1]]))
         return False
-
-    def _find_factor(self, left: list[str], right: list[str]) -> Any:
-        try:
-            return find_factor(left[0], left[-1], right[0], right[-1])
-        except Unparsed:
-            self.unparsed = True
-            return None
 
     def _compare_tuples(self, gold: str, answer: str) -> bool | None:
         """Tuples and intervals match part by part; brackets tell open from closed where there are two parts."""
@@ -160,9 +136,8 @@ class Comparison:
         if left is None and right is None:
             return None
         if left is None or right is None:
-            vectors = [
-                group[1] if group else notation.parse_vector(text) for group, text in ((left, gold), (right, answer))
-            ]
+            groups = (left, gold), (right, answer)
+            vectors = [group[1] if group else notation.parse_vector(text) for group, text in groups]
             return vectors[0] is not None and vectors[1] is not None and self._are_same_parts(vectors[0], vectors[1])
         brackets = [group[0] + group[2] for group in (left, right)]
         if brackets[0] != brackets[1] and (len(left[1]) == 2 or not set(brackets) <= {"()", "[]"}):
@@ -174,9 +149,8 @@ class Comparison:
 
     def _compare_matrices(self, gold: str, answer: str) -> bool | None:
         left, right = notation.parse_matrix(gold), notation.parse_matrix(answer)
-        if (left is None and right is None) or (
-            (left is None or right is None) and (split_brackets(gold) or split_brackets(answer))
-        ):
+        bracketed = split_brackets(gold) or split_brackets(answer)
+        if (left is None and right is None) or (bracketed and (left is None or right is None)):
             return None
         if left is None or right is None or [len(row) for row in left] != [len(row) for row in right]:
             return False
@@ -198,7 +172,7 @@ class Comparison:
                 if all(len(letter) == 1 for letter in letters) and letters[0] not in right[-1]:
                     right = [re.sub(rf"(?<![\\A-Za-z]){letters[1]}(?![A-Za-z])", letters[0], part) for part in right]
             return notation.is_same_name(left[0], right[0]) and self.equal(left[-1], right[-1])
-        return self._find_factor(left, right) is not None
+        return find_factor(left[0], left[-1], right[0], right[-1]) is not None
 
     def _gives_value(self, parts: list[str], value: str, swapped: bool = False) -> bool:
         """Whether an equation gives this value: to a name (`x = 5`, `m + n = 5`, `5 = x`), or by a true chain (`2 + 3 = 5`)."""
@@ -242,10 +216,8 @@ class Comparison:
         """A unit may be left out, but not be another one. Degrees equal the radians that are written with a π."""
         if OF_ANGLE.search(gold) or OF_ANGLE.search(answer):
             return None  # \\sin 30° is a number
-        sides = [
-            (value.removesuffix("°").strip(), "°" if value.endswith("°") else unit)
-            for value, unit in (split_unit(gold), split_unit(answer))
-        ]
+        found = (normalisation.split_unit(text) for text in (gold, answer))
+        sides = [(value.removesuffix("°").strip(), "°" if value.endswith("°") else unit) for value, unit in found]
         (left, unit), (right, other) = sides
         if (left, right) == (gold, answer):
             return None
@@ -254,7 +226,7 @@ class Comparison:
             angle, radians = (left, right) if unit == "°" else (right, left)
             return self._compare_expressions(rf"\frac{{({angle}) \pi}}{{180}}", radians)
         may_be_left_out = not (unit and other) or ("°" in units and units & {"celsius", "fahrenheit"})
-        measures = is_measure(unit) + is_measure(other)
+        measures = normalisation.is_measure(unit) + normalisation.is_measure(other)
         longer = unit.startswith(other) or other.startswith(unit)  # 10 inches long
         if unit != other and not may_be_left_out and (measures == 2 or (measures and not longer)):
             return False
@@ -263,13 +235,11 @@ class Comparison:
     def _compare_bases(self, gold: str, answer: str) -> bool | None:
         """`204_5` may be written as `204`, but not in another base."""
         left, right = notation.parse_base(gold), notation.parse_base(answer)
-        if left is None and right is None:
-            return None
-        if left is not None and right is not None:
+        if left and right:
             return left == right
-        if left is not None:
+        if left:
             return left[0] == answer.strip()
-        return right is not None and right[1] == 10 and right[0] == gold.strip()
+        return right == (gold.strip(), 10) if right else None
 
     def _compare_expressions(self, gold: str, answer: str) -> bool:
         if r"\ldots" in gold or r"\ldots" in answer:

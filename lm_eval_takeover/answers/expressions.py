@@ -114,10 +114,8 @@ def is_same_value(left: Any, right: Any, tolerance: float) -> bool:
             return False
     if not math_verify.verify(left, right, timeout_seconds=None):
         return False
-    return bool(
-        left.free_symbols == right.free_symbols
-        or sympy.simplify(left).free_symbols == sympy.simplify(right).free_symbols
-    )
+    same = left.free_symbols == right.free_symbols
+    return bool(same or sympy.simplify(left).free_symbols == sympy.simplify(right).free_symbols)
 
 
 def _agree_on_integers(left: Any, right: Any) -> bool:
@@ -147,14 +145,15 @@ def _difference_at_point(left: Any, right: Any) -> tuple[Any, Any] | None:
         return None
 
 
-def find_factor(a: str, b: str, c: str, d: str) -> Any:
-    """The number other than 0 by which `c - d` is to be multiplied for `a - b`; None if there is none. Raises Unparsed."""
+def find_factor(*sides: str) -> Any:
+    """Of sides a, b, c, d the number by which `c - d` is to be multiplied for `a - b`; None for 0, for none, or unread ones."""
     import sympy
 
-    context = " ".join((a, b, c, d))
-    left, right = (
-        parse_expression(first, context) - parse_expression(second, context) for first, second in ((a, b), (c, d))
-    )
+    try:
+        a, b, c, d = (parse_expression(side, " ".join(sides)) for side in sides)
+    except Unparsed:
+        return None
+    left, right = a - b, c - d
     ratio = sympy.simplify(left / right)
     same = ratio.is_number and ratio.is_finite and ratio != 0 and left.free_symbols == right.free_symbols
     return ratio if same and left.free_symbols else None

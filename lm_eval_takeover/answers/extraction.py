@@ -181,7 +181,7 @@ def _read_marked(text: str) -> str | None:
         if _DIRECT.match(sentence):
             answer = _read_leading(sentence) or answer
         elif not text[end:].strip(" \n.*") or (answer is None and _is_bare(sentence)):
-            answer = _read_statement(sentence) or answer
+            answer = (_strip_markup(sentence) if _is_bare(sentence) else _conclude(sentence)) or answer
     return answer
 
 
@@ -222,10 +222,6 @@ def _is_bare(text: str) -> bool:
 def _strip_markup(text: str) -> str | None:
     text = text.strip(" \t*_`").rstrip(".").strip()
     return text if text and len(text) <= MAX_LOOSE else None
-
-
-def _read_statement(text: str) -> str | None:
-    return _strip_markup(text) if _is_bare(text) else _conclude(text)
 
 
 # 4. The end of the text
@@ -305,21 +301,14 @@ def _conclude(text: str) -> str | None:
             maths = maths[-1:]  # `$x = 1$, $y = 2$` ends with one value, `$x = 1$ or $x = 2$` with two
         return join_last(text, [(start, end, _after_equals(content)) for start, end, content in maths]) or None
     _, sign, after = text.rpartition("=")
-    if sign and _is_expression(after):
+    if sign and _MATHEMATICAL.search(after) and not _WORDS.search(_TEXT_COMMAND.sub(" ", after)):  # without delimiters
         return _strip_markup(after)
     numbers: list[str] = (_NUMBER.findall(after)[:1] if sign else []) or _NUMBER.findall(text)
     return numbers[-1].strip() if numbers else join_last(text, named) if named else None
 
 
-def _is_expression(text: str) -> bool:
-    """Whether a text is mathematics without delimiters: digits and no word."""
-    return bool(_MATHEMATICAL.search(text)) and not _WORDS.search(_TEXT_COMMAND.sub(" ", text))
-
-
 _EQUALS = re.compile(r"=|\\equiv(?![A-Za-z])")
-_NO_VALUE = re.compile(
-    r"(?:\\approx(?![A-Za-z])|≈|\\pmod(?![A-Za-z])|\\end\s*+\{(?:aligned|gathered|split)\}).*+", re.DOTALL
-)
+_NO_VALUE = re.compile(r"(?s)(?:\\approx(?![A-Za-z])|≈|\\pmod(?![A-Za-z])|\\end\s*+\{(?:aligned|gathered|split)\}).*+")
 
 
 def _after_equals(maths: str) -> str:

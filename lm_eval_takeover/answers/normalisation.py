@@ -100,10 +100,6 @@ _MEANT = re.compile(
     re.IGNORECASE,
 )
 _OPEN, _CLOSE = "([{", ")]}"
-_CURRENCIES = {
-    sign: re.compile(sign, re.IGNORECASE)
-    for sign in (r"\\\$|\bdollars?\b|\busd\b", r"\bcents?\b|¢", r"€|\beuros?\b", "£", "¥|\byen\b", r"₹|\brupees?\b")
-}
 
 
 @lru_cache(maxsize=4096)  # normalise, parse_rational and each step of a comparison call it with the same text
@@ -250,11 +246,6 @@ def find_closing(text: str, start: int, opening: str = _OPEN, closing: str = _CL
         if depth == 0:
             return position
     return -1
-
-
-def find_currency(answer: str) -> str | None:
-    """The first currency that an untidied answer names."""
-    return next((name for name, sign in _CURRENCIES.items() if sign.search(answer)), None)
 
 
 def strip_thousands(answer: str) -> str:

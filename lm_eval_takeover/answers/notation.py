@@ -10,6 +10,7 @@ from lm_eval_takeover.answers.normalisation import normalise, parse_rational, sp
 NAME = re.compile(
     r"\\?[A-Za-z]+\s*+(?:_\s*+(?:\{[^{}]*\}|\w)\s*+)*'*\s*+(?:\(\s*+([A-Za-z](?:\s*+,\s*+[A-Za-z])*)\s*+\))?|\\angle\s*+[\w{} ]+"
 )
+_ONE_NAME = re.compile(r"\s*+(\\?[A-Za-z]+)\s*+(?:_\s*+(\{[^{}]*\}|\w))?\s*+('*)\s*+(?:\(([^()]*)\))?\s*+$")
 _TERM = r"\\?[A-Za-z]+(?:_\{?\w+\}?)?"
 _SUM_OF_NAMES = re.compile(rf"{_TERM}(?:(?:\s*+\+\s*+|\s++|(?=\\)){_TERM})*")
 _LABEL = re.compile(
@@ -60,20 +61,15 @@ def is_same_name(left: str, right: str) -> bool:
     """`M` and `M_{\\min}`, `f(x)` and `f`, `P(x)` and `p(x)`; `y` may stand for any function of `x`. Not `x_1` and `x_2`."""
     if normalise(left) == normalise(right):
         return True
-    parts = [
-        re.match(r"\s*+(\\?[A-Za-z]+)\s*+(?:_\s*+(\{[^{}]*\}|\w))?\s*+('*)\s*+(?:\(([^()]*)\))?\s*+$", side)
-        for side in (left, right)
-    ]
-    if parts[0] is None or parts[1] is None:
+    one, two = (_ONE_NAME.match(side) for side in (left, right))
+    if one is None or two is None:
         return False
-    (name, index, prime, argument), (other, other_index, other_prime, other_argument) = (
-        part.groups() for part in parts if part
-    )
-    if (index and other_index) or prime != other_prime or (argument and other_argument and argument != other_argument):
+    (name, index, prime, argument), (name_2, index_2, prime_2, argument_2) = one.groups(), two.groups()
+    if (index and index_2) or prime != prime_2 or (argument and argument_2 and argument != argument_2):
         return False
-    if "y" in (name, other) and (argument or other_argument):
+    if "y" in (name, name_2) and (argument or argument_2):
         return True
-    return bool(name.lower() == other.lower()) if argument and other_argument else bool(name == other)
+    return bool(name.lower() == name_2.lower()) if argument and argument_2 else bool(name == name_2)
 
 
 def read_numerals(text: str) -> str:
@@ -174,11 +170,7 @@ def _split_holed(text: str) -> list[str] | None:
 def _join_ends(text: str) -> list[str] | None:
     """Two inequalities in one unknown: one interval if both hold, two if a comma stands for 'or'; None for anything else."""
     both = [piece.strip() for piece in re.split(rf"{_ALSO.pattern}|,", text) if piece.strip()]
-    if (
-        len(both) != 2
-        or not all(RELATION.search(piece) for piece in both)
-        or find_unknown(both[0]) != find_unknown(both[1])
-    ):
+    if len(both) != 2 or not all(map(RELATION.search, both)) or len(set(map(find_unknown, both))) > 1:
         return None
     ends = [to_interval(piece) for piece in both]
     lower = next((end for end in ends if end.endswith(r"\infty)")), None)

@@ -9,25 +9,10 @@ from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import Any, Literal, NamedTuple
 
-from lm_eval_takeover.answers.extraction import (
-    find_boxes,
-    has_unclosed_think,
-    read_answer,
-    read_last_number,
-    strip_thinking,
-)
+from lm_eval_takeover.answers import extraction, verification
 from lm_eval_takeover.answers.letters import read_letter
 from lm_eval_takeover.answers.normalisation import canonicalise
-from lm_eval_takeover.answers.verification import (
-    Reason,
-    Verdict,
-    is_too_large,
-    read_stock,
-    restates,
-    verdict_by_text,
-    verify,
-    verify_stock,
-)
+from lm_eval_takeover.answers.verification import Reason, Verdict
 
 _log = logging.getLogger(__name__)
 
@@ -97,22 +82,18 @@ def judge_samples(question: Question, run: Run = run_here) -> Judged:
         if question.kind == "letters" or question.verifier == "exact_match":
             return Verdict(gold.strip() == answer.strip())
         if (gold, answer) not in known:
-            ran = Ran() if stock else run(partial(verdict_by_text, gold, answer, question.tolerance), False)
+            by_text = partial(verification.verdict_by_text, gold, answer, question.tolerance)
+            ran = Ran() if stock else run(by_text, False)
             if ran == Ran():  # mathematics is loaded only where text does not decide
                 rest = (gold, answer) if stock else (gold, answer, question.tolerance)
-                ran = run(partial(verify_stock if stock else verify, *rest), True)
+                ran = run(partial(verification.verify_stock if stock else verification.verify, *rest), True)
             known[gold, answer] = Verdict(False, ran.reason) if ran.value is None else Verdict(*ran.value)
         return known[gold, answer]
 
     samples: list[JudgedSample] = []
     forms: list[str | None] = []
     for response, truncated in zip(question.responses, question.truncated, strict=True):
-        about = (
-            question.kind,
-            question.gold,
-            question.problem,
-            question.verifier,
-        )  # a worker gets no other response with it
+        about = question.kind, question.gold, question.problem, question.verifier  # but not the other responses
         mine = partial(_read, response, truncated, *about)
         value, reason = run(partial(_read_stock, response) if stock else mine, stock)
         answer, form, boxed, unclosed = value or (None, None, False, False)
@@ -124,7 +105,7 @@ def judge_samples(question: Question, run: Run = run_here) -> Judged:
         samples.append(JudgedSample(answer, outcome, boxed, unclosed))
         forms.append(form)
     pairs = zip(forms, samples, strict=True)
-    alone = {f for f, s in pairs if f is not None and (s.outcome == "timed_out" or is_too_large(f))}
+    alone = {f for f, s in pairs if f is not None and (s.outcome == "timed_out" or verification.is_too_large(f))}
     votes = find_majority(forms, judge, alone)
     return Judged(samples, min(votes, key=lambda vote: (samples[vote].answer or "", vote), default=None))
 
@@ -137,20 +118,20 @@ def _read(
         return response, None, False, False
     if kind == "letters":
         answer, boxed = read_letter(response, truncated)
-        return answer, answer, boxed, has_unclosed_think(response)
+        return answer, answer, boxed, extraction.has_unclosed_think(response)
     if verifier == "last_number":
-        answer, boxed = read_last_number(response), False
+        answer, boxed = extraction.read_last_number(response), False
     else:
-        answer, boxed = read_answer(response, truncated)
+        answer, boxed = extraction.read_answer(response, truncated)
         answer = None if verifier == "boxed" and not boxed else answer
-    restated = answer is not None and restates(answer, gold, problem)
+    restated = answer is not None and verification.restates(answer, gold, problem)
     form = None if answer is None or restated else canonicalise(answer)
-    return answer, form, boxed, has_unclosed_think(response)
+    return answer, form, boxed, extraction.has_unclosed_think(response)
 
 
 def _read_stock(response: str) -> tuple[str | None, str | None, bool, bool]:
-    answer = read_stock(response)
-    return answer, answer and f"${answer}$", bool(find_boxes(strip_thinking(response))), has_unclosed_think(response)
+    answer, boxed = verification.read_stock(response), extraction.find_boxes(extraction.strip_thinking(response))
+    return answer, answer and f"${answer}$", bool(boxed), extraction.has_unclosed_think(response)
 
 
 def find_majority(

@@ -8,17 +8,11 @@ A comparison takes both sides apart by text before math_verify sees an expressio
 
 import re
 from functools import lru_cache
+from itertools import accumulate
 from typing import Any, Literal, NamedTuple
 
 from lm_eval_takeover.answers.comparison import Comparison, equal_by_text
-from lm_eval_takeover.answers.normalisation import (
-    MAX_LENGTH,
-    find_currency,
-    normalise,
-    parse_rational,
-    tidy,
-    unwrap_text,
-)
+from lm_eval_takeover.answers.normalisation import MAX_LENGTH, normalise, parse_rational, tidy, unwrap_text
 from lm_eval_takeover.answers.notation import read_numerals
 
 Reason = Literal["unparsed", "timed_out"]
@@ -49,6 +43,10 @@ _WORD = re.compile(r"\\text\s*+\{\s*+(\(?)([A-Za-z]+)\)?\s*+\}")
 _NEUTRAL = {"a", "an", "the", "is", "it", "f", "graph", "curve", "figure", "function", "answer", "due"}
 
 
+_SIGNS = (r"\\\$|\bdollars?\b|\busd\b", r"\bcents?\b|¢", r"€|\beuros?\b", "£", r"¥|\byen\b", r"₹|\brupees?\b")
+_CURRENCIES = [re.compile(sign, re.IGNORECASE) for sign in _SIGNS]
+
+
 class Verdict(NamedTuple):
     """Whether an answer is correct, and if it could not be judged, why."""
 
@@ -62,7 +60,8 @@ def verdict_by_text(gold: str, answer: str, tolerance: float = 0.0) -> Verdict |
         return Verdict(True)
     if is_too_large(answer):
         return Verdict(False, "unparsed")
-    if None not in (currencies := {find_currency(gold), find_currency(answer)}) and len(currencies) > 1:
+    named = {next((sign for sign in _CURRENCIES if sign.search(text)), None) for text in (gold, answer)}
+    if None not in named and len(named) > 1:  # two currencies
         return Verdict(False)
     correct = equal_by_text(gold, answer, tolerance)
     return None if correct is None else Verdict(correct)
@@ -72,11 +71,8 @@ def is_too_large(answer: str) -> bool:
     """Whether an answer is over the limits on length, nesting or digits that apply before anything is parsed."""
     if len(answer) > MAX_LENGTH or _LONG_RUN.search(answer):
         return True
-    depth = deepest = 0
-    for character in answer:
-        depth += (character in "([{") - (character in ")]}")
-        deepest = max(deepest, abs(depth))
-    return deepest > MAX_NESTING
+    depths = accumulate((character in "([{") - (character in ")]}") for character in answer)
+    return max(map(abs, depths), default=0) > MAX_NESTING
 
 
 def restates(answer: str, gold: str, problem: str) -> bool:

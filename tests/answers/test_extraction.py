@@ -32,14 +32,6 @@ def test_a_text_that_was_cut_off_has_not_answered():
     assert read_answer("The answer is 8. Let me", truncated=True) == ("8", False)
 
 
-def test_thinking():
-    assert extraction.strip_thinking("<think>a</think>b") == "b"
-    assert has_unclosed_think("x <think> y")
-    assert has_unclosed_think("<think>a</think> <think>b")
-    assert not has_unclosed_think("<think>a</think>b")
-    assert not has_unclosed_think("a</think>b")
-
-
 @given(st.text())
 def test_no_text_breaks_extraction(text):
     extract_answer(text)
@@ -75,18 +67,17 @@ def test_time_is_linear_in_the_response(unit):
     assert seconds(320_000) < 24 * seconds(40_000) + 0.05
 
 
-def test_bullets_between_boxes_do_not_backtrack_without_end():
-    assert extract_answer("\\boxed{1}" + "\n* " * 18 + "x \\boxed{2}") == "2"
-    assert extract_answer("\\boxed{1}" + " ** , " * 9 + "x \\boxed{2}") == "2"
-
-
-def test_many_joined_boxes_that_differ():
-    assert extract_answer(", ".join(f"\\boxed{{{n}}}" for n in range(20_000))).endswith(" 19999")
-
-
-def test_deep_nesting_of_boxes():
-    assert extract_answer("\\boxed{" * 20_000 + "5" + "}" * 20_000) == "5"
-    assert extract_answer("\\boxed{" * 200_000) is None
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        ("\\boxed{1}" + "\n* " * 18 + "x \\boxed{2}", "2"), ("\\boxed{1}" + " ** , " * 9 + "x \\boxed{2}", "2"),
+        (", ".join(f"\\boxed{{{n}}}" for n in range(20_000)), ", ".join(map(str, range(20_000)))),
+        ("\\boxed{" * 20_000 + "5" + "}" * 20_000, "5"), ("\\boxed{" * 200_000, None),
+    ],
+    ids=["bullets", "stars", "many", "nested", "open"],
+)  # fmt: skip
+def test_many_boxes_are_read_without_backtracking(text, answer):
+    assert extract_answer(text) == answer
 
 
 @pytest.mark.parametrize(("gold", "response", "near_miss"), read_table("run_on_texts"))
@@ -107,7 +98,9 @@ def test_a_response_ends_where_it_invents_the_next_problem():
     assert extract_answer("\\boxed{5}, a typical word problem: see above") == "5"
     assert cut_run_on("a\n<think>\nProblem: b</think>c") == "a\n<think>\nProblem: b</think>c"
     assert cut_run_on("a\nProblem: b</think>c") == "a\nProblem: b</think>c"
-    assert not has_unclosed_think("\\boxed{5}\n\nProblem: next <think> hm")
+    unclosed = ["x <think> y", "<think>a</think> <think>b", "<think>a</think>b", "a</think>b"]
+    unclosed.append("\\boxed{5}\n\nProblem: next <think> hm")
+    assert [has_unclosed_think(text) for text in unclosed] == [True, True, False, False, False]
 
 
 def test_headers_are_those_of_the_tasks_prompts():

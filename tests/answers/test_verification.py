@@ -9,15 +9,11 @@ from helpers.tables import read_table
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lm_eval_takeover.answers.expressions import to_latex
 from lm_eval_takeover.answers.normalisation import (
     MAX_LENGTH,
     canonicalise,
     normalise,
     parse_rational,
-    split_elements,
-    split_unit,
-    tidy,
 )
 from lm_eval_takeover.answers.verification import Verdict, is_too_large, verdict_by_text, verify
 
@@ -32,16 +28,11 @@ def test_verdicts(gold, answer, correct):
     assert verify(gold, answer).correct is correct
 
 
-def test_the_table_is_large_and_has_no_duplicates():
-    assert len(CASES) >= 300
-    assert len({case[:2] for case in CASES}) == len(CASES)
-    assert {case[:2] for case in CASES} >= set(MATH_VERIFY_DIFFERS)
-
-
 @pytest.mark.parametrize(("gold", "answer"), MATH_VERIFY_DIFFERS)
 def test_math_verify_alone_decides_these_otherwise(gold, answer):
     import math_verify
 
+    assert (gold, answer) in {case[:2] for case in CASES}
     extractors = [math_verify.LatexExtractionConfig(), math_verify.ExprExtractionConfig()]
     left, right = (math_verify.parse(text, extractors) for text in (f"${gold}$", f"$\\boxed{{{answer}}}$"))
     assert bool(math_verify.verify(left, right)) is not verify(gold, answer).correct
@@ -115,32 +106,6 @@ def test_tolerance_is_absolute():
     assert verify(r"4.2\%", "0.0425", tolerance=0.1).correct
     assert not verify(r"4.2\%", "4.4", tolerance=0.1).correct
     assert verify(r"\sqrt{2}", "1.4", tolerance=0.1).correct
-
-
-@pytest.mark.parametrize(
-    ("answer", "value", "unit"),
-    [
-        (r"15\mbox{ cm}^2", "15", "cm^2"), ("15 square centimeters", "15", "cm^2"), ("864 inches^2", "864", "in^2"),
-        ("18 eggs", "18", "egg"), ("5 million", "5 million", ""), ("5m", "5m", ""), ("2 km/h", "2", "kmh"),
-        ("60 miles per hour", "60", "mih"), ("3 over 4", "3 over 4", ""), (r"x \text{ or } y", r"x \text{ or } y", ""),
-        (r"\frac{1}{2}\text{ hour}", r"\frac{1}{2}", "h"),
-    ],
-)  # fmt: skip
-def test_units(answer, value, unit):
-    assert split_unit(answer) == (value, unit)
-
-
-def test_elements():
-    assert split_elements(r"\{1\pm\sqrt{5},-2\}") == [r"1+\sqrt{5}", r"1-\sqrt{5}", "-2"]
-    assert split_elements("(1,2),(3,4)") == ["(1,2)", "(3,4)"]
-    assert split_elements(r"x=1 \text{ and } x=2") == ["x=1", "x=2"]
-    assert split_elements("5") == ["5"]
-
-
-def test_plain_mathematics_becomes_latex():
-    assert to_latex("sqrt(2)*sin(x)**2").replace(" ", "") == r"\sqrt{2}\cdot\sin(x)^2"
-    assert to_latex("x^10 + e^(2x)").replace(" ", "") == "x^{10}+e^{2x}"
-    assert tidy("$2π$") == r"2\pi"
 
 
 NO_EVALUATION = """
