@@ -54,7 +54,8 @@ class Fields:
 
     def share(self, field: str) -> float:
         """The number from 0 to 1 in a field."""
-        return float(self.require(field, Share))
+        share: float = self.require(field, Share)
+        return share
 
     def fail(self, field: str, text: str) -> NoReturn:
         path = self._path(field)
@@ -69,16 +70,21 @@ def read_document(path: Path, writer: str) -> Fields:
     try:
         return Fields(f"'{path}'", json.loads(read_bounded(path, LARGEST_DOCUMENT)))
     except OSError as error:
-        raise ResultsError(
-            f"'{path}' cannot be read: {error.strerror or error}; expected a file of {writer}"
-        ) from error
+        why = error.strerror or error
+        raise ResultsError(f"'{path}' cannot be read: {why}; expected a file of {writer}") from error
     except (ValueError, RecursionError) as error:
         raise ResultsError(f"'{path}' is not JSON ({error}); write it again with {writer}") from error
 
 
-_MARKS = {
-    b"<title>Takeover report": "a report",
-    b'<testsuite name="lm-eval-takeover regress"': "a JUnit file of regress",
+_JUNIT = b'<testsuite name="lm-eval-takeover regress"'
+_MARKS = {b"<title>Takeover report": "a report", _JUNIT: "a JUnit file of regress"}
+_ENDINGS = {".yaml": "a YAML file", ".yml": "a YAML file", ".html": "a web page"}
+_DOCUMENTS = {  # by fields that they have
+    "a calibration": {"scores", "decoding"},
+    "a results file of lm-eval": {"results", "configs"},
+    "a baseline": {"written_by", "checksum", "tasks"},
+    "a leaderboard": {"rows", "warnings"},
+    "the index of an analysis": {"analyses", "runs"},
 }
 
 
@@ -96,21 +102,10 @@ def describe_file(path: Path) -> str:
     try:
         content = json.loads(start)
     except (ValueError, RecursionError):
-        for mark, name in _MARKS.items():
-            if mark in start[:4096]:
-                return name
-        return {".yaml": "a YAML file", ".yml": "a YAML file", ".html": "a web page"}.get(
-            path.suffix, "no file of ours"
-        )
+        marked = (name for mark, name in _MARKS.items() if mark in start[:4096])
+        return next(marked, _ENDINGS.get(path.suffix, "no file of ours"))
     fields = set(content) if isinstance(content, dict) else set()
-    known = {
-        "a calibration": {"scores", "decoding"},
-        "a results file of lm-eval": {"results", "configs"},
-        "a baseline": {"written_by", "checksum", "tasks"},
-        "a leaderboard": {"rows", "warnings"},
-        "the index of an analysis": {"analyses", "runs"},
-    }
-    return next((name for name, wanted in known.items() if wanted <= fields), "another JSON file")
+    return next((name for name, wanted in _DOCUMENTS.items() if wanted <= fields), "another JSON file")
 
 
 def read_lines(path: Path, writer: str, skip: Callable[[str], None] | None = None) -> Iterator[Fields]:

@@ -39,15 +39,14 @@ def read_log(path: Path, reading: problems.Reading) -> tuple[str, Settings, str,
     names = [name for name in next(iter(scores.values()), {}) if all(name in each for each in scores.values())]
     accuracy = reading.filter if reading.filter and len(names) > 1 else problems.choose_accuracy(names)
     if accuracy not in names:
-        known = ", ".join(names) or "none"
-        raise ResultsError(
-            f"'{path}' has no scorer {accuracy or 'with numbers from 0 to 1'} (--filter); it has {known}"
-        )
+        known, wanted = ", ".join(names) or "none", accuracy or "with numbers from 0 to 1"
+        raise ResultsError(f"'{path}' has no scorer {wanted} (--filter); it has {known}")
     graded = any(value not in (0, 1) for each in scores.values() for value in each[accuracy])
     samples_each = 1 if graded else epochs  # grades between wrong and right count as one, and have no Pass@k
     rows = []
     for number, (name, each) in enumerate(whole.items()):
-        identity = digest_of([str(name), each[0].target, _read_text(each[0].input)])
+        given = each[0].input if isinstance(each[0].input, str) else [[m.role, m.text] for m in each[0].input]
+        identity = digest_of([str(name), each[0].target, given])
         texts = digest_of([identity, [sample.output.completion for sample in each]])
         means = {scorer: sum(scores[name][scorer]) / epochs for scorer in names}
         means = {problems.ACC: means.pop(accuracy), **means}
@@ -71,7 +70,3 @@ def _score(samples: Sequence[Any]) -> dict[str, list[float]]:
                 if not isinstance(value, list | None) and problems.is_share(known := number(value)):
                     found.setdefault(f"{scorer}/{part}" if part else scorer, []).append(known)
     return {name: each for name, each in found.items() if len(each) == len(samples)}
-
-
-def _read_text(given: Any) -> Any:
-    return given if isinstance(given, str) else [[message.role, message.text] for message in given]

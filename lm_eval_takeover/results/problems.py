@@ -8,7 +8,7 @@ import re
 import sqlite3
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -45,13 +45,17 @@ class Problems:
     def __len__(self) -> int:
         return len(self.ids)
 
+    def means(self) -> dict[str, float]:
+        """The mean of each metric over problems."""
+        return {metric: float(values.mean()) for metric, values in self.values.items()}
+
     def ordered_as(self, ids: tuple[str, ...]) -> Self:
         """The problems of these ids, in this order."""
         places = {name: place for place, name in enumerate(self.ids)}
         order = np.array([places[name] for name in ids], dtype=int)
         values = {metric: values[order] for metric, values in self.values.items()}
         doc_ids = tuple(self.doc_ids[place] for place in order) if self.doc_ids else ()
-        return type(self)(ids, self.samples, values, doc_ids, self.texts, self.missing)
+        return replace(self, ids=ids, values=values, doc_ids=doc_ids)
 
 
 @dataclass(frozen=True)
@@ -118,11 +122,8 @@ def read_problems(
     The metric `accuracy` is called `acc` in what is returned. Metrics that have no number from 0 to 1 for each problem are left
     out, and so are those that are `skipped`. Raises NotCorrect if `accuracy` is such a metric.
     """
-    seen: dict[tuple[str, int], int] = {}
-    copies: Counter[str] = Counter()
-    rows: list[Measured] = []
-    crashed = 0
-    known: tuple[str, ...] = ()
+    seen, copies = dict[tuple[str, int], int](), Counter[str]()
+    rows, crashed, known = list[Measured](), 0, tuple[str, ...]()
     for number, row in enumerate(read_lines(path, WRITER), 1):
         if row.get("filter", filter_name) != filter_name:
             continue
@@ -215,10 +216,9 @@ def read_costs(run_dir: Path, task: str, problems: Problems) -> dict[str, Values
     Returns nothing if there is no such command.
     """
     with contextlib.ExitStack() as stack:
-        journals = []
         try:
-            for path in list_journals(run_dir):
-                journals.append(stack.enter_context(contextlib.closing(Journal(path, read_only=True))))
+            opened = (contextlib.closing(Journal(path, read_only=True)) for path in list_journals(run_dir))
+            journals = [stack.enter_context(journal) for journal in opened]
             for command in reversed([command for journal in journals for command in journal.commands()]):
                 asked = [row for journal in journals for row in journal.asked(command) if row.task == task]
                 if {row.doc_id for row in asked} == set(problems.doc_ids):

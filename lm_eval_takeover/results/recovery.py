@@ -28,23 +28,21 @@ def measure_recovery(tasks: Sequence[Trio], confidence: float = CONFIDENCE) -> I
     return measure_ratio(pairs, [task.observations for task in tasks], confidence)
 
 
-def measure_ratio(
-    tasks: Sequence[Values], observations: Sequence[float], confidence: float = CONFIDENCE
-) -> Interval | None:
-    """The ratio of two means over tasks, each task [2, problems] of differences; None unless the second is above 0 beyond noise.
+def measure_ratio(tasks: Sequence[Values], counts: Sequence[float], confidence: float = CONFIDENCE) -> Interval | None:
+    """The ratio of two means over tasks, each [2, problems] of differences; None unless the second is above 0 beyond noise.
 
     The interval is Fieller's: all R for which the mean of `first - R second` does not differ from 0. It is bounded exactly where
-    the mean of `second` differs from 0, so both answers come from one test.
+    the mean of `second` differs from 0, so both answers come from one test. `counts` are the observations behind a value.
     """
     means, covariance, parts = np.zeros(2), np.zeros((2, 2)), []
-    for pairs, count in zip(tasks, observations, strict=True):
+    for pairs, count in zip(tasks, counts, strict=True):
         means += pairs.mean(axis=1) / len(tasks)
         part = covariance_of_means(pairs, count) / len(tasks) ** 2
         covariance += part
         parts.append((part[1, 1], pairs.shape[1] - 1))
-    if any(count < 1 for _, count in parts):
+    if any(free < 1 for _, free in parts):
         return None
-    freedom = covariance[1, 1] ** 2 / sum(variance**2 / count for variance, count in parts)
+    freedom = covariance[1, 1] ** 2 / sum(variance**2 / free for variance, free in parts)
     t2 = float(stdtrit(freedom, (1 + confidence) / 2)) ** 2
     a = means[1] ** 2 - t2 * covariance[1, 1]
     if means[1] <= 0 or a <= 0:

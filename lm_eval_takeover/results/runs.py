@@ -21,17 +21,10 @@ from lm_eval_takeover.results.problems import (
     read_problems,
     read_samples,
 )
-from lm_eval_takeover.results.settings import (
-    Settings,
-    library_versions,
-    list_differences,
-    model_settings,
-    parse_model_args,
-    task_settings,
-)
+from lm_eval_takeover.results.settings import Settings, model_settings, name_differences, name_model, task_settings
 from lm_eval_takeover.results.statistics import Interval, Values, mean_interval
 from lm_eval_takeover.runs.facts import make_label
-from lm_eval_takeover.storage.schema import Positive
+from lm_eval_takeover.storage.schema import Positive, Share
 
 PREFIX = "takeover_"
 MATHEMATICAL = (  # the tasks that averages are over
@@ -39,7 +32,7 @@ MATHEMATICAL = (  # the tasks that averages are over
     "takeover_olympiadbench", "takeover_olympiadbench_100", "takeover_aime24", "takeover_aime25",
     "takeover_aime26", "takeover_hmmt_feb26",
 )  # fmt: skip
-_KINDS = {"base": "base", "guide": "guide", "random": "random", "early": "early"}
+_OWN_KINDS = ("base", "guide", "random", "early")  # policies that are a kind of row; others are `guided`
 _LONGEST_NAME = 200  # bytes of a task's name, which is a part of the names of files
 _TOLERANCE = 1e-6  # between a mean in the results and that of the samples
 
@@ -60,19 +53,14 @@ class Counts:
     @classmethod
     def read(cls, reported: Fields) -> Self:
         """Read `config.takeover`, or a task's entry in its `per_task`. Raises ResultsError."""
-        totals = [reported.require(name, int, None) for name in TOTALS]
-        shares = [
-            reported.share(name) if reported.get(name) is not None else None for name in ("realized_rate", "truncated")
-        ]
-        return cls(*totals, *shares)
+        shares = (reported.require(name, Share, None) for name in ("realized_rate", "truncated"))
+        return cls(*(reported.require(name, int, None) for name in TOTALS), *shares)
 
     @classmethod
     def add(cls, parts: Sequence[Self]) -> Self:
         """Add up several. A sum is None if one of them lacks it. The share of cut samples is left out."""
-        sums: dict[str, int | None] = {}
-        for name in TOTALS:
-            values = [getattr(part, name) for part in parts]
-            sums[name] = None if None in values else sum(values)
+        columns = {name: [getattr(part, name) for part in parts] for name in TOTALS}
+        sums = {name: None if None in values else sum(values) for name, values in columns.items()}
         tokens, takeovers = sums["tokens"], sums["takeovers"]
         return cls(**sums, realized_rate=takeovers / tokens if tokens and takeovers is not None else None)
 
@@ -143,6 +131,11 @@ class Run:
     def seed(self) -> Any:
         return self.takeover.get("seed")
 
+    @property
+    def verifiers(self) -> dict[str, str]:
+        """Who judged the samples, by task."""
+        return {task: result.verifier for task, result in self.tasks.items()}
+
 
 def find_results(path: Path) -> list[Path]:
     """The results files and logs of inspect_ai below a folder, or the file itself. Raises ResultsError.
@@ -151,16 +144,12 @@ def find_results(path: Path) -> list[Path]:
     """
     if path.is_file():
         return [path]
-    every = [
-        sorted(path.rglob(name)) if path.is_dir() else [] for name in ("results_*.json", "*.eval", "samples_*.jsonl")
-    ]
-    files = every[0] + every[1] or every[2]
+    results, logs, samples = (sorted(path.rglob(name)) for name in ("results_*.json", "*.eval", "samples_*.jsonl"))
+    files = results + logs or samples
     files = [file for file in files if "probe" not in file.relative_to(path).parts]  # of `compare --probe`: one problem
     if not files:
         state = "holds no results_*.json" if path.is_dir() else "does not exist"
-        raise ResultsError(
-            f"'{path}' {state}; expected the folder of `lm_eval … --output_path`, or a results file in it"
-        )
+        raise ResultsError(f"'{path}' {state}; expected the folder of `lm_eval --output_path`, or a results file in it")
     return files
 
 
@@ -181,32 +170,27 @@ def read_runs(paths: Iterable[Path], reading: Reading = Reading()) -> tuple[list
         if new.takeover.get("rescored") and (origin := find_origin(new, runs)) is not None:
             runs[origin] = take_verdicts(runs[origin], new, notes)
             continue
-        place = next((place for place, run in enumerate(runs) if _is_same(run, new)), None)
-        if place is None:
+        if (place := next((place for place, run in enumerate(runs) if _is_same(run, new)), None)) is None:
             runs.append(new)
-            continue
-        runs[place] = _join(runs[place], new, notes)
+        else:
+            runs[place] = _join(runs[place], new, notes)
     return runs, notes
 
 
 def _is_same(first: Run, other: Run) -> bool:
     shared = first.tasks.keys() & other.tasks.keys()
     # Rows of compare that follow have a rate for each task, and another first for a part of its problems.
-    follow = (
-        first.kind in ("random", "early") and first.takeover.get("label") == other.takeover.get("label") == first.kind
-    )
-    follow = follow and all(
-        _is_part(first.tasks[t], other.tasks[t]) and first.tasks[t].count != other.tasks[t].count for t in shared
-    )
-    differences = list_differences(first.settings, other.settings, ["rate"] if follow else [])
-    verifiers = [{result.verifier for result in run.tasks.values()} for run in (first, other)]
-    same = not differences and verifiers[0] == verifiers[1] and (first.model, first.seed) == (other.model, other.seed)
+    pairs = [(first.tasks[task], other.tasks[task]) for task in shared]
+    labels = [run.takeover.get("label") for run in (first, other)]
+    follow = first.kind in ("random", "early") and labels == [first.kind] * 2
+    follow = follow and all(_is_part(*pair) and pair[0].count != pair[1].count for pair in pairs)
     original = not (first.takeover.get("rescored") or other.takeover.get("rescored"))
-    for task in shared:
-        pair = first.tasks[task], other.tasks[task]
-        if list_differences(pair[0].settings, pair[1].settings, ["limit"] if original and _is_part(*pair) else []):
-            return False
-    return same
+    differences = name_differences(first.settings, other.settings, ["rate"] if follow else [])
+    for one, two in pairs:
+        alike = ["limit"] if original and _is_part(one, two) else []
+        differences += name_differences(one.settings, two.settings, alike)
+    models = [(run.model, run.seed, set(run.verifiers.values())) for run in (first, other)]
+    return not differences and models[0] == models[1]
 
 
 def _is_part(first: TaskResult, other: TaskResult) -> bool:
@@ -229,22 +213,14 @@ def _identify(run: Run) -> list[Any]:
 
 def is_rejudged(run: Run, origin: Run) -> bool:
     """Whether a run is only the verdicts of another verifier on the texts of one that we judged."""
-    theirs, ours = ({result.verifier for result in each.tasks.values()} for each in (run, origin))
+    theirs, ours = (set(each.verifiers.values()) for each in (run, origin))
     return "takeover" in ours - theirs and _identify(run) == _identify(origin)
 
 
 def find_origin(rescored: Run, runs: Sequence[Run]) -> int | None:
     """Find the run whose responses `rescore` judged again. Returns its index, or None."""
-    places = (i for i, run in enumerate(runs) if _identify(run) == _identify(rescored))
-    return next(
-        (
-            i
-            for i in places
-            if runs[i].tasks.keys() >= rescored.tasks.keys()
-            and all(runs[i].tasks[task].verifier == judged.verifier for task, judged in rescored.tasks.items())
-        ),
-        None,
-    )
+    same = (place for place, run in enumerate(runs) if _identify(run) == _identify(rescored))
+    return next((place for place in same if rescored.verifiers.items() <= runs[place].verifiers.items()), None)
 
 
 def take_verdicts(run: Run, rescored: Run, notes: list[str]) -> Run:
@@ -253,9 +229,8 @@ def take_verdicts(run: Run, rescored: Run, notes: list[str]) -> Run:
     for task, new in rescored.tasks.items():
         old = tasks[task]
         if new.count != old.count:
-            notes.append(
-                f"'{rescored.source}' has {new.count} of {old.count} problems of {task}; their verdicts are not shown"
-            )
+            part = f"'{rescored.source}' has {new.count} of {old.count} problems of {task}"
+            notes.append(f"{part}; their verdicts are not shown")
             continue
         settings = old.settings | {"task_version": new.settings.get("task_version")}
         tasks[task] = replace(new, settings=settings, counts=old.counts, run_dir=old.run_dir)
@@ -317,10 +292,8 @@ def _describe_alone(
     path: Path, model: str, settings: Settings, task: str, of_task: Settings, problems: Problems, accuracy: str
 ) -> Run:
     """A run of one task without a results file of lm-eval: all that is known of it is its problems."""
-    means = {metric: float(values.mean()) for metric, values in problems.values.items()}
-    result = TaskResult(
-        task, means, dict.fromkeys(means), len(problems), problems.samples, of_task, problems, Counts(), None, accuracy
-    )
+    means, counts = problems.means(), (len(problems), problems.samples)
+    result = TaskResult(task, means, dict.fromkeys(means), *counts, of_task, problems, Counts(), accuracy=accuracy)
     return Run(path, model, "other", settings, {}, Counts(), {}, {task: result}, None, {}, _list_missing(path, result))
 
 
@@ -339,42 +312,36 @@ def _read_results(path: Path, reading: Reading) -> Run:
     for name in ("rate", "target_rate", "spike_ratio"):
         takeover.require(name, float, None)
     results = document.inside("results")
-    left_out = []
-    tasks: dict[str, TaskResult] = {}
+    left_out, tasks = list[str](), dict[str, TaskResult]()
+    groups, counted = document.inside_or_empty("group_subtasks"), document.inside_or_empty("n-samples")
     for task in results:
-        if task in document.inside_or_empty("groups") or _is_group(document, task):
+        if task in document.inside_or_empty("groups") or (task in groups and task not in counted):
             continue
         if re.search(r"[/\\\x00-\x1f]", task) or task.startswith("."):  # it becomes part of the names of files
             raise ResultsError(f"'{path}': field 'results' names a task {task!r}; expected a name without '/'")
         if len(task.encode(errors="replace")) > _LONGEST_NAME:
-            raise ResultsError(
-                f"'{path}': field 'results' names a task of {len(task)} letters; expected {_LONGEST_NAME} bytes at most"
-            )
+            named = f"'{path}': field 'results' names a task of {len(task)} letters"
+            raise ResultsError(f"{named}; expected {_LONGEST_NAME} bytes at most")
         try:
             tasks[task] = _read_task(path, document, task, reading)
             left_out += _list_missing(path, tasks[task])
         except NotCorrect as reason:
             left_out.append(f"{task} of '{path}' is left out: {reason}")
-    return Run(
-        path,
-        _name_model(config, takeover),
-        _kind(takeover),
+    policy, seconds = takeover.require("policy", str, None), takeover.require("seconds", float, None)
+    kind = "other" if policy is None else policy if policy in _OWN_KINDS else "guided"
+    said = {name: takeover.get(name) for name in takeover}
+    versions = {name: document.get(f"{name}_version") for name in ("lm_eval", "transformers")}
+    left_out = left_out or ([] if tasks else [f"'{path}' is left out: it holds no task"])
+    known = (
         model_settings(document),
-        {name: takeover.get(name) for name in takeover},
+        said,
         Counts.read(takeover),
-        library_versions(document),
+        versions,
         tasks,
-        takeover.require("seconds", float, None),
+        seconds,
         _parameters(config, takeover),
-        left_out or ([] if tasks else [f"'{path}' is left out: it holds no task"]),
-        _find_given_label(takeover),
     )
-
-
-def _kind(takeover: Fields) -> str:
-    if "policy" not in takeover:
-        return "other"
-    return _KINDS.get(takeover.require("policy", str), "guided")
+    return Run(path, name_model(config, takeover, kind), kind, *known, left_out, _find_given_label(takeover))
 
 
 def _find_given_label(takeover: Fields) -> str | None:
@@ -385,30 +352,11 @@ def _find_given_label(takeover: Fields) -> str | None:
     return label if isinstance(label, str) and label != own else None
 
 
-def _name_model(config: Fields, takeover: Fields) -> str:
-    if "policy" not in takeover:
-        arguments = parse_model_args(config.get("model_args"))
-        named = next((arguments[name] for name in ("pretrained", "model", "path", "engine") if name in arguments), None)
-        name = named or config.require("model", str)
-    else:
-        role = "guide" if takeover.get("policy") == "guide" else "base"
-        if takeover.get("policy") not in _KINDS and takeover.get("direction") == "reverse":
-            role = "guide"
-        member = takeover.inside_or_empty(role)
-        name = member.get("id") or config.require("model", str)
-    return str(name).rstrip("/").rpartition("/")[2]
-
-
 def _parameters(config: Fields, takeover: Fields) -> dict[str, int]:
     counted = takeover.inside_or_empty("parameters")
     if count := config.get("model_num_parameters"):
         return {"model": int(count)}
     return {role: counted.require(role, int) for role in counted}
-
-
-def _is_group(document: Fields, task: str) -> bool:
-    """Whether an entry of the results is a group of tasks."""
-    return task in document.inside_or_empty("group_subtasks") and task not in document.inside_or_empty("n-samples")
 
 
 def _read_task(path: Path, document: Fields, task: str, reading: Reading) -> TaskResult:
@@ -418,22 +366,20 @@ def _read_task(path: Path, document: Fields, task: str, reading: Reading) -> Tas
     filters = list(dict.fromkeys(key.partition(",")[2] for key in keys))
     if reading.filter is not None and len(filters) > 1:
         if reading.filter not in filters:
-            raise ResultsError(
-                f"'{path}': {task} has no filter '{reading.filter}' (--filter); it has {', '.join(filters)}"
-            )
+            known = ", ".join(filters)
+            raise ResultsError(f"'{path}': {task} has no filter '{reading.filter}' (--filter); it has {known}")
         keys = [key for key in keys if key.endswith(f",{reading.filter}")]
-    accuracy = choose_accuracy(
-        key.partition(",")[0] for key in sorted(keys, key=lambda key: not is_share(values.get(key)))
-    )
+    names = [key.split(",", 1) for key in sorted(keys, key=lambda key: not is_share(values.get(key)))]
+    accuracy = choose_accuracy(name for name, _ in names)
     if accuracy is None or (task.startswith(PREFIX) and accuracy != ACC):
         values.fail("acc,all", "is missing; expected a task of this package")
-    filter_name = next(name for metric, _, name in (key.partition(",") for key in keys) if metric == accuracy)
-    present = list_metrics((key.partition(",")[0] for key in keys if key.endswith(f",{filter_name}")), accuracy)
+    filter_name = next(key.partition(",")[2] for key in keys if key.startswith(f"{accuracy},"))
+    present = list_metrics((name for name, of in names if of == filter_name), accuracy)
     shown = values.get(f"{accuracy},{filter_name}")
     if accuracy != ACC and not is_share(shown):
         raise NotCorrect(f"metric '{accuracy}' is {shown}, expected a share of correct samples")
-    means = {ACC: values.share(f"{accuracy},{filter_name}")}
-    means |= {metric: values.share(f"{metric},{filter_name}") for metric in present[1:]}
+    called = {ACC if name == accuracy else name: f"{name},{filter_name}" for name in present}
+    means = {name: values.share(key) for name, key in called.items()}
     count = document.inside("n-samples").inside(task).require("effective", Positive)
     samples = samples_path(path, task)
     better = document.inside_or_empty("higher_is_better").inside_or_empty(task)
@@ -442,21 +388,13 @@ def _read_task(path: Path, document: Fields, task: str, reading: Reading) -> Tas
     settings = task_settings(document, task)
     if problems is not None:
         problems = _check(path, task, problems, count, means, reading)
-        own = {metric: float(each.mean()) for metric, each in problems.values.items()}
-        count, means = len(problems), own if problems.missing else own | means
+        count, means = len(problems), problems.means() | ({} if problems.missing else means)
     takeover = document.inside("config").inside_or_empty("takeover")
-    return TaskResult(
-        task,
-        means,
-        {ACC if name == accuracy else name: _number(values.get(f"{name}_stderr,{filter_name}")) for name in present},
-        count,
-        problems.samples if problems else settings.get("samples"),
-        settings,
-        problems,
-        Counts.read(takeover.inside_or_empty("per_task").inside_or_empty(task)),
-        _find_run_dir(path, takeover.get("run_dir")),
-        accuracy,
-    )
+    errors = {name: _number(values.get(key.replace(",", "_stderr,", 1))) for name, key in called.items()}
+    each = problems.samples if problems else settings.get("samples")
+    costs = Counts.read(takeover.inside_or_empty("per_task").inside_or_empty(task))
+    run_dir = _find_run_dir(path, takeover.get("run_dir"))
+    return TaskResult(task, means, errors, count, each, settings, problems, costs, run_dir, accuracy)
 
 
 def _find_run_dir(path: Path, name: Any) -> str | None:
@@ -476,27 +414,22 @@ def samples_path(path: Path, task: str) -> Path:
     return path.with_name(f"samples_{task}_{file_date(path)}.jsonl")
 
 
-def _check(
-    path: Path, task: str, problems: Problems, count: int, means: dict[str, float], reading: Reading
-) -> Problems:
+def _check(path: Path, task: str, found: Problems, count: int, means: dict[str, float], reading: Reading) -> Problems:
     """Count the problems that are missing. Raises ResultsError unless the rest may be those of the results, by their means."""
     samples = samples_path(path, task)
-    missing = count - len(problems)
-    if missing < problems.missing or missing > reading.max_missing * count:
+    missing = count - len(found)
+    if missing < found.missing or missing > reading.max_missing * count:
         raise ResultsError(
-            f"'{samples}' holds {len(problems) + problems.missing} problems, but field 'n-samples.{task}.effective' of "
+            f"'{samples}' holds {len(found) + found.missing} problems, but field 'n-samples.{task}.effective' of "
             f"'{path.name}' says {count}; write both again with {WRITER}, or allow a larger share with --max_missing"
         )
-    for metric, mean in means.items():
-        if (
-            metric in problems.values
-            and abs(float(problems.values[metric].mean()) - mean) > _TOLERANCE + missing / count
-        ):
+    for metric, own in found.means().items():
+        if abs(own - means.get(metric, own)) > _TOLERANCE + missing / count:
             raise ResultsError(
-                f"'{samples}': the mean of field '{metric}' is {problems.values[metric].mean():.6f}, but field "
-                f"'results.{task}.{metric}' of '{path.name}' is {mean:.6f}; they are not of one run"
+                f"'{samples}': the mean of field '{metric}' is {own:.6f}, but field 'results.{task}.{metric}' of "
+                f"'{path.name}' is {means[metric]:.6f}; they are not of one run"
             )
-    return replace(problems, missing=missing)
+    return replace(found, missing=missing)
 
 
 def common_ids(problems: Sequence[Problems], missing: float = 0.0) -> tuple[str, ...] | None:

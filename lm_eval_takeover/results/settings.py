@@ -14,34 +14,16 @@ from lm_eval_takeover.storage.schema import Positive
 Settings = dict[str, Any]
 
 # Arguments of lm-eval's other models, and of vLLM's engine, that change no text.
-_HARMLESS_ELSEWHERE = frozenset(
-    [
-        *("num_concurrent", "max_retries", "timeout", "base_url", "verify_certificate", "eos_string"),
-        *(
-            "tensor_parallel_size",
-            "data_parallel_size",
-            "data_parallel_backend",
-            "gpu_memory_utilization",
-            "swap_space",
-        ),
-    ]
-)
+_HARMLESS_ELSEWHERE = {
+    "num_concurrent", "max_retries", "timeout", "base_url", "verify_certificate", "eos_string", "tensor_parallel_size",
+    "data_parallel_size", "data_parallel_backend", "gpu_memory_utilization", "swap_space",
+}  # fmt: skip
 # Model arguments that change no text; `model` is a label of ours, and the name of a model elsewhere.
 HARMLESS = _HARMLESS_ELSEWHERE | {name for name, kind in KINDS.items() if kind.key is None} - {"model"}
 # What config.takeover says of a run, as resolved.
 TAKEOVER = (
-    "backend",
-    "policy",
-    "direction",
-    "score",
-    "tau",
-    "kappa",
-    "window",
-    "rate",
-    "early_tokens",
-    "plugins",
-    "dtypes",
-)
+    "backend", "policy", "direction", "score", "tau", "kappa", "window", "rate", "early_tokens", "plugins", "dtypes",
+)  # fmt: skip
 # Model arguments of which it says what they came to: thresholds, digests of sources, revisions.
 RESOLVED = {name for name, kind in KINDS.items() if kind in (METHOD, DTYPE)} - {"score_top_p"}
 RESOLVED |= {"backend", "base", "guide", "model"}
@@ -93,9 +75,15 @@ def model_settings(document: Fields) -> Settings:
     return settings
 
 
-def library_versions(document: Fields) -> dict[str, Any]:
-    """Versions that a results file names."""
-    return {name: document.get(f"{name}_version") for name in ("lm_eval", "transformers")}
+def name_model(config: Fields, takeover: Fields, kind: str) -> str:
+    """The last part of the id of a row's model: the base, or who hosts; of other models what they were loaded from."""
+    if kind == "other":
+        arguments = parse_model_args(config.get("model_args"))
+        name = next((arguments[name] for name in ("pretrained", "model", "path", "engine") if name in arguments), None)
+    else:
+        reverse = kind == "guided" and takeover.get("direction") == "reverse"
+        name = takeover.inside_or_empty("guide" if reverse or kind == "guide" else "base").get("id")
+    return str(name or config.require("model", str)).rstrip("/").rpartition("/")[2]
 
 
 def list_differences(old: Settings, new: Settings, ignored: Iterable[str] = ()) -> list[str]:
@@ -117,10 +105,10 @@ def describe_varying(settings: Mapping[str, Settings]) -> list[str]:
             rows.setdefault(_show(row.get(name)), []).append(label)
         if len(rows) > 1:
             *few, (value, most) = sorted(rows.items(), key=lambda item: len(item[1]))
-            rest = "the rest" if len(most) > 2 else ", ".join(most)
-            lines.append(
-                f"{name}: " + "".join(f"{shown} ({', '.join(labels)}), " for shown, labels in few) + f"{value} ({rest})"
-            )
+            shown = [*((each, ", ".join(labels)) for each, labels in few), (value, ", ".join(most))]
+            if len(most) > 2:
+                shown[-1] = value, "the rest"
+            lines.append(f"{name}: " + ", ".join(f"{each} ({labels})" for each, labels in shown))
     return lines
 
 

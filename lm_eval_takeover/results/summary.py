@@ -16,9 +16,7 @@ from lm_eval_takeover.results.runs import MATHEMATICAL, Counts, Run, TaskResult
 from lm_eval_takeover.results.statistics import Interval, as_values, average_interval, mean_interval
 
 WIDEST = 1.0  # interval of a Recovery that is shown
-TOO_WIDE = (
-    "its interval is wider than 100 points, since the gap between base and reference is small for so few problems"
-)
+TOO_WIDE = "its interval is wider than 100 points, as the gap between base and reference is small for so few problems"
 
 
 @dataclass(frozen=True)
@@ -151,11 +149,8 @@ def summarize_correct(correct: Sequence[int], samples: Sequence[int], k: int, ra
 def average(parts: Sequence[Summary]) -> Summary:
     """Average over tasks, unweighted. A score or a rate that a task lacks is missing in it."""
     first, *others = parts
-    scores = {
-        metric: _average_figures([part.score(metric) for part in parts])
-        for metric in first.scores
-        if all(metric in other.scores for other in others)
-    }
+    metrics = [metric for metric in first.scores if all(metric in other.scores for other in others)]
+    scores = {metric: _average_figures([part.score(metric) for part in parts]) for metric in metrics}
     rates = {field.name: mean_of([getattr(part.rates, field.name) for part in parts]) for field in fields(Rates)}
     counts = [part.problems for part in parts if part.problems is not None]
     problems = sum(counts) if len(counts) == len(parts) else None

@@ -7,16 +7,15 @@ import sys
 from pathlib import Path
 
 import pytest
-from helpers.processes import environment
+from helpers import processes
 from lm_eval import simple_evaluate
 from lm_eval.loggers import EvaluationTracker
 
 from lm_eval_takeover.cli import main
-from lm_eval_takeover.commands.regress.command import _METRICS
 from lm_eval_takeover.demo import DEMO, PROMPT, problems
 from lm_eval_takeover.errors import ArgumentError, ResultsError
 from lm_eval_takeover.results.problems import Reading
-from lm_eval_takeover.results.runs import read_run, read_runs
+from lm_eval_takeover.results.runs import read_run
 
 COUNT = 40
 DATA = Path(__file__).parent / "data"
@@ -118,42 +117,15 @@ def test_crashed_and_missing_problems_are_no_wrong_answers(logs, tmp_path, lost)
     assert "choices of" in line and "1 of 40 problems have no response, and are in no figure" in line
 
 
-@pytest.mark.parametrize("folder", ["takeover", "hf"])
-def test_regress_names_every_metric_that_a_results_file_has(logs, capsys, folder):
-    results = DATA / "guided" if folder == "takeover" else logs / "base"
-    (run,), _ = read_runs([results])
-    document = json.loads(run.source.read_text())
-    keys = [key for values in document["results"].values() for key in values if "," in key and "_stderr" not in key]
-    for name in {key.partition(",")[0] for key in keys}:
-        tasks = [task for task in run.tasks if any(key.startswith(f"{name},") for key in document["results"][task])]
-        metric = "acc" if name == "exact_match" else name
-        status, found = regress(capsys, results, "--baseline", results, "--metric", metric, "--tasks", *tasks)
-        assert status == 0 and set(found["tasks"]) >= set(tasks)
-        better = all(document["higher_is_better"][task][name] for task in tasks)
-        assert better or name in _METRICS, f"the help does not name {name}"
-
-
-@pytest.mark.parametrize("words", [["leaderboard"], ["regress", "--baseline", str(DATA / "hf")]], ids=lambda w: w[0])
-def test_logs_are_read_without_torch_in_less_time_than_it_takes_to_import_it(words):
-    """Processor time of three processes each, the least of which counts."""
-    script = f"""
+def test_logs_are_read_without_torch():
+    light = f"""
 import sys
 from lm_eval_takeover.cli import main
-assert main({[words[0], str(DATA / "hf"), *words[1:]]!r}) == 0
+for words in (["leaderboard"], ["regress", "--baseline", {str(DATA / "hf")!r}]):
+    assert main([words[0], {str(DATA / "hf")!r}, *words[1:]]) == 0
 print([name for name in ("torch", "transformers", "datasets", "lm_eval", "scipy.stats") if name in sys.modules])
 """
-    measure = (
-        "import resource, subprocess, sys; subprocess.run([sys.executable, '-c', sys.argv[1]], check=True); "
-        "used = resource.getrusage(resource.RUSAGE_CHILDREN); print(used.ru_utime + used.ru_stime)"
-    )
-    seconds = []
-    for code in (script, "import torch"):
-        run = [sys.executable, "-c", measure, code]
-        done = [subprocess.run(run, capture_output=True, text=True, env=environment(), check=True) for _ in range(3)]
-        seconds.append(min(float(one.stdout.splitlines()[-1]) for one in done))
-        assert code != script or done[0].stdout.splitlines()[-2] == "[]"
-    print(f"{words[0]}: {seconds[0]:.2f} s of a processor, import torch: {seconds[1]:.2f} s")
-    assert seconds[0] < seconds[1]
+    assert processes.run([sys.executable, "-c", light]).stdout.splitlines()[-1] == "[]"
 
 
 INSPECT = """
@@ -185,7 +157,7 @@ inspect_ai.eval(task, model="mockllm/model", **settings)
 def write_inspect_log(folder, right, crashed=0):
     """A log of `inspect eval`: 2 epochs of a solver that answers the first problems rightly, and crashes on the very first."""
     words = [sys.executable, "-c", INSPECT, folder, *map(str, (COUNT, right, crashed))]
-    subprocess.run(words, check=True, env=environment())
+    subprocess.run(words, check=True, env=processes.environment())
     return find(folder, "*.eval")
 
 
@@ -217,7 +189,5 @@ def test_logs_of_inspect_are_compared_as_those_of_lm_eval_are(tmp_path, capsys):
 def test_without_the_reader_of_inspect_its_log_is_one_line(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "inspect_ai.log", None)
     (tmp_path / "x.eval").write_bytes(b"PK")
-    with pytest.raises(
-        ArgumentError, match=r"x.eval' is a log of inspect_ai, whose reader is not installed: pip install"
-    ):
+    with pytest.raises(ArgumentError, match=r"x.eval' is a log of inspect_ai, whose reader is not installed: pip"):
         read_run(tmp_path / "x.eval")

@@ -4,19 +4,10 @@ import numpy as np
 import pytest
 from helpers.results import takeover, write_results
 
+from lm_eval_takeover.results import summary
 from lm_eval_takeover.results.recovery import NOT_ABOVE, Trio
 from lm_eval_takeover.results.runs import Counts, read_runs
 from lm_eval_takeover.results.statistics import average_interval, mean_interval
-from lm_eval_takeover.results.summary import (
-    Figure,
-    Rates,
-    average,
-    choose_averaged,
-    find_nominal_rate,
-    recover,
-    summarize_correct,
-    summarize_tasks,
-)
 
 PER_TASK = {
     task: dict(zip(("tokens", "takeovers", "base_passes", "guide_passes", "realized_rate"), values, strict=True))
@@ -33,11 +24,11 @@ def run(tmp_path):
 
 
 def test_a_task_has_its_scores_with_intervals_and_its_rates(run):
-    tasks = summarize_tasks([run])
+    tasks = summary.summarize_tasks([run])
     amc = tasks["takeover_amc23"]
     assert (amc.problems, amc.samples, amc.k, amc.acc.value) == (40, 8, 8, 0.5)
     assert amc.acc.interval == mean_interval(np.array([3, 5] * 20) / 8)
-    assert amc.passed == amc.score("pass@8") and amc.score("pass@3") == Figure()
+    assert amc.passed == amc.score("pass@8") and amc.score("pass@3") == summary.Figure()
     rates = amc.rates
     assert (rates.realized_rate, rates.base_passes_per_token, rates.donor_passes_per_token) == (0.04, 1.2, 0.1)
     assert rates.weights_per_token == pytest.approx(1.2 * 10 + 0.1 * 100)
@@ -45,27 +36,27 @@ def test_a_task_has_its_scores_with_intervals_and_its_rates(run):
 
 
 def test_an_average_is_the_unweighted_mean_over_tasks(run):
-    parts = list(summarize_tasks([run]).values())
-    whole = average(parts)
+    parts = list(summary.summarize_tasks([run]).values())
+    whole = summary.average(parts)
     assert (whole.problems, whole.samples, whole.k) == (70, 8, 8)
     assert whole.acc.interval == average_interval([part.acc.interval for part in parts])
     assert whole.rates.realized_rate == pytest.approx(0.07)
-    assert average([parts[0]]).acc == parts[0].acc
+    assert summary.average([parts[0]]).acc == parts[0].acc
 
 
 def test_what_a_task_lacks_is_missing_in_the_average(tmp_path):
     write_results(tmp_path / "logged", {"a": [1, 2, 3]}, run=takeover(), samples=3)
     write_results(tmp_path / "means", {"b": [1, 2, 5]}, run=takeover(seed=1), samples=5, logged=False)
     runs, _ = read_runs([tmp_path])
-    whole = average(list(summarize_tasks(runs).values()))
-    assert (whole.k, whole.samples, whole.passed) == (None, None, Figure())
+    whole = summary.average(list(summary.summarize_tasks(runs).values()))
+    assert (whole.k, whole.samples, whole.passed) == (None, None, summary.Figure())
     assert whole.acc.value is not None and whole.acc.interval is None
     assert whole.rates.realized_rate is None and "pass@5" not in whole.scores
 
 
 def test_correct_samples_by_problem_give_the_same_figures_as_a_results_file(run):
-    by_file = summarize_tasks([run])["takeover_aime24"]
-    by_count = summarize_correct([1, 0, 8] * 10, [8] * 30, 8, Rates())
+    by_file = summary.summarize_tasks([run])["takeover_aime24"]
+    by_count = summary.summarize_correct([1, 0, 8] * 10, [8] * 30, 8, summary.Rates())
     assert by_count.acc == by_file.acc and by_count.passed == by_file.passed
 
 
@@ -73,20 +64,7 @@ def test_results_files_of_one_row_share_their_seconds(tmp_path):
     for task, seconds in (("a", 10.0), ("b", 20.0)):
         write_results(tmp_path / task, {task: [1] * 5}, run=takeover(seconds=seconds))
     runs, _ = read_runs([tmp_path])
-    assert {part.rates.seconds_per_problem for part in summarize_tasks(runs).values()} == {3.0}
-
-
-@pytest.mark.parametrize(
-    ("given", "nominal"),
-    [
-        ({"rate": 0.1}, 0.1),
-        ({"target_rate": 0.05, "spike_ratio": 0.03}, 0.05),
-        ({"spike_ratio": 0.03}, 0.03),
-        ({}, None),
-    ],
-)
-def test_the_nominal_rate_is_what_the_run_was_given(given, nominal):
-    assert find_nominal_rate(given) == nominal
+    assert {part.rates.seconds_per_problem for part in summary.summarize_tasks(runs).values()} == {3.0}
 
 
 def test_counts_add_up_and_what_one_lacks_is_missing():
@@ -96,8 +74,8 @@ def test_counts_add_up_and_what_one_lacks_is_missing():
 
 def test_recovery_says_why_there_is_none():
     base, same = np.zeros(30), np.zeros(30)
-    assert recover([Trio(base, base, same, 8)]) == Figure(why=NOT_ABOVE)
-    found = recover([Trio(np.full(30, 0.5), base, np.ones(30), 8)])
+    assert summary.recover([Trio(base, base, same, 8)]) == summary.Figure(why=NOT_ABOVE)
+    found = summary.recover([Trio(np.full(30, 0.5), base, np.ones(30), 8)])
     assert found.value == pytest.approx(0.5) and found.why is None and found.low < 0.5 < found.high
 
 
@@ -113,4 +91,4 @@ def test_recovery_says_why_there_is_none():
     ],
 )
 def test_averages_are_over_mathematical_tasks_and_never_over_a_task_and_its_subset(tasks, averaged):
-    assert choose_averaged(tasks) == averaged
+    assert summary.choose_averaged(tasks) == averaged
