@@ -17,6 +17,7 @@ from lm_eval_takeover.tasks.responses import Response
 from lm_eval_takeover.tasks.verdicts import LoggedVerdict
 
 _KEYS_PER_QUERY = 500
+_PENDING = "WHERE part IS NULL AND trace IS NOT NULL"
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,11 +100,7 @@ class Journal:
 
     def add(self, samples: Iterable[Sample]) -> None:
         """Commit samples, on disk when this returns; a key that is here already stays as it is."""
-        traced = ((sample.row, sample.trace) for sample in samples)
-        rows = [
-            (*row, row_digest(row), None if trace is None else journal_file.add_checksum(trace))
-            for row, trace in traced
-        ]
+        rows = [(*(row := one.row), row_digest(row), journal_file.add_checksum(one.trace)) for one in samples]
         with self._connection:
             into = f"INSERT OR IGNORE INTO samples ({column_names('samples')}, digest, trace) VALUES ({','.join('?' * 15)})"
             self._connection.executemany(into, rows)
@@ -113,7 +110,7 @@ class Journal:
         """The oldest samples whose traces are in no part yet: as many as come to `tokens`, or all. Raises Damaged."""
         pending, total = list[Sample](), 0
         rows = self._connection.execute(
-            f"SELECT {column_names('samples')}, trace FROM samples WHERE part IS NULL AND trace IS NOT NULL ORDER BY rowid"
+            f"SELECT {column_names('samples')}, trace FROM samples {_PENDING} ORDER BY rowid"
         )
         for *row, blob in rows:
             pending.append(replace(Sample(*row), trace=journal_file.strip_checksum(blob)))
@@ -124,8 +121,7 @@ class Journal:
 
     def count_pending_tokens(self) -> int:
         """Tokens of samples whose traces are in no part yet."""
-        query = "SELECT total(tokens) FROM samples WHERE part IS NULL AND trace IS NOT NULL"
-        return int(self._connection.execute(query).fetchone()[0])
+        return int(self._connection.execute(f"SELECT total(tokens) FROM samples {_PENDING}").fetchone()[0])
 
     def assign_part(self, samples: Sequence[Sample], part: str) -> None:
         """Drop the traces of these samples, which are in the part of that name from here on."""

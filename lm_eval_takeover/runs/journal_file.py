@@ -79,9 +79,9 @@ def _is_row_sound(table: str, row: Sequence[Any], digest: Any) -> bool:
     return row_digest(row) == digest and typed and all(0 <= number <= _LARGEST for number in numbers)
 
 
-def add_checksum(trace: bytes) -> bytes:
-    """8 bytes of digest, then the trace."""
-    return hashlib.blake2b(trace, digest_size=8).digest() + trace
+def add_checksum(trace: bytes | None) -> bytes | None:
+    """8 bytes of digest, then the trace; None stays."""
+    return None if trace is None else hashlib.blake2b(trace, digest_size=8).digest() + trace
 
 
 def strip_checksum(blob: Any) -> bytes:
@@ -107,12 +107,9 @@ def _finding_damage() -> Iterator[None]:
     """Raise Damaged for errors that say that the file is not sound."""
     try:
         yield
-    except sqlite3.DatabaseError as error:
-        if getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF in _ENVIRONMENT:
-            raise
-        raise Damaged(str(error)) from error
-    except (ValueError, TypeError) as error:
-        if isinstance(error, RunDirError):
+    except (sqlite3.DatabaseError, ValueError, TypeError) as error:
+        code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT)
+        if isinstance(error, RunDirError) or code & 0xFF in _ENVIRONMENT:
             raise
         raise Damaged(str(error)) from error
 

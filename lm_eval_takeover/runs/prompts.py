@@ -25,16 +25,10 @@ from lm_eval_takeover.tasks.gpqa import withholds_questions
 
 logger = logging.getLogger(__name__)
 
-SCHEMA = pa.schema(
-    [
-        pa.field("task", pa.string()),
-        pa.field("doc_id", pa.int32()),
-        pa.field("prompt", pa.string()),
-        pa.field("prompt_ids", pa.list_(pa.int32())),
-        pa.field("problem", pa.string()),
-        pa.field("answer", pa.string()),
-    ]
-)
+SCHEMA = pa.schema({
+    "task": pa.string(), "doc_id": pa.int32(), "prompt": pa.string(), "prompt_ids": pa.list_(pa.int32()),
+    "problem": pa.string(), "answer": pa.string(),
+})  # fmt: skip
 _PATIENCE = 60.0  # seconds that another rank may take to add its own
 
 Prompt = dict[str, Any]  # a row

@@ -82,20 +82,11 @@ def make_sample(
     key: bytes, instance: Instance, request: Request, generation: Generation, text: str, policy: Policy, truncated: bool
 ) -> Sample:
     """A finished sample without its trace."""
-    return Sample(
-        key=key,
-        task=instance.task_name or "none",
-        doc_id=instance.doc_id or 0,
-        sample=request.sample,
-        text=text,
-        tokens=len(generation.tokens),
-        takeovers=generation.takeovers,
-        changed=count_changed(policy, generation),
-        asked=count_asked(policy, generation),
-        base_passes=generation.base_passes,
-        guide_passes=generation.guide_passes,
-        truncated=truncated,
-    )
+    name = instance.task_name or "none", instance.doc_id or 0, request.sample
+    tokens = len(generation.tokens), generation.takeovers
+    costs = count_changed(policy, generation), count_asked(policy, generation)
+    passes = generation.base_passes, generation.guide_passes
+    return Sample(key, *name, text, *tokens, *costs, *passes, truncated)
 
 
 # Costs follow from the method's definition, not from the engine: how many tokens it drafts changes its passes alone.

@@ -6,6 +6,7 @@ first; here each task has them.
 
 import contextlib
 import sqlite3
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
@@ -14,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
+import pyarrow.compute as pc
 
 from lm_eval_takeover.errors import ArgumentError, RunDirError
 from lm_eval_takeover.runs.facts import Facts
@@ -30,6 +31,7 @@ from lm_eval_takeover.storage.schema import check
 from lm_eval_takeover.tasks.instances import is_greedy
 
 Answer = tuple[str | None, str]  # what was extracted, and what it was worth
+Verdicts = dict[tuple[str, bytes], Answer]  # by digests of the document and of the response
 
 
 @dataclass(slots=True)
@@ -59,13 +61,12 @@ def _read_attempts(journal: Journal, command: str) -> list[tuple[dict[str, Any],
         raise RunDirError(f"'{journal.path}' cannot be read: what it says of a command is damaged: {error}") from error
 
 
-def read_stored_runs(folder: Path) -> tuple[list[StoredRun], dict[tuple[str, bytes], Answer]]:
+def read_stored_runs(folder: Path) -> tuple[list[StoredRun], Verdicts]:
     """The runs of a run_dir, the latest last, and the verdicts that were given there. Raises RunDirError."""
     paths = list_journals(folder)
     if not paths:
         raise RunDirError(f"run_dir='{folder}' holds no journal; expected a folder that a run had as run_dir=…")
-    runs: dict[str, StoredRun] = {}
-    verdicts: dict[tuple[str, bytes], Answer] = {}
+    runs, verdicts = dict[str, StoredRun](), Verdicts()
     with contextlib.ExitStack() as stack:
         opened = []
         for path in paths:
@@ -111,6 +112,9 @@ class Answered:
     @property
     def correct(self) -> bool:
         return self.outcome == "correct"
+
+
+Traced = tuple[Answered, pa.Table]
 
 
 @dataclass(frozen=True)
@@ -194,9 +198,9 @@ class RunReader:
     @cached_property
     def prompts(self) -> dict[tuple[str, int], list[Prompt]]:
         """Rows of its prompts by task and document. Raises RunDirError where the file is missing or broken."""
-        by_document: dict[tuple[str, int], list[Prompt]] = {}
+        by_document = defaultdict[tuple[str, int], list[Prompt]](list)
         for row in read_prompts(self.folder):
-            by_document.setdefault((row["task"], row["doc_id"]), []).append(row)
+            by_document[row["task"], row["doc_id"]].append(row)
         return by_document
 
     def find_prompt(self, one: Answered) -> Prompt:
@@ -216,14 +220,12 @@ class RunReader:
         """One for each text, whichever tasks share it."""
         return list({one.stored.key: one for one in self.answered}.values())
 
-    def read_traces(
-        self, columns: Sequence[str], samples: Sequence[Answered] | None = None
-    ) -> Iterator[tuple[Answered, pa.Table]]:
+    def read_traces(self, columns: Sequence[str], samples: Sequence[Answered] | None = None) -> Iterator[Traced]:
         """The trace of each text, file by file; a text without a trace is left out. Raises RunDirError for a broken file."""
-        by_part: dict[str, dict[Name, Answered]] = {}
+        by_part = defaultdict[str, dict[Name, Answered]](dict)
         for one in self.stored_samples() if samples is None else samples:
             if one.stored.part is not None:
-                by_part.setdefault(one.stored.part, {})[one.stored_name] = one
+                by_part[one.stored.part][one.stored_name] = one
         for part, wanted in sorted(by_part.items()):
             with reading(self.folder / TRACES / part, "a trace"):
                 path = join_inside(self.folder / TRACES, part)
@@ -237,26 +239,15 @@ def split_samples(table: pa.Table) -> Iterator[tuple[Name, int, int]]:
     """`(name, first row, row behind the last)` of each stretch of rows that belong to one sample."""
     if not len(table):
         return
-    columns = [as_codes(table[name]) for name in NAME_COLUMNS]
     changes = np.zeros(len(table) - 1, dtype=bool)
-    for codes in columns:
-        changes |= codes[1:] != codes[:-1]
+    for column in map(table.column, NAME_COLUMNS):
+        if pa.types.is_dictionary(column.type):
+            column = pa.chunked_array([chunk.indices for chunk in column.unify_dictionaries().chunks])
+        changes |= pc.not_equal(column[1:], column[:-1]).to_numpy()
     starts = [0, *(np.flatnonzero(changes) + 1).tolist()]
     for start, stop in zip(starts, [*starts[1:], len(table)], strict=True):
         task, doc_id, sample = (table[name][start].as_py() for name in NAME_COLUMNS)
         yield (task, doc_id, sample), start, stop
-
-
-def as_codes(column: pa.ChunkedArray) -> NDArray[Any]:
-    """A column as numbers; texts as their places in a dictionary."""
-    if pa.types.is_dictionary(column.type):
-        column = column.unify_dictionaries()
-    elif not pa.types.is_integer(column.type):
-        column = column.dictionary_encode()
-    if pa.types.is_dictionary(column.type):
-        chunks = [chunk.indices for chunk in column.chunks]
-        return np.concatenate([chunk.to_numpy(zero_copy_only=False) for chunk in chunks])
-    return np.asarray(column.to_numpy())
 
 
 def read_run_folders(paths: Sequence[Path]) -> list[RunReader]:
@@ -313,7 +304,7 @@ def _collect_decoding(runs: Sequence[StoredRun]) -> dict[str, dict[str, Any]]:
 
 
 def _list_answered(
-    run: StoredRun, verdicts: dict[tuple[str, bytes], Answer], keys: dict[Name, bytes], folder: Path, first_counts: bool
+    run: StoredRun, verdicts: Verdicts, keys: dict[Name, bytes], folder: Path, first_counts: bool
 ) -> Iterator[Answered]:
     """What this command asked and has; `keys` takes all it asks. A second text is an error unless the first one counts."""
     for row in run.asked:

@@ -50,7 +50,12 @@ class RunWriter:
         self._mutex, self._skip_pause, self._last_commit = ThreadLock(), Event(), 0.0
         with self._translate_errors("opening it"):
             make_folder(self.folder / TRACES)
-            self._lock = self._acquire_lock()
+            try:
+                self._lock = Lock(lock_path(self.folder, rank))
+            except Locked as held:
+                raise RunDirError(
+                    f"run_dir='{self.folder}' is in use by {held}; wait, or give another run_dir"
+                ) from None
             try:
                 self.journal = shards.open_journal(self.folder, rank)
                 if rank == 0:
@@ -64,12 +69,6 @@ class RunWriter:
         self._open = True
         _open_here[self.folder] = self
         atexit.register(self._close_at_exit)
-
-    def _acquire_lock(self) -> Lock:
-        try:
-            return Lock(lock_path(self.folder, self.rank))
-        except Locked as held:
-            raise RunDirError(f"run_dir='{self.folder}' is in use by {held}; wait, or give another run_dir") from None
 
     # Samples
 
@@ -103,29 +102,19 @@ class RunWriter:
         self.samples_kept += 1
         with self._mutex:
             self._waiting.append(sample)
-            if self._scheduled:
-                commit = self._commit if sum(waiting.tokens for waiting in self._waiting) > _WAITING_TOKENS else None
-            else:
-                self._scheduled = True
-                commit, self._commit = self._commit, self._thread.submit(self._write_soon)
-        if commit is not None:
+            commit, full = self._commit, sum(waiting.tokens for waiting in self._waiting) > _WAITING_TOKENS
+            if not self._scheduled:
+                self._scheduled, self._commit = True, self._thread.submit(self._write_soon)
+        if commit is not None and (full or commit.done()):
             with self._translate_errors("writing its journal"):
                 commit.result()
 
     def _write_soon(self) -> None:
-        """On the thread: commit until nothing waits, with a pause between two commits."""
-        while True:
-            with self._mutex:
-                if not self._waiting:
-                    self._scheduled = False
-                    return
-            self._skip_pause.wait(max(0.0, self._last_commit + _PAUSE - time.monotonic()))
-            try:
-                self._write()
-            except BaseException:
-                with self._mutex:
-                    self._scheduled = False
-                raise
+        """On the thread: commit what waits, with a pause after the last commit."""
+        self._skip_pause.wait(max(0.0, self._last_commit + _PAUSE - time.monotonic()))
+        with self._mutex:
+            self._scheduled = False
+        self._write()
 
     def _write(self) -> None:
         """Commit what waits, and write parts once the journal holds the tokens of one. What cannot be committed waits on."""
@@ -234,14 +223,13 @@ class RunWriter:
         try:
             yield
         except (OSError, sqlite3.Error, Damaged) as error:
-            code = getattr(error, "sqlite_errorcode", None)
-            if code == sqlite3.SQLITE_FULL or getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT):
-                way_out = "make room and give the same command again"
-            else:
-                way_out = "make it writable, or give another run_dir"
-            raise RunDirError(
-                f"run_dir='{self.folder}': {doing} failed: {error}; what was committed before is kept; {way_out}"
-            ) from error
+            full = getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL
+            full = full or getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT)
+            way_out = (
+                "make room and give the same command again" if full else "make it writable, or give another run_dir"
+            )
+            said = f"run_dir='{self.folder}': {doing} failed: {error}"
+            raise RunDirError(f"{said}; what was committed before is kept; {way_out}") from error
 
 
 def _read_other_rank(folder: Path, rank: int, keys: Sequence[bytes]) -> dict[bytes, Sample]:

@@ -102,10 +102,8 @@ def write_scores(folder: Path, header: ScoresHeader, samples: Sequence[ScoredSam
     number = max((int(path.stem) for path in list_score_files(folder, name) if path.stem.isdigit()), default=0) + 1
     path = place_scores(folder, name) / f"{number:06d}.parquet"
     keys = [sample.key.hex() for sample in samples]
-    table = make_scores(samples, list(header.scores))
-    parquet.write_parquet(
-        path, table, {_METADATA: json.dumps({"header": asdict(header), "keys": keys})}, rows=len(table)
-    )
+    table, metadata = make_scores(samples, list(header.scores)), json.dumps({"header": asdict(header), "keys": keys})
+    parquet.write_parquet(path, table, {_METADATA: metadata}, rows=len(table))
     return path
 
 

@@ -14,7 +14,7 @@ from collections import Counter
 
 import pyarrow.parquet as pq
 import pytest
-from helpers.processes import HELPERS, mounted
+from helpers.processes import HELPERS, mounted, wait_until
 from helpers.read_once import made_once
 
 from lm_eval_takeover.runs.journal import Journal
@@ -108,9 +108,17 @@ def ends_well(drills, folder, undisturbed):
     return kept
 
 
-def test_a_run_without_faults_is_the_same_with_a_run_dir_and_generates_nothing_twice(drills, undisturbed, tmp_path):
-    assert drills.run(tmp_path) == 0, log(tmp_path)
-    assert outcome(tmp_path) == undisturbed
+@pytest.fixture(scope="module")
+def finished(drills, undisturbed, tmp_path_factory):
+    """A run that has come to its end, with a run_dir."""
+    folder = tmp_path_factory.mktemp("finished")
+    assert drills.run(folder) == 0, log(folder)
+    assert outcome(folder) == undisturbed
+    return folder / "run"
+
+
+def test_a_run_that_has_ended_generates_nothing_twice(drills, undisturbed, finished, tmp_path):
+    shutil.copytree(finished, tmp_path / "run")
     assert ends_well(drills, tmp_path, undisturbed) == LIMIT * 8
     takeover = json.loads((tmp_path / "out.json").read_text())["takeover"]
     assert takeover["attempts"] == 2
@@ -120,7 +128,7 @@ def test_a_run_without_faults_is_the_same_with_a_run_dir_and_generates_nothing_t
 def test_kills_at_random_instants(drills, undisturbed, tmp_path):
     """Each attempt finds what those before it have finished, and nothing is ever lost again."""
     chance, kept, landed = random.Random(7), 0, 0
-    while landed < 25:
+    while landed < 12:
         process = drills.start(tmp_path)
         time.sleep(chance.uniform(0.0, 1.0) if kept < LIMIT * 8 else chance.uniform(0.0, 0.7))
         status = process.kill()
@@ -166,8 +174,12 @@ def test_an_exception_while_scoring_costs_no_generation(drills, undisturbed, tmp
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_signals_keep_what_is_finished(drills, undisturbed, tmp_path, number, status):
+    def enough():
+        with contextlib.suppress(sqlite3.Error, OSError):  # between two states
+            return list_journals(tmp_path / "run") and agreement(tmp_path) > 2
+
     process = drills.start(tmp_path, arguments={"batch_size": 2})
-    until(lambda: list_journals(tmp_path / "run") and agreement(tmp_path) > 2)
+    wait_until(enough, process)
     process.send_signal(number)
     assert process.wait() == status
     last = log(tmp_path).strip().splitlines()[-1]
@@ -178,18 +190,6 @@ def test_signals_keep_what_is_finished(drills, undisturbed, tmp_path, number, st
     with contextlib.closing(sqlite3.connect(path)) as connection:  # all traces are in parts
         assert connection.execute("SELECT count(*) FROM samples WHERE part IS NULL").fetchone() == (0,)
     assert ends_well(drills, tmp_path, undisturbed) == kept > 2
-
-
-def until(condition, seconds=120):
-    end = time.monotonic() + seconds
-    while True:
-        try:
-            if condition():
-                return
-        except (sqlite3.Error, OSError):  # between two states
-            pass
-        assert time.monotonic() < end
-        time.sleep(0.05)
 
 
 @pytest.fixture(scope="module")
@@ -247,14 +247,6 @@ def test_a_clock_that_jumps(drills, undisturbed, tmp_path):
     assert drills.run(tmp_path, fault="a clock that jumps") == 0, log(tmp_path)
     assert outcome(tmp_path) == undisturbed
     assert 0 < json.loads((tmp_path / "out.json").read_text())["takeover"]["seconds"] < 600
-
-
-@pytest.fixture(scope="module")
-def finished(drills, tmp_path_factory):
-    """A run that has come to its end."""
-    folder = tmp_path_factory.mktemp("finished")
-    assert drills.run(folder) == 0, log(folder)
-    return folder / "run"
 
 
 def test_a_damaged_journal_is_moved_aside_and_its_samples_are_written_again(drills, undisturbed, finished, tmp_path):

@@ -31,15 +31,11 @@ def test_rows_are_added_once_and_read_by_anyone(tmp_path):
     table = pd.read_parquet(tmp_path / PROMPTS)
     assert list(table) == SCHEMA.names
     assert list(zip(table["task"], table["doc_id"], strict=True)) == [("a", 7), ("b", 1), ("b", 3)]
+    add_prompts(tmp_path, make_rows("b", [3], "!"))  # asked in another way
+    assert [row["prompt"] for row in read_prompts(tmp_path)[2:]] == ["ask p3", "ask p3!"]
     assert read_prompts(tmp_path)[0] == {
         "task": "a", "doc_id": 7, "prompt": "ask p7", "prompt_ids": [7, 8], "problem": "p7", "answer": "7",
     }  # fmt: skip
-
-
-def test_two_ways_to_ask_are_two_rows(tmp_path):
-    add_prompts(tmp_path, make_rows("a", [1]))
-    add_prompts(tmp_path, make_rows("a", [1], "!"))
-    assert [row["prompt"] for row in read_prompts(tmp_path)] == ["ask p1", "ask p1!"]
 
 
 def test_ranks_that_add_at_once_lose_nothing(tmp_path):
@@ -62,17 +58,10 @@ def test_a_file_that_cannot_be_read_is_written_anew(tmp_path, caplog):
 
 @pytest.mark.parametrize("withheld", [True, False])
 def test_withheld_questions_leave_only_their_ids(monkeypatch, withheld):
-    monkeypatch.setattr(gpqa, "_withholding", {"secret"} if withheld else set())
+    monkeypatch.setattr(gpqa, "_withholding", set())
+    plain = gpqa.SampledTask
+    monkeypatch.setattr(plain, "__init__", lambda self, config: setattr(self, "_config", SimpleNamespace(**config)))
+    gpqa.GPQA({"task": "secret", "metadata": {"withhold_questions": withheld}})
     (row,) = make_rows("secret", [1])
     assert (row["prompt"], row["problem"]) == ((None, None) if withheld else ("ask p1", "p1"))
     assert (row["prompt_ids"], row["answer"]) == ([1, 2], "1")
-
-
-def test_a_task_says_whether_it_withholds_its_questions(monkeypatch):
-    monkeypatch.setattr(gpqa, "_withholding", set())
-    monkeypatch.setattr(
-        gpqa.SampledTask, "__init__", lambda self, config: setattr(self, "_config", SimpleNamespace(**config))
-    )
-    for withheld in (True, False):
-        gpqa.GPQA({"task": "secret", "metadata": {"withhold_questions": withheld}})
-        assert gpqa.withholds_questions("secret") is withheld

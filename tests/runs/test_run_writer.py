@@ -59,17 +59,6 @@ def test_other_files_in_the_folder_are_left_alone(folder):
     assert all(path.read_bytes() == b"x" for path in strangers)
 
 
-def test_commands_are_told_apart(folder):
-    """Two in one process: each with its own attempts and time."""
-    run = open_run(folder, "one")
-    run.begin("two", {}, [])
-    assert run.read_attempts_and_seconds()[0] == 1
-    run.close()
-    again = open_run(folder, "one")
-    assert again.read_attempts_and_seconds()[0] == 2
-    again.close()
-
-
 def test_the_clock_of_a_command_runs_while_it_generates_and_its_attempts_add_up(folder):
     """Later commands of the same process, and waiting, take no time of it."""
     spent = 0.0

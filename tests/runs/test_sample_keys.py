@@ -12,6 +12,7 @@ from lm_eval_takeover.arguments import KINDS
 from lm_eval_takeover.calibration.files import read_calibration, write_calibration
 from lm_eval_takeover.demo import DEMO
 from lm_eval_takeover.model import GuidedTakeover
+from lm_eval_takeover.pair.loading import share_pairs
 from lm_eval_takeover.pair.member import Member
 from lm_eval_takeover.runs.sample_keys import collect_text_settings, sample_key
 from lm_eval_takeover.storage.digests import digest_of
@@ -21,38 +22,23 @@ from lm_eval_takeover.tasks.instances import GENERATION_ARGUMENTS
 HAND = {"tau": 1.5, "kappa": 2.0}
 SETTINGS = {"do_sample": True, "temperature": 0.6, "top_p": 0.95, "max_gen_toks": 30, "until": ["\n\n"]}
 # For each argument: arguments of both runs, and what the second one adds.
-CHANGES = {
-    "base": (HAND, {"base": "guide of the demo"}),
-    "guide": (HAND, {"guide": "base of the demo"}),
+READ_OFF = {"allow_calibration_mismatch": True, "calibration": "another one", "spike_ratio": 0.1, "target_rate": 0.05,
+            "kappa_rule": "tail_to_mean"}  # fmt: skip
+BY_HAND = {
+    "base": "guide of the demo", "guide": "base of the demo", "score": "rkl", "tau": 1.25, "kappa": 0.0, "window": 11,
+    "direction": "reverse", "block_size": 7, "seed": 1, "dtype": "bfloat16", "guide_dtype": "bfloat16", "device": "cpu",
+    "guide_device": "cpu", "batch_size": 7, "max_batch_size": 7, "max_length": 40, "enable_thinking": False,
+    "trust_remote_code": True, "model": "my-run", "run_dir": "another",
+}  # fmt: skip
+CHANGES = {name: ({}, {name: value}) for name, value in READ_OFF.items()}
+CHANGES |= {name: (HAND, {name: value}) for name, value in BY_HAND.items()}
+CHANGES |= {
     "policy": (HAND, {"policy": "entropy", "score": "entropy"}),
-    "score": (HAND, {"score": "rkl"}),
     "score_top_p": (HAND | {"score": "js"}, {"score_top_p": 0.9}),
-    "allow_calibration_mismatch": ({}, {"allow_calibration_mismatch": True}),
-    "calibration": ({}, {"calibration": "another one"}),
-    "spike_ratio": ({}, {"spike_ratio": 0.1}),
-    "target_rate": ({}, {"target_rate": 0.05}),
-    "kappa_rule": ({}, {"kappa_rule": "tail_to_mean"}),
-    "tau": (HAND, {"tau": 1.25}),
-    "kappa": (HAND, {"kappa": 0.0}),
-    "window": (HAND, {"window": 11}),
-    "direction": (HAND, {"direction": "reverse"}),
     "rate": ({"policy": "random", "rate": 0.1}, {"rate": 0.2}),
     "early_tokens": ({"policy": "early", "early_tokens": 3}, {"early_tokens": 4}),
     "chance": ({"tau": 1.0}, {"chance": 0.5}),
-    "block_size": (HAND, {"block_size": 7}),
-    "seed": (HAND, {"seed": 1}),
-    "dtype": (HAND, {"dtype": "bfloat16"}),
-    "guide_dtype": (HAND, {"guide_dtype": "bfloat16"}),
-    "device": (HAND, {"device": "cpu"}),
-    "guide_device": (HAND, {"guide_device": "cpu"}),
-    "batch_size": (HAND, {"batch_size": 7}),
-    "max_batch_size": (HAND, {"max_batch_size": 7}),
-    "max_length": (HAND, {"max_length": 40}),
     "max_gen_toks": (HAND | {"without": "max_gen_toks"}, {"max_gen_toks": 9}),
-    "enable_thinking": (HAND, {"enable_thinking": False}),
-    "trust_remote_code": (HAND, {"trust_remote_code": True}),
-    "model": (HAND, {"model": "my-run"}),
-    "run_dir": (HAND, {"run_dir": "another"}),
 }
 TESTED_ELSEWHERE = {"backend", "plugins", "policy_arguments", "engine_arguments"}  # below, test_plugins.py, tests/vllm
 # Of the base or of both, and of the guide alone.
@@ -68,14 +54,14 @@ BITS = {"bnb_4bit_quant_type": "nf4", "bnb_4bit_compute_dtype": "bfloat16", "bnb
 MAP = {"parallelize": True, "max_memory_per_gpu": "9GiB", "max_cpu_memory": "9GiB", "offload_folder": "x"}
 CHANGES |= {name: (HAND | {"load_in_4bit": True}, {name: value}) for name, value in BITS.items()}
 CHANGES |= {name: (HAND | {"device_map": "auto"}, {name: value}) for name, value in MAP.items()}
-SETTING_CHANGES = {
-    "until": ["\n"],
-    "max_gen_toks": 29,
-    "do_sample": False,
-    "temperature": 0.7,
-    "top_p": 0.9,
-    "top_k": 5,
-}
+SETTING_CHANGES = {"until": ["\n"], "max_gen_toks": 29, "do_sample": False, "temperature": 0.7, "top_p": 0.9}
+SETTING_CHANGES["top_k"] = 5
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _models_are_loaded_once():
+    with share_pairs():
+        yield
 
 
 def keys(arguments, settings=SETTINGS, prompt="Problem: how far?"):
@@ -89,19 +75,13 @@ def keys(arguments, settings=SETTINGS, prompt="Problem: how far?"):
     return [sample_key(digest(lm), request) for request in requests]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "change"),
-    [
+def test_arguments_of_one_policy_change_its_keys_and_a_chance_of_1_is_the_gate_as_it_was():
+    for arguments, change in (
         ({"policy": "lossy"}, {"leniency": 0.5}),
         ({"policy": "ensemble"}, {"weight": 0.25}),
         ({"policy": "segment", "tau": 1.0}, {"length": "sentence"}),
-    ],
-)
-def test_arguments_of_one_policy_change_its_keys(arguments, change):
-    assert keys(arguments) != keys(arguments | change)
-
-
-def test_a_chance_of_1_is_the_gate_as_it_was():
+    ):
+        assert keys(arguments) != keys(arguments | change)
     assert keys(HAND) == keys(HAND | {"chance": 1.0})
 
 
@@ -150,13 +130,11 @@ def test_the_backend_changes_the_key():
     assert digest(lm) == digest(lm)
 
 
-@pytest.mark.parametrize("name", SETTING_CHANGES)
-def test_a_generation_setting_changes_the_key(name):
-    assert not {*keys(HAND)} & {*keys(HAND, SETTINGS | {name: SETTING_CHANGES[name]})}
-
-
-def test_a_prompt_changes_the_key():
-    assert not {*keys(HAND)} & {*keys(HAND, prompt="Problem: how far is it?")}
+def test_generation_settings_and_prompts_change_the_key():
+    before = {*keys(HAND)}
+    for name, value in SETTING_CHANGES.items():
+        assert not before & {*keys(HAND, SETTINGS | {name: value})}, name
+    assert not before & {*keys(HAND, prompt="Problem: how far is it?")}
 
 
 def test_equal_thresholds_are_equal_whatever_they_were_read_off():
@@ -185,7 +163,8 @@ def add_code(folder):
 
 
 @pytest.mark.parametrize("change", [change_weights, change_decoding, add_code])
-def test_a_folder_counts_by_its_files_and_not_by_its_name(tmp_path, change):
+def test_a_folder_counts_by_its_files_and_not_by_its_name(tmp_path, monkeypatch, change):
+    monkeypatch.setattr("lm_eval_takeover.pair.loading._shared", None)  # files change between two loads
     moved = HAND | {role: str(shutil.copytree(DEMO[role], tmp_path / role)) for role in DEMO}
     assert keys(HAND) == keys(moved)
     change(tmp_path / "guide")
