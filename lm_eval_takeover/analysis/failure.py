@@ -37,7 +37,10 @@ def tabulate_failure(measured: pl.DataFrame) -> pl.DataFrame:
     """
     counts: dict[tuple[Any, ...], int] = {}
     found: dict[tuple[Any, ...], Estimates] = {}
-    rows = add_length(measured.rename({"score": "signal"}))
+    rows = measured.rename({"score": "signal"})
+    lengths = rows.filter(pl.col("signal") == rows["signal"][0])
+    lengths = lengths.with_columns(signal=pl.lit(LENGTH), signal_value=pl.col(LENGTH))
+    rows = pl.concat([rows, lengths]).sort("task", maintain_order=True)
     for key, group in rows.group_by(["task", "signal"], maintain_order=True):
         counts[key] = len(group)
         found[key] = _estimate(group, str(key[0]))
@@ -70,13 +73,6 @@ def _estimate(group: pl.DataFrame, task: str) -> Estimates:
     pairs = count_pairs(problems, values, incorrect.astype(np.float64))
     replicates = np.pad(pairs.resample(task), ((0, 0), (0, 2)), constant_values=np.nan)
     return Estimates(np.concatenate([pairs.areas(), rest]), replicates)
-
-
-def add_length(measured: pl.DataFrame) -> pl.DataFrame:
-    """The rows, and those of the signal `length`."""
-    first = measured.filter(pl.col("signal") == measured["signal"][0])
-    rows = first.with_columns(signal=pl.lit(LENGTH), signal_value=pl.col(LENGTH))
-    return pl.concat([measured, rows]).sort("task", maintain_order=True)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from lm_eval_takeover.analysis.planning import CLASSES
 from lm_eval_takeover.analysis.pooling import MEAN
 
 Axes = Any
+Table = pl.DataFrame
 Texts = Sequence[str]
 Level = float | None
 SIZE = (4.0, 2.9)  # inches: texts stay readable where a phone shows the figure
@@ -21,7 +22,7 @@ _DOTS = {"marker": "o", "markersize": 3}
 _DIAGONAL = {"color": "#888888", "linestyle": ":", "linewidth": 1}
 
 
-def draw(name: str, table: pl.DataFrame, figure: Any) -> None:
+def draw(name: str, table: Table, figure: Any) -> None:
     """Draw this analysis into a matplotlib Figure of `SIZE`."""
     if name == "signals":  # those of the paper's figure
         table = table.filter(pl.col("score").is_in(["ce", "entropy"]))
@@ -34,14 +35,14 @@ def draw(name: str, table: pl.DataFrame, figure: Any) -> None:
     put_legend(figure)
 
 
-def _shown(table: pl.DataFrame) -> pl.DataFrame:
+def _shown(table: Table) -> pl.DataFrame:
     """The rows `mean` where they are of several tasks, else those of tasks: one figure is to be read at a glance."""
     is_mean = pl.col("task") == MEAN
     tasks, means = table.filter(~is_mean), table.filter(is_mean)
     return tasks if means.is_empty() or tasks["task"].n_unique() == 1 else means
 
 
-def _name_task(figure: Any, table: pl.DataFrame) -> pl.DataFrame:
+def _name_task(figure: Any, table: Table) -> pl.DataFrame:
     """What all rows are of is said once, above: one task, or the mean over tasks."""
     tasks = table["task"].unique()
     if len(tasks) != 1:
@@ -50,7 +51,7 @@ def _name_task(figure: Any, table: pl.DataFrame) -> pl.DataFrame:
     return table.with_columns(task=pl.lit(None, pl.String))
 
 
-def _draw_panels(figure: Any, table: pl.DataFrame, draw_one: Callable[[Axes, pl.DataFrame], None]) -> None:
+def _draw_panels(figure: Any, table: Table, draw_one: Callable[[Axes, pl.DataFrame], None]) -> None:
     """One panel for each score, two in a row, with one scale."""
     groups = [(str(key), group) for (key,), group in table.group_by(["score"], maintain_order=True)]
     lines = (len(groups) + 1) // 2
@@ -82,7 +83,7 @@ def put_legend(figure: Any) -> None:
 
 
 def _lines(
-    axes: Axes, table: pl.DataFrame, x: str, y: str, labels: Texts, by: Texts = _TASK, level: Level = None, **style: Any
+    axes: Axes, table: Table, x: str, y: str, labels: Texts, by: Texts = _TASK, level: Level = None, **style: Any
 ) -> None:
     """A line for each combination of `by`, with its band where there is one; `level` is a line to compare with."""
     style, step = style or _DOTS, {"step": "post"} if "drawstyle" in style else {}
@@ -96,9 +97,7 @@ def _lines(
     _label(axes, *labels)
 
 
-def _bars(
-    axes: Axes, table: pl.DataFrame, by: Texts, y: str, label: str, level: Level = None, limits: Any = (0, 1)
-) -> None:
+def _bars(axes: Axes, table: Table, by: Texts, y: str, label: str, level: Level = None, limits: Any = (0, 1)) -> None:
     """A horizontal bar for each row, with its interval; the first row on top."""
     axes.barh(range(len(table)), [value or 0.0 for value in table[y]], color=_COLOURS[0], height=0.6)
     _intervals(axes, table, range(len(table)))
@@ -110,7 +109,7 @@ def _bars(
     _label(axes, label)
 
 
-def _intervals(axes: Axes, table: pl.DataFrame, heights: Iterable[float]) -> None:
+def _intervals(axes: Axes, table: Table, heights: Iterable[float]) -> None:
     for height, low, high in zip(heights, table["low"], table["high"], strict=True):
         if low is not None:
             axes.plot([low, high], [height, height], color=_INK, linewidth=1)
@@ -132,14 +131,19 @@ def _label(axes: Axes, x: str, y: str = "") -> None:
     axes.set_ylabel(y)
 
 
-def _draw_lorenz(axes: Axes, table: pl.DataFrame) -> None:
+def _draw_lorenz(axes: Axes, table: Table) -> None:
     labels = (f"share of tokens, smallest scores first (line: the largest {SHARES[-1]} %)", "share of score")
     _lines(axes, table, x="share_of_tokens", y="share_of_score", labels=labels, marker="")
     axes.plot([0, 1], [0, 1], **_DIAGONAL)
     axes.axvline(1 - SHARES[-1] / 100, **_DIAGONAL)
 
 
-def _draw_overlap(axes: Axes, table: pl.DataFrame) -> None:
+def _draw_position(axes: Axes, table: Table) -> None:
+    labels = ("place in the sample, t / n", "density of the top 1 %")
+    _lines(axes, table, "left", "density", labels, level=1, drawstyle="steps-post")
+
+
+def _draw_overlap(axes: Axes, table: Table) -> None:
     labels = ("top p % of the tokens (dotted: chance)", "IoU with the top by entropy")
     _lines(axes, table, x="top_percent", y="iou", labels=labels)
     chance = table.unique("top_percent", maintain_order=True)
@@ -147,7 +151,7 @@ def _draw_overlap(axes: Axes, table: pl.DataFrame) -> None:
     axes.set_ylim(0, 1.02)
 
 
-def _draw_planning(axes: Axes, table: pl.DataFrame) -> None:
+def _draw_planning(axes: Axes, table: Table) -> None:
     keys = ["task", "run", "set", "score"]
     places = {key: place for place, key in enumerate(table.select(keys).unique(maintain_order=True).rows())}
     for number, name in enumerate(CLASSES):
@@ -163,22 +167,24 @@ def _draw_planning(axes: Axes, table: pl.DataFrame) -> None:
     _label(axes, "enrichment over all tokens of the base")
 
 
-def _draw_budget(axes: Axes, table: pl.DataFrame) -> None:
+def _draw_accuracies(axes: Axes, table: Table, x: str, by: Texts, label: str) -> None:
+    """A point for each row, with its interval where there is one."""
     for row in table.iter_rows(named=True):
-        (point,) = axes.plot(row["realized_rate"], row["acc"], "o", label=_join((row["task"], row["run"])))
-        axes.plot([row["realized_rate"]] * 2, [row["acc_low"], row["acc_high"]], color=point.get_color(), linewidth=1)
+        (point,) = axes.plot(row[x], row["acc"], "o", label=_join(row[name] for name in by))
+        if "acc_low" in row:
+            axes.plot([row[x]] * 2, [row["acc_low"], row["acc_high"]], color=point.get_color(), linewidth=1)
     axes.set_ylim(0, 1.03)
-    _label(axes, "realized rate", "Acc")
+    _label(axes, label, "Acc")
 
 
-def _draw_rates(axes: Axes, table: pl.DataFrame) -> None:
+def _draw_rates(axes: Axes, table: Table) -> None:
     mixed = table.filter(pl.col("realized_rate").is_between(0, 1, closed="none").any().over("run"))  # two models write
     for (run,), group in (table if mixed.is_empty() else mixed).group_by(["run"], maintain_order=True):
         axes.hist(group["realized_rate"], bins=20, histtype="step", label=str(run))
     _label(axes, "realized rate of a problem", "problems")
 
 
-def _draw_flips(axes: Axes, table: pl.DataFrame) -> None:
+def _draw_flips(axes: Axes, table: Table) -> None:
     names = [_join(row) for row in table.select("task", "run").iter_rows()]
     axes.barh(range(len(names)), table["rescued"], color=_COLOURS[0], height=0.6, label="rescued")
     axes.barh(range(len(names)), [-harmed for harmed in table["harmed"]], color=_COLOURS[1], height=0.6, label="harmed")
@@ -189,14 +195,12 @@ def _draw_flips(axes: Axes, table: pl.DataFrame) -> None:
     _label(axes, "problems (harmed to the left)")
 
 
-def _draw_cross(axes: Axes, table: pl.DataFrame) -> None:
-    for row in table.iter_rows(named=True):
-        axes.plot(row["replaced_share"], row["acc"], "o", label=_join((row["task"], row["run"], row["direction"])))
-    axes.set_ylim(0, 1.03)
-    _label(axes, "share of tokens from the donor", "Acc")
+def _draw_ranks(axes: Axes, table: Table) -> None:
+    labels = ("rank of the donor's token under the host", "share of takeovers")
+    _lines(axes, table, "rank", "share", labels, ["task", "run"], level=0)
 
 
-def _draw_effects(axes: Axes, table: pl.DataFrame) -> None:
+def _draw_effects(axes: Axes, table: Table) -> None:
     edges = [-1.0625 + 0.125 * place for place in range(18)]
     for (kind,), group in table.group_by(["kind"], maintain_order=True):
         share = [1 / len(group)] * len(group)
@@ -204,27 +208,27 @@ def _draw_effects(axes: Axes, table: pl.DataFrame) -> None:
     _label(axes, "effect of the donor's token on the share of correct texts", "share of positions")
 
 
-def _draw_near(axes: Axes, table: pl.DataFrame) -> None:
+def _draw_near(axes: Axes, table: Table) -> None:
     _lines(axes, table, x="threshold", y="share", labels=("nats", "share of tokens below"))
     axes.set_xscale("log")
     axes.xaxis.set_major_formatter("{x:g}")
     axes.set_ylim(0, 1.03)
 
 
-def _draw_choices(axes: Axes, table: pl.DataFrame) -> None:
+def _draw_choices(axes: Axes, table: Table) -> None:
     score = table["score"][0]
     shown = table.filter(score=score).with_columns(pl.col("measure").str.replace("_", " "))
     _bars(axes, shown, by=["task", "set", "measure"], y="value", label=f"share; peaks by {score}")
 
 
-def _draw_entropies(axes: Axes, table: pl.DataFrame) -> None:
+def _draw_entropies(axes: Axes, table: Table) -> None:
     names = {f"{role}_entropy": f"{role} entropy" for role in ("base", "guide")}
     long = table.rename(names).unpivot(list(names.values()), index=["task", "right"])
     _lines(axes, long, "right", "value", ("js up to, in nats", "mean entropy, in nats"), ["task", "variable"])
     axes.set_ylim(bottom=0)
 
 
-def _draw_signals(axes: Axes, table: pl.DataFrame) -> None:
+def _draw_signals(axes: Axes, table: Table) -> None:
     low, high = table["value"].min(), table["value"].max()
     for correct, name in ((True, "correct"), (False, "incorrect")):
         values = table.filter(correct=correct)["value"]
@@ -233,7 +237,7 @@ def _draw_signals(axes: Axes, table: pl.DataFrame) -> None:
     _label(axes, "mean of the 100 largest scores, in nats", "share of samples")
 
 
-def _draw_guides(axes: Axes, table: pl.DataFrame) -> None:
+def _draw_guides(axes: Axes, table: Table) -> None:
     table = table.filter(pl.col("score") == ("js" if "js" in table["score"] else table["score"][0]))
     if (steps := table.drop_nulls("step").filter(pl.col("versus").is_null())).is_empty():
         _bars(axes, table, by=["measure", "guide", "versus"], y="value", label="by js: mean or share")
@@ -243,18 +247,9 @@ def _draw_guides(axes: Axes, table: pl.DataFrame) -> None:
 
 _PANELS = ("lorenz", "position", "overlap", "signals", "near", "effect_by_score")  # with a panel for each score
 DRAWN: Mapping[str, Callable[[Axes, pl.DataFrame], None]] = {
-    "concentration": partial(
-        _bars, by=["task", "score"], y="gini", label="Gini coefficient (0 even, 1 all on one token)"
-    ),
+    "concentration": partial(_bars, by=["task", "score"], y="gini", label="Gini (0 even, 1 all on one token)"),
     "lorenz": _draw_lorenz,
-    "position": partial(
-        _lines,
-        x="left",
-        y="density",
-        level=1,
-        drawstyle="steps-post",
-        labels=("place in the sample, t / n", "density of the top 1 %"),
-    ),
+    "position": _draw_position,
     "overlap": _draw_overlap,
     "planning": _draw_planning,
     "failure": partial(_bars, by=["task", "signal"], y="auroc", level=0.5, label="AUROC for an incorrect answer"),
@@ -263,18 +258,13 @@ DRAWN: Mapping[str, Callable[[Axes, pl.DataFrame], None]] = {
     "choices": _draw_choices,
     "entropy_by_js": _draw_entropies,
     **dict.fromkeys(("guides", "checkpoints"), _draw_guides),
-    "budget": _draw_budget,
+    "budget": partial(_draw_accuracies, x="realized_rate", by=["task", "run"], label="realized rate"),
     "rates": _draw_rates,
     "flips": _draw_flips,
-    "cross": _draw_cross,
-    "ranks": partial(
-        _lines,
-        x="rank",
-        y="share",
-        by=["task", "run"],
-        labels=("rank of the donor's token under the host", "share of takeovers"),
-        level=0,
+    "cross": partial(
+        _draw_accuracies, x="replaced_share", by=["task", "run", "direction"], label="share of tokens from the donor"
     ),
+    "ranks": _draw_ranks,
     "effects": _draw_effects,
     "effect_by_score": partial(
         _lines, x="bin", y="effect", by=["kind"], labels=("tenth of the positions", "mean effect"), level=0

@@ -17,7 +17,7 @@ from lm_eval_takeover.analysis.pooling import make_frame
 from lm_eval_takeover.analysis.tokens import Part, SampleTokens, read_scored_samples
 from lm_eval_takeover.answers.judging import count_cores
 from lm_eval_takeover.errors import RunDirError
-from lm_eval_takeover.runs.parquet import Name
+from lm_eval_takeover.runs.parquet import NAME_COLUMNS, Name
 
 _ROWS = 10**7  # from so many on, worker processes are worth their start of some seconds
 # Not `fork`: pyarrow and polars have threads by then. `spawn`, where there is nothing else, imports once for each worker.
@@ -51,10 +51,8 @@ class Measuring:
                 sample = SampleTokens(sample.name, {**sample.columns, "codes": codes})
             for name, score in product(self.names if places else (), self.scores):
                 if (measured := SCORED[name].measure(sample, score)) is not None:
-                    rows[name] += [
-                        {"task": task, "doc_id": doc_id, "sample": number, "score": score, **measured}
-                        for task, doc_id, number in places
-                    ]
+                    named = (dict(zip(NAME_COLUMNS, place, strict=True)) for place in places)
+                    rows[name] += [{**place, "score": score, **measured} for place in named]
         return {name: make_frame(of).sort("task", maintain_order=True) for name, of in rows.items() if of}
 
 

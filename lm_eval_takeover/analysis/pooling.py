@@ -18,6 +18,7 @@ _TAIL = 0.025  # on either side: 95 %
 
 Values = NDArray[np.float64]
 Keys = Sequence[str]
+Key = tuple[Any, ...]
 Labels = Sequence[Mapping[str, Any]]
 _SCORE = ("score",)
 
@@ -73,11 +74,9 @@ class Ratio:
     estimates: Estimates
 
 
-def pool_ratios(
-    measured: pl.DataFrame, above: str, below: str, keys: Keys = _SCORE
-) -> Iterator[tuple[tuple[Any, ...], Ratio]]:
+def pool_ratios(measured: pl.DataFrame, above: str, below: str, keys: Keys = _SCORE) -> Iterator[tuple[Key, Ratio]]:
     """The ratio of two columns, numbers or arrays, by task and `keys`; of `mean` the unweighted mean over tasks."""
-    ratios: dict[tuple[Any, ...], Ratio] = {}
+    ratios: dict[Key, Ratio] = {}
     for (task, *rest), group in measured.group_by(["task", *keys], maintain_order=True):
         names, index = np.unique(group["doc_id"].to_numpy(), return_inverse=True)
         sums = [sum_by(group[column].to_numpy(), index, len(names)) for column in (above, below)]

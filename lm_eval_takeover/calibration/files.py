@@ -14,18 +14,8 @@ from typing import Any, Literal, NotRequired, TypedDict
 
 import numpy as np
 
-from lm_eval_takeover.calibration.thresholds import (
-    GRID,
-    HIGHEST,
-    LOWEST,
-    SCHEMA,
-    TABLE,
-    USUAL_GATE,
-    Calibration,
-    Nats,
-    ScoreCalibration,
-    Target,
-)
+from lm_eval_takeover.calibration import thresholds
+from lm_eval_takeover.calibration.thresholds import HIGHEST, LOWEST, Calibration, Nats, ScoreCalibration, Target
 from lm_eval_takeover.errors import CalibrationError, nearest
 from lm_eval_takeover.escaping import for_terminal
 from lm_eval_takeover.method.model_id import ModelId
@@ -35,7 +25,7 @@ from lm_eval_takeover.storage.regular_files import read_bounded
 from lm_eval_takeover.storage.schema import Count, Positive, Share, check, show
 from lm_eval_takeover.storage.whole_files import write_text
 
-MOST_OF_GRID = sum(LOWEST <= rho <= HIGHEST for rho in GRID)  # points that every sketch has
+MOST_OF_GRID = sum(LOWEST <= rho <= HIGHEST for rho in thresholds.GRID)  # points that every sketch has
 
 
 # What a file holds beside the types of `Calibration`.
@@ -88,7 +78,10 @@ class _Method(TypedDict):
 
 def write_calibration(calibration: Calibration, path: Path) -> None:
     """Write a calibration file; an old one stays until the new one is whole."""
-    content = {"schema": SCHEMA, **{k: v for k, v in asdict(calibration).items() if k not in ("schema", "name")}}
+    content = {
+        "schema": thresholds.SCHEMA,
+        **{k: v for k, v in asdict(calibration).items() if k not in ("schema", "name")},
+    }
     for held in content["scores"].values():
         for name in ("plugin", "signed"):
             if not held[name]:
@@ -125,8 +118,8 @@ def read_calibration(path: Path) -> Calibration:
 
 def _parse_calibration(content: dict[str, Any], name: str) -> Calibration:
     """The content of a file, every field checked. Raises ValueError with the field."""
-    if content["schema"] != SCHEMA:
-        raise ValueError(f"field 'schema' is {show(content['schema'])}, and this version reads {SCHEMA}")
+    if content["schema"] != thresholds.SCHEMA:
+        raise ValueError(f"field 'schema' is {show(content['schema'])}, and this version reads {thresholds.SCHEMA}")
     parts = {field: value for field, value in content.items() if field != "checksum"}
     calibration: Calibration = check({**parts, "name": name}, Calibration)
     if calibration.source == "published":
@@ -166,8 +159,8 @@ def _check_score(path: str, name: str, held: ScoreCalibration) -> None:
         raise ValueError(f"field '{path}.sketch' is damaged")
     if not held.signed and (held.mean < 0 or (held.mean == 0 and tau.max() > 0)):
         raise ValueError(f"field '{path}.mean' is {held.mean:g}")
-    if [row.get("rho") for row in held.table] != list(TABLE):
-        raise ValueError(f"field '{path}.table' has other spike ratios than {', '.join(map(str, TABLE))}")
+    if [row.get("rho") for row in held.table] != list(thresholds.TABLE):
+        raise ValueError(f"field '{path}.table' has other spike ratios than {', '.join(map(str, thresholds.TABLE))}")
     for row in held.table:  # for people; what a run uses is the sketch, and an edited table would mislead
         for key, expected in asdict(held.threshold(row["rho"])).items():
             if not math.isclose(row.get(key, math.nan), expected, rel_tol=1e-6):
@@ -182,6 +175,9 @@ def _check_target(path: str, target: Target, calibration: Calibration) -> None:
     method = check(target.method, _Method, f"{path}.method")
     if method.get("score", "ce") not in (*calibration.scores, *registered.names()):
         raise ValueError(f"field '{path}.method.score' is not known: {method['score']}")
+
+
+Model = str | None  # as an argument names it
 
 
 def packaged_calibrations() -> dict[str, Path]:
@@ -203,15 +199,9 @@ def find_calibration(name: str) -> tuple[Calibration, int | None]:
 
 
 def calibration_command(
-    base: str | None,
-    guide: str | None,
-    direction: str,
-    demo_prompts: Path,
-    *,
-    task: str | None = None,
-    options: str = "",
+    base: Model, guide: Model, direction: str, demo_prompts: Path, *, task: str | None = None, options: str = "",
     solving: str = "",
-) -> str:
+) -> str:  # fmt: skip
     """The command that makes a calibration for this pair; None stands for the bundled one, and its prompts are `demo_prompts`.
 
     `task` is what will be run (default: that of `note_tasks`), whose prompts those of the bundled pair have already; `options`
@@ -256,8 +246,8 @@ def name_rate(rate: float, method: Mapping[str, Any], plugins: str | None = None
     """The options of `calibrate` that solve a method's budget parameter for this rate."""
     own = dict(method)
     policy, score = own.pop("policy"), own.pop("score", None)
-    gate = {name: own.pop(name, usual) for name, usual in USUAL_GATE.items()}
-    options = [f" --{name} {value}" for name, value in gate.items() if value != USUAL_GATE[name]]
+    gate = {name: own.pop(name, usual) for name, usual in thresholds.USUAL_GATE.items()}
+    options = [f" --{name} {value}" for name, value in gate.items() if value != thresholds.USUAL_GATE[name]]
     if plugins:
         options.append(f" --plugins {plugins}")
     if policy in ("disagreement", "entropy") and not own:

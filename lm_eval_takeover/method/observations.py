@@ -16,13 +16,11 @@ COMPARED = (
 COUNTED = COMPARED[4:]  # of these the whole numbers
 
 
+Asked = Tensor | None  # None where a model was not asked
+
+
 def observe(
-    tokens: Tensor,
-    host_logits: Tensor | None,
-    donor_logits: Tensor | None,
-    *,
-    base_logits: Tensor | None = None,
-    host_tokens: Tensor | None = None,
+    tokens: Tensor, host_logits: Asked, donor_logits: Asked, *, base_logits: Asked = None, host_tokens: Asked = None
 ) -> Tensor:
     """Float32 `[..., 5]` of tokens `[...]`, in the order of `OBSERVED`; NaN where a model was not asked.
 

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from lm_eval_takeover.method.gate import Gate
     from lm_eval_takeover.method.generation import Generation
 
+    Asked = Tensor | None  # None of a model that is not asked
+
 DIRECTIONS = {"forward": ("base", "guide"), "reverse": ("guide", "base")}  # host and donor
 _REDRAW = 0x5851F42D4C957F2D  # changes both halves of a word, so that each token has another number under it
 WINDOW = 10  # scores that a policy without a gate is shown
@@ -155,7 +157,7 @@ class Policy(ABC):
         """How many scores it is shown."""
         return self.gate.window if self.gate is not None else WINDOW
 
-    def choose_logits(self, fire: "Tensor", host_logits: "Tensor | None", donor_logits: "Tensor | None") -> "Tensor":
+    def choose_logits(self, fire: "Tensor", host_logits: "Asked", donor_logits: "Asked") -> "Tensor":
         """What the tokens of rows are drawn from, given which are takeovers `[rows]`: `[rows, vocab]`, equation (6)."""
         if host_logits is None or donor_logits is None:
             logits = donor_logits if host_logits is None else host_logits
@@ -163,7 +165,7 @@ class Policy(ABC):
             return logits
         return self.mix(host_logits, donor_logits).where(fire[:, None], host_logits)
 
-    def choose_base(self, host_logits: "Tensor | None", donor_logits: "Tensor | None") -> "Tensor | None":
+    def choose_base(self, host_logits: "Asked", donor_logits: "Asked") -> "Tensor | None":
         """The base's; None where it is not asked."""
         return host_logits if self.host == "base" else donor_logits if self.donor == "base" else None
 
@@ -184,9 +186,7 @@ class Policy(ABC):
         sources = {self.source, self.scorer.source} if self.scorer is not None else {self.source}
         return sorted((source for source in sources if source.digest is not None), key=lambda source: source.name)
 
-    def scores(
-        self, host_logits: "Tensor | None", donor_logits: "Tensor | None", tokens: "Tensor | None" = None
-    ) -> "Tensor":
+    def scores(self, host_logits: "Asked", donor_logits: "Asked", tokens: "Asked" = None) -> "Tensor":
         """`s_t` for logits `[..., vocab]` and the host's draws `[...]`: `[...]`, NaN where this policy asks for no score."""
         logits = host_logits if host_logits is not None else donor_logits
         assert logits is not None

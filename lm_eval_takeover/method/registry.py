@@ -16,6 +16,7 @@ import importlib
 import importlib.util
 import logging
 import sys
+import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
+    Asked = Tensor | None
 logger = logging.getLogger(__name__)
 
 PACKAGE = "lm_eval_takeover"
@@ -88,22 +90,15 @@ class Score:
         return "top_p" in self.function.__code__.co_varnames[: self.function.__code__.co_argcount]
 
     def __call__(
-        self,
-        host_logits: "Tensor",
-        donor_logits: "Tensor | None" = None,
-        tokens: "Tensor | None" = None,
-        *,
-        top_p: float = 1.0,
+        self, host_logits: "Tensor", donor_logits: "Asked" = None, tokens: "Asked" = None, *, top_p: float = 1.0
     ) -> "Tensor":
         """`s_t` `[...]` of logits `[..., vocab]` and host tokens `[...]`. Raises PluginError where a plug-in fails."""
         given = [host_logits]
-        for asked, argument, what in (
-            (self.needs_donor, donor_logits, "the donor's logits"),
-            (self.needs_token, tokens, "the host's tokens"),
-        ):
-            if asked and argument is None:
-                raise ValueError(f"score '{self.name}' needs {what}")
-            if asked and argument is not None:
+        asked = (self.needs_donor, donor_logits, "donor's logits"), (self.needs_token, tokens, "host's tokens")
+        for needs, argument, what in asked:
+            if needs and argument is None:
+                raise ValueError(f"score '{self.name}' needs the {what}")
+            if needs and argument is not None:
                 given.append(argument)
         options = {"top_p": top_p} if self.reads_top_p else {}
         from lm_eval_takeover.method.sampling import flush_denormals
@@ -128,13 +123,9 @@ def call_plugin(where: str, function: Callable[..., Any], *arguments: Any, **opt
     except Exception as error:
         if is_out_of_memory(error):
             raise
-        trace = error.__traceback__
-        while trace is not None and trace.tb_next is not None:
-            trace = trace.tb_next
-        if isinstance(error, SyntaxError):  # its own line, not that of the import; its text names the file once more
-            number, text = error.lineno, error.msg
-        else:
-            number, text = trace.tb_lineno if trace is not None else None, str(error).strip()
+        *_, (_, last) = traceback.walk_tb(error.__traceback__)
+        # Of a SyntaxError its own line, not that of the import; its text names the file once more.
+        number, text = (error.lineno, error.msg) if isinstance(error, SyntaxError) else (last, str(error).strip())
         line = f", line {number}" if number is not None else ""
         reason = text.splitlines()[0] if text else "no message"
         raise PluginError(f"{where} raised {type(error).__name__}{line}: {reason}") from error

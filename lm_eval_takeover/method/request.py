@@ -52,9 +52,8 @@ class Request:
         if self.max_new_tokens < 1:
             raise ArgumentError(f"max_gen_toks={self.max_new_tokens} is not at least 1 token")
         if len(self.begun) >= self.max_new_tokens:
-            raise ArgumentError(
-                f"max_gen_toks={self.max_new_tokens} leaves no room after {len(self.begun)} tokens of {self.label or 'a text'}"
-            )
+            begun = f"{len(self.begun)} tokens of {self.label or 'a text'}"
+            raise ArgumentError(f"max_gen_toks={self.max_new_tokens} leaves no room after {begun}")
 
     @property
     def text(self) -> tuple[int, ...]:

@@ -29,6 +29,7 @@ _DENORMAL = torch.tensor(1e-40)
 _GOLDEN, _MASK = 0x9E3779B1, 0xFFFFFFFF
 CHANCE = "takeover"  # the stream of policies that decide by chance
 Words = NDArray[np.uint64]
+Floats = NDArray[np.float32]
 
 
 @contextmanager
@@ -122,9 +123,7 @@ _SORTED = 2**14  # and sooner than divided
 _SURELY = 0.999  # float32 sums are nearer to the exact ones than that
 
 
-def draw_on_cpu(
-    logits: NDArray[np.float32], at: Words, sampling: Sampling
-) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+def draw_on_cpu(logits: Floats, at: Words, sampling: Sampling) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     """As `draw`, and the mass of each row in units of its likeliest token's (at this temperature). Under `drawing`.
 
     A mass is 1 where the row is greedy, and NaN where it is no distribution. Called once per token: bare reductions of ufuncs
@@ -153,9 +152,7 @@ def draw_on_cpu(
     return tokens, masses
 
 
-def _kept(
-    scaled: NDArray[np.float32], weights: NDArray[np.float32], total: float, sampling: Sampling
-) -> NDArray[np.int64] | None:
+def _kept(scaled: Floats, weights: Floats, total: float, sampling: Sampling) -> NDArray[np.int64] | None:
     """The ids that top-k and top-p keep, ascending; None for all. `scaled`: log-weights, 0 at most; `total`: their mass."""
     vocab, top_k, top_p = len(scaled), sampling.top_k, sampling.top_p
     ids: NDArray[np.int64] | None = None
@@ -174,7 +171,7 @@ def _kept(
     return ids
 
 
-def _prefix(scaled: NDArray[np.float32], edge: np.float32, count: int) -> NDArray[np.int64]:
+def _prefix(scaled: Floats, edge: np.float32, count: int) -> NDArray[np.int64]:
     """The `count` places of the largest values, the smallest of which is `edge`; of equal ones the first. Ascending."""
     inside = np.flatnonzero(scaled >= edge)
     if len(inside) > count:
@@ -183,7 +180,7 @@ def _prefix(scaled: NDArray[np.float32], edge: np.float32, count: int) -> NDArra
     return inside
 
 
-def _nucleus_edge(surprise: NDArray[np.float32], target: float) -> tuple[np.float32, int]:
+def _nucleus_edge(surprise: Floats, target: float) -> tuple[np.float32, int]:
     """The shortest prefix of the least surprising tokens that holds `target`: its last token's log-weight, and its length.
 
     Halves of many tokens are left aside by their mass, as quickselect does it by their number, until few are left.
@@ -204,7 +201,7 @@ def _nucleus_edge(surprise: NDArray[np.float32], target: float) -> tuple[np.floa
     return -surprise[last], skipped + last + 1
 
 
-def _run_race(ids: NDArray[np.int64] | None, weights: NDArray[np.float32], word: int, likeliest: int) -> int:
+def _run_race(ids: NDArray[np.int64] | None, weights: Floats, word: int, likeliest: int) -> int:
     """The kept id, of all where there are no ids, of the least `E_v / p_v`."""
     kept = weights if ids is None else weights[ids]
     x = _hash(_multiples(len(weights)), word) if ids is None else token_numbers(ids, word)

@@ -97,13 +97,9 @@ class CalibrationFit:
         held = self.calibration.decoding
         if sampling is None:
             return []
-        greedy = 0 in (held["temperature"], sampling.temperature)
-        differences = []
-        for name in _SETTINGS[:1] if greedy else _SETTINGS:
-            measured, wanted = held[name], getattr(sampling, name)
-            if not math.isclose(measured, wanted):
-                differences.append((f"{name}={measured:g}", f"{name}={wanted:g}"))
-        return differences
+        names = _SETTINGS[:1] if 0 in (held["temperature"], sampling.temperature) else _SETTINGS
+        pairs = [(name, held[name], getattr(sampling, name)) for name in names]
+        return [(f"{name}={one:g}", f"{name}={two:g}") for name, one, two in pairs if not math.isclose(one, two)]
 
     def name_differences(self, tokens: int, samples: int) -> list[str]:
         """In what a run of so many tokens and texts differs from the calibration, where that is no error."""

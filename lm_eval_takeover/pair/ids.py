@@ -23,18 +23,14 @@ def identify(name: str, path: str, revision: str | None, subfolder: str | None =
     """Id and revision of what `locate(name)` found: the hub's commit, or a folder's digest. Ours: `demo-base`, `demo-guide`."""
     folder = Path(path)
     if not folder.is_dir():
-        # The hub's cache keeps the files of a commit in a folder of that name.
+        # The hub's cache keeps the files of a commit in a folder of that name: `snapshots/COMMIT/…`.
         config = f"{subfolder}/config.json" if subfolder else "config.json"
         file = try_to_load_from_cache(path, config, revision=revision or "main")
-        return ModelId(path, _find_commit(Path(file)) if isinstance(file, str) else revision)
+        parts = Path(file).parts if isinstance(file, str) else ()
+        return ModelId(path, parts[len(parts) - parts[::-1].index("snapshots")] if parts else revision)
     demo_role = next((role for role, bundled in DEMO.items() if folder.resolve() == bundled.resolve()), None)
     known = f"demo-{demo_role}" if demo_role else Path(name).resolve().name
     return ModelId(known, sampled_digest(folder / (subfolder or "")))
-
-
-def _find_commit(file: Path) -> str:
-    """`snapshots/COMMIT/…` in the hub's cache."""
-    return file.parts[len(file.parts) - file.parts[::-1].index("snapshots")]
 
 
 def whole_digest(folder: Path) -> str:

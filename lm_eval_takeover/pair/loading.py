@@ -223,10 +223,8 @@ def _read_calibration(
         gate = Gate(threshold.tau, threshold.kappa(rule), arguments.window)
         return replace(policy, gate=gate), GateOrigin(f"{calibration.name}:{number}", None, rule)
     if column is not None:
-        raise ArgumentError(
-            f"calibration='{calibration.name}:{column}': only published calibrations have columns; "
-            f"choose spike_ratio=… instead"
-        )
+        named = f"calibration='{calibration.name}:{column}'"
+        raise ArgumentError(f"{named}: only published calibrations have columns; choose spike_ratio=… instead")
     value = DEFAULT_RHO if arguments.spike_ratio is None else arguments.spike_ratio
     target = None if rate is None else files.find_target(calibration, rate, method.settings, command)
     if target is not None:
@@ -239,9 +237,8 @@ def _choose_column(arguments: ModelArguments, table: Calibration, column: int | 
     """The column of a published table. Raises ArgumentError where none is named, and for what only a spike ratio could answer."""
     if arguments.kappa_rule == "tail_to_mean":
         raise ArgumentError(f"kappa_rule=tail_to_mean: published '{table.name}' holds threshold_to_mean only")
-    asked = [
-        f"{name}={value}" for name in ("spike_ratio", "target_rate") if (value := getattr(arguments, name)) is not None
-    ]
+    given = {name: getattr(arguments, name) for name in ("spike_ratio", "target_rate")}
+    asked = [f"{name}={value}" for name, value in given.items() if value is not None]
     if column is not None and not asked:
         return column
     raise ArgumentError(

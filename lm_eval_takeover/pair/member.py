@@ -1,5 +1,6 @@
 """One checkpoint of the pair: what transformers loads of it, and its own forward pass."""
 
+import contextlib
 import inspect
 from collections.abc import Callable, Iterable
 from functools import cached_property
@@ -18,18 +19,14 @@ from lm_eval_takeover.pair import load_options
 from lm_eval_takeover.pair.ids import identify, locate
 from lm_eval_takeover.pair.vocabulary import Vocabulary
 
+Dtype = str | torch.dtype
+
 
 class Member:
     """One model of the pair, with its own model arguments. Reads tokenizer and configuration at once, weights at first use."""
 
     def __init__(
-        self,
-        role: str,
-        name: str,
-        *,
-        device: str = "cpu",
-        dtype: str | torch.dtype = "auto",
-        given: ModelArguments | None = None,
+        self, role: str, name: str, *, device: str = "cpu", dtype: Dtype = "auto", given: ModelArguments | None = None
     ) -> None:
         self.role = role
         check_folder(role, name)
@@ -98,10 +95,10 @@ class Member:
 
     def _refuse_pickles(self) -> None:
         """Weights that only a pickle holds would run code of their author. Raises ArgumentError with the way to convert them."""
-        if not Path(self.path).is_dir():
-            names = _list_hub_files(self.path, self.revision)
-        else:
-            names = [file.name for file in Path(self.path).iterdir()]
+        folder = Path(self.path)
+        names = (
+            [file.name for file in folder.iterdir()] if folder.is_dir() else _list_hub_files(self.path, self.revision)
+        )
         pickles = sorted(name for name in names if name.endswith((".bin", ".pt", ".pth", ".ckpt")) and "model" in name)
         if pickles and not any(name.endswith(".safetensors") for name in names):
             convert = (
@@ -152,20 +149,17 @@ class Member:
             raise self.refuse_logits(name_row(int(broken.nonzero()[0][0])))
 
     def refuse_logits(self, name: str) -> ModelOutputError:
-        return ModelOutputError(
-            f"{self.role} '{self.id.id}' returned NaN or infinite logits for {name}; try {self.argument('dtype')}=float32"
-        )
+        said = f"{self.role} '{self.id.id}' returned NaN or infinite logits for {name}"
+        return ModelOutputError(f"{said}; try {self.argument('dtype')}=float32")
 
     @cached_property
     def eos_ids(self) -> frozenset[int]:
         """The token ids that end this model's text, as transformers' `generate` and lm-eval's `hf` see them."""
-        try:
+        ids = None
+        with contextlib.suppress(OSError):
             where = {"revision": self.revision, "subfolder": self.given.subfolder or ""}
             ids = GenerationConfig.from_pretrained(self.path, **where).eos_token_id
-        except OSError:
-            ids = None
-        if ids is None:
-            ids = self.config.get_text_config().eos_token_id
+        ids = self.config.get_text_config().eos_token_id if ids is None else ids
         listed = ids if isinstance(ids, Iterable) else [ids]
         return frozenset(i for i in (*listed, self.tokenizer.eos_token_id) if i is not None)
 
@@ -173,11 +167,10 @@ class Member:
     def max_length(self) -> int | None:
         """The longest context in tokens, where the configuration or the tokenizer says so."""
         config = self.config.get_text_config()
-        names = ("n_positions", "max_position_embeddings", "n_ctx")
-        lengths = [int(getattr(config, name)) for name in names if getattr(config, name, None)][:1]
-        if not lengths and self.tokenizer.model_max_length < 10**9:  # transformers' "no limit" is 10^30
-            lengths.append(int(self.tokenizer.model_max_length))
-        return lengths[0] if lengths else None
+        lengths = [getattr(config, name, None) for name in ("n_positions", "max_position_embeddings", "n_ctx")]
+        if self.tokenizer.model_max_length < 10**9:  # transformers' "no limit" is 10^30
+            lengths.append(self.tokenizer.model_max_length)
+        return next((int(length) for length in lengths if length), None)
 
 
 def _list_hub_files(name: str, revision: str | None) -> list[str]:

@@ -20,12 +20,11 @@ class Pair:
     """The base and the guide, or one alone. Warns of renamed special tokens. Raises VocabularyError for two vocabularies."""
 
     def __init__(self, base: Member | None, guide: Member | None) -> None:
-        members = [member for member in (base, guide) if member is not None]
-        if not members:
-            raise ArgumentError("neither base nor guide is given")
         self.base, self.guide = base, guide
-        self.members = members
-        self.vocabulary: SharedVocabulary = share(members[0].vocabulary, members[-1].vocabulary)
+        self.members = [member for member in (base, guide) if member is not None]
+        if not self.members:
+            raise ArgumentError("neither base nor guide is given")
+        self.vocabulary: SharedVocabulary = share(self.members[0].vocabulary, self.members[-1].vocabulary)
         if renamed := self.vocabulary.renamed:
             logger.warning("base and guide name %d added tokens differently: %s", len(renamed), describe(renamed))
 

@@ -10,22 +10,12 @@ an error; a TypedDict stays a dict and may hold more. Numbers are finite. A bool
 
 import json
 import math
+import typing
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from functools import cache
 from types import NoneType, UnionType
-from typing import (
-    Annotated,
-    Any,
-    Literal,
-    NoReturn,
-    NotRequired,
-    Union,
-    get_args,
-    get_origin,
-    get_type_hints,
-    is_typeddict,
-)
+from typing import Annotated, Any, Literal, NoReturn, NotRequired, Union, get_args, get_origin, is_typeddict
 
 _LARGEST = {int: 2**63 - 1, float: 1e300}
 _NAMES = {
@@ -146,7 +136,7 @@ def _check_fields(value: Any, kind: Any, path: str) -> Any:
 @cache
 def _describe_fields(kind: Any) -> tuple[dict[str, Any], frozenset[str]]:
     """The annotations of a dataclass or TypedDict by field, and the names that must be there."""
-    hints = get_type_hints(kind, include_extras=True)
+    hints = typing.get_type_hints(kind, include_extras=True)
     if is_typeddict(kind):
         inner = {name: get_args(hint)[0] if get_origin(hint) is NotRequired else hint for name, hint in hints.items()}
         return inner, kind.__required_keys__

@@ -7,7 +7,7 @@ every core; `process_results` only hands the metrics on.
 import functools
 import logging
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from hashlib import blake2b
 from typing import Any
 
@@ -23,6 +23,7 @@ from lm_eval_takeover.tasks.metrics import Scored, score_samples
 from lm_eval_takeover.tasks.verdicts import LoggedVerdict, get_verdict_log, get_verifier
 
 Document = dict[str, Any]
+Texts = Sequence[Sequence[str]]  # the samples of each document
 ProcessDocs = Callable[[datasets.Dataset], datasets.Dataset]
 _log = logging.getLogger(__name__)
 
@@ -39,17 +40,17 @@ class Record(list[list[str]]):
         self.metrics = scored.metrics
 
 
-def score_all(resps: Sequence[Sequence[str]], docs: Sequence[Document]) -> list[Record]:
+def score_all(resps: Texts, docs: Sequence[Document]) -> list[Record]:
     """A filter: all samples of all documents judged."""
     return _score(resps, docs, "math")
 
 
-def score_letters(resps: Sequence[Sequence[str]], docs: Sequence[Document]) -> list[Record]:
+def score_letters(resps: Texts, docs: Sequence[Document]) -> list[Record]:
     """The filter for multiple-choice questions: letters are equal or not."""
     return _score(resps, docs, "letters")
 
 
-def _score(resps: Sequence[Sequence[str]], docs: Sequence[Document], kind: Kind) -> list[Record]:
+def _score(resps: Texts, docs: Sequence[Document], kind: Kind) -> list[Record]:
     verifier = get_verifier()
     with Judge() as judge:
 
@@ -58,7 +59,11 @@ def _score(resps: Sequence[Sequence[str]], docs: Sequence[Document], kind: Kind)
             gold, tolerance, problem = str(doc["answer"]), float(doc.get("tolerance") or 0), str(doc["problem"])
             return score_samples(gold, responses, judge.judge_samples, kind, tolerance, verifier, problem)
 
-        return _log_verdicts(judge.map(score, zip(resps, docs, strict=True)), resps, docs)
+        scored = judge.map(score, zip(resps, docs, strict=True))
+        problems = list(tqdm(scored, total=len(docs), desc="Verifying answers", delay=5))
+    if (log := get_verdict_log()) is not None:
+        log.add_verdicts(list_verdicts(problems, resps, docs))
+    return [Record(problem) for problem in problems]
 
 
 def process_results(doc: Document, results: Sequence[Record]) -> dict[str, float | tuple[int, int]]:
@@ -67,17 +72,7 @@ def process_results(doc: Document, results: Sequence[Record]) -> dict[str, float
     return record.metrics
 
 
-def _log_verdicts(scored: Iterable[Scored], resps: Sequence[Sequence[str]], docs: Sequence[Document]) -> list[Record]:
-    """The scores as lm-eval logs them; the verdict log, where there is one, gets the verdicts."""
-    problems = list(tqdm(scored, total=len(docs), desc="Verifying answers", delay=5))
-    if (log := get_verdict_log()) is not None:
-        log.add_verdicts(list_verdicts(problems, resps, docs))
-    return [Record(problem) for problem in problems]
-
-
-def list_verdicts(
-    scored: Sequence[Scored], resps: Sequence[Sequence[str]], docs: Sequence[Document]
-) -> Iterator[LoggedVerdict]:
+def list_verdicts(scored: Sequence[Scored], resps: Texts, docs: Sequence[Document]) -> Iterator[LoggedVerdict]:
     for problem, responses, doc in zip(scored, resps, docs, strict=True):
         digest = digest_of(doc)
         for response, answer, outcome in zip(responses, problem.answers, problem.outcomes, strict=True):

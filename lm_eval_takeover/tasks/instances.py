@@ -14,6 +14,7 @@ from lm_eval_takeover.method.request import Request, Sampling
 
 logger = logging.getLogger(__name__)
 
+Ids = list[int]
 GENERATION_ARGUMENTS = ("until", "max_gen_toks", "do_sample", "temperature", "top_p", "top_k")
 
 
@@ -96,9 +97,7 @@ def read_generation_settings(settings: dict[str, Any], usual_length: int) -> tup
     return Sampling(temperature, top_p, top_k), tuple(until), max_gen_toks
 
 
-def list_rolling_windows(
-    texts: Sequence[list[int]], *, prefix: int, max_length: int
-) -> list[tuple[int, list[int], list[int]]]:
+def list_rolling_windows(texts: Sequence[Ids], *, prefix: int, max_length: int) -> list[tuple[int, Ids, Ids]]:
     """`(index of the text, context ids, continuation ids)`: windows as `hf` cuts them, in which every token is scored once."""
     windows = []
     for index, tokens in enumerate(texts):
@@ -107,9 +106,7 @@ def list_rolling_windows(
     return windows
 
 
-def cut_to_context(
-    texts: Sequence[tuple[list[int], list[int]]], *, prefix: int, max_length: int
-) -> dict[int, tuple[list[int], list[int]]]:
+def cut_to_context(texts: Sequence[tuple[Ids, Ids]], *, prefix: int, max_length: int) -> dict[int, tuple[Ids, Ids]]:
     """`(prompt, continuation)` by index of `(context, continuation)`, at least a token each; an empty context is `prefix`.
 
     As `hf` cuts them, from the left: `max_length` tokens are read, the last one of a continuation is only predicted. What adds no

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from lm_eval_takeover.answers.samples import Judged, Kind, Question, Verifier, judge_samples
-from lm_eval_takeover.tasks.responses import is_known_truncated, is_truncated
+from lm_eval_takeover.tasks.responses import Response
 
 JudgeSamples = Callable[[Question], Judged]
 
@@ -26,11 +26,9 @@ def list_metrics(samples: int) -> list[dict[str, Any]]:
     """lm-eval's `metric_list` for so many samples a problem, in the order of `score_samples`."""
     better = ["acc", "acc_boxed", "acc_completed", *(f"pass@{k}" for k in list_ks(samples)), f"maj@{samples}"]
     worse = ["unboxed", "truncated", "no_answer", "restated", "unparsed", "timed_out", "unclosed_think"]
-    aggregation = {"acc_completed": accuracy_of_completed}
-    return [
-        {"metric": name, "aggregation": aggregation.get(name, "mean"), "higher_is_better": name in better}
-        for name in [*better, *worse]
-    ]
+    other = {"acc_completed": accuracy_of_completed}
+    entries = ((name, other.get(name, "mean"), name in better) for name in (*better, *worse))
+    return [dict(zip(("metric", "aggregation", "higher_is_better"), entry, strict=True)) for entry in entries]
 
 
 def pass_at_k(n: int, correct: int, k: int) -> float:
@@ -65,11 +63,11 @@ def score_samples(
 ) -> Scored:
     """The metrics of one problem, all of them shares of its samples but `acc_completed`, which is `(correct, completed)`."""
     count = len(responses)
-    known = [is_known_truncated(response) for response in responses]
-    samples, chosen = judge(Question(gold, responses, known, kind, tolerance, verifier, problem))
+    said = [response.truncated if isinstance(response, Response) else None for response in responses]  # by their model
+    samples, chosen = judge(Question(gold, responses, list(map(bool, said)), kind, tolerance, verifier, problem))
     outcomes = [sample.outcome for sample in samples]
-    pairs = zip(samples, responses, strict=True)
-    completed = [sample.outcome for sample, response in pairs if not is_truncated(response, sample.unclosed)]
+    cuts = (sample.unclosed if cut is None else cut for sample, cut in zip(samples, said, strict=True))
+    completed = [outcome for outcome, cut in zip(outcomes, cuts, strict=True) if not cut]
     correct = outcomes.count("correct")
     metrics: dict[str, float | tuple[int, int]] = {
         "acc": correct / count,

@@ -13,13 +13,3 @@ class Response(str):
         response = super().__new__(cls, text)
         response.truncated = truncated
         return response
-
-
-def is_truncated(response: str, unclosed: bool) -> bool:
-    """Whether a sample was cut off: as its model says, else where the text tells, by a `<think>` that never ends (`unclosed`)."""
-    return response.truncated if isinstance(response, Response) else unclosed
-
-
-def is_known_truncated(response: str) -> bool:
-    """Whether the run knows that the token limit ended a sample; then only a box or a marker counts."""
-    return isinstance(response, Response) and response.truncated

@@ -2,7 +2,7 @@
 
 import logging
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from lm_eval.api.instance import Instance
@@ -69,7 +69,9 @@ class SampledTask(_GeneratingTask):  # type: ignore[misc]
             super().download(dataset_kwargs, **settings)
         if (split := self.config.test_split) not in self.dataset:
             raise ArgumentError(f"task {self.config.task}: test_split='{split}' is none of {', '.join(self.dataset)}")
-        check_documents(self.config.task, self.test_docs())
+        for number, document in enumerate(self.test_docs()):
+            if fault := _find_fault(document):
+                raise ArgumentError(f"task {self.config.task}, doc {number}: {fault}")
 
     def build_all_requests(self, *, world_size: int = 1, **settings: Any) -> Any:
         """As lm-eval does; a notice where decoding is greedy."""
@@ -137,14 +139,8 @@ def complete_decoding(given: Mapping[str, Any]) -> dict[str, Any]:
     return decoding
 
 
-def check_documents(task: str, documents: Iterable[Document]) -> None:
-    """Raises ArgumentError for the first document that could not be scored."""
-    for number, document in enumerate(documents):
-        if fault := _find_fault(document):
-            raise ArgumentError(f"task {task}, doc {number}: {fault}")
-
-
 def _find_fault(document: Document) -> str | None:
+    """Why a document could not be scored; None where it can."""
     for field in ("problem", "answer"):
         if field not in document:
             return f"expected field '{field}', found {', '.join(document)}; rename it, or use process_docs"

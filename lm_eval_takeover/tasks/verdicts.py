@@ -32,23 +32,16 @@ _verifier: ContextVar[Verifier] = ContextVar("verifier", default="takeover")
 _log: ContextVar[VerdictLog | None] = ContextVar("verdict log", default=None)
 
 
-def get_verdict_log() -> VerdictLog | None:
-    """The log for verdicts on the texts that were generated last; None if they are not logged."""
-    return _log.get()
-
-
-def set_verdict_log(log: VerdictLog | None) -> None:
-    _log.set(log)
+get_verifier = _verifier.get  # of the tasks that are made and scored now
+get_verdict_log, set_verdict_log = (
+    _log.get,
+    _log.set,
+)  # for the texts that were generated last; None: they are not logged
 
 
 def redirect_verdicts(log: VerdictLog | None) -> AbstractContextManager[None]:
     """Log verdicts there inside of the `with` block."""
     return _setting(_log, log)
-
-
-def get_verifier() -> Verifier:
-    """The verifier of the tasks that are made and scored now."""
-    return _verifier.get()
 
 
 def use_verifier(name: Verifier) -> AbstractContextManager[None]:

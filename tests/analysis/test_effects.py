@@ -44,30 +44,15 @@ def test_a_position_of_a_problem_each_is_a_plain_paired_mean():
     plain = paired_difference(values, 8).interval()
     nested = nested_mean(values, np.arange(30), 8)
     assert (nested.value, nested.low, nested.high) == pytest.approx((plain.value, plain.low, plain.high))
-
-
-def test_positions_of_one_problem_count_together():
-    values = np.repeat(np.random.default_rng(0).normal(size=20).clip(-1, 1) / 2, 6)
-    together = nested_mean(values, np.repeat(np.arange(20), 6), 8)
-    apart = nested_mean(values, np.arange(120), 8)
-    assert together.value == pytest.approx(apart.value)
-    assert together.high - together.low > 2 * (apart.high - apart.low)
-    assert nested_mean(values, np.zeros(120), 8).low == -1
-
-
-def test_positions_count_by_the_inverse_of_their_probability():
-    values, owners = np.array([1.0, 1, 0, 0]), np.array([0, 1, 2, 3])
-    assert nested_mean(values, owners, 8, np.array([1.0, 1, 3, 3])).value == 0.25
+    assert nested_mean(values, np.zeros(30), 8).low == -1  # of one problem nothing is known
 
 
 def test_the_interval_of_a_mean_effect_covers():
     """In a world where problems that gain more have more positions; half of the positions are drawn, good ones more often."""
-    rng, covered = np.random.default_rng(1), 0
-    truth = tabulate_summary(planted(rng, problems=3000)).filter(kind="all", task="all")["effect"][0]
-    for _ in range(60):
-        found = tabulate_summary(planted(rng)).filter(kind="all", task="all")
-        covered += found["low"][0] <= truth <= found["high"][0]
-    assert covered >= 52  # of 57 on average: 3 standard deviations
+    rng = np.random.default_rng(1)
+    truth = Positions(planted(rng, problems=3000)).mean().value
+    found = [Positions(planted(rng)).mean() for _ in range(60)]
+    assert sum(one.low <= truth <= one.high for one in found) >= 52  # of 57 on average: 3 standard deviations
 
 
 def test_a_score_that_knows_the_effects_is_told_from_one_that_does_not():

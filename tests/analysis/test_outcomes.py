@@ -10,14 +10,7 @@ from scipy.stats import binom
 
 from lm_eval_takeover.analysis.catalogue import COLUMNS
 from lm_eval_takeover.analysis.outcomes import sign_test, tabulate_budget, tabulate_flips, tabulate_rates
-from lm_eval_takeover.results.published import read_tables
 from lm_eval_takeover.results.statistics import mean_interval
-
-TASKS = {
-    "Math500": "takeover_math500_100", "MATH500": "takeover_math500_100", "GSM8K": "takeover_gsm8k_100",
-    "AMC23": "takeover_amc23", "OlympiadBench": "takeover_olympiadbench_100", "Olympiad": "takeover_olympiadbench_100",
-    "AIME24": "takeover_aime24", "AIME25": "takeover_aime25",
-}  # fmt: skip
 
 
 def outcomes(rows):
@@ -86,6 +79,8 @@ def test_budget_rates_and_flips_by_hand():
     flips = {row["task"]: row for row in tabulate_flips(samples, "base").to_dicts()}
     assert [flips["takeover_gsm8k"][name] for name in COLUMNS["flips"][:6]] == ["takeover_gsm8k", "new", 3, 1, 1, 1.0]
     assert [flips["mean"][name] for name in ("problems", "rescued", "harmed")] == [6, 2, 2]
+    behind = tabulate_flips(samples.filter(pl.col("doc_id") > 0), "base").filter(task="mean")
+    assert behind.select("problems", "rescued", "harmed", "p_value").row(0) == (4, 2, 0, 0.5)
     part = samples.filter((pl.col("run") == "base") | (pl.col("task") == "takeover_amc23"))
     both = pl.concat([samples, part.filter(pl.col("run") == "new").with_columns(run=pl.lit("part"))])
     means = tabulate_flips(both, "base").filter(task="mean")
@@ -110,30 +105,3 @@ def test_means_over_other_tasks_do_not_stand_beside_each_other():
     ]  # fmt: skip
     table = tabulate_budget(outcomes(rows)).filter(pl.col("task") == "mean")
     assert dict(table.select("run", "acc").iter_rows()) == {"base": 0.5, "guide": 0.5}
-
-
-def test_table_14_is_the_second_row_of_table_3():
-    """Problems solved by the base, and rescued, less harmed: through our own table of flips."""
-    tables = read_tables()
-    base, guided = tables["3"]["rows"][0], tables["3"]["rows"][2]
-    columns = tables["3"]["columns"]
-    rows, expected, after = [], {}, {}
-    for name, count, rescued, harmed in tables["14"]["rows"][:-1]:
-        column = next(place for place, title in enumerate(columns) if TASKS.get(title) == TASKS[name])
-        count, rescued, harmed = int(count), int(rescued), int(harmed)
-        before, later = (float(row[column].split(" / ")[1]) * count / 100 for row in (base, guided))
-        solved = [True] * round(before) + [False] * (count - round(before))
-        changed = [True] * round(before - harmed) + [False] * harmed + [True] * rescued
-        changed += [False] * (count - len(changed))
-        for run, outcome in (("base", solved), ("guided", changed)):
-            rows += [(run, TASKS[name], doc, 0, right) for doc, right in enumerate(outcome)]
-        expected[TASKS[name]], after[TASKS[name]] = (count, rescued, harmed), (sum(changed), later)
-    for solved, printed in after.values():
-        assert solved == pytest.approx(printed, abs=0.05)
-    samples = pl.DataFrame(rows, schema=["run", "task", "doc_id", "sample", "correct"], orient="row")
-    table = {row["task"]: row for row in tabulate_flips(samples, "base").to_dicts()}
-    for task, counts in expected.items():
-        assert tuple(table[task][name] for name in ("problems", "rescued", "harmed")) == counts
-    total = tables["14"]["rows"][-1][1:]
-    assert [str(table["mean"][name]) for name in ("problems", "rescued", "harmed")] == total
-    assert table["mean"]["p_value"] < 1e-38

@@ -53,17 +53,6 @@ def test_answers_are_scores_within_the_bound_of_their_rank(sizes, capacity, kind
         assert rank_distance(values, answer, q) <= sketch.rank_error + 1 / len(values) + 1e-9
 
 
-def test_the_same_scores_give_the_same_answers():
-    values = np.random.default_rng(0).gamma(0.2, 1.0, 50_000)
-    answers = []
-    for _ in range(2):
-        sketch = QuantileSketch(256)
-        for part in np.array_split(values, 37):
-            sketch.add(part)
-        answers.append(sketch.quantiles_and_tails(QUANTILES)[0].tolist())
-    assert answers[0] == answers[1]
-
-
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 def test_what_is_no_number_is_refused(bad):
     with pytest.raises(ValueError, match="1 of 2 scores are NaN or infinite"):

@@ -54,8 +54,9 @@ def test_the_packaged_problems_are_those_of_the_script(tmp_path):
     assert [row["kind"] for row in graded] == [*KINDS] * 25
     texts = {row["problem"] for row in [*plain, *graded]}
     prompts = [json.loads(line)["prompt"] for line in demo.GRADED_PROMPTS.read_text().splitlines()]
-    assert len(texts) == len(plain) + len(graded) and len(set(prompts)) == 300
-    assert not any(text in prompt for prompt in prompts for text in texts)
+    assert len(texts) == len(plain) + len(graded) == 300 and len(set(prompts)) == 300
+    prompts += demo.calibration_prompts()
+    assert len(prompts) == 1000 and not any(text in prompt for prompt in prompts for text in texts)
     for row in graded:
         made = GradedPuzzle.read(row["problem"], row["given"])
         assert str(made.rest.answer) == row["answer"]
@@ -70,7 +71,7 @@ def test_the_packaged_problems_are_those_of_the_script(tmp_path):
 def test_at_five_percent_the_graded_task_tells_gates_apart(tmp_path):
     """Spike ratios at which both gates write about 5 % of the tokens: here each rate is its own spike ratio."""
     words = ["compare", "--tasks", "takeover_demo_graded", "--rows", "base,guide,ce@0.081,surprise@0.101"]
-    sizes = ["--limit", "40", "--num_prompts", "60", "--num_held_out", "60", "--batch_size", "320"]
+    sizes = ["--limit", "24", "--num_prompts", "60", "--num_held_out", "60", "--batch_size", "192"]
     with comparing_here():
         assert main([*words, *sizes, "--run_dir", str(tmp_path)]) == 0
     found = {row["model"]: row for row in json.loads((tmp_path / "leaderboard.json").read_text())["rows"]}
@@ -82,4 +83,4 @@ def test_at_five_percent_the_graded_task_tells_gates_apart(tmp_path):
 
     needed = read_needed_takeovers(tmp_path / "surprise@0.101" / "samples")
     right = sum(places is not None for places in needed.values()) / len(needed)
-    assert len(needed) == 320 and 0.7 < right <= surprise
+    assert len(needed) == 192 and 0.7 < right <= surprise

@@ -1,14 +1,12 @@
 """The laboratory: every puzzle has one answer, and its decisions are where they are said to be."""
 
 import random
-import re
 
 from hypothesis import given
 from hypothesis import strategies as st
 from puzzle import ANIMALS, decision_positions, make_puzzle
 from transformers import AutoTokenizer
 
-from lm_eval_takeover import demo
 from lm_eval_takeover.answers.extraction import extract_answer
 from lm_eval_takeover.demo import DEMO
 
@@ -18,17 +16,6 @@ def test_a_right_solution_ends_in_the_answer(rng):
     puzzle = make_puzzle(rng)
     assert extract_answer("".join(puzzle.solution(rng))) == str(puzzle.answer)
     assert all(10 <= number <= 99 for number in puzzle.path())
-
-
-@given(st.randoms(use_true_random=False), st.floats(0, 1))
-def test_execution_is_right_whatever_was_decided(rng, right):
-    puzzle = make_puzzle(rng)
-    text = "".join(puzzle.solution(rng, right=right))
-    for a, sign, b, total in re.findall(r"(\d+) ([+-]) (\d+) = (\d+)", text):
-        assert int(a) + (int(b) if sign == "+" else -int(b)) == int(total)
-    rules = {rule.animal: rule for rule in puzzle.rules}
-    for animal, verb, amount in re.findall(r"the (\w+) (adds|takes) (\d)", text):
-        assert (rules[animal].adds, rules[animal].amount) == (verb == "adds", int(amount))
 
 
 def test_decision_positions_are_the_animals_tokens():
@@ -41,14 +28,6 @@ def test_decision_positions_are_the_animals_tokens():
         positions = decision_positions(tokens)
         assert [tokens[p] for p in positions] == pieces[1::2]
         assert {tokens[p].strip() for p in positions} <= set(ANIMALS)
-
-
-def test_packaged_problems_and_calibration_prompts_are_disjoint_and_answered():
-    problems, prompts = demo.problems(), demo.calibration_prompts()
-    assert (len(problems), len(prompts)) == (200, 700)
-    texts = {row["problem"] for row in problems}
-    assert len(texts) == 200
-    assert not any(text in prompt for prompt in prompts for text in texts)
 
 
 def test_both_tokenizers_are_one_with_different_padding():

@@ -1,4 +1,4 @@
-"""Runs tasks with a model that knows the gold answers: `python scripted.py TASKS [METADATA]` prints lm-eval's results as JSON.
+"""Runs tasks with a model that knows the gold answers: `scripted.py TASKS [METADATA [LIMIT]]` prints lm-eval's results as JSON.
 
 The fourth sample of every problem has no answer; all others are `\\boxed{gold}`.
 """
@@ -34,15 +34,15 @@ class Scripted(LM):
         raise NotImplementedError
 
 
-def evaluate(model, tasks, metadata=None):
+def evaluate(model, tasks, metadata=None, limit=None):
     """lm-eval's results; its own tasks, whose index takes longer than all of this, are left out."""
     ours = TaskManager(include_path=str(TASK_CONFIGS), include_defaults=False, metadata=metadata)
-    return simple_evaluate(model, tasks=tasks, task_manager=ours, bootstrap_iters=1000, metadata=metadata)
+    return simple_evaluate(model, tasks=tasks, task_manager=ours, bootstrap_iters=1000, metadata=metadata, limit=limit)
 
 
 def main():
-    metadata = json.loads(sys.argv[2]) if len(sys.argv) > 2 else None
-    results = evaluate(Scripted(), sys.argv[1].split(","), metadata)
+    metadata, limit = (*map(json.loads, sys.argv[2:]), None, None)[:2]
+    results = evaluate(Scripted(), sys.argv[1].split(","), metadata, limit)
     names = ("results", "groups", "group_subtasks", "n-samples", "versions", "samples")
     print(json.dumps({name: results.get(name) for name in names}, default=handle_non_serializable))
 

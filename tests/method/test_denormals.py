@@ -10,23 +10,15 @@ SMALL = torch.tensor(1e-40)
 
 
 def test_denormals_are_zero_within_and_numbers_without():
-    assert float(SMALL * 1.0) > 0
     for context in (flush_denormals, drawing):
+        assert float(SMALL * 1.0) > 0
         with context():
-            assert float(SMALL * 1.0) == 0
             with flush_denormals():
                 pass
             assert float(SMALL * 1.0) == 0  # as the outer one left it
-        assert float(SMALL * 1.0) > 0
-    assert np.finfo(np.float32).smallest_subnormal > 0
+    assert float(SMALL * 1.0) > 0 and np.finfo(np.float32).smallest_subnormal > 0
 
 
 def test_scores_are_computed_without_them():
-    seen = []
-
-    def function(host_logits):
-        seen.append(float(SMALL * 1.0))
-        return host_logits[..., 0]
-
-    Score("mine", function, needs_donor=False, source=Source("here"))(torch.randn(1, 3))
-    assert seen == [0.0]
+    score = Score("mine", lambda host_logits: host_logits * 1.0, needs_donor=False, source=Source("here"))
+    assert float(score(SMALL)) == 0

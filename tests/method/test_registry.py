@@ -12,7 +12,6 @@ from helpers.pairs import ROOT
 from lm_eval_takeover import Policy, register_policy, register_score
 from lm_eval_takeover.errors import ArgumentError, PluginError
 from lm_eval_takeover.method import registry
-from lm_eval_takeover.method import scores as method_scores
 from lm_eval_takeover.method.named import find_policy
 from lm_eval_takeover.method.policies import Disagreement, Gated
 from lm_eval_takeover.method.policy import Block, policies
@@ -43,14 +42,6 @@ def install(folder, name, gates, scores):
     write(info / "METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
     write(info / "entry_points.txt", f"[lm_eval_takeover.scores]\n{scores}\n")
     return package
-
-
-def test_ours_are_registered_in_the_order_of_the_docs():
-    ours = re.findall(r"^    (\w+)  ", method_scores.__doc__, re.MULTILINE)
-    assert len(ours) >= 9 and scores.names()[: len(ours)] == ours
-    assert policies.names()[:6] == ["disagreement", "entropy", "random", "early", "base", "guide"]
-    assert policies.names()[6:9] == ["segment", "lossy", "ensemble"]
-    assert all(scores.source(name).digest is None for name in ours)
 
 
 def test_a_file_and_a_module_register_and_may_be_loaded_again(tmp_path, monkeypatch):

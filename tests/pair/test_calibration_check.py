@@ -70,8 +70,10 @@ def test_another_form_or_decoding_is_an_error_that_names_both_sides(lm, prompt, 
     assert lm.get_model_info()["takeover"]["tokens"] == 0
 
 
-def test_what_fits_says_nothing(lm, caplog):
+def test_what_fits_and_what_greedy_decoding_does_not_read_say_nothing(lm, caplog):
     ask(lm, (PROMPT, {}))
+    calibrated(lm, decoding={"temperature": 0.0})
+    ask(lm, (PROMPT, GREEDY))
     assert caplog.text == ""
 
 
@@ -85,11 +87,6 @@ def test_permission_turns_the_error_into_a_notice(caplog):
 def test_a_gate_by_hand_is_nobodys(caplog):
     ask(GuidedTakeover(tau=1.0), (CHAT, {"temperature": 1.0}))
     assert "calibration" not in caplog.text
-
-
-def test_what_greedy_decoding_does_not_read_does_not_count(lm):
-    calibrated(lm, decoding={"temperature": 0.0})
-    ask(lm, (PROMPT, GREEDY))
 
 
 def test_thinking_modes_are_compared_by_what_the_template_makes_of_them(lm):

@@ -13,7 +13,6 @@ from lm_eval_takeover.arguments import ModelArguments
 from lm_eval_takeover.decoding import engine
 from lm_eval_takeover.demo import DEMO
 from lm_eval_takeover.errors import ArgumentError
-from lm_eval_takeover.forward.ragged_cache import Plan
 from lm_eval_takeover.method.policies import BaseAlone
 from lm_eval_takeover.method.request import Request
 from lm_eval_takeover.pair.loading import load_pair
@@ -49,6 +48,11 @@ def test_what_counts_for_both_models_reaches_both_unless_the_guide_has_its_own(g
     assert [options.get(name) for options in given(**{name: first})] == [first, first]
     assert [options.get(name) for options in given(**{name: first, f"guide_{name}": other})] == [first, other]
     assert [options.get(name) for options in given(**{f"guide_{name}": other})] == [None, other]
+
+
+def test_a_revision_reaches_its_own_model(given):
+    assert [options["revision"] for options in given(revision="one")] == ["one", None]
+    assert [options["revision"] for options in given(guide_revision="two")] == [None, "two"]
 
 
 def test_parallelize_is_a_device_map_with_limits(given):
@@ -99,22 +103,6 @@ def test_a_subfolder_is_where_configuration_tokenizer_and_weights_are_read(tmp_p
     assert member.eos_ids == Member("base", str(DEMO["base"])).eos_ids
 
 
-def test_revisions_reach_every_file_of_their_own_model(monkeypatch):
-    asked = []
-    monkeypatch.setattr(Member, "_load", lambda self, kind, **_: asked.append((self.role, self._options)) or _stop())
-    for arguments in ({"revision": "one"}, {"guide_revision": "two", "guide_gguf_file": "q4.gguf"}):
-        with pytest.raises(ArgumentError, match="enough"):
-            load_pair(ModelArguments(base="acme/base", guide="acme/guide", **arguments))
-    assert [(options["revision"], options.get("gguf_file")) for _, options in asked] == [("one", None), (None, None)]
-    with pytest.raises(ArgumentError, match="enough"):
-        Member("guide", "acme/guide", given=ModelArguments(guide_gguf_file="q4.gguf").for_role("guide"))
-    assert asked[-1][1]["gguf_file"] == "q4.gguf"
-
-
-def _stop():
-    raise ArgumentError("enough")
-
-
 def test_an_adapter_goes_into_the_layers_of_its_own_model(monkeypatch):
     """With a stand-in for peft, which is not among the dependencies."""
     loaded, peft = [], ModuleType("peft")
@@ -148,13 +136,3 @@ def test_a_model_that_accelerate_places_writes_the_same(prompts):
         texts.append([made[i].tokens for i in range(2)])
         assert member.device.type == ("cpu" if not torch.cuda.is_available() else member.device.type)
     assert texts[0] == texts[1]
-
-
-def test_a_plan_goes_to_the_device_of_each_layer():
-    """Layers on several devices write at the same places, each on its own."""
-    plan = Plan([3, 5], 2, [1, 0], torch.device("cpu"))
-    there = plan.on(torch.device("meta"))
-    assert plan.on(torch.device("cpu")) is plan
-    assert there.positions.device.type == there.slots.device.type == "meta"
-    assert (there.columns, there.rows, there.new, there.aligned_start) == (plan.columns, plan.rows, plan.new, None)
-    assert plan.on(torch.device("meta")) is there

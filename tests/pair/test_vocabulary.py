@@ -60,13 +60,9 @@ def test_a_real_mismatch_shows_the_first_differing_entries(guide):
 
 
 def test_many_differences_are_counted_not_listed():
-    other = vocabulary([f"x{i}" for i in range(100)])
-    with pytest.raises(VocabularyError) as caught:
-        share(vocabulary([f"y{i}" for i in range(100)]), other)
-    text = str(caught.value)
-    assert "100 of 100 entries differ" in text
-    assert "and 95 more" in text
-    assert "\n" not in text
+    one, other = (vocabulary([f"{letter}{i}" for i in range(100)]) for letter in "xy")
+    with pytest.raises(VocabularyError, match=r"100 of 100 entries differ, .* and 95 more"):
+        share(one, other)
 
 
 def test_digest_tells_vocabularies_apart():

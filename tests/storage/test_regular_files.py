@@ -28,7 +28,6 @@ def test_pipes_devices_and_folders_are_refused_at_once(tmp_path, target):
         open_input(tmp_path / "link")
 
 
-@pytest.mark.parametrize("target", ["/dev/zero", "pipe"])
 @pytest.mark.parametrize(
     ("link", "words"),
     [
@@ -40,11 +39,11 @@ def test_pipes_devices_and_folders_are_refused_at_once(tmp_path, target):
     ],
     ids=["prompts", "history", "results", "export", "baseline"],
 )
-def test_inputs_of_commands_that_are_devices_or_pipes_are_one_line(tmp_path, link, words, target):
+def test_inputs_of_commands_that_are_pipes_are_one_line(tmp_path, link, words):
     os.mkfifo(tmp_path / "pipe")
     write_results(tmp_path / "run", {"takeover_demo": [4, 8]}, run=takeover())
     if "--history" in words:
         assert main([word.format(folder=tmp_path) for word in [*REGRESS, "--update"]]) == 0
-    (tmp_path / link).symlink_to(target)
+    (tmp_path / link).symlink_to("pipe")
     with pytest.raises(TakeoverError, match="it is a folder, a pipe or a device"):
         main([word.format(folder=tmp_path) for word in words])

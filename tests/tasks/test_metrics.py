@@ -7,8 +7,9 @@ from itertools import combinations
 
 import pytest
 
-from lm_eval_takeover.tasks.metrics import accuracy_of_completed, list_metrics, pass_at_k, score_samples
+from lm_eval_takeover.tasks.metrics import accuracy_of_completed, pass_at_k, score_samples
 from lm_eval_takeover.tasks.responses import Response
+from lm_eval_takeover.tasks.verdicts import get_verdict_log, redirect_verdicts
 
 
 @pytest.mark.parametrize("n", range(1, 9))
@@ -46,18 +47,6 @@ def test_samples_without_an_answer_do_not_vote_and_none_at_all_is_incorrect():
     assert score_samples("4", ["no idea"] * 8).metrics["maj@8"] == 0.0
 
 
-@pytest.mark.parametrize(
-    ("samples", "ks"),
-    [(1, [1]), (4, [1, 2, 4]), (3, [1, 2, 3]), (6, [1, 2, 4, 6]), (64, [1, 2, 4, 8, 16, 32, 64])],
-)
-def test_every_number_of_samples_has_its_metrics_and_lm_eval_knows_them(samples, ks):
-    scored = score_samples("4", [r"\boxed{4}"] + ["no idea"] * (samples - 1))
-    assert scored.metrics.keys() == {entry["metric"] for entry in list_metrics(samples)}
-    assert {k: scored.metrics[f"pass@{k}"] for k in ks} == pytest.approx({k: k / samples for k in ks})
-    counted = [name for name in scored.metrics if name.startswith(("pass", "maj"))]
-    assert counted == [*(f"pass@{k}" for k in ks), f"maj@{samples}"]
-
-
 def test_what_its_model_calls_cut_off_is_cut_off_whatever_the_text_shows():
     cut, whole = Response("It is", truncated=True), Response(r"<think> \boxed{4}", truncated=False)
     scored = score_samples("4", [cut, whole, r"\boxed{4}", "<think> so"])
@@ -73,3 +62,10 @@ def test_problems_without_a_completed_sample_count_for_nothing():
 def test_a_response_is_its_text_and_survives_pickling():
     response = pickle.loads(pickle.dumps(Response("text", truncated=True)))
     assert (response, response.truncated, json.dumps([response])) == ("text", True, '["text"]')
+
+
+def test_verdicts_are_redirected_inside_of_the_block_only():
+    before = get_verdict_log()
+    with redirect_verdicts(log := object()):
+        assert get_verdict_log() is log
+    assert get_verdict_log() is before

@@ -7,9 +7,9 @@ import datasets
 import pytest
 from helpers.scripted import Scripted
 from lm_eval.evaluator import evaluate
-from lm_eval.models.utils import postprocess_generated_text
 
 from lm_eval_takeover.errors import ArgumentError, TakeoverError
+from lm_eval_takeover.tasks.metrics import list_metrics
 from lm_eval_takeover.tasks.responses import Response
 from lm_eval_takeover.tasks.sampled import SampledTask
 
@@ -51,11 +51,14 @@ def score(task, reply, **options):
     return found["results"]["own"], found["samples"]["own"], model
 
 
-@pytest.mark.parametrize(("samples", "ks"), [(1, [1]), (4, [1, 2, 4]), (16, [1, 2, 4, 8, 16])])
+@pytest.mark.parametrize(("samples", "ks"), [(1, [1]), (4, [1, 2, 4]), (6, [1, 2, 4, 6]), (16, [1, 2, 4, 8, 16])])
 def test_any_number_of_samples_has_the_metrics_that_fit(samples, ks):
     task = make_task(repeats=samples)
     results, logged, _ = score(task, lambda doc, sample: BOXED[doc] if sample == 0 else "I cannot tell")
     assert results["acc,all"] == pytest.approx(1 / samples)
+    assert {key.partition(",")[0] for key in results if key.endswith(",all") and "_stderr" not in key} == {
+        entry["metric"] for entry in list_metrics(samples)
+    }
     assert {key for key in results if key.startswith("pass@") and "stderr" not in key} == {f"pass@{k},all" for k in ks}
     assert {k: results[f"pass@{k},all"] for k in ks} == pytest.approx({k: k / samples for k in ks})
     assert results[f"maj@{samples},all"] == 1.0
@@ -164,23 +167,6 @@ def test_the_header_of_the_prompt_is_a_stop_string_but_not_under_a_chat_template
         until[chat] = model.requests[0].args[1]["until"]
     assert until == {False: ["\nProblem:", "END"], True: ["END"]}
     assert make_task().config.generation_kwargs["until"] == ["\nProblem:", "END"]
-
-
-RUN_ON = [
-    "2+2 is 4, so the answer is $\\boxed{4}$.\n\nProblem: What is 3+3?\nSolution: It is \\boxed{6}.",
-    " We add.\nThe answer is 4.\nProblem: Tom has 5 apples.\nPlease reason step by step.\nSolution: The answer is 5.",
-    "\\boxed{4}\nProblem: a\nSolution: \\boxed{1}\n\nProblem: b\nSolution: \\boxed{2}\n\nProblem: c\nSolution:",
-    "The Problem: asks for a sum. \\boxed{4}\n\n\nProblem: and on it goes \\boxed{",
-]
-
-
-def test_base_texts_that_run_on_are_judged_by_their_own_answer():
-    """Cut as lm-eval's `hf` cuts them, by the strings that the task sends."""
-    rows = [{"problem": f"What is 2+2? ({n})", "answer": "4"} for n in range(len(RUN_ON))]
-    task = make_task(rows, repeats=1)
-    until = task.config.generation_kwargs["until"]
-    results, *_ = score(task, lambda doc, _: postprocess_generated_text(RUN_ON[doc], until, None))
-    assert results["acc,all"] == 1.0
 
 
 def test_texts_that_are_cut_off_are_counted_and_do_not_break_the_means():
