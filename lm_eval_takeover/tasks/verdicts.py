@@ -33,10 +33,8 @@ _log: ContextVar[VerdictLog | None] = ContextVar("verdict log", default=None)
 
 
 get_verifier = _verifier.get  # of the tasks that are made and scored now
-get_verdict_log, set_verdict_log = (
-    _log.get,
-    _log.set,
-)  # for the texts that were generated last; None: they are not logged
+get_verdict_log = _log.get  # for the texts that were generated last; None: their verdicts are not logged
+set_verdict_log = _log.set
 
 
 def redirect_verdicts(log: VerdictLog | None) -> AbstractContextManager[None]:
