@@ -44,7 +44,16 @@ def test_a_position_of_a_problem_each_is_a_plain_paired_mean():
     plain = paired_difference(values, 8).interval()
     nested = nested_mean(values, np.arange(30), 8)
     assert (nested.value, nested.low, nested.high) == pytest.approx((plain.value, plain.low, plain.high))
-    assert nested_mean(values, np.zeros(30), 8).low == -1  # of one problem nothing is known
+
+
+def test_positions_of_one_problem_count_together_and_by_the_inverse_of_their_probability():
+    values = np.repeat(np.random.default_rng(0).normal(size=20).clip(-1, 1) / 2, 6)
+    together = nested_mean(values, np.repeat(np.arange(20), 6), 8)
+    apart = nested_mean(values, np.arange(120), 8)
+    assert together.value == pytest.approx(apart.value)
+    assert together.high - together.low > 2 * (apart.high - apart.low)
+    assert nested_mean(values, np.zeros(120), 8).low == -1
+    assert nested_mean(np.array([1.0, 1, 0, 0]), np.arange(4), 8, np.array([1.0, 1, 3, 3])).value == 0.25
 
 
 def test_the_interval_of_a_mean_effect_covers():
