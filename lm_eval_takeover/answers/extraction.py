@@ -255,7 +255,7 @@ def _find_maths(text: str) -> list[Span]:
             content = text[opened.end() : found.start()]
             closes = mark == _CLOSED_BY.get(opened[0]) or (opened[0].startswith(r"\b") and mark.startswith(r"\e"))
             if closes and content.strip() and (mark != "$" or _is_no_price(content, text[found.end() :][:1])):
-                spans.append((opened.start(), found.end(), content.strip().rstrip(".,;")))
+                spans.append((opened.start(), found.end(), content.strip().rstrip(".,;").rstrip()))
                 opened = None
                 continue
             if opened[0].startswith((r"\b", r"\[", r"\(", "$$")) and not closes:

@@ -43,6 +43,7 @@ WORDS = ["\\boxed{", "{", "}", "1", " and ", "$", "\\", "answer is ", "<think>",
 
 @given(st.lists(st.sampled_from(WORDS), max_size=30))
 @example(["$", "\n", "$"])
+@example(["answer is ", "$", ". ", ",", "$"])
 def test_no_arrangement_of_its_words_breaks_extraction(parts):
     answer = extract_answer("".join(parts))
     assert answer is None or answer == answer.strip() != ""

@@ -76,12 +76,6 @@ def test_the_order_of_samples_decides_nothing_but_ties():
     assert {majority(order) for order in permutations(answers)} == {"3"}
 
 
-def test_letters_are_equal_or_not():
-    judged = judge_samples(ask("B", ["B", "A", "B", None], kind="letters"))
-    assert [sample.outcome for sample in judged.samples] == ["correct", "incorrect", "correct", "no_answer"]
-    assert judged.majority == 0
-
-
 def test_an_answer_is_judged_once_and_what_timed_out_is_compared_with_no_other():
     steps = []
 

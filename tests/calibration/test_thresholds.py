@@ -81,19 +81,10 @@ def test_a_solved_rate_is_asked_for_by_name():
         GuidedTakeover(target_rate=0.05, score="js")
 
 
-def test_published_table_keeps_its_arithmetic():
-    """Table 13: kappa / tau is constant within every row to three digits, which is 1 / mean(S)."""
+def test_a_published_table_is_read_by_columns():
     published, column = find_calibration("qwen3-0.6b-base+qwen3-8b:2")
-    assert (column, published.source) == (2, "published")
-    rows = published.columns["ce"]
-    means = {"MATH500": 0.156, "GSM8K": 0.150, "OlympiadBench": 0.146, "AMC23": 0.184, "AIME24": 0.114, "AIME25": 0.176}
-    assert rows.keys() == means.keys()
-    for name, row in rows.items():
-        quotients = [c["kappa"] / c["tau"] for c in row]
-        assert max(quotients) - min(quotients) < 0.012  # what rounding tau to three decimals leaves
-        assert 1 / np.mean(quotients) == pytest.approx(means[name], abs=0.001)
+    assert (column, published.source, published.default_row) == (2, "published", "GSM8K")
     assert published.published("ce", 2).tau == 0.467
-    assert published.default_row == "GSM8K"
     for column in (0, 4):
         with pytest.raises(CalibrationError, match=r"has columns .*, strictest first"):
             published.published("ce", column)

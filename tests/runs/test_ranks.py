@@ -1,14 +1,11 @@
-"""Data parallel: two CPU processes under `accelerate launch` give the results of one, and share a run_dir."""
+"""Data parallel: two CPU processes, as `accelerate launch` starts them, give the results of one, and share a run_dir."""
 
 import json
 import shutil
 import socket
-import subprocess
-import sys
 
 import pytest
 import torch
-from helpers.processes import environment, wait_until
 
 from lm_eval_takeover.demo import DEMO, PROMPT, problems
 from lm_eval_takeover.pair.member import Member
@@ -22,7 +19,6 @@ LIMIT = 3  # so that one rank has a document more than the other
 
 def ends_with(done, folder):
     """What a run ended with: (samples by document, metrics, config.takeover, what it printed)."""
-    assert done.returncode == 0, done.stderr
     (results,) = folder.rglob("results_*.json")
     (samples,) = folder.rglob("samples_takeover_demo_*.jsonl")
     content = json.loads(results.read_text())
@@ -39,46 +35,26 @@ def arguments(folder, run_dir, guide=DEMO["guide"]):
     ]  # fmt: skip
 
 
-RANK = """
-import json, os, sys, time
-from pathlib import Path
-
-folder, rank = Path(sys.argv[1]), os.environ["RANK"]
-(folder / f"{rank}.new").write_text(json.dumps(dict(os.environ)))
-(folder / f"{rank}.new").rename(folder / f"{rank}.environment")
-while not (folder / f"{rank}.status").exists():
-    time.sleep(0.05)
-sys.exit(int((folder / f"{rank}.status").read_text()))
-"""
-
-
-def launch_two(forked, folder, words):
-    """lm_eval on two ranks with what accelerate gives to each that it launches; rank 0 as a finished process."""
-    (folder / "rank.py").write_text(RANK)
-    # accelerate's own `--cpu` starts one process unless there is MPI; this starts several, which then find no GPU.
-    launcher = ["accelerate.commands.launch", "--multi_gpu", "--num_processes", "2", "--num_machines", "1",
-                "--mixed_precision", "no", "--dynamo_backend", "no"]  # fmt: skip
-    command = [sys.executable, "-m", *launcher, folder / "rank.py", folder]
-    with subprocess.Popen(command, env=environment(ACCELERATE_USE_CPU="true")) as launched:
-        try:
-            files = [folder / f"{rank}.environment" for rank in range(2)]
-            wait_until(lambda: all(file.exists() for file in files), launched)
-            ranks = [forked.start("lm_eval", *words, **json.loads(file.read_text())) for file in files]
-            for file, rank in zip(files, ranks, strict=True):
-                file.with_suffix(".status").write_text(str(rank.wait()))
-            launched.wait(60)
-        finally:
-            launched.terminate()
-    return subprocess.CompletedProcess(words, launched.returncode, ranks[0].stdout, ranks[0].stderr)
+def start_two(forked, words):
+    """lm_eval on two ranks, by the variables that accelerate's launcher sets."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    group = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    group["ACCELERATE_USE_CPU"] = "true"
+    return [forked.start("lm_eval", *words, RANK=rank, LOCAL_RANK=rank, **group) for rank in ("0", "1")]
 
 
 def test_one_and_two_ranks_end_with_the_same(forked, tmp_path):
     def run_alone(folder, run_dir):
-        return ends_with(forked.run("lm_eval", *arguments(folder, run_dir)), folder)
+        done = forked.run("lm_eval", *arguments(folder, run_dir))
+        assert done.returncode == 0, done.stderr
+        return ends_with(done, folder)
 
     one = run_alone(tmp_path / "one", tmp_path / "run-1")
-    done = launch_two(forked, tmp_path, arguments(tmp_path / "two", tmp_path / "run-2"))
-    two = ends_with(done, tmp_path / "two")
+    ranks = start_two(forked, arguments(tmp_path / "two", tmp_path / "run-2"))
+    assert [rank.wait() for rank in ranks] == [0, 0], ranks[1].stderr
+    two = ends_with(ranks[0], tmp_path / "two")
     assert one[0] == two[0]
     assert [len(row["resps"][0]) for row in two[0].values()] == [8] * LIMIT
     assert one[1] == two[1]
@@ -90,16 +66,6 @@ def test_one_and_two_ranks_end_with_the_same(forked, tmp_path):
     again = run_alone(tmp_path / "again", tmp_path / "run-3")
     assert f"{LIMIT * 8} of {LIMIT * 8} samples are finished already; 0 are left to write" in again[3]
     assert again[0] == one[0]
-
-
-def start_two(forked, words):
-    """The same two ranks by the variables that a launcher sets, without its start."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
-    group = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-    group["ACCELERATE_USE_CPU"] = "true"
-    return [forked.start("lm_eval", *words, RANK=rank, LOCAL_RANK=rank, **group) for rank in ("0", "1")]
 
 
 def test_a_request_that_fails_on_one_rank_does_not_hold_up_the_other(forked, tmp_path):

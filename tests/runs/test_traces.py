@@ -26,9 +26,7 @@ def test_window_means_are_those_of_the_gate():
         assert np.isnan(found[0])
         for t in range(1, 50):
             assert found[t] == pytest.approx(scores[max(0, t - window) : t].astype(float).mean(), rel=1e-6)
-
-
-def test_an_infinite_score_counts_in_its_windows_only():
+    # An infinite score counts in its windows only.
     scores = np.array([1.0, np.inf, 2.0, 3.0, 4.0], np.float32)
     np.testing.assert_array_equal(window_means(scores, 2), np.array([np.nan, 1.0, np.inf, np.inf, 2.5], np.float32))
 
