@@ -19,7 +19,7 @@ from lm_eval_takeover.storage.paths import TASK_CONFIGS, calibration_folder
 pytestmark = pytest.mark.slow
 ELSEWHERE = (
     r"Qwen/|--pair qwen|--backend vllm|^serve |^calibrate --base|^(compare|paper) (?!.*--dry_run)|my_gate\.py|--judge hf"
-    r"|--after gate|results/new|runs/paper/"
+    r"|--after gate|org/|results/new|runs/paper/"
 )
 SMALL = {
     "effects": ["--takeovers", "8", "--controls", "1", "--continuations", "3"],
