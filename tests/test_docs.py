@@ -142,14 +142,6 @@ def test_scripts_and_make_targets_that_are_named_are_there(page):
         assert set(words[1:]) <= set(targets), words
 
 
-def test_the_first_command_of_the_readme_is_that_of_make_demo():
-    makefile = (ROOT / "Makefile").read_text().replace("\t", "    ")
-    demo = makefile.partition("\ndemo: install\n")[2].partition("\n\n")[0] + "\n"
-    demo = demo.replace("$(BIN)/", "").replace("$(RUN_DIR)", "runs/demo")
-    programs = ("lm_eval", "lm-eval-takeover")
-    assert commands(README.read_text(), *programs)[:1] == commands(demo, *programs)
-
-
 @of_every_page
 def test_options_of_lm_eval_in_commands_exist(page, monkeypatch):
     from lm_eval._cli.harness import HarnessCLI

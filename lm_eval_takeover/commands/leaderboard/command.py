@@ -2,7 +2,6 @@
 
 import argparse
 import sys
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -42,16 +41,11 @@ def run(options: argparse.Namespace) -> int:
     from lm_eval_takeover.results.problems import Reading
 
     reading = Reading(options.filter, options.max_missing)
-    versus, scorers = _find_row(options.vs, options.results), "scorers" in options.columns
+    versus, scorers = options.vs, "scorers" in options.columns
+    if versus is not None and not versus.exists():  # it may be the name of a row in a folder that `compare` wrote
+        versus = next((folder / versus for folder in options.results if (folder / versus).is_dir()), versus)
     board = build_board(options.results, options.thinking, versus, reading=reading, scorers=scorers)
     if options.published:
         board = replace(board, rows=[*board.rows, *list_published_rows()])
     sys.stdout.write(write_table(board, options.format, options.columns))
     return 0
-
-
-def _find_row(versus: Path | None, results: Sequence[Path]) -> Path | None:
-    """The folder of `--vs`: it may be the name of a row in a folder that `compare` wrote."""
-    if versus is None or versus.exists():
-        return versus
-    return next((folder / versus for folder in results if (folder / versus).is_dir()), versus)

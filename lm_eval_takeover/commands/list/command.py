@@ -30,8 +30,5 @@ def run(options: argparse.Namespace) -> int:
     from lm_eval_takeover.commands.list.names import list_names, write_names
 
     rows = list_names(options.kinds or KINDS, options.plugins)
-    if options.format == "json":
-        sys.stdout.write(write_json({"rows": rows}))
-    else:
-        sys.stdout.write(write_names(rows))
+    sys.stdout.write(write_json({"rows": rows}) if options.format == "json" else write_names(rows))
     return 0

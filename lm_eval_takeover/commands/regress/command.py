@@ -158,10 +158,10 @@ def _plan(options: argparse.Namespace, chosen: "SeedRuns") -> int:
     if not all(0 < drop < 1 for drop in options.drop):
         raise ArgumentError(f"--drop {' '.join(map(str, options.drop))}: expected shares between 0 and 1")
     rows = plan(chosen, metric, limit, options.confidence, options.drop, options.samples)
-    if options.format == "json":
-        sys.stdout.write(write_json({"rows": [asdict(row) for row in rows]}))
-    else:
-        sys.stdout.write(WRITERS[options.format](lay_out_plan(rows, limit)))
+    found = {"rows": [asdict(row) for row in rows]}
+    sys.stdout.write(
+        write_json(found) if options.format == "json" else WRITERS[options.format](lay_out_plan(rows, limit))
+    )
     return 0
 
 

@@ -13,7 +13,7 @@ import base64
 import json
 import struct
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -28,7 +28,7 @@ from lm_eval_takeover.runs.scores import column_of, list_score_files, read_heade
 
 UNKNOWN = 0xFFFF
 _TRACED = ("token_id", "chosen_from", "score", "host_logprob", "donor_logprob", "donor_rank", "host_token_id")
-_CHUNK = 2**20  # tokens that are packed before it is seen whether there is room for more
+_CHUNK = 128  # groups that are packed before it is seen whether there is room for more
 
 Pick = tuple[str, Answered]  # run, sample
 
@@ -62,7 +62,8 @@ def pack_picks(
 ) -> dict[tuple[str, bytes], str]:
     """Packed rollouts by run and key of the text: of the first groups that fit into `room` bytes, read in chunks."""
     packed: dict[tuple[str, bytes], str] = {}
-    for chunk in _split_chunks(groups):
+    for start in range(0, len(groups), _CHUNK):
+        chunk = groups[start : start + _CHUNK]
         found = _pack_chunk(analysis, chunk, pieces, score)
         for group in chunk:
             keys = [(name, one.stored.key) for name, one in group]
@@ -73,19 +74,6 @@ def pack_picks(
             packed |= new
             room -= needed
     return packed
-
-
-def _split_chunks(groups: Sequence[Sequence[Pick]]) -> Iterator[list[Sequence[Pick]]]:
-    chunk: list[Sequence[Pick]] = []
-    tokens = 0
-    for group in groups:
-        chunk.append(group)
-        tokens += sum(one.stored.tokens for _, one in group)
-        if tokens >= _CHUNK:
-            yield chunk
-            chunk, tokens = [], 0
-    if chunk:
-        yield chunk
 
 
 def _pack_chunk(

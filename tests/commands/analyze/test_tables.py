@@ -214,14 +214,3 @@ def test_what_cannot_be_shown_is_said(copies, tmp_path, capsys, change, given, o
         analyze(tmp_path / "out", *folders, only=only)
     assert "\n" not in str(raised.value)
     assert not (tmp_path / "out").exists()
-
-
-def test_one_sample_and_one_task_are_said(demo_runs, tmp_path, capsys):
-    one = shutil.copytree(demo_runs["base"], tmp_path / "one")
-    with sqlite3.connect(one / "journal-000.sqlite") as journal:
-        journal.execute("DELETE FROM asked WHERE sample > 0")
-    assert analyze(tmp_path / "out", one, only="budget") == 0
-    said = capsys.readouterr().err
-    assert "one task: the rows `mean` are those of takeover_demo" in said
-    assert "'one' has one sample of each problem: pass8 is Acc, and a flip may be chance" in said
-    assert {(row["k"], row["pass8"] == row["acc"]) for row in read(tmp_path / "out", "budget")} == {(1, True)}

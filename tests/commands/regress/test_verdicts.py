@@ -23,16 +23,6 @@ def test_a_point_beyond_the_limit_is_no_regression_where_the_interval_is_not(che
     assert check({TASK: draw_counts(2, -0.03)}, "--max_drop", str(limit))[1]["verdict"] == "inconclusive"
 
 
-def test_several_tasks_are_corrected_by_holm_and_the_worst_verdict_is_the_runs(tmp_path, regress):
-    good, bad = ({"takeover_amc23": [4] * 40, "takeover_aime24": [count] * 30} for count in (8, 0))
-    for name, correct in (("a", good), ("b", bad)):
-        write_results(tmp_path / name, correct, run=takeover())
-    main(["regress", str(tmp_path / "a"), "--baseline", str(tmp_path / "b.json"), "--update"])
-    status, found = regress(tmp_path / "b", "--baseline", tmp_path / "b.json")
-    assert (status, found["verdict"]) == (1, "regressed") == (1, found["tasks"]["takeover_aime24"]["verdict"])
-    assert all(task["p_holm"] >= task["p_value"] for task in found["tasks"].values())
-
-
 def test_the_average_over_tasks_is_judged_and_tells_more_than_its_tasks(tmp_path, regress, capsys):
     tasks = {"takeover_math500": 60, "takeover_amc23": 40, "takeover_aime24": 30, "takeover_demo": 50}
     for name, seed, shift in (("old", 1, 0.0), ("new", 2, -0.1)):
@@ -47,6 +37,8 @@ def test_the_average_over_tasks_is_judged_and_tells_more_than_its_tasks(tmp_path
     assert average["high"] - average["low"] < min(task["high"] - task["low"] for task in shown)
     assert (status, average["verdict"]) == (1, "regressed")
     assert average["p_holm"] < min(task["p_holm"] for task in shown)
+    corrected = [task["p_holm"] / task["p_value"] for task in shown]
+    assert min(corrected) >= 1 and max(corrected) > 1.9
     assert main(["regress", *words, "--average_only"]) == 1
     said = capsys.readouterr().out
     assert "average" in said and "takeover_amc23" not in said
