@@ -10,6 +10,8 @@ from helpers.results import takeover, write_results
 
 from lm_eval_takeover.cli import main
 from lm_eval_takeover.commands._output import Table, draw_svg, write_latex, write_markdown, write_terminal
+from lm_eval_takeover.commands.compare.frontier import AREA_COLUMNS, Frontier
+from lm_eval_takeover.commands.compare.tables import write_frontier
 from lm_eval_takeover.escaping import for_terminal
 from lm_eval_takeover.results.runs import MATHEMATICAL
 
@@ -54,6 +56,17 @@ def test_every_number_of_a_table_is_whole_and_of_the_json(runs, capsys, monkeypa
     # A path of the machine has no place to be folded.
     assert max(len(line) for line in printed.splitlines() if "/" not in line.replace(" / ", "")) <= max(width, 40)
     check_numbers(printed, document, least=6)
+
+
+def test_areas_and_least_costs_are_printed_as_they_are():
+    area = [0.4312, 0.3711, 0.4987, 0.3921, 0.4703, "random", 0.3771, 0.3307, 0.4235, 1.23e-09]
+    least = [0.0117, 0.0523, 0.0411, None]
+    rows = [
+        ["share", "average", "acc", "segment:length=sentence", *area, *[None] * 4],
+        ["asked", "average", "acc", "segment:length=sentence", *[None] * 10, *least],
+    ]
+    areas = [dict(zip(AREA_COLUMNS, row, strict=True)) for row in rows]
+    check_numbers(write_frontier(Frontier([], areas), "share", "table"), [areas, 0.0001, 50, 90, 95], least=10)
 
 
 CELLS = Table(
