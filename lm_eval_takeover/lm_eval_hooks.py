@@ -63,7 +63,9 @@ def observe_evaluation(simple_evaluate: Callable[..., Any]) -> Callable[..., Any
             _current.reset(before)
         takeover = ((results or {}).get("config") or {}).get("takeover")
         if takeover is not None:
-            _name_results(options.arguments.get("evaluation_tracker"), takeover["label"])
+            if tracker := options.arguments.get("evaluation_tracker"):  # writes into a folder of this name
+                names, label = tracker.general_config_tracker, takeover["label"]
+                names.model_name, names.model_name_sanitized = label, make_component(label)
             if takeover["tokens"]:
                 logger.info("%s", describe_cost(takeover))
             if (asked := find_missed_rate(takeover, takeover["realized_rate"])) is not None:
@@ -125,14 +127,6 @@ def describe_missed_rate(takeover: Mapping[str, Any], asked: float) -> str:
     if takeover["calibration"] is None:
         return line
     return f"{line}; against its calibration '{takeover['calibration']}': {differences or 'no known difference'}"
-
-
-def _name_results(tracker: Any, label: str) -> None:
-    """Have lm-eval write results and samples into a folder of this name, instead of a random one."""
-    if tracker is None:
-        return
-    tracker.general_config_tracker.model_name = label
-    tracker.general_config_tracker.model_name_sanitized = make_component(label)
 
 
 def share_logging() -> None:

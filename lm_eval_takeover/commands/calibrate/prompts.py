@@ -178,13 +178,6 @@ def _open_rows(source: str | None, split: str, field: str | None, task: TaskForm
     return _Rows(rows, option, source, field or (usual or ["question"])[0], split)
 
 
-def _render(given: _Rows, template: str | None, task: TaskForm | None, row: dict[str, Any]) -> str:
-    """The prompt of a row."""
-    if task is not None:
-        return _render_task(task, row | {"problem": row[given.field]})
-    return str(row[given.field]) if template is None else _render_template(template, row)
-
-
 def _draw_rows(
     given: _Rows, template: str | None, task: TaskForm | None, count: int, seed: int
 ) -> dict[int, tuple[str, str]]:
@@ -204,7 +197,10 @@ def _draw_rows(
                 f"{given.option}: row {index + 1} has no text in field '{given.field}' "
                 f"(its fields: {', '.join(map(str, row))}); name the field with --field"
             )
-        prompt = _render(given, template, task, row)
+        if task is not None:
+            prompt = _render_task(task, row | {"problem": text})
+        else:
+            prompt = text if template is None else _render_template(template, row)
         if prompt in prompts:  # which would have the same rollout
             repeated += 1
             continue

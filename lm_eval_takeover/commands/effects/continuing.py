@@ -80,7 +80,8 @@ class Writer:
         """What these requests come to; a text that its last token has ended already needs no model."""
         asked = []
         for key, request in left:
-            if self._is_ended(request):
+            stop = StopStrings(self.pair.tokenizer, request.until)
+            if request.begun and (request.begun[-1] in self.pair.eos_ids or stop.found(request.begun)):
                 yield key, request, Generation.begin(request, traced=False)
             else:
                 asked.append((key, request))
@@ -90,10 +91,6 @@ class Writer:
         rows = self.backend.fit_rows(max(len(one.prompt) + one.max_new_tokens for one in requests))
         for place, generation in self.backend.generate(requests, seed=self.seed, rows=rows, policy=policy):
             yield *asked[place], generation
-
-    def _is_ended(self, request: Request) -> bool:
-        stop = StopStrings(self.pair.tokenizer, request.until)
-        return bool(request.begun) and (request.begun[-1] in self.pair.eos_ids or stop.found(request.begun))
 
     def _make_sample(self, key: bytes, request: Request, generation: Generation) -> Sample:
         """As it is kept. Its name is in its key alone: a continuation is no sample of a task."""

@@ -10,11 +10,6 @@ from typing import Any
 _NAMES = ("prompt", "chosen", "rejected")
 
 
-def take_ids(rows: Any) -> Any:
-    """The rows with their ids under names that TRL does not overwrite when it tokenises the texts."""
-    return rows.rename_columns({f"{name}_ids": f"{name}_tokens" for name in _NAMES})
-
-
 class IdCollator:
     """Batches of the ids in the file: no end token is added, and no prompt is tokenised anew."""
 
@@ -34,7 +29,9 @@ def train(model: str, pairs: Path, out: str, **options: Any) -> Any:
 
     tokenizer = AutoTokenizer.from_pretrained(model)
     tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token
-    rows = take_ids(load_dataset("parquet", data_files=str(pairs), split="train"))
+    rows = load_dataset("parquet", data_files=str(pairs), split="train")
+    # Under these names TRL does not overwrite the ids when it tokenises the texts.
+    rows = rows.rename_columns({f"{name}_ids": f"{name}_tokens" for name in _NAMES})
     trainer = DPOTrainer(
         model,
         args=DPOConfig(out, remove_unused_columns=False, max_length=None, **options),

@@ -1,6 +1,6 @@
 """Writes the table for a terminal, and as Markdown, CSV, LaTeX and JSON."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from lm_eval_takeover.commands._output import WRITERS, Table, show_p_value, write_csv, write_json
@@ -153,7 +153,11 @@ def _lay_out(board: Board, extras: Sequence[str], *, parted: bool) -> Table:
             labels = dict.fromkeys(label for parts in column for label in parts)
             table |= {f"{heading} {label}": [parts.get(label, "") for parts in column] for label in labels}
         else:
-            table[heading] = [_join_parts(parts) for parts in column]
+            # More than two figures are labelled.
+            shown = (
+                [f"{label} {p}" for label, p in parts.items()] if len(parts) > 2 else parts.values() for parts in column
+            )
+            table[heading] = list(map(" / ".join, shown))
     for name, heading in _COSTS.items() if "cost" in extras else ():
         table[heading] = [_show_cost(getattr(row.rates, name)) for row in rows]
     if published:
@@ -261,12 +265,6 @@ def _list_parts(cell: Summary | None, extras: Sequence[str]) -> dict[str, str]:
     rates = [name for extra, names in _PARTS.items() if extra in extras for name in names]
     parts += [_show_share(Figure(getattr(cell.rates, name)), intervals=False) for name in rates]
     return dict(zip(_name_parts(cell.k, cell.samples, extras), parts, strict=True))
-
-
-def _join_parts(parts: Mapping[str, str]) -> str:
-    """`27.6 / 67.0`; more than two figures are labelled."""
-    shown = [f"{label} {part}" for label, part in parts.items()] if len(parts) > 2 else parts.values()
-    return " / ".join(shown)
 
 
 def _show_share(figure: Figure, intervals: bool) -> str:

@@ -73,7 +73,12 @@ def build_board(
         raise ArgumentError(f"nothing can be shown of {given}: {reasons}")
     averaged = summary.choose_averaged(sorted({task for row in named for task in row.run.tasks}))
     rows = [_describe_row(row, named, averaged) for row in named]
-    warnings = [*notes, *more, *_list_missed_rates(rows), *recoveries.warn_of_references(named)]
+    missed = [
+        f"{row.name}: {row.missed_rate:.1%} of the tokens were to be taken over, and {row.rates.realized_rate:.1%} were"
+        for row in rows
+        if row.missed_rate is not None
+    ]
+    warnings = [*notes, *more, *missed, *recoveries.warn_of_references(named)]
     warnings += list_scorer_notes({row.name: row.run for row in named}) if scorers else []
     board = Board(rows, [*warnings, *_list_warnings(named, averaged)], legend=legend)
     if versus is None:
@@ -102,14 +107,6 @@ def _describe_row(row: NamedRun, rows: Sequence[NamedRun], averaged: Sequence[st
         run.source,
         find_missed_rate(run.takeover, run.counts.realized_rate),
     )
-
-
-def _list_missed_rates(rows: Sequence[BoardRow]) -> list[str]:
-    return [
-        f"{row.name}: {row.missed_rate:.1%} of the tokens were to be taken over, and {row.rates.realized_rate:.1%} were"
-        for row in rows
-        if row.missed_rate is not None
-    ]
 
 
 def _list_warnings(rows: Sequence[NamedRun], averaged: Sequence[str]) -> list[str]:

@@ -109,7 +109,11 @@ def read_seeds(results: Sequence[Path], reading: Reading = Reading()) -> SeedRun
                 f"'{run.source}' is not another seed of '{runs[0].source}': {'; '.join(lines)}; a baseline holds runs that "
                 "differ in the seed alone"
             )
-    tasks = {task: _join_runs([each.tasks[task] for each in (first, *others)]) for task in first.tasks}
+    tasks = {}
+    for task, side in first.tasks.items():  # in its order of problems; runs with the same texts count once
+        sides = [each.tasks[task] for each in (first, *others)]
+        joined = {run.texts: run.ordered_as(side.problems.ids) for each in reversed(sides) for run in each.runs}
+        tasks[task] = replace(side, runs=tuple(reversed(joined.values())))
     return replace(first, tasks=tasks, notes=tuple(notes))
 
 
@@ -123,12 +127,6 @@ def list_other_settings(old: SeedRuns, new: SeedRuns, allowed: Sequence[str] = (
         else:
             lines += [f"{task} {line}" for line in list_differences(before.settings, now.settings, allowed)]
     return list(dict.fromkeys(lines))
-
-
-def _join_runs(sides: Sequence[TaskRuns]) -> TaskRuns:
-    """Join runs in the first one's order of problems. Runs with the same texts count once."""
-    runs = {run.texts: run.ordered_as(sides[0].problems.ids) for side in reversed(sides) for run in side.runs}
-    return replace(sides[0], runs=tuple(reversed(runs.values())))
 
 
 def _read_run(run: Run) -> SeedRuns:

@@ -4,7 +4,7 @@ Only samples with the outcome `no_answer` or `unparsed` are asked about. The ver
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -109,7 +109,9 @@ def judge_rest(results: dict[str, Any], judge: JudgeModel) -> list[Judged]:
     """Ask about the samples of lm-eval's results that were not read, and add `acc_judged` to results and samples."""
     rows = {task: rows for task, rows in results["samples"].items() if "acc,all" in results["results"][task]}
     prompts = {
-        (task, row["doc_id"], sample): _write_prompt(row["doc"], response)
+        (task, row["doc_id"], sample): PROMPT.format(
+            problem=row["doc"]["problem"], gold=row["doc"]["answer"], tail=response[-TAIL:].strip()
+        )
         for task, of_task in rows.items()
         for row in of_task
         for sample, (response, (_, outcome)) in enumerate(zip(row["resps"][0], row["filtered_resps"][0], strict=True))
@@ -141,10 +143,6 @@ def judge_rest(results: dict[str, Any], judge: JudgeModel) -> list[Judged]:
         "chat_template": judge.chat_template,
     }
     return judged
-
-
-def _write_prompt(doc: Mapping[str, Any], response: str) -> str:
-    return PROMPT.format(problem=doc["problem"], gold=doc["answer"], tail=response[-TAIL:].strip())
 
 
 def _add_metric(results: dict[str, Any], name: str, value: float, error: float | str) -> None:
