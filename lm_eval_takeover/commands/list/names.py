@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 from textwrap import wrap
 from typing import Any
 
+from lm_eval_takeover.analysis.catalogue import COLUMNS
 from lm_eval_takeover.calibration.files import packaged_calibrations, read_calibration
 from lm_eval_takeover.commands.report.figures import CAPTIONS
 from lm_eval_takeover.method.policy import policies
@@ -23,7 +24,7 @@ def list_names(kinds: Sequence[str], plugins: str | None) -> list[Row]:
         "scores": lambda: _list_registered("score", scores),
         "policies": lambda: _list_registered("policy", policies),
         "tasks": _list_tasks,
-        "analyses": lambda: (_row("analysis", name, _PACKAGE, about) for name, about in CAPTIONS.items()),
+        "analyses": lambda: (_row("analysis", name, _PACKAGE, CAPTIONS.get(name, "")) for name in COLUMNS),
     }
     return [row for kind in kinds for row in makers[kind]()]
 

@@ -142,5 +142,6 @@ def test_documents_of_the_task_itself_are_refused_and_are_not_under_diagnostic(w
     with pytest.raises(ArgumentError, match=r"2 of 8 prompts are problems of a test set \(mine: rows 1, 2\)"):
         read_prompts(own, field="question", task=form)
     assert read_prompts(own, field="question", task=form, diagnostic=True).benchmarks == ("mine",)
+    assert read_prompts(None, task=form, diagnostic=True).benchmarks == ("mine",)
     made = read_prompts(others, field="question", task=form)
     assert len(made.source["problems"]) == 6 and made.source["checked_against"][-1] == "mine"
