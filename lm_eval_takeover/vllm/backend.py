@@ -3,7 +3,7 @@
 import json
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -23,7 +23,7 @@ from lm_eval_takeover.method.registry import Score
 from lm_eval_takeover.method.registry import scores as registered
 from lm_eval_takeover.method.request import Request
 from lm_eval_takeover.pair.pair import Pair
-from lm_eval_takeover.vllm.block_rule import count_parameters
+from lm_eval_takeover.vllm.block_rule import make_empty
 from lm_eval_takeover.vllm.data_parallel import Engines, open_engines
 from lm_eval_takeover.vllm.engine import Job, Text, VllmEngine
 from lm_eval_takeover.vllm.gate_step import REST, SCORE, TAKEN
@@ -32,17 +32,6 @@ from lm_eval_takeover.vllm.versions import check_version
 
 _AT_ONCE = 4096  # samples that are handed to vLLM together: its queue is long, and what it holds of each is small
 _NUMERIC = ("quantization", "kv_cache_dtype", "load_format", "rope_scaling", "tensor_parallel_size")  # change texts
-
-
-@dataclass(frozen=True, slots=True)
-class Weights:
-    """What is known here of a model whose weights lie in vLLM; stands in the place of transformers' model."""
-
-    dtype: torch.dtype
-    parameters: int
-
-    def num_parameters(self) -> int:
-        return self.parameters
 
 
 class VllmBackend:
@@ -54,7 +43,9 @@ class VllmBackend:
         self._arguments = {name: value for name, value in arguments.engine_arguments.items() if name in _NUMERIC}
         self.engine: Engines | VllmEngine = open_engines(arguments, policy) or VllmEngine(arguments, pair, policy)
         for member in pair.members:
-            member.model = Weights(self.engine.facts.dtype, count_parameters(member))
+            member.model = make_empty(
+                member, str(self.engine.facts.dtype)
+            )  # for its dtype and size: vLLM has the weights
 
     def close(self) -> None:
         """End vLLM's processes and give its memory back."""
@@ -90,8 +81,6 @@ class VllmBackend:
             yield from write_after_donor(write, policy, requests, traced, at_once=rows)
         else:
             yield from write(policy, requests, traced)
-        if requests and not self.engine.gated():
-            raise RuntimeError("vLLM wrote texts and the gate was never asked; no result can be trusted")
         failures.check()
 
     def roll_out(

@@ -35,7 +35,7 @@ def describe_costs(arguments: ModelArguments, pair: Pair, policy: Policy) -> Ste
     ranks = int(given.get("tensor_parallel_size", 1))
 
     def find_cost(member: Member, launch: float) -> PassCost:
-        model = _make_empty(member, arguments.dtype)
+        model = make_empty(member, arguments.dtype)
         machine = find_machine(member.device, model.dtype)
         speeds = {name: ranks * getattr(machine, name) for name in ("weights", "cache", "arithmetic")}
         layers = member.config.get_text_config().num_hidden_layers
@@ -111,11 +111,12 @@ def _guess_ends(arguments: ModelArguments, policy: Policy) -> float:
 
 
 def count_parameters(member: Member) -> int:
-    """Of the model that the configuration describes; no weight is made."""
-    return int(_make_empty(member).num_parameters())
+    """Of the model that the configuration describes."""
+    return int(make_empty(member).num_parameters())
 
 
-def _make_empty(member: Member, dtype: str = "auto") -> Any:
+def make_empty(member: Member, dtype: str = "auto") -> Any:
+    """Transformers' model without weights."""
     from transformers import AutoModelForCausalLM
 
     asked = {} if dtype == "auto" else {"dtype": getattr(torch, dtype.removeprefix("torch."))}

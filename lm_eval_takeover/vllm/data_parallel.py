@@ -63,55 +63,43 @@ class Ended(Exception):
     """An engine's process is gone."""
 
 
-class Worker:
+class Worker(VllmEngine):
     """One engine in its process, a few steps at a time."""
 
     def __init__(self, arguments: ModelArguments, policy: dict[str, Any]) -> None:
         load_plugins(arguments.plugins)
-        self._engine = VllmEngine(arguments, load_pair(arguments), build_policy(policy))
-        self._asked = False
+        super().__init__(arguments, load_pair(arguments), build_policy(policy))
 
     def describe(self) -> Facts:
-        return self._engine.facts
+        return self.facts
 
     def write(self, jobs: Sequence[Job]) -> tuple[list[Text], int]:
         """Take these jobs beside those that it has, and go on: the texts that ended, and how many tokens were written."""
         for job in jobs:
-            self._engine.add(job)
+            self.add(job)
         texts, tokens, until = list[Text](), 0, time.monotonic() + _ANSWERS_AFTER
-        self._asked |= self._engine.busy
-        while self._engine.busy and not texts and time.monotonic() < until:
-            texts, written = self._engine.step()
+        while self.busy and not texts and time.monotonic() < until:
+            texts, written = self.step()
             tokens += written
         return texts, tokens
 
-    def abort(self) -> None:
-        self._engine.abort()
-
-    def gated(self) -> bool:
-        return not self._asked or self._engine.gated()
-
 
 class Engines:
-    """As one `VllmEngine`: several that share the work. Each is asked for one thing at a time."""
+    """As one `VllmEngine`: several that share the work. Each is asked for one thing at a time.
+
+    Raises ArgumentError where one cannot start.
+    """
 
     def __init__(self, group: "LocalGroup | RayGroup", size: int) -> None:
         self._group, self._alive = group, list(range(size))
         try:
-            self.facts = self._ask_facts()
+            for number, answer in self._await(self._alive, "describe"):  # when all have started
+                if isinstance(answer, Ended):
+                    raise ArgumentError(f"engine {number + 1} of {size} ended as it started; its error is above")
+                self.facts: Facts = _check(answer)  # they are alike
         except BaseException:
             group.close()
             raise
-
-    def _ask_facts(self) -> Facts:
-        """Of the engines, which are alike, when all have started. Raises ArgumentError where one cannot."""
-        for number, answer in self._await(self._alive, "describe"):
-            if isinstance(answer, Ended):
-                raise ArgumentError(
-                    f"engine {number + 1} of {len(self._alive)} ended as it started; its error is above"
-                )
-            facts: Facts = _check(answer)
-        return facts
 
     def _await(self, numbers: Sequence[int], method: str = "") -> Iterator[tuple[int, Any]]:
         """The answers of these engines as they come. They are asked here if there is a method, else they were."""
@@ -180,17 +168,6 @@ class Engines:
             for number, answer in self._await(asked, method):
                 if isinstance(answer, Ended):
                     self._alive.remove(number)
-
-    def gated(self) -> bool:
-        """Raises RuntimeError when the last engine has ended."""
-        self._check_alive()
-        gated = True
-        for number, answer in self._await(self._alive, "gated"):
-            if isinstance(answer, Ended):  # after its texts came
-                self._lose(number)
-            else:
-                gated &= _check(answer)
-        return gated
 
     def close(self) -> None:
         self._group.close()

@@ -54,7 +54,7 @@ class TakeoverSpeculator(StandaloneARSpeculator):  # type: ignore[misc]
         self, input_batch: InputBatch, *rest: Any, num_speculative_tokens: int | None = None, **options: Any
     ) -> Tensor:
         """Drafts `[rows, block]`, `num_speculative_tokens` of them drawn. The first follows the token that was just emitted."""
-        drafted: Tensor = self.draft_tokens[: input_batch.num_reqs]
+        drafted: Tensor = self.draft_tokens[: len(input_batch.idx_mapping_np)]
         if num_speculative_tokens == 0 and self._has_read is input_batch:
             return drafted  # the next step has no drafts, so the host reads there what is new
         block = self.num_speculative_steps
@@ -117,9 +117,12 @@ class GraphedSpeculator(TakeoverSpeculator):
     _replayed = False  # whether what vLLM asks for next is in `_drawn`
 
     def init_cudagraph_manager(self, cudagraph_mode: CUDAGraphMode) -> None:
-        if cudagraph_mode.decode_mode() == CUDAGraphMode.FULL and self.dp_size == 1:
+        if (
+            cudagraph_mode.decode_mode() == CUDAGraphMode.FULL
+            and self.vllm_config.parallel_config.data_parallel_size == 1
+        ):
             mode = CUDAGraphMode.FULL_DECODE_ONLY
-            self._graphs = SpeculatorCudaGraphManager(self.vllm_config, self.device, mode, 1)
+            self._graphs = SpeculatorCudaGraphManager(self.vllm_config, self.idx_mapping.device, mode, 1)
             self._drawn = torch.zeros_like(self.idx_mapping)
 
     def capture(self) -> None:
@@ -221,9 +224,9 @@ class DraftSampler(Sampler):  # type: ignore[misc]
         """What `drafts` asks of a batch; where the last token of each row stands, drafts left out; places behind that."""
         scheduled = batch.num_draft_tokens_per_req
         if scheduled is None:
-            scheduled = np.zeros(batch.num_reqs, np.int32)
+            scheduled = np.zeros(len(tracks), np.int32)
         # vLLM fills up with made-up drafts what it reads the last prompt token of.
-        drafts = np.where(batch.is_prefilling_np, 0, scheduled)
+        drafts = np.where(batch.num_computed_tokens_np < batch.prefill_len_np, 0, scheduled)
         ends = batch.num_computed_tokens_np + batch.num_scheduled_tokens
         first = batch.cu_num_logits[:-1].long()
         last = batch.logits_indices[first]

@@ -116,10 +116,6 @@ class VllmEngine:
         del self.llm, self._engine
         gc.collect()
 
-    def gated(self) -> bool:
-        """Whether the gate was asked in every worker."""
-        return all(self.llm.collective_rpc("takeover_calls"))
-
     def run(self, jobs: Sequence[Job], count_tokens: Callable[[int], None] | None = None) -> Iterator[Text]:
         """Every job to its end, in the order in which they end. `count_tokens` is called with how many tokens a step wrote."""
         for job in jobs:
@@ -176,7 +172,7 @@ class VllmEngine:
                     cut.append(output.request_id)
             tokens += len(written.tokens) - before
         if cut:
-            self._engine.abort_request(cut, internal=False)
+            self._engine.abort_request(cut)
         texts = []
         if ended:
             records = self._take_records({name: len(self._running[name].tokens) for name in ended})
@@ -188,17 +184,15 @@ class VllmEngine:
     def abort(self) -> None:
         """Give up all jobs that are left."""
         if self._running:
-            self._engine.abort_request(list(self._running), internal=False)
+            self._engine.abort_request(list(self._running))
             self._running.clear()
 
     def _take_records(self, counts: dict[str, int]) -> dict[str, tuple[NDArray[np.float32], dict[str, int]]]:
-        """Of each text its records `[tokens, columns]`, and its passes."""
+        """Of each text its records `[tokens, columns]`, and its passes. Raises RuntimeError if a worker's gate was not asked."""
         records, wishes = {}, [(name, 0, count, True) for name, count in counts.items()]
         for worker in self.llm.collective_rpc("read_takeover_records", args=(wishes,)):
             for name, known in zip(counts, worker, strict=True):
-                if known is not None:
-                    records[name] = np.frombuffer(known[0], np.float32).reshape(counts[name], -1), known[1]
-        missing = [name for name in counts if name not in records]
-        if missing:
-            raise RuntimeError(f"vLLM's worker has no records of {missing[0]}")
+                if known is None or not known[0]:
+                    raise RuntimeError(f"vLLM wrote {name} and the gate was never asked; no result can be trusted")
+                records[name] = np.frombuffer(known[0], np.float32).reshape(counts[name], -1), known[1]
         return records

@@ -3,8 +3,6 @@
 vLLM shows it all rows of a batch after every pass, with half-read prompts among them. It leaves each row the token to emit.
 """
 
-from typing import Any
-
 import torch
 from torch import Tensor
 from vllm.config import VllmConfig
@@ -42,9 +40,9 @@ class TakeoverLogitsProcessor(LogitsProcessor):  # type: ignore[misc]
         for place, params, prompt, output in batch_update.added:
             self._leave(place)
             settings = RequestSettings.read(params, self.settings.seed)
-            # The parameters are an object of the request's own, which lives as long as it does, preempted or not.
-            track = self.slots.enter(_Identity(params), settings, prompt or ())
-            self._rows[place] = track, output
+            # The parameters are an object of the request's own, which lives as long as its track does.
+            track = self.slots.enter(id(params), settings, prompt or ())
+            track.held, self._rows[place] = params, (track, output)
         for start, end, direction in batch_update.moved:
             moved, other = self._rows.pop(start, None), self._rows.pop(end, None)
             if moved is not None:
@@ -70,18 +68,3 @@ class TakeoverLogitsProcessor(LogitsProcessor):  # type: ignore[misc]
             list_logits(logits, base_logits, self.slots.policy.roles, self.settings.vocab),
         )
         return logits.fill_(-torch.inf).scatter_(-1, emitted.tokens, 0.0)
-
-
-class _Identity:
-    """An object as a key by what it is, not what it holds; it is kept alive meanwhile."""
-
-    __slots__ = ("held",)
-
-    def __init__(self, held: Any) -> None:
-        self.held = held
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Identity) and self.held is other.held
-
-    def __hash__(self) -> int:
-        return id(self.held)

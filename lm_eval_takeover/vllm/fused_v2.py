@@ -14,6 +14,7 @@ from vllm.v1.worker.gpu.sample.logits_processor import LogitsContext, LogitsProc
 from vllm.v1.worker.gpu.sample.sampler import Sampler
 
 from lm_eval_takeover.vllm.gate_step import list_logits
+from lm_eval_takeover.vllm.pair_model import find_pair
 from lm_eval_takeover.vllm.settings import EngineSettings, RequestSettings, check_params
 from lm_eval_takeover.vllm.slots import Slots, Track
 
@@ -25,6 +26,7 @@ class TakeoverModelState(DefaultModelState):  # type: ignore[misc]
         super().__init__(vllm_config, *arguments, **options)
         self.settings = EngineSettings.of(vllm_config.model_config)
         self.slots = Slots.open(vllm_config, self.settings.load_policy(), self.device)
+        self.pair = find_pair(vllm_config)
         self._tracks: dict[int, Track] = {}  # by the index of the request
         self._indices: dict[str, int] = {}  # by its name
 
@@ -70,7 +72,7 @@ class GateSampler(Sampler):  # type: ignore[misc]
     ) -> tuple[Tensor, Tensor]:
         """The tokens `[rows]`, and the logits that they are drawn from."""
         state, slots = self.state, self.state.slots
-        both = list_logits(logits, state.model.base_logits, slots.policy.roles, state.settings.vocab)
+        both = list_logits(logits, state.pair.base_logits, slots.policy.roles, state.settings.vocab)
         tracks = state.find_tracks(idx_mapping_np)
         if tracks is not None:
             return slots.decide(tracks, slots.count_written(pos, idx_mapping), both).tokens[:, 0], logits

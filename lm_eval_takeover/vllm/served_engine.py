@@ -67,31 +67,21 @@ class RecordReader:
     """
 
     def __init__(self, call: Callable[[list[Any]], Awaitable[Sequence[Sequence[Found]]]]) -> None:
-        self._call = call
-        self._waiting: list[tuple[Wish, asyncio.Future[Found]]] = []
-        self._task: asyncio.Task[None] | None = None
+        self._call, self._lock = call, asyncio.Lock()
+        self._waiting: list[Wish] = []  # for the next call
+        self._answer: asyncio.Future[Any]  # of the call that is made for them
 
     async def read(self, wish: Wish) -> Found:
         """None where no worker knows the request."""
-        future: asyncio.Future[Found] = asyncio.get_running_loop().create_future()
-        self._waiting.append((wish, future))
-        if self._task is None or self._task.done():
-            self._task = asyncio.create_task(self._work())
-        return await future
-
-    async def _work(self) -> None:
-        while self._waiting:
-            waiting, self._waiting = self._waiting, []
-            try:
-                parts = await self._call([tuple(wish) for wish, _ in waiting])
-            except Exception as error:
-                for _, future in waiting:
-                    if not future.done():  # whose client has gone
-                        future.set_exception(error)
-                continue
-            for place, (_, future) in enumerate(waiting):
-                if not future.done():
-                    future.set_result(next((part[place] for part in parts if part[place] is not None), None))
+        wishes = self._waiting
+        place = len(wishes)
+        wishes.append(wish)
+        async with self._lock:
+            if wishes is self._waiting:  # the first of them asks for all
+                self._waiting = []
+                self._answer = asyncio.ensure_future(self._call([tuple(one) for one in wishes]))
+            parts = await asyncio.shield(self._answer)  # whose client goes ends no other's call
+        return next((part[place] for part in parts if part[place] is not None), None)
 
 
 class ServedEngine:

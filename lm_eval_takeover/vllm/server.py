@@ -118,22 +118,21 @@ class TakeoverMiddleware:
         self, engine: ServedEngine, asked: list[OneSample], scope: Scope, gone: asyncio.Event
     ) -> tuple[int, dict[str, Any]]:
         """The status and the answer: of all samples, or of the first that vLLM refuses."""
-        done = await asyncio.gather(*(self._answer_one(engine, sample, scope, gone) for sample in asked))
+
+        async def answer_one(sample: OneSample) -> tuple[int, dict[str, Any]]:
+            status, body = await ask(self.app, scope, sample.body, gone)
+            if status == 200 and not gone.is_set():
+                (choice,) = body["choices"]
+                # At once: its records are fetched before others push them out.
+                body["takeover"] = await engine.tell_whole(sample, body["usage"], choice.get("token_ids"))
+                hide_ids(sample, body)
+            return status, body
+
+        done = await asyncio.gather(*map(answer_one, asked))
         refused = next(((status, body) for status, body in done if status != 200), None)
         if gone.is_set():
             return _GONE, {}
         return refused or (200, _merge([body for _, body in done]))
-
-    async def _answer_one(
-        self, engine: ServedEngine, sample: OneSample, scope: Scope, gone: asyncio.Event
-    ) -> tuple[int, dict[str, Any]]:
-        """vLLM's status and answer to one sample, with its `takeover`: its records are fetched before others push them out."""
-        status, body = await ask(self.app, scope, sample.body, gone)
-        if status == 200 and not gone.is_set():
-            (choice,) = body["choices"]
-            body["takeover"] = await engine.tell_whole(sample, body["usage"], choice.get("token_ids"))
-            hide_ids(sample, body)
-        return status, body
 
 
 class _TooLong(Exception):

@@ -57,6 +57,7 @@ class Track:
     table: NDArray[np.float32]  # grows by doubling
     written: int = 0  # its positions that were recorded, at most: some were seen twice
     slot: int | None = None
+    held: Any = None  # an object whose `id` is the key
     forced: Tensor | None = None
     parked: int = 0  # numbers that count as held while it is out of the batch, at least a few
     # By the position of its first token, how long a draft was: 1, too, where both models read on without one.
@@ -107,7 +108,6 @@ class Slots:
         rule = torch.tensor(astuple(GREEDY), dtype=torch.float64, device=device)  # temperature, top_p, top_k
         self.rules = rule.repeat(capacity + 1, 1)
         self.starts = torch.zeros(capacity + 1, dtype=torch.int64, device=device)  # tokens before the text
-        self.calls = 0
         self._free = set(range(capacity))
         self._tracks: OrderedDict[Hashable, Track] = OrderedDict()
         self._by_id: dict[str, Track] = {}
@@ -179,7 +179,6 @@ class Slots:
         rows = len(next(iter(logits.values())))
         tracks = [self.enter(("made up", row), settings, (0,)) for row in range(rows)]
         self.decide(tracks, torch.zeros(rows, dtype=torch.int64, device=self.device), logits, drafted=drafted)
-        self.calls -= 1
         self._collect(wait=True)
         for track in tracks:
             self.leave(track)
@@ -239,7 +238,6 @@ class Slots:
         drafted `[rows, k]`: the host's tokens, if it has drafted. drafts: how many of them are a row's own, -1 for a step without
         a draft; empty if nobody drafts. Enters records; those behind the first other token of a draft will be written over.
         """
-        self.calls += 1
         drafts = drafts or [0] * len(tracks)
         groups: dict[str, list[int]] = {}
         for row, track in enumerate(tracks):
@@ -375,10 +373,6 @@ class WorkerExtension:
     def takeover_slots(self) -> Slots:
         """The state of this worker's gate. Raises KeyError where the engine runs without one."""
         return Slots._opened[self.vllm_config.instance_id]
-
-    def takeover_calls(self) -> int:
-        """How many passes the gate has seen: 0 where nothing was gated."""
-        return self.takeover_slots.calls
 
     def read_takeover_records(
         self, wishes: list[tuple[str, int, int, bool]]

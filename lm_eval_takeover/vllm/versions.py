@@ -19,10 +19,13 @@ INSTALL = "pip install '.[vllm]', on a machine without a GPU as in docs/vllm.md"
 # `LogitsProcessor`s), by module; `hooks` says how to read it. Always:
 HOOKS: tuple[Hook, ...] = (
     ("vllm", "", "__version__"),
+    ("vllm", "LLMEngine", "step"),
+    ("vllm", "LLMEngine.abort_request", "request_ids ..."),
+    ("vllm", "LLMEngine.add_request", "request_id prompt params ..."),
     ("vllm.compilation.backends", "set_model_tag", "tag ..."),
     ("vllm.config", "ModelConfig", "dtype hf_config hf_overrides max_model_len"),
     ("vllm.config", "SchedulerConfig", "max_num_seqs"),
-    ("vllm.config", "VllmConfig", "instance_id load_config model_config quant_config scheduler_config"),
+    ("vllm.config", "VllmConfig", "instance_id load_config model_config parallel_config quant_config scheduler_config"),
     ("vllm.config", "VllmConfig.get_quantization_config", "model_config load_config ..."),
     ("vllm.config.utils", "replace", "dataclass_instance ..."),
     ("vllm.envs", "", "environment_variables VLLM_USE_V2_MODEL_RUNNER"),
@@ -37,15 +40,14 @@ HOOKS: tuple[Hook, ...] = (
     ("vllm.plugins", "", "vllm.general_plugins"),
     ("vllm.v1.attention.backends.cpu_attn", "CPUAttentionBackend", "get_supported_head_sizes"),
     ("vllm.v1.engine.core_client", "EngineCoreClient", "shutdown"),
-    ("vllm.v1.engine.llm_engine", "LLMEngine", "engine_core step vllm_config"),
-    ("vllm.v1.engine.llm_engine", "LLMEngine.abort_request", "request_ids internal ..."),
-    ("vllm.v1.engine.llm_engine", "LLMEngine.add_request", "request_id prompt params ..."),
+    ("vllm.v1.engine.llm_engine", "LLMEngine", "engine_core vllm_config"),
 )  # fmt: skip
 SERVER_HOOKS: tuple[Hook, ...] = (
+    ("vllm.engine.protocol", "EngineClient", "errored model_config"),
     ("vllm.entrypoints.launchers.api_server.entry", "main", ""),
     ("vllm.entrypoints.serve.middleware.authenticate", "AuthenticationMiddleware.__init__", "app tokens"),
     ("vllm.entrypoints.serve.middleware.authenticate", "AuthenticationMiddleware.verify_token", "headers"),
-    ("vllm.v1.engine.async_llm", "AsyncLLM", "engine_core errored model_config tokenizer"),
+    ("vllm.v1.engine.async_llm", "AsyncLLM", "engine_core tokenizer"),
     ("vllm.v1.engine.core_client", "AsyncMPClient.call_utility_all_async", "method"),
 )  # fmt: skip
 _SPECULATOR = "vllm.v1.worker.gpu.spec_decode.standalone_ar.speculator"
@@ -53,7 +55,7 @@ _GRAPHS = "vllm.v1.worker.gpu.spec_decode.target_dependent_ar.cudagraph_utils"
 RUNNER_V2_HOOKS: tuple[Hook, ...] = (
     ("vllm.v1.core.sched.output", "NewRequestData", "prompt_token_ids req_id sampling_params"),
     ("vllm.v1.worker.gpu.model_states", "", "get_model_state_cls"),
-    ("vllm.v1.worker.gpu.model_states.default", "DefaultModelState", "device model"),
+    ("vllm.v1.worker.gpu.model_states.default", "DefaultModelState", "device"),
     ("vllm.v1.worker.gpu.model_states.default", "DefaultModelState.__init__", "vllm_config ..."),
     ("vllm.v1.worker.gpu.model_states.default", "DefaultModelState.add_request", "req_index new_req_data"),
     ("vllm.v1.worker.gpu.model_states.default", "DefaultModelState.custom_sampler", "sampler"),
@@ -62,6 +64,7 @@ RUNNER_V2_HOOKS: tuple[Hook, ...] = (
         "logits expanded_idx_mapping idx_mapping idx_mapping_np pos ..."),
 )  # fmt: skip
 DRAFT_HOOKS: tuple[Hook, ...] = (
+    ("vllm.config", "ParallelConfig", "data_parallel_size"),
     ("vllm.config.speculative", "SpeculativeConfig",
         "draft_tensor_parallel_size method model num_speculative_tokens "
         "num_speculative_tokens_per_batch_size revision"),
@@ -75,16 +78,16 @@ DRAFT_HOOKS: tuple[Hook, ...] = (
         "forward_fn model_state input_buffers block_tables attn_groups kv_cache_config progress_bar_desc ..."),
     (_GRAPHS, "SpeculatorCudaGraphManager.run_fullgraph", "desc"),
     ("vllm.v1.worker.gpu.input_batch", "InputBatch",
-        "cu_num_logits idx_mapping idx_mapping_np input_ids is_prefilling_np logits_indices num_computed_tokens_np "
-        "num_draft_tokens_per_req num_reqs num_scheduled_tokens positions prefill_len_np"),
+        "cu_num_logits idx_mapping idx_mapping_np input_ids logits_indices num_computed_tokens_np num_draft_tokens_per_req "
+        "num_scheduled_tokens positions prefill_len_np"),
     ("vllm.v1.worker.gpu.model_runner", "GPUModelRunner", "speculator"),
     ("vllm.v1.worker.gpu.input_batch", "InputBuffers", "input_ids positions query_start_loc"),
     ("vllm.v1.worker.gpu.sample.output", "SamplerOutput",
         "logprobs_tensors num_nans num_rejected num_sampled sampled_token_ids"),
     ("vllm.v1.worker.gpu.sample.sampler", "Sampler.__call__", "logits input_batch"),
     (_SPECULATOR, "StandaloneARSpeculator",
-        "attn_groups block_tables current_draft_step device dp_size draft_tokens idx_mapping input_buffers kv_cache_config "
-        "model num_speculative_steps vllm_config"),
+        "attn_groups block_tables current_draft_step draft_tokens idx_mapping input_buffers kv_cache_config model "
+        "num_speculative_steps vllm_config"),
     (_SPECULATOR, "StandaloneARSpeculator._build_uniform_attn_metadata", "batch_desc num_reqs ..."),
     (_SPECULATOR, "StandaloneARSpeculator._run_model",
         "input_ids positions attn_metadata slot_mappings num_tokens_across_dp"),

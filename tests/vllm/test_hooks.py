@@ -19,6 +19,7 @@ class Core(Base[int]):
     def __init__(self, config, *, device=None):
         self.runner = config
     async def step(self, rows, *, early=False): ...
+Machine = Core
 """,
     "lib/base.py": "class Base:\n    def stop(self, name): self.ended, self.at = True, 0",
 }
@@ -37,6 +38,7 @@ def root(tmp_path):
     [
         ("lib", "Engine", "size runner step stop ended at", None),
         ("lib", "Engine.__init__", "config device", None),
+        ("lib.engine.core", "Machine.step", "rows ...", None),
         ("lib", "Engine.step", "rows ...", None),
         ("lib", "Engine.stop", "name", None),
         ("lib", "Engine.Part.close", "", None),

@@ -179,9 +179,7 @@ def test_what_is_used_of_vllm_is_there(monkeypatch, tmp_path):
     (tmp_path / "vllm").mkdir()
     (tmp_path / "vllm" / "__init__.py").write_text("__version__ = '0.33.9'")
     monkeypatch.setattr(vllm, "__file__", str(tmp_path / "vllm" / "__init__.py"))
-    with pytest.raises(
-        ArgumentError, match=r"vLLM 0\.32.*, and vllm\.comp.*\.set_model_tag is missing; known are 0\.32"
-    ):
+    with pytest.raises(ArgumentError, match=r"vLLM 0\.32.*, and vllm\.LLMEngine is missing; known are 0\.32"):
         check_hooks(drafts=False)
 
 
