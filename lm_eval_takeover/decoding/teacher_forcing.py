@@ -38,27 +38,23 @@ class Forced:
     greedy: Tensor
 
 
-def logit_blocks(
-    member: Member, vocab: int, prompts: Texts, continuations: Texts, labels: Sequence[str], *, whole: bool = False
+def _read_blocks(
+    member: Member, vocab: int, prompts: Texts, continuations: Texts, labels: Sequence[str], columns: int
 ) -> Iterator[Tensor]:
-    """The logits that predict the continuations, as consecutive blocks `[rows, columns, vocab]`, or as one (`whole`).
+    """The logits that predict the continuations, as consecutive blocks `[rows, columns, vocab]`.
 
     Every prompt and continuation has a token or more. Rows are aligned at their ends: the last `len(continuation)` columns of all
     blocks are a row's. Raises ModelOutputError with the row's label if its logits are no distribution.
     """
     kept = max(map(len, continuations))
-    if not choose_reading(member).padded and len(prompts) > 1:  # each row in passes of its own
+    if not choose_reading(member).padded and len(prompts) > 1:  # each row in a pass of its own
         texts = zip(prompts, continuations, labels, strict=True)
-        apart = (logit_blocks(member, vocab, [prompt], [text], [label]) for prompt, text, label in texts)
-        alone = (torch.cat(list(blocks), 1) for blocks in apart)
+        alone = (next(_read_blocks(member, vocab, [one], [text], [label], kept)) for one, text, label in texts)
         yield torch.cat([torch.nn.functional.pad(row, (0, 0, kept - row.shape[1], 0)) for row in alone])
         return
     rows = [[*prompt, *continuation][:-1] for prompt, continuation in zip(prompts, continuations, strict=True)]
     longest = max(map(len, rows))
     ids, mask = pad_left(rows, member.device)
-    columns = max(1, BLOCK // (len(rows) * vocab))
-    if whole or not _reads_blocks(member, len(rows)):
-        columns = kept
     cache = create_cache(member.model.config) if columns < kept else None
     read = 0
     for start in range(longest - kept, longest, columns):
@@ -80,20 +76,18 @@ def read_aligned(
 ) -> Iterator[tuple[Tensor, dict[str, Tensor]]]:
     """The tokens `[rows, columns]` of the continuations and each model's logits `[rows, columns, vocab]` for them.
 
-    In consecutive blocks, aligned as those of `logit_blocks`, all on one device. Before its row's continuation a token is 0.
+    In consecutive blocks, all on one device, the rows aligned at their ends. Before its row's continuation a token is 0.
     """
-    members = {role: pair.member(role) for role in roles}
+    members = [pair.member(role) for role in roles]
     for member in pair.members:
         release_memory(member)
     kept = max(map(len, continuations))
     tokens = torch.tensor([[0] * (kept - len(c)) + list(c) for c in continuations])
-    whole = not all(_reads_blocks(member, len(prompts)) for member in members.values())
-    read = [
-        logit_blocks(member, pair.vocab_size, prompts, continuations, labels, whole=whole)
-        for member in members.values()
-    ]
-    column = 0
-    for blocks in zip(*read, strict=True):
+    columns, column = max(1, BLOCK // (len(prompts) * pair.vocab_size)), 0
+    if not all(_reads_blocks(member, len(prompts)) for member in members):
+        columns = kept
+    given = (pair.vocab_size, prompts, continuations, labels, columns)
+    for blocks in zip(*(_read_blocks(member, *given) for member in members), strict=True):
         device = blocks[0].device
         here = tokens[:, column : column + blocks[0].shape[1]].to(device)
         column += blocks[0].shape[1]
