@@ -55,7 +55,9 @@ def test_the_samples_of_one_prompt_share_no_state(tmp_path, kind):
         assert [made[i].tokens for i in range(6)] == expected, f"batch size {batch_size}"
 
 
-@pytest.mark.parametrize("kind", ["llama", "falcon_h1", "recurrent_gemma"])
+@pytest.mark.parametrize(
+    "kind", ["llama", "mistral", "gpt_neox", "gpt2", "qwen2", "gemma2", "falcon_h1", "recurrent_gemma"]
+)
 def test_an_architecture_of_the_table(tmp_path, kind):
     row = check_architecture(kind, tmp_path)
     assert row.verdict == "equal"

@@ -5,15 +5,13 @@ import random
 from dataclasses import replace
 
 import pytest
-import torch
 from helpers import reference
-from helpers.pairs import GREEDY, POLICIES, SAMPLED, in_directions, save_random_model, texts
+from helpers.pairs import GREEDY, POLICIES, SAMPLED, in_directions
 
 from lm_eval_takeover.decoding.lockstep import Sequences, generate
 from lm_eval_takeover.demo import DEMO
-from lm_eval_takeover.errors import ModelOutputError
 from lm_eval_takeover.method.gate import Gate
-from lm_eval_takeover.method.policies import ALONE, BaseAlone, Disagreement, Entropy, GuideAlone, Random
+from lm_eval_takeover.method.policies import BaseAlone, Disagreement, Entropy
 from lm_eval_takeover.method.request import Request, Sampling
 from lm_eval_takeover.pair.member import Member
 from lm_eval_takeover.pair.pair import Pair
@@ -93,52 +91,6 @@ def test_equals_the_replay_on_two_architectures(rough_pair, prompts, name, sampl
     assert 0.05 < sum(taken) / len(taken) < 0.95  # both models write, or the test would show little
 
 
-@pytest.mark.parametrize(
-    ("kind", "options"), [("mistral", {"sliding_window": 16}), ("gpt_neox", {}), ("gpt2", {"n_positions": 512})]
-)
-def test_other_architectures_can_host(random_pair, prompts, tmp_path, kind, options):
-    """Sliding windows, and forward passes with other arguments."""
-    base = save_random_model(tmp_path / kind, vocab_size=544, seed=5, kind=kind, **options)
-    pair = Pair(Member("base", str(base)), Member("guide", str(random_pair["guide"])))
-    policy = Random(rate=0.3)
-    requests = [Request(p, j, 20, Sampling(1.0)) for p in prompts[:3] for j in range(2)]
-    assert_equal(pair, policy, requests, (6, 1))
-
-
-def test_rate_0_and_rate_1_are_the_two_models(small_pair, prompts):
-    requests = [Request(p, j, 30, SAMPLED) for p in prompts for j in range(2)]
-    for rate, alone in ((0.0, "base"), (1.0, "guide")):
-        mixed, single = (run(small_pair, one, requests, 8) for one in (Random(rate=rate), ALONE[alone]()))
-        assert texts(mixed) == texts(single)
-        assert all(g.takeovers == rate * len(g.tokens) for g in [*mixed.values(), *single.values()])
-
-
-def test_seeds_give_other_texts_and_samples_differ(small_pair, prompts):
-    requests = [Request(prompts[0], j, 60, SAMPLED) for j in range(4)]
-    first, again, other = (run(small_pair, BaseAlone(), requests, 4, seed=seed) for seed in (0, 0, 1))
-    texts = [[tuple(g.tokens) for _, g in sorted(made.items())] for made in (first, again, other)]
-    assert texts[0] == texts[1]
-    assert not set(texts[0]) & set(texts[2])
-    assert len(set(texts[0])) == 4
-
-
-def test_until_stops_at_the_token_that_completes_it(demo_pair, prompts):
-    stop = ". We"
-    requests = [Request(p, 0, 80, GREEDY, until=(stop,)) for p in prompts[:1]]
-    (generation,) = run(demo_pair, GuideAlone(), requests, 1).values()
-    text = demo_pair.tokenizer.decode(generation.tokens)
-    assert text.endswith(stop)
-    assert stop not in demo_pair.tokenizer.decode(generation.tokens[:-1])
-
-
-def test_passes_count_what_was_read_after_the_prompt(small_pair, prompts):
-    requests = [Request(p, 0, 30, SAMPLED) for p in prompts]
-    for policy, base, guide in ((POLICIES["disagreement"], 1, 1), (BaseAlone(), 1, 0), (GuideAlone(), 0, 1)):
-        for generation in run(small_pair, policy, requests, 3).values():
-            read = len(generation.tokens) - 1
-            assert (generation.base_passes, generation.guide_passes) == (base * read, guide * read)
-
-
 def test_a_prompt_is_prefilled_once_per_model(small_pair, prompts, monkeypatch):
     seen, plain = [], Sequences.prefill.__func__
 
@@ -159,16 +111,3 @@ def test_models_that_a_policy_does_not_ask_are_not_loaded():
     run(pair, BaseAlone(), [Request((1, 2, 3), 0, 2)], 1)
     assert "model" in vars(pair.base)
     assert "model" not in vars(pair.guide)
-
-
-@pytest.mark.parametrize("value", [math.nan, math.inf])
-def test_logits_that_are_no_distribution_stop_the_run(prompts, value):
-    pair = Pair(Member("base", str(DEMO["base"])), Member("guide", str(DEMO["guide"])))
-    with torch.no_grad():
-        pair.guide.model.lm_head.weight = torch.nn.Parameter(pair.guide.model.lm_head.weight.clone())
-        pair.guide.model.lm_head.weight[3] = value
-    request = Request(prompts[0], 1, 5, SAMPLED, label="task takeover_demo, doc 7, sample 1")
-    told = r"guide 'demo-guide' returned .* token 0 of task takeover_demo, doc 7, sample 1"
-    with pytest.raises(ModelOutputError, match=told):
-        run(pair, POLICIES["disagreement"], [request], 1)
-    assert run(pair, BaseAlone(), [request], 1)[0].tokens  # who does not ask the broken model is not harmed

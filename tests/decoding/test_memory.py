@@ -1,10 +1,9 @@
 """What `batch_size=auto` chooses."""
 
-import torch
 from helpers.pairs import save_random_model
 
 from lm_eval_takeover.decoding import backend
-from lm_eval_takeover.decoding.backend import cache_bytes, free_bytes, rows_that_fit
+from lm_eval_takeover.decoding.backend import cache_bytes, rows_that_fit
 from lm_eval_takeover.pair.member import Member
 
 
@@ -32,7 +31,3 @@ def test_longer_samples_are_fewer(demo_pair, monkeypatch):
     per_row = 20_224 * sum(map(cache_bytes, members)) + 2 * 8 * 512 * 4
     assert rows[2] == int(0.8 * 2**30 / per_row)
     assert rows_that_fit(members[:1], 20_010, 512, 64) > rows[2]
-
-
-def test_free_memory_is_that_of_the_device():
-    assert free_bytes(torch.device("cpu")) > 2**20

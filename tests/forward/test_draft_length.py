@@ -1,9 +1,9 @@
-"""A draft is as long as it may be, or as its logits leave room for; passes over it come in few lengths."""
+"""A draft is as long as it may be, or as its logits leave room for."""
 
 import psutil
 import torch
 
-from lm_eval_takeover.forward.ragged_cache import LONGEST, longest_draft, round_up
+from lm_eval_takeover.forward.ragged_cache import LONGEST, longest_draft
 
 
 def test_logits_of_many_rows_or_tokens_shorten_a_draft(monkeypatch):
@@ -14,10 +14,3 @@ def test_logits_of_many_rows_or_tokens_shorten_a_draft(monkeypatch):
     assert longest_draft(10**6, 151_936, cpu) == 1
     monkeypatch.setattr(psutil, "virtual_memory", lambda: memory._replace(total=141 * 10**9))
     assert longest_draft(128, 151_936, cpu) == 28  # not 3: the logits of 128 rows take 1/64 of a large memory
-
-
-def test_passes_are_padded_to_few_lengths():
-    lengths = [round_up(new) for new in range(1, LONGEST + 2)]
-    assert all(new <= length for new, length in enumerate(lengths, 1))
-    assert len(set(lengths)) == 13
-    assert lengths[LONGEST - 1] == LONGEST and lengths[LONGEST] == LONGEST + 1  # a bonus token behind the longest draft

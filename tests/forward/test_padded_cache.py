@@ -38,18 +38,6 @@ def test_equals_the_dynamic_cache(rows, steps):
     assert ours.get_seq_length() == theirs.get_seq_length()
 
 
-def test_a_selection_leaves_the_original_as_it_is():
-    generator = torch.Generator().manual_seed(0)
-    cache = create_cache(CONFIG)
-    append((cache, create_cache(CONFIG)), 2, 5, generator)
-    before = cache.layers[0].keys.clone()
-    for _ in range(2):
-        other = select_rows(cache, torch.tensor([1, 0, 1]))
-        append((other, select_rows(cache, torch.tensor([1, 0, 1]))), 3, 2, generator)
-        assert torch.equal(cache.layers[0].keys, before)
-        assert torch.equal(other.layers[0].keys[0, :, :5], before[1])
-
-
 def test_a_step_does_not_copy_what_is_held():
     cache = create_cache(CONFIG)
     append((cache, create_cache(CONFIG)), 2, 5, torch.Generator())
