@@ -84,11 +84,6 @@ def test_for_a_small_base_no_longer_draft_would_be_faster_under_more_load(column
         assert times.index(min(times)) == length
 
 
-def test_few_requests_have_long_drafts_and_many_have_none():
-    lengths = choose_lengths(pair_of(columns=0, launch=LAUNCH["cuda"][0]), 1024)
-    assert lengths[0] > 8 and lengths[-1] == 0
-
-
 @settings(max_examples=25)
 @given(pairs, st.sampled_from([1, 16, 256]))
 def test_drafts_are_chosen_where_they_gain_with_one_request_and_lose_little_with_any(costs, most):

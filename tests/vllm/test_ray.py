@@ -1,57 +1,62 @@
 """Two engines on the two nodes of a Ray cluster, started as docs/vllm.md says; both nodes are this machine."""
 
-import json
-import os
-import socket
+import re
 import subprocess
 import sys
 import tempfile
 from contextlib import ExitStack
-from dataclasses import asdict
-from pathlib import Path
 
 import pytest
-from helpers.pairs import POLICIES, ROOT
+from helpers.pairs import POLICIES
 
-pytest.importorskip("ray", reason="Ray is not installed")
+from lm_eval_takeover.arguments import ModelArguments
+from lm_eval_takeover.pair.loading import load_pair
+
+ray = pytest.importorskip("ray", reason="Ray is not installed")
 
 
 @pytest.fixture
 def cluster():
     """The address of two nodes with a core each."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    address = f"127.0.0.1:{port}"
     shared = ["--num-cpus", "1", "--object-store-memory", str(2**27), "--disable-usage-stats", "--block"]
     with ExitStack() as stack:
         folder = stack.enter_context(
             tempfile.TemporaryDirectory(prefix="ray", ignore_cleanup_errors=True)
         )  # a short name
-        head = ["--head", "--port", str(port), "--temp-dir", folder, "--include-dashboard", "false"]
-        for words in (head, ["--address", address]):
+
+        def start(*words, until):
             command = [sys.executable, "-m", "ray.scripts.scripts", "start", *words, *shared]
             node = stack.enter_context(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
             stack.callback(node.terminate)
-            assert any("Ray runtime started" in line for line in node.stdout)
+            return next(found[1] for line in node.stdout if (found := re.search(until, line)))
+
+        head = ["--head", "--port", "0", "--temp-dir", folder, "--include-dashboard", "false"]
+        address = start(*head, until=r"--address='(.+)'")
+        start("--address", address, until="(Ray runtime started)")
         yield address
+        ray.shutdown()
 
 
-def test_engines_of_a_cluster_write_the_texts_of_one_and_one_of_them_may_end(cluster, tight, open_hf, requests):
+@pytest.mark.filterwarnings("ignore")  # Ray's and vLLM's own
+def test_engines_of_a_cluster_write_the_texts_of_one_and_one_of_them_may_end(
+    cluster, tight, open_hf, requests, monkeypatch, caplog
+):
+    from lm_eval_takeover.vllm.backend import VllmBackend
+
     asked = requests[:6]
     hf = open_hf()
     hf.policy = POLICIES["disagreement"]
-    expected = {i: [one.tokens, one.taken_over] for i, one in hf.generate(asked, seed=3, rows=8)}
-    values = tight | {"data_parallel_size": 2, "data_parallel_backend": "ray"}
-    done = subprocess.run(
-        [sys.executable, str(Path(__file__).parent / "write_by_ray.py")],
-        input=json.dumps([values, [asdict(one) for one in asked]]),
-        env=os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "RAY_ADDRESS": cluster},
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    written = json.loads(done.stdout.splitlines()[-1])
-    assert written["nodes"] == 2
-    assert dict(enumerate(written["texts"])) == expected
-    assert "vLLM engine 1 has ended; the run goes on without it (engines left: 1)" in done.stderr
+    expected = {i: (one.tokens, one.taken_over) for i, one in hf.generate(asked, seed=3, rows=8)}
+    monkeypatch.setenv("RAY_ADDRESS", cluster)
+    arguments = ModelArguments.parse(tight | {"data_parallel_size": 2, "data_parallel_backend": "ray"})
+    backend, found = VllmBackend(arguments, load_pair(arguments), hf.policy), {}
+    actors = backend.engine._group._actors
+    find_node = lambda worker: ray.get_runtime_context().get_node_id()  # noqa: E731 (a function of this file is not known there)
+    assert len({ray.get(actor.__ray_call__.remote(find_node)) for actor in actors}) == 2
+    for index, one in backend.generate(asked, seed=3):
+        found[index] = one.tokens, one.taken_over
+        if len(found) == 1:
+            ray.kill(actors[0])
+    backend.close()
+    assert found == expected
+    assert "vLLM engine 1 has ended; the run goes on without it (engines left: 1)" in caplog.text

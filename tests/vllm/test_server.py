@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import psutil
 import pytest
+from helpers.demo_runs import evaluate_demo, run_demo
 from helpers.foreign_bodies import ROUTES, make_body, post
 from helpers.pairs import GREEDY, POLICIES, ROOT, SAMPLED
 
@@ -37,7 +38,7 @@ def url(gate):
     arguments = f"{gate},data_parallel_size=2,block_size=1"
     words = ["-m", "lm_eval_takeover.cli", "serve", "--model_args", arguments, "--port", str(port)]
     engine = ["--enforce-eager", "--max-num-seqs", "4", "--kv-cache-memory-bytes", str(2**28), "--api-key", KEY]
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "VLLM_ENABLE_V1_MULTIPROCESSING": "1"}
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     server = subprocess.Popen([sys.executable, *words, "--", *engine], env=environment, cwd=ROOT, stdout=sys.stderr)
     address = f"http://127.0.0.1:{port}"
     try:
@@ -245,27 +246,26 @@ def test_scores_and_takeovers_by_token_are_told_to_who_asks(client, expected):
     assert answer.choices[0].takeover["trace"]["score"] == pytest.approx(done[3].scores, abs=1e-3)
 
 
-def test_lm_eval_writes_the_same_by_the_server_by_vllm_and_by_transformers(url, gate, demo_folders, forked, tmp_path):
+def test_lm_eval_writes_the_same_by_the_server_by_vllm_and_by_transformers(
+    url, gate, demo_folders, monkeypatch, tmp_path
+):
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
     served = f"base_url={url}/v1/completions,model=guided,tokenizer={demo_folders['guide']},seed=0,num_concurrent=4"
-    engine = "backend=vllm,enforce_eager=True,max_num_seqs=8,kv_cache_memory_bytes=268435456"
-    common = ["--tasks", "takeover_demo", "--limit", "3", "--log_samples"]
-    for name, words in (
-        ("server", ["--model", "local-completions", "--model_args", served]),
-        ("vllm", ["--model", "guided-takeover", "--model_args", f"{gate},{engine},run_dir={tmp_path / 'run'}"]),
-        ("hf", ["--model", "guided-takeover", "--model_args", gate, "--batch_size", "32"]),
-    ):
-        done = forked.run(
-            "lm_eval", *words, *common, "--output_path", tmp_path / name, cwd=tmp_path, OPENAI_API_KEY=KEY
-        )
-        assert done.returncode == 0, done.stderr[-3000:]
-    responses = {name: _responses(tmp_path / name) for name in ("server", "vllm", "hf")}
-    assert responses["vllm"] == responses["hf"]
-    assert responses["server"] == responses["hf"]
-    assert list((tmp_path / "run").rglob("*.parquet"))
+    arguments = dict(one.split("=") for one in gate.split(","))
+    engine = {"backend": "vllm", "enforce_eager": True, "max_num_seqs": 8, "kv_cache_memory_bytes": 2**28}
+    found = [
+        run_demo(tmp_path / "hf", 3, arguments, log_samples=True),
+        run_demo(tmp_path / "vllm", 3, arguments | engine, log_samples=True),
+        evaluate_demo("local-completions", served, 3, log_samples=True),
+    ]
+    by_hf, by_vllm, by_server = (
+        {row["doc_id"]: row["resps"] for row in one["samples"]["takeover_demo"]} for one in found
+    )
+    assert by_vllm == by_hf
+    # Concurrent repeats may change places.
+    assert _sort(by_server) == _sort(by_hf)
+    assert list((tmp_path / "vllm").rglob("*.parquet"))
 
 
-def _responses(folder):
-    """By document its responses, in sorted order: concurrent repeats may change places."""
-    file = next(folder.rglob("samples_takeover_demo_*.jsonl"))
-    rows = (json.loads(line) for line in file.read_text().splitlines())
-    return {row["doc_id"]: sorted(text for one in row["resps"] for text in one) for row in rows}
+def _sort(responses):
+    return {number: sorted(text for one in texts for text in one) for number, texts in responses.items()}

@@ -120,16 +120,3 @@ def test_a_whole_batch_that_is_preempted_keeps_its_records(logits, monkeypatch):
     for track in tracks:
         slots.leave(track)
     assert [slots.enter(i, RequestSettings(id=str(i)), (i,)) for i in range(4)] == tracks
-
-
-def test_records_of_a_text_that_is_being_written_are_read_and_stay(logits):
-    slots = new_slots()
-    track = slots.enter(0, SAMPLED, (1,))
-    for position in range(6):
-        slots.decide([track], torch.tensor([position]), logits[position])
-    part, _ = slots.read("a", 2, 5)
-    slots.leave(track)
-    parked, _ = slots.read("a", 2, 5)
-    whole, _ = slots.take("a", 6)
-    assert part == parked == whole[2 * 4 * COLUMNS : 5 * 4 * COLUMNS]
-    assert slots.read("a", 0, 1) is None
