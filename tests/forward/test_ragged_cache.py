@@ -1,8 +1,20 @@
-"""How the ragged cache grows."""
+"""How the ragged cache grows, and whose rows cannot have lengths of their own."""
 
+import pytest
 import torch
+from helpers.pairs import save_random_model
 
+from lm_eval_takeover.errors import ArgumentError
+from lm_eval_takeover.forward.forward_pass import ForwardPass
 from lm_eval_takeover.forward.ragged_cache import Plan, RaggedCache
+from lm_eval_takeover.pair.member import Member
+
+
+def test_layers_that_keep_a_state_are_refused_by_name(tmp_path):
+    base = save_random_model(tmp_path / "mamba", vocab_size=544, seed=5, kind="mamba", state_size=4)
+    member = Member("base", str(base))
+    with pytest.raises(ArgumentError, match=r"base='mamba': .* keep a state that cannot be rolled back; use block_s"):
+        ForwardPass(member)
 
 
 def test_columns_double_and_no_row_gets_more_than_the_longest_needs():
