@@ -18,6 +18,7 @@ from torch import Tensor
 
 from lm_eval_takeover.decoding.costs import PassCost
 from lm_eval_takeover.decoding.failures import Failures
+from lm_eval_takeover.decoding.gate_step import REST, SCORE, TAKEN, emit
 from lm_eval_takeover.decoding.rows import build_block, stack_windows, upload_words
 from lm_eval_takeover.decoding.schedule import Schedule
 from lm_eval_takeover.decoding.stepwise import Stepwise
@@ -25,19 +26,18 @@ from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.forward.forward_pass import prepare_pass
 from lm_eval_takeover.forward.self_check import verify_pass
 from lm_eval_takeover.forward.transfers import HostCopy, upload
+from lm_eval_takeover.kernels.operations import Rules
 from lm_eval_takeover.method.generation import Generation
-from lm_eval_takeover.method.observations import observe
+from lm_eval_takeover.method.observations import OBSERVED
 from lm_eval_takeover.method.policy import Policy
 from lm_eval_takeover.method.request import Request
-from lm_eval_takeover.method.sampling import draw, drawing
+from lm_eval_takeover.method.sampling import drawing
 from lm_eval_takeover.method.verification import count_standing
 from lm_eval_takeover.pair.pair import Pair
 
 logger = logging.getLogger(__name__)
 
 _LEAST_SURVIVAL = 0.05  # a row whose probability to stand is no more drafts no further
-# Logits of a block that are scored together: 64 MiB and as much again for each log-softmax, or what stays in a core's cache.
-_LOGITS_AT_ONCE, _ON_CPU = 2**24, 2**19
 
 
 @dataclass(slots=True)
@@ -60,28 +60,6 @@ class Draft:
     def lengths(self) -> list[int]:
         """How many tokens each row has."""
         return [len(row) for row in self.tokens]
-
-
-@dataclass(slots=True)
-class Verdict:
-    """What is emitted: tokens, whether the donor writes them, and scores `[rows, k]`; of row `r` the first `counts[r]`.
-
-    ended `[rows]`: whether the last token is not the drafted one. sound: whether scores are finite, or logits without scores.
-    observed: the numbers of a trace.
-    """
-
-    tokens: Tensor
-    taken: Tensor
-    scores: Tensor
-    counts: Tensor
-    ended: Tensor
-    sound: Tensor
-    observed: Tensor | None = None
-
-    def fetch(self) -> "Verdict":
-        """The same on the host: the one time that a block waits for its verification."""
-        fields = (self.tokens, self.taken, self.scores, self.counts, self.ended, self.sound, self.observed)
-        return Verdict(*HostCopy(*(field for field in fields if field is not None)).fetch())
 
 
 class Blocks(Stepwise):
@@ -117,14 +95,8 @@ class Blocks(Stepwise):
         with drawing():
             draft = self._draft(list(slots))
         drafted, lengths = self._upload_drafted(draft)
-        donor_logits = self._read_by_donor(draft, drafted)
-        scores = self._score(draft, donor_logits, drafted)
-        verdict = self._verify(draft, donor_logits, scores, drafted, lengths)
-        verdict.observed = self._observe_block(draft, donor_logits, verdict.tokens, drafted) if self.traced else None
-        verdict = verdict.fetch()
-        if not bool(verdict.sound):
-            self._refuse_broken(draft, donor_logits, scores, verdict.counts.tolist())
-        self._emit(draft, scores, verdict, finished)
+        verdict = self._verify(draft, self._read_by_donor(draft, drafted), drafted, lengths)
+        self._emit(draft, verdict, finished)
 
     def _drafts_pay(self, slots: Sequence[int]) -> bool:
         """Whether a lone guide is to draft. Once it is not, it goes on alone."""
@@ -223,100 +195,67 @@ class Blocks(Stepwise):
         padded = torch.nn.functional.pad(ids, (0, reader.padded_length(new) - new))
         return reader.read(draft.slots, padded)[:, :new].to(self.device)
 
-    def _score(self, draft: Draft, donor_logits: Tensor, drafted: Tensor) -> Tensor:
-        """`s_t` at every position that was verified `[rows, k]`; behind a row's own length, anything."""
-        if self.policy.scorer is None:
-            return donor_logits.new_full(donor_logits.shape[:2], torch.nan)
-        parts = (
-            self.policy.scores(draft.logits[:, part], donor_logits[:, part], drafted[:, part])
-            for part in self._parts(donor_logits)
-        )
-        return torch.cat(list(parts), 1)
-
-    def _parts(self, logits: Tensor) -> Iterator[slice]:
-        """Columns of logits `[rows, k, vocab]` that are looked at together."""
-        most = _ON_CPU if logits.device.type == "cpu" else _LOGITS_AT_ONCE
-        at_once = max(1, most // logits[:, 0].numel())
-        longest = logits.shape[1]
-        return (slice(start, min(start + at_once, longest)) for start in range(0, longest, at_once))
-
     # Verify
 
-    def _verify(self, draft: Draft, donor_logits: Tensor, scores: Tensor, drafted: Tensor, lengths: Tensor) -> Verdict:
-        """What stands of each row, up to the first token that is not the drafted one. Needs no value on the host."""
-        rows = self.rows(draft.slots)
-        taken = self.policy.decide(build_block(self.policy, rows, scores, drafted, stack_windows(rows)))
-        places = torch.arange(scores.shape[1], device=self.device)
-        emitted = self._draw_taken(draft, donor_logits, drafted, taken & (places < lengths + self.bonus))
-        counts, ended = count_standing(emitted, drafted, lengths[:, 0], bonus=self.bonus)
-        if self.policy.mixes:
-            taken = taken & (emitted != drafted)
-        sound = scores.isfinite() if self.policy.scorer is not None else self._find_sound(draft, donor_logits)
-        sound = (sound | (places >= counts[:, None])).all()
-        return Verdict(emitted, taken, scores, counts, ended, sound)
+    @cached_property
+    def _rules(self) -> Rules:
+        return Rules.of([astuple(self.sampling)], self.device)
 
-    def _draw_taken(self, draft: Draft, donor_logits: Tensor, drafted: Tensor, taken: Tensor) -> Tensor:
-        """The drafted tokens `[rows, k]`, and the donor's draws where it writes."""
-        logits = donor_logits
-        if self.policy.mixes:
-            parts = self._parts(donor_logits)
-            logits = torch.cat([self.policy.mix(draft.logits[:, part], donor_logits[:, part]) for part in parts], 1)
-        rows, width = drafted.shape
-        # All positions below each other without a copy: those of a row, and behind them what its pass was padded with.
-        place, apart = logits.stride(1), logits.stride(0) // logits.stride(1)
-        flat = logits.as_strided(((rows - 1) * apart + width, self.vocab), (place, 1))
-        at = torch.arange(rows, device=self.device)[:, None] * apart + torch.arange(width, device=self.device)
-        asked = torch.where(taken, at, -1).flatten()
-        words = self.policy.choose_words(draft.words[:, :width], taken)
-        drawn = draw(flat, words.flatten(), self.sampling, asked)
-        return torch.where(taken, drawn.view(taken.shape), drafted)
+    def _verify(self, draft: Draft, donor: Tensor, drafted: Tensor, lengths: Tensor) -> list[Tensor]:
+        """What stands of each row, up to the first token that is not the drafted one. The one time that a block waits for this.
 
-    def _find_sound(self, draft: Draft, donor_logits: Tensor) -> Tensor:
-        """Where the models that were asked gave distributions: bool `[rows, k]`."""
-        sound = donor_logits.amax(-1).isfinite()
-        return sound if self.policy.host is None else sound & draft.logits[:, : sound.shape[1]].amax(-1).isfinite()
-
-    def _refuse_broken(self, draft: Draft, donor_logits: Tensor, scores: Tensor, counts: Sequence[int]) -> None:
-        """Raise ModelOutputError for a score that is no number at a position that stands. It names the model or plug-in at fault.
-
-        An infinite score of sound logits is a spike like any other.
+        On the host: tokens `[rows, k]` and their records, of which the first `counts` `[rows]` stand; and whether the last of
+        them ended the draft. On the device: the scores `[rows, k]`.
         """
-        stands = torch.arange(scores.shape[1], device=self.device) < torch.tensor(counts, device=self.device)[:, None]
-        hosted = [] if self.policy.host is None else [(self.drafter, draft.logits[:, : scores.shape[1]])]
-        for role, logits in [*hosted, (self.donor, donor_logits)]:
-            self.passes[role].member.check_logits(logits, lambda row: self.slots[draft.slots[row]].name, stands)
-        self.policy.refuse_nan(scores[stands])
+        rows, places = self.rows(draft.slots), torch.arange(drafted.shape[1], device=self.device)
+        host = draft.logits[:, : len(places)] if self.policy.host else None
+        emitted = emit(
+            self.policy,
+            self._rules._replace(table=self._rules.table.expand(len(rows), -1)),
+            host,
+            donor,
+            build_block(self.policy, rows, drafted.float(), drafted, stack_windows(rows)),
+            draft.words[:, : len(places)],
+            drafted=drafted,
+            live=places < lengths + self.bonus,
+            traced=self.traced,
+        )
+        counts, ended = count_standing(emitted.tokens, drafted, lengths[:, 0], bonus=self.bonus)
+        scores, stands = emitted.records[..., SCORE], places < counts[:, None]
+        models = [(self.donor, donor)] if host is None else [(self.drafter, host), (self.donor, donor)]
+        if self.policy.scorer is not None:
+            sound = scores.isfinite()
+        else:  # the models that were asked give distributions
+            sound = torch.stack([logits.amax(-1).isfinite() for _, logits in models]).all(0)
+        *verdict, is_sound = HostCopy(emitted.tokens, emitted.records, counts, ended, (sound | ~stands).all()).fetch()
+        if not bool(
+            is_sound
+        ):  # names the model or plug-in at fault; an infinite score of sound logits is a spike like any other
+            for role, logits in models:
+                self.passes[role].member.check_logits(logits, lambda row: self.slots[draft.slots[row]].name, stands)
+            self.policy.refuse_nan(scores[stands])
+        return [*verdict, scores]
 
     # Emit
 
-    def _emit(self, draft: Draft, scores: Tensor, verdict: Verdict, finished: list[int]) -> None:
-        """Append what stands; slots whose text has ended are finished. The verdict is on the host."""
+    def _emit(self, draft: Draft, verdict: Sequence[Tensor], finished: list[int]) -> None:
+        """Append what stands; slots whose text has ended are finished."""
+        tokens, records, counts, ended, scores = verdict
         window, size = torch.cat([stack_windows(self.rows(draft.slots)), scores], 1), self.policy.window
-        observed = [None] * len(draft.slots) if verdict.observed is None else verdict.observed.numpy()
-        lists = (verdict.tokens, verdict.taken, verdict.scores, verdict.counts, verdict.ended)
+        observed = records[..., REST : REST + len(OBSERVED)].numpy() if self.traced else [None] * len(counts)
+        lists = (tokens, records[..., TAKEN].bool(), records[..., SCORE], counts, ended)
         rows = zip(draft.slots, *(column.tolist() for column in lists), observed, strict=True)
-        for row, (slot, tokens, taken, values, count, ended, seen) in enumerate(rows):
-            written, end = self.emit(slot, tokens[:count], taken[:count], values[:count], seen)
+        for row, (slot, written_tokens, taken, values, count, ends, seen) in enumerate(rows):
+            written, end = self.emit(slot, written_tokens[:count], taken[:count], values[:count], seen)
             self.slots[slot].window = window[row, written : written + size]
             self.slots[slot].generation.count_passes(self.drafter, len(draft.tokens[row]))
             self.slots[slot].generation.count_passes(self.donor, 1)
             self.readers[self.donor].lengths[slot] += written
             self.readers[self.drafter].lengths[slot] += min(written, len(draft.tokens[row]))
             min_entropies = draft.min_entropies[row][:count]
-            self.schedule.rates.learn(min_entropies, [False] * (len(min_entropies) - 1) + [ended])
+            self.schedule.rates.learn(min_entropies, [False] * (len(min_entropies) - 1) + [ends])
             if end:
                 finished.append(slot)
-
-    def _observe_block(self, draft: Draft, donor_logits: Tensor, tokens: Tensor, drafted: Tensor) -> Tensor:
-        """What both models thought of these tokens `[rows, k]`: `[rows, k, OBSERVED]`; behind a row's last one, anything."""
-        parts = []
-        for part in self._parts(donor_logits):
-            # What was drafted is what the host draws there; a guide that writes alone has no host.
-            host, drawn = (draft.logits[:, part], drafted[:, part]) if self.policy.host else (None, None)
-            donor = donor_logits[:, part]
-            base = self.policy.choose_base(host, donor)
-            parts.append(observe(tokens[:, part], host, donor, base_logits=base, host_tokens=drawn))
-        return torch.cat(parts, 1)
 
 
 @torch.inference_mode()

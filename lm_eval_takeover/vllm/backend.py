@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from lm_eval_takeover.arguments import ModelArguments
 from lm_eval_takeover.decoding.engine import write_after_donor
 from lm_eval_takeover.decoding.failures import Failures
+from lm_eval_takeover.decoding.gate_step import REST, SCORE, TAKEN
 from lm_eval_takeover.decoding.teacher_forcing import Forced, Texts
 from lm_eval_takeover.errors import ArgumentError, ModelOutputError
 from lm_eval_takeover.method.generation import Generation
@@ -26,7 +27,6 @@ from lm_eval_takeover.pair.pair import Pair
 from lm_eval_takeover.vllm.block_rule import make_empty
 from lm_eval_takeover.vllm.data_parallel import Engines, open_engines
 from lm_eval_takeover.vllm.engine import Job, Text, VllmEngine
-from lm_eval_takeover.vllm.gate_step import REST, SCORE, TAKEN
 from lm_eval_takeover.vllm.settings import RequestSettings, name_policy
 from lm_eval_takeover.vllm.versions import check_version
 

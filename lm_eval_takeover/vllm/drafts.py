@@ -10,9 +10,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from lm_eval_takeover.decoding.gate_step import share
 from lm_eval_takeover.method.policy import DIRECTIONS
 from lm_eval_takeover.method.verification import count_standing
-from lm_eval_takeover.vllm.gate_step import share
 from lm_eval_takeover.vllm.slots import Slots, Track, place_numbers
 
 _PIECE = 2**28  # bytes of both models' logits that are put beside each other at a time

@@ -20,12 +20,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from lm_eval_takeover.forward.transfers import HostCopy, upload
-from lm_eval_takeover.kernels import operations as kernels
-from lm_eval_takeover.method.policy import DIRECTIONS, Block, Policy
-from lm_eval_takeover.method.request import GREEDY
-from lm_eval_takeover.method.sampling import CHANCE, as_chances, request_digest, stream_key
-from lm_eval_takeover.vllm.gate_step import (
+from lm_eval_takeover.decoding.gate_step import (
     COLUMNS,
     REST,
     SCORE,
@@ -37,6 +32,11 @@ from lm_eval_takeover.vllm.gate_step import (
     emit,
     score_all,
 )
+from lm_eval_takeover.forward.transfers import HostCopy, upload
+from lm_eval_takeover.kernels import operations as kernels
+from lm_eval_takeover.method.policy import DIRECTIONS, Block, Policy
+from lm_eval_takeover.method.request import GREEDY
+from lm_eval_takeover.method.sampling import CHANCE, as_chances, request_digest, stream_key
 from lm_eval_takeover.vllm.settings import RequestSettings
 
 # Numbers of requests that are out of the batch. Records that nobody fetches, as of a plain vLLM user, push each other out, except

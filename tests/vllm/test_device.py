@@ -9,9 +9,9 @@ from helpers.pairs import METHODS, POLICIES
 from helpers.simulated_gpu import CUDA, simulated_gpu
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from lm_eval_takeover.decoding.gate_step import emit
 from lm_eval_takeover.kernels import operations
 from lm_eval_takeover.method.policy import Block
-from lm_eval_takeover.vllm.gate_step import emit
 from lm_eval_takeover.vllm.settings import RequestSettings
 from lm_eval_takeover.vllm.slots import Slots
 

@@ -5,10 +5,10 @@ import pytest
 import torch
 from helpers.pairs import POLICIES
 
+from lm_eval_takeover.decoding.gate_step import COLUMNS, REST, SCORE
 from lm_eval_takeover.method.observations import COMPARED
 from lm_eval_takeover.method.registry import scores as registered
 from lm_eval_takeover.vllm import slots as module
-from lm_eval_takeover.vllm.gate_step import COLUMNS, REST, SCORE
 from lm_eval_takeover.vllm.settings import RequestSettings
 from lm_eval_takeover.vllm.slots import Slots
 
@@ -88,7 +88,7 @@ def test_rows_that_are_computed_in_pieces_are_the_same(logits, monkeypatch):
     rows = {role: torch.cat([one[role] for one in logits[:9]]) for role in ("base", "guide")}
     found = []
     for piece in (2**18, 80, 1):
-        monkeypatch.setattr("lm_eval_takeover.vllm.gate_step._PIECE", piece)
+        monkeypatch.setattr("lm_eval_takeover.decoding.gate_step._PIECE", piece)
         slots = Slots(POLICY, capacity=9, device=torch.device("cpu"))
         tracks = [slots.enter(i, SAMPLED, (i,)) for i in range(9)]
         emitted = slots.decide(tracks, torch.zeros(9, dtype=torch.long), rows)

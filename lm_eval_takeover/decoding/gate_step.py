@@ -1,6 +1,6 @@
 """Who writes the next tokens and which: equations (5) and (6) on the rows of one batch, in fixed shapes.
 
-Pure functions that `decoding` calls, too: scores, the policy's decision, the race. Nothing here waits for the device.
+Blocks of the transformers engines and the gate inside vLLM are decided by it. Nothing here waits for the device.
 """
 
 from collections.abc import Callable, Sequence
@@ -55,13 +55,15 @@ def emit(
     *,
     drafted: Tensor | None = None,
     forced: Tensor | None = None,
+    live: Tensor | None = None,
     traced: bool = False,
 ) -> Emitted:
     """The tokens of positions `block.positions` `[rows, k]`, decided from left to right as if all before them stood.
 
     rules: how each row draws. host and donor: raw logits `[rows, k, vocab]`, None if the policy has no such model. `block.scores`
     is not read. at: the words `[rows, k]`, int64 of the same bits. drafted `[rows, k]`: what the host drew, if known. forced
-    `[rows, k]`: what is emitted whatever is drawn, recorded with its log-probability under the model that writes.
+    `[rows, k]`: what is emitted whatever is drawn, recorded with its log-probability under the model that writes. live
+    `[rows, k]`: where tokens are asked for; elsewhere any may come.
     """
     if host is not None and drafted is None and forced is None:
         drafted = draw_rows(host, at, rules)
@@ -73,22 +75,28 @@ def emit(
         tokens = forced
         records[..., REST : REST + len(FORCED)] = _judge(policy, taken, host, donor, forced)
     else:
+        asked = (
+            live if host is None else taken if live is None else taken & live
+        )  # of the donor; None: of it alone, everywhere
         tokens = _by_pieces(
             lambda table, *rows: _replace_taken(policy, rules._replace(table=table), *rows),
             rules.table,
             host,
             donor,
             drafted,
-            taken if host is not None else None,
+            asked,
             at,
         )
     if policy.mixes and hosted is not None:
         taken = taken & (tokens != hosted)
     records[..., SCORE], records[..., TAKEN] = scores, taken
     if traced:
-        base = policy.choose_base(host, donor)
-        drawn = None if host is None else drafted
-        records[..., REST : REST + len(OBSERVED)] = observe(tokens, host, donor, base_logits=base, host_tokens=drawn)
+
+        def see(tokens: Tensor, host: Tensor | None, donor: Tensor | None, drawn: Tensor | None) -> Tensor:
+            return observe(tokens, host, donor, base_logits=policy.choose_base(host, donor), host_tokens=drawn)
+
+        seen = _by_pieces(see, tokens, host, donor, None if host is None else drafted)
+        records[..., REST : REST + len(OBSERVED)] = seen
     return Emitted(tokens, taken, records)
 
 
@@ -176,16 +184,16 @@ def _replace_taken(
     host: Tensor | None,
     donor: Tensor | None,
     drafted: Tensor | None,
-    taken: Tensor | None,
+    asked: Tensor | None,
     at: Tensor,
 ) -> Tensor:
-    """The drafted tokens, and the donor's where it takes over: only those are drawn. Without a host all are."""
-    if donor is None or (donor.device.type == "cpu" and taken is not None and not bool(taken.any())):
+    """The drafted tokens, and the donor's where it is asked for them: only those are drawn."""
+    if donor is None or (donor.device.type == "cpu" and asked is not None and not bool(asked.any())):
         assert drafted is not None
         return drafted
-    words = at if taken is None else policy.choose_words(at, taken)
-    drawn = draw_rows(_mix(policy, host, donor), words, rules, taken)
-    return drawn if taken is None or drafted is None else torch.where(taken, drawn, drafted)
+    words = at if asked is None else policy.choose_words(at, asked)
+    drawn = draw_rows(_mix(policy, host, donor), words, rules, asked)
+    return drawn if asked is None or drafted is None else torch.where(asked, drawn, drafted)
 
 
 def _mix(policy: Policy, host: Tensor | None, donor: Tensor) -> Tensor:
