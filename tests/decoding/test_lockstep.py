@@ -5,8 +5,8 @@ import random
 from dataclasses import replace
 
 import pytest
-from helpers import reference
 from helpers.pairs import GREEDY, POLICIES, SAMPLED, in_directions
+from helpers.reference import replay_request
 
 from lm_eval_takeover.decoding.lockstep import Sequences, generate
 from lm_eval_takeover.demo import DEMO
@@ -21,24 +21,10 @@ def run(pair, policy, requests, batch_size, seed=0):
     return dict(generate(pair, policy, requests, seed=seed, batch_size=batch_size))
 
 
-def replay(pair, policy, request, written, seed=0):
-    models = {member.role: member.model for member in pair.members}
-    gate = policy.gate or Gate(0.0)
-    return reference.replay(
-        models, pair.vocab_size, request.prompt, written,
-        policy=policy.name, host=policy.host or "guide", donor=policy.donor or "base", score=getattr(policy, "score", "ce"),
-        tau=gate.tau, kappa=gate.kappa, window=gate.window, rate=getattr(policy, "rate", 0.0),
-        early=getattr(policy, "early_tokens", 0), seed=seed, sample=request.sample,
-        max_new_tokens=request.max_new_tokens, temperature=request.sampling.temperature,
-        top_p=request.sampling.top_p, top_k=request.sampling.top_k,
-        eos=pair.base.eos_ids | pair.guide.eos_ids,
-    )  # fmt: skip
-
-
 def assert_equal(pair, policy, requests, batch_sizes=(16, 3, 1)):
     """Returns whether the donor wrote, token by token."""
     first = run(pair, policy, requests, batch_sizes[0])
-    expected = [replay(pair, policy, request, first[i].tokens) for i, request in enumerate(requests)]
+    expected = [replay_request(pair, policy, request, first[i].tokens) for i, request in enumerate(requests)]
     for batch_size in batch_sizes:
         order = list(range(len(requests)))[:: 3 if batch_size == 1 else 1]
         random.Random(batch_size).shuffle(order)
@@ -70,7 +56,10 @@ def test_equals_the_replay_to_the_end_of_text(demo_pair, prompts, name):
     requests = [Request(prompts[0], 0, 400, SAMPLED), Request(prompts[3], 1, 400, SAMPLED)]
     made = run(demo_pair, POLICIES[name], requests, 16)
     for i, request in enumerate(requests):
-        assert replay(demo_pair, POLICIES[name], request, made[i].tokens)[:2] == (made[i].tokens, made[i].taken_over)
+        assert replay_request(demo_pair, POLICIES[name], request, made[i].tokens)[:2] == (
+            made[i].tokens,
+            made[i].taken_over,
+        )
     ends = demo_pair.base.eos_ids
     assert all(generation.tokens[-1] in ends for generation in made.values())
     assert not any(set(generation.tokens[:-1]) & ends for generation in made.values())

@@ -1,13 +1,11 @@
 """The methods of other papers: lockstep equals an independent replay, and blocks, batches and restarts equal lockstep."""
 
-import math
-import re
 from dataclasses import replace
 
 import pytest
 import torch
-from helpers import reference
 from helpers.pairs import GREEDY, METHODS, SAMPLED
+from helpers.reference import replay_request
 from scipy.stats import chisquare
 
 from lm_eval_takeover.decoding import blockwise, lockstep
@@ -19,26 +17,6 @@ from lm_eval_takeover.method.request import Request, Sampling
 from lm_eval_takeover.method.sampling import draw
 
 
-def replay(pair, policy, request, written):
-    gate = policy.gate
-
-    def ends_sentence(token):
-        return re.search(r"[.!?]|\n", pair.tokenizer.decode([token])) is not None
-
-    own = {
-        name: getattr(policy, name) for name in ("leniency", "residual", "weight", "length") if hasattr(policy, name)
-    }
-    to_sentence = {"length": math.inf, "ends_sentence": ends_sentence} if own.get("length") == "sentence" else {}
-    sampling = request.sampling
-    return reference.replay(
-        {member.role: member.model for member in pair.members}, pair.vocab_size, request.prompt, written,
-        policy=policy.name, host=policy.host, donor=policy.donor, score=policy.scorer.name if policy.scorer else "ce",
-        tau=gate.tau if gate else 0, kappa=gate.kappa if gate else 0, chance_of=getattr(policy, "chance", 1), seed=3,
-        sample=request.sample, max_new_tokens=request.max_new_tokens, temperature=sampling.temperature,
-        top_p=sampling.top_p, eos=pair.eos_ids, **{**own, **to_sentence},
-    )  # fmt: skip
-
-
 @pytest.mark.parametrize("direction", ["forward", "reverse"])
 @pytest.mark.parametrize("name", METHODS)
 def test_every_engine_writes_what_the_replay_writes(demo_pair, prompts, name, direction):
@@ -47,7 +25,7 @@ def test_every_engine_writes_what_the_replay_writes(demo_pair, prompts, name, di
     expected = dict(lockstep.generate(demo_pair, policy, requests, seed=3, batch_size=8, traced=True))
     both = set()
     for i, request in enumerate(requests):
-        tokens, taken, scores = replay(demo_pair, policy, request, expected[i].tokens)
+        tokens, taken, scores = replay_request(demo_pair, policy, request, expected[i].tokens, seed=3)
         assert (expected[i].tokens, expected[i].taken_over) == (tokens, taken), f"request {i}"
         if policy.scorer is not None:
             assert expected[i].scores == pytest.approx(scores, rel=1e-4, abs=2e-5)

@@ -1,11 +1,9 @@
 """What the self-check finds: shared states, padding, roll-backs and passes that are wrong; the next simpler way is taken."""
 
-from dataclasses import replace
-
 import pytest
 import torch
 from architectures import save_model
-from helpers.pairs import GREEDY, POLICIES, save_random_model
+from helpers.pairs import GREEDY
 
 from lm_eval_takeover.decoding import engine, lockstep
 from lm_eval_takeover.errors import ArgumentError
@@ -117,15 +115,3 @@ def test_logits_that_are_no_numbers_are_left_to_the_request_that_meets_them(memb
     assert choose_reading(broken) == Reading()
     assert not notices(caplog)
     verify_pass(broken)
-
-
-def test_a_policy_whose_guide_reads_no_padding_still_mixes_prompt_lengths(member, tmp_path):
-    """One model read apart keeps its partner's rows apart, too; every text stays."""
-    guide = Member("guide", str(save_random_model(tmp_path / "guide", vocab_size=425, seed=3)))
-    pair = Pair(member("falcon_h1"), guide)
-    requests = [Request((65, 66, 67, 68)[:length], sample, 6, GREEDY) for length in (2, 3, 4) for sample in range(2)]
-    policy = replace(POLICIES["random"], rate=0.4)
-    expected = dict(lockstep.generate(pair, policy, requests, batch_size=8))
-    check_member(guide).reading = Reading(padded=False)
-    made = dict(lockstep.generate(pair, policy, requests, batch_size=8))
-    assert [made[i].tokens for i in range(6)] == [expected[i].tokens for i in range(6)]

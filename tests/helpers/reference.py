@@ -7,6 +7,7 @@ documented definition of the words and of the race, which is written out again h
 
 import hashlib
 import math
+import re
 
 import numpy as np
 import torch
@@ -74,6 +75,25 @@ def draw(logits, w, temperature, top_p, top_k):
         mass += p[v]
     numbers = {v: (fmix32(fmix32((v * 0x9E3779B1 + w % 2**32) % 2**32) ^ (w >> 32)) + 0.5) / 2**32 for v in nucleus}
     return min(sorted(v for v in nucleus if p[v] > 0), key=lambda v: -math.log(numbers[v]) / p[v])
+
+
+def replay_request(pair, policy, request, written, seed=0):
+    """`replay` of what a pair wrote for a request."""
+    gate, sampling = policy.gate, request.sampling
+    names = ("leniency", "residual", "weight", "length", "rate")
+    own = {name: getattr(policy, name) for name in names if hasattr(policy, name)}
+    if own.get("length") == "sentence":
+        ends = lambda token: re.search(r"[.!?]|\n", pair.tokenizer.decode([token])) is not None  # noqa: E731
+        own |= {"length": math.inf, "ends_sentence": ends}
+    if gate is not None:
+        own |= {"tau": gate.tau, "kappa": gate.kappa, "window": gate.window}
+    return replay(
+        {member.role: member.model for member in pair.members}, pair.vocab_size, request.prompt, written,
+        policy=policy.name, host=policy.host or "guide", donor=policy.donor or "base",
+        score=policy.scorer.name if policy.scorer else "ce", early=getattr(policy, "early_tokens", 0),
+        chance_of=getattr(policy, "chance", 1), seed=seed, sample=request.sample, max_new_tokens=request.max_new_tokens,
+        temperature=sampling.temperature, top_p=sampling.top_p, top_k=sampling.top_k, eos=pair.eos_ids, **own,
+    )  # fmt: skip
 
 
 def replay(

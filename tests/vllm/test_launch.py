@@ -73,11 +73,6 @@ def test_policy_tau_and_seed_are_no_part_of_the_compile_key(plan):
     assert hash_of(max_model_len=64) != hash_of()
 
 
-def test_what_model_runner_v2_has_not_v1_may_have():
-    error = ValueError("Model Runner V2 does not yet support: dual batch overlap")
-    assert explain(error).endswith("dual batch overlap; V1 may, with VLLM_USE_V2_MODEL_RUNNER=0 in the environment")
-
-
 def test_auto_is_a_table_of_lengths_which_vllm_reads(plan, runner_v2, caplog):
     from vllm.v1.spec_decode.dynamic.utils import build_dynamic_sd_schedule_lookup
 
@@ -143,13 +138,21 @@ def test_too_little_memory_is_one_line_that_says_what_to_set(tight):
     assert "\n" not in str(raised.value) and "Try" not in str(raised.value)
 
 
-def test_what_ended_in_another_process_is_looked_for_there(monkeypatch, tight):
-    def end(**options):
-        raise RuntimeError("Engine core initialization failed. See root cause above. Failed core proc(s): {}")
-
-    monkeypatch.setattr("vllm.LLM", end)
-    with pytest.raises(ArgumentError, match="its engine ended as it started, and its own error stands above; give a"):
-        start_engine({}, load_pair(ModelArguments.parse(tight)))
+@pytest.mark.parametrize(
+    ("raised", "told"),
+    [
+        (
+            "Model Runner V2 does not yet support: overlap",
+            "overlap; V1 may, with VLLM_USE_V2_MODEL_RUNNER=0 in the environment",
+        ),
+        (
+            "Engine core initialization failed. See root cause above.",
+            "its own error stands above; give a smaller max_model",
+        ),
+    ],
+)
+def test_what_helps_is_said_where_it_is_known(raised, told):
+    assert told in explain(RuntimeError(raised))
 
 
 def test_a_server_that_cannot_go_on_ends_with_one_line(monkeypatch, capsys):

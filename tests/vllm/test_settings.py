@@ -31,11 +31,6 @@ def test_a_plain_request_is_drawn_as_its_sampling_parameters_say():
     assert settings.choose_policy(POLICIES["disagreement"]).gate.tau == 2.5
 
 
-def test_a_signed_score_may_have_a_threshold_below_zero():
-    settings = RequestSettings.read(params(takeover_tau=-0.5, takeover_kappa=0))
-    assert settings.choose_policy(METHODS["log_ratio"]).gate.tau == -0.5
-
-
 @pytest.mark.parametrize(
     ("extra", "message"),
     [

@@ -15,7 +15,7 @@ from types import SimpleNamespace
 
 import torch
 
-from lm_eval_takeover.vllm import engine
+from lm_eval_takeover.vllm import drafts, engine
 
 
 def main() -> None:
@@ -24,6 +24,7 @@ def main() -> None:
         interpret_triton()
         schedule_ahead()
         engine._TESTED_PROMPTS = 1
+        drafts._PIECE = 2**15  # rows are decided in pieces
     print(json.dumps([write(*job) for job in json.load(sys.stdin)]))
 
 
