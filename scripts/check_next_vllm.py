@@ -8,13 +8,14 @@ Names and parameters are compared, not what they do: run `make test-vllm` under 
 """
 
 import argparse
+import ast
 import subprocess
 import sys
 import tempfile
 import zipfile
 from pathlib import Path
 
-from lm_eval_takeover.vllm.hooks import OTHERS, find_faults, list_imports
+from lm_eval_takeover.vllm.hooks import OTHERS, Hook, find_faults
 from lm_eval_takeover.vllm.versions import EVERY_HOOK
 
 ROOT = Path(__file__).parent.parent
@@ -41,6 +42,18 @@ def download(version: str, folder: Path) -> Path:
         archive.extractall(folder, [name for name in archive.namelist() if name.endswith(".py")])
     wheel.unlink()
     return folder
+
+
+def list_imports(package: str, folder: Path) -> tuple[Hook, ...]:
+    """What the Python files of a folder import from a package."""
+    statements = (
+        node
+        for file in sorted(folder.rglob("*.py"))
+        for node in ast.walk(ast.parse(file.read_text("utf-8")))
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == package
+    )
+    names = {(str(node.module), alias.name) for node in statements for alias in node.names}
+    return tuple((module, "", name) for module, name in sorted(names))
 
 
 def report(folder: Path) -> int:

@@ -8,10 +8,11 @@ distributions and random numbers as in `lockstep`, so the tokens are the same.
 import logging
 import math
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import astuple, dataclass
 from functools import cached_property
 from itertools import groupby
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -264,17 +265,16 @@ def generate(
     policy: Policy,
     requests: Sequence[Request],
     *,
-    seed: int = 0,
     batch_size: int = 1,
     block_size: int | None = None,
-    traced: bool = False,
     failures: Failures | None = None,
-    count_tokens: Callable[[int], None] | None = None,
+    **options: Any,
 ) -> Iterator[tuple[int, Generation]]:
     """As `lockstep.generate`: `(index into requests, generation)` as samples finish, with the same tokens.
 
     `block_size` fixes the length of a draft; None takes it from costs and rates. Requests that a model cannot answer go into
-    `failures`. Without one, the first of them is raised once all others are finished.
+    `failures`. Without one, the first of them is raised once all others are finished. options: `seed`, `traced` and
+    `count_tokens`, as there.
     """
     drafted = policy.drafts or (
         policy.host is None and block_size != 1 and _drafts_for_guide(pair, requests, batch_size, block_size)
@@ -290,18 +290,8 @@ def generate(
     kind = Blocks if drafted else Stepwise
     failed = Failures(len(requests)) if failures is None else failures
     for _, group in groupby(ordered, key=settings):
-        yield from kind(
-            pair,
-            policy,
-            passes,
-            list(group),
-            seed=seed,
-            batch_size=batch_size,
-            block_size=block_size,
-            failures=failed,
-            traced=traced,
-            count_tokens=count_tokens,
-        ).run()
+        options |= {"batch_size": batch_size, "block_size": block_size, "failures": failed}
+        yield from kind(pair, policy, passes, list(group), **options).run()
     if failures is None:
         failed.check()
 

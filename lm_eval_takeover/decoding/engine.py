@@ -47,19 +47,15 @@ def generate(
     for role in policy.roles:
         check_member(pair.member(role))  # what cannot be served is no failure of a request
     failures = Failures(len(requests))
-    options: dict[str, Any] = {"seed": seed, "count_tokens": count_tokens}
-    if block_size == 1 or not _reads_blocks(pair, policy, block_size, batch_size):
+    in_blocks = block_size != 1 and _reads_blocks(pair, policy, block_size, batch_size)
 
-        def write(by: Policy, asked: Sequence[Request], traced: bool) -> Iterator[tuple[int, Generation]]:
-            lockstepped = partial(lockstep.generate, pair, by, traced=traced, **options)
-            begun = [Generation.begin(request, traced) for request in asked]
-            return _isolate(lockstepped, asked, begun, failures, batch_size)
-    else:
-        length = None if isinstance(block_size, str) else block_size
-        options |= {"batch_size": batch_size, "block_size": length, "failures": failures}
-
-        def write(by: Policy, asked: Sequence[Request], traced: bool) -> Iterator[tuple[int, Generation]]:
-            return blockwise.generate(pair, by, asked, traced=traced, **options)
+    def write(by: Policy, asked: Sequence[Request], traced: bool) -> Iterator[tuple[int, Generation]]:
+        options: dict[str, Any] = {"seed": seed, "count_tokens": count_tokens, "traced": traced}
+        if in_blocks:
+            options |= {"batch_size": batch_size, "block_size": None if block_size == "auto" else block_size}
+            return blockwise.generate(pair, by, asked, failures=failures, **options)
+        begun = [Generation.begin(request, traced) for request in asked]
+        return _isolate(partial(lockstep.generate, pair, by, **options), asked, begun, failures, batch_size)
 
     if policy.needs_donor_length:
         yield from write_after_donor(write, policy, requests, traced, at_once=4 * batch_size)

@@ -45,10 +45,10 @@ class Pool(ABC):
         passes: dict[str, ForwardPass | StatePass],
         waiting: Sequence[tuple[int, Request]],
         *,
-        seed: int,
         batch_size: int,
         block_size: int | None,
         failures: Failures,
+        seed: int = 0,
         traced: bool = False,
         count_tokens: Callable[[int], None] | None = None,
     ) -> None:

@@ -50,15 +50,12 @@ class GrowingLayer(DynamicLayer):  # type: ignore[misc]
             buffer[..., :held, :] = old
         return buffer
 
-    def batch_select_indices(self, indices: Tensor) -> None:
+    def reorder_cache(self, beam_idx: Tensor) -> None:
         """Keep these rows, in new buffers of the same length."""
         if self._buffers is not None:
             held = self.get_seq_length()
-            self._buffers = (self._buffers[0][indices], self._buffers[1][indices])
+            self._buffers = (self._buffers[0][beam_idx], self._buffers[1][beam_idx])
             self.keys, self.values = (buffer[..., :held, :] for buffer in self._buffers)
-
-    def reorder_cache(self, beam_idx: Tensor) -> None:
-        self.batch_select_indices(beam_idx)
 
 
 def create_cache(config: Any) -> DynamicCache:

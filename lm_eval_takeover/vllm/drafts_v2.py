@@ -34,17 +34,24 @@ class TakeoverWorker(PlatformWorker, WorkerExtension):  # type: ignore[misc]
 
     def init_device(self) -> None:
         super().init_device()
-        # A vLLM that captures its drafter itself captures ours, whose draws have no state of the host.
-        captures = bool(StandaloneARSpeculator.capture.__code__.co_names)
-        self.model_runner.speculator.__class__ = TakeoverSpeculator if captures else GraphedSpeculator
+        self.model_runner.speculator.__class__ = TakeoverSpeculator
 
 
 class TakeoverSpeculator(StandaloneARSpeculator):  # type: ignore[misc]
-    """The host as drafter: it draws by the race, and keeps the logits that it draws from."""
+    """The host as drafter: it draws by the race, and keeps the logits that it draws from.
+
+    All drafted tokens but the first are in CUDA graphs, which vLLM's own drafter of 0.32 and 0.33 does not have. vLLM's loop over
+    a draft prepares each token in static buffers; then a graph runs the model and draws. A graph may have more rows than the
+    batch: behind the batch the index of a request is -1, and a row has no tokens.
+    """
 
     model_state: "DraftingModelState | None" = None
     num_speculative_steps: int
     _has_read: InputBatch | None = None  # the batch whose tokens `read_next` has shown the host
+    _graphs: Any = None
+    _drawn: Tensor  # `[max rows]`, by a graph
+    _next: Any = None  # the graph that runs next
+    _replayed = False  # whether what vLLM asks for next is in `_drawn`
 
     def set_attn(self, model_state: "DraftingModelState", *rest: Any) -> None:
         super().set_attn(model_state, *rest)
@@ -76,6 +83,9 @@ class TakeoverSpeculator(StandaloneARSpeculator):  # type: ignore[misc]
         *rest: Any,
     ) -> Tensor:
         """Ids `[rows]`. It reads tables on the device by vLLM's own index of a request, -1 for padding, so it can be captured."""
+        if self._replayed:  # `_run_model` has given the ids
+            self._replayed = False
+            return hidden_states
         logits, state = self.model.compute_logits(hidden_states), self.model_state
         if state is None:  # vLLM measures its memory
             return logits.argmax(-1)  # type: ignore[no-any-return]
@@ -102,19 +112,6 @@ class TakeoverSpeculator(StandaloneARSpeculator):  # type: ignore[misc]
         self._has_read = batch
         self.propose(batch, *[None] * 4, unread, rejected, emitted, *[unread] * 3, num_speculative_tokens=1)
         state.kept_at[kept] = kept
-
-
-class GraphedSpeculator(TakeoverSpeculator):
-    """The same with CUDA graphs of all drafted tokens but the first, which vLLM's own drafter of 0.32 and 0.33 does not have.
-
-    vLLM's loop over a draft prepares each token in static buffers; then a graph runs the model and draws. A graph may have more
-    rows than the batch: behind the batch the index of a request is -1, and a row has no tokens.
-    """
-
-    _graphs: Any = None
-    _drawn: Tensor  # `[max rows]`, by a graph
-    _next: Any = None  # the graph that runs next
-    _replayed = False  # whether what vLLM asks for next is in `_drawn`
 
     def init_cudagraph_manager(self, cudagraph_mode: CUDAGraphMode) -> None:
         if (
@@ -143,7 +140,7 @@ class GraphedSpeculator(TakeoverSpeculator):
         buffers, indices = self.input_buffers, self.idx_mapping[:rows]
         positions = buffers.positions[:tokens]
         hidden = super()._run_model(buffers.input_ids[:tokens], positions, *attention[:3])
-        self._drawn[:rows] = super().sample_draft(
+        self._drawn[:rows] = self.sample_draft(
             hidden[:rows], positions[:rows], indices, None, None, self.current_draft_step
         )
 
@@ -163,12 +160,6 @@ class GraphedSpeculator(TakeoverSpeculator):
         self._graphs.run_fullgraph(self._next)
         self._next, self._replayed = None, True
         return self._drawn
-
-    def sample_draft(self, hidden_states: Tensor, *rest: Any) -> Tensor:
-        if self._replayed:
-            self._replayed = False
-            return hidden_states
-        return super().sample_draft(hidden_states, *rest)
 
 
 class DraftingModelState(TakeoverModelState):

@@ -10,6 +10,7 @@ A hook is `(module, path, names)`, the names in one text. The path leads to
 import ast
 from collections.abc import Iterator, Sequence
 from functools import cache
+from importlib.util import resolve_name
 from pathlib import Path
 
 Hook = tuple[str, str, str]
@@ -24,18 +25,6 @@ def find_faults(root: Path, hooks: tuple[Hook, ...]) -> tuple[str, ...]:
     """What of the hooks is not so in the packages under `root`, a text for each name."""
     source = _Source(root)
     return tuple(fault for module, path, names in hooks for fault in _compare(source, module, path, names.split()))
-
-
-def list_imports(package: str, folder: Path) -> tuple[Hook, ...]:
-    """What the Python files of a folder import from a package."""
-    statements = (
-        node
-        for file in sorted(folder.rglob("*.py"))
-        for node in ast.walk(ast.parse(file.read_text("utf-8")))
-        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == package
-    )
-    names = {(str(node.module), alias.name) for node in statements for alias in node.names}
-    return tuple((module, "", name) for module, name in sorted(names))
 
 
 def _compare(source: "_Source", module: str, path: str, names: Sequence[str]) -> Iterator[str]:
@@ -116,12 +105,8 @@ class _Source:
 
     def _name_origin(self, module: str, node: ast.ImportFrom) -> str:
         """The module that is imported from."""
-        if not node.level:
-            return node.module or ""
-        parts = module.split(".")
-        is_package = self._root.joinpath(*parts, "__init__.py").is_file()
-        parents = parts[: len(parts) - node.level + is_package]
-        return ".".join([*parents, *([node.module] if node.module else [])])
+        is_package = self._root.joinpath(*module.split("."), "__init__.py").is_file()
+        return resolve_name("." * node.level + (node.module or ""), module if is_package else module.rpartition(".")[0])
 
     def _list_members(self, module: str, node: ast.ClassDef) -> dict[str, _Found]:
         """Attributes and methods of a class by name: what its bases have, what its methods set, and what its body says."""

@@ -218,7 +218,7 @@ def make_drafter(slots, graphs):
     state = object.__new__(module.DraftingModelState)
     state.settings, state.slots = SimpleNamespace(vocab=VOCAB, block=BLOCK), slots
     state.drafted, state.kept_at = torch.zeros(5, BLOCK, VOCAB), torch.arange(5)
-    drafter = object.__new__(module.GraphedSpeculator)
+    drafter = object.__new__(module.TakeoverSpeculator)
     table = torch.randn(VOCAB * 64, VOCAB, generator=torch.Generator().manual_seed(4)) * 3
     buffers = SimpleNamespace(
         input_ids=torch.zeros(4, dtype=torch.int32),

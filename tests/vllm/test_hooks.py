@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from lm_eval_takeover.vllm.hooks import find_faults, list_imports
+from lm_eval_takeover.vllm.hooks import find_faults
 
+SCRIPT = runpy.run_path(str(Path(__file__).parents[2] / "scripts" / "check_next_vllm.py"))
 FILES = {
     "lib/__init__.py": "if TYPE_CHECKING:\n    from lib.engine import Engine\nraise ImportError('nobody imports this')",
     "lib/engine/__init__.py": "from .core import Core as Engine",
@@ -58,11 +59,10 @@ def test_what_another_version_changed_is_named(root, module, path, names, fault)
 
 
 def test_the_script_reads_a_folder(tmp_path, capsys):
-    script = runpy.run_path(str(Path(__file__).parents[2] / "scripts" / "check_next_vllm.py"))
-    assert script["report"](tmp_path) == 2
+    assert SCRIPT["report"](tmp_path) == 2
     (tmp_path / "vllm").mkdir()
     (tmp_path / "vllm" / "__init__.py").write_text("__version__ = '1.0'")
-    assert script["report"](tmp_path) == 1
+    assert SCRIPT["report"](tmp_path) == 1
     printed = capsys.readouterr().out
     assert "\nvllm.compilation.backends.set_model_tag is missing\n" in printed
     assert "\nvllm.config has no mention of 'VllmConfig'\n" not in printed
@@ -72,4 +72,4 @@ def test_the_script_reads_a_folder(tmp_path, capsys):
 def test_imports_are_found(tmp_path):
     (tmp_path / "one.py").write_text("import lib\ndef f():\n    from lib.engine import Engine as E, registry\n")
     (tmp_path / "two.py").write_text("from lib.engine import Engine\nfrom library import x\nfrom . import one\n")
-    assert list_imports("lib", tmp_path) == (("lib.engine", "", "Engine"), ("lib.engine", "", "registry"))
+    assert SCRIPT["list_imports"]("lib", tmp_path) == (("lib.engine", "", "Engine"), ("lib.engine", "", "registry"))
