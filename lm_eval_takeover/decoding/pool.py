@@ -248,17 +248,12 @@ class Pool(ABC):
 
         `observed` `[tokens or more, OBSERVED]` goes into the trace, where there is one.
         """
-        row = self.slots[slot]
-        stops = row.stop.may_end_in(row.generation.tokens, tokens)
-        count, ended = 0, False
-        for token, takeover, score in zip(tokens, taken, scores, strict=True):
-            row.append(token, takeover, score)
-            count += 1
-            ended = row.is_ended(self.eos, may_stop=stops)
-            if ended:
-                break
-        if row.generation.observed is not None and observed is not None:
-            row.generation.observed.frombytes(observed[:count].tobytes())
+        row, generation = self.slots[slot], self.slots[slot].generation
+        count, ended = row.stop.extend(generation.tokens, tokens, row.request.max_new_tokens, self.eos)
+        generation.taken_over += taken[:count]
+        generation.scores += scores[:count]
+        if generation.observed is not None and observed is not None:
+            generation.observed.frombytes(observed[:count].tobytes())
         if self.count_tokens is not None:
             self.count_tokens(count)
         return count, ended

@@ -91,10 +91,10 @@ class Row:
         """What errors call its next token."""
         return f"token {self.position} of {self.request.label}"
 
-    def is_ended(self, ends: Collection[int], *, may_stop: bool = True) -> bool:
-        """Whether its last token ends the text. Without `may_stop` no stop string can have been written."""
+    def is_ended(self, ends: Collection[int]) -> bool:
+        """Whether its last token ends the text."""
         tokens = self.generation.tokens
-        return self.remaining == 0 or tokens[-1] in ends or (may_stop and self.stop.found(tokens))
+        return self.remaining == 0 or tokens[-1] in ends or self.stop.found(tokens)
 
 
 def stack_windows(rows: Sequence[Row]) -> Tensor:

@@ -38,6 +38,15 @@ class StopStrings:
             return bool(self._strings)
         return self._in([*before[-self._lookback :], *new])
 
+    def extend(self, tokens: list[int], new: Sequence[int], limit: int, ends: Collection[int]) -> tuple[int, bool]:
+        """Append new tokens up to the one that ends the text: how many, and whether there is one. `limit`: tokens of a text."""
+        stops = self.may_end_in(tokens, new)
+        for count, token in enumerate(new, 1):
+            tokens.append(token)
+            if len(tokens) == limit or token in ends or (stops and self.found(tokens)):
+                return count, True
+        return len(new), False
+
     def _in(self, tokens: Sequence[int]) -> bool:
         text = self._decode(tokens)
         return any(string in text for string in self._strings)

@@ -3,7 +3,7 @@
 import gc
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import count
 
 import numpy as np
@@ -61,17 +61,7 @@ class _Written:
     job: Job
     stop: StopStrings
     ends: frozenset[int]
-    tokens: list[int] = field(default_factory=list)
-
-    def append(self, tokens: Sequence[int]) -> bool:
-        """Tokens up to the one that ends the text; whether there is one."""
-        stops = self.stop.may_end_in(self.tokens, tokens)
-        for token in tokens:
-            self.tokens.append(token)
-            full = len(self.tokens) == self.job.request.max_new_tokens
-            if full or token in self.ends or (stops and self.stop.found(self.tokens)):
-                return True
-        return False
+    tokens: list[int]
 
 
 class VllmEngine:
@@ -165,12 +155,13 @@ class VllmEngine:
             written = self._running.get(output.request_id)
             if written is None:
                 continue  # cut off in an earlier step
-            before = len(written.tokens)
-            if written.append(output.outputs[0].token_ids) or output.finished:
+            new, limit = output.outputs[0].token_ids, written.job.request.max_new_tokens
+            kept, ends = written.stop.extend(written.tokens, new, limit, written.ends)
+            tokens += kept
+            if ends or output.finished:
                 ended.append(output.request_id)
                 if not output.finished:
                     cut.append(output.request_id)
-            tokens += len(written.tokens) - before
         if cut:
             self._engine.abort_request(cut)
         texts = []
