@@ -20,7 +20,6 @@ from lm_eval_takeover.forward.forward_pass import ForwardPass
 from lm_eval_takeover.forward.graphed_pass import GraphedPass
 from lm_eval_takeover.forward.ragged_cache import RaggedCache
 from lm_eval_takeover.forward.self_check import verify_pass
-from lm_eval_takeover.forward.transfers import choose_device
 from lm_eval_takeover.method.policies import BaseAlone, GuideAlone
 from lm_eval_takeover.method.request import Request
 from lm_eval_takeover.model import GuidedTakeover
@@ -223,11 +222,6 @@ def test_graphs_outlive_a_run_until_their_memory_is_needed(small_pair, prompts, 
     assert len(made) == 4  # of another size
     rows_that_fit(small_pair.members, 100, 512, 4)
     assert all(one.left_reader is None for one in passes)
-
-
-def test_logits_are_looked_at_where_there_is_float64():
-    assert choose_device(torch.device("mps")).type == "cpu"
-    assert choose_device(torch.device("cuda", 1)) == torch.device("cuda", 1)
 
 
 @pytest.mark.parametrize("name", ["disagreement", "entropy", "guide"])
