@@ -95,9 +95,7 @@ class Blocks(Stepwise):
             return super().advance(slots, finished)
         with drawing():
             draft = self._draft(list(slots))
-        drafted, lengths = self._upload_drafted(draft)
-        verdict = self._verify(draft, self._read_by_donor(draft, drafted), drafted, lengths)
-        self._emit(draft, verdict, finished)
+        self._emit(draft, self._verify(draft, *self._read_by_donor(draft)), finished)
 
     def _drafts_pay(self, slots: Sequence[int]) -> bool:
         """Whether a lone guide is to draft. Once it is not, it goes on alone."""
@@ -181,20 +179,18 @@ class Blocks(Stepwise):
             ends = len(draft.tokens[row]) == draft.limits[row] or token in self.eos
             draft.survival[row] = 0.0 if ends or survival <= _LEAST_SURVIVAL else survival
 
-    def _upload_drafted(self, draft: Draft) -> tuple[Tensor, Tensor]:
-        """The tokens `[rows, k]`, 0 behind a row's own and at the place of a bonus, and their numbers `[rows, 1]`."""
-        longest = max(draft.lengths) + self.bonus
-        rows = [[*tokens, *[0] * (longest - len(tokens)), len(tokens)] for tokens in draft.tokens]
-        both = upload(torch.tensor(rows), self.device)
-        return both[:, :-1], both[:, -1:]
+    def _read_by_donor(self, draft: Draft) -> tuple[Tensor, Tensor, Tensor]:
+        """The drafted tokens `[rows, k]`, 0 behind a row's own and at the place of a bonus; their numbers `[rows, 1]`.
 
-    def _read_by_donor(self, draft: Draft, drafted: Tensor) -> Tensor:
-        """The donor's logits at every drafted position, `[rows, k, vocab]`, and at one more where there is a bonus."""
-        last = upload(torch.tensor([row.last for row in self.rows(draft.slots)]), self.device)
-        reader, new = self.readers[self.donor], drafted.shape[1]
-        ids = torch.cat([last[:, None], drafted[:, :-1]], 1)
-        padded = torch.nn.functional.pad(ids, (0, reader.padded_length(new) - new))
-        return reader.read(draft.slots, padded)[:, :new].to(self.device)
+        And the donor's logits at every drafted position, `[rows, k, vocab]`, and at one more where there is a bonus.
+        """
+        new = max(draft.lengths) + self.bonus
+        rows = zip(draft.tokens, self.rows(draft.slots), strict=True)
+        listed = [[row.last, *tokens, *[0] * (new - len(tokens)), len(tokens)] for tokens, row in rows]
+        uploaded, reader = upload(torch.tensor(listed), self.device), self.readers[self.donor]
+        padded = torch.nn.functional.pad(uploaded[:, :new], (0, reader.padded_length(new) - new))
+        logits = reader.read(draft.slots, padded)[:, :new].to(self.device)
+        return uploaded[:, 1:-1], uploaded[:, -1:], logits
 
     # Verify
 
@@ -202,7 +198,7 @@ class Blocks(Stepwise):
     def _rules(self) -> Rules:
         return Rules.of([astuple(self.sampling)], self.device)
 
-    def _verify(self, draft: Draft, donor: Tensor, drafted: Tensor, lengths: Tensor) -> list[Tensor]:
+    def _verify(self, draft: Draft, drafted: Tensor, lengths: Tensor, donor: Tensor) -> list[Tensor]:
         """What stands of each row, up to the first token that is not the drafted one. The one time that a block waits for this.
 
         On the host: tokens `[rows, k]` and their records, of which the first `counts` `[rows]` stand; and whether the last of

@@ -75,7 +75,11 @@ def _decode(
         alive = []
         for place, row in enumerate(rows):
             if row.is_ended(ends):
-                _count_passes(policy, row)
+                passes = (
+                    row.position - 1 - len(row.request.begun)
+                )  # every model has read all its tokens but the last one
+                row.generation.base_passes = passes * ("base" in policy.roles)
+                row.generation.guide_passes = passes * ("guide" in policy.roles)
                 yield row.index, row.generation
             else:
                 alive.append(place)
@@ -124,13 +128,6 @@ def _write_token(policy: Policy, rows: list[Row], read: dict[str, Sequences]) ->
 def _device_of(read: dict[str, Sequences]) -> torch.device:
     """Where the logits of both models are looked at."""
     return choose_device(next(iter(read.values())).logits.device)
-
-
-def _count_passes(policy: Policy, row: Row) -> None:
-    """Of a text that has ended: every model has read all its tokens but the last one."""
-    passes = row.position - 1 - len(row.request.begun)
-    row.generation.base_passes = passes * ("base" in policy.roles)
-    row.generation.guide_passes = passes * ("guide" in policy.roles)
 
 
 def _whole_prompts(waiting: Sequence[Row], batch_size: int, *, padded: bool) -> Iterator[list[Row]]:
