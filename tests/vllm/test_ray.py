@@ -16,8 +16,9 @@ ray = pytest.importorskip("ray", reason="Ray is not installed")
 
 
 @pytest.fixture
-def cluster():
+def cluster(monkeypatch):
     """The address of two nodes with a core each."""
+    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")  # whatever token the user has
     shared = ["--num-cpus", "1", "--object-store-memory", str(2**27), "--disable-usage-stats", "--block"]
     with ExitStack() as stack:
         folder = stack.enter_context(
