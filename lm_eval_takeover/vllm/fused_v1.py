@@ -10,9 +10,8 @@ from vllm.sampling_params import SamplingParams
 from vllm.v1.sample.logits_processor import BatchUpdate, LogitsProcessor, MoveDirectionality
 
 from lm_eval_takeover.decoding.gate_step import list_logits
-from lm_eval_takeover.vllm.pair_model import find_pair
 from lm_eval_takeover.vllm.settings import EngineSettings, RequestSettings, check_params
-from lm_eval_takeover.vllm.slots import Slots, Track, place_numbers
+from lm_eval_takeover.vllm.slots import Slots, Track, pairs, place_numbers
 
 
 class TakeoverLogitsProcessor(LogitsProcessor):  # type: ignore[misc]
@@ -61,7 +60,7 @@ class TakeoverLogitsProcessor(LogitsProcessor):  # type: ignore[misc]
     def apply(self, logits: Tensor) -> Tensor:
         """logits `[rows, vocab]`: the guide's, or those of the only model. Returns the same with one token in each row."""
         rows = [self._rows[place] for place in range(len(logits))]
-        base_logits = find_pair(self._config).base_logits
+        base_logits = pairs[self._config.instance_id].base_logits
         emitted = self.slots.decide(
             [track for track, _ in rows],
             place_numbers([track.settings.begun + len(output) for track, output in rows], logits.device),

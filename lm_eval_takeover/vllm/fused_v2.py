@@ -14,9 +14,8 @@ from vllm.v1.worker.gpu.sample.logits_processor import LogitsContext, LogitsProc
 from vllm.v1.worker.gpu.sample.sampler import Sampler
 
 from lm_eval_takeover.decoding.gate_step import list_logits
-from lm_eval_takeover.vllm.pair_model import find_pair
 from lm_eval_takeover.vllm.settings import EngineSettings, RequestSettings, check_params
-from lm_eval_takeover.vllm.slots import Slots, Track
+from lm_eval_takeover.vllm.slots import Slots, Track, pairs
 
 
 class TakeoverModelState(DefaultModelState):  # type: ignore[misc]
@@ -26,7 +25,7 @@ class TakeoverModelState(DefaultModelState):  # type: ignore[misc]
         super().__init__(vllm_config, *arguments, **options)
         self.settings = EngineSettings.of(vllm_config.model_config)
         self.slots = Slots.open(vllm_config, self.settings.load_policy(), self.device)
-        self.pair = find_pair(vllm_config)
+        self.pair = pairs[vllm_config.instance_id]
         self._tracks: dict[int, Track] = {}  # by the index of the request
         self._indices: dict[str, int] = {}  # by its name
 

@@ -7,7 +7,6 @@ keeps the base's logits of the same rows for the gate. A single model runs in th
 from collections.abc import Iterable
 from copy import copy
 from typing import Any
-from weakref import WeakValueDictionary
 
 import torch
 from torch import Tensor, nn
@@ -20,14 +19,7 @@ from vllm.model_executor.models.utils import AutoWeightsLoader, init_vllm_regist
 
 from lm_eval_takeover.vllm.heads import read_size, widen_config, widen_weights
 from lm_eval_takeover.vllm.settings import EngineSettings
-
-# vLLM shows neither the model to the gate nor the gate to the model; both know the engine's configuration.
-_pairs: WeakValueDictionary[str, "TakeoverPairForCausalLM"] = WeakValueDictionary()
-
-
-def find_pair(config: VllmConfig) -> "TakeoverPairForCausalLM":
-    """The pair of this engine in this process."""
-    return _pairs[config.instance_id]
+from lm_eval_takeover.vllm.slots import pairs
 
 
 class TakeoverPairForCausalLM(nn.Module):
@@ -54,7 +46,7 @@ class TakeoverPairForCausalLM(nn.Module):
         self.make_empty_intermediate_tensors = self.guide.make_empty_intermediate_tensors
         if settings.base is not None:
             self._add_base(vllm_config, prefix, settings)
-        _pairs[vllm_config.instance_id] = self
+        pairs[vllm_config.instance_id] = self
 
     def _add_base(self, vllm_config: VllmConfig, prefix: str, settings: EngineSettings) -> None:
         base_config = AutoConfig.from_pretrained(

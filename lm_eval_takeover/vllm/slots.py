@@ -44,6 +44,8 @@ from lm_eval_takeover.vllm.settings import RequestSettings
 _PARKED, _LEAST_PARKED = 2**23, 2**11
 _RING = 64  # scores of a slot that are held on the device, at least: a window, and the block behind it
 _STREAMS = ("token", CHANCE)
+# The model of each engine in this process. vLLM shows it to no gate, and a gate to no model; both know the configuration.
+pairs: WeakValueDictionary[str, Any] = WeakValueDictionary()
 
 
 @dataclass(eq=False)
