@@ -99,12 +99,9 @@ def test_an_unknown_name_lists_what_is_registered_and_where_from(tmp_path):
         policies.get("xyz")
 
 
-def test_a_name_that_is_taken_is_refused(tmp_path):
+def test_a_plugin_that_is_not_there_or_cannot_be_run_names_file_and_line(tmp_path):
     with pytest.raises(PluginError, match=r"score 'ce' of my_gate\.py is lm_eval_takeover's already"):
         load_plugins(write(tmp_path / "my_gate.py", MARGIN, name="ce"))
-
-
-def test_a_plugin_that_is_not_there_or_cannot_be_run_names_file_and_line(tmp_path):
     with pytest.raises(ArgumentError, match="is no file"):
         load_plugins("no-such.py")
     with pytest.raises(ArgumentError, match="neither a file nor a module that can be imported"):
@@ -136,20 +133,17 @@ def test_a_score_that_fails_is_one_line_with_its_file_and_function(answer, said)
         scores.get("odd")(LOGITS)
 
 
-def test_memory_that_ran_out_is_not_the_scores_fault():
+def test_memory_that_ran_out_is_not_the_scores_fault_and_nan_is_refused_with_its_name():
     @register_score("large", needs_donor=False)
     def large(host_logits):
         raise torch.OutOfMemoryError("CUDA out of memory")
 
-    with pytest.raises(torch.OutOfMemoryError):
-        scores.get("large")(LOGITS)
-
-
-def test_nan_is_refused_with_the_name_of_the_score():
     @register_score("nan", needs_donor=False)
     def nan(host_logits):
         return host_logits[..., 0] * torch.nan
 
+    with pytest.raises(torch.OutOfMemoryError):
+        scores.get("large")(LOGITS)
     policy = Gated(score="nan")
     with pytest.raises(PluginError, match=r"score 'nan' \(.*test_registry\.py: nan\) returned NaN"):
         policy.refuse_nan(policy.scores(LOGITS, None))
