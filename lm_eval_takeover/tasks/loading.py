@@ -1,12 +1,12 @@
 """Tasks by name: this package's, those of a folder of the user's, and lm-eval's own."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
 from lm_eval.tasks import TaskManager
 
-from lm_eval_takeover.errors import ArgumentError, nearest
+from lm_eval_takeover.errors import ArgumentError, TakeoverError, first_line, nearest
 from lm_eval_takeover.storage.paths import TASK_CONFIGS
 
 
@@ -39,3 +39,13 @@ def find_tasks(
 def load_tasks(*names: str) -> dict[str, Any]:
     """These tasks, and those of these groups, by name, in their order."""
     return dict(make_task_manager(names).load(list(names))["tasks"])
+
+
+def load_named_tasks(names: Sequence[str], include: Path | None, option: str = "--tasks") -> dict[str, Any]:
+    """The tasks and groups that an option of a command names. Raises ArgumentError for what is unknown or cannot be loaded."""
+    try:
+        return dict(find_tasks(names, include, option=option).load(list(names))["tasks"])
+    except TakeoverError:
+        raise
+    except Exception as error:  # the hub, the network and a task's own code each raise their own kinds
+        raise ArgumentError(f"{option} {','.join(names)} cannot be loaded: {first_line(error)}") from error

@@ -13,12 +13,12 @@ from typing import Any
 
 import jinja2
 
-from lm_eval_takeover.errors import ArgumentError, TakeoverError, first_line
+from lm_eval_takeover.errors import ArgumentError, first_line
 from lm_eval_takeover.method.request import Sampling
 from lm_eval_takeover.storage.regular_files import read_bounded
 from lm_eval_takeover.tasks.instances import read_generation_settings
 from lm_eval_takeover.tasks.known_problems import KnownProblems, digest_template, problem_digest, strip_template
-from lm_eval_takeover.tasks.loading import find_tasks
+from lm_eval_takeover.tasks.loading import load_named_tasks
 from lm_eval_takeover.tasks.sampled import SampledTask, drop_headers
 
 logger = logging.getLogger(__name__)
@@ -43,7 +43,7 @@ class TaskForm:
 
 def load_task_form(name: str, include: Path | None, default_max_gen_toks: int, *, chat: bool = False) -> TaskForm:
     """The form of a task or group, with `chat` under a chat template. Raises ArgumentError where there is no single form."""
-    tasks = list(_load_tasks(name, include).values())
+    tasks = list(load_named_tasks([name], include, "--task").values())
     task = tasks[0]
     forms = {json.dumps([str(t.config.doc_to_text), t.config.generation_kwargs], default=str) for t in tasks}
     if len(forms) > 1:
@@ -64,15 +64,6 @@ def load_task_form(name: str, include: Path | None, default_max_gen_toks: int, *
         until = tuple(drop_headers(until, task.doc_to_text(documents[0])))
     template = task.config.doc_to_text if isinstance(task.config.doc_to_text, str) else None
     return TaskForm(name, task.doc_to_text, template, sampling, until, max_gen_toks, documents)
-
-
-def _load_tasks(name: str, include: Path | None) -> dict[str, Any]:
-    try:
-        return dict(find_tasks([name], include, option="--task").load([name])["tasks"])
-    except TakeoverError:
-        raise
-    except Exception as error:  # the hub, the network and a task's own code each raise their own kinds
-        raise ArgumentError(f"--task {name} cannot be loaded: {first_line(error)}") from error
 
 
 @dataclass(frozen=True, slots=True)

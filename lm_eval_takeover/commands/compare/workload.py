@@ -7,11 +7,11 @@ from typing import Any
 from lm_eval._cli.utils import key_val_to_dict
 from lm_eval.evaluator_utils import get_sample_size
 
-from lm_eval_takeover.errors import ArgumentError, TakeoverError, nearest
+from lm_eval_takeover.errors import ArgumentError
 from lm_eval_takeover.method.request import Sampling
 from lm_eval_takeover.results.problems import choose_accuracy
 from lm_eval_takeover.tasks.instances import read_generation_settings
-from lm_eval_takeover.tasks.loading import make_task_manager
+from lm_eval_takeover.tasks.loading import load_named_tasks
 
 _DEFAULT_TOKENS = 256  # new tokens where a task says nothing, as guided-takeover
 
@@ -37,18 +37,7 @@ class TaskLoad:
 
 def read_workload(options: argparse.Namespace) -> list[TaskLoad]:
     """The single tasks, also of groups. Raises ArgumentError for a task that is unknown or cannot be loaded."""
-    manager = make_task_manager(options.tasks, options.include_path)
-    for name in options.tasks:
-        if name not in manager.all_tasks:
-            hint = nearest(name, manager.all_tasks)
-            raise ArgumentError(f"--tasks '{name}' is not known; {hint}, or give --include_path")
-    try:
-        tasks = manager.load(options.tasks)["tasks"]
-    except TakeoverError:
-        raise
-    except Exception as error:  # the hub, the network and a task's own code each raise their own kinds
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise ArgumentError(f"--tasks {','.join(options.tasks)} cannot be loaded: {reason}") from error
+    tasks = load_named_tasks(options.tasks, options.include_path)
     given = {k: v for pair in options.gen_kwargs.items() for k, v in key_val_to_dict("=".join(pair)).items()}
     loads = []
     for name, task in tasks.items():
